@@ -75,7 +75,7 @@ class _Harmful:
 def test_array_of_objects_is_named_with_what_to_do(path, objects, refusal):
   np.savez(path, right=np.zeros(2), other=np.array(objects))
   told = refusal(array_files.read_npz, path)
-  assert told.startswith("its array 'other' holds Python objects")
+  assert told.startswith("its array 'other' has Python objects")
   assert "astype(str)" in told and "savez(path, **dictionary)" in told
   assert "damaged" not in told and "\n" not in told
 
@@ -92,7 +92,7 @@ def test_damaged_array_of_objects_is_damaged(path):
 def test_file_in_it_that_is_no_array_is_named(path):
   with zipfile.ZipFile(path, "a") as archive:
     archive.writestr("readme.txt", "text")
-  with pytest.raises(ValueError, match=r"^'readme.txt' in is not an array"):
+  with pytest.raises(ValueError, match=r"^'readme.txt' in it is not an array"):
     array_files.read_npz(path)
 
 

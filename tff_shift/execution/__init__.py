@@ -1,4 +1,4 @@
-"""Where TensorFlow Federated computations run.
+"""Execution contexts for TensorFlow Federated computations.
 
     from tff_shift import execution
 
@@ -35,20 +35,20 @@ __all__ = [
   "use",
 ]
 
-# What `use` accepts; the values of the binaries' flag `--executor`.
+# The values of `use` and of the binaries' flag `--executor`.
 EXECUTORS = ("auto", "in_process", "local", "remote")
 
-# Of what is sent to another process with every call, such as frozen weights.
+# Limit for data that every call sends to another process (frozen weights).
 MOST_BYTES_SENT = 256 * 2**20
 
 
 @atexit.register
 def _let_default_context_go() -> None:
-  """Replaces TFF's default context while the interpreter is still whole.
+  """Replaces TFF's default context before the interpreter shuts down.
 
-  Its end is a `__del__` that needs modules of Python; at the very end of the
-  process these are gone, and every program that has imported TFF and never used
-  the default context would end with the traceback of an AttributeError.
+  Its `__del__` needs Python modules that no longer exist at the very end of the
+  process. Every program that imports TFF and never uses the default context
+  would end with the traceback of an AttributeError.
   """
   tff = sys.modules.get("tensorflow_federated")
   if tff is not None:
@@ -58,14 +58,14 @@ def _let_default_context_go() -> None:
 def check_bytes_sent(executor: str, num_bytes: int) -> None:
   """Refuses weights that are too large to be sent with every call.
 
-  In process they are passed on without a copy, whatever their size.
+  The executor in_process passes them without a copy, at any size.
 
   Args:
     executor: One of `EXECUTORS`.
-    num_bytes: Of the frozen weights of a model.
+    num_bytes: The size of the model's frozen weights.
 
   Raises:
-    ValueError: If another process would be sent more than `MOST_BYTES_SENT`.
+    ValueError: If more than `MOST_BYTES_SENT` would be sent to another process.
   """
   if executor in ("local", "remote") and num_bytes > MOST_BYTES_SENT:
     raise ValueError(
@@ -90,30 +90,30 @@ def use(
   Args:
     executor: `in_process` runs them with the TensorFlow of this process, on a
       GPU if there is one; `local` on TFF's C++ worker, a child process without
-      GPU; `remote` on TFF's workers on other machines, clients dealt out over
-      them; `auto` is `in_process`.
-    max_concurrent_clients: How many clients run side by side. By default as
-      many as there are CPU cores (`in_process`), or all of a round (`local`).
-      Workers of `remote` are told when they are started.
-    server_device: For `in_process`: where the server's work runs, e.g. `GPU:0`;
-      by default the first GPU, or else the CPU.
-    client_devices: For `in_process`: where the clients' work runs, dealt out in
-      turn; by default every GPU, or else the CPU.
-    default_num_clients: The number of clients where the arguments of a
-      computation do not tell it.
+      GPU; `remote` on TFF's workers on other machines, which share the clients;
+      `auto` is `in_process`.
+    max_concurrent_clients: The number of clients that run concurrently. By
+      default the number of CPU cores (`in_process`), or all clients of a round
+      (`local`). For `remote`, set it when workers are started.
+    server_device: For `in_process`: the device of the server's work, e.g.
+      `GPU:0`; by default the first GPU, or the CPU.
+    client_devices: For `in_process`: the devices of the clients' work, assigned
+      in turn; by default every GPU, or the CPU.
+    default_num_clients: The number of clients if the arguments of a computation
+      do not determine it.
     materialize: For `in_process`: whether results are NumPy values (as with
-      `local`) or stay tensors on their device, which spares a driver that
-      carries a state from round to round the conversion in both directions;
-      `in_process.to_numpy` then makes NumPy values of them.
-    remote_workers: For `remote`, which must have it: the workers.
+      `local`) or stay tensors on their device. The latter avoids conversions in
+      drivers that carry a state from round to round; `in_process.to_numpy`
+      converts them to NumPy values.
+    remote_workers: The workers, required for `remote`.
 
   Returns:
-    A context manager; entering it makes the context TFF's current one, for
-    this thread, and leaving it brings back the former one.
+    A context manager; entering it makes the context TFF's current one in this
+    thread, and leaving it restores the former one.
 
   Raises:
-    ValueError: If `executor` is not one of `EXECUTORS`, a setting is given that
-      it does not have, or a value is out of range.
+    ValueError: If `executor` is not one of `EXECUTORS`, a setting does not
+      apply to it, or a value is out of range.
   """
   arguments.choice("executor", executor, EXECUTORS)
   if max_concurrent_clients is not None and max_concurrent_clients < 1:
@@ -136,8 +136,8 @@ def use(
   if executor == "remote":
     if max_concurrent_clients is not None:
       raise ValueError(
-        "max_concurrent_clients is a setting of the remote workers: they are"
-        " told when they are started"
+        "max_concurrent_clients is a setting of the remote workers: set it when"
+        " they are started"
       )
     from tff_shift.execution import remote
 

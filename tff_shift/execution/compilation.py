@@ -1,4 +1,4 @@
-"""Compiled forms of computations, each for as long as its computation lives."""
+"""A cache of compiled computations, kept while the computations are alive."""
 
 import functools
 import threading
@@ -13,7 +13,7 @@ _Compiled = TypeVar("_Compiled")
 
 
 class CompilationCache(Generic[_Compiled]):
-  """Compiles a computation at its first call; for any number of threads."""
+  """Compiles a computation at its first call; thread-safe."""
 
   def __init__(
     self, compile_fn: Callable[[tff.framework.ConcreteComputation], _Compiled]
@@ -24,7 +24,7 @@ class CompilationCache(Generic[_Compiled]):
 
   def get(self, computation: tff.framework.ConcreteComputation) -> _Compiled:
     """Returns the compiled form of a computation, the same at each call."""
-    # By identity: a computation's hash serializes all of its graphs.
+    # By identity: hashing a computation serializes all of its graphs.
     key = id(computation)
     with self._lock:
       if key not in self._compiled:
@@ -39,14 +39,14 @@ class CompilationCache(Generic[_Compiled]):
 
 
 def _forget(cache: dict[int, object], key: int, _: weakref.ref) -> None:
-  """Drops the compiled form of a computation that is no more."""
+  """Drops the compiled form of a deleted computation."""
   cache.pop(key, None)
 
 
 def to_call_dominant(
   computation: tff.framework.ConcreteComputation,
 ) -> tff.framework.ComputationBuildingBlock:
-  """Returns a computation as a list of calls, its graphs as they were written.
+  """Converts a computation to a list of calls, without changing its graphs.
 
   Intrinsics that TFF defines by others are replaced by these.
   """

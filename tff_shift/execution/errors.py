@@ -1,8 +1,8 @@
-"""Errors of executors that are not the computation's own."""
+"""Errors of executors, as opposed to errors of a computation."""
 
 
 class WorkerError(RuntimeError):
-  """A worker cannot be used, and the run cannot go on; the message is one line.
+  """A worker cannot be used, and the run must stop; the message is one line.
 
-  What was computed is as it was before the computation that raises this.
+  The state before the computation that raises this is unchanged.
   """

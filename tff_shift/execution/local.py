@@ -46,7 +46,7 @@ import tensorflow_federated as tff
 
 from tff_shift.execution import worker_executors
 
-# No function of TFF tells where its worker is: this is the place below the
+# No function of TFF gives the path of its worker: this is the place below the
 # package where `tff.framework.local_cpp_executor_factory` looks.
 _WORKER_BINARY = os.path.join(
   os.path.dirname(tff.__file__), "data", "worker_binary"
@@ -130,8 +130,9 @@ def _reserve_port(port: int = 0) -> socket.socket:
 
   The worker binds its port with SO_REUSEPORT, so two workers on the same port
   both start and silently share the connections. A port that is looked up and
-  let go (as portpicker does) can be handed out twice before a worker binds it;
-  one that stays bound cannot. A socket that does not listen gets no connection.
+  released (as in portpicker) can be given to two workers before one binds it; a
+  port that stays bound cannot. A socket that does not listen gets no
+  connections.
 
   Args:
     port: The port; 0 for a free one.
@@ -140,7 +141,7 @@ def _reserve_port(port: int = 0) -> socket.socket:
     The socket.
 
   Raises:
-    ValueError: If the port is taken, or not this user's to take.
+    ValueError: If the port is in use, or not allowed for this user.
   """
 
   def bind(option: int) -> socket.socket:
@@ -184,7 +185,7 @@ class Worker(contextlib.AbstractContextManager):
     self._owner_pid = os.getpid()
     self._pid: int | None = None
     self._stopped = False
-    # `subprocess` would keep the pipe of a process that still runs.
+    # Otherwise `subprocess` keeps the pipe of a running process.
     weakref.finalize(self, supervisor.stdin.close)
 
   @classmethod
@@ -227,8 +228,8 @@ class Worker(contextlib.AbstractContextManager):
       arguments = [str(os.getpid()), binary, f"--port={port}"]
       arguments += [f"--max_concurrent_computation_calls={limit}"]
       environment = _ENVIRONMENT | os.environ
-      # This package silences gRPC in its own process. A worker's log is read
-      # where it does not start, and only gRPC says why.
+      # This package silences gRPC in its own process. A worker's log is read if
+      # it does not start, and only gRPC logs the reason.
       environment.pop("GRPC_VERBOSITY", None)
       log = on_error.enter_context(tempfile.TemporaryFile())
       supervisor = subprocess.Popen(
@@ -270,7 +271,7 @@ class Worker(contextlib.AbstractContextManager):
     return tail.decode(errors="replace").strip()
 
   def check_running(self) -> None:
-    """Raises an error that says why the worker cannot be used, if it cannot.
+    """Raises an error with the reason if the worker cannot be used.
 
     Raises:
       RuntimeError: If it was stopped, has died or belongs to another process.
@@ -290,7 +291,7 @@ class Worker(contextlib.AbstractContextManager):
       )
 
   def stop(self) -> None:
-    """Ends the worker and waits for its end; safe to call again."""
+    """Ends the worker and waits for it; safe to call again."""
     if self._stopped or os.getpid() != self._owner_pid:
       return
     self._stopped = True
@@ -320,7 +321,7 @@ class Worker(contextlib.AbstractContextManager):
           f" output:\n{self.log_tail()}"
         )
       if self._pid is None:
-        # Written at once: either nothing or the whole line is there.
+        # Written at once: either nothing or the whole line is available.
         line = self._supervisor.stdout.read(32)
         self._pid = int(line) if line else None
       if self._pid is not None:
@@ -339,16 +340,16 @@ class Worker(contextlib.AbstractContextManager):
 def local_context(
   max_concurrent_computation_calls: int = -1, default_num_clients: int = 0
 ) -> Iterator[tff.framework.SyncExecutionContext]:
-  """Runs the TFF computations of a `with` block on a C++ worker of its own.
+  """Runs the TFF computations of a `with` block on its own C++ worker.
 
-  As everywhere in TFF, this holds for the thread that enters the block. Blocks
-  can be nested: the innermost counts, and each ends its own worker.
+  As everywhere in TFF, this applies to the thread that enters the block. Blocks
+  can be nested: the innermost is used, and each ends its own worker.
 
   Args:
-    max_concurrent_computation_calls: How many clients of a round are computed
-      at the same time; 0 or -1 for no limit. Fewer need less memory.
-    default_num_clients: The number of clients where the arguments of a
-      computation do not tell it.
+    max_concurrent_computation_calls: The number of clients of a round that are
+      computed concurrently; 0 or -1 for no limit. Fewer need less memory.
+    default_num_clients: The number of clients if the arguments of a computation
+      do not determine it.
 
   Yields:
     The context, which is TFF's current one until the block ends.

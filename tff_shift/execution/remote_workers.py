@@ -1,4 +1,4 @@
-"""Which workers the executor `remote` uses, and what if one of them fails."""
+"""The workers of the executor `remote`, and the handling of failures."""
 
 import dataclasses
 import os
@@ -7,7 +7,7 @@ import ssl
 
 from tff_shift import arguments
 
-# What `RemoteWorkers.on_worker_failure` may be.
+# The values of `RemoteWorkers.on_worker_failure`.
 ON_WORKER_FAILURE = ("repeat", "stop")
 
 # gRPC counts milliseconds in int32.
@@ -21,22 +21,22 @@ class RemoteWorkers:
 
   Attributes:
     workers: The workers' addresses, `host:port` (IPv6: `[host]:port`), one or
-      more, all different. Clients are dealt out to them in this order.
-    worker_timeout: How long a worker may be silent before it counts as lost,
-      in seconds, above 0. It bounds every request but the one for the result of
-      a computation.
-    compute_timeout: How long a worker may compute before it counts as lost, in
-      seconds, above 0. None: as long as it gives signs of life.
-    on_worker_failure: What happens when a worker is lost. `repeat`: what it was
-      to compute is computed by the others; `stop`: a `WorkerError`.
+      more, all different. Clients are assigned to them in this order.
+    worker_timeout: Seconds without a sign of life until a worker counts as
+      lost, above 0. It limits every request except the one for the result of a
+      computation.
+    compute_timeout: Seconds of computing until a worker counts as lost, above
+      0. None: no limit while it gives signs of life.
+    on_worker_failure: What happens when a worker is lost. `repeat`: the others
+      take over its work; `stop`: a `WorkerError`.
     worker_certificate: A PEM file with the certificates of the authorities that
-      the workers' certificates are signed by. None: no encryption.
-    worker_client_certificate: A PEM file with the certificate that shows the
-      workers who asks, with its chain. None: none is shown.
+      signed the workers' certificates. None: no encryption.
+    worker_client_certificate: A PEM file with the client's certificate and its
+      chain, to authenticate at the workers. None: no authentication.
     worker_client_key: A PEM file with the key of `worker_client_certificate`.
 
   Raises:
-    ValueError: If a value is not allowed, or a file is not what it has to be.
+    ValueError: If a value is not allowed, or a file has another content.
     FileNotFoundError: If a file does not exist.
   """
 
@@ -97,10 +97,10 @@ class RemoteWorkers:
 
 
 def _check_certificate(name: str, path: str) -> None:
-  """Refuses what gRPC would only notice by a connection that never comes."""
+  """Refuses files with which gRPC would never connect."""
   try:
     ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
-  except OSError as error:  # So is an error of TLS.
+  except OSError as error:  # Errors of TLS are OSErrors too.
     raise ValueError(
       f"{name}: {path} holds no certificate that can be read"
       f" ({_reason(error)}); a PEM file is wanted, which begins with"
@@ -109,10 +109,10 @@ def _check_certificate(name: str, path: str) -> None:
 
 
 def _check_key(certificate: str, key: str) -> None:
-  """Refuses a key that is none, has a password, or is another one's."""
+  """Refuses files without a key, with a password, or with another key."""
   try:
     ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(
-      # Without a password, OpenSSL would ask for one.
+      # Without a password argument, OpenSSL would prompt for one.
       certificate,
       key,
       password="",

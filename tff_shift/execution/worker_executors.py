@@ -11,32 +11,32 @@ import tensorflow_federated as tff
 
 from tff_shift.execution import errors
 
-# For channels that lead to a worker.
+# For channels to a worker.
 CHANNEL_OPTIONS = [
   # Model weights and client data exceed gRPC's default of 4 MB.
   ("grpc.max_receive_message_length", -1),
   ("grpc.max_send_message_length", -1),
-  # gRPC would ask the proxy named in `http_proxy` even for this machine.
+  # gRPC would use the proxy of `http_proxy` even for this machine.
   ("grpc.enable_http_proxy", 0),
 ]
 
 
-# What is disposed of may be gone, and the channel closed (a ValueError): the
-# error would come from a finalizer, at any time, and interest nobody.
+# Disposed values may be gone, and the channel closed (a ValueError): such an
+# error would come from a finalizer, at any time, and is irrelevant.
 _NOT_WORTH_A_WORD = (grpc.RpcError, errors.WorkerError, ValueError)
 
 
 class UnreadableResultError(ValueError):
-  """What a worker has computed is no value of the type that it must have."""
+  """A worker's result is not a value of its declared type."""
 
 
 class _WorkerStub(tff.framework.RemoteExecutorGrpcStub):
   """Sends the requests of an executor to a worker."""
 
   def __init__(self, channel: grpc.Channel):
-    # TFF's stub would watch the channel to tell whether it is ready, which is
-    # known without: a thread of gRPC would poll it five times a second, and
-    # would keep it and go on when the context has long ended.
+    # TFF's stub would watch the channel's readiness, which is known anyway: a
+    # thread of gRPC would poll it five times a second and keep it alive after
+    # the end of the context.
     channel.subscribe = lambda callback, try_to_connect=False: None
     super().__init__(channel)
 
@@ -50,7 +50,7 @@ class _WorkerStub(tff.framework.RemoteExecutorGrpcStub):
 
 
 class _WorkerExecutor(tff.framework.RemoteExecutor):
-  """Checks what a worker has computed."""
+  """Validates a worker's results."""
 
   def __init__(self, stub: _WorkerStub, num_clients: int):
     super().__init__(stub)
@@ -101,8 +101,9 @@ def _agree(expected: int | None, found: int) -> bool:
 class WorkerExecutorFactory(tff.framework.ResourceManagingExecutorFactory):
   """Makes the executors that send the parts of a computation to a worker.
 
-  TFF repeats an invocation for ever when the connection is lost, and asks for
-  an executor each time. The check there turns a dead worker into an error.
+  TFF repeats an invocation for ever when the connection is lost, and requests
+  an executor each time. The check in `create_executor` turns a dead worker into
+  an error.
   """
 
   def __init__(
@@ -114,10 +115,10 @@ class WorkerExecutorFactory(tff.framework.ResourceManagingExecutorFactory):
     """Makes a factory.
 
     Args:
-      channel: Leads to the worker, see `CHANNEL_OPTIONS`.
+      channel: The channel to the worker, see `CHANNEL_OPTIONS`.
       check_running: Raises an error if the worker cannot be used.
-      default_num_clients: The number of clients where the arguments of a
-        computation do not tell it.
+      default_num_clients: The number of clients if the arguments of a
+        computation do not determine it.
     """
     super().__init__(self._connected_executor)
     self._stub = _WorkerStub(channel)
@@ -128,12 +129,12 @@ class WorkerExecutorFactory(tff.framework.ResourceManagingExecutorFactory):
   def create_executor(
     self, cardinalities: tff.framework.CardinalitiesType
   ) -> tff.framework.RemoteExecutor:
-    """Returns an executor for so many clients, if the worker can be used."""
+    """Returns an executor for a number of clients, if the worker is usable."""
     self._check_running()
     return super().create_executor(cardinalities)
 
   def close(self) -> None:
-    """Tells the worker that the executors, and all values, can be let go."""
+    """Tells the worker to release the executors and all values."""
     for executor in list(self._made):
       executor.close()
 

@@ -1,11 +1,11 @@
-"""Models as pure functions of their weights, found by the name of their file.
+"""Models as pure functions of their weights, found by file name.
 
-Every module of `networks` that has a function `build` is a family of models: a
-new one is a new file, and nothing else changes. A model that is built elsewhere
-is named by its function, `my_package.my_model:build`.
+Every module of `networks` with a function `build` is a family of models: to add
+one, add a file. Models defined elsewhere are named by their function,
+`my_package.my_model:build`.
 
 Importing this package is cheap: the names of the models come from `index`, and
-the file of a model is imported when it is built.
+a model's file is imported when it is built.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tff_shift import arguments
 from tff_shift import index
 from tff_shift import installed
 
-# What lies to the left of models, and the use of saved ones, need no TFF.
+# Modules that models do not depend on, and saved models, do not need TFF.
 installed.require_tff()
 
 from tff_shift.models import networks  # noqa: E402
@@ -48,7 +48,7 @@ _OF_KERAS_MODELS = (
 
 
 def __getattr__(name: str) -> Any:
-  """Imports `keras_models` when one of its functions is asked for."""
+  """Imports `keras_models` when one of its functions is accessed."""
   if name not in _OF_KERAS_MODELS:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
   from tff_shift.models.keras import keras_models
@@ -61,11 +61,11 @@ def _module(name: str) -> types.ModuleType:
 
 
 def names() -> tuple[str, ...]:
-  """Returns the names that `build` knows, in alphabetical order."""
+  """Returns the names that `build` accepts, in alphabetical order."""
   return _names(tuple(networks.__path__))
 
 
-# The folder is read once; a package may be given further folders.
+# The folder is listed once per path: a package can be given further folders.
 @functools.cache
 def _names(path: tuple[str, ...]) -> tuple[str, ...]:
   found = (module.name for module in pkgutil.iter_modules(path))
@@ -83,7 +83,7 @@ def is_user_function(name: str) -> bool:
 
 
 def check_name(name: str) -> None:
-  """Raises a ValueError unless `build` knows a model of this name."""
+  """Raises a ValueError unless `build` accepts this name."""
   if is_user_function(name):
     _builder(name)
   elif name not in names():
@@ -101,7 +101,7 @@ def digest(name: str) -> str:
 
 
 def _builder(name: str) -> Callable[..., Any]:
-  """Returns what builds the model of a name."""
+  """Returns the function that builds the model of a name."""
   if is_user_function(name):
     from tff_shift.models import user_models
 
@@ -111,7 +111,7 @@ def _builder(name: str) -> Callable[..., Any]:
 
 
 def options(name: str) -> frozenset[str]:
-  """Returns the options of a model, which `build` takes.
+  """Returns the options of a model in `build`.
 
   Args:
     name: See `build`.
@@ -121,7 +121,7 @@ def options(name: str) -> frozenset[str]:
     user's function.
 
   Raises:
-    ValueError: If no model has this name.
+    ValueError: If there is no such model.
   """
   parameters = inspect.signature(_builder(name)).parameters
   return frozenset(parameters) - {"input_shape", "num_classes"}
@@ -135,27 +135,27 @@ def build(
   input_scaling: scaling_lib.InputScaling | None = None,
   **chosen,
 ) -> split_model.SplitModel:
-  """Builds the model of a name.
+  """Builds a model by name.
 
   Args:
-    name: The file of the model without `.py`, one of `names()`. Or a function
-      of the user, `my_package.my_model:build` or `path/to/file.py:build`: it
-      takes `input_shape`, `num_classes` and what else it likes, and returns a
-      `SplitModel` or a Keras model (see `from_keras`).
+    name: The file of the model without `.py`, one of `names()`. Or your own
+      function, `my_package.my_model:build` or `path/to/file.py:build`: it takes
+      `input_shape`, `num_classes` and any options, and returns a `SplitModel`
+      or a Keras model (see `from_keras`).
     input_shape: The shape of one example, without the batch.
     num_classes: The number of classes.
-    input_scaling: What is done to pixels or features. None: pixels are divided
-      by 255, and features stay as they are.
+    input_scaling: The scaling of pixels or features. None: pixels are divided
+      by 255, and features are not scaled.
     **chosen: Options, see `options`. `input_dtype` is the type of the examples,
-      and need not be an option of the user's function.
+      and need not be an option of your own function.
 
   Returns:
     The `SplitModel`.
 
   Raises:
-    ValueError: If no model has this name, if it lacks an option, if its
-      `build` refuses a value or gives something else than such a model, if it
-      cannot fit in memory, or if the scaling does not fit its input.
+    ValueError: If there is no such model or option, if its `build` refuses a
+      value or returns another type, if the model cannot fit in memory, or if
+      the scaling does not fit its input.
   """
   from tff_shift.models import model_size
   from tff_shift.models import split_model

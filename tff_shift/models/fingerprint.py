@@ -1,8 +1,8 @@
-"""What tells two models apart, the same in every process.
+"""Digests that identify models, the same in every process.
 
-Strides, numbers of groups or activations leave no trace in the names and shapes
-of a model's weights. They do in the graph that maps weights and examples to
-logits, so a digest of that graph identifies the function.
+Strides, numbers of groups or activations do not show in the names and shapes of
+a model's weights. They do in the graph that maps weights and examples to
+logits, so a digest of this graph identifies the function.
 """
 
 import copy
@@ -22,16 +22,16 @@ from tff_shift.models import split_model
 def function_digest(model: split_model.SplitModel) -> str:
   """Returns a digest of the function `(weights, x) -> logits` of a model.
 
-  Initial weights have no part in it. Frozen weights have: nothing else tells
-  two models apart that differ in them alone. So has what layers do in training
-  only, dropout and regularizers for example.
+  It does not depend on initial weights. It depends on frozen weights, which can
+  be the only difference between two models, and on layers that act only in
+  training, such as dropout and regularizers.
 
   Args:
     model: The model.
 
   Returns:
     A SHA-256 digest of 64 hexadecimal digits. Equal digests mean equal
-    operations in equal order, and equal frozen weights; it depends on the
+    operations in equal order, and equal frozen weights. It depends on the
     version of TensorFlow.
   """
   frozen = tf.nest.flatten((model.backbone.frozen, model.head.frozen))
@@ -49,7 +49,7 @@ def frozen_digest(model: split_model.SplitModel) -> str:
 
 
 def _graph_digest(model: split_model.SplitModel, is_training: bool) -> str:
-  """Returns a digest of the graph of the logits, and of the penalty if any."""
+  """Returns a digest of the graph of the logits and of the penalty, if any."""
   with tf.Graph().as_default() as graph:
     weights = split_model.SplitWeights(
       *(
@@ -59,7 +59,7 @@ def _graph_digest(model: split_model.SplitModel, is_training: bool) -> str:
         for part in (model.backbone, model.head)
       )
     )
-    # Frozen weights may be too large for constants of a graph.
+    # Frozen weights may be too large for graph constants.
     bound = dataclasses.replace(
       model,
       **{
@@ -68,7 +68,7 @@ def _graph_digest(model: split_model.SplitModel, is_training: bool) -> str:
       },
     )
     x = tf.compat.v1.placeholder(model.input_dtype, (None, *model.input_shape))
-    # In both graphs, which are to be equal where no layer draws.
+    # In both graphs, which must be equal if no layer is random.
     seed = tf.compat.v1.placeholder(tf.int32, [2])
     with modes.training(lambda: seed) if is_training else modes.evaluation():
       results = [bound.predict(weights, x)]
@@ -115,10 +115,11 @@ def _digest_values(digest: str, values: Iterable[Any]) -> str:
 def _digest_nodes(
   nodes: Iterable[Any], arguments, results, digest_function
 ) -> str:
-  """Returns a digest of operations, whatever they and functions are called.
+  """Returns a digest of operations, independent of names.
 
-  Names end in numbers that depend on what a process has built before. So a node
-  is known by its place in the order of creation and a function by its digest.
+  Names end in numbers that depend on what a process has built before. A node is
+  therefore identified by its position in the order of creation and a function
+  by its digest.
   """
   names = [*arguments, *(node.name for node in nodes)]
   numbers = {name: str(number) for number, name in enumerate(names)}
@@ -144,7 +145,7 @@ def _digest_nodes(
       (
         node.op,
         [renumber(tensor) for tensor in node.input],
-        # Devices and threads of the process, and notes of TensorFlow's.
+        # Devices and threads of the process, and TensorFlow's annotations.
         [
           (key, describe(node.attr[key]))
           for key in sorted(node.attr)

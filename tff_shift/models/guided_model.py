@@ -1,14 +1,14 @@
-"""A `SplitModel` with a guide, which tells the clients apart.
+"""A `SplitModel` with a guide, which distinguishes the clients.
 
 Source: FedDRM, Fig. 2, eq. 7 and Remark 2.4. One network serves two tasks:
 
     x -> trunk -> features -> target branch -> embedding -> head -> class logits
                           `-> client branch -> client logits
 
-Trunk and target branch are the backbone, so that every algorithm that takes a
+Trunk and target branch are the backbone, so every algorithm that takes a
 `SplitModel` takes a `GuidedModel` and sees the network without the client
-branch. The weights of the client branch are kept apart from `SplitWeights`: a
-plain tuple of tensors, which only an algorithm with a guide asks for.
+branch. The weights of the client branch are separate from `SplitWeights`: a
+plain tuple of tensors, which only algorithms with a guide use.
 """
 
 import dataclasses
@@ -24,12 +24,12 @@ from tff_shift.models.networks import projection
 
 @dataclasses.dataclass(frozen=True)
 class GuidedModel(split_model.SplitModel):
-  """A classifier of classes and, from features that both share, of clients.
+  """A classifier of classes and, from shared features, of clients.
 
   Attributes:
-    trunk: `(weights, x) -> features`, what both tasks share; its weights are
-      the first of the backbone. Features may have any shape. It is the identity
-      where the two tasks share nothing and both take the example itself.
+    trunk: `(weights, x) -> features`, the part that both tasks share; its
+      weights are the first of the backbone. Features can have any shape. It is
+      the identity if the tasks share nothing and both take the example itself.
     target_branch: `(weights, features) -> embedding`, the rest of the backbone.
     client_branch: `(weights, features) -> logits [batch, num_clients]`.
     num_clients: The number of clients.
@@ -52,7 +52,7 @@ class GuidedModel(split_model.SplitModel):
     return self.client_branch.initial_weights(seed)
 
   def with_frozen(self, values) -> "GuidedModel":
-    """See `SplitModel.with_frozen`; the client branch comes last."""
+    """See `SplitModel.with_frozen`; the client branch is last."""
     model = super().with_frozen(values)
     frozen, size = model.backbone.frozen, len(model.trunk.frozen)
     return dataclasses.replace(
@@ -62,7 +62,7 @@ class GuidedModel(split_model.SplitModel):
     )
 
   def _frozen_names_in(self, part: str) -> tuple[str, ...] | None:
-    """See the base class; a backbone has the names of trunk and branch."""
+    """Returns the names in a part; the backbone's are trunk's and branch's."""
     names = super()._frozen_names_in(part)
     if names is not None or part != "backbone":
       return names
@@ -174,20 +174,20 @@ def build_guided_model(
     trunk: Builds a Keras model from an example to features of any shape. None:
       the tasks share nothing, and both branches take the example.
     target_branch: Builds a Keras model from features to a vector.
-    head: Builds a Keras model from that vector to class logits.
-    client_branch: Builds a Keras model from features to client logits, whose
+    head: Builds a Keras model from this vector to class logits.
+    client_branch: Builds a Keras model from features to client logits; their
       number is the number of clients.
     input_dtype: `tf.uint8` (images in 0..255), `tf.int32` (tokens) or
       `tf.float32`.
 
   Returns:
     The `GuidedModel`. Weights that are not trainable are frozen, with the
-    values that the Keras models come with.
+    current values of the Keras models.
 
   Raises:
     ValueError: If the Keras models or the dtype do not fit together, if one of
       them has no weights, if a weight has no initializer, or if trunk and
-      target branch have layers of one name.
+      target branch have layers of the same name.
   """
   keras_trunk = trunk() if trunk else None
   keras_target, keras_head = target_branch(), head()
@@ -224,11 +224,10 @@ def build_guided_model(
 def with_guide(
   model: split_model.SplitModel, num_clients: int, width: int
 ) -> GuidedModel:
-  """Gives a model the client branch of FedDRM's Fig. 2 on its embedding.
+  """Adds the client branch of FedDRM's Fig. 2 to a model's embedding.
 
-  The trunk is the whole backbone and the target branch nothing. Name, weights
-  and initial weights of the model stay as they are; a guide that it has already
-  is replaced.
+  The trunk is the whole backbone and the target branch is empty. Name, weights
+  and initial weights of the model do not change; an existing guide is replaced.
 
   Args:
     model: The model.
@@ -261,7 +260,7 @@ def with_guide(
 
 
 def require(model: split_model.SplitModel, algorithm: str) -> None:
-  """Refuses a model without a guide for an algorithm that asks for one.
+  """Refuses a model without a guide for an algorithm that needs one.
 
   Args:
     model: The model.

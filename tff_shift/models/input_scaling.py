@@ -1,21 +1,21 @@
-"""What is done to pixels or features before a model sees them.
+"""Scaling of pixels or features before a model.
 
-Images travel as uint8 and become float32 inside the graph, in one place
-(`SplitModel.scale`), by the numbers that the model has:
+Images are passed as uint8 and become float32 inside the graph, in one place
+(`SplitModel.scale`), with the numbers of the model:
 
     x = (pixel / 255 - mean) / deviation
 
-with a mean and a deviation for all channels or one for each. The papers of this
-package differ in them, and the same run may need twice the rounds with another
-choice.
+with one mean and one standard deviation for all channels or for each channel.
+The papers of this package differ in them, and the same run may need twice the
+rounds with another choice.
 
-Vectors of floating-point numbers may be scaled there too, feature by feature:
+Vectors of floating-point numbers can be scaled there too, feature by feature:
 
     x = (feature - mean) / deviation
 
-for features in their own units (years, euros) differ by orders of magnitude,
-and the step that suits one of them throws the others out. By default they stay
-as they are. The scaling is part of the model, and so of a saved one.
+since features in their own units (years, euros) differ by orders of magnitude,
+and no single step size suits all of them. By default they are not scaled. The
+scaling is part of the model, and therefore of a saved model.
 """
 
 import dataclasses
@@ -31,17 +31,17 @@ from tff_shift import arguments
 NAMES = ("zero_one", "minus_one_one", "standardized")
 
 _NUM_LEVELS = 256
-# Networks are made for inputs near 1, standardized ones hardly reach it.
+# Networks are made for inputs near 1; standardized inputs rarely exceed this.
 _LARGE = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class InputScaling:
-  """A mean and a deviation of pixels, in units of the largest, or of features.
+  """Mean and standard deviation of pixels (divided by 255) or of features.
 
   Attributes:
     mean: One number for all channels or features, or one for each.
-    deviation: As many, each above 0.
+    deviation: Standard deviations, as many numbers, each above 0.
   """
 
   mean: tuple[float, ...]
@@ -53,7 +53,7 @@ class InputScaling:
         f"input mean {self.mean} and deviation {self.deviation} have to be as"
         " many numbers, at least one"
       )
-    # The mean of features may be as near to 0 as it happens to be.
+    # The mean of features may be arbitrarily close to 0.
     if not all(
       abs(value) <= np.finfo(np.float32).max for value in self.mean
     ) or not all(
@@ -76,7 +76,7 @@ class InputScaling:
     return self.of_features(tf.cast(x, tf.float32) / 255.0)
 
   def of_features(self, x) -> tf.Tensor:
-    """Scales features, [..., features] float32; by `ZERO_ONE` they stay."""
+    """Scales features, [..., features] float32; `ZERO_ONE` changes nothing."""
     if self == ZERO_ONE:
       return x
     mean, deviation = (
@@ -93,7 +93,7 @@ class InputScaling:
     return (x - mean) / deviation
 
   def undone(self, x: np.ndarray) -> np.ndarray:
-    """Returns the features [..., features] that become these when scaled."""
+    """Returns the features [..., features] whose scaled values are given."""
     return x * np.asarray(self.deviation) + np.asarray(self.mean)
 
 
@@ -102,22 +102,22 @@ MINUS_ONE_ONE = InputScaling((0.5,), (0.5,))
 
 
 def standardized(parts: Iterable[np.ndarray]) -> InputScaling:
-  """Returns the scaling that gives channels or features mean 0, deviation 1.
+  """Returns the scaling to mean 0 and standard deviation 1.
 
-  Of images the numbers are exact but for their last rounding, so they do not
-  depend on the order of the images or on how these are cut into parts. Those of
-  features are sums of float64 numbers, part by part.
+  For images the numbers are exact up to their last rounding, so they do not
+  depend on the order of the images or on their division into parts. For
+  features they are sums of float64 numbers, part by part.
 
   Args:
     parts: Arrays of images [n, ..., channels] uint8, or of floating-point
-      numbers [n, ..., features], with one pixel or number at least.
+      numbers [n, ..., features], with at least one pixel or number.
 
   Returns:
     Mean and standard deviation of each channel or feature over all examples and
-    positions. One of the same value everywhere is only moved to 0.
+    positions. Constant channels or features are only shifted to 0.
 
   Raises:
-    ValueError: If there is nothing to take numbers from.
+    ValueError: If there are no examples.
   """
   parts = list(parts)
   if parts and parts[0].dtype != np.uint8:
@@ -126,7 +126,7 @@ def standardized(parts: Iterable[np.ndarray]) -> InputScaling:
   levels = np.arange(_NUM_LEVELS)
   means, deviations = [], []
   for row in np.atleast_2d(counts):
-    # Python's integers have no end, which the squares would reach.
+    # Python integers, because the squares could overflow.
     number, total, squares = (
       int(np.sum(row * levels**power)) for power in (0, 1, 2)
     )
@@ -145,11 +145,11 @@ def _of_features(parts: Sequence[np.ndarray]) -> InputScaling:
     raise ValueError("there is no example to standardise by")
   number = sum(map(len, rows))
   mean = sum(each.sum(axis=0, dtype=np.float64) for each in rows) / number
-  # In two passes, for means may be far larger than deviations.
+  # In two passes, since means can be far larger than standard deviations.
   variance = sum(np.square(each - mean).sum(axis=0) for each in rows) / number
   deviation = np.sqrt(variance)
-  # The mean of equal numbers is rounded, which must not be taken for spread;
-  # and a spread that float32 does not hold cannot be divided by.
+  # The mean of equal numbers is rounded, which must not count as a deviation;
+  # and a deviation below float32's range cannot be a divisor.
   low, high = (
     least([least(each, axis=0) for each in rows], axis=0)
     for least in (np.min, np.max)
@@ -164,15 +164,15 @@ def _of_features(parts: Sequence[np.ndarray]) -> InputScaling:
 def advice(
   dtype: tf.DType, scaling: InputScaling, parts: Iterable[np.ndarray] = ()
 ) -> str:
-  """Returns what may help, beside a smaller learning rate, what has diverged.
+  """Returns advice for a diverged run, beside a smaller learning rate.
 
   Args:
     dtype: The type of the examples.
-    scaling: How the model scales them.
-    parts: Examples that were trained on.
+    scaling: The model's scaling.
+    parts: Training examples.
 
   Returns:
-    Of features as they are, the end of a sentence; "" of images, words, and
+    For unscaled features, the end of a sentence; "" for images, words, and
     features that are scaled or not large.
   """
   if dtype != tf.float32 or scaling != ZERO_ONE:
@@ -198,19 +198,18 @@ def _count_levels(images: np.ndarray) -> np.ndarray:
 
 
 def make(name: str, parts: Iterable[np.ndarray]) -> InputScaling:
-  """Returns the scaling of a name.
+  """Returns a scaling by name.
 
   Args:
     name: One of `NAMES`: pixels become numbers from 0 to 1, from -1 to 1, or of
-      mean 0 and deviation 1.
-    parts: The images or features that `standardized` takes its numbers from.
+      mean 0 and standard deviation 1.
+    parts: The images or features for `standardized`.
 
   Returns:
     The scaling.
 
   Raises:
-    ValueError: If the name is unknown, or there is nothing to take numbers
-      from.
+    ValueError: If the name is unknown, or there are no examples.
   """
   if name == "standardized":
     return standardized(parts)

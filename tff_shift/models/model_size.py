@@ -1,4 +1,4 @@
-"""Models that cannot fit in memory are refused while they are built."""
+"""Refuses models that cannot fit in memory while they are built."""
 
 import contextlib
 from collections.abc import Callable
@@ -10,15 +10,15 @@ import tensorflow as tf
 from tff_shift import memory
 from tff_shift.models import split_model
 
-# Who trains holds the weights, their gradients and the weights after a step.
+# Training holds the weights, their gradients and the weights after a step.
 _BYTES_OF_WEIGHT = 3 * tf.float32.size
 
-# So many numbers of one weight are drawn in less than a second.
+# The size of a weight that is drawn in less than a second.
 _MANY = 2**24
 
 
 class _ManyError(Exception):
-  """There is a weight that takes a while to be drawn."""
+  """There is a weight that takes a while to draw."""
 
 
 def build_within_memory(
@@ -27,14 +27,14 @@ def build_within_memory(
   """Builds a model, or refuses it before its weights take memory.
 
   Args:
-    build: Builds it; called again where there is a large weight.
+    build: Builds it; called twice if there is a large weight.
     what: The model, for the message.
 
   Returns:
     The model.
 
   Raises:
-    memory.TooLargeError: It cannot fit in memory.
+    memory.TooLargeError: If it cannot fit in memory.
   """
   try:
     with _counting(what, _MANY):
@@ -43,36 +43,36 @@ def build_within_memory(
     _check_undrawn(build, what)
     with _counting(what):
       model = build()
-  # Not all weights are of Keras.
+  # Some weights are not Keras's.
   _check(model.num_parameters, what)
   return model
 
 
 def _check_undrawn(build: Callable[[], Any], what: str) -> None:
-  """Counts weights in a graph, where they are not drawn, as far as it goes."""
+  """Counts weights in a graph, without drawing them, if possible."""
   with tf.Graph().as_default(), _counting(what):
     try:
       build()
     except memory.TooLargeError:
       raise
     except Exception:
-      pass  # A model is made of values that a graph does not have.
+      pass  # The model needs values, which a graph does not have.
 
 
 @contextlib.contextmanager
 def _counting(what: str, most: int | None = None) -> Iterator[None]:
-  """Refuses weights of Keras before they are drawn, if they are too many.
+  """Refuses Keras weights before they are drawn, if they are too many.
 
   Args:
-    what: See `build_within_memory`.
-    most: The numbers that a weight may have. None: any.
+    what: The model, for the message.
+    most: The maximum size of a weight. None: any.
 
   Yields:
     Nothing.
 
   Raises:
-    _ManyError: In the block, a weight has more than `most` numbers.
-    memory.TooLargeError: In the block, they cannot fit in memory.
+    _ManyError: In the block, if a weight has more than `most` numbers.
+    memory.TooLargeError: In the block, if they cannot fit in memory.
   """
   num_weights = 0
 

@@ -1,15 +1,15 @@
-"""Whether a model is in training, and what its layers need to know then.
+"""Training and evaluation mode of models, as scopes.
 
-A model is a function of weights and examples, and its calls stand in the losses
-of all algorithms. In training some layers draw random numbers (dropout, noise,
-augmentation), and some weights have a penalty of their own (regularizers). So
-the local loop opens a scope around the loss of a step, and the parts of a model
-look which scope they are called in. Outside of all, a model evaluates.
+A model is a function of weights and examples, called in the losses of all
+algorithms. In training some layers draw random numbers (dropout, noise,
+augmentation), and some weights have a penalty (regularizers). The local loop
+therefore opens a scope around the loss of a step, and the parts of a model look
+up the scope in which they are called. Without a scope, a model evaluates.
 
 Batch normalisation has running statistics beside its weights. They belong to a
-scope of their own, in which training moves them; outside of it they are those
-that the model came with, and stay. An algorithm whose client has two models of
-one architecture tells the second one's calls by a scope, too.
+separate scope, in which training updates them; without it they are the model's
+own and do not change. If a client has two models of the same architecture, the
+algorithm marks the calls of the second one by another scope.
 """
 
 import contextlib
@@ -24,21 +24,21 @@ import tensorflow as tf
 
 
 class Training:
-  """The training step that a model is called in."""
+  """The training step in which a model is called."""
 
   def __init__(self, seed: Callable[[], tf.Tensor]):
     """Begins a step.
 
     Args:
-      seed: Gives the seed of the step's random layers, int32 [2]. A function,
-        so that a model without such layers leaves nothing in a graph.
+      seed: Returns the seed of the step's random layers, int32 [2]. A function,
+        so that a model without such layers adds nothing to a graph.
     """
     self._seed = seed
     self._num_calls = 0
     self._penalties: dict[Any, Callable[[], tf.Tensor]] = {}
 
   def seed_of_call(self) -> Callable[[], tf.Tensor]:
-    """Returns what gives the seed of the next call of a part in this step."""
+    """Returns a function that gives the seed of the next call of a part."""
     number = self._num_calls
     self._num_calls += 1
     return lambda: tf.random.experimental.stateless_fold_in(
@@ -51,14 +51,14 @@ class Training:
     """Adds the penalty of weights to the step's loss, once.
 
     Args:
-      part: Whose weights they are.
-      weights: The weights, which may see several batches in a step.
+      part: The part of the weights.
+      weights: The weights, which may be used on several batches in a step.
       penalty: `() -> a float32 scalar`.
     """
     self._penalties.setdefault((part, *map(id, weights)), (weights, penalty))
 
   def penalty(self) -> tf.Tensor | None:
-    """Returns the sum of the penalties of the step, None if there is none."""
+    """Returns the sum of the penalties of the step, None if there are none."""
     values = [penalty() for _, penalty in self._penalties.values()]
     return tf.add_n(values) if values else None
 
@@ -69,7 +69,7 @@ _current: contextvars.ContextVar[Training | None] = contextvars.ContextVar(
 
 
 def current() -> Training | None:
-  """Returns the training step that is traced, None in evaluation."""
+  """Returns the current training step, None in evaluation."""
   return _current.get()
 
 
@@ -90,7 +90,7 @@ def training(
 
 
 class _Statistics(NamedTuple):
-  """Running statistics by name, and whether training leaves them alone."""
+  """Running statistics by name, and whether training keeps them fixed."""
 
   values: dict[str, tf.Tensor]
   are_fixed: bool
@@ -111,7 +111,7 @@ def statistics() -> dict[str, tf.Tensor] | None:
 
 
 def moving_statistics() -> dict[str, tf.Tensor]:
-  """Returns the running statistics that training would move now."""
+  """Returns the running statistics that training would update now."""
   found = _statistics.get()
   return {} if found is None or found.are_fixed else found.values
 
@@ -120,16 +120,16 @@ def moving_statistics() -> dict[str, tf.Tensor]:
 def with_statistics(
   values: Mapping[str, tf.Tensor], *, are_fixed: bool = False
 ) -> Iterator[dict[str, tf.Tensor]]:
-  """Opens a scope in which models have these running statistics.
+  """Opens a scope with running statistics for models.
 
   Args:
-    values: Mean and variance of each batch normalisation by their names, see
-      `parts.Part`. Those of another model than the first have its name before
-      it, see `of_model`.
-    are_fixed: Whether training normalises by them and leaves them as they are.
+    values: Mean and variance of each batch normalisation by name, see
+      `parts.Part`. Names for another model than the first have its name as a
+      prefix, see `of_model`.
+    are_fixed: Whether training normalises by them and does not change them.
 
   Yields:
-    The statistics of the moment: those of after the training in the scope.
+    The current statistics; after training in the scope, the updated ones.
   """
   token = _statistics.set(_Statistics(dict(values), are_fixed))
   try:
@@ -139,7 +139,7 @@ def with_statistics(
 
 
 def name_for(model: str, statistic: str) -> str:
-  """Returns what a statistic of another model than the first is called."""
+  """Returns the name of a statistic of another model than the first."""
   return f"{model}:{statistic}"
 
 
@@ -154,13 +154,13 @@ def _of_model(values: Mapping[str, tf.Tensor], model: str):
 
 @contextlib.contextmanager
 def of_model(model: str) -> Iterator[None]:
-  """Opens a scope in which the statistics are those of another model.
+  """Opens a scope with the statistics of another model.
 
-  A client that has two models of one architecture says so around the calls of
-  the second. Without statistics, the scope changes nothing.
+  For a client with two models of the same architecture, around the calls of the
+  second. Without statistics, the scope has no effect.
 
   Args:
-    model: The name that the algorithm has for it, see `batch_statistics.Kept`.
+    model: The algorithm's name for it, see `batch_statistics.Kept`.
   """
   both = _statistics.get()
   if both is None or both.are_fixed:
@@ -177,8 +177,8 @@ def keep_as(model: str, condition: Any = True) -> None:
   """Copies the first model's statistics to another model.
 
   Args:
-    model: See `of_model`.
-    condition: A bool or a scalar tensor. Where it is False, nothing is copied.
+    model: The other model, see `of_model`.
+    condition: A bool or a scalar tensor. If False, nothing is copied.
   """
   for name, old in _of_model(moving_statistics(), model).items():
     values = moving_statistics()
@@ -190,7 +190,7 @@ def keep_as(model: str, condition: Any = True) -> None:
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-  """Opens a scope whose training moves no statistics outside of it."""
+  """Opens a scope in which training does not update outer statistics."""
   found = _statistics.get()
   if found is None:
     yield
@@ -200,7 +200,7 @@ def apart() -> Iterator[None]:
 
 
 def cond(condition, true_fn: Callable, false_fn: Callable) -> Any:
-  """Does what `tf.cond` does, and takes out the statistics of a branch."""
+  """Works like `tf.cond`, and returns the statistics from the branch."""
   moving = moving_statistics()
   if not moving:
     return tf.cond(condition, true_fn, false_fn)
@@ -219,10 +219,10 @@ def cond(condition, true_fn: Callable, false_fn: Callable) -> Any:
 
 @contextlib.contextmanager
 def by_batch() -> Iterator[None]:
-  """Opens a scope of evaluation whose batches normalise themselves.
+  """Opens an evaluation scope in which batches are normalised by themselves.
 
-  What a model then says of an example depends on the whole batch that it is
-  called with. Running statistics neither count nor move.
+  A model's prediction for an example then depends on the whole batch. Running
+  statistics are neither used nor updated.
   """
   token = _by_batch.set(True)
   try:
@@ -233,7 +233,7 @@ def by_batch() -> Iterator[None]:
 
 
 def normalizes_by_batch() -> bool:
-  """Tells whether batch normalisation takes the moments of the batch now."""
+  """Returns whether batch normalisation currently uses the batch's moments."""
   if current() is None:
     return _by_batch.get()
   return bool(moving_statistics())

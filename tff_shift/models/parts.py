@@ -1,7 +1,7 @@
-"""Pure functions of weights, which models are composed of.
+"""Pure functions of weights, of which models are composed.
 
-A part says of each of its weights what it is called, what shape it has and how
-it starts. It may come from a Keras model (`keras_parts`) or be written by hand.
+A part has the name, shape and initializer of each of its weights. It is made
+from a Keras model (`keras_parts`) or written by hand.
 """
 
 import dataclasses
@@ -16,10 +16,10 @@ import tensorflow as tf
 from tff_shift.data import examples
 from tff_shift.models import modes
 
-# What is folded into a model's seed before anything else, for each part that
-# a model is built of.
+# The first number that is folded into a model's seed, for each part of the
+# model.
 BACKBONE, HEAD, CLIENT_BRANCH = range(3)
-# What they are called in names.
+# Their names.
 STREAMS = ("backbone", "head", "client_branch")
 
 Path = tuple[int, ...]
@@ -27,7 +27,7 @@ Initializer = Callable[[tuple[int, ...], tf.Tensor], tf.Tensor]
 
 
 def paths(stream: int, count: int, start: int = 0) -> tuple[Path, ...]:
-  """Returns the paths of weights that are drawn one after the other.
+  """Returns the seed paths of consecutively drawn weights.
 
   Args:
     stream: `BACKBONE`, `HEAD` or `CLIENT_BRANCH`.
@@ -42,7 +42,7 @@ def paths(stream: int, count: int, start: int = 0) -> tuple[Path, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """A pure function of weights, with what names and initialises these.
+  """A pure function of weights, with the weights' names and initializers.
 
   Attributes:
     function: `(weights, x, frozen) -> y`. Weights are a tuple of float32
@@ -51,14 +51,14 @@ class Part:
     initializers: For each weight `(shape, seed) -> float32 tensor`; the seed is
       an int32 tensor of shape [2].
     shapes: The shape of each weight.
-    paths: For each weight the numbers that are folded into the model's seed,
-      one after the other, to give the seed of its initializer. It goes with a
-      weight that moves to another part, so that its start stays the same.
-    frozen: What the function takes and nothing trains: a tuple of arrays or
-      tensors, or of nested structures of them.
-    source: What the part was made of, for the module that made it.
-    statistics: The running statistics of batch normalisation that a part starts
-      with, float32 arrays by name, `<part of the model>/<layer>/<weight>`.
+    paths: For each weight the numbers that are folded into the model's seed to
+      give the seed of its initializer. A weight that moves to another part
+      keeps its path, and therefore its initial value.
+    frozen: The weights of the function that are never trained: a tuple of
+      arrays or tensors, or of nested structures of them.
+    source: The origin of the part, for the module that made it.
+    statistics: The initial running statistics of batch normalisation, float32
+      arrays by name, `<part of the model>/<layer>/<weight>`.
     normalizers: The names of the weights, a subset of `names`, that scale and
       shift after batch normalisation.
   """
@@ -70,7 +70,7 @@ class Part:
   paths: tuple[Path, ...]
   frozen: tuple[Any, ...] = ()
   source: Any = None
-  # Arrays are not compared, nor has a dictionary a hash.
+  # Arrays cannot be compared, and a dictionary has no hash.
   statistics: Mapping[str, Any] = dataclasses.field(
     default_factory=dict, compare=False
   )
@@ -105,7 +105,7 @@ class Part:
     return dataclasses.replace(self, frozen=tuple(values))
 
   def with_values(self, values: Mapping[str, Any], prefix: str) -> "Part":
-    """Returns the part with initial weights that are given, not drawn."""
+    """Returns the part with given initial weights instead of drawn ones."""
     initializers = []
     for name, shape in zip(self.names, self.shapes, strict=True):
       value = given(values, f"{prefix}/{name}", shape, prefix)
@@ -116,7 +116,7 @@ class Part:
     }
     for name, value in statistics.items():
       if name.endswith("variance") and np.any(value < 0):
-        raise ValueError(f"{name!r} has numbers below 0, and is a variance")
+        raise ValueError(f"{name!r} is a variance and has numbers below 0")
     return dataclasses.replace(
       self, initializers=tuple(initializers), statistics=statistics
     )
@@ -125,7 +125,7 @@ class Part:
 def require(
   values: Mapping[str, Any], keys: Iterable[str], prefix: str
 ) -> None:
-  """Refuses values of which one is missing; the prefix is that of a part."""
+  """Refuses values if one is missing; the prefix is the name of a part."""
   for key in keys:
     if key not in values:
       raise ValueError(
@@ -136,19 +136,19 @@ def require(
 def given(
   values: Mapping[str, Any], key: str, shape: tuple[int, ...], prefix: str
 ) -> np.ndarray:
-  """Returns a weight that comes from outside, checked.
+  """Returns a validated weight from outside.
 
   Args:
     values: The weights by name.
     key: The name of the weight.
-    shape: The shape that it must have.
-    prefix: The part, all of whose weights must be there.
+    shape: The required shape.
+    prefix: The part, all of whose weights must be given.
 
   Returns:
     The weight, float32.
 
   Raises:
-    ValueError: If it is missing, of another shape, no number, or not finite.
+    ValueError: If it is missing, of another shape, not numeric, or not finite.
   """
   require(values, [key], prefix)
   value = _as_float32(values[key], key)
@@ -170,21 +170,21 @@ def given(
 
 
 def _as_float32(value: Any, key: str) -> np.ndarray:
-  """Casts a weight that comes from outside."""
+  """Casts a weight from outside."""
   value = np.asarray(value)
   if value.dtype.kind not in "fiu" and value.dtype != tf.bfloat16:
     raise ValueError(f"weight {key!r} holds {value.dtype}, and no numbers")
-  with np.errstate(over="ignore"):  # What overflows is refused.
+  with np.errstate(over="ignore"):  # Overflows are refused.
     return value.astype(np.float32)
 
 
 def constant(value: np.ndarray) -> Initializer:
-  """Returns the initializer that gives a value whatever the seed."""
+  """Returns the initializer that gives a value for every seed."""
   return lambda shape, seed: tf.constant(value)
 
 
 def identity() -> Part:
-  """Returns the part that has no weights and changes nothing."""
+  """Returns a part without weights that changes nothing."""
   return Part(
     function=lambda weights, x, frozen: x,
     names=(),
@@ -195,17 +195,17 @@ def identity() -> Part:
 
 
 def compose(first: Part, second: Part) -> Part:
-  """Returns the part `second(first(x))` of the weights of both, in order.
+  """Returns the part `second(first(x))` with the weights of both, in order.
 
   Args:
     first: A part.
-    second: A part that takes what the first gives.
+    second: A part that takes the output of the first.
 
   Returns:
-    The part. Each weight starts as it does in the part that it is from.
+    The part. Initial weights do not change.
 
   Raises:
-    ValueError: If both have a weight of one name.
+    ValueError: If both have a weight of the same name.
   """
   twice = sorted(set(first.names) & set(second.names))
   if twice:

@@ -2,12 +2,12 @@
 
 Weights are plain nested tuples of tensors, so that gradients, averages,
 prototypes and per-client heads are ordinary functions of tensors. Each part is
-a Keras model turned into a function (`keras_parts`), or a function that is
-written by hand (`parts`).
+a Keras model turned into a function (`keras_parts`), or a function written by
+hand (`parts`).
 
-Models use group normalisation where papers use batch normalisation, whose
-running statistics are no function of the weights: federated averaging breaks
-it.
+Models use group normalisation where papers use batch normalisation: the latter
+has running statistics, which are not a function of the weights and break under
+federated averaging.
 """
 
 import dataclasses
@@ -30,16 +30,16 @@ from tff_shift.models.keras import keras_files
 from tff_shift.models.keras import keras_names
 from tff_shift.models.keras import keras_parts
 
-# Where a model can be cut into backbone and head: before its last linear layer,
-# or where its own file has it.
+# The cut between backbone and head: before the last linear layer, or where the
+# model's own file has it.
 HEADS = ("last_layer", "classifier")
 
-# Kept apart from the layers' position: a layer's name is a prefix common to its
-# parts (convolution, normalisation) and the part's own name.
+# Separates a layer's name into a prefix common to its parts (convolution,
+# normalisation) and the part's own name.
 _PART_SEPARATOR = "_"
 
 _NPZ = ".npz"
-# What the folder of a model that a run has left holds, beside a SavedModel.
+# The files in the folder of a saved model of a run, beside a SavedModel.
 _SAVED_RUN = ("weights.npz", "model.json")
 
 
@@ -68,10 +68,10 @@ class SplitModel:
       `tf.float32` for anything else. `embed` scales all but tokens.
     num_classes: The number of classes.
     embedding_size: The length of an embedding.
-    input_scaling: How images or features are scaled; by the default, features
-      stay as they are.
-    vocabulary_size: Tokens are from 0 to it, less one. None: not known, or the
-      model takes none.
+    input_scaling: The scaling of images or features; by default features are
+      not scaled.
+    vocabulary_size: Tokens are from 0 to `vocabulary_size` - 1. None: unknown,
+      or the model does not take tokens.
   """
 
   name: str
@@ -111,7 +111,7 @@ class SplitModel:
     return self.head.initial_weights(seed)
 
   def scale(self, x) -> tf.Tensor:
-    """Maps examples [batch, ...] to what the backbone takes."""
+    """Maps examples [batch, ...] to the inputs of the backbone."""
     if self.input_dtype == tf.uint8:
       return self.input_scaling(x)
     if self.input_dtype == tf.float32:
@@ -144,11 +144,11 @@ class SplitModel:
 
   @property
   def frozen(self) -> tuple[Any, ...]:
-    """The weights that nothing trains, averages or stores with a run.
+    """The weights that are never trained, averaged or saved with a run.
 
-    They are () for a model that has none, else a tuple of the frozen weights of
-    each part. A function that is traced makes constants of them, unless it
-    takes them as an argument and gives them to the model by `with_frozen`.
+    They are () for a model without any, otherwise a tuple of the frozen weights
+    of each part. A traced function makes constants of them, unless it takes
+    them as an argument and passes them to the model by `with_frozen`.
     """
     values = tuple(getattr(self, name).frozen for name in self._PARTS)
     return values if any(values) else ()
@@ -160,7 +160,7 @@ class SplitModel:
       part: "backbone" or "head".
 
     Returns:
-      The names in the order of the part's `frozen`. None: they have none.
+      The names in the order of the part's `frozen`. None: they have no names.
     """
     names = self._frozen_names_in(part)
     return names and tuple(f"{part}/{name.split(':')[0]}" for name in names)
@@ -174,7 +174,7 @@ class SplitModel:
 
   @property
   def statistics(self) -> dict[str, Any]:
-    """The running statistics that batch normalisation starts with, by name."""
+    """The initial running statistics of batch normalisation, by name."""
     return {
       name: value
       for part in self._PARTS
@@ -216,7 +216,7 @@ class SplitModel:
       self,
       **{
         name: getattr(self, name).with_frozen(value)
-        # Not strict: there may be none at all.
+        # Not strict: there may be no frozen weights.
         for name, value in zip(self._PARTS, values, strict=False)
       },
     )
@@ -224,12 +224,12 @@ class SplitModel:
   def move_to_backbone(
     self, layers: parts.Part, head: parts.Part, embedding_size: int
   ) -> "SplitModel":
-    """Returns the model cut at another place.
+    """Returns the model with another cut.
 
     Args:
       layers: The layers of the head that become the end of the backbone.
       head: The rest of the head.
-      embedding_size: The length of what the head takes.
+      embedding_size: The length of the head's input.
 
     Returns:
       The model.
@@ -242,7 +242,7 @@ class SplitModel:
     )
 
   def weights_of(self, part: str) -> SplitWeights:
-    """Tells which weights belong to a part, for `local_training.train`.
+    """Returns which weights belong to a part, for `local_training.train`.
 
     Args:
       part: "backbone", "head", or "full" for both.
@@ -258,10 +258,10 @@ class SplitModel:
     )
 
   def last_layers(self, number: int) -> SplitWeights:
-    """Tells which weights belong to the last layers, those of the head first.
+    """Returns which weights belong to the last layers, starting at the head.
 
     Args:
-      number: How many layers; 0 is all, and so is more than there are.
+      number: The number of layers; 0, or more than exist, means all.
 
     Returns:
       A bool for each weight. Layers whose names share a prefix up to the first
@@ -279,7 +279,7 @@ class SplitModel:
     )
 
   def last_backbone_layer(self) -> tuple[bool, ...]:
-    """Tells which backbone weights belong to its last layer.
+    """Returns which backbone weights belong to its last layer.
 
     Returns:
       A bool for each backbone weight, see `last_layers`.
@@ -297,7 +297,7 @@ def _layer_of(weight: str) -> str:
 def check_input_dtype(
   name: str, keras_model: tf.keras.Model, input_dtype: tf.DType
 ) -> None:
-  """Raises a ValueError unless a model takes what `SplitModel.scale` gives."""
+  """Raises a ValueError unless a model takes outputs of `SplitModel.scale`."""
   scaled = tf.float32 if input_dtype == tf.uint8 else tf.as_dtype(input_dtype)
   taken = keras_model.inputs[0].dtype
   if taken != scaled:
@@ -324,12 +324,12 @@ def build_split_model(
       `tf.float32`.
 
   Returns:
-    The `SplitModel`. Weights that are not trainable are frozen, with the values
-    that the Keras models come with.
+    The `SplitModel`. Weights that are not trainable are frozen, with the
+    current values of the Keras models.
 
   Raises:
     ValueError: If a weight has no initializer, or if head, backbone and dtype
-      do not fit.
+      do not fit together.
   """
   keras_backbone, keras_head = backbone(), head()
   input_shape = keras_backbone.input_shape[1:]
@@ -354,15 +354,15 @@ def build_split_model(
 def with_input_scaling(
   model: SplitModel, input_scaling: scaling_lib.InputScaling
 ) -> SplitModel:
-  """Makes a model scale its images or features in another way.
+  """Changes the scaling of a model's images or features.
 
   Args:
     model: A model of images or features.
-    input_scaling: The scaling, of one channel or feature, or of all that the
-      examples have.
+    input_scaling: The scaling, with one number for all channels or features, or
+      one for each.
 
   Returns:
-    The model, of the same weights.
+    The model, with the same weights.
 
   Raises:
     ValueError: If the model takes tokens, or other channels or features.
@@ -383,7 +383,7 @@ def with_input_scaling(
 
 
 def with_head(model: SplitModel, head: str) -> SplitModel:
-  """Cuts a model into backbone and head at another place.
+  """Cuts a model into backbone and head at another layer.
 
   Source: Federated Learning under Evolving Distribution Shifts, Appendix D:
   FedRep, FedRoD and FedTHE take "the last fc layer of the model" as the head,
@@ -392,11 +392,11 @@ def with_head(model: SplitModel, head: str) -> SplitModel:
   Args:
     model: The model; its initial weights may be given.
     head: One of `HEADS`. "last_layer": the head is the last linear layer, and
-      all before it is the backbone. "classifier": the head is the model's.
+      everything before it is the backbone. "classifier": the model's own head.
 
   Returns:
-    A model of the same function from examples to logits and of the same initial
-    weights; the model itself where nothing changes.
+    A model with the same function from examples to logits and the same initial
+    weights; the model itself if nothing changes.
 
   Raises:
     ValueError: If `head` is unknown, or if the model's head does not end in a
@@ -416,23 +416,23 @@ def with_head(model: SplitModel, head: str) -> SplitModel:
 
 
 def with_weights(model: SplitModel, values: Mapping[str, Any]) -> SplitModel:
-  """Makes a model start from given weights.
+  """Sets the initial weights of a model.
 
   Args:
     model: The model.
     values: An array for each name of `model.weight_names()`, and for each of
       `model.statistics` if it has batch normalisation. All of the head, or all
-      of the backbone, may be left out: they are drawn as before. (A backbone
-      trained on other classes has no use for its old head.)
+      of the backbone, may be left out and is drawn as before. (A backbone
+      trained on other classes cannot use its old head.)
 
   Returns:
-    The model; its `initial_weights` of any seed are the given values, which
+    The model; its `initial_weights` for any seed are the given values, which
     become constants of the computations that call it.
 
   Raises:
     ValueError: If there are no values, if the model has no weight of some name,
-      if a part is given incompletely, if a shape is not the model's, or if a
-      number is not finite.
+      if a part is incomplete, if a shape is not the model's, or if a number is
+      not finite.
   """
   known = {*tf.nest.flatten(model.weight_names()), *model.statistics}
   unknown = sorted(set(values) - known)
@@ -456,7 +456,7 @@ def with_weights(model: SplitModel, values: Mapping[str, Any]) -> SplitModel:
 def _with_contents(
   model: SplitModel, contents: keras_files.Contents
 ) -> SplitModel:
-  """Makes a model start from the weights of a Keras file: `load_weights`."""
+  """Sets the initial weights from a Keras file, see `load_weights`."""
   frozen = {
     part: model.frozen_names(part) or () for part in SplitWeights._fields
   }
@@ -466,7 +466,7 @@ def _with_contents(
   }
   sources = [getattr(model, part).source for part in frozen]
   if all(getattr(each, "keras_model", None) for each in sources):
-    # In the order of the Keras model that was cut.
+    # In the order of the Keras model before the cut.
     layers = [keras_files.layers_of(each.keras_model) for each in sources]
     contents = keras_files.with_names(contents, itertools.chain(*layers))
   found = keras_names.match(
@@ -480,7 +480,7 @@ def _with_contents(
     for part in frozen
     if any(name.startswith(f"{part}/") for name in found)
   ]
-  # `with_weights` knows nothing of weights that are frozen.
+  # `with_weights` does not handle frozen weights.
   for part in given:
     if frozen[part] and not any(name in found for name in trained[part]):
       parts.require(found, trained[part], part)
@@ -516,20 +516,20 @@ def _is_saved_run(path: str) -> bool:
 
 
 def load_weights(model: SplitModel, path: str | os.PathLike[str]) -> SplitModel:
-  """Makes a model start from the weights of a file.
+  """Sets the initial weights of a model from a file.
 
-  An .npz file for it is written by
+  Write an .npz file by
 
       names = tf.nest.flatten(model.weight_names())
       np.savez(path, **dict(zip(names, tf.nest.flatten(weights))))
 
-  or is the `weights.npz` of a model that a run has left, or the folder of it;
-  what is in there of single clients, `clients/...`, is left out.
+  or use the `weights.npz` of a run's saved model, or its folder; entries of
+  single clients, `clients/...`, are ignored.
 
-  Of a file of Keras (`keras_files`) arrays belong to the weights of layers of
-  the same names (`keras_names`): it is the Keras model that the model was made
-  of, or one of the same layers. It has the frozen weights too. The model of a
-  guide keeps that guide.
+  The arrays of a Keras file (`keras_files`) are matched to the weights of
+  layers of the same names (`keras_names`): the file contains the Keras model
+  from which the model was made, or one with the same layers. It includes the
+  frozen weights. A model with a guide keeps its guide.
 
   Args:
     model: The model.
@@ -542,7 +542,8 @@ def load_weights(model: SplitModel, path: str | os.PathLike[str]) -> SplitModel:
 
   Raises:
     FileNotFoundError: If there is no such file.
-    ValueError: If it is no such file, is damaged or does not fit the model.
+    ValueError: If the file has another format, is damaged or does not fit the
+      model.
   """
   path = os.fspath(path)
   if not os.path.exists(path):
@@ -568,13 +569,13 @@ def load_weights(model: SplitModel, path: str | os.PathLike[str]) -> SplitModel:
 
 
 def weights_digest(path: str | os.PathLike[str]) -> str:
-  """Returns the SHA-256 of what `load_weights` reads.
+  """Returns the SHA-256 of the files that `load_weights` reads.
 
   Args:
     path: See `load_weights`.
 
   Returns:
-    64 hexadecimal digits; of a folder that of its files and their names.
+    64 hexadecimal digits; for a folder, of its files and their names.
 
   Raises:
     FileNotFoundError: If there is no such file.

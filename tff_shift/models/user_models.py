@@ -1,4 +1,4 @@
-"""Models that a function of the user builds, named `<module>:<function>`."""
+"""Models built by your own function, named `<module>:<function>`."""
 
 import dataclasses
 import inspect
@@ -24,7 +24,7 @@ def find(name: str) -> Callable[..., Any]:
 
   Raises:
     ValueError: If there is no such module or function, or the function does
-      not take what every one is given; one line.
+      not take the required arguments; one line.
   """
   where, _, function_name = name.rpartition(":")
   if not where or not function_name:
@@ -45,7 +45,7 @@ def find(name: str) -> Callable[..., Any]:
 
 
 def digest(name: str) -> str:
-  """Returns the SHA-256 of the file that a name's function is in."""
+  """Returns the SHA-256 of the file of a name's function."""
   return user_modules.digest(user_modules.load(name.rpartition(":")[0]))
 
 
@@ -57,22 +57,22 @@ def from_function(
   num_classes: int,
   options: Mapping[str, Any],
 ) -> split_model.SplitModel:
-  """Calls a function of the user and checks what it returns.
+  """Calls a user's function and validates the result.
 
   Args:
-    name: The name that `find` has found it by.
+    name: The name, as for `find`.
     function: The function.
     input_shape: The shape of one example, without the batch.
     num_classes: The number of classes.
-    options: What else is asked for. The type of the examples, `input_dtype`, is
-      given to the function if it takes it.
+    options: Further options. The type of the examples, `input_dtype`, is passed
+      to the function if it takes it.
 
   Returns:
-    The model; its name is that of the module and the function.
+    The model; its name is made of the module and the function.
 
   Raises:
     ValueError: If the function has no such option or raises, or if the result
-      is no model of such examples; one line.
+      is not a model of such examples; one line.
   """
   parameters = inspect.signature(function).parameters
   taken = {

@@ -1,5 +1,5 @@
-"""What a run learned, taken away: models in files, and their use.
+"""Trained models as files, and their use.
 
-`export` writes them (with TFF), `predictor` reads and asks them (with
-TensorFlow alone).
+`export` writes them (with TFF), `predictor` loads them and predicts (with
+TensorFlow only).
 """

@@ -1,4 +1,4 @@
-"""Whether `model.json` is of the files beside it, before anything predicts."""
+"""Checks that `model.json` matches the files beside it, before predicting."""
 
 import pathlib
 import re
@@ -22,17 +22,17 @@ def check_files(
 
   Args:
     folder: The folder of the model.
-    described: What its `model.json` says.
+    described: The content of its `model.json`.
 
   Raises:
-    ValueError: In one line that names the file.
+    ValueError: If a file does not match; one line that names the file.
   """
   for path in sorted(folder.rglob("*")):
     if not path.is_dir():
       files.check_regular(path)
   path = folder / description.WEIGHTS_FILE
   if not path.exists():
-    # Nothing here predicts with it.
+    # The model cannot predict.
     return
   try:
     with zipfile.ZipFile(path) as arrays:
@@ -42,7 +42,7 @@ def check_files(
   own = (
     re.match(rf"{description.CLIENTS}/(\d{{1,9}})/", name) for name in names
   )
-  # A client that keeps nothing has no weights.
+  # A client without a state has no weights.
   clients = sorted({int(each[1]) for each in own if each})
   if clients:
     _compare(folder, "clients", sorted(described.clients), clients, path.name)
@@ -51,15 +51,15 @@ def check_files(
 def check_model(
   folder: pathlib.Path, described: description.Description, model: Any
 ) -> None:
-  """Refuses a SavedModel that is not what `model.json` describes.
+  """Refuses a SavedModel that differs from `model.json`.
 
   Args:
     folder: The folder of the model.
-    described: What its `model.json` says.
+    described: The content of its `model.json`.
     model: The SavedModel, loaded.
 
   Raises:
-    ValueError: In one line that names the field.
+    ValueError: If a field differs; one line that names it.
   """
   try:
     _check_functions(folder, described, model)
@@ -91,7 +91,7 @@ def _check_functions(
       shape = list(given["request"].shape)
       compare("request_shape", list(described.request_shape), shape)
     if name.startswith("predict"):
-      # Of a shape that is not known, the last size is None.
+      # If the shape is unknown, the last size is None.
       size = outputs.shape[-1] or described.num_classes
       compare("num_classes", described.num_classes, size)
     if name == "predict_as":
@@ -101,7 +101,7 @@ def _check_functions(
 
 
 def _clients(function: Any) -> Sequence[int] | None:
-  """Returns the clients that a graph compares its argument with, if it does."""
+  """Returns the client ids that a graph compares its argument with, if any."""
   for operation in function.graph.get_operations():
     if operation.type == "Equal" and operation.inputs[1].op.name == "client":
       found = tf.get_static_value(operation.inputs[0])

@@ -1,4 +1,4 @@
-"""`model.json`: what a folder holds that a run was exported to."""
+"""`model.json`: the description of an exported run."""
 
 import importlib.metadata
 import pathlib
@@ -15,7 +15,7 @@ from tff_shift.data.texts import text
 
 FILE = "model.json"
 WEIGHTS_FILE = "weights.npz"
-# What the names of clients' tensors begin with in files of weights.
+# Prefix of the names of clients' tensors in files of weights.
 CLIENTS = "clients"
 _VOCABULARY_FILE = "vocabulary.txt"
 _REMEDY = "export the model once more"
@@ -26,12 +26,12 @@ _Client = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Function = Literal[
   "predict", "predict_as", "predict_for", "guide", "answer", "vote"
 ]
-# What a function asks beside the server.
+# Functions that need clients beside the server.
 _OF_CLIENTS = frozenset({"predict_as", "answer", "vote"})
 
 
 class Description(records.Record):
-  """What a model is: `model.json`.
+  """The description of a model: `model.json`.
 
   Attributes:
     algorithm: The name of the algorithm.
@@ -40,11 +40,11 @@ class Description(records.Record):
     input_shape: The shape of one example.
     input_dtype: The name of its type.
     num_classes: The number of classes.
-    class_names: Their names; None: not known.
-    clients: The clients whose own models are there.
-    functions: What the model can do: names of the `Predictor`'s methods.
-    request_shape: The shape of a request; None where there is no such thing.
-    versions: Those of the libraries, by name.
+    class_names: Their names; None: unknown.
+    clients: The clients whose own models are included.
+    functions: The methods of `Predictor` that the model supports.
+    request_shape: The shape of a request; None: no requests.
+    versions: Versions of the libraries, by name.
   """
 
   FORMAT = 1
@@ -86,8 +86,8 @@ class Description(records.Record):
 
 
 def attribute(function: str) -> str:
-  """Returns what a function is called in a SavedModel."""
-  # Keras models have a method `predict` of their own.
+  """Returns the name of a function in a SavedModel."""
+  # Keras models already have a method `predict`.
   return "server_predict" if function == "predict" else function
 
 
@@ -112,7 +112,7 @@ def read(folder: pathlib.Path) -> Description:
 
 
 def write_vocabulary(folder: pathlib.Path, vocabulary: Sequence[str]) -> None:
-  """Writes the word of each id into a folder, a line each."""
+  """Writes the word of each id into a folder, one per line."""
   content = "".join(f"{word}\n" for word in vocabulary)
   (folder / _VOCABULARY_FILE).write_text(content, encoding="utf-8")
 
@@ -124,7 +124,7 @@ def read_vocabulary(folder: pathlib.Path) -> tuple[str, ...] | None:
     folder: The folder of a model.
 
   Returns:
-    The words, or None where there is no such file.
+    The words, or None if there is no such file.
 
   Raises:
     ValueError: If the file is damaged.

@@ -1,18 +1,19 @@
-"""Writes what a run learned as files: a model that predicts, weights by name.
+"""Exports a run: a model that predicts, and weights by name.
 
-    saved_model.pb, variables/, ...   the SavedModel, see `served`; left out
-                                      where nothing can predict, as without the
-                                      heads of clients
-    weights.npz                       the server's weights by name, and what
-                                      each client predicts with, `clients/<id>/`
-    model.json                        what it is, see `description`
-    vocabulary.txt                    where examples are titles: the word of
-                                      each id, a line each, from 0
+    saved_model.pb, variables/, ...   the SavedModel, see `served`; missing if
+                                      nothing can predict, for example without
+                                      the clients' heads
+    weights.npz                       the server's weights by name, and each
+                                      client's state for predicting,
+                                      `clients/<id>/`
+    model.json                        the description, see `description`
+    vocabulary.txt                    for titles: the word of each id, one per
+                                      line, from 0
 
-No example is in them: a function is traced with a placeholder for each tensor,
-and what is stored is only what a result needs (`tracing`). Tensors that are
-shared are stored once, those of clients are stacked, so that the graph does not
-grow with their number.
+They contain no examples: a function is traced with a placeholder for each
+tensor, and only the tensors that a result needs are stored (`tracing`). Shared
+tensors are stored once, and the clients' are stacked, so that the graph does
+not grow with the number of clients.
 """
 
 import contextlib
@@ -53,20 +54,19 @@ def export(
 ) -> None:
   """Writes a folder that `tff_shift.load` loads; call it within an executor.
 
-  Args:
     algorithm: The algorithm.
     server_state: The server's state.
     client_states: The clients' states by client.
-    data: What clients train on or adapt to, by client. A summary or a guide is
-      made of that of all; nothing of it is stored but what is no example.
-    folder: The folder. A model that it holds is replaced.
+    data: The clients' data for training or adaptation, by client. A summary or
+      a guide uses the data of all clients; no examples are stored.
+    folder: The folder. A model in it is replaced.
     clients: The clients whose own models are stored, by position.
-    class_names: The names of the classes, if they are known.
-    vocabulary: The word of each id, where examples are titles.
+    class_names: The names of the classes, if known.
+    vocabulary: The word of each id, if examples are titles.
 
   Raises:
     ValueError: If there is no such client, if a prediction needs the examples
-      of a client, or if the folder holds anything else.
+      of a client, or if the folder has other content.
     files.WriteError: If it cannot be written.
   """
   folder = pathlib.Path(folder)
@@ -133,7 +133,7 @@ def _personal(
   states: Sequence[Any],
   data: Sequence[Any],
 ) -> list[Any]:
-  """Returns what each client predicts with: its state, or what it prepares."""
+  """Returns each client's state for predicting, prepared if necessary."""
   if algorithm.spec.prepare_client is None or not states:
     return [_arrays(each) for each in states]
   prepare = algorithm.guidance and algorithm.guidance.prepare
@@ -165,7 +165,7 @@ def _tensors(
   own_data: Sequence[Any],
   data: Sequence[Any],
 ) -> served.Tensors:
-  """Returns all that may be stored; None for what may not, the examples."""
+  """Returns the tensors that may be stored; None for the examples."""
   shared = weights
   if frozen_weights.has_any(algorithm.model):
     shared = frozen_weights.Shared(weights, _arrays(algorithm.model.frozen))
@@ -181,7 +181,7 @@ def _tensors(
     summary,
     tf.nest.map_structure(lambda *each: np.stack(each), *personal),
     tf.nest.map_structure(
-      # Of examples, a client has any number.
+      # Examples have a variable first size.
       lambda spec, *each: (
         np.stack(each) if spec.shape.is_fully_defined() else None
       ),
@@ -197,7 +197,7 @@ def _trace(
   has_clients: bool,
   domain: int,
 ) -> dict[str, tracing.Traced | None]:
-  """Traces all that the algorithm can do, by the names of `served.Parts`."""
+  """Traces the functions of the algorithm, by the names of `served.Parts`."""
   work = algorithm.spec
   specs = served.Tensors(
     _specs(tensors.shared),
@@ -249,7 +249,7 @@ def _check_has_no_examples(
   tensors: served.Tensors,
   traced: tracing.Traced,
 ) -> None:
-  """Refuses a prediction that needs what may not be stored."""
+  """Refuses a prediction that needs tensors that may not be stored."""
   flat = tf.nest.flatten(tensors)
   names = list(naming.by_name(tensors, algorithm.model))
   for position in traced.used:
@@ -289,11 +289,11 @@ def _request_spec(
 
 
 def _to_predict(x: tf.Tensor, domain: int) -> local_training.ClientData:
-  """Returns examples of a domain, as what predicts takes them."""
+  """Returns examples of a domain in the form of evaluation data."""
   num_examples = tf.shape(x)[0]
   return local_training.ClientData(
     x=x,
-    # What is not known.
+    # Unknown.
     y=tf.zeros([num_examples], tf.int32),
     domain_sizes=tf.one_hot(
       domain, domain + 1, on_value=num_examples, off_value=0
@@ -306,7 +306,7 @@ def _to_predict(x: tf.Tensor, domain: int) -> local_training.ClientData:
 def _client_weights(
   algorithm: algorithm_lib.FederatedAlgorithm, data: Sequence[Any]
 ) -> np.ndarray | None:
-  """Returns what each client counts, for the guide."""
+  """Returns each client's weight, for the guide."""
   if algorithm.spec.guide_queries is None:
     return None
   weights = np.zeros([algorithm.model.num_clients], np.float32)
@@ -317,7 +317,7 @@ def _client_weights(
 
 @contextlib.contextmanager
 def _replacing(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """As `files.replacing_folder`; refuses to replace what is no model."""
+  """As `files.replacing_folder`; refuses to replace other content."""
   if folder.exists() and not (folder / description.FILE).is_file():
     raise ValueError(f"{folder} holds no model that could be replaced")
   with files.writing(folder):

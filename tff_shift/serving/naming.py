@@ -10,9 +10,9 @@ from tff_shift.learning import batch_statistics
 from tff_shift.models import guided_model
 from tff_shift.models import split_model
 
-# Fields that the names of a model's weights begin with.
+# Fields that are prefixes in the names of a model's weights.
 _PARTS = ("backbone", "head", "client_branch")
-# The name of a tensor that is all there is.
+# The name of a single tensor.
 _ALONE = "value"
 
 
@@ -25,9 +25,9 @@ def by_name(value: Any, model: split_model.SplitModel) -> dict[str, np.ndarray]:
 
   Returns:
     The arrays. The weights of a backbone, a head or both have the names of
-    `model.weight_names()`, also where the model is cut at another place than
-    its own; those of a client branch are `client_branch/...`. All else is named
-    by fields and positions, and so is what stands above: `psi/backbone/...`.
+    `model.weight_names()`, also if the model was cut at another layer; those of
+    a client branch are `client_branch/...`. All others are named by fields and
+    positions, and so are outer structures: `psi/backbone/...`.
   """
   known = _known(model)
   return {
@@ -39,7 +39,7 @@ def by_name(value: Any, model: split_model.SplitModel) -> dict[str, np.ndarray]:
 def _known(
   model: split_model.SplitModel,
 ) -> list[list[tuple[str, tuple[int, ...]]]]:
-  """Returns names and shapes of weights that belong together, in order."""
+  """Returns names and shapes of related weights, in order."""
   names = model.weight_names()
   shapes = model.backbone.shapes + model.head.shapes
   found = [list(zip(names.backbone + names.head, shapes, strict=True))]
@@ -59,7 +59,7 @@ def _known(
 
 
 def _walk(value, path, known) -> Iterator[tuple[tuple[str, ...], Any]]:
-  """Yields all tensors with the fields and positions that lead to them."""
+  """Yields all tensors with their paths of fields and positions."""
   if isinstance(value, batch_statistics.Normalized):
     yield from _walk(value.weights, path, known)
     yield from _walk(value.statistics, path, known)
@@ -69,7 +69,7 @@ def _walk(value, path, known) -> Iterator[tuple[tuple[str, ...], Any]]:
   if isinstance(value, split_model.SplitWeights):
     value = (*value.backbone, *value.head)
   if isinstance(value, Mapping):
-    children = sorted(value.items())  # As TensorFlow flattens them.
+    children = sorted(value.items())  # In TensorFlow's order of flattening.
   elif hasattr(value, "_fields"):
     children = value._asdict().items()
   elif isinstance(value, tuple | list):
@@ -90,7 +90,7 @@ def _walk(value, path, known) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def _weight_names(values, known, is_head: bool) -> list[str] | None:
-  """Returns the names of values that begin or end a list of weights."""
+  """Returns the names of values at the start or end of a list of weights."""
   if not values or any(isinstance(each, tuple | list) for each in values):
     return None
   shapes = [np.shape(each) for each in values]

@@ -1,4 +1,4 @@
-"""Asks a model that `export` has written, with TensorFlow alone."""
+"""Loads models written by `export` and predicts, with TensorFlow only."""
 
 import os
 import pathlib
@@ -17,11 +17,11 @@ from tff_shift.serving import description
 
 
 class Routing(NamedTuple):
-  """Who is best equipped for each example.
+  """The routes of examples.
 
   Attributes:
-    routes: The clients, [n] int32.
-    probabilities: Of each client, [n, num_clients] float32.
+    routes: The best client for each example, [n] int32.
+    probabilities: The probability of each client, [n, num_clients] float32.
   """
 
   routes: tf.Tensor
@@ -29,11 +29,11 @@ class Routing(NamedTuple):
 
 
 class Answers(NamedTuple):
-  """What clients predict.
+  """The answers of clients.
 
   Attributes:
-    classes: The predicted classes, [n] int32; -1 where a client's prediction is
-      no number.
+    classes: The predicted labels, [n] int32; -1 if a client's logits are not
+      finite.
     routes: The clients that predicted them, [n] int32.
   """
 
@@ -42,25 +42,25 @@ class Answers(NamedTuple):
 
 
 class Predictor:
-  """A model that was trained, or a whole federation.
+  """A trained model, or a whole federation.
 
   Its methods take examples `x`, [n, ...] of `input_shape`, as arrays or
-  tensors, of every type that training takes, and check and cast them as
-  training does (`examples.checked_array`). They give tensors, and work inside a
-  `tf.function` as well, where values are not known: a tensor there must have
-  `input_dtype`. Each raises a ValueError where the model cannot do what it is
-  asked for, or the examples are not what it takes.
+  tensors, of every type that training takes, and validate and cast them as
+  training does (`examples.checked_array`). They return tensors, and also work
+  inside a `tf.function`, where values are unknown: such a tensor must have
+  `input_dtype`. Each method raises a ValueError if the model does not support
+  it, or the examples are not valid.
 
   Attributes:
     algorithm: The name of the algorithm.
     num_classes: The number of classes.
     class_names: Their names, or None.
-    clients: The clients whose own models are there.
-    functions: The methods that this model has.
+    clients: The clients whose own models are included.
+    functions: The methods that this model supports.
     input_shape: The shape of one example.
     input_dtype: Its `tf.DType`.
     request_shape: The shape of a request of `predict_for`, or None.
-    vocabulary: Of a model of titles, the word of each id; else None.
+    vocabulary: For a model of titles, the word of each id; otherwise None.
   """
 
   def __init__(self, folder: str | os.PathLike[str]):
@@ -84,11 +84,11 @@ class Predictor:
       )
     agreement.check_files(folder, told)
     try:
-      # TensorFlow logs a traceback where fingerprint.pb, which nothing here
-      # depends on, cannot be read, and goes on.
+      # If fingerprint.pb, which is not needed here, cannot be read, TensorFlow
+      # logs a traceback and continues.
       with library_logs.without("absl", "Fingerprint was found, but"):
         self._model = tf.saved_model.load(os.fspath(folder))
-    # Which error depends on the place of the damage.
+    # The error depends on the place of the damage.
     except Exception as error:
       raise ValueError(
         f"{folder} holds a model that is damaged or incomplete"
@@ -97,17 +97,17 @@ class Predictor:
     agreement.check_model(folder, told, self._model)
 
   def ids_of(self, titles: Sequence[str]) -> np.ndarray:
-    """Turns titles into what a model of titles takes.
+    """Converts titles to the inputs of a model of titles.
 
     Args:
-      titles: Texts. A word that the model does not know is one it knows as
-        unknown.
+      titles: Texts. Words that are not in the vocabulary become the unknown
+        word.
 
     Returns:
       Ids of their words, [n, length] int32.
 
     Raises:
-      ValueError: If the model takes no titles.
+      ValueError: If the model does not take titles.
     """
     if self.vocabulary is None:
       raise ValueError(
@@ -118,7 +118,7 @@ class Predictor:
     return text.ids_of(words, self.vocabulary, *self.input_shape)
 
   def checked(self, x: Any) -> np.ndarray:
-    """Checks examples and casts them to `input_dtype`, as training does.
+    """Validates examples and casts them to `input_dtype`, as training does.
 
     Args:
       x: The examples, an array or a tensor whose values are known.
@@ -127,8 +127,8 @@ class Predictor:
       The examples, [n, ...].
 
     Raises:
-      ValueError: If they are not what the model takes; the message is one line
-        that says which example is not.
+      ValueError: If they are not valid; one line that names the first invalid
+        example.
     """
     found = self._cast(x, (None, *self.input_shape), self.input_dtype, "x")
     if self.vocabulary is not None:
@@ -136,11 +136,11 @@ class Predictor:
     return found
 
   def predict(self, x: Any) -> tf.Tensor:
-    """Gives the server's logits, [n, num_classes] float32."""
+    """Returns the server's logits, [n, num_classes] float32."""
     return self._function("predict")(self._examples(x))
 
   def predict_as(self, client: Any, x: Any) -> tf.Tensor:
-    """Gives the logits of a client's own model.
+    """Returns the logits of a client's own model.
 
     Args:
       client: One of `clients`; a number, or an int32 scalar tensor.
@@ -162,25 +162,25 @@ class Predictor:
     return function(tf.cast(client, tf.int32), self._examples(x))
 
   def guide(self, x: Any) -> Routing:
-    """Tells which client is best equipped for each example."""
+    """Returns the best client for each example."""
     found = self._function("guide")(self._examples(x))
     return Routing(found["routes"], found["probabilities"])
 
   def answer(self, x: Any) -> Answers:
-    """Lets the client that the guide names predict each example."""
+    """Predicts each example with the client that the guide chooses."""
     found = self._function("answer")(self._examples(x))
     return Answers(found["classes"], found["routes"])
 
   def vote(self, x: Any) -> tf.Tensor:
-    """Gives the class of most clients, [n] int32; the lowest if several."""
+    """Returns the majority class, [n] int32; ties go to the lowest class."""
     return self._function("vote")(self._examples(x))
 
   def predict_for(self, request: Any, x: Any) -> tf.Tensor:
-    """Gives the logits of the model that the server makes for a request.
+    """Returns the logits of the model that the server makes for a request.
 
     Args:
-      request: What a client sends to get a model, such as the vector r of
-        Fed-3DA: `request_shape` float32.
+      request: A client's request for a model, such as the vector r of Fed-3DA:
+        `request_shape` float32.
       x: The examples.
 
     Returns:
@@ -215,7 +215,7 @@ class Predictor:
     return tf.convert_to_tensor(x)
 
   def _cast(self, value, shape, dtype, name) -> np.ndarray:
-    """Checks and casts a value; the message says what the model takes."""
+    """Validates and casts a value; errors describe the model's inputs."""
     if tf.is_tensor(value):
       value = np.asarray(value)
     try:
@@ -226,7 +226,7 @@ class Predictor:
       raise ValueError(f"{error}; {self._taken(shape, dtype)}") from error
 
   def _check_symbolic(self, value, shape, dtype, name) -> None:
-    """Checks what a graph knows of a tensor."""
+    """Validates the static type and shape of a tensor."""
     if not value.shape.is_compatible_with(shape) or value.dtype != dtype:
       raise ValueError(
         f"{name} is {value.dtype.name} {value.shape};"
@@ -239,12 +239,12 @@ class Predictor:
 
 
 def _is_symbolic(value: Any) -> bool:
-  """Tells whether a value is a tensor of a graph, which has no numbers yet."""
+  """Returns whether a value is a graph tensor, without values."""
   return tf.is_tensor(value) and not tf.executing_eagerly()
 
 
 def load(folder: str | os.PathLike[str]) -> Predictor:
-  """Loads what a run learned.
+  """Loads a trained model.
 
   Args:
     folder: The folder of a model, or one that has exactly one below it, such as
@@ -255,8 +255,7 @@ def load(folder: str | os.PathLike[str]) -> Predictor:
 
   Raises:
     FileNotFoundError: If there is no such folder.
-    ValueError: If there is no model or several, or if it is damaged; the
-      message is one line.
+    ValueError: If there is no model or several, or if it is damaged; one line.
   """
   folder = pathlib.Path(folder)
   if not folder.is_dir():
@@ -266,7 +265,7 @@ def load(folder: str | os.PathLike[str]) -> Predictor:
   found = sorted(
     path.parent
     for path in folder.rglob(description.FILE)
-    # What was not written to its end has a name with a dot.
+    # The names of incomplete folders start with a dot.
     if not any(part.startswith(".") for part in path.relative_to(folder).parts)
   )
   if not found:

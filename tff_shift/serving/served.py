@@ -1,4 +1,4 @@
-"""The object in a SavedModel: tensors once, and the functions that use them."""
+"""The object in a SavedModel: its tensors, and the functions that use them."""
 
 import re
 from collections.abc import Mapping
@@ -14,27 +14,27 @@ from tff_shift.learning import guidance
 from tff_shift.serving import description
 from tff_shift.serving import tracing
 
-# Gradients that are written by hand cannot be saved with a graph that was
-# imported, and who predicts takes none.
+# Custom gradients cannot be saved with an imported graph, and predictions need
+# no gradients.
 _OPTIONS = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
 
 
 class Parts(NamedTuple):
-  """What a served model is made of; a function that is None is left out.
+  """The parts of a served model; functions that are None are left out.
 
   A part that takes a client's tensors takes those of one client.
 
   Attributes:
-    tensors: What the parts take before what follows, by kind: nested structures
-      of arrays or variables; a client's have a first axis, of the clients.
-    predict: `(tensors, x) -> logits` of the server's model.
+    tensors: The first argument of the parts, by kind: nested structures of
+      arrays or variables; a client's have a first axis of clients.
+    predict: `(tensors, x) -> logits` of the server model.
     predict_as: `(tensors, x) -> logits` of a client.
     guide: `(tensors, x) -> logits` over all clients.
     predict_for: `(tensors, request, x) -> logits`.
-    clients: The ids of the clients that are there.
-    has_all_clients: Whether these are all that there are.
-    client_weights: What each client counts, for `guidance.route`,
-      [num_clients] float32. None without a guide.
+    clients: The ids of the included clients.
+    has_all_clients: Whether these are all clients of the federation.
+    client_weights: Each client's weight, for `guidance.route`, [num_clients]
+      float32. None without a guide.
     num_classes: The number of classes.
     x: The type of the examples.
     request: The type of a request. None without `predict_for`.
@@ -57,10 +57,10 @@ class Tensors(NamedTuple):
   """The tensors that parts take.
 
   Attributes:
-    shared: What the server holds, and the frozen weights.
-    summary: What it has summed up of the clients' data.
-    personal: What a client predicts with.
-    data: What a client holds beside that.
+    shared: The server's weights, and the frozen weights.
+    summary: The server's sums over the clients' data.
+    personal: A client's state for predicting.
+    data: The other tensors of a client.
   """
 
   shared: Any
@@ -77,8 +77,7 @@ def variables(parts: Parts, names: Sequence[str]) -> Tensors:
     names: A name for each tensor, in order.
 
   Returns:
-    Variables in the structure of `parts.tensors`; None for those that no part
-    needs.
+    Variables in the structure of `parts.tensors`; None for unused tensors.
   """
   flat = tf.nest.flatten(parts.tensors)
   used = {
@@ -110,7 +109,7 @@ def functions(parts: Parts) -> dict[str, Any]:
     parts: The parts, with variables.
 
   Returns:
-    By the names of the `Predictor`'s methods, functions with one signature.
+    Functions with one signature, by the names of the `Predictor`'s methods.
   """
   found = {}
 
@@ -170,7 +169,7 @@ def _guide(parts: Parts, x) -> dict[str, tf.Tensor]:
 
 
 def _over_clients(parts: Parts, step, initial) -> tf.Tensor:
-  """Goes through the clients; `step(row, value) -> value`."""
+  """Loops over the clients; `step(row, value) -> value`."""
   _, value = tf.while_loop(
     lambda row, _: row < len(parts.clients),
     lambda row, value: (row + 1, step(row, value)),
@@ -207,32 +206,32 @@ def _vote(parts: Parts, x) -> tf.Tensor:
 
 
 class _KerasModel(tf.keras.Model):
-  """A server's model, as Keras loads it; its `predict` gives logits as well."""
+  """A server model for Keras; its `predict` returns logits as well."""
 
   def call(self, x):
-    """Gives the server's logits [n, num_classes] of examples [n, ...]."""
+    """Returns the server's logits [n, num_classes] of examples [n, ...]."""
     return self.server_predict(x)
 
 
 def save(parts: Parts, made: Mapping[str, Any], path: str) -> None:
-  """Writes a SavedModel, which Keras can load where the server has a model.
+  """Writes a SavedModel, which Keras can load if the server has a model.
 
   Args:
     parts: The parts, with variables.
-    made: What `functions` gives for them, at least one.
+    made: The result of `functions` for them, at least one.
     path: The folder.
   """
   tensors = [
     each for each in tf.nest.flatten(parts.tensors) if each is not None
   ]
   if "predict" not in made:
-    # A Keras model has to have something to be called with examples alone.
+    # A Keras model must be callable with examples only.
     module = tf.Module()
     _attach(module, made, tensors)
     tf.saved_model.save(module, path, options=_OPTIONS)
     return
-  # Called below. A first call that traces is a reason for TensorFlow to warn
-  # where many models are saved.
+  # Called below. TensorFlow would warn of first calls that trace if many models
+  # are saved.
   made["predict"].get_concrete_function()
   model = _KerasModel(name="served")
   _attach(model, made, tensors)

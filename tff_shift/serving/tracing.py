@@ -1,8 +1,8 @@
-"""Functions of tensors as graphs of what their results need, and no more.
+"""Graphs that contain only the operations that their results need.
 
-The functions of a `algorithm.AlgorithmSpec` are traced with a placeholder for
-each tensor that they may look at. What a result needs is then read off the
-graph: only that has to be stored with it.
+The functions of an `algorithm.AlgorithmSpec` are traced with a placeholder for
+each tensor that they may use. The graph then shows which tensors a result
+needs: only these must be stored with it.
 """
 
 from collections.abc import Callable
@@ -13,11 +13,11 @@ import tensorflow as tf
 
 
 class Traced(NamedTuple):
-  """A function of some of the tensors that it was traced with.
+  """A function of some of the tensors with which it was traced.
 
   Attributes:
     function: Takes the tensors that its result needs, in order.
-    used: The positions of these among all, flattened.
+    used: The positions of these among all flattened tensors.
   """
 
   function: Callable[..., tf.Tensor]
@@ -27,8 +27,8 @@ class Traced(NamedTuple):
     """Computes the result.
 
     Args:
-      structure: The arguments, in the structure of the `specs` that were
-        traced. Of those that are not needed there may be anything.
+      structure: The arguments, in the structure of the traced `specs`. Unused
+        ones may have any value.
 
     Returns:
       The result.
@@ -65,7 +65,7 @@ def trace(function: Callable[..., tf.Tensor], *specs: Any) -> Traced:
   whole = tf.compat.v1.wrap_function(
     lambda: tf.import_graph_def(definition, name=""), []
   )
-  # The names are kept, and what nothing needs is not.
+  # Names are kept, and unused operations are removed.
   pruned = whole.prune(
     [whole.graph.get_tensor_by_name(inputs[each].name) for each in used],
     whole.graph.get_tensor_by_name(output.name),
@@ -74,7 +74,7 @@ def trace(function: Callable[..., tf.Tensor], *specs: Any) -> Traced:
 
 
 def _needed_operations(output: tf.Tensor) -> set[tf.Operation]:
-  """Returns the operations that a result is computed from."""
+  """Returns the operations from which a result is computed."""
   found, ahead = set(), [output.op]
   while ahead:
     operation = ahead.pop()

@@ -1,10 +1,10 @@
-"""How far a client's data have moved, measured without labels.
+"""Measures of distribution shift in a client's data, without labels.
 
-Read in this order: `bbse` (which classes unlabelled data have), `dynamics` (the
-signal of Fed-ADE and the learning rate that follows it), `measures` (other ways
-to compare two time steps) and `change_point` (the one of them that remembers).
-These are pure TensorFlow functions of tensors, which become part of a client's
-computation. `distances` (how far apart the data of two periods are, and from
-where on that is drift) and `representations` (what describes the data of a
-period to a hypernetwork) are plain NumPy.
+Read in this order: `bbse` (label distribution of unlabelled data), `dynamics`
+(the shift signal of Fed-ADE and its learning rate), `measures` (other ways to
+compare two time steps) and `change_point` (the only one with a memory). These
+are pure TensorFlow functions of tensors, which become part of a client's
+computation. `distances` (distances between periods, and the drift threshold)
+and `representations` (descriptions of a period's data for a hypernetwork) are
+plain NumPy.
 """

@@ -3,29 +3,29 @@
 Sources: Bayesian Online Changepoint Detection (Adams, MacKay; 2007); an
 alternative to the cosine in Table 3 and Appendix H.3 of Fed-ADE: Adaptive
 Learning Rate for Federated Post-adaptation under Distribution Shift (2026),
-which gives no detail. What it leaves open is decided here.
+which gives no details. The choices below are ours.
 
-The summaries of consecutive time steps form segments, each with a mean of its
-own. Before a summary a new segment begins with probability h (`HAZARD`). Given
+The summaries of consecutive time steps form segments, each with its own mean.
+Before each summary a new segment begins with probability h (`HAZARD`). Given
 the mean m of its segment, a summary of size d is normal, and so is the mean:
 
   x | m ~ Normal(m, I / (n d)),    m ~ Normal(0, I / d),
 
 the conjugate model with known variance and independent dimensions. Both
-summaries are means over a batch of vectors that are no longer than 1. So is the
-mean, and 1 is the expected square length of m. Over batches of n independent
-examples (`BATCH_SIZE`) its variances in all d dimensions add up to at most 1/n,
-as those of the model do.
+summaries are means over a batch of vectors of length at most 1. So is the mean,
+and 1 is the expected square length of m. Over batches of n independent examples
+(`BATCH_SIZE`) the variances in all d dimensions add up to at most 1/n, as in
+the model.
 
-Adams and MacKay let the observation before a change be the last of its segment
-whatever it is: the probability of run length 0 is then the hazard itself, for
-all data. Here the new observation is the first of the new segment, so that its
+In Adams and MacKay, the observation before a change is always the last of its
+segment: the probability of run length 0 is then the hazard itself, for all
+data. Here the new observation is the first of the new segment, so that its
 prior predictive competes with the predictives of the older segments.
 
-A change becomes as probable as not at a squared distance of about 0.1 from the
-mean of ten observations and of about 0.15 from a single one, whatever the size
-d. Away from it the signal is nearly 0 or 1, the more so the larger d: as the
-paper says, it detects rather than measures, and a slow drift passes unseen.
+The probability of a change reaches 1/2 at a squared distance of about 0.1 from
+the mean of ten observations and of about 0.15 from a single one, for any size
+d. Otherwise the signal is nearly 0 or 1, the more so the larger d: as the paper
+says, it detects rather than measures, and misses a slow drift.
 """
 
 import math
@@ -37,21 +37,21 @@ import tensorflow as tf
 # A change in ten time steps: sqrt(T) of the paper's schedules with T = 100.
 HAZARD = 0.1
 
-# Examples in a batch, n. It sets the noise that is expected of a summary.
+# Examples in a batch, n. It determines the expected noise of a summary.
 BATCH_SIZE = 50
 
-# Segments are told apart by their number of observations up to this one.
+# The maximum number of observations by which segments are distinguished.
 NUM_LENGTHS = 32
 
-# The log probability of what is impossible. Finite, because the difference of
-# two infinities is not a number.
+# The log probability of impossible events. Finite, because the difference of
+# two infinities is NaN.
 _IMPOSSIBLE = -1e9
 
 
 class RunLengths(NamedTuple):
-  """What is believed of the present segment; entry r: it began r steps ago.
+  """The distribution over current segments; entry r: it began r steps ago.
 
-  The last entry stands for all segments that began then or earlier.
+  The last entry represents all segments that began then or earlier.
 
   Attributes:
     log_probability: [num_lengths] float32.
@@ -66,11 +66,11 @@ class RunLengths(NamedTuple):
 
 
 def initial_state(size: int, num_lengths: int = NUM_LENGTHS) -> RunLengths:
-  """Returns the state of a detector that has not seen anything.
+  """Returns the state of a detector before the first observation.
 
   Args:
     size: The size of a summary.
-    num_lengths: How many lengths of a segment are told apart, at least 1.
+    num_lengths: The number of distinguished segment lengths, at least 1.
 
   Returns:
     `RunLengths` without a segment.
@@ -83,7 +83,7 @@ def initial_state(size: int, num_lengths: int = NUM_LENGTHS) -> RunLengths:
 
 
 def _log_predictive(count, total, observation) -> tf.Tensor:
-  """Returns log p(observation | segment), but for a common constant.
+  """Returns log p(observation | segment), up to a common constant.
 
   After k observations the mean of a segment is normal with mean n total / (1 +
   n k) and variance 1 / (d (1 + n k)) in each of d dimensions.
@@ -166,20 +166,20 @@ def _choose(condition, first, second):
 def observe(
   state: RunLengths, previous, current
 ) -> tuple[tf.Tensor, RunLengths]:
-  """Observes a summary and tells how probably a segment begins with it.
+  """Observes a summary and returns the probability of a new segment.
 
-  A zero vector is the summary of an empty batch: nothing is observed.
+  A zero vector is the summary of an empty batch and is not observed.
 
   Args:
-    state: What the detector has seen.
-    previous: The summary before, [size] float32. It only counts in a state that
-      has not seen anything: there it begins the first segment.
+    state: The state of the detector.
+    previous: The previous summary, [size] float32. It is only used before the
+      first observation, where it begins the first segment.
     current: The new summary, [size] float32.
 
   Returns:
     The posterior probability that `current` is the first of a new segment, a
-    float32 scalar between 0 and 1 (0 if nothing came before it, or nothing is
-    observed); and the new state.
+    float32 scalar between 0 and 1 (0 if there is nothing before it, or nothing
+    is observed); and the new state.
   """
   has_previous = tf.reduce_any(tf.not_equal(previous, 0.0))
   has_current = tf.reduce_any(tf.not_equal(current, 0.0))

@@ -1,15 +1,15 @@
-"""Choices of how clients measure a shift and when they act on it.
+"""The choices of shift measures and of reactions to drift.
 
-Does not import TensorFlow: command lines define and check their flags by it.
+This module does not import TensorFlow: command lines build their flags from it.
 """
 
-# How the data of a period become a vector r, see `representations`.
+# The representation of a period's data as a vector r, see `representations`.
 REPRESENTATIONS = ("t_sne", "t_sne_map", "moments", "pca")
 
-# What the distance of two periods compares, see
+# The features of the distance between two periods, see
 # `simulation.scenarios.drift_detector`.
 FEATURES = ("pixels", "extractor")
 
-# next: a model for a drift is used from the period after it on. current: the
-# period that showed the drift is predicted again.
+# next: a model for a drift is used from the next period on. current: the period
+# that showed the drift is predicted again.
 APPLY_UPDATES = ("next", "current")

@@ -1,4 +1,4 @@
-"""How far apart the data of two periods are, and from where on that is drift.
+"""Distances between periods, and the drift threshold.
 
 Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
 Liu; ICASSP 2023), Section 2.2, after Geometric Dataset Distances via Optimal
@@ -10,18 +10,18 @@ where f are the features of the examples. The distance of two labels l, l' is
 that of their mean features, (mean f of l - mean f' of l')^2. During inference
 there are no labels, and d_l is left out.
 
-What the paper leaves open, and what is done here:
+Choices that the paper leaves open:
 
-  - Which examples are paired: eq. 2 gives both periods the same index i without
-    saying which examples share it. As the paper's introduction and its source
-    have it, optimal transport pairs them: of all pairings, the cheapest.
+  - Pairing: eq. 2 uses the same index i in both periods without defining which
+    examples share it. As in the paper's introduction and its source, optimal
+    transport pairs them: of all pairings, the cheapest.
   - With labels, one pairing serves both terms: the cost of a pair is the sum of
     both, as in the source.
-  - The cost is divided by the number of examples: it is that of a pair, and
-    the two periods may differ in size. The pairs of larger periods are closer
-    all the same, so that a threshold belongs to a period size.
+  - The cost is divided by the number of examples: it is the cost per pair, and
+    the two periods may differ in size. Pairs of larger periods are still
+    closer, so a threshold is specific to a period size.
   - "The threshold comes from the maximum between the heterogeneous data sets"
-    (Figure 4; the rest is in an appendix that is not there). Here it is a
+    (Figure 4; the rest is in an appendix that is not available). Here it is a
     quantile of the distances between periods without drift; 1 is the maximum.
 """
 
@@ -37,30 +37,30 @@ from tff_shift.data.shifts import dynamic_personalization
 
 METHODS = ("auto", "exact", "sinkhorn")
 
-# Up to so many examples in each period, `auto` is exact: about a second.
+# Up to this number of examples per period, `auto` is exact: about a second.
 EXACT_SIZE = 2000
 
 # POT's own limit ends before the optimum at about 2000 examples.
 _EXACT_ITERATIONS = 10**8
 
-# Of the mean cost. The entropy is not part of the distance, but the smoother
-# pairing costs more than the cheapest: Sinkhorn's distance is an upper bound.
+# In units of the mean cost. The entropy is not part of the distance, but the
+# smoother pairing costs more than the cheapest: the result is an upper bound.
 SINKHORN_REGULARISATION = 0.05
 
 
 def as_rows(name: str, x: np.ndarray, minimum: int = 1) -> np.ndarray:
-  """Makes each example a row of numbers, and refuses what is none.
+  """Converts each example to a row of numbers; refuses other values.
 
   Args:
-    name: What a message calls the examples.
+    name: The name of the examples in messages.
     x: [n, ...] numbers; uint8 images become floats between 0 and 1.
-    minimum: The number of examples that there must be.
+    minimum: The minimum number of examples.
 
   Returns:
     [n, features] float64.
 
   Raises:
-    ValueError: If there are fewer examples, or a number is masked or is not
+    ValueError: If there are fewer examples, or a number is masked or not
       finite.
   """
   x = examples.as_array(x, name)
@@ -86,18 +86,18 @@ def distance(
   """Computes the distance of two periods, eq. 2.
 
   Args:
-    one: Features of a period's examples, [n, ...]; uint8 images count as floats
-      between 0 and 1.
-    other: Those of the other period, [m, ...], of the same shape but for m.
+    one: Features of a period's examples, [n, ...]; uint8 images are converted
+      to floats between 0 and 1.
+    other: Features of the other period, [m, ...], otherwise of the same shape.
     labels: The labels of both, [n] and [m]. None: without d_l.
     scaler: Standardises [n, features] by `scaler.transform`, such as
       scikit-learn's StandardScaler after `fit` on public data. None: features
-      count as they are, which suits pixels: standardised, those of the margin
-      that are hardly ever set outweigh all others.
+      are not scaled, which suits pixels: if standardised, pixels of the margin
+      that are hardly ever set would outweigh all others.
     method: `exact`; `sinkhorn`, an approximation from above, which saves time
-      from thousands of examples on and not before; `auto`, exact up to
-      `EXACT_SIZE` examples. Distances of different methods, and of different
-      numbers of examples, are not comparable.
+      only for thousands of examples; `auto`, exact up to `EXACT_SIZE` examples.
+      Distances of different methods, and of different numbers of examples, are
+      not comparable.
 
   Returns:
     The mean cost of a pair, at least 0: squared Euclidean, summed over features
@@ -105,7 +105,7 @@ def distance(
 
   Raises:
     ValueError: If a period has fewer than two examples or a number that is not
-      finite, if the shapes do not fit, or the method is unknown.
+      finite, if the shapes do not match, or the method is unknown.
   """
   arguments.choice("method", method, METHODS)
   features = [as_rows("one", one, 2), as_rows("other", other, 2)]
@@ -135,14 +135,13 @@ def iid_distances(
   """Computes distances between periods without drift.
 
   Each period is an IID one of `dynamic_personalization.Periods`: its examples
-  differ from each other, but both of a pair may have the same. The smaller the
+  are different, but the two periods of a pair may share some. The smaller the
   pool, the more they share and the smaller the distance: a threshold suits
   periods from a pool of about this size, or a smaller one.
 
   Args:
-    x: What periods are drawn from, [N, ...], without labels, at least two
-      periods.
-    period_size: The number of examples of a period.
+    x: The pool of the periods, [N, ...], without labels, at least two periods.
+    period_size: The number of examples in a period.
     num_pairs: The number of pairs.
     seed: Seed of the draw.
     **options: `scaler` and `method` of `distance`.
@@ -151,7 +150,7 @@ def iid_distances(
     [num_pairs] float64.
 
   Raises:
-    ValueError: As `distance`, or a number is below 1, or there are too few
+    ValueError: As `distance`, or if a number is below 1, or there are too few
       examples.
   """
   partition.check_positive_integer("num_pairs", num_pairs)
@@ -161,7 +160,7 @@ def iid_distances(
       "x must have examples for two periods, at least"
       f" {2 * period_size}, or their pairs share too many, got {len(x)}"
     )
-  # iid periods do not look at labels.
+  # IID periods do not use labels.
   pool = examples.Examples(x, np.zeros(len(x), np.int32))
   drawn = dynamic_personalization.Periods(
     pool, 1, "iid", num_clients=1, period_size=period_size, seed=seed
@@ -177,17 +176,17 @@ def iid_distances(
 
 
 def calibrate(distances: np.ndarray, quantile: float) -> float:
-  """Chooses the threshold DT: a greater distance is drift (Section 2.3).
+  """Chooses the threshold DT: a larger distance is a drift (Section 2.3).
 
   Args:
     distances: Distances between periods without drift, [n].
-    quantile: The share of them that must not count as drift; 1: all.
+    quantile: The fraction of them that must not count as drift; 1: all.
 
   Returns:
-    The smallest of the distances that at least this share does not exceed.
+    The smallest distance that at least this fraction does not exceed.
 
   Raises:
-    ValueError: If there is no distance, one is not finite, or the quantile is
+    ValueError: If there are no distances, one is not finite, or the quantile is
       not above 0 and at most 1.
   """
   distances = np.asarray(distances, np.float64)
@@ -202,7 +201,7 @@ def calibrate(distances: np.ndarray, quantile: float) -> float:
 
 
 def _label_means(features, labels) -> np.ndarray:
-  """Gives each example the mean of its label's features, [n, features]."""
+  """Returns for each example its label's mean features, [n, features]."""
   labels = examples.as_array(labels, "labels")
   if labels.shape != features.shape[:1]:
     raise ValueError(

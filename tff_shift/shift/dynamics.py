@@ -1,27 +1,27 @@
-"""The shift signal of Fed-ADE, and the learning rate that follows it.
+"""The shift signal of Fed-ADE, and its learning rate.
 
 Source: Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under
 Distribution Shift (2026), section 4, eq. 9 to 14.
 
-A batch is summarised by its mean probabilities q and its mean direction z. An
-empty batch, and embeddings that are all zero, have the zero vector as summary.
-It has no direction, so that its cosine with anything is not defined: it counts
-as no shift, S = 0. So does a vector of subnormal numbers (below 1.2e-38), which
-TensorFlow's kernels take for zero.
+A batch is summarised by its mean probabilities q and its mean direction z. The
+summary of an empty batch, and of embeddings that are all zero, is the zero
+vector. Its cosine with any vector is undefined and counts as no shift, S = 0.
+The same holds for a vector of subnormal numbers (below 1.2e-38), which
+TensorFlow's kernels treat as zero.
 """
 
 import tensorflow as tf
 
 
 def _mean(rows) -> tf.Tensor:
-  """Returns the mean of rows [batch, size]; zeros where there is none."""
+  """Returns the mean of rows [batch, size]; zeros for an empty batch."""
   num_rows = tf.cast(tf.maximum(tf.shape(rows)[0], 1), tf.float32)
   return tf.reduce_sum(rows, axis=0) / num_rows
 
 
 def unit(vectors) -> tf.Tensor:
-  """Scales vectors [..., size] to length 1; a zero vector remains one."""
-  # By the largest entry first: the squares of small ones would vanish.
+  """Scales vectors [..., size] to length 1; zero vectors stay zero."""
+  # By the largest entry first, since squares of small ones would underflow.
   scaled = tf.math.divide_no_nan(
     vectors, tf.reduce_max(tf.abs(vectors), axis=-1, keepdims=True)
   )
@@ -31,7 +31,7 @@ def unit(vectors) -> tf.Tensor:
 def _cosine_distance(first, second) -> tf.Tensor:
   """Computes 1 - cos of two vectors, between 0 and 2; 0 if one is zero."""
   # As half the squared distance of the unit vectors: 0 for equal vectors and
-  # never negative, where 1 - cos in float32 is off by about 1e-7.
+  # never negative; 1 - cos in float32 has an error of about 1e-7.
   distance = 0.5 * tf.reduce_sum(
     tf.math.squared_difference(unit(first), unit(second))
   )
@@ -59,7 +59,7 @@ def uncertainty_dynamics(previous, current) -> tf.Tensor:
 
   Args:
     previous: q_{t-1}, [num_classes] float32, not negative.
-    current: q_t, likewise.
+    current: q_t, [num_classes] float32, not negative.
 
   Returns:
     A float32 scalar between 0 and 1; 0 if one of the vectors is zero.
@@ -71,11 +71,11 @@ def mean_direction(embeddings) -> tf.Tensor:
   """Computes z, the mean of embeddings scaled to length 1, eq. 13.
 
   Args:
-    embeddings: [batch, size] float32. One that is zero contributes zero, and
-      counts in the size of the batch.
+    embeddings: [batch, size] float32. Zero embeddings contribute zero, and
+      count in the batch size.
 
   Returns:
-    [size] float32, at most of length 1; zeros for an empty batch.
+    [size] float32, of length at most 1; zeros for an empty batch.
   """
   return _mean(unit(embeddings))
 
@@ -85,7 +85,7 @@ def representation_dynamics(previous, current) -> tf.Tensor:
 
   Args:
     previous: z_{t-1}, [size] float32.
-    current: z_t, likewise.
+    current: z_t, [size] float32.
 
   Returns:
     A float32 scalar between 0 and 1; 0 if one of the vectors is zero.
@@ -103,15 +103,15 @@ def combine(
 
   Args:
     uncertainty: S_unc, a float32 scalar between 0 and 1.
-    representation: S_rep, likewise.
-    use_uncertainty: Whether S_unc counts; without it S is S_rep.
-    use_representation: Whether S_rep counts; without it S is S_unc.
+    representation: S_rep, a float32 scalar between 0 and 1.
+    use_uncertainty: Whether to use S_unc; without it S is S_rep.
+    use_representation: Whether to use S_rep; without it S is S_unc.
 
   Returns:
     A float32 scalar between 0 and 1.
 
   Raises:
-    ValueError: Neither counts.
+    ValueError: If neither is used.
   """
   if use_uncertainty and use_representation:
     return 0.5 * (uncertainty + representation)
@@ -133,17 +133,17 @@ def learning_rate(signal, minimum: float, maximum: float) -> tf.Tensor:
     maximum: eta_max, the learning rate for S = 1.
 
   Returns:
-    A float32 scalar. It never leaves the bounds (as float32 numbers), and
+    A float32 scalar. It stays within the bounds (as float32 numbers), and
     reaches them exactly for S = 0 and S = 1.
 
   Raises:
-    ValueError: Not 0 <= minimum <= maximum.
+    ValueError: Unless 0 <= minimum <= maximum.
   """
   if not 0 <= minimum <= maximum:  # Also refuses NaN.
     raise ValueError(
       "learning rates must be 0 <= minimum <= maximum, got"
       f" minimum={minimum} and maximum={maximum}"
     )
-  # Eq. 9 in the form which is exact at both ends.
+  # Eq. 9 in a form that is exact at both ends.
   rate = (1.0 - signal) * minimum + signal * maximum
   return tf.clip_by_value(rate, minimum, maximum)

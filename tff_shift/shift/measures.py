@@ -2,10 +2,10 @@
 
 Source: Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under
 Distribution Shift (2026), Table 3 and Appendix H.3. The paper names the
-alternatives to the cosine and gives no detail; what it leaves open is decided
-here. All compare q of eq. 11 and z of eq. 13, so that nothing but the
-comparison differs, and all give a signal between 0 and 1 for eq. 10. A zero
-vector, the summary of an empty batch, is no shift.
+alternatives to the cosine without details; the choices here are ours. All
+compare q of eq. 11 and z of eq. 13, so that only the comparison differs, and
+all give a signal between 0 and 1 for eq. 10. A zero vector, the summary of an
+empty batch, is no shift.
 
 For `kl_divergence` and `wasserstein`, z becomes a distribution by dividing its
 positive part by the sum. Embeddings come after a ReLU, so nothing is lost.
@@ -20,7 +20,7 @@ import tensorflow as tf
 from tff_shift.shift import change_point
 from tff_shift.shift import dynamics
 
-# No probability counts as less in the KL divergence, which 0 makes infinite.
+# Minimum of a probability in the KL divergence, which 0 would make infinite.
 KL_FLOOR = 1e-4
 
 
@@ -29,13 +29,13 @@ class Measure(NamedTuple):
 
   Attributes:
     name: Its name.
-    initial_state: `initial_state(size)` returns what the measure remembers
-      before it has seen a summary of that size, a nested structure of tensors.
-    uncertainty: `uncertainty(state, previous, current)` returns the signal in
-      place of S_unc (eq. 12), a float32 scalar between 0 and 1, and the new
+    initial_state: `initial_state(size)` returns the state of the measure before
+      the first summary of this size, a nested structure of tensors.
+    uncertainty: `uncertainty(state, previous, current)` returns the signal
+      instead of S_unc (eq. 12), a float32 scalar between 0 and 1, and the new
       state. The summaries are q, [num_classes] float32.
-    representation: Likewise in place of S_rep (eq. 14). The summaries are z,
-      [size] float32. The two have states of their own.
+    representation: The same instead of S_rep (eq. 14). The summaries are z,
+      [size] float32. The two have separate states.
   """
 
   name: str
@@ -45,7 +45,7 @@ class Measure(NamedTuple):
 
 
 def _distributions(previous, current) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-  """Makes both vectors distributions; tells whether both have one."""
+  """Converts both vectors to distributions; returns whether it is possible."""
   both = tf.nn.relu(tf.stack([previous, current]))
   totals = tf.reduce_sum(both, axis=1, keepdims=True)
   first, second = tf.unstack(tf.math.divide_no_nan(both, totals))
@@ -59,17 +59,17 @@ def kl_divergence(previous, current) -> tf.Tensor:
   new sum; the exponential maps the unbounded divergence into [0, 1).
 
   Args:
-    previous: [size] float32; its positive part counts, divided by its sum.
-    current: Likewise.
+    previous: [size] float32; its positive part, divided by its sum, is used.
+    current: [size] float32, in the same way.
 
   Returns:
-    A float32 scalar between 0 and 1; 0 where a positive part is zero.
+    A float32 scalar between 0 and 1; 0 if a positive part is zero.
   """
   *pair, defined = _distributions(previous, current)
   floored = tf.maximum(tf.stack(pair), KL_FLOOR)
   old, new = tf.unstack(floored / tf.reduce_sum(floored, axis=1, keepdims=True))
   divergence = tf.reduce_sum(new * tf.math.log(new / old))
-  # It is never negative but for rounding.
+  # It is only negative by rounding.
   signal = -tf.math.expm1(-tf.nn.relu(divergence))
   return tf.where(defined, signal, 0.0)
 
@@ -77,19 +77,19 @@ def kl_divergence(previous, current) -> tf.Tensor:
 def wasserstein(previous, current) -> tf.Tensor:
   """Computes the Wasserstein distance W1 on a line.
 
-  Index i of I lies at i / (I - 1), so that the distance is at most 1. That is
-  an arbitrary ground metric, of which Appendix H.3 warns: neither classes nor
+  Index i of I is at i / (I - 1), so that the distance is at most 1. This is an
+  arbitrary ground metric, of which Appendix H.3 warns: neither classes nor
   features have an order. On a line, W1 is the area between the two cumulative
   distributions. POT computes the same (`ot.wasserstein_1d`) but not in a graph:
   its TensorFlow backend needs TensorFlow's NumPy mode, which would change the
   types of results in the whole program and cannot be switched off.
 
   Args:
-    previous: [size] float32; its positive part counts, divided by its sum.
-    current: Likewise.
+    previous: [size] float32; its positive part, divided by its sum, is used.
+    current: [size] float32, in the same way.
 
   Returns:
-    A float32 scalar between 0 and 1; 0 where a positive part is zero.
+    A float32 scalar between 0 and 1; 0 if a positive part is zero.
   """
   old, new, defined = _distributions(previous, current)
   area = tf.reduce_sum(tf.abs(tf.cumsum(new - old)[:-1]))
@@ -98,7 +98,7 @@ def wasserstein(previous, current) -> tf.Tensor:
 
 
 def _memoryless(name: str, uncertainty, representation) -> Measure:
-  """Makes a `Measure` of two functions of (previous, current)."""
+  """Makes a `Measure` from two functions of (previous, current)."""
   return Measure(
     name,
     lambda size: (),
@@ -142,7 +142,7 @@ def get(name: str) -> Measure:
     The measure.
 
   Raises:
-    ValueError: There is no measure of that name.
+    ValueError: If there is no measure of this name.
   """
   if name not in _MEASURES:
     raise ValueError(f"no measure {name!r}; there are {', '.join(_MEASURES)}")

@@ -1,17 +1,17 @@
-"""Vectors that represent the data of a period: what the hypernetwork reads.
+"""Vectors that represent the data of a period: the hypernetwork's inputs.
 
 Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
 Liu; ICASSP 2023), Section 2.3 and Figure 2: "vector r consists of the
-low-dimensional features extracted from the samples in D^p using t-SNE". How an
-embedding of each sample becomes one vector of a fixed size, the paper does not
-say. There are four ways to r here; labels are never looked at:
+low-dimensional features extracted from the samples in D^p using t-SNE". The
+paper does not say how the embeddings of the samples become one vector of a
+fixed size. There are four definitions of r here, all without labels:
 
-  t_sne      t-SNE of the period alone, as the paper has it; r holds quantiles
-             of its two axes. Every period has a map of its own, in which no
-             place stands for a class: r says how the data cluster, and next to
-             nothing about which classes they are. It is here to compare with.
-  t_sne_map  t-SNE of public data, once and for all clients; r tells which share
-             of the period falls into each region of that map.
+  t_sne      t-SNE of the period alone, as in the paper; r consists of quantiles
+             of its two axes. Every period has its own map, in which positions
+             do not correspond to classes: r describes how the data cluster, but
+             hardly which classes they are. It is included as a baseline.
+  t_sne_map  t-SNE of public data, once and for all clients; r consists of the
+             fractions of the period in each region of this map.
   moments    Mean and standard deviation of each feature of an extractor, such
              as a network's backbone.
   pca        Mean and standard deviation of each principal component.
@@ -39,13 +39,13 @@ from tff_shift.shift import distances
 
 NAMES = choices.REPRESENTATIONS
 
-# t-SNE takes the first so many principal components, as its authors do
+# The number of principal components for t-SNE, as used by its authors
 # (van der Maaten, Hinton; JMLR 2008, section 4.2).
 _T_SNE_COMPONENTS = 30
 _PERPLEXITY = 30
-# t-SNE of the whole of a large data set would take minutes.
+# t-SNE of a large data set would take minutes.
 _MAP_EXAMPLES = 1000
-# A new example lies on the map between so many of its nearest public ones.
+# A new example is placed between this number of nearest public examples.
 _MAP_NEIGHBOURS = 3
 
 _Rows = np.ndarray  # [n, features] float64.
@@ -78,8 +78,8 @@ class Representation:
       [size] float32.
 
     Raises:
-      ValueError: If there are fewer than two examples, their shape is another,
-        or a number is not finite.
+      ValueError: If there are fewer than two examples, their shape differs, or
+        a number is not finite.
     """
     x = self._prepare(x)
     rows = _rows("examples of a period", x, self._extractor)
@@ -104,14 +104,14 @@ def fit(
 
   Args:
     name: One of `NAMES`.
-    public_x: Public examples, [n, ...], at least two; uint8 images count as
-      floats between 0 and 1.
+    public_x: Public examples, [n, ...], at least two; uint8 images are
+      converted to floats between 0 and 1.
     size: The length of r: one number for each region of `t_sne_map`, two for
-      each component of `pca`, and half of it for each axis of `t_sne`. That of
-      `moments` is twice the number of features.
+      each component of `pca`, and half of it for each axis of `t_sne`. For
+      `moments` it is twice the number of features.
     extractor: For `moments`: examples [n, ...] -> features [n, features].
-    prepare: What is done to examples first, such as scaling.
-    seed: Seed of what is random in fitting.
+    prepare: Preprocessing of examples, such as scaling.
+    seed: Seed of the random steps of fitting.
 
   Returns:
     The representation.
@@ -130,7 +130,7 @@ def fit(
     raise ValueError(f"size must be even for {name}, got {size}")
   public = _rows("public examples", prepare(public_x), extractor)
   rng = partition.generator("representation", seed)
-  # scikit-learn takes nothing but a number or NumPy's old generator.
+  # scikit-learn takes only a number or NumPy's old generator.
   random_state = int(rng.integers(2**31))
   if name == "moments":
     size = 2 * public.shape[1]
@@ -148,11 +148,11 @@ def fit(
 
 
 def _rows(name, x, extractor) -> _Rows:
-  """Returns the examples or their features as rows in an order of their own."""
+  """Returns the examples or their features as rows in a canonical order."""
   rows = distances.as_rows(name, x, 2)
-  # Sums, t-SNE's start and its path depend on the order by a rounding error,
-  # which t-SNE magnifies: sorted by their bytes, all orders are one. Whatever
-  # has equal bytes may be exchanged.
+  # Sums, t-SNE's start and its path depend on the order by rounding errors,
+  # which t-SNE magnifies. Sorting by bytes makes the order canonical; rows with
+  # equal bytes are interchangeable.
   order = sorted(range(len(rows)), key=lambda i: rows[i].tobytes())
   if extractor is None:
     return rows[order]
@@ -194,20 +194,20 @@ def _components(public, number, random_state, whiten=False):
 
 
 def _reduced(public, random_state):
-  """Fits what t-SNE embeds: the first components, or all if there are fewer."""
+  """Fits the input of t-SNE: the first components, or all if fewer."""
   return _components(
     public, min(_T_SNE_COMPONENTS, *public.shape), random_state
   )
 
 
 def _embed(rows, random_state) -> np.ndarray:
-  """Embeds rows by t-SNE, [n, 2]; both axes with mean 0, and deviation 1."""
+  """Embeds rows by t-SNE, [n, 2]; axes have mean 0, standard deviation 1."""
   if rows.shape[1] < 2:
     raise ValueError("examples must have at least two features for t-SNE")
   if not np.ptp(rows, axis=0).any():
     # Equal examples: there is nothing to embed.
     return np.zeros([len(rows), 2])
-  # Which of several threads comes first decides how t-SNE's sums are rounded.
+  # Rounding in t-SNE's sums depends on the order of several threads.
   with threadpoolctl.threadpool_limits(1):
     embedding = manifold.TSNE(
       2,
@@ -223,8 +223,8 @@ def _embed(rows, random_state) -> np.ndarray:
 def _fit_t_sne(public, size, random_state):
   """Makes the summary by quantiles of the two axes of a period's own t-SNE.
 
-  Which end of an axis is the positive one is an accident of the start. The
-  longer tail is, so that the sign is the same wherever the shape is.
+  The sign of an axis is arbitrary. The longer tail is made positive, so that
+  the sign depends only on the shape.
   """
   pca = _reduced(public, random_state)
   number = size // 2
@@ -240,11 +240,12 @@ def _fit_t_sne(public, size, random_state):
 
 
 def _fit_t_sne_map(public, size, random_state):
-  """Makes the summary by shares of the regions of one map for all.
+  """Makes the summary by fractions of the regions of a common map.
 
-  t-SNE itself cannot place new examples. They come between their nearest public
-  ones, weighted by the inverse of the distance. Regions are the clusters of the
-  map (k-means); a share is given in units of 1 / size, the average share.
+  t-SNE itself cannot place new examples. They are placed between their nearest
+  public examples, weighted by the inverse of the distance. Regions are the
+  clusters of the map (k-means); a fraction is given in units of 1 / size, the
+  average fraction.
   """
   if size > len(public):
     raise ValueError(

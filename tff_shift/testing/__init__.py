@@ -1,7 +1,7 @@
-"""The contract that every algorithm keeps, as tests.
+"""The contract of all algorithms, as tests.
 
   python -m tff_shift.testing my_algorithm.py
 
-runs it over an algorithm's file, wherever it lives. The modules here need
-pytest; nothing else in the package does.
+runs it for an algorithm's file at any path. The modules here need pytest;
+nothing else in the package does.
 """

@@ -1,4 +1,4 @@
-"""Runs the contract over an algorithm's file.
+"""Runs the contract for an algorithm's file.
 
   python -m tff_shift.testing my_algorithm.py [arguments of pytest]
 
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
   """Runs the contract.
 
   Args:
-    arguments: The file or module of the algorithm, and what pytest is told.
+    arguments: The file or module of the algorithm, and arguments for pytest.
 
   Returns:
     The exit code, see above.
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     name = algorithms.name_of(algorithms.load(arguments[0]))
   except ValueError as error:
     return _fail(" ".join(str(error).split()))
-  # Before they are imported.
+  # Before these modules are imported.
   pytest.register_assert_rewrite("tff_shift.testing")
   from tff_shift.testing import clients
   from tff_shift.testing import fixtures
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
   from tff_shift.testing import type_walk
 
   class _Plugin:
-    """Runs the tests over this one algorithm."""
+    """Runs the tests for this algorithm only."""
 
     def pytest_configure(self, config):
       for marker in ("slow", "cpp", "every_algorithm"):
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 
   code = pytest.main(
     [
-      # Settings of the folder that one happens to be in do not count.
+      # Ignores settings of the current folder.
       "-c",
       os.devnull,
       "--noconftest",

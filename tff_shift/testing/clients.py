@@ -1,4 +1,4 @@
-"""Tiny clients of every kind, of random examples, as fixtures."""
+"""Tiny clients of every kind, with random examples, as fixtures."""
 
 import types
 
@@ -33,7 +33,7 @@ def make_client():
 
 
 def _make_adapting_client(client_id, num_initial, num_stream, run_seed=0):
-  """Makes random data to adapt to, of the shapes of `_make_client`."""
+  """Makes random data for adaptation, of the shapes of `_make_client`."""
   generator = np.random.default_rng([run_seed, client_id, 1])
   confusion = np.eye(3) + 0.1 * generator.random((3, 3))
   return adaptation.AdaptationData(
@@ -57,7 +57,7 @@ def make_adapting_client():
 def _make_period_client(
   client_id, num_examples, representation_size, run_seed=0
 ):
-  """Makes random data of a period; their representation is of order 1."""
+  """Makes random data of a period, with a representation of order 1."""
   generator = np.random.default_rng([run_seed, client_id, 2])
   representation = generator.normal(size=representation_size)
   return periods.PeriodData(
@@ -77,10 +77,10 @@ def _client_data_type(algorithm):
 
 
 def _make_client_of(algorithm, client_id, more=0):
-  """Makes random data of the kind that an algorithm takes.
+  """Makes random data of an algorithm's type.
 
-  They have three domains, a stream or a period; `more` is how many examples a
-  client has more than the smallest one.
+  They have three domains, a stream or a period; `more` is the number of
+  examples beyond those of the smallest client.
   """
   data_type = _client_data_type(algorithm)
   make = {
@@ -98,7 +98,7 @@ def _make_client_of(algorithm, client_id, more=0):
 
 
 def _make_empty_of(algorithm, client_id):
-  """Makes data of the kind that an algorithm takes, without an example.
+  """Makes data of an algorithm's type, without examples.
 
   Of two clients with a stream one has labelled examples, which do not count.
   """
@@ -116,7 +116,7 @@ def _make_empty_of(algorithm, client_id):
 
 
 def _expected_data_type(algorithm, model):
-  """Returns the type that the data of an algorithm's kind ought to have."""
+  """Returns the expected type of the data of an algorithm's kind."""
   data_type = _client_data_type(algorithm)
   expected = {
     local_training.ClientData: lambda: local_training.data_type(model),
@@ -130,7 +130,7 @@ def _expected_data_type(algorithm, model):
 
 @pytest.fixture(scope="session")
 def client_data():
-  """What clients of an algorithm take, see the functions above."""
+  """Makers of client data by algorithm, see the functions above."""
   return types.SimpleNamespace(
     kind=lambda algorithm: _client_data_type(algorithm).python_container,
     expected_type=_expected_data_type,

@@ -1,4 +1,4 @@
-"""Clients that lack domains, or all examples: nothing comes of nothing."""
+"""Clients that lack domains, or all examples, do not affect results."""
 
 import types
 
@@ -13,15 +13,15 @@ from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.scenarios import evolving
 from tff_shift.testing import running
 
-# Of each source domain: a client that has all, one that came late, one that
-# was away, and one that has one domain alone.
+# The sizes of each source domain for clients with all domains, with a late
+# start, with an absence, and with one domain only.
 _SIZES = [4, 3, 5], [0, 4, 3], [3, 0, 4], [5, 0, 0]
 _NUM_ROUNDS = 3
 
 
 @pytest.fixture(scope="module")
 def incomplete_data(built, client_data, make_client):
-  """What clients train on; most of them lack a domain."""
+  """Training data of clients, most of which lack a domain."""
   if client_data.kind(built.algorithm) is not local_training.ClientData:
     pytest.skip("its data have no domains")
   if not built.algorithm.phases:
@@ -76,7 +76,7 @@ class TestRoundsWithAbsentClients:
 class TestEvolvingWithAbsentClients:
   @pytest.fixture(scope="class")
   def clients(self, built, make_client):
-    """One that leaves, one that comes in the target, one with nothing."""
+    """One that leaves, one that joins in the target, and an empty one."""
     if "evolving" not in algorithms.get(built.name).SCENARIOS:
       pytest.skip("it is of another scenario")
     made = []
@@ -116,7 +116,7 @@ class TestEvolvingWithAbsentClients:
     assert list(result.left_out.training) == untrained
     absent = {"hospital_4", "hospital_6"}
     assert absent <= set(result.left_out.evaluation)
-    # Beside those, at most one that has nothing to predict by.
+    # Beside those, at most one that lacks the data to predict.
     assert set(result.left_out.evaluation) <= absent | {"hospital_5"}
     for found in result.evaluations:
       measured = [

@@ -1,4 +1,4 @@
-"""An algorithm goes with an aggregator, or says why it does not."""
+"""An algorithm supports an aggregator, or gives the reason why not."""
 
 import collections
 import dataclasses
@@ -14,13 +14,13 @@ from tff_shift.testing import running
 
 @pytest.fixture(scope="session")
 def aggregators():
-  """All aggregators; `dp` without noise, at a norm that clips nothing."""
+  """All aggregators; `dp` without noise, at a norm without effect."""
   no_clipping = factories.AggregatorHParams(clipping="none", zeroing=False)
   hparams = {
     "dp": factories.AggregatorHParams(
       noise_multiplier=0.0, clipping="fixed", clipping_norm=1e6
     ),
-    # With clipping they take their time to build.
+    # Clipping makes them slow to build.
     "secure": no_clipping,
     "compressed": no_clipping,
   }
@@ -31,7 +31,7 @@ def aggregators():
 
 
 def refusal_of(built, factory, hparams):
-  """Returns what is said against an aggregator; None where it fits."""
+  """Returns the reason against an aggregator; None if it is supported."""
   try:
     factories.check(
       built.name, algorithms.requirements(built.name), factory.traits, hparams
@@ -45,7 +45,7 @@ def refusal_of(built, factory, hparams):
 class TestAggregators:
   @pytest.fixture(scope="class")
   def uniform(self, built, contract_hparams):
-    """Hyper-parameters with which all clients count alike."""
+    """Hyper-parameters with uniform client weights."""
     hparams = contract_hparams(built.name)
     if not hasattr(hparams, "client_weighting"):
       return hparams
@@ -65,14 +65,14 @@ class TestAggregators:
     refusal = refusal_of(built, factory, uniform)
     if refusal is None:
       pytest.skip("it fits")
-    # What the module says, `build` enforces.
+    # `build` enforces the module's requirements.
     with pytest.raises(ValueError) as error:
       algorithms.build(built.name, model, uniform, aggregator=factory)
     assert str(error.value) == refusal
     reasons = dataclasses.astuple(algorithms.requirements(built.name))
     assert refusal.partition(": ")[2] in reasons
 
-  # The template's own tests average with each aggregator, and have a private
+  # The template's own tests average with each aggregator, and include a private
   # mean.
   @pytest.mark.every_algorithm
   @pytest.mark.parametrize("aggregator", factories.NAMES)
@@ -99,7 +99,7 @@ class TestAggregators:
 
   @pytest.fixture(scope="class")
   def private(self, built, aggregators, model, uniform):
-    """The algorithm with `dp`, to which all clients count alike."""
+    """The algorithm with `dp`, which ignores client weights."""
     if refusal_of(built, aggregators["dp"], uniform):
       pytest.skip("it refuses")
     return algorithms.build(
@@ -110,7 +110,7 @@ class TestAggregators:
   def test_private_mean_without_noise_is_the_mean(
     self, built, private, client_data, compare
   ):
-    # Of equal sizes: whether sizes count or not, clients count alike.
+    # Of equal sizes: weights are equal with or without sizes.
     data = [client_data.make(built.algorithm, i) for i in range(4)]
     runs = [running.start(each, data) for each in (private, built.algorithm)]
     for each in runs:

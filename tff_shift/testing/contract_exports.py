@@ -1,4 +1,4 @@
-"""A model that an algorithm leaves predicts as it does itself."""
+"""An exported model predicts like the algorithm itself."""
 
 import json
 import types
@@ -13,7 +13,7 @@ from tff_shift.models import split_model
 from tff_shift.serving import export
 from tff_shift.simulation.engine import rounds
 
-# Stands in every example that clients have.
+# Included in every example of the clients.
 MARKER = np.float32(7.6543211e-5)
 X = np.random.default_rng(1).normal(size=(9, 5)).astype(np.float32)
 
@@ -29,7 +29,7 @@ def with_marker(client):
 
 @pytest.fixture(scope="module")
 def exported(built, client_data, tmp_path_factory):
-  """The first states of four clients, written to a folder and loaded."""
+  """The first states of four clients, exported to a folder and loaded."""
   data = [
     with_marker(client_data.make(built.algorithm, i, more=i)) for i in range(4)
   ]
@@ -50,7 +50,7 @@ def exported(built, client_data, tmp_path_factory):
 
 
 def to_predict(data):
-  """Returns `X` as the domain that follows those of the clients."""
+  """Returns `X` as the domain after those of the clients."""
   num_domains = len(getattr(data, "domain_sizes", ()))
   sizes = np.zeros(num_domains + 1, np.int32)
   sizes[-1] = len(X)
@@ -147,7 +147,7 @@ class TestExports:
     for path in exported.folder.rglob("*"):
       if path.is_file() and path.suffix != ".npz":
         assert MARKER.tobytes() not in path.read_bytes(), path
-    # Each file of arrays is compressed or not, as NumPy likes.
+    # NumPy may compress the files of arrays.
     with np.load(exported.folder / "weights.npz") as arrays:
       for name, values in arrays.items():
         assert MARKER.tobytes() not in values.tobytes(), name

@@ -1,4 +1,4 @@
-"""What an algorithm's file says, and what its hyper-parameters refuse."""
+"""Checks of an algorithm's file, and refusals of its hyper-parameters."""
 
 import ast
 import dataclasses
@@ -12,8 +12,8 @@ from tff_shift import algorithms
 
 class TestCode:
   def test_tensors_are_not_compared_by_identity(self, algorithm_name):
-    # In a TFF computation `a == b` asks whether two tensors are one, and is
-    # False. What may be compared so are strings and lengths.
+    # In a TFF computation `a == b` tests whether two tensors are the same
+    # object, and is False. Only strings and lengths may be compared so.
     tree = ast.parse(inspect.getsource(algorithms.get(algorithm_name)))
     for node in ast.walk(tree):
       if isinstance(node, ast.Compare) and any(

@@ -14,7 +14,7 @@ from tff_shift.learning import periods
 from tff_shift.techniques import adaptation
 from tff_shift.testing import running
 
-# What the clients of a scenario have.
+# The data types of the clients in each scenario.
 KINDS = {
   "evolving": {local_training.ClientData},
   "guidance": {local_training.ClientData},

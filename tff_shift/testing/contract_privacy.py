@@ -1,7 +1,6 @@
-"""Privacy by type: what reaches the server has no room for what is personal.
+"""Privacy by type: values that reach the server cannot contain personal data.
 
-The types are those of what is left after TFF has compiled a computation for an
-executor.
+The types are those of a computation that TFF has compiled for an executor.
 """
 
 import collections
@@ -26,7 +25,7 @@ def algorithm(built):
 
 @pytest.fixture(scope="module")
 def aggregated(algorithm, type_walk):
-  """What `aggregations` finds in the phases and in the evaluations."""
+  """The results of `aggregations` in the phases and in the evaluations."""
   found = types.SimpleNamespace(
     phases=[type_walk.aggregations(phase) for phase in algorithm.phases],
     evaluate_clients=type_walk.aggregations(algorithm.evaluate_clients),
@@ -36,7 +35,7 @@ def aggregated(algorithm, type_walk):
       else []
     ),
   )
-  # Losses and metrics are; if they are not found, nothing is.
+  # Losses and metrics are aggregated; if they are not found, nothing is.
   assert len(found.phases) == len(algorithm.phases)
   assert all(found.phases)
   assert found.evaluate_clients
@@ -68,13 +67,13 @@ class TestPrivacyByType:
     )
     if algorithm.request is not None:
       results.append(algorithm.request.type_signature.parameter[1])
-    # With what is sent comes what an aggregation starts from and accumulates.
+    # Beside the sent values there are an aggregation's zero and totals.
     steps = [
       part for each in signatures for part in (each.parameter, each.result)
     ]
     for tensor in itertools.chain(*map(type_walk.tensors, results + steps)):
-      # The number of examples differs from client to client: what has them all
-      # has an unknown size.
+      # The number of examples differs between clients: a tensor with all
+      # examples has an unknown size.
       assert None not in tensor.shape, f"{tensor} grows with a client's data"
       tail = tuple(tensor.shape[-len(model.input_shape) :])
       assert tail != model.input_shape, f"{tensor} has room for an example"
@@ -84,7 +83,7 @@ class TestPrivacyByType:
   ):
     state = algorithm.initialize.type_signature.result
     weights = state.member.weights
-    # What no round changes tells nothing of clients.
+    # Weights that no round changes reveal nothing about clients.
     fixed = count_shapes(
       tensor
       for name in algorithm.spec.fixed_weights
@@ -107,8 +106,8 @@ class TestPrivacyByType:
     for shape in count_shapes(personal):
       if math.prod(shape) == 1:
         continue  # A number may be a loss or a count.
-      # What a client keeps may have the shape of what it shares; but then there
-      # is no more of that shape than the server averages.
+      # A personal tensor may have the shape of a shared one; but then there are
+      # no more of this shape than the server averages.
       assert held[shape] <= shared[shape]
       assert max([each[shape] for each in sent], default=0) <= shared[shape]
       assert shape not in metrics
@@ -119,7 +118,7 @@ class TestPrivacyByType:
       pytest.skip("there are no streams")
     for phase in algorithm.phases:
       client_data = phase.type_signature.parameter[2].member
-      # Unlabelled examples are there, and one vector of classes: that of the
+      # There are unlabelled examples, and one vector of classes: those of the
       # labelled examples from before deployment.
       assert list(tff.structure.name_list(client_data)) == [
         "x",

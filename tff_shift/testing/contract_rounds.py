@@ -1,4 +1,4 @@
-"""Rounds of an algorithm: what moves, what stays, and the same bits again."""
+"""Rounds of an algorithm: which values change, and bit-identical repetition."""
 
 import types
 
@@ -32,7 +32,7 @@ def run(built, data):
 
 
 def parted(built, weights):
-  """Parts a server's weights from those that no round changes."""
+  """Separates a server's weights from those that no round changes."""
   names = built.functions.fixed_weights
   if not names:
     return weights, ()
@@ -51,7 +51,7 @@ class TestRounds:
       )
       assert compare.equal_bits(*fixed)
       kept = before[1], after[1]
-      # Weights are shared or, where nothing is, kept.
+      # Weights are shared or, without sharing, personal.
       for old, new in zip(
         *map(tf.nest.flatten, shared if tf.nest.flatten(shared) else kept),
         strict=True,
@@ -107,7 +107,7 @@ class TestRounds:
     np.savez(tmp_path / "state.npz", *flat)
     with np.load(tmp_path / "state.npz") as stored:
       arrays = [stored[f"arr_{i}"] for i in range(len(flat))]
-    # A run that starts anew knows the structure, and the file the values.
+    # A restarted run knows the structure, and the file has the values.
     resumed = running.start(built.algorithm, data, run_seed=running.RUN_SEED)
     server_state, client_states = tf.nest.pack_sequence_as(
       running.snapshot(resumed), arrays
@@ -129,8 +129,8 @@ class TestRounds:
     before = running.snapshot(half)
     assert running.step(half)["num_clients"] == 2
     after = running.snapshot(half)
-    # Who never took part has its first state, which may be made of what the
-    # server holds by now.
+    # A client without a round has its first state, which may depend on the
+    # current server state.
     first = built.algorithm.initialize_client(
       half.server_state, [data[client].seed for client in left_out]
     )
@@ -139,7 +139,7 @@ class TestRounds:
     for client in chosen:
       if not built.algorithm.is_stateless:
         assert not compare.equal_bits(before[1][client], after[1][client])
-    # Nor do its data count.
+    # Its data are not used either.
     changed = list(data)
     for client in left_out:
       changed[client] = other_data[client]._replace(seed=data[client].seed)
@@ -162,7 +162,7 @@ class TestRounds:
       server_state._replace(round_num=before.round_num), before
     )
     for measured in metrics:
-      # The mean of no loss.
+      # The mean of no losses.
       assert np.isnan(measured["loss"])
       assert (measured["num_clients"], measured["num_diverged"]) == (4, 0)
     for state in tf.nest.flatten(states):
@@ -197,7 +197,7 @@ def one_round(algorithm, server_state, client_states, data):
 
 @pytest.mark.slow
 class TestWorkAlone:
-  """The pure functions outside of TFF do what they do inside."""
+  """The pure functions behave outside of TFF as inside."""
 
   def test_a_round_of_one_client(self, built, data, run, run_in_graph, compare):
     server_state, client_states = run.states[1]
@@ -318,13 +318,13 @@ class TestWorkAlone:
 
 
 def check_metrics(metrics, logits, examples):
-  """Compares metrics with those that NumPy computes from logits."""
+  """Compares metrics with NumPy's, computed from logits."""
   assert tuple(metrics) == running.METRICS
   per_domain = [[] for _ in examples[0].domain_sizes]
   for rows, client in zip(logits, examples, strict=True):
     of_truth = rows[np.arange(len(client.y)), client.y].astype(np.float64)
     losses = scipy.special.logsumexp(np.float64(rows), axis=1) - of_truth
-    # What cannot be predicted has no finite loss.
+    # Classes that cannot be predicted have no finite loss.
     losses[of_truth == evaluation.NO_LOGIT] = np.nan
     right = rows.argmax(axis=1) == client.y
     ends = np.cumsum(client.domain_sizes)[:-1]

@@ -1,4 +1,4 @@
-"""What the contract is tested with: a model, an algorithm and its data."""
+"""Fixtures of the contract: a model, an algorithm and its data."""
 
 import types
 from collections.abc import Sequence
@@ -11,28 +11,28 @@ import tensorflow as tf
 from tff_shift import algorithms
 from tff_shift.testing import forms
 
-# How many domains the data to predict have.
+# The number of domains of the evaluation data.
 NUM_EVALUATION_DOMAINS = 4
 
 
 @pytest.fixture(scope="session")
 def model():
-  """The model that the contract is tested with."""
+  """The model of the contract's tests."""
   return forms.model()
 
 
 @pytest.fixture(scope="session")
 def contract_hparams():
-  """Returns `make(name)` for the values that the contract is tested with."""
+  """Returns `make(name)` for the hyper-parameters of the contract's tests."""
   return forms.hparams
 
 
 @pytest.fixture(scope="session")
 def built(request, model, context):
-  """An algorithm of those of `parametrize`, and the functions it is made of.
+  """An algorithm chosen by `parametrize`, and its functions.
 
-  For the session: then the tests of one algorithm, of whatever file, follow on
-  each other, and it is built once.
+  Its scope is the session: the tests of an algorithm, from all files, run
+  consecutively, and it is built once.
   """
   name, hparams = request.param, forms.hparams(request.param)
   return types.SimpleNamespace(
@@ -46,11 +46,12 @@ def built(request, model, context):
 
 
 def parametrize(metafunc: pytest.Metafunc, names: Sequence[Any]) -> None:
-  """Runs tests over algorithms; for the hook `pytest_generate_tests`.
+  """Parametrizes tests with algorithms; for the hook `pytest_generate_tests`.
 
   Args:
-    metafunc: A test, of those with an argument `built` or `algorithm_name`.
-    names: The names of the algorithms, or parameters of which they are values.
+    metafunc: A test; only tests with an argument `built` or `algorithm_name`
+      are parametrized.
+    names: The names of the algorithms, or pytest parameters with these values.
   """
   if "built" in metafunc.fixturenames:
     metafunc.parametrize("built", names, indirect=True, scope="session")
@@ -60,7 +61,7 @@ def parametrize(metafunc: pytest.Metafunc, names: Sequence[Any]) -> None:
 
 @pytest.fixture(scope="module")
 def evaluation_data(make_client):
-  """The source domains and the next; some clients lack a domain."""
+  """The source domains and the next one; some clients lack a domain."""
   sizes = [[3, 2, 4, 6], [2, 0, 5, 3], [0, 0, 0, 7], [4, 1, 2, 0]]
   return [make_client(10 + i, each) for i, each in enumerate(sizes)]
 
@@ -73,7 +74,7 @@ def data(built, client_data):
 
 @pytest.fixture(scope="module")
 def other_data(built, client_data):
-  """Other data of as many examples."""
+  """Other data with the same numbers of examples."""
   return [client_data.make(built.algorithm, 20 + i, more=i) for i in range(4)]
 
 

@@ -1,4 +1,4 @@
-"""The forms that algorithms have, and one algorithm of each."""
+"""The forms of algorithms, and one algorithm of each."""
 
 import dataclasses
 import functools
@@ -16,17 +16,17 @@ from tff_shift.models import split_model
 
 layers = tf.keras.layers
 
-# How many clients the model's guide tells apart.
+# The number of clients that the model's guide distinguishes.
 NUM_CLIENTS = 4
 
 
 @functools.cache
 def model() -> guided_model.GuidedModel:
-  """Returns a model of which no weight has the shape of an example.
+  """Returns a model in which no weight has the shape of an example.
 
-  Nor that of metrics. It has a guide that tells four clients apart, which most
-  algorithms ignore. Its layers are few: what is built and compiled takes its
-  time for each.
+  Nor do weights have the shape of metrics. It has a guide that distinguishes
+  four clients, which most algorithms ignore. It has few layers, since each adds
+  to the time of building and compiling.
   """
 
   def backbone():
@@ -63,9 +63,9 @@ def hparams(name: str) -> Any:
     "smallest_rate": 0.1,
     "eta_min": 0.1,
     "eta_max": 0.3,
-    # The examples are no images.
+    # The examples are not images.
     "augmentation": "none",
-    # Nor has the model batch normalisation.
+    # The model has no batch normalisation.
     "personal_norm": "none",
   }
   return dataclasses.replace(
@@ -74,10 +74,10 @@ def hparams(name: str) -> Any:
 
 
 def form(name: str) -> Any:
-  """Returns what the template builds for an algorithm: all that is no default.
+  """Returns the form of an algorithm: its deviations from the defaults.
 
-  Algorithms of one form differ in their functions of tensors, and not in the
-  federated computations around them.
+  Algorithms of the same form differ in their functions of tensors, and not in
+  the federated computations around them.
 
   Args:
     name: The name of the algorithm.
@@ -107,8 +107,8 @@ def _firsts(names: tuple[str, ...]) -> Mapping[str, str]:
 def parameters(names: Sequence[str]) -> list[Any]:
   """Returns algorithms as parameters of a test.
 
-  The first of each form is a plain one. The others are marked: they are for the
-  runs that test every algorithm.
+  The first of each form is unmarked. The others are marked, for runs that test
+  every algorithm.
 
   Args:
     names: The names of the algorithms.

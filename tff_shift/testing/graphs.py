@@ -1,4 +1,4 @@
-"""A context for TFF, and TensorFlow's functions beside it, as fixtures."""
+"""A context for TFF, and plain TensorFlow functions, as fixtures."""
 
 import contextlib
 import functools
@@ -21,9 +21,9 @@ def context():
 
 @contextlib.contextmanager
 def _functions_as_they_are():
-  """Functions that are called in here are not optimised.
+  """Disables the optimisation of functions called inside.
 
-  Those of tests are small: to optimise them takes longer than to run.
+  Functions of tests are small: optimising them takes longer than running them.
   """
   before = tf.config.optimizer.get_experimental_options()
   tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
@@ -70,8 +70,8 @@ def _compile_in_graph(function, *specs) -> Callable[..., Any]:
 def compile_in_graph():
   """Returns `compile(function, *specs)`, which gives a function of arrays.
 
-  The function becomes one of TensorFlow's, without TFF: what becomes part of a
-  TFF computation behaves there as it does alone. Arguments and results
+  The function becomes a TensorFlow function, without TFF: functions that are
+  parts of TFF computations behave there as they do alone. Arguments and results
   are nested structures.
   """
   return _compile_in_graph
@@ -81,15 +81,15 @@ _compile_or_reuse = functools.lru_cache(maxsize=16)(_compile_in_graph)
 
 
 def forget() -> None:
-  """Drops the functions that `run_in_graph` keeps."""
+  """Drops the functions that `run_in_graph` caches."""
   _compile_or_reuse.cache_clear()
 
 
 @pytest.fixture(scope="session")
 def run_in_graph():
-  """Returns `run(function, *arguments)`, which compiles and runs once.
+  """Returns `run(function, *arguments)`, which compiles and runs.
 
-  What was compiled last is kept, until `forget`: the same function of arguments
+  Compiled functions are cached until `forget`: the same function of arguments
   of the same types runs again.
   """
 
@@ -101,7 +101,7 @@ def run_in_graph():
     try:
       hash((function, specs))
     except TypeError:
-      # Some structures cannot be looked up: dictionaries, for one.
+      # Some structures cannot be hashed, for example dictionaries.
       return _compile_in_graph(function, *specs)(*arguments)
     return _compile_or_reuse(function, *specs)(*arguments)
 
@@ -123,8 +123,8 @@ def _common_spec(*values):
 def run_for_each():
   """Returns `run(function, calls)`, which compiles once, for all calls.
 
-  A call is the tuple of the arguments; sizes may differ from call to call. It
-  gives the list of the results.
+  A call is the tuple of the arguments; sizes may differ between calls. It
+  returns the list of the results.
   """
 
   def run(function, calls):

@@ -1,4 +1,4 @@
-"""Runs of the contract's tests, and what they give."""
+"""Runs of the contract's tests, and their results."""
 
 import numpy as np
 import tensorflow as tf
@@ -7,12 +7,12 @@ from tff_shift.learning import evaluation
 from tff_shift.simulation.engine import rounds
 
 RUN_SEED = 5
-# What is measured of predictions.
+# The metrics of predictions.
 METRICS = (*evaluation.METRICS, "num_examples")
 
 
 def step(run):
-  """Runs a round; streams have moved on since the round before."""
+  """Runs a round; streams advance by one step before it."""
   run.data = at_round(run.data, run.round_num)
   return run.step()
 
@@ -25,7 +25,7 @@ def at_round(data, round_num):
 
 
 def start(algorithm, data, run_seed=RUN_SEED, participation=1.0):
-  """Starts a run of the clients that have these data."""
+  """Starts a run of the clients with these data."""
   return rounds.Rounds(
     algorithm, data, run_seed=run_seed, participation=participation
   )

@@ -1,4 +1,4 @@
-"""What is in TFF's types and compiled computations, as a fixture."""
+"""The contents of TFF types and compiled computations, as a fixture."""
 
 import types
 
@@ -9,7 +9,7 @@ from tff_shift.execution import compilation
 
 
 def _tensors(type_signature):
-  """Returns the tensor types within a type, functions left out."""
+  """Returns the tensor types within a type, excluding functions."""
   if isinstance(type_signature, tff.TensorType):
     return [type_signature]
   if isinstance(type_signature, tff.FederatedType):
@@ -32,11 +32,11 @@ def _placed(type_signature, placement):
 
 
 def _aggregations(computation):
-  """Returns the type of everything that turns client values into a server's.
+  """Returns the type of every aggregation of client values to a server's.
 
-  They are what is left in the form that executors run. Its graphs are as they
-  were written: no type of theirs is looked at, and to optimise them takes most
-  of the time of TFF's compilers.
+  They are read from the form that executors run. Its graphs are not optimised:
+  their types are not needed, and optimising them takes most of the time of
+  TFF's compilers.
   """
   found = []
 
@@ -56,7 +56,7 @@ def _aggregations(computation):
 
 
 def _sent_tensors(signatures):
-  """Returns the types of what clients put into aggregations."""
+  """Returns the types of the values that clients aggregate."""
   return [
     tensor
     for signature in signatures
@@ -67,7 +67,7 @@ def _sent_tensors(signatures):
 
 @pytest.fixture(scope="session")
 def type_walk():
-  """What is in TFF's types and computations, see the functions above."""
+  """Functions on TFF types and computations, see the functions above."""
   return types.SimpleNamespace(
     tensors=_tensors,
     placed=_placed,

@@ -40,7 +40,7 @@ def test_what_cannot_be_used_is_named(folder):
     return str(error.value)
 
   (folder / "config.json").write_text(json.dumps({"vocab_size": 5}))
-  assert "gives the token 5" in refusal() and "there are 5" in refusal()
+  assert "gives the token 5" in refusal() and "declares 5" in refusal()
   (folder / "config.json").write_text("{}")
   assert "config.json: the field vocab_size is missing" in refusal()
   (folder / "tokenizer.json").write_text("{}")

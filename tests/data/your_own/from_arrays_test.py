@@ -332,7 +332,7 @@ _WRONG = {
     ),
     (
       [[[GOOD, GOOD]]],
-      "drifted: [1, 2] truth values wanted",
+      "drifted: [1, 2] bools wanted",
       {"drifted": [[True]]},
     ),
   ],

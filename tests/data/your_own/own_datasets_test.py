@@ -353,7 +353,7 @@ class TestClients:
     assert held.transforms == color_transforms.pool(2, "low")
     assert held.sample.shape == (8, 8, 3)
     with pytest.raises(
-      ValueError, match=r"^intensity 'low' moves .* has vectors of 2 numbers"
+      ValueError, match=r"^intensity 'low' changes .* has vectors of 2 numbers"
     ):
       guidance.load_guidance(
         save(), num_clients=2, partition="2_spc", intensity="low", seed=0

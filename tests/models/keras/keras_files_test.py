@@ -369,7 +369,7 @@ class TestRefusals:
         "dense/kernel:0", (2**30,), "f4", chunks=(2**20,), **options
       )
     message = refusal(path)
-    assert "'/dense/dense/kernel:0' says that it is float32" in message
+    assert "'/dense/dense/kernel:0' is declared as float32" in message
     assert "4 GiB, and has 0 bytes" in message
 
   def test_arrays_larger_than_the_memory(self, copied, monkeypatch):

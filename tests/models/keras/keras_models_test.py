@@ -449,7 +449,7 @@ REFUSED = {
     dense(lambda: [layers.Dense(5, kernel_initializer=Unseeded(), name="u")]),
     "initializer of 'u/kernel' draws numbers that no seed decides",
   ),
-  "two_inputs": (two_inputs, r"has 2 inputs; inputs= says which.*: a, b$"),
+  "two_inputs": (two_inputs, r"has 2 inputs; give the features.*: a, b$"),
   "one_logit": (
     dense(lambda: [], last=layers.Dense(1)),
     "output is of shape",
@@ -462,7 +462,7 @@ REFUSED = {
     lambda: sequential(layers.ReLU()),
     "it has no layer with weights; there is nothing to train",
   ),
-  "way_around": (way_around, "has a way around it"),
+  "way_around": (way_around, "has a path around it"),
   "shared": (shared_across, "shared layer 'twice' before and behind"),
   "subclassed_inside": (
     dense(lambda: [Subclassed(name="mine")]),
@@ -483,7 +483,7 @@ class TestRefusals:
     assert str(error.value).startswith("model 'mine': ")
 
   def test_cut_that_takes_no_vector_names_those_that_do(self):
-    message = r"'conv2d\S*', which takes \(7, 7, 2\), which is no vector"
+    message = r"'conv2d\S*', which takes \(7, 7, 2\), which is not a vector"
     keras_model = convolutions()
     with pytest.raises(ValueError, match=message) as error:
       models.from_keras(keras_model, cut=keras_model.layers[0].name)

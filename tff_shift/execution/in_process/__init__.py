@@ -1,8 +1,8 @@
-"""A TFF execution context in this process: GPU-capable, and without gRPC.
+"""A TFF execution context in this process: with GPU support, without gRPC.
 
-TFF's own executor is a child process, built for the CPU only, that every value
-travels to and from in each round. This one runs the same computations with the
-TensorFlow that the program has loaded anyway:
+TFF's own executor is a child process, built for the CPU only, and every value
+is sent to it and back in each round. This context runs the same computations
+with the TensorFlow of the program itself:
 
     import tensorflow_federated as tff
     from tff_shift.execution import in_process
@@ -12,10 +12,10 @@ TensorFlow that the program has loaded anyway:
       result = process.next(state, client_data)
 
 From the outside in: `context` (TFF's interface), `cohorts` (a whole computation
-as one TensorFlow function), `federated` (what server and clients do, client by
-client, where that cannot be), `programs` (a client's work as one TensorFlow
-function), `graphs` (making a serialized graph fit for that), `values`,
-`devices`, and `packing` (what all clients have, in one array per leaf).
+as one TensorFlow function), `federated` (otherwise: the work of server and
+clients, client by client), `programs` (a client's work as one TensorFlow
+function), `graphs` (preparation of a serialized graph), `values`, `devices`,
+and `packing` (the values of all clients in one array per leaf).
 """
 
 from tff_shift.execution.in_process.context import async_in_process_context

@@ -1,19 +1,19 @@
 """A whole computation as one TensorFlow function, with a loop over clients.
 
-Python between TensorFlow's calls costs a small client more than its training.
-So where it can be done, a computation is traced once, for any number of
-clients: what all clients have is packed into one tensor per leaf, a loop takes
-each client's part, does its work and adds to the aggregates, and the server's
-work is before and after the loop. TensorFlow runs several turns of the loop
-side by side, as far as they do not wait for each other; only the aggregates do,
-so that they add up in the order of the clients, the same bits for any number of
-threads.
+For small clients, Python overhead between TensorFlow calls costs more than
+training. If possible, a computation is therefore traced once, for any number of
+clients: the values of all clients are packed into one tensor per leaf, a loop
+takes each client's part, does its work and adds to the aggregates, and the
+server's work is before and after the loop. TensorFlow runs several iterations
+concurrently as far as dependencies allow. Only the aggregates are sequential,
+so that they add up in the order of the clients, with the same bits for any
+number of threads.
 
 An aggregate that depends on another one takes a further loop.
 
-What does not fit is done client by client, see `federated`: data sets, strings,
-variables, clients on several devices, and clients with so much data that a call
-costs nothing beside it.
+Other computations run client by client, see `federated`: data sets, strings,
+variables, clients on several devices, and clients with so much data that the
+overhead of a call is negligible.
 """
 
 from collections.abc import Callable
@@ -47,10 +47,10 @@ _INTRINSICS = frozenset(
 
 
 def is_possible(function: tff.framework.ComputationBuildingBlock) -> bool:
-  """Tells whether a computation can become one function.
+  """Returns whether a computation can become one function.
 
   Args:
-    function: The computation's building block, fit for this process.
+    function: The computation's building block, prepared for this process.
   """
   if not isinstance(function, tff.framework.Lambda):
     return False
@@ -77,7 +77,7 @@ def _is_fit(block: tff.framework.ComputationBuildingBlock) -> bool:
 
 
 def _walk(type_spec: tff.Type) -> Iterator[tff.Type]:
-  """Yields a type and those in it, but for what is inside of a placement."""
+  """Yields a type and the types in it, except inside of a placement."""
   yield type_spec
   if isinstance(type_spec, tff.StructType):
     for element in values.element_types(type_spec):
@@ -87,7 +87,7 @@ def _walk(type_spec: tff.Type) -> Iterator[tff.Type]:
 def _is_dense(
   type_spec: tff.Type, is_table: Callable[[tf.TensorSpec], bool]
 ) -> bool:
-  """Tells whether a value is made of tensors, those of clients of a form."""
+  """Returns whether a value consists of tensors; clients' are uniform."""
   if isinstance(type_spec, tff.FederatedType):
     at_clients = values.is_clients_list_type(type_spec)
     try:
@@ -111,7 +111,7 @@ def _is_dense(
 
 
 def _is_packable(spec: tf.TensorSpec) -> bool:
-  """Only the first axis may differ from client to client."""
+  """Returns whether only the first axis may differ between clients."""
   return spec.shape.rank is not None and None not in spec.shape.as_list()[1:]
 
 
@@ -178,7 +178,7 @@ class _Builder(programs.Evaluator):
     )
 
   def _aggregate(self, value, zero, accumulate, merge, report, total_type):
-    del merge  # All clients are at hand.
+    del merge  # All clients are in this process.
     aggregate = lazy.Aggregate(lazy.as_client_value(value), zero, accumulate)
     aggregate.type_spec = total_type
     self._loops.append(aggregate)
@@ -187,7 +187,7 @@ class _Builder(programs.Evaluator):
     )
 
   def collect(self, value: object, type_spec: tff.Type) -> lazy.Collection:
-    """Notes that clients' values are to be returned."""
+    """Registers clients' values to be returned."""
     collection = lazy.Collection(lazy.as_client_value(value), type_spec)
     self._loops.append(collection)
     return collection
@@ -198,7 +198,7 @@ class _Builder(programs.Evaluator):
     return aggregate.total
 
   def run_loop(self) -> bool:
-    """Runs a loop for all that waits for nothing; tells if there was any."""
+    """Runs a loop for everything that is ready; returns whether any was."""
     ready = [
       each
       for each in self._loops
@@ -269,10 +269,10 @@ class _Builder(programs.Evaluator):
 
 
 def _kept_apart(value: values.Value) -> values.Value:
-  """Keeps TensorFlow from making one sum of a client's and the aggregate's.
+  """Prevents TensorFlow from merging a client's sum with the aggregate's.
 
-  It would take the summands in another order than where each is a call of its
-  own, and the last bits would differ from those.
+  It would change the order of summation compared to separate calls, and thereby
+  the last bits.
   """
   if isinstance(value, tuple):
     return tuple(map(_kept_apart, value))
@@ -292,10 +292,10 @@ class CohortProgram:
     """Traces the computation.
 
     Args:
-      function: The computation's building block, for which `is_possible`.
+      function: The computation's building block, for which `is_possible` holds.
       cache: The programs of the computation.
       device: The full name of the device of server and clients.
-      num_parallel: How many clients TensorFlow may have under way.
+      num_parallel: The number of clients that TensorFlow may run concurrently.
     """
     self._device = device
     self._parameter_type = function.type_signature.parameter
@@ -329,10 +329,10 @@ class CohortProgram:
 
     Args:
       num_clients: The number of clients.
-      packed: What `packing.Packer` gives.
+      packed: The result of `packing.Packer`.
 
     Returns:
-      The result as `values.to_python` takes it, of NumPy values.
+      The result in the form for `values.to_python`, of NumPy values.
     """
     with tf.device(self._device):
       results = self._function(

@@ -24,11 +24,11 @@ from tff_shift.execution.in_process import values
 def _to_native(
   computation: tff.framework.ConcreteComputation,
 ) -> tff.framework.ComputationBuildingBlock:
-  """Does what TFF's native compiler does, but for most of its optimisation.
+  """Does the work of TFF's native compiler without most optimisations.
 
-  TensorFlow optimises a function of this process at its first call, so here
-  graphs need but what makes them fit to be a part of one: functions are put in
-  line, without which the order of what reads and writes variables is lost.
+  TensorFlow optimises a function of this process at its first call, so graphs
+  only need to be made importable here: functions are inlined, which preserves
+  the order of reads and writes of variables.
   """
   native, _ = tff.framework.transform_postorder(
     compilation.to_call_dominant(computation), _with_functions_in_line
@@ -96,7 +96,7 @@ class _CompiledComputation:
   def cohort_program(
     self, device: str, num_parallel: int
   ) -> cohorts.CohortProgram:
-    """Returns the whole computation as one function, made at the first call."""
+    """Returns the whole computation as one function, built on first use."""
     with self._lock:
       if self._cohort_program is None:
         self._cohort_program = cohorts.CohortProgram(
@@ -107,7 +107,7 @@ class _CompiledComputation:
 
 
 def _unsupported(block: tff.framework.ComputationBuildingBlock) -> str | None:
-  """Returns what a building block is called if it cannot be run here."""
+  """Returns the name of an unsupported part of a building block, if any."""
   if isinstance(block, tff.framework.Intrinsic):
     if block.uri not in federated.INTRINSICS:
       return f"the intrinsic {block.uri}"
@@ -121,7 +121,7 @@ def _unsupported(block: tff.framework.ComputationBuildingBlock) -> str | None:
 
 
 class _Installable:
-  """Lets a `with` block make the context TFF's current one."""
+  """Makes the context TFF's current one in a `with` block."""
 
   def __init__(self):
     super().__init__()
@@ -191,19 +191,19 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
   def invoke(
     self, comp: tff.framework.ConcreteComputation, arg: object
   ) -> object:
-    """Runs a computation; TFF calls this where a computation is called.
+    """Runs a computation; TFF calls this when a computation is called.
 
     Args:
       comp: The computation.
       arg: Its argument, or None if it takes none.
 
     Returns:
-      The result: NumPy values or, by the option `materialize`, tensors.
+      The result: NumPy values or, without `materialize`, tensors.
 
     Raises:
       TypeError: If the argument is not of the computation's parameter type.
       ValueError: If parts of the argument disagree on the number of clients.
-      NotImplementedError: If a part of the computation cannot run here.
+      NotImplementedError: If a part of the computation is not supported.
       ClientError: If a client's work fails.
       tf.errors.OpError: If the server's work fails.
     """
@@ -235,7 +235,7 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     return values.to_python(result, result_type, materialize=self._materialize)
 
   def _run_whole(self, compiled, arg, parameter_type, num_clients):
-    """Runs a computation as one function; None where that cannot be done."""
+    """Runs a computation as one function; None if this is not possible."""
     if (
       compiled.pack is None
       or not self._materialize
@@ -281,36 +281,36 @@ def in_process_context(
 ) -> InProcessContext:
   """Returns a TFF context that runs computations in this process.
 
-  It can be made the default with `tff.framework.set_default_context`, or TFF's
-  current context for a `with` block, after which the former one is back:
+  Make it the default with `tff.framework.set_default_context`, or TFF's current
+  context in a `with` block, after which the former one is restored:
 
       with in_process_context() as context:
         state = process.initialize()
 
-  It runs what TFF's native compiler makes of a computation, and that is any
-  computation but those with secure or sequence intrinsics and those with JAX.
-  Results are the same for any `num_threads`, bit for bit, as long as clients
-  draw random numbers from seeds (`tf.random.stateless_uniform` and its like).
+  It runs the output of TFF's native compiler, for any computation without
+  secure or sequence intrinsics and without JAX. Results are the same for any
+  `num_threads`, bit for bit, as long as clients draw random numbers from seeds
+  (`tf.random.stateless_uniform` and similar functions).
 
-  Where clients run on the CPU and TensorFlow's runtime has not started, this
-  limits each operation to one thread, for the whole process: clients side by
-  side with one thread each are faster than one after the other with all. To
-  have it otherwise, call `tf.config.threading.set_intra_op_parallelism_threads`
+  If clients run on the CPU and TensorFlow's runtime has not started, this
+  limits each operation to one thread, for the whole process: concurrent clients
+  with one thread each are faster than sequential clients with all threads. To
+  change this, call `tf.config.threading.set_intra_op_parallelism_threads`
   before.
 
   Args:
-    server_device: Where the server's work runs, e.g. `GPU:0`; by default the
-      first GPU, or the CPU where TensorFlow sees no GPU.
-    client_devices: Where the clients' work runs, client i on the i-th of them
-      in turn; by default every GPU, or the CPU where TensorFlow sees no GPU.
-    num_threads: How many clients run side by side; by default as many as there
-      are CPU cores, or two per GPU.
-    default_num_clients: The number of clients where the arguments of a
-      computation do not tell it.
+    server_device: The device of the server's work, e.g. `GPU:0`; by default the
+      first GPU, or the CPU if TensorFlow sees no GPU.
+    client_devices: The devices of the clients' work, assigned to clients in
+      turn; by default every GPU, or the CPU if TensorFlow sees no GPU.
+    num_threads: The number of concurrent clients; by default the number of CPU
+      cores, or two per GPU.
+    default_num_clients: The number of clients if the arguments of a computation
+      do not determine it.
     materialize: Whether results are NumPy values, as in TFF's other contexts.
-      If not, they are eager tensors on the device where they were computed;
-      passed to the next call, a state is then neither copied nor moved.
-      `to_numpy` makes NumPy values of them.
+      Otherwise they are eager tensors on the device where they were computed;
+      a state passed to the next call is then neither copied nor moved.
+      `to_numpy` converts them to NumPy values.
 
   Returns:
     The context.
@@ -337,9 +337,9 @@ def async_in_process_context(
 ) -> AsyncInProcessContext:
   """Returns the asynchronous form of `in_process_context`.
 
-  A call of a computation is then a coroutine. This is what
+  A call of a computation is then a coroutine, as required by
   `tff.backends.native.create_mergeable_comp_execution_context` and
-  `tff.program.NativeFederatedContext` work with.
+  `tff.program.NativeFederatedContext`.
 
   Args:
     server_device: As in `in_process_context`.

@@ -12,31 +12,30 @@ def choose(
 ) -> tuple[str, list[str]]:
   """Returns the full names of the devices to use.
 
-  Starts TensorFlow's runtime. Where clients run on the CPU and the runtime was
-  not started before, each operation is limited to one thread, unless
-  `tf.config.threading.set_intra_op_parallelism_threads` was called: clients
-  side by side with one thread each take less time than one after the other
-  with all threads each. There, TensorFlow does not make one operation of a
-  layer's product, bias and activation (`remapping`) unless it was told to: such
-  an operation brings weights into an order of its own, which does not pay for
-  weights that every step changes.
+  Starts TensorFlow's runtime. If clients run on the CPU and the runtime was not
+  started before, each operation is limited to one thread, unless
+  `tf.config.threading.set_intra_op_parallelism_threads` was called: concurrent
+  clients with one thread each take less time than sequential clients with all
+  threads. In this case, TensorFlow also does not fuse a layer's product, bias
+  and activation (`remapping`), unless configured otherwise: fused operations
+  rearrange weights, which does not pay off for weights that every step changes.
 
   Args:
-    server_device: Where the server's work runs, e.g. `GPU:0`; None for the
-      first GPU, or the CPU where TensorFlow sees no GPU.
-    client_devices: Where the clients' work runs; None for every GPU, or the CPU
-      where TensorFlow sees no GPU.
+    server_device: The device of the server's work, e.g. `GPU:0`; None for the
+      first GPU, or the CPU if TensorFlow sees no GPU.
+    client_devices: The devices of the clients' work; None for every GPU, or the
+      CPU if TensorFlow sees no GPU.
 
   Returns:
-    The server's device, and those of the clients.
+    The server's device, and the clients' devices.
 
   Raises:
     ValueError: If there is no device of such a name, or no client device.
   """
   gpus = tf.config.list_physical_devices("GPU")
   for gpu in gpus:
-    # All memory at once would leave none to other processes. The setting
-    # cannot be changed any more once the runtime has been started.
+    # Allocating all memory at once would leave none to other processes. The
+    # setting cannot be changed once the runtime has started.
     with contextlib.suppress(RuntimeError):
       tf.config.experimental.set_memory_growth(gpu, True)
   if client_devices is None:
@@ -66,7 +65,7 @@ def choose(
 
 
 def default_num_threads(client_devices: Sequence[str]) -> int:
-  """Returns how many clients run side by side unless the caller says it."""
+  """Returns the default number of concurrent clients."""
   if all("CPU" in device for device in client_devices):
     return len(os.sched_getaffinity(0))
   # One client keeps a GPU busy while another one waits for the host.

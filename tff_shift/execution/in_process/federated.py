@@ -38,9 +38,9 @@ class FederatedEvaluator(programs.Evaluator):
     Args:
       cache: The programs of the computation.
       server_device: The full name of the device of the server's work.
-      client_devices: Those of the clients' work, dealt out in turn.
+      client_devices: The full names of the clients' devices, assigned in turn.
       num_clients: The number of clients in this call.
-      client_pool: Runs clients side by side; None to run them one by one.
+      client_pool: Runs clients concurrently; None to run them one by one.
     """
     self._cache = cache
     self._server_device = server_device
@@ -71,7 +71,7 @@ class FederatedEvaluator(programs.Evaluator):
   def call_compiled(
     self, function: tff.framework.CompiledComputation, argument: values.Value
   ) -> values.Value:
-    """Runs a block outside of any intrinsic, which is the server's work."""
+    """Runs a block outside of any intrinsic, as the server's work."""
     return self._call_at_server(programs.Closure(function, {}), argument)
 
   def call_intrinsic(
@@ -112,8 +112,8 @@ class FederatedEvaluator(programs.Evaluator):
     if isinstance(value, list):
       return value
     if not isinstance(type_spec, tff.StructType):
-      # The type does not tell: what all clients share may be passed where a
-      # value can differ between them.
+      # The type is not sufficient: a value that all clients share may be passed
+      # where values can differ between clients.
       return self._replicate(value)
     columns = [
       self._as_list(part, element)
@@ -126,7 +126,7 @@ class FederatedEvaluator(programs.Evaluator):
     return list(zip(*columns, strict=True))
 
   def _replicate(self, value: values.Value) -> list[values.Value]:
-    """Gives each client a value that all share: one copy on each device."""
+    """Copies a shared value for each client, once per device."""
     copies = {self._server_device: value}
     for device in set(self._client_devices) - set(copies):
       with tf.device(device):
@@ -134,7 +134,7 @@ class FederatedEvaluator(programs.Evaluator):
     return [copies[device] for device in self._client_devices]
 
   def _spread(self, value: values.Value, type_spec: tff.Type) -> values.Value:
-    """Makes lists of what may differ between clients but happens not to."""
+    """Makes lists of values that can differ between clients but do not."""
     if isinstance(type_spec, tff.StructType):
       return tuple(
         self._spread(part, element)
@@ -170,7 +170,7 @@ class FederatedEvaluator(programs.Evaluator):
     )
 
   def _aggregate(self, argument, parameter_type):
-    # All clients are at hand, so nothing is left to merge.
+    # All clients are in this process, so nothing is left to merge.
     value, total, accumulate, _, report = argument
     for part in self._as_list(value, parameter_type[0]):
       total = self._call_at_server(accumulate, (total, part))
@@ -208,7 +208,7 @@ def _copy(tensor: tf.Tensor) -> tf.Tensor:
   return tensor if tensor.dtype == tf.variant else tf.identity(tensor)
 
 
-# What TFF's native compiler leaves of the intrinsics, by name.
+# The intrinsics in the output of TFF's native compiler, by name.
 INTRINSICS: Mapping[str, Callable[..., values.Value]] = types.MappingProxyType(
   {
     "federated_aggregate": FederatedEvaluator._aggregate,

@@ -1,19 +1,19 @@
-"""GraphDef surgery that makes a TFF block fit to run in this process.
+"""Changes of GraphDefs that let a TFF block run in this process.
 
 A `tff.tensorflow.computation` is a serialized graph that TFF's C++ executor
-runs once per call in a fresh session. Run as a function of this process,
-several calls at a time, the same graph needs six changes, all made by
-`prepare` and `import_into_current_graph`:
+runs once per call in a fresh session. To run as a function of this process,
+several calls at a time, the graph needs six changes, made by `prepare` and
+`import_into_current_graph`:
 
-*   only what the results need is kept;
+*   only the nodes that the results need are kept;
 *   variables and lookup tables become anonymous: a named one is shared by the
     whole process, and parallel clients would train each other's model;
-*   the initializer runs before whatever reads what it initializes;
+*   the initializer runs before everything that reads what it initializes;
 *   loops over data sets become part of the graph (see `loops`);
-*   functions get new names, since two blocks may hold different functions of
-    one name and a process has one name space;
-*   nodes are pinned to the device asked for, in functions too, except where
-    `tf.data` runs them (it works on the host).
+*   functions get new names, since two blocks may contain different functions of
+    the same name and a process has one name space;
+*   nodes are pinned to the requested device, also in functions, except where
+    `tf.data` runs them (on the host).
 """
 
 import dataclasses
@@ -32,8 +32,8 @@ from tff_shift.execution.in_process import loops
 # has no public Python symbol for it.
 _ANONYMOUS_NAME = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
 
-# Named lookup tables and their anonymous twins, with the same output and, but
-# for the names, the same attributes.
+# Named lookup tables and their anonymous counterparts, with the same output
+# and, except for the names, the same attributes.
 _ANONYMOUS_TABLES = {
   "HashTableV2": "AnonymousHashTable",
   "MutableHashTableV2": "AnonymousMutableHashTable",
@@ -42,7 +42,7 @@ _ANONYMOUS_TABLES = {
 }
 _NAMING_ATTRIBUTES = ("container", "shared_name", "use_node_name_sharing")
 
-# Where `tf.data` works.
+# The device of `tf.data`.
 _HOST = "/device:CPU:0"
 
 # Makes the names of every import unique in the process.
@@ -70,7 +70,7 @@ class PreparedGraph:
 
     Args:
       arguments: A symbolic tensor for each of `feeds`.
-      device: Where the block's operations run, e.g. `/device:CPU:0`.
+      device: The device of the block's operations, e.g. `/device:CPU:0`.
 
     Returns:
       A symbolic tensor for each of `fetches`.
@@ -93,8 +93,8 @@ class PreparedGraph:
         if name in used_names
       },
       return_elements=computed,
-      # What a loop takes from outside keeps its name there, and nothing inside
-      # may have the same.
+      # A loop's captured tensors keep their outer names, so nothing inside may
+      # have the same name.
       name=f"block{number}",
     )
     results = arguments_by_name | dict(zip(computed, outputs, strict=True))
@@ -107,7 +107,7 @@ def prepare(
   fetches: Sequence[str],
   initializer: str,
 ) -> PreparedGraph:
-  """Rewrites a block's graph as the module's docstring says.
+  """Rewrites a block's graph as described in the module's docstring.
 
   Args:
     graph_def: The graph as TFF serialized it.
@@ -137,7 +137,7 @@ def prepare(
     )
     _make_resource_anonymous(node)
   for node in _all_nodes(pruned):
-    # Colocation is settled by pinning, and may be with a node that is gone.
+    # Replaced by pinning; the colocated node may have been removed.
     node.attr.pop("_class", None)
   if initializer:
     _run_first(pruned, _node_name(initializer))
@@ -147,7 +147,7 @@ def prepare(
 
 
 def has_resources(graph_def: tf.compat.v1.GraphDef) -> bool:
-  """Tells whether a graph has variables, tables or data sets."""
+  """Returns whether a graph has variables, tables or data sets."""
   return any(
     node.op == "VarHandleOp"
     or node.op in _ANONYMOUS_TABLES
@@ -203,7 +203,7 @@ def _node_name(name: str) -> str:
 
 
 def _make_resource_anonymous(node: tf.compat.v1.NodeDef) -> None:
-  """Gives a variable or table to each execution of `node` for itself."""
+  """Makes each execution of `node` create its own variable or table."""
   if node.op == "VarHandleOp":
     node.attr["shared_name"].s = _ANONYMOUS_NAME.encode()
   elif node.op in _ANONYMOUS_TABLES:
@@ -213,14 +213,14 @@ def _make_resource_anonymous(node: tf.compat.v1.NodeDef) -> None:
 
 
 def _run_first(graph_def: tf.compat.v1.GraphDef, initializer: str) -> None:
-  """Adds control edges from `initializer` to what reads its ancestors.
+  """Adds control edges from `initializer` to the readers of its ancestors.
 
-  An edge to every node of the graph would be wrong: a node inside the frame of
-  a loop may not wait for one outside.
+  Edges to all nodes of the graph would be wrong: a node inside the frame of a
+  loop may not wait for one outside.
 
   Args:
     graph_def: The graph to change.
-    initializer: The name of the operation that is to run first.
+    initializer: The name of the operation that must run first.
   """
   ancestors = _ancestors(graph_def, {initializer})
   for node in graph_def.node:
@@ -247,7 +247,7 @@ def _called_names(node: tf.compat.v1.NodeDef) -> list[str]:
 
 
 def _drop_unused_functions(graph_def: tf.compat.v1.GraphDef) -> None:
-  """Removes the library's functions that no node reaches."""
+  """Removes the library's functions that no node uses."""
   functions = {
     function.signature.name: function for function in graph_def.library.function
   }
@@ -277,7 +277,7 @@ def _rename_functions(graph_def: tf.compat.v1.GraphDef, suffix: str) -> None:
 
 
 def _pin_to_device(graph_def: tf.compat.v1.GraphDef, device: str) -> None:
-  """Pins to `device` all nodes but those of data sets or of another device."""
+  """Pins nodes to `device`, except those of data sets or other devices."""
   functions = {
     function.signature.name: function for function in graph_def.library.function
   }

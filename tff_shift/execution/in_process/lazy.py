@@ -1,8 +1,8 @@
-"""Values of a computation before they are computed, see `cohorts`.
+"""Lazy values of a computation, see `cohorts`.
 
 A value at SERVER is a tensor, a tuple of values or a `Lazy`; a value at CLIENTS
-is a `ClientValue`. An `Aggregate` and a `Collection` are what a loop over the
-clients has to give.
+is a `ClientValue`. `Aggregate` and `Collection` are the outputs of a loop over
+the clients.
 """
 
 import itertools
@@ -12,15 +12,15 @@ from collections.abc import Sequence
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
 
-# The key of the number of the client in what is known of it.
+# The key of the client's number among the known values.
 INDEX = object()
 
 
 class Lazy:
-  """A value at SERVER that is computed when it is asked for, once.
+  """A value at SERVER that is computed on first use.
 
   Attributes:
-    waits_for: The aggregates that have to be known before.
+    waits_for: The aggregates that must be computed before.
   """
 
   def __init__(self, compute: Callable[[], values.Value], *inputs: object):
@@ -30,7 +30,7 @@ class Lazy:
     self._is_done = False
 
   def force(self) -> values.Value:
-    """Returns the value, which it computes at the first call."""
+    """Returns the value; computes it at the first call."""
     if not self._is_done:
       self._value = self._compute()
       self._is_done = True
@@ -38,13 +38,13 @@ class Lazy:
 
 
 class Aggregate:
-  """An aggregate; a loop over clients gives it its value.
+  """An aggregate, computed by a loop over clients.
 
   Attributes:
     part: The clients' values, a `ClientValue`.
-    zero: What it starts from.
+    zero: The initial total.
     accumulate: A closure, `(total, part) -> total`.
-    total: The sum, once the loop is done.
+    total: The sum, after the loop.
     waits_for: As in `Lazy`, without the aggregate itself.
   """
 
@@ -62,8 +62,8 @@ class Collection:
   Attributes:
     part: The clients' values, a `ClientValue`.
     type_spec: The type of a client's value.
-    stacked: A tensor for each leaf, with a first axis of clients, once the loop
-      is done.
+    stacked: A tensor for each leaf, with a first axis of clients, after the
+      loop.
     waits_for: As in `Aggregate`.
   """
 
@@ -75,7 +75,7 @@ class Collection:
 
 
 class ClientValue:
-  """A value at CLIENTS: how it follows from others, for one client.
+  """A value at CLIENTS, as a function of other values of one client.
 
   Attributes:
     waits_for: As in `Lazy`.
@@ -87,7 +87,7 @@ class ClientValue:
     self._compute = compute
 
   def of_client(self, known: dict) -> values.Value:
-    """Returns a client's value; `known` holds those that are computed."""
+    """Returns a client's value; `known` contains the computed values."""
     if self not in known:
       known[self] = self._compute(known)
     return known[self]
@@ -105,7 +105,7 @@ def _aggregates_of(value: object) -> frozenset[Aggregate]:
 
 
 def captured(closure: programs.Closure) -> dict[str, object]:
-  """Returns the values that a function refers to, by name."""
+  """Returns the values that a function captures, by name."""
   return {
     reference.name: closure.environment[reference.name]
     for reference in programs.free_references(closure.function)
@@ -113,7 +113,7 @@ def captured(closure: programs.Closure) -> dict[str, object]:
 
 
 def force(value: object) -> values.Value:
-  """Computes what is lazy in a value."""
+  """Computes all lazy parts of a value."""
   if isinstance(value, tuple):
     return tuple(map(force, value))
   return value.force() if isinstance(value, Lazy) else value
@@ -128,12 +128,12 @@ def as_client_value(value: object) -> ClientValue:
     return ClientValue(
       lambda known: tuple(part.of_client(known) for part in parts), parts
     )
-  # What all clients share.
+  # Shared by all clients.
   return ClientValue(lambda known: force(value), value)
 
 
 def force_inputs(value: object, seen: set[int]) -> None:
-  """Computes all that is lazy in what a client's value follows from."""
+  """Computes all lazy inputs of a client's value."""
   if isinstance(value, tuple):
     for part in value:
       force_inputs(part, seen)

@@ -1,9 +1,9 @@
 """Loops over data sets, as part of the graph.
 
-`tf.data.Dataset.reduce`, with which stock TFF algorithms go through a client's
-batches, becomes a `ReduceDataset` operation. That instantiates the function of
-a step anew at every call (about 20 ms for a small model) and runs it on the
-host, whatever the device. Here the operation becomes a call of a `while` loop
+`tf.data.Dataset.reduce`, with which stock TFF algorithms iterate over a
+client's batches, becomes a `ReduceDataset` operation. This operation
+instantiates the step function at every call (about 20 ms for a small model) and
+always runs it on the host. Here it is replaced by a call of a `while` loop
 around an iterator, which does neither.
 """
 
@@ -103,12 +103,12 @@ def _iterator_loop(
     argument_types: The `DataType` of each tensor that all steps share.
 
   Returns:
-    The loop's name, and a library that holds it and its parts but not `step`.
+    The loop's name, and a library with it and its parts but without `step`.
   """
   specs = [tf.TensorSpec(None, tf.as_dtype(dtype)) for dtype in element_types]
   options = tf.data.Options()
-  # A client's data set is short: tuning it and rewriting its graph, which
-  # would happen at every call, costs more than it saves.
+  # A client's data set is short: tuning it and rewriting its graph at every
+  # call would cost more than it saves.
   options.autotune.enabled = False
   options.experimental_optimization.apply_default_optimizations = False
 

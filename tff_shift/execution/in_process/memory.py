@@ -1,8 +1,8 @@
-"""Where the arrays lie that are packed of what all clients have.
+"""Memory for the packed arrays of all clients.
 
-New memory takes as long to come by as to be written to: large blocks are used
-again by the next call. What is packed of arrays that are read only stays as it
-is: it is used again without being written.
+Allocating new memory takes as long as writing to it, so large blocks are reused
+by the next call. Arrays packed from read-only arrays are kept and reused
+without packing again.
 """
 
 import collections
@@ -17,18 +17,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# What TensorFlow asks of memory that it did not allocate, in bytes.
+# TensorFlow's alignment for memory that it did not allocate, in bytes.
 ALIGNMENT = 64
 
-# Below it, a block is not worth keeping; above it, all are too much to keep.
+# Smaller blocks are not worth keeping; larger totals are too much to keep.
 _MIN_KEPT_BYTES = 2**18
 MAX_KEPT_BYTES = 2**28
-# Of cohorts that do not come again nothing is known after so many others.
+# Read-only cohorts that do not recur are forgotten after this many others.
 _MAX_CONSTANTS = 32
 
 
 class Memory:
-  """The blocks, and what was packed of read-only arrays."""
+  """Reusable blocks, and arrays packed from read-only arrays."""
 
   def __init__(self):
     self._lock = threading.Lock()
@@ -37,9 +37,9 @@ class Memory:
 
   @contextlib.contextmanager
   def lent(self) -> Iterator["Lender"]:
-    """Lends blocks for a `with` block; what was lent is then used again."""
+    """Lends blocks for a `with` block, after which they are reused."""
     with self._lock:
-      # Who comes meanwhile takes new ones.
+      # Concurrent calls allocate new ones.
       lender, self._free = Lender(self, self._free), []
     try:
       yield lender
@@ -48,14 +48,14 @@ class Memory:
         self._free = lender.worth_keeping()
 
   def constant(self, column: Sequence[np.ndarray]) -> "_Constant | None":
-    """Returns what is known of arrays that come again.
+    """Returns the record of recurring read-only arrays.
 
     Args:
       column: An array of each client.
 
     Returns:
-      What is known of them; None if they can change, are small, or come for the
-      first time: a cohort that was drawn may not come again.
+      The record; None if the arrays can change, are small, or occur for the
+      first time, since a sampled cohort may not recur.
     """
     size = sum(array.nbytes for array in column)
     if not _MIN_KEPT_BYTES <= size <= MAX_KEPT_BYTES:
@@ -71,9 +71,9 @@ class Memory:
     return found if came_before else None
 
   def _forget(self) -> None:
-    """Lets go of what is of no use, and of what is too much to keep."""
+    """Drops records that are useless, or exceed the limit."""
     left = MAX_KEPT_BYTES
-    # What was used last is kept first.
+    # Most recently used first.
     for number, (key, each) in enumerate(reversed([*self._constants.items()])):
       left -= sum(array.nbytes for array in each.packed or ())
       if left < 0 or number >= _MAX_CONSTANTS or not each.is_alive():
@@ -81,10 +81,10 @@ class Memory:
 
 
 class _Constant:
-  """Read-only arrays.
+  """A column of read-only arrays.
 
   Attributes:
-    packed: What was packed of them; None before.
+    packed: The packed array; None before it is packed.
   """
 
   def __init__(self, column: Sequence[np.ndarray]):
@@ -92,29 +92,29 @@ class _Constant:
     self._arrays = [weakref.ref(array) for array in column]
 
   def is_of(self, column: Sequence[np.ndarray]) -> bool:
-    """Tells whether it is these arrays, and not others in their places."""
+    """Returns whether a column has these arrays, not only their addresses."""
     return all(
       known() is array
       for known, array in zip(self._arrays, column, strict=True)
     )
 
   def is_alive(self) -> bool:
-    """Tells whether the first of the arrays still exists."""
+    """Returns whether the first of the arrays still exists."""
     return self._arrays[0]() is not None
 
 
 def _stays_as_it_is(array: np.ndarray) -> bool:
-  """Tells whether an array, and what it is a view of, is read only."""
+  """Returns whether an array and its base arrays are read-only."""
   while isinstance(array, np.ndarray):
     if array.flags.writeable:
       return False
     array = array.base
-  # Another object's memory may be written to by way of that object.
+  # Memory of another object may be written through that object.
   return array is None
 
 
 class Lender:
-  """Gives the arrays of a call."""
+  """Provides the arrays of a call."""
 
   def __init__(self, memory: Memory, free: list[np.ndarray]):
     self._memory = memory
@@ -122,7 +122,7 @@ class Lender:
     self._used = []
 
   def array(self, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """Returns an array that TensorFlow can use where it lies."""
+    """Returns an array that TensorFlow can use without a copy."""
     return _aligned(self._block, shape, dtype)
 
   def pack(
@@ -130,14 +130,14 @@ class Lender:
     column: Sequence[np.ndarray],
     pack: Callable[[Callable[..., np.ndarray]], list[np.ndarray]],
   ) -> list[np.ndarray]:
-    """Packs the arrays of clients, unless that was done before.
+    """Packs the arrays of clients, unless they are packed already.
 
     Args:
       column: An array of each client.
-      pack: Packs them into what the function `(shape, dtype) -> array` gives.
+      pack: Packs them into the array from a function `(shape, dtype) -> array`.
 
     Returns:
-      What `pack` gives or gave.
+      The result of `pack`, possibly of an earlier call.
     """
     constant = self._memory.constant(column)
     if constant is None:
@@ -154,13 +154,13 @@ class Lender:
       block = min(fitting, key=len)
       self._free = [each for each in self._free if each is not block]
     else:
-      # The next cohort may be somewhat larger.
+      # The next cohort may be slightly larger.
       block = _new_block(size + size // 4)
     self._used.append(block)
     return block
 
   def worth_keeping(self) -> list[np.ndarray]:
-    """Returns the blocks of this call, up to a limit."""
+    """Returns the blocks of this call that are kept, up to a limit."""
     kept, left = [], MAX_KEPT_BYTES
     for block in self._used:
       if block.nbytes <= left:
@@ -176,7 +176,7 @@ def _new_block(size: int) -> np.ndarray:
 def _aligned(
   block: Callable[[int], np.ndarray], shape: Sequence[int], dtype: np.dtype
 ) -> np.ndarray:
-  """Returns an array that begins where TensorFlow asks it to."""
+  """Returns an array with the alignment that TensorFlow needs."""
   size = math.prod(shape) * dtype.itemsize
   memory = block(size + ALIGNMENT)
   start = -memory.ctypes.data % ALIGNMENT

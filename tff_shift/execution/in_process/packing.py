@@ -1,7 +1,8 @@
-"""What all clients have in one array per leaf, and back.
+"""Packs the values of all clients into one array per leaf, and unpacks them.
 
-A leaf whose first axis differs from client to client becomes the rows of all of
-them, with where each client's end; any other leaf becomes a table of clients.
+A leaf whose first axis differs between clients becomes the concatenated rows of
+all of them, with the end of each client; any other leaf becomes a table with a
+row per client.
 """
 
 import functools
@@ -18,12 +19,12 @@ from tff_shift.execution.in_process import values
 
 _ARRAYS = np.ndarray, np.generic
 
-# Below it, a copy costs less than a way around it.
+# Smaller arrays are copied, which is faster than sharing.
 _MIN_SHARED_BYTES = 2**16
 
-# Above it, per client, packing and unpacking copy more than calls cost.
+# Above this size per client, copying costs more than separate calls.
 MAX_CLIENT_BYTES = 2**20
-# Above it, all clients together, the copy might not find room in memory.
+# Above this total size, the copy might not fit in memory.
 MAX_BYTES = 2**30
 
 
@@ -35,14 +36,14 @@ def member_of(type_spec: tff.Type) -> tff.Type:
 
 
 def packed_specs(type_spec: tff.Type) -> list[tf.TensorSpec]:
-  """Returns the specs of what a `Packer` makes of a part."""
+  """Returns the specs of the output of a `Packer` for a part."""
   if not values.is_clients_list_type(type_spec):
     return values.leaf_specs(member_of(type_spec))
   specs = []
   for spec in values.leaf_specs(type_spec.member):
     shape = spec.shape.as_list()
     if shape and shape[0] is None:
-      # All rows, and where each client's end.
+      # All rows, and the end of each client.
       specs += [
         tf.TensorSpec([None, *shape[1:]], spec.dtype),
         tf.TensorSpec([None], tf.int32),
@@ -65,7 +66,7 @@ def unpack(
     return values.unflatten(leaves, member_of(type_spec))
   tables = [next(leaves) for _ in values.leaf_specs(type_spec.member)]
   return [
-    # A copy each: a view would keep the values of all clients alive.
+    # Copies, since a view would keep the values of all clients alive.
     values.unflatten(
       (table[client].copy() for table in tables), type_spec.member
     )
@@ -77,7 +78,7 @@ class Packer:
   """Packs arguments of a type."""
 
   def __init__(self, type_spec: tff.Type):
-    """Looks at the type once, for all calls.
+    """Analyses the type once, for all calls.
 
     Args:
       type_spec: The parameter type of a computation, or a part of it.
@@ -99,16 +100,16 @@ class Packer:
   def __call__(
     self, argument: object, lender: memory_lib.Lender
   ) -> list[np.ndarray] | None:
-    """Packs what clients have into one array per leaf.
+    """Packs the clients' values into one array per leaf.
 
     Args:
-      argument: What the caller passed to a computation.
-      lender: Where the arrays come from.
+      argument: The argument of a computation.
+      lender: Provides the arrays.
 
     Returns:
-      The arrays; None if the argument is not made of NumPy values of the very
-      types, or if clients have more than `MAX_CLIENT_BYTES` on average or
-      `MAX_BYTES` together.
+      The arrays; None if the argument does not consist of NumPy values of
+      exactly the right types, or if clients have more than `MAX_CLIENT_BYTES`
+      on average or `MAX_BYTES` together.
 
     Raises:
       TypeError: If a structure is not that of the type.
@@ -140,7 +141,7 @@ class Packer:
     return packed
 
   def _fits(self, rows: Sequence[Sequence[object]]) -> bool:
-    """Tells whether all leaves are NumPy values of the very types."""
+    """Returns whether all leaves are NumPy values of the exact types."""
     return all(
       isinstance(leaf, _ARRAYS)
       and leaf.dtype.type is kind
@@ -151,8 +152,8 @@ class Packer:
 
 
 def _has_shape(found: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:
-  """Tells whether a shape is one of those that are allowed."""
-  # The rows of a client, of which there may be any number: quickly told.
+  """Returns whether a shape is allowed."""
+  # A fast path for rows of a client, whose number is arbitrary.
   return len(found) == len(shape) and (
     found[1:] == shape[1:]
     if shape and shape[0] is None and None not in shape[1:]
@@ -165,7 +166,7 @@ def _has_shape(found: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:
 def _join(
   column: Sequence[np.ndarray], new_array: Callable[..., np.ndarray]
 ) -> list[np.ndarray]:
-  """Returns all rows, and where each client's end."""
+  """Returns all rows, and the end of each client."""
   sizes = [len(leaf) for leaf in column]
   rows = new_array((sum(sizes), *column[0].shape[1:]), column[0].dtype)
   return [
@@ -191,7 +192,7 @@ def to_tensor(array: np.ndarray) -> tf.Tensor:
   try:
     return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
   except (tf.errors.InvalidArgumentError, BufferError, TypeError):
-    # A type that the protocol does not know, or an array that is read only.
+    # A type that the protocol does not support, or a read-only array.
     return tf.convert_to_tensor(array)
 
 
@@ -200,7 +201,7 @@ def _leaves_function(type_spec: tff.Type) -> Callable[[object], list[object]]:
   if not isinstance(type_spec, tff.StructType):
     return lambda value: [value]
   functions = list(map(_leaves_function, values.element_types(type_spec)))
-  # Then there is nothing to check: its names are those of its type.
+  # Then no check is needed: its names are those of its type.
   container = getattr(type_spec, "python_container", None)
   is_named_tuple = values.is_named_tuple_type(type_spec)
   has_tensors_alone = not any(

@@ -1,8 +1,8 @@
 """Building blocks of TFF as TensorFlow functions of this process.
 
 A `Program` is one function argument of a federated intrinsic (a client's work,
-an accumulation step, ...) traced into one TensorFlow graph for one device:
-however many blocks it is made of, a call is one call into TensorFlow.
+an accumulation step, ...) traced into one TensorFlow graph for one device. A
+call is one call into TensorFlow, however many blocks it consists of.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ _BuildingBlock = tff.framework.ComputationBuildingBlock
 
 @dataclasses.dataclass(frozen=True)
 class Closure:
-  """A function and the values of the names that it refers to.
+  """A function and the values of its free names.
 
   Attributes:
     function: A lambda, a compiled computation or an intrinsic.
@@ -33,14 +33,14 @@ class Closure:
 
 
 def walk(block: _BuildingBlock) -> Iterator[_BuildingBlock]:
-  """Yields a building block and all that it contains."""
+  """Yields a building block and everything in it."""
   yield block
   for child in block.children():
     yield from walk(child)
 
 
 class Evaluator:
-  """Evaluates building blocks; what a block computes is up to the subclass."""
+  """Evaluates building blocks; subclasses implement the work of blocks."""
 
   def evaluate(
     self, block: _BuildingBlock, environment: Mapping[str, object]
@@ -69,7 +69,7 @@ class Evaluator:
     return Closure(block, environment)
 
   def call(self, closure: Closure, argument: object) -> object:
-    """Applies a function to a value, which is None if it takes none."""
+    """Applies a function to a value, or to None if it takes none."""
     function = closure.function
     if isinstance(function, tff.framework.Lambda):
       environment = closure.environment
@@ -131,7 +131,7 @@ class ProgramCache:
         for block in walk(function)
       )
     if not self._needs_tensorflow[id(function)]:
-      # It merely selects and arranges.
+      # It only selects and arranges values.
       return Evaluator().call(closure, argument)
     key = (id(function), device)
     program = self._programs.get(key)
@@ -178,9 +178,9 @@ class GraphEvaluator(Evaluator):
   def call_compiled(
     self, function: tff.framework.CompiledComputation, argument: object
   ) -> object:
-    """See `Evaluator`."""
+    """Adds the block to the current graph."""
     arguments = [] if argument is None else values.flatten(argument)
-    # Inside of a loop, what comes from outside has to be brought in.
+    # Inside of a loop, outer tensors must be captured.
     graph = tf.compat.v1.get_default_graph()
     arguments = [graph.capture(each) for each in arguments]
     results = self._cache.import_compiled(function, arguments, self._device)
@@ -195,7 +195,7 @@ class _Program:
     parameter_type = function.type_signature.parameter
     self._device = device
     self._result_type = function.type_signature.result
-    # What the function refers to outside of itself becomes further arguments.
+    # Free names of the function become further arguments.
     self._captured = list(free_references(function))
 
     def trace(*leaves: tf.Tensor) -> list[tf.Tensor]:
@@ -220,8 +220,8 @@ class _Program:
       )
       for spec in values.leaf_specs(type_spec)
     ]
-    # `tf.function` would add automatic control dependencies, which cannot cope
-    # with an imported graph; the graph has all the dependencies it needs.
+    # `tf.function` would add automatic control dependencies, which fail with an
+    # imported graph; the graph has all the dependencies it needs.
     self._function = tf.compat.v1.wrap_function(trace, signature)
 
   def __call__(self, closure: Closure, argument: object) -> object:
@@ -236,7 +236,7 @@ class _Program:
 
 
 def has_resources(function: tff.framework.CompiledComputation) -> bool:
-  """Tells whether a TensorFlow block has variables, tables or data sets."""
+  """Returns whether a TensorFlow block has variables, tables or data sets."""
   proto = function.proto.tensorflow
   graph_def = tf.compat.v1.GraphDef()
   proto.graph_def.Unpack(graph_def)

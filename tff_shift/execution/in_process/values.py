@@ -1,4 +1,4 @@
-"""Python values to tensors and back, as a TFF type says.
+"""Conversion of Python values to tensors and back, by TFF type.
 
 Inside the in-process context a value is made of positional tuples (TFF
 structures; their names live in the types), tensors (TFF tensors, and data
@@ -44,7 +44,7 @@ def leaf_specs(type_spec: tff.Type | None) -> list[tf.TensorSpec]:
   """Returns a spec for each tensor of a value without placement.
 
   Args:
-    type_spec: The value's type; None, that of no value, has no tensors.
+    type_spec: The value's type; None (no value) has no tensors.
 
   Returns:
     The specs in the order of `flatten`; a data set counts as one variant.
@@ -78,7 +78,7 @@ def flatten(value: Value) -> list[tf.Tensor]:
 
 
 def unflatten(leaves: Iterator[tf.Tensor], type_spec: tff.Type) -> Value:
-  """Takes from `leaves` what a value of this type needs, and arranges it."""
+  """Takes from `leaves` the tensors of a value of this type; arranges them."""
   if isinstance(type_spec, tff.StructType):
     return tuple(
       unflatten(leaves, element) for element in element_types(type_spec)
@@ -87,14 +87,14 @@ def unflatten(leaves: Iterator[tf.Tensor], type_spec: tff.Type) -> Value:
 
 
 def count_clients(argument: object, type_spec: tff.Type | None) -> int | None:
-  """Returns how many clients an argument has entries for.
+  """Returns the number of clients in an argument.
 
   Args:
-    argument: What the caller passed to a computation.
+    argument: The argument of a computation.
     type_spec: The computation's parameter type.
 
   Returns:
-    The number of clients, or None where the argument does not tell.
+    The number of clients, or None if the argument does not determine it.
 
   Raises:
     TypeError: If a value that differs between clients is not a list or tuple.
@@ -126,12 +126,12 @@ def count_clients(argument: object, type_spec: tff.Type | None) -> int | None:
 def to_tensors(
   value: object, type_spec: tff.Type, devices: Sequence[str], server: str
 ) -> Value:
-  """Converts what a caller passed to a computation.
+  """Converts the argument of a computation.
 
   Args:
     value: Structures of Python numbers, NumPy arrays, tensors, data sets.
     type_spec: The type to conform to.
-    devices: The clients' devices, dealt out in turn.
+    devices: The clients' devices, assigned in turn.
     server: The server's device.
 
   Returns:
@@ -173,7 +173,7 @@ def to_python(
   """
   if is_clients_list_type(type_spec):
     if not leaf_specs(type_spec.member):
-      # Nothing, for each of many: made once.
+      # An empty value for many clients: made once.
       nothing = to_python((), type_spec.member, materialize=materialize)
       return [nothing] * len(value)
     return [
@@ -192,8 +192,8 @@ def to_python(
     or is_named_tuple_type(type_spec)
     or (container is tuple and not names)
   ):
-    # TFF's own conversion looks at each container anew, which takes longer for
-    # many clients than their work.
+    # TFF's own conversion inspects each container, which takes longer for many
+    # clients than their work.
     parts = [
       to_python(part, element, materialize=materialize)
       for part, element in zip(value, element_types(type_spec), strict=True)
@@ -214,14 +214,14 @@ def is_named_tuple_type(type_spec: tff.Type) -> bool:
 
 
 def to_numpy(value: object) -> object:
-  """Turns every eager tensor of a structure into a NumPy value.
+  """Converts every eager tensor of a structure to a NumPy value.
 
   Args:
     value: Any structure of Python containers, such as the result of a
-      computation in a context that leaves tensors where they are.
+      computation in a context without `materialize`.
 
   Returns:
-    The same structure with NumPy values; the rest is left as it is.
+    The same structure with NumPy values; other values are not changed.
   """
   return tff.tensorflow.transform_result(value)
 
@@ -233,13 +233,13 @@ def pair_elements(
 
   Args:
     value: A Python container or a TFF structure.
-    type_spec: The type that it ought to be of.
+    type_spec: The expected type.
 
   Returns:
     The elements and their types, in order.
 
   Raises:
-    TypeError: If there are not as many, or a name differs.
+    TypeError: If their number or a name differs.
   """
   try:
     structure = tff.structure.from_container(value)
@@ -286,7 +286,7 @@ def _convert_tensor(value: object, type_spec: tff.TensorType) -> tf.Tensor:
   """Converts a number, array, list or tensor to a tensor."""
   if isinstance(value, tf.Variable):
     value = value.read_value()
-  # A list may hold lists and arrays, but is passed as one tensor.
+  # A list may contain lists and arrays, but is passed as one tensor.
   parts = tree.flatten(value) if isinstance(value, (list, tuple)) else [value]
   for part in parts:
     if not _has_compatible_dtype(part, type_spec.dtype.type):
@@ -325,7 +325,7 @@ def _has_compatible_dtype(value: object, expected: type[np.generic]) -> bool:
     (complex, np.complexfloating),
   ):
     if isinstance(value, python_type):
-      # A Python number fits wherever its value does.
+      # A Python number is accepted if its value fits.
       return np.issubdtype(expected, kind) and np.can_cast(value, expected)
   return False
 
@@ -385,7 +385,7 @@ def variant_from_elements(
 
 
 def _to_container(leaves: Iterator[object], type_spec: tff.Type) -> object:
-  """Arranges an element's leaves as `tf.data` knows the type."""
+  """Arranges an element's leaves in the structure that `tf.data` expects."""
   return tff.types.structure_from_tensor_type_tree(
     lambda _: next(leaves), type_spec
   )
@@ -394,7 +394,7 @@ def _to_container(leaves: Iterator[object], type_spec: tff.Type) -> object:
 def _to_structure(
   value: Value, type_spec: tff.Type, materialize: bool
 ) -> object:
-  """Adds the names of the type to a value."""
+  """Adds the type's names to a value."""
   if isinstance(type_spec, tff.FederatedType):
     if is_clients_list_type(type_spec):
       return [

@@ -1,4 +1,4 @@
-"""A channel whose requests all end, and whose faults have a name."""
+"""A gRPC channel with deadlines and one-line errors."""
 
 import time
 from collections.abc import Callable
@@ -11,33 +11,34 @@ from tff_shift.execution import errors
 from tff_shift.execution import remote_workers
 from tff_shift.execution.remote import diagnosis
 
-# A slower line than this cannot be worked with: 1 MiB a second.
+# Slower connections than this are not supported: 1 MiB per second.
 _BYTES_PER_SECOND = 2**20
-# The watch over a worker is to speak first: it knows whether the worker is
-# there at all.
+# The health check of a worker must report first: it knows whether the worker is
+# reachable.
 _AFTER_THE_WATCH = 2.0
 
-# A request was lost, or came to a worker that was started anew and does not
-# have the values of before.
+# A request was lost, or reached a restarted worker, which does not have the
+# earlier values.
 _AGAIN = frozenset(
   {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.FAILED_PRECONDITION}
 )
 
-# What lasts as long as a computation: TFF's worker answers the call of one that
-# aggregates when it is done, and else the request for the result.
+# Requests that last as long as a computation: TFF's worker answers the call of
+# an aggregating computation when it is done, otherwise the request for the
+# result.
 _COMPUTING = frozenset({"CreateCall", "Compute"})
 
 
 class BoundedChannel:
-  """What TFF's stub needs of a channel: requests with one answer each.
+  """The part of a channel that TFF's stub uses: requests with one answer.
 
-  Each request has a deadline, where TFF's stub has none: `worker_timeout`, and
-  a second for each MiB that is sent. A handler that hangs still lets gRPC give
-  signs of life. Requests that compute have `compute_timeout`.
+  Each request has a deadline, which TFF's stub does not set: `worker_timeout`,
+  plus a second for each MiB sent. (gRPC gives signs of life even if a handler
+  hangs.) Requests that compute have `compute_timeout`.
 
   Attributes:
-    computing_since: When the request was sent that computes now; or None.
-    seconds_computing: How long such requests have taken in all.
+    computing_since: When the request that computes now was sent; or None.
+    seconds_computing: The total time of such requests.
   """
 
   def __init__(
@@ -52,11 +53,11 @@ class BoundedChannel:
     """Makes a channel.
 
     Args:
-      channel: Leads to the worker.
+      channel: The channel to the worker.
       address: The worker's `host:port`, for messages.
-      settings: The waiting times.
-      on_lost: Is told why the worker has to be given up.
-      is_rehearsal: Whether a call computes nothing, and has the deadline of the
+      settings: The timeouts.
+      on_lost: Called with the reason when the worker is given up.
+      is_rehearsal: Whether calls compute nothing, and have the deadline of
         other requests.
     """
     self._channel = channel
@@ -69,7 +70,7 @@ class BoundedChannel:
     self.seconds_computing = 0.0
 
   def subscribe(self, callback: object, try_to_connect: bool = False) -> None:
-    """Does nothing: the stub need not know whether the channel is ready."""
+    """Does nothing: the stub need not know when the channel is ready."""
 
   def unary_unary(
     self,
@@ -83,7 +84,7 @@ class BoundedChannel:
     `UnavailableError` if the request may be sent again, and a `WorkerError` if
     the worker refuses it or the answer cannot be read; each of one line.
     """
-    # Of bytes: gRPC would log the traceback of an answer that is no message.
+    # Of bytes: gRPC would log the traceback of an unreadable answer.
     send = self._channel.unary_unary(method)
     name = method.rpartition("/")[2]
     computes = name in _COMPUTING and not self._is_rehearsal
@@ -142,8 +143,8 @@ class BoundedChannel:
     )
     if computes:
       reason += ", the limit for what computes (compute_timeout)"
-    # An executor is let go while its clients may still compute. Values are let
-    # go by finalizers, which may run anywhere: the next request reports it.
+    # An executor is released while its clients may still compute. Values are
+    # released by finalizers, which may run anywhere: the next request reports.
     if name == "Dispose":
       self._lost = reason
     elif name != "DisposeExecutor":

@@ -24,7 +24,7 @@ class RemoteContext(tff.framework.SyncContext):
   def invoke(
     self, comp: tff.framework.ConcreteComputation, arg: object
   ) -> object:
-    """Runs a computation; TFF calls this where a computation is called.
+    """Runs a computation; TFF calls this when a computation is called.
 
     Args:
       comp: The computation.
@@ -34,8 +34,9 @@ class RemoteContext(tff.framework.SyncContext):
       The result, NumPy values in Python containers.
 
     Raises:
-      WorkerError: If a worker is lost, and the others do not do its work; or if
-        one answers with an error, such as that of the work itself.
+      WorkerError: If a worker is lost, and the others do not take over its
+        work; or if a worker answers with an error, such as one of the work
+        itself.
       TypeError: If the argument is not of the computation's parameter type.
       ValueError: If parts of the argument disagree on the number of clients.
     """
@@ -58,8 +59,8 @@ class RemoteContext(tff.framework.SyncContext):
     partials, early = zip(*started, strict=True)
     leaves = _join(plan, plan.early, early)
     if not any(map(plan.is_at_clients, plan.late)):
-      # What reaches the server is in the partial aggregates: no client is
-      # needed any more, and their data need not travel again.
+      # The server needs only the partial aggregates: the clients' data need not
+      # be sent again.
       parts = [mergeable.take_clients(arg, parameter_type, slice(0))]
     finish = plan.finish(len(partials))
     merged = tff.structure.Struct.unnamed(*partials)
@@ -70,9 +71,9 @@ class RemoteContext(tff.framework.SyncContext):
     return plan.assemble(leaves)
 
   def _deal(self, plan: mergeable.Plan, num_clients: int) -> Iterator[slice]:
-    """Deals the clients out, as many in a row to each worker as possible.
+    """Assigns consecutive clients to each worker, as evenly as possible.
 
-    The parts are the same when a worker has been lost: the last bits of a mean
+    The parts do not change when a worker is lost, since the last bits of a mean
     depend on them.
     """
     if not plan.has_aggregate and not any(map(plan.is_at_clients, plan.early)):
@@ -86,7 +87,7 @@ class RemoteContext(tff.framework.SyncContext):
 
 
 def _join(plan, paths, results) -> dict:
-  """Puts the results of all parts together, in the order of the clients."""
+  """Combines the results of all parts, in the order of the clients."""
   leaves = {}
   for position, path in enumerate(paths):
     of_parts = [
@@ -106,20 +107,20 @@ def remote_context(
 ) -> Iterator[RemoteContext]:
   """Runs the TFF computations of a `with` block on several workers.
 
-  The block is entered when all workers have shown that they work. They are not
-  ended with it: who starts them does that.
+  The block starts when all workers have shown that they work. The workers are
+  not ended with it.
 
   Args:
-    settings: The workers, and what if one of them fails.
-    default_num_clients: The number of clients where the arguments of a
-      computation do not tell it; such a computation runs on one worker.
+    settings: The workers, and how to handle failures.
+    default_num_clients: The number of clients if the arguments of a computation
+      do not determine it; such a computation runs on one worker.
 
   Yields:
     The context, which is TFF's current one until the block ends.
 
   Raises:
     ValueError: If `default_num_clients` is below 0.
-    WorkerError: If a worker is not there in time; also from a computation in
+    WorkerError: If a worker is not ready in time; also from a computation in
       the block, see `RemoteContext.invoke`.
   """
   if default_num_clients < 0:

@@ -1,4 +1,4 @@
-"""What is wrong with a worker, in one line."""
+"""Diagnosis of a worker's problem, in one line."""
 
 import contextlib
 import socket
@@ -11,12 +11,12 @@ from tff_shift import shown_names
 from tff_shift.execution import errors
 from tff_shift.execution import remote_workers
 
-# Of what a server says, which may be a page of HTML or a trace.
+# Limit for a server's message, which may be a page of HTML or a trace.
 _MOST_CHARACTERS = 300
-# How long each step of `who_listens` may take, in seconds.
+# Time limit of each step of `who_listens`, in seconds.
 _PATIENCE = 1.0
 
-# What an HTTP/2 client sends first: the preface, and settings without a value.
+# The first bytes of an HTTP/2 client: the preface, and empty settings.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 _BYTES_OF_FRAME = 9
 _SETTINGS_FRAME = 4
@@ -39,27 +39,27 @@ _SEEMS = {
 _BROKEN = "it seems to be broken, or of another version of TFF"
 COMPUTATION_FAILS = "the computation seems to fail there"
 
-# Nobody has answered: gRPC itself says so.
+# Codes without an answer of the server: gRPC itself reports them.
 NO_ANSWER = frozenset(
   {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
 )
 
 
 class WorkerLostError(errors.WorkerError):
-  """A worker does not answer; another one may do its work."""
+  """A worker does not answer; another one may take over its work."""
 
 
 class UnavailableError(errors.WorkerError):
-  """A worker cannot be used now; the message is the request and why."""
+  """A worker is temporarily unavailable; the message has request and reason."""
 
 
 def one_line(text: str) -> str:
-  """Returns a text in one line of bounded length, fit for a terminal."""
+  """Returns a text as one line of bounded length, safe for a terminal."""
   return shown_names.shortened(shown_names.line(text), _MOST_CHARACTERS)
 
 
 def status(error: grpc.RpcError) -> str:
-  """Returns a gRPC error's code, and what the server says to it."""
+  """Returns a gRPC error's code and the server's message."""
   return one_line(f"{error.code().name}: {error.details()}")
 
 
@@ -70,16 +70,16 @@ def refusal(
 
   Args:
     address: The worker's `host:port`.
-    request: What it was asked.
+    request: The request.
     error: The answer.
-    otherwise: What it seems to be if the error's code does not tell.
+    otherwise: The diagnosis if the error's code is not sufficient.
   """
   seems = _SEEMS.get(error.code(), otherwise)
   return f"the worker {address} answers {request} with {status(error)}; {seems}"
 
 
 def unreadable(address: str, request: str, reason: str) -> str:
-  """Describes a worker that answers a request with no message of TFF."""
+  """Describes a worker whose answer is not a message of TFF."""
   return (
     f"the worker {address} answers {request} with what cannot be read"
     f" ({one_line(reason)}); {_BROKEN}"
@@ -89,7 +89,7 @@ def unreadable(address: str, request: str, reason: str) -> str:
 def who_listens(
   address: str, settings: remote_workers.RemoteWorkers
 ) -> str | None:
-  """Finds out what is at the address of a worker that gives no sign of life.
+  """Finds out what is at the address of a worker without signs of life.
 
   It takes a few seconds at most.
 
@@ -98,7 +98,7 @@ def who_listens(
     settings: The certificates.
 
   Returns:
-    What the worker seems to be, the end of a sentence; None if that is unknown.
+    What the worker seems to be, as the end of a sentence; None if unknown.
   """
   host, _, port = address.rpartition(":")
   place = host.strip("[]"), int(port)
@@ -119,7 +119,7 @@ def _connect(place: tuple[str, int]) -> socket.socket:
 
 
 def _first_bytes(connection: socket.socket) -> bytes | None:
-  """Returns how a server answers HTTP/2; None if it does not in time."""
+  """Returns a server's answer to HTTP/2; None if there is none in time."""
   with contextlib.suppress(ConnectionError):
     connection.sendall(_HTTP2_PREFACE)
   data = b""
@@ -138,7 +138,7 @@ def _first_bytes(connection: socket.socket) -> bytes | None:
 
 
 def _protocol(data: bytes | None) -> str | None:
-  """Tells a server by its first bytes; None if it may be a gRPC server."""
+  """Identifies a server by its first bytes; None if it may be a gRPC server."""
   if data is None:
     return "it seems to take connections, and never answers"
   if not data:
@@ -182,7 +182,7 @@ def _with_tls(
         if encrypted.selected_alpn_protocol() != "h2":
           return "it seems to be a TLS server that does not offer h2 (ALPN)"
         data = _first_bytes(encrypted)
-        # Whom a server lets in is decided after the handshake.
+        # A server decides on client certificates after the handshake.
         if data != b"":
           return _protocol(data)
     except ssl.SSLCertVerificationError as error:
@@ -206,7 +206,7 @@ def _with_tls(
 
 
 def _lacks_names(place: tuple[str, int], context: ssl.SSLContext) -> bool:
-  """Returns whether a certificate is good but for the names it lacks."""
+  """Returns whether a certificate is valid except for missing names."""
   context.check_hostname = False
   try:
     with (

@@ -1,15 +1,15 @@
-"""Computations taken apart so that several workers share the clients.
+"""Splits computations so that several workers share the clients.
 
 TFF's mergeable form splits a computation at its aggregates: each worker does
-what comes before them with its own clients (`up_to_merge`), the partial
-aggregates are merged, and what comes after follows once (`after_merge`). Two
+the part before them with its own clients (`up_to_merge`), the partial
+aggregates are merged, and the part after them runs once (`after_merge`). Two
 things differ here from TFF's `MergeableCompExecutionContext`:
 
-- What clients keep (their new states) comes after the aggregates in TFF's form,
-  so that every client's work is done twice, before and after. Here it comes
-  with the partial aggregates unless it depends on the merged ones.
-- TFF puts clients' results together in the order in which workers finish. Here
-  they, and the partial aggregates, are taken in the order of the clients.
+- In TFF's form, clients' results (their new states) come after the aggregates,
+  so that every client's work is done twice, before and after. Here they are
+  returned with the partial aggregates unless they depend on the merged ones.
+- TFF combines clients' results in the order in which workers finish. Here they,
+  and the partial aggregates, are in the order of the clients.
 """
 
 import functools
@@ -24,22 +24,22 @@ from tff_shift import shown_names
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
 
-# Where an element of a nested structure is: an index for each level.
+# The position of an element in a nested structure: an index for each level.
 _Path = tuple[int, ...]
 
 
 class Plan:
-  """How several workers run a computation.
+  """A plan for running a computation on several workers.
 
   Attributes:
     result_type: The type of the computation's result.
-    whole: The computation itself if one worker is to run it, else None: it has
-      no clients, or cannot be taken apart.
-    start: `argument -> <partial aggregate, early results>`, to be run for each
-      part of the clients; without the former if nothing is aggregated.
+    whole: The computation itself if one worker must run it because it has no
+      clients or cannot be split; otherwise None.
+    start: `argument -> <partial aggregate, early results>`, run for each part
+      of the clients; without the former if nothing is aggregated.
     has_aggregate: Whether there are partial aggregates, and `finish`.
-    early: Which parts of the result `start` gives.
-    late: Which parts of the result come after the aggregates.
+    early: The parts of the result that `start` returns.
+    late: The parts of the result that come after the aggregates.
   """
 
   def __init__(self, computation: tff.framework.ConcreteComputation):
@@ -67,7 +67,7 @@ class Plan:
     except ValueError as error:
       logging.warning(
         "one worker alone runs a computation that cannot be spread: %s",
-        # Examples follow, a page long.
+        # The rest of the message is a page of examples.
         shown_names.line(str(error).split(". ")[0]),
       )
       self.whole = _compile(computation)
@@ -95,7 +95,7 @@ class Plan:
       )
     )
     self._partial_type = self._form.up_to_merge.type_signature.result
-    # A number of parts has its own computation.
+    # One computation for each number of parts.
     self.finish = functools.cache(self._build_finish)
 
   def is_at_clients(self, path: _Path) -> bool:
@@ -121,7 +121,7 @@ class Plan:
     )
 
   def assemble(self, leaves: Mapping[_Path, object]) -> object:
-    """Makes the computation's result of its parts."""
+    """Assembles the computation's result from its parts."""
 
     def build(type_spec, path):
       if path in leaves:
@@ -139,7 +139,7 @@ class Plan:
 
 
 def take_clients(value: object, type_spec: tff.Type, clients: slice) -> object:
-  """Takes some clients' parts of an argument, and all that is the server's."""
+  """Takes some clients' parts of an argument, and all of the server's."""
   if values.is_clients_list_type(type_spec):
     return value[clients]
   if not isinstance(type_spec, tff.StructType):
@@ -154,14 +154,14 @@ def take_clients(value: object, type_spec: tff.Type, clients: slice) -> object:
 
 
 def _has_clients(type_spec: tff.Type | None) -> bool:
-  """Returns whether a value of the type tells how many clients there are."""
+  """Returns whether a value of the type determines the number of clients."""
   if isinstance(type_spec, tff.StructType):
     return any(map(_has_clients, values.element_types(type_spec)))
   return type_spec is not None and values.is_clients_list_type(type_spec)
 
 
 def _leaf_paths(type_spec: tff.Type) -> list[_Path]:
-  """Lists where the placed values of a result are."""
+  """Lists the positions of the placed values of a result."""
   if not isinstance(type_spec, tff.StructType):
     return [()]
   return [
@@ -186,7 +186,7 @@ def _function(
 
 
 def _aggregates(computation: tff.framework.ConcreteComputation) -> bool:
-  """Returns whether anything of clients reaches the server."""
+  """Returns whether any client value reaches the server."""
   block = tff.framework.to_call_dominant(computation.to_building_block())
   return any(
     isinstance(part, tff.framework.Intrinsic)
@@ -217,7 +217,7 @@ def _compile(
 ) -> tff.framework.ConcreteComputation:
   """Compiles a computation for a worker, once for all of them."""
   native = tff.backends.native.desugar_and_transform_to_native(computation)
-  # The compiled form has forgotten Python's containers.
+  # The compiled form has lost Python's containers.
   return tff.framework.ConcreteComputation.with_type(
     native,
     tff.FunctionType(
@@ -229,7 +229,7 @@ def _compile(
 def _share_calls(
   computation: tff.framework.ConcreteComputation,
 ) -> tff.framework.ConcreteComputation:
-  """Makes one call of calls that are equal: clients work only once."""
+  """Merges equal calls, so that clients work only once."""
   function = tff.framework.to_call_dominant(computation.to_building_block())
   kept, first, replaced = [], {}, {}
 
@@ -260,7 +260,7 @@ def _share_calls(
 def _fingerprint(
   block: tff.framework.ComputationBuildingBlock, parameters: Mapping[str, int]
 ) -> object:
-  """Returns what is equal for blocks that differ in parameters' names only."""
+  """Returns a key that is equal for blocks up to names of parameters."""
   if isinstance(block, tff.framework.Reference):
     return parameters.get(block.name, block.name)
   children = block.children()
@@ -272,6 +272,6 @@ def _fingerprint(
   elif isinstance(block, (tff.framework.Call, tff.framework.Struct)):
     own = type(block).__name__, block.type_signature.compact_representation()
   else:
-    # TensorFlow, an intrinsic, a literal: equal as they are written.
+    # TensorFlow, an intrinsic, a literal: compared by content.
     own, children = block.proto.SerializeToString(deterministic=True), ()
   return own, tuple(_fingerprint(child, parameters) for child in children)

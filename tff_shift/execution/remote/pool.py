@@ -1,4 +1,4 @@
-"""Several workers that share what is to be computed."""
+"""Several workers that share computations."""
 
 import collections
 import concurrent.futures
@@ -12,15 +12,15 @@ from tff_shift.execution import errors
 from tff_shift.execution.remote import diagnosis
 from tff_shift.execution.remote import worker as worker_lib
 
-# A computation in the form of `mergeable` and its argument.
+# A computation in the form of `mergeable`, and its argument.
 Task = tuple[tff.framework.ConcreteComputation, object]
 
 
 class WorkerPool:
-  """Runs computations on workers, again where a worker is lost on the way.
+  """Runs computations on workers, and again if a worker is lost.
 
   Attributes:
-    num_workers: The number of workers at the start, lost ones included.
+    num_workers: The number of workers at the start, including lost ones.
   """
 
   def __init__(
@@ -30,7 +30,7 @@ class WorkerPool:
 
     Args:
       workers: The workers.
-      repeat: Whether the others compute what a lost worker was to compute.
+      repeat: Whether the others take over the work of a lost worker.
     """
     self.num_workers = len(workers)
     self._all_workers = tuple(workers)
@@ -42,8 +42,8 @@ class WorkerPool:
     """Waits until each worker has shown that it can compute.
 
     Raises:
-      WorkerError: If one is not there in time, or is something else. It may as
-        well have a wrong address, so that the others do not do its work.
+      WorkerError: If one is not ready in time, or is something else. Its
+        address may be wrong, so the others do not take over its work.
     """
     done, _ = concurrent.futures.wait(
       [worker.ready for worker in self._workers],
@@ -53,21 +53,21 @@ class WorkerPool:
       each.result()
 
   def run(self, tasks: Sequence[Task]) -> list[object]:
-    """Runs computations side by side, at most one on each worker.
+    """Runs computations concurrently, at most one on each worker.
 
     Args:
-      tasks: The computations. The first goes to the first worker that is left.
+      tasks: The computations. The first goes to the first remaining worker.
 
     Returns:
-      The results, in the order of the tasks: each task's once, whatever the
-      number of times that it was begun.
+      The results, in the order of the tasks: one for each, however often it was
+      started.
 
     Raises:
       WorkerError: If a worker is lost and its task is not to be repeated, no
-        worker is left, or the pool is closed; then again at each call. Also
-        if a worker answers with an error, such as that of a computation: the
-        others are likely to give it, too.
-      Exception: What is wrong with an argument.
+        worker is left, or the pool is closed; then again at each call. Also if
+        a worker answers with an error, such as one of the computation, since
+        the others would probably give the same.
+      Exception: If an argument is not valid.
     """
     if self._failure is not None:
       raise errors.WorkerError(self._failure)
@@ -94,13 +94,13 @@ class WorkerPool:
     return results
 
   def close(self) -> None:
-    """Ends the connections to all workers, which go on."""
+    """Closes the connections to all workers, which keep running."""
     self._failure = "the block in which the remote workers were used has ended"
     for worker in self._all_workers:
       worker.stop()
 
   def _remove(self, worker: worker_lib.RemoteWorker, reason: str) -> None:
-    """Goes on without a worker, or gives up."""
+    """Continues without a worker, or gives up."""
     if worker in self._workers:
       self._workers.remove(worker)
     if not self._repeat:

@@ -1,4 +1,4 @@
-"""A worker on another machine: its channel, and the watch over its health."""
+"""A worker on another machine: its channel and its health check."""
 
 import asyncio
 import concurrent.futures
@@ -17,40 +17,40 @@ from tff_shift.execution import worker_executors
 from tff_shift.execution.remote import bounded_channel
 from tff_shift.execution.remote import diagnosis
 
-# How long to wait between two looks at a worker's health, in seconds.
+# Time between two health checks of a worker, in seconds.
 _LONGEST_PAUSE = 1.0
-# How long the last chance of a silent worker lasts at least, in seconds.
+# Minimum length of the last chance of a silent worker, in seconds.
 _LAST_CHANCE = 1.0
-# How long to wait before a computation is sent again: at first, and at most.
+# Waiting time before a computation is sent again: initial, and maximum.
 _SHORTEST_WAIT = 0.1
 _LONGEST_WAIT = 2.0
 
 _CHANNEL_OPTIONS = [
   *worker_executors.CHANNEL_OPTIONS,
-  # gRPC would wait up to two minutes before it tries again to connect to a
-  # worker that is started anew.
+  # By default gRPC waits up to two minutes before it reconnects to a restarted
+  # worker.
   ("grpc.initial_reconnect_backoff_ms", 100),
   ("grpc.max_reconnect_backoff_ms", 1000),
-  # How long an attempt to connect lasts, which is 20 seconds otherwise. A proxy
-  # that is just being ended may take a connection, and never answer.
+  # Time limit of a connection attempt, by default 20 seconds. A proxy that is
+  # being stopped may accept a connection and never answer.
   ("grpc.min_reconnect_backoff_ms", 5000),
-  # Channels to the same address would share a connection, and its fate.
+  # Otherwise channels to the same address share a connection and its failures.
   ("grpc.use_local_subchannel_pool", 1),
 ]
 
-# A method that the service does not have: gRPC answers for any server process
-# that runs, without a trace in the worker.
+# A method that the service does not have: gRPC answers for any running server
+# process, without a trace in the worker.
 _ASK_FOR_A_SIGN = "/tensorflow_federated.v0.ExecutorGroup/SignOfLife"
 
 
 @tff.federated_computation(np.int32)
 def _return(number):
-  """What a worker is asked to call, to show that it works."""
+  """Returns its argument: the computation of a rehearsal."""
   return number
 
 
 class RemoteWorker:
-  """A worker, which runs one computation after the other.
+  """A worker, which runs computations one after the other.
 
   Attributes:
     address: Its `host:port`.
@@ -64,13 +64,13 @@ class RemoteWorker:
     settings: remote_workers.RemoteWorkers,
     default_num_clients: int,
   ):
-    """Connects to a worker and begins to watch it.
+    """Connects to a worker and starts its health check.
 
     Args:
       address: Its `host:port`.
-      settings: The waiting time and certificates.
-      default_num_clients: The number of clients where the arguments of a
-        computation do not tell it.
+      settings: The timeouts and certificates.
+      default_num_clients: The number of clients if the arguments of a
+        computation do not determine it.
     """
     self.address = address
     self.ready = concurrent.futures.Future()
@@ -91,7 +91,7 @@ class RemoteWorker:
       self.check_running,
       default_num_clients,
     )
-    # No compiler: what comes here is compiled, once for all workers.
+    # No compiler: computations are already compiled, once for all workers.
     self._context = tff.framework.SyncExecutionContext(
       self._executors,
       transform_args=tff.tensorflow.transform_args,
@@ -107,22 +107,22 @@ class RemoteWorker:
     self._watch_thread.start()
 
   def check_running(self) -> None:
-    """Raises a `WorkerLostError` if the worker is lost or was left."""
+    """Raises a `WorkerLostError` if the worker is lost or released."""
     if self._end is not None:
       raise diagnosis.WorkerLostError(self._end)
 
   def submit(
     self, computation: tff.framework.ConcreteComputation, argument: object
   ) -> concurrent.futures.Future:
-    """Begins to run a computation.
+    """Starts a computation.
 
     Args:
       computation: The computation, in the form of `mergeable`.
       argument: Its argument, or None if it has none.
 
     Returns:
-      A future of the result. It is done at the latest when the worker is lost,
-      then with a `WorkerLostError`; nobody waits for the call that hangs.
+      A future of the result. If the worker is lost, it fails with a
+      `WorkerLostError`; nothing waits for the hanging call.
     """
     future = concurrent.futures.Future()
     with self._lock:
@@ -130,7 +130,7 @@ class RemoteWorker:
         future.set_exception(diagnosis.WorkerLostError(self._end))
         return future
       self._unfinished.add(future)
-    # Not of a pool, which Python would wait for before it ends.
+    # Not in a pool, for which Python would wait before it ends.
     threading.Thread(
       target=self._run,
       args=(future, computation, argument),
@@ -140,9 +140,9 @@ class RemoteWorker:
     return future
 
   def stop(self) -> None:
-    """Lets go of the worker, which goes on; safe to call again."""
+    """Releases the worker, which keeps running; safe to call again."""
     if self._end is None:
-      # In a thread: a worker that computes may not answer before it is done.
+      # In a thread: a computing worker may not answer before it is done.
       farewell = threading.Thread(
         target=self._executors.close,
         name=f"farewell to {self.address}",
@@ -154,7 +154,7 @@ class RemoteWorker:
     self._watch_thread.join()
 
   def _run(self, future, computation, argument) -> None:
-    """Runs a computation and tells its future."""
+    """Runs a computation and sets its future."""
     try:
       result, error = self._compute(computation, argument), None
     except BaseException as raised:
@@ -169,10 +169,10 @@ class RemoteWorker:
       future.set_exception(error)
 
   def _compute(self, computation, argument) -> object:
-    """Runs a computation, again while the connection is lost.
+    """Runs a computation, and again while the connection is lost.
 
-    What is lost is bounded: the time that goes by from the first time that the
-    worker cannot be reached, but for the time in which it computes.
+    The time without a connection is limited: it counts from the first failed
+    request, without the time in which the worker computes.
     """
     wait, spent, last = _SHORTEST_WAIT, 0.0, None
     while True:
@@ -197,15 +197,15 @@ class RemoteWorker:
       wait = min(2 * wait, _LONGEST_WAIT)
 
   def _watch(self) -> None:
-    """Asks for signs of life until they fail to come, or the end."""
+    """Asks for signs of life until they fail or the worker is released."""
     pause = min(_LONGEST_PAUSE, self._timeout / 4)
     last_sign = last_rehearsal = time.monotonic()
     while self._end is None:
       problem = None
       left = last_sign + self._timeout - time.monotonic()
       try:
-        # The last chance is a whole one, and comes when the time is up: it may
-        # have been this process that was stopped for so long.
+        # The last chance has its full length and comes after the timeout, since
+        # this process itself may have been suspended.
         self._ask_for_a_sign(max(left, _LAST_CHANCE))
         if self._is_rehearsal_due(last_rehearsal):
           self._rehearse()
@@ -218,20 +218,20 @@ class RemoteWorker:
           self._leave(self._silence(problem))
       except errors.WorkerError as error:
         self._leave(str(error))
-      # What nobody has thought of: else `ready` would never be done.
+      # Unexpected errors: otherwise `ready` would never be done.
       except Exception as error:
         self._leave(diagnosis.one_line(str(error)))
       left = last_sign + self._timeout - time.monotonic()
       self._pause(max(0.0, min(pause, left)), problem)
 
   def _ask_for_a_sign(self, seconds: float) -> None:
-    """Raises an error if no sign of life comes in so many seconds."""
+    """Raises an error if there is no sign of life within some seconds."""
     try:
       self._sign_of_life(b"", timeout=seconds)
     except grpc.RpcError as error:
       if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return
-      # A proxy that is started anew may say anything for a while.
+      # A restarting proxy may answer anything for a while.
       if error.code() in diagnosis.NO_ANSWER or self.ready.done():
         raise diagnosis.UnavailableError(diagnosis.status(error)) from error
       raise errors.WorkerError(
@@ -239,9 +239,9 @@ class RemoteWorker:
       ) from error
 
   def _is_rehearsal_due(self, last: float) -> bool:
-    """Returns whether a sign of life is not enough.
+    """Returns whether a rehearsal is due beside the signs of life.
 
-    Every gRPC server gives one, also if what it computes hangs.
+    Every gRPC server gives signs of life, even if its computation hangs.
     """
     since = self._requests.computing_since
     return not self.ready.done() or (
@@ -249,9 +249,9 @@ class RemoteWorker:
     )
 
   def _rehearse(self) -> None:
-    """Has the worker call a computation that takes no time.
+    """Makes the worker call a computation that takes no time.
 
-    It is not asked for the result: to compute may take any time.
+    The result is not requested, since computing it may take any time.
     """
     executor = self._rehearsals.create_executor({})
 
@@ -268,7 +268,7 @@ class RemoteWorker:
       self._rehearsals.clean_up_executor({})
 
   def _silence(self, problem: diagnosis.UnavailableError) -> str:
-    """Describes a worker that cannot be used for too long."""
+    """Describes a worker that has been unavailable for too long."""
     reason = (
       f"the worker {self.address} has not answered for"
       f" {self._timeout:g} seconds ({problem})"
@@ -281,17 +281,17 @@ class RemoteWorker:
   def _pause(
     self, seconds: float, problem: diagnosis.UnavailableError | None
   ) -> None:
-    """Waits for so many seconds, or until the worker is left."""
+    """Waits for some seconds, or until the worker is released."""
     end = time.monotonic() + seconds
     if problem is not None:
-      # gRPC is slow to look whether there is a connection, and over TLS may
-      # never find it, unless a call waits for it.
+      # gRPC checks for a connection slowly, and over TLS may never notice it,
+      # unless a call waits for it.
       with contextlib.suppress(grpc.RpcError, ValueError):
         self._sign_of_life(b"", timeout=seconds, wait_for_ready=True)
     self._stopping.wait(max(0.0, end - time.monotonic()))
 
   def _tell_ready(self) -> None:
-    """Says that the worker is there, at the first sign of life."""
+    """Marks the worker as ready, at the first sign of life."""
     with self._lock:
       is_first = self.ready in self._unfinished
       self._unfinished.discard(self.ready)
@@ -299,7 +299,7 @@ class RemoteWorker:
       self.ready.set_result(None)
 
   def _leave(self, reason: str) -> None:
-    """Closes the channel: calls that hang fail, and all futures are done."""
+    """Closes the channel: hanging calls fail, and all futures are done."""
     with self._lock:
       if self._end is not None:
         return
@@ -314,7 +314,7 @@ class RemoteWorker:
 def _connect(
   address: str, settings: remote_workers.RemoteWorkers
 ) -> grpc.Channel:
-  """Opens a channel, encrypted if there is a certificate to check."""
+  """Opens a channel, encrypted if there is a certificate."""
   if settings.worker_certificate is None:
     return grpc.insecure_channel(address, _CHANNEL_OPTIONS)
   names = (

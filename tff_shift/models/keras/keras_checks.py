@@ -1,4 +1,4 @@
-"""What a whole Keras model must be, to be a pure function of its weights.
+"""Checks that a Keras model can be a pure function of its weights.
 
 Each check raises a ValueError of one line that names the layer.
 """
@@ -15,8 +15,8 @@ from tff_shift.models import modes
 from tff_shift.models import split_model
 
 _PROBABILITIES = ("softmax", "sigmoid")
-# Of operations that draw numbers which no seed of a run decides, and of those
-# that write to variables.
+# Operations with random numbers that a run's seed does not determine; below,
+# operations that write to variables.
 _RANDOM = re.compile(r"(?!Stateless).*(Random|TruncatedNormal|Multinomial|Rng)")
 _WRITING = re.compile(r"Assign|ResourceScatter")
 _TABLE = re.compile(r"LookupTable|.*HashTable")
@@ -25,9 +25,9 @@ _TABLE = re.compile(r"LookupTable|.*HashTable")
 def check_form(
   model: tf.keras.Model, inputs: Mapping[str, slice] | None = None
 ) -> None:
-  """Refuses all but a model of layers to logits.
+  """Refuses models that are not functional or Sequential ones to logits.
 
-  It has one input, or those of `inputs`.
+  A model has one input, or those of `inputs`.
   """
   if not isinstance(model, tf.keras.Model):
     raise ValueError(
@@ -47,8 +47,8 @@ def check_form(
       )
   if inputs is None and len(model.inputs) != 1:
     raise ValueError(
-      f"it has {len(model.inputs)} inputs; inputs= says which features each of"
-      f" them takes: {', '.join(model.input_names)}"
+      f"it has {len(model.inputs)} inputs; give the features of each of them by"
+      f" inputs=: {', '.join(model.input_names)}"
     )
   if len(model.outputs) != 1:
     raise ValueError(
@@ -74,17 +74,17 @@ def check_form(
 
 
 def check_scaling(model: tf.keras.Model, dtype: tf.DType) -> None:
-  """Refuses to scale images twice."""
+  """Refuses models that scale images again."""
   for layer in _all_layers(model):
     if dtype == tf.uint8 and isinstance(layer, tf.keras.layers.Rescaling):
       raise ValueError(
-        f"layer {layer.name!r} scales images that were scaled before; leave it"
-        " out, and choose by input_scaling"
+        f"layer {layer.name!r} scales images that are already scaled; leave it"
+        " out, and choose the scaling by input_scaling"
       )
 
 
 def check_layers(model: tf.keras.Model) -> None:
-  """Refuses layers that mean something else here than in Keras."""
+  """Refuses layers that behave differently here than in Keras."""
   last = model.outputs[0]._keras_history.layer
   activation = getattr(getattr(last, "activation", None), "__name__", None)
   if isinstance(last, tf.keras.layers.Softmax):
@@ -122,7 +122,7 @@ def check_layers(model: tf.keras.Model) -> None:
       if key.endswith("_constraint")
     ):
       raise ValueError(
-        f"layer {layer.name!r} has a constraint, which no optimizer here heeds"
+        f"layer {layer.name!r} has a constraint, which optimizers here ignore"
       )
     if layer._losses or getattr(layer, "activity_regularizer", None):
       raise ValueError(
@@ -133,7 +133,7 @@ def check_layers(model: tf.keras.Model) -> None:
 
 
 def _all_layers(model) -> Iterator[tf.keras.layers.Layer]:
-  """Yields the layers, and those inside of layers."""
+  """Yields all layers, including layers inside of layers."""
   for layer in model.layers:
     yield layer
     yield from layer._flatten_layers(include_self=False)
@@ -141,7 +141,7 @@ def _all_layers(model) -> Iterator[tf.keras.layers.Layer]:
 
 def check_writes(model: tf.keras.Model) -> None:
   """Refuses layers that write to variables, or look values up in a table."""
-  # The running statistics of batch normalisation are kept otherwise.
+  # Running statistics of batch normalisation are handled separately.
   model = tf.keras.models.clone_model(model)
   for layer in _all_layers(model):
     if isinstance(layer, tf.keras.layers.BatchNormalization):
@@ -163,7 +163,7 @@ def check_writes(model: tf.keras.Model) -> None:
 
 
 def check_draws(model: split_model.SplitModel) -> None:
-  """Refuses layers whose random numbers no seed decides."""
+  """Refuses layers with random numbers that the seed does not determine."""
   names = [
     layer.name
     for part in (model.backbone, model.head)
@@ -185,13 +185,13 @@ def check_draws(model: split_model.SplitModel) -> None:
   _refuse(
     _nodes_of(_traced(predict), _RANDOM),
     names,
-    "draws random numbers, which the seed of a run does not decide; take"
+    "draws random numbers, which the seed of a run does not determine; use"
     " Keras's own layers for dropout, noise and augmentation",
   )
 
 
 def _refuse(nodes: list[str], names: list[str], message: str) -> None:
-  """Raises an error of the layer that operations are from, if there are any."""
+  """Raises an error that names the layer of the operations, if any."""
   if nodes:
     owners = [
       name for name in names if any(name in each.split("/") for each in nodes)
@@ -201,7 +201,7 @@ def _refuse(nodes: list[str], names: list[str], message: str) -> None:
 
 
 def check_initializers(model: split_model.SplitModel) -> None:
-  """Refuses initializers whose numbers the seed does not decide."""
+  """Refuses initializers whose numbers the seed does not determine."""
   for part in (model.backbone, model.head):
     for name, shape, initializer in zip(
       part.names, part.shapes, part.initializers, strict=True
@@ -212,8 +212,8 @@ def check_initializers(model: split_model.SplitModel) -> None:
 
       if _nodes_of(_traced(draw), _RANDOM):
         raise ValueError(
-          f"the initializer of {name!r} draws numbers that no seed decides; it"
-          " needs an argument `seed` that its get_config gives"
+          f"the initializer of {name!r} draws numbers that no seed determines;"
+          " it needs an argument `seed` that its get_config returns"
         )
 
 
@@ -223,7 +223,7 @@ def _traced(function: Callable[[], None]) -> tf.Graph:
 
 
 def _nodes_of(graph: tf.Graph, pattern: re.Pattern[str]) -> list[str]:
-  """Returns the names of operations, those of functions included."""
+  """Returns the names of operations, including those of functions."""
   graph_def = graph.as_graph_def()
   nodes = itertools.chain(
     graph_def.node,

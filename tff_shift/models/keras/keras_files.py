@@ -1,13 +1,13 @@
-"""Files of Keras models, of which the arrays are read and nothing else.
+"""Readers of Keras model files, which read only the arrays.
 
     model.keras            the format of tf.keras 2.14: config.json and weights
     model.h5, model.hdf5   a whole model, or `save_weights`
-    model.weights.h5       weights alone, in the layout of .keras
+    model.weights.h5       weights only, in the layout of .keras
     a folder               a SavedModel: of `model.save`, `model.export` or TF
 
-No object is made of a configuration and no code of a file is run: a
-configuration is JSON, of which the names and classes of layers are read. What a
-file says of its sizes is held against the file before memory is asked for.
+No objects are created from a configuration and no code of a file is run: a
+configuration is JSON, from which names and classes of layers are read. Sizes
+declared in a file are checked against the file before memory is allocated.
 """
 
 import contextlib
@@ -49,26 +49,26 @@ _CONFIG_FILE, _WEIGHTS_FILE = "config.json", "model.weights.h5"
 _METADATA_FILE = "keras_metadata.pb"
 _VARIABLES = pathlib.PurePath("variables", "variables")
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-# Of what is no array. Configurations of large models are of less than 1 MiB.
+# Limit for texts. Configurations of large models are below 1 MiB.
 _MAX_TEXT = 2**26
-# HDF5 keeps lists of texts, or where these are, in 64 KiB.
+# HDF5 keeps lists of texts, or references to them, in 64 KiB.
 _MAX_ATTRIBUTE = 2**17
-# A model in a model in a model ...
+# Nesting depth of models.
 _MAX_DEPTH = 50
-# Deflate makes a byte of at most 1,032.
+# Deflate expands a byte to at most 1,032.
 _MAX_DEFLATED = 1100
-# What a file holds of a compiled model besides the weights.
+# The contents of a file of a compiled model beside the weights.
 _OF_TRAINING = re.compile(
   r"_?(optimizer|(compiled_)?metrics|compiled_loss|loss)"
 )
-# Groups in which Keras 2.14 and later ones keep the layers of a model.
+# Groups in which Keras 2.14 and later keep the layers of a model.
 _LAYERS = ("_layer_checkpoint_dependencies", "layers")
 _OWN = "vars"
-# A collection of texts in HDF5, its size, and number and length of a text.
+# A collection of texts in HDF5: header, size, and number and length of a text.
 _HEAP = b"GCOL\1\0\0\0"
 _HEAP_SIZE, _HEAP_OBJECT = struct.Struct("<Q"), struct.Struct("<H6xQ")
-# Attributes of texts: the version of one and the sizes of its name, type and
-# space; a class of types; and the length of a text, before the place of that.
+# HDF5 headers of text attributes: version, sizes of name, type and space; type
+# classes; and the length of a text, before its address.
 _ATTRIBUTES = (b"layer_names", b"weight_names", b"model_config")
 _END_OF_NAME = re.compile(rb"\d*\0")
 _ATTRIBUTE_SIZES, _OF_TEXTS = struct.Struct("<BxHHH"), 9
@@ -76,24 +76,24 @@ _TEXT_LENGTH = struct.Struct("<I")
 _LAYER_EDGE = re.compile(r"layer(_with_weights)?-\d+")
 
 
-# What is said of files that tell less than others.
+# Hints for files with little information.
 _CLASSES_ALONE = (
-  "; a file of weights alone (.weights.h5) has the classes of layers in place"
+  "; a file of weights only (.weights.h5) has the classes of layers in place"
   " of their names: save the whole model (model.save, .keras)"
 )
 _NO_MODELS = (
-  "; such a SavedModel does not say which layers are in which model: save it by"
-  " model.save"
+  "; such a SavedModel does not contain which layers are in which model: save"
+  " it by model.save"
 )
 
 
 class Layer(NamedTuple):
-  """A layer, as a file describes it.
+  """A layer, as described in a file.
 
   Attributes:
     name: Its name.
-    class_name: Its class. None: the file does not say.
-    layers: The layers of a model in the model, in its order.
+    class_name: Its class. None: not in the file.
+    layers: The layers of a nested model, in order.
   """
 
   name: str
@@ -102,11 +102,11 @@ class Layer(NamedTuple):
 
 
 class Array(NamedTuple):
-  """A weight.
+  """A weight in a file.
 
   Attributes:
-    layers: The names of the layers that it is in, the outermost first.
-    name: Its name in the innermost. None: the file has only the order.
+    layers: The names of its layers, the outermost first.
+    name: Its name in the innermost layer. None: the file has only the order.
     value: The array.
   """
 
@@ -116,15 +116,15 @@ class Array(NamedTuple):
 
 
 class Contents(NamedTuple):
-  """What a file holds.
+  """The content of a file.
 
   Attributes:
     arrays: The weights, in the order of the layers.
-    layers: The layers of the model, those without weights too.
-    has_names: Whether layers have the names that the model gave them. Else
-      they are called after their classes, and counted.
-    hint: What to save instead, where the file says too little; "" or more of a
-      line.
+    layers: The layers of the model, including those without weights.
+    has_names: Whether layers have their names in the model. Otherwise they are
+      named by class and number.
+    hint: Advice on what to save instead, if the file has too little
+      information; "" or the end of a line.
   """
 
   arrays: tuple[Array, ...]
@@ -134,20 +134,20 @@ class Contents(NamedTuple):
 
 
 class _RefusedError(ValueError):
-  """What is wrong with a file, without its name."""
+  """The reason for refusing a file, without its name."""
 
 
 def is_keras_file(path: str | os.PathLike[str]) -> bool:
-  """Tells whether a path is of a kind that `read` takes, as far as names tell.
+  """Returns whether `read` supports a path, judging by its name.
 
-  A folder is, whatever is in it.
+  All folders are supported.
   """
   path = pathlib.Path(path)
   return path.suffix.lower() in (KERAS, *HDF5) or path.is_dir()
 
 
 def files_of(folder: str | os.PathLike[str]) -> list[str]:
-  """Returns the paths within the folder of a SavedModel that `read` reads."""
+  """Returns the paths within a SavedModel's folder that `read` reads."""
   folder = pathlib.Path(folder)
   return [
     str(path.relative_to(folder))
@@ -167,12 +167,12 @@ def read(path: str | os.PathLike[str]) -> Contents:
     path: The file or folder, see the docstring of the module.
 
   Returns:
-    The weights, with what the file says of the layers.
+    The weights, and the file's description of the layers.
 
   Raises:
     FileNotFoundError: If there is no such file.
-    ValueError: If it is no such file, is not whole, is too large for the
-      memory, or holds something else than numbers; the message is the reason.
+    ValueError: If it is not a supported file, is incomplete, is too large for
+      the memory, or has other values than numbers; the message is the reason.
   """
   path = pathlib.Path(path)
   try:
@@ -182,7 +182,7 @@ def read(path: str | os.PathLike[str]) -> Contents:
       return _read_file(file, path.suffix.lower())
   except (_RefusedError, memory.TooLargeError, FileNotFoundError) as error:
     raise type(error)(shown_names.line(error)) from error
-  # Which error depends on the place of the damage: libraries have many.
+  # The error depends on the place of the damage: libraries have many.
   except Exception as error:
     raise ValueError(_reason(error, path)) from error
 
@@ -191,7 +191,7 @@ def _read_file(file: IO[bytes], suffix: str) -> Contents:
   try:
     return _read_keras(file) if suffix == KERAS else _read_hdf5(file)
   except OSError as error:
-    # Not one of the file system, which `files` tells of.
+    # Not an error of the file system, which `files` reports.
     raise _RefusedError(_damaged(error)) from error
 
 
@@ -218,7 +218,7 @@ def _read_keras(file: IO[bytes]) -> Contents:
   with zipfile.ZipFile(file) as archive:
     members = {each.filename: each for each in archive.infolist()}
     if len(members) < len(archive.infolist()):
-      raise _RefusedError("it is damaged: a name stands in it twice")
+      raise _RefusedError("it is damaged: a name is in it twice")
     for name in (_CONFIG_FILE, _WEIGHTS_FILE):
       if name not in members:
         raise _RefusedError(
@@ -230,7 +230,7 @@ def _read_keras(file: IO[bytes]) -> Contents:
         f" {memory.described(members[_CONFIG_FILE].file_size)}"
       )
     size = members[_WEIGHTS_FILE].file_size
-    # As bytes, and as arrays.
+    # Once as bytes, and once as arrays.
     memory.check(2 * size, f"its {_WEIGHTS_FILE} is too large")
     layers = _layers_of(archive.read(_CONFIG_FILE), _CONFIG_FILE)
     content = archive.read(_WEIGHTS_FILE)
@@ -241,7 +241,7 @@ def _read_keras(file: IO[bytes]) -> Contents:
 
 
 def _layers_of(text: bytes | str, where: str) -> tuple[Layer, ...]:
-  """Returns the layers that a configuration, JSON, tells of."""
+  """Returns the layers in a configuration, JSON."""
   try:
     config = json.loads(text)
   except (ValueError, RecursionError) as error:
@@ -252,7 +252,7 @@ def _layers_of(text: bytes | str, where: str) -> tuple[Layer, ...]:
 
 
 def _inner_layers(config: Any, depth: int = 0) -> tuple[Layer, ...]:
-  """Returns the layers of a model's configuration; () for another layer's."""
+  """Returns the layers of a model's configuration; () for other layers."""
   if depth > _MAX_DEPTH:
     raise _RefusedError(f"more than {_MAX_DEPTH} models are in one another")
   inner = _get(_get(config, "config"), "layers")
@@ -293,7 +293,7 @@ def _opened(file: IO[bytes], what: str) -> Iterator[h5py.File]:
 
 
 def _check_texts(content: bytes | mmap.mmap) -> None:
-  """Refuses texts that HDF5's library would take all memory or time for."""
+  """Refuses texts for which HDF5's library takes all memory or time."""
   _check_heaps(content)
   _check_lengths(content)
 
@@ -301,10 +301,11 @@ def _check_texts(content: bytes | mmap.mmap) -> None:
 def _check_lengths(content: bytes | mmap.mmap) -> None:
   """Refuses attributes with texts that are longer than the file.
 
-  The library asks for the memory before it looks for the text.
+  The library allocates the memory before it looks for the text.
   """
   for name, name_size in _attributes_in(content):
-    # Three versions of what stands before a name; one fills up to eights.
+    # Three versions of the header before a name; one is padded to multiples of
+    # 8.
     for version, before, multiple in ((1, 8, 8), (2, 8, 1), (3, 9, 1)):
       if name < before:
         continue
@@ -339,7 +340,7 @@ def _check_lengths(content: bytes | mmap.mmap) -> None:
 
 
 def _attributes_in(content: bytes | mmap.mmap) -> Iterator[tuple[int, int]]:
-  """Yields where names of attributes of texts stand, and how long they are."""
+  """Yields positions and lengths of the names of text attributes."""
   for name in _ATTRIBUTES:
     place = content.find(name)
     while place >= 0:
@@ -350,10 +351,10 @@ def _attributes_in(content: bytes | mmap.mmap) -> Iterator[tuple[int, int]]:
 
 
 def _check_heaps(content: bytes | mmap.mmap) -> None:
-  """Refuses texts whose lengths are damaged so that HDF5 would never end.
+  """Refuses damaged lengths of texts, with which HDF5 would loop for ever.
 
-  Its library goes from one text of a collection to the next by the length of
-  each; a free place of length 0 leaves it where it is.
+  Its library steps from text to text of a collection by their lengths; a free
+  space of length 0 makes no progress.
   """
   start = content.find(_HEAP)
   while start >= 0:
@@ -394,7 +395,7 @@ def _read_hdf5(file: IO[bytes]) -> Contents:
     names = _texts(group, "layer_names")
     arrays = tuple(reader.legacy_arrays(group, names))
     if [each.name for each in layers if each.name in set(names)] != names:
-      # There is no configuration, or one of another model.
+      # There is no configuration, or it is of another model.
       layers = _layers_by_name(names, arrays)
     return Contents(arrays, layers)
 
@@ -415,7 +416,7 @@ def _attribute(group: h5py.Group, name: str) -> list[str]:
 
 
 def _texts(group: h5py.Group, name: str) -> list[str]:
-  """Returns a list of texts among attributes; a long one comes in pieces."""
+  """Returns a list of texts in attributes; long lists are in pieces."""
   if name in group.attrs:
     return _attribute(group, name)
   found, number = [], 0
@@ -426,7 +427,7 @@ def _texts(group: h5py.Group, name: str) -> list[str]:
 
 
 class _Hdf5Reader:
-  """Reads arrays of an HDF5 file, whose sizes are held against it.
+  """Reads arrays of an HDF5 file, and checks their sizes against the file.
 
   Args:
     size: The size of the file, in bytes.
@@ -437,7 +438,7 @@ class _Hdf5Reader:
     self._num_bytes = 0
 
   def child(self, group: h5py.Group, name: str) -> Any:
-    """Returns what has a name, or a path, in a group; follows no links."""
+    """Returns the object of a name or path in a group; follows no links."""
     for part in name.split("/"):
       if not isinstance(group, h5py.Group) or part not in group:
         raise _RefusedError(f"it is damaged: {name!r} is not in it")
@@ -452,7 +453,7 @@ class _Hdf5Reader:
     """Reads an array."""
     found = self.child(group, name)
     if not isinstance(found, h5py.Dataset):
-      raise _RefusedError(f"it is damaged: {name!r} in it is no array")
+      raise _RefusedError(f"it is damaged: {name!r} in it is not an array")
     name = found.name or name
     _check_type(found.dtype, name)
     if found.shape is None or found.is_virtual or found.external:
@@ -464,7 +465,7 @@ class _Hdf5Reader:
     self._num_bytes += num_bytes
     if num_bytes > stored or stored > _MAX_DEFLATED * self._size:
       raise _RefusedError(
-        f"it is damaged: its array {name!r} says that it is"
+        f"it is damaged: its array {name!r} is declared as"
         f" {found.dtype} {list(found.shape)},"
         f" {memory.described(num_bytes)}, and has"
         f" {memory.described(min(stored, self._size))}; save it again"
@@ -475,7 +476,7 @@ class _Hdf5Reader:
   def legacy_arrays(
     self, group: h5py.Group, names: Sequence[str]
   ) -> Iterator[Array]:
-    """Yields the arrays of layers in the older layout, which has names."""
+    """Yields the arrays of layers in the older layout, with names."""
     top = "top_level_model_weights"
     for layer in (*names, *({top} & set(group))):
       inside = self.child(group, layer)
@@ -494,15 +495,15 @@ class _Hdf5Reader:
     """Yields the arrays of a group in the layout of .keras.
 
     Args:
-      group: That of a model, a layer, or what a layer has inside of it.
+      group: The group of a model, of a layer, or inside of a layer.
       layers: The layers of the model.
-      path: The names of the layers that the group is in.
+      path: The names of the layers around the group.
 
     Yields:
       The arrays; they have no names.
     """
     if len(path) > _MAX_DEPTH:
-      raise _RefusedError(f"more than {_MAX_DEPTH} groups are in one another")
+      raise _RefusedError(f"more than {_MAX_DEPTH} groups are nested")
     if _OWN in group:
       own = self.child(group, _OWN)
       for number in sorted(own, key=_number):
@@ -512,7 +513,7 @@ class _Hdf5Reader:
         continue
       inside = self.child(group, name)
       if not isinstance(inside, h5py.Group):
-        raise _RefusedError(f"it is damaged: {inside.name!r} is no group")
+        raise _RefusedError(f"it is damaged: {inside.name!r} is not a group")
       if name not in _LAYERS:
         yield from self.arrays(inside, (), (*path, name))
         continue
@@ -527,7 +528,7 @@ class _Hdf5Reader:
 
 def _number(text: str) -> int:
   if not (text.isascii() and text.isdecimal() and len(text) < 9):
-    raise _RefusedError(f"it is damaged: {text!r} in it is no number")
+    raise _RefusedError(f"it is damaged: {text!r} in it is not a number")
   return int(text)
 
 
@@ -539,7 +540,7 @@ def _check_type(dtype: np.dtype, name: str) -> None:
 
 
 def _keys(layers: Iterable[Layer]) -> dict[str, Layer]:
-  """Returns layers by what they are called in the layout of .keras."""
+  """Returns layers by their names in the layout of .keras."""
   counts, found = {}, {}
   for layer in layers:
     kind = layer_names.snake_case(layer.class_name or layer.name)
@@ -550,14 +551,14 @@ def _keys(layers: Iterable[Layer]) -> dict[str, Layer]:
 
 
 def with_names(contents: Contents, layers: Iterable[Layer]) -> Contents:
-  """Gives layers that are called after their classes the names of a model.
+  """Renames layers that are named by class to the names of a model.
 
   Args:
-    contents: What a file holds.
-    layers: The layers of the model whose file it is, with their classes.
+    contents: The content of a file.
+    layers: The layers of the model of this file, with their classes.
 
   Returns:
-    The contents. Layers that the model does not have keep what they are called.
+    The contents. Layers that the model does not have keep their names.
   """
   if contents.has_names:
     return contents
@@ -581,7 +582,7 @@ def with_names(contents: Contents, layers: Iterable[Layer]) -> Contents:
 
 
 def layers_of(model: tf.keras.Model) -> tuple[Layer, ...]:
-  """Returns the layers of a Keras model, those in models in it too."""
+  """Returns the layers of a Keras model, including nested models."""
   return tuple(
     Layer(
       layer.name,
@@ -593,12 +594,12 @@ def layers_of(model: tf.keras.Model) -> tuple[Layer, ...]:
 
 
 def _layers_by_class(group: h5py.Group, depth: int = 0) -> tuple[Layer, ...]:
-  """Returns the layers of a group, each called after its class.
+  """Returns the layers of a group, each named by its class.
 
-  Those of a class are in their order; the classes are in none.
+  Layers of a class are in order; the order of the classes is unknown.
   """
   if depth > _MAX_DEPTH:
-    raise _RefusedError(f"more than {_MAX_DEPTH} groups are in one another")
+    raise _RefusedError(f"more than {_MAX_DEPTH} groups are nested")
   found = []
   for name in _LAYERS:
     inside = group.get(name)
@@ -617,7 +618,7 @@ def _layers_by_class(group: h5py.Group, depth: int = 0) -> tuple[Layer, ...]:
 def _layers_by_name(
   names: Iterable[str], arrays: Iterable[Array]
 ) -> tuple[Layer, ...]:
-  """Returns the layers of which names, or weights alone, tell."""
+  """Returns the layers if only names or weights are known."""
   inside = {name: {} for name in names}
   for each in arrays:
     below = inside
@@ -654,7 +655,7 @@ def _read_saved_model(folder: pathlib.Path) -> Contents:
   shapes = reader.get_variable_to_shape_map()
   dtypes = reader.get_variable_to_dtype_map()
   if _GRAPH not in shapes:
-    raise _RefusedError("it does not say what its variables are called")
+    raise _RefusedError("it does not contain the names of its variables")
   graph = trackable_object_graph_pb2.TrackableObjectGraph()
   graph.ParseFromString(reader.get_tensor(_GRAPH))
   tree = _Objects(graph, _metadata(folder / _METADATA_FILE))
@@ -707,7 +708,7 @@ class _Objects:
   """The objects of a SavedModel: models, layers, variables.
 
   Args:
-    graph: What TensorFlow says of them.
+    graph: TensorFlow's description of the objects.
     metadata: Name and class of the layers, by their paths.
   """
 
@@ -733,7 +734,7 @@ class _Objects:
   ) -> Iterator[tuple[int, str, str, str]]:
     """Yields number, path, name and class of the layers of a model."""
     if depth > _MAX_DEPTH:
-      raise _RefusedError(f"more than {_MAX_DEPTH} models are in one another")
+      raise _RefusedError(f"more than {_MAX_DEPTH} models are nested")
     seen = {}
     for edge, child in self._children(number).items():
       if _LAYER_EDGE.fullmatch(edge):
@@ -746,14 +747,14 @@ class _Objects:
   def layers(
     self, number: int = 0, path: str = "root", depth: int = 0
   ) -> tuple[Layer, ...]:
-    """Returns the layers of the model; () where nothing says their names."""
+    """Returns the layers of the model; () if their names are unknown."""
     return tuple(
       Layer(name, kind, self.layers(child, inner, depth + 1))
       for child, inner, name, kind in self._inner(number, path, depth)
     )
 
   def variables(self) -> list[tuple[tuple[str, ...], str, str]]:
-    """Returns names of layers, name and key of the weights, in their order."""
+    """Returns layer names, name and key of the weights, in order."""
     owners = dict(self._owners(0, "root", ()))
     found = []
     for number in self._weights(0):
@@ -768,11 +769,11 @@ class _Objects:
   def _owners(
     self, number: int, path: str, names: tuple[str, ...], depth: int = 0
   ) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yields each weight with the names of the layers that it is in."""
+    """Yields each weight with the names of its layers."""
     for child, inner, name, _ in self._inner(number, path, depth):
       for weight in self._weights(child):
         yield weight, (*names, name)
-      # Inmost last: it stays.
+      # The innermost is yielded last and overrides.
       yield from self._owners(child, inner, (*names, name), depth + 1)
 
   def _weights(self, number: int) -> list[int]:
@@ -782,7 +783,7 @@ class _Objects:
       return [children[each] for each in sorted(children, key=_number)]
     if number:
       return []
-    # No model of Keras: all that is stored and no optimizer's.
+    # Not a Keras model: all stored variables except the optimizer's.
     return [
       each
       for each, node in enumerate(self._nodes)

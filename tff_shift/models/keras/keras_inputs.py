@@ -1,7 +1,7 @@
-"""What Keras models do to examples before their first weights.
+"""Processing of examples before the first weights of Keras models.
 
-Models of several inputs, which get slices of one array, and layers that scale
-features by numbers that they were adapted to.
+Models with several inputs take slices of one array; some layers scale features
+with numbers to which they were adapted.
 """
 
 import dataclasses
@@ -52,11 +52,11 @@ def splitter(model: tf.keras.Model, inputs: Mapping[str, slice]) -> Splitter:
     inputs: A slice of the features for the name of each input.
 
   Returns:
-    What splits the examples.
+    The splitter of examples.
 
   Raises:
-    ValueError: If a name or a size is not the model's, or if a feature belongs
-      to no input.
+    ValueError: If a name or a size is not the model's, or a feature belongs to
+      no input.
   """
   known = list(model.input_names)
   for name in inputs:
@@ -101,19 +101,19 @@ def splitter(model: tf.keras.Model, inputs: Mapping[str, slice]) -> Splitter:
 
 
 def adapted_numbers(layer: tf.keras.layers.Layer) -> dict[str, Any]:
-  """Returns what makes constants of the numbers a layer was adapted to.
+  """Returns constants in place of the numbers to which a layer was adapted.
 
-  Keras computes with what it found when the layer was adapted, which a copy of
-  the layer would not have.
+  Keras computes with attributes of the adapted layer, which a copy of the layer
+  would not have.
 
   Args:
     layer: Any layer.
 
   Returns:
-    What replaces entries of its configuration; {} for most layers.
+    Replacements for entries of its configuration; {} for most layers.
 
   Raises:
-    ValueError: If the layer is to be adapted, and was not.
+    ValueError: If the layer must be adapted, and was not.
   """
   if isinstance(layer, tf.keras.layers.Normalization):
     if layer.input_mean is not None:
@@ -135,5 +135,5 @@ def adapted_numbers(layer: tf.keras.layers.Layer) -> dict[str, Any]:
     name: np.asarray(getattr(layer, attribute)).tolist()
     for name, attribute in found
   }
-  # Keras takes one of both.
+  # Keras takes only one of both.
   return {**constants, "num_bins": None} if len(found) == 1 else constants

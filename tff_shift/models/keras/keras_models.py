@@ -1,7 +1,7 @@
 """Whole Keras models as `SplitModel`s.
 
-`from_keras` cuts a Sequential or functional model into backbone and head. What
-would not mean here what it means to Keras is refused.
+`from_keras` cuts a Sequential or functional model into backbone and head.
+Models that would behave differently here than in Keras are refused.
 """
 
 import dataclasses
@@ -33,38 +33,37 @@ def from_keras(
   initial: str = "random",
   inputs: Mapping[str, slice] | None = None,
 ) -> split_model.SplitModel:
-  """Makes a `SplitModel` of a Keras model.
+  """Makes a `SplitModel` from a Keras model.
 
-  The Keras model itself is copied and stays as it is. Its layers keep their
-  names, from which the weights have theirs; those that Keras has named
-  (`dense_3`) are counted anew (`dense.2`), so that names do not depend on what
-  a process has built before. Layers whose names share a prefix up to the first
-  underscore, such as `layer1_convolution` and `layer1_normalization`, count as
-  one where a method personalises the last layer of the backbone.
+  The Keras model is copied and not changed. Its layers keep their names, which
+  are part of the weights' names. Names that Keras has chosen (`dense_3`) are
+  counted again (`dense.2`), so that they do not depend on what a process has
+  built before. Layers whose names share a prefix up to the first underscore,
+  such as `layer1_convolution` and `layer1_normalization`, count as one layer
+  for methods that personalise the last layer of the backbone.
 
   Args:
     model: A Sequential or functional model to logits [batch, num_classes], or a
-      function that builds one. It may have models inside of it. Weights that
-      are not trainable are frozen.
-    cut: The name of the layer that the head begins with; it takes a vector.
-      None: the last layer with weights.
+      function that builds one. It may contain nested models. Weights that are
+      not trainable are frozen.
+    cut: The name of the first layer of the head; it takes a vector. None: the
+      last layer with weights.
     input_dtype: `tf.uint8` for images in 0..255, which become float32 between 0
-      and 1 before the model sees them (`split_model.with_input_scaling` for
-      other numbers), else what the model takes. None: what the model takes.
+      and 1 before the model (`split_model.with_input_scaling` for other
+      scalings); otherwise the model's dtype. None: the model's dtype.
     name: The name of the architecture. None: the Keras model's.
-    initial: How weights start. "random": they are drawn from the seed of a run
-      by the initializers of the layers. "given": with the numbers that they
-      have now, whatever the seed.
-    inputs: Which features a model of several inputs takes, by the name of the
-      input: a slice of the last axis of examples [batch, features]. They are
-      reshaped and cast to what the input takes. None: the model has one input,
-      the examples.
+    initial: The initial weights. "random": drawn from the seed of a run by the
+      initializers of the layers. "given": the current weights, for every seed.
+    inputs: For a model with several inputs, a slice of the last axis of
+      examples [batch, features] for the name of each input. Slices are reshaped
+      and cast to the input. None: the model has one input, the examples.
 
   Returns:
-    The `SplitModel`; from equal weights it gives the logits of the Keras model.
+    The `SplitModel`; with equal weights it computes the logits of the Keras
+    model.
 
   Raises:
-    ValueError: If the model cannot be used; one line that says why.
+    ValueError: If the model is not supported; one line with the reason.
   """
   if initial not in INITIAL:
     raise ValueError(
@@ -90,8 +89,8 @@ def from_keras(
       split = keras_inputs.splitter(model, inputs)
       input_shape = (split.num_features,)
       dtype = keras_inputs.dtype(input_dtype)
-    # Keras takes no calls of a model after a graph has made layers of the same
-    # classes, so what is looked into is a copy that was made just now.
+    # Keras does not allow calls of a model after a graph has made layers of the
+    # same classes, so a new copy is inspected.
     model = _clone(model, {})
     keras_checks.check_scaling(model, dtype)
     keras_checks.check_layers(model)
@@ -124,16 +123,16 @@ def from_keras(
 def with_group_normalization(
   model: tf.keras.Model, groups: int = 8
 ) -> tf.keras.Model:
-  """Copies a Keras model, with group in place of batch normalisation.
+  """Copies a Keras model, replacing batch by group normalisation.
 
   Args:
     model: A Sequential or functional model.
-    groups: The number of groups; where it does not divide the channels of a
-      layer, the largest number that divides both.
+    groups: The number of groups. If it does not divide the channels of a layer,
+      the largest number that divides both is used.
 
   Returns:
-    The copy. It has the weights of the model but for the running statistics,
-    so a model that was trained has to be trained further.
+    The copy. It has the weights of the model except the running statistics, so
+    a trained model must be trained further.
 
   Raises:
     ValueError: If a layer normalises more than one axis.
@@ -175,20 +174,19 @@ def with_group_normalization(
 def with_batch_normalization(
   model: split_model.SplitModel,
 ) -> split_model.SplitModel:
-  """Puts batch in place of group normalisation.
+  """Replaces group by batch normalisation.
 
-  With the settings of other libraries: epsilon 1e-5, and a share of 0.1 of each
-  batch in the running statistics.
+  It uses the settings of other libraries: epsilon 1e-5, and a fraction of 0.1
+  of each batch in the running statistics.
 
   Args:
-    model: A model made of Keras layers, such as this package's networks for
-      images.
+    model: A model of Keras layers, such as this package's networks for images.
 
   Returns:
-    The model. Its weights start as they did, also those that were given.
+    The model. Its initial weights do not change, even if given.
 
   Raises:
-    ValueError: If it is not made of Keras layers alone, or has no group
+    ValueError: If it does not consist of Keras layers only, or has no group
       normalisation.
   """
   num_replaced = 0
@@ -258,11 +256,11 @@ def _clone(model: tf.keras.Model, new_names: dict[str, str]) -> tf.keras.Model:
 
   copied = tf.keras.models.clone_model(model, clone_function=copy)
   for layer, copied_layer in copies:
-    # Models were copied with their weights, and constants are no weights.
+    # Nested models were copied with their weights; constants are not weights.
     if copied_layer.weights and not isinstance(layer, tf.keras.Model):
       copied_layer.set_weights(layer.get_weights())
   if not model.trainable:
-    # A copy has the flags of the layers and not the one of the model.
+    # A copy has the layers' trainable flags but not the model's.
     copied.trainable = False
   return copied
 
@@ -275,7 +273,7 @@ def _cut(
   if not with_weights:
     raise ValueError("it has no layer with weights; there is nothing to train")
   old_names = {new: old for old, new in new_names.items()}
-  # To cut adds to the layers, so their inputs are read before.
+  # Cutting adds to the layers, so their inputs are read first.
   inputs = {
     layer.name: layer.input
     for layer in model.layers
@@ -283,19 +281,19 @@ def _cut(
   }
 
   def halves(name):
-    """Returns backbone and head, or what is in the way."""
+    """Returns backbone and head, or the reason why it cannot be cut."""
     if name not in inputs:
       return "is used more than once or takes several inputs"
     between = inputs[name]
     if len(between.shape) != 2 or between.shape[1] is None:
-      return f"takes {tuple(between.shape[1:])}, which is no vector"
+      return f"takes {tuple(between.shape[1:])}, which is not a vector"
     if between.dtype != tf.float32:
-      return f"takes {between.dtype.name}, which is no float32"
+      return f"takes {between.dtype.name}, which is not float32"
     backbone = tf.keras.Model(model.input, between)
     try:
       head = tf.keras.Model(between, model.output)
     except ValueError:
-      return "has a way around it, from before the cut to the logits"
+      return "has a path around it, from before the cut to the logits"
     first, second = (
       {layer.name for layer in half.layers if layer.variables}
       for half in (backbone, head)
@@ -325,6 +323,6 @@ def _cut(
     )
   for half in found:
     if not model.trainable:
-      # To set it reaches all layers, also those that have a flag of their own.
+      # Setting it reaches all layers, including those with their own flag.
       half.trainable = False
   return tuple(_clone(half, {}) for half in found)

@@ -1,9 +1,9 @@
-"""Which array of a Keras file belongs to which weight of a model.
+"""Matches the arrays of a Keras file to the weights of a model.
 
-Layers are known by their names. Those that Keras has given (`dense_3`) depend
-on what a process has built before, so they are counted anew on both sides, as
-`models.from_keras` does: `dense.2`, the second of its class in its model. What
-is left over on either side is named, never dropped.
+Layers are matched by name. Names chosen by Keras (`dense_3`) depend on what a
+process has built before, so they are counted again on both sides, as in
+`models.from_keras`: `dense.2`, the second layer of its class in its model.
+Arrays or weights without a match are named in an error, never dropped.
 """
 
 import functools
@@ -21,22 +21,22 @@ from tff_shift.models.keras import layer_names
 
 Path = tuple[str, ...]
 
-# A layer that has a number of its own.
+# A layer with a number assigned here.
 _COUNTED = re.compile(r"[a-z0-9.]+\.\d+")
-# What is inside of a layer, and in no name of a weight: the cell of a recurrent
-# layer, and the layer that is wrapped.
+# Inner objects that are not part of a weight's name: the cell of a recurrent
+# layer, and a wrapped layer.
 _INSIDE = re.compile(r"cell|layer|.*[._]cell([._]\d+)?")
 _DIRECTION = re.compile(
   r"(forward|backward)_(layer|(.*[._])?(lstm|gru|rnn)([._]\d+)?)"
 )
-# What a layer calls what it is made of, in files without names, and elsewhere.
+# Names of a layer's attributes in files without names, and their usual names.
 _ATTRIBUTES = {
   "_query_dense": "query",
   "_key_dense": "key",
   "_value_dense": "value",
   "_output_dense": "attention_output",
 }
-# The class of a functional model, and what Keras calls such a model.
+# The class of a functional model, and Keras's default name for such a model.
 _FUNCTIONAL, _MODEL = "functional", "model"
 
 
@@ -44,10 +44,10 @@ class _Group(NamedTuple):
   """The weights of a layer.
 
   Attributes:
-    raw: The names of the layers that they are in, the outermost first.
-    counted: The same names, with those that Keras has chosen counted anew.
-    weights: What each is called, None where that is not known, and its array
-      in a file or its name in a model.
+    raw: The names of the layers around them, the outermost first.
+    counted: The same names, with those chosen by Keras counted again.
+    weights: The name of each, None if unknown, and its array in a file or its
+      name in a model.
   """
 
   raw: Path
@@ -61,28 +61,28 @@ def match(
   """Finds the array of each weight.
 
   Args:
-    contents: What a file holds.
+    contents: The content of a file.
     names: The names of a model's weights, `<part>/<layers>/<weight>`, in the
-      order of their creation within a layer. There may be any number of layers
-      in one another, joined by `/` or by `_`.
+      order of creation within a layer. Any number of nested layers is joined by
+      `/` or by `_`.
 
   Returns:
-    An array by the name of the weight. A weight of which the file has none is
+    An array by the name of the weight. Weights that the file does not have are
     left out.
 
   Raises:
-    ValueError: If the file has an array for which there is no weight, or of
-      which it cannot be told for which of two it is; one line that names it.
+    ValueError: If an array of the file matches no weight, or it is ambiguous
+      which of two; one line that names it.
   """
   names = tuple(names)
   in_file = _groups_of_file(contents)
   in_model = _groups_of_model(names)
   found = {}
-  # Each way is tried for what the ways before have left.
+  # Each kind of key is tried for the groups that earlier kinds have left.
   for key in (
     lambda group: _canonical(group.counted),
     lambda group: "_".join(_canonical(group.counted)),
-    # A file may leave out models between the outermost and the innermost.
+    # A file may omit models between the outermost and the innermost.
     lambda group: _canonical(group.counted)[-1:],
     lambda group: _canonical(group.raw),
     lambda group: "_".join(_canonical(group.raw)),
@@ -99,7 +99,7 @@ def match(
 
 
 def _left_over(in_file, in_model, names) -> str:
-  """Returns the message of arrays for which there is no weight."""
+  """Returns the message for arrays without a matching weight."""
   shown = ", ".join(repr(_shown(each)) for each in in_file[:3])
   more = f" and {len(in_file) - 3} more" if len(in_file) > 3 else ""
   wanted = (
@@ -137,8 +137,8 @@ def _match_weights(theirs: _Group, ours: _Group) -> dict[str, np.ndarray]:
       if max(given.count(each), wanted.count(each)) > 1
     )
     raise ValueError(
-      f"its layer {layer!r} has several weights {twice!r}, inside of one"
-      " another, and it cannot be told which is which; save the whole model"
+      f"its layer {layer!r} has several nested weights {twice!r}, and it is"
+      " ambiguous which is which; save the whole model"
       " (model.save, .keras)"
     )
   unknown = [each for each in given if each not in wanted]
@@ -167,7 +167,7 @@ def _groups_of_file(contents: keras_files.Contents) -> list[_Group]:
   groups = {}
   for each in contents.arrays:
     raw = _resolved(each.layers, contents.layers)
-    # What is inside of a layer has no number.
+    # Inner objects of a layer have no number.
     size = max(s for s in range(len(raw) + 1) if s == 0 or raw[:s] in counted)
     whole = (*counted.get(raw[:size], ()), *raw[size:])
     group = groups.setdefault(_canonical(whole), _Group(raw, whole, []))
@@ -189,7 +189,7 @@ def _groups_of_model(names: Sequence[str]) -> list[_Group]:
 
 
 def _tree(paths: Iterable[Path]) -> tuple[keras_files.Layer, ...]:
-  """Returns the layers of paths, in their order."""
+  """Returns the layers of paths, in order."""
   inside = {}
   for first, *rest in filter(None, paths):
     inside.setdefault(first, []).append(tuple(rest))
@@ -200,7 +200,7 @@ def _tree(paths: Iterable[Path]) -> tuple[keras_files.Layer, ...]:
 
 
 def _resolved(path: Path, layers: Iterable[keras_files.Layer]) -> Path:
-  """Adds the models that a path leaves out, where there is one way to."""
+  """Adds the models that a path omits, if this is unambiguous."""
   inside = {each.name: each.layers for each in layers}
   if not path or not inside:
     return path
@@ -222,9 +222,9 @@ def _has_below(name: str, layers: Iterable[keras_files.Layer]) -> bool:
 def _counted(
   layers: Iterable[keras_files.Layer], raw: Path = (), counted: Path = ()
 ) -> Iterator[tuple[Path, Path]]:
-  """Yields for each layer its path and the one of names that are counted."""
+  """Yields for each layer its path and the path of counted names."""
   layers, counts = tuple(layers), {}
-  # Where some are counted already, the others have names of their own.
+  # If some are counted already, the others have names of their own.
   is_counted = any(
     layer.class_name is None and _COUNTED.fullmatch(layer.name)
     for layer in layers
@@ -240,7 +240,7 @@ def _counted(
 
 
 def _kind(layer: keras_files.Layer) -> str | None:
-  """Returns what Keras calls such layers; None: it has a name of its own."""
+  """Returns Keras's default name for such layers; None: it has its own name."""
   kind = re.sub(r"_\d+$", "", layer.name)
   if layer.class_name is None:
     is_automatic = kind in _kinds()
@@ -263,7 +263,7 @@ def _kinds() -> frozenset[str]:
 
 
 def _canonical(path: Path) -> Path:
-  """Returns a path in the one form that all kinds of files come to."""
+  """Returns a path in the form that all kinds of files share."""
   found = []
   for name in path:
     name = _ATTRIBUTES.get(name, name)

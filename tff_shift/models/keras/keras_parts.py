@@ -1,9 +1,9 @@
 """Parts of models from Keras models.
 
-A Keras model holds variables, and a part is a function of its weights. So the
-function copies the model wherever it is called, and hands out the given weights
-where the layers of the copy ask for variables, as do the functional models of
-TFF (`tff.learning.models.functional_model_from_keras`).
+A Keras model holds variables, and a part is a function of its weights. The
+function therefore copies the model whenever it is called, and passes the given
+weights when the layers of the copy create variables. TFF's functional models do
+the same (`tff.learning.models.functional_model_from_keras`).
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from tff_shift.models.keras import layer_names
 
 
 class _Source(NamedTuple):
-  """What a part was made of: `Part.source`."""
+  """The origin of a part: `Part.source`."""
 
   keras_model: tf.keras.Model
   # A name for each frozen weight.
@@ -35,12 +35,12 @@ class _Weight(NamedTuple):
   # The name of its layer, see `make_part`.
   layer: str
   owner: tf.keras.layers.Layer
-  # A variable, or what a layer was given for one.
+  # A variable, or the value that a layer was given for one.
   value: Any
 
   @property
   def name(self) -> str:
-    """The name that its layer gives it."""
+    """The name of the weight in its layer."""
     return self.value.name.split("/")[-1].split(":")[0]
 
 
@@ -50,7 +50,7 @@ def stateless(
   """Makes a Keras initializer a pure function of a shape and a seed.
 
   Args:
-    initializer: The initializer; what it draws may not depend on more.
+    initializer: The initializer; its values may depend on nothing else.
 
   Returns:
     `(shape, seed) -> float32 tensor`, see `parts.Part`.
@@ -60,10 +60,10 @@ def stateless(
     config = initializer.get_config()
     if "seed" not in config:
       return initializer(shape, dtype=tf.float32)
-    # A Keras initializer with a seed draws stateless random numbers, and a
-    # tensor will do as the seed: that makes initial weights a pure function of
-    # the run's seed, inside the graph. Keras takes one number, and it has to be
-    # drawn: folding leaves the position in the second half of the seed, so that
+    # A Keras initializer with a seed draws stateless random numbers, and the
+    # seed can be a tensor: initial weights are then a pure function of the
+    # run's seed, inside the graph. Keras takes one number. It has to be drawn,
+    # because folding leaves the position in the second half of the seed, and
     # the first half is the same for all weights.
     config["seed"] = tf.random.stateless_uniform(
       [], seed, minval=None, maxval=None, dtype=tf.int32
@@ -83,7 +83,7 @@ def with_unit_forget_bias(
     units: The number of units of a gate.
 
   Returns:
-    What draws the biases with those of the forget gate at one.
+    A function that draws the biases, with those of the forget gate at one.
   """
 
   def draw_with_ones(shape, seed):
@@ -96,15 +96,15 @@ def with_unit_forget_bias(
 def _sublayers(
   layer: tf.keras.layers.Layer, name: str
 ) -> Iterator[tuple[str, tf.keras.layers.Layer]]:
-  """Yields the layers right inside of a layer, each with its name."""
-  # What comes after an underscore is part of one layer.
+  """Yields the direct sublayers of a layer, each with its name."""
+  # The part of a name after an underscore belongs to the same layer.
   if isinstance(layer, tf.keras.layers.Bidirectional):
     for direction in ("forward", "backward"):
       yield f"{name}_{direction}", getattr(layer, f"{direction}_layer")
     return
   inner = list(layer._flatten_layers(recursive=False, include_self=False))
   if isinstance(layer, tf.keras.layers.RNN):
-    # A layer and its cell are one.
+    # A layer and its cell count as one.
     yield from ((name, each) for each in inner)
     return
   own_names = layer_names.counted(inner)
@@ -123,9 +123,9 @@ def _owners(
 
 
 def _weights_of(keras_model: tf.keras.Model) -> list[_Weight]:
-  """Lists the weights of a model, in an order that its structure decides.
+  """Lists the weights of a model, in an order determined by its structure.
 
-  Keras's own lists depend on which layers are frozen.
+  The order of Keras's own lists depends on which layers are frozen.
   """
   weights = {}
   for layer in keras_model.layers:
@@ -136,11 +136,11 @@ def _weights_of(keras_model: tf.keras.Model) -> list[_Weight]:
 
 
 class _Created(NamedTuple):
-  """What a layer asked for when it created a weight."""
+  """A layer's request when it created a weight."""
 
-  # Where the weight stands in `_weights_of`.
+  # The index of the weight in `_weights_of`.
   position: int
-  # Whether the layer creates it as a weight that can be trained at all.
+  # Whether the layer creates it as a trainable weight.
   is_trainable: bool
   initializer: Any
 
@@ -149,17 +149,17 @@ def _use_seed(
   layers: Iterable[tf.keras.layers.Layer],
   seed: Callable[[int], tf.Tensor],
 ) -> None:
-  """Lets the random numbers of layers depend on a seed alone.
+  """Makes the random numbers of layers depend on a seed only.
 
   Args:
-    layers: Layers; those that draw nothing stay as they are.
-    seed: Gives the seed of a draw, int32 [2], of its number.
+    layers: Layers; those without random numbers are not changed.
+    seed: Maps the number of a draw to its seed, int32 [2].
   """
   numbers = itertools.count()
   for layer in layers:
     if isinstance(layer, tf.keras.__internal__.layers.BaseRandomLayer):
       generator = layer._random_generator
-      # Keras has draws without a state, of one seed for all draws of a layer.
+      # Keras's stateless generators use the same seed for all draws of a layer.
       generator._rng_type = generator.RNG_STATELESS
       generator._built = True
       generator.make_seed_for_stateless_op = lambda: seed(next(numbers))
@@ -168,16 +168,16 @@ def _use_seed(
 def _clone(
   keras_model: tf.keras.Model, create: Callable[..., tf.Tensor]
 ) -> tf.keras.Model:
-  """Copies a model; what its layers take for their variables is given."""
+  """Copies a model; its layers get the given values for their variables."""
 
   def copy(layer):
     if isinstance(layer, tf.keras.Model):
       return tf.keras.models.clone_model(layer, clone_function=copy)
     copied = type(layer).from_config(layer.get_config())
-    # Before they are built, where some would create a state.
+    # Before they are built, since some would create a state.
     _use_seed(copied._flatten_layers(), lambda _: tf.zeros([2], tf.int32))
     for each in filter(_is_trained_normalization, copied._flatten_layers()):
-      # Keras calls layers where it copies a model, and this one writes then.
+      # Keras calls layers when it copies a model, and this one would write.
       each.call = lambda inputs, training=None, mask=None: inputs
     return copied
 
@@ -191,14 +191,14 @@ def _clone(
 def _order_of_creation(keras_model: tf.keras.Model) -> list[_Created]:
   """Lists the weights in the order in which a copy's layers create them.
 
-  In a model with shortcuts this need not be the order of the layers, and equal
-  shapes would hide it.
+  In a model with shortcuts it can differ from the order of the layers, and
+  equal shapes would hide this.
   """
   created, positions = [], {}
   graph = None
 
   def create(shape=None, dtype=None, trainable=True, initial_value=None, **_):
-    # Keras builds layers outside of the function that is traced.
+    # Keras builds layers outside of the traced function.
     with graph.as_default():
       value = tf.zeros(() if shape is None else shape, dtype or tf.float32)
     created.append((value, trainable is not False, initial_value))
@@ -229,7 +229,7 @@ def _initializer(weight: _Weight, created: _Created) -> parts.Initializer:
   initializer = created.initializer
   name = weight.name
   if not isinstance(initializer, tf.keras.initializers.Initializer):
-    # What an LSTM passes for its bias is a function of its own.
+    # For its bias, an LSTM passes a function of its own.
     initializer = getattr(weight.owner, f"{name}_initializer", None)
   if not isinstance(initializer, tf.keras.initializers.Initializer):
     raise ValueError(
@@ -247,7 +247,7 @@ def _initializer(weight: _Weight, created: _Created) -> parts.Initializer:
 def _with_weights(
   keras_model: tf.keras.Model, creatable, others
 ) -> tf.keras.Model:
-  """Copies a model, whose layers take tensors for their variables.
+  """Copies a model whose layers use tensors instead of variables.
 
   Args:
     keras_model: The model.
@@ -266,12 +266,13 @@ def _with_weights(
 
 
 def _in_own_function(call: Callable[..., tf.Tensor], *arguments) -> tf.Tensor:
-  """Calls a function as one of TensorFlow's.
+  """Calls a function as a TensorFlow function.
 
-  It is one for each call, for the table of one that is kept keeps alive all
-  graphs that it was called in. Within it, layers are optimised as if alone.
+  Each call makes a new one, because the cache of a kept function keeps alive
+  all graphs in which it was called. Within it, layers are optimised as if they
+  were alone.
   """
-  # Made concrete first: TensorFlow warns of functions that are traced often.
+  # Made concrete first: TensorFlow warns of functions that are often retraced.
   return tf.function(call).get_concrete_function(*arguments)(*arguments)
 
 
@@ -294,7 +295,7 @@ def _normalizations(
 def _normalize_by_statistics(
   layer: tf.keras.layers.BatchNormalization,
 ) -> None:
-  """Lets a layer do in training what it does in evaluation."""
+  """Makes a layer behave in training as in evaluation."""
   evaluate = layer.call
   layer.call = lambda inputs, training=None, mask=None: evaluate(
     inputs, training=False
@@ -304,15 +305,15 @@ def _normalize_by_statistics(
 def _normalize_by_batch(
   layer: tf.keras.layers.BatchNormalization, name: str
 ) -> None:
-  """Lets a layer normalise by the batch, and move the statistics of the scope.
+  """Makes a layer normalise by the batch and update the scope's statistics.
 
-  As Keras does it, with the momentum and the epsilon of the layer: outputs by
-  the biased variance of the batch, and the running variance moves to the
-  unbiased one where Keras fuses the layer, which it does for images.
+  As in Keras, with the momentum and the epsilon of the layer: outputs use the
+  biased variance of the batch, and the running variance moves towards the
+  unbiased one if Keras fuses the layer, which it does for images.
 
   Args:
     layer: A layer of a copy, in training.
-    name: What the layer is called in the names of the scope's statistics.
+    name: The layer's name in the names of the scope's statistics.
   """
 
   def call(inputs, training=None, mask=None):
@@ -365,24 +366,24 @@ def make_part(
 ) -> parts.Part:
   """Turns a Keras model into a part.
 
-  Weights that are not trainable become the part's frozen weights, with the
-  values that they have now.
+  Weights that are not trainable become the part's frozen weights, with their
+  current values.
 
   Args:
-    keras_model: A model of one output; it may have no weights.
-    stream: See `parts.paths`.
-    start: See `parts.paths`.
-    is_given: Whether weights start with the values that they have now. Else
-      they are drawn.
-    split: Makes the inputs of a model that has several of the batch.
+    keras_model: A model with one output; it may have no weights.
+    stream: The stream of its seeds, see `parts.paths`.
+    start: The position of its first weight, see `parts.paths`.
+    is_given: Whether the initial weights are the current ones. Otherwise they
+      are drawn.
+    split: Splits the batch into the inputs of a model with several inputs.
 
   Returns:
-    The part. A layer of a model inside of the model is called
-    `<model>/<layer>`, and a layer inside of another layer `<layer>_<layer>`.
+    The part. A layer of a nested model is named `<model>/<layer>`, and a layer
+    inside of another layer `<layer>_<layer>`.
 
   Raises:
-    ValueError: If a weight that is drawn has no initializer, if two have one
-      name, or if a layer creates weights in a way that a copy does not.
+    ValueError: If a drawn weight has no initializer, if two weights have the
+      same name, or if a copy of a layer creates other weights.
   """
   weights = _weights_of(keras_model)
   trained = {id(variable) for variable in keras_model.trainable_variables}
@@ -399,7 +400,7 @@ def make_part(
   creatable = [each.position for each in order if each.is_trainable]
   others = [each.position for each in order if not each.is_trainable]
   in_order = creatable + others
-  # Where running statistics have their names: by the place of the weight.
+  # Names of running statistics by the position of the weight.
   moving = {
     number: f"{parts.STREAMS[stream]}/{names[number]}"
     for number, weight in enumerate(weights)
@@ -488,7 +489,7 @@ def make_part(
 
 
 def _make_part_like(keras_model: tf.keras.Model, whole: parts.Part):
-  """Makes a part of layers of another part; its weights are those there."""
+  """Makes a part from some layers of another part, with its weights."""
   part = make_part(keras_model, parts.HEAD)
   positions = [whole.names.index(name) for name in part.names]
   frozen = dict(zip(whole.source.frozen_names, whole.frozen, strict=True))
@@ -506,19 +507,19 @@ def input_size(part: parts.Part) -> int:
 
 
 def cut_last_layer(part: parts.Part) -> tuple[parts.Part, parts.Part]:
-  """Cuts a part before its last layer, which has to be linear.
+  """Cuts a part before its last layer, which must be linear.
 
   Args:
     part: A part that maps vectors to vectors, made by `make_part`; initial and
       frozen weights may be given.
 
   Returns:
-    What comes before the last layer, `parts.identity` where nothing does, and
-    the last layer. All weights start as they do in the part.
+    The part before the last layer, `parts.identity` if it is empty, and the
+    last layer. Initial weights do not change.
 
   Raises:
-    ValueError: If the part is no Keras model, or does not end in a linear layer
-      of a vector.
+    ValueError: If the part is not a Keras model, or does not end in a linear
+      layer of a vector.
   """
   keras_model = part.source.keras_model if part.source else None
   last = keras_model.layers[-1] if part.source else None
@@ -536,7 +537,7 @@ def cut_last_layer(part: parts.Part) -> tuple[parts.Part, parts.Part]:
   if last.input is keras_model.input:
     return parts.identity(), part
   hidden = tf.keras.Model(keras_model.input, last.input)
-  # A copy: to call the layer once more would add to the model that it is from.
+  # A copy: calling the layer again would add to its original model.
   linear = tf.keras.Sequential(
     [
       tf.keras.layers.InputLayer(last.input_shape[1:]),

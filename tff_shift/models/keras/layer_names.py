@@ -7,10 +7,10 @@ import tensorflow as tf
 
 
 def counted(layers: Iterable[tf.keras.layers.Layer]) -> dict[str, str]:
-  """Returns a name for the name of each layer.
+  """Maps the names of layers to names that depend on these layers only.
 
-  Those that Keras has chosen (`dense_3`) are counted anew (`dense.2`), so that
-  they depend on these layers alone. All others stay.
+  Names chosen by Keras (`dense_3`) are counted again (`dense.2`). All others do
+  not change.
   """
   counts, names = {}, {}
   for layer in layers:
@@ -23,12 +23,12 @@ def counted(layers: Iterable[tf.keras.layers.Layer]) -> dict[str, str]:
 
 
 def is_by_keras(layer: tf.keras.layers.Layer) -> bool:
-  """Tells whether Keras has chosen a layer's name."""
+  """Returns whether a layer's name was chosen by Keras."""
   kind = snake_case(type(layer).__name__)
   return re.fullmatch(rf"{kind}(_\d+)?", layer.name) is not None
 
 
 def snake_case(name: str) -> str:
-  """Returns what Keras calls the layers of a class, but for their numbers."""
+  """Returns Keras's default name for layers of a class, without number."""
   name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)
   return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()

@@ -1,15 +1,15 @@
 """The two-layer bidirectional LSTM for titles (Reddit).
 
 Source: Federated Learning under Evolving Distribution Shifts, Appendix E.2: "a
-two-layer bidirectional LSTM (BiLSTM) with a hidden dimension of 256". The
-embedding of the words and both layers are the representation phi, whose vector
-is the last output of each direction; one linear layer is the classifier. The
-paper says nothing of the embedding, of pooling, or of what phi is.
+two-layer bidirectional LSTM (BiLSTM) with a hidden dimension of 256". The word
+embedding and both layers are the representation phi, whose vector is the last
+output of each direction; one linear layer is the classifier. The paper does not
+specify the word embedding, the pooling or phi.
 
 S. Hochreiter and J. Schmidhuber, "Long Short-Term Memory" (Neural Computation
 9(8), 1997), with the gates and the initial weights of Keras's LSTM. It is
 written by hand because Keras's layer takes several times as long to trace and
-to train in a client's loop: here both directions share a loop, and it ends with
+to train in a client's loop: here both directions share a loop, which ends with
 the longest title of a batch.
 """
 
@@ -21,7 +21,7 @@ from tff_shift.models import split_model
 from tff_shift.models.keras import keras_parts
 
 _DIRECTIONS = ("forward", "backward")
-# For each direction, in the order of Keras's layer.
+# The weights of each direction, in the order of Keras's layer.
 _KINDS = ("kernel", "recurrent_kernel", "bias")
 _NUM_LAYERS = 2
 
@@ -31,12 +31,12 @@ def _lstm(inputs, is_word, weights) -> tf.Tensor:
 
   Args:
     inputs: [length, batch, width] float32.
-    is_word: [length, batch] bool; where it is False, the state stays as it is.
+    is_word: [length, batch] bool; where it is False, the state does not change.
     weights: `_KINDS` of each direction.
 
   Returns:
-    What each direction, on the second axis, has put out after so many words in
-    its own order, [length, 2, batch, units] float32.
+    The output of each direction (the second axis) after each word in its own
+    order, [length, 2, batch, units] float32.
   """
   count = len(_KINDS)
   kernel, recurrent_kernel, bias = (
@@ -64,7 +64,7 @@ def _lstm(inputs, is_word, weights) -> tf.Tensor:
 
   units = recurrent_kernel.shape[1]
   start = tf.zeros([len(_DIRECTIONS), tf.shape(inputs)[1], units])
-  # One word after the other; more would keep the values of several in memory.
+  # Sequential; parallel iterations would keep the values of several in memory.
   _, hidden = tf.scan(
     read, (projected, moves), (start, start), parallel_iterations=1
   )
@@ -77,20 +77,20 @@ def _read(weights, x, frozen) -> tf.Tensor:
   embeddings, *rest = weights
   is_word = tf.not_equal(x, text.PADDING)
   places = tf.where(is_word, tf.range(1, x.shape[1] + 1), 0)
-  # The rest is padding in all titles. One place is left where there is no word,
-  # and of an empty batch the largest number is below 0.
+  # The rest is padding in all titles. At least one position remains without
+  # words, and the maximum of an empty batch is below 0.
   length = tf.maximum(tf.reduce_max(places), 1)
   tokens = tf.transpose(x[:, :length])
   is_word = tf.transpose(is_word[:, :length])
 
-  # Through a reshape that changes nothing, for the gradient of one is dense, as
-  # that of any other weight: algorithms compute with gradients.
+  # Through a reshape without effect, which makes the gradient dense, as for any
+  # other weight: algorithms compute with gradients.
   states = tf.gather(tf.reshape(embeddings, embeddings.shape), tokens)
   per_layer = len(rest) // _NUM_LAYERS
   for start in range(0, len(rest), per_layer):
     outputs = _lstm(states, is_word, rest[start : start + per_layer])
     forward, backward = tf.unstack(outputs, axis=1)
-    # Of a word, what both directions have put out on reaching it.
+    # For each word, the outputs of both directions on reaching it.
     states = tf.concat([forward, tf.reverse(backward, [0])], axis=-1)
   return tf.concat([forward[-1], backward[-1]], axis=-1)
 
@@ -141,9 +141,9 @@ def build(
   """Builds the network.
 
   Args:
-    input_shape: The length of a title, `(length,)`; 0 fills it up.
+    input_shape: The length of a title, `(length,)`; padded with 0.
     num_classes: The number of classes.
-    vocabulary_size: Tokens are from 0 to it, less one.
+    vocabulary_size: Tokens are from 0 to `vocabulary_size` - 1.
     embedding_width: The length of a word's vector.
     width: The units of each direction of each layer.
     input_dtype: `tf.int32`.
@@ -152,7 +152,7 @@ def build(
     A `SplitModel` with an embedding of `2 * width`.
 
   Raises:
-    ValueError: If the examples are no titles, or a number is below 1.
+    ValueError: If the examples are not titles, or a number is below 1.
   """
   input_dtype = tf.as_dtype(input_dtype)
   if input_dtype != tf.int32 or len(input_shape) != 1:

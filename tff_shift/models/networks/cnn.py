@@ -4,14 +4,14 @@ Source: Federated Learning under Evolving Distribution Shifts, Appendix D: four
 3x3 convolutions, each followed by group normalisation "using groups of 8
 channels", then two linear layers with a hidden dimension of 64.
 
-What the paper leaves open, and how it is settled here:
-  * Channels: 1-64-128-128-128, which is what the parameter counts of Table 7
-    leave (741,120 for two representations, 379,392 for one with its classifier;
-    the linear layers carry no bias). The counts also say that the
-    representation is the convolutions alone, as Section 5.1 has it; Appendix D
-    counts the first linear layer in.
-  * Reduction of the image: stride 2 in the first three convolutions, then the
-    mean over the 4x4 positions that remain.
+Choices that the paper leaves open:
+  * Channels: 1-64-128-128-128, which follow from the parameter counts of Table
+    7 (741,120 for two representations, 379,392 for one with its classifier; the
+    linear layers have no bias). The counts also imply that the representation
+    consists of the convolutions only, as in Section 5.1; Appendix D includes
+    the first linear layer.
+  * Downsampling: stride 2 in the first three convolutions, then the mean over
+    the remaining 4x4 positions.
 """
 
 import tensorflow as tf

@@ -1,14 +1,13 @@
-"""A small convolutional network with a guide, for a processor.
+"""A small convolutional network with a guide, for CPUs.
 
-No source: the place of FedDRM's ResNet-18 (see `guided_resnet`) in runs of many
+No source: it replaces FedDRM's ResNet-18 (see `guided_resnet`) in runs of many
 rounds on a laptop. Three convolutions that each halve the image, with group
-normalisation and ReLU, are what classes and clients share; as in FedDRM's
-Fig. 2, each task has its own projection and linear layer after them. The
-projections take all positions: on CIFAR-10 their mean, as in ResNet, learned
-less (after three passes over the training images in batches of 64, momentum 0.9
-and a rate that falls from 0.01 to 0, 50 % of the test images were right instead
-of 56 %).
-Initial weights are those of `residual` and `projection`.
+normalisation and ReLU, are shared by classes and clients; as in FedDRM's Fig.
+2, each task then has its own projection and linear layer. The projections take
+all positions: their mean, as in ResNet, was less accurate on CIFAR-10 (50 %
+instead of 56 % of the test images, after three epochs in batches of 64,
+momentum 0.9 and a rate that decreases from 0.01 to 0). Initial weights are
+those of `residual` and `projection`.
 """
 
 import tensorflow as tf

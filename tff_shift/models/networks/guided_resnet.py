@@ -1,13 +1,12 @@
 """ResNet-18 for images of 32 x 32, with a guide.
 
 Source: FedDRM, Fig. 2 and the paragraph on the architecture of its experiments:
-the 512 features of ResNet-18, from which one projection to 256 leads to the
-classes and another to the clients. The paper says no more of the network; the
-rest follows the authors' program
+the 512 features of ResNet-18, with one projection to 256 for the classes and
+another for the clients. The rest of the network follows the authors' program
 (https://github.com/zijianwang0510/FedDRM):
   * `resnet` with the stem for small images and 16 groups in each normalisation;
   * the scale of the second normalisation of a block starts at 0, so that each
-    block starts as its way around;
+    block starts as its shortcut;
   * projections and initial weights as in `projection`.
 """
 
@@ -33,11 +32,10 @@ def build(
     input_shape: Height, width and channels of an image.
     num_classes: The number of classes.
     num_clients: The number of clients.
-    width: The channels of the first of the four stages; each of the others has
-      twice those before it.
+    width: The channels of the first of the four stages; each further stage has
+      twice as many.
     groups: The number of groups of each normalisation, a divisor of `width`.
-    initial_scale: The value at which the scale of the second normalisation of
-      each block starts.
+    initial_scale: The initial scale of the second normalisation of each block.
     input_dtype: `tf.uint8` for images in 0..255, else `tf.float32`.
 
   Returns:

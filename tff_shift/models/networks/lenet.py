@@ -1,4 +1,4 @@
-"""LeNet with a guide, which parts from the network at a chosen depth.
+"""LeNet with a guide, which branches off at a chosen depth.
 
 Source: FedDRM, Appendix F.2.3 and Fig. 12: "no sharing, shallow sharing, mid
 sharing, and deep sharing". The paper gives no sizes; they follow the authors'
@@ -9,10 +9,10 @@ program (https://github.com/zijianwang0510/FedDRM):
     two linear layers, 512 and 256, each with layer normalisation and ReLU
     for each task: one such layer of 128, then a linear layer to the logits
 
-The two tasks part after nothing ("none"), the first convolution ("shallow"),
-the second ("mid") or the linear layers ("deep"); each has its own copy of what
-follows. Kernels and biases start uniformly in +-1 / sqrt(inputs of a unit), as
-in that program.
+The two tasks branch after nothing ("none"), the first convolution ("shallow"),
+the second ("mid") or the linear layers ("deep"); each has its own copy of the
+rest. Kernels and biases start uniformly in +-1 / sqrt(inputs of a unit), as in
+that program.
 """
 
 import math
@@ -85,8 +85,8 @@ def build(
     input_shape: Height, width and channels of an image, 16 x 16 or larger.
     num_classes: The number of classes.
     num_clients: The number of clients.
-    sharing: What the tasks share. "none": nothing; "shallow": the first
-      convolution; "mid": both; "deep": the linear layers of 512 and 256 too.
+    sharing: The shared stages. "none": nothing; "shallow": the first
+      convolution; "mid": both; "deep": also the linear layers of 512 and 256.
     input_dtype: `tf.uint8` for images in 0..255, else `tf.float32`.
 
   Returns:

@@ -3,15 +3,15 @@
 The network: Llama 2 (Touvron et al., 2023) and The Llama 3 Herd of Models
 (Grattafiori et al., 2024) - RMSNorm before each block, rotary positions in
 halves, grouped queries, SwiGLU. The adapters: LoRA (Hu, Shen, Wallis,
-Allen-Zhu, Li, Wang, Wang, Chen; ICLR 2022). What is shared in Fed-ADE's
-experiment with LAMA (Park, Joe, Kim, Im, Kwon; 2026, Table 7) is "LoRA on q/k/v
-(layers 0-13)" of Llama-3.2-3B, the first half of its layers.
+Allen-Zhu, Li, Wang, Wang, Chen; ICLR 2022). Fed-ADE's experiment with LAMA
+(Park, Joe, Kim, Im, Kwon; 2026, Table 7) shares "LoRA on q/k/v (layers 0-13)"
+of Llama-3.2-3B, the first half of its layers.
 
-The base is frozen (`parts.Part.frozen`): no gradient of it, no average, no copy
-in a checkpoint. The adapters are the backbone's weights. A personal linear head
-takes the last hidden state of an example's last token.
+The base is frozen (`parts.Part.frozen`): it has no gradients, no averages and
+no copies in checkpoints. The adapters are the backbone's weights. A personal
+linear head takes the last hidden state of an example's last token.
 
-Decisions, for the paper is silent: rank 8 and alpha 16; A uniform in +-1 /
+Choices that the paper leaves open: rank 8 and alpha 16; A uniform in +-1 /
 sqrt(width) and B zero, so that the model starts as the base; no dropout.
 """
 
@@ -28,7 +28,7 @@ from tff_shift.models import split_model
 from tff_shift.models.keras import keras_parts
 from tff_shift.models.networks import llama_checkpoint
 
-# What has an adapter, in the order of a layer's weights.
+# The projections with an adapter, in the order of a layer's weights.
 ADAPTED = ("query", "key", "value")
 
 
@@ -48,13 +48,13 @@ class Adapter(NamedTuple):
 def _matmul(x, kernel):
   """Multiplies by a frozen matrix of any floating-point type, in float32.
 
-  The matrix is cast where it is needed, and once more for the gradient: to keep
-  what was cast would be to hold the whole base in float32.
+  The matrix is cast when it is needed, and again for the gradient: keeping the
+  cast matrices would hold the whole base in float32.
   """
 
   def times(factor, transpose):
-    # TensorFlow would cast all matrices at once, before the first product, and
-    # find that a cast for the gradient is one that there was.
+    # Otherwise TensorFlow casts all matrices at once, before the first product,
+    # and reuses these casts for the gradient.
     with tf.control_dependencies([factor]):
       cast = tf.cast(kernel, factor.dtype)
     return tf.matmul(factor, cast, transpose_b=transpose)
@@ -72,10 +72,11 @@ def _normalize(x, scale, epsilon: float) -> tf.Tensor:
 
 
 def frequencies(config: llama_checkpoint.Config) -> np.ndarray:
-  """Returns the angles that a position adds to each pair, [head_size / 2].
+  """Returns the angle that a position adds to each pair, [head_size / 2].
 
-  With a `RopeScaling`, slow ones become `factor` times as slow, and those
-  between two wavelengths a mixture ("llama3" of the published checkpoints).
+  With a `RopeScaling`, low frequencies are divided by `factor`, and those
+  between two wavelengths are interpolated ("llama3" of the published
+  checkpoints).
   """
   exponents = np.arange(0, config.head_size, 2) / config.head_size
   angles = config.rope_theta**-exponents
@@ -100,7 +101,7 @@ def _rotations(config, length) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _rotate(x, rotations) -> tf.Tensor:
-  """Turns [batch, length, heads, head_size]; a pair is of two halves."""
+  """Rotates [batch, length, heads, head_size]; pairs span the two halves."""
   cosines, sines = rotations
   one, other = tf.split(x, 2, axis=-1)
   return tf.concat(
@@ -109,13 +110,13 @@ def _rotate(x, rotations) -> tf.Tensor:
 
 
 def _attend(config, query, key, value) -> tf.Tensor:
-  """Causal attention in which several heads share a key and a value.
+  """Computes causal attention in which several heads share a key and a value.
 
   Args:
     config: The numbers of heads.
     query: [batch, length, num_heads, head_size] float32.
     key: [batch, length, num_key_value_heads, head_size] float32.
-    value: Likewise.
+    value: [batch, length, num_key_value_heads, head_size] float32.
 
   Returns:
     [batch, length, num_heads * head_size] float32.
@@ -125,7 +126,7 @@ def _attend(config, query, key, value) -> tf.Tensor:
   query = tf.reshape(query, [batch, length, groups, -1, config.head_size])
   scores = tf.einsum("blgqd,bmgd->bgqlm", query, key)
   scores /= math.sqrt(config.head_size)
-  # What comes later, and so all padding, is not seen.
+  # Later positions, which include all padding, are masked.
   seen = tf.linalg.band_part(tf.ones([length, length], tf.bool), -1, 0)
   shares = tf.nn.softmax(tf.where(seen, scores, scores.dtype.min))
   mixed = tf.einsum("bgqlm,bmgd->blgqd", shares, value)
@@ -150,20 +151,20 @@ def hidden_states(
   """Applies the network, up to the last normalisation.
 
   Args:
-    config: What kind of network it is.
+    config: The configuration of the network.
     base: Its weights.
     adapters: For each of the first layers, an adapter of each of `ADAPTED`. ():
       the base alone.
-    scale: What adapters count, alpha / rank.
-    tokens: [batch, length] int32, `tokens.PADDING` behind the last.
+    scale: The factor of the adapters, alpha / rank.
+    tokens: [batch, length] int32, padded at the end with `tokens.PADDING`.
 
   Returns:
-    [batch, length, width] float32; at padding, anything.
+    [batch, length, width] float32; undefined at padding.
   """
   batch, length = tf.shape(tokens)[0], tf.shape(tokens)[1]
   rotations = _rotations(config, length)
   rows = tf.reshape(tf.maximum(tokens, 0), [-1])
-  # [batch * length, width], as all below that has no head.
+  # [batch * length, width], as all tensors below without heads.
   x = tf.cast(tf.gather(base.embedding, rows), tf.float32)
   for number, layer in enumerate(base.layers):
     own = adapters[number] if number < len(adapters) else {}
@@ -194,7 +195,7 @@ def last_hidden_state(states, tokens) -> tf.Tensor:
 
   Args:
     states: [batch, length, width] float32.
-    tokens: [batch, length] int32, `tokens.PADDING` behind the last.
+    tokens: [batch, length] int32, padded at the end with `tokens.PADDING`.
   """
   num_tokens = tf.reduce_sum(
     tf.cast(tf.not_equal(tokens, tokens_lib.PADDING), tf.int32), axis=1
@@ -208,16 +209,16 @@ def make_backbone(
   rank: int,
   alpha: float,
 ) -> parts.Part:
-  """Makes the part of tokens to hidden states whose weights are the adapters.
+  """Makes the part from tokens to hidden states, with adapters as weights.
 
   Args:
-    config: What kind of network it is.
+    config: The configuration of the network.
     base: Its weights, arrays or tensors; they are not copied.
     rank: The rank of an adapter.
-    alpha: Adapters count alpha / rank.
+    alpha: The adapters' factor is alpha / rank.
 
   Returns:
-    The part; it works inside of a graph and outside.
+    The part; it works in graphs and eagerly.
   """
   sizes = {
     "query": config.num_heads * config.head_size,
@@ -272,12 +273,12 @@ def build(
   """Builds the classifier from a pre-trained Llama.
 
   Args:
-    input_shape: The number of tokens of an example, padding included.
+    input_shape: The number of tokens of an example, including padding.
     num_classes: The number of classes.
     model_dir: The folder of the pre-trained model, see
       `llama_checkpoint.read`.
     lora_rank: The rank of the adapters.
-    lora_alpha: Adapters count lora_alpha / lora_rank.
+    lora_alpha: The adapters' factor is lora_alpha / lora_rank.
     input_dtype: `tf.int32`.
 
   Returns:
@@ -285,9 +286,9 @@ def build(
     backbone's weights are the adapters of the first half of the layers.
 
   Raises:
-    ValueError: If there is no folder, examples are no tokens, a number is below
-      1, or the model cannot be used, see `llama_checkpoint.read`.
-    FileNotFoundError: If a file is not there.
+    ValueError: If there is no folder, examples are not tokens, a number is
+      below 1, or the model cannot be used, see `llama_checkpoint.read`.
+    FileNotFoundError: If a file is missing.
   """
   if tf.as_dtype(input_dtype) != tf.int32 or len(input_shape) != 1:
     raise ValueError(

@@ -1,10 +1,10 @@
-"""Folders of pre-trained Llama models, as Hugging Face publishes them.
+"""Folders of pre-trained Llama models, as published on Hugging Face.
 
-    config.json                    what kind of network it is
+    config.json                    the configuration of the network
     model.safetensors              the weights; or, in several files,
-    model.safetensors.index.json   which weight is in which of
+    model.safetensors.index.json   the file of each weight
     model-00001-of-00002.safetensors, ...
-    tokenizer.json                 how text becomes numbers: `data.texts.tokens`
+    tokenizer.json                 the tokenizer, see `data.texts.tokens`
 
 Weights keep their type (bfloat16, as published, is half of float32), and are
 read one by one, so that there is one copy of them in memory.
@@ -29,13 +29,13 @@ from tff_shift import records
 from tff_shift.data import array_files
 from tff_shift.data.texts import tokens
 
-# What a folder holds.
+# The files of a folder.
 CONFIG_FILE = tokens.CONFIG_FILE
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _R = TypeVar("_R", bound=records.Record)
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
-# More than any model has, and what indices can count.
+# Larger than in any model, and within the range of indices.
 _Size = Annotated[int, msgspec.Meta(ge=1, le=2**24)]
 _DTYPES = {"F32": tf.float32, "BF16": tf.bfloat16, "F16": tf.float16}
 
@@ -47,11 +47,11 @@ class Layer(NamedTuple):
     attention_norm: [width].
     query: [width, num_heads * head_size].
     key: [width, num_key_value_heads * head_size].
-    value: Likewise.
+    value: [width, num_key_value_heads * head_size].
     output: [num_heads * head_size, width].
     mlp_norm: [width].
     gate: [width, mlp_width].
-    up: Likewise.
+    up: [width, mlp_width].
     down: [mlp_width, width].
   """
 
@@ -80,7 +80,7 @@ class Base(NamedTuple):
   norm: Any
 
 
-# What a weight of a layer is called in the files.
+# The names of a layer's weights in the files.
 _IN_FILES = Layer(
   attention_norm="input_layernorm",
   query="self_attn.q_proj",
@@ -95,15 +95,16 @@ _IN_FILES = Layer(
 
 
 class RopeScaling(records.Record, kw_only=True):
-  """How positions are slowed down, `rope_type` llama3.
+  """The scaling of positions, `rope_type` llama3.
 
   Attributes:
     rope_type: The kind of scaling.
-    kind: Likewise, as older files call it.
-    factor: How much slower slow ones become.
-    low_frequency: Those with fewer turns in `original_length` do entirely.
-    high_frequency: Those with more turns stay as they are.
-    original_length: The number of tokens of the first training.
+    kind: The kind of scaling, in older files.
+    factor: The factor by which low frequencies are divided.
+    low_frequency: Frequencies with fewer turns in `original_length` are divided
+      entirely.
+    high_frequency: Frequencies with more turns do not change.
+    original_length: The number of tokens of the original training.
   """
 
   rope_type: Literal["llama3"] = "llama3"
@@ -126,18 +127,18 @@ class RopeScaling(records.Record, kw_only=True):
 
 
 class Config(tokens.ModelConfig, kw_only=True):
-  """What kind of network it is.
+  """The configuration of the network.
 
   Attributes:
     width: The length of a hidden state.
     num_layers: The number of layers.
-    num_heads: The number of heads of attention.
-    num_key_value_heads: How many keys and values these share. Default: as many.
-    head_size: The length of a key. Default: so that the heads have the width.
+    num_heads: The number of attention heads.
+    num_key_value_heads: The number of keys and values. Default: `num_heads`.
+    head_size: The length of a key. Default: `width` / `num_heads`.
     mlp_width: Units of the hidden layer of an MLP.
     rope_theta: The base of the positions' frequencies.
-    norm_epsilon: What is added to a mean square.
-    rope_scaling: How positions are slowed down. None: they are not.
+    norm_epsilon: Added to a mean square.
+    rope_scaling: The scaling of positions. None: no scaling.
   """
 
   width: _Size = msgspec.field(name="hidden_size")
@@ -201,19 +202,19 @@ class Config(tokens.ModelConfig, kw_only=True):
 
 
 class ConfigFile(Config, kw_only=True):
-  """`config.json`: a `Config`, and that it is of a Llama.
+  """`config.json`: a `Config`, with checks that it is a Llama.
 
-  What else such a file says is not read: how to train or to write with it.
+  Other fields of such a file, on training and generation, are ignored.
 
   Attributes:
     model_type: The kind of network.
-    architectures: What it is for, with each its own last layer.
+    architectures: The tasks, each with its own last layer.
     hidden_act: The activation of an MLP.
     attention_bias: Whether the matrices of attention have biases.
-    mlp_bias: Whether those of an MLP have.
-    tie_word_embeddings: Whether the last layer has the embedding's weights.
-    rope_parameters: Where later versions of the library have what is read here
-      from `rope_theta` and `rope_scaling`; refused, for it is not read.
+    mlp_bias: Whether the matrices of an MLP have biases.
+    tie_word_embeddings: Whether the last layer shares the embedding's weights.
+    rope_parameters: In later versions of the library, replaces `rope_theta` and
+      `rope_scaling`; refused, since it is not read.
   """
 
   model_type: Literal["llama"]
@@ -232,7 +233,7 @@ class ConfigFile(Config, kw_only=True):
 
 
 class Index(records.Record, forbid_unknown_fields=False):
-  """`model.safetensors.index.json`: which weight is in which file."""
+  """`model.safetensors.index.json`: the file of each weight."""
 
   weight_map: dict[str, str]
 
@@ -248,18 +249,18 @@ class Index(records.Record, forbid_unknown_fields=False):
 def read(folder: str | os.PathLike[str]) -> tuple[Config, Base]:
   """Reads a pre-trained model.
 
-  The matrix from hidden states to tokens (`lm_head`, which is the embedding's
-  where these are tied) is not read: nothing here predicts tokens.
+  The matrix from hidden states to tokens (`lm_head`, or the embedding if tied)
+  is not read: nothing here predicts tokens.
 
   Args:
     folder: The folder.
 
   Returns:
-    What kind of network it is, and its weights: tensors in the type of the
-    files, with matrices as [inputs, outputs].
+    The configuration of the network, and its weights: tensors in the type of
+    the files, with matrices as [inputs, outputs].
 
   Raises:
-    FileNotFoundError: If the folder or a file in it is not there.
+    FileNotFoundError: If the folder or a file in it is missing.
     ValueError: If it is another architecture, a file is damaged, or a weight is
       missing or of another shape or type; one line that names the file. If the
       package safetensors is missing.
@@ -288,10 +289,10 @@ def read(folder: str | os.PathLike[str]) -> tuple[Config, Base]:
 
 
 def arrange(config: Config, weights: Mapping[str, Any]) -> Base:
-  """Returns the weights, by the names of the files, as the network has them.
+  """Arranges weights with the files' names in the structure of the network.
 
   Args:
-    config: What kind of network it is.
+    config: The configuration of the network.
     weights: At least those of `config.shapes`, matrices as [inputs, outputs].
   """
   return Base(
@@ -337,12 +338,12 @@ def _files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
 
 
 def _opened(path: pathlib.Path) -> Any:
-  """Opens a file of weights, which is mapped and not read."""
+  """Opens a file of weights, memory-mapped."""
   files.check_regular(path)
   safetensors = installed.require_text("safetensors")
   try:
     return safetensors.safe_open(path, framework="numpy")
-  # Its errors for what is damaged have no type in common.
+  # The library's errors for damaged files have no common type.
   except Exception as error:
     raise ValueError(
       f"{path} cannot be read as safetensors"
@@ -353,7 +354,7 @@ def _opened(path: pathlib.Path) -> Any:
 def _read_file(
   path: pathlib.Path, wanted: Mapping[str, tuple[int, ...]]
 ) -> dict[str, tf.Tensor]:
-  """Reads weights of a file, by name, matrices turned over."""
+  """Reads weights of a file, by name, with transposed matrices."""
   opened = _opened(path)
   present = set(opened.keys())
   weights = {}
@@ -374,7 +375,7 @@ def _read_file(
     array = opened.get_tensor(name)
     if len(shape) == 2 and not name.startswith("model.embed_tokens"):
       array = np.ascontiguousarray(array.T)
-    # A tensor, and not an array: that is passed on without a copy.
+    # A tensor, not an array, because tensors are passed without a copy.
     with tf.init_scope():
       weights[name] = tf.constant(array)
   return weights

@@ -1,4 +1,4 @@
-"""Llama models of random weights, in folders as published ones."""
+"""Llama models of random weights, in folders like published ones."""
 
 import os
 import pathlib
@@ -19,13 +19,13 @@ def write(
   seed: int,
   dtype: tf.DType = tf.bfloat16,
 ) -> None:
-  """Writes a model of random weights: for tests, demonstrations and measuring.
+  """Writes a model of random weights, for tests, demonstrations and benchmarks.
 
   Args:
-    folder: The folder; it is made if missing. It gets no tokenizer.
-    config: What kind of network it is.
+    folder: The folder, created if missing. It gets no tokenizer.
+    config: The configuration of the network.
     seed: Seed of the weights.
-    dtype: Their type.
+    dtype: The type of the weights.
 
   Raises:
     ValueError: If the package safetensors is missing.

@@ -2,9 +2,9 @@
 
 Source: Federated Learning under Evolving Distribution Shifts, Appendix D: three
 dense layers of 256 with ReLU are the representation; two linear layers
-(256 x 64, 64 x 2) the classifier. The paper does not say whether a
-non-linearity stands between the last two; here it does, for without it they
-would be one layer.
+(256 x 64, 64 x 2) the classifier. The paper does not say whether there is a
+non-linearity between the last two; here there is, since without it they would
+be equivalent to one layer.
 """
 
 import tensorflow as tf

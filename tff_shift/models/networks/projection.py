@@ -1,18 +1,18 @@
-"""Linear layers with layer normalisation: what guided models are made of.
+"""Linear layers with layer normalisation: building blocks of guided models.
 
 Source: FedDRM, Fig. 2 and the paragraph on the architecture of its experiments:
-a projection and a linear layer for each of the two tasks. The paper says
-nothing on normalisation, activation and initial weights; here they are those of
-the authors' program (https://github.com/zijianwang0510/FedDRM): layer
-normalisation and ReLU; kernels from a normal distribution of variance
-2 / inputs (Kaiming), biases of zero.
+a projection and a linear layer for each of the two tasks. The paper does not
+specify normalisation, activation and initial weights; here they follow the
+authors' program (https://github.com/zijianwang0510/FedDRM): layer normalisation
+and ReLU; kernels from a normal distribution of variance 2 / inputs (Kaiming),
+biases of zero.
 """
 
 from typing import Any
 
 import tensorflow as tf
 
-# That of the authors' program; Keras has 1e-3.
+# The authors' value; Keras's default is 1e-3.
 _EPSILON = 1e-5
 
 
@@ -23,13 +23,13 @@ def linear(x, units: int, *, name: str, **initializers: Any):
     x: The Keras tensor.
     units: The number of outputs.
     name: The layer's name.
-    **initializers: `kernel_initializer` and `bias_initializer` in place of the
+    **initializers: `kernel_initializer` and `bias_initializer`, instead of the
       module's.
 
   Returns:
     A Keras tensor [batch, units].
   """
-  # One for each layer: Keras warns of an initializer that layers share.
+  # A new one for each layer: Keras warns of shared initializers.
   kaiming_normal = tf.keras.initializers.VarianceScaling(
     scale=2.0, mode="fan_in", distribution="untruncated_normal"
   )
@@ -44,7 +44,7 @@ def project(x, width: int, *, name: str = "projection", **initializers: Any):
     x: A Keras tensor [batch, features].
     width: The number of outputs.
     name: The layers' names are `<name>_linear` and `<name>_normalization`.
-    **initializers: See `linear`.
+    **initializers: `kernel_initializer` and `bias_initializer`.
 
   Returns:
     A Keras tensor [batch, width].

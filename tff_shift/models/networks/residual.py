@@ -1,15 +1,15 @@
-"""What the residual networks have in common: layers and the basic block.
+"""Layers and the basic block of the residual networks.
 
 Convolutions and normalisations follow the published networks: kernels from a
 normal distribution of variance 2 / (kernel positions x output channels), no
-bias (a normalisation comes after it), and zeros around the image in equal
-numbers on all sides, which Keras's own "same" does not do at stride 2. So
-weights trained elsewhere give the same values here.
+bias (a normalisation follows), and equal zero padding on all sides, unlike
+Keras's "same" at stride 2. Weights trained elsewhere therefore give the same
+values here.
 """
 
 import tensorflow as tf
 
-# Other libraries' default; Keras has 1e-3.
+# The default of other libraries; Keras's default is 1e-3.
 _EPSILON = 1e-5
 
 
@@ -50,13 +50,13 @@ def normalize(x, groups: int, *, name: str, initial_scale: float = 1.0):
     x: The Keras tensor.
     groups: The number of groups, a divisor of the number of channels.
     name: The layer's name is `<name>_normalization`.
-    initial_scale: The value at which the scale of all channels starts.
+    initial_scale: The initial scale of all channels.
 
   Returns:
     A Keras tensor of the same shape.
 
   Raises:
-    ValueError: If the channels cannot be parted into the groups.
+    ValueError: If the groups do not divide the channels.
   """
   channels = x.shape[-1]
   if groups < 1 or channels % groups:
@@ -81,11 +81,11 @@ def block(
   name: str,
   initial_scale: float = 1.0,
 ):
-  """Applies two 3x3 convolutions and a way around them; ReLU after the sum.
+  """Applies two 3x3 convolutions and a shortcut; ReLU after the sum.
 
   The basic block of Deep Residual Learning for Image Recognition (He et al.,
-  CVPR 2016), with option B for the way around: nothing where the shape stays, a
-  1x1 convolution where it changes.
+  CVPR 2016), with option B for the shortcut: the identity if the shape stays, a
+  1x1 convolution if it changes.
 
   Args:
     x: A Keras tensor [batch, y, x, channels].
@@ -93,14 +93,14 @@ def block(
     strides: The step of the first convolution in both directions.
     groups: The number of groups of each normalisation, a divisor of `channels`.
     name: The layers' names begin with `<name>.`.
-    initial_scale: The value at which the scale of the second normalisation
-      starts. At 0 the block starts as its way around and a ReLU.
+    initial_scale: The initial scale of the second normalisation. At 0 the block
+      starts as its shortcut and a ReLU.
 
   Returns:
     A Keras tensor, height and width divided by `strides` and rounded up.
 
   Raises:
-    ValueError: If the channels cannot be parted into the groups.
+    ValueError: If the groups do not divide the channels.
   """
   relu = tf.keras.layers.ReLU
   y = convolve(x, channels, 3, strides=strides, name=f"{name}.layer1")

@@ -4,16 +4,15 @@ Source: Fed-ADE, Table 6: "CNN with 3 residual blocks", for CIFAR-10, CIFAR-100
 and their corrupted versions. Its shared part psi is the backbone here, its
 personal part phi (eq. 8) the linear head.
 
-What the paper leaves open, and how it is settled here:
+Choices that the paper leaves open:
   * Layers: a 3x3 convolution, then three basic blocks of ResNet (see
-    `residual.block`), each of which halves the image and has twice the channels
-    of what comes before, then the mean over the positions that remain and one
-    linear layer.
+    `residual.block`), each of which halves the image and doubles the channels,
+    then the mean over the remaining positions and one linear layer.
   * Width: 16 channels after the first convolution, hence an embedding of 128:
-    small enough for many clients on a processor.
+    small enough for many clients on a CPU.
   * Group normalisation, as in all models (see `split_model`), with 8 groups.
-  * Preprocessing is no part of the network, see `input_scaling`: the paper's is
-    `standardized`.
+  * Preprocessing is not part of the network, see `input_scaling`: the paper's
+    is `standardized`.
 """
 
 import tensorflow as tf

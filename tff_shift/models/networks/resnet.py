@@ -7,10 +7,10 @@ Evolving Distribution Shifts, Appendix D: convolutions and average pooling are
 the representation, the last linear layer the classifier.
 
 Deviations: group normalisation in place of batch normalisation (see
-`split_model`). The paper starts from pre-trained weights without saying which;
-`split_model.load_weights` reads them from a file, and without one the network
-starts at random. Weights have to meet images that are scaled as they were when
-the weights were trained: see `input_scaling`.
+`split_model`). The paper starts from unspecified pre-trained weights;
+`split_model.load_weights` reads weights from a file, and without one the
+network starts at random. Images must be scaled as in the training of the
+weights: see `input_scaling`.
 """
 
 import tensorflow as tf
@@ -35,10 +35,10 @@ def trunk(
 
   Args:
     input_shape: Height, width and channels of an image.
-    stem: See `build`.
-    width: See `build`.
-    groups: See `build`.
-    initial_scale: See `residual.block`.
+    stem: The first layers, see `build`.
+    width: The channels of the first stage.
+    groups: The number of groups of each normalisation.
+    initial_scale: The initial scale, see `residual.block`.
 
   Returns:
     A Keras model from images to vectors of 8 x `width`.
@@ -56,7 +56,7 @@ def trunk(
     x = residual.convolve(image, width, 3, name="stem")
   x = layers.ReLU()(residual.normalize(x, groups, name="stem"))
   if stem == "imagenet":
-    # After a ReLU, zeros around the image change no maximum.
+    # After a ReLU, zero padding does not change a maximum.
     x = layers.MaxPooling2D(3, strides=2)(layers.ZeroPadding2D(1)(x))
   for stage in range(1, _NUM_STAGES + 1):
     for block in range(1, _BLOCKS_PER_STAGE + 1):
@@ -85,11 +85,11 @@ def build(
   Args:
     input_shape: Height, width and channels of an image.
     num_classes: The number of classes.
-    stem: What comes first. "imagenet": 7x7 convolution at stride 2 and
+    stem: The first layers. "imagenet": 7x7 convolution at stride 2 and
       max-pooling at stride 2, for large images; "cifar": a 3x3 convolution, for
       images of 32 x 32.
-    width: The channels of the first of the four stages; each of the others has
-      twice those before it.
+    width: The channels of the first of the four stages; each further stage has
+      twice as many.
     groups: The number of groups of each normalisation, a divisor of `width`.
     input_dtype: `tf.uint8` for images in 0..255, else `tf.float32`.
 

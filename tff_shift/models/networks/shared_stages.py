@@ -1,6 +1,6 @@
-"""How many stages of a network its two tasks may share, see `lenet`.
+"""The number of stages of a network that two tasks can share, see `lenet`.
 
-Does not import TensorFlow: command lines define and check their flags by it.
+This module does not import TensorFlow: command lines build their flags from it.
 """
 
 # Two convolutions, then the linear layers.

@@ -5,12 +5,12 @@ https://arxiv.org/abs/1605.07146), Table 1 with blocks B(3, 3); Federated
 Learning under Evolving Distribution Shifts, Appendix D: convolutions and
 average pooling are the representation, one linear layer the classifier.
 
-What the second paper leaves open, and how it is settled here:
-  * Depth 16, widening factor 2 (WRN-16-2), without dropout. That is the network
+Choices that the second paper leaves open:
+  * Depth 16, widening factor 2 (WRN-16-2), without dropout. This is the network
     for 32 x 32 of DomainBed (Gulrajani and Lopez-Paz, ICLR 2021,
     https://arxiv.org/abs/2007.01434), the benchmark of domain generalisation
-    whose choice by input (perceptron, CNN with 64-128-128-128 channels, wide
-    ResNet, ResNet) is the list of Table 9.
+    whose networks by input (perceptron, CNN with 64-128-128-128 channels, wide
+    ResNet, ResNet) are the list of Table 9.
   * Group normalisation with 8 groups in place of batch normalisation (see
     `split_model`).
 """
@@ -26,7 +26,7 @@ _NUM_STAGES = 3
 
 
 def _block(x, channels: int, strides: int, groups: int, name: str):
-  """Normalisation, ReLU, convolution, twice, and a way around them."""
+  """Applies normalisation, ReLU and convolution twice, and a shortcut."""
   relu = tf.keras.layers.ReLU
   normalized = relu()(residual.normalize(x, groups, name=f"{name}.layer1"))
   y = residual.convolve(
@@ -52,10 +52,10 @@ def build(
   """Builds the network.
 
   Args:
-    input_shape: Height, width and channels (1 or 3, say) of an image.
+    input_shape: Height, width and channels (for example 1 or 3) of an image.
     num_classes: The number of classes.
-    depth: The number of convolutions, those of the shortcuts included: 4 more
-      than a multiple of 6 (three stages of blocks of two).
+    depth: The number of convolutions, including the shortcuts: 4 more than a
+      multiple of 6 (three stages of blocks of two).
     widening_factor: The stages have 16, 32 and 64 times as many channels.
     groups: The number of groups of each normalisation, a divisor of 16.
     input_dtype: `tf.uint8` for images in 0..255, else `tf.float32`.
@@ -87,8 +87,8 @@ def build(
           groups=groups,
           name=name,
         )
-    # Named as a part of the last convolution's layer, so that whoever
-    # personalises the last layer gets more than a scale and an offset.
+    # Named as a part of the last convolution's layer, so that methods that
+    # personalise the last layer get more than a scale and an offset.
     x = layers.ReLU()(residual.normalize(x, groups, name=f"{name}.layer2_last"))
     x = layers.GlobalAveragePooling2D()(x)
     return tf.keras.Model(image, x, name="wide_resnet_backbone")

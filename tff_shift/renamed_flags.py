@@ -45,5 +45,8 @@ def rewrite_arguments(arguments: Sequence[str]) -> list[str]:
 
 def rewrite_config(fields: Mapping[str, Any]) -> dict[str, Any]:
   """Replaces old names in the field `flags` of a record."""
-  values = {RENAMED.get(name, name): v for name, v in fields["flags"].items()}
+  values = fields.get("flags")
+  if not isinstance(values, dict):
+    return dict(fields)  # A damaged file, which its reader refuses.
+  values = {RENAMED.get(name, name): value for name, value in values.items()}
   return {**fields, "flags": values}

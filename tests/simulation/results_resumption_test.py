@@ -156,7 +156,7 @@ class TestResume:
       ({"resumed": 3}, "resumed: expected array, got int"),
       ({"cores": 0}, "cores: expected int >= 1, got 0"),
       ({"other": 1}, "the field other is unknown"),
-      ({"format": 2}, "format: this version of tff_shift reads up to 1, got 2"),
+      ({"format": 9}, "format: this version of tff_shift reads up to 2, got 9"),
     ],
   )
   def test_configuration_that_is_damaged_is_named(

@@ -78,7 +78,7 @@ def load(
     ValueError: If the path is a folder.
   """
   if path.is_dir():
-    raise ValueError(f"{path} is a folder; a file must be in its place")
+    raise ValueError(f"{path} is a folder; it must be a file")
   try:
     arrays = array_files.read_npz(path)
     missing = [name for name in ("key", *names) if name not in arrays]

@@ -210,7 +210,7 @@ _REFUSED = [
     (guidance, guidance_plan),
     "--algorithm=fed_drm --dataset=digits --num_clients=3 --max_examples=200",
     "--aggregator=robust",
-    "fed_drm: its guide learns the clients' shares n_i / N from the mean"
+    "fed_drm: its guide learns the clients' fractions n_i / N from the mean"
     " (Theorem 2.2), which clipping and zeroing change",
   ),
   *(
@@ -228,7 +228,7 @@ _REFUSED = [
       (dynamic_personalization, dynamic_personalization_plan),
       f"{' '.join(_DYNAMIC)} --algorithm=local",
       flags,
-      "local: every client trains a model of its own",
+      "local: every client trains its own model",
     )
     for flags in ("--aggregator=robust", "--server_momentum=0.9")
   ),

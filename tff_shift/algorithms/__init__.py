@@ -1,19 +1,19 @@
 """One file per algorithm, found by its name.
 
-A file that lives elsewhere is made known by `load` or `register`.
+Files elsewhere are added by `load` or `register`.
 
 A new algorithm is a new file with `HParams` (a frozen dataclass, usually a
 subclass of `LocalHParams`), `SCENARIOS` (the binaries that run it) and
-`build(model, hparams)`, which gives its functions, a `algorithm.AlgorithmSpec`;
-there is no list to edit. One that needs more than one source domain says so in
-`MIN_SOURCE_DOMAINS`; one that cannot do with every aggregator says why in
-`AGGREGATION_REQUIREMENTS`, an `factories.AggregationRequirements`; one that may
-have models with batch normalisation says in `RUNNING_STATISTICS` whose the
-running statistics are, one of `algorithm.ONE_MODEL`, `OWN_MODEL`, `TWO_MODELS`,
-`FIXED` or another `algorithm.Kept`.
+`build(model, hparams)`, which returns an `algorithm.AlgorithmSpec`; there is no
+list to edit. Optional names declare more: `MIN_SOURCE_DOMAINS`, if it needs
+several source domains; `AGGREGATION_REQUIREMENTS`, a
+`factories.AggregationRequirements`, if it does not support every aggregator;
+`RUNNING_STATISTICS`, if it supports models with batch normalisation: the models
+that have running statistics, one of `algorithm.ONE_MODEL`, `OWN_MODEL`,
+`TWO_MODELS`, `FIXED` or another `algorithm.Kept`.
 
 Importing this package is cheap. `describe` returns the metadata of an algorithm
-without importing its file, where `index` has them.
+without importing its file if `index` has them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Description(NamedTuple):
   Attributes:
     summary: The first line of its docstring.
     scenarios: The binaries that run it.
-    min_source_domains: How many source domains it needs.
+    min_source_domains: The number of source domains that it needs.
     hparams: Its `HParams`, or a stand-in with the same fields, defaults and
       limits but without `check_together`.
   """
@@ -63,7 +63,7 @@ class Description(NamedTuple):
   hparams: type[hyperparameters.HParams]
 
 
-# By name, what `register` was given.
+# The modules given to `register`, by name.
 _registered: dict[str, types.ModuleType] = {}
 
 
@@ -76,11 +76,10 @@ def names(scenario: str | None = None) -> tuple[str, ...]:
   """Returns the names of the algorithms, in alphabetical order.
 
   Args:
-    scenario: Leaves only those that run in this scenario, a binary's name. None
-      leaves all.
+    scenario: Only the algorithms of this scenario, a binary's name. None: all.
 
   Returns:
-    The names, those that were registered included.
+    The names, including registered ones.
   """
   every = tuple(sorted((*_own_names(), *_registered)))
   if scenario is None:
@@ -91,7 +90,7 @@ def names(scenario: str | None = None) -> tuple[str, ...]:
 def describe(name: str) -> Description:
   """Returns the metadata of an algorithm.
 
-  Its file is imported only if the index has no current entry of it.
+  Its file is imported only if the index has no current entry for it.
 
   Args:
     name: The algorithm's name.
@@ -100,7 +99,8 @@ def describe(name: str) -> Description:
     The metadata.
 
   Raises:
-    ValueError: If there is no such algorithm; names those that there are.
+    ValueError: If there is no such algorithm; the message lists the existing
+      ones.
   """
   if name not in _registered and name in _own_names():
     return _describe_own(name)
@@ -134,13 +134,14 @@ def get(name: str) -> types.ModuleType:
   """Returns the module of an algorithm.
 
   Args:
-    name: The algorithm's name, which is its file's.
+    name: The name of the algorithm and of its file.
 
   Returns:
     The module, with `HParams`, `SCENARIOS` and `build`.
 
   Raises:
-    ValueError: If there is no such algorithm; names those that there are.
+    ValueError: If there is no such algorithm; the message lists the existing
+      ones.
   """
   if name in _registered:
     return _registered[name]
@@ -153,7 +154,7 @@ def get(name: str) -> types.ModuleType:
 
 
 def load(name: str | os.PathLike[str]) -> types.ModuleType:
-  """Imports an algorithm's file from anywhere and registers it.
+  """Imports an algorithm's file from any path and registers it.
 
   Args:
     name: The path of the file, or the dotted name of a module that Python can
@@ -163,7 +164,8 @@ def load(name: str | os.PathLike[str]) -> types.ModuleType:
     The module.
 
   Raises:
-    ValueError: If it cannot be imported, or is no algorithm: see `register`.
+    ValueError: If it cannot be imported, or is not an algorithm: see
+      `register`.
   """
   module = user_modules.load(name)
   try:
@@ -174,17 +176,17 @@ def load(name: str | os.PathLike[str]) -> types.ModuleType:
 
 
 def register(module: types.ModuleType) -> str:
-  """Makes an algorithm known by its name, beside those of the package.
+  """Registers an algorithm by its name, beside those of the package.
 
   Args:
-    module: A module with `HParams`, `SCENARIOS` and `build`. One of the same
-      file that was registered before is replaced.
+    module: A module with `HParams`, `SCENARIOS` and `build`. It replaces an
+      earlier registration of the same file.
 
   Returns:
     The algorithm's name, the last part of the module's.
 
   Raises:
-    ValueError: If the module lacks one of these, or its name is taken.
+    ValueError: If the module lacks one of these, or its name is in use.
   """
   name = name_of(module)
   if name in _own_names():
@@ -211,7 +213,7 @@ def _is_same_file(one: types.ModuleType, other: types.ModuleType) -> bool:
 
 
 def _check_module(name: str, module: types.ModuleType) -> None:
-  """Raises a ValueError unless a module has what an algorithm's file has."""
+  """Raises a ValueError unless a module has the names of an algorithm."""
   if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
     raise ValueError(
       f"{name!r} is no name of an algorithm: small letters, digits and"
@@ -277,7 +279,7 @@ def name_of(module: types.ModuleType) -> str:
 def requirements(
   algorithm: str | types.ModuleType,
 ) -> factories.AggregationRequirements:
-  """Returns what an algorithm, or its module, asks of an aggregator."""
+  """Returns the aggregation requirements of an algorithm, or its module."""
   from tff_shift.learning.aggregators import factories
 
   return getattr(
@@ -286,7 +288,7 @@ def requirements(
 
 
 def min_source_domains(algorithm: str | types.ModuleType) -> int:
-  """Returns how many source domains an algorithm, or its module, needs."""
+  """Returns the number of source domains that an algorithm needs."""
   if isinstance(algorithm, str):
     return describe(algorithm).min_source_domains
   return getattr(algorithm, "MIN_SOURCE_DOMAINS", 1)
@@ -309,21 +311,21 @@ def build(
 
   Args:
     algorithm: The algorithm's name, or a module with `HParams` and `build`.
-    model: The model; its inputs fix the type of the clients' data.
+    model: The model; its inputs determine the type of the clients' data.
     hparams: An `HParams` of the algorithm. None: its default values.
-    aggregator: How the server averages updates: what `factories.build` gives,
-      or a factory of TFF. None: the mean.
-    num_queries: The number of queries that are answered at a time, for
+    aggregator: Averages updates at the server: a result of `factories.build`,
+      or a TFF factory. None: the mean.
+    num_queries: The number of queries answered at a time, for
       `FederatedAlgorithm.guidance`. None: it is not built.
-    num_evaluation_domains: The number of domains of the data to predict.
+    num_evaluation_domains: The number of domains of the evaluation data.
 
   Returns:
     The algorithm.
 
   Raises:
     ValueError: If there is no such algorithm, if a hyper-parameter has a value
-      that is not allowed, or if the algorithm cannot do with the aggregator or
-      the model.
+      that is not allowed, or if the algorithm does not support the aggregator
+      or the model.
   """
   from tff_shift.learning import algorithm as algorithm_lib
 
@@ -374,9 +376,9 @@ def hparams(
 def running_statistics(
   algorithm: str | types.ModuleType,
 ) -> batch_statistics.Kept | None:
-  """Returns whose the running statistics of batch normalisation are.
+  """Returns which models of an algorithm have running statistics.
 
-  None for an algorithm that may have none.
+  None: the algorithm does not support batch normalisation.
   """
   return getattr(_module(algorithm), "RUNNING_STATISTICS", None)
 
@@ -387,7 +389,7 @@ def check_normalization(
   hparams: hyperparameters.HParams,
   will_be_trained: bool = False,
 ) -> None:
-  """Refuses batch normalisation, or a choice about it, where it is not right.
+  """Refuses batch normalisation, or its options, if not supported.
 
   Args:
     algorithm: The algorithm's name or module.
@@ -396,7 +398,7 @@ def check_normalization(
     will_be_trained: Whether the model is pre-trained before it is used.
 
   Raises:
-    ValueError: In one line.
+    ValueError: If not supported; one line.
   """
   from tff_shift.learning import batch_statistics
 

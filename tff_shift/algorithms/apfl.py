@@ -3,31 +3,31 @@
 Adaptive Personalized Federated Learning (Deng, Kamani, Mahdavi; 2020),
 Algorithm 1.
 
-The global model is FedAvg's. A client keeps a model v of its own and a number
-alpha; each local step, on one batch, moves its copy w of the global model, v,
+The global model is FedAvg's. A client keeps a personal model v and a number
+alpha. Each local step, on one batch, updates its copy w of the global model, v,
 and alpha, all from the values before the step:
 
     vbar  = alpha v + (1 - alpha) w
     w     <- w - eta grad f(w)
     v     <- v - eta alpha grad f(vbar)
-    alpha <- alpha - eta' <grad f(vbar), v - w>, cut to [0, 1]
+    alpha <- alpha - eta' <grad f(vbar), v - w>, clipped to [0, 1]
 
-It predicts with vbar, made of its v and the server's w. At alpha = 0 that is
-FedAvg, at 1 a model that was never shared.
+It predicts with vbar of its v and the server's w. With alpha = 0 this is
+FedAvg, with 1 a purely local model.
 
-What leaves a client: the change of w, and the mean training loss of w. v and
-alpha do not.
+What leaves a client: the update of w, and the mean training loss of w. v and
+alpha stay.
 
-Written from the equations as they are generally quoted and from FedTorch, a
-public program by authors of the paper. Where they leave a choice:
-  * v starts as the model that the client receives first, alpha at 0.5; a client
-    that never took part predicts with the server's model.
-  * f is the loss without weight decay: of v the equation above is the whole
-    step, at alpha = 0 v stays, and only w decays, as in FedAvg. FedTorch's
-    optimizers decay both by the full rate: `personal_weight_decay`.
-  * alpha moves at each step, by plain gradient descent whatever the optimizer
-    of v and w, at their learning rate. FedTorch moves it once a round, and
-    starts it at 0.5 too.
+Written from the equations as generally quoted and from FedTorch, a public
+program by authors of the paper. Choices that they leave open:
+  * v starts as the first model that the client receives, alpha at 0.5; a client
+    that never took part predicts with the server model.
+  * f is the loss without weight decay: the equation above is the whole step of
+    v, v does not change at alpha = 0, and only w decays, as in FedAvg.
+    FedTorch's optimizers decay both at the full rate: `personal_weight_decay`.
+  * alpha is updated at each step, by plain gradient descent for any optimizer
+    of v and w, at their learning rate. FedTorch updates it once per round, and
+    also starts it at 0.5.
   * Models are mixed weight by weight, as in the equations. FedTorch mixes the
     logits of the two models: `mixture=logits`.
 """
@@ -59,37 +59,37 @@ class HParams(hyperparameters.LocalHParams):
 
   mixture_weight: float = hyperparameters.hparam(
     0.5,
-    "The alpha that a client starts with, the share of its own model in the"
-    " mixture: 0 is the shared model alone, 1 its own alone.",
+    "Initial alpha, the weight of the personal model in the mixture: 0: the"
+    " shared model only; 1: the personal model only.",
     minimum=0,
     maximum=1,
   )
   adapt_mixture: bool = hyperparameters.hparam(
-    True, "Whether alpha is learned; else it stays."
+    True, "Whether alpha is learned; otherwise it is constant."
   )
   mixture_learning_rate: float = hyperparameters.hparam(
-    0.0, "The learning rate of alpha. 0: that of the models.", minimum=0
+    0.0, "Learning rate of alpha. 0: the models' learning rate.", minimum=0
   )
   mixture: str = hyperparameters.hparam(
     "weights",
-    "What is mixed: weights, those of the two models, or logits, what the two"
-    " predict.",
+    "What is mixed: weights, of the two models; or logits, of their"
+    " predictions.",
     choices=("weights", "logits"),
   )
   personal_weight_decay: bool = hyperparameters.hparam(
     False,
-    "Whether weight_decay shrinks the client's own model too, at the full rate"
-    " and whatever alpha is, as in FedTorch; else only the shared model decays,"
-    " as in the published steps.",
+    "Whether weight_decay also applies to the personal model, at the full rate"
+    " for any alpha, as in FedTorch; otherwise only to the shared model, as"
+    " published.",
   )
 
 
 class ClientState(NamedTuple):
-  """What a client keeps.
+  """The state of a client.
 
   Attributes:
-    personal: The weights of its own model v, `SplitWeights`.
-    alpha: The share of v in the mixture, a float32 scalar.
+    personal: The weights of its personal model v, `SplitWeights`.
+    alpha: The weight of v in the mixture, a float32 scalar.
   """
 
   personal: Any
@@ -97,7 +97,7 @@ class ClientState(NamedTuple):
 
 
 class Models(NamedTuple):
-  """The weights that a client trains: of w and of v, each `SplitWeights`."""
+  """The weights that a client trains, w and v, each `SplitWeights`."""
 
   shared: Any
   personal: Any
@@ -116,7 +116,7 @@ def predict_mixture(
     predict: `(weights, x) -> logits`.
     mixture: What is mixed, see `HParams.mixture`.
     models: The two models.
-    alpha: The share of the personal one, a float32 scalar.
+    alpha: The weight of the personal model, a float32 scalar.
     x: The examples, [num_examples, ...].
 
   Returns:
@@ -129,12 +129,12 @@ def predict_mixture(
   if mixture == "logits":
     with modes.of_model("personal"):
       own = predict(models.personal, x)
-    # The step that trains w moves its running statistics.
+    # The step that trains w updates its running statistics.
     with modes.apart():
       shared = predict(models.shared, x)
     return mix(own, shared)
   mixed = tf.nest.map_structure(mix, models.personal, models.shared)
-  # v predicts in no other way, so its running statistics are the mixture's.
+  # v predicts only in the mixture, so its running statistics are the mixture's.
   with modes.of_model("personal"):
     return predict(mixed, x)
 
@@ -158,8 +158,8 @@ def train_client(
     round_num: The round, an int32 scalar.
 
   Returns:
-    The change of the shared weights, which is that of `fed_avg`, and the
-    client's new state.
+    The update of the shared weights, equal to `fed_avg`'s, and the client's new
+    state.
   """
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
   num_steps = local_training.num_local_steps(
@@ -177,7 +177,7 @@ def train_client(
     loss = local_training.cross_entropy(
       model.predict(models.shared, batch.x), batch.y
     )
-    # The mixture trains v alone.
+    # The mixture trains v only.
     fixed = models._replace(
       shared=tf.nest.map_structure(tf.stop_gradient, models.shared)
     )
@@ -191,8 +191,8 @@ def train_client(
       # d/d alpha f(vbar) = <grad f(vbar), v - w>.
       slope = tape.gradient(mixture_loss, alpha)
       alpha = tf.clip_by_value(alpha - rate * slope, 0.0, 1.0)
-    # What is reported is the loss of w, as in `fed_avg`: the other counts in
-    # the gradient only.
+    # The reported loss is w's, as in `fed_avg`: the other one only adds its
+    # gradient.
     return loss + (mixture_loss - tf.stop_gradient(mixture_loss)), alpha
 
   result = local_training.train(
@@ -220,7 +220,7 @@ def train_client(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of APFL; see `algorithm.AlgorithmSpec`."""
+  """Builds the spec of APFL; see `algorithm.AlgorithmSpec`."""
 
   def predict_as_client(weights, state, data, examples):
     del data

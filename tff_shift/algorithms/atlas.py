@@ -1,4 +1,4 @@
-"""ATLAS: learners at many rates, weighted by how well each has done.
+"""ATLAS: learners with many learning rates, weighted by their performance.
 
 Adapting to Online Label Shift with Provable Guarantees (Bai, Zhang, Zhao,
 Sugiyama, Zhou; NeurIPS 2022), Algorithm 2; a localised baseline of Fed-ADE:
@@ -6,12 +6,12 @@ Adaptive Learning Rate for Federated Post-adaptation under Distribution Shift
 (Park, Joe, Kim, Im, Kwon; 2026), Table 1.
 
 A client runs online gradient descent on the unsupervised risk (eq. 4 of
-Fed-ADE) once for each rate of a geometric grid. A learner's weight falls
+Fed-ADE) once for each rate of a geometric grid. A learner's weight decreases
 exponentially with its cumulative risk, and the model is the weighted mean of
-the learners. ATLAS is made for convex risks: here the learners are heads on the
-pre-trained backbone, which stays as it is.
+the learners. ATLAS is designed for convex risks: here the learners are heads on
+the fixed pre-trained backbone.
 
-What leaves a client: the mean risk of its learners. The learners do not.
+What leaves a client: the mean risk of its learners. The learners stay.
 """
 
 import dataclasses
@@ -44,14 +44,14 @@ class HParams(adaptation.LabelShiftHParams, hyperparameters.LocalWorkHParams):
 
   local_epochs: int = hyperparameters.hparam(
     4,
-    "Passes of each learner over the client's labelled examples in a time"
-    " step, rounded up to whole batches; 0: local_steps counts.",
+    "Epochs of each learner over the client's labelled examples per time step,"
+    " rounded up to whole batches; 0: use local_steps.",
     minimum=0,
   )
   smallest_rate: float = hyperparameters.hparam(
     5e-6,
-    "The learning rate of the first learner; each other has twice that of the"
-    " one before it.",
+    "Learning rate of the first learner; each further learner has twice the"
+    " rate of the previous one.",
     minimum=0,
     exclusive_minimum=True,
   )
@@ -60,7 +60,7 @@ class HParams(adaptation.LabelShiftHParams, hyperparameters.LocalWorkHParams):
   )
   meta_rate: float = hyperparameters.hparam(
     0.1,
-    "How fast the weight of a learner falls with its risk; the theory has the"
+    "How fast a learner's weight decreases with its risk; in theory of the"
     " order of sqrt(log(num_learners) / number of time steps).",
     minimum=0,
   )
@@ -81,7 +81,7 @@ class Ensemble(NamedTuple):
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of ATLAS; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of ATLAS; see `algorithm.AlgorithmSpec`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
   its `Ensemble`; nothing is shared.
@@ -100,7 +100,7 @@ def build(
     )
 
   def combine(ensemble):
-    """Returns the mean of the heads under exponential weights."""
+    """Returns the mean of the heads with exponential weights."""
     shares = tf.nn.softmax(-hparams.meta_rate * ensemble.cumulative_risk)
     return tf.nest.map_structure(
       lambda stacked: tf.tensordot(shares, stacked, 1), ensemble.heads
@@ -127,7 +127,7 @@ def build(
     seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
     num_steps = local_training.num_local_steps(hparams, embedded, round_num)
 
-    # All learners see the same.
+    # All learners use the same batches.
     batches = local_training.pooled_batches(
       embedded, num_steps, hparams.batch_size, seed
     )
@@ -153,7 +153,7 @@ def build(
         tf.nest.map_structure(
           lambda *each: tf.stack(each), *[t.weights for t in trained]
         ),
-        # A learner answers for the risk that it came with.
+        # A learner is weighted by its risk before this step.
         ensemble.cumulative_risk
         + tf.stack([risk(head, embedded) for head in heads]),
       ),

@@ -1,40 +1,40 @@
-"""CFL: domains come one by one, and past ones are approximated.
+"""CFL: domains are learned one by one, with approximated past losses.
 
 Towards Federated Learning on Time-Evolving Heterogeneous Data (Guo, Lin, Tang;
 2021): Continual Federated Learning, not the clustered one. A baseline of
 Federated Learning under Evolving Distribution Shifts, Table 1.
 
-In the rounds of domain m a client has the examples of this domain alone. What
-is minimised is the sum of its losses f_0, ..., f_m; of those that are past it
-keeps an expansion about the weights w_d that it met at the end,
+In the rounds of domain m a client has only the examples of this domain. The
+objective is the sum of its losses f_0, ..., f_m. For past losses it keeps an
+expansion about the weights w_d at their end,
 
     T_d(w) = f_d(w_d) + <g_d, w - w_d> + 1/2 <F_d (w - w_d), w - w_d>,
 
     (f_m(w) + beta sum_d T_d(w)) / (1 + beta number of d),
 
 with g_d the gradient and F_d the diagonal of the Fisher information, the mean
-over the domain's examples of the squared gradients. The server adds the mean of
-the changes, as FedAvg's does.
+over the domain's examples of the squared gradients. The server adds the mean
+update, as in FedAvg.
 
-What leaves a client: the change of all weights, and the mean training loss. The
-expansions do not.
+What leaves a client: its model update, and the mean training loss. The
+expansions stay.
 
 The abstract gives the objective; the paper approximates past losses in several
 ways, of which this is the one by regularisation. There is no public program,
-and the FedEvolve paper does not say what it ran. Decisions:
+and the FedEvolve paper does not say what it ran. Choices:
   * The tasks are the source domains, in equal parts of the rounds.
   * A past domain is expanded at the weights that the client receives when it
     first takes part in a later one, on the examples that it has kept until
     then. Domains in which it never took part are not kept.
-  * Each domain counts alike (beta = 1), and the sum is divided by their number,
-    so that a rate means the same in all rounds.
-  * F is taken at the true classes (the empirical Fisher information).
-  * g_d is left out (`linear_term`). It is small where a domain is learned to
-    the end; where it is not, the diagonal F holds it at bay in each weight but
-    not in all together, and the sum falls without end.
+  * Each domain has the same weight (beta = 1), and the sum is divided by their
+    number, so that a learning rate has the same meaning in all rounds.
+  * F uses the true classes (the empirical Fisher information).
+  * g_d is left out (`linear_term`). It is small if a domain is learned to
+    convergence. Otherwise the diagonal F compensates it in each weight
+    separately but not in all together, and the sum is unbounded below.
   * A round has as many gradient steps as FedAvg's, on batches of one domain.
-  * The sums over d are quadratic: whatever the number of domains, a client
-    keeps two numbers for a weight.
+  * The sums over d are quadratic: for any number of domains, a client keeps two
+    numbers per weight.
 """
 
 import dataclasses
@@ -64,32 +64,32 @@ class HParams(hyperparameters.LocalHParams):
   task_rounds: int = continual_tasks.task_rounds_hparam()
   past_weight: float = hyperparameters.hparam(
     1.0,
-    "beta: what a past domain counts beside the current one; 0 forgets them.",
+    "beta: weight of a past domain relative to the current one; 0: no past.",
     minimum=0,
   )
   curvature: float = hyperparameters.hparam(
     1.0,
-    "Factor of the Fisher information; above 1 holds the weights closer to the"
-    " old ones, 0 does not hold them.",
+    "Factor of the Fisher information; above 1 pulls the weights more strongly"
+    " to the old ones, 0 not at all.",
     minimum=0,
   )
   linear_term: bool = hyperparameters.hparam(
     False,
     "Whether expansions have their linear term; without it the old weights"
-    " count as a minimum of the old loss.",
+    " are taken as a minimum of the old loss.",
   )
 
 
 class Past(NamedTuple):
-  """What a client keeps: the sum of T_d(w), as a quadratic function of w.
+  """A client's state: the sum of T_d(w), as a quadratic function of w.
 
   Attributes:
     curvature: The sum of F_d, like the weights.
     slope: The sum of g_d - F_d w_d, like the weights.
-    offset: The sum of what does not depend on w, a float32 scalar.
+    offset: The sum of the constant terms, a float32 scalar.
     count: The number of domains in the sum, a float32 scalar.
     domain: The domain in which the client last took part, an int32 scalar; -1
-      if in none.
+      if none.
   """
 
   curvature: Any
@@ -118,7 +118,7 @@ def expand(
     curvature: F_d, like the weights.
 
   Returns:
-    The sum with one domain more.
+    The sum with one more domain.
   """
   pull = tf.nest.map_structure(tf.multiply, curvature, weights)
   return past._replace(
@@ -150,7 +150,7 @@ def train_client(
   data: local_training.ClientData,
   round_num,
 ) -> algorithm.ClientResult:
-  """Expands a domain that is over, and trains on the current one.
+  """Expands a completed domain, and trains on the current one.
 
   Args:
     model: The model.
@@ -161,7 +161,7 @@ def train_client(
     round_num: The round, an int32 scalar.
 
   Returns:
-    The change of the weights, and the new state.
+    The update of the weights, and the new state.
   """
   domain = continual_tasks.current_domain(
     hparams.task_rounds, round_num, tf.size(data.domain_sizes)
@@ -204,7 +204,7 @@ def train_client(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of CFL; see `algorithm.AlgorithmSpec`."""
+  """Builds the spec of CFL; see `algorithm.AlgorithmSpec`."""
 
   def initial_client_state(seed, weights):
     zeros = tf.nest.map_structure(tf.zeros_like, weights)

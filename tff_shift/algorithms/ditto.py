@@ -1,27 +1,25 @@
-"""Ditto: a personal model that is pulled towards the global one.
+"""Ditto: a personal model that is regularised towards the global one.
 
 Ditto: Fair and Robust Federated Learning Through Personalization (Li, Hu,
 Beirami, Smith; ICML 2021), Algorithm 1.
 
-The global model w is FedAvg's. Beside it a client k takes, from its own v_k and
-with the w^t that it has received, steps
+The global model w is FedAvg's. In addition, a client k takes steps on its own
+v_k, with the w^t that it has received,
 
     v_k <- v_k - eta (grad F_k(v_k) + lambda (v_k - w^t))
 
-and predicts with v_k. With lambda = 0 clients learn alone, for large lambda v_k
+and predicts with v_k. With lambda = 0 clients learn alone; for large lambda v_k
 is the global model.
 
-What leaves a client: the change of all weights of its copy of w, and the mean
-training loss of that copy. v_k does not.
+What leaves a client: the update of its copy of w, and the mean training loss of
+this copy. v_k stays.
 
-Written from the steps as the authors' public program takes them. What is chosen
-here:
-  * v_k starts as the model that the client receives first; a client that never
-    took part predicts with the server's model.
-  * As many steps on v_k as on w, on the same batches, by the same optimizer at
-    the same rate.
-  * v_k has no weight decay, which would pull it towards 0 where the method
-    pulls it towards w^t.
+Written from the steps of the authors' public program. Choices:
+  * v_k starts as the first model that the client receives; a client that never
+    took part predicts with the server model.
+  * v_k takes as many steps as w, on the same batches, with the same optimizer
+    and rate.
+  * v_k has no weight decay, which would pull it towards 0 instead of w^t.
 """
 
 import dataclasses
@@ -47,10 +45,10 @@ class HParams(hyperparameters.LocalHParams):
 
   ditto_lambda: float = hyperparameters.hparam(
     1.0,
-    "How strongly the personal model is pulled towards the global one: 0 is"
-    " local training; so large that it passes 2 when multiplied by the"
-    " learning rate, and plain gradient steps diverge. The authors choose"
-    " among 0.1, 1 and 2, the FedEvolve paper takes 0.1.",
+    "lambda: how strongly the personal model is pulled towards the global one."
+    " 0: local training; plain gradient steps diverge if lambda times the"
+    " learning rate exceeds 2. The authors choose among 0.1, 1 and 2, the"
+    " FedEvolve paper uses 0.1.",
     minimum=0,
   )
 
@@ -58,7 +56,7 @@ class HParams(hyperparameters.LocalHParams):
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of Ditto; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of Ditto; see `algorithm.AlgorithmSpec`.
 
   A client's state is its personal model.
   """

@@ -1,29 +1,29 @@
-"""Fed3DA: a hypernetwork gives a model to every distribution of data.
+"""Fed3DA: a hypernetwork makes a model for every distribution of data.
 
 Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
 Liu; ICASSP 2023), Algorithms 1 and 2.
 
 A vector r represents the distribution of a client's data in a period, and the
-server's hypernetwork h makes the weights of a target network from it, theta =
-h(r; phi). In training a client starts from theta, trains it to theta~ and moves
-phi; the server averages phi. In use nothing is trained: a client whose data
-have drifted sends its new r and is sent h(r; phi) in place of its target
-network.
+server's hypernetwork h computes the weights of a target network from it, theta
+= h(r; phi). In training a client starts from theta, trains it to theta~ and
+updates phi; the server averages phi. In deployment there is no training: a
+client whose data have drifted sends its new r and receives h(r; phi) as its
+target network.
 
 The paper prints phi <- phi - alpha * (theta - theta~) * L (Algorithm 2, line
-6), in which theta has not the shape of phi. Line 5 prints L for the gradient of
-L, so line 6 is read likewise, as the rule of pFedHN, which Section 2.3
-describes in words:
+6), where theta does not have the shape of phi. Line 5 prints L for the gradient
+of L, so line 6 is read in the same way, as the rule of pFedHN, which Section
+2.3 describes in words:
 
     phi <- phi + alpha * (dh/dphi)^T (theta~ - theta)
 
 In the paper the server computes theta from an r that the client sends in every
 round of training. Here the client, which receives phi in any case, computes it,
-and r leaves it only in use.
+and sends r only in deployment.
 
-What leaves a client: in training the change of the hypernetwork's weights, and
-the mean training loss; in use r, when its data have drifted. The target network
-that it trained does not.
+What leaves a client: in training the update of the hypernetwork's weights, and
+the mean training loss; in deployment r, when its data have drifted. The trained
+target network stays.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
 
 @dataclasses.dataclass(frozen=True)
 class HParams(hypernetwork.MetaHParams):
-  """Hyper-parameters of Fed-3DA; `local_epochs` are its LE."""
+  """Hyper-parameters of Fed-3DA; `local_epochs` is its LE."""
 
   representation_size: int = hyperparameters.hparam(
     32, "Length of the vector r that represents a period's data.", minimum=1
@@ -62,12 +62,12 @@ class HParams(hypernetwork.MetaHParams):
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of Fed-3DA; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of Fed-3DA; see `algorithm.AlgorithmSpec`.
 
   Clients train on a `periods.PeriodData`. A client's state is the target
-  network in use: as it was received, not as it was trained, for only the former
-  comes from the hypernetwork that others share. A request is an r,
-  [representation_size] float32. The server has no model to predict with.
+  network in use, as received and not as trained, since only the former comes
+  from the shared hypernetwork. A request is an r, [representation_size]
+  float32. The server has no model to predict with.
   """
   network = hypernetwork.Hypernetwork(
     model,
@@ -77,7 +77,7 @@ def build(
   )
 
   def train_client(phi, weights_in_use, data, round_num):
-    del weights_in_use  # A round has data of its own, and so an r.
+    del weights_in_use  # Each round has its own data, and therefore its own r.
     result = p_fed_hn.train_work_network(
       network, hparams, phi, data.representation, data, round_num
     )

@@ -3,17 +3,17 @@
 Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under Distribution
 Shift (Park, Joe, Kim, Im, Kwon; 2026), Algorithm 1.
 
-A deployed model meets unlabelled data whose distribution moves. At a time step
-a client estimates the classes of its data and weights the risk on its labelled
-data from before deployment with them (eq. 4). How far mean probabilities and
-mean embedding have moved since the time step before (eq. 10 to 14) sets its
-learning rate (eq. 9). A round has two phases: the client updates backbone and
-head (eq. 6) and the server averages the backbones (eq. 7); then the client
-updates its head on the new backbone, which stays as it is (eq. 8).
+A deployed model receives unlabelled data with a drifting distribution. At each
+time step a client estimates the label distribution of its data and uses it to
+weight the risk on its labelled data from before deployment (eq. 4). The changes
+of the mean probabilities and of the mean embedding since the previous time step
+(eq. 10 to 14) determine its learning rate (eq. 9). A round has two phases: the
+client updates backbone and head (eq. 6) and the server averages the backbones
+(eq. 7); then the client updates its head on the new, fixed backbone (eq. 8).
 
-What leaves a client: the change of the backbone, the number of its unlabelled
-examples, and the mean risk of both updates. Head, summaries, class estimates
-and learning rate do not.
+What leaves a client: the update of the backbone, the number of its unlabelled
+examples, and the mean risk of both updates. Head, summaries, label estimates
+and learning rate stay.
 """
 
 import dataclasses
@@ -50,30 +50,30 @@ class HParams(two_phase_adaptation.TwoPhaseHParams):
     exclusive_minimum=True,
   )
   use_uncertainty: bool = hyperparameters.hparam(
-    True, "Whether S_unc counts (eq. 12); without it S is S_rep alone."
+    True, "Whether S uses S_unc (eq. 12); without it S is S_rep alone."
   )
   use_representation: bool = hyperparameters.hparam(
-    True, "Whether S_rep counts (eq. 14); without it S is S_unc alone."
+    True, "Whether S uses S_rep (eq. 14); without it S is S_unc alone."
   )
   similarity: str = hyperparameters.hparam(
     "cosine",
-    "What compares two summaries (Table 3).",
+    "The comparison of two summaries (Table 3).",
     choices=measures.names(),
   )
   compare: str = hyperparameters.hparam(
     "timesteps",
-    "Which summaries are compared: timesteps, those of consecutive time steps"
-    " that the client took part in; rounds, those of consecutive rounds.",
+    "Which summaries are compared: timesteps, of consecutive time steps in"
+    " which the client took part; rounds, of consecutive rounds.",
     choices=("timesteps", "rounds"),
   )
   correct_batch_noise: bool = hyperparameters.hparam(
     False,
-    "Whether the noise of small batches is taken out of S, by what the batches"
-    " themselves tell of it (ours, not the paper's; for the cosine).",
+    "Whether to remove the sampling noise of small batches from S, estimated"
+    " from the batches (ours, not the paper's; for the cosine).",
   )
 
   def check_together(self) -> None:
-    """See `hyperparameters.HParams`."""
+    """Refuses inconsistent values."""
     super().check_together()
     if self.eta_max < self.eta_min:
       raise ValueError(
@@ -93,13 +93,13 @@ class HParams(two_phase_adaptation.TwoPhaseHParams):
 
 
 class Summaries(NamedTuple):
-  """What a client keeps of a batch.
+  """A client's summary of a batch.
 
   Attributes:
     probabilities: q of eq. 11, [num_classes] float32.
     direction: z of eq. 13, [embedding_size] float32.
-    noise: How far noise turns q and z, see `batch_noise`, [2] float32; empty
-      where it is not corrected.
+    noise: The noise of q and z, see `batch_noise`, [2] float32; empty without
+      the correction.
   """
 
   probabilities: Any
@@ -108,13 +108,13 @@ class Summaries(NamedTuple):
 
 
 class Dynamics(NamedTuple):
-  """What a client remembers of its stream to measure its shift.
+  """A client's memory of its stream, for measuring the shift.
 
   Attributes:
-    summaries: Those of the last time step that the client took part in.
+    summaries: The summaries of the last time step with this client.
     uncertainty: The state of the measure of eq. 12; empty for the cosine.
     representation: The state of the measure of eq. 14; empty for the cosine.
-    timestep: That time step, an int32 scalar; 0 before the first.
+    timestep: This time step, an int32 scalar; 0 before the first.
   """
 
   summaries: Summaries
@@ -150,13 +150,13 @@ def summarize(
 def correct_signals(
   previous: Summaries, current: Summaries, uncertainty, representation
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Takes the noise of two batches out of S_unc and S_rep.
+  """Removes the noise of two batches from S_unc and S_rep.
 
   Args:
-    previous: The summaries of the time step before, with noise.
-    current: Those of this one.
+    previous: The summaries of the previous time step, with noise.
+    current: The summaries of this time step, with noise.
     uncertainty: S_unc (eq. 12), a float32 scalar.
-    representation: S_rep (eq. 14), likewise; half a cosine distance.
+    representation: S_rep (eq. 14), a float32 scalar; half a cosine distance.
 
   Returns:
     Both, corrected; they may be negative.
@@ -173,7 +173,7 @@ def correct_signals(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedADE; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of FedADE; see `algorithm.AlgorithmSpec`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
   a `two_phase_adaptation.ClientState` with a `Dynamics`.
@@ -196,7 +196,7 @@ def build(
   def observe(state, weights, data):
     """Sets the learning rate (Algorithm 1, lines 7 to 10)."""
     memory = state.dynamics
-    # At t = 0 there was the pre-trained model, on the labelled examples.
+    # At t = 0: the pre-trained model on the labelled examples.
     previous = tf.cond(
       tf.equal(memory.timestep, 0),
       lambda: summarize(
@@ -222,7 +222,7 @@ def build(
       use_representation=hparams.use_representation,
     )  # Eq. 10.
     if with_noise:
-      # Only now: noise of either sign is not to become shift.
+      # Clipped last, so that noise of either sign does not become shift.
       signal = tf.clip_by_value(signal, 0.0, 1.0)
     return state._replace(
       learning_rate=dynamics.learning_rate(

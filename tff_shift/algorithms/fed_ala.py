@@ -1,4 +1,4 @@
-"""FedALA: clients learn how much of the global model to take, weight by weight.
+"""FedALA: clients learn a mixing weight of the global model for each weight.
 
 FedALA: Adaptive Local Aggregation for Personalized Federated Learning (Zhang,
 Hua, Wang, Song, Xue, Ma, Guan; AAAI 2023), Algorithm 1. A baseline of Beyond
@@ -11,31 +11,32 @@ starts at
     theta = theta_i + (theta_g - theta_i) * W_i
 
 in these layers and from theta_g in all others. W_i starts at 1. Before it is
-used, it goes down the gradient of the loss at theta, all else fixed, over a
-share of the client's examples:
+used, it is updated by the gradient of the loss at theta, with everything else
+fixed, on a fraction of the client's examples:
 
     W_i <- clip(W_i - eta grad_theta L * (theta_g - theta_i), 0, 1)
 
-The first time that theta_g and theta_i differ, this is done until losses have
-settled, and from then on in one pass a round. From theta the client trains all
-weights; the server adds the mean of what they are beyond theta_g, as in FedAvg.
+When theta_g and theta_i first differ, this is repeated until the losses have
+converged, and afterwards once per round. From theta the client trains all
+weights; the server adds the mean difference to theta_g, as in FedAvg.
 
-What leaves a client: the change of all weights from theta_g, and the mean
-training loss. theta_i and W_i do not.
+What leaves a client: its model update relative to theta_g, and the mean
+training loss. theta_i and W_i stay.
 
-Written from the steps as the authors' program takes them. Decisions:
-  * A client predicts with theta, of the server's weights of the moment and
-    after a pass over W_i: what the next round trains from, bit for bit. There
+Written from the steps of the authors' program. Choices:
+  * A client predicts with theta, from the current server weights and after a
+    pass over W_i: the exact start of the next round's training. This is where
     the authors' program evaluates.
-  * Losses have settled when, after more than ten passes, those of the last
-    batches of ten deviate by less than a threshold. The passes are bounded.
-  * Of theta_i only the last p layers are kept; nothing asks for the others.
-  * Batches are full and random, new in each round, alike in all of its passes.
+  * Losses have converged if, after more than ten passes, the standard deviation
+    of the last ten batches' losses is below a threshold. The number of passes
+    is limited.
+  * Only the last p layers of theta_i are kept; the others are not needed.
+  * Batches are full and random, new in each round, the same in all passes.
 
-`variant=program` is what the program of the FedDRM authors computes. There W
-stays 1, for its loss is taken of a copy of theta that no gradient leaves: local
-training starts from theta_g, as in FedAvg, and clients predict with their own
-trained models, theta_i.
+`variant=program` is the computation of the FedDRM authors' program. There W
+stays 1, because its loss uses a copy of theta without gradients: local training
+starts from theta_g, as in FedAvg, and clients predict with their own trained
+models, theta_i.
 """
 
 import contextlib
@@ -59,7 +60,7 @@ SCENARIOS = ("evolving", "guidance")
 
 RUNNING_STATISTICS = algorithm.TWO_MODELS
 
-# So many losses tell whether they have settled.
+# The number of losses in the test of convergence.
 _WINDOW = 10
 
 
@@ -70,20 +71,20 @@ class HParams(hyperparameters.LocalHParams):
   variant: str = hyperparameters.variant_hparam()
   ala_layers: int = hyperparameters.hparam(
     1,
-    "p: how many layers, the last ones, a client mixes; the others are the"
-    " global model's. 0 is all.",
+    "p: number of last layers that a client mixes; the others are the global"
+    " model's. 0: all.",
     minimum=0,
   )
   ala_rate: float = hyperparameters.hparam(
     1.0,
-    "eta: the rate at which W is learned, by plain gradient steps. At 0 it"
-    " stays 1, and the method is FedAvg.",
+    "eta: learning rate of W, with plain gradient steps. 0: W stays 1, and the"
+    " method is FedAvg.",
     minimum=0,
   )
   ala_share: float = hyperparameters.hparam(
     0.8,
-    "The share of its examples that a client passes over for W, rounded up to"
-    " whole batches.",
+    "Fraction of a client's examples used to learn W, rounded up to whole"
+    " batches.",
     minimum=0,
     maximum=1,
     exclusive_minimum=True,
@@ -91,20 +92,20 @@ class HParams(hyperparameters.LocalHParams):
   ala_threshold: float = hyperparameters.hparam(
     0.1,
     "The first passes over W end when the standard deviation of the last ten"
-    " losses is below this; at 0 only ala_max_passes ends them.",
+    " losses is below this; 0: only ala_max_passes ends them.",
     minimum=0,
   )
   ala_max_passes: int = hyperparameters.hparam(
-    30, "The first passes over W are at most so many.", minimum=1
+    30, "Maximum number of first passes over W.", minimum=1
   )
 
 
 class ClientState(NamedTuple):
-  """What a client keeps, of the layers that it mixes.
+  """The state of a client, for the layers that it mixes.
 
   Attributes:
     personal: theta_i, a tuple of float32 tensors.
-    mixture: W_i, likewise.
+    mixture: W_i, a tuple of float32 tensors.
     is_settled: Whether the first passes over W_i are done, int32: 0 or 1.
   """
 
@@ -114,7 +115,7 @@ class ClientState(NamedTuple):
 
 
 def _mix(model, hparams: HParams, weights, state: ClientState):
-  """Computes theta: theta_g (`weights`), bit for bit, where W_i is 1."""
+  """Computes theta, bit-identical to theta_g (`weights`) where W_i is 1."""
   chosen = model.last_layers(hparams.ala_layers)
   mixed = tf.nest.map_structure(
     lambda g, v, w: w * g + (1.0 - w) * v,
@@ -133,19 +134,19 @@ def learn_mixture(
   data: local_training.ClientData,
   round_num,
 ) -> ClientState:
-  """Passes over W_i, once or until its losses have settled.
+  """Updates W_i, once or until its losses have converged.
 
   Args:
     model: The model.
     hparams: Hyper-parameters.
     weights: The server's weights.
-    state: What the client keeps.
+    state: The client's state.
     data: The client's data.
     round_num: The round, an int32 scalar.
 
   Returns:
-    The state with the new W_i. It is the old state where the client has no
-    examples, or theta_i is theta_g.
+    The state with the new W_i; the old state if the client has no examples, or
+    theta_i is theta_g.
   """
   share = hparams.ala_share / hparams.batch_size
   num_examples = tf.cast(tf.size(data.y), tf.float32)
@@ -154,7 +155,7 @@ def learn_mixture(
   batches = local_training.pooled_batches(
     data, num_steps, hparams.batch_size, seed
   )
-  # Whatever the optimizer of the model.
+  # Plain gradient descent for any optimizer of the model.
   plain = dataclasses.replace(
     hparams, optimizer="sgd", momentum=0.0, weight_decay=0.0
   )
@@ -166,7 +167,7 @@ def learn_mixture(
     return loss, loss
 
   def pass_once(number, mixture, losses):
-    # What is learned is the mixture, whose model is trained only then.
+    # Only the mixture is learned; its model is trained afterwards.
     with modes.apart():
       result = local_training.train(
         loss_fn,
@@ -206,7 +207,7 @@ def learn_mixture(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedALA; see `algorithm.AlgorithmSpec`."""
+  """Builds the spec of FedALA; see `algorithm.AlgorithmSpec`."""
   learns = hparams.variant == "published"
   # The program keeps the whole model, and no W.
   chosen = model.last_layers(hparams.ala_layers if learns else 0)

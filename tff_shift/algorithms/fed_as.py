@@ -1,49 +1,50 @@
-"""FedAS: what a client receives is aligned first, and counts by what it learns.
+"""FedAS: clients align the received backbone; Fisher information weights them.
 
 FedAS: Bridging Inconsistency in Personalized Federated Learning (Yang, Huang,
 Ye; CVPR 2024). A baseline of Beyond Aggregation: Guiding Clients in
 Heterogeneous Federated Learning (FedDRM), Table 1.
 
-A client keeps its head and the backbone theta_i that it had at the end of its
-last round. In a round it
+A client keeps its head and the backbone theta_i from the end of its last round.
+In a round it
 
   1. aligns the received backbone theta: with P_i[k] the mean feature of its
-     examples of class k under theta_i, it takes steps down
+     examples of class k under theta_i, it takes gradient steps on
 
          sum over the classes k of a batch of the mean over
              its examples of k and features of (f(x; theta) - P_i[k])^2
 
-  2. trains all weights from there, its own head on top;
-  3. finds the trace of its Fisher information with the trained weights,
+  2. trains all weights from there, with its own head;
+  3. computes the trace of its Fisher information with the trained weights,
 
          t_i = sum over batches of |gradient of the batch's mean NLL|^2.
 
 The server's new backbone is the mean of the trained ones with weights
-t_i / sum t. A client predicts with its model as it last trained it.
+t_i / sum t. A client predicts with its last trained model.
 
-What leaves a client: the change of the backbone, from as it was received, t_i,
-and the mean training loss. Head and theta_i do not.
+What leaves a client: the update of the backbone relative to the received one,
+t_i, and the mean training loss. Head and theta_i stay.
 
-Written from the steps as the authors' program takes them. Decisions:
-  * There all clients align one and the same object in turn, so that the second
-    receives what the first has bent. Here each aligns what the server sent.
-  * There a client is evaluated before it receives the new backbone. Whoever
-    was not drawn in the last rounds predicts with what it trained before them.
+Written from the steps of the authors' program. Choices:
+  * There all clients align the same object in turn, so that the second client
+    receives the first one's result. Here each aligns the server's backbone.
+  * There a client is evaluated before it receives the new backbone. Clients
+    that were not sampled recently predict with an older model.
     `predict_with=aligned` is the model from which the next round trains.
-  * A client that has never trained has nothing to align to, and takes no step.
-    It predicts with the server's backbone of the moment and the first head; in
-    the program with the initial model, however long the others have trained.
-  * Steps of alignment are plain gradient steps at a rate of their own, one pass
-    over the examples, on batches of `batch_size` (16 in the program).
-  * t_i goes over one pass of full batches and over all weights, the head's
-    included. Clients with more examples have larger traces.
+  * A client that has never trained has nothing to align to, and takes no
+    alignment steps. It predicts with the current server backbone and the first
+    head; in the program with the initial model, however long the others have
+    trained.
+  * Alignment uses plain gradient steps with a separate rate, one epoch over the
+    examples, on batches of `batch_size` (16 in the program).
+  * t_i is computed over one epoch of full batches and over all weights,
+    including the head. Clients with more examples have larger traces.
 
-With `variant=program` it is what the FedDRM paper's program calls FedAS: a
-fifth of the steps align, with the optimizer and rate of the others, each
-example with its own features: mean of (f(x; theta) - f(x; theta_i))^2, where f
-are those of the trunk that a guide shares, if there is one. Clients count as in
-`client_weighting`, and predict with the new backbone as it is and their head
-(`predict_with=received`).
+`variant=program` is the FedAS of the FedDRM paper's program: a fifth of the
+steps align, with the optimizer and rate of the others, each example with its
+own features: mean of (f(x; theta) - f(x; theta_i))^2, where f are the features
+of the trunk that a guide shares, if there is one. Clients are weighted by
+`client_weighting`, and predict with the new backbone without alignment and
+their head (`predict_with=received`).
 """
 
 import contextlib
@@ -69,8 +70,8 @@ SCENARIOS = ("evolving", "guidance")
 RUNNING_STATISTICS = algorithm.TWO_MODELS
 
 _REASON = (
-  "its clients count by the traces of their Fisher information, which are of"
-  " any size: to dp all count alike, and secure sums round weights to 1/4096"
+  "its clients are weighted by the traces of their Fisher information, which"
+  " are of any size: dp ignores weights, and secure sums round them to 1/4096"
 )
 AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
   plaintext_sums=_REASON, own_weights=_REASON
@@ -84,20 +85,20 @@ class HParams(hyperparameters.LocalHParams):
   variant: str = hyperparameters.variant_hparam()
   alignment_steps: int = hyperparameters.hparam(
     0,
-    "Local iterations that align, before local_steps. 0: one pass over the"
+    "Local iterations of alignment, before local_steps. 0: one epoch over the"
     " examples (published), a quarter of local_steps (program).",
     minimum=0,
   )
   alignment_learning_rate: float = hyperparameters.hparam(
     0.01,
-    "The rate of alignment (published); so small that it vanishes, and the"
-    " received backbone is trained as it is.",
+    "Learning rate of alignment (published); at very small values the received"
+    " backbone is trained without alignment.",
     minimum=0,
     exclusive_minimum=True,
   )
   predict_with: str = hyperparameters.hparam(
     "variant",
-    "What a client predicts with: trained, its model as it last trained it;"
+    "The model that a client predicts with: trained, its last trained model;"
     " received, the server's backbone and its own head; aligned, these after"
     " the steps of alignment; variant, trained (published) or received"
     " (program).",
@@ -105,14 +106,14 @@ class HParams(hyperparameters.LocalHParams):
   )
   client_weighting: str = hyperparameters.hparam(
     "uniform",
-    "Weight of a client in the server's mean (program): uniform, or"
-    " num_examples. Published: that of its Fisher information.",
+    "A client's weight in the server's mean (program): uniform, or"
+    " num_examples. Published: its Fisher information.",
     choices=("uniform", "num_examples"),
   )
   head: str = hyperparameters.hparam(
     "last_layer",
-    "What is personal: last_layer, the last linear layer alone; classifier, all"
-    " of the model's head.",
+    "What is personal: last_layer, only the last linear layer; classifier, the"
+    " model's whole head.",
     choices=split_model.HEADS,
   )
 
@@ -126,8 +127,8 @@ def prototype_loss(features, y, means) -> tf.Tensor:
     means: P_i, [num_classes, size] float32.
 
   Returns:
-    A float32 scalar: each class of the batch counts 1, however many examples it
-    has there.
+    A float32 scalar: each class of the batch has weight 1, for any number of
+    examples.
   """
   membership = tf.one_hot(y, means.shape[0])
   class_sizes = tf.reduce_sum(membership, axis=0)
@@ -138,7 +139,7 @@ def prototype_loss(features, y, means) -> tf.Tensor:
 
 
 def _differ(one, other) -> tf.Tensor:
-  """Tells whether any number of two structures differs."""
+  """Returns whether any number of two structures differs."""
   return tf.reduce_any(
     [tf.reduce_any(tf.not_equal(a, b)) for a, b in zip(one, other, strict=True)]
   )
@@ -147,7 +148,7 @@ def _differ(one, other) -> tf.Tensor:
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedAS; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of FedAS; see `algorithm.AlgorithmSpec`.
 
   A client's state is its last backbone and head, `SplitWeights`; the server has
   no model to predict with.
@@ -191,7 +192,7 @@ def build(
         target = shared_features(last_backbone, batch.x)
       return tf.reduce_mean(tf.math.squared_difference(features, target))
 
-    # A client without examples has no batch.
+    # A client without examples has no batches.
     can_align = _differ(backbone, last_backbone) & (tf.size(data.y) > 0)
     return local_training.train_on_batches(
       loss,
@@ -205,7 +206,7 @@ def build(
     ).weights
 
   def weight_of(weights, data, seed):
-    """Returns what a client counts in the mean."""
+    """Returns a client's weight in the mean."""
     if is_published:
       steps = local_training.epoch_steps(data, hparams.batch_size)
       batches = local_training.pooled_batches(

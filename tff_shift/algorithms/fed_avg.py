@@ -1,12 +1,12 @@
-"""FedAvg: the mean of what clients train.
+"""FedAvg: the server averages the clients' model updates.
 
 Communication-Efficient Learning of Deep Networks from Decentralized Data
 (McMahan, Moore, Ramage, Hampson, Agüera y Arcas; AISTATS 2017), Algorithm 1.
 
-Each client starts from the server's weights, trains on its examples whatever
-their domain, and sends the change of the weights; the server adds the mean.
+Each client starts from the server weights, trains on its examples of all
+domains, and sends its model update; the server adds the mean.
 
-What leaves a client: the change of all weights, and the mean training loss.
+What leaves a client: its model update, and the mean training loss.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 @dataclasses.dataclass(frozen=True)
 class HParams(hyperparameters.LocalHParams):
-  """FedAvg has no hyper-parameters but those of local training."""
+  """FedAvg has only the hyper-parameters of local training."""
 
 
 def train_client(
@@ -43,8 +43,8 @@ def train_client(
   """Trains the shared weights on one client's examples.
 
   A local iteration takes one gradient step per domain, which is one step more
-  than the algorithms take that go from a domain to the next; the batches come
-  from all domains alike.
+  than in algorithms that step from domain to domain; batches come from the
+  examples of all domains.
 
   Args:
     model: The model.
@@ -52,12 +52,12 @@ def train_client(
     weights: The server's weights.
     data: The client's data.
     round_num: The round, an int32 scalar.
-    predict: `(weights, x) -> logits` in the loss. None: those of the model.
+    predict: `(weights, x) -> logits` in the loss. None: the model's.
     **options: `penalty` of `local_training.train_on_pool`, `trainable` and
       `differentiate` of `local_training.train`.
 
   Returns:
-    The change of the weights; there is no personal state.
+    The update of the weights; there is no personal state.
   """
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
   num_steps = local_training.num_local_steps(hparams, data, round_num)
@@ -81,7 +81,7 @@ def train_client(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedAvg; see `algorithm.AlgorithmSpec`."""
+  """Builds the spec of FedAvg; see `algorithm.AlgorithmSpec`."""
   return algorithm.AlgorithmSpec(
     initial_weights=model.initial_weights,
     train_client=lambda weights, _, data, round_num: train_client(

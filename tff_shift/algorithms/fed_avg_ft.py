@@ -2,11 +2,11 @@
 
 Federated Evaluation of On-device Personalization (Wang, Mathews, Kiddon,
 Eichner, Beaufays, Ramage; 2019). The baseline FedAvg + FT of Federated Learning
-under Evolving Distribution Shifts: the server's model is FedAvg's, a client
-predicts with the one that it fine-tuned on its own training data.
+under Evolving Distribution Shifts: the server model is FedAvg's, and a client
+predicts with a copy fine-tuned on its own training data.
 
-What leaves a client: the change of all weights, and the mean training loss. The
-fine-tuned model does not.
+What leaves a client: its model update, and the mean training loss. The
+fine-tuned model stays.
 """
 
 import dataclasses
@@ -33,18 +33,20 @@ class HParams(hyperparameters.LocalHParams):
 
   fine_tuning_epochs: int = hyperparameters.hparam(
     1,
-    "Passes over the client's training data before it predicts; 0 is FedAvg.",
+    "Epochs of fine-tuning on the client's training data before it predicts;"
+    " 0: FedAvg.",
     minimum=0,
   )
   fine_tuning_steps: int = hyperparameters.hparam(
     0,
-    "If above 0, replaces fine_tuning_epochs: so many gradient steps.",
+    "Number of gradient steps of fine-tuning; if above 0, replaces"
+    " fine_tuning_epochs.",
     minimum=0,
   )
   fine_tuning_learning_rate: float = hyperparameters.hparam(
     0.0,
-    "The learning rate of fine-tuning. 0: that of the rounds that would follow,"
-    " of local_steps each, which goes on falling with cosine_rounds.",
+    "Learning rate of fine-tuning. 0: the rate of the following rounds, of"
+    " local_steps each, which continues to fall with cosine_rounds.",
     minimum=0.0,
   )
 
@@ -63,7 +65,7 @@ def fine_tune(
     model: The model.
     hparams: Optimizer, learning rate and batch size.
     num_steps: The number of gradient steps, an int32 scalar.
-    weights: The weights to start from.
+    weights: The initial weights.
     data: The client's data.
     **options: `trainable` and `learning_rate` of `local_training.train`.
 
@@ -84,15 +86,15 @@ def fine_tune(
 def _fine_tuning_rate(
   hparams: HParams, data: local_training.ClientData, round_num: Any
 ) -> float | Callable[[Any], tf.Tensor]:
-  """Returns the rate of fine-tuning after so many rounds, or that of a step."""
+  """Returns the rate of fine-tuning, or a function from the step to it."""
   if hparams.fine_tuning_learning_rate:
     return hparams.fine_tuning_learning_rate
   if not hparams.cosine_rounds:
     return hparams.learning_rate
-  # A client that no round leaves out and that is never late.
+  # A client that takes part in every round and is never a straggler.
   on_time = dataclasses.replace(hparams, straggler_ratio=0.0)
   steps = local_training.num_local_steps(on_time, data, round_num)
-  steps = tf.maximum(steps, 1)  # Without examples no step asks for the rate.
+  steps = tf.maximum(steps, 1)  # Without examples the rate is not used.
   return lambda step: local_training.scheduled_rate(
     hparams, round_num + step // steps
   )
@@ -106,14 +108,14 @@ def prepare_client(
   round_num: Any,
   **options: Any,
 ) -> split_model.SplitWeights:
-  """Fine-tunes weights for a client's predictions, as `hparams` ask for.
+  """Fine-tunes weights for a client's predictions, according to `hparams`.
 
   Args:
     model: The model.
-    hparams: How long, and at which rate.
-    weights: The weights to start from.
+    hparams: Length and rate of fine-tuning.
+    weights: The initial weights.
     data: The client's data.
-    round_num: The number of rounds done, an int32 scalar.
+    round_num: The number of completed rounds, an int32 scalar.
     **options: `trainable` of `local_training.train`.
 
   Returns:
@@ -122,7 +124,7 @@ def prepare_client(
   epoch_steps = local_training.epoch_steps(data, hparams.batch_size)
   num_steps = hparams.fine_tuning_epochs * epoch_steps
   if hparams.fine_tuning_steps:
-    # A client without examples has no batch.
+    # A client without examples has no batches.
     num_steps = hparams.fine_tuning_steps * tf.minimum(epoch_steps, 1)
   return fine_tune(
     model,
@@ -138,7 +140,7 @@ def prepare_client(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedAvgFT; see `algorithm.AlgorithmSpec`."""
+  """Builds the spec of FedAvgFT; see `algorithm.AlgorithmSpec`."""
   return algorithm.AlgorithmSpec(
     initial_weights=model.initial_weights,
     train_client=lambda weights, _, data, round_num: fed_avg.train_client(

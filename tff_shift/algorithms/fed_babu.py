@@ -1,26 +1,26 @@
-"""FedBABU: a backbone that is trained under a head that never is.
+"""FedBABU: a backbone that is trained with a head that is never trained.
 
 FedBABU: Toward Enhanced Representation for Federated Image Classification (Oh,
 Kim, Yun; ICLR 2022), Algorithm 1. A baseline of Beyond Aggregation: Guiding
 Clients in Heterogeneous Federated Learning, Table 1.
 
-All clients have one and the same random head. In a round they train the
-backbone under it, which the server averages ("body aggregation, body update").
-Only before it predicts does a client move a head: it fine-tunes the model on
-its own training data, as in `fed_avg_ft`. The server predicts with the backbone
-under the random head.
+All clients have the same random head. In a round they train the backbone with
+it, which the server averages ("body aggregation, body update"). A client
+changes a head only before it predicts: it fine-tunes the model on its own
+training data, as in `fed_avg_ft`. The server predicts with the backbone and the
+random head.
 
-What leaves a client: the change of the backbone, and the mean training loss.
-The fine-tuned model does not.
+What leaves a client: the update of the backbone, and the mean training loss.
+The fine-tuned model stays.
 
-Written from the steps as public programs take them. What is chosen here:
-  * The head is the last linear layer, drawn as the model's with the run's seed.
-    The server holds it and sends it with the backbone, as programs do.
-  * It has no part in weight decay, which would shrink it to 0; in the authors'
-    program its learning rate is 0, which comes to the same.
+Written from the steps of public programs. Choices:
+  * The head is the last linear layer, drawn like the model's with the run's
+    seed. The server holds it and sends it with the backbone, as programs do.
+  * It has no weight decay, which would shrink it to 0; in the authors' program
+    its learning rate is 0, which is equivalent.
   * Clients fine-tune the whole model, as in the paper's tables and as public
-    programs do unless they are told otherwise. The program of the FedDRM
-    authors moves the head alone: `fine_tune_part=head`.
+    programs do by default. The program of the FedDRM authors changes the head
+    only: `fine_tune_part=head`.
 """
 
 import dataclasses
@@ -37,24 +37,24 @@ SCENARIOS = ("evolving", "guidance")
 
 RUNNING_STATISTICS = algorithm.ONE_MODEL
 
-# As the paper calls the parts, and as the model does.
+# The parts' names in the paper, and in the model.
 _PARTS = {"full": "full", "head": "head", "body": "backbone"}
 
 
 @dataclasses.dataclass(frozen=True)
 class HParams(fed_avg_ft.HParams):
-  """Hyper-parameters of FedBABU: those of FedAvgFT, and what is trained."""
+  """Hyper-parameters of FedBABU: FedAvgFT's, and the trained parts."""
 
   fine_tune_part: str = hyperparameters.hparam(
     "full",
-    "What clients fine-tune: full, all weights; head, which no round has"
-    " trained (the program of the FedDRM authors); body, the backbone.",
+    "What clients fine-tune: full, all weights; head, which rounds do not"
+    " train (the program of the FedDRM authors); body, the backbone.",
     choices=tuple(_PARTS),
   )
   head: str = hyperparameters.hparam(
     "last_layer",
-    "What is not trained in rounds: last_layer, the last linear layer alone;"
-    " classifier, all of the model's head.",
+    "What rounds do not train: last_layer, only the last linear layer;"
+    " classifier, the model's whole head.",
     choices=split_model.HEADS,
   )
 
@@ -62,9 +62,9 @@ class HParams(fed_avg_ft.HParams):
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedBABU; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of FedBABU; see `algorithm.AlgorithmSpec`.
 
-  The server's weights are the backbone and the head that nobody trains.
+  The server's weights are the backbone and the head that is never trained.
   """
   model = split_model.with_head(model, hparams.head)
 

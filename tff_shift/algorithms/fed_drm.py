@@ -1,13 +1,12 @@
-"""FedDRM: a shared guide that tells which client is best equipped for a query.
+"""FedDRM: a shared guide chooses the best client for a query.
 
 Beyond Aggregation: Guiding Clients in Heterogeneous Federated Learning,
-Sections 2.3 and 2.4, Algorithm 1; the head of its own of every client is that
-of Remark 2.3.
+Sections 2.3 and 2.4, Algorithm 1; the personal head of every client is that of
+Remark 2.3.
 
-On one backbone g stand two tasks: the target class, through a head that is the
-client's own (alpha_i, beta_i), and the client of origin, through a client
-branch h with its linear layer (tau, gamma, xi) that all share. A client
-minimises
+One backbone g serves two tasks: the target class, through a personal head
+(alpha_i, beta_i), and the client of origin, through a shared client branch h
+with its linear layer (tau, gamma, xi). A client minimises
 
     lambda * CE(class) + (1 - lambda) * CE(client of origin)      (Section 2.4)
 
@@ -15,11 +14,11 @@ over both together; the server averages backbone and client branch with weights
 n_i / N. Without the weights lambda this is the profile log empirical likelihood
 of a density ratio model (Theorem 2.2, eq. 7).
 
-What leaves a client: the change of backbone and client branch, its number of
-examples and the mean training loss. The target head does not.
+What leaves a client: the update of backbone and client branch, its number of
+examples and the mean training loss. The target head stays.
 
-Where the paper is silent: all target heads start alike, as in the authors'
-program, which sends one model to all.
+Choices that the paper leaves open: all target heads start equal, as in the
+authors' program, which sends one model to all.
 """
 
 import dataclasses
@@ -42,9 +41,9 @@ SCENARIOS = ("guidance",)
 RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
-  no_clipping="its guide learns the clients' shares n_i / N from the mean"
+  no_clipping="its guide learns the clients' fractions n_i / N from the mean"
   " (Theorem 2.2), which clipping and zeroing change",
-  plaintext_sums="to guide, the server is told each client's number of"
+  plaintext_sums="to guide, the server receives each client's number of"
   " examples",
 )
 
@@ -55,26 +54,27 @@ class HParams(hyperparameters.LocalHParams):
 
   lambda_: float = hyperparameters.hparam(
     0.9,
-    "Weight of the loss of the target class; the rest weighs that of the"
-    " client of origin. At 1 the guide learns nothing, at 0 nothing else"
-    " does; the paper asks for more than 0.5.",
+    "Weight of the loss of the target class; the rest is the weight of the"
+    " client of origin. 1: the guide learns nothing; 0: only the guide learns;"
+    " the paper asks for more than 0.5.",
     minimum=0,
     maximum=1,
   )
   client_weighting: str = hyperparameters.hparam(
     "num_examples",
-    "Weight of a client in the server's mean: num_examples, as in Algorithm 1"
+    "A client's weight in the server's mean: num_examples, as in Algorithm 1"
     " of the FedDRM paper, or uniform.",
     choices=("uniform", "num_examples"),
   )
 
 
 class Shared(NamedTuple):
-  """What all clients share.
+  """The shared weights.
 
   Attributes:
     backbone: The weights of g, a tuple of float32 tensors.
-    client_branch: The weights of h and of the linear layer on it, likewise.
+    client_branch: The weights of h and of its linear layer, a tuple of float32
+      tensors.
   """
 
   backbone: Any
@@ -82,7 +82,7 @@ class Shared(NamedTuple):
 
 
 class Weights(NamedTuple):
-  """What a client trains: what is shared, and its head."""
+  """The weights that a client trains: the shared ones, and its head."""
 
   shared: Shared
   head: Any
@@ -100,7 +100,7 @@ def reweighted_loss(
   Args:
     model: The model.
     lambda_: The weight of the loss of the target class.
-    weights: What is shared, and the client's head.
+    weights: The shared weights, and the client's head.
     batch: The batch.
     client_id: The client, an int32 scalar.
 
@@ -126,7 +126,7 @@ def train_client(
   data: local_training.ClientData,
   round_num,
 ) -> algorithm.ClientResult:
-  """Algorithm 1, lines 6 to 15, for one client.
+  """Trains one client, Algorithm 1, lines 6 to 15.
 
   Args:
     model: The model.
@@ -137,10 +137,10 @@ def train_client(
     round_num: The round, an int32 scalar.
 
   Returns:
-    The change of what is shared, and the client's new head.
+    The update of the shared weights, and the client's new head.
   """
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
-  # One step per domain, as FedAvg takes: data of clients to guide have one.
+  # One step per domain, as in FedAvg: in this scenario there is one domain.
   num_steps = local_training.num_local_steps(
     hparams, data, round_num
   ) * local_training.num_domains(data)
@@ -165,10 +165,10 @@ def train_client(
 def build(
   model: guided_model.GuidedModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedDRM; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of FedDRM; see `algorithm.AlgorithmSpec`.
 
   A client's state is its head. The server has no model to predict with, but it
-  can guide queries. A `client_id` is below the model's number of clients.
+  can guide queries. A `client_id` must be below the model's number of clients.
 
   Raises:
     ValueError: If the model has no guide.

@@ -3,32 +3,32 @@
 Federated Learning under Evolving Distribution Shifts, Section 4.1, Algorithms 1
 and 3.
 
-Two representations: phi maps a domain to what the next one will look like, psi
-maps a domain to what it is. A client goes through its pairs of consecutive
-domains (m, m + 1): the class means of phi over a batch of domain m are
-prototypes (eq. 3), and psi of a batch of domain m + 1 is drawn to the prototype
-of its class (eq. 4). The gradient flows through the prototypes into phi. The
-unseen domain is predicted by the distance of its psi to the prototypes of the
-last source domain. There is no classifier.
+There are two representations: phi maps a domain to the expected next one, psi
+maps a domain to itself. A client steps through its pairs of consecutive domains
+(m, m + 1): the class means of phi over a batch of domain m are prototypes (eq.
+3), and psi of a batch of domain m + 1 is pulled to the prototype of its class
+(eq. 4). The gradient flows through the prototypes into phi. The unseen domain
+is classified by the distance of its psi to the prototypes of the last source
+domain. There is no classifier.
 
-What leaves a client: the change of phi and psi and the mean training loss; for
+What leaves a client: the update of phi and psi and the mean training loss; for
 the server's evaluation, the sum of phi over the last source domain by class,
-and the class counts: the server holds no data, so its prototypes are the mean
-over clients weighted by class counts. With an aggregator that hides what a
-client sends, the server is not told these sums, and predicts nothing.
+and the class counts. The server holds no data, so its prototypes are the mean
+over clients weighted by class counts. With an aggregator that hides clients'
+values, the server does not receive these sums, and predicts nothing.
 
-Where the paper is silent:
-  * Eq. 4 sums over the classes of domain m + 1, Algorithm 1 speaks of episodic
-    batches, whose own classes would count. Both are there, as the
-    hyper-parameter `softmax_classes`. A class without an example in the batch
-    of domain m has no prototype, and is left out either way.
+Choices that the paper leaves open:
+  * Eq. 4 sums over the classes of domain m + 1, Algorithm 1 mentions episodic
+    batches, whose own classes would count. Both are available, as the
+    hyper-parameter `softmax_classes`. A class without examples in the batch of
+    domain m has no prototype, and is left out in either case.
   * phi and psi start from different random weights.
   * A domain other than the target is predicted from the prototypes of the
-    domain before it; the first, which has none before it, from its own.
+    previous domain; the first domain from its own.
   * A class without prototype is never predicted. Its examples count as wrong,
-    and nowhere in the loss that is measured (see `evaluation.NO_LOGIT`).
-  * A client may lack domains: then the domain before is the last one before
-    that it has. It learns from one on with two domains, and without any it has
+    and are excluded from the measured loss (see `evaluation.NO_LOGIT`).
+  * If a client lacks domains, the previous domain is the last earlier one that
+    it has. It learns if it has at least two domains. Without any domain it has
     no prototypes, and predicts nothing.
 """
 
@@ -90,10 +90,10 @@ def transition_loss(
   """Computes eq. 4 for a batch of a domain and one of the next.
 
   Args:
-    model: The model, of which the backbone is used.
+    model: The model; its backbone is used.
     distance: See `prototypes.distances`.
     weights: phi and psi.
-    earlier: The batch of domain m, which gives the prototypes of eq. 3.
+    earlier: The batch of domain m, for the prototypes of eq. 3.
     later: The batch of domain m + 1.
     classes: See `prototypes.alignment_loss`.
 
@@ -118,18 +118,18 @@ def train_client(
   data: local_training.ClientData,
   round_num,
 ) -> algorithm.ClientResult:
-  """Algorithm 3, lines 5 to 21, for one client.
+  """Trains one client, Algorithm 3, lines 5 to 21.
 
   Args:
     model: The model.
     hparams: Hyper-parameters.
     weights: The server's phi and psi.
-    data: The client's data. It learns the way from each domain that it has to
-      the next; with fewer than two it does not train.
+    data: The client's data. It learns the step from each of its domains to the
+      next; with fewer than two it does not train.
     round_num: The round, an int32 scalar.
 
   Returns:
-    The change of the weights; there is no personal state.
+    The update of the weights; there is no personal state.
   """
   data = local_training.without_empty_domains(data)
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
@@ -177,7 +177,7 @@ def train_client(
 def domain_sums(
   model: split_model.SplitModel, phi, data: local_training.ClientData, domain
 ) -> prototypes.ClassSums:
-  """Adds up phi over all examples of one domain, by class."""
+  """Sums phi over all examples of one domain, by class."""
   end = tf.reduce_sum(data.domain_sizes[: domain + 1])
   start = end - data.domain_sizes[domain]
   embeddings = evaluation.predict_in_batches(
@@ -216,8 +216,8 @@ def predict_as_client(
     distance: See `prototypes.distances`.
     weights: phi and psi.
     prepared: The prototypes of the client's domains, with a first axis.
-    examples: What to predict; domains are numbered as in the training data, and
-      those that follow its last domain are predicted from that one.
+    examples: The evaluation data; domains are numbered as in the training data,
+      and later domains are predicted from the last one.
 
   Returns:
     Logits [num_examples, num_classes].
@@ -237,8 +237,8 @@ def _last_held(domain_sizes) -> tf.Tensor:
     domain_sizes: [num_domains] int32.
 
   Returns:
-    [num_domains] int32; the first that has examples where none before has, and
-    0 where none has.
+    [num_domains] int32. If no earlier domain has examples, the first one that
+    has; 0 if none has.
   """
   held = tf.cast(tf.where(domain_sizes > 0)[:, 0], tf.int32)
   num_before = tf.cumsum(tf.cast(domain_sizes > 0, tf.int32))
@@ -248,7 +248,7 @@ def _last_held(domain_sizes) -> tf.Tensor:
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedEvolve, which uses the backbone of the model twice."""
+  """Builds the spec of FedEvolve, which uses the model's backbone twice."""
 
   def prepare_client(weights, _, data, round_num):
     del round_num

@@ -1,28 +1,27 @@
-"""FedEvp: learns a representation that the evolution leaves alone.
+"""FedEvp: learns a representation that is invariant under the evolution.
 
 Federated Learning under Evolving Distribution Shifts, Section 4.2, Algorithms 2
 and 4.
 
-One representation phi and one classifier w. A client goes through its domains
-in order and keeps a running prototype of each class (eq. 5); the batch of a
-domain is drawn to the prototypes (eq. 6) while the classifier learns from it
-(eq. 7). Before a client predicts, it personalises the classifier and the last
-layer of phi, one more epoch on its own data.
+There is one representation phi and one classifier w. A client steps through its
+domains in order and keeps a running prototype of each class (eq. 5). The batch
+of a domain is pulled to the prototypes (eq. 6) while the classifier is trained
+on it (eq. 7). Before a client predicts, it personalises the classifier and the
+last layer of phi, in one more epoch on its own data.
 
-What leaves a client: the change of phi and w and the mean training loss. The
-prototypes and what is personalised do not.
+What leaves a client: the update of phi and w and the mean training loss. The
+prototypes and the personalised weights stay.
 
-Where the paper is silent or contradicts itself:
-  * The text aligns the batch of domain m + 1 to C_m, which has not seen it;
-    Algorithm 4 aligns the batch of domain m to C_m, which it is part of. Both
-    are there, as the hyper-parameter `prototype`.
-  * The gradient flows into the current batch's share of a prototype
-    (`prototype=current`), not into what earlier batches left: those came from
-    earlier weights.
+Choices where the paper leaves them open or contradicts itself:
+  * The text aligns the batch of domain m + 1 to C_m, which does not contain it;
+    Algorithm 4 aligns the batch of domain m to C_m, which contains it. Both are
+    available, as the hyper-parameter `prototype`.
+  * The gradient flows into the current batch's part of a prototype
+    (`prototype=current`), not into the parts of earlier batches, which came
+    from earlier weights.
   * The classes of the softmax of eq. 6: see `fed_evolve`.
-  * A class that a batch lacks keeps its prototype; a class seen for the first
-    time starts with its mean, where eq. 5 as printed would average it with
-    zeros.
+  * A class that a batch lacks keeps its prototype; a new class starts with its
+    mean, where eq. 5 as printed would average it with zeros.
   * The classifier's loss is the cross-entropy over all classes ("the classical
     cross-entropy loss").
   * The personal epoch is cross-entropy with the optimizer and the rate of
@@ -59,8 +58,8 @@ class HParams(hyperparameters.LocalHParams):
   softmax_classes: str = prototypes.softmax_classes_hparam()
   prototype: str = hyperparameters.hparam(
     "current",
-    "Which prototype a batch is aligned to: current (Algorithm 4, the batch"
-    " is part of it) or previous (the text, it is not).",
+    "Prototype for alignment of a batch: current (Algorithm 4, includes the"
+    " batch) or previous (the text, does not).",
     choices=("current", "previous"),
   )
   personalization: str = hyperparameters.hparam(
@@ -71,7 +70,7 @@ class HParams(hyperparameters.LocalHParams):
   )
   personalization_epochs: int = hyperparameters.hparam(
     1,
-    "Passes over the client's data when it personalises; 0 is none.",
+    "Epochs of personalisation on the client's data; 0: none.",
     minimum=0,
   )
 
@@ -87,8 +86,8 @@ def update_prototypes(
     domain: m - 1, an int32 scalar: the domains are numbered from 0.
 
   Returns:
-    C_m. A class that the batch lacks keeps its value, a class seen for the
-    first time takes the batch's.
+    C_m. A class that the batch lacks keeps its value; a new class takes the
+    batch's.
   """
   share = 1.0 / tf.cast(domain + 1, tf.float32)
   share = tf.where(running.present, share, 1.0)
@@ -106,24 +105,24 @@ def train_client(
   data: local_training.ClientData,
   round_num,
 ) -> algorithm.ClientResult:
-  """Algorithm 4, lines 5 to 25, for one client.
+  """Trains one client, Algorithm 4, lines 5 to 25.
 
   Args:
     model: The model.
     hparams: Hyper-parameters.
     weights: The server's phi (backbone) and w (head).
-    data: The client's data. It goes from each domain that it has to the next;
-      with fewer than two it does not train.
+    data: The client's data. It steps from each of its domains to the next; with
+      fewer than two it does not train.
     round_num: The round, an int32 scalar.
 
   Returns:
-    The change of the weights; there is no personal state.
+    The update of the weights; there is no personal state.
   """
   data = local_training.without_empty_domains(data)
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
   num_steps = local_training.num_local_steps(hparams, data, round_num)
-  # The first domain of an iteration only starts the prototypes: its gradient
-  # step is left out (Algorithm 4, line 17).
+  # The first domain of an iteration only starts the prototypes: it has no
+  # gradient step (Algorithm 4, line 17).
   steps_per_iteration = tf.size(data.domain_sizes) - 1
 
   batches = local_training.domain_batches(
@@ -184,7 +183,7 @@ def train_client(
 def personal_weights(
   model: split_model.SplitModel, personalization: str
 ) -> split_model.SplitWeights:
-  """Tells which weights a client personalises.
+  """Returns which weights a client personalises.
 
   Args:
     model: The model.
@@ -207,10 +206,10 @@ def personal_weights(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedEvp; see `algorithm.AlgorithmSpec`."""
+  """Builds the spec of FedEvp; see `algorithm.AlgorithmSpec`."""
 
   def prepare_client(weights, _, data, round_num):
-    del round_num  # The rate is that of training.
+    del round_num  # Uses the rate of training.
     if hparams.personalization == "none":
       return weights
     return fed_avg_ft.fine_tune(

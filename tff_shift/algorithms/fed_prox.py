@@ -1,25 +1,26 @@
-"""FedProx: FedAvg whose clients stay near the model that they received.
+"""FedProx: FedAvg with a proximal term towards the received model.
 
 Federated Optimization in Heterogeneous Networks (Li, Sahu, Zaheer, Sanjabi,
 Talwalkar, Smith; MLSys 2020), Algorithm 2.
 
-A client minimises, from the server's weights w^t and inexactly,
+A client minimises, starting at the server weights w^t and inexactly,
 
     h_k(w; w^t) = F_k(w) + mu / 2 |w - w^t|^2                        (eq. 2)
 
-The server adds the mean change, as in FedAvg; with mu = 0 it is FedAvg, bit for
-bit. Clients that do less work than others, which the method is also for, are
+The server adds the mean update, as in FedAvg; with mu = 0 it is FedAvg, bit for
+bit. The clients with less work, for which the method is also designed, are
 those of `straggler_ratio`.
 
-What leaves a client: the change of all weights, and the mean training loss,
-proximal term included.
+What leaves a client: its model update, and the mean training loss, including
+the proximal term.
 
-Written from the algorithm as it is generally quoted. What is chosen here:
-  * The local solver is that of FedAvg: as many steps, with its optimizer.
-  * The paper draws clients by their share of the examples and takes the plain
-    mean; here they are drawn alike, and the mean is that of `client_weighting`.
-  * mu is one number for the whole run. The paper's rule that raises it when the
-    loss rises, and lowers it when it falls, is not part of this.
+Written from the algorithm as generally quoted. Choices:
+  * The local solver is FedAvg's: as many steps, with its optimizer.
+  * The paper samples clients by their fraction of the examples and takes the
+    plain mean; here they are sampled uniformly, and the mean uses
+    `client_weighting`.
+  * mu is constant. The paper's rule that increases it when the loss increases,
+    and decreases it when it decreases, is not included.
 """
 
 import dataclasses
@@ -43,9 +44,9 @@ class HParams(hyperparameters.LocalHParams):
 
   mu: float = hyperparameters.hparam(
     1.0,
-    "Weight of the proximal term: 0 is FedAvg; so large that mu times the"
-    " learning rate passes 2, and plain gradient steps diverge. The best of"
-    " the paper's five data sets: 1 (three of them), 0.01, 0.001.",
+    "Weight mu of the proximal term. 0: FedAvg; plain gradient steps diverge if"
+    " mu times the learning rate exceeds 2. Best on the paper's five data sets:"
+    " 1 (three of them), 0.01, 0.001.",
     minimum=0,
   )
 
@@ -53,11 +54,11 @@ class HParams(hyperparameters.LocalHParams):
 def proximal_term(
   factor: float, center: split_model.SplitWeights
 ) -> Callable[[Any], tf.Tensor]:
-  """Makes a penalty that holds weights near others.
+  """Makes a proximal penalty.
 
   Args:
-    factor: What half the squared distance is multiplied by.
-    center: The weights to stay near to.
+    factor: The factor of half the squared distance.
+    center: The weights to stay close to.
 
   Returns:
     `(weights) -> factor / 2 * |weights - center|^2`, a float32 scalar, with the
@@ -76,7 +77,7 @@ def proximal_term(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedProx; see `algorithm.AlgorithmSpec`."""
+  """Builds the spec of FedProx; see `algorithm.AlgorithmSpec`."""
 
   def train_client(weights, _, data, round_num):
     return fed_avg.train_client(

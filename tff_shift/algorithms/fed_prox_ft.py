@@ -8,16 +8,16 @@ In a round a client minimises, as in `fed_prox`,
 
     F_k(w) + mu / 2 |w - w^t|^2
 
-from the server's weights w^t. It predicts with the model that it fine-tuned
-from those of the moment, as in `fed_avg_ft` and without the proximal term. With
+from the server weights w^t. It predicts with a model fine-tuned from the
+current server weights, as in `fed_avg_ft` and without the proximal term. With
 mu = 0 it is FedAvgFT, bit for bit.
 
-What leaves a client: the change of all weights, and the mean training loss,
-proximal term included. The fine-tuned model does not.
+What leaves a client: its model update, and the mean training loss, including
+the proximal term. The fine-tuned model stays.
 
 The default mu is that of the FedDRM authors' program. In ten steps at a rate of
-0.01 with momentum 0.9 it takes back less than half a percent of the way that a
-client goes: there the method is FedAvgFT but for a trace.
+0.01 with momentum 0.9 it reduces a client's movement by less than half a
+percent: there the method is practically FedAvgFT.
 """
 
 import dataclasses
@@ -34,12 +34,12 @@ RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 @dataclasses.dataclass(frozen=True)
 class HParams(fed_avg_ft.HParams):
-  """Hyper-parameters of FedProxFT: those of FedAvgFT, and mu."""
+  """Hyper-parameters of FedProxFT: FedAvgFT's, and mu."""
 
   mu: float = hyperparameters.hparam(
     0.01,
-    "Weight of the proximal term in the rounds: 0 is FedAvgFT; so large that"
-    " mu times the learning rate passes 2, and plain gradient steps diverge.",
+    "Weight mu of the proximal term in the rounds. 0: FedAvgFT; plain gradient"
+    " steps diverge if mu times the learning rate exceeds 2.",
     minimum=0,
   )
 
@@ -47,7 +47,7 @@ class HParams(fed_avg_ft.HParams):
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedProxFT; see `algorithm.AlgorithmSpec`."""
+  """Builds the spec of FedProxFT; see `algorithm.AlgorithmSpec`."""
   return fed_avg_ft.build(model, hparams)._replace(
     train_client=fed_prox.build(model, hparams).train_client
   )

@@ -1,16 +1,16 @@
-"""FedRep: a shared representation, a head of its own for every client.
+"""FedRep: a shared representation, and a personal head for every client.
 
 Exploiting Shared Representations for Personalized Federated Learning (Collins,
 Hassani, Mokhtari, Shakkottai; ICML 2021), Algorithm 1.
 
 In a round a client first trains its head on the received backbone, then the
-backbone under that head. Only the backbone is averaged.
+backbone with this head. Only the backbone is averaged.
 
-What leaves a client: the change of the backbone, and the mean training loss of
-its backbone steps. The head does not.
+What leaves a client: the update of the backbone, and the mean training loss of
+its backbone steps. The head stays.
 
-Where the paper is silent: all heads start alike, as in public programs, which
-send one model to all.
+Choices that the paper leaves open: all heads start equal, as in public
+programs, which send one model to all.
 """
 
 import dataclasses
@@ -37,13 +37,13 @@ class HParams(hyperparameters.LocalHParams):
 
   head_steps: int = hyperparameters.hparam(
     5,
-    "Local iterations on the head before those on the backbone.",
+    "Local iterations for the head, before those for the backbone.",
     minimum=1,
   )
   head: str = hyperparameters.hparam(
     "last_layer",
-    "What is personal: last_layer, the last linear layer alone (Appendix D of"
-    " the FedEvolve paper); classifier, all of the model's head.",
+    "What is personal: last_layer, only the last linear layer (Appendix D of"
+    " the FedEvolve paper); classifier, the model's whole head.",
     choices=split_model.HEADS,
   )
 
@@ -51,14 +51,14 @@ class HParams(hyperparameters.LocalHParams):
 def num_head_steps(
   iterations: int, data: local_training.ClientData
 ) -> tf.Tensor:
-  """Returns how many steps train a head.
+  """Returns the number of gradient steps for a head.
 
   Args:
     iterations: Steps in each domain.
     data: The client's data.
 
   Returns:
-    An int32 scalar; 0 for a client without examples, which has no batch.
+    An int32 scalar; 0 for a client without examples, which has no batches.
   """
   return iterations * local_training.num_domains(data)
 
@@ -72,20 +72,20 @@ def train_client(
   round_num,
   backbone_loss: Callable[[Any, local_training.Batch], tf.Tensor] | None = None,
 ) -> algorithm.ClientResult:
-  """Trains the head on the received backbone, then the backbone under it.
+  """Trains the head on the received backbone, then the backbone with it.
 
   Args:
-    model: The model, cut where what is personal begins.
+    model: The model, cut at the personal part.
     hparams: Hyper-parameters.
     backbone: The server's backbone.
     head: The client's head.
     data: The client's data.
     round_num: The round, an int32 scalar.
-    backbone_loss: `(SplitWeights, batch) -> loss` of the steps on the backbone.
+    backbone_loss: `(SplitWeights, batch) -> loss` of the backbone's steps.
       None: cross-entropy.
 
   Returns:
-    The change of the backbone, and the client's new head.
+    The update of the backbone, and the client's new head.
   """
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
   num_domains = local_training.num_domains(data)
@@ -122,7 +122,7 @@ def train_client(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedRep; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of FedRep; see `algorithm.AlgorithmSpec`.
 
   A client's state is its head; the server has no model to predict with.
   """

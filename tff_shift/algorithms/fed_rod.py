@@ -1,4 +1,4 @@
-"""FedRoD: a generic predictor for all, and a personal head on top of it.
+"""FedRoD: a generic predictor for all clients, and personal heads on top of it.
 
 On Bridging Generic and Personalized Federated Learning for Image Classification
 (Chen, Chao; ICLR 2022), Federated Robust Decoupling with a linear personal
@@ -6,24 +6,24 @@ head; a baseline in Table 1 of Federated Learning under Evolving Distribution
 Shifts.
 
 A client trains the backbone phi and the generic head h with the balanced
-softmax, and in the same steps its own head q_k with the plain cross-entropy, on
-features and logits that the second loss does not move:
+softmax, and in the same steps its personal head q_k with the plain
+cross-entropy, on features and logits without gradients:
 
     generic:  CE(h(phi(x)) + gamma log n_c, y)           trains phi and h
     personal: CE(stop(h(phi(x))) + q_k(stop(phi(x))), y)  trains q_k
 
-with n_c the client's number of examples of class c. A class that the client
-lacks has weight n_c = 0 in the balanced softmax: no example of the client moves
-its logit of h (`class_counts` for other counts).
+where n_c is the client's number of examples of class c. A class that the client
+lacks has weight n_c = 0 in the balanced softmax: no example of the client
+changes its logit in h (`class_counts` for other counts).
 
 The server predicts with h, a client with h + q_k.
 
-What leaves a client: the change of phi and h, and the mean of the sum of both
-losses. The personal head does not.
+What leaves a client: the update of phi and h, and the mean of the sum of both
+losses. The personal head stays.
 
-Where the paper is silent:
+Choices that the paper leaves open:
   * The personal head starts at zero: a client that has not taken part predicts
-    what the server predicts.
+    like the server.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ class HParams(hyperparameters.LocalHParams):
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedRoD; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of FedRoD; see `algorithm.AlgorithmSpec`.
 
   The head is the last linear layer, and a client's state is a head of its form.
   """

@@ -6,25 +6,25 @@ Seeking Flat Minima (Caldarola, Caputo, Ciccone; ECCV 2022). A baseline of
 Beyond Aggregation: Guiding Clients in Heterogeneous Federated Learning (Table 1
 there).
 
-A local step looks for weights whose whole neighbourhood has a low loss. On one
-batch B it takes two gradients,
+A local step minimises the loss in a neighbourhood of the weights. On one batch
+B it takes two gradients,
 
     g = grad F_k(w; B)
     e = rho g / (|g| + 1e-12)
     w <- w - eta (grad F_k(w + e; B) + weight_decay w)
 
 with the Euclidean norm over all weights together. The server adds the mean
-change, as in FedAvg. A client predicts with the model that it fine-tuned by
-plain steps, as in `fed_avg_ft`. With rho = 0 it is FedAvgFT, bit for bit.
+update, as in FedAvg. A client predicts with a model fine-tuned by plain steps,
+as in `fed_avg_ft`. With rho = 0 it is FedAvgFT, bit for bit.
 
-What leaves a client: the change of all weights, and the mean training loss. The
-fine-tuned model does not.
+What leaves a client: its model update, and the mean training loss. The
+fine-tuned model stays.
 
-Written from the steps as public programs take them. What is chosen here:
-  * The loss that is reported is that at w, which compares with other methods'.
-  * Weight decay pulls at w and has no part in g, as in the FedDRM authors'
+Written from the steps of public programs. Choices:
+  * The reported loss is the loss at w, comparable to other methods.
+  * Weight decay is applied at w and is not part of g, as in the FedDRM authors'
     program.
-  * As many steps as FedAvg takes, each of two gradients.
+  * As many steps as in FedAvg, each with two gradients.
 """
 
 import dataclasses
@@ -43,19 +43,19 @@ from tff_shift.models import split_model
 SCENARIOS = ("evolving", "guidance")
 RUNNING_STATISTICS = algorithm.ONE_MODEL
 
-# A gradient of zeros has no direction.
+# Avoids a division by zero for zero gradients.
 _SMALLEST_NORM = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
 class HParams(fed_avg_ft.HParams):
-  """Hyper-parameters of FedSAMFT: those of FedAvgFT, and rho."""
+  """Hyper-parameters of FedSAMFT: FedAvgFT's, and rho."""
 
   rho: float = hyperparameters.hparam(
     0.05,
-    "How far from the weights, along the gradient, the gradient of a step is"
-    " taken: 0 is FedAvgFT at twice the cost; so far that the loss there has"
-    " nothing to do with that at the weights, and nothing is learned.",
+    "rho: distance from the weights, along the gradient, at which a step's"
+    " gradient is taken. 0: FedAvgFT at twice the cost; too large: the loss"
+    " there is unrelated to the loss at the weights, and nothing is learned.",
     minimum=0,
   )
 
@@ -65,13 +65,13 @@ def sharpness_aware(
 ) -> Callable[
   [Callable[[Any], local_training.Gradient], Any], local_training.Gradient
 ]:
-  """Makes a step go down the gradient at the worst weights near by.
+  """Makes steps use the gradient at the worst nearby weights.
 
   Args:
-    rho: How far they are.
+    rho: Their distance.
 
   Returns:
-    What `local_training.train` takes as `differentiate`.
+    The argument `differentiate` of `local_training.train`.
   """
 
   def differentiate(gradient_at, trained):
@@ -89,7 +89,7 @@ def sharpness_aware(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedSAMFT; see `algorithm.AlgorithmSpec`."""
+  """Builds the spec of FedSAMFT; see `algorithm.AlgorithmSpec`."""
   return fed_avg_ft.build(model, hparams)._replace(
     train_client=lambda weights, _, data, round_num: fed_avg.train_client(
       model,

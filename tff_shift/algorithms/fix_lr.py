@@ -1,11 +1,11 @@
-"""FixLR: the updates of Fed-ADE at a rate that never changes.
+"""FixLR: the updates of Fed-ADE with a constant learning rate.
 
 Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under Distribution
 Shift (Park, Joe, Kim, Im, Kwon; 2026), Section 6.1: FixLR(Low), FixLR(Mid) and
 FixLR(High) are this algorithm at 5e-6, 1e-5 and 1e-4 on images.
 
-What leaves a client: the change of the backbone, the number of its unlabelled
-examples, and the mean risk of both updates. Head and class estimates do not.
+What leaves a client: the update of the backbone, the number of its unlabelled
+examples, and the mean risk of both updates. Head and label estimates stay.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ class HParams(two_phase_adaptation.TwoPhaseHParams):
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FixLR; the initial weights are the pre-trained ones."""
+  """Builds the spec of FixLR; the initial weights are the pre-trained ones."""
   return two_phase_adaptation.build(
     model, hparams, initial_rate=hparams.learning_rate
   )

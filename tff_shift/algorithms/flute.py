@@ -1,38 +1,38 @@
-"""FLUTE: heads of their own, pushed towards the geometry of a simplex.
+"""FLUTE: personal heads, regularised towards the geometry of a simplex.
 
 Federated Representation Learning in the Under-Parameterized Regime (Liu, Shen,
 Yang; ICML 2024). A baseline of Federated Learning under Evolving Distribution
 Shifts, Table 1.
 
-The backbone phi is averaged, each client keeps its head. With W the last
-layer's weights [classes, size], y the 0/1 vector of the classes that the client
-has and C the number of all classes, a client minimises
+The backbone phi is averaged, and each client keeps its head. Let W be the last
+layer's weights [classes, size], y the 0/1 vector of the client's classes and C
+the number of all classes. A client minimises
 
     CE + lambda_1 R(W) + lambda_2 |W|_F^2 + lambda_3 |phi(x)|^2,
 
     R(W) = | W W^T / |W W^T|_F - (C - 1)^(-1/2) (I - 11^T / C) * (y y^T) |_F,
 
 first over the head on the received phi (without the last term), then over both.
-R is how far W is from a simplex of equal angles, to which the last layer
-"collapses" when a network is trained to the end.
+R is the distance of W from a simplex of equal angles, to which the last layer
+"collapses" when a network is trained to convergence.
 
-What leaves a client: the change of phi, and the mean training loss of the steps
-on all weights. The head does not, and neither do the client's classes; with
-`share_head` the head leaves it as well.
+What leaves a client: the update of phi, and the mean training loss of the steps
+on all weights. The head and the client's classes stay; with `share_head` the
+head is sent as well.
 
-Equations and numbers are those of the authors' program. Decisions:
-  * The server's step, W <- W - rate dR/dW. The program's server takes it on the
-    heads of the round and sends each back. The sum of R over clients does not
-    couple them, so every client takes the very same step itself: no head has to
-    leave it. The rate here is the program's over the number of clients (0.5
+Equations and numbers are those of the authors' program. Choices:
+  * The server's step, W <- W - rate dR/dW. The program's server applies it to
+    the heads of the round and sends each back. The sum of R over clients does
+    not couple them, so every client can take the same step itself: heads need
+    not be sent. The rate here is the program's over the number of clients (0.5
     over 20, the clients of the FedEvolve paper).
   * The server has no head. The FedEvolve paper has a server column, for which
     heads must have been averaged: `share_head` sends them, to be averaged for
-    the server's predictions alone.
+    the server's predictions only.
   * The last term is a mean over the batch, as CE is. The program's is a sum,
     which grows with the batch (`feature_norm=sum`); on the points of circle,
     which are large numbers, it drives all features to 0.
-  * All heads start alike, as in the program, which sends one model to all.
+  * All heads start equal, as in the program, which sends one model to all.
 """
 
 import dataclasses
@@ -59,42 +59,42 @@ class HParams(hyperparameters.LocalHParams):
 
   head_steps: int = hyperparameters.hparam(
     5,
-    "Local iterations on the head before those on all weights; 0 is none.",
+    "Local iterations for the head, before those for all weights; 0: none.",
     minimum=0,
   )
   simplex_penalty: float = hyperparameters.hparam(
     0.25,
-    "lambda_1: weight of the head's distance R from a simplex; 0 is none.",
+    "lambda_1: weight of the head's distance R from a simplex; 0: none.",
     minimum=0,
   )
   head_penalty: float = hyperparameters.hparam(
-    0.0025, "lambda_2: weight of |W|^2 of the head; 0 is none.", minimum=0
+    0.0025, "lambda_2: weight of |W|^2 of the head; 0: none.", minimum=0
   )
   feature_penalty: float = hyperparameters.hparam(
     0.0005,
-    "lambda_3: weight of |phi(x)|^2 over a batch; 0 is none.",
+    "lambda_3: weight of |phi(x)|^2 over a batch; 0: none.",
     minimum=0,
   )
   feature_norm: str = hyperparameters.hparam(
     "mean",
-    "What is taken of |phi(x)|^2 over a batch: mean, or sum (the program).",
+    "Reduction of |phi(x)|^2 over a batch: mean, or sum (the program).",
     choices=("mean", "sum"),
   )
   simplex_rate: float = hyperparameters.hparam(
     0.025,
-    "Rate of the step down R that ends a round (the server's step, for which"
-    " the authors' program has 0.5 over the number of clients); 0 is none.",
+    "Rate of the step on R at the end of a round (the server's step; in the"
+    " authors' program 0.5 over the number of clients); 0: none.",
     minimum=0,
   )
   share_head: bool = hyperparameters.hparam(
     False,
-    "Whether heads are sent and averaged too, for the server's predictions"
-    " alone; clients predict the same.",
+    "Whether heads are also sent and averaged, only for the server's"
+    " predictions; clients' predictions do not change.",
   )
 
 
 def simplex_distance(kernel, present) -> tf.Tensor:
-  """Computes R(W), how far a last layer is from a simplex.
+  """Computes R(W), the distance of a last layer from a simplex.
 
   Args:
     kernel: W transposed, [size, num_classes] float32.
@@ -111,15 +111,15 @@ def simplex_distance(kernel, present) -> tf.Tensor:
 
 
 def step_to_simplex(head, present, rate: float):
-  """Takes the step of the server on a head.
+  """Takes the server's step on a head.
 
   Args:
     head: The last layer's weights, the kernel first.
-    present: See `simplex_distance`.
+    present: The 0/1 vector of the client's classes, see `simplex_distance`.
     rate: The rate of the step.
 
   Returns:
-    The head; its bias stays as it is.
+    The head; its bias does not change.
   """
   kernel, *bias = head
   with tf.GradientTape() as tape:
@@ -202,7 +202,7 @@ def train_client(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FLUTE; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of FLUTE; see `algorithm.AlgorithmSpec`.
 
   A client's state is its head; the server holds the backbone, and with
   `share_head` the mean of the last heads.
@@ -219,8 +219,8 @@ def build(
     result = train_client(model, hparams, *own, data, round_num)
     trained = result.weights if shares_head else result.weights.backbone
     return algorithm.ClientResult(
-      # That of the head is to the mean that the server had: added to it, the
-      # mean is that of the new heads.
+      # The head's update is relative to the server's mean head: added to it,
+      # the mean update gives the mean of the new heads.
       update=tf.nest.map_structure(tf.subtract, trained, weights),
       client_state=result.weights.head,
       loss=result.loss,

@@ -1,16 +1,16 @@
-"""FTH: predictions weighted by the mean of all class estimates so far.
+"""FTH: predictions reweighted by the mean of all label estimates so far.
 
 Online Adaptation to Label Distribution Shift (Wu, Guo, Su, Weinberger; NeurIPS
 2021), Follow The History; a localised baseline of Fed-ADE: Adaptive Learning
 Rate for Federated Post-adaptation under Distribution Shift (Park, Joe, Kim, Im,
 Kwon; 2026), Table 1.
 
-The model stays as it was trained. A client keeps the mean of its estimates of
-the class distribution over time steps and multiplies the predicted
-probabilities with it, relative to the uniform prior that clients of Fed-ADE
-start from (Section 6.1).
+The model does not change after training. A client keeps the mean of its
+estimates of the label distribution over time steps and multiplies the predicted
+probabilities with it, relative to the uniform prior from which clients of
+Fed-ADE start (Section 6.1).
 
-What leaves a client: the mean risk on its labelled data. The history does not.
+What leaves a client: the mean risk on its labelled data. The history stays.
 """
 
 import dataclasses
@@ -30,24 +30,24 @@ SCENARIOS = ("online_adaptation",)
 RUNNING_STATISTICS = algorithm.FIXED
 
 AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
-  no_aggregation="the model stays as it was trained"
+  no_aggregation="the model does not change after training"
 )
 
-# Keeps a class that was never estimated finite, and out of the way.
+# Lower bound that keeps log probabilities of never estimated classes finite.
 _SMALLEST_SHARE = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class HParams(adaptation.LabelShiftHParams):
-  """Hyper-parameters of FTH: those of the class estimates."""
+  """Hyper-parameters of FTH: those of the label estimates."""
 
 
 class History(NamedTuple):
-  """What a client remembers.
+  """The state of a client.
 
   Attributes:
-    total: The sum of its estimates of the class distribution, [num_classes].
-    num_timesteps: How many there were, a float32 scalar.
+    total: The sum of its estimates of the label distribution, [num_classes].
+    num_timesteps: Their number, a float32 scalar.
     timestep: The time step of the last one, an int32 scalar; 0: none yet.
   """
 
@@ -59,14 +59,14 @@ class History(NamedTuple):
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FTH; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of FTH; see `algorithm.AlgorithmSpec`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
   its `History`; nothing is shared.
   """
 
   def reweight(logits, history):
-    """Weights probabilities by mean estimate over uniform prior."""
+    """Multiplies probabilities by the mean estimate over the uniform prior."""
     uniform = 1.0 / model.num_classes
     # Without a history, the prior.
     shares = tf.math.divide_no_nan(
@@ -78,7 +78,7 @@ def build(
     del nothing, round_num
     weights = model.initial_weights(data.seed)
     classes = adaptation.estimate_classes(model, hparams, weights, data)
-    # Rounds of one time step see the same data: they count once.
+    # Rounds of the same time step have the same data and count once.
     is_new = tf.cast(tf.not_equal(history.timestep, data.timestep), tf.float32)
     history = History(
       history.total + is_new * classes,

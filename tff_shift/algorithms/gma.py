@@ -1,4 +1,4 @@
-"""GMA: the server takes small steps where clients disagree on the direction.
+"""GMA: the server takes smaller steps where clients disagree on the sign.
 
 Gradient Masked Averaging for Federated Learning (Tenison, Sreeramadas,
 Mugunthan, Oyallon, Rish, Belilovsky; TMLR 2023), a method of Table 1 of
@@ -12,23 +12,23 @@ computes for each model weight
     m = 1 if A >= tau, else A          the mask
     w <- w + m sum_k p_k D_k
 
-With tau = 0 it is FedAvg, bit for bit. Votes count equally, whatever the sizes
-of the clients: of sizes 8, 1, 1 and updates 1, -1, -1 the mean is 0.6 and A is
-1/3, so at tau = 0.4 the step is 0.2. With `vote_weighting=client_weighting` it
-is p_k that stands in place of 1 / K; the step is then 0.6.
+With tau = 0 it is FedAvg, bit for bit. Votes are unweighted, regardless of the
+sizes of the clients: for sizes 8, 1, 1 and updates 1, -1, -1 the mean is 0.6
+and A is 1/3, so at tau = 0.4 the step is 0.2. With
+`vote_weighting=client_weighting` p_k replaces 1 / K; the step is then 0.6.
 
-What leaves a client: the change of all weights, its signs, the weight of its
-vote, and the mean training loss.
+What leaves a client: its model update, its signs, the weight of its vote, and
+the mean training loss.
 
-Written from the equations as they are generally quoted and from public programs
-(declearn). What is chosen here:
+Written from the equations as generally quoted and from public programs
+(declearn). Choices:
   * The server's learning rate is 1.
-  * The sign of a change of 0 is 0: who does not move a weight has no vote.
-  * Where updates are clipped or zeroed, clients vote as if they were not. After
-    `server_momentum` the mask is laid over all that is added.
-  * tau: see `HParams`. Agreement has few values: of 20 clients that count
-    alike, tau = 0.1, which the FedEvolve paper takes, leaves nothing out but
-    draws of 10 to 10.
+  * The sign of a change of 0 is 0: clients that do not change a weight do not
+    vote on it.
+  * If updates are clipped or zeroed, clients vote with the original ones. With
+    `server_momentum` the mask is applied to the whole server step.
+  * tau: see `HParams`. Agreement has few values: for 20 clients with equal
+    votes, tau = 0.1, the FedEvolve paper's value, only masks ties of 10 to 10.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
   plaintext_sums="its mask is made of the sums of the signs of clients'"
-  " updates, which are plain sums"
+  " updates, which are plaintext sums"
 )
 
 
@@ -58,22 +58,22 @@ class HParams(hyperparameters.LocalHParams):
 
   agreement_threshold: float = hyperparameters.hparam(
     0.4,
-    "From which agreement on (tau) a weight moves by the whole mean: 0 is"
-    " FedAvg, at 1 all steps but those of one mind are shortened. 0.4 is what"
-    " public programs take, 0.1 the FedEvolve paper.",
+    "Agreement (tau) from which a weight moves by the whole mean. 0: FedAvg; 1:"
+    " all steps without full agreement are reduced. Public programs use 0.4,"
+    " the FedEvolve paper 0.1.",
     minimum=0,
     maximum=1,
   )
   vote_weighting: str = hyperparameters.hparam(
     "uniform",
-    "Weight of a client in the agreement: uniform, each client one vote, as"
+    "A client's weight in the agreement: uniform, one vote per client, as"
     " published; client_weighting, its weight in the server's mean.",
     choices=("uniform", "client_weighting"),
   )
 
 
 class Votes(NamedTuple):
-  """What is summed over clients.
+  """The plaintext sums over clients.
 
   Attributes:
     signs: The signs of a client's updates times the weight of its vote, in the
@@ -90,8 +90,8 @@ def mask(signs, weight, threshold: float) -> tf.Tensor:
 
   Args:
     signs: The sum of the clients' weighted signs, float32 of any shape. Weights
-      are whole numbers: sums and quotients are exact enough that what equals
-      the threshold reaches it, in whatever order clients come.
+      are whole numbers: sums and quotients are exact enough that a value equal
+      to the threshold reaches it, for any order of clients.
     weight: The sum of the weights of their votes, above 0, a float32 scalar.
     threshold: tau.
 
@@ -105,11 +105,11 @@ def mask(signs, weight, threshold: float) -> tf.Tensor:
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of GMA; see `algorithm.AlgorithmSpec`."""
+  """Builds the spec of GMA; see `algorithm.AlgorithmSpec`."""
 
   def train_client(weights, _, data, round_num):
     result = fed_avg.train_client(model, hparams, weights, data, round_num)
-    # As in the template's mean; a client without examples has no vote.
+    # As in the template's mean; clients without examples have no vote.
     weight = tf.shape(data.y)[0]
     if "uniform" in (hparams.vote_weighting, hparams.client_weighting):
       weight = tf.minimum(weight, 1)

@@ -1,4 +1,4 @@
-"""Local: every client trains a model of its own; nothing is shared.
+"""Local: every client trains its own model; nothing is shared.
 
 The baseline of Table 15 of Federated Learning under Evolving Distribution
 Shifts: no communication, no aggregation.
@@ -22,25 +22,25 @@ SCENARIOS = ("evolving", "dynamic_personalization")
 RUNNING_STATISTICS = algorithm.OWN_MODEL
 
 AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
-  no_aggregation="every client trains a model of its own"
+  no_aggregation="every client trains its own model"
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class HParams(hyperparameters.LocalHParams):
-  """Local training has no hyper-parameters of its own."""
+  """Local training has no further hyper-parameters."""
 
 
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of local training; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of local training; see `algorithm.AlgorithmSpec`.
 
   A client's state is its whole model; the server has none.
   """
 
   def train_client(weights, personal_weights, data, round_num):
-    del weights  # The server has none.
+    del weights  # Empty: the server has no weights.
     result = fed_avg.train_client(
       model, hparams, personal_weights, data, round_num
     )

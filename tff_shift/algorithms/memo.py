@@ -1,39 +1,41 @@
-"""MEMO: a model adapts to each example alone, before it predicts it.
+"""MEMO: a model adapts to each example separately, before it predicts it.
 
 MEMO: Test Time Robustness via Adaptation and Augmentation (Zhang, Levine, Finn;
-NeurIPS 2022), on a model of federated training. Two baselines of Federated
-Learning under Evolving Distribution Shifts: MEMO (G) adapts the global model of
-FedAvg, MEMO (P) the one that a client has fine-tuned (FedAvgFT).
+NeurIPS 2022), applied to a federated model. Two baselines of Federated Learning
+under Evolving Distribution Shifts: MEMO (G) adapts the global model of FedAvg,
+MEMO (P) a client's fine-tuned model (FedAvgFT).
 
 For an example x, with B augmentations a_i(x) and starting from the weights w,
 
     pbar(w) = (1 / B) sum_i softmax f(a_i(x); w)
     w <- w - eta grad H(pbar(w)),    H(p) = -sum_j p_j log p_j
 
-for some steps, on all weights; what is predicted is f(x; w) of x itself. Then
-the weights are forgotten. H is the entropy of the mean prediction: it is small
-where the model is certain, and of the same class for all augmentations.
+for some steps, on all weights; the prediction is f(x; w) of x itself. Then the
+adapted weights are discarded. H is the entropy of the mean prediction: it is
+small if the model is certain, and predicts the same class for all
+augmentations.
 
-What leaves a client: the change of all weights, and the mean training loss.
-What is adapted or fine-tuned does not; training knows nothing of it.
+What leaves a client: its model update, and the mean training loss. Adapted and
+fine-tuned models stay; training does not depend on them.
 
-Where the papers are silent:
+Choices that the papers leave open:
   * Whether the server adapts too. In MEMO (G) it does. In MEMO (P) it predicts
-    with the global model as it is: the server of T3A, the other method of the
-    FedEvolve paper that adapts fine-tuned models at test time, has FedAvgFT's
-    accuracy to the digit (Table 1). For MEMO the tables do not tell.
+    with the global model without adaptation: the server of T3A, the other
+    method of the FedEvolve paper that adapts fine-tuned models at test time,
+    has FedAvgFT's accuracy to the digit (Table 1). For MEMO the tables do not
+    show this.
   * Steps: the FedEvolve paper has 3, and 32 augmentations; MEMO takes one.
-  * The rate: 0.005 and plain gradient descent are MEMO's for CIFAR-10. A rate
-    of 0 is that of training. The program that the FedEvolve paper builds on
-    (that of FedTHE) means to set 0.0005, but leaves the rate and the optimizer
-    of training in force. Here optimizers start anew with each example.
-  * A step draws augmentations of its own. The draws depend on the client and on
-    the pixels of the example, not on where it stands among others.
-  * Of the image before the chains nothing is flipped or cropped, unless asked
-    for: see `techniques/augmentations.py`.
+  * The rate: 0.005 and plain gradient descent are MEMO's for CIFAR-10. 0 uses
+    the rate of training. FedTHE's program, on which the FedEvolve paper builds,
+    intends to set 0.0005, but keeps the rate and the optimizer of training.
+    Here optimizers are reset for each example.
+  * Each step draws new augmentations. The draws depend on the client and on the
+    pixels of the example, not on its position.
+  * Images are not flipped or cropped before the chains by default: see
+    `techniques/augmentations.py`.
   * Pixels from outside are 128 in all channels, see there.
   * Points have no augmentations: the paper has dashes for them. `none` is the
-    entropy of the prediction for the example as it is.
+    entropy of the prediction for the example itself.
 """
 
 import dataclasses
@@ -59,42 +61,42 @@ RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 @dataclasses.dataclass(frozen=True)
 class HParams(fed_avg_ft.HParams):
-  """Hyper-parameters of MEMO; those of fine-tuning count if `personalized`."""
+  """Hyper-parameters of MEMO; fine-tuning applies if `personalized`."""
 
   personalized: bool = hyperparameters.hparam(
     False,
-    "Clients adapt what they have fine-tuned, and the server does not adapt,"
-    " MEMO (P); else both adapt the global model, MEMO (G).",
+    "MEMO (P): clients adapt their fine-tuned models, and the server does not"
+    " adapt; otherwise MEMO (G): both adapt the global model.",
   )
   test_time_steps: int = hyperparameters.hparam(
     3,
-    "Gradient steps on each example that is predicted; 0 is fed_avg, or"
-    " fed_avg_ft if personalized.",
+    "Gradient steps for each predicted example; 0: fed_avg, or fed_avg_ft if"
+    " personalized.",
     minimum=0,
   )
   test_time_learning_rate: float = hyperparameters.hparam(
     0.005,
-    "The learning rate of these steps. 0: that of training, without its fall.",
+    "Learning rate of these steps. 0: the training rate, without its schedule.",
     minimum=0.0,
   )
   test_time_optimizer: str = hyperparameters.hparam(
     "sgd",
-    "The optimizer of these steps, without momentum or weight decay; new for"
-    " each example.",
+    "Optimizer of these steps, without momentum or weight decay; reset for each"
+    " example.",
     choices=("sgd", "adam"),
   )
   augmentation: str = hyperparameters.hparam(
     "augmix",
-    "What an example becomes: augmix, random chains of operations on images;"
-    " none, itself, for inputs that are no images.",
+    "Augmentation of an example: augmix, random chains of operations on images;"
+    " none, the example itself, for inputs that are not images.",
     choices=("augmix", "none"),
   )
   num_augmentations: int = hyperparameters.hparam(
-    32, "Augmentations of an example in a step, with augmix.", minimum=1
+    32, "Augmentations of an example per step, with augmix.", minimum=1
   )
   augmentation_strength: float = hyperparameters.hparam(
     1.0,
-    "The largest level of an operation: 1 rotates by up to 3 degrees, 10 by"
+    "Largest level of an operation: 1 rotates by up to 3 degrees, 10 by up to"
     " 30.",
     minimum=0.1,
     maximum=10.0,
@@ -104,14 +106,13 @@ class HParams(fed_avg_ft.HParams):
   )
   augmentation_crop: int = hyperparameters.hparam(
     0,
-    "Augmentations start from an image that is moved by up to so many pixels;"
-    " 0 is none.",
+    "Maximum shift, in pixels, of the image before augmentations; 0: none.",
     minimum=0,
   )
   augmentation_fill: int = hyperparameters.hparam(
     image_operations.FILL,
-    "Value of pixels that come from outside of a rotated, sheared or translated"
-    " image, in all channels: 128, mid-grey, in MEMO's program; 0 is black.",
+    "Value of pixels from outside of a rotated, sheared or translated image, in"
+    " all channels: 128, mid-grey, in MEMO's program; 0: black.",
     minimum=0,
     maximum=255,
   )
@@ -129,9 +130,9 @@ def adapt(
   Args:
     model: The model.
     hparams: Hyper-parameters.
-    weights: The weights to start from.
+    weights: The initial weights.
     x: The example, of the model's input shape and dtype.
-    seed: An int32 tensor of shape [2]; fixes the augmentations.
+    seed: An int32 tensor of shape [2]; determines the augmentations.
 
   Returns:
     The adapted weights.
@@ -169,13 +170,13 @@ def predict(
   examples: local_training.ClientData,
   seed,
 ) -> tf.Tensor:
-  """Predicts each example with weights that are adapted to it alone.
+  """Predicts each example with weights adapted to this example.
 
   Args:
     model: The model.
     hparams: Hyper-parameters.
-    weights: The weights to start from, at every example.
-    examples: The examples; their classes are not looked at.
+    weights: The initial weights for every example.
+    examples: The examples; their classes are not used.
     seed: The client's, an int32 tensor of shape [2], or zeros at the server.
 
   Returns:
@@ -202,17 +203,17 @@ def predict(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of MEMO; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of MEMO; see `algorithm.AlgorithmSpec`.
 
   Args:
     model: The model, of images unless there is no augmentation.
     hparams: Hyper-parameters.
 
   Returns:
-    The functions: those of FedAvg or FedAvgFT but for the predictions.
+    The spec of FedAvg or FedAvgFT with other predictions.
 
   Raises:
-    ValueError: If there is no augmentation for what the model takes.
+    ValueError: If there is no augmentation for the model's inputs.
   """
   if hparams.augmentation != "none":
     augmentations.check_images("memo without --augmentation=none", model)

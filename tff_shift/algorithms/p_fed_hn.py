@@ -1,24 +1,24 @@
-"""PFedHN: a hypernetwork gives every client a model from its own embedding.
+"""PFedHN: a hypernetwork makes a model for every client from its embedding.
 
 Personalized Federated Learning using Hypernetworks (Shamsian, Navon, Fetaya,
 Chechik; ICML 2021), Algorithm 1.
 
 The model of client i is theta_i = h(v_i; phi). The client trains it to
-theta_i~, and the change, delta_i = theta_i~ - theta_i, stands for the gradient
-of its loss by theta_i, with the sign turned:
+theta_i~. The update delta_i = theta_i~ - theta_i replaces the negative gradient
+of its loss with respect to theta_i:
 
     phi <- phi + alpha * (dh/dphi)^T delta_i, the mean over clients
     v_i <- v_i + alpha_v * (dh/dv)^T delta_i
 
 pFedHN keeps the embeddings v_i and h at the server, which sends theta_i and
-receives delta_i. Here phi travels to the client, which computes both products
-itself, and v_i stays there: the gradients are the same, the server sees neither
-a client's embedding nor its model, and more is sent. The authors' program takes
-one client a round, with momentum, weight decay and clipped gradients of phi;
-here it is the plain mean over the clients of a round.
+receives delta_i. Here the client receives phi, computes both products itself,
+and keeps v_i: the gradients are the same, the server sees neither a client's
+embedding nor its model, and more data are sent. The authors' program takes one
+client per round, with momentum, weight decay and clipped gradients of phi; here
+it is the plain mean over the cohort.
 
-What leaves a client: the change of the hypernetwork's weights, and the mean
-training loss. The embedding does not.
+What leaves a client: the update of the hypernetwork's weights, and the mean
+training loss. The embedding stays.
 """
 
 import dataclasses
@@ -47,25 +47,25 @@ class HParams(hypernetwork.MetaHParams):
 
   embedding_size: int = hyperparameters.hparam(
     3,
-    "Length of a client's embedding; the authors take 1 plus a quarter of the"
+    "Length of a client's embedding; the authors use 1 plus a quarter of the"
     " number of clients, rounded down, which is 3 for ten clients.",
     minimum=1,
   )
   embedding_learning_rate: float = hyperparameters.hparam(
     0.01,
-    "Learning rate of the embeddings; the authors take the hypernetwork's. At"
-    " 0 they stay as they were drawn.",
+    "Learning rate of the embeddings; the authors use the hypernetwork's. 0:"
+    " embeddings keep their initial values.",
     minimum=0,
   )
 
 
 class MetaTraining(NamedTuple):
-  """What a client's training gives for the network above its target network.
+  """The result of a client's training, for the hypernetwork.
 
   Attributes:
     weights: theta = h(vector; phi), the target network before training, a
       `SplitWeights`.
-    update: The change of phi, alpha * (dh/dphi)^T (theta~ - theta).
+    update: The update of phi, alpha * (dh/dphi)^T (theta~ - theta).
     direction: (dh/dvector)^T (theta~ - theta), in the shape of the vector.
     loss: The mean training loss, a float32 scalar.
   """
@@ -84,13 +84,13 @@ def train_work_network(
   data: local_training.ClientData,
   round_num,
 ) -> MetaTraining:
-  """Trains what the hypernetwork gives a client, and learns from the change.
+  """Trains a client's target network, and computes the hypernetwork's update.
 
   Args:
     network: The hypernetwork.
     hparams: Local training and the hypernetwork's learning rate.
     phi: The hypernetwork's weights.
-    vector: What the hypernetwork makes the target network from, [input_size].
+    vector: The hypernetwork's input, [input_size].
     data: The client's data.
     round_num: The round, an int32 scalar.
 
@@ -113,7 +113,7 @@ def train_work_network(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of pFedHN; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of pFedHN; see `algorithm.AlgorithmSpec`.
 
   A client's state is its embedding, [embedding_size] float32, drawn from a
   standard normal distribution; the server has no model to predict with.

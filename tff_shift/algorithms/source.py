@@ -1,10 +1,10 @@
-"""Source: the pre-trained model as it is, never adapted.
+"""Source: the pre-trained model without adaptation.
 
-The reading without adaptation beside which every method of Fed-ADE: Adaptive
-Learning Rate for Federated Post-adaptation under Distribution Shift (Park, Joe,
-Kim, Im, Kwon; 2026), Table 1, has to be seen; the paper does not show it.
+A baseline for every method of Fed-ADE: Adaptive Learning Rate for Federated
+Post-adaptation under Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026), Table
+1; the paper does not report it.
 
-What leaves a client: nothing but the counts and losses of its evaluation.
+What leaves a client: only the counts and losses of its evaluation.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ SCENARIOS = ("online_adaptation",)
 RUNNING_STATISTICS = algorithm.FIXED
 
 AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
-  no_aggregation="the model stays as it was trained"
+  no_aggregation="the model does not change after training"
 )
 
 
@@ -33,7 +33,7 @@ class HParams(hyperparameters.HParams):
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of the reading without adaptation: a round has no phase."""
+  """Builds the spec of the baseline without adaptation, without phases."""
   return algorithm.AlgorithmSpec(
     initial_weights=model.initial_weights,
     train_client=None,

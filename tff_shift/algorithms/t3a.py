@@ -2,26 +2,26 @@
 
 Test-Time Classifier Adjustment Module for Model-Agnostic Domain Generalization
 (Iwasawa, Matsuo; NeurIPS 2021), on top of FedAvg and fine-tuning as in Table 1
-of Federated Learning under Evolving Distribution Shifts: nothing is different
-but how a client predicts.
+of Federated Learning under Evolving Distribution Shifts: only the clients'
+predictions differ.
 
-Each class c has supports S_c, features without their lengths, with an entropy
-each. At first they are the rows of the last layer, each under the class and
-with the entropy that the layer gives it. For the feature z of a test example:
+Each class c has supports S_c, normalised features with an entropy each.
+Initially they are the rows of the last layer, each under the class and with the
+entropy of the layer's prediction for it. For the feature z of a test example:
 
-  1. z joins the supports of the class that the last layer gives it, with the
-     entropy of that prediction; of each class the M of lowest entropy stay.
-  2. The logit of class c is z p_c, with p_c the sum of S_c over its length.
+  1. z is added to the supports of the class that the last layer predicts, with
+     the entropy of this prediction; each class keeps the M of lowest entropy.
+  2. The logit of class c is z p_c, where p_c is the normalised sum of S_c.
 
-What leaves a client: the change of all weights, and the mean training loss.
-Neither the fine-tuned model nor the supports do.
+What leaves a client: its model update, and the mean training loss. The
+fine-tuned model and the supports stay.
 
-Decisions:
-  * Examples come one after the other, in a random order that is fixed by the
-    client's seed; every domain starts with the rows of the last layer alone.
-  * A row that its own layer gives another class is a support of that class, as
-    in the authors' program. A class without supports has the logit 0.
-  * A bias of the last layer counts in step 1 alone.
+Choices:
+  * Examples are processed one after the other, in a random order determined by
+    the client's seed; every domain starts with the rows of the last layer only.
+  * A row for which its layer predicts another class is a support of this class,
+    as in the authors' program. A class without supports has the logit 0.
+  * A bias of the last layer is used in step 1 only.
   * The server predicts without adjustment.
 """
 
@@ -45,12 +45,12 @@ RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 @dataclasses.dataclass(frozen=True)
 class HParams(fed_avg_ft.HParams):
-  """Hyper-parameters of T3A, besides those of FedAvgFT."""
+  """Hyper-parameters of T3A, beside those of FedAvgFT."""
 
   num_supports: int = hyperparameters.hparam(
     50,
-    "The supports that a class keeps at most (M), those of lowest entropy; as"
-    " many as a domain has examples keep all.",
+    "Maximum number of supports of a class (M), those of lowest entropy; as"
+    " many as a domain has examples: all are kept.",
     minimum=1,
   )
 
@@ -59,9 +59,9 @@ class Supports(NamedTuple):
   """The supports of each class.
 
   Attributes:
-    directions: [num_classes, M, size] float32, of length 1; zeros where there
-      is none.
-    entropies: [num_classes, M] float32; infinite where there is none.
+    directions: [num_classes, M, size] float32, of length 1; zeros for missing
+      supports.
+    entropies: [num_classes, M] float32; infinite for missing supports.
   """
 
   directions: Any
@@ -69,22 +69,22 @@ class Supports(NamedTuple):
 
 
 class Example(NamedTuple):
-  """What is known of a row of the last layer or of a test example."""
+  """A row of the last layer or a test example, with its prediction."""
 
   feature: Any  # [size] float32
-  label: Any  # int32 scalar: the class that the last layer gives it
+  label: Any  # int32 scalar: the class that the last layer predicts
   entropy: Any  # float32 scalar
 
 
 def _direction(vectors) -> tf.Tensor:
-  """Returns vectors of the last axis over their lengths; 0 stays 0."""
+  """Normalises vectors along the last axis; 0 stays 0."""
   return tf.math.l2_normalize(vectors, axis=-1, epsilon=1e-24)
 
 
 def _judge(
   model: split_model.SplitModel, head: Any, features: tf.Tensor
 ) -> Example:
-  """Returns features [n, size] with what the last layer says of each."""
+  """Returns features [n, size] with the last layer's prediction for each."""
   log_probabilities = tf.nn.log_softmax(model.classify(head, features))
   return Example(
     features,
@@ -101,8 +101,8 @@ def add_support(supports: Supports, example: Example) -> Supports:
     example: The example.
 
   Returns:
-    The supports, where the one of the largest entropy has made room for an
-    example of smaller entropy.
+    The supports; the example replaces the support of largest entropy if its
+    entropy is smaller.
   """
   of_class = supports.entropies[example.label]
   worst = tf.argmax(of_class, output_type=tf.int32)
@@ -122,7 +122,7 @@ def add_support(supports: Supports, example: Example) -> Supports:
 def first_supports(
   model: split_model.SplitModel, head: Any, num_supports: int
 ) -> Supports:
-  """Makes supports of the rows of the last layer.
+  """Makes supports from the rows of the last layer.
 
   Args:
     model: A model whose head is its last linear layer.
@@ -133,7 +133,7 @@ def first_supports(
     The supports, one for each class in all.
   """
   size, num_classes = model.embedding_size, model.num_classes
-  # Those of any linear function, whichever weights it has.
+  # The rows of any linear function, regardless of the form of its weights.
   rows = tf.transpose(
     model.classify(head, tf.eye(size))
     - model.classify(head, tf.zeros([1, size]))
@@ -157,15 +157,15 @@ def predict(
   domain_sizes,
   seed,
 ) -> tf.Tensor:
-  """Predicts examples one after the other, with the supports of those before.
+  """Predicts examples one after the other, with the supports of earlier ones.
 
   Args:
     model: A model whose head is its last linear layer.
     hparams: Hyper-parameters.
-    weights: The weights; they stay as they are.
-    x: The examples, [num_examples, ...], domain by domain.
-    domain_sizes: How many belong to each domain, [num_domains] int32.
-    seed: Fixes the order in which they come, int32 [2].
+    weights: The weights, which do not change.
+    x: The examples, [num_examples, ...], sorted by domain.
+    domain_sizes: The number of examples of each domain, [num_domains] int32.
+    seed: Determines the order of the examples, int32 [2].
 
   Returns:
     The logits, [num_examples, num_classes] float32.
@@ -193,7 +193,7 @@ def predict(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """Returns the functions of T3A, which trains as FedAvgFT does."""
+  """Builds the spec of T3A, which trains like FedAvgFT."""
   model = split_model.with_head(model, "last_layer")
 
   def predict_as_client(_, fine_tuned, data, examples):

@@ -1,9 +1,9 @@
-"""UDA: a backbone on which a domain classifier cannot tell the stream apart.
+"""UDA: a backbone whose features hide the domain from a domain classifier.
 
 Unsupervised Domain Adaptation by Backpropagation (Ganin, Lempitsky; ICML 2015);
 a localised baseline of Fed-ADE: Adaptive Learning Rate for Federated
 Post-adaptation under Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026), Table
-1, which says no more of it than its name and this reference.
+1, which gives only its name and this reference.
 
 With f the backbone, g the head and d a domain classifier on f, a client
 minimises over g and d
@@ -11,19 +11,19 @@ minimises over g and d
     CE(g(f(x_s)), y_s) + L,   L = BCE(d(f(x_s)), 1) + BCE(d(f(x_t)), 0),
 
 and over f the same with -lambda L: its gradient of L is reversed. The source
-(x_s, y_s) is what the client has labelled, the target x_t its stream.
+(x_s, y_s) is the client's labelled data, the target x_t its stream.
 
-What leaves a client: the mean loss. Model and domain classifier do not.
+What leaves a client: the mean loss. Model and domain classifier stay.
 
-Written from what is known of the method, not from its paper. Decisions:
-  * lambda = domain_weight * (2 / (1 + exp(-10 p)) - 1), the paper's schedule.
-    A stream has no progress p of training: it is the time step over
+Written from general knowledge of the method, not from its paper. Choices:
+  * lambda = domain_weight * (2 / (1 + exp(-10 p)) - 1), the paper's schedule. A
+    stream has no training progress p: here p is the time step over
     `domain_ramp`, at most 1.
   * The domain classifier has one hidden layer of 100 units, the paper's smaller
-    one. It is kept from time step to time step, as the model is.
-  * A batch of the source has one of the stream beside it, of the same size. The
-    source is not weighted by class estimates: the method makes none.
-  * The rate stays as it is; the paper's falls with p, and has momentum 0.9.
+    one. It is kept from time step to time step, like the model.
+  * A batch of the source is paired with one of the stream, of the same size.
+    The source is not weighted by label estimates: the method has none.
+  * The rate is constant; the paper's decreases with p, and has momentum 0.9.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ SCENARIOS = ("online_adaptation",)
 RUNNING_STATISTICS = algorithm.FIXED
 
 AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
-  no_aggregation="each client adapts a model of its own"
+  no_aggregation="each client adapts its own model"
 )
 
 
@@ -50,7 +50,7 @@ class HParams(domain_adversaries.AdversarialHParams):
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of UDA; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of UDA; see `algorithm.AlgorithmSpec`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
   a `domain_adversaries.ClientState` with one classifier; nothing is shared.

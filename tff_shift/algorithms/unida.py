@@ -1,44 +1,44 @@
-"""UNIDA: as UDA, and examples that either domain may have count more.
+"""UNIDA: UDA with weights for examples that both domains may have.
 
 Universal Domain Adaptation (You, Long, Cao, Wang, Jordan; CVPR 2019), its
 Universal Adaptation Network; a localised baseline of Fed-ADE: Adaptive Learning
 Rate for Federated Post-adaptation under Distribution Shift (Park, Joe, Kim, Im,
-Kwon; 2026), Table 1, which says no more of it than its name and this reference.
+Kwon; 2026), Table 1, which gives only its name and this reference.
 
 With f the backbone, g the head, d and d' two domain classifiers on f, the
-source (x_s, y_s) that a client has labelled and the target x_t of its stream, a
-client goes down
+client's labelled source (x_s, y_s) and the target x_t of its stream, a client
+minimises
 
     CE(g(f(x_s)), y_s) + L_w + L',
 
     L_w = mean w_s BCE(d(f(x_s)), 1) + mean w_t BCE(d(f(x_t)), 0),
     L'  = BCE(d'(f(x_s)), 1) + BCE(d'(f(x_t)), 0).
 
-The gradient of L_w is reversed in f, as in UDA; that of L' ends before f, for
-d' only measures. With H the entropy of the predicted classes, as a share of its
-largest value,
+The gradient of L_w is reversed in f, as in UDA; the gradient of L' stops before
+f, since d' only measures. With H the entropy of the predicted classes, as a
+fraction of its maximum,
 
     w_s(x) = H(x) - d'(x),   w_t(x) = d'(x) - H(x),
 
-moved and scaled over the batch to 0 to 1, and then to a mean of 1.
+shifted and scaled over the batch to [0, 1], and then to a mean of 1.
 
-What leaves a client: the mean loss. Model and domain classifiers do not.
+What leaves a client: the mean loss. Model and domain classifiers stay.
 
 Equations and numbers are those of the authors' program
-(github.com/thuml/Universal-Domain-Adaptation). Decisions:
-  * "Unknown", w_t(x) below a threshold (-0.5 in the program), is none of the
-    classes and so wrong: Fed-ADE has the same classes in both domains. By
-    default the largest logit counts, whatever w_t is. With a threshold the
-    logits of what is unknown are no numbers: `not_finite` is their share, and
-    the loss of such an evaluation is no number either.
-  * The model's embedding takes the place of the program's bottleneck of 256
-    units, which no pre-trained model has. Classifiers have two hidden layers,
-    as in the program, but of 100 units in place of 1024 (every client keeps its
-    own), and no dropout.
-  * Where all examples of a batch have one weight, each counts 1; the program
+(github.com/thuml/Universal-Domain-Adaptation). Choices:
+  * "Unknown", w_t(x) below a threshold (-0.5 in the program), is not one of the
+    classes and therefore wrong: Fed-ADE has the same classes in both domains.
+    By default the largest logit is used, for any w_t. With a threshold the
+    logits of unknown examples are NaN: `not_finite` is their fraction, and the
+    loss of such an evaluation is NaN too.
+  * The model's embedding replaces the program's bottleneck of 256 units, which
+    pre-trained models do not have. Classifiers have two hidden layers, as in
+    the program, but of 100 units instead of 1024 (every client keeps its own),
+    and no dropout.
+  * If all examples of a batch have the same weight, each gets 1; the program
     divides by zero.
-  * lambda rises over time steps as in UDA. One rate for all, which stays as it
-    is: the program's falls, has momentum, and is a tenth in the backbone.
+  * lambda increases over time steps as in UDA. There is one constant rate; the
+    program's decreases, has momentum, and is a tenth in the backbone.
 """
 
 import dataclasses
@@ -58,7 +58,7 @@ SCENARIOS = ("online_adaptation",)
 RUNNING_STATISTICS = algorithm.FIXED
 
 AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
-  no_aggregation="each client adapts a model of its own"
+  no_aggregation="each client adapts its own model"
 )
 
 
@@ -68,21 +68,21 @@ class HParams(domain_adversaries.AdversarialHParams):
 
   source_temperature: float = hyperparameters.hparam(
     10.0,
-    "Divides the logits before the entropy H of a source example is taken.",
+    "Temperature of the logits for the entropy H of a source example.",
     minimum=0,
     exclusive_minimum=True,
   )
   target_temperature: float = hyperparameters.hparam(
     1.0,
-    "Divides the logits before H of an example of the stream is taken, also in"
+    "Temperature of the logits for the entropy H of a stream example, also in"
     " predictions.",
     minimum=0,
     exclusive_minimum=True,
   )
   unknown_threshold: float = hyperparameters.hparam(
     -1.0,
-    "An example with w_t below is predicted to be of no class, which is wrong;"
-    " -1: none is. The authors have -0.5.",
+    "Examples with w_t below this are predicted to be of no class, which is"
+    " wrong; -1: none. The authors use -0.5.",
     minimum=-1,
     maximum=1,
   )
@@ -92,9 +92,9 @@ def transferability(logits, separate_logits, temperature: float) -> tf.Tensor:
   """Computes w_t(x) = d'(x) - H(x), and so -w_s(x).
 
   Args:
-    logits: Of the classes, [batch, num_classes] float32.
-    separate_logits: Of d', [batch] float32.
-    temperature: Divides the logits of the classes.
+    logits: The class logits, [batch, num_classes] float32.
+    separate_logits: The logits of d', [batch] float32.
+    temperature: Divides the class logits.
 
   Returns:
     [batch] float32, from -1 to 1.
@@ -106,13 +106,13 @@ def transferability(logits, separate_logits, temperature: float) -> tf.Tensor:
 
 
 def normalize(weights) -> tf.Tensor:
-  """Moves and scales weights to 0 to 1, then to a mean of 1.
+  """Shifts and scales weights to [0, 1], then to a mean of 1.
 
   Args:
     weights: [batch] float32.
 
   Returns:
-    [batch] float32; ones where all weights are equal.
+    [batch] float32; ones if all weights are equal.
   """
   lowest, highest = tf.reduce_min(weights), tf.reduce_max(weights)
   scaled = tf.math.divide_no_nan(weights - lowest, highest - lowest)
@@ -135,8 +135,8 @@ def domain_loss(
   Args:
     hparams: The temperatures.
     classifiers: The weights of d and of d'.
-    source: What the model makes of a batch of labelled examples.
-    target: The same of a batch of the stream.
+    source: The model's outputs for a batch of labelled examples.
+    target: The model's outputs for a batch of the stream.
     strength: Lambda, a scalar.
 
   Returns:
@@ -173,14 +173,14 @@ def domain_loss(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of UNIDA; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of UNIDA; see `algorithm.AlgorithmSpec`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
   a `domain_adversaries.ClientState` with d and d'; nothing is shared.
   """
 
   def predict_known(state, x):
-    """Predicts; the logits of what is unknown are no numbers."""
+    """Predicts; the logits of unknown examples are NaN."""
     embeddings = model.embed(state.weights.backbone, x)
     logits = model.classify(state.weights.head, embeddings)
     separate_logits = domain_adversaries.domain_logits(
@@ -193,7 +193,7 @@ def build(
     return tf.where(is_known[:, tf.newaxis], logits, math.nan)
 
   def predict(state, x):
-    # Rounding may put w_t below its least value.
+    # Rounding may put w_t below its minimum.
     if hparams.unknown_threshold <= -1.0:
       return evaluation.predict(model, state.weights, x)
     return evaluation.predict_in_batches(

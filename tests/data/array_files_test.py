@@ -127,9 +127,12 @@ def test_what_does_not_fit_in_memory_is_not_unpacked(
 @pytest.mark.parametrize(
   ("make", "reason"),
   [
-    (os.mkfifo, "it is a named pipe; a file must be in its place"),
-    (os.mkdir, "it is a folder; a file must be in its place"),
-    (lambda path: os.symlink("/dev/zero", path), "it is a device; a file"),
+    (os.mkfifo, "it is a named pipe; it must be a file"),
+    (os.mkdir, "it is a folder; it must be a file"),
+    (
+      lambda path: os.symlink("/dev/zero", path),
+      "it is a device; it must be a file",
+    ),
   ],
 )
 def test_what_is_no_file_is_refused(make, reason, tmp_path, refusal):

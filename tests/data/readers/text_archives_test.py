@@ -143,7 +143,9 @@ def test_csv_and_texts_of_numbers_and_marks_are_read(tmp_path):
 
 def test_what_is_no_file_is_refused(tmp_path):
   (tmp_path / "reddit" / "posts.jsonl").mkdir(parents=True)
-  with pytest.raises(ValueError, match=r"posts\.jsonl is a folder; a file"):
+  with pytest.raises(
+    ValueError, match=r"posts\.jsonl is a folder; it must be a file"
+  ):
     datasets.load("reddit", data_dir=tmp_path)
 
 

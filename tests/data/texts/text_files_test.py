@@ -16,8 +16,8 @@ def test_lines_end_where_a_line_ends(tmp_path):
 @pytest.mark.parametrize(
   ("make", "reason"),
   [
-    (os.mkfifo, "is a named pipe; a file must be in its place"),
-    (os.mkdir, "is a folder; a file must be in its place"),
+    (os.mkfifo, "is a named pipe; it must be a file"),
+    (os.mkdir, "is a folder; it must be a file"),
     (lambda path: None, "cannot be read: No such file or directory"),
   ],
 )

@@ -367,7 +367,7 @@ class TestUnusable:
       ("", shutil.rmtree, "states"),
       (".json", truncate, "record is damaged: it is not JSON"),
       (".json", flip, "record is damaged: "),
-      (".json", change_value, "record is damaged: digest: it is"),
+      (".json", change_value, "record is damaged: digest: it does not"),
       (
         ".json",
         forget_losses,

@@ -143,7 +143,9 @@ def test_csv_and_texts_of_numbers_and_marks_are_read(tmp_path):
 
 def test_what_is_no_file_is_refused(tmp_path):
   (tmp_path / "reddit" / "posts.jsonl").mkdir(parents=True)
-  with pytest.raises(ValueError, match=r"posts\.jsonl is a folder; it must"):
+  with pytest.raises(
+    ValueError, match=r"posts\.jsonl is a folder; it must be a file"
+  ):
     datasets.load("reddit", data_dir=tmp_path)
 
 
@@ -189,7 +191,7 @@ GOOD = json.dumps(records(1)[0]).encode()
   ("name", "lines", "expected"),
   [
     ("a.jsonl", [GOOD, b"", b'{"title": '], "line 3: it is not JSON"),
-    ("a.jsonl", [GOOD, b"[1]"], "line 2: it is not a JSON object"),
+    ("a.jsonl", [GOOD, b"[1]"], "line 2: it is no JSON object"),
     ("a.jsonl", [GOOD, b'{"t": "caf\xe9"}'], "line 2: it is not UTF-8"),
     (
       "a.jsonl",

@@ -360,7 +360,7 @@ class TestCache:
       pretrain(model)
     path.unlink()
     path.mkdir()
-    with pytest.raises(ValueError, match="is a folder; a file must be in its"):
+    with pytest.raises(ValueError, match="is a folder; it must be a file"):
       pretrain(model)
 
 

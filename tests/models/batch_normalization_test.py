@@ -225,7 +225,9 @@ def test_statistics_can_be_given_with_the_weights():
     split_model.with_weights(model, values)
   values["backbone/norm/moving_mean"] = np.full(6, 2.0)
   values["backbone/norm/moving_variance"] = np.full(6, -1.0)
-  with pytest.raises(ValueError, match="moving_variance' has numbers below 0"):
+  with pytest.raises(
+    ValueError, match="moving_variance' is a variance and has numbers below 0"
+  ):
     split_model.with_weights(model, values)
   values["backbone/norm/moving_variance"] = np.full(6, 4.0)
   given = split_model.with_weights(model, values)

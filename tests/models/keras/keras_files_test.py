@@ -603,5 +603,5 @@ class TestMatch:
 
   def test_two_weights_of_one_name_are_not_guessed(self):
     given = contents("rnn/first_cell/kernel", "rnn/second_cell/kernel")
-    with pytest.raises(ValueError, match="several weights 'kernel'"):
+    with pytest.raises(ValueError, match="several nested weights 'kernel'"):
       self.match(given, "backbone/rnn/kernel", "backbone/rnn/recurrent_kernel")

@@ -447,7 +447,7 @@ REFUSED = {
   ),
   "unseeded": (
     dense(lambda: [layers.Dense(5, kernel_initializer=Unseeded(), name="u")]),
-    "initializer of 'u/kernel' draws numbers that no seed decides",
+    "initializer of 'u/kernel' draws numbers that no seed determines",
   ),
   "two_inputs": (two_inputs, r"has 2 inputs; give the features.*: a, b$"),
   "one_logit": (

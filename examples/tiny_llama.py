@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> None:
     sys.exit(2)
 
   if len(arguments) > 1:
-    fail(f"what is {arguments[1]!r}? All arguments are --flags")
+    fail(f"unexpected positional argument {arguments[1]!r}")
   if FLAGS.width < 8 or FLAGS.width % 8 or FLAGS.layers < 2:
     fail(
       f"--width={FLAGS.width} --layers={FLAGS.layers}: a multiple of 8 and at"

@@ -147,7 +147,8 @@ def test_recurrent_models_have_digests():
 @pytest.mark.slow
 def test_digest_is_the_same_in_another_process():
   script = (
-    "from tff_shift.models import fingerprint, residual_cnn;"
+    "from tff_shift.models import fingerprint;"
+    "from tff_shift.models.networks import residual_cnn;"
     "print(fingerprint.function_digest(residual_cnn.build(width=8)))"
   )
   root = pathlib.Path(tff_shift.__file__).parents[1]

@@ -397,7 +397,9 @@ def _check_algorithm(algorithm: algorithm_lib.FederatedAlgorithm) -> None:
 
 def _check_periods(name: str, drawn: Any) -> None:
   """Refuses values that are not periods."""
-  arguments.has(name, drawn, ["batch", "num_clients"], "a periods.Periods")
+  arguments.has(
+    name, drawn, ["batch", "num_clients"], "a dynamic_personalization.Periods"
+  )
 
 
 def _checked_threshold(threshold: float, apply_update: str) -> float:

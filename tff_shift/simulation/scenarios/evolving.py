@@ -123,7 +123,7 @@ def _checked(
     client = clients[position]
     if not isinstance(client, evolving.Client):
       raise ValueError(
-        f"client {position} must be a domains.Client, such as"
+        f"client {position} must be an evolving.Client, such as"
         f" from_arrays.evolving makes, got {type(client).__name__}"
       )
     called = position if client.name is None else repr(client.name)
@@ -131,7 +131,7 @@ def _checked(
       found = getattr(client, part)
       if not isinstance(found, evolving.ClientExamples):
         raise ValueError(
-          f"{part} of client {called} must be a domains.ClientExamples, got"
+          f"{part} of client {called} must be an evolving.ClientExamples, got"
           f" {type(found).__name__}"
         )
     train, test = (

@@ -179,7 +179,7 @@ class Adaptation:
       "client_streams",
       client_streams,
       ["batch", "num_clients", "num_timesteps", "omega"],
-      "a streams.Streams",
+      "an online_adaptation.Streams",
     )
     arguments.has(
       "deployment", deployment, ["initial", "confusion"], "a Deployment"

@@ -52,7 +52,7 @@ class TestTraining:
 
 class TestPrediction:
   def test_needs_no_executor(self, model, make_client, oracle):
-    functions = algorithms.build(fed_avg, model, fed_avg.HParams()).build
+    functions = algorithms.build(fed_avg, model, fed_avg.HParams()).spec
     client = make_client(0, [7])
     assert tf.executing_eagerly()
     weights = functions.initial_weights(client.seed)

@@ -75,7 +75,7 @@ class _Harmful:
 def test_array_of_objects_is_named_with_what_to_do(path, objects, refusal):
   np.savez(path, right=np.zeros(2), other=np.array(objects))
   told = refusal(array_files.read_npz, path)
-  assert told.startswith("its array 'other' holds Python objects")
+  assert told.startswith("its array 'other' has Python objects")
   assert "astype(str)" in told and "savez(path, **dictionary)" in told
   assert "damaged" not in told and "\n" not in told
 
@@ -92,7 +92,7 @@ def test_damaged_array_of_objects_is_damaged(path):
 def test_file_in_it_that_is_no_array_is_named(path):
   with zipfile.ZipFile(path, "a") as archive:
     archive.writestr("readme.txt", "text")
-  with pytest.raises(ValueError, match=r"^'readme.txt' in it is no array"):
+  with pytest.raises(ValueError, match=r"^'readme.txt' in it is not an array"):
     array_files.read_npz(path)
 
 
@@ -105,7 +105,7 @@ def test_header_that_says_more_than_there_is_is_refused(tmp_path, refusal):
   with zipfile.ZipFile(path, "w") as archive:
     archive.writestr("x.npy", header.getvalue() + bytes(80))
   assert refusal(array_files.read_npz, path) == (
-    "it is damaged: its array 'x' says that it is float32 [1000000000000],"
+    "it is damaged: its array 'x' is declared as float32 [1000000000000],"
     " 3.64 TiB, and has 80 bytes"
   )
 
@@ -145,7 +145,7 @@ def test_what_is_no_file_is_refused(make, reason, tmp_path, refusal):
 def test_array_that_stands_in_it_twice_is_refused(path):
   with zipfile.ZipFile(path, "a") as archive:
     archive.writestr("b", archive.read("b.npy"))
-  with pytest.raises(ValueError, match=r"^it is damaged: 'b' stands in it tw"):
+  with pytest.raises(ValueError, match=r"^it is damaged: 'b' is in it tw"):
     array_files.read_npz(path)
 
 

@@ -177,8 +177,8 @@ class TestAggregators:
       ),
       (
         "--aggregator=robust --algorithm=local",
-        "--aggregator=robust is not allowed for local: every client trains a"
-        " model of its own",
+        "--aggregator=robust is not allowed for local: every client trains its"
+        " own model",
       ),
     ],
   )

@@ -190,7 +190,7 @@ def test_raw_features_train_and_a_saved_model_scales_alike(
   assert run_here(evolving, evolving_plan, [*arguments, "--save_model"]) == 0
   assert "as large as" not in capsys.readouterr().err
   flags = json.loads((run / "config.json").read_text())["flags"]
-  assert [len(flags[f"input_{n}"]) for n in ("mean", "deviation")] == [3, 3]
+  assert [len(flags[f"input_{n}"]) for n in ("mean", "std")] == [3, 3]
   (row, *_) = read_rows(run)
   assert row["input_scaling"] == "standardized"
   model = tff_shift.load(run)
@@ -199,7 +199,7 @@ def test_raw_features_train_and_a_saved_model_scales_alike(
   assert np.mean(np.argmax(model.predict(x), axis=1) == y) > 0.9
   # Numbers of its own scale nothing: a model that saw raw ones would be lost.
   mean, deviation = (
-    np.float64(flags[f"input_{name}"]) for name in ("mean", "deviation")
+    np.float64(flags[f"input_{name}"]) for name in ("mean", "std")
   )
   scaled = model.predict((x - mean) / deviation)
   assert len(set(np.argmax(scaled, axis=1).tolist())) == 1

@@ -191,7 +191,7 @@ GOOD = json.dumps(records(1)[0]).encode()
   ("name", "lines", "expected"),
   [
     ("a.jsonl", [GOOD, b"", b'{"title": '], "line 3: it is not JSON"),
-    ("a.jsonl", [GOOD, b"[1]"], "line 2: it is no JSON object"),
+    ("a.jsonl", [GOOD, b"[1]"], "line 2: it is not a JSON object"),
     ("a.jsonl", [GOOD, b'{"t": "caf\xe9"}'], "line 2: it is not UTF-8"),
     (
       "a.jsonl",

@@ -469,6 +469,9 @@ def _check_folder(path: pathlib.Path, overwrite: bool) -> bool:
       f" {_METRICS}), so --overwrite does not apply; name another folder"
     )
   if not overwrite:
+    if (path / folder_lock.NAME).exists():
+      # A run that started at the same time is a better reason.
+      folder_lock.take(path)
     raise ValueError(
       f"--output_dir: {str(path)!r} already holds files; name another folder"
       " or pass --overwrite"

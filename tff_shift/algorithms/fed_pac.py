@@ -213,7 +213,7 @@ def combine_heads(heads: Any, weights, present, before: Any) -> Any:
   return tf.nest.map_structure(combine_tensor, heads, before)
 
 
-def _work_published(
+def _build_published(
   model: guided_model.GuidedModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
   num_clients, num_classes = model.num_clients, model.num_classes
@@ -306,7 +306,7 @@ def _work_published(
   )
 
 
-def _work_program(
+def _build_program(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
   def train_client(backbone, head, data, round_num):
@@ -335,5 +335,5 @@ def build(
   guided_model.require(model, "fed_pac")
   model = split_model.with_head(model, hparams.head)
   if hparams.variant == "program":
-    return _work_program(model, hparams)
-  return _work_published(model, hparams)
+    return _build_program(model, hparams)
+  return _build_published(model, hparams)

@@ -103,11 +103,6 @@ def by_client(client: np.ndarray, num_clients: int) -> list[np.ndarray]:
   return [np.flatnonzero(client == each) for each in range(num_clients)]
 
 
-def client_called(client: int, names: Sequence[str] | None) -> str:
-  """Returns a client's name in messages: its own name if it has one."""
-  return f"client {client if names is None else repr(names[client])}"
-
-
 def dirichlet_proportions(
   num_clients: int, num_classes: int, alpha: float, seed: Seed
 ) -> np.ndarray:

@@ -198,7 +198,7 @@ def _trace(
   domain: int,
 ) -> dict[str, tracing.Traced | None]:
   """Traces the functions of the algorithm, by the names of `served.Parts`."""
-  work = algorithm.spec
+  spec = algorithm.spec
   specs = served.Tensors(
     _specs(tensors.shared),
     _specs(tensors.summary),
@@ -208,21 +208,21 @@ def _trace(
   x = _x_spec(algorithm)
 
   def predict(given, x):
-    return work.predict_as_server(
+    return spec.predict_as_server(
       given.shared, given.summary, _to_predict(x, domain)
     )
 
   def predict_as(given, x):
-    return work.predict_as_client(
+    return spec.predict_as_client(
       given.shared, given.personal, given.data, _to_predict(x, domain)
     )
 
   def guide(given, x):
-    return work.guide_queries(given.shared, x)
+    return spec.guide_queries(given.shared, x)
 
   def predict_for(given, request, x):
-    state = work.answer_request(given.shared, request)
-    return work.predict_as_client(
+    state = spec.answer_request(given.shared, request)
+    return spec.predict_as_client(
       given.shared, state, given.data, _to_predict(x, domain)
     )
 
@@ -232,9 +232,9 @@ def _trace(
   if has_clients:
     traced["predict_as"] = tracing.trace(predict_as, specs, x)
     _check_has_no_examples(algorithm, tensors, traced["predict_as"])
-  if work.guide_queries is not None:
+  if spec.guide_queries is not None:
     traced["guide"] = tracing.trace(guide, specs, x)
-  if work.answer_request is not None and work.prepare_client is None:
+  if spec.answer_request is not None and spec.prepare_client is None:
     request = _request_spec(algorithm)
     nobody = tensors._replace(
       data=tf.nest.map_structure(lambda _: None, specs.data)

@@ -6,8 +6,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
+from tff_shift import errors
 from tff_shift.command_line.tuning import selection
-from tff_shift.simulation.engine import rounds
 
 _SCORES = {
   ("a", 0.1): 70.0,
@@ -107,7 +107,7 @@ def test_setting_that_diverges_is_not_chosen_and_ends_nothing():
 
   def score(trial):
     if _key(trial) == ("a", 0.01):
-      raise rounds.DivergedError("a", 3, 5)
+      raise errors.DivergedError("a", 3, 5)
     return recorder.score(trial)
 
   rule = selection.SelectionCriterion("last_source", "accuracy", score)

@@ -7,6 +7,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_shift import algorithms
+from tff_shift import errors
 from tff_shift import models
 from tff_shift.learning.aggregators import factories
 from tff_shift.learning.aggregators import update_noise
@@ -85,7 +86,7 @@ class TestWarning:
     lines = [
       str(each.message)
       for each in found
-      if each.category is update_noise.NoiseWarning
+      if each.category is errors.NoiseWarning
     ]
     assert built.noise_ratio == pytest.approx(4.63681 / clients, rel=1e-5)
     assert len(lines) == is_warned
@@ -99,7 +100,7 @@ class TestWarning:
   def test_only_what_is_sent_counts(self, model):
     # All but the last layer, of 10 weights.
     factory = build(HParams(noise_multiplier=0.5, clipping="fixed"), 2)
-    with pytest.warns(update_noise.NoiseWarning, match=r"sqrt\(76 weights\)"):
+    with pytest.warns(errors.NoiseWarning, match=r"sqrt\(76 weights\)"):
       algorithms.build("fed_rep", model, aggregator=factory)
 
 

@@ -10,6 +10,7 @@ import scipy.stats
 import tensorflow as tf
 
 from tff_shift import algorithms
+from tff_shift import errors
 from tff_shift.algorithms import fed_rep
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import hyperparameters
@@ -449,7 +450,7 @@ class TestRounds:
     run.data = self.with_bad_numbers(
       data, rounds.sample_clients(NUM_CLIENTS, 0.5, RUN_SEED, 1)
     )
-    with pytest.raises(rounds.DivergedError) as error:
+    with pytest.raises(errors.DivergedError) as error:
       run.step()
     assert str(error.value) == (
       "fed_rep diverged in round 2: what its 3 clients trained is not finite;"

@@ -8,6 +8,7 @@ from tff_shift.data import examples
 from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.learning import randomness
 from tff_shift.models import input_scaling
+from tff_shift.shift import choices
 from tff_shift.shift import distances
 from tff_shift.simulation.scenarios import drift_detector
 
@@ -111,7 +112,7 @@ class TestFit:
     ) == pytest.approx(expected)
     assert fitted.threshold == 0
 
-  @pytest.mark.parametrize("features", drift_detector.FEATURES)
+  @pytest.mark.parametrize("features", choices.FEATURES)
   def test_threshold_is_the_quantile_without_drift(self, features):
     extractor = halves if features == "extractor" else None
     fitted = fit(

@@ -23,6 +23,7 @@ from tff_shift.data.shifts import (
 from tff_shift.learning import local_training
 from tff_shift.learning import periods as period_data
 from tff_shift.models.networks import mlp
+from tff_shift.shift import choices
 from tff_shift.shift import distances
 from tff_shift.shift import representations
 from tff_shift.simulation.engine import checkpoints
@@ -431,9 +432,7 @@ class TestInfer:
       )
 
   @pytest.mark.slow
-  @pytest.mark.parametrize(
-    "apply_update", dynamic_personalization.APPLY_UPDATES
-  )
+  @pytest.mark.parametrize("apply_update", choices.APPLY_UPDATES)
   @pytest.mark.parametrize("module", [p_fed_hn, fed_avg, local])
   def test_algorithms_without_an_answer_never_change(
     self, train, stream, module, apply_update

@@ -15,9 +15,6 @@ _REMEDY = (
 )
 
 
-NoiseWarning = errors.NoiseWarning
-
-
 class Noise(NamedTuple):
   """Gaussian noise in the mean of clipped updates.
 
@@ -75,7 +72,7 @@ def warn(algorithm: str, noise: Noise | None, update_type: tff.Type) -> None:
       f" ({noise.multiplier:.3g} * sqrt({num_weights} weights) /"
       f" {noise.num_clients} clients), so that updates are mostly noise;"
       f" {_REMEDY}",
-      NoiseWarning,
+      errors.NoiseWarning,
       stacklevel=2,
     )
 

@@ -30,8 +30,6 @@ _LINEAR_WIDTHS = (512, 256)
 _BRANCH_WIDTH = 128
 _SMALLEST_IMAGE = 16
 
-SHARED_STAGES = shared_stages.SHARED_STAGES
-
 
 def _initializers(num_inputs: int):
   bound = 1 / math.sqrt(num_inputs)
@@ -95,9 +93,10 @@ def build(
   Raises:
     ValueError: If `sharing` is unknown or the image is too small.
   """
-  if sharing not in SHARED_STAGES:
+  if sharing not in shared_stages.SHARED_STAGES:
     raise ValueError(
-      f"unknown sharing {sharing!r}; known: {', '.join(SHARED_STAGES)}"
+      f"unknown sharing {sharing!r}; known:"
+      f" {', '.join(shared_stages.SHARED_STAGES)}"
     )
   if min(input_shape[:2]) < _SMALLEST_IMAGE:
     raise ValueError(
@@ -105,7 +104,7 @@ def build(
       f" {_SMALLEST_IMAGE} or larger"
     )
   stages = (lambda x: _convolve(x, 1), lambda x: _convolve(x, 2), _connect)
-  num_shared = SHARED_STAGES[sharing]
+  num_shared = shared_stages.SHARED_STAGES[sharing]
   layers = tf.keras.layers
 
   def trunk():

@@ -25,8 +25,6 @@ from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import client_states as client_states_lib
 
-DivergedError = errors.DivergedError
-
 
 def num_sampled(num_clients: int, participation: float) -> int:
   """Returns the cohort size, see `sample_clients`."""
@@ -213,8 +211,8 @@ class Rounds:
       `num_diverged` is the maximum over the phases, see `phases`.
 
     Raises:
-      DivergedError: If all clients have diverged in a phase. The run stays as
-        before the round.
+      errors.DivergedError: If all clients have diverged in a phase. The run
+        stays as before the round.
       ValueError: If data built on request are not valid. The run stays as
         before the round.
     """
@@ -228,7 +226,7 @@ class Rounds:
     for phase in self.algorithm.phases:
       server_state, states, metrics = phase(server_state, states, data)
       if metrics["num_diverged"] == metrics["num_clients"]:
-        raise DivergedError(
+        raise errors.DivergedError(
           self.algorithm.name,
           self.round_num + 1,
           len(chosen),

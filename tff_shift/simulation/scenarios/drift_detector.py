@@ -32,8 +32,6 @@ from tff_shift.shift import choices
 from tff_shift.shift import distances
 from tff_shift.shift import representations
 
-FEATURES = choices.FEATURES
-
 # The threshold's sample of distances: enough for a quantile of 0.95.
 _NUM_PAIRS = 200
 
@@ -188,7 +186,7 @@ def fit(
   Raises:
     ValueError: If a value is not allowed or does not fit the data.
   """
-  arguments.choice("distance_features", distance_features, FEATURES)
+  arguments.choice("distance_features", distance_features, choices.FEATURES)
   period_size = arguments.integer("period_size", period_size)
   if threshold is not None:
     threshold = checked_threshold(threshold)

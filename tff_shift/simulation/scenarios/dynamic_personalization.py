@@ -43,8 +43,6 @@ from tff_shift.simulation.scenarios import deployment
 from tff_shift.simulation.scenarios import drift_detector as instruments_lib
 from tff_shift.simulation.storage import results
 
-APPLY_UPDATES = choices.APPLY_UPDATES
-
 # The number of IID periods of each client for the validation accuracy.
 NUM_VALIDATION_PERIODS = 10
 
@@ -404,7 +402,7 @@ def _check_periods(name: str, drawn: Any) -> None:
 
 def _checked_threshold(threshold: float, apply_update: str) -> float:
   """Validates the arguments of drift detection."""
-  arguments.choice("apply_update", apply_update, APPLY_UPDATES)
+  arguments.choice("apply_update", apply_update, choices.APPLY_UPDATES)
   return instruments_lib.checked_threshold(threshold)
 
 

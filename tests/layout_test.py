@@ -1,0 +1,41 @@
+"""Imports run in the order of the README's layout only."""
+
+import ast
+import pathlib
+import re
+
+_ROOT = pathlib.Path(__file__).parents[1]
+
+
+def rooms_in_order():
+  text = (_ROOT / "README.md").read_text()
+  block = re.search(
+    r"imports only from those before it:\n\n((?:    .*\n)+)", text
+  )
+  return re.findall(r"\w+", block[1])
+
+
+def imported_rooms(path):
+  """Yields the folders of the package that a file imports from."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.ImportFrom) and node.module:
+      for each in node.names:
+        parts = f"{node.module}.{each.name}".split(".")
+        if parts[0] == "tff_shift" and len(parts) > 1:
+          yield parts[1]
+
+
+def test_no_import_runs_back():
+  rooms = rooms_in_order()
+  folders = {
+    path.parent.name for path in (_ROOT / "tff_shift").glob("*/__init__.py")
+  }
+  # What tests algorithms of a user stands beside the order.
+  assert folders - set(rooms) == {"testing"}
+  found = set()
+  for place, room in enumerate(rooms):
+    for path in (_ROOT / "tff_shift" / room).rglob("*.py"):
+      for other in imported_rooms(path):
+        if other in rooms[place + 1 :]:
+          found.add(f"{path.relative_to(_ROOT)} imports from {other}")
+  assert not found

@@ -428,7 +428,7 @@ class TestBadClients:
       held = rounds.DataOnDemand(2, held.__getitem__)
     with pytest.raises(
       ValueError,
-      match=r"^train of client 1 must be a domains\.ClientExamples, got tuple",
+      match=r"^train of client 1 must be a evolving\.ClientExamples, got tuple",
     ):
       evolving.run(algorithm, held, num_rounds=1, run_seed=RUN_SEED)
 

@@ -29,6 +29,7 @@ from absl import flags
 from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift import models
+from tff_shift.data import client_dataset
 from tff_shift.data.texts import tokens
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
@@ -59,14 +60,14 @@ def _config() -> llama_checkpoint.Config:
   )
 
 
-def _client(number: int) -> local_training.ClientData:
+def _client(number: int) -> client_dataset.ClientDataset:
   """Returns the random examples of a client, of 8 to 32 tokens."""
   generator = np.random.default_rng([0, number])
   size = FLAGS.steps * _BATCH
   x = generator.integers(0, FLAGS.vocabulary, (size, _LENGTH)).astype(np.int32)
   lengths = generator.integers(8, _LENGTH + 1, size)
   x[np.arange(_LENGTH) >= lengths[:, np.newaxis]] = tokens.PADDING
-  return local_training.ClientData(
+  return client_dataset.ClientDataset.from_arrays(
     x=x,
     y=generator.integers(0, _CLASSES, size).astype(np.int32),
     domain_sizes=np.array([size], np.int32),

@@ -29,6 +29,7 @@ from tff_shift.data.shifts import (
 from tff_shift.simulation.scenarios import drift_detector
 from tff_shift.simulation.scenarios import dynamic_personalization
 from tff_shift.simulation.scenarios import pretraining
+from tff_shift.simulation.scenarios import pretraining_hparams
 
 _REPETITIONS = flags.DEFINE_integer(
   "repetitions", 50, "Turns of each.", lower_bound=1
@@ -56,7 +57,7 @@ def _fit_representation(dataset):
   trained = pretraining.pretrain(
     model,
     *drift_detector.split_public(dataset.public, seed=0),
-    pretraining.PretrainingHParams(max_epochs=1),
+    pretraining_hparams.PretrainingHParams(max_epochs=1),
     seed=0,
   )
   return drift_detector.fit(

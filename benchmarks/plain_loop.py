@@ -25,6 +25,7 @@ from absl import app
 from absl import flags
 
 from tff_shift import algorithms
+from tff_shift.data import client_dataset
 from tff_shift.data import examples
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
@@ -46,10 +47,10 @@ def build_model() -> split_model.SplitModel:
   )
 
 
-def make_client(number: int) -> local_training.ClientData:
+def make_client(number: int) -> client_dataset.ClientDataset:
   """Returns the random examples of a client, of one domain."""
   generator = np.random.default_rng([0, number])
-  return local_training.ClientData(
+  return client_dataset.ClientDataset.from_arrays(
     x=examples.read_only(
       generator.normal(size=(EXAMPLES, FEATURES)).astype(np.float32)
     ),

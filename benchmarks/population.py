@@ -35,7 +35,7 @@ from absl import logging
 from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift.algorithms import fed_rep
-from tff_shift.learning import local_training
+from tff_shift.data import client_dataset
 from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import checkpoints
@@ -60,13 +60,13 @@ _CHUNK = 1000
 _MIB = 2**20
 
 
-def _make_data(client: int) -> local_training.ClientData:
+def _make_data(client: int) -> client_dataset.ClientDataset:
   """Draws the examples of a client."""
   generator = np.random.default_rng(client)
   y = generator.integers(0, _NUM_CLASSES, _NUM_EXAMPLES, np.int32)
   x = generator.normal(size=(_NUM_EXAMPLES, _NUM_FEATURES))
   x[np.arange(_NUM_EXAMPLES), y] += 2
-  return local_training.ClientData(
+  return client_dataset.ClientDataset.from_arrays(
     x.astype(np.float32),
     y,
     np.array([_NUM_EXAMPLES], np.int32),

@@ -26,6 +26,7 @@ from benchmarks import plain_cnn
 from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift.algorithms import fed_avg
+from tff_shift.data import client_dataset
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
@@ -79,11 +80,11 @@ def _whole() -> tf.keras.Model:
   )
 
 
-def _client_data() -> list[local_training.ClientData]:
+def _client_data() -> list[client_dataset.ClientDataset]:
   generator = np.random.default_rng(0)
   size = _BATCH * FLAGS.num_steps
   return [
-    local_training.ClientData(
+    client_dataset.ClientDataset.from_arrays(
       x=generator.random((size, *_IMAGE), np.float32),
       y=generator.integers(0, _CLASSES, size, np.int32),
       domain_sizes=np.array([size], np.int32),
@@ -94,7 +95,7 @@ def _client_data() -> list[local_training.ClientData]:
 
 
 def _as_drawn(
-  data: local_training.ClientData,
+  data: client_dataset.ClientDataset,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns a client's examples in the order in which FedAvg draws them."""
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, 0)

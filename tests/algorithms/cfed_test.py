@@ -10,6 +10,7 @@ import tensorflow as tf
 from tff_shift import algorithms
 from tff_shift.algorithms import cfed
 from tff_shift.algorithms import fed_avg
+from tff_shift.data import client_dataset
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.simulation.engine import rounds
@@ -62,7 +63,7 @@ def says(oracle, weights, x):
 
 def distillation_losses(oracle, targets, public, seed, run_in_graph, num_steps):
   """The losses of distillation of steps on batches of 4, in NumPy."""
-  numbers = local_training.ClientData(
+  numbers = client_dataset.ClientDataset.from_arrays(
     public,
     np.arange(len(public), dtype=np.int32),
     np.array([len(public)], np.int32),

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_3da
+from tff_shift.data import client_dataset
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
 from tff_shift.learning import randomness
@@ -63,12 +64,12 @@ def first_round(algorithm, clients, context):
 
 def examples_of(client):
   """The examples of a period as data to predict."""
-  return local_training.ClientData(*client[:-1])
+  return client_dataset.ClientDataset.from_arrays(*client[:-1])
 
 
 class TestPeriodData:
   def test_has_the_fields_of_client_data_in_their_order(self, model):
-    names = local_training.ClientData._fields
+    names = client_dataset.ClientDataset._fields
     assert periods.PeriodData._fields == (*names, "representation")
     data_type = periods.data_type(model, SIZE)
     plain = local_training.data_type(model)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_ccfa
-from tff_shift.learning import local_training
+from tff_shift.data import client_dataset
 
 HPARAMS = fed_ccfa.HParams(
   entropy_divisor=4.0, alignment_start=3, temperature=0.5
@@ -17,7 +17,7 @@ HPARAMS = fed_ccfa.HParams(
 class TestBalancedExamples:
   def draw(self, counts, most, seed=0):
     y = np.repeat(np.arange(len(counts)), counts).astype(np.int32)
-    data = local_training.ClientData(
+    data = client_dataset.ClientDataset.from_arrays(
       x=np.arange(len(y), dtype=np.float32)[:, np.newaxis],
       y=y,
       domain_sizes=np.array([len(y)], np.int32),

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_evolve
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
@@ -224,7 +225,7 @@ class TestTraining:
 
 def points(values, y, domain_sizes):
   """A client whose examples are numbers."""
-  return local_training.ClientData(
+  return client_dataset.ClientDataset.from_arrays(
     x=np.array(values, np.float32)[:, np.newaxis],
     y=np.array(y, np.int32),
     domain_sizes=np.array(domain_sizes, np.int32),

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_the
-from tff_shift.learning import local_training
+from tff_shift.data import client_dataset
 from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
 from tff_shift.techniques import augmentations
@@ -276,7 +276,7 @@ class TestPlus:
     found = []
     for client in clients:
       seed = randomness.client_seed(2, client)
-      data = local_training.ClientData(
+      data = client_dataset.ClientDataset.from_arrays(
         x, np.zeros(5, np.int32), np.int32([2, 3]), seed
       )
       found.append(

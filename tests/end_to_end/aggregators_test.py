@@ -16,7 +16,7 @@ from tff_shift.command_line.plans import dynamic_personalization_plan
 from tff_shift.command_line.plans import evolving_plan
 from tff_shift.command_line.plans import guidance_plan
 from tff_shift.command_line.plans import online_adaptation_plan
-from tff_shift.learning.aggregators import factories
+from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.learning.aggregators import privacy_accounting
 
 pytestmark = pytest.mark.slow
@@ -103,7 +103,7 @@ class TestAggregators:
     local, fed_evolve = (
       {
         name: run["setting"][name]
-        for name in ("aggregator", *factories.USED_BY)
+        for name in ("aggregator", *aggregator_hparams.USED_BY)
         if name in run["setting"]
       }
       for run in read_runs(tmp_path / "run")

@@ -11,7 +11,7 @@ from absl.testing import flagsaver
 
 from tff_shift.command_line import program
 from tff_shift.reproduction import reproduce
-from tff_shift.reproduction.jobs import telling
+from tff_shift.reproduction.jobs import progress
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ reads = "{evaluated}_accuracy"
 """  # noqa: E501 (an inline table has one line)
 
 
-class _Killing(telling.ProgressReporter):
+class _Killing(progress.ProgressReporter):
   """Kills a binary as soon as it has saved something, once."""
 
   killed = False
@@ -93,7 +93,7 @@ def test_killed_shards_end_as_if_nothing_had_been(run, tmp_path, monkeypatch):
   code, whole = run("--full", f"--output_dir={tmp_path}/whole")
   assert code == 0
   assert len(whole.cells) == 2 and all(c.by_seed for c in whole.cells)
-  monkeypatch.setattr(telling, "ProgressReporter", _Killing)
+  monkeypatch.setattr(progress, "ProgressReporter", _Killing)
   processes = []
   start = reproduce.running.subprocess.Popen
 

@@ -17,7 +17,7 @@ from tff_shift.command_line.plans import dynamic_personalization_plan
 from tff_shift.command_line.plans import evolving_plan
 from tff_shift.command_line.plans import guidance_plan
 from tff_shift.command_line.plans import online_adaptation_plan
-from tff_shift.simulation.scenarios import pretraining
+from tff_shift.simulation.scenarios import pretraining_hparams
 
 # So small that no weight of order 1 moves by a bit.
 _STANDSTILL = 1e-12
@@ -115,7 +115,7 @@ def model(tmp_path):
 def without_pretraining(tmp_path, monkeypatch):
   """Pre-training moves no weight; its results are kept nowhere else."""
   hparams = dataclasses.replace(
-    pretraining.PretrainingHParams(),
+    pretraining_hparams.PretrainingHParams(),
     optimizer="sgd",
     learning_rate=_STANDSTILL,
     max_epochs=1,

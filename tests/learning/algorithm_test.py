@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -31,8 +32,10 @@ def model():
   return mlp.build((2,), num_classes=2, width=4, head_width=3)
 
 
-def client(x, y, domain_sizes=None, seed=(0, 0)) -> local_training.ClientData:
-  return local_training.ClientData(
+def client(
+  x, y, domain_sizes=None, seed=(0, 0)
+) -> client_dataset.ClientDataset:
+  return client_dataset.ClientDataset.from_arrays(
     np.array(x, np.float32),
     np.array(y, np.int32),
     np.array(domain_sizes or [len(y)], np.int32),

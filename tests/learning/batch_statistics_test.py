@@ -10,8 +10,8 @@ import tensorflow as tf
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.algorithms import fed_avg
+from tff_shift.data import client_dataset
 from tff_shift.execution import local
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import factories
 
@@ -40,7 +40,7 @@ def make_client(client, size):
   """All batches hold each example alike, so that batches do not matter."""
   generator = np.random.default_rng(client)
   x = generator.normal(client, 1 + client, (size, 3)).astype(np.float32)
-  return local_training.ClientData(
+  return client_dataset.ClientDataset.from_arrays(
     x=x,
     y=np.arange(size, dtype=np.int32) % CLASSES,
     domain_sizes=np.int32([size]),

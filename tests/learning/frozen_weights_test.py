@@ -8,10 +8,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift import algorithms
+from tff_shift.data import client_dataset
 from tff_shift.execution import in_process
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import frozen_weights
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.learning.stock_tff import learning_process
 from tff_shift.models import guided_model
@@ -66,7 +66,7 @@ def model():
 def clients():
   generator = np.random.default_rng(1)
   return [
-    local_training.ClientData(
+    client_dataset.ClientDataset.from_arrays(
       x=generator.normal(size=(6 + i, 5)).astype(np.float32),
       y=generator.integers(0, 3, 6 + i).astype(np.int32),
       domain_sizes=np.array([6 + i], np.int32),

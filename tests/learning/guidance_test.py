@@ -12,8 +12,8 @@ from hypothesis.extra import numpy as numpy_strategies
 
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_drm
+from tff_shift.data import client_dataset
 from tff_shift.learning import guidance
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
 from tff_shift.models.networks import mlp
@@ -106,7 +106,7 @@ def build(context):
 
 def make_data(*sizes):
   return [
-    local_training.ClientData(
+    client_dataset.ClientDataset.from_arrays(
       x=np.zeros([size, 2], np.float32),
       y=np.zeros([size], np.int32),
       domain_sizes=np.array([size], np.int32),

@@ -11,6 +11,7 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.learning.hyperparameters import LocalHParams
@@ -20,10 +21,11 @@ from tff_shift.models.split_model import SplitWeights
 train = functools.partial(local_training.train, seed=None)
 
 SEED = np.array([11, -12], np.int32)
-DATA_SPEC = local_training.ClientData(
+DATA_SPEC = client_dataset.ClientDataset(
   x=tf.TensorSpec([None, 1], tf.float32),
   y=tf.TensorSpec([None], tf.int32),
   domain_sizes=tf.TensorSpec([None], tf.int32),
+  num_examples=tf.TensorSpec([], tf.int32),
   seed=tf.TensorSpec([2], tf.int32),
 )
 SCALAR = tf.TensorSpec([], tf.int32)
@@ -36,10 +38,10 @@ seeds = st.tuples(*[st.integers(-(2**31), 2**31 - 1)] * 2).map(
 )
 
 
-def numbered(domain_sizes, seed=SEED) -> local_training.ClientData:
+def numbered(domain_sizes, seed=SEED) -> client_dataset.ClientDataset:
   """A client's data whose class is the number of the example."""
   number = np.arange(sum(domain_sizes), dtype=np.int32)
-  return local_training.ClientData(
+  return client_dataset.ClientDataset.from_arrays(
     x=10.0 * number[:, np.newaxis].astype(np.float32),
     y=number,
     domain_sizes=np.array(domain_sizes, np.int32),

@@ -8,10 +8,11 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.data import client_dataset
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import local_training
+from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.learning.aggregators import factories
 from tff_shift.models.networks import mlp
 
@@ -32,7 +33,7 @@ class Memory(NamedTuple):
 def client(update, *, vector=0.0, loss=1.0, size=1):
   """A client that sends an update and keeps a vector; both are given."""
   row = [*update, vector, loss]
-  return local_training.ClientData(
+  return client_dataset.ClientDataset.from_arrays(
     np.array([row] * size, np.float32).reshape(size, 4),
     np.zeros(size, np.int32),
     np.array([size], np.int32),
@@ -169,12 +170,16 @@ class TestTrainingPhase:
 
 # Nothing is clipped, so that the expected means are those of a mean.
 AGGREGATORS = {
-  "robust": factories.AggregatorHParams(),
-  "dp": factories.AggregatorHParams(
+  "robust": aggregator_hparams.AggregatorHParams(),
+  "dp": aggregator_hparams.AggregatorHParams(
     noise_multiplier=0.0, clipping="fixed", clipping_norm=9.0
   ),
-  "secure": factories.AggregatorHParams(clipping="none", zeroing=False),
-  "compressed": factories.AggregatorHParams(clipping="none", zeroing=False),
+  "secure": aggregator_hparams.AggregatorHParams(
+    clipping="none", zeroing=False
+  ),
+  "compressed": aggregator_hparams.AggregatorHParams(
+    clipping="none", zeroing=False
+  ),
 }
 
 
@@ -282,7 +287,9 @@ class TestWeightOfAResult:
 
   def test_is_refused_where_clients_count_alike(self):
     aggregator = factories.build(
-      "dp", factories.AggregatorHParams(clipping="fixed"), clients_per_round=2
+      "dp",
+      aggregator_hparams.AggregatorHParams(clipping="fixed"),
+      clients_per_round=2,
     )
     with pytest.raises(ValueError, match="weights come from training"):
       build(
@@ -358,7 +365,9 @@ class TestContribution:
   @pytest.mark.parametrize("name", ["dp", "secure"])
   def test_is_refused_where_clients_are_hidden(self, name):
     aggregator = factories.build(
-      name, factories.AggregatorHParams(clipping="fixed"), clients_per_round=2
+      name,
+      aggregator_hparams.AggregatorHParams(clipping="fixed"),
+      clients_per_round=2,
     )
     with pytest.raises(ValueError, match="the server is told a sum"):
       build(
@@ -377,14 +386,14 @@ class TestContribution:
 # What keeps something from round to round. Adaptive norms come with clipping.
 KEEPING = {
   "momentum": lambda: factories.build(
-    "mean", factories.AggregatorHParams(server_momentum=0.5)
+    "mean", aggregator_hparams.AggregatorHParams(server_momentum=0.5)
   ),
   "robust": lambda: factories.build(
-    "robust", factories.AggregatorHParams(server_momentum=0.5)
+    "robust", aggregator_hparams.AggregatorHParams(server_momentum=0.5)
   ),
   "dp": lambda: factories.build(
     "dp",
-    factories.AggregatorHParams(noise_multiplier=0.1),
+    aggregator_hparams.AggregatorHParams(noise_multiplier=0.1),
     clients_per_round=2,
   ),
   "secure": lambda: factories.build("secure"),

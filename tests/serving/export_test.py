@@ -12,9 +12,9 @@ import tensorflow as tf
 import tff_shift
 from tff_shift import algorithms
 from tff_shift import files
+from tff_shift.data import client_dataset
 from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.learning import algorithm as algorithm_lib
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
 from tff_shift.models.networks import mlp
@@ -35,7 +35,7 @@ def model():
 
 def make_data(client, num_examples=6):
   generator = np.random.default_rng(client)
-  return local_training.ClientData(
+  return client_dataset.ClientDataset.from_arrays(
     x=generator.normal(size=(num_examples, 2)).astype(np.float32),
     y=generator.integers(0, 3, num_examples).astype(np.int32),
     domain_sizes=np.array([num_examples], np.int32),
@@ -127,7 +127,7 @@ class TestEvolving:
     state, data = trained.result.server_state, trained.clients
     functions = trained.algorithm.spec
     for client, found in ((0, first), (2, third)):
-      examples = local_training.ClientData(
+      examples = client_dataset.ClientDataset.from_arrays(
         *targets[client],
         np.array([0, 0, 0, len(found)], np.int32),
         np.zeros(2, np.int32),

@@ -7,6 +7,7 @@ import pytest
 from sklearn import decomposition
 
 from tff_shift.data.shifts import dynamic_personalization
+from tff_shift.shift import choices
 from tff_shift.shift import representations
 
 OPTIONS = {
@@ -16,7 +17,7 @@ OPTIONS = {
   "pca": {"size": 12},
 }
 SIZES = {"t_sne": 16, "t_sne_map": 24, "moments": 80, "pca": 12}
-NAMES = st.sampled_from(representations.NAMES)
+NAMES = st.sampled_from(choices.REPRESENTATIONS)
 
 
 def refusal(function, *arguments, **options) -> str:
@@ -55,7 +56,7 @@ class TestAll:
     assert np.isfinite(r).all()
     np.testing.assert_array_equal(fitted[name](rng.permutation(x)), r)
 
-  @pytest.mark.parametrize("name", representations.NAMES)
+  @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
   def test_vector_is_a_function_of_public_data_seed_and_period(
     self, fitted, digits, name
   ):
@@ -66,20 +67,20 @@ class TestAll:
     np.testing.assert_array_equal(again(first), fitted[name](first))
     assert np.any(again(first) != again(second))
 
-  @pytest.mark.parametrize("name", representations.NAMES)
+  @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
   def test_equal_examples_have_a_vector(self, fitted, digits, name):
     r = fitted[name](np.repeat(digits.train.x[:1], 5, axis=0))
     assert np.isfinite(r).all()
     if name in ("moments", "pca"):
       np.testing.assert_allclose(r[len(r) // 2 :], 0, atol=1e-6)
 
-  @pytest.mark.parametrize("name", representations.NAMES)
+  @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
   def test_pixels_count_from_0_to_1(self, fitted, digits, name):
     if name != "moments":  # There, what to make of them is the extractor's.
       x = digits.train.x[:30]
       np.testing.assert_array_equal(fitted[name](x), fitted[name](x / 255))
 
-  @pytest.mark.parametrize("name", representations.NAMES)
+  @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
   def test_bad_periods_are_refused(self, fitted, digits, name):
     x = digits.train.x[:9] / 255
     for count in (0, 1):
@@ -216,7 +217,7 @@ class TestRefusals:
     x = np.random.default_rng(0).normal(size=(9, 6))
     assert refusal(representations.fit, name, x, **options).startswith(start)
 
-  @pytest.mark.parametrize("name", representations.NAMES)
+  @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
   def test_bad_public_examples_are_refused(self, name):
     x = np.ones([1, 6])
     options = OPTIONS[name]

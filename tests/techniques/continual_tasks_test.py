@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tff_shift.algorithms import fed_avg
-from tff_shift.learning import local_training
+from tff_shift.data import client_dataset
 from tff_shift.techniques import continual_tasks
 
 SEED = np.zeros(2, np.int32)
@@ -13,7 +13,9 @@ SEED = np.zeros(2, np.int32)
 def data(sizes):
   x = np.arange(sum(sizes), dtype=np.float32)[:, np.newaxis]
   y = np.arange(sum(sizes), dtype=np.int32)
-  return local_training.ClientData(x, y, np.array(sizes, np.int32), SEED)
+  return client_dataset.ClientDataset.from_arrays(
+    x, y, np.array(sizes, np.int32), SEED
+  )
 
 
 class TestCurrentDomain:

@@ -10,7 +10,7 @@ import scipy.spatial.distance
 import scipy.special
 import tensorflow as tf
 
-from tff_shift.learning import local_training
+from tff_shift.data import client_dataset
 from tff_shift.techniques import prototypes
 
 DISTANCES = ("l2", "squared_l2", "cosine")
@@ -383,7 +383,7 @@ class TestAlignmentLoss:
 
 class TestSoftmaxClasses:
   # Classes 0 and 2 in the first domain, none in the second, 1 in the third.
-  DATA = local_training.ClientData(
+  DATA = client_dataset.ClientDataset.from_arrays(
     x=np.zeros((5, 1), np.float32),
     y=np.int32([2, 0, 2, 1, 1]),
     domain_sizes=np.int32([3, 0, 2]),

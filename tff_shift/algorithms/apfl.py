@@ -40,6 +40,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -144,7 +145,7 @@ def train_client(
   hparams: HParams,
   weights: split_model.SplitWeights,
   state: ClientState,
-  data: local_training.ClientData,
+  data: client_dataset.ClientDataset,
   round_num,
 ) -> algorithm.ClientResult:
   """Trains both models, and alpha, on one client's examples.

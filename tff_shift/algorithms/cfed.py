@@ -46,6 +46,7 @@ import tensorflow as tf
 from sklearn import datasets
 
 from tff_shift import memory
+from tff_shift.data import client_dataset
 from tff_shift.data.texts import text
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
@@ -271,7 +272,7 @@ class Distillation:
       `(weights, step) -> loss`, float32 scalar.
     """
     # The targets take the place of classes; no gradient goes through them.
-    public = local_training.ClientData(
+    public = client_dataset.ClientDataset.from_arrays(
       tf.constant(self.x),
       tf.stop_gradient(targets),
       np.array([len(self.x)], np.int32),
@@ -297,7 +298,7 @@ def train_client(
   hparams: HParams,
   distillation: Distillation,
   weights: Weights,
-  data: local_training.ClientData,
+  data: client_dataset.ClientDataset,
   round_num,
 ) -> algorithm.ClientResult:
   """Learns the current domain, or reviews what was learned before.

@@ -43,6 +43,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -147,7 +148,7 @@ def train_client(
   hparams: HParams,
   weights: split_model.SplitWeights,
   past: Past,
-  data: local_training.ClientData,
+  data: client_dataset.ClientDataset,
   round_num,
 ) -> algorithm.ClientResult:
   """Expands a completed domain, and trains on the current one.

@@ -47,6 +47,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -131,7 +132,7 @@ def learn_mixture(
   hparams: HParams,
   weights: split_model.SplitWeights,
   state: ClientState,
-  data: local_training.ClientData,
+  data: client_dataset.ClientDataset,
   round_num,
 ) -> ClientState:
   """Updates W_i, once or until its losses have converged.

@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -35,7 +36,7 @@ def train_client(
   model: split_model.SplitModel,
   hparams: hyperparameters.LocalHParams,
   weights: split_model.SplitWeights,
-  data: local_training.ClientData,
+  data: client_dataset.ClientDataset,
   round_num,
   predict: Callable[[Any, tf.Tensor], tf.Tensor] | None = None,
   **options: Any,

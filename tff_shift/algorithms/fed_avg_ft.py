@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -56,7 +57,7 @@ def fine_tune(
   hparams: hyperparameters.LocalHParams,
   num_steps: Any,
   weights: split_model.SplitWeights,
-  data: local_training.ClientData,
+  data: client_dataset.ClientDataset,
   **options: Any,
 ) -> split_model.SplitWeights:
   """Fine-tunes weights with cross-entropy on a client's training data.
@@ -84,7 +85,7 @@ def fine_tune(
 
 
 def _fine_tuning_rate(
-  hparams: HParams, data: local_training.ClientData, round_num: Any
+  hparams: HParams, data: client_dataset.ClientDataset, round_num: Any
 ) -> float | Callable[[Any], tf.Tensor]:
   """Returns the rate of fine-tuning, or a function from the step to it."""
   if hparams.fine_tuning_learning_rate:
@@ -104,7 +105,7 @@ def prepare_client(
   model: split_model.SplitModel,
   hparams: HParams,
   weights: split_model.SplitWeights,
-  data: local_training.ClientData,
+  data: client_dataset.ClientDataset,
   round_num: Any,
   **options: Any,
 ) -> split_model.SplitWeights:

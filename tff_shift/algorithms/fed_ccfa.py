@@ -61,6 +61,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -226,8 +227,8 @@ class ClientState(NamedTuple):
 
 
 def balance_examples(
-  data: local_training.ClientData, most: int, num_classes: int, seed
-) -> local_training.ClientData:
+  data: client_dataset.ClientDataset, most: int, num_classes: int, seed
+) -> client_dataset.ClientDataset:
   """Draws the same number of examples of each class that the client has.
 
   Args:
@@ -247,7 +248,11 @@ def balance_examples(
   # The number of examples of its class up to an example, itself included.
   places = tf.reduce_sum(tf.cumsum(membership) * membership, axis=1)
   chosen = tf.boolean_mask(order, places <= tf.minimum(rarest, most))
-  return data._replace(x=tf.gather(data.x, chosen), y=tf.gather(data.y, chosen))
+  return data._replace(
+    x=tf.gather(data.x, chosen),
+    y=tf.gather(data.y, chosen),
+    num_examples=tf.size(chosen),
+  )
 
 
 def alignment_weight(hparams: HParams, classes, round_num) -> tf.Tensor:

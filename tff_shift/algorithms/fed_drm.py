@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -123,7 +124,7 @@ def train_client(
   hparams: HParams,
   shared: Shared,
   head,
-  data: local_training.ClientData,
+  data: client_dataset.ClientDataset,
   round_num,
 ) -> algorithm.ClientResult:
   """Trains one client, Algorithm 1, lines 6 to 15.

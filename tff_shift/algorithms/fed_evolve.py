@@ -38,6 +38,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -115,7 +116,7 @@ def train_client(
   model: split_model.SplitModel,
   hparams: HParams,
   weights: Weights,
-  data: local_training.ClientData,
+  data: client_dataset.ClientDataset,
   round_num,
 ) -> algorithm.ClientResult:
   """Trains one client, Algorithm 3, lines 5 to 21.
@@ -175,7 +176,7 @@ def train_client(
 
 
 def domain_sums(
-  model: split_model.SplitModel, phi, data: local_training.ClientData, domain
+  model: split_model.SplitModel, phi, data: client_dataset.ClientDataset, domain
 ) -> prototypes.ClassSums:
   """Sums phi over all examples of one domain, by class."""
   end = tf.reduce_sum(data.domain_sizes[: domain + 1])
@@ -207,7 +208,7 @@ def predict_as_client(
   distance: str,
   weights: Weights,
   prepared: prototypes.Prototypes,
-  examples: local_training.ClientData,
+  examples: client_dataset.ClientDataset,
 ) -> tf.Tensor:
   """Predicts each domain from the client's prototypes of the domain before.
 

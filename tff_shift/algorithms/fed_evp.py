@@ -33,6 +33,7 @@ import dataclasses
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg_ft
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -102,7 +103,7 @@ def train_client(
   model: split_model.SplitModel,
   hparams: HParams,
   weights: split_model.SplitWeights,
-  data: local_training.ClientData,
+  data: client_dataset.ClientDataset,
   round_num,
 ) -> algorithm.ClientResult:
   """Trains one client, Algorithm 4, lines 5 to 25.

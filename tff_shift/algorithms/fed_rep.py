@@ -19,6 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -49,7 +50,7 @@ class HParams(hyperparameters.LocalHParams):
 
 
 def num_head_steps(
-  iterations: int, data: local_training.ClientData
+  iterations: int, data: client_dataset.ClientDataset
 ) -> tf.Tensor:
   """Returns the number of gradient steps for a head.
 
@@ -68,7 +69,7 @@ def train_client(
   hparams: HParams,
   backbone,
   head,
-  data: local_training.ClientData,
+  data: client_dataset.ClientDataset,
   round_num,
   backbone_loss: Callable[[Any, local_training.Batch], tf.Tensor] | None = None,
 ) -> algorithm.ClientResult:

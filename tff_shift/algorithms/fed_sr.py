@@ -35,6 +35,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -151,7 +152,7 @@ def train_client(
   hparams: HParams,
   weights: Weights,
   gaussians: ClassGaussians,
-  data: local_training.ClientData,
+  data: client_dataset.ClientDataset,
   round_num,
 ) -> algorithm.ClientResult:
   """Trains the model and the client's own Gaussians, as many steps as FedAvg.

@@ -298,7 +298,7 @@ def build(
       hparams,
       round_num=round_num,
     )
-    num_examples = tf.cast(tf.shape(data.y)[0], tf.float32)
+    num_examples = tf.cast(data.num_examples, tf.float32)
     descriptor = tf.reduce_sum(features, axis=0) / tf.maximum(num_examples, 1.0)
     return Personal(trained.weights, descriptor)
 

@@ -40,6 +40,7 @@ import dataclasses
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_rep
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -133,7 +134,7 @@ def train_client(
   hparams: HParams,
   backbone,
   head,
-  data: local_training.ClientData,
+  data: client_dataset.ClientDataset,
   round_num,
 ) -> local_training.TrainingResult:
   """Trains the head, then all weights, then takes the server's step.

@@ -110,7 +110,7 @@ def build(
   def train_client(weights, _, data, round_num):
     result = fed_avg.train_client(model, hparams, weights, data, round_num)
     # As in the template's mean; clients without examples have no vote.
-    weight = tf.shape(data.y)[0]
+    weight = data.num_examples
     if "uniform" in (hparams.vote_weighting, hparams.client_weighting):
       weight = tf.minimum(weight, 1)
     weight = tf.cast(weight, tf.float32)

@@ -44,10 +44,10 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.learning import sizes
 from tff_shift.models import split_model
@@ -167,7 +167,7 @@ def predict(
   model: split_model.SplitModel,
   hparams: HParams,
   weights: split_model.SplitWeights,
-  examples: local_training.ClientData,
+  examples: client_dataset.ClientDataset,
   seed,
 ) -> tf.Tensor:
   """Predicts each example with weights adapted to this example.

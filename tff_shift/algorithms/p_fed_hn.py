@@ -28,10 +28,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.techniques import hypernetwork
@@ -81,7 +81,7 @@ def train_work_network(
   hparams: hypernetwork.MetaHParams,
   phi: hypernetwork.MetaWeights,
   vector,
-  data: local_training.ClientData,
+  data: client_dataset.ClientDataset,
   round_num,
 ) -> MetaTraining:
   """Trains a client's target network, and computes the hypernetwork's update.

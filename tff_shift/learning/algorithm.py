@@ -29,6 +29,7 @@ from tff_shift import arguments
 from tff_shift.learning import batch_statistics
 from tff_shift.learning import evaluation
 from tff_shift.learning import frozen_weights
+from tff_shift.learning import function_types
 from tff_shift.learning import guidance
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
@@ -41,8 +42,8 @@ from tff_shift.models import split_model
 
 # Re-exported, so that algorithm files need no other module for these.
 ServerState = phases.ServerState
-ClientResult = phases.ClientResult
-PersonalResult = phases.PersonalResult
+ClientResult = function_types.ClientResult
+PersonalResult = function_types.PersonalResult
 # Values of `RUNNING_STATISTICS` in an algorithm's file.
 Kept = batch_statistics.Kept
 ONE_MODEL = batch_statistics.ONE_MODEL
@@ -70,7 +71,7 @@ class AlgorithmSpec(NamedTuple):
       None: the algorithm trains nothing, and a round has no phase.
     predict_as_client: `(weights, client_state, data, evaluation_data) ->
       logits` [num_examples, num_classes] float32 of a client's own model.
-      `evaluation_data` is a `local_training.ClientData` whose seed is zeros.
+      `evaluation_data` is a `ClientDataset` whose seed is zeros.
       With a `prepare_client`, its result replaces `client_state`.
     predict_as_server: `(weights, summary, evaluation_data) -> logits` of the
       server model. None: the server has no model.
@@ -117,25 +118,25 @@ class AlgorithmSpec(NamedTuple):
       weights, of which `SplitModel.normalizers` are marked.
   """
 
-  initial_weights: Callable[[Any], Any]
-  train_client: Callable[[Any, Any, Any, Any], ClientResult] | None
-  predict_as_client: Callable[[Any, Any, Any, Any], tf.Tensor]
-  predict_as_server: Callable[[Any, Any, Any], tf.Tensor] | None = None
-  initial_client_state: Callable[[Any, Any], Any] = lambda seed, weights: ()
-  starts_alike: bool = False
-  personalize_client: Callable[[Any, Any, Any, Any], PersonalResult] | None = (
-    None
+  initial_weights: function_types.InitialWeightsFn
+  train_client: function_types.TrainClientFn | None
+  predict_as_client: function_types.PredictAsClientFn
+  predict_as_server: function_types.PredictAsServerFn | None = None
+  initial_client_state: function_types.InitialClientStateFn = (
+    lambda seed, weights: ()
   )
-  prepare_client: Callable[[Any, Any, Any, Any], Any] | None = None
-  update_server: Callable[[Any, Any, Any, Any], Any] | None = None
+  starts_alike: bool = False
+  personalize_client: function_types.PersonalizeClientFn | None = None
+  prepare_client: function_types.PrepareClientFn | None = None
+  update_server: function_types.UpdateServerFn | None = None
   fixed_weights: tuple[str, ...] = ()
-  summarize_client: Callable[[Any, Any], Any] = lambda weights, data: ()
-  answer_request: Callable[[Any, Any], Any] | None = None
+  summarize_client: function_types.SummarizeClientFn = lambda weights, data: ()
+  answer_request: function_types.AnswerRequestFn | None = None
   request_type: tff.Type | None = None
-  can_predict: Callable[[Any], tf.Tensor] | None = None
-  guide_queries: Callable[[Any, Any], tf.Tensor] | None = None
+  can_predict: function_types.CanPredictFn | None = None
+  guide_queries: function_types.GuideQueriesFn | None = None
   examples_type: tff.Type | None = None
-  num_examples: Callable[[Any], tf.Tensor] = lambda data: tf.shape(data.y)[0]
+  num_examples: function_types.NumExamplesFn = lambda data: data.num_examples
   max_clients: int | None = None
   normalizers: Any = None
 
@@ -146,7 +147,7 @@ class FederatedAlgorithm:
 
   S is the server state, C a client's personal state, D the data that a client
   trains on or adapts to and E the evaluation data, a
-  `local_training.ClientData`. If the model has frozen weights, the computations
+  `ClientDataset`. If the model has frozen weights, the computations
   are `frozen_weights.WithFrozen`, which are called in the same way.
 
   Attributes:
@@ -190,7 +191,7 @@ class FederatedAlgorithm:
   model: split_model.SplitModel
   hparams: hyperparameters.LocalWorkHParams
   spec: AlgorithmSpec
-  client_weight: Callable[[Any], Any]
+  client_weight: function_types.NumExamplesFn
   initialize: tff.Computation
   initialize_client: tff.Computation
   phases: tuple[tff.Computation, ...]
@@ -296,7 +297,7 @@ def build(
   def has_examples(data):
     """Returns 0 for a client without examples, otherwise 1."""
     if not hasattr(data, "y"):
-      return 1  # Not `ClientData`.
+      return 1  # Not a `ClientDataset`.
     return tf.minimum(functions.num_examples(data), 1)
 
   def client_weight(data):

@@ -39,7 +39,6 @@ statistics (`FIXED`).
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
@@ -47,6 +46,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tff_shift.learning import function_types
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import modes
 from tff_shift.models import split_model
@@ -213,7 +213,7 @@ def bind(
   functions: Any,
   model: split_model.SplitModel,
   hparams: Any,
-  client_weight: Callable[[Any], Any],
+  client_weight: function_types.NumExamplesFn,
 ) -> Any:
   """Wraps an algorithm's functions with the running statistics of a model.
 

@@ -19,6 +19,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift.learning import frozen_weights
+from tff_shift.learning import function_types
 from tff_shift.models import split_model
 
 # The predicted label for logits that are not finite.
@@ -358,9 +359,9 @@ def client_evaluation(
   client_type: tff.Type,
   examples_type: tff.Type,
   evaluation_type: tff.Type,
-  prepare: Callable[[Any, Any, Any, Any], Any] | None,
-  predict: Callable[[Any, Any, Any, Any], tf.Tensor],
-  can_predict: Callable[[Any], tf.Tensor] | None = None,
+  prepare: function_types.PrepareClientFn | None,
+  predict: function_types.PredictAsClientFn,
+  can_predict: function_types.CanPredictFn | None = None,
 ) -> tff.Computation:
   """Builds the evaluation of the clients' own models on the clients' data.
 
@@ -420,7 +421,7 @@ def client_summary(
   server_type: tff.Type,
   shared_type: tff.Type,
   examples_type: tff.Type,
-  summarize_client: Callable[[Any, Any], Any],
+  summarize_client: function_types.SummarizeClientFn,
 ) -> tff.Computation | None:
   """Builds the sums over clients that the server predicts with.
 
@@ -455,7 +456,7 @@ def server_evaluation(
   shared_type: tff.Type,
   examples_type: tff.Type,
   evaluation_type: tff.Type,
-  predict: Callable[[Any, Any, Any], tf.Tensor],
+  predict: function_types.PredictAsServerFn,
   summarize: tff.Computation | None,
 ) -> tff.Computation:
   """Builds the evaluation of the server model on the server's data.

@@ -10,17 +10,16 @@ predicted label of each query that it was asked.
 """
 
 import collections
-from collections.abc import Callable
-from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import evaluation
 from tff_shift.learning import frozen_weights
-from tff_shift.learning import local_training
+from tff_shift.learning import function_types
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
@@ -113,10 +112,10 @@ def build_guidance(
   client_type: tff.Type,
   examples_type: tff.Type,
   num_queries: int,
-  prepare_client: Callable[[Any, Any, Any, Any], Any] | None,
-  predict_as_client: Callable[[Any, Any, Any, Any], tf.Tensor],
-  guide_queries: Callable[[Any, Any], tf.Tensor] | None,
-  client_weight: Callable[[Any], Any],
+  prepare_client: function_types.PrepareClientFn | None,
+  predict_as_client: function_types.PredictAsClientFn,
+  guide_queries: function_types.GuideQueriesFn | None,
+  client_weight: function_types.NumExamplesFn,
 ) -> Guidance:
   """Builds the computations that answer queries.
 
@@ -149,11 +148,12 @@ def build_guidance(
 
   def predict(weights, client_state, data, x):
     num_examples = tf.shape(x)[0]
-    examples = local_training.ClientData(
+    examples = client_dataset.ClientDataset(
       x=x,
       # Unknown.
       y=tf.zeros([num_examples], tf.int32),
       domain_sizes=num_examples[tf.newaxis],
+      num_examples=num_examples,
       # Predictions are deterministic.
       seed=tf.zeros(randomness.SEED_SHAPE, tf.int32),
       client_id=data.client_id,
@@ -231,7 +231,7 @@ def preparation(
   shared_type: tff.Type,
   client_type: tff.Type,
   examples_type: tff.Type,
-  prepare_client: Callable[[Any, Any, Any, Any], Any],
+  prepare_client: function_types.PrepareClientFn,
 ) -> tff.Computation:
   """Builds the clients' preparation for predicting.
 

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
 from tff_shift.learning import weight_masks
@@ -22,30 +23,10 @@ from tff_shift.models import modes
 from tff_shift.models import split_model
 
 
-class ClientData(NamedTuple):
-  """The examples of one client, sorted by domain.
-
-  Attributes:
-    x: The examples, [num_examples, ...] uint8, int32 or float32.
-    y: The classes, [num_examples] int32.
-    domain_sizes: The number of examples of each domain, in order,
-      [num_domains] int32. Data without domains have one domain.
-    seed: The client's seed, [2] int32 (`randomness.client_seed`).
-    client_id: The client's id, an int32 scalar, for algorithms that
-      distinguish clients.
-  """
-
-  x: Any
-  y: Any
-  domain_sizes: Any
-  seed: Any
-  client_id: Any = np.int32(0)
-
-
 def data_type(
   model: split_model.SplitModel, num_domains: int | None = None
 ) -> tff.Type:
-  """Returns the TFF type of `ClientData` for a model's inputs.
+  """Returns the TFF type of `ClientDataset` for a model's inputs.
 
   Args:
     model: The model.
@@ -54,12 +35,13 @@ def data_type(
       shape.
   """
   return tff.types.to_type(
-    ClientData(
+    client_dataset.ClientDataset(
       x=tff.TensorType(
         model.input_dtype.as_numpy_dtype, (None, *model.input_shape)
       ),
       y=tff.TensorType(np.int32, (None,)),
       domain_sizes=tff.TensorType(np.int32, (num_domains,)),
+      num_examples=tff.TensorType(np.int32),
       seed=randomness.SEED_TYPE,
       client_id=tff.TensorType(np.int32),
     )
@@ -100,7 +82,9 @@ def _draw(size, num_draws, seed) -> tf.Tensor:
   return tf.reshape(orders, [-1])[:num_draws]
 
 
-def _take(data: ClientData, places, number, batch_size: int) -> Batch:
+def _take(
+  data: client_dataset.ClientDataset, places, number, batch_size: int
+) -> Batch:
   """Returns batch `number` of the drawn indices [n * batch_size]."""
   start = number * batch_size
   places = tf.ensure_shape(places[start : start + batch_size], [batch_size])
@@ -108,7 +92,7 @@ def _take(data: ClientData, places, number, batch_size: int) -> Batch:
 
 
 def pooled_batches(
-  data: ClientData, num_batches, batch_size: int, seed
+  data: client_dataset.ClientDataset, num_batches, batch_size: int, seed
 ) -> Callable[[Any], Batch]:
   """Draws batches from all examples, regardless of their domain.
 
@@ -124,12 +108,12 @@ def pooled_batches(
     `(number) -> Batch`, with the number from 0, an int32 scalar. A batch does
     not depend on `num_batches`.
   """
-  places = _draw(tf.shape(data.y)[0], num_batches * batch_size, seed)
+  places = _draw(data.num_examples, num_batches * batch_size, seed)
   return lambda number: _take(data, places, number, batch_size)
 
 
 def domain_batches(
-  data: ClientData, num_visits, batch_size: int, seed
+  data: client_dataset.ClientDataset, num_visits, batch_size: int, seed
 ) -> Callable[[Any, Any], Batch]:
   """Draws batches from the examples of each domain, see `pooled_batches`.
 
@@ -161,17 +145,19 @@ def domain_batches(
   return lambda domain, visit: _take(data, places[domain], visit, batch_size)
 
 
-def domain_of_example(data: ClientData) -> tf.Tensor:
+def domain_of_example(data: client_dataset.ClientDataset) -> tf.Tensor:
   """Returns the domain of every example, [num_examples] int32."""
   return tf.repeat(tf.range(tf.size(data.domain_sizes)), data.domain_sizes)
 
 
-def num_domains(data: ClientData) -> tf.Tensor:
+def num_domains(data: client_dataset.ClientDataset) -> tf.Tensor:
   """Returns the number of domains with examples, an int32 scalar."""
   return tf.math.count_nonzero(data.domain_sizes, dtype=tf.int32)
 
 
-def without_empty_domains(data: ClientData) -> ClientData:
+def without_empty_domains(
+  data: client_dataset.ClientDataset,
+) -> client_dataset.ClientDataset:
   """Removes the domains of which a client has no examples.
 
   The remaining domains keep their order: the client steps from each to its next
@@ -184,13 +170,17 @@ def without_empty_domains(data: ClientData) -> ClientData:
   )
 
 
-def epoch_steps(data: ClientData, batch_size: int) -> tf.Tensor:
+def epoch_steps(
+  data: client_dataset.ClientDataset, batch_size: int
+) -> tf.Tensor:
   """Returns the number of batches in one epoch."""
-  return -(-tf.shape(data.y)[0] // batch_size)
+  return -(-data.num_examples // batch_size)
 
 
 def num_local_steps(
-  hparams: hyperparameters.LocalWorkHParams, data: ClientData, round_num
+  hparams: hyperparameters.LocalWorkHParams,
+  data: client_dataset.ClientDataset,
+  round_num,
 ) -> tf.Tensor:
   """Returns the number of local iterations (tau) of a client in a round.
 
@@ -204,11 +194,11 @@ def num_local_steps(
   Returns:
     An int32 scalar, at least 1; 0 for a client without examples.
   """
-  has_examples = tf.minimum(tf.shape(data.y)[0], 1)
+  has_examples = tf.minimum(data.num_examples, 1)
   steps = tf.constant(hparams.local_steps)
   if hparams.local_epochs:
     per_step = tf.maximum(num_domains(data), 1) * hparams.batch_size
-    steps = -(-hparams.local_epochs * tf.shape(data.y)[0] // per_step)
+    steps = -(-hparams.local_epochs * data.num_examples // per_step)
   if not hparams.straggler_ratio:
     return steps * has_examples
   seed = randomness.fold(data.seed, randomness.Purpose.STRAGGLE, round_num)
@@ -498,7 +488,7 @@ def classification_loss(
 def train_on_batches(
   loss: Callable[[Any, Batch], tf.Tensor],
   weights: Any,
-  data: ClientData,
+  data: client_dataset.ClientDataset,
   num_steps,
   seed,
   hparams: hyperparameters.LocalWorkHParams,
@@ -531,7 +521,7 @@ def train_on_batches(
 def train_on_pool(
   predict: Callable[[Any, tf.Tensor], tf.Tensor],
   weights: Any,
-  data: ClientData,
+  data: client_dataset.ClientDataset,
   num_steps,
   seed,
   hparams: hyperparameters.LocalWorkHParams,

@@ -16,15 +16,16 @@ from tff_shift.models import split_model
 
 
 class PeriodData(NamedTuple):
-  """A client's data in a period: a `ClientData` and a representation.
+  """A client's data in a period: a `ClientDataset` and a representation.
 
-  Functions that take a `local_training.ClientData` accept this as well. Build
-  it with `PeriodData(*client_data, representation)`.
+  Functions that take a `ClientDataset` accept this as well. Build
+  it with `PeriodData(*client_dataset, representation)`.
 
   Attributes:
-    x: The examples, as in `local_training.ClientData`.
+    x: The examples, as in `ClientDataset`.
     y: The classes, [num_examples] int32.
     domain_sizes: A period is one domain: [num_examples].
+    num_examples: The number of examples, an int32 scalar.
     seed: The client's seed, [2] int32.
     client_id: The client's id, an int32 scalar.
     representation: r, [representation_size] float32, computed without labels. A
@@ -34,6 +35,7 @@ class PeriodData(NamedTuple):
   x: Any
   y: Any
   domain_sizes: Any
+  num_examples: Any
   seed: Any
   client_id: Any
   representation: Any

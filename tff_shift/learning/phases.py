@@ -22,7 +22,6 @@ that is not finite counts, and the mean loss of the round is then not finite.
 """
 
 import collections
-from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
@@ -31,6 +30,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift.learning import frozen_weights
+from tff_shift.learning import function_types
 from tff_shift.learning.aggregators import factories
 
 
@@ -49,48 +49,6 @@ class ServerState(NamedTuple):
   aggregator: Any
   round_num: Any
   seed: Any = ()
-
-
-class ClientResult(NamedTuple):
-  """The result of a client's training phase.
-
-  Attributes:
-    update: The model update that the server averages, in the structure of the
-      server weights. With an `algorithm.AlgorithmSpec.update_server`: any
-      nested structure of float32 tensors.
-    client_state: The client's new personal state; it stays on the client.
-    loss: The mean training loss, a float32 scalar.
-    weight: The client's weight in the mean, a scalar of at least 0, for
-      algorithms that set `factories.AggregationRequirements.own_weights`.
-      Empty: the template's weight, see `client_weighting`.
-    plaintext_sum: Values that the server sums over clients beside the updates,
-      a nested structure of tensors of fixed shapes. They leave the client in
-      plaintext, whatever the aggregator does to updates, so
-      `factories.AggregationRequirements` must declare them. A client without
-      examples sends zeros.
-    has_trained: Whether the client has the examples that the round asks for,
-      such as those of one domain, a bool scalar. If False, it counts as a
-      client without examples.
-  """
-
-  update: Any
-  client_state: Any
-  loss: Any
-  weight: Any = ()
-  plaintext_sum: Any = ()
-  has_trained: Any = True
-
-
-class PersonalResult(NamedTuple):
-  """The result of a client's personal phase.
-
-  Attributes:
-    client_state: The client's new personal state; it stays on the client.
-    loss: The mean training loss, a float32 scalar.
-  """
-
-  client_state: Any
-  loss: Any
 
 
 @tff.tensorflow.computation(np.int32)
@@ -126,10 +84,10 @@ def client_training(
   shared_type: tff.Type,
   client_type: tff.Type,
   examples_type: tff.Type,
-  train_client: Callable[[Any, Any, Any, Any], ClientResult],
+  train_client: function_types.TrainClientFn,
   requirements: factories.AggregationRequirements,
-  client_weight: Callable[[Any], Any],
-  has_examples: Callable[[Any], Any],
+  client_weight: function_types.NumExamplesFn,
+  has_examples: function_types.NumExamplesFn,
 ) -> tff.Computation:
   """Builds the client's part of the training phase.
 
@@ -196,7 +154,7 @@ def training_phase(
   server_type: tff.Type,
   training: tff.Computation,
   aggregate: tff.templates.AggregationProcess,
-  update_server: Callable[[Any, Any, Any, Any], Any] | None,
+  update_server: function_types.UpdateServerFn | None,
   is_last: bool,
 ) -> tff.Computation:
   """Builds the training phase: broadcast, train, average, apply.
@@ -281,8 +239,8 @@ def personal_phase(
   shared_type: tff.Type,
   client_type: tff.Type,
   examples_type: tff.Type,
-  personalize_client: Callable[[Any, Any, Any, Any], PersonalResult],
-  has_examples: Callable[[Any], Any],
+  personalize_client: function_types.PersonalizeClientFn,
+  has_examples: function_types.NumExamplesFn,
 ) -> tff.Computation:
   """Builds the personal phase: broadcast, personalize, report a loss.
 

@@ -8,7 +8,7 @@ from tff_shift import algorithms
 from tff_shift.reproduction import binary_flags
 from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import job as job_lib
 
 # Tables have separate keys for these flags, or the job folder sets them.
 _NOT_IN_FLAGS = (
@@ -112,7 +112,7 @@ def _check_plan(
   Plans all data sets, including those that are missing on this machine.
   """
   found = {}
-  for each in jobs_lib.plan(spec, reduced, has_runs=lambda dataset: True):
+  for each in job_lib.plan(spec, reduced, has_runs=lambda dataset: True):
     other = found.setdefault((each.row, each.column), each)
     if other is not each:
       raise ValueError(
@@ -122,7 +122,7 @@ def _check_plan(
 
 
 def check_jobs(
-  jobs: Sequence[jobs_lib.Job], name: str, data_dir: str | None
+  jobs: Sequence[job_lib.Job], name: str, data_dir: str | None
 ) -> None:
   """Runs the flag checks of the binary for each job.
 

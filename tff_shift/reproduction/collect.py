@@ -15,7 +15,7 @@ from tff_shift.reproduction import binary_flags
 from tff_shift.reproduction import notes
 from tff_shift.reproduction import papers
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import job as job_lib
 from tff_shift.reproduction.jobs import records
 from tff_shift.simulation.storage import run_records
 
@@ -30,7 +30,7 @@ class JobResult:
     is_same: Whether the folder was written with the flags of the job.
   """
 
-  def __init__(self, job: jobs_lib.Job, output_dir: pathlib.Path):
+  def __init__(self, job: job_lib.Job, output_dir: pathlib.Path):
     self.job = job
     self.place = records.JobFolder(output_dir, job)
     self.record = self.place.read()
@@ -45,7 +45,7 @@ class JobResult:
     self._command = [
       "python",
       "-m",
-      *jobs_lib.command(job, output_dir),
+      *job_lib.command(job, output_dir),
     ]
 
   def entry(self, of: Mapping[str, str]) -> run_records.Entry | None:
@@ -123,10 +123,10 @@ class JobResult:
 
 def collect(
   spec: specification.Specification,
-  planned: Sequence[jobs_lib.PlannedCell],
+  planned: Sequence[job_lib.PlannedCell],
   output_dir: pathlib.Path,
   *,
-  chosen: Sequence[jobs_lib.Job],
+  chosen: Sequence[job_lib.Job],
   settings: Sequence[contents.Setting],
   command: str,
   is_full: bool,
@@ -212,7 +212,7 @@ def collect(
 
 def columns(
   spec: specification.Specification,
-  planned: Sequence[jobs_lib.PlannedCell],
+  planned: Sequence[job_lib.PlannedCell],
 ) -> list[contents.Column]:
   """Returns the columns of cells, in their order."""
   found = {}
@@ -244,7 +244,7 @@ def paper_value(
 
 def _cell(
   spec: specification.Specification,
-  planned: jobs_lib.PlannedCell,
+  planned: job_lib.PlannedCell,
   found: JobResult | None,
 ) -> contents.Cell:
   """Returns a cell with its values, or the reason for their absence."""

@@ -9,15 +9,15 @@ from scipy import stats
 from tff_shift.reporting.pages import contents
 from tff_shift.reproduction import collect
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import job as job_lib
 
 _ABSENT = "not run: a value of one of the two methods is missing in that table"
 
 
 def paired_t(
   spec: specification.Specification,
-  planned: Sequence[jobs_lib.PlannedCell],
-  of_planned: Sequence[jobs_lib.PlannedCell],
+  planned: Sequence[job_lib.PlannedCell],
+  of_planned: Sequence[job_lib.PlannedCell],
   made: contents.Contents,
 ) -> list[contents.Cell]:
   """Computes two-sided p-values of paired t-tests over the columns.

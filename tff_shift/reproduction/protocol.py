@@ -7,7 +7,7 @@ from typing import Any
 from tff_shift.reporting.pages import contents
 from tff_shift.reproduction import binary_flags
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import job as job_lib
 
 # Flags that distinguish jobs, or have a line of their own.
 _NOT_TOLD = frozenset(
@@ -30,7 +30,7 @@ def _text(value: Any) -> str:
 
 def lines(
   spec: specification.Specification,
-  jobs: Sequence[jobs_lib.Job],
+  jobs: Sequence[job_lib.Job],
   more_flags: Mapping[str, Any],
 ) -> list[contents.Setting]:
   """Returns the protocol of jobs.
@@ -90,7 +90,7 @@ def lines(
   return told + [contents.Setting(**each.to_fields()) for each in spec.differs]
 
 
-def _varied(jobs: Sequence[jobs_lib.Job]) -> set[str]:
+def _varied(jobs: Sequence[job_lib.Job]) -> set[str]:
   """Returns the flags that differ between columns according to the paper."""
   names = {name for job in jobs for name in job.of_paper}
   return {

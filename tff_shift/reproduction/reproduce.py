@@ -46,11 +46,11 @@ from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
 from tff_shift.reproduction import table
 from tff_shift.reproduction.jobs import budget
-from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import job as job_lib
+from tff_shift.reproduction.jobs import progress
 from tff_shift.reproduction.jobs import records
 from tff_shift.reproduction.jobs import running
 from tff_shift.reproduction.jobs import sharding
-from tff_shift.reproduction.jobs import telling
 
 FLAGS = flags.FLAGS
 
@@ -333,7 +333,7 @@ def reproduce(name: str) -> int:
 
 
 def _check_something_to_do(
-  jobs: Sequence[jobs_lib.Job], folder: pathlib.Path, command: str
+  jobs: Sequence[job_lib.Job], folder: pathlib.Path, command: str
 ) -> None:
   """Ends the binary if there is nothing to do.
 
@@ -358,9 +358,9 @@ def _check_something_to_do(
     )
 
 
-def _run(runner: running.Runner, jobs: Sequence[jobs_lib.Job]) -> list[str]:
+def _run(runner: running.Runner, jobs: Sequence[job_lib.Job]) -> list[str]:
   """Runs jobs and returns the failures, one line each."""
-  teller = telling.ProgressReporter(len(jobs), FLAGS.jobs)
+  teller = progress.ProgressReporter(len(jobs), FLAGS.jobs)
   try:
     return runner.run(jobs, teller)
   except (KeyboardInterrupt, files.WriteError):

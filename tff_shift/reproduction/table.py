@@ -16,7 +16,7 @@ from tff_shift.reproduction import plan_file
 from tff_shift.reproduction import protocol
 from tff_shift.reproduction import reductions as reductions_lib
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import job as job_lib
 
 
 class Table:
@@ -61,9 +61,9 @@ class Table:
     self,
     reductions: reductions_lib.Reductions,
     more_flags: Mapping[str, Any],
-  ) -> list[jobs_lib.PlannedCell]:
+  ) -> list[job_lib.PlannedCell]:
     """Returns the planned cells of the table `of`, see `jobs.plan`."""
-    return jobs_lib.plan(
+    return job_lib.plan(
       self.of,
       reductions,
       more_flags=more_flags,
@@ -86,21 +86,19 @@ class Table:
     )
     return max(fitting, key=len, default="")
 
-  def chosen(
-    self, planned: Sequence[jobs_lib.PlannedCell]
-  ) -> list[jobs_lib.Job]:
+  def chosen(self, planned: Sequence[job_lib.PlannedCell]) -> list[job_lib.Job]:
     """Returns the requested jobs, see `jobs.chosen`."""
     only = self._only
     if self.spec.computed and not only:
       wanted = self.spec.cells()
       only = {each.method for each in wanted}
       only |= {str(dict(each.setting)["versus"]) for each in wanted}
-    return jobs_lib.chosen(planned, sorted(only), self._columns, self.of.extras)
+    return job_lib.chosen(planned, sorted(only), self._columns, self.of.extras)
 
   def contents(
     self,
     plan: plan_file.Plan,
-    planned: Sequence[jobs_lib.PlannedCell],
+    planned: Sequence[job_lib.PlannedCell],
     folder: pathlib.Path,
     command: str,
     failures: Sequence[str],
@@ -147,9 +145,9 @@ class Table:
       curves=(),
     )
 
-  def planned_of_computed(self) -> list[jobs_lib.PlannedCell]:
+  def planned_of_computed(self) -> list[job_lib.PlannedCell]:
     """Returns the cells of a computed table, which has no jobs."""
-    return jobs_lib.plan(
+    return job_lib.plan(
       self.spec, reductions_lib.Reductions(), data_dir=self._data_dir
     )
 

@@ -30,10 +30,10 @@ import tensorflow_federated as tff
 
 from tff_shift import files
 from tff_shift.data import array_files
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import guidance
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.serving import description
 from tff_shift.serving import naming
@@ -288,16 +288,17 @@ def _request_spec(
   return request and tf.TensorSpec(request.shape, request.dtype, "request")
 
 
-def _to_predict(x: tf.Tensor, domain: int) -> local_training.ClientData:
+def _to_predict(x: tf.Tensor, domain: int) -> client_dataset.ClientDataset:
   """Returns examples of a domain in the form of evaluation data."""
   num_examples = tf.shape(x)[0]
-  return local_training.ClientData(
+  return client_dataset.ClientDataset(
     x=x,
     # Unknown.
     y=tf.zeros([num_examples], tf.int32),
     domain_sizes=tf.one_hot(
       domain, domain + 1, on_value=num_examples, off_value=0
     ),
+    num_examples=num_examples,
     seed=tf.zeros(randomness.SEED_SHAPE, tf.int32),
     client_id=tf.constant(0),
   )

@@ -37,8 +37,6 @@ from tff_shift.data import partition
 from tff_shift.shift import choices
 from tff_shift.shift import distances
 
-NAMES = choices.REPRESENTATIONS
-
 # The number of principal components for t-SNE, as used by its authors
 # (van der Maaten, Hinton; JMLR 2008, section 4.2).
 _T_SNE_COMPONENTS = 30
@@ -56,7 +54,7 @@ class Representation:
   """A function from the examples of a period to a vector r.
 
   Attributes:
-    name: One of `NAMES`.
+    name: One of `choices.REPRESENTATIONS`.
     size: The length of r.
   """
 
@@ -103,7 +101,7 @@ def fit(
   """Fits a representation to public data.
 
   Args:
-    name: One of `NAMES`.
+    name: One of `choices.REPRESENTATIONS`.
     public_x: Public examples, [n, ...], at least two; uint8 images are
       converted to floats between 0 and 1.
     size: The length of r: one number for each region of `t_sne_map`, two for
@@ -119,7 +117,7 @@ def fit(
   Raises:
     ValueError: If a value is not allowed or does not fit the public data.
   """
-  arguments.choice("representation", name, NAMES)
+  arguments.choice("representation", name, choices.REPRESENTATIONS)
   partition.check_positive_integer("size", size)
   if (name == "moments") != (extractor is not None):
     raise ValueError(

@@ -18,9 +18,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.shift import bbse
@@ -50,24 +50,26 @@ class AdaptationData(NamedTuple):
   client_id: Any = np.int32(0)
 
   @property
-  def labelled(self) -> local_training.ClientData:
-    """The labelled examples, as `ClientData` for local training."""
-    return local_training.ClientData(
+  def labelled(self) -> client_dataset.ClientDataset:
+    """The labelled examples, as `ClientDataset` for local training."""
+    return client_dataset.ClientDataset(
       x=self.x,
       y=self.y,
       domain_sizes=tf.shape(self.y)[:1],
+      num_examples=tf.shape(self.y)[0],
       seed=self.seed,
       client_id=self.client_id,
     )
 
   @property
-  def unlabelled(self) -> local_training.ClientData:
+  def unlabelled(self) -> client_dataset.ClientDataset:
     """The examples of the time step, with zeros as labels."""
     num_examples = num_stream_examples(self)
     return self.labelled._replace(
       x=self.stream_x,
       y=tf.zeros([num_examples], tf.int32),
       domain_sizes=num_examples[tf.newaxis],
+      num_examples=num_examples,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 
@@ -40,8 +41,8 @@ def current_domain(task_rounds: int, round_num, num_domains) -> tf.Tensor:
 
 
 def of_domain(
-  data: local_training.ClientData, domain
-) -> local_training.ClientData:
+  data: client_dataset.ClientDataset, domain
+) -> client_dataset.ClientDataset:
   """Returns a client's data of one domain, an int32 scalar."""
   end = tf.cumsum(data.domain_sizes)[domain]
   size = data.domain_sizes[domain]
@@ -49,13 +50,14 @@ def of_domain(
     x=data.x[end - size : end],
     y=data.y[end - size : end],
     domain_sizes=size[tf.newaxis],
+    num_examples=size,
   )
 
 
 def num_steps(
   hparams: hyperparameters.LocalWorkHParams,
-  data: local_training.ClientData,
-  current: local_training.ClientData,
+  data: client_dataset.ClientDataset,
+  current: client_dataset.ClientDataset,
   round_num,
 ) -> tf.Tensor:
   """Returns the number of gradient steps of a client on its current domain.

@@ -5,12 +5,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import local_training
 from tff_shift.models import split_model
 
 
 def differentiate(
-  model: split_model.SplitModel, weights: Any, data: local_training.ClientData
+  model: split_model.SplitModel,
+  weights: Any,
+  data: client_dataset.ClientDataset,
 ) -> tuple[tf.Tensor, Any, Any]:
   """Computes loss, gradient and Fisher information, example by example.
 

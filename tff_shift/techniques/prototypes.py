@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import safe_norms
@@ -153,7 +154,7 @@ def logits(
 
 
 def softmax_classes(
-  kind: str, data: local_training.ClientData, num_classes: int
+  kind: str, data: client_dataset.ClientDataset, num_classes: int
 ) -> Callable[[Any], tf.Tensor | None]:
   """Returns the argument `classes` of `alignment_loss` for each domain.
 

@@ -36,7 +36,7 @@ class Lesson(NamedTuple):
   """A client's training data with class weights.
 
   Attributes:
-    examples: A `local_training.ClientData`.
+    examples: A `ClientDataset`.
     class_weights: The weight of each class's examples in `adaptation.risk`,
       [num_classes] float32.
     classes: The estimated label distribution of the stream, [num_classes]

@@ -5,6 +5,7 @@ import types
 import numpy as np
 import pytest
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
 from tff_shift.learning import randomness
@@ -17,7 +18,7 @@ def _make_client(client_id, domain_sizes, y=None, run_seed=0):
   num_examples = sum(domain_sizes)
   if y is None:
     y = generator.integers(0, 3, num_examples)
-  return local_training.ClientData(
+  return client_dataset.ClientDataset.from_arrays(
     x=generator.normal(size=(num_examples, 5)).astype(np.float32),
     y=np.asarray(y, np.int32),
     domain_sizes=np.array(domain_sizes, np.int32),
@@ -84,7 +85,7 @@ def _make_client_of(algorithm, client_id, more=0):
   """
   data_type = _client_data_type(algorithm)
   make = {
-    local_training.ClientData: lambda: _make_client(
+    client_dataset.ClientDataset: lambda: _make_client(
       client_id, [5 + more, 7, 6]
     ),
     adaptation.AdaptationData: lambda: _make_adapting_client(
@@ -104,7 +105,7 @@ def _make_empty_of(algorithm, client_id):
   """
   data_type = _client_data_type(algorithm)
   make = {
-    local_training.ClientData: lambda: _make_client(client_id, [0, 0, 0]),
+    client_dataset.ClientDataset: lambda: _make_client(client_id, [0, 0, 0]),
     adaptation.AdaptationData: lambda: _make_adapting_client(
       client_id, 9 * (client_id % 2), 0
     ),
@@ -119,7 +120,7 @@ def _expected_data_type(algorithm, model):
   """Returns the expected type of the data of an algorithm's kind."""
   data_type = _client_data_type(algorithm)
   expected = {
-    local_training.ClientData: lambda: local_training.data_type(model),
+    client_dataset.ClientDataset: lambda: local_training.data_type(model),
     adaptation.AdaptationData: lambda: adaptation.data_type(model),
     periods.PeriodData: lambda: periods.data_type(
       model, *data_type.representation.shape

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from tff_shift import algorithms
+from tff_shift.data import client_dataset
 from tff_shift.data.shifts import evolving as evolving_data
-from tff_shift.learning import local_training
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.scenarios import evolving
 from tff_shift.testing import running
@@ -22,7 +22,7 @@ _NUM_ROUNDS = 3
 @pytest.fixture(scope="module")
 def incomplete_data(built, client_data, make_client):
   """Training data of clients, most of which lack a domain."""
-  if client_data.kind(built.algorithm) is not local_training.ClientData:
+  if client_data.kind(built.algorithm) is not client_dataset.ClientDataset:
     pytest.skip("its data have no domains")
   if not built.algorithm.phases:
     pytest.skip("nothing is trained")
@@ -92,7 +92,7 @@ class TestEvolvingWithAbsentClients:
       ]
     ):
       parts = [
-        evolving_data.ClientExamples(*make_client(10 * position + i, sizes)[:3])
+        make_client(10 * position + i, sizes)
         for i, sizes in enumerate(([*train, 0], test))
       ]
       made.append(

@@ -8,6 +8,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_shift import algorithms
+from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.learning.aggregators import factories
 from tff_shift.testing import running
 
@@ -15,9 +16,11 @@ from tff_shift.testing import running
 @pytest.fixture(scope="session")
 def aggregators():
   """All aggregators; `dp` without noise, at a norm without effect."""
-  no_clipping = factories.AggregatorHParams(clipping="none", zeroing=False)
+  no_clipping = aggregator_hparams.AggregatorHParams(
+    clipping="none", zeroing=False
+  )
   hparams = {
-    "dp": factories.AggregatorHParams(
+    "dp": aggregator_hparams.AggregatorHParams(
       noise_multiplier=0.0, clipping="fixed", clipping_norm=1e6
     ),
     # Clipping makes them slow to build.
@@ -26,7 +29,7 @@ def aggregators():
   }
   return {
     name: factories.build(name, hparams.get(name), clients_per_round=4)
-    for name in factories.NAMES
+    for name in aggregator_hparams.NAMES
   }
 
 
@@ -57,7 +60,7 @@ class TestAggregators:
     requirements = algorithms.requirements(built.name)
     assert bool(requirements.no_aggregation) == shares_nothing
 
-  @pytest.mark.parametrize("aggregator", factories.NAMES)
+  @pytest.mark.parametrize("aggregator", aggregator_hparams.NAMES)
   def test_aggregator_that_does_not_fit_is_refused_with_a_reason(
     self, built, aggregators, model, uniform, aggregator
   ):
@@ -75,7 +78,7 @@ class TestAggregators:
   # The template's own tests average with each aggregator, and include a private
   # mean.
   @pytest.mark.every_algorithm
-  @pytest.mark.parametrize("aggregator", factories.NAMES)
+  @pytest.mark.parametrize("aggregator", aggregator_hparams.NAMES)
   def test_aggregator_that_fits_averages_what_is_shared(
     self, built, aggregators, uniform, aggregator
   ):

@@ -8,6 +8,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_shift import algorithms
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
@@ -16,11 +17,11 @@ from tff_shift.testing import running
 
 # The data types of the clients in each scenario.
 KINDS = {
-  "evolving": {local_training.ClientData},
-  "guidance": {local_training.ClientData},
+  "evolving": {client_dataset.ClientDataset},
+  "guidance": {client_dataset.ClientDataset},
   "online_adaptation": {adaptation.AdaptationData},
   "dynamic_personalization": {
-    local_training.ClientData,
+    client_dataset.ClientDataset,
     periods.PeriodData,
   },
 }

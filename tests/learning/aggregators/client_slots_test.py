@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import local_training
 from tff_shift.learning.aggregators import client_slots
 from tff_shift.learning.aggregators import factories
 from tff_shift.models.networks import mlp
@@ -54,12 +54,6 @@ class TestPlace:
     np.testing.assert_array_equal(
       summed.present, [float(i in chosen) for i in range(NUM_CLIENTS)]
     )
-    for client_id in range(NUM_CLIENTS):
-      default = tf.nest.map_structure(np.ones_like, value_of(0))
-      found = client_slots.row_of(summed, client_id, default)
-      expected = value_of(client_id) if client_id in chosen else default
-      for name, part in expected.items():
-        np.testing.assert_array_equal(found[name], part)
 
   def test_infinite_value_stays_in_its_row(self):
     placed = client_slots.place(tf.constant([np.inf, np.nan]), 1, 3)
@@ -119,7 +113,7 @@ class TestThroughTff:
 
   def test_server_holds_the_rows_of_those_that_took_part(self, algorithm):
     clients = [
-      local_training.ClientData(
+      client_dataset.ClientDataset.from_arrays(
         x=np.array([[client_id, 0.1], [9, 9]], np.float32),
         y=np.zeros(2, np.int32),
         domain_sizes=np.array([2], np.int32),

@@ -9,12 +9,13 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift.learning import hyperparameters
+from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.learning.aggregators import factories
 from tff_shift.learning.aggregators import privacy_accounting
 
 pytestmark = pytest.mark.usefixtures("context")
 
-HParams = factories.AggregatorHParams
+HParams = aggregator_hparams.AggregatorHParams
 WEIGHT = tff.TensorType(np.float32)
 # Norms 5, 0.5 and 13.
 UPDATES = np.array([[3, 4], [0.3, -0.4], [-5, 12]], np.float32)
@@ -240,7 +241,7 @@ def all_traits():
   """The traits of every aggregator, by name."""
   return {
     name: factories.build(name, clients_per_round=50).traits
-    for name in factories.NAMES
+    for name in aggregator_hparams.NAMES
   }
 
 
@@ -280,9 +281,9 @@ class TestTraits:
 
   def test_every_hyper_parameter_says_whose_it_is(self):
     fields = {f.name for f in HParams.__dataclass_fields__.values()}
-    assert set(factories.USED_BY) == fields
-    for owners in factories.USED_BY.values():
-      assert set(owners) <= set(factories.NAMES)
+    assert set(aggregator_hparams.USED_BY) == fields
+    for owners in aggregator_hparams.USED_BY.values():
+      assert set(owners) <= set(aggregator_hparams.NAMES)
 
 
 class TestCheck:
@@ -307,7 +308,7 @@ class TestCheck:
   )
   def test_needs(self, all_traits, need, refused):
     requirements = factories.AggregationRequirements(**{need: "it is so"})
-    for name in factories.NAMES:
+    for name in aggregator_hparams.NAMES:
       expected = None
       if name in refused:
         expected = f"aggregator={name} is not allowed for toy: it is so"
@@ -316,7 +317,7 @@ class TestCheck:
       )
 
   def test_weights_need_a_weighted_mean(self, all_traits):
-    for name in factories.NAMES:
+    for name in aggregator_hparams.NAMES:
       refusal = functools.partial(
         self.refusal, all_traits[name], factories.NO_REQUIREMENTS
       )

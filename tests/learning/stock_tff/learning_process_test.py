@@ -17,6 +17,7 @@ import tensorflow_federated as tff
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_evp
+from tff_shift.data import client_dataset
 from tff_shift.execution import local
 from tff_shift.learning import local_training
 from tff_shift.learning.stock_tff import learning_process
@@ -72,7 +73,9 @@ def arrays(run_in_graph, with_domains=False):
     y = y.astype(np.int32)
     seed = run_in_graph(lambda x, y: sequences.seed_of(x, y, SEED), x, y)
     clients.append(
-      local_training.ClientData(x, y, np.array(sizes, np.int32), seed)
+      client_dataset.ClientDataset.from_arrays(
+        x, y, np.array(sizes, np.int32), seed
+      )
     )
   return clients
 
@@ -175,7 +178,7 @@ class TestStockLoops:
   ):
     asyncio.set_event_loop(asyncio.new_event_loop())
     x, y = joined(6 for _ in range(3))
-    evaluation_data = local_training.ClientData(
+    evaluation_data = client_dataset.ClientDataset.from_arrays(
       x, y, np.int32([18]), np.zeros(2, np.int32)
     )
 
@@ -218,7 +221,9 @@ class TestStockLoops:
     expected = algorithm.evaluate_server(
       learning_process.server_state(algorithm, state),
       [],
-      local_training.ClientData(x, y, np.int32([14]), np.zeros(2, np.int32)),
+      client_dataset.ClientDataset.from_arrays(
+        x, y, np.int32([14]), np.zeros(2, np.int32)
+      ),
     )
     assert found["num_examples"] == 14
     np.testing.assert_allclose(

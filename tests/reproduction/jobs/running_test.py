@@ -15,10 +15,10 @@ from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
 from tff_shift.reproduction.jobs import child
 from tff_shift.reproduction.jobs import jobs
+from tff_shift.reproduction.jobs import progress
 from tff_shift.reproduction.jobs import records
 from tff_shift.reproduction.jobs import running
 from tff_shift.reproduction.jobs import sharding
-from tff_shift.reproduction.jobs import telling
 
 _METHODS = ("fed_avg", "fed_rep", "fed_evp")
 _SMALL = ("--reduce=num_seeds=2,rounds=5", "--only=" + ",".join(_METHODS))
@@ -315,7 +315,7 @@ def test_p_values_are_computed_from_the_other_table(
   assert pages[0].name == "fed_evolve/11"
 
 
-class _Silent(telling.ProgressReporter):
+class _Silent(progress.ProgressReporter):
   """Tells nothing; interrupts when a job waits."""
 
   def __init__(self):
@@ -437,8 +437,8 @@ def test_remaining_time_follows_from_what_is_done(tmp_path):
   place.folder.mkdir(parents=True)
   # 6 runs of 3 evaluations; the first line names the columns.
   (place.folder / "metrics.csv").write_text("x\n" * 10)
-  teller = telling.ProgressReporter(1, 1, is_silent=True)
-  assert telling.share_done(job, place) == 0.5
+  teller = progress.ProgressReporter(1, 1, is_silent=True)
+  assert progress.share_done(job, place) == 0.5
   assert teller.seconds_left([], [job]) is None
   assert teller.seconds_left([(job, place, 60.0)], []) == pytest.approx(60.0)
   assert teller.seconds_left([(job, place, 60.0)], [job]) == pytest.approx(180)

@@ -16,8 +16,8 @@ import tensorflow_federated as tff
 from tff_shift import algorithms
 from tff_shift import files
 from tff_shift.algorithms import fed_rep
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import checkpoints
@@ -717,7 +717,7 @@ def test_real_algorithm_with_a_state_of_its_aggregator(context, make):
   del context
   generator = np.random.default_rng(1)
   data = [
-    local_training.ClientData(
+    client_dataset.ClientDataset.from_arrays(
       generator.normal(size=(6, 2)).astype(np.float32),
       generator.integers(0, 2, 6).astype(np.int32),
       np.array([6], np.int32),

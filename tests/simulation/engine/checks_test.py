@@ -32,6 +32,7 @@ from tff_shift.simulation.scenarios import evolving
 from tff_shift.simulation.scenarios import guidance
 from tff_shift.simulation.scenarios import online_adaptation
 from tff_shift.simulation.scenarios import pretraining
+from tff_shift.simulation.scenarios import pretraining_hparams
 from tff_shift.simulation.scenarios import queries
 from tff_shift.simulation.scenarios import rate_controls
 from tff_shift.simulation.scenarios import regret
@@ -356,7 +357,7 @@ def _fit(distance_features, period_size):
 
 
 def _pretrain(train=POOL, hparams=None, seed=0):
-  hparams = hparams or pretraining.PretrainingHParams()
+  hparams = hparams or pretraining_hparams.PretrainingHParams()
   return lambda: pretraining.pretrain(MODEL, train, POOL, hparams, seed=seed)
 
 

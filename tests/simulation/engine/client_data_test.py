@@ -5,6 +5,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
@@ -59,7 +60,7 @@ def door(door_of):
 
 def make_data(**changes):
   """Four examples of two domains, in the types that a model takes."""
-  data = local_training.ClientData(
+  data = client_dataset.ClientDataset.from_arrays(
     x=np.arange(8, dtype=np.float32).reshape(4, 2),
     y=np.array([0, 2, 1, 0], np.int32),
     domain_sizes=np.array([1, 3], np.int32),

@@ -12,9 +12,9 @@ import tensorflow as tf
 from tff_shift import algorithms
 from tff_shift import errors
 from tff_shift.algorithms import fed_rep
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import client_states
@@ -95,7 +95,7 @@ class TestSampleClients:
 def data():
   generator = np.random.default_rng(1)
   return [
-    local_training.ClientData(
+    client_dataset.ClientDataset.from_arrays(
       generator.normal(size=(5 + i, 2)).astype(np.float32),
       generator.integers(0, 2, 5 + i).astype(np.int32),
       np.array([2, 3 + i], np.int32),

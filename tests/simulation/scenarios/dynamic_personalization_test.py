@@ -16,11 +16,11 @@ from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import local
 from tff_shift.algorithms import p_fed_hn
+from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
 from tff_shift.data.shifts import (
   dynamic_personalization as dynamic_personalization_data,
 )
-from tff_shift.learning import local_training
 from tff_shift.learning import periods as period_data
 from tff_shift.models.networks import mlp
 from tff_shift.shift import choices
@@ -253,7 +253,7 @@ class TestTrainingData:
       assert isinstance(first, period_data.PeriodData)
       np.testing.assert_array_equal(first.representation, represent(first.x))
     else:
-      assert isinstance(first, local_training.ClientData)
+      assert isinstance(first, client_dataset.ClientDataset)
     assert dynamic_personalization.takes_representation(algorithm) == (
       module is fed_3da
     )
@@ -307,7 +307,7 @@ class TestClients:
         [running.client_states[client]],
         [running.data[client]],
         [
-          local_training.ClientData(
+          client_dataset.ClientDataset.from_arrays(
             each.x,
             each.y,
             np.array([PERIOD_SIZE, 0, 0], np.int32),

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import local
+from tff_shift.data import client_dataset
 from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
@@ -428,7 +429,7 @@ class TestBadClients:
       held = rounds.DataOnDemand(2, held.__getitem__)
     with pytest.raises(
       ValueError,
-      match=r"^train of client 1 must be a evolving\.ClientExamples, got tuple",
+      match=r"^train of client 1 must be a ClientDataset, got tuple",
     ):
       evolving.run(algorithm, held, num_rounds=1, run_seed=RUN_SEED)
 
@@ -443,7 +444,7 @@ class TestAbsentClients:
     kept = np.repeat(keep, examples.domain_sizes)
     return client._replace(
       **{
-        part: evolving_data.ClientExamples(
+        part: client_dataset.ClientDataset.from_arrays(
           examples.x[kept],
           examples.y[kept],
           np.where(keep, examples.domain_sizes, 0).astype(np.int32),

@@ -10,6 +10,7 @@ from tff_shift.algorithms import fed_ade
 from tff_shift.algorithms import fix_lr
 from tff_shift.algorithms import fth
 from tff_shift.algorithms import source
+from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
 from tff_shift.data.shifts import online_adaptation as online_adaptation_data
 from tff_shift.learning import hyperparameters
@@ -53,7 +54,7 @@ def weights(drawn_model, run_in_graph):
   hparams = hyperparameters.LocalHParams(learning_rate=0.1)
 
   def pretrain(x, y, seed):
-    data = local_training.ClientData(x, y, tf.shape(y), seed)
+    data = client_dataset.ClientDataset.from_arrays(x, y, tf.shape(y), seed)
     return local_training.train_on_pool(
       drawn_model.predict,
       drawn_model.initial_weights(seed),

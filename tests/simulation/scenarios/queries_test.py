@@ -10,8 +10,8 @@ from hypothesis import strategies
 
 from tff_shift import algorithms
 from tff_shift.algorithms import local
+from tff_shift.data import client_dataset
 from tff_shift.learning import guidance
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
 from tff_shift.simulation.scenarios import queries
@@ -31,7 +31,7 @@ def model():
 @pytest.fixture(scope="module")
 def data():
   return [
-    local_training.ClientData(
+    client_dataset.ClientDataset.from_arrays(
       x=QUERIES,
       y=np.zeros(len(QUERIES), np.int32),
       domain_sizes=np.array([len(QUERIES)], np.int32),

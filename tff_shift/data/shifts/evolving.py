@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_shift.data import client_dataset
 from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib
@@ -110,21 +111,6 @@ def without_target(dataset: EvolvingDataset) -> EvolvingDataset:
   return dataset._replace(domains=(*others, last))
 
 
-class ClientExamples(NamedTuple):
-  """Examples of one client, sorted by domain.
-
-  Attributes:
-    x: `[n, …]`, all examples of domain 0 before those of domain 1, and so on.
-    y: `[n]` int32 labels.
-    domain_sizes: `[num_domains]` int32; domain m is the slice that ends at
-      `cumsum(domain_sizes)[m]`. A domain may be empty.
-  """
-
-  x: np.ndarray
-  y: np.ndarray
-  domain_sizes: np.ndarray
-
-
 class Client(NamedTuple):
   """The data of one client.
 
@@ -136,8 +122,8 @@ class Client(NamedTuple):
   """
 
   client_id: int
-  train: ClientExamples
-  test: ClientExamples
+  train: client_dataset.ClientDataset
+  test: client_dataset.ClientDataset
   name: str | None = None
 
 
@@ -468,13 +454,13 @@ def _dealt_parts(
 
 def _gather(
   domains: tuple[Domain, ...], positions: list[np.ndarray]
-) -> ClientExamples:
+) -> client_dataset.ClientDataset:
   """Copies the chosen examples of every domain into one client's arrays."""
   x = np.concatenate([d.x[p] for d, p in zip(domains, positions, strict=True)])
-  return ClientExamples(
+  return client_dataset.ClientDataset.from_arrays(
     examples_lib.read_only(x),
     np.concatenate([d.y[p] for d, p in zip(domains, positions, strict=True)]),
-    np.array([len(p) for p in positions], np.int32),
+    [len(p) for p in positions],
   )
 
 

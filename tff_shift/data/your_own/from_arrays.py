@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
 from tff_shift.data.shifts import evolving as domains_lib
@@ -549,12 +550,12 @@ def _take(
 
 def _join(
   parts: Sequence[examples_lib.Examples],
-) -> domains_lib.ClientExamples:
+) -> client_dataset.ClientDataset:
   """Concatenates a client's examples, sorted by domain."""
-  return domains_lib.ClientExamples(
+  return client_dataset.ClientDataset.from_arrays(
     *(
       examples_lib.read_only(np.concatenate(arrays))
       for arrays in zip(*parts, strict=True)
     ),
-    np.array([len(each.y) for each in parts], np.int32),
+    [len(each.y) for each in parts],
   )

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift.learning import local_training
+from tff_shift.data import client_dataset
 
 
 class Slots(NamedTuple):
@@ -59,27 +59,6 @@ def place(value: Any, client_id, num_clients: int) -> Slots:
   return Slots(tf.nest.map_structure(spread, value), tf.cast(row, tf.float32))
 
 
-def own_row(data: local_training.ClientData) -> tf.Tensor:
+def own_row(data: client_dataset.ClientDataset) -> tf.Tensor:
   """Returns a client's id for `place`; -1 (no row) without examples."""
   return tf.where(tf.size(data.y) > 0, data.client_id, -1)
-
-
-def row_of(slots: Slots, client_id, default: Any) -> Any:
-  """Reads a client's row.
-
-  Args:
-    slots: The result of `place`, summed over clients.
-    client_id: The client, an int32 scalar from 0 to num_clients - 1.
-    default: The value for a client that has sent none.
-
-  Returns:
-    The client's value, in the structure of `default`.
-  """
-  is_present = tf.gather(slots.present, client_id) > 0
-  return tf.nest.map_structure(
-    lambda table, other: tf.where(
-      is_present, tf.gather(table, client_id), other
-    ),
-    slots.values,
-    default,
-  )

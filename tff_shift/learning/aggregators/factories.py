@@ -44,10 +44,6 @@ from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.learning.aggregators import secure_sums
 from tff_shift.learning.aggregators import update_noise
 
-NAMES = aggregator_hparams.NAMES
-USED_BY = aggregator_hparams.USED_BY
-AggregatorHParams = aggregator_hparams.AggregatorHParams
-
 
 class Traits(NamedTuple):
   """Properties of an aggregator.
@@ -278,7 +274,7 @@ def check(
 
 def build(
   name: str,
-  hparams: AggregatorHParams | None = None,
+  hparams: aggregator_hparams.AggregatorHParams | None = None,
   *,
   clients_per_round: int | None = None,
   is_simulated: bool = True,
@@ -286,7 +282,7 @@ def build(
   """Builds an aggregator.
 
   Args:
-    name: One of `NAMES`.
+    name: One of `aggregator_hparams.NAMES`.
     hparams: The hyper-parameters; None: the defaults.
     clients_per_round: The number of clients in a round, required by `dp`. Its
       mean divides by this number, regardless of how many clients take part.
@@ -302,12 +298,8 @@ def build(
     ValueError: If the name or a hyper-parameter is not allowed; one line that
       names it.
   """
-  if name not in NAMES:
-    raise ValueError(
-      f"aggregator={name} is not allowed: it must be one of"
-      f" {', '.join(NAMES)}{arguments.did_you_mean(name, NAMES)}"
-    )
-  hparams = hparams or AggregatorHParams()
+  arguments.choice("aggregator", name, aggregator_hparams.NAMES)
+  hparams = hparams or aggregator_hparams.AggregatorHParams()
   hyperparameters.validate(hparams)
   clips = hparams.clipping != "none"
   momentum = hparams.server_momentum
@@ -422,7 +414,7 @@ def _unmoved_by_nobody(
 
 def _bounded(
   stock: Callable[..., tff.aggregators.WeightedAggregationFactory],
-  hparams: AggregatorHParams,
+  hparams: aggregator_hparams.AggregatorHParams,
   is_secure: bool,
 ) -> tff.aggregators.WeightedAggregationFactory:
   """Builds one of TFF's factories with the configured zeroing and clipping."""
@@ -454,7 +446,7 @@ def _bounded(
 
 
 def _noise(
-  hparams: AggregatorHParams, clients_per_round: int | None
+  hparams: aggregator_hparams.AggregatorHParams, clients_per_round: int | None
 ) -> update_noise.Noise:
   """Returns the noise of `dp`; refuses hyper-parameters that do not fit."""
   if clients_per_round is None or clients_per_round < 1:
@@ -494,7 +486,7 @@ def _noise(
 
 
 def _private(
-  hparams: AggregatorHParams, clients_per_round: int
+  hparams: aggregator_hparams.AggregatorHParams, clients_per_round: int
 ) -> tff.aggregators.UnweightedAggregationFactory:
   """Builds `dp`.
 

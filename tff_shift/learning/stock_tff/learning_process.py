@@ -4,7 +4,7 @@ A `tff.learning.templates.LearningProcess` does not support personal state: the
 clients of the algorithm must keep nothing between rounds, and a round must have
 one phase. The caller chooses the form of the clients' data:
 
-  * "arrays": `local_training.ClientData`, as everywhere in this package. State,
+  * "arrays": `ClientDataset`, as everywhere in this package. State,
     weights and metrics are the algorithm's own.
   * sequences, the form of `tf.data` pipelines and of the data sources of
     `tff.program`. State, weights and metrics then have the form that
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import local_training
 from tff_shift.learning import phases
@@ -47,7 +48,7 @@ def as_learning_process(
     seed: The run's seed. It determines the initial weights and, for
       sequences, the clients' random draws.
     client_data: The form of a client's data: "arrays", a
-      `local_training.ClientData`; "sequence", a `tf.data.Dataset` of examples
+      `ClientDataset`; "sequence", a `tf.data.Dataset` of examples
       `(x, y)`; or the `element_spec` of a pipeline with other elements, see
       `sequences.check`: batches, mappings, or examples with their domain
       (required by algorithms that step from domain to domain).
@@ -247,7 +248,7 @@ def _collection(
       f"client_data must be {ARRAYS!r}, {SEQUENCE!r} or the element_spec of a"
       f" pipeline, got {client_data!r}"
     )
-  if data_type.python_container is not local_training.ClientData:
+  if data_type.python_container is not client_dataset.ClientDataset:
     raise ValueError(
       f"clients of {algorithm.name} have more than examples and classes, which"
       " a sequence of examples cannot contain"

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_shift.learning import local_training
+from tff_shift.data import client_dataset
 from tff_shift.learning import randomness
 
 # The parts of an element, in order; the last one is optional.
@@ -42,7 +42,7 @@ def examples(data_type: tff.StructType) -> tuple[tf.TensorSpec, tf.TensorSpec]:
   """Returns the single-example elements `(x, y)` for a type of client data.
 
   Args:
-    data_type: The type of a `local_training.ClientData`.
+    data_type: The type of a `ClientDataset`.
 
   Returns:
     The specifications of x and y.
@@ -61,7 +61,7 @@ def check(element_spec: Any, data_type: tff.StructType) -> Elements:
       `tff.simulation.datasets.ClientData.element_type_structure`: `(x, y)` or
       `(x, y, domain)`, or a mapping with these names, of single examples or of
       batches of any size.
-    data_type: The type of the `local_training.ClientData` to build from them.
+    data_type: The type of the `ClientDataset` to build from them.
 
   Returns:
     The elements.
@@ -117,12 +117,12 @@ def collection(
 
   Args:
     elements: The elements.
-    data_type: The type of the `local_training.ClientData`.
+    data_type: The type of the `ClientDataset`.
     run_seed: The run's seed.
     min_domains: A client with examples of fewer domains is an error.
 
   Returns:
-    `(elements*) -> ClientData`. Examples are sorted by domain, in ascending
+    `(elements*) -> ClientDataset`. Examples are sorted by domain, in ascending
     order, and keep the sequence's order within a domain; domains without
     examples are dropped. The seed is `seed_of`; the client id is 0.
   """
@@ -158,8 +158,8 @@ def collection(
       sizes = _at_least(min_domains, sizes)
     else:
       sizes = tf.shape(y)
-    return local_training.ClientData(
-      x, y, sizes, seed_of(x, y, run_seed), tf.constant(0)
+    return client_dataset.ClientDataset(
+      x, y, sizes, tf.shape(y)[0], seed_of(x, y, run_seed), tf.constant(0)
     )
 
   return collect

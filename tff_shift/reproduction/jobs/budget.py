@@ -11,10 +11,10 @@ from tff_shift import records as records_lib
 from tff_shift.reporting.pages import shown
 from tff_shift.reproduction import reductions as reductions_lib
 from tff_shift.reproduction.jobs import costs
-from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import job as job_lib
+from tff_shift.reproduction.jobs import progress
 from tff_shift.reproduction.jobs import records
 from tff_shift.reproduction.jobs import running
-from tff_shift.reproduction.jobs import telling
 
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 # The number of rounds of the measurement.
@@ -53,7 +53,7 @@ class Speed:
   startup: float = costs.STARTUP_SECONDS
   factor: float = 1.0
 
-  def estimate(self, jobs: Sequence[jobs_lib.Job], num_processes: int) -> float:
+  def estimate(self, jobs: Sequence[job_lib.Job], num_processes: int) -> float:
     """Estimates the seconds of jobs in the given number of processes."""
     each = [
       self.startup + self.factor * (costs.seconds(job) - costs.STARTUP_SECONDS)
@@ -99,8 +99,8 @@ def fit(
 
 
 def measure(
-  job: jobs_lib.Job,
-  plan: Callable[[reductions_lib.Reductions], jobs_lib.Job],
+  job: job_lib.Job,
+  plan: Callable[[reductions_lib.Reductions], job_lib.Job],
   folder: pathlib.Path,
   environment: Mapping[str, str],
 ) -> Speed:
@@ -131,7 +131,7 @@ def measure(
     )
   )
   options = running.Options(output_dir=folder, environment=environment)
-  teller = telling.ProgressReporter(1, 1, is_silent=True)
+  teller = progress.ProgressReporter(1, 1, is_silent=True)
   failures = running.Runner(options).run([short], teller)
   teller.close()
   if failures:

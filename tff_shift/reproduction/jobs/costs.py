@@ -10,7 +10,7 @@ import msgspec
 
 from tff_shift import records
 from tff_shift.reproduction import binary_flags
-from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import job as job_lib
 
 # The time of imports, data loading and graph building of each job.
 STARTUP_SECONDS = 25.0
@@ -35,7 +35,7 @@ def _guesses() -> _Guesses:
   return records.read(pathlib.Path(__file__).with_name("costs.toml"), _Guesses)
 
 
-def _number(job: jobs_lib.Job, name: str) -> float:
+def _number(job: job_lib.Job, name: str) -> float:
   """Returns the numeric value of a job's flag, or the binary's default."""
   flag = binary_flags.of(job.binary)[name]
   if name not in job.flags:
@@ -53,7 +53,7 @@ def _largest(value: Any) -> float:
   return max(map(float, binary_flags.shown(value).split(",")))
 
 
-def num_runs(job: jobs_lib.Job) -> int:
+def num_runs(job: job_lib.Job) -> int:
   """Returns the number of runs of a job, including those for selection."""
   seeds = _count(job.flags["seeds"])
   if "select" not in job.flags:
@@ -62,7 +62,7 @@ def num_runs(job: jobs_lib.Job) -> int:
   return settings * _count(job.flags["selection_seeds"]) + seeds
 
 
-def num_evaluations(job: jobs_lib.Job) -> int:
+def num_evaluations(job: job_lib.Job) -> int:
   """Returns the approximate number of rows in metrics.csv of a run."""
   if job.binary == "online_adaptation":
     return _number(job, "timesteps")
@@ -79,7 +79,7 @@ def num_evaluations(job: jobs_lib.Job) -> int:
   return math.ceil(evaluations) + final - 1
 
 
-def training_seconds(job: jobs_lib.Job) -> float:
+def training_seconds(job: job_lib.Job) -> float:
   """Guesses the training seconds of one run."""
   if job.binary == "online_adaptation":
     rounds = _number(job, "timesteps") * _number(job, "rounds_per_step")
@@ -96,13 +96,13 @@ def training_seconds(job: jobs_lib.Job) -> float:
   )
 
 
-def _per_round(job: jobs_lib.Job) -> float:
+def _per_round(job: job_lib.Job) -> float:
   """Guesses the seconds of a FedAvg round with full participation."""
   per_client_values = _guesses().datasets.get(job.dataset, 1.0)
   return _number(job, "num_clients") * per_client_values
 
 
-def seconds(job: jobs_lib.Job) -> float:
+def seconds(job: job_lib.Job) -> float:
   """Guesses the seconds of a job on two cores."""
   guesses = _guesses().evaluation
   share = guesses.get(job.flags["algorithm"], guesses["default"])
@@ -114,7 +114,7 @@ def seconds(job: jobs_lib.Job) -> float:
   return STARTUP_SECONDS + num_runs(job) * (training_seconds(job) + evaluation)
 
 
-def _share_of_examples(job: jobs_lib.Job) -> float:
+def _share_of_examples(job: job_lib.Job) -> float:
   """Returns the approximate fraction of the examples that is used."""
   whole = {"max_examples_per_domain": 5800, "max_examples": 60000}
   for name, all_examples in whole.items():

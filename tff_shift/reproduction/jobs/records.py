@@ -22,7 +22,7 @@ import msgspec
 from tff_shift import files
 from tff_shift import records as records_lib
 from tff_shift.reporting import run_folders
-from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import job as job_lib
 from tff_shift.simulation.storage import run_records
 
 
@@ -66,7 +66,7 @@ class JobFolder:
     log: The file with the output of the binary.
   """
 
-  def __init__(self, output_dir: pathlib.Path, job: jobs_lib.Job):
+  def __init__(self, output_dir: pathlib.Path, job: job_lib.Job):
     self.folder = output_dir / job.folder
     self.log = self._beside("log")
     self._job = job

@@ -14,9 +14,9 @@ from tff_shift import files
 from tff_shift.command_line import binaries
 from tff_shift.reproduction.jobs import child
 from tff_shift.reproduction.jobs import costs
-from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import job as job_lib
+from tff_shift.reproduction.jobs import progress
 from tff_shift.reproduction.jobs import records
-from tff_shift.reproduction.jobs import telling
 
 _POLL_SECONDS = 0.2
 # The time for a binary to end after each signal.
@@ -48,7 +48,7 @@ class _Running:
 
   def __init__(
     self,
-    job: jobs_lib.Job,
+    job: job_lib.Job,
     place: records.JobFolder,
     options: Options,
     tries: int,
@@ -67,7 +67,7 @@ class _Running:
         machine=records.machine(),
       )
     )
-    arguments = jobs_lib.command(job, options.output_dir, options.more)
+    arguments = job_lib.command(job, options.output_dir, options.more)
     arguments += ["--resume"] * self.has_resumed
     self._start = time.monotonic()
     with open(files.open_to_append(place.log), "ab") as log:
@@ -116,9 +116,9 @@ class Runner:
     self._options = options
     self._teller = None
     self._running: list[_Running] = []
-    self._waiting: list[tuple[float, int, jobs_lib.Job]] = []
+    self._waiting: list[tuple[float, int, job_lib.Job]] = []
 
-  def check(self, jobs: Sequence[jobs_lib.Job]) -> None:
+  def check(self, jobs: Sequence[job_lib.Job]) -> None:
     """Refuses folders that contain runs with other flags.
 
     Raises:
@@ -128,7 +128,7 @@ class Runner:
       records.JobFolder(self._options.output_dir, job).check_same()
 
   def run(
-    self, jobs: Sequence[jobs_lib.Job], teller: telling.ProgressReporter
+    self, jobs: Sequence[job_lib.Job], teller: progress.ProgressReporter
   ) -> list[str]:
     """Runs checked jobs, the longest first.
 

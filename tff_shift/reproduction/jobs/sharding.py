@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tff_shift import files
 from tff_shift.reproduction import plan_file
 from tff_shift.reproduction.jobs import costs
-from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import job as job_lib
 from tff_shift.reproduction.jobs import records
 
 
@@ -31,8 +31,8 @@ def parse(text: str) -> tuple[int, int]:
 
 
 def deal(
-  jobs: Sequence[jobs_lib.Job], index: int, number: int
-) -> list[jobs_lib.Job]:
+  jobs: Sequence[job_lib.Job], index: int, number: int
+) -> list[job_lib.Job]:
   """Returns the jobs of a machine; balances the load between machines.
 
   Assigns jobs in order of decreasing cost to the machine with the least load.
@@ -77,7 +77,7 @@ def common_plan(folders: Sequence[pathlib.Path]) -> plan_file.Plan:
 
 
 def merge(
-  jobs: Sequence[jobs_lib.Job],
+  jobs: Sequence[job_lib.Job],
   folders: Sequence[pathlib.Path],
   output_dir: pathlib.Path,
 ) -> int:

@@ -13,21 +13,23 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
 from tff_shift.data.texts import text
 from tff_shift.learning import algorithm as algorithm_lib
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 
+# Predictions are deterministic: the seed of evaluation data is arbitrary.
+NO_SEED = np.zeros(randomness.SEED_SHAPE, np.int32)
 # The fields of examples, which are checked together.
-_EXAMPLES = "x", "y", "domain_sizes"
+_EXAMPLES = "x", "y", "domain_sizes", "num_examples"
 # The field of examples without classes.
 _STREAM = "stream_x"
 
 
 def training_data(
   examples: Sequence[examples_lib.Examples], run_seed: int
-) -> list[local_training.ClientData]:
+) -> list[client_dataset.ClientDataset]:
   """Returns the training data of each client; a client's id is its position.
 
   Args:
@@ -38,12 +40,11 @@ def training_data(
     The data of each client.
   """
   return [
-    local_training.ClientData(
-      x=each.x,
-      y=each.y,
-      domain_sizes=np.array([len(each.y)], np.int32),
+    client_dataset.ClientDataset.from_arrays(
+      each.x,
+      each.y,
       seed=randomness.client_seed(run_seed, client),
-      client_id=np.int32(client),
+      client_id=client,
     )
     for client, each in enumerate(examples)
   ]
@@ -51,7 +52,7 @@ def training_data(
 
 def to_predict(
   x: np.ndarray, y: np.ndarray, domain_sizes: Sequence[int], client_id: int = 0
-) -> local_training.ClientData:
+) -> client_dataset.ClientDataset:
   """Returns evaluation data.
 
   Args:
@@ -62,14 +63,14 @@ def to_predict(
     client_id: The client.
 
   Returns:
-    The data. Their seed is arbitrary: predictions are deterministic.
+    The data, with `NO_SEED`.
   """
-  return local_training.ClientData(
-    x=x,
-    y=y,
-    domain_sizes=np.asarray(domain_sizes, np.int32),
-    seed=np.zeros(randomness.SEED_SHAPE, np.int32),
-    client_id=np.int32(client_id),
+  return client_dataset.ClientDataset.from_arrays(
+    x,
+    y,
+    domain_sizes,
+    seed=NO_SEED,
+    client_id=client_id,
   )
 
 
@@ -132,7 +133,7 @@ class Validated(NamedTuple):
 class ClientDataValidator:
   """Validates client data for an algorithm and casts their types.
 
-  Data are named tuples such as `local_training.ClientData`. Arrays that already
+  Data are named tuples such as `ClientDataset`. Arrays that already
   have the right type stay the same object, so that read-only arrays can be
   recognised.
   """
@@ -291,6 +292,10 @@ class ClientDataValidator:
       found["domain_sizes"] = examples_lib.checked_sizes(
         data.domain_sizes, len(data.y), what, num_domains
       )
+    if "num_examples" in types:
+      found["num_examples"] = _checked_number(
+        data.num_examples, len(data.y), what
+      )
     return found
 
   def _checked_examples(
@@ -320,11 +325,21 @@ class ClientDataValidator:
       text.check_ids(x, size, what)
 
 
+def _checked_number(value: Any, num_examples: int, what: str) -> np.ndarray:
+  """Validates the field `num_examples`."""
+  what = f"num_examples of {what}"
+  array = examples_lib.checked_array(value, what, shape=(), dtype=np.int32)
+  if array != num_examples:
+    raise ValueError(f"{what}: {num_examples} examples, got {array}")
+  return array
+
+
 def _checked_field(
   value: Any, type_spec: tff.Type, name: str, what: str
 ) -> Any:
   """Validates a field beside the examples if it is an array."""
-  if not isinstance(type_spec, tff.TensorType):
+  # A seed of None: a run has not set it yet.
+  if not isinstance(type_spec, tff.TensorType) or value is None:
     return value
   what = f"{name} of {what}"
   array = examples_lib.checked_array(

@@ -164,7 +164,7 @@ class Rounds:
       )
     self._num_clients = num_clients
     self.algorithm = algorithm
-    self._door = client_data.ClientDataValidator(algorithm)
+    self._validator = client_data.ClientDataValidator(algorithm)
     self._passed = []
     self.data = data
     first_data = self.data
@@ -194,13 +194,13 @@ class Rounds:
   def data(self, data: Sequence[Any]) -> None:
     arguments.sequence("data", data, self._num_clients)
     if isinstance(data, list | tuple):
-      self._passed = self._door.training_of_all(data, self._passed)
+      self._passed = self._validator.training_of_all(data, self._passed)
       self._data = [each.checked for each in self._passed]
     elif isinstance(data, DataOnDemand) and data.is_checked:
       self._data = data
     else:
       self._data = DataOnDemand(
-        len(data), lambda client: self._door.training(data[client], client)
+        len(data), lambda client: self._validator.training(data[client], client)
       )
 
   def step(self) -> Mapping[str, Any]:

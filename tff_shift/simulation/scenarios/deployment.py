@@ -50,7 +50,7 @@ class Clients:
     self._states = running.client_states
     check_domains(algorithm, len(self._states))
     self._running = running
-    self._door = client_data.ClientDataValidator(algorithm)
+    self._validator = client_data.ClientDataValidator(algorithm)
     self._represent = represent
 
   def measure(
@@ -69,7 +69,8 @@ class Clients:
       ValueError: If examples do not match the algorithm.
     """
     examples = [
-      self._door.examples(each, client) for client, each in enumerate(examples)
+      self._validator.examples(each, client)
+      for client, each in enumerate(examples)
     ]
     # Metrics are means over clients for each domain: with one domain per client
     # they are the client's.
@@ -107,7 +108,7 @@ class Clients:
     if algorithm.request is None:
       return np.zeros(len(examples), bool)
     for client in np.flatnonzero(wanted):
-      own = self._door.examples(examples[client], client)
+      own = self._validator.examples(examples[client], client)
       self._states[client] = algorithm.request(
         self._running.server_state, self._represent(own.x)
       )

@@ -165,7 +165,7 @@ def fit(
 
   Args:
     dataset: The data set; its parts `public` and `train` are used.
-    representation: One of `representations.NAMES`. None: no client needs r.
+    representation: One of `choices.REPRESENTATIONS`. None: no client needs r.
     representation_size: The length of r; ignored by `moments`, whose length is
       fixed.
     distance_features: One of `FEATURES`. Features of the extractor are

@@ -29,10 +29,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_shift import arguments
+from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
 from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.learning import algorithm as algorithm_lib
-from tff_shift.learning import local_training
 from tff_shift.learning import periods as period_data
 from tff_shift.shift import choices
 from tff_shift.simulation.engine import checkpoints
@@ -167,14 +167,14 @@ def training_data(
 
   Returns:
     A `PeriodData` for each client if `takes_representation`, otherwise a
-    `ClientData`.
+    `ClientDataset`.
 
   Raises:
     ValueError: If the examples do not match the algorithm.
   """
-  door = client_data.ClientDataValidator(algorithm)
+  validator = client_data.ClientDataValidator(algorithm)
   examples = [
-    door.examples(each, client)
+    validator.examples(each, client)
     for client, each in enumerate(batches(drawn, period))
   ]
   data = client_data.training_data(examples, run_seed)
@@ -390,7 +390,9 @@ def _check_algorithm(algorithm: algorithm_lib.FederatedAlgorithm) -> None:
   """Refuses algorithms that cannot be trained in periods."""
   checks.algorithm(algorithm)
   checks.trains(algorithm)
-  checks.data_kind(algorithm, local_training.ClientData, period_data.PeriodData)
+  checks.data_kind(
+    algorithm, client_dataset.ClientDataset, period_data.PeriodData
+  )
 
 
 def _check_periods(name: str, drawn: Any) -> None:

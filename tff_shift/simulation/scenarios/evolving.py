@@ -16,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_shift import arguments
+from tff_shift.data import client_dataset
 from tff_shift.data import partition
 from tff_shift.data.shifts import evolving
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import evaluation
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
@@ -99,14 +99,15 @@ class EvolvingResult(NamedTuple):
 
 def training_data(
   client: evolving.Client, run_seed: int
-) -> local_training.ClientData:
+) -> client_dataset.ClientDataset:
   """Returns a client's training data: its examples of the source domains."""
   domain_sizes = client.train.domain_sizes[:-1]
   end = int(domain_sizes.sum())
-  return local_training.ClientData(
+  return client.train._replace(
     x=client.train.x[:end],
     y=client.train.y[:end],
     domain_sizes=domain_sizes,
+    num_examples=np.int32(end),
     seed=randomness.client_seed(run_seed, client.client_id),
     client_id=np.int32(client.client_id),
   )
@@ -117,7 +118,7 @@ def _checked(
   clients: Sequence[evolving.Client],
 ) -> Sequence[evolving.Client]:
   """Validates clients, in advance or when they are built."""
-  door = client_data.ClientDataValidator(algorithm)
+  validator = client_data.ClientDataValidator(algorithm)
 
   def check(position):
     client = clients[position]
@@ -129,20 +130,14 @@ def _checked(
     called = position if client.name is None else repr(client.name)
     for part in ("train", "test"):
       found = getattr(client, part)
-      if not isinstance(found, evolving.ClientExamples):
+      if not isinstance(found, client_dataset.ClientDataset):
         raise ValueError(
-          f"{part} of client {called} must be an evolving.ClientExamples, got"
+          f"{part} of client {called} must be a ClientDataset, got"
           f" {type(found).__name__}"
         )
-    train, test = (
-      local_training.ClientData(*each, np.zeros(2, np.int32), np.int32(0))
-      for each in (client.train, client.test)
-    )
-    train = door.training(train, called, allow_empty=True)
-    test = door.prediction(test, called)
     return client._replace(
-      train=evolving.ClientExamples(*train[:3]),
-      test=evolving.ClientExamples(*test[:3]),
+      train=validator.training(client.train, called, allow_empty=True),
+      test=validator.prediction(client.test, called),
     )
 
   if isinstance(clients, list | tuple):
@@ -153,7 +148,7 @@ def _checked(
 def left_out(
   clients: Sequence[evolving.Client],
   min_source_domains: int = 1,
-  can_predict: Callable[[local_training.ClientData], Any] | None = None,
+  can_predict: Callable[[client_dataset.ClientDataset], Any] | None = None,
 ) -> client_data.LeftOut:
   """Returns the clients that cannot take part.
 
@@ -204,16 +199,25 @@ def _can_be_evaluated(client, can_predict) -> bool:
   )
 
 
-def _only_target(examples: evolving.ClientExamples) -> evolving.ClientExamples:
+def _only_target(
+  examples: client_dataset.ClientDataset,
+) -> client_dataset.ClientDataset:
   """Empties the other domains."""
   size = int(examples.domain_sizes[-1])
   start = len(examples.y) - size
   sizes = np.zeros_like(examples.domain_sizes)
   sizes[-1] = size
-  return evolving.ClientExamples(examples.x[start:], examples.y[start:], sizes)
+  return examples._replace(
+    x=examples.x[start:],
+    y=examples.y[start:],
+    domain_sizes=sizes,
+    num_examples=np.int32(size),
+  )
 
 
-def _pool(parts: Sequence[evolving.ClientExamples]) -> evolving.ClientExamples:
+def _pool(
+  parts: Sequence[client_dataset.ClientDataset],
+) -> client_dataset.ClientDataset:
   """Pools the examples of several clients, sorted by domain."""
   ends = [np.cumsum(part.domain_sizes) for part in parts]
   slices = [
@@ -221,7 +225,7 @@ def _pool(parts: Sequence[evolving.ClientExamples]) -> evolving.ClientExamples:
     for m in range(len(ends[0]))
     for part, end in zip(parts, ends, strict=True)
   ]
-  return evolving.ClientExamples(
+  return client_dataset.ClientDataset.from_arrays(
     np.concatenate([part.x[where] for part, where in slices]),
     np.concatenate([part.y[where] for part, where in slices]),
     np.sum([part.domain_sizes for part in parts], axis=0, dtype=np.int32),
@@ -277,7 +281,7 @@ def run(
       client on request.
   """
   checks.algorithm(algorithm)
-  checks.data_kind(algorithm, local_training.ClientData)
+  checks.data_kind(algorithm, client_dataset.ClientDataset)
   checks.checkpoint(checkpoint)
   arguments.functions(on_round=on_round, on_loss=on_loss, on_end=on_end)
   num_rounds = arguments.integer("num_rounds", num_rounds)
@@ -416,14 +420,16 @@ def _evaluate(
     run_rounds.states.take(chosen, [client.seed for client in data]),
     data,
     [
-      client_data.to_predict(*part)
+      part._replace(seed=client_data.NO_SEED)
       for part in (tests if all_domains else targets)
     ],
   )
   at_server = None
   if algorithm.evaluate_server is not None:
     at_server = algorithm.evaluate_server(
-      run_rounds.server_state, data, client_data.to_predict(*_pool(targets))
+      run_rounds.server_state,
+      data,
+      _pool(targets)._replace(seed=client_data.NO_SEED),
     )
   return Evaluation(
     round_num=run_rounds.round_num,

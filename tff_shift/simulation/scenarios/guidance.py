@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_shift import arguments
+from tff_shift.data import client_dataset
 from tff_shift.data import examples
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import guidance as learned
-from tff_shift.learning import local_training
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
@@ -277,7 +277,7 @@ def run(
       the algorithm.
   """
   checks.algorithm(algorithm)
-  checks.data_kind(algorithm, local_training.ClientData)
+  checks.data_kind(algorithm, client_dataset.ClientDataset)
   checks.checkpoint(checkpoint)
   arguments.functions(on_round=on_round, on_loss=on_loss, on_end=on_end)
   num_rounds = arguments.integer("num_rounds", num_rounds)
@@ -294,10 +294,10 @@ def run(
       "train and test must have an entry for each client, got"
       f" {num_clients[0]} and {num_clients[1]}"
     )
-  door = client_data.ClientDataValidator(algorithm)
+  validator = client_data.ClientDataValidator(algorithm)
   train, test = (
     [
-      door.examples(
+      validator.examples(
         each, client if client_names is None else repr(client_names[client])
       )
       for client, each in enumerate(part)

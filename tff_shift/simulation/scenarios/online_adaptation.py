@@ -200,7 +200,7 @@ class Adaptation:
     self._run_seed = run_seed
     self._prescribed_rates = prescribed_rates
     self._drawn = 0, []
-    self._door = client_data.ClientDataValidator(algorithm)
+    self._validator = client_data.ClientDataValidator(algorithm)
     self._num_rounds = 1 if algorithm.is_local else rounds_per_step
     data = self.data(1)
     checks.data_kind(algorithm, adaptation.AdaptationData)
@@ -239,7 +239,9 @@ class Adaptation:
       self._drawn = (
         timestep,
         [
-          self._door.examples(self._streams.batch(client, timestep), client)
+          self._validator.examples(
+            self._streams.batch(client, timestep), client
+          )
           for client in range(self._streams.num_clients)
         ],
       )

@@ -34,6 +34,7 @@ import tensorflow as tf
 from tff_shift import arguments
 from tff_shift import files
 from tff_shift import records
+from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -66,9 +67,6 @@ class _Outcome(records.Record):
 
 # The arrays in a result's file beside the weights.
 _OTHER_ARRAYS = ("validation_logits", *_Outcome.__struct_fields__)
-
-
-PretrainingHParams = pretraining_hparams.PretrainingHParams
 
 
 class Epoch(NamedTuple):
@@ -115,7 +113,7 @@ def pretrain(
   model: split_model.SplitModel,
   train: tuple[np.ndarray, np.ndarray],
   validation: tuple[np.ndarray, np.ndarray],
-  hparams: PretrainingHParams,
+  hparams: pretraining_hparams.PretrainingHParams,
   *,
   seed: int,
   cache_dir: str | os.PathLike[str] | None = None,
@@ -181,7 +179,7 @@ def pretrain(
 def _check_cached(
   model: split_model.SplitModel,
   num_validation: int,
-  hparams: PretrainingHParams,
+  hparams: pretraining_hparams.PretrainingHParams,
   arrays: Mapping[str, np.ndarray],
 ) -> None:
   """Refuses arrays that cannot be a result of `pretrain`."""
@@ -211,7 +209,7 @@ def cache_key(
   model: split_model.SplitModel,
   train: tuple[np.ndarray, np.ndarray],
   validation: tuple[np.ndarray, np.ndarray],
-  hparams: PretrainingHParams,
+  hparams: pretraining_hparams.PretrainingHParams,
   *,
   seed: int,
 ) -> str:
@@ -295,7 +293,7 @@ def _by_name(model, weights) -> dict[str, Any]:
 
 def _checked(model, train, validation, hparams) -> list[examples_lib.Examples]:
   """Returns both sets of examples in the model's types, validated."""
-  if not isinstance(hparams, PretrainingHParams):
+  if not isinstance(hparams, pretraining_hparams.PretrainingHParams):
     raise ValueError(
       f"hparams={hparams!r} is not allowed: it must be a PretrainingHParams"
     )
@@ -356,8 +354,12 @@ def _train(model, train, validation, hparams, seed, on_epoch) -> Pretrained:
       return *result, moved
 
   def run_passes(bound, weights, number, train, validation):
-    data = local_training.ClientData(
-      train.x, train.y, tf.shape(train.y), batches_seed
+    data = client_dataset.ClientDataset(
+      train.x,
+      train.y,
+      tf.shape(train.y),
+      tf.shape(train.y)[0],
+      batches_seed,
     )
     result = local_training.train_on_pool(
       bound.predict,

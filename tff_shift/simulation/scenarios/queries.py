@@ -78,9 +78,9 @@ class Federation:
     self._guidance = algorithm.guidance
     self._name = algorithm.name
     self._server_state = server_state
-    self._door = client_data.ClientDataValidator(algorithm)
+    self._validator = client_data.ClientDataValidator(algorithm)
     self._data = [
-      self._door.training(each, client, allow_empty=True)
+      self._validator.training(each, client, allow_empty=True)
       for client, each in enumerate(data)
     ]
     self._prepared = list(client_states)
@@ -138,7 +138,7 @@ class Federation:
         number of routes differs from the number of queries, or the queries do
         not match the model.
     """
-    queries = self._door.queries(queries)
+    queries = self._validator.queries(queries)
     if routes is None:
       routes = self.guide(queries).routes
     elif not np.size(routes):
@@ -194,7 +194,7 @@ class Federation:
 
     Without queries, one batch determines the shapes of the empty result.
     """
-    queries = self._door.queries(queries)
+    queries = self._validator.queries(queries)
     size = self._guidance.num_queries
     results = []
     for start in range(0, max(len(queries), 1), size):

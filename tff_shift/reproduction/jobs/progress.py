@@ -10,7 +10,7 @@ from tff_shift import records as records_lib
 from tff_shift import shown_names
 from tff_shift.reporting.pages import shown
 from tff_shift.reproduction.jobs import costs
-from tff_shift.reproduction.jobs import jobs as jobs_lib
+from tff_shift.reproduction.jobs import job as job_lib
 from tff_shift.reproduction.jobs import records
 
 # The interval between reads of the files of running jobs.
@@ -51,18 +51,18 @@ class ProgressReporter:
     self._bar.write(shown_names.printable(line), file=sys.stdout)
     sys.stdout.flush()
 
-  def skipped(self, job: jobs_lib.Job) -> None:
+  def skipped(self, job: job_lib.Job) -> None:
     """Reports a job that was finished before."""
     self.say(f"done before  {job.folder}")
     self._bar.update()
 
-  def started(self, job: jobs_lib.Job, has_resumed: bool) -> None:
+  def started(self, job: job_lib.Job, has_resumed: bool) -> None:
     """Reports that a job starts or resumes."""
     word = "resumes" if has_resumed else "starts"
     self.say(f"{word:<12} {job.folder} ({costs.num_runs(job)} runs)")
 
   def finished(
-    self, job: jobs_lib.Job, place: records.JobFolder, seconds: float
+    self, job: job_lib.Job, place: records.JobFolder, seconds: float
   ) -> None:
     """Reports that a job is finished."""
     self._guessed += costs.seconds(job)
@@ -77,20 +77,20 @@ class ProgressReporter:
     )
     self._bar.update()
 
-  def failed(self, job: jobs_lib.Job, line: str) -> None:
+  def failed(self, job: job_lib.Job, line: str) -> None:
     """Reports that a job failed."""
     del job
     self.say(f"FAILED       {line}")
     self._bar.update()
 
-  def elsewhere(self, job: jobs_lib.Job) -> None:
+  def elsewhere(self, job: job_lib.Job) -> None:
     """Reports a job that another process runs."""
     self.say(f"elsewhere    {job.folder}: another process runs it")
 
   def update(
     self,
-    running: Sequence[tuple[jobs_lib.Job, records.JobFolder, float]],
-    waiting: Sequence[jobs_lib.Job],
+    running: Sequence[tuple[job_lib.Job, records.JobFolder, float]],
+    waiting: Sequence[job_lib.Job],
   ) -> None:
     """Updates the bar.
 
@@ -109,8 +109,8 @@ class ProgressReporter:
 
   def seconds_left(
     self,
-    running: Sequence[tuple[jobs_lib.Job, records.JobFolder, float]],
-    waiting: Sequence[jobs_lib.Job],
+    running: Sequence[tuple[job_lib.Job, records.JobFolder, float]],
+    waiting: Sequence[job_lib.Job],
   ) -> float | None:
     """Estimates the remaining seconds; None before any measurement."""
     guessed, measured, left = self._guessed, self._measured, 0.0
@@ -126,7 +126,7 @@ class ProgressReporter:
     return left * measured / guessed / self._num_processes
 
 
-def share_done(job: jobs_lib.Job, place: records.JobFolder) -> float:
+def share_done(job: job_lib.Job, place: records.JobFolder) -> float:
   """Returns the fraction of a job's evaluations that are done."""
   try:
     with open(place.folder / "metrics.csv", "rb") as file:

@@ -33,7 +33,7 @@ from tff_shift.reporting import summary
 from tff_shift.reproduction import plan_file
 from tff_shift.reproduction import specification
 from tff_shift.reproduction.jobs import costs
-from tff_shift.reproduction.jobs import jobs
+from tff_shift.reproduction.jobs import job as job_lib
 from tff_shift.reproduction.jobs import records as job_records
 from tff_shift.serving import description
 from tff_shift.simulation.storage import encoding
@@ -365,7 +365,7 @@ def read_plan(folder):
 
 
 def _place(folder):
-  job = jobs.Job(
+  job = job_lib.Job(
     folder="job",
     binary="evolving",
     dataset="circle",

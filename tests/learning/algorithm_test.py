@@ -120,11 +120,13 @@ class TestTypes:
     "weight_sum_process=<>>,round_num=int32,seed=<>>@SERVER"
   )
   DATA = (
-    "{<x=float32[?,2],y=int32[?],domain_sizes=int32[?],seed=int32[2],"
+    "{<x=float32[?,2],y=int32[?],domain_sizes=int32[?],"
+    "num_examples=int32,seed=int32[2],"
     "client_id=int32>}@CLIENTS"
   )
   EVALUATION = (
-    "<x=float32[?,2],y=int32[?],domain_sizes=int32[2],seed=int32[2],"
+    "<x=float32[?,2],y=int32[?],domain_sizes=int32[2],"
+    "num_examples=int32,seed=int32[2],"
     "client_id=int32>"
   )
   METRICS = "<{}>@SERVER".format(
@@ -184,7 +186,8 @@ class TestTypes:
   def test_data_of_images(self):
     images = mlp.build((4, 4, 1), input_dtype=tf.uint8)
     assert local_training.data_type(images, 3).compact_representation() == (
-      "<x=uint8[?,4,4,1],y=int32[?],domain_sizes=int32[3],seed=int32[2],"
+      "<x=uint8[?,4,4,1],y=int32[?],domain_sizes=int32[3],"
+      "num_examples=int32,seed=int32[2],"
       "client_id=int32>"
     )
 

@@ -6,14 +6,14 @@ from tff_shift.reporting.pages import contents
 from tff_shift.reproduction import computed
 from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs import jobs
+from tff_shift.reproduction.jobs import job as job_lib
 
 
 def test_the_papers_table_11_follows_from_its_table_1():
   means = specification.load("fed_evolve/1")
   spec = specification.load("fed_evolve/11")
-  of_planned = jobs.plan(means, reductions.Reductions())
-  planned = jobs.plan(spec, reductions.Reductions())
+  of_planned = job_lib.plan(means, reductions.Reductions())
+  planned = job_lib.plan(spec, reductions.Reductions())
   printed = [each for each in of_planned if each.wanted.printed]
   made = contents.Contents(
     name="",

@@ -12,9 +12,9 @@ from tff_shift.command_line import program
 from tff_shift.reproduction import binary_flags
 from tff_shift.reproduction import reproduce
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs import jobs
+from tff_shift.reproduction.jobs import job as job_lib
 
-_REAL_COMMAND = jobs.command
+_REAL_COMMAND = job_lib.command
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,7 +32,7 @@ def fake_binaries(monkeypatch):
   def command(job, output_dir, more=()):
     return ["fake_binary", *_REAL_COMMAND(job, output_dir, more)[1:]]
 
-  monkeypatch.setattr(jobs, "command", command)
+  monkeypatch.setattr(job_lib, "command", command)
 
 
 @pytest.fixture

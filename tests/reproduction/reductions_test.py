@@ -8,16 +8,16 @@ from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
 from tff_shift.reproduction.jobs import budget
 from tff_shift.reproduction.jobs import costs
-from tff_shift.reproduction.jobs import jobs
+from tff_shift.reproduction.jobs import job as job_lib
 from tff_shift.reproduction.jobs import sharding
 
 
 def circle_jobs(text="", more_flags=None):
   spec = specification.load("fed_evolve/3")
-  planned = jobs.plan(
+  planned = job_lib.plan(
     spec, reductions.parse(text, "evolving"), more_flags=more_flags
   )
-  found = jobs.chosen(planned, left_out=spec.extras)
+  found = job_lib.chosen(planned, left_out=spec.extras)
   return {job.method: job for job in found if job.dataset == "circle"}
 
 
@@ -88,8 +88,8 @@ _RUNGS = [reductions.parse(rung, "evolving") for rung in _SPEC.rungs]
 
 
 def _estimate(reduced):
-  planned = jobs.plan(_SPEC, reduced)
-  return budget.Speed(10.0, 3.0).estimate(jobs.chosen(planned), 2)
+  planned = job_lib.plan(_SPEC, reduced)
+  return budget.Speed(10.0, 3.0).estimate(job_lib.chosen(planned), 2)
 
 
 # Each estimate plans the table anew.

@@ -8,7 +8,7 @@ from tff_shift.reporting import summary
 from tff_shift.reproduction import collect
 from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs import jobs
+from tff_shift.reproduction.jobs import job as job_lib
 from tff_shift.reproduction.jobs import records
 from tff_shift.simulation.storage import results
 
@@ -19,7 +19,7 @@ _NAMES = ("fed_ade", "fix_lr_mean", "fed_ade_shuffled")
 def planned(tmp_path):
   """The cells of the controls and of Fed-ADE under linear shift."""
   (tmp_path / "data" / "cifar10").mkdir(parents=True)
-  cells = jobs.plan(
+  cells = job_lib.plan(
     specification.load("fed_ade/1"),
     reductions.Reductions({"num_seeds": "2"}),
     data_dir=str(tmp_path / "data"),

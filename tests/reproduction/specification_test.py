@@ -17,7 +17,7 @@ from tff_shift.reproduction import specification
 from tff_shift.reproduction import table
 from tff_shift.reproduction import templates
 from tff_shift.reproduction.jobs import costs
-from tff_shift.reproduction.jobs import jobs
+from tff_shift.reproduction.jobs import job as job_lib
 
 _NOTHING = reductions.Reductions()
 _ONE = reductions.Reductions({"num_settings": "1"})
@@ -48,8 +48,8 @@ def test_every_table_of_the_papers_has_a_specification():
 def test_every_cell_has_runs_or_a_reason(name, everything_at_hand, tmp_path):
   spec = specification.load(name)
   checks.check(spec)
-  with_data = jobs.plan(spec, _NOTHING, data_dir=everything_at_hand)
-  without = jobs.plan(spec, _NOTHING, data_dir=tmp_path)
+  with_data = job_lib.plan(spec, _NOTHING, data_dir=everything_at_hand)
+  without = job_lib.plan(spec, _NOTHING, data_dir=tmp_path)
   printed = [each.wanted.printed for each in with_data if each.wanted.printed]
   paper, _, table = name.partition("/")
   if paper in papers.names():
@@ -79,7 +79,7 @@ def test_runs_are_read_where_their_data_are_not(tmp_path):
   assert {
     each.absent for each in planned if each.wanted.dataset == "fashion_mnist"
   } == {"paper only: Fashion-MNIST is not available (no folder fashion_mnist)"}
-  assert jobs.chosen(planned, columns=["cifar10"])
+  assert job_lib.chosen(planned, columns=["cifar10"])
 
 
 def test_runs_on_corrupted_images_are_none_on_the_others(tmp_path):
@@ -122,16 +122,16 @@ def test_reduction_need_not_suit_data_without_runs(tmp_path):
   ],
 )
 def test_no_column_can_run_without_its_data(name, columns, reasons, tmp_path):
-  planned = jobs.plan(specification.load(name), _NOTHING, data_dir=tmp_path)
+  planned = job_lib.plan(specification.load(name), _NOTHING, data_dir=tmp_path)
   with pytest.raises(ValueError, match=f"no columns to run: .*{reasons}"):
-    jobs.chosen(planned, columns=[columns])
+    job_lib.chosen(planned, columns=[columns])
 
 
 def test_methods_get_the_same_values_and_their_own_flags(everything_at_hand):
-  planned = jobs.plan(
+  planned = job_lib.plan(
     specification.load("fed_evolve/1"), _NOTHING, data_dir=everything_at_hand
   )
-  found = {job.method: job for job in jobs.chosen(planned)}
+  found = {job.method: job for job in job_lib.chosen(planned)}
   for job in found.values():
     assert job.flags["learning_rate"] == ["1e-3", "1e-2", "1e-1"]
     assert job.flags["select"] == "last_source"
@@ -146,10 +146,10 @@ def test_methods_get_the_same_values_and_their_own_flags(everything_at_hand):
 
 
 def test_flags_of_others_are_left_out(everything_at_hand):
-  planned = jobs.plan(
+  planned = job_lib.plan(
     specification.load("fed_ade/1"), _NOTHING, data_dir=everything_at_hand
   )
-  found = {job.method: job.flags for job in jobs.chosen(planned)}
+  found = {job.method: job.flags for job in job_lib.chosen(planned)}
   assert "local_epochs" not in found["fth"]
   assert found["fed_ade"]["eta_min"] == "5e-6"
   assert "eta_min" not in found["fix_lr_low"]
@@ -317,10 +317,10 @@ def test_jobs_of_one_folder_are_refused(tmp_path):
   spec = _planned(tmp_path, '[settings.a]\nflag = "dirichlet"\n')
   # Both would be the folder circle_a_1_0.
   both = spec.ours.replace(settings={"a": ("1e0", "1_0")})
-  assert jobs.plan(spec.replace(ours=both), _ONE)
+  assert job_lib.plan(spec.replace(ours=both), _ONE)
   both = both.replace(settings={"a": ("1+0", "1_0")})
   with pytest.raises(ValueError, match="one folder, circle_a_1_0/fed_avg"):
-    jobs.plan(spec.replace(ours=both), _ONE)
+    job_lib.plan(spec.replace(ours=both), _ONE)
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_a_table_needs_no_flags_of_a_preset(tmp_path, run_reproduce, pages):
   path.write_text(_GOOD.replace('preset = "circle"', ""))
   folder = f"--output_dir={tmp_path / 'out'}"
   assert run_reproduce(str(path), "--full", "--page_only", folder) == 0
-  (job,) = jobs.chosen(jobs.plan(specification.load(str(path)), _NOTHING))
+  (job,) = job_lib.chosen(job_lib.plan(specification.load(str(path)), _NOTHING))
   # Ten rounds, evaluated after every five, as the binary has it.
   assert costs.num_evaluations(job) == 2
   assert costs.seconds(job) > costs.training_seconds(job) > 0

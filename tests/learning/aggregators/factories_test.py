@@ -377,8 +377,8 @@ def with_noise(norm, noise):
       "median",
       None,
       20,
-      "aggregator=median is not allowed: it must be one of mean, robust, dp,"
-      " secure, compressed; did you mean mean?",
+      "aggregator must be one of mean, robust, dp, secure, compressed, got"
+      " 'median'; did you mean mean?",
     ),
     ("robust", HParams(clipping_norm=0), 20, "clipping_norm=0 is not allowed"),
     ("mean", HParams(server_momentum=1.0), 20, "server_momentum=1.0 is not"),

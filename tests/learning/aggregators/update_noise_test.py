@@ -11,7 +11,7 @@ from tff_shift import errors
 from tff_shift import models
 from tff_shift.learning.aggregators import factories
 from tff_shift.learning.aggregators import update_noise
-from tff_shift.learning.aggregators.factories import (
+from tff_shift.learning.aggregators.aggregator_hparams import (
   AggregatorHParams as HParams,
 )
 

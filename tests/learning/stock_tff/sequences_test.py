@@ -122,7 +122,7 @@ class TestCollection:
     )
     assert str(computation.type_signature) == (
       "(<float32[2],int32>* -> <x=float32[?,2],y=int32[?],domain_sizes=int32[1]"
-      ",seed=int32[2],client_id=int32>)"
+      ",num_examples=int32,seed=int32[2],client_id=int32>)"
     )
     wanted = tff.FunctionType(data_type, data_type)
     assert wanted.parameter.is_assignable_from(

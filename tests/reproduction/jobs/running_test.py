@@ -14,7 +14,7 @@ from scipy import stats
 from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
 from tff_shift.reproduction.jobs import child
-from tff_shift.reproduction.jobs import jobs
+from tff_shift.reproduction.jobs import job as job_lib
 from tff_shift.reproduction.jobs import progress
 from tff_shift.reproduction.jobs import records
 from tff_shift.reproduction.jobs import running
@@ -328,10 +328,10 @@ class _Silent(progress.ProgressReporter):
 
 
 def _one_job(method="fed_avg"):
-  planned = jobs.plan(
+  planned = job_lib.plan(
     specification.load("demo/digits"), reductions.Reductions()
   )
-  return jobs.chosen(planned, [method], ["inf"])[0]
+  return job_lib.chosen(planned, [method], ["inf"])[0]
 
 
 def test_ctrl_c_ends_the_binaries(tmp_path, monkeypatch):

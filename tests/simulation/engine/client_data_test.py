@@ -1,4 +1,4 @@
-"""What a client trains on: how it is made, and the door that it comes by."""
+"""What a client trains on: how it is made, and the validator that it comes by."""
 
 from unittest import mock
 
@@ -47,15 +47,15 @@ MODEL = mlp.build((2,), num_classes=3, width=4, head_width=3)
 
 
 @pytest.fixture
-def door_of(typed_algorithm):
+def validator_of(typed_algorithm):
   return lambda data_type: client_data.ClientDataValidator(
     typed_algorithm(MODEL, data_type, num_domains=2)
   )
 
 
 @pytest.fixture
-def door(door_of):
-  return door_of(local_training.data_type(MODEL))
+def validator(validator_of):
+  return validator_of(local_training.data_type(MODEL))
 
 
 def make_data(**changes):
@@ -70,16 +70,16 @@ def make_data(**changes):
   return data._replace(**changes)
 
 
-class TestDoor:
-  def test_data_of_the_right_types_stay_the_same_object(self, door):
+class TestClientDataValidator:
+  def test_data_of_the_right_types_stay_the_same_object(self, validator):
     data = make_data()
     data.x.flags.writeable = False
-    assert door.training(data, 0) is data
-    assert door.prediction(data, 0) is data
+    assert validator.training(data, 0) is data
+    assert validator.prediction(data, 0) is data
 
-  def test_what_numpy_makes_by_default_is_cast(self, door):
+  def test_what_numpy_makes_by_default_is_cast(self, validator):
     expected = make_data()
-    cast = door.training(
+    cast = validator.training(
       make_data(
         x=expected.x.astype(np.float64),
         y=expected.y.astype(np.int64),
@@ -95,10 +95,10 @@ class TestDoor:
       np.testing.assert_array_equal(value, wanted)
 
   def test_array_that_is_right_is_not_copied_beside_one_that_is_cast(
-    self, door
+    self, validator
   ):
     data = make_data(y=np.array([0, 2, 1, 0]))
-    assert door.training(data, 0).x is data.x
+    assert validator.training(data, 0).x is data.x
 
   @pytest.mark.parametrize(
     "changes, message",
@@ -133,9 +133,9 @@ class TestDoor:
     ],
   )
   def test_what_is_wrong_is_named_with_its_client(
-    self, door, changes, message, refusal
+    self, validator, changes, message, refusal
   ):
-    assert refusal(door.training, make_data(**changes), 7) == message
+    assert refusal(validator.training, make_data(**changes), 7) == message
 
   def test_words_that_the_model_does_not_know_are_refused(
     self, typed_algorithm, refusal
@@ -143,27 +143,33 @@ class TestDoor:
     model = bi_lstm.build(
       input_shape=(2,), num_classes=3, vocabulary_size=9, width=1
     )
-    door = client_data.ClientDataValidator(
+    validator = client_data.ClientDataValidator(
       typed_algorithm(model, local_training.data_type(model), num_domains=2)
     )
     x = np.full([4, 2], 8, np.int32)
-    assert door.training(make_data(x=x), 7).x is x
-    assert refusal(door.training, make_data(x=x + 1), 7) == (
+    assert validator.training(make_data(x=x), 7).x is x
+    assert refusal(validator.training, make_data(x=x + 1), 7) == (
       "x of client 7: ids of words must lie in 0..8, got 9..9"
     )
 
   def test_data_to_predict_have_a_number_of_domains_and_may_be_none(
-    self, door, refusal
+    self, validator, refusal
   ):
     nothing = make_data(
-      x=np.zeros([0, 2]), y=np.zeros(0, int), domain_sizes=[0, 0]
+      x=np.zeros([0, 2]),
+      y=np.zeros(0, int),
+      domain_sizes=[0, 0],
+      num_examples=0,
     )
-    assert door.prediction(nothing, 1).x.dtype == np.float32
-    assert refusal(door.prediction, make_data(domain_sizes=[4]), 1) == (
+    assert validator.prediction(nothing, 1).x.dtype == np.float32
+    assert refusal(validator.prediction, make_data(domain_sizes=[4]), 1) == (
       "domain_sizes of client 1, to predict: the shape must be [2], got [1]"
     )
+    assert refusal(validator.prediction, make_data(num_examples=3), 1) == (
+      "num_examples of client 1, to predict: there are 4 examples, got 3"
+    )
 
-  def test_what_stands_beside_the_examples_is_checked_too(self, door_of):
+  def test_what_stands_beside_the_examples_is_checked_too(self, validator_of):
     own = make_data()
     data = adaptation.AdaptationData(
       x=own.x,
@@ -173,8 +179,8 @@ class TestDoor:
       confusion=np.eye(3),
       seed=own.seed,
     )
-    door = door_of(adaptation.data_type(MODEL))
-    cast = door.training(data, 0)
+    validator = validator_of(adaptation.data_type(MODEL))
+    cast = validator.training(data, 0)
     assert cast.stream_x.dtype == cast.confusion.dtype == np.float32
     assert cast.timestep.dtype == np.int32
     for changes, message in (
@@ -184,14 +190,16 @@ class TestDoor:
       ({"confusion": np.full([3, 3], np.nan)}, "confusion of client 0: all"),
     ):
       with pytest.raises(ValueError, match=f"^{message}"):
-        door.training(data._replace(**changes), 0)
+        validator.training(data._replace(**changes), 0)
 
-    door = door_of(periods.data_type(MODEL, 2))
+    validator = validator_of(periods.data_type(MODEL, 2))
     data = periods.PeriodData(*own, np.array([0, np.inf]))
     with pytest.raises(ValueError, match=r"^representation of client 0: all"):
-      door.training(data, 0)
+      validator.training(data, 0)
 
-  def test_what_is_no_named_tuple_of_the_type_is_refused(self, door, refusal):
+  def test_what_is_no_named_tuple_of_the_type_is_refused(
+    self, validator, refusal
+  ):
     for other, name in (
       (3, "int"),
       (tuple(make_data()), "tuple"),
@@ -199,23 +207,24 @@ class TestDoor:
       (periods.PeriodData(*make_data(), [np.nan]), "PeriodData"),
     ):
       for check, what in (
-        (door.training, "client 4"),
-        (door.prediction, "client 4, to predict"),
+        (validator.training, "client 4"),
+        (validator.prediction, "client 4, to predict"),
       ):
         assert refusal(check, other, 4) == (
-          f"{what}: a named tuple of x, y, domain_sizes, seed, client_id"
+          f"{what}: a named tuple of x, y, domain_sizes, num_examples,"
+          " seed, client_id"
           f" wanted, got {name}"
         )
 
-  def test_what_is_no_examples_is_refused(self, door):
+  def test_what_is_no_examples_is_refused(self, validator):
     with pytest.raises(
       ValueError, match=r"^client 4: Examples\(x, y\) wanted, got tuple$"
     ):
-      door.examples(tuple(make_examples(2)), 4)
+      validator.examples(tuple(make_examples(2)), 4)
 
-  def test_what_comes_again_is_not_looked_at_again(self, door):
+  def test_what_comes_again_is_not_looked_at_again(self, validator):
     given = [make_data(), make_data(y=np.array([0, 2, 1, 0]))]
-    first = door.training_of_all(given)
+    first = validator.training_of_all(given)
     with (
       mock.patch.object(
         examples_lib, "checked", wraps=examples_lib.checked
@@ -224,7 +233,7 @@ class TestDoor:
         examples_lib, "checked_array", wraps=examples_lib.checked_array
       ) as array,
     ):
-      again = door.training_of_all(given, first)
+      again = validator.training_of_all(given, first)
       assert all(
         each.checked is known.checked
         for each, known in zip(again, first, strict=True)
@@ -232,12 +241,12 @@ class TestDoor:
       assert not examples.called and not array.called
       # Of a client with another field, that field alone.
       changed = given[1]._replace(client_id=5)
-      last = door.training_of_all([given[0], changed], again)
+      last = validator.training_of_all([given[0], changed], again)
       assert last[1].checked.y is first[1].checked.y
       assert last[1].checked.client_id.dtype == np.int32
       assert not examples.called and array.call_count == 1
       # A client that is new.
-      door.training_of_all([given[0], changed, given[0]], last)
+      validator.training_of_all([given[0], changed, given[0]], last)
       assert examples.call_count == 1
     with pytest.raises(ValueError, match=r"^y of client 1"):
-      door.training_of_all([given[0], make_data(y=[0, 1, 2])], last)
+      validator.training_of_all([given[0], make_data(y=[0, 1, 2])], last)

@@ -18,7 +18,9 @@ from tff_shift.models import split_model
 from tff_shift.models.keras import keras_parts
 from tff_shift.models.networks import mlp
 from tff_shift.simulation.scenarios import pretraining
-from tff_shift.simulation.scenarios.pretraining import PretrainingHParams
+from tff_shift.simulation.scenarios.pretraining_hparams import (
+  PretrainingHParams,
+)
 
 
 def build_model(width=16):

@@ -330,7 +330,7 @@ def _checked_number(value: Any, num_examples: int, what: str) -> np.ndarray:
   what = f"num_examples of {what}"
   array = examples_lib.checked_array(value, what, shape=(), dtype=np.int32)
   if array != num_examples:
-    raise ValueError(f"{what}: {num_examples} examples, got {array}")
+    raise ValueError(f"{what}: there are {num_examples} examples, got {array}")
   return array
 
 

@@ -1,4 +1,4 @@
-"""What a client trains on: how it is made, and the validator that it comes by."""
+"""Client data: building and validating."""
 
 from unittest import mock
 

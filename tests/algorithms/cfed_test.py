@@ -105,6 +105,7 @@ def plain_descent(model, run_in_graph, weights, client, domain, round_num):
       x=client.x[chosen],
       y=client.y[chosen],
       domain_sizes=client.domain_sizes[domain : domain + 1],
+      num_examples=client.domain_sizes[domain],
     ),
   )
 

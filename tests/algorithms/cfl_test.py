@@ -58,6 +58,7 @@ def domain_of(client, domain):
     x=client.x[chosen],
     y=client.y[chosen],
     domain_sizes=client.domain_sizes[domain : domain + 1],
+    num_examples=client.domain_sizes[domain],
   )
 
 

@@ -272,11 +272,12 @@ class Distillation:
       `(weights, step) -> loss`, float32 scalar.
     """
     # The targets take the place of classes; no gradient goes through them.
-    public = client_dataset.ClientDataset.from_arrays(
+    public = client_dataset.ClientDataset(
       tf.constant(self.x),
       tf.stop_gradient(targets),
-      np.array([len(self.x)], np.int32),
-      seed,
+      domain_sizes=np.array([len(self.x)], np.int32),
+      num_examples=np.int32(len(self.x)),
+      seed=seed,
     )
     batches = local_training.pooled_batches(
       public, num_steps, self.hparams.batch_size, seed

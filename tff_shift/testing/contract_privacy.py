@@ -12,6 +12,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_shift import algorithms
+from tff_shift.data import client_dataset
 
 
 def count_shapes(tensor_types):
@@ -139,4 +140,4 @@ class TestPrivacyByType:
       algorithm.evaluate_server.type_signature.parameter, tff.CLIENTS
     )
     names = list(tff.structure.name_list(client_data.member))
-    assert names == ["x", "y", "domain_sizes", "seed", "client_id"]
+    assert names == list(client_dataset.ClientDataset._fields)

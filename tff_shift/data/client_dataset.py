@@ -1,0 +1,55 @@
+"""The examples of one client, from the data to the federated computation."""
+
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+
+
+class ClientDataset(NamedTuple):
+  """The examples of one client, sorted by domain.
+
+  In a TFF computation, the fields are tensors.
+
+  Attributes:
+    x: The examples, [num_examples, ...] uint8, int32 or float32; all examples
+      of domain 0 before those of domain 1, and so on.
+    y: The classes, [num_examples] int32.
+    domain_sizes: The number of examples of each domain, in order,
+      [num_domains] int32. Data without domains have one domain.
+    num_examples: The number of examples, an int32 scalar.
+    seed: The client's seed, [2] int32 (`randomness.client_seed`). None: not
+      yet part of a run.
+    client_id: The client's id, an int32 scalar, for algorithms that distinguish
+      clients.
+  """
+
+  x: Any
+  y: Any
+  domain_sizes: Any
+  num_examples: Any
+  seed: Any = None
+  client_id: Any = np.int32(0)
+
+  @classmethod
+  def from_arrays(
+    cls,
+    x: np.ndarray,
+    y: np.ndarray,
+    domain_sizes: Sequence[int] | None = None,
+    seed: np.ndarray | None = None,
+    client_id: int = 0,
+  ) -> "ClientDataset":
+    """Returns a data set of arrays; `domain_sizes=None`: one domain."""
+    num_examples = len(y)
+    if domain_sizes is None:
+      domain_sizes = [num_examples]
+    return cls(
+      x,
+      y,
+      np.asarray(domain_sizes, np.int32),
+      np.int32(num_examples),
+      seed,
+      np.int32(client_id),
+    )

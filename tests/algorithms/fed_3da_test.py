@@ -64,7 +64,7 @@ def first_round(algorithm, clients, context):
 
 def examples_of(client):
   """The examples of a period as data to predict."""
-  return client_dataset.ClientDataset.from_arrays(*client[:-1])
+  return client_dataset.ClientDataset(*client[:-1])
 
 
 class TestPeriodData:

@@ -54,7 +54,7 @@ def weights(drawn_model, run_in_graph):
   hparams = hyperparameters.LocalHParams(learning_rate=0.1)
 
   def pretrain(x, y, seed):
-    data = client_dataset.ClientDataset.from_arrays(x, y, tf.shape(y), seed)
+    data = client_dataset.ClientDataset(x, y, tf.shape(y), tf.size(y), seed)
     return local_training.train_on_pool(
       drawn_model.predict,
       drawn_model.initial_weights(seed),

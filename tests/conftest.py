@@ -97,14 +97,13 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item, nextitem):
-  """After a module that took much, lets go all that nothing refers to.
+  """After tests that took much, lets go all that nothing refers to.
 
-  Not before its fixtures are gone, in a fixture: then these refer to it.
+  Not before their fixtures are gone, in a fixture: then these refer to it.
   """
   outcome = yield
-  if nextitem is not None and nextitem.module is item.module:
-    return outcome
-  graphs.forget()
+  if nextitem is None or nextitem.module is not item.module:
+    graphs.forget()
   if _resident() > _settled[0] + _GROWTH:
     gc.unfreeze()
     gc.collect()

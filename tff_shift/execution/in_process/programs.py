@@ -220,9 +220,7 @@ class _Program:
       )
       for spec in values.leaf_specs(type_spec)
     ]
-    # `tf.function` would add automatic control dependencies, which fail with an
-    # imported graph; the graph has all the dependencies it needs.
-    self._function = tf.compat.v1.wrap_function(trace, signature)
+    self._function = graphs.wrap(trace, signature)
 
   def __call__(self, closure: Closure, argument: object) -> object:
     leaves = values.flatten(

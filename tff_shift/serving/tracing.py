@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift import wrapped_functions
+
 
 class Traced(NamedTuple):
   """A function of some of the tensors with which it was traced.
@@ -61,16 +63,10 @@ def trace(function: Callable[..., tf.Tensor], *specs: Any) -> Traced:
   used = tuple(
     position for position, each in enumerate(inputs) if each.op in needed
   )
-  definition = graph.as_graph_def()
-  whole = tf.compat.v1.wrap_function(
-    lambda: tf.import_graph_def(definition, name=""), []
+  needed_inputs = [inputs[each] for each in used]
+  return Traced(
+    wrapped_functions.from_graph(graph, needed_inputs, output), used
   )
-  # Names are kept, and unused operations are removed.
-  pruned = whole.prune(
-    [whole.graph.get_tensor_by_name(inputs[each].name) for each in used],
-    whole.graph.get_tensor_by_name(output.name),
-  )
-  return Traced(pruned, used)
 
 
 def _needed_operations(output: tf.Tensor) -> set[tf.Operation]:

@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_shift.execution.in_process import graphs
+from tff_shift import wrapped_functions
 from tff_shift.execution.in_process import lazy
 from tff_shift.execution.in_process import packing
 from tff_shift.execution.in_process import programs
@@ -323,7 +323,7 @@ class CohortProgram:
         )
       ]
 
-    self._function = graphs.wrap(trace, signature)
+    self._function = wrapped_functions.wrap(trace, signature)
 
   def __call__(self, num_clients: int, packed: Sequence[np.ndarray]) -> object:
     """Runs the computation.

@@ -18,15 +18,12 @@ several calls at a time, the graph needs six changes, made by `prepare` and
 
 import dataclasses
 import itertools
-import weakref
-from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from collections.abc import Set
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from tff_shift.execution.in_process import loops
 
@@ -102,38 +99,6 @@ class PreparedGraph:
     )
     results = arguments_by_name | dict(zip(computed, outputs, strict=True))
     return [results[name] for name in self.fetches]
-
-
-def wrap(
-  trace: Callable[..., list[tf.Tensor]], signature: Sequence[tf.TensorSpec]
-) -> Callable[..., list[tf.Tensor]]:
-  """Traces a function that calls `PreparedGraph.import_into_current_graph`.
-
-  Args:
-    trace: A function of tensors.
-    signature: The specs of its arguments.
-
-  Returns:
-    The traced function, which takes its graph with it when it is deleted.
-  """
-  # `tf.function` would add automatic control dependencies, which fail with an
-  # imported graph; the graph has all the dependencies it needs.
-  function = tf.compat.v1.wrap_function(trace, signature)
-  # `wrap_function` registers the functions of loops and conditions once more
-  # than it removes them: each would stay in memory for the process's life.
-  library = function.graph.as_graph_def().library.function
-  weakref.finalize(
-    function, _remove_functions, [each.signature.name for each in library]
-  ).atexit = False
-  return function
-
-
-def _remove_functions(names: Iterable[str]) -> None:
-  """Drops one registration of each function of this process."""
-  registry = context.context()
-  for name in names:
-    if registry.has_function(name):
-      registry.remove_function(name)
 
 
 def prepare(

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift import wrapped_functions
 from tff_shift.execution.in_process import graphs
 from tff_shift.execution.in_process import values
 
@@ -220,7 +221,7 @@ class _Program:
       )
       for spec in values.leaf_specs(type_spec)
     ]
-    self._function = graphs.wrap(trace, signature)
+    self._function = wrapped_functions.wrap(trace, signature)
 
   def __call__(self, closure: Closure, argument: object) -> object:
     leaves = values.flatten(

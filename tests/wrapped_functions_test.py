@@ -5,10 +5,13 @@ import gc
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 from tensorflow.python.eager import context as eager
 
+from tff_shift import algorithms
+from tff_shift import models
 from tff_shift import wrapped_functions
+from tff_shift.data import client_dataset
+from tff_shift.learning import randomness
 
 
 def repeat(x, times):
@@ -64,17 +67,20 @@ def test_functions_of_a_part_go_with_it(left):
   assert not left()
 
 
-def test_a_computation_that_is_gone_has_left_nothing(context, left):
-  @tff.tensorflow.computation(tff.TensorType(np.float32, [2]))
-  def work(x):
-    return repeat(x, 3)
-
-  @tff.federated_computation(
-    tff.FederatedType(work.type_signature.parameter, tff.CLIENTS)
-  )
-  def total(values):
-    return tff.federated_sum(tff.federated_map(work, values))
-
-  assert list(total([[1.0, 0.0]] * 3)) == [24, 0]
-  del work, total
+def test_algorithm_that_is_gone_has_left_nothing(context, left):
+  model = models.build("mlp", input_shape=(5,), num_classes=3, width=2)
+  algorithm = algorithms.build("fed_avg", model)
+  data = [
+    client_dataset.ClientDataset.from_arrays(
+      np.eye(5, dtype=np.float32),
+      np.zeros(5, np.int32),
+      seed=randomness.client_seed(0, client),
+    )
+    for client in range(2)
+  ]
+  state = algorithm.initialize(randomness.server_seed(0))
+  (phase,) = algorithm.phases
+  phase(state, [(), ()], data)
+  assert any("while" in name for name in left())
+  del model, algorithm, phase
   assert not left()

@@ -37,8 +37,8 @@ class HParams(hyperparameters.LocalHParams):
 def build(model, hparams):
   """The functions of FedAvg, and another step of the server."""
 
-  def update_server(weights, mean_update, plaintext_sum, round_num):
-    del plaintext_sum, round_num
+  def update_server(weights, mean_update, plaintext_sum, info):
+    del plaintext_sum, info
     return tf.nest.map_structure(
       lambda w, change: w + hparams.server_rate * change, weights, mean_update
     )

@@ -14,6 +14,7 @@ from tff_shift.data import client_dataset
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.simulation.engine import rounds
+from tff_shift.testing import running
 
 pytestmark = pytest.mark.slow
 
@@ -238,7 +239,9 @@ class TestServer:
 
   def update(self, model, run_in_graph, hparams, *arguments):
     return run_in_graph(
-      work(model, hparams).update_server, *arguments, np.int32(3)
+      running.with_info(work(model, hparams).update_server),
+      *arguments,
+      np.int32(3),
     )
 
   @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from tff_shift.algorithms import con_free
 from tff_shift.algorithms import fed_rep
 from tff_shift.learning import randomness
+from tff_shift.testing import running
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +90,7 @@ def update_server(model, backbone, run_in_graph):
     rows, weight, present = tables(updates, weights)
     slots = con_free.Sent(rows, weight, ORDER_KEYS), present
     return run_in_graph(
-      functions.update_server,
+      running.with_info(functions.update_server),
       tuple(np.zeros_like(w) for w in backbone),
       mean_of(rows, weight),
       slots,

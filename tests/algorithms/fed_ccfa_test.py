@@ -10,6 +10,7 @@ import tensorflow as tf
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_ccfa
 from tff_shift.simulation.engine import rounds
+from tff_shift.testing import running
 
 pytestmark = pytest.mark.slow
 
@@ -227,7 +228,11 @@ class TestRoundOfThree:
         lambda *each: np.mean(each, axis=0), *[r.update for r in results]
       )
       new = run_in_graph(
-        functions.update_server, weights, update, slots, np.int32(0)
+        running.with_info(functions.update_server),
+        weights,
+        update,
+        slots,
+        np.int32(0),
       )
       personal = [
         run_in_graph(

@@ -11,6 +11,7 @@ from tff_shift.algorithms import fed_pac
 from tff_shift.algorithms import fed_rep
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
+from tff_shift.testing import running
 
 pytestmark = pytest.mark.slow
 
@@ -160,7 +161,11 @@ class TestServer:
       centroids=np.arange(24, dtype=np.float32).reshape(3, 8)
     )
     after = run_in_graph(
-      functions.update_server, before, mean, sent, np.int32(0)
+      running.with_info(functions.update_server),
+      before,
+      mean,
+      sent,
+      np.int32(0),
     )
     compare.assert_close(after.backbone, [w + 1 for w in shared.backbone], 1e-6)
     sums = np.sum([each.plaintext_sum[1] for each in results], axis=0)

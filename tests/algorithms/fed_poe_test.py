@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_poe
+from tff_shift.learning import function_types
 from tff_shift.models import split_model
 
 pytestmark = pytest.mark.slow
@@ -215,7 +216,9 @@ class TestServer:
     moved = tf.nest.map_structure(lambda w: w + 1, weights.federated)
     for round_num, place in ((0, None), (1, 1), (2, None), (3, 2), (5, None)):
       found = run_in_graph(
-        lambda w, u, r: functions.update_server(w, u, (), r),
+        lambda w, u, r: functions.update_server(
+          w, u, (), function_types.UpdateInfo(r)
+        ),
         weights,
         update,
         np.int32(round_num),

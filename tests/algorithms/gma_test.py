@@ -11,6 +11,7 @@ import tensorflow as tf
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import gma
 from tff_shift.learning import randomness
+from tff_shift.testing import running
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +31,7 @@ def new_weights(model, run_in_graph, changes, threshold, weights=None):
     np.float32(weights @ np.sign(changes)), np.float32(sum(weights))
   )
   return run_in_graph(
-    work(model, hparams).update_server,
+    running.with_info(work(model, hparams).update_server),
     np.zeros_like(changes[0]),
     np.average(changes, axis=0, weights=weights).astype(np.float32),
     votes,
@@ -172,7 +173,7 @@ class TestRounds:
     ]
     mean = tf.nest.map_structure(lambda w: np.full_like(w, 0.6), weights)
     after = run_in_graph(
-      functions.update_server,
+      running.with_info(functions.update_server),
       weights,
       mean,
       tf.nest.map_structure(lambda *each: np.float32(sum(each)), *votes),
@@ -195,9 +196,11 @@ class TestRounds:
     votes = gma.Votes(signs, np.float32(7))
     found, masked = (
       run_in_graph(
-        work(
-          model, dataclasses.replace(HPARAMS, agreement_threshold=threshold)
-        ).update_server,
+        running.with_info(
+          work(
+            model, dataclasses.replace(HPARAMS, agreement_threshold=threshold)
+          ).update_server
+        ),
         weights,
         mean,
         votes,

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tff_shift import algorithms
+from tff_shift.learning import function_types
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "own_algorithm.py"
 GOOD = EXAMPLE.read_text(encoding="utf-8")
@@ -62,7 +63,11 @@ class TestLoad:
     module = algorithms.load(EXAMPLE)
     functions = module.build(model, module.HParams(server_rate=0.5))
     weights = run_in_graph(
-      lambda w, u: functions.update_server(w, u, (), 0), (1.0,), (4.0,)
+      lambda w, u: functions.update_server(
+        w, u, (), function_types.UpdateInfo(0)
+      ),
+      (1.0,),
+      (4.0,),
     )
     assert weights == (3.0,)
 

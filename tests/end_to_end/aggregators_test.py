@@ -117,7 +117,6 @@ class TestAggregators:
       "clipping_norm": 0.5,
       "noise_multiplier": 2.0,
       "dp_delta": 0.0,
-      "server_momentum": 0.0,
     }
     # The server is not told what it would predict with.
     rows = read_rows(tmp_path / "run")
@@ -230,7 +229,7 @@ _REFUSED = [
       flags,
       "local: every client trains its own model",
     )
-    for flags in ("--aggregator=robust", "--server_momentum=0.9")
+    for flags in ("--aggregator=robust", "--server_optimizer=fed_adam")
   ),
 ]
 
@@ -241,8 +240,6 @@ def test_what_an_algorithm_cannot_do_with_is_refused(
 ):
   line = refused(*scenario, f"{arguments} {flags}")
   name = flags.split()[0]
-  if "momentum" in name:
-    name = "--aggregator=mean with server_momentum=0.9"
   assert f": {name} is not allowed for {message}\n" in line
 
 

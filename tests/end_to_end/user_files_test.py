@@ -131,7 +131,7 @@ def _broken(text, where, statement):
   mark, indent = {
     "file": ("import dataclasses\n", ""),
     "work": ('another step of the server."""\n', "  "),
-    "update_server": ("    del plaintext_sum, round_num\n", "    "),
+    "update_server": ("    del plaintext_sum, info\n", "    "),
     "hparams": ('and the server\'s rate."""\n', "  "),
   }[where]
   assert text.count(mark) == 1

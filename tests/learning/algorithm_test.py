@@ -117,7 +117,8 @@ def algorithm(model):
 class TestTypes:
   STATE = (
     "<weights=<centre=float32[2]>,aggregator=<value_sum_process=<>,"
-    "weight_sum_process=<>>,round_num=int32,seed=<>>@SERVER"
+    "weight_sum_process=<>>,round_num=int32,seed=<>,"
+    "optimizer=<>,memory=<>>@SERVER"
   )
   DATA = (
     "{<x=float32[?,2],y=int32[?],domain_sizes=int32[?],"

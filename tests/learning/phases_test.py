@@ -1,5 +1,6 @@
 """Tests of phases: what becomes of clients whose work has diverged."""
 
+import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.learning.aggregators import factories
+from tff_shift.learning.aggregators import server_optimizer_hparams
+from tff_shift.learning.aggregators import server_optimizers
 from tff_shift.models.networks import mlp
 
 pytestmark = pytest.mark.usefixtures("context")
@@ -74,6 +77,8 @@ def build(
   two_phases=False,
   weighting="num_examples",
   requirements=factories.NO_REQUIREMENTS,
+  server_optimizer=None,
+  num_clients=None,
   **functions,
 ):
   work = algorithm_lib.AlgorithmSpec(
@@ -97,6 +102,8 @@ def build(
     hyperparameters.LocalHParams(client_weighting=weighting),
     requirements=requirements,
     aggregator=aggregator,
+    server_optimizer=server_optimizer,
+    num_clients=num_clients,
   )
 
 
@@ -324,11 +331,11 @@ class TestContribution:
       update=data.x[0, 0], plaintext_sum=(data.x[0, 3], tf.constant(1))
     )
 
-  def update_server(self, weights, mean_update, plaintext_sum, round_num):
+  def update_server(self, weights, mean_update, plaintext_sum, info):
     total, count = plaintext_sum
     return (
       weights[0] + mean_update,
-      weights[1] * total + tf.cast(10 * count + round_num, tf.float32),
+      weights[1] * total + tf.cast(10 * count + info.round_num, tf.float32),
     )
 
   @pytest.fixture(scope="class")
@@ -385,12 +392,11 @@ class TestContribution:
 
 # What keeps something from round to round. Adaptive norms come with clipping.
 KEEPING = {
-  "momentum": lambda: factories.build(
-    "mean", aggregator_hparams.AggregatorHParams(server_momentum=0.5)
-  ),
-  "robust": lambda: factories.build(
-    "robust", aggregator_hparams.AggregatorHParams(server_momentum=0.5)
-  ),
+  **{
+    name: functools.partial(server_optimizers.build, name)
+    for name in server_optimizer_hparams.HPARAMS
+  },
+  "robust": lambda: factories.build("robust"),
   "dp": lambda: factories.build(
     "dp",
     aggregator_hparams.AggregatorHParams(noise_multiplier=0.1),
@@ -426,7 +432,7 @@ class TestRoundOfNobody:
     states, losses = self.run(algorithm, first, self.NOBODY, last)
     before, after, end = [
       [np.asarray(value).tobytes() for value in tf.nest.flatten(kept)]
-      for kept in ((each.weights, each.aggregator) for each in states)
+      for kept in (each._replace(round_num=()) for each in states)
     ]
     assert len(before) > 2
     assert before == after != end
@@ -442,14 +448,18 @@ class TestRoundOfNobody:
   @pytest.mark.parametrize(
     "name",
     [
-      pytest.param(name, marks=[] if name == "momentum" else pytest.mark.slow)
+      pytest.param(name, marks=[] if name == "fed_adam" else pytest.mark.slow)
       for name in KEEPING
     ],
   )
   def test_leaves_all_as_it_was(self, name):
+    kept = KEEPING[name]()
+    is_optimizer = name in server_optimizer_hparams.HPARAMS
     self.check(
       build(
-        KEEPING[name](), weighting="uniform", train_client=train_empty_as_well
+        **{"server_optimizer" if is_optimizer else "aggregator": kept},
+        weighting="uniform",
+        train_client=train_empty_as_well,
       ),
       has_noise=name in ("dp", "stock without weights"),
     )
@@ -463,7 +473,214 @@ class TestRoundOfNobody:
 
 
 def end_of(states):
-  return states[-1].weights, states[-1].aggregator
+  return states[-1]._replace(round_num=())
+
+
+# Mean updates of three rounds; the second weight gets none in the first.
+MEANS = np.array([[1, 0], [-3, 0.5], [2, 0.25]])
+
+
+def oracle_of(name):
+  """The weights after each round, in NumPy, from the papers' equations."""
+  x, m, v = np.ones(2), np.zeros(2), np.full(2, 1e-6)
+  found = []
+  for mean in MEANS:
+    if name == "fed_avg_m":
+      m = 0.9 * m + mean
+      x = x + m
+    else:
+      m = mean if name == "fed_adagrad" else 0.9 * m + 0.1 * mean
+      v = {
+        "fed_adagrad": v + mean**2,
+        "fed_yogi": v - 0.01 * mean**2 * np.sign(v - mean**2),
+        "fed_adam": 0.99 * v + 0.01 * mean**2,
+      }[name]
+      x = x + 0.1 * m / (np.sqrt(v) + 1e-3)
+    found.append(x)
+  return found
+
+
+def weights_after(algorithm, means):
+  state, found = algorithm.initialize(SEED), []
+  clients = algorithm.initialize_client(state, [SEED] * 2)
+  for mean in means:
+    # Two clients whose updates have this mean.
+    data = [client(mean + 1), client(mean - 1)]
+    (phase,) = algorithm.phases
+    state, clients, _ = phase(state, clients, data)
+    found.append(np.concatenate(state.weights))
+  return found
+
+
+class TestServerOptimizer:
+  @pytest.mark.parametrize("name", server_optimizer_hparams.HPARAMS)
+  def test_steps_are_those_of_the_papers(self, name):
+    algorithm = build(server_optimizer=server_optimizers.build(name))
+    found = weights_after(algorithm, MEANS)
+    # Weights near 0 are differences of larger ones.
+    np.testing.assert_allclose(found, oracle_of(name), rtol=1e-5, atol=1e-6)
+
+  def test_first_step_of_adam_by_hand(self):
+    adam = server_optimizers.build("fed_adam")
+    algorithm = build(server_optimizer=adam)
+    ((found, _),) = weights_after(algorithm, MEANS[:1])
+    # 1 + 0.1 * 0.1 / (sqrt(0.01 + 0.99e-6) + 0.001)
+    np.testing.assert_allclose(found, 1.0990051, rtol=1e-6)
+
+  def test_descent_at_rate_1_is_the_mean_bit_for_bit(self, by_mean):
+    sgd = tff.learning.optimizers.build_sgdm(1.0)
+    found, plain = (
+      weights_after(algorithm, MEANS)
+      for algorithm in (build(server_optimizer=sgd), by_mean)
+    )
+    assert np.array(found).tobytes() == np.array(plain).tobytes()
+
+  def test_optimizer_may_read_the_weights(self):
+    decay = tff.learning.optimizers.build_adamw(0.1, weight_decay=0.5)
+    algorithm = build(server_optimizer=decay)
+    with_decay = weights_after(algorithm, MEANS[:1])
+    adam = build(server_optimizer=tff.learning.optimizers.build_adam(0.1))
+    without = weights_after(adam, MEANS[:1])
+    # Weights of 1 lose 0.1 * 0.5 more.
+    np.testing.assert_allclose(
+      np.subtract(without, with_decay), [[0.05, 0.05]], rtol=1e-5
+    )
+
+  def test_state_stays_at_the_server(self):
+    algorithm = build(server_optimizer=server_optimizers.build("fed_adam"))
+    state_type = algorithm.initialize.type_signature.result.member
+    assert str(state_type.optimizer) == (
+      "<<float32[1],float32[1]>,<float32[1],float32[1]>>"
+    )
+    (phase,) = algorithm.phases
+    broadcast = []
+
+    def visit(block):
+      if isinstance(block, tff.framework.Intrinsic):
+        if block.uri == "federated_broadcast":
+          broadcast.append(str(block.type_signature.result.member))
+      return block, False
+
+    tff.framework.transform_postorder(phase.to_building_block(), visit)
+    assert broadcast == ["<<float32[1],float32[1]>,int32>"]
+    # And no aggregate depends on it: remote workers can merge.
+    form = tff.backends.native.compile_to_mergeable_comp_form(phase)
+    assert isinstance(form, tff.framework.MergeableCompForm)
+
+  def test_own_step_of_a_server_is_the_optimizers(self):
+    def update_server(weights, mean_update, plaintext_sum, info):
+      first, other = info.step(weights, mean_update)
+      return first, 10 * other
+
+    sgd = tff.learning.optimizers.build_sgdm(2.0)
+    algorithm = build(server_optimizer=sgd, update_server=update_server)
+    (found,) = weights_after(algorithm, [np.array([1.0, 3.0])])
+    np.testing.assert_allclose(found, [3, 70])
+
+  @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+      (
+        {"update_server": lambda weights, *others: weights},
+        "toy: its server does not add the mean of the clients' updates",
+      ),
+      (
+        {
+          "update_server": lambda weights, mean, _, info: info.step(
+            info.step(weights, mean), mean
+          )
+        },
+        "update_server must call info.step at most once",
+      ),
+      (
+        {
+          "requirements": factories.AggregationRequirements(
+            no_server_optimizer="it adds more"
+          )
+        },
+        "server_optimizer is not allowed for toy: it adds more",
+      ),
+      (
+        {
+          "requirements": factories.AggregationRequirements(
+            no_aggregation="nothing is shared"
+          )
+        },
+        "server_optimizer is not allowed for toy: nothing is shared",
+      ),
+    ],
+  )
+  def test_server_without_a_step_is_refused(self, options, message):
+    sgd = tff.learning.optimizers.build_sgdm(1.0)
+    with pytest.raises(ValueError, match=message):
+      build(server_optimizer=sgd, **options)
+
+
+@pytest.mark.parametrize(
+  ("name", "hparams", "message"),
+  [
+    (
+      "fed_adm",
+      None,
+      "server_optimizer must be one of .*did you mean fed_adam",
+    ),
+    (
+      "fed_adam",
+      server_optimizer_hparams.FedAvgMHParams(),
+      "hparams of fed_adam must be a FedAdamHParams, got FedAvgMHParams",
+    ),
+    (
+      "fed_yogi",
+      server_optimizer_hparams.FedAdamHParams(tau=0.0),
+      "tau=0.0 is not allowed",
+    ),
+  ],
+)
+def test_wrong_optimizers_are_refused(name, hparams, message):
+  with pytest.raises(ValueError, match=message):
+    server_optimizers.build(name, hparams)
+
+
+class TestMemory:
+  """State that only the server has, and what it knows of a round."""
+
+  def update_server(self, weights, mean_update, plaintext_sum, info):
+    # What FedDyn's server keeps: the sum of |participants| / |clients| D.
+    total = info.memory + info.num_counted / info.num_clients * mean_update[0]
+    first, other = info.step(weights, mean_update)
+    return (first + total, other), total
+
+  def build(self):
+    return build(
+      num_clients=8,
+      update_server=self.update_server,
+      initial_memory=lambda seed: tf.constant([100.0]),
+      train_client=train_empty_as_well,
+      weighting="uniform",
+    )
+
+  def test_server_keeps_it(self):
+    algorithm = self.build()
+    state = algorithm.initialize(SEED)
+    clients = algorithm.initialize_client(state, [SEED] * 2)
+    (phase,) = algorithm.phases
+    data = [client([2, 0]), client([6, 0])]
+    state, clients, _ = phase(state, clients, data)
+    # 100 + 2 / 8 * 4; 1 + 4 + 101.
+    assert state.memory.tolist() == [101]
+    assert np.concatenate(state.weights).tolist() == [106, 1]
+    # One has nothing, one counts.
+    data = [client([2, 0], size=0), client([6, 0])]
+    state, clients, _ = phase(state, clients, data)
+    assert state.memory.tolist() == [101.75]
+    # Nobody counts.
+    before = state
+    data = [client([9, 0], size=0)] * 2
+    state, _, _ = phase(state, clients, data)
+    assert state.memory.tolist() == before.memory.tolist()
+    assert np.concatenate(state.weights).tolist() == (
+      np.concatenate(before.weights).tolist()
+    )
 
 
 class TestClientsWithoutExamples:
@@ -493,7 +710,7 @@ class TestClientsWithoutExamples:
 
     algorithm = build(
       train_client=train_client,
-      update_server=lambda weights, mean_update, count, round_num: (
+      update_server=lambda weights, mean_update, count, info: (
         weights[0] + tf.cast(count, tf.float32),
         weights[1],
       ),
@@ -508,7 +725,7 @@ class TestClientsWithoutExamples:
     assert [m.vector.item() for m in memories] == [7, 1, 7]
 
   def test_server_that_cannot_work_without_clients_is_not_asked(self):
-    def update_server(weights, mean_update, count, round_num):
+    def update_server(weights, mean_update, count, info):
       # TensorFlow raises at a matrix that has no inverse.
       return weights[0] * tf.linalg.inv([[count]])[0], weights[1]
 

@@ -30,7 +30,7 @@ def build(model, hparams):
 
   return functions._replace(
     train_client=train_client,
-    update_server=lambda weights, update, plaintext_sum, round_num: (
+    update_server=lambda weights, update, plaintext_sum, info: (
       tf.nest.map_structure(tf.add, weights, update)
     ),
   )

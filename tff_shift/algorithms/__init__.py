@@ -304,6 +304,8 @@ def build(
     | tff.aggregators.UnweightedAggregationFactory
     | None
   ) = None,
+  server_optimizer: tff.learning.optimizers.Optimizer | None = None,
+  num_clients: int | None = None,
   num_queries: int | None = None,
   num_evaluation_domains: int = 1,
 ) -> algorithm_lib.FederatedAlgorithm:
@@ -315,6 +317,11 @@ def build(
     hparams: An `HParams` of the algorithm. None: its default values.
     aggregator: Averages updates at the server: a result of `factories.build`,
       or a TFF factory. None: the mean.
+    server_optimizer: Steps along the mean update: a result of
+      `server_optimizers.build`, or an optimizer of TFF. None: the mean update
+      is added.
+    num_clients: The number of all clients, for algorithms whose server uses it
+      (`UpdateInfo.num_clients`). None: unknown.
     num_queries: The number of queries answered at a time, for
       `FederatedAlgorithm.guidance`. None: it is not built.
     num_evaluation_domains: The number of domains of the evaluation data.
@@ -324,8 +331,8 @@ def build(
 
   Raises:
     ValueError: If there is no such algorithm, if a hyper-parameter has a value
-      that is not allowed, or if the algorithm does not support the aggregator
-      or the model.
+      that is not allowed, or if the algorithm does not support the aggregator,
+      the server optimizer or the model.
   """
   from tff_shift.learning import algorithm as algorithm_lib
 
@@ -340,6 +347,8 @@ def build(
     hparams,
     requirements=requirements(module),
     aggregator=aggregator,
+    server_optimizer=server_optimizer,
+    num_clients=num_clients,
     num_queries=num_queries,
     num_evaluation_domains=num_evaluation_domains,
     min_source_domains=min_source_domains(module),

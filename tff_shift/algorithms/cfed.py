@@ -367,7 +367,7 @@ def update_server(
   weights: Weights,
   mean_update: split_model.SplitWeights,
   plaintext_sum: Contribution,
-  round_num,
+  info: algorithm.UpdateInfo,
 ) -> Weights:
   """Adds the mean update, and distils.
 
@@ -377,19 +377,19 @@ def update_server(
     weights: The server's model and teacher.
     mean_update: The mean change of the model.
     plaintext_sum: The sum over the clients of the round.
-    round_num: The round, an int32 scalar.
+    info: See `algorithm.AlgorithmSpec`.
 
   Returns:
     The new model and, where a domain is over, the same as the new teacher.
   """
-  updated = tf.nest.map_structure(tf.add, weights.model, mean_update)
+  updated = info.step(weights.model, mean_update)
   targets = plaintext_sum.probabilities
   targets += distillation.probabilities(weights.model)
   targets /= plaintext_sum.num_clients + 1.0
   num_steps = tf.constant(hparams.server_steps)
   if hparams.distil_from == "second_domain":
     num_steps *= tf.minimum(plaintext_sum.is_later, 1)
-  seed = randomness.fold(weights.seed, randomness.Purpose.TRAIN, round_num)
+  seed = randomness.fold(weights.seed, randomness.Purpose.TRAIN, info.round_num)
   loss = distillation.loss(targets, num_steps, seed)
   updated = local_training.train(
     lambda now, step, carry: (loss(now, step), carry),
@@ -397,7 +397,7 @@ def update_server(
     num_steps,
     hparams,
     seed=seed,
-    round_num=round_num,
+    round_num=info.round_num,
   ).weights
   is_over = plaintext_sum.is_last > 0
   modes.keep_as("teacher", is_over)

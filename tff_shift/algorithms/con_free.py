@@ -69,6 +69,8 @@ AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
   " zeroing would change their mean alone",
   per_client_values="its server compares each client's update with every"
   " other's",
+  no_server_optimizer="its server adds a combination of the clients' updates"
+  " beside their mean",
 )
 
 # |U w| is searched for between this fraction of the longest update and its
@@ -282,8 +284,8 @@ def build(
       )
     )
 
-  def update_server(backbone, mean_update, slots, round_num):
-    del round_num
+  def update_server(backbone, mean_update, slots, info):
+    del info  # Not the mean update alone is added.
     sent, present = slots
     taken, shares = coefficients(hparams, sent, present)
     # Zeros where nothing is in conflict: then the mean is added, bit for bit.

@@ -25,8 +25,6 @@ Written from the steps of public programs. Choices:
 
 import dataclasses
 
-import tensorflow as tf
-
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.learning import algorithm
@@ -79,11 +77,9 @@ def build(
     )
     return result._replace(update=result.update.backbone)
 
-  def update_server(weights, mean_update, plaintext_sum, round_num):
-    del plaintext_sum, round_num
-    return weights._replace(
-      backbone=tf.nest.map_structure(tf.add, weights.backbone, mean_update)
-    )
+  def update_server(weights, mean_update, plaintext_sum, info):
+    del plaintext_sum
+    return weights._replace(backbone=info.step(weights.backbone, mean_update))
 
   def prepare_client(weights, _, data, round_num):
     return fed_avg_ft.prepare_client(

@@ -583,10 +583,10 @@ def build(
       plaintext_sum=place(hparams, sent, data.client_id),
     )
 
-  def update_server(weights, mean_update, slots, round_num):
+  def update_server(weights, mean_update, slots, info):
     return weights._replace(
-      backbone=tf.nest.map_structure(tf.add, weights.backbone, mean_update),
-      table=write_table(hparams, weights.table, slots, round_num),
+      backbone=info.step(weights.backbone, mean_update),
+      table=write_table(hparams, weights.table, slots, info.round_num),
     )
 
   def initial_weights(seed):

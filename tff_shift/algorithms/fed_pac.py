@@ -269,12 +269,11 @@ def _build_published(
       ),
     )
 
-  def update_server(shared, mean_update, sent, round_num):
-    del round_num
+  def update_server(shared, mean_update, sent, info):
     ((h, v, heads), present), class_sums = sent
     total, count = class_sums[:, :-1], class_sums[:, -1:]
     return Shared(
-      tf.nest.map_structure(tf.add, shared.backbone, mean_update),
+      info.step(shared.backbone, mean_update),
       tf.where(
         count > 0, tf.math.divide_no_nan(total, count), shared.centroids
       ),

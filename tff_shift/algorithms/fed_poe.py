@@ -581,12 +581,12 @@ def build(
       loss=result.loss / 2.0,
     )
 
-  def update_server(weights, mean_update, plaintext_sum, round_num):
+  def update_server(weights, mean_update, plaintext_sum, info):
     del plaintext_sum
-    federated = tf.nest.map_structure(tf.add, weights.federated, mean_update)
+    federated = info.step(weights.federated, mean_update)
     return Weights(
       federated,
-      keep_snapshot(hparams, weights.snapshots, federated, round_num),
+      keep_snapshot(hparams, weights.snapshots, federated, info.round_num),
     )
 
   def initial_weights(seed):

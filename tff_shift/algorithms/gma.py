@@ -26,7 +26,7 @@ Written from the equations as generally quoted and from public programs
   * The sign of a change of 0 is 0: clients that do not change a weight do not
     vote on it.
   * If updates are clipped or zeroed, clients vote with the original ones. With
-    `server_momentum` the mask is applied to the whole server step.
+    a server optimizer, the masked mean is what it steps along.
   * tau: see `HParams`. Agreement has few values: for 20 clients with equal
     votes, tau = 0.1, the FedEvolve paper's value, only masks ties of 10 to 10.
 """
@@ -119,16 +119,15 @@ def build(
     )
     return result._replace(plaintext_sum=Votes(signs, weight))
 
-  def update_server(weights, mean_update, votes, round_num):
-    del round_num
-    return tf.nest.map_structure(
-      lambda w, mean, signs: (
-        w + mask(signs, votes.weight, hparams.agreement_threshold) * mean
+  def update_server(weights, mean_update, votes, info):
+    masked = tf.nest.map_structure(
+      lambda mean, signs: (
+        mask(signs, votes.weight, hparams.agreement_threshold) * mean
       ),
-      weights,
       mean_update,
       votes.signs,
     )
+    return info.step(weights, masked)
 
   return fed_avg.build(model, hparams)._replace(
     train_client=train_client, update_server=update_server

@@ -30,6 +30,7 @@ from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import hparam_flags
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import model_flags
+from tff_shift.command_line.flags import server_optimizer_flags
 from tff_shift.command_line.flags import tracker_flags
 from tff_shift.command_line.flags import worker_flags
 from tff_shift.command_line.tuning import selection
@@ -179,6 +180,7 @@ def define_common_flags(
   tracker_flags.define_flags()
   saved_models.define_flags(save_clients)
   aggregator_flags.define_flags()
+  server_optimizer_flags.define_flags()
   hparam_flags.define_flags(scenario, hparam_defaults or {})
 
 
@@ -215,6 +217,7 @@ def check_common_flags(scenario: str) -> None:
   with usage_errors():
     tracker_flags.check()
     aggregator_flags.check()
+    server_optimizer_flags.check()
     worker_flags.chosen()
     output_folder.check()
     _asked.clear()
@@ -344,6 +347,7 @@ def chosen_aggregators(
       num_clients=flags.FLAGS.num_clients,
       participation=flags.FLAGS.participation,
       num_rounds=num_rounds,
+      server_optimizer=server_optimizer_flags.name(),
     )
 
 

@@ -27,6 +27,7 @@ from tff_shift.command_line import output_folder
 from tff_shift.command_line import saved_models
 from tff_shift.command_line.flags import aggregator_flags
 from tff_shift.command_line.flags import dataset_flags
+from tff_shift.command_line.flags import server_optimizer_flags
 from tff_shift.command_line.flags import tracker_flags
 from tff_shift.command_line.plans import plan as plan_lib
 from tff_shift.command_line.tuning import selection
@@ -216,12 +217,16 @@ class Comparison:
       UsageError: If an algorithm of `--import` cannot be built.
     """
     name = trial.algorithm
+    aggregator = self.plan.aggregators[name]
     try:
       built = algorithms.build(
         name,
         model or self.plan.model,
         trial.hparams,
-        aggregator=self.plan.aggregators[name],
+        aggregator=aggregator,
+        # Algorithms that aggregate nothing have no step of the server.
+        server_optimizer=aggregator and server_optimizer_flags.chosen(),
+        num_clients=FLAGS.num_clients,
         **options,
       )
     except Exception as error:
@@ -239,7 +244,7 @@ class Comparison:
     # Algorithms that aggregate nothing have no aggregator.
     if self.plan.aggregators[trial.algorithm] is None:
       return {}
-    return aggregator_flags.settings()
+    return aggregator_flags.settings() | server_optimizer_flags.settings()
 
   def runs(
     self,

@@ -44,6 +44,7 @@ from tff_shift.models import split_model
 ServerState = phases.ServerState
 ClientResult = function_types.ClientResult
 PersonalResult = function_types.PersonalResult
+UpdateInfo = function_types.UpdateInfo
 # Values of `RUNNING_STATISTICS` in an algorithm's file.
 Kept = batch_statistics.Kept
 ONE_MODEL = batch_statistics.ONE_MODEL
@@ -90,10 +91,13 @@ class AlgorithmSpec(NamedTuple):
       computed once before a client predicts, for example a fine-tuned model.
       `round_num` is the number of completed rounds. The result is not kept
       between rounds. None: nothing to prepare.
-    update_server: `(weights, mean_update, plaintext_sum, round_num) ->
-      weights`, from the mean of the clients' updates and the sum of their
-      `ClientResult.plaintext_sum`. Its result is ignored in a round in which
-      every client has weight 0. None: the mean update is added.
+    update_server: `(weights, mean_update, plaintext_sum, info) -> weights`,
+      from the mean of the clients' updates, the sum of their
+      `ClientResult.plaintext_sum` and an `UpdateInfo`. Its result is ignored in
+      a round in which every client has weight 0. None: `info.step(weights,
+      mean_update)`. With an `initial_memory`, it returns `(weights, memory)`.
+    initial_memory: `(seed) -> memory`, state that only the server has: it is
+      not broadcast. The seed is that of `initial_weights`. None: no memory.
     fixed_weights: Names of fields of the weights (then a named tuple) that no
       round changes, for example a head that is never trained.
     summarize_client: `(weights, data) -> summary`, summed over clients for
@@ -129,6 +133,7 @@ class AlgorithmSpec(NamedTuple):
   personalize_client: function_types.PersonalizeClientFn | None = None
   prepare_client: function_types.PrepareClientFn | None = None
   update_server: function_types.UpdateServerFn | None = None
+  initial_memory: function_types.InitialMemoryFn | None = None
   fixed_weights: tuple[str, ...] = ()
   summarize_client: function_types.SummarizeClientFn = lambda weights, data: ()
   answer_request: function_types.AnswerRequestFn | None = None
@@ -227,6 +232,8 @@ def build(
     | tff.aggregators.UnweightedAggregationFactory
     | None
   ) = None,
+  server_optimizer: tff.learning.optimizers.Optimizer | None = None,
+  num_clients: int | None = None,
   num_queries: int | None = None,
   num_evaluation_domains: int = 1,
   min_source_domains: int = 1,
@@ -246,6 +253,11 @@ def build(
       `factories.build`. None: `tff.aggregators.MeanFactory()`. An unweighted
       factory is wrapped so that it ignores weights; this requires
       `hparams.client_weighting` to be `uniform`.
+    server_optimizer: Steps along the mean update, for example the result of
+      `server_optimizers.build`. Its gradient is minus the mean update. None:
+      the mean update is added.
+    num_clients: The number of all clients, at least 1, for
+      `UpdateInfo.num_clients`. None: unknown.
     num_queries: The number of queries answered at a time, at least 1. None:
       the algorithm is built without `guidance`.
     num_evaluation_domains: The number of domains of the evaluation data, at
@@ -270,6 +282,8 @@ def build(
   )
   if num_queries is not None:
     num_queries = arguments.integer("num_queries", num_queries)
+  if num_clients is not None:
+    num_clients = arguments.integer("num_clients", num_clients)
   aggregator = factories.wrap(aggregator)
   traits = aggregator.traits
   batch_statistics.check_is_trained(name, running_statistics, model)
@@ -277,6 +291,7 @@ def build(
     requirements, running_statistics, model, hparams
   )
   factories.check(name, requirements, traits, hparams)
+  factories.check_server_optimizer(name, requirements, server_optimizer)
   functions = frozen_weights.bind(
     lambda *each: _with_statistics(name, build_spec, running_statistics, *each),
     model,
@@ -319,14 +334,32 @@ def build(
   update_noise.warn(name, traits.noise, update_type)
   aggregate = aggregator.create(update_type, tff.TensorType(np.float32))
 
+  @tff.tensorflow.computation
+  def initial_optimizer():
+    if server_optimizer is None:
+      return ()
+    specs = tff.types.type_to_tf_tensor_specs(update_type)
+    return server_optimizer.initialize(tuple(tf.nest.flatten(specs)))
+
+  @tff.tensorflow.computation(seed_type)
+  def initial_memory(seed):
+    return functions.initial_memory(seed) if functions.initial_memory else ()
+
   @tff.federated_computation(tff.FederatedType(seed_type, tff.SERVER))
   def initialize(seed):
+    nothing = tff.federated_value((), tff.SERVER)
     return tff.federated_zip(
       ServerState(
-        tff.federated_map(initial_weights, seed),
-        aggregate.initialize(),
-        tff.federated_value(0, tff.SERVER),
-        seed if functions.starts_alike else tff.federated_value((), tff.SERVER),
+        weights=tff.federated_map(initial_weights, seed),
+        aggregator=aggregate.initialize(),
+        round_num=tff.federated_value(0, tff.SERVER),
+        seed=seed if functions.starts_alike else nothing,
+        optimizer=tff.federated_eval(initial_optimizer, tff.SERVER)
+        if server_optimizer is not None
+        else nothing,
+        memory=tff.federated_map(initial_memory, seed)
+        if functions.initial_memory is not None
+        else nothing,
       )
     )
 
@@ -345,15 +378,21 @@ def build(
 
   round_phases = []
   if training is not None:
-    round_phases.append(
-      phases.training_phase(
+    try:
+      training_phase = phases.training_phase(
         server_type,
         training,
         aggregate,
         functions.update_server,
         is_last=functions.personalize_client is None,
+        server_optimizer=server_optimizer,
+        num_clients=num_clients,
       )
-    )
+    except phases.NoStepError as error:
+      raise ValueError(
+        f"server_optimizer is not allowed for {name}: {error}"
+      ) from error
+    round_phases.append(training_phase)
   if functions.personalize_client is not None:
     round_phases.append(
       phases.personal_phase(

@@ -328,21 +328,23 @@ def bind(
       update=update, client_state=state, plaintext_sum=plaintext_sum
     )
 
-  def update_server(weights, mean_update, plaintext_sum, round_num):
+  def update_server(weights, mean_update, plaintext_sum, info):
     own_sum, statistics = plaintext_sum, initial()
     if layout.server:
       own_sum, statistics = plaintext_sum.own, _pooled(layout, plaintext_sum)
     with modes.with_statistics(statistics) as moved:
       if functions.update_server is None:
-        updated = tf.nest.map_structure(tf.add, weights.weights, mean_update)
+        found = info.step(weights.weights, mean_update)
       else:
-        updated = functions.update_server(
-          weights.weights, mean_update, own_sum, round_num
+        found = functions.update_server(
+          weights.weights, mean_update, own_sum, info
         )
+    updated, *memory = found if functions.initial_memory else (found,)
     if personal_norm == "all":
       # A noised mean of zeros is not zero, and new clients start from these.
       updated = normalizers.put(updated, normalizers.take(weights.weights))
-    return Normalized(updated, layout.pack(layout.server, moved))
+    new_weights = Normalized(updated, layout.pack(layout.server, moved))
+    return (new_weights, *memory) if memory else new_weights
 
   def personalize_client(weights, client_state, data, round_num):
     own_weights, own_state, statistics = opened(weights, client_state)

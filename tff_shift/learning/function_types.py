@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 # What the functions take; the names stand for their structures.
@@ -62,13 +63,40 @@ class PersonalResult(NamedTuple):
   loss: Any
 
 
+def add(weights: Any, mean_update: Any) -> Any:
+  """Adds the mean update, the step of a server without an optimizer."""
+  return tf.nest.map_structure(tf.add, weights, mean_update)
+
+
+class UpdateInfo(NamedTuple):
+  """What the server knows of a round beside the sums over clients.
+
+  Attributes:
+    round_num: The round from 0, an int32 scalar.
+    num_counted: The number of participants with a weight above 0, a float32
+      scalar.
+    num_clients: The number of all clients, an int. None: `algorithms.build` was
+      not given it.
+    memory: The state of `algorithm.AlgorithmSpec.initial_memory`.
+    step: `(weights, mean_update) -> weights`, the step of the server optimizer;
+      without one, it adds. A server that does not call it has no optimizer.
+  """
+
+  round_num: Any
+  num_counted: Any = np.float32(1)
+  num_clients: int | None = None
+  memory: Any = ()
+  step: Callable[[Any, Any], Any] = add
+
+
 InitialWeightsFn = Callable[[Seed], Weights]
 InitialClientStateFn = Callable[[Seed, Weights], ClientState]
 TrainClientFn = Callable[[Weights, ClientState, Data, RoundNum], ClientResult]
 PersonalizeClientFn = Callable[
   [Weights, ClientState, Data, RoundNum], PersonalResult
 ]
-UpdateServerFn = Callable[[Weights, Any, Any, RoundNum], Weights]
+UpdateServerFn = Callable[[Weights, Any, Any, UpdateInfo], Any]
+InitialMemoryFn = Callable[[Seed], Any]
 PrepareClientFn = Callable[[Weights, ClientState, Data, RoundNum], Prepared]
 PredictAsClientFn = Callable[
   [Weights, ClientState | Prepared, Data, EvaluationData], tf.Tensor

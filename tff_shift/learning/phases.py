@@ -22,6 +22,7 @@ that is not finite counts, and the mean loss of the round is then not finite.
 """
 
 import collections
+from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
@@ -43,12 +44,18 @@ class ServerState(NamedTuple):
     round_num: The number of completed rounds, an int32 scalar.
     seed: The seed of the initial weights, int32 [2], if
       `algorithm.AlgorithmSpec.starts_alike`; otherwise ().
+    optimizer: The state of the server optimizer; () without one. It is not
+      broadcast.
+    memory: The state of `algorithm.AlgorithmSpec.initial_memory`; () without
+      it. It is not broadcast.
   """
 
   weights: Any
   aggregator: Any
   round_num: Any
   seed: Any = ()
+  optimizer: Any = ()
+  memory: Any = ()
 
 
 @tff.tensorflow.computation(np.int32)
@@ -150,12 +157,38 @@ def client_training(
   return work
 
 
+class NoStepError(ValueError):
+  """The server of an algorithm does not call `UpdateInfo.step`."""
+
+
+def _optimizer_step(
+  optimizer: tff.learning.optimizers.Optimizer, states: list[Any]
+) -> Callable[[Any, Any], Any]:
+  """Returns `info.step` of an optimizer, which appends its new state."""
+
+  def step(weights, mean_update):
+    if len(states) > 1:
+      raise ValueError("update_server must call info.step at most once")
+    # A server descends: the mean update is minus the gradient.
+    state, stepped = optimizer.next(
+      states[0],
+      tuple(tf.nest.flatten(weights)),
+      tuple(map(tf.negative, tf.nest.flatten(mean_update))),
+    )
+    states.append(state)
+    return tf.nest.pack_sequence_as(weights, stepped)
+
+  return step
+
+
 def training_phase(
   server_type: tff.Type,
   training: tff.Computation,
   aggregate: tff.templates.AggregationProcess,
   update_server: function_types.UpdateServerFn | None,
   is_last: bool,
+  server_optimizer: tff.learning.optimizers.Optimizer | None = None,
+  num_clients: int | None = None,
 ) -> tff.Computation:
   """Builds the training phase: broadcast, train, average, apply.
 
@@ -164,29 +197,53 @@ def training_phase(
       `frozen_weights.server_type`.
     training: The client's part, from `client_training`.
     aggregate: Averages the updates.
-    update_server: `(weights, mean_update, plaintext_sum, round_num) ->
-      weights`; None adds the mean update.
+    update_server: See `algorithm.AlgorithmSpec`; None: `info.step`.
     is_last: Whether the phase is the last one of a round.
+    server_optimizer: Makes `info.step`. None: it adds.
+    num_clients: The number of all clients, for `info`.
 
   Returns:
     The phase, see `algorithm.FederatedAlgorithm`.
   """
   _, client_type, examples_type, _ = training.type_signature.parameter
   update_type, *_, contribution_type, _ = training.type_signature.result
-  weights_type = frozen_weights.state_type(server_type).weights
+  state_type = frozen_weights.state_type(server_type)
   has_contribution = bool(tff.structure.flatten(contribution_type))
+  has_memory = bool(tff.structure.flatten(state_type.memory))
 
   @tff.tensorflow.computation(
-    weights_type, update_type, contribution_type, np.float32, np.int32
+    state_type.weights,
+    state_type.optimizer,
+    state_type.memory,
+    update_type,
+    contribution_type,
+    np.float32,
+    np.int32,
   )
-  def apply_update(weights, mean_update, summed, num_counted, round_num):
+  def apply_update(
+    weights, optimizer_state, memory, mean_update, summed, counted, round_num
+  ):
     def updated():
+      step, states = function_types.add, [optimizer_state]
+      if server_optimizer is not None:
+        step = _optimizer_step(server_optimizer, states)
+      info = function_types.UpdateInfo(
+        round_num, counted, num_clients, memory, step
+      )
       if update_server is None:
-        return tf.nest.map_structure(tf.add, weights, mean_update)
-      return update_server(weights, mean_update, summed, round_num)
+        found = step(weights, mean_update)
+      else:
+        found = update_server(weights, mean_update, summed, info)
+      if server_optimizer is not None and len(states) == 1:
+        raise NoStepError(
+          "its server does not add the mean of the clients' updates"
+        )
+      return (*(found if has_memory else (found, memory)), states[-1])
 
     # Without participants the mean update is NaN and must not be applied.
-    return factories.either(num_counted > 0, updated, lambda: weights)
+    return factories.either(
+      counted > 0, updated, lambda: (weights, memory, optimizer_state)
+    )
 
   @tff.federated_computation(
     server_type,
@@ -208,22 +265,27 @@ def training_phase(
       if has_contribution
       else tff.federated_value((), tff.SERVER)
     )
-    new_state = ServerState(
-      tff.federated_map(
-        apply_update,
-        (
-          state.weights,
-          aggregated.result,
-          summed,
-          num_counted,
-          state.round_num,
-        ),
+    applied = tff.federated_map(
+      apply_update,
+      (
+        state.weights,
+        state.optimizer,
+        state.memory,
+        aggregated.result,
+        summed,
+        num_counted,
+        state.round_num,
       ),
-      aggregated.state,
-      tff.federated_map(_next_round, state.round_num)
+    )
+    new_state = ServerState(
+      weights=applied[0],
+      aggregator=aggregated.state,
+      round_num=tff.federated_map(_next_round, state.round_num)
       if is_last
       else state.round_num,
-      state.seed,
+      seed=state.seed,
+      optimizer=applied[2],
+      memory=applied[1],
     )
     return (
       tff.federated_zip(new_state),
@@ -285,6 +347,8 @@ def personal_phase(
       state.aggregator,
       tff.federated_map(_next_round, state.round_num),
       state.seed,
+      state.optimizer,
+      state.memory,
     )
     return (
       tff.federated_zip(new_state),

@@ -215,18 +215,17 @@ class TestWorkAlone:
       client,
       server_state.round_num,
     )
-    if functions.update_server is None:
-      expected = tf.nest.map_structure(
-        np.add, server_state.weights, alone.update
-      )
-    else:
-      expected = run_in_graph(
-        functions.update_server,
-        server_state.weights,
-        alone.update,
-        alone.plaintext_sum,
-        server_state.round_num,
-      )
+    update_server = functions.update_server or (
+      lambda weights, mean_update, _, info: info.step(weights, mean_update)
+    )
+    expected = run_in_graph(
+      running.with_info(update_server),
+      server_state.weights,
+      alone.update,
+      alone.plaintext_sum,
+      server_state.round_num,
+      server_state.memory,
+    )
     compare.assert_close(state.weights, expected, 1e-6)
     compare.assert_close(client_state, alone.client_state, 1e-6)
     compare.assert_close(metrics["loss"], alone.loss, 1e-6)

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_shift.learning import evaluation
+from tff_shift.learning import function_types
 from tff_shift.simulation.engine import rounds
 
 RUN_SEED = 5
@@ -36,3 +37,16 @@ def snapshot(run):
   return tf.nest.map_structure(
     np.array, (run.server_state, tuple(run.client_states))
   )
+
+
+def with_info(update_server):
+  """Returns `update_server` with the fields of `info` as its arguments.
+
+  They are tensors, as `run_in_graph` needs.
+  """
+
+  def update(weights, mean_update, plaintext_sum, round_num, memory=()):
+    info = function_types.UpdateInfo(round_num, memory=memory)
+    return update_server(weights, mean_update, plaintext_sum, info)
+
+  return update

@@ -82,10 +82,7 @@ def heads_at_server(model, hparams):
       loss=tf.constant(0.0),
       plaintext_sum=client_slots.place(data.x[0], data.client_id, NUM_CLIENTS),
     ),
-    update_server=lambda weights,
-    update,
-    plaintext_sum,
-    round_num: plaintext_sum,
+    update_server=lambda weights, update, plaintext_sum, info: plaintext_sum,
     predict_as_client=lambda weights, state, data, examples: examples.x,
   )
 

@@ -333,39 +333,6 @@ class TestCheck:
       assert not refusal(self.UNIFORM)
 
 
-class TestServerMomentum:
-  def test_results_add_up_by_hand(self):
-    process = create("mean", HParams(server_momentum=0.5), size=1)
-    mean = np.average(UPDATES, axis=0, weights=WEIGHTS)
-    result, output = run(process, UPDATES, WEIGHTS)
-    np.testing.assert_allclose(result, mean, rtol=1e-6)
-    # v2 = 0.5 * mean + 2 * mean; v3 = 0.5 * v2 + 0.
-    result, output = run(process, 2 * UPDATES, WEIGHTS, output.state)
-    np.testing.assert_allclose(result, 2.5 * mean, rtol=1e-6)
-    result, _ = run(process, 0 * UPDATES, WEIGHTS, output.state)
-    np.testing.assert_allclose(result, 1.25 * mean, rtol=1e-6)
-
-  @pytest.mark.parametrize("name", ["mean", "robust"])
-  def test_clients_without_weight_leave_it_as_it_was(self, name):
-    process = create(name, HParams(server_momentum=0.5))
-    result, before = run(process, UPDATES, WEIGHTS)
-    nothing, after = run(process, UPDATES, 0 * WEIGHTS, before.state)
-    assert np.all(nothing == 0)
-    assert flat_bytes(after.state) == flat_bytes(before.state)
-    again, moved = run(process, 0 * UPDATES, WEIGHTS, after.state)
-    np.testing.assert_allclose(again, 0.5 * result, rtol=1e-4, atol=1e-5)
-    assert flat_bytes(moved.state) != flat_bytes(before.state)
-
-  def test_without_momentum_nothing_is_kept(self):
-    process = create("mean", HParams(server_momentum=0.0))
-    stock = tff.aggregators.MeanFactory().create(
-      process.next.type_signature.parameter[1].member, WEIGHT
-    )
-    assert process.initialize.type_signature.is_equivalent_to(
-      stock.initialize.type_signature
-    )
-
-
 def with_noise(norm, noise):
   return HParams(clipping="fixed", clipping_norm=norm, noise_multiplier=noise)
 
@@ -381,7 +348,6 @@ def with_noise(norm, noise):
       " 'median'; did you mean mean?",
     ),
     ("robust", HParams(clipping_norm=0), 20, "clipping_norm=0 is not allowed"),
-    ("mean", HParams(server_momentum=1.0), 20, "server_momentum=1.0 is not"),
     # What cannot be private.
     ("dp", HParams(), None, "clients_per_round=None is not allowed with"),
     ("dp", HParams(), 0, "clients_per_round=0 is not allowed with"),

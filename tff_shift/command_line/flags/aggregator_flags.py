@@ -101,6 +101,7 @@ def chosen(
   num_clients: int,
   participation: float,
   num_rounds: int,
+  server_optimizer: str | None = None,
 ) -> dict[str, factories.Aggregator | None]:
   """Returns the aggregator of the flags for each algorithm, checked.
 
@@ -111,6 +112,7 @@ def chosen(
     num_clients: The number of clients.
     participation: The client fraction of a round.
     num_rounds: The number of rounds of a run.
+    server_optimizer: The name of the server optimizer, if any.
 
   Returns:
     The argument `aggregator` of `build`, by algorithm. None for algorithms that
@@ -130,7 +132,7 @@ def chosen(
     aggregator = factories.build(
       FLAGS.aggregator, hparams, clients_per_round=clients_per_round
     )
-    found = _check(trials, aggregator)
+    found = _check(trials, aggregator, server_optimizer)
     if FLAGS.aggregator == "dp":
       guarantee = privacy_accounting.account(
         noise_multiplier=hparams.noise_multiplier,
@@ -146,7 +148,9 @@ def chosen(
 
 
 def _check(
-  trials: Iterable[tuple[str, Any]], aggregator: factories.Aggregator
+  trials: Iterable[tuple[str, Any]],
+  aggregator: factories.Aggregator,
+  server_optimizer: str | None,
 ) -> dict[str, factories.Aggregator | None]:
   """Refuses the aggregator if an algorithm does not support it.
 
@@ -160,6 +164,7 @@ def _check(
     found[name] = None if requirements.no_aggregation else aggregator
     try:
       factories.check(name, requirements, aggregator.traits, hparams)
+      factories.check_server_optimizer(name, requirements, server_optimizer)
     except ValueError as error:
       if not requirements.no_aggregation:
         raise

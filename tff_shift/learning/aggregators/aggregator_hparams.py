@@ -23,7 +23,6 @@ USED_BY = {
   "zeroing": BOUNDED,
   "noise_multiplier": ("dp",),
   "dp_delta": ("dp",),
-  "server_momentum": NAMES,
 }
 
 
@@ -63,11 +62,4 @@ class AggregatorHParams(hyperparameters.HParams):
     minimum=privacy_accounting.LEAST_DELTA,
     maximum=0.5,
     or_zero=True,
-  )
-  server_momentum: float = hyperparameters.hparam(
-    0.0,
-    "Momentum of the server (FedAvgM): the fraction of the previous server"
-    " step that is added to the mean update; 0: none.",
-    minimum=0,
-    maximum=0.999,
   )

@@ -79,7 +79,6 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
     ),
     is_secure: bool = False,
     is_simulated: bool = True,
-    momentum: float = 0.0,
   ):
     """Wraps a factory.
 
@@ -88,10 +87,8 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
       factory: The factory. Unweighted factories ignore weights.
       is_secure: Whether everything that leaves a client is a secure sum.
       is_simulated: Whether secure sums become plaintext sums, see `build`.
-      momentum: Fraction of the previous result that is added to a result.
     """
     self.traits = traits
-    self._momentum = momentum
     if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
       factory = tff.aggregators.as_weighted_aggregator(factory)
     self._factory = factory
@@ -113,8 +110,6 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
     """
     with secure_sums.quiet():
       process = self._factory.create(value_type, weight_type)
-      if self._momentum:
-        process = _with_momentum(process, self._momentum)
       process = _unmoved_by_nobody(process, self._count)
     if self._is_simulated:
       process = tff.templates.AggregationProcess(
@@ -214,6 +209,8 @@ class AggregationRequirements:
       `client_slots`). Hiding or compressing them would break the algorithm.
     own_weights: Why clients set their own weights, so that uniform weights are
       wrong.
+    no_server_optimizer: Why the server adds something other than the mean
+      update.
   """
 
   no_aggregation: str = ""
@@ -221,6 +218,7 @@ class AggregationRequirements:
   plaintext_sums: str = ""
   per_client_values: str = ""
   own_weights: str = ""
+  no_server_optimizer: str = ""
 
   @property
   def contributes(self) -> bool:
@@ -272,6 +270,29 @@ def check(
     )
 
 
+def check_server_optimizer(
+  algorithm: str,
+  requirements: AggregationRequirements,
+  server_optimizer: object | None,
+) -> None:
+  """Refuses a server optimizer where the server does not add the mean update.
+
+  Args:
+    algorithm: The algorithm's name, for the message.
+    requirements: Its requirements.
+    server_optimizer: The optimizer or its name. None: nothing is refused.
+
+  Raises:
+    ValueError: If it is not allowed; one line with the reason.
+  """
+  reason = requirements.no_aggregation or requirements.no_server_optimizer
+  if server_optimizer is not None and reason:
+    called = f"={server_optimizer}" if isinstance(server_optimizer, str) else ""
+    raise ValueError(
+      f"server_optimizer{called} is not allowed for {algorithm}: {reason}"
+    )
+
+
 def build(
   name: str,
   hparams: aggregator_hparams.AggregatorHParams | None = None,
@@ -302,10 +323,9 @@ def build(
   hparams = hparams or aggregator_hparams.AggregatorHParams()
   hyperparameters.validate(hparams)
   clips = hparams.clipping != "none"
-  momentum = hparams.server_momentum
   traits = Traits(
-    name=f"{name} with server_momentum={momentum}" if momentum else name,
-    is_mean=name == "mean" and not momentum,
+    name=name,
+    is_mean=name == "mean",
     is_weighted=name != "dp",
     # The numbers of a secure sum are clipped to a range.
     bounds_updates=name in ("dp", "secure")
@@ -315,10 +335,10 @@ def build(
     noise=_noise(hparams, clients_per_round) if name == "dp" else None,
   )
   if name == "mean":
-    return Aggregator(traits, tff.aggregators.MeanFactory(), momentum=momentum)
+    return Aggregator(traits, tff.aggregators.MeanFactory())
   if name == "dp":
     factory = _private(hparams, clients_per_round)
-    return Aggregator(traits, factory, momentum=momentum)
+    return Aggregator(traits, factory)
   stock = {
     "robust": tff.learning.robust_aggregator,
     "secure": tff.learning.secure_aggregator,
@@ -327,45 +347,7 @@ def build(
   is_secure = name == "secure"
   with secure_sums.quiet():
     factory = _bounded(stock, hparams, is_secure)
-  return Aggregator(traits, factory, is_secure, is_simulated, momentum)
-
-
-def _with_momentum(
-  process: tff.templates.AggregationProcess, momentum: float
-) -> tff.templates.AggregationProcess:
-  """Makes results v <- momentum * v + result; v is added to the state."""
-  _, value_type, weight_type = process.next.type_signature.parameter
-  result_type = process.next.type_signature.result.result.member
-
-  @tff.tensorflow.computation
-  def nothing():
-    return tff.types.structure_from_tensor_type_tree(
-      lambda tensor: tf.zeros(tensor.shape, tensor.dtype), result_type
-    )
-
-  @tff.federated_computation
-  def initialize():
-    return tff.federated_zip(
-      (process.initialize(), tff.federated_eval(nothing, tff.SERVER))
-    )
-
-  @tff.tensorflow.computation(result_type, result_type)
-  def step(velocity, mean):
-    return tf.nest.map_structure(
-      lambda before, now: momentum * before + now, velocity, mean
-    )
-
-  @tff.federated_computation(
-    initialize.type_signature.result, value_type, weight_type
-  )
-  def next_fn(state, value, weight):
-    output = process.next(state[0], value, weight)
-    velocity = tff.federated_map(step, (state[1], output.result))
-    return tff.templates.MeasuredProcessOutput(
-      tff.federated_zip((output.state, velocity)), velocity, output.measurements
-    )
-
-  return tff.templates.AggregationProcess(initialize, next_fn)
+  return Aggregator(traits, factory, is_secure, is_simulated)
 
 
 def _unmoved_by_nobody(
@@ -374,8 +356,7 @@ def _unmoved_by_nobody(
 ) -> tff.templates.AggregationProcess:
   """Keeps the state in a round in which every client has weight 0.
 
-  Otherwise the mean of no updates, NaN, would stay in the momentum for ever,
-  and adaptive norms would shrink towards updates that do not exist.
+  Otherwise adaptive norms would shrink towards updates that do not exist.
   """
   state_type, value_type, weight_type = process.next.type_signature.parameter
   if not tff.structure.flatten(state_type.member):

@@ -138,6 +138,8 @@ def server_state(
     tf.nest.pack_sequence_as(specs, state.global_model_weights.trainable),
     state.aggregator,
     state.client_work,
+    optimizer=state.finalizer[0],
+    memory=state.finalizer[1],
   )
 
 
@@ -277,7 +279,8 @@ def _stock_state(
     distributor=(),
     client_work=state.round_num,
     aggregator=state.aggregator,
-    finalizer=(),
+    # What only the server has.
+    finalizer=(state.optimizer, state.memory),
   )
 
 

@@ -556,9 +556,9 @@ class TestServerOptimizer:
     broadcast = []
 
     def visit(block):
-      if isinstance(block, tff.framework.Intrinsic):
-        if block.uri == "federated_broadcast":
-          broadcast.append(str(block.type_signature.result.member))
+      is_intrinsic = isinstance(block, tff.framework.Intrinsic)
+      if is_intrinsic and block.uri == "federated_broadcast":
+        broadcast.append(str(block.type_signature.result.member))
       return block, False
 
     tff.framework.transform_postorder(phase.to_building_block(), visit)

@@ -1,4 +1,4 @@
-"""Array files, which are read completely or refused in one line."""
+"""Reads and writes array files; an invalid file is refused in one line."""
 
 import math
 import os
@@ -74,7 +74,7 @@ def _read_archive(file: IO[bytes]) -> dict[str, np.ndarray]:
           found[_name(each)] = _read_member(member, each)
   except (_RefusedError, memory.TooLargeError):
     raise
-  # The error depends on the place of the damage: there are more than ten.
+  # More than ten types of error are possible, depending on the damaged bytes.
   except Exception as error:
     reason = first_line(error).replace(
       "Bad CRC-32 for file", "the checksum is not that of"
@@ -87,10 +87,10 @@ def _name(member: zipfile.ZipInfo) -> str:
   return member.filename.removesuffix(".npy")
 
 
-def _read_member(member: IO[bytes], told: zipfile.ZipInfo) -> np.ndarray:
+def _read_member(member: IO[bytes], info: zipfile.ZipInfo) -> np.ndarray:
   """Reads an array of an archive, to the end, where its checksum is."""
   try:
-    array = _read_array(member, told)
+    array = _read_array(member, info)
   except ValueError:
     # The header may be damaged: check the checksum first.
     _check_rest(member)
@@ -104,8 +104,8 @@ def _check_rest(member: IO[bytes]) -> None:
     pass
 
 
-def _read_array(member: IO[bytes], told: zipfile.ZipInfo) -> np.ndarray:
-  name = _name(told)
+def _read_array(member: IO[bytes], info: zipfile.ZipInfo) -> np.ndarray:
+  name = _name(info)
   if member.read(len(format.MAGIC_PREFIX)) != format.MAGIC_PREFIX:
     raise _RefusedError(f"{name!r} in it is not an array (numpy.savez)")
   member.seek(0)
@@ -121,7 +121,7 @@ def _read_array(member: IO[bytes], told: zipfile.ZipInfo) -> np.ndarray:
       " by its own name (numpy.savez(path, **dictionary))"
     )
   num_bytes = math.prod(shape) * dtype.itemsize
-  rest = told.file_size - member.tell()
+  rest = info.file_size - member.tell()
   # Before memory is allocated: a damaged header can have any size.
   if min(shape, default=0) < 0 or num_bytes != rest:
     raise _RefusedError(

@@ -87,7 +87,7 @@ def data_folder(data_dir: str | os.PathLike[str] | None) -> pathlib.Path:
 
 @dataclasses.dataclass(frozen=True)
 class Evolution:
-  """How a data set evolves, with default numbers.
+  """How a data set evolves, with default values.
 
   A domain is a rotation of its images (`angle_step`), or the examples of a
   range of `Dataset.time` (`range_format`).

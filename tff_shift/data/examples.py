@@ -126,9 +126,9 @@ def checked(
 ) -> Examples:
   """Validates and casts arrays from outside.
 
-  A cast loses nothing except the precision of wider floating-point numbers:
-  integers are cast if all of them fit, and never to floating point, since 0 to
-  255 and 0 to 1 would mean the same image. The result needs no more checks.
+  A cast loses nothing except the precision of wider floating-point numbers.
+  Integers are cast if all of them fit, and never to floating point, because 0
+  to 255 and 0 to 1 would mean the same image. The result needs no more checks.
 
   Args:
     x: `[n, *shape]`, of the kind of `dtype`.

@@ -1,4 +1,4 @@
-"""Your own arrays as data for the drivers of the scenarios.
+"""Client data of each scenario from your own arrays.
 
 There is a function for each scenario. Examples are a pair: x `[n, ...]`, uint8
 images or floating-point numbers, and y `[n]` integers, the classes from 0. All
@@ -293,7 +293,7 @@ def online_adaptation(
     client_names: The names of the clients. None: their numbers.
 
   Returns:
-    Both, validated.
+    The validated examples and streams.
 
   Raises:
     ValueError: If an array is not valid, or clients differ in their time steps.

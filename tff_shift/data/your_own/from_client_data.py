@@ -1,9 +1,8 @@
 """TFF's `ClientData` as data for the drivers of the scenarios.
 
-There is a function for each scenario. Each takes the arguments of `read` and
-those of the function of the same name in `from_arrays`, which describes the
-validation. Clients are numbered in the order of `client_ids`, and messages use
-these names.
+There is a function for each scenario. It takes the arguments of `read` and of
+the function of the same name in `from_arrays`, which documents the validation.
+Clients are numbered in the order of `client_ids`, and messages use these names.
 
 Copies of an example that a pipeline repeats stay together in training or test;
 infinite pipelines are refused.
@@ -235,14 +234,14 @@ def guidance(
         f"{key}: guidance has no domains and would ignore it; evolving has"
       )
   clients = read(client_data, seed=seed, **reading)
-  asked = None
+  queries = None
   if test is not None:
     ids = [each.client_id for each in clients]
     reading = reading | {"client_ids": ids}
-    asked = [each[1:3] for each in read(test, seed=seed, **reading)]
+    queries = [each[1:3] for each in read(test, seed=seed, **reading)]
   return from_arrays.guidance(
     [each[1:3] for each in clients],
-    asked,
+    queries,
     num_classes=num_classes,
     test_fraction=test_fraction,
     seed=seed,
@@ -263,12 +262,12 @@ def online_adaptation(
   Args:
     client_data: See `read`; the domain of an example is its time step, and the
       first time step is before deployment.
-    omega: A number for each time step, see `from_arrays.online`.
+    omega: A number for each time step, see `from_arrays.online_adaptation`.
     num_classes: The number of classes. None: inferred.
     **reading: Other arguments of `read`.
 
   Returns:
-    Both.
+    The labelled examples and the streams.
 
   Raises:
     ValueError: See `read`; or if a client lacks a time step.
@@ -295,7 +294,8 @@ def dynamic_personalization(
 
   Args:
     client_data: See `read`; the domain of an example is its period.
-    drifted: Whether periods differ, see `from_arrays.dynamic`.
+    drifted: For each client and period, whether its distribution differs from
+      the previous period, see `from_arrays.dynamic_personalization`.
     num_classes: The number of classes. None: inferred.
     **reading: Other arguments of `read`.
 

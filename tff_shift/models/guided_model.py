@@ -52,7 +52,10 @@ class GuidedModel(split_model.SplitModel):
     return self.client_branch.initial_weights(seed)
 
   def with_frozen(self, values) -> "GuidedModel":
-    """See `SplitModel.with_frozen`; the client branch is last."""
+    """Returns the model with other frozen weights; the client branch is last.
+
+    See `SplitModel.with_frozen`.
+    """
     model = super().with_frozen(values)
     frozen, size = model.backbone.frozen, len(model.trunk.frozen)
     return dataclasses.replace(
@@ -75,7 +78,10 @@ class GuidedModel(split_model.SplitModel):
   def move_to_backbone(
     self, layers: parts.Part, head: parts.Part, embedding_size: int
   ) -> "GuidedModel":
-    """See `SplitModel.move_to_backbone`; the target branch gets the layers."""
+    """Returns the model with another cut; the target branch gets the layers.
+
+    See `SplitModel.move_to_backbone`.
+    """
     return dataclasses.replace(
       super().move_to_backbone(layers, head, embedding_size),
       target_branch=parts.compose(self.target_branch, layers),

@@ -209,7 +209,7 @@ class SplitModel:
       The model; all of its functions use these values.
 
     Raises:
-      ValueError: If the structure is not that of `frozen`.
+      ValueError: If the structure differs from `frozen`.
     """
     tf.nest.assert_same_structure(self.frozen, values, check_types=False)
     return dataclasses.replace(

@@ -365,7 +365,7 @@ def _read_file(
     if tuple(described.get_shape()) != shape:
       raise ValueError(
         f"{path}: the shape of {name} is {list(described.get_shape())}, and"
-        f" config.json says {list(shape)}"
+        f" config.json declares {list(shape)}"
       )
     if described.get_dtype() not in _DTYPES:
       raise ValueError(

@@ -1,7 +1,7 @@
 """Metrics per domain, as sums over clients, and the evaluation computations.
 
-`METRICS` defines every metric of `evaluate_clients` and `evaluate_server`: the
-sums and means here, the reports of drivers, and the columns and tables of the
+`METRICS` defines every metric of `evaluate_clients` and `evaluate_server`. The
+sums and means here, the drivers' reports, and the columns and tables of the
 binaries follow from it.
 
 A client sends, for each domain, its number of examples and the sum or mean of

@@ -115,7 +115,7 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
       process = self._factory.create(value_type, weight_type)
       if self._momentum:
         process = _with_momentum(process, self._momentum)
-      process = _unmoved_by_nobody(process, self._count)
+      process = _unchanged_without_participants(process, self._count)
     if self._is_simulated:
       process = tff.templates.AggregationProcess(
         process.initialize, secure_sums.plaintext_sums(process.next)
@@ -368,7 +368,7 @@ def _with_momentum(
   return tff.templates.AggregationProcess(initialize, next_fn)
 
 
-def _unmoved_by_nobody(
+def _unchanged_without_participants(
   process: tff.templates.AggregationProcess,
   count: tff.aggregators.UnweightedAggregationFactory,
 ) -> tff.templates.AggregationProcess:

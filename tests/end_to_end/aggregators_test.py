@@ -218,7 +218,7 @@ _REFUSED = [
       (dynamic_personalization, dynamic_personalization_plan),
       f"{' '.join(_DYNAMIC)} --algorithm=fed_3da",
       f"--aggregator={name} --clipping=fixed",
-      "fed_3da: in use a client sends the vector r that represents its data"
+      "fed_3da: in deployment a client sends the vector r of its data"
       " (Section 2.3)",
     )
     for name in ("dp", "secure")

@@ -176,7 +176,8 @@ class ClientDataValidator:
       The data of each client.
 
     Raises:
-      ValueError: See `training`.
+      ValueError: If an array is not valid; one line that names the client and
+        the array.
     """
     return [
       Validated(given, self._check(given, 0, f"client {client}", known))

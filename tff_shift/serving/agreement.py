@@ -114,8 +114,8 @@ def _compare(
 ) -> None:
   if found != wanted:
     raise ValueError(
-      f"{folder / description.FILE}: {field} is {_shown(wanted)}, and that of"
-      f" {what} is {_shown(found)}; {_REMEDY}"
+      f"{folder / description.FILE}: {field} is {_shown(wanted)}, but {what}"
+      f" has {_shown(found)}; {_REMEDY}"
     )
 
 

@@ -45,9 +45,9 @@ class RunFolder:
   @property
   def unfinished(self) -> list[str]:
     """The requested algorithms that have no entry."""
-    asked = self.config.flags.get("algorithm") or []
+    requested = self.config.flags.get("algorithm") or []
     found = {entry.algorithm for entry in self.entries}
-    return [name for name in asked if name not in found]
+    return [name for name in requested if name not in found]
 
 
 def read(path: pathlib.Path) -> RunFolder:

@@ -1,9 +1,8 @@
 """Federated learning under distribution shift, as TFF computations.
 
-The names below are the public face of the package: a program needs no others,
-and they keep their meaning from release to release (CHANGELOG.md names each
-change). They are imported when they are first used, so `import tff_shift` is
-quick.
+The names below are the public API of the package. They keep their meaning from
+release to release (CHANGELOG.md names each change). They are imported when they
+are first used, so `import tff_shift` is fast.
 """
 
 from __future__ import annotations

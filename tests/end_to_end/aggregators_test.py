@@ -253,8 +253,8 @@ class TestDivergence:
     folder, code, errors = diverged
     assert code == 3
     assert errors == (
-      "evolving: fed_avg diverged in round 1: what its 4 clients trained is not"
-      " finite; a smaller learning rate or, with features as large as 11.3,"
+      "evolving: fed_avg diverged in round 1: the updates of all 4 clients are"
+      " not finite; a smaller learning rate or, with features as large as 11.3,"
       " --input_scaling=standardized may help; partial results were saved\n"
     )
     assert (folder / "config.json").exists()

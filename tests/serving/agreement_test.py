@@ -46,9 +46,7 @@ def test_field_that_is_not_of_the_saved_model(folder, field, value, found):
 
 def test_clients_are_those_that_have_weights(folder):
   np.savez(folder / "weights.npz", **{f"clients/{n}/head": [0] for n in (0, 9)})
-  assert "clients is 0, 1, 2, and that of weights.npz is 0, 9" in refusal(
-    folder
-  )
+  assert "clients is 0, 1, 2, but weights.npz has 0, 9" in refusal(folder)
 
 
 @pytest.mark.parametrize(

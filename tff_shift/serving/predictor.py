@@ -74,9 +74,8 @@ class Predictor:
     self.functions = tuple(described.functions)
     self.input_shape = tuple(described.input_shape)
     self.input_dtype = tf.as_dtype(described.input_dtype)
-    self.request_shape = described.request_shape and tuple(
-      described.request_shape
-    )
+    request_shape = described.request_shape
+    self.request_shape = request_shape and tuple(request_shape)
     self.vocabulary = description.read_vocabulary(folder)
     if not self.functions:
       raise ValueError(

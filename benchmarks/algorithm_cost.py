@@ -91,7 +91,7 @@ _STEPS = {
   "fed_poe": _Steps(0, 2 * 4),
   "fed_prox": _BOTH_DOMAINS,
   "fed_prox_ft": _BOTH_DOMAINS,
-  # Half of the steps train the head, half the backbone; both use the whole model.
+  # Half of the steps train the head, half the backbone, by the whole model.
   "fed_rep": _Steps(2 * 8),
   "fed_rod": _Steps(8, 8),
   # Two gradients per step.

@@ -77,7 +77,7 @@ def _read_archive(file: IO[bytes]) -> dict[str, np.ndarray]:
   # More than ten types of error are possible, depending on the damaged bytes.
   except Exception as error:
     reason = first_line(error).replace(
-      "Bad CRC-32 for file", "the checksum is not that of"
+      "Bad CRC-32 for file", "wrong checksum of"
     )
     raise ValueError(f"it is damaged: {reason}") from error
   return found

@@ -228,8 +228,8 @@ def _check_classes_occur(
     raise ValueError(
       f"{found}; if labels are identifiers, number them from 0 to"
       f" {len(occurring) - 1} (y = numpy.unique(y, return_inverse=True)[1]),"
-      f" and if there are {num_classes} classes, say so (class_names of a file,"
-      " num_classes in Python)"
+      f" and if there are {num_classes} classes, give their number (class_names"
+      " of a file, num_classes in Python)"
     )
   # At most as long as the labels themselves.
   absent = np.setdiff1d(np.arange(num_classes), occurring)[:_NUM_LISTED]

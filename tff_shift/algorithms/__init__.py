@@ -92,9 +92,6 @@ def describe(name: str) -> Description:
 
   Its file is imported only if the index has no current entry for it.
 
-  Args:
-    name: The algorithm's name.
-
   Returns:
     The metadata.
 

@@ -168,9 +168,6 @@ class Comparison:
   def __init__(self, plan: plan_lib.Plan):
     """Creates the folder, or reopens it with `--resume`.
 
-    Args:
-      plan: The plan.
-
     Raises:
       UsageError: If the folder cannot be used, the flags differ from those of
         the run to resume, or the model is too large for the executor.

@@ -24,9 +24,6 @@ def first_line(error: Exception) -> str:
 def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
   """Reads an .npz file.
 
-  Args:
-    path: The file.
-
   Returns:
     The arrays by name.
 
@@ -145,10 +142,6 @@ def write_npz(
 ) -> None:
   """Writes an .npz file atomically, see `files.replacing`.
 
-  Args:
-    path: The file.
-    arrays: The arrays by name.
-
   Raises:
     files.WriteError: If it cannot be written; the old one is kept.
   """
@@ -161,10 +154,7 @@ def write_npz(
 
 
 def map_npy(path: str | os.PathLike[str]) -> np.ndarray:
-  """Maps an .npy file into memory: only the used rows are read.
-
-  Args:
-    path: A file that exists.
+  """Maps an existing .npy file into memory: only the used rows are read.
 
   Returns:
     The array, read-only.

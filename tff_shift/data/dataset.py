@@ -24,7 +24,7 @@ DEFAULT_DATA_DIR = "~/tensorflow_datasets"
 
 
 class DatasetNotFoundError(FileNotFoundError):
-  """A data set is missing on this machine; the message has the fetch command."""
+  """A data set is missing on this machine; the message has a remedy."""
 
 
 class Dataset(NamedTuple):

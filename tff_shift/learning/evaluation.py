@@ -372,7 +372,8 @@ def client_evaluation(
     client_type: The type of a client's state.
     examples_type: The type of a client's data.
     evaluation_type: The type of the evaluation data.
-    prepare: See `algorithm.AlgorithmSpec.prepare_client`.
+    prepare: `(weights, client_state, data, round_num) -> prepared`, see
+      `algorithm.AlgorithmSpec.prepare_client`.
     predict: `(weights, client_state, data, evaluation_data) -> logits`.
     can_predict: `(data) -> bool`; a client with False counts as a client
       without evaluation examples. None: all clients can predict.

@@ -130,7 +130,8 @@ def build_guidance(
     examples_type: The type of a client's data, which have a `client_id`.
     num_queries: The number of queries at a time, at least 1; fixed, since sums
       over clients need a fixed shape.
-    prepare_client: See `algorithm.AlgorithmSpec`.
+    prepare_client: `(weights, client_state, data, round_num) -> prepared`, see
+      `algorithm.AlgorithmSpec`.
     predict_as_client: `(weights, client_state, data, evaluation_data) ->
       logits`.
     guide_queries: `(weights, x) -> logits` over the clients, or None.
@@ -242,7 +243,8 @@ def preparation(
     shared_type: The type of the weights that functions take.
     client_type: The type of a client's state.
     examples_type: The type of a client's data.
-    prepare_client: See `algorithm.AlgorithmSpec`.
+    prepare_client: `(weights, client_state, data, round_num) -> prepared`, see
+      `algorithm.AlgorithmSpec`.
 
   Returns:
     `prepare` of a `Guidance`.

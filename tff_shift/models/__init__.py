@@ -114,7 +114,7 @@ def options(name: str) -> frozenset[str]:
   """Returns the options of a model in `build`.
 
   Args:
-    name: See `build`.
+    name: The name of the model, as for `build`.
 
   Returns:
     The names of the further arguments of the module's `build`, or of the

@@ -26,9 +26,6 @@ def function_digest(model: split_model.SplitModel) -> str:
   be the only difference between two models, and on layers that act only in
   training, such as dropout and regularizers.
 
-  Args:
-    model: The model.
-
   Returns:
     A SHA-256 digest of 64 hexadecimal digits. Equal digests mean equal
     operations in equal order, and equal frozen weights. It depends on the

@@ -269,9 +269,6 @@ def _write_page(made: contents.Contents, folder: pathlib.Path) -> None:
 def reproduce(name: str) -> int:
   """Runs a table as the flags define, and writes its page.
 
-  Args:
-    name: The table.
-
   Returns:
     The exit code, 0 or 3.
 

@@ -242,11 +242,6 @@ def deal_classes(
   Source: Fed-ADE, Appendix G.1, of LAMA: "we assign disjoint subsets of tasks
   to different clients".
 
-  Args:
-    num_classes: The number of classes.
-    num_clients: The number of clients.
-    seed: Seed of the draw.
-
   Returns:
     For each client its classes, ascending; their numbers differ by at most one.
 

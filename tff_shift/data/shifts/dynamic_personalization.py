@@ -315,10 +315,6 @@ class Periods:
     examples: two and one). Examples differ unless the pool has too few: a heavy
     label, or the rest, is then drawn with replacement.
 
-    Args:
-      client: The client.
-      period: The period.
-
     Returns:
       `period_size` examples, in random order.
 

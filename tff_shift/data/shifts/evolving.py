@@ -429,9 +429,9 @@ def _client_parts(
     domain: The domain.
     positions: The indices of the examples.
     what: Their name in messages.
-    proportions: See `partition.partition_by_class`.
+    proportions: The clients' label distributions, [num_clients, num_classes].
     dirichlet: The concentration, for messages.
-    seed: See `partition.partition_by_class`.
+    seed: Seed of the partition.
 
   Returns:
     For each client indices of `positions`, at least one.

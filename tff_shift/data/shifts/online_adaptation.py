@@ -266,10 +266,6 @@ def _labelled(
 ) -> tuple[np.ndarray, class_pools.ClassPool, np.ndarray, int]:
   """Returns the pool of a client's labelled examples.
 
-  Args:
-    dataset: The data set.
-    client_id: The client.
-
   Returns:
     The indices of `initial`, these as a pool, the label distribution, and the
     number of examples of its classes.

@@ -141,7 +141,8 @@ def evolving(
     The clients, by id.
 
   Raises:
-    ValueError: See `read`; or if there are fewer than 2 domains.
+    ValueError: If the examples cannot be read (see `read`) or are not valid, or
+      there are fewer than 2 domains.
   """
   clients = read(client_data, seed=seed, **reading)
   values, by_domain = _by_domain(clients)
@@ -177,7 +178,7 @@ def evolving_domains(
     together.
 
   Raises:
-    ValueError: See `read`.
+    ValueError: If the examples cannot be read (see `read`) or are not valid.
   """
   clients = read(client_data, **reading)
   _check_domains(clients)
@@ -226,7 +227,8 @@ def guidance(
     The examples of each client.
 
   Raises:
-    ValueError: See `read`; or if domains are given, which would be ignored.
+    ValueError: If the examples cannot be read (see `read`) or are not valid, or
+      domains are given, which would be ignored.
   """
   for key in ("domain_key", "domain_of"):
     if reading.get(key) is not None:
@@ -270,7 +272,8 @@ def online_adaptation(
     The labelled examples and the streams.
 
   Raises:
-    ValueError: See `read`; or if a client lacks a time step.
+    ValueError: If the examples cannot be read (see `read`) or are not valid, or
+      a client lacks a time step.
   """
   clients = read(client_data, **reading)
   _, by_domain = _by_domain(clients, "time step")
@@ -303,7 +306,8 @@ def dynamic_personalization(
     The periods.
 
   Raises:
-    ValueError: See `read`; or if a client lacks a period.
+    ValueError: If the examples cannot be read (see `read`) or are not valid, or
+      a client lacks a period.
   """
   clients = read(client_data, **reading)
   _, by_domain = _by_domain(clients, "period")

@@ -252,9 +252,6 @@ def read(folder: str | os.PathLike[str]) -> tuple[Config, Base]:
   The matrix from hidden states to tokens (`lm_head`, or the embedding if tied)
   is not read: nothing here predicts tokens.
 
-  Args:
-    folder: The folder.
-
   Returns:
     The configuration of the network, and its weights: tensors in the type of
     the files, with matrices as [inputs, outputs].

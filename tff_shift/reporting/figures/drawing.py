@@ -155,9 +155,6 @@ def _glyphs() -> frozenset[int]:
 def label(name: object) -> str:
   """Returns the label of an artist in a form that legends always show.
 
-  Args:
-    name: The name.
-
   Returns:
     The formatted name, possibly with a prefix that `add_legend` removes.
   """

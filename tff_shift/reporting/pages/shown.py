@@ -176,9 +176,6 @@ class Table:
   def __init__(self, contents: contents_lib.Contents):
     """Arranges the contents.
 
-    Args:
-      contents: The contents.
-
     Raises:
       ValueError: If a cell has no column, or two cells have the same place.
     """

@@ -241,7 +241,8 @@ class ClientDataValidator:
       The data, the same object if nothing had to be cast.
 
     Raises:
-      ValueError: See `training`.
+      ValueError: If an array is not valid; one line that names the client and
+        the array.
     """
     if known is not None and data is known.given:
       return known.checked

@@ -132,7 +132,7 @@ def _measure(
   for step in range(1, FLAGS.rounds + 1):
     running.step()
     start = time.perf_counter()
-    # From a step to the next lies nothing but a checkpoint.
+    # Only the checkpoint is between two steps.
     next(steps, None)
     if step % 10 == 0:
       saving.append(time.perf_counter() - start)

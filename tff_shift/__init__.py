@@ -21,7 +21,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 _SCENARIOS = "tff_shift.simulation.scenarios"
 _SHIFTS = "tff_shift.data.shifts"
 
-# By name: a module, or a module and what it is called there.
+# By name: a module, or a module and the name in it.
 _PUBLIC = {
   # Algorithms.
   "algorithm_names": ("tff_shift.algorithms", "names"),

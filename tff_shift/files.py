@@ -21,8 +21,8 @@ _KINDS = {
   stat.S_IFCHR: "a device",
   stat.S_IFBLK: "a device",
 }
-# Others who may write to a folder could place a link there, to have a file
-# elsewhere changed.
+# Other users who can write to a folder could create a link there, through which
+# a file elsewhere would be changed.
 _LINK = "it is a link, and nothing is written through links; remove it"
 
 

@@ -96,7 +96,8 @@ class HParams(hyperparameters.LocalHParams):
   )
   public_bound: float = hyperparameters.hparam(
     1.0,
-    "Largest absolute value of uniform public inputs that are not images.",
+    "Largest absolute value of uniform public inputs that are not images, after"
+    " the model's input scaling.",
     minimum=0,
     exclusive_minimum=True,
   )

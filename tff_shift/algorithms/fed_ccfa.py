@@ -117,8 +117,8 @@ class HParams(stream_labels.StreamLabelsHParams, hyperparameters.LocalHParams):
   )
   num_slots: int = hyperparameters.hparam(
     100,
-    "Entries of the server's table, at least the number of clients. Default of"
-    " the binary: the number of clients.",
+    "Entries of the server's table, at least the number of clients. If the flag"
+    " is not set, the binary uses the number of clients.",
     minimum=1,
   )
   cluster_distance: float = hyperparameters.hparam(

@@ -248,7 +248,7 @@ def with_guide(
   """
   for argument, value in (("num_clients", num_clients), ("width", width)):
     if value < 1:
-      raise ValueError(f"{argument}={value} of a guide has to be positive")
+      raise ValueError(f"{argument}={value} of a guide must be positive")
   fields = {
     field.name: getattr(model, field.name)
     for field in dataclasses.fields(split_model.SplitModel)

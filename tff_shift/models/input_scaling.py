@@ -50,8 +50,8 @@ class InputScaling:
   def __post_init__(self):
     if not self.mean or len(self.mean) != len(self.deviation):
       raise ValueError(
-        f"input mean {self.mean} and deviation {self.deviation} have to be as"
-        " many numbers, at least one"
+        f"input mean {self.mean} and deviation {self.deviation} must have the"
+        " same length, at least 1"
       )
     # The mean of features may be arbitrarily close to 0.
     if not all(
@@ -60,7 +60,7 @@ class InputScaling:
       arguments.is_float32(value) and value > 0 for value in self.deviation
     ):
       raise ValueError(
-        f"input mean {self.mean} and deviation {self.deviation} have to be"
+        f"input mean {self.mean} and deviation {self.deviation} must be"
         f" finite and {arguments.FLOAT32}, the deviation above 0"
       )
 

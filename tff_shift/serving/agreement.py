@@ -65,7 +65,7 @@ def check_model(
     _check_functions(folder, described, model)
   except (AttributeError, KeyError, TypeError) as error:
     raise ValueError(
-      f"{folder} holds a SavedModel that is of another program; {_REMEDY}"
+      f"{folder} contains the SavedModel of another program; {_REMEDY}"
     ) from error
 
 

@@ -79,7 +79,7 @@ class Predictor:
     self.vocabulary = description.read_vocabulary(folder)
     if not self.functions:
       raise ValueError(
-        f"{folder} holds weights and nothing that predicts: {self.algorithm}"
+        f"{folder} contains weights but no model: {self.algorithm}"
         " has no model at the server, and no clients were saved"
         " (--save_clients)"
       )

@@ -1,1 +1,4 @@
-"""Speed and memory, as ratios measured side by side; run as modules."""
+"""Benchmarks of speed and memory, as ratios measured side by side.
+
+Run them as modules: `python -m benchmarks.<name>`.
+"""

@@ -1,12 +1,12 @@
-"""What measuring the shift costs: a round of Fed-ADE beside one of FixLR.
+"""Measures the cost of measuring the shift: a round of Fed-ADE against FixLR.
 
   python -m benchmarks.adaptation_overhead
 
-Ten clients with 64 labelled and 50 unlabelled digits each do the two updates of
-Fed-ADE (four passes each, batches of 32) with the residual network, once at a
-rate that never changes and once at a rate from the measured shift. Each round
-is a new time step, so that the shift is measured in every one. Both take turns;
-the ratio is the median over the turns. Run it when the machine is idle.
+Ten clients with 64 labelled and 50 unlabelled digits each run the two updates
+of Fed-ADE (four epochs each, batches of 32) with the residual network, once at
+a constant rate and once at a rate set by the measured shift. Each round is a
+new time step, so that every round measures the shift. Both alternate; the ratio
+is the median over repetitions. Run it on an idle machine.
 """
 
 import statistics
@@ -25,7 +25,7 @@ from tff_shift.data.shifts import schedules
 from tff_shift.simulation.scenarios import online_adaptation
 
 _REPETITIONS = flags.DEFINE_integer(
-  "repetitions", 15, "Turns of each algorithm.", lower_bound=1
+  "repetitions", 15, "Number of repetitions of each algorithm.", lower_bound=1
 )
 _WIDTH = flags.DEFINE_integer(
   "model_width", 8, "Channels of the network's first layer.", lower_bound=8
@@ -37,7 +37,7 @@ _NAMES = ("fix_lr", "fed_ade")
 
 
 def main(_) -> None:
-  """Times rounds in turns and prints medians and the ratio."""
+  """Times alternating rounds and prints medians and the ratio."""
   # TFF logs each compilation at INFO.
   logging.set_verbosity(logging.WARNING)
   dataset = online_adaptation_data.load_online("digits")

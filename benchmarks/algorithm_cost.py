@@ -1,16 +1,16 @@
-"""What each algorithm costs beside its gradient steps in a plain loop.
+"""Compares each algorithm with a plain loop of as many gradient steps.
 
   python -m benchmarks.algorithm_cost
   python -m benchmarks.algorithm_cost --algorithms=fed_avg,fed_evolve
 
-A round is all phases of an algorithm, in process, for 100 small clients of 64
-examples in two domains (see `benchmarks.plain_loop`, whose model has a guide
-here, for those that need one). The plain loop takes as many gradient steps of
-cross-entropy, on batches of the same size: on all weights, or on the head with
-each example embedded once. Both take turns; the ratio is the median over the
-turns. A second ratio is that of the algorithm's own functions: what is above
-the gradient steps there is the method's, what the round adds to it is the
-context's. Run it when the machine is idle.
+A round consists of all phases of an algorithm, in process, for 100 small
+clients with 64 examples in two domains (see `benchmarks.plain_loop`; here its
+model has a guide, for algorithms that need one). The plain loop takes as many
+gradient steps of cross-entropy, on batches of the same size: on all weights, or
+on the head with each example embedded once. Both alternate; the ratio is the
+median over repetitions. A second ratio is for the algorithm's functions alone:
+its excess over 1 is the cost of the method, and the difference of the two
+ratios is the cost of the execution context. Run it on an idle machine.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ _SETTINGS = {
   "head_steps": 4,
   "head_epochs": 1,
   "learning_rate": 0.01,
-  # The examples are no images.
+  # The examples are not images.
   "augmentation": "none",
 }
 _LEARNERS = 6
@@ -73,17 +73,17 @@ _STEPS = {
   "ditto": _Steps(2 * 8),
   "fed_3da": _Steps(4),
   "fed_ade": _Steps(4, 4),
-  # A pass over the mixture of the last layer is four batches.
+  # An epoch over the mixture of the last layer is four batches.
   "fed_ala": _Steps(8, 4),
-  # A pass of four batches aligns, and another is for the Fisher information.
+  # An epoch of four batches aligns, another computes the Fisher information.
   "fed_as": _Steps(4 + 8 + 4),
   "fed_avg": _BOTH_DOMAINS,
   "fed_avg_ft": _BOTH_DOMAINS,
   "fed_babu": _BOTH_DOMAINS,
-  # Four of its classifier, five of the one that is compared.
+  # Four steps of the personal classifier, five of the compared one.
   "fed_ccfa": _Steps(4, 9),
   "fed_drm": _BOTH_DOMAINS,
-  # A step is one on each of its two networks.
+  # A step trains both of its networks.
   "fed_evolve": _Steps(2 * 4),
   "fed_evp": _Steps(4),
   "fed_pac": _Steps(2 * 8),
@@ -91,10 +91,10 @@ _STEPS = {
   "fed_poe": _Steps(0, 2 * 4),
   "fed_prox": _BOTH_DOMAINS,
   "fed_prox_ft": _BOTH_DOMAINS,
-  # Each half of its steps moves a part, through all of the model.
+  # Half of the steps train the head, half the backbone, by the whole model.
   "fed_rep": _Steps(2 * 8),
   "fed_rod": _Steps(8, 8),
-  # Two gradients a step.
+  # Two gradients per step.
   "fed_sam_ft": _Steps(2 * 8),
   "fed_sr": _BOTH_DOMAINS,
   # An epoch of the personal head is four batches.
@@ -106,20 +106,20 @@ _STEPS = {
   "memo": _BOTH_DOMAINS,
   "p_fed_hn": _Steps(4),
   "t3a": _BOTH_DOMAINS,
-  # Each step has a batch of the stream beside the labelled one.
+  # Each step has a batch of the stream in addition to the labelled one.
   "uda": _Steps(2 * 4),
   "unida": _Steps(2 * 4),
 }
 
 
-class _Contestant(NamedTuple):
-  """What is timed of an algorithm, each a function without arguments."""
+class _Timed(NamedTuple):
+  """The timed functions of an algorithm, without arguments."""
 
   run_round: Callable[[], None]
   run_functions: Callable[[], None]
 
 
-def _start(name: str) -> _Contestant:
+def _start(name: str) -> _Timed:
   """Builds an algorithm and its clients."""
   module = algorithms.get(name)
   model = guided_model.with_guide(
@@ -144,7 +144,7 @@ def _start(name: str) -> _Contestant:
   def run():
     nonlocal state, states, data
     if "timestep" in data[0]._fields:
-      # Each round is a new time step, so that the shift is measured in it.
+      # Each round is a new time step, so that it measures the shift.
       data = [
         each._replace(timestep=np.int32(each.timestep + 1)) for each in data
       ]
@@ -155,18 +155,18 @@ def _start(name: str) -> _Contestant:
   first = state.weights, tf.nest.map_structure(lambda *w: np.stack(w), *states)
   rows = tf.nest.map_structure(lambda *each: tf.stack(each), *data)
   first = tf.nest.map_structure(tf.constant, first)
-  return _Contestant(run, lambda: functions(*first, rows))
+  return _Timed(run, lambda: functions(*first, rows))
 
 
 def _functions_alone(functions: algorithm_lib.AlgorithmSpec):
-  """Returns the work of all clients, and the sum of their updates, in a loop.
+  """Returns a function that runs all clients in a loop and sums their updates.
 
   Args:
-    functions: Those of an algorithm.
+    functions: The functions of an algorithm.
 
   Returns:
-    `(weights, states, data)` to numbers that need all of the work; clients are
-    the first axis of states and data.
+    `(weights, states, data) -> None`; states and data have a first axis of
+    clients.
   """
 
   def work(weights, state, data):
@@ -204,7 +204,7 @@ def _functions_alone(functions: algorithm_lib.AlgorithmSpec):
   def run(*arguments):
     nonlocal traced
     if traced is None:
-      # Keras models that TFF wraps want a graph around them.
+      # Keras models wrapped by TFF require an outer graph.
       with tf.Graph().as_default():
         traced = tf.compat.v1.wrap_function(
           lambda *flat: run_all(*tf.nest.pack_sequence_as(arguments, flat)),
@@ -232,7 +232,7 @@ def _compare(name: str) -> None:
 
 
 def main(_) -> None:
-  """Prints a table."""
+  """Prints the table."""
   logging.set_verbosity(logging.WARNING)
   print(
     "| algorithm | steps | of the head | seconds | plain | ratio | functions"

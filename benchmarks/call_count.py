@@ -2,10 +2,10 @@
 
   python -m benchmarks.call_count
 
-A call from one file of the project to another is a step that a reader has to
-follow. The run is `experiments.evolving` on scikit-learn's digits: 3 domains, 3
-clients, 2 rounds of FedAvg, in this process. Prints the number of calls and the
-pairs of files with the most.
+Readers of the code have to follow each call from one file of the project to
+another. The run is `experiments.evolving` on scikit-learn's digits: 3 domains,
+3 clients, 2 rounds of FedAvg, in this process. Prints the number of calls and
+the pairs of files with the most calls.
 """
 
 import collections
@@ -45,7 +45,7 @@ class _Counter:
     self.pairs = collections.Counter()
 
   def __call__(self, frame, event, argument):
-    """Notes a call, see `sys.setprofile`."""
+    """Counts a call; see `sys.setprofile`."""
     del argument
     caller = frame.f_back
     if event != "call" or caller is None:

@@ -1,9 +1,9 @@
-"""What a checkpoint costs: seconds to save and to restore, and its size.
+"""Measures checkpoints: seconds to save and to restore, and size.
 
   python -m benchmarks.checkpoint_cost
 
-For a small CNN of whose layers 20 clients keep the last ones to themselves, and
-for 20 clients with a million numbers each. Prints medians.
+For a small CNN whose last layers are personal to 20 clients, and for 20 clients
+with states of a million numbers each. Prints medians.
 """
 
 import pathlib
@@ -24,7 +24,7 @@ _REPETITIONS = 5
 
 
 class _Running:
-  """What a checkpoint needs of `rounds.Rounds`, with states that are given."""
+  """The part of `rounds.Rounds` that checkpoints use, with given states."""
 
   def __init__(self, server_state, client_states):
     self.seconds, self.starts, self.num_diverged = [], [0], 0
@@ -42,7 +42,7 @@ class _Running:
 
 
 def _states() -> dict[str, _Running]:
-  """Returns the states of which checkpoints are timed, by name."""
+  """Returns the states to save, by name."""
   model = cnn.build((28, 28, 1), num_classes=10)
   seed = np.zeros(2, np.int32)
   with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph) as s:
@@ -60,7 +60,7 @@ def _states() -> dict[str, _Running]:
 
 
 def main(_) -> None:
-  """Times and prints."""
+  """Times checkpoints and prints the medians."""
   for name, running in _states().items():
     with tempfile.TemporaryDirectory() as folder:
       run = checkpoints.Run(pathlib.Path(folder, "run"), "key", every=1)
@@ -71,7 +71,7 @@ def main(_) -> None:
       saving, restoring = [], []
       for _ in range(_REPETITIONS):
         start = time.perf_counter()
-        # Between two steps lies nothing but a checkpoint.
+        # Only the checkpoint is between two steps.
         next(steps, None)
         saving.append(time.perf_counter() - start)
       for _ in range(_REPETITIONS):

@@ -1,4 +1,4 @@
-"""Shows where TFF computations run on this machine, and how fast.
+"""Shows the devices of TFF computations on this machine, and their speed.
 
   python -m benchmarks.device_check
 
@@ -6,14 +6,14 @@ Runs stock TFF FedAvg with a convolutional network (the workload `stock_cnn` of
 `benchmarks.executor_speed`) in the in-process context, and prints
 
 *   the devices that TensorFlow sees;
-*   how often TensorFlow's placer put each of the heavy operations on which
-    device, from a round with the placer's log switched on;
-*   how many operations and GPU kernels a round runs, and how often Python calls
-    into TensorFlow for it, from TensorFlow's profiler;
+*   the number of heavy operations on each device, from a round with the log of
+    TensorFlow's placer;
+*   the numbers of operations, GPU kernels and Python calls into TensorFlow in a
+    round, from TensorFlow's profiler;
 *   the seconds of a round on those devices, on the CPU alone, and on TFF's C++
     executor, which has no GPU.
 
-It runs without a GPU too, and then shows the CPU.
+Without a GPU it shows the CPU.
 """
 
 import collections
@@ -45,7 +45,7 @@ _PLACE_ONLY = flags.DEFINE_bool(
   "place_only", False, "Run one round with the placer's log and stop."
 )
 
-# What takes the time of a round, and what holds the weights.
+# The operations that take the time of a round, and those that hold the weights.
 _HEAVY_OPERATIONS = (
   "Conv2D",
   "Conv2DBackpropFilter",
@@ -75,7 +75,7 @@ def _run_with_placer_log() -> None:
 
 def _print_placement() -> None:
   """Prints on which devices a child process placed the heavy operations."""
-  # The log is a setting of the whole process, and slow.
+  # The log is a setting of the whole process, and is slow.
   command = [sys.executable, "-m", "benchmarks.device_check", "--place_only"]
   if _SERVER_DEVICE.value:
     command.append(f"--server_device={_SERVER_DEVICE.value}")
@@ -102,7 +102,7 @@ def _print_placement() -> None:
 
 
 def _count_events(folder: pathlib.Path) -> collections.Counter:
-  """Counts what the profiler saw, by kind."""
+  """Counts the profiler's events by kind."""
   (path,) = folder.rglob("*.xplane.pb")
   space = xplane_pb2.XSpace.FromString(path.read_bytes())
   counts = collections.Counter()
@@ -121,7 +121,7 @@ def _count_events(folder: pathlib.Path) -> collections.Counter:
 
 
 def _print_launches() -> None:
-  """Prints what one round makes TensorFlow do."""
+  """Prints the numbers of operations and calls in one round."""
   workloads = {
     "stock FedAvg, images": lambda: executor_speed.build_round("stock_cnn"),
     "fed_avg, 100 small clients": lambda: plain_loop.start_fed_avg(100, 4).step,
@@ -139,7 +139,7 @@ def _print_launches() -> None:
 
 
 def _print_speed() -> None:
-  """Prints the seconds of a round for each executor, taking turns."""
+  """Prints the seconds of a round on alternating executors."""
   managers = {
     "in process, devices as above": _in_process(**_chosen_devices()),
     "in process, CPU": _in_process(

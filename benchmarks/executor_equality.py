@@ -1,17 +1,16 @@
-"""Whether every executor computes the same, and what remote workers cost.
+"""Compares the results of all executors, and the speed of remote workers.
 
   python -m benchmarks.executor_equality
   python -m benchmarks.executor_equality --algorithms=fed_ade --workloads=
 
-The table has the largest difference, over all numbers that all computations of
-an algorithm give in two rounds, between an executor and `local`. Each
-computation starts on all executors from what `local` gave before: differences
-do not add up. Whole numbers and the order of clients must be the same.
+The table has the largest difference between an executor and `local`, over all
+results of all computations of an algorithm in two rounds. On every executor,
+each computation starts from the previous results of `local`, so differences do
+not accumulate. Integers and the order of clients must be equal.
 
-Then remote workers take turns with the local executor, see
-`benchmarks.executor_speed`, which has the workloads. All workers share the
-cores of this machine: what is measured is what it costs to spread a round, not
-what several machines gain.
+Then remote workers alternate with the local executor on the workloads of
+`benchmarks.executor_speed`. All workers share the cores of this machine: the
+ratio shows the cost of distributing a round, not the gain of several machines.
 """
 
 import contextlib
@@ -41,13 +40,13 @@ from tff_shift.models.networks import mlp
 
 FLAGS = flags.FLAGS
 
-# Five clients are dealt out unevenly to two workers, and to three.
+# Two or three workers get different numbers of five clients.
 _NUM_CLIENTS = 5
 _NUM_CLASSES = 3
 _NUM_EVALUATION_DOMAINS = 4
 _NUM_QUERIES = 6
 _TOLERANCE = 1e-5
-# Small, so that a round is short, and large enough to move all weights.
+# Few steps, so that a round is short, at rates that change all weights.
 _HPARAMS = {
   "batch_size": 4,
   "local_steps": 2,
@@ -56,16 +55,16 @@ _HPARAMS = {
   "eta_min": 0.1,
   "eta_max": 0.3,
   "meta_learning_rate": 0.2,
-  # The examples are no images.
+  # The examples are not images.
   "augmentation": "none",
 }
 
 
 class Call(NamedTuple):
-  """A computation that was called, and what it gave.
+  """A call of a computation and its result.
 
   Attributes:
-    name: The computation's name, with the round where there are several.
+    name: The computation's name, with the round if there are several.
     computation: The computation.
     arguments: Its arguments.
     result: Its result.
@@ -84,7 +83,7 @@ def build(name: str) -> algorithm_lib.FederatedAlgorithm:
     name: The algorithm's name.
 
   Returns:
-    The algorithm, which also answers queries where it does so at all.
+    The algorithm, built for queries if it can answer them.
   """
   module = algorithms.get(name)
   model = guided_model.with_guide(
@@ -113,9 +112,9 @@ def make_data(
   Args:
     data_type: The type of the clients' data.
     client: The client's id.
-    purpose: Another number gives other data.
-    domain_sizes: How many examples each domain has; a stream has two more than
-      the first of them.
+    purpose: Different numbers give different data.
+    domain_sizes: The number of examples of each domain; a stream has two more
+      examples than the first domain.
 
   Returns:
     The data, in the type's own container.
@@ -162,8 +161,8 @@ def run_all(
   """Calls the computations of an algorithm.
 
   Args:
-    algorithm: What `build` gives.
-    beside_rounds: What to call after the rounds, where the algorithm has it.
+    algorithm: The result of `build`.
+    beside_rounds: The computations to call after the rounds, if they exist.
     num_rounds: The number of rounds.
 
   Returns:
@@ -183,7 +182,7 @@ def run_all(
         kind.member,
         client,
         purpose,
-        # Some clients have more than others.
+        # Some clients have more examples than others.
         [4 + client] + [5] * (num_domains - 1),
       )
       for client in range(_NUM_CLIENTS)
@@ -251,8 +250,8 @@ def largest_difference(found: Any, expected: Any) -> float:
     expected: Another one, in the same containers.
 
   Returns:
-    The largest difference of a number: infinity where a whole number or a NaN
-    differs, or a shape; 0 for results without numbers.
+    The largest absolute difference; infinity if an integer, a NaN or a shape
+    differs; 0 for results without numbers.
   """
   tf.nest.assert_same_structure(found, expected)
   differences = [0.0]
@@ -297,7 +296,7 @@ def _compare_results(names: list[str]) -> bool:
       )
     contexts = {}
     for label, manager in managers.items():
-      # Nothing may run in a context that is installed by chance.
+      # Computations must not run in a context that happens to be installed.
       contexts[label] = stack.enter_context(manager)
     install = tff.framework.get_context_stack().install
     print(f"{'algorithm':12}" + "".join(f"{each:>22}" for each in contexts))
@@ -330,8 +329,8 @@ def _compare_results(names: list[str]) -> bool:
 
 
 def _compare_speed(workloads: list[str]) -> None:
-  """Prints what a round needs on remote workers, beside the local executor."""
-  print("median seconds a round; median ratio to local of the same turn")
+  """Prints the seconds of a round on remote workers and the local executor."""
+  print("median seconds per round; median ratio to local in a repetition")
   for name in workloads:
     with contextlib.ExitStack() as stack:
       managers = {"local": execution.use("local")}
@@ -353,7 +352,7 @@ def _compare_speed(workloads: list[str]) -> None:
 
 def main(_) -> None:
   """Compares results, then speed."""
-  # TFF tells at each compilation which small graphs it did not optimise.
+  # TFF logs at each compilation which small graphs it did not optimise.
   logging.set_verbosity(logging.WARNING)
   names = FLAGS.algorithms or algorithms.names()
   if names != ["none"] and not _compare_results(names):

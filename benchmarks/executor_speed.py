@@ -1,17 +1,17 @@
-"""What a round costs in process, on TFF's C++ executor, and without TFF.
+"""Times a round in process, on TFF's C++ executor, and without TFF.
 
   python -m benchmarks.executor_speed
   python -m benchmarks.executor_speed --workloads=tiny --rounds=500
 
-The executors take turns, and each ratio is the median over the turns of what
-the two needed within one turn: ratios hold on a machine, seconds hold on a day.
-Run it when the machine is idle.
+The executors alternate, and each ratio is the median over repetitions of the
+ratio within a repetition: ratios are reproducible on a machine, seconds vary
+from day to day. Run it on an idle machine.
 
 Workloads:
   cnn: 10 clients with 320 RGB images of 32x32 each, as dense arrays, take 10
     SGD steps on batches of 32 with a convolutional network of 70,378
-    parameters; then the mean. Beside it: the same in plain TensorFlow, clients
-    one after the other, in a process of its own with TensorFlow's own settings.
+    parameters; then the mean. Also the same in plain TensorFlow, with clients
+    in sequence, in a separate process with TensorFlow's default settings.
   stock_cnn: the same with stock TFF FedAvg on `tf.data`.
   small_clients: 100 clients with 64 examples each, stock FedAvg, dense network.
   tiny: 8 clients with 32 examples each, the same network.
@@ -43,7 +43,7 @@ from tff_shift import execution
 
 FLAGS = flags.FLAGS
 
-# Before the first turn: tracing, and whatever TensorFlow sets up lazily.
+# Before the first repetition: tracing, and TensorFlow's lazy initialisation.
 _WARM_UP_ROUNDS = 2
 
 _BATCH = 32
@@ -58,21 +58,21 @@ _CNN_SHAPES = (
 
 
 def define_flags() -> None:
-  """Defines the flags, not on import: binaries have some of these names."""
+  """Defines the flags; not on import, because binaries use some names."""
   flags.DEFINE_list(
     "workloads",
     ["cnn", "stock_cnn", "small_clients", "tiny", "large_state"],
-    "Which workloads to time, comma-separated.",
+    "Comma-separated workloads to time.",
   )
-  flags.DEFINE_integer("repetitions", 7, "Turns of each executor.", 1)
+  flags.DEFINE_integer("repetitions", 7, "Repetitions of each executor.", 1)
   flags.DEFINE_integer(
-    "num_threads", None, "Clients side by side in process. Default: as cores."
+    "num_threads", None, "Parallel clients in process. Default: one per core."
   )
   flags.DEFINE_integer(
     "rounds",
     0,
-    "Instead of timing: run so many rounds in process and print the resident "
-    "size at round 50 and at the end.",
+    "Instead of timing, runs this number of rounds in process and prints the"
+    " resident size at round 50 and at the end.",
   )
 
 
@@ -227,7 +227,7 @@ def _build_large_state() -> Callable[[], object]:
   carried = [np.zeros(size, np.float32)] * 20
 
   def run():
-    # The states are handed on from round to round, as a driver does.
+    # States are passed from round to round, as in a driver.
     nonlocal carried
     carried, norm = one_round(carried, 1.0)
     return norm
@@ -245,7 +245,7 @@ _BUILDERS = {
 
 
 class _PlainCnn:
-  """The workload `cnn` in plain TensorFlow, in a process of its own."""
+  """The workload `cnn` in plain TensorFlow, in a separate process."""
 
   _function = None
   _tensors = None
@@ -275,7 +275,7 @@ class _PlainCnn:
 
 
 def build_round(name: str) -> Callable[[], object]:
-  """Returns a function that runs a round of a workload where it is called."""
+  """Returns a function that runs a round of a workload in TFF's context."""
   return _BUILDERS[name]()
 
 
@@ -284,7 +284,7 @@ def time_in_turn(
   managers: Mapping[str, contextlib.AbstractContextManager],
   others: Mapping[str, Callable[[], float]] = types.MappingProxyType({}),
 ) -> dict[str, list[float]]:
-  """Times a workload on several executors, which take turns.
+  """Times a workload on several alternating executors.
 
   Args:
     name: The workload.
@@ -292,7 +292,7 @@ def time_in_turn(
     others: Functions that run a round by other means and return its seconds.
 
   Returns:
-    The seconds of each turn, for each executor and each of `others`.
+    The seconds of each repetition, for each executor and each of `others`.
   """
 
   def timed(context, run):
@@ -305,7 +305,7 @@ def time_in_turn(
     trials = {}
     for label, manager in managers.items():
       context = stack.enter_context(manager)
-      # Built anew for each: a round may carry its own state.
+      # Rebuilt for each executor: a round may have its own state.
       trials[label] = functools.partial(timed, context, build_round(name))
     trials.update(others)
     for run in trials.values():
@@ -377,7 +377,7 @@ def _watch_memory(name: str) -> None:
 
 def main(_) -> None:
   """Times the workloads, or watches memory."""
-  # TFF tells at each compilation which small graphs it did not optimise.
+  # TFF logs at each compilation which small graphs it did not optimise.
   logging.set_verbosity(logging.WARNING)
   unknown = set(FLAGS.workloads) - set(_BUILDERS)
   if unknown:
@@ -388,7 +388,7 @@ def main(_) -> None:
     for name in FLAGS.workloads:
       _watch_memory(name)
     return
-  print(f"median of {FLAGS.repetitions}; ratios to the round in process")
+  print(f"medians of {FLAGS.repetitions}; ratios to the round in process")
   for name in FLAGS.workloads:
     _compare(name)
 

@@ -1,12 +1,12 @@
-"""What an answer costs: guided to one client, beside the vote of all.
+"""Times the answer to a query: guided to one client, or voted by all clients.
 
   python -m benchmarks.guidance_cost
 
-A federation of FedDRM, as it is initialised, answers the same queries (random
-images of 32 x 32) in both ways, in turns; the ratio is the median over the
-turns. A guided query passes once through the shared trunk and the client
+A FedDRM federation in its initial state answers the same queries (random images
+of 32 x 32), alternating between both ways; the ratio is the median over
+repetitions. A guided query passes once through the shared trunk and the client
 branch, and once through one client's model; a vote passes it through the models
-of all clients. Run it when the machine is idle.
+of all clients. Run it on an idle machine.
 """
 
 import statistics
@@ -26,10 +26,10 @@ from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.scenarios import queries
 
 _REPETITIONS = flags.DEFINE_integer(
-  "repetitions", 7, "Turns of each way.", lower_bound=1
+  "repetitions", 7, "Number of repetitions.", lower_bound=1
 )
 _NUM_QUERIES = flags.DEFINE_integer(
-  "num_queries", 2048, "Queries that are answered in a turn.", lower_bound=1
+  "num_queries", 2048, "Queries per repetition.", lower_bound=1
 )
 _NUM_CLIENTS = flags.DEFINE_list(
   "num_clients", ["8", "32"], "Comma-separated numbers of clients."
@@ -72,7 +72,7 @@ def _federation(num_clients: int) -> queries.Federation:
 
 
 def main(_) -> None:
-  """Times both ways in turns and prints medians and the ratio."""
+  """Times both ways alternately and prints medians and the ratio."""
   # TFF logs each compilation at INFO.
   logging.set_verbosity(logging.WARNING)
   x = np.random.default_rng(0).integers(
@@ -83,7 +83,7 @@ def main(_) -> None:
       federation = _federation(num_clients)
       ways = {"guided": federation.answer, "vote": federation.vote}
       seconds = {name: [] for name in ways}
-      # The first turn compiles.
+      # The first repetition compiles.
       for _ in range(1 + _REPETITIONS.value):
         for name, ask in ways.items():
           start = time.perf_counter()

@@ -1,22 +1,22 @@
-"""Twelve Keras models: trained, saved, loaded, and asked for predictions.
+"""Trains, saves and loads twelve Keras models, and compares predictions.
 
   python -m benchmarks.keras_models
   python -m benchmarks.keras_models --models=cnn_dropout,mobilenet --seeds=0
 
-Each is made by `models.from_keras` and trained by FedAvg in process on
-scikit-learn's digits: 1,797 images of 8x8, 400 for evaluation, 300 that no
-client has, on which a base is trained before, the rest dealt to five clients.
-Then the server's model is written (`serving.export`) and loaded. Prints a table
-in Markdown with, for each model:
+Each is converted by `models.from_keras` and trained by FedAvg in process on
+scikit-learn's digits: of the 1,797 images of 8x8, 400 are for evaluation, 300
+for pre-training a base, and the rest is partitioned over five clients. Then the
+server model is exported (`serving.export`) and loaded. Prints a Markdown table
+with, for each model:
 
   trained, frozen   numbers of weights
-  before, after     accuracy in percent on the images for evaluation, as
-                    `evaluate_server` has it, mean over seeds
-  difference        the largest of any logit of these images between the loaded
-                    model and the algorithm's own prediction, over all seeds
+  before, after     accuracy in percent on the images for evaluation
+                    (`evaluate_server`), mean over seeds
+  difference        the largest difference of a logit of these images between
+                    the loaded model and the algorithm's prediction, over seeds
   seconds           from the Keras model to the comparison, mean over seeds
 
-Ends with exit code 1 if a loaded model predicts another class than the running
+Ends with exit code 1 if a loaded model predicts another class than the trained
 one for any image.
 """
 
@@ -51,7 +51,7 @@ from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import rounds
 
 _MODELS = flags.DEFINE_list(
-  "models", [], "Names of models, comma-separated. Default: all."
+  "models", [], "Comma-separated names of models. Default: all."
 )
 _ROUNDS = flags.DEFINE_integer("rounds", 10, "Rounds of FedAvg.", lower_bound=1)
 _SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds, comma-separated.")
@@ -79,10 +79,10 @@ class _Model(NamedTuple):
   """A row of the table.
 
   Attributes:
-    title: What it is.
-    build: `(images) -> Keras model`, of images that nobody trains on.
-    features: `(images) -> what the model takes`.
-    options: Of `models.from_keras`.
+    title: Its description.
+    build: `(images) -> Keras model`, from images that no client has.
+    features: `(images) -> inputs of the model`.
+    options: Options of `models.from_keras`.
   """
 
   title: str
@@ -92,7 +92,7 @@ class _Model(NamedTuple):
 
 
 def _load(seed: int) -> _Digits:
-  """Deals scikit-learn's digits."""
+  """Loads and partitions scikit-learn's digits."""
   digits = datasets.load_digits()
   order = np.random.default_rng(seed).permutation(len(digits.target))
   x = (digits.images[order, ..., np.newaxis] / 16).astype(np.float32)
@@ -128,7 +128,7 @@ def _convolutions(convolution=layers.Conv2D, **options) -> list:
 
 
 def _base() -> tf.keras.Model:
-  """Builds what is trained before: a CNN with batch normalisation."""
+  """Builds the pre-trained base: a CNN with batch normalisation."""
   return tf.keras.Sequential(
     [
       layers.InputLayer(_IMAGE),
@@ -145,13 +145,13 @@ def _base() -> tf.keras.Model:
 
 
 def _mobilenet() -> tf.keras.Model:
-  """Builds a MobileNetV2 of images that are made four times as large."""
+  """Builds a MobileNetV2 for images enlarged four times."""
   base = tf.keras.applications.MobileNetV2(
     (32, 32, 3), alpha=0.35, include_top=False, weights=None, pooling="avg"
   )
   for layer in base.layers:
     if isinstance(layer, layers.BatchNormalization):
-      # Keras's 0.999 is for many more steps.
+      # Keras's momentum of 0.999 needs many more steps.
       layer.momentum = 0.9
   x = layers.Input(_IMAGE)
   larger = layers.UpSampling2D(4, interpolation="bilinear")(x)
@@ -163,7 +163,7 @@ def _mobilenet() -> tf.keras.Model:
 def _pretrained_weights(
   build: Callable[[], tf.keras.Model], seed: int
 ) -> list[np.ndarray]:
-  """Trains a base as Keras does, on images that no client has."""
+  """Trains a base with Keras, on images that no client has."""
   tf.keras.utils.set_random_seed(seed)
   base, public = build(), _load(seed).public
   model = tf.keras.Sequential([base, layers.Dense(_NUM_CLASSES)])
@@ -175,7 +175,7 @@ def _pretrained_weights(
 
 
 def _frozen(build: Callable[[], tf.keras.Model], seed: int) -> tf.keras.Model:
-  """Builds a base that was trained before, and freezes it."""
+  """Builds a pre-trained base and freezes it."""
   base = build()
   base.set_weights(_pretrained_weights(build, seed))
   base.trainable = False
@@ -183,7 +183,7 @@ def _frozen(build: Callable[[], tf.keras.Model], seed: int) -> tf.keras.Model:
 
 
 def _attention(images: np.ndarray) -> tf.keras.Model:
-  """Builds a block of attention over the rows of an image."""
+  """Builds an attention block over the rows of an image."""
   del images
   x = layers.Input(_IMAGE)
   rows = layers.Dense(32)(layers.Reshape(_IMAGE[:2])(x))
@@ -193,7 +193,7 @@ def _attention(images: np.ndarray) -> tf.keras.Model:
 
 
 def _two_inputs(images: np.ndarray) -> tf.keras.Model:
-  """Builds a model of the upper and the lower half of an image."""
+  """Builds a model with the upper and the lower half of an image as inputs."""
   del images
   upper = layers.Input((4, 8, 1), name="upper")
   lower = layers.Input((32,), name="lower")
@@ -208,7 +208,7 @@ def _two_inputs(images: np.ndarray) -> tf.keras.Model:
 
 
 def _normalized(images: np.ndarray) -> tf.keras.Model:
-  """Builds an MLP behind a layer that was adapted to images."""
+  """Builds an MLP after a layer that was adapted to images."""
   normalization = layers.Normalization(axis=None)
   normalization.adapt(images)
   return _sequential(
@@ -291,7 +291,7 @@ def _table(seed: int) -> dict[str, _Model]:
 
 
 class _Measured(NamedTuple):
-  """What is measured of a model with a seed."""
+  """The measurements of a model with a seed."""
 
   num_trained: int
   num_frozen: int
@@ -303,7 +303,7 @@ class _Measured(NamedTuple):
 
 
 def _measure(row: _Model, digits: _Digits, seed: int) -> _Measured:
-  """Trains a model, writes it and loads it."""
+  """Trains, exports and loads a model."""
   tf.keras.utils.set_random_seed(seed)
   keras_model = row.build(digits.public.x)
   start = time.perf_counter()
@@ -353,7 +353,7 @@ def _measure(row: _Model, digits: _Digits, seed: int) -> _Measured:
 
 
 def main(_) -> None:
-  """Measures and prints."""
+  """Measures all models and prints the table."""
   # TFF logs each compilation at INFO.
   logging.set_verbosity(logging.WARNING)
   seeds = [int(each) for each in _SEEDS.value]

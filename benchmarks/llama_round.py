@@ -1,13 +1,13 @@
-"""A round of a Llama with adapters: its memory, and a plain TensorFlow loop.
+"""Measures a round of a Llama with adapters against a plain TensorFlow loop.
 
   python -m benchmarks.llama_round
 
-Writes a model of random bfloat16 weights (100 million by default), lets clients
-take local AdamW steps on adapters and head (FedAvg), and prints the resident
-memory of the process at each stage, as multiples of the base's size. Then a
-`tf.function` takes the same steps on the same batches, one client after the
-other: the weights after the round must agree. Both take turns, and the medians
-count. Run it when the machine is idle.
+Writes a model with random bfloat16 weights (100 million by default). Clients
+take local AdamW steps on adapters and head (FedAvg). Prints the resident memory
+of the process at each stage, as multiples of the base's size. Then a
+`tf.function` takes the same steps on the same batches, client by client: the
+weights after the round must agree. Both alternate; times are medians. Run it on
+an idle machine.
 """
 
 import concurrent.futures
@@ -40,12 +40,12 @@ from tff_shift.simulation.engine import rounds
 FLAGS = flags.FLAGS
 
 _CLASSES, _LENGTH, _BATCH = 41, 32, 4
-# Adam's first steps are as large for a gradient of nearly zero as for any.
+# Adam's first steps have one size for all gradients, even nearly zero ones.
 _TOLERANCE = 1e-5
 
 
 def _config() -> llama_checkpoint.Config:
-  """Returns a network of 64 numbers a head, sized by the flags."""
+  """Returns a configuration with head size 64, sized by the flags."""
   width = FLAGS.width
   return llama_checkpoint.Config(
     vocabulary_size=FLAGS.vocabulary,
@@ -77,21 +77,21 @@ def _client(number: int) -> client_dataset.ClientDataset:
 
 
 def _memory() -> int:
-  """Returns how much memory is resident that no file holds, in bytes."""
+  """Returns the resident memory that is not backed by files, in bytes."""
   status = pathlib.Path("/proc/self/status").read_text()
   (kilobytes,) = re.findall(r"RssAnon:\s+(\d+) kB", status)
   return int(kilobytes) * 2**10
 
 
 class _Stages:
-  """Prints memory after each stage and at most, less that before the first."""
+  """Prints current and peak memory of each stage, relative to the start."""
 
   def __init__(self, base_size: int):
     self._base_size = base_size
     self._before = _memory()
 
   def run(self, stage: str, function: Callable[[], Any]) -> Any:
-    """Calls a function, whose memory is looked at every few milliseconds."""
+    """Calls a function and samples its memory every few milliseconds."""
     found, has_ended = [], threading.Event()
 
     def look():
@@ -108,17 +108,19 @@ class _Stages:
     now = _memory()
     after, most = (each - self._before for each in (now, max([now, *found])))
 
-    def told(size):
+    def described(size):
       return (
         f"{size / 1e6:6.0f} MB, {size / self._base_size:.2f} times the base"
       )
 
-    print(f"{stage:16}{told(after)}; at most {told(most)}", flush=True)
+    print(
+      f"{stage:16}{described(after)}; at most {described(most)}", flush=True
+    )
     return result
 
 
 def _plain_round(model, hparams, weights, clients):
-  """Returns a function to the mean weights after the steps of all clients."""
+  """Returns a function that computes the mean weights after all steps."""
   optimizer = local_training.build_optimizer(hparams, hparams.learning_rate)
   size = len(model.backbone.names)
 
@@ -171,7 +173,7 @@ def _seconds(run) -> float:
 def main(_) -> None:
   """Writes the model, measures, and prints."""
   config = _config()
-  # In a process of its own: what it has freed would hide what is taken here.
+  # In a separate process: memory that it frees would hide new allocations.
   with concurrent.futures.ProcessPoolExecutor(
     1, multiprocessing.get_context("spawn")
   ) as child:
@@ -212,7 +214,7 @@ def main(_) -> None:
       for one, other in zip(plain(), ours, strict=True)
     )
     if not difference < _TOLERANCE:
-      raise SystemExit(f"the plain loop does other work: {difference:.1e}")
+      raise SystemExit(f"the plain loop gives other weights: {difference:.1e}")
     pairs = [(_seconds(run.step), _seconds(plain)) for _ in range(FLAGS.rounds)]
   mine, theirs = map(statistics.median, zip(*pairs, strict=True))
   ratio = statistics.median(one / other for one, other in pairs)
@@ -229,8 +231,8 @@ if __name__ == "__main__":
   flags.DEFINE_integer("vocabulary", 32000, "Number of tokens.")
   flags.DEFINE_integer("num_clients", 5, "Clients in a round.")
   flags.DEFINE_integer("steps", 5, "Steps of a client.")
-  flags.DEFINE_integer("rounds", 3, "Rounds that are timed.")
-  flags.DEFINE_integer("concurrent", 1, "Clients that train side by side.")
+  flags.DEFINE_integer("rounds", 3, "Timed rounds.")
+  flags.DEFINE_integer("concurrent", 1, "Clients that train in parallel.")
   with tempfile.TemporaryDirectory() as temporary:
-    flags.DEFINE_string("folder", temporary, "Where the model is written.")
+    flags.DEFINE_string("folder", temporary, "Folder of the model to write.")
     app.run(main)

@@ -1,13 +1,13 @@
-"""Whether memory grows with rounds: every executor, all its processes.
+"""Measures whether memory grows with rounds, for all executors.
 
   python -m benchmarks.memory_growth
   python -m benchmarks.memory_growth --executors=remote --algorithm=fed_avg
 
-Trains a small MLP on rotated digits at eight clients, each executor in a Python
-process of its own, and prints the resident size of that process (`driver`) and
-of TFF's workers after some rounds, and the largest there ever was. `remote` has
-two workers on this machine. With personal states (`fed_rep`), states of clients
-cross between driver and workers as well.
+Trains a small MLP on rotated digits with eight clients. Each executor runs in a
+separate Python process. Prints the resident size of this process (`driver`) and
+of TFF's workers after some rounds, and its maximum. `remote` has two workers on
+this machine. With personal states (`fed_rep`), client states are also passed
+between driver and workers.
 """
 
 import concurrent.futures
@@ -33,13 +33,13 @@ from tff_shift.simulation.scenarios import evolving
 
 _NUM_CLIENTS = 8
 _NUM_WORKERS = 2
-# By round 100 all is compiled and caches are full.
+# By round 100 everything is compiled and caches are full.
 _SETTLED = 100
 _ROUNDS = (10, _SETTLED, 250, 500)
 
 
 def _memory(pid: int) -> dict[str, float]:
-  """Returns `VmRSS` and `VmHWM`, resident now and at most, in MiB."""
+  """Returns `VmRSS` and `VmHWM`, the current and peak resident size, in MiB."""
   status = pathlib.Path(f"/proc/{pid}/status").read_text()
   return {
     name: int(kilobytes) / 2**10
@@ -61,7 +61,7 @@ def _all_memory() -> dict[str, dict[str, float]]:
 
 
 def _build(name: str) -> rounds.Rounds:
-  """Builds an algorithm and its clients; the first states are drawn."""
+  """Builds an algorithm and its clients with their first states."""
   dataset = evolving_data.load_evolving("rotated_digits", seed=0)
   clients = evolving_data.assemble_clients(
     dataset, num_clients=_NUM_CLIENTS, seed=0
@@ -85,14 +85,13 @@ def measure(
   """Runs the rounds.
 
   Args:
-    executor: Where they run.
+    executor: The executor.
     algorithm: The algorithm's name.
 
   Returns:
-    For each of some rounds, and each process by its name, `VmRSS` and `VmHWM`
-    in MiB.
+    For some rounds, and for each process by name, `VmRSS` and `VmHWM` in MiB.
   """
-  # TFF tells at each compilation which small graphs it did not optimise.
+  # TFF logs at each compilation which small graphs it did not optimise.
   logging.set_verbosity(logging.WARNING)
   with contextlib.ExitStack() as stack:
     remote_workers = None
@@ -138,7 +137,7 @@ def main(_) -> None:
 
 if __name__ == "__main__":
   flags.DEFINE_list(
-    "executors", ["in_process", "local", "remote"], "Where rounds run."
+    "executors", ["in_process", "local", "remote"], "Executors to measure."
   )
   flags.DEFINE_string("algorithm", "fed_rep", "The algorithm.")
   app.run(main)

@@ -1,12 +1,12 @@
-"""How well the unseen domain is predicted without any training.
+"""Predicts the unseen domain without training, as a baseline.
 
   python -m benchmarks.nearest_class_means --dataset=circle --seeds=0,1,2
   python -m benchmarks.nearest_class_means --num_clients=10 --dirichlet=0.1
 
-Each example of the target domain is given the class whose mean over the last
-source domain is nearest, all clients' examples together, features or pixels as
-they are. With --num_clients also: each client gives all its examples the class
-that it has most of. What a method adds has to be more than that.
+Assigns to each example of the target domain the class whose mean over the last
+source domain is nearest, in the raw features or pixels of all clients' pooled
+examples. With --num_clients, also reports the accuracy of clients that predict
+their most frequent class. A method should exceed both.
 """
 
 from collections.abc import Sequence
@@ -35,10 +35,13 @@ def accuracy(dataset: evolving.EvolvingDataset) -> float:
 
 
 def accuracy_of_largest_classes(clients: Sequence[evolving.Client]) -> float:
-  """Returns the mean accuracy of clients on the last domain, in percent.
+  """Returns the mean accuracy of predicting each client's most frequent class.
 
   Args:
     clients: At least one of them has examples of the last domain.
+
+  Returns:
+    The accuracy on the last domain, in percent.
   """
   found = []
   for client in clients:
@@ -67,6 +70,10 @@ def main(_) -> None:
 if __name__ == "__main__":
   flags.DEFINE_string("dataset", "circle", "A data set with domains.")
   flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds of the data.")
-  flags.DEFINE_integer("num_clients", 0, "Clients; 0: none are looked at.")
-  flags.DEFINE_float("dirichlet", float("inf"), "How unevenly classes are.")
+  flags.DEFINE_integer("num_clients", 0, "Number of clients. 0: no clients.")
+  flags.DEFINE_float(
+    "dirichlet",
+    float("inf"),
+    "Dirichlet concentration of the clients' label distributions.",
+  )
   app.run(main)

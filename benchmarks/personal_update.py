@@ -1,12 +1,12 @@
-"""What a new model for drifted data costs: asked for, or trained.
+"""Times a new model for drifted data: requested from the server, or trained.
 
   python -m benchmarks.personal_update
 
-A client of Fed-3DA whose digits have drifted computes r, sends it, and is sent
-the weights of its target network. Beside that, the least that training takes:
-the client receives a model, trains it for one epoch on labels that it would
-need, and sends it back. Both take turns; the ratio is the median over the
-turns. Run it when the machine is idle.
+A client of Fed-3DA whose digits have drifted computes r, sends it, and receives
+the weights of its target network. This is compared with minimal training: the
+client receives a model, trains it for one epoch on labels that it would need,
+and sends it back. Both alternate; the ratio is the median over repetitions. Run
+it on an idle machine.
 """
 
 import statistics
@@ -32,7 +32,7 @@ from tff_shift.simulation.scenarios import pretraining
 from tff_shift.simulation.scenarios import pretraining_hparams
 
 _REPETITIONS = flags.DEFINE_integer(
-  "repetitions", 50, "Turns of each.", lower_bound=1
+  "repetitions", 50, "Number of repetitions.", lower_bound=1
 )
 _WIDTH = flags.DEFINE_integer(
   "model_width",
@@ -49,7 +49,7 @@ _BYTES_PER_NUMBER = 4
 
 
 def _fit_representation(dataset):
-  """Fits `moments` with an extractor that has seen the data once."""
+  """Fits `moments` with an extractor that is trained for one epoch."""
   model = drift_detector.extractor_model(
     dataset.train.x.shape[1:], len(dataset.class_names)
   )
@@ -72,7 +72,7 @@ def _fit_representation(dataset):
 
 
 def main(_) -> None:
-  """Times both in turns and prints medians, bytes and the ratio."""
+  """Times both alternately and prints medians, bytes and the ratio."""
   # TFF logs each compilation at INFO.
   logging.set_verbosity(logging.WARNING)
   dataset = dynamic_personalization_data.load_dynamic(
@@ -140,7 +140,7 @@ def main(_) -> None:
   )
   print(f"target network {model.num_parameters} weights, hypernetwork {phi}")
   for name, each, up in (
-    ("asked for", timed[0], _BYTES_PER_NUMBER * represent.size),
+    ("requested", timed[0], _BYTES_PER_NUMBER * represent.size),
     ("one epoch", timed[1], weights),
   ):
     print(
@@ -149,7 +149,7 @@ def main(_) -> None:
     )
   ratios = [one / other for one, other in zip(*timed, strict=True)]
   print(
-    f"asked for / one epoch: {statistics.median(ratios):.3f} (median of"
+    f"requested / one epoch: {statistics.median(ratios):.3f} (median of"
     f" {len(ratios)} turns, {min(ratios):.3f} to {max(ratios):.3f})"
   )
 

@@ -1,10 +1,10 @@
-"""Plain TensorFlow: many small clients in one loop, without TFF.
+"""The baseline of speed: many small clients in plain TensorFlow, without TFF.
 
-What rounds of ours are held against. A client has 64 examples of 784 numbers
-and takes SGD steps (rate 0.1) on batches of 16 with a perceptron of 63,370
-parameters; then the mean. One `tf.function` does all clients in sequence, on
-data that TensorFlow holds already, in a process of its own with the threads
-that TensorFlow chooses. It sees the batches that FedAvg draws.
+A client has 64 examples of 784 numbers and takes SGD steps (rate 0.1) on
+batches of 16 with a perceptron of 63,370 parameters; then the mean is computed.
+One `tf.function` runs all clients in sequence, on data that are already
+tensors, in a separate process with TensorFlow's default number of threads. It
+uses the batches that FedAvg draws.
 
     with plain_loop.started(num_clients=100, num_steps=4) as plain:
       ours, theirs, ratio = plain.compare(run_round, repetitions=7)
@@ -74,7 +74,7 @@ def initial_weights() -> list[np.ndarray]:
 
 
 def start_fed_avg(num_clients: int, num_steps: int) -> rounds.Rounds:
-  """Returns FedAvg of the package on the same work, before its first round."""
+  """Returns this package's FedAvg on the same work, before its first round."""
   model = build_model()
   hparams = algorithms.get("fed_avg").HParams(
     batch_size=BATCH, local_steps=num_steps, learning_rate=RATE
@@ -128,7 +128,7 @@ def _step(weights, x, y) -> list[tf.Tensor]:
 
 
 def _round(num_clients: int, num_steps: int, num_head_steps: int):
-  """Returns a function of weights to the weights after a round."""
+  """Returns a function that maps weights to the weights after a round."""
   x, y = _draw(num_clients, max(num_steps, EXAMPLES // BATCH))
 
   @tf.function
@@ -154,7 +154,7 @@ def _round(num_clients: int, num_steps: int, num_head_steps: int):
 
 
 class Plain:
-  """A plain loop that runs in a process of its own.
+  """A plain loop that runs in a separate process.
 
   Attributes:
     sums: The sum of each weight tensor after one round from
@@ -174,15 +174,15 @@ class Plain:
   def compare(
     self, run: Callable[[], object], repetitions: int
   ) -> tuple[float, float, float]:
-    """Times a function and the loop, which take turns.
+    """Times a function and the loop, alternately.
 
     Args:
       run: Runs a round by other means.
-      repetitions: How many turns count, after two that do not.
+      repetitions: The number of repetitions, after two that are not measured.
 
     Returns:
-      The median seconds of the function, those of the loop, and the median
-      ratio of a turn.
+      The median seconds of the function and of the loop, and the median ratio
+      of a repetition.
     """
     turns = []
     for _ in range(_WARM_UP + repetitions):
@@ -203,13 +203,13 @@ def started(
   Args:
     num_clients: The number of clients.
     num_steps: The gradient steps of a client on all weights.
-    num_head_steps: Those that follow on the last two layers, for which each
-      example is embedded once.
+    num_head_steps: The following gradient steps on the last two layers, for
+      which each example is embedded once.
 
   Yields:
     A `Plain`.
   """
-  # This process's settings of TensorFlow's threads are not for it.
+  # It must not inherit this process's settings of TensorFlow's threads.
   environment = {k: v for k, v in os.environ.items() if k[:3] != "TF_"}
   command = [
     sys.executable,
@@ -234,7 +234,7 @@ def started(
 
 
 def main(_) -> None:
-  """Runs a round for each line of the standard input, and prints seconds."""
+  """Runs a round for each line of standard input, and prints the seconds."""
   run = _round(FLAGS.num_clients, FLAGS.num_steps, FLAGS.num_head_steps)
   weights = [tf.constant(w) for w in initial_weights()]
   first = [w.numpy() for w in run(weights)]

@@ -1,20 +1,20 @@
-"""What a round costs as the population grows: time, memory and disk.
+"""Measures time, memory and disk of a round as the population grows.
 
   python -m benchmarks.population
   python -m benchmarks.population --populations=1000 --storage=disk
 
-FedRep on an MLP, 10 participants a round, each of whom has a head of its own of
-3,310 numbers, and data that are made when they are needed. Every population has
-a process of its own. With `everyone`, all clients have a state before the first
-round, as after so many rounds that everybody took part; else only those whose
-turn it was. Prints for each:
+Trains FedRep on an MLP with cohorts of 10 clients. Each client has a personal
+head of 3,310 numbers, and its data are built on request. Every population runs
+in a separate process. With `everyone`, all clients have a state before the
+first round, as after enough rounds for all to take part; otherwise only the
+sampled clients have one. Prints for each:
 
   round       median seconds of the first 30 rounds after compilation, and of
               the last 30
-  peak        the largest resident size of the process
-  states      the size of the file of states, or of a checkpoint's
-  checkpoint  median seconds; one after every 10 rounds
-  resume      seconds until another run has the states of the last checkpoint
+  peak        the peak resident size of the process
+  states      the size of the state file, or of a checkpoint's states
+  checkpoint  median seconds; one checkpoint after every 10 rounds
+  resume      seconds until another run has restored the last checkpoint
 """
 
 import json
@@ -47,9 +47,11 @@ flags.DEFINE_list(
 )
 flags.DEFINE_list("storage", ["disk", "memory"], "disk, memory or both.")
 flags.DEFINE_list("had_turn", ["sampled", "everyone"], "See above.")
-flags.DEFINE_integer("max_states_in_memory", 100, "The limit of disk.")
-flags.DEFINE_integer("rounds", 120, "The number of rounds, 70 at least.")
-flags.DEFINE_bool("here", False, "Runs the one that is named, in this process.")
+flags.DEFINE_integer(
+  "max_states_in_memory", 100, "States in memory with --storage=disk."
+)
+flags.DEFINE_integer("rounds", 120, "Number of rounds, at least 70.")
+flags.DEFINE_bool("here", False, "Runs a single population in this process.")
 
 _NUM_PARTICIPANTS = 10
 _NUM_FEATURES, _NUM_CLASSES, _NUM_EXAMPLES = 20, 10, 60
@@ -99,7 +101,7 @@ def _steps(checkpoint: checkpoints.Run, running: rounds.Rounds):
 def _measure(
   population: int, storage: str, had_turn: str, folder: pathlib.Path
 ) -> dict[str, Any]:
-  """Runs the rounds of one population, and returns what they cost."""
+  """Runs the rounds of one population and returns the measurements."""
 
   def make_checkpoint():
     return checkpoints.Run(
@@ -130,7 +132,7 @@ def _measure(
   for step in range(1, FLAGS.rounds + 1):
     running.step()
     start = time.perf_counter()
-    # From a step to the next lies nothing but a checkpoint.
+    # Only the checkpoint is between two steps.
     next(steps, None)
     if step % 10 == 0:
       saving.append(time.perf_counter() - start)
@@ -188,8 +190,8 @@ def _measure_in_child(population: str, storage: str, had_turn: str):
 
 
 def main(_) -> None:
-  """Measures and prints."""
-  # TFF tells of each checkpoint at INFO.
+  """Measures all populations and prints the results."""
+  # TFF logs each checkpoint at INFO.
   logging.set_verbosity(logging.WARNING)
   if FLAGS.here:
     with tempfile.TemporaryDirectory() as folder, execution.use("in_process"):

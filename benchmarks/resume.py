@@ -1,14 +1,14 @@
-"""Whether a run that is killed again and again ends as one that never was.
+"""Checks that a run that is killed repeatedly gives bit-identical results.
 
   python -m benchmarks.resume --binary=evolving --kills=10
   python -m benchmarks.resume --binary=online_adaptation --seed=1
   python -m benchmarks.resume --binary=guidance
   python -m benchmarks.resume --binary=dynamic_personalization
 
-Runs a binary whole; then again, ended by SIGKILL at random moments, some of
-them while it starts or saves, and resumed each time. Compares what both leave:
-metrics.csv, summary.json (but for times), figures and TensorBoard's values, and
-the weights, bit by bit.
+Runs a binary without interruption. Then runs it again, killed by SIGKILL at
+random moments, also while it starts or saves, and resumed each time. Compares
+the outputs bit by bit: metrics.csv, summary.json (except times), figures,
+TensorBoard's values, and the weights.
 """
 
 import json
@@ -84,7 +84,7 @@ _SMALL = {
     "--pretraining_epochs=1",
   ),
 }
-# They keep what they train beforehand.
+# These binaries cache pre-trained models.
 _WITH_CACHE = ("online_adaptation", "dynamic_personalization")
 
 
@@ -103,7 +103,7 @@ def _start(binary: str, arguments: Sequence[str]) -> subprocess.Popen:
     stdout=subprocess.PIPE,
     stderr=subprocess.STDOUT,
     text=True,
-    # Of its own, to be killed with all that it has started.
+    # A separate session, to be killed with all child processes.
     start_new_session=True,
   )
 
@@ -117,7 +117,7 @@ def _finish(process: subprocess.Popen) -> None:
 def _kill_after(
   process: subprocess.Popen, folder: pathlib.Path, rows: int, delay: float
 ) -> bool:
-  """Ends a process some time after it has written so many rows.
+  """Kills a process some time after it has written a number of rows.
 
   Returns:
     Whether it was still running.
@@ -139,7 +139,7 @@ def _kill_after(
 def run_whole(
   binary: str, arguments: Sequence[str], folder: pathlib.Path
 ) -> None:
-  """Runs a binary to its end."""
+  """Runs a binary without interruption."""
   _finish(_start(binary, [*arguments, f"--output_dir={folder}"]))
 
 
@@ -153,13 +153,13 @@ def run_killed(
 
   Args:
     binary: Its name.
-    arguments: Its flags, but for the folder.
+    arguments: Its flags, except the folder.
     folder: The output folder.
     moments: Numbers of rows of metrics.csv, ascending, and seconds after them,
       at which the process is killed.
 
   Yields:
-    How many rows there were when it was killed.
+    The number of rows when it was killed.
   """
 
   def start():
@@ -224,7 +224,7 @@ def _figures(folder: pathlib.Path) -> dict[str, bytes]:
 
 
 def differences(one: pathlib.Path, other: pathlib.Path) -> list[str]:
-  """Returns what two output folders do not agree in, bit by bit."""
+  """Returns the outputs in which two folders differ in any bit."""
   found = [
     name
     for name, read in (
@@ -260,7 +260,7 @@ def main(_) -> None:
     whole, killed = (pathlib.Path(name, each) for each in ("whole", "killed"))
     run_whole(binary, arguments, whole)
     generator = random.Random(seed)
-    # A start takes seconds, a round and a checkpoint a tenth of one.
+    # A start takes seconds; a round or a checkpoint takes a tenth of a second.
     rows = sorted(
       generator.randrange(num_rows(whole)) for _ in range(flags.FLAGS.kills)
     )
@@ -280,6 +280,6 @@ def main(_) -> None:
 
 if __name__ == "__main__":
   flags.DEFINE_enum("binary", "evolving", list(_SMALL), "The binary.")
-  flags.DEFINE_integer("kills", 10, "How often it is killed.")
-  flags.DEFINE_integer("seed", 0, "Seed of the moments.")
+  flags.DEFINE_integer("kills", 10, "Number of kills.")
+  flags.DEFINE_integer("seed", 0, "Seed of the random moments.")
   app.run(main)

@@ -1,14 +1,14 @@
-"""What a round of FedAvg costs, beside plain TensorFlow and stock TFF.
+"""Times a round of FedAvg against plain TensorFlow and stock TFF.
 
   python -m benchmarks.round_cost
 
-The work: 10 clients with 320 RGB images of 32x32 each take 10 SGD steps (rate
+In a round, 10 clients with 320 RGB images of 32x32 each take 10 SGD steps (rate
 0.05) on batches of 32 with a convolutional network of 70,378 parameters; then
-the mean. All trials see the same batches in the same order, so their
-weights after a round must agree to within half of what a step moves them; that
-is checked first. They alternate in one process, and the median of the
-repetitions counts: ratios hold on a machine, its seconds hold on a day. Run it
-when the machine is idle.
+the mean is computed. All implementations use the same batches in the same
+order. A check verifies that their weights after a round agree to within half of
+a step. They alternate in one process; times are medians over repetitions.
+Ratios are reproducible on a machine, seconds vary from day to day. Run it on an
+idle machine.
 """
 
 import statistics
@@ -32,7 +32,7 @@ from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
 FLAGS = flags.FLAGS
-flags.DEFINE_integer("repetitions", 7, "Rounds of each trial.")
+flags.DEFINE_integer("repetitions", 7, "Rounds of each implementation.")
 flags.DEFINE_integer("num_clients", 10, "Clients in a round.")
 flags.DEFINE_integer("num_steps", 10, "SGD steps of a client.")
 
@@ -138,8 +138,8 @@ def _plain_loop(
   Args:
     initial: The initial weights.
     drawn: The examples of each client.
-    in_sequence: Whether a client waits for the one before it, or all are
-      independent chains that TensorFlow's scheduler interleaves.
+    in_sequence: Whether a client waits for the previous one. Otherwise clients
+      are independent chains that TensorFlow's scheduler interleaves.
 
   Returns:
     A function that runs a round and returns its weights.
@@ -161,7 +161,7 @@ def _plain_loop(
 
 
 def _stock(initial, drawn) -> Callable[[], list[np.ndarray]]:
-  """Stock TFF: `build_weighted_fed_avg` on batched data sets."""
+  """Builds stock TFF's `build_weighted_fed_avg` on batched data sets."""
   spec = (
     tf.TensorSpec((None, *_IMAGE), tf.float32),
     tf.TensorSpec((None,), tf.int32),
@@ -193,7 +193,7 @@ def _stock(initial, drawn) -> Callable[[], list[np.ndarray]]:
 
 
 def _ours(initial, data) -> Callable[[], list[np.ndarray]]:
-  """This package's FedAvg."""
+  """Builds this package's FedAvg."""
   model = split_model.build_split_model(
     "benchmark", backbone=_backbone, head=_head, input_dtype=tf.float32
   )
@@ -226,13 +226,13 @@ def _check_same_work(
   reference: Sequence[np.ndarray],
   found: Sequence[np.ndarray],
 ) -> None:
-  """Ends the program unless weights after a round are those of the reference.
+  """Ends the program if weights after a round differ from the reference.
 
   Kernels add in different orders, and these gradients are sums of 32,768 terms
-  that nearly cancel: on a processor without AVX-512 stock TFF's weights differ
-  from those of plain TensorFlow by 5e-5, on others by 1e-6. A step that is left
-  out, or taken on another batch, changes the weight that moves most by about
-  its largest change over the number of steps; half of that is allowed.
+  that nearly cancel: on a processor without AVX-512 the weights of stock TFF
+  and plain TensorFlow differ by 5e-5, on others by 1e-6. A missing step, or a
+  step on another batch, changes the weight that moves most by about its largest
+  change over the number of steps; the tolerance is half of this.
   """
   moved = max(
     float(np.abs(a - b).max()) for a, b in zip(initial, reference, strict=True)
@@ -256,7 +256,7 @@ def _check_same_work(
 
 
 def _in(context, build) -> Callable[[], list[np.ndarray]]:
-  """Builds and runs a trial in a context of TFF."""
+  """Builds and runs an implementation in a TFF context."""
   with tff.framework.get_context_stack().install(context):
     trial = build()
 
@@ -268,7 +268,7 @@ def _in(context, build) -> Callable[[], list[np.ndarray]]:
 
 
 def main(_) -> None:
-  """Checks that all do the same work, then times them in turn."""
+  """Checks that results agree, then times the implementations alternately."""
   initial = _whole().get_weights()
   print(f"{sum(w.size for w in initial):,} parameters")
   data = _client_data()

@@ -1,10 +1,11 @@
-"""Rounds of many small clients, beside a plain TensorFlow loop.
+"""Times rounds of many small clients against a plain TensorFlow loop.
 
   python -m benchmarks.small_clients
 
-A client takes four steps of FedAvg, see `benchmarks.plain_loop`, of which the
-weights after a round must agree. Both take turns, and the median counts: ratios
-hold on a machine, its seconds on a day. Run it when the machine is idle.
+A client takes four steps of FedAvg. The weights after a round must agree with
+the loop of `benchmarks.plain_loop`. Both alternate; times are medians. Ratios
+are reproducible on a machine, seconds vary from day to day. Run it on an idle
+machine.
 """
 
 import statistics
@@ -21,7 +22,7 @@ from tff_shift.simulation.engine import client_data
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("num_clients", ["10", "100", "1000"], "Clients in a round.")
-flags.DEFINE_integer("repetitions", 7, "Rounds of each.")
+flags.DEFINE_integer("repetitions", 7, "Rounds of each implementation.")
 
 _STEPS = 4
 _TOLERANCE = 1e-5
@@ -42,7 +43,7 @@ def _compare(num_clients: int) -> None:
     ]
     difference = np.abs(np.subtract(plain.sums, ours)).max()
     if not difference < _TOLERANCE * plain_loop.FEATURES:
-      raise SystemExit(f"the plain loop does other work: {difference:.1e}")
+      raise SystemExit(f"the plain loop gives other weights: {difference:.1e}")
 
     mine, theirs, ratio = plain.compare(run.step, FLAGS.repetitions)
   print(
@@ -53,7 +54,7 @@ def _compare(num_clients: int) -> None:
 
 
 def _changing_cohorts() -> None:
-  """Times 20 rounds of 50 to 150 of 150 clients, and of 100."""
+  """Times 20 rounds with cohorts of 50 to 150 of 150 clients, and of 100."""
   run = plain_loop.start_fed_avg(150, _STEPS)
   (phase,) = run.algorithm.phases
   generator = np.random.default_rng(2)
@@ -65,7 +66,7 @@ def _changing_cohorts() -> None:
   one(100)
   for label, chosen in (
     ("50 to 150", sizes),
-    ("as many clients in all, alike", [round(np.mean(sizes))] * 20),
+    ("constant, the same total", [round(np.mean(sizes))] * 20),
   ):
     seconds = sum(_time(lambda size=size: one(size)) for size in chosen)
     print(f"20 rounds of {label}: {seconds:.2f} s", flush=True)

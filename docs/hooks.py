@@ -1,7 +1,7 @@
-"""What mkdocs does with this folder beyond its pages.
+"""Hooks of the documentation site.
 
-The first page is the repository's README, whose links start at its root; and
-each package has a page that is made of the docstrings of its modules.
+They adapt the links of the first page, which is the repository's README, and
+add a page for each package, with the docstrings of its modules.
 """
 
 import pathlib
@@ -13,10 +13,10 @@ _PACKAGE = "tff_shift"
 
 
 def on_page_markdown(markdown, *, page, **_):
-  """Turns links as the repository has them into links within the site."""
+  """Converts links within the repository to links within the site."""
   if "/" not in page.file.src_uri:
-    # Pages of the repository's root, and what lies beside this folder there
-    # and in it here.
+    # Pages of the repository's root link to docs/, pages of docs/ to ../; in
+    # the site both are in one folder.
     return markdown.replace("](docs/", "](").replace("](../", "](")
   if page.file.src_uri.startswith("results/"):
     return markdown.replace("](../docs/", "](../")
@@ -36,7 +36,7 @@ def on_files(files, *, config):
 
 
 def _page(package):
-  """Returns the page of a package: its own docstring, then its modules."""
+  """Returns the page of a package: its docstring, then its modules."""
   modules = [
     ".".join(path.relative_to(_ROOT).with_suffix("").parts)
     for path in sorted(package.rglob("*.py"))

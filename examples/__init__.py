@@ -1,1 +1,1 @@
-"""Short programs, each whole: `python -m examples.<name>`."""
+"""Short, complete programs: `python -m examples.<name>`."""

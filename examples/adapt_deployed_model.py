@@ -1,9 +1,10 @@
-"""A deployed model adapts to a drift, without labels.
+"""Adapts a deployed model to a drift, without labels.
 
     python -m examples.adapt_deployed_model
 
-A model for digits is trained once and given to four clients. Their classes then
-shift; Fed-ADE measures by how much, and sets each client's learning rate by it.
+A model for digits is pre-trained and deployed to four clients, whose label
+distributions then shift. Fed-ADE measures the shift and sets each client's
+learning rate accordingly.
 """
 
 import pathlib
@@ -26,7 +27,7 @@ NUM_CLIENTS, TIMESTEPS = 4, 8
 
 
 def main() -> None:
-  """Trains, deploys, adapts; prints each time step; takes a model away."""
+  """Pre-trains, deploys and adapts; prints each time step; exports a model."""
   dataset = online_adaptation_data.load_online("digits")
   model = models.build(
     "mlp", input_shape=(28, 28, 1), num_classes=10, input_dtype=np.uint8
@@ -44,7 +45,7 @@ def main() -> None:
     pretraining.with_pretrained(model, pretrained),
     fed_ade.HParams(eta_min=5e-3, eta_max=1e-1),
   )
-  print(algorithm.phases[0].type_signature)  # no class of a stream enters
+  print(algorithm.phases[0].type_signature)  # The stream has no labels.
   client_streams = online_adaptation_data.Streams(
     dataset.stream,
     10,
@@ -73,7 +74,7 @@ def main() -> None:
 
   with tempfile.TemporaryDirectory() as folder:
 
-    def take_away(running):
+    def save_model(running):
       export.export(
         algorithm,
         running.server_state,
@@ -90,15 +91,16 @@ def main() -> None:
         deployment,
         run_seed=0,
         on_timestep=show,
-        on_end=take_away,
+        on_end=save_model,
       )
     last = client_streams.batch(last_client, TIMESTEPS)
     logits = tff_shift.load(pathlib.Path(folder, "model")).predict_as(
       last_client, last.x
     )
-  share = (logits.numpy().argmax(axis=1) == last.y).mean()
+  accuracy = (logits.numpy().argmax(axis=1) == last.y).mean()
   print(
-    f"client {last_client}'s own model, loaded: {share:.1%} right at the end"
+    f"client {last_client}'s own model, loaded: accuracy {accuracy:.1%} at the"
+    " last time step"
   )
 
 

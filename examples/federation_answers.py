@@ -1,10 +1,11 @@
-"""A FedDRM federation that answers queries, also from a folder.
+"""Answers queries with a FedDRM federation, also after an export.
 
     python -m examples.federation_answers
 
-Four clients hold digits in classes and colours of their own. The server learns
-which of them knows best, and sends each query there. Then the federation is
-written to a folder and asked again, with TensorFlow alone.
+Four clients hold digits with different label distributions and colours. The
+server learns which client is best equipped for a query, and routes the query
+there. Then the federation is exported to a folder, and answers the same queries
+with TensorFlow alone.
 """
 
 import pathlib
@@ -24,7 +25,7 @@ NUM_CLIENTS, ROUNDS = 4, 20
 
 
 def main() -> None:
-  """Trains, asks, saves, loads, asks again."""
+  """Trains, answers queries, exports, loads, and answers them again."""
   dataset = guidance_data.load_guidance(
     "digits",
     num_clients=NUM_CLIENTS,
@@ -46,13 +47,13 @@ def main() -> None:
       lambda_=0.8,
       momentum=0.9,
       learning_rate=0.05,
-      # At a rate that does not fall, the routes swing from round to round.
+      # At a constant rate, routes oscillate from round to round.
       cosine_rounds=ROUNDS,
     ),
     num_queries=256,
   )
-  print(algorithm.guidance.answer.type_signature)  # the heads are at CLIENTS
-  asked, true = dataset.test[2].x, dataset.test[2].y
+  print(algorithm.guidance.answer.type_signature)  # Heads are at CLIENTS.
+  x, y = dataset.test[2].x, dataset.test[2].y
   with execution.use("auto"), tempfile.TemporaryDirectory() as folder:
     running = rounds.Rounds(
       algorithm,
@@ -64,9 +65,11 @@ def main() -> None:
     federation = queries.Federation(
       algorithm, running.server_state, running.client_states, running.data
     )
-    classes, routes = federation.answer(asked)
-    share = (classes == true).mean()
-    print(f"{share:.1%} of client 2's queries are answered rightly,", end=" ")
+    classes, routes = federation.answer(x)
+    accuracy = (classes == y).mean()
+    print(
+      f"{accuracy:.1%} of client 2's queries are answered correctly,", end=" "
+    )
     print(f"{(routes == 2).mean():.1%} by client 2 itself")
     export.export(
       algorithm,
@@ -77,9 +80,9 @@ def main() -> None:
       clients=range(NUM_CLIENTS),
     )
     loaded = tff_shift.load(pathlib.Path(folder, "federation"))
-    again = loaded.answer(asked)
+    again = loaded.answer(x)
   is_same = (again.classes.numpy() == classes).all()
-  print("the folder answers the same:", is_same)
+  print("the exported federation gives the same answers:", is_same)
 
 
 if __name__ == "__main__":

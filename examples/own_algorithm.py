@@ -1,15 +1,15 @@
-"""An algorithm of your own: one file, in every table.
+"""Your own algorithm: one file, compared with the others in every table.
 
-FedAvg whose server takes longer or shorter steps: Adaptive Federated
-Optimization (Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan;
-ICLR 2021), Algorithm 1 with plain gradient descent at the server.
+FedAvg with a server learning rate: Adaptive Federated Optimization (Reddi,
+Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan; ICLR 2021), Algorithm 1
+with plain gradient descent at the server.
 
     python -m examples.own_algorithm
     python -m tff_shift.testing examples/own_algorithm.py
     python -m experiments.evolving --import=examples/own_algorithm.py \
         --algorithm=fed_avg,own_algorithm --server_rate=0.5,1,2
 
-What leaves a client: the change of all weights, and the mean training loss.
+What leaves a client: its model update, and the mean training loss.
 """
 
 import dataclasses
@@ -24,29 +24,29 @@ SCENARIOS = ("evolving", "guidance", "dynamic_personalization")
 
 @dataclasses.dataclass(frozen=True)
 class HParams(hyperparameters.LocalHParams):
-  """FedAvg's, and the server's rate."""
+  """Hyper-parameters of FedAvg, and the server's learning rate."""
 
   server_rate: float = hyperparameters.hparam(
     1.0,
-    "What the mean change is multiplied by; 1 is FedAvg.",
+    "The server's learning rate, a factor of the mean update; 1: FedAvg.",
     minimum=0,
     exclusive_minimum=True,
   )
 
 
 def build(model, hparams):
-  """The functions of FedAvg, and another step of the server."""
+  """Builds the spec of FedAvg with another server step."""
 
   def update_server(weights, mean_update, plaintext_sum, info):
     del plaintext_sum, info
     return tf.nest.map_structure(
-      lambda w, change: w + hparams.server_rate * change, weights, mean_update
+      lambda w, update: w + hparams.server_rate * update, weights, mean_update
     )
 
   return fed_avg.build(model, hparams)._replace(update_server=update_server)
 
 
-# What the table compares.
+# The server learning rates that the table compares.
 RATES = (0.5, 1.0, 1.5)
 
 

@@ -1,10 +1,10 @@
-"""Your own data to a table: arrays in, a comparison out.
+"""Compares algorithms on your own arrays.
 
     python -m examples.own_data
 
-Six sensors whose two classes turn a little from month to month. Replace `month`
-by what reads your own arrays: any number of clients and domains, examples of
-any shape, as many as each client has.
+There are six sensors, whose two classes rotate a little from month to month.
+Replace `month` by a function that reads your own arrays: any number of clients,
+domains and examples, of any shape.
 
 The same comparison from a file of arrays (x, y, domain, client; docs/data.md),
 with figures, checkpoints and saved models:
@@ -34,8 +34,8 @@ def month(client: int, number: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def main() -> None:
-  """Trains on all months but the last, and prints accuracies on that."""
-  # x may be float64 and y int64, as NumPy has them: all is checked and cast.
+  """Trains on all months except the last, and prints accuracies on the last."""
+  # NumPy's float64 and int64 are allowed: arrays are validated and cast.
   clients = from_arrays.evolving(
     [
       [month(client, number) for number in range(NUM_MONTHS)]

@@ -1,9 +1,9 @@
-"""TFF's own FedAvg where TensorFlow runs: on a GPU, if there is one.
+"""Runs TFF's own FedAvg on a GPU, if there is one.
 
     python -m examples.stock_tff_on_a_gpu
 
-Nothing here is of this package but the execution context. Without a GPU the
-clients train in parallel on the CPU.
+Only the execution context is from this package. Without a GPU the clients train
+in parallel on the CPU.
 """
 
 import collections
@@ -18,7 +18,7 @@ NUM_CLIENTS, ROUNDS = 8, 15
 
 
 def client_datasets() -> list[tf.data.Dataset]:
-  """Deals scikit-learn's digits to the clients."""
+  """Partitions scikit-learn's digits over the clients."""
   x, y = datasets.load_digits(return_X_y=True)
   data = tff.simulation.datasets.TestClientData(
     {
@@ -38,7 +38,7 @@ def client_datasets() -> list[tf.data.Dataset]:
 
 
 def model_fn() -> tff.learning.models.VariableModel:
-  """Makes TFF's model of a Keras model."""
+  """Builds a TFF model from a Keras model."""
   keras_model = tf.keras.Sequential(
     [
       tf.keras.layers.InputLayer([64]),
@@ -70,7 +70,7 @@ def main() -> None:
       state, metrics = fed_avg.next(state, clients)
   train = metrics["client_work"]["train"]
   accuracy = float(train["sparse_categorical_accuracy"])
-  print(f"accuracy in training after {ROUNDS} rounds: {accuracy:.1%}")
+  print(f"training accuracy after {ROUNDS} rounds: {accuracy:.1%}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""A tiny Llama of random weights, with the words of the synthetic relations.
+"""Writes a tiny Llama with random weights, for the synthetic relations.
 
     python -m examples.tiny_llama --output_dir=runs/tiny_llama
     python -m experiments.online_adaptation \
         --flagfile=experiments/presets/online_adaptation/llama_demo.flags
 
-Writes what the folder of a pre-trained model holds: config.json,
-model.safetensors (bfloat16, 0.3 MB) and tokenizer.json. The model knows
-nothing: what it classifies well it has learned with adapters and head.
+Writes the files of a pre-trained model: config.json, model.safetensors
+(bfloat16, 0.3 MB) and tokenizer.json. The model is not trained: its accuracy
+comes from training adapters and head.
 """
 
 import pathlib
@@ -30,7 +30,7 @@ def write(
   """Writes the folder.
 
   Args:
-    folder: The folder; it is made if missing.
+    folder: The folder, created if missing.
     width: Length of a hidden state, a multiple of 8.
     num_layers: The number of layers.
     seed: Seed of the weights.
@@ -50,7 +50,7 @@ def write(
     num_key_value_heads=2,
     head_size=width // 4,
     mlp_width=2 * width,
-    # As in Llama-3.2; the lengths are those of a tiny model.
+    # As in Llama-3.2, except for the lengths, which fit a tiny model.
     rope_theta=500000.0,
     norm_epsilon=1e-5,
     rope_scaling=llama_checkpoint.RopeScaling(
@@ -61,7 +61,7 @@ def write(
 
 
 def main(arguments: Sequence[str]) -> None:
-  """Writes the folder that the flags ask for."""
+  """Writes the folder that the flags define."""
 
   def fail(message):
     print(f"tiny_llama: {message}", file=sys.stderr)
@@ -71,8 +71,8 @@ def main(arguments: Sequence[str]) -> None:
     fail(f"unexpected positional argument {arguments[1]!r}")
   if FLAGS.width < 8 or FLAGS.width % 8 or FLAGS.layers < 2:
     fail(
-      f"--width={FLAGS.width} --layers={FLAGS.layers}: a multiple of 8 and at"
-      " least 2 wanted"
+      f"--width={FLAGS.width} --layers={FLAGS.layers}: the width must be a"
+      " multiple of 8, and there must be at least 2 layers"
     )
   try:
     write(
@@ -88,11 +88,9 @@ def main(arguments: Sequence[str]) -> None:
 
 if __name__ == "__main__":
   flags.DEFINE_string(
-    "output_dir", "runs/tiny_llama", "The folder that is written."
+    "output_dir", "runs/tiny_llama", "Folder of the model to write."
   )
-  flags.DEFINE_integer(
-    "width", 64, "Length of a hidden state, a multiple of 8."
-  )
+  flags.DEFINE_integer("width", 64, "Length of hidden states, a multiple of 8.")
   flags.DEFINE_integer("layers", 4, "Number of layers, at least 2.")
   flags.DEFINE_integer("seed", 0, "Seed of the weights.")
   app.run(main)

@@ -53,7 +53,9 @@ def test_federation_answers_from_a_folder_as_before(run_example):
   right, own = percentages(output)
   assert right > 70
   assert own > 50
-  assert output.endswith("the folder answers the same: True\n")
+  assert output.endswith(
+    "the exported federation gives the same answers: True\n"
+  )
 
 
 def test_deployed_model_adapts_and_is_taken_away(run_example):

@@ -1,9 +1,8 @@
 """Federated learning under distribution shift, as TFF computations.
 
-The names below are the public face of the package: a program needs no others,
-and they keep their meaning from release to release (CHANGELOG.md names each
-change). They are imported when they are first used, so `import tff_shift` is
-quick.
+The names below are the public API of the package. They keep their meaning from
+release to release (CHANGELOG.md names each change). They are imported when they
+are first used, so `import tff_shift` is fast.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 _SCENARIOS = "tff_shift.simulation.scenarios"
 _SHIFTS = "tff_shift.data.shifts"
 
-# By name: a module, or a module and what it is called there.
+# By name: a module, or a module and the name in it.
 _PUBLIC = {
   # Algorithms.
   "algorithm_names": ("tff_shift.algorithms", "names"),

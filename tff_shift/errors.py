@@ -20,8 +20,8 @@ class DivergedError(RuntimeError):
     what_may_help: str = "a smaller learning rate may help",
   ):
     super().__init__(
-      f"{algorithm} diverged in round {round_num}: what its"
-      f" {num_clients} clients trained is not finite; {what_may_help}"
+      f"{algorithm} diverged in round {round_num}: the updates of all"
+      f" {num_clients} clients are not finite; {what_may_help}"
     )
     self.algorithm = algorithm
     self.round_num = round_num

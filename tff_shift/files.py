@@ -21,8 +21,8 @@ _KINDS = {
   stat.S_IFCHR: "a device",
   stat.S_IFBLK: "a device",
 }
-# Others who may write to a folder could place a link there, to have a file
-# elsewhere changed.
+# Other users who can write to a folder could create a link there, through which
+# a file elsewhere would be changed.
 _LINK = "it is a link, and nothing is written through links; remove it"
 
 
@@ -70,7 +70,8 @@ def reading(
 
   Raises:
     FileNotFoundError: If the file does not exist.
-    ValueError: As in `read_bytes`.
+    ValueError: If it is not a regular file, is larger than `max_bytes`, or
+      cannot be read; one line that begins with the path.
   """
   try:
     # Opening a named pipe would wait for a writer.
@@ -186,9 +187,6 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
   exclusively in the same folder with an unpredictable name, so that nothing is
   written through planted links. A link at `path` is replaced, not followed. The
   umask determines the file mode.
-
-  Args:
-    path: The file.
 
   Yields:
     The temporary file, open for writing bytes.
@@ -355,10 +353,6 @@ def check_writable(folder: pathlib.Path) -> None:
 
 def write_atomically(path: str | os.PathLike[str], text: str) -> None:
   """Replaces a file atomically by UTF-8 text.
-
-  Args:
-    path: The file.
-    text: Its new content.
 
   Raises:
     WriteError: If the file cannot be written; the old file is kept.

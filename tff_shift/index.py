@@ -42,7 +42,7 @@ class Algorithm(records.Record):
       the algorithm, and files that define its hyper-parameters.
     summary: The first line of its docstring.
     scenarios: Its scenarios, see `algorithms`.
-    min_source_domains: See `algorithms.min_source_domains`.
+    min_source_domains: The number of source domains that it needs.
     hparams: Its hyper-parameters.
   """
 

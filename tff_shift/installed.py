@@ -22,9 +22,6 @@ def require_tff() -> None:
 def require_text(name: str) -> types.ModuleType:
   """Imports a module of the optional extra `text`.
 
-  Args:
-    name: The module.
-
   Returns:
     The module.
 

@@ -117,9 +117,6 @@ def read(path: str | os.PathLike[str], kind: type[_R], remedy: str = "") -> _R:
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
   """Reads the fields of a TOML file, for `convert`.
 
-  Args:
-    path: The file.
-
   Returns:
     The fields.
 
@@ -146,7 +143,7 @@ def decode(text: str, kind: type[_R]) -> _R:
     The record.
 
   Raises:
-    ValueError: As in `read`, without the file name.
+    ValueError: If the content is invalid, as in `read`; without the file name.
   """
   return convert(_parse_json(text, kind), kind)
 
@@ -162,7 +159,7 @@ def convert(fields: Any, kind: type[_R]) -> _R:
     The record.
 
   Raises:
-    ValueError: As in `read`, without the file name.
+    ValueError: If the content is invalid, as in `read`; without the file name.
   """
   _check_depth(fields)
   if kind.HAS_DIGEST:

@@ -23,7 +23,7 @@ _LONGEST_REASON = 200
 # Modules by path and digest: an unchanged file is imported once.
 _loaded: dict[tuple[pathlib.Path, str], types.ModuleType] = {}
 # Maps the name of a module in Python to the name in the request.
-_asked: dict[str, str] = {}
+_requested: dict[str, str] = {}
 
 
 def is_file(name: str) -> bool:
@@ -55,26 +55,26 @@ def load(name: str | os.PathLike[str]) -> types.ModuleType:
   try:
     if is_file(name):
       return _load_file(name, content)
-    _asked[name] = name
+    _requested[name] = name
     return importlib.import_module(name)
   except KeyboardInterrupt:
     raise
   except BaseException as error:
-    told = blame(error)
-    if told is not None:
+    message = blame(error)
+    if message is not None:
       pass
     elif isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(
       f"{error.name}."
     ):
-      told = (
+      message = (
         f"{name}: there is no module {error.name!r}; pass the path of a file"
         " that ends in .py, or a dotted name that can be imported from here"
       )
     elif isinstance(error, SyntaxError) and error.lineno is not None:
-      told = f"{name}: line {error.lineno}: {error.msg}"
+      message = f"{name}: line {error.lineno}: {error.msg}"
     else:
-      told = f"{name}: {describe(error)}"
-    raise ValueError(told) from error
+      message = f"{name}: {describe(error)}"
+    raise ValueError(message) from error
 
 
 class _SourceLoader(importlib.machinery.SourceFileLoader):
@@ -95,8 +95,8 @@ class _SourceLoader(importlib.machinery.SourceFileLoader):
     raise OSError("bytecode is neither read nor written")
 
 
-def _load_file(asked: str, content: bytes) -> types.ModuleType:
-  path = pathlib.Path(asked).absolute()
+def _load_file(requested: str, content: bytes) -> types.ModuleType:
+  path = pathlib.Path(requested).absolute()
   key = path.resolve(), _digest(content)
   if key in _loaded:
     return _loaded[key]
@@ -108,7 +108,7 @@ def _load_file(asked: str, content: bytes) -> types.ModuleType:
   # Dataclasses look up their module.
   before = sys.modules.get(name)
   sys.modules[name] = module
-  _asked[name] = asked
+  _requested[name] = requested
   try:
     spec.loader.exec_module(module)
   except BaseException:
@@ -135,7 +135,7 @@ def digest(module: types.ModuleType) -> str:
 
 def asked(module: types.ModuleType) -> str | None:
   """Returns the name with which the user requested a module, or None."""
-  return _asked.get(module.__name__)
+  return _requested.get(module.__name__)
 
 
 def blame(error: BaseException) -> str | None:
@@ -148,12 +148,12 @@ def blame(error: BaseException) -> str | None:
     The requested name of the module, the line if known, and the error. None if
     no module of the user is in the traceback, or if the error already names it.
   """
-  told, cause = _said(error), error
+  message, cause = _message(error), error
   while cause is not None:
     for frame, line in reversed([*traceback.walk_tb(cause.__traceback__)]):
-      name = _asked.get(frame.f_globals.get("__name__"))
+      name = _requested.get(frame.f_globals.get("__name__"))
       if name is not None:
-        if f"{name}: " in told:
+        if f"{name}: " in message:
           return None
         # Code that TensorFlow generated from the module has other lines.
         is_own = frame.f_code.co_filename == frame.f_globals.get("__file__")
@@ -169,11 +169,12 @@ def describe(error: BaseException) -> str:
     return "interrupted"
   if isinstance(error, SystemExit):
     return "it ends the process (sys.exit), which is not allowed"
-  said = _said(error)[:_LONGEST_REASON]
-  return f"{type(error).__name__}: {said}" if said else type(error).__name__
+  message = _message(error)[:_LONGEST_REASON]
+  kind = type(error).__name__
+  return f"{kind}: {message}" if message else kind
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
   try:
     return " ".join(str(error).split())
   except Exception:  # Errors of the user may have broken methods.

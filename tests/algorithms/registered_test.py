@@ -134,4 +134,4 @@ class TestRefusals:
     self.refuse(write("two/yours.py"), "one/yours.py is an algorithm 'yours'")
 
   def test_name_that_makes_no_flag_is_refused(self, write):
-    self.refuse(write("My-Algorithm.py"), "is no name of an algorithm")
+    self.refuse(write("My-Algorithm.py"), "is not a valid name of an algorithm")

@@ -327,8 +327,8 @@ class TestNumClasses:
       f"y1: the greatest label is {highest}, and 10 of the {highest + 1}"
       f" classes 0..{highest} occur; if labels are identifiers, number them"
       " from 0 to 9 (y = numpy.unique(y, return_inverse=True)[1]), and if there"
-      f" are {highest + 1} classes, say so (class_names of a file, num_classes"
-      " in Python)"
+      f" are {highest + 1} classes, give their number (class_names of a file,"
+      " num_classes in Python)"
     )
 
 

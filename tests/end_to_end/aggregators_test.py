@@ -217,7 +217,7 @@ _REFUSED = [
       (dynamic_personalization, dynamic_personalization_plan),
       f"{' '.join(_DYNAMIC)} --algorithm=fed_3da",
       f"--aggregator={name} --clipping=fixed",
-      "fed_3da: in use a client sends the vector r that represents its data"
+      "fed_3da: in deployment a client sends the vector r of its data"
       " (Section 2.3)",
     )
     for name in ("dp", "secure")
@@ -250,8 +250,8 @@ class TestDivergence:
     folder, code, errors = diverged
     assert code == 3
     assert errors == (
-      "evolving: fed_avg diverged in round 1: what its 4 clients trained is not"
-      " finite; a smaller learning rate or, with features as large as 11.3,"
+      "evolving: fed_avg diverged in round 1: the updates of all 4 clients are"
+      " not finite; a smaller learning rate or, with features as large as 11.3,"
       " --input_scaling=standardized may help; partial results were saved\n"
     )
     assert (folder / "config.json").exists()

@@ -113,7 +113,7 @@ def test_resumption(refused, tmp_path, damage, message):
     (_nest, "model.json: it is nested too deeply"),
     (
       lambda path: _change(path, clients=[0, 1, 2, 3]),
-      "model.json: clients is 0, 1, 2, 3, and that of the SavedModel is",
+      "model.json: clients is 0, 1, 2, 3, but the SavedModel has",
     ),
   ],
 )

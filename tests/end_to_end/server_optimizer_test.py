@@ -55,9 +55,14 @@ def test_resumed_run_steps_like_one_that_was_not_stopped(
       " fed_yogi, fed_adam",
     ),
     (
-      "--server_momentum=0.9",
+      "--server_optimizer=none --server_momentum=0.9",
       "--server_momentum belongs to --server_optimizer=fed_avg_m, not to"
       " --server_optimizer=none",
+    ),
+    (
+      "--server_tau=0.1",
+      "--server_tau belongs to --server_optimizer=fed_adagrad|fed_yogi|fed_adam,"
+      " not to --server_optimizer=none",
     ),
     (
       "--server_optimizer=fed_avg_m --server_beta_1=0.9",
@@ -89,7 +94,7 @@ def test_algorithm_whose_server_adds_more_is_refused(
   arguments = [
     *_SMALL,
     "--algorithm=fed_avg,local",
-    "--server_optimizer=fed_avg_m",
+    "--server_momentum=0.5",
     f"--output_dir={output}",
   ]
   # Where nothing is shared, there is no server; the others have one.

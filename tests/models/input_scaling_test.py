@@ -83,7 +83,7 @@ class TestScalings:
     ("mean", "deviation", "message"),
     [
       ((), (), "at least one"),
-      ((0.0, 0.0), (1.0,), "as many numbers"),
+      ((0.0, 0.0), (1.0,), "the same length"),
       ((0.0,), (0.0,), "above 0"),
       ((float("nan"),), (1.0,), "finite"),
       ((0.0,), (float("inf"),), "finite"),

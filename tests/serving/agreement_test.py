@@ -27,14 +27,14 @@ def refusal(folder):
 @pytest.mark.parametrize(
   ("field", "value", "found"),
   [
-    ("clients", (0, 1, 5), "0, 1, 5, and that of the SavedModel is 0, 1, 2"),
-    ("clients", (0, 1), "0, 1, and that of the SavedModel is 0, 1, 2"),
-    ("input_shape", (3,), "3, and that of the SavedModel is 2"),
-    ("input_shape", (2, 1), "2, 1, and that of the SavedModel is 2"),
-    ("input_dtype", "uint8", "uint8, and that of the SavedModel is float32"),
-    ("num_classes", 4, "4, and that of the SavedModel is 3"),
-    ("request_shape", (4,), "4, and that of the SavedModel is 3"),
-    ("functions", ("predict",), "predict, and that of the SavedModel is"),
+    ("clients", (0, 1, 5), "0, 1, 5, but the SavedModel has 0, 1, 2"),
+    ("clients", (0, 1), "0, 1, but the SavedModel has 0, 1, 2"),
+    ("input_shape", (3,), "3, but the SavedModel has 2"),
+    ("input_shape", (2, 1), "2, 1, but the SavedModel has 2"),
+    ("input_dtype", "uint8", "uint8, but the SavedModel has float32"),
+    ("num_classes", 4, "4, but the SavedModel has 3"),
+    ("request_shape", (4,), "4, but the SavedModel has 3"),
+    ("functions", ("predict",), "predict, but the SavedModel has"),
   ],
 )
 def test_field_that_is_not_of_the_saved_model(folder, field, value, found):
@@ -46,9 +46,7 @@ def test_field_that_is_not_of_the_saved_model(folder, field, value, found):
 
 def test_clients_are_those_that_have_weights(folder):
   np.savez(folder / "weights.npz", **{f"clients/{n}/head": [0] for n in (0, 9)})
-  assert "clients is 0, 1, 2, and that of weights.npz is 0, 9" in refusal(
-    folder
-  )
+  assert "clients is 0, 1, 2, but weights.npz has 0, 9" in refusal(folder)
 
 
 @pytest.mark.parametrize(

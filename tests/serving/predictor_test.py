@@ -256,7 +256,7 @@ class TestFolders:
       ),
       (lambda told: {}, "model.json: the field format is missing"),
       (lambda told: [], "model.json: expected an object, got"),
-      (lambda told: told | {"functions": []}, "nothing that predicts"),
+      (lambda told: told | {"functions": []}, "weights but no model"),
     ],
   )
   def test_description_that_is_of_no_use(

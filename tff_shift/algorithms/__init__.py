@@ -92,9 +92,6 @@ def describe(name: str) -> Description:
 
   Its file is imported only if the index has no current entry for it.
 
-  Args:
-    name: The algorithm's name.
-
   Returns:
     The metadata.
 
@@ -216,8 +213,8 @@ def _check_module(name: str, module: types.ModuleType) -> None:
   """Raises a ValueError unless a module has the names of an algorithm."""
   if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
     raise ValueError(
-      f"{name!r} is no name of an algorithm: small letters, digits and"
-      " underscores, after a letter"
+      f"{name!r} is not a valid name of an algorithm: it must be lower-case"
+      " letters, digits and underscores, starting with a letter"
     )
   kind = getattr(module, "HParams", None)
   if not (
@@ -268,7 +265,7 @@ def _check_module(name: str, module: types.ModuleType) -> None:
       "AGGREGATION_REQUIREMENTS must be a factories.AggregationRequirements"
     )
   if not isinstance(running_statistics(module), batch_statistics.Kept | None):
-    raise ValueError("RUNNING_STATISTICS must be a algorithm.Kept")
+    raise ValueError("RUNNING_STATISTICS must be an algorithm.Kept")
 
 
 def name_of(module: types.ModuleType) -> str:

@@ -101,9 +101,10 @@ def build(
 
   def combine(ensemble):
     """Returns the mean of the heads with exponential weights."""
-    shares = tf.nn.softmax(-hparams.meta_rate * ensemble.cumulative_risk)
+    mixture = tf.nn.softmax(-hparams.meta_rate * ensemble.cumulative_risk)
     return tf.nest.map_structure(
-      lambda stacked: tf.tensordot(shares, stacked, 1), ensemble.heads
+      lambda stacked: tf.tensordot(mixture, stacked, 1),
+      ensemble.heads,
     )
 
   def train_client(nothing, ensemble, data, round_num):

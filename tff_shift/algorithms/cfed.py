@@ -1,38 +1,37 @@
-"""CFeD: domains come one by one, and the old model is a teacher.
+"""CFeD: domains are learned one by one, with distillation from the old model.
 
 Continual Federated Learning Based on Knowledge Distillation (Ma, Xie, Wang,
 Chen, Shou; IJCAI 2022). A baseline of Federated Learning under Evolving
 Distribution Shifts, Table 1.
 
-In the rounds of domain m a client has the examples of this domain alone. From
-the second domain on, some of the clients of a round review instead of learning:
-on public inputs without classes they distil (Hinton, Vinyals, Dean; 2015) from
-the model of the end of the domain before,
+In the rounds of domain m a client has only the examples of this domain. From
+the second domain on, some clients of a round review instead of learning: on
+unlabelled public inputs, they distil (Hinton, Vinyals, Dean; 2015) the model at
+the end of the previous domain,
 
     alpha CE(softmax(teacher / T), softmax(student / T)).
 
-The server adds the mean of the changes. Then, in all rounds of all domains, it
-distils too: its model learns what the models of the round and the one before it
-say of the public inputs.
+The server adds the mean update. Then, in all rounds of all domains, it distils
+too: on the public inputs, its model learns the mean predictions of the clients'
+trained models and of the previous server model.
 
-What leaves a client: the change of all weights, the mean training loss, and the
-sum over the clients of their probabilities of the public inputs, where the
-model is theirs as trained. They are sent in the open.
+What leaves a client: its model update, the mean training loss and, in plaintext
+sums over clients, the trained model's probabilities for the public inputs.
 
-Equations and numbers (40 % review; alpha = 0.1, T = 2, without T^2) are those
-of the authors' program. Decisions:
+Equations and constants (40 % review; alpha = 0.1, T = 2, without T^2) follow
+the authors' program. Choices:
   * The tasks are the source domains, in equal parts of the rounds. A round has
-    as many gradient steps as FedAvg's, whoever reviews.
-  * The program's server distils in the first domain too, where no client
-    reviews yet; `distil_from=second_domain` leaves it out there.
-  * Who reviews is drawn for each client and round.
-  * The server's targets are the mean of the probabilities. The program labels
-    each input by one model in turn, which would show the server what single
-    clients answer. A client without examples has no part in it.
-  * The public inputs: the paper names some for its data sets, the FedEvolve
-    paper names none. Uniform noise here, a small number of inputs that are
-    constants of the computation; `public_data=digits` for images (not where
-    clients hold these very digits).
+    as many gradient steps as FedAvg's, also for clients that review.
+  * The program's server also distils in the first domain, in which no client
+    reviews; with `distil_from=second_domain` it does not.
+  * Each client reviews with the same probability, drawn in each round.
+  * The server's targets are mean probabilities. The program labels each input
+    by one model in turn, which would show the server predictions of single
+    clients. A client without examples is not part of the mean.
+  * Public inputs: the paper names some for its data sets, the FedEvolve paper
+    names none. Here they are uniform noise, a small number of constants of the
+    computation; for images, `public_data=digits` uses scikit-learn's digits
+    (not if clients hold the same digits).
 """
 
 import dataclasses
@@ -63,13 +62,13 @@ SCENARIOS = ("evolving",)
 RUNNING_STATISTICS = algorithm.Kept(server=("model", "teacher"))
 
 AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
-  plaintext_sums="for its distillation the server is told the sum of the"
-  " clients' probabilities of the public inputs"
+  plaintext_sums="for its distillation the server receives the sum of the"
+  " clients' probabilities for the public inputs"
 )
 
 # Seed of the public inputs.
 _PUBLIC_SEED = 0
-# A graph is a message of protobuf, whose size is limited.
+# A graph is a protocol buffer message, whose size is limited.
 _MAX_BYTES = 2**31 - 1
 
 
@@ -78,26 +77,27 @@ class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of CFeD."""
 
   distillation_weight: float = hyperparameters.hparam(
-    0.1, "alpha: weight of the loss of distillation.", minimum=0
+    0.1, "alpha: weight of the distillation loss.", minimum=0
   )
   temperature: float = hyperparameters.hparam(
     2.0,
-    "T, by which logits are divided before softmax; above 1 evens out what the"
-    " teacher says.",
+    "T: divides the logits before the softmax; above 1 smooths the teacher's"
+    " predictions.",
     minimum=0,
     exclusive_minimum=True,
   )
   public_data: str = hyperparameters.hparam(
     "uniform",
-    "The public inputs: uniform noise, or for images digits (scikit-learn's).",
+    "Public inputs: uniform, noise; digits, scikit-learn's, for images only.",
     choices=("uniform", "digits"),
   )
   public_examples: int = hyperparameters.hparam(
-    200, "The number of public inputs.", minimum=1
+    200, "Number of public inputs.", minimum=1
   )
   public_bound: float = hyperparameters.hparam(
     1.0,
-    "Public inputs that are no images are uniform up to this size.",
+    "Largest absolute value of uniform public inputs that are not images, after"
+    " the model's input scaling.",
     minimum=0,
     exclusive_minimum=True,
   )
@@ -105,32 +105,32 @@ class HParams(hyperparameters.LocalHParams):
   review_share: float = hyperparameters.hparam(
     0.4,
     "Probability that a client reviews in a round, from the second domain on;"
-    " 0: all learn.",
+    " 0: no client reviews.",
     minimum=0,
     maximum=1,
   )
   server_steps: int = hyperparameters.hparam(
     5,
-    "Gradient steps of the server's distillation in a round, at the rate of the"
-    " clients; 0 is none.",
+    "Gradient steps of the server's distillation per round, at the clients'"
+    " learning rate; 0: none.",
     minimum=0,
   )
   distil_from: str = hyperparameters.hparam(
     "first_domain",
-    "Where the server's distillation begins: first_domain, in all rounds, as in"
-    " the authors' program; second_domain, when there is a teacher.",
+    "First domain with distillation at the server: first_domain, as in the"
+    " authors' program; second_domain, the first one with a teacher.",
     choices=("first_domain", "second_domain"),
   )
 
 
 class Weights(NamedTuple):
-  """What the server holds.
+  """The server weights.
 
   Attributes:
     model: The model's `SplitWeights`.
-    teacher: Those of the end of the last domain that is over; the initial ones
-      before there is any.
-    seed: The seed of the batches with which the server distils, int32 [2].
+    teacher: The model's weights at the end of the last completed domain; the
+      initial weights in the first domain.
+    seed: The seed of the batches of the server's distillation, int32 [2].
   """
 
   model: Any
@@ -139,12 +139,12 @@ class Weights(NamedTuple):
 
 
 class Contribution(NamedTuple):
-  """What is added up over clients.
+  """A client's addends to the plaintext sums.
 
   Attributes:
-    probabilities: Of the public inputs, [num_public, num_classes] float32;
-      zeros of a client without examples.
-    num_clients: One, or zero without examples, a float32 scalar.
+    probabilities: The trained model's probabilities for the public inputs,
+      [num_public, num_classes] float32; zeros without examples.
+    num_clients: 1, or 0 without examples, a float32 scalar.
     is_later: Whether the domain is not the first, an int32 scalar.
     is_last: Whether the round is the last of its domain, an int32 scalar.
   """
@@ -187,8 +187,8 @@ def _make_uniform(
   if model.vocabulary_size is not None:
     return _make_titles(generator, shape, model.vocabulary_size)
   raise ValueError(
-    f"public_data=uniform is not for model {model.name!r}, which takes"
-    f" {dtype}: it must be images, float32, or tokens of a model that says its"
+    f"public_data=uniform is not allowed for model {model.name!r}, which takes"
+    f" {dtype}: it must be images, float32, or tokens of a model with a"
     " vocabulary_size"
   )
 
@@ -197,14 +197,14 @@ def _make_digits(model: split_model.SplitModel, number: int) -> np.ndarray:
   """Draws images of digits and resizes them to the model's images."""
   if model.input_dtype.name != "uint8" or len(model.input_shape) != 3:
     raise ValueError(
-      f"public_data=digits is not for model {model.name!r}, which takes no"
-      " images: it must be uniform"
+      f"public_data=digits is not allowed for model {model.name!r}, which does"
+      " not take images: it must be uniform"
     )
   generator = np.random.default_rng(_PUBLIC_SEED)
   images = datasets.load_digits().images  # [1797, 8, 8], from 0 to 16
   chosen = images[generator.permutation(len(images))[:number]]
   chosen = np.round(chosen * (255 / 16)).astype(np.uint8)
-  # The nearest pixel of the digit.
+  # Nearest-neighbour interpolation.
   rows, columns = (
     np.arange(size) * there // size
     for size, there in zip(model.input_shape, chosen.shape[1:3], strict=False)
@@ -220,11 +220,11 @@ def make_public_inputs(
 
   Args:
     model: The model.
-    hparams: With `public_data=uniform`: uniform numbers; for a model that takes
-      neither images nor tokens, from -public_bound to public_bound after the
-      model has scaled them; for a model of tokens, titles of uniform length and
-      uniform words. With `public_data=digits`: scikit-learn's digits at the
-      size of the model's images, at most all of them.
+    hparams: With `public_data=uniform`, inputs are uniform: pixels; features
+      from -public_bound to public_bound after the model's scaling; or titles of
+      uniform length with uniform words. With `public_data=digits`, inputs are
+      scikit-learn's digits at the size of the model's images, at most all of
+      them.
 
   Returns:
     `[public_examples, ...]` in the model's dtype.
@@ -266,12 +266,12 @@ class Distillation:
     Args:
       targets: The teacher's probabilities, [num_public, num_classes] float32.
       num_steps: The number of batches, an int32 scalar.
-      seed: An int32 tensor of shape [2]; fixes the batches.
+      seed: An int32 tensor of shape [2]; determines the batches.
 
     Returns:
       `(weights, step) -> loss`, float32 scalar.
     """
-    # The targets take the place of classes; no gradient goes through them.
+    # The targets replace the classes; no gradient flows through them.
     public = client_dataset.ClientDataset(
       tf.constant(self.x),
       tf.stop_gradient(targets),
@@ -302,7 +302,7 @@ def train_client(
   data: client_dataset.ClientDataset,
   round_num,
 ) -> algorithm.ClientResult:
-  """Learns the current domain, or reviews what was learned before.
+  """Trains on the current domain, or distils the teacher.
 
   Args:
     model: The model.
@@ -313,7 +313,7 @@ def train_client(
     round_num: The round, an int32 scalar.
 
   Returns:
-    The change of the model, and what the trained model says of the public
+    The model update, and the trained model's probabilities for the public
     inputs; there is no personal state.
   """
   num_domains = tf.size(data.domain_sizes)
@@ -369,18 +369,18 @@ def update_server(
   plaintext_sum: Contribution,
   info: algorithm.UpdateInfo,
 ) -> Weights:
-  """Adds the mean update, and distils.
+  """Adds the mean update, then distils on the public inputs.
 
   Args:
     hparams: Hyper-parameters.
     distillation: Distillation on the public inputs.
     weights: The server's model and teacher.
-    mean_update: The mean change of the model.
-    plaintext_sum: The sum over the clients of the round.
+    mean_update: The mean model update.
+    plaintext_sum: The sum over the cohort.
     info: See `algorithm.AlgorithmSpec`.
 
   Returns:
-    The new model and, where a domain is over, the same as the new teacher.
+    The new weights; at the end of a domain, the model is the new teacher.
   """
   updated = info.step(weights.model, mean_update)
   targets = plaintext_sum.probabilities
@@ -412,11 +412,11 @@ def update_server(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of CFeD; see `algorithm.AlgorithmSpec`."""
+  """Builds the spec of CFeD; see `algorithm.AlgorithmSpec`."""
   if model.statistics and hparams.personal_norm != "none":
     raise ValueError(
       f"personal_norm={hparams.personal_norm} is not allowed with cfed: its"
-      " server trains a model, whose running statistics it would not have"
+      " server trains the model, and would not have its running statistics"
     )
   distillation = Distillation(
     model, hparams, make_public_inputs(model, hparams)

@@ -21,7 +21,7 @@ expansions stay.
 
 The abstract gives the objective; the paper approximates past losses in several
 ways, of which this is the one by regularisation. There is no public program,
-and the FedEvolve paper does not say what it ran. Choices:
+and the FedEvolve paper does not specify its version. Choices:
   * The tasks are the source domains, in equal parts of the rounds.
   * A past domain is expanded at the weights that the client receives when it
     first takes part in a later one, on the examples that it has kept until

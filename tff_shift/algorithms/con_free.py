@@ -1,44 +1,43 @@
-"""ConFREE: FedRep whose server takes conflicts out of the clients' updates.
+"""ConFREE: FedRep whose server removes conflicts between clients' updates.
 
 ConFREE: Conflict-free Client Update Aggregation for Personalized Federated
-Learning (Zheng et al.; AAAI 2025), with FedRep as its host: clients train their
-head, then the backbone, and keep the head. A baseline of Beyond Aggregation:
-Guiding Clients in Heterogeneous Federated Learning (FedDRM), Table 1.
+Learning (Zheng et al.; AAAI 2025), on top of FedRep: clients train their head,
+then the backbone, and keep the head. A baseline of Beyond Aggregation: Guiding
+Clients in Heterogeneous Federated Learning (FedDRM), Table 1.
 
-The server works on each layer (a weight tensor) by itself. With u_1, ..., u_n
-the clients' changes of it, the columns of U:
+The server processes each layer (a weight tensor) separately. With u_1, ..., u_n
+the clients' updates of the layer, the columns of U:
 
     u_i' starts as u_i; for each other j in a random order
          u_i' <- u_i' - min(<u_i', u_j>, 0) / |u_j|^2 u_j             (PCGrad)
-    g_0  the guide: the mean of the u_i';
+    g_0  = the mean of the u_i', the guide;
     w    = argmin over the simplex of <U w, g_0> + alpha |g_0| |U w|;
     g    = (g_0 + alpha |g_0| U w / |U w|) / (1 + alpha^2)            (CAGrad)
 
-and adds g to the layer. Two updates are in conflict if their inner product is
+and adds g to the layer. Two updates conflict if their inner product is
 negative. g is a linear combination of the u_i: its coefficients are computed
 from G, the matrix of all inner products. PCGrad is Gradient Surgery for
 Multi-Task Learning (Yu, Kumar, Gupta, Levine, Hausman, Finn; NeurIPS 2020),
 CAGrad is Conflict-Averse Gradient Descent for Multi-task Learning (Liu, Liu,
 Jin, Stone, Liu; NeurIPS 2021).
 
-What leaves a client: the change of the backbone, in the open, its number of
-examples if that counts, random numbers, and the training loss. The head does
-not.
+What leaves a client: the update of the backbone in plaintext, the number of
+examples if it is the client's weight, random numbers, and the training loss.
+The head stays.
 
-Written from the steps as the authors' program takes them. Decisions:
-  * A projection divides by |u_j|^2, as PCGrad's does. The program's does not,
-    and takes out nearly nothing of small changes.
-  * The order in which a change is held against the others is drawn by its
-    client, once a round, for all layers.
-  * The program's mean is without weights (`client_weighting=uniform`). Weights
-    count where g_0 takes its mean.
-  * What an aggregator and the server's momentum do, they do to the mean; what
-    is added to it is g less the mean of the changes as they were sent.
-  * alpha is not in the paper's text at hand: 0.5 is CAGrad's.
+Written from the steps of the authors' program. Choices:
+  * A projection divides by |u_j|^2, as in PCGrad. In the program it does not,
+    and removes almost nothing from small updates.
+  * Each client draws the order of the projections of its update, once per
+    round, for all layers.
+  * The program's mean is unweighted (`client_weighting=uniform`). Clients'
+    weights are used in the mean of g_0.
+  * The aggregator and the server momentum apply to the mean update. The server
+    then adds g minus the mean of the updates as sent.
+  * The available text of the paper does not give alpha: 0.5 is CAGrad's.
 
-With `variant=program` it is what the FedDRM paper's program calls ConFREE. It
-works on the whole backbone at once, takes the others as they were sent, and
-adds the mean of
+`variant=program` is the ConFREE of the FedDRM paper's program. It processes the
+whole backbone at once, projects onto the updates as sent, and adds the mean of
 
     u_i' = u_i - sum over j != i of min(<u_i, u_j>, 0) / |u_j|^2 u_j
 
@@ -65,16 +64,16 @@ SCENARIOS = ("guidance",)
 RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
-  no_clipping="its server compares the changes as they are, and clipping or"
-  " zeroing would change their mean alone",
-  per_client_values="its server compares each client's update with every"
-  " other's",
+  no_clipping="its server compares the unclipped updates, and clipping or"
+  " zeroing would affect only their mean",
+  per_client_values="its server compares each client's update with every other"
+  " client's",
   no_server_optimizer="its server adds a combination of the clients' updates"
   " beside their mean",
 )
 
-# |U w| is searched for between this fraction of the longest update and its
-# whole length, in at most _NUM_STEPS steps, up to a relative error.
+# The search for |U w| starts between this fraction of the longest update's norm
+# and the norm, and ends after _NUM_STEPS steps or at this relative error.
 _SHORTEST = 1e-4
 _NUM_STEPS = 24
 _TOLERANCE = 1e-5
@@ -87,20 +86,20 @@ class HParams(fed_rep.HParams):
   variant: str = hyperparameters.variant_hparam()
   conflict_aversion: float = hyperparameters.hparam(
     0.5,
-    "alpha: how far the step may be from the guide, relative to its length"
-    " (published); at 0 it is the guide.",
+    "alpha: maximum distance of the step from the guide, relative to the"
+    " guide's norm (published); 0: the step is the guide.",
     minimum=0,
   )
 
 
 class Sent(NamedTuple):
-  """A row of what the server compares.
+  """The values of a client that the server compares.
 
   Attributes:
-    update: The change of the backbone.
-    weight: What it counts in the mean, a float32 scalar.
-    order_keys: [num_clients] float32; the order of these numbers is that in
-      which the change is held against the others.
+    update: The update of the backbone.
+    weight: The client's weight in the mean, a float32 scalar.
+    order_keys: [num_clients] float32, random sort keys: the order in which the
+      update is projected against the other clients' updates.
   """
 
   update: Any
@@ -114,19 +113,19 @@ def _inner_products(rows) -> tf.Tensor:
   return tf.cast(tf.matmul(flat, flat, transpose_b=True), tf.float64)
 
 
-def projected_mean(products, shares, orders) -> tf.Tensor:
+def projected_mean(products, fractions, orders) -> tf.Tensor:
   """Computes the guide g_0 (PCGrad).
 
   Args:
     products: G of each layer, [num_layers, n, n] float64; zeros for a client
       that has sent nothing.
-    shares: The weights of the clients in the mean, [n] float64, of sum 1.
+    fractions: The clients' weights in the mean, [n] float64, with sum 1.
     orders: The order of the j for each i, [n, n] int32, a permutation of the
       clients in each row.
 
   Returns:
     The coefficients of the u_j in the mean of the u_i', [num_layers, n]
-    float64. Without conflicts they are the shares.
+    float64. Without conflicts they equal the fractions.
   """
   num_clients = products.shape[-1]
   lengths = tf.linalg.diag_part(products)
@@ -141,15 +140,15 @@ def projected_mean(products, shares, orders) -> tf.Tensor:
       tf.minimum(against, 0), tf.linalg.matvec(others, lengths)
     )
     kept -= against[:, :, tf.newaxis] * others
-  return tf.linalg.matvec(kept, shares, transpose_a=True)
+  return tf.linalg.matvec(kept, fractions, transpose_a=True)
 
 
 def avert_conflicts(products, guide, allowed, alpha: float) -> tf.Tensor:
   """Turns the guide towards the update that it helps least (CAGrad).
 
-  |U w| is the least value of (|U w|^2 / t + t) / 2 over t > 0. For a given t a
-  quadratic program is left, and the |U w| of its solution grows with t, but
-  slower: the t that it is equal to lies between it and any other t.
+  |U w| is the minimum of (|U w|^2 / t + t) / 2 over t > 0. For a given t this
+  leaves a quadratic program. The |U w| of its solution grows with t, but more
+  slowly: the fixed point lies between t and this |U w|.
 
   Args:
     products: G of each layer, [num_layers, n, n] float64; zeros for a client
@@ -201,67 +200,69 @@ def avert_conflicts(products, guide, allowed, alpha: float) -> tf.Tensor:
   )
   t = tf.sqrt(low * high)
   solution = solve(t)
-  # Where the updates can cancel each other, U w has no direction to speak of.
+  # If the updates can cancel, U w is nearly 0 and its direction is undefined.
   turn = tf.math.divide_no_nan(radius, tf.maximum(length(solution), t))
   return (guide + turn[:, tf.newaxis] * solution) / (1 + alpha**2)
 
 
-def pairwise_projected_mean(products, shares) -> tf.Tensor:
+def pairwise_projected_mean(products, fractions) -> tf.Tensor:
   """Computes the mean of the u_i' of `variant=program`.
 
   Args:
     products: G, [..., n, n] float64; zeros for a client that has sent nothing.
-    shares: The weights of the clients in the mean, [n] float64, of sum 1.
+    fractions: The clients' weights in the mean, [n] float64, with sum 1.
 
   Returns:
     The coefficients of the u_j in the mean of the u_i', [..., n] float64.
-    Without conflicts they are the shares.
+    Without conflicts they equal the fractions.
   """
   lengths = tf.linalg.diag_part(products)
   # The product of an update with itself is not negative: j = i adds nothing.
-  against = tf.linalg.matvec(tf.minimum(products, 0), shares)
-  return shares - tf.math.divide_no_nan(against, lengths)
+  against = tf.linalg.matvec(tf.minimum(products, 0), fractions)
+  return fractions - tf.math.divide_no_nan(against, lengths)
 
 
 def coefficients(
   hparams: HParams, sent: Sent, present: Any
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """Finds how much of each client's change is taken.
+  """Computes the coefficients of the clients' updates in the server's step.
 
   Args:
     hparams: Hyper-parameters.
-    sent: The rows of all clients.
-    present: [num_clients] float32, 1 for who has sent its row, 0 for others.
+    sent: The values of all clients, with a first axis of num_clients.
+    present: [num_clients] float32, 1 for clients that have sent their values, 0
+      for the others.
 
   Returns:
-    The coefficients of the changes, [num_layers, num_clients] float64, or of
-    one row for all layers; and those of their mean, [num_clients] float64.
+    The coefficients of the updates in the step, [num_layers, num_clients]
+    float64, or one row for all layers; and their coefficients in the mean,
+    [num_clients] float64.
   """
   weight = tf.cast(sent.weight, tf.float64)
-  shares = weight / tf.reduce_sum(weight)
+  fractions = weight / tf.reduce_sum(weight)
   products = tf.stack([_inner_products(rows) for rows in sent.update])
   if hparams.variant == "program":
     whole = tf.reduce_sum(products, axis=0, keepdims=True)
-    return pairwise_projected_mean(whole, shares), shares
+    return pairwise_projected_mean(whole, fractions), fractions
   orders = tf.argsort(sent.order_keys, axis=1)
-  guide = projected_mean(products, shares, orders)
+  guide = projected_mean(products, fractions, orders)
   if not hparams.conflict_aversion:
-    return guide, shares
+    return guide, fractions
   return avert_conflicts(
     products, guide, present > 0, hparams.conflict_aversion
-  ), shares
+  ), fractions
 
 
 def build(
   model: guided_model.GuidedModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of ConFREE; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of ConFREE; see `algorithm.AlgorithmSpec`.
 
-  A `client_id` is below the model's number of clients. A client's state is its
-  head; the server has no model to predict with.
+  A client's state is its head; the server has no model to predict with. A
+  `client_id` must be below the model's number of clients.
 
   Raises:
-    ValueError: If the model does not know the number of clients.
+    ValueError: If the model does not have the number of clients.
   """
   guided_model.require(model, "con_free")
   host = fed_rep.build(model, hparams)
@@ -271,7 +272,7 @@ def build(
     result = host.train_client(backbone, head, data, round_num)
     size = tf.size(data.y)
     weight = size if hparams.client_weighting == "num_examples" else 1
-    # The host folds 0 and 1 into it.
+    # FedRep folds 0 and 1 into this seed.
     seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num, 2)
     sent = Sent(
       result.update,
@@ -287,9 +288,9 @@ def build(
   def update_server(backbone, mean_update, slots, info):
     del info  # Not the mean update alone is added.
     sent, present = slots
-    taken, shares = coefficients(hparams, sent, present)
-    # Zeros where nothing is in conflict: then the mean is added, bit for bit.
-    beside_mean = tf.cast(taken - shares, tf.float32)
+    taken, fractions = coefficients(hparams, sent, present)
+    # Zeros without conflicts: the mean is then added, bit for bit.
+    beside_mean = tf.cast(taken - fractions, tf.float32)
     beside_mean = tf.broadcast_to(beside_mean, [len(backbone), num_clients])
     return tuple(
       w + mean + tf.tensordot(beside_mean[layer], rows, 1)

@@ -1,4 +1,4 @@
-"""Fed3DA: a hypernetwork makes a model for every distribution of data.
+"""Fed3DA: a hypernetwork generates a model for each data distribution.
 
 Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
 Liu; ICASSP 2023), Algorithms 1 and 2.
@@ -45,7 +45,7 @@ SCENARIOS = ("dynamic_personalization",)
 RUNNING_STATISTICS = algorithm.FIXED
 
 AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
-  plaintext_sums="in use a client sends the vector r that represents its data"
+  plaintext_sums="in deployment a client sends the vector r of its data"
   " (Section 2.3)",
 )
 

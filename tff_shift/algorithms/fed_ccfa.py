@@ -1,57 +1,61 @@
-"""FedCCFA: classifiers averaged by class, among clients whose classes agree.
+"""FedCCFA: classifiers are averaged class by class, in clusters of clients.
 
 Classifier Clustering and Feature Alignment for Federated Learning under
 Distributed Concept Drift (Chen, Xue, Wang, Liu, Huang; NeurIPS 2024); a
 baseline of Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under
 Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026), Table 1.
 
-A client keeps a classifier, the last layer. In a round, on the received
-backbone f, it
+A client keeps a personal classifier, the last layer. In a round, with the
+received backbone f, it
 
-  1. trains a copy of the classifier that all clients start with, which the
-     server holds, on equally many examples of each class, min(5, the rarest
-     class), for comparison alone;
-  2. trains its classifier, and then f under it, with
+  1. trains a copy of the server's initial classifier on equally many examples
+     of each class, min(5, size of the rarest class), only for comparison;
+  2. trains its own classifier, and then f with this classifier, with the loss
 
          CE + k CE(cos(f(x), P_c) / tau over the classes c),   k = H / gamma,
 
-     the second from round `alignment_start` on; P_c are the anchors that it
-     received, H is the entropy of its shares of classes;
-  3. takes the mean embedding of each class on its new backbone.
+     where the second term starts in round `alignment_start`, P_c are the
+     received anchors, and H is the entropy of the client's label distribution;
+  3. computes the mean embedding of each class with its new backbone.
 
-The server averages the backbones by number of examples. A classifier has a row
-for each class, its weights and its bias. For each class the server groups the
-clients by the rows v of the classifiers of step 1, at the distances
+The server averages the backbones, weighted by number of examples. A classifier
+has a row for each class: its weights and its bias. For each class the server
+clusters the clients by the rows v of the classifiers of step 1, with the
+distances
 
     d_ij = mean over all other clients z of |cos(v_i, v_z) - cos(v_j, v_z)|
 
-with DBSCAN and one sample as a core: groups are the connected components of all
-pairs within `cluster_distance`. In a group the rows of the classifiers of step
-2, and the mean embeddings, are averaged. In a second phase every client
-receives its classifier and its anchors.
+by DBSCAN with one sample per core point: clusters are the connected components
+of all pairs within `cluster_distance`. In a cluster, the rows of the
+classifiers of step 2 and the mean embeddings are averaged. In a second phase
+every client receives its classifier and its anchors.
 
-What leaves a client: the change of the backbone, its number of unlabelled
-examples, and in the open both classifiers, which classes it has and the mean
-embedding of each; the mean risk. The server holds them until the next round,
-and sends its table to all clients of that round, of which each reads its row.
+What leaves a client: the update of the backbone, its number of unlabelled
+examples, and the mean risk; in plaintext per client, both classifiers, and for
+each class whether it occurs and its mean embedding. The server keeps the merged
+values until the next round, and broadcasts all of them in one table, of which
+each client reads its own entry.
 
-Equations and numbers are those of the authors' program
-(github.com/wenwenwenwenti/FedCCFA). Decisions:
-  * Labels. The method has those of the drifting data; a stream has none:
-    `stream_labels`. Fed-ADE does not say. With `risk`, all but step 1 weights
-    classes by the estimate, whose entropy is H.
-  * The classifiers of step 1 start from one and the same, as in the program:
-    from their own (`compared_start=own`) they also differ by what their clients
-    had learned before, and clients of one concept are told apart.
-  * Step 2 starts from the client's own classifier, or the common one. In the
-    program a client's first one goes on from step 1, for it has none yet.
-  * Fewer than three clients of a round cannot be compared (the program divides
-    by zero): each keeps its row and its own mean embedding.
-  * A class that a client lacks counts neither in H (the program takes 0 log 0)
-    nor in the mean of embeddings (the program divides by all). A client without
-    an anchor of a class is not aligned to it; without any, not at all.
-  * Plain gradient descent, as for the methods beside it; the program has
-    momentum 0.9 and weight decay 1e-5.
+Equations and constants follow the authors' program
+(github.com/wenwenwenwenti/FedCCFA). Choices:
+  * Labels: the method uses labels of the drifting data, which a stream does not
+    have, and Fed-ADE does not specify a substitute: see `stream_labels`. With
+    `risk`, all steps but the first weight classes by the estimated label
+    distribution, whose entropy is H.
+  * The classifiers of step 1 have a common start, as in the program. If they
+    start from the clients' own classifiers (`compared_start=own`), their
+    differences include earlier training, and clients with the same concept are
+    separated.
+  * Step 2 starts from the client's own classifier, initially the common one. In
+    the program, a client without a classifier continues the one of step 1.
+  * Fewer than three clients cannot be compared (the program divides by zero):
+    each keeps its row and its own mean embedding.
+  * Classes that a client lacks are excluded from H (the program computes 0 log
+    0) and from mean embeddings (the program divides by the number of all
+    clients of the cluster). A client is aligned only to classes whose anchor it
+    has.
+  * Plain gradient descent, as in the other methods of this scenario; the
+    program has momentum 0.9 and weight decay 1e-5.
 """
 
 import dataclasses
@@ -79,7 +83,7 @@ SCENARIOS = ("online_adaptation",)
 RUNNING_STATISTICS = algorithm.FIXED
 
 AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
-  per_client_values="the server compares the classifiers of single clients"
+  per_client_values="the server compares the classifiers of individual clients"
 )
 
 
@@ -89,79 +93,82 @@ class HParams(stream_labels.StreamLabelsHParams, hyperparameters.LocalHParams):
 
   balanced_epochs: int = hyperparameters.hparam(
     5,
-    "Passes over the balanced examples on which the classifiers are trained"
-    " that are compared.",
+    "Epochs over the class-balanced examples, for the classifiers that the"
+    " server compares.",
     minimum=1,
   )
   balanced_examples: int = hyperparameters.hparam(
-    5, "The most of these examples that a class has.", minimum=1
+    5, "Maximum number of class-balanced examples per class.", minimum=1
   )
   entropy_divisor: float = hyperparameters.hparam(
-    20.0, "gamma; 0: features are not aligned.", minimum=0
+    20.0,
+    "gamma: the weight of feature alignment is the entropy of the client's"
+    " label distribution over gamma; 0: no alignment.",
+    minimum=0,
   )
   alignment_start: int = hyperparameters.hparam(
-    20, "Rounds before features are aligned.", minimum=0
+    20, "Number of rounds without feature alignment.", minimum=0
   )
   temperature: float = hyperparameters.hparam(
     0.1,
-    "tau, which divides the cosines of features and anchors.",
+    "tau: divides the cosines of features and anchors.",
     minimum=0,
     exclusive_minimum=True,
   )
   num_slots: int = hyperparameters.hparam(
     100,
-    "Rows of the server's table: at least the number of clients. The binary"
-    " takes that number unless told otherwise.",
+    "Entries of the server's table, at least the number of clients. If the flag"
+    " is not set, the binary uses the number of clients.",
     minimum=1,
   )
   cluster_distance: float = hyperparameters.hparam(
     0.1,
-    "The largest distance of two rows that joins their clients; 2 joins all.",
+    "Maximum distance of the rows of two connected clients; 2: one cluster.",
     minimum=0,
     maximum=2,
   )
   local_epochs: int = hyperparameters.hparam(
     5,
-    "Passes over what the client learns from in the update of the backbone,"
-    " rounded up to whole batches; 0: local_steps counts.",
+    "Epochs over the client's training data for the backbone, rounded up to"
+    " whole batches; 0: use local_steps.",
     minimum=0,
   )
   head_epochs: int = hyperparameters.hparam(
-    1, "The same in the update of the classifier.", minimum=1
+    1, "Epochs over the same data for the classifier.", minimum=1
   )
   learning_rate: float = hyperparameters.hparam(
     0.01,
-    "The learning rate of the backbone.",
+    "Learning rate of the backbone.",
     minimum=0,
     exclusive_minimum=True,
   )
   compared_start: str = hyperparameters.hparam(
     "common",
-    "Which classifier is trained for comparison: common, the one that all"
-    " clients start with (the program); own, the client's.",
+    "Initial weights of the classifier that is trained for comparison: common,"
+    " the initial ones of all clients (the program); own, the client's.",
     choices=("common", "own"),
   )
   head_rate_factor: float = hyperparameters.hparam(
     10.0,
-    "The learning rate of classifiers, as a multiple of the backbone's.",
+    "Learning rate of classifiers, as a multiple of the backbone's.",
     minimum=0,
     exclusive_minimum=True,
   )
   client_weighting: str = hyperparameters.hparam(
     "num_examples",
-    "Weight of a client in the mean of the backbones: num_examples, the number"
+    "A client's weight in the mean of the backbones: num_examples, its number"
     " of unlabelled examples, or uniform.",
     choices=("uniform", "num_examples"),
   )
 
 
 class Sent(NamedTuple):
-  """What a client sends to the server beside the change of the backbone.
+  """A client's values in plaintext, beside the update of the backbone.
 
   Attributes:
     compared: The rows of the classifier of step 1, [num_classes, row_size]
       float32.
-    rows: Those of the classifier of step 2, [num_classes, row_size] float32.
+    rows: The rows of the classifier of step 2, [num_classes, row_size] float32.
     means: The mean embedding of each class, [num_classes, embedding_size]
       float32; zeros for a class without examples.
   """
@@ -172,12 +179,12 @@ class Sent(NamedTuple):
 
 
 class Merged(NamedTuple):
-  """What clients receive, each tensor with a first axis of clients.
+  """The merged values of clients, each tensor with a first axis of clients.
 
   Attributes:
-    rows: The mean rows of the group, [num_classes, row_size] float32.
+    rows: The mean rows of the cluster, [num_classes, row_size] float32.
     anchors: The mean of the mean embeddings, [num_classes, embedding_size]
-      float32; zeros for a class that no member of the group has.
+      float32; zeros for a class that no client of the cluster has.
   """
 
   rows: Any
@@ -188,9 +195,10 @@ class Table(NamedTuple):
   """The result of a round at the server.
 
   Attributes:
-    merged: A `Merged` of num_slots clients; zeros for those that took no part.
-    written: The round, from 1, in which a client last took part, [num_slots]
-      float32; 0 if in none.
+    merged: A `Merged` of num_slots clients; zeros for clients outside of the
+      cohort.
+    written: The last round, from 1, in which a client took part, [num_slots]
+      float32; 0: never.
   """
 
   merged: Any
@@ -198,12 +206,12 @@ class Table(NamedTuple):
 
 
 class Weights(NamedTuple):
-  """What the server holds.
+  """The server weights.
 
   Attributes:
     backbone: The weights of the backbone.
-    head: The classifier that all clients start with.
-    table: What clients of the last round receive, a `Table`.
+    head: The initial classifier of all clients.
+    table: The merged values of the last cohort, a `Table`.
   """
 
   backbone: Any
@@ -217,8 +225,8 @@ class ClientState(NamedTuple):
   Attributes:
     head: Its classifier, the weights of the last layer.
     anchors: P_c, [num_classes, embedding_size] float32; zeros for a class
-      without one.
-    loss: The mean loss of its last update of the backbone, a float32 scalar.
+      without an anchor.
+    loss: The mean loss of its last backbone training, a float32 scalar.
   """
 
   head: Any
@@ -233,8 +241,8 @@ def balance_examples(
 
   Args:
     data: The examples.
-    most: The largest number of a class; the size of the rarest class, if that
-      is smaller.
+    most: The maximum number per class. If the rarest class has fewer examples,
+      all classes get this number.
     num_classes: The number of classes.
     seed: An int32 tensor of shape [2].
 
@@ -245,9 +253,9 @@ def balance_examples(
   membership = tf.one_hot(tf.gather(data.y, order), num_classes, dtype=tf.int32)
   counts = tf.reduce_sum(membership, axis=0)
   rarest = tf.reduce_min(tf.where(counts > 0, counts, most))
-  # The number of examples of its class up to an example, itself included.
-  places = tf.reduce_sum(tf.cumsum(membership) * membership, axis=1)
-  chosen = tf.boolean_mask(order, places <= tf.minimum(rarest, most))
+  # The rank of an example among the examples of its class, from 1.
+  ranks = tf.reduce_sum(tf.cumsum(membership) * membership, axis=1)
+  chosen = tf.boolean_mask(order, ranks <= tf.minimum(rarest, most))
   return data._replace(
     x=tf.gather(data.x, chosen),
     y=tf.gather(data.y, chosen),
@@ -256,7 +264,7 @@ def balance_examples(
 
 
 def alignment_weight(hparams: HParams, classes, round_num) -> tf.Tensor:
-  """Computes k of a round from the fractions of the classes, [num_classes]."""
+  """Computes k of a round from a label distribution, [num_classes]."""
   if not hparams.entropy_divisor:
     return tf.constant(0.0)
   entropy = -tf.reduce_sum(tf.math.xlogy(classes, classes))
@@ -271,16 +279,17 @@ def alignment_loss(
 
   Args:
     hparams: The temperature.
-    anchors: P_c, [num_classes, size] float32; zeros for a class without one.
+    anchors: P_c, [num_classes, size] float32; zeros for a class without an
+      anchor.
     embeddings: [batch, size] float32.
     y: The classes, [batch] int32.
     class_weights: The weight of an example of each class, [num_classes].
 
   Returns:
-    A float32 scalar. Classes without an anchor do not count.
+    A float32 scalar. Classes without an anchor are excluded.
   """
   present = tf.reduce_any(tf.not_equal(anchors, 0.0), axis=1)
-  # The cosines less 1: softmax is the same.
+  # These are the cosines minus 1, with the same softmax.
   cosines = prototypes.logits(
     embeddings, prototypes.Prototypes(anchors, present), "cosine"
   )
@@ -292,7 +301,7 @@ def alignment_loss(
 
 
 def rows_of(head: tuple[tf.Tensor, ...]) -> tf.Tensor:
-  """Joins a classifier's weights, [num_classes, size, plus 1 for a bias]."""
+  """Returns the rows of a classifier, [num_classes, size (+ 1 with a bias)]."""
   kernel, *biases = head
   return tf.concat(
     [tf.transpose(kernel), *[bias[:, tf.newaxis] for bias in biases]], axis=1
@@ -300,7 +309,7 @@ def rows_of(head: tuple[tf.Tensor, ...]) -> tf.Tensor:
 
 
 def head_of(rows, size: int) -> tuple[tf.Tensor, ...]:
-  """Takes the weights of a classifier of `size` inputs from its rows."""
+  """Returns the weights of a classifier of `size` inputs from its rows."""
   kernel = tf.transpose(rows[:, :size])
   return (kernel, *tf.unstack(rows[:, size:], axis=1))
 
@@ -317,7 +326,8 @@ def make_sent(
   Args:
     compared: The classifier of step 1.
     head: The classifier of step 2.
-    embeddings: Of the client's examples, [n, embedding_size] float32.
+    embeddings: Embeddings of the client's examples, [n, embedding_size]
+      float32.
     y: Their classes, [n] int32.
     num_classes: The number of classes.
   """
@@ -328,7 +338,7 @@ def make_sent(
 
 
 def place(hparams: HParams, sent: Sent, client_id) -> client_slots.Slots:
-  """Puts a `Sent` into the client's slot; without a slot it is an error."""
+  """Puts a `Sent` into the client's slot; fails if there is no such slot."""
   has_slot = tf.debugging.assert_less(
     client_id,
     hparams.num_slots,
@@ -345,7 +355,7 @@ def row_distances(rows) -> tf.Tensor:
     rows: A row of each client, [n, row_size] float32.
 
   Returns:
-    [n, n] float32. Of fewer than three clients there is no other: zeros.
+    [n, n] float32; zeros for fewer than three clients, which have no other.
   """
   units = tf.math.l2_normalize(rows, axis=1)
   cosines = tf.matmul(units, units, transpose_b=True)
@@ -364,13 +374,13 @@ def find_groups(rows, largest_distance: float, max_clients: int) -> tf.Tensor:
 
   Args:
     rows: A row of each client, [n, row_size] float32.
-    largest_distance: The largest distance of two connected clients (DBSCAN's
+    largest_distance: The maximum distance of two connected clients (DBSCAN's
       epsilon).
-    max_clients: The largest n.
+    max_clients: The maximum n.
 
   Returns:
-    1 where two clients are in one group, else 0, [n, n] float32. Fewer than
-    three clients cannot be compared: each is a group of its own.
+    1 if two clients are in one cluster, else 0, [n, n] float32. Fewer than
+    three clients cannot be compared: each is a separate cluster.
   """
   number = tf.shape(rows)[0]
   is_close = tf.where(
@@ -385,16 +395,16 @@ def find_groups(rows, largest_distance: float, max_clients: int) -> tf.Tensor:
 
 
 def merge(sent: Sent, largest_distance: float, max_clients: int) -> Merged:
-  """Averages rows and mean embeddings over each group, class by class.
+  """Averages rows and mean embeddings over each cluster, class by class.
 
   Args:
     sent: A `Sent` with a first axis of n clients.
-    largest_distance: The largest distance of two connected clients.
-    max_clients: The largest n.
+    largest_distance: The maximum distance of two connected clients.
+    max_clients: The maximum n.
 
   Returns:
-    A `Merged` of n clients. Mean embeddings are averaged over those members
-    that have the class.
+    A `Merged` of n clients. Mean embeddings are averaged over the clients that
+    have the class.
   """
 
   def merge_class(of_class):
@@ -404,7 +414,7 @@ def merge(sent: Sent, largest_distance: float, max_clients: int) -> Merged:
     return Merged(
       tf.matmul(members, of_class.rows)
       / tf.reduce_sum(members, axis=1, keepdims=True),
-      # A member without the class adds zeros.
+      # A client without the class adds zeros.
       tf.math.divide_no_nan(
         tf.matmul(members, of_class.means), counts[:, tf.newaxis]
       ),
@@ -452,12 +462,12 @@ def empty_table(
 def write_table(
   hparams: HParams, table: Table, slots: client_slots.Slots, round_num
 ) -> Table:
-  """Merges the `Sent` of the clients of a round.
+  """Merges the `Sent` of the clients of a cohort.
 
   Args:
     hparams: The number of slots and the distance.
     table: The table before the round.
-    slots: A `Sent` of each client that took part.
+    slots: The `Sent` of each client of the cohort.
     round_num: The round, an int32 scalar.
 
   Returns:
@@ -491,8 +501,8 @@ def read_table(table: Table, client_id, round_num) -> tuple[Merged, tf.Tensor]:
     round_num: The round, an int32 scalar.
 
   Returns:
-    The client's `Merged`, and whether it is of this round, a bool scalar. It is
-    not if the client has diverged: its values do not reach the server.
+    The client's `Merged`, and whether it is from this round, a bool scalar.
+    False for a diverged client, whose values do not reach the server.
   """
   merged, written = tf.nest.map_structure(
     lambda rows: tf.gather(rows, client_id), table
@@ -503,10 +513,10 @@ def read_table(table: Table, client_id, round_num) -> tuple[Merged, tf.Tensor]:
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedCCFA; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of FedCCFA; see `algorithm.AlgorithmSpec`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
-  a `ClientState`. A `client_id` is below `num_slots`.
+  a `ClientState`. A `client_id` must be below `num_slots`.
   """
   model = split_model.with_head(model, "last_layer")
   sizes = model.num_classes, model.embedding_size
@@ -517,7 +527,7 @@ def build(
     predict = lambda x: evaluation.predict(model, own, x)  # noqa: E731
     lesson = stream_labels.lesson(model, hparams, own, data, predict)
     seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
-    # Classifiers are trained on a backbone that stays as it is.
+    # Classifiers are trained on the fixed received backbone.
     embedded = lesson.examples._replace(
       x=adaptation.embed(model, backbone, lesson.examples.x)
     )
@@ -542,12 +552,12 @@ def build(
       model.num_classes,
       randomness.fold(seed, 0),
     )
-    alike = tf.ones([model.num_classes])
+    equal_weights = tf.ones([model.num_classes])
     compared = train_head(
       weights.head if hparams.compared_start == "common" else state.head,
       balanced,
       hparams.balanced_epochs,
-      alike,
+      equal_weights,
       1,
     )
     head = train_head(

@@ -92,11 +92,11 @@ def transition_loss(
 
   Args:
     model: The model; its backbone is used.
-    distance: See `prototypes.distances`.
+    distance: One of `prototypes.DISTANCES`.
     weights: phi and psi.
     earlier: The batch of domain m, for the prototypes of eq. 3.
     later: The batch of domain m + 1.
-    classes: See `prototypes.alignment_loss`.
+    classes: The classes of the softmax, see `prototypes.alignment_loss`.
 
   Returns:
     The loss, a float32 scalar.
@@ -214,7 +214,7 @@ def predict_as_client(
 
   Args:
     model: The model.
-    distance: See `prototypes.distances`.
+    distance: One of `prototypes.DISTANCES`.
     weights: phi and psi.
     prepared: The prototypes of the client's domains, with a first axis.
     examples: The evaluation data; domains are numbered as in the training data,

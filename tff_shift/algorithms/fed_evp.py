@@ -188,7 +188,7 @@ def personal_weights(
 
   Args:
     model: The model.
-    personalization: See `HParams.personalization`.
+    personalization: One of the choices of `HParams.personalization`.
 
   Returns:
     `SplitWeights` of Python bools.

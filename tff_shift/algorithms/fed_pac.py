@@ -1,21 +1,21 @@
-"""FedPAC: aligned features, and for every client a head combined of all heads.
+"""FedPAC: feature alignment, and a personal mixture of all clients' heads.
 
 Personalized Federated Learning with Feature Alignment and Classifier
 Collaboration (Xu, Tong, Huang; ICLR 2023). A baseline of Beyond Aggregation:
 Guiding Clients in Heterogeneous Federated Learning (FedDRM), Table 1.
 
 As in FedRep, a client first trains its head on the received backbone f, then
-the backbone under it. Two things are added.
+the backbone with this head. FedPAC adds two things.
 
-Feature alignment: the backbone goes down
+Feature alignment: the backbone minimises
 
     CE + lambda * mean over batch and features of (f(x) - c_y)^2
 
 with c_y the global centroid of class y, the mean over clients of their mean
-features after training, weighted by their examples of the class.
+features after training, weighted by their numbers of examples of the class.
 
-Classifier collaboration: with the received f a client finds, before training,
-its shares p_i(k) of the classes and their mean features mu_i(k), and sends
+Classifier collaboration: with the received f and before training, a client
+computes its class fractions p_i(k) and mean features mu_i(k), and sends
 
     h_i[k] = p_i(k) mu_i(k),   v_i = (mean |f(x)|^2 - sum_k |h_i[k]|^2) / n_i.
 
@@ -24,28 +24,30 @@ For each client i the server solves
     min over a of  a^T (diag(v) + D^i) a,   a >= 0, sum of a = 1,
     D^i_jl = sum_k <h_i[k] - h_j[k], h_i[k] - h_l[k]>
 
-and makes its head, the sum of a_j times the trained head of client j.
+and computes its head, the sum of a_j times the trained head of client j.
 
-What leaves a client: the change of the backbone, the training loss and, each
-client's own in the open, its head, h and v; and the sums over clients of the
-examples of each class and of their features. Heads are sent back in one table,
-as TFF broadcasts one value: a client here could read those of others.
+What leaves a client: the update of the backbone and the training loss; in
+plaintext per client, its head, h and v; in plaintext sums over clients, the
+number of examples and the sum of features of each class. The server broadcasts
+all heads in one table, because TFF broadcasts one value: in this implementation
+clients receive each other's heads.
 
-Written from the steps as the authors' program takes them. Decisions:
-  * Entries of a below 0.001 are dropped, as in the program; then the rest is
-    made to sum to 1 again.
-  * D^i is a Gram matrix and the program convex: small eigenvalues are kept.
-  * A class without global centroid takes the client's own, from before
-    training; in round 0 there is no alignment. A centroid stays until clients
-    with the class take part again.
-  * Only clients of the round are combined; others keep their heads.
-  * The head's steps have the rate of all steps (0.1 for an epoch in the
+Written from the steps of the authors' program. Choices:
+  * Entries of a below 0.001 are dropped, as in the program, and the rest is
+    normalised to sum 1.
+  * D^i is a Gram matrix and the quadratic program convex: small eigenvalues are
+    kept.
+  * For a class without a global centroid, the client uses its own mean features
+    from before training. Round 0 has no alignment. A centroid is kept until
+    clients with the class take part again.
+  * Only heads of the cohort are combined; other clients keep their heads.
+  * The head is trained at the common learning rate (0.1 for one epoch in the
     program).
 
-With `variant=program` it is what the FedDRM paper's program calls FedPAC:
-FedRep with mu / 2 |theta - theta_received|^2 over the backbone. Nothing is
-combined, and what leaves is what leaves in FedRep; but the same aggregators are
-refused.
+`variant=program` is the FedPAC of the FedDRM paper's program: FedRep with the
+proximal term mu / 2 |theta - theta_received|^2 of the backbone. Heads are not
+combined, and the same values leave a client as in FedRep. It refuses the same
+aggregators as `variant=published`.
 """
 
 import dataclasses
@@ -73,8 +75,8 @@ SCENARIOS = ("guidance",)
 RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
-  per_client_values="its server makes each client's head of the heads and the"
-  " feature statistics of all clients, which it must tell apart"
+  per_client_values="its server computes each client's head from the heads and"
+  " the feature statistics of individual clients"
 )
 
 # Smaller entries of a are dropped.
@@ -89,24 +91,24 @@ class HParams(fed_rep.HParams):
   alignment_weight: float = hyperparameters.hparam(
     1.0,
     "lambda: weight of the distance of features from global centroids"
-    " (published); 0 is none.",
+    " (published); 0: no alignment.",
     minimum=0,
   )
   backbone_mu: float = hyperparameters.hparam(
     0.01,
-    "mu: weight of the proximal term (program); 0 is FedRep.",
+    "mu: weight of the proximal term (program); 0: FedRep.",
     minimum=0,
   )
 
 
 class Shared(NamedTuple):
-  """What the server holds.
+  """The server weights.
 
   Attributes:
     backbone: The weights of f.
-    centroids: c, [num_classes, embedding_size] float32; zeros for a class that
-      has none yet.
-    heads: Each client's head, in a first axis of num_clients.
+    centroids: c, [num_classes, embedding_size] float32; zeros for a class
+      without a centroid.
+    heads: The clients' heads, with a first axis of num_clients.
   """
 
   backbone: Any
@@ -127,7 +129,7 @@ class Personal(NamedTuple):
 
 
 class FeatureStatistics(NamedTuple):
-  """What a client computes of its features.
+  """Statistics of a client's features.
 
   Attributes:
     h: [num_classes, embedding_size] float32.
@@ -169,11 +171,11 @@ def combinations(h, v, present) -> tf.Tensor:
   Args:
     h: [num_clients, num_classes, embedding_size] float32.
     v: [num_clients] float32.
-    present: [num_clients] float32, 1 for a client of the round, else 0.
+    present: [num_clients] float32, 1 for a client of the cohort, else 0.
 
   Returns:
     The vector a of client i in row i, [num_clients, num_clients] float32; 0 for
-    clients that are not present.
+    clients outside of the cohort.
   """
   num_clients = v.shape[0]
   flat = tf.reshape(tf.cast(h, tf.float64), [num_clients, -1])
@@ -194,13 +196,13 @@ def combinations(h, v, present) -> tf.Tensor:
 
 
 def combine_heads(heads: Any, weights, present, before: Any) -> Any:
-  """Combines the trained heads for each client of the round.
+  """Combines the trained heads for each client of the cohort.
 
   Args:
     heads: The trained heads, each tensor with a first axis of num_clients.
     weights: The result of `combinations`.
-    present: [num_clients] float32, 1 for a client of the round, else 0.
-    before: The heads before the round, like `heads`. Other clients keep them.
+    present: [num_clients] float32, 1 for a client of the cohort, else 0.
+    before: The heads before the round, like `heads`, which other clients keep.
 
   Returns:
     The heads after the round, like `heads`.
@@ -323,13 +325,13 @@ def _build_program(
 def build(
   model: guided_model.GuidedModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedPAC; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of FedPAC; see `algorithm.AlgorithmSpec`.
 
-  A `client_id` is below the model's number of clients. The server has no model
-  to predict with.
+  The server has no model to predict with. A `client_id` must be below the
+  model's number of clients.
 
   Raises:
-    ValueError: If the model does not know the number of clients.
+    ValueError: If the model does not have the number of clients.
   """
   guided_model.require(model, "fed_pac")
   model = split_model.with_head(model, hparams.head)

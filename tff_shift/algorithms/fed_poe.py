@@ -1,53 +1,54 @@
-"""FedPOE: own model, federated model and its snapshots predict together.
+"""FedPOE: an ensemble of the client's model, the server model and snapshots.
 
 Personalized Federated Learning with Mixture of Models for Adaptive Prediction
 and Model Fine-Tuning (Ghari, Shen; NeurIPS 2024), Fed-POE; a baseline of
 Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under Distribution
 Shift (Park, Joe, Kim, Im, Kwon; 2026), Table 1.
 
-A client predicts with its own model L, the federated model F and snapshots S_j
-of F (S_0 is the pre-trained model), as probabilities:
+A client predicts probabilities with its own model L, the federated model F and
+snapshots S_j of F (S_0 is the pre-trained model):
 
     tuned = (a L(x) + b F(x)) / (a + b)
-    stored = sum_j v_j S_j(x) / sum_j v_j, over those that were drawn
+    stored = sum_j v_j S_j(x) / sum_j v_j, over the drawn snapshots
     p = (c tuned + d stored) / (c + d)
 
-M draws with replacement, S_j with probability p_j = v_j / sum v, say which are
-used. All weights start at 1. In a round the client first scores them on what it
-learns from: a, b, c, d fall by exp(-meta_rate loss) of L, F, tuned, stored, and
-v_j of those drawn by exp(-meta_rate loss_j / (1 - (1 - p_j)^M)), which in the
-mean over draws is the loss. So a client keeps sums of losses instead of
-weights. A new snapshot S_j starts at
+The snapshots are drawn M times with replacement, S_j with probability
+p_j = v_j / sum v. All ensemble weights start at 1. In a round the client first
+updates them on its training data: a, b, c, d are multiplied by
+exp(-meta_rate loss) of L, F, tuned, stored, and v_j of a drawn snapshot by
+exp(-meta_rate loss_j / (1 - (1 - p_j)^M)), whose exponent is unbiased over
+draws. A client therefore keeps sums of losses instead of weights. A new
+snapshot S_j starts at
 
     v_j = exp(-meta_rate sum_t loss_t(S_j)),
 
-with loss_t its own loss on what the client learned from in round t, over all
-rounds so far. Then L and a copy of F are trained alike; the server takes the
-mean of the copies, and keeps it as a snapshot every `snapshot_period` rounds.
+with loss_t its loss on the client's training data of round t, over all rounds
+so far. Then L and a copy of F are trained on the same batches. The server
+averages the copies, and stores the mean as a snapshot every `snapshot_period`
+rounds.
 
-What leaves a client: the change of what is trained of F, and the mean loss of
-training. L, all weights and what was drawn do not.
+What leaves a client: the update of the trained weights of F, and the mean
+training loss. L, the ensemble weights and the drawn snapshots stay.
 
-Equations and numbers are those of the authors' program
-(github.com/pouyamghari/Fed-POE) but for two things, in which the text is
-followed: snapshots are of F (the program mixes the client's own model again),
-and clients train copies of F side by side (the program's train one object, one
-after the other). Decisions:
-  * Labels. The method has those of each example after it has predicted it; a
-    stream has none: `stream_labels`. Fed-ADE does not say.
-  * A round is one of the method's steps, with `local_epochs` over what the
-    client learns from in place of one step on the last ten examples.
-  * Only the last layer is trained, as in the program; Fed-ADE does not say
-    which (`trained`).
-  * meta_rate is 1 / sqrt(T) in the program and learning_rate 0.01 / sqrt(T),
-    for T steps; the defaults are for 100.
-  * Past losses of a new snapshot. The program keeps all of a client's examples.
-    Where a client learns from its labelled examples, a loss is linear in what
-    the classes count in a round, and their sum over rounds is all that has to
-    be kept. Pseudo-labelled examples are kept themselves, the last
-    `past_examples`; from where there is no room for all, their mean stands for
-    that of all.
-  * The server has room for `max_snapshots`; what comes later is not kept.
+Equations and constants follow the authors' program
+(github.com/pouyamghari/Fed-POE), except that, as in the paper, snapshots are of
+F (the program mixes the client's own model again), and clients train separate
+copies of F (in the program they train one object in turn). Choices:
+  * Labels: the method uses the label of each example after its prediction. A
+    stream has no labels, and Fed-ADE does not specify a substitute: see
+    `stream_labels`.
+  * A round is one step of the method: `local_epochs` over the client's training
+    data replace one step on the last ten examples.
+  * Only the last layer is trained, as in the program; Fed-ADE does not specify
+    the trained layers (`trained`).
+  * For T steps, the program's meta_rate is 1 / sqrt(T) and its learning_rate
+    0.01 / sqrt(T); the defaults are for T = 100.
+  * Past losses of a new snapshot: the program keeps all examples of a client.
+    If a client learns from its labelled examples, a loss is linear in the class
+    weights of a round, so that their sum over rounds is sufficient.
+    Pseudo-labelled examples are kept, at most the last `past_examples`; the
+    mean over the kept examples then estimates the mean over all.
+  * The server stores at most `max_snapshots`; later ones are dropped.
 """
 
 import dataclasses
@@ -80,34 +81,33 @@ class HParams(stream_labels.StreamLabelsHParams, hyperparameters.LocalHParams):
   """Hyper-parameters of FedPOE."""
 
   meta_rate: float = hyperparameters.hparam(
-    0.1, "How fast the weight of a model falls with its loss.", minimum=0
+    0.1, "How fast a model's weight decreases with its loss.", minimum=0
   )
   snapshot_period: int = hyperparameters.hparam(
     20,
-    "Rounds from one snapshot of the federated model to the next.",
+    "Number of rounds between two snapshots of the federated model.",
     minimum=1,
   )
   max_snapshots: int = hyperparameters.hparam(
     26,
-    "Snapshots that there is room for, the pre-trained model included: all of"
-    " 500 rounds, at a period of 20.",
+    "Maximum number of snapshots, including the pre-trained model; 26: all"
+    " snapshots of 500 rounds, with snapshot_period=20.",
     minimum=1,
   )
   num_draws: int = hyperparameters.hparam(
-    8, "M: draws of snapshots, with replacement.", minimum=1
+    8, "M: number of snapshots drawn with replacement.", minimum=1
   )
   snapshot_losses: str = hyperparameters.hparam(
     "own",
-    "The past losses that a new snapshot starts with: own, those that it has"
-    " itself on what the client has learned from so far, as published;"
-    " federated, those that the federated model of each round had in that"
-    " round.",
+    "Past losses of a new snapshot: own, its losses on the client's training"
+    " data of all earlier rounds, as published; federated, the losses that the"
+    " federated model had in these rounds.",
     choices=("own", "federated"),
   )
   local_epochs: int = hyperparameters.hparam(
     1,
-    "Passes of a round over what the client learns from, rounded up to whole"
-    " batches; 0: local_steps counts.",
+    "Epochs per round over the client's training data, rounded up to whole"
+    " batches; 0: use local_steps.",
     minimum=0,
   )
   learning_rate: float = hyperparameters.hparam(
@@ -115,26 +115,25 @@ class HParams(stream_labels.StreamLabelsHParams, hyperparameters.LocalHParams):
   )
   trained: str = hyperparameters.hparam(
     "last_layer",
-    "What is trained, and of what there are snapshots: last_layer, the last"
-    " linear layer, on a backbone that stays pre-trained; all, all weights.",
+    "The weights that are trained and stored in snapshots: last_layer, the last"
+    " linear layer on the fixed pre-trained backbone; all, all weights.",
     choices=("last_layer", "all"),
   )
   past_examples: int = hyperparameters.hparam(
     1000,
-    "With stream_labels=pseudo and snapshot_losses=own: examples of past rounds"
-    " that a client keeps, the latest ones, for the past losses of new"
-    " snapshots.",
+    "With stream_labels=pseudo and snapshot_losses=own: number of latest"
+    " examples that a client keeps for the past losses of new snapshots.",
     minimum=1,
   )
 
 
 class Weights(NamedTuple):
-  """What the server holds.
+  """The server weights.
 
   Attributes:
-    federated: The weights of F that are trained.
-    snapshots: Those of the snapshots, each with a first axis of max_snapshots;
-      the pre-trained ones where there is no snapshot yet.
+    federated: The trained weights of F.
+    snapshots: The weights of the snapshots, with a first axis of max_snapshots;
+      the pre-trained weights for snapshots that do not exist yet.
   """
 
   federated: Any
@@ -142,13 +141,14 @@ class Weights(NamedTuple):
 
 
 class Ensemble(NamedTuple):
-  """What the weights of a client's models depend on.
+  """The losses that determine a client's ensemble weights.
 
   Attributes:
     losses: The sums of the losses of L, F, tuned and stored, float32 scalars.
-    snapshot_losses: Those of the snapshots, [max_snapshots] float32.
-    drawn: 1 for a snapshot that was drawn, else 0, [max_snapshots] float32.
-    num_snapshots: The number of snapshots that the client counts, an int32
+    snapshot_losses: The sums of the losses of the snapshots, [max_snapshots]
+      float32.
+    drawn: 1 for a drawn snapshot, else 0, [max_snapshots] float32.
+    num_snapshots: The number of snapshots in the client's ensemble, an int32
       scalar.
   """
 
@@ -162,10 +162,11 @@ class Kept(NamedTuple):
   """Examples of past rounds, the latest first.
 
   Attributes:
-    x: What is predicted of them, [past_examples, ...].
+    x: The inputs of the trained weights, [past_examples, ...]: examples or
+      embeddings.
     y: Their pseudo-labels, [past_examples] int32.
-    weights: One over the number of examples of their round, [past_examples]
-      float32; 0 where there is no example yet.
+    weights: 1 over the number of examples of their round, [past_examples]
+      float32; 0 for entries without an example.
   """
 
   x: Any
@@ -174,13 +175,13 @@ class Kept(NamedTuple):
 
 
 class Past(NamedTuple):
-  """What a client has learned from so far.
+  """A client's training data of past rounds.
 
   Attributes:
-    class_weights: The sum over its rounds of what an example of each class
-      counts, [num_classes] float32.
-    kept: A `Kept` with `stream_labels=pseudo`; else empty, for it has the
-      labelled examples.
+    class_weights: The sum over its rounds of the weight of an example of each
+      class, [num_classes] float32.
+    kept: A `Kept` with `stream_labels=pseudo`; otherwise empty, because the
+      client has the labelled examples.
   """
 
   class_weights: Any
@@ -191,7 +192,7 @@ class ClientState(NamedTuple):
   """A client's state.
 
   Attributes:
-    own: The weights of L that are trained.
+    own: The trained weights of L.
     ensemble: An `Ensemble`.
     past: A `Past`, or empty with `snapshot_losses=federated`.
   """
@@ -205,9 +206,9 @@ class Probabilities(NamedTuple):
   """Predictions of the models for n examples.
 
   Attributes:
-    own: Those of L, [n, num_classes] float32.
-    federated: Those of F, [n, num_classes] float32.
-    snapshots: Those of the snapshots that were drawn, [max_snapshots, n,
+    own: The predictions of L, [n, num_classes] float32.
+    federated: The predictions of F, [n, num_classes] float32.
+    snapshots: The predictions of the drawn snapshots, [max_snapshots, n,
       num_classes] float32; zeros for the others.
   """
 
@@ -231,7 +232,7 @@ class Mixture(NamedTuple):
 
 
 def initial_ensemble(hparams: HParams) -> Ensemble:
-  """Returns the `Ensemble` of a client that has the first snapshot alone."""
+  """Returns the `Ensemble` of a client with the first snapshot only."""
   return Ensemble(
     losses=(tf.constant(0.0),) * 4,
     snapshot_losses=tf.zeros([hparams.max_snapshots]),
@@ -244,12 +245,12 @@ def normalized_weights(meta_rate: float, losses, present=None) -> tf.Tensor:
   """Computes weights exp(-meta_rate * losses), divided by their sum.
 
   Args:
-    meta_rate: How fast a weight falls.
+    meta_rate: How fast a weight decreases with the loss.
     losses: [n] float32.
-    present: The models that count, [n] bool. None: all.
+    present: The models in the ensemble, [n] bool. None: all.
 
   Returns:
-    [n] float32; 0 for models that do not count.
+    [n] float32; 0 for other models.
   """
   exponents = -meta_rate * losses
   if present is not None:
@@ -275,12 +276,12 @@ def mix(
 
 
 def log_of(probabilities) -> tf.Tensor:
-  """Returns logarithms, which stay finite."""
+  """Returns the logarithms of probabilities, bounded to stay finite."""
   return tf.math.log(tf.maximum(probabilities, _SMALLEST_PROBABILITY))
 
 
 def draw_probabilities(hparams: HParams, losses, num_snapshots) -> tf.Tensor:
-  """Computes the p_j, [max_snapshots] float32; 0 where there is no snapshot."""
+  """Computes the p_j, [max_snapshots] float32; 0 for missing snapshots."""
   is_there = tf.range(hparams.max_snapshots) < num_snapshots
   return normalized_weights(hparams.meta_rate, losses, is_there)
 
@@ -296,21 +297,21 @@ def draw(probabilities, num_draws: int, seed) -> tf.Tensor:
   Returns:
     1 for a snapshot that was drawn at least once, else 0; [n] float32.
   """
-  places = tf.random.stateless_categorical(
+  drawn = tf.random.stateless_categorical(
     tf.math.log(probabilities)[tf.newaxis], num_draws, seed
   )[0]
-  return tf.reduce_max(tf.one_hot(places, probabilities.shape[0]), axis=0)
+  return tf.reduce_max(tf.one_hot(drawn, probabilities.shape[0]), axis=0)
 
 
 def importance_weighted(
   losses, probabilities, drawn, num_draws: int
 ) -> tf.Tensor:
-  """Divides losses by 1 - (1 - p_j)^M, the probability to be drawn.
+  """Divides losses by 1 - (1 - p_j)^M, the probability of being drawn.
 
   Args:
     losses: [n] float32.
     probabilities: The p_j, [n] float32.
-    drawn: 1 for a snapshot that was drawn, else 0; [n] float32.
+    drawn: 1 for a drawn snapshot, else 0; [n] float32.
     num_draws: The number of draws M.
 
   Returns:
@@ -332,8 +333,8 @@ def score(
     hparams: The rate and the number of draws.
     ensemble: The state before the round.
     of_models: The models' predictions for the examples of the round.
-    loss: Log-probabilities [n, num_classes] of these examples to a float32
-      scalar, at least 0.
+    loss: `(log_probabilities [n, num_classes]) -> a float32 scalar` of these
+      examples, at least 0.
 
   Returns:
     The state with new sums of losses.
@@ -372,16 +373,16 @@ def admit_and_draw(
   seed,
   past_losses: Callable[[Any], tf.Tensor] | None = None,
 ) -> Ensemble:
-  """Adds the snapshots up to a round, and draws those of the next.
+  """Adds the snapshots up to a round, and draws snapshots for the next one.
 
   Args:
     hparams: The period and the number of draws.
     ensemble: The state before.
-    round_num: The round, an int32 scalar; snapshots are of the rounds before.
+    round_num: The round, an int32 scalar; snapshots are of earlier rounds.
     seed: An int32 tensor of shape [2].
-    past_losses: Which snapshots are new, [max_snapshots] bool, to the losses
-      that they start with, [max_snapshots] float32, of which only theirs count.
-      None: the sum of the losses that F has had so far.
+    past_losses: `(is_new [max_snapshots] bool) -> losses [max_snapshots]
+      float32`, the initial losses of new snapshots; other entries are ignored.
+      None: the sum of all losses of F so far.
 
   Returns:
     The state.
@@ -414,7 +415,7 @@ def keep_snapshot(
     round_num: The round, an int32 scalar.
 
   Returns:
-    The snapshots; where there is no room, they stay as they are.
+    The snapshots; unchanged if all max_snapshots are stored.
   """
   done = round_num + 1
   ends = tf.equal(done % hparams.snapshot_period, 0)
@@ -432,7 +433,7 @@ def keep_snapshot(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedPOE; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of FedPOE; see `algorithm.AlgorithmSpec`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
   a `ClientState`; a round has one phase.
@@ -445,7 +446,7 @@ def build(
     predict = model.classify
 
   def see(seed, x):
-    """Returns what `predict` takes of examples; embeddings are made once."""
+    """Returns the inputs of `predict`: examples, or their embeddings."""
     if hparams.trained == "all":
       return x
     return adaptation.embed(model, model.initial_backbone(seed), x)
@@ -462,7 +463,7 @@ def build(
     return tf.nn.softmax(logits)
 
   def map_chosen(function, snapshots, chosen, otherwise):
-    """Maps the snapshots for which `chosen`, bools, is true."""
+    """Applies a function to the chosen snapshots; `otherwise` for others."""
     return tf.map_fn(
       lambda each: tf.cond(
         each[1], lambda: function(each[0]), lambda: otherwise
@@ -474,7 +475,7 @@ def build(
     )
 
   def predict_all(weights, state, seen):
-    """Returns the probabilities of L, F and the snapshots that were drawn."""
+    """Returns the probabilities of L, F and the drawn snapshots."""
     return Probabilities(
       probabilities(state.own, seen),
       probabilities(weights.federated, seen),
@@ -490,7 +491,7 @@ def build(
     )
 
   def remember(past, lesson, seen):
-    """Adds a round's lesson to what the client has learned from."""
+    """Adds a round's training data to the data of past rounds."""
     kept = past.kept
     if kept:
       num_new = tf.shape(seen)[0]
@@ -505,7 +506,7 @@ def build(
     return Past(past.class_weights + lesson.class_weights, kept)
 
   def past_losses(past, snapshots, examples, is_new):
-    """Returns the sums of the losses that new snapshots have had so far."""
+    """Returns the sums of new snapshots' losses over past rounds."""
     x, y, weights = past.kept or Kept(
       examples.x, examples.y, tf.ones_like(examples.y, tf.float32)
     )

@@ -15,7 +15,7 @@ mu = 0 it is FedAvgFT, bit for bit.
 What leaves a client: its model update, and the mean training loss, including
 the proximal term. The fine-tuned model stays.
 
-The default mu is that of the FedDRM authors' program. In ten steps at a rate of
+The default mu is from the FedDRM authors' program. In ten steps at a rate of
 0.01 with momentum 0.9 it reduces a client's movement by less than half a
 percent: there the method is practically FedAvgFT.
 """

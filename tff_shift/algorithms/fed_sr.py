@@ -1,32 +1,33 @@
-"""FedSR: a simple representation, of which the head sees a noisy one.
+"""FedSR: a regularised representation, sampled from a Gaussian per example.
 
 FedSR: A Simple and Effective Domain Generalization Method for Federated
 Learning (Nguyen, Torr, Lim; NeurIPS 2022). A baseline of Federated Learning
 under Evolving Distribution Shifts, Table 1.
 
-The backbone gives an example a Gaussian of mean mu and deviation sigma; the
-head classifies a draw z = mu + sigma * noise. A client minimises
+The backbone maps an example to a Gaussian with mean mu and standard deviation
+sigma; the head classifies a sample z = mu + sigma * noise. A client minimises
 
     CE(head(z)) + alpha_L2R |z| + alpha_CMI KL(N(C mu, (C sigma)^2) || r(z | y))
 
-with the mean over the batch. The first penalty bounds what z says of x, the
-second what it says of x beyond the class: r(z | y) = N(r_mu[y],
-softplus(r_sigma[y])^2) is a Gaussian for each class. It predicts with the mean
-of the probabilities of draws of z.
+averaged over the batch. The first penalty bounds the information of z about x,
+the second its information about x given the class: r(z | y) = N(r_mu[y],
+softplus(r_sigma[y])^2) is a Gaussian for each class. A model predicts with the
+mean of the probabilities of several samples z.
 
-What leaves a client: the change of the model and of the layer for sigma, and
-the mean training loss. The Gaussians of the classes and C do not.
+What leaves a client: the update of the model and of the layer for sigma, and
+the mean training loss. The Gaussians of the classes and C stay.
 
-Equations are those of the authors' program: the norm |z| is not squared; r and
-C are trained with the model and stay at the client, starting at r_mu = 0,
-r_sigma = 1 and C = 1. Decisions:
-  * mu is the model's own embedding. sigma = softplus(A mu + b), a linear layer
-    beside the model that starts at zeros; the authors double the last layer of
-    their backbone, which here ends in a ReLU or in a mean over positions.
-  * (C sigma) uses |C|: the program's logarithm is not a number below 0.
-  * Where a model predicts, the draws of the noise are the same for all
-    examples, clients and rounds. So what is predicted for an example does not
-    depend on the others, and a client predicts as the server does.
+Equations follow the authors' program: the norm |z| is not squared; r and C are
+trained with the model and stay with the client, starting at r_mu = 0, r_sigma =
+1 and C = 1. Choices:
+  * mu is the model's embedding. sigma = softplus(A mu + b) comes from an
+    additional linear layer that starts at zeros. The authors double the last
+    layer of their backbone, which here ends in a ReLU or in a mean over
+    positions.
+  * (C sigma) uses |C|: the program's logarithm is NaN for negative C.
+  * Predictions use the same noise for all examples, clients and rounds. The
+    prediction for an example therefore does not depend on other examples, and a
+    client predicts as the server does.
 """
 
 import dataclasses
@@ -61,31 +62,31 @@ class HParams(hyperparameters.LocalHParams):
 
   norm_penalty: float = hyperparameters.hparam(
     0.01,
-    "alpha_L2R: weight of the length of the representation; 0 is none.",
+    "alpha_L2R: weight of the norm of the representation; 0: none.",
     minimum=0,
   )
   class_penalty: float = hyperparameters.hparam(
     0.001,
     "alpha_CMI: weight of the divergence of a representation's Gaussian from"
-    " that of its class; 0 is none.",
+    " its class's Gaussian; 0: none.",
     minimum=0,
   )
   num_samples: int = hyperparameters.hparam(
     20,
-    "Draws of the representation over which probabilities are averaged to"
-    " predict; 0: its mean is classified.",
+    "Samples of the representation over which predicted probabilities are"
+    " averaged; 0: the head classifies the mean.",
     minimum=0,
   )
   head: str = hyperparameters.hparam(
     "last_layer",
-    "What follows the representation: last_layer, the last linear layer alone;"
-    " classifier, all of the model's head.",
+    "The head after the representation: last_layer, only the last linear layer;"
+    " classifier, the model's whole head.",
     choices=split_model.HEADS,
   )
 
 
 class Weights(NamedTuple):
-  """What the server holds.
+  """The server weights.
 
   Attributes:
     model: The model's `SplitWeights`.
@@ -97,7 +98,7 @@ class Weights(NamedTuple):
 
 
 class ClassGaussians(NamedTuple):
-  """What a client keeps: the Gaussians r(z | y), and C.
+  """A client's state: the Gaussians r(z | y), and C.
 
   Attributes:
     mean: r_mu, [num_classes, size] float32.
@@ -122,7 +123,7 @@ def represent(
 def divergence(mean, deviation, other_mean, other_deviation) -> tf.Tensor:
   """Computes KL(N(mean, deviation^2) || N(other_mean, other_deviation^2)).
 
-  The dimensions are independent. Deviations below 1e-6 count as 1e-6.
+  The dimensions are independent. Standard deviations are at least 1e-6.
 
   Args:
     mean: [batch, size] float32.
@@ -155,7 +156,7 @@ def train_client(
   data: client_dataset.ClientDataset,
   round_num,
 ) -> algorithm.ClientResult:
-  """Trains the model and the client's own Gaussians, as many steps as FedAvg.
+  """Trains the model and the client's Gaussians, in as many steps as FedAvg.
 
   Args:
     model: The model.
@@ -166,12 +167,12 @@ def train_client(
     round_num: The round, an int32 scalar.
 
   Returns:
-    The change of the weights, and the trained Gaussians.
+    The update of the weights, and the trained Gaussians.
   """
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
   num_steps = local_training.num_local_steps(hparams, data, round_num)
   num_steps *= local_training.num_domains(data)
-  # The batches are those of FedAvg.
+  # The same batches as in FedAvg.
   batches = local_training.pooled_batches(
     data, num_steps, hparams.batch_size, seed
   )
@@ -221,17 +222,17 @@ def train_client(
 def predict(
   model: split_model.SplitModel, hparams: HParams, weights: Weights, x
 ) -> tf.Tensor:
-  """Predicts examples.
+  """Predicts the classes of examples.
 
   Args:
     model: The model.
-    hparams: `num_samples` counts.
+    hparams: `num_samples` is used.
     weights: The server's weights.
     x: The examples, [num_examples, ...].
 
   Returns:
-    The logarithms of the mean probabilities over draws of the representation
-    or, without draws, the logits of its mean; [num_examples, num_classes].
+    The logarithms of the mean probabilities over samples of the representation
+    or, without samples, the logits of its mean; [num_examples, num_classes].
   """
   num_samples, size = hparams.num_samples, model.embedding_size
   noise = tf.random.stateless_normal([num_samples, 1, size], _PREDICTION_SEED)
@@ -253,7 +254,7 @@ def predict(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedSR; see `algorithm.AlgorithmSpec`."""
+  """Builds the spec of FedSR; see `algorithm.AlgorithmSpec`."""
   model = split_model.with_head(model, hparams.head)
   size = model.embedding_size
   sizes.check_copies("num_samples", hparams.num_samples, [size])

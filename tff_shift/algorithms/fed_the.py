@@ -1,14 +1,14 @@
-"""FedTHE: for every test example, its own mixture of two heads.
+"""FedTHE: mixes a shared and a personal head for each test example.
 
 Test-Time Robust Personalization for Federated Learning (Jiang, Lin; ICLR 2023),
 with FedTHE+ as `--plus`; a baseline in Table 1 of Federated Learning under
 Evolving Distribution Shifts.
 
 Clients train the backbone phi and the head h with the balanced softmax; the
-server averages them. On the frozen features of the phi that it receives, a
-client trains a linear head q_k without bias, and finds its descriptor r_k, the
-mean of its features; the server averages the r_k to r. A test example i with
-feature z_i and logits g_i of h, l_i of q_k is predicted as u_g g_i + u_l l_i:
+server averages them. On the fixed features of the received phi, a client trains
+a linear head q_k without bias and computes its descriptor r_k, the mean of its
+features; the server averages the r_k to r. For a test example i with feature
+z_i, logits g_i of h and l_i of q_k, it predicts the logits u_g g_i + u_l l_i:
 
     h_i  = alpha z_i + (1 - alpha) h_{i-1}, from h_1 = z_1
     z'_i = beta z_i + (1 - beta) h_i
@@ -16,26 +16,27 @@ feature z_i and logits g_i of h, l_i of q_k is predicted as u_g g_i + u_l l_i:
     L_i  = s_i H(softmax(u_g g_i + u_l l_i))
            + (1 - s_i) (u_g |z'_i - r| + u_l |z'_i - r_k|)
 
-with (u_g, u_l) the softmax of two numbers, equal at first, that Adam moves down
-L_i. FedTHE+ then moves all weights down the entropy of the mean prediction for
-augmentations of the example (MEMO, see `test_time`), and forgets them after it.
-The server predicts with h.
+with (u_g, u_l) the softmax of two variables, initially equal, on which Adam
+minimises L_i. FedTHE+ then minimises the entropy of the mean prediction for
+augmentations of the example over all weights (MEMO, see
+`test_time_adaptation`), and resets them after the example. The server predicts
+with h.
 
-What leaves a client: the change of phi and h, its descriptor r_k, and the mean
-loss of phi and h. The personal head does not.
+What leaves a client: the update of phi and h, its descriptor r_k, and the mean
+loss of phi and h. The personal head stays.
 
-Decisions:
-  * What a client predicts with is what the next round would train first: the
-    personal epoch on the new phi, and r_k under it. r is from one round before.
-  * r starts at zero, and so does the personal head.
-  * Examples come one by one, in a random order that is fixed by the client's
-    seed; the history h_i starts anew at every domain. Adam stops for an example
-    where its gradient is below 1e-5 (the authors' program: for a batch).
-  * The balanced softmax is that of `fed_rod`, but a class that a client lacks
-    counts as one example. The authors' program adds one example to every class
-    (`class_counts=add_one`), so there, too, no class is left out.
-  * r is part of the server's mean, and so is weighted as that is
-    (`client_weighting`); the program's is without weights.
+Choices:
+  * Before it predicts, a client takes the first step of the next round: the
+    personal epoch on the new phi, and r_k with it. r is from the last round.
+  * r and the personal head start at zero.
+  * Examples come one by one, in a random order determined by the client's seed;
+    the history h_i is reset at every domain. Adam stops for an example when the
+    example's gradient is below 1e-5 (in the authors' program, the batch's).
+  * The balanced softmax is the one of `fed_rod`, except that a class that a
+    client lacks counts as one example. The authors' program adds one example to
+    every class (`class_counts=add_one`), so it excludes no class either.
+  * r is part of the server's mean and has its weights (`client_weighting`); the
+    program's r is unweighted.
 """
 
 import dataclasses
@@ -62,13 +63,13 @@ SCENARIOS = ("evolving",)
 RUNNING_STATISTICS = algorithm.ONE_MODEL
 
 AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
-  no_clipping="the mean of the clients' descriptors is told by the mean of"
-  " their updates, which clipping changes"
+  no_clipping="the server computes the mean of the clients' descriptors from"
+  " the mean update, which clipping changes"
 )
 
-# Adam stops for an example where the norm of its gradient is smaller.
+# Adam stops for an example when the norm of its gradient is smaller.
 _SMALLEST_GRADIENT = 1e-5
-# Examples whose mixtures are found in one batch.
+# The number of examples whose mixtures are optimised in one batch.
 _MIXTURE_BATCH = 256
 
 
@@ -80,39 +81,42 @@ class HParams(hyperparameters.LocalHParams):
   class_counts: str = balanced_softmax.class_counts_hparam("at_least_one")
   personal_epochs: int = hyperparameters.hparam(
     1,
-    "Passes of the personal head over the client's features; 0: it stays.",
+    "Epochs of the personal head on the client's features; 0: it does not"
+    " change.",
     minimum=0,
   )
   history_rate: float = hyperparameters.hparam(
     0.1,
-    "Share of an example in the history of features (alpha); 1: no history.",
+    "alpha: weight of an example in the history of features; 1: no history.",
     minimum=0,
     maximum=1,
   )
   feature_share: float = hyperparameters.hparam(
     0.1,
-    "Share of an example's own feature beside the history (beta); 1: only it.",
+    "beta: weight of an example's own feature against the history; 1: no"
+    " history.",
     minimum=0,
     maximum=1,
   )
   ensemble_steps: int = hyperparameters.hparam(
     20,
-    "Steps of Adam on an example's mixture at most; 0: both heads count alike.",
+    "Maximum number of Adam steps on an example's mixture; 0: both heads have"
+    " equal weights.",
     minimum=0,
   )
   ensemble_learning_rate: float = hyperparameters.hparam(
     0.0,
-    "The learning rate of the mixture. 0: ten times learning_rate.",
+    "Learning rate of the mixture. 0: ten times learning_rate.",
     minimum=0,
   )
   plus: bool = hyperparameters.hparam(
     False, "Whether a client adapts all weights to each example (FedTHE+)."
   )
   plus_steps: int = hyperparameters.hparam(
-    3, "Gradient steps of FedTHE+ for an example; 0 is FedTHE.", minimum=0
+    3, "Gradient steps of FedTHE+ per example; 0: FedTHE.", minimum=0
   )
   plus_learning_rate: float = hyperparameters.hparam(
-    0.0005, "The learning rate of the steps of FedTHE+.", minimum=0
+    0.0005, "Learning rate of the steps of FedTHE+.", minimum=0
   )
   plus_augmentations: int = hyperparameters.hparam(
     16, "Augmentations of an example in FedTHE+.", minimum=1
@@ -120,25 +124,25 @@ class HParams(hyperparameters.LocalHParams):
 
 
 class Weights(NamedTuple):
-  """What the server holds: phi and h, and r, [embedding_size] float32."""
+  """The server weights: phi and h, and r, [embedding_size] float32."""
 
   model: split_model.SplitWeights
   descriptor: Any
 
 
 class Personal(NamedTuple):
-  """What a client adds to that: q_k, [embedding_size, num_classes], and r_k."""
+  """A client's own part: q_k, [embedding_size, num_classes], and r_k."""
 
   head: Any
   descriptor: Any
 
 
 class MixtureInputs(NamedTuple):
-  """What the mixtures of examples depend on.
+  """The inputs of the optimisation of examples' mixtures.
 
   Attributes:
-    logits: g of the shared head, [num_examples, num_classes] float32.
-    personal_logits: l of the personal head, [num_examples, num_classes]
+    logits: g, of the shared head, [num_examples, num_classes] float32.
+    personal_logits: l, of the personal head, [num_examples, num_classes]
       float32.
     distances: |z' - r| and |z' - r_k|, [num_examples, 2] float32.
   """
@@ -158,7 +162,7 @@ def smooth_features(
     history_rate: alpha.
     feature_share: beta.
     domain_sizes: The number of examples of each domain, [num_domains] int32.
-    seed: An int32 tensor of shape [2]; fixes the order of the examples.
+    seed: An int32 tensor of shape [2]; determines the order of the examples.
 
   Returns:
     z', [num_examples, size] float32.
@@ -200,7 +204,7 @@ def mix_logits(mixtures, logits, personal_logits) -> tf.Tensor:
 def _find_in_batch(
   inputs: MixtureInputs, num_steps: int, learning_rate: float
 ) -> tf.Tensor:
-  """Finds the mixtures of a batch whose size the graph knows."""
+  """Optimises the mixtures of a batch of static size."""
   cosine = tf.reduce_sum(
     tf.math.l2_normalize(tf.nn.softmax(inputs.logits), axis=1)
     * tf.math.l2_normalize(tf.nn.softmax(inputs.personal_logits), axis=1),
@@ -213,14 +217,14 @@ def _find_in_batch(
     mixed = mix_logits(mixtures, inputs.logits, inputs.personal_logits)
     entropy = test_time_adaptation.entropy(tf.nn.log_softmax(mixed))
     distance = tf.reduce_sum(mixtures * inputs.distances, axis=1)
-    # Examples are independent: neither the gradient of the sum nor Adam, which
-    # scales each number by itself, mixes them.
+    # Examples stay independent: each addend depends on one example, and Adam
+    # scales each variable separately.
     return tf.reduce_sum(cosine * entropy + (1.0 - cosine) * distance), carry
 
   def stop_where_flat(gradient_at, numbers):
     gradient = gradient_at(numbers)
     is_moving, reached = gradient.carry
-    # Adam's momentum moves a stopped example on: its numbers are kept here.
+    # Adam's momentum still moves a stopped example: keep its values here.
     reached = tf.where(is_moving[:, tf.newaxis], numbers[0], reached)
     slope = tf.norm(gradient.gradients[0], axis=1)
     return gradient._replace(
@@ -246,11 +250,11 @@ def _find_in_batch(
 def find_mixtures(
   inputs: MixtureInputs, num_steps: int, learning_rate: float
 ) -> tf.Tensor:
-  """Finds the mixture of each example independently of the others.
+  """Optimises the mixture of each example independently of the others.
 
   Args:
     inputs: Logits and distances of the examples.
-    num_steps: The largest number of steps.
+    num_steps: The maximum number of steps.
     learning_rate: The learning rate of Adam.
 
   Returns:
@@ -267,7 +271,7 @@ def find_mixtures(
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
-  """The functions of FedTHE; see `algorithm.AlgorithmSpec`.
+  """Builds the spec of FedTHE; see `algorithm.AlgorithmSpec`.
 
   The head is the last linear layer. A client's state is its personal head.
   """
@@ -286,7 +290,7 @@ def build(
     )
 
   def personalize(weights, head, data, round_num):
-    """Trains q_k, and finds r_k, under the weights received."""
+    """Trains q_k and computes r_k with the received weights."""
     features = embed(weights, data.x)
     steps = local_training.epoch_steps(data, hparams.batch_size)
     trained = local_training.train_on_pool(
@@ -321,7 +325,7 @@ def build(
     )
 
   def predict_adapted(weights, personal, mixtures, examples, seed):
-    """Predicts as FedTHE+ does."""
+    """Predicts with weights adapted to each example (FedTHE+)."""
 
     def predict(current, x, mixture):
       shared, head = current

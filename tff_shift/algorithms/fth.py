@@ -69,10 +69,10 @@ def build(
     """Multiplies probabilities by the mean estimate over the uniform prior."""
     uniform = 1.0 / model.num_classes
     # Without a history, the prior.
-    shares = tf.math.divide_no_nan(
+    mean = tf.math.divide_no_nan(
       history.total, history.num_timesteps
     ) + uniform * tf.cast(tf.equal(history.num_timesteps, 0), tf.float32)
-    return logits + tf.math.log(tf.maximum(shares, _SMALLEST_SHARE) / uniform)
+    return logits + tf.math.log(tf.maximum(mean, _SMALLEST_SHARE) / uniform)
 
   def train_client(nothing, history, data, round_num):
     del nothing, round_num

@@ -1,4 +1,4 @@
-"""PFedHN: a hypernetwork makes a model for every client from its embedding.
+"""PFedHN: a hypernetwork generates each client's model from its embedding.
 
 Personalized Federated Learning using Hypernetworks (Shamsian, Navon, Fetaya,
 Chechik; ICML 2021), Algorithm 1.
@@ -105,7 +105,7 @@ def train_work_network(
     phi, vector, trained.update
   )
   update = tf.nest.map_structure(
-    lambda change: hparams.meta_learning_rate * change, by_phi
+    lambda gradient: hparams.meta_learning_rate * gradient, by_phi
   )
   return MetaTraining(weights, update, by_vector, trained.loss)
 

@@ -96,10 +96,6 @@ def _judge(
 def add_support(supports: Supports, example: Example) -> Supports:
   """Adds an example to the supports of its class, if it is among the best.
 
-  Args:
-    supports: The supports.
-    example: The example.
-
   Returns:
     The supports; the example replaces the support of largest entropy if its
     entropy is smaller.

@@ -560,7 +560,7 @@ def executor() -> contextlib.AbstractContextManager:
 def progress_bar(
   total: int, description: str, **options: Any
 ) -> contextlib.AbstractContextManager[progress.Progress]:
-  """Returns a context manager that shows progress as `--progress` says.
+  """Returns a context manager that shows progress according to `--progress`.
 
   Args:
     total: The number of rounds, time steps or epochs.

@@ -1,6 +1,6 @@
 """Runs the trials of a plan and writes their results; shared by scenarios.
 
-A binary makes its `plans.Plan`, starts a `Comparison`, runs the trials
+A binary makes its `plan.Plan`, starts a `Comparison`, runs the trials
 (`Comparison.runs`, `Comparison.run`), adds their results to the summary
 (`Comparison.summarize`), and prints the table (`Comparison.finish`).
 """
@@ -95,7 +95,7 @@ class Run:
       **in_row: Further columns, which are not tracked.
     """
     self._folder.write_metrics({**self._labels, **step, **in_row, **measured})
-    self._warn_of_no_numbers(measured)
+    self._warn_of_not_finite(measured)
     *others, number = step.values()
     self._tracked.scalars(
       trackers.present(measured), number, group="/".join(others)
@@ -112,12 +112,12 @@ class Run:
         self._vocabulary,
       )
 
-  def _warn_of_no_numbers(self, measured):
+  def _warn_of_not_finite(self, measured):
     """Warns once of predictions that are not finite."""
-    shares = [
+    fractions = [
       value for name, value in measured.items() if name.endswith("not_finite")
     ]
-    if not self._has_warned and any(share and share > 0 for share in shares):
+    if not self._has_warned and any(each and each > 0 for each in fractions):
       self._has_warned = True
       output_folder.warn(
         f"{', '.join(self._curve)}: predictions that are not finite count as"
@@ -168,9 +168,6 @@ class Comparison:
 
   def __init__(self, plan: plan_lib.Plan):
     """Creates the folder, or reopens it with `--resume`.
-
-    Args:
-      plan: The plan.
 
     Raises:
       UsageError: If the folder cannot be used, the flags differ from those of

@@ -52,7 +52,7 @@ _WITHOUT_EFFECT = frozenset(
 _STEPS = frozenset({"rounds", "timesteps"})
 _SEEDS = "seeds"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-# Changing these flags gives a finished run nothing to do.
+# A finished run has nothing to do if only these flags have changed.
 _WITHOUT_WORK = _WITHOUT_EFFECT - {
   "mlflow_uri",
   "save_clients",

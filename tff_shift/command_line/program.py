@@ -142,13 +142,13 @@ def _blamed() -> Iterator[None]:
   try:
     yield
   except BaseException as error:
-    told = user_modules.blame(error)
-    if told is None:
+    message = user_modules.blame(error)
+    if message is None:
       raise
     if isinstance(error, KeyboardInterrupt):
       # Interrupted by Ctrl-C or SIGTERM.
-      raise type(error)(told) from error
-    raise common_flags.UsageError(told) from error
+      raise type(error)(message) from error
+    raise common_flags.UsageError(message) from error
 
 
 @contextlib.contextmanager
@@ -208,8 +208,8 @@ def run(
   def fail(message: object, code: int):
     # Standard error may be on the same full disk.
     with contextlib.suppress(OSError):
-      told = shown_names.line(f"{binary}: {message}")
-      print(told, file=sys.stderr, flush=True)
+      line = shown_names.line(f"{binary}: {message}")
+      print(line, file=sys.stderr, flush=True)
     sys.exit(code)
 
   try:
@@ -252,8 +252,8 @@ def run(
         raise
       fail(f"{error}; {output_folder.what_is_kept()}", 5)
     except KeyboardInterrupt as error:
-      said = str(error) or _how(error)
-      fail(f"{said}; {output_folder.what_is_kept()}", _code(error))
+      reason = str(error) or _how(error)
+      fail(f"{reason}; {output_folder.what_is_kept()}", _code(error))
 
   def guarded_main(rest):
     # TFF logs each compilation at INFO.

@@ -145,8 +145,8 @@ def make() -> index.Index:
   names = [module.name for module in pkgutil.iter_modules(algorithms.__path__)]
   found = {name: _algorithm(name) for name in sorted(names)}
   files = [module.name for module in pkgutil.iter_modules(networks.__path__)]
-  told = {source for each in found.values() for source in each.sources}
-  told |= {f"models/networks/{name}.py" for name in files}
+  recorded = {source for each in found.values() for source in each.sources}
+  recorded |= {f"models/networks/{name}.py" for name in files}
   return index.Index(
     algorithms=found,
     models=tuple(
@@ -156,7 +156,7 @@ def make() -> index.Index:
         importlib.import_module(f"{networks.__name__}.{name}"), "build"
       )
     ),
-    digests={source: index.digest(source) for source in sorted(told)},
+    digests={source: index.digest(source) for source in sorted(recorded)},
   )
 
 

@@ -1,17 +1,23 @@
 """Data of the scenarios, as plain NumPy arrays.
 
-Read in this order: `examples` (arrays, and their validation on entry),
-`datasets` (one file per data set, described by `dataset`; `source` is a loaded
-data set; `tfds_archives` and `image_archives` read it from the disk,
-`corrupted_sources` reads published corrupted images), `transforms`,
-`color_transforms` and `corruptions` (changes of images), `partition` and
-`class_pools` (distribution of examples to clients), `evolving` (evolving
-domains, and the clients that hold them), `guidance` (clients with their own
-classes and colours), `schedules` and `online_adaptation` (drift of a client's
-data after deployment), `dynamic_personalization` (data whose label distribution
-changes from period to period). Your own data enter by `own_datasets` (files),
-`from_arrays` and `from_client_data` (TFF's). Nothing here knows more of a model
-than its name, and TensorFlow is imported only by data sets that need it.
+Read in this order:
+
+- `examples` and `client_dataset`: arrays of examples, validated on entry.
+- `dataset` and `datasets/`: the entry of a data set (`DatasetInfo`), its
+  examples (`Dataset`), and one file per data set.
+- `readers/`: published archives on the disk.
+- `images/` and `texts/`: image transforms and corruptions; vocabularies and
+  tokenizers.
+- `partition`: partitions of examples over clients.
+- `shifts/`: the client data of each scenario. `evolving` has domains that
+  evolve over time, `online_adaptation` streams that drift after deployment
+  (`schedules`, `class_pools`), `guidance` clients with their own classes and
+  colours, `dynamic_personalization` periods whose label distribution changes.
+- `your_own/`: your files (`own_datasets`), arrays (`from_arrays`) and TFF
+  client data (`from_client_data`).
+
+Models appear here by name only. Data sets that need TensorFlow import it when
+they are used.
 """
 
 from tff_shift.data.your_own import from_arrays as from_arrays

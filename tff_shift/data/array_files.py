@@ -1,4 +1,4 @@
-"""Array files, which are read completely or refused in one line."""
+"""Reads and writes array files; an invalid file is refused in one line."""
 
 import math
 import os
@@ -23,9 +23,6 @@ def first_line(error: Exception) -> str:
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
   """Reads an .npz file.
-
-  Args:
-    path: The file.
 
   Returns:
     The arrays by name.
@@ -74,10 +71,10 @@ def _read_archive(file: IO[bytes]) -> dict[str, np.ndarray]:
           found[_name(each)] = _read_member(member, each)
   except (_RefusedError, memory.TooLargeError):
     raise
-  # The error depends on the place of the damage: there are more than ten.
+  # More than ten types of error are possible, depending on the damaged bytes.
   except Exception as error:
     reason = first_line(error).replace(
-      "Bad CRC-32 for file", "the checksum is not that of"
+      "Bad CRC-32 for file", "wrong checksum of"
     )
     raise ValueError(f"it is damaged: {reason}") from error
   return found
@@ -87,10 +84,10 @@ def _name(member: zipfile.ZipInfo) -> str:
   return member.filename.removesuffix(".npy")
 
 
-def _read_member(member: IO[bytes], told: zipfile.ZipInfo) -> np.ndarray:
+def _read_member(member: IO[bytes], info: zipfile.ZipInfo) -> np.ndarray:
   """Reads an array of an archive, to the end, where its checksum is."""
   try:
-    array = _read_array(member, told)
+    array = _read_array(member, info)
   except ValueError:
     # The header may be damaged: check the checksum first.
     _check_rest(member)
@@ -104,8 +101,8 @@ def _check_rest(member: IO[bytes]) -> None:
     pass
 
 
-def _read_array(member: IO[bytes], told: zipfile.ZipInfo) -> np.ndarray:
-  name = _name(told)
+def _read_array(member: IO[bytes], info: zipfile.ZipInfo) -> np.ndarray:
+  name = _name(info)
   if member.read(len(format.MAGIC_PREFIX)) != format.MAGIC_PREFIX:
     raise _RefusedError(f"{name!r} in it is not an array (numpy.savez)")
   member.seek(0)
@@ -121,7 +118,7 @@ def _read_array(member: IO[bytes], told: zipfile.ZipInfo) -> np.ndarray:
       " by its own name (numpy.savez(path, **dictionary))"
     )
   num_bytes = math.prod(shape) * dtype.itemsize
-  rest = told.file_size - member.tell()
+  rest = info.file_size - member.tell()
   # Before memory is allocated: a damaged header can have any size.
   if min(shape, default=0) < 0 or num_bytes != rest:
     raise _RefusedError(
@@ -145,10 +142,6 @@ def write_npz(
 ) -> None:
   """Writes an .npz file atomically, see `files.replacing`.
 
-  Args:
-    path: The file.
-    arrays: The arrays by name.
-
   Raises:
     files.WriteError: If it cannot be written; the old one is kept.
   """
@@ -161,10 +154,7 @@ def write_npz(
 
 
 def map_npy(path: str | os.PathLike[str]) -> np.ndarray:
-  """Maps an .npy file into memory: only the used rows are read.
-
-  Args:
-    path: A file that exists.
+  """Maps an existing .npy file into memory: only the used rows are read.
 
   Returns:
     The array, read-only.

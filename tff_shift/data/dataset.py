@@ -24,7 +24,7 @@ DEFAULT_DATA_DIR = "~/tensorflow_datasets"
 
 
 class DatasetNotFoundError(FileNotFoundError):
-  """A data set is missing on this machine; the message says how to fetch it."""
+  """A data set is missing on this machine; the message has a remedy."""
 
 
 class Dataset(NamedTuple):
@@ -87,7 +87,7 @@ def data_folder(data_dir: str | os.PathLike[str] | None) -> pathlib.Path:
 
 @dataclasses.dataclass(frozen=True)
 class Evolution:
-  """How a data set evolves, with default numbers.
+  """How a data set evolves, with default values.
 
   A domain is a rotation of its images (`angle_step`), or the examples of a
   range of `Dataset.time` (`range_format`).

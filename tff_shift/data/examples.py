@@ -126,9 +126,9 @@ def checked(
 ) -> Examples:
   """Validates and casts arrays from outside.
 
-  A cast loses nothing except the precision of wider floating-point numbers:
-  integers are cast if all of them fit, and never to floating point, since 0 to
-  255 and 0 to 1 would mean the same image. The result needs no more checks.
+  A cast loses nothing except the precision of wider floating-point numbers.
+  Integers are cast if all of them fit, and never to floating point, because 0
+  to 255 and 0 to 1 would mean the same image. The result needs no more checks.
 
   Args:
     x: `[n, *shape]`, of the kind of `dtype`.
@@ -228,8 +228,8 @@ def _check_classes_occur(
     raise ValueError(
       f"{found}; if labels are identifiers, number them from 0 to"
       f" {len(occurring) - 1} (y = numpy.unique(y, return_inverse=True)[1]),"
-      f" and if there are {num_classes} classes, say so (class_names of a file,"
-      " num_classes in Python)"
+      f" and if there are {num_classes} classes, give their number (class_names"
+      " of a file, num_classes in Python)"
     )
   # At most as long as the labels themselves.
   absent = np.setdiff1d(np.arange(num_classes), occurring)[:_NUM_LISTED]

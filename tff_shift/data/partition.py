@@ -142,8 +142,8 @@ def dirichlet_over_classes(
   Args:
     classes: For each client its different classes, at least one.
     num_classes: Number of classes.
-    alpha: Dirichlet concentration. For clients with all classes, the draw
-      equals that of `dirichlet_proportions`.
+    alpha: Dirichlet concentration. For clients with all classes, the draw is
+      the one of `dirichlet_proportions`.
     seed: Seed of the draw.
 
   Returns:
@@ -151,7 +151,8 @@ def dirichlet_over_classes(
     classes that are not the client's.
 
   Raises:
-    ValueError: See `dirichlet_proportions`.
+    ValueError: If `alpha` is not positive or too extreme, or a count is below
+      1.
   """
   drawn = {
     size: dirichlet_proportions(len(classes), size, alpha, seed)
@@ -217,23 +218,23 @@ def partition_by_class(
     wanted = proportions[:, label]
     if not wanted.any():
       wanted = np.ones(num_clients)
-    sizes = _whole_shares(len(members), wanted / wanted.sum(), totals, rng)
+    sizes = _whole_counts(len(members), wanted / wanted.sum(), totals, rng)
     owners[members] = np.repeat(np.arange(num_clients), sizes)
     totals += sizes
   return [np.flatnonzero(owners == client) for client in range(num_clients)]
 
 
-def _whole_shares(
+def _whole_counts(
   total: int,
-  shares: np.ndarray,
+  fractions: np.ndarray,
   held: np.ndarray,
   rng: np.random.Generator,
 ) -> np.ndarray:
-  """Splits `total` by `shares` into whole numbers (largest remainder).
+  """Splits `total` by `fractions` into whole numbers (largest remainder).
 
   Args:
     total: The number to split.
-    shares: `[num_clients]` float64 that sum to one.
+    fractions: `[num_clients]` float64 that sum to one.
     held: `[num_clients]` int64, the number of examples of each client so far;
       among equal remainders, clients with fewer examples come first.
     rng: Breaks the remaining ties.
@@ -241,11 +242,11 @@ def _whole_shares(
   Returns:
     `[num_clients]` int64 that sum to `total`.
   """
-  quotas = total * shares
+  quotas = total * fractions
   # Slightly below the quota: rounding must never exceed `total`.
   sizes = np.floor(quotas - _QUOTA_TOLERANCE).clip(min=0).astype(np.int64)
   remainders = (quotas - sizes) / _QUOTA_TOLERANCE
-  lots = rng.permutation(len(shares))
+  lots = rng.permutation(len(fractions))
   # np.lexsort sorts by its last key first.
   order = np.lexsort((lots, held + sizes, -np.round(remainders)))
   sizes[order[: total - sizes.sum()]] += 1
@@ -350,8 +351,8 @@ def _sizes_over_clients(
     is_open = sizes.sum(axis=0) * num_clients < class_sizes.sum()
     # A part of a Dirichlet draw, rescaled, is a Dirichlet draw of that part.
     # Drawing it directly avoids a division by a sum that is 0 for small alpha.
-    shares = rng.dirichlet(np.full(is_open.sum(), alpha))
-    ends = np.floor(np.cumsum(shares) * total + _QUOTA_TOLERANCE)
+    drawn = rng.dirichlet(np.full(is_open.sum(), alpha))
+    ends = np.floor(np.cumsum(drawn) * total + _QUOTA_TOLERANCE)
     ends[-1] = total
     sizes[column, is_open] = np.diff(ends, prepend=0)
   return sizes
@@ -392,9 +393,10 @@ def shards(
   mixed = rng.permutation(len(labels))
   by_label = mixed[np.argsort(labels[mixed], kind="stable")]
   pieces = np.array_split(by_label, num_shards)
-  dealt = rng.permutation(num_shards).reshape(num_clients, shards_per_client)
+  assigned = rng.permutation(num_shards).reshape(num_clients, shards_per_client)
   return [
-    np.sort(np.concatenate([pieces[shard] for shard in hand])) for hand in dealt
+    np.sort(np.concatenate([pieces[shard] for shard in hand]))
+    for hand in assigned
   ]
 
 

@@ -48,7 +48,7 @@ def to_call_dominant(
 ) -> tff.framework.ComputationBuildingBlock:
   """Converts a computation to a list of calls, without changing its graphs.
 
-  Intrinsics that TFF defines by others are replaced by these.
+  Intrinsics that TFF defines in terms of other intrinsics are expanded.
   """
   whole, _ = tff.tensorflow.replace_intrinsics_with_bodies(
     computation.to_building_block()

@@ -11,17 +11,18 @@ collected, so that it outlives errors and signals and keeps pipes such as
 
     Python -- pipe --> supervisor -- parent-death signal --> worker_binary
 
-- The block is left, normally or by an exception (Ctrl-C is one): Python tells
+- The block is left, normally or by an exception (Ctrl-C is one): Python signals
   the supervisor, a Python process of 12 MB, to end the worker, and waits.
 - Python dies in any other way (SIGTERM, SIGKILL, `os._exit`): the kernel
   closes Python's end of the pipe, and the supervisor ends the worker.
 - The supervisor is killed, too (`killall -9 python`): on Linux the kernel
   kills the worker.
 
-The parent-death signal alone would not do: Linux sends it when the *thread*
-that forked ends, so a worker started in a thread of a pool would die with it;
-setting it between fork and exec can deadlock in a process with the threads of
-TensorFlow and gRPC; macOS has no such signal. The supervisor has one thread.
+The parent-death signal alone is not sufficient. Linux sends it when the
+*thread* that forked ends, so a worker started in a thread of a pool would die
+with it; setting it between fork and exec can deadlock in a process with the
+threads of TensorFlow and gRPC; macOS has no such signal. The supervisor has one
+thread.
 
 The output of both processes goes to a nameless temporary file, whose end is
 part of the error messages, and both run in a session of their own: a Ctrl-C in
@@ -46,8 +47,8 @@ import tensorflow_federated as tff
 
 from tff_shift.execution import worker_executors
 
-# No function of TFF gives the path of its worker: this is the place below the
-# package where `tff.framework.local_cpp_executor_factory` looks.
+# TFF has no function that returns the path of its worker. This is the path in
+# the package that `tff.framework.local_cpp_executor_factory` uses.
 _WORKER_BINARY = os.path.join(
   os.path.dirname(tff.__file__), "data", "worker_binary"
 )
@@ -64,8 +65,8 @@ def _supervise() -> None:
   its source, so it uses nothing outside itself and does not wait for TFF's
   import. Its arguments are the parent's pid and the command; it writes the pid
   of the command to standard output. A byte on standard input, the end of
-  standard input or another parent asks for the end. A process forked from the
-  parent holds a copy of that pipe, hence the byte and the look at the parent.
+  standard input or another parent requests the end. A process forked from the
+  parent holds a copy of that pipe, hence the byte and the check of the parent.
   """
   import ctypes
   import os

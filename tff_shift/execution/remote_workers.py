@@ -126,5 +126,5 @@ def _check_key(certificate: str, key: str) -> None:
 
 
 def _reason(error: OSError) -> str:
-  """Returns why a file was refused, without the place in Python's source."""
+  """Returns why a file was refused, without the line of Python's source."""
   return error.strerror.partition(" (_ssl")[0]

@@ -134,7 +134,7 @@ class WorkerExecutorFactory(tff.framework.ResourceManagingExecutorFactory):
     return super().create_executor(cardinalities)
 
   def close(self) -> None:
-    """Tells the worker to release the executors and all values."""
+    """Makes the worker release the executors and all values."""
     for executor in list(self._made):
       executor.close()
 

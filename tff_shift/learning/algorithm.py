@@ -80,10 +80,10 @@ class AlgorithmSpec(NamedTuple):
       its first round. The seed is the client's. The weights are those of the
       server when the state is created, so that a personal model can start from
       the first model that the client receives.
-    starts_alike: Whether `initial_client_state` gets the run's seed (the one of
-      `initial_weights`) instead of the client's. All clients then draw the same
-      values, for example the same head. Clients that start from different heads
-      pull the shared layers in different directions.
+    starts_alike: Whether `initial_client_state` gets the run's seed (the seed
+      of `initial_weights`) instead of the client's. All clients then draw the
+      same values, for example the same head. Clients that start from different
+      heads pull the shared layers in different directions.
     personalize_client: `(weights, client_state, data, round_num) ->
       PersonalResult`, with the updated server weights. None: a round has one
       phase.

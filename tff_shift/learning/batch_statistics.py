@@ -544,7 +544,7 @@ def _moments(
 
 
 def _pooled(layout: _Layout, sums: Sums) -> dict[str, tf.Tensor]:
-  """Returns means and variances, by name, from the sums over clients."""
+  """Computes means and variances, by name, from the sums over clients."""
   names = _names_at_server(layout)
   means = {
     name: value / sums.count

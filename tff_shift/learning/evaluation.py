@@ -1,7 +1,7 @@
 """Metrics per domain, as sums over clients, and the evaluation computations.
 
-`METRICS` defines every metric of `evaluate_clients` and `evaluate_server`: the
-sums and means here, the reports of drivers, and the columns and tables of the
+`METRICS` defines every metric of `evaluate_clients` and `evaluate_server`. The
+sums and means here, the drivers' reports, and the columns and tables of the
 binaries follow from it.
 
 A client sends, for each domain, its number of examples and the sum or mean of
@@ -372,7 +372,8 @@ def client_evaluation(
     client_type: The type of a client's state.
     examples_type: The type of a client's data.
     evaluation_type: The type of the evaluation data.
-    prepare: See `algorithm.AlgorithmSpec.prepare_client`.
+    prepare: `(weights, client_state, data, round_num) -> prepared`, see
+      `algorithm.AlgorithmSpec.prepare_client`.
     predict: `(weights, client_state, data, evaluation_data) -> logits`.
     can_predict: `(data) -> bool`; a client with False counts as a client
       without evaluation examples. None: all clients can predict.

@@ -147,14 +147,14 @@ def shared(server: tff.Value) -> tff.Value | Shared:
 
 
 def bind(
-  work: Callable[[split_model.SplitModel, Any], Any],
+  build_spec: Callable[[split_model.SplitModel, Any], Any],
   model: split_model.SplitModel,
   hparams: Any,
 ) -> Any:
   """Builds the functions of an algorithm.
 
   Args:
-    work: `(model, hparams) -> algorithm.AlgorithmSpec`.
+    build_spec: `(model, hparams) -> algorithm.AlgorithmSpec`.
     model: The model.
     hparams: The hyper-parameters.
 
@@ -162,12 +162,12 @@ def bind(
     An `algorithm.AlgorithmSpec`. For a model with frozen weights its functions
     take a `Shared` instead of the server weights.
   """
-  functions = work(model, hparams)
+  functions = build_spec(model, hparams)
   if not has_any(model):
     return functions
 
   def with_tensors(frozen):
-    return work(model.with_frozen(frozen), hparams)
+    return build_spec(model.with_frozen(frozen), hparams)
 
   def bound(name):
     signature = inspect.signature(getattr(functions, name))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-# What the functions take; the names stand for their structures.
+# The arguments of the functions; the names denote nested structures.
 Seed = Any
 Weights = Any
 ClientState = Any
@@ -38,9 +38,9 @@ class ClientResult(NamedTuple):
       plaintext, whatever the aggregator does to updates, so
       `factories.AggregationRequirements` must declare them. A client without
       examples sends zeros.
-    has_trained: Whether the client has the examples that the round asks for,
-      such as those of one domain, a bool scalar. If False, it counts as a
-      client without examples.
+    has_trained: Whether the client has the examples that the round requires,
+      for example of one domain, a bool scalar. If False, it counts as a client
+      without examples.
   """
 
   update: Any

@@ -3,10 +3,10 @@
 Beyond Aggregation: Guiding Clients in Heterogeneous Federated Learning,
 Remark 2.4 and Section 4: a query is routed to the client that most probably
 knows best, and answered by that client's own model. Methods without guidance
-ask all clients and take a majority vote.
+send it to all clients and take a majority vote.
 
 Queries come from outside and are not client data. A client sends only the
-predicted label of each query that it was asked.
+predicted label of each query that it receives.
 """
 
 import collections
@@ -81,9 +81,11 @@ def route(
     as in the paper. A route is the client of highest probability; ties go to
     the lowest id.
   """
-  shares = client_weights / tf.reduce_sum(client_weights)
+  fractions = client_weights / tf.reduce_sum(client_weights)
   corrected = tf.where(
-    shares > 0, client_logits - tf.math.log(shares), client_logits.dtype.min
+    fractions > 0,
+    client_logits - tf.math.log(fractions),
+    client_logits.dtype.min,
   )
   routing = collections.OrderedDict()
   for prefix, logits in (("", corrected), ("uncorrected_", client_logits)):
@@ -128,7 +130,8 @@ def build_guidance(
     examples_type: The type of a client's data, which have a `client_id`.
     num_queries: The number of queries at a time, at least 1; fixed, since sums
       over clients need a fixed shape.
-    prepare_client: See `algorithm.AlgorithmSpec`.
+    prepare_client: `(weights, client_state, data, round_num) -> prepared`, see
+      `algorithm.AlgorithmSpec`.
     predict_as_client: `(weights, client_state, data, evaluation_data) ->
       logits`.
     guide_queries: `(weights, x) -> logits` over the clients, or None.
@@ -240,7 +243,8 @@ def preparation(
     shared_type: The type of the weights that functions take.
     client_type: The type of a client's state.
     examples_type: The type of a client's data.
-    prepare_client: See `algorithm.AlgorithmSpec`.
+    prepare_client: `(weights, client_state, data, round_num) -> prepared`, see
+      `algorithm.AlgorithmSpec`.
 
   Returns:
     `prepare` of a `Guidance`.

@@ -86,8 +86,8 @@ def describe_limits(field: dataclasses.Field) -> str:
     )
   if maximum is not None:
     limits.append(f"at most {maximum}")
-  told = " ".join([kind, " and ".join(limits)]).strip()
-  return f"{told}, or 0" if field.metadata["or_zero"] else told
+  allowed = " ".join([kind, " and ".join(limits)]).strip()
+  return f"{allowed}, or 0" if field.metadata["or_zero"] else allowed
 
 
 def _is_allowed(field: dataclasses.Field, value: Any) -> bool:

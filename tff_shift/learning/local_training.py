@@ -315,9 +315,9 @@ def train(
     differentiate: `(gradient_at, trained) -> Gradient` chooses the gradient of
       a step. `trained` is the tuple of trained weights, and `gradient_at`
       differentiates the loss of this step at any such tuple, on the same batch.
-      Sharpness-aware minimisation asks for the gradient at `trained`, then for
-      the gradient at weights perturbed along it. Weight decay is added
-      afterwards, at `trained`.
+      Sharpness-aware minimisation computes the gradient at `trained`, then the
+      gradient at weights perturbed along it. Weight decay is added afterwards,
+      at `trained`.
     project: `(trained) -> trained` projects the weights onto a feasible set
       after each step. None: no projection.
 

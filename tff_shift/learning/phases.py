@@ -6,11 +6,11 @@ update has weight 0. Unweighted aggregators (such as `dp`) cannot down-weight a
 diverged client: it contributes a zero update and counts as a participant.
 Adaptive clipping and zeroing see the norm of its update as 0.
 
-Clients without examples get weight 0, even if `client_weighting` is `uniform`.
-So do clients without the examples that the round asks for. Their loss is
-ignored. Their update and plaintext sum are zeros, and `dp` counts them as such.
-They cannot diverge: if their new state is not finite, such as the mean of no
-losses, the old state is kept.
+Clients without examples, or without the examples that the round requires, get
+weight 0, even if `client_weighting` is `uniform`. Their loss is ignored. Their
+update and plaintext sum are zeros, which `dp` counts. They cannot diverge: if
+their new state is not finite, such as the mean of no losses, the old state is
+kept.
 
 If no client of a round has examples, the server state stays bit-identical:
 weights, momentum, adaptive clipping norms. Only the round number increases, as
@@ -123,13 +123,13 @@ def client_training(
     has_weight = bool(tf.nest.flatten(result.weight))
     if has_weight != bool(requirements.own_weights):
       raise TypeError(
-        "a client's result has a weight of its own if and only if"
-        " AGGREGATION_REQUIREMENTS says why (own_weights)"
+        "a client's result must have a weight if and only if"
+        " AGGREGATION_REQUIREMENTS gives the reason (own_weights)"
       )
     if tf.nest.flatten(result.plaintext_sum) and not requirements.contributes:
       raise TypeError(
-        "a client's result has a plaintext_sum, and AGGREGATION_REQUIREMENTS"
-        " does not say why (plaintext_sums, or per_client_values)"
+        "a client's result has a plaintext_sum: AGGREGATION_REQUIREMENTS must"
+        " give the reason (plaintext_sums, or per_client_values)"
       )
     weight = result.weight if has_weight else client_weight(data)
     is_empty = tf.equal(has_examples(data), 0) | ~tf.cast(

@@ -24,7 +24,7 @@ from tff_shift import arguments
 from tff_shift import index
 from tff_shift import installed
 
-# Modules that models do not depend on, and saved models, do not need TFF.
+# Checked here, because saved models work without TFF and models do not.
 installed.require_tff()
 
 from tff_shift.models import networks  # noqa: E402
@@ -114,7 +114,7 @@ def options(name: str) -> frozenset[str]:
   """Returns the options of a model in `build`.
 
   Args:
-    name: See `build`.
+    name: The name of the model, as for `build`.
 
   Returns:
     The names of the further arguments of the module's `build`, or of the
@@ -161,7 +161,7 @@ def build(
   from tff_shift.models import split_model
 
   builder = _builder(name)
-  told = "".join(
+  option_text = "".join(
     f", {option}={value}"
     for option, value in chosen.items()
     if isinstance(value, int | tuple)
@@ -169,7 +169,7 @@ def build(
   model = model_size.build_within_memory(
     functools.partial(_build, name, builder, input_shape, num_classes, chosen),
     f"model {name!r} for examples {list(input_shape)} of {num_classes} classes"
-    f"{told}",
+    f"{option_text}",
   )
   if input_scaling is None:
     return model

@@ -1,8 +1,8 @@
 """Digests that identify models, the same in every process.
 
-Strides, numbers of groups or activations do not show in the names and shapes of
-a model's weights. They do in the graph that maps weights and examples to
-logits, so a digest of this graph identifies the function.
+Names and shapes of weights do not determine strides, numbers of groups or
+activations. The graph that maps weights and examples to logits does, so a
+digest of this graph identifies the function.
 """
 
 import copy
@@ -25,9 +25,6 @@ def function_digest(model: split_model.SplitModel) -> str:
   It does not depend on initial weights. It depends on frozen weights, which can
   be the only difference between two models, and on layers that act only in
   training, such as dropout and regularizers.
-
-  Args:
-    model: The model.
 
   Returns:
     A SHA-256 digest of 64 hexadecimal digits. Equal digests mean equal

@@ -52,7 +52,10 @@ class GuidedModel(split_model.SplitModel):
     return self.client_branch.initial_weights(seed)
 
   def with_frozen(self, values) -> "GuidedModel":
-    """See `SplitModel.with_frozen`; the client branch is last."""
+    """Returns the model with other frozen weights; the client branch is last.
+
+    See `SplitModel.with_frozen`.
+    """
     model = super().with_frozen(values)
     frozen, size = model.backbone.frozen, len(model.trunk.frozen)
     return dataclasses.replace(
@@ -75,7 +78,10 @@ class GuidedModel(split_model.SplitModel):
   def move_to_backbone(
     self, layers: parts.Part, head: parts.Part, embedding_size: int
   ) -> "GuidedModel":
-    """See `SplitModel.move_to_backbone`; the target branch gets the layers."""
+    """Returns the model with another cut; the target branch gets the layers.
+
+    See `SplitModel.move_to_backbone`.
+    """
     return dataclasses.replace(
       super().move_to_backbone(layers, head, embedding_size),
       target_branch=parts.compose(self.target_branch, layers),
@@ -242,7 +248,7 @@ def with_guide(
   """
   for argument, value in (("num_clients", num_clients), ("width", width)):
     if value < 1:
-      raise ValueError(f"{argument}={value} of a guide has to be positive")
+      raise ValueError(f"{argument}={value} of a guide must be positive")
   fields = {
     field.name: getattr(model, field.name)
     for field in dataclasses.fields(split_model.SplitModel)

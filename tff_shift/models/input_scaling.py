@@ -1,13 +1,13 @@
 """Scaling of pixels or features before a model.
 
 Images are passed as uint8 and become float32 inside the graph, in one place
-(`SplitModel.scale`), with the numbers of the model:
+(`SplitModel.scale`), with the model's mean and standard deviation:
 
     x = (pixel / 255 - mean) / deviation
 
-with one mean and one standard deviation for all channels or for each channel.
-The papers of this package differ in them, and the same run may need twice the
-rounds with another choice.
+Both are one number for all channels, or one for each channel. Papers use
+different values, and the same run may need twice the rounds with another
+choice.
 
 Vectors of floating-point numbers can be scaled there too, feature by feature:
 
@@ -41,7 +41,7 @@ class InputScaling:
 
   Attributes:
     mean: One number for all channels or features, or one for each.
-    deviation: Standard deviations, as many numbers, each above 0.
+    deviation: The standard deviation of each mean, above 0.
   """
 
   mean: tuple[float, ...]
@@ -50,8 +50,8 @@ class InputScaling:
   def __post_init__(self):
     if not self.mean or len(self.mean) != len(self.deviation):
       raise ValueError(
-        f"input mean {self.mean} and deviation {self.deviation} have to be as"
-        " many numbers, at least one"
+        f"input mean {self.mean} and deviation {self.deviation} must have the"
+        " same length, at least 1"
       )
     # The mean of features may be arbitrarily close to 0.
     if not all(
@@ -60,7 +60,7 @@ class InputScaling:
       arguments.is_float32(value) and value > 0 for value in self.deviation
     ):
       raise ValueError(
-        f"input mean {self.mean} and deviation {self.deviation} have to be"
+        f"input mean {self.mean} and deviation {self.deviation} must be"
         f" finite and {arguments.FLOAT32}, the deviation above 0"
       )
 
@@ -104,9 +104,9 @@ MINUS_ONE_ONE = InputScaling((0.5,), (0.5,))
 def standardized(parts: Iterable[np.ndarray]) -> InputScaling:
   """Returns the scaling to mean 0 and standard deviation 1.
 
-  For images the numbers are exact up to their last rounding, so they do not
-  depend on the order of the images or on their division into parts. For
-  features they are sums of float64 numbers, part by part.
+  For images, mean and standard deviation are exact up to their last rounding:
+  they depend neither on the order of the images nor on the division into parts.
+  For features, they are sums of float64 values, part by part.
 
   Args:
     parts: Arrays of images [n, ..., channels] uint8, or of floating-point
@@ -148,8 +148,8 @@ def _of_features(parts: Sequence[np.ndarray]) -> InputScaling:
   # In two passes, since means can be far larger than standard deviations.
   variance = sum(np.square(each - mean).sum(axis=0) for each in rows) / number
   deviation = np.sqrt(variance)
-  # The mean of equal numbers is rounded, which must not count as a deviation;
-  # and a deviation below float32's range cannot be a divisor.
+  # The mean of equal numbers is rounded, which must not give a standard
+  # deviation; one below float32's range cannot be a divisor.
   low, high = (
     least([least(each, axis=0) for each in rows], axis=0)
     for least in (np.min, np.max)

@@ -18,7 +18,7 @@ _MANY = 2**24
 
 
 class _ManyError(Exception):
-  """There is a weight that takes a while to draw."""
+  """A weight is too large to be drawn quickly."""
 
 
 def build_within_memory(
@@ -66,9 +66,6 @@ def _counting(what: str, most: int | None = None) -> Iterator[None]:
   Args:
     what: The model, for the message.
     most: The maximum size of a weight. None: any.
-
-  Yields:
-    Nothing.
 
   Raises:
     _ManyError: In the block, if a weight has more than `most` numbers.

@@ -209,7 +209,7 @@ class SplitModel:
       The model; all of its functions use these values.
 
     Raises:
-      ValueError: If the structure is not that of `frozen`.
+      ValueError: If the structure differs from `frozen`.
     """
     tf.nest.assert_same_structure(self.frozen, values, check_types=False)
     return dataclasses.replace(
@@ -572,7 +572,7 @@ def weights_digest(path: str | os.PathLike[str]) -> str:
   """Returns the SHA-256 of the files that `load_weights` reads.
 
   Args:
-    path: See `load_weights`.
+    path: A file, or the folder of a SavedModel, as for `load_weights`.
 
   Returns:
     64 hexadecimal digits; for a folder, of its files and their names.

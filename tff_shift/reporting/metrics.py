@@ -35,8 +35,8 @@ def multi_period_variance(
 ) -> np.ndarray:
   """Computes MPV, the mean of (TACC - VACC)^2 (eq. 4).
 
-  The deviation is from VACC, not from the mean of TACC. So a client that is
-  always better than VACC also has a large MPV.
+  The deviation is from VACC, not from the mean of TACC. A client that is always
+  better than VACC therefore also has a large MPV.
 
   Args:
     test_accuracy: In percent, [periods, clients].
@@ -74,7 +74,7 @@ def multi_period_variance_below(
     periods of min(TACC - VACC, 0)^2, at most MPV.
 
   Raises:
-    ValueError: As in `multi_period_variance`.
+    ValueError: If an argument is invalid for `multi_period_variance`.
   """
   test, validation = _accuracies(test_accuracy, validation_accuracy)
   return _block_means(np.square(np.minimum(test - validation, 0)), n)
@@ -100,7 +100,7 @@ def low_accuracy_share(
     [periods // n] float64, percent of all pairs of client and period.
 
   Raises:
-    ValueError: As in `multi_period_variance`.
+    ValueError: If an argument is invalid for `multi_period_variance`.
   """
   test, validation = _accuracies(test_accuracy, validation_accuracy)
   is_low = test < LOW_ACCURACY * validation - _TOLERANCE

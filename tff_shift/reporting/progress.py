@@ -93,7 +93,7 @@ class LinePrinter:
     self.clock = clock
     self._interval = interval
     self._last = -float("inf")
-    self._has_told_time = False
+    self._has_shown_time = False
 
   def offer(self, line: str, *, is_sure: bool) -> None:
     """Prints a line to standard error, if one is due.
@@ -104,10 +104,10 @@ class LinePrinter:
         the first round, which compiles.
     """
     now = self.clock()
-    is_first = is_sure and not self._has_told_time
+    is_first = is_sure and not self._has_shown_time
     if is_first or now - self._last >= self._interval:
       self._last = now
-      self._has_told_time |= is_sure
+      self._has_shown_time |= is_sure
       print(line, file=sys.stderr, flush=True)
 
 

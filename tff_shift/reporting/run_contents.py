@@ -78,11 +78,11 @@ def _row_names(entries: Sequence[run_records.Entry]) -> list[str]:
         and not _differing([entry, other], _ABOUT)
       )
     ]
-    told = [
+    settings = [
       f"{_words(name)} {run_folders.text(entry.setting.get(name)) or 'none'}"
       for name in _differing(same, _own_names(same))
     ]
-    names.append(", ".join([entry.algorithm, *told]))
+    names.append(", ".join([entry.algorithm, *settings]))
   return names
 
 

@@ -45,16 +45,13 @@ class RunFolder:
   @property
   def unfinished(self) -> list[str]:
     """The requested algorithms that have no entry."""
-    asked = self.config.flags.get("algorithm") or []
+    requested = self.config.flags.get("algorithm") or []
     found = {entry.algorithm for entry in self.entries}
-    return [name for name in asked if name not in found]
+    return [name for name in requested if name not in found]
 
 
 def read(path: pathlib.Path) -> RunFolder:
   """Reads a run folder.
-
-  Args:
-    path: The folder.
 
   Returns:
     The content. Entries of an unfinished run are missing or incomplete.
@@ -92,9 +89,6 @@ def read_config(path: pathlib.Path) -> run_records.RunConfig | None:
 def read_entries(path: pathlib.Path) -> Sequence[run_records.Entry]:
   """Returns the entries of `summary.json`; empty if it does not exist.
 
-  Args:
-    path: The folder.
-
   Raises:
     ValueError: If it is damaged; one line that names file and field.
   """
@@ -108,9 +102,6 @@ def read_rows(path: pathlib.Path) -> Sequence[Mapping[str, str]]:
   """Returns the rows of `metrics.csv`; empty if it does not exist.
 
   An incomplete last line is ignored.
-
-  Args:
-    path: The folder.
 
   Raises:
     ValueError: If it is damaged; one line that names file and line.

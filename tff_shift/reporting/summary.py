@@ -165,9 +165,6 @@ def shortened(names: Iterable[str], separator: str = "; ") -> str:
 def left_out_lines(runs: Sequence[RunSummary]) -> list[str]:
   """Returns lines that name excluded clients and the algorithms concerned.
 
-  Args:
-    runs: The runs.
-
   Returns:
     One line per group of excluded clients and what they are excluded from.
   """

@@ -25,22 +25,22 @@ class JobResult:
 
   Attributes:
     job: The job.
-    place: The files of the job.
+    files: The files of the job.
     record: The job record. None if the job was never started.
     is_same: Whether the folder was written with the flags of the job.
   """
 
   def __init__(self, job: job_lib.Job, output_dir: pathlib.Path):
     self.job = job
-    self.place = records.JobFolder(output_dir, job)
-    self.record = self.place.read()
+    self.files = records.JobFolder(output_dir, job)
+    self.record = self.files.read()
     self.is_same = self.record is not None and (
       list(self.record.arguments) == job.arguments
     )
-    self._entries = self.place.summary() if self.is_same else ()
+    self._entries = self.files.summary() if self.is_same else ()
     for number, entry in enumerate(self._entries):
       run_folders.check_seeds(
-        self.place.folder, number, entry, len(job.flags["seeds"])
+        self.files.folder, number, entry, len(job.flags["seeds"])
       )
     self._command = [
       "python",
@@ -71,7 +71,7 @@ class JobResult:
     code = self.record.exit_code
     if code is None or code in (0, 130, 143) or code < 0:
       return "not run: started, but not finished"
-    return f"failed: {self.place.last_line() or f'exit code {code}'}"
+    return f"failed: {self.files.last_line() or f'exit code {code}'}"
 
   def run(self, entry: run_records.Entry) -> contents.Run:
     """Returns the run of an entry, for the page."""
@@ -88,7 +88,7 @@ class JobResult:
         for label, score in entry.scores.items()
       },
       seconds=self.record.seconds,
-      is_finished=self.place.is_finished(),
+      is_finished=self.files.is_finished(),
       num_diverged=sum(entry.num_diverged),
     )
 
@@ -111,14 +111,14 @@ class JobResult:
   ) -> Iterator[tuple[int, str, list[tuple[float, float]]]]:
     """Yields seed, step name and (step, value) pairs of each final run."""
     step, by_seed = run_folders.curves(
-      self.place.folder, self._rows(), entry, metric
+      self.files.folder, self._rows(), entry, metric
     )
     for seed, points in by_seed.items():
       yield seed, step, points
 
   @functools.cache  # noqa: B019 (only lives while a page is written)
   def _rows(self) -> Sequence[Mapping[str, str]]:
-    return run_folders.read_rows(self.place.folder)
+    return run_folders.read_rows(self.files.folder)
 
 
 def collect(
@@ -150,8 +150,8 @@ def collect(
   Returns:
     The contents.
   """
-  asked = {job.folder for job in chosen}
-  asked_methods = {job.method for job in chosen}
+  requested = {job.folder for job in chosen}
+  requested_methods = {job.method for job in chosen}
   found = {}
   for each in planned:
     if each.job is not None and each.job.folder not in found:
@@ -162,22 +162,22 @@ def collect(
     if all_columns
     or (
       each.job is not None
-      and (each.job.folder in asked or found[each.job.folder].record)
+      and (each.job.folder in requested or found[each.job.folder].record)
     )
   }
-  cells, curves, told = [], [], []
+  cells, curves, listed = [], [], []
   for each in planned:
     if each.column not in shown:
       continue
     of_job = found[each.job.folder] if each.job is not None else None
     cell = _cell(spec, each, of_job)
-    is_asked = each.wanted.method in asked_methods and (
-      each.job is None or each.job.folder in asked
+    is_requested = each.wanted.method in requested_methods and (
+      each.job is None or each.job.folder in requested
     )
-    if each.wanted.printed is None and not (cell.by_seed or is_asked):
+    if each.wanted.printed is None and not (cell.by_seed or is_requested):
       continue  # A method or column of ours that was not requested.
     cells.append(cell)
-    told.append(each)
+    listed.append(each)
     if cell.by_seed:
       entry = of_job.entry(each.entry)
       divided_by = spec.metrics[each.wanted.metric].divided_by
@@ -200,8 +200,8 @@ def collect(
     machine=_machine(done),
     date=max((each.record.ended for each in done), default="")[:10],
     is_full=is_full,
-    rows=list(dict.fromkeys(each.row for each in told)),
-    columns=columns(spec, told),
+    rows=list(dict.fromkeys(each.row for each in listed)),
+    columns=columns(spec, listed),
     cells=cells,
     protocol=list(settings),
     curves=curves,
@@ -276,7 +276,7 @@ def _machine(found: Sequence[JobResult]) -> str:
   """Returns the machines and software versions of runs."""
   parts = {each.record.machine: None for each in found}
   for each in found:
-    config = each.place.config()
+    config = each.files.config()
     if config is None:
       continue
     for name, version in config.versions.items():
@@ -291,7 +291,7 @@ def _problems(found: Sequence[JobResult]) -> list[str]:
   """Returns earlier failures, and folders with runs of other flags."""
   lines = []
   for each in found:
-    reason = "" if each.place.is_finished() else each.absence()
+    reason = "" if each.files.is_finished() else each.absence()
     if reason.startswith("failed") or "other flags" in reason:
       lines.append(f"{each.job.folder}: {reason}")
   return lines

@@ -1,4 +1,4 @@
-"""The numbers and settings that the papers report.
+"""The values and settings that the papers report.
 
 Read from one file per paper in `reported_values`.
 """
@@ -16,7 +16,7 @@ _FOLDER = pathlib.Path(__file__).with_name("reported_values")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cell:
-  """A number of a table.
+  """A value of a table.
 
   Attributes:
     paper: The name of the paper, as in `names`.
@@ -27,9 +27,9 @@ class Cell:
     metric: The metric: accuracies and LAT in percent, `mpv` as printed,
       `wall_seconds`, `transmission_ms`, `parameters` (a number of weights),
       `p_value`.
-    mean: The number.
+    mean: The value.
     spread: The number after "±", or None.
-    note: Doubts about the number, or contradictions within the paper.
+    note: Doubts about the value, or contradictions within the paper.
   """
 
   paper: str
@@ -50,10 +50,11 @@ class Paper:
   Attributes:
     name: The short name.
     title: The title, authors and venue.
-    num_seeds: The number of runs in a mean. None if the paper does not say.
+    num_seeds: The number of runs in a mean. None if the paper does not state
+      it.
     spread: Describes what "±" means.
-    cells: All numbers of the tables.
-    missing: Pairs of a table and a number that is unreadable there.
+    cells: All values of the tables.
+    missing: Pairs of a table and a value that is unreadable there.
     settings: Pairs of a setting and its value, as stated.
     not_stated: Settings that the paper does not state.
   """

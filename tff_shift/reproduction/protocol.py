@@ -45,7 +45,7 @@ def lines(
     settings; then for settings of single methods, for hyper-parameter
     selection, and for other differences.
   """
-  told = []
+  rows = []
   datasets = dict.fromkeys(job.dataset for job in jobs)
   of_methods = {
     name for method in spec.methods.values() for name in method.flags
@@ -64,7 +64,7 @@ def lines(
       differs = any(paper != ours for paper, ours in pairs)
       if not differs and (name in of_methods or name in of_columns):
         continue
-      told += [
+      rows += [
         _line(spec, f"{where}{name.replace('_', ' ')}", name, *pair, more_flags)
         for pair in sorted(pairs)
         if len(pairs) == 1 or pair[0] != pair[1]
@@ -75,11 +75,11 @@ def lines(
         binary_flags.argument(flag, value)
         for flag, value in method.flags.items()
       )
-      told.append(
+      rows.append(
         contents.Setting(name=method.label or name, paper="", ours=text)
       )
   if spec.select:
-    told.append(
+    rows.append(
       contents.Setting(
         name="hyper-parameter selection",
         paper="",
@@ -87,7 +87,7 @@ def lines(
         " the decisions",
       )
     )
-  return told + [contents.Setting(**each.to_fields()) for each in spec.differs]
+  return rows + [contents.Setting(**each.to_fields()) for each in spec.differs]
 
 
 def _varied(jobs: Sequence[job_lib.Job]) -> set[str]:

@@ -133,7 +133,7 @@ def _passed_on() -> list[str]:
   ]
 
 
-def _asked(binary: str) -> plan_file.Plan | None:
+def _requested(binary: str) -> plan_file.Plan | None:
   """Returns the plan of the flags, before reductions for a budget.
 
   Returns None if no flag of the plan is set.
@@ -160,33 +160,36 @@ def _asked(binary: str) -> plan_file.Plan | None:
   )
 
 
-def _plan(asked_table: table.Table, folder: pathlib.Path) -> plan_file.Plan:
+def _plan(wanted: table.Table, folder: pathlib.Path) -> plan_file.Plan:
   """Returns the stored plan, or else the plan of the flags.
 
   Raises:
     ValueError: If there is no valid plan, or the flags contradict the stored
       plan.
   """
-  asked, kept = _asked(asked_table.of.binary), plan_file.read(folder)
+  requested, kept = (
+    _requested(wanted.of.binary),
+    plan_file.read(folder),
+  )
   if FLAGS.merge:
     kept = sharding.common_plan([*map(pathlib.Path, FLAGS.merge)])
   elif kept is None:
     if not any(FLAGS[name].value for name in _HOW_MUCH):
       raise ValueError("one of --full, --budget and --reduce must be set")
     _check_empty(folder)
-    return _within_budget(asked_table, asked) if asked.budget else asked
+    return _within_budget(wanted, requested) if requested.budget else requested
   elif not (FLAGS.resume or FLAGS.page_only):
     raise ValueError(
       f"--output_dir={folder}: it contains a reproduction; add --resume to"
       " continue it, or name another folder"
     )
-  if asked is not None and not asked.is_of(kept):
+  if requested is not None and not requested.is_of(kept):
     raise ValueError(
       f"--output_dir={folder}: its {plan_file.NAME} contradicts the flags; omit"
       " --full, --budget, --reduce and --flags to continue it, or name another"
       " folder"
     )
-  kept.check(asked_table.of.binary)
+  kept.check(wanted.of.binary)
   return kept
 
 
@@ -202,7 +205,7 @@ def _check_empty(folder: pathlib.Path) -> None:
 
 
 def _within_budget(
-  asked_table: table.Table, asked: plan_file.Plan
+  wanted: table.Table, requested: plan_file.Plan
 ) -> plan_file.Plan:
   """Returns the plan, reduced to the budget.
 
@@ -210,21 +213,19 @@ def _within_budget(
     ValueError: If the smallest plan exceeds the budget, or the measurement
       fails.
   """
-  more_flags = binary_flags.parsed(
-    list(asked.more_flags), asked_table.of.binary
-  )
+  more_flags = binary_flags.parsed(list(requested.more_flags), wanted.of.binary)
 
   def jobs_of(reduced):
-    jobs = asked_table.chosen(asked_table.planned(reduced, more_flags))
+    jobs = wanted.chosen(wanted.planned(reduced, more_flags))
     index, number = sharding.parse(FLAGS.shard)
     return sharding.deal(jobs, index, number)
 
   whole = jobs_of(reductions.Reductions())
   if not whole:
-    return asked
-  checks.check_jobs(whole, asked_table.of.name, FLAGS.data_dir)
-  told = f"measuring    {whole[0].folder}, a few rounds"
-  print(shown_names.printable(told), flush=True)
+    return requested
+  checks.check_jobs(whole, wanted.of.name, FLAGS.data_dir)
+  line = f"measuring    {whole[0].folder}, a few rounds"
+  print(shown_names.printable(line), flush=True)
   with tempfile.TemporaryDirectory(prefix="tff-shift-") as temporary:
     speed = budget.measure(
       whole[0],
@@ -235,14 +236,11 @@ def _within_budget(
       _environment(),
     )
   reduced, estimate = budget.fit(
-    [
-      reductions.parse(rung, asked_table.of.binary)
-      for rung in asked_table.of.rungs
-    ],
+    [reductions.parse(rung, wanted.of.binary) for rung in wanted.of.rungs],
     lambda reduced: speed.estimate(jobs_of(reduced), FLAGS.jobs),
-    budget.parse(asked.budget),
+    budget.parse(requested.budget),
   )
-  return asked.replace(reduce=dict(reduced.items), estimate=estimate)
+  return requested.replace(reduce=dict(reduced.items), estimate=estimate)
 
 
 def _environment() -> dict[str, str]:
@@ -271,9 +269,6 @@ def _write_page(made: contents.Contents, folder: pathlib.Path) -> None:
 def reproduce(name: str) -> int:
   """Runs a table as the flags define, and writes its page.
 
-  Args:
-    name: The table.
-
   Returns:
     The exit code, 0 or 3.
 
@@ -289,17 +284,17 @@ def reproduce(name: str) -> int:
   failures = []
   with common_flags.usage_errors():
     index, number = sharding.parse(FLAGS.shard)
-    asked = table.Table(
+    requested = table.Table(
       name,
       only=FLAGS.only,
       columns=FLAGS.columns,
       data_dir=FLAGS.data_dir,
       runs_in=[folder, *map(pathlib.Path, FLAGS.merge)],
     )
-    plan = _plan(asked, folder)
-    more_flags = binary_flags.parsed(list(plan.more_flags), asked.of.binary)
-    planned = asked.planned(reductions.Reductions(plan.reduce), more_flags)
-    jobs = asked.chosen(planned)
+    plan = _plan(requested, folder)
+    more_flags = binary_flags.parsed(list(plan.more_flags), requested.of.binary)
+    planned = requested.planned(reductions.Reductions(plan.reduce), more_flags)
+    jobs = requested.chosen(planned)
     runner = running.Runner(
       running.Options(
         output_dir=folder,
@@ -309,7 +304,7 @@ def reproduce(name: str) -> int:
       )
     )
     if not (FLAGS.merge or FLAGS.page_only):
-      checks.check_jobs(jobs, asked.of.name, FLAGS.data_dir)
+      checks.check_jobs(jobs, requested.of.name, FLAGS.data_dir)
     runner.check(jobs)
     command = shlex.join(
       ["python", "-m", "experiments.reproduce", *sys.argv[1:]]
@@ -321,11 +316,11 @@ def reproduce(name: str) -> int:
       plan_file.write(folder, plan)
     if FLAGS.merge:
       number = sharding.merge(jobs, [*map(pathlib.Path, FLAGS.merge)], folder)
-      told = f"{number} run folders were copied to {folder}"
-      print(shown_names.printable(told))
+      line = f"{number} run folders were copied to {folder}"
+      print(shown_names.printable(line))
     elif not FLAGS.page_only:
       failures = _run(runner, mine)
-    made = asked.contents(plan, planned, folder, command, failures)
+    made = requested.contents(plan, planned, folder, command, failures)
   _write_page(made, folder)
   for line in failures:
     output_folder.warn(line)
@@ -360,15 +355,15 @@ def _check_something_to_do(
 
 def _run(runner: running.Runner, jobs: Sequence[job_lib.Job]) -> list[str]:
   """Runs jobs and returns the failures, one line each."""
-  teller = progress.ProgressReporter(len(jobs), FLAGS.jobs)
+  reporter = progress.ProgressReporter(len(jobs), FLAGS.jobs)
   try:
-    return runner.run(jobs, teller)
+    return runner.run(jobs, reporter)
   except (KeyboardInterrupt, files.WriteError):
     how = f"continue with --resume --output_dir={FLAGS.output_dir}"
     print(shown_names.printable(how), flush=True)
     raise
   finally:
-    teller.close()
+    reporter.close()
 
 
 def main(names: Sequence[str]) -> None:

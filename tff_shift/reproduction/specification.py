@@ -221,13 +221,13 @@ class Specification(records.Record):
       )
       for each in printed
     ]
-    places = list(
+    columns = list(
       dict.fromkeys((c.dataset, c.setting, c.metric) for c in wanted)
     )
     wanted += [
       WantedCell(dataset, setting, method, metric, None)
       for method in (*self.also, *self.extras)
-      for dataset, setting, metric in places
+      for dataset, setting, metric in columns
     ]
     if self.ours is not None:
       of_settings = [

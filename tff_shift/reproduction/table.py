@@ -42,7 +42,7 @@ class Table:
     Args:
       name: The name or path of the table, see `specification.load`.
       only: The requested methods; empty: all.
-      columns: The requested columns, see `jobs.chosen`.
+      columns: The requested columns, see `job.chosen`.
       data_dir: The folder of the data sets.
       runs_in: Folders whose runs are shown even if their data set is missing.
 
@@ -62,7 +62,7 @@ class Table:
     reductions: reductions_lib.Reductions,
     more_flags: Mapping[str, Any],
   ) -> list[job_lib.PlannedCell]:
-    """Returns the planned cells of the table `of`, see `jobs.plan`."""
+    """Returns the planned cells of the table `of`, see `job.plan`."""
     return job_lib.plan(
       self.of,
       reductions,
@@ -87,7 +87,7 @@ class Table:
     return max(fitting, key=len, default="")
 
   def chosen(self, planned: Sequence[job_lib.PlannedCell]) -> list[job_lib.Job]:
-    """Returns the requested jobs, see `jobs.chosen`."""
+    """Returns the requested jobs, see `job.chosen`."""
     only = self._only
     if self.spec.computed and not only:
       wanted = self.spec.cells()

@@ -15,10 +15,6 @@ _PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 def check(template: str, known: Collection[str]) -> None:
   """Refuses unknown names in braces.
 
-  Args:
-    template: The text.
-    known: The allowed names.
-
   Raises:
     ValueError: If the template has another name or an unmatched brace.
   """
@@ -33,10 +29,6 @@ def check(template: str, known: Collection[str]) -> None:
 
 def fill(template: str, values: Mapping[str, Any]) -> str:
   """Replaces names in braces by values.
-
-  Args:
-    template: The text.
-    values: The values by name.
 
   Raises:
     ValueError: If the template has another name or an unmatched brace.

@@ -65,7 +65,7 @@ def check_model(
     _check_functions(folder, described, model)
   except (AttributeError, KeyError, TypeError) as error:
     raise ValueError(
-      f"{folder} holds a SavedModel that is of another program; {_REMEDY}"
+      f"{folder} contains the SavedModel of another program; {_REMEDY}"
     ) from error
 
 
@@ -114,8 +114,8 @@ def _compare(
 ) -> None:
   if found != wanted:
     raise ValueError(
-      f"{folder / description.FILE}: {field} is {_shown(wanted)}, and that of"
-      f" {what} is {_shown(found)}; {_REMEDY}"
+      f"{folder / description.FILE}: {field} is {_shown(wanted)}, but {what}"
+      f" has {_shown(found)}; {_REMEDY}"
     )
 
 

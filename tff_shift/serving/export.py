@@ -54,6 +54,7 @@ def export(
 ) -> None:
   """Writes a folder that `tff_shift.load` loads; call it within an executor.
 
+  Args:
     algorithm: The algorithm.
     server_state: The server's state.
     client_states: The clients' states by client.
@@ -236,11 +237,11 @@ def _trace(
     traced["guide"] = tracing.trace(guide, specs, x)
   if spec.answer_request is not None and spec.prepare_client is None:
     request = _request_spec(algorithm)
-    nobody = tensors._replace(
+    without_data = tensors._replace(
       data=tf.nest.map_structure(lambda _: None, specs.data)
     )
     traced["predict_for"] = tracing.trace(predict_for, specs, request, x)
-    _check_has_no_examples(algorithm, nobody, traced["predict_for"])
+    _check_has_no_examples(algorithm, without_data, traced["predict_for"])
   return traced
 
 
@@ -255,9 +256,9 @@ def _check_has_no_examples(
   for position in traced.used:
     if position < len(flat) and flat[position] is None:
       raise ValueError(
-        f"a client of {algorithm.name} cannot be stored: to predict it needs"
-        f" its {names[position].replace('/', '.')}; let `prepare_client` make"
-        " of it what a prediction needs"
+        f"a client of {algorithm.name} cannot be stored: its prediction needs"
+        f" its {names[position].replace('/', '.')}; `prepare_client` must"
+        " compute from it what predictions need"
       )
 
 
@@ -318,7 +319,7 @@ def _client_weights(
 
 @contextlib.contextmanager
 def _replacing(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-  """As `files.replacing_folder`; refuses to replace other content."""
+  """Replaces a model's folder atomically; refuses to replace other content."""
   if folder.exists() and not (folder / description.FILE).is_file():
     raise ValueError(f"{folder} holds no model that could be replaced")
   with files.writing(folder):

@@ -64,37 +64,38 @@ class Predictor:
   """
 
   def __init__(self, folder: str | os.PathLike[str]):
-    """Loads a model; see `load`."""
+    """Loads the model in a folder; `load` also finds it one level below."""
     folder = pathlib.Path(folder)
-    self._description = told = description.read(folder)
-    self.algorithm = told.algorithm
-    self.num_classes = told.num_classes
-    self.class_names = told.class_names and tuple(told.class_names)
-    self.clients = tuple(told.clients)
-    self.functions = tuple(told.functions)
-    self.input_shape = tuple(told.input_shape)
-    self.input_dtype = tf.as_dtype(told.input_dtype)
-    self.request_shape = told.request_shape and tuple(told.request_shape)
+    self._description = described = description.read(folder)
+    self.algorithm = described.algorithm
+    self.num_classes = described.num_classes
+    self.class_names = described.class_names and tuple(described.class_names)
+    self.clients = tuple(described.clients)
+    self.functions = tuple(described.functions)
+    self.input_shape = tuple(described.input_shape)
+    self.input_dtype = tf.as_dtype(described.input_dtype)
+    request_shape = described.request_shape
+    self.request_shape = request_shape and tuple(request_shape)
     self.vocabulary = description.read_vocabulary(folder)
     if not self.functions:
       raise ValueError(
-        f"{folder} holds weights and nothing that predicts: {self.algorithm}"
+        f"{folder} contains weights but no model: {self.algorithm}"
         " has no model at the server, and no clients were saved"
         " (--save_clients)"
       )
-    agreement.check_files(folder, told)
+    agreement.check_files(folder, described)
     try:
       # If fingerprint.pb, which is not needed here, cannot be read, TensorFlow
       # logs a traceback and continues.
       with library_logs.without("absl", "Fingerprint was found, but"):
         self._model = tf.saved_model.load(os.fspath(folder))
-    # The error depends on the place of the damage.
+    # The type of the error depends on the damaged bytes.
     except Exception as error:
       raise ValueError(
         f"{folder} holds a model that is damaged or incomplete"
         f" ({type(error).__name__}); export it once more"
       ) from error
-    agreement.check_model(folder, told, self._model)
+    agreement.check_model(folder, described, self._model)
 
   def ids_of(self, titles: Sequence[str]) -> np.ndarray:
     """Converts titles to the inputs of a model of titles.

@@ -183,15 +183,15 @@ def _answer(parts: Parts, x) -> dict[str, tf.Tensor]:
   routes = _guide(parts, x)["routes"]
   clients = tf.constant(parts.clients, tf.int32)
 
-  def ask(row, classes):
+  def answer(row, classes):
     own = tf.where(tf.equal(routes, clients[row]))
     logits = _row_logits(parts, row, tf.gather(x, tf.squeeze(own, 1)))
     return tf.tensor_scatter_nd_update(
       classes, own, evaluation.predicted_classes(logits)
     )
 
-  nobody = tf.fill(tf.shape(routes), guidance.NO_CLIENT)
-  return {"classes": _over_clients(parts, ask, nobody), "routes": routes}
+  unanswered = tf.fill(tf.shape(routes), guidance.NO_CLIENT)
+  return {"classes": _over_clients(parts, answer, unanswered), "routes": routes}
 
 
 def _vote(parts: Parts, x) -> tf.Tensor:

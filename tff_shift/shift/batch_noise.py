@@ -23,8 +23,8 @@ neglected term is proportional to the sine of the true angle: zero without a
 shift, and small compared to a large shift.)
 
 Two batches of the same distribution, whose true distance 1 - cos is 0, thus
-have the expected distance (v_1 + v_2) / 2, which for small n exceeds that of a
-slow drift.
+have the expected distance (v_1 + v_2) / 2. For small n it exceeds the distance
+due to a slow drift.
 
 The batch itself gives an estimate of v. Split it at random into two halves with
 the means a and b: E |a - b|^2 = 4 tr(C) / n. Its mean over all splits needs no

@@ -24,8 +24,8 @@ prior predictive competes with the predictives of the older segments.
 
 The probability of a change reaches 1/2 at a squared distance of about 0.1 from
 the mean of ten observations and of about 0.15 from a single one, for any size
-d. Otherwise the signal is nearly 0 or 1, the more so the larger d: as the paper
-says, it detects rather than measures, and misses a slow drift.
+d. Otherwise the signal is nearly 0 or 1, the more so the larger d. As the paper
+notes, it detects rather than measures a shift, and misses a slow drift.
 """
 
 import math

@@ -7,8 +7,8 @@ Transport (Alvarez-Melis, Fusi; NeurIPS 2020). Eq. 2 compares two periods,
   distance = d_f + d_l,    d_f = sum_i (f_i - f'_i)^2,
 
 where f are the features of the examples. The distance of two labels l, l' is
-that of their mean features, (mean f of l - mean f' of l')^2. During inference
-there are no labels, and d_l is left out.
+the distance of their mean features, (mean f of l - mean f' of l')^2. During
+inference there are no labels, and d_l is left out.
 
 Choices that the paper leaves open:
 
@@ -89,7 +89,7 @@ def distance(
     one: Features of a period's examples, [n, ...]; uint8 images are converted
       to floats between 0 and 1.
     other: Features of the other period, [m, ...], otherwise of the same shape.
-    labels: The labels of both, [n] and [m]. None: without d_l.
+    labels: The labels of both periods, [n] and [m]. None: d_l is left out.
     scaler: Standardises [n, features] by `scaler.transform`, such as
       scikit-learn's StandardScaler after `fit` on public data. None: features
       are not scaled, which suits pixels: if standardised, pixels of the margin
@@ -150,8 +150,8 @@ def iid_distances(
     [num_pairs] float64.
 
   Raises:
-    ValueError: As `distance`, or if a number is below 1, or there are too few
-      examples.
+    ValueError: If an argument is invalid for `distance`, a number is below 1,
+      or there are too few examples.
   """
   partition.check_positive_integer("num_pairs", num_pairs)
   partition.check_positive_integer("period_size", period_size)

@@ -77,9 +77,9 @@ def kl_divergence(previous, current) -> tf.Tensor:
 def wasserstein(previous, current) -> tf.Tensor:
   """Computes the Wasserstein distance W1 on a line.
 
-  Index i of I is at i / (I - 1), so that the distance is at most 1. This is an
-  arbitrary ground metric, of which Appendix H.3 warns: neither classes nor
-  features have an order. On a line, W1 is the area between the two cumulative
+  Index i of I is at i / (I - 1), so that the distance is at most 1. Appendix
+  H.3 warns of such an arbitrary ground metric: neither classes nor features
+  have an order. On a line, W1 is the area between the two cumulative
   distributions. POT computes the same (`ot.wasserstein_1d`) but not in a graph:
   its TensorFlow backend needs TensorFlow's NumPy mode, which would change the
   types of results in the whole program and cannot be switched off.

@@ -3,7 +3,7 @@
 Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
 Liu; ICASSP 2023), Section 2.3 and Figure 2: "vector r consists of the
 low-dimensional features extracted from the samples in D^p using t-SNE". The
-paper does not say how the embeddings of the samples become one vector of a
+paper does not specify how the embeddings of the samples become one vector of a
 fixed size. There are four definitions of r here, all without labels:
 
   t_sne      t-SNE of the period alone, as in the paper; r consists of quantiles

@@ -173,10 +173,10 @@ def class_weights(class_distribution, y) -> tf.Tensor:
     fraction of the examples in the class, 0 for a class without examples.
   """
   num_classes = tf.shape(class_distribution)[0]
-  shares = tf.math.bincount(
+  fractions = tf.math.bincount(
     y, minlength=num_classes, maxlength=num_classes, dtype=tf.float32
   ) / tf.cast(tf.maximum(tf.shape(y)[0], 1), tf.float32)
-  return tf.math.divide_no_nan(class_distribution, shares)
+  return tf.math.divide_no_nan(class_distribution, fractions)
 
 
 def risk(logits, y, weights) -> tf.Tensor:

@@ -148,7 +148,7 @@ def draw_chains(
 
 
 def _prepare(pixels, chains: Chains, flip: bool, crop: int) -> tf.Tensor:
-  """Flips and shifts the images for which the chains say so."""
+  """Flips and shifts the images, as the draws of their chains require."""
   if not flip and not crop:
     return pixels
   n, _, width, _ = pixels.shape

@@ -7,7 +7,7 @@ Zhao, Yi, Li; NeurIPS 2020). In training the logits z become
 
 where n_c is the number of the client's examples of class c. The probability of
 class c is then proportional to n_c^gamma exp(z_c); an absent class has weight
-0. Predictions use z. The model need not learn what the class counts explain.
+0. Predictions use z. The model therefore need not learn the class counts.
 """
 
 from typing import Any

@@ -63,7 +63,7 @@ def num_steps(
   """Returns the number of gradient steps of a client on its current domain.
 
   Args:
-    hparams: See `local_training.num_local_steps`.
+    hparams: `local_steps`, `local_epochs` and `straggler_ratio` are used.
     data: All of the client's data.
     current: The data of the current domain.
     round_num: The round, an int32 scalar.

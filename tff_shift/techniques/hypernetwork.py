@@ -5,9 +5,9 @@ Liu; ICASSP 2023), Section 2.3: theta = hypernetwork(phi, r). It is the
 hypernetwork h(v; phi) of Personalized Federated Learning using Hypernetworks
 (Shamsian, Navon, Fetaya, Chechik; ICML 2021).
 
-The first paper says only that the hypernetwork is deep. Here it has the form of
-the second: fully connected layers with ReLU and a separate linear output for
-each weight tensor of the target network.
+The first paper specifies only that the hypernetwork is deep. Here it has the
+architecture of the second: fully connected layers with ReLU and a separate
+linear output for each weight tensor of the target network.
 
 Neither paper specifies initial weights. Here the biases of the outputs are
 initial weights of the target network, and the kernels of the outputs are small.

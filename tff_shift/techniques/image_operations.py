@@ -1,10 +1,10 @@
 """Operations on images, chosen per image, as pure functions.
 
 The operations are Pillow's. Autocontrast, equalise, posterise and solarise are
-a table of 256 entries for each channel. Rotate, shear and translate are affine
+lookup tables of 256 entries per channel. Rotate, shear and translate are affine
 maps with bilinear interpolation and a constant value outside, by default
-`FILL`. Any mix of operations therefore takes one pass through tables and one
-through affine maps.
+`FILL`. Any mix of operations therefore takes one pass of table lookups and one
+of affine maps.
 """
 
 import enum

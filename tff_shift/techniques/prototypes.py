@@ -142,7 +142,7 @@ def logits(
   Args:
     embeddings: [batch, size] float32.
     prototypes: The prototypes.
-    distance: See `distances`.
+    distance: One of `DISTANCES`.
     without_prototype: The logit of a class without prototype. The default is
       for gradients; predictions use `evaluation.NO_LOGIT`.
 
@@ -192,7 +192,7 @@ def alignment_loss(
     embeddings: [batch, size] float32.
     y: The classes, [batch] int32.
     prototypes: The prototypes.
-    distance: See `distances`.
+    distance: One of `DISTANCES`.
     classes: [num_classes] bool, including those of the batch. None: only those
       of the batch.
 

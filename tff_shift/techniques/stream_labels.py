@@ -3,7 +3,7 @@
 Fed-POE and FedCCFA learn from labels at every step, which a stream does not
 have. Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under
 Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026) uses both as baselines, and
-does not say what they learn from.
+does not specify their labels.
 """
 
 import dataclasses

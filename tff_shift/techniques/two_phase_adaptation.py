@@ -160,7 +160,7 @@ def build(
     )
 
   def predict_as_client(backbone, state, data, examples):
-    del data  # The state contains what a client knows of its stream.
+    del data  # The state contains the estimate of the stream.
     weights = split_model.SplitWeights(backbone, state.head)
     return evaluation.predict(model, weights, examples.x)
 

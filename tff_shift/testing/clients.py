@@ -101,7 +101,7 @@ def _make_client_of(algorithm, client_id, more=0):
 def _make_empty_of(algorithm, client_id):
   """Makes data of an algorithm's type, without examples.
 
-  Of two clients with a stream one has labelled examples, which do not count.
+  One of two clients with a stream has labelled examples, which are ignored.
   """
   data_type = _client_data_type(algorithm)
   make = {

@@ -171,11 +171,13 @@ class TestExports:
       np.testing.assert_array_equal(one, other)
 
   def test_description_says_what_it_is(self, built, exported):
-    told = json.loads((exported.folder / "model.json").read_text())
-    assert told["algorithm"] == built.name == exported.model.algorithm
-    hparams = algorithms.get(built.name).HParams(**told["hparams"])
+    described = json.loads((exported.folder / "model.json").read_text())
+    assert described["algorithm"] == built.name == exported.model.algorithm
+    hparams = algorithms.get(built.name).HParams(**described["hparams"])
     assert hparams == built.algorithm.hparams
-    assert told["clients"] == [0, 1, 2, 3]
-    assert told["class_names"] == ["a", "b", "c"]
-    assert told["input_shape"] == [5] and told["input_dtype"] == "float32"
-    assert set(told["versions"]) == {"tensorflow", "tff_shift"}
+    assert described["clients"] == [0, 1, 2, 3]
+    assert described["class_names"] == ["a", "b", "c"]
+    assert (
+      described["input_shape"] == [5] and described["input_dtype"] == "float32"
+    )
+    assert set(described["versions"]) == {"tensorflow", "tff_shift"}

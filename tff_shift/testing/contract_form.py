@@ -64,7 +64,7 @@ class TestForm:
   def test_request_is_answered_with_a_state_of_a_client(self, built):
     algorithm = built.algorithm
     if algorithm.request is None:
-      pytest.skip("clients cannot ask for a state")
+      pytest.skip("clients cannot request a state")
     signature = algorithm.request.type_signature
     state, content = signature.parameter
     assert state == algorithm.initialize.type_signature.result

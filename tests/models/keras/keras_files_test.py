@@ -444,7 +444,7 @@ class TestRefusals:
   def test_list_of_names_that_no_file_can_have(self, tmp_path):
     with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
       file.attrs["layer_names"] = np.zeros(100_000, "S3")
-    assert "attribute 'layer_names' says that it has 293 KiB" in refusal(
+    assert "attribute 'layer_names' declares a size of 293 KiB" in refusal(
       tmp_path / "a.h5"
     )
 

@@ -236,7 +236,7 @@ def test_last_layer_is_the_second_in_both_directions(model):
       r"takes titles, int32 \[length\], got float32",
     ),
     ({"input_shape": (4, 4)}, r"takes titles, int32 \[length\], got int32 \[4"),
-    ({"width": 0}, "width=0 of bi_lstm have to be at least 1"),
+    ({"width": 0}, "width=0 of bi_lstm must be at least 1"),
   ],
 )
 def test_what_it_does_not_take_is_refused(options, message):

@@ -163,7 +163,10 @@ _NORM = "model.norm.weight"
       {"rope_parameters": {"rope_theta": 5e5}},
       "rope_parameters: expected null, got object",
     ),
-    ({"intermediate_size": 40}, "is [48, 32], and config.json says [40, 32]"),
+    (
+      {"intermediate_size": 40},
+      "is [48, 32], and config.json declares [40, 32]",
+    ),
     ({"changed_weights": {_NORM: None}}, f"the weight {_NORM} is in none"),
     (
       {"changed_weights": {_NORM: np.zeros(32, np.int8)}},

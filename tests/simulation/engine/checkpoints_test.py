@@ -377,7 +377,7 @@ class TestUnusable:
       (
         ".json",
         take_other,
-        "record is damaged: step is 2, and its name says 4",
+        "record is damaged: step is 2, and its file name has 4",
       ),
     ],
   )

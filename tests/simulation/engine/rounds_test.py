@@ -453,8 +453,8 @@ class TestRounds:
     with pytest.raises(errors.DivergedError) as error:
       run.step()
     assert str(error.value) == (
-      "fed_rep diverged in round 2: what its 3 clients trained is not finite;"
-      " a smaller learning rate may help"
+      "fed_rep diverged in round 2: the updates of all 3 clients are not"
+      " finite; a smaller learning rate may help"
     )
     assert (error.value.algorithm, error.value.round_num) == ("fed_rep", 2)
     after = Snapshot.of(run)

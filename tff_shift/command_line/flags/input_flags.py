@@ -74,13 +74,13 @@ def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
   given = [flag for flag in _NUMBERS if FLAGS[flag].value is not None]
   if parts[0].dtype != np.uint8:
     # The default only applies to images.
-    is_asked = not FLAGS["input_scaling"].using_default_value
+    is_set = not FLAGS["input_scaling"].using_default_value
     are_features = parts[0].dtype.kind == "f"
-    asked = ["input_scaling"] * is_asked + given
-    if not (are_features and is_asked and name == "standardized"):
-      if asked:
+    unused = ["input_scaling"] * is_set + given
+    if not (are_features and is_set and name == "standardized"):
+      if unused:
         raise ValueError(
-          f"--{asked[0]} applies to images, and --dataset={FLAGS.dataset} has"
+          f"--{unused[0]} applies to images, and --dataset={FLAGS.dataset} has"
           " none; leave it out"
           + (", or pass --input_scaling=standardized" if are_features else "")
         )

@@ -34,9 +34,10 @@ def define_flags() -> None:
   """Defines the flags."""
   flags.DEFINE_string(
     "server_optimizer",
-    _NONE,
+    None,
     "How the server steps along the mean update: none (adds it);"
-    f" {', '.join(_KINDS)}.",
+    f" {', '.join(_KINDS)}. Default: fed_avg_m with --server_momentum, otherwise"
+    " none.",
   )
   for flag, by_name in _fields().items():
     text = next(iter(by_name.values())).metadata["help"]
@@ -46,21 +47,27 @@ def define_flags() -> None:
     flags.DEFINE_float(flag, None, f"{text} Default: {defaults}.")
 
 
+def _chosen_name() -> str:
+  if FLAGS.server_optimizer is not None:
+    return FLAGS.server_optimizer
+  return _NONE if FLAGS.server_momentum is None else "fed_avg_m"
+
+
 def _hparams() -> hyperparameters.HParams | None:
   """Returns the hyper-parameters; refuses flags of other optimizers."""
-  values = {}
+  values, chosen_name = {}, _chosen_name()
   for flag, by_name in _fields().items():
     if FLAGS[flag].value is None:
       continue
-    if FLAGS.server_optimizer not in by_name:
+    if chosen_name not in by_name:
       raise ValueError(
         f"--{flag} belongs to --server_optimizer={'|'.join(by_name)}, not to"
-        f" --server_optimizer={FLAGS.server_optimizer}"
+        f" --server_optimizer={chosen_name}"
       )
     values[flag.removeprefix("server_")] = FLAGS[flag].value
-  if FLAGS.server_optimizer == _NONE:
+  if chosen_name == _NONE:
     return None
-  hparams = _KINDS[FLAGS.server_optimizer](**values)
+  hparams = _KINDS[chosen_name](**values)
   try:
     hyperparameters.validate(hparams)
   except ValueError as error:
@@ -75,7 +82,7 @@ def check() -> None:
     ValueError: If a flag is wrong.
   """
   names = (_NONE, *_KINDS)
-  if FLAGS.server_optimizer not in names:
+  if _chosen_name() not in names:
     raise ValueError(
       f"--server_optimizer={FLAGS.server_optimizer}: it must be one of"
       f" {', '.join(names)}"
@@ -90,7 +97,7 @@ def settings() -> dict[str, Any]:
   if hparams is None:
     return {}
   return {
-    "server_optimizer": FLAGS.server_optimizer,
+    "server_optimizer": _chosen_name(),
     **{
       f"server_{name}": value
       for name, value in dataclasses.asdict(hparams).items()
@@ -100,7 +107,8 @@ def settings() -> dict[str, Any]:
 
 def name() -> str | None:
   """Returns the name of the optimizer; None: the mean update is added."""
-  return None if FLAGS.server_optimizer == _NONE else FLAGS.server_optimizer
+  chosen_name = _chosen_name()
+  return None if chosen_name == _NONE else chosen_name
 
 
 def chosen() -> tff.learning.optimizers.Optimizer | None:
@@ -110,4 +118,4 @@ def chosen() -> tff.learning.optimizers.Optimizer | None:
     return None
   from tff_shift.learning.aggregators import server_optimizers
 
-  return server_optimizers.build(FLAGS.server_optimizer, hparams)
+  return server_optimizers.build(_chosen_name(), hparams)

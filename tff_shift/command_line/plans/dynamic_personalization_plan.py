@@ -227,7 +227,7 @@ def make_plan() -> Plan:
     f"at most half of the {len(dataset.train.y)} training examples, on which"
     " the threshold is calibrated, unless --distance_threshold is set",
   )
-  chosen = _contestants(2 * extractor.embedding_size)
+  chosen = _trials(2 * extractor.embedding_size)
   common_flags.check_sizes(chosen, model, FLAGS.num_clients * FLAGS.period_size)
   needs_r = any(map(representation_size, chosen))
   needs_extractor = (
@@ -306,14 +306,14 @@ def check_flags() -> None:
       f" --distance_threshold={threshold:g}; leave one of them out"
     )
   # The size of the extractor's moments is not known yet.
-  _contestants(None, trials.described)
+  _trials(None, trials.described)
   seeds = common_flags.chosen_seeds("seeds")
   selection_flags.chosen_seeds(VALIDATION, seeds)
   # Last, because it imports algorithms and TensorFlow.
-  _contestants(None)
+  _trials(None)
 
 
-def _contestants(
+def _trials(
   moments_size: int | None,
   choose: Callable[..., list[selection.Trial]] = trials.chosen,
 ) -> list[selection.Trial]:

@@ -347,7 +347,7 @@ def _labelled_sizes(dataset: online_adaptation.OnlineDataset) -> list[int]:
 
 
 def _num_disjoint_clients() -> int | None:
-  """Returns the number of clients that share out the classes, or None."""
+  """Returns the number of clients with disjoint classes, or None."""
   # Refuses the flag if the data set assigns clients.
   dataset_flags.clients_are_given("client_classes")
   return FLAGS.num_clients if FLAGS.client_classes == "disjoint" else None

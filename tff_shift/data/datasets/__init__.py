@@ -65,7 +65,7 @@ def get(
       `tfds:<name>`, see `own_datasets`. The latter two are read here, since
       their entry depends on their content.
     scenario: The scenario that uses it. None: any.
-    data_dir: The folder of all data sets, see `source`.
+    data_dir: The folder of all data sets, see `dataset`.
 
   Returns:
     The entry.
@@ -98,7 +98,7 @@ def load(
 
   Args:
     name: A name that `get` accepts.
-    data_dir: The folder of all data sets, see `source`.
+    data_dir: The folder of all data sets, see `dataset`.
     seed: Seed of a generated data set; ignored by others.
     num_domains: Number of domains of a generated data set. None: the default of
       its evolution.

@@ -1,8 +1,8 @@
 """Synthetic relations: generated facts about invented names, as many as LAMA.
 
-Nothing here is a real fact, and results on it say nothing about LAMA. There are
-9 kinds of things with 16 invented names each. A relation is a pair of kinds, of
-its subject and its object; 41 of the 81 pairs are relations, with 100 examples
+No fact is real, and results do not predict results on LAMA. There are 9 kinds
+of things with 16 invented names each. A relation is a pair of kinds, of its
+subject and its object; 41 of the 81 pairs are relations, with 100 examples
 each. An example has a random name of either kind, preceded in half of the cases
 by one of 8 meaningless words. Neither name alone determines the relation.
 

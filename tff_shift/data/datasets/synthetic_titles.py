@@ -87,14 +87,14 @@ def _titles(
   """Draws the words of titles of a class at a position u from 0 to 1."""
   peaks = np.linspace(_FIRST_PEAK, _LAST_PEAK, _NUM_TOPIC_WORDS)
   frequencies = np.exp(-np.square((place - peaks) / _WIDTH) / 2)
-  shares = (
+  probabilities = (
     _TOPIC_SHARE,
     _CHANGING_SHARE,
     1 - _TOPIC_SHARE - _CHANGING_SHARE,
   )
 
   def draw_word():
-    kind = rng.choice(len(shares), p=shares)
+    kind = rng.choice(len(probabilities), p=probabilities)
     if kind == _TOPIC:
       number = rng.choice(_NUM_TOPIC_WORDS, p=frequencies / frequencies.sum())
       return f"topic{label}word{number}"

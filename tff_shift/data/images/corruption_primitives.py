@@ -120,7 +120,7 @@ def zoom(
     factors: Each at least 1; all are averaged.
     whole_pixels: Whether, as in CIFAR-10-C, a zoom cuts out whole pixels,
       stretches them to whole pixels and crops the result. It then differs
-      slightly from its factor, and its middle from that of the image.
+      slightly from its factor, and its middle from the image's middle.
 
   Returns:
     `[N, height, width, channels]` float32.

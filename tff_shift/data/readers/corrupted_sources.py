@@ -3,7 +3,7 @@
 D. Hendrycks and T. Dietterich, "Benchmarking Neural Network Robustness to
 Common Corruptions and Perturbations" (ICLR 2019): the 10,000 test images of
 CIFAR under 19 corruptions at 5 severities. They are never downloaded here; they
-are in the folder of all data sets (see `source`):
+are in the folder of all data sets (see `dataset`):
 
     cifar10_corrupted/brightness_1/1.0.0/, …   written by tensorflow-datasets
     CIFAR-100-C/brightness.npy, …, labels.npy  the unpacked archive
@@ -99,7 +99,7 @@ def load_corrupted(
     dataset: "cifar10_corrupted" or "cifar100_corrupted".
     corruption: One of `corruption_names(dataset)`.
     severity: 1 to 5; `datasets.load` has the images without corruption.
-    data_dir: The folder of all data sets; see `source`.
+    data_dir: The folder of all data sets, see `dataset`.
 
   Returns:
     The images `[10000, 32, 32, 3]` uint8 and their labels. It has no training

@@ -109,7 +109,7 @@ def caltran(folder: pathlib.Path) -> dataset.Dataset:
     raise ValueError(
       f"{path} does not hold {error}; it must hold 'names' and 'labels'"
     ) from error
-  # The error depends on the place of the damage.
+  # The type of the error depends on the damaged bytes.
   except Exception as error:
     reason = array_files.first_line(error)
     raise ValueError(

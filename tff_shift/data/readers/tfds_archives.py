@@ -179,10 +179,10 @@ def _described(feature: Any) -> str:
   """Returns the kind of a feature; for a tensor also its type and shape."""
   import tensorflow_datasets as tfds
 
-  told = type(feature).__name__
+  described = type(feature).__name__
   if isinstance(feature, tfds.features.Tensor):
-    told += f" {feature.tf_dtype.name} {list(feature.shape)}"
-  return told
+    described += f" {feature.tf_dtype.name} {list(feature.shape)}"
+  return described
 
 
 def _newest(name: str, folder: pathlib.Path) -> str:

@@ -170,8 +170,8 @@ class ClassPool:
     result = np.zeros_like(self.counts)
     is_open = (probabilities > 0) & (self.counts > 0)
     while size > 0:
-      shares = np.where(is_open, probabilities, 0)
-      quotas = np.round(size * (shares / shares.sum()), _QUOTA_DECIMALS)
+      weights = np.where(is_open, probabilities, 0)
+      quotas = np.round(size * (weights / weights.sum()), _QUOTA_DECIMALS)
       is_exhausted = is_open & (quotas > self.counts)
       if not is_exhausted.any():
         # Capacities are whole numbers, so rounding up a quota stays within.
@@ -206,7 +206,8 @@ def held_classes(
     For each client its classes, ascending; may be empty.
 
   Raises:
-    ValueError: See `ClassPool`.
+    ValueError: If a label is not an integer in 0..num_classes - 1, or
+      `num_classes` is below 1.
   """
   labels = _checked_labels(labels, num_classes)
   if client is None:
@@ -240,11 +241,6 @@ def deal_classes(
 
   Source: Fed-ADE, Appendix G.1, of LAMA: "we assign disjoint subsets of tasks
   to different clients".
-
-  Args:
-    num_classes: The number of classes.
-    num_clients: The number of clients.
-    seed: Seed of the draw.
 
   Returns:
     For each client its classes, ascending; their numbers differ by at most one.

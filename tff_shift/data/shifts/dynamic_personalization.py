@@ -10,9 +10,9 @@ called heavy here.
 
 Choices that the paper leaves open:
 
-  - The rest has none of the heavy labels (`rest="others"`): only then does a
-    label have exactly the fraction in the name. With `rest="any"`, a period of
-    `0.5` has the label in 55 % of its examples, for ten classes.
+  - The rest excludes the heavy labels (`rest="others"`): only then does a label
+    have exactly the fraction in the name. With `rest="any"` and ten classes,
+    55 % of the examples of a period of `0.5` have the label.
   - The rest is a random sample of its sources, as iid is of the pool.
   - Examples of a period are different; two periods may share examples.
   - Every client draws its own distributions and heavy labels.
@@ -89,9 +89,9 @@ def load_dynamic(
   If examples belong to clients, the examples of each client are split.
 
   Args:
-    dataset: See `datasets.get`.
+    dataset: The name of the data set, see `datasets.get`.
     seed: Seed of the split.
-    data_dir: See `source`.
+    data_dir: The folder of all data sets, see `dataset`.
     max_examples: The maximum number of examples, drawn at random from the whole
       data set before the split. None: all.
     public_fraction: Fraction of the public part in the examples that are not
@@ -109,15 +109,15 @@ def load_dynamic(
   """
   # Refuses data sets that the scenario cannot use.
   datasets.get(dataset, SCENARIO, data_dir=data_dir)
-  shares = {
+  part_fractions = {
     "public_fraction": public_fraction,
     "validation_fraction": validation_fraction,
     "test_fraction": test_fraction,
   }
-  for name, share in shares.items():
-    if not 0 < share < 1:  # Also refuses NaN.
+  for name, fraction in part_fractions.items():
+    if not 0 < fraction < 1:  # Also refuses NaN.
       raise ValueError(
-        f"{name} must lie between 0 and 1, both excluded, got {share}"
+        f"{name} must lie between 0 and 1, both excluded, got {fraction}"
       )
   if public_fraction + validation_fraction >= 1:
     raise ValueError(
@@ -137,7 +137,7 @@ def load_dynamic(
     }
   cuts = []
   for whose, group in groups.items():
-    cuts.append(_cut(group, source.num_train, shares))
+    cuts.append(_cut(group, source.num_train, part_fractions))
     for name, positions in cuts[-1].items():
       if not len(positions):
         raise ValueError(
@@ -160,17 +160,19 @@ def load_dynamic(
 
 
 def _cut(
-  order: np.ndarray, num_train: int | None, shares: Mapping[str, float]
+  order: np.ndarray, num_train: int | None, part_fractions: Mapping[str, float]
 ) -> dict[str, np.ndarray]:
   """Splits shuffled indices into the parts of a `DynamicDataset`, by name."""
   if num_train is None:
-    num_test = round(shares["test_fraction"] * len(order))
+    num_test = round(part_fractions["test_fraction"] * len(order))
     test, rest = order[:num_test], order[num_test:]
   else:
     is_test = order >= num_train
     test, rest = order[is_test], order[~is_test]
   ends = np.rint(
-    np.cumsum([shares["public_fraction"], shares["validation_fraction"]])
+    np.cumsum(
+      [part_fractions["public_fraction"], part_fractions["validation_fraction"]]
+    )
     * len(rest)
   ).astype(int)
   public, validation, train = np.split(rest, ends)
@@ -214,7 +216,7 @@ class Periods:
       num_clients: The number of clients.
       period_size: The number of examples in a period.
       seed: Seed of all draws.
-      rest: `others`: the rest has none of the heavy labels. `any`: it is drawn
+      rest: `others`: the rest excludes the heavy labels. `any`: it is drawn
         from all remaining examples.
       periods_per_distribution: The number of consecutive periods with the same
         distribution and heavy labels; afterwards both are drawn again and may
@@ -261,7 +263,7 @@ class Periods:
     self._classes = [
       np.flatnonzero([len(each) for each in own]) for own in self._by_class
     ]
-    num_heavy = max(len(_shares(name)) for name in names)
+    num_heavy = max(len(_heavy_fractions(name)) for name in names)
     num_needed = max(1, num_heavy + (num_heavy > 0 and rest == "others"))
     for client, classes in enumerate(self._classes):
       if len(classes) < num_needed:
@@ -286,8 +288,9 @@ class Periods:
     """Returns whether a period's distribution differs from the previous one.
 
     Two distributions are equal if each label has the same fraction: iid after
-    iid is not a drift, and `0.4+0.4` of labels 2 and 5 equals that of 5 and 2.
-    For a client with two labels, `0.5` is the same for either heavy label.
+    iid is not a drift, and neither is `0.4+0.4` of labels 5 and 2 after
+    `0.4+0.4` of labels 2 and 5. For a client with two labels, `0.5` is the same
+    for either heavy label.
 
     Args:
       client: The client.
@@ -300,22 +303,17 @@ class Periods:
       ValueError: If there is no previous period.
     """
     partition.check_positive_integer("period", period)
-    return self._label_shares(client, period - 1) != self._label_shares(
+    return self._label_fractions(client, period - 1) != self._label_fractions(
       client, period
     )
 
   def batch(self, client: int, period: int) -> examples.Examples:
     """Draws the examples of a period.
 
-    The first heavy label has round(fraction * period_size) examples (halves to
-    even). So has the second, up to the remaining number (`0.5+0.5` of three
-    examples: two and one). Examples differ unless there are too few: a heavy
-    label with fewer examples in the pool is drawn with replacement, and so is
-    the rest.
-
-    Args:
-      client: The client.
-      period: The period.
+    Each heavy label has round(fraction * period_size) examples (halves to
+    even); the second one has at most the remaining number (`0.5+0.5` of three
+    examples: two and one). Examples differ unless the pool has too few: a heavy
+    label, or the rest, is then drawn with replacement.
 
     Returns:
       `period_size` examples, in random order.
@@ -329,7 +327,7 @@ class Periods:
     )
     left = self.period_size
     drawn = [np.empty(0, np.int64)]
-    for label, share in zip(labels, _shares(name), strict=True):
+    for label, share in zip(labels, _heavy_fractions(name), strict=True):
       count = min(round(share * self.period_size), left)
       drawn.append(_draw(self._of(client, self._by_class)[label], count, rng))
       left -= count
@@ -355,16 +353,18 @@ class Periods:
     )
     name = self._names[rng.integers(len(self._names))]
     labels = rng.choice(
-      self._of(client, self._classes), len(_shares(name)), replace=False
+      self._of(client, self._classes),
+      len(_heavy_fractions(name)),
+      replace=False,
     )
     return name, tuple(int(label) for label in labels)
 
-  def _label_shares(
+  def _label_fractions(
     self, client: int, period: int
   ) -> dict[int, fractions.Fraction]:
     """Returns the fraction of each label in a period, heavy or not."""
     name, labels = self._choice(client, period)
-    found = dict(zip(labels, _shares(name), strict=True))
+    found = dict(zip(labels, _heavy_fractions(name), strict=True))
     rest = 1 - sum(found.values())
     counts = {
       label: len(positions)
@@ -399,12 +399,12 @@ class Periods:
     return left if len(left) >= count else everything
 
 
-def _shares(name: str) -> tuple[fractions.Fraction, ...]:
+def _heavy_fractions(name: str) -> tuple[fractions.Fraction, ...]:
   """Returns the fraction of each heavy label; iid: ()."""
   # Exact: as a float, 0.7 * 45 is below 31.5.
   if name == "iid":
     return ()
-  return tuple(fractions.Fraction(share) for share in name.split("+"))
+  return tuple(fractions.Fraction(part) for part in name.split("+"))
 
 
 def _draw(positions, count, rng) -> np.ndarray:

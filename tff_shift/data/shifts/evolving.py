@@ -3,7 +3,7 @@
 "Federated Learning under Evolving Distribution Shifts", section 5.1 and
 Appendix C: a data set is an ordered sequence of domains. The last one is the
 target, on which no client trains. A domain is a rotation of its images by k
-times an angle, a range of years or hours, or a place on a half circle. Every
+times an angle, a range of years or hours, or a position on a half circle. Every
 example belongs to exactly one domain.
 
 Choices that the paper leaves open: images are assigned to the domains of a
@@ -38,7 +38,7 @@ from tff_shift.data.your_own import own_datasets
 
 SCENARIO = "evolving"
 
-# The number of domains if images are rotated that no paper rotates.
+# The default number of domains for rotated images without published settings.
 _NUM_ROTATIONS = 8
 
 # The test fraction of a client's examples of a source domain.
@@ -141,7 +141,8 @@ def load_evolving(
   """Loads a data set and makes its domains.
 
   Args:
-    name: See `datasets.get`; the entry has the defaults.
+    name: The name of the data set, see `datasets.get`. Its entry has the
+      defaults.
     num_domains: Number of domains, including the target.
     angle_step: Degrees between two domains of a rotated data set; it also turns
       images without domains into a rotated data set.
@@ -151,17 +152,17 @@ def load_evolving(
       (Table 12).
     max_examples_per_domain: Keeps at most this number of random examples per
       domain.
-    data_dir: The folder of all data sets, see `source`.
-    seed: Seed of the assignment of images to domains, of `max_examples_...` and
-      of the points of circle.
+    data_dir: The folder of all data sets, see `dataset`.
+    seed: Seed of the assignment of images to domains, of the examples kept by
+      `max_examples_per_domain`, and of the points of circle.
 
   Returns:
     The domains in order. Titles have the vocabulary of the most frequent words
     in all domains except the last.
 
   Raises:
-    ValueError: If a name, number or angle is wrong, does not apply to the data
-      set, or asks for more domains than the data can fill.
+    ValueError: If a name, number or angle is not allowed or does not apply to
+      the data set, or there are more domains than the data can fill.
     DatasetNotFoundError: If the data set is not on the disk.
   """
   evolution = evolution_of(name, angle_step, data_dir=data_dir)
@@ -238,7 +239,7 @@ def evolution_of(
   Args:
     name: The data set, see `datasets.get`.
     angle_step: Degrees between two domains of a rotated data set.
-    data_dir: The folder of all data sets, see `source`.
+    data_dir: The folder of all data sets, see `dataset`.
 
   Returns:
     The entry's evolution; for a rotation, with the given step.
@@ -326,11 +327,11 @@ def assemble_clients(
   for m, domain in enumerate(dataset.domains):
     examples_lib.check_pool(domain, f"domain {domain.name!r}")
 
-    def deal(positions, what, *part, m=m, domain=domain):
+    def partitioned(positions, what, *part, m=m, domain=domain):
       if domain.client is not None:
         parts = partition.by_client(domain.client[positions], num_clients)
       else:
-        parts = _dealt_parts(
+        parts = _client_parts(
           domain, positions, what, proportions, dirichlet, [seed, m, *part]
         )
       return [positions[each] for each in parts]
@@ -338,7 +339,7 @@ def assemble_clients(
     everything = np.arange(len(domain.y))
     nothing = [everything[:0]] * num_clients
     if domain.is_test is None:
-      whole = deal(everything, "")
+      whole = partitioned(everything, "")
       train, test = zip(
         *(
           partition.split_train_test(part, test_fraction, [seed, m, client])
@@ -351,10 +352,10 @@ def assemble_clients(
     else:
       train = test = nothing
       if m != target:
-        train = deal(np.flatnonzero(~domain.is_test), "training ")
+        train = partitioned(np.flatnonzero(~domain.is_test), "training ")
       # A source domain may have no test examples.
       if m == target or domain.is_test.any():
-        test = deal(np.flatnonzero(domain.is_test), "test ", 1)
+        test = partitioned(np.flatnonzero(domain.is_test), "test ", 1)
     _check_domain(dataset, m, test if m == target else train)
     train_parts.append(train)
     test_parts.append(test)
@@ -414,7 +415,7 @@ def _check_enough(
     )
 
 
-def _dealt_parts(
+def _client_parts(
   domain: Domain,
   positions: np.ndarray,
   what: str,
@@ -428,9 +429,9 @@ def _dealt_parts(
     domain: The domain.
     positions: The indices of the examples.
     what: Their name in messages.
-    proportions: See `partition.partition_by_class`.
+    proportions: The clients' label distributions, [num_clients, num_classes].
     dirichlet: The concentration, for messages.
-    seed: See `partition.partition_by_class`.
+    seed: Seed of the partition.
 
   Returns:
     For each client indices of `positions`, at least one.

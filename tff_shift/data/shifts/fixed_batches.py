@@ -1,4 +1,4 @@
-"""Streams and periods with given batches, instead of drawn ones."""
+"""Streams and periods of given batches, instead of batches from a pool."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ class Streams:
     omega: np.ndarray,
     num_classes: int,
   ):
-    """Stores arguments that `from_arrays.online` has validated.
+    """Stores arguments that `from_arrays.online_adaptation` has validated.
 
     Args:
       batches: The examples by client and time step.
@@ -60,12 +60,12 @@ class Periods:
     drifted: np.ndarray,
     num_classes: int,
   ):
-    """Stores arguments that `from_arrays.dynamic` has validated.
+    """Stores validated arguments of `from_arrays.dynamic_personalization`.
 
     Args:
       batches: The examples by client and period.
-      drifted: `[num_clients, num_periods]` bool, see
-        `from_arrays.dynamic_personalization`.
+      drifted: `[num_clients, num_periods]` bool: whether a period's
+        distribution differs from the previous one.
       num_classes: The number of classes.
     """
     self._batches = batches
@@ -75,10 +75,6 @@ class Periods:
 
   def batch(self, client: int, period: int) -> examples_lib.Examples:
     """Returns a client's examples in a period, from 0.
-
-    Args:
-      client: The client.
-      period: The period.
 
     Raises:
       ValueError: If there is no such client or period.

@@ -1,15 +1,14 @@
-"""Clients that differ in their classes and in their colours.
+"""Clients with different label distributions and different colours.
 
 FedDRM, Section 3.1 and Appendix F: a data set is partitioned over the clients
 by a Dirichlet distribution or by shards. Each client splits its part 70/30 into
-training and test. A colour transform of its own is applied to all its images.
+training and test, and applies its own colour transform to all its images.
 
 Choices that the paper leaves open: training and test split of an archive are
-pooled (the paper counts 60,000 images of CIFAR-10); a Dirichlet draw that
-leaves a client with too little is repeated, see
-`partition.dirichlet_over_clients`; CIFAR-100 with its 20 superclasses is
-partitioned by the 100 fine labels, as in the program of FedDRM's authors. Grey
-images are tinted first.
+pooled (the paper counts 60,000 images of CIFAR-10); a Dirichlet draw that gives
+a client too few examples is repeated, see `partition.dirichlet_over_clients`;
+CIFAR-100 with its 20 superclasses is partitioned by the 100 fine labels, as in
+the program of FedDRM's authors. Grey images are tinted first.
 
 Your own data are not changed unless an intensity is given: they can be vectors,
 and any number of clients can hold them. If they have a test split, clients
@@ -144,7 +143,7 @@ def load_guidance(
   """Loads a data set, partitions it over clients, and transforms its colours.
 
   Args:
-    dataset: See `datasets.get`.
+    dataset: The name of the data set, see `datasets.get`.
     num_clients: Number of clients, see `color_transforms.pool`.
     partition: The partition, see `parse_partition`. None: examples stay with
       the clients that hold them.
@@ -155,7 +154,7 @@ def load_guidance(
       the proportions of the data set. None: all.
     test_fraction: Test fraction of a client's examples. None: 0.3, unless your
       own data have a test split.
-    data_dir: The folder of all data sets, see `source`.
+    data_dir: The folder of all data sets, see `dataset`.
 
   Returns:
     The clients' data. Each client has at least one training and one test
@@ -173,7 +172,7 @@ def load_guidance(
       " and only if the examples belong to clients"
     )
   # Validated before a large data set is read.
-  deal = None if partition is None else parse_partition(partition)
+  parsed = None if partition is None else parse_partition(partition)
   if intensity is None:
     intensity = default_intensity(dataset)
   is_moved = intensity != color_transforms.NONE
@@ -182,7 +181,7 @@ def load_guidance(
       f"intensity {intensity!r} changes the colours of images, and {dataset}"
       f" has vectors of {entry.shape[0]} numbers; leave it out"
     )
-  if deal is None and num_clients != entry.num_clients:
+  if parsed is None and num_clients != entry.num_clients:
     raise ValueError(
       f"num_clients must be {entry.num_clients}, the number of clients that"
       f" hold the examples of {dataset}, got {num_clients}"
@@ -197,27 +196,27 @@ def load_guidance(
       f"test_fraction does not apply to {dataset}, whose test examples are"
       " given by num_train"
     )
-  dealt_by = source.y
+  partition_labels = source.y
   if entry.fine_labels is not None:
-    dealt_by = datasets.load(entry.fine_labels, data_dir=data_dir).y
+    partition_labels = datasets.load(entry.fine_labels, data_dir=data_dir).y
   chosen = np.arange(len(source.y))
   if max_examples is not None:
     partitions.check_positive_integer("max_examples", max_examples)
-    chosen = _stratified(dealt_by, min(max_examples, len(chosen)), seed)
-  if deal is not None and num_clients > len(chosen):
+    chosen = _stratified(partition_labels, min(max_examples, len(chosen)), seed)
+  if parsed is not None and num_clients > len(chosen):
     raise ValueError(
       f"num_clients={num_clients}: there are {len(chosen)} examples, and each"
       " client must have some"
     )
-  if deal is None:
+  if parsed is None:
     parts = partitions.by_client(source.client[chosen], num_clients)
   else:
-    kind, number = deal
+    kind, number = parsed
     function = {
       "shards": partitions.shards,
       "dirichlet": partitions.dirichlet_over_clients,
     }[kind]
-    parts = function(dealt_by[chosen], num_clients, number, seed)
+    parts = function(partition_labels[chosen], num_clients, number, seed)
   train, test = [], []
   for client, part in enumerate(parts):
     held = chosen[part]
@@ -230,7 +229,7 @@ def load_guidance(
       reason = f"num_train is {num_train}"
       advice = "more examples"
     for use, positions in zip(("training", "test"), splits, strict=True):
-      if deal is not None and not len(positions):
+      if parsed is not None and not len(positions):
         raise ValueError(
           f"client {client} would have no {use} example: it has {len(part)}"
           f" examples, and {reason}; use fewer clients, {advice} or another"
@@ -244,7 +243,8 @@ def load_guidance(
         examples_lib.Examples(examples_lib.read_only(x), source.y[positions])
       )
   if not any(
-    len(own.y) and len(asked.y) for own, asked in zip(train, test, strict=True)
+    len(own.y) and len(queries.y)
+    for own, queries in zip(train, test, strict=True)
   ):
     raise ValueError(
       f"{dataset}: no client has both a training and a test example; {advice}"

@@ -20,7 +20,7 @@ with other clients; streams are drawn with replacement.
 
 Your own data may have classes that never occur, and rare ones. The
 distributions of pre-training and of labelled data are over the classes that
-occur. A rare class gives all of its examples, see `load_online`.
+occur. All examples of a rare class are used, see `load_online`.
 """
 
 import functools
@@ -98,19 +98,19 @@ def load_online(
   If examples belong to clients, the examples of each client are split.
 
   A class is rare if pre-training has less than half of the examples that the
-  distribution requires. Then it gives all of its examples, the other classes
-  share the rest in proportion, and a warning is issued.
+  distribution requires. All of its examples are then used, the other classes
+  fill the rest in proportion, and a warning is issued.
 
   Args:
-    name: See `datasets.get`.
+    name: The name of the data set, see `datasets.get`.
     pretraining_distribution: `uniform`, `gaussian` or `exponential_decay`, see
       `class_pools.pretraining_distribution`; over the classes that occur.
     max_pretraining_examples: The maximum number of examples for pre-training,
       in the distribution as closely as possible. None: half of the part, but,
       without a rare class, at most as many as keep the distribution.
-    data_dir: See `source`.
+    data_dir: The folder of all data sets, see `dataset`.
     seed: Seed of the split.
-    model_dir: See `datasets.load`.
+    model_dir: The folder of the pre-trained model that tokenizes texts.
     disjoint_clients: Assigns the classes to this number of clients, see
       `class_pools.deal_classes`; pre-training has all classes. None: each
       client has all.
@@ -120,11 +120,10 @@ def load_online(
 
   Raises:
     ValueError: If a name is unknown or a number is not allowed.
-    FileNotFoundError: See `datasets.load`.
+    FileNotFoundError: If the model's tokenizer is missing.
     DatasetNotFoundError: If the data set is not on the disk.
   """
   # Refuses data sets that the scenario cannot use.
-  # Refuses what the scenario cannot use.
   datasets.get(name, SCENARIO, data_dir=data_dir)
   source = datasets.load(name, data_dir=data_dir, model_dir=model_dir)
   num_classes = len(source.class_names)
@@ -191,8 +190,8 @@ def load_online(
       None
       if disjoint_clients is None
       else tuple(
-        occurring[dealt]
-        for dealt in class_pools.deal_classes(
+        occurring[assigned]
+        for assigned in class_pools.deal_classes(
           len(occurring), disjoint_clients, seed
         )
       )
@@ -267,10 +266,6 @@ def _labelled(
 ) -> tuple[np.ndarray, class_pools.ClassPool, np.ndarray, int]:
   """Returns the pool of a client's labelled examples.
 
-  Args:
-    dataset: The data set.
-    client_id: The client.
-
   Returns:
     The indices of `initial`, these as a pool, the label distribution, and the
     number of examples of its classes.
@@ -304,7 +299,7 @@ def archive_of(
 
   Args:
     dataset: One whose entry has `corrupted`, such as `cifar10` (CIFAR-10-C).
-    data_dir: See `source`.
+    data_dir: The folder of all data sets, see `dataset`.
 
   Returns:
     `(corruption, severity) -> Examples`; results are cached.
@@ -462,7 +457,7 @@ class Streams:
     return int(np.floor(corruptions.MAX_SEVERITY * self.omega[timestep] + 0.5))
 
   def shift(self, client: int, timestep: int) -> float:
-    """Returns the change of a client's distribution since the previous step.
+    """Returns the shift of a client's distribution since the previous step.
 
     Args:
       client: The client.

@@ -47,7 +47,8 @@ def json_objects(
     The number of each line that is not empty, from 1, and its object.
 
   Raises:
-    ValueError: See `lines`; or if a line is not a JSON object.
+    ValueError: If a line is not a JSON object in UTF-8, or the file cannot be
+      read; one line of text that names the file.
   """
   for number, line in enumerate(lines(path), start=1):
     if not line.strip():

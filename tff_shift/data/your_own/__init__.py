@@ -51,7 +51,8 @@ def from_client_data_of(scenario: str, client_data: Any, **options: Any) -> Any:
   """Reads a `tff.simulation.datasets.ClientData` as a scenario's client data.
 
   Args:
-    scenario: See `from_arrays_of`.
+    scenario: `evolving`, `online_adaptation`, `guidance` or
+      `dynamic_personalization`.
     client_data: The data; its elements, one example each, are `(x, y)` or
       dictionaries.
     **options: Further arguments of the function of this name in

@@ -1,4 +1,4 @@
-"""Your own arrays as data for the drivers of the scenarios.
+"""Client data of each scenario from your own arrays.
 
 There is a function for each scenario. Examples are a pair: x `[n, ...]`, uint8
 images or floating-point numbers, and y `[n]` integers, the classes from 0. All
@@ -196,7 +196,8 @@ def guidance(
     test_fraction: Without `test`, the test fraction of a client's examples.
     seed: Without `test`, seed of the split.
     client_names: The names of the clients. None: their numbers.
-    keep_copies_together: See `evolving`.
+    keep_copies_together: Whether copies of an example stay in one part, see
+      `evolving`.
 
   Returns:
     The examples of each client.
@@ -258,7 +259,8 @@ def split(
     num_classes: The number of classes. None: inferred.
     test_fraction: Fraction of the held-out examples.
     seed: Seed of the split.
-    keep_copies_together: See `evolving`.
+    keep_copies_together: Whether copies of an example stay in one part, see
+      `evolving`.
 
   Returns:
     The training examples and the held-out examples.
@@ -293,7 +295,7 @@ def online_adaptation(
     client_names: The names of the clients. None: their numbers.
 
   Returns:
-    Both, validated.
+    The validated examples and streams.
 
   Raises:
     ValueError: If an array is not valid, or clients differ in their time steps.

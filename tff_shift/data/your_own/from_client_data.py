@@ -1,9 +1,8 @@
 """TFF's `ClientData` as data for the drivers of the scenarios.
 
-There is a function for each scenario. Each takes the arguments of `read` and
-those of the function of the same name in `from_arrays`, which describes the
-validation. Clients are numbered in the order of `client_ids`, and messages use
-these names.
+There is a function for each scenario. It takes the arguments of `read` and of
+the function of the same name in `from_arrays`, which documents the validation.
+Clients are numbered in the order of `client_ids`, and messages use these names.
 
 Copies of an example that a pipeline repeats stay together in training or test;
 infinite pipelines are refused.
@@ -142,7 +141,8 @@ def evolving(
     The clients, by id.
 
   Raises:
-    ValueError: See `read`; or if there are fewer than 2 domains.
+    ValueError: If the examples cannot be read (see `read`) or are not valid, or
+      there are fewer than 2 domains.
   """
   clients = read(client_data, seed=seed, **reading)
   values, by_domain = _by_domain(clients)
@@ -178,7 +178,7 @@ def evolving_domains(
     together.
 
   Raises:
-    ValueError: See `read`.
+    ValueError: If the examples cannot be read (see `read`) or are not valid.
   """
   clients = read(client_data, **reading)
   _check_domains(clients)
@@ -227,7 +227,8 @@ def guidance(
     The examples of each client.
 
   Raises:
-    ValueError: See `read`; or if domains are given, which would be ignored.
+    ValueError: If the examples cannot be read (see `read`) or are not valid, or
+      domains are given, which would be ignored.
   """
   for key in ("domain_key", "domain_of"):
     if reading.get(key) is not None:
@@ -235,14 +236,14 @@ def guidance(
         f"{key}: guidance has no domains and would ignore it; evolving has"
       )
   clients = read(client_data, seed=seed, **reading)
-  asked = None
+  queries = None
   if test is not None:
     ids = [each.client_id for each in clients]
     reading = reading | {"client_ids": ids}
-    asked = [each[1:3] for each in read(test, seed=seed, **reading)]
+    queries = [each[1:3] for each in read(test, seed=seed, **reading)]
   return from_arrays.guidance(
     [each[1:3] for each in clients],
-    asked,
+    queries,
     num_classes=num_classes,
     test_fraction=test_fraction,
     seed=seed,
@@ -263,15 +264,16 @@ def online_adaptation(
   Args:
     client_data: See `read`; the domain of an example is its time step, and the
       first time step is before deployment.
-    omega: A number for each time step, see `from_arrays.online`.
+    omega: A number for each time step, see `from_arrays.online_adaptation`.
     num_classes: The number of classes. None: inferred.
     **reading: Other arguments of `read`.
 
   Returns:
-    Both.
+    The labelled examples and the streams.
 
   Raises:
-    ValueError: See `read`; or if a client lacks a time step.
+    ValueError: If the examples cannot be read (see `read`) or are not valid, or
+      a client lacks a time step.
   """
   clients = read(client_data, **reading)
   _, by_domain = _by_domain(clients, "time step")
@@ -295,7 +297,8 @@ def dynamic_personalization(
 
   Args:
     client_data: See `read`; the domain of an example is its period.
-    drifted: Whether periods differ, see `from_arrays.dynamic`.
+    drifted: For each client and period, whether its distribution differs from
+      the previous period, see `from_arrays.dynamic_personalization`.
     num_classes: The number of classes. None: inferred.
     **reading: Other arguments of `read`.
 
@@ -303,7 +306,8 @@ def dynamic_personalization(
     The periods.
 
   Raises:
-    ValueError: See `read`; or if a client lacks a period.
+    ValueError: If the examples cannot be read (see `read`) or are not valid, or
+      a client lacks a period.
   """
   clients = read(client_data, **reading)
   _, by_domain = _by_domain(clients, "period")

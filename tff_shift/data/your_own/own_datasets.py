@@ -82,7 +82,7 @@ def get(
     name: A name for which `is_own` is True.
     scenario: The scenario that uses it; data that it would ignore are refused.
       None: any.
-    data_dir: The folder of all data sets, see `source`.
+    data_dir: The folder of all data sets, see `dataset`.
 
   Returns:
     The entry, for every scenario. Its `load` returns the data read here.

@@ -265,7 +265,7 @@ class AsyncInProcessContext(_Installable, tff.framework.AsyncContext):
   async def invoke(
     self, comp: tff.framework.ConcreteComputation, arg: object
   ) -> object:
-    """As `InProcessContext.invoke`, in a thread; `arg` may be awaitable."""
+    """Runs a computation in a thread; `arg` may be awaitable."""
     if inspect.isawaitable(arg):
       arg = await arg
     return await asyncio.to_thread(self._context.invoke, comp, arg)
@@ -341,18 +341,13 @@ def async_in_process_context(
   `tff.backends.native.create_mergeable_comp_execution_context` and
   `tff.program.NativeFederatedContext`.
 
-  Args:
-    server_device: As in `in_process_context`.
-    client_devices: As in `in_process_context`.
-    num_threads: As in `in_process_context`.
-    default_num_clients: As in `in_process_context`.
-    materialize: As in `in_process_context`.
+  The arguments are those of `in_process_context`.
 
   Returns:
     The context.
 
   Raises:
-    ValueError: As in `in_process_context`.
+    ValueError: If a device does not exist or a number is out of range.
   """
   return AsyncInProcessContext(
     InProcessContext(

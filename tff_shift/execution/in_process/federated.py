@@ -134,7 +134,7 @@ class FederatedEvaluator(programs.Evaluator):
     return [copies[device] for device in self._client_devices]
 
   def _spread(self, value: values.Value, type_spec: tff.Type) -> values.Value:
-    """Makes lists of values that can differ between clients but do not."""
+    """Makes a list of a value that clients share where values may differ."""
     if isinstance(type_spec, tff.StructType):
       return tuple(
         self._spread(part, element)
@@ -180,7 +180,7 @@ class FederatedEvaluator(programs.Evaluator):
     keys, limit, state, select = argument
     limit = int(limit.numpy())
     element_type = parameter_type[3].result
-    elements = {}  # By key: many clients ask for the same.
+    elements = {}  # By key: many clients request the same.
 
     def select_element(key: int) -> values.Value:
       if not 0 <= key < limit:

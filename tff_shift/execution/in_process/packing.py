@@ -112,7 +112,7 @@ class Packer:
       on average or `MAX_BYTES` together.
 
     Raises:
-      TypeError: If a structure is not that of the type.
+      TypeError: If a structure differs from the type.
     """
     if self._is_structure:
       packed = []

@@ -206,7 +206,7 @@ def to_python(
 
 
 def is_named_tuple_type(type_spec: tff.Type) -> bool:
-  """Returns whether a type is that of a named tuple, with all of its names."""
+  """Returns whether a type is a named tuple's and has all of its names."""
   container = getattr(type_spec, "python_container", None)
   return hasattr(container, "_fields") and container._fields == tuple(
     tff.structure.name_list(type_spec)

@@ -19,8 +19,8 @@ merge. One worker runs the whole computation if it has no clients, if no
 argument determines their number, or if an aggregate depends on another.
 Results differ from those of one worker in the last bits of sums.
 
-Time limits. TFF's executor calls a worker without a deadline, and repeats for
-ever when the connection is lost. Every worker is therefore asked for a sign of
+Time limits. TFF's executor calls a worker without a deadline, and retries for
+ever when the connection is lost. Therefore every worker must give a sign of
 life at least once a second, on the same connection that TFF uses. After
 `worker_timeout` seconds without one, and a last chance of a second, the channel
 is closed. This ends the hanging call, and nothing waits for it any longer. At
@@ -37,7 +37,7 @@ to run a computation that takes no time (a rehearsal): at the start, and each
 and `Compute`, may take any time, or `compute_timeout`.
 
 If a worker answers a request with an error, or with an unreadable message, an
-`execution.WorkerError` says what it seems to be (`diagnosis`): the other
+`execution.WorkerError` names the probable cause (`diagnosis`): the other
 workers would probably answer in the same way.
 
 Not limited: without `compute_timeout`, the time that a worker computes while it

@@ -48,7 +48,7 @@ class RemoteContext(tff.framework.SyncContext):
     num_clients = values.count_clients(arg, parameter_type)
     parts = [
       mergeable.take_clients(arg, parameter_type, clients)
-      for clients in self._deal(plan, num_clients)
+      for clients in self._assign(plan, num_clients)
     ]
     started = [
       tff.structure.from_container(each)
@@ -70,7 +70,7 @@ class RemoteContext(tff.framework.SyncContext):
     leaves |= _join(plan, plan.late, finished)
     return plan.assemble(leaves)
 
-  def _deal(self, plan: mergeable.Plan, num_clients: int) -> Iterator[slice]:
+  def _assign(self, plan: mergeable.Plan, num_clients: int) -> Iterator[slice]:
     """Assigns consecutive clients to each worker, as evenly as possible.
 
     The parts do not change when a worker is lost, since the last bits of a mean

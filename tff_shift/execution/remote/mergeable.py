@@ -66,7 +66,7 @@ class Plan:
       )
     except ValueError as error:
       logging.warning(
-        "one worker alone runs a computation that cannot be spread: %s",
+        "one worker alone runs a computation that cannot be split: %s",
         # The rest of the message is a page of examples.
         shown_names.line(str(error).split(". ")[0]),
       )

@@ -197,7 +197,7 @@ class RemoteWorker:
       wait = min(2 * wait, _LONGEST_WAIT)
 
   def _watch(self) -> None:
-    """Asks for signs of life until they fail or the worker is released."""
+    """Checks for signs of life until they fail or the worker is released."""
     pause = min(_LONGEST_PAUSE, self._timeout / 4)
     last_sign = last_rehearsal = time.monotonic()
     while self._end is None:
@@ -206,12 +206,12 @@ class RemoteWorker:
       try:
         # The last chance has its full length and comes after the timeout, since
         # this process itself may have been suspended.
-        self._ask_for_a_sign(max(left, _LAST_CHANCE))
+        self._check_sign_of_life(max(left, _LAST_CHANCE))
         if self._is_rehearsal_due(last_rehearsal):
           self._rehearse()
           last_rehearsal = time.monotonic()
         last_sign = time.monotonic()
-        self._tell_ready()
+        self._mark_ready()
       except diagnosis.UnavailableError as error:
         problem = error
         if left <= 0:
@@ -224,7 +224,7 @@ class RemoteWorker:
       left = last_sign + self._timeout - time.monotonic()
       self._pause(max(0.0, min(pause, left)), problem)
 
-  def _ask_for_a_sign(self, seconds: float) -> None:
+  def _check_sign_of_life(self, seconds: float) -> None:
     """Raises an error if there is no sign of life within some seconds."""
     try:
       self._sign_of_life(b"", timeout=seconds)
@@ -290,7 +290,7 @@ class RemoteWorker:
         self._sign_of_life(b"", timeout=seconds, wait_for_ready=True)
     self._stopping.wait(max(0.0, end - time.monotonic()))
 
-  def _tell_ready(self) -> None:
+  def _mark_ready(self) -> None:
     """Marks the worker as ready, at the first sign of life."""
     with self._lock:
       is_first = self.ready in self._unfinished

@@ -350,7 +350,7 @@ def build(
   return Aggregator(traits, factory, is_secure, is_simulated)
 
 
-def _unmoved_by_nobody(
+def _unchanged_without_participants(
   process: tff.templates.AggregationProcess,
   count: tff.aggregators.UnweightedAggregationFactory,
 ) -> tff.templates.AggregationProcess:

@@ -62,7 +62,7 @@ def as_learning_process(
   Raises:
     ValueError: If clients keep a personal state between rounds, a round has
       more than one phase, or the model has frozen weights: a learning process
-      has no place for these. If `client_data` does not fit the algorithm.
+      does not support these. If `client_data` does not fit the algorithm.
   """
   phase = _the_phase(algorithm)
   server_type, _, data_type = phase.type_signature.parameter

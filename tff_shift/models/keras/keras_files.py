@@ -182,7 +182,7 @@ def read(path: str | os.PathLike[str]) -> Contents:
       return _read_file(file, path.suffix.lower())
   except (_RefusedError, memory.TooLargeError, FileNotFoundError) as error:
     raise type(error)(shown_names.line(error)) from error
-  # The error depends on the place of the damage: libraries have many.
+  # Libraries raise errors of many types, depending on the damaged bytes.
   except Exception as error:
     raise ValueError(_reason(error, path)) from error
 
@@ -309,7 +309,7 @@ def _check_lengths(content: bytes | mmap.mmap) -> None:
     for version, before, multiple in ((1, 8, 8), (2, 8, 1), (3, 9, 1)):
       if name < before:
         continue
-      *told, kind_size, space_size = _ATTRIBUTE_SIZES.unpack_from(
+      *header, kind_size, space_size = _ATTRIBUTE_SIZES.unpack_from(
         content, name - before
       )
       kind, space, data = (
@@ -322,7 +322,7 @@ def _check_lengths(content: bytes | mmap.mmap) -> None:
       )
       if data > len(content):
         continue
-      if told != [version, name_size] or content[kind] & 15 != _OF_TEXTS:
+      if header != [version, name_size] or content[kind] & 15 != _OF_TEXTS:
         continue
       shape = struct.unpack_from(
         f"<{content[space + 1]}Q",
@@ -406,7 +406,7 @@ def _attribute(group: h5py.Group, name: str) -> list[str]:
   num_bytes = math.prod(described.shape) * described.dtype.itemsize
   if num_bytes > _MAX_ATTRIBUTE:
     raise _RefusedError(
-      f"it is damaged: its attribute {name!r} says that it has"
+      f"it is damaged: its attribute {name!r} declares a size of"
       f" {memory.described(num_bytes)}; save it again"
     )
   return [

@@ -317,9 +317,7 @@ def _cut(
     ]
     raise ValueError(
       f"it cannot be cut at layer {old_names[chosen]!r}, which {found}; "
-      + (
-        f"cut= may name {', '.join(fitting)}" if fitting else "no other will do"
-      )
+      + (f"cut= may name {', '.join(fitting)}" if fitting else "no layer fits")
     )
   for half in found:
     if not model.trainable:

@@ -393,7 +393,7 @@ def make_part(
     twice = next(name for name in names if names.count(name) > 1)
     raise ValueError(
       f"layer {twice.split('/')[0]!r} has layers inside of it, two of whose"
-      f" weights would be {twice!r}; give these layers names of their own"
+      f" weights would be {twice!r}; give these layers different names"
     )
   values = [weight.value.numpy() for weight in weights]
   order = _order_of_creation(keras_model)

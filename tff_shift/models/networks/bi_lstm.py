@@ -163,7 +163,7 @@ def build(
   if min(vocabulary_size, embedding_width, width) < 1:
     raise ValueError(
       f"vocabulary_size={vocabulary_size}, embedding_width={embedding_width}"
-      f" and width={width} of bi_lstm have to be at least 1"
+      f" and width={width} of bi_lstm must be at least 1"
     )
   head = keras_parts.linear_head(len(_DIRECTIONS) * width, num_classes)
   return split_model.SplitModel(

@@ -47,7 +47,7 @@ def build(
   layers = tf.keras.layers
   if any(c < 1 or c % _CHANNELS_PER_GROUP for c in channels):
     raise ValueError(
-      f"channels={channels} of the CNN have to be multiples of"
+      f"channels={channels} of the CNN must be multiples of"
       f" {_CHANNELS_PER_GROUP}"
     )
 

@@ -100,7 +100,7 @@ def build(
     )
   if min(input_shape[:2]) < _SMALLEST_IMAGE:
     raise ValueError(
-      f"input_shape={input_shape} of LeNet has to be {_SMALLEST_IMAGE} x"
+      f"input_shape={input_shape} of LeNet must be {_SMALLEST_IMAGE} x"
       f" {_SMALLEST_IMAGE} or larger"
     )
   stages = (lambda x: _convolve(x, 1), lambda x: _convolve(x, 2), _connect)

@@ -128,8 +128,8 @@ def _attend(config, query, key, value) -> tf.Tensor:
   scores /= math.sqrt(config.head_size)
   # Later positions, which include all padding, are masked.
   seen = tf.linalg.band_part(tf.ones([length, length], tf.bool), -1, 0)
-  shares = tf.nn.softmax(tf.where(seen, scores, scores.dtype.min))
-  mixed = tf.einsum("bgqlm,bmgd->blgqd", shares, value)
+  attention = tf.nn.softmax(tf.where(seen, scores, scores.dtype.min))
+  mixed = tf.einsum("bgqlm,bmgd->blgqd", attention, value)
   return tf.reshape(mixed, [batch, length, config.num_heads * config.head_size])
 
 

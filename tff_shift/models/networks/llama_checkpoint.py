@@ -252,9 +252,6 @@ def read(folder: str | os.PathLike[str]) -> tuple[Config, Base]:
   The matrix from hidden states to tokens (`lm_head`, or the embedding if tied)
   is not read: nothing here predicts tokens.
 
-  Args:
-    folder: The folder.
-
   Returns:
     The configuration of the network, and its weights: tensors in the type of
     the files, with matrices as [inputs, outputs].
@@ -365,7 +362,7 @@ def _read_file(
     if tuple(described.get_shape()) != shape:
       raise ValueError(
         f"{path}: the shape of {name} is {list(described.get_shape())}, and"
-        f" config.json says {list(shape)}"
+        f" config.json declares {list(shape)}"
       )
     if described.get_dtype() not in _DTYPES:
       raise ValueError(

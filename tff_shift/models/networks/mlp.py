@@ -2,9 +2,9 @@
 
 Source: Federated Learning under Evolving Distribution Shifts, Appendix D: three
 dense layers of 256 with ReLU are the representation; two linear layers
-(256 x 64, 64 x 2) the classifier. The paper does not say whether there is a
-non-linearity between the last two; here there is, since without it they would
-be equivalent to one layer.
+(256 x 64, 64 x 2) the classifier. The paper does not specify a non-linearity
+between the last two. Here it is a ReLU: without one, they would be equivalent
+to one layer.
 """
 
 import tensorflow as tf

@@ -70,7 +70,7 @@ def build(
   layers = tf.keras.layers
   if depth < 10 or depth % 6 != 4:
     raise ValueError(
-      f"depth={depth} of a wide ResNet has to be one of 10, 16, 22, 28, ..."
+      f"depth={depth} of a wide ResNet must be one of 10, 16, 22, 28, ..."
     )
   blocks_per_stage = (depth - 4) // 6
 

@@ -1,13 +1,13 @@
-"""Common parts of all figures: style, spread over seeds, and files.
+"""Common parts of all figures: style, standard deviations, and files.
 
 Does not use the global state of matplotlib: every figure has its own canvas,
-without pyplot. So it works without a display, in threads, and in applications
-with another backend. Colours are those of Okabe and Ito ("Color Universal
-Design", 2008) and one of Tol's, which colour-blind readers can distinguish.
-Markers and line styles repeat the colour code, for print.
+without pyplot. Figures therefore work without a display, in threads, and in
+applications with another backend. Colours are those of Okabe and Ito ("Color
+Universal Design", 2008) and one of Tol's, which colour-blind readers can
+distinguish. Markers and line styles repeat the colour code, for print.
 
-Names of the user are shown literally: no text is a formula, and characters that
-the fonts lack are escaped. Long names are shortened.
+User-defined names are shown literally: no text is a formula, and characters
+that the fonts lack are escaped. Long names are shortened.
 
 The first axis of values is the seed. Lines and points are means over seeds.
 Bands and error bars are one sample standard deviation up and down, as stated in
@@ -58,7 +58,7 @@ _MAX_TICK_LABELS = 16
 TITLE_SIZE = 12
 LABEL_SIZE = 11
 TICK_SIZE = 9
-# Part of the labels that explain spread.
+# Part of the labels that explain bands and error bars.
 _SPREAD = "deviation over"
 # The width of a legend line in characters, and its height in inches.
 _LEGEND_WIDTH = 30
@@ -154,9 +154,6 @@ def _glyphs() -> frozenset[int]:
 
 def label(name: object) -> str:
   """Returns the label of an artist in a form that legends always show.
-
-  Args:
-    name: The name.
 
   Returns:
     The formatted name, possibly with a prefix that `add_legend` removes.
@@ -283,7 +280,7 @@ def draw_error_bars(
   by_seed: Sequence[Sequence[float]] | np.ndarray,
   color: str,
 ) -> None:
-  """Draws error bars around means; nothing without spread.
+  """Draws error bars around means; nothing for a standard deviation of 0.
 
   Args:
     axes: The axes.
@@ -341,7 +338,7 @@ def add_legend(figure: Figure) -> None:
   """Adds the legend outside the axes, where it hides no data.
 
   Breaks long labels into lines and increases the height of the figure if
-  needed. The explanation of spread comes last, and only once.
+  needed. The explanation of bands or error bars comes last, and only once.
 
   Args:
     figure: The figure with all its artists.
@@ -353,7 +350,7 @@ def add_legend(figure: Figure) -> None:
   names = sorted(found, key=lambda text: _SPREAD in text)
   left_out = len(names) - _MOST_ENTRIES
   if left_out > 0:
-    # The last entry may explain spread.
+    # The last entry may explain bands or error bars.
     others = f"and {left_out} more"
     found[others] = Line2D([], [], linestyle="none")
     names[_MOST_ENTRIES - 1 : -1] = [others]

@@ -43,8 +43,8 @@ def accuracy_over_periods(
       accuracy per curve.
   """
   num_periods = np.shape(drifted)[-1]
-  for name, shares in (("drifted", drifted), ("detected", detected)):
-    drawing.check_seeds(name, shares, num_periods)
+  for name, percentages in (("drifted", drifted), ("detected", detected)):
+    drawing.check_seeds(name, percentages, num_periods)
   if validation.keys() != curves.keys():
     raise ValueError(
       f"validation must have the curves {list(curves)}; got {list(validation)}"

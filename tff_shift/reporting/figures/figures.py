@@ -39,7 +39,7 @@ def learning_curves(
   title: str = "",
   xlabel: str = "Round",
 ) -> str | os.PathLike[str]:
-  """Plots a value over rounds, one line per label, with its spread.
+  """Plots a value over rounds, one line with a band per label.
 
   Args:
     curves: The curves by label, in the order of the legend.

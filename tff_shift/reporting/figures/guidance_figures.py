@@ -142,30 +142,30 @@ def routing_matrix(
       f" {list(counts.shape)}"
     )
   totals = counts.sum(axis=1, keepdims=True)
-  shares = 100 * np.divide(
+  percentages = 100 * np.divide(
     counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0
   )
   figure, axes = drawing.new_figure(title, "Guided to client", "From client")
   axes.grid(visible=False)
   image = axes.imshow(
-    shares,
+    percentages,
     cmap=matplotlib.colormaps["viridis"].with_extremes(bad="0.85"),
     vmin=0,
     vmax=100,
     aspect="auto",
   )
   if len(counts) <= _MAX_CLIENTS_WITH_NUMBERS:
-    for (origin, route), share in np.ndenumerate(shares):
-      if not np.isnan(share):
+    for (origin, route), percentage in np.ndenumerate(percentages):
+      if not np.isnan(percentage):
         axes.text(
           route,
           origin,
-          f"{share:.0f}",
+          f"{percentage:.0f}",
           ha="center",
           va="center",
           size=drawing.TICK_SIZE,
           # High values have bright colours.
-          color="black" if share > 60 else "white",
+          color="black" if percentage > 60 else "white",
         )
   _client_ticks(axes, len(counts))
   axes.set_yticks(axes.get_xticks())

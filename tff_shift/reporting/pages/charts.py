@@ -83,7 +83,7 @@ class Mark:
     x: The position of the mean.
     low: The position of the bar's lower end, or of the mean without spread.
     high: The position of the bar's upper end.
-    text: The numbers.
+    text: The formatted values.
   """
 
   x: float

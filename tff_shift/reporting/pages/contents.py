@@ -17,7 +17,7 @@ class PaperValue:
   Attributes:
     mean: The value, in the unit of the column.
     spread: The number after "±", or None.
-    num_seeds: The number of runs. None if the paper does not say.
+    num_seeds: The number of runs. None if the paper does not state it.
     note: Doubts about the value, or contradictions within the paper.
   """
 

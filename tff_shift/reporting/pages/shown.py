@@ -176,9 +176,6 @@ class Table:
   def __init__(self, contents: contents_lib.Contents):
     """Arranges the contents.
 
-    Args:
-      contents: The contents.
-
     Raises:
       ValueError: If a cell has no column, or two cells have the same place.
     """
@@ -263,7 +260,7 @@ def tally(orderings: Sequence[statistics.Ordering]) -> str:
   level = f"adjusted p below {statistics.LEVEL:g}"
   of_paper = [o for o in orderings if o.paper_difference is not None]
   others = [o for o in orderings if o.paper_difference is None]
-  told = []
+  parts = []
   if of_paper:
     known = [each for each in of_paper if each.holds is not None]
     held = [each for each in known if each.holds]
@@ -271,17 +268,17 @@ def tally(orderings: Sequence[statistics.Ordering]) -> str:
     reversed_ = sum(each.is_certain for each in known) - certain
     missing = len(of_paper) - len(known)
     if known:
-      told.append(
+      parts.append(
         f"{len(held)} of {len(known)} pairs have the paper's order in our"
         f" means, {certain} of them with {level}; {reversed_} have the reverse"
         f" order with {level}"
       )
     if missing:
-      told.append(f"{missing} pairs are unknown because runs are missing")
+      parts.append(f"{missing} pairs are unknown because runs are missing")
   if others:
     certain = sum(each.holds and each.is_certain for each in others)
-    told.append(
+    parts.append(
       f"the best method of a column is ahead of {certain} of {len(others)}"
       f" others with {level}"
     )
-  return "; ".join(told)
+  return "; ".join(parts)

@@ -278,9 +278,6 @@ def _all_pairs(column, cells):
 def orderings(contents: contents_lib.Contents) -> list[Ordering]:
   """Compares the methods within each column.
 
-  Args:
-    contents: The table.
-
   Returns:
     For each compared column, all pairs that the paper separates by more than
     the larger of both spreads. In a column without paper values, our best

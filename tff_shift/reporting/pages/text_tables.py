@@ -193,12 +193,12 @@ def to_markdown(contents: contents_lib.Contents, table: shown.Table) -> str:
     for state in shown.STATES
     if table.count(state)
   ]
-  told = [
+  status = [
     f"{contents.date}; " * bool(contents.date),
     f"{escape_markdown(contents.machine)}. " * bool(contents.machine),
     f"{len(table.entries)} cells: {', '.join(counts) or 'none'}.",
   ]
-  parts.append("".join(told))
+  parts.append("".join(status))
   parts += [f"- {escape_markdown(each)}" for each in contents.problems]
   parts.append(_protocol(contents))
   parts.append(_legend(table))

@@ -131,16 +131,16 @@ def measure(
     )
   )
   options = running.Options(output_dir=folder, environment=environment)
-  teller = progress.ProgressReporter(1, 1, is_silent=True)
-  failures = running.Runner(options).run([short], teller)
-  teller.close()
+  reporter = progress.ProgressReporter(1, 1, is_silent=True)
+  failures = running.Runner(options).run([short], reporter)
+  reporter.close()
   if failures:
     raise ValueError(f"--budget: the measurement failed: {failures[0]}")
-  place = records.JobFolder(folder, short)
-  (entry, *_) = place.summary()
+  job_folder = records.JobFolder(folder, short)
+  (entry, *_) = job_folder.summary()
   trained = records_lib.to_float(entry.seconds_per_round) * _ROUNDS
   guessed = costs.training_seconds(short)
   return Speed(
-    startup=max(1.0, place.read().seconds - trained),
+    startup=max(1.0, job_folder.read().seconds - trained),
     factor=trained / guessed,
   )

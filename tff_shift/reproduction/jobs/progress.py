@@ -62,14 +62,14 @@ class ProgressReporter:
     self.say(f"{word:<12} {job.folder} ({costs.num_runs(job)} runs)")
 
   def finished(
-    self, job: job_lib.Job, place: records.JobFolder, seconds: float
+    self, job: job_lib.Job, job_folder: records.JobFolder, seconds: float
   ) -> None:
     """Reports that a job is finished."""
     self._guessed += costs.seconds(job)
     self._measured += seconds
     rounds = {
       f"{records_lib.to_float(entry.seconds_per_round):.3g} s per round"
-      for entry in place.summary()
+      for entry in job_folder.summary()
     }
     self.say(
       f"done         {job.folder} in {shown.duration(seconds)},"
@@ -114,9 +114,9 @@ class ProgressReporter:
   ) -> float | None:
     """Estimates the remaining seconds; None before any measurement."""
     guessed, measured, left = self._guessed, self._measured, 0.0
-    for job, place, seconds in running:
+    for job, job_folder, seconds in running:
       guess = costs.seconds(job)
-      done = share_done(job, place)
+      done = share_done(job, job_folder)
       guessed += done * guess
       measured += seconds * (done > 0)
       left += (1 - done) * guess
@@ -126,10 +126,10 @@ class ProgressReporter:
     return left * measured / guessed / self._num_processes
 
 
-def share_done(job: job_lib.Job, place: records.JobFolder) -> float:
+def share_done(job: job_lib.Job, job_folder: records.JobFolder) -> float:
   """Returns the fraction of a job's evaluations that are done."""
   try:
-    with open(place.folder / "metrics.csv", "rb") as file:
+    with open(job_folder.folder / "metrics.csv", "rb") as file:
       rows = sum(1 for _ in file) - 1
   except FileNotFoundError:
     return 0.0

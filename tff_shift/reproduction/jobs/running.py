@@ -49,18 +49,18 @@ class _Running:
   def __init__(
     self,
     job: job_lib.Job,
-    place: records.JobFolder,
+    job_folder: records.JobFolder,
     options: Options,
     tries: int,
   ):
     self.job = job
-    self.place = place
+    self.job_folder = job_folder
     # The number of failed starts because its folder was still held.
     self.tries = max(0, tries)
-    self.has_resumed = place.can_resume()
-    earlier = place.read()
+    self.has_resumed = job_folder.can_resume()
+    earlier = job_folder.read()
     self._seconds_before = 0.0 if earlier is None else earlier.seconds
-    place.write(
+    job_folder.write(
       records.JobRecord(
         arguments=tuple(job.arguments),
         seconds=self._seconds_before,
@@ -70,7 +70,7 @@ class _Running:
     arguments = job_lib.command(job, options.output_dir, options.more)
     arguments += ["--resume"] * self.has_resumed
     self._start = time.monotonic()
-    with open(files.open_to_append(place.log), "ab") as log:
+    with open(files.open_to_append(job_folder.log), "ab") as log:
       self.process = subprocess.Popen(
         [
           sys.executable,
@@ -96,17 +96,17 @@ class _Running:
 
   def end(self, exit_code: int) -> None:
     """Records the end of the process and unlocks the job."""
-    self.place.write(
+    self.job_folder.write(
       records.JobRecord(
         arguments=tuple(self.job.arguments),
         exit_code=exit_code,
-        summary=self.place.digest(),
+        summary=self.job_folder.digest(),
         seconds=self._seconds_before + self.seconds,
         ended=records.now(),
         machine=records.machine(),
       )
     )
-    self.place.give_back()
+    self.job_folder.give_back()
 
 
 class Runner:
@@ -114,7 +114,7 @@ class Runner:
 
   def __init__(self, options: Options):
     self._options = options
-    self._teller = None
+    self._reporter = None
     self._running: list[_Running] = []
     self._waiting: list[tuple[float, int, job_lib.Job]] = []
 
@@ -128,13 +128,13 @@ class Runner:
       records.JobFolder(self._options.output_dir, job).check_same()
 
   def run(
-    self, jobs: Sequence[job_lib.Job], teller: progress.ProgressReporter
+    self, jobs: Sequence[job_lib.Job], reporter: progress.ProgressReporter
   ) -> list[str]:
     """Runs checked jobs, the longest first.
 
     Args:
       jobs: The jobs.
-      teller: Reports progress.
+      reporter: Reports progress.
 
     Returns:
       The failures, one line each.
@@ -142,12 +142,14 @@ class Runner:
     Raises:
       KeyboardInterrupt: After Ctrl-C, once all processes have ended.
     """
-    places = [records.JobFolder(self._options.output_dir, job) for job in jobs]
-    self._teller = teller
+    job_folders = [
+      records.JobFolder(self._options.output_dir, job) for job in jobs
+    ]
+    self._reporter = reporter
     todo = []
-    for job, place in zip(jobs, places, strict=True):
-      if place.is_finished():
-        self._teller.skipped(job)
+    for job, job_folder in zip(jobs, job_folders, strict=True):
+      if job_folder.is_finished():
+        self._reporter.skipped(job)
       else:
         todo.append(job)
     todo.sort(key=costs.seconds, reverse=True)
@@ -157,8 +159,8 @@ class Runner:
       while self._waiting or self._running:
         self._start_some()
         failures += self._collect()
-        self._teller.update(
-          [(each.job, each.place, each.seconds) for each in self._running],
+        self._reporter.update(
+          [(each.job, each.job_folder, each.seconds) for each in self._running],
           [job for _, _, job in self._waiting],
         )
         if not self._running and self._only_elsewhere():
@@ -167,7 +169,7 @@ class Runner:
     finally:
       self._end_all()
     for _, _, job in self._waiting:
-      self._teller.elsewhere(job)
+      self._reporter.elsewhere(job)
     return failures
 
   def _only_elsewhere(self) -> bool:
@@ -182,18 +184,18 @@ class Runner:
       if not is_due or len(self._running) >= self._options.num_jobs:
         self._waiting.append((not_before, tries, job))
         continue
-      place = records.JobFolder(self._options.output_dir, job)
-      if not place.take():
+      job_folder = records.JobFolder(self._options.output_dir, job)
+      if not job_folder.take():
         later = time.monotonic() + _HELD_SECONDS
         self._waiting.append((later, -1, job))
-      elif place.is_finished():
+      elif job_folder.is_finished():
         # Another process has finished it in the meantime.
-        place.give_back()
-        self._teller.skipped(job)
+        job_folder.give_back()
+        self._reporter.skipped(job)
       else:
-        running = _Running(job, place, self._options, tries)
+        running = _Running(job, job_folder, self._options, tries)
         self._running.append(running)
-        self._teller.started(job, running.has_resumed)
+        self._reporter.started(job, running.has_resumed)
 
   def _collect(self) -> list[str]:
     """Records ended processes and returns the failures."""
@@ -204,15 +206,15 @@ class Runner:
         continue
       self._running.remove(running)
       running.end(code)
-      job, line = running.job, running.place.last_line()
-      if code == 0 and running.place.is_finished():
-        self._teller.finished(job, running.place, running.seconds)
+      job, line = running.job, running.job_folder.last_line()
+      if code == 0 and running.job_folder.is_finished():
+        self._reporter.finished(job, running.job_folder, running.seconds)
       elif _HELD in line and running.tries < _HELD_TRIES:
         later = time.monotonic() + _HELD_SECONDS
         self._waiting.append((later, running.tries + 1, job))
       else:
         failures.append(f"{job.folder}: {_ending(code)}: {line}")
-        self._teller.failed(job, failures[-1])
+        self._reporter.failed(job, failures[-1])
     return failures
 
   def _end_all(self) -> None:

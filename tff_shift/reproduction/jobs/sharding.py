@@ -43,14 +43,14 @@ def deal(
     index: The number of the machine, starting at 1.
     number: The number of machines.
   """
-  shares = [[] for _ in range(number)]
+  assigned = [[] for _ in range(number)]
   loads = [0.0] * number
   ordered = sorted(jobs, key=lambda job: (-costs.seconds(job), job.folder))
   for job in ordered:
     least = loads.index(min(loads))
-    shares[least].append(job.folder)
+    assigned[least].append(job.folder)
     loads[least] += costs.seconds(job)
-  mine = set(shares[index - 1])
+  mine = set(assigned[index - 1])
   return [job for job in jobs if job.folder in mine]
 
 
@@ -100,10 +100,10 @@ def merge(
   copied = 0
   for job in jobs:
     found = [records.JobFolder(folder, job) for folder in folders]
-    for place in found:
-      place.check_same()
-    found = [place for place in found if place.read() is not None]
-    found.sort(key=lambda place: not place.is_finished())
+    for source in found:
+      source.check_same()
+    found = [source for source in found if source.read() is not None]
+    found.sort(key=lambda source: not source.is_finished())
     target = records.JobFolder(output_dir, job)
     target.check_same()
     if not found or target.is_finished():
@@ -115,17 +115,17 @@ def merge(
   return copied
 
 
-def _copy(place: records.JobFolder, target: records.JobFolder) -> None:
+def _copy(source: records.JobFolder, target: records.JobFolder) -> None:
   """Copies a run; its record last, because it marks the run as complete."""
-  if not place.take():
-    raise ValueError(f"--merge: {place.folder} is still running; wait for it")
+  if not source.take():
+    raise ValueError(f"--merge: {source.folder} is still running; wait for it")
   try:
     files.make_folder(target.folder.parent)
     with files.replacing_folder(target.folder) as folder:
-      shutil.copytree(place.folder, folder, dirs_exist_ok=True)
-    if place.log.is_file():
-      with open(place.log, "rb") as log, files.replacing(target.log) as copy:
+      shutil.copytree(source.folder, folder, dirs_exist_ok=True)
+    if source.log.is_file():
+      with open(source.log, "rb") as log, files.replacing(target.log) as copy:
         shutil.copyfileobj(log, copy)
-    target.write(place.read())
+    target.write(source.read())
   finally:
-    place.give_back()
+    source.give_back()

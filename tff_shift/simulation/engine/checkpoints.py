@@ -208,7 +208,8 @@ class Run:
         `array_cache.key`.
       every: The number of steps between checkpoints; the last step is always
         saved. 0: saves nothing.
-      max_states_in_memory: See `Checkpoints`.
+      max_states_in_memory: The number of client states in memory; the others
+        are on disk. None: all are in memory.
       scratch: A folder for states on disk if nothing is ever saved. Default:
         the parent of the folder of this run.
       on_restored: Called after earlier measurements were restored, if there are
@@ -243,7 +244,7 @@ class Run:
     replay: Callable[[Any], None],
     revise: Callable[[int], int],
   ) -> Iterator[int]:
-    """Yields the remaining steps, see the function `steps`."""
+    """Yields the remaining steps of the run; see the function `steps`."""
     saved = done = self._restore(running, measured, make)
     if saved > num_steps:
       raise too_long(saved, num_steps)
@@ -410,7 +411,7 @@ class Run:
     try:
       record = records.read(path, Record)
       if record.step != step:
-        raise ValueError(f"step is {record.step}, and its name says {step}")
+        raise ValueError(f"step is {record.step}, and its file name has {step}")
     except ValueError as error:
       reason = str(error).removeprefix(f"{path}: ")
       raise state_file.UnusableError(
@@ -499,11 +500,12 @@ def steps(
   return checkpoint.steps(num_steps, running, measured, make, replay, revise)
 
 
-def too_long(done: int, asked: int, what: str = "steps") -> ValueError:
+def too_long(done: int, requested: int, what: str = "steps") -> ValueError:
   """Returns the error for a run that has more steps than requested."""
   return ValueError(
-    f"checkpoint: the run was saved after {done} {what}, more than the {asked}"
-    " requested; request at least as many, or start a new run in another folder"
+    f"checkpoint: the run was saved after {done} {what}, more than the"
+    f" {requested} requested; request at least as many, or start a new run in"
+    " another folder"
   )
 
 

@@ -176,7 +176,8 @@ class ClientDataValidator:
       The data of each client.
 
     Raises:
-      ValueError: See `training`.
+      ValueError: If an array is not valid; one line that names the client and
+        the array.
     """
     return [
       Validated(given, self._check(given, 0, f"client {client}", known))
@@ -240,7 +241,8 @@ class ClientDataValidator:
       The data, the same object if nothing had to be cast.
 
     Raises:
-      ValueError: See `training`.
+      ValueError: If an array is not valid; one line that names the client and
+        the array.
     """
     if known is not None and data is known.given:
       return known.checked

@@ -1,6 +1,6 @@
-"""The clients of a deployed federation: they predict and request new models.
+"""The clients of a deployed federation, which predict and request new models.
 
-There is no training here. See `dynamic_personalization` for the scenario.
+Deployed clients do not train. `dynamic_personalization` has the scenario.
 """
 
 from collections.abc import Callable

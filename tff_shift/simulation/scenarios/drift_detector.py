@@ -70,7 +70,7 @@ def extractor_model(
     input_shape: Height, width and channels of an image, or the length of a
       vector.
     num_classes: The number of classes.
-    input_scaling: See `models.build`.
+    input_scaling: The scaling of pixels or features, see `models.build`.
     input_dtype: `tf.uint8` of images, `tf.float32` of vectors.
 
   Returns:

@@ -71,8 +71,8 @@ class Inference(NamedTuple):
   Attributes:
     measured: The metrics of `evaluation.METRICS` of each client's current
       model, by name.
-    distances: See `Stream`.
-    drifted: See `Stream`.
+    distances: Distances to the previous period.
+    drifted: Whether the distribution differs from the previous period.
     detected: Whether the distance is above the threshold.
     requested: Whether the client received another model.
   """
@@ -198,7 +198,7 @@ def train(
   Args:
     algorithm: The algorithm.
     drawn: The periods of training.
-    represent: See `training_data`.
+    represent: Maps examples to r. None: the algorithm takes none.
     num_rounds: The number of rounds, at least 1.
     run_seed: Determines initial weights, batches and cohorts.
     participation: The client fraction per round, above 0 and at most 1. A
@@ -265,15 +265,16 @@ def validate(
   """Measures VACC, the accuracy on IID periods.
 
   Args:
-    running: See `deployment.Clients`.
+    running: The rounds, after training; they are not changed.
     drawn: IID periods of held-out examples.
-    represent: See `training_data`.
+    represent: Maps examples to r. None: the algorithm takes none.
 
   Returns:
     Percent, the mean over clients and periods.
 
   Raises:
-    ValueError: See `deployment.Clients`; or if the clients differ.
+    ValueError: If the algorithm has another number of evaluation domains, or
+      the periods have other clients.
   """
   _check_clients("drawn", drawn, len(running.data))
   clients = deployment.Clients(running, represent)
@@ -343,10 +344,10 @@ def infer(
   """Deploys a trained algorithm on a stream.
 
   Args:
-    running: See `deployment.Clients`. They are not changed: every stream starts
-      from the states after training.
+    running: The rounds, after training. They are not changed: every stream
+      starts from the states after training.
     stream: The stream.
-    represent: See `training_data`.
+    represent: Maps examples to r. None: the algorithm takes none.
     threshold: DT: a larger distance is a drift. Infinite: no drifts.
     apply_update: One of `APPLY_UPDATES`.
     on_period: Called after each period with its number, from 1, and the
@@ -356,7 +357,8 @@ def infer(
     The measurements.
 
   Raises:
-    ValueError: If an argument is not allowed; see `deployment.Clients`.
+    ValueError: If an argument is not allowed, or the algorithm has another
+      number of evaluation domains.
   """
   threshold = _checked_threshold(threshold, apply_update)
   arguments.has("stream", stream, Stream._fields, "a Stream")
@@ -461,14 +463,16 @@ def run(
     training: The periods of training.
     validation: IID periods of held-out examples.
     met: The streams by the names of their distributions; may be empty.
-    represent: See `training_data`.
+    represent: Maps examples to r. None: the algorithm takes none.
     num_rounds: The number of rounds, at least 1.
     run_seed: Determines initial weights, batches and cohorts.
-    threshold: DT, see `infer`.
+    threshold: DT: a larger distance is a drift. Infinite: no drifts.
     participation: The client fraction per round.
     apply_update: One of `APPLY_UPDATES`.
-    on_round: See `train`.
-    on_period: Called like that of `infer`, with the name of the stream first.
+    on_round: Called after each round with the number of completed rounds and
+      the mean training loss.
+    on_period: Called after each period with the name of the stream, the number
+      of the period, from 1, and the accuracy of each client.
     on_stream: Called with the name of each stream and its results.
     on_end: Called once, at the end, with the rounds, from which the states of
       server and clients can be read, also from a file. Resuming a finished run

@@ -154,8 +154,9 @@ def left_out(
 
   Args:
     clients: The clients.
-    min_source_domains: See `algorithm.FederatedAlgorithm`.
-    can_predict: See `algorithm.AlgorithmSpec`.
+    min_source_domains: The minimum number of source domains of a client that
+      trains.
+    can_predict: `(data) -> bool`, whether a client can predict. None: all can.
 
   Returns:
     The clients without training examples of enough source domains, and those

@@ -1,4 +1,4 @@
-"""Training clients, then asking them queries that no client can answer alone.
+"""Training, then queries that no single client can answer well.
 
 The driver of the scenario of Beyond Aggregation: Guiding Clients in
 Heterogeneous Federated Learning, Section 4: after rounds of training, the
@@ -141,14 +141,14 @@ def evaluate(
     np.arange(len(test), dtype=np.int32), [len(each.y) for each in test]
   )
   own = federation.answer(x, origins).classes
-  asked = [i for i, each in enumerate(test) if len(each.y)]
+  with_queries = [i for i, each in enumerate(test) if len(each.y)]
   average = _percent(
     np.average(
-      [np.mean((own == y)[origins == i]) for i in asked],
-      weights=[train_sizes[i] for i in asked],
+      [np.mean((own == y)[origins == i]) for i in with_queries],
+      weights=[train_sizes[i] for i in with_queries],
     )
   )
-  # Each query was asked of a client, so a missing answer is not finite.
+  # Each query was sent to a client, so a missing answer was not finite.
   not_finite = float(np.mean(own == learned.NO_CLIENT))
   if not federation.can_guide:
     vote = federation.vote(x)
@@ -200,7 +200,8 @@ def left_out(
     ValueError: If no client has both.
   """
   if not any(
-    len(own.y) and len(asked.y) for own, asked in zip(train, test, strict=True)
+    len(own.y) and len(queries.y)
+    for own, queries in zip(train, test, strict=True)
   ):
     raise ValueError("no client has both a training and a test example")
   names = client_names or [str(client) for client in range(len(train))]

@@ -164,8 +164,10 @@ class Adaptation:
         [timesteps, num_clients] float32, for an algorithm whose clients have a
         constant rate in their states, such as FixLR. None: clients use their
         own rates.
-      storage: See `rounds.Rounds`.
-      on_loss: See `rounds.Rounds`.
+      storage: The storage of client states that do not stay in memory. None:
+        all stay.
+      on_loss: Called after each round with the number of completed rounds and
+        the training loss; see `rounds.Rounds`.
 
     Raises:
       ValueError: If an argument is not allowed, or a client's data do not match
@@ -257,7 +259,8 @@ class Adaptation:
       The measurements.
 
     Raises:
-      ValueError: If there is no such time step; see `__init__`.
+      ValueError: If there is no such time step, or a client's data do not match
+        the algorithm.
     """
     timestep = arguments.integer(
       "timestep", timestep, 1, self._streams.num_timesteps
@@ -355,7 +358,8 @@ def run(
     The measurements.
 
   Raises:
-    ValueError: See `Adaptation`.
+    ValueError: If an argument is not allowed, or a client's data do not match
+      the algorithm.
   """
   checks.checkpoint(checkpoint)
   arguments.functions(on_timestep=on_timestep, on_loss=on_loss, on_end=on_end)

@@ -220,13 +220,6 @@ def cache_key(
   show in the weights), both sets of examples, the hyper-parameters, the seed,
   and the versions of TensorFlow and of this module's format.
 
-  Args:
-    model: The model.
-    train: The training data.
-    validation: The held-out data.
-    hparams: The hyper-parameters.
-    seed: The seed.
-
   Returns:
     A SHA-256 digest of 64 hexadecimal digits, the same in every process.
 

@@ -189,8 +189,8 @@ class Federation:
 
     return self._in_batches(vote_batch, queries)[0]
 
-  def _in_batches(self, ask, queries, routes=None):
-    """Pads batches, asks them, and removes the padding.
+  def _in_batches(self, process, queries, routes=None):
+    """Processes queries in padded batches, and removes the padding.
 
     Without queries, one batch determines the shapes of the empty result.
     """
@@ -198,12 +198,12 @@ class Federation:
     size = self._guidance.num_queries
     results = []
     for start in range(0, max(len(queries), 1), size):
-      asked = [_fill(queries[start : start + size], size, 0)]
+      batch = [_fill(queries[start : start + size], size, 0)]
       if routes is not None:
-        batch = routes[start : start + size]
-        asked.append(_fill(batch, size, guidance.NO_CLIENT))
+        part = routes[start : start + size]
+        batch.append(_fill(part, size, guidance.NO_CLIENT))
       kept = len(queries[start : start + size])
-      results.append([values[:kept] for values in ask(*asked)])
+      results.append([values[:kept] for values in process(*batch)])
     return tuple(np.concatenate(parts) for parts in zip(*results, strict=True))
 
 

@@ -106,9 +106,9 @@ def prescribe(
     mean = np.average(rates.astype(np.float64), weights=counts)
     return np.full_like(rates, mean)
   generator = partition.generator("shuffled rates", seed)
-  dealt = rates.copy()
+  permuted = rates.copy()
   # Only among equal counts, since a rate counts in each of its rounds.
   for count in np.unique(counts):
-    places = counts == count
-    dealt[places] = generator.permutation(rates[places])
-  return dealt
+    positions = counts == count
+    permuted[positions] = generator.permutation(rates[positions])
+  return permuted

@@ -185,9 +185,6 @@ class RunFolder:
 
     Call `write_resumption` before anything else is written.
 
-    Args:
-      path: The folder.
-
     Raises:
       ValueError: If there is no run in the folder, or an active one.
       files.WriteError: If something in it is a link through which the run would

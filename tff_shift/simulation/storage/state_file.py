@@ -244,7 +244,7 @@ class StateFile:
         for client, digest, state, _ in connection.execute(_ALL, (step,)):
           is_whole = isinstance(state, bytes)
           if not is_whole or digest != _digest(client, state):
-            return f"is damaged: that of client {client} has changed"
+            return f"is damaged: the state of client {client} has changed"
           num_clients += 1
           total += int.from_bytes(digest, "little")
     except UseError as error:

@@ -61,8 +61,8 @@ def test_resumed_run_steps_like_one_that_was_not_stopped(
     ),
     (
       "--server_tau=0.1",
-      "--server_tau belongs to --server_optimizer=fed_adagrad|fed_yogi|fed_adam,"
-      " not to --server_optimizer=none",
+      "--server_tau belongs to --server_optimizer=fed_adagrad|fed_yogi|"
+      "fed_adam, not to --server_optimizer=none",
     ),
     (
       "--server_optimizer=fed_avg_m --server_beta_1=0.9",

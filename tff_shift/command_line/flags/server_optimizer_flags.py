@@ -36,7 +36,7 @@ def define_flags() -> None:
     "server_optimizer",
     None,
     "How the server steps along the mean update: none (adds it);"
-    f" {', '.join(_KINDS)}. Default: fed_avg_m with --server_momentum, otherwise"
+    f" {', '.join(_KINDS)}. Default: fed_avg_m with --server_momentum, else"
     " none.",
   )
   for flag, by_name in _fields().items():

@@ -110,7 +110,7 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
     """
     with secure_sums.quiet():
       process = self._factory.create(value_type, weight_type)
-      process = _unmoved_by_nobody(process, self._count)
+      process = _unchanged_without_participants(process, self._count)
     if self._is_simulated:
       process = tff.templates.AggregationProcess(
         process.initialize, secure_sums.plaintext_sums(process.next)

@@ -308,7 +308,7 @@ class TestWeightOfAResult:
 
   @pytest.mark.parametrize("has_weight", [True, False])
   def test_and_needs_must_agree(self, has_weight):
-    with pytest.raises(TypeError, match="weight of its own"):
+    with pytest.raises(TypeError, match="must have a weight if and only if"):
       build(
         train_client=self.train_client if has_weight else train_client,
         requirements=factories.NO_REQUIREMENTS

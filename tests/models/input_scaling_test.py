@@ -82,7 +82,7 @@ class TestScalings:
   @pytest.mark.parametrize(
     ("mean", "deviation", "message"),
     [
-      ((), (), "at least one"),
+      ((), (), "at least 1"),
       ((0.0, 0.0), (1.0,), "the same length"),
       ((0.0,), (0.0,), "above 0"),
       ((float("nan"),), (1.0,), "finite"),

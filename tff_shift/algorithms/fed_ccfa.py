@@ -51,9 +51,8 @@ Equations and constants follow the authors' program
   * Fewer than three clients cannot be compared (the program divides by zero):
     each keeps its row and its own mean embedding.
   * Classes that a client lacks are excluded from H (the program computes 0 log
-    0) and from mean embeddings (the program divides by the number of all
-    clients of the cluster). A client is aligned only to classes whose anchor it
-    has.
+    0) and from mean embeddings (the program divides by all clients). A client
+    is aligned only to classes whose anchor it has.
   * Plain gradient descent, as in the other methods of this scenario; the
     program has momentum 0.9 and weight decay 1e-5.
 """

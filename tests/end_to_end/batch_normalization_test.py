@@ -1,5 +1,7 @@
 """FedBN and FedAvg with batch normalisation, through the binary."""
 
+import textwrap
+
 import numpy as np
 import pytest
 
@@ -11,11 +13,30 @@ from tff_shift.command_line.plans import evolving_plan
 from tff_shift.command_line.plans import online_adaptation_plan
 from tff_shift.models import split_model
 
+_MODEL = textwrap.dedent(
+  """
+  import tensorflow as tf
+
+  layers = tf.keras.layers
+
+
+  def build(input_shape, num_classes):
+    return tf.keras.Sequential(
+      [
+        layers.InputLayer(input_shape),
+        layers.Conv2D(4, 5, strides=4),
+        layers.GroupNormalization(2, name="norm"),
+        layers.ReLU(),
+        layers.Flatten(),
+        layers.Dense(num_classes),
+      ]
+    )
+  """
+)
 _FLAGS = (
   "--dataset=rotated_digits",
   "--num_domains=3",
   "--max_examples_per_domain=40",
-  "--model=cnn",
   "--normalization=batch",
   "--num_clients=2",
   "--batch_size=8",
@@ -23,11 +44,19 @@ _FLAGS = (
   "--evaluate_every=1",
   "--noprogress",
 )
-_STATISTICS = "backbone/layer1_normalization/moving_variance"
+_STATISTICS = "backbone/norm/moving_variance"
 
 
 @pytest.fixture(scope="module")
-def finished(run_whole, tmp_path_factory):
+def model(tmp_path_factory):
+  """The name of a model of the user's."""
+  path = tmp_path_factory.mktemp("model") / "mine.py"
+  path.write_text(_MODEL)
+  return f"{path}:build"
+
+
+@pytest.fixture(scope="module")
+def finished(model, run_whole, tmp_path_factory):
   """Two rounds at once, and in two parts; gives the folders by name."""
   folder = tmp_path_factory.mktemp("runs")
 
@@ -35,7 +64,12 @@ def finished(run_whole, tmp_path_factory):
     run_whole(
       evolving,
       evolving_plan,
-      (*_FLAGS, f"--output_dir={folder / name}", *arguments),
+      (
+        *_FLAGS,
+        f"--model={model}",
+        f"--output_dir={folder / name}",
+        *arguments,
+      ),
     )
 
   both = "--algorithm=fed_avg,fed_bn"
@@ -47,7 +81,7 @@ def finished(run_whole, tmp_path_factory):
 
 @pytest.mark.slow
 def test_statistics_of_pretraining_stay_while_a_model_adapts(
-  run_whole, tmp_path
+  model, run_whole, tmp_path
 ):
   def run(*arguments):
     run_whole(
@@ -56,12 +90,16 @@ def test_statistics_of_pretraining_stay_while_a_model_adapts(
       (
         "--dataset=digits",
         "--shift=linear",
-        "--model=cnn",
+        f"--model={model}",
         "--normalization=batch",
         "--timesteps=2",
-        "--num_clients=3",
-        "--max_pretraining_examples=200",
-        "--pretraining_epochs=2",
+        "--num_clients=2",
+        "--samples_per_step=5",
+        "--initial_examples=6",
+        "--local_epochs=1",
+        "--head_epochs=1",
+        "--max_pretraining_examples=100",
+        "--pretraining_epochs=1",
         f"--cache_dir={tmp_path / 'cache'}",
         "--save_model",
         "--save_clients=all",
@@ -77,9 +115,9 @@ def test_statistics_of_pretraining_stay_while_a_model_adapts(
   assert np.any(pretrained != 1)
   for name in ("fed_ade", "source"):
     (path,) = (tmp_path / "run" / "model" / name).rglob("model.json")
-    model = tff_shift.load(path.parent)
-    x = np.full((2, *model.input_shape), 100, np.uint8)
-    assert np.isfinite(model.predict_as(0, x)).all()
+    loaded = tff_shift.load(path.parent)
+    x = np.full((2, *loaded.input_shape), 100, np.uint8)
+    assert np.isfinite(loaded.predict_as(0, x)).all()
 
 
 @pytest.mark.slow
@@ -105,17 +143,17 @@ class TestRun:
 
   def test_clients_predict_with_their_own(self, finished):
     (path,) = (finished / "whole" / "model" / "fed_bn").rglob("model.json")
-    model = tff_shift.load(path.parent)
-    x = np.zeros((1, *model.input_shape), np.uint8)
-    one, other = (model.predict_as(client, x).numpy() for client in (0, 1))
+    loaded = tff_shift.load(path.parent)
+    x = np.zeros((1, *loaded.input_shape), np.uint8)
+    one, other = (loaded.predict_as(client, x).numpy() for client in (0, 1))
     assert np.any(one != other)
 
-  def test_another_run_starts_from_them(self, finished):
+  def test_another_run_starts_from_them(self, finished, model):
     (path,) = (finished / "whole" / "model" / "fed_avg").rglob("weights.npz")
-    model = models.with_batch_normalization(
-      models.build("cnn", input_shape=(28, 28, 1), num_classes=10)
+    built = models.with_batch_normalization(
+      models.build(model, input_shape=(28, 28, 1), num_classes=10)
     )
-    loaded = split_model.load_weights(model, path)
+    loaded = split_model.load_weights(built, path)
     with np.load(path) as arrays:
       for name, value in loaded.statistics.items():
         np.testing.assert_array_equal(value, arrays[name])

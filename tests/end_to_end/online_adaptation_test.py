@@ -24,7 +24,8 @@ _ALGORITHMS = ("fed_ade", "fix_lr", "source")
 _SMALL = (
   *("--dataset=digits", "--model=mlp", "--timesteps=3", "--num_clients=3"),
   *("--samples_per_step=10", "--initial_examples=20", "--local_epochs=1"),
-  *("--pretraining_epochs=1", "--noprogress"),
+  *("--pretraining_epochs=1", "--max_pretraining_examples=200"),
+  *("--model_width=4", "--noprogress"),
 )
 _CORRUPTED = (*_SMALL, "--algorithm=fed_ade", "--shift_kind=covariate")
 
@@ -52,7 +53,7 @@ class TestWholeRun:
         *_SMALL,
         f"--algorithm={','.join(_ALGORITHMS)}",
         *("--seeds=0,1", "--shift=square", "--learning_rate=1e-1"),
-        "--use_uncertainty=true,false",
+        *("--use_uncertainty=true,false", "--eta_min=0.01", "--eta_max=1"),
         f"--cache_dir={cache_dir}",
         f"--output_dir={folder}",
       ],

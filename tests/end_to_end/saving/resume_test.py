@@ -84,19 +84,32 @@ def disk_full(owner, name, is_now):
 def test_run_that_ends_early_again_and_again_ends_as_one_that_does_not(
   whole, tmp_path, run_evolving, start_binary, capfd, monkeypatch
 ):
-  """Killed in a process of its own, asked to end here, and on full disks."""
+  """By Ctrl-C in a process of its own, asked to end here, on full disks."""
   folder = tmp_path / "new" / "run"
   arguments = [*_SMALL, f"--output_dir={folder}"]
   auto = [*arguments, "--resume=auto"]
-  with start_binary("evolving", auto) as process:
+  process = start_binary("evolving", auto, start_new_session=True)
+  try:
     while resume.num_rows(folder) < 3:
-      assert process.poll() is None
+      assert process.poll() is None, process.communicate()
       time.sleep(0.02)
     process.send_signal(signal.SIGSTOP)
     assert run_evolving(auto) == 2
     errors = capfd.readouterr().err
     assert "a run is still going on in" in errors and errors.count("\n") == 1
+    # As a terminal does: to the whole foreground group.
+    os.killpg(process.pid, signal.SIGINT)
+    process.send_signal(signal.SIGCONT)
+    # Returns only when nobody holds the pipes any more.
+    assert process.communicate() == (
+      "",
+      "evolving: interrupted; partial results were saved; repeat the command to"
+      " continue\n",
+    )
+    assert process.returncode == 130
+  finally:
     process.kill()
+    process.wait()
   assert 3 <= resume.num_rows(folder) < 16
   step = rounds.Rounds.step
 

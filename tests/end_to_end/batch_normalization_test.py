@@ -34,15 +34,9 @@ _MODEL = textwrap.dedent(
   """
 )
 _FLAGS = (
-  "--dataset=rotated_digits",
-  "--num_domains=3",
-  "--max_examples_per_domain=40",
-  "--normalization=batch",
-  "--num_clients=2",
-  "--batch_size=8",
-  "--local_steps=2",
-  "--evaluate_every=1",
-  "--noprogress",
+  *("--dataset=rotated_digits", "--num_domains=3"),
+  *("--max_examples_per_domain=40", "--normalization=batch", "--num_clients=2"),
+  *("--batch_size=8", "--local_steps=2", "--evaluate_every=1", "--noprogress"),
 )
 _STATISTICS = "backbone/norm/moving_variance"
 
@@ -88,22 +82,12 @@ def test_statistics_of_pretraining_stay_while_a_model_adapts(
       online_adaptation,
       online_adaptation_plan,
       (
-        "--dataset=digits",
-        "--shift=linear",
-        f"--model={model}",
-        "--normalization=batch",
-        "--timesteps=2",
-        "--num_clients=2",
-        "--samples_per_step=5",
-        "--initial_examples=6",
-        "--local_epochs=1",
-        "--head_epochs=1",
-        "--max_pretraining_examples=100",
-        "--pretraining_epochs=1",
-        f"--cache_dir={tmp_path / 'cache'}",
-        "--save_model",
-        "--save_clients=all",
-        "--noprogress",
+        *("--dataset=digits", "--shift=linear", f"--model={model}"),
+        *("--normalization=batch", "--timesteps=2", "--num_clients=2"),
+        *("--samples_per_step=5", "--initial_examples=6", "--local_epochs=1"),
+        *("--head_epochs=1", "--max_pretraining_examples=100"),
+        *("--pretraining_epochs=1", f"--cache_dir={tmp_path / 'cache'}"),
+        *("--save_model", "--save_clients=all", "--noprogress"),
         *arguments,
       ),
     )

@@ -48,11 +48,8 @@ def run_reddit(run_whole, tmp_path_factory):
       evolving_plan,
       [
         *_SMALL,
-        "--dataset=reddit",
-        "--num_domains=3",
-        f"--data_dir={folder}",
-        f"--algorithm={algorithms}",
-        f"--output_dir={output}",
+        *("--dataset=reddit", "--num_domains=3", f"--data_dir={folder}"),
+        *(f"--algorithm={algorithms}", f"--output_dir={output}"),
         *arguments,
       ],
     )

@@ -57,13 +57,8 @@ _FLAGS = (
   "--algorithm=fed_avg",
   "--dataset=rotated_digits",
   *(f"--{name}={value}" for name, value in _DATA.items()),
-  "--num_clients=2",
-  "--batch_size=8",
-  "--local_steps=2",
-  "--optimizer=adam",
-  "--learning_rate=0.01",
-  "--evaluate_every=1",
-  "--noprogress",
+  *("--num_clients=2", "--batch_size=8", "--local_steps=2", "--optimizer=adam"),
+  *("--learning_rate=0.01", "--evaluate_every=1", "--noprogress"),
 )
 
 
@@ -81,8 +76,7 @@ def flags(folder):
     path.write_text(_MODEL.replace("DROPOUT", str(dropout)))
     return [
       *_FLAGS,
-      f"--model={path}:build",
-      f"--rounds={rounds}",
+      *(f"--model={path}:build", f"--rounds={rounds}"),
       f"--output_dir={folder / name}",
     ]
 

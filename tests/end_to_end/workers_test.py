@@ -23,17 +23,10 @@ from tff_shift.simulation.storage import results
 pytestmark = pytest.mark.cpp
 
 _SMALL = (
-  "--algorithm=fed_rep",
-  "--dataset=circle",
-  "--num_domains=4",
-  "--max_examples_per_domain=90",
-  "--num_clients=3",
-  "--rounds=4",
-  "--local_steps=1",
-  "--evaluate_every=1",
-  "--learning_rate=1e-2",
-  "--checkpoint_every=1",
-  "--noprogress",
+  *("--algorithm=fed_rep", "--dataset=circle", "--num_domains=4"),
+  *("--max_examples_per_domain=90", "--num_clients=3", "--rounds=4"),
+  *("--local_steps=1", "--evaluate_every=1", "--learning_rate=1e-2"),
+  *("--checkpoint_every=1", "--noprogress"),
 )
 
 
@@ -144,10 +137,8 @@ class TestFaults:
     return lambda *flags: run_evolving(
       [
         *_SMALL,
-        f"--output_dir={folder}",
-        "--executor=remote",
-        f"--workers={addresses}",
-        "--worker_timeout=2",
+        *(f"--output_dir={folder}", "--executor=remote"),
+        *(f"--workers={addresses}", "--worker_timeout=2"),
         *flags,
       ]
     )
@@ -354,8 +345,7 @@ class TestBadFlags:
       ),
       (
         [
-          "--executor=remote",
-          "--workers=one:1",
+          *("--executor=remote", "--workers=one:1"),
           "--worker_certificate=nowhere",
         ],
         "worker_certificate: there is no file nowhere",

@@ -127,6 +127,7 @@ def make_data(
     "x": generator.normal(size=(num_examples, *shape)).astype(np.float32),
     "y": np.arange(num_examples, dtype=np.int32) % _NUM_CLASSES,
     "domain_sizes": np.array(domain_sizes, np.int32),
+    "num_examples": np.int32(num_examples),
     "seed": randomness.client_seed(0, client),
     "client_id": np.int32(client),
     "stream_x": generator.normal(size=(domain_sizes[0] + 2, *shape)).astype(

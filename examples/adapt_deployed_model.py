@@ -22,6 +22,7 @@ from tff_shift.serving import export
 from tff_shift.shift import bbse
 from tff_shift.simulation.scenarios import online_adaptation
 from tff_shift.simulation.scenarios import pretraining
+from tff_shift.simulation.scenarios import pretraining_hparams
 
 NUM_CLIENTS, TIMESTEPS = 4, 8
 
@@ -36,7 +37,7 @@ def main() -> None:
     model,
     dataset.pretraining,
     dataset.validation,
-    pretraining.PretrainingHParams(max_epochs=5),
+    pretraining_hparams.PretrainingHParams(max_epochs=5),
     seed=0,
   )
   fed_ade = algorithms.get("fed_ade")

@@ -41,7 +41,7 @@ from tff_shift.simulation.storage import results
 from tff_shift.simulation.storage import run_records
 
 _SEEDED = hypothesis.settings(
-  max_examples=150, derandomize=True, database=None, deadline=None
+  max_examples=50, derandomize=True, database=None, deadline=None
 )
 
 
@@ -442,7 +442,7 @@ def check_read(folder, path):
 
 class TestReaders:
   @hypothesis.given(data=st.data())
-  @hypothesis.settings(_SEEDED, max_examples=300)
+  @hypothesis.settings(_SEEDED, max_examples=120)
   def test_any_bytes(self, folder, data):
     files = folder[-1]
     path = data.draw(st.sampled_from(sorted(files)))

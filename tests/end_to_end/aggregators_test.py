@@ -28,7 +28,8 @@ _SMALL = (
 )
 _ONLINE = (
   *("--dataset=digits", "--model=mlp", "--model_width=4"),
-  *("--pretraining_epochs=1", "--timesteps=2", "--num_clients=2"),
+  *("--max_pretraining_examples=200", "--pretraining_epochs=1"),
+  *("--timesteps=2", "--num_clients=2"),
   *("--samples_per_step=5", "--initial_examples=6", "--head_epochs=1"),
   *("--local_epochs=1", "--noprogress"),
 )
@@ -78,12 +79,8 @@ class TestAggregators:
     self, run_evolving, capsys, tmp_path, read_rows, read_runs
   ):
     code = run_evolving(
-      "--algorithm=local,fed_evolve",
-      "--aggregator=dp",
-      "--clipping=fixed",
-      "--clipping_norm=0.5",
-      "--noise_multiplier=2",
-      "--participation=0.5",
+      *("--algorithm=local,fed_evolve", "--aggregator=dp", "--clipping=fixed"),
+      *("--clipping_norm=0.5", "--noise_multiplier=2", "--participation=0.5"),
     )
     output, errors = capsys.readouterr()
     assert code == 0
@@ -126,12 +123,8 @@ class TestAggregators:
     self, run_evolving, capsys, tmp_path, read_rows, diverged
   ):
     code = run_evolving(
-      "--algorithm=fed_avg",
-      "--optimizer=sgd",
-      "--learning_rate=1e-3",
-      "--aggregator=secure",
-      "--nozeroing",
-      "--clipping=none",
+      *("--algorithm=fed_avg", "--optimizer=sgd", "--learning_rate=1e-3"),
+      *("--aggregator=secure", "--nozeroing", "--clipping=none"),
     )
     output, errors = capsys.readouterr()
     assert (code, errors) == (0, "")
@@ -199,7 +192,7 @@ class TestAggregators:
     # Eq. 7 weights clients, which this mean does not.
     assert run(arguments) == 2
     assert "client_weighting=num_examples of fed_ade" in capsys.readouterr().err
-    arguments += ["--algorithm=source,fix_lr", "--client_weighting=uniform"]
+    arguments += ["--algorithm=fix_lr", "--client_weighting=uniform"]
     assert run(arguments) == 0
     assert re.match(r"dp: epsilon=\d", capsys.readouterr().out)
 

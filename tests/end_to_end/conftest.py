@@ -12,7 +12,9 @@ import subprocess
 import sys
 import types
 
+import numpy as np
 import pytest
+import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
 
@@ -34,6 +36,15 @@ _WITH_CTRL_C = (
 )
 
 
+def _initial_bits(model):
+  """The initial weights for two seeds, and the statistics."""
+  weights = [
+    model.initial_weights(np.array(seed, np.int32)) for seed in ((0, 1), (2, 3))
+  ]
+  values = tf.nest.flatten((weights, model.statistics))
+  return tuple(np.asarray(each).tobytes() for each in values)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def built_once():
   """An algorithm that several runs of a module have is built and compiled once.
@@ -45,15 +56,15 @@ def built_once():
 
   def build_once(self, trial, model=None, **options):
     aggregator = self.plan.aggregators[trial.algorithm]
-    # What has weights or factories of its own is not compared.
-    if model is not None or not (
-      aggregator is None or aggregator.traits.is_mean
-    ):
+    own = self.plan.model if model is None else model
+    # What has frozen weights or factories of its own is not compared.
+    if own.frozen or not (aggregator is None or aggregator.traits.is_mean):
       return build(self, trial, model, **options)
-    own = self.plan.model
     key = (
       trial.algorithm,
       trial.hparams,
+      # The plan's has the initial weights of its name, or of one file.
+      None if model is None else _initial_bits(model),
       (own.name, own.input_shape, own.input_dtype, own.input_scaling),
       *(tuple(map(tuple, part.shapes)) for part in (own.backbone, own.head)),
       flags.FLAGS.num_clients,
@@ -61,7 +72,7 @@ def built_once():
       *options.items(),
     )
     if key not in built:
-      built[key] = build(self, trial, **options)
+      built[key] = build(self, trial, model, **options)
     return built[key]
 
   with pytest.MonkeyPatch.context() as patches:

@@ -1,26 +1,23 @@
-"""A data set that is one new file runs in every binary, with its own model."""
+"""A data set that is one new file is there in every binary, with its model.
 
-import json
+Whole runs of a data set of its own are in `own_data_test`.
+"""
 
 import pytest
 
-from tff_shift.command_line.binaries import dynamic_personalization
-from tff_shift.command_line.binaries import evolving
-from tff_shift.command_line.binaries import guidance
-from tff_shift.command_line.binaries import online_adaptation
 from tff_shift.command_line.plans import dynamic_personalization_plan
 from tff_shift.command_line.plans import evolving_plan
 from tff_shift.command_line.plans import guidance_plan
 from tff_shift.command_line.plans import online_adaptation_plan
+from tff_shift.models import guided_model
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-  "binary, planning, arguments",
+  "planning, arguments",
   [
     (
-      evolving,
       evolving_plan,
       (
         *("--algorithm=local", "--num_domains=2"),
@@ -28,7 +25,6 @@ pytestmark = pytest.mark.slow
       ),
     ),
     (
-      online_adaptation,
       online_adaptation_plan,
       (
         *("--algorithm=source", "--timesteps=1", "--samples_per_step=5"),
@@ -36,7 +32,6 @@ pytestmark = pytest.mark.slow
       ),
     ),
     (
-      guidance,
       guidance_plan,
       (
         *("--algorithm=fed_drm", "--rounds=1", "--local_steps=1"),
@@ -44,7 +39,6 @@ pytestmark = pytest.mark.slow
       ),
     ),
     (
-      dynamic_personalization,
       dynamic_personalization_plan,
       (
         *("--algorithm=local", "--rounds=1", "--periods=2"),
@@ -54,27 +48,16 @@ pytestmark = pytest.mark.slow
     ),
   ],
 )
-def test_new_data_set_runs(
-  binary, planning, arguments, small_digits, run_here, tmp_path
+def test_new_data_set_has_a_plan(
+  planning, arguments, small_digits, planned, tmp_path
 ):
-  folder = tmp_path / "run"
   if planning in (online_adaptation_plan, dynamic_personalization_plan):
     arguments = (*arguments, f"--cache_dir={tmp_path / 'cache'}")
-  code = run_here(
-    binary,
-    planning,
-    [
-      *arguments,
-      f"--dataset={small_digits}",
-      "--num_clients=2",
-      "--noprogress",
-      f"--output_dir={folder}",
-    ],
+  plan = planned(
+    planning, [*arguments, f"--dataset={small_digits}", "--num_clients=2"]
   )
-  assert code == 0
-  run = json.loads((folder / "summary.json").read_text())["runs"][0]
-  assert run["dataset"] == small_digits
-  assert run["setting"]["model"] == "mlp"
+  assert plan.settings["model"] == "mlp"
+  assert plan.model.input_shape[:2] == (8, 8)
   # The guide that the model brings guides.
-  is_guided = "uncorrected_client_accuracy" in run["metrics"]
-  assert is_guided == (binary is guidance)
+  is_guided = isinstance(plan.model, guided_model.GuidedModel)
+  assert is_guided == (planning is guidance_plan)

@@ -164,10 +164,8 @@ def test_scaling_that_float32_does_not_hold_is_refused():
         line = refusal(
           [
             *SMALL[evolving_plan],
-            "--algorithm=fed_avg",
-            "--input_scaling=standardized",
-            f"--{other}=1",
-            f"--{flag}={value}",
+            *("--algorithm=fed_avg", "--input_scaling=standardized"),
+            *(f"--{other}=1", f"--{flag}={value}"),
           ],
           evolving_plan.make_plan,
         )
@@ -188,18 +186,11 @@ def assert_no_escape(text):
   [
     f"--{ESCAPE}=1",
     f"{ESCAPE}",
-    f"--dataset={ESCAPE}",
-    f"--algorithm={ESCAPE}",
-    f"--rounds={ESCAPE}",
-    f"--optimizer={ESCAPE}",
-    f"--import={ESCAPE}.py",
-    f"--model={ESCAPE}.py:build",
-    f"--output_dir={ESCAPE}\0",
-    "--output_dir=not\udc80utf8",
-    "--import=not\udc80utf8.py",
-    f"--preset={ESCAPE}",
-    f"--workers={ESCAPE}",
-    f"--flagfile={ESCAPE}",
+    *(f"--dataset={ESCAPE}", f"--algorithm={ESCAPE}", f"--rounds={ESCAPE}"),
+    *(f"--optimizer={ESCAPE}", f"--import={ESCAPE}.py"),
+    *(f"--model={ESCAPE}.py:build", f"--output_dir={ESCAPE}\0"),
+    *("--output_dir=not\udc80utf8", "--import=not\udc80utf8.py"),
+    *(f"--preset={ESCAPE}", f"--workers={ESCAPE}", f"--flagfile={ESCAPE}"),
   ],
 )
 def test_refusal_shows_no_control_character(run_evolving, capsys, argument):

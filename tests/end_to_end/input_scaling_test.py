@@ -218,8 +218,7 @@ def test_scaling_of_images_is_not_that_of_features(refused, table, flag):
 def test_given_numbers_count(make_plan):
   plan, _ = make_plan(
     guidance_plan,
-    "--input_scaling=standardized",
-    "--input_mean=0.25,0.5,0.75",
+    *("--input_scaling=standardized", "--input_mean=0.25,0.5,0.75"),
     "--input_std=0.5",
   )
   assert plan.model.input_scaling == input_scaling.InputScaling(

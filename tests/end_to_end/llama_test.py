@@ -43,8 +43,7 @@ def run(run_here, model_dir, tmp_path):
         *_SMALL,
         *arguments,
         # Not there from here: the folder is looked for beside the data sets.
-        f"--model_dir={model_dir.name}",
-        f"--data_dir={model_dir.parent}",
+        *(f"--model_dir={model_dir.name}", f"--data_dir={model_dir.parent}"),
         f"--output_dir={tmp_path / 'run'}",
         f"--cache_dir={tmp_path / 'cache'}",
       ],
@@ -62,9 +61,7 @@ def test_fed_ade_adapts_it_and_leaves_the_base_alone(
     "lora_rank=3",
   )
   code = run(
-    "--algorithm=fed_ade",
-    "--save_model",
-    "--save_clients=1",
+    *("--algorithm=fed_ade", "--save_model", "--save_clients=1"),
     *map("--{}".format, flags),
   )
   assert code == 0

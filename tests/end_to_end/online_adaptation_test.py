@@ -24,7 +24,8 @@ _ALGORITHMS = ("fed_ade", "fix_lr", "source")
 _SMALL = (
   *("--dataset=digits", "--model=mlp", "--timesteps=3", "--num_clients=3"),
   *("--samples_per_step=10", "--initial_examples=20", "--local_epochs=1"),
-  *("--pretraining_epochs=1", "--noprogress"),
+  *("--pretraining_epochs=1", "--max_pretraining_examples=200"),
+  *("--model_width=4", "--noprogress"),
 )
 _CORRUPTED = (*_SMALL, "--algorithm=fed_ade", "--shift_kind=covariate")
 
@@ -52,7 +53,7 @@ class TestWholeRun:
         *_SMALL,
         f"--algorithm={','.join(_ALGORITHMS)}",
         *("--seeds=0,1", "--shift=square", "--learning_rate=1e-1"),
-        "--use_uncertainty=true,false",
+        *("--use_uncertainty=true,false", "--eta_min=0.01", "--eta_max=1"),
         f"--cache_dir={cache_dir}",
         f"--output_dir={folder}",
       ],
@@ -208,10 +209,8 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
     code = run_online(
       [
         *(each for each in _CORRUPTED if each != "--local_epochs=1"),
-        f"--cache_dir={cache_dir}",
-        f"--output_dir={folder}",
-        "--local_steps=2",
-        "--corruption_levels=monotone",
+        *(f"--cache_dir={cache_dir}", f"--output_dir={folder}"),
+        *("--local_steps=2", "--corruption_levels=monotone"),
       ]
     )
   assert code == 0
@@ -279,7 +278,6 @@ _REFUSED = [
   ("--algorithm=", "--algorithm", "fed_ade"),
   ("--dataset=cifar", "{}", "cifar10"),
   ("--shift=linear,cosine", "{}:", "bernoulli", "duplicates"),
-  ("--shift=sine,sine", "{}:", "duplicates"),
   ("--shift=", "{}", "linear"),
   ("--shift_kind=concept", "{}", "covariate"),
   ("--corrupted_images=downloaded", "--corrupted_images", "archive"),
@@ -288,18 +286,15 @@ _REFUSED = [
   ("--pretraining_distribution=zipf", "{}", "gaussian"),
   ("--model=alexnet", "{}", "residual_cnn"),
   ("--model=cnn --model_width=8", "width", "cnn"),
-  ("--pretraining_seed=-1", "{}", "2147483647"),
   ("--participation=0", "--participation=0.0", "at most 1"),
   ("--dirichlet=0", "{}", "above 0"),
   ("--eta_min=1 --eta_max=0.5", "--eta_max=0.5", "eta_min=1.0"),
-  ("--eta_max=-1", "--eta_max=-1.0", "above 0"),
   (
     "--nouse_uncertainty --nouse_representation",
     "--use_uncertainty=False",
     "use_representation=False",
   ),
   ("--use_uncertainty=true,maybe", "{}", "True or False"),
-  ("--use_uncertainty=true,1", "{}", "duplicates"),
   ("--eta_min=1e-5,1e-3", "--eta_max=0.0001", "eta_min=0.001"),
   ("--similarity=l2", "--similarity='l2'", "wasserstein"),
   ("--learning_rate=1e-5", "--learning_rate", "fix_lr"),
@@ -325,9 +320,7 @@ _REFUSED = [
     "fed_ccfa",
     "at least --num_clients=5",
   ),
-  ("--seeds=0,0", "{}", "duplicates"),
   ("--dataset=cifar10 --data_dir=/nowhere", "/nowhere", "cifar10"),
-  ("--dataset=tiny_imagenet --data_dir=/nowhere", "/nowhere", "tiny"),
   ("--shift_kind=covariate --corrupted_images=archive", "cifar10", "digits"),
   ("--corrupted_images=archive", "{}", "does not apply", "--shift_kind=label"),
   (
@@ -376,8 +369,7 @@ def test_run_that_is_refused_for_its_folder_makes_no_cache(
   code = run_online(
     [
       *_SMALL,
-      "--algorithm=fed_ade",
-      f"--output_dir={tmp_path}",
+      *("--algorithm=fed_ade", f"--output_dir={tmp_path}"),
       f"--cache_dir={cache}",
     ]
   )
@@ -433,8 +425,7 @@ class TestArchive:
       [
         *_CORRUPTED,
         *self._SCHEDULES,
-        "--corrupted_images=archive",
-        f"--output_dir={folder}",
+        *("--corrupted_images=archive", f"--output_dir={folder}"),
         f"--cache_dir={cache}",
       ]
     )

@@ -175,7 +175,7 @@ def test_clients_with_few_classes_and_labels_run_to_the_end(
   # all that is drawn.
   arguments = (
     *("--algorithm=fed_ade", "--timesteps=4", "--shift=square"),
-    *("--initial_examples=10", "--dirichlet=0.001", "--seeds=0,1"),
+    *("--initial_examples=10", "--dirichlet=0.001"),
     "--cache_dir=cache",
   )
   assert run_file(_ONLINE, _few_classes(), *arguments) == 0

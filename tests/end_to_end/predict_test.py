@@ -23,8 +23,7 @@ def run_predict(run_here, served_federation, tmp_path):
       predict,
       predict,
       [
-        f"--model={served_federation}",
-        f"--input={tmp_path / 'data.npz'}",
+        *(f"--model={served_federation}", f"--input={tmp_path / 'data.npz'}"),
         f"--output={tmp_path / 'predictions.npz'}",
         *flags,
       ],

@@ -16,11 +16,10 @@ _BINARIES = sorted(
   for file in (_ROOT / "experiments").glob("*.py")
   if 'if __name__ == "__main__"' in file.read_text(encoding="utf-8")
 )
-_SCENARIOS = [
-  name
-  for name in _BINARIES
-  if (_ROOT / "experiments" / f"{name}_plan.py").exists()
-]
+_SCENARIOS = sorted(
+  file.stem.removesuffix("_plan")
+  for file in (_ROOT / "tff_shift/command_line/plans").glob("*_plan.py")
+)
 _HEAVY = {"tensorflow", "tensorflow_federated"}
 
 
@@ -69,14 +68,17 @@ def test_algorithms_and_models_are_named_without_tensorflow():
   assert not imported & _HEAVY
 
 
-@pytest.mark.parametrize("binary", _BINARIES)
+# What a scenario refuses is below.
+@pytest.mark.parametrize("binary", sorted({*_BINARIES} - {*_SCENARIOS}))
 def test_a_flag_that_there_is_not(binary):
   told = refusal(binary, "--no_such_flag=1")
   assert told == f"{binary}: Unknown command line flag 'no_such_flag'"
 
 
-@pytest.mark.parametrize("binary", _BINARIES)
-@pytest.mark.parametrize(("flag", "exit_code"), [("help", 0), ("helpfull", 1)])
+@pytest.mark.parametrize(
+  ("binary", "flag", "exit_code"),
+  [*((each, "help", 0) for each in _BINARIES), (_SCENARIOS[0], "helpfull", 1)],
+)
 def test_help(binary, flag, exit_code):
   code, output, errors, imported = answer(
     "-m", f"experiments.{binary}", f"--{flag}"
@@ -86,14 +88,16 @@ def test_help(binary, flag, exit_code):
   assert not imported & _HEAVY
 
 
+def test_an_algorithm_that_there_is_not():
+  told = refusal(_SCENARIOS[0], "--algorithm=no_such")
+  assert f"{_SCENARIOS[0]}: --algorithm=no_such: unknown algorithm" in told
+
+
 @pytest.mark.parametrize("binary", _SCENARIOS)
 class TestScenarios:
-  def test_an_algorithm_that_there_is_not(self, binary):
-    told = refusal(binary, "--algorithm=no_such")
-    assert f"{binary}: --algorithm=no_such: unknown algorithm" in told
-
   def test_a_data_set_that_there_is_not(self, binary):
-    told = refusal(binary, "--algorithm=fed_avg", "--dataset=no_such")
+    algorithm = algorithms.names(binary)[0]
+    told = refusal(binary, f"--algorithm={algorithm}", "--dataset=no_such")
     assert f"{binary}: --dataset=no_such: it must be one of" in told
 
   def test_a_value_that_a_hyperparameter_does_not_take(self, binary):

@@ -94,8 +94,7 @@ def test_clients_that_are_wrong_are_told_in_a_line(
   code = run_evolving_here(
     [
       *FLAGS,
-      "--algorithm=fed_avg",
-      f"--save_clients={clients}",
+      *("--algorithm=fed_avg", f"--save_clients={clients}"),
       f"--output_dir={tmp_path / 'run'}",
     ]
   )

@@ -49,8 +49,7 @@ def test_files_of_a_user_run_and_resume(
     "fed_avg,own_algorithm",
     "--server_rate=1,0.5",
     *TINY,
-    f"--model={files}/mine.py:build",
-    "--model_width=5",
+    *(f"--model={files}/mine.py:build", "--model_width=5"),
     f"--output_dir={folder}",
   ]
   output = run_whole(evolving, evolving_plan, arguments)

@@ -49,11 +49,8 @@ _RUNS = {
     (
       "--algorithm=fed_avg",
       *_STILL,
-      "--dataset=circle",
-      "--num_domains=3",
-      "--max_examples_per_domain=12",
-      "--rounds=1",
-      "--local_steps=1",
+      *("--dataset=circle", "--num_domains=3", "--max_examples_per_domain=12"),
+      *("--rounds=1", "--local_steps=1"),
     ),
     "file.keras",
   ),
@@ -62,11 +59,8 @@ _RUNS = {
     (
       "--algorithm=fix_lr",
       *_STILL,
-      "--local_epochs=1",
-      "--dataset=digits",
-      "--timesteps=1",
-      "--samples_per_step=4",
-      "--initial_examples=4",
+      *("--local_epochs=1", "--dataset=digits", "--timesteps=1"),
+      *("--samples_per_step=4", "--initial_examples=4"),
       "--max_pretraining_examples=40",
     ),
     "file.h5",
@@ -76,9 +70,7 @@ _RUNS = {
     (
       "--algorithm=fed_avg_ft",
       *_DIGITS,
-      "--rounds=1",
-      "--local_steps=1",
-      "--fine_tuning_steps=1",
+      *("--rounds=1", "--local_steps=1", "--fine_tuning_steps=1"),
     ),
     "saved",
   ),
@@ -87,12 +79,8 @@ _RUNS = {
     (
       "--algorithm=fed_avg",
       *_DIGITS,
-      "--rounds=1",
-      "--local_epochs=1",
-      "--period_size=8",
-      "--periods=1",
-      "--test_distributions=iid",
-      "--distance_threshold=inf",
+      *("--rounds=1", "--local_epochs=1", "--period_size=8", "--periods=1"),
+      *("--test_distributions=iid", "--distance_threshold=inf"),
     ),
     "file.weights.h5",
   ),
@@ -157,8 +145,7 @@ def test_runs_start_from_the_file(binary, model, run_whole, tmp_path):
       *_COMMON,
       *arguments,
       model,
-      f"--weights_file={tmp_path / name}",
-      "--save_model",
+      *(f"--weights_file={tmp_path / name}", "--save_model"),
       f"--output_dir={folder}",
     ],
   )
@@ -182,39 +169,21 @@ def test_runs_start_from_the_file(binary, model, run_whole, tmp_path):
 
 
 def test_damaged_file_is_refused_before_anything_is_written(
-  binary, model, run_here, tmp_path, capsys
+  binary, model, refused, tmp_path
 ):
   planning, arguments, _ = _RUNS[binary]
   path = tmp_path / "file.keras"
   save(binary, path)
   os.truncate(path, path.stat().st_size // 2)
-  folder = tmp_path / "run"
-  code = run_here(
-    binary,
-    planning,
-    [
-      *_COMMON,
-      *arguments,
-      model,
-      f"--weights_file={path}",
-      f"--output_dir={folder}",
-    ],
-  )
-  output, errors = capsys.readouterr()
-  assert (code, output, errors.count("\n")) == (2, "", 1)
+  given = [*_COMMON, *arguments, model, f"--weights_file={path}"]
+  errors = refused(binary, planning, given)
   assert f"weights file {str(path)!r}: it is not a .keras file" in errors
-  assert not folder.exists()
 
 
-def test_missing_file_is_named(binary, run_here, tmp_path, capsys):
-  planning, arguments, _ = _RUNS[binary]
-  code = run_here(
-    binary,
-    planning,
-    [*_COMMON, *arguments, "--model=mlp", "--weights_file=/nowhere.keras"],
-  )
-  errors = capsys.readouterr().err
-  assert (code, errors.count("\n")) == (2, 1)
+def test_missing_file_is_named(refused):
+  planning, arguments, _ = _RUNS[evolving]
+  given = [*_COMMON, *arguments, "--weights_file=/nowhere.keras"]
+  errors = refused(evolving, planning, given)
   assert "no weights file '/nowhere.keras'" in errors
 
 

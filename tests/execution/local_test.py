@@ -1,6 +1,7 @@
 """Tests of the worker process with real processes: it works, and it ends."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -13,6 +14,8 @@ import time
 from collections.abc import Callable
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+from typing import TextIO
 
 import numpy as np
 import psutil
@@ -334,8 +337,10 @@ class TestWorkerThatFails:
     assert limit <= time.monotonic() - start < limit + DEADLINE_SECONDS
 
 
-# What the process under test does. It prints a line of JSON with the pids that
-# it started once the worker has computed, then "busy" before what never ends.
+# What the processes under test do; the first imports all, and forks the others.
+# Each prints a line of JSON with the pids that it started once the worker has
+# computed, then "busy" before what never ends. The first prints their pids,
+# then a line for each that has ended.
 PROGRAM = """
   import json, os, signal, sys, time
   import numpy as np
@@ -344,12 +349,29 @@ PROGRAM = """
   import tensorflow_federated as tff
   from tff_shift.execution import local
 
-  way = sys.argv[1]
   # A background job of a shell, and so its children, would ignore it.
   signal.signal(signal.SIGINT, signal.default_int_handler)
+  assert not psutil.Process().children(), "an import started a process"
+  pipes, pids = json.loads(sys.argv[1]), {}
+  for way, pipe in pipes.items():
+    pids[way] = os.fork()
+    if pids[way] == 0:
+      os.setsid()
+      for target, descriptor in enumerate(pipe):
+        os.dup2(descriptor, target)
+      break
+  for pipe in pipes.values():
+    for descriptor in pipe:
+      os.close(descriptor)
+  if pids[way] != 0:
+    print(json.dumps(pids), flush=True)
+    for _ in pids:
+      pid, status = os.wait()
+      code = os.waitstatus_to_exitcode(status)
+      print(json.dumps([pid, code]), flush=True)
+    sys.exit()
   # Whatever goes wrong, the test neither waits for ever nor leaves this behind.
   signal.alarm(300)
-  assert not psutil.Process().children(), "an import started a process"
 
   @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
   def total(values):
@@ -366,7 +388,7 @@ PROGRAM = """
   with local.local_context(max_concurrent_computation_calls=1):
     started = psutil.Process().children(recursive=True)
     answer = {"total": int(total([20, 22])), "pids": [p.pid for p in started]}
-    if way == "fork":
+    if way == "SIGKILL":
       answer["forked"] = os.fork()
       if answer["forked"] == 0:
         for descriptor in (0, 1, 2):
@@ -378,7 +400,7 @@ PROGRAM = """
       raise ArithmeticError("on purpose")
     if way == "exit":
       os._exit(7)
-    if way in ("signal", "fork"):
+    if way.startswith("SIG"):
       if not sys.stdin.readline():
         sys.exit("the test has died")
       print("busy", flush=True)
@@ -386,9 +408,29 @@ PROGRAM = """
 """
 
 
-def kill_group(child: subprocess.Popen) -> None:
-  if child.poll() is None:
-    os.killpg(child.pid, signal.SIGKILL)
+WAYS = ("normal", "raise", "exit", "SIGINT", "SIGTERM", "SIGKILL")
+
+
+def rest_of(file: TextIO) -> str:
+  """Reads to the end, which does not come while anyone holds the pipe."""
+  found = []
+  reader = threading.Thread(
+    target=lambda: found.append(file.read()), daemon=True
+  )
+  reader.start()
+  reader.join(DEADLINE_SECONDS)
+  assert found, "a process that is left holds the pipe"
+  return found[0]
+
+
+@dataclasses.dataclass
+class Child:
+  """A process under test and the other ends of its pipes."""
+
+  stdin: TextIO
+  stdout: TextIO
+  stderr: TextIO
+  pid: int = 0
 
 
 @pytest.mark.slow
@@ -396,19 +438,10 @@ class TestEndOfPython:
   """Every way in which a Python process can end takes its worker with it."""
 
   @pytest.fixture(scope="class")
-  def children(self, tmp_path_factory) -> Iterator[dict[str, subprocess.Popen]]:
-    """The processes under test, started side by side: importing TFF is slow."""
+  def started(self, tmp_path_factory) -> Iterator[tuple[dict[str, Child], Any]]:
+    """The processes under test, side by side, and their exit codes."""
     program = tmp_path_factory.mktemp("local") / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
-    python = f"{sys.executable} {program}"
-    commands = {
-      "normal": f"{python} normal | cat",
-      "raise": f"exec {python} raise",
-      "exit": f"exec {python} exit",
-      "SIGINT": f"exec {python} signal",
-      "SIGTERM": f"exec {python} signal",
-      "SIGKILL": f"exec {python} fork",
-    }
     # A proxy must not get in the way of a connection to this machine.
     environment = {
       **os.environ,
@@ -416,25 +449,57 @@ class TestEndOfPython:
       "http_proxy": "http://127.0.0.1:9",
       "TF_CPP_MIN_LOG_LEVEL": "3",
     }
-    with contextlib.ExitStack() as processes:
-      children = {}
-      for name, command in commands.items():
-        child = subprocess.Popen(
-          command,
-          shell=True,
-          text=True,
-          stdin=subprocess.PIPE,
-          stdout=subprocess.PIPE,
-          stderr=subprocess.PIPE,
-          env=environment,
-          start_new_session=True,
+    children, theirs = {}, {}
+    with contextlib.ExitStack() as stack:
+      for way in WAYS:
+        inputs, outputs, errors = (os.pipe() for _ in range(3))
+        theirs[way] = inputs[0], outputs[1], errors[1]
+        ours = zip((inputs[1], outputs[0], errors[0]), "wrr", strict=True)
+        children[way] = Child(
+          *(stack.enter_context(os.fdopen(*each)) for each in ours)
         )
-        processes.enter_context(child)
-        processes.callback(kill_group, child)
-        children[name] = child
-      yield children
+      descriptors = [each for pipe in theirs.values() for each in pipe]
+      first = subprocess.Popen(
+        [sys.executable, program, json.dumps(theirs)],
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env=environment,
+        pass_fds=descriptors,
+      )
+      stack.enter_context(first)
+      stack.callback(first.kill)
+      for descriptor in descriptors:
+        os.close(descriptor)
+      for way, pid in json.loads(first.stdout.readline()).items():
+        children[way].pid = pid
 
-  def start_of(self, child: subprocess.Popen) -> dict:
+      def kill_all():
+        for child in children.values():
+          with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+      stack.callback(kill_all)
+      ended = {}
+
+      def exit_code(child):
+        while child.pid not in ended:
+          pid, code = json.loads(first.stdout.readline())
+          ended[pid] = code
+        return ended[child.pid]
+
+      yield children, exit_code
+
+  @pytest.fixture
+  def children(self, started):
+    return started[0]
+
+  @pytest.fixture
+  def exit_code(self, started):
+    """Returns `exit_code(child)`, when it has ended."""
+    return started[1]
+
+  def start_of(self, child: Child) -> dict:
     """Reads the first line and checks what does not depend on the ending."""
     line = child.stdout.readline()
     assert line, child.stderr.read()
@@ -443,13 +508,10 @@ class TestEndOfPython:
     assert len(answer["pids"]) == 2
     return answer
 
-  def ends_with(self, child: subprocess.Popen, answer: dict) -> str:
-    """Checks that no process is left; returns what was written to stderr.
-
-    `communicate` reads both pipes to their end: it takes for ever if anyone
-    still holds them.
-    """
-    _, errors = child.communicate(timeout=DEADLINE_SECONDS)
+  def ends_with(self, child: Child, answer: dict) -> str:
+    """Checks that no process is left; returns what was written to stderr."""
+    rest_of(child.stdout)
+    errors = rest_of(child.stderr)
 
     def gone(pid: int) -> bool:
       with contextlib.suppress(psutil.NoSuchProcess):
@@ -459,58 +521,58 @@ class TestEndOfPython:
     assert wait_until(lambda: all(map(gone, answer["pids"])))
     return errors
 
-  def make_busy(self, child: subprocess.Popen) -> None:
+  def make_busy(self, child: Child) -> None:
     """Returns while the worker of the child computes."""
     child.stdin.write("\n")
     child.stdin.flush()
     assert child.stdout.readline() == "busy\n"
     time.sleep(1.0)
 
-  def test_normal_exit_into_a_pipe(self, children):
+  def test_normal_exit_into_a_pipe(self, children, exit_code):
     child = children["normal"]
     errors = self.ends_with(child, self.start_of(child))
-    assert child.returncode == 0
+    assert exit_code(child) == 0
     assert "Traceback" not in errors
 
-  def test_exception(self, children):
+  def test_exception(self, children, exit_code):
     child = children["raise"]
     errors = self.ends_with(child, self.start_of(child))
-    assert child.returncode == 1
+    assert exit_code(child) == 1
     assert errors.count("Traceback") == 1
     assert errors.endswith("ArithmeticError: on purpose\n")
 
-  def test_exit_without_leaving_the_block(self, children):
+  def test_exit_without_leaving_the_block(self, children, exit_code):
     child = children["exit"]
     self.ends_with(child, self.start_of(child))
-    assert child.returncode == 7
+    assert exit_code(child) == 7
 
-  def test_interrupt_by_the_terminal(self, children):
+  def test_interrupt_by_the_terminal(self, children, exit_code):
     child = children["SIGINT"]
     answer = self.start_of(child)
     self.make_busy(child)
     # A terminal sends it to all processes of the group.
     os.killpg(child.pid, signal.SIGINT)
     errors = self.ends_with(child, answer)
-    assert child.returncode == -signal.SIGINT
+    assert exit_code(child) == -signal.SIGINT
     # Only the interrupt itself: the lost connection is nobody's business.
     assert errors.count("Traceback") == 1
     assert errors.endswith("KeyboardInterrupt\n")
 
-  def test_terminate(self, children):
+  def test_terminate(self, children, exit_code):
     child = children["SIGTERM"]
     answer = self.start_of(child)
     self.make_busy(child)
-    child.terminate()
+    os.kill(child.pid, signal.SIGTERM)
     self.ends_with(child, answer)
-    assert child.returncode == -signal.SIGTERM
+    assert exit_code(child) == -signal.SIGTERM
 
-  def test_kill_while_a_fork_holds_the_pipe(self, children):
+  def test_kill_while_a_fork_holds_the_pipe(self, children, exit_code):
     child = children["SIGKILL"]
     answer = self.start_of(child)
     self.make_busy(child)
-    child.kill()
+    os.kill(child.pid, signal.SIGKILL)
     try:
       self.ends_with(child, answer)
     finally:
       os.kill(answer["forked"], signal.SIGKILL)
-    assert child.returncode == -signal.SIGKILL
+    assert exit_code(child) == -signal.SIGKILL

@@ -3,6 +3,7 @@
 What they end with is what a run has that had them from the start.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -64,8 +65,8 @@ def run(tmp_path_factory, run_here, drawn_figures):
       arguments.append("--resume")
     folder = folder or tmp_path_factory.mktemp("runs") / "run"
     arguments.append(f"--output_dir={folder}")
-    # To draw all takes longer than to run.
-    with drawn_figures("client_accuracy", "accuracy_per_domain"):
+    # To draw more takes longer than to run.
+    with drawn_figures("accuracy_per_domain"):
       assert run_here(binary, planning, arguments) == code
     return folder
 
@@ -165,26 +166,35 @@ def assert_refused(run_here, capsys, binary, planning, arguments, folder):
   return errors
 
 
+@contextlib.contextmanager
+def recorded_before(folder, **changes):
+  """A run has recorded other flags, for a while."""
+  path = folder / "config.json"
+  before = path.read_text()
+  config = json.loads(before)
+  config["flags"] |= changes
+  path.write_text(json.dumps(config))
+  yield
+  path.write_text(before)
+
+
 def test_tasks_share_the_rounds_unless_their_number_is_set(
   run_here, run_evolving_to_its_end, capsys
 ):
   arguments = [*_EVOLVING, "--algorithm=cfl"]
-  folder = run_evolving_to_its_end([*arguments, "--rounds=4"])
-  errors = assert_refused(
-    run_here,
-    capsys,
-    evolving,
-    evolving_plan,
-    [*arguments, "--rounds=5"],
-    folder,
+  set_number = [*arguments, "--task_rounds=4"]
+  folder, whole = (
+    run_evolving_to_its_end([*set_number, f"--rounds={each}"])
+    for each in (4, 5)
   )
+  with recorded_before(folder, task_rounds=None):
+    errors = assert_refused(
+      *(run_here, capsys, evolving, evolving_plan),
+      *([*arguments, "--rounds=5"], folder),
+    )
   assert "--rounds was 4 and is 5: --task_rounds of cfl is not set" in errors
   assert "keep --rounds=4, or start a new run in another --output_dir" in errors
-  arguments.append("--task_rounds=4")
-  folder, whole = (
-    run_evolving_to_its_end([*arguments, f"--rounds={each}"]) for each in (4, 5)
-  )
-  run_evolving_to_its_end([*arguments, "--rounds=5"], folder)
+  run_evolving_to_its_end([*set_number, "--rounds=5"], folder)
   assert resume.differences(whole, folder) == []
 
 
@@ -214,7 +224,9 @@ def test_choice_is_that_of_more_rounds(run_evolving_to_its_end, read_runs):
   assert names[0] == names[1]
 
 
-def test_final_rounds_are_those_of_all(run, read_rows, monkeypatch):
+def test_final_rounds_are_those_of_all(
+  run, run_here, read_rows, monkeypatch, capsys
+):
   run = functools.partial(run, guidance, guidance_plan)
   drive, num_queries = simulation.run, {}
 
@@ -231,36 +243,32 @@ def test_final_rounds_are_those_of_all(run, read_rows, monkeypatch):
     for rounds, seeds in ((5, "0"), (7, "0,1"))
   )
   assert rounds_of(read_rows(folder)) == [2, 4, 5]
+
+  def stop(*_, **__):
+    raise KeyboardInterrupt
+
+  # A rate that falls until the last round would be another; the seeds have no
+  # part in it.
+  with recorded_before(folder, cosine_rounds=None):
+    errors = assert_refused(
+      *(run_here, capsys, guidance, guidance_plan),
+      *([*_GUIDANCE, "--rounds=7"], folder),
+    )
+    assert "--rounds was 5 and is 7: --cosine_rounds of fed_rep" in errors
+    with monkeypatch.context() as patches:
+      patches.setattr(simulation, "run", stop)
+      run([*_GUIDANCE, "--rounds=5", "--seeds=0,1"], folder, code=130)
   run([*arguments, "--rounds=7", "--seeds=0,1"], folder)
   assert rounds_of(read_rows(folder)) == [2, 4, 6, 7] * 2
   assert resume.differences(whole, folder) == []
 
 
-def test_rate_that_falls_until_the_last_round_is_named(run, run_here, capsys):
-  folder = run(guidance, guidance_plan, [*_GUIDANCE, "--rounds=2"])
-  errors = assert_refused(
-    run_here,
-    capsys,
-    guidance,
-    guidance_plan,
-    [*_GUIDANCE, "--rounds=3"],
-    folder,
-  )
-  assert "--rounds was 2 and is 3: --cosine_rounds of fed_rep" in errors
-  # The seeds have no part in it.
-  arguments = [*_GUIDANCE, "--rounds=2", "--seeds=0,1"]
-  run(guidance, guidance_plan, arguments, folder)
-  whole = run(guidance, guidance_plan, arguments)
-  assert resume.differences(whole, folder) == []
-
-
-@pytest.mark.parametrize("options", [[], ["--max_states_in_memory=1"]])
-def test_use_follows_the_last_round(run, read_rows, options):
+def test_use_follows_the_last_round(run, read_rows):
   """Checkpoints of use have the numbers of rounds that now follow."""
   run = functools.partial(
     run, dynamic_personalization, dynamic_personalization_plan
   )
-  arguments = [*_DYNAMIC, *options]
+  arguments = [*_DYNAMIC, "--max_states_in_memory=1"]
   folder, whole = (
     run([*arguments, f"--rounds={rounds}", f"--seeds={seeds}"])
     for rounds, seeds in ((3, "0"), (6, "0,1"))
@@ -315,15 +323,13 @@ def test_streams_take_seeds_and_no_time_steps(run, run_here, capsys, tmp_path):
   assert resume.differences(whole, folder) == []
   # This schedule flips at the same steps, but controls need all of them.
   others = {"shift": ["bernoulli"], "algorithm": ["fed_ade"], "controls": True}
-  config = json.loads((folder / "config.json").read_text())
-  config["flags"] |= others | {"seeds": ["0"]}
-  (folder / "config.json").write_text(json.dumps(config))
-  errors = refused(
-    [
-      *arguments,
-      *("--shift=bernoulli", "--algorithm=fed_ade", "--controls"),
-      "--timesteps=4",
-    ],
-    folder,
-  )
+  with recorded_before(folder, **others, seeds=["0"]):
+    errors = refused(
+      [
+        *arguments,
+        *("--shift=bernoulli", "--algorithm=fed_ade", "--controls"),
+        "--timesteps=4",
+      ],
+      folder,
+    )
   assert "--timesteps was 3 and is 4: --controls use the rates of" in errors

@@ -1,7 +1,7 @@
 """Runs of the binaries that are stopped, and go on with `--resume`."""
 
+import contextlib
 import functools
-import itertools
 import json
 import os
 import resource
@@ -12,7 +12,6 @@ import time
 import pytest
 
 from benchmarks import resume
-from tff_shift import files
 from tff_shift.command_line.binaries import dynamic_personalization
 from tff_shift.command_line.binaries import evolving
 from tff_shift.command_line.plans import dynamic_personalization_plan
@@ -42,6 +41,13 @@ _DYNAMIC = (
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def empty_figures(drawn_figures):
+  """All figures but two are empty: to draw them takes longer than to run."""
+  with drawn_figures("domains", "accuracy_per_domain"):
+    yield
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, run_whole):
   """The folder of a run that was never stopped."""
@@ -55,37 +61,116 @@ def finished(whole, tmp_path):
   return shutil.copytree(whole, tmp_path / "run")
 
 
-def test_run_that_ended_early_ends_as_one_that_did_not(
-  whole, tmp_path, run_evolving, capsys, monkeypatch
-):
-  """Killed in the first run; stopped by a full disk in the second."""
-  folder = tmp_path / "run"
-  arguments = [*_SMALL, f"--output_dir={folder}"]
-  # It starts in a new process, and goes on here.
-  (rows,) = itertools.islice(
-    resume.run_killed("evolving", _SMALL, folder, [(4, 0)]), 1
-  )
-  assert 4 <= rows < 16
-  write = results.RunFolder.write_metrics
+@contextlib.contextmanager
+def disk_full(owner, name, is_now):
+  """Has what is written in a call fail if the arguments are those."""
+  function = getattr(owner, name)
 
-  def stop(self, row):
-    if (row["seed"], row["round"]) == (1, 5):
-      raise files.WriteError("here", "No space left on device")
-    write(self, row)
+  def on_a_full_disk(*given):
+    if not is_now(*given):
+      return function(*given)
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, old[1]))
+    try:
+      return function(*given)
+    finally:
+      resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+  with pytest.MonkeyPatch.context() as patches:
+    patches.setattr(owner, name, on_a_full_disk)
+    yield
+
+
+def test_run_that_ends_early_again_and_again_ends_as_one_that_does_not(
+  whole, tmp_path, run_evolving, start_binary, capfd, monkeypatch
+):
+  """By Ctrl-C in a process of its own, asked to end here, on full disks."""
+  folder = tmp_path / "new" / "run"
+  arguments = [*_SMALL, f"--output_dir={folder}"]
+  auto = [*arguments, "--resume=auto"]
+  process = start_binary("evolving", auto, start_new_session=True)
+  try:
+    while resume.num_rows(folder) < 3:
+      assert process.poll() is None, process.communicate()
+      time.sleep(0.02)
+    process.send_signal(signal.SIGSTOP)
+    assert run_evolving(auto) == 2
+    errors = capfd.readouterr().err
+    assert "a run is still going on in" in errors and errors.count("\n") == 1
+    # As a terminal does: to the whole foreground group.
+    os.killpg(process.pid, signal.SIGINT)
+    process.send_signal(signal.SIGCONT)
+    # Returns only when nobody holds the pipes any more.
+    assert process.communicate() == (
+      "",
+      "evolving: interrupted; partial results were saved; repeat the command to"
+      " continue\n",
+    )
+    assert process.returncode == 130
+  finally:
+    process.kill()
+    process.wait()
+  assert 3 <= resume.num_rows(folder) < 16
+  step = rounds.Rounds.step
+
+  def stop(self):
+    # The first run may have all its rounds.
+    if self.round_num == 2 and resume.num_rows(folder) >= 8:
+      os.kill(os.getpid(), signal.SIGTERM)
+    return step(self)
 
   with monkeypatch.context() as patches:
-    patches.setattr(results.RunFolder, "write_metrics", stop)
-    assert run_evolving([*arguments, "--resume"]) == 5
-  assert capsys.readouterr().err == (
-    "evolving: here cannot be written: No space left on device; partial"
-    f" results were saved; continue with --resume --output_dir={folder}\n"
+    patches.setattr(rounds.Rounds, "step", stop)
+    assert run_evolving([*arguments, "--resume"]) == 143
+  assert capfd.readouterr().err == (
+    "evolving: terminated; partial results were saved; continue with"
+    f" --resume --output_dir={folder}\n"
   )
-  assert resume.num_rows(folder) == 12
-  assert run_evolving([*arguments, "--resume"]) == 0
+  assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+  assert resume.num_rows(folder) == 10
+
+  def is_of(name):
+    return lambda figure, path: os.path.basename(path) == name
+
+  for owner, name, is_now, file, how in (
+    (drawing, "save", is_of("domains.png"), "domains.png", "auto"),
+    (
+      *(results.RunFolder, "write_metrics"),
+      lambda _, row: (row["seed"], row["round"]) == (1, 5),
+      *("metrics.csv", ""),
+    ),
+    (
+      *(trackers.TensorBoard, "release"),
+      lambda _, name, __, step: step == 6 and "seed_1" in name,
+      *("seed_1", ""),
+    ),
+    (checkpoints.Run, "_save", lambda _, step, *__: step == 6, "state_6", ""),
+    (results.RunFolder, "write_summary", lambda *_: True, "summary.json", ""),
+    (
+      *(drawing, "save", is_of("accuracy_per_domain.png")),
+      *("accuracy_per_domain.png", ""),
+    ),
+    (results.RunFolder, "write_done", lambda *_: True, "done.json", "auto"),
+  ):
+    with disk_full(owner, name, is_now):
+      code = run_evolving(auto if how else [*arguments, "--resume"])
+    errors = capfd.readouterr().err
+    assert (code, errors.count("\n")) == (5, 1)
+    assert f"/{file} cannot be written: File too large; partial" in errors
+    assert errors.endswith(
+      "; repeat the command to continue\n"
+      if how
+      else f"; continue with --resume --output_dir={folder}\n"
+    )
+    assert not list(folder.rglob(".*.tmp*"))
+    assert not list(folder.glob("checkpoints/*-1/state_6*")) or (
+      file in ("summary.json", "accuracy_per_domain.png", "done.json")
+    )
+  assert run_evolving(auto) == 0
   assert resume.num_rows(folder) == 16
   assert resume.differences(whole, folder) == []
   config = json.loads((folder / "config.json").read_text())
-  assert len(config["resumed"]) == 2
+  assert len(config["resumed"]) == 9
 
 
 def test_comparison_sees_a_difference(whole, finished):
@@ -117,20 +202,17 @@ def test_damage_and_lost_rows_are_mended(whole, finished, run_evolving, capsys):
 @pytest.mark.parametrize(
   ("flags", "expected"),
   [
-    *(
-      (f"{how} {flags}", expected)
-      for how in ("--resume", "--resume=auto")
-      for flags, expected in (
-        ("--rounds=7", "--rounds was 8 and is 7 (it may grow, not shrink)"),
-        ("--seeds=1,0", "--seeds was 0,1 and is 1,0 (additional seeds"),
-        ("--seeds=0 --aggregator=robust", "--seeds was 0,1 and is 0"),
-        ("--seeds=0 --aggregator=robust", "--aggregator was mean and is robus"),
-        ("--batch_size=7", "--batch_size was not set and is 7"),
-        ("--overwrite", "--overwrite exclude each other"),
-        ("--checkpoint_every=-1", "--checkpoint_every=-1: it must be at least"),
-      )
-    ),
-    ("--resume --output_dir=/nowhere", "'/nowhere' holds no run to resume"),
+    (f"--resume {flags}", expected)
+    for flags, expected in (
+      ("--rounds=7", "--rounds was 8 and is 7 (it may grow, not shrink)"),
+      ("--seeds=1,0", "--seeds was 0,1 and is 1,0 (additional seeds"),
+      ("--seeds=0 --aggregator=robust", "--seeds was 0,1 and is 0"),
+      ("--seeds=0 --aggregator=robust", "--aggregator was mean and is robus"),
+      ("--batch_size=7", "--batch_size was not set and is 7"),
+      ("--overwrite", "--overwrite exclude each other"),
+      ("--checkpoint_every=-1", "--checkpoint_every=-1: it must be at least"),
+      ("--output_dir=/nowhere", "'/nowhere' holds no run to resume"),
+    )
   ],
 )
 def test_other_flags_are_refused_and_nothing_is_changed(
@@ -202,78 +284,6 @@ def test_drifting_clients_go_on_in_training_and_in_use(
   assert resume.differences(whole, folder) == []
 
 
-def test_full_disk_ends_a_process_in_one_line(tmp_path, start_binary):
-  folder = tmp_path / "run"
-  with start_binary(
-    "evolving",
-    # Wide enough that weights are the largest file.
-    [*_SMALL, "--model_width=128", f"--output_dir={folder}"],
-    preexec_fn=lambda: resource.setrlimit(
-      resource.RLIMIT_FSIZE, (120_000, 120_000)
-    ),
-  ) as process:
-    _, errors = process.communicate()
-  assert process.returncode == 5
-  assert errors.count("\n") == 1
-  assert "state_3 cannot be written: File too large; partial" in errors
-  assert errors.endswith(f"continue with --resume --output_dir={folder}\n")
-  (run,) = (folder / "checkpoints").glob("fed_rep*")
-  assert list(run.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-  ("owner", "name", "call", "file", "going_on"),
-  [
-    (drawing, "save", 1, "domains.png", "--resume=auto"),
-    (results.RunFolder, "write_metrics", 13, "metrics.csv", "--resume"),
-    (trackers.TensorBoard, "release", 25, "seed_1", "--resume"),
-    (checkpoints.Run, "_save", 5, "state_6", "--resume"),
-    (results.RunFolder, "write_summary", 1, "summary.json", "--resume"),
-    (drawing, "save", 3, "accuracy_per_domain.png", "--resume"),
-    (results.RunFolder, "write_done", 1, "done.json", "--resume=auto"),
-  ],
-)
-def test_full_disk_anywhere_ends_the_run_which_then_goes_on(
-  whole,
-  tmp_path,
-  run_evolving,
-  capsys,
-  monkeypatch,
-  no_file_above,
-  owner,
-  name,
-  call,
-  file,
-  going_on,
-):
-  folder = tmp_path / "run"
-  arguments = [*_SMALL, f"--output_dir={folder}"]
-  if going_on == "--resume=auto":
-    arguments.append(going_on)
-  calls, function = itertools.count(1), getattr(owner, name)
-
-  def on_a_full_disk(*given):
-    if next(calls) != call:
-      return function(*given)
-    with no_file_above(20):
-      return function(*given)
-
-  with monkeypatch.context() as patches:
-    patches.setattr(owner, name, on_a_full_disk)
-    assert run_evolving(arguments) == 5
-  errors = capsys.readouterr().err
-  assert errors.count("\n") == 1
-  assert f"/{file} cannot be written: File too large; partial" in errors
-  if going_on == "--resume":
-    assert errors.endswith(f"; continue with --resume --output_dir={folder}\n")
-    arguments.append(going_on)
-  else:
-    assert errors.endswith("; repeat the command to continue\n")
-  assert run_evolving(arguments) == 0
-  assert resume.differences(whole, folder) == []
-  assert not list(folder.rglob(".*.tmp*"))
-
-
 def test_disk_that_is_full_at_the_start_makes_nothing(
   tmp_path, run_evolving, capsys, no_file_above
 ):
@@ -283,30 +293,6 @@ def test_disk_that_is_full_at_the_start_makes_nothing(
   assert (code, errors.count("\n")) == (2, 1)
   assert "--output_dir: " in errors and "config.json cannot be" in errors
   assert list(tmp_path.iterdir()) == []
-
-
-def test_sigterm_ends_as_ctrl_c(
-  whole, tmp_path, run_evolving, capsys, monkeypatch
-):
-  folder = tmp_path / "run"
-  step = rounds.Rounds.step
-
-  def stop(self):
-    if self.round_num == 4:
-      os.kill(os.getpid(), signal.SIGTERM)
-    return step(self)
-
-  arguments = [*_SMALL, f"--output_dir={folder}"]
-  with monkeypatch.context() as patches:
-    patches.setattr(rounds.Rounds, "step", stop)
-    assert run_evolving(arguments) == 143
-  assert capsys.readouterr().err == (
-    "evolving: terminated; partial results were saved; continue with"
-    f" --resume --output_dir={folder}\n"
-  )
-  assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-  assert run_evolving([*arguments, "--resume"]) == 0
-  assert resume.differences(whole, folder) == []
 
 
 class TestAuto:
@@ -358,6 +344,8 @@ class TestAuto:
         "--resume=maybe: it must be true, false or",
       ),
       ("cut config.json", "--resume=auto", "config.json: it is not JSON"),
+      ("nothing", "--batch_size=7", "--batch_size was not set and is 7"),
+      ("nothing", "--overwrite", "--overwrite exclude each other"),
       ("without rows", "--resume=auto", "holds files but no earlier run"),
       ("with a link", "--rounds=9", "figures cannot be written: it is a link"),
     ],
@@ -374,30 +362,3 @@ class TestAuto:
       (finished / "figures").symlink_to(finished / "elsewhere")
     given = [*_SMALL, f"--output_dir={finished}", "--resume=auto", flag]
     assert expected in refused(evolving, evolving_plan, given)
-
-  def test_of_two_that_start_at_once_one_runs(
-    self, whole, tmp_path, start_binary, run_evolving
-  ):
-    folder = tmp_path / "new" / "run"
-    arguments = [*_SMALL, f"--output_dir={folder}", "--resume=auto"]
-    with (
-      start_binary("evolving", arguments) as one,
-      start_binary("evolving", arguments) as other,
-    ):
-      while one.poll() is None and other.poll() is None:
-        time.sleep(0.05)
-      refused, runs = (one, other) if one.poll() is not None else (other, one)
-      errors = refused.stderr.read()
-      assert (refused.returncode, errors.count("\n")) == (2, 1)
-      assert "a run is still going on in" in errors
-      while resume.num_rows(folder) < 3:
-        assert runs.poll() is None
-        time.sleep(0.05)
-      runs.send_signal(signal.SIGTERM)
-      assert runs.stderr.read() == (
-        "evolving: terminated; partial results were saved; repeat the command"
-        " to continue\n"
-      )
-      assert runs.wait() == 143
-    assert run_evolving(arguments) == 0
-    assert resume.differences(whole, folder) == []

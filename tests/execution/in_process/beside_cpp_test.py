@@ -55,7 +55,19 @@ def assert_same(found, expected):
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+# Other functions of tensors in the federated computations of `fed_avg`.
+SAME_FORM = ("unweighted_fed_avg", "fed_prox")
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(
+      name, marks=[pytest.mark.every_algorithm] * (name in SAME_FORM)
+    )
+    for name in BUILDERS
+  ],
+)
 def test_stock_algorithm(run, context, cpp, build_model, client_datasets, name):
   process = BUILDERS[name](build_model())
   state = run(context, process.initialize)

@@ -194,7 +194,9 @@ class ScrambledStreams(online_adaptation_data.Streams):
 @pytest.mark.slow
 class TestScrambledClasses:
   @pytest.mark.parametrize(
-    "module", [fed_ade, fth, atlas], ids=["fed_ade", "fth", "atlas"]
+    "module",
+    [fed_ade, fth, pytest.param(atlas, marks=pytest.mark.every_algorithm)],
+    ids=["fed_ade", "fth", "atlas"],
   )
   def test_states_do_not_depend_on_the_classes_of_the_stream(
     self, build, module
@@ -457,7 +459,12 @@ class TestLocalAlgorithms:
 
   @pytest.mark.parametrize(
     "module, changed",
-    [(fth, "num_timesteps"), (atlas, "cumulative_risk")],
+    [
+      (fth, "num_timesteps"),
+      pytest.param(
+        *(atlas, "cumulative_risk"), marks=pytest.mark.every_algorithm
+      ),
+    ],
     ids=["fth", "atlas"],
   )
   def test_all_clients_have_one_round_a_step(self, build, module, changed):

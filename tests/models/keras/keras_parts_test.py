@@ -81,7 +81,7 @@ def stack():
   return make_part(
     embed_and(
       layers.Bidirectional(
-        layers.LSTM(UNITS, return_sequences=True), name="layer1"
+        simple_lstm(UNITS, return_sequences=True), name="layer1"
       ),
       layers.Bidirectional(simple_lstm(2), name="layer2"),
     )
@@ -240,11 +240,11 @@ class TestRecurrent:
 @pytest.mark.slow
 class TestThroughTff:
   @pytest.fixture(scope="class")
-  def case(self, stack, run_in_graph):
-    """A computation of a stack, its arguments, and what it should return."""
-
-    compute = outputs_and_gradients(stack)
-    arguments = (random_weights(stack), TOKENS)
+  def case(self, run_in_graph):
+    """A computation of an LSTM, its arguments, and what it should return."""
+    part = make_part(embed_and(layers.LSTM(UNITS, name="layer1")))
+    compute = outputs_and_gradients(part)
+    arguments = (random_weights(part), TOKENS)
     specs = tf.nest.map_structure(
       lambda value: tf.TensorSpec(value.shape, value.dtype), arguments
     )
@@ -252,7 +252,7 @@ class TestThroughTff:
       compute, tff.types.tensorflow_to_type(specs)
     )
     expected = tf.nest.flatten(run_in_graph(compute, *arguments))
-    assert len(expected) == 1 + 13
+    assert len(expected) == 1 + 4
     assert all(np.any(each) for each in expected)
     return computation, arguments, expected
 

@@ -20,7 +20,7 @@ help:
 	@echo 'make report      a table of a paper on embedded digits, as a page, in minutes'
 	@echo 'make workers N=2 TFF workers on this machine, until Ctrl-C'
 	@echo 'make index       tff_shift/index.json, after a change of hyper-parameters'
-	@echo 'make test        the tests; the contract of one algorithm of each form'
+	@echo 'make test        the tests; the contract of algorithms of all forms'
 	@echo 'make test-all    all tests: the contract of every algorithm'
 	@echo 'make test-fast   the tests that are not marked slow: every module, in minutes'
 	@echo 'make lint        the linter, the format, and whether the lock is up to date'

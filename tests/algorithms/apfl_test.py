@@ -228,33 +228,33 @@ class TestTraining:
 
 class TestPrediction:
   @pytest.mark.parametrize("mixture", ["weights", "logits"])
-  @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
   def test_agrees_with_the_oracle(
-    self, model, client, weights, personal, oracle, run_in_graph, mixture, alpha
+    self, model, client, weights, personal, oracle, run_for_each, mixture
   ):
     functions = apfl.build(model, apfl.HParams(mixture=mixture))
-    state = apfl.ClientState(personal, np.float32(alpha))
-    found, at_server = run_in_graph(
+    alphas = [0.0, 0.3, 1.0]
+    results = run_for_each(
       lambda shared, state, data: (
         functions.predict_as_client(shared, state, data, data),
         functions.predict_as_server(shared, (), data),
       ),
-      weights,
-      state,
-      client,
+      [
+        (weights, apfl.ClientState(personal, np.float32(alpha)), client)
+        for alpha in alphas
+      ],
     )
-    expected = (
-      oracle.predict(mix(alpha, personal, weights), client.x)
-      if mixture == "weights"
-      else mix(
-        alpha,
-        oracle.predict(personal, client.x),
-        oracle.predict(weights, client.x),
+    np.testing.assert_array_equal(*results[0])
+    for alpha, (found, _) in zip(alphas, results, strict=True):
+      expected = (
+        oracle.predict(mix(alpha, personal, weights), client.x)
+        if mixture == "weights"
+        else mix(
+          alpha,
+          oracle.predict(personal, client.x),
+          oracle.predict(weights, client.x),
+        )
       )
-    )
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    if not alpha:
-      np.testing.assert_array_equal(found, at_server)
+      np.testing.assert_allclose(found, expected, atol=1e-5)
 
   def test_first_model_is_what_the_server_sends(
     self, model, client, weights, run_in_graph, compare

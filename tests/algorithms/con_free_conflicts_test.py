@@ -1,7 +1,5 @@
 """ConFREE: coefficients of the server against the updates themselves."""
 
-import functools
-
 import numpy as np
 import pytest
 import scipy.optimize
@@ -120,22 +118,18 @@ class TestAversion:
   @pytest.fixture(scope="class")
   def avert(self, compile_in_graph):
     """Returns `avert(updates, guide, alpha, allowed)`."""
-
-    @functools.cache
-    def compiled(n):
-      return compile_in_graph(
-        con_free.avert_conflicts,
-        tf.TensorSpec([None, n, n], tf.float64),
-        tf.TensorSpec([None, n], tf.float64),
-        tf.TensorSpec([n], tf.bool),
-        tf.TensorSpec([], tf.float64),
-      )
+    compiled = compile_in_graph(
+      con_free.avert_conflicts,
+      tf.TensorSpec([None, None, None], tf.float64),
+      tf.TensorSpec([None, None], tf.float64),
+      tf.TensorSpec([None], tf.bool),
+      tf.TensorSpec([], tf.float64),
+    )
 
     def run(updates, guide, alpha, allowed=None):
-      n = guide.shape[1]
       if allowed is None:
-        allowed = np.ones(n, bool)
-      return compiled(n)(products_of(updates), guide, allowed, alpha)
+        allowed = np.ones(guide.shape[1], bool)
+      return compiled(products_of(updates), guide, allowed, alpha)
 
     return run
 

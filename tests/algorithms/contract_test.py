@@ -1,8 +1,8 @@
 """What every algorithm owes to the template, whatever it does.
 
-A new file in `tff_shift/algorithms` is tested here without a change. The first
-of each form, by name, is always tested; the others have the mark
-`every_algorithm`. The tests themselves are the package's: `python -m
+A new file in `tff_shift/algorithms` is tested here without a change. Those that
+have something new in their form are always tested, see `forms`; the others have
+the mark `every_algorithm`. The tests themselves are the package's: `python -m
 tff_shift.testing` runs them over the file of a user.
 """
 

@@ -211,7 +211,7 @@ def rounds_alone(compile_in_graph):
         values,
       )
 
-    states = [compile_in_graph(start, *specs(client.seed))(client.seed)]
+    states = [tf.nest.map_structure(np.asarray, start(client.seed))]
     compiled = compile_in_graph(step, *specs(*states[0], client, np.int32(0)))
     for round_num, timestep in enumerate(timesteps):
       data = client._replace(timestep=np.int32(timestep))
@@ -325,12 +325,11 @@ class TestFixLr:
       fed_ade.build(model, fed_ade.HParams(**shared, eta_min=0.3, eta_max=0.3)),
       fix_lr.build(model, fix_lr.HParams(**shared, learning_rate=0.3)),
     )
-    for client in clients:
-      (adaptive,), (fixed,) = (
-        rounds_alone(functions, client, [1]) for functions in works
-      )
-      assert compare.equal_bits(adaptive[0], fixed[0])
-      assert compare.equal_bits(adaptive[1].head, fixed[1].head)
+    (adaptive,), (fixed,) = (
+      rounds_alone(functions, clients[1], [1]) for functions in works
+    )
+    assert compare.equal_bits(adaptive[0], fixed[0])
+    assert compare.equal_bits(adaptive[1].head, fixed[1].head)
 
 
 class TestRefusals:

@@ -207,6 +207,7 @@ class TestRoundOfThree:
   def run(self, model, start, clients, run_in_graph):
     """Returns `run(**changes)`: clients' heads and states after a round."""
 
+    @functools.cache
     def run_with(chosen=(0, 1, 2), **changes):
       hparams = dataclasses.replace(HPARAMS, **changes)
       functions = work(model, hparams)
@@ -291,10 +292,11 @@ class TestRoundOfThree:
   def test_client_whose_work_is_lost_keeps_its_state(
     self, model, run, start, clients, run_in_graph, compare
   ):
-    _, new, _ = run(chosen=(0, 2))
+    _, new, _ = run(chosen=(0, 2), cluster_distance=2.0)
     state = start[1]
+    hparams = dataclasses.replace(HPARAMS, cluster_distance=2.0)
     lost = run_in_graph(
-      work(model, HPARAMS).personalize_client,
+      work(model, hparams).personalize_client,
       new,
       state,
       clients[1],

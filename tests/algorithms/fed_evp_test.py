@@ -169,7 +169,6 @@ class TestTraining:
     [
       ("current", "l2", "batch"),
       ("current", "squared_l2", "domain"),
-      ("previous", "l2", "domain"),
       ("previous", "cosine", "batch"),
     ],
   )
@@ -275,7 +274,7 @@ class TestPersonalization:
 
   @pytest.mark.parametrize(
     ("personalization", "num_epochs"),
-    [("classifier", 1), ("none", 1), ("default", 0), ("default", 2)],
+    [("classifier", 1), ("default", 0), ("default", 2)],
   )
   def test_client_predicts_with_its_personal_weights(
     self, model, clients, oracle, run_in_graph, personalization, num_epochs

@@ -272,7 +272,9 @@ class TestBesideFedAvg:
   def test_without_steps_nothing_differs(
     self, everything, of_fed_avg, compare, personalized
   ):
-    hparams = changed(personalized=personalized, test_time_steps=0)
+    hparams = changed(
+      personalized=personalized, test_time_steps=0, augmentation="none"
+    )
     assert compare.equal_bits(
       everything(memo, hparams), of_fed_avg[personalized]
     )

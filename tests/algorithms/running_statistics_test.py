@@ -62,38 +62,68 @@ def model_for(name):
   )
 
 
-def run(name, data_of, **options):
-  """Two rounds; the algorithm, its states and its data."""
+def build(name, **options):
   hparams = dataclasses.replace(forms.hparams(name), **options)
-  algorithm = algorithms.build(name, model_for(name), hparams)
-  data = data_of(algorithm)
+  return algorithms.build(name, model_for(name), hparams)
+
+
+def run(algorithm, data):
+  """Two rounds; the states of the server and of the clients."""
   state = algorithm.initialize(randomness.server_seed(0))
   clients = algorithm.initialize_client(state, [each.seed for each in data])
   for _ in range(2):
     for phase in algorithm.phases:
       state, clients, _ = phase(state, clients, data)
-  return algorithm, state, clients, data
+  return state, clients
 
 
-@pytest.fixture(params=forms.parameters(NAMES))
+def wrapped(name):
+  """The optional functions that are wrapped for the statistics."""
+  if algorithms.running_statistics(name) == algorithm_lib.FIXED:
+    return []
+  functions = algorithms.get(name).build(make_model(), forms.hparams(name))
+  return [
+    field
+    for field in ("guide_queries", "personalize_client", "prepare_client")
+    if getattr(functions, field)
+  ]
+
+
+def parameters():
+  """All algorithms; unmarked is one of each kind, and one of each function."""
+  firsts = {}
+  for name in NAMES:
+    firsts.setdefault(algorithms.running_statistics(name), name)
+  for name in [*firsts.values(), *NAMES]:
+    for field in wrapped(name):
+      firsts.setdefault(field, name)
+  others = pytest.mark.every_algorithm
+  return [
+    name if name in firsts.values() else pytest.param(name, marks=others)
+    for name in NAMES
+  ]
+
+
+@pytest.fixture(scope="module", params=parameters())
 def name(request):
   return request.param
 
 
-@pytest.fixture
-def data_of(client_data):
-  """Makes the data of clients 0 to 2."""
-  return lambda algorithm: [
-    client_data.make(algorithm, client, more=client) for client in range(3)
-  ]
+@pytest.fixture(scope="module")
+def plain(name, context):
+  return build(name)
+
+
+@pytest.fixture(scope="module")
+def data(plain, client_data):
+  """The data of clients 0 to 2."""
+  return [client_data.make(plain, client, more=client) for client in range(3)]
 
 
 @pytest.mark.slow
-def test_statistics_move_where_they_are_kept(
-  name, data_of, make_client, context
-):
+def test_statistics_move_where_they_are_kept(name, plain, data, make_client):
   kept = algorithms.running_statistics(name)
-  algorithm, state, clients, data = run(name, data_of)
+  state, clients = run(plain, data)
   own = [state.weights] if kept.server else []
   own += clients if kept.client else []
   found = [each for each in own if each.statistics]
@@ -109,33 +139,34 @@ def test_statistics_move_where_they_are_kept(
     everything = tf.nest.map_structure(np.asarray, [state.weights, clients])
     assert not isinstance(everything[0], batch_statistics.Normalized)
   to_predict = [make_client(9, [6])] * len(data)
-  metrics = algorithm.evaluate_clients(state, clients, data, to_predict)
+  metrics = plain.evaluate_clients(state, clients, data, to_predict)
   assert np.isfinite(metrics["loss"]).all()
   assert sum(metrics["loss"]) > 0
 
 
 @pytest.mark.slow
 def test_one_client_is_the_same_whatever_is_personal(
-  name, data_of, make_client, context
+  name, plain, data, make_client
 ):
-  kept, found = algorithms.running_statistics(name), {}
-  for personal_norm in ("none", "statistics", "all"):
+  built = {"none": plain}
+  for personal_norm in ("statistics", "all"):
     try:
-      algorithm, state, clients, data = run(
-        name, lambda built: data_of(built)[:1], personal_norm=personal_norm
-      )
+      built[personal_norm] = build(name, personal_norm=personal_norm)
     except (ValueError, TypeError) as error:
       # Nothing to choose, or a server that needs them; by name.
-      assert personal_norm != "none" or not kept.server
       assert "personal_norm" in str(error)
-      continue
-    found[personal_norm] = algorithm.evaluate_clients(
-      state, clients, data, [make_client(9, [6])]
+  if len(built) == 1:
+    return
+  found = [
+    algorithm.evaluate_clients(
+      *run(algorithm, data[:1]), data[:1], [make_client(9, [6])]
     )
-  for each in found.values():
+    for algorithm in built.values()
+  ]
+  for each in found[1:]:
     for key, value in each.items():
       np.testing.assert_allclose(
-        value, found["none"][key], rtol=1e-3, atol=1e-4, err_msg=key
+        value, found[0][key], rtol=1e-3, atol=1e-4, err_msg=key
       )
 
 
@@ -166,13 +197,14 @@ def normalizes_inputs():
 
 
 @pytest.fixture
-def train_once(normalizes_inputs, make_client, context):
-  """Returns `train(name, **hparams)`, a round of one client, a step a domain.
+def train(normalizes_inputs, make_client, context):
+  """Returns `train(name, **hparams)`, rounds of one client, a step a domain.
 
-  A batch holds each example of the domain.
+  It gives the weights after each of two rounds. A batch holds each example of
+  the domain.
   """
 
-  def train(name, rounds=1, **hparams):
+  def train(name, **hparams):
     data = make_client(3, [6, 6])
     algorithm = algorithms.build(
       name,
@@ -182,64 +214,54 @@ def train_once(normalizes_inputs, make_client, context):
       ),
     )
     state = algorithm.initialize(randomness.server_seed(0))
-    clients = algorithm.initialize_client(state, [data.seed])
-    for _ in range(rounds):
+    clients, found = algorithm.initialize_client(state, [data.seed]), []
+    for _ in range(2):
       for phase in algorithm.phases:
         state, clients, _ = phase(state, clients, [data])
-    return state.weights, domain_means(data)
+      found.append(state.weights)
+    return found, domain_means(data)
 
   return train
 
 
-def test_each_representation_of_fed_evolve_sees_its_own_domain(train_once):
-  weights, (earlier, later) = train_once("fed_evolve")
-  close = {"rtol": 1e-5, "atol": 1e-6}
+CLOSE = {"rtol": 1e-5, "atol": 1e-6}
+
+
+def test_each_representation_of_fed_evolve_sees_its_own_domain(train):
+  (weights, _), (earlier, later) = train("fed_evolve")
   np.testing.assert_allclose(
-    weights.statistics["phi"][0], 0.5 * earlier, **close
+    weights.statistics["phi"][0], 0.5 * earlier, **CLOSE
   )
-  np.testing.assert_allclose(weights.statistics["psi"][0], 0.5 * later, **close)
+  np.testing.assert_allclose(weights.statistics["psi"][0], 0.5 * later, **CLOSE)
 
 
-def test_first_domain_of_fed_evp_moves_statistics_too(train_once):
+def test_first_domain_of_fed_evp_moves_statistics_too(train):
   """It stands in a branch of a condition."""
-  weights, (first, second) = train_once("fed_evp")
+  (weights, _), (first, second) = train("fed_evp")
   np.testing.assert_allclose(
-    weights.statistics[0], 0.25 * first + 0.5 * second, rtol=1e-5, atol=1e-6
+    weights.statistics[0], 0.25 * first + 0.5 * second, **CLOSE
   )
 
 
-def test_teacher_of_cfed_is_the_model_at_the_end_of_a_domain(train_once):
+def test_teacher_of_cfed_is_the_model_at_the_end_of_a_domain(train):
   """All steps of a round are in the current domain: here two."""
-  options = {
-    "task_rounds": 4,
-    "server_steps": 0,
-    "review_share": 0.0,
-    "public_examples": 6,
-  }
-  weights, (first, _) = train_once("cfed", **options)
+  options = {"task_rounds": 4, "review_share": 0.0, "public_examples": 6}
+  (earlier, later), (first, _) = train("cfed", server_steps=0, **options)
   np.testing.assert_allclose(
-    weights.statistics["model"][0], 0.75 * first, rtol=1e-5, atol=1e-6
+    earlier.statistics["model"][0], 0.75 * first, **CLOSE
   )
-  np.testing.assert_array_equal(weights.statistics["teacher"][0], np.zeros(5))
-  weights, _ = train_once("cfed", rounds=2, **options)
-  for one, other in zip(*weights.statistics.values(), strict=True):
+  np.testing.assert_array_equal(earlier.statistics["teacher"][0], np.zeros(5))
+  for one, other in zip(*later.statistics.values(), strict=True):
     np.testing.assert_array_equal(one, other)
   np.testing.assert_allclose(
-    weights.statistics["teacher"][0],
-    (1 - 0.5**4) * first,
-    rtol=1e-5,
-    atol=1e-6,
+    later.statistics["teacher"][0], (1 - 0.5**4) * first, **CLOSE
   )
-
-
-def test_distillation_at_the_server_moves_its_statistics(train_once):
-  options = {"task_rounds": 2, "review_share": 0.0, "public_examples": 6}
-  without, _ = train_once("cfed", server_steps=0, **options)
-  with_it, _ = train_once(
+  # Distillation at the server moves the statistics of its model.
+  (distilled, _), _ = train(
     "cfed", server_steps=1, distil_from="first_domain", **options
   )
   assert np.all(
-    np.not_equal(with_it.statistics["model"], without.statistics["model"])
+    np.not_equal(distilled.statistics["model"], earlier.statistics["model"])
   )
 
 

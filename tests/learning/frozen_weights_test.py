@@ -85,26 +85,24 @@ def build(name, model):
   return algorithms.build(name, model, hparams, num_queries=4)
 
 
-@pytest.fixture(scope="module", params=["fed_drm", "fed_avg"])
-def algorithm(request, model, context):
-  """One with personal heads and a guide, and one whose server predicts."""
+@pytest.fixture(scope="module")
+def algorithm(model, context):
+  """With personal heads and a guide."""
   del context
-  return build(request.param, model)
+  return build("fed_drm", model)
 
 
-@pytest.fixture(scope="module")
-def with_constants(algorithm, model, monkeypatch_module):
-  """The same algorithm with the frozen weights as constants of its graphs."""
-  monkeypatch_module.setattr(frozen_weights, "has_any", lambda model: False)
-  built = build(algorithm.name, model)
-  monkeypatch_module.undo()
-  return built
-
-
-@pytest.fixture(scope="module")
-def monkeypatch_module():
+def build_with_constants(name, model):
+  """The algorithm with the frozen weights as constants of its graphs."""
   with pytest.MonkeyPatch.context() as patch:
-    yield patch
+    patch.setattr(frozen_weights, "has_any", lambda model: False)
+    return build(name, model)
+
+
+@pytest.fixture(scope="module")
+def with_constants(model, context):
+  del context
+  return build_with_constants("fed_drm", model)
 
 
 def two_rounds(algorithm, clients):
@@ -146,19 +144,30 @@ class TestComputations:
           run.server_state, run.client_states, clients, clients[0].x[:4]
         ),
       ]
-      if run.algorithm.evaluate_server is not None:
-        found.append(
-          run.algorithm.evaluate_server(run.server_state, clients, clients[0])
+      found.append(
+        run.algorithm.guidance.guide(
+          run.server_state, clients, clients[0].x[:4]
         )
-      if run.algorithm.guidance.guide is not None:
-        found.append(
-          run.algorithm.guidance.guide(
-            run.server_state, clients, clients[0].x[:4]
-          )
-        )
+      )
       return found
 
     assert bits(evaluate(one)) == bits(evaluate(other))
+
+  def test_server_predicts_as_with_constants(self, context, model, clients):
+    del context
+    found = []
+    for make in (build, build_with_constants):
+      algorithm = make("fed_avg", model)
+      state = algorithm.initialize(randomness.server_seed(0))
+      metrics = algorithm.evaluate_server(state, clients, clients[0])
+      found.append(bits((state, metrics)))
+      if make is build:
+        server, *others = algorithm.evaluate_server.type_signature.parameter
+        assert num_of_frozen_shape(server) == 1
+        assert not any(map(num_of_frozen_shape, others))
+        with pytest.raises(ValueError, match="frozen weights"):
+          learning_process.as_learning_process(algorithm)
+    assert found[0] == found[1]
 
   def test_types_show_them_at_the_server_and_nowhere_else(self, algorithm):
     state_type = algorithm.initialize.type_signature.result
@@ -199,10 +208,6 @@ class TestComputations:
     without = other(run.server_state, states, clients)[0]
     assert bits(with_values) != bits(without)
     assert model.num_frozen_parameters == 55
-
-  def test_no_learning_process_is_made_of_them(self, algorithm):
-    with pytest.raises(ValueError, match=r"frozen weights|personal state"):
-      learning_process.as_learning_process(algorithm)
 
   @pytest.mark.cpp
   def test_round_agrees_with_the_cpp_executor(self, algorithm, clients):

@@ -404,8 +404,7 @@ KEEPING = {
   ),
   "secure": lambda: factories.build("secure"),
   "compressed": lambda: factories.build("compressed"),
-  # Factories of others.
-  "stock": tff.learning.robust_aggregator,
+  # A factory of others.
   "stock without weights": lambda: tff.learning.dp_aggregator(0.1, 2),
 }
 

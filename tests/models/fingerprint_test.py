@@ -13,8 +13,8 @@ from tff_shift.models import fingerprint
 from tff_shift.models import input_scaling
 from tff_shift.models import split_model
 from tff_shift.models.keras import keras_parts
+from tff_shift.models.networks import cnn
 from tff_shift.models.networks import mlp
-from tff_shift.models.networks import residual_cnn
 
 
 def build_mlp(**options):
@@ -148,8 +148,8 @@ def test_recurrent_models_have_digests():
 def test_digest_is_the_same_in_another_process():
   script = (
     "from tff_shift.models import fingerprint;"
-    "from tff_shift.models.networks import residual_cnn;"
-    "print(fingerprint.function_digest(residual_cnn.build(width=8)))"
+    "from tff_shift.models.networks import cnn;"
+    "print(fingerprint.function_digest(cnn.build()))"
   )
   root = pathlib.Path(tff_shift.__file__).parents[1]
   result = subprocess.run(
@@ -159,5 +159,5 @@ def test_digest_is_the_same_in_another_process():
     text=True,
     check=True,
   )
-  here = fingerprint.function_digest(residual_cnn.build(width=8))
+  here = fingerprint.function_digest(cnn.build())
   assert result.stdout.split()[-1] == here

@@ -54,6 +54,11 @@ def recurrent():
 frozen = functools.partial(perceptron, trainable=False)
 
 
+@functools.cache
+def of_perceptron():
+  return models.from_keras(perceptron)
+
+
 def trained(build):
   """A Keras model of random weights, none of them 0."""
   model = build()
@@ -111,7 +116,7 @@ class TestLogits:
   @pytest.mark.parametrize("name", NAMES)
   def test_of_any_kind_of_file(self, name, run_in_graph, tmp_path):
     expected = saved(perceptron, tmp_path / name)
-    model = models.from_keras(perceptron)
+    model = of_perceptron()
     loaded = split_model.load_weights(model, tmp_path / name)
     found = predict(run_in_graph, loaded)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -126,11 +131,18 @@ class TestLogits:
     for name in NAMES[:4]:
       expected = saved(build, tmp_path / name)
     model = models.from_keras(build)
-    for name in NAMES[:4]:
-      loaded = split_model.load_weights(model, tmp_path / name)
-      np.testing.assert_allclose(
-        predict(run_in_graph, loaded), expected, rtol=1e-5, atol=1e-6
-      )
+    loaded = [
+      split_model.load_weights(model, tmp_path / name) for name in NAMES[:4]
+    ]
+    np.testing.assert_allclose(
+      predict(run_in_graph, loaded[0]), expected, rtol=1e-5, atol=1e-6
+    )
+    # All files give the same weights.
+    first, *others = (
+      (each.frozen, run_in_graph(each.initial_weights, SEED)) for each in loaded
+    )
+    for each in others:
+      tf.nest.map_structure(np.testing.assert_array_equal, each, first)
 
   def test_of_a_model_that_is_built_of_two(self, run_in_graph, tmp_path):
     expected = saved(
@@ -156,7 +168,7 @@ class TestLogits:
     )
 
   def test_of_a_folder_that_a_run_has_left(self, run_in_graph, tmp_path):
-    model = models.from_keras(perceptron)
+    model = of_perceptron()
     values = dict(
       zip(
         tf.nest.flatten(model.weight_names()),
@@ -181,7 +193,7 @@ class TestParts:
     features = tf.keras.Model(whole.input, whole.layers[-1].input)
     save(features, tmp_path / "a.keras")
     expected = features.get_weights()
-    model = models.from_keras(perceptron)
+    model = of_perceptron()
     given = split_model.load_weights(model, tmp_path / "a.keras")
     weights, drawn = (
       run_in_graph(each.initial_weights, SEED) for each in (given, model)
@@ -196,7 +208,7 @@ class TestParts:
     )
     save(head, tmp_path / "a.h5")
     kernel = head.get_weights()[0]
-    model = models.from_keras(perceptron)
+    model = of_perceptron()
     given = split_model.load_weights(model, tmp_path / "a.h5")
     weights, drawn = (
       run_in_graph(each.initial_weights, SEED) for each in (given, model)
@@ -280,7 +292,7 @@ class TestRefusals:
     ],
   )
   def test_other_models(self, build, messages, name, tmp_path):
-    model = models.from_keras(perceptron)
+    model = of_perceptron()
     line = refusal(model, save(trained(build), tmp_path / name))
     for message in messages:
       assert message in line
@@ -296,19 +308,19 @@ class TestRefusals:
     ],
   )
   def test_layer_without_one_of_its_weights(self, name, message, tmp_path):
-    model = models.from_keras(perceptron)
+    model = of_perceptron()
     build = functools.partial(perceptron, use_bias=False)
     assert message in refusal(model, save(trained(build), tmp_path / name))
 
   @pytest.mark.parametrize("name", NAMES[:3])
   def test_layers_of_other_names(self, name, tmp_path):
-    model = models.from_keras(perceptron)
+    model = of_perceptron()
     line = refusal(model, save(trained(with_branches), tmp_path / name))
     assert "it has 'first" in line and "'second" in line
     assert "still without an array: 'backbone/dense." in line
 
   def test_statistics_are_named_and_not_dropped(self, tmp_path):
-    model = models.from_keras(perceptron)
+    model = of_perceptron()
     with_statistics = tf.keras.Sequential(
       [
         layers.InputLayer((6,)),
@@ -348,9 +360,7 @@ class TestRefusals:
   def test_number_that_is_not_finite(self, tmp_path):
     whole = perceptron()
     whole.layers[0].bias.assign(np.full(6, np.nan))
-    line = refusal(
-      models.from_keras(perceptron), save(whole, tmp_path / "a.h5")
-    )
+    line = refusal(of_perceptron(), save(whole, tmp_path / "a.h5"))
     assert "'backbone/dense.1/bias' has numbers that are not finite" in line
 
   def test_model_that_is_written_by_hand(self, tmp_path):
@@ -369,7 +379,7 @@ class TestRefusals:
   def test_empty_file(self, tmp_path):
     empty = tf.keras.Sequential([layers.InputLayer((6,)), layers.ReLU()])
     path = save(empty, tmp_path / "a.keras")
-    assert "it has no weights" in refusal(models.from_keras(perceptron), path)
+    assert "it has no weights" in refusal(of_perceptron(), path)
 
 
 class TestDigest:

@@ -1,9 +1,4 @@
-"""From training to a file and, in another process, to the same predictions."""
-
-import pathlib
-import subprocess
-import sys
-import types
+"""From training to a file, and from there to the same predictions."""
 
 import numpy as np
 import pytest
@@ -24,7 +19,6 @@ from tff_shift.simulation.scenarios import evolving
 from tff_shift.simulation.scenarios import guidance
 from tff_shift.simulation.scenarios import queries
 
-ROOT = pathlib.Path(__file__).parents[2]
 NUM_CLIENTS = 3
 
 
@@ -65,97 +59,76 @@ def export_run(running, folder, **options):
 
 
 @pytest.mark.slow
-class TestEvolving:
-  @pytest.fixture(scope="class", params=["fed_evolve"])
-  def trained(self, request, context, tmp_path_factory):
-    """A run on a turning circle, and its model in a folder."""
-    dataset = evolving_data.load_evolving("circle", num_domains=4, seed=0)
-    clients = evolving_data.assemble_clients(
-      dataset, num_clients=NUM_CLIENTS, seed=0
-    )
-    module = algorithms.get(request.param)
-    algorithm = algorithms.build(
-      module,
-      mlp.build((2,), num_classes=2, width=6, head_width=5),
-      module.HParams(batch_size=8, local_steps=2, learning_rate=0.05),
-      num_evaluation_domains=4,
-    )
-    folder = tmp_path_factory.mktemp("run") / "model"
-    ends = []
+def test_model_of_a_run_predicts_what_was_evaluated(
+  context, tmp_path, run_for_each
+):
+  """A run on a turning circle, and its model in a folder."""
+  del context
+  dataset = evolving_data.load_evolving("circle", num_domains=4, seed=0)
+  clients = evolving_data.assemble_clients(
+    dataset, num_clients=NUM_CLIENTS, seed=0
+  )
+  fed_evolve = algorithms.get("fed_evolve")
+  algorithm = algorithms.build(
+    fed_evolve,
+    mlp.build((2,), num_classes=2, width=6, head_width=5),
+    fed_evolve.HParams(batch_size=8, local_steps=2, learning_rate=0.05),
+    num_evaluation_domains=4,
+  )
+  ends = []
 
-    def on_end(running):
-      ends.append(running.round_num)
-      export_run(running, folder, clients=[0, 2])
+  def on_end(running):
+    ends.append(running.round_num)
+    export_run(running, tmp_path / "model", clients=[0, 2])
 
-    result = evolving.run(
-      algorithm, clients, num_rounds=2, run_seed=0, on_end=on_end
-    )
-    assert ends == [2]
-    return types.SimpleNamespace(
-      clients=clients, folder=folder, result=result, algorithm=algorithm
-    )
+  result = evolving.run(
+    algorithm, clients, num_rounds=2, run_seed=0, on_end=on_end
+  )
+  assert ends == [2]
+  state = result.server_state
+  assert state.round_num == 2
+  assert list(result.client_states) == [()] * NUM_CLIENTS
 
-  def test_another_process_predicts_what_was_evaluated(
-    self, trained, tmp_path, run_in_graph
-  ):
-    targets = []
-    for client in trained.clients:
-      size = client.test.domain_sizes[-1]
-      targets.append((client.test.x[-size:], client.test.y[-size:]))
-    pooled = [np.concatenate(each) for each in zip(*targets, strict=True)]
-    np.savez(tmp_path / "x", *(x for x, _ in targets), pooled[0])
-    program = (
-      "import sys, numpy as np, tff_shift;"
-      "model = tff_shift.load(sys.argv[1]);"
-      "x = list(np.load(sys.argv[2] + '/x.npz').values());"
-      "assert model.clients == (0, 2);"
-      "np.savez(sys.argv[2] + '/found', model.predict_as(0, x[0]),"
-      " model.predict_as(2, x[2]), model.predict(x[3]));"
-      "assert not [m for m in sys.modules if 'tensorflow_federated' in m]"
+  model = tff_shift.load(tmp_path / "model")
+  assert model.clients == (0, 2)
+  targets = []
+  for client in clients:
+    size = client.test.domain_sizes[-1]
+    targets.append((client.test.x[-size:], client.test.y[-size:]))
+  x, y = (np.concatenate(each) for each in zip(*targets, strict=True))
+  right = np.mean(model.predict(x).numpy().argmax(axis=1) == y)
+  # The server's mean counts all examples alike.
+  server = result.final.server["accuracy"]
+  assert 100 * right == pytest.approx(server, rel=1e-6)
+  own = [evolving.training_data(clients[each], 0) for each in model.clients]
+  examples = [
+    client_dataset.ClientDataset.from_arrays(
+      *targets[client],
+      np.array([0, 0, 0, len(targets[client][0])], np.int32),
+      np.zeros(2, np.int32),
+      np.int32(0),
     )
-    subprocess.run(
-      [sys.executable, "-c", program, trained.folder, tmp_path],
-      cwd=ROOT,
-      check=True,
+    for client in model.clients
+  ]
+  functions = algorithm.spec
+  expected = run_for_each(
+    lambda weights, own, examples: functions.predict_as_client(
+      weights,
+      functions.prepare_client(weights, (), own, tf.constant(2)),
+      own,
+      examples,
+    ),
+    [(state.weights, *each) for each in zip(own, examples, strict=True)],
+  )
+  for position, client in enumerate(model.clients):
+    found = model.predict_as(client, targets[client][0]).numpy()
+    np.testing.assert_allclose(found, expected[position], rtol=1e-5, atol=1e-6)
+    metrics = algorithm.evaluate_clients(
+      state, [()], [own[position]], [examples[position]]
     )
-    with np.load(tmp_path / "found.npz") as arrays:
-      first, third, of_server = arrays.values()
-    server = trained.result.final.server["accuracy"]
-    right = np.mean(of_server.argmax(axis=1) == pooled[1])
-    # The server's mean counts all examples alike.
-    assert 100 * right == pytest.approx(server, rel=1e-6)
-    state, data = trained.result.server_state, trained.clients
-    functions = trained.algorithm.spec
-    for client, found in ((0, first), (2, third)):
-      examples = client_dataset.ClientDataset.from_arrays(
-        *targets[client],
-        np.array([0, 0, 0, len(found)], np.int32),
-        np.zeros(2, np.int32),
-        np.int32(0),
-      )
-      own = evolving.training_data(data[client], 0)
-      expected = run_in_graph(
-        lambda weights, own, examples: functions.predict_as_client(
-          weights,
-          functions.prepare_client(weights, (), own, tf.constant(2)),
-          own,
-          examples,
-        ),
-        state.weights,
-        own,
-        examples,
-      )
-      np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-      metrics = trained.algorithm.evaluate_clients(
-        state, [()], [own], [examples]
-      )
-      assert metrics["accuracy"][3] == np.float32(
-        np.mean(found.argmax(axis=1) == targets[client][1])
-      )
-
-  def test_result_has_the_states(self, trained):
-    assert trained.result.server_state.round_num == 2
-    assert list(trained.result.client_states) == [()] * NUM_CLIENTS
+    assert metrics["accuracy"][3] == np.float32(
+      np.mean(found.argmax(axis=1) == targets[client][1])
+    )
 
 
 @pytest.mark.slow
@@ -204,12 +177,14 @@ def test_feddrm_answers_as_its_federation(context, tmp_path):
   np.testing.assert_array_equal(loaded.vote(queried), found["vote"])
 
 
+@pytest.fixture(scope="module")
+def running(model, start):
+  """Clients with models of their own."""
+  return start(algorithms.build("local", model))
+
+
 @pytest.mark.slow
 class TestChosenClients:
-  @pytest.fixture(scope="class")
-  def running(self, model, start):
-    return start(algorithms.build("local", model))
-
   def test_some_clients_do_not_vote(self, running, tmp_path, run_in_graph):
     export_run(running, tmp_path / "model", clients=[2, 0])
     loaded = tff_shift.load(tmp_path / "model")
@@ -249,9 +224,8 @@ class TestChosenClients:
 
 @pytest.mark.slow
 def test_links_are_replaced_and_a_full_disk_keeps_the_model_of_before(
-  model, start, tmp_path, no_file_above
+  running, tmp_path, no_file_above
 ):
-  running = start(algorithms.build("fed_rep", model))
   first, folder = tmp_path / "first", tmp_path / "model"
   export_run(running, first, clients=[0])
   folder.symlink_to(first)
@@ -275,8 +249,7 @@ def test_links_are_replaced_and_a_full_disk_keeps_the_model_of_before(
 
 
 @pytest.mark.slow
-def test_model_is_replaced_and_nothing_else(model, start, tmp_path):
-  running = start(algorithms.build("local", model))
+def test_model_is_replaced_and_nothing_else(running, tmp_path):
   folder = tmp_path / "model"
   folder.mkdir()
   (folder / "mine").write_text("kept")
@@ -290,12 +263,14 @@ def test_model_is_replaced_and_nothing_else(model, start, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("field", ["x", "y"])
-def test_prediction_from_examples_is_refused(model, start, tmp_path, field):
+def test_prediction_from_examples_is_refused(model, start, tmp_path):
+  fields = ["x"]
+
   def work(model, hparams):
     def predict_as_client(weights, state, data, examples):
       logits = model.predict(weights, examples.x)
-      return logits + tf.reduce_sum(tf.cast(getattr(data, field), tf.float32))
+      used = getattr(data, fields[0])
+      return logits + tf.reduce_sum(tf.cast(used, tf.float32))
 
     functions = algorithms.get("fed_avg").build(model, hparams)
     return functions._replace(predict_as_client=predict_as_client)
@@ -304,8 +279,11 @@ def test_prediction_from_examples_is_refused(model, start, tmp_path, field):
     "peeks", work, model, algorithms.get("fed_avg").HParams()
   )
   running = start(algorithm)
-  with pytest.raises(ValueError, match=f"needs its data.{field}; let"):
-    export_run(running, tmp_path / "model", clients=[0])
-  assert not list(tmp_path.iterdir())
+  for field in ("x", "y"):
+    # It is traced anew for each export.
+    fields[:] = [field]
+    with pytest.raises(ValueError, match=f"needs its data.{field}; let"):
+      export_run(running, tmp_path / "model", clients=[0])
+    assert not list(tmp_path.iterdir())
   export_run(running, tmp_path / "model")
   assert tff_shift.load(tmp_path / "model").functions == ("predict",)

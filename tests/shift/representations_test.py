@@ -108,10 +108,10 @@ class TestAll:
       )
       for pool, seed in ((digits.train, 1), (digits.test, 2))
     )
-    heavy = np.array([seen.heavy_labels(0, p)[0] for p in range(80)])
+    heavy = np.array([seen.heavy_labels(0, p)[0] for p in range(40)])
     truth = np.array([new.heavy_labels(0, p)[0] for p in range(20)])
     for name in ("t_sne_map", "pca"):
-      r = np.stack([fitted[name](seen.batch(0, p).x) for p in range(80)])
+      r = np.stack([fitted[name](seen.batch(0, p).x) for p in range(40)])
       means = np.stack([r[heavy == label].mean(axis=0) for label in range(10)])
       found = np.stack([fitted[name](new.batch(0, p).x) for p in range(20)])
       squares = np.square(found[:, np.newaxis] - means).sum(axis=2)

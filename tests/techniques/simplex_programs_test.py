@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.optimize
+import tensorflow as tf
 
 from tff_shift.techniques import simplex_programs
 
@@ -50,18 +51,19 @@ def programs(size, count):
 
 
 @pytest.fixture(scope="module")
-def solve(run_in_graph):
+def solve(compile_in_graph):
   """Returns `solve(matrices, slopes, allowed=None)`."""
+  compiled = compile_in_graph(
+    simplex_programs.minimize_quadratic,
+    tf.TensorSpec([None, None, None], tf.float64),
+    tf.TensorSpec([None, None], tf.float64),
+    tf.TensorSpec([None, None], tf.bool),
+  )
 
   def run(matrices, slopes, allowed=None):
     if allowed is None:
       allowed = np.ones(np.shape(slopes), bool)
-    return run_in_graph(
-      simplex_programs.minimize_quadratic,
-      np.float64(matrices),
-      np.float64(slopes),
-      np.array(allowed),
-    )
+    return compiled(*map(np.array, (matrices, slopes, allowed)))
 
   return run
 

@@ -1,8 +1,7 @@
-"""The forms of algorithms, and one algorithm of each."""
+"""The forms of algorithms, and algorithms that have all parts of them."""
 
 import dataclasses
 import functools
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,11 +72,11 @@ def hparams(name: str) -> Any:
   )
 
 
-def form(name: str) -> Any:
-  """Returns the form of an algorithm: its deviations from the defaults.
+def form(name: str) -> frozenset[Any]:
+  """Returns the form of an algorithm: what the template finds in its file.
 
-  Algorithms of the same form differ in their functions of tensors, and not in
-  the federated computations around them.
+  These are the functions and values that it gives and those that it leaves at
+  their defaults, the type of its data, and its requirements on an aggregator.
 
   Args:
     name: The name of the algorithm.
@@ -86,36 +85,37 @@ def form(name: str) -> Any:
   defaults = algorithm.AlgorithmSpec._field_defaults
   examples_type = functions.examples_type
   requirements = dataclasses.asdict(algorithms.requirements(name))
-  return (
-    frozenset(
-      field
-      for field, value in functions._asdict().items()
-      if value is not defaults.get(field)
-    ),
-    examples_type and examples_type.python_container,
-    frozenset(need for need, reason in requirements.items() if reason),
+  return frozenset(
+    [
+      *(
+        (field, value is defaults.get(field))
+        for field, value in functions._asdict().items()
+      ),
+      examples_type and examples_type.python_container,
+      *(need for need, reason in requirements.items() if reason),
+    ]
   )
 
 
 @functools.cache
-def _firsts(names: tuple[str, ...]) -> Mapping[str, str]:
-  """Returns the first algorithm of the form of each of these."""
-  first = {}
-  return {name: first.setdefault(form(name), name) for name in names}
+def _parameters(names: tuple[str, ...]) -> list[Any]:
+  seen, found = set(), []
+  for name in names:
+    new = form(name) - seen
+    mark = pytest.mark.every_algorithm
+    found.append(name if new else pytest.param(name, marks=mark))
+    seen |= new
+  return found
 
 
 def parameters(names: Sequence[str]) -> list[Any]:
   """Returns algorithms as parameters of a test.
 
-  The first of each form is unmarked. The others are marked, for runs that test
-  every algorithm.
+  Unmarked are those with anything in their form that none before them has: all
+  that the template distinguishes is tested. The others are marked, for runs
+  that test every algorithm.
 
   Args:
     names: The names of the algorithms.
   """
-  return [
-    name
-    if name == first
-    else pytest.param(name, marks=pytest.mark.every_algorithm)
-    for name, first in _firsts(tuple(names)).items()
-  ]
+  return _parameters(tuple(names))

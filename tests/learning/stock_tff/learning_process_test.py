@@ -87,21 +87,32 @@ def flat_close(found, expected, tolerance):
     np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
 
 
-def test_rounds_on_sequences_are_those_on_arrays(context, model, run_in_graph):
+@pytest.fixture(scope="module")
+def algorithm(model):
+  return algorithms.build(fed_avg, model, fed_avg.HParams(**HPARAMS))
+
+
+@pytest.fixture(scope="module")
+def with_domains(model):
+  return algorithms.build(fed_evp, model, fed_evp.HParams(**HPARAMS))
+
+
+def test_rounds_on_sequences_are_those_on_arrays(
+  context, algorithm, run_in_graph
+):
   """Single examples."""
-  check_rounds(model, fed_avg, 2, (None, None), run_in_graph)
+  check_rounds(algorithm, 2, (None, None), run_in_graph)
 
 
 @pytest.mark.slow
 @pytest.mark.cpp
-def test_rounds_on_the_cpp_executor(context, model, run_in_graph):
+def test_rounds_on_the_cpp_executor(context, with_domains, run_in_graph):
   """Batches of examples with their domains."""
   with local.local_context():
-    check_rounds(model, fed_evp, 3, (4, 7), run_in_graph)
+    check_rounds(with_domains, 3, (4, 7), run_in_graph)
 
 
-def check_rounds(model, module, num_parts, batch_sizes, run_in_graph):
-  algorithm = algorithms.build(module, model, module.HParams(**HPARAMS))
+def check_rounds(algorithm, num_parts, batch_sizes, run_in_graph):
   data = pipelines(num_parts, batch_sizes[0])
   process = learning_process.as_learning_process(
     algorithm, SEED, data[0].element_spec
@@ -131,11 +142,6 @@ def check_rounds(model, module, num_parts, batch_sizes, run_in_graph):
   # Batches of other sizes are the same examples.
   again = process.next(before, pipelines(num_parts, batch_sizes[1]))
   flat_close(again.state, state, 0)
-
-
-@pytest.fixture(scope="module")
-def algorithm(model):
-  return algorithms.build(fed_avg, model, fed_avg.HParams(**HPARAMS))
 
 
 @pytest.mark.usefixtures("context")
@@ -247,18 +253,17 @@ class TestRefusals:
     with pytest.raises(ValueError, match="must be 'arrays', 'sequence' or the"):
       learning_process.as_learning_process(algorithm, client_data="sequences")
 
-  def test_domains_that_are_missing(self, model):
-    going = algorithms.build(fed_evp, model)
+  def test_domains_that_are_missing(self, with_domains):
     with pytest.raises(ValueError) as error:
-      learning_process.as_learning_process(going, client_data="sequence")
+      learning_process.as_learning_process(with_domains, client_data="sequence")
     assert str(error.value) == (
       "fed_evp steps from domain to domain: the elements must be (x, y,"
       " domain), and client_data their element_spec"
     )
 
-  def test_personal_state(self, model):
-    personal = algorithms.build("fed_rep", model)
-    with pytest.raises(ValueError, match=r"^fed_rep keeps personal state"):
+  def test_personal_state(self, algorithm):
+    personal = dataclasses.replace(algorithm, is_stateless=False)
+    with pytest.raises(ValueError, match=r"^fed_avg keeps personal state"):
       learning_process.as_learning_process(personal, client_data="sequence")
 
   def test_data_of_another_kind(self, model):

@@ -50,7 +50,8 @@ def with_skip():
 def recurrent():
   return sequential(
     layers.Embedding(7, 2, mask_zero=True),
-    layers.LSTM(4),
+    # Without the kernel for GPUs, which takes seconds to build.
+    layers.LSTM(4, recurrent_activation="hard_sigmoid"),
     layers.Dense(5, name="embed"),
     layers.Dense(3),
     shape=(5,),
@@ -119,7 +120,9 @@ def separable():
 
 def several_cells():
   return sequential(
-    layers.Bidirectional(layers.GRU(3, dropout=0.1, return_sequences=True)),
+    layers.Bidirectional(
+      layers.GRU(3, reset_after=False, dropout=0.1, return_sequences=True)
+    ),
     layers.RNN([layers.LSTMCell(3), layers.GRUCell(2)]),
     layers.Dense(5, name="embed"),
     layers.Dense(3),

@@ -164,42 +164,6 @@ def test_padding_says_nothing(model, weights, run_in_graph):
   assert none.shape == (0, 2 * UNITS)
 
 
-def test_directions_change_places_with_the_order_of_words(
-  model, weights, run_in_graph
-):
-  """What one direction says of a title, the other says of it backwards.
-
-  Weights of the layers' directions change places, and with them the halves of
-  what the second layer takes.
-  """
-  embeddings, *rest = weights.backbone
-  first, second = rest[:6], rest[6:]
-
-  def halves_swapped(kernel):
-    return np.concatenate([kernel[UNITS:], kernel[:UNITS]])
-
-  swapped = (
-    embeddings,
-    *first[3:],
-    *first[:3],
-    halves_swapped(second[3]),
-    *second[4:],
-    halves_swapped(second[0]),
-    *second[1:3],
-  )
-  title = np.array([[3, 1, 4, 1, 5, 9]], np.int32)
-  one, other = run_in_graph(
-    lambda x: [
-      model.embed(weights.backbone, x),
-      model.embed(swapped, x[:, ::-1]),
-    ],
-    title,
-  )
-  np.testing.assert_allclose(
-    one[0], np.roll(other[0], UNITS), rtol=0, atol=1e-6
-  )
-
-
 def test_sizes_are_those_of_appendix_e():
   model = bi_lstm.build()
   assert model.input_shape == (30,) and model.input_dtype == tf.int32

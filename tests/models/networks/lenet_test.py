@@ -105,11 +105,10 @@ def test_class_logits_agree_with_numpy(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sharing", ["none", "shallow", "mid"])
 def test_copies_of_shared_weights_give_what_sharing_gives(
-  sharing, models, values, x, run_in_graph
+  models, values, x, run_in_graph
 ):
-  deep, model = models["deep"], models[sharing]
+  deep = models["deep"]
   generator = np.random.default_rng(2)
   client_branch = tuple(
     generator.normal(size=shape).astype(np.float32)
@@ -118,20 +117,23 @@ def test_copies_of_shared_weights_give_what_sharing_gives(
   weights = split_model.SplitWeights(
     *(tuple(values[name] for name in part) for part in deep.weight_names())
   )
-  assert model.weight_names() == deep.weight_names()
-  copied = weights.backbone[model.trunk_size : deep.trunk_size] + client_branch
-  assert model.client_branch.shapes == tuple(w.shape for w in copied)
-
-  found, expected = run_in_graph(
-    lambda x: (
-      model.predict_both(weights, copied, x),
-      deep.predict_both(weights, client_branch, x),
-    ),
+  branches = {}
+  for sharing, model in models.items():
+    assert model.weight_names() == deep.weight_names()
+    shared = weights.backbone[model.trunk_size : deep.trunk_size]
+    branches[sharing] = shared + client_branch
+    shapes = tuple(w.shape for w in branches[sharing])
+    assert model.client_branch.shapes == shapes
+  *found, expected = run_in_graph(
+    lambda x: [
+      models[sharing].predict_both(weights, branches[sharing], x)
+      for sharing in SHARING
+    ],
     x,
   )
-
-  for one, other in zip(found, expected, strict=True):
-    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+  for both in found:
+    for one, other in zip(both, expected, strict=True):
+      np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

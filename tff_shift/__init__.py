@@ -31,6 +31,10 @@ _PUBLIC = {
   ),
   "build_aggregator": ("tff_shift.learning.aggregators.factories", "build"),
   "build_algorithm": ("tff_shift.algorithms", "build"),
+  "build_server_optimizer": (
+    "tff_shift.learning.aggregators.server_optimizers",
+    "build",
+  ),
   "hparams": ("tff_shift.algorithms", "hparams"),
   "load_algorithm": ("tff_shift.algorithms", "load"),
   # Models.
@@ -40,6 +44,7 @@ _PUBLIC = {
   "pretrain": (f"{_SCENARIOS}.pretraining", "pretrain"),
   "with_pretrained": (f"{_SCENARIOS}.pretraining", "with_pretrained"),
   # Data.
+  "ClientDataset": ("tff_shift.data.client_dataset", "ClientDataset"),
   "assemble_clients": (f"{_SHIFTS}.evolving", "assemble_clients"),
   "datasets": ("tff_shift.data.datasets", None),
   "from_arrays": ("tff_shift.data.your_own", "from_arrays_of"),

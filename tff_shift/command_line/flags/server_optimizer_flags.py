@@ -118,4 +118,4 @@ def chosen() -> tff.learning.optimizers.Optimizer | None:
     return None
   from tff_shift.learning.aggregators import server_optimizers
 
-  return server_optimizers.build(_chosen_name(), hparams)
+  return server_optimizers.build(_chosen_name(), **dataclasses.asdict(hparams))

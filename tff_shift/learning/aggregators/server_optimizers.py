@@ -18,6 +18,7 @@ TFF's optimizers of these names differ: its Adam and Yogi correct the bias, its
 Adagrad adds tau inside the root. Its momentum is equal.
 """
 
+import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -80,30 +81,26 @@ class _Adaptive(tff.learning.optimizers.Optimizer):
     return ((m, v) if first else (v,)), stepped
 
 
-def build(
-  name: str, hparams: hyperparameters.HParams | None = None
-) -> tff.learning.optimizers.Optimizer:
+def build(name: str, **values: float) -> tff.learning.optimizers.Optimizer:
   """Builds a server optimizer, the argument of `algorithms.build`.
 
   Args:
     name: A key of `server_optimizer_hparams.HPARAMS`.
-    hparams: Its hyper-parameters. None: the defaults.
+    **values: Hyper-parameters other than the defaults.
 
   Returns:
     The optimizer. Its gradient is minus the mean update.
 
   Raises:
-    ValueError: If the name or a hyper-parameter is not allowed; one line that
-      names it.
+    ValueError: If there is no such optimizer or hyper-parameter, or a value is
+      out of range; one line that names it.
   """
   kinds = server_optimizer_hparams.HPARAMS
   arguments.choice("server_optimizer", name, tuple(kinds))
-  hparams = kinds[name]() if hparams is None else hparams
-  if type(hparams) is not kinds[name]:
-    raise ValueError(
-      f"hparams of {name} must be a {kinds[name].__name__}, got"
-      f" {type(hparams).__name__}"
-    )
+  known = [field.name for field in dataclasses.fields(kinds[name])]
+  for each in values:
+    arguments.choice(f"hyper-parameter of {name}", each, known)
+  hparams = kinds[name](**values)
   hyperparameters.validate(hparams)
   if name == "fed_avg_m":
     return tff.learning.optimizers.build_sgdm(

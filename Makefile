@@ -75,8 +75,15 @@ index: setup
 
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
+# In parts, so that no process grows with all tests. A part that fails does not
+# keep the others from running.
+PARTS := 'tests/algorithms' 'tests/end_to_end' \
+  '--ignore=tests/algorithms --ignore=tests/end_to_end'
+
 test: setup
-	$(PYTEST) -m 'not every_algorithm'
+	@status=0; for part in $(PARTS); do \
+	  $(PYTEST) -m 'not every_algorithm' $$part || status=1; \
+	done; exit $$status
 
 test-all: test
 	$(PYTEST) -m every_algorithm

@@ -287,7 +287,7 @@ _REFUSED = [
   (
     "--algorithm=cfed --public_data=digits",
     "public_data=digits",
-    "takes no images",
+    "does not take images",
   ),
   (
     "--algorithm=fed_evolve --distance=l1",

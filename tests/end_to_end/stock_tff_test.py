@@ -1,10 +1,12 @@
 """The program of the page on stock TFF, as it stands there."""
 
+import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
-import tensorflow_federated as tff
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _PAGE = _ROOT / "docs" / "stock_tff.md"
@@ -12,22 +14,29 @@ _ROUNDS = "train_total_rounds=10"
 
 
 @pytest.fixture
-def run_program(tmp_path, monkeypatch, capsys):
-  """Returns `run(rounds) -> (printed, metrics.csv)`."""
+def run_program(tmp_path):
+  """Returns `run(rounds) -> (printed, metrics.csv)`.
+
+  In a process of its own, for the program sets TFF's context.
+  """
   text = _PAGE.read_text(encoding="utf-8")
   (source,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.M)
   assert source.count(_ROUNDS) == 1
-  monkeypatch.chdir(tmp_path)
-  former = tff.framework.get_context_stack().current
 
   def run(rounds):
     changed = source.replace(_ROUNDS, f"train_total_rounds={rounds}")
-    exec(changed, {"__name__": "__main__"})
+    result = subprocess.run(
+      [sys.executable, "-c", changed],
+      cwd=tmp_path,
+      env=os.environ | {"PYTHONPATH": str(_ROOT)},
+      capture_output=True,
+      text=True,
+      check=True,
+    )
     metrics = tmp_path / "stock_tff" / "metrics.csv"
-    return capsys.readouterr().out, metrics.read_text(encoding="utf-8")
+    return result.stdout, metrics.read_text(encoding="utf-8")
 
-  yield run
-  tff.framework.set_default_context(former)
+  return run
 
 
 @pytest.mark.slow

@@ -129,9 +129,9 @@ def _broken(text, where, statement):
   """Returns the example with a statement at the begin of one of its parts."""
   mark, indent = {
     "file": ("import dataclasses\n", ""),
-    "work": ('another step of the server."""\n', "  "),
+    "work": ('another server step."""\n', "  "),
     "update_server": ("    del plaintext_sum, info\n", "    "),
-    "hparams": ('and the server\'s rate."""\n', "  "),
+    "hparams": ('and the server\'s learning rate."""\n', "  "),
   }[where]
   assert text.count(mark) == 1
   return text.replace(mark, f"{mark}{indent}{statement}\n")

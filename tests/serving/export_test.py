@@ -282,7 +282,9 @@ def test_prediction_from_examples_is_refused(model, start, tmp_path):
   for field in ("x", "y"):
     # It is traced anew for each export.
     fields[:] = [field]
-    with pytest.raises(ValueError, match=f"needs its data.{field}; let"):
+    with pytest.raises(
+      ValueError, match=f"needs its data.{field}; .prepare_client"
+    ):
       export_run(running, tmp_path / "model", clients=[0])
     assert not list(tmp_path.iterdir())
   export_run(running, tmp_path / "model")

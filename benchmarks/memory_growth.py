@@ -66,7 +66,7 @@ def _all_memory() -> dict[str, dict[str, float]]:
   }
 
 
-def _build(name: str) -> rounds.Rounds:
+def _build(name: str, width: int = 64) -> rounds.Rounds:
   """Builds an algorithm and its clients with their first states."""
   dataset = evolving_data.load_evolving("rotated_digits", seed=0)
   clients = evolving_data.assemble_clients(
@@ -77,7 +77,7 @@ def _build(name: str) -> rounds.Rounds:
     input_shape=dataset.domains[0].x.shape[1:],
     num_classes=len(dataset.class_names),
     input_dtype=np.uint8,
-    width=64,
+    width=width,
   )
   module = algorithms.get(name)
   algorithm = algorithms.build(module, model, module.HParams(local_steps=1))
@@ -115,13 +115,19 @@ def measure(
   return found
 
 
-def _growth_of_builds(algorithm: str) -> float:
-  """Returns the MiB that a process keeps of an algorithm that is gone."""
+def _growth_of_builds(algorithm: str, wider: int) -> float:
+  """Returns the MiB that a process keeps of an algorithm that is gone.
+
+  Args:
+    algorithm: The algorithm's name.
+    wider: By how many units the model grows from build to build.
+  """
   logging.set_verbosity(logging.WARNING)
   sizes = []
   with execution.use("in_process"):
-    for _ in range(_NUM_BUILDS + 1):
-      with contextlib.closing(_build(algorithm)) as run:
+    for number in range(_NUM_BUILDS + 1):
+      width = 64 + wider * number
+      with contextlib.closing(_build(algorithm, width)) as run:
         run.step()
       del run
       gc.collect()
@@ -134,8 +140,16 @@ def main(_) -> None:
   """Measures all executors and prints the table."""
   algorithm = flags.FLAGS.algorithm
   if flags.FLAGS.rebuild:
-    growth = _growth_of_builds(algorithm)
-    print(f"{algorithm}: {growth:.3f} MiB per build, of {_NUM_BUILDS} builds")
+    for wider, models_are in ((0, "of one shape"), (1, "of other shapes")):
+      with concurrent.futures.ProcessPoolExecutor(
+        1, multiprocessing.get_context("spawn")
+      ) as child:
+        growth = child.submit(_growth_of_builds, algorithm, wider).result()
+      print(
+        f"{algorithm}, {_NUM_BUILDS} models {models_are}: {growth:.3f} MiB per"
+        " build",
+        flush=True,
+      )
     return
   print(f"{algorithm}, {_NUM_CLIENTS} clients; resident MiB after round")
   print(

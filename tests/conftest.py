@@ -13,6 +13,7 @@ import types
 import hypothesis
 import numpy as np
 import pytest
+import scipy.optimize
 import tensorflow as tf
 
 from tff_shift.data import datasets
@@ -126,6 +127,32 @@ def _refusal(function, *arguments, **options):
 def refusal():
   """Returns `refusal(function, *arguments, **options)`: the one line of it."""
   return _refusal
+
+
+def _solve_with_scipy(matrix, slope):
+  size = len(slope)
+  return scipy.optimize.minimize(
+    lambda a: a @ matrix @ a / 2 + slope @ a,
+    np.full(size, 1 / size),
+    jac=lambda a: matrix @ a + slope,
+    method="SLSQP",
+    bounds=[(0, 1)] * size,
+    constraints={
+      "type": "eq",
+      "fun": lambda a: a.sum() - 1,
+      "jac": np.ones_like,
+    },
+    options={"maxiter": 1000, "ftol": 1e-15},
+  )
+
+
+@pytest.fixture(scope="session")
+def solve_with_scipy():
+  """Returns `solve(matrix, slope)`: SLSQP's minimum on the simplex.
+
+  The objective is a @ matrix @ a / 2 + slope @ a.
+  """
+  return _solve_with_scipy
 
 
 @contextlib.contextmanager

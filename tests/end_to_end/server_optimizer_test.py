@@ -51,8 +51,8 @@ def test_resumed_run_steps_like_one_that_was_not_stopped(
   [
     (
       "--server_optimizer=adam",
-      "--server_optimizer=adam: it must be one of none, fed_avg_m, fed_adagrad,"
-      " fed_yogi, fed_adam",
+      "--server_optimizer must be one of none, fed_avg_m, fed_adagrad,"
+      " fed_yogi, fed_adam, got 'adam'",
     ),
     (
       "--server_optimizer=none --server_momentum=0.9",

@@ -276,8 +276,8 @@ def chosen_algorithms(scenario: str) -> list[str]:
   """Returns the names in `--algorithm`, checked.
 
   Raises:
-    UsageError: If there is none, a name is duplicate or not an algorithm of the
-      scenario, or a flag is set that no chosen algorithm has.
+    UsageError: If no algorithm is given, a name is duplicate or not an
+      algorithm of the scenario, or a flag is set that no chosen algorithm has.
   """
   names = flags.FLAGS.algorithm
   known = algorithms.names(scenario)

@@ -105,8 +105,8 @@ def define_resume(what: str) -> None:
       None,
       "resume",
       False,
-      f"{what} --resume={_AUTO} starts a new run if there is none, and does"
-      " nothing if everything is done.",
+      f"{what} --resume={_AUTO} starts a new run in a folder without one, and"
+      " does nothing if the run is complete.",
       # Makes absl accept --resume without a value, and --noresume.
       boolean=True,
     )

@@ -141,7 +141,7 @@ class AlgorithmSpec(NamedTuple):
   can_predict: function_types.CanPredictFn | None = None
   guide_queries: function_types.GuideQueriesFn | None = None
   examples_type: tff.Type | None = None
-  num_examples: function_types.NumExamplesFn = lambda data: data.num_examples
+  num_examples: function_types.ClientWeightFn = lambda data: data.num_examples
   max_clients: int | None = None
   normalizers: Any = None
 
@@ -196,7 +196,7 @@ class FederatedAlgorithm:
   model: split_model.SplitModel
   hparams: hyperparameters.LocalWorkHParams
   spec: AlgorithmSpec
-  client_weight: function_types.NumExamplesFn
+  client_weight: function_types.ClientWeightFn
   initialize: tff.Computation
   initialize_client: tff.Computation
   phases: tuple[tff.Computation, ...]
@@ -334,32 +334,25 @@ def build(
   update_noise.warn(name, traits.noise, update_type)
   aggregate = aggregator.create(update_type, tff.TensorType(np.float32))
 
-  @tff.tensorflow.computation
-  def initial_optimizer():
-    if server_optimizer is None:
-      return ()
-    specs = tff.types.type_to_tf_tensor_specs(update_type)
-    return server_optimizer.initialize(tuple(tf.nest.flatten(specs)))
-
-  @tff.tensorflow.computation(seed_type)
-  def initial_memory(seed):
-    return functions.initial_memory(seed) if functions.initial_memory else ()
-
   @tff.federated_computation(tff.FederatedType(seed_type, tff.SERVER))
   def initialize(seed):
-    nothing = tff.federated_value((), tff.SERVER)
+    nothing = optimizer = memory = tff.federated_value((), tff.SERVER)
+    if server_optimizer is not None:
+      optimizer = tff.federated_eval(
+        _initial_optimizer(server_optimizer, update_type), tff.SERVER
+      )
+    if functions.initial_memory is not None:
+      memory = tff.federated_map(
+        tff.tensorflow.computation(functions.initial_memory, seed_type), seed
+      )
     return tff.federated_zip(
       ServerState(
         weights=tff.federated_map(initial_weights, seed),
         aggregator=aggregate.initialize(),
         round_num=tff.federated_value(0, tff.SERVER),
         seed=seed if functions.starts_alike else nothing,
-        optimizer=tff.federated_eval(initial_optimizer, tff.SERVER)
-        if server_optimizer is not None
-        else nothing,
-        memory=tff.federated_map(initial_memory, seed)
-        if functions.initial_memory is not None
-        else nothing,
+        optimizer=optimizer,
+        memory=memory,
       )
     )
 
@@ -552,6 +545,14 @@ def _initial_states(
   client_type = initial_client_state.type_signature.result
   sizes.check_state(name, "the state of a client", client_type, hparams)
   return initial_weights, initial_client_state
+
+
+def _initial_optimizer(
+  optimizer: tff.learning.optimizers.Optimizer, update_type: tff.Type
+) -> tff.Computation:
+  """Builds the first state of a server optimizer."""
+  specs = tuple(tf.nest.flatten(tff.types.type_to_tf_tensor_specs(update_type)))
+  return tff.tensorflow.computation(lambda: optimizer.initialize(specs))
 
 
 def _request(

@@ -213,7 +213,7 @@ def bind(
   functions: Any,
   model: split_model.SplitModel,
   hparams: Any,
-  client_weight: function_types.NumExamplesFn,
+  client_weight: function_types.ClientWeightFn,
 ) -> Any:
   """Wraps an algorithm's functions with the running statistics of a model.
 

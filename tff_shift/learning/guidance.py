@@ -117,7 +117,7 @@ def build_guidance(
   prepare_client: function_types.PrepareClientFn | None,
   predict_as_client: function_types.PredictAsClientFn,
   guide_queries: function_types.GuideQueriesFn | None,
-  client_weight: function_types.NumExamplesFn,
+  client_weight: function_types.ClientWeightFn,
 ) -> Guidance:
   """Builds the computations that answer queries.
 

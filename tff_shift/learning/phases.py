@@ -93,8 +93,8 @@ def client_training(
   examples_type: tff.Type,
   train_client: function_types.TrainClientFn,
   requirements: factories.AggregationRequirements,
-  client_weight: function_types.NumExamplesFn,
-  has_examples: function_types.NumExamplesFn,
+  client_weight: function_types.ClientWeightFn,
+  has_examples: function_types.ClientWeightFn,
 ) -> tff.Computation:
   """Builds the client's part of the training phase.
 
@@ -302,7 +302,7 @@ def personal_phase(
   client_type: tff.Type,
   examples_type: tff.Type,
   personalize_client: function_types.PersonalizeClientFn,
-  has_examples: function_types.NumExamplesFn,
+  has_examples: function_types.ClientWeightFn,
 ) -> tff.Computation:
   """Builds the personal phase: broadcast, personalize, report a loss.
 

@@ -127,6 +127,11 @@ class TestClientDataValidator:
         " these examples out, or fill them in (filled)",
       ),
       (
+        {"seed": None},
+        "seed of client 7 is not set; randomness.client_seed(run_seed, client)"
+        " returns one",
+      ),
+      (
         {"seed": np.zeros(3, np.int32)},
         "seed of client 7: the shape must be [2], got [3]",
       ),

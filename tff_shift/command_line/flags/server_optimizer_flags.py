@@ -81,13 +81,7 @@ def check() -> None:
   Raises:
     ValueError: If a flag is wrong.
   """
-  names = (_NONE, *_KINDS)
-  if _chosen_name() not in names:
-    raise ValueError(
-      f"--server_optimizer={FLAGS.server_optimizer}: it must be one of"
-      f" {', '.join(names)}"
-      f"{arguments.did_you_mean(FLAGS.server_optimizer, names)}"
-    )
+  arguments.choice("--server_optimizer", _chosen_name(), (_NONE, *_KINDS))
   _hparams()
 
 

@@ -340,9 +340,13 @@ def _checked_field(
   value: Any, type_spec: tff.Type, name: str, what: str
 ) -> Any:
   """Validates a field beside the examples if it is an array."""
-  # A seed of None: a run has not set it yet.
-  if not isinstance(type_spec, tff.TensorType) or value is None:
+  if not isinstance(type_spec, tff.TensorType):
     return value
+  if name == "seed" and value is None:
+    raise ValueError(
+      f"seed of {what} is not set; randomness.client_seed(run_seed, client)"
+      " returns one"
+    )
   what = f"{name} of {what}"
   array = examples_lib.checked_array(
     value, what, shape=tuple(type_spec.shape), dtype=type_spec.dtype.type

@@ -135,9 +135,14 @@ def _checked(
           f"{part} of client {called} must be a ClientDataset, got"
           f" {type(found).__name__}"
         )
+    # `training_data` sets the seeds of a run.
+    train, test = (
+      part._replace(seed=client_data.NO_SEED)
+      for part in (client.train, client.test)
+    )
     return client._replace(
-      train=validator.training(client.train, called, allow_empty=True),
-      test=validator.prediction(client.test, called),
+      train=validator.training(train, called, allow_empty=True),
+      test=validator.prediction(test, called),
     )
 
   if isinstance(clients, list | tuple):
@@ -230,6 +235,7 @@ def _pool(
     np.concatenate([part.x[where] for part, where in slices]),
     np.concatenate([part.y[where] for part, where in slices]),
     np.sum([part.domain_sizes for part in parts], axis=0, dtype=np.int32),
+    client_data.NO_SEED,
   )
 
 
@@ -420,17 +426,14 @@ def _evaluate(
     run_rounds.server_state,
     run_rounds.states.take(chosen, [client.seed for client in data]),
     data,
-    [
-      part._replace(seed=client_data.NO_SEED)
-      for part in (tests if all_domains else targets)
-    ],
+    tests if all_domains else targets,
   )
   at_server = None
   if algorithm.evaluate_server is not None:
     at_server = algorithm.evaluate_server(
       run_rounds.server_state,
       data,
-      _pool(targets)._replace(seed=client_data.NO_SEED),
+      _pool(targets),
     )
   return Evaluation(
     round_num=run_rounds.round_num,

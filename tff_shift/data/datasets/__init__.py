@@ -27,6 +27,10 @@ def _files(path: tuple[str, ...]) -> tuple[str, ...]:
   return tuple(sorted(module.name for module in pkgutil.iter_modules(path)))
 
 
+def _entry(name: str) -> dataset.DatasetInfo:
+  return importlib.import_module(f"{__name__}.{name}").DATASET
+
+
 def names(scenario: str | None = None) -> tuple[str, ...]:
   """Returns the names of the data sets, in alphabetical order.
 
@@ -37,7 +41,7 @@ def names(scenario: str | None = None) -> tuple[str, ...]:
   found = _files(tuple(__path__))
   if scenario is None:
     return found
-  return tuple(name for name in found if scenario in get(name).models)
+  return tuple(name for name in found if scenario in _entry(name).models)
 
 
 def choices(scenario: str | None = None) -> str:
@@ -83,7 +87,7 @@ def get(
       f"dataset must be one of {choices(scenario)}; got"
       f" {name!r}{arguments.did_you_mean(name, names(scenario))}"
     )
-  return importlib.import_module(f"{__name__}.{name}").DATASET
+  return _entry(name)
 
 
 def load(

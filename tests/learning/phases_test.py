@@ -79,6 +79,7 @@ def build(
   requirements=factories.NO_REQUIREMENTS,
   server_optimizer=None,
   num_clients=None,
+  reports_losses=False,
   **functions,
 ):
   work = algorithm_lib.AlgorithmSpec(
@@ -104,6 +105,7 @@ def build(
     aggregator=aggregator,
     server_optimizer=server_optimizer,
     num_clients=num_clients,
+    reports_losses=reports_losses,
   )
 
 
@@ -252,6 +254,39 @@ class TestPersonalPhase:
       algorithm, [client([1, 2], vector=3e38)] * 2
     )
     assert metrics["num_diverged"] == metrics["num_clients"] == 2
+
+
+class TestClientLosses:
+  """The server sees the loss of each client, by its id."""
+
+  @pytest.mark.parametrize("two_phases", [False, True])
+  def test_are_those_of_the_last_phase(self, two_phases):
+    algorithm = build(two_phases=two_phases, num_clients=5, reports_losses=True)
+    data = [
+      client([1, 2], loss=3)._replace(client_id=np.int32(4)),
+      client([1, 2], vector=NAN, loss=7)._replace(client_id=np.int32(2)),
+      client([3, 4], loss=5, size=2)._replace(client_id=np.int32(1)),
+    ]
+    found = first_round(algorithm, data)
+    *others, (_, _, metrics) = found
+    assert metrics["client_losses"].tolist() == [0, 5, 0, 0, 3]
+    assert metrics["client_loss_counts"].tolist() == [0, 1, 0, 0, 1]
+    assert all("client_losses" not in each for _, _, each in others)
+
+  def test_the_type_of_a_phase_shows_them(self, by_mean):
+    def metrics_type(algorithm):
+      return str(algorithm.phases[0].type_signature.result[2])
+
+    reporting = build(num_clients=5, reports_losses=True)
+    assert "client_losses=float32[5]" in metrics_type(reporting)
+    assert "client_losses" not in metrics_type(by_mean)
+
+  def test_are_refused_where_clients_are_hidden(self):
+    message = "reports_losses is not allowed with aggregator=secure"
+    with pytest.raises(ValueError, match=message):
+      build(factories.build("secure"), num_clients=5, reports_losses=True)
+    with pytest.raises(ValueError, match="reports_losses needs num_clients"):
+      build(reports_losses=True)
 
 
 class TestWeightOfAResult:

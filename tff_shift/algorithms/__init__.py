@@ -303,6 +303,7 @@ def build(
   ) = None,
   server_optimizer: tff.learning.optimizers.Optimizer | None = None,
   num_clients: int | None = None,
+  reports_losses: bool = False,
   num_queries: int | None = None,
   num_evaluation_domains: int = 1,
 ) -> algorithm_lib.FederatedAlgorithm:
@@ -319,6 +320,8 @@ def build(
       is added.
     num_clients: The number of all clients, for algorithms whose server uses it
       (`UpdateInfo.num_clients`). None: unknown.
+    reports_losses: Whether the server sees each client's training loss, for
+      samplers that use it (`phases.CLIENT_LOSSES`); needs `num_clients`.
     num_queries: The number of queries answered at a time, for
       `FederatedAlgorithm.guidance`. None: it is not built.
     num_evaluation_domains: The number of domains of the evaluation data.
@@ -346,6 +349,7 @@ def build(
     aggregator=aggregator,
     server_optimizer=server_optimizer,
     num_clients=num_clients,
+    reports_losses=reports_losses,
     num_queries=num_queries,
     num_evaluation_domains=num_evaluation_domains,
     min_source_domains=min_source_domains(module),

@@ -234,6 +234,7 @@ def build(
   ) = None,
   server_optimizer: tff.learning.optimizers.Optimizer | None = None,
   num_clients: int | None = None,
+  reports_losses: bool = False,
   num_queries: int | None = None,
   num_evaluation_domains: int = 1,
   min_source_domains: int = 1,
@@ -258,6 +259,8 @@ def build(
       the mean update is added.
     num_clients: The number of all clients, at least 1, for
       `UpdateInfo.num_clients`. None: unknown.
+    reports_losses: Whether the server sees the training loss of each client,
+      the metrics `phases.CLIENT_LOSSES` of a round, for samplers that use it.
     num_queries: The number of queries answered at a time, at least 1. None:
       the algorithm is built without `guidance`.
     num_evaluation_domains: The number of domains of the evaluation data, at
@@ -292,6 +295,13 @@ def build(
   )
   factories.check(name, requirements, traits, hparams)
   factories.check_server_optimizer(name, requirements, server_optimizer)
+  if reports_losses and traits.hides_clients:
+    raise ValueError(
+      f"reports_losses is not allowed with aggregator={traits.name}: the server"
+      " would see the loss of each client"
+    )
+  if reports_losses and num_clients is None:
+    raise ValueError("reports_losses needs num_clients")
   functions = frozen_weights.bind(
     lambda *each: _with_statistics(name, build_spec, running_statistics, *each),
     model,
@@ -321,6 +331,8 @@ def build(
       return has_examples(data)
     return functions.num_examples(data)
 
+  reporting_clients = num_clients if reports_losses else None
+  is_last = functions.personalize_client is None
   training, update_type = None, weights_type
   if functions.train_client is not None:
     training = phases.client_training(
@@ -329,6 +341,7 @@ def build(
       requirements,
       client_weight,
       has_examples,
+      reporting_clients if is_last else None,
     )
     update_type = training.type_signature.result[0]
   update_noise.warn(name, traits.noise, update_type)
@@ -377,7 +390,7 @@ def build(
         training,
         aggregate,
         functions.update_server,
-        is_last=functions.personalize_client is None,
+        is_last=is_last,
         server_optimizer=server_optimizer,
         num_clients=num_clients,
       )
@@ -393,6 +406,7 @@ def build(
         *client_types,
         functions.personalize_client,
         has_examples,
+        reporting_clients,
       )
     )
   evaluate_server, summarize = None, None

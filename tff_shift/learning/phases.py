@@ -32,6 +32,7 @@ import tensorflow_federated as tff
 
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import function_types
+from tff_shift.learning.aggregators import client_slots
 from tff_shift.learning.aggregators import factories
 
 
@@ -58,6 +59,11 @@ class ServerState(NamedTuple):
   memory: Any = ()
 
 
+# The metrics by client, each [num_clients] float32: the loss of a client, and
+# whether it has one, 1 or 0.
+CLIENT_LOSSES = "client_losses", "client_loss_counts"
+
+
 @tff.tensorflow.computation(np.int32)
 def _next_round(round_num):
   return round_num + 1
@@ -75,16 +81,29 @@ def _has_diverged(values) -> tf.Tensor:
 
 
 def _report(
-  loss, diverged, is_empty
+  loss, diverged, is_empty, data, num_clients: int | None
 ) -> collections.OrderedDict[str, tf.Tensor]:
-  """Returns a client's report on its loss, see `_metrics`."""
+  """Returns a client's report on its loss, see `_metrics`.
+
+  Args:
+    loss: Its loss.
+    diverged: Whether it has diverged.
+    is_empty: Whether it has no examples.
+    data: Its data.
+    num_clients: The number of all clients, if the server sees the loss of each.
+  """
   has_none = diverged | is_empty
-  return collections.OrderedDict(
+  report = collections.OrderedDict(
     loss=tf.where(has_none, 0.0, loss),
     counts=tf.where(has_none, 0.0, 1.0),
     # Without examples, NaN is the mean of nothing, not a divergence.
     diverged=tf.where(diverged & ~is_empty, 1.0, 0.0),
   )
+  if num_clients is not None:
+    values = report["loss"], report["counts"]
+    placed = client_slots.place(values, data.client_id, num_clients).values
+    report.update(zip(CLIENT_LOSSES, placed, strict=True))
+  return report
 
 
 def client_training(
@@ -95,6 +114,7 @@ def client_training(
   requirements: factories.AggregationRequirements,
   client_weight: function_types.ClientWeightFn,
   has_examples: function_types.ClientWeightFn,
+  reporting_clients: int | None = None,
 ) -> tff.Computation:
   """Builds the client's part of the training phase.
 
@@ -107,6 +127,8 @@ def client_training(
     client_weight: `data -> weight` of a client whose result has no weight.
     has_examples: `data -> 0 or 1`; 0 sets the weight to 0, whatever the result
       contains.
+    reporting_clients: The number of all clients, if the server sees the loss of
+      each. None: it sees the mean only.
 
   Returns:
     `(weights, client_state, data, round_num) -> <update, client_state, weight,
@@ -151,7 +173,7 @@ def client_training(
       weight,
       tf.cast(weight > 0, tf.float32),
       factories.either(~is_left_out, result.plaintext_sum, no_contribution),
-      _report(result.loss, diverged, is_empty),
+      _report(result.loss, diverged, is_empty, data, reporting_clients),
     )
 
   return work
@@ -303,6 +325,7 @@ def personal_phase(
   examples_type: tff.Type,
   personalize_client: function_types.PersonalizeClientFn,
   has_examples: function_types.ClientWeightFn,
+  reporting_clients: int | None = None,
 ) -> tff.Computation:
   """Builds the personal phase: broadcast, personalize, report a loss.
 
@@ -314,6 +337,7 @@ def personal_phase(
     personalize_client: `(weights, client_state, data, round_num) ->
       PersonalResult`.
     has_examples: `data -> 0 or 1`; with 0 the client's loss is ignored.
+    reporting_clients: See `client_training`.
 
   Returns:
     The phase, see `algorithm.FederatedAlgorithm`. It is the last of a round.
@@ -327,7 +351,9 @@ def personal_phase(
       ~diverged, result.client_state, client_state
     )
     is_empty = tf.equal(has_examples(data), 0)
-    return new_client_state, _report(result.loss, diverged, is_empty)
+    return new_client_state, _report(
+      result.loss, diverged, is_empty, data, reporting_clients
+    )
 
   @tff.federated_computation(
     server_type,
@@ -368,12 +394,15 @@ def _metrics(report) -> tff.Value:
 
   Returns:
     `loss`, the mean over the other clients; `num_clients`, the number of all
-    clients; `num_diverged`, the number of diverged clients.
+    clients; `num_diverged`, the number of diverged clients; and, if clients
+    report them, `CLIENT_LOSSES`.
   """
-  return tff.federated_zip(
-    collections.OrderedDict(
-      loss=tff.federated_mean(report["loss"], report["counts"]),
-      num_clients=tff.federated_sum(tff.federated_value(1.0, tff.CLIENTS)),
-      num_diverged=tff.federated_sum(report["diverged"]),
-    )
+  found = collections.OrderedDict(
+    loss=tff.federated_mean(report["loss"], report["counts"]),
+    num_clients=tff.federated_sum(tff.federated_value(1.0, tff.CLIENTS)),
+    num_diverged=tff.federated_sum(report["diverged"]),
   )
+  for name in CLIENT_LOSSES:
+    if name in tff.structure.name_list(report.type_signature.member):
+      found[name] = tff.federated_sum(report[name])
+  return tff.federated_zip(found)

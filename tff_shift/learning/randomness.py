@@ -31,6 +31,8 @@ class Purpose(enum.IntEnum):
   SEQUENCE = 6
   TEST_TIME = 7
   LAYERS = 8
+  AVAILABILITY = 9
+  REPORT = 10
 
 
 def derive(run_seed: int, *path: int) -> np.ndarray:

@@ -8,8 +8,8 @@ Each run has its own folder with its last two checkpoints. A checkpoint is
                         taken part, in the format of
                         `tff.program.FileProgramStateManager`
     state_<step>.json   the record: the measurements so far, durations and
-                        training losses of rounds, and digests that detect
-                        damage
+                        training losses of rounds, the clients' last losses if
+                        they report them, and digests that detect damage
 
 If the number of client states in memory is limited, one file has the states of
 both checkpoints instead, and each checkpoint adds the changed states to it:
@@ -25,6 +25,7 @@ is saved.
 """
 
 import hashlib
+import math
 import os
 import pathlib
 import re
@@ -39,6 +40,7 @@ from typing import Any
 from typing import ClassVar
 
 import msgspec
+import numpy as np
 import tensorflow_federated as tff
 
 from tff_shift import arguments
@@ -75,6 +77,8 @@ class Record(records.Record):
     num_diverged: The number of diverged client updates so far.
     losses: The training loss of each round.
     measured: The measurements, see `encoding.to_json`.
+    client_losses: The last loss of each client, see `rounds.Rounds`; None if it
+      has reported none. Unset: clients do not report losses.
   """
 
   FORMAT = 1
@@ -94,6 +98,9 @@ class Record(records.Record):
   num_diverged: records.Count
   losses: tuple[records.Exact, ...]
   measured: tuple[dict[str, Any], ...]
+  client_losses: tuple[records.Exact | None, ...] | msgspec.UnsetType = (
+    msgspec.UNSET
+  )
 
   def __post_init__(self):
     if len(self.losses) > len(self.seconds):
@@ -328,6 +335,7 @@ class Run:
         num_diverged=running.num_diverged,
         losses=tuple(map(records.exact, running.losses)),
         measured=tuple(map(encoding.to_json, measured)),
+        client_losses=_saved_losses(running.client_losses),
       )
       # On one line, because a long run has many numbers.
       records.write(self._record(step), record, indent=None)
@@ -395,6 +403,9 @@ class Run:
         list(record.starts),
         record.num_diverged,
         list(map(records.to_float, record.losses)),
+        None
+        if record.client_losses is msgspec.UNSET
+        else list(map(records.to_float, record.client_losses)),
       )
       measured[:] = found
       done = step
@@ -421,6 +432,8 @@ class Run:
       raise state_file.UnusableError("it belongs to a run with other flags")
     if record.structure != _structure(running):
       raise state_file.UnusableError("its states have another structure")
+    if _num_losses(record.client_losses) != _num_losses(running.client_losses):
+      raise state_file.UnusableError("it has the losses of other clients")
     if record.files != _digest(self._state(step)):
       raise state_file.UnusableError("its states are damaged")
     return record
@@ -517,6 +530,25 @@ def _made(record: Record, make: Callable[..., Any]) -> list[Any]:
     raise state_file.UnusableError(
       f"its measurements are from another version ({error})"
     ) from error
+
+
+def _saved_losses(
+  client_losses: np.ndarray | None,
+) -> tuple[records.Exact | None, ...] | msgspec.UnsetType:
+  """Returns the field `client_losses` of a record."""
+  if client_losses is None:
+    return msgspec.UNSET
+  return tuple(
+    None if math.isnan(loss) else records.exact(loss)
+    for loss in client_losses.tolist()
+  )
+
+
+def _num_losses(client_losses: Sequence[Any] | msgspec.UnsetType | None) -> int:
+  """Returns the number of clients whose losses are known or may become so."""
+  if client_losses is None or client_losses is msgspec.UNSET:
+    return 0
+  return len(client_losses)
 
 
 def _structure(running: rounds.Rounds) -> str:

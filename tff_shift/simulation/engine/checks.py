@@ -4,6 +4,7 @@ from typing import Any
 
 from tff_shift import arguments
 from tff_shift.learning import algorithm as algorithm_lib
+from tff_shift.simulation.engine import participation
 
 
 def algorithm(value: Any) -> None:
@@ -48,4 +49,13 @@ def checkpoint(value: Any) -> None:
       value,
       ["steps", "storage"],
       "a checkpoints.Run, as Checkpoints.run returns it, or None",
+    )
+
+
+def reporting(value: Any) -> None:
+  """Raises a ValueError unless it is a `participation.Reporting` or None."""
+  if value is not None and not isinstance(value, participation.Reporting):
+    raise ValueError(
+      f"reporting={value!r:.50} is not allowed: it must be a"
+      " participation.Reporting, or None"
     )

@@ -74,6 +74,11 @@ def to_predict(
   )
 
 
+def num_examples(data: Any) -> int:
+  """Returns the number of examples that a client trains on or adapts to."""
+  return len(getattr(data, _STREAM, data.y))
+
+
 def inputs(
   examples: examples_lib.Examples, what: str, shape: tuple[int, ...] | None
 ) -> np.ndarray:

@@ -1,8 +1,9 @@
 """Rounds of an algorithm over a population of clients.
 
-A round is the same in every scenario: sample the cohort, gather its states in
-the order of client ids, run the phases, store the states. Its time and memory
-depend on the cohort size, not on the number of clients.
+A round is the same in every scenario: sample the cohort, gather the states of
+the clients that report in the order of client ids, run the phases, store the
+states. Its time and memory depend on the cohort size, not on the number of
+clients, unless a sampler compares all clients.
 """
 
 import math
@@ -13,17 +14,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow_federated as tff
 from absl import logging
 
 from tff_shift import arguments
 from tff_shift import errors
 from tff_shift.learning import algorithm as algorithm_lib
+from tff_shift.learning import phases
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import update_noise
 from tff_shift.models import input_scaling
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import client_states as client_states_lib
+from tff_shift.simulation.engine import participation as participation_lib
 
 
 def num_sampled(num_clients: int, participation: float) -> int:
@@ -36,10 +40,9 @@ def num_sampled(num_clients: int, participation: float) -> int:
 def sample_clients(
   num_clients: int, participation: float, run_seed: int, round_num: int
 ) -> list[int]:
-  """Samples the cohort of a round, a pure function of its arguments.
+  """Samples the cohort of a round uniformly, a pure function of its arguments.
 
-  The time depends only on the cohort size, unless more than 1 in 50 of more
-  than 10,000 clients take part.
+  See `participation.uniform`.
 
   Args:
     num_clients: The number of clients.
@@ -57,12 +60,9 @@ def sample_clients(
   """
   round_num = arguments.integer("round_num", round_num, 0)
   size = num_sampled(num_clients, participation)
-  words = randomness.derive(
-    run_seed, randomness.Purpose.SAMPLE_CLIENTS, round_num
+  return participation_lib.sample_uniformly(
+    num_clients, size, run_seed, round_num
   )
-  generator = np.random.default_rng(words.view(np.uint32))
-  chosen = generator.choice(num_clients, size=size, replace=False)
-  return sorted(int(client) for client in chosen)
 
 
 class DataOnDemand(Sequence):
@@ -108,7 +108,8 @@ class Rounds:
   Attributes:
     algorithm: The algorithm.
     data: The validated data for each client's training or adaptation; may be
-      replaced between rounds. A round reads only the data of its cohort.
+      replaced between rounds. A round reads only the data of the clients that
+      report, unless a sampler needs the sizes of all.
     server_state: The server's state.
     states: The clients' states, see `client_states`.
     round_num: The number of completed rounds.
@@ -118,6 +119,9 @@ class Rounds:
     starts: The rounds, from 0, that were the first of a process and include
       compilation.
     num_diverged: The number of diverged client updates so far, see `phases`.
+    client_losses: The last training loss that each client reported,
+      [num_clients] float64; NaN before the first one. None: the algorithm was
+      built without `reports_losses`.
   """
 
   def __init__(
@@ -127,6 +131,8 @@ class Rounds:
     *,
     run_seed: int,
     participation: float = 1.0,
+    sampler: participation_lib.Sampler = participation_lib.uniform,
+    reporting: participation_lib.Reporting | None = None,
     storage: client_states_lib.Storage | None = None,
     on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
   ):
@@ -142,6 +148,8 @@ class Rounds:
         `DataOnDemand` if the data of all clients do not fit into memory.
       run_seed: The run's seed.
       participation: The client fraction per round, above 0 and at most 1.
+      sampler: Samples the clients of a round, see `participation`.
+      reporting: Which of the sampled clients report. None: all of them.
       storage: The storage of client states that do not stay in memory. None:
         all stay.
       on_loss: Called after each round with the number of completed rounds and
@@ -149,12 +157,14 @@ class Rounds:
 
     Raises:
       ValueError: If an argument is not allowed, the data of a client do not
-        match the algorithm, or there are no clients or more than the algorithm
-        can distinguish.
+        match the algorithm, there are no clients or more than the algorithm
+        can distinguish, or the sampler needs losses that the algorithm does not
+        report.
     """
     checks.algorithm(algorithm)
     self._run_seed = arguments.seed("run_seed", run_seed)
-    arguments.functions(on_loss=on_loss)
+    arguments.functions(on_loss=on_loss, sampler=sampler)
+    checks.reporting(reporting)
     num_clients = arguments.sequence("data", data)
     max_clients = getattr(algorithm, "max_clients", None)
     if max_clients is not None and num_clients > max_clients:
@@ -163,6 +173,13 @@ class Rounds:
         f" that {algorithm.name} was built for, got {num_clients}"
       )
     self._num_clients = num_clients
+    self.client_losses = _first_losses(algorithm, num_clients)
+    if self.client_losses is None and getattr(sampler, "needs_losses", False):
+      raise ValueError(
+        f"algorithm {algorithm.name} is not allowed with this sampler, which"
+        " needs the clients' losses: build it with reports_losses=True and"
+        f" num_clients={num_clients}"
+      )
     self.algorithm = algorithm
     self._validator = client_data.ClientDataValidator(algorithm)
     self._passed = []
@@ -181,8 +198,10 @@ class Rounds:
     self.losses = []
     self.starts = [0]
     self.num_diverged = 0
-    # Validated by `sample_clients`.
+    # Validated by `num_sampled`.
     self._participation = participation
+    self._sampler = sampler
+    self._reporting = reporting
     self._on_loss = on_loss
 
   @property
@@ -193,6 +212,7 @@ class Rounds:
   @data.setter
   def data(self, data: Sequence[Any]) -> None:
     arguments.sequence("data", data, self._num_clients)
+    self._known_sizes = None
     if isinstance(data, list | tuple):
       self._passed = self._validator.training_of_all(data, self._passed)
       self._data = [each.checked for each in self._passed]
@@ -206,20 +226,25 @@ class Rounds:
   def step(self) -> Mapping[str, Any]:
     """Runs a round.
 
+    A round in which no client reports is abandoned: no phase runs, and only the
+    round number increases, here and in the server's state.
+
     Returns:
-      The metrics of its last phase; empty if rounds have no phase.
-      `num_diverged` is the maximum over the phases, see `phases`.
+      The metrics of its last phase, without `phases.CLIENT_LOSSES`; empty if
+      rounds have no phase. `num_diverged` is the maximum over the phases, see
+      `phases`. If the round is abandoned, the loss is NaN and the numbers are
+      0.
 
     Raises:
       errors.DivergedError: If all clients have diverged in a phase. The run
         stays as before the round.
-      ValueError: If data built on request are not valid. The run stays as
-        before the round.
+      ValueError: If data built on request or the sampler's result are not
+        valid. The run stays as before the round.
     """
     start = time.perf_counter()
-    chosen = sample_clients(
-      len(self.data), self._participation, self._run_seed, self.round_num
-    )
+    chosen = self._reporters()
+    if self.algorithm.phases and not chosen:
+      return self._abandon(start)
     data = [self.data[client] for client in chosen]
     server_state, metrics, num_diverged = self.server_state, {}, 0
     states = self.states.take(chosen, [client.seed for client in data])
@@ -250,10 +275,79 @@ class Rounds:
         num_diverged,
         len(chosen),
       )
+    client_losses = self._losses_after(metrics)
     # Last, so that an interrupted round leaves the run unchanged.
     self.server_state = server_state
     self.states.put(chosen, states)
+    self.client_losses = client_losses
     self.num_diverged += int(num_diverged)
+    return self._finish(start, metrics)
+
+  def _reporters(self) -> list[int]:
+    """Returns the clients that are sampled and report, ascending."""
+    known = participation_lib.Known(
+      run_seed=self._run_seed,
+      round_num=self.round_num,
+      num_clients=self._num_clients,
+      num_sampled=num_sampled(self._num_clients, self._participation),
+      sizes=self._sizes,
+      losses=self.client_losses,
+    )
+    num_selected = known.num_sampled
+    if self._reporting is not None:
+      num_selected = self._reporting.num_selected(
+        known.num_sampled, known.num_clients
+      )
+    chosen = participation_lib.checked_cohort(
+      self._sampler(known._replace(num_sampled=num_selected)),
+      known.num_clients,
+    )
+    if self._reporting is None:
+      return chosen
+    return self._reporting.reporters(known, chosen)
+
+  def _sizes(self) -> np.ndarray:
+    """Returns the clients' numbers of examples, see `participation.Known`."""
+    if self._known_sizes is None:
+      self._known_sizes = _read_only(
+        np.array(list(map(client_data.num_examples, self.data)), np.int64)
+      )
+    return self._known_sizes
+
+  def _losses_after(self, metrics: dict[str, Any]) -> np.ndarray | None:
+    """Returns the new `client_losses`; removes them from the metrics."""
+    losses, counts = (metrics.pop(each, None) for each in phases.CLIENT_LOSSES)
+    if self.client_losses is None or losses is None:
+      return self.client_losses
+    return _read_only(
+      np.where(
+        np.asarray(counts) > 0,
+        np.asarray(losses, np.float64),
+        self.client_losses,
+      )
+    )
+
+  def _abandon(self, start: float) -> Mapping[str, Any]:
+    """Ends a round in which no client reports, see `step`."""
+    logging.warning(
+      "%s, round %d: no client reports, and the round is abandoned",
+      self.algorithm.name,
+      self.round_num + 1,
+    )
+    self.server_state = self.server_state._replace(
+      round_num=np.int32(self.round_num + 1)
+    )
+    if self.round_num in self.starts:
+      # The next round includes compilation instead.
+      self.starts.append(self.round_num + 1)
+    return self._finish(
+      start, {"loss": math.nan, "num_clients": 0, "num_diverged": 0}
+    )
+
+  def _finish(
+    self, start: float, metrics: Mapping[str, Any]
+  ) -> Mapping[str, Any]:
+    """Counts a round that began at a time; returns its metrics."""
     self.round_num += 1
     self.seconds.append(time.perf_counter() - start)
     if "loss" in metrics:
@@ -269,6 +363,7 @@ class Rounds:
     starts: Sequence[int],
     num_diverged: int = 0,
     losses: Sequence[float] = (),
+    client_losses: Sequence[float] | None = None,
   ) -> None:
     """Restores the rounds of another process.
 
@@ -279,8 +374,12 @@ class Rounds:
       starts: The rounds that were the first of a process.
       num_diverged: The number of diverged client updates in them.
       losses: The training loss of each.
+      client_losses: The last loss of each client, [num_clients], NaN if there
+        is none. None: no client has reported one.
     """
     self.server_state = server_state
+    if client_losses is not None:
+      self.client_losses = _read_only(np.array(client_losses, np.float64))
     if client_states is not None:
       self.client_states = client_states
     self.round_num = len(seconds)
@@ -324,3 +423,31 @@ class Rounds:
       if round_num not in self.starts
     ]
     return float(np.mean(compiled or self.seconds or [0.0]))
+
+
+def _first_losses(
+  algorithm: algorithm_lib.FederatedAlgorithm, num_clients: int
+) -> np.ndarray | None:
+  """Returns NaN for each client; None if the algorithm reports no losses."""
+  # A phase that is a plain function has no type and reports none.
+  last_phase = algorithm.phases[-1] if algorithm.phases else None
+  signature = getattr(last_phase, "type_signature", None)
+  if signature is None:
+    return None
+  metrics = dict(tff.structure.iter_elements(signature.result[2].member))
+  name, _ = phases.CLIENT_LOSSES
+  if name not in metrics:
+    return None
+  (num_reporting,) = metrics[name].shape
+  if num_reporting != num_clients:
+    raise ValueError(
+      f"data must have an entry for each of the {num_reporting} clients whose"
+      f" losses {algorithm.name} was built to report, got {num_clients}"
+    )
+  return _read_only(np.full(num_clients, np.nan))
+
+
+def _read_only(array: np.ndarray) -> np.ndarray:
+  """Makes an array read-only, since samplers see it; returns it."""
+  array.setflags(write=False)
+  return array

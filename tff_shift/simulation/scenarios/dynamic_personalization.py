@@ -38,6 +38,7 @@ from tff_shift.shift import choices
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
+from tff_shift.simulation.engine import participation as participation_lib
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.scenarios import deployment
 from tff_shift.simulation.scenarios import drift_detector as instruments_lib
@@ -191,6 +192,8 @@ def train(
   num_rounds: int,
   run_seed: int,
   participation: float = 1.0,
+  sampler: participation_lib.Sampler = participation_lib.uniform,
+  reporting: participation_lib.Reporting | None = None,
   on_round: Callable[[int, float], None] = lambda round_num, loss: None,
 ) -> rounds.Rounds:
   """Trains an algorithm, one period per round.
@@ -203,6 +206,8 @@ def train(
     run_seed: Determines initial weights, batches and cohorts.
     participation: The client fraction per round, above 0 and at most 1. A
       client never sees its examples of a period in which it does not take part.
+    sampler: Samples the clients of a round, see `participation`.
+    reporting: Which of the sampled clients report. None: all of them.
     on_round: Called after each round with the number of completed rounds and
       the mean training loss.
 
@@ -215,7 +220,14 @@ def train(
   """
   num_rounds = arguments.integer("num_rounds", num_rounds)
   running, data_of = _start(
-    algorithm, drawn, represent, run_seed, participation, on_round
+    algorithm,
+    drawn,
+    represent,
+    run_seed,
+    on_round,
+    participation=participation,
+    sampler=sampler,
+    reporting=reporting,
   )
   for done in range(1, num_rounds + 1):
     running.data = data_of(done)
@@ -228,8 +240,11 @@ def _start(
   drawn: dynamic_personalization.Periods,
   represent: _Represent | None,
   run_seed: int,
-  participation: float,
   on_round: Callable[[int, float], None],
+  *,
+  participation: float,
+  sampler: participation_lib.Sampler,
+  reporting: participation_lib.Reporting | None,
   checkpoint: checkpoints.Run | None = None,
 ) -> tuple[rounds.Rounds, Callable[[int], list[Any]]]:
   """Returns the initial rounds, and a function from a round to its data."""
@@ -251,6 +266,8 @@ def _start(
     data_of(1),
     run_seed=run_seed,
     participation=participation,
+    sampler=sampler,
+    reporting=reporting,
     storage=checkpoint and checkpoint.storage,
     on_loss=on_round,
   )
@@ -445,6 +462,8 @@ def run(
   run_seed: int,
   threshold: float,
   participation: float = 1.0,
+  sampler: participation_lib.Sampler = participation_lib.uniform,
+  reporting: participation_lib.Reporting | None = None,
   apply_update: str = "next",
   on_round: Callable[[int, float], None] = lambda round_num, loss: None,
   on_period: Callable[[str, int, np.ndarray], None] = (
@@ -468,6 +487,8 @@ def run(
     run_seed: Determines initial weights, batches and cohorts.
     threshold: DT: a larger distance is a drift. Infinite: no drifts.
     participation: The client fraction per round.
+    sampler: Samples the clients of a round, see `participation`.
+    reporting: Which of the sampled clients report. None: all of them.
     apply_update: One of `APPLY_UPDATES`.
     on_round: Called after each round with the number of completed rounds and
       the mean training loss.
@@ -507,9 +528,11 @@ def run(
     training,
     represent,
     run_seed,
-    participation,
     on_round,
-    checkpoint,
+    participation=participation,
+    sampler=sampler,
+    reporting=reporting,
+    checkpoint=checkpoint,
   )
   used = []
 

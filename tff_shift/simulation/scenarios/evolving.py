@@ -25,6 +25,7 @@ from tff_shift.learning import randomness
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
+from tff_shift.simulation.engine import participation as participation_lib
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import results
 
@@ -246,6 +247,8 @@ def run(
   num_rounds: int,
   run_seed: int,
   participation: float = 1.0,
+  sampler: participation_lib.Sampler = participation_lib.uniform,
+  reporting: participation_lib.Reporting | None = None,
   evaluate_every: int = 1,
   evaluation_clients: int = 0,
   on_round: Callable[[int, float, Evaluation | None], None] = (
@@ -264,6 +267,8 @@ def run(
     num_rounds: The number of rounds, at least 1.
     run_seed: Determines initial weights, batches and cohorts.
     participation: The client fraction per round, above 0 and at most 1.
+    sampler: Samples the clients of a round, see `participation`.
+    reporting: Which of the sampled clients report. None: all of them.
     evaluate_every: The number of rounds between evaluations, at least 1; the
       last round is always evaluated.
     evaluation_clients: The number of clients sampled for each evaluation, among
@@ -325,6 +330,8 @@ def run(
       data,
       run_seed=run_seed,
       participation=participation,
+      sampler=sampler,
+      reporting=reporting,
       storage=checkpoint and checkpoint.storage,
       on_loss=on_loss,
     )

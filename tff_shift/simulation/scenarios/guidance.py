@@ -22,6 +22,7 @@ from tff_shift.learning import guidance as learned
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
+from tff_shift.simulation.engine import participation as participation_lib
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.scenarios import queries
 from tff_shift.simulation.storage import results
@@ -236,6 +237,8 @@ def run(
   num_rounds: int,
   run_seed: int,
   participation: float = 1.0,
+  sampler: participation_lib.Sampler = participation_lib.uniform,
+  reporting: participation_lib.Reporting | None = None,
   evaluate_every: int = 10,
   num_final_rounds: int = 1,
   client_names: Sequence[str] | None = None,
@@ -256,6 +259,8 @@ def run(
     num_rounds: The number of rounds, at least 1.
     run_seed: Determines initial weights, batches and cohorts.
     participation: The client fraction per round, above 0 and at most 1.
+    sampler: Samples the clients of a round, see `participation`.
+    reporting: Which of the sampled clients report. None: all of them.
     evaluate_every: The number of rounds between evaluations, at least 1.
     num_final_rounds: The number of last rounds that are all evaluated, at least
       1; final metrics are means over them. Shorter runs use all rounds.
@@ -326,6 +331,8 @@ def run(
       rounds.DataOnDemand(len(data), data.__getitem__, is_checked=True),
       run_seed=run_seed,
       participation=participation,
+      sampler=sampler,
+      reporting=reporting,
       storage=checkpoint and checkpoint.storage,
       on_loss=on_loss,
     )

@@ -26,6 +26,7 @@ from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import client_states
+from tff_shift.simulation.engine import participation as participation_lib
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import results
 from tff_shift.techniques import adaptation
@@ -145,6 +146,8 @@ class Adaptation:
     run_seed: int,
     rounds_per_step: int = 1,
     participation: float = 1.0,
+    sampler: participation_lib.Sampler = participation_lib.uniform,
+    reporting: participation_lib.Reporting | None = None,
     prescribed_rates: np.ndarray | None = None,
     storage: client_states.Storage | None = None,
     on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
@@ -159,7 +162,10 @@ class Adaptation:
       rounds_per_step: The number of rounds per time step, at least 1; 1 if the
         algorithm's clients share nothing, since they do not communicate.
       participation: The client fraction per round, above 0 and at most 1.
-        Clients that share nothing adapt at each time step.
+        Clients that share nothing adapt at each time step, without sampler and
+        reporting.
+      sampler: Samples the clients of a round, see `participation`.
+      reporting: Which of the sampled clients report. None: all of them.
       prescribed_rates: The learning rate of each client at each time step,
         [timesteps, num_clients] float32, for an algorithm whose clients have a
         constant rate in their states, such as FixLR. None: clients use their
@@ -206,11 +212,18 @@ class Adaptation:
     self._num_rounds = 1 if algorithm.is_local else rounds_per_step
     data = self.data(1)
     checks.data_kind(algorithm, adaptation.AdaptationData)
+    arguments.functions(sampler=sampler)
+    checks.reporting(reporting)
+    if algorithm.is_local:
+      participation = 1.0
+      sampler, reporting = participation_lib.uniform, None
     self.rounds = rounds.Rounds(
       algorithm,
       data,
       run_seed=run_seed,
-      participation=1.0 if algorithm.is_local else participation,
+      participation=participation,
+      sampler=sampler,
+      reporting=reporting,
       storage=storage,
       on_loss=on_loss,
     )
@@ -327,6 +340,8 @@ def run(
   run_seed: int,
   rounds_per_step: int = 1,
   participation: float = 1.0,
+  sampler: participation_lib.Sampler = participation_lib.uniform,
+  reporting: participation_lib.Reporting | None = None,
   prescribed_rates: np.ndarray | None = None,
   on_timestep: Callable[[Timestep], None] = lambda timestep: None,
   on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
@@ -342,6 +357,8 @@ def run(
     run_seed: Determines batches and cohorts.
     rounds_per_step: The number of rounds per time step, see `Adaptation`.
     participation: The client fraction per round, see `Adaptation`.
+    sampler: Samples the clients of a round, see `Adaptation`.
+    reporting: Which of the sampled clients report, see `Adaptation`.
     prescribed_rates: Learning rates for FixLR, see `Adaptation`.
     on_timestep: Called with the measurements after each time step.
     on_loss: Called after each round, across time steps, with the number of
@@ -370,6 +387,8 @@ def run(
     run_seed=run_seed,
     rounds_per_step=rounds_per_step,
     participation=participation,
+    sampler=sampler,
+    reporting=reporting,
     prescribed_rates=prescribed_rates,
     storage=checkpoint and checkpoint.storage,
     on_loss=on_loss,

@@ -23,6 +23,7 @@ from tff_shift import execution
 from tff_shift.command_line import comparison
 from tff_shift.command_line import program
 from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import server_optimizer_flags
 from tff_shift.command_line.plans import evolving_plan
 from tff_shift.reporting.figures import drawing
@@ -69,6 +70,7 @@ def built_once():
       *(tuple(map(tuple, part.shapes)) for part in (own.backbone, own.head)),
       flags.FLAGS.num_clients,
       *server_optimizer_flags.settings().items(),
+      participation_flags.needs_losses(),
       *options.items(),
     )
     if key not in built:

@@ -30,6 +30,7 @@ from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import hparam_flags
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import model_flags
+from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import server_optimizer_flags
 from tff_shift.command_line.flags import tracker_flags
 from tff_shift.command_line.flags import worker_flags
@@ -155,6 +156,7 @@ def define_common_flags(
     1.0,
     "Fraction of the clients in the cohort of a round, above 0 and at most 1.",
   )
+  participation_flags.define_flags()
   if rounds is not None:
     flags.DEFINE_integer("rounds", rounds, rounds_help)
   if evaluate_every is not None:
@@ -217,6 +219,7 @@ def check_common_flags(scenario: str) -> None:
   with usage_errors():
     tracker_flags.check()
     aggregator_flags.check()
+    participation_flags.check()
     server_optimizer_flags.check()
     worker_flags.chosen()
     output_folder.check()
@@ -330,6 +333,8 @@ def chosen_aggregators(
 ) -> dict[str, factories.Aggregator | None]:
   """Returns the aggregator of `--aggregator` for each algorithm, checked.
 
+  Checks the flags of participation too, since both depend on the cohort.
+
   Args:
     trials: The trials to run.
     num_rounds: The number of rounds of a run.
@@ -342,6 +347,7 @@ def chosen_aggregators(
       aggregator.
   """
   with usage_errors():
+    participation_flags.check_cohort()
     return aggregator_flags.chosen(
       [(each.algorithm, each.hparams) for each in trials],
       num_clients=flags.FLAGS.num_clients,
@@ -486,13 +492,15 @@ def _flag_values(
   different run. If a model is given, the digest of its frozen weights is
   included for a user's model, whose function may draw them in each process.
   """
-  values = dataset_flags.named(
-    {
-      flag.name: flag.value
-      for module, defined in flags.FLAGS.flags_by_module_dict().items()
-      if module.startswith(f"{__package__}.")
-      for flag in defined
-    }
+  values = participation_flags.without_defaults(
+    dataset_flags.named(
+      {
+        flag.name: flag.value
+        for module, defined in flags.FLAGS.flags_by_module_dict().items()
+        if module.startswith(f"{__package__}.")
+        for flag in defined
+      }
+    )
   )
   digests = {
     "import": hparam_flags.digests_of_imports(),

@@ -27,6 +27,7 @@ from tff_shift.command_line import output_folder
 from tff_shift.command_line import saved_models
 from tff_shift.command_line.flags import aggregator_flags
 from tff_shift.command_line.flags import dataset_flags
+from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import server_optimizer_flags
 from tff_shift.command_line.flags import tracker_flags
 from tff_shift.command_line.plans import plan as plan_lib
@@ -224,6 +225,7 @@ class Comparison:
         # Algorithms that aggregate nothing have no step of the server.
         server_optimizer=aggregator and server_optimizer_flags.chosen(),
         num_clients=FLAGS.num_clients,
+        reports_losses=participation_flags.needs_losses(),
         **options,
       )
     except Exception as error:

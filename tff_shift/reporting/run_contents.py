@@ -19,6 +19,8 @@ from tff_shift.simulation.storage import run_records
 # metric is compared between methods with equal scenario settings.
 _ABOUT = (
   *("dirichlet", "num_clients", "num_domains", "participation"),
+  *("availability_period", "availability_share"),
+  *("dropout_rate", "report_deadline"),
   *("evaluation_clients", "mean_of_last", "angle_step"),
   *("target_rotation_degrees", "shift", "shift_kind", "corruption_levels"),
   *("rounds_per_step", "samples_per_step", "initial_examples"),

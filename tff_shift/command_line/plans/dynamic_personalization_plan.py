@@ -17,6 +17,7 @@ from tff_shift.command_line import common_flags
 from tff_shift.command_line import pretrained
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import model_flags
+from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.plans import plan
 from tff_shift.command_line.tuning import selection
@@ -247,6 +248,7 @@ def make_plan() -> Plan:
       "rest": FLAGS.rest,
       "num_clients": FLAGS.num_clients,
       "participation": FLAGS.participation,
+      **participation_flags.settings(),
       "representation": FLAGS.representation,
       "distance_features": FLAGS.distance_features,
       "apply_update": FLAGS.apply_update,

@@ -17,6 +17,7 @@ from tff_shift.command_line import output_folder
 from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import model_flags
+from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.plans import plan
 from tff_shift.command_line.tuning import selection
@@ -240,6 +241,7 @@ def _settings(
     "num_clients": FLAGS.num_clients,
     "num_domains": num_domains,
     "participation": FLAGS.participation,
+    **participation_flags.settings(),
     "evaluation_clients": FLAGS.evaluation_clients,
     "model": model.name,
     "input_scaling": FLAGS.input_scaling,

@@ -16,6 +16,7 @@ from tff_shift.command_line import output_folder
 from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import model_flags
+from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.plans import plan
 from tff_shift.command_line.tuning import trials
@@ -221,6 +222,7 @@ def make_plan() -> Plan:
       "intensity": FLAGS.intensity,
       "num_clients": FLAGS.num_clients,
       "participation": FLAGS.participation,
+      **participation_flags.settings(),
       "model": model.name,
       "input_scaling": FLAGS.input_scaling,
       "sharing": FLAGS.sharing,

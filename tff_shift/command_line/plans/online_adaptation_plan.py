@@ -21,6 +21,7 @@ from tff_shift.command_line import pretrained
 from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import model_flags
+from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.plans import plan as plan_lib
 from tff_shift.command_line.tuning import selection
 from tff_shift.command_line.tuning import trials
@@ -299,6 +300,7 @@ def make_plan() -> Plan:
         "client_classes": FLAGS.client_classes,
         "num_clients": FLAGS.num_clients,
         "participation": FLAGS.participation,
+        **participation_flags.settings(),
         "rounds_per_step": FLAGS.rounds_per_step,
         "samples_per_step": FLAGS.samples_per_step,
         "initial_examples": FLAGS.initial_examples,
@@ -402,12 +404,21 @@ def _aggregators(
 
 
 def _check_controls(chosen: Sequence[selection.Trial]) -> None:
-  """Refuses `--controls` without Fed-ADE or with several rates per step."""
+  """Refuses `--controls` where the rates of Fed-ADE cannot be reused.
+
+  It needs Fed-ADE, one rate per step, and the rounds of each client.
+  """
   controlled = _controlled(chosen)
   if FLAGS.controls and not controlled:
     raise common_flags.UsageError(
       f"--controls belongs to {CONTROLLED}, which is not in"
       f" --algorithm={','.join(FLAGS.algorithm)}"
+    )
+  if FLAGS.controls and participation_flags.given():
+    raise common_flags.UsageError(
+      f"--controls does not apply to --{participation_flags.given()[0]}: it"
+      " counts the rounds of clients that are sampled uniformly and all report;"
+      " leave one of them out"
     )
   if FLAGS.rounds_per_step > 1 and any(
     each.hparams.compare == "rounds" for each in controlled

@@ -9,6 +9,7 @@ from absl import flags
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import comparison
 from tff_shift.command_line import pretrained
+from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.plans import (
   dynamic_personalization_plan as planning,
@@ -164,7 +165,7 @@ class _Runner:
         num_rounds=FLAGS.rounds,
         run_seed=seed,
         threshold=instruments.threshold,
-        participation=FLAGS.participation,
+        **participation_flags.chosen(),
         apply_update=FLAGS.apply_update,
         on_round=on_round,
         on_period=on_period,

@@ -7,6 +7,7 @@ from absl import flags
 
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import comparison
+from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.plans import evolving_plan as planning
 from tff_shift.command_line.tuning import selection
@@ -66,7 +67,7 @@ class _Runner:
           clients,
           num_rounds=FLAGS.rounds,
           run_seed=seed,
-          participation=FLAGS.participation,
+          **participation_flags.chosen(),
           evaluate_every=FLAGS.evaluate_every,
           evaluation_clients=FLAGS.evaluation_clients,
           on_round=run.recorder("client_accuracy"),

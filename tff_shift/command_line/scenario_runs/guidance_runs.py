@@ -8,6 +8,7 @@ from absl import flags
 
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import comparison
+from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.plans import guidance_plan as planning
 from tff_shift.command_line.tuning import selection
@@ -72,7 +73,7 @@ class _Runner:
           dataset.test,
           num_rounds=FLAGS.rounds,
           run_seed=seed,
-          participation=FLAGS.participation,
+          **participation_flags.chosen(),
           evaluate_every=FLAGS.evaluate_every,
           num_final_rounds=FLAGS.final_rounds,
           client_names=dataset.client_names,

@@ -12,6 +12,7 @@ from absl import flags
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import comparison
 from tff_shift.command_line import pretrained
+from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.plans import online_adaptation_plan as planning
 from tff_shift.command_line.tuning import selection
 from tff_shift.data.shifts import online_adaptation as online_adaptation_data
@@ -120,7 +121,7 @@ class _Runner:
         self._deployment(trial, seed),
         run_seed=seed,
         rounds_per_step=FLAGS.rounds_per_step,
-        participation=FLAGS.participation,
+        **participation_flags.chosen(),
         prescribed_rates=prescribed_rates,
         on_timestep=on_timestep,
         on_loss=run.write_loss,
@@ -152,7 +153,7 @@ def _measured_shift(
   None if learning rates do not come from the measured shift at every step.
   """
   low = getattr(trial.hparams, "eta_min", None)
-  if low is None or FLAGS.participation < 1:
+  if low is None or FLAGS.participation < 1 or participation_flags.given():
     return None
   if trial.algorithm in rate_controls.NAMES:
     return None

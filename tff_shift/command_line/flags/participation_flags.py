@@ -1,0 +1,247 @@
+"""Participation: which clients a round samples, and which of them report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from typing import TYPE_CHECKING
+
+from absl import flags
+
+from tff_shift import arguments
+
+if TYPE_CHECKING:
+  from tff_shift.simulation.engine import participation
+
+FLAGS = flags.FLAGS
+
+_UNIFORM = "uniform"
+_BY_SIZE = "by_size"
+_BY_AVAILABILITY = "by_availability"
+_BY_LOSS = "by_loss"
+_SAMPLERS = _UNIFORM, _BY_SIZE, _BY_AVAILABILITY, _BY_LOSS
+# The sampler that each flag belongs to.
+_OWNERS = {
+  "availability_period": _BY_AVAILABILITY,
+  "availability_share": _BY_AVAILABILITY,
+  "loss_candidates": _BY_LOSS,
+}
+_REPORTING = "dropout_rate", "over_selection", "report_deadline"
+_PERIOD = 24.0
+_SHARE = 0.5
+# The number of candidates per sampled client.
+_CANDIDATES = 2
+# What a sampler reveals to the server although the aggregator hides it.
+_REVEALED = {
+  _BY_SIZE: "the number of examples of each client",
+  _BY_LOSS: "the loss and the number of examples of each client",
+}
+_LIMITS = {
+  "availability_period": ("above 0", lambda value: value > 0),
+  "availability_share": ("above 0 and at most 1", lambda value: 0 < value <= 1),
+  "dropout_rate": ("at least 0 and below 1", lambda value: 0 <= value < 1),
+  "over_selection": ("at least 1", lambda value: value >= 1),
+  "report_deadline": ("above 0", lambda value: value > 0),
+}
+
+
+def define_flags() -> None:
+  """Defines the flags."""
+  flags.DEFINE_string(
+    "client_sampling",
+    _UNIFORM,
+    "How the clients of a round are sampled: uniform; by_size, with"
+    " probabilities proportional to numbers of examples; by_availability,"
+    " uniformly among the clients that are available in the round; by_loss, the"
+    " clients with the highest last training losses (power of choice).",
+  )
+  flags.DEFINE_float(
+    "availability_period",
+    None,
+    "Number of rounds after which the availability of a client repeats."
+    f" Default: {_PERIOD:g}. ({_BY_AVAILABILITY})",
+  )
+  flags.DEFINE_float(
+    "availability_share",
+    None,
+    "Fraction of a period in which a client is available, above 0 and at most"
+    f" 1. Default: {_SHARE:g}. ({_BY_AVAILABILITY})",
+  )
+  flags.DEFINE_integer(
+    "loss_candidates",
+    None,
+    "Number of clients, drawn as by_size, whose losses are compared. Default:"
+    f" {_CANDIDATES} per sampled client, at most all clients. ({_BY_LOSS})",
+  )
+  flags.DEFINE_float(
+    "dropout_rate",
+    0.0,
+    "Probability that a sampled client fails in a round, at least 0 and below"
+    " 1. A round in which no client reports is abandoned.",
+  )
+  flags.DEFINE_float(
+    "over_selection",
+    1.0,
+    "Number of sampled clients over the cohort size, at least 1. The first"
+    " clients of a cohort size that finish report; the others are left out.",
+  )
+  flags.DEFINE_float(
+    "report_deadline",
+    None,
+    "Duration, in medians of a client's duration, after which clients can no"
+    " longer report. Durations are log-normal with sigma 1. Default: none.",
+  )
+
+
+def _names() -> tuple[str, ...]:
+  return ("client_sampling", *_OWNERS, *_REPORTING)
+
+
+def given() -> list[str]:
+  """Returns the flags with another value than the default."""
+  return [name for name in _names() if FLAGS[name].value != FLAGS[name].default]
+
+
+def without_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns flags without those that have their default here.
+
+  They are not part of a run's identity, so that runs of versions without these
+  flags still resume.
+
+  Args:
+    values: Flags by name.
+  """
+  left_out = {*_names()} - {*given()}
+  return {name: each for name, each in values.items() if name not in left_out}
+
+
+def check() -> None:
+  """Checks the flags as far as possible without data.
+
+  Raises:
+    ValueError: If a flag is wrong.
+  """
+  name = FLAGS.client_sampling
+  arguments.choice("--client_sampling", name, _SAMPLERS)
+  for flag, owner in _OWNERS.items():
+    if FLAGS[flag].value is not None and name != owner:
+      raise ValueError(
+        f"--{flag} belongs to --client_sampling={owner}, not to"
+        f" --client_sampling={name}"
+      )
+  for flag, limits in _LIMITS.items():
+    if FLAGS[flag].value is not None:
+      arguments.number(f"--{flag}", FLAGS[flag].value, *limits)
+  if FLAGS.aggregator == "dp" and name != _UNIFORM:
+    raise ValueError(
+      f"--client_sampling={name} is not allowed with --aggregator=dp: epsilon"
+      " is computed for uniform sampling"
+    )
+  if FLAGS.aggregator == "secure" and name in _REVEALED:
+    raise ValueError(
+      f"--client_sampling={name} is not allowed with --aggregator=secure: the"
+      f" server would see {_REVEALED[name]}"
+    )
+
+
+def check_cohort() -> None:
+  """Checks the flags against the number of clients, which data may define.
+
+  Raises:
+    ValueError: If a flag is wrong or has no effect.
+  """
+  num_clients, num_selected = FLAGS.num_clients, _num_selected()
+  if FLAGS.over_selection > 1 and _num_sampled() == num_clients:
+    raise ValueError(
+      f"--over_selection={FLAGS.over_selection:g} has no effect: a cohort"
+      f" already has all {num_clients} clients; lower --participation"
+    )
+  name = FLAGS.client_sampling
+  if name in (_BY_SIZE, _BY_LOSS) and num_selected == num_clients:
+    raise ValueError(
+      f"--client_sampling={name} has no effect: all {num_clients} clients are"
+      " sampled in each round; lower --participation"
+    )
+  if FLAGS.loss_candidates is not None:
+    arguments.integer(
+      "--loss_candidates", FLAGS.loss_candidates, num_selected, num_clients
+    )
+
+
+def settings() -> dict[str, Any]:
+  """Returns the sampler and who reports, by flag; empty for the defaults."""
+  name = FLAGS.client_sampling
+  found = {} if name == _UNIFORM else {"client_sampling": name}
+  if name == _BY_AVAILABILITY:
+    found |= {"availability_period": _period(), "availability_share": _share()}
+  if name == _BY_LOSS:
+    found["loss_candidates"] = _num_candidates()
+  return found | {
+    flag: FLAGS[flag].value for flag in _REPORTING if flag in given()
+  }
+
+
+def needs_losses() -> bool:
+  """Returns the argument `reports_losses` of `algorithms.build`."""
+  return FLAGS.client_sampling == _BY_LOSS
+
+
+def chosen() -> dict[str, Any]:
+  """Returns the arguments of a driver: participation, sampler and reporting."""
+  from tff_shift.simulation.engine import participation
+
+  samplers = {
+    _UNIFORM: lambda: participation.uniform,
+    _BY_SIZE: lambda: participation.by_size,
+    _BY_AVAILABILITY: lambda: participation.by_availability(
+      _period(), _share()
+    ),
+    _BY_LOSS: lambda: participation.by_loss(_num_candidates()),
+  }
+  return {
+    "participation": FLAGS.participation,
+    "sampler": samplers[FLAGS.client_sampling](),
+    "reporting": _reporting(),
+  }
+
+
+def _reporting() -> participation.Reporting | None:
+  """Returns which clients report; None: all of them."""
+  from tff_shift.simulation.engine import participation
+
+  if not {*given()} & {*_REPORTING}:
+    return None
+  return participation.Reporting(
+    FLAGS.dropout_rate, FLAGS.over_selection, FLAGS.report_deadline
+  )
+
+
+def _num_sampled() -> int:
+  """Returns the cohort size."""
+  from tff_shift.simulation.engine import rounds
+
+  return rounds.num_sampled(FLAGS.num_clients, FLAGS.participation)
+
+
+def _num_selected() -> int:
+  """Returns the number of clients to sample, with over-selection."""
+  reporting = _reporting()
+  if reporting is None:
+    return _num_sampled()
+  return reporting.num_selected(_num_sampled(), FLAGS.num_clients)
+
+
+def _period() -> float:
+  given_period = FLAGS.availability_period
+  return _PERIOD if given_period is None else given_period
+
+
+def _share() -> float:
+  given_share = FLAGS.availability_share
+  return _SHARE if given_share is None else given_share
+
+
+def _num_candidates() -> int:
+  if FLAGS.loss_candidates is not None:
+    return FLAGS.loss_candidates
+  return min(_CANDIDATES * _num_selected(), FLAGS.num_clients)

@@ -58,6 +58,7 @@ _PUBLIC = {
   "load_online_adaptation": (f"{_SHIFTS}.online_adaptation", "load_online"),
   # Runs.
   "execution": ("tff_shift.execution", None),
+  "participation": ("tff_shift.simulation.engine.participation", None),
   "run_dynamic_personalization": (
     f"{_SCENARIOS}.dynamic_personalization",
     "run",

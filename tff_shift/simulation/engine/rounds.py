@@ -149,7 +149,8 @@ class Rounds:
       run_seed: The run's seed.
       participation: The client fraction per round, above 0 and at most 1.
       sampler: Samples the clients of a round, see `participation`.
-      reporting: Which of the sampled clients report. None: all of them.
+      reporting: Which of the sampled clients report. None: all of them. Both
+        are ignored if rounds have no phase.
       storage: The storage of client states that do not stay in memory. None:
         all stay.
       on_loss: Called after each round with the number of completed rounds and
@@ -173,6 +174,9 @@ class Rounds:
         f" that {algorithm.name} was built for, got {num_clients}"
       )
     self._num_clients = num_clients
+    if not algorithm.phases:
+      # Nothing is trained, so it does not matter who takes part.
+      sampler, reporting = participation_lib.uniform, None
     self.client_losses = _first_losses(algorithm, num_clients)
     if self.client_losses is None and getattr(sampler, "needs_losses", False):
       raise ValueError(
@@ -243,7 +247,7 @@ class Rounds:
     """
     start = time.perf_counter()
     chosen = self._reporters()
-    if self.algorithm.phases and not chosen:
+    if not chosen:
       return self._abandon(start)
     data = [self.data[client] for client in chosen]
     server_state, metrics, num_diverged = self.server_state, {}, 0

@@ -83,6 +83,9 @@ def build(
     lambda model, hparams: spec,
     mlp.build((4,), num_classes=2, width=3, head_width=3),
     hyperparameters.LocalHParams(client_weighting=weighting),
+    requirements=factories.AggregationRequirements(
+      surveys="clients report gradients before they train"
+    ),
     aggregator=aggregator,
     **options,
   )
@@ -199,12 +202,22 @@ class TestSurvey:
       state, clients, _ = phase(state, clients, data()[2:])
     assert np.concatenate(state.weights).tolist() == [0, 0]
 
-  def test_without_training_is_refused(self):
-    with pytest.raises(ValueError, match="dane has surveys, but does not"):
-      build(functions={"train_client": None})
+  @pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+      ({"train_client": None}, "dane has surveys, but no train_client"),
+      ({"surveys": ()}, "dane must have surveys if and only if"),
+    ],
+  )
+  def test_without_training_or_not_as_declared_is_refused(
+    self, functions, message
+  ):
+    with pytest.raises(TypeError, match=message):
+      build(functions=functions)
 
-  def test_noise_is_refused_because_it_is_counted_once_a_round(self):
-    with pytest.raises(ValueError, match="aggregator=dp is not allowed for da"):
+  def test_dp_is_refused_because_it_is_counted_once_a_round(self):
+    message = "aggregator=dp is not allowed for dane: clients report gradients"
+    with pytest.raises(ValueError, match=message):
       build(factories.build("dp", clients_per_round=99), weighting="uniform")
 
 

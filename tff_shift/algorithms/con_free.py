@@ -56,7 +56,7 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
 from tff_shift.learning.aggregators import factories
-from tff_shift.models import guided_model
+from tff_shift.models import split_model
 from tff_shift.techniques import simplex_programs
 
 SCENARIOS = ("guidance",)
@@ -254,19 +254,14 @@ def coefficients(
 
 
 def build(
-  model: guided_model.GuidedModel, hparams: HParams
+  model: split_model.SplitModel, hparams: HParams, num_clients: int
 ) -> algorithm.AlgorithmSpec:
   """Builds the spec of ConFREE; see `algorithm.AlgorithmSpec`.
 
   A client's state is its head; the server has no model to predict with. A
-  `client_id` must be below the model's number of clients.
-
-  Raises:
-    ValueError: If the model does not have the number of clients.
+  `client_id` must be below `num_clients`.
   """
-  guided_model.require(model, "con_free")
   host = fed_rep.build(model, hparams)
-  num_clients = model.num_clients
 
   def train_client(backbone, head, data, round_num):
     result = host.train_client(backbone, head, data, round_num)

@@ -357,11 +357,11 @@ def build(
     )
     update_type = training.type_signature.result[0]
   elif surveys:
-    raise ValueError(f"{name} has surveys, but does not train")
-  if surveys and traits.noise is not None:
-    raise ValueError(
-      f"aggregator={traits.name} is not allowed for {name}: it aggregates more"
-      " than once a round, and the privacy accounting counts once"
+    raise TypeError(f"{name} has surveys, but no train_client")
+  if bool(surveys) != bool(requirements.surveys):
+    raise TypeError(
+      f"{name} must have surveys if and only if AGGREGATION_REQUIREMENTS says"
+      " what clients report (surveys)"
     )
   update_noise.warn(name, traits.noise, update_type)
   aggregate = aggregator.create(update_type, tff.TensorType(np.float32))

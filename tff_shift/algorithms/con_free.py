@@ -50,6 +50,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift import draws
 from tff_shift.algorithms import fed_rep
 from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
@@ -272,7 +273,7 @@ def build(
     sent = Sent(
       result.update,
       tf.cast(weight, tf.float32),
-      tf.random.stateless_uniform([num_clients], seed),
+      draws.uniform([num_clients], seed),
     )
     return result._replace(
       plaintext_sum=client_slots.place(

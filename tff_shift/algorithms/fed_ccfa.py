@@ -64,6 +64,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift import draws
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
@@ -242,7 +243,7 @@ def balance_examples(
   Returns:
     The examples, in a random order.
   """
-  order = tf.argsort(tf.random.stateless_uniform(tf.shape(data.y), seed))
+  order = draws.permutations(1, tf.size(data.y), seed)[0]
   membership = tf.one_hot(tf.gather(data.y, order), num_classes, dtype=tf.int32)
   counts = tf.reduce_sum(membership, axis=0)
   rarest = tf.reduce_min(tf.where(counts > 0, counts, most))

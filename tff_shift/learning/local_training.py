@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift import draws
 from tff_shift.data import client_dataset
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
@@ -80,12 +81,7 @@ def _draw(size, num_draws, seed) -> tf.Tensor:
   """
   size = tf.maximum(size, 1)
   num_orders = -(-num_draws // size)
-  # Sorts random numbers: `RandomIndexShuffle`, which needs no memory, takes 10
-  # microseconds per index.
-  numbers = tf.random.stateless_uniform(
-    [num_orders, size], seed, minval=None, maxval=None, dtype=tf.int64
-  )
-  orders = tf.argsort(numbers, axis=1)
+  orders = draws.permutations(num_orders, size, seed)
   return tf.reshape(orders, [-1])[:num_draws]
 
 
@@ -223,9 +219,9 @@ def num_local_steps(
   if not hparams.straggler_ratio:
     return steps * has_examples
   seed = randomness.fold(data.seed, randomness.Purpose.STRAGGLE, round_num)
-  is_straggler = tf.random.stateless_uniform([], seed) < hparams.straggler_ratio
-  fewer = tf.random.stateless_uniform(
-    [], randomness.fold(seed, 1), 1, tf.maximum(steps, 1) + 1, tf.int32
+  is_straggler = draws.uniform([], seed) < hparams.straggler_ratio
+  fewer = draws.integers(
+    [], randomness.fold(seed, 1), 1, tf.maximum(steps, 1) + 1
   )
   return tf.where(is_straggler, fewer, steps) * has_examples
 

@@ -132,7 +132,9 @@ def _start(name: str) -> _Timed:
   if name == "atlas":
     settings |= {"local_epochs": 1, "num_learners": _LEARNERS}
   hparams = module.HParams(**{k: v for k, v in settings.items() if k in names})
-  algorithm = algorithms.build(module, model, hparams)
+  algorithm = algorithms.build(
+    module, model, hparams, num_clients=FLAGS.num_clients
+  )
   kind = algorithm.evaluate_clients.type_signature.parameter[2].member
   data = [
     executor_equality.make_data(kind, client, 0, _DOMAIN_SIZES)
@@ -151,7 +153,8 @@ def _start(name: str) -> _Timed:
     for phase in algorithm.phases:
       state, states, _ = phase(state, states, data)
 
-  functions = _functions_alone(module.build(model, hparams))
+  build = algorithms.spec_builder(module, FLAGS.num_clients)
+  functions = _functions_alone(build(model, hparams))
   first = state.weights, tf.nest.map_structure(lambda *w: np.stack(w), *states)
   rows = tf.nest.map_structure(lambda *each: tf.stack(each), *data)
   first = tf.nest.map_structure(tf.constant, first)

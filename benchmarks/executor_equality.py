@@ -99,6 +99,7 @@ def build(name: str) -> algorithm_lib.FederatedAlgorithm:
     module,
     model,
     hparams,
+    num_clients=_NUM_CLIENTS,
     num_evaluation_domains=_NUM_EVALUATION_DOMAINS,
     num_queries=_NUM_QUERIES if "guidance" in module.SCENARIOS else None,
   )

@@ -7,9 +7,17 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
+from examples import scaffold
 from tff_shift import algorithms
+from tff_shift.algorithms import fed_avg
+from tff_shift.data import examples
+from tff_shift.models.networks import mlp
+from tff_shift.simulation.engine import client_data
+from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -46,6 +54,61 @@ def test_own_data_end_in_a_table(run_example):
 def test_own_algorithm_runs_at_its_rates(run_example):
   accuracies = percentages(run_example("own_algorithm", RATES=(0.5, 1.0)))
   assert len(set(accuracies)) == 2
+
+
+class TestScaffold:
+  @pytest.fixture(scope="class")
+  def runs(self, context):
+    """The states of three rounds of SCAFFOLD and of FedAvg, half sampled."""
+    del context
+    generator = np.random.default_rng(0)
+    data = client_data.training_data(
+      [
+        examples.Examples(
+          generator.normal(client, size=(6 + client, 3)).astype(np.float32),
+          generator.integers(0, 2, 6 + client).astype(np.int32),
+        )
+        for client in range(4)
+      ],
+      run_seed=0,
+    )
+    model = mlp.build((3,), num_classes=2, width=4, head_width=3)
+    found = []
+    for module in (scaffold, fed_avg):
+      hparams = module.HParams(learning_rate=0.5, local_steps=3, batch_size=4)
+      built = algorithms.build(module, model, hparams, num_clients=4)
+      running = rounds.Rounds(built, data, run_seed=0, participation=0.5)
+      states = []
+      for _ in range(3):
+        running.step()
+        states.append((running.server_state.weights, running.client_states))
+      found.append(states)
+    return found
+
+  def test_first_round_is_that_of_fed_avg(self, runs):
+    ((shared, _), *_), ((weights, _), *_) = runs
+    found, expected = map(tf.nest.flatten, (shared.model, weights))
+    for one, other in zip(found, expected, strict=True):
+      np.testing.assert_array_equal(one, other)
+
+  def test_control_variate_is_the_mean_over_all_clients(self, runs):
+    for shared, controls in runs[0]:
+      mean = tf.nest.map_structure(lambda *c: np.mean(c, axis=0), *controls)
+      found, expected = map(tf.nest.flatten, (shared.control, mean))
+      for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+      assert any(np.any(each) for each in found)
+
+  def test_later_rounds_are_corrected(self, runs):
+    (*_, (shared, _)), (*_, (weights, _)) = runs
+    assert np.any(shared.model.backbone[0] != weights.backbone[0])
+
+
+def test_documented_algorithm_is_the_example():
+  root = _README.parent
+  page = (root / "docs" / "own_algorithm.md").read_text()
+  (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+  assert (root / "examples" / "scaffold.py").read_text().endswith(shown)
 
 
 def test_federation_answers_from_a_folder_as_before(run_example):

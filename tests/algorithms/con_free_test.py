@@ -9,12 +9,15 @@ import pytest
 from tff_shift.algorithms import con_free
 from tff_shift.algorithms import fed_rep
 from tff_shift.learning import randomness
+from tff_shift.testing import forms
 from tff_shift.testing import running
 
 pytestmark = pytest.mark.slow
 
 # Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(con_free.build)
+work = functools.cache(
+  functools.partial(con_free.build, num_clients=forms.NUM_CLIENTS)
+)
 
 COMMON = {
   "head_steps": 1,

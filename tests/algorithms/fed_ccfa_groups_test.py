@@ -171,9 +171,6 @@ class TestMerge:
     assert np.all(np.any(found.anchors[:, 0], axis=1))
 
 
-HPARAMS = fed_ccfa.HParams(num_slots=6)
-
-
 class TestTable:
   @pytest.fixture(scope="class")
   def sent(self):
@@ -183,10 +180,10 @@ class TestTable:
   def written(self, sent):
     """The table after round 4, in which clients 1, 2 and 5 took part."""
     head = (tf.zeros([SIZE, NUM_CLASSES]), tf.zeros([NUM_CLASSES]))
-    table = fed_ccfa.empty_table(HPARAMS, head, NUM_CLASSES, SIZE)
+    table = fed_ccfa.empty_table(6, head, NUM_CLASSES, SIZE)
     slots = [
-      fed_ccfa.place(
-        HPARAMS, tf.nest.map_structure(lambda t, i=i: t[i], sent), client
+      client_slots.place(
+        tf.nest.map_structure(lambda t, i=i: t[i], sent), client, 6
       )
       for i, client in enumerate((1, 2, 5))
     ]
@@ -194,7 +191,7 @@ class TestTable:
     assert isinstance(summed, client_slots.Slots)
     # Of the round before, client 0 has something.
     table = table._replace(written=tf.constant([4.0, 0, 0, 0, 0, 0]))
-    return fed_ccfa.write_table(HPARAMS, table, summed, 4)
+    return fed_ccfa.write_table(fed_ccfa.HParams(), table, summed, 4)
 
   def test_clients_read_what_was_merged(self, sent, written):
     merged = fed_ccfa.merge(sent, 0.1, 3)
@@ -212,12 +209,6 @@ class TestTable:
       assert not is_there
       assert not np.any(found.rows) and not np.any(found.anchors)
     np.testing.assert_array_equal(written.written, [4, 5, 5, 0, 0, 5])
-
-  def test_client_without_a_slot_is_an_error(self, sent):
-    with pytest.raises(
-      tf.errors.InvalidArgumentError, match="num_slots must be at least"
-    ):
-      fed_ccfa.place(HPARAMS, tf.nest.map_structure(lambda t: t[0], sent), 6)
 
 
 def test_sent_has_zeros_for_classes_without_examples():

@@ -15,7 +15,7 @@ from tff_shift.testing import running
 pytestmark = pytest.mark.slow
 
 # Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(fed_ccfa.build)
+work = functools.cache(functools.partial(fed_ccfa.build, num_clients=4))
 
 NUM_EXAMPLES = 9
 RATE = 0.05
@@ -28,7 +28,6 @@ HPARAMS = fed_ccfa.HParams(
   head_epochs=1,
   balanced_epochs=2,
   balanced_examples=3,
-  num_slots=4,
   entropy_divisor=0.5,
   alignment_start=2,
   temperature=0.5,
@@ -326,9 +325,11 @@ class TestFiveClientsOfOneConcept:
       clients.append(client._replace(y=y, client_id=np.int32(number)))
 
     def run(**changes):
-      hparams = fed_ccfa.HParams(num_slots=5, batch_size=10, **changes)
+      hparams = fed_ccfa.HParams(batch_size=10, **changes)
       current = rounds.Rounds(
-        algorithms.build(fed_ccfa, model, hparams), clients, run_seed=0
+        algorithms.build(fed_ccfa, model, hparams, num_clients=5),
+        clients,
+        run_seed=0,
       )
       current.client_states = [
         state._replace(head=(heads[group], np.zeros(3, np.float32)))

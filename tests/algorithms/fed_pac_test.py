@@ -11,12 +11,15 @@ from tff_shift.algorithms import fed_pac
 from tff_shift.algorithms import fed_rep
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
+from tff_shift.testing import forms
 from tff_shift.testing import running
 
 pytestmark = pytest.mark.slow
 
 # Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(fed_pac.build)
+work = functools.cache(
+  functools.partial(fed_pac.build, num_clients=forms.NUM_CLIENTS)
+)
 
 COMMON = {
   "head_steps": 1,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import draws
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_sr
 from tff_shift.learning import local_training
@@ -87,7 +88,7 @@ class TestTraining:
       return [
         (
           local_training.pooled_batches(data, 2, 4, seed)(step),
-          tf.random.stateless_normal([4, SIZE], randomness.fold(seed, 0, step)),
+          draws.normal([4, SIZE], randomness.fold(seed, 0, step)),
         )
         for step in range(2)
       ]
@@ -178,7 +179,7 @@ class TestPrediction:
       lambda w, data: functions.predict_as_server(w, (), data), weights, client
     )
     noise = run_in_graph(
-      lambda seed: tf.random.stateless_normal([20, 1, SIZE], seed),
+      lambda seed: draws.normal([20, 1, SIZE], seed),
       np.zeros(2, np.int32),
     )
     mean, deviation = represent(oracle, weights, client.x)

@@ -107,6 +107,19 @@ def test_resumption(refused, tmp_path, damage, message):
   assert message in found and "--overwrite in place of --resume" in found
 
 
+def test_run_that_drew_other_numbers_does_not_go_on(refused, tmp_path):
+  folder = shutil.copytree(_FIRST_VERSION, tmp_path / "run")
+  arguments = [
+    *("--dataset=circle", "--algorithm=local,fed_avg", "--resume"),
+    f"--output_dir={folder}",
+  ]
+  assert refused(evolving, evolving_plan, arguments) == (
+    f"evolving: --resume: the run in {folder} was started by another version"
+    " of tff_shift, which draws other random numbers; start a new run, with"
+    " --overwrite or in another --output_dir\n"
+  )
+
+
 @pytest.mark.parametrize(
   ("damage", "message"),
   [

@@ -245,16 +245,6 @@ def make_plan(planned, tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("flags_of_slots", "slots"), [([], 5), (["--num_slots=9"], 9)]
-)
-def test_table_of_clients_has_a_row_for_each(flags_of_slots, slots, make_plan):
-  plan = make_plan(
-    "--algorithm=fed_ccfa,source", "--num_clients=5", *flags_of_slots
-  )
-  assert plan.trials[0].hparams.num_slots == slots
-
-
-@pytest.mark.parametrize(
   ("flag", "values"),
   [
     ("--use_uncertainty", [True]),
@@ -314,12 +304,6 @@ _REFUSED = [
     "similarity='wasserstein'",
   ),
   ("--num_learners=3", "--num_learners", "atlas"),
-  (
-    "--algorithm=fed_ccfa --num_clients=5 --num_slots=4",
-    "--num_slots=4",
-    "fed_ccfa",
-    "at least --num_clients=5",
-  ),
   ("--dataset=cifar10 --data_dir=/nowhere", "/nowhere", "cifar10"),
   ("--shift_kind=covariate --corrupted_images=archive", "cifar10", "digits"),
   ("--corrupted_images=archive", "{}", "does not apply", "--shift_kind=label"),

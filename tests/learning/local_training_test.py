@@ -678,10 +678,21 @@ class TestCrossEntropy:
     )
     np.testing.assert_allclose(value, (np.log(2) + np.log(4)) / 2, rtol=1e-6)
 
+  def test_weights_are_not_normalized(self, run_in_graph):
+    value = run_in_graph(
+      local_training.cross_entropy,
+      np.float32([[0, 0], [np.log(3), 0]]),
+      np.int32([0, 1]),
+      np.float32([0.5, 0.25]),
+    )
+    # (log(2) / 2 + log(4) / 4) / 2
+    np.testing.assert_allclose(value, np.log(2) / 2, rtol=1e-6)
+
 
 class TestTrainOnPool:
+  @pytest.mark.parametrize("is_weighted", [False, True])
   def test_steps_use_the_pooled_batches_in_order(
-    self, run_in_graph, draw_pooled
+    self, run_in_graph, draw_pooled, is_weighted
   ):
     generator = np.random.default_rng(5)
     data = numbered([4, 3])
@@ -689,10 +700,19 @@ class TestTrainOnPool:
     labels = generator.integers(0, 3, 7).astype(np.int32)
     start = generator.normal(size=(1, 3)).astype(np.float32)
     hparams = LocalHParams(batch_size=4, learning_rate=0.5)
+    of_examples = np.ones(7, np.float32)
+    if is_weighted:
+      of_examples = generator.uniform(0, 2, 7).astype(np.float32)
 
     result = run_in_graph(
       lambda data, weight, steps: local_training.train_on_pool(
-        lambda weights, x: x @ weights[0], (weight,), data, steps, SEED, hparams
+        lambda weights, x: x @ weights[0],
+        (weight,),
+        data,
+        steps,
+        SEED,
+        hparams,
+        example_weights=tf.constant(of_examples) if is_weighted else (),
       ),
       data._replace(y=labels),
       start,
@@ -705,8 +725,10 @@ class TestTrainOnPool:
       chosen = draw_pooled(4)(data, visit, SEED).y
       x, y = data.x[chosen], labels[chosen]
       probabilities = scipy.special.softmax(x @ weight, axis=1)
-      losses.append(-np.log(probabilities[np.arange(4), y]).mean())
-      weight = weight - 0.5 * x.T @ (probabilities - np.eye(3)[y]) / 4
+      of_batch = of_examples[chosen]
+      losses.append(-np.mean(of_batch * np.log(probabilities[range(4), y])))
+      errors = of_batch[:, np.newaxis] * (probabilities - np.eye(3)[y])
+      weight = weight - 0.5 * x.T @ errors / 4
     np.testing.assert_allclose(result.weights[0], weight, rtol=0, atol=2e-6)
     np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
     assert result.carry == ()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import draws
 from tff_shift.models import parts
 from tff_shift.models.keras import keras_parts
 
@@ -38,10 +39,7 @@ class TestInitialWeights:
 
     # Kernel, bias, kernel: the second kernel is at position 2 + 6.
     assert part.paths == ((1, 6), (1, 7), (1, 8), (1, 9))
-    fold_in = tf.random.experimental.stateless_fold_in
-    number = tf.random.stateless_uniform(
-      [], fold_in(fold_in(SEED, 1), 8), minval=None, maxval=None, dtype=tf.int32
-    )
+    number = draws.integer(draws.fold_in(draws.fold_in(SEED, 1), 8))
     expected = tf.keras.initializers.GlorotUniform(int(number))((4, 5))
     np.testing.assert_array_equal(weights[2], expected)
     np.testing.assert_array_equal(weights[1], np.zeros(4))

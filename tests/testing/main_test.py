@@ -9,8 +9,9 @@ from tff_shift import algorithms
 from tff_shift.testing import __main__ as contract
 
 TESTS = pathlib.Path(__file__).parents[1]
-GOOD = TESTS.parent / "examples" / "own_algorithm.py"
-BAD = TESTS / "user_files"
+EXAMPLES = TESTS.parent / "examples"
+GOOD = EXAMPLES / "own_algorithm.py"
+USER_FILES = TESTS / "user_files"
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +32,17 @@ class TestContract:
     assert " passed" in output
     assert "fail" not in output
 
+  # Personal state, the number of clients, surveys and memory at the server.
+  @pytest.mark.parametrize(
+    "path", [EXAMPLES / "scaffold.py", USER_FILES / "surveys.py"]
+  )
+  def test_is_kept_whole_by_algorithms_with_many_parts(self, path, capfd):
+    assert contract.main([str(path), "-q"]) == 0
+    assert " passed" in capfd.readouterr().out
+
   def test_is_broken_by_a_bad_algorithm(self, capfd):
     chosen = "TestPrivacyByType or same_seeds or resumed_run"
-    assert self.run(BAD / "leaks_and_draws.py", chosen) == 1
+    assert self.run(USER_FILES / "leaks_and_draws.py", chosen) == 1
     failed = [
       line.partition("::")[2]
       for line in capfd.readouterr().out.splitlines()

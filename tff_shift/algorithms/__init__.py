@@ -5,8 +5,9 @@ Files elsewhere are added by `load` or `register`.
 A new algorithm is a new file with `HParams` (a frozen dataclass, usually a
 subclass of `LocalHParams`), `SCENARIOS` (the binaries that run it) and
 `build(model, hparams)`, which returns an `algorithm.AlgorithmSpec`; there is no
-list to edit. Optional names declare more: `MIN_SOURCE_DOMAINS`, if it needs
-several source domains; `AGGREGATION_REQUIREMENTS`, a
+list to edit. A third argument, `build(model, hparams, num_clients)`, is the
+number of all clients. Optional names declare more: `MIN_SOURCE_DOMAINS`, if it
+needs several source domains; `AGGREGATION_REQUIREMENTS`, a
 `factories.AggregationRequirements`, if it does not support every aggregator;
 `RUNNING_STATISTICS`, if it supports models with batch normalisation: the models
 that have running statistics, one of `algorithm.ONE_MODEL`, `OWN_MODEL`,
@@ -26,6 +27,7 @@ import os
 import pkgutil
 import re
 import types
+from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 from typing import TYPE_CHECKING
@@ -62,6 +64,8 @@ class Description(NamedTuple):
   min_source_domains: int
   hparams: type[hyperparameters.HParams]
 
+
+_NUM_CLIENTS = "num_clients"
 
 # The modules given to `register`, by name.
 _registered: dict[str, types.ModuleType] = {}
@@ -252,10 +256,10 @@ def _check_module(name: str, module: types.ModuleType) -> None:
   build_spec = getattr(module, "build", None)
   if not callable(build_spec) or list(
     inspect.signature(build_spec).parameters
-  ) != ["model", "hparams"]:
+  ) not in (["model", "hparams"], ["model", "hparams", _NUM_CLIENTS]):
     raise ValueError(
-      "there must be a function build(model, hparams) that returns an"
-      " algorithm.AlgorithmSpec"
+      "there must be a function build(model, hparams), or build(model, hparams,"
+      " num_clients), that returns an algorithm.AlgorithmSpec"
     )
   from tff_shift.learning import batch_statistics
   from tff_shift.learning.aggregators import factories
@@ -318,8 +322,8 @@ def build(
     server_optimizer: Steps along the mean update: a result of
       `server_optimizers.build`, or an optimizer of TFF. None: the mean update
       is added.
-    num_clients: The number of all clients, for algorithms whose server uses it
-      (`UpdateInfo.num_clients`). None: unknown.
+    num_clients: The number of all clients, for algorithms whose `build` takes
+      it or whose server uses it (`UpdateInfo.num_clients`). None: unknown.
     reports_losses: Whether the server sees each client's training loss, for
       samplers that use it (`phases.CLIENT_LOSSES`); needs `num_clients`.
     num_queries: The number of queries answered at a time, for
@@ -342,7 +346,7 @@ def build(
   _check_hparams(module, hparams)
   return algorithm_lib.build(
     name_of(module),
-    module.build,
+    spec_builder(module, num_clients),
     model,
     hparams,
     requirements=requirements(module),
@@ -355,6 +359,31 @@ def build(
     min_source_domains=min_source_domains(module),
     running_statistics=running_statistics(module),
   )
+
+
+def spec_builder(
+  algorithm: str | types.ModuleType, num_clients: int | None
+) -> Callable[
+  [split_model.SplitModel, hyperparameters.HParams], algorithm_lib.AlgorithmSpec
+]:
+  """Returns `build` of an algorithm, a function of model and hyper-parameters.
+
+  Args:
+    algorithm: The algorithm's name or module.
+    num_clients: The number of all clients. None: unknown.
+
+  Raises:
+    ValueError: If the algorithm needs the number of clients.
+  """
+  module = _module(algorithm)
+  if _NUM_CLIENTS not in inspect.signature(module.build).parameters:
+    return module.build
+  if num_clients is None:
+    raise ValueError(
+      f"{name_of(module)} needs num_clients, the number of all clients"
+    )
+  num_clients = arguments.integer(_NUM_CLIENTS, num_clients)
+  return functools.partial(module.build, num_clients=num_clients)
 
 
 def hparams(

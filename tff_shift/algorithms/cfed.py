@@ -44,6 +44,7 @@ import numpy as np
 import tensorflow as tf
 from sklearn import datasets
 
+from tff_shift import draws
 from tff_shift import memory
 from tff_shift.data import client_dataset
 from tff_shift.data.texts import text
@@ -324,8 +325,8 @@ def train_client(
   current = continual_tasks.of_domain(data, domain)
   num_steps = continual_tasks.num_steps(hparams, data, current, round_num)
   seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
-  draw = tf.random.stateless_uniform([], randomness.fold(seed, 0))
-  reviews = (domain > 0) & (draw < hparams.review_share)
+  drawn = draws.uniform([], randomness.fold(seed, 0))
+  reviews = (domain > 0) & (drawn < hparams.review_share)
   batches = local_training.pooled_batches(
     current, num_steps, hparams.batch_size, seed
   )

@@ -50,13 +50,14 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift import draws
 from tff_shift.algorithms import fed_rep
 from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
 from tff_shift.learning.aggregators import factories
-from tff_shift.models import guided_model
+from tff_shift.models import split_model
 from tff_shift.techniques import simplex_programs
 
 SCENARIOS = ("guidance",)
@@ -254,19 +255,14 @@ def coefficients(
 
 
 def build(
-  model: guided_model.GuidedModel, hparams: HParams
+  model: split_model.SplitModel, hparams: HParams, num_clients: int
 ) -> algorithm.AlgorithmSpec:
   """Builds the spec of ConFREE; see `algorithm.AlgorithmSpec`.
 
   A client's state is its head; the server has no model to predict with. A
-  `client_id` must be below the model's number of clients.
-
-  Raises:
-    ValueError: If the model does not have the number of clients.
+  `client_id` must be below `num_clients`.
   """
-  guided_model.require(model, "con_free")
   host = fed_rep.build(model, hparams)
-  num_clients = model.num_clients
 
   def train_client(backbone, head, data, round_num):
     result = host.train_client(backbone, head, data, round_num)
@@ -277,7 +273,7 @@ def build(
     sent = Sent(
       result.update,
       tf.cast(weight, tf.float32),
-      tf.random.stateless_uniform([num_clients], seed),
+      draws.uniform([num_clients], seed),
     )
     return result._replace(
       plaintext_sum=client_slots.place(

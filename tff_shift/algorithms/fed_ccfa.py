@@ -64,6 +64,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift import draws
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
@@ -113,12 +114,6 @@ class HParams(stream_labels.StreamLabelsHParams, hyperparameters.LocalHParams):
     "tau: divides the cosines of features and anchors.",
     minimum=0,
     exclusive_minimum=True,
-  )
-  num_slots: int = hyperparameters.hparam(
-    100,
-    "Entries of the server's table, at least the number of clients. If the flag"
-    " is not set, the binary uses the number of clients.",
-    minimum=1,
   )
   cluster_distance: float = hyperparameters.hparam(
     0.1,
@@ -194,9 +189,9 @@ class Table(NamedTuple):
   """The result of a round at the server.
 
   Attributes:
-    merged: A `Merged` of num_slots clients; zeros for clients outside of the
+    merged: A `Merged` of num_clients clients; zeros for clients outside of the
       cohort.
-    written: The last round, from 1, in which a client took part, [num_slots]
+    written: The last round, from 1, in which a client took part, [num_clients]
       float32; 0: never.
   """
 
@@ -248,7 +243,7 @@ def balance_examples(
   Returns:
     The examples, in a random order.
   """
-  order = tf.argsort(tf.random.stateless_uniform(tf.shape(data.y), seed))
+  order = draws.permutations(1, tf.size(data.y), seed)[0]
   membership = tf.one_hot(tf.gather(data.y, order), num_classes, dtype=tf.int32)
   counts = tf.reduce_sum(membership, axis=0)
   rarest = tf.reduce_min(tf.where(counts > 0, counts, most))
@@ -334,17 +329,6 @@ def make_sent(
   return Sent(
     rows_of(compared), rows_of(head), prototypes.class_means(sums).mean
   )
-
-
-def place(hparams: HParams, sent: Sent, client_id) -> client_slots.Slots:
-  """Puts a `Sent` into the client's slot; fails if there is no such slot."""
-  has_slot = tf.debugging.assert_less(
-    client_id,
-    hparams.num_slots,
-    "num_slots must be at least the number of clients",
-  )
-  with tf.control_dependencies([has_slot]):
-    return client_slots.place(sent, client_id, hparams.num_slots)
 
 
 def row_distances(rows) -> tf.Tensor:
@@ -435,7 +419,7 @@ def merge(sent: Sent, largest_distance: float, max_clients: int) -> Merged:
 
 
 def empty_table(
-  hparams: HParams,
+  num_clients: int,
   head: tuple[tf.Tensor, ...],
   num_classes: int,
   size: int,
@@ -443,12 +427,12 @@ def empty_table(
   """Returns the table before the first round.
 
   Args:
-    hparams: The number of slots.
+    num_clients: The number of all clients.
     head: The weights of a classifier.
     num_classes: The number of classes.
     size: The length of an embedding.
   """
-  slots = [hparams.num_slots]
+  slots = [num_clients]
   return Table(
     Merged(
       tf.zeros([*slots, *rows_of(head).shape]),
@@ -464,7 +448,7 @@ def write_table(
   """Merges the `Sent` of the clients of a cohort.
 
   Args:
-    hparams: The number of slots and the distance.
+    hparams: The distance.
     table: The table before the round.
     slots: The `Sent` of each client of the cohort.
     round_num: The round, an int32 scalar.
@@ -476,7 +460,8 @@ def write_table(
   sent = tf.nest.map_structure(
     lambda rows: tf.gather_nd(rows, present), slots.values
   )
-  merged = merge(sent, hparams.cluster_distance, hparams.num_slots)
+  num_clients = slots.present.shape[0]
+  merged = merge(sent, hparams.cluster_distance, num_clients)
   return Table(
     tf.nest.map_structure(
       lambda before, rows: tf.scatter_nd(
@@ -510,12 +495,12 @@ def read_table(table: Table, client_id, round_num) -> tuple[Merged, tf.Tensor]:
 
 
 def build(
-  model: split_model.SplitModel, hparams: HParams
+  model: split_model.SplitModel, hparams: HParams, num_clients: int
 ) -> algorithm.AlgorithmSpec:
   """Builds the spec of FedCCFA; see `algorithm.AlgorithmSpec`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
-  a `ClientState`. A `client_id` must be below `num_slots`.
+  a `ClientState`. A `client_id` must be below `num_clients`.
   """
   model = split_model.with_head(model, "last_layer")
   sizes = model.num_classes, model.embedding_size
@@ -589,7 +574,7 @@ def build(
       update=tf.nest.map_structure(tf.subtract, result.weights, backbone),
       client_state=state._replace(head=head, loss=result.loss),
       loss=result.loss,
-      plaintext_sum=place(hparams, sent, data.client_id),
+      plaintext_sum=client_slots.place(sent, data.client_id, num_clients),
     )
 
   def update_server(weights, mean_update, slots, info):
@@ -600,7 +585,7 @@ def build(
 
   def initial_weights(seed):
     backbone, head = model.initial_weights(seed)
-    table = empty_table(hparams, head, *sizes)
+    table = empty_table(num_clients, head, *sizes)
     return Weights(backbone, head, table)
 
   def personalize_client(weights, state, data, round_num):
@@ -632,5 +617,5 @@ def build(
     examples_type=adaptation.data_type(model),
     num_examples=adaptation.num_stream_examples,
     fixed_weights=("head",),
-    max_clients=hparams.num_slots,
+    max_clients=num_clients,
   )

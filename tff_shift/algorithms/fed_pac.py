@@ -64,7 +64,6 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning.aggregators import client_slots
 from tff_shift.learning.aggregators import factories
-from tff_shift.models import guided_model
 from tff_shift.models import split_model
 from tff_shift.techniques import adaptation
 from tff_shift.techniques import prototypes
@@ -216,9 +215,9 @@ def combine_heads(heads: Any, weights, present, before: Any) -> Any:
 
 
 def _build_published(
-  model: guided_model.GuidedModel, hparams: HParams
+  model: split_model.SplitModel, hparams: HParams, num_clients: int
 ) -> algorithm.AlgorithmSpec:
-  num_clients, num_classes = model.num_clients, model.num_classes
+  num_classes = model.num_classes
 
   def initial_weights(seed):
     return Shared(
@@ -323,18 +322,14 @@ def _build_program(
 
 
 def build(
-  model: guided_model.GuidedModel, hparams: HParams
+  model: split_model.SplitModel, hparams: HParams, num_clients: int
 ) -> algorithm.AlgorithmSpec:
   """Builds the spec of FedPAC; see `algorithm.AlgorithmSpec`.
 
-  The server has no model to predict with. A `client_id` must be below the
-  model's number of clients.
-
-  Raises:
-    ValueError: If the model does not have the number of clients.
+  The server has no model to predict with. A `client_id` must be below
+  `num_clients`.
   """
-  guided_model.require(model, "fed_pac")
   model = split_model.with_head(model, hparams.head)
   if hparams.variant == "program":
     return _build_program(model, hparams)
-  return _build_published(model, hparams)
+  return _build_published(model, hparams, num_clients)

@@ -59,6 +59,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift import draws
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -297,9 +298,7 @@ def draw(probabilities, num_draws: int, seed) -> tf.Tensor:
   Returns:
     1 for a snapshot that was drawn at least once, else 0; [n] float32.
   """
-  drawn = tf.random.stateless_categorical(
-    tf.math.log(probabilities)[tf.newaxis], num_draws, seed
-  )[0]
+  drawn = draws.categories(num_draws, probabilities, seed)
   return tf.reduce_max(tf.one_hot(drawn, probabilities.shape[0]), axis=0)
 
 

@@ -36,6 +36,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift import draws
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
@@ -182,7 +183,7 @@ def train_client(
     shared, own = current
     batch = batches(step)
     mean, deviation = represent(model, shared, batch.x)
-    z = mean + deviation * tf.random.stateless_normal(
+    z = mean + deviation * draws.normal(
       tf.shape(mean), randomness.fold(noise_seed, step)
     )
     loss = local_training.cross_entropy(
@@ -235,7 +236,7 @@ def predict(
     or, without samples, the logits of its mean; [num_examples, num_classes].
   """
   num_samples, size = hparams.num_samples, model.embedding_size
-  noise = tf.random.stateless_normal([num_samples, 1, size], _PREDICTION_SEED)
+  noise = draws.normal([num_samples, 1, size], _PREDICTION_SEED)
 
   def predict_batch(batch):
     mean, deviation = represent(model, weights, batch)

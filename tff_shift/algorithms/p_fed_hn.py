@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift import draws
 from tff_shift.algorithms import fed_avg
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
@@ -124,7 +125,7 @@ def build(
 
   def initial_embedding(seed, weights):
     del weights
-    return tf.random.stateless_normal(
+    return draws.normal(
       [hparams.embedding_size],
       randomness.fold(seed, randomness.Purpose.INITIALIZE),
     )

@@ -447,7 +447,7 @@ def check_sizes(
       )
     # Ordinary sizes are not checked: graphs would be traced twice.
     if sizes.asks_for_much(each.hparams):
-      work = algorithms.get(each.algorithm).build
+      work = algorithms.spec_builder(each.algorithm, flags.FLAGS.num_clients)
       with usage_errors():
         algorithm.check_sizes(
           each.algorithm,

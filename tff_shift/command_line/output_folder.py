@@ -237,6 +237,12 @@ def _open(
   grown = {}
   if goes_on:
     before = folder.read_config() or described
+    if before.draws != described.draws:
+      raise ValueError(
+        f"--resume: the run in {folder.path} was started by another version of"
+        " tff_shift, which draws other random numbers; start a new run, with"
+        " --overwrite or in another --output_dir"
+      )
     grown = _check_flags(before.flags, described.flags, what_follows)
     _warn_of_other_software(before, described)
   saved = checkpoints.Checkpoints(

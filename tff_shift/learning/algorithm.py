@@ -45,6 +45,7 @@ ServerState = phases.ServerState
 ClientResult = function_types.ClientResult
 PersonalResult = function_types.PersonalResult
 UpdateInfo = function_types.UpdateInfo
+Survey = function_types.Survey
 # Values of `RUNNING_STATISTICS` in an algorithm's file.
 Kept = batch_statistics.Kept
 ONE_MODEL = batch_statistics.ONE_MODEL
@@ -58,7 +59,7 @@ class AlgorithmSpec(NamedTuple):
 
   A round has up to two phases. First, clients train and the server combines
   their updates. Second, clients update their personal state with the new server
-  weights.
+  weights. Surveys are further phases, before the training phase.
 
   `weights` are the server's, a nested structure of float32 tensors except in
   `fixed_weights`. `client_state` is a client's own, any nested structure.
@@ -98,6 +99,8 @@ class AlgorithmSpec(NamedTuple):
       mean_update)`. With an `initial_memory`, it returns `(weights, memory)`.
     initial_memory: `(seed) -> memory`, state that only the server has: it is
       not broadcast. The seed is that of `initial_weights`. None: no memory.
+    surveys: Phases before the training phase, in order. Each changes the server
+      weights, for example the mean gradient that clients then train with.
     fixed_weights: Names of fields of the weights (then a named tuple) that no
       round changes, for example a head that is never trained.
     summarize_client: `(weights, data) -> summary`, summed over clients for
@@ -134,6 +137,7 @@ class AlgorithmSpec(NamedTuple):
   prepare_client: function_types.PrepareClientFn | None = None
   update_server: function_types.UpdateServerFn | None = None
   initial_memory: function_types.InitialMemoryFn | None = None
+  surveys: tuple[Survey, ...] = ()
   fixed_weights: tuple[str, ...] = ()
   summarize_client: function_types.SummarizeClientFn = lambda weights, data: ()
   answer_request: function_types.AnswerRequestFn | None = None
@@ -333,19 +337,35 @@ def build(
 
   reporting_clients = num_clients if reports_losses else None
   is_last = functions.personalize_client is None
+
+  def client_part(work, **options):
+    return phases.client_training(
+      *client_types, work, requirements, client_weight, has_examples, **options
+    )
+
+  def aggregation(part):
+    return aggregator.create(
+      part.type_signature.result[0], tff.TensorType(np.float32)
+    )
+
+  surveys = [client_part(each.survey_client) for each in functions.surveys]
   training, update_type = None, weights_type
   if functions.train_client is not None:
-    training = phases.client_training(
-      *client_types,
+    training = client_part(
       functions.train_client,
-      requirements,
-      client_weight,
-      has_examples,
-      reporting_clients if is_last else None,
+      reporting_clients=reporting_clients if is_last else None,
     )
     update_type = training.type_signature.result[0]
+  elif surveys:
+    raise TypeError(f"{name} has surveys, but no train_client")
+  if bool(surveys) != bool(requirements.surveys):
+    raise TypeError(
+      f"{name} must have surveys if and only if AGGREGATION_REQUIREMENTS says"
+      " what clients report (surveys)"
+    )
   update_noise.warn(name, traits.noise, update_type)
   aggregate = aggregator.create(update_type, tff.TensorType(np.float32))
+  aggregates = [*map(aggregation, surveys), aggregate]
 
   @tff.federated_computation(tff.FederatedType(seed_type, tff.SERVER))
   def initialize(seed):
@@ -361,7 +381,9 @@ def build(
     return tff.federated_zip(
       ServerState(
         weights=tff.federated_map(initial_weights, seed),
-        aggregator=aggregate.initialize(),
+        aggregator=tuple(each.initialize() for each in aggregates)
+        if surveys
+        else aggregate.initialize(),
         round_num=tff.federated_value(0, tff.SERVER),
         seed=seed if functions.starts_alike else nothing,
         optimizer=optimizer,
@@ -382,10 +404,21 @@ def build(
       seeds = tff.federated_broadcast(frozen_weights.state(server).seed)
     return tff.federated_map(initial_client_state, (shared, seeds))
 
-  round_phases = []
+  round_phases = [
+    phases.aggregating_phase(
+      server_type,
+      part,
+      aggregates[place],
+      functions.surveys[place].update_server,
+      is_last=False,
+      num_clients=num_clients,
+      place=place,
+    )
+    for place, part in enumerate(surveys)
+  ]
   if training is not None:
     try:
-      training_phase = phases.training_phase(
+      training_phase = phases.aggregating_phase(
         server_type,
         training,
         aggregate,
@@ -393,6 +426,7 @@ def build(
         is_last=is_last,
         server_optimizer=server_optimizer,
         num_clients=num_clients,
+        place=len(surveys) if surveys else None,
       )
     except phases.NoStepError as error:
       raise ValueError(

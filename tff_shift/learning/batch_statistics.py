@@ -240,6 +240,11 @@ def bind(
       " guides queries with a model, and would not have its statistics"
     )
   layout = _Layout(kept, tuple(model.statistics), is_personal)
+  if personal_norm == "all" and functions.surveys:
+    raise ValueError(
+      f"personal_norm=all is not allowed with {name}: clients also send values"
+      " computed from scale and shift; use personal_norm=statistics"
+    )
   # Whether the weights, and the client states, are `Normalized`.
   has_server_model, has_client_state = bool(kept.server), bool(layout.client)
   normalizers = _Normalizers(functions, model)
@@ -346,6 +351,32 @@ def bind(
     new_weights = Normalized(updated, layout.pack(layout.server, moved))
     return (new_weights, *memory) if memory else new_weights
 
+  def with_survey(survey):
+    """Wraps a survey, which does not train: statistics stay as they are."""
+
+    def survey_client(weights, client_state, data, round_num):
+      own_weights, own_state, statistics = opened(weights, client_state)
+      with modes.with_statistics(statistics):
+        result = survey.survey_client(own_weights, own_state, data, round_num)
+      return result._replace(
+        client_state=closed(result.client_state, statistics, client_state)
+      )
+
+    def update_after_survey(weights, mean_update, plaintext_sum, info):
+      found = survey.update_server(
+        weights.weights, mean_update, plaintext_sum, info
+      )
+      updated, *memory = found if functions.initial_memory else (found,)
+      updated = weights._replace(weights=updated)
+      return (updated, *memory) if memory else updated
+
+    return survey._replace(
+      survey_client=survey_client,
+      update_server=(
+        update_after_survey if has_server_model else survey.update_server
+      ),
+    )
+
   def personalize_client(weights, client_state, data, round_num):
     own_weights, own_state, statistics = opened(weights, client_state)
     with modes.with_statistics(statistics) as moved:
@@ -408,6 +439,7 @@ def bind(
     update_server=(
       update_server if trains and has_server_model else functions.update_server
     ),
+    surveys=tuple(map(with_survey, functions.surveys)),
     personalize_client=if_there(personalize_client),
     prepare_client=if_there(prepare_client),
     predict_as_client=predict_as_client,

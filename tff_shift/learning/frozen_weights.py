@@ -16,6 +16,7 @@ model whose frozen weights are graph inputs.
 import dataclasses
 import functools
 import inspect
+import operator
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
@@ -169,17 +170,22 @@ def bind(
   def with_tensors(frozen):
     return build_spec(model.with_frozen(frozen), hparams)
 
-  def bound(name):
-    signature = inspect.signature(getattr(functions, name))
+  def bound(take):
+    function = take(functions)
+    signature = inspect.signature(function)
 
     # TFF reads the names of the arguments, and passes them by name.
-    @functools.wraps(getattr(functions, name))
+    @functools.wraps(function)
     def call(*given, **named):
       received, *others = signature.bind(*given, **named).args
-      function = getattr(with_tensors(received.frozen), name)
-      return function(received.weights, *others)
+      return take(with_tensors(received.frozen))(received.weights, *others)
 
     return call
+
+  def bound_survey(place):
+    return functions.surveys[place]._replace(
+      survey_client=bound(lambda spec: spec.surveys[place].survey_client)
+    )
 
   def initial_client_state(seed, received):
     return with_tensors(received.frozen).initial_client_state(
@@ -188,8 +194,9 @@ def bind(
 
   return functions._replace(
     initial_client_state=initial_client_state,
+    surveys=tuple(map(bound_survey, range(len(functions.surveys)))),
     **{
-      name: bound(name)
+      name: bound(operator.attrgetter(name))
       for name in _TAKE_WEIGHTS
       if getattr(functions, name) is not None
     },

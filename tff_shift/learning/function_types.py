@@ -89,6 +89,23 @@ class UpdateInfo(NamedTuple):
   step: Callable[[Any, Any], Any] = add
 
 
+class Survey(NamedTuple):
+  """A phase before the training phase of a round.
+
+  Its aggregate changes the server weights, which the training phase broadcasts:
+  clients train on what the same clients have reported in the same round.
+
+  Attributes:
+    survey_client: `(weights, client_state, data, round_num) -> ClientResult`,
+      whose update is any nested structure of float32 tensors.
+    update_server: See `algorithm.AlgorithmSpec`. `info.step` adds, whatever the
+      server optimizer.
+  """
+
+  survey_client: "TrainClientFn"
+  update_server: "UpdateServerFn"
+
+
 InitialWeightsFn = Callable[[Seed], Weights]
 InitialClientStateFn = Callable[[Seed, Weights], ClientState]
 TrainClientFn = Callable[[Weights, ClientState, Data, RoundNum], ClientResult]

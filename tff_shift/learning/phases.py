@@ -41,7 +41,8 @@ class ServerState(NamedTuple):
 
   Attributes:
     weights: The server weights, a nested structure of float32 tensors.
-    aggregator: The state of the aggregator.
+    aggregator: The state of the aggregator; with surveys, a tuple of the states
+      of each survey's aggregator and of that of the training phase.
     round_num: The number of completed rounds, an int32 scalar.
     seed: The seed of the initial weights, int32 [2], if
       `algorithm.AlgorithmSpec.starts_alike`; otherwise ().
@@ -203,7 +204,7 @@ def _optimizer_step(
   return step
 
 
-def training_phase(
+def aggregating_phase(
   server_type: tff.Type,
   training: tff.Computation,
   aggregate: tff.templates.AggregationProcess,
@@ -211,8 +212,9 @@ def training_phase(
   is_last: bool,
   server_optimizer: tff.learning.optimizers.Optimizer | None = None,
   num_clients: int | None = None,
+  place: int | None = None,
 ) -> tff.Computation:
-  """Builds the training phase: broadcast, train, average, apply.
+  """Builds an aggregating phase: broadcast, train, average, apply.
 
   Args:
     server_type: The type of the phase's argument at SERVER, see
@@ -223,6 +225,8 @@ def training_phase(
     is_last: Whether the phase is the last one of a round.
     server_optimizer: Makes `info.step`. None: it adds.
     num_clients: The number of all clients, for `info`.
+    place: Its place among the states of `ServerState.aggregator`. None: there
+      is only one state.
 
   Returns:
     The phase, see `algorithm.FederatedAlgorithm`.
@@ -281,7 +285,11 @@ def training_phase(
       tff.federated_map(training, (weights, client_states, data, round_num))
     )
     num_counted = tff.federated_sum(has_weight)
-    aggregated = aggregate.next(state.aggregator, update, weight)
+    aggregated = aggregate.next(
+      state.aggregator if place is None else state.aggregator[place],
+      update,
+      weight,
+    )
     summed = (
       tff.federated_sum(plaintext_sum)
       if has_contribution
@@ -301,7 +309,12 @@ def training_phase(
     )
     new_state = ServerState(
       weights=applied[0],
-      aggregator=aggregated.state,
+      aggregator=aggregated.state
+      if place is None
+      else tuple(
+        aggregated.state if each == place else state.aggregator[each]
+        for each in range(len(state_type.aggregator))
+      ),
       round_num=tff.federated_map(_next_round, state.round_num)
       if is_last
       else state.round_num,

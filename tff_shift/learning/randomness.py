@@ -14,6 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift import arguments
+from tff_shift import draws
 
 SEED_SHAPE = (2,)
 SEED_TYPE = tff.TensorType(np.int32, SEED_SHAPE)
@@ -46,14 +47,15 @@ def derive(run_seed: int, *path: int) -> np.ndarray:
     *path: A purpose, client id, round and so on, each from 0 to 2**32 - 1.
 
   Returns:
-    An int32 array of shape [2].
+    An int32 array of shape [2], non-negative: see `draws`.
 
   Raises:
     ValueError: If an integer is outside of this range.
   """
   words = [arguments.seed("run_seed", run_seed)]
   words += [arguments.seed("path", each) for each in path]
-  return np.random.SeedSequence(words).generate_state(2).view(np.int32)
+  generated = np.random.SeedSequence(words).generate_state(2)
+  return generated.view(np.int32) & draws.POSITIVE
 
 
 def client_seed(run_seed: int, client_id: int) -> np.ndarray:
@@ -69,7 +71,5 @@ def server_seed(run_seed: int) -> np.ndarray:
 def fold(seed, *values) -> tf.Tensor:
   """Folds integers (tensors or Python ints) into a seed, in the graph."""
   for value in values:
-    seed = tf.random.experimental.stateless_fold_in(
-      seed, tf.cast(value, tf.int32)
-    )
+    seed = draws.fold_in(seed, value)
   return seed

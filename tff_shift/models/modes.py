@@ -22,6 +22,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift import draws
+
 
 class Training:
   """The training step in which a model is called."""
@@ -41,9 +43,7 @@ class Training:
     """Returns a function that gives the seed of the next call of a part."""
     number = self._num_calls
     self._num_calls += 1
-    return lambda: tf.random.experimental.stateless_fold_in(
-      self._seed(), number
-    )
+    return lambda: draws.fold_in(self._seed(), number)
 
   def penalize(
     self, part: Any, weights: tuple[tf.Tensor, ...], penalty: Callable

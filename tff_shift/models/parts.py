@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tff_shift import draws
 from tff_shift.data import examples
 from tff_shift.models import modes
 
@@ -89,7 +90,7 @@ class Part:
     ):
       own_seed = seed
       for number in path:
-        own_seed = tf.random.experimental.stateless_fold_in(own_seed, number)
+        own_seed = draws.fold_in(own_seed, number)
       weights.append(initializer(shape, own_seed))
     return tuple(weights)
 

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift import draws
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.techniques import image_operations
@@ -126,7 +127,7 @@ def draw_chains(
   steps = [count, _NUM_CHAINS, _MAX_DEPTH]
 
   def uniform(number, shape):
-    return tf.random.stateless_uniform(shape, randomness.fold(seed, number))
+    return draws.uniform(shape, randomness.fold(seed, number))
 
   def below(number, shape, end):
     return tf.cast(tf.floor(uniform(number, shape) * end), tf.int32)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift import draws
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -111,7 +112,7 @@ def initial_classifier(
   weights = []
   for layer, (size, units) in enumerate(itertools.pairwise(sizes)):
     bound = (6.0 / (size + units)) ** 0.5
-    kernel = tf.random.stateless_uniform(
+    kernel = draws.uniform(
       [size, units], randomness.fold(seed, layer), -bound, bound
     )
     weights += [kernel, tf.zeros([units])]

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift import draws
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
@@ -116,11 +117,8 @@ class Hypernetwork:
     """
 
     def draw_kernel(shape, scale, *path):
-      return tf.random.stateless_normal(
-        shape,
-        randomness.fold(seed, *path),
-        stddev=scale * math.sqrt(1 / shape[0]),
-      )
+      deviation = scale * math.sqrt(1 / shape[0])
+      return deviation * draws.normal(shape, randomness.fold(seed, *path))
 
     hidden, output = [], []
     for position in range(self.num_hidden):

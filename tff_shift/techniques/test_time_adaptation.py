@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_shift import draws
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
@@ -87,14 +88,7 @@ def _order(size, domain, seed) -> tf.Tensor:
   """Returns the order of the examples of a domain, [size] int32."""
   if seed is None:
     return tf.range(size)
-  numbers = tf.random.stateless_uniform(
-    [size],
-    randomness.fold(seed, domain),
-    minval=None,
-    maxval=None,
-    dtype=tf.int64,
-  )
-  return tf.argsort(numbers)
+  return draws.permutations(1, size, randomness.fold(seed, domain))[0]
 
 
 def adapt_each(

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -10,7 +11,10 @@ import tensorflow_federated as tff
 from tff_shift import algorithms
 from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.learning.aggregators import factories
+from tff_shift.testing import forms
 from tff_shift.testing import running
+
+build = functools.partial(algorithms.build, num_clients=forms.NUM_CLIENTS)
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +74,7 @@ class TestAggregators:
       pytest.skip("it fits")
     # `build` enforces the module's requirements.
     with pytest.raises(ValueError) as error:
-      algorithms.build(built.name, model, uniform, aggregator=factory)
+      build(built.name, model, uniform, aggregator=factory)
     assert str(error.value) == refusal
     reasons = dataclasses.astuple(algorithms.requirements(built.name))
     assert refusal.partition(": ")[2] in reasons
@@ -105,9 +109,7 @@ class TestAggregators:
     """The algorithm with `dp`, which ignores client weights."""
     if refusal_of(built, aggregators["dp"], uniform):
       pytest.skip("it refuses")
-    return algorithms.build(
-      built.name, model, uniform, aggregator=aggregators["dp"]
-    )
+    return build(built.name, model, uniform, aggregator=aggregators["dp"])
 
   @pytest.mark.every_algorithm
   def test_private_mean_without_noise_is_the_mean(
@@ -127,7 +129,7 @@ class TestAggregators:
     if not hasattr(uniform, "client_weighting"):
       pytest.skip("clients have no weight")
     with pytest.raises(ValueError, match="is not allowed"):
-      algorithms.build(
+      build(
         built.name,
         model,
         dataclasses.replace(uniform, client_weighting="num_examples"),

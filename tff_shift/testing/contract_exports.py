@@ -160,8 +160,11 @@ class TestExports:
       assert {
         name.split("/")[1] for name in arrays if "clients/" in name
       } <= set("0123")
-    if not isinstance(found, split_model.SplitWeights):
-      return
+    shapes = [*model.backbone.shapes, *model.head.shapes]
+    if not isinstance(found, split_model.SplitWeights) or shapes != [
+      tuple(each.shape) for each in tf.nest.flatten(found)
+    ]:
+      return  # Not the weights of the model.
     loaded = split_model.load_weights(model, exported.folder / "weights.npz")
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
       values = session.run(loaded.initial_weights(tf.constant([0, 0])))

@@ -8,6 +8,7 @@ import math
 import pytest
 
 from tff_shift import algorithms
+from tff_shift.testing import forms
 
 
 class TestCode:
@@ -62,7 +63,9 @@ class TestHyperParameters:
       for value in bad_values(field):
         hparams = dataclasses.replace(module.HParams(), **{field.name: value})
         with pytest.raises(ValueError, match=field.name) as error:
-          algorithms.build(module, model, hparams)
+          algorithms.build(
+            module, model, hparams, num_clients=forms.NUM_CLIENTS
+          )
         message = str(error.value)
         assert "\n" not in message
         assert repr(value) in message

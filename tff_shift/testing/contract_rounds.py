@@ -91,7 +91,7 @@ class TestRounds:
     if not trains(built.name):
       pytest.skip("there are no batches")
     (server_state, client_states), _, _ = run.states
-    (phase, *_) = built.algorithm.phases
+    phase = built.algorithm.phases[len(built.functions.surveys)]
     first = phase(server_state, list(client_states), data)
     later = phase(
       server_state._replace(round_num=np.int32(7)), list(client_states), data
@@ -205,34 +205,37 @@ class TestWorkAlone:
     if not phases:
       pytest.skip("a round has no phase")
     (client,) = running.at_round([data[2]], 1)
-    state, (client_state,), metrics = phases[0](
-      server_state, [client_states[2]], [client]
-    )
-    alone = run_in_graph(
-      functions.train_client,
-      server_state.weights,
-      client_states[2],
-      client,
-      server_state.round_num,
-    )
-    update_server = functions.update_server or (
-      lambda weights, mean_update, _, info: info.step(weights, mean_update)
-    )
-    expected = run_in_graph(
-      running.with_info(update_server),
-      server_state.weights,
-      alone.update,
-      alone.plaintext_sum,
-      server_state.round_num,
-      server_state.memory,
-    )
-    compare.assert_close(state.weights, expected, 1e-6)
-    compare.assert_close(client_state, alone.client_state, 1e-6)
-    compare.assert_close(metrics["loss"], alone.loss, 1e-6)
+    state, client_state = server_state, client_states[2]
+    add = lambda weights, mean_update, _, info: info.step(weights, mean_update)  # noqa: E731
+    aggregating = [*functions.surveys]
+    if functions.train_client is not None:
+      aggregating.append((functions.train_client, functions.update_server))
+    for (work, update_server), phase in zip(aggregating, phases, strict=False):
+      new_state, (new_client_state,), metrics = phase(
+        state, [client_state], [client]
+      )
+      alone = run_in_graph(
+        work, state.weights, client_state, client, server_state.round_num
+      )
+      expected = run_in_graph(
+        running.with_info(update_server or add),
+        state.weights,
+        alone.update,
+        alone.plaintext_sum,
+        server_state.round_num,
+        state.memory,
+      )
+      if functions.initial_memory is not None:
+        expected, memory = expected
+        compare.assert_close(new_state.memory, memory, 1e-6)
+      compare.assert_close(new_state.weights, expected, 1e-6)
+      compare.assert_close(new_client_state, alone.client_state, 1e-6)
+      compare.assert_close(metrics["loss"], alone.loss, 1e-6)
+      state, client_state = new_state, new_client_state
     if functions.personalize_client is None:
-      assert len(phases) == 1
+      assert len(phases) == len(aggregating)
       return
-    new_state, (new_client_state,), metrics = phases[1](
+    new_state, (new_client_state,), metrics = phases[-1](
       state, [client_state], [client]
     )
     alone = run_in_graph(

@@ -38,9 +38,13 @@ def built(request, model, context):
   return types.SimpleNamespace(
     name=name,
     algorithm=algorithms.build(
-      name, model, hparams, num_evaluation_domains=NUM_EVALUATION_DOMAINS
+      name,
+      model,
+      hparams,
+      num_clients=forms.NUM_CLIENTS,
+      num_evaluation_domains=NUM_EVALUATION_DOMAINS,
     ),
-    functions=algorithms.get(name).build(model, hparams),
+    functions=algorithms.spec_builder(name, forms.NUM_CLIENTS)(model, hparams),
     num_domains=NUM_EVALUATION_DOMAINS,
   )
 

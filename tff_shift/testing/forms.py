@@ -81,7 +81,8 @@ def form(name: str) -> frozenset[Any]:
   Args:
     name: The name of the algorithm.
   """
-  functions = algorithms.get(name).build(model(), hparams(name))
+  build = algorithms.spec_builder(name, NUM_CLIENTS)
+  functions = build(model(), hparams(name))
   defaults = algorithm.AlgorithmSpec._field_defaults
   examples_type = functions.examples_type
   requirements = dataclasses.asdict(algorithms.requirements(name))

@@ -6,6 +6,7 @@ import tensorflow as tf
 from tff_shift.learning import evaluation
 from tff_shift.learning import function_types
 from tff_shift.simulation.engine import rounds
+from tff_shift.testing import forms
 
 RUN_SEED = 5
 # The metrics of predictions.
@@ -46,7 +47,9 @@ def with_info(update_server):
   """
 
   def update(weights, mean_update, plaintext_sum, round_num, memory=()):
-    info = function_types.UpdateInfo(round_num, memory=memory)
+    info = function_types.UpdateInfo(
+      round_num, num_clients=forms.NUM_CLIENTS, memory=memory
+    )
     return update_server(weights, mean_update, plaintext_sum, info)
 
   return update

@@ -142,6 +142,17 @@ class TestClientDataValidator:
   ):
     assert refusal(validator.training, make_data(**changes), 7) == message
 
+  def test_clients_that_the_algorithm_does_not_distinguish_are_refused(
+    self, typed_algorithm, refusal
+  ):
+    algorithm = typed_algorithm(MODEL, local_training.data_type(MODEL), 2)
+    algorithm.max_clients = 2
+    validator = client_data.ClientDataValidator(algorithm)
+    assert refusal(validator.training, make_data(), 7) == (
+      "client_id of client 7: must be below 2, the number of clients of the"
+      " algorithm, got 2"
+    )
+
   def test_words_that_the_model_does_not_know_are_refused(
     self, typed_algorithm, refusal
   ):

@@ -208,7 +208,8 @@ def make_plan() -> Plan:
     )
     for each in chosen:
       # Refuses models that the algorithm does not support.
-      algorithms.get(each.algorithm).build(model, each.hparams)
+      build = algorithms.spec_builder(each.algorithm, FLAGS.num_clients)
+      build(model, each.hparams)
     aggregators = common_flags.chosen_aggregators(chosen, FLAGS.rounds)
   if own_datasets.is_own(FLAGS.dataset):
     _warn(datasets[seeds[0]], clients[seeds[0]])

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -196,8 +195,7 @@ def check_flags() -> None:
     UsageError: If a flag is wrong.
   """
   common_flags.check_common_flags(SCENARIO)
-  chosen = trials.described(SCENARIO, _defaults)
-  _check_slots(chosen)
+  chosen = trials.described(SCENARIO)
   common_flags.chosen_seeds("seeds")
   for flag, allowed in (
     ("shift_kind", online_adaptation.SHIFT_KINDS),
@@ -232,11 +230,7 @@ def check_flags() -> None:
   _check_controls(chosen)
   common_flags.positive_number("dirichlet")
   # Last, because it imports algorithms and TensorFlow.
-  trials.chosen(SCENARIO, _defaults)
-
-
-def _defaults(*_: Any) -> dict[str, Any]:
-  return {"num_slots": FLAGS.num_clients}
+  trials.chosen(SCENARIO)
 
 
 def make_plan() -> Plan:
@@ -249,7 +243,7 @@ def make_plan() -> Plan:
     UsageError: If a flag or a file is wrong.
   """
   check_flags()
-  chosen = trials.chosen(SCENARIO, _defaults)
+  chosen = trials.chosen(SCENARIO)
   seeds = common_flags.chosen_seeds("seeds")
   omegas = {
     shift: {seed: _omega(shift, FLAGS.timesteps, seed) for seed in seeds}
@@ -364,17 +358,6 @@ def _check_images(x: np.ndarray) -> None:
       f"--shift_kind=covariate cannot corrupt --dataset={FLAGS.dataset}:"
       f" {error}"
     ) from error
-
-
-def _check_slots(chosen: Sequence[selection.Trial]) -> None:
-  """Refuses tables of clients with fewer rows than clients."""
-  for each in chosen:
-    num_slots = getattr(each.hparams, "num_slots", FLAGS.num_clients)
-    if num_slots < FLAGS.num_clients:
-      raise common_flags.UsageError(
-        f"--num_slots={num_slots} is not allowed for {each.algorithm}: it must"
-        f" be at least --num_clients={FLAGS.num_clients}"
-      )
 
 
 def _controlled(

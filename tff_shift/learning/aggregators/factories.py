@@ -211,6 +211,8 @@ class AggregationRequirements:
       wrong.
     no_server_optimizer: Why the server adds something other than the mean
       update.
+    surveys: What clients report before they train (see `Survey`). Privacy
+      accounting counts one aggregation a round.
   """
 
   no_aggregation: str = ""
@@ -219,6 +221,7 @@ class AggregationRequirements:
   per_client_values: str = ""
   own_weights: str = ""
   no_server_optimizer: str = ""
+  surveys: str = ""
 
   @property
   def contributes(self) -> bool:
@@ -257,6 +260,7 @@ def check(
     )
     or (traits.compresses and requirements.per_client_values)
     or (not traits.is_weighted and requirements.own_weights)
+    or (traits.name == "dp" and requirements.surveys)
   )
   if reason:
     raise ValueError(

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift import draws
 from tff_shift.models import modes
 from tff_shift.models import parts
 from tff_shift.models.keras import layer_names
@@ -65,9 +66,7 @@ def stateless(
     # run's seed, inside the graph. Keras takes one number. It has to be drawn,
     # because folding leaves the position in the second half of the seed, and
     # the first half is the same for all weights.
-    config["seed"] = tf.random.stateless_uniform(
-      [], seed, minval=None, maxval=None, dtype=tf.int32
-    )
+    config["seed"] = draws.integer(seed)
     return type(initializer).from_config(config)(shape, dtype=tf.float32)
 
   return draw
@@ -443,7 +442,7 @@ def make_part(
       if mode:
         _use_seed(
           copied._flatten_layers(),
-          lambda n: tf.random.experimental.stateless_fold_in(seed(), n),
+          lambda n: draws.fold_in(seed(), n),
         )
       if not places or not normalizes_by_batch:
         for _, layer in _normalizations(copied):

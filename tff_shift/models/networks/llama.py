@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tff_shift import draws
 from tff_shift.data.texts import tokens as tokens_lib
 from tff_shift.models import parts
 from tff_shift.models import split_model
@@ -228,7 +229,7 @@ def make_backbone(
   bound = 1 / math.sqrt(config.width)
 
   def draw_down(shape, seed):
-    return tf.random.stateless_uniform(shape, seed, -bound, bound)
+    return draws.uniform(shape, seed, -bound, bound)
 
   def draw_up(shape, seed):
     del seed

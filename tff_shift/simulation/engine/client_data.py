@@ -25,6 +25,7 @@ NO_SEED = np.zeros(randomness.SEED_SHAPE, np.int32)
 _EXAMPLES = "x", "y", "domain_sizes", "num_examples"
 # The field of examples without classes.
 _STREAM = "stream_x"
+_CLIENT_ID = "client_id"
 
 
 def training_data(
@@ -275,7 +276,13 @@ class ClientDataValidator:
       if are_known([name]):
         found[name] = getattr(known.checked, name)
       else:
-        found[name] = _checked_field(getattr(data, name), type_spec, name, what)
+        found[name] = _checked_field(
+          getattr(data, name),
+          type_spec,
+          name,
+          what,
+          getattr(self._algorithm, "max_clients", None),
+        )
     changed = {
       name: value
       for name, value in found.items()
@@ -342,7 +349,11 @@ def _checked_number(value: Any, num_examples: int, what: str) -> np.ndarray:
 
 
 def _checked_field(
-  value: Any, type_spec: tff.Type, name: str, what: str
+  value: Any,
+  type_spec: tff.Type,
+  name: str,
+  what: str,
+  max_clients: int | None,
 ) -> Any:
   """Validates a field beside the examples if it is an array."""
   if not isinstance(type_spec, tff.TensorType):
@@ -356,6 +367,11 @@ def _checked_field(
   array = examples_lib.checked_array(
     value, what, shape=tuple(type_spec.shape), dtype=type_spec.dtype.type
   )
+  if name == _CLIENT_ID and max_clients is not None and array >= max_clients:
+    raise ValueError(
+      f"{what}: must be below {max_clients}, the number of clients of the"
+      f" algorithm, got {array}"
+    )
   if name == _STREAM and not len(array):
     raise ValueError(f"{what}: there must be at least one example")
   return array

@@ -48,7 +48,7 @@ from tff_shift.simulation.scenarios import pretraining_hparams
 from tff_shift.simulation.storage import array_cache
 
 # Part of the key: increase it with every change of the training or the file.
-FORMAT = 1
+FORMAT = 2
 
 
 class _Outcome(records.Record):

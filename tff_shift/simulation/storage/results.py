@@ -294,6 +294,7 @@ class RunFolder:
       start_time=self._start_time.isoformat(timespec="seconds"),
       command_line=shlex.join(sys.orig_argv),
       cores=len(os.sched_getaffinity(0)),
+      draws=run_records.DRAWS,
       identity=self.identity,
     )
 

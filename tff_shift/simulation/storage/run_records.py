@@ -18,6 +18,9 @@ from tff_shift import renamed_flags
 CONFIG = "config.json"
 SUMMARY = "summary.json"
 
+# Increase it with every change of the random numbers that a run draws.
+DRAWS = 2
+
 _Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -45,6 +48,7 @@ class RunConfig(records.Record, omit_defaults=True):
     start_time: The time when the run started.
     command_line: The command that started it.
     cores: The number of available cores.
+    draws: The version of the random numbers, see `DRAWS`.
     identity: A unique id of the run. None: written by an earlier version.
     replaced: The identities that it had before it was continued with more
       rounds, time steps or seeds.
@@ -61,6 +65,7 @@ class RunConfig(records.Record, omit_defaults=True):
   start_time: records.Time
   command_line: str
   cores: records.PositiveInt
+  draws: records.PositiveInt = 1
   identity: _Name | None = None
   replaced: tuple[_Name, ...] = ()
   resumed: tuple[Resumption, ...] = ()

@@ -77,7 +77,7 @@ def to_predict(
 
 def num_examples(data: Any) -> int:
   """Returns the number of examples that a client trains on or adapts to."""
-  return len(getattr(data, _STREAM, data.y))
+  return len(getattr(data, _STREAM) if hasattr(data, _STREAM) else data.y)
 
 
 def inputs(

@@ -311,7 +311,8 @@ class TestPlus:
       )
       np.testing.assert_allclose(row, logits(adapted, pixels), atol=1e-5)
       moved.append(np.abs(row - logits((weights, head), pixels)).max())
-    assert max(moved) > 1e-2
+    # Far more than the tolerance.
+    assert max(moved) > 1e-3
 
   def test_without_steps_it_is_fed_the(self, copies, images, run_in_graph):
     (without,), *_ = self.predict(images, run_in_graph, plus=True, plus_steps=0)

@@ -16,7 +16,8 @@ def start(model, contract_hparams, run_in_graph):
   """Returns `start(name, run_seed, client_id)`: all weights and a state."""
 
   def run(name, run_seed, client_id):
-    functions = algorithms.get(name).build(model, contract_hparams(name))
+    build = algorithms.spec_builder(name, forms.NUM_CLIENTS)
+    functions = build(model, contract_hparams(name))
     seeds = (
       randomness.server_seed(run_seed),
       randomness.client_seed(run_seed, client_id),
@@ -52,7 +53,8 @@ def test_head_is_that_of_all_clients_and_of_the_model(
   expected = run_in_graph(model.initial_weights, randomness.server_seed(3)).head
   found = []
   for name in algorithms.names():
-    if algorithms.get(name).build(model, contract_hparams(name)).starts_alike:
+    build = algorithms.spec_builder(name, forms.NUM_CLIENTS)
+    if build(model, contract_hparams(name)).starts_alike:
       found.append(name)
       for client in (0, 1):
         _, state = start(name, 3, client)

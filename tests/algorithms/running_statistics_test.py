@@ -64,7 +64,9 @@ def model_for(name):
 
 def build(name, **options):
   hparams = dataclasses.replace(forms.hparams(name), **options)
-  return algorithms.build(name, model_for(name), hparams)
+  return algorithms.build(
+    name, model_for(name), hparams, num_clients=forms.NUM_CLIENTS
+  )
 
 
 def run(algorithm, data):
@@ -81,7 +83,8 @@ def wrapped(name):
   """The optional functions that are wrapped for the statistics."""
   if algorithms.running_statistics(name) == algorithm_lib.FIXED:
     return []
-  functions = algorithms.get(name).build(make_model(), forms.hparams(name))
+  build = algorithms.spec_builder(name, forms.NUM_CLIENTS)
+  functions = build(make_model(), forms.hparams(name))
   return [
     field
     for field in ("guide_queries", "personalize_client", "prepare_client")

@@ -1,0 +1,255 @@
+"""Runs TFF's own tests with the in-process executor and with TFF's native one.
+
+  git clone --branch v0.87.0 https://github.com/google-parfait/tensorflow-federated tff
+  python -m benchmarks.conformance tff --output=results/conformance.md
+
+SOURCES, the argument, is a folder with `tensorflow_federated/python` of the tag
+of the installed release; the tests of the release are not in its wheel. Each
+test file runs in a process of its own, with a time limit, with one of the two
+executors as TFF's default context. Files that execute no computation are left
+out of the table.
+
+Prints a line for each file, and writes the table and the reason of each failure
+to `--output`. Exit code 1 if a test fails in process that passes natively.
+"""
+
+import importlib
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import types
+import unittest
+
+import msgspec
+from absl import app
+from absl import flags
+
+_PACKAGE = "tensorflow_federated/python"
+_EXECUTORS = ("in_process", "native")
+# Rooms with tests of what runs on an executor. `core` has the tests of TFF's
+# own executors and compilers.
+_ROOMS = "aggregators,analytics,learning,program,simulation,tests"
+
+_OUTPUT = flags.DEFINE_string("output", None, "The page. Default: none.")
+_FILES = flags.DEFINE_list(
+  "rooms",
+  _ROOMS.split(","),
+  "Folders or files below tensorflow_federated/python.",
+)
+_LIMIT = flags.DEFINE_integer("time_limit", 900, "Seconds for a file.")
+_RUN = flags.DEFINE_enum(
+  "run",
+  None,
+  _EXECUTORS,
+  "Runs one file in this process, for the program itself.",
+)
+
+
+class Outcome(msgspec.Struct):
+  """The outcome of a test file on an executor.
+
+  Attributes:
+    num_tests: The number of tests.
+    skipped: The number of tests that TFF skips.
+    failed: The reason by the name of the test.
+    num_calls: The number of computations that were executed.
+    seconds: The duration of the tests.
+  """
+
+  num_tests: int = 0
+  skipped: int = 0
+  failed: dict[str, str] = {}
+  num_calls: int = 0
+  seconds: float = 0.0
+
+  @property
+  def passed(self) -> int:
+    return self.num_tests - self.skipped - len(self.failed)
+
+
+def _import_helpers(sources: pathlib.Path) -> None:
+  """Lets the packages of the wheel have the modules that only tests use."""
+  folders = {path.parent for path in sources.glob(f"{_PACKAGE}/**/*.py")}
+  for folder in sorted(folders):
+    name = ".".join(folder.relative_to(sources).parts)
+    try:
+      importlib.import_module(name).__path__.append(str(folder))
+    except ImportError:
+      continue
+
+
+def _set_test_contexts(sources: pathlib.Path, make_context) -> None:
+  """Replaces the contexts that tests in `tests/` request by name."""
+  package = types.ModuleType("tensorflow_federated.python.tests")
+  package.__path__ = [str(sources / _PACKAGE / "tests")]
+  contexts = types.ModuleType(f"{package.__name__}.test_contexts")
+  contexts.get_all_contexts = lambda: [("default", make_context)]
+  sys.modules |= {each.__name__: each for each in (package, contexts)}
+
+
+def _run_here(sources: pathlib.Path, file: str, executor: str) -> Outcome:
+  """Runs a file in this process."""
+  import tensorflow_federated as tff
+
+  from tff_shift.execution import in_process
+
+  def make_context():
+    if executor == "in_process":
+      return in_process.in_process_context()
+    return tff.backends.native.create_sync_local_cpp_execution_context()
+
+  _import_helpers(sources)
+  _set_test_contexts(sources, make_context)
+  os.chdir(sources)
+  name = f"conformance_{pathlib.Path(file).stem}"
+  spec = importlib.util.spec_from_file_location(name, file)
+  module = importlib.util.module_from_spec(spec)
+  sys.modules[name] = module
+  spec.loader.exec_module(module)
+  outcome = Outcome()
+  context_type = type(make_context())
+  invoke = context_type.invoke
+
+  def counted(self, *arguments):
+    outcome.num_calls += 1
+    return invoke(self, *arguments)
+
+  context_type.invoke = counted
+  tff.framework.set_default_context(make_context())
+  suite = unittest.defaultTestLoader.loadTestsFromModule(module)
+  start = time.perf_counter()
+  with open(os.devnull, "w") as nowhere:
+    found = unittest.TextTestRunner(nowhere, verbosity=0).run(suite)
+  outcome.seconds = time.perf_counter() - start
+  outcome.num_tests = found.testsRun
+  outcome.skipped = len(found.skipped)
+  for test, trace in found.failures + found.errors:
+    lines = trace.strip().splitlines()
+    outcome.failed[test.id().partition(".")[2]] = lines[-1][:300]
+  return outcome
+
+
+def _run(sources: pathlib.Path, file: str, executor: str) -> Outcome | str:
+  """Runs a file in a process of its own; returns why it gave no outcome."""
+  command = [sys.executable, "-m", "benchmarks.conformance"]
+  environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+  try:
+    done = subprocess.run(
+      [*command, f"--run={executor}", str(sources), file],
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      timeout=_LIMIT.value,
+      env=environment,
+      check=False,
+      text=True,
+    )
+  except subprocess.TimeoutExpired:
+    return f"longer than {_LIMIT.value} s"
+  lines = done.stdout.strip().splitlines()
+  try:
+    return msgspec.json.decode(lines[-1], type=Outcome)
+  except (IndexError, msgspec.DecodeError):
+    errors = done.stderr.strip().splitlines() or ["nothing"]
+    return f"exit code {done.returncode}: {errors[-1][:300]}"
+
+
+def _page(rows: list[tuple[str, dict[str, Outcome | str]]]) -> str:
+  """Returns the page, Markdown."""
+  import tensorflow_federated as tff
+
+  lines = [
+    "# TFF's own tests with the in-process executor",
+    "",
+    f"    python -m benchmarks.conformance SOURCES --rooms={','.join(_FILES.value)}",
+    "",
+    f"The tests of TFF {tff.__version__} that execute computations, with the"
+    " in-process executor and with TFF's native executor as the default context;"
+    f" {time.strftime('%Y-%m-%d')}, {len(os.sched_getaffinity(0))} cores. A test"
+    " that fails on both tests something else than the executor.",
+    "",
+    "| file | tests | skipped | in process: passed, failed, seconds | native:"
+    " passed, failed, seconds |",
+    "| --- | --- | --- | --- | --- |",
+  ]
+  reasons = []
+  sums = {each: [0, 0, 0.0] for each in _EXECUTORS}
+  num_tests = num_skipped = 0
+  for file, by_executor in rows:
+    cells = []
+    for executor, found in by_executor.items():
+      if isinstance(found, str):
+        cells.append("no outcome")
+        reasons.append(f"- `{file}`, {executor}: {found}")
+        continue
+      values = found.passed, len(found.failed), found.seconds
+      sums[executor] = [
+        a + b for a, b in zip(sums[executor], values, strict=True)
+      ]
+      cells.append(f"{values[0]}, {values[1]}, {values[2]:.0f}")
+      reasons += [
+        f"- `{test}`, {executor}: {reason}"
+        for test, reason in found.failed.items()
+      ]
+    known = [each for each in by_executor.values() if isinstance(each, Outcome)]
+    tests, skipped = known[0].num_tests, known[0].skipped
+    num_tests, num_skipped = num_tests + tests, num_skipped + skipped
+    lines.append(f"| {file} | {tests} | {skipped} | {' | '.join(cells)} |")
+  cells = [f"{a}, {b}, {c:.0f}" for a, b, c in sums.values()]
+  lines.append(f"| all | {num_tests} | {num_skipped} | {' | '.join(cells)} |")
+  if reasons:
+    lines += ["", "## What failed", "", *reasons]
+  return "\n".join(lines) + "\n"
+
+
+def main(argv):
+  """Runs the tests and writes the page."""
+  if len(argv) != 2 + bool(_RUN.value):
+    raise app.UsageError("one argument: the folder with TFF's sources")
+  sources = pathlib.Path(argv[1]).resolve()
+  if _RUN.value:
+    outcome = _run_here(sources, argv[2], _RUN.value)
+    print(f"\n{msgspec.json.encode(outcome).decode()}", flush=True)
+    # Tests leave threads behind.
+    os._exit(0)
+  root = sources / _PACKAGE
+  if not root.is_dir():
+    raise app.UsageError(f"{argv[1]} has no folder {_PACKAGE}")
+  files = sorted(
+    path.relative_to(sources)
+    for room in _FILES.value
+    for path in (
+      [root / room]
+      if room.endswith(".py")
+      else (root / room).rglob("*_test.py")
+    )
+  )
+  rows = []
+  for file in files:
+    found = {each: _run(sources, str(file), each) for each in _EXECUTORS}
+    known = [each for each in found.values() if isinstance(each, Outcome)]
+    if known and any(each.num_calls for each in known):
+      rows.append((str(file.relative_to(_PACKAGE)), found))
+    shown = {
+      executor: each
+      if isinstance(each, str)
+      else f"{each.passed} passed, {len(each.failed)} failed, {each.num_calls}"
+      f" computations, {each.seconds:.0f} s"
+      for executor, each in found.items()
+    }
+    print(f"{file}: {json.dumps(shown)}", flush=True)
+  if _OUTPUT.value:
+    pathlib.Path(_OUTPUT.value).write_text(_page(rows), encoding="utf-8")
+  for _, found in rows:
+    ours, native = (found[each] for each in _EXECUTORS)
+    failed = ours.failed if isinstance(ours, Outcome) else {"all": ours}
+    known = native.failed if isinstance(native, Outcome) else failed
+    if failed.keys() - known.keys():
+      sys.exit(1)
+
+
+if __name__ == "__main__":
+  app.run(main)

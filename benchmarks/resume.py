@@ -233,7 +233,8 @@ def differences(one: pathlib.Path, other: pathlib.Path) -> list[str]:
       ("figures", _figures),
       ("tensorboard", scalars),
     )
-    if read(one) != read(other)
+    # As texts, in which NaN equals NaN.
+    if repr(read(one)) != repr(read(other))
   ]
   arrays, others = _final_arrays(one), _final_arrays(other)
   if not arrays or arrays.keys() != others.keys():

@@ -202,7 +202,7 @@ def test_choice_is_that_of_more_rounds(run_evolving_to_its_end, read_runs):
   """After one round another learning rate is chosen than after three."""
   arguments = [
     *_EVOLVING,
-    *("--algorithm=fed_avg", "--optimizer=sgd", "--learning_rate=0.1,0.3"),
+    *("--algorithm=fed_avg", "--optimizer=sgd", "--learning_rate=0.2,2"),
     "--select=last_source",
   ]
   folder, whole = (

@@ -13,6 +13,7 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import sizes
 from tff_shift.models.networks import mlp
 from tff_shift.testing import fixtures
+from tff_shift.testing import forms
 
 model = fixtures.model
 contract_hparams = fixtures.contract_hparams
@@ -92,7 +93,8 @@ def test_largest_count_fits_or_is_refused(
   try:
     hyperparameters.validate(hparams)
     # Neither takes minutes, nor memory.
-    algorithm.check_sizes(name, algorithms.get(name).build, model, hparams)
+    build = algorithms.spec_builder(name, forms.NUM_CLIENTS)
+    algorithm.check_sizes(name, build, model, hparams)
   except ValueError as error:
     assert f"{field}=10000000" in str(error)
     assert "\n" not in str(error)

@@ -190,7 +190,7 @@ class TestRun:
   def algorithm(self, context):
     del context
     model = guided_model.with_guide(
-      mlp.build((2,), num_classes=2, width=8, head_width=6), 2, width=8
+      mlp.build((2,), num_classes=2, width=16, head_width=6), 2, width=8
     )
     return algorithms.build(fed_drm, model, self.HPARAMS, num_queries=100)
 
@@ -314,7 +314,8 @@ def algorithms_by_answers():
   """
   first = {}
   for name in algorithms.names("guidance"):
-    functions = algorithms.get(name).build(forms.model(), forms.hparams(name))
+    build = algorithms.spec_builder(name, forms.NUM_CLIENTS)
+    functions = build(forms.model(), forms.hparams(name))
     way = tuple(
       getattr(functions, each) is None
       for each in ("prepare_client", "guide_queries", "predict_as_server")
@@ -335,7 +336,9 @@ def test_clients_without_examples_leave_numbers_finite(name, context):
     mlp.build((2,), num_classes=2, width=8, head_width=6), 4, width=8
   )
   result = guidance.run(
-    algorithms.build(name, model, forms.hparams(name), num_queries=100),
+    algorithms.build(
+      name, model, forms.hparams(name), num_clients=4, num_queries=100
+    ),
     [*train[:2], nothing, nothing],
     [test[0], nothing, test[2], nothing],
     num_rounds=2,

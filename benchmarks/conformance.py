@@ -1,10 +1,9 @@
 """Runs TFF's own tests with the in-process executor and with TFF's native one.
 
-  git clone --branch v0.87.0 https://github.com/google-parfait/tensorflow-federated tff
-  python -m benchmarks.conformance tff --output=results/conformance.md
+  python -m benchmarks.conformance SOURCES --output=results/conformance.md
 
-SOURCES, the argument, is a folder with `tensorflow_federated/python` of the tag
-of the installed release; the tests of the release are not in its wheel. Each
+SOURCES is a folder with `tensorflow_federated/python` of TFF's repository, at
+the tag of the installed release, whose wheel has no tests. Each
 test file runs in a process of its own, with a time limit, with one of the two
 executors as TFF's default context. Files that execute no computation are left
 out of the table.
@@ -13,13 +12,16 @@ Prints a line for each file, and writes the table and the reason of each failure
 to `--output`. Exit code 1 if a test fails in process that passes natively.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 import types
 import unittest
@@ -68,6 +70,7 @@ class Outcome(msgspec.Struct):
 
   @property
   def passed(self) -> int:
+    """The number of tests that passed."""
     return self.num_tests - self.skipped - len(self.failed)
 
 
@@ -111,7 +114,9 @@ def _run_here(sources: pathlib.Path, file: str, executor: str) -> Outcome:
   sys.modules[name] = module
   spec.loader.exec_module(module)
   outcome = Outcome()
-  context_type = type(make_context())
+  context = make_context()
+  tff.framework.set_default_context(context)
+  context_type = type(context)
   invoke = context_type.invoke
 
   def counted(self, *arguments):
@@ -119,7 +124,6 @@ def _run_here(sources: pathlib.Path, file: str, executor: str) -> Outcome:
     return invoke(self, *arguments)
 
   context_type.invoke = counted
-  tff.framework.set_default_context(make_context())
   suite = unittest.defaultTestLoader.loadTestsFromModule(module)
   start = time.perf_counter()
   with open(os.devnull, "w") as nowhere:
@@ -136,25 +140,29 @@ def _run_here(sources: pathlib.Path, file: str, executor: str) -> Outcome:
 def _run(sources: pathlib.Path, file: str, executor: str) -> Outcome | str:
   """Runs a file in a process of its own; returns why it gave no outcome."""
   command = [sys.executable, "-m", "benchmarks.conformance"]
-  environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"}
-  try:
-    done = subprocess.run(
+  with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile() as log:
+    # TFF's executor has processes of its own, which must end with this one.
+    process = subprocess.Popen(
       [*command, f"--run={executor}", str(sources), file],
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      timeout=_LIMIT.value,
-      env=environment,
-      check=False,
-      text=True,
+      stdout=output,
+      stderr=log,
+      env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
+      start_new_session=True,
     )
-  except subprocess.TimeoutExpired:
-    return f"longer than {_LIMIT.value} s"
-  lines = done.stdout.strip().splitlines()
+    try:
+      process.wait(_LIMIT.value)
+    except subprocess.TimeoutExpired:
+      return f"longer than {_LIMIT.value} s"
+    finally:
+      with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+      process.wait()
+    output.seek(0)
+    lines = output.read().strip().splitlines()
   try:
     return msgspec.json.decode(lines[-1], type=Outcome)
   except (IndexError, msgspec.DecodeError):
-    errors = done.stderr.strip().splitlines() or ["nothing"]
-    return f"exit code {done.returncode}: {errors[-1][:300]}"
+    return f"exit code {process.returncode}, without an outcome"
 
 
 def _page(rows: list[tuple[str, dict[str, Outcome | str]]]) -> str:
@@ -164,12 +172,14 @@ def _page(rows: list[tuple[str, dict[str, Outcome | str]]]) -> str:
   lines = [
     "# TFF's own tests with the in-process executor",
     "",
-    f"    python -m benchmarks.conformance SOURCES --rooms={','.join(_FILES.value)}",
+    "    python -m benchmarks.conformance SOURCES"
+    f" --rooms={','.join(_FILES.value)}",
     "",
-    f"The tests of TFF {tff.__version__} that execute computations, with the"
-    " in-process executor and with TFF's native executor as the default context;"
-    f" {time.strftime('%Y-%m-%d')}, {len(os.sched_getaffinity(0))} cores. A test"
-    " that fails on both tests something else than the executor.",
+    f"The test files of TFF {tff.__version__} that execute computations, with"
+    " the in-process executor and",
+    "with TFF's native executor as the default context;"
+    f" {time.strftime('%Y-%m-%d')}, {len(os.sched_getaffinity(0))} cores,",
+    f"at most {_LIMIT.value} s a file.",
     "",
     "| file | tests | skipped | in process: passed, failed, seconds | native:"
     " passed, failed, seconds |",
@@ -186,16 +196,14 @@ def _page(rows: list[tuple[str, dict[str, Outcome | str]]]) -> str:
         reasons.append(f"- `{file}`, {executor}: {found}")
         continue
       values = found.passed, len(found.failed), found.seconds
-      sums[executor] = [
-        a + b for a, b in zip(sums[executor], values, strict=True)
-      ]
+      sums[executor] = list(map(sum, zip(sums[executor], values, strict=True)))
       cells.append(f"{values[0]}, {values[1]}, {values[2]:.0f}")
       reasons += [
         f"- `{test}`, {executor}: {reason}"
         for test, reason in found.failed.items()
       ]
     known = [each for each in by_executor.values() if isinstance(each, Outcome)]
-    tests, skipped = known[0].num_tests, known[0].skipped
+    tests, skipped = (known[0].num_tests, known[0].skipped) if known else (0, 0)
     num_tests, num_skipped = num_tests + tests, num_skipped + skipped
     lines.append(f"| {file} | {tests} | {skipped} | {' | '.join(cells)} |")
   cells = [f"{a}, {b}, {c:.0f}" for a, b, c in sums.values()]
@@ -218,21 +226,19 @@ def main(argv):
   root = sources / _PACKAGE
   if not root.is_dir():
     raise app.UsageError(f"{argv[1]} has no folder {_PACKAGE}")
-  files = sorted(
-    path.relative_to(sources)
-    for room in _FILES.value
-    for path in (
-      [root / room]
-      if room.endswith(".py")
-      else (root / room).rglob("*_test.py")
-    )
-  )
+  files = set()
+  for each in _FILES.value:
+    path = root / each
+    files |= set(path.rglob("*_test.py")) if path.is_dir() else {path}
   rows = []
-  for file in files:
-    found = {each: _run(sources, str(file), each) for each in _EXECUTORS}
-    known = [each for each in found.values() if isinstance(each, Outcome)]
-    if known and any(each.num_calls for each in known):
-      rows.append((str(file.relative_to(_PACKAGE)), found))
+  for path in sorted(files):
+    file = path.relative_to(sources)
+    ours, native = _EXECUTORS
+    found = {ours: _run(sources, str(file), ours)}
+    if isinstance(found[ours], Outcome) and not found[ours].num_calls:
+      continue
+    found[native] = _run(sources, str(file), native)
+    rows.append((str(file.relative_to(_PACKAGE)), found))
     shown = {
       executor: each
       if isinstance(each, str)

@@ -216,7 +216,17 @@ class _Builder(programs.Evaluator):
       lazy.force_inputs(each.part, seen)
       if isinstance(each, lazy.Aggregate):
         lazy.force_inputs(each.accumulate, seen)
-    totals = [values.flatten(lazy.force(each.zero)) for each in aggregates]
+    totals = [
+      [
+        programs.with_declared_shape(tf.convert_to_tensor(leaf), spec)
+        for leaf, spec in zip(
+          values.flatten(lazy.force(each.zero)),
+          values.leaf_specs(each.type_spec),
+          strict=True,
+        )
+      ]
+      for each in aggregates
+    ]
     lists = [
       [
         tf.TensorArray(

@@ -15,11 +15,11 @@ from tff_shift.execution import compilation
 from tff_shift.execution.in_process import cohorts
 from tff_shift.execution.in_process import devices
 from tff_shift.execution.in_process import federated
+from tff_shift.execution.in_process import graphs
 from tff_shift.execution.in_process import memory
 from tff_shift.execution.in_process import packing
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
-
 
 _SECURE = "federated_secure_"
 
@@ -64,8 +64,7 @@ def _with_functions_in_line(
   """Transforms a block of TensorFlow that has functions."""
   if not isinstance(block, tff.framework.CompiledComputation):
     return block, False
-  graph_def = tf.compat.v1.GraphDef()
-  block.proto.tensorflow.graph_def.Unpack(graph_def)
+  graph_def = programs.graph_of(block)
   if not graph_def.library.function:
     return block, False
   config = tf.compat.v1.ConfigProto()
@@ -85,14 +84,25 @@ def _with_functions_in_line(
   options.memory_optimization = options.NO_MEM_OPT
   options.meta_optimizer_iterations = options.ONE
   options.function_optimization = options.ON
-  native = tff.backends.native.transform_to_native_form(
-    tff.framework.ConcreteComputation(
-      computation_proto=block.proto,
-      context_stack=tff.framework.get_context_stack(),
-    ),
-    grappler_config=config,
-  )
-  return native.to_building_block(), True
+
+  def transform(proto):
+    native = tff.backends.native.transform_to_native_form(
+      tff.framework.ConcreteComputation(
+        computation_proto=proto,
+        context_stack=tff.framework.get_context_stack(),
+      ),
+      grappler_config=config,
+    )
+    return native.to_building_block()
+
+  native = transform(block.proto)
+  if graphs.has_loops_in_functions(programs.graph_of(native)):
+    # TensorFlow cannot import them. Loops that are operations stay so.
+    proto = type(block.proto)()
+    proto.CopyFrom(block.proto)
+    proto.tensorflow.graph_def.Pack(graphs.with_loops_as_operations(graph_def))
+    native = transform(proto)
+  return native, True
 
 
 class _CompiledComputation:

@@ -42,6 +42,9 @@ _ANONYMOUS_TABLES = {
 }
 _NAMING_ATTRIBUTES = ("container", "shared_name", "use_node_name_sharing")
 
+# The attribute of loops and conditions that Grappler replaces.
+_LOWERED = "_lower_using_switch_merge"
+
 # The device of `tf.data`.
 _HOST = "/device:CPU:0"
 
@@ -140,7 +143,7 @@ def prepare(
     # Replaced by pinning; the colocated node may have been removed.
     node.attr.pop("_class", None)
   if initializer:
-    _run_first(pruned, _node_name(initializer))
+    _run_first(pruned, _node_name(initializer), fed_nodes)
   loops.loop_over_datasets(pruned)
   _drop_unused_functions(pruned)
   return PreparedGraph(pruned, feeds, fetches)
@@ -154,6 +157,26 @@ def has_resources(graph_def: tf.compat.v1.GraphDef) -> bool:
     or _runs_on_host(node)
     for node in _all_nodes(graph_def)
   )
+
+
+def has_loops_in_functions(graph_def: tf.compat.v1.GraphDef) -> bool:
+  """Returns whether a function has a loop of single operations, a cycle."""
+  return any(
+    node.op == "NextIteration"
+    for function in graph_def.library.function
+    for node in function.node_def
+  )
+
+
+def with_loops_as_operations(
+  graph_def: tf.compat.v1.GraphDef,
+) -> tf.compat.v1.GraphDef:
+  """Prevents Grappler from replacing loops and conditions by cycles."""
+  copied = tf.compat.v1.GraphDef()
+  copied.CopyFrom(graph_def)
+  for node in _all_nodes(copied):
+    node.attr.pop(_LOWERED, None)
+  return copied
 
 
 def _ancestors(
@@ -212,7 +235,9 @@ def _make_resource_anonymous(node: tf.compat.v1.NodeDef) -> None:
       node.attr.pop(attribute, None)
 
 
-def _run_first(graph_def: tf.compat.v1.GraphDef, initializer: str) -> None:
+def _run_first(
+  graph_def: tf.compat.v1.GraphDef, initializer: str, fed_nodes: Set[str]
+) -> None:
   """Adds control edges from `initializer` to the readers of its ancestors.
 
   Edges to all nodes of the graph would be wrong: a node inside the frame of a
@@ -220,9 +245,11 @@ def _run_first(graph_def: tf.compat.v1.GraphDef, initializer: str) -> None:
 
   Args:
     graph_def: The graph to change.
-    initializer: The name of the operation that must run first.
+    initializer: The name of the operation that must run first. It may depend on
+      the argument.
+    fed_nodes: The names of the placeholders of the argument.
   """
-  ancestors = _ancestors(graph_def, {initializer})
+  ancestors = _ancestors(graph_def, {initializer}, fed_nodes) - fed_nodes
   for node in graph_def.node:
     if node.name not in ancestors and any(
       _node_name(name) in ancestors for name in node.input

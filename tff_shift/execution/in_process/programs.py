@@ -163,7 +163,7 @@ class ProgramCache:
     """
     prepared = self._prepared.get(id(function))
     if prepared is None:
-      prepared = _prepare(function.proto.tensorflow)
+      prepared = _prepare(function)
       self._prepared[id(function)] = prepared
     self.num_imports += 1
     return prepared.import_into_current_graph(arguments, device)
@@ -183,9 +183,24 @@ class GraphEvaluator(Evaluator):
     arguments = [] if argument is None else values.flatten(argument)
     # Inside of a loop, outer tensors must be captured.
     graph = tf.compat.v1.get_default_graph()
-    arguments = [graph.capture(each) for each in arguments]
+    specs = values.leaf_specs(function.type_signature.parameter)
+    arguments = [
+      with_declared_shape(graph.capture(each), spec)
+      for each, spec in zip(arguments, specs, strict=True)
+    ]
     results = self._cache.import_compiled(function, arguments, self._device)
     return values.unflatten(iter(results), function.type_signature.result)
+
+
+def with_declared_shape(tensor: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+  """Hides a known shape if the type of the value leaves it open.
+
+  TensorFlow checks all branches of a graph for the shapes that it knows, also
+  those that never run for these shapes. TFF's executor knows the types only.
+  """
+  if spec.shape.is_fully_defined() or tensor.shape == spec.shape:
+    return tensor
+  return tf.compat.v1.placeholder_with_default(tensor, spec.shape)
 
 
 class _Program:
@@ -234,12 +249,20 @@ class _Program:
     return values.unflatten(iter(results), self._result_type)
 
 
+def graph_of(
+  function: tff.framework.CompiledComputation,
+) -> tf.compat.v1.GraphDef:
+  """Returns the graph of a TensorFlow block."""
+  graph_def = tf.compat.v1.GraphDef()
+  function.proto.tensorflow.graph_def.Unpack(graph_def)
+  return graph_def
+
+
 def has_resources(function: tff.framework.CompiledComputation) -> bool:
   """Returns whether a TensorFlow block has variables, tables or data sets."""
-  proto = function.proto.tensorflow
-  graph_def = tf.compat.v1.GraphDef()
-  proto.graph_def.Unpack(graph_def)
-  return bool(proto.initialize_op) or graphs.has_resources(graph_def)
+  return bool(function.proto.tensorflow.initialize_op) or graphs.has_resources(
+    graph_of(function)
+  )
 
 
 def free_references(
@@ -267,15 +290,16 @@ def free_references(
   yield from visit(block, frozenset())
 
 
-def _prepare(proto: object) -> graphs.PreparedGraph:
-  """Prepares the graph of a `TensorFlow` protocol buffer."""
-  graph_def = tf.compat.v1.GraphDef()
-  proto.graph_def.Unpack(graph_def)
+def _prepare(
+  function: tff.framework.CompiledComputation,
+) -> graphs.PreparedGraph:
+  """Prepares the graph of a TensorFlow block."""
+  proto = function.proto.tensorflow
   feeds = (
     list(_tensor_names(proto.parameter)) if proto.HasField("parameter") else []
   )
   return graphs.prepare(
-    graph_def,
+    graph_of(function),
     feeds,
     list(_tensor_names(proto.result)),
     proto.initialize_op,

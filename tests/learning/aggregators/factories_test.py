@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.execution import in_process
 from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.learning.aggregators import factories
@@ -120,6 +121,15 @@ class TestSecure:
     simulated = create("secure", HParams(clipping="fixed"))
     assert type_walk_uris(simulated.next) == {"federated_sum"}
     assert simulated.next.type_signature == process.next.type_signature
+
+  def test_secure_sums_run_in_process_with_the_same_bits(self, process):
+    hparams = HParams(clipping="none", zeroing=False)
+    secure = create("secure", hparams, is_simulated=False)
+    with in_process.in_process_context():
+      found, expected = (
+        run(each, UPDATES, WEIGHTS)[0] for each in (secure, process)
+      )
+    assert np.asarray(found).tobytes() == np.asarray(expected).tobytes()
 
 
 @pytest.fixture(scope="module")

@@ -105,7 +105,7 @@ def chosen(
 ) -> dict[str, factories.Aggregator | None]:
   """Returns the aggregator of the flags for each algorithm, checked.
 
-  Prints the privacy guarantee of `dp`.
+  Prints the privacy guarantee of `dp`, and that `secure` is simulated.
 
   Args:
     trials: Algorithm names and hyper-parameters. A name may repeat.
@@ -142,6 +142,12 @@ def chosen(
         delta=hparams.dp_delta,
       )
       print(_describe(guarantee), flush=True)
+    if FLAGS.aggregator == "secure":
+      print(
+        "secure aggregation is simulated: the clients' integers are added in"
+        " plaintext",
+        flush=True,
+      )
   except ValueError as error:
     raise ValueError(f"--{error}") from error
   return found

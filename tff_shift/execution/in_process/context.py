@@ -55,7 +55,11 @@ def _simulate_secure_sums(
   }
   if not any(uri.startswith(_SECURE) for uri in uris):
     return computation
-  return tff.backends.test.replace_secure_intrinsics_with_bodies(computation)
+  # Flat, because protocol buffers do not support deeply nested computations.
+  flat = tff.framework.ConcreteComputation.from_building_block(
+    compilation.to_call_dominant(computation)
+  )
+  return tff.backends.test.replace_secure_intrinsics_with_bodies(flat)
 
 
 def _with_functions_in_line(

@@ -1,0 +1,108 @@
+"""Tests of secure sums, which are simulated: they are exact, and in range."""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+INTS_AT_CLIENTS = tff.FederatedType(np.int32, tff.CLIENTS)
+LIMITS = {
+  "sum_bitwidth": lambda values: tff.federated_secure_sum_bitwidth(values, 4),
+  "sum": lambda values: tff.federated_secure_sum(values, 15),
+}
+
+
+def computation(function, member=np.int32):
+  return tff.federated_computation(
+    function, tff.FederatedType(member, tff.CLIENTS)
+  )
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+class TestSum:
+  def test_is_the_sum(self, run, context, kind):
+    assert run(context, computation(LIMITS[kind]), [1, 15, 0, 7]) == 23
+
+  def test_value_above_the_limit_is_an_error(self, run, context, kind):
+    message = "client value larger than maximum specified for secure sum"
+    with pytest.raises(Exception, match=message):
+      run(context, computation(LIMITS[kind]), [1, 16])
+
+
+def test_limits_of_a_structure(run, context):
+  member = tff.types.to_type(
+    collections.OrderedDict(a=np.int32, b=(np.int64, [2]))
+  )
+  found = run(
+    context,
+    computation(
+      lambda values: tff.federated_secure_sum(
+        values, collections.OrderedDict(a=3, b=10**12)
+      ),
+      member,
+    ),
+    [{"a": 3, "b": [10**12, 1]}, {"a": 1, "b": [5, 0]}],
+  )
+  assert found["a"] == 4
+  assert found["b"].tolist() == [10**12 + 5, 1]
+
+
+def test_modular_sum(run, context):
+  modular = computation(
+    lambda values: tff.backends.mapreduce.federated_secure_modular_sum(
+      values, 10
+    )
+  )
+  assert run(context, modular, [7, 8, 9]) == 4
+
+
+def test_select(run, context):
+  pick = tff.tensorflow.computation(
+    lambda values, key: tf.gather(values, key), (np.int32, [3]), np.int32
+  )
+
+  @tff.federated_computation(
+    tff.FederatedType((np.int32, [2]), tff.CLIENTS),
+    tff.FederatedType((np.int32, [3]), tff.SERVER),
+  )
+  def select(keys, values):
+    chosen = tff.federated_secure_select(
+      keys, tff.federated_value(3, tff.SERVER), values, pick
+    )
+    total = tff.tensorflow.computation(
+      lambda part: part.reduce(0, lambda a, b: a + b),
+      tff.SequenceType(np.int32),
+    )
+    return tff.federated_map(total, chosen)
+
+  assert run(context, select, [[0, 1], [2, 2]], [5, 6, 7]) == [11, 14]
+
+
+def test_factories_of_tff_run_as_they_are(run, context):
+  secure = tff.aggregators.SecureSumFactory(1.0, -1.0)
+  process = secure.create(tff.TensorType(np.float32, [2]))
+  state = run(context, process.initialize)
+  output = run(
+    context,
+    process.next,
+    state,
+    [np.float32([0.5, -0.25]), np.float32([0.25, 0.5])],
+  )
+  np.testing.assert_allclose(output.result, [0.75, 0.25], atol=1e-6)
+
+
+def test_distributed_differential_privacy_of_tff(run, context):
+  factory = tff.learning.ddp_secure_aggregator(
+    noise_multiplier=1e-6, expected_clients_per_round=2, bits=16
+  )
+  process = factory.create(tff.TensorType(np.float32, [4]))
+  state = run(context, process.initialize)
+  output = run(
+    context,
+    process.next,
+    state,
+    [np.float32([0.01, 0, 0.02, 0]), np.float32([0.03, 0.01, 0, 0])],
+  )
+  np.testing.assert_allclose(output.result, [0.02, 0.005, 0.01, 0], atol=5e-3)

@@ -1,6 +1,7 @@
 """Tests of the context: errors, installation, and rounds of FedAvg."""
 
 import asyncio
+import collections
 import gc
 
 import numpy as np
@@ -160,3 +161,52 @@ class TestRounds:
     ):
       # Two partial sums are added: another order of the same numbers.
       np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+def linear_regression():
+  @tf.function
+  def predict(weights, x, training):
+    (kernel, bias), _ = weights
+    return tf.matmul(x, kernel) + bias
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=((np.zeros([2, 1], np.float32), np.float32(0)), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=lambda output, label, sample_weight=None: tf.reduce_mean(
+      tf.square(output - label)
+    ),
+    metrics_fns=tff.learning.metrics.create_functional_metric_fns(
+      lambda: collections.OrderedDict(
+        loss=tf.keras.metrics.MeanSquaredError(),
+        n=tff.learning.metrics.NumExamplesCounter(),
+      )
+    ),
+    input_spec=(
+      tf.TensorSpec([None, 2], tf.float32),
+      tf.TensorSpec([None, 1], tf.float32),
+    ),
+  )
+
+
+def test_one_model_in_two_processes(run, context):
+  """Functions of loops, in an order that TensorFlow cannot import in line."""
+  model = linear_regression()
+  x = np.float32([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
+  data = (
+    tf.data.Dataset.from_tensor_slices((x, np.float32([[0], [0], [1], [1]])))
+    .repeat(2)
+    .batch(3)
+  )
+  norms = []
+  for strength in (0.01, 1.0):
+    process = tff.learning.algorithms.build_weighted_fed_prox(
+      model,
+      proximal_strength=strength,
+      client_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
+      server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
+    )
+    state = run(context, process.initialize)
+    output = run(context, process.next, state, [data])
+    kernel, bias = process.get_model_weights(output.state).trainable
+    norms.append(np.hypot(np.linalg.norm(kernel), bias))
+  assert norms[0] > norms[1] > 0

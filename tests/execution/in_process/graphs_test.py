@@ -1,6 +1,7 @@
 """Tests of serialized graphs made fit to run side by side."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -64,54 +65,21 @@ def test_table_of_the_argument(run, context):
   assert run(context, places, ["d"], ["d"]).tolist() == [0]
 
 
-def test_loop_in_a_function_that_is_not_put_in_line(run, context):
-  """TensorFlow cannot import a function with the cycle of such a loop."""
-
-  @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int32)])
-  def total(limit):
-    numbers = tf.data.Dataset.range(tf.cast(limit, tf.int64))
-    return numbers.reduce(np.int64(0), lambda a, b: a + b)
-
-  @tff.tensorflow.computation(np.int32)
-  def twice(limit):
-    return total(limit), total(limit + 1)
-
-  found = run(
-    context,
-    tff.federated_computation(
-      lambda values: tff.federated_map(twice, values), INTS_AT_CLIENTS
-    ),
-    [3, 4],
+@pytest.mark.parametrize("size", [2, 3, 9])
+def test_branch_that_never_runs_for_a_known_shape(run, context, size):
+  """The first sample is empty: TensorFlow refuses the -1 of a branch for it."""
+  factory = tff.aggregators.UnweightedReservoirSamplingFactory(size)
+  process = factory.create(
+    tff.types.to_type([np.float32, (np.float32, [2]), (np.float32, [1])])
   )
-  assert found == [(3, 6), (6, 10)]
-
-
-def test_branch_that_never_runs_for_a_known_shape(run, context):
-  """TensorFlow refuses the number -1 of a branch for the first, empty total."""
-
-  @tff.tensorflow.computation(tff.TensorType(np.int32, [None]), np.int32)
-  def append(total, value):
-    return tf.cond(
-      tf.size(total) > 0,
-      lambda: tf.concat(
-        [tf.math.top_k(total, tf.size(total) - 1).values, [value]], 0
-      ),
-      lambda: tf.reshape(value, [-1]),
-    )
-
-  zero = tff.tensorflow.computation(lambda: tf.zeros([0], tf.int32))
-  same = tff.tensorflow.computation(
-    lambda total: total, tff.TensorType(np.int32, [None])
-  )
-  merge = tff.tensorflow.computation(
-    lambda one, other: tf.concat([one, other], 0),
-    *[tff.TensorType(np.int32, [None])] * 2,
-  )
-  last = tff.federated_computation(
-    lambda values: tff.federated_aggregate(values, zero(), append, merge, same),
-    INTS_AT_CLIENTS,
-  )
-  assert run(context, last, [5, 6, 7]).tolist() == [7]
+  state = run(context, process.initialize)
+  values = [
+    [np.float32(number), np.float32([number, 0]), np.float32([1])]
+    for number in (5, 6, 7)
+  ]
+  found, *_ = run(context, process.next, state, values).result
+  assert len(found) == min(size, 3)
+  assert set(found) <= {5.0, 6.0, 7.0}
 
 
 def test_loop_over_a_dataset_within_another(run, context):

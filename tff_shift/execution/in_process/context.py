@@ -101,12 +101,23 @@ def _with_functions_in_line(
 
   native = transform(block.proto)
   if graphs.has_loops_in_functions(programs.graph_of(native)):
-    # TensorFlow cannot import them. Loops that are operations stay so.
-    proto = type(block.proto)()
-    proto.CopyFrom(block.proto)
-    proto.tensorflow.graph_def.Pack(graphs.with_loops_as_operations(graph_def))
-    native = transform(proto)
+    # TensorFlow can only import some of them. It replaces loops itself later.
+    native = transform(
+      _with_graph(block.proto, graphs.with_lowering(graph_def, False))
+    )
+    lowered = graphs.with_lowering(programs.graph_of(native), True)
+    native = tff.framework.CompiledComputation(
+      _with_graph(native.proto, lowered), type_signature=native.type_signature
+    )
   return native, True
+
+
+def _with_graph(proto, graph_def: tf.compat.v1.GraphDef):
+  """Returns the protocol buffer of a TensorFlow block with another graph."""
+  changed = type(proto)()
+  changed.CopyFrom(proto)
+  changed.tensorflow.graph_def.Pack(graph_def)
+  return changed
 
 
 class _CompiledComputation:

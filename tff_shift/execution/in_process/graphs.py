@@ -42,7 +42,10 @@ _ANONYMOUS_TABLES = {
 }
 _NAMING_ATTRIBUTES = ("container", "shared_name", "use_node_name_sharing")
 
-# The attribute of loops and conditions that Grappler replaces.
+# Loops and conditions, and the attribute with which TensorFlow lowers them.
+_CONTROL_FLOW = frozenset(
+  {"Case", "If", "StatelessCase", "StatelessIf", "StatelessWhile", "While"}
+)
 _LOWERED = "_lower_using_switch_merge"
 
 # The device of `tf.data`.
@@ -168,14 +171,18 @@ def has_loops_in_functions(graph_def: tf.compat.v1.GraphDef) -> bool:
   )
 
 
-def with_loops_as_operations(
-  graph_def: tf.compat.v1.GraphDef,
+def with_lowering(
+  graph_def: tf.compat.v1.GraphDef, is_lowered: bool
 ) -> tf.compat.v1.GraphDef:
-  """Prevents Grappler from replacing loops and conditions by cycles."""
+  """Returns a graph whose loops and conditions TensorFlow lowers, or not.
+
+  Lowered, they are cycles and branches of single operations.
+  """
   copied = tf.compat.v1.GraphDef()
   copied.CopyFrom(graph_def)
   for node in _all_nodes(copied):
-    node.attr.pop(_LOWERED, None)
+    if node.op in _CONTROL_FLOW:
+      node.attr[_LOWERED].b = is_lowered
   return copied
 
 

@@ -45,6 +45,7 @@ from typing import BinaryIO
 import grpc
 import tensorflow_federated as tff
 
+from tff_shift.execution import compilation
 from tff_shift.execution import worker_executors
 
 # TFF has no function that returns the path of its worker. This is the path in
@@ -337,6 +338,14 @@ class Worker(contextlib.AbstractContextManager):
       time.sleep(0.05)
 
 
+def _compile(
+  computation: tff.framework.ConcreteComputation,
+) -> tff.framework.ConcreteComputation:
+  return tff.backends.native.desugar_and_transform_to_native(
+    compilation.simulate_secure_sums(computation)
+  )
+
+
 @contextlib.contextmanager
 def local_context(
   max_concurrent_computation_calls: int = -1, default_num_clients: int = 0
@@ -375,7 +384,7 @@ def local_context(
     # The same context as `tff.backends.native` makes, around our executors.
     context = tff.framework.SyncExecutionContext(
       factory,
-      tff.backends.native.desugar_and_transform_to_native,
+      _compile,
       transform_args=tff.tensorflow.transform_args,
       transform_result=tff.tensorflow.transform_result,
     )

@@ -210,3 +210,40 @@ def test_one_model_in_two_processes(run, context):
     kernel, bias = process.get_model_weights(output.state).trainable
     norms.append(np.hypot(np.linalg.norm(kernel), bias))
   assert norms[0] > norms[1] > 0
+
+
+def test_clients_with_fused_batch_normalization_run_one_by_one(run):
+  """Its kernel corrupts memory if batches of two sizes run concurrently."""
+
+  @tff.tensorflow.computation(tff.TensorType(np.float32, [None, 8]))
+  def normalize(x):
+    # Each example is a channel, as in Keras's layer normalisation.
+    size = tf.shape(x)[0]
+    y, *_ = tf.compat.v1.nn.fused_batch_norm(
+      x[tf.newaxis, :, :, tf.newaxis],
+      tf.ones([size]),
+      tf.zeros([size]),
+      epsilon=0.01,
+      data_format="NCHW",
+    )
+    return tf.reduce_sum(tf.abs(y))
+
+  total = tff.federated_computation(
+    lambda values: tff.federated_sum(tff.federated_map(normalize, values)),
+    tff.FederatedType(normalize.type_signature.parameter, tff.CLIENTS),
+  )
+  generator = np.random.default_rng(0)
+  context = in_process.in_process_context(num_threads=8)
+  for _ in range(300):
+    data = [
+      generator.normal(size=(size, 8)).astype(np.float32)
+      for size in generator.integers(1, 99, 8)
+    ]
+    expected = sum(
+      np.sum(
+        np.abs(x - x.mean(1, keepdims=True))
+        / np.sqrt(x.var(1, keepdims=True) + 0.01)
+      )
+      for x in data
+    )
+    np.testing.assert_allclose(run(context, total, data), expected, rtol=1e-4)

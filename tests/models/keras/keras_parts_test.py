@@ -412,6 +412,43 @@ class TestMemory:
     assert not any(each() for each in graphs)
 
 
+def test_layer_normalization_has_no_kernel_that_is_unsafe_in_parallel(
+  run_in_graph,
+):
+  """TensorFlow's fused kernel corrupts memory, see `keras_parts`."""
+  layer = layers.LayerNormalization(epsilon=0.01)
+  part = keras_parts.make_part(
+    tf.keras.Sequential([layers.InputLayer((3,)), layer]), parts.HEAD
+  )
+  x = np.float32([[1, 2, 6], [0, 0, 0]])
+  weights = np.float32([2, 1, 1]), np.float32([0, 0, 5])
+
+  def gradient(scale, shift, x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = part((scale, shift), x)
+      loss = tf.reduce_sum(tf.square(y))
+    return y, tape.gradient(loss, x)
+
+  graph = tf.function(gradient).get_concrete_function(*weights, x).graph
+  definition = graph.as_graph_def()
+  names = {
+    node.op
+    for nodes in (
+      definition.node,
+      *(each.node_def for each in definition.library.function),
+    )
+    for node in nodes
+  }
+  assert not any("FusedBatchNorm" in each for each in names)
+  found, _ = run_in_graph(gradient, *weights, x)
+  # Mean 3, variance 14 / 3.
+  row = np.array([-2, -1, 3]) / np.sqrt(14 / 3 + 0.01)
+  np.testing.assert_allclose(
+    found, [row * [2, 1, 1] + [0, 0, 5], [0, 0, 5]], rtol=1e-5, atol=1e-6
+  )
+
+
 class TestErrors:
   @pytest.mark.parametrize(
     "stack",

@@ -21,8 +21,6 @@ from tff_shift.execution.in_process import packing
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
 
-_SECURE = "federated_secure_"
-
 
 def _to_native(
   computation: tff.framework.ConcreteComputation,
@@ -34,32 +32,10 @@ def _to_native(
   the order of reads and writes of variables.
   """
   native, _ = tff.framework.transform_postorder(
-    compilation.to_call_dominant(_simulate_secure_sums(computation)),
+    compilation.to_call_dominant(compilation.simulate_secure_sums(computation)),
     _with_functions_in_line,
   )
   return native
-
-
-def _simulate_secure_sums(
-  computation: tff.framework.ConcreteComputation,
-) -> tff.framework.ConcreteComputation:
-  """Replaces secure sums and selections by the plaintext ones of TFF's tests.
-
-  They check the range of the clients' values and give the same sums. All of
-  them are in this process: there is nobody to hide a value from.
-  """
-  uris = {
-    block.uri
-    for block in programs.walk(computation.to_building_block())
-    if isinstance(block, tff.framework.Intrinsic)
-  }
-  if not any(uri.startswith(_SECURE) for uri in uris):
-    return computation
-  # Flat, because protocol buffers do not support deeply nested computations.
-  flat = tff.framework.ConcreteComputation.from_building_block(
-    compilation.to_call_dominant(computation)
-  )
-  return tff.backends.test.replace_secure_intrinsics_with_bodies(flat)
 
 
 def _with_functions_in_line(
@@ -136,6 +112,12 @@ class _CompiledComputation:
           f"the in-process context cannot run {problem}, which is part of the "
           f"computation {textwrap.shorten(signature, 200)}"
         )
+    # On a CPU, clients of such computations must run one by one.
+    self.has_unsafe_kernels = any(
+      isinstance(block, tff.framework.CompiledComputation)
+      and graphs.has_unsafe_kernels(programs.graph_of(block))
+      for block in programs.walk(self.function)
+    )
     self.pack = None
     if cohorts.is_possible(self.function):
       self.pack = packing.Packer(computation.type_signature.parameter)
@@ -276,10 +258,15 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       self._server_device,
       self._client_devices,
       num_clients,
-      self._client_pool,
+      self._client_pool if self._num_parallel(compiled) > 1 else None,
     )
     result = evaluator.run(compiled.function, arg, result_type)
     return values.to_python(result, result_type, materialize=self._materialize)
+
+  def _num_parallel(self, compiled: _CompiledComputation) -> int:
+    """Returns the number of clients that may run concurrently."""
+    on_cpu = any("CPU" in device for device in self._client_devices)
+    return 1 if on_cpu and compiled.has_unsafe_kernels else self._num_threads
 
   def _run_whole(self, compiled, arg, parameter_type, num_clients):
     """Runs a computation as one function; None if this is not possible."""
@@ -294,7 +281,9 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       packed = compiled.pack(arg, lender)
       if packed is None:
         return None
-      program = compiled.cohort_program(self._server_device, self._num_threads)
+      program = compiled.cohort_program(
+        self._server_device, self._num_parallel(compiled)
+      )
       try:
         return program(num_clients, packed)
       except tf.errors.OpError:

@@ -162,6 +162,17 @@ def has_resources(graph_def: tf.compat.v1.GraphDef) -> bool:
   )
 
 
+def has_unsafe_kernels(graph_def: tf.compat.v1.GraphDef) -> bool:
+  """Returns whether a CPU must not run a graph several times concurrently.
+
+  TensorFlow's fused batch normalisation with oneDNN corrupts memory if calls
+  with different batch sizes run concurrently.
+  """
+  return any(
+    node.op.startswith("FusedBatchNorm") for node in _all_nodes(graph_def)
+  )
+
+
 def has_loops_in_functions(graph_def: tf.compat.v1.GraphDef) -> bool:
   """Returns whether a function has a loop of single operations, a cycle."""
   return any(

@@ -21,6 +21,7 @@ import tensorflow_federated as tff
 from absl import logging
 
 from tff_shift import shown_names
+from tff_shift.execution import compilation
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
 
@@ -43,6 +44,7 @@ class Plan:
   """
 
   def __init__(self, computation: tff.framework.ConcreteComputation):
+    computation = compilation.simulate_secure_sums(computation)
     signature = computation.type_signature
     self.result_type = signature.result
     self.whole = self.start = None

@@ -28,6 +28,7 @@ anyone who can recompute the noise can subtract it. Runs with noise are the only
 runs that equal seeds do not reproduce.
 """
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
@@ -39,9 +40,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift import arguments
+from tff_shift import library_logs
 from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import aggregator_hparams
-from tff_shift.learning.aggregators import secure_sums
 from tff_shift.learning.aggregators import update_noise
 
 
@@ -78,7 +79,6 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
       | tff.aggregators.UnweightedAggregationFactory
     ),
     is_secure: bool = False,
-    is_simulated: bool = True,
   ):
     """Wraps a factory.
 
@@ -86,14 +86,12 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
       traits: The properties of the factory.
       factory: The factory. Unweighted factories ignore weights.
       is_secure: Whether everything that leaves a client is a secure sum.
-      is_simulated: Whether secure sums become plaintext sums, see `build`.
     """
     self.traits = traits
     if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
       factory = tff.aggregators.as_weighted_aggregator(factory)
     self._factory = factory
     self._count = _count_factory(is_secure)
-    self._is_simulated = is_secure and is_simulated
 
   def create(
     self, value_type: tff.Type, weight_type: tff.Type
@@ -108,14 +106,18 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
       The process. If all weights of a round are 0, its result is zeros, and a
       state with tensors stays bit-identical.
     """
-    with secure_sums.quiet():
+    with _quiet():
       process = self._factory.create(value_type, weight_type)
-      process = _unchanged_without_participants(process, self._count)
-    if self._is_simulated:
-      process = tff.templates.AggregationProcess(
-        process.initialize, secure_sums.plaintext_sums(process.next)
-      )
-    return process
+      return _unchanged_without_participants(process, self._count)
+
+
+def _quiet() -> contextlib.AbstractContextManager:
+  """Suppresses TensorFlow's log about unused assertions of TFF.
+
+  TFF's secure sums assert that the clients' values are in range and drop the
+  operation; TensorFlow logs a dozen lines about each to standard error.
+  """
+  return library_logs.without("tensorflow", "Object was never used")
 
 
 def wrap(
@@ -302,7 +304,6 @@ def build(
   hparams: aggregator_hparams.AggregatorHParams | None = None,
   *,
   clients_per_round: int | None = None,
-  is_simulated: bool = True,
 ) -> Aggregator:
   """Builds an aggregator.
 
@@ -311,10 +312,6 @@ def build(
     hparams: The hyper-parameters; None: the defaults.
     clients_per_round: The number of clients in a round, required by `dp`. Its
       mean divides by this number, regardless of how many clients take part.
-    is_simulated: Whether secure sums are replaced by plaintext sums, bit for
-      bit equal. TFF's executors for simulations do not implement secure sums;
-      `secure` then keeps its arithmetic only. False keeps the secure sums for a
-      platform that implements them.
 
   Returns:
     The aggregator.
@@ -349,9 +346,9 @@ def build(
     "compressed": tff.learning.compression_aggregator,
   }[name]
   is_secure = name == "secure"
-  with secure_sums.quiet():
+  with _quiet():
     factory = _bounded(stock, hparams, is_secure)
-  return Aggregator(traits, factory, is_secure, is_simulated)
+  return Aggregator(traits, factory, is_secure)
 
 
 def _unchanged_without_participants(

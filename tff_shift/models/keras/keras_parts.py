@@ -184,6 +184,11 @@ def _clone(
     copied = copy(keras_model)
   for each in filter(_is_trained_normalization, copied._flatten_layers()):
     del each.call
+  for each in copied._flatten_layers():
+    if isinstance(each, tf.keras.layers.LayerNormalization):
+      # The fused kernel of TensorFlow with oneDNN corrupts memory if clients
+      # with different batch sizes run concurrently.
+      each._fused = False
   return copied
 
 

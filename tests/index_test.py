@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -30,7 +31,7 @@ def test_described_hyperparameters_are_those_of_the_imported_file():
   for name in algorithms.names():
     module = algorithms.get(name)
     described = algorithms.describe(name)
-    assert described.hparams is not module.HParams, "it is not of the index"
+    assert described.hparams is not module.HParams, "run `make index`"
     assert told(described.hparams) == told(module.HParams)
     assert described.hparams() is not None
     assert algorithms.describe_module(module)[:3] == described[:3]
@@ -107,7 +108,7 @@ def test_files_that_the_index_does_not_know_are_imported(tmp_path):
     check=True,
   )
   told = " ".join(process.stdout.split())
-  assert "local, memo, new_one, t3a (a comma separated list)" in told
+  assert re.search(r", new_one, [\w, ]+\(a comma separated list\)", told)
   assert "--newness: How new it is. Default: 0.25. (new_one)" in told
-  assert "mlp, new_model, residual_cnn" in told
-  assert "Default: cosine. (fed_evolve, fed_evp)" in told
+  assert re.search(r", new_model, ", told)
+  assert "Default: cosine. (fed_evolve" in told

@@ -96,5 +96,5 @@ def test_largest_count_fits_or_is_refused(
     build = algorithms.spec_builder(name, forms.NUM_CLIENTS)
     algorithm.check_sizes(name, build, model, hparams)
   except ValueError as error:
-    assert f"{field}=10000000" in str(error)
+    assert field in str(error)
     assert "\n" not in str(error)

@@ -422,8 +422,8 @@ def check_sizes(
     will_be_trained: Whether the model is pre-trained before the first round.
 
   Raises:
-    UsageError: If a trial is too large, or cannot train the normalisation
-      layers of the model.
+    UsageError: If a trial is too large, or the algorithm does not support its
+      hyper-parameters or the model.
   """
   from tff_shift.learning import algorithm
   from tff_shift.learning import sizes
@@ -434,6 +434,9 @@ def check_sizes(
       algorithms.check_normalization(
         each.algorithm, model, each.hparams, will_be_trained
       )
+      build = algorithms.spec_builder(each.algorithm, flags.FLAGS.num_clients)
+      # Refuses models and hyper-parameters that do not fit together.
+      build(model, each.hparams)
     try:
       sizes.check_batch(model, each.hparams)
     except ValueError as error:
@@ -447,11 +450,10 @@ def check_sizes(
       )
     # Ordinary sizes are not checked: graphs would be traced twice.
     if sizes.asks_for_much(each.hparams):
-      work = algorithms.spec_builder(each.algorithm, flags.FLAGS.num_clients)
       with usage_errors():
         algorithm.check_sizes(
           each.algorithm,
-          work,
+          build,
           model,
           each.hparams,
           algorithms.running_statistics(each.algorithm),

@@ -508,6 +508,7 @@ class _Normalizers:
     self._flags = tf.nest.flatten(
       functions.normalizers if self._are_given else model.normalizers
     )
+    self._num_normalizers = sum(tf.nest.flatten(model.normalizers))
     self._shapes = [*model.backbone.shapes, *model.head.shapes]
     self._model = model.name
 
@@ -517,7 +518,7 @@ class _Normalizers:
 
   def check(self, name: str, weights: Any, personal_norm: str) -> None:
     """Refuses weights that lack normalizers or have unexpected shapes."""
-    lacks_some = sum(self._chosen(weights)) < sum(self._flags)
+    lacks_some = sum(self._chosen(weights)) < self._num_normalizers
     if lacks_some and personal_norm == "none":
       raise ValueError(
         f"personal_norm=none is not allowed with {name} and model"
@@ -533,7 +534,7 @@ class _Normalizers:
         raise ValueError(
           f"{name} is not allowed with model {self._model!r}: the shared"
           " weights do not begin with the model's weights, so its batch"
-          " normalisation is not found"
+          " normalisation is not found; give AlgorithmSpec.normalizers"
         )
 
   def take(self, weights) -> tuple[tf.Tensor, ...]:

@@ -5,6 +5,7 @@ import pytest
 
 from tff_shift.data import examples
 from tff_shift.data.shifts import online_adaptation as online_adaptation_data
+from tff_shift.learning import evaluation
 from tff_shift.reporting.figures import online_adaptation_figures
 from tff_shift.reporting.results import online_adaptation_results
 from tff_shift.shift import dynamics
@@ -44,8 +45,8 @@ def make_result(accuracies, rates=None) -> online_adaptation.OnlineResult:
       online_adaptation.Timestep(
         i + 1,
         OMEGA[i + 1],
-        {"accuracy": 1.0},
-        {"accuracy": accuracy},
+        dict.fromkeys(evaluation.METRICS, 1.0),
+        dict.fromkeys(evaluation.METRICS, accuracy),
         np.asarray(rates[i], np.float32),
         estimates,
       )

@@ -206,10 +206,6 @@ def make_plan() -> Plan:
     common_flags.check_sizes(
       chosen, model, sum(len(each.train.y) for each in clients[seeds[0]])
     )
-    for each in chosen:
-      # Refuses models that the algorithm does not support.
-      build = algorithms.spec_builder(each.algorithm, FLAGS.num_clients)
-      build(model, each.hparams)
     aggregators = common_flags.chosen_aggregators(chosen, FLAGS.rounds)
   if own_datasets.is_own(FLAGS.dataset):
     _warn(datasets[seeds[0]], clients[seeds[0]])

@@ -59,8 +59,14 @@ class GuidanceDataset(NamedTuple):
 
 
 def default_intensity(dataset: str) -> str:
-  """Returns the default intensity of colour changes; none for own data."""
-  return color_transforms.NONE if own_datasets.is_own(dataset) else "high"
+  """Returns the default intensity of colour changes.
+
+  Own data and vectors have none.
+  """
+  has_colors = (
+    not own_datasets.is_own(dataset) and datasets.get(dataset).dtype == np.uint8
+  )
+  return "high" if has_colors else color_transforms.NONE
 
 
 def held_out_validation(
@@ -179,7 +185,8 @@ def load_guidance(
   if is_moved and entry.dtype != np.uint8:
     raise ValueError(
       f"intensity {intensity!r} changes the colours of images, and {dataset}"
-      f" has vectors of {entry.shape[0]} numbers; leave it out"
+      f" has vectors of {entry.shape[0]} numbers; it must be"
+      f" {color_transforms.NONE!r}"
     )
   if parsed is None and num_clients != entry.num_clients:
     raise ValueError(

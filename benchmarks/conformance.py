@@ -42,6 +42,13 @@ _FILES = flags.DEFINE_list(
   _ROOMS.split(","),
   "Folders or files below tensorflow_federated/python.",
 )
+_NATIVE = flags.DEFINE_enum(
+  "native",
+  "all",
+  ["all", "failed"],
+  "Which files also run with the native executor; failed: those with a test"
+  " that fails in process.",
+)
 _LIMIT = flags.DEFINE_integer("time_limit", 900, "Seconds for a file.")
 _RUN = flags.DEFINE_enum(
   "run",
@@ -180,6 +187,11 @@ def _page(rows: list[tuple[str, dict[str, Outcome | str]]]) -> str:
     "with TFF's native executor as the default context;"
     f" {time.strftime('%Y-%m-%d')}, {len(os.sched_getaffinity(0))} cores,",
     f"at most {_LIMIT.value} s a file.",
+    *(
+      ["Natively, only files ran with a test that fails in process."]
+      if _NATIVE.value == "failed"
+      else []
+    ),
     "",
     "| file | tests | skipped | in process: passed, failed, seconds | native:"
     " passed, failed, seconds |",
@@ -190,7 +202,11 @@ def _page(rows: list[tuple[str, dict[str, Outcome | str]]]) -> str:
   num_tests = num_skipped = 0
   for file, by_executor in rows:
     cells = []
-    for executor, found in by_executor.items():
+    for executor in _EXECUTORS:
+      found = by_executor.get(executor)
+      if found is None:
+        cells.append("not run")
+        continue
       if isinstance(found, str):
         cells.append("no outcome")
         reasons.append(f"- `{file}`, {executor}: {found}")
@@ -231,14 +247,18 @@ def main(argv):
     path = root / each
     files |= set(path.rglob("*_test.py")) if path.is_dir() else {path}
   rows = []
+  ours, native = _EXECUTORS
   for path in sorted(files):
     file = path.relative_to(sources)
-    ours, native = _EXECUTORS
     found = {ours: _run(sources, str(file), ours)}
     if isinstance(found[ours], Outcome) and not found[ours].num_calls:
       continue
-    found[native] = _run(sources, str(file), native)
+    if _NATIVE.value == "all" or _failures(found[ours]):
+      found[native] = _run(sources, str(file), native)
     rows.append((str(file.relative_to(_PACKAGE)), found))
+    if _OUTPUT.value:
+      # After each file, so that an interrupted run leaves its rows.
+      pathlib.Path(_OUTPUT.value).write_text(_page(rows), encoding="utf-8")
     shown = {
       executor: each
       if isinstance(each, str)
@@ -247,14 +267,17 @@ def main(argv):
       for executor, each in found.items()
     }
     print(f"{file}: {json.dumps(shown)}", flush=True)
-  if _OUTPUT.value:
-    pathlib.Path(_OUTPUT.value).write_text(_page(rows), encoding="utf-8")
   for _, found in rows:
-    ours, native = (found[each] for each in _EXECUTORS)
-    failed = ours.failed if isinstance(ours, Outcome) else {"all": ours}
-    known = native.failed if isinstance(native, Outcome) else failed
-    if failed.keys() - known.keys():
+    passed_natively = _failures(found[ours]) - _failures(found.get(native))
+    if isinstance(found.get(native), Outcome) and passed_natively:
       sys.exit(1)
+
+
+def _failures(outcome: Outcome | str | None) -> set[str]:
+  """Returns the tests that failed; one without a name without an outcome."""
+  if isinstance(outcome, Outcome):
+    return set(outcome.failed)
+  return {""} if outcome else set()
 
 
 if __name__ == "__main__":

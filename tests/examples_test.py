@@ -104,6 +104,23 @@ class TestScaffold:
     assert np.any(shared.model.backbone[0] != weights.backbone[0])
 
 
+def test_composition_gives_the_same_on_three_executors(run_example):
+  first, *rows = run_example("compose").splitlines()
+  assert first.endswith("gets int32@SERVER and float32@SERVER")
+  names, found = zip(*(row.split(": ") for row in rows), strict=True)
+  assert names == ("in_process", "local", "remote")
+  assert len(set(found)) == 1
+  assert "86 examples" in found[0] and "4 client states" in found[0]
+
+
+def test_composition_runs_as_the_page_shows_it():
+  page = (_README.parent / "docs" / "compose.md").read_text()
+  names = {}
+  exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), names)
+  assert names["server_state"].round_num == 2
+  assert names["finished"].round_num == 3
+
+
 def test_documented_algorithm_is_the_example():
   root = _README.parent
   page = (root / "docs" / "own_algorithm.md").read_text()

@@ -18,6 +18,7 @@ computations.
 
 import dataclasses
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -150,6 +151,20 @@ class AlgorithmSpec(NamedTuple):
   normalizers: Any = None
 
 
+class Start(NamedTuple):
+  """The arguments of a phase, in order.
+
+  Attributes:
+    server_state: The server's state.
+    client_states: The state of each client.
+    data: The data of each client.
+  """
+
+  server_state: ServerState
+  client_states: list[Any]
+  data: list[Any]
+
+
 @dataclasses.dataclass(frozen=True)
 class FederatedAlgorithm:
   """An algorithm as TFF computations.
@@ -214,6 +229,33 @@ class FederatedAlgorithm:
   min_source_domains: int = 1
   max_clients: int | None = None
   noise_ratio: float = 0.0
+
+  def start(self, data: Sequence[Any], run_seed: int) -> Start:
+    """Returns the arguments of the first phase, without a driver.
+
+    Args:
+      data: The data of each client, such as a `ClientDataset`, in the dtypes of
+        the algorithm. Clients without a seed get the seed of their position,
+        which is then their id too.
+      run_seed: Determines the initial weights and states, from 0 to 2**32 - 1.
+
+    Returns:
+      The arguments.
+    """
+    data = [
+      each._replace(
+        seed=randomness.client_seed(run_seed, client),
+        client_id=np.int32(client),
+      )
+      if each.seed is None
+      else each
+      for client, each in enumerate(data)
+    ]
+    server_state = self.initialize(randomness.server_seed(run_seed))
+    client_states = self.initialize_client(
+      server_state, [each.seed for each in data]
+    )
+    return Start(server_state, client_states, data)
 
   def __repr__(self):
     return (

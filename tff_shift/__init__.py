@@ -49,6 +49,7 @@ _PUBLIC = {
   "datasets": ("tff_shift.data.datasets", None),
   "from_arrays": ("tff_shift.data.your_own", "from_arrays_of"),
   "from_client_data": ("tff_shift.data.your_own", "from_client_data_of"),
+  "from_dataframe": ("tff_shift.data.your_own", "from_dataframe_of"),
   "load_dynamic_personalization": (
     f"{_SHIFTS}.dynamic_personalization",
     "load_dynamic",

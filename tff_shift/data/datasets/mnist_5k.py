@@ -26,9 +26,7 @@ def _load(folder: pathlib.Path) -> dataset.Dataset:
   with importlib.resources.as_file(file) as path:
     table = pandas.read_csv(path, header=None).to_numpy()
   x = table[:, :-1].astype(np.uint8).reshape([-1, *_SHAPE])
-  return dataset.Dataset(
-    x, table[:, -1].astype(np.int32), tuple(string.digits)
-  )
+  return dataset.Dataset(x, table[:, -1].astype(np.int32), tuple(string.digits))
 
 
 DATASET = dataset.DatasetInfo(

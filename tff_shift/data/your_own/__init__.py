@@ -4,6 +4,7 @@ from typing import Any
 
 from tff_shift.data.your_own import from_arrays
 from tff_shift.data.your_own import from_client_data
+from tff_shift.data.your_own import from_dataframe
 
 _SCENARIOS = (
   "dynamic_personalization",
@@ -65,3 +66,23 @@ def from_client_data_of(scenario: str, client_data: Any, **options: Any) -> Any:
     ValueError: If the scenario is unknown or the data do not fit, in one line.
   """
   return _of(from_client_data, scenario)(client_data, **options)
+
+
+def from_dataframe_of(scenario: str, frame: Any, **options: Any) -> Any:
+  """Reads a pandas DataFrame, a row for each example, as client data.
+
+  Args:
+    scenario: `evolving`, `online_adaptation`, `guidance` or
+      `dynamic_personalization`.
+    frame: The examples.
+    **options: `label`, `client`, `time` (not for `guidance`) and `features`:
+      columns, see `from_dataframe.evolving`; and further arguments of the
+      function of this name in `from_arrays`.
+
+  Returns:
+    A `from_dataframe.Named`; its `data` is what `run_<scenario>` takes.
+
+  Raises:
+    ValueError: If the scenario is unknown or the data do not fit, in one line.
+  """
+  return _of(from_dataframe, scenario)(frame, **options)

@@ -1,0 +1,154 @@
+"""Tests of a DataFrame as client data of the scenarios."""
+
+import itertools
+
+import numpy as np
+import pandas
+import pytest
+
+import tff_shift as ts
+from tff_shift.data.your_own import from_dataframe
+
+COLUMNS = {"label": "outcome", "client": "site", "time": "month"}
+
+
+def make_frame(size=4, **columns):
+  """`size` rows for each of two sites, three months and two outcomes."""
+  rows = [
+    {
+      "site": site,
+      "month": month,
+      "outcome": outcome,
+      "age": 10.0 * month + number,
+      "dose": number,
+    }
+    for site, month, outcome, number in itertools.product(
+      ("b", "a"), (3, 1, 2), ("sick", "healthy"), range(size)
+    )
+  ]
+  return pandas.DataFrame(rows).assign(**columns)
+
+
+class TestEvolving:
+  def test_rows_come_to_their_client_domain_and_class(self):
+    named = from_dataframe.evolving(make_frame(), **COLUMNS, test_fraction=0.25)
+    assert named.class_names == ("healthy", "sick")
+    assert named.client_names == ("a", "b")
+    assert named.time_names == ("1", "2", "3")
+    assert named.features == ("age", "dose")
+    first, second = named.data
+    assert (first.name, second.name) == ("a", "b")
+    # Of eight rows of a month, two are for testing; the last month is unseen.
+    assert first.train.domain_sizes.tolist() == [6, 6, 0]
+    assert first.test.domain_sizes.tolist() == [2, 2, 8]
+    ages = np.concatenate([first.train.x, first.test.x])[:, 0]
+    assert sorted(ages) == sorted(
+      [*[10, 11, 12, 13] * 2, *[20, 21, 22, 23] * 2, *[30, 31, 32, 33] * 2]
+    )
+    assert first.train.x.dtype == np.float32
+
+  def test_dates_and_ordered_texts_have_an_order(self):
+    month = make_frame()["month"]
+    dates = pandas.to_datetime("2024-0" + month.astype(str) + "-01")
+    named = from_dataframe.evolving(make_frame(month=dates), **COLUMNS)
+    assert [each[:7] for each in named.time_names] == [
+      "2024-01",
+      "2024-02",
+      "2024-03",
+    ]
+    words = month.map({1: "late", 2: "early", 3: "middle"})
+    order = ["early", "middle", "late", "never"]
+    named = from_dataframe.evolving(
+      make_frame(month=pandas.Categorical(words, order, ordered=True)),
+      **COLUMNS,
+    )
+    assert named.time_names == ("early", "middle", "late")
+    assert set(named.data[0].test.x[-8:, 0]) == {10, 11, 12, 13}
+
+  def test_chosen_features_and_classes_in_the_order_of_categories(self):
+    outcome = pandas.Categorical(make_frame()["outcome"], ["sick", "healthy"])
+    named = from_dataframe.evolving(
+      make_frame(outcome=outcome, note="text"), **COLUMNS, features=["dose"]
+    )
+    assert named.features == ("dose",)
+    assert named.class_names == ("sick", "healthy")
+    assert named.data[0].train.x.shape[1:] == (1,)
+
+
+def test_guidance_has_no_time():
+  frame = make_frame().drop(columns="month")
+  named = from_dataframe.guidance(
+    frame, label="outcome", client="site", test_fraction=0.5
+  )
+  assert named.time_names == ()
+  assert [len(each.y) for each in named.data.train] == [12, 12]
+  with pytest.raises(TypeError, match="time"):
+    from_dataframe.guidance(frame, **COLUMNS)
+
+
+def test_first_time_of_a_stream_is_labelled():
+  named = from_dataframe.online_adaptation(make_frame(), **COLUMNS)
+  initial, streams = named.data
+  assert sorted(initial[0].x[:, 0]) == sorted([10, 11, 12, 13] * 2)
+  assert sorted(streams.batch(0, 1).x[:, 0]) == sorted([20, 21, 22, 23] * 2)
+
+
+def test_periods():
+  named = from_dataframe.dynamic_personalization(make_frame(), **COLUMNS)
+  assert sorted(named.data.batch(1, 2).x[:, 0]) == sorted([30, 31, 32, 33] * 2)
+
+
+@pytest.mark.slow
+def test_program_from_a_frame_to_an_accuracy(context):
+  frame = make_frame(10)
+  # What is learned in two months holds in the third.
+  frame["age"] = frame["outcome"].eq("sick") * 2.0 - 1 + 0.01 * frame["dose"]
+  named = ts.from_dataframe("evolving", frame, **COLUMNS)
+  model = ts.build_model(
+    "mlp",
+    input_shape=(len(named.features),),
+    num_classes=len(named.class_names),
+    input_dtype=np.float32,
+    width=8,
+  )
+  algorithm = ts.build_algorithm(
+    "fed_avg",
+    model,
+    ts.hparams("fed_avg", optimizer="adam", learning_rate=0.05, local_steps=20),
+    num_evaluation_domains=3,
+  )
+  result = ts.run_evolving(algorithm, named.data, num_rounds=5, run_seed=0)
+  assert result.final.server["accuracy"] == 100
+
+
+@pytest.mark.parametrize(
+  ("changes", "options", "message"),
+  [
+    ({}, {"label": "age_"}, "label='age_' is not a column; there are site, mo"),
+    ({}, {"time": "site"}, "client='site' has another role too"),
+    ({"note": "x"}, {}, "features: column 'note' has values of type object"),
+    ({"dose": np.nan}, {}, "features: column 'dose' has missing values"),
+    ({"outcome": None}, {}, "label 'outcome' has missing values"),
+    ({"outcome": 0.5}, {}, "label 'outcome' has fractions, such as 0.5"),
+    ({"month": "May"}, {}, "time 'month': texts have no order"),
+    ({}, {"features": []}, "features: there must be at least one column"),
+    ({}, {"features": ["size"]}, "features: 'size' is not a column"),
+    ({}, {"client_names": ["x"]}, "client_names: the names are those of the"),
+  ],
+)
+def test_wrong_columns_are_named(changes, options, message):
+  with pytest.raises(ValueError, match=message) as error:
+    from_dataframe.evolving(make_frame(**changes), **COLUMNS | options)
+  assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  ("frame", "message"),
+  [
+    ({"a": [1]}, "a pandas.DataFrame is wanted, got dict"),
+    (make_frame()[:0], "the frame has no rows"),
+  ],
+)
+def test_wrong_frames_are_refused(frame, message):
+  with pytest.raises(ValueError, match=message):
+    from_dataframe.evolving(frame, **COLUMNS)

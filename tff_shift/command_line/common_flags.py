@@ -494,15 +494,13 @@ def _flag_values(
   different run. If a model is given, the digest of its frozen weights is
   included for a user's model, whose function may draw them in each process.
   """
-  values = participation_flags.without_defaults(
-    dataset_flags.named(
-      {
-        flag.name: flag.value
-        for module, defined in flags.FLAGS.flags_by_module_dict().items()
-        if module.startswith(f"{__package__}.")
-        for flag in defined
-      }
-    )
+  values = dataset_flags.named(
+    {
+      flag.name: flag.value
+      for module, defined in flags.FLAGS.flags_by_module_dict().items()
+      if module.startswith(f"{__package__}.")
+      for flag in defined
+    }
   )
   digests = {
     "import": hparam_flags.digests_of_imports(),

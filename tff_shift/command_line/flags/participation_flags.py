@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 from typing import TYPE_CHECKING
 
@@ -100,19 +99,6 @@ def _names() -> tuple[str, ...]:
 def given() -> list[str]:
   """Returns the flags with another value than the default."""
   return [name for name in _names() if FLAGS[name].value != FLAGS[name].default]
-
-
-def without_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns flags without those that have their default here.
-
-  They are not part of a run's identity, so that runs of versions without these
-  flags still resume.
-
-  Args:
-    values: Flags by name.
-  """
-  left_out = {*_names()} - {*given()}
-  return {name: each for name, each in values.items() if name not in left_out}
 
 
 def check() -> None:

@@ -183,6 +183,11 @@ class TestDefaults:
       for each in found
     } == {(20, 5, 7), (20, 10, 5), (30, 5, 9), (30, 10, 6)}
 
+  def test_another_schedule_replaces_the_cosine(self, plan):
+    (found,) = plan("fed_avg", "--decay_rounds=1", "--decay_factor=0.9")
+    assert found.hparams.cosine_rounds == 0
+    assert (found.hparams.decay_rounds, found.hparams.decay_factor) == (1, 0.9)
+
   def test_published_methods_have_the_budget_of_all_others(self, plan):
     found = plan("fed_ala,fed_as", "--variant=published,program")
     assert {

@@ -34,10 +34,10 @@ def test_resumed_run_has_the_cohorts_of_one_that_was_not_stopped(
   assert given.items() <= found["setting"].items()
   run("resumed", *flags, "--rounds=2")
   assert run("resumed", *flags, "--rounds=4", "--resume") == whole
-  # A run without these flags is one of a version that did not have them.
   assert run("plain", "--rounds=2") != whole[:2]
   config = json.loads((tmp_path / "plain" / "config.json").read_text())
   (found,) = read_runs(tmp_path / "plain")
+  # Settings of results are only those that differ from the defaults.
   for name in (*given, "report_deadline", "availability_share"):
     assert name in config["flags"] and name not in found["setting"]
 

@@ -12,6 +12,7 @@ import scipy.stats
 import tensorflow as tf
 
 from tff_shift.data import client_dataset
+from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.learning.hyperparameters import LocalHParams
@@ -328,6 +329,48 @@ def regression_gradient(weights, x, y):
   kernel, bias = weights
   slope = 2 * (x @ kernel + bias - y) / y.size
   return [x.T @ slope, slope.sum(axis=0)]
+
+
+class TestScheduledRate:
+  @pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+      ({}, [0.4] * 5),
+      ({"cosine_rounds": 4}, [0.4, 0.341421, 0.2, 0.058579, 0.0]),
+      ({"decay_rounds": 2}, [0.4, 0.4, 0.04, 0.04, 0.004]),
+      (
+        {"decay_rounds": 1, "decay_factor": 0.5},
+        [0.4, 0.2, 0.1, 0.05, 0.025],
+      ),
+    ],
+  )
+  def test_rates_of_rounds(self, run_in_graph, schedule, rates):
+    hparams = LocalHParams(learning_rate=0.4, **schedule)
+    found = [
+      run_in_graph(
+        lambda number: local_training.scheduled_rate(hparams, number) + 0.0,
+        np.int32(number),
+      )
+      for number in range(5)
+    ]
+    np.testing.assert_allclose(found, rates, rtol=1e-5, atol=1e-7)
+    # Outside of rounds there is no schedule.
+    assert local_training.scheduled_rate(hparams, None) == 0.4
+
+  @pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+      (
+        {"decay_rounds": 3, "cosine_rounds": 4},
+        "decay_rounds=3 is not allowed with cosine_rounds=4",
+      ),
+      ({"decay_factor": 0.5}, "decay_factor=0.5 is not allowed without decay_"),
+      ({"decay_rounds": 1, "decay_factor": 1.5}, "decay_factor=1.5 is not al"),
+    ],
+  )
+  def test_one_schedule_with_what_belongs_to_it(self, schedule, message):
+    with pytest.raises(ValueError, match=message):
+      hyperparameters.validate(LocalHParams(**schedule))
 
 
 class Oracle:

@@ -47,7 +47,7 @@ class HParams(hyperparameters.LocalHParams):
   fine_tuning_learning_rate: float = hyperparameters.hparam(
     0.0,
     "Learning rate of fine-tuning. 0: the rate of the following rounds, of"
-    " local_steps each, which continues to fall with cosine_rounds.",
+    " local_steps each, which continues to fall with a schedule.",
     minimum=0.0,
   )
 
@@ -90,7 +90,7 @@ def _fine_tuning_rate(
   """Returns the rate of fine-tuning, or a function from the step to it."""
   if hparams.fine_tuning_learning_rate:
     return hparams.fine_tuning_learning_rate
-  if not hparams.cosine_rounds:
+  if not hparams.has_schedule:
     return hparams.learning_rate
   # A client that takes part in every round and is never a straggler.
   on_time = dataclasses.replace(hparams, straggler_ratio=0.0)

@@ -273,3 +273,37 @@ class LocalHParams(LocalWorkHParams):
     " reaches 0; 0: constant rate.",
     minimum=0,
   )
+  decay_rounds: int = hparam(
+    0,
+    "Step schedule of the learning rate: the number of rounds after which it is"
+    " multiplied by decay_factor, again and again; 1: exponential; 0: constant"
+    " rate.",
+    minimum=0,
+  )
+  decay_factor: float = hparam(
+    0.1,
+    "The factor of decay_rounds.",
+    minimum=0,
+    exclusive_minimum=True,
+    maximum=1,
+  )
+
+  @property
+  def has_schedule(self) -> bool:
+    """Whether the learning rate depends on the round."""
+    return bool(self.cosine_rounds or self.decay_rounds)
+
+  def check_together(self) -> None:
+    """Refuses two schedules, and a factor without its schedule."""
+    super().check_together()
+    if self.cosine_rounds and self.decay_rounds:
+      raise ValueError(
+        f"decay_rounds={self.decay_rounds} is not allowed with cosine_rounds="
+        f"{self.cosine_rounds}: a learning rate has one schedule"
+      )
+    default = LocalHParams.__dataclass_fields__["decay_factor"].default
+    if not self.decay_rounds and self.decay_factor != default:
+      raise ValueError(
+        f"decay_factor={self.decay_factor} is not allowed without decay_rounds,"
+        " after which the learning rate is multiplied by it"
+      )

@@ -232,16 +232,21 @@ def scheduled_rate(
   """Returns the learning rate of a round.
 
   Args:
-    hparams: `learning_rate` and `cosine_rounds` are used.
+    hparams: `learning_rate`, `cosine_rounds`, `decay_rounds` and `decay_factor`
+      are used.
     round_num: The round from 0, an int32 scalar. None: outside of rounds, the
       rate without its schedule.
 
   Returns:
     `learning_rate * (1 + cos(pi * round_num / cosine_rounds)) / 2`, and 0 after
-    `cosine_rounds`; `learning_rate` itself without a schedule.
+    `cosine_rounds`; `learning_rate * decay_factor ** (round_num //
+    decay_rounds)`; `learning_rate` itself without a schedule.
   """
-  if not hparams.cosine_rounds or round_num is None:
+  if not hparams.has_schedule or round_num is None:
     return hparams.learning_rate
+  if hparams.decay_rounds:
+    number = tf.cast(round_num // hparams.decay_rounds, tf.float32)
+    return hparams.learning_rate * tf.pow(hparams.decay_factor, number)
   done = tf.cast(round_num, tf.float32) / hparams.cosine_rounds
   return hparams.learning_rate * (
     (1.0 + tf.cos(np.pi * tf.minimum(done, 1.0))) / 2.0

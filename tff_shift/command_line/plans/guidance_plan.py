@@ -250,6 +250,8 @@ def _defaults(algorithm: str, setting: Mapping[str, Any]) -> dict[str, Any]:
     )
     # A setting without steps is refused later.
     rounds += -(-steps // max(per_round, 1))
+  if setting.get("decay_rounds"):
+    rounds = 0  # Another schedule is chosen.
   return values | {"cosine_rounds": rounds}
 
 

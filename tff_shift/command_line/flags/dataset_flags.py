@@ -11,6 +11,15 @@ from tff_shift.data.your_own import own_datasets
 
 FLAGS = flags.FLAGS
 
+# The columns of a table by role.
+_COLUMNS = {
+  "label": "the class of each example.",
+  "client": "the client that holds the example. Default: flags partition the"
+  " examples over clients.",
+  "time": "the domain, a number or a date; the last one is the target"
+  " (evolving).",
+}
+
 
 def define_flags(scenario: str, default: str) -> None:
   """Defines the flags.
@@ -26,6 +35,10 @@ def define_flags(scenario: str, default: str) -> None:
     f" {', '.join(own_datasets.KEYS)}. tfds:<name>:<x>,<y> selects the features"
     " of inputs and labels.",
   )
+  for role, text in _COLUMNS.items():
+    flags.DEFINE_string(
+      role, None, f"Column of --dataset=path/to/data.csv: {text}"
+    )
   flags.DEFINE_string(
     "dataset_sha256",
     None,
@@ -50,6 +63,7 @@ def check(scenario: str) -> None:
     ValueError: If a flag or a file is wrong.
     FileNotFoundError: If the data set is not on the disk.
   """
+  _name_columns()
   name = FLAGS.dataset
   if not own_datasets.is_own(name) and name not in datasets.names(scenario):
     raise ValueError(
@@ -76,6 +90,27 @@ def check(scenario: str) -> None:
       " clients of its own; leave it out"
     )
   FLAGS.num_clients = num_clients
+
+
+def _name_columns() -> None:
+  """Makes the columns of a table part of the name of its data set.
+
+  Raises:
+    ValueError: If a column is named without a table.
+  """
+  columns = {
+    role: FLAGS[role].value
+    for role in _COLUMNS
+    if FLAGS[role].value is not None
+  }
+  if own_datasets.is_table(FLAGS.dataset):
+    if "?" not in FLAGS.dataset:
+      FLAGS.dataset = own_datasets.table_name(FLAGS.dataset, columns)
+  elif columns:
+    raise ValueError(
+      f"--{next(iter(columns))} belongs to --dataset=path/to/data.csv or"
+      f" .parquet, not to --dataset={FLAGS.dataset}"
+    )
 
 
 def entry() -> dataset.DatasetInfo:

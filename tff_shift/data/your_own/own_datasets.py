@@ -1,6 +1,10 @@
-"""Your own data sets: an .npz file, or a set of tensorflow-datasets.
+"""Your own data sets: a file, or a set of tensorflow-datasets.
 
     path/to/data.npz       the arrays of `KEYS`
+    path/to/data.csv?label=<column>&client=<column>&time=<column>
+    path/to/data.parquet?...
+                           a table with a row for each example, see
+                           `frames`; client and time are optional
     tfds:<name>            a prepared set in the folder of all data sets, by its
                            supervised keys (or `image` and `label`)
     tfds:<name>:<x>,<y>    by these two features
@@ -15,6 +19,9 @@ import hashlib
 import os
 import pathlib
 import re
+import urllib.parse
+from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -23,8 +30,12 @@ from tff_shift.data import array_files
 from tff_shift.data import dataset
 from tff_shift.data import examples
 from tff_shift.data.readers import tfds_archives
+from tff_shift.data.your_own import frames
 
-FORMS = "path/to/data.npz, or tfds:<name> (prepared by tensorflow-datasets)"
+FORMS = (
+  "path/to/data.npz, path/to/data.csv or .parquet with --label, or tfds:<name>"
+  " (prepared by tensorflow-datasets)"
+)
 
 # The arrays of a file and their descriptions.
 KEYS = {
@@ -44,6 +55,7 @@ _WITHOUT_DOMAINS = {
   "guidance": "its clients have no domains",
 }
 
+_TABLES = ".csv", ".parquet"
 _SUFFIX = ".npz"
 _PREFIX = "tfds:"
 _TFDS = re.compile(r"tfds:(\w[\w-]*(?:/\w[\w.-]*)?)(?::(\w+),(\w+))?")
@@ -51,12 +63,27 @@ _TFDS = re.compile(r"tfds:(\w[\w-]*(?:/\w[\w.-]*)?)(?::(\w+),(\w+))?")
 
 def is_own(name: str) -> bool:
   """Returns whether a name refers to a file or to tensorflow-datasets."""
-  return name.endswith(_SUFFIX) or name.startswith(_PREFIX)
+  return is_file(name) or name.startswith(_PREFIX)
+
+
+def is_table(name: str) -> bool:
+  """Returns whether a name refers to a table, with or without its columns."""
+  return name.partition("?")[0].endswith(_TABLES)
+
+
+def is_file(name: str) -> bool:
+  """Returns whether a name refers to a file."""
+  return name.endswith(_SUFFIX) or is_table(name)
+
+
+def table_name(name: str, columns: Mapping[str, str]) -> str:
+  """Returns the name of a table with its columns: label, client, time."""
+  return f"{name}?{urllib.parse.urlencode(columns)}"
 
 
 def short_name(name: str) -> str:
   """Returns the name of a data set in results: for a file, its stem."""
-  return pathlib.PurePath(name).stem if name.endswith(_SUFFIX) else name
+  return _path(name).stem if is_file(name) else name
 
 
 def checksum(name: str) -> str | None:
@@ -65,7 +92,7 @@ def checksum(name: str) -> str | None:
   Args:
     name: The name of a data set; a file exists.
   """
-  if not name.endswith(_SUFFIX):
+  if not is_file(name):
     return None
   with open(_path(name), "rb") as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
@@ -91,28 +118,97 @@ def get(
     ValueError: If its content is not valid; one line that names it.
     DatasetNotFoundError: If it is not on the disk.
   """
-  if name.endswith(_SUFFIX):
+  if is_file(name):
     path = _path(name)
     if not path.exists():
-      raise dataset.DatasetNotFoundError(f"{name}: there is no such file")
+      raise dataset.DatasetNotFoundError(f"{path}: there is no such file")
+    read = _read_table if is_table(name) else _read_file
     try:
       state = path.stat()
-      entry = _read_file(name, path, state.st_mtime_ns, state.st_size)
+      entry = read(name, path, state.st_mtime_ns, state.st_size)
     except OSError as error:
-      raise ValueError(f"{name} cannot be read: {error.strerror}") from error
+      raise ValueError(f"{path} cannot be read: {error.strerror}") from error
   else:
     entry = _read_tfds(name, dataset.data_folder(data_dir))
   if scenario in _WITHOUT_DOMAINS and entry.evolution is not None:
+    what, remedy = f"domain of {name}", "the array domain out of the file"
+    if is_table(name):
+      what, remedy = f"time of {_path(name)}", "--time out"
     raise ValueError(
-      f"domain of {name}: {scenario} would ignore it, because"
-      f" {_WITHOUT_DOMAINS[scenario]}; evolving uses it; leave the array domain"
-      " out of the file"
+      f"{what}: {scenario} would ignore it, because"
+      f" {_WITHOUT_DOMAINS[scenario]}; evolving uses it; leave {remedy}"
     )
   return entry
 
 
 def _path(name: str) -> pathlib.Path:
+  if is_table(name):
+    name = name.partition("?")[0]
   return pathlib.Path(name).expanduser()
+
+
+@functools.lru_cache(maxsize=1)
+def _read_table(
+  name: str, path: pathlib.Path, changed: int, size: int
+) -> dataset.DatasetInfo:
+  """Reads a table and makes its entry."""
+  del changed, size
+  import pandas
+
+  columns = dict(urllib.parse.parse_qsl(name.partition("?")[2]))
+  if "label" not in columns:
+    raise ValueError(f"{path}: --label must name the column of the class")
+  read = pandas.read_csv if path.suffix == ".csv" else pandas.read_parquet
+  try:
+    frame = read(path)
+  except OSError:
+    raise
+  # Errors of many types, of pandas and pyarrow.
+  except Exception as error:
+    raise ValueError(
+      f"{path}: it cannot be read ({array_files.first_line(error)})"
+    ) from error
+  time = columns.get("time")
+  if time in frame.columns and frame[time].dtype == object:
+    # Dates of a CSV file are texts.
+    try:
+      frame[time] = pandas.to_datetime(frame[time], format="ISO8601")
+    except ValueError as error:
+      raise ValueError(
+        f"{path}: --time={time} must be numbers or dates such as 2024-01-31,"
+        f" got {frame[time].iloc[0]!r}"
+      ) from error
+  try:
+    table = frames.Table(frame, **columns)
+  except ValueError as error:
+    raise ValueError(f"{path}: {error}") from error
+  loaded = dataset.Dataset(
+    table.x,
+    table.y,
+    table.class_names,
+    time=table.times,
+    client=table.clients,
+    client_names=table.client_names or None,
+  )
+  evolution = None
+  if table.times is not None:
+    evolution = _evolution(table.time_names, f"--time of {path}")
+  return _entry(loaded, str(path), evolution)
+
+
+def _evolution(names: Sequence[str], what: str) -> dataset.Evolution:
+  """Returns the evolution of domains with these names, in order."""
+  if len(names) < 2:
+    raise ValueError(
+      f"{what}: there must be at least 2 (a source and a target), got"
+      f" {len(names)}"
+    )
+  return dataset.Evolution(
+    num_domains=len(names),
+    time_range=(0, len(names) - 1),
+    range_format="{}-{}",
+    time_names=tuple(names),
+  )
 
 
 # Keeps the arrays of the last file; a changed file is read again.
@@ -142,18 +238,8 @@ def _read_file(
   evolution = None
   if "domain" in arrays:
     domains, time = _numbered(arrays["domain"], loaded, name, "domain", "iu")
-    if len(domains) < 2:
-      raise ValueError(
-        f"domain of {name}: there must be at least 2 (a source and a target),"
-        f" got {len(domains)}"
-      )
     loaded = loaded._replace(time=time)
-    evolution = dataset.Evolution(
-      num_domains=len(domains),
-      time_range=(0, len(domains) - 1),
-      range_format="{}-{}",
-      time_names=tuple(map(str, domains)),
-    )
+    evolution = _evolution(list(map(str, domains)), f"domain of {name}")
   if "client" in arrays:
     clients, client = _numbered(arrays["client"], loaded, name, "client", "iuU")
     loaded = loaded._replace(

@@ -1,0 +1,155 @@
+"""A table, as CSV or Parquet, runs in the binaries by the names of columns."""
+
+import json
+
+import numpy as np
+import pandas
+import pytest
+
+from tff_shift.command_line.binaries import guidance
+from tff_shift.command_line.plans import guidance_plan
+from tff_shift.data import datasets
+from tff_shift.data.your_own import own_datasets
+
+_EVOLVING = (
+  *("--algorithm=fed_avg,fed_evolve", "--optimizer=adam", "--rounds=3"),
+  *("--learning_rate=0.05", "--local_steps=5", "--noprogress"),
+)
+
+
+def make_table():
+  """Makes a table of two sites, whose outcome follows from the dose."""
+  generator = np.random.default_rng(0)
+  order = np.arange(240)
+  outcome = np.array(["healthy", "sick"])[order % 2]
+  month = order // 2 % 3
+  return pandas.DataFrame(
+    {
+      "site": np.array(["north", "south"])[order // 6 % 2],
+      "day": np.array(["2024-01-31", "2024-02-29", "2024-03-31"])[month],
+      "dose": np.where(order % 2, 1.0, -1.0) + 0.1 * generator.normal(size=240),
+      "age": generator.normal(size=240),
+      "outcome": outcome,
+    }
+  )
+
+
+@pytest.fixture
+def write(tmp_path):
+  """Returns `write(table, name)`, which gives the flag of the file."""
+
+  def write(table, name="study.csv"):
+    path = tmp_path / name
+    if name.endswith(".csv"):
+      table.to_csv(path, index=False)
+    else:
+      table.to_parquet(path)
+    return f"--dataset={path}"
+
+  return write
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["study.csv", "study.parquet"])
+def test_domains_clients_and_classes_keep_their_names(
+  write, run_evolving, tmp_path, read_runs, name
+):
+  columns = "--label=outcome", "--client=site", "--time=day"
+  output = f"--output_dir={tmp_path / 'run'}"
+  file = write(make_table(), name)
+  assert run_evolving([*_EVOLVING, file, *columns, output]) == 0
+  runs = read_runs(tmp_path / "run")
+  assert {run["dataset"] for run in runs} == {"study"}
+  for run in runs:
+    assert run["metrics"]["server_accuracy"]["mean"] == 100
+    assert run["setting"]["num_domains"] == 3
+    assert run["setting"]["num_clients"] == 2
+  columns_by_role = dict(each[2:].split("=") for each in columns)
+  path = file.removeprefix("--dataset=")
+  named = own_datasets.table_name(path, columns_by_role)
+  loaded = datasets.load(named)
+  assert loaded.class_names == ("healthy", "sick")
+  assert loaded.client_names == ("north", "south")
+  assert [each[:10] for each in datasets.get(named).evolution.time_names] == [
+    *("2024-01-31", "2024-02-29", "2024-03-31")
+  ]
+  flags = json.loads((tmp_path / "run" / "config.json").read_text())["flags"]
+  assert (flags["dataset"], flags["label"]) == ("study", "outcome")
+  assert len(flags["dataset_sha256"]) == 64
+  # The same table goes on, another one does not.
+  go_on = [*_EVOLVING, file, *columns, output, "--resume", "--rounds=4"]
+  assert run_evolving(go_on) == 0
+  write(make_table().assign(age=0.5), name)
+  assert run_evolving([*go_on, "--rounds=5"]) == 2
+
+
+@pytest.mark.slow
+def test_clients_of_guidance(write, run_here, tmp_path, read_runs):
+  arguments = [
+    write(make_table().drop(columns="day")),
+    *("--label=outcome", "--client=site", "--algorithm=fed_avg"),
+    *("--rounds=1", "--local_steps=2", "--noprogress"),
+    f"--output_dir={tmp_path / 'run'}",
+  ]
+  assert run_here(guidance, guidance_plan, arguments) == 0
+  (run,) = read_runs(tmp_path / "run")
+  assert run["setting"]["num_clients"] == 2
+
+
+@pytest.mark.parametrize(
+  ("changes", "flags", "message"),
+  [
+    ({}, "", "study.csv: --label must name the column of the class"),
+    ({}, "--label=outcom", "study.csv: label='outcom' is not a column; there"),
+    (
+      {},
+      "--label=outcome --client=site",
+      "study.csv: features: column 'day' has values of type object, not",
+    ),
+    (
+      {"day": "May"},
+      "--label=outcome --client=site --time=day",
+      "study.csv: --time=day must be numbers or dates such as 2024-01-31, got"
+      " 'May'",
+    ),
+    (
+      {"day": 3},
+      "--label=outcome --client=site --time=day",
+      "--time of {folder}/study.csv: there must be at least 2 (a source and a",
+    ),
+    (
+      {"age": np.nan},
+      "--label=outcome --client=site --time=day",
+      "study.csv: features: column 'age' has missing values",
+    ),
+  ],
+)
+def test_wrong_columns_are_refused(
+  write, run_evolving, tmp_path, capsys, changes, flags, message
+):
+  file = write(make_table().assign(**changes))
+  assert run_evolving([file, *flags.split()]) == 2
+  errors = capsys.readouterr().err
+  assert message.format(folder=tmp_path) in errors
+  assert errors.count("\n") == 1
+
+
+def test_columns_without_a_table_are_refused(run_evolving, capsys):
+  assert run_evolving(["--dataset=circle", "--label=outcome"]) == 2
+  assert capsys.readouterr().err == (
+    "evolving: --label belongs to --dataset=path/to/data.csv or .parquet, not"
+    " to --dataset=circle\n"
+  )
+
+
+def test_time_of_a_scenario_that_draws_its_drift_is_refused(
+  write, run_here, capsys
+):
+  file = write(make_table())
+  arguments = [file, "--label=outcome", "--client=site", "--time=day"]
+  assert run_here(guidance, guidance_plan, arguments) == 2
+  errors = capsys.readouterr().err
+  assert (
+    "guidance would ignore it, because its clients have no domains" in errors
+  )
+  assert errors.endswith("leave --time out\n")

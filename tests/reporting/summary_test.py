@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+from tff_shift.learning import evaluation
 from tff_shift.reporting import summary
 from tff_shift.simulation.storage import run_records
 
@@ -27,6 +28,15 @@ class TestRunSummary:
     assert math.isnan(run.standard_deviation("accuracy"))
     # What is not a number is null.
     assert run.to_record().metrics["accuracy"].std is None
+
+  def test_record_has_the_direction_of_a_metric(
+    self, make_summary, monkeypatch
+  ):
+    score = evaluation.Metric(None, higher_is_better=False)
+    monkeypatch.setitem(evaluation.METRICS, "brier_score", score)
+    row = {"client_accuracy": 1.0, "client_brier_score": 0.1, "regret": 0.2}
+    record = make_summary(metrics_by_seed={0: row}).to_record()
+    assert record.lower_is_better == ("client_brier_score",)
 
   @pytest.mark.parametrize(
     ("values", "mean"),

@@ -149,12 +149,14 @@ class Metric(NamedTuple):
       in `metrics.csv` and `summary.json`.
     counts_example: `(logits, y) -> [n] bool`: the examples that the mean is
       over, if it does not count clients. None: all examples.
+    higher_is_better: Whether pages take higher values as better.
   """
 
   per_example: Callable[[Any, Any], tf.Tensor]
   counts_clients: bool = False
   is_compared: bool = False
   counts_example: Callable[[Any, Any], tf.Tensor] | None = None
+  higher_is_better: bool = True
 
 
 def predicted_classes(logits) -> tf.Tensor:
@@ -201,8 +203,10 @@ METRICS = {
   "accuracy": Metric(_is_right, counts_clients=True, is_compared=True),
   "pooled_accuracy": Metric(_is_right),
   # The loss of a class that cannot be predicted would be infinite.
-  "loss": Metric(_cross_entropy, counts_example=_can_be_predicted),
-  "not_finite": Metric(_is_not_finite),
+  "loss": Metric(
+    _cross_entropy, counts_example=_can_be_predicted, higher_is_better=False
+  ),
+  "not_finite": Metric(_is_not_finite, higher_is_better=False),
 }
 
 

@@ -31,7 +31,8 @@ _ABOUT = (
   *("distance_threshold", "model", "model_parameters", "input_scaling"),
 )
 _NO_SELECTION = "none"
-# Parts of the names of metrics where lower is better.
+# Parts of the names of other metrics where lower is better, and of all metrics
+# in runs of earlier versions.
 _LESS_IS_BETTER = (
   *("loss", "variance", "not_finite", "low_accuracy", "false_positive"),
   *("request", "regret"),
@@ -212,7 +213,8 @@ def to_contents(
           heading=heading,
           metric=_words(metric),
           unit="%" if metric.endswith("accuracy") else "",
-          higher_is_better=not any(part in metric for part in _LESS_IS_BETTER),
+          higher_is_better=metric not in entry.lower_is_better
+          and not any(part in metric for part in _LESS_IS_BETTER),
         ),
       )
       # The same method in two folders counts as two methods.

@@ -98,6 +98,14 @@ class RunSummary:
     Raises:
       TypeError: If a setting has no JSON form.
     """
+    # Here, because it imports TensorFlow, which a run has imported.
+    from tff_shift.learning import evaluation
+
+    lower_is_better = tuple(
+      name
+      for name, each in evaluation.METRICS.items()
+      if not each.higher_is_better
+    )
     return run_records.Entry(
       algorithm=self.algorithm,
       dataset=self.dataset,
@@ -122,6 +130,9 @@ class RunSummary:
         for what, names in self.left_out.items()
         if names
       },
+      lower_is_better=tuple(
+        name for name in self.metric_names if name.endswith(lower_is_better)
+      ),
     )
 
 

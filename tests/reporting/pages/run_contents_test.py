@@ -323,3 +323,9 @@ def test_cell_that_is_no_number_is_named(make):
 def test_missing_folder_is_refused(tmp_path):
   with pytest.raises(ValueError, match="there is no such folder"):
     run_folders.read(tmp_path / "nowhere")
+
+
+def test_direction_of_a_metric_is_that_of_the_run(make):
+  lower = entry().replace(lower_is_better=("client_accuracy",))
+  (column,) = contents_of(make("a", lower)).columns
+  assert not column.higher_is_better

@@ -127,6 +127,7 @@ class Entry(records.Record, omit_defaults=True):
       because they were not finite; empty if not counted.
     scores: Scores of the settings in the hyper-parameter search, by label.
     left_out: The clients that are left out, by part of the run.
+    lower_is_better: The metrics of predictions whose lower values are better.
   """
 
   algorithm: _Name
@@ -138,6 +139,7 @@ class Entry(records.Record, omit_defaults=True):
   num_diverged: tuple[records.Count, ...]
   scores: dict[str, records.Number]
   left_out: dict[str, LeftOut] = msgspec.field(default_factory=dict)
+  lower_is_better: tuple[str, ...] = ()
 
   def __post_init__(self):
     numbers = {name: len(each.seeds) for name, each in self.metrics.items()}

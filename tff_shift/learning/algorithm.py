@@ -206,6 +206,8 @@ class FederatedAlgorithm:
       data.
     max_clients: The number of clients that the algorithm can distinguish, by
       ids from 0. None: it does not use client ids.
+    reporting_clients: The number of clients whose losses the server sees, by
+      their ids from 0 (`phases.CLIENT_LOSSES`). None: it sees the mean only.
     noise_ratio: Norm of the aggregator's noise over the norm of the longest
       update, see `update_noise.ratio`.
   """
@@ -228,6 +230,7 @@ class FederatedAlgorithm:
   is_local: bool
   min_source_domains: int = 1
   max_clients: int | None = None
+  reporting_clients: int | None = None
   noise_ratio: float = 0.0
 
   def start(self, data: Sequence[Any], run_seed: int) -> Start:
@@ -549,6 +552,7 @@ def build(
       is_local=is_local,
       min_source_domains=min_source_domains,
       max_clients=functions.max_clients,
+      reporting_clients=reporting_clients,
       noise_ratio=update_noise.ratio(traits.noise, update_type),
     ),
     model,

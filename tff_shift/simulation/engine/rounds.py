@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow_federated as tff
 from absl import logging
 
 from tff_shift import arguments
@@ -433,16 +432,9 @@ def _first_losses(
   algorithm: algorithm_lib.FederatedAlgorithm, num_clients: int
 ) -> np.ndarray | None:
   """Returns NaN for each client; None if the algorithm reports no losses."""
-  # A phase that is a plain function has no type and reports none.
-  last_phase = algorithm.phases[-1] if algorithm.phases else None
-  signature = getattr(last_phase, "type_signature", None)
-  if signature is None:
+  num_reporting = getattr(algorithm, "reporting_clients", None)
+  if num_reporting is None or not algorithm.phases:
     return None
-  metrics = dict(tff.structure.iter_elements(signature.result[2].member))
-  name, _ = phases.CLIENT_LOSSES
-  if name not in metrics:
-    return None
-  (num_reporting,) = metrics[name].shape
   if num_reporting != num_clients:
     raise ValueError(
       f"data must have an entry for each of the {num_reporting} clients whose"

@@ -18,6 +18,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -140,7 +141,10 @@ def _run_here(sources: pathlib.Path, file: str, executor: str) -> Outcome:
   outcome.skipped = len(found.skipped)
   for test, trace in found.failures + found.errors:
     lines = trace.strip().splitlines()
-    outcome.failed[test.id().partition(".")[2]] = lines[-1][:300]
+    # The message of an error can have further lines.
+    errors = [each for each in lines if re.match(r"[\w.]*(Error|Fail)", each)]
+    reason = (errors or lines)[-1]
+    outcome.failed[test.id().partition(".")[2]] = reason[:300]
   return outcome
 
 

@@ -77,7 +77,8 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 # In parts, so that no process grows with all tests. A part that fails does not
 # keep the others from running.
-PARTS := 'tests/algorithms' 'tests/end_to_end' 'tests/learning tests/models' \
+PARTS := 'tests/algorithms/[a-e]*_test.py' 'tests/algorithms/[f-z]*_test.py' \
+  'tests/end_to_end' 'tests/learning' 'tests/models' \
   '--ignore=tests/algorithms --ignore=tests/end_to_end --ignore=tests/learning \
   --ignore=tests/models'
 

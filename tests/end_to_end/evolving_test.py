@@ -74,7 +74,10 @@ class TestWholeRun:
         "seconds_per_round",
         "num_diverged",
         "scores",
+        "lower_is_better",
       }
+      assert set(run["lower_is_better"]) <= set(run["metrics"])
+      assert "client_accuracy" not in run["lower_is_better"]
       assert run["num_diverged"] == [0, 0]
       assert run["dataset"] == "circle"
       assert run["rounds"] == 2

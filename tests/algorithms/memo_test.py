@@ -336,7 +336,8 @@ class TestThroughTff:
     here = evaluate()
     with local_execution.local_context():
       there = evaluate()
-    compare.assert_close(here, there, 1e-5)
+    # Sums of losses, up to 3 here: 1e-5 of them.
+    compare.assert_close(here, there, 3e-5)
     assert np.all(here[1]["num_examples"] == [4, 3])
 
 

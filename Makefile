@@ -78,9 +78,9 @@ PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 # In parts, so that no process grows with all tests. A part that fails does not
 # keep the others from running.
 PARTS := 'tests/algorithms/[a-e]*_test.py' 'tests/algorithms/[f-z]*_test.py' \
-  'tests/end_to_end' 'tests/learning' 'tests/models' \
+  'tests/end_to_end' 'tests/learning' 'tests/models' 'tests/simulation' \
   '--ignore=tests/algorithms --ignore=tests/end_to_end --ignore=tests/learning \
-  --ignore=tests/models'
+  --ignore=tests/models --ignore=tests/simulation'
 
 test: setup
 	@status=0; for part in $(PARTS); do \

@@ -13,7 +13,7 @@ from tff_shift import draws
 
 SEED = np.array([17, 2**31 - 1], np.int32)
 NUM_DRAWS = 100_000
-# Tests of frequencies fail by chance once in so many seeds.
+# The probability that a test of frequencies fails by chance.
 CHANCE = 1e-6
 words = st.integers(0, 2**31 - 1)
 

@@ -134,6 +134,24 @@ def test_wrong_columns_are_refused(
   assert errors.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["study.csv", "study.parquet"])
+def test_damaged_file_is_refused(tmp_path, run_evolving, capsys, name):
+  (tmp_path / name).write_bytes(b'\x93"\x00,,\n"')
+  dataset = f"--dataset={tmp_path / name}"
+  assert run_evolving([dataset, "--label=outcome"]) == 2
+  errors = capsys.readouterr().err
+  assert f"{name}: it cannot be read (" in errors and errors.count("\n") == 1
+
+
+def test_columns_in_the_name_of_the_file_are_refused(
+  write, run_evolving, capsys
+):
+  file = f"{write(make_table())}?label=site"
+  assert run_evolving([file, "--label=outcome"]) == 2
+  errors = capsys.readouterr().err
+  assert "columns are named by --label, --client and --time" in errors
+
+
 def test_columns_without_a_table_are_refused(run_evolving, capsys):
   assert run_evolving(["--dataset=circle", "--label=outcome"]) == 2
   assert capsys.readouterr().err == (

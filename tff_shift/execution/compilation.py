@@ -8,6 +8,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Generic
 from typing import TypeVar
 
@@ -63,13 +64,10 @@ def simulate_secure_sums(
     A computation of the same type with the same results; the same object
     without secure sums.
   """
-
-  def is_secure(block):
-    return isinstance(block, tff.framework.Intrinsic) and block.uri.startswith(
-      _SECURE
-    )
-
-  if not _contains(computation.to_building_block(), is_secure):
+  if not any(
+    isinstance(block, tff.framework.Intrinsic) and block.uri.startswith(_SECURE)
+    for block in walk(computation.to_building_block())
+  ):
     return computation
   # Flat, because protocol buffers do not support deeply nested computations.
   flat = tff.framework.ConcreteComputation.from_building_block(
@@ -82,13 +80,13 @@ def simulate_secure_sums(
   )
 
 
-def _contains(
+def walk(
   block: tff.framework.ComputationBuildingBlock,
-  predicate: Callable[[tff.framework.ComputationBuildingBlock], bool],
-) -> bool:
-  return predicate(block) or any(
-    _contains(child, predicate) for child in block.children()
-  )
+) -> Iterator[tff.framework.ComputationBuildingBlock]:
+  """Yields a building block and everything in it."""
+  yield block
+  for child in block.children():
+    yield from walk(child)
 
 
 def to_call_dominant(

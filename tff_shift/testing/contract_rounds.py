@@ -206,7 +206,10 @@ class TestWorkAlone:
       pytest.skip("a round has no phase")
     (client,) = running.at_round([data[2]], 1)
     state, client_state = server_state, client_states[2]
-    add = lambda weights, mean_update, _, info: info.step(weights, mean_update)  # noqa: E731
+
+    def add(weights, mean_update, _, info):
+      return info.step(weights, mean_update)
+
     aggregating = [*functions.surveys]
     if functions.train_client is not None:
       aggregating.append((functions.train_client, functions.update_server))

@@ -29,9 +29,13 @@ def make_frame(size=4, **columns):
   return pandas.DataFrame(rows).assign(**columns)
 
 
+def read(scenario, frame, **options):
+  return from_dataframe.read(scenario, frame, **COLUMNS | options)
+
+
 class TestEvolving:
   def test_rows_come_to_their_client_domain_and_class(self):
-    named = from_dataframe.evolving(make_frame(), **COLUMNS, test_fraction=0.25)
+    named = read("evolving", make_frame(), test_fraction=0.25)
     assert named.class_names == ("healthy", "sick")
     assert named.client_names == ("a", "b")
     assert named.time_names == ("1", "2", "3")
@@ -50,7 +54,7 @@ class TestEvolving:
   def test_dates_and_ordered_texts_have_an_order(self):
     month = make_frame()["month"]
     dates = pandas.to_datetime("2024-0" + month.astype(str) + "-01")
-    named = from_dataframe.evolving(make_frame(month=dates), **COLUMNS)
+    named = read("evolving", make_frame(month=dates))
     assert [each[:7] for each in named.time_names] == [
       "2024-01",
       "2024-02",
@@ -58,17 +62,19 @@ class TestEvolving:
     ]
     words = month.map({1: "late", 2: "early", 3: "middle"})
     order = ["early", "middle", "late", "never"]
-    named = from_dataframe.evolving(
+    named = read(
+      "evolving",
       make_frame(month=pandas.Categorical(words, order, ordered=True)),
-      **COLUMNS,
     )
     assert named.time_names == ("early", "middle", "late")
     assert set(named.data[0].test.x[-8:, 0]) == {10, 11, 12, 13}
 
   def test_chosen_features_and_classes_in_the_order_of_categories(self):
     outcome = pandas.Categorical(make_frame()["outcome"], ["sick", "healthy"])
-    named = from_dataframe.evolving(
-      make_frame(outcome=outcome, note="text"), **COLUMNS, features=["dose"]
+    named = read(
+      "evolving",
+      make_frame(outcome=outcome, note="text"),
+      features=["dose"],
     )
     assert named.features == ("dose",)
     assert named.class_names == ("sick", "healthy")
@@ -77,24 +83,23 @@ class TestEvolving:
 
 def test_guidance_has_no_time():
   frame = make_frame().drop(columns="month")
-  named = from_dataframe.guidance(
-    frame, label="outcome", client="site", test_fraction=0.5
-  )
+  named = read("guidance", frame, time=None, test_fraction=0.5)
   assert named.time_names == ()
   assert [len(each.y) for each in named.data.train] == [12, 12]
-  with pytest.raises(TypeError, match="time"):
-    from_dataframe.guidance(frame, **COLUMNS)
+  message = "time='month' is not allowed for guidance: it must be left out"
+  with pytest.raises(ValueError, match=message):
+    read("guidance", frame)
 
 
 def test_first_time_of_a_stream_is_labelled():
-  named = from_dataframe.online_adaptation(make_frame(), **COLUMNS)
+  named = read("online_adaptation", make_frame())
   initial, streams = named.data
   assert sorted(initial[0].x[:, 0]) == sorted([10, 11, 12, 13] * 2)
   assert sorted(streams.batch(0, 1).x[:, 0]) == sorted([20, 21, 22, 23] * 2)
 
 
 def test_periods():
-  named = from_dataframe.dynamic_personalization(make_frame(), **COLUMNS)
+  named = read("dynamic_personalization", make_frame())
   assert sorted(named.data.batch(1, 2).x[:, 0]) == sorted([30, 31, 32, 33] * 2)
 
 
@@ -131,6 +136,7 @@ def test_program_from_a_frame_to_an_accuracy(context):
     ({"outcome": None}, {}, "label 'outcome' has missing values"),
     ({"outcome": 0.5}, {}, "label 'outcome' has fractions, such as 0.5"),
     ({"month": "May"}, {}, "time 'month': texts have no order"),
+    ({}, {"time": None}, "time=None is not allowed for evolving: it must be a"),
     ({}, {"features": []}, "features: there must be at least one column"),
     ({}, {"features": ["size"]}, "features: 'size' is not a column"),
     ({}, {"client_names": ["x"]}, "client_names: the names are those of the"),
@@ -138,7 +144,7 @@ def test_program_from_a_frame_to_an_accuracy(context):
 )
 def test_wrong_columns_are_named(changes, options, message):
   with pytest.raises(ValueError, match=message) as error:
-    from_dataframe.evolving(make_frame(**changes), **COLUMNS | options)
+    read("evolving", make_frame(**changes), **options)
   assert "\n" not in str(error.value)
 
 
@@ -151,4 +157,4 @@ def test_wrong_columns_are_named(changes, options, message):
 )
 def test_wrong_frames_are_refused(frame, message):
   with pytest.raises(ValueError, match=message):
-    from_dataframe.evolving(frame, **COLUMNS)
+    read("evolving", frame)

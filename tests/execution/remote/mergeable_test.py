@@ -2,7 +2,7 @@
 
 import tensorflow_federated as tff
 
-from tff_shift.execution.in_process import programs
+from tff_shift.execution import compilation
 from tff_shift.execution.remote import mergeable
 
 
@@ -13,7 +13,7 @@ class TestPlan:
     return sum(
       isinstance(part, tff.framework.Call)
       and part.type_signature.is_equivalent_to(mapped_type)
-      for part in programs.walk(
+      for part in compilation.walk(
         tff.framework.to_call_dominant(computation.to_building_block())
       )
     )

@@ -86,8 +86,8 @@ def check(scenario: str) -> None:
     FLAGS.num_clients != num_clients
   ):
     raise ValueError(
-      f"--num_clients={FLAGS.num_clients}: --dataset={name} has {num_clients}"
-      " clients of its own; leave it out"
+      f"--num_clients={FLAGS.num_clients}: --dataset={_shown()} has"
+      f" {num_clients} clients of its own; leave it out"
     )
   FLAGS.num_clients = num_clients
 
@@ -104,13 +104,24 @@ def _name_columns() -> None:
     if FLAGS[role].value is not None
   }
   if own_datasets.is_table(FLAGS.dataset):
-    if "?" not in FLAGS.dataset:
-      FLAGS.dataset = own_datasets.table_name(FLAGS.dataset, columns)
+    file = FLAGS.dataset.partition("?")[0]
+    # Flags can be checked twice.
+    if FLAGS.dataset not in (file, own_datasets.table_name(file, columns)):
+      raise ValueError(
+        f"--dataset={FLAGS.dataset}: columns are named by --label, --client and"
+        " --time"
+      )
+    FLAGS.dataset = own_datasets.table_name(file, columns)
   elif columns:
     raise ValueError(
       f"--{next(iter(columns))} belongs to --dataset=path/to/data.csv or"
       f" .parquet, not to --dataset={FLAGS.dataset}"
     )
+
+
+def _shown() -> str:
+  """Returns the data set as the command line names it."""
+  return FLAGS.dataset.partition("?")[0]
 
 
 def entry() -> dataset.DatasetInfo:
@@ -137,7 +148,7 @@ def clients_are_given(flag: str) -> bool:
   if not FLAGS[flag].using_default_value:
     raise ValueError(
       f"--{flag}={FLAGS[flag].value} does not apply to"
-      f" --dataset={FLAGS.dataset}, which assigns examples to clients; leave it"
+      f" --dataset={_shown()}, which assigns examples to clients; leave it"
       " out"
     )
   return True

@@ -14,12 +14,16 @@ _SCENARIOS = (
 )
 
 
-def _of(module: Any, scenario: str) -> Any:
+def _check(scenario: str) -> None:
   if scenario not in _SCENARIOS:
     raise ValueError(
       f"scenario={scenario!r} is not allowed: it must be one of"
       f" {', '.join(_SCENARIOS)}"
     )
+
+
+def _of(module: Any, scenario: str) -> Any:
+  _check(scenario)
   return getattr(module, scenario)
 
 
@@ -68,16 +72,15 @@ def from_client_data_of(scenario: str, client_data: Any, **options: Any) -> Any:
   return _of(from_client_data, scenario)(client_data, **options)
 
 
-def from_dataframe_of(scenario: str, frame: Any, **options: Any) -> Any:
-  """Reads a pandas DataFrame, a row for each example, as client data.
+def from_dataframe_of(scenario: str, frame: Any, **columns: Any) -> Any:
+  """Reads a pandas DataFrame as a scenario's data, see `from_dataframe.read`.
 
   Args:
     scenario: `evolving`, `online_adaptation`, `guidance` or
       `dynamic_personalization`.
     frame: The examples.
-    **options: `label`, `client`, `time` (not for `guidance`) and `features`:
-      columns, see `from_dataframe.evolving`; and further arguments of the
-      function of this name in `from_arrays`.
+    **columns: `label`, `client`, `time`, `features` and further arguments of
+      `from_dataframe.read`.
 
   Returns:
     A `from_dataframe.Named`; its `data` is what `run_<scenario>` takes.
@@ -85,4 +88,5 @@ def from_dataframe_of(scenario: str, frame: Any, **options: Any) -> Any:
   Raises:
     ValueError: If the scenario is unknown or the data do not fit, in one line.
   """
-  return _of(from_dataframe, scenario)(frame, **options)
+  _check(scenario)
+  return from_dataframe.read(scenario, frame, **columns)

@@ -1,15 +1,12 @@
 """A pandas DataFrame as arrays, a row for each example."""
 
 from collections.abc import Sequence
-from typing import Any
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
   import pandas
-
-Pair = tuple[np.ndarray, np.ndarray]
 
 
 class Table:
@@ -40,8 +37,8 @@ class Table:
     Args:
       frame: The examples.
       label: The column of the class.
-      client: The column of the client. None: there is none.
-      time: The column of the time. None: there is none.
+      client: The column of the client. None: no column.
+      time: The column of the time. None: no column.
       features: The columns of x. None: all others.
 
     Raises:
@@ -81,21 +78,14 @@ class Table:
       _check_order(frame[time], time)
       self.times, self.time_names = _codes(frame[time], f"time {time!r}")
 
-  def options(self, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns further arguments; names of columns cannot be replaced."""
-    for name in ("client_names", "domain_names"):
-      if name in given:
-        raise ValueError(f"{name}: the names are those of the frame")
-    return {"num_classes": max(2, len(self.class_names))} | given
-
-  def by_client(self) -> list[Pair]:
+  def by_client(self) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns (x, y) of each client, in the order of the rows."""
     return [
       self._rows(self.clients == number)
       for number in range(len(self.client_names))
     ]
 
-  def by_client_and_time(self) -> list[list[Pair]]:
+  def by_client_and_time(self) -> list[list[tuple[np.ndarray, np.ndarray]]]:
     """Returns (x, y) of each client and time."""
     return [
       [
@@ -105,7 +95,7 @@ class Table:
       for number in range(len(self.client_names))
     ]
 
-  def _rows(self, are_chosen: np.ndarray) -> Pair:
+  def _rows(self, are_chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return self.x[are_chosen], self.y[are_chosen]
 
 

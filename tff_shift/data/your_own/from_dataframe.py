@@ -1,8 +1,4 @@
-"""A pandas DataFrame as data for the drivers of the scenarios.
-
-A row is an example. Columns give its class, its client and, where the scenario
-has time, its domain, time step or period. The other columns are features.
-"""
+"""A pandas DataFrame as data for the drivers of the scenarios."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -36,122 +32,62 @@ class Named(NamedTuple):
   features: tuple[str, ...]
 
 
-def evolving(
+def read(
+  scenario: str,
   frame: "pandas.DataFrame",
   *,
   label: str,
   client: str,
-  time: str,
+  time: str | None = None,
   features: Sequence[str] | None = None,
   **options: Any,
 ) -> Named:
-  """Makes clients with examples in some domains, see `from_arrays.evolving`.
+  """Reads a frame, a row for each example, as the client data of a scenario.
 
   Args:
+    scenario: The scenario, a function of `from_arrays`.
     frame: The examples.
     label: The column of the class. Values become classes in sorted order, or in
       the order of the categories of a categorical column.
     client: The column of the client; clients are sorted.
-    time: The column of the domain: numbers, dates or an ordered categorical.
-      The last value is the target. Clients may lack domains.
+    time: The column of the domain, time step or period: numbers, dates or an
+      ordered categorical. `evolving`: the last one is the target, and clients
+      may lack domains. `online_adaptation`: the first one is before deployment,
+      and its examples are labelled. `guidance`: None.
     features: The columns of x, numbers. None: all others.
-    **options: Further arguments of `from_arrays.evolving`.
+    **options: Further arguments of the function in `from_arrays`.
 
   Returns:
-    The clients and the names.
+    The data and the names.
 
   Raises:
     ValueError: If a column does not exist or has values that are not allowed,
       or the data are not valid; one line that names it.
   """
+  if (time is None) != (scenario == "guidance"):
+    raise ValueError(
+      f"time={time!r} is not allowed for {scenario}: it must be"
+      f" {'a column' if time is None else 'left out, since it has no time'}"
+    )
+  for name in ("client_names", "domain_names"):
+    if name in options:
+      raise ValueError(f"{name}: the names are those of the frame")
   table = frames.Table(frame, label, client, time, features)
-  return _named(
-    table,
-    from_arrays.evolving(
-      table.by_client_and_time(),
-      client_names=table.client_names,
-      domain_names=table.time_names,
-      **table.options(options),
-    ),
-  )
-
-
-def guidance(
-  frame: "pandas.DataFrame",
-  *,
-  label: str,
-  client: str,
-  features: Sequence[str] | None = None,
-  **options: Any,
-) -> Named:
-  """Makes training and test examples, see `from_arrays.guidance`.
-
-  Arguments are those of `evolving`, without time.
-  """
-  table = frames.Table(frame, label, client, None, features)
-  return _named(
-    table,
-    from_arrays.guidance(
-      table.by_client(),
-      client_names=table.client_names,
-      **table.options(options),
-    ),
-  )
-
-
-def online_adaptation(
-  frame: "pandas.DataFrame",
-  *,
-  label: str,
-  client: str,
-  time: str,
-  features: Sequence[str] | None = None,
-  **options: Any,
-) -> Named:
-  """Makes labelled examples and streams, see `from_arrays.online_adaptation`.
-
-  The first value of `time` is before deployment: its examples are labelled. The
-  labels of later time steps are for evaluation only. Each client has examples
-  at each time step. See `evolving`.
-  """
-  table = frames.Table(frame, label, client, time, features)
-  grouped = table.by_client_and_time()
-  return _named(
-    table,
-    from_arrays.online_adaptation(
-      [own[0] for own in grouped],
-      [own[1:] for own in grouped],
-      client_names=table.client_names,
-      **table.options(options),
-    ),
-  )
-
-
-def dynamic_personalization(
-  frame: "pandas.DataFrame",
-  *,
-  label: str,
-  client: str,
-  time: str,
-  features: Sequence[str] | None = None,
-  **options: Any,
-) -> Named:
-  """Makes periods, see `evolving`, `from_arrays.dynamic_personalization`."""
-  table = frames.Table(frame, label, client, time, features)
-  return _named(
-    table,
-    from_arrays.dynamic_personalization(
-      table.by_client_and_time(),
-      client_names=table.client_names,
-      **table.options(options),
-    ),
-  )
-
-
-def _named(table: frames.Table, data: Any) -> Named:
-  """Returns data with the names of their table."""
+  options = {
+    "num_classes": max(2, len(table.class_names)),
+    "client_names": table.client_names,
+  } | options
+  if time is None:
+    arrays = [table.by_client()]
+  else:
+    grouped = table.by_client_and_time()
+    arrays = [grouped]
+    if scenario == "online_adaptation":
+      arrays = [[own[0] for own in grouped], [own[1:] for own in grouped]]
+  if scenario == "evolving":
+    options["domain_names"] = table.time_names
   return Named(
-    data,
+    getattr(from_arrays, scenario)(*arrays, **options),
     table.class_names,
     table.client_names,
     table.time_names,

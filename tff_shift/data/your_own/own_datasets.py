@@ -161,8 +161,6 @@ def _read_table(
   read = pandas.read_csv if path.suffix == ".csv" else pandas.read_parquet
   try:
     frame = read(path)
-  except OSError:
-    raise
   # Errors of many types, of pandas and pyarrow.
   except Exception as error:
     raise ValueError(

@@ -25,6 +25,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift import wrapped_functions
+from tff_shift.execution import compilation
 from tff_shift.execution.in_process import lazy
 from tff_shift.execution.in_process import packing
 from tff_shift.execution.in_process import programs
@@ -65,7 +66,7 @@ def is_possible(function: tff.framework.ComputationBuildingBlock) -> bool:
     values.is_clients_list_type(each) for each in _walk(signature.parameter)
   )
   return has_clients and all(
-    _is_fit(block) for block in programs.walk(function)
+    _is_fit(block) for block in compilation.walk(function)
   )
 
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift import wrapped_functions
+from tff_shift.execution import compilation
 from tff_shift.execution.in_process import graphs
 from tff_shift.execution.in_process import values
 
@@ -31,13 +32,6 @@ class Closure:
 
   function: _BuildingBlock
   environment: Mapping[str, object]
-
-
-def walk(block: _BuildingBlock) -> Iterator[_BuildingBlock]:
-  """Yields a building block and everything in it."""
-  yield block
-  for child in block.children():
-    yield from walk(child)
 
 
 class Evaluator:
@@ -129,7 +123,7 @@ class ProgramCache:
         isinstance(
           block, (tff.framework.CompiledComputation, tff.framework.Literal)
         )
-        for block in walk(function)
+        for block in compilation.walk(function)
       )
     if not self._needs_tensorflow[id(function)]:
       # It only selects and arranges values.

@@ -22,7 +22,6 @@ from absl import logging
 
 from tff_shift import shown_names
 from tff_shift.execution import compilation
-from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
 
 # The position of an element in a nested structure: an index for each level.
@@ -195,7 +194,7 @@ def _aggregates(computation: tff.framework.ConcreteComputation) -> bool:
     and isinstance(part.type_signature, tff.FunctionType)
     and _is_placed(part.type_signature.parameter, tff.CLIENTS)
     and _is_placed(part.type_signature.result, tff.SERVER)
-    for part in programs.walk(block)
+    for part in compilation.walk(block)
   )
 
 

@@ -377,8 +377,8 @@ class Rounds:
       starts: The rounds that were the first of a process.
       num_diverged: The number of diverged client updates in them.
       losses: The training loss of each.
-      client_losses: The last loss of each client, [num_clients], NaN if there
-        is none. None: no client has reported one.
+      client_losses: The last loss of each client, [num_clients]; NaN: no loss
+        yet. None: clients do not report losses.
     """
     self.server_state = server_state
     if client_losses is not None:

@@ -8,7 +8,6 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable
-from collections.abc import Iterator
 from typing import Generic
 from typing import TypeVar
 
@@ -82,11 +81,12 @@ def simulate_secure_sums(
 
 def walk(
   block: tff.framework.ComputationBuildingBlock,
-) -> Iterator[tff.framework.ComputationBuildingBlock]:
-  """Yields a building block and everything in it."""
-  yield block
+) -> list[tff.framework.ComputationBuildingBlock]:
+  """Returns a building block and everything in it."""
+  found = [block]
   for child in block.children():
-    yield from walk(child)
+    found += walk(child)
+  return found
 
 
 def to_call_dominant(

@@ -104,7 +104,8 @@ class _CompiledComputation:
     self.programs = programs.ProgramCache()
     self._cohort_program = None
     self._lock = threading.Lock()
-    for block in compilation.walk(self.function):
+    blocks = compilation.walk(self.function)
+    for block in blocks:
       problem = _unsupported(block)
       if problem is not None:
         signature = computation.type_signature.compact_representation()
@@ -116,7 +117,7 @@ class _CompiledComputation:
     self.has_unsafe_kernels = any(
       isinstance(block, tff.framework.CompiledComputation)
       and graphs.has_unsafe_kernels(programs.graph_of(block))
-      for block in compilation.walk(self.function)
+      for block in blocks
     )
     self.pack = None
     if cohorts.is_possible(self.function):

@@ -20,6 +20,7 @@ from tff_shift.data.shifts import online_adaptation as online_adaptation_data
 from tff_shift.data.shifts import schedules
 from tff_shift.serving import export
 from tff_shift.shift import bbse
+from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.scenarios import online_adaptation
 from tff_shift.simulation.scenarios import pretraining
 from tff_shift.simulation.scenarios import pretraining_hparams
@@ -66,7 +67,8 @@ def main() -> None:
 
   last_client = NUM_CLIENTS - 1
 
-  def show(step):
+  def show(timestep, loss, step):
+    del timestep, loss
     print(
       f"step {step.timestep}: {step.before['accuracy']:.1f} % before,"
       f" {step.after['accuracy']:.1f} % after, rates"
@@ -91,8 +93,7 @@ def main() -> None:
         client_streams,
         deployment,
         run_seed=0,
-        on_timestep=show,
-        on_end=save_model,
+        callbacks=[callbacks.LambdaCallback(on_step=show, on_end=save_model)],
       )
     last = client_streams.batch(last_client, TIMESTEPS)
     logits = tff_shift.load(pathlib.Path(folder, "model")).predict_as(

@@ -19,15 +19,16 @@ def test_predictions_that_are_no_numbers_are_warned_of_once(
   run = comparison.Run(
     {"algorithm": "fed_avg", "seed": 3},
     ["fed_avg", "seed_3"],
-    bar=None,
+    bar=types.SimpleNamespace(update=lambda *args, **values: None),
     checkpoint=None,
     folder=folder,
     tracked=tracked(folder),
     class_names=None,
   )
   for step, share in enumerate([0.0, 0.25, 1.0]):
-    run.write(
-      {"round": step}, {"client_not_finite": share, "server_loss": None}
+    row = {"round": step}, {"client_not_finite": share, "server_loss": None}
+    run.on_step(
+      step, None, types.SimpleNamespace(rows=lambda _, row=row: [row])
     )
     assert bool(capsys.readouterr().err) == (step == 1)
   assert [row["client_not_finite"] for row in read_rows(folder.path)] == [
@@ -50,11 +51,12 @@ def test_every_round_has_a_loss_and_evaluations_have_rows(
     tracked=tracked(folder),
     class_names=None,
   )
-  on_round = run.recorder("accuracy")
-  evaluation = types.SimpleNamespace(measured=lambda: {"accuracy": 75.0})
+  evaluation = types.SimpleNamespace(
+    rows=lambda step: iter([({"round": step}, {"accuracy": 75.0})])
+  )
   for round_num, found in ((1, None), (2, evaluation), (3, None)):
-    run.write_loss(round_num, 1 / 2**round_num)
-    on_round(round_num, 1 / 2**round_num, found)
+    run.on_loss(round_num, 1 / 2**round_num)
+    run.on_step(round_num, 1 / 2**round_num, found)
   assert read_scalars(folder.path) == {
     "fed_avg/seed_3/train_loss": [(1, 0.5), (2, 0.25), (3, 0.125)],
     "fed_avg/seed_3/accuracy": [(2, 75.0)],

@@ -14,6 +14,7 @@ from tff_shift.learning import randomness
 from tff_shift.models import guided_model
 from tff_shift.models.networks import mlp
 from tff_shift.serving import export
+from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.scenarios import evolving
 from tff_shift.simulation.scenarios import guidance
@@ -82,7 +83,11 @@ def test_model_of_a_run_predicts_what_was_evaluated(
     export_run(running, tmp_path / "model", clients=[0, 2])
 
   result = evolving.run(
-    algorithm, clients, num_rounds=2, run_seed=0, on_end=on_end
+    algorithm,
+    clients,
+    num_rounds=2,
+    run_seed=0,
+    callbacks=[callbacks.LambdaCallback(on_end=on_end)],
   )
   assert ends == [2]
   state = result.server_state
@@ -162,7 +167,12 @@ def test_feddrm_answers_as_its_federation(context, tmp_path):
 
   examples = [guidance.examples.Examples(client.x, client.y) for client in held]
   result = guidance.run(
-    algorithm, examples, examples, num_rounds=2, run_seed=0, on_end=on_end
+    algorithm,
+    examples,
+    examples,
+    num_rounds=2,
+    run_seed=0,
+    callbacks=[callbacks.LambdaCallback(on_end=on_end)],
   )
   assert len(result.client_states) == NUM_CLIENTS
   loaded = tff_shift.load(tmp_path / "model")

@@ -40,21 +40,18 @@ from tff_shift.models import split_model
 from tff_shift.reporting import progress
 from tff_shift.reporting import summary
 from tff_shift.reporting.trackers import trackers
+from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
-from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import results
 
 FLAGS = flags.FLAGS
 
 
-class Run:
-  """The outputs of one run, a trial with a seed.
+class Run(callbacks.Callback):
+  """Writes and shows one run, a trial with a seed.
 
   Attributes:
-    bar: The progress bar.
     checkpoint: The checkpoints of the run.
-    write_loss: Tracks the training loss of a round. Takes the number of
-      finished rounds and the loss.
   """
 
   def __init__(
@@ -68,41 +65,48 @@ class Run:
     class_names: Sequence[str] | None,
     vocabulary: Sequence[str] | None = None,
     what_may_help: str = "",
+    shown_metric: str = "accuracy",
   ):
-    self.bar = bar
     self.checkpoint = checkpoint
+    self._bar = bar
     self._labels = labels
     self._curve = curve
     self._folder = folder
-    self._tracked = tracked
-    self.write_loss = trackers.on_loss(tracked)
+    self._tracking = trackers.Tracking(tracked)
     self._class_names = class_names
     self._vocabulary = vocabulary
     self._what_may_help = what_may_help
+    self._shown_metric = shown_metric
+    self._latest = None
+    # A stream is one step, with a step of the bar for each period.
+    self._num_more = 0
     self._has_warned = False
 
-  def write(
-    self,
-    step: Mapping[str, Any],
-    measured: Mapping[str, float | None],
-    **in_row: float,
-  ) -> None:
-    """Writes a row of `metrics.csv`, and tracks the metrics.
+  def on_loss(self, round_num, loss):
+    """Tracks the loss."""
+    self._tracking.on_loss(round_num, loss)
 
-    Args:
-      step: The columns that identify the row within the run; the step number is
-        last.
-      measured: The metrics.
-      **in_row: Further columns, which are not tracked.
-    """
-    self._folder.write_metrics({**self._labels, **step, **in_row, **measured})
-    self._warn_of_not_finite(measured)
-    *others, number = step.values()
-    self._tracked.scalars(
-      trackers.present(measured), number, group="/".join(others)
+  def on_step(self, step, loss, measured):
+    """Writes and tracks the measurements, and shows progress."""
+    in_row = {} if loss is None else {"train_loss": loss}
+    rows = list(measured.rows(step)) if measured is not None else []
+    for place, metrics in rows:
+      self._folder.write_metrics({**self._labels, **place, **in_row, **metrics})
+      self._warn_of_not_finite(metrics)
+      self._latest = metrics.get(self._shown_metric)
+    self._tracking.on_step(step, loss, measured)
+    if loss is None and rows:
+      loss = rows[-1][1].get("loss")
+    self._num_more += max(0, len(rows) - 1)
+    self._bar.update(step + self._num_more, loss=loss, accuracy=self._latest)
+
+  def on_period(self, step, stream, period, accuracy):
+    """Shows progress within a stream."""
+    self._bar.update(
+      step - 1 + self._num_more + period, accuracy=float(np.mean(accuracy))
     )
 
-  def on_end(self, running: rounds.Rounds) -> None:
+  def on_end(self, running):
     """Writes the model of the run, unless it only serves selection."""
     if self._class_names is not None:
       saved_models.save(
@@ -124,24 +128,6 @@ class Run:
         f"{', '.join(self._curve)}: predictions that are not finite count as"
         f" wrong (column not_finite); {self._what_may_help}"
       )
-
-  def recorder(self, accuracy: str) -> Callable[[int, float, Any], None]:
-    """Returns a callback for each round that writes rows and shows progress.
-
-    Args:
-      accuracy: The metric that the progress bar shows.
-    """
-    latest = None
-
-    def on_round(round_num, train_loss, evaluation):
-      nonlocal latest
-      if evaluation is not None:
-        measured = evaluation.measured()
-        latest = measured[accuracy]
-        self.write({"round": round_num}, measured, train_loss=train_loss)
-      self.bar.update(round_num, loss=train_loss, accuracy=latest)
-
-    return on_round
 
 
 def _left_out(results_of_seeds: Iterable[Any]) -> dict[str, list[str]]:
@@ -318,6 +304,7 @@ class Comparison:
     *,
     class_names: Sequence[str] | None,
     vocabulary: Sequence[str] | None = None,
+    shown_metric: str = "accuracy",
     **varied: str,
   ) -> Iterator[Run]:
     """Opens the outputs of a run and shows its progress.
@@ -329,6 +316,7 @@ class Comparison:
       class_names: The names of the classes, saved with the model. None: the
         model is not saved.
       vocabulary: The word of each token id, saved with a model of titles.
+      shown_metric: The metric that the progress bar shows.
       **varied: Settings that distinguish the runs of a trial and seed.
 
     Yields:
@@ -388,6 +376,7 @@ class Comparison:
             self.plan.model.input_dtype, self.plan.model.input_scaling
           ),
         ),
+        shown_metric,
       )
 
   def summarize(

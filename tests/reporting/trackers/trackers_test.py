@@ -157,15 +157,19 @@ def test_run_that_fails_ends_as_failed_and_its_own_error_is_told():
 
 def test_callbacks_of_drivers_tell_what_was_measured():
   recorder = _Recorder()
-  measured = {"client_accuracy": 50.0, "server_accuracy": None}
-  step = types.SimpleNamespace(timestep=7, measured=lambda: measured)
-  on_round = trackers.on_round(recorder)
-  on_round(1, 0.5, None)
-  on_round(2, 0.5, step)
-  trackers.on_timestep(recorder)(step)
-  trackers.on_loss(recorder)(3, 0.25)
+  metrics = {"client_accuracy": 50.0, "server_accuracy": None}
+  measured = types.SimpleNamespace(
+    rows=lambda step: [
+      ({"round": step}, metrics),
+      ({"stream": "iid", "period": 7}, metrics),
+    ]
+  )
+  tracking = trackers.Tracking(recorder)
+  tracking.on_step(1, 0.5, None)
+  tracking.on_step(2, 0.5, measured)
+  tracking.on_loss(3, 0.25)
   assert recorder.told == [
     ("scalars", {"client_accuracy": 50.0}, 2, ""),
-    ("scalars", {"client_accuracy": 50.0}, 7, ""),
+    ("scalars", {"client_accuracy": 50.0}, 7, "iid"),
     ("scalars", {"train_loss": 0.25}, 3, ""),
   ]

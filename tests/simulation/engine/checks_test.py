@@ -164,8 +164,7 @@ COMMON = {
   "num_rounds": NO_INTEGERS,
   "run_seed": NO_SEEDS,
   "participation": NO_SHARES,
-  "on_round": (None,),
-  "on_end": (3,),
+  "callbacks": (None, [3], print),
   "checkpoint": ("folder",),
   "algorithm": ("fed_avg", None),
 }
@@ -174,7 +173,6 @@ WRONG = {
   | {
     "evaluate_every": NO_INTEGERS,
     "evaluation_clients": (-1, NUM_CLIENTS + 1, None, 1.0),
-    "on_loss": (None,),
     "clients": ([], (), None, {0: EVOLVING[0]}),
   },
   run_guidance: COMMON
@@ -185,13 +183,10 @@ WRONG = {
     "test": ((), GUIDANCE.test[:1], [*GUIDANCE.test] * 2),
   },
   run_online: {
-    name: values
-    for name, values in COMMON.items()
-    if name not in ("num_rounds", "on_round")
+    name: values for name, values in COMMON.items() if name != "num_rounds"
   }
   | {
     "rounds_per_step": NO_INTEGERS,
-    "on_timestep": (None,),
     "client_streams": (None, []),
     "deployment": (
       None,
@@ -205,7 +200,6 @@ WRONG = {
   | {
     "threshold": (math.nan, "1", None),
     "apply_update": ("later", None),
-    "on_period": (None,),
     "training": (None,),
     "validation": (None, make_periods(3)),
   },

@@ -26,6 +26,7 @@ from tff_shift.models.networks import mlp
 from tff_shift.shift import choices
 from tff_shift.shift import distances
 from tff_shift.shift import representations
+from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.scenarios import deployment
 from tff_shift.simulation.scenarios import drift_detector
@@ -113,7 +114,7 @@ def train(model):
         represent,
         num_rounds=3,
         run_seed=RUN_SEED,
-        on_round=lambda *row: losses.append(row),
+        on_loss=lambda *row: losses.append(row),
       )
       done[module] = running, losses
     return done[module]
@@ -560,9 +561,12 @@ class TestRun:
     found = self.run(
       algorithm,
       met,
-      on_round=lambda *row: calls.append(row),
-      on_period=lambda *row: calls.append(row[:2]),
-      on_stream=lambda *row: calls.append(row),
+      callbacks=[
+        callbacks.LambdaCallback(
+          on_step=lambda *row: calls.append(row),
+          on_period=lambda *row: calls.append(row[1:3]),
+        )
+      ],
     )
     losses = []
     running = dynamic_personalization.train(
@@ -572,7 +576,7 @@ class TestRun:
       num_rounds=3,
       run_seed=RUN_SEED,
       participation=0.7,
-      on_round=lambda *row: losses.append(row),
+      on_loss=lambda *row: losses.append(row),
     )
     used = {
       name: dynamic_personalization.infer(
@@ -588,13 +592,19 @@ class TestRun:
         used,
       )
     )
+
+    def used_of(name):
+      return dynamic_personalization.Deployed(
+        name, found.validation_accuracy, found.inferences[name]
+      )
+
     assert calls == [
-      *losses,
+      *[(*row, None) for row in losses],
       *[("0.8", period) for period in range(1, 7)],
-      ("0.8", found.inferences["0.8"]),
+      (4, None, used_of("0.8")),
       ("iid", 1),
       ("iid", 2),
-      ("iid", found.inferences["iid"]),
+      (5, None, used_of("iid")),
     ]
     assert 0 < found.seconds_per_round < 60
 
@@ -605,23 +615,31 @@ class TestRun:
     self, train, fine_tuned, met, tmp_path, has_answer
   ):
     algorithm = train(fed_3da)[0].algorithm if has_answer else fine_tuned
-    whole, calls, ends = self.run(algorithm, met), [], []
+    whole, calls, told, ends = self.run(algorithm, met), [], [], []
 
     def run(stop_at):
       calls.clear()
+      told.clear()
 
-      def call(*row):
-        calls.append(row[:2] if isinstance(row[0], int) else row[0])
-        if calls[-1] == stop_at:
+      def call(called):
+        calls.append(called)
+        if called == stop_at:
           raise KeyboardInterrupt
+
+      def on_step(step, _, deployed):
+        call(deployed.distribution if deployed else (step, "round"))
 
       return self.run(
         algorithm,
         met,
-        on_round=lambda round_num, _: call(round_num, "round"),
-        on_period=lambda name, period, _: call(period, name),
-        on_stream=call,
-        on_end=lambda running: ends.append(running.data[0].x.tobytes()),
+        callbacks=[
+          callbacks.LambdaCallback(
+            on_step=on_step,
+            on_loss=lambda round_num, _: told.append(round_num),
+            on_period=lambda _, name, period, __: call((period, name)),
+            on_end=lambda running: ends.append(running.data[0].x.tobytes()),
+          )
+        ],
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=2),
       )
 
@@ -630,8 +648,6 @@ class TestRun:
       (
         (1, "iid"),
         [
-          (1, "round"),
-          (2, "round"),
           (3, "round"),
           *[(period, "0.8") for period in range(1, 7)],
           "0.8",
@@ -642,13 +658,14 @@ class TestRun:
       with pytest.raises(KeyboardInterrupt):
         run(stop_at)
       assert calls == before
-    # Rounds and the stream of before are told again, but not run again.
+    # Losses and the stream of before are told again, but not run again.
     resumed = run(None)
-    all_rounds = [(1, "round"), (2, "round"), (3, "round")]
-    assert calls == [*all_rounds, "0.8", (1, "iid"), (2, "iid"), "iid"]
+    assert told == [1, 2, 3]
+    assert calls == ["0.8", (1, "iid"), (2, "iid"), "iid"]
     assert self.bits(resumed) == self.bits(whole)
     again = run(None)
-    assert calls == [*all_rounds, "0.8", "iid"]
+    assert told == [1, 2, 3]
+    assert calls == ["0.8", "iid"]
     assert self.bits(again) == self.bits(whole)
     # The data of the last round of training, also where none was left to do.
     assert ends == [TRAINING.batch(0, 2).x.tobytes()] * 2
@@ -662,17 +679,16 @@ class TestRun:
     def run(num_rounds, stop_in=None):
       calls.clear()
 
-      def on_round(round_num, _):
-        calls.append(round_num)
-        if round_num == stop_in:
+      def on_step(step, _, deployed):
+        calls.append(deployed.distribution if deployed else step)
+        if step == stop_in:
           raise KeyboardInterrupt
 
       return self.run(
         algorithm,
         met,
         num_rounds=num_rounds,
-        on_round=on_round,
-        on_stream=lambda name, _: calls.append(name),
+        callbacks=[callbacks.LambdaCallback(on_step=on_step)],
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
       )
 
@@ -681,7 +697,7 @@ class TestRun:
     with pytest.raises(KeyboardInterrupt):
       run(3, stop_in=3)
     found = run(3)
-    assert calls == [1, 2, 3, "0.8", "iid"]
+    assert calls == [3, "0.8", "iid"]
     assert self.bits(found) == self.bits(self.run(algorithm, met))
     # Another round less has as many steps as there are with a stream more.
     with pytest.raises(

@@ -15,6 +15,7 @@ from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
+from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.scenarios import evolving
@@ -122,7 +123,9 @@ def finished(algorithm, clients):
     run_seed=RUN_SEED,
     participation=0.7,
     evaluate_every=2,
-    on_round=lambda *values: calls.append(values),
+    callbacks=[
+      callbacks.LambdaCallback(on_step=lambda *values: calls.append(values))
+    ],
   )
   return Finished(result, calls, arguments, states)
 
@@ -279,7 +282,7 @@ class TestRun:
   ):
     calls, losses, ends = [], [], []
 
-    def run(on_round):
+    def run(on_step):
       losses.clear()
       return evolving.run(
         algorithm,
@@ -288,9 +291,13 @@ class TestRun:
         run_seed=RUN_SEED,
         participation=0.7,
         evaluate_every=2,
-        on_round=on_round,
-        on_loss=lambda *loss: losses.append(loss),
-        on_end=lambda running: ends.append(running.round_num),
+        callbacks=[
+          callbacks.LambdaCallback(
+            on_step=on_step,
+            on_loss=lambda *loss: losses.append(loss),
+            on_end=lambda running: ends.append(running.round_num),
+          )
+        ],
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=3),
       ).evaluations
 
@@ -337,7 +344,11 @@ class TestRun:
         run_seed=RUN_SEED,
         participation=0.7,
         evaluate_every=2,
-        on_round=lambda *values: told.append(values[0]),
+        callbacks=[
+          callbacks.LambdaCallback(
+            on_step=lambda *values: told.append(values[0])
+          )
+        ],
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=5),
       ).evaluations
 

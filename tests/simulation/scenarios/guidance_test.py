@@ -10,6 +10,7 @@ from tff_shift.data import examples
 from tff_shift.learning import guidance as learned
 from tff_shift.models import guided_model
 from tff_shift.models.networks import mlp
+from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.scenarios import guidance
 from tff_shift.simulation.scenarios import queries
@@ -204,7 +205,9 @@ class TestRun:
       run_seed=0,
       evaluate_every=3,
       num_final_rounds=2,
-      on_round=lambda *row: rows.append(row),
+      callbacks=[
+        callbacks.LambdaCallback(on_step=lambda *row: rows.append(row))
+      ],
     )
     return result, rows
 
@@ -252,7 +255,7 @@ class TestRun:
   ):
     rows, losses, ends = [], [], []
 
-    def run(on_round):
+    def run(on_step):
       losses.clear()
       return guidance.run(
         algorithm,
@@ -261,9 +264,13 @@ class TestRun:
         run_seed=0,
         evaluate_every=3,
         num_final_rounds=2,
-        on_round=on_round,
-        on_loss=lambda *loss: losses.append(loss),
-        on_end=lambda running: ends.append(running.round_num),
+        callbacks=[
+          callbacks.LambdaCallback(
+            on_step=on_step,
+            on_loss=lambda *loss: losses.append(loss),
+            on_end=lambda running: ends.append(running.round_num),
+          )
+        ],
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=4),
       )
 

@@ -18,6 +18,7 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.models.networks import mlp
+from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.scenarios import online_adaptation
@@ -305,7 +306,9 @@ class TestFedAde:
       run_seed=RUN_SEED,
       rounds_per_step=self.ROUNDS_PER_STEP,
       participation=self.PARTICIPATION,
-      on_timestep=told.append,
+      callbacks=[
+        callbacks.LambdaCallback(on_step=lambda *row: told.append(row[-1]))
+      ],
     )
     assert [step.timestep for step in result.timesteps] == [1, 2, 3]
     assert [step.omega for step in result.timesteps] == [0.3, 0.9, 0.2]
@@ -327,7 +330,7 @@ class TestFedAde:
   ):
     losses, ends = [], []
 
-    def run(on_timestep):
+    def run(on_step):
       losses.clear()
       return online_adaptation.run(
         algorithm,
@@ -336,14 +339,18 @@ class TestFedAde:
         run_seed=RUN_SEED,
         rounds_per_step=self.ROUNDS_PER_STEP,
         participation=self.PARTICIPATION,
-        on_timestep=on_timestep,
-        on_loss=lambda *loss: losses.append(loss),
-        on_end=lambda running: ends.append(running.data[0].timestep),
+        callbacks=[
+          callbacks.LambdaCallback(
+            on_step=on_step,
+            on_loss=lambda *loss: losses.append(loss),
+            on_end=lambda running: ends.append(running.data[0].timestep),
+          )
+        ],
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
       ).timesteps
 
-    def stop(step):
-      if step.timestep == 2:
+    def stop(timestep, *_):
+      if timestep == 2:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -351,9 +358,9 @@ class TestFedAde:
     before = list(losses)
     assert len(before) == 2 * self.ROUNDS_PER_STEP
     told = []
-    result = run(told.append)
+    result = run(lambda *row: told.append(row[-1]))
     # A run that was finished ends with the data of its last step, too.
-    run(lambda step: None)
+    run(lambda *row: None)
     assert ends == [3, 3]
     # The loss of each round of each step, once.
     assert [each[0] for each in losses] == list(range(1, 10))

@@ -140,22 +140,6 @@ class _Runner:
     with self._running.run(
       trial, seed, num_steps, class_names=classes, held_out=held_out
     ) as run:
-
-      def on_round(round_num, loss):
-        run.write_loss(round_num, loss)
-        run.bar.update(round_num, loss=loss)
-
-      def on_period(name, period, accuracy):
-        done = FLAGS.rounds + names.index(name) * FLAGS.periods + period
-        run.bar.update(done, accuracy=float(np.mean(accuracy)))
-
-      def on_stream(name, inference):
-        for period in range(1, FLAGS.periods + 1):
-          run.write(
-            {"test_distribution": name, "period": period},
-            inference.of_period(period),
-          )
-
       result = dynamic_personalization.run(
         algorithm,
         planning.train_periods(self._plan.dataset, seed),
@@ -167,10 +151,7 @@ class _Runner:
         threshold=instruments.threshold,
         **participation_flags.chosen(),
         apply_update=FLAGS.apply_update,
-        on_round=on_round,
-        on_period=on_period,
-        on_stream=on_stream,
-        on_end=run.on_end,
+        callbacks=[run],
         checkpoint=run.checkpoint,
       )
     return comparison.without_states(result)

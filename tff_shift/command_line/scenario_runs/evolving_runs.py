@@ -60,6 +60,7 @@ class _Runner:
         FLAGS.rounds,
         class_names=dataset.class_names if held_out == _TARGET else None,
         vocabulary=dataset.vocabulary,
+        shown_metric="client_accuracy",
         held_out=held_out,
       ) as run:
         result = evolving.run(
@@ -70,9 +71,7 @@ class _Runner:
           **participation_flags.chosen(),
           evaluate_every=FLAGS.evaluate_every,
           evaluation_clients=FLAGS.evaluation_clients,
-          on_round=run.recorder("client_accuracy"),
-          on_loss=run.write_loss,
-          on_end=run.on_end,
+          callbacks=[run],
           checkpoint=run.checkpoint,
         )
       by_seed[seed] = comparison.without_states(result)

@@ -65,6 +65,7 @@ class _Runner:
         seed,
         FLAGS.rounds,
         class_names=dataset.class_names if held_out == _TEST else None,
+        shown_metric=_CHOSEN,
         held_out=held_out,
       ) as run:
         result = guidance.run(
@@ -77,9 +78,7 @@ class _Runner:
           evaluate_every=FLAGS.evaluate_every,
           num_final_rounds=FLAGS.final_rounds,
           client_names=dataset.client_names,
-          on_round=run.recorder(_CHOSEN),
-          on_loss=run.write_loss,
-          on_end=run.on_end,
+          callbacks=[run],
           checkpoint=run.checkpoint,
         )
       by_seed[seed] = comparison.without_states(result)

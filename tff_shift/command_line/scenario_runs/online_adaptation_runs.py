@@ -106,15 +106,6 @@ class _Runner:
       class_names=self._plan.dataset.class_names,
       shift=shift,
     ) as run:
-
-      def on_timestep(step):
-        run.write({"timestep": step.timestep}, step.measured())
-        run.bar.update(
-          step.timestep,
-          loss=step.after["loss"],
-          accuracy=step.after["accuracy"],
-        )
-
       result = online_adaptation.run(
         algorithm,
         planning.client_streams(self._plan, shift, seed),
@@ -123,9 +114,7 @@ class _Runner:
         rounds_per_step=FLAGS.rounds_per_step,
         **participation_flags.chosen(),
         prescribed_rates=prescribed_rates,
-        on_timestep=on_timestep,
-        on_loss=run.write_loss,
-        on_end=run.on_end,
+        callbacks=[run],
         checkpoint=run.checkpoint,
       )
     return comparison.without_states(result)

@@ -3,17 +3,16 @@
 A tracker starts a run with a name and parameters. The run then receives scalars
 by step and files, and is ended. `TensorBoard` is defined here, MLflow in
 `mlflow_tracker`; any object with the methods of `Tracker` works. Pass a tracker
-to a driver through callbacks:
+to a driver by a callback:
 
     with trackers.started(tracker, "fed_avg", {"learning_rate": 0.1}) as run:
-      evolving.run(..., on_round=trackers.on_round(run))
+      evolving.run(..., callbacks=[trackers.Tracking(run)])
 """
 
 import contextlib
 import os
 import pathlib
 import secrets
-from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from typing import Any
 from typing import Protocol
 
 from tff_shift import files
+from tff_shift.simulation.engine import callbacks
 
 
 class TrackedRun(Protocol):
@@ -94,32 +94,21 @@ def started(
   run.end()
 
 
-def on_round(run: TrackedRun) -> Callable[[int, float, Any], None]:
-  """Returns an `on_round` of `evolving.run` and `guidance.run`.
+class Tracking(callbacks.Callback):
+  """Tracks the metrics of evaluations and the training losses of a run."""
 
-  It tracks the metrics of evaluations; `on_loss` tracks losses.
-  """
+  def __init__(self, run: TrackedRun):
+    self._run = run
 
-  def track(round_num, train_loss, evaluation):
-    del train_loss
-    if evaluation is not None:
-      run.scalars(present(evaluation.measured()), round_num)
+  def on_loss(self, round_num, loss):
+    """Tracks the loss."""
+    self._run.scalars({"train_loss": loss}, round_num)
 
-  return track
-
-
-def on_timestep(run: TrackedRun) -> Callable[[Any], None]:
-  """Returns an `on_timestep` of `online_adaptation.run`, for all metrics."""
-  return lambda step: run.scalars(present(step.measured()), step.timestep)
-
-
-def on_loss(run: TrackedRun) -> Callable[[int, float], None]:
-  """Returns a callback that tracks training losses.
-
-  Use it as `on_loss` of a driver, or as `on_round` of
-  `dynamic_personalization.run`.
-  """
-  return lambda round_num, loss: run.scalars({"train_loss": loss}, round_num)
+  def on_step(self, step, loss, measured):
+    """Tracks the metrics of each row."""
+    for place, metrics in () if measured is None else measured.rows(step):
+      *others, number = place.values()
+      self._run.scalars(present(metrics), number, group="/".join(others))
 
 
 def present(measured: Mapping[str, float | None]) -> dict[str, float]:

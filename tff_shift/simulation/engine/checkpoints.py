@@ -25,6 +25,7 @@ is saved.
 """
 
 import hashlib
+import itertools
 import math
 import os
 import pathlib
@@ -250,6 +251,7 @@ class Run:
     make: Callable[..., Any],
     replay: Callable[[Any], None],
     revise: Callable[[int], int],
+    is_over: Callable[[], bool],
   ) -> Iterator[int]:
     """Yields the remaining steps of the run; see the function `steps`."""
     saved = done = self._restore(running, measured, make)
@@ -261,13 +263,17 @@ class Run:
       self._save_before(saved, done, running, measured)
     for each in measured:
       replay(each)
-    if done < num_steps:
+    remaining = () if is_over() else range(done + 1, num_steps + 1)
+    if remaining:
       self._on_restored()
-    for step in range(done + 1, num_steps + 1):
+    for step in remaining:
       yield step
       # The driver has finished the step and requests the next one.
-      if self._every and (step % self._every == 0 or step == num_steps):
+      is_last = step == num_steps or is_over()
+      if self._every and (step % self._every == 0 or is_last):
         self._save(step, running, measured)
+      if is_last:
+        return
 
   def _manager(self, prefix: str = _PREFIX):
     return tff.program.FileProgramStateManager(
@@ -485,6 +491,7 @@ def steps(
   make: Callable[..., Any],
   replay: Callable[[Any], None],
   revise: Callable[[int], int] = lambda step: step,
+  is_over: Callable[[], bool] = lambda: False,
 ) -> Iterator[int]:
   """Yields the remaining steps of a run, from 1.
 
@@ -503,14 +510,20 @@ def steps(
     revise: Called before that with the step of the checkpoint, which may belong
       to a run of fewer steps. It changes `measured` to the measurements of a
       run of this length and returns the number of completed steps.
+    is_over: Whether the run ends after the step that was done or replayed last.
 
   Yields:
     The steps. The iteration raises a `files.WriteError` if a checkpoint cannot
     be written, and a `ValueError` if the restored run has more steps.
   """
   if checkpoint is None:
-    return iter(range(1, num_steps + 1))
-  return checkpoint.steps(num_steps, running, measured, make, replay, revise)
+    # A step is requested when the one before it is done.
+    return itertools.takewhile(
+      lambda step: not is_over(), range(1, num_steps + 1)
+    )
+  return checkpoint.steps(
+    num_steps, running, measured, make, replay, revise, is_over
+  )
 
 
 def too_long(done: int, requested: int, what: str = "steps") -> ValueError:

@@ -18,9 +18,9 @@ Choices that the paper leaves open:
     (theta^{p+1}, as in Algorithm 2), or at once (`apply_update`).
 """
 
-import contextlib
 import functools
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -35,9 +35,12 @@ from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import periods as period_data
 from tff_shift.shift import choices
+from tff_shift.simulation.engine import callbacks as callbacks_lib
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
+from tff_shift.simulation.engine import client_states
+from tff_shift.simulation.engine import driver
 from tff_shift.simulation.engine import participation as participation_lib
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.scenarios import deployment
@@ -102,6 +105,29 @@ class Inference(NamedTuple):
       "detected_share": 100 * float(np.mean(self.detected[index])),
       "requests": int(np.sum(self.requested[index])),
     }
+
+
+class Deployed(NamedTuple):
+  """The results of deployment on one stream of a run.
+
+  Attributes:
+    distribution: The name of the stream.
+    validation_accuracy: VACC, in percent.
+    inference: The results.
+  """
+
+  distribution: str
+  validation_accuracy: float
+  inference: Inference
+
+  def rows(self, step: int) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """See `callbacks.Measurements`; a row for each period."""
+    del step
+    for period in range(1, len(self.inference.distances) + 1):
+      yield (
+        {"test_distribution": self.distribution, "period": period},
+        self.inference.of_period(period),
+      )
 
 
 class DynamicResult(NamedTuple):
@@ -194,7 +220,7 @@ def train(
   participation: float = 1.0,
   sampler: participation_lib.Sampler = participation_lib.uniform,
   reporting: participation_lib.Reporting | None = None,
-  on_round: Callable[[int, float], None] = lambda round_num, loss: None,
+  on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
 ) -> rounds.Rounds:
   """Trains an algorithm, one period per round.
 
@@ -208,8 +234,8 @@ def train(
       client never sees its examples of a period in which it does not take part.
     sampler: Samples the clients of a round, see `participation`.
     reporting: Which of the sampled clients report. None: all of them.
-    on_round: Called after each round with the number of completed rounds and
-      the mean training loss.
+    on_loss: Called after each round with the number of completed rounds and the
+      mean training loss.
 
   Returns:
     The rounds, with the states of server and clients after the last one.
@@ -223,8 +249,8 @@ def train(
     algorithm,
     drawn,
     represent,
-    run_seed,
-    on_round,
+    run_seed=run_seed,
+    on_loss=on_loss,
     participation=participation,
     sampler=sampler,
     reporting=reporting,
@@ -239,20 +265,19 @@ def _start(
   algorithm: algorithm_lib.FederatedAlgorithm,
   drawn: dynamic_personalization.Periods,
   represent: _Represent | None,
-  run_seed: int,
-  on_round: Callable[[int, float], None],
   *,
+  run_seed: int,
+  on_loss: Callable[[int, float], None],
   participation: float,
   sampler: participation_lib.Sampler,
   reporting: participation_lib.Reporting | None,
-  checkpoint: checkpoints.Run | None = None,
+  storage: client_states.Storage | None = None,
 ) -> tuple[rounds.Rounds, Callable[[int], list[Any]]]:
   """Returns the initial rounds, and a function from a round to its data."""
   _check_algorithm(algorithm)
   run_seed = arguments.seed("run_seed", run_seed)
   participation = arguments.participation(participation)
   _check_periods("training", drawn)
-  arguments.functions(on_round=on_round)
   if takes_representation(algorithm):
     arguments.functions(represent=represent)
 
@@ -268,8 +293,8 @@ def _start(
     participation=participation,
     sampler=sampler,
     reporting=reporting,
-    storage=checkpoint and checkpoint.storage,
-    on_loss=on_round,
+    storage=storage,
+    on_loss=on_loss,
   )
   return running, data_of
 
@@ -439,16 +464,97 @@ def _check_clients(
     )
 
 
-class _Used(NamedTuple):
-  """The result of one stream, in the form of a checkpoint's measurement."""
+class _Periods(driver.Steps):
+  """The rounds of a run, and after them its streams, one step each."""
 
-  distribution: str
-  validation_accuracy: float
-  inference: Inference
+  def __init__(
+    self,
+    algorithm: algorithm_lib.FederatedAlgorithm,
+    training: dynamic_personalization.Periods,
+    validation: dynamic_personalization.Periods,
+    met: Mapping[str, Stream],
+    represent: _Represent | None,
+    *,
+    num_rounds: int,
+    threshold: float,
+    apply_update: str,
+    **options: Any,
+  ):
+    """Validates the arguments of `run`."""
+    _check_algorithm(algorithm)
+    self.num_rounds = arguments.integer("num_rounds", num_rounds)
+    self._threshold = _checked_threshold(threshold, apply_update)
+    self._apply_update = apply_update
+    _check_periods("training", training)
+    deployment.check_domains(algorithm, training.num_clients)
+    _check_clients("validation", validation, training.num_clients)
+    for distribution, stream in met.items():
+      arguments.has(distribution, stream, Stream._fields, "a Stream")
+      _check_clients(
+        f"stream {distribution}", stream.drawn, training.num_clients
+      )
+    self.num_steps = self.num_rounds + len(met)
+    self._validation = validation
+    self._met = met
+    self._represent = represent
+    self._start = functools.partial(
+      _start, algorithm, training, represent, **options
+    )
 
-  @classmethod
-  def make(cls, *, inference: dict[str, np.ndarray], **fields):
-    return cls(inference=Inference(**inference), **fields)
+  def start(self, storage, callback):
+    self._callback = callback
+    running, self._data_of = self._start(
+      storage=storage, on_loss=callback.on_loss
+    )
+    return running
+
+  def step(self, running, step, measured):
+    running.data = self._data_of(min(step, self.num_rounds))
+    if step <= self.num_rounds:
+      running.step()
+      return running.losses[-1]
+    distribution = list(self._met)[len(measured)]
+    accuracy = (
+      measured[0].validation_accuracy if measured else self.validate(running)
+    )
+    inference = infer(
+      running,
+      self._met[distribution],
+      self._represent,
+      threshold=self._threshold,
+      apply_update=self._apply_update,
+      on_period=functools.partial(self._callback.on_period, step, distribution),
+    )
+    measured.append(Deployed(distribution, accuracy, inference))
+    return None
+
+  def validate(self, running: rounds.Rounds) -> float:
+    """Returns VACC."""
+    return validate(running, self._validation, self._represent)
+
+  def make(self, *, inference, **fields):
+    return Deployed(inference=Inference(**inference), **fields)
+
+  def told(self, measured):
+    position = list(self._met).index(measured.distribution)
+    return self.num_rounds + position + 1, None, measured
+
+  def revise(self, running, measured, done):
+    if running.round_num > self.num_rounds:
+      raise checkpoints.too_long(running.round_num, self.num_rounds, "rounds")
+    if running.round_num < self.num_rounds:
+      # Results of fewer rounds are obsolete; they did not change the states.
+      measured.clear()
+      return running.round_num
+    return done
+
+  def end(self, running, measured):
+    # Also for a finished run that is resumed.
+    running.data = self._data_of(running.round_num)
+    if not measured:
+      self.validation_accuracy = self.validate(running)
+    else:
+      self.validation_accuracy = measured[0].validation_accuracy
 
 
 def run(
@@ -465,14 +571,7 @@ def run(
   sampler: participation_lib.Sampler = participation_lib.uniform,
   reporting: participation_lib.Reporting | None = None,
   apply_update: str = "next",
-  on_round: Callable[[int, float], None] = lambda round_num, loss: None,
-  on_period: Callable[[str, int, np.ndarray], None] = (
-    lambda distribution, period, accuracy: None
-  ),
-  on_stream: Callable[[str, Inference], None] = (
-    lambda distribution, inference: None
-  ),
-  on_end: Callable[[rounds.Rounds], None] = lambda running: None,
+  callbacks: Sequence[callbacks_lib.Callback] = (),
   checkpoint: checkpoints.Run | None = None,
 ) -> DynamicResult:
   """Trains an algorithm, validates it, and deploys it on streams.
@@ -490,18 +589,10 @@ def run(
     sampler: Samples the clients of a round, see `participation`.
     reporting: Which of the sampled clients report. None: all of them.
     apply_update: One of `APPLY_UPDATES`.
-    on_round: Called after each round with the number of completed rounds and
-      the mean training loss.
-    on_period: Called after each period with the name of the stream, the number
-      of the period, from 1, and the accuracy of each client.
-    on_stream: Called with the name of each stream and its results.
-    on_end: Called once, at the end, with the rounds, from which the states of
-      server and clients can be read, also from a file. Resuming a finished run
-      calls it again.
+    callbacks: They follow the run. A step is a round without measurements or,
+      after all rounds, a stream, whose measurements are `Deployed`.
     checkpoint: Saves the run, and resumes it if it was interrupted or had fewer
-      rounds; streams count as steps like rounds. On resumption, `on_round` is
-      first called for earlier rounds, and `on_stream` for earlier streams
-      unless more rounds follow.
+      rounds; streams are repeated if more rounds follow.
 
   Returns:
     The measurements.
@@ -510,78 +601,24 @@ def run(
     ValueError: If an argument is not allowed, or examples do not match the
       algorithm.
   """
-  _check_algorithm(algorithm)
-  checks.checkpoint(checkpoint)
-  arguments.functions(
-    on_round=on_round, on_period=on_period, on_stream=on_stream, on_end=on_end
-  )
-  num_rounds = arguments.integer("num_rounds", num_rounds)
-  threshold = _checked_threshold(threshold, apply_update)
-  _check_periods("training", training)
-  deployment.check_domains(algorithm, training.num_clients)
-  _check_clients("validation", validation, training.num_clients)
-  for distribution, stream in met.items():
-    arguments.has(distribution, stream, Stream._fields, "a Stream")
-    _check_clients(f"stream {distribution}", stream.drawn, training.num_clients)
-  running, data_of = _start(
+  driver.check(checkpoint, callbacks)
+  periods = _Periods(
     algorithm,
     training,
+    validation,
+    met,
     represent,
-    run_seed,
-    on_round,
+    num_rounds=num_rounds,
+    run_seed=run_seed,
+    threshold=threshold,
     participation=participation,
     sampler=sampler,
     reporting=reporting,
-    checkpoint=checkpoint,
+    apply_update=apply_update,
   )
-  used = []
-
-  def revise(step):
-    if running.round_num > num_rounds:
-      raise checkpoints.too_long(running.round_num, num_rounds, "rounds")
-    if running.round_num < num_rounds:
-      # Results of fewer rounds are obsolete; they did not change the states.
-      used.clear()
-      return running.round_num
-    return step
-
-  with contextlib.closing(running):
-    for step in checkpoints.steps(
-      checkpoint,
-      num_rounds + len(met),
-      running,
-      used,
-      make=_Used.make,
-      replay=lambda each: on_stream(each.distribution, each.inference),
-      revise=revise,
-    ):
-      running.data = data_of(min(step, num_rounds))
-      if step <= num_rounds:
-        running.step()
-        continue
-      distribution = list(met)[len(used)]
-      validation_accuracy = (
-        used[0].validation_accuracy
-        if used
-        else validate(running, validation, represent)
-      )
-      inference = infer(
-        running,
-        met[distribution],
-        represent,
-        threshold=threshold,
-        apply_update=apply_update,
-        on_period=functools.partial(on_period, distribution),
-      )
-      used.append(_Used(distribution, validation_accuracy, inference))
-      on_stream(distribution, inference)
-    # Also for a finished run that is resumed.
-    running.data = data_of(num_rounds)
-    if not met:
-      validation_accuracy = validate(running, validation, represent)
-    on_end(running)
+  running, used = driver.run(periods, callbacks, checkpoint)
   return DynamicResult(
-    used[0].validation_accuracy if used else validation_accuracy,
+    periods.validation_accuracy,
     {each.distribution: each.inference for each in used},
     running.seconds_per_round,
     running.num_diverged,

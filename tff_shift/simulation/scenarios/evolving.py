@@ -6,8 +6,8 @@ only predicted: by every client with its own model on its own test data, and by
 the server on the clients' pooled test data.
 """
 
-import contextlib
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -22,9 +22,11 @@ from tff_shift.data.shifts import evolving
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
+from tff_shift.simulation.engine import callbacks as callbacks_lib
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
+from tff_shift.simulation.engine import driver
 from tff_shift.simulation.engine import participation as participation_lib
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import results
@@ -60,6 +62,10 @@ class Evaluation(NamedTuple):
       for who, means in (("client", self.client), ("server", self.server))
       for name in self.client
     }
+
+  def rows(self, step: int) -> Iterator[tuple[dict[str, int], dict[str, Any]]]:
+    """See `callbacks.Measurements`."""
+    yield {"round": step}, self.measured()
 
 
 class EvolvingResult(NamedTuple):
@@ -240,6 +246,111 @@ def _pool(
   )
 
 
+class _Training(driver.Steps):
+  """The rounds of a run, with evaluations on the target."""
+
+  def __init__(
+    self,
+    algorithm: algorithm_lib.FederatedAlgorithm,
+    clients: Sequence[evolving.Client],
+    *,
+    num_rounds: int,
+    run_seed: int,
+    evaluate_every: int,
+    evaluation_clients: int,
+    **cohorts: Any,
+  ):
+    """Validates the arguments of `run`."""
+    checks.algorithm(algorithm)
+    checks.data_kind(algorithm, client_dataset.ClientDataset)
+    self.num_steps = arguments.integer("num_rounds", num_rounds)
+    self._evaluate_every = arguments.integer("evaluate_every", evaluate_every)
+    self._run_seed = arguments.seed("run_seed", run_seed)
+    arguments.participation(cohorts["participation"])
+    self._num_evaluated = arguments.integer(
+      "evaluation_clients",
+      evaluation_clients,
+      0,
+      arguments.sequence("clients", clients),
+    )
+    self._algorithm = algorithm
+    self._cohorts = cohorts
+    self._clients = _checked(algorithm, clients)
+    checks.trains(algorithm)
+    self.left_out = client_data.LeftOut()
+    self._candidates = range(len(clients))
+    if isinstance(self._clients, list):
+      can_predict = algorithm.spec.can_predict
+      self.left_out = left_out(
+        self._clients, algorithm.min_source_domains, can_predict
+      )
+      if evaluation_clients and self.left_out.evaluation:
+        self._candidates = [
+          client
+          for client in self._candidates
+          if _can_be_evaluated(self._clients[client], can_predict)
+        ]
+
+  def start(self, storage, callback):
+    return rounds.Rounds(
+      self._algorithm,
+      rounds.DataOnDemand(
+        len(self._clients),
+        lambda client: training_data(self._clients[client], self._run_seed),
+        is_checked=True,
+      ),
+      run_seed=self._run_seed,
+      storage=storage,
+      on_loss=callback.on_loss,
+      **self._cohorts,
+    )
+
+  def step(self, running, step, measured):
+    running.step()
+    is_last = step == self.num_steps
+    if is_last or step % self._evaluate_every == 0:
+      measured.append(self._evaluate(running, is_last))
+    return running.losses[-1]
+
+  def make(self, **fields):
+    return Evaluation(**fields)
+
+  def told(self, measured):
+    return measured.round_num, measured.train_loss, measured
+
+  def revise(self, running, measured, done):
+    # The last evaluation of a shorter run is an intermediate one, or none.
+    if measured and done < self.num_steps:
+      last = measured[-1]
+      if last.client_per_domain is not None:
+        measured.pop()
+        if done % self._evaluate_every == 0:
+          measured.append(self._evaluate(running, False))
+    return done
+
+  def end(self, running, measured):
+    if measured and measured[-1].client_per_domain is not None:
+      return
+    # A callback has ended the run, maybe after a round without evaluation.
+    if measured and measured[-1].round_num == running.round_num:
+      measured.pop()
+    measured.append(self._evaluate(running, True))
+
+  def _evaluate(self, running, is_last):
+    chosen = evaluated_clients(
+      len(self._candidates),
+      min(self._num_evaluated, len(self._candidates)),
+      self._run_seed,
+      running.round_num,
+    )
+    return _evaluate(
+      running,
+      self._clients,
+      [self._candidates[place] for place in chosen],
+      is_last,
+    )
+
+
 def run(
   algorithm: algorithm_lib.FederatedAlgorithm,
   clients: Sequence[evolving.Client],
@@ -251,11 +362,7 @@ def run(
   reporting: participation_lib.Reporting | None = None,
   evaluate_every: int = 1,
   evaluation_clients: int = 0,
-  on_round: Callable[[int, float, Evaluation | None], None] = (
-    lambda round_num, train_loss, evaluation: None
-  ),
-  on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
-  on_end: Callable[[rounds.Rounds], None] = lambda running: None,
+  callbacks: Sequence[callbacks_lib.Callback] = (),
   checkpoint: checkpoints.Run | None = None,
 ) -> EvolvingResult:
   """Trains and evaluates an algorithm.
@@ -273,15 +380,10 @@ def run(
       last round is always evaluated.
     evaluation_clients: The number of clients sampled for each evaluation, among
       those that can be evaluated; all metrics are over these. 0: all clients.
-    on_round: Called after each round with the number of completed rounds, the
-      training loss and, if there was one, the evaluation.
-    on_loss: Called after each round with the number of completed rounds and the
-      training loss; on resumption, first for earlier rounds.
-    on_end: Called once, at the end, with the rounds, from which the states of
-      server and clients can be read, also from a file. Resuming a finished run
-      calls it again.
+    callbacks: They follow the run; a step is a round, and its measurements are
+      an `Evaluation`, if there was one.
     checkpoint: Saves the run, and resumes it if it was interrupted or had fewer
-      rounds; then `on_round` is first called for the earlier evaluations.
+      rounds.
 
   Returns:
     The evaluations and the mean duration of a round.
@@ -292,99 +394,25 @@ def run(
       clients is validated before the first round, any other sequence client by
       client on request.
   """
-  checks.algorithm(algorithm)
-  checks.data_kind(algorithm, client_dataset.ClientDataset)
-  checks.checkpoint(checkpoint)
-  arguments.functions(on_round=on_round, on_loss=on_loss, on_end=on_end)
-  num_rounds = arguments.integer("num_rounds", num_rounds)
-  evaluate_every = arguments.integer("evaluate_every", evaluate_every)
-  run_seed = arguments.seed("run_seed", run_seed)
-  participation = arguments.participation(participation)
-  evaluation_clients = arguments.integer(
-    "evaluation_clients",
-    evaluation_clients,
-    0,
-    arguments.sequence("clients", clients),
+  driver.check(checkpoint, callbacks)
+  training = _Training(
+    algorithm,
+    clients,
+    num_rounds=num_rounds,
+    run_seed=run_seed,
+    participation=participation,
+    sampler=sampler,
+    reporting=reporting,
+    evaluate_every=evaluate_every,
+    evaluation_clients=evaluation_clients,
   )
-  clients = _checked(algorithm, clients)
-  checks.trains(algorithm)
-  absent, candidates = client_data.LeftOut(), range(len(clients))
-  if isinstance(clients, list):
-    can_predict = algorithm.spec.can_predict
-    absent = left_out(clients, algorithm.min_source_domains, can_predict)
-    if evaluation_clients and absent.evaluation:
-      candidates = [
-        client
-        for client in candidates
-        if _can_be_evaluated(clients[client], can_predict)
-      ]
-  data = rounds.DataOnDemand(
-    len(clients),
-    lambda position: training_data(clients[position], run_seed),
-    is_checked=True,
-  )
-  evaluations = []
-  with contextlib.closing(
-    rounds.Rounds(
-      algorithm,
-      data,
-      run_seed=run_seed,
-      participation=participation,
-      sampler=sampler,
-      reporting=reporting,
-      storage=checkpoint and checkpoint.storage,
-      on_loss=on_loss,
-    )
-  ) as run_rounds:
-
-    def evaluate(train_loss, is_last):
-      chosen = evaluated_clients(
-        len(candidates),
-        min(evaluation_clients, len(candidates)),
-        run_seed,
-        run_rounds.round_num,
-      )
-      return _evaluate(
-        run_rounds,
-        clients,
-        [candidates[place] for place in chosen],
-        train_loss,
-        is_last,
-      )
-
-    def revise(done):
-      # The last evaluation of a shorter run is an intermediate one, or none.
-      if evaluations and done < num_rounds:
-        last = evaluations[-1]
-        if last.client_per_domain is not None:
-          evaluations.pop()
-          if done % evaluate_every == 0:
-            evaluations.append(evaluate(last.train_loss, False))
-      return done
-
-    for round_num in checkpoints.steps(
-      checkpoint,
-      num_rounds,
-      run_rounds,
-      evaluations,
-      make=Evaluation,
-      replay=lambda each: on_round(each.round_num, each.train_loss, each),
-      revise=revise,
-    ):
-      train_loss = float(run_rounds.step()["loss"])
-      found = None
-      is_last = round_num == num_rounds
-      if is_last or round_num % evaluate_every == 0:
-        found = evaluate(train_loss, is_last)
-        evaluations.append(found)
-      on_round(round_num, train_loss, found)
-    on_end(run_rounds)
+  running, evaluations = driver.run(training, callbacks, checkpoint)
   return EvolvingResult(
     tuple(evaluations),
-    run_rounds.seconds_per_round,
-    run_rounds.num_diverged,
-    *run_rounds.kept_states(),
-    absent,
+    running.seconds_per_round,
+    running.num_diverged,
+    *running.kept_states(),
+    training.left_out,
   )
 
 
@@ -421,7 +449,6 @@ def _evaluate(
   run_rounds: rounds.Rounds,
   clients: Sequence[evolving.Client],
   chosen: Sequence[int],
-  train_loss: float,
   all_domains: bool,
 ) -> Evaluation:
   """Evaluates some clients' models, and the server's on their pooled data."""
@@ -444,7 +471,7 @@ def _evaluate(
     )
   return Evaluation(
     round_num=run_rounds.round_num,
-    train_loss=train_loss,
+    train_loss=run_rounds.losses[-1],
     client=evaluation.report(at_clients, _of_target),
     server=at_server and evaluation.report(at_server, _of_target),
     client_per_domain=(

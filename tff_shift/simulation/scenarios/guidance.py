@@ -6,8 +6,7 @@ server receives queries from the pooled test sets of all clients. With a guide,
 one client answers each query; without, a majority vote of all clients does.
 """
 
-import contextlib
-from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -19,9 +18,11 @@ from tff_shift.data import client_dataset
 from tff_shift.data import examples
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import guidance as learned
+from tff_shift.simulation.engine import callbacks as callbacks_lib
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
+from tff_shift.simulation.engine import driver
 from tff_shift.simulation.engine import participation as participation_lib
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.scenarios import queries
@@ -58,6 +59,10 @@ class Evaluation(NamedTuple):
   def measured(self) -> dict[str, float | None]:
     """Returns the accuracies by name."""
     return self._asdict()
+
+  def rows(self, step: int) -> Iterator[tuple[dict[str, int], dict[str, Any]]]:
+    """See `callbacks.Measurements`."""
+    yield {"round": step}, self.measured()
 
 
 class GuidanceResult(NamedTuple):
@@ -229,6 +234,117 @@ class _Measured(NamedTuple):
     return cls(evaluation=Evaluation(**evaluation), **fields)
 
 
+class _Training(driver.Steps):
+  """The rounds of a run, with evaluations on the queries."""
+
+  def __init__(
+    self,
+    algorithm: algorithm_lib.FederatedAlgorithm,
+    train: Sequence[examples.Examples],
+    test: Sequence[examples.Examples],
+    *,
+    num_rounds: int,
+    run_seed: int,
+    evaluate_every: int,
+    num_final_rounds: int,
+    client_names: Sequence[str] | None,
+    **cohorts: Any,
+  ):
+    """Validates the arguments of `run`."""
+    checks.algorithm(algorithm)
+    checks.data_kind(algorithm, client_dataset.ClientDataset)
+    self.num_steps = arguments.integer("num_rounds", num_rounds)
+    self._evaluate_every = arguments.integer("evaluate_every", evaluate_every)
+    self._num_final = arguments.integer("num_final_rounds", num_final_rounds)
+    self._run_seed = arguments.seed("run_seed", run_seed)
+    arguments.participation(cohorts["participation"])
+    num_clients = [
+      arguments.sequence(name, part)
+      for name, part in (("train", train), ("test", test))
+    ]
+    if num_clients[0] != num_clients[1]:
+      raise ValueError(
+        "train and test must have an entry for each client, got"
+        f" {num_clients[0]} and {num_clients[1]}"
+      )
+    validator = client_data.ClientDataValidator(algorithm)
+    train, self._test = (
+      [
+        validator.examples(
+          each, client if client_names is None else repr(client_names[client])
+        )
+        for client, each in enumerate(part)
+      ]
+      for part in (train, test)
+    )
+    self.left_out = left_out(train, self._test, client_names)
+    queries.check_algorithm(algorithm)
+    checks.trains(algorithm)
+    self._algorithm = algorithm
+    self._cohorts = cohorts
+    self._train_sizes = [len(each.y) for each in train]
+    self._data = client_data.training_data(train, self._run_seed)
+
+  def start(self, storage, callback):
+    return rounds.Rounds(
+      self._algorithm,
+      rounds.DataOnDemand(
+        len(self._data), self._data.__getitem__, is_checked=True
+      ),
+      run_seed=self._run_seed,
+      storage=storage,
+      on_loss=callback.on_loss,
+      **self._cohorts,
+    )
+
+  def step(self, running, step, measured):
+    running.step()
+    if self._is_evaluated(step):
+      measured.append(self._evaluate(running))
+    return running.losses[-1]
+
+  def make(self, **fields):
+    return _Measured.make(**fields)
+
+  def told(self, measured):
+    return measured[:3]
+
+  def revise(self, running, measured, done):
+    # The final rounds of a shorter run are different ones.
+    measured[:] = [each for each in measured if self._is_evaluated(each[0])]
+    return done
+
+  def end(self, running, measured):
+    # A callback may have ended the run after a round without evaluation.
+    if not measured or measured[-1].round_num < running.round_num:
+      measured.append(self._evaluate(running))
+
+  def _evaluate(self, running: rounds.Rounds) -> _Measured:
+    federation = queries.Federation(
+      self._algorithm, running.server_state, running.client_states, self._data
+    )
+    return _Measured(
+      running.round_num,
+      running.losses[-1],
+      *evaluate(federation, self._train_sizes, self._test),
+    )
+
+  def final_rounds(self, measured: Sequence[_Measured]) -> tuple[int, ...]:
+    """Returns the evaluated rounds over which final metrics are averaged."""
+    last = measured[-1].round_num
+    return tuple(
+      each.round_num
+      for each in measured
+      if each.round_num > last - self._num_final
+    )
+
+  def _is_evaluated(self, round_num: int) -> bool:
+    return (
+      round_num % self._evaluate_every == 0
+      or round_num > self.num_steps - self._num_final
+    )
+
+
 def run(
   algorithm: algorithm_lib.FederatedAlgorithm,
   train: Sequence[examples.Examples],
@@ -242,11 +358,7 @@ def run(
   evaluate_every: int = 10,
   num_final_rounds: int = 1,
   client_names: Sequence[str] | None = None,
-  on_round: Callable[[int, float, Evaluation | None], None] = (
-    lambda round_num, train_loss, evaluation: None
-  ),
-  on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
-  on_end: Callable[[rounds.Rounds], None] = lambda running: None,
+  callbacks: Sequence[callbacks_lib.Callback] = (),
   checkpoint: checkpoints.Run | None = None,
 ) -> GuidanceResult:
   """Trains and evaluates an algorithm.
@@ -265,15 +377,10 @@ def run(
     num_final_rounds: The number of last rounds that are all evaluated, at least
       1; final metrics are means over them. Shorter runs use all rounds.
     client_names: The names of the clients. None: their numbers.
-    on_round: Called after each round with the number of completed rounds, the
-      training loss and, if there was one, the evaluation.
-    on_loss: Called after each round with the number of completed rounds and the
-      training loss; on resumption, first for earlier rounds.
-    on_end: Called once, at the end, with the rounds, from which the states of
-      server and clients can be read, also from a file. Resuming a finished run
-      calls it again.
+    callbacks: They follow the run; a step is a round, and its measurements are
+      an `Evaluation`, if there was one.
     checkpoint: Saves the run, and resumes it if it was interrupted or had fewer
-      rounds; then `on_round` is first called for the earlier evaluations.
+      rounds.
 
   Returns:
     The measurements.
@@ -282,89 +389,27 @@ def run(
     ValueError: If an argument is not allowed, or a client's data do not match
       the algorithm.
   """
-  checks.algorithm(algorithm)
-  checks.data_kind(algorithm, client_dataset.ClientDataset)
-  checks.checkpoint(checkpoint)
-  arguments.functions(on_round=on_round, on_loss=on_loss, on_end=on_end)
-  num_rounds = arguments.integer("num_rounds", num_rounds)
-  evaluate_every = arguments.integer("evaluate_every", evaluate_every)
-  num_final_rounds = arguments.integer("num_final_rounds", num_final_rounds)
-  run_seed = arguments.seed("run_seed", run_seed)
-  participation = arguments.participation(participation)
-  num_clients = [
-    arguments.sequence(name, part)
-    for name, part in (("train", train), ("test", test))
-  ]
-  if num_clients[0] != num_clients[1]:
-    raise ValueError(
-      "train and test must have an entry for each client, got"
-      f" {num_clients[0]} and {num_clients[1]}"
-    )
-  validator = client_data.ClientDataValidator(algorithm)
-  train, test = (
-    [
-      validator.examples(
-        each, client if client_names is None else repr(client_names[client])
-      )
-      for client, each in enumerate(part)
-    ]
-    for part in (train, test)
+  driver.check(checkpoint, callbacks)
+  training = _Training(
+    algorithm,
+    train,
+    test,
+    num_rounds=num_rounds,
+    run_seed=run_seed,
+    participation=participation,
+    sampler=sampler,
+    reporting=reporting,
+    evaluate_every=evaluate_every,
+    num_final_rounds=num_final_rounds,
+    client_names=client_names,
   )
-  absent = left_out(train, test, client_names)
-  queries.check_algorithm(algorithm)
-  checks.trains(algorithm)
-  data = client_data.training_data(train, run_seed)
-  first_final = max(1, num_rounds - num_final_rounds + 1)
-  measured = []
-
-  def is_evaluated(done):
-    return done % evaluate_every == 0 or done >= first_final
-
-  def revise(done):
-    # The final rounds of a shorter run are different ones.
-    measured[:] = [each for each in measured if is_evaluated(each.round_num)]
-    return done
-
-  with contextlib.closing(
-    rounds.Rounds(
-      algorithm,
-      rounds.DataOnDemand(len(data), data.__getitem__, is_checked=True),
-      run_seed=run_seed,
-      participation=participation,
-      sampler=sampler,
-      reporting=reporting,
-      storage=checkpoint and checkpoint.storage,
-      on_loss=on_loss,
-    )
-  ) as running:
-    for done in checkpoints.steps(
-      checkpoint,
-      num_rounds,
-      running,
-      measured,
-      make=_Measured.make,
-      replay=lambda each: on_round(*each[:3]),
-      revise=revise,
-    ):
-      train_loss = float(running.step()["loss"])
-      evaluation = None
-      if is_evaluated(done):
-        evaluation, routing = evaluate(
-          queries.Federation(
-            algorithm, running.server_state, running.client_states, data
-          ),
-          [len(each.y) for each in train],
-          test,
-        )
-        measured.append(_Measured(done, train_loss, evaluation, routing))
-      on_round(done, train_loss, evaluation)
-    on_end(running)
+  running, measured = driver.run(training, callbacks, checkpoint)
   return GuidanceResult(
     {each.round_num: each.evaluation for each in measured},
-    tuple(range(first_final, num_rounds + 1)),
+    training.final_rounds(measured),
     measured[-1].routing,
     running.seconds_per_round,
     running.num_diverged,
     *running.kept_states(),
-    absent,
+    training.left_out,
   )

@@ -7,8 +7,9 @@ rounds. They are evaluated on the same data with their classes, before and after
 these rounds. Adaptation never sees the classes of the stream.
 """
 
-import contextlib
+import functools
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -22,10 +23,12 @@ from tff_shift.data.shifts import online_adaptation
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
+from tff_shift.simulation.engine import callbacks as callbacks_lib
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import client_states
+from tff_shift.simulation.engine import driver
 from tff_shift.simulation.engine import participation as participation_lib
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import results
@@ -68,6 +71,10 @@ class Timestep(NamedTuple):
         float(np.mean(self.learning_rates)) if has_rates else None
       ),
     }
+
+  def rows(self, step: int) -> Iterator[tuple[dict[str, int], dict[str, Any]]]:
+    """See `callbacks.Measurements`."""
+    yield {"timestep": step}, self.measured()
 
 
 class OnlineResult(NamedTuple):
@@ -332,6 +339,51 @@ class Adaptation:
     return evaluation.report(means, lambda values: float(values[0]))
 
 
+class _Timesteps(driver.Steps):
+  """The time steps of a run."""
+
+  def __init__(
+    self,
+    algorithm: algorithm_lib.FederatedAlgorithm,
+    client_streams: online_adaptation.Streams,
+    deployment: Deployment,
+    **options: Any,
+  ):
+    self._start = functools.partial(
+      Adaptation, algorithm, client_streams, deployment, **options
+    )
+    self._streams = client_streams
+
+  def start(self, storage, callback):
+    self._adaptation = self._start(storage=storage, on_loss=callback.on_loss)
+    # Validated by `Adaptation`.
+    self.num_steps = self._streams.num_timesteps
+    return self._adaptation.rounds
+
+  def step(self, running, step, measured):
+    measured.append(self._adaptation.step(step))
+
+  def make(self, **fields):
+    return Timestep(**fields)
+
+  def told(self, measured):
+    return measured.timestep, None, measured
+
+  def revise(self, running, measured, done):
+    for each in measured:
+      now = float(self._streams.omega[each.timestep])
+      if each.omega != now:
+        raise ValueError(
+          f"checkpoint: omega of time step {each.timestep} was {each.omega:g}"
+          f" and is {now:g}; a run can only resume with its original schedule"
+        )
+    return done
+
+  def end(self, running, measured):
+    # Also for a finished run that is resumed.
+    running.data = self._adaptation.data(measured[-1].timestep)
+
+
 def run(
   algorithm: algorithm_lib.FederatedAlgorithm,
   client_streams: online_adaptation.Streams,
@@ -343,9 +395,7 @@ def run(
   sampler: participation_lib.Sampler = participation_lib.uniform,
   reporting: participation_lib.Reporting | None = None,
   prescribed_rates: np.ndarray | None = None,
-  on_timestep: Callable[[Timestep], None] = lambda timestep: None,
-  on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
-  on_end: Callable[[rounds.Rounds], None] = lambda running: None,
+  callbacks: Sequence[callbacks_lib.Callback] = (),
   checkpoint: checkpoints.Run | None = None,
 ) -> OnlineResult:
   """Adapts an algorithm through all time steps.
@@ -360,16 +410,10 @@ def run(
     sampler: Samples the clients of a round, see `Adaptation`.
     reporting: Which of the sampled clients report, see `Adaptation`.
     prescribed_rates: Learning rates for FixLR, see `Adaptation`.
-    on_timestep: Called with the measurements after each time step.
-    on_loss: Called after each round, across time steps, with the number of
-      completed rounds and the training loss; on resumption, first for earlier
-      rounds.
-    on_end: Called once, at the end, with the rounds, from which the states of
-      server and clients can be read, also from a file. Resuming a finished run
-      calls it again.
+    callbacks: They follow the run; a step is a time step, and its measurements
+      are a `Timestep`.
     checkpoint: Saves the run, and resumes it if it was interrupted or had fewer
-      time steps of the same schedule; then `on_timestep` is first called for
-      earlier time steps.
+      time steps of the same schedule.
 
   Returns:
     The measurements.
@@ -378,9 +422,8 @@ def run(
     ValueError: If an argument is not allowed, or a client's data do not match
       the algorithm.
   """
-  checks.checkpoint(checkpoint)
-  arguments.functions(on_timestep=on_timestep, on_loss=on_loss, on_end=on_end)
-  running = Adaptation(
+  driver.check(checkpoint, callbacks)
+  timesteps = _Timesteps(
     algorithm,
     client_streams,
     deployment,
@@ -390,39 +433,11 @@ def run(
     sampler=sampler,
     reporting=reporting,
     prescribed_rates=prescribed_rates,
-    storage=checkpoint and checkpoint.storage,
-    on_loss=on_loss,
   )
-  timesteps = []
-
-  def revise(done):
-    for each in timesteps:
-      now = float(client_streams.omega[each.timestep])
-      if each.omega != now:
-        raise ValueError(
-          f"checkpoint: omega of time step {each.timestep} was {each.omega:g}"
-          f" and is {now:g}; a run can only resume with its original schedule"
-        )
-    return done
-
-  with contextlib.closing(running.rounds):
-    for timestep in checkpoints.steps(
-      checkpoint,
-      client_streams.num_timesteps,
-      running.rounds,
-      timesteps,
-      make=Timestep,
-      replay=on_timestep,
-      revise=revise,
-    ):
-      timesteps.append(running.step(timestep))
-      on_timestep(timesteps[-1])
-    # Also for a finished run that is resumed.
-    running.rounds.data = running.data(client_streams.num_timesteps)
-    on_end(running.rounds)
+  running, measured = driver.run(timesteps, callbacks, checkpoint)
   return OnlineResult(
-    tuple(timesteps),
-    running.rounds.seconds_per_round,
-    running.rounds.num_diverged,
-    *running.rounds.kept_states(),
+    tuple(measured),
+    running.seconds_per_round,
+    running.num_diverged,
+    *running.kept_states(),
   )

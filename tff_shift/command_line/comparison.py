@@ -42,6 +42,7 @@ from tff_shift.reporting import summary
 from tff_shift.reporting.trackers import trackers
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
+from tff_shift.simulation.engine import early_stopping as early_stopping_lib
 from tff_shift.simulation.storage import results
 
 FLAGS = flags.FLAGS
@@ -52,6 +53,7 @@ class Run(callbacks.Callback):
 
   Attributes:
     checkpoint: The checkpoints of the run.
+    callbacks: The callbacks of the run, this one among them.
   """
 
   def __init__(
@@ -66,8 +68,13 @@ class Run(callbacks.Callback):
     vocabulary: Sequence[str] | None = None,
     what_may_help: str = "",
     shown_metric: str = "accuracy",
+    early_stopping: early_stopping_lib.EarlyStopping | None = None,
   ):
     self.checkpoint = checkpoint
+    # It is told first.
+    self.callbacks = [each for each in (early_stopping, self) if each]
+    self._early_stopping = early_stopping
+    self._running = None
     self._bar = bar
     self._labels = labels
     self._curve = curve
@@ -81,6 +88,10 @@ class Run(callbacks.Callback):
     # A stream is one step, with a step of the bar for each period.
     self._num_more = 0
     self._has_warned = False
+
+  def on_start(self, running):
+    """Remembers the rounds."""
+    self._running = running
 
   def on_loss(self, round_num, loss):
     """Tracks the loss."""
@@ -99,6 +110,13 @@ class Run(callbacks.Callback):
       loss = rows[-1][1].get("loss")
     self._num_more += max(0, len(rows) - 1)
     self._bar.update(step + self._num_more, loss=loss, accuracy=self._latest)
+    # The states of an earlier, replayed step are gone, and its model is saved.
+    if (
+      self._keeps_best()
+      and self._early_stopping.is_best
+      and self._running.round_num == step
+    ):
+      self._save()
 
   def on_period(self, step, stream, period, accuracy):
     """Shows progress within a stream."""
@@ -107,10 +125,18 @@ class Run(callbacks.Callback):
     )
 
   def on_end(self, running):
+    """Writes the model of the run, if that of the best round is not kept."""
+    if not self._keeps_best():
+      self._save()
+
+  def _keeps_best(self) -> bool:
+    return bool(self._early_stopping and self._early_stopping.keeps_best)
+
+  def _save(self) -> None:
     """Writes the model of the run, unless it only serves selection."""
     if self._class_names is not None:
       saved_models.save(
-        running,
+        self._running,
         self._folder.path,
         self._curve,
         self._class_names,
@@ -305,6 +331,7 @@ class Comparison:
     class_names: Sequence[str] | None,
     vocabulary: Sequence[str] | None = None,
     shown_metric: str = "accuracy",
+    early_stopping: early_stopping_lib.EarlyStopping | None = None,
     **varied: str,
   ) -> Iterator[Run]:
     """Opens the outputs of a run and shows its progress.
@@ -317,6 +344,7 @@ class Comparison:
         model is not saved.
       vocabulary: The word of each token id, saved with a model of titles.
       shown_metric: The metric that the progress bar shows.
+      early_stopping: The early stopping of the run.
       **varied: Settings that distinguish the runs of a trial and seed.
 
     Yields:
@@ -377,6 +405,7 @@ class Comparison:
           ),
         ),
         shown_metric,
+        early_stopping,
       )
 
   def summarize(

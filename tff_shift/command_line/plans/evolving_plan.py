@@ -109,6 +109,9 @@ def define_flags() -> None:
     "the best mean client accuracy over seeds on the last source domain, which"
     " is held out from its training; the target is never used",
   )
+  selection_flags.define_early_stopping(
+    "the client accuracy on the test examples of the last source domain"
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,6 +129,10 @@ class Plan(plan.Plan):
   clients: Mapping[int, Sequence[evolving_data.Client]]
   clients_without_target: Mapping[int, Sequence[evolving_data.Client]]
 
+  def what_follows(self, before: int) -> str | None:
+    """See the base class."""
+    return selection_flags.what_follows(before) or super().what_follows(before)
+
 
 def _defaults(*_: Any) -> dict[str, Any]:
   # Domains that are learned in sequence share all rounds.
@@ -142,6 +149,7 @@ def check_flags() -> None:
   trials.described(SCENARIO, _defaults)
   seeds = common_flags.chosen_seeds("seeds")
   selection_flags.chosen_seeds(LAST_SOURCE, seeds)
+  selection_flags.validates()
   common_flags.require_at_least_one(
     "mean_of_last",
     "embedding_width",
@@ -239,6 +247,7 @@ def _settings(
     "num_domains": num_domains,
     "participation": FLAGS.participation,
     **participation_flags.settings(),
+    **selection_flags.settings(),
     "evaluation_clients": FLAGS.evaluation_clients,
     "model": model.name,
     "input_scaling": FLAGS.input_scaling,

@@ -122,6 +122,10 @@ def define_flags() -> None:
     "the best mean system accuracy over seeds on a fifth of each client's"
     " training examples, which is held out; the test examples are never used",
   )
+  selection_flags.define_early_stopping(
+    "the system accuracy on a fifth of each client's training examples, which"
+    " is then not trained on"
+  )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,6 +140,10 @@ class Plan(plan.Plan):
 
   datasets: Mapping[int, guidance.GuidanceDataset]
   selection_datasets: Mapping[int, guidance.GuidanceDataset]
+
+  def what_follows(self, before: int) -> str | None:
+    """See the base class."""
+    return selection_flags.what_follows(before) or super().what_follows(before)
 
 
 def check_flags() -> None:
@@ -156,9 +164,15 @@ def check_flags() -> None:
     FLAGS.final_rounds <= FLAGS.rounds,
     f"at most --rounds={FLAGS.rounds}",
   )
+  common_flags.require(
+    "keep",
+    FLAGS.keep == "last" or FLAGS.final_rounds == 1,
+    "last with --final_rounds above 1",
+  )
   trials.described(SCENARIO, _defaults)
   seeds = common_flags.chosen_seeds("seeds")
   selection_flags.chosen_seeds(VALIDATION, seeds)
+  selection_flags.validates()
   # Last, because it imports algorithms and TensorFlow.
   trials.chosen(SCENARIO, _defaults)
 
@@ -223,6 +237,7 @@ def make_plan() -> Plan:
       "num_clients": FLAGS.num_clients,
       "participation": FLAGS.participation,
       **participation_flags.settings(),
+      **selection_flags.settings(),
       "model": model.name,
       "input_scaling": FLAGS.input_scaling,
       "sharing": FLAGS.sharing,

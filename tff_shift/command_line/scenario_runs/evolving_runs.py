@@ -61,6 +61,7 @@ class _Runner:
         class_names=dataset.class_names if held_out == _TARGET else None,
         vocabulary=dataset.vocabulary,
         shown_metric="client_accuracy",
+        early_stopping=selection_flags.early_stopping(),
         held_out=held_out,
       ) as run:
         result = evolving.run(
@@ -71,7 +72,8 @@ class _Runner:
           **participation_flags.chosen(),
           evaluate_every=FLAGS.evaluate_every,
           evaluation_clients=FLAGS.evaluation_clients,
-          callbacks=[run],
+          validates=selection_flags.validates(),
+          callbacks=run.callbacks,
           checkpoint=run.checkpoint,
         )
       by_seed[seed] = comparison.without_states(result)

@@ -13,6 +13,7 @@ from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.plans import guidance_plan as planning
 from tff_shift.command_line.tuning import selection
 from tff_shift.data import examples
+from tff_shift.data.shifts import guidance as guidance_data
 from tff_shift.reporting.results import guidance_results
 from tff_shift.simulation.scenarios import guidance
 
@@ -60,16 +61,22 @@ class _Runner:
     )
     by_seed = {}
     for seed, dataset in datasets.items():
+      validation = None
+      if selection_flags.validates():
+        # The test examples stay; the validation examples are not trained on.
+        held = guidance_data.held_out_validation(dataset, seed)
+        dataset, validation = dataset._replace(train=held.train), held.test
       with self._running.run(
         trial,
         seed,
         FLAGS.rounds,
         class_names=dataset.class_names if held_out == _TEST else None,
         shown_metric=_CHOSEN,
+        early_stopping=selection_flags.early_stopping(),
         held_out=held_out,
       ) as run:
         result = guidance.run(
-          build(_num_queries(dataset.test)),
+          build(max(map(_num_queries, (dataset.test, validation or ())))),
           dataset.train,
           dataset.test,
           num_rounds=FLAGS.rounds,
@@ -78,7 +85,8 @@ class _Runner:
           evaluate_every=FLAGS.evaluate_every,
           num_final_rounds=FLAGS.final_rounds,
           client_names=dataset.client_names,
-          callbacks=[run],
+          validation=validation,
+          callbacks=run.callbacks,
           checkpoint=run.checkpoint,
         )
       by_seed[seed] = comparison.without_states(result)

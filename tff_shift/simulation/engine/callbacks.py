@@ -42,6 +42,14 @@ class Callback:
   stopped.
   """
 
+  def on_start(self, running: rounds.Rounds) -> None:
+    """Called once, before everything else.
+
+    Args:
+      running: The rounds, in their initial state. The object is the same at
+        every step, and its states change.
+    """
+
   def on_loss(self, round_num: int, loss: float) -> None:
     """Called after each round.
 
@@ -81,6 +89,10 @@ class Callback:
     run stops at the same step.
     """
     return False
+
+  def last_step(self) -> int | None:
+    """Returns the last step of the results, asked at the end; None: all."""
+    return None
 
   def on_end(self, running: rounds.Rounds) -> None:
     """Called once, at the end; resuming a finished run calls it again.

@@ -9,6 +9,7 @@ import abc
 import contextlib
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 from tff_shift.simulation.engine import callbacks as callbacks_lib
 from tff_shift.simulation.engine import checkpoints
@@ -22,6 +23,10 @@ class _Callbacks(callbacks_lib.Callback):
 
   def __init__(self, callbacks: Sequence[callbacks_lib.Callback]):
     self._callbacks = callbacks
+
+  def on_start(self, *args):
+    for each in self._callbacks:
+      each.on_start(*args)
 
   def on_loss(self, *args):
     for each in self._callbacks:
@@ -37,6 +42,10 @@ class _Callbacks(callbacks_lib.Callback):
 
   def should_stop(self):
     return any(each.should_stop() for each in self._callbacks)
+
+  def last_step(self):
+    found = [each.last_step() for each in self._callbacks]
+    return min((each for each in found if each is not None), default=None)
 
   def on_end(self, *args):
     for each in self._callbacks:
@@ -111,6 +120,24 @@ class Steps(abc.ABC):
     """Completes the last step; also called for a finished run."""
 
 
+class Run(NamedTuple):
+  """What the results of all drivers have.
+
+  Attributes:
+    seconds_per_round: The mean duration of a round; 0 without rounds.
+    num_diverged: The number of diverged client updates, see `phases`.
+    server_state: The server's state at the end; None if it was not kept.
+    client_states: The clients' states at the end, by client: a sequence that
+      draws the first state of clients without a round on request. None if they
+      are in a file of a storage, or not those of the results.
+  """
+
+  seconds_per_round: float
+  num_diverged: int
+  server_state: Any
+  client_states: Sequence[Any] | None
+
+
 def check(checkpoint: Any, callbacks: Any) -> None:
   """Raises a ValueError for arguments that `run` does not take."""
   checks.checkpoint(checkpoint)
@@ -127,7 +154,7 @@ def run(
   steps: Steps,
   callbacks: Sequence[callbacks_lib.Callback],
   checkpoint: checkpoints.Run | None,
-) -> tuple[rounds.Rounds, list[Any]]:
+) -> tuple[Run, list[Any]]:
   """Performs the steps of a run that remain.
 
   Args:
@@ -137,7 +164,7 @@ def run(
       steps. None: nothing is saved.
 
   Returns:
-    The rounds after the last step, closed, and the measurements.
+    What all results have, and the measurements.
 
   Raises:
     ValueError: If the checkpoint has more steps.
@@ -146,6 +173,7 @@ def run(
   measured = []
   running = steps.start(checkpoint and checkpoint.storage, callback)
   with contextlib.closing(running):
+    callback.on_start(running)
     for step in checkpoints.steps(
       checkpoint,
       steps.num_steps,
@@ -164,4 +192,9 @@ def run(
         callback.on_step(step, loss, None)
     steps.end(running, measured)
     callback.on_end(running)
-  return running, measured
+  last, states = callback.last_step(), running.kept_states()
+  if last is not None:
+    kept = [each for each in measured if steps.told(each)[0] <= last]
+    if len(kept) < len(measured):
+      measured, states = kept, (None, None)
+  return Run(running.seconds_per_round, running.num_diverged, *states), measured

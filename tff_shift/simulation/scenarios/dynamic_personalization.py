@@ -616,11 +616,9 @@ def run(
     reporting=reporting,
     apply_update=apply_update,
   )
-  running, used = driver.run(periods, callbacks, checkpoint)
+  done, used = driver.run(periods, callbacks, checkpoint)
   return DynamicResult(
     periods.validation_accuracy,
     {each.distribution: each.inference for each in used},
-    running.seconds_per_round,
-    running.num_diverged,
-    *running.kept_states(),
+    *done,
   )

@@ -43,7 +43,9 @@ class Evaluation(NamedTuple):
     server: The same metrics of the server model on their pooled test data. None
       if the server has no model.
     client_per_domain: As `client`, each [num_domains], only after the last
-      round.
+      round or if the run validates.
+    validation_accuracy: The accuracy of these clients on their test examples of
+      the last source domain; None if the run does not validate.
   """
 
   round_num: int
@@ -51,17 +53,22 @@ class Evaluation(NamedTuple):
   client: Mapping[str, float]
   server: Mapping[str, float] | None
   client_per_domain: Mapping[str, np.ndarray] | None
+  validation_accuracy: float | None = None
 
   def measured(self) -> dict[str, float | None]:
     """Returns the measurements on the target by names such as `client_loss`.
 
-    The values of a server without a model are None.
+    The values of a server without a model are None. `validation_accuracy` is
+    missing if the run does not validate.
     """
-    return {
+    found = {
       f"{who}_{name}": means and means[name]
       for who, means in (("client", self.client), ("server", self.server))
       for name in self.client
     }
+    if self.validation_accuracy is not None:
+      found["validation_accuracy"] = self.validation_accuracy
+    return found
 
   def rows(self, step: int) -> Iterator[tuple[dict[str, int], dict[str, Any]]]:
     """See `callbacks.Measurements`."""
@@ -258,6 +265,7 @@ class _Training(driver.Steps):
     run_seed: int,
     evaluate_every: int,
     evaluation_clients: int,
+    validates: bool,
     **cohorts: Any,
   ):
     """Validates the arguments of `run`."""
@@ -275,6 +283,7 @@ class _Training(driver.Steps):
     )
     self._algorithm = algorithm
     self._cohorts = cohorts
+    self._validates = validates
     self._clients = _checked(algorithm, clients)
     checks.trains(algorithm)
     self.left_out = client_data.LeftOut()
@@ -284,6 +293,13 @@ class _Training(driver.Steps):
       self.left_out = left_out(
         self._clients, algorithm.min_source_domains, can_predict
       )
+      if validates and not any(
+        each.test.domain_sizes[-2] for each in self._clients
+      ):
+        raise ValueError(
+          "validates=True is not allowed: no client has test examples of the"
+          " last source domain"
+        )
       if evaluation_clients and self.left_out.evaluation:
         self._candidates = [
           client
@@ -347,7 +363,8 @@ class _Training(driver.Steps):
       running,
       self._clients,
       [self._candidates[place] for place in chosen],
-      is_last,
+      all_domains=is_last or self._validates,
+      validates=self._validates,
     )
 
 
@@ -362,6 +379,7 @@ def run(
   reporting: participation_lib.Reporting | None = None,
   evaluate_every: int = 1,
   evaluation_clients: int = 0,
+  validates: bool = False,
   callbacks: Sequence[callbacks_lib.Callback] = (),
   checkpoint: checkpoints.Run | None = None,
 ) -> EvolvingResult:
@@ -380,6 +398,8 @@ def run(
       last round is always evaluated.
     evaluation_clients: The number of clients sampled for each evaluation, among
       those that can be evaluated; all metrics are over these. 0: all clients.
+    validates: Whether each evaluation also measures `validation_accuracy`, for
+      `early_stopping.EarlyStopping`.
     callbacks: They follow the run; a step is a round, and its measurements are
       an `Evaluation`, if there was one.
     checkpoint: Saves the run, and resumes it if it was interrupted or had fewer
@@ -405,13 +425,12 @@ def run(
     reporting=reporting,
     evaluate_every=evaluate_every,
     evaluation_clients=evaluation_clients,
+    validates=validates,
   )
-  running, evaluations = driver.run(training, callbacks, checkpoint)
+  done, evaluations = driver.run(training, callbacks, checkpoint)
   return EvolvingResult(
     tuple(evaluations),
-    running.seconds_per_round,
-    running.num_diverged,
-    *running.kept_states(),
+    *done,
     training.left_out,
   )
 
@@ -449,7 +468,9 @@ def _evaluate(
   run_rounds: rounds.Rounds,
   clients: Sequence[evolving.Client],
   chosen: Sequence[int],
+  *,
   all_domains: bool,
+  validates: bool,
 ) -> Evaluation:
   """Evaluates some clients' models, and the server's on their pooled data."""
   algorithm = run_rounds.algorithm
@@ -477,8 +498,17 @@ def _evaluate(
     client_per_domain=(
       evaluation.report(at_clients, np.asarray) if all_domains else None
     ),
+    validation_accuracy=(
+      evaluation.report(at_clients, _of_last_source)["accuracy"]
+      if validates
+      else None
+    ),
   )
 
 
 def _of_target(means: np.ndarray) -> float:
   return float(means[-1])
+
+
+def _of_last_source(means: np.ndarray) -> float:
+  return float(means[-2])

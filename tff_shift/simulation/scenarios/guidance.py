@@ -47,6 +47,8 @@ class Evaluation(NamedTuple):
       which they come; None without a guide.
     uncorrected_client_accuracy: As `client_accuracy`, with the uncorrected
       probabilities.
+    validation_accuracy: The system accuracy on the validation examples; None
+      without such examples.
   """
 
   system_accuracy: float
@@ -55,10 +57,17 @@ class Evaluation(NamedTuple):
   uncorrected_system_accuracy: float | None = None
   client_accuracy: float | None = None
   uncorrected_client_accuracy: float | None = None
+  validation_accuracy: float | None = None
 
   def measured(self) -> dict[str, float | None]:
-    """Returns the accuracies by name."""
-    return self._asdict()
+    """Returns the accuracies by name.
+
+    `validation_accuracy` is missing without validation examples.
+    """
+    found = self._asdict()
+    if self.validation_accuracy is None:
+      del found["validation_accuracy"]
+    return found
 
   def rows(self, step: int) -> Iterator[tuple[dict[str, int], dict[str, Any]]]:
     """See `callbacks.Measurements`."""
@@ -248,6 +257,7 @@ class _Training(driver.Steps):
     evaluate_every: int,
     num_final_rounds: int,
     client_names: Sequence[str] | None,
+    validation: Sequence[examples.Examples] | None,
     **cohorts: Any,
   ):
     """Validates the arguments of `run`."""
@@ -267,15 +277,22 @@ class _Training(driver.Steps):
         "train and test must have an entry for each client, got"
         f" {num_clients[0]} and {num_clients[1]}"
       )
+    if validation is not None:
+      arguments.sequence("validation", validation, num_clients[0])
+      if not any(len(each.y) for each in validation):
+        raise ValueError(
+          "validation must have an example of a client, got none"
+        )
     validator = client_data.ClientDataValidator(algorithm)
-    train, self._test = (
-      [
+    train, self._test, self._validation = (
+      part
+      and [
         validator.examples(
           each, client if client_names is None else repr(client_names[client])
         )
         for client, each in enumerate(part)
       ]
-      for part in (train, test)
+      for part in (train, test, validation)
     )
     self.left_out = left_out(train, self._test, client_names)
     queries.check_algorithm(algorithm)
@@ -323,11 +340,11 @@ class _Training(driver.Steps):
     federation = queries.Federation(
       self._algorithm, running.server_state, running.client_states, self._data
     )
-    return _Measured(
-      running.round_num,
-      running.losses[-1],
-      *evaluate(federation, self._train_sizes, self._test),
-    )
+    found, routing = evaluate(federation, self._train_sizes, self._test)
+    if self._validation is not None:
+      validation, _ = evaluate(federation, self._train_sizes, self._validation)
+      found = found._replace(validation_accuracy=validation.system_accuracy)
+    return _Measured(running.round_num, running.losses[-1], found, routing)
 
   def final_rounds(self, measured: Sequence[_Measured]) -> tuple[int, ...]:
     """Returns the evaluated rounds over which final metrics are averaged."""
@@ -358,6 +375,7 @@ def run(
   evaluate_every: int = 10,
   num_final_rounds: int = 1,
   client_names: Sequence[str] | None = None,
+  validation: Sequence[examples.Examples] | None = None,
   callbacks: Sequence[callbacks_lib.Callback] = (),
   checkpoint: checkpoints.Run | None = None,
 ) -> GuidanceResult:
@@ -377,6 +395,9 @@ def run(
     num_final_rounds: The number of last rounds that are all evaluated, at least
       1; final metrics are means over them. Shorter runs use all rounds.
     client_names: The names of the clients. None: their numbers.
+    validation: Examples of each client on which each evaluation also measures
+      `validation_accuracy`, for `early_stopping.EarlyStopping`. None: no such
+      measurement.
     callbacks: They follow the run; a step is a round, and its measurements are
       an `Evaluation`, if there was one.
     checkpoint: Saves the run, and resumes it if it was interrupted or had fewer
@@ -402,14 +423,13 @@ def run(
     evaluate_every=evaluate_every,
     num_final_rounds=num_final_rounds,
     client_names=client_names,
+    validation=validation,
   )
-  running, measured = driver.run(training, callbacks, checkpoint)
+  done, measured = driver.run(training, callbacks, checkpoint)
   return GuidanceResult(
     {each.round_num: each.evaluation for each in measured},
     training.final_rounds(measured),
     measured[-1].routing,
-    running.seconds_per_round,
-    running.num_diverged,
-    *running.kept_states(),
+    *done,
     training.left_out,
   )

@@ -434,10 +434,8 @@ def run(
     reporting=reporting,
     prescribed_rates=prescribed_rates,
   )
-  running, measured = driver.run(timesteps, callbacks, checkpoint)
+  done, measured = driver.run(timesteps, callbacks, checkpoint)
   return OnlineResult(
     tuple(measured),
-    running.seconds_per_round,
-    running.num_diverged,
-    *running.kept_states(),
+    *done,
   )

@@ -1,0 +1,72 @@
+"""Early stopping, and the best evaluation of a run, by a validation metric."""
+
+import math
+
+from tff_shift import arguments
+from tff_shift.simulation.engine import callbacks
+
+
+class EarlyStopping(callbacks.Callback):
+  """Ends a run when a metric has stopped improving.
+
+  Attributes:
+    keeps_best: Whether the results are those of the best evaluation.
+    best_step: The step of the evaluation with the highest value, the earliest
+      one of several; None before the first evaluation.
+    is_best: Whether the last evaluation is the best one so far.
+  """
+
+  def __init__(
+    self,
+    metric: str,
+    stop_after: int | None = None,
+    *,
+    keeps_best: bool = False,
+  ):
+    """Stores the arguments.
+
+    Args:
+      metric: The metric; higher values are better. It must not be measured on
+        test data.
+      stop_after: The number of evaluations in a row without a new best value,
+        at least 1, after which the run ends. None: it never ends early.
+      keeps_best: Whether the results are those of the best evaluation, as if
+        the run had ended there. The result of the driver then has no states;
+        save them when `is_best`.
+
+    Raises:
+      ValueError: If the number is not allowed.
+    """
+    if stop_after is not None:
+      stop_after = arguments.integer("stop_after", stop_after)
+    self.keeps_best = keeps_best
+    self.best_step = None
+    self.is_best = False
+    self._metric = metric
+    self._stop_after = stop_after
+    self._best = None
+    self._num_without = 0
+
+  def on_step(self, step, loss, measured):
+    """Compares the value of an evaluation with the best one."""
+    self.is_best = False
+    if measured is None:
+      return
+    for _, metrics in measured.rows(step):
+      value = metrics[self._metric]
+      self.is_best = not math.isnan(value) and (
+        self._best is None or value > self._best
+      )
+      self._num_without += 1
+      if self.is_best:
+        self._best, self.best_step, self._num_without = value, step, 0
+
+  def should_stop(self):
+    """Returns whether there was no new best value for too long."""
+    return self._stop_after is not None and (
+      self._num_without >= self._stop_after
+    )
+
+  def last_step(self):
+    """Returns the best step, if it is kept."""
+    return self.best_step if self.keeps_best else None

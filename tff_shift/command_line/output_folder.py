@@ -258,7 +258,10 @@ def _open(
     on_problem=warn,
   )
   if goes_on:
-    folder.write_resumption(values, grown)
+    # The best round of the shorter run may be the best of the longer one.
+    folder.write_resumption(
+      values, grown, keeps_models=values.get("keep") == "best"
+    )
   else:
     folder.write_config(values)
   # Messages name the folder with --resume, also if its name was generated.

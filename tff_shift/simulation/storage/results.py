@@ -319,7 +319,11 @@ class RunFolder:
       return None
 
   def write_resumption(
-    self, flags: Mapping[str, Any], grown: Mapping[str, Any] | None = None
+    self,
+    flags: Mapping[str, Any],
+    grown: Mapping[str, Any] | None = None,
+    *,
+    keeps_models: bool = False,
   ) -> None:
     """Takes over the folder and records the resumption in `config.json`.
 
@@ -328,6 +332,7 @@ class RunFolder:
       grown: The earlier values of the flags that have changed because the run
         continues with more rounds, time steps or seeds. Outputs derived from
         the shorter run are removed, and the run gets a new identity.
+      keeps_models: Whether models of the shorter run may be the final ones.
     """
     files.remove(self.path / _DONE)
     for folder, pattern in (
@@ -346,7 +351,8 @@ class RunFolder:
     config = self.read_config() or self.describe(flags)
     if grown:
       for name in _DERIVED:
-        files.remove(self.path / name)
+        if name != _MODEL or not keeps_models:
+          files.remove(self.path / name)
       now = self.describe(flags).flags
       config = config.replace(
         flags=config.flags | {name: now[name] for name in grown},

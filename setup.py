@@ -24,6 +24,7 @@ _DIRECT = [
   "pandas>=2.1,<3",
   "pillow>=10",
   "pyarrow<25",
+  "pyyaml>=6,<7",
   "scikit-learn>=1.5,<1.6",
   "scipy>=1.9.3,<1.10",
   "tensorflow==2.14.1",

@@ -26,6 +26,7 @@ from tff_shift import shown_names
 from tff_shift.command_line import output_folder
 from tff_shift.command_line import saved_models
 from tff_shift.command_line.flags import aggregator_flags
+from tff_shift.command_line.flags import config_file
 from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import hparam_flags
 from tff_shift.command_line.flags import input_flags
@@ -113,7 +114,7 @@ def define_common_flags(
     ValueError: If an algorithm of `--import` cannot be used.
     flags.Error: If a flag file cannot be read.
   """
-  hparam_flags.import_algorithms(sys.argv)
+  hparam_flags.import_algorithms(config_file.expand(sys.argv))
   flags.DEFINE_list(
     "algorithm",
     None,

@@ -40,6 +40,7 @@ from tff_shift import shown_names
 from tff_shift import user_modules
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import output_folder
+from tff_shift.command_line.flags import config_file
 from tff_shift.command_line.flags import preset_flag
 from tff_shift.data import examples
 
@@ -73,8 +74,8 @@ def _help(main: Callable[..., None], define_flags: Callable[[], None]) -> str:
         heading = "Flags"
       parts.append(f"{' '.join(heading.split())}:\n{listed}")
   parts.append(
-    "--flagfile=FILE reads flags from a file, one per line.\n--helpfull also"
-    " lists the flags of the libraries."
+    "--flagfile=FILE reads flags from a file, one per line.\n"
+    f"{config_file.HELP}\n--helpfull also lists the flags of the libraries."
   )
   parts.append(preset_flag.help_text(_name(main)))
   return "\n\n".join(filter(None, parts))
@@ -227,7 +228,9 @@ def run(
         print(shown_names.lines(_help(main, define_flags)))
       sys.exit(0)
     try:
-      expanded = preset_flag.expand(arguments, _name(main))
+      with common_flags.usage_errors():
+        expanded = config_file.expand(arguments, [*flags.FLAGS])
+      expanded = preset_flag.expand(expanded, _name(main))
       rest = flags.FLAGS(renamed_flags.rewrite_arguments(expanded))
       common_flags.check_texts()
     except (flags.Error, common_flags.UsageError) as error:

@@ -1,0 +1,82 @@
+"""Files of flags in YAML, and the config.json of a run."""
+
+import json
+
+import pytest
+
+from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.flags import config_file
+from tff_shift.command_line.plans import evolving_plan
+
+
+def test_file_becomes_flags_in_its_place(tmp_path):
+  path = tmp_path / "run.yaml"
+  path.write_text(
+    "algorithm: [fed_avg, fed_evolve]\nlearning_rate: [0.1, 1e-3]\n"
+    "rounds: 5  # short\nsave_model: true\nprogress: no\ndataset: null\n"
+    "dirichlet: inf\n"
+  )
+  found = config_file.expand(["binary", f"--config={path}", "--rounds=7"])
+  assert found == [
+    "binary",
+    "--algorithm=fed_avg,fed_evolve",
+    "--learning_rate=0.1,1e-3",
+    "--rounds=5",
+    "--save_model",
+    "--noprogress",
+    "--dirichlet=inf",
+    "--rounds=7",
+  ]
+  assert config_file.expand(["b", "-config", str(path)]) == ["b", *found[1:-1]]
+
+
+def test_config_of_a_run_is_one_without_its_folder(tmp_path):
+  path = tmp_path / "config.json"
+  given = {"rounds": 3, "seeds": ["0", "1"], "output_dir": "runs/a"}
+  given |= {"overwrite": True, "resume": False, "dataset": "x.npz"}
+  given["dataset (SHA-256)"] = "ab"
+  given["weights_file (SHA-256)"] = "cd"
+  path.write_text(json.dumps({"format": 2, "flags": given}))
+  assert config_file.expand(["b", f"--config={path}"]) == [
+    "b",
+    "--rounds=3",
+    "--seeds=0,1",
+    "--dataset=x.npz",
+    "--dataset_sha256=ab",
+  ]
+
+
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [
+    (None, "it cannot be read: [Errno 2]"),
+    ("rounds: [", "it cannot be read: while parsing"),
+    ("- rounds", "it must have a line NAME: VALUE for each flag"),
+    ("round: 3", "round is not a flag; did you mean rounds?"),
+    ("rounds: {a: 3}", "rounds has the value {'a': 3}; it must be a text"),
+    ("seeds: ['0,1']", "seeds has the value '0,1'; it must be a text"),
+  ],
+)
+def test_file_that_has_no_flags_is_refused(
+  text, message, run_here, tmp_path, capsys
+):
+  path = tmp_path / "run.yaml"
+  if text is not None:
+    path.write_text(text)
+  assert run_here(evolving, evolving_plan, [f"--config={path}"]) == 2
+  error = capsys.readouterr().err
+  assert f"--config={path}: {message}" in error
+  assert len(error.splitlines()) == 1
+
+
+def test_algorithm_of_an_import_in_a_file_is_known(
+  run_here, tmp_path, capsys, monkeypatch
+):
+  module = tmp_path / "mine_of_config.py"
+  module.write_text("SCENARIOS = 3\n")
+  path = tmp_path / "run.yaml"
+  path.write_text(f"import: {module}\n")
+  argv = ["evolving", f"--config={path}"]
+  monkeypatch.setattr("sys.argv", argv)
+  assert run_here(evolving, evolving_plan, argv[1:]) == 2
+  assert "--import: " in capsys.readouterr().err

@@ -17,6 +17,7 @@ def test_predictions_that_are_no_numbers_are_warned_of_once(
 ):
   folder = results.RunFolder.create(tmp_path / "run")
   run = comparison.Run(
+    3,
     {"algorithm": "fed_avg", "seed": 3},
     ["fed_avg", "seed_3"],
     bar=types.SimpleNamespace(update=lambda *args, **values: None),
@@ -43,6 +44,7 @@ def test_every_round_has_a_loss_and_evaluations_have_rows(
 ):
   folder = results.RunFolder.create(tmp_path / "run")
   run = comparison.Run(
+    3,
     {"algorithm": "fed_avg"},
     ["fed_avg", "seed_3"],
     bar=types.SimpleNamespace(update=lambda *args, **values: None),

@@ -5,6 +5,7 @@ A binary makes its `plan.Plan`, starts a `Comparison`, runs the trials
 (`Comparison.summarize`), and prints the table (`Comparison.finish`).
 """
 
+import collections
 import contextlib
 import dataclasses
 import math
@@ -52,12 +53,14 @@ class Run(callbacks.Callback):
   """Writes and shows one run, a trial with a seed.
 
   Attributes:
+    num_steps: The number of steps.
     checkpoint: The checkpoints of the run.
     callbacks: The callbacks of the run, this one among them.
   """
 
   def __init__(
     self,
+    num_steps: int,
     labels: Mapping[str, Any],
     curve: Sequence[str],
     bar: progress.Progress,
@@ -70,6 +73,7 @@ class Run(callbacks.Callback):
     shown_metric: str = "accuracy",
     early_stopping: early_stopping_lib.EarlyStopping | None = None,
   ):
+    self.num_steps = num_steps
     self.checkpoint = checkpoint
     # It is told first.
     self.callbacks = [each for each in (early_stopping, self) if each]
@@ -285,7 +289,7 @@ class Comparison:
       chosen_line = f"{rule.measure}: {listed}; chosen: {chosen.label}"
       print(shown_names.line(chosen_line), flush=True)
 
-    self._num_runs = self._count_runs(rule is not None, all_settings)
+    self._num_runs = self._count_runs(rule, all_settings)
     if rule is not None:
       rule = rule._replace(score=self._counted(rule.score))
     return selection.compare(
@@ -296,26 +300,33 @@ class Comparison:
       on_choice=report,
     )
 
-  def _count_runs(self, has_rule: bool, all_settings: bool) -> int:
+  def _count_runs(
+    self, rule: selection.SelectionCriterion | None, all_settings: bool
+  ) -> int:
     """Returns the number of runs, including those for selection."""
     run = list(self.plan.trials)
     num_runs = 0
-    if has_rule:
-      num_runs = len(run) * len(self.plan.selection_seeds)
+    if rule is not None:
+      by_algorithm = collections.Counter(each.algorithm for each in run)
+      num_runs = len(self.plan.selection_seeds) * sum(
+        count
+        for num_trials in by_algorithm.values()
+        for count, _ in rule.rungs(num_trials)
+      )
       if not all_settings:
         # One trial of each algorithm, not known yet.
         run = {each.algorithm: each for each in run}.values()
     return num_runs + sum(map(self.plan.num_runs, run))
 
   def _counted(
-    self, score: Callable[[selection.Trial], float]
-  ) -> Callable[[selection.Trial], float]:
+    self, score: Callable[[selection.Trial, int | None], float]
+  ) -> Callable[[selection.Trial, int | None], float]:
     """Counts the runs of a score, also if a diverged run ends it early."""
 
-    def count(trial):
+    def count(trial, num_rounds):
       end = self._num_begun + len(self.plan.selection_seeds)
       try:
-        return score(trial)
+        return score(trial, num_rounds)
       finally:
         self._num_begun = end
 
@@ -390,6 +401,7 @@ class Comparison:
     )
     with tracked_run as tracked, progress_bar as bar:
       yield Run(
+        num_steps,
         {**run_labels, **self.plan.settings, **hparams, "seed": seed},
         curve,
         bar,

@@ -36,7 +36,8 @@ class _Recorder:
     # choose another rate.
     return {0: 100 - _SCORES[_key(trial)]}
 
-  def score(self, trial):
+  def score(self, trial, num_rounds=None):
+    assert num_rounds is None
     self.runs.append((*_key(trial), "last_source"))
     return _SCORES[_key(trial)]
 
@@ -105,7 +106,7 @@ def test_compare_with_rule_judges_only_what_it_chose():
 def test_setting_that_diverges_is_not_chosen_and_ends_nothing():
   recorder = _Recorder()
 
-  def score(trial):
+  def score(trial, _):
     if _key(trial) == ("a", 0.01):
       raise errors.DivergedError("a", 3, 5)
     return recorder.score(trial)
@@ -179,3 +180,24 @@ def test_choose_takes_the_first_of_the_best(scores):
 )
 def test_label_names_what_is_compared(compared, label):
   assert selection.Trial("fed_drm", None, compared).label == label
+
+
+def test_halving_keeps_the_best_third_for_three_times_the_rounds():
+  """Settings 7 and 8 look best after few rounds, and 6 after more."""
+  asked = []
+  trials = [selection.Trial("a", None, {"steps": step}) for step in range(9)]
+  scores = {
+    2: dict(enumerate([0, 0, 0, 0, 0, 0, 1, 3, 2])),
+    6: {6: 9.0, 7: 5.0, 8: 6.0},
+  }
+
+  def score(trial, num_rounds):
+    asked.append((num_rounds, trial.compared["steps"]))
+    return scores[num_rounds][trial.compared["steps"]]
+
+  rule = selection.SelectionCriterion("last_source", "accuracy", score, 18)
+  (found,) = selection.compare(trials, lambda trial: {0: 1.0}, rule=rule)
+  assert asked == [*((2, step) for step in range(9)), (6, 6), (6, 7), (6, 8)]
+  assert found.trial.compared == {"steps": 6}
+  assert found.scores["a, steps 6"] == 9.0
+  assert found.scores["a, steps 0"] == 0.0

@@ -14,6 +14,7 @@ from absl import flags
 
 from tff_shift import algorithms
 from tff_shift import user_modules
+from tff_shift.command_line.tuning import search
 from tff_shift.learning import hyperparameters
 
 _PARSERS = {
@@ -89,12 +90,24 @@ class _ListParser(flags.ArgumentParser):
     """
     requirement = f"it must be {self._limits}, or several, comma-separated"
     try:
-      values = [self._parser.parse(part) for part in argument.split(",")]
+      values = [self._parse_one(part) for part in argument.split(",")]
     except ValueError as error:
       raise ValueError(requirement) from error
     if len(set(values)) != len(values):
       raise ValueError(f"{requirement}, without duplicates")
     return values
+
+  def _parse_one(self, text: str) -> Any:
+    """Returns a value; of a range of positive numbers, its text."""
+    ends = search.ends(text)
+    if ends is None or not isinstance(
+      self._parser, flags.IntegerParser | flags.FloatParser
+    ):
+      return self._parser.parse(text)
+    low, high = map(self._parser.parse, ends)
+    if not 0 < low < high:
+      raise ValueError(text)
+    return text
 
 
 def define_flags(scenario: str, defaults: Mapping[str, str]) -> None:

@@ -5,12 +5,14 @@ data.
 """
 
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
 from tff_shift.command_line import common_flags
+from tff_shift.command_line.tuning import search
 from tff_shift.command_line.tuning import selection
 from tff_shift.simulation.engine import early_stopping as early_stopping_lib
 
@@ -43,6 +45,25 @@ def define(rule: str, chosen: str) -> None:
     False,
     f"With --select={rule}: also runs the settings that were not selected.",
   )
+  flags.DEFINE_enum(
+    "search",
+    search.GRID,
+    search.SEARCHES,
+    "Which settings are compared if hyper-parameters have several values."
+    f" {search.GRID}: all combinations. {search.RANDOM}: --num_trials drawn"
+    " settings of each algorithm; a value may also be a range, such as"
+    " 1e-4..1e-1, uniform on a logarithmic scale. Algorithms share the drawn"
+    f" values of a hyper-parameter. {search.HALVING}: as {search.RANDOM}, and"
+    f" --select={rule} scores them after few rounds first and keeps the best"
+    " third at a time.",
+  )
+  flags.DEFINE_integer(
+    "num_trials",
+    9,
+    f"Number of drawn settings of an algorithm (--search={search.RANDOM} or"
+    f" {search.HALVING}).",
+  )
+  flags.DEFINE_integer("search_seed", 0, "Seed of drawn settings.")
 
 
 def define_early_stopping(metric: str) -> None:
@@ -114,6 +135,20 @@ def chosen_seeds(rule: str, seeds: Sequence[int]) -> list[int]:
     UsageError: If a flag is wrong.
   """
   common_flags.require_choice("select", (selection.NONE, rule))
+  common_flags.require_at_least_one("num_trials")
+  common_flags.require_seed("search_seed")
+  common_flags.require(
+    "search",
+    FLAGS.search != search.HALVING or FLAGS.select == rule,
+    f"{search.GRID} or {search.RANDOM} without --select={rule}, which scores"
+    " settings",
+  )
+  for name in ("num_trials", "search_seed"):
+    common_flags.require(
+      name,
+      FLAGS[name].using_default_value or FLAGS.search != search.GRID,
+      f"left out with --search={search.GRID}, which draws nothing",
+    )
   if FLAGS.selection_seeds is None:
     return list(seeds)
   found = common_flags.chosen_seeds("selection_seeds")
@@ -124,9 +159,36 @@ def chosen_seeds(rule: str, seeds: Sequence[int]) -> list[int]:
 
 
 def rule(
-  name: str, measure: str, score: Callable[[selection.Trial], float]
+  name: str,
+  measure: str,
+  score: Callable[[selection.Trial, int | None], float],
 ) -> selection.SelectionCriterion | None:
   """Returns the criterion of `--select`, or None for `none`."""
   if FLAGS.select == selection.NONE:
     return None
-  return selection.SelectionCriterion(name, measure, score)
+  num_rounds = FLAGS.rounds if FLAGS.search == search.HALVING else None
+  return selection.SelectionCriterion(name, measure, score, num_rounds)
+
+
+def settings_of(given: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+  """Returns the settings of an algorithm that are compared.
+
+  Args:
+    given: The values of its hyper-parameters whose flags are set.
+
+  Raises:
+    UsageError: If a value is a range, and the search is a grid.
+  """
+  # A binary without selection has no search.
+  how = FLAGS.search if "search" in FLAGS else search.GRID
+  if how == search.GRID:
+    for name, values in given.items():
+      common_flags.require(
+        name,
+        not any(map(search.is_range, values)),
+        "numbers; a range needs --search=random"
+        if "search" in FLAGS
+        else "numbers, not a range",
+      )
+    return list(search.settings(given, how, 0, 0))
+  return list(search.settings(given, how, FLAGS.num_trials, FLAGS.search_seed))

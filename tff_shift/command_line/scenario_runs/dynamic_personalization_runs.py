@@ -114,7 +114,9 @@ class _Runner:
     """Trains a trial with every seed and evaluates it on every stream."""
     return self._run(trial, _TEST, self._plan.seeds, FLAGS.test_distributions)
 
-  def score(self, trial: selection.Trial) -> float:
+  def score(
+    self, trial: selection.Trial, num_rounds: int | None = None
+  ) -> float:
     """Returns the mean VACC over seeds in percent; evaluates no stream."""
     by_seed = self._run(
       trial, planning.VALIDATION, self._plan.selection_seeds, []

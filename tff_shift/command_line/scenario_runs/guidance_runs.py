@@ -1,17 +1,13 @@
 """Runs the plan of `experiments.guidance`."""
 
-import functools
 from collections.abc import Sequence
 
-import numpy as np
 from absl import flags
 
-from tff_shift.command_line import common_flags
-from tff_shift.command_line import comparison
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.plans import guidance_plan as planning
-from tff_shift.command_line.tuning import selection
+from tff_shift.command_line.scenario_runs import scenario
 from tff_shift.data import examples
 from tff_shift.data.shifts import guidance as guidance_data
 from tff_shift.reporting.results import guidance_results
@@ -21,7 +17,6 @@ FLAGS = flags.FLAGS
 
 # The metric of selection and of the progress bar.
 _CHOSEN = "system_accuracy"
-_TEST = "test"
 
 # The number of hold-out examples differs slightly between seeds; rounding it up
 # to a multiple avoids rebuilding the algorithm.
@@ -37,86 +32,91 @@ def _num_queries(test: Sequence[examples.Examples]) -> int:
   return -(-size // _QUERY_STEP) * _QUERY_STEP
 
 
-class _Runner:
-  """Runs the trials of a plan and writes their results."""
+class Guidance(scenario.Scenario):
+  """Clients train; the server receives queries from all of them.
 
-  def __init__(self, running: comparison.Comparison):
-    self._running = running
-    self._plan = running.plan
+  Selection uses queries from a part of the training examples.
+  """
 
-  def run(self, trial: selection.Trial) -> dict[int, guidance.GuidanceResult]:
-    """Runs a trial with each seed; queries are the test sets."""
-    return self._run(trial, _TEST, self._plan.datasets)
+  criterion = planning.VALIDATION
+  measure = "system accuracy (%) on held-out parts"
 
-  def score(self, trial: selection.Trial) -> float:
-    """Returns the mean system accuracy in percent on validation data."""
-    by_seed = self._run(
-      trial, planning.VALIDATION, self._plan.selection_datasets
+  def data(self, seed, *, is_test):
+    """Returns the clients' data, and validation examples or None."""
+    by_seed = self.plan.datasets if is_test else self.plan.selection_datasets
+    dataset = by_seed[seed]
+    if not selection_flags.validates():
+      return dataset, None
+    # The test examples stay; the validation examples are not trained on.
+    held = guidance_data.held_out_validation(dataset, seed)
+    return dataset._replace(train=held.train), held.test
+
+  def build_options(self, data):
+    """Returns the number of queries."""
+    dataset, validation = data
+    return {
+      "num_queries": max(map(_num_queries, (dataset.test, validation or ())))
+    }
+
+  def run_options(self, data):
+    """Returns what a saved model knows, and the shown metric."""
+    dataset, _ = data
+    return {
+      "class_names": dataset.class_names,
+      "shown_metric": _CHOSEN,
+      "early_stopping": selection_flags.early_stopping(),
+    }
+
+  def run_one(self, algorithm, data, seed, run):
+    """Trains and evaluates."""
+    dataset, validation = data
+    return guidance.run(
+      algorithm,
+      dataset.train,
+      dataset.test,
+      num_rounds=run.num_steps,
+      run_seed=seed,
+      **participation_flags.chosen(),
+      evaluate_every=FLAGS.evaluate_every,
+      num_final_rounds=FLAGS.final_rounds,
+      client_names=dataset.client_names,
+      validation=validation,
+      callbacks=run.callbacks,
+      checkpoint=run.checkpoint,
     )
-    return float(np.mean([r.final()[_CHOSEN] for r in by_seed.values()]))
 
-  def _run(self, trial, held_out, datasets):
-    build = functools.cache(
-      lambda num_queries: self._running.build(trial, num_queries=num_queries)
+  def score(self, result):
+    """Returns the system accuracy in percent."""
+    return result.final()[_CHOSEN]
+
+  def metrics(self, trial, seed, result):
+    """Returns the means over the final rounds."""
+    return result.final()
+
+  def columns(self):
+    """Returns the accuracies."""
+    return [
+      name for name in guidance.Evaluation._fields if name != "not_finite"
+    ]
+
+  def draw_data(self, folder):
+    """Draws examples and classes of the clients."""
+    seed = self.plan.seeds[0]
+    guidance_results.draw_clients(self.plan.datasets[seed], seed, folder)
+
+  def draw_trial(self, reading, folder):
+    """Draws which client answers whose queries."""
+    seed = self.plan.seeds[0]
+    guidance_results.draw_routing(
+      reading.trial.label, seed, reading.by_seed[seed], folder
     )
-    by_seed = {}
-    for seed, dataset in datasets.items():
-      validation = None
-      if selection_flags.validates():
-        # The test examples stay; the validation examples are not trained on.
-        held = guidance_data.held_out_validation(dataset, seed)
-        dataset, validation = dataset._replace(train=held.train), held.test
-      with self._running.run(
-        trial,
-        seed,
-        FLAGS.rounds,
-        class_names=dataset.class_names if held_out == _TEST else None,
-        shown_metric=_CHOSEN,
-        early_stopping=selection_flags.early_stopping(),
-        held_out=held_out,
-      ) as run:
-        result = guidance.run(
-          build(max(map(_num_queries, (dataset.test, validation or ())))),
-          dataset.train,
-          dataset.test,
-          num_rounds=FLAGS.rounds,
-          run_seed=seed,
-          **participation_flags.chosen(),
-          evaluate_every=FLAGS.evaluate_every,
-          num_final_rounds=FLAGS.final_rounds,
-          client_names=dataset.client_names,
-          validation=validation,
-          callbacks=run.callbacks,
-          checkpoint=run.checkpoint,
-        )
-      by_seed[seed] = comparison.without_states(result)
-    return by_seed
+
+  def draw_all(self, by_label, folder):
+    """Draws the curves, and system against average accuracy."""
+    guidance_results.draw_accuracy(by_label, folder)
+    guidance_results.draw_trade_off(self.running.summaries, folder)
 
 
 def run(plan: planning.Plan) -> None:
   """Runs the comparison of a plan."""
-  by_label = {}
-  with common_flags.executor():
-    running = comparison.Comparison(plan)
-    first = plan.seeds[0]
-    guidance_results.draw_clients(plan.datasets[first], first, running.folder)
-    runner = _Runner(running)
-    rule = selection_flags.rule(
-      planning.VALIDATION, "system accuracy (%) on held-out parts", runner.score
-    )
-    for reading in running.runs(
-      runner.run, rule=rule, all_settings=FLAGS.all_settings
-    ):
-      label = reading.trial.label
-      by_label[label] = reading.by_seed
-      running.summarize(
-        reading, reading.by_seed, lambda seed, result: result.final()
-      )
-      guidance_results.draw_routing(
-        label, first, reading.by_seed[first], running.folder
-      )
-  guidance_results.draw_accuracy(by_label, running.folder)
-  guidance_results.draw_trade_off(running.summaries, running.folder)
-  running.finish(
-    [name for name in guidance.Evaluation._fields if name != "not_finite"]
-  )
+  Guidance(plan).run()

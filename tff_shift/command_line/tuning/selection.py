@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from tff_shift import arguments
 from tff_shift import errors
+from tff_shift.command_line.tuning import search
 
 # The name of the criterion if nothing was selected.
 NONE = "none"
@@ -59,13 +60,22 @@ class SelectionCriterion(NamedTuple):
   Attributes:
     name: The name of the criterion in summaries.
     measure: Describes the score.
-    score: Runs a trial without test data and returns its score. Higher is
-      better; it is never NaN.
+    score: Runs a trial without test data for a number of rounds, or for all if
+      it is None, and returns its score. Higher is better; it is never NaN.
+    num_rounds: The number of all rounds, for successive halving. None: all
+      trials are scored after all rounds.
   """
 
   name: str
   measure: str
-  score: Callable[[Trial], float]
+  score: Callable[[Trial, int | None], float]
+  num_rounds: int | None = None
+
+  def rungs(self, num_trials: int) -> list[tuple[int, int | None]]:
+    """Returns the steps of a selection among trials, see `search.rungs`."""
+    if self.num_rounds is None:
+      return [(num_trials, None)]
+    return search.rungs(num_trials, self.num_rounds)
 
 
 class TrialResult(NamedTuple):
@@ -113,15 +123,33 @@ def choose(trials: Sequence[Trial], scores: Sequence[float]) -> Trial:
   return max(pairs, key=lambda pair: pair[1])[0]
 
 
-def _score(rule: SelectionCriterion, trial: Trial) -> float:
+def _score(
+  rule: SelectionCriterion, trial: Trial, num_rounds: int | None
+) -> float:
   """Returns the score of a trial, or minus infinity if it diverges.
 
   A grid may contain settings that diverge; the comparison continues.
   """
   try:
-    return rule.score(trial)
+    return rule.score(trial, num_rounds)
   except errors.DivergedError:
     return -math.inf
+
+
+def _select(
+  rule: SelectionCriterion, trials: Sequence[Trial]
+) -> tuple[Trial, dict[str, float]]:
+  """Returns the best trial of an algorithm, and the last score of each."""
+  scores = {}
+  for num_left, num_rounds in rule.rungs(len(trials)):
+    worst = list(trials) if scores else []
+    for _ in range(num_left * bool(worst)):
+      worst.remove(choose(worst, [scores[each.label] for each in worst]))
+    # The best of the step before go on, in their order.
+    trials = [each for each in trials if each not in worst]
+    scores |= {each.label: _score(rule, each, num_rounds) for each in trials}
+  chosen = choose(trials, [scores[each.label] for each in trials])
+  return chosen, scores
 
 
 def compare(
@@ -165,12 +193,8 @@ def _compare(
     mine = [each for each in trials if each.algorithm == algorithm]
     chosen, by_label = None, {}
     if rule is not None:
-      scores = [_score(rule, each) for each in mine]
-      chosen = choose(mine, scores)
-      by_label = {
-        one.label: score for one, score in zip(mine, scores, strict=True)
-      }
-      on_choice(mine, scores, chosen)
+      chosen, by_label = _select(rule, mine)
+      on_choice(mine, [by_label[each.label] for each in mine], chosen)
     for each in mine:
       is_chosen = each is chosen
       if rule is None or is_chosen or all_settings:

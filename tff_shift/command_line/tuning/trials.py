@@ -1,7 +1,6 @@
 """Makes the trials that the flags define."""
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +9,8 @@ from absl import flags
 
 from tff_shift import algorithms
 from tff_shift.command_line import common_flags
+from tff_shift.command_line.flags import selection_flags
+from tff_shift.command_line.tuning import search
 from tff_shift.command_line.tuning import selection
 from tff_shift.learning import hyperparameters
 
@@ -96,8 +97,7 @@ def _of_algorithm(
   }
   only_steps = {"local_steps", "local_epochs"} & set(given) == {"local_steps"}
   found = []
-  for values in itertools.product(*given.values()):
-    setting = dict(zip(given, values, strict=True))
+  for setting in selection_flags.settings_of(given):
     common = {
       field: value
       for field, value in defaults(name, setting).items()
@@ -112,7 +112,9 @@ def _of_algorithm(
     except ValueError as error:
       raise common_flags.UsageError(f"--{error}") from error
     compared = {
-      field: value for field, value in setting.items() if len(given[field]) > 1
+      field: value
+      for field, value in setting.items()
+      if len(given[field]) > 1 or search.is_range(given[field][0])
     }
     found.append(selection.Trial(name, hparams, compared))
   return found

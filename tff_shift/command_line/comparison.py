@@ -339,7 +339,7 @@ class Comparison:
     seed: int,
     num_steps: int,
     *,
-    class_names: Sequence[str] | None,
+    class_names: Sequence[str] | None = None,
     vocabulary: Sequence[str] | None = None,
     shown_metric: str = "accuracy",
     early_stopping: early_stopping_lib.EarlyStopping | None = None,

@@ -124,7 +124,7 @@ class Told(callbacks.Callback):
 
 def test_callbacks_are_called_in_order():
   told, steps = Told(), Rising(3)
-  done, measured = driver.run(steps, [told], None)
+  done = driver.run(steps, [told], None)
   assert told.calls == [
     ("start", 0),
     ("loss", 1),
@@ -135,8 +135,7 @@ def test_callbacks_are_called_in_order():
     ("step", 3, None),
     ("end", 3),
   ]
-  assert measured == [Value(2, 50.0)]
-  assert done == driver.Run(1.0, 0, 3, ["state"])
+  assert done == driver.Result((Value(2, 50.0),), 1.0, 0, 3, ["state"])
   assert steps.running.is_closed
   assert steps.num_ended == 1
 
@@ -166,11 +165,9 @@ def test_run_ends_when_accuracy_stops_improving(
       "accuracy", stop_after, keeps_best=keeps_best
     )
     checkpoint = checkpoints.Run(tmp_path / "run", "key", every=3)
-    done, measured = driver.run(
-      steps, [early, told], checkpoint if saved else None
-    )
+    done = driver.run(steps, [early, told], checkpoint if saved else None)
     assert told.calls[-1] == ("end", last)
-    return done, measured, early.best_step, told.calls
+    return done, list(done.measured), early.best_step, told.calls
 
   expected = [
     Value(step, accuracy) for step, accuracy in ACCURACY.items() if step <= last
@@ -207,9 +204,9 @@ def test_run_that_was_stopped_ends_early_at_the_same_step(tmp_path):
   for stop_at in (3, 7):
     with pytest.raises(KeyboardInterrupt):
       run(stop_at)
-  done, measured = run()
+  done = run()
   assert done.server_state == 8
-  assert [each.step for each in measured] == [2, 4, 6, 8]
+  assert [each.step for each in done.measured] == [2, 4, 6, 8]
 
 
 def test_nan_is_never_better_than_a_number():

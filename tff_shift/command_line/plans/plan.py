@@ -36,6 +36,7 @@ class Plan:
     told_hparams: The hyper-parameters in rows and tables, in addition to those
       that the trials compare.
     hparams_of_steps: The hyper-parameters that default to `num_steps`.
+    data: The data of the runs by seed, if the plan has no other fields for it.
   """
 
   scenario: str
@@ -49,6 +50,7 @@ class Plan:
   selection_seeds: Sequence[int] = ()
   told_hparams: Sequence[str] = ("learning_rate",)
   hparams_of_steps: Sequence[str] = ()
+  data: Mapping[int, Any] = dataclasses.field(default_factory=dict)
 
   def num_runs(self, trial: selection.Trial) -> int:
     """Returns the number of runs of a trial, without those for selection."""

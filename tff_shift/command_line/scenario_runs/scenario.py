@@ -52,7 +52,8 @@ class Scenario:
       is_test: Whether the run uses the test data; otherwise it only serves
         selection.
     """
-    raise NotImplementedError
+    del is_test
+    return self.plan.data[seed]
 
   def build_options(self, data: Any) -> Mapping[str, Any]:
     """Returns the arguments of `algorithms.build` that the data determine."""
@@ -196,9 +197,11 @@ class Scenario:
       num_rounds: The number of rounds, of runs that serve selection. None: all.
     """
     built, by_seed = {}, {}
-    held_out = self.test if is_test else self.criterion
-    if num_rounds is not None:
-      held_out = f"{held_out} after {num_rounds} rounds"
+    varied = {}
+    if self.criterion is not None:
+      varied["held_out"] = self.test if is_test else self.criterion
+      if num_rounds is not None:
+        varied["held_out"] += f" after {num_rounds} rounds"
     for seed in seeds:
       data = self.data(seed, is_test=is_test)
       options = self.build_options(data)
@@ -213,7 +216,7 @@ class Scenario:
         seed,
         num_rounds or self.plan.num_steps,
         **given,
-        held_out=held_out,
+        **varied,
       ) as run:
         result = self.run_one(built[key], data, seed, run)
       by_seed[seed] = comparison.without_states(result)

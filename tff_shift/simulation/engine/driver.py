@@ -115,15 +115,16 @@ class Steps(abc.ABC):
     del running, measured
     return done
 
-  @abc.abstractmethod
   def end(self, running: rounds.Rounds, measured: list[Any]) -> None:
     """Completes the last step; also called for a finished run."""
+    del running, measured
 
 
-class Run(NamedTuple):
+class Result(NamedTuple):
   """What the results of all drivers have.
 
   Attributes:
+    measured: The measurements, in the order of steps.
     seconds_per_round: The mean duration of a round; 0 without rounds.
     num_diverged: The number of diverged client updates, see `phases`.
     server_state: The server's state at the end; None if it was not kept.
@@ -132,6 +133,7 @@ class Run(NamedTuple):
       are in a file of a storage, or not those of the results.
   """
 
+  measured: tuple[Any, ...]
   seconds_per_round: float
   num_diverged: int
   server_state: Any
@@ -154,7 +156,7 @@ def run(
   steps: Steps,
   callbacks: Sequence[callbacks_lib.Callback],
   checkpoint: checkpoints.Run | None,
-) -> tuple[Run, list[Any]]:
+) -> Result:
   """Performs the steps of a run that remain.
 
   Args:
@@ -164,7 +166,7 @@ def run(
       steps. None: nothing is saved.
 
   Returns:
-    What all results have, and the measurements.
+    The measurements, and what all results have beside them.
 
   Raises:
     ValueError: If the checkpoint has more steps.
@@ -197,4 +199,6 @@ def run(
     kept = [each for each in measured if steps.told(each)[0] <= last]
     if len(kept) < len(measured):
       measured, states = kept, (None, None)
-  return Run(running.seconds_per_round, running.num_diverged, *states), measured
+  return Result(
+    tuple(measured), running.seconds_per_round, running.num_diverged, *states
+  )

@@ -616,9 +616,9 @@ def run(
     reporting=reporting,
     apply_update=apply_update,
   )
-  done, used = driver.run(periods, callbacks, checkpoint)
+  measured, *others = driver.run(periods, callbacks, checkpoint)
   return DynamicResult(
     periods.validation_accuracy,
-    {each.distribution: each.inference for each in used},
-    *done,
+    {each.distribution: each.inference for each in measured},
+    *others,
   )

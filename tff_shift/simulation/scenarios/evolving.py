@@ -256,6 +256,8 @@ def _pool(
 class _Training(driver.Steps):
   """The rounds of a run, with evaluations on the target."""
 
+  make = Evaluation
+
   def __init__(
     self,
     algorithm: algorithm_lib.FederatedAlgorithm,
@@ -327,9 +329,6 @@ class _Training(driver.Steps):
     if is_last or step % self._evaluate_every == 0:
       measured.append(self._evaluate(running, is_last))
     return running.losses[-1]
-
-  def make(self, **fields):
-    return Evaluation(**fields)
 
   def told(self, measured):
     return measured.round_num, measured.train_loss, measured
@@ -427,10 +426,8 @@ def run(
     evaluation_clients=evaluation_clients,
     validates=validates,
   )
-  done, evaluations = driver.run(training, callbacks, checkpoint)
   return EvolvingResult(
-    tuple(evaluations),
-    *done,
+    *driver.run(training, callbacks, checkpoint),
     training.left_out,
   )
 

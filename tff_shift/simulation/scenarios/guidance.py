@@ -246,6 +246,8 @@ class _Measured(NamedTuple):
 class _Training(driver.Steps):
   """The rounds of a run, with evaluations on the queries."""
 
+  make = _Measured.make
+
   def __init__(
     self,
     algorithm: algorithm_lib.FederatedAlgorithm,
@@ -319,9 +321,6 @@ class _Training(driver.Steps):
     if self._is_evaluated(step):
       measured.append(self._evaluate(running))
     return running.losses[-1]
-
-  def make(self, **fields):
-    return _Measured.make(**fields)
 
   def told(self, measured):
     return measured[:3]
@@ -425,11 +424,11 @@ def run(
     client_names=client_names,
     validation=validation,
   )
-  done, measured = driver.run(training, callbacks, checkpoint)
+  measured, *others = driver.run(training, callbacks, checkpoint)
   return GuidanceResult(
     {each.round_num: each.evaluation for each in measured},
     training.final_rounds(measured),
     measured[-1].routing,
-    *done,
+    *others,
     training.left_out,
   )

@@ -342,6 +342,8 @@ class Adaptation:
 class _Timesteps(driver.Steps):
   """The time steps of a run."""
 
+  make = Timestep
+
   def __init__(
     self,
     algorithm: algorithm_lib.FederatedAlgorithm,
@@ -362,9 +364,6 @@ class _Timesteps(driver.Steps):
 
   def step(self, running, step, measured):
     measured.append(self._adaptation.step(step))
-
-  def make(self, **fields):
-    return Timestep(**fields)
 
   def told(self, measured):
     return measured.timestep, None, measured
@@ -434,8 +433,6 @@ def run(
     reporting=reporting,
     prescribed_rates=prescribed_rates,
   )
-  done, measured = driver.run(timesteps, callbacks, checkpoint)
   return OnlineResult(
-    tuple(measured),
-    *done,
+    *driver.run(timesteps, callbacks, checkpoint),
   )

@@ -1,0 +1,1 @@
+"""A scenario of a user's own: domains come one after the other."""

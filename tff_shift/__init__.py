@@ -58,6 +58,12 @@ _PUBLIC = {
   "load_guidance": (f"{_SHIFTS}.guidance", "load_guidance"),
   "load_online_adaptation": (f"{_SHIFTS}.online_adaptation", "load_online"),
   # Runs.
+  "Callback": ("tff_shift.simulation.engine.callbacks", "Callback"),
+  "EarlyStopping": (
+    "tff_shift.simulation.engine.early_stopping",
+    "EarlyStopping",
+  ),
+  "LambdaCallback": ("tff_shift.simulation.engine.callbacks", "LambdaCallback"),
   "execution": ("tff_shift.execution", None),
   "participation": ("tff_shift.simulation.engine.participation", None),
   "run_dynamic_personalization": (

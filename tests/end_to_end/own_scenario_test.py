@@ -5,32 +5,25 @@ import pathlib
 import numpy as np
 import pytest
 
+from examples.continual import continual
 from tff_shift.command_line.binaries import report
 
-_FOLDER = pathlib.Path(__file__).parents[1] / "user_files"
+_FOLDER = pathlib.Path(continual.__file__).parent
 _SMALL = (
   *("--num_domains=3", "--num_clients=3", "--local_steps=2"),
   *("--learning_rate=0.05", "--noprogress", "--checkpoint_every=1"),
 )
 
 
-@pytest.fixture
-def continual(monkeypatch):
-  monkeypatch.syspath_prepend(_FOLDER)
-  from continual import continual
-
-  return continual
-
-
 def test_it_has_fewer_than_200_lines():
-  files = list((_FOLDER / "continual").glob("*.py"))
+  files = list(_FOLDER.glob("*.py"))
   assert files
   assert sum(len(each.read_text().splitlines()) for each in files) < 200
 
 
 @pytest.mark.slow
 def test_it_has_a_binary_resumption_table_figure_and_page(
-  continual, run_here, read_rows, read_runs, tmp_path, capsys
+  run_here, read_rows, read_runs, tmp_path, capsys
 ):
   def run(folder, *flags):
     output = f"--output_dir={tmp_path / folder}"
@@ -69,7 +62,7 @@ def test_it_has_a_binary_resumption_table_figure_and_page(
 
 
 @pytest.mark.slow
-def test_it_takes_ones_own_data(continual, run_here, read_rows, tmp_path):
+def test_it_takes_ones_own_data(run_here, read_rows, tmp_path):
   rng = np.random.default_rng(0)
   path = tmp_path / "mine.npz"
   np.savez(
@@ -84,7 +77,7 @@ def test_it_takes_ones_own_data(continual, run_here, read_rows, tmp_path):
   assert len(read_rows(tmp_path / "run")) == 3
 
 
-def test_wrong_flags_are_refused(continual, refused):
-  assert "--num_domains=1: it must be at least 2" in refused(
-    continual, continual, [*_SMALL, "--algorithm=fed_avg", "--num_domains=1"]
+def test_wrong_flags_are_refused(refused):
+  assert "--num_domains=0: it must be at least 1" in refused(
+    continual, continual, [*_SMALL, "--algorithm=fed_avg", "--num_domains=0"]
   )

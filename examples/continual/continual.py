@@ -1,4 +1,4 @@
-"""Continual learning: flags and plan."""
+"""Continual learning: python -m examples.continual.continual --algorithm=..."""
 
 import math
 
@@ -6,6 +6,7 @@ from absl import flags
 
 from tff_shift import models
 from tff_shift.command_line import common_flags
+from tff_shift.command_line import program
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.plans import plan as plan_lib
 from tff_shift.command_line.tuning import trials
@@ -14,13 +15,13 @@ from tff_shift.data.shifts import evolving
 FLAGS = flags.FLAGS
 
 SCENARIO = "continual"
-_LIKE = "evolving"  # It runs the algorithms of this scenario.
+_LIKE = "evolving"  # Its algorithms.
 
 
 def main() -> None:
   """Runs the comparison that the flags define."""
   plan = make_plan()
-  from continual import runs
+  from examples.continual import runs
 
   runs.Continual(plan).run()
 
@@ -35,8 +36,7 @@ def define_flags() -> None:
 def make_plan() -> plan_lib.Plan:
   """Checks the flags and loads the data."""
   common_flags.check_common_flags(_LIKE)
-  common_flags.require("num_domains", FLAGS.num_domains >= 2, "at least 2")
-  common_flags.require_at_least_one("rounds_per_domain")
+  common_flags.require_at_least_one("num_domains", "rounds_per_domain")
   chosen = trials.chosen(_LIKE)
   seeds = common_flags.chosen_seeds("seeds")
   with common_flags.usage_errors():
@@ -62,7 +62,6 @@ def make_plan() -> plan_lib.Plan:
         "num_clients": FLAGS.num_clients,
       },
       num_steps=FLAGS.num_domains,
-      step_name="domain",
       data=data,
     )
 
@@ -82,3 +81,7 @@ def _clients(seed: int) -> tuple[evolving.Client, ...]:
     test_fraction=0.2,
     seed=seed,
   )
+
+
+if __name__ == "__main__":
+  program.run(main, define_flags)

@@ -1,0 +1,1 @@
+"""A scenario of one's own, see docs/own_scenario.md."""

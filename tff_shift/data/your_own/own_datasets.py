@@ -1,17 +1,26 @@
-"""Your own data sets: a file, or a set of tensorflow-datasets.
+"""Your own data sets: a file, a folder, or a set of tensorflow-datasets.
 
     path/to/data.npz       the arrays of `KEYS`
     path/to/data.csv?label=<column>&client=<column>&time=<column>
     path/to/data.parquet?...
                            a table with a row for each example, see
-                           `frames`; client and time are optional
+                           `frames`; client and time are optional;
+                           image=<column> has the paths of image files, relative
+                           to the table's folder
+    path/to/folder?folder_levels=<levels>
+                           folders of images, see `image_files`; by default
+                           their names are the classes
+    path/to/folder?label=<column>&...
+                           a folder of `Dataset.save_to_disk`, see
+                           `from_huggingface`
     tfds:<name>            a prepared set in the folder of all data sets, by its
                            supervised keys (or `image` and `label`)
     tfds:<name>:<x>,<y>    by these two features
 
-Both are read completely to determine their entry, and kept in memory for the
-next use. Examples are uint8 images of one or three channels, or vectors of
-floating-point numbers.
+A folder's name has a slash. Images can have image_size=<pixels>; domain_order
+is the order of domains, the target last. All are read completely to determine
+their entry, and kept in memory for the next use. Examples are uint8 images of
+one or three channels, or vectors of floating-point numbers.
 """
 
 import functools
@@ -20,21 +29,30 @@ import os
 import pathlib
 import re
 import urllib.parse
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tff_shift import files
 from tff_shift import shown_names
 from tff_shift.data import array_files
 from tff_shift.data import dataset
 from tff_shift.data import examples
 from tff_shift.data.readers import tfds_archives
 from tff_shift.data.your_own import frames
+from tff_shift.data.your_own import from_huggingface
+from tff_shift.data.your_own import image_files
+
+if TYPE_CHECKING:
+  import pandas
 
 FORMS = (
-  "path/to/data.npz, path/to/data.csv or .parquet with --label, or tfds:<name>"
-  " (prepared by tensorflow-datasets)"
+  "path/to/data.npz, path/to/data.csv or .parquet with --label, path/to/folder"
+  " of images, or tfds:<name> (prepared by tensorflow-datasets)"
 )
 
 # The arrays of a file and their descriptions.
@@ -56,14 +74,16 @@ _WITHOUT_DOMAINS = {
 }
 
 _TABLES = ".csv", ".parquet"
+_COLUMNS = "label", "client", "time", "image", "image_size", "domain_order"
+_OF_FOLDERS = "folder_levels", "image_size", "domain_order"
 _SUFFIX = ".npz"
 _PREFIX = "tfds:"
 _TFDS = re.compile(r"tfds:(\w[\w-]*(?:/\w[\w.-]*)?)(?::(\w+),(\w+))?")
 
 
 def is_own(name: str) -> bool:
-  """Returns whether a name refers to a file or to tensorflow-datasets."""
-  return is_file(name) or name.startswith(_PREFIX)
+  """Returns whether a name refers to files or to tensorflow-datasets."""
+  return is_file(name) or is_folder(name) or name.startswith(_PREFIX)
 
 
 def is_table(name: str) -> bool:
@@ -76,22 +96,47 @@ def is_file(name: str) -> bool:
   return name.endswith(_SUFFIX) or is_table(name)
 
 
-def table_name(name: str, columns: Mapping[str, str]) -> str:
-  """Returns the name of a table with its columns: label, client, time."""
+def is_folder(name: str) -> bool:
+  """Returns whether a name refers to a folder: it has a slash."""
+  path = name.partition("?")[0]
+  return "/" in path and not is_file(path) and not path.startswith(_PREFIX)
+
+
+def options(name: str) -> tuple[str, ...]:
+  """Returns the options that a data set can have in its name.
+
+  Args:
+    name: The name of a data set, with or without options.
+  """
+  if is_table(name):
+    return _COLUMNS
+  if is_folder(name):
+    return _COLUMNS if from_huggingface.is_saved(_path(name)) else _OF_FOLDERS
+  return ()
+
+
+def table_name(name: str, columns: Mapping[str, Any]) -> str:
+  """Returns the name of a table or a folder with its options."""
   return f"{name}?{urllib.parse.urlencode(columns)}"
 
 
 def short_name(name: str) -> str:
-  """Returns the name of a data set in results: for a file, its stem."""
+  """Returns the name of a data set in results, without its folders."""
+  if is_folder(name):
+    return _path(name).resolve().name
   return _path(name).stem if is_file(name) else name
 
 
 def checksum(name: str) -> str | None:
-  """Returns the SHA-256 of a file, in hexadecimal digits; None for others.
+  """Returns the SHA-256 of files, in hexadecimal digits; None for others.
+
+  It is that of the file; of images, that of all paths and bytes read.
 
   Args:
-    name: The name of a data set; a file exists.
+    name: The name of a data set; a file or folder exists.
   """
+  if is_folder(name) or (is_table(name) and "image" in _given(name)):
+    return _read(name)[1]
   if not is_file(name):
     return None
   with open(_path(name), "rb") as file:
@@ -118,22 +163,17 @@ def get(
     ValueError: If its content is not valid; one line that names it.
     DatasetNotFoundError: If it is not on the disk.
   """
-  if is_file(name):
-    path = _path(name)
-    if not path.exists():
-      raise dataset.DatasetNotFoundError(f"{path}: there is no such file")
-    read = _read_table if is_table(name) else _read_file
-    try:
-      state = path.stat()
-      entry = read(name, path, state.st_mtime_ns, state.st_size)
-    except OSError as error:
-      raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+  if is_file(name) or is_folder(name):
+    entry, _ = _read(name)
   else:
     entry = _read_tfds(name, dataset.data_folder(data_dir))
   if scenario in _WITHOUT_DOMAINS and entry.evolution is not None:
     what, remedy = f"domain of {name}", "the array domain out of the file"
     if is_table(name):
       what, remedy = f"time of {_path(name)}", "--time out"
+    elif is_folder(name):
+      what = f"domains of {_path(name)}"
+      remedy = "--time or the level domain out"
     raise ValueError(
       f"{what}: {scenario} would ignore it, because"
       f" {_WITHOUT_DOMAINS[scenario]}; evolving uses it; leave {remedy}"
@@ -142,22 +182,63 @@ def get(
 
 
 def _path(name: str) -> pathlib.Path:
-  if is_table(name):
+  if is_table(name) or is_folder(name):
     name = name.partition("?")[0]
   return pathlib.Path(name).expanduser()
 
 
+def _given(name: str) -> dict[str, str]:
+  """Returns the options in a name."""
+  return dict(urllib.parse.parse_qsl(name.partition("?")[2]))
+
+
+def _read(name: str) -> tuple[dataset.DatasetInfo, str | None]:
+  """Reads a file or a folder: its entry, and the SHA-256 of read images."""
+  path = _path(name)
+  if not path.exists():
+    kind = "file" if is_file(name) else "folder"
+    raise dataset.DatasetNotFoundError(f"{path}: there is no such {kind}")
+  if is_folder(name) and not path.is_dir():
+    raise ValueError(f"{path} is not a folder; a file must be one of {FORMS}")
+  for option in _given(name) if options(name) else ():
+    if option not in options(name):
+      raise ValueError(
+        f"{path}: {option} is not one of its options {', '.join(options(name))}"
+      )
+  try:
+    if is_folder(name):
+      return _read_folder(name, path, _state(path))
+    read = _read_table if is_table(name) else _read_file
+    state = path.stat()
+    return read(name, path, state.st_mtime_ns, state.st_size)
+  except OSError as error:
+    raise ValueError(
+      f"{error.filename or path} cannot be read: {error.strerror}"
+    ) from error
+
+
+def _state(folder: pathlib.Path) -> str:
+  """Returns a digest that changes if a file in a folder changes."""
+  digest = hashlib.sha256()
+  for root, _, names in os.walk(folder, followlinks=True):
+    for name in sorted(names):
+      path = os.path.join(root, name)
+      state = os.stat(path)
+      digest.update(os.fsencode(path))
+      digest.update(f" {state.st_mtime_ns} {state.st_size} ".encode())
+  return digest.hexdigest()
+
+
+# The last tables and images stay in memory; changed ones are read again.
 @functools.lru_cache(maxsize=1)
 def _read_table(
   name: str, path: pathlib.Path, changed: int, size: int
-) -> dataset.DatasetInfo:
-  """Reads a table and makes its entry."""
+) -> tuple[dataset.DatasetInfo, str | None]:
+  """Reads a table, and makes its entry and the digest of its images."""
   del changed, size
   import pandas
 
-  columns = dict(urllib.parse.parse_qsl(name.partition("?")[2]))
-  if "label" not in columns:
-    raise ValueError(f"{path}: --label must name the column of the class")
+  given = _columns(name)
   read = pandas.read_csv if path.suffix == ".csv" else pandas.read_parquet
   try:
     frame = read(path)
@@ -166,20 +247,120 @@ def _read_table(
     raise ValueError(
       f"{path}: it cannot be read ({array_files.first_line(error)})"
     ) from error
-  time = columns.get("time")
-  if time in frame.columns and frame[time].dtype == object:
+  time = given.get("time")
+  if (
+    time in frame.columns
+    and frame[time].dtype == object
+    and "domain_order" not in given
+  ):
     # Dates of a CSV file are texts.
     try:
       frame[time] = pandas.to_datetime(frame[time], format="ISO8601")
     except ValueError as error:
       raise ValueError(
         f"{path}: --time={time} must be numbers or dates such as 2024-01-31,"
-        f" got {frame[time].iloc[0]!r}"
+        f" got {frame[time].iloc[0]!r}; --domain_order gives an order to texts"
       ) from error
+  digest = hashlib.sha256(path.read_bytes() if "image" in given else b"")
+  image_size = given.pop("image_size", None)
   try:
-    table = frames.Table(frame, **columns)
+    table = frames.Table(
+      frame,
+      **given,
+      read_images=lambda column: image_files.read(
+        _contents(path.parent, column, digest), len(column), image_size
+      ),
+    )
   except ValueError as error:
     raise ValueError(f"{path}: {error}") from error
+  return _entry_of_table(table, path), digest.hexdigest()
+
+
+@functools.lru_cache(maxsize=1)
+def _read_folder(
+  name: str, path: pathlib.Path, state: str
+) -> tuple[dataset.DatasetInfo, str]:
+  """Reads a folder, and makes its entry and the digest of its files."""
+  del state
+  digest = hashlib.sha256()
+  if from_huggingface.is_saved(path):
+    given = _columns(name)
+    saved = from_huggingface.load(path)
+    try:
+      table = from_huggingface.table(saved, **given)
+    except ValueError as error:
+      raise ValueError(f"{path}: {error}") from error
+    for file in from_huggingface.saved_files(path):
+      digest.update(file.read_bytes())
+    return _entry_of_table(table, path), digest.hexdigest()
+  given = _parsed(name)
+  levels = given.get("folder_levels")
+  levels = levels and levels.split(",")
+  frame = image_files.folder_frame(path, levels)
+  try:
+    table = frames.Table(
+      frame,
+      "class",
+      *(level if level in frame else None for level in ("client", "domain")),
+      image=image_files.IMAGE,
+      read_images=lambda column: image_files.read(
+        _contents(path, column, digest), len(column), given.get("image_size")
+      ),
+      domain_order=given.get("domain_order"),
+    )
+  except ValueError as error:
+    raise ValueError(f"{path}: {error}") from error
+  return _entry_of_table(table, path), digest.hexdigest()
+
+
+def _columns(name: str) -> dict[str, Any]:
+  """Returns the options of a name with columns, see `_parsed`."""
+  given = _parsed(name)
+  if "label" not in given:
+    raise ValueError(
+      f"{_path(name)}: --label must name the column of the class"
+    )
+  if "image_size" in given and "image" not in given:
+    raise ValueError(
+      f"{_path(name)}: --image_size needs --image, the column of the images"
+    )
+  return given
+
+
+def _parsed(name: str) -> dict[str, Any]:
+  """Returns the options of a name, image_size and domain_order parsed."""
+  given: dict[str, Any] = _given(name)
+  if "image_size" in given:
+    if not given["image_size"].isdecimal() or not int(given["image_size"]):
+      raise ValueError(
+        f"--image_size={given['image_size']}: it must be a number of pixels"
+      )
+    given["image_size"] = int(given["image_size"])
+  if "domain_order" in given:
+    given["domain_order"] = given["domain_order"].split(",")
+  return given
+
+
+def _contents(
+  folder: pathlib.Path, paths: "pandas.Series", digest: Any
+) -> Iterator[tuple[str, bytes]]:
+  """Yields the name and content of image files, and updates a digest."""
+  for row, path in enumerate(paths):
+    if not isinstance(path, str):
+      raise ValueError(
+        f"image={paths.name!r} must have the paths of files, got {path!r} in"
+        f" row {row}"
+      )
+    with files.reading(folder / path) as file:
+      content = file.read()
+    digest.update(os.fsencode(path) + f" {len(content)} ".encode() + content)
+    yield str(folder / path), content
+
+
+def _entry_of_table(
+  table: frames.Table, path: pathlib.Path
+) -> dataset.DatasetInfo:
+  """Makes the entry of a table's examples."""
   loaded = dataset.Dataset(
     table.x,
     table.y,
@@ -213,7 +394,7 @@ def _evolution(names: Sequence[str], what: str) -> dataset.Evolution:
 @functools.lru_cache(maxsize=1)
 def _read_file(
   name: str, path: pathlib.Path, changed: int, size: int
-) -> dataset.DatasetInfo:
+) -> tuple[dataset.DatasetInfo, None]:
   """Reads an .npz file and makes its entry."""
   del changed, size
   try:
@@ -251,7 +432,7 @@ def _read_file(
         f" {list(number.shape)}"
       )
     loaded = loaded._replace(num_train=int(number))
-  return _entry(loaded, name, evolution)
+  return _entry(loaded, name, evolution), None
 
 
 @functools.lru_cache(maxsize=1)

@@ -42,14 +42,16 @@ IMAGE = "image"
 
 
 def read(
-  images: Iterable[tuple[str, bytes]], number: int, size: int | None = None
+  images: Iterable[tuple[str, bytes]],
+  number: int,
+  image_size: int | None = None,
 ) -> np.ndarray:
   """Decodes images of one size, or resizes them.
 
   Args:
     images: The name and the content of each file.
     number: The number of files, at least 1.
-    size: Height and width of all images after resizing (bilinear,
+    image_size: Height and width of all images after resizing (bilinear,
       anti-aliased). None: the files have one size.
 
   Returns:
@@ -62,7 +64,7 @@ def read(
   """
   x, first = None, ""
   for position, (name, content) in enumerate(images):
-    pixels = _decoded(name, content, size)
+    pixels = _decoded(name, content, image_size)
     if x is None:
       first = name
       x = _empty(number, pixels.shape, name)

@@ -29,26 +29,19 @@ import os
 import pathlib
 import re
 import urllib.parse
-from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tff_shift import files
 from tff_shift import shown_names
 from tff_shift.data import array_files
 from tff_shift.data import dataset
 from tff_shift.data import examples
 from tff_shift.data.readers import tfds_archives
-from tff_shift.data.your_own import frames
 from tff_shift.data.your_own import from_huggingface
-from tff_shift.data.your_own import image_files
-
-if TYPE_CHECKING:
-  import pandas
+from tff_shift.data.your_own import own_tables
 
 FORMS = (
   "path/to/data.npz, path/to/data.csv or .parquet with --label, path/to/folder"
@@ -110,9 +103,12 @@ def options(name: str) -> tuple[str, ...]:
   """
   if is_table(name):
     return _COLUMNS
-  if is_folder(name):
-    return _COLUMNS if from_huggingface.is_saved(_path(name)) else _OF_FOLDERS
-  return ()
+  if not is_folder(name):
+    return ()
+  path = _path(name)
+  if not path.exists():
+    return tuple(dict.fromkeys(_COLUMNS + _OF_FOLDERS))
+  return _COLUMNS if from_huggingface.is_saved(path) else _OF_FOLDERS
 
 
 def table_name(name: str, columns: Mapping[str, Any]) -> str:
@@ -172,8 +168,11 @@ def get(
     if is_table(name):
       what, remedy = f"time of {_path(name)}", "--time out"
     elif is_folder(name):
-      what = f"domains of {_path(name)}"
-      remedy = "--time or the level domain out"
+      what, remedy = f"domains of {_path(name)}", "--time out"
+      if "folder_levels" in _given(name):
+        remedy = (
+          "domain out of --folder_levels (as client,class, each is a client)"
+        )
     raise ValueError(
       f"{what}: {scenario} would ignore it, because"
       f" {_WITHOUT_DOMAINS[scenario]}; evolving uses it; leave {remedy}"
@@ -207,10 +206,10 @@ def _read(name: str) -> tuple[dataset.DatasetInfo, str | None]:
       )
   try:
     if is_folder(name):
-      return _read_folder(name, path, _state(path))
-    read = _read_table if is_table(name) else _read_file
+      return _read_table(name, path, _state(path))
     state = path.stat()
-    return read(name, path, state.st_mtime_ns, state.st_size)
+    read = _read_table if is_table(name) else _read_file
+    return read(name, path, (state.st_mtime_ns, state.st_size))
   except OSError as error:
     raise ValueError(
       f"{error.filename or path} cannot be read: {error.strerror}"
@@ -229,138 +228,17 @@ def _state(folder: pathlib.Path) -> str:
   return digest.hexdigest()
 
 
-# The last tables and images stay in memory; changed ones are read again.
+# Keeps the last table and its images. They are read again if a file of the
+# folder, or the table itself, has changed.
 @functools.lru_cache(maxsize=1)
 def _read_table(
-  name: str, path: pathlib.Path, changed: int, size: int
+  name: str, path: pathlib.Path, state: Any
 ) -> tuple[dataset.DatasetInfo, str | None]:
-  """Reads a table, and makes its entry and the digest of its images."""
-  del changed, size
-  import pandas
-
-  given = _columns(name)
-  read = pandas.read_csv if path.suffix == ".csv" else pandas.read_parquet
-  try:
-    frame = read(path)
-  # Errors of many types, of pandas and pyarrow.
-  except Exception as error:
-    raise ValueError(
-      f"{path}: it cannot be read ({array_files.first_line(error)})"
-    ) from error
-  time = given.get("time")
-  if (
-    time in frame.columns
-    and frame[time].dtype == object
-    and "domain_order" not in given
-  ):
-    # Dates of a CSV file are texts.
-    try:
-      frame[time] = pandas.to_datetime(frame[time], format="ISO8601")
-    except ValueError as error:
-      raise ValueError(
-        f"{path}: --time={time} must be numbers or dates such as 2024-01-31,"
-        f" got {frame[time].iloc[0]!r}; --domain_order gives an order to texts"
-      ) from error
-  digest = hashlib.sha256(path.read_bytes() if "image" in given else b"")
-  image_size = given.pop("image_size", None)
-  try:
-    table = frames.Table(
-      frame,
-      **given,
-      read_images=lambda column: image_files.read(
-        _contents(path.parent, column, digest), len(column), image_size
-      ),
-    )
-  except ValueError as error:
-    raise ValueError(f"{path}: {error}") from error
-  return _entry_of_table(table, path), digest.hexdigest()
-
-
-@functools.lru_cache(maxsize=1)
-def _read_folder(
-  name: str, path: pathlib.Path, state: str
-) -> tuple[dataset.DatasetInfo, str]:
-  """Reads a folder, and makes its entry and the digest of its files."""
+  """Reads a table or a folder: its entry, and the SHA-256 of its images."""
   del state
-  digest = hashlib.sha256()
-  if from_huggingface.is_saved(path):
-    given = _columns(name)
-    saved = from_huggingface.load(path)
-    try:
-      table = from_huggingface.table(saved, **given)
-    except ValueError as error:
-      raise ValueError(f"{path}: {error}") from error
-    for file in from_huggingface.saved_files(path):
-      digest.update(file.read_bytes())
-    return _entry_of_table(table, path), digest.hexdigest()
-  given = _parsed(name)
-  levels = given.get("folder_levels")
-  levels = levels and levels.split(",")
-  frame = image_files.folder_frame(path, levels)
-  try:
-    table = frames.Table(
-      frame,
-      "class",
-      *(level if level in frame else None for level in ("client", "domain")),
-      image=image_files.IMAGE,
-      read_images=lambda column: image_files.read(
-        _contents(path, column, digest), len(column), given.get("image_size")
-      ),
-      domain_order=given.get("domain_order"),
-    )
-  except ValueError as error:
-    raise ValueError(f"{path}: {error}") from error
-  return _entry_of_table(table, path), digest.hexdigest()
-
-
-def _columns(name: str) -> dict[str, Any]:
-  """Returns the options of a name with columns, see `_parsed`."""
-  given = _parsed(name)
-  if "label" not in given:
-    raise ValueError(
-      f"{_path(name)}: --label must name the column of the class"
-    )
-  if "image_size" in given and "image" not in given:
-    raise ValueError(
-      f"{_path(name)}: --image_size needs --image, the column of the images"
-    )
-  return given
-
-
-def _parsed(name: str) -> dict[str, Any]:
-  """Returns the options of a name, image_size and domain_order parsed."""
-  given: dict[str, Any] = _given(name)
-  if "image_size" in given:
-    if not given["image_size"].isdecimal() or not int(given["image_size"]):
-      raise ValueError(
-        f"--image_size={given['image_size']}: it must be a number of pixels"
-      )
-    given["image_size"] = int(given["image_size"])
-  if "domain_order" in given:
-    given["domain_order"] = given["domain_order"].split(",")
-  return given
-
-
-def _contents(
-  folder: pathlib.Path, paths: "pandas.Series", digest: Any
-) -> Iterator[tuple[str, bytes]]:
-  """Yields the name and content of image files, and updates a digest."""
-  for row, path in enumerate(paths):
-    if not isinstance(path, str):
-      raise ValueError(
-        f"image={paths.name!r} must have the paths of files, got {path!r} in"
-        f" row {row}"
-      )
-    with files.reading(folder / path) as file:
-      content = file.read()
-    digest.update(os.fsencode(path) + f" {len(content)} ".encode() + content)
-    yield str(folder / path), content
-
-
-def _entry_of_table(
-  table: frames.Table, path: pathlib.Path
-) -> dataset.DatasetInfo:
-  """Makes the entry of a table's examples."""
+  given = _given(name)
+  read = own_tables.read_folder if is_folder(name) else own_tables.read_file
+  table, digest = read(path, given)
   loaded = dataset.Dataset(
     table.x,
     table.y,
@@ -371,8 +249,9 @@ def _entry_of_table(
   )
   evolution = None
   if table.times is not None:
-    evolution = _evolution(table.time_names, f"--time of {path}")
-  return _entry(loaded, str(path), evolution)
+    what = "domains" if "folder_levels" in given else "--time"
+    evolution = _evolution(table.time_names, f"{what} of {path}")
+  return _entry(loaded, str(path), evolution), digest
 
 
 def _evolution(names: Sequence[str], what: str) -> dataset.Evolution:
@@ -393,10 +272,10 @@ def _evolution(names: Sequence[str], what: str) -> dataset.Evolution:
 # Keeps the arrays of the last file; a changed file is read again.
 @functools.lru_cache(maxsize=1)
 def _read_file(
-  name: str, path: pathlib.Path, changed: int, size: int
+  name: str, path: pathlib.Path, state: tuple[int, int]
 ) -> tuple[dataset.DatasetInfo, None]:
   """Reads an .npz file and makes its entry."""
-  del changed, size
+  del state
   try:
     arrays = array_files.read_npz(path)
   except ValueError as error:

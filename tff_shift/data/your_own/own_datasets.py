@@ -41,6 +41,7 @@ from tff_shift.data import dataset
 from tff_shift.data import examples
 from tff_shift.data.readers import tfds_archives
 from tff_shift.data.your_own import from_huggingface
+from tff_shift.data.your_own import image_files
 from tff_shift.data.your_own import own_tables
 
 FORMS = (
@@ -219,7 +220,11 @@ def _read(name: str) -> tuple[dataset.DatasetInfo, str | None]:
 def _state(folder: pathlib.Path) -> str:
   """Returns a digest that changes if a file in a folder changes."""
   digest = hashlib.sha256()
-  for root, _, names in os.walk(folder, followlinks=True):
+  for root, folders, names in os.walk(folder, followlinks=True):
+    # Deeper ones are refused on reading; a link to a folder above has no end.
+    depth = len(pathlib.Path(root).relative_to(folder).parts)
+    if depth > len(image_files.LEVELS):
+      folders.clear()
     for name in sorted(names):
       path = os.path.join(root, name)
       state = os.stat(path)

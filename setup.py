@@ -110,6 +110,9 @@ setuptools.setup(
   install_requires=_DIRECT + _OF_TFF,
   extras_require={
     "gpu": ["tensorflow[and-cuda]==2.14.1"],
+    # tokenizers of the extra text needs huggingface-hub before 1. Not in the
+    # lock, which has nothing that downloads models.
+    "huggingface": ["datasets>=5,<6", "huggingface-hub<1"],
     "mlflow": ["mlflow-skinny>=2.16,<3.6"],
     "text": ["safetensors>=0.5.3,<0.6", "tokenizers>=0.19.1,<0.20"],
   },

@@ -28,11 +28,23 @@ def require_text(name: str) -> types.ModuleType:
   Raises:
     ValueError: If it is missing; one line with the command to install it.
   """
+  return _require(
+    name, "text", "--no-deps tokenizers==0.19.1 safetensors==0.5.3"
+  )
+
+
+def require_huggingface() -> types.ModuleType:
+  """Imports `datasets`, the extra `huggingface`, as `require_text` does."""
+  return _require(
+    "datasets", "huggingface", '"datasets>=5,<6" "huggingface-hub<1"'
+  )
+
+
+def _require(name: str, extra: str, packages: str) -> types.ModuleType:
   try:
     return importlib.import_module(name)
   except ImportError as error:
     raise ValueError(
       f"the package {name.partition('.')[0]} is missing; install the extra"
-      ' `text`: pip install "tff_shift[text]", or pip install --no-deps'
-      " tokenizers==0.19.1 safetensors==0.5.3"
+      f' `{extra}`: pip install "tff_shift[{extra}]", or pip install {packages}'
     ) from error

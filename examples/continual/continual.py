@@ -49,12 +49,12 @@ def make_plan() -> plan_lib.Plan:
       input_dtype=x.dtype,
       input_scaling=input_flags.chosen([x]),
     )
-    num_rounds = FLAGS.num_domains * FLAGS.rounds_per_domain
+    rounds = FLAGS.num_domains * FLAGS.rounds_per_domain
     return plan_lib.Plan(
       scenario=SCENARIO,
       trials=chosen,
       seeds=seeds,
-      aggregators=common_flags.chosen_aggregators(chosen, num_rounds),
+      aggregators=common_flags.chosen_aggregators(chosen, rounds),
       model=model,
       settings={
         "num_domains": FLAGS.num_domains,

@@ -67,7 +67,6 @@ class Domains(driver.Steps):
     return measured.domain, None, measured
 
   def _only(self, data, domain):
-    """Returns the training examples of one domain."""
     sizes = np.where(np.arange(len(data.domain_sizes)) == domain, 1, 0)
     sizes *= data.domain_sizes
     start = data.domain_sizes[:domain].sum()

@@ -1,5 +1,6 @@
-"""Data set: flags that name a data set, a file of arrays or a TFDS data set."""
+"""Data set: flags that name a data set, a file, a folder or a TFDS data set."""
 
+import pathlib
 from typing import Any
 
 from absl import flags
@@ -11,14 +12,17 @@ from tff_shift.data.your_own import own_datasets
 
 FLAGS = flags.FLAGS
 
-# The columns of a table by role.
+# Options of a table or a folder, see `own_datasets`.
 _COLUMNS = {
   "label": "the class of each example.",
   "client": "the client that holds the example. Default: flags partition the"
   " examples over clients.",
   "time": "the domain, a number or a date; the last one is the target"
   " (evolving).",
+  "image": "the path of an image file, relative to the table's folder; other"
+  " columns are then not used. In a folder of Dataset.save_to_disk: the image.",
 }
+_OPTIONS = (*_COLUMNS, "folder_levels", "domain_order", "image_size")
 
 
 def define_flags(scenario: str, default: str) -> None:
@@ -32,18 +36,41 @@ def define_flags(scenario: str, default: str) -> None:
     "dataset",
     default,
     f"One of {datasets.choices(scenario)}. A file contains the arrays"
-    f" {', '.join(own_datasets.KEYS)}. tfds:<name>:<x>,<y> selects the features"
-    " of inputs and labels.",
+    f" {', '.join(own_datasets.KEYS)}. A folder has images in a folder for each"
+    " class, or is one of Dataset.save_to_disk (Hugging Face), with --label."
+    " tfds:<name>:<x>,<y> selects the features of inputs and labels.",
   )
   for role, text in _COLUMNS.items():
     flags.DEFINE_string(
       role, None, f"Column of --dataset=path/to/data.csv: {text}"
     )
   flags.DEFINE_string(
+    "folder_levels",
+    None,
+    "What the folders above the images of --dataset=path/to/folder are, from"
+    " the outside to the inside: class, and optionally client and domain, such"
+    " as domain,class. Default: class, if images lie one folder deep.",
+  )
+  flags.DEFINE_list(
+    "domain_order",
+    None,
+    "Names of the domains of a folder or of the values of --time, in order; the"
+    " last one is the target. Default: numbers by value and names in natural"
+    " order; texts of --time have none.",
+  )
+  flags.DEFINE_integer(
+    "image_size",
+    None,
+    "Height and width to which image files are resized (bilinear, anti-aliased,"
+    " ignoring the aspect ratio). Default: they must have one size.",
+    lower_bound=1,
+  )
+  flags.DEFINE_string(
     "dataset_sha256",
     None,
-    "Expected SHA-256 of --dataset=path/to/data.npz; another file is refused."
-    " config.json records it for each run, and --resume checks it.",
+    "Expected SHA-256 of --dataset=path/to/data.npz, or of the files of a table"
+    " or a folder; others are refused. config.json records it for each run, and"
+    " --resume checks it.",
   )
   flags.DEFINE_string(
     "data_dir",
@@ -63,7 +90,7 @@ def check(scenario: str) -> None:
     ValueError: If a flag or a file is wrong.
     FileNotFoundError: If the data set is not on the disk.
   """
-  _name_columns()
+  _name_options()
   name = FLAGS.dataset
   if not own_datasets.is_own(name) and name not in datasets.names(scenario):
     raise ValueError(
@@ -92,31 +119,49 @@ def check(scenario: str) -> None:
   FLAGS.num_clients = num_clients
 
 
-def _name_columns() -> None:
-  """Makes the columns of a table part of the name of its data set.
+def _name_options() -> None:
+  """Makes the options of a table or a folder part of the data set's name.
 
   Raises:
-    ValueError: If a column is named without a table.
+    ValueError: If an option is set that the data set does not have.
   """
-  columns = {
-    role: FLAGS[role].value
-    for role in _COLUMNS
-    if FLAGS[role].value is not None
+  name, _, given = FLAGS.dataset.partition("?")
+  # A folder in the working folder may be named without a slash.
+  if (
+    not own_datasets.is_own(name)
+    and name not in datasets.names()
+    and pathlib.Path(name).is_dir()
+  ):
+    FLAGS.dataset = f"./{FLAGS.dataset}"
+    name = f"./{name}"
+  options = {
+    option: ",".join(value) if isinstance(value, list) else value
+    for option in _OPTIONS
+    if (value := FLAGS[option].value) is not None
   }
-  if own_datasets.is_table(FLAGS.dataset):
-    file = FLAGS.dataset.partition("?")[0]
-    # Flags can be checked twice.
-    if FLAGS.dataset not in (file, own_datasets.table_name(file, columns)):
+  allowed = own_datasets.options(name)
+  for option in options:
+    if option not in allowed:
       raise ValueError(
-        f"--dataset={FLAGS.dataset}: columns are named by --label, --client and"
-        " --time"
+        f"--{option} belongs to --dataset={_place(option)}, not to"
+        f" --dataset={FLAGS.dataset}"
       )
-    FLAGS.dataset = own_datasets.table_name(file, columns)
-  elif columns:
+  named = own_datasets.table_name(name, options) if options else name
+  # Flags can be checked twice.
+  if given and FLAGS.dataset != named:
     raise ValueError(
-      f"--{next(iter(columns))} belongs to --dataset=path/to/data.csv or"
-      f" .parquet, not to --dataset={FLAGS.dataset}"
+      f"--dataset={FLAGS.dataset}: columns are named by --label, --client and"
+      " --time"
     )
+  FLAGS.dataset = named
+
+
+def _place(option: str) -> str:
+  """Returns the data sets that an option belongs to, for a message."""
+  if option == "folder_levels":
+    return "path/to/folder of images"
+  table = "path/to/data.csv or .parquet"
+  return table if option in _COLUMNS else f"path/to/folder of images or {table}"
 
 
 def _shown() -> str:

@@ -5,6 +5,7 @@ from typing import Any
 from tff_shift.data.your_own import from_arrays
 from tff_shift.data.your_own import from_client_data
 from tff_shift.data.your_own import from_dataframe
+from tff_shift.data.your_own import from_huggingface
 
 _SCENARIOS = (
   "dynamic_personalization",
@@ -90,3 +91,25 @@ def from_dataframe_of(scenario: str, frame: Any, **columns: Any) -> Any:
   """
   _check(scenario)
   return from_dataframe.read(scenario, frame, **columns)
+
+
+def from_huggingface_of(scenario: str, dataset: Any, **columns: Any) -> Any:
+  """Reads a `datasets.Dataset` of Hugging Face as a scenario's data.
+
+  Needs the extra `huggingface`. Nothing is downloaded.
+
+  Args:
+    scenario: `evolving`, `online_adaptation`, `guidance` or
+      `dynamic_personalization`.
+    dataset: The examples, one split.
+    **columns: `label`, `client`, `time`, `image`, `features` and further
+      arguments of `from_huggingface.read`.
+
+  Returns:
+    A `from_dataframe.Named`; its `data` is what `run_<scenario>` takes.
+
+  Raises:
+    ValueError: If the scenario is unknown or the data do not fit, in one line.
+  """
+  _check(scenario)
+  return from_huggingface.read(scenario, dataset, **columns)

@@ -1,5 +1,6 @@
 """A pandas DataFrame as data for the drivers of the scenarios."""
 
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -54,7 +55,8 @@ def read(
       ordered categorical. `evolving`: the last one is the target, and clients
       may lack domains. `online_adaptation`: the first one is before deployment,
       and its examples are labelled. `guidance`: None.
-    features: The columns of x, numbers. None: all others.
+    features: The columns of x: numbers, or vectors of one length. None: all
+      others.
     **options: Further arguments of the function in `from_arrays`.
 
   Returns:
@@ -64,6 +66,17 @@ def read(
     ValueError: If a column does not exist or has values that are not allowed,
       or the data are not valid; one line that names it.
   """
+  check(scenario, time, options)
+  table = frames.Table(frame, label, client, time, features)
+  return named(scenario, table, options)
+
+
+def check(scenario: str, time: str | None, options: Mapping[str, Any]) -> None:
+  """Checks that a scenario can use a time, and that no names are given.
+
+  Raises:
+    ValueError: If not; one line.
+  """
   if (time is None) != (scenario == "guidance"):
     raise ValueError(
       f"time={time!r} is not allowed for {scenario}: it must be"
@@ -72,12 +85,29 @@ def read(
   for name in ("client_names", "domain_names"):
     if name in options:
       raise ValueError(f"{name}: the names are those of the frame")
-  table = frames.Table(frame, label, client, time, features)
+
+
+def named(
+  scenario: str, table: frames.Table, options: Mapping[str, Any]
+) -> Named:
+  """Makes the client data of a scenario from a table with clients.
+
+  Args:
+    scenario: The scenario.
+    table: The examples.
+    options: Further arguments of the function in `from_arrays`.
+
+  Returns:
+    The data and the names.
+
+  Raises:
+    ValueError: If the data are not valid; one line.
+  """
   options = {
     "num_classes": max(2, len(table.class_names)),
     "client_names": table.client_names,
   } | options
-  if time is None:
+  if table.times is None:
     arrays = [table.by_client()]
   else:
     grouped = table.by_client_and_time()

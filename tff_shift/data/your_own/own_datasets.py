@@ -1,17 +1,26 @@
-"""Your own data sets: a file, or a set of tensorflow-datasets.
+"""Your own data sets: a file, a folder, or a set of tensorflow-datasets.
 
     path/to/data.npz       the arrays of `KEYS`
     path/to/data.csv?label=<column>&client=<column>&time=<column>
     path/to/data.parquet?...
                            a table with a row for each example, see
-                           `frames`; client and time are optional
+                           `frames`; client and time are optional;
+                           image=<column> has the paths of image files, relative
+                           to the table's folder
+    path/to/folder?folder_levels=<levels>
+                           folders of images, see `image_files`; by default
+                           their names are the classes
+    path/to/folder?label=<column>&...
+                           a folder of `Dataset.save_to_disk`, see
+                           `from_huggingface`
     tfds:<name>            a prepared set in the folder of all data sets, by its
                            supervised keys (or `image` and `label`)
     tfds:<name>:<x>,<y>    by these two features
 
-Both are read completely to determine their entry, and kept in memory for the
-next use. Examples are uint8 images of one or three channels, or vectors of
-floating-point numbers.
+A folder's name has a slash. Images can have image_size=<pixels>; domain_order
+is the order of domains, the target last. All are read completely to determine
+their entry, and kept in memory for the next use. Examples are uint8 images of
+one or three channels, or vectors of floating-point numbers.
 """
 
 import functools
@@ -22,6 +31,7 @@ import re
 import urllib.parse
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,11 +40,13 @@ from tff_shift.data import array_files
 from tff_shift.data import dataset
 from tff_shift.data import examples
 from tff_shift.data.readers import tfds_archives
-from tff_shift.data.your_own import frames
+from tff_shift.data.your_own import from_huggingface
+from tff_shift.data.your_own import image_files
+from tff_shift.data.your_own import own_tables
 
 FORMS = (
-  "path/to/data.npz, path/to/data.csv or .parquet with --label, or tfds:<name>"
-  " (prepared by tensorflow-datasets)"
+  "path/to/data.npz, path/to/data.csv or .parquet with --label, path/to/folder"
+  " of images, or tfds:<name> (prepared by tensorflow-datasets)"
 )
 
 # The arrays of a file and their descriptions.
@@ -56,14 +68,16 @@ _WITHOUT_DOMAINS = {
 }
 
 _TABLES = ".csv", ".parquet"
+_COLUMNS = "label", "client", "time", "image", "image_size", "domain_order"
+_OF_FOLDERS = "folder_levels", "image_size", "domain_order"
 _SUFFIX = ".npz"
 _PREFIX = "tfds:"
 _TFDS = re.compile(r"tfds:(\w[\w-]*(?:/\w[\w.-]*)?)(?::(\w+),(\w+))?")
 
 
 def is_own(name: str) -> bool:
-  """Returns whether a name refers to a file or to tensorflow-datasets."""
-  return is_file(name) or name.startswith(_PREFIX)
+  """Returns whether a name refers to files or to tensorflow-datasets."""
+  return is_file(name) or is_folder(name) or name.startswith(_PREFIX)
 
 
 def is_table(name: str) -> bool:
@@ -76,22 +90,50 @@ def is_file(name: str) -> bool:
   return name.endswith(_SUFFIX) or is_table(name)
 
 
-def table_name(name: str, columns: Mapping[str, str]) -> str:
-  """Returns the name of a table with its columns: label, client, time."""
+def is_folder(name: str) -> bool:
+  """Returns whether a name refers to a folder: it has a slash."""
+  path = name.partition("?")[0]
+  return "/" in path and not is_file(path) and not path.startswith(_PREFIX)
+
+
+def options(name: str) -> tuple[str, ...]:
+  """Returns the options that a data set can have in its name.
+
+  Args:
+    name: The name of a data set, with or without options.
+  """
+  if is_table(name):
+    return _COLUMNS
+  if not is_folder(name):
+    return ()
+  path = _path(name)
+  if not path.exists():
+    return tuple(dict.fromkeys(_COLUMNS + _OF_FOLDERS))
+  return _COLUMNS if from_huggingface.is_saved(path) else _OF_FOLDERS
+
+
+def table_name(name: str, columns: Mapping[str, Any]) -> str:
+  """Returns the name of a table or a folder with its options."""
   return f"{name}?{urllib.parse.urlencode(columns)}"
 
 
 def short_name(name: str) -> str:
-  """Returns the name of a data set in results: for a file, its stem."""
+  """Returns the name of a data set in results, without its folders."""
+  if is_folder(name):
+    return _path(name).resolve().name
   return _path(name).stem if is_file(name) else name
 
 
 def checksum(name: str) -> str | None:
-  """Returns the SHA-256 of a file, in hexadecimal digits; None for others.
+  """Returns the SHA-256 of files, in hexadecimal digits; None for others.
+
+  It is that of the file; of images, that of all paths and bytes read.
 
   Args:
-    name: The name of a data set; a file exists.
+    name: The name of a data set; a file or folder exists.
   """
+  if is_folder(name) or (is_table(name) and "image" in _given(name)):
+    return _read(name)[1]
   if not is_file(name):
     return None
   with open(_path(name), "rb") as file:
@@ -118,22 +160,20 @@ def get(
     ValueError: If its content is not valid; one line that names it.
     DatasetNotFoundError: If it is not on the disk.
   """
-  if is_file(name):
-    path = _path(name)
-    if not path.exists():
-      raise dataset.DatasetNotFoundError(f"{path}: there is no such file")
-    read = _read_table if is_table(name) else _read_file
-    try:
-      state = path.stat()
-      entry = read(name, path, state.st_mtime_ns, state.st_size)
-    except OSError as error:
-      raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+  if is_file(name) or is_folder(name):
+    entry, _ = _read(name)
   else:
     entry = _read_tfds(name, dataset.data_folder(data_dir))
   if scenario in _WITHOUT_DOMAINS and entry.evolution is not None:
     what, remedy = f"domain of {name}", "the array domain out of the file"
     if is_table(name):
       what, remedy = f"time of {_path(name)}", "--time out"
+    elif is_folder(name):
+      what, remedy = f"domains of {_path(name)}", "--time out"
+      if "folder_levels" in _given(name):
+        remedy = (
+          "domain out of --folder_levels (as client,class, each is a client)"
+        )
     raise ValueError(
       f"{what}: {scenario} would ignore it, because"
       f" {_WITHOUT_DOMAINS[scenario]}; evolving uses it; leave {remedy}"
@@ -142,44 +182,68 @@ def get(
 
 
 def _path(name: str) -> pathlib.Path:
-  if is_table(name):
+  if is_table(name) or is_folder(name):
     name = name.partition("?")[0]
   return pathlib.Path(name).expanduser()
 
 
+def _given(name: str) -> dict[str, str]:
+  """Returns the options in a name."""
+  return dict(urllib.parse.parse_qsl(name.partition("?")[2]))
+
+
+def _read(name: str) -> tuple[dataset.DatasetInfo, str | None]:
+  """Reads a file or a folder: its entry, and the SHA-256 of read images."""
+  path = _path(name)
+  if not path.exists():
+    kind = "file" if is_file(name) else "folder"
+    raise dataset.DatasetNotFoundError(f"{path}: there is no such {kind}")
+  if is_folder(name) and not path.is_dir():
+    raise ValueError(f"{path} is not a folder; a file must be one of {FORMS}")
+  for option in _given(name) if options(name) else ():
+    if option not in options(name):
+      raise ValueError(
+        f"{path}: {option} is not one of its options {', '.join(options(name))}"
+      )
+  try:
+    if is_folder(name):
+      return _read_table(name, path, _state(path))
+    state = path.stat()
+    read = _read_table if is_table(name) else _read_file
+    return read(name, path, (state.st_mtime_ns, state.st_size))
+  except OSError as error:
+    raise ValueError(
+      f"{error.filename or path} cannot be read: {error.strerror}"
+    ) from error
+
+
+def _state(folder: pathlib.Path) -> str:
+  """Returns a digest that changes if a file in a folder changes."""
+  digest = hashlib.sha256()
+  for root, folders, names in os.walk(folder, followlinks=True):
+    # Deeper ones are refused on reading; a link to a folder above has no end.
+    depth = len(pathlib.Path(root).relative_to(folder).parts)
+    if depth > len(image_files.LEVELS):
+      folders.clear()
+    for name in sorted(names):
+      path = os.path.join(root, name)
+      state = os.stat(path)
+      digest.update(os.fsencode(path))
+      digest.update(f" {state.st_mtime_ns} {state.st_size} ".encode())
+  return digest.hexdigest()
+
+
+# Keeps the last table and its images. They are read again if a file of the
+# folder, or the table itself, has changed.
 @functools.lru_cache(maxsize=1)
 def _read_table(
-  name: str, path: pathlib.Path, changed: int, size: int
-) -> dataset.DatasetInfo:
-  """Reads a table and makes its entry."""
-  del changed, size
-  import pandas
-
-  columns = dict(urllib.parse.parse_qsl(name.partition("?")[2]))
-  if "label" not in columns:
-    raise ValueError(f"{path}: --label must name the column of the class")
-  read = pandas.read_csv if path.suffix == ".csv" else pandas.read_parquet
-  try:
-    frame = read(path)
-  # Errors of many types, of pandas and pyarrow.
-  except Exception as error:
-    raise ValueError(
-      f"{path}: it cannot be read ({array_files.first_line(error)})"
-    ) from error
-  time = columns.get("time")
-  if time in frame.columns and frame[time].dtype == object:
-    # Dates of a CSV file are texts.
-    try:
-      frame[time] = pandas.to_datetime(frame[time], format="ISO8601")
-    except ValueError as error:
-      raise ValueError(
-        f"{path}: --time={time} must be numbers or dates such as 2024-01-31,"
-        f" got {frame[time].iloc[0]!r}"
-      ) from error
-  try:
-    table = frames.Table(frame, **columns)
-  except ValueError as error:
-    raise ValueError(f"{path}: {error}") from error
+  name: str, path: pathlib.Path, state: Any
+) -> tuple[dataset.DatasetInfo, str | None]:
+  """Reads a table or a folder: its entry, and the SHA-256 of its images."""
+  del state
+  given = _given(name)
+  read = own_tables.read_folder if is_folder(name) else own_tables.read_file
+  table, digest = read(path, given)
   loaded = dataset.Dataset(
     table.x,
     table.y,
@@ -190,8 +254,9 @@ def _read_table(
   )
   evolution = None
   if table.times is not None:
-    evolution = _evolution(table.time_names, f"--time of {path}")
-  return _entry(loaded, str(path), evolution)
+    what = "domains" if "folder_levels" in given else "--time"
+    evolution = _evolution(table.time_names, f"{what} of {path}")
+  return _entry(loaded, str(path), evolution), digest
 
 
 def _evolution(names: Sequence[str], what: str) -> dataset.Evolution:
@@ -212,10 +277,10 @@ def _evolution(names: Sequence[str], what: str) -> dataset.Evolution:
 # Keeps the arrays of the last file; a changed file is read again.
 @functools.lru_cache(maxsize=1)
 def _read_file(
-  name: str, path: pathlib.Path, changed: int, size: int
-) -> dataset.DatasetInfo:
+  name: str, path: pathlib.Path, state: tuple[int, int]
+) -> tuple[dataset.DatasetInfo, None]:
   """Reads an .npz file and makes its entry."""
-  del changed, size
+  del state
   try:
     arrays = array_files.read_npz(path)
   except ValueError as error:
@@ -251,7 +316,7 @@ def _read_file(
         f" {list(number.shape)}"
       )
     loaded = loaded._replace(num_train=int(number))
-  return _entry(loaded, name, evolution)
+  return _entry(loaded, name, evolution), None
 
 
 @functools.lru_cache(maxsize=1)

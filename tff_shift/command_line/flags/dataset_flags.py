@@ -16,8 +16,9 @@ _COLUMNS = {
   "label": "the class of each example.",
   "client": "the client that holds the example. Default: flags partition the"
   " examples over clients.",
-  "time": "the domain, a number or a date; the last one is the target"
-  " (evolving).",
+  "time": "the domain, a number or a date. evolving: the last one is the"
+  " target. online_adaptation: the first one is before deployment, the others"
+  " are time steps. dynamic_personalization: periods, see --train_periods.",
 }
 
 
@@ -86,7 +87,7 @@ def check(scenario: str) -> None:
     FLAGS.num_clients != num_clients
   ):
     raise ValueError(
-      f"--num_clients={FLAGS.num_clients}: --dataset={_shown()} has"
+      f"--num_clients={FLAGS.num_clients}: --dataset={shown()} has"
       f" {num_clients} clients of its own; leave it out"
     )
   FLAGS.num_clients = num_clients
@@ -119,7 +120,7 @@ def _name_columns() -> None:
     )
 
 
-def _shown() -> str:
+def shown() -> str:
   """Returns the data set as the command line names it."""
   return FLAGS.dataset.partition("?")[0]
 
@@ -148,7 +149,7 @@ def clients_are_given(flag: str) -> bool:
   if not FLAGS[flag].using_default_value:
     raise ValueError(
       f"--{flag}={FLAGS[flag].value} does not apply to"
-      f" --dataset={_shown()}, which assigns examples to clients; leave it"
+      f" --dataset={shown()}, which assigns examples to clients; leave it"
       " out"
     )
   return True

@@ -48,12 +48,8 @@ KEYS = {
 }
 _REQUIRED = ("x", "y")
 
-# Why some scenarios would ignore the domains of a file.
-_WITHOUT_DOMAINS = {
-  "online_adaptation": "it draws the drift itself",
-  "dynamic_personalization": "it draws the drift itself",
-  "guidance": "its clients have no domains",
-}
+# Why a scenario would ignore the domains of a file.
+_WITHOUT_DOMAINS = {"guidance": "its clients have no domains"}
 
 _TABLES = ".csv", ".parquet"
 _SUFFIX = ".npz"
@@ -136,7 +132,8 @@ def get(
       what, remedy = f"time of {_path(name)}", "--time out"
     raise ValueError(
       f"{what}: {scenario} would ignore it, because"
-      f" {_WITHOUT_DOMAINS[scenario]}; evolving uses it; leave {remedy}"
+      f" {_WITHOUT_DOMAINS[scenario]}; evolving, online_adaptation and"
+      f" dynamic_personalization use it; leave {remedy}"
     )
   return entry
 

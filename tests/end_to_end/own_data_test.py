@@ -236,12 +236,6 @@ def test_clients_with_few_classes_and_labels_run_to_the_end(
     ),
     (
       _ONLINE,
-      "vectors domain",
-      "",
-      "domain of tabular.npz: online_adaptation would ignore it",
-    ),
-    (
-      _ONLINE,
       "vectors",
       "--input_scaling=zero_one",
       "--input_scaling applies to images, and --dataset=tabular.npz has",

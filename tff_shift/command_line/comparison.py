@@ -72,6 +72,7 @@ class Run(callbacks.Callback):
     what_may_help: str = "",
     shown_metric: str = "accuracy",
     early_stopping: early_stopping_lib.EarlyStopping | None = None,
+    time_names: Sequence[str] = (),
   ):
     self.num_steps = num_steps
     self.checkpoint = checkpoint
@@ -88,6 +89,7 @@ class Run(callbacks.Callback):
     self._vocabulary = vocabulary
     self._what_may_help = what_may_help
     self._shown_metric = shown_metric
+    self._time_names = time_names
     self._latest = None
     # A stream is one step, with a step of the bar for each period.
     self._num_more = 0
@@ -106,7 +108,14 @@ class Run(callbacks.Callback):
     in_row = {} if loss is None else {"train_loss": loss}
     rows = list(measured.rows(step)) if measured is not None else []
     for place, metrics in rows:
-      self._folder.write_metrics({**self._labels, **place, **in_row, **metrics})
+      time = {}
+      if self._time_names:
+        # The number of the step or period comes last.
+        *_, number = place.values()
+        time["time"] = self._time_names[number]
+      self._folder.write_metrics(
+        {**self._labels, **place, **time, **in_row, **metrics}
+      )
       self._warn_of_not_finite(metrics)
       self._latest = metrics.get(self._shown_metric)
     self._tracking.on_step(step, loss, measured)
@@ -125,7 +134,7 @@ class Run(callbacks.Callback):
   def on_period(self, step, stream, period, accuracy):
     """Shows progress within a stream."""
     self._bar.update(
-      step - 1 + self._num_more + period, accuracy=float(np.mean(accuracy))
+      step - 1 + self._num_more + period, accuracy=float(np.nanmean(accuracy))
     )
 
   def on_end(self, running):
@@ -343,6 +352,7 @@ class Comparison:
     vocabulary: Sequence[str] | None = None,
     shown_metric: str = "accuracy",
     early_stopping: early_stopping_lib.EarlyStopping | None = None,
+    time_names: Sequence[str] = (),
     **varied: str,
   ) -> Iterator[Run]:
     """Opens the outputs of a run and shows its progress.
@@ -356,6 +366,8 @@ class Comparison:
       vocabulary: The word of each token id, saved with a model of titles.
       shown_metric: The metric that the progress bar shows.
       early_stopping: The early stopping of the run.
+      time_names: The names of the time steps or periods by number, for the
+        column `time`. Empty: they have no names.
       **varied: Settings that distinguish the runs of a trial and seed.
 
     Yields:
@@ -418,6 +430,7 @@ class Comparison:
         ),
         shown_metric,
         early_stopping,
+        time_names,
       )
 
   def summarize(

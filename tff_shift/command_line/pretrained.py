@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 
 
-def define_flags(what: str) -> None:
+def define_flags(what: str, skip_help: str = "") -> None:
   """Defines the flags.
 
   Args:
     what: The name of the models, in the plural.
+    skip_help: The help text of 0 epochs, if training can be skipped.
   """
   flags.DEFINE_integer(
     "pretraining_epochs",
     None,
-    f"Maximum number of epochs to train {what}. Default: "
+    f"Maximum number of epochs to train {what}. {skip_help}Default: "
     f"{pretraining_hparams.PretrainingHParams().max_epochs}.",
   )
   flags.DEFINE_string(
@@ -37,12 +38,24 @@ def define_flags(what: str) -> None:
   )
 
 
-def chosen_hparams() -> pretraining_hparams.PretrainingHParams:
-  """Returns the hyper-parameters of pre-training.
+def chosen_hparams(
+  *, may_skip: bool = False
+) -> pretraining_hparams.PretrainingHParams | None:
+  """Returns the hyper-parameters of pre-training; None: it is skipped.
+
+  Args:
+    may_skip: Whether a model with the weights of a file needs no training.
 
   Raises:
     UsageError: If a flag is wrong.
   """
+  if may_skip and FLAGS.pretraining_epochs == 0:
+    if FLAGS.weights_file is None:
+      raise common_flags.UsageError(
+        "--pretraining_epochs=0: it must be at least 1, or --weights_file must"
+        " name the deployed model"
+      )
+    return None
   common_flags.require_at_least_one("pretraining_epochs")
   hparams = pretraining_hparams.PretrainingHParams()
   if FLAGS.pretraining_epochs is None:
@@ -69,7 +82,7 @@ def train(
   model: split_model.SplitModel,
   examples: examples_lib.Examples,
   held_out: examples_lib.Examples,
-  hparams: pretraining_hparams.PretrainingHParams,
+  hparams: pretraining_hparams.PretrainingHParams | None,
   *,
   seed: int,
   name: str,
@@ -80,7 +93,8 @@ def train(
     model: The model.
     examples: The training examples.
     held_out: The hold-out examples for early stopping.
-    hparams: The hyper-parameters of training.
+    hparams: The hyper-parameters of training. None: the model keeps its
+      weights.
     seed: The seed.
     name: The name of the model in messages.
 
@@ -93,6 +107,15 @@ def train(
   """
   from tff_shift.simulation.scenarios import pretraining
 
+  if hparams is None:
+    with common_flags.usage_errors():
+      found = pretraining.untrained(model, held_out, seed=seed)
+    print(
+      f"{name}: {found.validation_accuracy:.2f} % on {len(held_out.y)} held-out"
+      " examples, not trained",
+      flush=True,
+    )
+    return found
   # Checked before training, whose result would be lost.
   check_cache_folder()
   with (

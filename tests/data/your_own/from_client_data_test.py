@@ -155,11 +155,6 @@ def test_elements_may_be_pairs(client_data):
       "domain of client 'a': integers wanted, got float64",
     ),
     (
-      "dynamic_personalization",
-      KEYS | {"domain_of": lambda client, _: ord(client)},
-      "client 'a' has no example of period 98, which others have",
-    ),
-    (
       "guidance",
       KEYS | {"max_examples_per_client": 0},
       "max_examples_per_client must be an integer of at least 1",
@@ -342,7 +337,11 @@ class TestClientsThatLackDomains:
       from_client_data.evolving(wrong, domain_key="year", **KEYS)
     with pytest.raises(ValueError, match=r"^x of client 'south': all numbers"):
       from_client_data.guidance(wrong, **KEYS)
-    with pytest.raises(
-      ValueError, match=r"^client 'north' has no example of time step 2020"
-    ):
-      from_client_data.online_adaptation(lacking, domain_key="year", **KEYS)
+
+  def test_clients_are_absent_at_times_that_they_lack(self, lacking):
+    initial, streams = from_client_data.online_adaptation(
+      lacking, domain_key="year", **KEYS
+    )
+    assert [len(each.y) for each in initial] == [4, 0]
+    sizes = [[len(streams.batch(i, t).y) for t in (1, 2)] for i in (0, 1)]
+    assert sizes == [[2, 0], [3, 3]]

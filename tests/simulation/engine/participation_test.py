@@ -256,3 +256,24 @@ def test_wrong_arguments_of_rounds_are_refused(algorithm, refusal):
   assert "reports_losses=True and num_clients=6" in line
   assert "6 clients" in refusal(start, algorithm, 5)
   assert "reporting=0.5" in refusal(start, algorithm, reporting=0.5)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_present_clients_are_sampled_alone_and_all_of_them_as_before(sampler):
+  sizes, losses = [3, 0, 1, 2, 5, 4], [1, NAN, 3, 4, 2, 5]
+  seen = set()
+  for round_num in range(60):
+    told = known(2, sizes, losses, round_num=round_num)
+    everyone = told._replace(present=np.arange(6))
+    assert sampler(everyone) == sampler(told)
+    some = told._replace(present=np.array([1, 2, 4]))
+    chosen = participation.checked_cohort(sampler(some), 6, some.present)
+    assert len(chosen) <= 2
+    seen.update(chosen)
+  # Client 1 has no examples, for samplers that heed sizes.
+  assert seen in ({2, 4}, {1, 2, 4})
+
+
+def test_absent_client_of_a_sampler_is_refused():
+  with pytest.raises(ValueError, match=r"client 3, which has no data in this"):
+    participation.checked_cohort([2, 3], 6, np.array([1, 2, 4]))

@@ -17,8 +17,9 @@ _COLUMNS = {
   "label": "the class of each example.",
   "client": "the client that holds the example. Default: flags partition the"
   " examples over clients.",
-  "time": "the domain, a number or a date; the last one is the target"
-  " (evolving).",
+  "time": "the domain, a number or a date. evolving: the last one is the"
+  " target. online_adaptation: the first one is before deployment, the others"
+  " are time steps. dynamic_personalization: periods, see --train_periods.",
   "image": "the path of an image file, relative to the table's folder; other"
   " columns are then not used. In a folder of Dataset.save_to_disk: the image.",
 }
@@ -113,7 +114,7 @@ def check(scenario: str) -> None:
     FLAGS.num_clients != num_clients
   ):
     raise ValueError(
-      f"--num_clients={FLAGS.num_clients}: --dataset={_shown()} has"
+      f"--num_clients={FLAGS.num_clients}: --dataset={shown()} has"
       f" {num_clients} clients of its own; leave it out"
     )
   FLAGS.num_clients = num_clients
@@ -164,7 +165,7 @@ def _place(option: str) -> str:
   return table if option in _COLUMNS else f"path/to/folder of images or {table}"
 
 
-def _shown() -> str:
+def shown() -> str:
   """Returns the data set as the command line names it."""
   return FLAGS.dataset.partition("?")[0]
 
@@ -193,7 +194,7 @@ def clients_are_given(flag: str) -> bool:
   if not FLAGS[flag].using_default_value:
     raise ValueError(
       f"--{flag}={FLAGS[flag].value} does not apply to"
-      f" --dataset={_shown()}, which assigns examples to clients; leave it"
+      f" --dataset={shown()}, which assigns examples to clients; leave it"
       " out"
     )
   return True

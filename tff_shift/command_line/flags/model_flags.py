@@ -27,7 +27,7 @@ def define_flags() -> None:
     "Initial weights: a Keras model (.keras, .h5, or a SavedModel folder) with"
     " layers of the same names, or an .npz file. The whole head, or the whole"
     " backbone, may be missing. In online_adaptation, pre-training starts from"
-    " them. Default: random weights.",
+    " them, or is skipped by --pretraining_epochs=0. Default: random weights.",
   )
   flags.DEFINE_enum(
     "normalization",

@@ -17,15 +17,18 @@ from tff_shift.command_line import common_flags
 from tff_shift.command_line import pretrained
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import model_flags
+from tff_shift.command_line.flags import own_drift_flags
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.plans import plan
 from tff_shift.command_line.tuning import selection
 from tff_shift.command_line.tuning import trials
 from tff_shift.data.shifts import dynamic_personalization
+from tff_shift.data.shifts import own_drift
 from tff_shift.shift import choices
 
 if TYPE_CHECKING:
+  from tff_shift.data.shifts import fixed_batches
   from tff_shift.models import split_model
   from tff_shift.simulation.scenarios import pretraining_hparams
 
@@ -33,6 +36,11 @@ FLAGS = flags.FLAGS
 
 SCENARIO = "dynamic_personalization"
 VALIDATION = "validation"
+# The flags that draw periods.
+_DRAWING = (
+  *("test_distributions", "train_distributions", "period_size", "periods"),
+  *("periods_per_distribution", "rest"),
+)
 
 # The paper gives no values. Learning rates were selected on digits with the
 # default network, from the same few values for all algorithms.
@@ -52,6 +60,7 @@ _OWN_DEFAULTS = {
 _WIDTHS = {"mlp": 16, "cnn": 8}
 
 _QUANTILE = 0.95
+_LEAST_PERIOD_SIZE = 2
 
 
 def define_flags() -> None:
@@ -95,6 +104,13 @@ def define_flags() -> None:
     "Number of consecutive periods of a stream with the same distribution and"
     " the same dominant labels. With 1, an update for the next period is always"
     " too late.",
+  )
+  flags.DEFINE_integer(
+    "train_periods",
+    None,
+    "Number of leading domains that are training periods, for data with"
+    " domains. Rounds use them in turn; the other domains are the stream."
+    " Default: half of the domains, rounded up.",
   )
   flags.DEFINE_string(
     "rest",
@@ -197,6 +213,7 @@ def make_plan() -> Plan:
 
   seeds = common_flags.chosen_seeds("seeds")
   selection_seeds = selection_flags.chosen_seeds(VALIDATION, seeds)
+  has_own_drift = bool(own_drift_flags.time_names(SCENARIO))
   with common_flags.usage_errors():
     dataset = dynamic_personalization.load_dynamic(
       FLAGS.dataset,
@@ -204,12 +221,17 @@ def make_plan() -> Plan:
       data_dir=FLAGS.data_dir,
       max_examples=FLAGS.max_examples,
       public_fraction=FLAGS.public_fraction,
+      train_periods=FLAGS.train_periods,
+      num_clients=FLAGS.num_clients if has_own_drift else None,
     )
-    memory.check(
-      FLAGS.num_clients * FLAGS.period_size * dataset.train.x[0].nbytes,
-      f"--num_clients={FLAGS.num_clients} with"
-      f" --period_size={FLAGS.period_size}",
-    )
+    if has_own_drift:
+      _check_own(dataset)
+    else:
+      memory.check(
+        FLAGS.num_clients * FLAGS.period_size * dataset.train.x[0].nbytes,
+        f"--num_clients={FLAGS.num_clients} with"
+        f" --period_size={FLAGS.period_size}",
+      )
     # Refuses periods that cannot be drawn.
     for distribution in FLAGS.test_distributions:
       test_periods(dataset, distribution, seeds[0])
@@ -229,7 +251,13 @@ def make_plan() -> Plan:
     " the threshold is calibrated, unless --distance_threshold is set",
   )
   chosen = _trials(2 * extractor.embedding_size)
-  common_flags.check_sizes(chosen, model, FLAGS.num_clients * FLAGS.period_size)
+  common_flags.check_sizes(
+    chosen,
+    model,
+    len(dataset.train.y)
+    if has_own_drift
+    else FLAGS.num_clients * FLAGS.period_size,
+  )
   needs_r = any(map(representation_size, chosen))
   needs_extractor = (
     needs_r and FLAGS.representation == "moments"
@@ -241,11 +269,7 @@ def make_plan() -> Plan:
     aggregators=common_flags.chosen_aggregators(chosen, FLAGS.rounds),
     model=model,
     settings={
-      "train_distributions": ",".join(FLAGS.train_distributions),
-      "period_size": FLAGS.period_size,
-      "periods": FLAGS.periods,
-      "periods_per_distribution": FLAGS.periods_per_distribution,
-      "rest": FLAGS.rest,
+      **_drift_settings(has_own_drift),
       "num_clients": FLAGS.num_clients,
       "participation": FLAGS.participation,
       **participation_flags.settings(),
@@ -267,6 +291,43 @@ def make_plan() -> Plan:
   )
 
 
+def _drift_settings(has_own_drift: bool) -> dict[str, Any]:
+  """Returns the settings of the periods."""
+  if has_own_drift:
+    return {"train_periods": FLAGS.train_periods, "periods": FLAGS.periods}
+  return {
+    "train_distributions": ",".join(FLAGS.train_distributions),
+    "period_size": FLAGS.period_size,
+    "periods": FLAGS.periods,
+    "periods_per_distribution": FLAGS.periods_per_distribution,
+    "rest": FLAGS.rest,
+  }
+
+
+def _check_own(dataset: dynamic_personalization.DynamicDataset) -> None:
+  """Sets the flags of periods from the data; warns of absent clients."""
+  own = dataset.periods
+  own_drift_flags.set_default("period_size", own.period_size)
+  if own.period_size < _LEAST_PERIOD_SIZE:
+    raise common_flags.UsageError(
+      f"--dataset={FLAGS.dataset}: a client must have at least"
+      f" {_LEAST_PERIOD_SIZE} training examples in most training periods, and"
+      f" all clients {2 * _LEAST_PERIOD_SIZE}; use longer periods"
+    )
+  sizes = [
+    [
+      len(own.train.batch(client, period).y)
+      for period in range(FLAGS.train_periods)
+    ]
+    + [
+      len(own.stream.batch(client, period).y)
+      for period in range(1, FLAGS.periods + 1)
+    ]
+    for client in range(FLAGS.num_clients)
+  ]
+  own_drift_flags.check_absent(sizes, own.time_names, "periods")
+
+
 def check_flags() -> None:
   """Checks the flags as far as possible without data.
 
@@ -274,6 +335,24 @@ def check_flags() -> None:
     UsageError: If a flag is wrong.
   """
   common_flags.check_common_flags(SCENARIO)
+  time_names = own_drift_flags.time_names(SCENARIO)
+  if time_names:
+    own_drift_flags.refuse(*_DRAWING)
+    most = len(time_names) - 1
+    own_drift_flags.set_default("train_periods", (most + 2) // 2)
+    common_flags.require(
+      "train_periods",
+      1 <= FLAGS.train_periods <= most,
+      f"from 1 to {most}, so that one of {most + 1} domains remains",
+    )
+    for flag in ("test_distributions", "train_distributions"):
+      own_drift_flags.set_default(flag, [own_drift.STREAM])
+    own_drift_flags.set_default("periods", most + 1 - FLAGS.train_periods)
+  elif FLAGS.train_periods is not None:
+    raise common_flags.UsageError(
+      f"--train_periods={FLAGS.train_periods} belongs to data with domains, not"
+      f" to --dataset={FLAGS.dataset}; leave it out"
+    )
   for flag, allowed in (
     ("rest", dynamic_personalization.RESTS),
     ("representation", choices.REPRESENTATIONS),
@@ -283,13 +362,18 @@ def check_flags() -> None:
     common_flags.require_choice(flag, allowed)
   pretrained.chosen_hparams()
   for flag in ("test_distributions", "train_distributions"):
-    common_flags.require_choices(flag, dynamic_personalization.DISTRIBUTIONS)
+    if not time_names:
+      common_flags.require_choices(flag, dynamic_personalization.DISTRIBUTIONS)
   common_flags.require_at_least_one(
     "periods", "periods_per_distribution", "max_examples"
   )
   common_flags.require_at_least_one("period_size")
   # A distance needs two examples.
-  common_flags.require("period_size", FLAGS.period_size >= 2, "at least 2")
+  common_flags.require(
+    "period_size",
+    FLAGS.period_size >= _LEAST_PERIOD_SIZE,
+    f"at least {_LEAST_PERIOD_SIZE}",
+  )
   common_flags.require_seed("public_seed")
   quantile, threshold = FLAGS.threshold_quantile, FLAGS.distance_threshold
   common_flags.require(
@@ -396,13 +480,17 @@ def _periods(
     rest=FLAGS.rest,
     periods_per_distribution=periods_per_distribution,
     pool_client=dataset.clients and dataset.clients[part],
+    # A client may join after the training periods.
+    may_lack=dataset.periods is not None,
   )
 
 
 def train_periods(
   dataset: dynamic_personalization.DynamicDataset, seed: int
-) -> dynamic_personalization.Periods:
+) -> dynamic_personalization.Periods | fixed_batches.Periods:
   """Returns the training periods, each with its own distribution."""
+  if dataset.periods is not None:
+    return dataset.periods.train
   return _periods(dataset, "train", FLAGS.train_distributions, seed)
 
 
@@ -415,8 +503,10 @@ def validation_periods(
 
 def test_periods(
   dataset: dynamic_personalization.DynamicDataset, distribution: str, seed: int
-) -> dynamic_personalization.Periods:
+) -> dynamic_personalization.Periods | fixed_batches.Periods:
   """Returns the periods of a test stream."""
+  if dataset.periods is not None:
+    return dataset.periods.stream
   return _periods(
     dataset, "test", distribution, seed, FLAGS.periods_per_distribution
   )

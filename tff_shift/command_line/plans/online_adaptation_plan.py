@@ -20,6 +20,7 @@ from tff_shift.command_line import pretrained
 from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import model_flags
+from tff_shift.command_line.flags import own_drift_flags
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.plans import plan as plan_lib
 from tff_shift.command_line.tuning import selection
@@ -27,6 +28,7 @@ from tff_shift.command_line.tuning import trials
 from tff_shift.data.images import corruptions
 from tff_shift.data.shifts import class_pools
 from tff_shift.data.shifts import online_adaptation
+from tff_shift.data.shifts import own_drift
 from tff_shift.data.shifts import schedules
 
 if TYPE_CHECKING:
@@ -40,6 +42,11 @@ FLAGS = flags.FLAGS
 SCENARIO = "online_adaptation"
 # The algorithm whose ablations `--controls` runs.
 CONTROLLED = "fed_ade"
+# The flags that draw the drift.
+_DRAWING = (
+  *("shift", "shift_kind", "corrupted_images", "corruption_levels"),
+  *("bernoulli_flip", "samples_per_step", "dirichlet", "client_classes"),
+)
 
 
 def define_flags() -> None:
@@ -79,7 +86,12 @@ def define_flags() -> None:
     "Flip probability of the Bernoulli schedule: inverse_sqrt; or as_printed in"
     " the paper, which flips at nearly every step.",
   )
-  flags.DEFINE_integer("timesteps", 20, "Number of time steps (T).")
+  flags.DEFINE_integer(
+    "timesteps",
+    20,
+    "Number of time steps (T). Default for data with domains: all after the"
+    " first domain.",
+  )
   flags.DEFINE_integer(
     "rounds_per_step", 1, "Number of rounds per time step (the paper's R)."
   )
@@ -128,7 +140,10 @@ def define_flags() -> None:
     None,
     "Maximum number of examples for pre-training. Default: half of the data.",
   )
-  pretrained.define_flags("pre-trained models")
+  pretrained.define_flags(
+    "pre-trained models",
+    "0: --weights_file is the deployed model, and nothing is trained. ",
+  )
   flags.DEFINE_integer(
     "pretraining_seed",
     0,
@@ -142,20 +157,21 @@ class Plan(plan_lib.Plan):
   """The checked plan of an online-adaptation comparison.
 
   Attributes:
-    omegas: The weight omega of eq. 1 at each step, by schedule and seed.
+    omegas: The weight omega of eq. 1 at each step, by schedule and seed; None
+      if the data have their own drift.
     dirichlet: The Dirichlet concentration of the label distribution to which a
       client drifts.
     dataset: The splits of the data set.
     archive: Returns archived corrupted images. None: they are computed.
     pretraining: The hyper-parameters of pre-training; the plan's `model` is not
-      trained yet.
+      trained yet. None: it stays as it is.
   """
 
-  omegas: Mapping[str, Mapping[int, np.ndarray]]
+  omegas: Mapping[str, Mapping[int, np.ndarray | None]]
   dirichlet: float
   dataset: online_adaptation.OnlineDataset
   archive: Callable[[str, int], examples.Examples] | None
-  pretraining: pretraining_hparams.PretrainingHParams
+  pretraining: pretraining_hparams.PretrainingHParams | None
 
   def num_runs(self, trial: selection.Trial) -> int:
     """Returns the number of runs of a trial, including its ablations."""
@@ -168,6 +184,8 @@ class Plan(plan_lib.Plan):
     """Explains why a run cannot be extended to `num_steps` time steps."""
     for shift, by_seed in self.omegas.items():
       for seed, omega in by_seed.items():
+        if omega is None:
+          continue
         old = _omega(shift, before, seed)
         differing = np.flatnonzero(old != omega[: before + 1])
         if len(differing):
@@ -195,6 +213,17 @@ def check_flags() -> None:
     UsageError: If a flag is wrong.
   """
   common_flags.check_common_flags(SCENARIO)
+  time_names = own_drift_flags.time_names(SCENARIO)
+  if time_names:
+    own_drift_flags.refuse(*_DRAWING)
+    own_drift_flags.set_default("shift", [own_drift.STREAM])
+    own_drift_flags.set_default("timesteps", len(time_names) - 1)
+    common_flags.require(
+      "timesteps",
+      FLAGS.timesteps < len(time_names),
+      f"at most {len(time_names) - 1}, the number of domains after the first"
+      " one",
+    )
   chosen = trials.described(SCENARIO)
   common_flags.chosen_seeds("seeds")
   for flag, allowed in (
@@ -217,7 +246,8 @@ def check_flags() -> None:
         f"--{flag}={value} does not apply to --{applies_to}={other}; leave it"
         f" out, or pass --{applies_to}={needed}"
       )
-  common_flags.require_choices("shift", schedules.names())
+  if not time_names:
+    common_flags.require_choices("shift", schedules.names())
   common_flags.require_at_least_one(
     "timesteps",
     "rounds_per_step",
@@ -226,7 +256,7 @@ def check_flags() -> None:
     "max_pretraining_examples",
   )
   common_flags.require_seed("pretraining_seed")
-  pretrained.chosen_hparams()
+  pretrained.chosen_hparams(may_skip=True)
   _check_controls(chosen)
   common_flags.positive_number("dirichlet")
   # Last, because it imports algorithms and TensorFlow.
@@ -245,8 +275,12 @@ def make_plan() -> Plan:
   check_flags()
   chosen = trials.chosen(SCENARIO)
   seeds = common_flags.chosen_seeds("seeds")
+  has_own_drift = bool(own_drift_flags.time_names(SCENARIO))
   omegas = {
-    shift: {seed: _omega(shift, FLAGS.timesteps, seed) for seed in seeds}
+    shift: {
+      seed: None if has_own_drift else _omega(shift, FLAGS.timesteps, seed)
+      for seed in seeds
+    }
     for shift in FLAGS.shift
   }
   dirichlet = common_flags.positive_number("dirichlet")
@@ -259,6 +293,7 @@ def make_plan() -> Plan:
       seed=FLAGS.pretraining_seed,
       model_dir=model_flags.model_dir(),
       disjoint_clients=_num_disjoint_clients(),
+      num_clients=FLAGS.num_clients if has_own_drift else None,
     )
     if FLAGS.shift_kind == "covariate":
       _check_images(dataset.stream.x[:1])
@@ -266,21 +301,16 @@ def make_plan() -> Plan:
     if FLAGS.corrupted_images == "archive":
       archive = online_adaptation.archive_of(FLAGS.dataset, FLAGS.data_dir)
     labelled = _labelled_sizes(dataset)
-    num_examples = FLAGS.num_clients * FLAGS.samples_per_step + int(
-      np.minimum(labelled, FLAGS.initial_examples).sum()
-    )
-    # Plus the label distribution to which each client drifts.
-    num_bytes = num_examples * dataset.stream.x[0].nbytes
-    num_bytes += FLAGS.num_clients * len(dataset.class_names) * 8
-    memory.check(
-      num_bytes,
-      f"--num_clients={FLAGS.num_clients} with"
-      f" --samples_per_step={FLAGS.samples_per_step} and"
-      f" --initial_examples={FLAGS.initial_examples}",
-    )
+    num_examples = int(np.minimum(labelled, FLAGS.initial_examples).sum())
+    if has_own_drift:
+      num_examples += max(_check_own(dataset))
+    else:
+      num_examples += FLAGS.num_clients * FLAGS.samples_per_step
+      _check_memory(dataset, num_examples)
     model = _build_model(dataset)
     common_flags.check_sizes(chosen, model, num_examples, will_be_trained=True)
-    num_small = sum(size < FLAGS.initial_examples for size in labelled)
+    num_small = sum(0 < size < FLAGS.initial_examples for size in labelled)
+    num_without = labelled.count(0)
     plan = Plan(
       scenario=SCENARIO,
       trials=chosen,
@@ -288,17 +318,21 @@ def make_plan() -> Plan:
       aggregators=_aggregators(chosen),
       model=model,
       settings={
-        "shift_kind": FLAGS.shift_kind,
-        "corruption_levels": FLAGS.corruption_levels,
-        "dirichlet": str(dirichlet),
-        "client_classes": FLAGS.client_classes,
+        **_drift_settings(has_own_drift, dirichlet),
         "num_clients": FLAGS.num_clients,
         "participation": FLAGS.participation,
         **participation_flags.settings(),
         "rounds_per_step": FLAGS.rounds_per_step,
-        "samples_per_step": FLAGS.samples_per_step,
+        **(
+          {} if has_own_drift else {"samples_per_step": FLAGS.samples_per_step}
+        ),
         "initial_examples": FLAGS.initial_examples,
         **({"clients_below_initial_examples": num_small} if num_small else {}),
+        **(
+          {"clients_without_labelled_examples": num_without}
+          if num_without
+          else {}
+        ),
         "pretraining_distribution": FLAGS.pretraining_distribution,
         "model": model.name,
         "input_scaling": FLAGS.input_scaling,
@@ -309,7 +343,7 @@ def make_plan() -> Plan:
       dirichlet=dirichlet,
       dataset=dataset,
       archive=archive,
-      pretraining=pretrained.chosen_hparams(),
+      pretraining=pretrained.chosen_hparams(may_skip=True),
     )
     # Refuses streams that cannot be drawn.
     for seed in seeds:
@@ -322,15 +356,65 @@ def make_plan() -> Plan:
     output_folder.warn(
       f"{num_small} of {FLAGS.num_clients} clients have fewer labelled examples"
       f" than --initial_examples={FLAGS.initial_examples} and use all of them"
-      f" (at least {min(labelled)})"
+      f" (at least {min(filter(None, labelled))})"
+    )
+  if num_without:
+    output_folder.warn(
+      f"{num_without} of {FLAGS.num_clients} clients have no labelled examples"
+      " of their own and get at most"
+      f" --initial_examples={FLAGS.initial_examples} of the server's held-out"
+      " examples"
     )
   return plan
+
+
+def _drift_settings(has_own_drift: bool, dirichlet: float) -> dict[str, str]:
+  """Returns the settings of a drawn drift; none of a drift of the data."""
+  if has_own_drift:
+    return {}
+  return {
+    "shift_kind": FLAGS.shift_kind,
+    "corruption_levels": FLAGS.corruption_levels,
+    "dirichlet": str(dirichlet),
+    "client_classes": FLAGS.client_classes,
+  }
+
+
+def _check_memory(
+  dataset: online_adaptation.OnlineDataset, num_examples: int
+) -> None:
+  """Refuses more examples of clients than fit into memory."""
+  # Plus the label distribution to which each client drifts.
+  num_bytes = num_examples * dataset.stream.x[0].nbytes
+  num_bytes += FLAGS.num_clients * len(dataset.class_names) * 8
+  memory.check(
+    num_bytes,
+    f"--num_clients={FLAGS.num_clients} with"
+    f" --samples_per_step={FLAGS.samples_per_step} and"
+    f" --initial_examples={FLAGS.initial_examples}",
+  )
+
+
+def _check_own(dataset: online_adaptation.OnlineDataset) -> list[int]:
+  """Warns of absent clients; returns the number of examples of each step."""
+  streams = dataset.streams.until(FLAGS.timesteps)
+  sizes = np.array(
+    [
+      [
+        len(streams.batch(client, timestep).y)
+        for timestep in range(1, FLAGS.timesteps + 1)
+      ]
+      for client in range(FLAGS.num_clients)
+    ]
+  )
+  own_drift_flags.check_absent(sizes, dataset.time_names[1:], "time steps")
+  return sizes.sum(axis=0).tolist()
 
 
 def _labelled_sizes(dataset: online_adaptation.OnlineDataset) -> list[int]:
   """Returns the number of labelled examples of each client.
 
-  Refuses clients without labelled examples.
+  Refuses clients without labelled examples, unless they may join later.
   """
   clients = range(FLAGS.num_clients)
   # Clients that share their examples have the same number.
@@ -451,8 +535,8 @@ def _build_model(
     input_scaling=input_flags.chosen([dataset.pretraining.x]),
     **common_flags.model_options(),
   )
-  # Pre-training always runs and starts from the weights of the file; clients
-  # start from the pre-trained model.
+  # Pre-training starts from the weights of the file, unless it is skipped;
+  # clients start from the pre-trained model.
   return model_flags.changed(model)
 
 
@@ -460,6 +544,8 @@ def client_streams(
   plan: Plan, shift: str, seed: int
 ) -> online_adaptation.Streams:
   """Returns the streams of all clients for a schedule and a seed."""
+  if plan.dataset.streams is not None:
+    return plan.dataset.streams.until(FLAGS.timesteps)
   return online_adaptation.Streams(
     plan.dataset.stream,
     len(plan.dataset.class_names),

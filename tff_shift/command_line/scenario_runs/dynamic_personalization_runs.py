@@ -78,11 +78,14 @@ class _Runner:
     self._instruments = instruments
     # All trials share the clients' test streams.
     shared = next(iter(instruments.values()))
-    self._streams = {
-      (seed, distribution): self._measure(seed, distribution, shared)
-      for seed in self._plan.seeds
-      for distribution in FLAGS.test_distributions
-    }
+    self._streams = {}
+    for seed in self._plan.seeds:
+      for distribution in FLAGS.test_distributions:
+        if self._plan.dataset.periods is None or not self._streams:
+          stream = self._measure(seed, distribution, shared)
+        # All seeds share a stream that is not drawn.
+        self._streams[seed, distribution] = stream
+    self._time_names = stream_names(self._plan)
     for distribution in FLAGS.test_distributions:
       dynamic_personalization_results.draw_distances(
         self._streams[self._plan.seeds[0], distribution],
@@ -90,6 +93,7 @@ class _Runner:
         distribution,
         self._plan.seeds[0],
         running.folder,
+        self._time_names,
       )
 
   def _measure(
@@ -140,7 +144,12 @@ class _Runner:
     num_steps = FLAGS.rounds + len(names) * FLAGS.periods
     classes = self._plan.dataset.class_names if held_out == _TEST else None
     with self._running.run(
-      trial, seed, num_steps, class_names=classes, held_out=held_out
+      trial,
+      seed,
+      num_steps,
+      class_names=classes,
+      time_names=self._time_names,
+      held_out=held_out,
     ) as run:
       result = dynamic_personalization.run(
         algorithm,
@@ -157,6 +166,14 @@ class _Runner:
         checkpoint=run.checkpoint,
       )
     return comparison.without_states(result)
+
+
+def stream_names(plan: planning.Plan) -> tuple[str, ...]:
+  """Returns the names of a stream's periods from 0; empty if they have none."""
+  if plan.dataset.periods is None:
+    return ()
+  # Period 0 is the last training period.
+  return plan.dataset.periods.time_names[FLAGS.train_periods - 1 :]
 
 
 def _final_metrics(
@@ -199,7 +216,7 @@ def run(plan: planning.Plan) -> None:
         )
   for distribution in FLAGS.test_distributions:
     dynamic_personalization_results.draw_accuracy(
-      by_label, distribution, running.folder
+      by_label, distribution, running.folder, stream_names(plan)
     )
   # Drift detection does not depend on the algorithm; summary.json reports it.
   running.finish(

@@ -51,7 +51,12 @@ class _Runner:
       )
       for client in range(FLAGS.num_clients)
     ]
-    return online_adaptation.Deployment(initial, confusion.numpy())
+    held_out = None
+    if not all(len(each.y) for each in initial):
+      held_out = online_adaptation_data.held_out_examples(
+        self._plan.dataset, FLAGS.initial_examples, seed
+      )
+    return online_adaptation.Deployment(initial, confusion.numpy(), held_out)
 
   def run(
     self, trial: selection.Trial
@@ -104,6 +109,7 @@ class _Runner:
       seed,
       FLAGS.timesteps,
       class_names=self._plan.dataset.class_names,
+      time_names=self._plan.dataset.time_names,
       shift=shift,
     ) as run:
       result = online_adaptation.run(
@@ -130,6 +136,8 @@ def _prescribed_rates(
     run_seed=seed,
     rounds_per_step=FLAGS.rounds_per_step,
     participation=FLAGS.participation,
+    # Absent clients have no rate.
+    is_present=~np.isnan(rates),
   )
   return rate_controls.prescribe(control, rates, counts, seed)
 
@@ -169,14 +177,20 @@ def _final_metrics(
     true = online_adaptation_results.true_shift(
       planning.client_streams(plan, shift, seed)
     )
+    measured, true, are_known = online_adaptation_results.both_known(
+      measured, true
+    )
+    has_any = are_known.any(axis=0)
     # Over clients, as in the theorems, and over clients and steps.
     found["cumulative_shift_correlation"] = (
       online_adaptation_results.rank_correlation(
-        measured.sum(axis=0), true.sum(axis=0)
+        measured.sum(axis=0)[has_any], true.sum(axis=0)[has_any]
       )
     )
     found["step_shift_correlation"] = (
-      online_adaptation_results.rank_correlation(measured, true)
+      online_adaptation_results.rank_correlation(
+        measured[are_known], true[are_known]
+      )
     )
   return found
 
@@ -201,13 +215,16 @@ def _draw_rates(
       shift,
       plan.seeds[0],
       *names,
+      time_names=plan.dataset.time_names,
     )
     signal = _measured_shift(trial, result)
     if signal is not None:
-      true[shift] = online_adaptation_results.true_shift(client_streams).sum(
-        axis=0
+      signal, shifts, are_known = online_adaptation_results.both_known(
+        signal, online_adaptation_results.true_shift(client_streams)
       )
-      measured[shift] = signal.sum(axis=0)
+      has_any = are_known.any(axis=0)
+      true[shift] = shifts.sum(axis=0)[has_any]
+      measured[shift] = signal.sum(axis=0)[has_any]
   if measured:
     online_adaptation_figures.shift_scatter(
       true,
@@ -253,9 +270,13 @@ def run(plan: planning.Plan) -> None:
       if hasattr(reading.trial.hparams, "eta_min"):
         _draw_rates(running, reading.trial, reading.by_seed[plan.seeds[0]])
   for shift, by_label in by_shift.items():
-    omega = np.array(list(plan.omegas[shift].values()))
+    omega = list(plan.omegas[shift].values())
     online_adaptation_results.draw_accuracy(
-      by_label, omega, running.folder, shift
+      by_label,
+      None if omega[0] is None else np.array(omega),
+      running.folder,
+      shift,
+      time_names=plan.dataset.time_names,
     )
   running.finish(
     [

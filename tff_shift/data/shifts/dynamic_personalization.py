@@ -18,6 +18,9 @@ Choices that the paper leaves open:
   - Every client draws its own distributions and heavy labels.
   - The caller chooses how long a distribution lasts; one period by default:
     "we randomize the distribution in each training period".
+
+Your own data with domains have their own periods, which are not drawn: each
+domain is a period. The first ones are for training, the others are the stream.
 """
 
 import fractions
@@ -30,9 +33,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_shift import arguments
+from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples
 from tff_shift.data import partition
+from tff_shift.data.shifts import fixed_batches
+from tff_shift.data.shifts import own_drift
 
 SCENARIO = "dynamic_personalization"
 
@@ -50,6 +56,27 @@ DISTRIBUTIONS = (
 
 RESTS = ("others", "any")
 
+_TEST_FRACTION = 0.2
+
+
+class OwnPeriods(NamedTuple):
+  """The periods of data with domains.
+
+  Attributes:
+    train: The training periods, which repeat: each client's examples of the
+      part `train`.
+    stream: The stream. Its period 0 has all examples of the last training
+      period, and its other periods are the other domains.
+    period_size: The median number of examples of a client in a training period,
+      at most half of all training examples, for IID periods.
+    time_names: The name of each domain.
+  """
+
+  train: fixed_batches.Periods
+  stream: fixed_batches.Periods
+  period_size: int
+  time_names: tuple[str, ...]
+
 
 class DynamicDataset(NamedTuple):
   """A data set in four disjoint parts.
@@ -63,6 +90,8 @@ class DynamicDataset(NamedTuple):
     class_names: The name of each class.
     clients: For each part by its name, `[n]` integers, the client that holds an
       example. None: all clients draw from all examples.
+    periods: The periods of data with domains; `test` has all examples of their
+      stream. None: periods are drawn.
   """
 
   name: str
@@ -72,6 +101,7 @@ class DynamicDataset(NamedTuple):
   public: examples.Examples
   class_names: tuple[str, ...]
   clients: Mapping[str, np.ndarray] | None = None
+  periods: OwnPeriods | None = None
 
 
 def load_dynamic(
@@ -82,11 +112,15 @@ def load_dynamic(
   max_examples: int | None = None,
   public_fraction: float = 0.1,
   validation_fraction: float = 0.1,
-  test_fraction: float = 0.2,
+  test_fraction: float | None = None,
+  train_periods: int | None = None,
+  num_clients: int | None = None,
 ) -> DynamicDataset:
   """Loads a data set and splits it into its four parts.
 
-  If examples belong to clients, the examples of each client are split.
+  If examples belong to clients, the examples of each client are split. If they
+  belong to domains, the examples of the training periods are split into
+  training, validation and public part.
 
   Args:
     dataset: The name of the data set, see `datasets.get`.
@@ -98,7 +132,14 @@ def load_dynamic(
       for the test.
     validation_fraction: Fraction of the validation part in the same examples.
     test_fraction: Fraction of the test part if the archive has no test part of
-      its own (digits); otherwise the archive's test part is used.
+      its own (digits); otherwise the archive's test part is used. None: 0.2.
+      Not for data with domains.
+    train_periods: The number of leading domains that are training periods.
+      None: half of them, rounded up. Only for data with domains; at least one
+      domain must remain.
+    num_clients: The number of clients to which examples with domains and
+      without clients are dealt, IID. None: the data assign clients, or have no
+      domains.
 
   Returns:
     The data set; the rest is the training part.
@@ -108,11 +149,24 @@ def load_dynamic(
     DatasetNotFoundError: If the data set is not on the disk.
   """
   # Refuses data sets that the scenario cannot use.
-  datasets.get(dataset, SCENARIO, data_dir=data_dir)
+  time_names = own_drift.time_names(dataset, SCENARIO, data_dir)
+  if time_names and test_fraction is not None:
+    raise ValueError(
+      f"test_fraction does not apply to {dataset}, whose last domains are the"
+      " stream"
+    )
+  if not time_names and train_periods is not None:
+    raise ValueError(
+      f"train_periods does not apply to {dataset}, which has no domains"
+    )
+  if not time_names and num_clients is not None:
+    raise ValueError(
+      f"num_clients does not apply to {dataset}, which has no domains to deal"
+    )
   part_fractions = {
     "public_fraction": public_fraction,
     "validation_fraction": validation_fraction,
-    "test_fraction": test_fraction,
+    "test_fraction": _TEST_FRACTION if test_fraction is None else test_fraction,
   }
   for name, fraction in part_fractions.items():
     if not 0 < fraction < 1:  # Also refuses NaN.
@@ -129,6 +183,17 @@ def load_dynamic(
   if max_examples is not None:
     partition.check_positive_integer("max_examples", max_examples)
     order = order[:max_examples]
+  if time_names:
+    return _load_own(
+      dataset,
+      source,
+      time_names,
+      order,
+      part_fractions | {"test_fraction": 0.0},
+      train_periods,
+      num_clients,
+      seed,
+    )
   groups = {"": order}
   if source.client is not None:
     groups = {
@@ -156,6 +221,112 @@ def load_dynamic(
     class_names=source.class_names,
     clients=clients,
     **{name: examples.take(source, each) for name, each in parts.items()},
+  )
+
+
+def _load_own(
+  name: str,
+  source: dataset_lib.Dataset,
+  time_names: Sequence[str],
+  order: np.ndarray,
+  part_fractions: Mapping[str, float],
+  train_periods: int | None,
+  num_clients: int | None,
+  seed: int,
+) -> DynamicDataset:
+  """Splits the training periods of a data set; the others are its stream.
+
+  Args:
+    name: The name of the data set.
+    source: The data set.
+    time_names: The names of its domains.
+    order: The indices of the examples to use, shuffled.
+    part_fractions: The fractions of the parts, by name.
+    train_periods: The number of training periods. None: half, rounded up.
+    num_clients: The number of clients. None: the data set's.
+    seed: Seed of the deal to clients.
+  """
+  if train_periods is None:
+    train_periods = (len(time_names) + 1) // 2
+  most = len(time_names) - 1
+  if not isinstance(train_periods, int | np.integer) or not (
+    1 <= train_periods <= most
+  ):
+    raise ValueError(
+      f"train_periods must lie in 1..{most}, so that {name}, which has"
+      f" {len(time_names)} periods, has one for the stream; got"
+      f" {train_periods!r}"
+    )
+  is_used = np.zeros(len(source.y), bool)
+  is_used[order] = True
+  groups = [
+    [each[is_used[each]] for each in own]
+    for own in own_drift.by_client_and_time(
+      source, time_names, num_clients, seed, name
+    )
+  ]
+  for time_name, at_once in zip(
+    time_names, zip(*groups, strict=True), strict=True
+  ):
+    if not any(map(len, at_once)):
+      raise ValueError(
+        f"period {time_name!r} of {name} would be empty; use a larger"
+        f" max_examples, got {len(order)} examples"
+      )
+  client = np.empty(len(source.y), np.int32)
+  period = np.full(len(source.y), len(time_names))
+  for number, own in enumerate(groups):
+    for at, positions in enumerate(own):
+      client[positions], period[positions] = number, at
+  of_training = order[period[order] < train_periods]
+  cuts = [
+    _cut(of_training[client[of_training] == each], None, part_fractions)
+    for each in range(len(groups))
+  ]
+  parts = {
+    part: np.sort(np.concatenate([cut[part] for cut in cuts]))
+    for part in ("train", "validation", "public")
+  }
+  for part, positions in parts.items():
+    if not len(positions):
+      raise ValueError(
+        f"the {part} part of {name} would be empty, because each of"
+        f" {len(groups)} clients gives a fraction of its examples of the"
+        f" {train_periods} training periods; use a larger fraction or fewer"
+        " clients"
+      )
+  is_train = np.zeros(len(source.y), bool)
+  is_train[parts["train"]] = True
+  train, batches = own_drift.grouped(
+    source,
+    [[each[is_train[each]] for each in own[:train_periods]] for own in groups],
+  )
+  sizes = [len(each.y) for own in batches for each in own if len(each.y)]
+  for at, at_once in enumerate(zip(*batches, strict=True)):
+    if not any(len(each.y) for each in at_once):
+      raise ValueError(
+        f"period {time_names[at]!r} of {name} has no example for training,"
+        " beside the public and the validation part"
+      )
+  # The stream starts from the last training period.
+  test, stream = own_drift.grouped(
+    source, [own[train_periods - 1 :] for own in groups]
+  )
+  num_classes = len(source.class_names)
+  return DynamicDataset(
+    name=name,
+    train=train,
+    validation=examples.take(source, parts["validation"]),
+    test=test,
+    public=examples.take(source, parts["public"]),
+    class_names=source.class_names,
+    clients={part: client[parts[part]] for part in ("validation", "public")},
+    periods=OwnPeriods(
+      fixed_batches.Periods(batches, None, num_classes, repeats=True),
+      fixed_batches.Periods(stream, None, num_classes),
+      min(int(np.median(sizes)), len(train.y) // 2),
+      tuple(time_names),
+    ),
   )
 
 
@@ -205,6 +376,7 @@ class Periods:
     rest: str = "others",
     periods_per_distribution: int = 1,
     pool_client: np.ndarray | None = None,
+    may_lack: bool = False,
   ):
     """Sorts the pool by class.
 
@@ -223,6 +395,7 @@ class Periods:
         be the same.
       pool_client: `[N]` integers, the client that holds an example of the pool
         and alone draws it. None: all clients draw from all examples.
+      may_lack: Whether a client may hold no examples; its periods are empty.
 
     Raises:
       ValueError: If a value is not allowed, or the examples of a client have
@@ -266,7 +439,7 @@ class Periods:
     num_heavy = max(len(_heavy_fractions(name)) for name in names)
     num_needed = max(1, num_heavy + (num_heavy > 0 and rest == "others"))
     for client, classes in enumerate(self._classes):
-      if len(classes) < num_needed:
+      if len(classes) < num_needed and (len(classes) or not may_lack):
         what = "the pool" if pool_client is None else f"client {client}"
         raise ValueError(
           f"{what} must have examples of at least {num_needed} classes for"
@@ -316,11 +489,13 @@ class Periods:
     label, or the rest, is then drawn with replacement.
 
     Returns:
-      `period_size` examples, in random order.
+      `period_size` examples, in random order; none if the client holds none.
 
     Raises:
       ValueError: If there is no such client or period.
     """
+    if client < len(self._classes) and not len(self._classes[client]):
+      return examples.take(self._pool, np.empty(0, np.int64))
     name, labels = self._choice(client, period)
     rng = partition.generator(
       "examples of a period", [self._seed, client, period]

@@ -21,6 +21,10 @@ with other clients; streams are drawn with replacement.
 Your own data may have classes that never occur, and rare ones. The
 distributions of pre-training and of labelled data are over the classes that
 occur. All examples of a rare class are used, see `load_online`.
+
+Your own data with domains have their own drift, which is not drawn: the first
+domain is before deployment, and each other domain is a time step, at which a
+client has all its examples in the order of the rows, or none.
 """
 
 import functools
@@ -38,6 +42,8 @@ from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
 from tff_shift.data.images import corruptions
 from tff_shift.data.shifts import class_pools
+from tff_shift.data.shifts import fixed_batches
+from tff_shift.data.shifts import own_drift
 
 SCENARIO = "online_adaptation"
 SHIFT_KINDS = ("label", "covariate")
@@ -69,6 +75,10 @@ class OnlineDataset(NamedTuple):
       None: all clients draw from all examples.
     client_classes: The classes of each client, see `class_pools.deal_classes`;
       only classes that occur are assigned. None: clients have all classes.
+    streams: The streams of data with domains, of all examples of `stream`.
+      None: streams are drawn.
+    time_names: The names of the domains, the first one before deployment; empty
+      without domains.
   """
 
   name: str
@@ -81,6 +91,8 @@ class OnlineDataset(NamedTuple):
   initial_client: np.ndarray | None = None
   stream_client: np.ndarray | None = None
   client_classes: tuple[np.ndarray, ...] | None = None
+  streams: fixed_batches.Streams | None = None
+  time_names: tuple[str, ...] = ()
 
 
 def load_online(
@@ -92,10 +104,13 @@ def load_online(
   seed: int = 0,
   model_dir: str | os.PathLike[str] | None = None,
   disjoint_clients: int | None = None,
+  num_clients: int | None = None,
 ) -> OnlineDataset:
   """Loads a data set and splits it into its four parts.
 
-  If examples belong to clients, the examples of each client are split.
+  If examples belong to clients, the examples of each client are split. If they
+  belong to domains, the examples of each client in the first domain are split
+  into the first three parts.
 
   A class is rare if pre-training has less than half of the examples that the
   distribution requires. All of its examples are then used, the other classes
@@ -113,7 +128,10 @@ def load_online(
     model_dir: The folder of the pre-trained model that tokenizes texts.
     disjoint_clients: Assigns the classes to this number of clients, see
       `class_pools.deal_classes`; pre-training has all classes. None: each
-      client has all.
+      client has all. Not for data with domains.
+    num_clients: The number of clients to which examples with domains and
+      without clients are dealt, IID. None: the data assign clients, or have no
+      domains.
 
   Returns:
     The data set.
@@ -124,15 +142,28 @@ def load_online(
     DatasetNotFoundError: If the data set is not on the disk.
   """
   # Refuses data sets that the scenario cannot use.
-  datasets.get(name, SCENARIO, data_dir=data_dir)
+  time_names = own_drift.time_names(name, SCENARIO, data_dir)
   source = datasets.load(name, data_dir=data_dir, model_dir=model_dir)
-  num_classes = len(source.class_names)
-  occurring = np.unique(source.y)
-  distribution = np.zeros(num_classes)
-  distribution[occurring] = class_pools.pretraining_distribution(
-    pretraining_distribution, len(occurring)
-  )
   rng = partition.generator("online parts", seed)
+  if time_names:
+    if disjoint_clients is not None:
+      raise ValueError(
+        f"disjoint_clients does not apply to {name}, whose streams are given"
+      )
+    return _load_own(
+      name,
+      source,
+      time_names,
+      num_clients,
+      seed,
+      rng,
+      pretraining_distribution,
+      max_pretraining_examples,
+    )
+  if num_clients is not None:
+    raise ValueError(
+      f"num_clients does not apply to {name}, which has no domains to deal"
+    )
   groups = [np.arange(len(source.y))]
   if source.client is not None:
     groups = partition.by_client(source.client, source.client.max() + 1)
@@ -146,6 +177,133 @@ def load_online(
       )
   pretraining, validation, initial, stream = (
     np.concatenate(parts) for parts in zip(*cuts, strict=True)
+  )
+  occurring = np.unique(source.y)
+  chosen, distribution = _chosen(
+    name,
+    source,
+    pretraining,
+    occurring,
+    pretraining_distribution,
+    max_pretraining_examples,
+    rng,
+  )
+
+  def take(positions):
+    return examples_lib.take(source, np.sort(positions))
+
+  return OnlineDataset(
+    name=name,
+    pretraining=take(chosen),
+    validation=take(validation),
+    initial=take(initial),
+    stream=take(stream),
+    class_names=source.class_names,
+    class_distribution=distribution,
+    initial_client=_clients_of(source, initial),
+    stream_client=_clients_of(source, stream),
+    client_classes=(
+      None
+      if disjoint_clients is None
+      else tuple(
+        occurring[assigned]
+        for assigned in class_pools.deal_classes(
+          len(occurring), disjoint_clients, seed
+        )
+      )
+    ),
+  )
+
+
+def _load_own(
+  name: str,
+  source: dataset_lib.Dataset,
+  time_names: Sequence[str],
+  num_clients: int | None,
+  seed: int,
+  rng: np.random.Generator,
+  pretraining_distribution: str,
+  max_pretraining_examples: int | None,
+) -> OnlineDataset:
+  """Splits the first domain of a data set; the others are the streams."""
+  groups = own_drift.by_client_and_time(
+    source, time_names, num_clients, seed, name
+  )
+  client = np.zeros(len(source.y), np.int32)
+  for number, own in enumerate(groups):
+    client[np.concatenate(own)] = number
+  source = source._replace(client=client)
+  parts = [
+    np.concatenate(each)
+    for each in zip(
+      *(_split_labelled(rng.permutation(own[0])) for own in groups),
+      strict=True,
+    )
+  ]
+  first = np.concatenate([own[0] for own in groups])
+  if not all(map(len, parts)):
+    raise ValueError(
+      f"{time_names[0]!r} of {name}, before deployment, has {len(first)}"
+      " examples, too few for pre-training, early stopping and labelled"
+      " examples of clients"
+    )
+  pretraining, validation, initial = parts
+  chosen, distribution = _chosen(
+    f"{time_names[0]!r} of {name}",
+    source,
+    pretraining,
+    np.unique(source.y[first]),
+    pretraining_distribution,
+    max_pretraining_examples,
+    rng,
+  )
+  stream, batches = own_drift.grouped(source, [own[1:] for own in groups])
+  return OnlineDataset(
+    name=name,
+    pretraining=examples_lib.take(source, np.sort(chosen)),
+    validation=examples_lib.take(source, np.sort(validation)),
+    initial=examples_lib.take(source, np.sort(initial)),
+    stream=stream,
+    class_names=source.class_names,
+    class_distribution=distribution,
+    initial_client=_clients_of(source, initial),
+    streams=fixed_batches.Streams(
+      batches,
+      None,
+      len(source.class_names),
+      [source.y[own[0]] for own in groups],
+    ),
+    time_names=tuple(time_names),
+  )
+
+
+def _chosen(
+  name: str,
+  source: dataset_lib.Dataset,
+  pretraining: np.ndarray,
+  occurring: np.ndarray,
+  pretraining_distribution: str,
+  max_pretraining_examples: int | None,
+  rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Draws the examples of pre-training, see `load_online`.
+
+  Args:
+    name: The name of the data in messages.
+    source: The data set.
+    pretraining: The indices from which they are drawn.
+    occurring: The classes that occur.
+    pretraining_distribution: The name of their label distribution.
+    max_pretraining_examples: Their maximum number.
+    rng: The random generator.
+
+  Returns:
+    Their indices, and the requested label distribution, [num_classes].
+  """
+  num_classes = len(source.class_names)
+  distribution = np.zeros(num_classes)
+  distribution[occurring] = class_pools.pretraining_distribution(
+    pretraining_distribution, len(occurring)
   )
   pool = class_pools.ClassPool(source.y[pretraining], num_classes)
   size = max_pretraining_examples
@@ -172,31 +330,7 @@ def load_online(
     most = pool.counts[occurring] / distribution[occurring]
     size = max(1, min(size, int(np.min(most))))
   chosen = pool.draw_without_replacement(distribution, size, rng)
-
-  def take(positions):
-    return examples_lib.take(source, np.sort(positions))
-
-  return OnlineDataset(
-    name=name,
-    pretraining=take(pretraining[chosen]),
-    validation=take(validation),
-    initial=take(initial),
-    stream=take(stream),
-    class_names=source.class_names,
-    class_distribution=distribution,
-    initial_client=_clients_of(source, initial),
-    stream_client=_clients_of(source, stream),
-    client_classes=(
-      None
-      if disjoint_clients is None
-      else tuple(
-        occurring[assigned]
-        for assigned in class_pools.deal_classes(
-          len(occurring), disjoint_clients, seed
-        )
-      )
-    ),
-  )
+  return pretraining[chosen], distribution
 
 
 def _cut(
@@ -210,8 +344,13 @@ def _cut(
   else:
     is_train = positions < num_train
     rest, stream = rng.permutation(positions[is_train]), positions[~is_train]
-  ends = np.rint(np.cumsum(_PART_SHARES[:2]) * len(rest)).astype(int)
-  return [*np.split(rest, ends), stream]
+  return [*_split_labelled(rest), stream]
+
+
+def _split_labelled(order: np.ndarray) -> list[np.ndarray]:
+  """Splits shuffled indices: pre-training, held out, labelled."""
+  ends = np.rint(np.cumsum(_PART_SHARES[:2]) * len(order)).astype(int)
+  return np.split(order, ends)
 
 
 def _clients_of(
@@ -238,10 +377,10 @@ def initial_examples(
 
   Returns:
     Different examples in the label distribution of pre-training, as closely as
-    possible.
+    possible. In data with domains, a client that holds none gets none.
 
   Raises:
-    ValueError: If the client holds no labelled examples.
+    ValueError: If the client holds no labelled examples, without domains.
   """
   own, pool, distribution, available = _labelled(dataset, client_id)
   chosen = pool.draw_without_replacement(
@@ -252,11 +391,34 @@ def initial_examples(
   return examples_lib.take(dataset.initial, own[chosen])
 
 
+def held_out_examples(
+  dataset: OnlineDataset, num_examples: int, seed: int
+) -> examples_lib.Examples:
+  """Draws labelled examples of the server, see `Deployment.held_out`.
+
+  Args:
+    dataset: The data set; its part `validation` is used.
+    num_examples: The maximum number of examples.
+    seed: Seed of the draw.
+
+  Returns:
+    Different examples in the label distribution of pre-training, as closely as
+    possible.
+  """
+  pool = class_pools.ClassPool(dataset.validation.y, len(dataset.class_names))
+  chosen = pool.draw_without_replacement(
+    dataset.class_distribution,
+    min(num_examples, len(dataset.validation.y)),
+    partition.generator("held-out examples", seed),
+  )
+  return examples_lib.take(dataset.validation, chosen)
+
+
 def num_labelled(dataset: OnlineDataset, client_id: int) -> int:
-  """Returns the number of examples that `initial_examples` can draw, from 1.
+  """Returns the number of examples that `initial_examples` can draw.
 
   Raises:
-    ValueError: If the client holds no labelled examples.
+    ValueError: If the client holds no labelled examples, without domains.
   """
   return _labelled(dataset, client_id)[-1]
 
@@ -271,7 +433,7 @@ def _labelled(
     number of examples of its classes.
 
   Raises:
-    ValueError: If there are none.
+    ValueError: If there are none, without domains.
   """
   own = np.arange(len(dataset.initial.y))
   if dataset.initial_client is not None:
@@ -284,7 +446,7 @@ def _labelled(
     distribution[classes] = dataset.class_distribution[classes]
     distribution /= distribution.sum()
   available = int(pool.counts[distribution > 0].sum())
-  if not available:
+  if not available and dataset.streams is None:
     raise ValueError(
       f"client {client_id} has no labelled example of its classes among the"
       f" {len(dataset.initial.y)} from before deployment"

@@ -286,11 +286,14 @@ def online_adaptation(
   """Makes labelled examples and streams, for `online_adaptation.run`.
 
   Args:
-    initial: For each client `(x, y)`, labelled from before deployment.
+    initial: For each client `(x, y)`, labelled from before deployment. A client
+      that joins later has none; `online_adaptation.Deployment` then needs
+      labelled examples of the server (`held_out`).
     stream: For each client and time step `(x, y)`; y is for evaluation only and
-      hidden from adaptation.
+      hidden from adaptation. A client without examples is absent at this time
+      step.
     omega: A number for each of the time steps 0..T, such as the extent of the
-      shift. None: zeros.
+      shift. None: not known.
     num_classes: The number of classes. None: inferred.
     client_names: The names of the clients. None: their numbers.
 
@@ -298,7 +301,8 @@ def online_adaptation(
     The validated examples and streams.
 
   Raises:
-    ValueError: If an array is not valid, or clients differ in their time steps.
+    ValueError: If an array is not valid, clients differ in their time steps, or
+      no client has examples at one of them.
   """
   if len(initial) != len(stream):
     raise ValueError(
@@ -314,19 +318,25 @@ def online_adaptation(
     joined,
     lambda client, number: f"{called(client)}, {_at_timestep(number)}",
     num_classes,
+    allow_empty=True,
   )
-  size = len(stream[0]) + 1
-  omega = examples_lib.checked_array(
-    np.zeros(size)
-    if omega is None
-    else np.asarray(examples_lib.as_array(omega, "omega"), np.float64),
-    "omega",
-    shape=(size,),
-    dtype=np.float64,
-  )
+  _check_present(batches, _at_timestep)
+  if omega is not None:
+    omega = examples_lib.checked_array(
+      np.asarray(examples_lib.as_array(omega, "omega"), np.float64),
+      "omega",
+      shape=(len(stream[0]) + 1,),
+      dtype=np.float64,
+    )
+  initial = tuple(own[0] for own in batches)
   return Online(
-    tuple(own[0] for own in batches),
-    fixed_batches.Streams([own[1:] for own in batches], omega, num_classes),
+    initial,
+    fixed_batches.Streams(
+      [own[1:] for own in batches],
+      omega,
+      num_classes,
+      [each.y for each in initial],
+    ),
   )
 
 
@@ -343,10 +353,11 @@ def dynamic_personalization(
   them (`[own * 10 for own in clients]` copies no array).
 
   Args:
-    clients: For each client and period `(x, y)`.
+    clients: For each client and period `(x, y)`. A client without examples is
+      absent in this period.
     drifted: For each client and period, whether its distribution differs from
       the previous period; ignored for period 0. It is used to evaluate drift
-      detection, and clients do not see it. None: no drift.
+      detection, and clients do not see it. None: not known.
     num_classes: The number of classes. None: inferred.
     client_names: The names of the clients. None: their numbers.
 
@@ -354,7 +365,8 @@ def dynamic_personalization(
     The periods.
 
   Raises:
-    ValueError: If an array is not valid, or clients differ in their periods.
+    ValueError: If an array is not valid, clients differ in their periods, or no
+      client has examples in one of them.
   """
   called = _names(client_names, len(clients), "client")
   _check_equal_lengths(clients, "period", 1, called)
@@ -362,16 +374,17 @@ def dynamic_personalization(
     clients,
     lambda client, period: f"{called(client)}, period {period}",
     num_classes,
+    allow_empty=True,
   )
-  shape = len(clients), len(clients[0])
-  if drifted is None:
-    drifted = np.zeros(shape, bool)
-  drifted = examples_lib.as_array(drifted, "drifted")
-  if drifted.shape != shape or drifted.dtype != bool:
-    raise ValueError(
-      f"drifted: {list(shape)} bools wanted, one for each client and"
-      f" period, got {drifted.dtype} {list(drifted.shape)}"
-    )
+  _check_present(batches, lambda period: f"period {period}")
+  if drifted is not None:
+    shape = len(clients), len(clients[0])
+    drifted = examples_lib.as_array(drifted, "drifted")
+    if drifted.shape != shape or drifted.dtype != bool:
+      raise ValueError(
+        f"drifted: {list(shape)} bools wanted, one for each client and"
+        f" period, got {drifted.dtype} {list(drifted.shape)}"
+      )
   return fixed_batches.Periods(batches, drifted, num_classes)
 
 
@@ -519,6 +532,16 @@ def _check_equal_lengths(
         f"{called(client)}: there must be {len(groups[0])} {what}s, as of"
         f" {called(0)}, got {len(own)}"
       )
+
+
+def _check_present(
+  batches: Sequence[Sequence[examples_lib.Examples]],
+  called: Callable[[int], str],
+) -> None:
+  """Refuses times at which no client has examples."""
+  for number, at_once in enumerate(zip(*batches, strict=True)):
+    if not any(len(each.y) for each in at_once):
+      raise ValueError(f"{called(number)}: no client has an example of it")
 
 
 def _split(

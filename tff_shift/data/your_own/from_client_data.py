@@ -263,7 +263,7 @@ def online_adaptation(
 
   Args:
     client_data: See `read`; the domain of an example is its time step, and the
-      first time step is before deployment.
+      first time step is before deployment. A client may lack time steps.
     omega: A number for each time step, see `from_arrays.online_adaptation`.
     num_classes: The number of classes. None: inferred.
     **reading: Other arguments of `read`.
@@ -272,11 +272,10 @@ def online_adaptation(
     The labelled examples and the streams.
 
   Raises:
-    ValueError: If the examples cannot be read (see `read`) or are not valid, or
-      a client lacks a time step.
+    ValueError: If the examples cannot be read (see `read`) or are not valid.
   """
   clients = read(client_data, **reading)
-  _, by_domain = _by_domain(clients, "time step")
+  _, by_domain = _by_domain(clients)
   return from_arrays.online_adaptation(
     [own[0] for own in by_domain],
     [own[1:] for own in by_domain],
@@ -296,7 +295,8 @@ def dynamic_personalization(
   """Makes periods of the clients, see `from_arrays.dynamic_personalization`.
 
   Args:
-    client_data: See `read`; the domain of an example is its period.
+    client_data: See `read`; the domain of an example is its period. A client
+      may lack periods.
     drifted: For each client and period, whether its distribution differs from
       the previous period, see `from_arrays.dynamic_personalization`.
     num_classes: The number of classes. None: inferred.
@@ -306,11 +306,10 @@ def dynamic_personalization(
     The periods.
 
   Raises:
-    ValueError: If the examples cannot be read (see `read`) or are not valid, or
-      a client lacks a period.
+    ValueError: If the examples cannot be read (see `read`) or are not valid.
   """
   clients = read(client_data, **reading)
-  _, by_domain = _by_domain(clients, "period")
+  _, by_domain = _by_domain(clients)
   return from_arrays.dynamic_personalization(
     by_domain,
     drifted=drifted,
@@ -460,20 +459,19 @@ def _check_domains(clients: Sequence[ClientArrays]) -> None:
 
 
 def _by_domain(
-  clients: Sequence[ClientArrays], required: str | None = None
+  clients: Sequence[ClientArrays],
 ) -> tuple[list[str], list[list[from_arrays.Pair]]]:
   """Groups each client's examples by domain, in the order of the numbers.
 
   Args:
     clients: The clients.
-    required: What messages call a domain of which each client must have an
-      example. None: a client may lack domains.
 
   Returns:
-    The domains' names, and for each client and domain (x, y).
+    The domains' names, and for each client and domain (x, y), possibly without
+    examples.
 
   Raises:
-    ValueError: If a client lacks a required domain, or domains are not given.
+    ValueError: If domains are not given.
   """
   _check_domains(clients)
   values = np.unique(np.concatenate([each.domain for each in clients]))
@@ -482,10 +480,5 @@ def _by_domain(
     grouped.append([])
     for value in values:
       is_here = each.domain == value
-      if required and not is_here.any():
-        raise ValueError(
-          f"client {each.client_id!r} has no example of {required} {value},"
-          " which others have; leave it out by client_ids"
-        )
       grouped[-1].append((each.x[is_here], each.y[is_here]))
   return list(map(str, values)), grouped

@@ -52,9 +52,9 @@ def read(
       the order of the categories of a categorical column.
     client: The column of the client; clients are sorted.
     time: The column of the domain, time step or period: numbers, dates or an
-      ordered categorical. `evolving`: the last one is the target, and clients
-      may lack domains. `online_adaptation`: the first one is before deployment,
-      and its examples are labelled. `guidance`: None.
+      ordered categorical. Clients may lack some of them. `evolving`: the last
+      one is the target. `online_adaptation`: the first one is before
+      deployment, and its examples are labelled. `guidance`: None.
     features: The columns of x: numbers, or vectors of one length. None: all
       others.
     **options: Further arguments of the function in `from_arrays`.

@@ -60,12 +60,8 @@ KEYS = {
 }
 _REQUIRED = ("x", "y")
 
-# Why some scenarios would ignore the domains of a file.
-_WITHOUT_DOMAINS = {
-  "online_adaptation": "it draws the drift itself",
-  "dynamic_personalization": "it draws the drift itself",
-  "guidance": "its clients have no domains",
-}
+# Why a scenario would ignore the domains of a file.
+_WITHOUT_DOMAINS = {"guidance": "its clients have no domains"}
 
 _TABLES = ".csv", ".parquet"
 _COLUMNS = "label", "client", "time", "image", "image_size", "domain_order"
@@ -176,7 +172,8 @@ def get(
         )
     raise ValueError(
       f"{what}: {scenario} would ignore it, because"
-      f" {_WITHOUT_DOMAINS[scenario]}; evolving uses it; leave {remedy}"
+      f" {_WITHOUT_DOMAINS[scenario]}; evolving, online_adaptation and"
+      f" dynamic_personalization use it; leave {remedy}"
     )
   return entry
 

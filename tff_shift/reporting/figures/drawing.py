@@ -388,6 +388,21 @@ def add_legend(figure: Figure) -> None:
         each.set_text(title_lines(title, inches))
 
 
+def name_steps(axis: Axis, names: Sequence[object], num_steps: int) -> None:
+  """Labels time steps or periods from 1 by their names.
+
+  Args:
+    axis: The axis.
+    names: The names from step 0 on. Empty: the axis keeps its numbers.
+    num_steps: The number of steps after step 0.
+  """
+  if names:
+    ticks = [1 + each for each in thinned(num_steps, None)]
+    name_ticks(
+      axis, ticks, [names[each] for each in ticks], rotation=30, ha="right"
+    )
+
+
 def thinned(count: int, kept: int | None) -> list[int]:
   """Returns evenly spaced indices, few enough to label, including `kept`."""
   stride = -(-count // _MAX_TICK_LABELS)

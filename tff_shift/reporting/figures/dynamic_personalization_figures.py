@@ -17,9 +17,11 @@ from tff_shift.reporting.figures import drawing
 def accuracy_over_periods(
   curves: Mapping[str, drawing.Curve],
   validation: Mapping[str, Sequence[float] | np.ndarray],
-  drifted: Sequence[Sequence[float]] | np.ndarray,
+  drifted: Sequence[Sequence[float]] | np.ndarray | None,
   detected: Sequence[Sequence[float]] | np.ndarray,
   path: str | os.PathLike[str],
+  *,
+  time_names: Sequence[str] = (),
 ) -> str | os.PathLike[str]:
   """Plots accuracies over periods (Fed-3DA, Fig. 4), and drifts below them.
 
@@ -31,9 +33,12 @@ def accuracy_over_periods(
     curves: The curves by label, in the order of the legend, with one point per
       period, starting at 1, in percent.
     validation: For each label, `[seeds]` validation accuracies in percent.
-    drifted: `[seeds, periods]` percent of clients whose data drift.
-    detected: `[seeds, periods]` percent of clients that detect a drift.
+    drifted: `[seeds, periods]` percent of clients whose data drift. None: not
+      known, and not drawn.
+    detected: `[seeds, periods]` percent of clients that detect a drift; NaN
+      leaves a gap.
     path: The PNG file; the PDF file is written next to it.
+    time_names: The names of the periods from 0. Empty: their numbers.
 
   Returns:
     `path`.
@@ -42,9 +47,10 @@ def accuracy_over_periods(
     ValueError: If there is not one value per period, or not one validation
       accuracy per curve.
   """
-  num_periods = np.shape(drifted)[-1]
+  num_periods = np.shape(detected if drifted is None else drifted)[-1]
   for name, percentages in (("drifted", drifted), ("detected", detected)):
-    drawing.check_seeds(name, percentages, num_periods)
+    if percentages is not None:
+      drawing.check_seeds(name, percentages, num_periods)
   if validation.keys() != curves.keys():
     raise ValueError(
       f"validation must have the curves {list(curves)}; got {list(validation)}"
@@ -74,15 +80,16 @@ def accuracy_over_periods(
     [], [], label="validation accuracy", color=drawing.GREY, **of_validation
   )
   steps = np.arange(1, num_periods + 1)
-  lower.bar(
-    steps,
-    np.mean(drifted, axis=0),
-    width=0.8,
-    color=drawing.PALE,
-    label="drifts",
-  )
-  # Next to the error bars of detection, which are in the middle of a bar.
-  drawing.draw_error_bars(lower, steps - 0.25, drifted, drawing.GREY)
+  if drifted is not None:
+    lower.bar(
+      steps,
+      np.mean(drifted, axis=0),
+      width=0.8,
+      color=drawing.PALE,
+      label="drifts",
+    )
+    # Next to the error bars of detection, which are in the middle of a bar.
+    drawing.draw_error_bars(lower, steps - 0.25, drifted, drawing.GREY)
   drawing.draw_error_bars(lower, steps, detected, drawing.GREY)
   lower.plot(
     steps,
@@ -94,28 +101,32 @@ def accuracy_over_periods(
     markersize=3.5,
   )
   lower.set_ylim(-5, 105)
+  drawing.name_steps(lower.xaxis, time_names, num_periods)
   drawing.add_legend(figure)
   return drawing.save(figure, path)
 
 
 def distance_over_periods(
   distances: Sequence[float] | np.ndarray,
-  drifted: Sequence[bool] | np.ndarray,
+  drifted: Sequence[bool] | np.ndarray | None,
   threshold: float,
   path: str | os.PathLike[str],
   *,
   title: str,
+  time_names: Sequence[str] = (),
 ) -> str | os.PathLike[str]:
   """Plots the distance of a client's data to the previous period.
 
   Bands mark true drifts, points mark detected drifts.
 
   Args:
-    distances: `[periods]`, starting at period 1.
-    drifted: `[periods]`, whether the distribution has changed.
+    distances: `[periods]`, starting at period 1; NaN leaves a gap.
+    drifted: `[periods]`, whether the distribution has changed. None: not known,
+      and not drawn.
     threshold: The drift threshold DT; infinity is not drawn.
     path: The PNG file; the PDF file is written next to it.
     title: The title.
+    time_names: The names of the periods from 0. Empty: their numbers.
 
   Returns:
     `path`.
@@ -124,6 +135,8 @@ def distance_over_periods(
     ValueError: If there is not one value per period.
   """
   distances = np.asarray(distances)
+  if drifted is None:
+    drifted = np.zeros(len(distances), bool)
   drawing.check_length("drifted", "values", drifted, len(distances))
   figure, axes = drawing.new_figure(title, "Period", "Distance")
   label = "drift"
@@ -137,7 +150,13 @@ def distance_over_periods(
   steps = np.arange(1, len(distances) + 1)
   style = drawing.line_style(0)
   axes.plot(
-    steps, distances, color=style["color"], linewidth=1.2, label="distance"
+    steps,
+    distances,
+    color=style["color"],
+    linewidth=1.2,
+    # A distance between two gaps has no line.
+    marker="." if np.isnan(distances).any() else None,
+    label="distance",
   )
   is_above = distances > threshold
   axes.plot(
@@ -154,5 +173,6 @@ def distance_over_periods(
       threshold, color=drawing.GREY, linestyle="--", linewidth=1.4, label="DT"
     )
   axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+  drawing.name_steps(axes.xaxis, time_names, len(distances))
   drawing.add_legend(figure)
   return drawing.save(figure, path)

@@ -24,19 +24,21 @@ _REFERENCE_DASHES = ("--", ":", "-.")
 
 def accuracy_over_time(
   curves: Mapping[str, drawing.Curve],
-  omega: np.ndarray,
+  omega: np.ndarray | None,
   path: str | os.PathLike[str],
   *,
   ylabel: str,
+  time_names: Sequence[str] = (),
 ) -> str | os.PathLike[str]:
   """Plots the accuracy of each algorithm over time, with omega(t) below it.
 
   Args:
     curves: The curves by label, in the order of the legend, with T points each.
     omega: `[seeds, T + 1]`, the weight of the final distribution at steps 0 to
-      T, in [0, 1].
+      T, in [0, 1]. None: not known, and not drawn.
     path: The PNG file; the PDF file is written next to it.
     ylabel: Name and unit of the accuracy.
+    time_names: The names of the steps from 0. Empty: their numbers.
 
   Returns:
     `path`.
@@ -44,6 +46,13 @@ def accuracy_over_time(
   Raises:
     ValueError: If a curve does not have one value per time step.
   """
+  if omega is None:
+    figure, axes = drawing.new_figure("", "Time step", ylabel)
+    drawing.draw_curves(axes, curves)
+    steps = next(iter(curves.values())).rounds
+    drawing.name_steps(axes.xaxis, time_names, len(steps))
+    drawing.add_legend(figure)
+    return drawing.save(figure, path)
   num_steps = np.shape(omega)[-1] - 1
   drawing.check_seeds("omega", omega, num_steps + 1)
   for label, curve in curves.items():
@@ -75,6 +84,7 @@ def rates_over_time(
   path: str | os.PathLike[str],
   *,
   title: str,
+  time_names: Sequence[str] = (),
 ) -> str | os.PathLike[str]:
   """Plots clients' learning rates over time, and their true shift below.
 
@@ -83,6 +93,7 @@ def rates_over_time(
     shifts: For each client of `rates`, `[T]` true shifts |Q_t - Q_{t-1}|_1.
     path: The PNG file; the PDF file is written next to it.
     title: The title.
+    time_names: The names of the steps from 0. Empty: their numbers.
 
   Returns:
     `path`.
@@ -111,6 +122,7 @@ def rates_over_time(
     for line in axes.lines:
       line.set(linewidth=0.8, markersize=3.5, markevery=1)
     axes.ticklabel_format(axis="y", useOffset=False, scilimits=(-3, 4))
+  drawing.name_steps(lower.xaxis, time_names, num_steps)
   drawing.add_legend(figure)
   return drawing.save(figure, path)
 
@@ -122,6 +134,7 @@ def class_distributions(
   path: str | os.PathLike[str],
   *,
   title: str,
+  time_names: Sequence[str] = (),
 ) -> str | os.PathLike[str]:
   """Plots the estimated and the true label distribution over time.
 
@@ -134,6 +147,7 @@ def class_distributions(
     class_names: The I names of the classes.
     path: The PNG file; the PDF file is written next to it.
     title: The title.
+    time_names: The names of the steps from 0. Empty: their numbers.
 
   Returns:
     `path`.
@@ -166,6 +180,8 @@ def class_distributions(
       extent=(0.5, num_steps + 0.5, num_classes - 0.5, -0.5),
     )
     axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+  for axes in panels:
+    drawing.name_steps(axes.xaxis, time_names, num_steps)
   ticks = drawing.thinned(num_classes, None)
   drawing.name_ticks(
     panels[0].yaxis, ticks, [class_names[tick] for tick in ticks]

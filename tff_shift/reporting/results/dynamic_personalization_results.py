@@ -1,6 +1,7 @@
 """Final metrics and figures of dynamic personalization."""
 
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,36 +22,45 @@ def final_metrics(
     validation_accuracy: VACC, in percent.
 
   Returns:
-    `validation_accuracy`, in percent; the mean over clients and periods of each
-    metric in `evaluation.METRICS`; `multi_period_variance`, MPV over all
+    `validation_accuracy`, in percent; the mean over pairs of client and period
+    of each metric in `evaluation.METRICS`, without absent clients, as all that
+    follow; `multi_period_variance`, MPV over all
     periods, in squared percentage points; `multi_period_variance_below`, its
     part from accuracies below VACC; `low_accuracy_share`, LAT, and
     `request_share`, the frequency of model updates, in percent of all pairs of
     client and period; `true_positive_rate` and `false_positive_rate` of drift
     detection, in percent of the pairs with and without a drift (NaN without
-    such pairs).
+    such pairs), unless drifts are not known.
   """
-  (variance,) = metrics.multi_period_variance(
-    inference.accuracy, validation_accuracy
-  )
-  (below,) = metrics.multi_period_variance_below(
-    inference.accuracy, validation_accuracy
-  )
-  (low_share,) = metrics.low_accuracy_share(
-    inference.accuracy, validation_accuracy
-  )
+  is_present = inference.is_present
+
+  def of_present(values):
+    # Pairs as clients of one period, [1, pairs].
+    return values if is_present.all() else values[is_present][np.newaxis]
+
+  accuracy = of_present(inference.accuracy)
+  (variance,) = metrics.multi_period_variance(accuracy, validation_accuracy)
+  (below,) = metrics.multi_period_variance_below(accuracy, validation_accuracy)
+  (low_share,) = metrics.low_accuracy_share(accuracy, validation_accuracy)
+  detection = {}
+  if inference.drifted is not None:
+    has_distance = ~np.isnan(inference.distances)
+    for name, counts in (
+      ("true_positive_rate", inference.drifted),
+      ("false_positive_rate", ~inference.drifted),
+    ):
+      detection[name] = _percent(inference.detected[counts & has_distance])
   return {
     "validation_accuracy": validation_accuracy,
     **{
-      name: float(np.mean(values))
+      name: float(np.mean(of_present(values)))
       for name, values in inference.measured.items()
     },
     "multi_period_variance": float(variance),
     "multi_period_variance_below": float(below),
     "low_accuracy_share": float(low_share),
-    "request_share": _percent(inference.requested),
-    "true_positive_rate": _percent(inference.detected[inference.drifted]),
-    "false_positive_rate": _percent(inference.detected[~inference.drifted]),
+    "request_share": _percent(of_present(inference.requested)),
+    **detection,
   }
 
 
@@ -64,14 +74,23 @@ def draw_distances(
   distribution: str,
   seed: int,
   folder: results.RunFolder,
+  time_names: Sequence[str] = (),
 ) -> None:
-  """Plots the distances of client 0 and its detected drifts."""
+  """Plots the distances of a client and its detected drifts.
+
+  It is the first client with a distance; without any, there is no figure.
+  """
+  with_distance = np.flatnonzero(~np.isnan(stream.distances).all(axis=0))
+  if not len(with_distance):
+    return
+  client = with_distance[0]
   dynamic_personalization_figures.distance_over_periods(
-    stream.distances[:, 0],
-    stream.drifted[:, 0],
+    stream.distances[:, client],
+    None if stream.drifted is None else stream.drifted[:, client],
     threshold,
     folder.figure_path("distance", distribution),
-    title=f"Client 0, distribution {distribution}, seed {seed}",
+    title=f"Client {client}, distribution {distribution}, seed {seed}",
+    time_names=time_names,
   )
 
 
@@ -79,6 +98,7 @@ def draw_accuracy(
   by_label: Mapping[str, Mapping[int, dynamic_personalization.DynamicResult]],
   distribution: str,
   folder: results.RunFolder,
+  time_names: Sequence[str] = (),
 ) -> None:
   """Plots the accuracy of all trials on the streams of a distribution.
 
@@ -86,26 +106,35 @@ def draw_accuracy(
     by_label: The results by label and seed, all on the same streams.
     distribution: The distribution.
     folder: The run's folder.
+    time_names: The names of the periods from 0. Empty: their numbers.
   """
   curves, validation = {}, {}
   for label, by_seed in by_label.items():
     streams = [result.inferences[distribution] for result in by_seed.values()]
     curves[label] = drawing.Curve(
       np.arange(1, len(streams[0].accuracy) + 1),
-      [stream.accuracy.mean(axis=1) for stream in streams],
+      [np.nanmean(stream.accuracy, axis=1) for stream in streams],
     )
     validation[label] = [
       result.validation_accuracy for result in by_seed.values()
     ]
 
-  def share(happened):
+  def share(name):
     # Percent of clients, [seeds, periods].
-    return 100 * np.mean(happened, axis=2)
+    periods = range(1, len(streams[0].accuracy) + 1)
+    return np.array(
+      [
+        [stream.of_period(each)[name] for each in periods] for stream in streams
+      ],
+      float,
+    )
 
+  is_known = streams[0].drifted is not None
   dynamic_personalization_figures.accuracy_over_periods(
     curves,
     validation,
-    share([stream.drifted for stream in streams]),
-    share([stream.detected for stream in streams]),
+    share("drifted_share") if is_known else None,
+    share("detected_share"),
     folder.figure_path("accuracy", distribution),
+    time_names=time_names,
   )

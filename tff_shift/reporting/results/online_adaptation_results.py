@@ -1,6 +1,7 @@
 """Measured shift and figures of online adaptation."""
 
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 from scipy import stats
@@ -19,7 +20,10 @@ _NUM_SHOWN_CLIENTS = 4
 
 
 def true_shift(client_streams: online_adaptation_data.Streams) -> np.ndarray:
-  """Returns the true shift at each step, [timesteps, num_clients]."""
+  """Returns the true shift at each step, [timesteps, num_clients].
+
+  NaN for an absent client, and at its first examples.
+  """
   return np.array(
     [
       [
@@ -47,11 +51,31 @@ def measured_shift(
     eta_max: The learning rate at the largest shift, above `eta_min`.
 
   Returns:
-    [timesteps, num_clients], between 0 and 1.
+    [timesteps, num_clients], between 0 and 1; NaN for an absent client.
   """
   shift = (learning_rates(result) - eta_min) / (eta_max - eta_min)
   # Clips rounding errors: rates are float32.
   return np.clip(shift, 0.0, 1.0)
+
+
+def both_known(
+  measured: np.ndarray, true: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Returns measured and true shift where both are known, and where they are.
+
+  Args:
+    measured: The measured shift, [timesteps, num_clients]; may have NaN.
+    true: The true shift, of the same shape; may have NaN.
+
+  Returns:
+    Both, with 0 where one of them is NaN, and `[timesteps, num_clients]` bool.
+  """
+  are_known = ~(np.isnan(measured) | np.isnan(true))
+  return (
+    np.where(are_known, measured, 0),
+    np.where(are_known, true, 0),
+    are_known,
+  )
 
 
 def rank_correlation(measured: np.ndarray, true: np.ndarray) -> float:
@@ -62,26 +86,29 @@ def rank_correlation(measured: np.ndarray, true: np.ndarray) -> float:
     true: The true shift, of the same shape.
 
   Returns:
-    A number from -1 to 1. NaN if one of them is constant.
+    A number from -1 to 1. NaN if one of them is constant or empty.
   """
-  if np.ptp(measured) == 0 or np.ptp(true) == 0:
+  if not measured.size or np.ptp(measured) == 0 or np.ptp(true) == 0:
     return float("nan")
   return float(stats.spearmanr(measured.ravel(), true.ravel()).correlation)
 
 
 def draw_accuracy(
   by_label: Mapping[str, Mapping[int, online_adaptation.OnlineResult]],
-  omega: np.ndarray,
+  omega: np.ndarray | None,
   folder: results.RunFolder,
   shift: str,
+  *,
+  time_names: Sequence[str] = (),
 ) -> None:
   """Plots the metrics of all algorithms over time, with omega below.
 
   Args:
     by_label: The results by label and seed.
-    omega: The weight of eq. 1 at steps 0 to T, [seeds, T + 1].
+    omega: The weight of eq. 1 at steps 0 to T, [seeds, T + 1]. None: not known.
     folder: The run's folder.
     shift: The schedule, for the name of the file.
+    time_names: The names of the steps from 0. Empty: they have no names.
   """
   for metric in evaluation.compared():
     curves = {}
@@ -90,12 +117,13 @@ def draw_accuracy(
         [step.after[metric] for step in result.timesteps]
         for result in by_seed.values()
       ]
-      curves[label] = drawing.Curve(np.arange(1, omega.shape[1]), series)
+      curves[label] = drawing.Curve(np.arange(1, len(series[0]) + 1), series)
     online_adaptation_figures.accuracy_over_time(
       curves,
       omega,
       folder.figure_path(metric, shift),
       ylabel=summary.title(metric, " after adaptation").capitalize(),
+      time_names=time_names,
     )
 
 
@@ -107,6 +135,7 @@ def draw_adaptation(
   shift: str,
   seed: int,
   *names: str,
+  time_names: Sequence[str] = (),
 ) -> None:
   """Plots learning rates and true shift, and estimated and true labels.
 
@@ -118,6 +147,7 @@ def draw_adaptation(
     shift: The schedule, for the names of the files.
     seed: The seed of the run.
     *names: Further parts of the file names.
+    time_names: The names of the steps from 0. Empty: they have no names.
   """
   rates, shifts = learning_rates(result), true_shift(client_streams)
   shown = range(min(_NUM_SHOWN_CLIENTS, client_streams.num_clients))
@@ -126,6 +156,7 @@ def draw_adaptation(
     {f"client {client}": shifts[:, client] for client in shown},
     folder.figure_path("learning_rates", shift, *names),
     title=f"Learning rates, {shift} shift, seed {seed}",
+    time_names=time_names,
   )
   online_adaptation_figures.class_distributions(
     np.array([step.estimates[0] for step in result.timesteps]),
@@ -138,6 +169,7 @@ def draw_adaptation(
     class_names,
     folder.figure_path("class_estimates", shift, *names),
     title=f"Classes of client 0, {shift} shift, seed {seed}",
+    time_names=time_names,
   )
 
 

@@ -79,7 +79,8 @@ class Callback:
       step: The step of the stream, not completed yet.
       stream: The name of the stream.
       period: The period, from 1.
-      accuracy: The accuracy of each client in percent, [num_clients].
+      accuracy: The accuracy of each client in percent, [num_clients]; NaN for
+        a client without examples in the period.
     """
 
   def should_stop(self) -> bool:

@@ -6,6 +6,7 @@ ValueErrors instead of TensorFlow tracebacks.
 
 import functools
 import itertools
+from collections.abc import Collection
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -86,7 +87,7 @@ def inputs(
   """Checks examples before the algorithm is built.
 
   Args:
-    examples: The examples of a client, at least one.
+    examples: The examples of a client, possibly none.
     what: Their name in messages.
     shape: The shape of an example. None: any.
 
@@ -105,6 +106,7 @@ def inputs(
     shape=x.shape[1:] if shape is None else shape,
     dtype=np.uint8 if x.dtype.kind in "iu" else np.float32,
     num_classes=np.iinfo(np.int32).max,
+    allow_empty=True,
   ).x
 
 
@@ -169,7 +171,10 @@ class ClientDataValidator:
     return self._check(data, 0, f"client {client}", allow_empty=allow_empty)
 
   def training_of_all(
-    self, data: Sequence[Any], before: Sequence[Validated] = ()
+    self,
+    data: Sequence[Any],
+    before: Sequence[Validated] = (),
+    absent: Collection[int] = (),
   ) -> list[Validated]:
     """Validates the data of all clients, see `training`.
 
@@ -177,6 +182,7 @@ class ClientDataValidator:
       data: The data of each client.
       before: The previous result of this method, if any: the same arrays are
         not checked again.
+      absent: The clients whose data may have no examples.
 
     Returns:
       The data of each client.
@@ -186,7 +192,12 @@ class ClientDataValidator:
         the array.
     """
     return [
-      Validated(given, self._check(given, 0, f"client {client}", known))
+      Validated(
+        given,
+        self._check(
+          given, 0, f"client {client}", known, allow_empty=client in absent
+        ),
+      )
       for client, (given, known) in enumerate(
         itertools.zip_longest(data, before[: len(data)])
       )
@@ -282,6 +293,7 @@ class ClientDataValidator:
           name,
           what,
           getattr(self._algorithm, "max_clients", None),
+          allow_empty,
         )
     changed = {
       name: value
@@ -354,6 +366,7 @@ def _checked_field(
   name: str,
   what: str,
   max_clients: int | None,
+  allow_empty: bool,
 ) -> Any:
   """Validates a field beside the examples if it is an array."""
   if not isinstance(type_spec, tff.TensorType):
@@ -372,6 +385,6 @@ def _checked_field(
       f"{what}: must be below {max_clients}, the number of clients of the"
       f" algorithm, got {array}"
     )
-  if name == _STREAM and not len(array):
+  if name == _STREAM and not len(array) and not allow_empty:
     raise ValueError(f"{what}: there must be at least one example")
   return array

@@ -36,6 +36,8 @@ class Known(NamedTuple):
     losses: The last training loss that each client reported, [num_clients]
       float64; NaN if it has reported none. None: the algorithm was built
       without `reports_losses`.
+    present: The ids of the clients that have data and may be sampled, ascending
+      int64. None: all clients.
   """
 
   run_seed: int
@@ -44,10 +46,11 @@ class Known(NamedTuple):
   num_sampled: int
   sizes: Callable[[], np.ndarray]
   losses: np.ndarray | None
+  present: np.ndarray | None = None
 
 
-# A sampler returns at least one id. It needs losses if it has an attribute
-# `needs_losses` that is true.
+# A sampler returns at least one id of a present client. It needs losses if it
+# has an attribute `needs_losses` that is true.
 Sampler = Callable[[Known], Sequence[int]]
 
 
@@ -63,9 +66,14 @@ def uniform(known: Known) -> list[int]:
   Returns:
     The ids of `num_sampled` clients, ascending.
   """
-  return sample_uniformly(
-    known.num_clients, known.num_sampled, known.run_seed, known.round_num
+  if known.present is None:
+    return sample_uniformly(
+      known.num_clients, known.num_sampled, known.run_seed, known.round_num
+    )
+  chosen = sample_uniformly(
+    len(known.present), known.num_sampled, known.run_seed, known.round_num
   )
+  return _ascending(known.present[chosen])
 
 
 def sample_uniformly(
@@ -124,7 +132,11 @@ def by_availability(period: float, share: float) -> Sampler:
     # The remainder first: after whole periods it is the same to the last bit.
     time = math.fmod(known.round_num, period) / period
     position = (phases(known.run_seed, known.num_clients) + time) % 1.0
-    available = np.flatnonzero(position < share)
+    if known.present is not None:
+      is_absent = ~np.isin(np.arange(known.num_clients), known.present)
+      # Absent clients are not available, and become so last.
+      position[is_absent] = -1.0
+    available = np.flatnonzero((position >= 0) & (position < share))
     if not len(available):
       # A client becomes available when its position reaches 1.
       return [int(np.argmax(position))]
@@ -189,18 +201,22 @@ def by_loss(num_candidates: int) -> Sampler:
   return sample
 
 
-def checked_cohort(chosen: Any, num_clients: int) -> list[int]:
+def checked_cohort(
+  chosen: Any, num_clients: int, present: np.ndarray | None = None
+) -> list[int]:
   """Validates the result of a sampler.
 
   Args:
     chosen: The result.
     num_clients: The number of clients.
+    present: The clients that may be sampled. None: all.
 
   Returns:
     The ids, ascending, since the order of clients changes the bits of a mean.
 
   Raises:
-    ValueError: If there is no id, or one is not a client's or a duplicate.
+    ValueError: If there is no id, or one is not a client's, an absent client's
+      or a duplicate.
   """
   arguments.sequence("the sampler's result", chosen, what="sampled client")
   found = sorted(
@@ -211,6 +227,12 @@ def checked_cohort(chosen: Any, num_clients: int) -> list[int]:
     if one == other:
       raise ValueError(
         f"the sampler's result has client {one} twice; clients must be distinct"
+      )
+  for client in found if present is not None else ():
+    if client not in present:
+      raise ValueError(
+        f"the sampler's result has client {client}, which has no data in this"
+        " round; it must be one of `present`"
       )
   return found
 
@@ -311,7 +333,7 @@ def _generator(run_seed: int, round_num: int) -> np.random.Generator:
 
 
 def _order_by_size(known: Known) -> np.ndarray:
-  """Returns all clients in the order of a draw weighted by size.
+  """Returns the present clients in the order of a draw weighted by size.
 
   Weighted random sampling with a reservoir (Efraimidis, Spirakis; 2006): in the
   order of exponential variables whose rates are the weights.
@@ -320,7 +342,10 @@ def _order_by_size(known: Known) -> np.ndarray:
   generator = _generator(known.run_seed, known.round_num)
   keys = generator.standard_exponential(known.num_clients)
   # Those without examples follow, in uniform order.
-  return np.lexsort((keys / np.maximum(sizes, 1), sizes == 0))
+  order = np.lexsort((keys / np.maximum(sizes, 1), sizes == 0))
+  if known.present is None:
+    return order
+  return order[np.isin(order, known.present)]
 
 
 def _ascending(clients: Sequence[int]) -> list[int]:

@@ -109,6 +109,8 @@ class Rounds:
     data: The validated data for each client's training or adaptation; may be
       replaced between rounds. A round reads only the data of the clients that
       report, unless a sampler needs the sizes of all.
+    present: The clients that may be sampled in the next round, ascending; None:
+      all. Others may have no examples in a list of data, so it is set first.
     server_state: The server's state.
     states: The clients' states, see `client_states`.
     round_num: The number of completed rounds.
@@ -134,6 +136,7 @@ class Rounds:
     reporting: participation_lib.Reporting | None = None,
     storage: client_states_lib.Storage | None = None,
     on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
+    present: Sequence[int] | None = None,
   ):
     """Draws the initial state of the server.
 
@@ -154,6 +157,7 @@ class Rounds:
         all stay.
       on_loss: Called after each round with the number of completed rounds and
         the training loss; `resume` first calls it for earlier rounds.
+      present: The clients that may be sampled. None: all.
 
     Raises:
       ValueError: If an argument is not allowed, the data of a client do not
@@ -186,6 +190,7 @@ class Rounds:
     self.algorithm = algorithm
     self._validator = client_data.ClientDataValidator(algorithm)
     self._passed = []
+    self.present = present
     self.data = data
     first_data = self.data
     self.server_state = algorithm.initialize(randomness.server_seed(run_seed))
@@ -217,7 +222,10 @@ class Rounds:
     arguments.sequence("data", data, self._num_clients)
     self._known_sizes = None
     if isinstance(data, list | tuple):
-      self._passed = self._validator.training_of_all(data, self._passed)
+      absent = set()
+      if self._present is not None:
+        absent = set(range(self._num_clients)).difference(self._present)
+      self._passed = self._validator.training_of_all(data, self._passed, absent)
       self._data = [each.checked for each in self._passed]
     elif isinstance(data, DataOnDemand) and data.is_checked:
       self._data = data
@@ -225,6 +233,22 @@ class Rounds:
       self._data = DataOnDemand(
         len(data), lambda client: self._validator.training(data[client], client)
       )
+
+  @property
+  def present(self) -> np.ndarray | None:
+    """The clients that may be sampled in the next round; None: all."""
+    return self._present
+
+  @present.setter
+  def present(self, clients: Sequence[int] | None) -> None:
+    if clients is not None:
+      clients = _read_only(
+        np.array(
+          participation_lib.checked_cohort(clients, self._num_clients),
+          np.int64,
+        )
+      )
+    self._present = clients
 
   def step(self) -> Mapping[str, Any]:
     """Runs a round.
@@ -288,22 +312,27 @@ class Rounds:
 
   def _reporters(self) -> list[int]:
     """Returns the clients that are sampled and report, ascending."""
+    num_present = self._num_clients
+    if self._present is not None:
+      num_present = len(self._present)
     known = participation_lib.Known(
       run_seed=self._run_seed,
       round_num=self.round_num,
       num_clients=self._num_clients,
-      num_sampled=num_sampled(self._num_clients, self._participation),
+      num_sampled=num_sampled(num_present, self._participation),
       sizes=self._sizes,
       losses=self.client_losses,
+      present=self._present,
     )
     num_selected = known.num_sampled
     if self._reporting is not None:
       num_selected = self._reporting.num_selected(
-        known.num_sampled, known.num_clients
+        known.num_sampled, num_present
       )
     chosen = participation_lib.checked_cohort(
       self._sampler(known._replace(num_sampled=num_selected)),
       known.num_clients,
+      known.present,
     )
     if self._reporting is None:
       return chosen

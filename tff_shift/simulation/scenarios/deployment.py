@@ -59,11 +59,11 @@ class Clients:
     """Evaluates each client's own model on its own examples.
 
     Args:
-      examples: The examples of each client, at least one of each.
+      examples: The examples of each client, at least one of a client.
 
     Returns:
       The metrics of `evaluation.METRICS` of each client, [num_clients] float64
-      each.
+      each; NaN for clients without examples.
 
     Raises:
       ValueError: If examples do not match the algorithm.
@@ -75,13 +75,14 @@ class Clients:
     # Metrics are means over clients for each domain: with one domain per client
     # they are the client's.
     sizes = np.diag([len(each.y) for each in examples])
+    present = [client for client, each in enumerate(examples) if len(each.y)]
     means = self._running.algorithm.evaluate_clients(
       self._running.server_state,
-      self._states,
-      self._running.data,
+      [self._states[client] for client in present],
+      [self._running.data[client] for client in present],
       [
-        client_data.to_predict(each.x, each.y, sizes[client], client)
-        for client, each in enumerate(examples)
+        client_data.to_predict(*examples[client], sizes[client], client)
+        for client in present
       ],
     )
     # Percentages are computed in float32, so that 0.7 gives exactly 70.

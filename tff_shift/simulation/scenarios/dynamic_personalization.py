@@ -16,6 +16,11 @@ Choices that the paper leaves open:
     one more such period.
   - The model for a drift is used one period after the one that showed it
     (theta^{p+1}, as in Algorithm 2), or at once (`apply_update`).
+
+A client without examples in a period is absent: it is not sampled, not measured
+and sends no request. After a gap, its distance is to its last period with
+examples. A client that joins a stream later requests its first model with the r
+of its first period, before it predicts; it has no distance in this period.
 """
 
 import functools
@@ -49,6 +54,8 @@ from tff_shift.simulation.storage import results
 
 # The number of IID periods of each client for the validation accuracy.
 NUM_VALIDATION_PERIODS = 10
+# The number of examples that a period needs for a distance.
+_LEAST_OF_DISTANCE = 2
 
 _Represent = deployment.Represent
 
@@ -59,14 +66,16 @@ class Stream(NamedTuple):
   Attributes:
     drawn: The periods of all clients, from 0 on.
     distances: Distances to the previous period, computed without labels, for
-      the periods 1 to num_periods, [num_periods, num_clients] float64.
+      the periods 1 to num_periods, [num_periods, num_clients] float64. NaN:
+      there is none, because the client is absent or has no earlier period, or
+      because one of them has a single example.
     drifted: Whether the distribution differs from the previous period,
-      [num_periods, num_clients] bool. Clients do not use it.
+      [num_periods, num_clients] bool. Clients do not use it. None: not known.
   """
 
   drawn: dynamic_personalization.Periods
   distances: np.ndarray
-  drifted: np.ndarray
+  drifted: np.ndarray | None
 
 
 class Inference(NamedTuple):
@@ -74,16 +83,17 @@ class Inference(NamedTuple):
 
   Attributes:
     measured: The metrics of `evaluation.METRICS` of each client's current
-      model, by name.
-    distances: Distances to the previous period.
-    drifted: Whether the distribution differs from the previous period.
+      model, by name; NaN for an absent client.
+    distances: Distances to the previous period, see `Stream`.
+    drifted: Whether the distribution differs from the previous period; None if
+      it is not known.
     detected: Whether the distance is above the threshold.
     requested: Whether the client received another model.
   """
 
   measured: Mapping[str, np.ndarray]
   distances: np.ndarray
-  drifted: np.ndarray
+  drifted: np.ndarray | None
   detected: np.ndarray
   requested: np.ndarray
 
@@ -92,19 +102,42 @@ class Inference(NamedTuple):
     """The accuracy in percent, [num_periods, num_clients]."""
     return self.measured["accuracy"]
 
-  def of_period(self, period: int) -> dict[str, float | int]:
-    """Returns the means over the clients in a period, from 1, by name."""
+  @property
+  def is_present(self) -> np.ndarray:
+    """Whether a client has examples, [num_periods, num_clients] bool."""
+    return ~np.isnan(self.accuracy)
+
+  def of_period(self, period: int) -> dict[str, float | int | None]:
+    """Returns the means over the clients in a period, from 1, by name.
+
+    They are over the clients with examples, and those of drift detection over
+    the clients with a distance. None: there is no such client.
+    """
     index = period - 1
+    is_present = self.is_present[index]
+    has_distance = ~np.isnan(self.distances[index])
+    drifted = {}
+    if self.drifted is not None:
+      drifted["drifted_share"] = _percent(self.drifted[index], is_present)
     return {
       **{
-        name: float(np.mean(values[index]))
+        name: float(np.mean(values[index][is_present]))
         for name, values in self.measured.items()
       },
-      "distance": float(np.mean(self.distances[index])),
-      "drifted_share": 100 * float(np.mean(self.drifted[index])),
-      "detected_share": 100 * float(np.mean(self.detected[index])),
+      "distance": (
+        float(np.mean(self.distances[index][has_distance]))
+        if has_distance.any()
+        else None
+      ),
+      **drifted,
+      "detected_share": _percent(self.detected[index], has_distance),
       "requests": int(np.sum(self.requested[index])),
     }
+
+
+def _percent(happened: np.ndarray, counts: np.ndarray) -> float | None:
+  """Returns the percentage over the clients that count; None without any."""
+  return 100 * float(np.mean(happened[counts])) if counts.any() else None
 
 
 class Deployed(NamedTuple):
@@ -154,7 +187,7 @@ class DynamicResult(NamedTuple):
 
   def __repr__(self):
     found = {
-      f"accuracy_{name}": float(np.mean(inference.accuracy))
+      f"accuracy_{name}": float(np.nanmean(inference.accuracy))
       for name, inference in self.inferences.items()
     }
     return results.short_repr(
@@ -204,10 +237,29 @@ def training_data(
     validator.examples(each, client)
     for client, each in enumerate(batches(drawn, period))
   ]
+  if not any(len(each.y) for each in examples):
+    raise ValueError(f"period {period}: no client has examples; leave it out")
   data = client_data.training_data(examples, run_seed)
   if not takes_representation(algorithm):
     return data
-  return [period_data.PeriodData(*each, represent(each.x)) for each in data]
+  found = [represent(each.x) if len(each.y) else None for each in data]
+  # Absent clients do not train; their r only has the right shape.
+  nothing = np.zeros_like(next(each for each in found if each is not None))
+  return [
+    period_data.PeriodData(*each, nothing if r is None else r)
+    for each, r in zip(data, found, strict=True)
+  ]
+
+
+def _give(running: rounds.Rounds, data: Sequence[Any]) -> None:
+  """Replaces the data of the next round, and the clients that are present."""
+  running.present = _present(data)
+  running.data = data
+
+
+def _present(data: Sequence[Any]) -> list[int]:
+  """Returns the clients that have examples."""
+  return [client for client, each in enumerate(data) if len(each.y)]
 
 
 def train(
@@ -256,7 +308,7 @@ def train(
     reporting=reporting,
   )
   for done in range(1, num_rounds + 1):
-    running.data = data_of(done)
+    _give(running, data_of(done))
     running.step()
   return running
 
@@ -289,6 +341,7 @@ def _start(
   running = rounds.Rounds(
     algorithm,
     data_of(1),
+    present=_present(data_of(1)),
     run_seed=run_seed,
     participation=participation,
     sampler=sampler,
@@ -312,7 +365,7 @@ def validate(
     represent: Maps examples to r. None: the algorithm takes none.
 
   Returns:
-    Percent, the mean over clients and periods.
+    Percent, the mean over clients with examples and periods.
 
   Raises:
     ValueError: If the algorithm has another number of evaluation domains, or
@@ -320,15 +373,22 @@ def validate(
   """
   _check_clients("drawn", drawn, len(running.data))
   clients = deployment.Clients(running, represent)
-  clients.request(batches(drawn, 0), np.ones(drawn.num_clients, bool))
-  return float(
-    np.mean(
-      [
-        clients.measure(batches(drawn, period))["accuracy"]
-        for period in range(1, NUM_VALIDATION_PERIODS + 1)
-      ]
-    )
+  first = batches(drawn, 0)
+  clients.request(first, _have_examples(first))
+  found = np.array(
+    [
+      clients.measure(batches(drawn, period))["accuracy"]
+      for period in range(1, NUM_VALIDATION_PERIODS + 1)
+    ]
   )
+  if not np.isnan(found).any():
+    return float(np.mean(found))
+  return float(np.nanmean(found))
+
+
+def _have_examples(batches_of_all: Sequence[examples_lib.Examples]):
+  """Returns which clients have examples, [num_clients] bool."""
+  return np.array([len(each.y) > 0 for each in batches_of_all])
 
 
 def measure_stream(
@@ -349,27 +409,43 @@ def measure_stream(
     The stream.
 
   Raises:
-    ValueError: If `num_periods` is not allowed, or a client has no examples or
-      examples of another type than client 0 in period 0.
+    ValueError: If `num_periods` is not allowed, no client has examples in a
+      period from 1, or a client has examples of another type than the first
+      one.
   """
   num_periods = arguments.integer("num_periods", num_periods)
   _check_periods("drawn", drawn)
-  shape, before, distances = None, None, []
+  shape, distances = None, []
+  # The features of each client's last period.
+  before = [None] * drawn.num_clients
   for period in range(num_periods + 1):
-    now = []
-    for client, each in enumerate(batches(drawn, period)):
+    of_period = batches(drawn, period)
+    found = np.full(drawn.num_clients, np.nan)
+    for client, each in enumerate(of_period):
       x = client_data.inputs(each, f"client {client}, period {period}", shape)
-      shape = x.shape[1:]
-      now.append(instruments.features(x))
-    if before is not None:
-      distances.append(list(map(instruments.distance, now, before)))
+      if len(x):
+        shape = x.shape[1:]
+      if len(x) < _LEAST_OF_DISTANCE:
+        continue
+      now = instruments.features(x)
+      if before[client] is not None and period:
+        found[client] = instruments.distance(now, before[client])
+      before[client] = now
+    if period and not _have_examples(of_period).any():
+      raise ValueError(f"period {period}: no client has examples; leave it out")
+    if period:
+      distances.append(found)
       on_period(period)
-    before = now
-  drifted = [
-    [drawn.is_drift(client, period) for client in range(drawn.num_clients)]
-    for period in range(1, num_periods + 1)
-  ]
-  return Stream(drawn, np.array(distances), np.array(drifted))
+  drifted = np.array(
+    [
+      [drawn.is_drift(client, period) for client in range(drawn.num_clients)]
+      for period in range(1, num_periods + 1)
+    ]
+  )
+  # Unknown drifts are None.
+  return Stream(
+    drawn, np.array(distances), drifted if drifted.dtype == bool else None
+  )
 
 
 def infer(
@@ -407,13 +483,17 @@ def infer(
   arguments.sequence("stream.distances", stream.distances, what="period")
   _check_clients("stream", stream.drawn, len(running.data))
   clients = deployment.Clients(running, represent)
-  clients.request(
-    batches(stream.drawn, 0), np.ones(stream.drawn.num_clients, bool)
-  )
+  first = batches(stream.drawn, 0)
+  have_joined = _have_examples(first)
+  clients.request(first, have_joined)
   detected = stream.distances > threshold
   measured, requested = [], []
   for period, drifting in enumerate(detected, start=1):
     examples = batches(stream.drawn, period)
+    join_now = _have_examples(examples) & ~have_joined
+    if join_now.any():
+      clients.request(examples, join_now)
+      have_joined |= join_now
     found = clients.measure(examples)
     answered = clients.request(examples, drifting)
     if apply_update == "current" and answered.any():
@@ -509,7 +589,7 @@ class _Periods(driver.Steps):
     return running
 
   def step(self, running, step, measured):
-    running.data = self._data_of(min(step, self.num_rounds))
+    _give(running, self._data_of(min(step, self.num_rounds)))
     if step <= self.num_rounds:
       running.step()
       return running.losses[-1]
@@ -550,7 +630,7 @@ class _Periods(driver.Steps):
 
   def end(self, running, measured):
     # Also for a finished run that is resumed.
-    running.data = self._data_of(running.round_num)
+    _give(running, self._data_of(running.round_num))
     if not measured:
       self.validation_accuracy = self.validate(running)
     else:

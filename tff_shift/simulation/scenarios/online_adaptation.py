@@ -5,6 +5,10 @@ Post-adaptation under Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026),
 Section 6.1: at each time step clients adapt to unlabelled data in a number of
 rounds. They are evaluated on the same data with their classes, before and after
 these rounds. Adaptation never sees the classes of the stream.
+
+A client without examples at a time step is absent: it is not sampled and not
+evaluated, and its state does not change. A client that joins later starts from
+the server's state at that time.
 """
 
 import functools
@@ -40,18 +44,18 @@ class Timestep(NamedTuple):
 
   Attributes:
     timestep: Counts from 1.
-    omega: The weight of eq. 1.
-    before: The metrics of `evaluation.METRICS` over all clients, each with its
-      own model, before the step's rounds.
+    omega: The weight of eq. 1; None if it is not known.
+    before: The metrics of `evaluation.METRICS` over the clients with examples,
+      each with its own model, before the step's rounds.
     after: The same metrics after the step's rounds.
     learning_rates: Learning rates of all clients, [num_clients]; NaN if the
-      algorithm has none.
+      client is absent or the algorithm has none.
     estimates: The clients' estimates of their label distributions,
-      [num_clients, num_classes], or None.
+      [num_clients, num_classes], NaN for absent clients; or None.
   """
 
   timestep: int
-  omega: float
+  omega: float | None
   before: Mapping[str, float]
   after: Mapping[str, float]
   learning_rates: np.ndarray
@@ -60,16 +64,15 @@ class Timestep(NamedTuple):
   def measured(self) -> dict[str, float | None]:
     """Returns the measurements by name; `before` as `accuracy_before` etc.
 
-    The mean learning rate is None if the algorithm has none.
+    The mean learning rate is over the clients with examples; None if the
+    algorithm has none. An unknown omega is left out.
     """
-    has_rates = not np.isnan(self.learning_rates).any()
+    rates = self.learning_rates[~np.isnan(self.learning_rates)]
     return {
-      "omega": self.omega,
+      **({} if self.omega is None else {"omega": self.omega}),
       **{f"{name}_before": value for name, value in self.before.items()},
       **self.after,
-      "mean_learning_rate": (
-        float(np.mean(self.learning_rates)) if has_rates else None
-      ),
+      "mean_learning_rate": (float(np.mean(rates)) if rates.size else None),
     }
 
   def rows(self, step: int) -> Iterator[tuple[dict[str, int], dict[str, Any]]]:
@@ -112,10 +115,13 @@ class Deployment(NamedTuple):
     initial: Each client's labelled examples.
     confusion: The confusion matrix of the pre-trained model,
       [num_classes, num_classes] float32, see `bbse.confusion_matrix`.
+    held_out: Labelled examples of the server, which it sends to clients that
+      have none of their own, because they join later. None: there are none.
   """
 
   initial: Sequence[examples_lib.Examples]
   confusion: np.ndarray
+  held_out: examples_lib.Examples | None = None
 
 
 def adaptation_data(
@@ -126,9 +132,17 @@ def adaptation_data(
   run_seed: int,
 ) -> adaptation.AdaptationData:
   """Returns a client's adaptation data, without classes of the stream."""
+  labelled = deployment.initial[client]
+  if not len(labelled.y):
+    if deployment.held_out is None:
+      raise ValueError(
+        f"deployment.initial of client {client} has no examples: held_out must"
+        " have labelled examples of the server for it"
+      )
+    labelled = deployment.held_out
   return adaptation.AdaptationData(
-    x=deployment.initial[client].x,
-    y=deployment.initial[client].y,
+    x=labelled.x,
+    y=labelled.y,
     stream_x=stream_x,
     timestep=np.int32(timestep),
     confusion=deployment.confusion,
@@ -227,6 +241,7 @@ class Adaptation:
     self.rounds = rounds.Rounds(
       algorithm,
       data,
+      present=self.present(1),
       run_seed=run_seed,
       participation=participation,
       sampler=sampler,
@@ -255,6 +270,29 @@ class Adaptation:
       for client, examples in enumerate(self._batches(timestep))
     ]
 
+  def present(self, timestep: int) -> list[int]:
+    """Returns the clients that have examples at a time step."""
+    return [
+      client
+      for client, examples in enumerate(self._batches(timestep))
+      if len(examples.y)
+    ]
+
+  def latest_data(self, timestep: int) -> list[adaptation.AdaptationData]:
+    """Returns each client's data at its last time step with examples."""
+    found, present = self.data(timestep), self.present(timestep)
+    for client in set(range(len(found))).difference(present):
+      for earlier in range(timestep - 1, 0, -1):
+        x, y = self._validator.examples(
+          self._streams.batch(client, earlier), client
+        )
+        if len(y):
+          found[client] = adaptation_data(
+            self._deployment, client, x, earlier, self._run_seed
+          )
+          break
+    return found
+
   def _batches(self, timestep: int) -> list[examples_lib.Examples]:
     """Draws each client's examples, once, since corruption is slow."""
     if self._drawn[0] != timestep:
@@ -267,6 +305,10 @@ class Adaptation:
           for client in range(self._streams.num_clients)
         ],
       )
+      if not any(len(each.y) for each in self._drawn[1]):
+        raise ValueError(
+          f"time step {timestep}: no client has examples; leave it out"
+        )
     return self._drawn[1]
 
   def step(self, timestep: int) -> Timestep:
@@ -285,41 +327,46 @@ class Adaptation:
     timestep = arguments.integer(
       "timestep", timestep, 1, self._streams.num_timesteps
     )
+    present = self.present(timestep)
+    self.rounds.present = present
     self.rounds.data = self.data(timestep)
-    labelled = [
-      client_data.to_predict(each.x, each.y, [len(each.y)])
-      for each in self._batches(timestep)
-    ]
-    self._prescribe(timestep)
-    states = self.rounds.client_states
-    before = self._evaluate(labelled, states)
+    self._prescribe(timestep, present)
+    states = self.rounds.states.take(present)
+    before = self._evaluate(timestep, present, states)
     after = before
     if self.rounds.algorithm.phases:
       for _ in range(self._num_rounds):
         self.rounds.step()
-      states = self.rounds.client_states
-      after = self._evaluate(labelled, states)
-    has_estimates = hasattr(states[0], "classes")
+      states = self.rounds.states.take(present)
+      after = self._evaluate(timestep, present, states)
     return Timestep(
       timestep=timestep,
-      omega=float(self._streams.omega[timestep]),
+      omega=_omega(self._streams, timestep),
       before=before,
       after=after,
-      learning_rates=np.array(
-        [getattr(state, "learning_rate", np.nan) for state in states],
-        np.float32,
+      learning_rates=self._of_all(
+        present, [getattr(state, "learning_rate", np.nan) for state in states]
       ),
       estimates=(
-        np.array([state.classes for state in states]) if has_estimates else None
+        self._of_all(present, [state.classes for state in states])
+        if hasattr(states[0], "classes")
+        else None
       ),
     )
 
-  def _prescribe(self, timestep: int) -> None:
-    """Sets each client's prescribed learning rate of a time step, if any."""
+  def _of_all(self, present: Sequence[int], values: list[Any]) -> np.ndarray:
+    """Returns values of all clients, float32, from those of present ones."""
+    values = np.array(values, np.float32)
+    shape = self._streams.num_clients, *values.shape[1:]
+    found = np.full(shape, np.nan, np.float32)
+    found[present] = values
+    return found
+
+  def _prescribe(self, timestep: int, clients: Sequence[int]) -> None:
+    """Sets the clients' prescribed learning rates of a time step, if any."""
     if self._prescribed_rates is None:
       return
-    rates = self._prescribed_rates[timestep - 1]
-    clients = range(len(rates))
+    rates = self._prescribed_rates[timestep - 1, clients]
     states = self.rounds.states.take(clients)
     self.rounds.states.put(
       clients,
@@ -329,14 +376,26 @@ class Adaptation:
       ],
     )
 
-  def _evaluate(self, labelled, states) -> dict[str, float]:
+  def _evaluate(self, timestep, present, states) -> dict[str, float]:
+    batches = self._batches(timestep)
     means = self.rounds.algorithm.evaluate_clients(
       self.rounds.server_state,
       states,
-      self.rounds.data,
-      labelled,
+      [self.rounds.data[client] for client in present],
+      [
+        client_data.to_predict(*batches[client], [len(batches[client].y)])
+        for client in present
+      ],
     )
     return evaluation.report(means, lambda values: float(values[0]))
+
+
+def _omega(
+  client_streams: online_adaptation.Streams, timestep: int
+) -> float | None:
+  """Returns the weight of eq. 1; None if it is not known."""
+  omega = client_streams.omega
+  return None if omega is None else float(omega[timestep])
 
 
 class _Timesteps(driver.Steps):
@@ -370,17 +429,23 @@ class _Timesteps(driver.Steps):
 
   def revise(self, running, measured, done):
     for each in measured:
-      now = float(self._streams.omega[each.timestep])
+      now = _omega(self._streams, each.timestep)
       if each.omega != now:
+        was, now = (
+          "unknown" if omega is None else f"{omega:g}"
+          for omega in (each.omega, now)
+        )
         raise ValueError(
-          f"checkpoint: omega of time step {each.timestep} was {each.omega:g}"
-          f" and is {now:g}; a run can only resume with its original schedule"
+          f"checkpoint: omega of time step {each.timestep} was {was} and is"
+          f" {now}; a run can only resume with its original schedule"
         )
     return done
 
   def end(self, running, measured):
     # Also for a finished run that is resumed.
-    running.data = self._adaptation.data(measured[-1].timestep)
+    last = measured[-1].timestep
+    running.present = self._adaptation.present(last)
+    running.data = self._adaptation.latest_data(last)
 
 
 def run(

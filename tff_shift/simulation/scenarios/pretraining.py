@@ -69,6 +69,10 @@ class _Outcome(records.Record):
 _OTHER_ARRAYS = ("validation_logits", *_Outcome.__struct_fields__)
 
 
+# The names of the sets of examples in messages.
+_SHOWN = {"train": "training", "validation": "validation"}
+
+
 class Epoch(NamedTuple):
   """The report on an epoch.
 
@@ -97,7 +101,8 @@ class Pretrained(NamedTuple):
     validation_y: The true classes, [num_validation] int32.
     validation_accuracy: The fraction of correct predictions, in percent.
     num_epochs: The number of epochs run.
-    best_epoch: The number of the best epoch, from 1.
+    best_epoch: The number of the best epoch, from 1; 0 without training, see
+      `untrained`.
   """
 
   weights: split_model.SplitWeights
@@ -173,6 +178,65 @@ def pretrain(
     validation_logits=arrays["validation_logits"],
     validation_y=validation.y,
     **_outcome(arrays).to_fields(),
+  )
+
+
+def untrained(
+  model: split_model.SplitModel,
+  validation: tuple[np.ndarray, np.ndarray],
+  *,
+  seed: int,
+) -> Pretrained:
+  """Returns a model with its initial weights, such as those of a file.
+
+  Args:
+    model: The model.
+    validation: The held-out data, see `pretrain`.
+    seed: Determines initial weights that are drawn, at least 0.
+
+  Returns:
+    The model and its predictions on the held-out data.
+
+  Raises:
+    ValueError: If the seed or the data are not allowed, or if the loss is not
+      finite.
+  """
+  (validation,) = _checked_examples(model, {"validation": validation})
+  seed = arguments.seed("seed", seed)
+  weights = _initial_weights(model, seed)
+  statistics = {
+    name: np.float32(value) for name, value in model.statistics.items()
+  }
+
+  def evaluate(frozen, weights, statistics, validation):
+    bound = model.with_frozen(frozen)
+    with modes.with_statistics(statistics):
+      logits = evaluation.predict_in_batches(
+        lambda x: bound.predict(weights, x), validation.x, model.num_classes
+      )
+    sums = evaluation.domain_metrics(
+      logits, validation.y, tf.shape(validation.y)
+    )
+    return logits, sums["loss"][0], sums["pooled_accuracy"][0]
+
+  frozen = tf.nest.map_structure(np.asarray, model.frozen)
+  given = frozen, weights, statistics, validation
+  logits, loss, num_correct = _compiled(evaluate, *given)(*given)
+  if not np.isfinite(loss):
+    raise ValueError(
+      "the loss of the model on the held-out examples is not finite"
+      + input_scaling.advice(
+        model.input_dtype, model.input_scaling, [validation.x]
+      )
+    )
+  return Pretrained(
+    weights=weights,
+    statistics=statistics,
+    validation_logits=logits,
+    validation_y=validation.y,
+    validation_accuracy=100 * float(num_correct) / len(validation.y),
+    num_epochs=0,
+    best_epoch=0,
   )
 
 
@@ -291,7 +355,12 @@ def _checked(model, train, validation, hparams) -> list[examples_lib.Examples]:
       f"hparams={hparams!r} is not allowed: it must be a PretrainingHParams"
     )
   hyperparameters.validate(hparams)
-  for name, given in (("train", train), ("validation", validation)):
+  return _checked_examples(model, {"train": train, "validation": validation})
+
+
+def _checked_examples(model, parts) -> list[examples_lib.Examples]:
+  """Returns examples in the model's types, validated."""
+  for name, given in parts.items():
     if not isinstance(given, list | tuple) or len(given) != 2:
       raise ValueError(
         f"{name} must be a pair of examples and classes, got"
@@ -300,12 +369,12 @@ def _checked(model, train, validation, hparams) -> list[examples_lib.Examples]:
   return [
     examples_lib.checked(
       *given,
-      f"the {name} examples",
+      f"the {_SHOWN[name]} examples",
       shape=model.input_shape,
       dtype=model.input_dtype.as_numpy_dtype,
       num_classes=model.num_classes,
     )
-    for name, given in (("training", train), ("validation", validation))
+    for name, given in parts.items()
   ]
 
 

@@ -45,6 +45,7 @@ def num_rounds(
   run_seed: int,
   rounds_per_step: int,
   participation: float,
+  is_present: np.ndarray | None = None,
 ) -> np.ndarray:
   """Counts the rounds in which each client takes part.
 
@@ -56,6 +57,8 @@ def num_rounds(
     run_seed: The run's seed.
     rounds_per_step: The number of rounds per time step.
     participation: The client fraction per round.
+    is_present: Whether a client has examples at a time step,
+      [num_timesteps, num_clients] bool. None: all have.
 
   Returns:
     [num_timesteps, num_clients] int64.
@@ -67,11 +70,15 @@ def num_rounds(
   num_clients = arguments.integer("num_clients", num_clients)
   rounds_per_step = arguments.integer("rounds_per_step", rounds_per_step)
   counts = np.zeros([num_timesteps, num_clients], np.int64)
+  present = np.arange(num_clients)
   for round_num in range(num_timesteps * rounds_per_step):
+    step = round_num // rounds_per_step
+    if is_present is not None:
+      present = np.flatnonzero(is_present[step])
     chosen = rounds.sample_clients(
-      num_clients, participation, run_seed, round_num
+      len(present), participation, run_seed, round_num
     )
-    counts[round_num // rounds_per_step, chosen] += 1
+    counts[step, present[chosen]] += 1
   return counts
 
 
@@ -83,7 +90,8 @@ def prescribe(
   Args:
     name: One of `NAMES`.
     rates: The rates of a run, [num_timesteps, num_clients] float32.
-    counts: The result of `num_rounds`. Rates without a round are ignored.
+    counts: The result of `num_rounds`. Rates without a round are ignored; NaN,
+      of an absent client, becomes 0.
     seed: Seed of the permutation.
 
   Returns:
@@ -102,6 +110,7 @@ def prescribe(
       f"counts must have the shape of rates, {list(rates.shape)}, and a round,"
       f" got {list(counts.shape)} with {int(counts.sum())} rounds"
     )
+  rates = np.where(np.isnan(rates), np.float32(0), rates)
   if name == "fix_lr_mean":
     mean = np.average(rates.astype(np.float64), weights=counts)
     return np.full_like(rates, mean)

@@ -1,0 +1,222 @@
+"""Tests of data with domains in the scenarios that otherwise draw a drift."""
+
+import itertools
+
+import numpy as np
+import pandas
+import pytest
+
+import tff_shift as ts
+from tff_shift.data.shifts import dynamic_personalization
+from tff_shift.data.shifts import online_adaptation
+from tff_shift.data.your_own import own_datasets
+
+chain = itertools.chain.from_iterable
+NAMES = ["gap", "late", "leaver", "stays"]
+# The examples of each client in the domains 2019, 2020 and 2021.
+SIZES = {
+  "gap": (20, 0, 8),
+  "late": (0, 4, 8),
+  "leaver": (20, 4, 0),
+  "stays": (20, 8, 4),
+}
+# Of 20 examples, rint(13) are for pre-training, rint(16) - 13 held out.
+NUM_HELD_OUT, NUM_LABELLED = 3, 4
+
+
+def make_arrays():
+  """Rows in random order; x is the number of the row."""
+  client = np.concatenate([[name] * sum(SIZES[name]) for name in NAMES])
+  domain = np.concatenate(
+    [np.repeat([2019, 2020, 2021], s) for s in SIZES.values()]
+  )
+  order = np.random.default_rng(3).permutation(len(client))
+  client, domain = client[order], domain[order]
+  y = np.zeros(len(client), np.int32)
+  for name in NAMES:
+    for year in (2019, 2020, 2021):
+      rows = np.flatnonzero((client == name) & (domain == year))
+      # Half of the labels are 1 in 2019, a quarter later.
+      share = 0.5 if year == 2019 else 0.25
+      y[rows[: round(share * len(rows))]] = 1
+  x = np.arange(len(client), dtype=np.float32)[:, np.newaxis]
+  return {"x": x, "y": y, "client": client, "domain": domain}
+
+
+ARRAYS = make_arrays()
+
+
+def rows_of(name, *years):
+  is_chosen = (ARRAYS["client"] == name) & np.isin(ARRAYS["domain"], years)
+  return np.flatnonzero(is_chosen).tolist()
+
+
+def rows(examples):
+  return examples.x[:, 0].astype(int).tolist()
+
+
+@pytest.fixture
+def save(tmp_path):
+  """Returns `save(left_out) -> name of the file`."""
+
+  def save_file(left_out=""):
+    kept = {name: ARRAYS[name] for name in ARRAYS if name != left_out}
+    np.savez(tmp_path / "drift.npz", **kept)
+    return str(tmp_path / "drift.npz")
+
+  return save_file
+
+
+class TestOnline:
+  def test_batches_are_the_rows_of_a_client_and_domain_in_order(self, save):
+    dataset = online_adaptation.load_online(save())
+    streams = dataset.streams
+    assert (streams.num_clients, streams.num_timesteps) == (4, 2)
+    assert streams.omega is None
+    for client, name in enumerate(NAMES):
+      for timestep, year in ((1, 2020), (2, 2021)):
+        batch = streams.batch(client, timestep)
+        assert rows(batch) == rows_of(name, year)
+        assert batch.y.tolist() == ARRAYS["y"][rows(batch)].tolist()
+    assert dataset.time_names == ("2019", "2020", "2021")
+    short = streams.until(1)
+    assert short.num_timesteps == 1
+    assert rows(short.batch(1, 1)) == rows_of("late", 2020)
+
+  def test_first_domain_of_each_client_is_split(self, save):
+    dataset = online_adaptation.load_online(save(), seed=5)
+    parts = list(map(rows, dataset[1:4]))
+    assert len(set(chain(parts))) == sum(map(len, parts))
+    assert len(parts[0]) <= 3 * 13
+    for client, name in enumerate(NAMES):
+      in_2019 = set(rows_of(name, 2019))
+      assert [len(in_2019.intersection(part)) for part in parts[1:]] == (
+        [0, 0] if name == "late" else [NUM_HELD_OUT, NUM_LABELLED]
+      )
+      labelled = online_adaptation.initial_examples(dataset, 99, client, 0)
+      assert set(rows(labelled)) <= in_2019
+      assert online_adaptation.num_labelled(dataset, client) == len(labelled.y)
+      assert len(labelled.y) == (0 if name == "late" else NUM_LABELLED)
+    assert set(chain(parts)) <= set(chain(rows_of(n, 2019) for n in NAMES))
+    held_out = online_adaptation.held_out_examples(dataset, 5, 0)
+    assert len(held_out.y) == 5
+    assert set(rows(held_out)) <= set(parts[1])
+
+  def test_true_shift_is_that_of_the_labels(self, save):
+    streams = online_adaptation.load_online(save()).streams
+    shifts = [[streams.shift(c, t) for t in (1, 2)] for c in range(4)]
+    # From 1/2 to 1/4 of a label is an L1 distance of 1/2.
+    np.testing.assert_array_equal(
+      shifts, [[np.nan, 0.5], [np.nan, 0], [0.5, np.nan], [0.5, 0]]
+    )
+    assert streams.class_distribution(3, 1).tolist() == [0.75, 0.25]
+    assert np.isnan(streams.class_distribution(0, 1)).all()
+
+  def test_rows_without_clients_are_dealt_iid(self, save):
+    name = save("client")
+    one, same, other = (
+      online_adaptation.load_online(name, num_clients=3, seed=seed).streams
+      for seed in (1, 1, 2)
+    )
+    for timestep, year in ((1, 2020), (2, 2021)):
+      dealt, again, differently = (
+        [rows(each.batch(client, timestep)) for client in range(3)]
+        for each in (one, same, other)
+      )
+      assert dealt == again != differently
+      in_year = np.flatnonzero(ARRAYS["domain"] == year).tolist()
+      assert sorted(chain(dealt)) == in_year
+      counts = np.array([np.bincount(ARRAYS["y"][each]) for each in dealt])
+      assert np.ptp(counts, axis=0).max() <= 1
+
+  def test_data_frame_has_the_streams_of_the_table(self, tmp_path):
+    frame = pandas.DataFrame(
+      {name: ARRAYS[name] for name in ("y", "client", "domain")}
+      | {"row": ARRAYS["x"][:, 0]}
+    )
+    frame.to_csv(tmp_path / "drift.csv", index=False)
+    columns = {"label": "y", "client": "client", "time": "domain"}
+    table = own_datasets.table_name(str(tmp_path / "drift.csv"), columns)
+    read = ts.load_online_adaptation(table).streams
+    named = ts.from_dataframe("online_adaptation", frame, **columns)
+    initial, streams = named.data
+    assert [len(each.y) for each in initial] == [20, 0, 20, 20]
+    for client in range(4):
+      for timestep in (1, 2):
+        one, other = (s.batch(client, timestep) for s in (read, streams))
+        np.testing.assert_array_equal(one.x, other.x)
+        np.testing.assert_array_equal(one.y, other.y)
+        assert read.shift(client, timestep) == pytest.approx(
+          streams.shift(client, timestep), nan_ok=True
+        )
+    periods = ts.from_dataframe(
+      "dynamic_personalization", frame, **columns
+    ).data
+    own = ts.load_dynamic_personalization(table, seed=0).periods
+    assert rows(periods.batch(1, 2)) == rows(own.stream.batch(1, 1))
+    assert not len(periods.batch(0, 1).y)
+
+
+class TestDynamic:
+  def test_training_periods_are_split_and_the_others_stay_whole(self, save):
+    dataset = dynamic_personalization.load_dynamic(save(), seed=0)
+    own = dataset.periods
+    parts = {
+      "public": set(rows(dataset.public)),
+      "validation": set(rows(dataset.validation)),
+      "train": set(rows(dataset.train)),
+    }
+    for client, name in enumerate(NAMES):
+      held = set(rows_of(name, 2019, 2020))
+      found = [held & part for part in parts.values()]
+      assert set.union(*found) == held
+      # A tenth is public, and a tenth is for validation.
+      ends = np.rint(np.array([0.1, 0.2]) * len(held)).astype(int)
+      assert list(map(len, found)) == [
+        ends[0],
+        ends[1] - ends[0],
+        len(held) - ends[1],
+      ]
+      for period, year in enumerate((2019, 2020)):
+        in_year = sorted(parts["train"].intersection(rows_of(name, year)))
+        assert rows(own.train.batch(client, period)) == in_year
+        # Further rounds start again.
+        assert rows(own.train.batch(client, period + 4)) == in_year
+        # The stream goes on from the last training period.
+        whole = rows_of(name, year + 1)
+        assert rows(own.stream.batch(client, period)) == whole
+    assert own.stream.num_periods == 2
+    assert own.stream.is_drift(0, 1) is None
+
+
+@pytest.mark.parametrize(
+  ("scenario", "left_out", "options", "message"),
+  [
+    *(
+      (scenario, left_out, options, message)
+      for scenario in ("online_adaptation", "dynamic_personalization")
+      for left_out, options, message in (
+        ("client", {}, "num_clients must be given: .*drift.npz does not"),
+        ("client", {"num_clients": 50}, "domain '2020' of .* has 16 examples"),
+        ("domain", {"num_clients": 4}, "num_clients does not apply to"),
+        ("", {"num_clients": 3}, "num_clients must be 4, the number of clien"),
+      )
+    ),
+    ("online_adaptation", "", {"disjoint_clients": 2}, "disjoint_clients does"),
+    ("dynamic_personalization", "", {"train_periods": 3}, "train_periods must"),
+    ("dynamic_personalization", "", {"test_fraction": 0.2}, "test_fraction do"),
+    ("dynamic_personalization", "", {"max_examples": 1}, "20.* would be empty"),
+  ],
+)
+def test_what_does_not_apply_is_refused(
+  save, scenario, left_out, options, message
+):
+  with pytest.raises(ValueError, match=message) as error:
+    getattr(ts, f"load_{scenario}")(save(left_out), seed=0, **options)
+  assert "\n" not in str(error.value)
+
+
+def test_split_by_num_train_does_not_apply_to_domains(save, tmp_path):
+  np.savez(tmp_path / "split.npz", **ARRAYS, num_train=40)
+  with pytest.raises(ValueError, match=r"num_train of .*: it does not apply"):
+    ts.load_online_adaptation(str(tmp_path / "split.npz"))

@@ -1,0 +1,182 @@
+"""The drift of one's own table in the binaries that otherwise draw one."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas
+import pytest
+
+from tff_shift.command_line.binaries import dynamic_personalization
+from tff_shift.command_line.binaries import online_adaptation
+from tff_shift.command_line.plans import dynamic_personalization_plan
+from tff_shift.command_line.plans import online_adaptation_plan
+
+_COLUMNS = ("--label=outcome", "--client=site", "--time=year")
+_COMMON = ("--pretraining_epochs=1", "--model_width=4", "--noprogress")
+_ONLINE = online_adaptation, online_adaptation_plan
+_FED_ADE = (
+  *("--algorithm=source,fed_ade", "--eta_min=0.01", "--eta_max=0.1"),
+  "--local_epochs=1",
+)
+_DYNAMIC = dynamic_personalization, dynamic_personalization_plan
+_FED_3DA = (
+  *("--algorithm=fed_3da,fed_avg", "--hidden_width=6", "--num_hidden=1"),
+)
+# The number of examples of each site in the years 2019 to 2022.
+_SIZES = {
+  "gap": (24, 12, 0, 8),
+  "late": (0, 12, 12, 4),
+  "leaver": (24, 12, 0, 0),
+  "stays": (24, 12, 8, 4),
+}
+_PER_YEAR = np.sum(list(_SIZES.values()), axis=0)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+  """The flag of a table; the outcome follows from the dose."""
+  generator = np.random.default_rng(0)
+  site = np.repeat(list(_SIZES), np.sum(list(_SIZES.values()), axis=1))
+  year = np.repeat([*range(2019, 2023)] * 4, np.ravel(list(_SIZES.values())))
+  sick = np.arange(len(site)) % 2
+  dose = 2 * sick - 1 + generator.normal(size=len(site))
+  outcome = np.array(["healthy", "sick"])[sick]
+  path = tmp_path_factory.mktemp("data") / "study.csv"
+  frame = {"site": site, "year": year, "dose": dose, "outcome": outcome}
+  pandas.DataFrame(frame).sample(frac=1, random_state=1).to_csv(
+    path, index=False
+  )
+  return f"--dataset={path}"
+
+
+@pytest.fixture
+def run(table, run_here, tmp_path):
+  """Returns `run(binary and planning, folder, *flags)`, which must succeed."""
+
+  def run_binary(of_scenario, folder, *flags):
+    places = f"--cache_dir={tmp_path / 'cache'}", f"--output_dir={folder}"
+    arguments = [table, *_COLUMNS, *_COMMON, *places, *flags]
+    assert run_here(*of_scenario, arguments) == 0
+
+  return run_binary
+
+
+@pytest.mark.slow
+def test_online_adaptation_runs_and_resumes(
+  run, tmp_path, read_rows, read_runs, capsys
+):
+  folder = tmp_path / "run"
+  run(_ONLINE, folder, *_FED_ADE, "--controls")
+  absent, few, without = capsys.readouterr().err.splitlines()
+  assert absent.endswith(
+    "study.csv lack time steps, in which they are absent: gap lacks 2021;"
+    " leaver lacks 2021, 2022"
+  )
+  # Of 24 examples, rint(15.6) are for pre-training, rint(19.2) - 16 held out.
+  assert few.endswith("use all of them (at least 5)")
+  assert "1 of 4 clients have no labelled examples of their own" in without
+  rows = read_rows(folder)
+  algorithms = ["source", "fed_ade", "fix_lr_mean", "fed_ade_shuffled"]
+  assert [(r["algorithm"], r["shift"], r["time"]) for r in rows] == [
+    (name, "own", year)
+    for name in algorithms
+    for year in ("2020", "2021", "2022")
+  ]
+  assert not {"omega", "dirichlet", "samples_per_step"} & set(rows[0])
+  for row in rows:
+    # Fractions of the examples that there are in this year.
+    size = _PER_YEAR[int(row["timestep"])]
+    hits = float(row["pooled_accuracy"]) * size / 100
+    assert hits == pytest.approx(round(hits), abs=1e-4)
+  runs = {each["algorithm"]: each for each in read_runs(folder)}
+  setting = runs["fed_ade"]["setting"]
+  assert setting["clients_without_labelled_examples"] == 1
+  assert "shift_kind" not in setting
+  assert "step_shift_correlation" in runs["fed_ade"]["metrics"]
+  config = json.loads((folder / "config.json").read_text())["flags"]
+  assert (config["shift"], config["timesteps"]) == (["own"], 3)
+  stopped = tmp_path / "stopped"
+  run(_ONLINE, stopped, *_FED_ADE, "--timesteps=2")
+  run(_ONLINE, stopped, *_FED_ADE, "--timesteps=3", "--resume")
+  assert read_rows(stopped) == rows[: 2 * 3]
+
+
+@pytest.mark.slow
+def test_dynamic_personalization_runs_and_resumes(
+  run, tmp_path, read_rows, read_runs
+):
+  folder = tmp_path / "run"
+  run(_DYNAMIC, folder, *_FED_3DA, "--rounds=3")
+  rows = read_rows(folder)
+  assert [
+    (r["algorithm"], r["test_distribution"], r["time"]) for r in rows
+  ] == [
+    (name, "own", year)
+    for name in ("fed_3da", "fed_avg")
+    for year in ("2021", "2022")
+  ]
+  assert not {"drifted_share", "period_size", "rest"} & set(rows[0])
+  for number, each in enumerate(read_runs(folder)):
+    assert each["setting"]["train_periods"] == 2
+    assert "true_positive_rate" not in each["metrics"]
+    # Two sites have examples in 2021, and three in 2022.
+    two, three = (float(r["accuracy"]) for r in rows[2 * number :][:2])
+    assert each["metrics"]["accuracy"]["mean"] == pytest.approx(
+      (2 * two + 3 * three) / 5
+    )
+  stopped = tmp_path / "stopped"
+  run(_DYNAMIC, stopped, *_FED_3DA, "--rounds=1")
+  run(_DYNAMIC, stopped, *_FED_3DA, "--rounds=3", "--resume")
+  assert read_rows(stopped) == rows
+
+
+@pytest.mark.slow
+def test_deployed_model_of_a_file_is_not_trained(
+  run, tmp_path, capsys, read_rows
+):
+  run(_ONLINE, tmp_path / "trained", "--algorithm=source")
+  (cached,) = (tmp_path / "cache").glob("*.npz")
+  with np.load(cached) as arrays:
+    weights = {name: arrays[name] for name in arrays if "/" in name}
+  np.savez(tmp_path / "weights.npz", **weights)
+  shutil.rmtree(tmp_path / "cache")
+  capsys.readouterr()
+  flags = f"--weights_file={tmp_path / 'weights.npz'}", "--pretraining_epochs=0"
+  run(_ONLINE, tmp_path / "deployed", "--algorithm=source", *flags)
+  assert "held-out examples, not trained" in capsys.readouterr().out
+  assert not (tmp_path / "cache").exists()
+  rows = [read_rows(tmp_path / name) for name in ("trained", "deployed")]
+  assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize(
+  ("of_scenario", "flags", "message"),
+  [
+    (_ONLINE, "--shift=linear", "--shift=linear does not apply to --dataset="),
+    (_ONLINE, "--dirichlet=0.5", "whose domains are the drift; leave it out"),
+    (_ONLINE, "--timesteps=4", "--timesteps=4: it must be at most 3, the numb"),
+    (_ONLINE, "--num_clients=3", "study.csv has 4 clients of its own; leave"),
+    (_ONLINE, "--aggregator=dp", "2 of 4 clients are absent in some time step"),
+    (
+      _ONLINE,
+      "--pretraining_epochs=0",
+      "--pretraining_epochs=0: it must be at least 1, or --weights_file must",
+    ),
+    (_DYNAMIC, "--period_size=9", "--period_size=9 does not apply to --datase"),
+    (_DYNAMIC, "--train_periods=4", "--train_periods=4: it must be from 1 to"),
+  ],
+)
+def test_flags_that_do_not_apply_are_refused(
+  of_scenario, flags, message, table, refused
+):
+  algorithm = _FED_ADE if of_scenario is _ONLINE else _FED_3DA
+  arguments = [table, *_COLUMNS, *_COMMON, *algorithm, *flags.split()]
+  assert message in refused(*of_scenario, arguments)
+
+
+def test_training_periods_need_domains(refused):
+  arguments = "--algorithm=local --dataset=digits --train_periods=1"
+  assert (
+    "--train_periods=1 belongs to data with domains, not to --dataset=digits"
+  ) in refused(*_DYNAMIC, arguments)

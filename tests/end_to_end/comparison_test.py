@@ -17,6 +17,7 @@ def test_predictions_that_are_no_numbers_are_warned_of_once(
 ):
   folder = results.RunFolder.create(tmp_path / "run")
   run = comparison.Run(
+    None,
     3,
     {"algorithm": "fed_avg", "seed": 3},
     ["fed_avg", "seed_3"],
@@ -44,6 +45,7 @@ def test_every_round_has_a_loss_and_evaluations_have_rows(
 ):
   folder = results.RunFolder.create(tmp_path / "run")
   run = comparison.Run(
+    None,
     3,
     {"algorithm": "fed_avg"},
     ["fed_avg", "seed_3"],

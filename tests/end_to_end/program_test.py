@@ -52,7 +52,12 @@ def test_help_lists_the_flags_of_all_parts(
     *("algorithm", "output_dir", "resume", "aggregator", "workers"),
   ):
     assert name in listed
-  # The scenario's own come first.
+  # The everyday flags come first, on a screen, then the scenario's own.
+  everyday = output[output.index("Everyday flags:") :].partition("\n\n")[0]
+  assert re.findall(r"^  --(algorithm|output_dir) ", everyday, re.MULTILINE)
+  assert len(everyday.splitlines()) < 24
+  assert max(map(len, everyday.splitlines())) <= 80
+  assert output.index(everyday) < output.index(f"--{own}:")
   assert listed.index(own) < listed.index("algorithm")
 
 

@@ -53,6 +53,7 @@ class Run(callbacks.Callback):
   """Writes and shows one run, a trial with a seed.
 
   Attributes:
+    trial: The trial.
     num_steps: The number of steps.
     checkpoint: The checkpoints of the run.
     callbacks: The callbacks of the run, this one among them.
@@ -60,6 +61,7 @@ class Run(callbacks.Callback):
 
   def __init__(
     self,
+    trial: selection.Trial,
     num_steps: int,
     labels: Mapping[str, Any],
     curve: Sequence[str],
@@ -74,6 +76,7 @@ class Run(callbacks.Callback):
     early_stopping: early_stopping_lib.EarlyStopping | None = None,
     time_names: Sequence[str] = (),
   ):
+    self.trial = trial
     self.num_steps = num_steps
     self.checkpoint = checkpoint
     # It is told first.
@@ -348,6 +351,7 @@ class Comparison:
     seed: int,
     num_steps: int,
     *,
+    num_more: int = 0,
     class_names: Sequence[str] | None = None,
     vocabulary: Sequence[str] | None = None,
     shown_metric: str = "accuracy",
@@ -360,7 +364,8 @@ class Comparison:
     Args:
       trial: The trial.
       seed: The seed.
-      num_steps: The number of steps, for the progress bar.
+      num_steps: The number of steps.
+      num_more: The number of steps that only the progress bar has.
       class_names: The names of the classes, saved with the model. None: the
         model is not saved.
       vocabulary: The word of each token id, saved with a model of titles.
@@ -405,7 +410,7 @@ class Comparison:
     )
     self._num_begun += 1
     progress_bar = common_flags.progress_bar(
-      num_steps,
+      num_steps + num_more,
       ", ".join([trial.label, *varied.values(), f"seed {seed}"]),
       unit=self.plan.step_name,
       run=(self._num_begun, self._num_runs),
@@ -413,6 +418,7 @@ class Comparison:
     )
     with tracked_run as tracked, progress_bar as bar:
       yield Run(
+        trial,
         num_steps,
         {**run_labels, **self.plan.settings, **hparams, "seed": seed},
         curve,

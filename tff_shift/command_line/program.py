@@ -45,6 +45,23 @@ from tff_shift.command_line.flags import preset_flag
 from tff_shift.data import examples
 
 _OWN_WARNINGS = (examples.DataWarning, errors.NoiseWarning)
+# What most runs set, in the order of a command.
+_EVERYDAY = {
+  "algorithm": "algorithms to compare, comma-separated",
+  "dataset": "a name, or a path to your own data",
+  "label": "of a table: the column of the class",
+  "client": "of a table: the column of the client",
+  "time": "of a table: the column of the domain, time step or period",
+  "num_clients": "number of clients",
+  "rounds": "number of rounds",
+  "timesteps": "number of time steps",
+  "learning_rate": "the clients' learning rate; several values are compared",
+  "select": "how a setting of each algorithm is selected",
+  "seeds": "one run per seed, comma-separated",
+  "output_dir": "folder of the results",
+  "resume": "goes on with an interrupted run",
+  "executor": "where computations run",
+}
 # absl's own help lists the flags of one module only.
 _HELP = frozenset({"-h", "--help", "-help", "--helpshort", "-helpshort"})
 
@@ -54,8 +71,20 @@ def _name(main: Callable[..., None]) -> str:
   return pathlib.Path(inspect.getfile(main)).stem
 
 
+def _everyday() -> str:
+  """Returns a line for each of the flags that most runs set."""
+  lines = []
+  for name, meaning in _EVERYDAY.items():
+    if name in flags.FLAGS:
+      default = flags.FLAGS[name].default_as_str or ""
+      shown = default.strip("'")
+      shown = f" (default: {shown})" if shown else ""
+      lines.append(f"  --{name:15}{meaning}{shown}")
+  return "\n".join(["Everyday flags:", *lines]) if lines else ""
+
+
 def _help(main: Callable[..., None], define_flags: Callable[[], None]) -> str:
-  """Returns the text of `--help`: purpose, own flags, then shared flags.
+  """Returns the text of `--help`: purpose, everyday, own, then shared flags.
 
   The heading of a module's flags is its docstring up to the first colon.
   """
@@ -65,7 +94,7 @@ def _help(main: Callable[..., None], define_flags: Callable[[], None]) -> str:
     for name in flags.FLAGS.flags_by_module_dict()
     if name.startswith(f"{__package__}.") and name != own
   ]
-  parts = [inspect.getdoc(sys.modules[main.__module__])]
+  parts = [inspect.getdoc(sys.modules[main.__module__]), _everyday()]
   for name in (own, *modules):
     _, _, listed = flags.FLAGS.module_help(name).partition(":\n")
     if listed:

@@ -79,7 +79,7 @@ class Evolving(scenario.Scenario):
       for name in evaluation.compared()
     ]
 
-  def draw_data(self, folder):
+  def begin(self, folder):
     """Draws examples of each domain."""
     evolving_results.draw_domains(self._first_dataset(), folder)
 

@@ -99,7 +99,7 @@ class Guidance(scenario.Scenario):
       name for name in guidance.Evaluation._fields if name != "not_finite"
     ]
 
-  def draw_data(self, folder):
+  def begin(self, folder):
     """Draws examples and classes of the clients."""
     seed = self.plan.seeds[0]
     guidance_results.draw_clients(self.plan.datasets[seed], seed, folder)

@@ -1,19 +1,17 @@
 """Runs the plan of `experiments.online_adaptation`."""
 
 import functools
-import itertools
-from collections.abc import Iterator
 from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from tff_shift.command_line import common_flags
 from tff_shift.command_line import comparison
 from tff_shift.command_line import pretrained
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.plans import online_adaptation_plan as planning
+from tff_shift.command_line.scenario_runs import scenario
 from tff_shift.command_line.tuning import selection
 from tff_shift.data.shifts import online_adaptation as online_adaptation_data
 from tff_shift.learning import evaluation
@@ -23,68 +21,45 @@ from tff_shift.shift import bbse
 from tff_shift.simulation.scenarios import online_adaptation
 from tff_shift.simulation.scenarios import pretraining
 from tff_shift.simulation.scenarios import rate_controls
+from tff_shift.simulation.storage import results
 
 FLAGS = flags.FLAGS
 
 
-class _Runner:
-  """Runs the trials of a plan and writes their results."""
+class OnlineAdaptation(scenario.Scenario):
+  """Clients adapt a deployed model to their streams."""
 
-  def __init__(
-    self, running: comparison.Comparison, trained: pretraining.Pretrained
-  ):
-    self._running = running
-    self._plan = running.plan
-    self._trained = trained
-    self._model = pretraining.with_pretrained(self._plan.model, trained)
-
-  def _deployment(self, trial: selection.Trial, seed: int):
-    """Returns the clients' data from before deployment."""
-    confusion = bbse.confusion_matrix(
-      tf.constant(self._trained.validation_logits),
-      tf.constant(self._trained.validation_y),
-      soft=getattr(trial.hparams, "soft_predictions", False),
+  def begin(self, folder):
+    """Draws the corruptions, and trains the deployed model."""
+    if FLAGS.shift_kind == "covariate":
+      online_adaptation_results.draw_corruptions(
+        self.plan.dataset.stream.x[0], FLAGS.corruption_levels, folder
+      )
+    self._trained = pretrained.train(
+      self.plan.model,
+      self.plan.dataset.pretraining,
+      self.plan.dataset.validation,
+      self.plan.pretraining,
+      seed=FLAGS.pretraining_seed,
+      name="pre-trained model",
     )
-    initial = [
-      online_adaptation_data.initial_examples(
-        self._plan.dataset, FLAGS.initial_examples, client, seed
-      )
-      for client in range(FLAGS.num_clients)
-    ]
-    held_out = None
-    if not all(len(each.y) for each in initial):
-      held_out = online_adaptation_data.held_out_examples(
-        self._plan.dataset, FLAGS.initial_examples, seed
-      )
-    return online_adaptation.Deployment(initial, confusion.numpy(), held_out)
+    self._model = pretraining.with_pretrained(self.plan.model, self._trained)
 
-  def run(
-    self, trial: selection.Trial
-  ) -> dict[int, dict[str, online_adaptation.OnlineResult]]:
-    """Runs a trial on every schedule with every seed.
-
-    Returns:
-      The results by seed and schedule.
-    """
-    algorithm = self._running.build(trial, self._model)
+  def run_trial(self, trial, seeds, is_test, num_rounds=None):
+    """Returns the results by seed and schedule."""
+    algorithm = self.running.build(trial, self._model)
     return self._run_all(algorithm, trial, lambda shift, seed: None)
 
-  def controls(
-    self, reading: selection.TrialResult
-  ) -> Iterator[selection.TrialResult]:
+  def ablations(self, reading):
     """Runs the ablations of a Fed-ADE trial, if `--controls` is set.
 
-    Args:
-      reading: The result of the trial.
-
-    Yields:
-      The result of each ablation. Its trial has Fed-ADE's hyper-parameters,
-      from which its learning rates come.
+    Their trials have Fed-ADE's hyper-parameters, from which their learning
+    rates come.
     """
     trial = reading.trial
     if not FLAGS.controls or trial.algorithm != planning.CONTROLLED:
       return
-    algorithm = self._running.build(planning.fixed_rate(trial), self._model)
+    algorithm = self.running.build(planning.fixed_rate(trial), self._model)
     for name in rate_controls.NAMES:
       control = trial._replace(algorithm=name)
       rates_of = functools.partial(_prescribed_rates, name, reading)
@@ -95,7 +70,7 @@ class _Runner:
 
   def _run_all(self, algorithm, trial, rates_of):
     """Runs every schedule and seed with the rates `rates_of(shift, seed)`."""
-    found = {seed: {} for seed in self._plan.seeds}
+    found = {seed: {} for seed in self.plan.seeds}
     for shift in FLAGS.shift:
       for seed, by_shift in found.items():
         by_shift[shift] = self._run_one(
@@ -104,26 +79,113 @@ class _Runner:
     return found
 
   def _run_one(self, algorithm, trial, shift, seed, prescribed_rates):
-    with self._running.run(
+    with self.running.run(
       trial,
       seed,
-      FLAGS.timesteps,
-      class_names=self._plan.dataset.class_names,
-      time_names=self._plan.dataset.time_names,
+      self.plan.num_steps,
+      class_names=self.plan.dataset.class_names,
+      time_names=self.plan.dataset.time_names,
       shift=shift,
     ) as run:
       result = online_adaptation.run(
         algorithm,
-        planning.client_streams(self._plan, shift, seed),
+        planning.client_streams(self.plan, shift, seed),
         self._deployment(trial, seed),
         run_seed=seed,
         rounds_per_step=FLAGS.rounds_per_step,
         **participation_flags.chosen(),
         prescribed_rates=prescribed_rates,
-        callbacks=[run],
+        callbacks=run.callbacks,
         checkpoint=run.checkpoint,
       )
     return comparison.without_states(result)
+
+  def _deployment(self, trial: selection.Trial, seed: int):
+    """Returns the clients' data from before deployment."""
+    confusion = bbse.confusion_matrix(
+      tf.constant(self._trained.validation_logits),
+      tf.constant(self._trained.validation_y),
+      soft=getattr(trial.hparams, "soft_predictions", False),
+    )
+    initial = [
+      online_adaptation_data.initial_examples(
+        self.plan.dataset, FLAGS.initial_examples, client, seed
+      )
+      for client in range(FLAGS.num_clients)
+    ]
+    held_out = None
+    if not all(len(each.y) for each in initial):
+      held_out = online_adaptation_data.held_out_examples(
+        self.plan.dataset, FLAGS.initial_examples, seed
+      )
+    return online_adaptation.Deployment(initial, confusion.numpy(), held_out)
+
+  def parts(self, by_seed):
+    """Yields each schedule with its results."""
+    for shift in FLAGS.shift:
+      yield (
+        {"shift": shift},
+        {seed: found[shift] for seed, found in by_seed.items()},
+      )
+
+  def metrics(self, trial, seed, result, shift):
+    """Returns means over time steps, and correlations of the measured shift."""
+    found = {}
+    for name in evaluation.METRICS:
+      found[name] = result.mean(name)
+      found[f"before_adaptation_{name}"] = result.mean(f"{name}_before")
+    measured = _measured_shift(trial, result)
+    if measured is not None and FLAGS.shift_kind == "label":
+      true = online_adaptation_results.true_shift(
+        planning.client_streams(self.plan, shift, seed)
+      )
+      measured, true, are_known = online_adaptation_results.both_known(
+        measured, true
+      )
+      has_any = are_known.any(axis=0)
+      # Over clients, as in the theorems, and over clients and steps.
+      found["cumulative_shift_correlation"] = (
+        online_adaptation_results.rank_correlation(
+          measured.sum(axis=0)[has_any], true.sum(axis=0)[has_any]
+        )
+      )
+      found["step_shift_correlation"] = (
+        online_adaptation_results.rank_correlation(
+          measured[are_known], true[are_known]
+        )
+      )
+    return found
+
+  def columns(self):
+    """Returns the metrics after and before adaptation, and correlations."""
+    return [
+      *evaluation.compared(),
+      *(f"before_adaptation_{name}" for name in evaluation.compared()),
+      "cumulative_shift_correlation",
+      "step_shift_correlation",
+    ]
+
+  def draw_trial(self, reading, folder):
+    """Draws how the learning rates of the first seed arise."""
+    if hasattr(reading.trial.hparams, "eta_min"):
+      _draw_rates(
+        self.plan, folder, reading.trial, reading.by_seed[self.plan.seeds[0]]
+      )
+
+  def draw_all(self, by_label, folder):
+    """Draws the accuracy over time for each schedule."""
+    for shift in FLAGS.shift:
+      omega = list(self.plan.omegas[shift].values())
+      online_adaptation_results.draw_accuracy(
+        {
+          label: {seed: found[shift] for seed, found in by_seed.items()}
+          for label, by_seed in by_label.items()
+        },
+        None if omega[0] is None else np.array(omega),
+        folder,
+        shift,
+        time_names=self.plan.dataset.time_names,
+      )
 
 
 def _prescribed_rates(
@@ -160,48 +222,13 @@ def _measured_shift(
   return online_adaptation_results.measured_shift(result, low, high)
 
 
-def _final_metrics(
-  plan: planning.Plan,
-  trial: selection.Trial,
-  shift: str,
-  seed: int,
-  result: online_adaptation.OnlineResult,
-) -> dict[str, float]:
-  """Returns means over time steps, and correlations of the measured shift."""
-  found = {}
-  for name in evaluation.METRICS:
-    found[name] = result.mean(name)
-    found[f"before_adaptation_{name}"] = result.mean(f"{name}_before")
-  measured = _measured_shift(trial, result)
-  if measured is not None and FLAGS.shift_kind == "label":
-    true = online_adaptation_results.true_shift(
-      planning.client_streams(plan, shift, seed)
-    )
-    measured, true, are_known = online_adaptation_results.both_known(
-      measured, true
-    )
-    has_any = are_known.any(axis=0)
-    # Over clients, as in the theorems, and over clients and steps.
-    found["cumulative_shift_correlation"] = (
-      online_adaptation_results.rank_correlation(
-        measured.sum(axis=0)[has_any], true.sum(axis=0)[has_any]
-      )
-    )
-    found["step_shift_correlation"] = (
-      online_adaptation_results.rank_correlation(
-        measured[are_known], true[are_known]
-      )
-    )
-  return found
-
-
 def _draw_rates(
-  running: comparison.Comparison,
+  plan: planning.Plan,
+  folder: results.RunFolder,
   trial: selection.Trial,
   by_shift: Mapping[str, online_adaptation.OnlineResult],
 ) -> None:
   """Plots how the learning rates of the first seed arise."""
-  plan, folder = running.plan, running.folder
   # Names distinguish the figures of several settings.
   names = [trial.label] if trial.compared else []
   true, measured = {}, {}
@@ -238,51 +265,4 @@ def _draw_rates(
 
 def run(plan: planning.Plan) -> None:
   """Runs the comparison of a plan."""
-  by_shift = {shift: {} for shift in FLAGS.shift}
-  with common_flags.executor():
-    running = comparison.Comparison(plan)
-    if FLAGS.shift_kind == "covariate":
-      online_adaptation_results.draw_corruptions(
-        plan.dataset.stream.x[0], FLAGS.corruption_levels, running.folder
-      )
-    trained = pretrained.train(
-      plan.model,
-      plan.dataset.pretraining,
-      plan.dataset.validation,
-      plan.pretraining,
-      seed=FLAGS.pretraining_seed,
-      name="pre-trained model",
-    )
-    runner = _Runner(running, trained)
-    for reading in running.runs(runner.run):
-      for each in itertools.chain([reading], runner.controls(reading)):
-        trial = each.trial
-        for shift, by_label in by_shift.items():
-          by_label[trial.label] = by_seed = {
-            seed: results[shift] for seed, results in each.by_seed.items()
-          }
-          running.summarize(
-            each,
-            by_seed,
-            functools.partial(_final_metrics, plan, trial, shift),
-            shift=shift,
-          )
-      if hasattr(reading.trial.hparams, "eta_min"):
-        _draw_rates(running, reading.trial, reading.by_seed[plan.seeds[0]])
-  for shift, by_label in by_shift.items():
-    omega = list(plan.omegas[shift].values())
-    online_adaptation_results.draw_accuracy(
-      by_label,
-      None if omega[0] is None else np.array(omega),
-      running.folder,
-      shift,
-      time_names=plan.dataset.time_names,
-    )
-  running.finish(
-    [
-      *evaluation.compared(),
-      *(f"before_adaptation_{name}" for name in evaluation.compared()),
-      "cumulative_shift_correlation",
-      "step_shift_correlation",
-    ]
-  )
+  OnlineAdaptation(plan).run()

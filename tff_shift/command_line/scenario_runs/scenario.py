@@ -72,7 +72,7 @@ class Scenario:
       algorithm: The algorithm.
       data: The data of `data`.
       seed: The seed.
-      run: The outputs of the run, with the checkpoint and the callbacks.
+      run: The trial, the number of steps, the checkpoint and the callbacks.
 
     Returns:
       The result of the driver.
@@ -128,8 +128,12 @@ class Scenario:
   def prepare(self) -> None:
     """Does what all runs share, before the output folder is made."""
 
-  def draw_data(self, folder: results.RunFolder) -> None:
-    """Draws the figures of the data."""
+  def begin(self, folder: results.RunFolder) -> None:
+    """Does what all runs share, such as figures of the data.
+
+    Args:
+      folder: The output folder.
+    """
 
   def draw_trial(
     self, reading: selection.TrialResult, folder: results.RunFolder
@@ -152,7 +156,7 @@ class Scenario:
     with common_flags.executor():
       self.prepare()
       self.running = comparison.Comparison(self.plan)
-      self.draw_data(self.running.folder)
+      self.begin(self.running.folder)
       rule = None
       if self.criterion is not None:
         rule = selection_flags.rule(self.criterion, self.measure, self._score)

@@ -14,6 +14,9 @@ from typing import Any
 # TensorFlow reads it on import. Its messages about startup and graph
 # optimization do not help users. An existing value is kept.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# TensorFlow reads it when its runtime starts, which building a model does. By
+# default it reserves all memory of a GPU, and a second process fails.
+os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 # gRPC reads it on import. Failed connections, for example because of a refused
 # certificate, also raise errors.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")

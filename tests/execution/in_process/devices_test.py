@@ -1,6 +1,7 @@
 """Tests of where operations run."""
 
 import collections
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import tensorflow as tf
 from tff_shift.execution.in_process import devices
 
 ROOT = Path(__file__).parents[3]
+_GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 PLACEMENT_SCRIPT = """
 import sys
@@ -72,6 +74,27 @@ def test_what_the_caller_said_of_remapping_stays():
     assert options.get_experimental_options()["remapping"]
   finally:
     options.set_experimental_options({"remapping": former})
+
+
+@pytest.mark.parametrize(
+  ("given", "expected"), [({}, "true"), ({_GROWTH: "false"}, "false")]
+)
+def test_tensorflow_is_not_to_reserve_a_whole_gpu(given, expected):
+  # Models are built before a context exists, and start TensorFlow's runtime.
+  program = (
+    "import os, sys; import tff_shift;"
+    f" print(os.environ[{_GROWTH!r}], 'tensorflow' in sys.modules)"
+  )
+  others = {k: v for k, v in os.environ.items() if k != _GROWTH}
+  finished = subprocess.run(
+    [sys.executable, "-c", program],
+    cwd=ROOT,
+    env=others | given,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert finished.stdout.split() == [expected, "False"]
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ def without_pretraining(tmp_path, monkeypatch):
     learning_rate=_STANDSTILL,
     max_epochs=1,
   )
-  monkeypatch.setattr(pretrained, "chosen_hparams", lambda: hparams)
+  monkeypatch.setattr(pretrained, "chosen_hparams", lambda **_: hparams)
   monkeypatch.chdir(tmp_path)
 
 

@@ -251,7 +251,7 @@ class Run:
     make: Callable[..., Any],
     replay: Callable[[Any], None],
     revise: Callable[[int], int],
-    is_over: Callable[[], bool],
+    is_over: Callable[[], bool] = lambda: False,
   ) -> Iterator[int]:
     """Yields the remaining steps of the run; see the function `steps`."""
     saved = done = self._restore(running, measured, make)

@@ -541,3 +541,58 @@ class TestAbsentClients:
     )
     with pytest.raises(ValueError, match=r"^y of client 'second': the shape"):
       evolving.run(algorithm, [bad], num_rounds=1, run_seed=RUN_SEED)
+
+
+class TestNewClients:
+  def run(self, algorithm, clients, **options):
+    given = {"num_rounds": 3, "participation": 0.5, "num_new_clients": 2}
+    return evolving.run(
+      algorithm, clients, run_seed=RUN_SEED, **given | options
+    )
+
+  def test_they_never_train_and_are_evaluated_apart(self, algorithm, clients):
+    *trained, first, second = clients
+    recorded, arguments, _ = recording(algorithm)
+    result = self.run(recorded, clients, validates=True)
+    found = {int(each.client_id) for _, _, data in arguments for each in data}
+    assert found <= {each.client_id for each in trained}
+    # Half of the clients that train.
+    sizes = [len(data) for _, _, data in arguments]
+    assert sizes == [round(len(trained) / 2 + 1e-9)] * 3
+    # The global model is each new client's model: on the pooled examples by
+    # hand.
+    x, y = map(
+      np.concatenate, zip(*map(share_of_target, (first, second)), strict=True)
+    )
+    logits = algorithm.model.predict(
+      result.server_state.weights, x
+    ).numpy()
+    final = result.final
+    assert final.new_client["pooled_accuracy"] == pytest.approx(
+      100 * np.mean(logits.argmax(axis=1) == y), abs=1e-4
+    )
+    assert final.new_client["loss"] == pytest.approx(
+      mean_loss(logits, y), rel=1e-5
+    )
+    assert final.measured()["new_client_loss"] == final.new_client["loss"]
+
+  def test_their_training_examples_change_nothing(self, algorithm, clients):
+    plain = self.run(algorithm, clients)
+    other = [
+      *clients[:-2],
+      *(
+        each._replace(train=each.train._replace(y=1 - each.train.y))
+        for each in clients[-2:]
+      ),
+    ]
+    assert self.run(algorithm, other).final[:3] == plain.final[:3]
+    assert self.run(algorithm, other).final.new_client == plain.final.new_client
+
+  def test_others_are_trained_as_if_they_were_alone(self, algorithm, clients):
+    alone = self.run(algorithm, clients[:-2], num_new_clients=0)
+    assert self.run(algorithm, clients).final[:3] == alone.final[:3]
+
+  @pytest.mark.parametrize("number", [-1, NUM_CLIENTS, 1.5])
+  def test_wrong_number_is_refused(self, algorithm, clients, number):
+    with pytest.raises(ValueError, match=r"^num_new_clients="):
+      self.run(algorithm, clients, num_new_clients=number)

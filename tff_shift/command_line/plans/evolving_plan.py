@@ -81,6 +81,13 @@ def define_flags() -> None:
     " accuracy and --select noisier.",
   )
   flags.DEFINE_integer(
+    "num_new_clients",
+    0,
+    "Number of clients, the last ones, that never train. They are evaluated"
+    " apart, each with the state of a client that joins then (columns"
+    " new_client_...).",
+  )
+  flags.DEFINE_integer(
     "mean_of_last",
     3,
     "Number of last evaluations whose mean tables report, in addition to the"
@@ -168,6 +175,18 @@ def check_flags() -> None:
     0 <= FLAGS.evaluation_clients <= FLAGS.num_clients,
     "at least 0 and at most --num_clients",
   )
+  num_new = FLAGS.num_new_clients
+  common_flags.require(
+    "num_new_clients",
+    0 <= num_new < FLAGS.num_clients,
+    "at least 0 and below --num_clients",
+  )
+  common_flags.require(
+    "num_new_clients",
+    not num_new or FLAGS.aggregator != "dp",
+    "0 with --aggregator=dp, whose epsilon is computed for cohorts of all"
+    " clients",
+  )
   common_flags.require(
     "test_fraction", 0 < FLAGS.test_fraction < 1, "above 0 and below 1"
   )
@@ -249,6 +268,9 @@ def _settings(
     **participation_flags.settings(),
     **selection_flags.settings(),
     "evaluation_clients": FLAGS.evaluation_clients,
+    **(
+      {"num_new_clients": num_new} if (num_new := FLAGS.num_new_clients) else {}
+    ),
     "model": model.name,
     "input_scaling": FLAGS.input_scaling,
     "mean_of_last": FLAGS.mean_of_last,

@@ -56,6 +56,7 @@ class Evolving(scenario.Scenario):
       evaluate_every=FLAGS.evaluate_every,
       evaluation_clients=FLAGS.evaluation_clients,
       validates=selection_flags.validates(),
+      num_new_clients=FLAGS.num_new_clients,
       callbacks=run.callbacks,
       checkpoint=run.checkpoint,
     )
@@ -75,7 +76,7 @@ class Evolving(scenario.Scenario):
     return [
       f"{which}{who}_{name}"
       for which in ("", summary.MEAN_OF_LAST)
-      for who in ("client", "server")
+      for who in ("client", "server", "new_client")
       for name in evaluation.compared()
     ]
 

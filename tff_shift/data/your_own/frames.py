@@ -211,9 +211,10 @@ def _codes(
       map(str, column.cat.categories)
     )
   codes, values = pandas.factorize(column, sort=True)
-  if pandas.api.types.is_datetime64_any_dtype(column) and (
-    values == values.normalize()
-  ).all():
+  if (
+    pandas.api.types.is_datetime64_any_dtype(column)
+    and (values == values.normalize()).all()
+  ):
     # Days without a time of day.
     values = values.strftime("%Y-%m-%d")
   return codes.astype(np.int32), tuple(map(str, values))

@@ -46,6 +46,8 @@ class Evaluation(NamedTuple):
       round or if the run validates.
     validation_accuracy: The accuracy of these clients on their test examples of
       the last source domain; None if the run does not validate.
+    new_client: As `client`, of the clients that never train, each with the
+      state of a client that joins now; None if there are none.
   """
 
   round_num: int
@@ -54,16 +56,21 @@ class Evaluation(NamedTuple):
   server: Mapping[str, float] | None
   client_per_domain: Mapping[str, np.ndarray] | None
   validation_accuracy: float | None = None
+  new_client: Mapping[str, float] | None = None
 
   def measured(self) -> dict[str, float | None]:
     """Returns the measurements on the target by names such as `client_loss`.
 
     The values of a server without a model are None. `validation_accuracy` is
-    missing if the run does not validate.
+    missing if the run does not validate, and those of new clients if there are
+    none.
     """
+    measured = [("client", self.client), ("server", self.server)]
+    if self.new_client is not None:
+      measured.append(("new_client", self.new_client))
     found = {
       f"{who}_{name}": means and means[name]
-      for who, means in (("client", self.client), ("server", self.server))
+      for who, means in measured
       for name in self.client
     }
     if self.validation_accuracy is not None:
@@ -268,6 +275,7 @@ class _Training(driver.Steps):
     evaluate_every: int,
     evaluation_clients: int,
     validates: bool,
+    num_new_clients: int,
     **cohorts: Any,
   ):
     """Validates the arguments of `run`."""
@@ -277,11 +285,12 @@ class _Training(driver.Steps):
     self._evaluate_every = arguments.integer("evaluate_every", evaluate_every)
     self._run_seed = arguments.seed("run_seed", run_seed)
     arguments.participation(cohorts["participation"])
+    num_clients = arguments.sequence("clients", clients)
     self._num_evaluated = arguments.integer(
-      "evaluation_clients",
-      evaluation_clients,
-      0,
-      arguments.sequence("clients", clients),
+      "evaluation_clients", evaluation_clients, 0, num_clients
+    )
+    num_new_clients = arguments.integer(
+      "num_new_clients", num_new_clients, 0, num_clients - 1
     )
     self._algorithm = algorithm
     self._cohorts = cohorts
@@ -289,12 +298,25 @@ class _Training(driver.Steps):
     self._clients = _checked(algorithm, clients)
     checks.trains(algorithm)
     self.left_out = client_data.LeftOut()
-    self._candidates = range(len(clients))
+    self._num_trained = num_clients - num_new_clients
+    self._candidates = range(self._num_trained)
+    self._new = range(self._num_trained, num_clients)
     if isinstance(self._clients, list):
       can_predict = algorithm.spec.can_predict
       self.left_out = left_out(
-        self._clients, algorithm.min_source_domains, can_predict
+        self._clients[: self._num_trained],
+        algorithm.min_source_domains,
+        can_predict,
       )
+      if self._new and not any(
+        _can_be_evaluated(self._clients[client], can_predict)
+        for client in self._new
+      ):
+        raise ValueError(
+          f"num_new_clients={num_new_clients} is not allowed: none of these"
+          " clients has test examples of the last domain, the target, and the"
+          " data that its prediction needs"
+        )
       if validates and not any(
         each.test.domain_sizes[-2] for each in self._clients
       ):
@@ -320,6 +342,7 @@ class _Training(driver.Steps):
       run_seed=self._run_seed,
       storage=storage,
       on_loss=callback.on_loss,
+      present=range(self._num_trained) if self._new else None,
       **self._cohorts,
     )
 
@@ -362,6 +385,7 @@ class _Training(driver.Steps):
       running,
       self._clients,
       [self._candidates[place] for place in chosen],
+      new=self._new,
       all_domains=is_last or self._validates,
       validates=self._validates,
     )
@@ -379,6 +403,7 @@ def run(
   evaluate_every: int = 1,
   evaluation_clients: int = 0,
   validates: bool = False,
+  num_new_clients: int = 0,
   callbacks: Sequence[callbacks_lib.Callback] = (),
   checkpoint: checkpoints.Run | None = None,
 ) -> EvolvingResult:
@@ -399,6 +424,8 @@ def run(
       those that can be evaluated; all metrics are over these. 0: all clients.
     validates: Whether each evaluation also measures `validation_accuracy`, for
       `early_stopping.EarlyStopping`.
+    num_new_clients: The number of clients, the last ones, that never train.
+      They are evaluated apart, each with the state of a client that joins then.
     callbacks: They follow the run; a step is a round, and its measurements are
       an `Evaluation`, if there was one.
     checkpoint: Saves the run, and resumes it if it was interrupted or had fewer
@@ -425,6 +452,7 @@ def run(
     evaluate_every=evaluate_every,
     evaluation_clients=evaluation_clients,
     validates=validates,
+    num_new_clients=num_new_clients,
   )
   return EvolvingResult(
     *driver.run(training, callbacks, checkpoint),
@@ -466,6 +494,7 @@ def _evaluate(
   clients: Sequence[evolving.Client],
   chosen: Sequence[int],
   *,
+  new: Sequence[int],
   all_domains: bool,
   validates: bool,
 ) -> Evaluation:
@@ -474,12 +503,17 @@ def _evaluate(
   data = [run_rounds.data[client] for client in chosen]
   tests = [clients[client].test for client in chosen]
   targets = [_only_target(test) for test in tests]
-  at_clients = algorithm.evaluate_clients(
-    run_rounds.server_state,
-    run_rounds.states.take(chosen, [client.seed for client in data]),
-    data,
-    tests if all_domains else targets,
+  at_clients = _at_clients(
+    run_rounds, chosen, data, tests if all_domains else targets
   )
+  at_new = None
+  if new:
+    at_new = _at_clients(
+      run_rounds,
+      new,
+      [run_rounds.data[client] for client in new],
+      [_only_target(clients[client].test) for client in new],
+    )
   at_server = None
   if algorithm.evaluate_server is not None:
     at_server = algorithm.evaluate_server(
@@ -500,6 +534,22 @@ def _evaluate(
       if validates
       else None
     ),
+    new_client=at_new and evaluation.report(at_new, _of_target),
+  )
+
+
+def _at_clients(
+  run_rounds: rounds.Rounds,
+  chosen: Sequence[int],
+  data: Sequence[client_dataset.ClientDataset],
+  tests: Sequence[client_dataset.ClientDataset],
+) -> Mapping[str, np.ndarray]:
+  """Evaluates clients, each with its own model on its own test data."""
+  return run_rounds.algorithm.evaluate_clients(
+    run_rounds.server_state,
+    run_rounds.states.take(chosen, [client.seed for client in data]),
+    data,
+    tests,
   )
 
 

@@ -32,6 +32,7 @@ from absl import logging
 from benchmarks import executor_speed
 from tff_shift import algorithms
 from tff_shift import execution
+from tff_shift import models
 from tff_shift.execution import local
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import randomness
@@ -86,12 +87,20 @@ def build(name: str) -> algorithm_lib.FederatedAlgorithm:
     The algorithm, built for queries if it can answer them.
   """
   module = algorithms.get(name)
-  model = guided_model.with_guide(
-    mlp.build((5,), num_classes=_NUM_CLASSES, width=8, head_width=6),
-    num_clients=_NUM_CLIENTS,
-    width=7,
-  )
   hparams = module.HParams()
+  model = mlp.build((5,), num_classes=_NUM_CLASSES, width=8, head_width=6)
+  if getattr(hparams, "personal_norm", "none") != "none":
+    layers = tf.keras.layers
+    model = models.from_keras(
+      tf.keras.Sequential(
+        [
+          layers.Dense(8, activation="relu", input_shape=(5,)),
+          layers.BatchNormalization(),
+          layers.Dense(_NUM_CLASSES),
+        ]
+      )
+    )
+  model = guided_model.with_guide(model, num_clients=_NUM_CLIENTS, width=7)
   hparams = dataclasses.replace(
     hparams, **{k: v for k, v in _HPARAMS.items() if hasattr(hparams, k)}
   )

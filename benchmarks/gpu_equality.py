@@ -22,8 +22,7 @@ from tff_shift import execution
 _ALGORITHMS = flags.DEFINE_list(
   "algorithms",
   [],
-  "Algorithms to compare, comma-separated. Default: all but fed_bn, which"
-  " needs a model with batch normalisation.",
+  "Algorithms to compare, comma-separated. Default: all.",
 )
 
 
@@ -31,9 +30,7 @@ def main(_) -> None:
   """Prints a line for each algorithm."""
   logging.set_verbosity(logging.WARNING)
   tf.config.experimental.enable_tensor_float_32_execution(False)
-  names = _ALGORITHMS.value or [
-    name for name in algorithms.names() if name != "fed_bn"
-  ]
+  names = _ALGORITHMS.value or algorithms.names()
   install = tff.framework.get_context_stack().install
   with (
     execution.use("in_process") as devices,

@@ -564,9 +564,7 @@ class TestNewClients:
     x, y = map(
       np.concatenate, zip(*map(share_of_target, (first, second)), strict=True)
     )
-    logits = algorithm.model.predict(
-      result.server_state.weights, x
-    ).numpy()
+    logits = algorithm.model.predict(result.server_state.weights, x).numpy()
     final = result.final
     assert final.new_client["pooled_accuracy"] == pytest.approx(
       100 * np.mean(logits.argmax(axis=1) == y), abs=1e-4

@@ -58,11 +58,16 @@ class JobRecord(records_lib.Record):
 
 def _determining(arguments: Iterable[str]) -> set[str]:
   """Returns the flags in a command line that determine results."""
-  return {
-    each
+  # absl accepts one dash as well; `-m` is an option of Python.
+  found = {
+    each.lstrip("-")
     for each in arguments
-    if each.startswith("--")
-    and each[2:].partition("=")[0] not in output_folder.WITHOUT_EFFECT
+    if each.startswith("-") and each != "-m"
+  }
+  return {
+    f"--{each}"
+    for each in found
+    if each.partition("=")[0] not in output_folder.WITHOUT_EFFECT
   }
 
 

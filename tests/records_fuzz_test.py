@@ -378,10 +378,11 @@ def _place(folder):
 
 
 def write_job(folder):
-  _place(folder).write(
+  records.write(
+    folder / "job.job.json",
     job_records.JobRecord(
       arguments=("--rounds=3",), exit_code=0, ended=_TEXTS[-1]
-    )
+    ),
   )
 
 

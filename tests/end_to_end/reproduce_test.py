@@ -2,6 +2,7 @@
 
 import dataclasses
 import signal
+import subprocess
 import sys
 import types
 
@@ -12,6 +13,7 @@ from absl.testing import flagsaver
 from tff_shift.command_line import program
 from tff_shift.reproduction import reproduce
 from tff_shift.reproduction.jobs import progress
+from tff_shift.reproduction.jobs import running
 
 pytestmark = pytest.mark.slow
 
@@ -89,35 +91,39 @@ def _comparable(contents):
   )
 
 
-def test_killed_shards_end_as_if_nothing_had_been(run, tmp_path, monkeypatch):
+def test_killed_job_is_resumed_by_its_line_and_collected(
+  run, tmp_path, monkeypatch, capfdbinary
+):
   code, whole = run("--full", f"--output_dir={tmp_path}/whole")
   assert code == 0
   assert len(whole.cells) == 2 and all(c.by_seed for c in whole.cells)
   monkeypatch.setattr(progress, "ProgressReporter", _Killing)
   processes = []
-  start = reproduce.running.subprocess.Popen
+  start = running.subprocess.Popen
 
   def popen(*arguments, **options):
     processes.append(start(*arguments, **options))
     return processes[-1]
 
-  monkeypatch.setattr(reproduce.running.subprocess, "Popen", popen)
+  monkeypatch.setattr(running.subprocess, "Popen", popen)
   monkeypatch.setattr(
     _Killing,
     "kill",
     lambda self, job: processes[-1].send_signal(signal.SIGKILL),
     raising=False,
   )
-  # Of two machines, one has nothing to do.
-  for index, expected in ((1, 3), (2, 0)):
-    shard = ("--full", f"--shard={index}/2", f"--output_dir={tmp_path}/{index}")
-    code, first = run(*shard)
-    assert code == expected
-    if code:
-      assert "ended by SIGKILL" in first.problems[0]
-      assert run(*shard, "--resume")[0] == 0
-  assert len(processes) == 2
-  merged = f"--merge={tmp_path}/1,{tmp_path}/2"
-  code, joined = run(merged, f"--output_dir={tmp_path}/joined")
+  folder = f"--output_dir={tmp_path}/killed"
+  code, first = run("--full", folder)
+  assert code == 3
+  assert "ended by SIGKILL" in first.problems[0]
+  monkeypatch.setattr(running.subprocess, "Popen", start)
+  capfdbinary.readouterr()
+  assert run("--print_jobs", folder)[0] == 0
+  (line,) = capfdbinary.readouterr().out.decode().splitlines()
+  for printed in (b"client accuracy", b"nothing to do: "):
+    done = subprocess.run(["sh", "-c", line], capture_output=True, check=True)
+    assert printed in done.stdout
+  code, joined = run("--resume", folder)
   assert code == 0
+  assert len(processes) == 1
   assert _comparable(joined) == _comparable(whole)

@@ -4,16 +4,16 @@ What it measures is a function of algorithm, column, rate and seed. Environment:
 
     FAKE_FAILS   the algorithm that fails
     FAKE_WAITS   the algorithm that writes a row and then waits for a signal
-    FAKE_HELD    a file of one number: so often its folder seems to be held
 """
 
 import os
 import pathlib
 import signal
+import statistics
 import sys
 
-from tff_shift.reporting import summary
 from tff_shift.simulation.storage import results
+from tff_shift.simulation.storage import run_records
 
 
 def flags():
@@ -33,19 +33,17 @@ def main():
   given = flags()
   folder = pathlib.Path(given["output_dir"])
   algorithm = given["algorithm"]
-  held = os.environ.get("FAKE_HELD")
-  if held:
-    left = int(pathlib.Path(held).read_text())
-    pathlib.Path(held).write_text(str(left - 1))
-    if left:
-      sys.exit(f"a run is still going on in {folder}; wait for its end")
-  is_new = not (folder / "metrics.csv").exists()
-  if is_new == ("resume" in given):
-    sys.exit("--resume is missing, or there is nothing to resume")
+  run_folder = results.RunFolder(folder)
+  if given["resume"] != "auto":
+    sys.exit("--resume=auto is missing")
+  if run_folder.is_done(given):
+    return
+  is_new = not run_folder.has_run()
   folder.mkdir(parents=True, exist_ok=True)
   with open(folder / "starts", "a") as file:
     file.write("x")
   if is_new:
+    run_folder.write_config(given)
     (folder / "metrics.csv").write_text(
       "held_out,seed,round,learning_rate,client_accuracy,server_accuracy\n"
     )
@@ -75,25 +73,26 @@ def main():
         )
       file.write(f"target,{seed},5,{float(chosen)!r},1.5,2.5\n")
       file.write(f"last_source,{seed},5,{float(chosen)!r},9,9\n")
-  run_folder = results.RunFolder(folder)
   run_folder.write_summary(
     [
-      summary.RunSummary(
+      run_records.Entry(
         algorithm=algorithm,
         dataset="circle",
         setting={"selection": rule, "learning_rate": float(chosen)},
-        metrics_by_seed={
-          seed: {name: values[place] for name, values in measured.items()}
-          for place, seed in enumerate(seeds)
+        metrics={
+          name: run_records.Metric(
+            mean=statistics.mean(values), std=0.0, seeds=tuple(values)
+          )
+          for name, values in measured.items()
         },
         rounds=5,
         seconds_per_round=0.5,
-        num_diverged=[0] * len(seeds),
+        num_diverged=(0,) * len(seeds),
         scores={f"rate {rate}": float(rate) for rate in rates},
-      ).to_record()
+      )
     ]
   )
-  run_folder.write_config(given)
+  run_folder.write_done(given)
 
 
 if __name__ == "__main__":

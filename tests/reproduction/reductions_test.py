@@ -9,7 +9,6 @@ from tff_shift.reproduction import specification
 from tff_shift.reproduction.jobs import budget
 from tff_shift.reproduction.jobs import costs
 from tff_shift.reproduction.jobs import job as job_lib
-from tff_shift.reproduction.jobs import sharding
 
 
 def circle_jobs(text="", more_flags=None):
@@ -162,21 +161,3 @@ def test_costs_count_runs():
   assert costs.num_evaluations(job) == 5
   half = circle_jobs("rounds=50%")["fed_avg"]
   assert costs.training_seconds(half) == costs.training_seconds(job) / 2
-
-
-@hypothesis.given(st.integers(1, 20))
-def test_shards_are_a_partition(number):
-  everything = list(circle_jobs().values())
-  shares = [
-    sharding.deal(everything, index, number) for index in range(1, number + 1)
-  ]
-  dealt = [job.folder for share in shares for job in share]
-  assert sorted(dealt) == sorted(job.folder for job in everything)
-  loads = [sum(map(costs.seconds, share)) for share in shares]
-  assert max(loads) - min(loads) <= max(map(costs.seconds, everything))
-
-
-@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/0"])
-def test_wrong_shards_are_refused(text):
-  with pytest.raises(ValueError, match="it must be i/n"):
-    sharding.parse(text)

@@ -4,6 +4,7 @@ import csv
 
 import pytest
 
+from tff_shift import records as records_lib
 from tff_shift.reporting import summary
 from tff_shift.reproduction import collect
 from tff_shift.reproduction import reductions
@@ -45,11 +46,8 @@ def test_each_reads_its_own_entry_and_rows(planned, tmp_path):
   job = planned["fix_lr_mean"].job
   place = records.JobFolder(tmp_path, job)
   place.folder.mkdir(parents=True)
-  place.write(
-    records.JobRecord(
-      arguments=tuple(job.arguments), exit_code=0, ended=records.now()
-    )
-  )
+  record = records.JobRecord(arguments=tuple(job.arguments))
+  records_lib.write(f"{place.folder}.job.json", record)
   results.RunFolder(place.folder).write_summary(
     [
       summary.RunSummary(

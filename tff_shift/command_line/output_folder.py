@@ -31,7 +31,7 @@ FLAGS = flags.FLAGS
 
 # Flags that may change when a run resumes, because they do not change results
 # (another executor only changes rounding).
-_WITHOUT_EFFECT = frozenset(
+WITHOUT_EFFECT = frozenset(
   {
     "checkpoint_every",
     "executor",
@@ -53,7 +53,7 @@ _STEPS = frozenset({"rounds", "timesteps"})
 _SEEDS = "seeds"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 # A finished run has nothing to do if only these flags have changed.
-_WITHOUT_WORK = _WITHOUT_EFFECT - {
+_WITHOUT_WORK = WITHOUT_EFFECT - {
   "mlflow_uri",
   "save_clients",
   "save_model",
@@ -251,7 +251,7 @@ def _open(
       name: value
       for name, value in described.flags.items()
       # Seed and number of steps are stored with each run.
-      if name not in {*_WITHOUT_EFFECT, *_STEPS, _SEEDS}
+      if name not in {*WITHOUT_EFFECT, *_STEPS, _SEEDS}
     },
     every=FLAGS.checkpoint_every,
     max_states_in_memory=FLAGS.max_states_in_memory,
@@ -280,7 +280,7 @@ def _check_flags(
     The earlier values of the flags that have grown.
   """
   grown, changes = {}, []
-  for name in sorted({*before, *now} - _WITHOUT_EFFECT):
+  for name in sorted({*before, *now} - WITHOUT_EFFECT):
     old, new = before.get(name), now.get(name)
     if old == new:
       continue

@@ -26,17 +26,19 @@ class JobResult:
   Attributes:
     job: The job.
     files: The files of the job.
-    record: The job record. None if the job was never started.
+    record: The state of the job. None if there is no run.
+    failure: What went wrong in this reproduction, or "".
     is_same: Whether the folder was written with the flags of the job.
   """
 
-  def __init__(self, job: job_lib.Job, output_dir: pathlib.Path):
+  def __init__(
+    self, job: job_lib.Job, output_dir: pathlib.Path, failure: str = ""
+  ):
     self.job = job
     self.files = records.JobFolder(output_dir, job)
     self.record = self.files.read()
-    self.is_same = self.record is not None and (
-      list(self.record.arguments) == job.arguments
-    )
+    self.failure = failure
+    self.is_same = self.record is not None and self.files.is_same(self.record)
     self._entries = self.files.summary() if self.is_same else ()
     for number, entry in enumerate(self._entries):
       run_folders.check_seeds(
@@ -64,14 +66,13 @@ class JobResult:
 
   def absence(self) -> str:
     """Returns the reason why there is no entry."""
+    if self.failure:
+      return f"failed: {self.failure}"
     if self.record is None:
       return "not run"
     if not self.is_same:
       return "not run: the folder holds a run with other flags"
-    code = self.record.exit_code
-    if code is None or code in (0, 130, 143) or code < 0:
-      return "not run: started, but not finished"
-    return f"failed: {self.files.last_line() or f'exit code {code}'}"
+    return "not run: started, but not finished"
 
   def run(self, entry: run_records.Entry) -> contents.Run:
     """Returns the run of an entry, for the page."""
@@ -130,7 +131,7 @@ def collect(
   settings: Sequence[contents.Setting],
   command: str,
   is_full: bool,
-  failures: Sequence[str] = (),
+  failures: Mapping[str, str],
   all_columns: bool = True,
 ) -> contents.Contents:
   """Returns the contents of a page for the results in a folder.
@@ -143,7 +144,7 @@ def collect(
     settings: The lines of the protocol, see `protocol`.
     command: The command that writes the page.
     is_full: Whether nothing was reduced.
-    failures: The failed jobs, one line each.
+    failures: What went wrong, by the folder of the failed job.
     all_columns: Whether to show the paper's values in columns that have no run
       and were not requested.
 
@@ -155,7 +156,9 @@ def collect(
   found = {}
   for each in planned:
     if each.job is not None and each.job.folder not in found:
-      found[each.job.folder] = JobResult(each.job, output_dir)
+      found[each.job.folder] = JobResult(
+        each.job, output_dir, failures.get(each.job.folder, "")
+      )
   shown = {
     each.column
     for each in planned
@@ -206,7 +209,7 @@ def collect(
     protocol=list(settings),
     curves=curves,
     decisions=[(name, notes.on(name)) for name in spec.decisions],
-    problems=list(failures) or _problems(found.values()),
+    problems=_problems(found.values()),
   )
 
 
@@ -288,7 +291,7 @@ def _machine(found: Sequence[JobResult]) -> str:
 
 
 def _problems(found: Sequence[JobResult]) -> list[str]:
-  """Returns earlier failures, and folders with runs of other flags."""
+  """Returns the failures, and folders with runs of other flags."""
   lines = []
   for each in found:
     reason = "" if each.files.is_finished() else each.absence()

@@ -3,10 +3,8 @@ r"""Runs a table of a paper and writes a page with the paper's and our values.
   python -m experiments.reproduce --list
   python -m experiments.reproduce fed_evolve/1 --budget=2h \
       --output_dir=runs/fed_evolve_1
-  python -m experiments.reproduce fed_evolve/1 --full --jobs=4 --shard=1/3 \
-      --resume --output_dir=runs/fed_evolve_1
-  python -m experiments.reproduce fed_evolve/3 --merge=runs/a,runs/b \
-      --output_dir=runs/whole
+  python -m experiments.reproduce fed_evolve/1 --full --print_jobs \
+      --output_dir=runs/fed_evolve_1 > jobs.txt
 
 Each method under each setting of a column is a job: a run of one of the other
 binaries with all values of the grid and all seeds, in the run folder
@@ -18,11 +16,12 @@ Set one of --full, --budget and --reduce. --budget measures a few rounds and
 estimates the total time. If it is too long, reductions are applied in the order
 of the table's `rungs`: two seeds, two values of each hyper-parameter, smaller
 cohorts, fewer rounds, examples and local steps. The page marks all reductions.
-The plan is stored in plan.json and is used by --resume, --shard and --merge.
+The plan is stored in plan.json and is used by --resume.
 """
 
 import os
 import pathlib
+import re
 import shlex
 import sys
 import tempfile
@@ -46,11 +45,11 @@ from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
 from tff_shift.reproduction import table
 from tff_shift.reproduction.jobs import budget
+from tff_shift.reproduction.jobs import costs
 from tff_shift.reproduction.jobs import job as job_lib
 from tff_shift.reproduction.jobs import progress
 from tff_shift.reproduction.jobs import records
 from tff_shift.reproduction.jobs import running
-from tff_shift.reproduction.jobs import sharding
 
 FLAGS = flags.FLAGS
 
@@ -59,7 +58,18 @@ _HOW_MUCH = ("full", "budget", "reduce")
 
 
 def define_flags() -> None:
-  """Defines the flags."""
+  """Defines the flags.
+
+  Raises:
+    ValueError: If the command line has a flag of an earlier version.
+  """
+  for argument in sys.argv[1:]:
+    if re.match(r"--?(shard|merge)(=|$)", argument):
+      raise ValueError(
+        f"{argument.partition('=')[0]} was removed: run the lines of"
+        " --print_jobs on any machines, copy the run folders to one"
+        " --output_dir, and collect them with --resume"
+      )
   # Before the flags of this binary, some of which have the same names.
   for binary in specification.BINARIES:
     binary_flags.of(binary)
@@ -81,19 +91,16 @@ def define_flags() -> None:
     "Runs as much as fits in a time such as 30m or 2h, by estimate; see above"
     " for the order of reductions.",
   )
-  flags.DEFINE_string(
-    "shard",
-    "1/1",
-    "i/n: runs the i-th of n parts, for n machines with separate folders or a"
-    " shared one. See --merge.",
+  flags.DEFINE_bool(
+    "print_jobs",
+    False,
+    "Prints the command of each job, one line each, and runs nothing. The lines"
+    " can run in any order, on any machines and repeatedly; --resume then"
+    " collects the results.",
   )
-  flags.DEFINE_list(
-    "merge",
-    [],
-    "Comma-separated folders of shards. Copies their runs to --output_dir and"
-    " writes the page of all, without running anything.",
+  flags.DEFINE_integer(
+    "jobs", 1, "Number of lines of --print_jobs that run in parallel."
   )
-  flags.DEFINE_integer("jobs", 1, "Number of jobs that run in parallel.")
   output_folder.define_resume(
     "Resumes the reproduction in --output_dir with its stored plan."
   )
@@ -171,14 +178,12 @@ def _plan(wanted: table.Table, folder: pathlib.Path) -> plan_file.Plan:
     _requested(wanted.of.binary),
     plan_file.read(folder),
   )
-  if FLAGS.merge:
-    kept = sharding.common_plan([*map(pathlib.Path, FLAGS.merge)])
-  elif kept is None:
+  if kept is None:
     if not any(FLAGS[name].value for name in _HOW_MUCH):
       raise ValueError("one of --full, --budget and --reduce must be set")
     _check_empty(folder)
     return _within_budget(wanted, requested) if requested.budget else requested
-  elif not (FLAGS.resume or FLAGS.page_only):
+  if not (FLAGS.resume or FLAGS.page_only or FLAGS.print_jobs):
     raise ValueError(
       f"--output_dir={folder}: it contains a reproduction; add --resume to"
       " continue it, or name another folder"
@@ -216,16 +221,15 @@ def _within_budget(
   more_flags = binary_flags.parsed(list(requested.more_flags), wanted.of.binary)
 
   def jobs_of(reduced):
-    jobs = wanted.chosen(wanted.planned(reduced, more_flags))
-    index, number = sharding.parse(FLAGS.shard)
-    return sharding.deal(jobs, index, number)
+    return wanted.chosen(wanted.planned(reduced, more_flags))
 
   whole = jobs_of(reductions.Reductions())
   if not whole:
     return requested
   checks.check_jobs(whole, wanted.of.name, FLAGS.data_dir)
   line = f"measuring    {whole[0].folder}, a few rounds"
-  print(shown_names.printable(line), flush=True)
+  # Standard output is for the lines of --print_jobs.
+  print(shown_names.printable(line), file=sys.stderr, flush=True)
   with tempfile.TemporaryDirectory(prefix="tff-shift-") as temporary:
     speed = budget.measure(
       whole[0],
@@ -233,7 +237,7 @@ def _within_budget(
         job for job in jobs_of(reduced) if job.folder == whole[0].folder
       ),
       pathlib.Path(temporary),
-      _environment(),
+      FLAGS.data_dir,
     )
   reduced, estimate = budget.fit(
     [reductions.parse(rung, wanted.of.binary) for rung in wanted.of.rungs],
@@ -241,13 +245,6 @@ def _within_budget(
     budget.parse(requested.budget),
   )
   return requested.replace(reduce=dict(reduced.items), estimate=estimate)
-
-
-def _environment() -> dict[str, str]:
-  """Returns additional environment variables for the binaries."""
-  if not FLAGS.data_dir:
-    return {}
-  return {"TFDS_DATA_DIR": os.path.abspath(FLAGS.data_dir)}
 
 
 def _print_list() -> None:
@@ -281,49 +278,50 @@ def reproduce(name: str) -> int:
       "--output_dir: it must be set to the folder of results"
     )
   folder = pathlib.Path(FLAGS.output_dir)
-  failures = []
+  failures = {}
   with common_flags.usage_errors():
-    index, number = sharding.parse(FLAGS.shard)
+    if FLAGS.print_jobs and FLAGS.page_only:
+      raise ValueError("--print_jobs and --page_only: set only one of them")
     requested = table.Table(
       name,
       only=FLAGS.only,
       columns=FLAGS.columns,
       data_dir=FLAGS.data_dir,
-      runs_in=[folder, *map(pathlib.Path, FLAGS.merge)],
+      runs_in=[folder],
     )
     plan = _plan(requested, folder)
     more_flags = binary_flags.parsed(list(plan.more_flags), requested.of.binary)
     planned = requested.planned(reductions.Reductions(plan.reduce), more_flags)
     jobs = requested.chosen(planned)
-    runner = running.Runner(
-      running.Options(
-        output_dir=folder,
-        num_jobs=FLAGS.jobs,
-        more=_passed_on(),
-        environment=_environment(),
-      )
-    )
-    if not (FLAGS.merge or FLAGS.page_only):
+    if not FLAGS.page_only:
       checks.check_jobs(jobs, requested.of.name, FLAGS.data_dir)
-    runner.check(jobs)
+    for job in jobs:
+      records.JobFolder(folder, job).check_same()
     command = shlex.join(
       ["python", "-m", "experiments.reproduce", *sys.argv[1:]]
     )
-    mine = sharding.deal(jobs, index, number)
-    if output_folder.is_auto() and not (FLAGS.merge or FLAGS.page_only):
-      _check_something_to_do(mine, folder, command)
+    if output_folder.is_auto() and not (FLAGS.print_jobs or FLAGS.page_only):
+      _check_something_to_do(jobs, folder, command)
+    # The longest first, so that no long job runs alone at the end.
+    ordered = sorted(jobs, key=costs.seconds, reverse=True)
+    commands = [
+      job_lib.resuming_command(job, folder, _passed_on(), FLAGS.data_dir)
+      for job in ordered
+    ]
+    lines = _shell_lines(commands) if FLAGS.print_jobs else ""
     with output_folder.unwritable_refused("output_dir"):
       plan_file.write(folder, plan)
-    if FLAGS.merge:
-      number = sharding.merge(jobs, [*map(pathlib.Path, FLAGS.merge)], folder)
-      line = f"{number} run folders were copied to {folder}"
-      print(shown_names.printable(line))
-    elif not FLAGS.page_only:
-      failures = _run(runner, mine)
+    if FLAGS.print_jobs:
+      # Not escaped for a terminal: a shell reads them.
+      sys.stdout.buffer.write(os.fsencode(lines))
+      return 0
+    if not FLAGS.page_only:
+      failures = _run(ordered, commands, folder)
     made = requested.contents(plan, planned, folder, command, failures)
   _write_page(made, folder)
-  for line in failures:
-    output_folder.warn(line)
+  for job_folder, line in failures.items():
+    log = f"{folder / job_folder}.log"
+    output_folder.warn(f"{job_folder}: {line}; log: {log}")
   return 3 if failures else 0
 
 
@@ -333,7 +331,7 @@ def _check_something_to_do(
   """Ends the binary if there is nothing to do.
 
   Args:
-    jobs: The jobs of this shard.
+    jobs: The jobs.
     folder: The folder of the reproduction.
     command: The command, which the page shows.
 
@@ -353,11 +351,24 @@ def _check_something_to_do(
     )
 
 
-def _run(runner: running.Runner, jobs: Sequence[job_lib.Job]) -> list[str]:
-  """Runs jobs and returns the failures, one line each."""
+def _shell_lines(commands: Sequence[Sequence[str]]) -> str:
+  """Returns commands for a shell, one line each."""
+  lines = [shlex.join(command) for command in commands]
+  for line in lines:
+    if "\n" in line:
+      raise ValueError(f"--print_jobs: a flag has a line break: {line}")
+  return "".join(f"{line}\n" for line in lines)
+
+
+def _run(
+  jobs: Sequence[job_lib.Job],
+  commands: Sequence[Sequence[str]],
+  folder: pathlib.Path,
+) -> dict[str, str]:
+  """Runs jobs and returns the failures by folder."""
   reporter = progress.ProgressReporter(len(jobs), FLAGS.jobs)
   try:
-    return runner.run(jobs, reporter)
+    return running.run(jobs, commands, folder, FLAGS.jobs, reporter)
   except (KeyboardInterrupt, files.WriteError):
     how = f"continue with --resume --output_dir={FLAGS.output_dir}"
     print(shown_names.printable(how), flush=True)

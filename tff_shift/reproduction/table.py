@@ -75,7 +75,7 @@ class Table:
     folders = {
       path.parent.name
       for folder in self._runs_in
-      for path in folder.glob("*/*.job.json")
+      for path in folder.glob("*/*")
     }
     return any(self._dataset_of(folder) == dataset for folder in folders)
 
@@ -101,7 +101,7 @@ class Table:
     planned: Sequence[job_lib.PlannedCell],
     folder: pathlib.Path,
     command: str,
-    failures: Sequence[str],
+    failures: Mapping[str, str],
   ) -> contents.Contents:
     """Returns the page contents for the results in a folder.
 
@@ -110,7 +110,7 @@ class Table:
       planned: The cells of that plan, see `planned`.
       folder: The folder of the reproduction.
       command: The command that writes the page.
-      failures: The failed jobs, one line each.
+      failures: What went wrong, by the folder of the failed job.
     """
     jobs = self.chosen(planned)
     more_flags = binary_flags.parsed(list(plan.more_flags), self.of.binary)

@@ -3,6 +3,8 @@
 import json
 import os
 import pathlib
+import shlex
+import shutil
 import subprocess
 import sys
 
@@ -18,7 +20,6 @@ from tff_shift.reproduction.jobs import job as job_lib
 from tff_shift.reproduction.jobs import progress
 from tff_shift.reproduction.jobs import records
 from tff_shift.reproduction.jobs import running
-from tff_shift.reproduction.jobs import sharding
 
 _METHODS = ("fed_avg", "fed_rep", "fed_evp")
 _SMALL = ("--reduce=num_seeds=2,rounds=5", "--only=" + ",".join(_METHODS))
@@ -130,16 +131,15 @@ def test_links_are_not_written_through(
   assert run_reproduce(*arguments) == 3
   monkeypatch.delenv("FAKE_FAILS")
   capsys.readouterr()
-  for name in ("fed_avg.log", "fed_avg.lock"):
-    path = folder / _IID / name
-    path.unlink()
-    path.symlink_to(outside)
-    assert run_reproduce(*arguments) == 5
-    assert capsys.readouterr().err == (
-      f"reproduce: {path} cannot be written: it is a link, and nothing is"
-      " written through links; remove it; files written so far were kept\n"
-    )
-    path.unlink()
+  path = folder / _IID / "fed_avg.log"
+  path.unlink()
+  path.symlink_to(outside)
+  assert run_reproduce(*arguments) == 5
+  assert capsys.readouterr().err == (
+    f"reproduce: {path} cannot be written: it is a link, and nothing is"
+    " written through links; remove it; files written so far were kept\n"
+  )
+  path.unlink()
   (folder / "plan.json").rename(tmp_path / "plan")
   (folder / "plan.json").symlink_to(tmp_path / "plan")
   assert run_reproduce(*arguments) == 0
@@ -163,15 +163,15 @@ def test_a_failure_stops_no_other(
   monkeypatch.setenv("FAKE_FAILS", "fed_rep")
   assert run_reproduce(*arguments, *_SMALL) == 3
   line = f"{_IID}/fed_rep: exit code 1: evolving: it is broken"
-  assert pages[0].problems == [line]
-  assert f"reproduce: {line}" in capsys.readouterr().err
+  assert pages[0].problems == [line.replace("exit", "failed: exit")]
+  log = folder / _IID / "fed_rep.log"
+  assert f"reproduce: {line}; log: {log}\n" in capsys.readouterr().err
   cells = {
     cell.row: cell for cell in pages[0].cells if cell.column[1] == "client"
   }
-  assert cells["FedRep"].absent == "failed: evolving: it is broken"
+  assert cells["FedRep"].absent == "failed: exit code 1: evolving: it is broken"
   assert cells["FedAvg"].by_seed and cells["FedEvp"].by_seed
-  log = (folder / _IID / "fed_rep.log").read_text()
-  assert log == "first line\nevolving: it is broken\n"
+  assert log.read_text() == "first line\nevolving: it is broken\n"
   # Mended, it goes on; the others are left alone.
   monkeypatch.delenv("FAKE_FAILS")
   assert run_reproduce(*arguments, "--resume", _SMALL[1]) == 0
@@ -206,11 +206,16 @@ def test_the_page_has_the_columns_that_are_asked_for(
       ("--full", "--columns=x"),
       "--columns=x: it must be part of one of rotated_digits",
     ),
-    (("--full", "--shard=2/1"), "--shard=2/1"),
+    (("--full", "--shard=2/1"), "--shard was removed: run the lines of --p"),
+    (("--merge=a,b",), "--merge was removed: run the lines of --print_jobs"),
+    (("--full", "--print_jobs", "--page_only"), "set only one of them"),
+    (
+      ("--full", "--print_jobs", "--only=fed_avg", "--output_dir=a\nb"),
+      "--print_jobs: a flag has a line break",
+    ),
     (("--full", "--jobs=0"), "--jobs=0: it must be at least 1"),
     (("--full", "--flags=--x=1"), "no flag --x"),
     (("--full", "--flags=rounds=1"), "'rounds=1': it must be --name=value"),
-    (("--merge=nowhere",), "nowhere has no plan.json"),
     (("--full", "--output_dir="), "--output_dir: it must be set"),
   ],
 )
@@ -252,44 +257,38 @@ def test_a_folder_with_other_files_is_refused(tmp_path, run_reproduce, capsys):
   assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-@pytest.mark.slow
-def test_shards_are_joined(tmp_path, run_reproduce, pages):
-  for index in (1, 2):
-    folder = f"--output_dir={tmp_path}/{index}"
-    assert (
-      run_reproduce("demo/digits", folder, f"--shard={index}/2", *_SMALL) == 0
-    )
-  assert not set(starts(tmp_path / "1")) & set(starts(tmp_path / "2"))
-  both = f"--merge={tmp_path}/1,{tmp_path}/2"
-  whole = f"--output_dir={tmp_path}/whole"
-  assert run_reproduce("demo/digits", both, whole, _SMALL[1]) == 0
+def test_printed_lines_fill_the_folders_that_one_command_collects(
+  tmp_path, run_reproduce, pages, capfdbinary
+):
+  """Two machines share the lines; a shell runs each twice."""
+  lines = {}
+  for name in ("a", "b b"):
+    arguments = ["demo/digits", f"--output_dir={tmp_path}/{name}", *_SMALL]
+    # The second time with the stored plan.
+    for _ in range(2):
+      assert run_reproduce(*arguments, "--print_jobs") == 0
+      out, err = capfdbinary.readouterr()
+      lines[name] = out.decode().splitlines()
+      assert len(lines[name]) == 6 and not err
+  for line in [*lines["a"][::2], *lines["b b"][1::2]] * 2:
+    subprocess.run(["sh", "-c", line], check=True, timeout=60)
+  assert not set(starts(tmp_path / "a")) & set(starts(tmp_path / "b b"))
+  shutil.copytree(tmp_path / "b b", tmp_path / "a", dirs_exist_ok=True)
+  one = [f"--output_dir={tmp_path}/a", "--resume", _SMALL[1]]
+  assert run_reproduce("demo/digits", *one) == 0
   assert (
     run_reproduce("demo/digits", f"--output_dir={tmp_path}/o", *_SMALL) == 0
   )
-  joined, undisturbed = pages[2], pages[3]
+  assert set(starts(tmp_path / "a").values()) == {1}
+  assert len(starts(tmp_path / "a")) == 6
+  joined, undisturbed = pages
   assert _values(joined) == _values(undisturbed)
   assert joined.curves == undisturbed.curves
   assert joined.protocol == undisturbed.protocol
-  assert len(starts(tmp_path / "whole")) == 6
 
 
 def _values(contents):
   return [(c.row, c.column, c.by_seed, c.absent) for c in contents.cells]
-
-
-@pytest.mark.slow
-def test_shards_of_other_plans_are_not_joined(tmp_path, run_reproduce, capsys):
-  for rounds in (4, 5):
-    run_reproduce(
-      "demo/digits",
-      f"--output_dir={tmp_path}/{rounds}",
-      f"--reduce=rounds={rounds}",
-      "--only=fed_avg",
-    )
-  both = f"--merge={tmp_path}/4,{tmp_path}/5"
-  assert run_reproduce("demo/digits", both, f"--output_dir={tmp_path}/w") == 2
-  assert "has another plan" in capsys.readouterr().err
-  assert not (tmp_path / "w").exists()
 
 
 @pytest.mark.slow
@@ -334,69 +333,30 @@ def _one_job(method="fed_avg"):
   return job_lib.chosen(planned, [method], ["inf"])[0]
 
 
+def _run(job, folder):
+  command = job_lib.resuming_command(job, folder)
+  return running.run([job], [command], folder, 1, _Silent())
+
+
 def test_ctrl_c_ends_the_binaries(tmp_path, monkeypatch):
   monkeypatch.setenv("FAKE_WAITS", "fed_avg")
   job = _one_job()
-  runner = running.Runner(running.Options(output_dir=tmp_path))
   with pytest.raises(KeyboardInterrupt):
-    runner.run([job], _Silent())
+    _run(job, tmp_path)
   place = records.JobFolder(tmp_path, job)
   assert (place.folder / "interrupted").exists()
-  assert place.read().exit_code == 130
+  assert place.read().exit_code is None
   # It is free, and goes on.
   monkeypatch.delenv("FAKE_WAITS")
   (place.folder / "waits").unlink()
-  assert runner.run([job], _Silent()) == []
-  assert place.is_finished()
-  assert place.read().seconds > 0
-
-
-def test_a_folder_that_is_still_held_is_tried_again(tmp_path, monkeypatch):
-  monkeypatch.setattr(running, "_HELD_SECONDS", 0.0)
-  (tmp_path / "held").write_text("2")
-  monkeypatch.setenv("FAKE_HELD", str(tmp_path / "held"))
-  job = _one_job()
-  runner = running.Runner(running.Options(output_dir=tmp_path / "out"))
-  assert runner.run([job], _Silent()) == []
-  assert records.JobFolder(tmp_path / "out", job).is_finished()
-  assert (tmp_path / "held").read_text() == "-1"
-
-
-_HOLD = """
-import fcntl, sys
-lock = open(sys.argv[1], "w")
-fcntl.lockf(lock, fcntl.LOCK_EX)
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_what_another_process_runs_is_left_to_it(tmp_path, monkeypatch):
-  monkeypatch.setattr(running, "_HELD_SECONDS", 0.0)
-  job = _one_job()
-  place = records.JobFolder(tmp_path, job)
-  place.folder.parent.mkdir(parents=True)
-  with subprocess.Popen(
-    [sys.executable, "-c", _HOLD, f"{place.folder}.lock"],
-    stdin=subprocess.PIPE,
-    stdout=subprocess.PIPE,
-    text=True,
-  ) as holder:
-    assert holder.stdout.readline() == "held\n"
-    runner = running.Runner(running.Options(output_dir=tmp_path))
-    assert runner.run([job], _Silent()) == []
-    assert not place.folder.exists()
-    with pytest.raises(ValueError, match="has no plan"):
-      sharding.common_plan([tmp_path])
-    holder.stdin.close()
-  assert runner.run([job], _Silent()) == []
+  assert _run(job, tmp_path) == {}
   assert place.is_finished()
 
 
 _PARENT = """
 import os, subprocess, sys
-process = subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid()), "-m",
-                            "fake_binary", *sys.argv[2:]])
+process = subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid()),
+                            sys.executable, "-m", "fake_binary", *sys.argv[2:]])
 print(process.pid, flush=True)
 process.wait()
 """
@@ -411,6 +371,7 @@ def test_binaries_end_when_the_runner_is_killed(tmp_path, monkeypatch):
       _PARENT,
       child.__file__,
       "--algorithm=fed_avg",
+      "--resume=auto",
       f"--output_dir={tmp_path}/run",
     ],
     stdout=subprocess.PIPE,
@@ -450,7 +411,9 @@ def test_commands_can_be_pasted(tmp_path, run_reproduce, pages):
     "demo/digits", f"--output_dir={folder}", "--only=fed_avg", "--full"
   )
   cell = next(cell for cell in pages[0].cells if cell.by_seed)
-  read = json.loads((folder / f"{cell.run.folder}.job.json").read_text())
-  for argument in read["arguments"]:
-    assert argument in cell.run.command
+  read = json.loads((folder / cell.run.folder / "config.json").read_text())
+  started = shlex.split(read["command_line"])[3:]
+  assert sorted(started) == sorted(
+    ["--resume=auto", *shlex.split(cell.run.command)[3:]]
+  )
   assert pages[0].is_full

@@ -3,8 +3,8 @@
 import dataclasses
 import pathlib
 import re
+import time
 from collections.abc import Callable
-from collections.abc import Mapping
 from collections.abc import Sequence
 
 from tff_shift import records as records_lib
@@ -102,7 +102,7 @@ def measure(
   job: job_lib.Job,
   plan: Callable[[reductions_lib.Reductions], job_lib.Job],
   folder: pathlib.Path,
-  environment: Mapping[str, str],
+  data_dir: str | None,
 ) -> Speed:
   """Measures the speed of this machine with a few rounds of a job.
 
@@ -110,7 +110,7 @@ def measure(
     job: The job.
     plan: Takes reductions and returns the reduced job.
     folder: An empty folder for the run.
-    environment: Additional environment variables.
+    data_dir: The folder of the data sets.
 
   Returns:
     The speed.
@@ -130,17 +130,18 @@ def measure(
       }
     )
   )
-  options = running.Options(output_dir=folder, environment=environment)
+  command = job_lib.resuming_command(short, folder, data_dir=data_dir)
   reporter = progress.ProgressReporter(1, 1, is_silent=True)
-  failures = running.Runner(options).run([short], reporter)
+  start = time.monotonic()
+  failures = running.run([short], [command], folder, 1, reporter)
+  seconds = time.monotonic() - start
   reporter.close()
-  if failures:
-    raise ValueError(f"--budget: the measurement failed: {failures[0]}")
-  job_folder = records.JobFolder(folder, short)
-  (entry, *_) = job_folder.summary()
+  for name, line in failures.items():
+    raise ValueError(f"--budget: the measurement failed: {name}: {line}")
+  (entry, *_) = records.JobFolder(folder, short).summary()
   trained = records_lib.to_float(entry.seconds_per_round) * _ROUNDS
   guessed = costs.training_seconds(short)
   return Speed(
-    startup=max(1.0, job_folder.read().seconds - trained),
+    startup=max(1.0, seconds - trained),
     factor=trained / guessed,
   )

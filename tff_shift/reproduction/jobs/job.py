@@ -9,12 +9,14 @@ import dataclasses
 import os
 import pathlib
 import re
+import sys
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 from tff_shift import algorithms
+from tff_shift.command_line import binaries
 from tff_shift.data import dataset as dataset_lib
 from tff_shift.reproduction import binary_flags
 from tff_shift.reproduction import reductions as reductions_lib
@@ -358,3 +360,22 @@ def command(
     *more,
     f"--output_dir={os.fspath(output_dir / job.folder)}",
   ]
+
+
+def resuming_command(
+  job: Job,
+  output_dir: pathlib.Path,
+  more: Sequence[str] = (),
+  data_dir: str | None = None,
+) -> list[str]:
+  """Returns the command that starts a job, resumes it, or does nothing."""
+  module, *arguments = command(job, output_dir, more)
+  main = sys.modules["__main__"].__spec__
+  # An installed package has no folder `experiments`.
+  if main is None or main.parent != "experiments":
+    module = module.replace("experiments", binaries.__name__, 1)
+  start = [sys.executable, "-m", module]
+  if data_dir:
+    # Not a flag: a run may resume with the same data in another folder.
+    start = ["env", f"TFDS_DATA_DIR={os.path.abspath(data_dir)}", *start]
+  return [*start, *arguments, "--resume=auto"]

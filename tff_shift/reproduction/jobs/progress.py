@@ -79,13 +79,8 @@ class ProgressReporter:
 
   def failed(self, job: job_lib.Job, line: str) -> None:
     """Reports that a job failed."""
-    del job
-    self.say(f"FAILED       {line}")
+    self.say(f"FAILED       {job.folder}: {line}")
     self._bar.update()
-
-  def elsewhere(self, job: job_lib.Job) -> None:
-    """Reports a job that another process runs."""
-    self.say(f"elsewhere    {job.folder}: another process runs it")
 
   def update(
     self,

@@ -1,18 +1,15 @@
 """The files of a job.
 
-<method>/           the run folder
-<method>.job.json   the flags of the job and its state
-<method>.log        the output of the binary
-<method>.lock       locked by the process that runs the job
+<method>/           the run folder, which also has the state of the job
+<method>.log        the output of the binary, if `--jobs` started it
+<method>.job.json   the state of the job, written by earlier versions
 """
 
 import datetime
-import fcntl
-import glob
 import hashlib
-import os
 import pathlib
-import platform
+import shlex
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Annotated
 from typing import ClassVar
@@ -21,8 +18,10 @@ import msgspec
 
 from tff_shift import files
 from tff_shift import records as records_lib
+from tff_shift.command_line import output_folder
 from tff_shift.reporting import run_folders
 from tff_shift.reproduction.jobs import job as job_lib
+from tff_shift.simulation.storage import results
 from tff_shift.simulation.storage import run_records
 
 
@@ -30,11 +29,10 @@ class JobRecord(records_lib.Record):
   """The state of a job, the content of `<method>.job.json`.
 
   Attributes:
-    arguments: The arguments of the binary, see `Job.arguments`.
-    exit_code: The last exit code. None if the job is running, or if it was
-      killed together with its parent.
+    arguments: The arguments of the binary.
+    exit_code: The last exit code. None if the job has not ended.
     summary: SHA-256 of summary.json at that time.
-    seconds: Total wall-clock seconds of all ended starts.
+    seconds: Wall-clock seconds, or None if unknown.
     ended: The time of the last end, ISO format.
     machine: The machine of the last start.
   """
@@ -46,7 +44,7 @@ class JobRecord(records_lib.Record):
   arguments: tuple[str, ...]
   exit_code: Annotated[int, msgspec.Meta(ge=-255, le=255)] | None = None
   summary: records_lib.Sha256 | None = None
-  seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+  seconds: Annotated[float, msgspec.Meta(ge=0)] | None = 0.0
   ended: records_lib.TimeOrNone = ""
   machine: str = ""
 
@@ -56,6 +54,21 @@ class JobRecord(records_lib.Record):
         f"exit_code is {self.exit_code}, and ended is {self.ended!r}: both or"
         " neither must be set"
       )
+
+
+def _determining(arguments: Iterable[str]) -> set[str]:
+  """Returns the flags in a command line that determine results."""
+  # absl accepts one dash as well; `-m` is an option of Python.
+  found = {
+    each.lstrip("-")
+    for each in arguments
+    if each.startswith("-") and each != "-m"
+  }
+  return {
+    f"--{each}"
+    for each in found
+    if each.partition("=")[0] not in output_folder.WITHOUT_EFFECT
+  }
 
 
 class JobFolder:
@@ -69,30 +82,51 @@ class JobFolder:
   def __init__(self, output_dir: pathlib.Path, job: job_lib.Job):
     self.folder = output_dir / job.folder
     self.log = self._beside("log")
-    self._job = job
-    self._lock = None
+    self._wanted = _determining(job.arguments)
 
   def _beside(self, suffix: str) -> pathlib.Path:
     return self.folder.with_name(f"{self.folder.name}.{suffix}")
 
   def read(self) -> JobRecord | None:
-    """Returns the record, or None if the job was never started.
+    """Returns the state of the job, or None if there is no run.
 
     Raises:
-      ValueError: If the file was changed since `write`.
+      ValueError: If a file is damaged.
     """
-    try:
-      return records_lib.read(
-        self._beside("job.json"),
-        JobRecord,
-        f"remove it and {self.folder} to repeat the run",
-      )
-    except FileNotFoundError:
+    config, done = self.config(), results.RunFolder(self.folder).read_done()
+    if done is None:
+      try:
+        return records_lib.read(
+          self._beside("job.json"),
+          JobRecord,
+          f"remove it and {self.folder} to repeat the run",
+        )
+      except FileNotFoundError:
+        pass
+    if config is None:
       return None
+    last = config.resumed[-1] if config.resumed else config
+    state = JobRecord(
+      arguments=tuple(shlex.split(last.command_line)),
+      seconds=None,
+      machine=config.machine,
+    )
+    if done is None:
+      return state
+    if done.ended and not config.resumed:
+      start, end = map(
+        datetime.datetime.fromisoformat, (config.start_time, done.ended)
+      )
+      state = state.replace(seconds=max(0.0, (end - start).total_seconds()))
+    return state.replace(
+      exit_code=0,
+      summary=done.files.get(run_records.SUMMARY),
+      ended=done.ended or config.start_time,
+    )
 
-  def write(self, record: JobRecord) -> None:
-    """Replaces the record atomically."""
-    records_lib.write(self._beside("job.json"), record)
+  def is_same(self, record: JobRecord) -> bool:
+    """Returns whether a run has the flags of the job."""
+    return _determining(record.arguments) == self._wanted
 
   def check_same(self) -> None:
     """Refuses a folder with a run of other flags.
@@ -101,11 +135,11 @@ class JobFolder:
       ValueError: If flags differ; names them.
     """
     record = self.read()
-    if record is None or list(record.arguments) == self._job.arguments:
+    if record is None or self.is_same(record):
       return
-    before, now = set(record.arguments), set(self._job.arguments)
-    changes = " ".join(sorted(before - now)) or "no additional flags"
-    wanted = " ".join(sorted(now - before)) or "no additional flags"
+    before = _determining(record.arguments)
+    changes = " ".join(sorted(before - self._wanted)) or "no additional flags"
+    wanted = " ".join(sorted(self._wanted - before)) or "no additional flags"
     raise ValueError(
       f"{self.folder} contains another run: it has {changes}, the command has"
       f" {wanted}; name another --output_dir"
@@ -117,43 +151,26 @@ class JobFolder:
     return (
       record is not None
       and record.exit_code == 0
-      and list(record.arguments) == self._job.arguments
-      and record.summary == self.digest()
+      and self.is_same(record)
+      and record.summary == self._digest()
     )
 
   def ended_before(self, path: pathlib.Path) -> bool:
     """Returns whether a file was written after the finished job ended."""
-    ended = self._beside("job.json").stat().st_mtime_ns
+    ended = (self.folder / run_records.SUMMARY).stat().st_mtime_ns
     return ended <= path.stat().st_mtime_ns
 
   def can_resume(self) -> bool:
     """Returns whether the run folder has a run to resume."""
-    return (self.folder / "metrics.csv").is_file()
+    return results.RunFolder(self.folder).has_run()
 
-  def digest(self) -> str | None:
+  def _digest(self) -> str | None:
     """Returns the SHA-256 of summary.json, or None if it does not exist."""
     try:
       content = files.read_bytes(self.folder / run_records.SUMMARY)
     except FileNotFoundError:
       return None
     return hashlib.sha256(content).hexdigest()
-
-  def take(self) -> bool:
-    """Locks the job; returns False if another process has locked it."""
-    files.make_folder(self.folder.parent)
-    lock = files.open_to_append(self._beside("lock"))
-    try:
-      fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-      os.close(lock)
-      return False
-    self._lock = lock
-    return True
-
-  def give_back(self) -> None:
-    """Unlocks the job."""
-    os.close(self._lock)
-    self._lock = None
 
   def last_line(self) -> str:
     """Returns the last line of the binary's output, or an empty string."""
@@ -170,23 +187,3 @@ class JobFolder:
   def config(self) -> run_records.RunConfig | None:
     """Returns config.json, or None if it does not exist."""
     return run_folders.read_config(self.folder)
-
-
-def machine() -> str:
-  """Describes this machine: cores, memory and GPUs."""
-  gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-  gpus = []
-  for path in glob.glob("/proc/driver/nvidia/gpus/*/information"):
-    lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
-    gpus += [
-      each.partition(":")[2].strip() for each in lines if "Model" in each
-    ]
-  return (
-    f"{len(os.sched_getaffinity(0))} cores ({platform.machine()}),"
-    f" {gigabytes:.0f} GiB, {', '.join(gpus) or 'no GPU'}"
-  )
-
-
-def now() -> str:
-  """Returns the current UTC time in ISO format."""
-  return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -21,6 +21,7 @@ Values are written as passed. All accuracies are in percent.
 import contextlib
 import csv
 import datetime
+import glob
 import hashlib
 import importlib.metadata
 import io
@@ -67,6 +68,7 @@ class Done(records.Record):
   Attributes:
     flags: The flags that requested it, in JSON types.
     files: The SHA-256 of config.json, metrics.csv and summary.json by name.
+    ended: The time when it finished.
   """
 
   FORMAT = 2
@@ -74,6 +76,7 @@ class Done(records.Record):
 
   flags: dict[str, Any]
   files: dict[str, str]
+  ended: records.TimeOrNone = ""
 
 
 class RunFolder:
@@ -215,17 +218,24 @@ class RunFolder:
     Raises:
       ValueError: If it did, and its process is still active.
     """
-    try:
-      done = records.read(self.path / _DONE, Done)
-      is_done = done.flags == flags and done.files == self._digests()
-    except (FileNotFoundError, ValueError):
-      # The run resumes and writes the record again.
-      return False
+    done = self.read_done()
+    is_done = done is not None and done.flags == flags
     if is_done and (self.path / folder_lock.NAME).exists():
       # Nothing will be written: the folder may be read-only.
       with contextlib.suppress(files.WriteError):
         folder_lock.take(self.path)
     return is_done
+
+  def read_done(self) -> Done | None:
+    """Returns the record of a finished run; None if a file has changed since.
+
+    A run without a valid record resumes and writes it again.
+    """
+    try:
+      done = records.read(self.path / _DONE, Done)
+      return done if done.files == self._digests() else None
+    except (FileNotFoundError, ValueError):
+      return None
 
   def write_done(self, flags: Mapping[str, Any]) -> None:
     """Records that the run is finished; nothing may be written afterwards.
@@ -233,8 +243,10 @@ class RunFolder:
     Args:
       flags: The flags that requested the run, in JSON types.
     """
+    ended = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     records.write(
-      self.path / _DONE, Done(flags=dict(flags), files=self._digests())
+      self.path / _DONE,
+      Done(flags=dict(flags), files=self._digests(), ended=ended),
     )
 
   def _digests(self) -> dict[str, str]:
@@ -294,6 +306,7 @@ class RunFolder:
       start_time=self._start_time.isoformat(timespec="seconds"),
       command_line=shlex.join(sys.orig_argv),
       cores=len(os.sched_getaffinity(0)),
+      machine=_machine(),
       draws=run_records.DRAWS,
       identity=self.identity,
     )
@@ -450,6 +463,21 @@ def _git_commit(path: pathlib.Path) -> str | None:
     return outputs[1] if outputs[0] else None
   except (OSError, subprocess.SubprocessError):
     return None
+
+
+def _machine() -> str:
+  """Describes this machine: cores, memory and GPUs."""
+  gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+  gpus = []
+  for path in glob.glob("/proc/driver/nvidia/gpus/*/information"):
+    lines = pathlib.Path(path).read_text(encoding="utf-8").splitlines()
+    gpus += [
+      each.partition(":")[2].strip() for each in lines if "Model" in each
+    ]
+  return (
+    f"{len(os.sched_getaffinity(0))} cores ({platform.machine()}),"
+    f" {gigabytes:.0f} GiB, {', '.join(gpus) or 'no GPU'}"
+  )
 
 
 def _version(package: str) -> str | None:

@@ -48,6 +48,7 @@ class RunConfig(records.Record, omit_defaults=True):
     start_time: The time when the run started.
     command_line: The command that started it.
     cores: The number of available cores.
+    machine: The cores, memory and GPUs of the machine, for readers.
     draws: The version of the random numbers, see `DRAWS`.
     identity: A unique id of the run. None: written by an earlier version.
     replaced: The identities that it had before it was continued with more
@@ -65,6 +66,7 @@ class RunConfig(records.Record, omit_defaults=True):
   start_time: records.Time
   command_line: str
   cores: records.PositiveInt
+  machine: str = ""
   draws: records.PositiveInt = 1
   identity: _Name | None = None
   replaced: tuple[_Name, ...] = ()

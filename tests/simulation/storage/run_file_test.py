@@ -269,8 +269,10 @@ def test_link_is_not_written_through(path):
 def test_what_one_writes_another_waits_for_and_is_told(path):
   content = write_three_steps(path)[2]
   one, other = open_file(path), open_file(path)
-  one.restore(9, content)
+  for each in (one, other):
+    each.restore(9, content)
+  one.write([(1, b"mine")])
   with pytest.raises(files.WriteError, match=r"cannot be used: .* locked"):
-    other.restore(9, content)
+    other.write([(1, b"theirs")])
   one.close()
   open_file(path).restore(9, content)

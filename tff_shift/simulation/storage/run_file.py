@@ -216,12 +216,17 @@ class RunFile:
         total += int.from_bytes(digest, "little")
     if content != _content(num_rows, total):
       raise UnusableError("its states are damaged: some are missing")
-    with self._changing() as connection:
-      self._remove_above(connection, step)
-      found = connection.execute(
-        "SELECT step FROM checkpoints ORDER BY step DESC"
-      )
-      self._steps = [each for (each,) in found]
+    with self._using() as connection:
+      steps = [
+        each
+        for (each,) in connection.execute(
+          "SELECT step FROM checkpoints ORDER BY step DESC"
+        )
+      ]
+    if max(self.last_step(), steps[0]) > step:
+      with self._changing() as connection:
+        self._remove_above(connection, step)
+    self._steps = [each for each in steps if each <= step]
     self._next = step + 1
     self._num_rows, self._sum = num_rows, total
 

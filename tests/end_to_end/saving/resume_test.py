@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -63,12 +64,12 @@ def finished(whole, tmp_path):
 
 
 def saved_steps(folder):
-  """Returns the steps of the checkpoints of the second seed."""
+  """Returns the steps of the checkpoints of the second seed in tuples."""
   found = []
   for path in folder.glob("checkpoints/*-1.sqlite"):
     with contextlib.closing(sqlite3.connect(path)) as connection:
-      found += connection.execute("SELECT step FROM checkpoints").fetchall()
-  return [step for (step,) in found]
+      found += connection.execute("SELECT step FROM checkpoints")
+  return found
 
 
 @contextlib.contextmanager
@@ -169,17 +170,17 @@ def test_run_that_ends_early_again_and_again_ends_as_one_that_does_not(
       code = run_evolving(auto if how else [*arguments, "--resume"])
     errors = capfd.readouterr().err
     assert (code, errors.count("\n")) == (5, 1)
-    reason = "cannot be written: File too large"
-    if file.endswith(".sqlite"):
-      reason = "cannot be used: disk I/O error"
-    assert f"/{file} {reason}; partial" in errors
+    reasons = (
+      "cannot be (written: File too large|used: disk I/O error); partial"
+    )
+    assert re.search(f"/{re.escape(file)} {reasons}", errors)
     assert errors.endswith(
       "; repeat the command to continue\n"
       if how
       else f"; continue with --resume --output_dir={folder}\n"
     )
     assert not list(folder.rglob(".*.tmp*"))
-    assert 6 not in saved_steps(folder) or (
+    assert (6,) not in saved_steps(folder) or (
       file in ("summary.json", "accuracy_per_domain.png", "done.json")
     )
   assert run_evolving(auto) == 0
@@ -265,11 +266,8 @@ def test_checkpoints_of_an_earlier_version_are_refused(finished, refused):
   (path, _) = sorted((finished / "checkpoints").iterdir())
   (path.with_suffix("") / "state_8").mkdir(parents=True)
   given = [*_SMALL, f"--output_dir={finished}", "--resume"]
-  assert (
-    f"the run in {finished} was saved by an earlier version of tff_shift in a"
-    " format that this version does not read; start again in another folder or"
-    " with --overwrite"
-  ) in refused(evolving, evolving_plan, given)
+  error = refused(evolving, evolving_plan, given)
+  assert f"the run in {finished} was saved by an earlier version" in error
 
 
 def test_drifting_clients_go_on_in_training_and_in_use(

@@ -340,12 +340,10 @@ def flip_state(owner):
       "SELECT content FROM states WHERE owner = ? ORDER BY step DESC LIMIT 1",
       (owner,),
     )
-    content = path.read_bytes()
+    content = bytearray(path.read_bytes())
     assert content.count(state) == 1
-    place = content.index(state) + len(state) // 2
-    with open(path, "r+b") as file:
-      file.seek(place)
-      file.write(bytes([content[place] ^ 1]))
+    content[content.index(state) + len(state) // 2] ^= 1
+    path.write_bytes(content)
 
   return flip
 
@@ -503,19 +501,6 @@ class TestFullDisk:
     assert saved_steps(stopped) == [2, 4]
     resumed = Drive(make())
     assert resumed.done == [5] and resumed.bits() == whole.bits()
-
-  def test_record_that_cannot_be_written_leaves_no_checkpoint(
-    self, make, stopped, monkeypatch
-  ):
-    def fails(self, *_):
-      raise files.WriteError(self.path, "No space left on device")
-
-    running = Drive(make(), stop_in=5).running
-    monkeypatch.setattr(run_file.RunFile, "commit", fails)
-    with pytest.raises(files.WriteError, match="No space"):
-      Drive(make())
-    del running
-    assert saved_steps(stopped) == [2, 4]
 
   def test_folder_that_cannot_be_made(self, make, tmp_path):
     (tmp_path / "run").write_text("a file")
@@ -720,9 +705,7 @@ class TestFolder:
     execute(folder.checkpoints / "a.sqlite", "PRAGMA user_version = 2")
     assert "by a newer version of tff_shift (format 2" in refusal(start)
     (folder.checkpoints / "b" / "state_2").mkdir(parents=True)
-    assert refusal(start).startswith(
-      f"the run in {folder.path} was saved by an earlier version of tff_shift"
-    )
+    assert refusal(start).endswith("another folder or with --overwrite")
 
   def test_zero_makes_no_folder(self, folder):
     Drive(checkpoints.Checkpoints(folder, {}, every=0).run({"name": "a"}))

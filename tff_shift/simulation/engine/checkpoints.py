@@ -123,9 +123,9 @@ class Checkpoints:
     self._paths = set()
     if next(folder.checkpoints.glob("*/state_*"), None) is not None:
       raise ValueError(
-        f"the run in {folder.path} was saved by an earlier version of tff_shift"
-        " in a format that this version does not read; start again in another"
-        " folder or with --overwrite"
+        f"--resume: the run in {folder.path} was saved by an earlier version of"
+        " tff_shift in a format that this version does not read; start again in"
+        " another folder or with --overwrite"
       )
     for path in folder.checkpoints.glob(f"*{_SUFFIX}"):
       run_file.RunFile(path).check_format()

@@ -42,7 +42,7 @@ _MAX_PART = 2**28
 # Fewer pages make large states faster; small changes write whole pages.
 _PAGE_SIZE = 2**14
 _MODULUS = 2**256
-_LAST_STEP = 2**62
+_ABOVE_ALL = 2**62
 _SCHEMA = (
   "CREATE TABLE run (key TEXT NOT NULL)",
   "CREATE TABLE checkpoints (step INTEGER PRIMARY KEY, record TEXT NOT NULL)",
@@ -188,7 +188,7 @@ class RunFile:
       )
 
   def last_step(self) -> int:
-    """Returns the last step of the states, in a file with checkpoints."""
+    """Returns the step of the last written state, 0 without any."""
     with self._reading() as connection:
       (last,) = connection.execute("SELECT MAX(step) FROM states").fetchone()
     return last or 0
@@ -236,7 +236,7 @@ class RunFile:
     The next `commit`, of this step, replaces all checkpoints.
     """
     with self._changing() as connection:
-      connection.execute(_PRUNE, (0, _LAST_STEP))
+      connection.execute(_PRUNE, (0, _ABOVE_ALL))
       connection.execute(
         "UPDATE states SET step = ? WHERE step > ?", (step, step)
       )
@@ -260,7 +260,7 @@ class RunFile:
     """Yields each client with a state, in order, and its last state."""
     if self._num_rows:
       with self._using() as connection:
-        rows = connection.execute(_ALL, (_LAST_STEP,))
+        rows = connection.execute(_ALL, (_ABOVE_ALL,))
         for owner, parts in itertools.groupby(rows, lambda row: row[0]):
           if owner != SERVER:
             yield owner, b"".join(part[3] for part in parts)

@@ -12,7 +12,7 @@ sampled clients have one. Prints for each:
   round       median seconds of the first 30 rounds after compilation, and of
               the last 30
   peak        the peak resident size of the process
-  states      the size of the state file, or of a checkpoint's states
+  states      the size of the file, with two checkpoints
   checkpoint  median seconds; one checkpoint after every 10 rounds
   resume      seconds until another run has restored the last checkpoint
 """
@@ -30,7 +30,6 @@ from typing import Any
 import numpy as np
 from absl import app
 from absl import flags
-from absl import logging
 
 from tff_shift import algorithms
 from tff_shift import execution
@@ -105,7 +104,7 @@ def _measure(
 
   def make_checkpoint():
     return checkpoints.Run(
-      folder / "run",
+      folder / "run.sqlite",
       "key",
       every=10,
       max_states_in_memory=(
@@ -149,11 +148,6 @@ def _measure(
   resuming = time.perf_counter() - start
   if resumed.round_num != FLAGS.rounds:
     raise AssertionError(f"resumed at round {resumed.round_num}")
-  last = (
-    [folder / "run" / "states.sqlite"]
-    if storage == "disk"
-    else (folder / "run" / f"state_{FLAGS.rounds}").rglob("*")
-  )
   return {
     "population": population,
     "storage": storage,
@@ -161,7 +155,7 @@ def _measure(
     "first": statistics.median(seconds[:_WINDOW]),
     "last": statistics.median(seconds[-_WINDOW:]),
     "peak": peak,
-    "states": sum(path.stat().st_size for path in last) / _MIB,
+    "states": (folder / "run.sqlite").stat().st_size / _MIB,
     "checkpoint": statistics.median(saving),
     # The first of all states comes at once where all had their turn.
     "slowest": max(saving),
@@ -191,8 +185,6 @@ def _measure_in_child(population: str, storage: str, had_turn: str):
 
 def main(_) -> None:
   """Measures all populations and prints the results."""
-  # TFF logs each checkpoint at INFO.
-  logging.set_verbosity(logging.WARNING)
   if FLAGS.here:
     with tempfile.TemporaryDirectory() as folder, execution.use("in_process"):
       found = _measure(

@@ -11,11 +11,13 @@ the outputs bit by bit: metrics.csv, summary.json (except times), figures,
 TensorBoard's values, and the weights.
 """
 
+import contextlib
 import json
 import os
 import pathlib
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -24,7 +26,6 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from absl import app
 from absl import flags
@@ -176,22 +177,17 @@ def run_killed(
   _finish(start())
 
 
-def _final_arrays(folder: pathlib.Path) -> dict[str, np.ndarray]:
-  """Returns all arrays of the last checkpoint of each run, by name."""
+def _final_states(folder: pathlib.Path) -> dict[str, bytes]:
+  """Returns the last states in each run's file as bytes, by name."""
   found = {}
-  for run in sorted((folder / "checkpoints").iterdir()):
-    if not run.is_dir():
-      continue
-    last = max(
-      run.glob("state_*.json"), key=lambda path: int(path.stem.split("_")[1])
-    )
-    reader = tf.train.load_checkpoint(
-      str(last.with_suffix("") / "variables" / "variables")
-    )
-    for name, dtype in reader.get_variable_to_dtype_map().items():
-      # Names of objects are strings.
-      if dtype != tf.string:
-        found[f"{run.name}/{last.stem}/{name}"] = reader.get_tensor(name)
+  for path in sorted((folder / "checkpoints").glob("*.sqlite")):
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+      ((last,),) = connection.execute("SELECT MAX(step) FROM checkpoints")
+      for owner, part, content, _ in connection.execute(
+        "SELECT owner, part, content, MAX(step) FROM states"
+        " GROUP BY owner, part"
+      ):
+        found[f"{path.stem}/{last}/{owner}/{part}"] = content
   return found
 
 
@@ -236,13 +232,11 @@ def differences(one: pathlib.Path, other: pathlib.Path) -> list[str]:
     # As texts, in which NaN equals NaN.
     if repr(read(one)) != repr(read(other))
   ]
-  arrays, others = _final_arrays(one), _final_arrays(other)
-  if not arrays or arrays.keys() != others.keys():
-    return [*found, "names of weights"]
+  states, others = _final_states(one), _final_states(other)
+  if not states or states.keys() != others.keys():
+    return [*found, "names of states"]
   return found + [
-    name
-    for name, array in arrays.items()
-    if array.tobytes() != others[name].tobytes()
+    name for name, state in states.items() if state != others[name]
   ]
 
 
@@ -273,7 +267,7 @@ def main(_) -> None:
     found = differences(whole, killed)
     print(
       f"{binary}: killed at {at} of {num_rows(whole)} rows;"
-      f" {len(_final_arrays(whole))} arrays compared; differences:"
+      f" {len(_final_states(whole))} states compared; differences:"
       f" {', '.join(found) or 'none'}"
     )
   sys.exit(bool(found))

@@ -1,11 +1,10 @@
 """Files of the first version, as it wrote them, are still read.
 
 In `first_version/` lie those of a run of two algorithms and two seeds, of a
-plan and of a job; a loss of the checkpoint is not a number, another infinite.
+plan and of a job.
 """
 
 import json
-import math
 import pathlib
 
 import pytest
@@ -16,15 +15,12 @@ from tff_shift.reporting import run_folders
 from tff_shift.reproduction import plan_file
 from tff_shift.reproduction.jobs import records as job_records
 from tff_shift.serving import description
-from tff_shift.simulation.engine import checkpoints
-from tff_shift.simulation.storage import encoding
 from tff_shift.simulation.storage import run_records
 
 _FOLDER = pathlib.Path(__file__).with_name("first_version")
 _KINDS = {
   "config.json": run_records.RunConfig,
   "summary.json": run_records.Summary,
-  "state_2.json": checkpoints.Record,
   "plan.json": plan_file.Plan,
   "fed_avg.job.json": job_records.JobRecord,
   "model.json": description.Description,
@@ -46,24 +42,6 @@ def test_all_that_it_said_is_kept(name, tmp_path):
     assert json.dumps(found[field]) == json.dumps(old[field]), field
   # What is written now tells its format.
   assert json.loads(records.encode(record))["format"] == record.FORMAT
-
-
-def test_losses_come_back():
-  record = records.read(_FOLDER / "state_2.json", checkpoints.Record)
-  lost, other = map(records.to_float, record.losses)
-  assert math.isnan(lost) and other == 0.686275064945221
-  (measured,) = map(encoding.from_json, record.measured)
-  assert measured["train_loss"] == math.inf
-
-
-def test_constants_are_of_the_first_version_alone(tmp_path):
-  path = tmp_path / "state_2.json"
-  fields = json.loads((_FOLDER / path.name).read_text())
-  del fields["digest"]
-  fields["format"] = 1
-  path.write_text(json.dumps(fields | {"digest": records.digest(fields)}))
-  with pytest.raises(ValueError, match="NaN is not a JSON number"):
-    records.read(path, checkpoints.Record)
 
 
 def test_run_is_read_whole():

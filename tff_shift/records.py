@@ -64,14 +64,11 @@ class Record(
       format. A file without `format` has format 0.
     HAS_DIGEST: Whether the last field of the file is `digest`, the digest of
       all other fields, to detect any change; see `digest`.
-    HELD_CONSTANTS: Whether files of format 0 may have NaN and infinity as
-      numbers, which JSON does not allow.
   """
 
   FORMAT: ClassVar[int | None] = None
   UPGRADES: ClassVar[Mapping[int, Callable[[dict[str, Any]], dict]]] = {}
   HAS_DIGEST: ClassVar[bool] = False
-  HELD_CONSTANTS: ClassVar[bool] = False
 
   def to_fields(self) -> dict[str, Any]:
     """Returns the fields by name, as JSON types, including nested records."""
@@ -145,7 +142,7 @@ def decode(text: str, kind: type[_R]) -> _R:
   Raises:
     ValueError: If the content is invalid, as in `read`; without the file name.
   """
-  return convert(_parse_json(text, kind), kind)
+  return convert(_parse_json(text), kind)
 
 
 def convert(fields: Any, kind: type[_R]) -> _R:
@@ -289,20 +286,14 @@ def one_line(text: str) -> str:
   return text
 
 
-def _parse_json(text: str, kind: type[Record]) -> Any:
+def _parse_json(text: str) -> Any:
   if not text.strip():
     raise ValueError("it is empty")
-  constants = []
-
-  def keep(name):
-    constants.append(name)
-    return float(name)
-
   try:
     found = json.loads(
       text,
       object_pairs_hook=_unique,
-      parse_constant=keep,
+      parse_constant=_refuse_constant,
       parse_float=_finite,
       parse_int=_bounded,
     )
@@ -318,10 +309,11 @@ def _parse_json(text: str, kind: type[Record]) -> Any:
     raise ValueError("a text in it has a single surrogate") from error
   except RecursionError:
     raise ValueError("it is nested too deeply") from None
-  is_old = isinstance(found, dict) and "format" not in found
-  if constants and not (kind.HELD_CONSTANTS and is_old):
-    raise ValueError(f"{constants[0]} is not a JSON number")
   return found
+
+
+def _refuse_constant(name: str) -> None:
+  raise ValueError(f"{name} is not a JSON number")
 
 
 def _parse_toml(text: str) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """The flags of trackers: what is refused, and what MLflow has of a run."""
 
+import contextlib
 import importlib.util
 import json
+import sqlite3
 
 import pytest
 
@@ -91,8 +93,9 @@ def test_run_with_mlflow_goes_on_and_starts_anew(
   assert kept == {"config.json", "metrics.csv", "summary.json", "figures"}
 
   # The second seed was stopped after its first round.
-  (last,) = folder.glob("checkpoints/*-1/state_2.json")
-  last.unlink()
+  (path,) = folder.glob("checkpoints/*-1.sqlite")
+  with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+    connection.execute("DELETE FROM checkpoints WHERE step = 2")
   assert run_evolving([*arguments, "--resume"]) == 0
   before = runs
   client, runs = read()

@@ -236,7 +236,7 @@ class TestPlantedLinks:
       "figures/a.png",
       "tensorboard/fed_avg",
       "checkpoints",
-      "checkpoints/run/states.sqlite",
+      "checkpoints/run.sqlite",
       "model",
       "mlruns/0/meta.yaml",
     ],

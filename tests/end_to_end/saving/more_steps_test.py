@@ -6,8 +6,8 @@ What they end with is what a run has that had them from the start.
 import contextlib
 import functools
 import json
-import os
 import shutil
+import sqlite3
 
 import pytest
 
@@ -20,6 +20,7 @@ from tff_shift.command_line.plans import dynamic_personalization_plan
 from tff_shift.command_line.plans import evolving_plan
 from tff_shift.command_line.plans import guidance_plan
 from tff_shift.command_line.plans import online_adaptation_plan
+from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.scenarios import guidance as simulation
 from tff_shift.simulation.storage import results
 
@@ -279,29 +280,29 @@ def test_use_follows_the_last_round(run, read_rows):
   assert resume.differences(whole, folder) == []
 
 
-def test_full_disk_leaves_what_can_go_on(run, monkeypatch, capsys):
+def test_full_disk_leaves_what_can_go_on(
+  run, monkeypatch, capsys, no_file_above
+):
   """The checkpoint of use stays until one of the last round is whole."""
   run = functools.partial(
     run, dynamic_personalization, dynamic_personalization_plan
   )
   folder, whole = (run([*_DYNAMIC, f"--rounds={each}"]) for each in (3, 4))
-  replace = os.replace
+  save = checkpoints.Run._save
 
-  def fail(source, target):
-    if str(target).endswith("state_3.json"):
-      raise OSError(28, "No space left on device")
-    replace(source, target)
+  def fail(self, step, *given):
+    with no_file_above(20) if step == 3 else contextlib.nullcontext():
+      save(self, step, *given)
 
   arguments = [*_DYNAMIC, "--rounds=4"]
   with monkeypatch.context() as patches:
-    patches.setattr(os, "replace", fail)
+    patches.setattr(checkpoints.Run, "_save", fail)
     run(arguments, folder, code=5)
-  assert "state_3.json cannot be written" in capsys.readouterr().err
-  (states,) = (folder / "checkpoints").iterdir()
-  assert sorted(path.name for path in states.iterdir()) == [
-    "state_5",
-    "state_5.json",
-  ]
+  assert ".sqlite cannot be used: disk I/O error" in capsys.readouterr().err
+  (path,) = (folder / "checkpoints").glob("*.sqlite")
+  with contextlib.closing(sqlite3.connect(path)) as connection:
+    steps = connection.execute("SELECT step FROM checkpoints").fetchall()
+  assert max(steps) == (5,)
   run(arguments, folder)
   assert resume.differences(whole, folder) == []
 

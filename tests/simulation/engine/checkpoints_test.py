@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import shutil
+import sqlite3
 import types
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import array_cache
 from tff_shift.simulation.storage import results
+from tff_shift.simulation.storage import run_file
 
 NUM_STEPS = 5
 
@@ -194,28 +196,41 @@ def make(tmp_path, problems):
 
   def make_run(every=2, key="a", **options):
     return checkpoints.Run(
-      tmp_path / "run", key, every=every, on_problem=problems.append, **options
+      tmp_path / "run" / "run.sqlite",
+      key,
+      every=every,
+      on_problem=problems.append,
+      **options,
     )
 
   return make_run
 
 
-def names(tmp_path):
-  return sorted(path.name for path in (tmp_path / "run").iterdir())
+def execute(path, *statement):
+  """Executes a statement; returns its rows."""
+  with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+    return connection.execute(*statement).fetchall()
+
+
+def saved_steps(path):
+  return [
+    step for (step,) in execute(path, "SELECT step FROM checkpoints ORDER BY 1")
+  ]
 
 
 @pytest.fixture(scope="module")
 def stopped_folder(tmp_path_factory):
   """The folder of a run that was stopped in its last step."""
   folder = tmp_path_factory.mktemp("stopped") / "run"
-  Drive(checkpoints.Run(folder, "a", every=2), stop_in=5)
+  Drive(checkpoints.Run(folder / "run.sqlite", "a", every=2), stop_in=5)
   return folder
 
 
 @pytest.fixture
 def stopped(stopped_folder, tmp_path):
+  """The file of that run, the only one in its folder."""
   shutil.copytree(stopped_folder, tmp_path / "run")
-  return tmp_path / "run"
+  return tmp_path / "run" / "run.sqlite"
 
 
 class TestResume:
@@ -250,12 +265,7 @@ class TestResume:
 
   def test_finished_run_is_not_run_again(self, make, whole, tmp_path):
     finished = Drive(make(every=3))
-    assert names(tmp_path) == [
-      "state_3",
-      "state_3.json",
-      "state_5",
-      "state_5.json",
-    ]
+    assert saved_steps(tmp_path / "run" / "run.sqlite") == [3, 5]
     again = Drive(make(every=3))
     assert again.done == []
     assert again.bits() == finished.bits() == whole.bits()
@@ -264,36 +274,27 @@ class TestResume:
     assert speed == finished.running.seconds_per_round
 
   def test_last_two_are_kept(self, stopped):
-    assert sorted(path.name for path in stopped.iterdir()) == [
-      "state_2",
-      "state_2.json",
-      "state_4",
-      "state_4.json",
-    ]
+    assert saved_steps(stopped) == [2, 4]
+    assert list(stopped.parent.iterdir()) == [stopped]
 
   def test_zero_saves_nothing_and_restores_all_the_same(
-    self, make, stopped, whole, tmp_path
+    self, make, stopped, whole
   ):
-    before = names(tmp_path)
+    before = stopped.read_bytes()
     resumed = Drive(make(every=0))
     assert resumed.done == [5]
     assert resumed.bits() == whole.bits()
-    assert names(tmp_path) == before
-    shutil.rmtree(stopped)
+    assert stopped.read_bytes() == before
+    shutil.rmtree(stopped.parent)
     assert Drive(make(every=0)).bits() == whole.bits()
-    assert not stopped.exists()
+    assert not stopped.parent.exists()
 
-  def test_what_a_killed_process_leaves_is_no_checkpoint(
-    self, make, stopped, whole, problems
-  ):
-    shutil.copytree(stopped / "state_4", stopped / "state_5")
-    shutil.copytree(stopped / "state_4", stopped / "state_6_temp1234")
-    (stopped / ".state_5.json.77.tmp").write_text("{")
-    (stopped / "notes.txt").write_text("mine")
+  def test_other_files_stay(self, make, stopped, whole, problems):
+    (stopped.parent / "notes.txt").write_text("mine")
     assert Drive(make()).bits() == whole.bits()
-    assert problems == []
-    assert sorted(path.name for path in stopped.iterdir()) == [
-      *("notes.txt", "state_4", "state_4.json", "state_5", "state_5.json")
+    assert problems == [] and saved_steps(stopped) == [4, 5]
+    assert sorted(path.name for path in stopped.parent.iterdir()) == [
+      *("notes.txt", "run.sqlite")
     ]
 
   def test_rest_of_the_metrics_is_cut_before_the_first_step_only(
@@ -321,7 +322,7 @@ def test_runs_that_nobody_asks_for_are_removed(tmp_path):
   assert len(list(folder.checkpoints.iterdir())) == 3
   saved.remove_others()
   assert sorted(path.name for path in folder.checkpoints.iterdir()) == [
-    "b_2",
+    "b_2.sqlite",
     "notes.txt",
   ]
 
@@ -330,67 +331,102 @@ def truncate(path):
   os.truncate(path, path.stat().st_size // 2)
 
 
-def flip(path):
-  content = bytearray(path.read_bytes())
-  content[len(content) // 2] ^= 1
-  path.write_bytes(content)
+def flip_state(owner):
+  """Returns a function that flips a bit of the last state of an owner."""
+
+  def flip(path):
+    ((state,),) = execute(
+      path,
+      "SELECT content FROM states WHERE owner = ? ORDER BY step DESC LIMIT 1",
+      (owner,),
+    )
+    content = bytearray(path.read_bytes())
+    assert content.count(state) == 1
+    content[content.index(state) + len(state) // 2] ^= 1
+    path.write_bytes(content)
+
+  return flip
 
 
-def change_value(path):
-  record = json.loads(path.read_text())
+def change_record(change):
+  """Returns a function that changes the text of the last record."""
+
+  def changed(path):
+    ((text,),) = execute(path, "SELECT record FROM checkpoints WHERE step = 4")
+    execute(
+      path,
+      "UPDATE checkpoints SET record = ? WHERE step = 4",
+      (change(text),),
+    )
+
+  return changed
+
+
+def change_value(text):
+  record = json.loads(text)
   record["seconds"][0] += 1e-9
-  path.write_text(json.dumps(record))
+  return json.dumps(record)
 
 
-def forget_losses(path):
+def forget_losses(text):
   """Makes it a record of a version that did not keep them."""
-  record = json.loads(path.read_text())
+  record = json.loads(text)
   del record["digest"], record["losses"]
-  path.write_text(json.dumps(record | {"digest": array_cache.key(record)}))
-
-
-def empty(path):
-  path.write_text("[]")
+  return json.dumps(record | {"digest": array_cache.key(record)})
 
 
 def take_other(path):
-  shutil.copy(path.with_name("state_2.json"), path)
+  execute(
+    path,
+    "UPDATE checkpoints SET record ="
+    " (SELECT record FROM checkpoints WHERE step = 2) WHERE step = 4",
+  )
 
 
 class TestUnusable:
   @pytest.mark.parametrize(
-    "name, damage, reason",
+    "damage, reason",
     [
-      ("/saved_model.pb", truncate, "states"),
-      ("/variables/variables.data-00000-of-00001", flip, "states"),
-      ("/variables/variables.index", os.unlink, "states"),
-      ("", shutil.rmtree, "states"),
-      (".json", truncate, "record is damaged: it is not JSON"),
-      (".json", flip, "record is damaged: "),
-      (".json", change_value, "record is damaged: digest: it does not"),
+      (flip_state(-1), "states are damaged: the state of the server has"),
+      (flip_state(0), "states are damaged: the state of client 0 has changed"),
       (
-        ".json",
-        forget_losses,
+        lambda path: execute(
+          path, "DELETE FROM states WHERE owner = 0 AND step = 3"
+        ),
+        "states are damaged: some are missing",
+      ),
+      (
+        lambda path: execute(
+          path, "DELETE FROM states WHERE owner = -1 AND step = 3"
+        ),
+        "states are damaged: some are missing",
+      ),
+      (
+        change_record(lambda text: text[: len(text) // 2]),
+        "record is damaged: it is not JSON",
+      ),
+      (change_record(change_value), "record is damaged: digest: it does not"),
+      (
+        change_record(forget_losses),
         "record is damaged: the field losses is missing",
       ),
-      (".json", empty, "record is damaged: expected an object, got []"),
       (
-        ".json",
-        take_other,
-        "record is damaged: step is 2, and its file name has 4",
+        change_record(lambda text: "[]"),
+        "record is damaged: expected an object, got []",
       ),
+      (take_other, "record is damaged: step is 2, and its row has 4"),
     ],
   )
   def test_damage_is_reported_and_the_one_before_counts(
-    self, make, stopped, whole, problems, name, damage, reason
+    self, make, stopped, whole, problems, damage, reason
   ):
-    damage(stopped / f"state_4{name}")
+    damage(stopped)
     resumed = Drive(make())
     assert resumed.done == [3, 4, 5]
     assert resumed.bits() == whole.bits()
     (problem,) = problems
     assert problem.startswith(
-      f"checkpoint {stopped / 'state_4'} cannot be used: its {reason}"
+      f"checkpoint 4 in {stopped} cannot be used: its {reason}"
     )
     assert problem.endswith(
       "; the run resumes from the previous one, or starts again if there is"
@@ -398,11 +434,20 @@ class TestUnusable:
     )
     assert "\n" not in problem
 
+  def test_missing_record_is_reported_and_the_one_before_counts(
+    self, make, stopped, whole, problems
+  ):
+    execute(stopped, "DELETE FROM checkpoints WHERE step = 4")
+    resumed = Drive(make())
+    assert resumed.done == [3, 4, 5] and resumed.bits() == whole.bits()
+    (problem,) = problems
+    assert problem.startswith("the record of the last checkpoint in ")
+
   def test_without_any_that_is_whole_the_run_starts_again(
     self, make, stopped, whole, problems
   ):
-    truncate(stopped / "state_4.json")
-    truncate(stopped / "state_2" / "saved_model.pb")
+    change_record(lambda text: "")(stopped)
+    execute(stopped, "UPDATE states SET content = x'00' WHERE step = 1")
     resumed = Drive(make())
     assert resumed.done == [1, 2, 3, 4, 5]
     assert resumed.bits() == whole.bits()
@@ -410,58 +455,56 @@ class TestUnusable:
     assert len(problems) == 2
 
   @pytest.mark.parametrize(
-    "options, reason",
+    "options, num_problems, reason",
     [
-      ({"key": "b"}, "it belongs to a run with other flags"),
-      ({"num_clients": 4}, "its states have another structure"),
-      ({"width": 4}, "its states have another structure"),
+      ({"key": "b"}, 1, "it belongs to a run with other flags"),
+      ({"num_clients": 4}, 2, "its states have another structure"),
+      ({"width": 4}, 2, "its states have another structure"),
     ],
   )
   def test_that_of_another_run_is_reported(
-    self, make, stopped, problems, options, reason
+    self, make, stopped, problems, options, num_problems, reason
   ):
     del stopped
     run = make(key=options.pop("key", "a"))
     assert Drive(run, stop_in=1, **options).done == []
-    assert len(problems) == 2
+    assert len(problems) == num_problems
     assert all(reason in each for each in problems)
+
+  def test_file_of_a_newer_version_is_refused_and_stays(
+    self, make, stopped, refusal
+  ):
+    execute(stopped, "PRAGMA user_version = 2")
+    before = stopped.read_bytes()
+    for every in (0, 2):
+      assert refusal(Drive, make(every=every)) == (
+        f"{stopped} was written by a newer version of tff_shift (format 2; this"
+        " version reads up to 1); use that version, or start again in another"
+        " folder or with --overwrite"
+      )
+    assert stopped.read_bytes() == before
 
 
 class TestFullDisk:
+  @pytest.mark.parametrize("limit", [1000, 20_000])
   def test_earlier_checkpoint_stays_whole(
-    self, make, stopped, whole, no_file_above
+    self, make, stopped, whole, no_file_above, limit
   ):
-    before = {path: path.stat().st_mtime_ns for path in stopped.rglob("*")}
-    # Not enough for the graph of a SavedModel.
+    """Not even the journal finds room, or only the journal does."""
     with (
-      no_file_above(1000),
-      pytest.raises(files.WriteError, match="state_5 cannot be written: "),
+      no_file_above(limit),
+      pytest.raises(
+        files.WriteError, match=r"run\.sqlite cannot be used: disk"
+      ),
     ):
       Drive(make())
-    assert before.keys() == set(stopped.rglob("*"))
-    assert all(
-      path.stat().st_mtime_ns == time
-      for path, time in before.items()
-      if path.is_file()
-    )
+    assert saved_steps(stopped) == [2, 4]
     resumed = Drive(make())
     assert resumed.done == [5] and resumed.bits() == whole.bits()
 
-  def test_record_that_cannot_be_written_leaves_no_checkpoint(
-    self, make, stopped, monkeypatch
-  ):
-    def fails(path, text):
-      raise files.WriteError(path, "No space left on device")
-
-    monkeypatch.setattr(files, "write_atomically", fails)
-    with pytest.raises(files.WriteError, match=r"state_5\.json .*No space"):
-      Drive(make())
-    assert not (stopped / "state_5").exists()
-    assert (stopped / "state_4").exists()
-
   def test_folder_that_cannot_be_made(self, make, tmp_path):
     (tmp_path / "run").write_text("a file")
-    with pytest.raises(files.WriteError, match=r"run cannot be written: Not a"):
+    with pytest.raises(files.WriteError, match=r"run\.sqlite cannot .* Not a"):
       Drive(make())
 
 
@@ -475,25 +518,16 @@ class TestPlantedLinks:
     yield folder
     assert [each.name for each in folder.iterdir()] == ["mine"]
 
-  def test_what_is_not_whole_yet_has_a_name_that_nobody_can_guess(
-    self, make, whole, outside, tmp_path, monkeypatch
+  @pytest.mark.parametrize("limit", [None, 1])
+  @pytest.mark.parametrize("name", ["new", "mine"])
+  def test_link_in_the_place_of_the_file_is_replaced(
+    self, make, whole, outside, tmp_path, limit, name
   ):
-    # TFF names a folder by four digits, and empties one that is there.
-    monkeypatch.setattr("random.randint", lambda *_: 1234)
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "state_2_temp1234").symlink_to(outside)
-    monkeypatch.setattr(checkpoints.Run, "_clear", lambda *_: None)
-    assert Drive(make()).bits() == whole.bits()
-
-  def test_link_in_the_place_of_a_checkpoint_is_replaced(
-    self, make, whole, outside, tmp_path
-  ):
-    run = make()
-    (tmp_path / "run").mkdir()
-    for name in ("state_2", "state_4"):
-      (tmp_path / "run" / name).symlink_to(outside)
-    assert Drive(run).bits() == whole.bits()
-    assert not (tmp_path / "run" / "state_4").is_symlink()
+    link = tmp_path / "run" / "run.sqlite"
+    link.symlink_to(outside / name)
+    assert Drive(make(max_states_in_memory=limit)).bits() == whole.bits()
+    assert not link.is_symlink()
 
   def test_link_in_the_place_of_the_folder_is_refused(
     self, make, outside, tmp_path
@@ -501,14 +535,6 @@ class TestPlantedLinks:
     (tmp_path / "run").symlink_to(outside)
     with pytest.raises(files.WriteError, match=r"run cannot .* it is a link"):
       Drive(make())
-
-  def test_link_in_the_place_of_states_on_disk_is_replaced(
-    self, make, whole, outside, tmp_path
-  ):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "states.sqlite").symlink_to(outside / "new")
-    assert Drive(make(max_states_in_memory=1)).bits() == whole.bits()
-    assert not (tmp_path / "run" / "states.sqlite").is_symlink()
 
 
 class TestStatesOnDisk:
@@ -525,7 +551,8 @@ class TestStatesOnDisk:
   def stopped_folder(self, tmp_path_factory):
     """The folder of a run that was stopped in its last step."""
     folder = tmp_path_factory.mktemp("stopped_on_disk") / "run"
-    run = checkpoints.Run(folder, "a", every=2, max_states_in_memory=1)
+    path = folder / "run.sqlite"
+    run = checkpoints.Run(path, "a", every=2, max_states_in_memory=1)
     drive = Drive(run, stop_in=5)
     assert len(drive.running.states.in_memory) == 1
     return folder
@@ -544,19 +571,12 @@ class TestStatesOnDisk:
     assert resumed.bits() == whole.bits()
     assert problems == []
 
-  def test_checkpoints_share_a_file_and_hold_no_states(self, stopped, tmp_path):
-    assert names(tmp_path) == [
-      *("state_2", "state_2.json", "state_4", "state_4.json", "states.sqlite")
-    ]
-    record = json.loads((stopped / "state_4.json").read_text())
-    assert record["clients"] == [] and record["states"]["num_clients"] == 3
-
   def test_zero_restores_all_the_same(self, make, stopped, whole):
-    before = {path: path.read_bytes() for path in stopped.glob("state*.*")}
+    before = stopped.read_bytes()
     for _ in range(2):
       drive = Drive(make(every=0))
       assert drive.done == [5] and drive.bits() == whole.bits()
-      assert before == {path: path.read_bytes() for path in before}
+      assert stopped.read_bytes() == before
 
   @pytest.mark.parametrize(
     "limits", [(None, 1, None), (1, None, 1), (None, None, 2), (2, 2, None)]
@@ -564,83 +584,47 @@ class TestStatesOnDisk:
   @pytest.mark.parametrize(
     "stops", [(3, 5), pytest.param((4, 5), marks=pytest.mark.slow)]
   )
-  def test_limit_may_change(
-    self, make, whole, problems, tmp_path, limits, stops
-  ):
+  def test_limit_may_change(self, make, whole, problems, limits, stops):
     for limit, stop_in in zip(limits, (*stops, None), strict=True):
       drive = Drive(make(limit), stop_in=stop_in)
     assert drive.bits() == whole.bits()
     assert problems == []
-    last = json.loads((tmp_path / "run" / "state_5.json").read_text())
-    assert (last["states"] is None) == (limits[-1] is None)
     again = Drive(make(limits[-1]))
     assert again.done == [] and again.bits() == whole.bits()
-
-  def test_file_that_no_checkpoint_needs_is_removed(self, make, tmp_path):
-    Drive(make(every=1), stop_in=3)
-    Drive(make(None, every=1), stop_in=4)
-    # The checkpoint after the second step needs it.
-    assert "states.sqlite" in names(tmp_path)
-    Drive(make(None, every=1), stop_in=5)
-    assert names(tmp_path) == [
-      "state_3",
-      "state_3.json",
-      "state_4",
-      "state_4.json",
-    ]
 
   @pytest.mark.parametrize(
     "damage, reason",
     [
-      (os.unlink, "is missing"),
-      (truncate, "is damaged: "),
-      (lambda path: path.write_bytes(b""), "is damaged: no such table"),
+      (truncate, ""),
+      (lambda path: path.write_bytes(b""), "no such table"),
+      (lambda path: path.write_text("text " * 5000), "file is not a database"),
     ],
   )
   def test_damage_is_reported_and_the_run_starts_again(
     self, make, stopped, whole, problems, damage, reason
   ):
-    damage(stopped / "states.sqlite")
+    damage(stopped)
     resumed = Drive(make())
     assert resumed.done == [1, 2, 3, 4, 5]
     assert resumed.bits() == whole.bits()
-    assert len(problems) == 2
-    assert problems[0].startswith(
-      f"checkpoint {stopped / 'state_4'} cannot be used: the file of its"
-      f" clients' states {reason}"
+    (problem,) = problems
+    assert problem.startswith(
+      f"checkpoints in {stopped} cannot be used: the file is damaged: {reason}"
     )
+    assert problem.endswith("; the run starts again") and "\n" not in problem
     again = Drive(make())
     assert again.done == [] and again.bits() == whole.bits()
 
-  def test_file_of_another_run_is_reported(
-    self, make, stopped, whole, problems, tmp_path
-  ):
-    mine = stopped.rename(tmp_path / "mine")
-    Drive(make(key="b"), stop_in=5)
-    shutil.copy(stopped / "states.sqlite", mine)
-    shutil.rmtree(stopped)
-    mine.rename(stopped)
-    assert Drive(make()).bits() == whole.bits()
-    assert len(problems) == 2 and all("of another run" in p for p in problems)
-
-  def test_checkpoint_before_is_whole_where_the_last_is_damaged(
-    self, make, stopped, whole, problems
-  ):
-    truncate(stopped / "state_4.json")
-    resumed = Drive(make())
-    assert resumed.done == [3, 4, 5] and resumed.bits() == whole.bits()
-    assert len(problems) == 1
-
-  def test_end_between_states_and_record_leaves_the_checkpoint_before(
+  def test_end_before_the_commit_leaves_the_checkpoint_before(
     self, make, stopped, whole, problems, monkeypatch
   ):
-    def end(path, text):
+    def end(*_):
       raise InterruptedRunError
 
     with monkeypatch.context() as patches:
-      patches.setattr(files, "write_atomically", end)
+      patches.setattr(run_file.RunFile, "commit", end)
       assert Drive(make()).done == [5]
-    assert not (stopped / "state_5.json").exists()
+    assert saved_steps(stopped) == [2, 4]
     resumed = Drive(make())
     assert resumed.done == [5] and resumed.bits() == whole.bits()
     assert problems == []
@@ -648,24 +632,35 @@ class TestStatesOnDisk:
   def test_full_disk_leaves_the_checkpoint_before(
     self, make, stopped, whole, no_file_above
   ):
-    size = (stopped / "states.sqlite").stat().st_size
+    size = stopped.stat().st_size
     running = Drive(make(), stop_in=5, closes=False).running
     with (
-      no_file_above(size - 1),
+      no_file_above(size // 2),
       pytest.raises(files.WriteError, match=r"sqlite cannot be used: "),
     ):
       running.states.put([0, 1, 2], running.client_states)
-      running.states.commit(5)
+      running.states.write()
+      running.states.storage.file.commit(5, "")
     running.close()
     resumed = Drive(make())
     assert resumed.done == [5] and resumed.bits() == whole.bits()
 
 
-def test_states_of_those_that_took_part_are_saved(make, tmp_path):
-  Drive(make(every=1), stop_in=2)
-  record = json.loads((tmp_path / "run" / "state_1.json").read_text())
-  assert record["clients"] == rounds.sample_clients(3, 0.7, 0, 0)
-  assert record["states"] is None
+@pytest.mark.parametrize("limit", [None, 1])
+def test_states_of_those_that_took_part_are_saved(make, tmp_path, limit):
+  Drive(make(every=1, max_states_in_memory=limit), stop_in=4)
+  rows = execute(
+    tmp_path / "run" / "run.sqlite",
+    "SELECT owner, step FROM states WHERE owner >= 0",
+  )
+  cohorts = [rounds.sample_clients(3, 0.7, 0, each) for each in range(3)]
+  # The last two checkpoints need the states that the first cohort left.
+  left = [client for client in cohorts[0] if client not in cohorts[1]]
+  assert sorted(rows) == sorted(
+    (client, step)
+    for step, cohort in ((1, left), (2, cohorts[1]), (3, cohorts[2]))
+    for client in cohort
+  )
 
 
 class TestFolder:
@@ -678,8 +673,8 @@ class TestFolder:
     for labels in ({"name": "a/b c", "rate": 1e-5}, {"name": "d", "rate": 2.0}):
       Drive(saved.run(labels))
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == [
-      "a_b_c-1e-05",
-      "d-2.0",
+      "a_b_c-1e-05.sqlite",
+      "d-2.0.sqlite",
     ]
     again = Drive(saved.run({"name": "d", "rate": 2.0}))
     assert again.done == [] and again.bits() == whole.bits()
@@ -695,10 +690,22 @@ class TestFolder:
 
     saved = checkpoints.Checkpoints(folder, {"rounds": 5}, every=5)
     Drive(saved.run({"name": "a"}))
-    shutil.copytree(folder.checkpoints / "a", folder.checkpoints / "b")
+    shutil.copy(
+      folder.checkpoints / "a.sqlite", folder.checkpoints / "b.sqlite"
+    )
     assert start(5, "a").replayed and problems == []
     assert not start(5, "b").replayed and len(problems) == 1
     assert not start(6, "a").replayed and len(problems) == 2
+
+  def test_that_of_another_format_is_refused(self, folder, refusal):
+    def start():
+      return checkpoints.Checkpoints(folder, {"rounds": 5}, every=5)
+
+    Drive(start().run({"name": "a"}))
+    execute(folder.checkpoints / "a.sqlite", "PRAGMA user_version = 2")
+    assert "by a newer version of tff_shift (format 2" in refusal(start)
+    (folder.checkpoints / "b" / "state_2").mkdir(parents=True)
+    assert refusal(start).endswith("another folder or with --overwrite")
 
   def test_zero_makes_no_folder(self, folder):
     Drive(checkpoints.Checkpoints(folder, {}, every=0).run({"name": "a"}))
@@ -706,10 +713,16 @@ class TestFolder:
 
 
 def test_what_has_no_form_is_refused(make):
-  drive = Drive(make(), stop_in=1)
-  with pytest.raises(TypeError, match="a set cannot be saved"):
-    for _ in make().steps(2, drive.running, [{1}], make_row, print, int):
-      pass
+  run, measured = make(every=1), []
+  running = Drive(run, stop_in=1, closes=False).running
+  with (
+    contextlib.closing(running),
+    pytest.raises(TypeError, match="a set cannot be saved"),
+  ):
+    for _ in checkpoints.steps(
+      run, 2, running, measured, make=make_row, replay=print
+    ):
+      measured.append({1})
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tff_shift import files
 from tff_shift.simulation.engine import client_states
-from tff_shift.simulation.storage import state_file
+from tff_shift.simulation.storage import run_file
 
 NUM_CLIENTS = 6
 
@@ -58,13 +58,19 @@ class Initializer:
 
 
 def open_states(path, limit=2, initialize=None, key="run"):
-  """States on disk, or without a limit in memory."""
-  storage = None
-  if limit is not None:
-    storage = client_states.Storage(limit, state_file.StateFile(path, key))
+  """States in a file, with or without a limit in memory."""
+  storage = client_states.Storage(limit, run_file.RunFile(path, key))
   return client_states.ClientStates(
     NUM_CLIENTS, initialize or Initializer(), lambda client: client, storage
   )
+
+
+def commit(states, step):
+  """Saves a checkpoint; returns its content."""
+  states.write()
+  content = states.storage.file.content
+  states.storage.file.commit(step, "")
+  return content
 
 
 @pytest.fixture
@@ -121,10 +127,9 @@ class Machine:
 
   def commit(self, skips_a_step):
     self.step += 1 + skips_a_step
-    self.saved[self.step] = self.states.commit(self.step), list(self.plain)
+    self.saved[self.step] = commit(self.states, self.step), list(self.plain)
     if len(self.saved) > 2:
       del self.saved[min(self.saved)]
-    self.states.storage.file.prune(min(self.saved))
 
   def crash(self, num_skipped):
     """Goes on in another process, with the files as they are right now."""
@@ -138,30 +143,29 @@ class Machine:
     self.saved = {step: self.saved[step] for step in kept}
     if not kept:
       self.step, self.plain = 0, list(self.first)
-      self.states.replace({})
+      self.states.storage.file.remove()
       return
     self.step = kept[-1]
     content, self.plain = self.saved[self.step]
     self.plain = list(self.plain)
-    self.states.restore(
-      self.states.storage.file, self.step, content, min(self.saved)
-    )
+    self.states.storage.file.restore(self.step, content)
+    self.states.restore()
 
   def crash_in_commit(self, num_skipped):
-    """What is committed last, without a record."""
-    self.states.commit(self.step + 1)
+    """All is written and nothing is committed."""
+    self.states.write()
     self.crash(num_skipped)
 
 
 class TestSameAsAList:
   @hypothesis.settings(deadline=None, max_examples=60)
-  @hypothesis.given(operations, st.integers(1, 7))
+  @hypothesis.given(operations, st.none() | st.integers(1, 7))
   def test_whatever_is_done(self, todo, limit):
     with tempfile.TemporaryDirectory() as folder:
       machine = Machine(pathlib.Path(folder), limit)
       for name, argument in todo:
         getattr(machine, name.replace(" ", "_"))(argument)
-        assert len(machine.states.in_memory) <= limit
+        assert len(machine.states.in_memory) <= (limit or NUM_CLIENTS)
       assert bits(machine.states) == bits(machine.plain)
       for client in range(NUM_CLIENTS):
         assert bits([machine.states[client]]) == bits([machine.plain[client]])
@@ -219,10 +223,8 @@ class TestFirstStates:
       assert states.in_memory == {}
     assert calls == [3]
     assert list(states) == [((),)] * NUM_CLIENTS
-    if limit:
-      content = states.commit(5)
-      assert content.num_clients == 0 and not path.exists()
-      states.restore(states.storage.file, 5, content, 5)
+    states.write()
+    assert states.storage.file.content.num_rows == 0 and not path.exists()
 
   def test_state_may_be_none(self, path):
     states = open_states(path, 1, lambda seeds: [None] * len(seeds))
@@ -248,20 +250,20 @@ class TestLimit:
 
   def test_what_did_not_change_is_not_written_again(self, path, monkeypatch):
     written = []
-    write = state_file.StateFile.write
+    write = run_file.RunFile.write
 
     def record(self, pairs):
       pairs = list(pairs)
       written.append([client for client, _ in pairs])
       write(self, pairs)
 
-    monkeypatch.setattr(state_file.StateFile, "write", record)
+    monkeypatch.setattr(run_file.RunFile, "write", record)
     states = open_states(path, 3)
     states.put([0, 1, 2], [make_state(i) for i in range(3)])
-    states.commit(1)
-    states.commit(2)
+    commit(states, 1)
+    commit(states, 2)
     states.put([1], [make_state(7)])
-    states.commit(3)
+    commit(states, 3)
     states.put([4, 5], [make_state(i) for i in (4, 5)])
     assert written == [[0, 1, 2], [1]]
     assert list(states.in_memory) == [1, 4, 5]
@@ -277,7 +279,7 @@ class TestLimit:
 
 class TestTemporaryFile:
   def open(self, folder):
-    file = state_file.StateFile(folder, is_temporary=True)
+    file = run_file.RunFile(folder, is_temporary=True)
     return client_states.ClientStates(
       NUM_CLIENTS, Initializer(), int, client_states.Storage(1, file)
     )
@@ -303,11 +305,24 @@ def test_file_is_read_whole_where_there_is_no_limit(path):
   on_disk = open_states(path)
   new = [make_state(i) for i in range(4)]
   on_disk.put([5, 1, 3, 2], new)
-  content = on_disk.commit(7)
+  content = commit(on_disk, 7)
   on_disk.close()
   states = open_states(path, None)
-  states.put([0], [make_state(9)])
-  states.restore(state_file.StateFile(path, "run"), 7, content, 7)
+  states.storage.file.restore(7, content)
+  states.restore()
+  states.close()
   assert list(states.in_memory) == [1, 2, 3, 5]
   assert bits(states.take([5, 1, 3, 2])) == bits(new)
   assert bits(states[:1]) == bits([make_state(1000)])
+
+
+def test_storage_of_a_checkpoint_takes_what_is_in_memory(path):
+  states = client_states.ClientStates(NUM_CLIENTS, Initializer(), int)
+  new = [make_state(i) for i in range(3)]
+  states.put([0, 1, 2], new)
+  storage = client_states.Storage(1, run_file.RunFile(path))
+  states.attach(storage)
+  states.attach(storage)
+  assert len(states.in_memory) == 1 and bits(states[:3]) == bits(new)
+  with pytest.raises(ValueError, match="storage must be the storage of the"):
+    states.attach(storage._replace(max_in_memory=2))

@@ -7,6 +7,7 @@ import pytest
 
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
+from tff_shift.simulation.engine import client_states
 from tff_shift.simulation.engine import driver
 from tff_shift.simulation.engine import early_stopping
 
@@ -22,20 +23,6 @@ class Value(NamedTuple):
     yield {"round": step}, {"accuracy": self.accuracy}
 
 
-class _States:
-  storage = None
-  template = ()
-
-  def __init__(self):
-    self.in_memory = {}
-
-  def __len__(self):
-    return 1
-
-  def replace(self, states):
-    pass
-
-
 class Counting:
   """The part of `rounds.Rounds` that drivers use, without computations."""
 
@@ -45,7 +32,9 @@ class Counting:
 
   def __init__(self, on_loss):
     self.server_state = np.int32(0)
-    self.states = _States()
+    self.states = client_states.ClientStates(
+      1, lambda seeds: [()] * len(seeds), int
+    )
     self.round_num, self.losses, self.seconds, self.starts = 0, [], [], [0]
     self._on_loss = on_loss
     self.is_closed = False
@@ -68,6 +57,7 @@ class Counting:
 
   def close(self):
     self.is_closed = True
+    self.states.close()
 
 
 # The accuracy after each step that is evaluated.

@@ -19,7 +19,7 @@ from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import client_states
 from tff_shift.simulation.engine import rounds
-from tff_shift.simulation.storage import state_file
+from tff_shift.simulation.storage import run_file
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -247,9 +247,7 @@ class TestRounds:
       self.start(algorithm, data, participation=0.5, storage=storage)
       for storage in (
         None,
-        client_states.Storage(
-          1, state_file.StateFile(tmp_path, is_temporary=True)
-        ),
+        client_states.Storage(1, run_file.RunFile(tmp_path, is_temporary=True)),
       )
     )
     for _ in range(5):

@@ -2,35 +2,21 @@
 
 A driver loops over `steps`, which yields the remaining steps and saves a
 checkpoint at regular intervals. Finished runs can be continued with more steps.
-Each run has its own folder with its last two checkpoints. A checkpoint is
+Each run has one file with its last two checkpoints, see `run_file`. A
+checkpoint consists of the states of the server and of the clients that have
+taken part, and of the record: the measurements so far, durations and training
+losses of rounds, the clients' last losses if they report them, and digests that
+detect damage.
 
-    state_<step>/       the states of the server and of the clients that have
-                        taken part, in the format of
-                        `tff.program.FileProgramStateManager`
-    state_<step>.json   the record: the measurements so far, durations and
-                        training losses of rounds, the clients' last losses if
-                        they report them, and digests that detect damage
-
-If the number of client states in memory is limited, one file has the states of
-both checkpoints instead, and each checkpoint adds the changed states to it:
-
-    states.sqlite       see `state_file`
-
-TFF creates the folder atomically, and SQLite commits. The record is written
-last, and a checkpoint without it is ignored. A process can therefore be killed
-at any time without damage to the previous checkpoint. Damaged checkpoints and
-those of another run are reported, and the checkpoint before them is used. All
-random numbers are functions of seed and round (`randomness`), so nothing else
-is saved.
+A checkpoint is one transaction, so a process can be killed at any time without
+damage to the previous checkpoint. Damaged checkpoints and those of another run
+are reported, and the checkpoint before them is used. All random numbers are
+functions of seed and round (`randomness`), so nothing else is saved.
 """
 
-import hashlib
 import itertools
 import math
-import os
 import pathlib
-import re
-import shutil
 import sys
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -38,11 +24,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Annotated
 from typing import Any
-from typing import ClassVar
 
 import msgspec
 import numpy as np
-import tensorflow_federated as tff
 
 from tff_shift import arguments
 from tff_shift import files
@@ -51,28 +35,22 @@ from tff_shift import shown_names
 from tff_shift.simulation.engine import client_states
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import array_cache
-from tff_shift.simulation.storage import asynchronous
 from tff_shift.simulation.storage import encoding
 from tff_shift.simulation.storage import results
-from tff_shift.simulation.storage import state_file
+from tff_shift.simulation.storage import run_file
 
-_PREFIX = "state_"
-_NUM_KEPT = 2
-_STATES = "states.sqlite"
+_SUFFIX = ".sqlite"
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Record(records.Record):
-  """A checkpoint's record, `state_<step>.json`.
+  """A checkpoint's record.
 
   Attributes:
     step: The step after which it was saved.
-    run: The key of the run.
     structure: The digest of the structure of everything that is saved.
-    files: The digest of the folder of states.
-    clients: The clients whose states are in the folder.
-    states: The content of the file of states. None: there is no such file.
+    states: The states of the server and the clients in the file.
     seconds: The duration of each round, see `rounds.Rounds`.
     starts: The rounds before which the run started or resumed.
     num_diverged: The number of diverged client updates so far.
@@ -82,18 +60,11 @@ class Record(records.Record):
       has reported none. Unset: clients do not report losses.
   """
 
-  FORMAT = 1
-  # Files of format 0 have the same fields.
-  UPGRADES: ClassVar = {0: dict}
   HAS_DIGEST = True
-  HELD_CONSTANTS = True
 
   step: records.PositiveInt
-  run: str
   structure: records.Sha256
-  files: records.Sha256
-  clients: tuple[records.Count, ...]
-  states: state_file.Content | None
+  states: run_file.Content
   seconds: tuple[_Seconds, ...]
   starts: tuple[records.Count, ...]
   num_diverged: records.Count
@@ -141,14 +112,23 @@ class Checkpoints:
       on_problem: Called with a line for each unusable checkpoint.
 
     Raises:
-      ValueError: If a number is not allowed.
+      ValueError: If a number is not allowed, or if the folder has checkpoints
+        of another format; it stays as it is.
     """
     self._folder = folder
     self._identity = identity
     self._every = every = arguments.integer("every", every, 0)
     self._max_states_in_memory = max_states_in_memory
     self._on_problem = on_problem
-    self._names = set()
+    self._paths = set()
+    if next(folder.checkpoints.glob("*/state_*"), None) is not None:
+      raise ValueError(
+        f"--resume: the run in {folder.path} was saved by an earlier version of"
+        " tff_shift in a format that this version does not read; start again in"
+        " another folder or with --overwrite"
+      )
+    for path in folder.checkpoints.glob(f"*{_SUFFIX}"):
+      run_file.RunFile(path).check_format()
     if every:
       files.make_folder(folder.checkpoints)
 
@@ -165,15 +145,16 @@ class Checkpoints:
       on_restored: Called after the measurements were restored, see `Run`.
     """
     label = "-".join(str(value) for value in labels.values())
-    name = shown_names.file_name(label)
-    self._names.add(name)
+    name = shown_names.file_name(label) + _SUFFIX
+    path = self._folder.checkpoints / name
+    self._paths.add(path)
 
     def start():
       self._folder.cut_metrics()
       on_restored()
 
     return Run(
-      self._folder.checkpoints / name,
+      path,
       array_cache.key({"identity": self._identity, "run": label}),
       every=self._every,
       max_states_in_memory=self._max_states_in_memory,
@@ -185,9 +166,9 @@ class Checkpoints:
   def remove_others(self) -> None:
     """Removes the checkpoints of runs that this process has not requested."""
     with files.writing(self._folder.checkpoints):
-      for path in list(self._folder.checkpoints.glob("*")):
-        if path.is_dir() and path.name not in self._names:
-          files.remove(path)
+      for path in list(self._folder.checkpoints.glob(f"*{_SUFFIX}")):
+        if path not in self._paths:
+          run_file.RunFile(path).remove()
 
 
 class Run:
@@ -208,10 +189,10 @@ class Run:
     on_restored: Callable[[], None] = lambda: None,
     on_problem: Callable[[str], None] = _print_problem,
   ):
-    """Sets the paths; reads and writes nothing yet.
+    """Sets the path; reads and writes nothing yet.
 
     Args:
-      path: The folder of this run, created when needed.
+      path: The file of this run, created when needed.
       key: The key of everything that determines the results; see
         `array_cache.key`.
       every: The number of steps between checkpoints; the last step is always
@@ -219,7 +200,7 @@ class Run:
       max_states_in_memory: The number of client states in memory; the others
         are on disk. None: all are in memory.
       scratch: A folder for states on disk if nothing is ever saved. Default:
-        the parent of the folder of this run.
+        the folder of the file.
       on_restored: Called after earlier measurements were restored, if there are
         steps left.
       on_problem: Called with a line for each unusable checkpoint.
@@ -227,21 +208,17 @@ class Run:
     Raises:
       ValueError: If a number is not allowed.
     """
-    self._path = path
-    self._key = key
     self._every = every = arguments.integer("every", every, 0)
     self._on_restored = on_restored
     self._on_problem = on_problem
-    self._states = state_file.StateFile(path / _STATES, key)
-    self.storage = None
+    self._file = run_file.RunFile(path, key)
     if max_states_in_memory is not None:
       max_states_in_memory = arguments.integer(
         "max_states_in_memory", max_states_in_memory
       )
-      file = self._states
-      if not every and not file.path.exists():
-        file = state_file.StateFile(scratch or path.parent, is_temporary=True)
-      self.storage = client_states.Storage(max_states_in_memory, file)
+      if not every and not self._file.exists():
+        self._file = run_file.RunFile(scratch or path.parent, is_temporary=True)
+    self.storage = client_states.Storage(max_states_in_memory, self._file)
 
   def steps(
     self,
@@ -254,13 +231,15 @@ class Run:
     is_over: Callable[[], bool] = lambda: False,
   ) -> Iterator[int]:
     """Yields the remaining steps of the run; see the function `steps`."""
+    running.states.attach(self.storage)
     saved = done = self._restore(running, measured, make)
     if saved > num_steps:
       raise too_long(saved, num_steps)
     if saved:
       done = revise(saved)
     if done < saved and self._every:
-      self._save_before(saved, done, running, measured)
+      self._file.move(done)
+      self._save(done, running, measured)
     for each in measured:
       replay(each)
     remaining = () if is_over() else range(done + 1, num_steps + 1)
@@ -275,109 +254,30 @@ class Run:
       if is_last:
         return
 
-  def _manager(self, prefix: str = _PREFIX):
-    return tff.program.FileProgramStateManager(
-      self._path, prefix, keep_total=0, keep_first=False
-    )
-
-  def _state(self, step: int) -> pathlib.Path:
-    return self._path / f"{_PREFIX}{step}"
-
-  def _record(self, step: int) -> pathlib.Path:
-    return self._path / f"{_PREFIX}{step}.json"
-
-  def _recorded_steps(self) -> list[int]:
-    """Returns the steps that have a record, in descending order."""
-    names = re.compile(rf"{_PREFIX}(\d+)\.json")
-    found = (names.fullmatch(path.name) for path in self._path.glob("*"))
-    return sorted((int(each[1]) for each in found if each), reverse=True)
-
-  def _save_before(
-    self, saved: int, done: int, running: rounds.Rounds, measured: Sequence[Any]
-  ) -> None:
-    """Saves a restored run again at a smaller step.
-
-    Later steps are discarded. If the process is killed in between, one of the
-    two checkpoints remains.
-    """
-    with files.writing(self._path):
-      # The checkpoints with the highest numbers would be kept.
-      self._clear(0, kept=saved)
-      self._save(done, running, measured, kept=saved)
-      self._clear(done + 1)
-
   def _save(
-    self,
-    step: int,
-    running: rounds.Rounds,
-    measured: Sequence[Any],
-    kept: int | None = None,
+    self, step: int, running: rounds.Rounds, measured: Sequence[Any]
   ) -> None:
     """Saves a run after a step.
 
     Raises:
-      files.WriteError: If it cannot be written; earlier checkpoints and the
-        step `kept` remain.
+      files.WriteError: If it cannot be written; earlier checkpoints remain.
     """
-    states = running.states
-    saved, content = {}, None
-    if states.storage is None:
-      saved = dict(sorted(states.in_memory.items()))
-    values = running.server_state, tuple(saved.values())
-    try:
-      files.make_folder(self._path)
-      self._save_states(step, encoding.join(values))
-      if states.storage is not None:
-        content = states.commit(step)
-      record = Record(
-        step=step,
-        run=self._key,
-        structure=_structure(running),
-        files=_digest(self._state(step)),
-        clients=tuple(saved),
-        states=content,
-        seconds=tuple(running.seconds),
-        starts=tuple(running.starts),
-        num_diverged=running.num_diverged,
-        losses=tuple(map(records.exact, running.losses)),
-        measured=tuple(map(encoding.to_json, measured)),
-        client_losses=_saved_losses(running.client_losses),
-      )
-      # On one line, because a long run has many numbers.
-      records.write(self._record(step), record, indent=None)
-    except files.WriteError:
-      self._clear(step, kept)
-      raise
-    with files.writing(self._path):
-      for earlier in self._recorded_steps()[_NUM_KEPT:]:
-        # In this order: a state without a record is not a checkpoint.
-        self._record(earlier).unlink()
-        shutil.rmtree(self._state(earlier), ignore_errors=True)
-      self._prune(states)
-
-  def _save_states(self, step: int, values: Any) -> None:
-    # TFF's name for an unfinished folder is predictable.
-    prefix = files.temporary_path(self._state(step)).name
-    with files.writing(self._state(step)):
-      asynchronous.run(self._manager(prefix).save(values, step))
-      files.remove(self._state(step))
-      os.rename(self._path / f"{prefix}{step}", self._state(step))
-
-  def _prune(self, states: client_states.ClientStates) -> None:
-    """Removes client states that no checkpoint needs any more."""
-    steps = self._recorded_steps()
-    if states.storage is not None:
-      states.storage.file.prune(min(steps))
-    elif self._states.path.exists() and not any(map(self._uses_file, steps)):
-      self._states.remove()
-
-  def _uses_file(self, step: int) -> bool:
-    """Whether the checkpoint of a step needs the file of states."""
-    try:
-      return records.read(self._record(step), Record).states is not None
-    except ValueError:
-      # The record is damaged, so no run can use it.
-      return False
+    server_state = running.server_state
+    content = encoding.to_bytes(server_state, server_state)
+    running.states.write()
+    self._file.write([(run_file.SERVER, content)])
+    record = Record(
+      step=step,
+      structure=_structure(running),
+      states=self._file.content,
+      seconds=tuple(running.seconds),
+      starts=tuple(running.starts),
+      num_diverged=running.num_diverged,
+      losses=tuple(map(records.exact, running.losses)),
+      measured=tuple(map(encoding.to_json, measured)),
+      client_losses=_saved_losses(running.client_losses),
+    )
+    self._file.commit(step, records.encode(record, indent=None))
 
   def _restore(
     self,
@@ -390,20 +290,23 @@ class Run:
     Returns:
       Its step; 0 if there is none.
     """
-    done = 0
-    for step in self._recorded_steps():
+    self._file.check_format()
+    for step, text in self._saved().items():
       try:
-        record = self._read_record(step, running)
+        record = _read_record(step, text, running)
         found = _made(record, make)
-        server_state = self._restore_states(record, running)
-      except state_file.UnusableError as error:
+        self._file.restore(step, record.states)
+      except run_file.UnusableError as error:
         self._on_problem(
-          f"checkpoint {self._state(step)} cannot be used: {error}; the run"
-          " resumes from the previous one, or starts again if there is none"
+          f"checkpoint {step} in {self._file.path} cannot be used: {error}; the"
+          " run resumes from the previous one, or starts again if there is none"
         )
         continue
+      running.states.restore()
       running.resume(
-        server_state,
+        encoding.from_bytes(
+          self._file.read(run_file.SERVER), running.server_state
+        ),
         None,
         list(record.seconds),
         list(record.starts),
@@ -414,72 +317,27 @@ class Run:
         else list(map(records.to_float, record.client_losses)),
       )
       measured[:] = found
-      done = step
-      break
-    with files.writing(self._path):
-      self._clear(done + 1)
-      if not done:
-        self._states.remove()
-    return done
+      return step
+    with files.writing(self._file.path):
+      self._file.remove()
+    return 0
 
-  def _read_record(self, step: int, running: rounds.Rounds) -> Record:
-    """Returns the validated record of a step."""
-    path = self._record(step)
+  def _saved(self) -> dict[int, str]:
+    """Returns the records in the file by step, the last one first."""
+    path = self._file.path
     try:
-      record = records.read(path, Record)
-      if record.step != step:
-        raise ValueError(f"step is {record.step}, and its file name has {step}")
-    except ValueError as error:
-      reason = str(error).removeprefix(f"{path}: ")
-      raise state_file.UnusableError(
-        f"its record is damaged: {reason}"
-      ) from error
-    if record.run != self._key:
-      raise state_file.UnusableError("it belongs to a run with other flags")
-    if record.structure != _structure(running):
-      raise state_file.UnusableError("its states have another structure")
-    if _num_losses(record.client_losses) != _num_losses(running.client_losses):
-      raise state_file.UnusableError("it has the losses of other clients")
-    if record.files != _digest(self._state(step)):
-      raise state_file.UnusableError("its states are damaged")
-    return record
-
-  def _restore_states(self, record: Record, running: rounds.Rounds) -> Any:
-    """Restores the states of clients and returns the server state."""
-    step, clients = record.step, record.clients
-    template = (
-      running.server_state,
-      tuple([running.states.template] * len(clients)),
-    )
-    # TFF needs the structure; the values are ignored.
-    joined = asynchronous.run(
-      self._manager().load(step, encoding.join(template))
-    )
-    server_state, values = encoding.split(joined, template)
-    if record.states is None:
-      running.states.replace(dict(zip(clients, values, strict=True)))
-    else:
-      running.states.restore(
-        self._states,
-        step,
-        record.states,
-        oldest=min(self._recorded_steps()),
+      saved = self._file.checkpoints()
+      if saved and self._file.last_step() > max(saved):
+        self._on_problem(
+          f"the record of the last checkpoint in {path} is missing; the run"
+          " resumes from the previous one"
+        )
+    except run_file.UnusableError as error:
+      self._on_problem(
+        f"checkpoints in {path} cannot be used: {error}; the run starts again"
       )
-      if running.states.storage is None:
-        # All states were read into memory.
-        self._states.close()
-    return server_state
-
-  def _clear(self, first: int, kept: int | None = None) -> None:
-    """Removes everything from a step on except `kept`, and unfinished files."""
-    name = re.compile(rf"\.?{_PREFIX}(\d+)(_temp\d+|\.json|\..*\.tmp.*)?")
-    for path in list(self._path.glob("*")):
-      found = name.fullmatch(path.name)
-      is_finished = found and found[2] in (None, ".json")
-      if not found or (is_finished and int(found[1]) == kept):
-        continue
-      if int(found[1]) >= first or not is_finished:
-        files.remove(path)
+      return {}
+    return saved
 
 
 def steps(
@@ -535,12 +393,27 @@ def too_long(done: int, requested: int, what: str = "steps") -> ValueError:
   )
 
 
+def _read_record(step: int, text: str, running: rounds.Rounds) -> Record:
+  """Returns the validated record of a step."""
+  try:
+    record = records.decode(text, Record)
+    if record.step != step:
+      raise ValueError(f"step is {record.step}, and its row has {step}")
+  except ValueError as error:
+    raise run_file.UnusableError(f"its record is damaged: {error}") from error
+  if record.structure != _structure(running):
+    raise run_file.UnusableError("its states have another structure")
+  if _num_losses(record.client_losses) != _num_losses(running.client_losses):
+    raise run_file.UnusableError("it has the losses of other clients")
+  return record
+
+
 def _made(record: Record, make: Callable[..., Any]) -> list[Any]:
   """Returns the measurements, converted by `make`."""
   try:
     return [make(**encoding.from_json(each)) for each in record.measured]
   except (TypeError, ValueError, KeyError) as error:
-    raise state_file.UnusableError(
+    raise run_file.UnusableError(
       f"its measurements are from another version ({error})"
     ) from error
 
@@ -573,14 +446,3 @@ def _structure(running: rounds.Rounds) -> str:
       "num_clients": len(running.states),
     }
   )
-
-
-def _digest(folder: pathlib.Path) -> str:
-  """Returns a digest of the names and contents of all files in a folder."""
-  found = hashlib.sha256()
-  for path in sorted(folder.rglob("*")):
-    if path.is_file():
-      with open(path, "rb") as file:
-        content = hashlib.file_digest(file, "sha256").hexdigest()
-      found.update(f"{path.relative_to(folder)} {content}\n".encode())
-  return found.hexdigest()

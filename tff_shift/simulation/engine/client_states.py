@@ -3,7 +3,7 @@
 A client's first state is a function of its seed and the current server state.
 It is computed on request and takes no memory until the client gets another
 state. Of the other states, the most recently used ones stay in memory, up to a
-limit; the rest are written to a file.
+limit if there is one. A file has the rest, and all of them at a checkpoint.
 """
 
 import itertools
@@ -17,22 +17,23 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.simulation.storage import encoding
-from tff_shift.simulation.storage import state_file
+from tff_shift.simulation.storage import run_file
 
 # The number of states in memory while iterating over all of them.
 _CHUNK = 1000
 
 
 class Storage(NamedTuple):
-  """The storage of states that do not stay in memory.
+  """The storage of states in a file.
 
   Attributes:
-    max_in_memory: The number of states in memory, at least 1.
-    file: The file for the others.
+    max_in_memory: The number of states in memory, at least 1; the others are
+      only in the file. None: all are in memory.
+    file: The file.
   """
 
-  max_in_memory: int
-  file: state_file.StateFile
+  max_in_memory: int | None
+  file: run_file.RunFile
 
 
 class ClientStates(Sequence):
@@ -56,7 +57,7 @@ class ClientStates(Sequence):
       num_clients: The number of clients.
       initialize: Maps seeds of clients to their first states.
       seed_of: Maps a client to its seed.
-      storage: The storage of states that do not stay in memory. None: all stay.
+      storage: The storage of states in a file. None: all stay in memory.
     """
     self._num_clients = num_clients
     self._initialize = initialize
@@ -83,8 +84,13 @@ class ClientStates(Sequence):
 
   @property
   def storage(self) -> Storage | None:
-    """The storage of states that do not stay in memory; None: all stay."""
+    """The storage of states in a file; None: there is no file."""
     return self._storage
+
+  @property
+  def has_limit(self) -> bool:
+    """Whether the number of states in memory is limited."""
+    return self._storage is not None and self._storage.max_in_memory is not None
 
   @property
   def template(self) -> Any:
@@ -95,7 +101,7 @@ class ClientStates(Sequence):
 
   @property
   def in_memory(self) -> Mapping[int, Any]:
-    """The states in memory, by client; without a file, all but first ones."""
+    """The states in memory, by client; without a limit, all but first ones."""
     return dict(self._in_memory)
 
   def take(
@@ -150,53 +156,31 @@ class ClientStates(Sequence):
         self._unwritten.add(client)
     self._evict()
 
-  def replace(self, states: Mapping[int, Any]) -> None:
-    """Sets the states of some clients and resets all others to the first one.
-
-    A new file replaces the old one.
-    """
-    self._in_memory, self._unwritten = {}, set()
-    if self._storage is not None:
-      self._storage.file.remove()
-    self.put(list(states), list(states.values()))
-
-  def commit(self, step: int) -> state_file.Content:
-    """Writes all states to the file permanently; see `StateFile.commit`."""
-    self._write(list(self._in_memory))
-    return self._storage.file.commit(step)
-
-  def restore(
-    self,
-    file: state_file.StateFile,
-    step: int,
-    content: state_file.Content,
-    oldest: int,
-  ) -> None:
-    """Restores the states at a step; see `StateFile.restore`.
-
-    Args:
-      file: The file; the storage's file, or one that is read into memory.
-      step: The step.
-      content: The expected content.
-      oldest: The first step that is still needed.
+  def attach(self, storage: Storage) -> None:
+    """Uses a storage from now on.
 
     Raises:
-      state_file.UnusableError: If the file has another content; all states stay
-        unchanged.
+      ValueError: If there is another one.
     """
-    file.restore(step, content, oldest)
-    if self._storage is not None and file is self._storage.file:
-      self._in_memory, self._unwritten = {}, set()
-    else:
-      self.replace(
-        {
-          client: encoding.from_bytes(state, self.template)
-          for client, state in file.read_all()
-        }
-      )
+    if self._storage is None:
+      self._storage, self._unwritten = storage, set(self._in_memory)
+      self._evict()
+    if self._storage != storage:
+      raise ValueError("storage must be the storage of the checkpoint")
+
+  def write(self) -> None:
+    """Writes the changed states in memory to the file; see `RunFile.commit`."""
+    self._write(list(self._in_memory))
+
+  def restore(self) -> None:
+    """Takes over the states in the file after `RunFile.restore`."""
+    self._in_memory, self._unwritten = {}, set()
+    if not self.has_limit:
+      for client, content in self._storage.file.read_clients():
+        self._in_memory[client] = encoding.from_bytes(content, self.template)
 
   def close(self) -> None:
-    """Closes the file; its states are no longer available."""
+    """Closes the file; states that are only there are no longer available."""
     if self._storage is not None:
       self._storage.file.close()
 
@@ -214,11 +198,11 @@ class ClientStates(Sequence):
     """Returns a client's state in a tuple; None if it is the first one."""
     if client in self._in_memory:
       state = self._in_memory[client]
-      if self._storage is not None:
+      if self.has_limit:
         del self._in_memory[client]
         self._in_memory[client] = state
       return (state,)
-    if self._storage is not None:
+    if self.has_limit:
       content = self._storage.file.read(client)
       if content is not None:
         return (encoding.from_bytes(content, self.template),)
@@ -226,7 +210,7 @@ class ClientStates(Sequence):
 
   def _evict(self) -> None:
     """Moves states out of memory until the limit is met."""
-    if self._storage is not None:
+    if self.has_limit:
       surplus = len(self._in_memory) - self._storage.max_in_memory
       oldest = list(itertools.islice(self._in_memory, max(surplus, 0)))
       self._write(oldest)

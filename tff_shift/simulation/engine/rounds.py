@@ -153,8 +153,8 @@ class Rounds:
       sampler: Samples the clients of a round, see `participation`.
       reporting: Which of the sampled clients report. None: all of them. Both
         are ignored if rounds have no phase.
-      storage: The storage of client states that do not stay in memory. None:
-        all stay.
+      storage: The storage of client states in a file. None: all stay in
+        memory.
       on_loss: Called after each round with the number of completed rounds and
         the training loss; `resume` first calls it for earlier rounds.
       present: The clients that may be sampled. None: all.
@@ -436,15 +436,14 @@ class Rounds:
 
   @client_states.setter
   def client_states(self, states: Sequence[Any]) -> None:
-    self.states.replace(dict(enumerate(states)))
+    self.states.put(range(len(self.states)), states)
 
   def kept_states(self) -> tuple[Any, Sequence[Any] | None]:
     """Returns the states that remain after `close`: of server and clients.
 
-    The clients' states are None if they are in a file.
+    The clients' states are None if not all of them are in memory.
     """
-    in_file = self.states.storage is not None
-    return self.server_state, None if in_file else self.states
+    return self.server_state, None if self.states.has_limit else self.states
 
   @property
   def seconds_per_round(self) -> float:

@@ -1,7 +1,7 @@
 """Nested structures of arrays in the formats in which they are saved.
 
-The formats are bytes, arrays joined by type, and JSON. All preserve every bit,
-including NaN and negative zero.
+The formats are bytes and JSON. Both preserve every bit, including NaN and
+negative zero.
 """
 
 import base64
@@ -43,6 +43,8 @@ def to_bytes(states: Any, template: Any) -> bytes:
   )
   if found != wanted:
     raise ValueError(f"states must be of one kind, {wanted}, got {found}")
+  if any(leaf.dtype.hasobject for leaf in leaves):
+    raise ValueError(f"states must be numbers, got {found}")
   return b"".join(leaf.tobytes() for leaf in leaves)
 
 
@@ -56,32 +58,6 @@ def from_bytes(content: bytes, template: Any) -> Any:
     values = np.frombuffer(content, leaf.dtype, leaf.size, start)
     start += leaf.nbytes
     # A copy is writable; [()] converts arrays without shape to scalars.
-    return values.reshape(leaf.shape).copy()[()]
-
-  return tf.nest.pack_sequence_as(
-    template, [take(leaf) for leaf in tf.nest.flatten(template)]
-  )
-
-
-def join(states: Any) -> dict[str, np.ndarray]:
-  """Joins all leaves of a type to one array, which is much faster to write."""
-  by_type = {}
-  for leaf in map(np.asarray, tf.nest.flatten(states)):
-    by_type.setdefault(leaf.dtype.name, []).append(leaf.ravel())
-  return {name: np.concatenate(by_type[name]) for name in sorted(by_type)}
-
-
-def split(joined: Mapping[str, np.ndarray], template: Any) -> Any:
-  """Inverts `join`."""
-  starts = dict.fromkeys(joined, 0)
-
-  def take(leaf):
-    leaf = np.asarray(leaf)
-    name, start = leaf.dtype.name, starts[leaf.dtype.name]
-    starts[name] = start + leaf.size
-    values = joined[name][start : start + leaf.size]
-    # A copy, since a view keeps all clients' values in memory; [()] of a
-    # scalar.
     return values.reshape(leaf.shape).copy()[()]
 
   return tf.nest.pack_sequence_as(

@@ -9,7 +9,8 @@
     tensorboard/   event files, one folder per run name, see `trackers`
     mlruns/        MLflow's runs, see `mlflow_tracker`; kept when a run is
                    overwritten
-    checkpoints/   from which interrupted runs resume, see `checkpoints`
+    checkpoints/   one SQLite file per run name, from which interrupted runs
+                   resume, see `checkpoints`
     model/         trained models, one folder per run name, see `serving`
     done.json      only in finished runs: the flags, and digests of the files
                    above, see `Done`

@@ -1,0 +1,402 @@
+"""The file of a run: its checkpoints and all states, an SQLite database.
+
+    run           the key of the run
+    checkpoints   the record of each checkpoint, JSON text with its digest
+    states        one row per part of a state of the server or of a client
+    measurements  one row per evaluation and metric: a value of each client
+
+A checkpoint is one transaction. If the process is killed, SQLite discards the
+writes after the last checkpoint. States that are written after the checkpoint
+of step P have step P + 1. The checkpoint of step S thus consists of the last
+rows up to S, and restoring it removes the rows above. The file has the last two
+checkpoints.
+
+The cost of a checkpoint depends on the number of changed states, not on the
+number of clients. SQLite does not detect a changed bit in a blob, so all rows
+have digests. Their sum is updated incrementally and detects missing rows.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import os
+import pathlib
+import sqlite3
+import tempfile
+from collections.abc import Iterable
+from collections.abc import Iterator
+
+from tff_shift import files
+from tff_shift import records
+
+# The owner of the server's state; clients are numbers from 0.
+SERVER = -1
+
+_FORMAT = 1
+_NUM_KEPT = 2
+_SUFFIXES = ("", "-journal")
+# SQLite's header, with the position of `user_version`.
+_MAGIC, _VERSION = b"SQLite format 3\0", slice(60, 64)
+# SQLite's limit is 10^9 bytes in a row.
+_MAX_PART = 2**28
+# Fewer pages make large states faster; small changes write whole pages.
+_PAGE_SIZE = 2**14
+_MODULUS = 2**256
+_ABOVE_ALL = 2**62
+_SCHEMA = (
+  "CREATE TABLE run (key TEXT NOT NULL)",
+  "CREATE TABLE checkpoints (step INTEGER PRIMARY KEY, record TEXT NOT NULL)",
+  # The digest first: SQLite finds it without reading a long content.
+  "CREATE TABLE states (owner INTEGER, part INTEGER, step INTEGER,"
+  " digest BLOB NOT NULL, content BLOB NOT NULL,"
+  " PRIMARY KEY (owner, part, step))",
+  "CREATE INDEX states_by_step ON states (step)",
+  "CREATE TABLE measurements (step INTEGER, metric TEXT,"
+  " digest BLOB NOT NULL, content BLOB NOT NULL, PRIMARY KEY (step, metric))",
+  f"PRAGMA user_version = {_FORMAT}",
+)
+_STEPPED = ("checkpoints", "states", "measurements")
+_WRITE = (
+  "INSERT INTO states VALUES (?, ?, ?, ?, ?) ON CONFLICT (owner, part, step)"
+  " DO UPDATE SET digest = excluded.digest, content = excluded.content"
+)
+# In a query with MAX, SQLite takes the other columns from the same row.
+_LAST_DIGEST = (
+  "SELECT digest, MAX(step) FROM states WHERE owner = ? AND part = ?"
+)
+_LAST_PARTS = (
+  "SELECT content, MAX(step) FROM states WHERE owner = ? GROUP BY part"
+)
+# The plus sign has SQLite read in the order of owners, not of steps.
+_ALL = (
+  "SELECT owner, part, digest, content, MAX(step) FROM states"
+  " WHERE +step <= ? GROUP BY owner, part"
+)
+# Deletes the rows that have a newer one between two steps.
+_PRUNE = (
+  "DELETE FROM states WHERE rowid IN (SELECT old.rowid FROM states AS newer"
+  " CROSS JOIN states AS old USING (owner, part)"
+  " WHERE newer.step > ? AND newer.step <= ? AND old.step < newer.step)"
+)
+# SQLite's errors for a file that is not a database or lacks the table.
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+
+
+class UnusableError(ValueError):
+  """The reason why a checkpoint cannot be used."""
+
+
+class UseError(files.WriteError):
+  """The file cannot be used any longer, for example on a full disk.
+
+  Attributes:
+    is_damage: Whether the content of the file is the reason.
+  """
+
+  def __init__(self, path: pathlib.Path, error: sqlite3.Error):
+    OSError.__init__(self, f"{path} cannot be used: {error}")
+    self.strerror = str(error)
+    # The last byte of an extended code is the basic code.
+    self.is_damage = getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+
+
+class Content(records.Record):
+  """The expected states of a checkpoint.
+
+  Attributes:
+    num_rows: The number of parts of states.
+    digest: The digest of all of them, 64 hexadecimal digits.
+  """
+
+  num_rows: records.Count
+  digest: records.Sha256
+
+
+def _digest(owner: int, part: int, content: bytes | memoryview) -> bytes:
+  found = hashlib.sha256(owner.to_bytes(8, "little", signed=True))
+  found.update(part.to_bytes(8, "little"))
+  found.update(content)
+  return found.digest()
+
+
+class RunFile:
+  """The checkpoints and states of a run; created by the first write.
+
+  Attributes:
+    path: The file. For a temporary file, its folder: the file has no name and
+      is removed when the process ends.
+  """
+
+  def __init__(
+    self, path: pathlib.Path, key: str = "", *, is_temporary: bool = False
+  ):
+    """Sets the path; reads and writes nothing yet.
+
+    Args:
+      path: The file, or the folder of a temporary file.
+      key: The key of the run to which the file belongs.
+      is_temporary: Whether the file is temporary.
+    """
+    self.path = path
+    self._key = key
+    self._is_temporary = is_temporary
+    self._forget()
+
+  def _forget(self) -> None:
+    self._connection = None
+    # The step of the next writes, and those of checkpoints, descending.
+    self._next, self._steps = 1, []
+    self._num_rows = self._sum = 0
+
+  def exists(self) -> bool:
+    """Whether there is a file; links count as missing."""
+    return (
+      not self._is_temporary
+      and self.path.exists()
+      and not self.path.is_symlink()
+    )
+
+  def check_format(self) -> None:
+    """Raises a ValueError if a newer version has written the file."""
+    if self.exists():
+      with files.reading(self.path) as file:
+        header = file.read(_VERSION.stop)
+      found = int.from_bytes(header[_VERSION], "big")
+      if header.startswith(_MAGIC) and found > _FORMAT:
+        raise ValueError(
+          f"{self.path} was written by a newer version of tff_shift (format"
+          f" {found}; this version reads up to {_FORMAT}); use that version, or"
+          " start again in another folder or with --overwrite"
+        )
+
+  def checkpoints(self) -> dict[int, str]:
+    """Returns the record of each checkpoint by step, the last one first.
+
+    Raises:
+      UnusableError: If the file is damaged or of another run.
+    """
+    if not self.exists():
+      return {}
+    with self._reading() as connection:
+      (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+      if found != "ok":
+        raise UnusableError(f"the file is damaged: {' '.join(found.split())}")
+      if connection.execute("SELECT * FROM run").fetchall() != [(self._key,)]:
+        raise UnusableError("it belongs to a run with other flags")
+      return dict(
+        connection.execute("SELECT * FROM checkpoints ORDER BY step DESC")
+      )
+
+  def last_step(self) -> int:
+    """Returns the step of the last written state, 0 without any."""
+    with self._reading() as connection:
+      (last,) = connection.execute("SELECT MAX(step) FROM states").fetchone()
+    return last or 0
+
+  def restore(self, step: int, content: Content) -> None:
+    """Restores and verifies the states of a checkpoint.
+
+    Args:
+      step: Its step.
+      content: The states when it was saved.
+
+    Raises:
+      UnusableError: If the states have changed; the file stays as it is.
+    """
+    num_rows = total = 0
+    with self._reading() as connection:
+      for owner, part, digest, state, _ in connection.execute(_ALL, (step,)):
+        is_whole = isinstance(state, bytes)
+        if not is_whole or digest != _digest(owner, part, state):
+          name = "the server" if owner == SERVER else f"client {owner}"
+          raise UnusableError(
+            f"its states are damaged: the state of {name} has changed"
+          )
+        num_rows += 1
+        total += int.from_bytes(digest, "little")
+    if content != _content(num_rows, total):
+      raise UnusableError("its states are damaged: some are missing")
+    with self._using() as connection:
+      steps = [
+        each
+        for (each,) in connection.execute(
+          "SELECT step FROM checkpoints ORDER BY step DESC"
+        )
+      ]
+    if max(self.last_step(), steps[0]) > step:
+      with self._changing() as connection:
+        self._remove_above(connection, step)
+    self._steps = [each for each in steps if each <= step]
+    self._next = step + 1
+    self._num_rows, self._sum = num_rows, total
+
+  def move(self, step: int) -> None:
+    """Makes the restored states those of an earlier step.
+
+    The next `commit`, of this step, replaces all checkpoints.
+    """
+    with self._changing() as connection:
+      connection.execute(_PRUNE, (0, _ABOVE_ALL))
+      connection.execute(
+        "UPDATE states SET step = ? WHERE step > ?", (step, step)
+      )
+      connection.execute("DELETE FROM checkpoints")
+      self._remove_above(connection, step)
+    self._next, self._steps = step, []
+
+  def _remove_above(self, connection: sqlite3.Connection, step: int) -> None:
+    for table in _STEPPED:
+      connection.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
+
+  def read(self, owner: int) -> bytes | None:
+    """Returns the last state of a client or the server; None: there is none."""
+    if not self._num_rows:
+      return None
+    with self._using() as connection:
+      parts = connection.execute(_LAST_PARTS, (owner,)).fetchall()
+    return b"".join(part for part, _ in parts) if parts else None
+
+  def read_clients(self) -> Iterator[tuple[int, bytes]]:
+    """Yields each client with a state, in order, and its last state."""
+    if self._num_rows:
+      with self._using() as connection:
+        rows = connection.execute(_ALL, (_ABOVE_ALL,))
+        for owner, parts in itertools.groupby(rows, lambda row: row[0]):
+          if owner != SERVER:
+            yield owner, b"".join(part[3] for part in parts)
+
+  def write(self, states: Iterable[tuple[int, bytes]]) -> None:
+    """Writes new states, made permanent by the next `commit`.
+
+    Args:
+      states: Clients, or `SERVER`, and their states. All states of an owner
+        have the same size.
+
+    Raises:
+      UseError: If they cannot be written.
+    """
+    with self._changing() as connection:
+      for owner, content in states:
+        starts = range(0, max(1, len(content)), _MAX_PART)
+        for part, start in enumerate(starts):
+          piece = memoryview(content)[start : start + _MAX_PART]
+          digest = _digest(owner, part, piece)
+          last, _ = connection.execute(_LAST_DIGEST, (owner, part)).fetchone()
+          if last is None:
+            self._num_rows += 1
+          else:
+            self._sum -= int.from_bytes(last, "little")
+          self._sum += int.from_bytes(digest, "little")
+          connection.execute(_WRITE, (owner, part, self._next, digest, piece))
+
+  @property
+  def content(self) -> Content:
+    """The last states, for the record of a checkpoint."""
+    return _content(self._num_rows, self._sum)
+
+  def commit(self, step: int, record: str) -> None:
+    """Makes the writes and a record permanent, as the checkpoint of a step.
+
+    Args:
+      step: The step, above the steps of earlier calls.
+      record: The record.
+
+    Raises:
+      UseError: If the file cannot be written; earlier checkpoints remain.
+    """
+    steps = [step, *self._steps]
+    with self._changing() as connection:
+      connection.execute(
+        "INSERT INTO checkpoints VALUES (?, ?)", (step, record)
+      )
+      # Here, not with the next writes: SQLite reuses the space of rows that an
+      # earlier transaction removed without a copy in the journal.
+      for removed in steps[_NUM_KEPT:]:
+        connection.execute("DELETE FROM checkpoints WHERE step = ?", (removed,))
+        connection.execute(_PRUNE, (removed, steps[_NUM_KEPT - 1]))
+      connection.execute("COMMIT")
+    self._next, self._steps = step + 1, steps[:_NUM_KEPT]
+
+  def remove(self) -> None:
+    """Removes the file, even if damaged; a write creates a new one."""
+    self.close()
+    self._forget()
+    if not self._is_temporary:
+      for suffix in _SUFFIXES:
+        files.remove(self.path.with_name(self.path.name + suffix))
+
+  def close(self) -> None:
+    """Closes the file; uncommitted writes are lost."""
+    if self._connection is not None:
+      self._connection.close()
+
+  @contextlib.contextmanager
+  def _using(self) -> Iterator[sqlite3.Connection]:
+    """Yields the open file."""
+    try:
+      if self._connection is None:
+        self._connection = self._open()
+      yield self._connection
+    except sqlite3.Error as error:
+      raise UseError(self.path, error) from error
+
+  @contextlib.contextmanager
+  def _reading(self) -> Iterator[sqlite3.Connection]:
+    """Yields the open file; damage is an `UnusableError`."""
+    try:
+      with self._using() as connection:
+        yield connection
+    except UseError as error:
+      if not error.is_damage:
+        raise
+      raise UnusableError(f"the file is damaged: {error.strerror}") from error
+
+  @contextlib.contextmanager
+  def _changing(self) -> Iterator[sqlite3.Connection]:
+    """Yields the open file in a transaction that stays open."""
+    with self._using() as connection:
+      try:
+        if not connection.in_transaction:
+          connection.execute("BEGIN IMMEDIATE")
+        yield connection
+      except sqlite3.Error:
+        # Restores the last checkpoint and releases the file.
+        connection.close()
+        raise
+
+  def _open(self) -> sqlite3.Connection:
+    with files.writing(self.path):
+      if self._is_temporary:
+        handle, name = tempfile.mkstemp(".tmp", ".states-", self.path)
+        is_new = True
+      else:
+        files.make_folder(self.path.parent)
+        is_new, name = not self.path.exists(), self.path
+        # SQLite would follow a link.
+        handle = files.open_to_append(self.path)
+      os.close(handle)
+    connection = sqlite3.connect(name, isolation_level=None, timeout=1.0)
+    # A temporary file need not survive the process. A rollback journal also
+    # works in network folders, where processes cannot share memory.
+    modes = ("OFF", "OFF") if self._is_temporary else ("DELETE", "FULL")
+    for setting in (
+      f"journal_mode = {modes[0]}",
+      f"synchronous = {modes[1]}",
+      f"page_size = {_PAGE_SIZE}",
+      # Otherwise SQLite may overwrite removed rows with zeros.
+      "secure_delete = OFF",
+    ):
+      connection.execute(f"PRAGMA {setting}")
+    if self._is_temporary:
+      os.unlink(name)
+    if is_new:
+      connection.execute("BEGIN IMMEDIATE")
+      for statement in _SCHEMA:
+        connection.execute(statement)
+      connection.execute("INSERT INTO run VALUES (?)", (self._key,))
+      connection.execute("COMMIT")
+    return connection
+
+
+def _content(num_rows: int, total: int) -> Content:
+  return Content(num_rows=num_rows, digest=f"{total % _MODULUS:064x}")

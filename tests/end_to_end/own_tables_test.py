@@ -70,9 +70,9 @@ def test_domains_clients_and_classes_keep_their_names(
   loaded = datasets.load(named)
   assert loaded.class_names == ("healthy", "sick")
   assert loaded.client_names == ("north", "south")
-  assert [each[:10] for each in datasets.get(named).evolution.time_names] == [
-    *("2024-01-31", "2024-02-29", "2024-03-31")
-  ]
+  assert datasets.get(named).evolution.time_names == (
+    *("2024-01-31", "2024-02-29", "2024-03-31"),
+  )
   flags = json.loads((tmp_path / "run" / "config.json").read_text())["flags"]
   assert (flags["dataset"], flags["label"]) == ("study", "outcome")
   assert len(flags["dataset_sha256"]) == 64
@@ -81,6 +81,31 @@ def test_domains_clients_and_classes_keep_their_names(
   assert run_evolving(go_on) == 0
   write(make_table().assign(age=0.5), name)
   assert run_evolving([*go_on, "--rounds=5"]) == 2
+
+
+@pytest.mark.slow
+def test_features_name_the_inputs_and_warnings_the_file(
+  write, run_evolving, tmp_path, capsys
+):
+  table = make_table()
+  # A text column that is no feature; a client that lacks a domain.
+  table["note"] = "x"
+  lacks = (table["site"] == "south") & (table["day"] == "2024-02-29")
+  file = write(table[~lacks])
+  arguments = [
+    *(file, "--label=outcome", "--client=site", "--time=day"),
+    *("--features=dose", "--algorithm=fed_avg", "--rounds=1"),
+    *("--local_steps=1", "--noprogress", f"--output_dir={tmp_path / 'run'}"),
+  ]
+  assert run_evolving(arguments) == 0
+  errors = capsys.readouterr().err
+  path = file.removeprefix("--dataset=")
+  assert f"1 of 2 clients of {path} lack domains: south lacks 2024-02-29\n" in (
+    errors
+  )
+  assert "?" not in errors
+  config = json.loads((tmp_path / "run" / "config.json").read_text())
+  assert config["flags"]["features"] == ["dose"]
 
 
 @pytest.mark.slow
@@ -116,6 +141,28 @@ def test_clients_of_guidance(write, run_here, tmp_path, read_runs):
       {"day": 3},
       "--label=outcome --client=site --time=day",
       "--time of {folder}/study.csv: there must be at least 2 (a source and a",
+    ),
+    (
+      {"note": "x"},
+      "--label=outcome --client=site",
+      "study.csv: features: column 'day' has values of type object, not"
+      " numbers (and 'note'); encode them, or name the columns to use by"
+      " features",
+    ),
+    (
+      {},
+      "--label=outcome --features=dose,weight",
+      "study.csv: features: 'weight' is not a column",
+    ),
+    (
+      {"outcome": 1},
+      "--label=outcome --features=dose,outcome",
+      "study.csv: features: 'outcome' is the label",
+    ),
+    (
+      {"age": np.nan, "dose": np.nan},
+      "--label=outcome --client=site --time=day",
+      "column 'dose' has missing values (and 'age'); leave out these rows or",
     ),
     (
       {"age": np.nan},

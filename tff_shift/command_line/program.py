@@ -52,6 +52,7 @@ _EVERYDAY = {
   "label": "of a table: the column of the class",
   "client": "of a table: the column of the client",
   "time": "of a table: the column of the domain, time step or period",
+  "features": "of a table: the columns of the inputs",
   "num_clients": "number of clients",
   "rounds": "number of rounds",
   "timesteps": "number of time steps",

@@ -139,6 +139,7 @@ def test_program_from_a_frame_to_an_accuracy(context):
     ({}, {"time": None}, "time=None is not allowed for evolving: it must be a"),
     ({}, {"features": []}, "features: there must be at least one column"),
     ({}, {"features": ["size"]}, "features: 'size' is not a column"),
+    ({}, {"features": ["dose", "outcome"]}, "features: 'outcome' is the label"),
     ({}, {"client_names": ["x"]}, "client_names: the names are those of the"),
   ],
 )

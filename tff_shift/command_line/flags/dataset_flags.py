@@ -23,7 +23,8 @@ _COLUMNS = {
   "image": "the path of an image file, relative to the table's folder; other"
   " columns are then not used. In a folder of Dataset.save_to_disk: the image.",
 }
-_OPTIONS = (*_COLUMNS, "folder_levels", "domain_order", "image_size")
+_OF_TABLES = (*_COLUMNS, "features")
+_OPTIONS = (*_OF_TABLES, "folder_levels", "domain_order", "image_size")
 
 
 def define_flags(scenario: str, default: str) -> None:
@@ -45,6 +46,12 @@ def define_flags(scenario: str, default: str) -> None:
     flags.DEFINE_string(
       role, None, f"Column of --dataset=path/to/data.csv: {text}"
     )
+  flags.DEFINE_list(
+    "features",
+    None,
+    "Columns of --dataset=path/to/data.csv: the inputs, numbers or vectors."
+    " Default: all columns that no other flag names.",
+  )
   flags.DEFINE_string(
     "folder_levels",
     None,
@@ -162,7 +169,9 @@ def _place(option: str) -> str:
   if option == "folder_levels":
     return "path/to/folder of images"
   table = "path/to/data.csv or .parquet"
-  return table if option in _COLUMNS else f"path/to/folder of images or {table}"
+  return (
+    table if option in _OF_TABLES else f"path/to/folder of images or {table}"
+  )
 
 
 def shown() -> str:

@@ -80,8 +80,8 @@ def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
     if not (are_features and is_set and name == "standardized"):
       if unused:
         raise ValueError(
-          f"--{unused[0]} applies to images, and --dataset={FLAGS.dataset} has"
-          " none; leave it out"
+          f"--{unused[0]} applies to images, and"
+          f" --dataset={dataset_flags.shown()} has none; leave it out"
           + (", or pass --input_scaling=standardized" if are_features else "")
         )
       if are_features:

@@ -15,6 +15,7 @@ from tff_shift import memory
 from tff_shift import models
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import pretrained
+from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import model_flags
 from tff_shift.command_line.flags import own_drift_flags
@@ -310,7 +311,7 @@ def _check_own(dataset: dynamic_personalization.DynamicDataset) -> None:
   own_drift_flags.set_default("period_size", own.period_size)
   if own.period_size < _LEAST_PERIOD_SIZE:
     raise common_flags.UsageError(
-      f"--dataset={FLAGS.dataset}: a client must have at least"
+      f"--dataset={dataset_flags.shown()}: a client must have at least"
       f" {_LEAST_PERIOD_SIZE} training examples in most training periods, and"
       f" all clients {2 * _LEAST_PERIOD_SIZE}; use longer periods"
     )
@@ -351,7 +352,7 @@ def check_flags() -> None:
   elif FLAGS.train_periods is not None:
     raise common_flags.UsageError(
       f"--train_periods={FLAGS.train_periods} belongs to data with domains, not"
-      f" to --dataset={FLAGS.dataset}; leave it out"
+      f" to --dataset={dataset_flags.shown()}; leave it out"
     )
   for flag, allowed in (
     ("rest", dynamic_personalization.RESTS),

@@ -306,8 +306,8 @@ def _check_test_fraction(dataset: evolving_data.EvolvingDataset) -> None:
   if dataset.has_own_split and not FLAGS["test_fraction"].using_default_value:
     raise common_flags.UsageError(
       f"--test_fraction={FLAGS.test_fraction} does not apply to"
-      f" --dataset={FLAGS.dataset}, whose num_train defines the test split;"
-      " leave it out"
+      f" --dataset={dataset_flags.shown()}, whose num_train defines the test"
+      " split; leave it out"
     )
 
 
@@ -323,7 +323,7 @@ def _checked(
       evolving.left_out(clients, algorithms.min_source_domains(name))
     except ValueError as error:
       raise common_flags.UsageError(
-        f"--algorithm={name} with --dataset={FLAGS.dataset}: {error}"
+        f"--algorithm={name} with --dataset={dataset_flags.shown()}: {error}"
       ) from error
   return clients
 
@@ -349,15 +349,15 @@ def _warn(
   lacking = {client: names for client, names in lacking.items() if names}
   if lacking:
     output_folder.warn(
-      f"{len(lacking)} of {len(clients)} clients of {FLAGS.dataset} lack"
-      " domains: "
+      f"{len(lacking)} of {len(clients)} clients of {dataset_flags.shown()}"
+      " lack domains: "
       + summary.shortened(
         f"{client} lacks {', '.join(names)}"
         for client, names in lacking.items()
       )
     )
   output_folder.warn_of_copies(
-    FLAGS.dataset,
+    dataset_flags.shown(),
     [client.train.x for client in clients],
     [client.test.x for client in clients],
   )

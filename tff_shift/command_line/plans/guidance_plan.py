@@ -218,7 +218,7 @@ def make_plan() -> Plan:
     aggregators = common_flags.chosen_aggregators(chosen, FLAGS.rounds)
   if own_datasets.is_own(FLAGS.dataset):
     output_folder.warn_of_copies(
-      FLAGS.dataset,
+      dataset_flags.shown(),
       *(
         [each.x for each in part]
         for part in (datasets[seeds[0]].train, datasets[seeds[0]].test)

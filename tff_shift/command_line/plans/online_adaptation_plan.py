@@ -439,8 +439,8 @@ def _check_images(x: np.ndarray) -> None:
     corruptions.check_images(x)
   except ValueError as error:
     raise common_flags.UsageError(
-      f"--shift_kind=covariate cannot corrupt --dataset={FLAGS.dataset}:"
-      f" {error}"
+      "--shift_kind=covariate cannot corrupt"
+      f" --dataset={dataset_flags.shown()}: {error}"
     ) from error
 
 

@@ -96,6 +96,8 @@ class Table:
       return
     if features is None:
       features = [each for each in frame.columns if each not in used]
+    if label in features:
+      raise ValueError(f"features: {label!r} is the label")
     self.features = tuple(map(str, features))
     self.x = _numbers(frame, features)
 
@@ -150,21 +152,29 @@ def _numbers(frame: "pandas.DataFrame", features: Sequence[str]) -> np.ndarray:
 
   if not len(features):
     raise ValueError("features: there must be at least one column of x")
-  vectors = {}
+  vectors, others, incomplete = {}, [], []
   for column in features:
     if column not in frame.columns:
       raise ValueError(f"features: {column!r} is not a column")
     values = frame[column]
     if isinstance(values.iloc[0], (list, np.ndarray)):
       vectors[column] = _vectors(values, column)
-      continue
-    if not pandas.api.types.is_numeric_dtype(values):
-      raise ValueError(
-        f"features: column {column!r} has values of type {values.dtype}, not"
-        " numbers; encode it, or name the columns to use by features"
-      )
-    if values.isna().any():
-      raise ValueError(f"features: column {column!r} has missing values")
+    elif not pandas.api.types.is_numeric_dtype(values):
+      others.append(column)
+    elif values.isna().any():
+      incomplete.append(column)
+  if others:
+    raise ValueError(
+      f"features: column {others[0]!r} has values of type"
+      f" {frame[others[0]].dtype}, not numbers{_and_others(others)}; encode"
+      " them, or name the columns to use by features"
+    )
+  if incomplete:
+    raise ValueError(
+      f"features: column {incomplete[0]!r} has missing values"
+      f"{_and_others(incomplete)}; leave out these rows or columns, or fill the"
+      " values"
+    )
   if not vectors:
     return frame[list(features)].to_numpy(np.float32)
   return np.concatenate(
@@ -176,6 +186,11 @@ def _numbers(frame: "pandas.DataFrame", features: Sequence[str]) -> np.ndarray:
     ],
     axis=1,
   )
+
+
+def _and_others(columns: Sequence[str]) -> str:
+  """Returns the columns after the first one, for a message."""
+  return f" (and {', '.join(map(repr, columns[1:]))})" if columns[1:] else ""
 
 
 def _vectors(values: "pandas.Series", column: str) -> np.ndarray:
@@ -212,10 +227,10 @@ def _codes(
     )
   codes, values = pandas.factorize(column, sort=True)
   if (
-    pandas.api.types.is_datetime64_any_dtype(column)
+    isinstance(values, pandas.DatetimeIndex)
     and (values == values.normalize()).all()
   ):
-    # Days without a time of day.
+    # Dates without a time of day.
     values = values.strftime("%Y-%m-%d")
   return codes.astype(np.int32), tuple(map(str, values))
 

@@ -64,7 +64,10 @@ _REQUIRED = ("x", "y")
 _WITHOUT_DOMAINS = {"guidance": "its clients have no domains"}
 
 _TABLES = ".csv", ".parquet"
-_COLUMNS = "label", "client", "time", "image", "image_size", "domain_order"
+_COLUMNS = (
+  *("label", "client", "time", "features"),
+  *("image", "image_size", "domain_order"),
+)
 _OF_FOLDERS = "folder_levels", "image_size", "domain_order"
 _SUFFIX = ".npz"
 _PREFIX = "tfds:"

@@ -143,7 +143,7 @@ def _columns(path: pathlib.Path, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _parsed(given: Mapping[str, str]) -> dict[str, Any]:
-  """Returns options with image_size and domain_order as values."""
+  """Returns options with image_size and lists as values."""
   parsed: dict[str, Any] = dict(given)
   if "image_size" in given:
     if not given["image_size"].isdecimal() or not int(given["image_size"]):
@@ -151,8 +151,9 @@ def _parsed(given: Mapping[str, str]) -> dict[str, Any]:
         f"--image_size={given['image_size']}: it must be a number of pixels"
       )
     parsed["image_size"] = int(given["image_size"])
-  if "domain_order" in given:
-    parsed["domain_order"] = given["domain_order"].split(",")
+  for option in ("domain_order", "features"):
+    if option in given:
+      parsed[option] = given[option].split(",")
   return parsed
 
 

@@ -71,6 +71,7 @@ def built_once():
       flags.FLAGS.num_clients,
       *server_optimizer_flags.settings().items(),
       participation_flags.needs_losses(),
+      *flags.FLAGS.metrics,
       *options.items(),
     )
     if key not in built:

@@ -29,6 +29,7 @@ class Plan:
     seeds: The seeds.
     aggregators: The aggregator of each algorithm, and of its ablations.
     model: The model.
+    class_names: The names of the classes.
     settings: Flags that distinguish these runs from others, by name.
     num_steps: The number of rounds or time steps of a run.
     step_name: The name of a step in progress bars.
@@ -44,6 +45,7 @@ class Plan:
   seeds: Sequence[int]
   aggregators: Mapping[str, factories.Aggregator | None]
   model: split_model.SplitModel
+  class_names: Sequence[str]
   settings: Mapping[str, Any]
   num_steps: int
   step_name: str = "round"

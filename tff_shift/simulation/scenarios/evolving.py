@@ -38,14 +38,17 @@ class Evaluation(NamedTuple):
   Attributes:
     round_num: The number of completed rounds.
     train_loss: The mean training loss of the round.
-    client: The metrics of `evaluation.METRICS` on the target, of the evaluated
-      clients, each with its own model on its own test data.
+    client: The metrics of `evaluation.METRICS`, and those that the algorithm
+      was built with, on the target, of the evaluated clients, each with its own
+      model on its own test data.
     server: The same metrics of the server model on their pooled test data. None
       if the server has no model.
     client_per_domain: As `client`, each [num_domains], only after the last
       round or if the run validates.
     validation_accuracy: The accuracy of these clients on their test examples of
       the last source domain; None if the run does not validate.
+    tables: Tables of counts on the target by names such as
+      `client_confusion_matrix`; None without `client_per_domain`.
   """
 
   round_num: int
@@ -54,6 +57,7 @@ class Evaluation(NamedTuple):
   server: Mapping[str, float] | None
   client_per_domain: Mapping[str, np.ndarray] | None
   validation_accuracy: float | None = None
+  tables: Mapping[str, np.ndarray] | None = None
 
   def measured(self) -> dict[str, float | None]:
     """Returns the measurements on the target by names such as `client_loss`.
@@ -487,20 +491,36 @@ def _evaluate(
       data,
       _pool(targets),
     )
+  metrics = algorithm.metrics
   return Evaluation(
     round_num=run_rounds.round_num,
     train_loss=run_rounds.losses[-1],
-    client=evaluation.report(at_clients, _of_target),
-    server=at_server and evaluation.report(at_server, _of_target),
+    client=evaluation.report(at_clients, _of_target, metrics),
+    server=at_server and evaluation.report(at_server, _of_target, metrics),
     client_per_domain=(
-      evaluation.report(at_clients, np.asarray) if all_domains else None
+      evaluation.report(at_clients, np.asarray, metrics)
+      if all_domains
+      else None
     ),
     validation_accuracy=(
       evaluation.report(at_clients, _of_last_source)["accuracy"]
       if validates
       else None
     ),
+    tables=_tables(at_clients, at_server, metrics) if all_domains else None,
   )
+
+
+def _tables(at_clients, at_server, metrics) -> dict[str, np.ndarray]:
+  """Returns the tables of counts on the target, of clients and server."""
+  return {
+    f"{who}_{name}": table
+    for who, means in (("client", at_clients), ("server", at_server))
+    if means is not None
+    for name, table in evaluation.tables(
+      means, metrics, domains=slice(-1, None)
+    ).items()
+  }
 
 
 def _of_target(means: np.ndarray) -> float:

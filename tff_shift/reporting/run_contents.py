@@ -62,7 +62,7 @@ def _elsewhere(command_line: str) -> str:
 def _own_names(entries):
   """Returns the names of method settings, in order."""
   names = dict.fromkeys(name for e in entries for name in e.setting)
-  skipped = *_ABOUT, "selection", summary.METRICS
+  skipped = *_ABOUT, "selection", summary.METRICS, summary.NOT_PROTECTED
   return [name for name in names if name not in skipped]
 
 

@@ -24,6 +24,8 @@ MEAN_OF_LAST = "mean_of_last_"
 # The setting with the metrics of `--metrics`. An entry that has it lists all
 # metrics whose lower values are better.
 METRICS = "metrics"
+# The setting that says what the aggregator does not protect.
+NOT_PROTECTED = "not_protected"
 # The end of the name of a standard deviation.
 _OVER_ROUNDS = "_over_rounds"
 # The end of the name of a metric before an adaptation.

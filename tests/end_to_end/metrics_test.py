@@ -24,26 +24,22 @@ _DIGITS = (
   "--noprogress",
 )
 _STREAM = (
-  *("--max_pretraining_examples=200", "--pretraining_epochs=1"),
+  *(*_DIGITS, "--max_pretraining_examples=200", "--pretraining_epochs=1"),
   *("--timesteps=2", "--samples_per_step=9", "--initial_examples=6"),
   *("--head_epochs=1", "--algorithm=fed_ade", "--shift=linear"),
 )
 _PERIODS = (
-  *("--max_examples=600", "--rounds=1", "--period_size=20", "--periods=1"),
+  *(*_DIGITS, "--max_examples=600", "--period_size=20", "--periods=1"),
   *("--representation=pca", "--distance_threshold=1", "--algorithm=fed_avg"),
-  "--test_distributions=iid",
+  *("--test_distributions=iid", "--rounds=1"),
 )
-_QUERIES = ("--max_examples=300", "--rounds=1", "--algorithm=fed_drm")
+_QUERIES = *_DIGITS, "--max_examples=300", "--rounds=1", "--algorithm=fed_drm"
 # By binary: its plan, its flags, and the prefixes of its metrics.
 _BINARIES = {
   evolving: (evolving_plan, _CIRCLE, ("client_", "server_")),
-  online_adaptation: (online_adaptation_plan, (*_DIGITS, *_STREAM), ("",)),
-  guidance: (guidance_plan, (*_DIGITS, *_QUERIES), ("own_", "system_")),
-  dynamic_personalization: (
-    dynamic_personalization_plan,
-    (*_DIGITS, *_PERIODS),
-    ("",),
-  ),
+  online_adaptation: (online_adaptation_plan, _STREAM, ("",)),
+  guidance: (guidance_plan, _QUERIES, ("own_", "system_")),
+  dynamic_personalization: (dynamic_personalization_plan, _PERIODS, ("",)),
 }
 
 
@@ -113,7 +109,6 @@ def test_own_metric_with_an_aggregator_that_does_not_protect_it(
   ("binary", "flags", "message"),
   [
     (evolving, "--metrics=ec", "--metrics: no metric 'ec'; there are "),
-    (evolving, "--metrics=ece,ece", "--metrics: ece is repeated"),
     (
       evolving,
       "--metrics=ece --evaluation_clients=1 --aggregator=secure",

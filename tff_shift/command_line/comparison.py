@@ -257,7 +257,7 @@ class Comparison:
         server_optimizer=aggregator and server_optimizer_flags.chosen(),
         num_clients=FLAGS.num_clients,
         reports_losses=participation_flags.needs_losses(),
-        metrics=FLAGS.metrics,
+        metrics=metric_flags.names(),
         class_names=self.plan.class_names,
         **options,
       )
@@ -474,7 +474,7 @@ class Comparison:
           **self.plan.settings,
           **varied,
           "selection": reading.selection,
-          summary.METRICS: ",".join(FLAGS.metrics),
+          summary.METRICS: ",".join(metric_flags.names()),
           **self._of_aggregator(reading.trial),
           **dataclasses.asdict(reading.trial.hparams),
         },

@@ -11,6 +11,7 @@ from absl import flags
 
 from tff_shift import algorithms
 from tff_shift import arguments
+from tff_shift.command_line.flags import metric_flags
 from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.reporting import summary
@@ -85,7 +86,7 @@ def not_protected() -> str | None:
 
   if FLAGS.aggregator not in ("dp", "secure"):
     return None
-  measured = ", ".join([*evaluation.METRICS, *FLAGS.metrics])
+  measured = ", ".join([*evaluation.METRICS, *metric_flags.names()])
   parts = [
     "sums over clients of training losses, of diverged clients and of the"
     f" metrics of evaluations ({measured})"

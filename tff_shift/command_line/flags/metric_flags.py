@@ -21,11 +21,17 @@ def define_flags() -> None:
   """Defines the flag."""
   flags.DEFINE_list(
     _FLAG,
-    [],
+    None,
     "Comma-separated metrics besides accuracy and loss: "
     f"{', '.join(metrics.names())}; mean_<name> is the mean over clients, each"
     " with the value of its own examples.",
   )
+
+
+def names() -> list[str]:
+  """Returns the names of the flag."""
+  # Without the flag, as in earlier versions, whose runs can then be resumed.
+  return FLAGS.metrics or []
 
 
 def check() -> None:
@@ -34,7 +40,7 @@ def check() -> None:
   Raises:
     ValueError: If a name is no metric.
   """
-  for name in FLAGS.metrics:
+  for name in names():
     try:
       metrics.check_name(name)
     except ValueError as error:
@@ -50,7 +56,7 @@ def chosen(
     ValueError: If they cannot be measured together.
   """
   try:
-    return metrics.choose(FLAGS.metrics, num_classes, class_names)
+    return metrics.choose(names(), num_classes, class_names)
   except ValueError as error:
     raise ValueError(
       f"--{_FLAG}: {str(error).removeprefix(f'{_FLAG}: ')}"
@@ -66,9 +72,9 @@ def refuse_single_clients(reason: str) -> None:
   Raises:
     ValueError: If metrics and such an aggregator are set.
   """
-  if FLAGS.metrics and FLAGS.aggregator in ("dp", "secure"):
+  if names() and FLAGS.aggregator in ("dp", "secure"):
     raise ValueError(
-      f"--{_FLAG}={','.join(FLAGS.metrics)} is not allowed with"
+      f"--{_FLAG}={','.join(names())} is not allowed with"
       f" --aggregator={FLAGS.aggregator}: {reason}, so the server would see the"
       " sums of each client"
     )

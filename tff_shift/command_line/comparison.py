@@ -202,14 +202,22 @@ class Comparison:
 
     Raises:
       UsageError: If the folder cannot be used, the flags differ from those of
-        the run to resume, or the model is too large for the executor.
+        the run to resume, the model is too large for the executor, or the plan
+        does not support `--metrics`.
     """
     with common_flags.usage_errors():
       execution.check_bytes_sent(
         FLAGS.executor, frozen_weights.num_bytes(plan.model)
       )
     self.plan = plan
-    self.metrics = metric_flags.chosen(plan.model.num_classes, plan.class_names)
+    if metric_flags.names() and not plan.class_names:
+      raise common_flags.UsageError(
+        f"--metrics is not allowed: {plan.scenario} does not report them"
+      )
+    with common_flags.usage_errors():
+      self.metrics = metric_flags.chosen(
+        plan.model.num_classes, plan.class_names
+      )
     self.folder, self._saved = common_flags.open_folder(
       plan.scenario, plan.model, plan.what_follows
     )

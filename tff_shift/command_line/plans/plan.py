@@ -29,7 +29,6 @@ class Plan:
     seeds: The seeds.
     aggregators: The aggregator of each algorithm, and of its ablations.
     model: The model.
-    class_names: The names of the classes.
     settings: Flags that distinguish these runs from others, by name.
     num_steps: The number of rounds or time steps of a run.
     step_name: The name of a step in progress bars.
@@ -38,6 +37,7 @@ class Plan:
       that the trials compare.
     hparams_of_steps: The hyper-parameters that default to `num_steps`.
     data: The data of the runs by seed, if the plan has no other fields for it.
+    class_names: The names of the classes. Empty: `--metrics` is refused.
   """
 
   scenario: str
@@ -45,7 +45,6 @@ class Plan:
   seeds: Sequence[int]
   aggregators: Mapping[str, factories.Aggregator | None]
   model: split_model.SplitModel
-  class_names: Sequence[str]
   settings: Mapping[str, Any]
   num_steps: int
   step_name: str = "round"
@@ -53,6 +52,7 @@ class Plan:
   told_hparams: Sequence[str] = ("learning_rate",)
   hparams_of_steps: Sequence[str] = ()
   data: Mapping[int, Any] = dataclasses.field(default_factory=dict)
+  class_names: Sequence[str] = ()
 
   def num_runs(self, trial: selection.Trial) -> int:
     """Returns the number of runs of a trial, without those for selection."""

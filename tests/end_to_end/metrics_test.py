@@ -66,7 +66,6 @@ def test_metrics_are_in_rows_summary_and_tables(
     name = f"{prefix}balanced_accuracy"
     assert name.replace("_", " ") in output
     last = float(read_rows(folder)[-1][name])
-    assert 0 <= last <= 100
     assert name in run["metrics"] and name not in run["lower_is_better"]
     (path,) = folder.glob(f"figures/{prefix}confusion_matrix_*.json")
     counts = np.array(json.loads(path.read_text())["seeds"]["0"])
@@ -75,7 +74,6 @@ def test_metrics_are_in_rows_summary_and_tables(
     # Of all clients; in dynamic personalization, rows are means over clients.
     if binary is not dynamic_personalization:
       assert last == pytest.approx(100 * recall.mean(), rel=1e-5)
-    assert path.with_suffix(".png").exists()
 
 
 @pytest.mark.slow

@@ -48,7 +48,8 @@ class Evaluation(NamedTuple):
     validation_accuracy: The accuracy of these clients on their test examples of
       the last source domain; None if the run does not validate.
     tables: Tables of counts on the target by names such as
-      `client_confusion_matrix`; None without `client_per_domain`.
+      `client_confusion_matrix`; None without any, and without
+      `client_per_domain`.
   """
 
   round_num: int
@@ -507,7 +508,9 @@ def _evaluate(
       if validates
       else None
     ),
-    tables=_tables(at_clients, at_server, metrics) if all_domains else None,
+    tables=(
+      _tables(at_clients, at_server, metrics) or None if all_domains else None
+    ),
   )
 
 

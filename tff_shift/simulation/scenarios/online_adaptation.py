@@ -55,7 +55,7 @@ class Timestep(NamedTuple):
     estimates: The clients' estimates of their label distributions,
       [num_clients, num_classes], NaN for absent clients; or None.
     tables: Tables of counts after the rounds by names such as
-      `confusion_matrix`; None except at the last time step.
+      `confusion_matrix`; None without any, and before the last time step.
   """
 
   timestep: int
@@ -365,7 +365,9 @@ class Adaptation:
         if hasattr(states[0], "classes")
         else None
       ),
-      tables=tables if timestep == self._streams.num_timesteps else None,
+      tables=(
+        tables if tables and timestep == self._streams.num_timesteps else None
+      ),
     )
 
   def _of_all(self, present: Sequence[int], values: list[Any]) -> np.ndarray:
@@ -460,6 +462,11 @@ class _Timesteps(driver.Steps):
           f"checkpoint: omega of time step {each.timestep} was {was} and is"
           f" {now}; a run can only resume with its original schedule"
         )
+    # The last time step of a shorter run is an intermediate one.
+    measured[:] = [
+      each._replace(tables=None) if each.timestep < self.num_steps else each
+      for each in measured
+    ]
     return done
 
   def end(self, running, measured):

@@ -40,6 +40,10 @@ _PUBLIC = {
   ),
   "hparams": ("tff_shift.algorithms", "hparams"),
   "load_algorithm": ("tff_shift.algorithms", "load"),
+  # Metrics.
+  "Metric": ("tff_shift.learning.metric", "Metric"),
+  "load_metric": ("tff_shift.learning.metrics", "load"),
+  "metric_names": ("tff_shift.learning.metrics", "names"),
   # Models.
   "build_model": ("tff_shift.models", "build"),
   "from_keras": ("tff_shift.models", "from_keras"),

@@ -23,6 +23,7 @@ from tff_shift import execution
 from tff_shift.command_line import comparison
 from tff_shift.command_line import program
 from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.flags import metric_flags
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import server_optimizer_flags
 from tff_shift.command_line.plans import evolving_plan
@@ -71,6 +72,7 @@ def built_once():
       flags.FLAGS.num_clients,
       *server_optimizer_flags.settings().items(),
       participation_flags.needs_losses(),
+      *metric_flags.names(),
       *options.items(),
     )
     if key not in built:

@@ -37,7 +37,9 @@ def added_metric():
     patches.setitem(
       evaluation.METRICS,
       "likely_accuracy",
-      evaluation.Metric(has_a_chance, counts_clients=True, is_compared=True),
+      evaluation.ExampleMetric(
+        has_a_chance, counts_clients=True, is_compared=True
+      ),
     )
     yield
 

@@ -299,13 +299,15 @@ class TestThroughTff:
   @pytest.fixture(scope="class")
   def evaluate_clients(self, sums_type):
     return tff.federated_computation(
-      evaluation.federated_metrics, tff.FederatedType(sums_type, tff.CLIENTS)
+      lambda sums: evaluation.federated_metrics(sums),
+      tff.FederatedType(sums_type, tff.CLIENTS),
     )
 
   @pytest.fixture(scope="class")
   def evaluate_server(self, sums_type):
     return tff.federated_computation(
-      evaluation.server_metrics, tff.FederatedType(sums_type, tff.SERVER)
+      lambda sums: evaluation.server_metrics(sums),
+      tff.FederatedType(sums_type, tff.SERVER),
     )
 
   @pytest.fixture(scope="class")
@@ -403,7 +405,7 @@ class TestTable:
       monkeypatch.setitem(
         evaluation.METRICS,
         name,
-        evaluation.Metric(is_confident, counts_clients=counts_clients),
+        evaluation.ExampleMetric(is_confident, counts_clients=counts_clients),
       )
     logits = tff.TensorType(np.float32, (None, 2))
     integers = tff.TensorType(np.int32, (None,))

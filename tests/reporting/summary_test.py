@@ -32,7 +32,7 @@ class TestRunSummary:
   def test_record_has_the_direction_of_a_metric(
     self, make_summary, monkeypatch
   ):
-    score = evaluation.Metric(None, higher_is_better=False)
+    score = evaluation.ExampleMetric(None, higher_is_better=False)
     monkeypatch.setitem(evaluation.METRICS, "brier_score", score)
     row = {"client_accuracy": 1.0, "client_brier_score": 0.1, "regret": 0.2}
     record = make_summary(metrics_by_seed={0: row}).to_record()

@@ -28,6 +28,7 @@ import pkgutil
 import re
 import types
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 from typing import TYPE_CHECKING
@@ -38,6 +39,7 @@ from tff_shift import arguments
 from tff_shift import index
 from tff_shift import user_modules
 from tff_shift.learning import hyperparameters
+from tff_shift.learning import metrics as metrics_lib
 
 if TYPE_CHECKING:
   import tensorflow_federated as tff
@@ -310,6 +312,8 @@ def build(
   reports_losses: bool = False,
   num_queries: int | None = None,
   num_evaluation_domains: int = 1,
+  metrics: Sequence[str] = (),
+  class_names: Sequence[str] | None = None,
 ) -> algorithm_lib.FederatedAlgorithm:
   """Builds the TFF computations of an algorithm.
 
@@ -329,14 +333,18 @@ def build(
     num_queries: The number of queries answered at a time, for
       `FederatedAlgorithm.guidance`. None: it is not built.
     num_evaluation_domains: The number of domains of the evaluation data.
+    metrics: Names of metrics to measure besides accuracy and loss, see
+      `learning.metrics`.
+    class_names: The names of the classes, for metrics by class. None: their
+      numbers.
 
   Returns:
     The algorithm.
 
   Raises:
-    ValueError: If there is no such algorithm, if a hyper-parameter has a value
-      that is not allowed, or if the algorithm does not support the aggregator,
-      the server optimizer or the model.
+    ValueError: If there is no such algorithm or metric, if a hyper-parameter
+      has a value that is not allowed, or if the algorithm does not support the
+      aggregator, the server optimizer or the model.
   """
   from tff_shift.learning import algorithm as algorithm_lib
 
@@ -358,6 +366,7 @@ def build(
     num_evaluation_domains=num_evaluation_domains,
     min_source_domains=min_source_domains(module),
     running_statistics=running_statistics(module),
+    metrics=metrics_lib.choose(metrics, model.num_classes, class_names),
   )
 
 

@@ -30,6 +30,7 @@ from tff_shift.command_line.flags import config_file
 from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import hparam_flags
 from tff_shift.command_line.flags import input_flags
+from tff_shift.command_line.flags import metric_flags
 from tff_shift.command_line.flags import model_flags
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import server_optimizer_flags
@@ -111,10 +112,10 @@ def define_common_flags(
     save_clients: The clients whose personal models are saved by default.
 
   Raises:
-    ValueError: If an algorithm of `--import` cannot be used.
+    ValueError: If a file of `--import` cannot be used.
     flags.Error: If a flag file cannot be read.
   """
-  hparam_flags.import_algorithms(config_file.expand(sys.argv))
+  hparam_flags.import_files(config_file.expand(sys.argv))
   flags.DEFINE_list(
     "algorithm",
     None,
@@ -182,6 +183,7 @@ def define_common_flags(
   output_folder.define_flags()
   tracker_flags.define_flags()
   saved_models.define_flags(save_clients)
+  metric_flags.define_flags()
   aggregator_flags.define_flags()
   server_optimizer_flags.define_flags()
   hparam_flags.define_flags(scenario, hparam_defaults or {})
@@ -219,6 +221,7 @@ def check_common_flags(scenario: str) -> None:
       raise UsageError(f"--model={flags.FLAGS.model}: {error}") from error
   with usage_errors():
     tracker_flags.check()
+    metric_flags.check()
     aggregator_flags.check()
     participation_flags.check()
     server_optimizer_flags.check()
@@ -429,6 +432,9 @@ def check_sizes(
   from tff_shift.learning import algorithm
   from tff_shift.learning import sizes
 
+  with usage_errors():
+    # Refuses metrics that the model's number of classes does not suit.
+    metric_flags.chosen(model.num_classes)
   is_given = _is_given("batch_size")
   for each in chosen:
     with usage_errors():

@@ -28,6 +28,7 @@ from tff_shift.command_line import output_folder
 from tff_shift.command_line import saved_models
 from tff_shift.command_line.flags import aggregator_flags
 from tff_shift.command_line.flags import dataset_flags
+from tff_shift.command_line.flags import metric_flags
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import server_optimizer_flags
 from tff_shift.command_line.flags import tracker_flags
@@ -193,6 +194,7 @@ class Comparison:
   Attributes:
     plan: The plan.
     folder: The output folder.
+    metrics: The metrics of `--metrics`.
   """
 
   def __init__(self, plan: plan_lib.Plan):
@@ -200,13 +202,22 @@ class Comparison:
 
     Raises:
       UsageError: If the folder cannot be used, the flags differ from those of
-        the run to resume, or the model is too large for the executor.
+        the run to resume, the model is too large for the executor, or the plan
+        does not support `--metrics`.
     """
     with common_flags.usage_errors():
       execution.check_bytes_sent(
         FLAGS.executor, frozen_weights.num_bytes(plan.model)
       )
     self.plan = plan
+    if metric_flags.names() and not plan.class_names:
+      raise common_flags.UsageError(
+        f"--metrics is not allowed: {plan.scenario} does not report them"
+      )
+    with common_flags.usage_errors():
+      self.metrics = metric_flags.chosen(
+        plan.model.num_classes, plan.class_names
+      )
     self.folder, self._saved = common_flags.open_folder(
       plan.scenario, plan.model, plan.what_follows
     )
@@ -254,6 +265,8 @@ class Comparison:
         server_optimizer=aggregator and server_optimizer_flags.chosen(),
         num_clients=FLAGS.num_clients,
         reports_losses=participation_flags.needs_losses(),
+        metrics=metric_flags.names(),
+        class_names=self.plan.class_names,
         **options,
       )
     except Exception as error:
@@ -444,6 +457,7 @@ class Comparison:
     reading: selection.TrialResult,
     by_seed: Mapping[int, Any],
     metrics: Callable[[int, Any], Mapping[str, float]],
+    lower_is_better: Sequence[str] = (),
     **varied: str,
   ) -> None:
     """Adds an entry to `summary.json`.
@@ -454,6 +468,8 @@ class Comparison:
         and `left_out` if clients can be excluded. Clients that are excluded
         with any seed are listed.
       metrics: Takes a seed and its result, returns the final metrics.
+      lower_is_better: Those that are no metrics of predictions, and whose lower
+        values are better.
       **varied: Settings that distinguish the entries of a trial.
     """
     for name, value in varied.items():
@@ -466,6 +482,7 @@ class Comparison:
           **self.plan.settings,
           **varied,
           "selection": reading.selection,
+          summary.METRICS: ",".join(metric_flags.names()),
           **self._of_aggregator(reading.trial),
           **dataclasses.asdict(reading.trial.hparams),
         },
@@ -479,6 +496,10 @@ class Comparison:
         num_diverged=[result.num_diverged for result in by_seed.values()],
         scores=reading.scores,
         left_out=_left_out(by_seed.values()),
+        directions={
+          **self.metrics.directions,
+          **dict.fromkeys(lower_is_better, False),
+        },
       )
     )
     self.folder.write_summary(each.to_record() for each in self._summaries)

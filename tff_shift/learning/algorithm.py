@@ -34,6 +34,7 @@ from tff_shift.learning import function_types
 from tff_shift.learning import guidance
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
+from tff_shift.learning import metric as metric_lib
 from tff_shift.learning import phases
 from tff_shift.learning import randomness
 from tff_shift.learning import sizes
@@ -210,6 +211,9 @@ class FederatedAlgorithm:
       their ids from 0 (`phases.CLIENT_LOSSES`). None: it sees the mean only.
     noise_ratio: Norm of the aggregator's noise over the norm of the longest
       update, see `update_noise.ratio`.
+    metrics: The metrics of evaluations besides `evaluation.METRICS`.
+    hides_clients: Whether the aggregator hides single clients' updates from
+      the server.
   """
 
   name: str
@@ -232,6 +236,8 @@ class FederatedAlgorithm:
   max_clients: int | None = None
   reporting_clients: int | None = None
   noise_ratio: float = 0.0
+  metrics: metric_lib.Chosen = metric_lib.NONE
+  hides_clients: bool = False
 
   def start(self, data: Sequence[Any], run_seed: int) -> Start:
     """Returns the arguments of the first phase, without a driver.
@@ -288,6 +294,7 @@ def build(
   num_evaluation_domains: int = 1,
   min_source_domains: int = 1,
   running_statistics: batch_statistics.Kept | None = None,
+  metrics: metric_lib.Chosen = metric_lib.NONE,
 ) -> FederatedAlgorithm:
   """Builds an algorithm from its spec.
 
@@ -318,6 +325,7 @@ def build(
       data.
     running_statistics: Which models have running statistics of batch
       normalisation. None: the model must not have any, see `batch_statistics`.
+    metrics: The metrics of evaluations besides `evaluation.METRICS`.
 
   Returns:
     A `FederatedAlgorithm`.
@@ -501,6 +509,7 @@ def build(
         evaluation_type,
         functions.predict_as_server,
         summarize,
+        metrics,
       )
     else:
       summarize = None
@@ -543,6 +552,7 @@ def build(
         functions.prepare_client,
         functions.predict_as_client,
         functions.can_predict,
+        metrics,
       ),
       evaluate_server=evaluate_server,
       summarize=summarize,
@@ -554,6 +564,8 @@ def build(
       max_clients=functions.max_clients,
       reporting_clients=reporting_clients,
       noise_ratio=update_noise.ratio(traits.noise, update_type),
+      metrics=metrics,
+      hides_clients=traits.hides_clients,
     ),
     model,
   )

@@ -1,8 +1,9 @@
 """Metrics per domain, as sums over clients, and the evaluation computations.
 
-`METRICS` defines every metric of `evaluate_clients` and `evaluate_server`. The
-sums and means here, the drivers' reports, and the columns and tables of the
-binaries follow from it.
+`METRICS` are the metrics that `evaluate_clients` and `evaluate_server` always
+have. An algorithm can be built with more, see `learning.metrics`. The sums and
+means here, the drivers' reports, and the columns and tables of the binaries
+follow from both.
 
 A client sends, for each domain, its number of examples and the sum or mean of
 each metric over them, never a prediction.
@@ -20,6 +21,7 @@ import tensorflow_federated as tff
 
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import function_types
+from tff_shift.learning import metric as metric_lib
 from tff_shift.models import split_model
 
 # The predicted label for logits that are not finite.
@@ -137,7 +139,7 @@ def predict_by_domain(
   return _predict_parts(predict_domain, tf.size(domain_sizes), width)
 
 
-class Metric(NamedTuple):
+class ExampleMetric(NamedTuple):
   """A metric of an example, and how it is averaged.
 
   Attributes:
@@ -200,13 +202,13 @@ def _can_be_predicted(logits, y) -> tf.Tensor:
 
 # By name. A metric whose name ends in `accuracy` is reported in percent.
 METRICS = {
-  "accuracy": Metric(_is_right, counts_clients=True, is_compared=True),
-  "pooled_accuracy": Metric(_is_right),
+  "accuracy": ExampleMetric(_is_right, counts_clients=True, is_compared=True),
+  "pooled_accuracy": ExampleMetric(_is_right),
   # The loss of a class that cannot be predicted would be infinite.
-  "loss": Metric(
+  "loss": ExampleMetric(
     _cross_entropy, counts_example=_can_be_predicted, higher_is_better=False
   ),
-  "not_finite": Metric(_is_not_finite, higher_is_better=False),
+  "not_finite": ExampleMetric(_is_not_finite, higher_is_better=False),
 }
 
 
@@ -216,7 +218,9 @@ def compared() -> list[str]:
 
 
 def report(
-  means: Mapping[str, Any], read: Callable[[Any], Any]
+  means: Mapping[str, Any],
+  read: Callable[[Any], Any],
+  chosen: metric_lib.Chosen = metric_lib.NONE,
 ) -> dict[str, Any]:
   """Returns the metrics as drivers report them, accuracies in percent.
 
@@ -224,20 +228,58 @@ def report(
     means: The result of `finalize`.
     read: Selects from the means of a metric, [num_domains] float32, for example
       one domain's mean as a float. Its result must support multiplication.
+    chosen: The metrics besides `METRICS`; tables are left out.
 
   Returns:
-    The selected values, by the name of the metric.
+    The selected values, by the name of the metric or of its column.
+  """
+  found = {name: _shown(name, read(means[name])) for name in METRICS}
+  return found | report_chosen(means, read, chosen)
+
+
+def report_chosen(
+  means: Mapping[str, Any],
+  read: Callable[[Any], Any],
+  chosen: metric_lib.Chosen,
+) -> dict[str, Any]:
+  """Returns the chosen metrics as `report` does, without `METRICS`."""
+  found = {}
+  for name, columns in chosen.columns.items():
+    parts = [means[name]]
+    if chosen.metrics[name].by_class:
+      parts = np.moveaxis(np.asarray(means[name]), -1, 0)
+    for column, values in zip(columns, parts, strict=False):
+      found[column] = _shown(column, read(values))
+  return found
+
+
+def _shown(name: str, value):
+  """Returns a metric in the unit of reports."""
+  return 100.0 * value if name.endswith("accuracy") else value
+
+
+def tables(
+  means: Mapping[str, Any], chosen: metric_lib.Chosen, domains: slice
+) -> dict[str, np.ndarray]:
+  """Returns the tables among the chosen metrics, summed over domains.
+
+  Args:
+    means: The result of `finalize`.
+    chosen: The metrics besides `METRICS`.
+    domains: The domains to sum over.
+
+  Returns:
+    Counts, [rows, columns] int64, by the name of the metric.
   """
   return {
-    name: 100.0 * read(means[name])
-    if name.endswith("accuracy")
-    else read(means[name])
-    for name in METRICS
+    name: np.asarray(means[name])[domains].sum(axis=0).astype(np.int64)
+    for name, metric in chosen.metrics.items()
+    if metric.is_table
   }
 
 
 def domain_metrics(
-  logits, y, domain_sizes
+  logits, y, domain_sizes, chosen: metric_lib.Chosen = metric_lib.NONE
 ) -> collections.OrderedDict[str, tf.Tensor]:
   """Sums the metrics over the examples of each domain.
 
@@ -246,11 +288,13 @@ def domain_metrics(
     y: The true classes, [num_examples] int32.
     domain_sizes: The number of examples of each domain, in order, [num_domains]
       int32.
+    chosen: The metrics besides `METRICS`.
 
   Returns:
     An ordered dictionary of float32 tensors of shape [num_domains]: the sum of
     each metric of `METRICS`; `num_examples`; and, for metrics over a subset of
-    the examples, the size of the subset, such as `num_examples_of_loss`.
+    the examples, the size of the subset, such as `num_examples_of_loss`. And
+    the sums of the chosen metrics, see `metric.domain_sums`.
   """
   num_domains = tf.size(domain_sizes)
   domains = tf.repeat(tf.range(num_domains), domain_sizes)
@@ -267,17 +311,18 @@ def domain_metrics(
       counts[_count_of(metric, name)] = add_up(tf.cast(is_counted, tf.float32))
     sums[name] = add_up(values)
   sums["num_examples"] = tf.cast(domain_sizes, tf.float32)
-  return sums | counts
+  others = metric_lib.domain_sums(chosen, logits, y, domains, num_domains)
+  return sums | counts | others
 
 
-def _count_of(metric: Metric, name: str) -> str:
+def _count_of(metric: ExampleMetric, name: str) -> str:
   """Returns the name of the count that a metric's sum is divided by."""
   if metric.counts_clients:
     return "num_clients"
   return "num_examples" + (f"_of_{name}" if metric.counts_example else "")
 
 
-def _per_client(sums):
+def _per_client(sums, chosen: metric_lib.Chosen):
   """Converts a client's sums to its addends of the sums over clients."""
   num_examples = sums["num_examples"]
   parts = collections.OrderedDict(
@@ -290,60 +335,79 @@ def _per_client(sums):
     for name, metric in METRICS.items()
   )
   parts["num_clients"] = tf.cast(num_examples > 0, tf.float32)
-  return collections.OrderedDict(sums) | parts
+  own = metric_lib.sums_names(chosen).values()
+  kept = collections.OrderedDict(
+    (name, sums[name]) for name in sums if name not in own
+  )
+  others = metric_lib.client_addends(chosen, sums, num_examples)
+  return kept | parts | others
 
 
-def finalize(totals) -> collections.OrderedDict[str, tf.Tensor]:
+def finalize(
+  totals, chosen: metric_lib.Chosen = metric_lib.NONE
+) -> collections.OrderedDict[str, tf.Tensor]:
   """Turns summed metrics into means.
 
   Args:
     totals: For each metric of `METRICS` the sum over clients of their means if
       it counts clients, otherwise of their sums; the numbers of examples of
       `domain_metrics`; and `num_clients`, the number of clients with examples
-      of a domain.
+      of a domain. And the sums of the chosen metrics, see
+      `metric.client_addends`.
+    chosen: The metrics besides `METRICS`.
 
   Returns:
     An ordered dictionary of float32 tensors of shape [num_domains]: each metric
-    of `METRICS` and `num_examples`. `accuracy` is the unweighted mean over the
-    clients with examples of the domain; `pooled_accuracy` the fraction of
-    correct predictions over all examples; `loss` the mean over all examples of
-    a class that can be predicted, see `NO_LOGIT`; `not_finite` the fraction of
-    predictions that are not finite, which count as wrong. Means over nothing
-    are NaN.
+    of `METRICS`, `num_examples`, and the chosen metrics. `accuracy` is the
+    unweighted mean over the clients with examples of the domain;
+    `pooled_accuracy` the fraction of correct predictions over all examples;
+    `loss` the mean over all examples of a class that can be predicted, see
+    `NO_LOGIT`; `not_finite` the fraction of predictions that are not finite,
+    which count as wrong. Means over nothing are NaN.
   """
   means = collections.OrderedDict(
     (name, totals[name] / totals[_count_of(metric, name)])
     for name, metric in METRICS.items()
   )
   means["num_examples"] = totals["num_examples"]
-  return means
+  return means | metric_lib.final_values(chosen, totals, totals["num_examples"])
 
 
-def federated_metrics(sums_at_clients: Any) -> tff.Value:
+def federated_metrics(
+  sums_at_clients: Any, chosen: metric_lib.Chosen = metric_lib.NONE
+) -> tff.Value:
   """Aggregates `domain_metrics` of clients; call in a federated computation.
 
   Args:
     sums_at_clients: The result of `domain_metrics`, placed at CLIENTS.
+    chosen: The metrics besides `METRICS`.
 
   Returns:
     The result of `finalize`, placed at SERVER.
   """
   sums_type = sums_at_clients.type_signature.member
-  per_client_values = tff.tensorflow.computation(_per_client, sums_type)
+  per_client_values = tff.tensorflow.computation(
+    lambda sums: _per_client(sums, chosen), sums_type
+  )
   summed = tff.federated_sum(
     tff.federated_map(per_client_values, sums_at_clients)
   )
   return tff.federated_map(
-    tff.tensorflow.computation(finalize, summed.type_signature.member),
+    tff.tensorflow.computation(
+      lambda totals: finalize(totals, chosen), summed.type_signature.member
+    ),
     summed,
   )
 
 
-def server_metrics(sums_at_server: Any) -> tff.Value:
+def server_metrics(
+  sums_at_server: Any, chosen: metric_lib.Chosen = metric_lib.NONE
+) -> tff.Value:
   """Converts `domain_metrics` at the server to means, as for one client.
 
   Args:
     sums_at_server: The result of `domain_metrics`, placed at SERVER.
+    chosen: The metrics besides `METRICS`.
 
   Returns:
     The result of `finalize`, placed at SERVER.
@@ -351,7 +415,7 @@ def server_metrics(sums_at_server: Any) -> tff.Value:
   sums_type = sums_at_server.type_signature.member
   return tff.federated_map(
     tff.tensorflow.computation(
-      lambda sums: finalize(_per_client(sums)), sums_type
+      lambda sums: finalize(_per_client(sums, chosen), chosen), sums_type
     ),
     sums_at_server,
   )
@@ -366,6 +430,7 @@ def client_evaluation(
   prepare: function_types.PrepareClientFn | None,
   predict: function_types.PredictAsClientFn,
   can_predict: function_types.CanPredictFn | None = None,
+  chosen: metric_lib.Chosen = metric_lib.NONE,
 ) -> tff.Computation:
   """Builds the evaluation of the clients' own models on the clients' data.
 
@@ -381,6 +446,7 @@ def client_evaluation(
     predict: `(weights, client_state, data, evaluation_data) -> logits`.
     can_predict: `(data) -> bool`; a client with False counts as a client
       without evaluation examples. None: all clients can predict.
+    chosen: The metrics besides `METRICS`.
 
   Returns:
     `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS, {E}@CLIENTS) -> metrics@SERVER`.
@@ -394,7 +460,7 @@ def client_evaluation(
       client_state = prepare(weights, client_state, data, round_num)
     logits = predict(weights, client_state, data, evaluation_data)
     sums = domain_metrics(
-      logits, evaluation_data.y, evaluation_data.domain_sizes
+      logits, evaluation_data.y, evaluation_data.domain_sizes, chosen
     )
     if can_predict is None:
       return sums
@@ -417,7 +483,7 @@ def client_evaluation(
       evaluate_client,
       (weights, client_states, data, evaluation_data, round_num),
     )
-    return federated_metrics(sums)
+    return federated_metrics(sums, chosen)
 
   return evaluate_clients
 
@@ -463,6 +529,7 @@ def server_evaluation(
   evaluation_type: tff.Type,
   predict: function_types.PredictAsServerFn,
   summarize: tff.Computation | None,
+  chosen: metric_lib.Chosen = metric_lib.NONE,
 ) -> tff.Computation:
   """Builds the evaluation of the server model on the server's data.
 
@@ -474,6 +541,7 @@ def server_evaluation(
     evaluation_type: The type of the evaluation data.
     predict: `(weights, summary, evaluation_data) -> logits`.
     summarize: The result of `client_summary`.
+    chosen: The metrics besides `METRICS`.
 
   Returns:
     `(S@SERVER, {D}@CLIENTS, E@SERVER) -> metrics@SERVER`.
@@ -488,7 +556,7 @@ def server_evaluation(
   def evaluate(weights, summary, evaluation_data):
     logits = predict(weights, summary, evaluation_data)
     return domain_metrics(
-      logits, evaluation_data.y, evaluation_data.domain_sizes
+      logits, evaluation_data.y, evaluation_data.domain_sizes, chosen
     )
 
   @tff.federated_computation(
@@ -505,7 +573,8 @@ def server_evaluation(
     return server_metrics(
       tff.federated_map(
         evaluate, (frozen_weights.shared(server), summary, evaluation_data)
-      )
+      ),
+      chosen,
     )
 
   return evaluate_server

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from tff_shift import records
 from tff_shift.reporting import run_folders
+from tff_shift.reporting import summary
 from tff_shift.reporting.pages import contents as contents_lib
 from tff_shift.simulation.storage import run_records
 
@@ -31,8 +32,8 @@ _ABOUT = (
   *("distance_threshold", "model", "model_parameters", "input_scaling"),
 )
 _NO_SELECTION = "none"
-# Parts of the names of other metrics where lower is better, and of all metrics
-# in runs of earlier versions.
+# Parts of the names of metrics where lower is better, in runs of earlier
+# versions and of dynamic_regret. Other runs list them.
 _LESS_IS_BETTER = (
   *("loss", "variance", "not_finite", "low_accuracy", "false_positive"),
   *("request", "regret"),
@@ -61,7 +62,8 @@ def _elsewhere(command_line: str) -> str:
 def _own_names(entries):
   """Returns the names of method settings, in order."""
   names = dict.fromkeys(name for e in entries for name in e.setting)
-  return [name for name in names if name not in (*_ABOUT, "selection")]
+  skipped = *_ABOUT, "selection", summary.METRICS, summary.NOT_PROTECTED
+  return [name for name in names if name not in skipped]
 
 
 def _row_names(entries: Sequence[run_records.Entry]) -> list[str]:
@@ -214,7 +216,10 @@ def to_contents(
           metric=_words(metric),
           unit="%" if metric.endswith("accuracy") else "",
           higher_is_better=metric not in entry.lower_is_better
-          and not any(part in metric for part in _LESS_IS_BETTER),
+          and (
+            summary.METRICS in entry.setting
+            or not any(part in metric for part in _LESS_IS_BETTER)
+          ),
         ),
       )
       # The same method in two folders counts as two methods.

@@ -21,6 +21,15 @@ from tff_shift.simulation.storage import run_records
 
 # The prefix of metrics that are means over the last evaluations.
 MEAN_OF_LAST = "mean_of_last_"
+# The setting with the metrics of `--metrics`. An entry that has it lists all
+# metrics whose lower values are better.
+METRICS = "metrics"
+# The setting that says what the aggregator does not protect.
+NOT_PROTECTED = "not_protected"
+# The end of the name of a standard deviation.
+_OVER_ROUNDS = "_over_rounds"
+# The end of the name of a metric before an adaptation.
+_BEFORE = "_before"
 
 # The maximum number of clients or domains in a line.
 _MOST_NAMES = 10
@@ -44,6 +53,8 @@ class RunSummary:
     scores: The score of each setting by label, if the setting was selected.
     left_out: The names of clients that are excluded, by what they are excluded
       from, such as `training`.
+    directions: Whether higher values are better, by the end of the name of a
+      metric that is not in `evaluation.METRICS`. Default: they are.
   """
 
   algorithm: str
@@ -57,6 +68,7 @@ class RunSummary:
   left_out: Mapping[str, Sequence[str]] = dataclasses.field(
     default_factory=dict
   )
+  directions: Mapping[str, bool] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     if not self.metrics_by_seed:
@@ -101,11 +113,9 @@ class RunSummary:
     # Here, because it imports TensorFlow, which a run has imported.
     from tff_shift.learning import evaluation
 
-    lower_is_better = tuple(
-      name
-      for name, each in evaluation.METRICS.items()
-      if not each.higher_is_better
-    )
+    directions = {
+      name: each.higher_is_better for name, each in evaluation.METRICS.items()
+    } | dict(self.directions)
     return run_records.Entry(
       algorithm=self.algorithm,
       dataset=self.dataset,
@@ -131,9 +141,20 @@ class RunSummary:
         if names
       },
       lower_is_better=tuple(
-        name for name in self.metric_names if name.endswith(lower_is_better)
+        name
+        for name in self.metric_names
+        if not _higher_is_better(name, directions)
       ),
     )
+
+
+def _higher_is_better(name: str, directions: Mapping[str, bool]) -> bool:
+  """Returns the direction of the metric with the longest matching name."""
+  name = name.removesuffix(_OVER_ROUNDS).removesuffix(_BEFORE)
+  known = [
+    each for each in directions if name == each or name.endswith(f"_{each}")
+  ]
+  return directions[max(known, key=len)] if known else True
 
 
 def last_and_mean(

@@ -11,8 +11,10 @@ from absl import flags
 
 from tff_shift import algorithms
 from tff_shift import arguments
+from tff_shift.command_line.flags import metric_flags
 from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import aggregator_hparams
+from tff_shift.reporting import summary
 
 if TYPE_CHECKING:
   from tff_shift.learning.aggregators import factories
@@ -78,8 +80,34 @@ def check() -> None:
     raise ValueError(f"--{str(error).removeprefix('--')}") from error
 
 
+def not_protected() -> str | None:
+  """Names what `dp` or `secure` does not protect; None: another aggregator."""
+  from tff_shift.learning import evaluation
+
+  if FLAGS.aggregator not in ("dp", "secure"):
+    return None
+  measured = ", ".join([*evaluation.METRICS, *metric_flags.names()])
+  parts = [
+    "sums over clients of training losses, of diverged clients and of the"
+    f" metrics of evaluations ({measured})"
+  ]
+  scaling = FLAGS.input_scaling == "standardized"
+  if scaling and not FLAGS["input_mean"].present:
+    parts.append(
+      "mean and standard deviation of the inputs (--input_scaling=standardized)"
+    )
+  if FLAGS.aggregator == "dp":
+    if "select" in FLAGS and FLAGS.select != "none":
+      parts.append(f"the selection by --select={FLAGS.select}")
+    if "stop_after" in FLAGS and FLAGS.stop_after is not None:
+      parts.append("the number of rounds that --stop_after determines")
+  return "; ".join(parts)
+
+
 def settings() -> dict[str, Any]:
   """Returns the aggregator and the hyper-parameters that it uses, by flag.
+
+  With `dp` and `secure`, also what they do not protect, see `not_protected`.
 
   Raises:
     ValueError: If a flag is wrong.
@@ -92,6 +120,9 @@ def settings() -> dict[str, Any]:
   }
   if used.get("clipping") != "fixed":
     used.pop("clipping_norm", None)
+  unprotected = not_protected()
+  if unprotected is not None:
+    used[summary.NOT_PROTECTED] = unprotected
   return {"aggregator": FLAGS.aggregator, **used}
 
 
@@ -105,7 +136,8 @@ def chosen(
 ) -> dict[str, factories.Aggregator | None]:
   """Returns the aggregator of the flags for each algorithm, checked.
 
-  Prints the privacy guarantee of `dp`, and that `secure` is simulated.
+  Prints the privacy guarantee of `dp`, that `secure` is simulated, and what
+  both do not protect.
 
   Args:
     trials: Algorithm names and hyper-parameters. A name may repeat.
@@ -142,12 +174,14 @@ def chosen(
         delta=hparams.dp_delta,
       )
       print(_describe(guarantee), flush=True)
+      print(f"dp: epsilon does not cover {not_protected()}", flush=True)
     if FLAGS.aggregator == "secure":
       print(
         "secure aggregation is simulated: the clients' integers are added in"
         " plaintext",
         flush=True,
       )
+      print(f"secure: in plaintext are {not_protected()}", flush=True)
   except ValueError as error:
     raise ValueError(f"--{error}") from error
   return found
@@ -187,8 +221,7 @@ def _describe(guarantee: privacy_accounting.Guarantee) -> str:
     f" multiplier {guarantee.noise_multiplier:g}, if each client takes part"
     f" in a round with probability {guarantee.sampling_probability:g},"
     " independently of the others; if the cohort size is fixed, as here,"
-    f" epsilon={guarantee.replacement_epsilon:.4g} for replacing a client;"
-    " losses and accuracies are not covered"
+    f" epsilon={guarantee.replacement_epsilon:.4g} for replacing a client"
     + (
       "; --seeds determine the cohorts, and sampling adds privacy only against"
       " those who do not know the seeds"

@@ -1,7 +1,7 @@
 """Hyper-parameters (comma-separated values are separate trials): the flags.
 
-Each hyper-parameter of each algorithm has a flag. The user's algorithms
-(`--import`) are imported before the flags are defined.
+Each hyper-parameter of each algorithm has a flag. The user's algorithms and
+metrics (`--import`) are imported before the flags are defined.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ from tff_shift import algorithms
 from tff_shift import user_modules
 from tff_shift.command_line.tuning import search
 from tff_shift.learning import hyperparameters
+from tff_shift.learning import metrics
 
 _PARSERS = {
   bool: flags.BooleanParser(),
@@ -32,21 +33,22 @@ def _define_import(values: flags.FlagValues = flags.FLAGS) -> None:
   flags.DEFINE_list(
     _IMPORT,
     None,
-    "Comma-separated algorithms of your own: files (my_algorithm.py) or modules"
-    " (my_package.my_algorithm). The file name is the algorithm's name, and its"
-    " hyper-parameters become flags.",
+    "Comma-separated algorithms and metrics of your own: files"
+    " (my_algorithm.py) or modules (my_package.my_algorithm). The file name is"
+    " the name of the algorithm, whose hyper-parameters become flags, or of the"
+    " metric.",
     flag_values=values,
   )
 
 
-def import_algorithms(arguments: Sequence[str]) -> None:
-  """Imports the algorithms of `--import`, before any flag is defined.
+def import_files(arguments: Sequence[str]) -> None:
+  """Imports the files of `--import`, before any flag is defined.
 
   Args:
     arguments: The command line, which may name flag files.
 
   Raises:
-    ValueError: If an algorithm cannot be imported or used.
+    ValueError: If a file cannot be imported or used.
     flags.Error: If a flag file cannot be read.
   """
   values = flags.FlagValues()
@@ -56,7 +58,8 @@ def import_algorithms(arguments: Sequence[str]) -> None:
   values(arguments, known_only=True)
   for name in values[_IMPORT].value or ():
     try:
-      algorithms.load(name)
+      is_metric = metrics.is_metric(user_modules.load(name))
+      (metrics if is_metric else algorithms).load(name)
     except ValueError as error:
       raise ValueError(f"--{_IMPORT}: {error}") from error
 

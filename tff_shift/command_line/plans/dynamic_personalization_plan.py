@@ -17,6 +17,7 @@ from tff_shift.command_line import common_flags
 from tff_shift.command_line import pretrained
 from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import input_flags
+from tff_shift.command_line.flags import metric_flags
 from tff_shift.command_line.flags import model_flags
 from tff_shift.command_line.flags import own_drift_flags
 from tff_shift.command_line.flags import participation_flags
@@ -251,6 +252,8 @@ def make_plan() -> Plan:
     f"at most half of the {len(dataset.train.y)} training examples, on which"
     " the threshold is calibrated, unless --distance_threshold is set",
   )
+  with common_flags.usage_errors():
+    metric_flags.refuse_single_clients("each client is measured by itself")
   chosen = _trials(2 * extractor.embedding_size)
   common_flags.check_sizes(
     chosen,
@@ -269,6 +272,7 @@ def make_plan() -> Plan:
     seeds=seeds,
     aggregators=common_flags.chosen_aggregators(chosen, FLAGS.rounds),
     model=model,
+    class_names=dataset.class_names,
     settings={
       **_drift_settings(has_own_drift),
       "num_clients": FLAGS.num_clients,

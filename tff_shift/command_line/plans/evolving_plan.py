@@ -16,6 +16,7 @@ from tff_shift.command_line import common_flags
 from tff_shift.command_line import output_folder
 from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import input_flags
+from tff_shift.command_line.flags import metric_flags
 from tff_shift.command_line.flags import model_flags
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import selection_flags
@@ -233,6 +234,8 @@ def make_plan() -> Plan:
     common_flags.check_sizes(
       chosen, model, sum(len(each.train.y) for each in clients[seeds[0]])
     )
+    if FLAGS.evaluation_clients == 1:
+      metric_flags.refuse_single_clients("--evaluation_clients is 1")
     aggregators = common_flags.chosen_aggregators(chosen, FLAGS.rounds)
   if own_datasets.is_own(FLAGS.dataset):
     _warn(datasets[seeds[0]], clients[seeds[0]])
@@ -242,6 +245,7 @@ def make_plan() -> Plan:
     seeds=seeds,
     aggregators=aggregators,
     model=model,
+    class_names=datasets[seeds[0]].class_names,
     settings=_settings(
       len(datasets[seeds[0]].domains),
       model,

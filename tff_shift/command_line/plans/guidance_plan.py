@@ -15,6 +15,7 @@ from tff_shift.command_line import common_flags
 from tff_shift.command_line import output_folder
 from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import input_flags
+from tff_shift.command_line.flags import metric_flags
 from tff_shift.command_line.flags import model_flags
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import selection_flags
@@ -212,6 +213,7 @@ def make_plan() -> Plan:
         for seed in selection_seeds
       }
     model = _build_model(datasets[seeds[0]])
+    _check_metrics(model)
     common_flags.check_sizes(
       chosen, model, sum(len(each.y) for each in datasets[seeds[0]].train)
     )
@@ -231,6 +233,7 @@ def make_plan() -> Plan:
     selection_seeds=selection_seeds,
     aggregators=aggregators,
     model=model,
+    class_names=datasets[seeds[0]].class_names,
     settings={
       "partition": FLAGS.partition or "given",
       "intensity": FLAGS.intensity,
@@ -249,6 +252,16 @@ def make_plan() -> Plan:
     datasets=datasets,
     selection_datasets=selection_datasets,
   )
+
+
+def _check_metrics(model: guided_model.GuidedModel) -> None:
+  """Refuses metrics that queries cannot measure."""
+  from tff_shift.simulation.scenarios import guidance as scenario
+
+  try:
+    scenario.check_metrics(metric_flags.chosen(model.num_classes))
+  except ValueError as error:
+    raise common_flags.UsageError(f"--{str(error).lstrip('-')}") from error
 
 
 def _defaults(algorithm: str, setting: Mapping[str, Any]) -> dict[str, Any]:

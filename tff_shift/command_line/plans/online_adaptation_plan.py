@@ -317,6 +317,7 @@ def make_plan() -> Plan:
       seeds=seeds,
       aggregators=_aggregators(chosen),
       model=model,
+      class_names=dataset.class_names,
       settings={
         **_drift_settings(has_own_drift, dirichlet),
         "num_clients": FLAGS.num_clients,

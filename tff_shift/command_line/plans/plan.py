@@ -37,6 +37,7 @@ class Plan:
       that the trials compare.
     hparams_of_steps: The hyper-parameters that default to `num_steps`.
     data: The data of the runs by seed, if the plan has no other fields for it.
+    class_names: The names of the classes. Empty: `--metrics` is refused.
   """
 
   scenario: str
@@ -51,6 +52,7 @@ class Plan:
   told_hparams: Sequence[str] = ("learning_rate",)
   hparams_of_steps: Sequence[str] = ()
   data: Mapping[int, Any] = dataclasses.field(default_factory=dict)
+  class_names: Sequence[str] = ()
 
   def num_runs(self, trial: selection.Trial) -> int:
     """Returns the number of runs of a trial, without those for selection."""

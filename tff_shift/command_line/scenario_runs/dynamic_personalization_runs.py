@@ -11,7 +11,6 @@ from tff_shift.command_line.plans import (
   dynamic_personalization_plan as planning,
 )
 from tff_shift.command_line.scenario_runs import scenario
-from tff_shift.learning import evaluation
 from tff_shift.reporting.results import dynamic_personalization_results
 from tff_shift.simulation.scenarios import drift_detector as instruments_lib
 from tff_shift.simulation.scenarios import dynamic_personalization
@@ -67,6 +66,10 @@ class DynamicPersonalization(scenario.Scenario):
 
   criterion = planning.VALIDATION
   measure = "accuracy (%) on validation periods"
+  lower_is_better = (
+    *("multi_period_variance", "multi_period_variance_below"),
+    *("low_accuracy_share", "request_share", "false_positive_rate"),
+  )
 
   def prepare(self):
     """Fits the drift detector, which refuses unsuitable data."""
@@ -172,12 +175,16 @@ class DynamicPersonalization(scenario.Scenario):
     """
     return [
       "validation_accuracy",
-      *evaluation.compared(),
+      *self.compared(),
       "multi_period_variance",
       "multi_period_variance_below",
       "low_accuracy_share",
       "request_share",
     ]
+
+  def tables(self, result, test_distribution):
+    """Returns the tables of the last period of a stream."""
+    return result.inferences[test_distribution].tables
 
   def draw_all(self, by_label, folder):
     """Draws the accuracy over the periods of each stream."""

@@ -72,13 +72,23 @@ class Evolving(scenario.Scenario):
     )
 
   def columns(self):
-    """Returns the metrics of clients and server, last and mean."""
+    """Returns the metrics of clients and server, last and mean.
+
+    Means of the metrics of `--metrics` are only in summary.json.
+    """
     return [
       f"{which}{who}_{name}"
-      for which in ("", summary.MEAN_OF_LAST)
+      for which, names in (
+        ("", self.compared()),
+        (summary.MEAN_OF_LAST, evaluation.compared()),
+      )
       for who in ("client", "server", "new_client")
-      for name in evaluation.compared()
+      for name in names
     ]
+
+  def tables(self, result):
+    """Returns the tables of the last evaluation."""
+    return result.final.tables or {}
 
   def begin(self, folder):
     """Draws examples of each domain."""

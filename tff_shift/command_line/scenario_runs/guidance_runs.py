@@ -94,10 +94,24 @@ class Guidance(scenario.Scenario):
     return result.final()
 
   def columns(self):
-    """Returns the accuracies."""
+    """Returns the accuracies, and the metrics of `--metrics`."""
     return [
-      name for name in guidance.Evaluation._fields if name != "not_finite"
+      *(
+        name
+        for name in guidance.Evaluation._fields
+        if name not in ("not_finite", "others", "tables")
+      ),
+      *(
+        f"{who}_{name}"
+        for who in ("own", "system")
+        for name, columns in self.running.metrics.columns.items()
+        if columns == (name,)
+      ),
     ]
+
+  def tables(self, result):
+    """Returns the tables of the last evaluation."""
+    return result.evaluations[max(result.evaluations)].tables or {}
 
   def begin(self, folder):
     """Draws examples and classes of the clients."""

@@ -131,7 +131,7 @@ class OnlineAdaptation(scenario.Scenario):
   def metrics(self, trial, seed, result, shift):
     """Returns means over time steps, and correlations of the measured shift."""
     found = {}
-    for name in evaluation.METRICS:
+    for name in (*evaluation.METRICS, *self.running.metrics.directions):
       found[name] = result.mean(name)
       found[f"before_adaptation_{name}"] = result.mean(f"{name}_before")
     measured = _measured_shift(trial, result)
@@ -159,11 +159,15 @@ class OnlineAdaptation(scenario.Scenario):
   def columns(self):
     """Returns the metrics after and before adaptation, and correlations."""
     return [
-      *evaluation.compared(),
-      *(f"before_adaptation_{name}" for name in evaluation.compared()),
+      *self.compared(),
+      *(f"before_adaptation_{name}" for name in self.compared()),
       "cumulative_shift_correlation",
       "step_shift_correlation",
     ]
+
+  def tables(self, result, shift):
+    """Returns the tables of the last time step, after adaptation."""
+    return result.timesteps[-1].tables or {}
 
   def draw_trial(self, reading, folder):
     """Draws how the learning rates of the first seed arise."""

@@ -21,6 +21,8 @@ from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.plans import plan as plan_lib
 from tff_shift.command_line.tuning import selection
 from tff_shift.learning import algorithm as algorithm_lib
+from tff_shift.learning import evaluation
+from tff_shift.reporting.results import table_results
 from tff_shift.simulation.storage import results
 
 FLAGS = flags.FLAGS
@@ -35,11 +37,14 @@ class Scenario:
     criterion: The criterion of `--select`. None: there is no such flag.
     measure: What the criterion measures, in words.
     test: The value of the column `held_out` of runs that use the test data.
+    lower_is_better: The metrics of `metrics` that are not metrics of
+      predictions, and whose lower values are better.
   """
 
   criterion: str | None = None
   measure: str = ""
   test = "test"
+  lower_is_better: Sequence[str] = ()
 
   def __init__(self, plan: plan_lib.Plan):
     self.plan = plan
@@ -95,6 +100,27 @@ class Scenario:
   def columns(self) -> Sequence[str]:
     """Returns the metrics that the table shows."""
     raise NotImplementedError
+
+  def compared(self) -> list[str]:
+    """Returns the names of the metrics of predictions that tables show.
+
+    A value per class needs too many columns.
+    """
+    metrics = self.running.metrics
+    return [
+      *evaluation.compared(),
+      *(name for name, own in metrics.columns.items() if own == (name,)),
+    ]
+
+  def tables(self, result: Any, **varied: str) -> Mapping[str, np.ndarray]:
+    """Returns the tables of counts of a result by name, such as a confusion.
+
+    Args:
+      result: The result of `run_one`.
+      **varied: The part of `parts`.
+    """
+    del result, varied
+    return {}
 
   def score(self, result: Any) -> float:
     """Returns the score of a run that serves selection; higher is better."""
@@ -172,11 +198,27 @@ class Scenario:
               each,
               by_seed,
               functools.partial(self.metrics, each.trial, **varied),
+              self.lower_is_better,
               **varied,
             )
+            self._write_tables(each.trial, by_seed, varied)
         self.draw_trial(reading, self.running.folder)
     self.draw_all(by_label, self.running.folder)
     self.running.finish(self.columns())
+
+  def _write_tables(self, trial, by_seed, varied) -> None:
+    """Writes and draws the tables of counts of a trial, if there are any."""
+    tables = {
+      seed: self.tables(result, **varied) for seed, result in by_seed.items()
+    }
+    for name in tables[self.plan.seeds[0]]:
+      table_results.write(
+        name,
+        {seed: found[name] for seed, found in tables.items()},
+        self.plan.class_names,
+        " ".join([trial.label, *varied.values()]),
+        self.running.folder,
+      )
 
   def _score(self, trial: selection.Trial, num_rounds: int | None) -> float:
     """Returns the mean score over the seeds of selection."""

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import matplotlib
 import numpy as np
 from matplotlib import font_manager
 from matplotlib import ticker
@@ -54,6 +55,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 GREY, PALE = "0.35", "0.85"
 _BAND = {"alpha": 0.15, "linewidth": 0}
 _MAX_TICK_LABELS = 16
+# A matrix with more rows has no numbers in its cells.
+_MAX_ROWS_WITH_NUMBERS = 16
 # Font sizes of titles, of labels, and of tick labels and legends.
 TITLE_SIZE = 12
 LABEL_SIZE = 11
@@ -321,6 +324,48 @@ def draw_error_bars(
 
 def _spread_label(kind: str, num_seeds: int) -> str:
   return f"{kind}: one standard\n{_SPREAD} {num_seeds} seeds"
+
+
+def draw_row_percentages(
+  figure: Figure, axes: Axes, counts: np.ndarray, label: str
+) -> None:
+  """Draws a matrix of counts, in percent of the sums of its rows.
+
+  Args:
+    figure: The figure, which gets a colour bar.
+    axes: The axes.
+    counts: `[rows, columns]`. Cells have numbers if there are few rows. Rows of
+      zeros are grey.
+    label: Name and unit of the percentages.
+  """
+  totals = counts.sum(axis=1, keepdims=True)
+  percentages = 100 * np.divide(
+    counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0
+  )
+  axes.grid(visible=False)
+  image = axes.imshow(
+    percentages,
+    cmap=matplotlib.colormaps["viridis"].with_extremes(bad="0.85"),
+    vmin=0,
+    vmax=100,
+    aspect="auto",
+  )
+  if len(counts) <= _MAX_ROWS_WITH_NUMBERS:
+    for (row, column), percentage in np.ndenumerate(percentages):
+      if not np.isnan(percentage):
+        axes.text(
+          column,
+          row,
+          f"{percentage:.0f}",
+          ha="center",
+          va="center",
+          size=TICK_SIZE,
+          # High values have bright colours.
+          color="black" if percentage > 60 else "white",
+        )
+  color_bar = figure.colorbar(image, ax=axes, aspect=30)
+  color_bar.set_label(label, size=LABEL_SIZE)
+  color_bar.ax.tick_params(labelsize=TICK_SIZE)
 
 
 def line_style(index: int) -> dict[str, object]:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping
 from collections.abc import Sequence
 
-import matplotlib
 import numpy as np
 from matplotlib import ticker
 from matplotlib.axes import Axes
@@ -16,9 +15,8 @@ from matplotlib.axes import Axes
 from tff_shift.data.images import color_transforms
 from tff_shift.reporting.figures import drawing
 
-# With more clients, there are more image columns and no numbers in cells.
+# With more clients, there are more image columns.
 _MAX_LARGE_IMAGES = 16
-_MAX_CLIENTS_WITH_NUMBERS = 16
 _FEW_COLUMNS, _MANY_COLUMNS = 4, 5
 
 
@@ -141,37 +139,12 @@ def routing_matrix(
       "counts must be [clients, clients], origin by route; got"
       f" {list(counts.shape)}"
     )
-  totals = counts.sum(axis=1, keepdims=True)
-  percentages = 100 * np.divide(
-    counts, totals, out=np.full(counts.shape, np.nan), where=totals > 0
-  )
   figure, axes = drawing.new_figure(title, "Guided to client", "From client")
-  axes.grid(visible=False)
-  image = axes.imshow(
-    percentages,
-    cmap=matplotlib.colormaps["viridis"].with_extremes(bad="0.85"),
-    vmin=0,
-    vmax=100,
-    aspect="auto",
+  drawing.draw_row_percentages(
+    figure, axes, counts, "Queries of the client (%)"
   )
-  if len(counts) <= _MAX_CLIENTS_WITH_NUMBERS:
-    for (origin, route), percentage in np.ndenumerate(percentages):
-      if not np.isnan(percentage):
-        axes.text(
-          route,
-          origin,
-          f"{percentage:.0f}",
-          ha="center",
-          va="center",
-          size=drawing.TICK_SIZE,
-          # High values have bright colours.
-          color="black" if percentage > 60 else "white",
-        )
   _client_ticks(axes, len(counts))
   axes.set_yticks(axes.get_xticks())
-  color_bar = figure.colorbar(image, ax=axes, aspect=30)
-  color_bar.set_label("Queries of the client (%)", size=drawing.LABEL_SIZE)
-  color_bar.ax.tick_params(labelsize=drawing.TICK_SIZE)
   return drawing.save(figure, path)
 
 

@@ -23,7 +23,7 @@ def final_metrics(
 
   Returns:
     `validation_accuracy`, in percent; the mean over pairs of client and period
-    of each metric in `evaluation.METRICS`, without absent clients, as all that
+    of each metric of the predictions, without absent clients, as all that
     follow; `multi_period_variance`, MPV over all
     periods, in squared percentage points; `multi_period_variance_below`, its
     part from accuracies below VACC; `low_accuracy_share`, LAT, and
@@ -53,7 +53,7 @@ def final_metrics(
   return {
     "validation_accuracy": validation_accuracy,
     **{
-      name: float(np.mean(of_present(values)))
+      name: dynamic_personalization.mean_over_present(name, of_present(values))
       for name, values in inference.measured.items()
     },
     "multi_period_variance": float(variance),

@@ -21,7 +21,11 @@ Represent = Callable[[np.ndarray], np.ndarray]
 def check_domains(
   algorithm: algorithm_lib.FederatedAlgorithm, num_clients: int
 ) -> None:
-  """Refuses an algorithm that was not built with one domain per client."""
+  """Refuses an algorithm that was not built with one domain per client.
+
+  Raises:
+    ValueError: If so, or if it has metrics whose sums its aggregator hides.
+  """
   to_predict = algorithm.evaluate_clients.type_signature.parameter[3].member
   (found,) = to_predict.domain_sizes.shape
   if found != num_clients:
@@ -29,10 +33,21 @@ def check_domains(
       f"num_evaluation_domains of {algorithm.name} must be {num_clients}, the"
       f" number of clients, got {found}"
     )
+  if algorithm.metrics.metrics and algorithm.hides_clients:
+    raise ValueError(
+      f"metrics={','.join(algorithm.metrics.metrics)} is not allowed with an"
+      " aggregator that hides clients: with a domain per client, the server"
+      " would see the sums of each client"
+    )
 
 
 class Clients:
-  """The clients of a deployed federation, each with its own model."""
+  """The clients of a deployed federation, each with its own model.
+
+  Attributes:
+    tables: The tables of counts of the latest `measure`, see
+      `evaluation.tables`, summed over clients.
+  """
 
   def __init__(self, running: rounds.Rounds, represent: Represent | None):
     """Takes over the states after training.
@@ -52,6 +67,7 @@ class Clients:
     self._running = running
     self._validator = client_data.ClientDataValidator(algorithm)
     self._represent = represent
+    self.tables = {}
 
   def measure(
     self, examples: Sequence[examples_lib.Examples]
@@ -62,8 +78,9 @@ class Clients:
       examples: The examples of each client, at least one of a client.
 
     Returns:
-      The metrics of `evaluation.METRICS` of each client, [num_clients] float64
-      each; NaN for clients without examples.
+      The metrics of `evaluation.METRICS`, and those that the algorithm was
+      built with, of each client, [num_clients] float64 each; NaN for clients
+      without examples.
 
     Raises:
       ValueError: If examples do not match the algorithm.
@@ -86,7 +103,9 @@ class Clients:
       ],
     )
     # Percentages are computed in float32, so that 0.7 gives exactly 70.
-    found = evaluation.report(means, np.asarray)
+    metrics = self._running.algorithm.metrics
+    self.tables = evaluation.tables(means, metrics, domains=slice(None))
+    found = evaluation.report(means, np.asarray, metrics)
     return {name: each.astype(np.float64) for name, each in found.items()}
 
   def request(

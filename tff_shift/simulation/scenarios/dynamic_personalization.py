@@ -24,6 +24,7 @@ of its first period, before it predicts; it has no distance in this period.
 """
 
 import functools
+import types
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -38,6 +39,8 @@ from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
 from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.learning import algorithm as algorithm_lib
+from tff_shift.learning import evaluation
+from tff_shift.learning import metric as metric_lib
 from tff_shift.learning import periods as period_data
 from tff_shift.shift import choices
 from tff_shift.simulation.engine import callbacks as callbacks_lib
@@ -82,13 +85,16 @@ class Inference(NamedTuple):
   """The results of deployment on a stream, each [num_periods, num_clients].
 
   Attributes:
-    measured: The metrics of `evaluation.METRICS` of each client's current
-      model, by name; NaN for an absent client.
+    measured: The metrics of `evaluation.METRICS`, and those that the algorithm
+      was built with, of each client's current model, by name; NaN for an absent
+      client.
     distances: Distances to the previous period, see `Stream`.
     drifted: Whether the distribution differs from the previous period; None if
       it is not known.
     detected: Whether the distance is above the threshold.
     requested: Whether the client received another model.
+    tables: Tables of counts of all clients in the last period, by names such as
+      `confusion_matrix`.
   """
 
   measured: Mapping[str, np.ndarray]
@@ -96,6 +102,7 @@ class Inference(NamedTuple):
   drifted: np.ndarray | None
   detected: np.ndarray
   requested: np.ndarray
+  tables: Mapping[str, np.ndarray] = types.MappingProxyType({})
 
   @property
   def accuracy(self) -> np.ndarray:
@@ -121,7 +128,7 @@ class Inference(NamedTuple):
       drifted["drifted_share"] = _percent(self.drifted[index], is_present)
     return {
       **{
-        name: float(np.mean(values[index][is_present]))
+        name: mean_over_present(name, values[index][is_present])
         for name, values in self.measured.items()
       },
       "distance": (
@@ -133,6 +140,17 @@ class Inference(NamedTuple):
       "detected_share": _percent(self.detected[index], has_distance),
       "requests": int(np.sum(self.requested[index])),
     }
+
+
+def mean_over_present(name: str, values: np.ndarray) -> float:
+  """Returns the mean of a metric of clients that have examples.
+
+  Metrics that an algorithm was built with may not be defined for a client. The
+  mean is then over the others.
+  """
+  if name in evaluation.METRICS:
+    return float(np.mean(values))
+  return metric_lib.mean_of_defined(values)
 
 
 def _percent(happened: np.ndarray, counts: np.ndarray) -> float | None:
@@ -507,6 +525,7 @@ def infer(
     stream.drifted,
     detected,
     np.array(requested),
+    clients.tables,
   )
 
 

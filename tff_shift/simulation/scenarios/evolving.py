@@ -38,8 +38,9 @@ class Evaluation(NamedTuple):
   Attributes:
     round_num: The number of completed rounds.
     train_loss: The mean training loss of the round.
-    client: The metrics of `evaluation.METRICS` on the target, of the evaluated
-      clients, each with its own model on its own test data.
+    client: The metrics of `evaluation.METRICS`, and those that the algorithm
+      was built with, on the target, of the evaluated clients, each with its own
+      model on its own test data.
     server: The same metrics of the server model on their pooled test data. None
       if the server has no model.
     client_per_domain: As `client`, each [num_domains], only after the last
@@ -48,6 +49,9 @@ class Evaluation(NamedTuple):
       the last source domain; None if the run does not validate.
     new_client: As `client`, of the clients that never train, each with the
       state of a client that joins now; None if there are none.
+    tables: Tables of counts on the target by names such as
+      `client_confusion_matrix`; None without any, and without
+      `client_per_domain`.
   """
 
   round_num: int
@@ -57,6 +61,7 @@ class Evaluation(NamedTuple):
   client_per_domain: Mapping[str, np.ndarray] | None
   validation_accuracy: float | None = None
   new_client: Mapping[str, float] | None = None
+  tables: Mapping[str, np.ndarray] | None = None
 
   def measured(self) -> dict[str, float | None]:
     """Returns the measurements on the target by names such as `client_loss`.
@@ -521,20 +526,26 @@ def _evaluate(
       data,
       _pool(targets),
     )
+  metrics = algorithm.metrics
   return Evaluation(
     round_num=run_rounds.round_num,
     train_loss=run_rounds.losses[-1],
-    client=evaluation.report(at_clients, _of_target),
-    server=at_server and evaluation.report(at_server, _of_target),
+    client=evaluation.report(at_clients, _of_target, metrics),
+    server=at_server and evaluation.report(at_server, _of_target, metrics),
     client_per_domain=(
-      evaluation.report(at_clients, np.asarray) if all_domains else None
+      evaluation.report(at_clients, np.asarray, metrics)
+      if all_domains
+      else None
     ),
     validation_accuracy=(
       evaluation.report(at_clients, _of_last_source)["accuracy"]
       if validates
       else None
     ),
-    new_client=at_new and evaluation.report(at_new, _of_target),
+    new_client=at_new and evaluation.report(at_new, _of_target, metrics),
+    tables=(
+      _tables(at_clients, at_server, metrics) or None if all_domains else None
+    ),
   )
 
 
@@ -551,6 +562,18 @@ def _at_clients(
     data,
     tests,
   )
+
+
+def _tables(at_clients, at_server, metrics) -> dict[str, np.ndarray]:
+  """Returns the tables of counts on the target, of clients and server."""
+  return {
+    f"{who}_{name}": table
+    for who, means in (("client", at_clients), ("server", at_server))
+    if means is not None
+    for name, table in evaluation.tables(
+      means, metrics, domains=slice(-1, None)
+    ).items()
+  }
 
 
 def _of_target(means: np.ndarray) -> float:

@@ -7,6 +7,7 @@ one client answers each query; without, a majority vote of all clients does.
 """
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -17,7 +18,9 @@ from tff_shift import arguments
 from tff_shift.data import client_dataset
 from tff_shift.data import examples
 from tff_shift.learning import algorithm as algorithm_lib
+from tff_shift.learning import evaluation as evaluation_lib
 from tff_shift.learning import guidance as learned
+from tff_shift.learning import metric as metric_lib
 from tff_shift.simulation.engine import callbacks as callbacks_lib
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
@@ -49,6 +52,10 @@ class Evaluation(NamedTuple):
       probabilities.
     validation_accuracy: The system accuracy on the validation examples; None
       without such examples.
+    others: The metrics that the algorithm was built with, by names such as
+      `own_macro_f1` (each client's answers to its own queries) and
+      `system_macro_f1` (the answers of `system_accuracy`); None without any.
+    tables: Tables of counts by names such as `own_confusion_matrix`.
   """
 
   system_accuracy: float
@@ -58,16 +65,19 @@ class Evaluation(NamedTuple):
   client_accuracy: float | None = None
   uncorrected_client_accuracy: float | None = None
   validation_accuracy: float | None = None
+  others: Mapping[str, float] | None = None
+  tables: Mapping[str, np.ndarray] | None = None
 
   def measured(self) -> dict[str, float | None]:
-    """Returns the accuracies by name.
+    """Returns the accuracies and other metrics by name.
 
     `validation_accuracy` is missing without validation examples.
     """
     found = self._asdict()
+    del found["others"], found["tables"]
     if self.validation_accuracy is None:
       del found["validation_accuracy"]
-    return found
+    return found | (self.others or {})
 
   def rows(self, step: int) -> Iterator[tuple[dict[str, int], dict[str, Any]]]:
     """See `callbacks.Measurements`."""
@@ -126,6 +136,7 @@ def evaluate(
   federation: queries.Federation,
   train_sizes: Sequence[int],
   test: Sequence[examples.Examples],
+  metrics: metric_lib.Chosen = metric_lib.NONE,
 ) -> tuple[Evaluation, np.ndarray | None]:
   """Evaluates a federation on all test examples of all clients.
 
@@ -133,6 +144,7 @@ def evaluate(
     federation: The federation.
     train_sizes: The number of training examples of each client.
     test: The test examples of each client; they may be empty.
+    metrics: Further metrics, of the predicted labels.
 
   Returns:
     The evaluation, and the number of queries of each client routed to each,
@@ -168,14 +180,16 @@ def evaluate(
   if not federation.can_guide:
     vote = federation.vote(x)
     system = _percent(np.mean(vote == y))
-    return Evaluation(system, average, not_finite), None
-  found = []
+    found = Evaluation(system, average, not_finite)
+    return _with_others(found, metrics, own, vote, y, origins), None
+  found, answers = [], []
   for corrected in (True, False):
     routes = federation.guide(x, corrected=corrected).routes
     # Queries routed to their origin are answered already.
     away = np.flatnonzero(routes != origins)
     classes = own.copy()
     classes[away] = federation.answer(x[away], routes[away]).classes
+    answers.append(classes)
     found.append(
       (
         routes,
@@ -189,7 +203,37 @@ def evaluate(
   evaluation = Evaluation(
     system, average, not_finite, plain_system, client, plain_client
   )
-  return evaluation, routing
+  return _with_others(evaluation, metrics, own, answers[0], y, origins), routing
+
+
+def _with_others(
+  found: Evaluation, metrics: metric_lib.Chosen, own, system, y, origins
+) -> Evaluation:
+  """Adds the metrics of the own answers and of the system's."""
+  if not metrics.metrics:
+    return found
+  others, tables = {}, {}
+  for who, predicted in (("own", own), ("system", system)):
+    means = metric_lib.of_labels(
+      metrics, predicted, y, origins, int(origins.max()) + 1
+    )
+    reported = evaluation_lib.report_chosen(
+      means, lambda values: float(values[0]), metrics
+    )
+    others |= {f"{who}_{name}": value for name, value in reported.items()}
+    counts = evaluation_lib.tables(means, metrics, domains=slice(None))
+    tables |= {f"{who}_{name}": table for name, table in counts.items()}
+  return found._replace(others=others, tables=tables)
+
+
+def check_metrics(metrics: metric_lib.Chosen) -> None:
+  """Raises a ValueError for metrics that queries cannot measure."""
+  for name, metric in metrics.metrics.items():
+    if metric.needs_probabilities:
+      raise ValueError(
+        f"metrics: {name} needs probabilities, and clients only send the"
+        " predicted label of a query"
+      )
 
 
 def _percent(share: float) -> float:
@@ -298,6 +342,7 @@ class _Training(driver.Steps):
     )
     self.left_out = left_out(train, self._test, client_names)
     queries.check_algorithm(algorithm)
+    check_metrics(algorithm.metrics)
     checks.trains(algorithm)
     self._algorithm = algorithm
     self._cohorts = cohorts
@@ -339,7 +384,9 @@ class _Training(driver.Steps):
     federation = queries.Federation(
       self._algorithm, running.server_state, running.client_states, self._data
     )
-    found, routing = evaluate(federation, self._train_sizes, self._test)
+    found, routing = evaluate(
+      federation, self._train_sizes, self._test, self._algorithm.metrics
+    )
     if self._validation is not None:
       validation, _ = evaluate(federation, self._train_sizes, self._validation)
       found = found._replace(validation_accuracy=validation.system_accuracy)

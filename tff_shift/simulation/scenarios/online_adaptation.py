@@ -26,6 +26,7 @@ from tff_shift.data import examples as examples_lib
 from tff_shift.data.shifts import online_adaptation
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import evaluation
+from tff_shift.learning import metric as metric_lib
 from tff_shift.learning import randomness
 from tff_shift.simulation.engine import callbacks as callbacks_lib
 from tff_shift.simulation.engine import checkpoints
@@ -45,13 +46,16 @@ class Timestep(NamedTuple):
   Attributes:
     timestep: Counts from 1.
     omega: The weight of eq. 1; None if it is not known.
-    before: The metrics of `evaluation.METRICS` over the clients with examples,
-      each with its own model, before the step's rounds.
+    before: The metrics of `evaluation.METRICS`, and those that the algorithm
+      was built with, over the clients with examples, each with its own model,
+      before the step's rounds.
     after: The same metrics after the step's rounds.
     learning_rates: Learning rates of all clients, [num_clients]; NaN if the
       client is absent or the algorithm has none.
     estimates: The clients' estimates of their label distributions,
       [num_clients, num_classes], NaN for absent clients; or None.
+    tables: Tables of counts after the rounds by names such as
+      `confusion_matrix`; None without any, and before the last time step.
   """
 
   timestep: int
@@ -60,6 +64,7 @@ class Timestep(NamedTuple):
   after: Mapping[str, float]
   learning_rates: np.ndarray
   estimates: np.ndarray | None
+  tables: Mapping[str, np.ndarray] | None = None
 
   def measured(self) -> dict[str, float | None]:
     """Returns the measurements by name; `before` as `accuracy_before` etc.
@@ -104,8 +109,16 @@ class OnlineResult(NamedTuple):
     return results.short_repr(self, timesteps=len(self.timesteps), **found)
 
   def mean(self, name: str) -> float:
-    """Returns the mean of a measurement over the time steps."""
-    return float(np.mean([step.measured()[name] for step in self.timesteps]))
+    """Returns the mean of a measurement over the time steps.
+
+    Metrics that the algorithm was built with may not be defined at a time step,
+    such as the recall of a class that does not occur. The mean is then over the
+    other time steps.
+    """
+    values = [step.measured()[name] for step in self.timesteps]
+    if name.removesuffix("_before") in evaluation.METRICS:
+      return float(np.mean(values))
+    return metric_lib.mean_of_defined(values)
 
 
 class Deployment(NamedTuple):
@@ -332,13 +345,13 @@ class Adaptation:
     self.rounds.data = self.data(timestep)
     self._prescribe(timestep, present)
     states = self.rounds.states.take(present)
-    before = self._evaluate(timestep, present, states)
+    before, tables = self._evaluate(timestep, present, states)
     after = before
     if self.rounds.algorithm.phases:
       for _ in range(self._num_rounds):
         self.rounds.step()
       states = self.rounds.states.take(present)
-      after = self._evaluate(timestep, present, states)
+      after, tables = self._evaluate(timestep, present, states)
     return Timestep(
       timestep=timestep,
       omega=_omega(self._streams, timestep),
@@ -351,6 +364,9 @@ class Adaptation:
         self._of_all(present, [state.classes for state in states])
         if hasattr(states[0], "classes")
         else None
+      ),
+      tables=(
+        tables if tables and timestep == self._streams.num_timesteps else None
       ),
     )
 
@@ -376,7 +392,10 @@ class Adaptation:
       ],
     )
 
-  def _evaluate(self, timestep, present, states) -> dict[str, float]:
+  def _evaluate(
+    self, timestep, present, states
+  ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+    """Returns the metrics and the tables of the present clients."""
     batches = self._batches(timestep)
     means = self.rounds.algorithm.evaluate_clients(
       self.rounds.server_state,
@@ -387,7 +406,11 @@ class Adaptation:
         for client in present
       ],
     )
-    return evaluation.report(means, lambda values: float(values[0]))
+    metrics = self.rounds.algorithm.metrics
+    return (
+      evaluation.report(means, lambda values: float(values[0]), metrics),
+      evaluation.tables(means, metrics, domains=slice(None)),
+    )
 
 
 def _omega(
@@ -439,6 +462,11 @@ class _Timesteps(driver.Steps):
           f"checkpoint: omega of time step {each.timestep} was {was} and is"
           f" {now}; a run can only resume with its original schedule"
         )
+    # The last time step of a shorter run is an intermediate one.
+    measured[:] = [
+      each._replace(tables=None) if each.timestep < self.num_steps else each
+      for each in measured
+    ]
     return done
 
   def end(self, running, measured):

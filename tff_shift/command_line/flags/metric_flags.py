@@ -1,0 +1,80 @@
+"""Metrics: `--metrics`, measured besides accuracy and loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from absl import flags
+
+from tff_shift.learning import metrics
+
+if TYPE_CHECKING:
+  from tff_shift.learning import metric as metric_lib
+
+FLAGS = flags.FLAGS
+
+_FLAG = "metrics"
+
+
+def define_flags() -> None:
+  """Defines the flag."""
+  flags.DEFINE_list(
+    _FLAG,
+    None,
+    "Comma-separated metrics besides accuracy and loss: "
+    f"{', '.join(metrics.names())}; mean_<name> is the mean over clients, each"
+    " with the value of its own examples.",
+  )
+
+
+def names() -> list[str]:
+  """Returns the names of the flag."""
+  # Without the flag, as in earlier versions, whose runs can then be resumed.
+  return FLAGS.metrics or []
+
+
+def check() -> None:
+  """Checks the names.
+
+  Raises:
+    ValueError: If a name is no metric.
+  """
+  for name in names():
+    try:
+      metrics.check_name(name)
+    except ValueError as error:
+      raise ValueError(f"--{_FLAG}: {error}") from error
+
+
+def chosen(
+  num_classes: int, class_names: Sequence[str] | None = None
+) -> metric_lib.Chosen:
+  """Returns the metrics of the flag.
+
+  Raises:
+    ValueError: If they cannot be measured together.
+  """
+  try:
+    return metrics.choose(names(), num_classes, class_names)
+  except ValueError as error:
+    raise ValueError(
+      f"--{_FLAG}: {str(error).removeprefix(f'{_FLAG}: ')}"
+    ) from error
+
+
+def refuse_single_clients(reason: str) -> None:
+  """Refuses metrics if the aggregator hides clients, and they would show them.
+
+  Args:
+    reason: Why the server would see the sums of single clients.
+
+  Raises:
+    ValueError: If metrics and such an aggregator are set.
+  """
+  if names() and FLAGS.aggregator in ("dp", "secure"):
+    raise ValueError(
+      f"--{_FLAG}={','.join(names())} is not allowed with"
+      f" --aggregator={FLAGS.aggregator}: {reason}, so the server would see the"
+      " sums of each client"
+    )

@@ -178,10 +178,9 @@ def chosen(
     if FLAGS.aggregator == "secure":
       print(
         "secure aggregation is simulated: the clients' integers are added in"
-        " plaintext",
+        f" plaintext; it does not hide {not_protected()}",
         flush=True,
       )
-      print(f"secure: in plaintext are {not_protected()}", flush=True)
   except ValueError as error:
     raise ValueError(f"--{error}") from error
   return found

@@ -50,7 +50,7 @@ def test_halving_scores_the_same_draws_of_all_algorithms(
     ("", "--learning_rate=1e-3..1e-1: it must be numbers; a range needs"),
     ("--search=halving", "--search=halving: it must be grid or random without"),
     (
-      "--num_trials=2",
+      "--num_trials=2 --learning_rate=0.1",
       "--num_trials=2: it must be left out with --search=grid",
     ),
     ("--search=random --num_trials=0", "--num_trials=0: it must be at least 1"),

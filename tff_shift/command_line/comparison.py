@@ -126,7 +126,9 @@ class Run(callbacks.Callback):
     if loss is None and rows:
       loss = rows[-1][1].get("loss")
     self._num_more += max(0, len(rows) - 1)
-    self._bar.update(step + self._num_more, loss=loss, accuracy=self._latest)
+    # After a stream, `on_period` has shown its last period.
+    if step <= self.num_steps:
+      self._bar.update(step, loss=loss, accuracy=self._latest)
     # The states of an earlier, replayed step are gone, and its model is saved.
     if (
       self._keeps_best()

@@ -5,8 +5,10 @@ import json
 import pytest
 
 from tff_shift.command_line.binaries import evolving
+from tff_shift.command_line.binaries import online_adaptation
 from tff_shift.command_line.flags import config_file
 from tff_shift.command_line.plans import evolving_plan
+from tff_shift.command_line.plans import online_adaptation_plan
 
 
 def test_file_becomes_flags_in_its_place(tmp_path):
@@ -80,3 +82,43 @@ def test_algorithm_of_an_import_in_a_file_is_known(
   monkeypatch.setattr("sys.argv", argv)
   assert run_here(evolving, evolving_plan, argv[1:]) == 2
   assert "--import: " in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_config_of_a_run_repeats_it(run_here, read_rows, tmp_path):
+  """Also where data set flags that a user must not set."""
+  path = tmp_path / "drift.csv"
+  rows = [
+    f"{client},{month},{(client + month + i) % 2},{i * 0.1},{month}"
+    for client in range(3)
+    for month in range(4)
+    for i in range(12)
+  ]
+  path.write_text("client,month,label,a,b\n" + "\n".join(rows) + "\n")
+  columns = ["--label=label", "--client=client", "--time=month"]
+  for binary, planning, given in (
+    (
+      evolving,
+      evolving_plan,
+      ["--dataset=circle", "--num_domains=3", "--num_clients=2"],
+    ),
+    (
+      online_adaptation,
+      online_adaptation_plan,
+      [f"--dataset={path}", *columns, f"--cache_dir={tmp_path / 'cache'}"],
+    ),
+  ):
+    name = planning.SCENARIO
+    folders = [tmp_path / f"{name}_{number}" for number in (1, 2)]
+    algorithm = "fed_avg" if binary is evolving else "source"
+    given = [*given, f"--algorithm={algorithm}", "--noprogress"]
+    given += ["--rounds=1"] if binary is evolving else []
+    flags = [*given, f"--output_dir={folders[0]}"]
+    assert run_here(binary, planning, flags) == 0
+    flags = [f"--config={folders[0] / 'config.json'}"]
+    # A run does not record the folders of files.
+    flags += [each for each in given if each.startswith("--dataset=")]
+    flags.append(f"--output_dir={folders[1]}")
+    assert run_here(binary, planning, flags) == 0
+    first, second = map(read_rows, folders)
+    assert first == second

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import yaml
+from absl import flags
 
 from tff_shift import arguments as arguments_lib
 from tff_shift import renamed_flags
@@ -15,6 +16,9 @@ _FLAGS_OF_RUN = "flags"
 _OF_FOLDER = frozenset({"output_dir", "overwrite", "resume"})
 _DIGEST = " (SHA-256)"
 _DIGEST_OF_DATASET = f"dataset{_DIGEST}"
+
+# The flags of the run whose config.json was read.
+_of_run: dict[str, Any] = {}
 
 HELP = (
   f"--{_FLAG}=FILE reads flags from a YAML file, a line NAME: VALUE for each"
@@ -57,6 +61,14 @@ def expand(arguments: Sequence[str], known: Sequence[str] = ()) -> list[str]:
   return expanded
 
 
+def is_of_run(name: str, value: Any) -> bool:
+  """Returns whether a config.json gave a flag this value.
+
+  Data can have set it in the run, so that it does not count as the user's.
+  """
+  return name in _of_run and _of_run[name] == value
+
+
 def _read(path: str) -> dict[str, Any]:
   """Returns the flags of a file by name."""
   try:
@@ -78,8 +90,13 @@ def _read(path: str) -> dict[str, Any]:
     values = {
       name: value
       for name, value in values.items()
-      if name not in _OF_FOLDER and not name.endswith(_DIGEST)
+      if name not in _OF_FOLDER
+      and not name.endswith(_DIGEST)
+      # A flag with its default counts as not set.
+      and not (name in flags.FLAGS and flags.FLAGS[name].default == value)
     }
+    _of_run.clear()
+    _of_run.update(values)
     if digest is not None:
       values["dataset_sha256"] = digest
   return dict(values)

@@ -10,6 +10,7 @@ from absl import flags
 
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import output_folder
+from tff_shift.command_line.flags import config_file
 from tff_shift.command_line.flags import dataset_flags
 from tff_shift.data import datasets
 from tff_shift.data.shifts import own_drift
@@ -34,7 +35,9 @@ def refuse(*drawing: str) -> None:
     UsageError: If one is set.
   """
   for flag in drawing:
-    if not FLAGS[flag].using_default_value:
+    if not FLAGS[flag].using_default_value and not config_file.is_of_run(
+      flag, FLAGS[flag].value
+    ):
       value = FLAGS[flag].value
       shown = ",".join(value) if isinstance(value, list) else value
       raise common_flags.UsageError(

@@ -146,7 +146,7 @@ def chosen_seeds(rule: str, seeds: Sequence[int]) -> list[int]:
   for name in ("num_trials", "search_seed"):
     common_flags.require(
       name,
-      FLAGS[name].using_default_value or FLAGS.search != search.GRID,
+      FLAGS[name].value == FLAGS[name].default or FLAGS.search != search.GRID,
       f"left out with --search={search.GRID}, which draws nothing",
     )
   if FLAGS.selection_seeds is None:

@@ -207,7 +207,9 @@ def test_one_model_in_two_processes(run, context):
     )
     state = run(context, process.initialize)
     output = run(context, process.next, state, [data])
-    kernel, bias = process.get_model_weights(output.state).trainable
+    # A computation too: outside of `run`, TFF would start its own executor.
+    weights = run(context, process.get_model_weights, output.state)
+    kernel, bias = weights.trainable
     norms.append(np.hypot(np.linalg.norm(kernel), bias))
   assert norms[0] > norms[1] > 0
 

@@ -13,6 +13,8 @@ import pathlib
 import sys
 import traceback
 import types
+from collections.abc import Callable
+from typing import Any
 
 from tff_shift import files
 
@@ -93,6 +95,29 @@ class _SourceLoader(importlib.machinery.SourceFileLoader):
 
   def path_stats(self, path):
     raise OSError("bytecode is neither read nor written")
+
+
+def load_and_register(
+  name: str | os.PathLike[str], register: Callable[[types.ModuleType], Any]
+) -> types.ModuleType:
+  """Imports a file and registers it; an error of `register` names the file.
+
+  Args:
+    name: As for `load`.
+    register: Raises a ValueError if the module is not what is wanted.
+
+  Returns:
+    The module.
+
+  Raises:
+    ValueError: If it cannot be imported or registered.
+  """
+  module = load(name)
+  try:
+    register(module)
+  except ValueError as error:
+    raise ValueError(f"{os.fspath(name)}: {error}") from error
+  return module
 
 
 def _load_file(requested: str, content: bytes) -> types.ModuleType:

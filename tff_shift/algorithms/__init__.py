@@ -170,12 +170,7 @@ def load(name: str | os.PathLike[str]) -> types.ModuleType:
     ValueError: If it cannot be imported, or is not an algorithm: see
       `register`.
   """
-  module = user_modules.load(name)
-  try:
-    register(module)
-  except ValueError as error:
-    raise ValueError(f"{os.fspath(name)}: {error}") from error
-  return module
+  return user_modules.load_and_register(name, register)
 
 
 def register(module: types.ModuleType) -> str:

@@ -270,7 +270,7 @@ def test_present_clients_are_sampled_alone_and_all_of_them_as_before(sampler):
     chosen = participation.checked_cohort(sampler(some), 6, some.present)
     assert len(chosen) <= 2
     seen.update(chosen)
-  # Client 1 has no examples, for samplers that heed sizes.
+  # Client 1 has no examples, for samplers that use sizes.
   assert seen in ({2, 4}, {1, 2, 4})
 
 

@@ -1,5 +1,6 @@
 """The flag `--config`: files of flags in YAML, or the config.json of a run."""
 
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -43,21 +44,43 @@ def expand(arguments: Sequence[str], known: Sequence[str] = ()) -> list[str]:
     ValueError: If a file cannot be read, or a name or value in it cannot be a
       flag.
   """
-  expanded, rest = [], iter(arguments)
-  for argument in rest:
-    flag, equals, path = argument.partition("=")
-    if flag not in (f"--{_FLAG}", f"-{_FLAG}"):
-      expanded.append(argument)
-      continue
-    if not equals:
-      path = next(rest, "")
+
+  def flags_of(path):
+    found = []
     for name, value in _read(path).items():
       if known and name not in known:
         raise ValueError(
           f"--{_FLAG}={path}: {name} is not a flag"
           f"{arguments_lib.did_you_mean(name, known)}"
         )
-      expanded.extend(_flag(path, name, value))
+      found.extend(_flag(path, name, value))
+    return found
+
+  return replaced(arguments, _FLAG, flags_of)
+
+
+def replaced(
+  arguments: Sequence[str],
+  flag: str,
+  flags_of: Callable[[str], Sequence[str]],
+) -> list[str]:
+  """Replaces a flag on a command line by other flags, in its place.
+
+  Args:
+    arguments: The command line.
+    flag: The name of the flag.
+    flags_of: Takes the value of the flag and returns the others.
+
+  Returns:
+    The command line without the flag.
+  """
+  expanded, rest = [], iter(arguments)
+  for argument in rest:
+    name, equals, value = argument.partition("=")
+    if name not in (f"--{flag}", f"-{flag}"):
+      expanded.append(argument)
+      continue
+    expanded.extend(flags_of(value if equals else next(rest, "")))
   return expanded
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from tff_shift import shipped
 from tff_shift.command_line import common_flags
+from tff_shift.command_line.flags import config_file
 
 _FLAG = "preset"
 _FOLDER = shipped.folder("presets")
@@ -35,22 +36,17 @@ def expand(arguments: Sequence[str], binary: str) -> list[str]:
   Raises:
     UsageError: If the binary has no such preset. The message lists its presets.
   """
-  expanded, rest = [], iter(arguments)
-  for argument in rest:
-    flag, equals, name = argument.partition("=")
-    if flag not in (f"--{_FLAG}", f"-{_FLAG}"):
-      expanded.append(argument)
-      continue
-    if not equals:
-      name = next(rest, "")
+
+  def flags_of(name):
     known = names(binary)
     if name not in known:
       raise common_flags.UsageError(
         f"--{_FLAG}: {binary} has no preset {name!r}; its presets:"
         f" {', '.join(known) or 'none'}"
       )
-    expanded.append(f"--flagfile={path(binary, name)}")
-  return expanded
+    return [f"--flagfile={path(binary, name)}"]
+
+  return config_file.replaced(arguments, _FLAG, flags_of)
 
 
 def help_text(binary: str) -> str:

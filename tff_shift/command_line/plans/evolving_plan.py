@@ -138,7 +138,7 @@ class Plan(plan.Plan):
   clients_without_target: Mapping[int, Sequence[evolving_data.Client]]
 
   def what_follows(self, before: int) -> str | None:
-    """See the base class."""
+    """Explains why a run cannot be extended."""
     return selection_flags.what_follows(before) or super().what_follows(before)
 
 

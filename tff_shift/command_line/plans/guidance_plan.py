@@ -143,7 +143,7 @@ class Plan(plan.Plan):
   selection_datasets: Mapping[int, guidance.GuidanceDataset]
 
   def what_follows(self, before: int) -> str | None:
-    """See the base class."""
+    """Explains why a run cannot be extended."""
     return selection_flags.what_follows(before) or super().what_follows(before)
 
 

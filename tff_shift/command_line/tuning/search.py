@@ -34,7 +34,7 @@ _MOST_DRAWS = 1_000
 
 
 def ends(text: str) -> tuple[str, str] | None:
-  """Returns the ends of a range `low..high`; None if it is none."""
+  """Returns the ends of a range `low..high`; None for other texts."""
   low, separator, high = text.partition(_TO)
   return (low, high) if separator else None
 

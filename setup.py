@@ -54,7 +54,7 @@ _OF_TFF = [
 ]
 
 _BINARIES = {
-  name: f"tff_shift.command_line.binaries.{name}"
+  name: f"tff_shift.binaries.{name}"
   for name in (
     "dynamic_personalization",
     "dynamic_regret",

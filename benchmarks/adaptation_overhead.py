@@ -22,7 +22,9 @@ from tff_shift import execution
 from tff_shift import models
 from tff_shift.data.shifts import online_adaptation as online_adaptation_data
 from tff_shift.data.shifts import schedules
-from tff_shift.simulation.scenarios import online_adaptation
+from tff_shift.scenarios.online_adaptation import (
+  simulation as online_adaptation,
+)
 
 _REPETITIONS = flags.DEFINE_integer(
   "repetitions", 15, "Number of repetitions of each algorithm.", lower_bound=1

@@ -58,9 +58,9 @@ class _Counter:
 def main(argv):
   """Runs and counts."""
   del argv
+  from tff_shift.binaries import evolving
   from tff_shift.command_line import program
-  from tff_shift.command_line.binaries import evolving
-  from tff_shift.command_line.plans import evolving_plan
+  from tff_shift.scenarios.evolving import settings as evolving_plan
 
   counter = _Counter()
   with tempfile.TemporaryDirectory() as folder:

@@ -22,8 +22,8 @@ from tff_shift import execution
 from tff_shift import models
 from tff_shift.data import examples
 from tff_shift.learning import randomness
+from tff_shift.scenarios.guidance import queries
 from tff_shift.simulation.engine import client_data
-from tff_shift.simulation.scenarios import queries
 
 _REPETITIONS = flags.DEFINE_integer(
   "repetitions", 7, "Number of repetitions.", lower_bound=1

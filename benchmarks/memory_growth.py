@@ -32,8 +32,8 @@ from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift import models
 from tff_shift.data.shifts import evolving as evolving_data
+from tff_shift.scenarios.evolving import simulation as evolving
 from tff_shift.simulation.engine import rounds
-from tff_shift.simulation.scenarios import evolving
 
 _NUM_CLIENTS = 8
 _NUM_WORKERS = 2

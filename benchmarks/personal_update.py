@@ -26,10 +26,12 @@ from tff_shift.algorithms import fed_avg
 from tff_shift.data.shifts import (
   dynamic_personalization as dynamic_personalization_data,
 )
-from tff_shift.simulation.scenarios import drift_detector
-from tff_shift.simulation.scenarios import dynamic_personalization
-from tff_shift.simulation.scenarios import pretraining
-from tff_shift.simulation.scenarios import pretraining_hparams
+from tff_shift.scenarios.dynamic_personalization import drift_detector
+from tff_shift.scenarios.dynamic_personalization import (
+  simulation as dynamic_personalization,
+)
+from tff_shift.simulation import pretraining
+from tff_shift.simulation import pretraining_hparams
 
 _REPETITIONS = flags.DEFINE_integer(
   "repetitions", 50, "Number of repetitions.", lower_bound=1

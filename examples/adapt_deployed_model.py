@@ -18,12 +18,14 @@ from tff_shift import execution
 from tff_shift import models
 from tff_shift.data.shifts import online_adaptation as online_adaptation_data
 from tff_shift.data.shifts import schedules
+from tff_shift.scenarios.online_adaptation import (
+  simulation as online_adaptation,
+)
 from tff_shift.serving import export
 from tff_shift.shift import bbse
+from tff_shift.simulation import pretraining
+from tff_shift.simulation import pretraining_hparams
 from tff_shift.simulation.engine import callbacks
-from tff_shift.simulation.scenarios import online_adaptation
-from tff_shift.simulation.scenarios import pretraining
-from tff_shift.simulation.scenarios import pretraining_hparams
 
 NUM_CLIENTS, TIMESTEPS = 4, 8
 

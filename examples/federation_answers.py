@@ -16,10 +16,10 @@ from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift import models
 from tff_shift.data.shifts import guidance as guidance_data
+from tff_shift.scenarios.guidance import queries
 from tff_shift.serving import export
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import rounds
-from tff_shift.simulation.scenarios import queries
 
 NUM_CLIENTS, ROUNDS = 4, 20
 

@@ -58,7 +58,7 @@ def main() -> None:
   from tff_shift import execution
   from tff_shift import models
   from tff_shift.data.shifts import evolving as evolving_data
-  from tff_shift.simulation.scenarios import evolving
+  from tff_shift.scenarios.evolving import simulation as evolving
 
   module = algorithms.load(__file__)
   dataset = evolving_data.load_evolving("circle", num_domains=6, seed=0)

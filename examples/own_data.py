@@ -19,7 +19,7 @@ from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift import models
 from tff_shift.data.your_own import from_arrays
-from tff_shift.simulation.scenarios import evolving
+from tff_shift.scenarios.evolving import simulation as evolving
 
 NUM_CLIENTS, NUM_MONTHS, ROUNDS, SEEDS = 6, 8, 10, (0, 1)
 

@@ -3,7 +3,7 @@
 python -m experiments.dynamic_personalization --help
 """
 
-from tff_shift.command_line.binaries import dynamic_personalization
+from tff_shift.binaries import dynamic_personalization
 
 if __name__ == "__main__":
   dynamic_personalization.run()

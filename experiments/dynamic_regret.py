@@ -3,7 +3,7 @@
 python -m experiments.dynamic_regret --help
 """
 
-from tff_shift.command_line.binaries import dynamic_regret
+from tff_shift.binaries import dynamic_regret
 
 if __name__ == "__main__":
   dynamic_regret.run()

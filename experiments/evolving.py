@@ -3,7 +3,7 @@
 python -m experiments.evolving --help
 """
 
-from tff_shift.command_line.binaries import evolving
+from tff_shift.binaries import evolving
 
 if __name__ == "__main__":
   evolving.run()

@@ -3,7 +3,7 @@
 python -m experiments.guidance --help
 """
 
-from tff_shift.command_line.binaries import guidance
+from tff_shift.binaries import guidance
 
 if __name__ == "__main__":
   guidance.run()

@@ -3,7 +3,7 @@
 python -m experiments.online_adaptation --help
 """
 
-from tff_shift.command_line.binaries import online_adaptation
+from tff_shift.binaries import online_adaptation
 
 if __name__ == "__main__":
   online_adaptation.run()

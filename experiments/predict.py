@@ -3,7 +3,7 @@
 python -m experiments.predict --help
 """
 
-from tff_shift.command_line.binaries import predict
+from tff_shift.binaries import predict
 
 if __name__ == "__main__":
   predict.run()

@@ -3,7 +3,7 @@
 python -m experiments.report --help
 """
 
-from tff_shift.command_line.binaries import report
+from tff_shift.binaries import report
 
 if __name__ == "__main__":
   report.run()

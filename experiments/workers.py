@@ -3,7 +3,7 @@
 python -m experiments.workers --help
 """
 
-from tff_shift.command_line.binaries import workers
+from tff_shift.binaries import workers
 
 if __name__ == "__main__":
   workers.run()

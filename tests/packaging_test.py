@@ -157,7 +157,7 @@ class TestWheel:
       re.MULTILINE,
     )
     modules = dict(scripts)
-    assert modules["evolving"] == "tff_shift.command_line.binaries.evolving"
+    assert modules["evolving"] == "tff_shift.binaries.evolving"
     # Every binary has one.
     assert sorted(name.replace("-", "_") for name in modules) == sorted(
       file.stem

@@ -21,7 +21,7 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 # certificate, also raise errors.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-_SCENARIOS = "tff_shift.simulation.scenarios"
+_SCENARIOS = "tff_shift.scenarios"
 _SHIFTS = "tff_shift.data.shifts"
 
 # By name: a module, or a module and the name in it.
@@ -48,8 +48,8 @@ _PUBLIC = {
   "build_model": ("tff_shift.models", "build"),
   "from_keras": ("tff_shift.models", "from_keras"),
   "model_names": ("tff_shift.models", "names"),
-  "pretrain": (f"{_SCENARIOS}.pretraining", "pretrain"),
-  "with_pretrained": (f"{_SCENARIOS}.pretraining", "with_pretrained"),
+  "pretrain": ("tff_shift.simulation.pretraining", "pretrain"),
+  "with_pretrained": ("tff_shift.simulation.pretraining", "with_pretrained"),
   # Data.
   "ClientDataset": ("tff_shift.data.client_dataset", "ClientDataset"),
   "assemble_clients": (f"{_SHIFTS}.evolving", "assemble_clients"),
@@ -75,12 +75,15 @@ _PUBLIC = {
   "execution": ("tff_shift.execution", None),
   "participation": ("tff_shift.simulation.engine.participation", None),
   "run_dynamic_personalization": (
-    f"{_SCENARIOS}.dynamic_personalization",
+    f"{_SCENARIOS}.dynamic_personalization.simulation",
     "run",
   ),
-  "run_evolving": (f"{_SCENARIOS}.evolving", "run"),
-  "run_guidance": (f"{_SCENARIOS}.guidance", "run"),
-  "run_online_adaptation": (f"{_SCENARIOS}.online_adaptation", "run"),
+  "run_evolving": (f"{_SCENARIOS}.evolving.simulation", "run"),
+  "run_guidance": (f"{_SCENARIOS}.guidance.simulation", "run"),
+  "run_online_adaptation": (
+    f"{_SCENARIOS}.online_adaptation.simulation",
+    "run",
+  ),
   # Saved models.
   "load": ("tff_shift.serving.predictor", "load"),
 }

@@ -6,9 +6,9 @@ from absl import flags
 
 from tff_shift import models
 from tff_shift.command_line import common_flags
+from tff_shift.command_line import plan as plan_lib
 from tff_shift.command_line import program
 from tff_shift.command_line.flags import input_flags
-from tff_shift.command_line.plans import plan as plan_lib
 from tff_shift.command_line.tuning import trials
 from tff_shift.data.shifts import evolving
 

@@ -5,12 +5,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_shift.command_line.flags import participation_flags
-from tff_shift.command_line.scenario_runs import scenario
 from tff_shift.learning import evaluation
 from tff_shift.reporting.figures import figures
+from tff_shift.scenarios import scenario
+from tff_shift.scenarios.evolving import simulation as evolving
 from tff_shift.simulation.engine import driver
 from tff_shift.simulation.engine import rounds
-from tff_shift.simulation.scenarios import evolving
 
 
 class Measured(NamedTuple):

@@ -11,8 +11,8 @@ from tff_shift import algorithms
 from tff_shift.algorithms import fed_drm
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
+from tff_shift.scenarios.guidance import queries
 from tff_shift.simulation.engine import rounds
-from tff_shift.simulation.scenarios import queries
 
 pytestmark = pytest.mark.slow
 

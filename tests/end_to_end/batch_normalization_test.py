@@ -7,11 +7,13 @@ import pytest
 
 import tff_shift
 from tff_shift import models
-from tff_shift.command_line.binaries import evolving
-from tff_shift.command_line.binaries import online_adaptation
-from tff_shift.command_line.plans import evolving_plan
-from tff_shift.command_line.plans import online_adaptation_plan
+from tff_shift.binaries import evolving
+from tff_shift.binaries import online_adaptation
 from tff_shift.models import split_model
+from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.online_adaptation import (
+  settings as online_adaptation_plan,
+)
 
 _MODEL = textwrap.dedent(
   """

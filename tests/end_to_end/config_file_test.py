@@ -4,11 +4,13 @@ import json
 
 import pytest
 
-from tff_shift.command_line.binaries import evolving
-from tff_shift.command_line.binaries import online_adaptation
+from tff_shift.binaries import evolving
+from tff_shift.binaries import online_adaptation
 from tff_shift.command_line.flags import config_file
-from tff_shift.command_line.plans import evolving_plan
-from tff_shift.command_line.plans import online_adaptation_plan
+from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.online_adaptation import (
+  settings as online_adaptation_plan,
+)
 
 
 def test_file_becomes_flags_in_its_place(tmp_path):

@@ -20,14 +20,14 @@ from absl.testing import flagsaver
 
 from benchmarks import resume
 from tff_shift import execution
+from tff_shift.binaries import evolving
 from tff_shift.command_line import comparison
 from tff_shift.command_line import program
-from tff_shift.command_line.binaries import evolving
 from tff_shift.command_line.flags import metric_flags
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import server_optimizer_flags
-from tff_shift.command_line.plans import evolving_plan
 from tff_shift.reporting.figures import drawing
+from tff_shift.scenarios.evolving import settings as evolving_plan
 
 _ROOT = pathlib.Path(__file__).parents[2]
 

@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 
 from examples import tiny_llama
-from tff_shift.command_line.binaries import evolving
-from tff_shift.command_line.binaries import online_adaptation
-from tff_shift.command_line.binaries import predict
-from tff_shift.command_line.binaries import report
-from tff_shift.command_line.plans import evolving_plan
-from tff_shift.command_line.plans import online_adaptation_plan
+from tff_shift.binaries import evolving
+from tff_shift.binaries import online_adaptation
+from tff_shift.binaries import predict
+from tff_shift.binaries import report
 from tff_shift.reproduction import reproduce
+from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.online_adaptation import (
+  settings as online_adaptation_plan,
+)
 
 _FIRST_VERSION = pathlib.Path(__file__).parents[1] / "first_version"
 

@@ -5,11 +5,15 @@ Whole runs of a data set of its own are in `own_data_test`.
 
 import pytest
 
-from tff_shift.command_line.plans import dynamic_personalization_plan
-from tff_shift.command_line.plans import evolving_plan
-from tff_shift.command_line.plans import guidance_plan
-from tff_shift.command_line.plans import online_adaptation_plan
 from tff_shift.models import guided_model
+from tff_shift.scenarios.dynamic_personalization import (
+  settings as dynamic_personalization_plan,
+)
+from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.guidance import settings as guidance_plan
+from tff_shift.scenarios.online_adaptation import (
+  settings as online_adaptation_plan,
+)
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,10 @@ import re
 import numpy as np
 import pytest
 
-from tff_shift.command_line.binaries import dynamic_personalization
-from tff_shift.command_line.plans import dynamic_personalization_plan
+from tff_shift.binaries import dynamic_personalization
+from tff_shift.scenarios.dynamic_personalization import (
+  settings as dynamic_personalization_plan,
+)
 
 # The contract runs over all of them; here are those that differ in what they
 # leave.

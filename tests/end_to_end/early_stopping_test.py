@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tff_shift.command_line.binaries import guidance
-from tff_shift.command_line.plans import guidance_plan
+from tff_shift.binaries import guidance
+from tff_shift.scenarios.guidance import settings as guidance_plan
 
 _SMALL = (
   *("--dataset=circle", "--num_domains=4", "--max_examples_per_domain=60"),

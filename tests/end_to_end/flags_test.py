@@ -10,15 +10,19 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from tff_shift.binaries import guidance
+from tff_shift.binaries import report
 from tff_shift.command_line import common_flags
-from tff_shift.command_line.binaries import guidance
-from tff_shift.command_line.binaries import report
 from tff_shift.command_line.flags import hparam_flags
-from tff_shift.command_line.plans import dynamic_personalization_plan
-from tff_shift.command_line.plans import evolving_plan
-from tff_shift.command_line.plans import guidance_plan
-from tff_shift.command_line.plans import online_adaptation_plan
 from tff_shift.command_line.tuning import trials
+from tff_shift.scenarios.dynamic_personalization import (
+  settings as dynamic_personalization_plan,
+)
+from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.guidance import settings as guidance_plan
+from tff_shift.scenarios.online_adaptation import (
+  settings as online_adaptation_plan,
+)
 
 FLAGS = flags.FLAGS
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tff_shift.command_line.binaries import guidance
-from tff_shift.command_line.plans import guidance_plan
+from tff_shift.binaries import guidance
+from tff_shift.scenarios.guidance import settings as guidance_plan
 
 _QUICK = ("--algorithm=fed_avg", "--rounds=2", "--local_steps=1")
 

@@ -11,10 +11,12 @@ import pytest
 import tff_shift
 from examples import tiny_llama
 from tff_shift import execution
-from tff_shift.command_line.binaries import online_adaptation
-from tff_shift.command_line.plans import online_adaptation_plan
+from tff_shift.binaries import online_adaptation
 from tff_shift.data import datasets
 from tff_shift.models.networks import llama_checkpoint
+from tff_shift.scenarios.online_adaptation import (
+  settings as online_adaptation_plan,
+)
 
 _SMALL = (
   *("--dataset=synthetic_relations", "--client_classes=disjoint"),

@@ -7,10 +7,14 @@ import numpy as np
 import pandas
 import pytest
 
-from tff_shift.command_line.binaries import dynamic_personalization
-from tff_shift.command_line.binaries import online_adaptation
-from tff_shift.command_line.plans import dynamic_personalization_plan
-from tff_shift.command_line.plans import online_adaptation_plan
+from tff_shift.binaries import dynamic_personalization
+from tff_shift.binaries import online_adaptation
+from tff_shift.scenarios.dynamic_personalization import (
+  settings as dynamic_personalization_plan,
+)
+from tff_shift.scenarios.online_adaptation import (
+  settings as online_adaptation_plan,
+)
 
 _COLUMNS = ("--label=outcome", "--client=site", "--time=year")
 _COMMON = ("--pretraining_epochs=1", "--model_width=4", "--noprogress")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from examples.continual import continual
-from tff_shift.command_line.binaries import report
+from tff_shift.binaries import report
 
 _FOLDER = pathlib.Path(continual.__file__).parent
 _SMALL = (

@@ -6,10 +6,10 @@ import numpy as np
 import pandas
 import pytest
 
-from tff_shift.command_line.binaries import guidance
-from tff_shift.command_line.plans import guidance_plan
+from tff_shift.binaries import guidance
 from tff_shift.data import datasets
 from tff_shift.data.your_own import own_datasets
+from tff_shift.scenarios.guidance import settings as guidance_plan
 
 _EVOLVING = (
   *("--algorithm=fed_avg,fed_evolve", "--optimizer=adam", "--rounds=3"),

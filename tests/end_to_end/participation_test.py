@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from tff_shift.command_line.binaries import online_adaptation
-from tff_shift.command_line.plans import online_adaptation_plan
+from tff_shift.binaries import online_adaptation
+from tff_shift.scenarios.online_adaptation import (
+  settings as online_adaptation_plan,
+)
 
 _SMALL = (
   *("--dataset=circle", "--num_domains=4", "--max_examples_per_domain=60"),

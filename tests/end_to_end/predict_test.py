@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from tff_shift.command_line.binaries import predict
+from tff_shift.binaries import predict
 from tff_shift.data import array_files
 
 X = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)

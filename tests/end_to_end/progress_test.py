@@ -5,12 +5,16 @@ import re
 
 import pytest
 
+from tff_shift.binaries import dynamic_personalization
+from tff_shift.binaries import online_adaptation
 from tff_shift.command_line import common_flags
-from tff_shift.command_line.binaries import dynamic_personalization
-from tff_shift.command_line.binaries import online_adaptation
-from tff_shift.command_line.plans import dynamic_personalization_plan
-from tff_shift.command_line.plans import online_adaptation_plan
 from tff_shift.reporting import progress
+from tff_shift.scenarios.dynamic_personalization import (
+  settings as dynamic_personalization_plan,
+)
+from tff_shift.scenarios.online_adaptation import (
+  settings as online_adaptation_plan,
+)
 
 pytestmark = pytest.mark.slow
 

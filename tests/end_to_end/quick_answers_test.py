@@ -17,8 +17,8 @@ _BINARIES = sorted(
   if 'if __name__ == "__main__"' in file.read_text(encoding="utf-8")
 )
 _SCENARIOS = sorted(
-  file.stem.removesuffix("_plan")
-  for file in (_ROOT / "tff_shift/command_line/plans").glob("*_plan.py")
+  file.parent.name
+  for file in (_ROOT / "tff_shift/scenarios").glob("*/settings.py")
 )
 _HEAVY = {"tensorflow", "tensorflow_federated"}
 

@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 
-from tff_shift.command_line.binaries import evolving
-from tff_shift.command_line.binaries import report
-from tff_shift.command_line.plans import evolving_plan
+from tff_shift.binaries import evolving
+from tff_shift.binaries import report
+from tff_shift.scenarios.evolving import settings as evolving_plan
 
 _RUN = (
   *("--dataset=circle", "--num_domains=4", "--num_clients=3", "--rounds=2"),

@@ -3,14 +3,18 @@
 import pytest
 
 from tff_shift import memory
-from tff_shift.command_line.binaries import dynamic_personalization
-from tff_shift.command_line.binaries import evolving
-from tff_shift.command_line.binaries import guidance
-from tff_shift.command_line.binaries import online_adaptation
-from tff_shift.command_line.plans import dynamic_personalization_plan
-from tff_shift.command_line.plans import evolving_plan
-from tff_shift.command_line.plans import guidance_plan
-from tff_shift.command_line.plans import online_adaptation_plan
+from tff_shift.binaries import dynamic_personalization
+from tff_shift.binaries import evolving
+from tff_shift.binaries import guidance
+from tff_shift.binaries import online_adaptation
+from tff_shift.scenarios.dynamic_personalization import (
+  settings as dynamic_personalization_plan,
+)
+from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.guidance import settings as guidance_plan
+from tff_shift.scenarios.online_adaptation import (
+  settings as online_adaptation_plan,
+)
 
 # A client holds 10 examples of a domain, 2 of them for testing. The last domain
 # is the target: 2 clients train on 8 of each of 2 domains.

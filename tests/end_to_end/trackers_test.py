@@ -7,8 +7,8 @@ import sqlite3
 
 import pytest
 
-from tff_shift.command_line.binaries import evolving
-from tff_shift.command_line.plans import evolving_plan
+from tff_shift.binaries import evolving
+from tff_shift.scenarios.evolving import settings as evolving_plan
 
 _RUN = (
   *("--algorithm=local", "--dataset=circle", "--num_domains=4"),

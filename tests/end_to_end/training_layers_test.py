@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import tff_shift
-from tff_shift.command_line.binaries import evolving
-from tff_shift.command_line.plans import evolving_plan
+from tff_shift.binaries import evolving
 from tff_shift.data.shifts import evolving as evolving_data
+from tff_shift.scenarios.evolving import settings as evolving_plan
 
 _MODEL = textwrap.dedent(
   """

@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from tff_shift import algorithms
-from tff_shift.command_line.binaries import evolving
-from tff_shift.command_line.plans import evolving_plan
+from tff_shift.binaries import evolving
+from tff_shift.scenarios.evolving import settings as evolving_plan
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 TINY = (

@@ -8,16 +8,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift.binaries import dynamic_personalization
+from tff_shift.binaries import evolving
+from tff_shift.binaries import guidance
+from tff_shift.binaries import online_adaptation
 from tff_shift.command_line import pretrained
-from tff_shift.command_line.binaries import dynamic_personalization
-from tff_shift.command_line.binaries import evolving
-from tff_shift.command_line.binaries import guidance
-from tff_shift.command_line.binaries import online_adaptation
-from tff_shift.command_line.plans import dynamic_personalization_plan
-from tff_shift.command_line.plans import evolving_plan
-from tff_shift.command_line.plans import guidance_plan
-from tff_shift.command_line.plans import online_adaptation_plan
-from tff_shift.simulation.scenarios import pretraining_hparams
+from tff_shift.scenarios.dynamic_personalization import (
+  settings as dynamic_personalization_plan,
+)
+from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.guidance import settings as guidance_plan
+from tff_shift.scenarios.online_adaptation import (
+  settings as online_adaptation_plan,
+)
+from tff_shift.simulation import pretraining_hparams
 
 # So small that no weight of order 1 moves by a bit.
 _STANDSTILL = 1e-12

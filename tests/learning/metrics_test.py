@@ -15,7 +15,7 @@ from tff_shift.learning import evaluation
 from tff_shift.learning import metric as metric_lib
 from tff_shift.learning import metrics
 from tff_shift.learning.aggregators import factories
-from tff_shift.simulation.scenarios import deployment
+from tff_shift.scenarios.dynamic_personalization import deployment
 
 NUM_CLASSES = 4
 

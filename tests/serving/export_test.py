@@ -13,12 +13,12 @@ from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
 from tff_shift.models.networks import mlp
+from tff_shift.scenarios.evolving import simulation as evolving
+from tff_shift.scenarios.guidance import queries
+from tff_shift.scenarios.guidance import simulation as guidance
 from tff_shift.serving import export
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import rounds
-from tff_shift.simulation.scenarios import evolving
-from tff_shift.simulation.scenarios import guidance
-from tff_shift.simulation.scenarios import queries
 
 NUM_CLIENTS = 3
 

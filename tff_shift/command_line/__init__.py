@@ -1,4 +1,4 @@
-"""Command-line programs: flags, plans, tuning, binaries."""
+"""Command-line programs: flags, plans, tuning."""
 
 import os
 import sys

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
   from tff_shift.simulation.engine import checkpoints
   from tff_shift.simulation.storage import results
 
+# The start of the names of modules that define flags of the binaries.
+OWN = "tff_shift."
 # The upper limit of every count: a larger number looks like a run that hangs.
 _MOST = 10_000_000
 # The length of a value in a message.
@@ -238,14 +240,20 @@ def check_texts() -> None:
     UsageError: If a flag of the binary contains a NUL character (possible in
       flag files) or is not UTF-8.
   """
+  for flag in _own_flags():
+    values = flag.value if isinstance(flag.value, list) else [flag.value]
+    for each in values:
+      if isinstance(each, str) and "\0" in each:
+        raise UsageError(f"--{flag.name}: it must not contain NUL characters")
+      if isinstance(each, str) and not shown_names.is_encodable(each):
+        raise UsageError(f"--{flag.name}={each}: it must be UTF-8 text")
+
+
+def _own_flags() -> Iterator[flags.Flag]:
+  """Yields the flags of the binary, not those of libraries."""
   for module, defined in flags.FLAGS.flags_by_module_dict().items():
-    for flag in defined if module.startswith(f"{__package__}.") else ():
-      values = flag.value if isinstance(flag.value, list) else [flag.value]
-      for each in values:
-        if isinstance(each, str) and "\0" in each:
-          raise UsageError(f"--{flag.name}: it must not contain NUL characters")
-        if isinstance(each, str) and not shown_names.is_encodable(each):
-          raise UsageError(f"--{flag.name}={each}: it must be UTF-8 text")
+    if module.startswith(OWN):
+      yield from defined
 
 
 def parse_numbers(
@@ -501,14 +509,7 @@ def _flag_values(
   different run. If a model is given, the digest of its frozen weights is
   included for a user's model, whose function may draw them in each process.
   """
-  values = dataset_flags.named(
-    {
-      flag.name: flag.value
-      for module, defined in flags.FLAGS.flags_by_module_dict().items()
-      if module.startswith(f"{__package__}.")
-      for flag in defined
-    }
-  )
+  values = dataset_flags.named({flag.name: flag.value for flag in _own_flags()})
   digests = {
     "import": hparam_flags.digests_of_imports(),
     "weights_file": model_flags.digest_of_weights(),

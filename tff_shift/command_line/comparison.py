@@ -25,6 +25,7 @@ from tff_shift import shown_names
 from tff_shift import user_modules
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import output_folder
+from tff_shift.command_line import plan as plan_lib
 from tff_shift.command_line import saved_models
 from tff_shift.command_line.flags import aggregator_flags
 from tff_shift.command_line.flags import dataset_flags
@@ -32,7 +33,6 @@ from tff_shift.command_line.flags import metric_flags
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import server_optimizer_flags
 from tff_shift.command_line.flags import tracker_flags
-from tff_shift.command_line.plans import plan as plan_lib
 from tff_shift.command_line.tuning import selection
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import frozen_weights

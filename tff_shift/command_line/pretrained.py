@@ -11,11 +11,11 @@ from absl import flags
 from tff_shift import files
 from tff_shift.command_line import common_flags
 from tff_shift.data import examples as examples_lib
-from tff_shift.simulation.scenarios import pretraining_hparams
+from tff_shift.simulation import pretraining_hparams
 
 if TYPE_CHECKING:
   from tff_shift.models import split_model
-  from tff_shift.simulation.scenarios import pretraining
+  from tff_shift.simulation import pretraining
 
 FLAGS = flags.FLAGS
 
@@ -105,7 +105,7 @@ def train(
     UsageError: If training fails, or if the cache is not writable.
     files.WriteError: If writing to the cache fails after training.
   """
-  from tff_shift.simulation.scenarios import pretraining
+  from tff_shift.simulation import pretraining
 
   if hparams is None:
     with common_flags.usage_errors():

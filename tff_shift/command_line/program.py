@@ -93,7 +93,7 @@ def _help(main: Callable[..., None], define_flags: Callable[[], None]) -> str:
   modules = [
     name
     for name in flags.FLAGS.flags_by_module_dict()
-    if name.startswith(f"{__package__}.") and name != own
+    if name.startswith(common_flags.OWN) and name != own
   ]
   parts = [inspect.getdoc(sys.modules[main.__module__]), _everyday()]
   for name in (own, *modules):

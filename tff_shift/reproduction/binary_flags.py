@@ -14,14 +14,14 @@ from absl import flags
 from absl.testing import flagsaver
 
 from tff_shift import algorithms
-from tff_shift.command_line import plans
+from tff_shift import scenarios
 from tff_shift.command_line.flags import hparam_flags
 from tff_shift.command_line.flags import preset_flag
 
 
 def _planning(binary: str) -> types.ModuleType:
   """Returns the module that defines and checks the flags of a binary."""
-  return importlib.import_module(f"{plans.__name__}.{binary}_plan")
+  return importlib.import_module(f"{scenarios.__name__}.{binary}.settings")
 
 
 @functools.cache

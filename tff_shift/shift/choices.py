@@ -7,7 +7,7 @@ This module does not import TensorFlow: command lines build their flags from it.
 REPRESENTATIONS = ("t_sne", "t_sne_map", "moments", "pca")
 
 # The features of the distance between two periods, see
-# `simulation.scenarios.drift_detector`.
+# `scenarios.dynamic_personalization.drift_detector`.
 FEATURES = ("pixels", "extractor")
 
 # next: a model for a drift is used from the next period on. current: the period

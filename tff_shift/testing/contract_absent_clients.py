@@ -9,8 +9,8 @@ import tensorflow as tf
 from tff_shift import algorithms
 from tff_shift.data import client_dataset
 from tff_shift.data.shifts import evolving as evolving_data
+from tff_shift.scenarios.evolving import simulation as evolving
 from tff_shift.simulation.engine import rounds
-from tff_shift.simulation.scenarios import evolving
 from tff_shift.testing import running
 
 # The sizes of each source domain for clients with all domains, with a late

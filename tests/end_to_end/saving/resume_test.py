@@ -14,12 +14,14 @@ import time
 import pytest
 
 from benchmarks import resume
-from tff_shift.command_line.binaries import dynamic_personalization
-from tff_shift.command_line.binaries import evolving
-from tff_shift.command_line.plans import dynamic_personalization_plan
-from tff_shift.command_line.plans import evolving_plan
+from tff_shift.binaries import dynamic_personalization
+from tff_shift.binaries import evolving
 from tff_shift.reporting.figures import drawing
 from tff_shift.reporting.trackers import trackers
+from tff_shift.scenarios.dynamic_personalization import (
+  settings as dynamic_personalization_plan,
+)
+from tff_shift.scenarios.evolving import settings as evolving_plan
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import results

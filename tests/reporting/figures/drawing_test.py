@@ -19,12 +19,10 @@ from PIL import Image
 from tff_shift import files
 from tff_shift.data.images import color_transforms
 from tff_shift.reporting.figures import drawing
-from tff_shift.reporting.figures import (
-  dynamic_personalization_figures as dynamic,
-)
 from tff_shift.reporting.figures import figures
-from tff_shift.reporting.figures import guidance_figures
-from tff_shift.reporting.figures import online_adaptation_figures as online
+from tff_shift.scenarios.dynamic_personalization import figures as dynamic
+from tff_shift.scenarios.guidance import figures as guidance_figures
+from tff_shift.scenarios.online_adaptation import figures as online
 
 # Three seeds, three points; the middle one has no spread.
 _BY_SEED = np.array([[1.0, 5.0, 2.0], [2.0, 5.0, 4.0], [6.0, 5.0, 9.0]])
@@ -694,12 +692,10 @@ import numpy as np
 matplotlib.use("svg")
 matplotlib.rcParams["savefig.bbox"] = "tight"
 before = dict(matplotlib.rcParams)
-from tff_shift.reporting.figures import (
-  dynamic_personalization_figures as dynamic,
-)
+from tff_shift.scenarios.dynamic_personalization import figures as dynamic
 from tff_shift.reporting.figures import figures
-from tff_shift.reporting.figures import guidance_figures
-from tff_shift.reporting.figures import online_adaptation_figures as online
+from tff_shift.scenarios.guidance import figures as guidance_figures
+from tff_shift.scenarios.online_adaptation import figures as online
 folder = pathlib.Path(sys.argv[1])
 figures.learning_curves({"a": ([1], [[1.0]])}, folder / "a.png", "value")
 guidance_figures.trade_off([0.5], {"a": [[1.0]]}, folder / "b.png")

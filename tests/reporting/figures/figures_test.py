@@ -4,10 +4,14 @@ import pytest
 
 from tff_shift.data.images import color_transforms
 from tff_shift.reporting.figures import drawing
-from tff_shift.reporting.figures import dynamic_personalization_figures
 from tff_shift.reporting.figures import figures
-from tff_shift.reporting.figures import guidance_figures
-from tff_shift.reporting.figures import online_adaptation_figures
+from tff_shift.scenarios.dynamic_personalization import (
+  figures as dynamic_personalization_figures,
+)
+from tff_shift.scenarios.guidance import figures as guidance_figures
+from tff_shift.scenarios.online_adaptation import (
+  figures as online_adaptation_figures,
+)
 
 
 def _read(path):

@@ -6,9 +6,15 @@ import pytest
 from tff_shift.data.shifts import (
   dynamic_personalization as dynamic_personalization_data,
 )
-from tff_shift.reporting.figures import dynamic_personalization_figures
-from tff_shift.reporting.results import dynamic_personalization_results
-from tff_shift.simulation.scenarios import dynamic_personalization
+from tff_shift.scenarios.dynamic_personalization import (
+  figures as dynamic_personalization_figures,
+)
+from tff_shift.scenarios.dynamic_personalization import (
+  results as dynamic_personalization_results,
+)
+from tff_shift.scenarios.dynamic_personalization import (
+  simulation as dynamic_personalization,
+)
 from tff_shift.simulation.storage import results
 
 # Three periods of two clients.

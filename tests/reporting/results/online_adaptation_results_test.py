@@ -6,10 +6,16 @@ import pytest
 from tff_shift.data import examples
 from tff_shift.data.shifts import online_adaptation as online_adaptation_data
 from tff_shift.learning import evaluation
-from tff_shift.reporting.figures import online_adaptation_figures
-from tff_shift.reporting.results import online_adaptation_results
+from tff_shift.scenarios.online_adaptation import (
+  figures as online_adaptation_figures,
+)
+from tff_shift.scenarios.online_adaptation import (
+  results as online_adaptation_results,
+)
+from tff_shift.scenarios.online_adaptation import (
+  simulation as online_adaptation,
+)
 from tff_shift.shift import dynamics
-from tff_shift.simulation.scenarios import online_adaptation
 from tff_shift.simulation.storage import results
 
 OMEGA = np.array([0, 0.5, 1.0, 0.8])

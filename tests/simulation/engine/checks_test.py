@@ -23,19 +23,23 @@ from tff_shift.data.your_own import from_arrays
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
 from tff_shift.models.networks import mlp
+from tff_shift.scenarios.dynamic_personalization import drift_detector
+from tff_shift.scenarios.dynamic_personalization import (
+  simulation as dynamic_personalization,
+)
+from tff_shift.scenarios.evolving import simulation as evolving
+from tff_shift.scenarios.guidance import queries
+from tff_shift.scenarios.guidance import simulation as guidance
+from tff_shift.scenarios.online_adaptation import rate_controls
+from tff_shift.scenarios.online_adaptation import regret
+from tff_shift.scenarios.online_adaptation import (
+  simulation as online_adaptation,
+)
+from tff_shift.simulation import pretraining
+from tff_shift.simulation import pretraining_hparams
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import rounds
-from tff_shift.simulation.scenarios import drift_detector
-from tff_shift.simulation.scenarios import dynamic_personalization
-from tff_shift.simulation.scenarios import evolving
-from tff_shift.simulation.scenarios import guidance
-from tff_shift.simulation.scenarios import online_adaptation
-from tff_shift.simulation.scenarios import pretraining
-from tff_shift.simulation.scenarios import pretraining_hparams
-from tff_shift.simulation.scenarios import queries
-from tff_shift.simulation.scenarios import rate_controls
-from tff_shift.simulation.scenarios import regret
 
 pytestmark = pytest.mark.usefixtures("context")
 

@@ -14,10 +14,14 @@ from tff_shift.algorithms import fix_lr
 from tff_shift.data import examples as examples_lib
 from tff_shift.data.your_own import from_arrays
 from tff_shift.models.networks import mlp
+from tff_shift.scenarios.dynamic_personalization import drift_detector
+from tff_shift.scenarios.dynamic_personalization import (
+  simulation as dynamic_personalization,
+)
+from tff_shift.scenarios.online_adaptation import (
+  simulation as online_adaptation,
+)
 from tff_shift.shift import distances
-from tff_shift.simulation.scenarios import drift_detector
-from tff_shift.simulation.scenarios import dynamic_personalization
-from tff_shift.simulation.scenarios import online_adaptation
 
 pytestmark = pytest.mark.usefixtures("context")
 

@@ -8,9 +8,9 @@ from tff_shift.data import examples
 from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.learning import randomness
 from tff_shift.models import input_scaling
+from tff_shift.scenarios.dynamic_personalization import drift_detector
 from tff_shift.shift import choices
 from tff_shift.shift import distances
-from tff_shift.simulation.scenarios import drift_detector
 
 PERIOD_SIZE = 12
 

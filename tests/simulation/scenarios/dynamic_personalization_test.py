@@ -23,14 +23,16 @@ from tff_shift.data.shifts import (
 )
 from tff_shift.learning import periods as period_data
 from tff_shift.models.networks import mlp
+from tff_shift.scenarios.dynamic_personalization import deployment
+from tff_shift.scenarios.dynamic_personalization import drift_detector
+from tff_shift.scenarios.dynamic_personalization import (
+  simulation as dynamic_personalization,
+)
 from tff_shift.shift import choices
 from tff_shift.shift import distances
 from tff_shift.shift import representations
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
-from tff_shift.simulation.scenarios import deployment
-from tff_shift.simulation.scenarios import drift_detector
-from tff_shift.simulation.scenarios import dynamic_personalization
 
 pytestmark = pytest.mark.usefixtures("context")
 

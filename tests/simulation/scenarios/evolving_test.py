@@ -15,10 +15,10 @@ from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
+from tff_shift.scenarios.evolving import simulation as evolving
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import rounds
-from tff_shift.simulation.scenarios import evolving
 
 pytestmark = pytest.mark.usefixtures("context")
 

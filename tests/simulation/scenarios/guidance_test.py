@@ -10,10 +10,10 @@ from tff_shift.data import examples
 from tff_shift.learning import guidance as learned
 from tff_shift.models import guided_model
 from tff_shift.models.networks import mlp
+from tff_shift.scenarios.guidance import queries
+from tff_shift.scenarios.guidance import simulation as guidance
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
-from tff_shift.simulation.scenarios import guidance
-from tff_shift.simulation.scenarios import queries
 from tff_shift.testing import forms
 
 

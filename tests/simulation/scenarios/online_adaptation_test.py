@@ -18,11 +18,13 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.models.networks import mlp
+from tff_shift.scenarios.online_adaptation import rate_controls
+from tff_shift.scenarios.online_adaptation import (
+  simulation as online_adaptation,
+)
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import rounds
-from tff_shift.simulation.scenarios import online_adaptation
-from tff_shift.simulation.scenarios import rate_controls
 from tff_shift.techniques import adaptation
 
 pytestmark = pytest.mark.usefixtures("context")

@@ -17,10 +17,8 @@ from tff_shift.models import parts
 from tff_shift.models import split_model
 from tff_shift.models.keras import keras_parts
 from tff_shift.models.networks import mlp
-from tff_shift.simulation.scenarios import pretraining
-from tff_shift.simulation.scenarios.pretraining_hparams import (
-  PretrainingHParams,
-)
+from tff_shift.simulation import pretraining
+from tff_shift.simulation.pretraining_hparams import PretrainingHParams
 
 
 def build_model(width=16):

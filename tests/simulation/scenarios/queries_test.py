@@ -14,7 +14,7 @@ from tff_shift.data import client_dataset
 from tff_shift.learning import guidance
 from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
-from tff_shift.simulation.scenarios import queries
+from tff_shift.scenarios.guidance import queries
 
 NUM_CLIENTS = 3
 NUM_CLASSES = 4

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tff_shift.algorithms import fed_ade
+from tff_shift.scenarios.online_adaptation import rate_controls
 from tff_shift.simulation.engine import rounds
-from tff_shift.simulation.scenarios import rate_controls
 
 RATES = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 # The second client takes part twice in the first step, the third never.

@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 from scipy import optimize
 
+from tff_shift.scenarios.online_adaptation import regret
 from tff_shift.shift import bbse
 from tff_shift.shift import dynamics
-from tff_shift.simulation.scenarios import regret
 
 SEEDS = st.integers(0, 2**31)
 UNIFORM = np.full(5, 0.2)

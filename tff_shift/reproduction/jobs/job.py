@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tff_shift import algorithms
-from tff_shift.command_line import binaries
+from tff_shift import binaries
 from tff_shift.data import dataset as dataset_lib
 from tff_shift.reproduction import binary_flags
 from tff_shift.reproduction import reductions as reductions_lib

@@ -1,1 +1,0 @@
-"""Plans, one per scenario: its flags, and the checked comparison."""

@@ -1,1 +1,0 @@
-"""Runs the plan of each scenario. Imports TensorFlow."""

@@ -1,1 +1,0 @@
-"""Final metrics and figures of each scenario."""

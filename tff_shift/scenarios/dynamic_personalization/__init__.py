@@ -1,0 +1,1 @@
+"""Dynamic personalization: new weights for clients whose streams drift."""

@@ -1,0 +1,1 @@
+"""Evolving domains: train on the past domains, predict on the next one."""

@@ -1,0 +1,132 @@
+"""Figures of a comparison on evolving domains."""
+
+import itertools
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+import numpy as np
+
+from tff_shift.data.shifts import evolving as evolving_data
+from tff_shift.data.texts import text
+from tff_shift.learning import evaluation
+from tff_shift.reporting import summary
+from tff_shift.reporting.figures import drawing
+from tff_shift.reporting.figures import figures
+from tff_shift.scenarios.evolving import simulation as evolving
+from tff_shift.simulation.storage import results
+
+_EXAMPLES_PER_FIGURE_ROW = 10
+_POINTS_PER_DOMAIN = 60
+_TITLES_PER_DOMAIN = 3
+
+
+def draw_domains(
+  dataset: evolving_data.EvolvingDataset, folder: results.RunFolder
+) -> None:
+  """Plots examples of each domain."""
+  title = f"Examples of each domain of {dataset.name}; the last is the target"
+  path = folder.figure_path("domains")
+  if dataset.vocabulary is not None:
+    figures.example_texts(
+      {
+        domain.name: _titles(domain, dataset.vocabulary)
+        for domain in dataset.domains
+      },
+      path,
+      title=title,
+    )
+  elif dataset.domains[0].x.ndim == 2:
+    few = slice(_POINTS_PER_DOMAIN)
+    points = _in_the_plane([domain.x[few] for domain in dataset.domains])
+    figures.scatter_domains(
+      {
+        domain.name: own
+        for domain, own in zip(dataset.domains, points, strict=True)
+      },
+      {domain.name: domain.y[few] for domain in dataset.domains},
+      path,
+      title=title,
+      class_names=dataset.class_names,
+    )
+  else:
+    few = slice(_EXAMPLES_PER_FIGURE_ROW)
+    figures.example_images(
+      {domain.name: domain.x[few] for domain in dataset.domains},
+      path,
+      title=title,
+    )
+
+
+def _titles(
+  domain: evolving_data.Domain, vocabulary: Sequence[str]
+) -> list[str]:
+  """Returns some titles of a domain, evenly spaced among its examples."""
+  chosen = np.linspace(0, len(domain.y) - 1, _TITLES_PER_DOMAIN).astype(int)
+  return [
+    " ".join(vocabulary[word] for word in title if word != text.PADDING)
+    for title in domain.x[np.unique(chosen)]
+  ]
+
+
+def _in_the_plane(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+  """Projects vectors onto their first two principal components.
+
+  Args:
+    parts: Arrays `[n, features]`. Two features are not changed.
+
+  Returns:
+    Arrays `[n, 2]`. A single feature gives points on a line.
+  """
+  pooled = np.concatenate(parts)
+  if pooled.shape[1] != 2:
+    centred = pooled - pooled.mean(axis=0)
+    _, _, directions = np.linalg.svd(centred, full_matrices=False)
+    flat = centred @ directions[:2].T
+    pooled = np.pad(flat, ((0, 0), (0, 2 - flat.shape[1])))
+  return np.split(pooled, np.cumsum([len(each) for each in parts])[:-1])
+
+
+def draw_results(
+  by_label: Mapping[str, Mapping[int, evolving.EvolvingResult]],
+  dataset: evolving_data.EvolvingDataset,
+  folder: results.RunFolder,
+) -> None:
+  """Plots learning curves and the accuracy on each domain.
+
+  Args:
+    by_label: The results by label and seed.
+    dataset: The data set, for the names of domains.
+    folder: The run's folder.
+  """
+  for who, metric in itertools.product(
+    ("client", "server"), evaluation.compared()
+  ):
+    name = f"{who}_{metric}"
+    curves = {}
+    for label, by_seed in by_label.items():
+      series = [
+        [each.measured()[name] for each in result.evaluations]
+        for result in by_seed.values()
+      ]
+      if series[0][0] is None:
+        continue
+      evaluations = next(iter(by_seed.values())).evaluations
+      curves[label] = drawing.Curve(
+        [each.round_num for each in evaluations], series
+      )
+    if curves:
+      figures.learning_curves(
+        curves,
+        folder.figure_path(name),
+        summary.title(name, " on the unseen domain").capitalize(),
+      )
+  figures.accuracy_per_domain(
+    {
+      label: [r.final.client_per_domain["accuracy"] for r in by_seed.values()]
+      for label, by_seed in by_label.items()
+    },
+    [domain.name for domain in dataset.domains],
+    len(dataset.domains) - 1,
+    folder.figure_path("accuracy_per_domain"),
+    ylabel="Client accuracy (%)",
+  )

@@ -1,0 +1,418 @@
+"""Evolving domains: flags and plan of `experiments.evolving`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import TYPE_CHECKING
+
+from absl import flags
+
+from tff_shift import algorithms
+from tff_shift import models
+from tff_shift.command_line import common_flags
+from tff_shift.command_line import output_folder
+from tff_shift.command_line import plan
+from tff_shift.command_line.flags import dataset_flags
+from tff_shift.command_line.flags import input_flags
+from tff_shift.command_line.flags import metric_flags
+from tff_shift.command_line.flags import model_flags
+from tff_shift.command_line.flags import participation_flags
+from tff_shift.command_line.flags import selection_flags
+from tff_shift.command_line.tuning import selection
+from tff_shift.command_line.tuning import trials
+from tff_shift.data.shifts import evolving as evolving_data
+from tff_shift.data.your_own import own_datasets
+from tff_shift.reporting import summary
+
+if TYPE_CHECKING:
+  from tff_shift.models import split_model
+
+FLAGS = flags.FLAGS
+
+SCENARIO = "evolving"
+LAST_SOURCE = "last_source"
+# More degrees would be lost in rounding.
+_MOST_DEGREES = 1_000_000
+
+
+def define_flags() -> None:
+  """Defines the flags of this binary."""
+  common_flags.define_common_flags(
+    SCENARIO,
+    dataset="rotated_digits",
+    hparam_defaults={"task_rounds": "--rounds"},
+    rounds=10,
+    evaluate_every=5,
+    evaluate_help="Number of rounds between evaluations. The last round is"
+    " always evaluated.",
+  )
+  flags.DEFINE_integer(
+    "num_domains",
+    None,
+    "Number of domains, including the target. Default: the data set's.",
+  )
+  flags.DEFINE_float(
+    "angle_step",
+    None,
+    "Degrees between consecutive domains of a rotated data set. Default: the"
+    " data set's. Setting it turns your own images without domains into a"
+    " rotated data set.",
+  )
+  flags.DEFINE_float(
+    "first_angle", 0.0, "Degrees of the first domain of a rotated data set."
+  )
+  flags.DEFINE_float(
+    "target_extra_angle",
+    0.0,
+    "Additional rotation of the target in degrees (Table 12).",
+  )
+  flags.DEFINE_integer(
+    "max_examples_per_domain",
+    None,
+    "Maximum number of random examples of a domain to keep. Default: all.",
+  )
+  flags.DEFINE_integer(
+    "evaluation_clients",
+    0,
+    "Number of clients sampled for each evaluation (0: all). The server is"
+    " evaluated on their pooled test data. Sampling makes curves, final"
+    " accuracy and --select noisier.",
+  )
+  flags.DEFINE_integer(
+    "num_new_clients",
+    0,
+    "Number of clients, the last ones, that never train. They are evaluated"
+    " apart, each with the state of a client that joins then (columns"
+    " new_client_...).",
+  )
+  flags.DEFINE_integer(
+    "mean_of_last",
+    3,
+    "Number of last evaluations whose mean tables report, in addition to the"
+    " last evaluation. If there are fewer, the mean is over all.",
+  )
+  flags.DEFINE_string(
+    "dirichlet",
+    "inf",
+    "Dirichlet concentration of the clients' label distributions; inf: IID,"
+    " small: heterogeneous.",
+  )
+  flags.DEFINE_float(
+    "test_fraction",
+    0.2,
+    "Fraction of a client's examples of a source domain that is held out for"
+    " testing. Not for data sets with their own test split.",
+  )
+  flags.DEFINE_integer(
+    "embedding_width",
+    None,
+    "Width of word embeddings, for models with the option embedding_width"
+    " (bi_lstm). Default: the model's.",
+  )
+  selection_flags.define(
+    LAST_SOURCE,
+    "the best mean client accuracy over seeds on the last source domain, which"
+    " is held out from its training; the target is never used",
+  )
+  selection_flags.define_early_stopping(
+    "the client accuracy on the test examples of the last source domain"
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan(plan.Plan):
+  """The checked plan of an evolving-domains comparison.
+
+  Attributes:
+    datasets: The domains, by seed.
+    clients: The clients, by seed.
+    clients_without_target: The clients without the target domain, by selection
+      seed; empty if nothing is selected.
+  """
+
+  datasets: Mapping[int, evolving_data.EvolvingDataset]
+  clients: Mapping[int, Sequence[evolving_data.Client]]
+  clients_without_target: Mapping[int, Sequence[evolving_data.Client]]
+
+  def what_follows(self, before: int) -> str | None:
+    """Explains why a run cannot be extended."""
+    return selection_flags.what_follows(before) or super().what_follows(before)
+
+
+def _defaults(*_: Any) -> dict[str, Any]:
+  # Domains that are learned in sequence share all rounds.
+  return {"task_rounds": FLAGS.rounds}
+
+
+def check_flags() -> None:
+  """Checks the flags as far as possible without data.
+
+  Raises:
+    UsageError: If a flag is wrong.
+  """
+  common_flags.check_common_flags(SCENARIO)
+  trials.described(SCENARIO, _defaults)
+  seeds = common_flags.chosen_seeds("seeds")
+  selection_flags.chosen_seeds(LAST_SOURCE, seeds)
+  selection_flags.validates()
+  common_flags.require_at_least_one(
+    "mean_of_last",
+    "embedding_width",
+    "num_domains",
+    "max_examples_per_domain",
+  )
+  for flag in ("angle_step", "first_angle", "target_extra_angle"):
+    degrees = FLAGS[flag].value
+    common_flags.require(
+      flag,
+      degrees is None or abs(degrees) <= _MOST_DEGREES,
+      f"at least {-_MOST_DEGREES} and at most {_MOST_DEGREES} degrees",
+    )
+  common_flags.require(
+    "evaluation_clients",
+    0 <= FLAGS.evaluation_clients <= FLAGS.num_clients,
+    "at least 0 and at most --num_clients",
+  )
+  num_new = FLAGS.num_new_clients
+  common_flags.require(
+    "num_new_clients",
+    0 <= num_new < FLAGS.num_clients,
+    "at least 0 and below --num_clients",
+  )
+  common_flags.require(
+    "num_new_clients",
+    not num_new or FLAGS.aggregator != "dp",
+    "0 with --aggregator=dp, whose epsilon is computed for cohorts of all"
+    " clients",
+  )
+  common_flags.require(
+    "test_fraction", 0 < FLAGS.test_fraction < 1, "above 0 and below 1"
+  )
+  common_flags.positive_number("dirichlet")
+  # Last, because it imports algorithms and TensorFlow.
+  trials.chosen(SCENARIO, _defaults)
+
+
+def make_plan() -> Plan:
+  """Checks all flags and loads the data, before anything is written.
+
+  Returns:
+    The plan.
+
+  Raises:
+    UsageError: If a flag or a file is wrong.
+  """
+  check_flags()
+  chosen = trials.chosen(SCENARIO, _defaults)
+  seeds = common_flags.chosen_seeds("seeds")
+  selection_seeds = selection_flags.chosen_seeds(LAST_SOURCE, seeds)
+  dirichlet = common_flags.positive_number("dirichlet")
+  with common_flags.usage_errors():
+    are_given = dataset_flags.clients_are_given("dirichlet")
+    datasets = {seed: _load(seed) for seed in seeds}
+    _check_num_domains(chosen, len(datasets[seeds[0]].domains))
+    _check_test_fraction(datasets[seeds[0]])
+    # Refuses splits that leave clients or domains without examples.
+    clients = {
+      seed: _checked(_assemble(dataset, seed, dirichlet), chosen)
+      for seed, dataset in datasets.items()
+    }
+    without_target = {
+      seed: _checked(
+        _assemble(
+          evolving_data.without_target(datasets[seed]), seed, dirichlet
+        ),
+        chosen,
+      )
+      for seed in selection_seeds
+      if FLAGS.select == LAST_SOURCE
+    }
+    model = _build_model(datasets[seeds[0]], clients[seeds[0]])
+    common_flags.check_sizes(
+      chosen, model, sum(len(each.train.y) for each in clients[seeds[0]])
+    )
+    if FLAGS.evaluation_clients == 1:
+      metric_flags.refuse_single_clients("--evaluation_clients is 1")
+    aggregators = common_flags.chosen_aggregators(chosen, FLAGS.rounds)
+  if own_datasets.is_own(FLAGS.dataset):
+    _warn(datasets[seeds[0]], clients[seeds[0]])
+  return Plan(
+    scenario=SCENARIO,
+    trials=chosen,
+    seeds=seeds,
+    aggregators=aggregators,
+    model=model,
+    class_names=datasets[seeds[0]].class_names,
+    settings=_settings(
+      len(datasets[seeds[0]].domains),
+      model,
+      "given" if are_given else str(dirichlet),
+    ),
+    num_steps=FLAGS.rounds,
+    hparams_of_steps=("task_rounds",),
+    datasets=datasets,
+    selection_seeds=selection_seeds,
+    clients=clients,
+    clients_without_target=without_target,
+  )
+
+
+def _settings(
+  num_domains: int, model: split_model.SplitModel, dirichlet: str
+) -> dict[str, Any]:
+  """Returns the settings that distinguish these runs from others."""
+  settings = {
+    "dirichlet": dirichlet,
+    "num_clients": FLAGS.num_clients,
+    "num_domains": num_domains,
+    "participation": FLAGS.participation,
+    **participation_flags.settings(),
+    **selection_flags.settings(),
+    "evaluation_clients": FLAGS.evaluation_clients,
+    **(
+      {"num_new_clients": num_new} if (num_new := FLAGS.num_new_clients) else {}
+    ),
+    "model": model.name,
+    "input_scaling": FLAGS.input_scaling,
+    "mean_of_last": FLAGS.mean_of_last,
+  }
+  step = evolving_data.evolution_of(
+    FLAGS.dataset, FLAGS.angle_step, data_dir=FLAGS.data_dir
+  ).angle_step
+  if step is not None:
+    settings["angle_step"] = step
+    settings["target_rotation_degrees"] = (
+      FLAGS.first_angle + step * (num_domains - 1) + FLAGS.target_extra_angle
+    )
+  return settings
+
+
+def _check_num_domains(
+  chosen: Sequence[selection.Trial], num_domains: int
+) -> None:
+  """Refuses fewer source domains than an algorithm can train on."""
+  num_held_out = 2 if FLAGS.select == LAST_SOURCE else 1
+  for name in dict.fromkeys(each.algorithm for each in chosen):
+    needed = algorithms.min_source_domains(name)
+    if num_domains < needed + num_held_out:
+      raise common_flags.UsageError(
+        f"--num_domains={num_domains}: {name} with --select={FLAGS.select}"
+        f" needs at least {needed + num_held_out}, of which {num_held_out}"
+        " held out"
+      )
+
+
+def _check_test_fraction(dataset: evolving_data.EvolvingDataset) -> None:
+  """Refuses `--test_fraction` for data with their own test split."""
+  if dataset.has_own_split and not FLAGS["test_fraction"].using_default_value:
+    raise common_flags.UsageError(
+      f"--test_fraction={FLAGS.test_fraction} does not apply to"
+      f" --dataset={dataset_flags.shown()}, whose num_train defines the test"
+      " split; leave it out"
+    )
+
+
+def _checked(
+  clients: Sequence[evolving_data.Client],
+  chosen: Sequence[selection.Trial],
+) -> Sequence[evolving_data.Client]:
+  """Returns the clients; refuses them if an algorithm can train none."""
+  from tff_shift.scenarios.evolving import simulation as evolving
+
+  for name in dict.fromkeys(each.algorithm for each in chosen):
+    try:
+      evolving.left_out(clients, algorithms.min_source_domains(name))
+    except ValueError as error:
+      raise common_flags.UsageError(
+        f"--algorithm={name} with --dataset={dataset_flags.shown()}: {error}"
+      ) from error
+  return clients
+
+
+def _warn(
+  dataset: evolving_data.EvolvingDataset,
+  clients: Sequence[evolving_data.Client],
+) -> None:
+  """Warns of clients without a domain, and of test examples in training."""
+  lacking = {
+    client.name: [
+      domain.name
+      for domain, train, test in zip(
+        dataset.domains,
+        client.train.domain_sizes,
+        client.test.domain_sizes,
+        strict=True,
+      )
+      if not train + test
+    ]
+    for client in clients
+  }
+  lacking = {client: names for client, names in lacking.items() if names}
+  if lacking:
+    output_folder.warn(
+      f"{len(lacking)} of {len(clients)} clients of {dataset_flags.shown()}"
+      " lack domains: "
+      + summary.shortened(
+        f"{client} lacks {', '.join(names)}"
+        for client, names in lacking.items()
+      )
+    )
+  output_folder.warn_of_copies(
+    dataset_flags.shown(),
+    [client.train.x for client in clients],
+    [client.test.x for client in clients],
+  )
+
+
+def _load(seed: int) -> evolving_data.EvolvingDataset:
+  return evolving_data.load_evolving(
+    FLAGS.dataset,
+    num_domains=FLAGS.num_domains,
+    angle_step=FLAGS.angle_step,
+    first_angle=FLAGS.first_angle,
+    target_extra_angle=FLAGS.target_extra_angle,
+    max_examples_per_domain=FLAGS.max_examples_per_domain,
+    data_dir=FLAGS.data_dir,
+    seed=seed,
+  )
+
+
+def _assemble(
+  dataset: evolving_data.EvolvingDataset, seed: int, dirichlet: float
+) -> tuple[evolving_data.Client, ...]:
+  """Partitions all domains into clients."""
+  return evolving_data.assemble_clients(
+    dataset,
+    num_clients=FLAGS.num_clients,
+    dirichlet=dirichlet,
+    test_fraction=None if dataset.has_own_split else FLAGS.test_fraction,
+    seed=seed,
+  )
+
+
+def _build_model(
+  dataset: evolving_data.EvolvingDataset,
+  clients: Sequence[evolving_data.Client],
+) -> split_model.SplitModel:
+  import tensorflow as tf
+
+  x = dataset.domains[0].x
+  name = common_flags.model_name(SCENARIO)
+  options = common_flags.model_options()
+  if FLAGS.embedding_width is not None:
+    options["embedding_width"] = FLAGS.embedding_width
+  size = dataset_flags.entry().vocabulary_size
+  if size is not None and "vocabulary_size" in models.options(name):
+    options["vocabulary_size"] = size
+  model = models.build(
+    name,
+    input_shape=x.shape[1:],
+    num_classes=len(dataset.class_names),
+    input_dtype=tf.as_dtype(x.dtype),
+    input_scaling=input_flags.chosen([client.train.x for client in clients]),
+    **options,
+  )
+  return model_flags.changed(model)

@@ -1,0 +1,1 @@
+"""Client guidance: learn which client answers a query, and route it there."""

@@ -1,0 +1,311 @@
+"""Client guidance: flags and plan of `experiments.guidance`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+from typing import TYPE_CHECKING
+
+from absl import flags
+
+from tff_shift import algorithms
+from tff_shift import models
+from tff_shift.command_line import common_flags
+from tff_shift.command_line import output_folder
+from tff_shift.command_line import plan
+from tff_shift.command_line.flags import dataset_flags
+from tff_shift.command_line.flags import input_flags
+from tff_shift.command_line.flags import metric_flags
+from tff_shift.command_line.flags import model_flags
+from tff_shift.command_line.flags import participation_flags
+from tff_shift.command_line.flags import selection_flags
+from tff_shift.command_line.tuning import trials
+from tff_shift.data.images import color_transforms
+from tff_shift.data.shifts import guidance
+from tff_shift.data.your_own import own_datasets
+from tff_shift.models.networks import shared_stages
+
+if TYPE_CHECKING:
+  from tff_shift.models import guided_model
+
+FLAGS = flags.FLAGS
+
+SCENARIO = "guidance"
+VALIDATION = "validation"
+
+# The width of the client branch that is added to a model without one.
+_GUIDE_WIDTH = 64
+
+_INTENSITIES = (*color_transforms.INTENSITIES, color_transforms.NONE)
+
+# The settings of the FedDRM paper, shared by all algorithms.
+_DEFAULTS = {
+  "local_steps": 10,
+  "batch_size": 128,
+  "learning_rate": 0.01,
+  "momentum": 0.9,
+  "weight_decay": 5e-4,
+  "client_weighting": "num_examples",
+  "fine_tuning_steps": 100,
+}
+# Head and body steps add up to the steps of the other algorithms.
+_OWN_DEFAULTS = {
+  name: {"head_steps": 5, "local_steps": 5}
+  for name in ("fed_rep", "flute", "fed_pac", "con_free")
+}
+# In the authors' program, these variants take the remaining steps for alignment
+# or mixing weights. As published, they do so in addition to all steps.
+_PROGRAM_DEFAULTS = {
+  "fed_as": {"local_steps": 8},
+  "fed_ala": {"local_steps": 5},
+}
+
+
+def define_flags() -> None:
+  """Defines the flags of this binary."""
+  described = {name: str(value) for name, value in _DEFAULTS.items()}
+  described["local_steps"] += (
+    "; fed_rep, flute, fed_pac, con_free: 5, plus 5 head steps; with"
+    " --variant=program fed_as: 8, plus 2 alignment steps, and fed_ala: 5"
+  )
+  described["cosine_rounds"] = (
+    "--rounds; with fine-tuning, plus the rounds that its steps correspond to"
+  )
+  common_flags.define_common_flags(
+    SCENARIO,
+    hparam_defaults=described,
+    num_clients=8,
+    rounds=60,
+    evaluate_every=20,
+    evaluate_help="Number of rounds between evaluations.",
+    model_help="Default: the data set's. A model without a client branch gets"
+    " one on its embedding.",
+    # From the authors' program; the paper does not specify it.
+    input_scaling="minus_one_one",
+    # The clients' models answer queries.
+    save_clients="all",
+  )
+  flags.DEFINE_string(
+    "partition",
+    "dirichlet_0.3",
+    "Partition of classes into clients: dirichlet_<alpha>, with that Dirichlet"
+    " concentration; or <S>_spc, with S shards per client.",
+  )
+  flags.DEFINE_string(
+    "intensity",
+    None,
+    "Intensity of the clients' colour shift: "
+    + ", ".join(_INTENSITIES)
+    + ". Default: high; none for your own data, images or vectors, which are"
+    " then not changed.",
+  )
+  flags.DEFINE_integer(
+    "max_examples",
+    None,
+    "Maximum number of examples of the data set to use. Default: all.",
+  )
+  flags.DEFINE_integer(
+    "final_rounds",
+    1,
+    "Number of last rounds over which final metrics are averaged; each of them"
+    " is evaluated (50 in the paper).",
+  )
+  flags.DEFINE_string(
+    "sharing",
+    None,
+    "Layers shared by the two tasks of --model=lenet: "
+    + ", ".join(shared_stages.SHARED_STAGES)
+    + ". Default: deep.",
+  )
+  selection_flags.define(
+    VALIDATION,
+    "the best mean system accuracy over seeds on a fifth of each client's"
+    " training examples, which is held out; the test examples are never used",
+  )
+  selection_flags.define_early_stopping(
+    "the system accuracy on a fifth of each client's training examples, which"
+    " is then not trained on"
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan(plan.Plan):
+  """The checked plan of a guidance comparison.
+
+  Attributes:
+    datasets: The clients' data, by seed.
+    selection_datasets: The clients' data for selection, by selection seed, with
+      a part of the training data as hold-out.
+  """
+
+  datasets: Mapping[int, guidance.GuidanceDataset]
+  selection_datasets: Mapping[int, guidance.GuidanceDataset]
+
+  def what_follows(self, before: int) -> str | None:
+    """Explains why a run cannot be extended."""
+    return selection_flags.what_follows(before) or super().what_follows(before)
+
+
+def check_flags() -> None:
+  """Checks the flags as far as possible without data.
+
+  Raises:
+    UsageError: If a flag is wrong.
+  """
+  common_flags.check_common_flags(SCENARIO)
+  if FLAGS.intensity is None:
+    FLAGS.intensity = guidance.default_intensity(FLAGS.dataset)
+  common_flags.require_choice("intensity", _INTENSITIES)
+  if FLAGS.sharing is not None:
+    common_flags.require_choice("sharing", shared_stages.SHARED_STAGES)
+  common_flags.require_at_least_one("max_examples", "final_rounds")
+  common_flags.require(
+    "final_rounds",
+    FLAGS.final_rounds <= FLAGS.rounds,
+    f"at most --rounds={FLAGS.rounds}",
+  )
+  common_flags.require(
+    "keep",
+    FLAGS.keep == "last" or FLAGS.final_rounds == 1,
+    "last with --final_rounds above 1",
+  )
+  trials.described(SCENARIO, _defaults)
+  seeds = common_flags.chosen_seeds("seeds")
+  selection_flags.chosen_seeds(VALIDATION, seeds)
+  selection_flags.validates()
+  # Last, because it imports algorithms and TensorFlow.
+  trials.chosen(SCENARIO, _defaults)
+
+
+def make_plan() -> Plan:
+  """Checks all flags and loads the data, before anything is written.
+
+  Returns:
+    The plan.
+
+  Raises:
+    UsageError: If a flag or a file is wrong.
+  """
+  check_flags()
+  chosen = trials.chosen(SCENARIO, _defaults)
+  seeds = common_flags.chosen_seeds("seeds")
+  selection_seeds = selection_flags.chosen_seeds(VALIDATION, seeds)
+  with common_flags.usage_errors():
+    if dataset_flags.clients_are_given("partition"):
+      FLAGS.partition = None
+    datasets = {
+      seed: guidance.load_guidance(
+        FLAGS.dataset,
+        num_clients=FLAGS.num_clients,
+        partition=FLAGS.partition,
+        intensity=FLAGS.intensity,
+        seed=seed,
+        max_examples=FLAGS.max_examples,
+        data_dir=FLAGS.data_dir,
+      )
+      for seed in seeds
+    }
+    selection_datasets = {}
+    if FLAGS.select == VALIDATION:
+      selection_datasets = {
+        seed: guidance.held_out_validation(datasets[seed], seed)
+        for seed in selection_seeds
+      }
+    model = _build_model(datasets[seeds[0]])
+    _check_metrics(model)
+    common_flags.check_sizes(
+      chosen, model, sum(len(each.y) for each in datasets[seeds[0]].train)
+    )
+    aggregators = common_flags.chosen_aggregators(chosen, FLAGS.rounds)
+  if own_datasets.is_own(FLAGS.dataset):
+    output_folder.warn_of_copies(
+      dataset_flags.shown(),
+      *(
+        [each.x for each in part]
+        for part in (datasets[seeds[0]].train, datasets[seeds[0]].test)
+      ),
+    )
+  return Plan(
+    scenario=SCENARIO,
+    trials=chosen,
+    seeds=seeds,
+    selection_seeds=selection_seeds,
+    aggregators=aggregators,
+    model=model,
+    class_names=datasets[seeds[0]].class_names,
+    settings={
+      "partition": FLAGS.partition or "given",
+      "intensity": FLAGS.intensity,
+      "num_clients": FLAGS.num_clients,
+      "participation": FLAGS.participation,
+      **participation_flags.settings(),
+      **selection_flags.settings(),
+      "model": model.name,
+      "input_scaling": FLAGS.input_scaling,
+      "sharing": FLAGS.sharing,
+      "final_rounds": FLAGS.final_rounds,
+    },
+    num_steps=FLAGS.rounds,
+    told_hparams=("learning_rate", "lambda_"),
+    hparams_of_steps=("cosine_rounds",),
+    datasets=datasets,
+    selection_datasets=selection_datasets,
+  )
+
+
+def _check_metrics(model: guided_model.GuidedModel) -> None:
+  """Refuses metrics that queries cannot measure."""
+  from tff_shift.scenarios.guidance import simulation as scenario
+
+  try:
+    scenario.check_metrics(metric_flags.chosen(model.num_classes))
+  except ValueError as error:
+    raise common_flags.UsageError(f"--{str(error).lstrip('-')}") from error
+
+
+def _defaults(algorithm: str, setting: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the defaults of an algorithm's hyper-parameters."""
+  values = _DEFAULTS | _OWN_DEFAULTS.get(algorithm, {})
+  if setting.get("variant") == "program":
+    values |= _PROGRAM_DEFAULTS.get(algorithm, {})
+  rounds = FLAGS.rounds
+  if hasattr(algorithms.describe(algorithm).hparams, "fine_tuning_steps"):
+    # Fine-tuning continues the decay of the learning rate after the rounds.
+    steps, per_round = (
+      setting.get(name, values[name])
+      for name in ("fine_tuning_steps", "local_steps")
+    )
+    # A setting without steps is refused later.
+    rounds += -(-steps // max(per_round, 1))
+  if setting.get("decay_rounds"):
+    rounds = 0  # Another schedule is chosen.
+  return values | {"cosine_rounds": rounds}
+
+
+def _build_model(
+  dataset: guidance.GuidanceDataset,
+) -> guided_model.GuidedModel:
+  import tensorflow as tf
+
+  from tff_shift.models import guided_model
+
+  options = common_flags.model_options()
+  if FLAGS.sharing is not None:
+    options["sharing"] = FLAGS.sharing
+  name = common_flags.model_name(SCENARIO)
+  if "num_clients" in models.options(name):
+    options["num_clients"] = FLAGS.num_clients
+  model = models.build(
+    name,
+    input_shape=dataset.sample.shape,
+    num_classes=len(dataset.class_names),
+    input_dtype=tf.as_dtype(dataset.sample.dtype),
+    input_scaling=input_flags.chosen([each.x for each in dataset.train]),
+    **options,
+  )
+  # Weight files have no client branch; it is initialized randomly.
+  model = model_flags.changed(model)
+  if isinstance(model, guided_model.GuidedModel):
+    return model
+  return guided_model.with_guide(model, FLAGS.num_clients, _GUIDE_WIDTH)

@@ -1,0 +1,1 @@
+"""Online adaptation: adapt a deployed model to unlabelled streams."""

@@ -1,0 +1,563 @@
+"""Online adaptation: flags and plan of `experiments.online_adaptation`."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from absl import flags
+
+from tff_shift import memory
+from tff_shift import models
+from tff_shift.command_line import common_flags
+from tff_shift.command_line import output_folder
+from tff_shift.command_line import plan as plan_lib
+from tff_shift.command_line import pretrained
+from tff_shift.command_line.flags import dataset_flags
+from tff_shift.command_line.flags import input_flags
+from tff_shift.command_line.flags import model_flags
+from tff_shift.command_line.flags import own_drift_flags
+from tff_shift.command_line.flags import participation_flags
+from tff_shift.command_line.tuning import selection
+from tff_shift.command_line.tuning import trials
+from tff_shift.data.images import corruptions
+from tff_shift.data.shifts import class_pools
+from tff_shift.data.shifts import online_adaptation
+from tff_shift.data.shifts import own_drift
+from tff_shift.data.shifts import schedules
+
+if TYPE_CHECKING:
+  from tff_shift.data import examples
+  from tff_shift.learning.aggregators import factories
+  from tff_shift.models import split_model
+  from tff_shift.simulation import pretraining_hparams
+
+FLAGS = flags.FLAGS
+
+SCENARIO = "online_adaptation"
+# The algorithm whose ablations `--controls` runs.
+CONTROLLED = "fed_ade"
+# The flags that draw the drift.
+_DRAWING = (
+  *("shift", "shift_kind", "corrupted_images", "corruption_levels"),
+  *("bernoulli_flip", "samples_per_step", "dirichlet", "client_classes"),
+)
+
+
+def define_flags() -> None:
+  """Defines the flags of this binary."""
+  # The paper standardizes CIFAR-10.
+  common_flags.define_common_flags(SCENARIO, input_scaling="standardized")
+  flags.DEFINE_list(
+    "shift",
+    ["linear"],
+    "Comma-separated schedules of the shift, one run per schedule: "
+    + ", ".join(schedules.names())
+    + ".",
+  )
+  flags.DEFINE_string(
+    "shift_kind",
+    "label",
+    "label: label shift, the label distribution of each client drifts."
+    " covariate: covariate shift, the images of each client get a corruption of"
+    " its own.",
+  )
+  flags.DEFINE_string(
+    "corrupted_images",
+    "computed",
+    "Source of corrupted images under covariate shift: computed, from the"
+    " images of --dataset; or archive, the published CIFAR-10-C or"
+    " CIFAR-100-C.",
+  )
+  flags.DEFINE_string(
+    "corruption_levels",
+    "published",
+    "Severity levels of computed corruptions: published, as in CIFAR-10-C; or"
+    " monotone, where each level changes images more than the level below.",
+  )
+  flags.DEFINE_string(
+    "bernoulli_flip",
+    "inverse_sqrt",
+    "Flip probability of the Bernoulli schedule: inverse_sqrt; or as_printed in"
+    " the paper, which flips at nearly every step.",
+  )
+  flags.DEFINE_integer(
+    "timesteps",
+    20,
+    "Number of time steps (T). Default for data with domains: all after the"
+    " first domain.",
+  )
+  flags.DEFINE_integer(
+    "rounds_per_step", 1, "Number of rounds per time step (the paper's R)."
+  )
+  flags.DEFINE_bool(
+    "controls",
+    False,
+    "Also runs two ablations with the same seeds and schedules: fix_lr_mean, a"
+    " constant rate equal to Fed-ADE's mean, and fed_ade_shuffled, Fed-ADE's"
+    " rates permuted over clients and steps. The advantage of"
+    f" {CONTROLLED} over both is due to measuring the shift. They take twice"
+    f" the time of {CONTROLLED}.",
+  )
+  flags.DEFINE_integer(
+    "samples_per_step",
+    50,
+    "Number of unlabelled examples of a client per time step.",
+  )
+  flags.DEFINE_integer(
+    "initial_examples",
+    100,
+    "Number of labelled examples of a client from before deployment. Clients"
+    " with fewer examples use all.",
+  )
+  flags.DEFINE_string(
+    "dirichlet",
+    "0.1",
+    "Dirichlet concentration of the label distribution to which a client"
+    " drifts; inf: uniform.",
+  )
+  flags.DEFINE_string(
+    "client_classes",
+    "all",
+    "all: each client may have all classes. disjoint: each class belongs to one"
+    " client; its labelled examples and stream only have its own classes. The"
+    " deployed model is trained on all classes.",
+  )
+  flags.DEFINE_string(
+    "pretraining_distribution",
+    "uniform",
+    "Label distribution of pre-training: "
+    + ", ".join(class_pools.PRETRAINING_DISTRIBUTIONS)
+    + ".",
+  )
+  flags.DEFINE_integer(
+    "max_pretraining_examples",
+    None,
+    "Maximum number of examples for pre-training. Default: half of the data.",
+  )
+  pretrained.define_flags(
+    "pre-trained models",
+    "0: --weights_file is the deployed model, and nothing is trained. ",
+  )
+  flags.DEFINE_integer(
+    "pretraining_seed",
+    0,
+    "Seed of the data split and of pre-training. All --seeds share one deployed"
+    " model.",
+  )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan(plan_lib.Plan):
+  """The checked plan of an online-adaptation comparison.
+
+  Attributes:
+    omegas: The weight omega of eq. 1 at each step, by schedule and seed; None
+      if the data have their own drift.
+    dirichlet: The Dirichlet concentration of the label distribution to which a
+      client drifts.
+    dataset: The splits of the data set.
+    archive: Returns archived corrupted images. None: they are computed.
+    pretraining: The hyper-parameters of pre-training; the plan's `model` is not
+      trained yet. None: it stays as it is.
+  """
+
+  omegas: Mapping[str, Mapping[int, np.ndarray | None]]
+  dirichlet: float
+  dataset: online_adaptation.OnlineDataset
+  archive: Callable[[str, int], examples.Examples] | None
+  pretraining: pretraining_hparams.PretrainingHParams | None
+
+  def num_runs(self, trial: selection.Trial) -> int:
+    """Returns the number of runs of a trial, including its ablations."""
+    from tff_shift.scenarios.online_adaptation import rate_controls
+
+    controls = len(rate_controls.NAMES) * len(_controlled([trial]))
+    return len(self.omegas) * len(self.seeds) * (1 + controls)
+
+  def what_follows(self, before: int) -> str | None:
+    """Explains why a run cannot be extended to `num_steps` time steps."""
+    for shift, by_seed in self.omegas.items():
+      for seed, omega in by_seed.items():
+        if omega is None:
+          continue
+        old = _omega(shift, before, seed)
+        differing = np.flatnonzero(old != omega[: before + 1])
+        if len(differing):
+          step = differing[0]
+          return (
+            f"--shift={shift} depends on it: omega of time step {step} would"
+            f" become {omega[step]:.4g} instead of {old[step]:.4g}"
+          )
+    if FLAGS.controls:
+      return "--controls use the rates of all time steps at each step"
+    return super().what_follows(before)
+
+
+def _omega(shift: str, timesteps: int, seed: int) -> np.ndarray:
+  """Returns the weight omega of eq. 1, [timesteps + 1]."""
+  return schedules.omega(
+    shift, timesteps, seed=seed, bernoulli_flip=FLAGS.bernoulli_flip
+  )
+
+
+def check_flags() -> None:
+  """Checks the flags as far as possible without data.
+
+  Raises:
+    UsageError: If a flag is wrong.
+  """
+  common_flags.check_common_flags(SCENARIO)
+  time_names = own_drift_flags.time_names(SCENARIO)
+  if time_names:
+    own_drift_flags.refuse(*_DRAWING)
+    own_drift_flags.set_default("shift", [own_drift.STREAM])
+    own_drift_flags.set_default("timesteps", len(time_names) - 1)
+    common_flags.require(
+      "timesteps",
+      FLAGS.timesteps < len(time_names),
+      f"at most {len(time_names) - 1}, the number of domains after the first"
+      " one",
+    )
+  chosen = trials.described(SCENARIO)
+  common_flags.chosen_seeds("seeds")
+  for flag, allowed in (
+    ("shift_kind", online_adaptation.SHIFT_KINDS),
+    ("corrupted_images", ("computed", "archive")),
+    ("corruption_levels", corruptions.LEVELS),
+    ("bernoulli_flip", schedules.BERNOULLI_FLIPS),
+    ("pretraining_distribution", class_pools.PRETRAINING_DISTRIBUTIONS),
+    ("client_classes", ("all", "disjoint")),
+  ):
+    common_flags.require_choice(flag, allowed)
+  for flag, applies_to, needed in (
+    ("corrupted_images", "shift_kind", "covariate"),
+    ("corruption_levels", "shift_kind", "covariate"),
+    ("corruption_levels", "corrupted_images", "computed"),
+  ):
+    value, other = FLAGS[flag].value, FLAGS[applies_to].value
+    if value != FLAGS[flag].default and other != needed:
+      raise common_flags.UsageError(
+        f"--{flag}={value} does not apply to --{applies_to}={other}; leave it"
+        f" out, or pass --{applies_to}={needed}"
+      )
+  if not time_names:
+    common_flags.require_choices("shift", schedules.names())
+  common_flags.require_at_least_one(
+    "timesteps",
+    "rounds_per_step",
+    "samples_per_step",
+    "initial_examples",
+    "max_pretraining_examples",
+  )
+  common_flags.require_seed("pretraining_seed")
+  pretrained.chosen_hparams(may_skip=True)
+  _check_controls(chosen)
+  common_flags.positive_number("dirichlet")
+  # Last, because it imports algorithms and TensorFlow.
+  trials.chosen(SCENARIO)
+
+
+def make_plan() -> Plan:
+  """Checks all flags and loads the data, before anything is written.
+
+  Returns:
+    The plan.
+
+  Raises:
+    UsageError: If a flag or a file is wrong.
+  """
+  check_flags()
+  chosen = trials.chosen(SCENARIO)
+  seeds = common_flags.chosen_seeds("seeds")
+  has_own_drift = bool(own_drift_flags.time_names(SCENARIO))
+  omegas = {
+    shift: {
+      seed: None if has_own_drift else _omega(shift, FLAGS.timesteps, seed)
+      for seed in seeds
+    }
+    for shift in FLAGS.shift
+  }
+  dirichlet = common_flags.positive_number("dirichlet")
+  with common_flags.usage_errors():
+    dataset = online_adaptation.load_online(
+      FLAGS.dataset,
+      pretraining_distribution=FLAGS.pretraining_distribution,
+      max_pretraining_examples=FLAGS.max_pretraining_examples,
+      data_dir=FLAGS.data_dir,
+      seed=FLAGS.pretraining_seed,
+      model_dir=model_flags.model_dir(),
+      disjoint_clients=_num_disjoint_clients(),
+      num_clients=FLAGS.num_clients if has_own_drift else None,
+    )
+    if FLAGS.shift_kind == "covariate":
+      _check_images(dataset.stream.x[:1])
+    archive = None
+    if FLAGS.corrupted_images == "archive":
+      archive = online_adaptation.archive_of(FLAGS.dataset, FLAGS.data_dir)
+    labelled = _labelled_sizes(dataset)
+    num_examples = int(np.minimum(labelled, FLAGS.initial_examples).sum())
+    if has_own_drift:
+      num_examples += max(_check_own(dataset))
+    else:
+      num_examples += FLAGS.num_clients * FLAGS.samples_per_step
+      _check_memory(dataset, num_examples)
+    model = _build_model(dataset)
+    common_flags.check_sizes(chosen, model, num_examples, will_be_trained=True)
+    num_small = sum(0 < size < FLAGS.initial_examples for size in labelled)
+    num_without = labelled.count(0)
+    plan = Plan(
+      scenario=SCENARIO,
+      trials=chosen,
+      seeds=seeds,
+      aggregators=_aggregators(chosen),
+      model=model,
+      class_names=dataset.class_names,
+      settings={
+        **_drift_settings(has_own_drift, dirichlet),
+        "num_clients": FLAGS.num_clients,
+        "participation": FLAGS.participation,
+        **participation_flags.settings(),
+        "rounds_per_step": FLAGS.rounds_per_step,
+        **(
+          {} if has_own_drift else {"samples_per_step": FLAGS.samples_per_step}
+        ),
+        "initial_examples": FLAGS.initial_examples,
+        **({"clients_below_initial_examples": num_small} if num_small else {}),
+        **(
+          {"clients_without_labelled_examples": num_without}
+          if num_without
+          else {}
+        ),
+        "pretraining_distribution": FLAGS.pretraining_distribution,
+        "model": model.name,
+        "input_scaling": FLAGS.input_scaling,
+      },
+      num_steps=FLAGS.timesteps,
+      step_name="time step",
+      omegas=omegas,
+      dirichlet=dirichlet,
+      dataset=dataset,
+      archive=archive,
+      pretraining=pretrained.chosen_hparams(may_skip=True),
+    )
+    # Refuses streams that cannot be drawn.
+    for seed in seeds:
+      client_streams(plan, FLAGS.shift[0], seed).batch(0, 1)
+      if archive is not None:
+        for shift in FLAGS.shift:
+          _draw_each_part(client_streams(plan, shift, seed))
+  pretrained.check_cache_folder()
+  if num_small:
+    output_folder.warn(
+      f"{num_small} of {FLAGS.num_clients} clients have fewer labelled examples"
+      f" than --initial_examples={FLAGS.initial_examples} and use all of them"
+      f" (at least {min(filter(None, labelled))})"
+    )
+  if num_without:
+    output_folder.warn(
+      f"{num_without} of {FLAGS.num_clients} clients have no labelled examples"
+      " of their own and get at most"
+      f" --initial_examples={FLAGS.initial_examples} of the server's held-out"
+      " examples"
+    )
+  return plan
+
+
+def _drift_settings(has_own_drift: bool, dirichlet: float) -> dict[str, str]:
+  """Returns the settings of a drawn drift; none of a drift of the data."""
+  if has_own_drift:
+    return {}
+  return {
+    "shift_kind": FLAGS.shift_kind,
+    "corruption_levels": FLAGS.corruption_levels,
+    "dirichlet": str(dirichlet),
+    "client_classes": FLAGS.client_classes,
+  }
+
+
+def _check_memory(
+  dataset: online_adaptation.OnlineDataset, num_examples: int
+) -> None:
+  """Refuses more examples of clients than fit into memory."""
+  # Plus the label distribution to which each client drifts.
+  num_bytes = num_examples * dataset.stream.x[0].nbytes
+  num_bytes += FLAGS.num_clients * len(dataset.class_names) * 8
+  memory.check(
+    num_bytes,
+    f"--num_clients={FLAGS.num_clients} with"
+    f" --samples_per_step={FLAGS.samples_per_step} and"
+    f" --initial_examples={FLAGS.initial_examples}",
+  )
+
+
+def _check_own(dataset: online_adaptation.OnlineDataset) -> list[int]:
+  """Warns of absent clients; returns the number of examples of each step."""
+  streams = dataset.streams.until(FLAGS.timesteps)
+  sizes = np.array(
+    [
+      [
+        len(streams.batch(client, timestep).y)
+        for timestep in range(1, FLAGS.timesteps + 1)
+      ]
+      for client in range(FLAGS.num_clients)
+    ]
+  )
+  own_drift_flags.check_absent(sizes, dataset.time_names[1:], "time steps")
+  return sizes.sum(axis=0).tolist()
+
+
+def _labelled_sizes(dataset: online_adaptation.OnlineDataset) -> list[int]:
+  """Returns the number of labelled examples of each client.
+
+  Refuses clients without labelled examples, unless they may join later.
+  """
+  clients = range(FLAGS.num_clients)
+  # Clients that share their examples have the same number.
+  if dataset.initial_client is None and dataset.client_classes is None:
+    clients = clients[:1]
+  sizes = [
+    online_adaptation.num_labelled(dataset, client) for client in clients
+  ]
+  return sizes * (FLAGS.num_clients // len(sizes))
+
+
+def _num_disjoint_clients() -> int | None:
+  """Returns the number of clients with disjoint classes, or None."""
+  # Refuses the flag if the data set assigns clients.
+  dataset_flags.clients_are_given("client_classes")
+  return FLAGS.num_clients if FLAGS.client_classes == "disjoint" else None
+
+
+def _check_images(x: np.ndarray) -> None:
+  """Refuses examples that cannot be corrupted."""
+  try:
+    corruptions.check_images(x)
+  except ValueError as error:
+    raise common_flags.UsageError(
+      "--shift_kind=covariate cannot corrupt"
+      f" --dataset={dataset_flags.shown()}: {error}"
+    ) from error
+
+
+def _controlled(
+  chosen: Sequence[selection.Trial],
+) -> list[selection.Trial]:
+  """Returns the trials whose ablations are run."""
+  return [
+    each for each in chosen if FLAGS.controls and each.algorithm == CONTROLLED
+  ]
+
+
+def _aggregators(
+  chosen: Sequence[selection.Trial],
+) -> dict[str, factories.Aggregator | None]:
+  """Returns the aggregators of algorithms and ablations by name, checked."""
+  from tff_shift.scenarios.online_adaptation import rate_controls
+
+  controlled = _controlled(chosen)
+  found = common_flags.chosen_aggregators(
+    [*chosen, *map(fixed_rate, controlled)],
+    FLAGS.timesteps * FLAGS.rounds_per_step,
+  )
+  if controlled:
+    # Ablations run FixLR at other rates, see `fixed_rate`.
+    found.update(dict.fromkeys(rate_controls.NAMES, found["fix_lr"]))
+  return found
+
+
+def _check_controls(chosen: Sequence[selection.Trial]) -> None:
+  """Refuses `--controls` where the rates of Fed-ADE cannot be reused.
+
+  It needs Fed-ADE, one rate per step, and the rounds of each client.
+  """
+  controlled = _controlled(chosen)
+  if FLAGS.controls and not controlled:
+    raise common_flags.UsageError(
+      f"--controls belongs to {CONTROLLED}, which is not in"
+      f" --algorithm={','.join(FLAGS.algorithm)}"
+    )
+  if FLAGS.controls and participation_flags.given():
+    raise common_flags.UsageError(
+      f"--controls does not apply to --{participation_flags.given()[0]}: it"
+      " counts the rounds of clients that are sampled uniformly and all report;"
+      " leave one of them out"
+    )
+  if FLAGS.rounds_per_step > 1 and any(
+    each.hparams.compare == "rounds" for each in controlled
+  ):
+    raise common_flags.UsageError(
+      "--controls: with --compare=rounds a client has a rate for each round;"
+      f" --rounds_per_step={FLAGS.rounds_per_step} must be 1"
+    )
+
+
+def fixed_rate(trial: selection.Trial) -> selection.Trial:
+  """Returns the FixLR trial that runs a trial's ablations."""
+  from tff_shift.scenarios.online_adaptation import rate_controls
+
+  return trial._replace(
+    algorithm="fix_lr", hparams=rate_controls.fixed_rate(trial.hparams)
+  )
+
+
+def _draw_each_part(drawn: online_adaptation.Streams) -> None:
+  """Draws a batch of every corruption at every severity of the streams.
+
+  This reads everything that the streams need from an archive.
+  """
+  clients = {name: i for i, name in enumerate(drawn.corruption_names)}
+  timesteps = {
+    drawn.severity(timestep): timestep
+    for timestep in range(1, drawn.num_timesteps + 1)
+  }
+  for client, timestep in itertools.product(
+    clients.values(), timesteps.values()
+  ):
+    drawn.batch(client, timestep)
+
+
+def _build_model(
+  dataset: online_adaptation.OnlineDataset,
+) -> split_model.SplitModel:
+  import tensorflow as tf
+
+  x = dataset.stream.x
+  model = models.build(
+    common_flags.model_name(SCENARIO),
+    input_shape=x.shape[1:],
+    num_classes=len(dataset.class_names),
+    input_dtype=tf.as_dtype(x.dtype),
+    input_scaling=input_flags.chosen([dataset.pretraining.x]),
+    **common_flags.model_options(),
+  )
+  # Pre-training starts from the weights of the file, unless it is skipped;
+  # clients start from the pre-trained model.
+  return model_flags.changed(model)
+
+
+def client_streams(
+  plan: Plan, shift: str, seed: int
+) -> online_adaptation.Streams:
+  """Returns the streams of all clients for a schedule and a seed."""
+  if plan.dataset.streams is not None:
+    return plan.dataset.streams.until(FLAGS.timesteps)
+  return online_adaptation.Streams(
+    plan.dataset.stream,
+    len(plan.dataset.class_names),
+    plan.omegas[shift][seed],
+    num_clients=FLAGS.num_clients,
+    samples_per_step=FLAGS.samples_per_step,
+    shift_kind=FLAGS.shift_kind,
+    dirichlet=plan.dirichlet,
+    archive=plan.archive,
+    corruption_levels=FLAGS.corruption_levels,
+    seed=seed,
+    pool_client=plan.dataset.stream_client,
+    client_classes=plan.dataset.client_classes,
+  )

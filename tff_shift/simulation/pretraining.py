@@ -1,0 +1,492 @@
+"""Pre-training of the global model at the server, before deployment (t = 0).
+
+Fed-ADE, Section 3: every client's model theta_c starts from a global model
+theta that was trained at the server on labelled data. The caller chooses the
+data; this module trains with early stopping on held-out data, and caches the
+result.
+
+Choices that the paper leaves open:
+  * Training: the package's local loop, one epoch at a time, for at most
+    `max_epochs`. It stops after `patience` epochs without a smaller
+    cross-entropy on the held-out data, and keeps the weights of the best epoch.
+  * The optimizer state is reset every epoch, as the clients' is every round:
+    Adam's moments cover the current epoch only.
+  * No augmentation of the images.
+
+The cache is a folder of .npz files, named by a key of everything that
+determines the result (`cache_key`); see `array_cache`.
+"""
+
+import dataclasses
+import functools
+import os
+import pathlib
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Annotated
+from typing import Any
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import tensorflow as tf
+
+from tff_shift import arguments
+from tff_shift import files
+from tff_shift import records
+from tff_shift.data import client_dataset
+from tff_shift.data import examples as examples_lib
+from tff_shift.learning import evaluation
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import fingerprint
+from tff_shift.models import input_scaling
+from tff_shift.models import modes
+from tff_shift.models import split_model
+from tff_shift.simulation import pretraining_hparams
+from tff_shift.simulation.storage import array_cache
+
+# Part of the key: increase it with every change of the training or the file.
+FORMAT = 2
+
+
+class _Outcome(records.Record):
+  """The outcome of a training; in the cache, an array for each field."""
+
+  validation_accuracy: Annotated[float, msgspec.Meta(ge=0, le=100)]
+  num_epochs: records.PositiveInt
+  best_epoch: records.PositiveInt
+
+  def __post_init__(self):
+    if self.best_epoch > self.num_epochs:
+      raise ValueError(
+        f"best_epoch is {self.best_epoch}, and there were {self.num_epochs}"
+      )
+
+
+# The arrays in a result's file beside the weights.
+_OTHER_ARRAYS = ("validation_logits", *_Outcome.__struct_fields__)
+
+
+# The names of the sets of examples in messages.
+_SHOWN = {"train": "training", "validation": "validation"}
+
+
+class Epoch(NamedTuple):
+  """The report on an epoch.
+
+  Attributes:
+    number: The number of the epoch, from 1.
+    training_loss: The mean loss of its batches.
+    validation_loss: The mean cross-entropy on the held-out data.
+    validation_accuracy: The accuracy on the held-out data, in percent.
+  """
+
+  number: int
+  training_loss: float
+  validation_loss: float
+  validation_accuracy: float
+
+
+class Pretrained(NamedTuple):
+  """A pre-trained model and its predictions on the held-out data.
+
+  Attributes:
+    weights: The weights of the best epoch, `SplitWeights` of NumPy arrays.
+    statistics: The running statistics of batch normalisation after the best
+      epoch, NumPy arrays by the names of `SplitModel.statistics`.
+    validation_logits: The model's logits, [num_validation, num_classes]
+      float32.
+    validation_y: The true classes, [num_validation] int32.
+    validation_accuracy: The fraction of correct predictions, in percent.
+    num_epochs: The number of epochs run.
+    best_epoch: The number of the best epoch, from 1; 0 without training, see
+      `untrained`.
+  """
+
+  weights: split_model.SplitWeights
+  statistics: dict[str, np.ndarray]
+  validation_logits: np.ndarray
+  validation_y: np.ndarray
+  validation_accuracy: float
+  num_epochs: int
+  best_epoch: int
+
+
+def pretrain(
+  model: split_model.SplitModel,
+  train: tuple[np.ndarray, np.ndarray],
+  validation: tuple[np.ndarray, np.ndarray],
+  hparams: pretraining_hparams.PretrainingHParams,
+  *,
+  seed: int,
+  cache_dir: str | os.PathLike[str] | None = None,
+  on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+) -> Pretrained:
+  """Trains a model, or loads it from the cache.
+
+  Args:
+    model: The model; training starts from its initial weights for the seed.
+    train: The training data, x [num_examples, ...] of the model's input type
+      and y [num_examples] integers (see `examples.checked`).
+    validation: The held-out data, in the same form.
+    hparams: The hyper-parameters.
+    seed: Determines the initial weights and the order of the examples, at least
+      0.
+    cache_dir: The folder of the cache, created if missing. None: no cache.
+    on_epoch: Called after every epoch; not called for a cached result.
+
+  Returns:
+    The pre-trained model.
+
+  Raises:
+    ValueError: If a hyper-parameter, the seed or the data are not allowed, or
+      if a loss is not finite.
+    files.WriteError: If the cache cannot be written.
+  """
+  train, validation = _checked(model, train, validation, hparams)
+  seed = arguments.seed("seed", seed)
+  arguments.functions(on_epoch=on_epoch)
+  if cache_dir is None:
+    return _train(model, train, validation, hparams, seed, on_epoch)
+  key = cache_key(model, train, validation, hparams, seed=seed)
+  path = pathlib.Path(cache_dir) / f"pretrained-{key}.npz"
+  # Before the training, so that an error costs no epochs.
+  with files.writing(path.parent):
+    path.parent.mkdir(parents=True, exist_ok=True)
+  names = [*tf.nest.flatten(model.weight_names()), *model.statistics]
+  arrays = array_cache.load(
+    path,
+    key,
+    [*names, *_OTHER_ARRAYS],
+    functools.partial(_check_cached, model, len(validation.y), hparams),
+  )
+  if arrays is None:
+    pretrained = _train(model, train, validation, hparams, seed, on_epoch)
+    array_cache.save(
+      path,
+      key,
+      _by_name(model, pretrained.weights)
+      | pretrained.statistics
+      | {name: getattr(pretrained, name) for name in _OTHER_ARRAYS},
+    )
+    return pretrained
+  return Pretrained(
+    weights=tf.nest.map_structure(arrays.get, model.weight_names()),
+    statistics={name: arrays[name] for name in model.statistics},
+    validation_logits=arrays["validation_logits"],
+    validation_y=validation.y,
+    **_outcome(arrays).to_fields(),
+  )
+
+
+def untrained(
+  model: split_model.SplitModel,
+  validation: tuple[np.ndarray, np.ndarray],
+  *,
+  seed: int,
+) -> Pretrained:
+  """Returns a model with its initial weights, such as those of a file.
+
+  Args:
+    model: The model.
+    validation: The held-out data, see `pretrain`.
+    seed: Determines initial weights that are drawn, at least 0.
+
+  Returns:
+    The model and its predictions on the held-out data.
+
+  Raises:
+    ValueError: If the seed or the data are not allowed, or if the loss is not
+      finite.
+  """
+  (validation,) = _checked_examples(model, {"validation": validation})
+  seed = arguments.seed("seed", seed)
+  weights = _initial_weights(model, seed)
+  statistics = {
+    name: np.float32(value) for name, value in model.statistics.items()
+  }
+
+  def evaluate(frozen, weights, statistics, validation):
+    bound = model.with_frozen(frozen)
+    with modes.with_statistics(statistics):
+      logits = evaluation.predict_in_batches(
+        lambda x: bound.predict(weights, x), validation.x, model.num_classes
+      )
+    sums = evaluation.domain_metrics(
+      logits, validation.y, tf.shape(validation.y)
+    )
+    return logits, sums["loss"][0], sums["pooled_accuracy"][0]
+
+  frozen = tf.nest.map_structure(np.asarray, model.frozen)
+  given = frozen, weights, statistics, validation
+  logits, loss, num_correct = _compiled(evaluate, *given)(*given)
+  if not np.isfinite(loss):
+    raise ValueError(
+      "the loss of the model on the held-out examples is not finite"
+      + input_scaling.advice(
+        model.input_dtype, model.input_scaling, [validation.x]
+      )
+    )
+  return Pretrained(
+    weights=weights,
+    statistics=statistics,
+    validation_logits=logits,
+    validation_y=validation.y,
+    validation_accuracy=100 * float(num_correct) / len(validation.y),
+    num_epochs=0,
+    best_epoch=0,
+  )
+
+
+def _check_cached(
+  model: split_model.SplitModel,
+  num_validation: int,
+  hparams: pretraining_hparams.PretrainingHParams,
+  arrays: Mapping[str, np.ndarray],
+) -> None:
+  """Refuses arrays that cannot be a result of `pretrain`."""
+  weights = {k: v for k, v in arrays.items() if k not in _OTHER_ARRAYS}
+  if any(each.dtype != np.float32 for each in weights.values()):
+    raise ValueError("its weights are not float32")
+  split_model.with_weights(model, weights)
+  logits = arrays["validation_logits"]
+  if logits.shape != (num_validation, model.num_classes):
+    raise ValueError(f"validation_logits has shape {logits.shape}")
+  num_epochs = _outcome(arrays).num_epochs
+  if num_epochs > hparams.max_epochs:
+    raise ValueError(
+      f"num_epochs is {num_epochs}, and max_epochs is {hparams.max_epochs}"
+    )
+
+
+def _outcome(arrays: Mapping[str, np.ndarray]) -> _Outcome:
+  """Returns the outcome of a training; raises a ValueError if not valid."""
+  return records.convert(
+    {name: arrays[name].tolist() for name in _Outcome.__struct_fields__},
+    _Outcome,
+  )
+
+
+def cache_key(
+  model: split_model.SplitModel,
+  train: tuple[np.ndarray, np.ndarray],
+  validation: tuple[np.ndarray, np.ndarray],
+  hparams: pretraining_hparams.PretrainingHParams,
+  *,
+  seed: int,
+) -> str:
+  """Returns the key of everything that determines the result of `pretrain`.
+
+  These are the model (names and shapes of weights, their initial values, and
+  the function itself as a graph, since strides and numbers of groups do not
+  show in the weights), both sets of examples, the hyper-parameters, the seed,
+  and the versions of TensorFlow and of this module's format.
+
+  Returns:
+    A SHA-256 digest of 64 hexadecimal digits, the same in every process.
+
+  Raises:
+    ValueError: If a hyper-parameter, the seed or the data are not allowed.
+  """
+  train, validation = _checked(model, train, validation, hparams)
+  seed = arguments.seed("seed", seed)
+  initial_weights = _initial_weights(model, seed)
+  description = {
+    "format": FORMAT,
+    "tensorflow": tf.__version__,
+    "model": model.name,
+    "input_dtype": model.input_dtype.name,
+    "input_shape": model.input_shape,
+    "num_classes": model.num_classes,
+    "function": fingerprint.function_digest(model),
+    "initial_weights": {
+      name: array_cache.array_digest(weight)
+      for name, weight in _by_name(model, initial_weights).items()
+    },
+    "train": [array_cache.array_digest(array) for array in train],
+    "validation": [array_cache.array_digest(array) for array in validation],
+    "hparams": dataclasses.asdict(hparams),
+    "seed": seed,
+  }
+  if model.statistics:
+    description["statistics"] = {
+      name: array_cache.array_digest(np.asarray(value))
+      for name, value in model.statistics.items()
+    }
+  return array_cache.key(description)
+
+
+def with_pretrained(
+  model: split_model.SplitModel, pretrained: Pretrained
+) -> split_model.SplitModel:
+  """Makes a model start from pre-trained weights for every seed.
+
+  Args:
+    model: The pre-trained model, or one with the same weights.
+    pretrained: The result of `pretrain`.
+
+  Returns:
+    The model; see `split_model.with_weights`.
+
+  Raises:
+    ValueError: If the weights' names or shapes are not the model's.
+  """
+  return split_model.with_weights(
+    model, _by_name(model, pretrained.weights) | pretrained.statistics
+  )
+
+
+def _by_name(model, weights) -> dict[str, Any]:
+  return dict(
+    zip(
+      tf.nest.flatten(model.weight_names()),
+      tf.nest.flatten(weights),
+      strict=True,
+    )
+  )
+
+
+def _checked(model, train, validation, hparams) -> list[examples_lib.Examples]:
+  """Returns both sets of examples in the model's types, validated."""
+  if not isinstance(hparams, pretraining_hparams.PretrainingHParams):
+    raise ValueError(
+      f"hparams={hparams!r} is not allowed: it must be a PretrainingHParams"
+    )
+  hyperparameters.validate(hparams)
+  return _checked_examples(model, {"train": train, "validation": validation})
+
+
+def _checked_examples(model, parts) -> list[examples_lib.Examples]:
+  """Returns examples in the model's types, validated."""
+  for name, given in parts.items():
+    if not isinstance(given, list | tuple) or len(given) != 2:
+      raise ValueError(
+        f"{name} must be a pair of examples and classes, got"
+        f" {type(given).__name__}"
+      )
+  return [
+    examples_lib.checked(
+      *given,
+      f"the {_SHOWN[name]} examples",
+      shape=model.input_shape,
+      dtype=model.input_dtype.as_numpy_dtype,
+      num_classes=model.num_classes,
+    )
+    for name, given in parts.items()
+  ]
+
+
+def _compiled(function, *examples):
+  """Compiles a function for arrays like the examples, nested structures."""
+  specs = tf.nest.map_structure(
+    lambda array: tf.TensorSpec(array.shape, array.dtype), examples
+  )
+  compiled = tf.function(function, autograph=False).get_concrete_function(
+    *specs
+  )
+  return lambda *arrays: tf.nest.map_structure(
+    lambda tensor: tensor.numpy(),
+    compiled(*map(tf.convert_to_tensor, tf.nest.flatten(arrays))),
+  )
+
+
+def _initial_weights(model, seed: int) -> split_model.SplitWeights:
+  words = randomness.server_seed(seed)
+  return _compiled(model.initial_weights, words)(words)
+
+
+def _train(model, train, validation, hparams, seed, on_epoch) -> Pretrained:
+  """Trains with early stopping."""
+  local_hparams = hyperparameters.LocalHParams(
+    batch_size=hparams.batch_size,
+    optimizer=hparams.optimizer,
+    learning_rate=hparams.learning_rate,
+    momentum=hparams.momentum,
+    weight_decay=hparams.weight_decay,
+  )
+  batches_seed = randomness.derive(seed, randomness.Purpose.PRETRAIN)
+
+  def run_epoch(frozen, weights, statistics, number, train, validation):
+    # Passed as an argument: they may be too large for a graph constant.
+    bound = model.with_frozen(frozen)
+    with modes.with_statistics(statistics) as moved:
+      result = run_passes(bound, weights, number, train, validation)
+      return *result, moved
+
+  def run_passes(bound, weights, number, train, validation):
+    data = client_dataset.ClientDataset(
+      train.x,
+      train.y,
+      tf.shape(train.y),
+      tf.shape(train.y)[0],
+      batches_seed,
+    )
+    result = local_training.train_on_pool(
+      bound.predict,
+      weights,
+      data,
+      local_training.epoch_steps(data, hparams.batch_size),
+      randomness.fold(batches_seed, number),
+      local_hparams,
+    )
+    logits = evaluation.predict_in_batches(
+      lambda x: bound.predict(result.weights, x),
+      validation.x,
+      model.num_classes,
+    )
+    sums = evaluation.domain_metrics(
+      logits, validation.y, tf.shape(validation.y)
+    )
+    return (
+      result.weights,
+      logits,
+      result.loss,
+      sums["loss"][0],
+      sums["pooled_accuracy"][0],
+    )
+
+  weights = _initial_weights(model, seed)
+  statistics = {
+    name: np.float32(value) for name, value in model.statistics.items()
+  }
+  best = best_loss = None
+  frozen = tf.nest.map_structure(np.asarray, model.frozen)
+  arguments = frozen, weights, statistics, np.int32(0), train, validation
+  run = _compiled(run_epoch, *arguments)
+  for number in range(1, hparams.max_epochs + 1):
+    weights, logits, loss, validation_loss_sum, num_correct, statistics = run(
+      frozen, weights, statistics, np.int32(number), train, validation
+    )
+    epoch = Epoch(
+      number=number,
+      training_loss=float(loss),
+      validation_loss=float(validation_loss_sum) / len(validation.y),
+      validation_accuracy=100 * float(num_correct) / len(validation.y),
+    )
+    if not np.isfinite([epoch.training_loss, epoch.validation_loss]).all():
+      raise ValueError(
+        f"pre-training with learning_rate={hparams.learning_rate} diverges:"
+        f" the loss of epoch {number} is not finite; use a smaller"
+        " learning_rate"
+        + input_scaling.advice(
+          model.input_dtype, model.input_scaling, [train.x]
+        )
+      )
+    on_epoch(epoch)
+    if best is None or epoch.validation_loss < best_loss:
+      best = epoch, weights, statistics, logits
+      best_loss = epoch.validation_loss
+    elif number - best[0].number >= hparams.patience:
+      break
+  best_epoch, weights, statistics, logits = best
+  return Pretrained(
+    weights=weights,
+    statistics=statistics,
+    validation_logits=logits,
+    validation_y=validation.y,
+    validation_accuracy=best_epoch.validation_accuracy,
+    num_epochs=number,
+    best_epoch=best_epoch.number,
+  )

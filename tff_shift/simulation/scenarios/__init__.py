@@ -1,1 +1,0 @@
-"""One driver for each scenario."""

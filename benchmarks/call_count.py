@@ -60,7 +60,7 @@ def main(argv):
   del argv
   from tff_shift.binaries import evolving
   from tff_shift.command_line import program
-  from tff_shift.scenarios.evolving import settings as evolving_plan
+  from tff_shift.scenarios.evolving import configuration as evolving_plan
 
   counter = _Counter()
   with tempfile.TemporaryDirectory() as folder:

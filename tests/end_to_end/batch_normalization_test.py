@@ -10,7 +10,7 @@ from tff_shift import models
 from tff_shift.binaries import evolving
 from tff_shift.binaries import online_adaptation
 from tff_shift.models import split_model
-from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.evolving import configuration as evolving_plan
 from tff_shift.scenarios.online_adaptation import (
   settings as online_adaptation_plan,
 )

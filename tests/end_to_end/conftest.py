@@ -27,7 +27,7 @@ from tff_shift.command_line.flags import metric_flags
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import server_optimizer_flags
 from tff_shift.reporting.figures import drawing
-from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.evolving import configuration as evolving_plan
 
 _ROOT = pathlib.Path(__file__).parents[2]
 

@@ -18,7 +18,7 @@ from tff_shift.binaries import online_adaptation
 from tff_shift.binaries import predict
 from tff_shift.binaries import report
 from tff_shift.reproduction import reproduce
-from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.evolving import configuration as evolving_plan
 from tff_shift.scenarios.online_adaptation import (
   settings as online_adaptation_plan,
 )

@@ -23,7 +23,9 @@ def _commands():
         continue
       if (
         found
-        and (_ROOT / f"tff_shift/scenarios/{found[1]}/settings.py").exists()
+        and (
+          _ROOT / f"tff_shift/scenarios/{found[1]}/configuration.py"
+        ).exists()
       ):
         yield pytest.param(*found.groups(), id=f"{page.stem}-{found[1]}")
 
@@ -38,5 +40,7 @@ def test_flags_are_known(binary, arguments, planned, monkeypatch):
   given = preset_flag.expand([binary, *shlex.split(arguments)], binary)[1:]
   # Paths of presets are relative.
   monkeypatch.chdir(_ROOT)
-  planning = importlib.import_module(f"tff_shift.scenarios.{binary}.settings")
+  planning = importlib.import_module(
+    f"tff_shift.scenarios.{binary}.configuration"
+  )
   assert planned(planning, given, ask=lambda: "parsed")

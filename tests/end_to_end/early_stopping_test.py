@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tff_shift.binaries import guidance
-from tff_shift.scenarios.guidance import settings as guidance_plan
+from tff_shift.scenarios.guidance import configuration as guidance_plan
 
 _SMALL = (
   *("--dataset=circle", "--num_domains=4", "--max_examples_per_domain=60"),

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tff_shift.binaries import evolving
 from tff_shift.command_line.tuning import trials
 from tff_shift.learning import evaluation
-from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.evolving import configuration as evolving_plan
 
 # The contract runs over all of them; here are those that differ in what they
 # leave.

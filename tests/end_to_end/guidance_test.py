@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tff_shift.binaries import guidance
-from tff_shift.scenarios.guidance import settings as guidance_plan
+from tff_shift.scenarios.guidance import configuration as guidance_plan
 
 # The contract runs over all of them; here are those that differ in what they
 # leave.

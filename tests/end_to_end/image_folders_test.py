@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tff_shift.binaries import guidance
-from tff_shift.scenarios.guidance import settings as guidance_plan
+from tff_shift.scenarios.guidance import configuration as guidance_plan
 
 _QUICK = ("--algorithm=fed_avg", "--rounds=2", "--local_steps=1")
 

@@ -14,8 +14,8 @@ from tff_shift.models import input_scaling
 from tff_shift.scenarios.dynamic_personalization import (
   settings as dynamic_personalization_plan,
 )
-from tff_shift.scenarios.evolving import settings as evolving_plan
-from tff_shift.scenarios.guidance import settings as guidance_plan
+from tff_shift.scenarios.evolving import configuration as evolving_plan
+from tff_shift.scenarios.guidance import configuration as guidance_plan
 from tff_shift.scenarios.online_adaptation import (
   settings as online_adaptation_plan,
 )

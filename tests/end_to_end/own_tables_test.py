@@ -9,7 +9,7 @@ import pytest
 from tff_shift.binaries import guidance
 from tff_shift.data import datasets
 from tff_shift.data.your_own import own_datasets
-from tff_shift.scenarios.guidance import settings as guidance_plan
+from tff_shift.scenarios.guidance import configuration as guidance_plan
 
 _EVOLVING = (
   *("--algorithm=fed_avg,fed_evolve", "--optimizer=adam", "--rounds=3"),

@@ -18,7 +18,7 @@ _BINARIES = sorted(
 )
 _SCENARIOS = sorted(
   file.parent.name
-  for file in (_ROOT / "tff_shift/scenarios").glob("*/settings.py")
+  for file in (_ROOT / "tff_shift/scenarios").glob("*/configuration.py")
 )
 _HEAVY = {"tensorflow", "tensorflow_federated"}
 

@@ -9,7 +9,7 @@ import pytest
 
 from tff_shift.binaries import evolving
 from tff_shift.binaries import report
-from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.evolving import configuration as evolving_plan
 
 _RUN = (
   *("--dataset=circle", "--num_domains=4", "--num_clients=3", "--rounds=2"),

@@ -9,8 +9,8 @@ import pytest
 import tff_shift
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
-from tff_shift.scenarios.evolving import settings as evolving_plan
-from tff_shift.scenarios.guidance import settings as guidance_plan
+from tff_shift.scenarios.evolving import configuration as evolving_plan
+from tff_shift.scenarios.guidance import configuration as guidance_plan
 
 FLAGS = (
   *("--dataset=circle", "--num_domains=5", "--num_clients=3", "--rounds=1"),

@@ -5,7 +5,7 @@ import collections
 import pytest
 
 from tff_shift.binaries import evolving
-from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.evolving import configuration as evolving_plan
 
 _SMALL = (
   *("--dataset=circle", "--num_domains=4", "--max_examples_per_domain=60"),

@@ -9,7 +9,7 @@ import tff_shift
 from tff_shift.binaries import evolving
 from tff_shift.binaries import predict
 from tff_shift.data.readers import text_archives
-from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.evolving import configuration as evolving_plan
 
 _SMALL = (
   *("--num_clients=2", "--rounds=1", "--local_steps=1", "--batch_size=4"),

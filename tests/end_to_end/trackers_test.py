@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from tff_shift.binaries import evolving
-from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.evolving import configuration as evolving_plan
 
 _RUN = (
   *("--algorithm=local", "--dataset=circle", "--num_domains=4"),

@@ -8,7 +8,7 @@ import pytest
 import tff_shift
 from tff_shift.binaries import evolving
 from tff_shift.data.shifts import evolving as evolving_data
-from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.evolving import configuration as evolving_plan
 
 _MODEL = textwrap.dedent(
   """

@@ -8,7 +8,7 @@ import pytest
 
 from tff_shift import algorithms
 from tff_shift.binaries import evolving
-from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.evolving import configuration as evolving_plan
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 TINY = (

@@ -17,7 +17,7 @@ from tff_shift.binaries import evolving
 from tff_shift.binaries import workers
 from tff_shift.command_line import comparison
 from tff_shift.execution import local
-from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.evolving import configuration as evolving_plan
 from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.cpp

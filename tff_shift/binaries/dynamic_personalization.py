@@ -14,7 +14,9 @@ table. To continue an interrupted run, repeat the command with --resume.
 """
 
 from tff_shift.command_line import program
-from tff_shift.scenarios.dynamic_personalization import settings as planning
+from tff_shift.scenarios.dynamic_personalization import (
+  configuration as planning,
+)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ run, repeat the command with --resume.
 """
 
 from tff_shift.command_line import program
-from tff_shift.scenarios.evolving import settings as planning
+from tff_shift.scenarios.evolving import configuration as planning
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ run, repeat the command with --resume.
 """
 
 from tff_shift.command_line import program
-from tff_shift.scenarios.guidance import settings as planning
+from tff_shift.scenarios.guidance import configuration as planning
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ prints one table. To continue an interrupted run, repeat the command with
 """
 
 from tff_shift.command_line import program
-from tff_shift.scenarios.online_adaptation import settings as planning
+from tff_shift.scenarios.online_adaptation import configuration as planning
 
 
 def main() -> None:

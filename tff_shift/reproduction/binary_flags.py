@@ -21,7 +21,7 @@ from tff_shift.command_line.flags import preset_flag
 
 def _planning(binary: str) -> types.ModuleType:
   """Returns the module that defines and checks the flags of a binary."""
-  return importlib.import_module(f"{scenarios.__name__}.{binary}.settings")
+  return importlib.import_module(f"{scenarios.__name__}.{binary}.configuration")
 
 
 @functools.cache

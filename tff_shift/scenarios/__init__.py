@@ -1,6 +1,6 @@
 """The scenarios: one folder each, all of the same shape.
 
-- `settings`: the flags and the checked plan of a comparison.
+- `configuration`: the flags and the checked plan of a comparison.
 - `simulation`: the driver, which runs an algorithm on the clients of a seed.
 - `runs`: the runs of a plan, a subclass of `scenario.Scenario`.
 - `results`: the columns of tables, and the files of a run folder.

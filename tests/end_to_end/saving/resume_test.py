@@ -21,7 +21,7 @@ from tff_shift.reporting.trackers import trackers
 from tff_shift.scenarios.dynamic_personalization import (
   settings as dynamic_personalization_plan,
 )
-from tff_shift.scenarios.evolving import settings as evolving_plan
+from tff_shift.scenarios.evolving import configuration as evolving_plan
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import results

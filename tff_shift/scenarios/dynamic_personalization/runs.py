@@ -9,12 +9,14 @@ from tff_shift.command_line import pretrained
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.scenarios import scenario
 from tff_shift.scenarios.dynamic_personalization import (
+  configuration as planning,
+)
+from tff_shift.scenarios.dynamic_personalization import (
   drift_detector as instruments_lib,
 )
 from tff_shift.scenarios.dynamic_personalization import (
   results as dynamic_personalization_results,
 )
-from tff_shift.scenarios.dynamic_personalization import settings as planning
 from tff_shift.scenarios.dynamic_personalization import (
   simulation as dynamic_personalization,
 )

@@ -7,8 +7,8 @@ from tff_shift.command_line.flags import selection_flags
 from tff_shift.learning import evaluation
 from tff_shift.reporting import summary
 from tff_shift.scenarios import scenario
+from tff_shift.scenarios.evolving import configuration as planning
 from tff_shift.scenarios.evolving import results as evolving_results
-from tff_shift.scenarios.evolving import settings as planning
 from tff_shift.scenarios.evolving import simulation as evolving
 
 FLAGS = flags.FLAGS

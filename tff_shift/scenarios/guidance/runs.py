@@ -9,8 +9,8 @@ from tff_shift.command_line.flags import selection_flags
 from tff_shift.data import examples
 from tff_shift.data.shifts import guidance as guidance_data
 from tff_shift.scenarios import scenario
+from tff_shift.scenarios.guidance import configuration as planning
 from tff_shift.scenarios.guidance import results as guidance_results
-from tff_shift.scenarios.guidance import settings as planning
 from tff_shift.scenarios.guidance import simulation as guidance
 
 FLAGS = flags.FLAGS

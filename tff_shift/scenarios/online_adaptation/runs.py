@@ -14,6 +14,7 @@ from tff_shift.command_line.tuning import selection
 from tff_shift.data.shifts import online_adaptation as online_adaptation_data
 from tff_shift.learning import evaluation
 from tff_shift.scenarios import scenario
+from tff_shift.scenarios.online_adaptation import configuration as planning
 from tff_shift.scenarios.online_adaptation import (
   figures as online_adaptation_figures,
 )
@@ -21,7 +22,6 @@ from tff_shift.scenarios.online_adaptation import rate_controls
 from tff_shift.scenarios.online_adaptation import (
   results as online_adaptation_results,
 )
-from tff_shift.scenarios.online_adaptation import settings as planning
 from tff_shift.scenarios.online_adaptation import (
   simulation as online_adaptation,
 )

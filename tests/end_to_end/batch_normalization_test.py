@@ -12,7 +12,7 @@ from tff_shift.binaries import online_adaptation
 from tff_shift.models import split_model
 from tff_shift.scenarios.evolving import configuration as evolving_plan
 from tff_shift.scenarios.online_adaptation import (
-  settings as online_adaptation_plan,
+  configuration as online_adaptation_plan,
 )
 
 _MODEL = textwrap.dedent(

@@ -9,7 +9,7 @@ from tff_shift.binaries import online_adaptation
 from tff_shift.command_line.flags import config_file
 from tff_shift.scenarios.evolving import configuration as evolving_plan
 from tff_shift.scenarios.online_adaptation import (
-  settings as online_adaptation_plan,
+  configuration as online_adaptation_plan,
 )
 
 

@@ -20,7 +20,7 @@ from tff_shift.binaries import report
 from tff_shift.reproduction import reproduce
 from tff_shift.scenarios.evolving import configuration as evolving_plan
 from tff_shift.scenarios.online_adaptation import (
-  settings as online_adaptation_plan,
+  configuration as online_adaptation_plan,
 )
 
 _FIRST_VERSION = pathlib.Path(__file__).parents[1] / "first_version"

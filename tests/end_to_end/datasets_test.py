@@ -7,12 +7,12 @@ import pytest
 
 from tff_shift.models import guided_model
 from tff_shift.scenarios.dynamic_personalization import (
-  settings as dynamic_personalization_plan,
+  configuration as dynamic_personalization_plan,
 )
 from tff_shift.scenarios.evolving import configuration as evolving_plan
 from tff_shift.scenarios.guidance import configuration as guidance_plan
 from tff_shift.scenarios.online_adaptation import (
-  settings as online_adaptation_plan,
+  configuration as online_adaptation_plan,
 )
 
 pytestmark = pytest.mark.slow

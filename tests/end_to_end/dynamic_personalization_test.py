@@ -8,7 +8,7 @@ import pytest
 
 from tff_shift.binaries import dynamic_personalization
 from tff_shift.scenarios.dynamic_personalization import (
-  settings as dynamic_personalization_plan,
+  configuration as dynamic_personalization_plan,
 )
 
 # The contract runs over all of them; here are those that differ in what they

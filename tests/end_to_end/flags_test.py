@@ -16,12 +16,12 @@ from tff_shift.command_line import common_flags
 from tff_shift.command_line.flags import hparam_flags
 from tff_shift.command_line.tuning import trials
 from tff_shift.scenarios.dynamic_personalization import (
-  settings as dynamic_personalization_plan,
+  configuration as dynamic_personalization_plan,
 )
 from tff_shift.scenarios.evolving import configuration as evolving_plan
 from tff_shift.scenarios.guidance import configuration as guidance_plan
 from tff_shift.scenarios.online_adaptation import (
-  settings as online_adaptation_plan,
+  configuration as online_adaptation_plan,
 )
 
 FLAGS = flags.FLAGS

@@ -15,7 +15,7 @@ from tff_shift.binaries import online_adaptation
 from tff_shift.data import datasets
 from tff_shift.models.networks import llama_checkpoint
 from tff_shift.scenarios.online_adaptation import (
-  settings as online_adaptation_plan,
+  configuration as online_adaptation_plan,
 )
 
 _SMALL = (

@@ -14,10 +14,10 @@ from tff_shift.data import examples
 from tff_shift.data.images import corruptions
 from tff_shift.data.shifts import online_adaptation as online_adaptation_data
 from tff_shift.learning import evaluation
-from tff_shift.scenarios.online_adaptation import rate_controls
 from tff_shift.scenarios.online_adaptation import (
-  settings as online_adaptation_plan,
+  configuration as online_adaptation_plan,
 )
+from tff_shift.scenarios.online_adaptation import rate_controls
 from tff_shift.simulation.storage import results
 
 # The contract runs over all of them; here are those that differ in what they

@@ -10,10 +10,10 @@ import pytest
 from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import online_adaptation
 from tff_shift.scenarios.dynamic_personalization import (
-  settings as dynamic_personalization_plan,
+  configuration as dynamic_personalization_plan,
 )
 from tff_shift.scenarios.online_adaptation import (
-  settings as online_adaptation_plan,
+  configuration as online_adaptation_plan,
 )
 
 _COLUMNS = ("--label=outcome", "--client=site", "--time=year")

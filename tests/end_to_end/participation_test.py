@@ -6,7 +6,7 @@ import pytest
 
 from tff_shift.binaries import online_adaptation
 from tff_shift.scenarios.online_adaptation import (
-  settings as online_adaptation_plan,
+  configuration as online_adaptation_plan,
 )
 
 _SMALL = (

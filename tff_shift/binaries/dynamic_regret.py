@@ -26,67 +26,65 @@ standard deviations over seeds.
 Writes config.json, metrics.csv, summary.json and figures/ to --output_dir.
 """
 
-import numpy as np
-from absl import flags
+import dataclasses
+from collections.abc import Sequence
 
 from tff_shift.command_line import common_flags
+from tff_shift.command_line import configuration
 from tff_shift.command_line import program
+
+
+def _timesteps(texts: Sequence[str]) -> tuple[int, ...]:
+  numbers = tuple(map(int, texts))
+  # The regret of a single step can be 0, which has no logarithm.
+  if (
+    len(set(numbers)) < max(len(numbers), 2)
+    or min(numbers) < 2
+    or any(each % min(numbers) for each in numbers)
+  ):
+    raise ValueError(texts)
+  return numbers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration(configuration.Configuration):
+  """The flags of this binary."""
+
+  seeds: tuple[int, ...] = configuration.seeds(
+    (0, 1, 2, 3, 4),
+    "Comma-separated seeds of the streams and of their final distributions.",
+  )
+  # Squares of even numbers: the schedules have whole phases.
+  timesteps: tuple[int, ...] = configuration.setting(
+    (100, 400, 900, 1600, 3600),
+    "Comma-separated numbers of time steps (T), multiples of the smallest.",
+    convert=_timesteps,
+    requirement="two or more integers of at least 2, no duplicates, all"
+    " multiples of the smallest",
+  )
+  output_dir: str | None = configuration.setting(
+    None, "Folder of the results. Default: runs/dynamic_regret-<date>-<time>."
+  )
+  overwrite: bool = configuration.setting(
+    False, "Replaces an earlier run in --output_dir."
+  )
 
 
 def define_flags() -> None:
   """Defines the flags of this binary."""
-  flags.DEFINE_list(
-    "seeds",
-    ["0", "1", "2", "3", "4"],
-    "Comma-separated seeds of the streams and of their final distributions.",
-  )
-  # Squares of even numbers: the schedules have whole phases.
-  flags.DEFINE_list(
-    "timesteps",
-    ["100", "400", "900", "1600", "3600"],
-    "Comma-separated numbers of time steps (T), multiples of the smallest.",
-  )
-  flags.DEFINE_string(
-    "output_dir",
-    None,
-    "Folder of the results. Default: runs/dynamic_regret-<date>-<time>.",
-  )
-  flags.DEFINE_bool(
-    "overwrite", False, "Replaces an earlier run in --output_dir."
-  )
-
-
-def _timesteps() -> list[int]:
-  """Returns the numbers of `--timesteps`, checked."""
-
-  def parse(text):
-    number = int(text)
-    # The regret of a single step can be 0, which has no logarithm.
-    if number < 2:
-      raise ValueError(text)
-    return number
-
-  numbers = common_flags.parse_numbers(
-    "timesteps", parse, "integers of at least 2"
-  )
-  common_flags.require(
-    "timesteps",
-    len(numbers) > 1 and not np.any(np.mod(numbers, min(numbers))),
-    "two or more numbers, all multiples of the smallest",
-  )
-  return numbers
+  configuration.define(Configuration)
 
 
 def main() -> None:
   """Runs the measurement that the flags define."""
-  seeds = common_flags.chosen_seeds("seeds")
-  timesteps = _timesteps()
+  with common_flags.usage_errors():
+    chosen = configuration.chosen(Configuration)
   # Imports TensorFlow, so it comes after the flag checks.
   from tff_shift.scenarios.online_adaptation import (
     regret_runs as dynamic_regret_runs,
   )
 
-  dynamic_regret_runs.run(seeds, timesteps)
+  dynamic_regret_runs.run(chosen.seeds, chosen.timesteps)
 
 
 def run() -> None:

@@ -80,7 +80,7 @@ def _check_flags() -> None:
     raise common_flags.UsageError(
       " and ".join(f"--{name}" for name in chosen) + ": set only one of them"
     )
-  common_flags.require_at_least_one("batch_size")
+  common_flags.require("batch_size", FLAGS.batch_size >= 1, "at least 1")
   output = pathlib.Path(FLAGS.output)
   common_flags.require(
     "output", output.parent.is_dir(), "a file in an existing folder"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import errno
-import math
 import pathlib
 import re
 import sys
@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
+from typing import ClassVar
 from typing import TYPE_CHECKING
 
 from absl import flags
@@ -23,6 +24,7 @@ from tff_shift import arguments
 from tff_shift import execution
 from tff_shift import models
 from tff_shift import shown_names
+from tff_shift.command_line import configuration
 from tff_shift.command_line import output_folder
 from tff_shift.command_line import saved_models
 from tff_shift.command_line.flags import aggregator_flags
@@ -45,12 +47,6 @@ if TYPE_CHECKING:
   from tff_shift.simulation.engine import checkpoints
   from tff_shift.simulation.storage import results
 
-# The start of the names of modules that define flags of the binaries.
-OWN = "tff_shift."
-# The upper limit of every count: a larger number looks like a run that hangs.
-_MOST = 10_000_000
-# The length of a value in a message.
-_LONGEST_VALUE = 100
 # Errors caused by the name of a file.
 _OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES)
 
@@ -80,119 +76,112 @@ def usage_errors() -> Iterator[None]:
     raise UsageError(f"{error.filename}: {error.strerror}") from error
 
 
-def define_common_flags(
-  scenario: str,
-  *,
-  dataset: str = "digits",
-  hparam_defaults: Mapping[str, str] | None = None,
-  num_clients: int = 10,
-  rounds: int | None = None,
-  rounds_help: str = "Number of rounds.",
-  evaluate_every: int | None = None,
-  evaluate_help: str = "",
-  model_help: str = "Default: the data set's.",
-  model_width_help: str = "Default: the model's.",
-  input_scaling: str = "zero_one",
-  save_clients: str = "none",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration(
+  saved_models.Configuration,
+  tracker_flags.Configuration,
+  output_folder.Configuration,
+  worker_flags.Configuration,
+  metric_flags.Configuration,
+  input_flags.Configuration,
+  model_flags.Configuration,
+  participation_flags.Configuration,
+  dataset_flags.Configuration,
+):
+  """The flags that all scenarios share.
+
+  Attributes:
+    scenario: The name of the scenario, as in the `SCENARIOS` of algorithms.
+  """
+
+  scenario: ClassVar[str]
+
+  algorithm: tuple[str, ...] | None = configuration.setting(
+    None,
+    lambda kind: (
+      "Comma-separated algorithms to compare: "
+      + ", ".join(algorithms.names(kind.scenario))
+    ),
+  )
+  seeds: tuple[int, ...] = configuration.seeds(
+    (0,), "Comma-separated seeds, one run per seed."
+  )
+  output_dir: str | None = configuration.setting(
+    None,
+    lambda kind: (
+      f"Folder of the results. Default: runs/{kind.scenario}-<date>-<time>."
+    ),
+  )
+  overwrite: bool = configuration.setting(
+    False, "Replaces an earlier run in --output_dir."
+  )
+  progress: bool | None = configuration.setting(
+    None,
+    "Shows progress and the remaining time: a bar on a terminal, otherwise a"
+    " line on standard error about every 30 seconds. Default: only on a"
+    " terminal.",
+  )
+  executor: str = configuration.setting(
+    "auto",
+    "Where computations run: auto; in_process, in this process, on a GPU if"
+    " TensorFlow sees one; local, TFF's C++ executor in a child process; or"
+    " remote, TFF's C++ executors on the machines of --workers.",
+  )
+  max_concurrent_clients: int = configuration.setting(
+    0,
+    "Number of clients that train in parallel. 0: one per core (in_process), no"
+    " limit (local). Remote workers take their limit when they start.",
+    minimum=0,
+  )
+  num_clients: int = configuration.setting(10, "Number of clients.", minimum=1)
+  participation: float = configuration.setting(
+    1.0,
+    "Fraction of the clients in the cohort of a round, above 0 and at most 1.",
+    above=0,
+    maximum=1,
+  )
+  model: str | None = configuration.setting(
+    None,
+    f"One of {', '.join(models.names())}; or your own function,"
+    " my_package.my_model:build or path/to/file.py:build, which takes"
+    " input_shape and num_classes and returns a SplitModel or a Keras model"
+    " with logits as outputs. Default: the data set's.",
+  )
+  model_width: int | None = configuration.setting(
+    None,
+    "Width of the first layer, for models with the option width. Default: the"
+    " model's.",
+    minimum=1,
+  )
+
+
+def define_flags(
+  kind: type[Configuration], hparam_defaults: Mapping[str, str] | None = None
 ) -> None:
-  """Defines the flags that all scenarios share.
+  """Defines the flags of a scenario and of its algorithms.
 
   Args:
-    scenario: The name of the binary, as in the `SCENARIOS` of algorithms.
-    dataset: The default data set.
+    kind: The configuration of the scenario.
     hparam_defaults: The help text for the default of a hyper-parameter, where
       it differs from the algorithm's own default.
-    num_clients: The default number of clients.
-    rounds: The default number of rounds. None: no such flag.
-    rounds_help: The help text of `--rounds`.
-    evaluate_every: The default number of rounds between evaluations. None: no
-      such flag.
-    evaluate_help: The help text of `--evaluate_every`.
-    model_help: The end of the help text of `--model`.
-    model_width_help: The end of the help text of `--model_width`.
-    input_scaling: The default scaling of images.
-    save_clients: The clients whose personal models are saved by default.
 
   Raises:
     ValueError: If a file of `--import` cannot be used.
     flags.Error: If a flag file cannot be read.
   """
   hparam_flags.import_files(config_file.expand(sys.argv))
-  flags.DEFINE_list(
-    "algorithm",
-    None,
-    "Comma-separated algorithms to compare: "
-    + ", ".join(algorithms.names(scenario)),
-  )
-  dataset_flags.define_flags(scenario, dataset)
-  flags.DEFINE_list("seeds", ["0"], "Comma-separated seeds, one run per seed.")
-  flags.DEFINE_string(
-    "output_dir",
-    None,
-    f"Folder of the results. Default: runs/{scenario}-<date>-<time>.",
-  )
-  flags.DEFINE_bool(
-    "overwrite", False, "Replaces an earlier run in --output_dir."
-  )
-  flags.DEFINE_bool(
-    "progress",
-    None,
-    "Shows progress and the remaining time: a bar on a terminal, otherwise a"
-    " line on standard error about every 30 seconds. Default: only on a"
-    " terminal.",
-  )
-  flags.DEFINE_string(
-    "executor",
-    "auto",
-    "Where computations run: auto; in_process, in this process, on a GPU if"
-    " TensorFlow sees one; local, TFF's C++ executor in a child process; or"
-    " remote, TFF's C++ executors on the machines of --workers.",
-  )
-  flags.DEFINE_integer(
-    "max_concurrent_clients",
-    0,
-    "Number of clients that train in parallel. 0: one per core (in_process), no"
-    " limit (local). Remote workers take their limit when they start.",
-  )
-  flags.DEFINE_integer("num_clients", num_clients, "Number of clients.")
-  flags.DEFINE_float(
-    "participation",
-    1.0,
-    "Fraction of the clients in the cohort of a round, above 0 and at most 1.",
-  )
-  participation_flags.define_flags()
-  if rounds is not None:
-    flags.DEFINE_integer("rounds", rounds, rounds_help)
-  if evaluate_every is not None:
-    flags.DEFINE_integer("evaluate_every", evaluate_every, evaluate_help)
-  flags.DEFINE_string(
-    "model",
-    None,
-    f"One of {', '.join(models.names())}; or your own function,"
-    " my_package.my_model:build or path/to/file.py:build, which takes"
-    " input_shape and num_classes and returns a SplitModel or a Keras model"
-    f" with logits as outputs. {model_help}",
-  )
-  flags.DEFINE_integer(
-    "model_width",
-    None,
-    "Width of the first layer, for models with the option width."
-    f" {model_width_help}",
-  )
-  model_flags.define_flags()
-  input_flags.define_flags(input_scaling)
-  worker_flags.define_flags()
+  configuration.define(kind)
   output_folder.define_flags()
-  tracker_flags.define_flags()
-  saved_models.define_flags(save_clients)
-  metric_flags.define_flags()
   aggregator_flags.define_flags()
   server_optimizer_flags.define_flags()
-  hparam_flags.define_flags(scenario, hparam_defaults or {})
+  hparam_flags.define_flags(kind.scenario, hparam_defaults or {})
 
 
-def check_common_flags(scenario: str) -> None:
-  """Checks the flags that all scenarios share.
+def chosen(kind: type[Configuration]) -> Any:
+  """Returns the values of the flags of a scenario, checked without data.
+
+  Args:
+    kind: The configuration of the scenario.
 
   Raises:
     UsageError: If a flag is wrong.
@@ -200,27 +189,14 @@ def check_common_flags(scenario: str) -> None:
       was given.
   """
   with usage_errors():
-    dataset_flags.check(scenario)
-  require_at_least_one("num_clients", "model_width", "max_states_in_memory")
-  for flag in ("checkpoint_every", "max_concurrent_clients"):
-    value = flags.FLAGS[flag].value
-    require(flag, value >= 0, "at least 0")
-    require(flag, value <= _MOST, f"at most {_MOST}")
-  for flag in ("rounds", "evaluate_every"):
-    if flag in flags.FLAGS:
-      require_at_least_one(flag)
-  require(
-    "participation",
-    0 < flags.FLAGS.participation <= 1,
-    "above 0 and at most 1",
-  )
-  with usage_errors():
-    saved_models.chosen_clients(flags.FLAGS.num_clients)
-  if flags.FLAGS.model is not None:
+    dataset_flags.check(kind.scenario)
+    found = configuration.chosen(kind)
+    saved_models.chosen_clients(found.num_clients)
+  if found.model is not None:
     try:
-      models.check_name(flags.FLAGS.model)
+      models.check_name(found.model)
     except ValueError as error:
-      raise UsageError(f"--model={flags.FLAGS.model}: {error}") from error
+      raise UsageError(f"--model={found.model}: {error}") from error
   with usage_errors():
     tracker_flags.check()
     metric_flags.check()
@@ -231,6 +207,7 @@ def check_common_flags(scenario: str) -> None:
     output_folder.check()
     _asked.clear()
     _asked.update(output_folder.asked(_flag_values()))
+  return found
 
 
 def check_texts() -> None:
@@ -240,51 +217,13 @@ def check_texts() -> None:
     UsageError: If a flag of the binary contains a NUL character (possible in
       flag files) or is not UTF-8.
   """
-  for flag in _own_flags():
+  for flag in configuration.own_flags():
     values = flag.value if isinstance(flag.value, list) else [flag.value]
     for each in values:
       if isinstance(each, str) and "\0" in each:
         raise UsageError(f"--{flag.name}: it must not contain NUL characters")
       if isinstance(each, str) and not shown_names.is_encodable(each):
         raise UsageError(f"--{flag.name}={each}: it must be UTF-8 text")
-
-
-def _own_flags() -> Iterator[flags.Flag]:
-  """Yields the flags of the binary, not those of libraries."""
-  for module, defined in flags.FLAGS.flags_by_module_dict().items():
-    if module.startswith(OWN):
-      yield from defined
-
-
-def parse_numbers(
-  flag: str, kind: Callable[[str], Any], requirement: str
-) -> list[Any]:
-  """Parses a comma-separated flag.
-
-  Args:
-    flag: The name of the flag.
-    kind: Converts one value to a number.
-    requirement: Describes the allowed values, for the message.
-
-  Returns:
-    The numbers, at least one and all different.
-
-  Raises:
-    UsageError: If the list is empty, or a value is invalid or duplicate.
-  """
-  parts = flags.FLAGS[flag].value
-  try:
-    numbers = [kind(part) for part in parts]
-  except ValueError as error:
-    raise UsageError(
-      f"--{flag}={','.join(parts)}: it must be {requirement}"
-    ) from error
-  if not numbers or len(set(numbers)) != len(numbers):
-    raise UsageError(
-      f"--{flag}={','.join(parts)}: it must be {requirement}, at least one and"
-      " no duplicates"
-    )
-  return numbers
 
 
 def chosen_algorithms(scenario: str) -> list[str]:
@@ -315,29 +254,6 @@ def chosen_algorithms(scenario: str) -> list[str]:
         f" --algorithm={','.join(names)}"
       )
   return names
-
-
-def chosen_seeds(flag: str) -> list[int]:
-  """Returns the seeds of a flag, checked."""
-
-  def parse(text):
-    seed = int(text)
-    if not 0 <= seed < 2**31:
-      raise ValueError(text)
-    return seed
-
-  return parse_numbers(flag, parse, "integers from 0 to 2147483647")
-
-
-def positive_number(flag: str) -> float:
-  """Parses a text flag as a number above 0, possibly inf."""
-  text = flags.FLAGS[flag].value
-  try:
-    value = float(text)
-  except ValueError:
-    value = math.nan
-  require(flag, value > 0, "a number above 0, or inf")
-  return value
 
 
 def chosen_aggregators(
@@ -372,48 +288,7 @@ def chosen_aggregators(
 def require(flag: str, is_right: bool, requirement: str) -> None:
   """Raises a `UsageError` for a flag unless its value is right."""
   if not is_right:
-    value = flags.FLAGS[flag].value
-    shown = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-    shown = shown_names.shortened(shown_names.printable(shown), _LONGEST_VALUE)
-    raise UsageError(f"--{flag}={shown}: it must be {requirement}")
-
-
-def require_at_least_one(*names: str) -> None:
-  """Checks that flags are at least 1 and not absurdly large, or not set."""
-  for flag in names:
-    value = flags.FLAGS[flag].value
-    require(flag, value is None or value >= 1, "at least 1")
-    require(flag, value is None or value <= _MOST, f"at most {_MOST}")
-
-
-def require_choice(flag: str, allowed: Iterable[str]) -> None:
-  """Checks that a flag has one of the allowed values."""
-  value = flags.FLAGS[flag].value
-  require(
-    flag,
-    value in allowed,
-    f"one of {', '.join(allowed)}{arguments.did_you_mean(value, allowed)}",
-  )
-
-
-def require_choices(flag: str, allowed: Iterable[str]) -> None:
-  """Checks that a list flag has allowed values, at least one, no duplicates."""
-  values = flags.FLAGS[flag].value
-  require(
-    flag,
-    values and set(values) <= set(allowed) and len(set(values)) == len(values),
-    f"one or more of {', '.join(allowed)}, without duplicates"
-    + "".join(
-      arguments.did_you_mean(each, allowed)
-      for each in values
-      if each not in allowed
-    ),
-  )
-
-
-def require_seed(flag: str) -> None:
-  """Checks that a flag is a valid seed."""
-  require(flag, 0 <= flags.FLAGS[flag].value < 2**31, "from 0 to 2147483647")
+    raise UsageError(configuration.refusal(flag, requirement))
 
 
 def check_sizes(
@@ -509,7 +384,9 @@ def _flag_values(
   different run. If a model is given, the digest of its frozen weights is
   included for a user's model, whose function may draw them in each process.
   """
-  values = dataset_flags.named({flag.name: flag.value for flag in _own_flags()})
+  values = dataset_flags.named(
+    {flag.name: flag.value for flag in configuration.own_flags()}
+  )
   digests = {
     "import": hparam_flags.digests_of_imports(),
     "weights_file": model_flags.digest_of_weights(),

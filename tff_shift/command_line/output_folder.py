@@ -20,6 +20,7 @@ from absl import flags
 from tff_shift import execution
 from tff_shift import files
 from tff_shift import shown_names
+from tff_shift.command_line import configuration
 from tff_shift.data import examples
 from tff_shift.simulation.storage import results
 from tff_shift.simulation.storage import run_records
@@ -118,26 +119,32 @@ def is_auto() -> bool:
   return FLAGS.resume == _AUTO
 
 
-def define_flags() -> None:
-  """Defines the flags."""
-  define_resume(
-    "Resumes the run in --output_dir from its last checkpoints, with the same"
-    " flags. Finished runs are not repeated. --rounds or --timesteps may grow,"
-    " and --seeds may get additional ones.",
-  )
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration(configuration.Configuration):
+  """The flags of checkpoints."""
+
   # Saving takes about 0.1 s, less than one of ten rounds except in toy runs.
-  flags.DEFINE_integer(
-    "checkpoint_every",
+  checkpoint_every: int = configuration.setting(
     10,
     "Number of rounds or time steps between checkpoints, for --resume. Each run"
     " also saves one at its end. 0: no checkpoints.",
+    minimum=0,
   )
-  flags.DEFINE_integer(
-    "max_states_in_memory",
+  max_states_in_memory: int | None = configuration.setting(
     None,
     "Number of clients whose personal states stay in memory (the most recently"
     " used); the others are kept in a file in --output_dir. Does not change"
     " results. Default: no limit.",
+    minimum=1,
+  )
+
+
+def define_flags() -> None:
+  """Defines the flag `resume`, which is more than a value."""
+  define_resume(
+    "Resumes the run in --output_dir from its last checkpoints, with the same"
+    " flags. Finished runs are not repeated. --rounds or --timesteps may grow,"
+    " and --seeds may get additional ones.",
   )
 
 

@@ -13,6 +13,7 @@ from absl import flags
 from tff_shift.command_line.tuning import selection
 
 if TYPE_CHECKING:
+  from tff_shift.command_line import common_flags
   from tff_shift.learning.aggregators import factories
   from tff_shift.models import split_model
 
@@ -25,6 +26,7 @@ class Plan:
 
   Attributes:
     scenario: The name of the binary.
+    configuration: The values of the flags.
     trials: The trials to run.
     seeds: The seeds.
     aggregators: The aggregator of each algorithm, and of its ablations.
@@ -41,6 +43,7 @@ class Plan:
   """
 
   scenario: str
+  configuration: common_flags.Configuration
   trials: Sequence[selection.Trial]
   seeds: Sequence[int]
   aggregators: Mapping[str, factories.Aggregator | None]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from typing import ClassVar
 from typing import TYPE_CHECKING
 
 from absl import flags
 
 from tff_shift import files
 from tff_shift.command_line import common_flags
+from tff_shift.command_line import configuration
 from tff_shift.data import examples as examples_lib
 from tff_shift.simulation import pretraining_hparams
 
@@ -20,21 +22,30 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 
 
-def define_flags(what: str, skip_help: str = "") -> None:
-  """Defines the flags.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration(configuration.Configuration):
+  """The flags of pre-training.
 
-  Args:
-    what: The name of the models, in the plural.
+  Attributes:
+    pretrained_models: The name of the models, in the plural.
     skip_help: The help text of 0 epochs, if training can be skipped.
   """
-  flags.DEFINE_integer(
-    "pretraining_epochs",
+
+  pretrained_models: ClassVar[str]
+  skip_help: ClassVar[str] = ""
+
+  pretraining_epochs: int | None = configuration.setting(
     None,
-    f"Maximum number of epochs to train {what}. {skip_help}Default: "
-    f"{pretraining_hparams.PretrainingHParams().max_epochs}.",
+    lambda kind: (
+      f"Maximum number of epochs to train {kind.pretrained_models}."
+      f" {kind.skip_help}Default: "
+      f"{pretraining_hparams.PretrainingHParams().max_epochs}."
+    ),
+    minimum=0,
   )
-  flags.DEFINE_string(
-    "cache_dir", "runs/cache", f"Folder where {what} are cached."
+  cache_dir: str = configuration.setting(
+    "runs/cache",
+    lambda kind: f"Folder where {kind.pretrained_models} are cached.",
   )
 
 
@@ -56,7 +67,9 @@ def chosen_hparams(
         " name the deployed model"
       )
     return None
-  common_flags.require_at_least_one("pretraining_epochs")
+  common_flags.require(
+    "pretraining_epochs", FLAGS.pretraining_epochs != 0, "at least 1"
+  )
   hparams = pretraining_hparams.PretrainingHParams()
   if FLAGS.pretraining_epochs is None:
     return hparams

@@ -39,6 +39,7 @@ from tff_shift import renamed_flags
 from tff_shift import shown_names
 from tff_shift import user_modules
 from tff_shift.command_line import common_flags
+from tff_shift.command_line import configuration
 from tff_shift.command_line import output_folder
 from tff_shift.command_line.flags import config_file
 from tff_shift.command_line.flags import preset_flag
@@ -93,7 +94,7 @@ def _help(main: Callable[..., None], define_flags: Callable[[], None]) -> str:
   modules = [
     name
     for name in flags.FLAGS.flags_by_module_dict()
-    if name.startswith(common_flags.OWN) and name != own
+    if configuration.is_own(name) and name != own
   ]
   parts = [inspect.getdoc(sys.modules[main.__module__]), _everyday()]
   for name in (own, *modules):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from tff_shift import files
+from tff_shift.command_line import configuration
 from tff_shift.command_line import output_folder
 
 if TYPE_CHECKING:
@@ -21,21 +23,17 @@ FOLDER = "model"
 _NONE, _ALL = "none", "all"
 
 
-def define_flags(save_clients: str = _NONE) -> None:
-  """Defines the flags.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration(configuration.Configuration):
+  """The flags of saved models."""
 
-  Args:
-    save_clients: The clients whose models are saved by default.
-  """
-  flags.DEFINE_bool(
-    "save_model",
+  save_model: bool = configuration.setting(
     True,
     f"Saves the model of each run in {FOLDER}/ in --output_dir, for"
     " `tff_shift.load` and `experiments.predict`.",
   )
-  flags.DEFINE_list(
-    "save_clients",
-    [save_clients],
+  save_clients: tuple[str, ...] = configuration.setting(
+    (_NONE,),
     "Clients whose personal models are saved as well: none, all, or"
     " comma-separated numbers, starting at 0.",
   )

@@ -34,6 +34,7 @@ from tff_shift import execution
 from tff_shift import files
 from tff_shift import shown_names
 from tff_shift.command_line import common_flags
+from tff_shift.command_line import configuration
 from tff_shift.command_line import output_folder
 from tff_shift.command_line import program
 from tff_shift.command_line.flags import worker_flags
@@ -127,7 +128,7 @@ def define_flags() -> None:
     None,
     "Passed to the binaries, together with the flags of remote workers.",
   )
-  worker_flags.define_flags()
+  configuration.define(worker_flags.Configuration)
 
 
 def _passed_on() -> list[str]:
@@ -272,7 +273,7 @@ def reproduce(name: str) -> int:
   Raises:
     UsageError: If a flag or a file is wrong.
   """
-  common_flags.require_at_least_one("jobs")
+  common_flags.require("jobs", FLAGS.jobs >= 1, "at least 1")
   if not FLAGS.output_dir:
     raise common_flags.UsageError(
       "--output_dir: it must be set to the folder of results"

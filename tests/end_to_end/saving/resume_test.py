@@ -19,7 +19,7 @@ from tff_shift.binaries import evolving
 from tff_shift.reporting.figures import drawing
 from tff_shift.reporting.trackers import trackers
 from tff_shift.scenarios.dynamic_personalization import (
-  settings as dynamic_personalization_plan,
+  configuration as dynamic_personalization_plan,
 )
 from tff_shift.scenarios.evolving import configuration as evolving_plan
 from tff_shift.simulation.engine import checkpoints

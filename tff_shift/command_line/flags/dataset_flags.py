@@ -1,11 +1,13 @@
 """Data set: flags that name a data set, a file, a folder or a TFDS data set."""
 
+import dataclasses
 import pathlib
 from typing import Any
 
 from absl import flags
 
 from tff_shift import arguments
+from tff_shift.command_line import configuration
 from tff_shift.data import dataset
 from tff_shift.data import datasets
 from tff_shift.data.your_own import own_datasets
@@ -13,75 +15,74 @@ from tff_shift.data.your_own import own_datasets
 FLAGS = flags.FLAGS
 
 # Options of a table or a folder, see `own_datasets`.
-_COLUMNS = {
-  "label": "the class of each example.",
-  "client": "the client that holds the example. Default: flags partition the"
-  " examples over clients.",
-  "time": "the domain, a number or a date. evolving: the last one is the"
-  " target. online_adaptation: the first one is before deployment, the others"
-  " are time steps. dynamic_personalization: periods, see --train_periods.",
-  "image": "the path of an image file, relative to the table's folder; other"
-  " columns are then not used. In a folder of Dataset.save_to_disk: the image.",
-}
-_OF_TABLES = (*_COLUMNS, "features")
+_OF_TABLES = ("label", "client", "time", "image", "features")
 _OPTIONS = (*_OF_TABLES, "folder_levels", "domain_order", "image_size")
+_COLUMN = "Column of --dataset=path/to/data.csv:"
 
 
-def define_flags(scenario: str, default: str) -> None:
-  """Defines the flags.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration(configuration.Configuration):
+  """The flags of data sets."""
 
-  Args:
-    scenario: The binary's name.
-    default: The default data set.
-  """
-  flags.DEFINE_string(
-    "dataset",
-    default,
-    f"One of {datasets.choices(scenario)}. A file contains the arrays"
-    f" {', '.join(own_datasets.KEYS)}. A folder has images in a folder for each"
-    " class, or is one of Dataset.save_to_disk (Hugging Face), with --label."
-    " tfds:<name>:<x>,<y> selects the features of inputs and labels.",
+  dataset: str = configuration.setting(
+    "digits",
+    lambda kind: (
+      f"One of {datasets.choices(kind.scenario)}. A file contains the arrays"
+      f" {', '.join(own_datasets.KEYS)}. A folder has images in a folder for"
+      " each class, or is one of Dataset.save_to_disk (Hugging Face), with"
+      " --label. tfds:<name>:<x>,<y> selects the features of inputs and labels."
+    ),
   )
-  for role, text in _COLUMNS.items():
-    flags.DEFINE_string(
-      role, None, f"Column of --dataset=path/to/data.csv: {text}"
-    )
-  flags.DEFINE_list(
-    "features",
+  label: str | None = configuration.setting(
+    None, f"{_COLUMN} the class of each example."
+  )
+  client: str | None = configuration.setting(
+    None,
+    f"{_COLUMN} the client that holds the example. Default: flags partition the"
+    " examples over clients.",
+  )
+  time: str | None = configuration.setting(
+    None,
+    f"{_COLUMN} the domain, a number or a date. evolving: the last one is the"
+    " target. online_adaptation: the first one is before deployment, the others"
+    " are time steps. dynamic_personalization: periods, see --train_periods.",
+  )
+  image: str | None = configuration.setting(
+    None,
+    f"{_COLUMN} the path of an image file, relative to the table's folder;"
+    " other columns are then not used. In a folder of Dataset.save_to_disk: the"
+    " image.",
+  )
+  features: tuple[str, ...] | None = configuration.setting(
     None,
     "Columns of --dataset=path/to/data.csv: the inputs, numbers or vectors."
     " Default: all columns that no other flag names.",
   )
-  flags.DEFINE_string(
-    "folder_levels",
+  folder_levels: str | None = configuration.setting(
     None,
     "What the folders above the images of --dataset=path/to/folder are, from"
     " the outside to the inside: class, and optionally client and domain, such"
     " as domain,class. Default: class, if images lie one folder deep.",
   )
-  flags.DEFINE_list(
-    "domain_order",
+  domain_order: tuple[str, ...] | None = configuration.setting(
     None,
     "Names of the domains of a folder or of the values of --time, in order; the"
     " last one is the target. Default: numbers by value and names in natural"
     " order; texts of --time have none.",
   )
-  flags.DEFINE_integer(
-    "image_size",
+  image_size: int | None = configuration.setting(
     None,
     "Height and width to which image files are resized (bilinear, anti-aliased,"
     " ignoring the aspect ratio). Default: they must have one size.",
-    lower_bound=1,
+    minimum=1,
   )
-  flags.DEFINE_string(
-    "dataset_sha256",
+  dataset_sha256: str | None = configuration.setting(
     None,
     "Expected SHA-256 of --dataset=path/to/data.npz, or of the files of a table"
     " or a folder; others are refused. config.json records it for each run, and"
     " --resume checks it.",
   )
-  flags.DEFINE_string(
-    "data_dir",
+  data_dir: str | None = configuration.setting(
     None,
     "Folder of the data sets. Default: TFDS_DATA_DIR, else"
     " ~/tensorflow_datasets.",

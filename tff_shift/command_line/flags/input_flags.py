@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 from absl import flags
 
 from tff_shift import arguments
+from tff_shift.command_line import configuration
 from tff_shift.command_line import output_folder
 from tff_shift.command_line.flags import dataset_flags
 
@@ -21,30 +23,30 @@ FLAGS = flags.FLAGS
 _LARGE = 100
 
 _NUMBERS = ("input_mean", "input_std")
+_NUMBER = (
+  "For --input_scaling=standardized: {} of pixels divided by 255 (one number,"
+  " or one per channel) or of features (one number, or one per feature)."
+  " Default: computed from the training data of the first seed."
+)
 
 
-def define_flags(default: str) -> None:
-  """Defines the flags.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration(configuration.Configuration):
+  """The flags of input scaling."""
 
-  Args:
-    default: The default of the binary, one of `input_scaling.NAMES`.
-  """
-  flags.DEFINE_string(
-    "input_scaling",
-    default,
+  input_scaling: str = configuration.setting(
+    "zero_one",
     "Scaling of image inputs: zero_one, minus_one_one, or standardized (each"
     " channel has mean 0 and standard deviation 1). Feature vectors are not"
     " scaled by default; standardized gives each feature mean 0 and standard"
     " deviation 1.",
   )
-  for name, what in zip(_NUMBERS, ("mean", "standard deviation"), strict=True):
-    flags.DEFINE_list(
-      name,
-      None,
-      f"For --input_scaling=standardized: {what} of pixels divided by 255 (one"
-      " number, or one per channel) or of features (one number, or one per"
-      " feature). Default: computed from the training data of the first seed.",
-    )
+  input_mean: tuple[str, ...] | None = configuration.setting(
+    None, _NUMBER.format("mean")
+  )
+  input_std: tuple[str, ...] | None = configuration.setting(
+    None, _NUMBER.format("standard deviation")
+  )
 
 
 def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:

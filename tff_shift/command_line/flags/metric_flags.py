@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from absl import flags
 
-from tff_shift.learning import metrics
+from tff_shift.command_line import configuration
+from tff_shift.learning import metrics as metrics_lib
 
 if TYPE_CHECKING:
   from tff_shift.learning import metric as metric_lib
@@ -17,14 +19,17 @@ FLAGS = flags.FLAGS
 _FLAG = "metrics"
 
 
-def define_flags() -> None:
-  """Defines the flag."""
-  flags.DEFINE_list(
-    _FLAG,
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration(configuration.Configuration):
+  """The flag of metrics."""
+
+  metrics: tuple[str, ...] | None = configuration.setting(
     None,
-    "Comma-separated metrics besides accuracy and loss: "
-    f"{', '.join(metrics.names())}; mean_<name> is the mean over clients, each"
-    " with the value of its own examples.",
+    lambda kind: (
+      "Comma-separated metrics besides accuracy and loss: "
+      f"{', '.join(metrics_lib.names())}; mean_<name> is the mean over clients,"
+      " each with the value of its own examples."
+    ),
   )
 
 
@@ -42,7 +47,7 @@ def check() -> None:
   """
   for name in names():
     try:
-      metrics.check_name(name)
+      metrics_lib.check_name(name)
     except ValueError as error:
       raise ValueError(f"--{_FLAG}: {error}") from error
 
@@ -56,7 +61,7 @@ def chosen(
     ValueError: If they cannot be measured together.
   """
   try:
-    return metrics.choose(names(), num_classes, class_names)
+    return metrics_lib.choose(names(), num_classes, class_names)
   except ValueError as error:
     raise ValueError(
       f"--{_FLAG}: {str(error).removeprefix(f'{_FLAG}: ')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from typing import Any
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from tff_shift import models
+from tff_shift.command_line import configuration
 from tff_shift.data import dataset
 
 if TYPE_CHECKING:
@@ -19,38 +21,35 @@ FLAGS = flags.FLAGS
 _NAMES = ("lora_rank", "lora_alpha")
 
 
-def define_flags() -> None:
-  """Defines the flags."""
-  flags.DEFINE_string(
-    "weights_file",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration(configuration.Configuration):
+  """The flags of models."""
+
+  weights_file: str | None = configuration.setting(
     None,
     "Initial weights: a Keras model (.keras, .h5, or a SavedModel folder) with"
     " layers of the same names, or an .npz file. The whole head, or the whole"
     " backbone, may be missing. In online_adaptation, pre-training starts from"
     " them, or is skipped by --pretraining_epochs=0. Default: random weights.",
   )
-  flags.DEFINE_enum(
-    "normalization",
+  normalization: str = configuration.setting(
     "group",
-    ("group", "batch"),
     "Normalisation layers of image models: group, the model's own; batch,"
     " replaces them by batch normalisation (--personal_norm selects which parts"
     " of it are personal).",
+    choices=("group", "batch"),
   )
-  flags.DEFINE_string(
-    "model_dir",
+  model_dir: str | None = configuration.setting(
     None,
     "Folder of a pre-trained model (config.json, model*.safetensors,"
     " tokenizer.json), for models with the option model_dir (llama). A missing"
     " relative folder is looked up in the folder of the data sets.",
   )
-  flags.DEFINE_integer(
-    "lora_rank",
+  lora_rank: int | None = configuration.setting(
     None,
     "Rank of the LoRA adapters of a pre-trained model. Default: the model's.",
   )
-  flags.DEFINE_float(
-    "lora_alpha",
+  lora_alpha: float | None = configuration.setting(
     None,
     "Scaling of the LoRA adapters: their output is multiplied by lora_alpha /"
     " lora_rank. Default: the model's.",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 from typing import TYPE_CHECKING
 
 from absl import flags
 
 from tff_shift import arguments
+from tff_shift.command_line import configuration
 
 if TYPE_CHECKING:
   from tff_shift.simulation.engine import participation
@@ -35,61 +37,67 @@ _REVEALED = {
   _BY_SIZE: "the number of examples of each client",
   _BY_LOSS: "the loss and the number of examples of each client",
 }
-_LIMITS = {
-  "availability_period": ("above 0", lambda value: value > 0),
-  "availability_share": ("above 0 and at most 1", lambda value: 0 < value <= 1),
-  "dropout_rate": ("at least 0 and below 1", lambda value: 0 <= value < 1),
-  "over_selection": ("at least 1", lambda value: value >= 1),
-  "report_deadline": ("above 0", lambda value: value > 0),
-}
 
 
-def define_flags() -> None:
-  """Defines the flags."""
-  flags.DEFINE_string(
-    "client_sampling",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration(configuration.Configuration):
+  """The flags of participation."""
+
+  client_sampling: str = configuration.setting(
     _UNIFORM,
     "How the clients of a round are sampled: uniform; by_size, with"
     " probabilities proportional to numbers of examples; by_availability,"
     " uniformly among the clients that are available in the round; by_loss, the"
     " clients with the highest last training losses (power of choice).",
+    choices=_SAMPLERS,
   )
-  flags.DEFINE_float(
-    "availability_period",
+  availability_period: float | None = configuration.setting(
     None,
     "Number of rounds after which the availability of a client repeats."
     f" Default: {_PERIOD:g}. ({_BY_AVAILABILITY})",
+    above=0,
   )
-  flags.DEFINE_float(
-    "availability_share",
+  availability_share: float | None = configuration.setting(
     None,
     "Fraction of a period in which a client is available, above 0 and at most"
     f" 1. Default: {_SHARE:g}. ({_BY_AVAILABILITY})",
+    above=0,
+    maximum=1,
   )
-  flags.DEFINE_integer(
-    "loss_candidates",
+  loss_candidates: int | None = configuration.setting(
     None,
     "Number of clients, drawn as by_size, whose losses are compared. Default:"
     f" {_CANDIDATES} per sampled client, at most all clients. ({_BY_LOSS})",
   )
-  flags.DEFINE_float(
-    "dropout_rate",
+  dropout_rate: float = configuration.setting(
     0.0,
     "Probability that a sampled client fails in a round, at least 0 and below"
     " 1. A round in which no client reports is abandoned.",
+    minimum=0,
+    below=1,
   )
-  flags.DEFINE_float(
-    "over_selection",
+  over_selection: float = configuration.setting(
     1.0,
     "Number of sampled clients over the cohort size, at least 1. The first"
     " clients of a cohort size that finish report; the others are left out.",
+    minimum=1,
   )
-  flags.DEFINE_float(
-    "report_deadline",
+  report_deadline: float | None = configuration.setting(
     None,
     "Duration, in medians of a client's duration, after which clients can no"
     " longer report. Durations are log-normal with sigma 1. Default: none.",
+    above=0,
   )
+
+  def check_together(self) -> None:
+    """Refuses flags of another sampler."""
+    super().check_together()
+    for flag, owner in _OWNERS.items():
+      if getattr(self, flag) is not None and self.client_sampling != owner:
+        raise ValueError(
+          f"--{flag} belongs to --client_sampling={owner}, not to"
+          f" --client_sampling={self.client_sampling}"
+        )
 
 
 def _names() -> tuple[str, ...]:
@@ -102,22 +110,12 @@ def given() -> list[str]:
 
 
 def check() -> None:
-  """Checks the flags as far as possible without data.
+  """Checks the sampler against the aggregator.
 
   Raises:
     ValueError: If a flag is wrong.
   """
   name = FLAGS.client_sampling
-  arguments.choice("--client_sampling", name, _SAMPLERS)
-  for flag, owner in _OWNERS.items():
-    if FLAGS[flag].value is not None and name != owner:
-      raise ValueError(
-        f"--{flag} belongs to --client_sampling={owner}, not to"
-        f" --client_sampling={name}"
-      )
-  for flag, limits in _LIMITS.items():
-    if FLAGS[flag].value is not None:
-      arguments.number(f"--{flag}", FLAGS[flag].value, *limits)
   if FLAGS.aggregator == "dp" and name != _UNIFORM:
     raise ValueError(
       f"--client_sampling={name} is not allowed with --aggregator=dp: epsilon"

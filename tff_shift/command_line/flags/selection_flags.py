@@ -4,15 +4,18 @@ Each binary has one selection criterion besides `none`. It never uses the test
 data.
 """
 
+import dataclasses
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import ClassVar
 
 from absl import flags
 
 from tff_shift.command_line import common_flags
-from tff_shift.command_line.tuning import search
+from tff_shift.command_line import configuration
+from tff_shift.command_line.tuning import search as search_lib
 from tff_shift.command_line.tuning import selection
 from tff_shift.simulation.engine import early_stopping as early_stopping_lib
 
@@ -22,75 +25,125 @@ _LAST = "last"
 _BEST = "best"
 
 
-def define(rule: str, chosen: str) -> None:
-  """Defines the flags.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration(configuration.Configuration):
+  """The flags of selection.
 
-  Args:
-    rule: The name of the binary's criterion.
-    chosen: Describes the setting that the criterion selects.
+  Attributes:
+    criterion: The name of the binary's criterion.
+    criterion_help: Describes the setting that the criterion selects.
   """
-  flags.DEFINE_string(
-    "select",
+
+  criterion: ClassVar[str]
+  criterion_help: ClassVar[str]
+
+  select: str = configuration.setting(
     selection.NONE,
-    f"{selection.NONE}: runs every hyper-parameter setting. {rule}: runs only"
-    f" each algorithm's setting with {chosen}.",
+    lambda kind: (
+      f"{selection.NONE}: runs every hyper-parameter setting. {kind.criterion}:"
+      f" runs only each algorithm's setting with {kind.criterion_help}."
+    ),
+    choices=lambda kind: (selection.NONE, kind.criterion),
   )
-  flags.DEFINE_list(
-    "selection_seeds",
+  selection_seeds: tuple[int, ...] | None = configuration.seeds(
     None,
-    f"Seeds over which --select={rule} averages. Default: all of --seeds.",
+    lambda kind: (
+      f"Seeds over which --select={kind.criterion} averages. Default: all of"
+      " --seeds."
+    ),
   )
-  flags.DEFINE_bool(
-    "all_settings",
+  all_settings: bool = configuration.setting(
     False,
-    f"With --select={rule}: also runs the settings that were not selected.",
+    lambda kind: (
+      f"With --select={kind.criterion}: also runs the settings that were not"
+      " selected."
+    ),
   )
-  flags.DEFINE_enum(
-    "search",
-    search.GRID,
-    search.SEARCHES,
-    "Which settings are compared if hyper-parameters have several values."
-    f" {search.GRID}: all combinations. {search.RANDOM}: --num_trials drawn"
-    " settings of each algorithm; a value may also be a range, such as"
-    " 1e-4..1e-1, uniform on a logarithmic scale. Algorithms share the drawn"
-    f" values of a hyper-parameter. {search.HALVING}: as {search.RANDOM}, and"
-    f" --select={rule} scores them after few rounds first and keeps the best"
-    " third at a time.",
+  search: str = configuration.setting(
+    search_lib.GRID,
+    lambda kind: (
+      "Which settings are compared if hyper-parameters have several values."
+      f" {search_lib.GRID}: all combinations. {search_lib.RANDOM}:"
+      " --num_trials drawn settings of each algorithm; a value may also be a"
+      " range, such as"
+      " 1e-4..1e-1, uniform on a logarithmic scale. Algorithms share the drawn"
+      f" values of a hyper-parameter. {search_lib.HALVING}: as"
+      f" {search_lib.RANDOM}, and"
+      f" --select={kind.criterion} scores them after few rounds first and keeps"
+      " the best third at a time."
+    ),
+    choices=search_lib.SEARCHES,
   )
-  flags.DEFINE_integer(
-    "num_trials",
+  num_trials: int = configuration.setting(
     9,
-    f"Number of drawn settings of an algorithm (--search={search.RANDOM} or"
-    f" {search.HALVING}).",
+    f"Number of drawn settings of an algorithm (--search={search_lib.RANDOM} or"
+    f" {search_lib.HALVING}).",
+    minimum=1,
   )
-  flags.DEFINE_integer("search_seed", 0, "Seed of drawn settings.")
+  search_seed: int = configuration.seed("Seed of drawn settings.")
+
+  def check_together(self) -> None:
+    """Refuses a search that selects nothing, and seeds without runs."""
+    super().check_together()
+    if self.search == search_lib.HALVING and self.select != self.criterion:
+      raise ValueError(
+        configuration.refusal(
+          "search",
+          f"{search_lib.GRID} or {search_lib.RANDOM} without"
+          f" --select={self.criterion}, which scores settings",
+        )
+      )
+    for name in ("num_trials", "search_seed"):
+      if self.search == search_lib.GRID and (
+        getattr(self, name) != FLAGS[name].default
+      ):
+        raise ValueError(
+          configuration.refusal(
+            name,
+            f"left out with --search={search_lib.GRID}, which draws nothing",
+          )
+        )
+    if not {*(self.selection_seeds or ())} <= {*self.seeds}:
+      raise ValueError(
+        configuration.refusal("selection_seeds", "a subset of --seeds")
+      )
+
+  @property
+  def seeds_of_selection(self) -> tuple[int, ...]:
+    """The seeds used to select the setting of each algorithm."""
+    return self.selection_seeds or self.seeds
 
 
-def define_early_stopping(metric: str) -> None:
-  """Defines the flags of early stopping.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EarlyStopping(configuration.Configuration):
+  """The flags of early stopping.
 
-  Args:
-    metric: Describes the validation accuracy.
+  Attributes:
+    validation_help: Describes the validation accuracy.
   """
-  flags.DEFINE_integer(
-    "stop_after",
+
+  validation_help: ClassVar[str]
+
+  stop_after: int | None = configuration.setting(
     None,
-    "Number of evaluations in a row without a better validation accuracy after"
-    f" which a run ends: {metric}. Default: runs have --rounds rounds.",
+    lambda kind: (
+      "Number of evaluations in a row without a better validation accuracy"
+      f" after which a run ends: {kind.validation_help}. Default: runs have"
+      " --rounds rounds."
+    ),
+    minimum=1,
   )
-  flags.DEFINE_enum(
-    "keep",
+  keep: str = configuration.setting(
     _LAST,
-    [_LAST, _BEST],
     f"{_LAST}: the results and the saved model are those of the last round."
     f" {_BEST}: those of the evaluated round with the best validation accuracy,"
     " as if the run had ended there.",
+    choices=(_LAST, _BEST),
   )
 
 
 def validates() -> bool:
   """Returns whether runs measure a validation accuracy."""
-  common_flags.require_at_least_one("stop_after")
   return FLAGS.stop_after is not None or FLAGS.keep == _BEST
 
 
@@ -121,43 +174,6 @@ def what_follows(before: int) -> str | None:
   return None
 
 
-def chosen_seeds(rule: str, seeds: Sequence[int]) -> list[int]:
-  """Checks the flags.
-
-  Args:
-    rule: The name of the binary's criterion.
-    seeds: All seeds.
-
-  Returns:
-    The seeds used to select the setting of each algorithm.
-
-  Raises:
-    UsageError: If a flag is wrong.
-  """
-  common_flags.require_choice("select", (selection.NONE, rule))
-  common_flags.require_at_least_one("num_trials")
-  common_flags.require_seed("search_seed")
-  common_flags.require(
-    "search",
-    FLAGS.search != search.HALVING or FLAGS.select == rule,
-    f"{search.GRID} or {search.RANDOM} without --select={rule}, which scores"
-    " settings",
-  )
-  for name in ("num_trials", "search_seed"):
-    common_flags.require(
-      name,
-      FLAGS[name].value == FLAGS[name].default or FLAGS.search != search.GRID,
-      f"left out with --search={search.GRID}, which draws nothing",
-    )
-  if FLAGS.selection_seeds is None:
-    return list(seeds)
-  found = common_flags.chosen_seeds("selection_seeds")
-  common_flags.require(
-    "selection_seeds", set(found) <= set(seeds), "a subset of --seeds"
-  )
-  return found
-
-
 def rule(
   name: str,
   measure: str,
@@ -166,7 +182,7 @@ def rule(
   """Returns the criterion of `--select`, or None for `none`."""
   if FLAGS.select == selection.NONE:
     return None
-  num_rounds = FLAGS.rounds if FLAGS.search == search.HALVING else None
+  num_rounds = FLAGS.rounds if FLAGS.search == search_lib.HALVING else None
   return selection.SelectionCriterion(name, measure, score, num_rounds)
 
 
@@ -180,15 +196,17 @@ def settings_of(given: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     UsageError: If a value is a range, and the search is a grid.
   """
   # A binary without selection has no search.
-  how = FLAGS.search if "search" in FLAGS else search.GRID
-  if how == search.GRID:
+  how = FLAGS.search if "search" in FLAGS else search_lib.GRID
+  if how == search_lib.GRID:
     for name, values in given.items():
       common_flags.require(
         name,
-        not any(map(search.is_range, values)),
+        not any(map(search_lib.is_range, values)),
         "numbers; a range needs --search=random"
         if "search" in FLAGS
         else "numbers, not a range",
       )
-    return list(search.settings(given, how, 0, 0))
-  return list(search.settings(given, how, FLAGS.num_trials, FLAGS.search_seed))
+    return list(search_lib.settings(given, how, 0, 0))
+  return list(
+    search_lib.settings(given, how, FLAGS.num_trials, FLAGS.search_seed)
+  )

@@ -1,5 +1,6 @@
 """Experiment tracking: flags of TensorBoard and MLflow."""
 
+import dataclasses
 import importlib.util
 import os
 import pathlib
@@ -9,6 +10,7 @@ import urllib.request
 
 from absl import flags
 
+from tff_shift.command_line import configuration
 from tff_shift.reporting.trackers import mlflow_tracker
 from tff_shift.reporting.trackers import trackers
 from tff_shift.simulation.storage import results
@@ -21,17 +23,18 @@ _NAMES = ("tensorboard", "mlflow", _NONE)
 _TIMEOUT = 10
 
 
-def define_flags() -> None:
-  """Defines the flags."""
-  flags.DEFINE_list(
-    "tracker",
-    ["tensorboard"],
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration(configuration.Configuration):
+  """The flags of trackers."""
+
+  tracker: tuple[str, ...] = configuration.setting(
+    ("tensorboard",),
     "Comma-separated trackers: tensorboard (event files in --output_dir),"
     " mlflow (runs with parameters, scalars and figures; needs the extra"
     " mlflow); or none.",
+    choices=_NAMES,
   )
-  flags.DEFINE_string(
-    "mlflow_uri",
+  mlflow_uri: str | None = configuration.setting(
     None,
     "Folder or server address where MLflow stores runs. Default: mlruns in"
     " --output_dir.",
@@ -46,11 +49,6 @@ def check() -> None:
   """
   names = FLAGS.tracker
   shown = f"--tracker={','.join(names)}"
-  if not names or not set(names) <= set(_NAMES) or len({*names}) < len(names):
-    raise ValueError(
-      f"{shown}: it must be one or more of {', '.join(_NAMES)}, without"
-      " duplicates"
-    )
   if _NONE in names and len(names) > 1:
     raise ValueError(f"{shown}: {_NONE} excludes all others")
   if "mlflow" not in names:

@@ -5,50 +5,44 @@ import dataclasses
 from absl import flags
 
 from tff_shift import execution
+from tff_shift.command_line import configuration
 
 
-def define_flags() -> None:
-  """Defines the flags of remote workers."""
-  flags.DEFINE_list(
-    "workers",
-    None,
-    "Comma-separated host:port of the workers.",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration(configuration.Configuration):
+  """The flags of remote workers."""
+
+  workers: tuple[str, ...] | None = configuration.setting(
+    None, "Comma-separated host:port of the workers."
   )
-  flags.DEFINE_float(
-    "worker_timeout",
+  worker_timeout: float | None = configuration.setting(
     None,
     "Seconds without any sign of life, or without an answer to a request other"
     " than the one to compute, after which a worker counts as lost. Default:"
     " 60.",
   )
-  flags.DEFINE_float(
-    "compute_timeout",
+  compute_timeout: float | None = configuration.setting(
     None,
     "Seconds after which a worker that is still computing counts as lost."
     " Default: no limit while it shows signs of life.",
   )
-  flags.DEFINE_enum(
-    "on_worker_failure",
+  on_worker_failure: str | None = configuration.setting(
     None,
-    execution.ON_WORKER_FAILURE,
     "If a worker is lost during a run: repeat its clients' work on the other"
     " workers (default), or stop.",
+    choices=execution.ON_WORKER_FAILURE,
   )
-  flags.DEFINE_string(
-    "worker_certificate",
+  worker_certificate: str | None = configuration.setting(
     None,
     "PEM file of the authority that signed the workers' certificates; encrypts"
     " connections. Default: no encryption.",
   )
-  flags.DEFINE_string(
-    "worker_client_certificate",
+  worker_client_certificate: str | None = configuration.setting(
     None,
     "PEM file of the client certificate for the workers. Default: none.",
   )
-  flags.DEFINE_string(
-    "worker_client_key",
-    None,
-    "PEM file of the key of --worker_client_certificate.",
+  worker_client_key: str | None = configuration.setting(
+    None, "PEM file of the key of --worker_client_certificate."
   )
 
 

@@ -14,6 +14,7 @@ from tff_shift import algorithms
 from tff_shift import memory
 from tff_shift import models
 from tff_shift.command_line import common_flags
+from tff_shift.command_line import configuration as configuration_lib
 from tff_shift.command_line import plan
 from tff_shift.command_line import pretrained
 from tff_shift.command_line.flags import dataset_flags
@@ -65,118 +66,142 @@ _QUANTILE = 0.95
 _LEAST_PERIOD_SIZE = 2
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration(
+  selection_flags.Configuration,
+  pretrained.Configuration,
+  common_flags.Configuration,
+):
+  """The flags of this binary."""
+
+  scenario = SCENARIO
+  pretrained_models = "extractors"
+  criterion = VALIDATION
+  criterion_help = (
+    "the best mean accuracy over seeds on IID periods of the validation split"
+    " (VACC); the test streams are never used"
+  )
+
+  rounds: int = configuration_lib.setting(
+    100, "Number of training rounds, each with a new period.", minimum=1
+  )
+  model: str | None = configuration_lib.changed(
+    common_flags.Configuration, "model", more_help="It is the target network."
+  )
+  model_width: int | None = configuration_lib.changed(
+    common_flags.Configuration,
+    "model_width",
+    help="Width of the first layer, for models with the option width. All"
+    " layers of mlp have this width, those of cnn 1, 2, 2 and 4 times this"
+    " width, those of other models as documented there. Default: "
+    + ", ".join(f"{name} {width}" for name, width in _WIDTHS.items())
+    + ", otherwise the model's.",
+  )
+  test_distributions: tuple[str, ...] = configuration_lib.setting(
+    tuple(dynamic_personalization.DISTRIBUTIONS),
+    "Comma-separated distributions of test periods, one stream each:"
+    " {choices}.",
+    choices=tuple(dynamic_personalization.DISTRIBUTIONS),
+  )
+  train_distributions: tuple[str, ...] = configuration_lib.setting(
+    tuple(dynamic_personalization.DISTRIBUTIONS),
+    "Comma-separated distributions of training periods; each client samples"
+    " one for each period.",
+    choices=tuple(dynamic_personalization.DISTRIBUTIONS),
+  )
+  # A distance needs two examples.
+  period_size: int = configuration_lib.setting(
+    100, "Number of examples of a period.", minimum=_LEAST_PERIOD_SIZE
+  )
+  periods: int = configuration_lib.setting(
+    100,
+    "Number of evaluated periods of a stream (the paper's n).",
+    minimum=1,
+  )
+  periods_per_distribution: int = configuration_lib.setting(
+    5,
+    "Number of consecutive periods of a stream with the same distribution and"
+    " the same dominant labels. With 1, an update for the next period is always"
+    " too late.",
+    minimum=1,
+  )
+  train_periods: int | None = configuration_lib.setting(
+    None,
+    "Number of leading domains that are training periods, for data with"
+    " domains. Rounds use them in turn; the other domains are the stream."
+    " Default: half of the domains, rounded up.",
+  )
+  rest: str = configuration_lib.setting(
+    "others",
+    "Labels of the remaining examples of a period, beyond the fractions that"
+    " its distribution defines: others, sampled from labels without a fraction;"
+    " or any, from all labels.",
+    choices=dynamic_personalization.RESTS,
+  )
+  representation: str = configuration_lib.setting(
+    "moments",
+    "Representation of the data of a period as a vector r: {choices}. t_sne"
+    " takes a fraction of a second per client and round.",
+    choices=choices.REPRESENTATIONS,
+  )
+  distance_features: str = configuration_lib.setting(
+    "pixels",
+    "Features that the distance between periods compares: {choices} (of a small"
+    " network trained on public data).",
+    choices=choices.FEATURES,
+  )
+  threshold_quantile: float | None = configuration_lib.setting(
+    None,
+    "Quantile of the distances between IID periods that is the drift threshold"
+    f" (DT); larger distances are drifts. Default: {_QUANTILE}.",
+    above=0,
+    maximum=1,
+  )
+  distance_threshold: float | None = configuration_lib.setting(
+    None,
+    "The drift threshold DT itself, at least 0. 0: always a drift, inf: never.",
+    minimum=0,
+    unit="(or inf)",
+  )
+  apply_update: str = configuration_lib.setting(
+    "next",
+    "First period of an updated model after a drift: next, the period after the"
+    " drift was detected; or current, which predicts that period again.",
+    choices=choices.APPLY_UPDATES,
+  )
+  public_fraction: float = configuration_lib.setting(
+    0.2,
+    "Fraction of the examples outside the test split that is public: the server"
+    " fits representations and trains the extractor on it.",
+  )
+  max_examples: int | None = configuration_lib.setting(
+    None,
+    "Maximum number of examples of the data set to use. Default: all.",
+    minimum=1,
+  )
+  public_seed: int = configuration_lib.seed(
+    "Seed of the data split and of the server's fits. All --seeds share one"
+    " extractor and one threshold."
+  )
+
+  def check_together(self) -> None:
+    """Refuses two thresholds."""
+    super().check_together()
+    quantile, threshold = self.threshold_quantile, self.distance_threshold
+    if None not in (quantile, threshold):
+      raise ValueError(
+        f"--threshold_quantile={quantile:g} does not apply to"
+        f" --distance_threshold={threshold:g}; leave one of them out"
+      )
+
+
 def define_flags() -> None:
   """Defines the flags of this binary."""
   described = {name: str(value) for name, value in _DEFAULTS.items()}
   for name, own in _OWN_DEFAULTS.items():
     for field, value in own.items():
       described[field] += f"; {name}: {value}"
-  common_flags.define_common_flags(
-    SCENARIO,
-    hparam_defaults=described,
-    rounds=100,
-    rounds_help="Number of training rounds, each with a new period.",
-    model_help="It is the target network. Default: the data set's.",
-    model_width_help="All layers of mlp have this width, those of cnn 1, 2, 2"
-    " and 4 times this width, those of other models as documented there."
-    " Default: "
-    + ", ".join(f"{name} {width}" for name, width in _WIDTHS.items())
-    + ", otherwise the model's.",
-  )
-  flags.DEFINE_list(
-    "test_distributions",
-    list(dynamic_personalization.DISTRIBUTIONS),
-    "Comma-separated distributions of test periods, one stream each: "
-    + ", ".join(dynamic_personalization.DISTRIBUTIONS)
-    + ".",
-  )
-  flags.DEFINE_list(
-    "train_distributions",
-    list(dynamic_personalization.DISTRIBUTIONS),
-    "Comma-separated distributions of training periods; each client samples"
-    " one for each period.",
-  )
-  flags.DEFINE_integer("period_size", 100, "Number of examples of a period.")
-  flags.DEFINE_integer(
-    "periods", 100, "Number of evaluated periods of a stream (the paper's n)."
-  )
-  flags.DEFINE_integer(
-    "periods_per_distribution",
-    5,
-    "Number of consecutive periods of a stream with the same distribution and"
-    " the same dominant labels. With 1, an update for the next period is always"
-    " too late.",
-  )
-  flags.DEFINE_integer(
-    "train_periods",
-    None,
-    "Number of leading domains that are training periods, for data with"
-    " domains. Rounds use them in turn; the other domains are the stream."
-    " Default: half of the domains, rounded up.",
-  )
-  flags.DEFINE_string(
-    "rest",
-    "others",
-    "Labels of the remaining examples of a period, beyond the fractions that"
-    " its distribution defines: others, sampled from labels without a fraction;"
-    " or any, from all labels.",
-  )
-  flags.DEFINE_string(
-    "representation",
-    "moments",
-    "Representation of the data of a period as a vector r: "
-    + ", ".join(choices.REPRESENTATIONS)
-    + ". t_sne takes a fraction of a second"
-    " per client and round.",
-  )
-  flags.DEFINE_string(
-    "distance_features",
-    "pixels",
-    "Features that the distance between periods compares: "
-    + ", ".join(choices.FEATURES)
-    + " (of a small network trained on"
-    " public data).",
-  )
-  flags.DEFINE_float(
-    "threshold_quantile",
-    None,
-    "Quantile of the distances between IID periods that is the drift threshold"
-    f" (DT); larger distances are drifts. Default: {_QUANTILE}.",
-  )
-  flags.DEFINE_float(
-    "distance_threshold",
-    None,
-    "The drift threshold DT itself, at least 0. 0: always a drift, inf: never.",
-  )
-  flags.DEFINE_string(
-    "apply_update",
-    "next",
-    "First period of an updated model after a drift: next, the period after the"
-    " drift was detected; or current, which predicts that period again.",
-  )
-  flags.DEFINE_float(
-    "public_fraction",
-    0.2,
-    "Fraction of the examples outside the test split that is public: the server"
-    " fits representations and trains the extractor on it.",
-  )
-  flags.DEFINE_integer(
-    "max_examples",
-    None,
-    "Maximum number of examples of the data set to use. Default: all.",
-  )
-  pretrained.define_flags("extractors")
-  flags.DEFINE_integer(
-    "public_seed",
-    0,
-    "Seed of the data split and of the server's fits. All --seeds share one"
-    " extractor and one threshold.",
-  )
-  selection_flags.define(
-    VALIDATION,
-    "the best mean accuracy over seeds on IID periods of the validation split"
-    " (VACC); the test streams are never used",
-  )
+  common_flags.define_flags(Configuration, described)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -210,35 +235,36 @@ def make_plan() -> Plan:
   Raises:
     UsageError: If a flag or a file is wrong.
   """
-  check_flags()
+  configuration = check_flags()
   from tff_shift.scenarios.dynamic_personalization import drift_detector
 
-  seeds = common_flags.chosen_seeds("seeds")
-  selection_seeds = selection_flags.chosen_seeds(VALIDATION, seeds)
+  seeds = configuration.seeds
   has_own_drift = bool(own_drift_flags.time_names(SCENARIO))
   with common_flags.usage_errors():
     dataset = dynamic_personalization.load_dynamic(
-      FLAGS.dataset,
-      seed=FLAGS.public_seed,
-      data_dir=FLAGS.data_dir,
-      max_examples=FLAGS.max_examples,
-      public_fraction=FLAGS.public_fraction,
-      train_periods=FLAGS.train_periods,
-      num_clients=FLAGS.num_clients if has_own_drift else None,
+      configuration.dataset,
+      seed=configuration.public_seed,
+      data_dir=configuration.data_dir,
+      max_examples=configuration.max_examples,
+      public_fraction=configuration.public_fraction,
+      train_periods=configuration.train_periods,
+      num_clients=configuration.num_clients if has_own_drift else None,
     )
     if has_own_drift:
-      _check_own(dataset)
+      configuration = _check_own(configuration, dataset)
     else:
       memory.check(
-        FLAGS.num_clients * FLAGS.period_size * dataset.train.x[0].nbytes,
-        f"--num_clients={FLAGS.num_clients} with"
-        f" --period_size={FLAGS.period_size}",
+        configuration.num_clients
+        * configuration.period_size
+        * dataset.train.x[0].nbytes,
+        f"--num_clients={configuration.num_clients} with"
+        f" --period_size={configuration.period_size}",
       )
     # Refuses periods that cannot be drawn.
-    for distribution in FLAGS.test_distributions:
-      test_periods(dataset, distribution, seeds[0])
-    train_periods(dataset, seeds[0])
-    model = _build_model(dataset)
+    for distribution in configuration.test_distributions:
+      test_periods(configuration, dataset, distribution, seeds[0])
+    train_periods(configuration, dataset, seeds[0])
+    model = _build_model(configuration, dataset)
     extractor = drift_detector.extractor_model(
       model.input_shape,
       model.num_classes,
@@ -247,70 +273,78 @@ def make_plan() -> Plan:
     )
   common_flags.require(
     "period_size",
-    FLAGS.distance_threshold is not None
-    or 2 * FLAGS.period_size <= len(dataset.train.y),
+    configuration.distance_threshold is not None
+    or 2 * configuration.period_size <= len(dataset.train.y),
     f"at most half of the {len(dataset.train.y)} training examples, on which"
     " the threshold is calibrated, unless --distance_threshold is set",
   )
   with common_flags.usage_errors():
     metric_flags.refuse_single_clients("each client is measured by itself")
-  chosen = _trials(2 * extractor.embedding_size)
+  chosen = _trials(configuration, 2 * extractor.embedding_size)
   common_flags.check_sizes(
     chosen,
     model,
     len(dataset.train.y)
     if has_own_drift
-    else FLAGS.num_clients * FLAGS.period_size,
+    else configuration.num_clients * configuration.period_size,
   )
   needs_r = any(map(representation_size, chosen))
   needs_extractor = (
-    needs_r and FLAGS.representation == "moments"
-  ) or FLAGS.distance_features == "extractor"
+    needs_r and configuration.representation == "moments"
+  ) or configuration.distance_features == "extractor"
   return Plan(
     scenario=SCENARIO,
+    configuration=configuration,
     trials=chosen,
     seeds=seeds,
-    aggregators=common_flags.chosen_aggregators(chosen, FLAGS.rounds),
+    aggregators=common_flags.chosen_aggregators(chosen, configuration.rounds),
     model=model,
     class_names=dataset.class_names,
     settings={
-      **_drift_settings(has_own_drift),
-      "num_clients": FLAGS.num_clients,
-      "participation": FLAGS.participation,
+      **_drift_settings(configuration, has_own_drift),
+      "num_clients": configuration.num_clients,
+      "participation": configuration.participation,
       **participation_flags.settings(),
-      "representation": FLAGS.representation,
-      "distance_features": FLAGS.distance_features,
-      "apply_update": FLAGS.apply_update,
+      "representation": configuration.representation,
+      "distance_features": configuration.distance_features,
+      "apply_update": configuration.apply_update,
       "model": model.name,
       "input_scaling": FLAGS.input_scaling,
       "model_parameters": model.num_parameters,
     },
-    num_steps=FLAGS.rounds,
+    num_steps=configuration.rounds,
     step_name="round or period",
     told_hparams=("learning_rate", "meta_learning_rate"),
     dataset=dataset,
     extractor=extractor if needs_extractor else None,
     pretraining=pretrained.chosen_hparams(),
-    quantile=FLAGS.threshold_quantile or _QUANTILE,
-    selection_seeds=selection_seeds,
+    quantile=configuration.threshold_quantile or _QUANTILE,
+    selection_seeds=configuration.seeds_of_selection,
   )
 
 
-def _drift_settings(has_own_drift: bool) -> dict[str, Any]:
+def _drift_settings(
+  configuration: Configuration, has_own_drift: bool
+) -> dict[str, Any]:
   """Returns the settings of the periods."""
   if has_own_drift:
-    return {"train_periods": FLAGS.train_periods, "periods": FLAGS.periods}
+    return {
+      "train_periods": configuration.train_periods,
+      "periods": configuration.periods,
+    }
   return {
-    "train_distributions": ",".join(FLAGS.train_distributions),
-    "period_size": FLAGS.period_size,
-    "periods": FLAGS.periods,
-    "periods_per_distribution": FLAGS.periods_per_distribution,
-    "rest": FLAGS.rest,
+    "train_distributions": ",".join(configuration.train_distributions),
+    "period_size": configuration.period_size,
+    "periods": configuration.periods,
+    "periods_per_distribution": configuration.periods_per_distribution,
+    "rest": configuration.rest,
   }
 
 
-def _check_own(dataset: dynamic_personalization.DynamicDataset) -> None:
-  """Sets the flags of periods from the data; warns of absent clients."""
+def _check_own(
+  configuration: Configuration, dataset: dynamic_personalization.DynamicDataset
+) -> Configuration:
+  """Warns of absent clients; returns the flags with the data's period size."""
   own = dataset.periods
   own_drift_flags.set_default("period_size", own.period_size)
   if own.period_size < _LEAST_PERIOD_SIZE:
@@ -322,24 +356,25 @@ def _check_own(dataset: dynamic_personalization.DynamicDataset) -> None:
   sizes = [
     [
       len(own.train.batch(client, period).y)
-      for period in range(FLAGS.train_periods)
+      for period in range(configuration.train_periods)
     ]
     + [
       len(own.stream.batch(client, period).y)
-      for period in range(1, FLAGS.periods + 1)
+      for period in range(1, configuration.periods + 1)
     ]
-    for client in range(FLAGS.num_clients)
+    for client in range(configuration.num_clients)
   ]
   own_drift_flags.check_absent(sizes, own.time_names, "periods")
+  return dataclasses.replace(configuration, period_size=FLAGS.period_size)
 
 
-def check_flags() -> None:
-  """Checks the flags as far as possible without data.
+def check_flags() -> Configuration:
+  """Returns the values of the flags, checked as far as possible without data.
 
   Raises:
     UsageError: If a flag is wrong.
   """
-  common_flags.check_common_flags(SCENARIO)
+  configuration = common_flags.chosen(Configuration)
   time_names = own_drift_flags.time_names(SCENARIO)
   if time_names:
     own_drift_flags.refuse(*_DRAWING)
@@ -353,82 +388,55 @@ def check_flags() -> None:
     for flag in ("test_distributions", "train_distributions"):
       own_drift_flags.set_default(flag, [own_drift.STREAM])
     own_drift_flags.set_default("periods", most + 1 - FLAGS.train_periods)
-  elif FLAGS.train_periods is not None:
-    raise common_flags.UsageError(
-      f"--train_periods={FLAGS.train_periods} belongs to data with domains, not"
-      f" to --dataset={dataset_flags.shown()}; leave it out"
+    configuration = dataclasses.replace(
+      configuration,
+      train_periods=FLAGS.train_periods,
+      test_distributions=tuple(FLAGS.test_distributions),
+      train_distributions=tuple(FLAGS.train_distributions),
+      periods=FLAGS.periods,
     )
-  for flag, allowed in (
-    ("rest", dynamic_personalization.RESTS),
-    ("representation", choices.REPRESENTATIONS),
-    ("distance_features", choices.FEATURES),
-    ("apply_update", choices.APPLY_UPDATES),
-  ):
-    common_flags.require_choice(flag, allowed)
+  elif configuration.train_periods is not None:
+    raise common_flags.UsageError(
+      f"--train_periods={configuration.train_periods} belongs to data with"
+      f" domains, not to --dataset={dataset_flags.shown()}; leave it out"
+    )
   pretrained.chosen_hparams()
-  for flag in ("test_distributions", "train_distributions"):
-    if not time_names:
-      common_flags.require_choices(flag, dynamic_personalization.DISTRIBUTIONS)
-  common_flags.require_at_least_one(
-    "periods", "periods_per_distribution", "max_examples"
-  )
-  common_flags.require_at_least_one("period_size")
-  # A distance needs two examples.
-  common_flags.require(
-    "period_size",
-    FLAGS.period_size >= _LEAST_PERIOD_SIZE,
-    f"at least {_LEAST_PERIOD_SIZE}",
-  )
-  common_flags.require_seed("public_seed")
-  quantile, threshold = FLAGS.threshold_quantile, FLAGS.distance_threshold
-  common_flags.require(
-    "threshold_quantile",
-    quantile is None or 0 < quantile <= 1,
-    "above 0 and at most 1",
-  )
-  common_flags.require(
-    "distance_threshold",
-    threshold is None or threshold >= 0,
-    "a number of at least 0, or inf",
-  )
-  if None not in (quantile, threshold):
-    raise common_flags.UsageError(
-      f"--threshold_quantile={quantile:g} does not apply to"
-      f" --distance_threshold={threshold:g}; leave one of them out"
-    )
   # The size of the extractor's moments is not known yet.
-  _trials(None, trials.described)
-  seeds = common_flags.chosen_seeds("seeds")
-  selection_flags.chosen_seeds(VALIDATION, seeds)
+  _trials(configuration, None, trials.described)
   # Last, because it imports algorithms and TensorFlow.
-  _trials(None)
+  _trials(configuration, None)
+  return configuration
 
 
 def _trials(
+  configuration: Configuration,
   moments_size: int | None,
   choose: Callable[..., list[selection.Trial]] = trials.chosen,
 ) -> list[selection.Trial]:
   """Returns the trials.
 
   Args:
+    configuration: The values of the flags.
     moments_size: The length of moments as r. None: not known yet.
     choose: `trials.chosen` or `trials.described`.
   """
   return choose(
     SCENARIO,
     lambda name, _: _DEFAULTS | _OWN_DEFAULTS.get(name, {}),
-    lambda name: _overrides(name, moments_size),
+    lambda name: _overrides(configuration, name, moments_size),
   )
 
 
-def _overrides(algorithm: str, moments_size: int | None) -> dict[str, Any]:
+def _overrides(
+  configuration: Configuration, algorithm: str, moments_size: int | None
+) -> dict[str, Any]:
   """Returns the hyper-parameters of an algorithm that the data determine."""
   if (
     moments_size is None
     or not hasattr(
       algorithms.describe(algorithm).hparams, "representation_size"
     )
-    or FLAGS.representation != "moments"
+    or configuration.representation != "moments"
   ):
     return {}
   common_flags.require(
@@ -441,12 +449,13 @@ def _overrides(algorithm: str, moments_size: int | None) -> dict[str, Any]:
 
 
 def _build_model(
+  configuration: Configuration,
   dataset: dynamic_personalization.DynamicDataset,
 ) -> split_model.SplitModel:
   import tensorflow as tf
 
   name = common_flags.model_name(SCENARIO)
-  width = FLAGS.model_width or _WIDTHS.get(name)
+  width = configuration.model_width or _WIDTHS.get(name)
   options = model_flags.options()
   if name == "cnn":
     options["channels"] = width, 2 * width, 2 * width, 4 * width
@@ -469,6 +478,7 @@ def _build_model(
 
 
 def _periods(
+  configuration: Configuration,
   dataset: dynamic_personalization.DynamicDataset,
   part: str,
   distribution: str | Sequence[str],
@@ -479,10 +489,10 @@ def _periods(
     getattr(dataset, part),
     len(dataset.class_names),
     distribution,
-    num_clients=FLAGS.num_clients,
-    period_size=FLAGS.period_size,
+    num_clients=configuration.num_clients,
+    period_size=configuration.period_size,
     seed=seed,
-    rest=FLAGS.rest,
+    rest=configuration.rest,
     periods_per_distribution=periods_per_distribution,
     pool_client=dataset.clients and dataset.clients[part],
     # A client may join after the training periods.
@@ -491,27 +501,41 @@ def _periods(
 
 
 def train_periods(
-  dataset: dynamic_personalization.DynamicDataset, seed: int
+  configuration: Configuration,
+  dataset: dynamic_personalization.DynamicDataset,
+  seed: int,
 ) -> dynamic_personalization.Periods | fixed_batches.Periods:
   """Returns the training periods, each with its own distribution."""
   if dataset.periods is not None:
     return dataset.periods.train
-  return _periods(dataset, "train", FLAGS.train_distributions, seed)
+  return _periods(
+    configuration, dataset, "train", configuration.train_distributions, seed
+  )
 
 
 def validation_periods(
-  dataset: dynamic_personalization.DynamicDataset, seed: int
+  configuration: Configuration,
+  dataset: dynamic_personalization.DynamicDataset,
+  seed: int,
 ) -> dynamic_personalization.Periods:
   """Returns the validation periods, which are IID."""
-  return _periods(dataset, "validation", "iid", seed)
+  return _periods(configuration, dataset, "validation", "iid", seed)
 
 
 def test_periods(
-  dataset: dynamic_personalization.DynamicDataset, distribution: str, seed: int
+  configuration: Configuration,
+  dataset: dynamic_personalization.DynamicDataset,
+  distribution: str,
+  seed: int,
 ) -> dynamic_personalization.Periods | fixed_batches.Periods:
   """Returns the periods of a test stream."""
   if dataset.periods is not None:
     return dataset.periods.stream
   return _periods(
-    dataset, "test", distribution, seed, FLAGS.periods_per_distribution
+    configuration,
+    dataset,
+    "test",
+    distribution,
+    seed,
+    configuration.periods_per_distribution,
   )

@@ -2,8 +2,6 @@
 
 import dataclasses
 
-from absl import flags
-
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import pretrained
 from tff_shift.command_line.flags import participation_flags
@@ -21,8 +19,6 @@ from tff_shift.scenarios.dynamic_personalization import (
   simulation as dynamic_personalization,
 )
 
-FLAGS = flags.FLAGS
-
 
 def _fit_instruments(
   plan: planning.Plan,
@@ -35,14 +31,14 @@ def _fit_instruments(
   extractor = None
   if plan.extractor is not None:
     train, held_out = instruments_lib.split_public(
-      plan.dataset.public, FLAGS.public_seed
+      plan.dataset.public, plan.configuration.public_seed
     )
     trained = pretrained.train(
       plan.extractor,
       train,
       held_out,
       plan.pretraining,
-      seed=FLAGS.public_seed,
+      seed=plan.configuration.public_seed,
       name="extractor",
     )
     extractor = instruments_lib.make_extractor(plan.extractor, trained.weights)
@@ -50,15 +46,15 @@ def _fit_instruments(
   return {
     size: instruments_lib.fit(
       plan.dataset,
-      representation=FLAGS.representation if size else None,
+      representation=plan.configuration.representation if size else None,
       representation_size=size,
-      distance_features=FLAGS.distance_features,
-      period_size=FLAGS.period_size,
+      distance_features=plan.configuration.distance_features,
+      period_size=plan.configuration.period_size,
       extractor=extractor,
       input_scaling=plan.model.input_scaling,
-      threshold=FLAGS.distance_threshold,
+      threshold=plan.configuration.distance_threshold,
       quantile=plan.quantile,
-      seed=FLAGS.public_seed,
+      seed=plan.configuration.public_seed,
     )
     for size in sizes
   }
@@ -95,13 +91,13 @@ class DynamicPersonalization(scenario.Scenario):
     """Measures the drift of all streams, and draws that of the first seed."""
     self._streams = {}
     for seed in self.plan.seeds:
-      for distribution in FLAGS.test_distributions:
+      for distribution in self.plan.configuration.test_distributions:
         if self.plan.dataset.periods is None or not self._streams:
           stream = self._measured(seed, distribution)
         # All seeds share a stream that is not drawn.
         self._streams[seed, distribution] = stream
     self._time_names = _stream_names(self.plan)
-    for distribution in FLAGS.test_distributions:
+    for distribution in self.plan.configuration.test_distributions:
       dynamic_personalization_results.draw_distances(
         self._streams[self.plan.seeds[0], distribution],
         self._shared.threshold,
@@ -115,30 +111,32 @@ class DynamicPersonalization(scenario.Scenario):
     self, seed: int, distribution: str
   ) -> dynamic_personalization.Stream:
     with common_flags.progress_bar(
-      FLAGS.periods, f"distances, {distribution}, seed {seed}", unit="period"
+      self.plan.configuration.periods,
+      f"distances, {distribution}, seed {seed}",
+      unit="period",
     ) as bar:
       return dynamic_personalization.measure_stream(
         planning.test_periods(self.plan.dataset, distribution, seed),
-        FLAGS.periods,
+        self.plan.configuration.periods,
         self._shared,
         on_period=bar.update,
       )
 
   def data(self, seed, *, is_test):
     """Returns the streams by name."""
-    names = FLAGS.test_distributions if is_test else []
+    names = self.plan.configuration.test_distributions if is_test else []
     return {name: self._streams[seed, name] for name in names}
 
   def build_options(self, data):
     """Returns the number of clients."""
-    return {"num_evaluation_domains": FLAGS.num_clients}
+    return {"num_evaluation_domains": self.plan.configuration.num_clients}
 
   def run_options(self, data):
     """Returns what a saved model knows, and the steps of the progress bar."""
     return {
       "class_names": self.plan.dataset.class_names,
       "time_names": self._time_names,
-      "num_more": len(data) * FLAGS.periods,
+      "num_more": len(data) * self.plan.configuration.periods,
     }
 
   def run_one(self, algorithm, data, seed, run):
@@ -154,7 +152,7 @@ class DynamicPersonalization(scenario.Scenario):
       run_seed=seed,
       threshold=instruments.threshold,
       **participation_flags.chosen(),
-      apply_update=FLAGS.apply_update,
+      apply_update=self.plan.configuration.apply_update,
       callbacks=run.callbacks,
       checkpoint=run.checkpoint,
     )
@@ -165,7 +163,7 @@ class DynamicPersonalization(scenario.Scenario):
 
   def parts(self, by_seed):
     """Yields the name of each stream."""
-    for distribution in FLAGS.test_distributions:
+    for distribution in self.plan.configuration.test_distributions:
       yield {"test_distribution": distribution}, by_seed
 
   def metrics(self, trial, seed, result, test_distribution):
@@ -194,7 +192,7 @@ class DynamicPersonalization(scenario.Scenario):
 
   def draw_all(self, by_label, folder):
     """Draws the accuracy over the periods of each stream."""
-    for distribution in FLAGS.test_distributions:
+    for distribution in self.plan.configuration.test_distributions:
       dynamic_personalization_results.draw_accuracy(
         by_label, distribution, folder, self._time_names
       )
@@ -205,7 +203,7 @@ def _stream_names(plan: planning.Plan) -> tuple[str, ...]:
   if plan.dataset.periods is None:
     return ()
   # Period 0 is the last training period.
-  return plan.dataset.periods.time_names[FLAGS.train_periods - 1 :]
+  return plan.dataset.periods.time_names[plan.configuration.train_periods - 1 :]
 
 
 def run(plan: planning.Plan) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from absl import flags
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.command_line import common_flags
+from tff_shift.command_line import configuration as configuration_lib
 from tff_shift.command_line import output_folder
 from tff_shift.command_line import plan
 from tff_shift.command_line.flags import dataset_flags
@@ -35,91 +37,122 @@ FLAGS = flags.FLAGS
 SCENARIO = "evolving"
 LAST_SOURCE = "last_source"
 # More degrees would be lost in rounding.
-_MOST_DEGREES = 1_000_000
+_DEGREES = {"minimum": -1_000_000, "maximum": 1_000_000, "unit": "degrees"}
 
 
-def define_flags() -> None:
-  """Defines the flags of this binary."""
-  common_flags.define_common_flags(
-    SCENARIO,
-    dataset="rotated_digits",
-    hparam_defaults={"task_rounds": "--rounds"},
-    rounds=10,
-    evaluate_every=5,
-    evaluate_help="Number of rounds between evaluations. The last round is"
-    " always evaluated.",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration(
+  selection_flags.EarlyStopping,
+  selection_flags.Configuration,
+  common_flags.Configuration,
+):
+  """The flags of this binary."""
+
+  scenario = SCENARIO
+  criterion = LAST_SOURCE
+  criterion_help = (
+    "the best mean client accuracy over seeds on the last source domain, which"
+    " is held out from its training; the target is never used"
   )
-  flags.DEFINE_integer(
-    "num_domains",
+  validation_help = (
+    "the client accuracy on the test examples of the last source domain"
+  )
+
+  dataset: str = configuration_lib.changed(
+    common_flags.Configuration, "dataset", "rotated_digits"
+  )
+  rounds: int = configuration_lib.setting(10, "Number of rounds.", minimum=1)
+  evaluate_every: int = configuration_lib.setting(
+    5,
+    "Number of rounds between evaluations. The last round is always evaluated.",
+    minimum=1,
+  )
+  num_domains: int | None = configuration_lib.setting(
     None,
     "Number of domains, including the target. Default: the data set's.",
+    minimum=1,
   )
-  flags.DEFINE_float(
-    "angle_step",
+  angle_step: float | None = configuration_lib.setting(
     None,
     "Degrees between consecutive domains of a rotated data set. Default: the"
     " data set's. Setting it turns your own images without domains into a"
     " rotated data set.",
+    **_DEGREES,
   )
-  flags.DEFINE_float(
-    "first_angle", 0.0, "Degrees of the first domain of a rotated data set."
+  first_angle: float = configuration_lib.setting(
+    0.0, "Degrees of the first domain of a rotated data set.", **_DEGREES
   )
-  flags.DEFINE_float(
-    "target_extra_angle",
+  target_extra_angle: float = configuration_lib.setting(
     0.0,
     "Additional rotation of the target in degrees (Table 12).",
+    **_DEGREES,
   )
-  flags.DEFINE_integer(
-    "max_examples_per_domain",
+  max_examples_per_domain: int | None = configuration_lib.setting(
     None,
     "Maximum number of random examples of a domain to keep. Default: all.",
+    minimum=1,
   )
-  flags.DEFINE_integer(
-    "evaluation_clients",
+  evaluation_clients: int = configuration_lib.setting(
     0,
     "Number of clients sampled for each evaluation (0: all). The server is"
     " evaluated on their pooled test data. Sampling makes curves, final"
     " accuracy and --select noisier.",
+    minimum=0,
   )
-  flags.DEFINE_integer(
-    "num_new_clients",
+  num_new_clients: int = configuration_lib.setting(
     0,
     "Number of clients, the last ones, that never train. They are evaluated"
     " apart, each with the state of a client that joins then (columns"
     " new_client_...).",
+    minimum=0,
   )
-  flags.DEFINE_integer(
-    "mean_of_last",
+  mean_of_last: int = configuration_lib.setting(
     3,
     "Number of last evaluations whose mean tables report, in addition to the"
     " last evaluation. If there are fewer, the mean is over all.",
+    minimum=1,
   )
-  flags.DEFINE_string(
-    "dirichlet",
-    "inf",
+  dirichlet: float = configuration_lib.positive_or_infinite(
+    math.inf,
     "Dirichlet concentration of the clients' label distributions; inf: IID,"
     " small: heterogeneous.",
   )
-  flags.DEFINE_float(
-    "test_fraction",
+  test_fraction: float = configuration_lib.setting(
     0.2,
     "Fraction of a client's examples of a source domain that is held out for"
     " testing. Not for data sets with their own test split.",
+    above=0,
+    below=1,
   )
-  flags.DEFINE_integer(
-    "embedding_width",
+  embedding_width: int | None = configuration_lib.setting(
     None,
     "Width of word embeddings, for models with the option embedding_width"
     " (bi_lstm). Default: the model's.",
+    minimum=1,
   )
-  selection_flags.define(
-    LAST_SOURCE,
-    "the best mean client accuracy over seeds on the last source domain, which"
-    " is held out from its training; the target is never used",
-  )
-  selection_flags.define_early_stopping(
-    "the client accuracy on the test examples of the last source domain"
-  )
+
+  def check_together(self) -> None:
+    """Refuses numbers of clients that contradict each other."""
+    super().check_together()
+    for flag, is_right, requirement in (
+      (
+        "evaluation_clients",
+        self.evaluation_clients <= self.num_clients,
+        "at least 0 and at most --num_clients",
+      ),
+      (
+        "num_new_clients",
+        self.num_new_clients < self.num_clients,
+        "at least 0 and below --num_clients",
+      ),
+    ):
+      if not is_right:
+        raise ValueError(configuration_lib.refusal(flag, requirement))
+
+
+def define_flags() -> None:
+  """Defines the flags of this binary."""
+  common_flags.define_flags(Configuration, {"task_rounds": "--rounds"})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,53 +180,23 @@ def _defaults(*_: Any) -> dict[str, Any]:
   return {"task_rounds": FLAGS.rounds}
 
 
-def check_flags() -> None:
-  """Checks the flags as far as possible without data.
+def check_flags() -> Configuration:
+  """Returns the values of the flags, checked as far as possible without data.
 
   Raises:
     UsageError: If a flag is wrong.
   """
-  common_flags.check_common_flags(SCENARIO)
+  configuration = common_flags.chosen(Configuration)
   trials.described(SCENARIO, _defaults)
-  seeds = common_flags.chosen_seeds("seeds")
-  selection_flags.chosen_seeds(LAST_SOURCE, seeds)
-  selection_flags.validates()
-  common_flags.require_at_least_one(
-    "mean_of_last",
-    "embedding_width",
-    "num_domains",
-    "max_examples_per_domain",
-  )
-  for flag in ("angle_step", "first_angle", "target_extra_angle"):
-    degrees = FLAGS[flag].value
-    common_flags.require(
-      flag,
-      degrees is None or abs(degrees) <= _MOST_DEGREES,
-      f"at least {-_MOST_DEGREES} and at most {_MOST_DEGREES} degrees",
-    )
-  common_flags.require(
-    "evaluation_clients",
-    0 <= FLAGS.evaluation_clients <= FLAGS.num_clients,
-    "at least 0 and at most --num_clients",
-  )
-  num_new = FLAGS.num_new_clients
   common_flags.require(
     "num_new_clients",
-    0 <= num_new < FLAGS.num_clients,
-    "at least 0 and below --num_clients",
-  )
-  common_flags.require(
-    "num_new_clients",
-    not num_new or FLAGS.aggregator != "dp",
+    not configuration.num_new_clients or FLAGS.aggregator != "dp",
     "0 with --aggregator=dp, whose epsilon is computed for cohorts of all"
     " clients",
   )
-  common_flags.require(
-    "test_fraction", 0 < FLAGS.test_fraction < 1, "above 0 and below 1"
-  )
-  common_flags.positive_number("dirichlet")
   # Last, because it imports algorithms and TensorFlow.
   trials.chosen(SCENARIO, _defaults)
+  return configuration
 
 
 def make_plan() -> Plan:
@@ -205,53 +208,54 @@ def make_plan() -> Plan:
   Raises:
     UsageError: If a flag or a file is wrong.
   """
-  check_flags()
+  configuration = check_flags()
   chosen = trials.chosen(SCENARIO, _defaults)
-  seeds = common_flags.chosen_seeds("seeds")
-  selection_seeds = selection_flags.chosen_seeds(LAST_SOURCE, seeds)
-  dirichlet = common_flags.positive_number("dirichlet")
+  seeds = configuration.seeds
+  selection_seeds = configuration.seeds_of_selection
   with common_flags.usage_errors():
     are_given = dataset_flags.clients_are_given("dirichlet")
-    datasets = {seed: _load(seed) for seed in seeds}
+    datasets = {seed: _load(configuration, seed) for seed in seeds}
     _check_num_domains(chosen, len(datasets[seeds[0]].domains))
     _check_test_fraction(datasets[seeds[0]])
     # Refuses splits that leave clients or domains without examples.
     clients = {
-      seed: _checked(_assemble(dataset, seed, dirichlet), chosen)
+      seed: _checked(_assemble(configuration, dataset, seed), chosen)
       for seed, dataset in datasets.items()
     }
     without_target = {
       seed: _checked(
         _assemble(
-          evolving_data.without_target(datasets[seed]), seed, dirichlet
+          configuration, evolving_data.without_target(datasets[seed]), seed
         ),
         chosen,
       )
       for seed in selection_seeds
-      if FLAGS.select == LAST_SOURCE
+      if configuration.select == LAST_SOURCE
     }
-    model = _build_model(datasets[seeds[0]], clients[seeds[0]])
+    model = _build_model(configuration, datasets[seeds[0]], clients[seeds[0]])
     common_flags.check_sizes(
       chosen, model, sum(len(each.train.y) for each in clients[seeds[0]])
     )
-    if FLAGS.evaluation_clients == 1:
+    if configuration.evaluation_clients == 1:
       metric_flags.refuse_single_clients("--evaluation_clients is 1")
-    aggregators = common_flags.chosen_aggregators(chosen, FLAGS.rounds)
-  if own_datasets.is_own(FLAGS.dataset):
+    aggregators = common_flags.chosen_aggregators(chosen, configuration.rounds)
+  if own_datasets.is_own(configuration.dataset):
     _warn(datasets[seeds[0]], clients[seeds[0]])
   return Plan(
     scenario=SCENARIO,
+    configuration=configuration,
     trials=chosen,
     seeds=seeds,
     aggregators=aggregators,
     model=model,
     class_names=datasets[seeds[0]].class_names,
     settings=_settings(
+      configuration,
       len(datasets[seeds[0]].domains),
       model,
-      "given" if are_given else str(dirichlet),
+      "given" if are_given else str(configuration.dirichlet),
     ),
-    num_steps=FLAGS.rounds,
+    num_steps=configuration.rounds,
     hparams_of_steps=("task_rounds",),
     datasets=datasets,
     selection_seeds=selection_seeds,
@@ -261,31 +265,40 @@ def make_plan() -> Plan:
 
 
 def _settings(
-  num_domains: int, model: split_model.SplitModel, dirichlet: str
+  configuration: Configuration,
+  num_domains: int,
+  model: split_model.SplitModel,
+  dirichlet: str,
 ) -> dict[str, Any]:
   """Returns the settings that distinguish these runs from others."""
   settings = {
     "dirichlet": dirichlet,
-    "num_clients": FLAGS.num_clients,
+    "num_clients": configuration.num_clients,
     "num_domains": num_domains,
-    "participation": FLAGS.participation,
+    "participation": configuration.participation,
     **participation_flags.settings(),
     **selection_flags.settings(),
-    "evaluation_clients": FLAGS.evaluation_clients,
+    "evaluation_clients": configuration.evaluation_clients,
     **(
-      {"num_new_clients": num_new} if (num_new := FLAGS.num_new_clients) else {}
+      {"num_new_clients": num_new}
+      if (num_new := configuration.num_new_clients)
+      else {}
     ),
     "model": model.name,
     "input_scaling": FLAGS.input_scaling,
-    "mean_of_last": FLAGS.mean_of_last,
+    "mean_of_last": configuration.mean_of_last,
   }
   step = evolving_data.evolution_of(
-    FLAGS.dataset, FLAGS.angle_step, data_dir=FLAGS.data_dir
+    configuration.dataset,
+    configuration.angle_step,
+    data_dir=configuration.data_dir,
   ).angle_step
   if step is not None:
     settings["angle_step"] = step
     settings["target_rotation_degrees"] = (
-      FLAGS.first_angle + step * (num_domains - 1) + FLAGS.target_extra_angle
+      configuration.first_angle
+      + step * (num_domains - 1)
+      + configuration.target_extra_angle
     )
   return settings
 
@@ -367,33 +380,40 @@ def _warn(
   )
 
 
-def _load(seed: int) -> evolving_data.EvolvingDataset:
+def _load(
+  configuration: Configuration, seed: int
+) -> evolving_data.EvolvingDataset:
   return evolving_data.load_evolving(
-    FLAGS.dataset,
-    num_domains=FLAGS.num_domains,
-    angle_step=FLAGS.angle_step,
-    first_angle=FLAGS.first_angle,
-    target_extra_angle=FLAGS.target_extra_angle,
-    max_examples_per_domain=FLAGS.max_examples_per_domain,
-    data_dir=FLAGS.data_dir,
+    configuration.dataset,
+    num_domains=configuration.num_domains,
+    angle_step=configuration.angle_step,
+    first_angle=configuration.first_angle,
+    target_extra_angle=configuration.target_extra_angle,
+    max_examples_per_domain=configuration.max_examples_per_domain,
+    data_dir=configuration.data_dir,
     seed=seed,
   )
 
 
 def _assemble(
-  dataset: evolving_data.EvolvingDataset, seed: int, dirichlet: float
+  configuration: Configuration,
+  dataset: evolving_data.EvolvingDataset,
+  seed: int,
 ) -> tuple[evolving_data.Client, ...]:
   """Partitions all domains into clients."""
   return evolving_data.assemble_clients(
     dataset,
-    num_clients=FLAGS.num_clients,
-    dirichlet=dirichlet,
-    test_fraction=None if dataset.has_own_split else FLAGS.test_fraction,
+    num_clients=configuration.num_clients,
+    dirichlet=configuration.dirichlet,
+    test_fraction=None
+    if dataset.has_own_split
+    else configuration.test_fraction,
     seed=seed,
   )
 
 
 def _build_model(
+  configuration: Configuration,
   dataset: evolving_data.EvolvingDataset,
   clients: Sequence[evolving_data.Client],
 ) -> split_model.SplitModel:
@@ -402,8 +422,8 @@ def _build_model(
   x = dataset.domains[0].x
   name = common_flags.model_name(SCENARIO)
   options = common_flags.model_options()
-  if FLAGS.embedding_width is not None:
-    options["embedding_width"] = FLAGS.embedding_width
+  if configuration.embedding_width is not None:
+    options["embedding_width"] = configuration.embedding_width
   size = dataset_flags.entry().vocabulary_size
   if size is not None and "vocabulary_size" in models.options(name):
     options["vocabulary_size"] = size

@@ -1,7 +1,5 @@
 """Runs the plan of `experiments.evolving`."""
 
-from absl import flags
-
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.learning import evaluation
@@ -10,8 +8,6 @@ from tff_shift.scenarios import scenario
 from tff_shift.scenarios.evolving import configuration as planning
 from tff_shift.scenarios.evolving import results as evolving_results
 from tff_shift.scenarios.evolving import simulation as evolving
-
-FLAGS = flags.FLAGS
 
 
 class Evolving(scenario.Scenario):
@@ -53,10 +49,10 @@ class Evolving(scenario.Scenario):
       num_rounds=run.num_steps,
       run_seed=seed,
       **participation_flags.chosen(),
-      evaluate_every=FLAGS.evaluate_every,
-      evaluation_clients=FLAGS.evaluation_clients,
+      evaluate_every=self.plan.configuration.evaluate_every,
+      evaluation_clients=self.plan.configuration.evaluation_clients,
       validates=selection_flags.validates(),
-      num_new_clients=FLAGS.num_new_clients,
+      num_new_clients=self.plan.configuration.num_new_clients,
       callbacks=run.callbacks,
       checkpoint=run.checkpoint,
     )
@@ -68,7 +64,8 @@ class Evolving(scenario.Scenario):
   def metrics(self, trial, seed, result):
     """Returns the metrics of the last evaluations on the target."""
     return summary.last_and_mean(
-      [each.measured() for each in result.evaluations], FLAGS.mean_of_last
+      [each.measured() for each in result.evaluations],
+      self.plan.configuration.mean_of_last,
     )
 
   def columns(self):

@@ -12,6 +12,7 @@ from absl import flags
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.command_line import common_flags
+from tff_shift.command_line import configuration as configuration_lib
 from tff_shift.command_line import output_folder
 from tff_shift.command_line import plan
 from tff_shift.command_line.flags import dataset_flags
@@ -37,8 +38,6 @@ VALIDATION = "validation"
 # The width of the client branch that is added to a model without one.
 _GUIDE_WIDTH = 64
 
-_INTENSITIES = (*color_transforms.INTENSITIES, color_transforms.NONE)
-
 # The settings of the FedDRM paper, shared by all algorithms.
 _DEFAULTS = {
   "local_steps": 10,
@@ -62,6 +61,89 @@ _PROGRAM_DEFAULTS = {
 }
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration(
+  selection_flags.EarlyStopping,
+  selection_flags.Configuration,
+  common_flags.Configuration,
+):
+  """The flags of this binary."""
+
+  scenario = SCENARIO
+  criterion = VALIDATION
+  criterion_help = (
+    "the best mean system accuracy over seeds on a fifth of each client's"
+    " training examples, which is held out; the test examples are never used"
+  )
+  validation_help = (
+    "the system accuracy on a fifth of each client's training examples, which"
+    " is then not trained on"
+  )
+
+  num_clients: int = configuration_lib.changed(
+    common_flags.Configuration, "num_clients", 8
+  )
+  rounds: int = configuration_lib.setting(60, "Number of rounds.", minimum=1)
+  evaluate_every: int = configuration_lib.setting(
+    20, "Number of rounds between evaluations.", minimum=1
+  )
+  model: str | None = configuration_lib.changed(
+    common_flags.Configuration,
+    "model",
+    more_help="A model without a client branch gets one on its embedding.",
+  )
+  # From the authors' program; the paper does not specify it.
+  input_scaling: str = configuration_lib.changed(
+    common_flags.Configuration, "input_scaling", "minus_one_one"
+  )
+  # The clients' models answer queries.
+  save_clients: tuple[str, ...] = configuration_lib.changed(
+    common_flags.Configuration, "save_clients", ("all",)
+  )
+  partition: str = configuration_lib.setting(
+    "dirichlet_0.3",
+    "Partition of classes into clients: dirichlet_<alpha>, with that Dirichlet"
+    " concentration; or <S>_spc, with S shards per client.",
+  )
+  intensity: str | None = configuration_lib.setting(
+    None,
+    "Intensity of the clients' colour shift: {choices}. Default: high; none for"
+    " your own data, images or vectors, which are then not changed.",
+    choices=(*color_transforms.INTENSITIES, color_transforms.NONE),
+  )
+  max_examples: int | None = configuration_lib.setting(
+    None,
+    "Maximum number of examples of the data set to use. Default: all.",
+    minimum=1,
+  )
+  final_rounds: int = configuration_lib.setting(
+    1,
+    "Number of last rounds over which final metrics are averaged; each of them"
+    " is evaluated (50 in the paper).",
+    minimum=1,
+  )
+  sharing: str | None = configuration_lib.setting(
+    None,
+    "Layers shared by the two tasks of --model=lenet: {choices}. Default:"
+    " deep.",
+    choices=tuple(shared_stages.SHARED_STAGES),
+  )
+
+  def check_together(self) -> None:
+    """Refuses final rounds that the run does not have, or does not keep."""
+    super().check_together()
+    if self.final_rounds > self.rounds:
+      raise ValueError(
+        configuration_lib.refusal(
+          "final_rounds", f"at most --rounds={self.rounds}"
+        )
+      )
+    if self.keep != "last" and self.final_rounds != 1:
+      raise ValueError(
+        configuration_lib.refusal("keep", "last with --final_rounds above 1")
+      )
+
+
 def define_flags() -> None:
   """Defines the flags of this binary."""
   described = {name: str(value) for name, value in _DEFAULTS.items()}
@@ -72,61 +154,7 @@ def define_flags() -> None:
   described["cosine_rounds"] = (
     "--rounds; with fine-tuning, plus the rounds that its steps correspond to"
   )
-  common_flags.define_common_flags(
-    SCENARIO,
-    hparam_defaults=described,
-    num_clients=8,
-    rounds=60,
-    evaluate_every=20,
-    evaluate_help="Number of rounds between evaluations.",
-    model_help="Default: the data set's. A model without a client branch gets"
-    " one on its embedding.",
-    # From the authors' program; the paper does not specify it.
-    input_scaling="minus_one_one",
-    # The clients' models answer queries.
-    save_clients="all",
-  )
-  flags.DEFINE_string(
-    "partition",
-    "dirichlet_0.3",
-    "Partition of classes into clients: dirichlet_<alpha>, with that Dirichlet"
-    " concentration; or <S>_spc, with S shards per client.",
-  )
-  flags.DEFINE_string(
-    "intensity",
-    None,
-    "Intensity of the clients' colour shift: "
-    + ", ".join(_INTENSITIES)
-    + ". Default: high; none for your own data, images or vectors, which are"
-    " then not changed.",
-  )
-  flags.DEFINE_integer(
-    "max_examples",
-    None,
-    "Maximum number of examples of the data set to use. Default: all.",
-  )
-  flags.DEFINE_integer(
-    "final_rounds",
-    1,
-    "Number of last rounds over which final metrics are averaged; each of them"
-    " is evaluated (50 in the paper).",
-  )
-  flags.DEFINE_string(
-    "sharing",
-    None,
-    "Layers shared by the two tasks of --model=lenet: "
-    + ", ".join(shared_stages.SHARED_STAGES)
-    + ". Default: deep.",
-  )
-  selection_flags.define(
-    VALIDATION,
-    "the best mean system accuracy over seeds on a fifth of each client's"
-    " training examples, which is held out; the test examples are never used",
-  )
-  selection_flags.define_early_stopping(
-    "the system accuracy on a fifth of each client's training examples, which"
-    " is then not trained on"
-  )
+  common_flags.define_flags(Configuration, described)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,35 +175,22 @@ class Plan(plan.Plan):
     return selection_flags.what_follows(before) or super().what_follows(before)
 
 
-def check_flags() -> None:
-  """Checks the flags as far as possible without data.
+def check_flags() -> Configuration:
+  """Returns the values of the flags, checked as far as possible without data.
 
   Raises:
     UsageError: If a flag is wrong.
   """
-  common_flags.check_common_flags(SCENARIO)
-  if FLAGS.intensity is None:
-    FLAGS.intensity = guidance.default_intensity(FLAGS.dataset)
-  common_flags.require_choice("intensity", _INTENSITIES)
-  if FLAGS.sharing is not None:
-    common_flags.require_choice("sharing", shared_stages.SHARED_STAGES)
-  common_flags.require_at_least_one("max_examples", "final_rounds")
-  common_flags.require(
-    "final_rounds",
-    FLAGS.final_rounds <= FLAGS.rounds,
-    f"at most --rounds={FLAGS.rounds}",
-  )
-  common_flags.require(
-    "keep",
-    FLAGS.keep == "last" or FLAGS.final_rounds == 1,
-    "last with --final_rounds above 1",
-  )
+  configuration = common_flags.chosen(Configuration)
+  if configuration.intensity is None:
+    FLAGS.intensity = guidance.default_intensity(configuration.dataset)
+    configuration = dataclasses.replace(
+      configuration, intensity=FLAGS.intensity
+    )
   trials.described(SCENARIO, _defaults)
-  seeds = common_flags.chosen_seeds("seeds")
-  selection_flags.chosen_seeds(VALIDATION, seeds)
-  selection_flags.validates()
   # Last, because it imports algorithms and TensorFlow.
   trials.chosen(SCENARIO, _defaults)
+  return configuration
 
 
 def make_plan() -> Plan:
@@ -187,38 +202,39 @@ def make_plan() -> Plan:
   Raises:
     UsageError: If a flag or a file is wrong.
   """
-  check_flags()
+  configuration = check_flags()
   chosen = trials.chosen(SCENARIO, _defaults)
-  seeds = common_flags.chosen_seeds("seeds")
-  selection_seeds = selection_flags.chosen_seeds(VALIDATION, seeds)
+  seeds = configuration.seeds
+  selection_seeds = configuration.seeds_of_selection
   with common_flags.usage_errors():
     if dataset_flags.clients_are_given("partition"):
       FLAGS.partition = None
+      configuration = dataclasses.replace(configuration, partition=None)
     datasets = {
       seed: guidance.load_guidance(
-        FLAGS.dataset,
-        num_clients=FLAGS.num_clients,
-        partition=FLAGS.partition,
-        intensity=FLAGS.intensity,
+        configuration.dataset,
+        num_clients=configuration.num_clients,
+        partition=configuration.partition,
+        intensity=configuration.intensity,
         seed=seed,
-        max_examples=FLAGS.max_examples,
-        data_dir=FLAGS.data_dir,
+        max_examples=configuration.max_examples,
+        data_dir=configuration.data_dir,
       )
       for seed in seeds
     }
     selection_datasets = {}
-    if FLAGS.select == VALIDATION:
+    if configuration.select == VALIDATION:
       selection_datasets = {
         seed: guidance.held_out_validation(datasets[seed], seed)
         for seed in selection_seeds
       }
-    model = _build_model(datasets[seeds[0]])
+    model = _build_model(configuration, datasets[seeds[0]])
     _check_metrics(model)
     common_flags.check_sizes(
       chosen, model, sum(len(each.y) for each in datasets[seeds[0]].train)
     )
-    aggregators = common_flags.chosen_aggregators(chosen, FLAGS.rounds)
-  if own_datasets.is_own(FLAGS.dataset):
+    aggregators = common_flags.chosen_aggregators(chosen, configuration.rounds)
+  if own_datasets.is_own(configuration.dataset):
     output_folder.warn_of_copies(
       dataset_flags.shown(),
       *(
@@ -228,6 +244,7 @@ def make_plan() -> Plan:
     )
   return Plan(
     scenario=SCENARIO,
+    configuration=configuration,
     trials=chosen,
     seeds=seeds,
     selection_seeds=selection_seeds,
@@ -235,18 +252,18 @@ def make_plan() -> Plan:
     model=model,
     class_names=datasets[seeds[0]].class_names,
     settings={
-      "partition": FLAGS.partition or "given",
-      "intensity": FLAGS.intensity,
-      "num_clients": FLAGS.num_clients,
-      "participation": FLAGS.participation,
+      "partition": configuration.partition or "given",
+      "intensity": configuration.intensity,
+      "num_clients": configuration.num_clients,
+      "participation": configuration.participation,
       **participation_flags.settings(),
       **selection_flags.settings(),
       "model": model.name,
       "input_scaling": FLAGS.input_scaling,
-      "sharing": FLAGS.sharing,
-      "final_rounds": FLAGS.final_rounds,
+      "sharing": configuration.sharing,
+      "final_rounds": configuration.final_rounds,
     },
-    num_steps=FLAGS.rounds,
+    num_steps=configuration.rounds,
     told_hparams=("learning_rate", "lambda_"),
     hparams_of_steps=("cosine_rounds",),
     datasets=datasets,
@@ -284,6 +301,7 @@ def _defaults(algorithm: str, setting: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _build_model(
+  configuration: Configuration,
   dataset: guidance.GuidanceDataset,
 ) -> guided_model.GuidedModel:
   import tensorflow as tf
@@ -291,11 +309,11 @@ def _build_model(
   from tff_shift.models import guided_model
 
   options = common_flags.model_options()
-  if FLAGS.sharing is not None:
-    options["sharing"] = FLAGS.sharing
+  if configuration.sharing is not None:
+    options["sharing"] = configuration.sharing
   name = common_flags.model_name(SCENARIO)
   if "num_clients" in models.options(name):
-    options["num_clients"] = FLAGS.num_clients
+    options["num_clients"] = configuration.num_clients
   model = models.build(
     name,
     input_shape=dataset.sample.shape,
@@ -308,4 +326,4 @@ def _build_model(
   model = model_flags.changed(model)
   if isinstance(model, guided_model.GuidedModel):
     return model
-  return guided_model.with_guide(model, FLAGS.num_clients, _GUIDE_WIDTH)
+  return guided_model.with_guide(model, configuration.num_clients, _GUIDE_WIDTH)

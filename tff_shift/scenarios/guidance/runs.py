@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-from absl import flags
-
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.data import examples
@@ -12,8 +10,6 @@ from tff_shift.scenarios import scenario
 from tff_shift.scenarios.guidance import configuration as planning
 from tff_shift.scenarios.guidance import results as guidance_results
 from tff_shift.scenarios.guidance import simulation as guidance
-
-FLAGS = flags.FLAGS
 
 # The metric of selection and of the progress bar.
 _CHOSEN = "system_accuracy"
@@ -77,8 +73,8 @@ class Guidance(scenario.Scenario):
       num_rounds=run.num_steps,
       run_seed=seed,
       **participation_flags.chosen(),
-      evaluate_every=FLAGS.evaluate_every,
-      num_final_rounds=FLAGS.final_rounds,
+      evaluate_every=self.plan.configuration.evaluate_every,
+      num_final_rounds=self.plan.configuration.final_rounds,
       client_names=dataset.client_names,
       validation=validation,
       callbacks=run.callbacks,

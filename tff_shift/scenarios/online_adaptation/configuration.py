@@ -15,6 +15,7 @@ from absl import flags
 from tff_shift import memory
 from tff_shift import models
 from tff_shift.command_line import common_flags
+from tff_shift.command_line import configuration as configuration_lib
 from tff_shift.command_line import output_folder
 from tff_shift.command_line import plan as plan_lib
 from tff_shift.command_line import pretrained
@@ -49,54 +50,61 @@ _DRAWING = (
 )
 
 
-def define_flags() -> None:
-  """Defines the flags of this binary."""
-  # The paper standardizes CIFAR-10.
-  common_flags.define_common_flags(SCENARIO, input_scaling="standardized")
-  flags.DEFINE_list(
-    "shift",
-    ["linear"],
-    "Comma-separated schedules of the shift, one run per schedule: "
-    + ", ".join(schedules.names())
-    + ".",
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration(pretrained.Configuration, common_flags.Configuration):
+  """The flags of this binary."""
+
+  scenario = SCENARIO
+  pretrained_models = "pre-trained models"
+  skip_help = (
+    "0: --weights_file is the deployed model, and nothing is trained. "
   )
-  flags.DEFINE_string(
-    "shift_kind",
+
+  # The paper standardizes CIFAR-10.
+  input_scaling: str = configuration_lib.changed(
+    common_flags.Configuration, "input_scaling", "standardized"
+  )
+  shift: tuple[str, ...] = configuration_lib.setting(
+    ("linear",),
+    "Comma-separated schedules of the shift, one run per schedule: {choices}.",
+    choices=schedules.names(),
+  )
+  shift_kind: str = configuration_lib.setting(
     "label",
     "label: label shift, the label distribution of each client drifts."
     " covariate: covariate shift, the images of each client get a corruption of"
     " its own.",
+    choices=online_adaptation.SHIFT_KINDS,
   )
-  flags.DEFINE_string(
-    "corrupted_images",
+  corrupted_images: str = configuration_lib.setting(
     "computed",
     "Source of corrupted images under covariate shift: computed, from the"
     " images of --dataset; or archive, the published CIFAR-10-C or"
     " CIFAR-100-C.",
+    choices=("computed", "archive"),
   )
-  flags.DEFINE_string(
-    "corruption_levels",
+  corruption_levels: str = configuration_lib.setting(
     "published",
     "Severity levels of computed corruptions: published, as in CIFAR-10-C; or"
     " monotone, where each level changes images more than the level below.",
+    choices=corruptions.LEVELS,
   )
-  flags.DEFINE_string(
-    "bernoulli_flip",
+  bernoulli_flip: str = configuration_lib.setting(
     "inverse_sqrt",
     "Flip probability of the Bernoulli schedule: inverse_sqrt; or as_printed in"
     " the paper, which flips at nearly every step.",
+    choices=schedules.BERNOULLI_FLIPS,
   )
-  flags.DEFINE_integer(
-    "timesteps",
+  timesteps: int = configuration_lib.setting(
     20,
     "Number of time steps (T). Default for data with domains: all after the"
     " first domain.",
+    minimum=1,
   )
-  flags.DEFINE_integer(
-    "rounds_per_step", 1, "Number of rounds per time step (the paper's R)."
+  rounds_per_step: int = configuration_lib.setting(
+    1, "Number of rounds per time step (the paper's R).", minimum=1
   )
-  flags.DEFINE_bool(
-    "controls",
+  controls: bool = configuration_lib.setting(
     False,
     "Also runs two ablations with the same seeds and schedules: fix_lr_mean, a"
     " constant rate equal to Fed-ADE's mean, and fed_ade_shuffled, Fed-ADE's"
@@ -104,52 +112,63 @@ def define_flags() -> None:
     f" {CONTROLLED} over both is due to measuring the shift. They take twice"
     f" the time of {CONTROLLED}.",
   )
-  flags.DEFINE_integer(
-    "samples_per_step",
+  samples_per_step: int = configuration_lib.setting(
     50,
     "Number of unlabelled examples of a client per time step.",
+    minimum=1,
   )
-  flags.DEFINE_integer(
-    "initial_examples",
+  initial_examples: int = configuration_lib.setting(
     100,
     "Number of labelled examples of a client from before deployment. Clients"
     " with fewer examples use all.",
+    minimum=1,
   )
-  flags.DEFINE_string(
-    "dirichlet",
-    "0.1",
+  dirichlet: float = configuration_lib.positive_or_infinite(
+    0.1,
     "Dirichlet concentration of the label distribution to which a client"
     " drifts; inf: uniform.",
   )
-  flags.DEFINE_string(
-    "client_classes",
+  client_classes: str = configuration_lib.setting(
     "all",
     "all: each client may have all classes. disjoint: each class belongs to one"
     " client; its labelled examples and stream only have its own classes. The"
     " deployed model is trained on all classes.",
+    choices=("all", "disjoint"),
   )
-  flags.DEFINE_string(
-    "pretraining_distribution",
+  pretraining_distribution: str = configuration_lib.setting(
     "uniform",
-    "Label distribution of pre-training: "
-    + ", ".join(class_pools.PRETRAINING_DISTRIBUTIONS)
-    + ".",
+    "Label distribution of pre-training: {choices}.",
+    choices=tuple(class_pools.PRETRAINING_DISTRIBUTIONS),
   )
-  flags.DEFINE_integer(
-    "max_pretraining_examples",
+  max_pretraining_examples: int | None = configuration_lib.setting(
     None,
     "Maximum number of examples for pre-training. Default: half of the data.",
+    minimum=1,
   )
-  pretrained.define_flags(
-    "pre-trained models",
-    "0: --weights_file is the deployed model, and nothing is trained. ",
-  )
-  flags.DEFINE_integer(
-    "pretraining_seed",
-    0,
+  pretraining_seed: int = configuration_lib.seed(
     "Seed of the data split and of pre-training. All --seeds share one deployed"
-    " model.",
+    " model."
   )
+
+  def check_together(self) -> None:
+    """Refuses flags that do not apply to the chosen shift."""
+    super().check_together()
+    for flag, applies_to, needed in (
+      ("corrupted_images", "shift_kind", "covariate"),
+      ("corruption_levels", "shift_kind", "covariate"),
+      ("corruption_levels", "corrupted_images", "computed"),
+    ):
+      value, other = getattr(self, flag), getattr(self, applies_to)
+      if value != FLAGS[flag].default and other != needed:
+        raise ValueError(
+          f"--{flag}={value} does not apply to --{applies_to}={other}; leave it"
+          f" out, or pass --{applies_to}={needed}"
+        )
+
+
+def define_flags() -> None:
+  """Defines the flags of this binary."""
+  common_flags.define_flags(Configuration)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -159,8 +178,6 @@ class Plan(plan_lib.Plan):
   Attributes:
     omegas: The weight omega of eq. 1 at each step, by schedule and seed; None
       if the data have their own drift.
-    dirichlet: The Dirichlet concentration of the label distribution to which a
-      client drifts.
     dataset: The splits of the data set.
     archive: Returns archived corrupted images. None: they are computed.
     pretraining: The hyper-parameters of pre-training; the plan's `model` is not
@@ -168,7 +185,6 @@ class Plan(plan_lib.Plan):
   """
 
   omegas: Mapping[str, Mapping[int, np.ndarray | None]]
-  dirichlet: float
   dataset: online_adaptation.OnlineDataset
   archive: Callable[[str, int], examples.Examples] | None
   pretraining: pretraining_hparams.PretrainingHParams | None
@@ -177,7 +193,9 @@ class Plan(plan_lib.Plan):
     """Returns the number of runs of a trial, including its ablations."""
     from tff_shift.scenarios.online_adaptation import rate_controls
 
-    controls = len(rate_controls.NAMES) * len(_controlled([trial]))
+    controls = len(rate_controls.NAMES) * len(
+      _controlled(self.configuration, [trial])
+    )
     return len(self.omegas) * len(self.seeds) * (1 + controls)
 
   def what_follows(self, before: int) -> str | None:
@@ -186,7 +204,7 @@ class Plan(plan_lib.Plan):
       for seed, omega in by_seed.items():
         if omega is None:
           continue
-        old = _omega(shift, before, seed)
+        old = _omega(self.configuration, shift, before, seed)
         differing = np.flatnonzero(old != omega[: before + 1])
         if len(differing):
           step = differing[0]
@@ -194,25 +212,27 @@ class Plan(plan_lib.Plan):
             f"--shift={shift} depends on it: omega of time step {step} would"
             f" become {omega[step]:.4g} instead of {old[step]:.4g}"
           )
-    if FLAGS.controls:
+    if self.configuration.controls:
       return "--controls use the rates of all time steps at each step"
     return super().what_follows(before)
 
 
-def _omega(shift: str, timesteps: int, seed: int) -> np.ndarray:
+def _omega(
+  configuration: Configuration, shift: str, timesteps: int, seed: int
+) -> np.ndarray:
   """Returns the weight omega of eq. 1, [timesteps + 1]."""
   return schedules.omega(
-    shift, timesteps, seed=seed, bernoulli_flip=FLAGS.bernoulli_flip
+    shift, timesteps, seed=seed, bernoulli_flip=configuration.bernoulli_flip
   )
 
 
-def check_flags() -> None:
-  """Checks the flags as far as possible without data.
+def check_flags() -> Configuration:
+  """Returns the values of the flags, checked as far as possible without data.
 
   Raises:
     UsageError: If a flag is wrong.
   """
-  common_flags.check_common_flags(SCENARIO)
+  configuration = common_flags.chosen(Configuration)
   time_names = own_drift_flags.time_names(SCENARIO)
   if time_names:
     own_drift_flags.refuse(*_DRAWING)
@@ -224,43 +244,15 @@ def check_flags() -> None:
       f"at most {len(time_names) - 1}, the number of domains after the first"
       " one",
     )
+    configuration = dataclasses.replace(
+      configuration, shift=tuple(FLAGS.shift), timesteps=FLAGS.timesteps
+    )
   chosen = trials.described(SCENARIO)
-  common_flags.chosen_seeds("seeds")
-  for flag, allowed in (
-    ("shift_kind", online_adaptation.SHIFT_KINDS),
-    ("corrupted_images", ("computed", "archive")),
-    ("corruption_levels", corruptions.LEVELS),
-    ("bernoulli_flip", schedules.BERNOULLI_FLIPS),
-    ("pretraining_distribution", class_pools.PRETRAINING_DISTRIBUTIONS),
-    ("client_classes", ("all", "disjoint")),
-  ):
-    common_flags.require_choice(flag, allowed)
-  for flag, applies_to, needed in (
-    ("corrupted_images", "shift_kind", "covariate"),
-    ("corruption_levels", "shift_kind", "covariate"),
-    ("corruption_levels", "corrupted_images", "computed"),
-  ):
-    value, other = FLAGS[flag].value, FLAGS[applies_to].value
-    if value != FLAGS[flag].default and other != needed:
-      raise common_flags.UsageError(
-        f"--{flag}={value} does not apply to --{applies_to}={other}; leave it"
-        f" out, or pass --{applies_to}={needed}"
-      )
-  if not time_names:
-    common_flags.require_choices("shift", schedules.names())
-  common_flags.require_at_least_one(
-    "timesteps",
-    "rounds_per_step",
-    "samples_per_step",
-    "initial_examples",
-    "max_pretraining_examples",
-  )
-  common_flags.require_seed("pretraining_seed")
   pretrained.chosen_hparams(may_skip=True)
-  _check_controls(chosen)
-  common_flags.positive_number("dirichlet")
+  _check_controls(configuration, chosen)
   # Last, because it imports algorithms and TensorFlow.
   trials.chosen(SCENARIO)
+  return configuration
 
 
 def make_plan() -> Plan:
@@ -272,166 +264,188 @@ def make_plan() -> Plan:
   Raises:
     UsageError: If a flag or a file is wrong.
   """
-  check_flags()
+  configuration = check_flags()
   chosen = trials.chosen(SCENARIO)
-  seeds = common_flags.chosen_seeds("seeds")
+  seeds = configuration.seeds
   has_own_drift = bool(own_drift_flags.time_names(SCENARIO))
   omegas = {
     shift: {
-      seed: None if has_own_drift else _omega(shift, FLAGS.timesteps, seed)
+      seed: None
+      if has_own_drift
+      else _omega(configuration, shift, configuration.timesteps, seed)
       for seed in seeds
     }
-    for shift in FLAGS.shift
+    for shift in configuration.shift
   }
-  dirichlet = common_flags.positive_number("dirichlet")
   with common_flags.usage_errors():
     dataset = online_adaptation.load_online(
-      FLAGS.dataset,
-      pretraining_distribution=FLAGS.pretraining_distribution,
-      max_pretraining_examples=FLAGS.max_pretraining_examples,
-      data_dir=FLAGS.data_dir,
-      seed=FLAGS.pretraining_seed,
+      configuration.dataset,
+      pretraining_distribution=configuration.pretraining_distribution,
+      max_pretraining_examples=configuration.max_pretraining_examples,
+      data_dir=configuration.data_dir,
+      seed=configuration.pretraining_seed,
       model_dir=model_flags.model_dir(),
-      disjoint_clients=_num_disjoint_clients(),
-      num_clients=FLAGS.num_clients if has_own_drift else None,
+      disjoint_clients=_num_disjoint_clients(configuration),
+      num_clients=configuration.num_clients if has_own_drift else None,
     )
-    if FLAGS.shift_kind == "covariate":
+    if configuration.shift_kind == "covariate":
       _check_images(dataset.stream.x[:1])
     archive = None
-    if FLAGS.corrupted_images == "archive":
-      archive = online_adaptation.archive_of(FLAGS.dataset, FLAGS.data_dir)
-    labelled = _labelled_sizes(dataset)
-    num_examples = int(np.minimum(labelled, FLAGS.initial_examples).sum())
+    if configuration.corrupted_images == "archive":
+      archive = online_adaptation.archive_of(
+        configuration.dataset, configuration.data_dir
+      )
+    labelled = _labelled_sizes(configuration, dataset)
+    num_examples = int(
+      np.minimum(labelled, configuration.initial_examples).sum()
+    )
     if has_own_drift:
-      num_examples += max(_check_own(dataset))
+      num_examples += max(_check_own(configuration, dataset))
     else:
-      num_examples += FLAGS.num_clients * FLAGS.samples_per_step
-      _check_memory(dataset, num_examples)
-    model = _build_model(dataset)
+      num_examples += configuration.num_clients * configuration.samples_per_step
+      _check_memory(configuration, dataset, num_examples)
+    model = _build_model(configuration, dataset)
     common_flags.check_sizes(chosen, model, num_examples, will_be_trained=True)
-    num_small = sum(0 < size < FLAGS.initial_examples for size in labelled)
+    num_small = sum(
+      0 < size < configuration.initial_examples for size in labelled
+    )
     num_without = labelled.count(0)
     plan = Plan(
       scenario=SCENARIO,
+      configuration=configuration,
       trials=chosen,
       seeds=seeds,
-      aggregators=_aggregators(chosen),
+      aggregators=_aggregators(configuration, chosen),
       model=model,
       class_names=dataset.class_names,
       settings={
-        **_drift_settings(has_own_drift, dirichlet),
-        "num_clients": FLAGS.num_clients,
-        "participation": FLAGS.participation,
+        **_drift_settings(configuration, has_own_drift),
+        "num_clients": configuration.num_clients,
+        "participation": configuration.participation,
         **participation_flags.settings(),
-        "rounds_per_step": FLAGS.rounds_per_step,
+        "rounds_per_step": configuration.rounds_per_step,
         **(
-          {} if has_own_drift else {"samples_per_step": FLAGS.samples_per_step}
+          {}
+          if has_own_drift
+          else {"samples_per_step": configuration.samples_per_step}
         ),
-        "initial_examples": FLAGS.initial_examples,
+        "initial_examples": configuration.initial_examples,
         **({"clients_below_initial_examples": num_small} if num_small else {}),
         **(
           {"clients_without_labelled_examples": num_without}
           if num_without
           else {}
         ),
-        "pretraining_distribution": FLAGS.pretraining_distribution,
+        "pretraining_distribution": configuration.pretraining_distribution,
         "model": model.name,
         "input_scaling": FLAGS.input_scaling,
       },
-      num_steps=FLAGS.timesteps,
+      num_steps=configuration.timesteps,
       step_name="time step",
       omegas=omegas,
-      dirichlet=dirichlet,
       dataset=dataset,
       archive=archive,
       pretraining=pretrained.chosen_hparams(may_skip=True),
     )
     # Refuses streams that cannot be drawn.
     for seed in seeds:
-      client_streams(plan, FLAGS.shift[0], seed).batch(0, 1)
+      client_streams(plan, configuration.shift[0], seed).batch(0, 1)
       if archive is not None:
-        for shift in FLAGS.shift:
+        for shift in configuration.shift:
           _draw_each_part(client_streams(plan, shift, seed))
   pretrained.check_cache_folder()
   if num_small:
     output_folder.warn(
-      f"{num_small} of {FLAGS.num_clients} clients have fewer labelled examples"
-      f" than --initial_examples={FLAGS.initial_examples} and use all of them"
+      f"{num_small} of {configuration.num_clients} clients have fewer labelled"
+      f" examples than --initial_examples={configuration.initial_examples} and"
+      " use all of them"
       f" (at least {min(filter(None, labelled))})"
     )
   if num_without:
     output_folder.warn(
-      f"{num_without} of {FLAGS.num_clients} clients have no labelled examples"
-      " of their own and get at most"
-      f" --initial_examples={FLAGS.initial_examples} of the server's held-out"
-      " examples"
+      f"{num_without} of {configuration.num_clients} clients have no labelled"
+      " examples of their own and get at most"
+      f" --initial_examples={configuration.initial_examples} of the server's"
+      " held-out examples"
     )
   return plan
 
 
-def _drift_settings(has_own_drift: bool, dirichlet: float) -> dict[str, str]:
+def _drift_settings(
+  configuration: Configuration, has_own_drift: bool
+) -> dict[str, str]:
   """Returns the settings of a drawn drift; none of a drift of the data."""
   if has_own_drift:
     return {}
   return {
-    "shift_kind": FLAGS.shift_kind,
-    "corruption_levels": FLAGS.corruption_levels,
-    "dirichlet": str(dirichlet),
-    "client_classes": FLAGS.client_classes,
+    "shift_kind": configuration.shift_kind,
+    "corruption_levels": configuration.corruption_levels,
+    "dirichlet": str(configuration.dirichlet),
+    "client_classes": configuration.client_classes,
   }
 
 
 def _check_memory(
-  dataset: online_adaptation.OnlineDataset, num_examples: int
+  configuration: Configuration,
+  dataset: online_adaptation.OnlineDataset,
+  num_examples: int,
 ) -> None:
   """Refuses more examples of clients than fit into memory."""
   # Plus the label distribution to which each client drifts.
   num_bytes = num_examples * dataset.stream.x[0].nbytes
-  num_bytes += FLAGS.num_clients * len(dataset.class_names) * 8
+  num_bytes += configuration.num_clients * len(dataset.class_names) * 8
   memory.check(
     num_bytes,
-    f"--num_clients={FLAGS.num_clients} with"
-    f" --samples_per_step={FLAGS.samples_per_step} and"
-    f" --initial_examples={FLAGS.initial_examples}",
+    f"--num_clients={configuration.num_clients} with"
+    f" --samples_per_step={configuration.samples_per_step} and"
+    f" --initial_examples={configuration.initial_examples}",
   )
 
 
-def _check_own(dataset: online_adaptation.OnlineDataset) -> list[int]:
+def _check_own(
+  configuration: Configuration, dataset: online_adaptation.OnlineDataset
+) -> list[int]:
   """Warns of absent clients; returns the number of examples of each step."""
-  streams = dataset.streams.until(FLAGS.timesteps)
+  streams = dataset.streams.until(configuration.timesteps)
   sizes = np.array(
     [
       [
         len(streams.batch(client, timestep).y)
-        for timestep in range(1, FLAGS.timesteps + 1)
+        for timestep in range(1, configuration.timesteps + 1)
       ]
-      for client in range(FLAGS.num_clients)
+      for client in range(configuration.num_clients)
     ]
   )
   own_drift_flags.check_absent(sizes, dataset.time_names[1:], "time steps")
   return sizes.sum(axis=0).tolist()
 
 
-def _labelled_sizes(dataset: online_adaptation.OnlineDataset) -> list[int]:
+def _labelled_sizes(
+  configuration: Configuration, dataset: online_adaptation.OnlineDataset
+) -> list[int]:
   """Returns the number of labelled examples of each client.
 
   Refuses clients without labelled examples, unless they may join later.
   """
-  clients = range(FLAGS.num_clients)
+  clients = range(configuration.num_clients)
   # Clients that share their examples have the same number.
   if dataset.initial_client is None and dataset.client_classes is None:
     clients = clients[:1]
   sizes = [
     online_adaptation.num_labelled(dataset, client) for client in clients
   ]
-  return sizes * (FLAGS.num_clients // len(sizes))
+  return sizes * (configuration.num_clients // len(sizes))
 
 
-def _num_disjoint_clients() -> int | None:
+def _num_disjoint_clients(configuration: Configuration) -> int | None:
   """Returns the number of clients with disjoint classes, or None."""
   # Refuses the flag if the data set assigns clients.
   dataset_flags.clients_are_given("client_classes")
-  return FLAGS.num_clients if FLAGS.client_classes == "disjoint" else None
+  return (
+    configuration.num_clients
+    if configuration.client_classes == "disjoint"
+    else None
+  )
 
 
 def _check_images(x: np.ndarray) -> None:
@@ -446,24 +460,28 @@ def _check_images(x: np.ndarray) -> None:
 
 
 def _controlled(
+  configuration: Configuration,
   chosen: Sequence[selection.Trial],
 ) -> list[selection.Trial]:
   """Returns the trials whose ablations are run."""
   return [
-    each for each in chosen if FLAGS.controls and each.algorithm == CONTROLLED
+    each
+    for each in chosen
+    if configuration.controls and each.algorithm == CONTROLLED
   ]
 
 
 def _aggregators(
+  configuration: Configuration,
   chosen: Sequence[selection.Trial],
 ) -> dict[str, factories.Aggregator | None]:
   """Returns the aggregators of algorithms and ablations by name, checked."""
   from tff_shift.scenarios.online_adaptation import rate_controls
 
-  controlled = _controlled(chosen)
+  controlled = _controlled(configuration, chosen)
   found = common_flags.chosen_aggregators(
     [*chosen, *map(fixed_rate, controlled)],
-    FLAGS.timesteps * FLAGS.rounds_per_step,
+    configuration.timesteps * configuration.rounds_per_step,
   )
   if controlled:
     # Ablations run FixLR at other rates, see `fixed_rate`.
@@ -471,29 +489,31 @@ def _aggregators(
   return found
 
 
-def _check_controls(chosen: Sequence[selection.Trial]) -> None:
+def _check_controls(
+  configuration: Configuration, chosen: Sequence[selection.Trial]
+) -> None:
   """Refuses `--controls` where the rates of Fed-ADE cannot be reused.
 
   It needs Fed-ADE, one rate per step, and the rounds of each client.
   """
-  controlled = _controlled(chosen)
-  if FLAGS.controls and not controlled:
+  controlled = _controlled(configuration, chosen)
+  if configuration.controls and not controlled:
     raise common_flags.UsageError(
       f"--controls belongs to {CONTROLLED}, which is not in"
-      f" --algorithm={','.join(FLAGS.algorithm)}"
+      f" --algorithm={','.join(configuration.algorithm)}"
     )
-  if FLAGS.controls and participation_flags.given():
+  if configuration.controls and participation_flags.given():
     raise common_flags.UsageError(
       f"--controls does not apply to --{participation_flags.given()[0]}: it"
       " counts the rounds of clients that are sampled uniformly and all report;"
       " leave one of them out"
     )
-  if FLAGS.rounds_per_step > 1 and any(
+  if configuration.rounds_per_step > 1 and any(
     each.hparams.compare == "rounds" for each in controlled
   ):
     raise common_flags.UsageError(
       "--controls: with --compare=rounds a client has a rate for each round;"
-      f" --rounds_per_step={FLAGS.rounds_per_step} must be 1"
+      f" --rounds_per_step={configuration.rounds_per_step} must be 1"
     )
 
 
@@ -523,6 +543,7 @@ def _draw_each_part(drawn: online_adaptation.Streams) -> None:
 
 
 def _build_model(
+  configuration: Configuration,
   dataset: online_adaptation.OnlineDataset,
 ) -> split_model.SplitModel:
   import tensorflow as tf
@@ -546,17 +567,17 @@ def client_streams(
 ) -> online_adaptation.Streams:
   """Returns the streams of all clients for a schedule and a seed."""
   if plan.dataset.streams is not None:
-    return plan.dataset.streams.until(FLAGS.timesteps)
+    return plan.dataset.streams.until(plan.configuration.timesteps)
   return online_adaptation.Streams(
     plan.dataset.stream,
     len(plan.dataset.class_names),
     plan.omegas[shift][seed],
-    num_clients=FLAGS.num_clients,
-    samples_per_step=FLAGS.samples_per_step,
-    shift_kind=FLAGS.shift_kind,
-    dirichlet=plan.dirichlet,
+    num_clients=plan.configuration.num_clients,
+    samples_per_step=plan.configuration.samples_per_step,
+    shift_kind=plan.configuration.shift_kind,
+    dirichlet=plan.configuration.dirichlet,
     archive=plan.archive,
-    corruption_levels=FLAGS.corruption_levels,
+    corruption_levels=plan.configuration.corruption_levels,
     seed=seed,
     pool_client=plan.dataset.stream_client,
     client_classes=plan.dataset.client_classes,

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
-from absl import flags
 
 from tff_shift.command_line import comparison
 from tff_shift.command_line import pretrained
@@ -29,24 +28,24 @@ from tff_shift.shift import bbse
 from tff_shift.simulation import pretraining
 from tff_shift.simulation.storage import results
 
-FLAGS = flags.FLAGS
-
 
 class OnlineAdaptation(scenario.Scenario):
   """Clients adapt a deployed model to their streams."""
 
   def begin(self, folder):
     """Draws the corruptions, and trains the deployed model."""
-    if FLAGS.shift_kind == "covariate":
+    if self.plan.configuration.shift_kind == "covariate":
       online_adaptation_results.draw_corruptions(
-        self.plan.dataset.stream.x[0], FLAGS.corruption_levels, folder
+        self.plan.dataset.stream.x[0],
+        self.plan.configuration.corruption_levels,
+        folder,
       )
     self._trained = pretrained.train(
       self.plan.model,
       self.plan.dataset.pretraining,
       self.plan.dataset.validation,
       self.plan.pretraining,
-      seed=FLAGS.pretraining_seed,
+      seed=self.plan.configuration.pretraining_seed,
       name="pre-trained model",
     )
     self._model = pretraining.with_pretrained(self.plan.model, self._trained)
@@ -63,12 +62,15 @@ class OnlineAdaptation(scenario.Scenario):
     rates come.
     """
     trial = reading.trial
-    if not FLAGS.controls or trial.algorithm != planning.CONTROLLED:
+    if (
+      not self.plan.configuration.controls
+      or trial.algorithm != planning.CONTROLLED
+    ):
       return
     algorithm = self.running.build(planning.fixed_rate(trial), self._model)
     for name in rate_controls.NAMES:
       control = trial._replace(algorithm=name)
-      rates_of = functools.partial(_prescribed_rates, name, reading)
+      rates_of = functools.partial(_prescribed_rates, self.plan, name, reading)
       yield reading._replace(
         trial=control,
         by_seed=self._run_all(algorithm, control, rates_of),
@@ -77,7 +79,7 @@ class OnlineAdaptation(scenario.Scenario):
   def _run_all(self, algorithm, trial, rates_of):
     """Runs every schedule and seed with the rates `rates_of(shift, seed)`."""
     found = {seed: {} for seed in self.plan.seeds}
-    for shift in FLAGS.shift:
+    for shift in self.plan.configuration.shift:
       for seed, by_shift in found.items():
         by_shift[shift] = self._run_one(
           algorithm, trial, shift, seed, rates_of(shift, seed)
@@ -98,7 +100,7 @@ class OnlineAdaptation(scenario.Scenario):
         planning.client_streams(self.plan, shift, seed),
         self._deployment(trial, seed),
         run_seed=seed,
-        rounds_per_step=FLAGS.rounds_per_step,
+        rounds_per_step=self.plan.configuration.rounds_per_step,
         **participation_flags.chosen(),
         prescribed_rates=prescribed_rates,
         callbacks=run.callbacks,
@@ -115,20 +117,23 @@ class OnlineAdaptation(scenario.Scenario):
     )
     initial = [
       online_adaptation_data.initial_examples(
-        self.plan.dataset, FLAGS.initial_examples, client, seed
+        self.plan.dataset,
+        self.plan.configuration.initial_examples,
+        client,
+        seed,
       )
-      for client in range(FLAGS.num_clients)
+      for client in range(self.plan.configuration.num_clients)
     ]
     held_out = None
     if not all(len(each.y) for each in initial):
       held_out = online_adaptation_data.held_out_examples(
-        self.plan.dataset, FLAGS.initial_examples, seed
+        self.plan.dataset, self.plan.configuration.initial_examples, seed
       )
     return online_adaptation.Deployment(initial, confusion.numpy(), held_out)
 
   def parts(self, by_seed):
     """Yields each schedule with its results."""
-    for shift in FLAGS.shift:
+    for shift in self.plan.configuration.shift:
       yield (
         {"shift": shift},
         {seed: found[shift] for seed, found in by_seed.items()},
@@ -140,8 +145,8 @@ class OnlineAdaptation(scenario.Scenario):
     for name in (*evaluation.METRICS, *self.running.metrics.directions):
       found[name] = result.mean(name)
       found[f"before_adaptation_{name}"] = result.mean(f"{name}_before")
-    measured = _measured_shift(trial, result)
-    if measured is not None and FLAGS.shift_kind == "label":
+    measured = _measured_shift(self.plan, trial, result)
+    if measured is not None and self.plan.configuration.shift_kind == "label":
       true = online_adaptation_results.true_shift(
         planning.client_streams(self.plan, shift, seed)
       )
@@ -184,7 +189,7 @@ class OnlineAdaptation(scenario.Scenario):
 
   def draw_all(self, by_label, folder):
     """Draws the accuracy over time for each schedule."""
-    for shift in FLAGS.shift:
+    for shift in self.plan.configuration.shift:
       omega = list(self.plan.omegas[shift].values())
       online_adaptation_results.draw_accuracy(
         {
@@ -199,15 +204,19 @@ class OnlineAdaptation(scenario.Scenario):
 
 
 def _prescribed_rates(
-  control: str, reading: selection.TrialResult, shift: str, seed: int
+  plan: planning.Plan,
+  control: str,
+  reading: selection.TrialResult,
+  shift: str,
+  seed: int,
 ) -> np.ndarray:
   """Returns an ablation's rates for a schedule and a seed."""
   rates = online_adaptation_results.learning_rates(reading.by_seed[seed][shift])
   counts = rate_controls.num_rounds(
     *rates.shape,
     run_seed=seed,
-    rounds_per_step=FLAGS.rounds_per_step,
-    participation=FLAGS.participation,
+    rounds_per_step=plan.configuration.rounds_per_step,
+    participation=plan.configuration.participation,
     # Absent clients have no rate.
     is_present=~np.isnan(rates),
   )
@@ -215,14 +224,20 @@ def _prescribed_rates(
 
 
 def _measured_shift(
-  trial: selection.Trial, result: online_adaptation.OnlineResult
+  plan: planning.Plan,
+  trial: selection.Trial,
+  result: online_adaptation.OnlineResult,
 ) -> np.ndarray | None:
   """Returns the measured shift S, [timesteps, num_clients].
 
   None if learning rates do not come from the measured shift at every step.
   """
   low = getattr(trial.hparams, "eta_min", None)
-  if low is None or FLAGS.participation < 1 or participation_flags.given():
+  if (
+    low is None
+    or plan.configuration.participation < 1
+    or participation_flags.given()
+  ):
     return None
   if trial.algorithm in rate_controls.NAMES:
     return None
@@ -254,7 +269,7 @@ def _draw_rates(
       *names,
       time_names=plan.dataset.time_names,
     )
-    signal = _measured_shift(trial, result)
+    signal = _measured_shift(plan, trial, result)
     if signal is not None:
       signal, shifts, are_known = online_adaptation_results.both_known(
         signal, online_adaptation_results.true_shift(client_streams)

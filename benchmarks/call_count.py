@@ -69,7 +69,7 @@ def main(argv):
     sys.setprofile(counter)
     try:
       with contextlib.redirect_stdout(io.StringIO()):
-        program.run(evolving.main, evolving_plan.define_flags)
+        program.run(evolving.main, evolving_plan.Configuration.define_flags)
     except SystemExit as end:
       code = end.code
     finally:

@@ -1,7 +1,6 @@
 """Continual learning: python -m examples.continual.continual --algorithm=..."""
 
 import dataclasses
-import math
 
 from tff_shift import models
 from tff_shift.command_line import common_flags
@@ -14,43 +13,34 @@ from tff_shift.data.shifts import evolving
 
 SCENARIO = "continual"
 _LIKE = "evolving"  # Its algorithms.
+_Common = common_flags.Configuration
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Configuration(common_flags.Configuration):
+class Configuration(_Common):
   """The flags."""
 
   scenario = _LIKE
-  dataset: str = configuration.changed(
-    common_flags.Configuration, "dataset", "circle"
-  )
+  dataset: str = configuration.changed(_Common, "dataset", "circle")
   num_domains: int = configuration.setting(4, "Number of domains.", minimum=1)
-  rounds_per_domain: int = configuration.setting(
-    2, "Number of rounds per domain.", minimum=1
-  )
+  rounds_per_domain: int = configuration.setting(2, "Rounds.", minimum=1)
 
 
 def main() -> None:
   """Runs the comparison that the flags define."""
   plan = make_plan()
-  from examples.continual import runs
+  from examples.continual import runs  # It imports TensorFlow.
 
   runs.Continual(plan).run()
-
-
-def define_flags() -> None:
-  """Defines the flags."""
-  common_flags.define_flags(Configuration)
 
 
 def make_plan() -> plan_lib.Plan:
   """Checks the flags and loads the data."""
   given = common_flags.chosen(Configuration)
   chosen = trials.chosen(_LIKE)
-  seeds = given.seeds
   with common_flags.usage_errors():
-    data = {seed: _clients(given, seed) for seed in seeds}
-    x = data[seeds[0]][0].train.x
+    data = {seed: _clients(given, seed) for seed in given.seeds}
+    x = data[given.seeds[0]][0].train.x
     model = models.build(
       common_flags.model_name(_LIKE),
       input_shape=x.shape[1:],
@@ -63,7 +53,7 @@ def make_plan() -> plan_lib.Plan:
       scenario=SCENARIO,
       configuration=given,
       trials=chosen,
-      seeds=seeds,
+      seeds=given.seeds,
       aggregators=common_flags.chosen_aggregators(chosen, rounds),
       model=model,
       settings={
@@ -87,11 +77,11 @@ def _clients(given: Configuration, seed: int) -> tuple[evolving.Client, ...]:
   return evolving.assemble_clients(
     dataset,
     num_clients=given.num_clients,
-    dirichlet=math.inf,
+    dirichlet=float("inf"),
     test_fraction=0.2,
     seed=seed,
   )
 
 
 if __name__ == "__main__":
-  program.run(main, define_flags)
+  program.run(main, Configuration.define_flags)

@@ -148,7 +148,9 @@ def _run_here(binary, planning, arguments, **options):
   ):
     patches.setattr(sys, "argv", [name, *arguments])
     flags.FLAGS.unparse_flags()
-    program.run(binary.main, planning.define_flags, **options)
+    # A binary without a scenario has no configuration.
+    flags_of = getattr(planning, "Configuration", planning)
+    program.run(binary.main, flags_of.define_flags, **options)
   return end.value.code or 0
 
 

@@ -63,7 +63,7 @@ EXTREMES = {
 def planning(request):
   """The module of a binary's flags, which are defined for the test."""
   with flagsaver.flagsaver():
-    request.param.define_flags()
+    request.param.Configuration.define_flags()
     yield request.param
 
 
@@ -156,7 +156,7 @@ def test_extreme_hyperparameters_are_refused_by_name(planning):
 
 def test_scaling_that_float32_does_not_hold_is_refused():
   with flagsaver.flagsaver():
-    evolving_plan.define_flags()
+    evolving_plan.Configuration.define_flags()
     for flag, other, values in (
       ("input_std", "input_mean", ("1e-320", "1e-40", "1e39", "-0.0")),
       ("input_mean", "input_std", ("1e39", "-1e308", "nan")),

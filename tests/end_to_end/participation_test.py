@@ -60,13 +60,16 @@ def test_rounds_without_reports_are_rows_without_a_loss(
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
-    ("client_sampling=by_los", "got 'by_los'; did you mean by_loss?"),
+    (
+      "client_sampling=by_los",
+      "must be one of uniform, by_size, by_availability, by_loss; did you",
+    ),
     (
       "loss_candidates=4",
       "--loss_candidates belongs to --client_sampling=by_loss, not to",
     ),
-    ("dropout_rate=1", "--dropout_rate=1.0 is not allowed"),
-    ("report_deadline=inf", "--report_deadline=inf is not allowed"),
+    ("dropout_rate=1", "--dropout_rate=1.0: it must be at least 0 and below 1"),
+    ("report_deadline=inf", "=inf: it must be a finite number above 0"),
     ("over_selection=1.5", "--over_selection=1.5 has no effect"),
     ("client_sampling=by_size", "--client_sampling=by_size has no effect"),
     (

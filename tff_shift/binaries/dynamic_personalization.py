@@ -32,7 +32,7 @@ def main() -> None:
 
 def run() -> None:
   """Runs this binary with the command line and ends the process."""
-  program.run(main, planning.define_flags)
+  program.run(main, planning.Configuration.define_flags)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -92,9 +93,12 @@ class Configuration(
 
   Attributes:
     scenario: The name of the scenario, as in the `SCENARIOS` of algorithms.
+    hparam_defaults: The help text for the default of a hyper-parameter, where
+      it differs from the algorithm's own default.
   """
 
   scenario: ClassVar[str]
+  hparam_defaults: ClassVar[Mapping[str, str]] = {}
 
   algorithm: tuple[str, ...] | None = configuration.setting(
     None,
@@ -154,34 +158,31 @@ class Configuration(
     minimum=1,
   )
 
+  @classmethod
+  def define_flags(cls) -> None:
+    """Defines the flags of a scenario and of its algorithms.
 
-def define_flags(
-  kind: type[Configuration], hparam_defaults: Mapping[str, str] | None = None
-) -> None:
-  """Defines the flags of a scenario and of its algorithms.
-
-  Args:
-    kind: The configuration of the scenario.
-    hparam_defaults: The help text for the default of a hyper-parameter, where
-      it differs from the algorithm's own default.
-
-  Raises:
-    ValueError: If a file of `--import` cannot be used.
-    flags.Error: If a flag file cannot be read.
-  """
-  hparam_flags.import_files(config_file.expand(sys.argv))
-  configuration.define(kind)
-  output_folder.define_flags()
-  aggregator_flags.define_flags()
-  server_optimizer_flags.define_flags()
-  hparam_flags.define_flags(kind.scenario, hparam_defaults or {})
+    Raises:
+      ValueError: If a file of `--import` cannot be used.
+      flags.Error: If a flag file cannot be read.
+    """
+    hparam_flags.import_files(config_file.expand(sys.argv))
+    configuration.define(cls)
+    output_folder.define_flags()
+    aggregator_flags.define_flags()
+    server_optimizer_flags.define_flags()
+    hparam_flags.define_flags(cls.scenario, cls.hparam_defaults)
 
 
-def chosen(kind: type[Configuration]) -> Any:
+def chosen(
+  kind: type[Configuration],
+  unchecked: Callable[[], Collection[str]] = lambda: (),
+) -> Any:
   """Returns the values of the flags of a scenario, checked without data.
 
   Args:
     kind: The configuration of the scenario.
+    unchecked: Returns the names of flags that the data set determines.
 
   Raises:
     UsageError: If a flag is wrong.
@@ -190,7 +191,7 @@ def chosen(kind: type[Configuration]) -> Any:
   """
   with usage_errors():
     dataset_flags.check(kind.scenario)
-    found = configuration.chosen(kind)
+    found = configuration.chosen(kind, unchecked())
     saved_models.chosen_clients(found.num_clients)
   if found.model is not None:
     try:

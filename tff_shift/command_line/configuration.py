@@ -7,9 +7,11 @@ values, checked. absl parses the command line.
 
 import dataclasses
 import functools
+import math
 import types
 import typing
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -58,6 +60,7 @@ def setting(
   above: float | None = None,
   below: float | None = None,
   unit: str = "",
+  infinite: bool = False,
   convert: Callable[[Any], Any] | None = None,
   requirement: str | None = None,
 ) -> Any:
@@ -74,6 +77,7 @@ def setting(
     above: A number below all valid values.
     below: A number above all valid values.
     unit: The unit of the limits, for messages.
+    infinite: Whether inf is valid.
     convert: Takes the value of the flag and returns the value of the field;
       raises a ValueError if it is not valid.
     requirement: Describes the valid values, if `convert` is given.
@@ -88,6 +92,7 @@ def setting(
       "choices": choices,
       "limits": (minimum, above, maximum, below),
       "unit": unit,
+      "infinite": infinite,
       "convert": convert,
       "requirement": requirement,
     },
@@ -212,13 +217,14 @@ def refusal(flag: str, requirement: str) -> str:
   return f"--{flag}={shown}: it must be {requirement}"
 
 
-def chosen(kind: type[Configuration]) -> Any:
+def chosen(kind: type[Configuration], unchecked: Collection[str] = ()) -> Any:
   """Returns the values of the flags of a class.
 
   A flag that the user has not set is not checked.
 
   Args:
     kind: The class.
+    unchecked: The names of flags that the data determine.
 
   Returns:
     An instance of the class.
@@ -239,7 +245,9 @@ def chosen(kind: type[Configuration]) -> Any:
         raise ValueError(
           refusal(field.name, field.metadata["requirement"])
         ) from error
-    elif value is not None and not flag.using_default_value:
+    elif not (
+      value is None or flag.using_default_value or field.name in unchecked
+    ):
       requirement = _requirement(field, _choices(field, kind), value)
       if requirement:
         raise ValueError(refusal(field.name, requirement))
@@ -265,23 +273,29 @@ def _requirement(
   if isinstance(value, bool | str | tuple):
     return ""
   minimum, above, maximum, below = field.metadata["limits"]
-  if not (
+  limits = [
+    f"{words} {limit}"
+    for words, limit in (
+      ("at least", minimum),
+      ("above", above),
+      ("at most", maximum),
+      ("below", below),
+    )
+    if limit is not None
+  ]
+  described = " ".join([" and ".join(limits), field.metadata["unit"]]).strip()
+  if value in (math.inf, -math.inf) and not field.metadata["infinite"]:
+    return f"a finite number {described}".strip()
+  is_nan = isinstance(value, float) and math.isnan(value)
+  if is_nan or not (
     (minimum is None or value >= minimum)
     and (above is None or value > above)
     and (maximum is None or value <= maximum)
     and (below is None or value < below)
   ):
-    limits = [
-      f"{words} {limit}"
-      for words, limit in (
-        ("at least", minimum),
-        ("above", above),
-        ("at most", maximum),
-        ("below", below),
-      )
-      if limit is not None
-    ]
-    return " ".join([" and ".join(limits), field.metadata["unit"]]).strip()
+    if field.metadata["infinite"]:
+      described = f"a number {described}, or inf"
+    return described or "a number"
   if isinstance(value, int) and value > MOST and maximum is None:
     return f"at most {MOST}"
   return ""

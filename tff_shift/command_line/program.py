@@ -90,7 +90,7 @@ def _help(main: Callable[..., None], define_flags: Callable[[], None]) -> str:
 
   The heading of a module's flags is its docstring up to the first colon.
   """
-  own = define_flags.__module__
+  own = getattr(define_flags, "__self__", define_flags).__module__
   modules = [
     name
     for name in flags.FLAGS.flags_by_module_dict()

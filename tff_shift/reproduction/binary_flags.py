@@ -34,7 +34,7 @@ def of(binary: str) -> Mapping[str, flags.Flag]:
   planning = _planning(binary)
   with flagsaver.flagsaver():
     before = set(flags.FLAGS)
-    planning.define_flags()
+    planning.Configuration.define_flags()
     return {name: flags.FLAGS[name] for name in set(flags.FLAGS) - before}
 
 

@@ -66,6 +66,15 @@ _QUANTILE = 0.95
 _LEAST_PERIOD_SIZE = 2
 
 
+def _described() -> dict[str, str]:
+  """Returns the help texts of the defaults of hyper-parameters."""
+  described = {name: str(value) for name, value in _DEFAULTS.items()}
+  for name, own in _OWN_DEFAULTS.items():
+    for field, value in own.items():
+      described[field] += f"; {name}: {value}"
+  return described
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Configuration(
   selection_flags.Configuration,
@@ -75,6 +84,7 @@ class Configuration(
   """The flags of this binary."""
 
   scenario = SCENARIO
+  hparam_defaults = _described()
   pretrained_models = "extractors"
   criterion = VALIDATION
   criterion_help = (
@@ -161,7 +171,7 @@ class Configuration(
     None,
     "The drift threshold DT itself, at least 0. 0: always a drift, inf: never.",
     minimum=0,
-    unit="(or inf)",
+    infinite=True,
   )
   apply_update: str = configuration_lib.setting(
     "next",
@@ -193,15 +203,6 @@ class Configuration(
         f"--threshold_quantile={quantile:g} does not apply to"
         f" --distance_threshold={threshold:g}; leave one of them out"
       )
-
-
-def define_flags() -> None:
-  """Defines the flags of this binary."""
-  described = {name: str(value) for name, value in _DEFAULTS.items()}
-  for name, own in _OWN_DEFAULTS.items():
-    for field, value in own.items():
-      described[field] += f"; {name}: {value}"
-  common_flags.define_flags(Configuration, described)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -374,7 +375,10 @@ def check_flags() -> Configuration:
   Raises:
     UsageError: If a flag is wrong.
   """
-  configuration = common_flags.chosen(Configuration)
+  configuration = common_flags.chosen(
+    Configuration,
+    lambda: _DRAWING if own_drift_flags.time_names(SCENARIO) else (),
+  )
   time_names = own_drift_flags.time_names(SCENARIO)
   if time_names:
     own_drift_flags.refuse(*_DRAWING)

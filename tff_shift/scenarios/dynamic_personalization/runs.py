@@ -116,7 +116,9 @@ class DynamicPersonalization(scenario.Scenario):
       unit="period",
     ) as bar:
       return dynamic_personalization.measure_stream(
-        planning.test_periods(self.plan.dataset, distribution, seed),
+        planning.test_periods(
+          self.plan.configuration, self.plan.dataset, distribution, seed
+        ),
         self.plan.configuration.periods,
         self._shared,
         on_period=bar.update,
@@ -144,8 +146,10 @@ class DynamicPersonalization(scenario.Scenario):
     instruments = self._instruments[planning.representation_size(run.trial)]
     return dynamic_personalization.run(
       algorithm,
-      planning.train_periods(self.plan.dataset, seed),
-      planning.validation_periods(self.plan.dataset, seed),
+      planning.train_periods(self.plan.configuration, self.plan.dataset, seed),
+      planning.validation_periods(
+        self.plan.configuration, self.plan.dataset, seed
+      ),
       data,
       instruments.represent,
       num_rounds=run.num_steps,

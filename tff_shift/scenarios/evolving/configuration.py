@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -49,6 +50,7 @@ class Configuration(
   """The flags of this binary."""
 
   scenario = SCENARIO
+  hparam_defaults = types.MappingProxyType({"task_rounds": "--rounds"})
   criterion = LAST_SOURCE
   criterion_help = (
     "the best mean client accuracy over seeds on the last source domain, which"
@@ -148,11 +150,6 @@ class Configuration(
     ):
       if not is_right:
         raise ValueError(configuration_lib.refusal(flag, requirement))
-
-
-def define_flags() -> None:
-  """Defines the flags of this binary."""
-  common_flags.define_flags(Configuration, {"task_rounds": "--rounds"})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

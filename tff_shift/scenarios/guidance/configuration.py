@@ -61,6 +61,19 @@ _PROGRAM_DEFAULTS = {
 }
 
 
+def _described() -> dict[str, str]:
+  """Returns the help texts of the defaults of hyper-parameters."""
+  described = {name: str(value) for name, value in _DEFAULTS.items()}
+  described["local_steps"] += (
+    "; fed_rep, flute, fed_pac, con_free: 5, plus 5 head steps; with"
+    " --variant=program fed_as: 8, plus 2 alignment steps, and fed_ala: 5"
+  )
+  described["cosine_rounds"] = (
+    "--rounds; with fine-tuning, plus the rounds that its steps correspond to"
+  )
+  return described
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Configuration(
   selection_flags.EarlyStopping,
@@ -70,6 +83,7 @@ class Configuration(
   """The flags of this binary."""
 
   scenario = SCENARIO
+  hparam_defaults = _described()
   criterion = VALIDATION
   criterion_help = (
     "the best mean system accuracy over seeds on a fifth of each client's"
@@ -142,19 +156,6 @@ class Configuration(
       raise ValueError(
         configuration_lib.refusal("keep", "last with --final_rounds above 1")
       )
-
-
-def define_flags() -> None:
-  """Defines the flags of this binary."""
-  described = {name: str(value) for name, value in _DEFAULTS.items()}
-  described["local_steps"] += (
-    "; fed_rep, flute, fed_pac, con_free: 5, plus 5 head steps; with"
-    " --variant=program fed_as: 8, plus 2 alignment steps, and fed_ala: 5"
-  )
-  described["cosine_rounds"] = (
-    "--rounds; with fine-tuning, plus the rounds that its steps correspond to"
-  )
-  common_flags.define_flags(Configuration, described)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -166,11 +166,6 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
         )
 
 
-def define_flags() -> None:
-  """Defines the flags of this binary."""
-  common_flags.define_flags(Configuration)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan(plan_lib.Plan):
   """The checked plan of an online-adaptation comparison.
@@ -232,7 +227,10 @@ def check_flags() -> Configuration:
   Raises:
     UsageError: If a flag is wrong.
   """
-  configuration = common_flags.chosen(Configuration)
+  configuration = common_flags.chosen(
+    Configuration,
+    lambda: _DRAWING if own_drift_flags.time_names(SCENARIO) else (),
+  )
   time_names = own_drift_flags.time_names(SCENARIO)
   if time_names:
     own_drift_flags.refuse(*_DRAWING)

@@ -76,7 +76,7 @@ def test_guidance_does_not_train_on_validation_examples(
   ("flags", "message"),
   [
     (["--stop_after=0"], "--stop_after=0: it must be at least 1"),
-    (["--keep=first"], "should be one of <last|best>"),
+    (["--keep=first"], "must be one of last, best"),
   ],
 )
 def test_wrong_flags_are_refused(

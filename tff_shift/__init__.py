@@ -81,6 +81,7 @@ _PUBLIC = {
   "run_evolving": (f"{_SCENARIOS}.evolving", "run"),
   "run_guidance": (f"{_SCENARIOS}.guidance", "run"),
   "run_online_adaptation": (f"{_SCENARIOS}.online_adaptation", "run"),
+  "read_run": ("tff_shift.reporting.read_run", "read"),
   # Saved models.
   "load": ("tff_shift.serving.predictor", "load"),
 }

@@ -146,6 +146,13 @@ class EvolvingResult(NamedTuple):
     clients = self.final.clients
     return clients and client_values.mean([clients["client_accuracy"]])
 
+  def without_earlier_clients(self) -> EvolvingResult:
+    """Returns the result without the values of clients that are not final."""
+    *earlier, last = self.evaluations
+    return self._replace(
+      evaluations=(*(each._replace(clients=None) for each in earlier), last)
+    )
+
   def to_dataframe(self) -> pd.DataFrame:
     """Returns a row per evaluation, with the columns of `metrics.csv`."""
     return frames.of_rows(

@@ -158,6 +158,17 @@ class GuidanceResult(NamedTuple):
       return None
     return client_values.mean([each["own_accuracy"] for each in found])
 
+  def without_earlier_clients(self) -> GuidanceResult:
+    """Returns the result without the values of clients that are not final."""
+    return self._replace(
+      evaluations={
+        round_num: each
+        if round_num in self.final_rounds
+        else each._replace(clients=None)
+        for round_num, each in self.evaluations.items()
+      }
+    )
+
   def to_dataframe(self) -> pd.DataFrame:
     """Returns a row per evaluation, as `metrics.csv` without `train_loss`."""
     return frames.of_rows(

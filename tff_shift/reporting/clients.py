@@ -126,11 +126,10 @@ def final(
   ]
   clients = clients[clients[metric].notna()]
   if step == "round":
-    ranks = (
-      clients.groupby(run, dropna=False)[step].rank("dense", ascending=False)
-      if run
-      else clients[step].rank("dense", ascending=False)
-    )
+    rounds = clients[step]
+    if run:
+      rounds = clients.groupby(run, dropna=False)[step]
+    ranks = rounds.rank(method="dense", ascending=False)
     clients = clients[ranks <= num_last]
   values = clients.assign(**{metric: clients[metric].astype(np.float64)})
   return values.groupby([*run, _CLIENT], dropna=False, as_index=False)[
@@ -205,8 +204,8 @@ def harmed(
   values = final(clients, metric, num_last)
   run = _run_columns(values, metric)
   known = list(dict.fromkeys(values["algorithm"]))
-  for name in (of, against):
-    arguments.choice("algorithm", name, known)
+  arguments.choice("of", of, known)
+  arguments.choice("against", against, known)
   paired = [name for name in _PAIRED if name in run]
   references = {}
   for labels, own in _runs(values[values["algorithm"] == against], run):

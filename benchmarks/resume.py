@@ -8,7 +8,7 @@
 Runs a binary without interruption. Then runs it again, killed by SIGKILL at
 random moments, also while it starts or saves, and resumed each time. Compares
 the outputs bit by bit: metrics.csv, summary.json (except times), figures,
-TensorBoard's values, and the weights.
+TensorBoard's values, the values of clients, and the weights.
 """
 
 import contextlib
@@ -191,6 +191,17 @@ def _final_states(folder: pathlib.Path) -> dict[str, bytes]:
   return found
 
 
+def _client_values(folder: pathlib.Path) -> list[tuple]:
+  """Returns the rows of the values of clients in each run's file."""
+  found = []
+  for path in sorted((folder / "checkpoints").glob("*.sqlite")):
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+      for table in ("evaluations", "measurements", "details"):
+        rows = connection.execute(f"SELECT * FROM {table}").fetchall()
+        found.append((path.stem, table, sorted(rows)))
+  return found
+
+
 def scalars(folder: pathlib.Path) -> dict[str, list[tuple[int, float]]]:
   """Returns TensorBoard's steps and values, by run and scalar."""
   folder, found = folder / "tensorboard", {}
@@ -228,6 +239,7 @@ def differences(one: pathlib.Path, other: pathlib.Path) -> list[str]:
       ("summary.json", _summary),
       ("figures", _figures),
       ("tensorboard", scalars),
+      ("values of clients", _client_values),
     )
     # As texts, in which NaN equals NaN.
     if repr(read(one)) != repr(read(other))

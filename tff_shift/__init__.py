@@ -84,6 +84,7 @@ _PUBLIC = {
     f"{_SCENARIOS}.online_adaptation.simulation",
     "run",
   ),
+  "read_run": ("tff_shift.reporting.read_run", "read"),
   # Saved models.
   "load": ("tff_shift.serving.predictor", "load"),
 }

@@ -263,6 +263,25 @@ class TestRounds:
       metrics["loss"], [losses[:2].mean(), losses[2:].mean()], rtol=1e-6
     )
 
+    again, own = algorithm.evaluate_each_client(
+      state, [np.float32(0), np.float32(-0.5)], CLIENTS[:2], examples
+    )
+    for name, values in metrics.items():
+      np.testing.assert_array_equal(again[name], values)
+    assert [list(each) for each in own] == [["accuracy", "loss"]] * 2
+    np.testing.assert_array_equal(
+      [each["accuracy"] for each in own], [[0.5, 0], [np.nan, 0.5]]
+    )
+    np.testing.assert_allclose(
+      [each["loss"] for each in own],
+      [[losses[:2].mean(), losses[2]], [np.nan, losses[3:].mean()]],
+      rtol=1e-6,
+    )
+    # They stay at the clients.
+    at_server, at_clients = algorithm.evaluate_each_client.type_signature.result
+    assert at_server == algorithm.evaluate_clients.type_signature.result
+    assert at_clients.placement is tff.CLIENTS
+
   def test_server_predicts_with_the_sum_of_the_summaries(self, algorithm):
     state = algorithm.initialize(SEED)
     # Summaries 4 + 2, 4 + 5 and 4 + 0; class 1 where x is above 3 + 19.

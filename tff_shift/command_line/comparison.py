@@ -40,11 +40,13 @@ from tff_shift.learning.aggregators import update_noise
 from tff_shift.models import input_scaling
 from tff_shift.models import split_model
 from tff_shift.reporting import progress
+from tff_shift.reporting import relative_metrics
 from tff_shift.reporting import summary
 from tff_shift.reporting.trackers import trackers
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import early_stopping as early_stopping_lib
+from tff_shift.simulation.storage import client_values
 from tff_shift.simulation.storage import results
 
 FLAGS = flags.FLAGS
@@ -185,8 +187,20 @@ def _left_out(results_of_seeds: Iterable[Any]) -> dict[str, list[str]]:
   return {what: list(names) for what, names in found.items()}
 
 
+def _client_values() -> dict[str, str]:
+  """Returns the setting that says if values of clients are not kept."""
+  if FLAGS.num_clients <= client_values.MAX_CLIENTS:
+    return {}
+  return {
+    summary.CLIENT_VALUES: "not kept for more than"
+    f" {client_values.MAX_CLIENTS:,} clients"
+  }
+
+
 def without_states(result: Any) -> Any:
-  """Returns the result of a run without its states, to save memory."""
+  """Returns the result of a run with final values only, to save memory."""
+  if hasattr(result, "without_earlier_clients"):
+    result = result.without_earlier_clients()
   return result._replace(server_state=None, client_states=None)
 
 
@@ -230,6 +244,8 @@ class Comparison:
     ):
       self._tracker = tracker_flags.make(plan.scenario, self.folder)
     self._summaries = []
+    # The final accuracy of each client in the runs of each summary, by seed.
+    self._client_accuracies = []
     self._num_runs = self._num_begun = 0
     # The ratios of the built algorithms, see `update_noise.ratio`.
     self._noise_ratios = {}
@@ -460,6 +476,7 @@ class Comparison:
     by_seed: Mapping[int, Any],
     metrics: Callable[[int, Any], Mapping[str, float]],
     lower_is_better: Sequence[str] = (),
+    client_accuracy: Callable[[Any], np.ndarray | None] = lambda result: None,
     **varied: str,
   ) -> None:
     """Adds an entry to `summary.json`.
@@ -472,10 +489,22 @@ class Comparison:
       metrics: Takes a seed and its result, returns the final metrics.
       lower_is_better: Those that are no metrics of predictions, and whose lower
         values are better.
+      client_accuracy: Takes a result, returns the final accuracy of each
+        client; None: it is not known.
       **varied: Settings that distinguish the entries of a trial.
     """
     for name, value in varied.items():
       self._varied.setdefault(name, {}).setdefault(value)
+    accuracies = {
+      seed: client_accuracy(result) for seed, result in by_seed.items()
+    }
+    over_clients = {seed: {} for seed in by_seed}
+    if all(each is not None for each in accuracies.values()):
+      over_clients = {
+        seed: relative_metrics.over_clients(each)
+        for seed, each in accuracies.items()
+      }
+    self._client_accuracies.append(accuracies)
     self._summaries.append(
       summary.RunSummary(
         algorithm=reading.trial.algorithm,
@@ -485,11 +514,13 @@ class Comparison:
           **varied,
           "selection": reading.selection,
           summary.METRICS: ",".join(metric_flags.names()),
+          **_client_values(),
           **self._of_aggregator(reading.trial),
           **dataclasses.asdict(reading.trial.hparams),
         },
         metrics_by_seed={
-          seed: metrics(seed, result) for seed, result in by_seed.items()
+          seed: {**metrics(seed, result), **over_clients[seed]}
+          for seed, result in by_seed.items()
         },
         rounds=self.plan.num_steps,
         seconds_per_round=float(
@@ -500,7 +531,9 @@ class Comparison:
         left_out=_left_out(by_seed.values()),
         directions={
           **self.metrics.directions,
-          **dict.fromkeys(lower_is_better, False),
+          **dict.fromkeys(
+            (*lower_is_better, *relative_metrics.lower_is_better()), False
+          ),
         },
       )
     )
@@ -520,6 +553,10 @@ class Comparison:
     # More rounds or seeds may have changed the selection.
     self.folder.cut_metrics()
     self._saved.remove_others()
+    self._summaries = relative_metrics.relative_to_baselines(
+      self._summaries, self._client_accuracies, list(self._varied)
+    )
+    self.folder.write_summary(each.to_record() for each in self._summaries)
     runs = sorted(
       self._summaries,
       key=lambda run: [

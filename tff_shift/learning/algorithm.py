@@ -191,6 +191,9 @@ class FederatedAlgorithm:
     evaluate_clients: `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS, {E}@CLIENTS) ->
       metrics@SERVER`: each client predicts its own E with its own model. The
       metrics are those of `evaluation.finalize`.
+    evaluate_each_client: As `evaluate_clients`, and each client's own values:
+      `-> <metrics@SERVER, {values}@CLIENTS>`. They stay at the clients; a
+      simulation reads them.
     evaluate_server: `(S@SERVER, {D}@CLIENTS, E@SERVER) -> metrics@SERVER`: the
       server predicts E with the server model. None: the server has no model, or
       its model needs sums over clients that the aggregator would not hide.
@@ -226,6 +229,7 @@ class FederatedAlgorithm:
   initialize_client: tff.Computation
   phases: tuple[tff.Computation, ...]
   evaluate_clients: tff.Computation
+  evaluate_each_client: tff.Computation
   evaluate_server: tff.Computation | None
   summarize: tff.Computation | None
   request: tff.Computation | None
@@ -534,6 +538,15 @@ def build(
       functions.guide_queries,
       client_weight,
     )
+  evaluate_clients, evaluate_each_client = evaluation.client_evaluation(
+    server_type,
+    *client_types,
+    evaluation_type,
+    functions.prepare_client,
+    functions.predict_as_client,
+    functions.can_predict,
+    metrics,
+  )
   return frozen_weights.attach(
     FederatedAlgorithm(
       name=name,
@@ -545,15 +558,8 @@ def build(
       initialize=initialize,
       initialize_client=initialize_client,
       phases=tuple(round_phases),
-      evaluate_clients=evaluation.client_evaluation(
-        server_type,
-        *client_types,
-        evaluation_type,
-        functions.prepare_client,
-        functions.predict_as_client,
-        functions.can_predict,
-        metrics,
-      ),
+      evaluate_clients=evaluate_clients,
+      evaluate_each_client=evaluate_each_client,
       evaluate_server=evaluate_server,
       summarize=summarize,
       request=request,

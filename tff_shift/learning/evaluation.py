@@ -12,6 +12,7 @@ each metric over them, never a prediction.
 import collections
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -212,6 +213,11 @@ METRICS = {
 }
 
 
+# The metrics that a client also has for itself. `pooled_accuracy` of a single
+# client is its accuracy.
+CLIENT_METRICS = ("accuracy", "loss")
+
+
 def compared() -> list[str]:
   """Returns the names of the metrics that compare runs."""
   return [name for name, metric in METRICS.items() if metric.is_compared]
@@ -256,6 +262,40 @@ def report_chosen(
 def _shown(name: str, value):
   """Returns a metric in the unit of reports."""
   return 100.0 * value if name.endswith("accuracy") else value
+
+
+def client_metrics(chosen: metric_lib.Chosen) -> tuple[str, ...]:
+  """Returns the metrics that are one number per client and domain.
+
+  Args:
+    chosen: The metrics besides `METRICS`; tables and metrics with a value per
+      class are left out.
+  """
+  return (
+    *CLIENT_METRICS,
+    *(name for name, own in chosen.columns.items() if own == (name,)),
+  )
+
+
+def report_clients(
+  own: Sequence[Mapping[str, Any]], domain: int
+) -> dict[str, np.ndarray]:
+  """Returns the values of each client in a domain, accuracies in percent.
+
+  Args:
+    own: The values of each client, the second result of `evaluate_each_client`.
+    domain: The domain.
+
+  Returns:
+    By name, [num_clients] float32; NaN: not defined for this client.
+  """
+  names = own[0] if own else ()
+  return {
+    name: _shown(
+      name, np.array([each[name][domain] for each in own], np.float32)
+    )
+    for name in names
+  }
 
 
 def tables(
@@ -431,8 +471,8 @@ def client_evaluation(
   predict: function_types.PredictAsClientFn,
   can_predict: function_types.CanPredictFn | None = None,
   chosen: metric_lib.Chosen = metric_lib.NONE,
-) -> tff.Computation:
-  """Builds the evaluation of the clients' own models on the clients' data.
+) -> tuple[tff.Computation, tff.Computation]:
+  """Builds the evaluations of the clients' own models on the clients' data.
 
   Args:
     server_type: The type of the computation's argument at SERVER, see
@@ -449,7 +489,10 @@ def client_evaluation(
     chosen: The metrics besides `METRICS`.
 
   Returns:
-    `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS, {E}@CLIENTS) -> metrics@SERVER`.
+    `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS, {E}@CLIENTS) -> metrics@SERVER`, and
+    a computation that also returns each client's own values: `-> <metrics@
+    SERVER, {values}@CLIENTS>`, [num_domains] float32 for each of
+    `client_metrics`.
   """
 
   @tff.tensorflow.computation(
@@ -469,23 +512,40 @@ def client_evaluation(
       lambda each: tf.where(counts, each, tf.zeros_like(each)), sums
     )
 
-  @tff.federated_computation(
+  @tff.tensorflow.computation(evaluate_client.type_signature.result)
+  def own_values(sums):
+    own = finalize(_per_client(sums, chosen), chosen)
+    return collections.OrderedDict(
+      (name, own[name]) for name in client_metrics(chosen)
+    )
+
+  argument_types = (
     server_type,
     tff.FederatedType(client_type, tff.CLIENTS),
     tff.FederatedType(examples_type, tff.CLIENTS),
     tff.FederatedType(evaluation_type, tff.CLIENTS),
   )
-  def evaluate_clients(server, client_states, data, evaluation_data):
+
+  def sums_at_clients(server, client_states, data, evaluation_data):
     weights, round_num = tff.federated_broadcast(
       (frozen_weights.shared(server), frozen_weights.state(server).round_num)
     )
-    sums = tff.federated_map(
+    return tff.federated_map(
       evaluate_client,
       (weights, client_states, data, evaluation_data, round_num),
     )
+
+  @tff.federated_computation(*argument_types)
+  def evaluate_clients(server, client_states, data, evaluation_data):
+    sums = sums_at_clients(server, client_states, data, evaluation_data)
     return federated_metrics(sums, chosen)
 
-  return evaluate_clients
+  @tff.federated_computation(*argument_types)
+  def evaluate_each_client(server, client_states, data, evaluation_data):
+    sums = sums_at_clients(server, client_states, data, evaluation_data)
+    return federated_metrics(sums, chosen), tff.federated_map(own_values, sums)
+
+  return evaluate_clients, evaluate_each_client
 
 
 def client_summary(

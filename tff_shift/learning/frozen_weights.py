@@ -258,6 +258,7 @@ def attach(algorithm: Any, model: split_model.SplitModel) -> Any:
       for name in (
         "initialize_client",
         "evaluate_clients",
+        "evaluate_each_client",
         "evaluate_server",
         "summarize",
         "request",

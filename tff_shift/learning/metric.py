@@ -213,21 +213,50 @@ def of_labels(
   Returns:
     The metrics of one domain, by name.
   """
-  logits = tf.where(
-    tf.constant(predicted)[:, tf.newaxis] < 0,
-    np.float32(np.nan),
-    tf.one_hot(predicted, chosen.num_classes),
-  )
   # With a domain for each client, the addends of all are computed at once.
-  sums = domain_sums(chosen, logits, y, clients, num_clients)
-  sizes = tf.math.unsorted_segment_sum(
-    tf.ones_like(y, tf.float32), clients, num_clients
-  )
+  sums, sizes = _sums_of_labels(chosen, predicted, y, clients, num_clients)
   totals = tf.nest.map_structure(
     lambda each: tf.reduce_sum(each, axis=0, keepdims=True),
     client_addends(chosen, sums, sizes),
   )
   return final_values(chosen, totals, tf.reduce_sum(sizes)[tf.newaxis])
+
+
+def of_labels_by_client(
+  chosen: Chosen, predicted, y, clients, num_clients: int
+) -> dict[str, tf.Tensor]:
+  """Computes metrics from the predicted labels of each client.
+
+  Args:
+    chosen: The metrics; none needs probabilities.
+    predicted: The predicted labels, see `of_labels`.
+    y: The true classes, [num_examples] int32.
+    clients: The client of each example, [num_examples] int32.
+    num_clients: The number of clients.
+
+  Returns:
+    The values of each client, [num_clients, ...], by name.
+  """
+  sums, sizes = _sums_of_labels(chosen, predicted, y, clients, num_clients)
+  names = sums_names(chosen)
+  return {
+    name: metric.value(sums[names[metric.per_example]], sizes)
+    for name, metric in chosen.metrics.items()
+  }
+
+
+def _sums_of_labels(chosen, predicted, y, clients, num_clients):
+  """Returns the result of `domain_sums`, and the sizes, of each client."""
+  logits = tf.where(
+    tf.constant(predicted)[:, tf.newaxis] < 0,
+    np.float32(np.nan),
+    tf.one_hot(predicted, chosen.num_classes),
+  )
+  sums = domain_sums(chosen, logits, y, clients, num_clients)
+  sizes = tf.math.unsorted_segment_sum(
+    tf.ones_like(y, tf.float32), clients, num_clients
+  )
+  return sums, sizes
 
 
 def mean_of_defined(values) -> float:

@@ -62,7 +62,10 @@ def _elsewhere(command_line: str) -> str:
 def _own_names(entries):
   """Returns the names of method settings, in order."""
   names = dict.fromkeys(name for e in entries for name in e.setting)
-  skipped = *_ABOUT, "selection", summary.METRICS, summary.NOT_PROTECTED
+  skipped = (
+    *(*_ABOUT, "selection", summary.METRICS, summary.NOT_PROTECTED),
+    summary.CLIENT_VALUES,
+  )
   return [name for name in names if name not in skipped]
 
 

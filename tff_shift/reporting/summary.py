@@ -26,6 +26,8 @@ MEAN_OF_LAST = "mean_of_last_"
 METRICS = "metrics"
 # The setting that says what the aggregator does not protect.
 NOT_PROTECTED = "not_protected"
+# The setting that says why values of single clients are missing.
+CLIENT_VALUES = "client_values"
 # The end of the name of a standard deviation.
 _OVER_ROUNDS = "_over_rounds"
 # The end of the name of a metric before an adaptation.

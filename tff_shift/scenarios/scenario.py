@@ -97,6 +97,19 @@ class Scenario:
     """
     raise NotImplementedError
 
+  def client_accuracy(self, result: Any, **varied: str) -> np.ndarray | None:
+    """Returns the final accuracy of each client, in percent.
+
+    Args:
+      result: The result of `run_one`.
+      **varied: The part of `parts`.
+
+    Returns:
+      [num_clients]; NaN: the client has none. None: it is not known.
+    """
+    del varied
+    return getattr(result, "client_accuracy", None)
+
   def columns(self) -> Sequence[str]:
     """Returns the metrics that the table shows."""
     raise NotImplementedError
@@ -199,6 +212,7 @@ class Scenario:
               by_seed,
               functools.partial(self.metrics, each.trial, **varied),
               self.lower_is_better,
+              functools.partial(self.client_accuracy, **varied),
               **varied,
             )
             self._write_tables(each.trial, by_seed, varied)

@@ -595,18 +595,22 @@ class TestRun:
       )
     )
 
-    def used_of(name):
+    def used_of(name, step):
+      inference = found.inferences[name]
       return dynamic_personalization.Deployed(
-        name, found.validation_accuracy, found.inferences[name]
+        name,
+        found.validation_accuracy,
+        inference,
+        inference.clients(name, step),
       )
 
     assert calls == [
       *[(*row, None) for row in losses],
       *[("0.8", period) for period in range(1, 7)],
-      (4, None, used_of("0.8")),
+      (4, None, used_of("0.8", 4)),
       ("iid", 1),
       ("iid", 2),
-      (5, None, used_of("iid")),
+      (5, None, used_of("iid", 5)),
     ]
     assert 0 < found.seconds_per_round < 60
 

@@ -248,6 +248,39 @@ class TestRun:
       np.average(losses, weights=shares), rel=1e-5
     )
 
+  def test_each_client_has_its_own_values(self, finished):
+    for each in finished.result.evaluations:
+      assert each.clients.places == ({"round": each.round_num},)
+      assert list(each.clients) == ["client_accuracy", "client_loss"]
+      values = each.clients["client_accuracy"]
+      assert values.shape == (1, NUM_CLIENTS) and values.dtype == np.float32
+      assert np.mean(values) == pytest.approx(each.client["accuracy"])
+    frame = finished.result.clients_to_dataframe()
+    assert list(frame) == [
+      *("round", "client", "client_accuracy", "client_loss")
+    ]
+    assert len(frame) == NUM_CLIENTS * len(finished.result.evaluations)
+    np.testing.assert_array_equal(
+      frame["client_accuracy"].to_numpy()[-NUM_CLIENTS:],
+      finished.result.client_accuracy.astype(np.float32),
+    )
+    rows = finished.result.to_dataframe()
+    assert list(rows)[:3] == ["round", "train_loss", "client_accuracy"]
+    assert rows["client_accuracy"].tolist() == [
+      each.client["accuracy"] for each in finished.result.evaluations
+    ]
+
+  def test_clients_that_are_not_evaluated_have_no_values(
+    self, algorithm, clients
+  ):
+    result = evolving.run(
+      algorithm, clients, num_rounds=1, run_seed=0, evaluation_clients=2
+    )
+    (values,) = result.final.clients["client_accuracy"]
+    chosen = evolving.evaluated_clients(NUM_CLIENTS, 2, 0, 1)
+    assert np.flatnonzero(~np.isnan(values)).tolist() == chosen
+    assert result.clients_to_dataframe()["client"].tolist() == chosen
+
   def test_domains_are_judged_on_the_test_examples(
     self, finished, clients, logits
   ):

@@ -89,7 +89,9 @@ def not_protected() -> str | None:
   measured = ", ".join([*evaluation.METRICS, *metric_flags.names()])
   parts = [
     "sums over clients of training losses, of diverged clients and of the"
-    f" metrics of evaluations ({measured})"
+    f" metrics of evaluations ({measured})",
+    "the values of each client in the files of the runs and in summary.json,"
+    " which only a simulator sees",
   ]
   scaling = FLAGS.input_scaling == "standardized"
   if scaling and not FLAGS["input_mean"].present:

@@ -176,6 +176,10 @@ class DynamicPersonalization(scenario.Scenario):
       result.inferences[test_distribution], result.validation_accuracy
     )
 
+  def client_accuracy(self, result, test_distribution):
+    """Returns the mean accuracy of each client on a stream."""
+    return result.inferences[test_distribution].client_accuracy
+
   def columns(self):
     """Returns the metrics of accuracy and requests.
 

@@ -23,6 +23,8 @@ examples. A client that joins a stream later requests its first model with the r
 of its first period, before it predicts; it has no distance in this period.
 """
 
+from __future__ import annotations
+
 import functools
 import types
 from collections.abc import Callable
@@ -31,6 +33,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -53,9 +56,14 @@ from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import client_states
 from tff_shift.simulation.engine import driver
+from tff_shift.simulation.engine import frames
 from tff_shift.simulation.engine import participation as participation_lib
 from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.storage import client_values
 from tff_shift.simulation.storage import results
+
+if TYPE_CHECKING:
+  import pandas as pd
 
 # The number of IID periods of each client for the validation accuracy.
 NUM_VALIDATION_PERIODS = 10
@@ -116,6 +124,33 @@ class Inference(NamedTuple):
     """Whether a client has examples, [num_periods, num_clients] bool."""
     return ~np.isnan(self.accuracy)
 
+  @property
+  def client_accuracy(self) -> np.ndarray:
+    """Each client's mean accuracy over its periods, [num_clients] float64."""
+    return client_values.mean([self.accuracy])
+
+  def clients(
+    self, distribution: str, step: int
+  ) -> client_values.ClientValues | None:
+    """Returns the values of each client; None: there are too many clients.
+
+    Args:
+      distribution: The name of the stream.
+      step: The step of the run.
+    """
+    num_periods, num_clients = self.accuracy.shape
+    if num_clients > client_values.MAX_CLIENTS:
+      return None
+    # The accuracy of all examples of a client is its accuracy.
+    others = evaluation.METRICS.keys() - evaluation.CLIENT_METRICS
+    return client_values.ClientValues(
+      step,
+      [_place(distribution, period) for period in range(1, num_periods + 1)],
+      {
+        name: each for name, each in self.measured.items() if name not in others
+      },
+    )
+
   def of_period(self, period: int) -> dict[str, float | int | None]:
     """Returns the means over the clients in a period, from 1, by name.
 
@@ -160,6 +195,11 @@ def _percent(happened: np.ndarray, counts: np.ndarray) -> float | None:
   return 100 * float(np.mean(happened[counts])) if counts.any() else None
 
 
+def _place(distribution: str, period: int) -> dict[str, Any]:
+  """Returns the columns of a period in `metrics.csv`."""
+  return {"test_distribution": distribution, "period": period}
+
+
 class Deployed(NamedTuple):
   """The results of deployment on one stream of a run.
 
@@ -167,20 +207,19 @@ class Deployed(NamedTuple):
     distribution: The name of the stream.
     validation_accuracy: VACC, in percent.
     inference: The results.
+    clients: The values of each client in each period, for the file of the run.
   """
 
   distribution: str
   validation_accuracy: float
   inference: Inference
+  clients: client_values.ClientValues | None = None
 
   def rows(self, step: int) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """See `callbacks.Measurements`; a row for each period."""
     del step
     for period in range(1, len(self.inference.distances) + 1):
-      yield (
-        {"test_distribution": self.distribution, "period": period},
-        self.inference.of_period(period),
-      )
+      yield _place(self.distribution, period), self.inference.of_period(period)
 
 
 class DynamicResult(NamedTuple):
@@ -212,6 +251,21 @@ class DynamicResult(NamedTuple):
     }
     return results.short_repr(
       self, validation_accuracy=self.validation_accuracy, **found
+    )
+
+  def to_dataframe(self) -> pd.DataFrame:
+    """Returns a row per stream and period, as in `metrics.csv`."""
+    return frames.of_rows(
+      row
+      for name, inference in self.inferences.items()
+      for row in Deployed(name, self.validation_accuracy, inference).rows(0)
+    )
+
+  def clients_to_dataframe(self) -> pd.DataFrame:
+    """Returns a row per stream, period and client, see `frames.of_clients`."""
+    return frames.of_clients(
+      inference.clients(name, step)
+      for step, (name, inference) in enumerate(self.inferences.items(), start=1)
     )
 
 
@@ -626,7 +680,14 @@ class _Periods(driver.Steps):
       apply_update=self._apply_update,
       on_period=functools.partial(self._callback.on_period, step, distribution),
     )
-    measured.append(Deployed(distribution, accuracy, inference))
+    measured.append(
+      Deployed(
+        distribution,
+        accuracy,
+        inference,
+        inference.clients(distribution, step),
+      )
+    )
     return None
 
   def validate(self, running: rounds.Rounds) -> float:

@@ -6,12 +6,15 @@ only predicted: by every client with its own model on its own test data, and by
 the server on the clients' pooled test data.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,9 +30,14 @@ from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import driver
+from tff_shift.simulation.engine import frames
 from tff_shift.simulation.engine import participation as participation_lib
 from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.storage import client_values
 from tff_shift.simulation.storage import results
+
+if TYPE_CHECKING:
+  import pandas as pd
 
 
 class Evaluation(NamedTuple):
@@ -52,6 +60,9 @@ class Evaluation(NamedTuple):
     tables: Tables of counts on the target by names such as
       `client_confusion_matrix`; None without any, and without
       `client_per_domain`.
+    clients: The values of each client on the target, such as `client_accuracy`
+      and, of the clients that never train, `new_client_accuracy`, see
+      `evaluation.client_metrics`. None: there are too many clients.
   """
 
   round_num: int
@@ -62,6 +73,7 @@ class Evaluation(NamedTuple):
   validation_accuracy: float | None = None
   new_client: Mapping[str, float] | None = None
   tables: Mapping[str, np.ndarray] | None = None
+  clients: client_values.ClientValues | None = None
 
   def measured(self) -> dict[str, float | None]:
     """Returns the measurements on the target by names such as `client_loss`.
@@ -100,6 +112,7 @@ class EvolvingResult(NamedTuple):
       are in a file of a storage.
     left_out: The clients that are not trained or not evaluated; empty if
       clients are built on request, since their data are not known in advance.
+    client_names: The names of the clients. None: unknown.
   """
 
   evaluations: tuple[Evaluation, ...]
@@ -108,6 +121,7 @@ class EvolvingResult(NamedTuple):
   server_state: Any = None
   client_states: Sequence[Any] | None = None
   left_out: client_data.LeftOut = client_data.LeftOut()
+  client_names: tuple[str, ...] | None = None
 
   def __repr__(self):
     found = {
@@ -121,6 +135,37 @@ class EvolvingResult(NamedTuple):
   def final(self) -> Evaluation:
     """The evaluation after the last round."""
     return self.evaluations[-1]
+
+  @property
+  def client_accuracy(self) -> np.ndarray | None:
+    """The final accuracy of each client, [num_clients] float64.
+
+    NaN for clients that were not evaluated or never train. None: there are too
+    many clients.
+    """
+    clients = self.final.clients
+    return clients and client_values.mean([clients["client_accuracy"]])
+
+  def without_earlier_clients(self) -> EvolvingResult:
+    """Returns the result without the values of clients that are not final."""
+    *earlier, last = self.evaluations
+    return self._replace(
+      evaluations=(*(each._replace(clients=None) for each in earlier), last)
+    )
+
+  def to_dataframe(self) -> pd.DataFrame:
+    """Returns a row per evaluation, with the columns of `metrics.csv`."""
+    return frames.of_rows(
+      (place, {"train_loss": each.train_loss, **values})
+      for each in self.evaluations
+      for place, values in each.rows(each.round_num)
+    )
+
+  def clients_to_dataframe(self) -> pd.DataFrame:
+    """Returns a row per evaluation and client, see `frames.of_clients`."""
+    return frames.of_clients(
+      (each.clients for each in self.evaluations), self.client_names
+    )
 
 
 def training_data(
@@ -174,6 +219,16 @@ def _checked(
   if isinstance(clients, list | tuple):
     return [check(position) for position in range(len(clients))]
   return rounds.DataOnDemand(len(clients), check)
+
+
+def _names(clients: Sequence[evolving.Client]) -> tuple[str, ...] | None:
+  """Returns the names of clients; None if unknown without building them."""
+  if not isinstance(clients, list) or not any(each.name for each in clients):
+    return None
+  return tuple(
+    str(position) if each.name is None else each.name
+    for position, each in enumerate(clients)
+  )
 
 
 def left_out(
@@ -301,6 +356,7 @@ class _Training(driver.Steps):
     self._cohorts = cohorts
     self._validates = validates
     self._clients = _checked(algorithm, clients)
+    self.client_names = _names(self._clients)
     checks.trains(algorithm)
     self.left_out = client_data.LeftOut()
     self._num_trained = num_clients - num_new_clients
@@ -462,6 +518,7 @@ def run(
   return EvolvingResult(
     *driver.run(training, callbacks, checkpoint),
     training.left_out,
+    training.client_names,
   )
 
 
@@ -508,17 +565,19 @@ def _evaluate(
   data = [run_rounds.data[client] for client in chosen]
   tests = [clients[client].test for client in chosen]
   targets = [_only_target(test) for test in tests]
-  at_clients = _at_clients(
+  at_clients, own = _at_clients(
     run_rounds, chosen, data, tests if all_domains else targets
   )
+  values = [("client_", chosen, evaluation.report_clients(own, -1))]
   at_new = None
   if new:
-    at_new = _at_clients(
+    at_new, own = _at_clients(
       run_rounds,
       new,
       [run_rounds.data[client] for client in new],
       [_only_target(clients[client].test) for client in new],
     )
+    values.append(("new_client_", new, evaluation.report_clients(own, -1)))
   at_server = None
   if algorithm.evaluate_server is not None:
     at_server = algorithm.evaluate_server(
@@ -546,6 +605,12 @@ def _evaluate(
     tables=(
       _tables(at_clients, at_server, metrics) or None if all_domains else None
     ),
+    clients=client_values.of_some(
+      run_rounds.round_num,
+      {"round": run_rounds.round_num},
+      len(clients),
+      values,
+    ),
   )
 
 
@@ -554,9 +619,13 @@ def _at_clients(
   chosen: Sequence[int],
   data: Sequence[client_dataset.ClientDataset],
   tests: Sequence[client_dataset.ClientDataset],
-) -> Mapping[str, np.ndarray]:
-  """Evaluates clients, each with its own model on its own test data."""
-  return run_rounds.algorithm.evaluate_clients(
+) -> tuple[Mapping[str, np.ndarray], Sequence[Mapping[str, np.ndarray]]]:
+  """Evaluates clients, each with its own model on its own test data.
+
+  Returns:
+    Their metrics, and the values of each.
+  """
+  return run_rounds.algorithm.evaluate_each_client(
     run_rounds.server_state,
     run_rounds.states.take(chosen, [client.seed for client in data]),
     data,

@@ -6,11 +6,14 @@ server receives queries from the pooled test sets of all clients. With a guide,
 one client answers each query; without, a majority vote of all clients does.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,9 +30,14 @@ from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import driver
+from tff_shift.simulation.engine import frames
 from tff_shift.simulation.engine import participation as participation_lib
 from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.storage import client_values
 from tff_shift.simulation.storage import results
+
+if TYPE_CHECKING:
+  import pandas as pd
 
 
 class Evaluation(NamedTuple):
@@ -56,6 +64,10 @@ class Evaluation(NamedTuple):
       `own_macro_f1` (each client's answers to its own queries) and
       `system_macro_f1` (the answers of `system_accuracy`); None without any.
     tables: Tables of counts by names such as `own_confusion_matrix`.
+    clients: The values of each client with queries: `own_accuracy`, of its own
+      answers to them, `system_accuracy`, of the system's answers to them, and
+      the metrics that the algorithm was built with. Clients send no
+      probabilities, so there is no loss. None: there are too many clients.
   """
 
   system_accuracy: float
@@ -67,6 +79,7 @@ class Evaluation(NamedTuple):
   validation_accuracy: float | None = None
   others: Mapping[str, float] | None = None
   tables: Mapping[str, np.ndarray] | None = None
+  clients: client_values.ClientValues | None = None
 
   def measured(self) -> dict[str, float | None]:
     """Returns the accuracies and other metrics by name.
@@ -74,7 +87,7 @@ class Evaluation(NamedTuple):
     `validation_accuracy` is missing without validation examples.
     """
     found = self._asdict()
-    del found["others"], found["tables"]
+    del found["others"], found["tables"], found["clients"]
     if self.validation_accuracy is None:
       del found["validation_accuracy"]
     return found | (self.others or {})
@@ -100,6 +113,7 @@ class GuidanceResult(NamedTuple):
       are in a file of a storage.
     left_out: The clients without training examples, and those without test
       examples.
+    client_names: The names of the clients. None: unknown.
   """
 
   evaluations: dict[int, Evaluation]
@@ -110,6 +124,7 @@ class GuidanceResult(NamedTuple):
   server_state: Any = None
   client_states: Sequence[Any] | None = None
   left_out: client_data.LeftOut = client_data.LeftOut()
+  client_names: tuple[str, ...] | None = None
 
   def __repr__(self):
     return results.short_repr(
@@ -131,12 +146,50 @@ class GuidanceResult(NamedTuple):
         found[f"{name}_over_rounds"] = float(np.std(values, ddof=1))
     return found
 
+  @property
+  def client_accuracy(self) -> np.ndarray | None:
+    """Each client's own accuracy, the mean over the final rounds.
+
+    [num_clients] float64, NaN for clients without queries. None: there are too
+    many clients.
+    """
+    found = [self.evaluations[each].clients for each in self.final_rounds]
+    if any(each is None for each in found):
+      return None
+    return client_values.mean([each["own_accuracy"] for each in found])
+
+  def without_earlier_clients(self) -> GuidanceResult:
+    """Returns the result without the values of clients that are not final."""
+    return self._replace(
+      evaluations={
+        round_num: each
+        if round_num in self.final_rounds
+        else each._replace(clients=None)
+        for round_num, each in self.evaluations.items()
+      }
+    )
+
+  def to_dataframe(self) -> pd.DataFrame:
+    """Returns a row per evaluation, as `metrics.csv` without `train_loss`."""
+    return frames.of_rows(
+      row
+      for round_num, each in self.evaluations.items()
+      for row in each.rows(round_num)
+    )
+
+  def clients_to_dataframe(self) -> pd.DataFrame:
+    """Returns a row per evaluation and client, see `frames.of_clients`."""
+    return frames.of_clients(
+      (each.clients for each in self.evaluations.values()), self.client_names
+    )
+
 
 def evaluate(
   federation: queries.Federation,
   train_sizes: Sequence[int],
   test: Sequence[examples.Examples],
   metrics: metric_lib.Chosen = metric_lib.NONE,
+  round_num: int = 0,
 ) -> tuple[Evaluation, np.ndarray | None]:
   """Evaluates a federation on all test examples of all clients.
 
@@ -145,6 +198,7 @@ def evaluate(
     train_sizes: The number of training examples of each client.
     test: The test examples of each client; they may be empty.
     metrics: Further metrics, of the predicted labels.
+    round_num: The number of completed rounds.
 
   Returns:
     The evaluation, and the number of queries of each client routed to each,
@@ -180,7 +234,12 @@ def evaluate(
   if not federation.can_guide:
     vote = federation.vote(x)
     system = _percent(np.mean(vote == y))
-    found = Evaluation(system, average, not_finite)
+    found = Evaluation(
+      system,
+      average,
+      not_finite,
+      clients=_of_clients(metrics, own, vote, y, origins, len(test), round_num),
+    )
     return _with_others(found, metrics, own, vote, y, origins), None
   found, answers = [], []
   for corrected in (True, False):
@@ -201,7 +260,15 @@ def evaluate(
   routing = np.zeros([len(test)] * 2, np.int64)
   np.add.at(routing, (origins, routes), 1)
   evaluation = Evaluation(
-    system, average, not_finite, plain_system, client, plain_client
+    system,
+    average,
+    not_finite,
+    plain_system,
+    client,
+    plain_client,
+    clients=_of_clients(
+      metrics, own, answers[0], y, origins, len(test), round_num
+    ),
   )
   return _with_others(evaluation, metrics, own, answers[0], y, origins), routing
 
@@ -224,6 +291,37 @@ def _with_others(
     counts = evaluation_lib.tables(means, metrics, domains=slice(None))
     tables |= {f"{who}_{name}": table for name, table in counts.items()}
   return found._replace(others=others, tables=tables)
+
+
+def _of_clients(
+  metrics: metric_lib.Chosen,
+  own: np.ndarray,
+  system: np.ndarray,
+  y: np.ndarray,
+  origins: np.ndarray,
+  num_clients: int,
+  round_num: int,
+) -> client_values.ClientValues | None:
+  """Returns the values of each client, of its own answers and the system's."""
+  if num_clients > client_values.MAX_CLIENTS:
+    return None
+  sizes = np.bincount(origins, minlength=num_clients)
+  clients = np.flatnonzero(sizes)
+  parts = []
+  for who, predicted in (("own_", own), ("system_", system)):
+    right = np.bincount(origins, predicted == y, minlength=num_clients)
+    values = {"accuracy": 100.0 * right[clients] / sizes[clients]}
+    if metrics.metrics:
+      of_each = metric_lib.of_labels_by_client(
+        metrics, predicted, y, origins, num_clients
+      )
+      for name in evaluation_lib.client_metrics(metrics):
+        if name in of_each:
+          values[name] = np.asarray(of_each[name])[clients]
+    parts.append((who, clients, values))
+  return client_values.of_some(
+    round_num, {"round": round_num}, num_clients, parts
+  )
 
 
 def check_metrics(metrics: metric_lib.Chosen) -> None:
@@ -348,6 +446,7 @@ class _Training(driver.Steps):
     self._cohorts = cohorts
     self._train_sizes = [len(each.y) for each in train]
     self._data = client_data.training_data(train, self._run_seed)
+    self.client_names = client_names and tuple(client_names)
 
   def start(self, storage, callback):
     return rounds.Rounds(
@@ -385,7 +484,11 @@ class _Training(driver.Steps):
       self._algorithm, running.server_state, running.client_states, self._data
     )
     found, routing = evaluate(
-      federation, self._train_sizes, self._test, self._algorithm.metrics
+      federation,
+      self._train_sizes,
+      self._test,
+      self._algorithm.metrics,
+      running.round_num,
     )
     if self._validation is not None:
       validation, _ = evaluate(federation, self._train_sizes, self._validation)
@@ -478,4 +581,5 @@ def run(
     measured[-1].routing,
     *others,
     training.left_out,
+    training.client_names,
   )

@@ -11,6 +11,8 @@ evaluated, and its state does not change. A client that joins later starts from
 the server's state at that time.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -34,10 +37,15 @@ from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import client_states
 from tff_shift.simulation.engine import driver
+from tff_shift.simulation.engine import frames
 from tff_shift.simulation.engine import participation as participation_lib
 from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.storage import client_values
 from tff_shift.simulation.storage import results
 from tff_shift.techniques import adaptation
+
+if TYPE_CHECKING:
+  import pandas as pd
 
 
 class Timestep(NamedTuple):
@@ -56,6 +64,9 @@ class Timestep(NamedTuple):
       [num_clients, num_classes], NaN for absent clients; or None.
     tables: Tables of counts after the rounds by names such as
       `confusion_matrix`; None without any, and before the last time step.
+    clients: The values of each client with examples, such as `accuracy_before`
+      and `accuracy`, see `evaluation.client_metrics`. None: there are too many
+      clients.
   """
 
   timestep: int
@@ -65,6 +76,7 @@ class Timestep(NamedTuple):
   learning_rates: np.ndarray
   estimates: np.ndarray | None
   tables: Mapping[str, np.ndarray] | None = None
+  clients: client_values.ClientValues | None = None
 
   def measured(self) -> dict[str, float | None]:
     """Returns the measurements by name; `before` as `accuracy_before` etc.
@@ -119,6 +131,28 @@ class OnlineResult(NamedTuple):
     if name.removesuffix("_before") in evaluation.METRICS:
       return float(np.mean(values))
     return metric_lib.mean_of_defined(values)
+
+  @property
+  def client_accuracy(self) -> np.ndarray | None:
+    """Each client's mean accuracy over its time steps, [num_clients] float64.
+
+    None: there are too many clients.
+    """
+    if any(step.clients is None for step in self.timesteps):
+      return None
+    return client_values.mean(
+      [step.clients["accuracy"] for step in self.timesteps]
+    )
+
+  def to_dataframe(self) -> pd.DataFrame:
+    """Returns a row per time step, with the columns of `metrics.csv`."""
+    return frames.of_rows(
+      row for step in self.timesteps for row in step.rows(step.timestep)
+    )
+
+  def clients_to_dataframe(self) -> pd.DataFrame:
+    """Returns a row per time step and client, see `frames.of_clients`."""
+    return frames.of_clients(step.clients for step in self.timesteps)
 
 
 class Deployment(NamedTuple):
@@ -345,13 +379,13 @@ class Adaptation:
     self.rounds.data = self.data(timestep)
     self._prescribe(timestep, present)
     states = self.rounds.states.take(present)
-    before, tables = self._evaluate(timestep, present, states)
-    after = before
+    before, tables, own_before = self._evaluate(timestep, present, states)
+    after, own = before, own_before
     if self.rounds.algorithm.phases:
       for _ in range(self._num_rounds):
         self.rounds.step()
       states = self.rounds.states.take(present)
-      after, tables = self._evaluate(timestep, present, states)
+      after, tables, own = self._evaluate(timestep, present, states)
     return Timestep(
       timestep=timestep,
       omega=_omega(self._streams, timestep),
@@ -367,6 +401,18 @@ class Adaptation:
       ),
       tables=(
         tables if tables and timestep == self._streams.num_timesteps else None
+      ),
+      clients=client_values.of_some(
+        timestep,
+        {"timestep": timestep},
+        self._streams.num_clients,
+        [
+          (
+            "",
+            present,
+            {f"{name}_before": each for name, each in own_before.items()} | own,
+          )
+        ],
       ),
     )
 
@@ -394,10 +440,10 @@ class Adaptation:
 
   def _evaluate(
     self, timestep, present, states
-  ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
-    """Returns the metrics and the tables of the present clients."""
+  ) -> tuple[dict[str, float], dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Returns metrics and tables of the present clients, and their values."""
     batches = self._batches(timestep)
-    means = self.rounds.algorithm.evaluate_clients(
+    means, own = self.rounds.algorithm.evaluate_each_client(
       self.rounds.server_state,
       states,
       [self.rounds.data[client] for client in present],
@@ -410,6 +456,7 @@ class Adaptation:
     return (
       evaluation.report(means, lambda values: float(values[0]), metrics),
       evaluation.tables(means, metrics, domains=slice(None)),
+      evaluation.report_clients(own, 0),
     )
 
 

@@ -18,6 +18,7 @@ import itertools
 import math
 import pathlib
 import sys
+import types
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -35,6 +36,7 @@ from tff_shift import shown_names
 from tff_shift.simulation.engine import client_states
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import array_cache
+from tff_shift.simulation.storage import client_values
 from tff_shift.simulation.storage import encoding
 from tff_shift.simulation.storage import results
 from tff_shift.simulation.storage import run_file
@@ -161,6 +163,7 @@ class Checkpoints:
       scratch=self._folder.path,
       on_restored=start,
       on_problem=self._on_problem,
+      labels=records.to_json(dict(labels)),
     )
 
   def remove_others(self) -> None:
@@ -188,6 +191,7 @@ class Run:
     scratch: pathlib.Path | None = None,
     on_restored: Callable[[], None] = lambda: None,
     on_problem: Callable[[str], None] = _print_problem,
+    labels: Mapping[str, Any] = types.MappingProxyType({}),
   ):
     """Sets the path; reads and writes nothing yet.
 
@@ -204,10 +208,13 @@ class Run:
       on_restored: Called after earlier measurements were restored, if there are
         steps left.
       on_problem: Called with a line for each unusable checkpoint.
+      labels: The columns of the run in `metrics.csv`, in JSON types, for
+        readers of the file.
 
     Raises:
       ValueError: If a number is not allowed.
     """
+    self._labels = labels
     self._every = every = arguments.integer("every", every, 0)
     self._on_restored = on_restored
     self._on_problem = on_problem
@@ -229,8 +236,10 @@ class Run:
     replay: Callable[[Any], None],
     revise: Callable[[int], int],
     is_over: Callable[[], bool] = lambda: False,
+    client_names: Sequence[str] | None = None,
   ) -> Iterator[int]:
     """Yields the remaining steps of the run; see the function `steps`."""
+    self._client_names = client_names
     running.states.attach(self.storage)
     saved = done = self._restore(running, measured, make)
     if saved > num_steps:
@@ -266,6 +275,8 @@ class Run:
     content = encoding.to_bytes(server_state, server_state)
     running.states.write()
     self._file.write([(run_file.SERVER, content)])
+    self._file.write_details(self._labels, self._client_names)
+    self._file.write_measurements(list(client_values.found_in(measured)))
     record = Record(
       step=step,
       structure=_structure(running),
@@ -294,7 +305,7 @@ class Run:
     for step, text in self._saved().items():
       try:
         record = _read_record(step, text, running)
-        found = _made(record, make)
+        found = _made(record, make, self._file.read_measurements())
         self._file.restore(step, record.states)
       except run_file.UnusableError as error:
         self._on_problem(
@@ -317,6 +328,7 @@ class Run:
         else list(map(records.to_float, record.client_losses)),
       )
       measured[:] = found
+      self._file.keep_measurements(client_values.found_in(found))
       return step
     with files.writing(self._file.path):
       self._file.remove()
@@ -350,6 +362,7 @@ def steps(
   replay: Callable[[Any], None],
   revise: Callable[[int], int] = lambda step: step,
   is_over: Callable[[], bool] = lambda: False,
+  client_names: Sequence[str] | None = None,
 ) -> Iterator[int]:
   """Yields the remaining steps of a run, from 1.
 
@@ -361,7 +374,8 @@ def steps(
     num_steps: The number of rounds or time steps.
     running: The rounds, in their initial state.
     measured: An empty list, filled with the earlier measurements; named tuples
-      of numbers, strings, None, arrays and named tuples.
+      of numbers, strings, None, arrays, `client_values.ClientValues` and named
+      tuples.
     make: Makes such a named tuple from its fields; nested ones are passed as
       dictionaries.
     replay: Called with each earlier measurement, in order.
@@ -369,6 +383,8 @@ def steps(
       to a run of fewer steps. It changes `measured` to the measurements of a
       run of this length and returns the number of completed steps.
     is_over: Whether the run ends after the step that was done or replayed last.
+    client_names: The names of the clients, for readers of the file. None:
+      unknown.
 
   Yields:
     The steps. The iteration raises a `files.WriteError` if a checkpoint cannot
@@ -380,7 +396,7 @@ def steps(
       lambda step: not is_over(), range(1, num_steps + 1)
     )
   return checkpoint.steps(
-    num_steps, running, measured, make, replay, revise, is_over
+    num_steps, running, measured, make, replay, revise, is_over, client_names
   )
 
 
@@ -408,13 +424,23 @@ def _read_record(step: int, text: str, running: rounds.Rounds) -> Record:
   return record
 
 
-def _made(record: Record, make: Callable[..., Any]) -> list[Any]:
-  """Returns the measurements, converted by `make`."""
+def _made(
+  record: Record, make: Callable[..., Any], contents: Mapping[str, bytes]
+) -> list[Any]:
+  """Returns the measurements, converted by `make`.
+
+  Args:
+    record: The record.
+    make: Makes measurements from their fields.
+    contents: The values of clients in the file, by digest.
+  """
   try:
-    return [make(**encoding.from_json(each)) for each in record.measured]
+    return [
+      make(**encoding.from_json(each, contents)) for each in record.measured
+    ]
   except (TypeError, ValueError, KeyError) as error:
     raise run_file.UnusableError(
-      f"its measurements are from another version ({error})"
+      f"its measurements are damaged or from another version ({error})"
     ) from error
 
 

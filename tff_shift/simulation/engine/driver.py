@@ -57,9 +57,12 @@ class Steps(abc.ABC):
 
   Attributes:
     num_steps: The number of steps.
+    client_names: The names of the clients, for readers of the values of
+      clients. None: unknown.
   """
 
   num_steps: int
+  client_names: Sequence[str] | None = None
 
   @abc.abstractmethod
   def start(
@@ -185,6 +188,7 @@ def run(
       replay=lambda each: callback.on_step(*steps.told(each)),
       revise=lambda done: steps.revise(running, measured, done),
       is_over=callback.should_stop,
+      client_names=steps.client_names,
     ):
       num_measured = len(measured)
       loss = steps.step(running, step, measured)

@@ -14,8 +14,10 @@ import tensorflow as tf
 
 from tff_shift import records
 from tff_shift.simulation.storage import array_cache
+from tff_shift.simulation.storage import client_values
 
 _FLOAT = "float"
+_CLIENTS = "values_of_clients"
 
 
 def structure(states: Any) -> str:
@@ -70,11 +72,19 @@ def to_json(value: Any) -> Any:
 
   Args:
     value: Numbers, strings, None, arrays, and named tuples or dictionaries of
-      these by name.
+      these by name. Of values of clients, only the digests are in the JSON.
 
   Raises:
     TypeError: If it contains another type.
   """
+  if isinstance(value, client_values.ClientValues):
+    return {
+      _CLIENTS: {
+        "step": value.step,
+        "places": list(value.places),
+        "digests": dict(value.digests),
+      }
+    }
   if isinstance(value, np.ndarray | np.generic):
     array = np.ascontiguousarray(value)
     return {
@@ -97,22 +107,42 @@ def to_json(value: Any) -> Any:
   )
 
 
-def from_json(value: Any) -> Any:
+def from_json(value: Any, contents: Mapping[str, bytes] | None = None) -> Any:
   """Inverts `to_json`, except that named tuples become dictionaries.
 
   Args:
     value: A result of `to_json`.
+    contents: The values of clients by digest.
 
   Raises:
-    ValueError: If its values are not valid.
+    ValueError: If its values are not valid, or values of clients are missing.
     TypeError: If its types are not valid.
   """
   if not isinstance(value, dict):
     return value
   if value.keys() == {_FLOAT}:
     return records.to_float(value[_FLOAT])
+  if value.keys() == {_CLIENTS}:
+    return _clients_from_json(contents or {}, **value[_CLIENTS])
   if value.keys() == {"dtype", "shape", "bytes"}:
     content = base64.b64decode(value["bytes"])
     array = np.frombuffer(content, np.dtype(value["dtype"]))
     return array.reshape(value["shape"]).copy()[()]
-  return {name: from_json(each) for name, each in value.items()}
+  return {name: from_json(each, contents) for name, each in value.items()}
+
+
+def _clients_from_json(contents, step, places, digests):
+  """Returns the values of clients at an evaluation."""
+  missing = [name for name, each in digests.items() if each not in contents]
+  if missing:
+    raise ValueError(
+      f"values of clients are damaged or missing: {missing[0]} of step {step}"
+    )
+  return client_values.ClientValues(
+    step,
+    places,
+    {
+      name: np.frombuffer(contents[each], "<f4").reshape(len(places), -1)
+      for name, each in digests.items()
+    },
+  )

@@ -4,6 +4,8 @@
     checkpoints   the record of each checkpoint, JSON text with its digest
     states        one row per part of a state of the server or of a client
     measurements  one row per evaluation and metric: a value of each client
+    evaluations   the columns of each evaluation in metrics.csv, JSON text
+    details       the columns of the run, and the names of the clients
 
 A checkpoint is one transaction. If the process is killed, SQLite discards the
 writes after the last checkpoint. States that are written after the checkpoint
@@ -19,15 +21,23 @@ have digests. Their sum is updated incrementally and detects missing rows.
 import contextlib
 import hashlib
 import itertools
+import json
 import os
 import pathlib
 import sqlite3
 import tempfile
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
 
 from tff_shift import files
 from tff_shift import records
+from tff_shift.simulation.storage import client_values
 
 # The owner of the server's state; clients are numbers from 0.
 SERVER = -1
@@ -55,7 +65,17 @@ _SCHEMA = (
   " digest BLOB NOT NULL, content BLOB NOT NULL, PRIMARY KEY (step, metric))",
   f"PRAGMA user_version = {_FORMAT}",
 )
-_STEPPED = ("checkpoints", "states", "measurements")
+# Tables that files of earlier versions do not have.
+_ADDED = (
+  "CREATE TABLE IF NOT EXISTS evaluations"
+  " (step INTEGER PRIMARY KEY, places TEXT NOT NULL)",
+  "CREATE TABLE IF NOT EXISTS details"
+  " (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+)
+# The names of details.
+_LABELS, _NAMES = "labels", "client_names"
+_STEPPED = ("checkpoints", "states", "measurements", "evaluations")
+_OF_CLIENTS = ("measurements", "evaluations")
 _WRITE = (
   "INSERT INTO states VALUES (?, ?, ?, ?, ?) ON CONFLICT (owner, part, step)"
   " DO UPDATE SET digest = excluded.digest, content = excluded.content"
@@ -144,6 +164,8 @@ class RunFile:
 
   def _forget(self) -> None:
     self._connection = None
+    # The digests of the values of clients in the file, by step.
+    self._measured = {}
     # The step of the next writes, and those of checkpoints, descending.
     self._next, self._steps = 1, []
     self._num_rows = self._sum = 0
@@ -289,6 +311,93 @@ class RunFile:
           self._sum += int.from_bytes(digest, "little")
           connection.execute(_WRITE, (owner, part, self._next, digest, piece))
 
+  def read_measurements(self) -> dict[str, bytes]:
+    """Returns all undamaged values of clients, by digest."""
+    with self._reading() as connection:
+      return {
+        digest.hex(): content
+        for step, metric, digest, content in connection.execute(
+          "SELECT * FROM measurements"
+        )
+        if isinstance(content, bytes)
+        and digest == client_values.digest(step, metric, content)
+      }
+
+  def keep_measurements(
+    self, measured: Iterable[client_values.ClientValues]
+  ) -> None:
+    """Notes the restored values of clients, which `write_measurements` keeps.
+
+    Args:
+      measured: Those of the restored checkpoint.
+    """
+    self._measured = {each.step: each.digests for each in measured}
+
+  def write_measurements(
+    self, measured: Sequence[client_values.ClientValues]
+  ) -> None:
+    """Makes the values of clients those of a run, with the next `commit`.
+
+    Args:
+      measured: All of the run so far. Those in the file are not written again.
+
+    Raises:
+      UseError: If they cannot be written.
+    """
+    wanted = {each.step: each for each in measured}
+    removed = [
+      step
+      for step, digests in self._measured.items()
+      if step not in wanted or wanted[step].digests != digests
+    ]
+    added = [
+      each
+      for step, each in wanted.items()
+      if self._measured.get(step) != each.digests
+    ]
+    if not removed and not added:
+      return
+    with self._changing() as connection:
+      for table in _OF_CLIENTS:
+        connection.executemany(
+          f"DELETE FROM {table} WHERE step = ?", [(step,) for step in removed]
+        )
+      for each in added:
+        connection.execute(
+          "INSERT INTO evaluations VALUES (?, ?)",
+          (each.step, json.dumps(each.places)),
+        )
+        connection.executemany(
+          "INSERT INTO measurements VALUES (?, ?, ?, ?)",
+          [
+            (each.step, name, bytes.fromhex(digest), each[name].tobytes())
+            for name, digest in each.digests.items()
+          ],
+        )
+    self._measured = {step: each.digests for step, each in wanted.items()}
+
+  def write_details(
+    self, labels: Mapping[str, Any], client_names: Sequence[str] | None
+  ) -> None:
+    """Writes what readers need to know, with the next `commit`.
+
+    Args:
+      labels: The columns of the run in `metrics.csv`, in JSON types.
+      client_names: The names of the clients. None: unknown.
+
+    Raises:
+      UseError: If they cannot be written.
+    """
+    details = {_LABELS: dict(labels)}
+    if client_names is not None:
+      details[_NAMES] = list(client_names)
+    with self._changing() as connection:
+      connection.executemany(
+        "INSERT INTO details VALUES (?, ?)"
+        " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        [(name, json.dumps(each)) for name, each in details.items()],
+      )
+
   @property
   def content(self) -> Content:
     """The last states, for the record of a checkpoint."""
@@ -358,6 +467,8 @@ class RunFile:
       try:
         if not connection.in_transaction:
           connection.execute("BEGIN IMMEDIATE")
+          for statement in _ADDED:
+            connection.execute(statement)
         yield connection
       except sqlite3.Error:
         # Restores the last checkpoint and releases the file.
@@ -391,11 +502,89 @@ class RunFile:
       os.unlink(name)
     if is_new:
       connection.execute("BEGIN IMMEDIATE")
-      for statement in _SCHEMA:
+      for statement in (*_SCHEMA, *_ADDED):
         connection.execute(statement)
       connection.execute("INSERT INTO run VALUES (?)", (self._key,))
       connection.execute("COMMIT")
     return connection
+
+
+class SavedValues(NamedTuple):
+  """The values of clients in the file of a run.
+
+  Attributes:
+    labels: The columns of the run in `metrics.csv`.
+    client_names: The names of the clients. None: unknown.
+    values: Those of each evaluation, in order.
+  """
+
+  labels: Mapping[str, Any]
+  client_names: Sequence[str] | None
+  values: Sequence[client_values.ClientValues]
+
+
+def read_clients(path: pathlib.Path) -> SavedValues | None:
+  """Reads the values of clients from the file of a run; changes nothing.
+
+  Args:
+    path: The file. Its run may be active: the result is of its last checkpoint.
+
+  Returns:
+    The values; None if an earlier version has written the file.
+
+  Raises:
+    ValueError: If the file cannot be read, or values are damaged; one line.
+  """
+  RunFile(path).check_format()
+  try:
+    with contextlib.closing(
+      sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+    ) as connection:
+      tables = {
+        name for (name,) in connection.execute("SELECT name FROM sqlite_master")
+      }
+      if not {"details", *_OF_CLIENTS} <= tables:
+        return None
+      # In one transaction, between two checkpoints of an active run.
+      connection.execute("BEGIN")
+      details = {
+        name: json.loads(value)
+        for name, value in connection.execute("SELECT * FROM details")
+      }
+      if _LABELS not in details:
+        return None
+      places = connection.execute("SELECT * FROM evaluations").fetchall()
+      rows = connection.execute(
+        "SELECT step, metric, digest, content FROM measurements ORDER BY rowid"
+      ).fetchall()
+  except (sqlite3.Error, ValueError) as error:
+    raise ValueError(
+      f"{path}: the values of clients cannot be read ({error}); if a run is"
+      " active here, wait for it, and if it was interrupted, continue it with"
+      " --resume"
+    ) from error
+  by_step = {}
+  for step, metric, digest, content in rows:
+    if digest != client_values.digest(step, metric, content):
+      raise ValueError(
+        f"{path}: the values of clients are damaged: {metric} of step {step}"
+        " has changed"
+      )
+    by_step.setdefault(step, {})[metric] = content
+  values = []
+  for step, text in sorted(places):
+    found = json.loads(text)
+    values.append(
+      client_values.ClientValues(
+        step,
+        found,
+        {
+          metric: np.frombuffer(content, "<f4").reshape(len(found), -1)
+          for metric, content in by_step.get(step, {}).items()
+        },
+      )
+    )
+  return SavedValues(details[_LABELS], details.get(_NAMES), values)
 
 
 def _content(num_rows: int, total: int) -> Content:

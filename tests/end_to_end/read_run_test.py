@@ -1,0 +1,77 @@
+"""A run of a binary as data frames."""
+
+import json
+
+import numpy as np
+import pytest
+
+import tff_shift as ts
+from tff_shift.binaries import evolving
+from tff_shift.reporting import clients
+from tff_shift.scenarios.evolving import configuration as evolving_plan
+
+FLAGS = (
+  *("--algorithm=fed_avg,local", "--dataset=circle", "--num_domains=3"),
+  *("--max_examples_per_domain=60", "--num_clients=3", "--rounds=3"),
+  *("--local_steps=1", "--evaluate_every=2", "--seeds=0,1", "--noprogress"),
+)
+
+
+@pytest.fixture
+def folder(run_whole, tmp_path):
+  path = tmp_path / "run"
+  run_whole(evolving, evolving_plan, [*FLAGS, f"--output_dir={path}"])
+  return path
+
+
+@pytest.mark.slow
+def test_frames_agree_with_the_files(folder, tmp_path):
+  run = ts.read_run(folder)
+  assert run.config.flags["rounds"] == 3
+  assert run.metrics["round"].tolist() == [2, 3] * 4
+  frame = run.clients
+  assert list(frame) == [
+    *("algorithm", "dataset", "held_out", "learning_rate", "seed", "round"),
+    *("client", "client_accuracy", "client_loss"),
+  ]
+  assert len(frame) == 2 * 2 * 2 * 3
+  # The mean over clients is the accuracy in metrics.csv.
+  by_run = ["algorithm", "seed", "round"]
+  np.testing.assert_allclose(
+    frame.groupby(by_run)["client_accuracy"].mean(),
+    run.metrics.groupby(by_run)["client_accuracy"].mean(),
+    rtol=1e-6,
+  )
+  spread = clients.spread(frame).set_index(["algorithm", "seed"])
+  harmed = clients.harmed(frame, of="fed_avg", against="local")
+  for entry in run.summary:
+    for metric, column in (
+      ("accuracy_of_worst_client", "worst"),
+      ("accuracy_percentile_10", "percentile_10"),
+      ("accuracy_std_over_clients", "std"),
+    ):
+      np.testing.assert_allclose(
+        entry.metrics[metric].values, spread.loc[entry.algorithm, column]
+      )
+  first = run.summary[0]
+  name = "harmed_share_against_local"
+  assert first.metrics[name].values == harmed["harmed_share"].tolist()
+  assert {name, "accuracy_std_over_clients"} <= {*first.lower_is_better}
+  frame.to_parquet(tmp_path / "clients.parquet")
+  assert (tmp_path / "clients.parquet").stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_other_folders_are_refused_in_one_line(folder, tmp_path):
+  with pytest.raises(ValueError, match="there is no such folder"):
+    ts.read_run(tmp_path / "none")
+  with pytest.raises(ValueError, match="not a run folder"):
+    ts.read_run(tmp_path)
+  for path in (folder / "checkpoints").iterdir():
+    path.unlink()
+  run = ts.read_run(folder)
+  with pytest.raises(ValueError, match="there are no values of clients"):
+    _ = run.clients
+  (folder / "summary.json").write_text(json.dumps({"runs": 1}))
+  with pytest.raises(ValueError, match=r"summary\.json: "):
+    ts.read_run(folder)

@@ -1,0 +1,113 @@
+"""A run folder as pandas' data frames, also while the run is active."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tff_shift import files
+from tff_shift.reporting import run_folders
+from tff_shift.simulation.engine import frames
+from tff_shift.simulation.storage import client_values
+from tff_shift.simulation.storage import results
+from tff_shift.simulation.storage import run_file
+from tff_shift.simulation.storage import run_records
+
+if TYPE_CHECKING:
+  import pandas as pd
+
+
+@dataclasses.dataclass(frozen=True)
+class RunData:
+  """The content of a run folder.
+
+  Attributes:
+    path: The folder.
+    config: The content of `config.json`.
+    summary: The entries of `summary.json`; empty for an unfinished run.
+    metrics: The rows of `metrics.csv`.
+  """
+
+  path: pathlib.Path
+  config: run_records.RunConfig
+  summary: Sequence[run_records.Entry]
+  metrics: pd.DataFrame
+
+  def __repr__(self):
+    return f"RunData({str(self.path)!r}, {len(self.metrics)} rows)"
+
+  @functools.cached_property
+  def clients(self) -> pd.DataFrame:
+    """A row per evaluation and client, of all runs in the folder.
+
+    The columns are those of the run (algorithm, hyper-parameters, seed), those
+    of the evaluation, `client` (the position), `client_name` if names are
+    known, and the metrics.
+
+    Raises:
+      ValueError: If there are no values of clients, or a file is damaged.
+    """
+    import pandas as pd
+
+    order = list(self.config.flags.get("algorithm") or [])
+    folder = results.RunFolder(self.path).checkpoints
+    saved = []
+    for path in sorted(folder.glob("*.sqlite")):
+      each = run_file.read_clients(path)
+      if each is not None and each.values:
+        saved.append(each)
+    if not saved:
+      raise ValueError(
+        f"{self.path}: there are no values of clients: the run has saved no"
+        " checkpoint yet (or has --checkpoint_every=0), was written by an"
+        " earlier version, or has more than"
+        f" {client_values.MAX_CLIENTS:,} clients"
+      )
+
+    def place(each):
+      name = each.labels.get("algorithm")
+      position = order.index(name) if name in order else len(order)
+      return position, each.labels.get("seed", 0)
+
+    found, columns = [], {}
+    for each in sorted(saved, key=place):
+      frame = frames.of_clients(each.values, each.client_names)
+      columns |= dict.fromkeys(each.labels)
+      found.append(frame.assign(**each.labels))
+    # The seed comes last, after the hyper-parameters of all algorithms.
+    labels = [name for name in columns if name != "seed"] + ["seed"]
+    whole = pd.concat(found, ignore_index=True)
+    return whole[[*labels, *(name for name in whole if name not in labels)]]
+
+
+def read(folder: str | os.PathLike[str]) -> RunData:
+  """Reads a run folder of a binary; changes nothing.
+
+  Args:
+    folder: The `--output_dir` of the run.
+
+  Returns:
+    Its content. That of an unfinished run is incomplete.
+
+  Raises:
+    ValueError: If it is not a run folder, or a file is damaged; one line that
+      names the folder or file.
+  """
+  import pandas as pd
+
+  path = pathlib.Path(folder)
+  content = run_folders.read(path)
+  metrics = pd.DataFrame()
+  if content.rows:
+    text = files.read_text(path / "metrics.csv")
+    metrics = pd.read_csv(
+      # Without an incomplete last line.
+      io.StringIO(text[: text.rfind("\n") + 1]),
+      float_precision="round_trip",
+    )
+  return RunData(path, content.config, content.entries, metrics)

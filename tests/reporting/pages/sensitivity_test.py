@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from tff_shift.reporting.pages import sensitivity
+from tff_shift.reporting.pages import statistics
 
 
 def test_published_sample_size():
@@ -49,3 +50,44 @@ def test_many_seeds_approach_the_normal_distribution():
 
 def test_one_seed_shows_nothing():
   assert sensitivity.smallest_difference(1, 1.0) is None
+
+
+def ordering(difference, spread, *, num_tests=4, num_seeds=5):
+  return statistics.Ordering(
+    column=("accuracy",),
+    better="a",
+    worse="b",
+    paper_difference=None,
+    threshold=None,
+    difference=difference,
+    num_seeds=num_seeds,
+    num_held=0,
+    spread=spread,
+    interval=None,
+    p_value=None,
+    num_tests=num_tests,
+  )
+
+
+def test_column_has_medians_over_its_pairs():
+  alone = sensitivity.standardized(5, 0.05, 0.8)
+  corrected = sensitivity.standardized(5, 0.0125, 0.8)
+  assert corrected > alone
+  found = sensitivity.of_column(
+    [
+      ordering(corrected * 1.0 + 0.01, 1.0),
+      ordering(-corrected * 2.0 + 0.01, 2.0),
+      ordering(0.0, 6.0),
+      # One seed: no test.
+      ordering(50.0, None, num_seeds=1),
+    ]
+  )
+  assert (found.num_seeds, found.spread) == ((5, 5), 2.0)
+  assert (found.num_pairs, found.num_below) == (3, 2)
+  assert found.alone == pytest.approx(2 * alone)
+  assert found.corrected == pytest.approx(2 * corrected)
+
+
+def test_column_without_tests():
+  assert sensitivity.of_column([ordering(1.0, None)]) is None
+  assert sensitivity.corrected_difference(ordering(1.0, None)) is None

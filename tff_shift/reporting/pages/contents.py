@@ -59,7 +59,8 @@ class Budget:
     num_settings: The number of settings that the selection compares; 1 without
       selection.
     num_rounds: The number of rounds of a run.
-    num_steps: Gradient steps of a client in a round, the mean over clients.
+    num_gradients: The gradients that a client computes in a round, the mean
+      over clients.
     bytes_down: Bytes that a client receives in a round.
     bytes_up: Bytes that a client sends in a round.
     seconds_per_round: Wall-clock seconds per round.
@@ -68,7 +69,7 @@ class Budget:
 
   num_settings: int = 1
   num_rounds: int | None = None
-  num_steps: float | None = None
+  num_gradients: float | None = None
   bytes_down: int | None = None
   bytes_up: int | None = None
   seconds_per_round: float | None = None

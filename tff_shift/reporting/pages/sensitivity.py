@@ -12,8 +12,10 @@ chapter 2). The smallest difference is the d whose power is 80 %. It uses the
 measured s, but not the measured difference.
 """
 
+import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from scipy import optimize
@@ -74,3 +76,72 @@ def smallest_difference(
   if num_seeds < 2:
     return None
   return standardized(num_seeds, level, power) * spread
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ColumnSensitivity:
+  """What the seeds of a column could have shown.
+
+  Attributes:
+    num_seeds: The smallest and largest number of common seeds of a pair.
+    spread: The median over the pairs of the standard deviation of the
+      differences over seeds.
+    alone: The median of the smallest differences of one test.
+    corrected: The same for the smallest p-value of Holm's correction, which is
+      multiplied by the number of tests.
+    num_pairs: The number of pairs with a test.
+    num_below: The number of pairs whose difference is below `corrected`'s
+      counterpart of this pair.
+  """
+
+  num_seeds: tuple[int, int]
+  spread: float
+  alone: float
+  corrected: float
+  num_pairs: int
+  num_below: int
+
+
+def corrected_difference(ordering: statistics.Ordering) -> float | None:
+  """Returns the smallest difference of a pair after the correction.
+
+  None if the pair has no test.
+  """
+  if ordering.spread is None:
+    return None
+  return smallest_difference(
+    ordering.num_seeds,
+    ordering.spread,
+    level=statistics.LEVEL / ordering.num_tests,
+  )
+
+
+def of_column(
+  orderings: Sequence[statistics.Ordering],
+) -> ColumnSensitivity | None:
+  """Returns what the seeds of a column could have shown.
+
+  Args:
+    orderings: The pairs of the column.
+
+  Returns:
+    Medians over the pairs. None if no pair has a test.
+  """
+  tested = [each for each in orderings if each.spread is not None]
+  if not tested:
+    return None
+  corrected = [corrected_difference(each) for each in tested]
+  counts = [each.num_seeds for each in tested]
+  return ColumnSensitivity(
+    num_seeds=(min(counts), max(counts)),
+    spread=float(np.median([each.spread for each in tested])),
+    alone=float(
+      np.median([smallest_difference(e.num_seeds, e.spread) for e in tested])
+    ),
+    corrected=float(np.median(corrected)),
+    num_pairs=len(tested),
+    num_below=sum(
+      abs(each.difference) < smallest
+      for each, smallest in zip(tested, corrected, strict=True)
+    ),
+  )

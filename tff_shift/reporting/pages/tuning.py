@@ -38,7 +38,10 @@ class Optimism:
   difference: float
 
 
-def _mean(trial: contents_lib.Trial) -> float:
+def mean(trial: contents_lib.Trial) -> float | None:
+  """Returns the mean of a trial's values; None without values."""
+  if not trial.by_seed:
+    return None
   return math.fsum(trial.by_seed.values()) / len(trial.by_seed)
 
 
@@ -57,8 +60,8 @@ def optimism(
     were not selected did not run on the test data, or if the selected setting
     has no finite mean.
   """
-  means = [(each, _mean(each)) for each in cell.trials if each.by_seed]
-  known = [(each, mean) for each, mean in means if math.isfinite(mean)]
+  means = [(each, mean(each)) for each in cell.trials if each.by_seed]
+  known = [pair for pair in means if math.isfinite(pair[1])]
   chosen = [pair for pair in known if pair[0].is_selected]
   if len(cell.trials) < 2 or len(chosen) != 1:
     return None

@@ -29,7 +29,8 @@ function sortBy(button) {
   table.tBodies[0].append(...rows);
 }
 for (const button of document.querySelectorAll("button.sort")) {
-  button.addEventListener("click", () => sortBy(button));
+  // The whole cell is the target; clicks and keys of the button reach it too.
+  button.closest("th").addEventListener("click", () => sortBy(button));
 }
 
 // Filtering: all words in a cell's method and column; its state.

@@ -212,13 +212,13 @@ def test_best_is_marked_by_type_and_sign(contents):
 def test_sections_say_what_they_mean(text):
   found = visible(text)
   for sentence in (
-    "★ best of the column, 71.00 ± 1.41 (2)",
+    "71.00 ± 1.41 (2) ★ best of the column",
     # 62 of the program; 70 of the paper; 60.5 of ours.
     "The program is 8.00 points below the paper and ours is 1.50 points below"
     " the program. The program has one seed.",
     # 71 - 60.5.
-    '<b>&"x" is nearest to the best over all: it is the best in 100 % of the'
-    " columns and at most 0.00 points behind.",
+    '<b>&"x" has the highest profile on average over tau from 0 to 10: it is'
+    " the best in 100 % of the columns, and at most 0.00 points behind.",
     "The largest is 3.00 points, of FedAvg in Digits, client. The rule and the"
     " oracle agree in 0 of 1 cells.",
     # FedAvg is a floor: 60.5; the ceiling has 53.
@@ -267,3 +267,12 @@ def test_page_says_what_is_not_known(contents, tmp_path):
 )
 def test_bytes_as_text(value, text):
   assert shown.num_bytes(value) == text
+
+
+def test_no_accuracy_differs_by_more_than_all():
+  accuracy = contents_lib.Column(heading=("a",), metric="a")
+  loss = contents_lib.Column(heading=("l",), metric="l", unit="")
+  assert shown.detectable(100.5, accuracy) == "none"
+  assert shown.detectable(99.5, accuracy) == "99.50"
+  assert shown.detectable(100.5, loss) == "100.5"
+  assert shown.detectable(None, accuracy) == shown.NOTHING

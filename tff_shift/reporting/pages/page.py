@@ -40,6 +40,7 @@ def to_html(contents: contents_lib.Contents, table: shown.Table) -> str:
     lstrip_blocks=True,
   )
   environment.filters |= {
+    "detectable": shown.detectable,
     "duration": shown.duration,
     "heading": shown.heading,
     "known": shown.known,
@@ -114,15 +115,16 @@ def _profile(contents, table) -> dict[str, Any]:
   found.sort(key=lambda each: -each.area(most_tau))
   leader = ""
   if len(found) > 1:
-    first = found[0]
+    first, farthest = found[0], found[0].distances[-1]
     leader = (
-      f"{first.row} is nearest to the best over all: it is the best in"
-      f" {100 * first.share(0):.0f} % of the columns and at most"
-      f" {shown.number(first.distances[-1], '%')} points behind."
-      if math.isfinite(first.distances[-1])
-      else f"{first.row} is nearest to the best over all, and has no value in"
-      " some columns."
+      f"{first.row} has the highest profile on average over tau from 0 to"
+      f" {most_tau:g}: it is the best in {100 * first.share(0):.0f} % of the"
+      " columns, and "
     )
+    if math.isfinite(farthest):
+      leader += f"at most {shown.number(farthest, '%')} points behind."
+    else:
+      leader += "has no value in some."
   return {
     "profiles": found,
     "profile_plot": charts.profile_plot(found, table.rows) if found else None,

@@ -71,6 +71,18 @@ def duration(seconds: float | None) -> str:
   return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
 
 
+def detectable(value: float | None, column: contents_lib.Column) -> str:
+  """Formats a smallest difference; percentages cannot differ by more than 100.
+
+  Args:
+    value: The difference. None: there is no test.
+    column: Its column.
+  """
+  if value is not None and column.unit == "%" and value > 100:
+    return "none"
+  return number(value, column.unit)
+
+
 def known(value: float | None) -> str:
   """Formats a count or a mean of counts, or as "not known"."""
   return "not known" if value is None else f"{value:,.6g}"

@@ -219,6 +219,10 @@ def test_selection_runs_each_setting_and_keeps_the_best(
     str(run["setting"][name]): run["setting"]["selection"] == "last_source"
     for run in read_runs(tmp_path)
   }
+  # One and two iterations of each domain. Local training sends reports alone.
+  spent = {run["setting"][name]: run for run in read_runs(tmp_path)}
+  assert spent[2]["gradients"] == 2 * spent[1]["gradients"] > 0
+  assert spent[1]["bytes_up"] == spent[2]["bytes_up"] == 24
   # The others are run where all are asked for.
   assert is_chosen == {label: label == best for label in labels}
   assert {

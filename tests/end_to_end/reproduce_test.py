@@ -84,7 +84,9 @@ def _comparable(contents):
     date="",
     cells=[
       dataclasses.replace(
-        cell, run=dataclasses.replace(cell.run, seconds=None, command="")
+        cell,
+        run=dataclasses.replace(cell.run, seconds=None, command=""),
+        budget=dataclasses.replace(cell.budget, seconds_per_round=None),
       )
       for cell in contents.cells
     ],
@@ -97,6 +99,8 @@ def test_killed_job_is_resumed_by_its_line_and_collected(
   code, whole = run("--full", f"--output_dir={tmp_path}/whole")
   assert code == 0
   assert len(whole.cells) == 2 and all(c.by_seed for c in whole.cells)
+  # An iteration of each of the three source domains.
+  assert [c.budget.num_gradients for c in whole.cells] == [3.0, 3.0]
   monkeypatch.setattr(progress, "ProgressReporter", _Killing)
   processes = []
   start = running.subprocess.Popen

@@ -64,13 +64,15 @@ def main():
   seeds = given["seeds"].split(",")
   rule = "last_source" if len(rates) > 1 else "none"
   chosen = rates[-1]
-  measured = {}
+  judged = rates if "all_settings" in given else [chosen]
+  measured = {rate: {} for rate in judged}
   with open(folder / "metrics.csv", "a") as file:
     for seed in seeds:
       for name in ("client_accuracy", "server_accuracy"):
-        measured.setdefault(name, []).append(
-          value(algorithm, given["dirichlet"], chosen, seed)
-        )
+        for rate in judged:
+          measured[rate].setdefault(name, []).append(
+            value(algorithm, given["dirichlet"], rate, seed)
+          )
       file.write(f"target,{seed},5,{float(chosen)!r},1.5,2.5\n")
       file.write(f"last_source,{seed},5,{float(chosen)!r},9,9\n")
   run_folder.write_summary(
@@ -78,18 +80,22 @@ def main():
       run_records.Entry(
         algorithm=algorithm,
         dataset="circle",
-        setting={"selection": rule, "learning_rate": float(chosen)},
+        setting={
+          "selection": rule if rate == chosen else "none",
+          "learning_rate": float(rate),
+        },
         metrics={
           name: run_records.Metric(
             mean=statistics.mean(values), std=0.0, seeds=tuple(values)
           )
-          for name, values in measured.items()
+          for name, values in measured[rate].items()
         },
         rounds=5,
         seconds_per_round=0.5,
         num_diverged=(0,) * len(seeds),
-        scores={f"rate {rate}": float(rate) for rate in rates},
+        scores={f"rate {each}": float(each) for each in rates},
       )
+      for rate in judged
     ]
   )
   run_folder.write_done(given)

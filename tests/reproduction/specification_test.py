@@ -10,8 +10,10 @@ import pytest
 from hypothesis import strategies as st
 
 from tff_shift import records
+from tff_shift.reporting.pages import contents as contents_lib
 from tff_shift.reproduction import checks
 from tff_shift.reproduction import papers
+from tff_shift.reproduction import plan_file
 from tff_shift.reproduction import reductions
 from tff_shift.reproduction import specification
 from tff_shift.reproduction import table
@@ -213,6 +215,25 @@ reads = "client_accuracy"
     ("[ours]", 'grid.momentum = "x"\n[ours]', "grid.momentum: "),
     ("[ours]", '[[differs]]\nname = "a"\n[ours]', r"differs\[0\]: the field"),
     (
+      "[ours]",
+      '[[differs]]\nname="a"\npaper="b"\nours="c"\nprogram="d"\n[ours]',
+      r"differs\[0\]: program needs reason",
+    ),
+    ("[ours]", 'floors = ["pooled"]\n[ours]', "floors: there is no method"),
+    ("[ours]", 'references = ["x"]\n[ours]', "references: there is no method"),
+    (
+      "[ours]",
+      '[[programs]]\ndataset="circle"\nmethod="fed_avg"\nmetric="loss"\n'
+      'mean=1.0\nnote="Why."\n[ours]',
+      r"programs\[0\]: mine/1 has no such cell",
+    ),
+    (
+      "[ours]",
+      '[[programs]]\ndataset="circle"\nmethod="fed_avg"\nmetric="accuracy"\n'
+      'mean=1.0\nnote=""\n[ours]',
+      r"programs\[0\]\.?note: expected str of length >= 1",
+    ),
+    (
       "[methods.",
       '[methods."../x"]\nabsent="a"\n[methods.',
       "'../x' must consist",
@@ -387,3 +408,36 @@ def test_any_change_of_a_table_is_planned_or_refused_in_one_line(data):
     checks.check(spec)
   except ValueError as error:
     assert "\n" not in str(error)
+
+
+def test_value_of_a_program_is_that_of_its_cell(tmp_path):
+  path = tmp_path / "mine.toml"
+  path.write_text(
+    _GOOD + '[[programs]]\ndataset = "circle"\nmethod = "fed_avg"\n'
+    'metric = "accuracy"\nmean = 61.5\nnum_seeds = 1\nnote = "Read in a log."\n'
+  )
+  made = table.Table(str(path))
+  planned = made.planned(_ONE, {})
+  contents = made.contents(
+    plan_file.Plan(reduce={"num_settings": "1"}),
+    planned,
+    tmp_path / "out",
+    "",
+    {},
+  )
+  (cell,) = contents.cells
+  assert cell.program == contents_lib.PaperValue(
+    mean=61.5, num_seeds=1, note="Read in a log."
+  )
+  assert cell.paper is None
+
+
+def test_runs_of_all_settings_are_counted():
+  planned = job_lib.plan(
+    specification.load("demo/digits"),
+    _NOTHING,
+    more_flags={"all_settings": True},
+  )
+  job = next(each.job for each in planned if each.job)
+  num_settings, num_seeds = 3, 3
+  assert costs.num_runs(job) == num_settings + num_settings * num_seeds

@@ -8,6 +8,7 @@ A binary makes its `plan.Plan`, starts a `Comparison`, runs the trials
 import collections
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from absl import flags
@@ -36,6 +38,8 @@ from tff_shift.command_line.flags import tracker_flags
 from tff_shift.command_line.tuning import selection
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import frozen_weights
+from tff_shift.learning import traffic
+from tff_shift.learning import work
 from tff_shift.learning.aggregators import update_noise
 from tff_shift.models import input_scaling
 from tff_shift.models import split_model
@@ -46,10 +50,44 @@ from tff_shift.reporting.trackers import trackers
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import early_stopping as early_stopping_lib
+from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import client_values
 from tff_shift.simulation.storage import results
 
 FLAGS = flags.FLAGS
+
+# The number of clients whose gradients are counted.
+_MOST_COUNTED = 32
+
+
+class Spending(NamedTuple):
+  """What a client spends in a round; None: not known.
+
+  Attributes:
+    bytes_down: The bytes that it receives.
+    bytes_up: The bytes that it sends.
+    gradients: The gradients that it computes in the first round, the mean over
+      the counted clients.
+  """
+
+  bytes_down: int | None = None
+  bytes_up: int | None = None
+  gradients: float | None = None
+
+
+def spending(running: rounds.Rounds) -> Spending:
+  """Returns what a client spends in a round of a run that starts."""
+  clients = running.present
+  if clients is None:
+    clients = range(len(running.data))
+  # Spread over all clients, whose order may follow their sizes.
+  stride = max(1, -(-len(clients) // _MOST_COUNTED))
+  return Spending(
+    *traffic.of_round(running.algorithm),
+    work.gradients_of_round(
+      running.algorithm, [running.data[each] for each in clients[::stride]]
+    ),
+  )
 
 
 class Run(callbacks.Callback):
@@ -78,6 +116,7 @@ class Run(callbacks.Callback):
     shown_metric: str = "accuracy",
     early_stopping: early_stopping_lib.EarlyStopping | None = None,
     time_names: Sequence[str] = (),
+    on_start: Callable[[rounds.Rounds], None] = lambda running: None,
   ):
     self.trial = trial
     self.num_steps = num_steps
@@ -96,6 +135,7 @@ class Run(callbacks.Callback):
     self._what_may_help = what_may_help
     self._shown_metric = shown_metric
     self._time_names = time_names
+    self._tell_start = on_start
     self._latest = None
     # A stream is one step, with a step of the bar for each period.
     self._num_more = 0
@@ -104,6 +144,7 @@ class Run(callbacks.Callback):
   def on_start(self, running):
     """Remembers the rounds."""
     self._running = running
+    self._tell_start(running)
 
   def on_loss(self, round_num, loss):
     """Tracks the loss."""
@@ -249,6 +290,8 @@ class Comparison:
     self._num_runs = self._num_begun = 0
     # The ratios of the built algorithms, see `update_noise.ratio`.
     self._noise_ratios = {}
+    # The `Spending` of each trial, by label.
+    self._spending = {}
     # The values of each setting in which the runs of a trial differ.
     self._varied = {}
 
@@ -388,6 +431,7 @@ class Comparison:
     shown_metric: str = "accuracy",
     early_stopping: early_stopping_lib.EarlyStopping | None = None,
     time_names: Sequence[str] = (),
+    is_test: bool = True,
     **varied: str,
   ) -> Iterator[Run]:
     """Opens the outputs of a run and shows its progress.
@@ -404,6 +448,8 @@ class Comparison:
       early_stopping: The early stopping of the run.
       time_names: The names of the time steps or periods by number, for the
         column `time`. Empty: they have no names.
+      is_test: Whether the run uses the test data; otherwise it only serves
+        selection.
       **varied: Settings that distinguish the runs of a trial and seed.
 
     Yields:
@@ -468,7 +514,17 @@ class Comparison:
         shown_metric,
         early_stopping,
         time_names,
+        functools.partial(self._measure_spending, trial)
+        if is_test
+        else lambda running: None,
       )
+
+  def _measure_spending(
+    self, trial: selection.Trial, running: rounds.Rounds
+  ) -> None:
+    """Measures once what a client spends in a round of a trial."""
+    if trial.label not in self._spending:
+      self._spending[trial.label] = spending(running)
 
   def summarize(
     self,
@@ -535,6 +591,7 @@ class Comparison:
             (*lower_is_better, *relative_metrics.lower_is_better()), False
           ),
         },
+        **self._spending.get(reading.trial.label, Spending())._asdict(),
       )
     )
     self.folder.write_summary(each.to_record() for each in self._summaries)

@@ -5,9 +5,11 @@ and become part of a client's TFF computation.
 """
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
 
@@ -268,6 +270,45 @@ def build_optimizer(
   )
 
 
+class StepCount:
+  """Counts the gradients of `train`, within `count_steps`.
+
+  Attributes:
+    gradients: For each call of `train`, its gradients: a step of
+      sharpness-aware minimisation has two. int32 scalars.
+    is_complete: Whether all calls are counted. A call inside a loop or a branch
+      is not: the number of its executions is not known.
+  """
+
+  def __init__(self):
+    self._graph = tf.compat.v1.get_default_graph()
+    self.gradients = []
+    self.is_complete = True
+
+  def add(self, num_steps, num_gradients: int) -> None:
+    """Counts a call of `train`, and the gradients of each of its steps."""
+    if tf.compat.v1.get_default_graph() is self._graph:
+      self.gradients.append(num_steps * num_gradients)
+    else:
+      self.is_complete = False
+
+
+_step_count: contextvars.ContextVar[StepCount | None] = contextvars.ContextVar(
+  "step_count", default=None
+)
+
+
+@contextlib.contextmanager
+def count_steps() -> Iterator[StepCount]:
+  """Counts the gradients of all calls of `train` in this graph."""
+  count = StepCount()
+  token = _step_count.set(count)
+  try:
+    yield count
+  finally:
+    _step_count.reset(token)
+
+
 class TrainingResult(NamedTuple):
   """The result of local training.
 
@@ -401,6 +442,8 @@ def train(
       return contextlib.nullcontext({})
     return modes.with_statistics(dict(zip(names, running, strict=True)))
 
+  gradients_of_a_step = []
+
   def take_step(step, moving_now, states, carried, loss_sum, running):
     moved_statistics = []
 
@@ -421,6 +464,7 @@ def train(
       return Gradient(loss, carry_after, gradients)
 
     loss, carry_after, gradients = differentiate(gradient_at, moving_now)
+    gradients_of_a_step.append(len(moved_statistics))
     if decay:
       gradients = tuple(
         g + decay * w if is_decaying else g
@@ -469,6 +513,9 @@ def train(
   )
   if names:
     current.update(zip(names, running, strict=True))
+  count = _step_count.get()
+  if count is not None:
+    count.add(num_steps, gradients_of_a_step[-1])
   return TrainingResult(
     assemble(moving),
     carry,

@@ -32,6 +32,12 @@ _ABOUT = (
   *("distance_threshold", "model", "model_parameters", "input_scaling"),
 )
 _NO_SELECTION = "none"
+# The algorithms that are floors: no client learns from others, or none adapts.
+_FLOORS = ("local", "source")
+# The algorithms that have data or labels that the others do not have.
+_CEILINGS = ("pooled", "oracle")
+# The algorithms against which a client can be harmed.
+_REFERENCES = ("local", "fed_avg")
 # Parts of the names of metrics where lower is better, in runs of earlier
 # versions and of dynamic_regret. Other runs list them.
 _LESS_IS_BETTER = (
@@ -94,6 +100,79 @@ def _row_names(entries: Sequence[run_records.Entry]) -> list[str]:
   return names
 
 
+def _is_selected(entry: run_records.Entry) -> bool:
+  return entry.setting.get("selection") not in (None, _NO_SELECTION)
+
+
+def _of_same_selection(entry, entries) -> list[run_records.Entry]:
+  """Returns the entries of all settings that a selection compared."""
+  return [
+    each
+    for each in entries
+    if (each.algorithm, each.dataset) == (entry.algorithm, entry.dataset)
+    and each.scores.keys() == entry.scores.keys()
+    and not _differing([entry, each], _ABOUT)
+  ]
+
+
+def _shown(entries: Sequence[run_records.Entry]) -> list[run_records.Entry]:
+  """Returns the entries that are rows: not those that a selection rejected."""
+  return [
+    entry
+    for entry in entries
+    if not entry.scores
+    or _is_selected(entry)
+    or not any(map(_is_selected, _of_same_selection(entry, entries)))
+  ]
+
+
+def _trials(
+  folder: run_folders.RunFolder, entry: run_records.Entry, metric: str
+) -> list[contents_lib.Trial]:
+  """Returns the values of an entry at all settings of its selection.
+
+  Empty if nothing was selected, or if a setting did not run on the test data.
+  """
+  if not _is_selected(entry):
+    return []
+  same = _of_same_selection(entry, folder.entries)
+  if len(same) < len(entry.scores) or len(same) < 2:
+    return []
+  names = _differing(same, _own_names(same))
+  return [
+    contents_lib.Trial(
+      label=", ".join(
+        f"{_words(name)} {run_folders.text(each.setting.get(name)) or 'none'}"
+        for name in names
+      ),
+      by_seed=_by_seed(folder, each, metric),
+      is_selected=each is entry,
+    )
+    for each in same
+    if metric in each.metrics
+  ]
+
+
+def _by_seed(folder, entry, metric) -> dict[int, float]:
+  return dict(zip(folder.seeds, entry.metrics[metric].values, strict=True))
+
+
+def budget(entry: run_records.Entry) -> contents_lib.Budget:
+  """Returns what a client and a selection spend, as an entry records it."""
+  participation = entry.setting.get("participation")
+  return contents_lib.Budget(
+    num_settings=max(1, len(entry.scores)),
+    num_rounds=entry.rounds,
+    num_gradients=entry.gradients,
+    bytes_down=entry.bytes_down,
+    bytes_up=entry.bytes_up,
+    seconds_per_round=records.to_float(entry.seconds_per_round),
+    participation=participation
+    if isinstance(participation, int | float)
+    else None,
+  )
+
+
 def metric_names(folders: Sequence[run_folders.RunFolder]) -> list[str]:
   """Returns the metrics in run folders, in alphabetical order."""
   return sorted(
@@ -141,7 +220,7 @@ def _run(
 ) -> contents_lib.Run:
   flags, setting = folder.config.flags, entry.setting
   chosen = {}
-  if setting.get("selection") not in (None, _NO_SELECTION):
+  if _is_selected(entry):
     chosen = {
       _words(name): run_folders.text(setting[name])
       for name, values in flags.items()
@@ -202,11 +281,11 @@ def to_contents(
   Returns:
     The contents.
   """
-  entries = [(f, entry) for f in folders for entry in f.entries]
+  entries = [(f, entry) for f in folders for entry in _shown(f.entries)]
   alone = [entry for _, entry in entries]
   about = _differing(alone, _ABOUT)
   with_dataset = len({entry.dataset for entry in alone}) > 1
-  columns, cells, curves = {}, {}, []
+  columns, cells, curves, algorithms = {}, {}, [], {}
   for (folder, entry), row in zip(entries, _row_names(alone), strict=True):
     for metric in metrics:
       if metric not in entry.metrics:
@@ -227,19 +306,16 @@ def to_contents(
       )
       # The same method in two folders counts as two methods.
       name = row if (row, heading) not in cells else f"{row} ({folder.path})"
+      algorithms[name] = entry.algorithm
       cells[name, heading] = (
         folder,
         contents_lib.Cell(
           row=name,
           column=heading,
-          by_seed=dict(
-            zip(
-              folder.seeds,
-              entry.metrics[metric].values,
-              strict=True,
-            )
-          ),
+          by_seed=_by_seed(folder, entry, metric),
           run=_run(folder, entry, start),
+          trials=_trials(folder, entry, metric),
+          budget=budget(entry),
         ),
       )
       curves += _curves(folder, entry, name, heading, metric)
@@ -263,7 +339,15 @@ def to_contents(
       for folder in folders
       if folder.unfinished
     ],
+    floors=_rows_of(algorithms, _FLOORS),
+    ceilings=_rows_of(algorithms, _CEILINGS),
+    references=_rows_of(algorithms, _REFERENCES),
   )
+
+
+def _rows_of(algorithms, names) -> list[str]:
+  """Returns the rows of the given algorithms."""
+  return [row for row, each in algorithms.items() if each in names]
 
 
 def _missing(folders, cells):

@@ -57,6 +57,10 @@ class RunSummary:
       from, such as `training`.
     directions: Whether higher values are better, by the end of the name of a
       metric that is not in `evaluation.METRICS`. Default: they are.
+    bytes_down: The bytes that a client receives in a round. None: not known.
+    bytes_up: The bytes that a client sends in a round. None: not known.
+    gradients: The gradients that a client computes in the first round, the mean
+      over clients. None: not known.
   """
 
   algorithm: str
@@ -71,6 +75,9 @@ class RunSummary:
     default_factory=dict
   )
   directions: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+  bytes_down: int | None = None
+  bytes_up: int | None = None
+  gradients: float | None = None
 
   def __post_init__(self):
     if not self.metrics_by_seed:
@@ -147,6 +154,9 @@ class RunSummary:
         for name in self.metric_names
         if not _higher_is_better(name, directions)
       ),
+      bytes_down=self.bytes_down,
+      bytes_up=self.bytes_up,
+      gradients=self.gradients,
     )
 
 

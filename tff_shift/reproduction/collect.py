@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from tff_shift import records as records_lib
+from tff_shift.reporting import run_contents
 from tff_shift.reporting import run_folders
 from tff_shift.reporting.pages import contents
 from tff_shift.reproduction import binary_flags
@@ -57,12 +58,49 @@ class JobResult:
       of: Settings that distinguish the entries of a run, or the algorithm.
     """
     rule = self.job.flags.get("select")
-    for each in self._entries:
-      setting = each.setting | {"algorithm": each.algorithm}
-      is_chosen = rule is None or setting.get("selection") == rule
-      if is_chosen and all(str(setting.get(k)) == v for k, v in of.items()):
+    for each in self._entries_of(of):
+      if rule is None or each.setting.get("selection") == rule:
         return each
     return None
+
+  def _entries_of(self, of: Mapping[str, str]) -> list[run_records.Entry]:
+    """Returns the entries of all settings that ran on the test data."""
+    return [
+      each
+      for each in self._entries
+      if all(
+        str((each.setting | {"algorithm": each.algorithm}).get(k)) == v
+        for k, v in of.items()
+      )
+    ]
+
+  def trials(self, of: Mapping[str, str], metric: str) -> list[contents.Trial]:
+    """Returns the values at all settings of the selection.
+
+    Args:
+      of: As for `entry`.
+      metric: The metric.
+
+    Returns:
+      The values; empty without a selection, or if only the selected setting ran
+      on the test data.
+    """
+    entries = self._entries_of(of)
+    rule = self.job.flags.get("select")
+    if rule is None or not 1 < len(entries) >= len(entries[0].scores):
+      return []
+    return [
+      contents.Trial(
+        label=", ".join(
+          f"{name.replace('_', ' ')} {binary_flags.shown(value)}"
+          for name in self.job.compared
+          if (value := each.setting.get(name)) is not None
+        ),
+        by_seed=self.by_seed(each, metric) or {},
+        is_selected=each.setting.get("selection") == rule,
+      )
+      for each in entries
+    ]
 
   def absence(self) -> str:
     """Returns the reason why there is no entry."""
@@ -210,7 +248,18 @@ def collect(
     curves=curves,
     decisions=[(name, notes.on(name)) for name in spec.decisions],
     problems=_problems(found.values()),
+    floors=_rows_of(listed, spec.floors),
+    ceilings=_rows_of(listed, spec.ceilings),
+    references=_rows_of(listed, spec.references),
   )
+
+
+def _rows_of(
+  planned: Sequence[job_lib.PlannedCell], methods: Sequence[str]
+) -> list[str]:
+  """Returns the rows of methods."""
+  rows = {each.row: each.wanted.method for each in planned}
+  return [row for row, method in rows.items() if method in methods]
 
 
 def columns(
@@ -245,6 +294,21 @@ def paper_value(
   )
 
 
+def _program_value(
+  spec: specification.Specification, wanted: specification.WantedCell
+) -> contents.PaperValue | None:
+  """Returns the value of the authors' program, for the page."""
+  for each in spec.programs:
+    if each.is_of(wanted):
+      return contents.PaperValue(
+        mean=each.mean,
+        spread=each.spread,
+        num_seeds=each.num_seeds,
+        note=each.note,
+      )
+  return None
+
+
 def _cell(
   spec: specification.Specification,
   planned: job_lib.PlannedCell,
@@ -253,12 +317,21 @@ def _cell(
   """Returns a cell with its values, or the reason for their absence."""
   metric = spec.metrics[planned.wanted.metric]
   by_seed, run, absent = {}, None, planned.absent
+  trials, budget = [], None
   if found is not None:
     entry = found.entry(planned.entry)
     if entry is None:
       absent = found.absence()
     else:
-      run = found.run(entry)
+      run, budget = found.run(entry), run_contents.budget(entry)
+      trials = [
+        contents.Trial(
+          label=each.label,
+          by_seed={s: v / metric.divided_by for s, v in each.by_seed.items()},
+          is_selected=each.is_selected,
+        )
+        for each in found.trials(planned.entry, planned.reads)
+      ]
       values = found.by_seed(entry, planned.reads)
       by_seed = {s: v / metric.divided_by for s, v in (values or {}).items()}
       if values is None:
@@ -272,6 +345,9 @@ def _cell(
     by_seed=by_seed,
     run=run,
     absent=absent,
+    program=_program_value(spec, planned.wanted),
+    trials=trials,
+    budget=budget,
   )
 
 

@@ -11,7 +11,7 @@ from tff_shift.reproduction.jobs import job as job_lib
 
 # Flags that distinguish jobs, or have a line of their own.
 _NOT_TOLD = frozenset(
-  {"algorithm", "dataset", "progress", "save_model", "select"}
+  {"algorithm", "all_settings", "dataset", "progress", "save_model", "select"}
 )
 
 

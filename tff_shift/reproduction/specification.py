@@ -36,7 +36,16 @@ metrics consist of letters, digits and `_ . + -`):
     computed         how cells are computed from the runs of the table `of`
     decisions        headings of BUILD_NOTES.md
     silent           flags that the paper does not state
-    differs          list of {name, paper, ours, reason}
+    differs          list of {name, paper, ours, reason}; program: the same in
+                     the authors' program, with a reason
+    programs         list of {dataset, method, metric, settings.<name>, mean,
+                     spread, num_seeds, note}: the value of the authors' program
+                     for a cell, and why it differs
+    floors           methods that show what is reached without learning from
+                     others or without adaptation
+    ceilings         methods that show what is reached with data or labels that
+                     the others do not have
+    references       methods against which a client can be harmed
     rungs            reductions for `--budget`, in order, each as in `--reduce`
 """
 
@@ -169,6 +178,35 @@ class Difference(records.Record):
   paper: str
   ours: str
   reason: str = ""
+  program: str = ""
+
+  def __post_init__(self):
+    if self.program and not self.reason:
+      raise ValueError(
+        "program needs reason, a sentence that says why the values differ"
+      )
+
+
+class ProgramValue(records.Record):
+  """A value of the authors' program, an item of the key `programs`."""
+
+  dataset: str
+  method: str
+  metric: str
+  mean: float
+  note: Annotated[str, msgspec.Meta(min_length=1)]
+  settings: dict[str, _Scalar] = msgspec.field(default_factory=dict)
+  spread: Annotated[float, msgspec.Meta(ge=0)] | None = None
+  num_seeds: records.PositiveInt | None = None
+
+  def is_of(self, cell: "WantedCell") -> bool:
+    """Returns whether it is the value of a cell."""
+    return (self.dataset, self.method, self.metric, self.settings) == (
+      cell.dataset,
+      cell.method,
+      cell.metric,
+      dict(cell.setting),
+    )
 
 
 class Specification(records.Record):
@@ -195,6 +233,10 @@ class Specification(records.Record):
   decisions: _Names = ()
   silent: _Names = ()
   differs: tuple[Difference, ...] = ()
+  programs: tuple[ProgramValue, ...] = ()
+  floors: _Names = ()
+  ceilings: _Names = ()
+  references: _Names = ()
   rungs: tuple[str, ...] = ()
 
   def __post_init__(self):
@@ -406,6 +448,10 @@ def _check(spec: Specification) -> None:
       refuse(f"methods.{name}.job", f"{method.job!r} has no run folder")
     if method.job and method.flags:
       refuse(f"methods.{name}.flags", f"set them for {method.job!r} instead")
+  for key in ("floors", "ceilings", "references"):
+    for name in getattr(spec, key):
+      if name not in spec.methods:
+        refuse(key, f"there is no method {name!r}")
   for name, dataset in spec.datasets.items():
     for method in dataset.methods:
       if method not in spec.methods:
@@ -420,6 +466,9 @@ def _check(spec: Specification) -> None:
   cells = spec.cells()
   if not cells:
     refuse("ours", f"{spec.name} has no cells, of the paper or of ours")
+  for number, value in enumerate(spec.programs):
+    if not any(value.is_of(cell) for cell in cells):
+      refuse(f"programs[{number}]", f"{spec.name} has no such cell")
   for cell in cells:
     for key, found, known in (
       ("datasets", cell.dataset, spec.datasets),

@@ -124,7 +124,8 @@ class Table:
       chosen=jobs,
       settings=settings,
       command=command,
-      is_full=not (plan.reduce or plan.more_flags),
+      # More settings on the test data do not change the selected one.
+      is_full=not (plan.reduce or more_flags.keys() - {"all_settings"}),
       failures=failures,
       all_columns=not self._columns,
     )

@@ -275,6 +275,7 @@ class Scenario:
         trial,
         seed,
         num_rounds or self.plan.num_steps,
+        is_test=is_test,
         **given,
         **varied,
       ) as run:

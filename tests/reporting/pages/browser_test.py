@@ -187,6 +187,40 @@ def test_sorting_by_mouse_and_by_keyboard(opened):
   assert column(opened, "Method")[0] == '<b>&"x"'
 
 
+def test_whole_heading_sorts(opened):
+  # The corner of the cell, outside of the text.
+  ours = head(opened, "cells", "Ours")
+  width, height = ours.size["width"], ours.size["height"]
+  webdriver.ActionChains(opened).move_to_element_with_offset(
+    ours, 3 - width // 2, 3 - height // 2
+  ).click().perform()
+  assert ours.get_attribute("aria-sort") == "ascending"
+  button = ours.find_element(by.By.TAG_NAME, "button")
+  assert button.size["width"] >= width - 2
+
+
+def test_best_is_bold_and_has_a_sign(opened):
+  best = find_all(opened, "#matrix td strong")
+  assert [each.text.split()[0] for each in best] == ["0.375", "71.00", "0.375"]
+  assert all("★" in each.text for each in best)
+  weights = {each.value_of_css_property("font-weight") for each in best}
+  assert weights == {"700"}
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_every_section_fits(opened, width):
+  show(opened, width=width)
+  sections = find_all(opened, "main > section")
+  assert len(sections) > 8
+  for each in sections:
+    left, right = opened.execute_script(
+      "const place = arguments[0].getBoundingClientRect();"
+      "return [place.left, place.right]",
+      each,
+    )
+    assert 0 <= left < right <= width
+
+
 def test_table_of_the_paper_is_sorted_as_well(opened):
   find_all(opened, "#matrix button.sort")[1].click()
   assert texts(opened, "#matrix tbody th")[:3] == ["a_b%", "FedAvg", '<b>&"x"']
@@ -255,9 +289,13 @@ def test_command_can_be_copied(opened):
 
 def test_legend_hides_a_method(opened):
   lines = find_all(opened, 'g[data-row="0"]')
-  assert len(lines) == 2 and all(each.is_displayed() for each in lines)
+  # In the profile, and in the curves of rounds and of domains.
+  assert len(lines) == 3 and all(each.is_displayed() for each in lines)
   find(opened, ".legend input[value='0']").click()
   assert not any(each.is_displayed() for each in lines)
+  # All legends agree.
+  boxes = find_all(opened, ".legend input[value='0']")
+  assert len(boxes) == 2 and not any(each.is_selected() for each in boxes)
   assert find(opened, 'g[data-row="1"]').is_displayed()
 
 

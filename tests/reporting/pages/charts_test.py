@@ -7,6 +7,7 @@ import pytest
 
 from tff_shift.reporting.pages import charts
 from tff_shift.reporting.pages import contents as contents_lib
+from tff_shift.reporting.pages import profiles
 from tff_shift.reporting.pages import shown
 
 
@@ -100,3 +101,22 @@ def test_long_curves_are_thinned_but_keep_their_ends():
   assert 100 < len(points) <= 150
   assert line.text == "100.00 (1) at 1000"
   assert float(points[0].split(",")[0]) == plot.left
+
+
+def test_profile_is_drawn_as_steps():
+  found = profiles.profiles([{"a": 90.0, "b": 88.0}, {"a": 60.0, "b": 60.0}])
+  plot = charts.profile_plot(found, ["b", "a"])
+  a, b = plot.lines
+  assert (a.name, a.index, b.name, b.index) == ("a", 1, "b", 0)
+  # a is the best everywhere: a level line at the top.
+  heights = [point.split(",")[1] for point in a.points.split()]
+  assert len(set(heights)) == 1
+  # b is at half until 2 points, and then at the top.
+  points = [tuple(map(float, p.split(","))) for p in b.points.split()]
+  assert [y for _, y in points] == [
+    *(points[0][1], points[0][1], float(heights[0]), float(heights[0])),
+  ]
+  middle = (plot.bottom + plot.top) / 2
+  assert points[0][1] == pytest.approx(middle, abs=1)
+  assert points[1][0] == points[2][0] == plot.x_ticks[-1].at
+  assert b.text == "best in 50 % of the columns, within 2 points in 100 %"

@@ -35,6 +35,23 @@ def _cell(row, column, *values, **options):
   )
 
 
+def _trial(label, *values, is_selected=False):
+  return contents_lib.Trial(
+    label=label, by_seed=dict(enumerate(values)), is_selected=is_selected
+  )
+
+
+_BUDGET = contents_lib.Budget(
+  num_settings=2,
+  num_rounds=2,
+  num_gradients=35.0,
+  bytes_down=1_398_572,
+  bytes_up=1_398_592,
+  seconds_per_round=0.25,
+  participation=0.5,
+)
+
+
 def _curve(row, seed, step, points):
   return contents_lib.Curve(
     row=row, column=_CLIENT, seed=seed, step=step, points=points
@@ -69,6 +86,14 @@ def contents():
         *(60.0, 60.5, 61.0, 60.5),
         paper=_paper(70.0, 0.5, 4, "Table 2 prints 71."),
         run=_run("fed_avg"),
+        program=_paper(62.0, note="The program has one seed."),
+        trials=[
+          _trial(
+            "learning rate 0.01", 60.0, 60.5, 61.0, 60.5, is_selected=True
+          ),
+          _trial("learning rate 0.001", 63.0, 63.5, 64.0, 63.5),
+        ],
+        budget=_BUDGET,
       ),
       _cell(
         ODD_NAME, _CLIENT, *(70.0, 72.0), paper=_paper(71.5, 1.0, 3), run=odd
@@ -94,7 +119,9 @@ def contents():
         name="rounds", paper="100", ours="2", is_reduced=True, reason="budget"
       ),
       contents_lib.Setting(name="seeds", paper="", ours="0, 1"),
-      contents_lib.Setting(name="model", paper="ResNet", ours="MLP"),
+      contents_lib.Setting(
+        name="model", paper="ResNet", program="LeNet", ours="MLP"
+      ),
     ),
     curves=(
       _curve("FedAvg", 0, "round", [(1, 40.0), (2, 60.0)]),
@@ -110,6 +137,18 @@ def contents():
       ),
     ),
     problems=("APFL: no room",),
+    floors=("FedAvg",),
+    ceilings=("a_b%",),
+    references=("FedAvg",),
+    clients=(
+      contents_lib.ClientValues(
+        column=_CLIENT,
+        by_method={
+          "FedAvg": {0: [60.0, 60.0, 60.0, 60.0]},
+          ODD_NAME: {0: [80.0, 80.0, 70.0, 50.0]},
+        },
+      ),
+    ),
   )
 
 
@@ -117,5 +156,5 @@ def contents():
 def empty(contents):
   """A table of which nothing is there yet."""
   return dataclasses.replace(
-    contents, cells=(), rows=(), columns=(), curves=(), protocol=()
+    contents, cells=(), rows=(), columns=(), curves=(), protocol=(), clients=()
   )

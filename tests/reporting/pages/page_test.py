@@ -1,6 +1,7 @@
 """The files of a page, and the parts of it that need no browser."""
 
 import dataclasses
+import html
 import html.parser
 import re
 
@@ -174,3 +175,104 @@ def test_states_of_cells(contents):
   silent = contents_lib.Cell(row="x", column=contents.columns[0].heading)
   table = shown.Table(dataclasses.replace(contents, cells=[silent]))
   assert table.count(shown.NOT_RUN) == 1
+
+
+def visible(text):
+  """The text of a page, without tags and with single spaces."""
+  return html.unescape(" ".join(re.sub(r"<[^>]*>", " ", text).split()))
+
+
+@pytest.fixture(scope="module")
+def text(contents, tmp_path_factory):
+  folder = tmp_path_factory.mktemp("page")
+  page.write(contents, folder)
+  return (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_results_stand_before_the_protocol(text):
+  headings = re.findall(r'<h2 id="(\w+)"', text)
+  assert headings.index("results") < headings.index("protocol")
+  linked = re.findall(r'<li><a href="#(\w+)"', text)
+  assert linked == headings
+
+
+def test_best_is_marked_by_type_and_sign(contents):
+  table = shown.Table(contents)
+  accuracy, loss = table.columns
+  best = [entry.cell.row for entry in table.entries if entry.is_best]
+  # 71 is the best accuracy; two losses are 0.375.
+  assert best == ["FedAvg", '<b>&"x"', '<b>&"x"']
+  assert table.at('<b>&"x"', accuracy).is_best
+  assert table.at("FedAvg", loss).is_best
+  # A ceiling is no competitor, and a single method has none.
+  without = dataclasses.replace(contents, ceilings=['<b>&"x"', "a_b%"])
+  assert not any(entry.is_best for entry in shown.Table(without).entries)
+
+
+def test_sections_say_what_they_mean(text):
+  found = visible(text)
+  for sentence in (
+    "71.00 ± 1.41 (2) ★ best of the column",
+    # 62 of the program; 70 of the paper; 60.5 of ours.
+    "The program is 8.00 points below the paper and ours is 1.50 points below"
+    " the program. The program has one seed.",
+    # 71 - 60.5.
+    '<b>&"x" has the highest profile on average over tau from 0 to 10: it is'
+    " the best in 100 % of the columns, and at most 0.00 points behind.",
+    "The largest is 3.00 points, of FedAvg in Digits, client. The rule and the"
+    " oracle agree in 0 of 1 cells.",
+    # FedAvg is a floor: 60.5; the ceiling has 53.
+    "Nothing to win: the seeds do not show that the ceiling is above the"
+    " floor.",
+    # 70 on average against 60, and one of four clients has 50.
+    '<b>&"x" is 10.00 points better than FedAvg on average, and still 25 % of'
+    " the clients are worse, by 10.00 on average.",
+    "1.4 MB",
+    "Not known for 4 cells: the settings that were not selected did not run on"
+    " the test data. --all_settings runs them as well",
+  ):
+    assert sentence in found, sentence
+
+
+def test_page_says_what_is_not_known(contents, tmp_path):
+  cells = [
+    dataclasses.replace(cell, program=None, trials=(), budget=None, run=None)
+    for cell in contents.cells
+  ]
+  bare = dataclasses.replace(
+    contents, cells=cells, floors=(), ceilings=(), references=(), clients=()
+  )
+  page.write(bare, tmp_path)
+  found = visible((tmp_path / "report.html").read_text(encoding="utf-8"))
+  for sentence in (
+    "No floor. No method of this table is one",
+    "Not known: these runs have no values of single clients.",
+    "Not known: no run has recorded it.",
+    "No setting was selected",
+  ):
+    assert sentence in found, sentence
+  assert "program is" not in found
+
+
+@pytest.mark.parametrize(
+  ("value", "text"),
+  [
+    (None, "not known"),
+    (0, "0 B"),
+    (999, "999 B"),
+    (1_398_572, "1.4 MB"),
+    (12_345, "12.3 kB"),
+    (2_500_000_000, "2.5 GB"),
+  ],
+)
+def test_bytes_as_text(value, text):
+  assert shown.num_bytes(value) == text
+
+
+def test_no_accuracy_differs_by_more_than_all():
+  accuracy = contents_lib.Column(heading=("a",), metric="a")
+  loss = contents_lib.Column(heading=("l",), metric="l", unit="")
+  assert shown.detectable(100.5, accuracy) == "none"
+  assert shown.detectable(99.5, accuracy) == "99.50"
+  assert shown.detectable(100.5, loss) == "100.5"
+  assert shown.detectable(None, accuracy) == shown.NOTHING

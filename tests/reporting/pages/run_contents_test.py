@@ -329,3 +329,45 @@ def test_direction_of_a_metric_is_that_of_the_run(make):
   lower = entry().replace(lower_is_better=("client_accuracy",))
   (column,) = contents_of(make("a", lower)).columns
   assert not column.higher_is_better
+
+
+def test_rejected_settings_are_trials_of_the_selected_one(make):
+  scores = {"rate 0.1": 40.0, "rate 0.2": 50.0}
+
+  def of(values, rate, selection="none", name="fed_avg"):
+    return entry(
+      name, values=values, learning_rate=rate, selection=selection
+    ).replace(scores=scores, gradients=35.0, bytes_up=12)
+
+  contents = contents_of(
+    make(
+      "a",
+      of((55.0, 65.0), 0.1),
+      of((50.0, 60.0), 0.2, selection="validation"),
+      entry("local"),
+    )
+  )
+  # The rejected setting is not a row.
+  assert [cell.row for cell in contents.cells] == ["fed_avg", "local"]
+  fed_avg, local = contents.cells
+  assert [
+    (each.label, each.by_seed, each.is_selected) for each in fed_avg.trials
+  ] == [
+    ("learning rate 0.1", {3: 55.0, 5: 65.0}, False),
+    ("learning rate 0.2", {3: 50.0, 5: 60.0}, True),
+  ]
+  assert fed_avg.budget.num_settings == 2
+  assert (fed_avg.budget.num_gradients, fed_avg.budget.bytes_up) == (35.0, 12)
+  assert fed_avg.budget.bytes_down is None
+  assert not local.trials and local.budget.num_settings == 1
+  assert contents.floors == ["local"]
+  assert contents.references == ["fed_avg", "local"]
+
+
+def test_selected_setting_alone_has_no_trials(make):
+  selected = entry(selection="validation", learning_rate=0.1).replace(
+    scores={"rate 0.1": 40.0, "rate 0.2": 30.0}
+  )
+  (cell,) = contents_of(make("a", selected)).cells
+  assert not cell.trials
+  assert cell.budget.num_settings == 2

@@ -27,6 +27,13 @@ def test_csv_has_exact_numbers(table):
   assert float(first["mean"]) == 60.5
   assert float(first["difference"]) == -9.5
   assert first["paper_note"] == "Table 2 prints 71."
+  assert (first["program_mean"], first["is_best"]) == ("62.0", "False")
+  # 63.5 of the other learning rate, against 60.5.
+  assert (first["oracle_mean"], first["tuning_optimism"]) == ("63.5", "3.0")
+  assert (first["gradients_per_round"], first["bytes_up"]) == (
+    "35.0",
+    "1398592",
+  )
   assert first["chosen"] == "learning rate=0.01"
   assert first["scores"] == (
     "learning rate 0.001=12.5; learning rate 0.01=87.25"
@@ -48,9 +55,10 @@ def test_tex_escapes_and_groups(contents, table):
   assert r" & Digits &  \\" in lines
   assert r" & client & loss \\" in lines
   assert (
-    r"{}\textless{}b\textgreater{}\&\textquotedbl{}x\textquotedbl{} & 71.00"
-    r" $\pm$ 1.41 (2) $\blacktriangledown$ [partial] & 0.375 $\pm$ 0.1768 (2)"
-    r" $\blacktriangledown$ [partial] \\" in lines
+    r"{}\textless{}b\textgreater{}\&\textquotedbl{}x\textquotedbl{} &"
+    r" \textbf{71.00 $\pm$ 1.41 (2) $\blacktriangledown$ [partial]} &"
+    r" \textbf{0.375 $\pm$ 0.1768 (2) $\blacktriangledown$ [partial]} \\"
+    in lines
   )
   assert (
     r"{}a\_b\% & 53.00 $\pm$ 2.65 (3) $\blacktriangledown$ & not run \\"
@@ -119,10 +127,10 @@ def test_markdown_stands_alone(contents, table):
   assert not any(line.startswith("| seeds") for line in lines)
   # A losing cell is shown as one: 60.5 against 70, beyond chance.
   assert (
-    "| FedAvg | 60.50 ± 0.41 (4) ▼\\* | 70.00 ± 0.50 (4) | 0.375 ± 0.1768 (2)"
-    " ▲ | 0.5 |" in lines
+    "| FedAvg | 60.50 ± 0.41 (4) ▼\\* | 70.00 ± 0.50 (4) |"
+    " **0.375 ± 0.1768 (2) ▲** | 0.5 |" in lines
   )
-  assert any(line.startswith('| \\<b\\>&amp;"x" | 71.00') for line in lines)
+  assert any(line.startswith('| \\<b\\>&amp;"x" | **71.00') for line in lines)
   assert any(line.startswith("| a\\_b% |") for line in lines)
   assert "**Reduced**" in text
 

@@ -417,3 +417,27 @@ def test_commands_can_be_pasted(tmp_path, run_reproduce, pages):
     ["--resume=auto", *shlex.split(cell.run.command)[3:]]
   )
   assert pages[0].is_full
+
+
+def test_all_settings_show_the_oracles_selection(
+  tmp_path, run_reproduce, pages
+):
+  arguments = [
+    *("demo/digits", f"--output_dir={tmp_path / 'out'}", "--full"),
+    *("--only=fed_avg", f"--columns={_IID.removeprefix('rotated_digits_')}"),
+  ]
+  assert run_reproduce(*arguments, "--flags=--all_settings") == 0
+  (made,) = pages
+  # More runs on the test data reduce nothing, and change no setting.
+  assert made.is_full
+  assert "all settings" not in {line.name for line in made.protocol}
+  cell = next(cell for cell in made.cells if cell.by_seed)
+  assert [(each.label, each.is_selected) for each in cell.trials] == [
+    ("learning rate 0.0003", False),
+    ("learning rate 0.001", False),
+    ("learning rate 0.003", True),
+  ]
+  assert cell.trials[-1].by_seed == cell.by_seed
+  assert cell.trials[0].by_seed[0] == pytest.approx(1.2 * 7 + 0.003)
+  assert (cell.budget.num_settings, cell.budget.num_rounds) == (3, 5)
+  assert made.references == ["FedAvg"] and not made.floors

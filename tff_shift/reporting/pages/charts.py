@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib import ticker
 
 from tff_shift.reporting.pages import contents as contents_lib
+from tff_shift.reporting.pages import profiles as profiles_lib
 from tff_shift.reporting.pages import shown
 from tff_shift.reporting.pages import statistics
 
@@ -23,6 +24,8 @@ _WIDTH, _ROW_HEIGHT, _CURVE_HEIGHT = 420, 20, 230
 _TOP, _BOTTOM, _RIGHT = 10, 34, 14
 # The width of a character of a label, and the maximum width of labels.
 _CHARACTER, _MOST_LABEL = 6.2, 150
+# The largest tau of a profile, in points.
+_MOST_TAU = 20.0
 # More points would be closer than a pixel.
 _MOST_POINTS = 150
 
@@ -312,3 +315,55 @@ def curve_plots(
       if by_row:
         plots.append(_curve_plot(column, step, by_row, rows))
   return plots
+
+
+def profile_plot(
+  profiles: Sequence[profiles_lib.Profile], rows: Sequence[str]
+) -> CurvePlot:
+  """Lays out the performance profiles, as steps.
+
+  Args:
+    profiles: The profiles, at least one.
+    rows: The methods in order, which determines their colours.
+  """
+  distances = [
+    each
+    for profile in profiles
+    for each in profile.distances
+    if math.isfinite(each)
+  ]
+  last = min(max(1.0, *distances), _MOST_TAU)
+  y = Scale([0.0, 100.0], _CURVE_HEIGHT - _BOTTOM, _TOP)
+  left = 14 + _CHARACTER * max(len(tick.label) for tick in y.ticks)
+  x = Scale([0.0, last], left, _WIDTH - _RIGHT)
+  return CurvePlot(
+    title="Share of the columns within tau of the best (%)",
+    caption="",
+    step="tau (points)",
+    width=_WIDTH,
+    height=_CURVE_HEIGHT,
+    left=left,
+    top=_TOP,
+    bottom=_CURVE_HEIGHT - _BOTTOM,
+    x_ticks=x.ticks,
+    y_ticks=y.ticks,
+    lines=[_profile_line(each, rows, last, x, y) for each in profiles],
+  )
+
+
+def _profile_line(profile, rows, last, x, y) -> Line:
+  points = [(0.0, profile.share(0.0))]
+  for distance in sorted(set(profile.distances)):
+    if 0 < distance <= last:
+      points += [(distance, points[-1][1]), (distance, profile.share(distance))]
+  points.append((last, points[-1][1]))
+  pixels = [(x(tau), y(100 * share)) for tau, share in points]
+  return Line(
+    index=rows.index(profile.row),
+    name=profile.row,
+    points=_path(pixels),
+    band="",
+    end=pixels[-1],
+    text=f"best in {100 * profile.share(0.0):.0f} % of the columns, within"
+    f" {last:.3g} points in {100 * points[-1][1]:.0f} %",
+  )

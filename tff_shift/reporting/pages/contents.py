@@ -12,13 +12,14 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PaperValue:
-  """A cell as printed in a paper.
+  """A cell as printed in a paper, or as a run of the authors' program gives it.
 
   Attributes:
     mean: The value, in the unit of the column.
     spread: The number after "±", or None.
-    num_seeds: The number of runs. None if the paper does not state it.
-    note: Doubts about the value, or contradictions within the paper.
+    num_seeds: The number of runs. None if it is not known.
+    note: Doubts about a paper's value, or contradictions within the paper; the
+      reason why a program's value differs.
   """
 
   mean: float
@@ -51,6 +52,46 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Budget:
+  """What a method spends. None: not known.
+
+  Attributes:
+    num_settings: The number of settings that the selection compares; 1 without
+      selection.
+    num_rounds: The number of rounds of a run.
+    num_gradients: The gradients that a client computes in a round, the mean
+      over clients.
+    bytes_down: Bytes that a client receives in a round.
+    bytes_up: Bytes that a client sends in a round.
+    seconds_per_round: Wall-clock seconds per round.
+    participation: The fraction of the clients in a round.
+  """
+
+  num_settings: int = 1
+  num_rounds: int | None = None
+  num_gradients: float | None = None
+  bytes_down: int | None = None
+  bytes_up: int | None = None
+  seconds_per_round: float | None = None
+  participation: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trial:
+  """The values of a method at one setting of its hyper-parameters.
+
+  Attributes:
+    label: The setting, for example "learning rate 0.1".
+    by_seed: The values on the test data by seed.
+    is_selected: Whether the selection criterion has selected the setting.
+  """
+
+  label: str
+  by_seed: Mapping[int, float]
+  is_selected: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Cell:
   """A cell of a table: the paper's value, and our values or their absence.
 
@@ -63,6 +104,10 @@ class Cell:
     run: The run folder of our values.
     absent: The reason why there is no value of ours: "paper only: ...",
       "failed: ...", "not run". Empty if there is a value.
+    program: The value of the authors' program, or None.
+    trials: Our values at all settings, also at those that were not selected.
+      Empty if these did not run on the test data.
+    budget: What the method spends. None: not known.
   """
 
   row: str
@@ -71,6 +116,9 @@ class Cell:
   by_seed: Mapping[int, float] = dataclasses.field(default_factory=dict)
   run: Run | None = None
   absent: str = ""
+  program: PaperValue | None = None
+  trials: Sequence[Trial] = ()
+  budget: Budget | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,6 +150,7 @@ class Setting:
     ours: The value in our runs.
     is_reduced: Whether our value is a reduction.
     reason: The reason for a difference.
+    program: The value in the authors' program, or "" if it is not known.
   """
 
   name: str
@@ -109,6 +158,7 @@ class Setting:
   ours: str
   is_reduced: bool = False
   reason: str = ""
+  program: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,6 +181,20 @@ class Curve:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientValues:
+  """The values of single clients in a column.
+
+  Attributes:
+    column: The column.
+    by_method: For each method and seed, the values of the clients, in the same
+      order for all methods of a seed; NaN for a client without a value.
+  """
+
+  column: tuple[str, ...]
+  by_method: Mapping[str, Mapping[int, Sequence[float]]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Contents:
   """The contents of a page.
 
@@ -150,6 +214,12 @@ class Contents:
     decisions: Sections of BUILD_NOTES.md about the table, as pairs of heading
       and Markdown.
     problems: Failures, one line each.
+    floors: The rows that show what is reached without learning from others or
+      without adaptation.
+    ceilings: The rows that show what is reached with data or labels that the
+      methods do not have.
+    references: The rows against which a client can be harmed.
+    clients: The values of single clients, for the columns that have them.
   """
 
   name: str
@@ -166,3 +236,7 @@ class Contents:
   curves: Sequence[Curve] = ()
   decisions: Sequence[tuple[str, str]] = ()
   problems: Sequence[str] = ()
+  floors: Sequence[str] = ()
+  ceilings: Sequence[str] = ()
+  references: Sequence[str] = ()
+  clients: Sequence[ClientValues] = ()

@@ -20,6 +20,8 @@ STATES = (DONE, PARTIAL, PAPER_ONLY, FAILED, NOT_RUN)
 BETTER, WORSE = "better", "worse"
 SIGNS = {BETTER: "▲", WORSE: "▼", "": ""}
 NOTHING = "\N{EN DASH}"
+# Marks the best value of a column, in addition to bold type.
+BEST = "★"
 
 
 def number(value: float | None, unit: str, *, signed: bool = False) -> str:
@@ -69,6 +71,33 @@ def duration(seconds: float | None) -> str:
   return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
 
 
+def detectable(value: float | None, column: contents_lib.Column) -> str:
+  """Formats a smallest difference; percentages cannot differ by more than 100.
+
+  Args:
+    value: The difference. None: there is no test.
+    column: Its column.
+  """
+  if value is not None and column.unit == "%" and value > 100:
+    return "none"
+  return number(value, column.unit)
+
+
+def known(value: float | None) -> str:
+  """Formats a count or a mean of counts, or as "not known"."""
+  return "not known" if value is None else f"{value:,.6g}"
+
+
+def num_bytes(value: int | None) -> str:
+  """Formats a number of bytes, for example as "1.4 MB"."""
+  if value is None:
+    return "not known"
+  for power, unit in ((3, "GB"), (2, "MB"), (1, "kB")):
+    if value >= 1000**power:
+      return f"{value / 1000**power:.3g} {unit}"
+  return f"{value} B"
+
+
 def heading(parts: Sequence[str]) -> str:
   """Formats the heading of a column in one line."""
   return shown_names.printable(", ".join(parts))
@@ -108,6 +137,9 @@ class Entry:
     verdict: `BETTER` or `WORSE` than the paper; "" if they are equal or not
       compared.
     is_certain: Whether the difference is significant.
+    program: The value of the authors' program, as text; "" without one.
+    is_best: Whether our value is the best of its column. Rows that are ceilings
+      are not compared.
   """
 
   cell: contents_lib.Cell
@@ -119,6 +151,8 @@ class Entry:
   difference: str
   verdict: str
   is_certain: bool
+  program: str = ""
+  is_best: bool = False
 
   @property
   def sign(self) -> str:
@@ -159,7 +193,29 @@ def _entry(agreement, column):
     verdict=_verdict(agreement.difference, column),
     is_certain=agreement.adjusted is not None
     and agreement.adjusted < statistics.LEVEL,
+    program=with_spread(
+      cell.program.mean, cell.program.spread, unit, cell.program.num_seeds
+    )
+    if cell.program
+    else "",
   )
+
+
+def _best(column, entries, ceilings) -> list[Entry]:
+  """Returns the entries with the best value of a column; none without two."""
+  known = [
+    entry
+    for entry in entries
+    if entry.column is column
+    and entry.cell.row not in ceilings
+    and entry.cell.by_seed
+    and math.isfinite(statistics.mean(entry.cell))
+  ]
+  if len(known) < 2:
+    return []
+  choose = max if column.higher_is_better else min
+  best = choose(statistics.mean(entry.cell) for entry in known)
+  return [each for each in known if statistics.mean(each.cell) == best]
 
 
 class Table:
@@ -171,6 +227,7 @@ class Table:
     entries: The existing entries, by row, then column.
     orderings: The comparisons of methods, see `statistics.orderings`.
     has_paper: Whether a cell has a paper value.
+    has_program: Whether a cell has a value of the authors' program.
   """
 
   def __init__(self, contents: contents_lib.Contents):
@@ -193,6 +250,12 @@ class Table:
       if place in self._entries:
         raise ValueError(f"{place}: two cells are in this place")
       self._entries[place] = _entry(agreement, by_heading[cell.column])
+    for column in self.columns:
+      for entry in _best(
+        column, list(self._entries.values()), contents.ceilings
+      ):
+        place = entry.cell.row, entry.cell.column
+        self._entries[place] = dataclasses.replace(entry, is_best=True)
     self.entries = [
       self._entries[row, column.heading]
       for row in self.rows
@@ -205,6 +268,7 @@ class Table:
     }
     self.orderings = statistics.orderings(contents)
     self.has_paper = any(entry.cell.paper for entry in self.entries)
+    self.has_program = any(entry.cell.program for entry in self.entries)
 
   def at(self, row: str, column: contents_lib.Column) -> Entry | None:
     """Returns the entry of a row and column, or None."""

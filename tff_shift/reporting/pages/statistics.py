@@ -177,12 +177,15 @@ class Ordering:
       common seeds, or if it is not finite.
     num_seeds: The number of common seeds.
     num_held: The number of common seeds in which `better` is ahead.
+    spread: The sample standard deviation of the differences over seeds. None
+      without a test.
     interval: The 95 % confidence interval of the difference, for this pair
       alone. None without a test.
     p_value: The two-sided p-value of the paired t-test. None for fewer than two
       seeds, or if the difference does not vary or is not finite.
     adjusted: `p_value` after Holm's correction over the table. All pairs of a
       column without paper values count.
+    num_tests: The number of tests over which p-values are corrected.
   """
 
   column: tuple[str, ...]
@@ -193,9 +196,11 @@ class Ordering:
   difference: float | None
   num_seeds: int
   num_held: int
+  spread: float | None
   interval: tuple[float, float] | None
   p_value: float | None
   adjusted: float | None = None
+  num_tests: int = 1
 
   @property
   def holds(self) -> bool | None:
@@ -219,6 +224,42 @@ def _paired(differences: np.ndarray) -> tuple[float, tuple[float, float]]:
   return p_value, (centre - reach, centre + reach)
 
 
+def _differences(
+  column: contents_lib.Column,
+  better: contents_lib.Cell,
+  worse: contents_lib.Cell,
+) -> np.ndarray:
+  """Returns how far `better` is ahead, for each common seed."""
+  sign = 1 if column.higher_is_better else -1
+  seeds = sorted(better.by_seed.keys() & worse.by_seed.keys())
+  return sign * np.array(
+    [better.by_seed[seed] - worse.by_seed[seed] for seed in seeds]
+  )
+
+
+def _is_testable(differences: np.ndarray) -> bool:
+  """Returns whether differences are finite and vary more than by rounding."""
+  return bool(
+    len(differences) > 1
+    and np.isfinite(differences).all()
+    # Differences that only vary by rounding would always be significant.
+    and np.ptp(differences) > 1e-9 * np.abs(differences).max()
+  )
+
+
+def paired_interval(
+  column: contents_lib.Column,
+  better: contents_lib.Cell,
+  worse: contents_lib.Cell,
+) -> tuple[float, float] | None:
+  """Returns the 95 % confidence interval of how far one cell is ahead.
+
+  None for fewer than two common seeds, or if the difference does not vary.
+  """
+  differences = _differences(column, better, worse)
+  return _paired(differences)[1] if _is_testable(differences) else None
+
+
 def _ordering(
   column: contents_lib.Column,
   better: contents_lib.Cell,
@@ -226,20 +267,12 @@ def _ordering(
   paper_difference: float | None,
   threshold: float | None,
 ) -> Ordering:
-  sign = 1 if column.higher_is_better else -1
-  seeds = sorted(better.by_seed.keys() & worse.by_seed.keys())
-  differences = sign * np.array(
-    [better.by_seed[seed] - worse.by_seed[seed] for seed in seeds]
-  )
-  is_finite = bool(seeds) and bool(np.isfinite(differences).all())
-  p_value = interval = None
-  # Differences that only vary by rounding would always be significant.
-  if (
-    is_finite
-    and len(seeds) > 1
-    and np.ptp(differences) > 1e-9 * np.abs(differences).max()
-  ):
+  differences = _differences(column, better, worse)
+  is_finite = bool(len(differences)) and bool(np.isfinite(differences).all())
+  p_value = interval = spread_of_differences = None
+  if _is_testable(differences):
     p_value, interval = _paired(differences)
+    spread_of_differences = float(np.std(differences, ddof=1))
   return Ordering(
     column=column.heading,
     better=better.row,
@@ -247,8 +280,9 @@ def _ordering(
     paper_difference=paper_difference,
     threshold=threshold,
     difference=float(np.mean(differences)) if is_finite else None,
-    num_seeds=len(seeds),
+    num_seeds=len(differences),
     num_held=int((differences > 0).sum()),
+    spread=spread_of_differences,
     interval=interval,
     p_value=p_value,
   )
@@ -296,8 +330,9 @@ def orderings(contents: contents_lib.Contents) -> list[Ordering]:
     # The other pairs of our methods only count in the correction.
     is_shown += [by_paper or each.better == pairs[0].better for each in pairs]
   adjusted = holm([each.p_value for each in found])
+  num_tests = sum(p is not None for p in adjusted)
   return [
-    dataclasses.replace(each, adjusted=p)
+    dataclasses.replace(each, adjusted=p, num_tests=num_tests)
     for each, p, shown in zip(found, adjusted, is_shown, strict=True)
     if shown
   ]

@@ -10,6 +10,7 @@ from tff_shift import shown_names
 from tff_shift.reporting.pages import contents as contents_lib
 from tff_shift.reporting.pages import shown
 from tff_shift.reporting.pages import statistics
+from tff_shift.reporting.pages import tuning
 
 _TEX = {
   "\\": r"\textbackslash{}",
@@ -27,6 +28,9 @@ _TEX = {
   **{each: f"\\{each}" for each in "&%$#_{}"},
 }
 
+
+_TEX_BOLD = r"\textbf{", "}"
+_MARKDOWN_BOLD = "**", "**"
 
 # TeX joins two of these to a ligature: a dash or a quotation mark.
 _LIGATURES = re.compile(r"([-'`,])(?=\1)")
@@ -56,11 +60,15 @@ def to_csv(table: shown.Table) -> str:
       *("difference", "p_value", "adjusted_p_value", "why_no_test", "absent"),
       *("folder", "chosen", "scores", "seconds", "is_finished"),
       *("num_diverged", "command"),
+      *("is_best", "program_mean", "program_spread", "program_seeds"),
+      *("program_note", "oracle_mean", "oracle", "tuning_optimism"),
+      *("gradients_per_round", "bytes_down", "bytes_up", "seconds_per_round"),
     ]
   )
   for entry in table.entries:
     cell, column, run = entry.cell, entry.column, entry.cell.run
-    paper = cell.paper
+    paper, program, budget = cell.paper, cell.program, cell.budget
+    oracle = tuning.optimism(cell, column.higher_is_better)
     writer.writerow(
       [
         cell.row,
@@ -96,6 +104,32 @@ def to_csv(table: shown.Table) -> str:
           )
           if run
           else ("",) * 7
+        ),
+        entry.is_best,
+        *(
+          (
+            program.mean,
+            program.spread,
+            program.num_seeds,
+            _one_line(program.note),
+          )
+          if program
+          else ("",) * 4
+        ),
+        *(
+          (oracle.oracle_mean, oracle.oracle, oracle.difference)
+          if oracle
+          else ("",) * 3
+        ),
+        *(
+          (
+            budget.num_gradients,
+            budget.bytes_down,
+            budget.bytes_up,
+            budget.seconds_per_round,
+          )
+          if budget
+          else ("",) * 4
         ),
       ]
     )
@@ -143,9 +177,11 @@ def to_tex(contents: contents_lib.Contents, table: shown.Table) -> str:
   lines.append(r"\midrule")
   for row in table.rows:
     entries = [table.at(row, column) for column in table.columns]
-    ours = [_ours(entry) for entry in entries]
+    ours = [
+      _bold(entry, escape_tex(_ours(entry)), _TEX_BOLD) for entry in entries
+    ]
     # After a line end, TeX reads "[" and "*" as its options.
-    lines.append("{}" + " & ".join(map(escape_tex, [row, *ours])) + r" \\")
+    lines.append("{}" + " & ".join([escape_tex(row), *ours]) + r" \\")
     if table.has_paper:
       papers = [entry.paper if entry else "" for entry in entries]
       lines.append(
@@ -153,6 +189,13 @@ def to_tex(contents: contents_lib.Contents, table: shown.Table) -> str:
       )
   lines += [r"\bottomrule", r"\end{tabular}"]
   return "\n".join(lines) + "\n"
+
+
+def _bold(entry: shown.Entry | None, text: str, marks: tuple[str, str]) -> str:
+  """Marks the best value of a column."""
+  if entry is None or not entry.is_best:
+    return text
+  return text.join(marks)
 
 
 def _ours(entry: shown.Entry | None) -> str:
@@ -174,7 +217,11 @@ def escape_markdown(text: str) -> str:
 
 
 def _markdown_row(cells) -> str:
-  return "| " + " | ".join(map(escape_markdown, cells)) + " |"
+  return _joined(map(escape_markdown, cells))
+
+
+def _joined(cells) -> str:
+  return "| " + " | ".join(cells) + " |"
 
 
 def to_markdown(contents: contents_lib.Contents, table: shown.Table) -> str:
@@ -209,7 +256,10 @@ def to_markdown(contents: contents_lib.Contents, table: shown.Table) -> str:
 
 
 def _legend(table):
-  text = "Mean ± sample standard deviation over seeds (number of seeds)"
+  text = (
+    "Mean ± sample standard deviation over seeds (number of seeds); bold: the"
+    " best of a column"
+  )
   if table.has_paper:
     text += (
       f"; {shown.SIGNS[shown.BETTER]} better and {shown.SIGNS[shown.WORSE]}"
@@ -246,11 +296,11 @@ def _results(table):
   units = ["---", *["---:"] * (len(heads) - 1)]
   rows = [_markdown_row(heads), "| " + " | ".join(units) + " |"]
   for row in table.rows:
-    cells = [row]
+    cells = [escape_markdown(row)]
     for column in table.columns:
       entry = table.at(row, column)
-      cells.append(_ours(entry))
+      cells.append(_bold(entry, escape_markdown(_ours(entry)), _MARKDOWN_BOLD))
       if table.has_paper:
-        cells.append(entry.paper if entry else "")
-    rows.append(_markdown_row(cells))
+        cells.append(escape_markdown(entry.paper if entry else ""))
+    rows.append(_joined(cells))
   return "\n".join(rows)

@@ -59,7 +59,8 @@ def num_runs(job: job_lib.Job) -> int:
   if "select" not in job.flags:
     return seeds
   settings = math.prod(_count(job.flags[name]) for name in job.compared)
-  return settings * _count(job.flags["selection_seeds"]) + seeds
+  num_judged = settings if job.flags.get("all_settings") else 1
+  return settings * _count(job.flags["selection_seeds"]) + num_judged * seeds
 
 
 def num_evaluations(job: job_lib.Job) -> int:

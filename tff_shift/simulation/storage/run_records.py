@@ -130,6 +130,10 @@ class Entry(records.Record, omit_defaults=True):
     scores: Scores of the settings in the hyper-parameter search, by label.
     left_out: The clients that are left out, by part of the run.
     lower_is_better: The metrics of predictions whose lower values are better.
+    bytes_down: The bytes that a client receives in a round. None: not known.
+    bytes_up: The bytes that a client sends in a round. None: not known.
+    gradients: The gradients that a client computes in the first round, the mean
+      over clients. None: not known.
   """
 
   algorithm: _Name
@@ -142,6 +146,9 @@ class Entry(records.Record, omit_defaults=True):
   scores: dict[str, records.Number]
   left_out: dict[str, LeftOut] = msgspec.field(default_factory=dict)
   lower_is_better: tuple[str, ...] = ()
+  bytes_down: records.Count | None = None
+  bytes_up: records.Count | None = None
+  gradients: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
   def __post_init__(self):
     numbers = {name: len(each.seeds) for name, each in self.metrics.items()}

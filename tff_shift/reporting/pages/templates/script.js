@@ -29,7 +29,8 @@ function sortBy(button) {
   table.tBodies[0].append(...rows);
 }
 for (const button of document.querySelectorAll("button.sort")) {
-  button.addEventListener("click", () => sortBy(button));
+  // The whole cell is the target; clicks and keys of the button reach it too.
+  button.closest("th").addEventListener("click", () => sortBy(button));
 }
 
 // Filtering: all words in a cell's method and column; its state.
@@ -79,6 +80,10 @@ for (const button of document.querySelectorAll("button.copy")) {
 // The legend shows and hides a method in all figures.
 for (const box of document.querySelectorAll(".legend input")) {
   box.addEventListener("change", () => {
+    const same = `.legend input[value="${box.value}"]`;
+    for (const each of document.querySelectorAll(same)) {
+      each.checked = box.checked;
+    }
     const lines = document.querySelectorAll(`g[data-row="${box.value}"]`);
     for (const line of lines) line.style.display = box.checked ? "" : "none";
   });

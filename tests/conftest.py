@@ -12,6 +12,7 @@ import types
 
 import hypothesis
 import numpy as np
+import psutil
 import pytest
 import scipy.optimize
 import tensorflow as tf
@@ -113,6 +114,44 @@ def pytest_runtest_protocol(item, nextitem):
     with contextlib.suppress(AttributeError, OSError):
       ctypes.CDLL(None).malloc_trim(0)
     _settled[0] = _resident()
+  return outcome
+
+
+# How long a process that was told to end may take, in seconds.
+_ENDING = 5
+
+
+def _command(process):
+  """The command line of a process; "" if it has ended."""
+  with contextlib.suppress(psutil.NoSuchProcess):
+    return " ".join(process.cmdline())
+  return ""
+
+
+def _end_children():
+  """Ends the processes that this one has started, and returns what they are."""
+  commands = {
+    child: _command(child)
+    for child in psutil.Process().children(recursive=True)
+  }
+  # Python's tracker of shared memory ends with this process.
+  own = [k for k, v in commands.items() if "resource_tracker" not in v]
+  _, left = psutil.wait_procs(own, _ENDING)
+  for child in left:
+    child.kill()
+  return [f"{child.pid} {commands[child]}" for child in left]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item, nextitem):
+  """Fails the last test of a file if a process of the file is left.
+
+  TFF's default context, for example, starts a worker that nothing ends.
+  """
+  outcome = yield
+  if nextitem is None or nextitem.path != item.path:
+    left = _end_children()
+    assert not left, f"{item.location[0]} left processes: {left}"
   return outcome
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import gc
 import pathlib
 import resource
@@ -9,6 +10,7 @@ import signal
 import sys
 import textwrap
 import types
+import typing
 
 import hypothesis
 import numpy as np
@@ -16,6 +18,8 @@ import psutil
 import pytest
 import scipy.optimize
 import tensorflow as tf
+from tensorflow.python.util import tf_stack
+from tensorflow_federated.python.core.impl.types import type_serialization
 
 from tff_shift.data import datasets
 from tff_shift.reporting import summary
@@ -38,6 +42,31 @@ hypothesis.settings.register_profile(
   suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("tests")
+
+
+# Most of the time of the tests goes into tracing graphs. What follows leaves
+# out work whose result no test sees, or is the same each time.
+#
+# Each operation keeps the Python stack that has made it, for TensorFlow's own
+# messages.
+_STACK = tf_stack.extract_stack()
+tf_stack.extract_stack = lambda stacklevel=1: _STACK
+# Python 3.11 collects the attributes of a protocol in each `isinstance`.
+typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
+
+_TYPES = {}
+_deserialize_type = type_serialization.deserialize_type
+
+
+def _known_type(proto):
+  """Returns the type of a protocol buffer; types do not change."""
+  key = proto.SerializeToString(deterministic=True)
+  if key not in _TYPES:
+    _TYPES[key] = _deserialize_type(proto)
+  return _TYPES[key]
+
+
+type_serialization.deserialize_type = _known_type
 
 
 # Of each process, the most memory that it had, in bytes.

@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # Processes for the tests: one per core.
-JOBS ?= auto
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 # TFF workers of `make workers`.
 N ?= 2
 
@@ -73,25 +73,33 @@ workers: setup
 index: setup
 	$(BIN)/python -m tff_shift.command_line.write_index
 
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+PYTEST := $(BIN)/python -m pytest
+IN_PROCESSES := -n $(JOBS) --dist worksteal
 
-# In parts, so that no process grows with all tests. A part that fails does not
-# keep the others from running.
-PARTS := 'tests/algorithms/[a-e]*_test.py' 'tests/algorithms/[f-z]*_test.py' \
-  'tests/end_to_end' 'tests/learning' 'tests/models' 'tests/simulation' \
-  '--ignore=tests/algorithms --ignore=tests/end_to_end --ignore=tests/learning \
-  --ignore=tests/models --ignore=tests/simulation'
+# Each part has a process of its own, so that no process grows with all tests
+# and none waits for the last test of another. The longest parts come first.
+BINARIES := tests/end_to_end
+ALGORITHMS := tests/algorithms
+SINGLE := algorithms end_to_end learning models simulation
+PARTS := tests/models '$(SINGLE:%=--ignore=tests/%)' \
+  '$(BINARIES)/[e-l]*_test.py' '$(BINARIES)/[p-s]*_test.py' \
+  '$(ALGORITHMS)/fed_*_test.py' tests/learning '$(BINARIES)/[m-o]*_test.py' \
+  tests/simulation $(BINARIES)/saving '$(ALGORITHMS)/[a-e]*_test.py' \
+  '$(BINARIES)/[t-z]*_test.py' '$(BINARIES)/[a-d]*_test.py' \
+  '$(ALGORITHMS)/f[!e]*_test.py $(ALGORITHMS)/[g-z]*_test.py'
 
+# A part that fails does not keep the others from running. What a part prints is
+# printed when it ends.
 test: setup
-	@status=0; for part in $(PARTS); do \
-	  $(PYTEST) -m 'not every_algorithm' $$part || status=1; \
-	done; exit $$status
+	@printf '%s\0' $(PARTS) | xargs -0 -P $(JOBS) -I {} sh -c \
+	  'printed=$$($(PYTEST) -m "not every_algorithm" {} 2>&1); status=$$?; \
+	  printf "%s\n" "$$printed"; exit $$status'
 
 test-all: test
-	$(PYTEST) -m every_algorithm
+	$(PYTEST) $(IN_PROCESSES) -m every_algorithm
 
 test-fast: setup
-	$(PYTEST) -m 'not slow and not every_algorithm'
+	$(PYTEST) $(IN_PROCESSES) -m 'not slow and not every_algorithm'
 
 lint: setup check-lock
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import gc
 import pathlib
 import resource
@@ -9,12 +10,16 @@ import signal
 import sys
 import textwrap
 import types
+import typing
 
 import hypothesis
 import numpy as np
+import psutil
 import pytest
 import scipy.optimize
 import tensorflow as tf
+from tensorflow.python.util import tf_stack
+from tensorflow_federated.python.core.impl.types import type_serialization
 
 from tff_shift.data import datasets
 from tff_shift.reporting import summary
@@ -37,6 +42,31 @@ hypothesis.settings.register_profile(
   suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("tests")
+
+
+# Most of the time of the tests goes into tracing graphs. What follows leaves
+# out work whose result no test sees, or is the same each time.
+#
+# Each operation keeps the Python stack that has made it, for TensorFlow's own
+# messages.
+_STACK = tf_stack.extract_stack()
+tf_stack.extract_stack = lambda stacklevel=1: _STACK
+# Python 3.11 collects the attributes of a protocol in each `isinstance`.
+typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
+
+_TYPES = {}
+_deserialize_type = type_serialization.deserialize_type
+
+
+def _known_type(proto):
+  """Returns the type of a protocol buffer; types do not change."""
+  key = proto.SerializeToString(deterministic=True)
+  if key not in _TYPES:
+    _TYPES[key] = _deserialize_type(proto)
+  return _TYPES[key]
+
+
+type_serialization.deserialize_type = _known_type
 
 
 # Of each process, the most memory that it had, in bytes.
@@ -113,6 +143,44 @@ def pytest_runtest_protocol(item, nextitem):
     with contextlib.suppress(AttributeError, OSError):
       ctypes.CDLL(None).malloc_trim(0)
     _settled[0] = _resident()
+  return outcome
+
+
+# How long a process that was told to end may take, in seconds.
+_ENDING = 5
+
+
+def _command(process):
+  """The command line of a process; "" if it has ended."""
+  with contextlib.suppress(psutil.NoSuchProcess):
+    return " ".join(process.cmdline())
+  return ""
+
+
+def _end_children():
+  """Ends the processes that this one has started, and returns what they are."""
+  commands = {
+    child: _command(child)
+    for child in psutil.Process().children(recursive=True)
+  }
+  # Python's tracker of shared memory ends with this process.
+  own = [k for k, v in commands.items() if "resource_tracker" not in v]
+  _, left = psutil.wait_procs(own, _ENDING)
+  for child in left:
+    child.kill()
+  return [f"{child.pid} {commands[child]}" for child in left]
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item, nextitem):
+  """Fails the last test of a file if a process of the file is left.
+
+  TFF's default context, for example, starts a worker that nothing ends.
+  """
+  outcome = yield
+  if nextitem is None or nextitem.path != item.path:
+    left = _end_children()
+    assert not left, f"{item.location[0]} left processes: {left}"
   return outcome
 
 

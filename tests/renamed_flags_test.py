@@ -1,9 +1,6 @@
 """Old names of flags: on command lines, in flag files, in files of runs."""
 
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -40,25 +37,6 @@ class TestArguments:
       "--input_std=0.25",
       "--rounds=3",
     ]
-
-  def test_through_a_binary(self, tmp_path):
-    process = subprocess.run(
-      [
-        *(sys.executable, "-m", "experiments.evolving"),
-        *("--dataset=rotated_digits", "--algorithm=fed_avg"),
-        "--input_scaling=standardized",
-        *("--input_mean=0.5", "--input_deviation=0"),
-        f"--output_dir={tmp_path / 'run'}",
-      ],
-      cwd=_ROOT,
-      # As from a shell: TensorFlow has put settings into this process's.
-      env={k: v for k, v in os.environ.items() if k[:3] != "TF_"},
-      capture_output=True,
-      text=True,
-    )
-    assert process.returncode == 2
-    assert process.stderr.startswith("evolving: --input_std=0: it must be")
-    assert process.stderr.count("\n") == 1
 
 
 def test_files_of_earlier_versions_are_read_by_the_new_names():

@@ -148,6 +148,7 @@ def test_statistics_move_where_they_are_kept(name, plain, data, make_client):
 
 
 @pytest.mark.slow
+@pytest.mark.every_algorithm
 def test_one_client_is_the_same_whatever_is_personal(
   name, plain, data, make_client
 ):

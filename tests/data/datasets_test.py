@@ -26,22 +26,15 @@ SCENARIOS = {
 NAMES = datasets.names()
 
 
-def refusal(function, *arguments, **options) -> str:
-  with pytest.raises(ValueError) as error:
-    function(*arguments, **options)
-  assert "\n" not in str(error.value)
-  return str(error.value)
-
-
 class TestNames:
   @pytest.mark.parametrize("function", [datasets.get, datasets.load])
-  def test_unknown_name_lists_those_that_there_are(self, function):
+  def test_unknown_name_lists_those_that_there_are(self, function, refusal):
     assert refusal(function, "minst") == (
       f"dataset must be one of {', '.join(NAMES)}, {own_datasets.FORMS}; got"
       " 'minst'; did you mean mnist?"
     )
 
-  def test_name_of_another_scenario_lists_those_of_this_one(self):
+  def test_name_of_another_scenario_lists_those_of_this_one(self, refusal):
     assert refusal(datasets.get, "circle", "guidance") == (
       f"dataset must be one of {', '.join(datasets.names('guidance'))},"
       f" {own_datasets.FORMS}; got 'circle'"
@@ -148,7 +141,7 @@ class TestChecked:
       ({"x": np.full((4, 2), -1)}, "x of toy: ids of words must lie in 0..2, "),
     ],
   )
-  def test_words_that_are_none_are_refused(self, changes, message):
+  def test_words_that_are_none_are_refused(self, changes, message, refusal):
     titles = LOADED._replace(
       x=np.full((4, 2), 2), vocabulary=(*text.RESERVED, "word")
     )
@@ -171,13 +164,13 @@ class TestChecked:
       ({"time": np.zeros(4)}, "time of toy: 4 integers wanted, "),
     ],
   )
-  def test_what_is_wrong_is_named(self, changes, message):
+  def test_what_is_wrong_is_named(self, changes, message, refusal):
     assert refusal(
       datasets.checked, LOADED._replace(**changes), make_entry(), "toy"
     ).startswith(message)
 
   def test_every_data_set_is_checked_under_its_name(
-    self, small_digits, monkeypatch
+    self, small_digits, monkeypatch, refusal
   ):
     entry = datasets.get(small_digits)
     wrong = dataclasses.replace(entry, num_classes=9)
@@ -217,7 +210,9 @@ class TestDataset:
       ({"vocabulary_size": 9}, "a data set must have a vocabulary_size if and"),
     ],
   )
-  def test_entry_that_contradicts_itself_is_refused(self, changes, message):
+  def test_entry_that_contradicts_itself_is_refused(
+    self, changes, message, refusal
+  ):
     assert refusal(make_entry, **changes).startswith(message)
 
   @pytest.mark.parametrize(
@@ -228,7 +223,7 @@ class TestDataset:
       {"angle_step": 15.0, "time_range": (0, 1)},
     ],
   )
-  def test_domains_that_are_both_or_neither_are_refused(self, options):
+  def test_domains_that_are_both_or_neither_are_refused(self, options, refusal):
     assert "evolution" in refusal(dataset.Evolution, num_domains=2, **options)
 
 
@@ -256,12 +251,14 @@ class TestNewDataset:
     assert sorted(map(bytes, turned_back)) == sorted(map(bytes, pixels))
 
   def test_new_data_set_is_refused_angles_by_its_own_evolution(
-    self, small_digits
+    self, small_digits, refusal
   ):
     message = refusal(evolving.load_evolving, "circle", angle_step=1.0)
     assert small_digits in message
 
-  def test_domains_may_be_the_numbers_in_time(self, small_digits, monkeypatch):
+  def test_domains_may_be_the_numbers_in_time(
+    self, small_digits, monkeypatch, refusal
+  ):
     datasets.get(small_digits)
     evolution = dataset.Evolution(2, range_format="part {}")
     monkeypatch.setattr(

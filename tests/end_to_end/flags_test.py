@@ -10,6 +10,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 from tff_shift.binaries import report
 from tff_shift.command_line import common_flags
@@ -174,6 +175,13 @@ def test_scaling_that_float32_does_not_hold_is_refused():
           evolving_plan.make_plan,
         )
         assert line is not None and line.startswith(f"--{flag}={value}: ")
+
+
+def test_old_names_are_those_of_the_new_flags(refused):
+  given = "--algorithm=fed_avg --input_scaling=standardized --input_mean=0.5"
+  arguments = [*SMALL[evolving_plan], *given.split(), "--input_deviation=0"]
+  line = refused(evolving, evolving_plan, arguments)
+  assert line.startswith("evolving: --input_std=0: it must be")
 
 
 ESCAPE = "\x1b[2J"

@@ -64,9 +64,9 @@ class TestReddit:
     "names",
     [
       # They do more with examples than to train on them.
-      ("cfed", "t3a"),
+      ("t3a",),
       pytest.param(
-        ("fed_the", "fed_evolve"), marks=pytest.mark.every_algorithm
+        ("cfed", "fed_the", "fed_evolve"), marks=pytest.mark.every_algorithm
       ),
     ],
   )

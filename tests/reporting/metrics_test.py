@@ -8,14 +8,6 @@ from scipy import stats
 
 from tff_shift.reporting import metrics
 
-
-def refusal(function, *arguments, **options) -> str:
-  with pytest.raises(ValueError) as error:
-    function(*arguments, **options)
-  assert "\n" not in str(error.value)
-  return str(error.value)
-
-
 # Three periods of two clients.
 ACCURACY = np.array([[80.0, 71.0], [90.0, 72.0], [50.0, 83.0]])
 
@@ -160,5 +152,5 @@ def test_blocks_are_those_of_their_periods_alone(
     (ACCURACY, 80, 1.5, "n must be an integer from 1 to 3, "),
   ],
 )
-def test_bad_values_are_refused(function, test, validation, n, start):
+def test_bad_values_are_refused(function, test, validation, n, start, refusal):
   assert refusal(function, test, validation, n).startswith(start)

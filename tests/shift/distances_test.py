@@ -28,13 +28,6 @@ def pair(seed, n=20, m=20, size=3):
   return rng.normal(size=(n, size)), rng.normal(0.5, 2, size=(m, size))
 
 
-def refusal(function, *arguments, **options) -> str:
-  with pytest.raises(ValueError) as error:
-    function(*arguments, **options)
-  assert "\n" not in str(error.value)
-  return str(error.value)
-
-
 class TestFeatureDistance:
   def test_distance_by_hand(self):
     # Not in order: 0 with 1 and 10 with 12 cost 1 and 4.
@@ -185,7 +178,7 @@ class TestThreshold:
     ]
     assert found.mean() == pytest.approx(np.mean(fresh), rel=0.3)
 
-  def test_pool_of_less_than_two_periods_is_refused(self):
+  def test_pool_of_less_than_two_periods_is_refused(self, refusal):
     x = np.random.default_rng(0).normal(size=(60, 2))
     options = {"period_size": 30, "num_pairs": 3, "seed": 1}
     assert distances.iid_distances(x, **options).min() > 0
@@ -233,12 +226,12 @@ class TestRefusals:
       (lambda x: x[:, :2], "one and other must have examples of one shape"),
     ],
   )
-  def test_bad_periods_are_refused(self, change, start):
+  def test_bad_periods_are_refused(self, change, start, refusal):
     one, other = pair(0)
     assert refusal(distances.distance, change(one), other).startswith(start)
     assert "got" in refusal(distances.distance, other, change(one))
 
-  def test_bad_options_are_refused(self):
+  def test_bad_options_are_refused(self, refusal):
     one, other = pair(0)
     assert refusal(distances.distance, one, other, method="fast") == (
       "method must be one of auto, exact, sinkhorn, got 'fast'"

@@ -20,13 +20,6 @@ SIZES = {"t_sne": 16, "t_sne_map": 24, "moments": 80, "pca": 12}
 NAMES = st.sampled_from(choices.REPRESENTATIONS)
 
 
-def refusal(function, *arguments, **options) -> str:
-  with pytest.raises(ValueError) as error:
-    function(*arguments, **options)
-  assert "\n" not in str(error.value)
-  return str(error.value)
-
-
 @pytest.fixture(scope="module")
 def digits():
   return dynamic_personalization.load_dynamic("digits", seed=0)
@@ -81,7 +74,7 @@ class TestAll:
       np.testing.assert_array_equal(fitted[name](x), fitted[name](x / 255))
 
   @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
-  def test_bad_periods_are_refused(self, fitted, digits, name):
+  def test_bad_periods_are_refused(self, fitted, digits, name, refusal):
     x = digits.train.x[:9] / 255
     for count in (0, 1):
       assert refusal(fitted[name], x[:count]).startswith(
@@ -133,7 +126,7 @@ class TestMoments:
     # Of public data: nothing but the standard.
     np.testing.assert_allclose(r(public), [0, 0, 1, 1], atol=1e-7)
 
-  def test_extractor_must_give_features_of_each_example(self):
+  def test_extractor_must_give_features_of_each_example(self, refusal):
     x = np.ones([4, 3])
     assert (
       refusal(representations.fit, "moments", x, extractor=lambda x: x[:3])
@@ -213,19 +206,19 @@ class TestRefusals:
       ("t_sne_map", {"size": 10}, "size must be at most 9, the number of "),
     ],
   )
-  def test_bad_values_are_refused(self, name, options, start):
+  def test_bad_values_are_refused(self, name, options, start, refusal):
     x = np.random.default_rng(0).normal(size=(9, 6))
     assert refusal(representations.fit, name, x, **options).startswith(start)
 
   @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
-  def test_bad_public_examples_are_refused(self, name):
+  def test_bad_public_examples_are_refused(self, name, refusal):
     x = np.ones([1, 6])
     options = OPTIONS[name]
     assert refusal(representations.fit, name, x, **options).startswith(
       "public examples must have the shape [n, ...] with n of at least 2"
     )
 
-  def test_one_feature_is_too_few_for_t_sne(self):
+  def test_one_feature_is_too_few_for_t_sne(self, refusal):
     x = np.arange(10.0)[:, np.newaxis]
     r = representations.fit("t_sne", x, size=4)
     assert refusal(r, x) == (

@@ -34,7 +34,13 @@ class TestContract:
 
   # Personal state, the number of clients, surveys and memory at the server.
   @pytest.mark.parametrize(
-    "path", [EXAMPLES / "scaffold.py", USER_FILES / "surveys.py"]
+    "path",
+    [
+      EXAMPLES / "scaffold.py",
+      pytest.param(
+        USER_FILES / "surveys.py", marks=pytest.mark.every_algorithm
+      ),
+    ],
   )
   def test_is_kept_whole_by_algorithms_with_many_parts(self, path, capfd):
     assert contract.main([str(path), "-q"]) == 0

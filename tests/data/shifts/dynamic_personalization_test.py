@@ -24,13 +24,6 @@ def make(distribution, **options) -> dynamic_personalization.Periods:
   return dynamic_personalization.Periods(POOL, 5, distribution, **options)
 
 
-def refusal(function, *arguments, **options) -> str:
-  with pytest.raises(ValueError) as error:
-    function(*arguments, **options)
-  assert "\n" not in str(error.value)
-  return str(error.value)
-
-
 def equal(one, other) -> bool:
   return all(map(np.array_equal, one, other))
 
@@ -305,11 +298,11 @@ class TestRefusals:
       ({"periods_per_distribution": 0}, "periods_per_distribution must "),
     ],
   )
-  def test_bad_values_are_refused(self, options, start):
+  def test_bad_values_are_refused(self, options, start, refusal):
     options = {"distribution": "iid", **options}
     assert refusal(make, **options).startswith(start)
 
-  def test_bad_clients_and_periods_are_refused(self):
+  def test_bad_clients_and_periods_are_refused(self, refusal):
     found = make("iid")
     assert refusal(found.batch, 3, 0) == (
       "client must be below num_clients=3, got 3"
@@ -322,7 +315,9 @@ class TestRefusals:
     "name, rest, needed",
     [("0.4+0.4", "others", 3), ("0.4+0.4", "any", 2), ("0.5", "others", 2)],
   )
-  def test_pool_with_too_few_classes_is_refused(self, name, rest, needed):
+  def test_pool_with_too_few_classes_is_refused(
+    self, name, rest, needed, refusal
+  ):
     def make_with(num_present):
       pool = examples.Examples(
         np.zeros(9), np.arange(9, dtype=np.int32) % num_present
@@ -335,7 +330,7 @@ class TestRefusals:
     heavy = make_with(needed).heavy_labels(0, 0)
     assert max(heavy) < needed
 
-  def test_labels_beyond_the_classes_are_refused(self):
+  def test_labels_beyond_the_classes_are_refused(self, refusal):
     assert (
       refusal(
         dynamic_personalization.Periods,
@@ -438,7 +433,7 @@ class TestLoadDynamic:
       ({"max_examples": 3}, "the validation part of digits would be empty"),
     ],
   )
-  def test_bad_values_are_refused(self, options, start):
+  def test_bad_values_are_refused(self, options, start, refusal):
     options = {"dataset": "digits", "seed": 0, **options}
     assert refusal(dynamic_personalization.load_dynamic, **options).startswith(
       start

@@ -31,13 +31,6 @@ NUMBERED = dataset_lib.Dataset(
 )
 
 
-def refusal(function, *arguments, **options) -> str:
-  with pytest.raises(ValueError) as error:
-    function(*arguments, **options)
-  assert "\n" not in str(error.value)
-  return str(error.value)
-
-
 def equal(one, other) -> bool:
   return all(
     np.array_equal(first, second)
@@ -117,7 +110,7 @@ class TestLoadOnline:
     # Whole numbers of examples.
     assert np.abs(counts - 409 * expected).max() < 1
 
-  def test_refusals(self, numbered):
+  def test_refusals(self, numbered, refusal):
     assert refusal(online_adaptation.load_online, "emnist").startswith(
       f"dataset must be one of {', '.join(datasets.names('online_adaptation'))}"
     )
@@ -265,7 +258,7 @@ class TestInitialExamples:
       assert sorted(drawn.x) == list(expected)
       assert online_adaptation.num_labelled(each, 1) == len(drawn.y)
 
-  def test_client_without_labelled_example_is_refused(self, dataset):
+  def test_client_without_labelled_example_is_refused(self, dataset, refusal):
     dataset = dataset._replace(initial_client=np.zeros(60, int))
     for function in (
       lambda: online_adaptation.initial_examples(dataset, 5, 1, 0),
@@ -614,18 +607,18 @@ class TestFewClasses:
       },
     ],
   )
-  def test_client_with_nothing_to_draw_is_named(self, options):
+  def test_client_with_nothing_to_draw_is_named(self, options, refusal):
     assert refusal(make_streams, [0, 1], **options).startswith(
       "client 1 cannot draw a stream"
     )
 
-  def test_each_example_must_have_a_client(self):
+  def test_each_example_must_have_a_client(self, refusal):
     assert refusal(make_streams, [0, 1], pool_client=np.zeros(99, int)) == (
       "pool_client must have a client for each of 100 examples, got the shape"
       " [99]"
     )
 
-  def test_archive_without_a_class_of_the_pool_is_refused(self):
+  def test_archive_without_a_class_of_the_pool_is_refused(self, refusal):
     found = make_covariate_streams(
       [0, 1],
       TOY,
@@ -654,7 +647,7 @@ class TestFewClasses:
     ],
   )
   def test_places_that_are_not_there_are_refused(
-    self, name, arguments, message
+    self, name, arguments, message, refusal
   ):
     function = getattr(make_streams([0, 1]), name)
     assert refusal(function, *arguments).startswith(message)
@@ -693,7 +686,7 @@ class TestArchiveOf:
     ):
       online_adaptation.archive_of(name, tmp_path)("fog", 3)
 
-  def test_data_set_without_archive_is_refused(self):
+  def test_data_set_without_archive_is_refused(self, refusal):
     assert refusal(online_adaptation.archive_of, "digits") == (
       "corrupted images are published for cifar10 and cifar100, not for"
       " 'digits'"
@@ -714,5 +707,5 @@ class TestArchiveOf:
     ({"seed": -1}, "seed must "),
   ],
 )
-def test_bad_values_are_refused(options, start):
+def test_bad_values_are_refused(options, start, refusal):
   assert refusal(make_streams, [0, 1], **options).startswith(start)

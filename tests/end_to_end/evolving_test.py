@@ -67,17 +67,8 @@ class TestWholeRun:
     runs = json.loads((finished[0] / "summary.json").read_text())["runs"]
     assert [run["algorithm"] for run in runs] == list(_ALGORITHMS)
     for run in runs:
-      assert set(run) == {
-        "algorithm",
-        "dataset",
-        "setting",
-        "metrics",
-        "rounds",
-        "seconds_per_round",
-        "num_diverged",
-        "scores",
-        "lower_is_better",
-      }
+      # All methods here train, and send at least an update of 4 bytes.
+      assert run["gradients"] > 0 and run["bytes_down"] > 4 < run["bytes_up"]
       assert set(run["lower_is_better"]) <= set(run["metrics"])
       assert "client_accuracy" not in run["lower_is_better"]
       assert run["num_diverged"] == [0, 0]

@@ -8,6 +8,9 @@ import pytest
 import tff_shift as ts
 from tff_shift.binaries import evolving
 from tff_shift.reporting import clients
+from tff_shift.reporting import read_run
+from tff_shift.reporting import run_contents
+from tff_shift.reporting import run_folders
 from tff_shift.scenarios.evolving import configuration as evolving_plan
 
 FLAGS = (
@@ -58,6 +61,22 @@ def test_frames_agree_with_the_files(folder, tmp_path):
   assert first.metrics[name].values == harmed["harmed_share"].tolist()
   assert {name, "accuracy_std_over_clients"} <= {*first.lower_is_better}
   frame.to_parquet(tmp_path / "clients.parquet")
+  # The page pairs the clients of two methods by seed.
+  fed_avg, local = (
+    read_run.final_client_values(run, each, "client_accuracy")
+    for each in run.summary
+  )
+  assert fed_avg.keys() == local.keys() == {0, 1}
+  for place, seed in enumerate((0, 1)):
+    share = np.mean(fed_avg[seed] < local[seed] - 1e-4)
+    assert 100 * share == harmed["harmed_share"][place]
+  assert read_run.final_client_values(run, run.summary[0], "no_metric") == {}
+  folders = [run_folders.read(folder)]
+  (shown,) = run_contents.to_contents(
+    folders, metrics=["client_accuracy"], title="", command="", start=tmp_path
+  ).clients
+  assert shown.by_method.keys() == {"fed_avg", "local"}
+  np.testing.assert_array_equal(shown.by_method["local"][1], local[1])
   assert (tmp_path / "clients.parquet").stat().st_size > 0
 
 

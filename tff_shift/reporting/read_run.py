@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tff_shift import files
+from tff_shift.reporting import clients as clients_lib
 from tff_shift.reporting import run_folders
 from tff_shift.simulation.engine import frames
 from tff_shift.simulation.storage import client_values
@@ -19,6 +20,7 @@ from tff_shift.simulation.storage import run_file
 from tff_shift.simulation.storage import run_records
 
 if TYPE_CHECKING:
+  import numpy as np
   import pandas as pd
 
 
@@ -42,6 +44,21 @@ class RunData:
     return f"RunData({str(self.path)!r}, {len(self.metrics)} rows)"
 
   @functools.cached_property
+  def has_clients(self) -> bool:
+    """Whether there are values of single clients.
+
+    Raises:
+      ValueError: If a file is damaged.
+    """
+    return bool(self._saved)
+
+  @functools.cached_property
+  def _saved(self) -> list[run_file.SavedValues]:
+    folder = results.RunFolder(self.path).checkpoints
+    found = map(run_file.read_clients, sorted(folder.glob("*.sqlite")))
+    return [each for each in found if each is not None and each.values]
+
+  @functools.cached_property
   def clients(self) -> pd.DataFrame:
     """A row per evaluation and client, of all runs in the folder.
 
@@ -55,13 +72,7 @@ class RunData:
     import pandas as pd
 
     order = list(self.config.flags.get("algorithm") or [])
-    folder = results.RunFolder(self.path).checkpoints
-    saved = []
-    for path in sorted(folder.glob("*.sqlite")):
-      each = run_file.read_clients(path)
-      if each is not None and each.values:
-        saved.append(each)
-    if not saved:
+    if not self.has_clients:
       raise ValueError(
         f"{self.path}: there are no values of clients: the run has saved no"
         " checkpoint yet (or has --checkpoint_every=0), was written by an"
@@ -75,7 +86,7 @@ class RunData:
       return position, each.labels.get("seed", 0)
 
     found, columns = [], {}
-    for each in sorted(saved, key=place):
+    for each in sorted(self._saved, key=place):
       frame = frames.of_clients(each.values, each.client_names)
       columns |= dict.fromkeys(each.labels)
       found.append(frame.assign(**each.labels))
@@ -83,6 +94,42 @@ class RunData:
     labels = [name for name in columns if name != "seed"] + ["seed"]
     whole = pd.concat(found, ignore_index=True)
     return whole[[*labels, *(name for name in whole if name not in labels)]]
+
+
+def final_client_values(
+  run: RunData, entry: run_records.Entry, metric: str
+) -> dict[int, np.ndarray]:
+  """Returns the final values of the clients of a summary entry.
+
+  Args:
+    run: The run folder.
+    entry: An entry of its summary. A curve belongs to it if all common settings
+      are equal.
+    metric: The metric.
+
+  Returns:
+    [num_clients] float64 by seed; NaN: the client has no value. Empty if the
+    folder has no values of single clients, or not this metric.
+
+  Raises:
+    ValueError: If a file is damaged; one line that names it.
+  """
+  if not run.has_clients or metric not in run.clients:
+    return {}
+  num_last = entry.setting.get("final_rounds") or 1
+  final = clients_lib.final(run.clients, metric, num_last)
+  known = entry.setting | {
+    "algorithm": entry.algorithm,
+    "dataset": entry.dataset,
+  }
+  for name in final.columns.intersection(list(known)):
+    wanted = run_folders.text(known[name])
+    final = final[final[name].map(run_folders.text) == wanted]
+  size = int(run.clients["client"].max()) + 1
+  return {
+    int(seed): own.set_index("client")[metric].reindex(range(size)).to_numpy()
+    for seed, own in final.groupby("seed")
+  }
 
 
 def read(folder: str | os.PathLike[str]) -> RunData:

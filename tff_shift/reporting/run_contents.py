@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Sequence
 
 from tff_shift import records
+from tff_shift.reporting import read_run
 from tff_shift.reporting import run_folders
 from tff_shift.reporting import summary
 from tff_shift.reporting.pages import contents as contents_lib
@@ -286,6 +287,7 @@ def to_contents(
   about = _differing(alone, _ABOUT)
   with_dataset = len({entry.dataset for entry in alone}) > 1
   columns, cells, curves, algorithms = {}, {}, [], {}
+  runs, clients = {}, {}
   for (folder, entry), row in zip(entries, _row_names(alone), strict=True):
     for metric in metrics:
       if metric not in entry.metrics:
@@ -319,6 +321,11 @@ def to_contents(
         ),
       )
       curves += _curves(folder, entry, name, heading, metric)
+      if folder.path not in runs:
+        runs[folder.path] = read_run.read(folder.path)
+      found = read_run.final_client_values(runs[folder.path], entry, metric)
+      if found:
+        clients.setdefault(heading, {})[name] = found
   groups = list(dict.fromkeys(heading[:-1] for heading in columns))
   return contents_lib.Contents(
     name="run folders",
@@ -342,6 +349,10 @@ def to_contents(
     floors=_rows_of(algorithms, _FLOORS),
     ceilings=_rows_of(algorithms, _CEILINGS),
     references=_rows_of(algorithms, _REFERENCES),
+    clients=[
+      contents_lib.ClientValues(column=heading, by_method=by_method)
+      for heading, by_method in clients.items()
+    ],
   )
 
 

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 
+import numpy as np
+
 from tff_shift import records as records_lib
+from tff_shift.reporting import read_run
 from tff_shift.reporting import run_contents
 from tff_shift.reporting import run_folders
 from tff_shift.reporting.pages import contents
@@ -155,6 +158,16 @@ class JobResult:
     for seed, points in by_seed.items():
       yield seed, step, points
 
+  def client_values(
+    self, entry: run_records.Entry, metric: str
+  ) -> dict[int, np.ndarray]:
+    """Returns the final values of the clients by seed."""
+    return read_run.final_client_values(self._run_data(), entry, metric)
+
+  @functools.cache  # noqa: B019 (only lives while a page is written)
+  def _run_data(self) -> read_run.RunData:
+    return read_run.read(self.files.folder)
+
   @functools.cache  # noqa: B019 (only lives while a page is written)
   def _rows(self) -> Sequence[Mapping[str, str]]:
     return run_folders.read_rows(self.files.folder)
@@ -206,7 +219,7 @@ def collect(
       and (each.job.folder in requested or found[each.job.folder].record)
     )
   }
-  cells, curves, listed = [], [], []
+  cells, curves, listed, clients = [], [], [], {}
   for each in planned:
     if each.column not in shown:
       continue
@@ -232,6 +245,12 @@ def collect(
         )
         for seed, step, points in of_job.curves(entry, each.reads)
       ]
+      values = {
+        seed: values / divided_by
+        for seed, values in of_job.client_values(entry, each.reads).items()
+      }
+      if values:
+        clients.setdefault(each.column, {})[each.row] = values
   done = [each for each in found.values() if each.record is not None]
   return contents.Contents(
     name=spec.name,
@@ -251,6 +270,10 @@ def collect(
     floors=_rows_of(listed, spec.floors),
     ceilings=_rows_of(listed, spec.ceilings),
     references=_rows_of(listed, spec.references),
+    clients=[
+      contents.ClientValues(column=column, by_method=by_method)
+      for column, by_method in clients.items()
+    ],
   )
 
 

@@ -78,6 +78,24 @@ def usage_errors() -> Iterator[None]:
     raise UsageError(f"{error.filename}: {error.strerror}") from error
 
 
+def define_bounds(what: str) -> None:
+  """Defines `--bounds`.
+
+  Args:
+    what: The rows that it adds.
+  """
+  # Folders of earlier versions have no such flag, and can be resumed.
+  flags.DEFINE_bool(
+    "bounds", None, f"Adds bounds of the accuracy to the table: {what}"
+  )
+
+
+MAJORITY_HELP = (
+  "majority_class, the floor: each client predicts the most frequent class of"
+  " its own training examples"
+)
+
+
 def define_common_flags(
   scenario: str,
   *,

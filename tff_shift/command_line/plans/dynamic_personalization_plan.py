@@ -172,6 +172,7 @@ def define_flags() -> None:
     "Seed of the data split and of the server's fits. All --seeds share one"
     " extractor and one threshold.",
   )
+  common_flags.define_bounds(f"{common_flags.MAJORITY_HELP}.")
   selection_flags.define(
     VALIDATION,
     "the best mean accuracy over seeds on IID periods of the validation split"

@@ -88,6 +88,17 @@ def define_flags() -> None:
     " apart, each with the state of a client that joins then (columns"
     " new_client_...).",
   )
+  flags.DEFINE_bool(
+    "forgetting",
+    None,
+    "Measures every domain at each evaluation, for the metric forgetting in"
+    " summary.json. Evaluations take longer.",
+  )
+  common_flags.define_bounds(
+    f"{common_flags.MAJORITY_HELP} (the server: of all); pooled, the ceiling:"
+    " fed_avg with all training data in one client, and as many gradient steps"
+    " as a whole cohort.",
+  )
   flags.DEFINE_integer(
     "mean_of_last",
     3,

@@ -118,6 +118,9 @@ def define_flags() -> None:
     + ", ".join(shared_stages.SHARED_STAGES)
     + ". Default: deep.",
   )
+  common_flags.define_bounds(
+    f"{common_flags.MAJORITY_HELP} (the system: of all)."
+  )
   selection_flags.define(
     VALIDATION,
     "the best mean system accuracy over seeds on a fifth of each client's"

@@ -32,6 +32,7 @@ from tff_shift.simulation.engine import driver
 from tff_shift.simulation.engine import frames
 from tff_shift.simulation.engine import participation as participation_lib
 from tff_shift.simulation.engine import rounds
+from tff_shift.simulation.scenarios import bounds
 from tff_shift.simulation.scenarios import queries
 from tff_shift.simulation.storage import client_values
 from tff_shift.simulation.storage import results
@@ -321,6 +322,34 @@ def _of_clients(
     parts.append((who, clients, values))
   return client_values.of_some(
     round_num, {"round": round_num}, num_clients, parts
+  )
+
+
+def majority_class(
+  train: Sequence[examples.Examples], test: Sequence[examples.Examples]
+) -> bounds.Bound:
+  """Returns the floor of the most frequent class of the training examples.
+
+  Clients answer their queries with that of their own examples, and the system
+  with that of all clients' examples.
+
+  Args:
+    train: The training examples of each client.
+    test: The test examples of each client.
+  """
+  found = bounds.majority_of([each.y] for each in train)
+  own = bounds.accuracy(found.own, [each.y for each in test])
+  have_queries = ~np.isnan(own)
+  sizes = np.array([len(each.y) for each in train])
+  queries = np.concatenate([each.y for each in test])
+  return bounds.Bound(
+    {
+      "average_accuracy": float(
+        np.average(own[have_queries], weights=sizes[have_queries])
+      ),
+      "system_accuracy": _percent(np.mean(queries == found.shared)),
+    },
+    own,
   )
 
 

@@ -77,6 +77,12 @@ def usage_errors() -> Iterator[None]:
     raise UsageError(f"{error.filename}: {error.strerror}") from error
 
 
+MAJORITY_HELP = (
+  "Adds bounds of the accuracy to the table: majority_class, the floor: each"
+  " client predicts the most frequent class of its own training examples"
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Configuration(
   saved_models.Configuration,

@@ -343,7 +343,7 @@ class Comparison:
 
   def _of_aggregator(self, trial: selection.Trial) -> dict[str, Any]:
     # Algorithms that aggregate nothing have no aggregator.
-    if self.plan.aggregators[trial.algorithm] is None:
+    if self.plan.aggregators.get(trial.algorithm) is None:
       return {}
     return aggregator_flags.settings() | server_optimizer_flags.settings()
 
@@ -385,6 +385,10 @@ class Comparison:
       all_settings=all_settings,
       on_choice=report,
     )
+
+  def expect_more_runs(self, num_runs: int) -> None:
+    """Increases the number of runs that progress shows."""
+    self._num_runs += num_runs
 
   def _count_runs(
     self, rule: selection.SelectionCriterion | None, all_settings: bool

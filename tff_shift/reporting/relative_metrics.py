@@ -8,6 +8,7 @@ import numpy as np
 
 from tff_shift.reporting import clients as clients_lib
 from tff_shift.reporting import summary
+from tff_shift.simulation.bounds import MAJORITY_CLASS
 
 # The baselines by which other algorithms harm clients.
 BASELINES = ("local", "fed_avg", "source")
@@ -79,7 +80,8 @@ def relative_to_baselines(
             accuracy[seed], reference[seed]
           )
         both = run.metrics_by_seed[seed], other.metrics_by_seed[seed]
-        if name == NO_ADAPTATION and all(_ACCURACY in each for each in both):
+        is_gain = name == NO_ADAPTATION and run.algorithm != MAJORITY_CLASS
+        if is_gain and all(_ACCURACY in each for each in both):
           metrics[_GAIN] = both[0][_ACCURACY] - both[1][_ACCURACY]
     found.append(
       dataclasses.replace(

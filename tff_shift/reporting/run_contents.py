@@ -34,7 +34,7 @@ _ABOUT = (
 )
 _NO_SELECTION = "none"
 # The algorithms that are floors: no client learns from others, or none adapts.
-_FLOORS = ("local", "source")
+_FLOORS = ("majority_class", "local", "source")
 # The algorithms that have data or labels that the others do not have.
 _CEILINGS = ("pooled", "oracle")
 # The algorithms against which a client can be harmed.

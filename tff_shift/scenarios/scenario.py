@@ -6,6 +6,7 @@ measured, and which figures show it.
 
 import functools
 import itertools
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -13,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from absl import flags
 
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import comparison
@@ -22,10 +22,10 @@ from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.tuning import selection
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import evaluation
+from tff_shift.learning import hyperparameters
 from tff_shift.reporting import table_results
+from tff_shift.simulation import bounds as bounds_lib
 from tff_shift.simulation.storage import results
-
-FLAGS = flags.FLAGS
 
 
 class Scenario:
@@ -164,6 +164,22 @@ class Scenario:
     del reading
     return ()
 
+  def bounds(
+    self,
+    readings: Sequence[selection.TrialResult],
+  ) -> Iterator[tuple[selection.TrialResult, Mapping[str, str]]]:
+    """Yields the bounds of accuracy, for `--bounds`.
+
+    Args:
+      readings: The results of all trials.
+
+    Yields:
+      A result, by seed a `bounds_lib.Bound` or a result of `run_one`, and the
+      part of `parts` that it is of.
+    """
+    del readings
+    return iter(())
+
   def prepare(self) -> None:
     """Does what all runs share, before the output folder is made."""
 
@@ -191,7 +207,7 @@ class Scenario:
 
   def run(self) -> None:
     """Runs the plan, writes the results and prints the table."""
-    by_label = {}
+    by_label, readings = {}, []
     with common_flags.executor():
       self.prepare()
       self.running = comparison.Comparison(self.plan)
@@ -202,10 +218,13 @@ class Scenario:
       for reading in self.running.runs(
         functools.partial(self.run_trial, seeds=self.plan.seeds, is_test=True),
         rule=rule,
-        all_settings=rule is not None and FLAGS.all_settings,
+        all_settings=(
+          rule is not None and self.plan.configuration.all_settings
+        ),
       ):
         for each in itertools.chain([reading], self.ablations(reading)):
           by_label[each.trial.label] = each.by_seed
+          readings.append(each)
           for varied, by_seed in self.parts(each.by_seed):
             self.running.summarize(
               each,
@@ -217,8 +236,42 @@ class Scenario:
             )
             self._write_tables(each.trial, by_seed, varied)
         self.draw_trial(reading, self.running.folder)
+      if getattr(self.plan.configuration, "bounds", None):
+        self._add_bounds(readings)
     self.draw_all(by_label, self.running.folder)
     self.running.finish(self.columns())
+
+  def _add_bounds(self, readings) -> None:
+    """Adds the bounds to the table."""
+    for each, varied in self.bounds(readings):
+
+      def metrics(seed, result, trial=each.trial, varied=varied):
+        if isinstance(result, bounds_lib.Bound):
+          return result.metrics
+        return self.metrics(trial, seed, result, **varied)
+
+      self.running.summarize(
+        each,
+        each.by_seed,
+        metrics,
+        self.lower_is_better,
+        lambda result: result.client_accuracy,
+        **varied,
+      )
+
+  def majority(
+    self, bound_of: Callable[[int], bounds_lib.Bound]
+  ) -> selection.TrialResult:
+    """Returns the floor of the most frequent class.
+
+    Args:
+      bound_of: Takes a seed, returns the bound.
+    """
+    return selection.TrialResult(
+      selection.Trial(bounds_lib.MAJORITY_CLASS, hyperparameters.HParams(), {}),
+      selection.NONE,
+      {seed: bound_of(seed) for seed in self.plan.seeds},
+    )
 
   def _write_tables(self, trial, by_seed, varied) -> None:
     """Writes and draws the tables of counts of a trial, if there are any."""

@@ -435,6 +435,79 @@ class TestRun:
     ]
 
 
+class TestForgetting:
+  def test_by_hand(self):
+    # The best are 90, 60 and 50, and the last 70, 60 and 80.
+    accuracies = [[90, 50, np.nan], [60, 60, 50], [70, 60, 80]]
+    assert evolving.forgetting(accuracies) == (20 + 0) / 2
+    accuracies[0][2] = 40
+    assert evolving.forgetting(accuracies) == pytest.approx((20 + 0 - 30) / 3)
+    assert np.isnan(evolving.forgetting([[np.nan], [1]]))
+    with pytest.raises(ValueError, match="at least 2 evaluations, got 1"):
+      evolving.forgetting(accuracies[:1])
+
+  def test_it_is_of_the_source_domains(self, algorithm, clients, finished):
+    assert finished.result.forgetting is None
+    result = evolving.run(
+      algorithm, clients, num_rounds=3, run_seed=0, measures_forgetting=True
+    )
+    first, second, last = (
+      each.client_per_domain["accuracy"][:-1] for each in result.evaluations
+    )
+    expected = np.mean(np.maximum(first, second) - last)
+    assert result.forgetting == pytest.approx(expected)
+    plain = evolving.run(algorithm, clients, num_rounds=3, run_seed=0)
+    assert [each.client for each in plain.evaluations] == [
+      each.client for each in result.evaluations
+    ]
+
+
+class TestBounds:
+  def test_pooled_client_has_all_training_examples(self, algorithm, clients):
+    first, *others = evolving.pooled(clients, num_new_clients=1)
+    expected = sum(each.train.domain_sizes for each in clients[:-1])
+    assert first.train.domain_sizes.tolist() == expected.tolist()
+    marks = np.repeat(np.arange(NUM_DOMAINS), first.train.domain_sizes)
+    assert first.train.x[:, 0].tolist() == marks.tolist()
+    assert [len(each.train.y) for each in others] == [0] * len(others)
+    for one, other in zip([first, *others], clients, strict=True):
+      assert one.test is other.test
+    # One client alone, with the examples of all, gives the same server.
+    alone = evolving.run(
+      algorithm, evolving.pooled(clients), num_rounds=2, run_seed=0
+    )
+    assert alone.left_out.evaluation == ()
+    only = evolving.run(
+      algorithm, evolving.pooled(clients)[:1], num_rounds=2, run_seed=0
+    )
+    for one, other in zip(
+      tf.nest.flatten(alone.server_state.weights),
+      tf.nest.flatten(only.server_state.weights),
+      strict=True,
+    ):
+      np.testing.assert_array_equal(one, other)
+
+  def test_majority_class_is_that_of_the_source_domains(self, clients):
+    found = evolving.majority_class(clients, num_new_clients=1)
+    trained = clients[:-1]
+    labels = [share_of_target(each)[1] for each in clients]
+    own = [
+      100 * np.mean(y == np.argmax(np.bincount(each.train.y)))
+      for each, y in zip(trained, labels, strict=False)
+    ]
+    np.testing.assert_array_equal(found.client_accuracy, [*own, np.nan])
+    assert found.metrics["client_accuracy"] == pytest.approx(np.mean(own))
+    shared = np.argmax(
+      np.bincount(np.concatenate([each.train.y for each in trained]))
+    )
+    assert found.metrics["server_accuracy"] == pytest.approx(
+      100 * np.mean(np.concatenate(labels[:-1]) == shared)
+    )
+    assert found.metrics["new_client_accuracy"] == pytest.approx(
+      100 * np.mean(labels[-1] == shared)
+    )
+
+
 class TestBadClients:
   def run(self, typed_algorithm, model, clients):
     evolving.run(

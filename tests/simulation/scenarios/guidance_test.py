@@ -114,6 +114,18 @@ class TestEvaluate:
     )
     assert evaluation.system_accuracy == pytest.approx(60)
 
+  def test_each_client_has_its_own_values(self):
+    test = (*TEST, make_examples([], []))
+    for can_guide, system in ((True, [100, 200 / 3]), (False, [50, 200 / 3])):
+      found, _ = guidance.evaluate(
+        PlannedFederation(can_guide), [1, 1, 0], test, round_num=4
+      )
+      assert found.clients.places == ({"round": 4},)
+      for name, values in (("own", [100, 200 / 3]), ("system", system)):
+        np.testing.assert_allclose(
+          found.clients[f"{name}_accuracy"], [[*values, np.nan]], rtol=1e-6
+        )
+
 
 class TestFinal:
   def test_mean_and_spread_over_the_last_rounds(self):

@@ -428,6 +428,33 @@ class TestFedAde:
     shuffled = run(rates[::-1])
     assert shuffled[-1].after != whole[0][-1].after
 
+  def test_reset_starts_each_step_from_the_deployed_model(
+    self, whole, algorithm, build
+  ):
+    def run(algorithm, **options):
+      return online_adaptation.run(
+        algorithm,
+        make_streams(),
+        DEPLOYMENT,
+        run_seed=RUN_SEED,
+        rounds_per_step=self.ROUNDS_PER_STEP,
+        participation=self.PARTICIPATION,
+        **options,
+      ).timesteps
+
+    reset, still = run(algorithm, resets=True), run(build(source))
+    assert [each.before for each in reset] == [each.before for each in still]
+    assert reset[0].after == whole[0][0].after
+    assert reset[0].after != reset[0].before
+    assert whole[0][-1].before != still[-1].before
+
+  def test_each_client_has_its_own_values(self, whole):
+    for step in whole[0]:
+      assert step.clients.places == ({"timestep": step.timestep},)
+      for name, values in step.measured().items():
+        if "accuracy" in name and "pooled" not in name:
+          assert np.mean(step.clients[name]) == pytest.approx(values)
+
   def test_run_starts_from_the_pretrained_model(
     self, whole, model, weights, run_for_each
   ):

@@ -189,6 +189,11 @@ class Configuration(
     "Maximum number of examples of the data set to use. Default: all.",
     minimum=1,
   )
+  # Folders of earlier versions have no such flag, and can be resumed.
+  bounds: bool | None = configuration_lib.setting(
+    None,
+    f"{common_flags.MAJORITY_HELP}.",
+  )
   public_seed: int = configuration_lib.seed(
     "Seed of the data split and of the server's fits. All --seeds share one"
     " extractor and one threshold."

@@ -194,6 +194,21 @@ class DynamicPersonalization(scenario.Scenario):
       "request_share",
     ]
 
+  def bounds(self, readings):
+    """Yields the floor on each stream."""
+    del readings
+    for name in self.plan.configuration.test_distributions:
+
+      def bound_of(seed, name=name):
+        return dynamic_personalization.majority_class(
+          planning.train_periods(self.plan.dataset, seed),
+          self.plan.num_steps,
+          self._streams[seed, name].drawn,
+          self.plan.configuration.periods,
+        )
+
+      yield self.majority(bound_of), {"test_distribution": name}
+
   def tables(self, result, test_distribution):
     """Returns the tables of the last period of a stream."""
     return result.inferences[test_distribution].tables

@@ -50,6 +50,7 @@ from tff_shift.scenarios.dynamic_personalization import (
   drift_detector as instruments_lib,
 )
 from tff_shift.shift import choices
+from tff_shift.simulation import bounds
 from tff_shift.simulation.engine import callbacks as callbacks_lib
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
@@ -582,6 +583,42 @@ def infer(
     detected,
     np.array(requested),
     clients.tables,
+  )
+
+
+def majority_class(
+  training: dynamic_personalization.Periods,
+  num_rounds: int,
+  drawn: dynamic_personalization.Periods,
+  num_periods: int,
+) -> bounds.Bound:
+  """Returns the floor of the most frequent class of the training periods.
+
+  Clients predict that of their own examples in all periods of a stream; clients
+  without any, that of all clients' examples.
+
+  Args:
+    training: The periods of training.
+    num_rounds: The number of rounds, one period each.
+    drawn: The periods of the stream.
+    num_periods: The number of periods after period 0.
+  """
+  clients = range(training.num_clients)
+  found = bounds.majority_of(
+    (training.batch(client, period).y for period in range(num_rounds))
+    for client in clients
+  )
+  by_period = np.array(
+    [
+      bounds.accuracy(
+        found.own, [drawn.batch(client, period).y for client in clients]
+      )
+      for period in range(1, num_periods + 1)
+    ]
+  )
+  return bounds.Bound(
+    {"accuracy": float(np.nanmean(by_period))},
+    client_values.mean([by_period]),
   )
 
 

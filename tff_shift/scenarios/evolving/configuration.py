@@ -108,6 +108,18 @@ class Configuration(
     " new_client_...).",
     minimum=0,
   )
+  # Folders of earlier versions have no such flags, and can be resumed.
+  bounds: bool | None = configuration_lib.setting(
+    None,
+    f"{common_flags.MAJORITY_HELP} (the server: of all); pooled, the ceiling:"
+    " fed_avg with all training data in one client, and as many gradient steps"
+    " as a whole cohort.",
+  )
+  forgetting: bool | None = configuration_lib.setting(
+    None,
+    "Measures every domain at each evaluation, for the metric forgetting in"
+    " summary.json. Evaluations take longer.",
+  )
   mean_of_last: int = configuration_lib.setting(
     3,
     "Number of last evaluations whose mean tables report, in addition to the"

@@ -25,6 +25,7 @@ from tff_shift.data.shifts import evolving
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
+from tff_shift.simulation import bounds
 from tff_shift.simulation.engine import callbacks as callbacks_lib
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
@@ -52,7 +53,7 @@ class Evaluation(NamedTuple):
     server: The same metrics of the server model on their pooled test data. None
       if the server has no model.
     client_per_domain: As `client`, each [num_domains], only after the last
-      round or if the run validates.
+      round, or if the run validates or measures forgetting.
     validation_accuracy: The accuracy of these clients on their test examples of
       the last source domain; None if the run does not validate.
     new_client: As `client`, of the clients that never train, each with the
@@ -137,6 +138,17 @@ class EvolvingResult(NamedTuple):
     return self.evaluations[-1]
 
   @property
+  def forgetting(self) -> float | None:
+    """The forgetting of the source domains, see `forgetting`, in points.
+
+    None: not all evaluations have measured every domain, or there is only one.
+    """
+    found = [each.client_per_domain for each in self.evaluations]
+    if len(found) < 2 or any(each is None for each in found):
+      return None
+    return forgetting([each["accuracy"][:-1] for each in found])
+
+  @property
   def client_accuracy(self) -> np.ndarray | None:
     """The final accuracy of each client, [num_clients] float64.
 
@@ -166,6 +178,94 @@ class EvolvingResult(NamedTuple):
     return frames.of_clients(
       (each.clients for each in self.evaluations), self.client_names
     )
+
+
+def forgetting(accuracies: Sequence[np.ndarray]) -> float:
+  """Returns how much accuracy has dropped since its best, over domains.
+
+  Riemannian Walk for Incremental Learning: Understanding Forgetting and
+  Intransigence (Chaudhry, Dokania, Ajanthan, Torr; ECCV 2018), Section 3.1:
+  f_j = max over l < k of a_lj - a_kj, averaged over the domains j. Here, l and
+  k are evaluations, and k is the last one. It is negative if the last
+  evaluation is the best one.
+
+  Args:
+    accuracies: For each evaluation in order, at least two, the accuracy on each
+      domain, [num_domains]. A domain that is NaN in an evaluation has no test
+      examples and is left out.
+
+  Returns:
+    The mean over the domains, in the unit of the accuracies; NaN without any.
+
+  Raises:
+    ValueError: If there are fewer than two evaluations.
+  """
+  found = np.asarray(accuracies, np.float64)
+  if len(found) < 2:
+    raise ValueError(
+      f"accuracies must be of at least 2 evaluations, got {len(found)}"
+    )
+  found = found[:, ~np.isnan(found).any(axis=0)]
+  if not found.size:
+    return float("nan")
+  return float(np.mean(found[:-1].max(axis=0) - found[-1]))
+
+
+def pooled(
+  clients: Sequence[evolving.Client], num_new_clients: int = 0
+) -> list[evolving.Client]:
+  """Gives all training examples to the first client, which is a ceiling.
+
+  Args:
+    clients: The clients.
+    num_new_clients: The number of clients, the last ones, whose training
+      examples are not used.
+
+  Returns:
+    The clients, with their own test examples. The others train on nothing.
+  """
+  trained = clients[: len(clients) - num_new_clients]
+  together = _pool([each.train for each in trained])
+  first = trained[0].train
+  nothing = _pool(
+    [
+      first._replace(
+        x=first.x[:0], y=first.y[:0], domain_sizes=0 * first.domain_sizes
+      )
+    ]
+  )
+  return [
+    each._replace(train=nothing if place else together)
+    for place, each in enumerate(clients)
+  ]
+
+
+def majority_class(
+  clients: Sequence[evolving.Client], num_new_clients: int = 0
+) -> bounds.Bound:
+  """Returns the floor of the most frequent class of the source domains.
+
+  Clients predict that of their own training examples; the server, and clients
+  that never train, that of all training examples.
+
+  Args:
+    clients: The clients.
+    num_new_clients: The number of clients, the last ones, that never train.
+  """
+  num_trained = len(clients) - num_new_clients
+  found = bounds.majority_of([each.train.y] for each in clients[:num_trained])
+  test = [_only_target(each.test).y for each in clients]
+  own = bounds.accuracy(found.own, test[:num_trained])
+  at_server = np.concatenate(test[:num_trained])
+  metrics = {
+    "client_accuracy": float(np.nanmean(own)),
+    "server_accuracy": 100.0 * float(np.mean(at_server == found.shared)),
+  }
+  if num_new_clients:
+    new = bounds.accuracy([found.shared] * num_new_clients, test[num_trained:])
+    metrics["new_client_accuracy"] = float(np.nanmean(new))
+  nothing = np.full(num_new_clients, np.nan)
+  return bounds.Bound(metrics, np.concatenate([own, nothing]))
 
 
 def training_data(
@@ -335,6 +435,7 @@ class _Training(driver.Steps):
     evaluate_every: int,
     evaluation_clients: int,
     validates: bool,
+    measures_forgetting: bool,
     num_new_clients: int,
     **cohorts: Any,
   ):
@@ -355,6 +456,7 @@ class _Training(driver.Steps):
     self._algorithm = algorithm
     self._cohorts = cohorts
     self._validates = validates
+    self._measures_forgetting = measures_forgetting
     self._clients = _checked(algorithm, clients)
     self.client_names = _names(self._clients)
     checks.trains(algorithm)
@@ -447,7 +549,7 @@ class _Training(driver.Steps):
       self._clients,
       [self._candidates[place] for place in chosen],
       new=self._new,
-      all_domains=is_last or self._validates,
+      all_domains=is_last or self._validates or self._measures_forgetting,
       validates=self._validates,
     )
 
@@ -464,6 +566,7 @@ def run(
   evaluate_every: int = 1,
   evaluation_clients: int = 0,
   validates: bool = False,
+  measures_forgetting: bool = False,
   num_new_clients: int = 0,
   callbacks: Sequence[callbacks_lib.Callback] = (),
   checkpoint: checkpoints.Run | None = None,
@@ -485,6 +588,8 @@ def run(
       those that can be evaluated; all metrics are over these. 0: all clients.
     validates: Whether each evaluation also measures `validation_accuracy`, for
       `early_stopping.EarlyStopping`.
+    measures_forgetting: Whether each evaluation measures every domain, for
+      `EvolvingResult.forgetting`; otherwise only the last one does.
     num_new_clients: The number of clients, the last ones, that never train.
       They are evaluated apart, each with the state of a client that joins then.
     callbacks: They follow the run; a step is a round, and its measurements are
@@ -513,6 +618,7 @@ def run(
     evaluate_every=evaluate_every,
     evaluation_clients=evaluation_clients,
     validates=validates,
+    measures_forgetting=measures_forgetting,
     num_new_clients=num_new_clients,
   )
   return EvolvingResult(

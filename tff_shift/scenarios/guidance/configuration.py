@@ -136,6 +136,11 @@ class Configuration(
     " is evaluated (50 in the paper).",
     minimum=1,
   )
+  # Folders of earlier versions have no such flag, and can be resumed.
+  bounds: bool | None = configuration_lib.setting(
+    None,
+    f"{common_flags.MAJORITY_HELP} (the system: of all).",
+  )
   sharing: str | None = configuration_lib.setting(
     None,
     "Layers shared by the two tasks of --model=lenet: {choices}. Default:"

@@ -105,6 +105,19 @@ class Guidance(scenario.Scenario):
       ),
     ]
 
+  def bounds(self, readings):
+    """Yields the floor."""
+    del readings
+    by_seed = self.plan.datasets
+    yield (
+      self.majority(
+        lambda seed: guidance.majority_class(
+          by_seed[seed].train, by_seed[seed].test
+        )
+      ),
+      {},
+    )
+
   def tables(self, result):
     """Returns the tables of the last evaluation."""
     return result.evaluations[max(result.evaluations)].tables or {}

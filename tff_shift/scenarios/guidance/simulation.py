@@ -25,6 +25,7 @@ from tff_shift.learning import evaluation as evaluation_lib
 from tff_shift.learning import guidance as learned
 from tff_shift.learning import metric as metric_lib
 from tff_shift.scenarios.guidance import queries
+from tff_shift.simulation import bounds
 from tff_shift.simulation.engine import callbacks as callbacks_lib
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
@@ -321,6 +322,34 @@ def _of_clients(
     parts.append((who, clients, values))
   return client_values.of_some(
     round_num, {"round": round_num}, num_clients, parts
+  )
+
+
+def majority_class(
+  train: Sequence[examples.Examples], test: Sequence[examples.Examples]
+) -> bounds.Bound:
+  """Returns the floor of the most frequent class of the training examples.
+
+  Clients answer their queries with that of their own examples, and the system
+  with that of all clients' examples.
+
+  Args:
+    train: The training examples of each client.
+    test: The test examples of each client.
+  """
+  found = bounds.majority_of([each.y] for each in train)
+  own = bounds.accuracy(found.own, [each.y for each in test])
+  have_queries = ~np.isnan(own)
+  sizes = np.array([len(each.y) for each in train])
+  queries = np.concatenate([each.y for each in test])
+  return bounds.Bound(
+    {
+      "average_accuracy": float(
+        np.average(own[have_queries], weights=sizes[have_queries])
+      ),
+      "system_accuracy": _percent(np.mean(queries == found.shared)),
+    },
+    own,
   )
 
 

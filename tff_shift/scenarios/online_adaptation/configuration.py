@@ -43,6 +43,8 @@ FLAGS = flags.FLAGS
 SCENARIO = "online_adaptation"
 # The algorithm whose ablations `--controls` runs.
 CONTROLLED = "fed_ade"
+# The algorithm for which a reset changes nothing.
+_NO_ADAPTATION = "source"
 # The flags that draw the drift.
 _DRAWING = (
   *("shift", "shift_kind", "corrupted_images", "corruption_levels"),
@@ -111,6 +113,17 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
     " rates permuted over clients and steps. The advantage of"
     f" {CONTROLLED} over both is due to measuring the shift. They take twice"
     f" the time of {CONTROLLED}.",
+  )
+  # Folders of earlier versions have no such flags, and can be resumed.
+  bounds: bool | None = configuration_lib.setting(
+    None,
+    f"{common_flags.MAJORITY_HELP} from before deployment.",
+  )
+  reset_control: bool | None = configuration_lib.setting(
+    None,
+    "Also runs each algorithm with a reset: each time step starts from the"
+    " deployed model (rows <algorithm>_reset). An algorithm that is not better"
+    " than its reset accumulates nothing. It takes the same time again.",
   )
   samples_per_step: int = configuration_lib.setting(
     50,
@@ -191,7 +204,8 @@ class Plan(plan_lib.Plan):
     controls = len(rate_controls.NAMES) * len(
       _controlled(self.configuration, [trial])
     )
-    return len(self.omegas) * len(self.seeds) * (1 + controls)
+    resets = int(is_reset(self.configuration, trial))
+    return len(self.omegas) * len(self.seeds) * (1 + controls + resets)
 
   def what_follows(self, before: int) -> str | None:
     """Explains why a run cannot be extended to `num_steps` time steps."""
@@ -457,6 +471,16 @@ def _check_images(x: np.ndarray) -> None:
     ) from error
 
 
+def is_reset(configuration: Configuration, trial: selection.Trial) -> bool:
+  """Returns whether a trial is also run with a reset at each time step."""
+  return bool(configuration.reset_control) and trial.algorithm != _NO_ADAPTATION
+
+
+def reset_name(algorithm: str) -> str:
+  """Returns the name of an algorithm with a reset at each time step."""
+  return f"{algorithm}_reset"
+
+
 def _controlled(
   configuration: Configuration,
   chosen: Sequence[selection.Trial],
@@ -484,6 +508,9 @@ def _aggregators(
   if controlled:
     # Ablations run FixLR at other rates, see `fixed_rate`.
     found.update(dict.fromkeys(rate_controls.NAMES, found["fix_lr"]))
+  for trial in chosen:
+    if is_reset(configuration, trial):
+      found[reset_name(trial.algorithm)] = found[trial.algorithm]
   return found
 
 

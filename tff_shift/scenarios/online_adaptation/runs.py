@@ -53,15 +53,23 @@ class OnlineAdaptation(scenario.Scenario):
   def run_trial(self, trial, seeds, is_test, num_rounds=None):
     """Returns the results by seed and schedule."""
     algorithm = self.running.build(trial, self._model)
-    return self._run_all(algorithm, trial, lambda shift, seed: None)
+    return self._run_all(algorithm, trial, _no_rates)
 
   def ablations(self, reading):
-    """Runs the ablations of a Fed-ADE trial, if `--controls` is set.
+    """Runs the ablations of a trial.
 
-    Their trials have Fed-ADE's hyper-parameters, from which their learning
+    These are a reset (`--reset_control`) and those of Fed-ADE (`--controls`),
+    whose trials have Fed-ADE's hyper-parameters, from which their learning
     rates come.
     """
     trial = reading.trial
+    if planning.is_reset(self.plan.configuration, trial):
+      algorithm = self.running.build(trial, self._model)
+      reset = trial._replace(algorithm=planning.reset_name(trial.algorithm))
+      yield reading._replace(
+        trial=reset,
+        by_seed=self._run_all(algorithm, reset, _no_rates, resets=True),
+      )
     if (
       not self.plan.configuration.controls
       or trial.algorithm != planning.CONTROLLED
@@ -76,17 +84,17 @@ class OnlineAdaptation(scenario.Scenario):
         by_seed=self._run_all(algorithm, control, rates_of),
       )
 
-  def _run_all(self, algorithm, trial, rates_of):
+  def _run_all(self, algorithm, trial, rates_of, resets=False):
     """Runs every schedule and seed with the rates `rates_of(shift, seed)`."""
     found = {seed: {} for seed in self.plan.seeds}
     for shift in self.plan.configuration.shift:
       for seed, by_shift in found.items():
         by_shift[shift] = self._run_one(
-          algorithm, trial, shift, seed, rates_of(shift, seed)
+          algorithm, trial, shift, seed, rates_of(shift, seed), resets
         )
     return found
 
-  def _run_one(self, algorithm, trial, shift, seed, prescribed_rates):
+  def _run_one(self, algorithm, trial, shift, seed, prescribed_rates, resets):
     with self.running.run(
       trial,
       seed,
@@ -103,6 +111,7 @@ class OnlineAdaptation(scenario.Scenario):
         rounds_per_step=self.plan.configuration.rounds_per_step,
         **participation_flags.chosen(),
         prescribed_rates=prescribed_rates,
+        resets=resets,
         callbacks=run.callbacks,
         checkpoint=run.checkpoint,
       )
@@ -176,6 +185,19 @@ class OnlineAdaptation(scenario.Scenario):
       "step_shift_correlation",
     ]
 
+  def bounds(self, readings):
+    """Yields the floor of each schedule."""
+    trial = readings[0].trial
+    for shift in self.plan.configuration.shift:
+
+      def bound_of(seed, shift=shift):
+        return online_adaptation.majority_class(
+          self._deployment(trial, seed),
+          planning.client_streams(self.plan, shift, seed),
+        )
+
+      yield self.majority(bound_of), {"shift": shift}
+
   def tables(self, result, shift):
     """Returns the tables of the last time step, after adaptation."""
     return result.timesteps[-1].tables or {}
@@ -201,6 +223,11 @@ class OnlineAdaptation(scenario.Scenario):
         shift,
         time_names=self.plan.dataset.time_names,
       )
+
+
+def _no_rates(shift: str, seed: int) -> None:
+  """Lets clients use their own learning rates."""
+  del shift, seed
 
 
 def _prescribed_rates(
@@ -240,6 +267,8 @@ def _measured_shift(
   ):
     return None
   if trial.algorithm in rate_controls.NAMES:
+    return None
+  if trial.algorithm.endswith(planning.reset_name("")):
     return None
   high = trial.hparams.eta_max
   if low == high:

@@ -31,6 +31,7 @@ from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import metric as metric_lib
 from tff_shift.learning import randomness
+from tff_shift.simulation import bounds
 from tff_shift.simulation.engine import callbacks as callbacks_lib
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
@@ -198,6 +199,38 @@ def adaptation_data(
   )
 
 
+def majority_class(
+  deployment: Deployment, client_streams: online_adaptation.Streams
+) -> bounds.Bound:
+  """Returns the floor of the most frequent class of the labelled examples.
+
+  Clients predict that of their own examples from before deployment at all time
+  steps; clients without any, that of all clients' examples.
+
+  Args:
+    deployment: The data available at deployment.
+    client_streams: The streams of all clients.
+  """
+  found = bounds.majority_of([each.y] for each in deployment.initial)
+  by_step = np.array(
+    [
+      bounds.accuracy(
+        found.own,
+        [
+          client_streams.batch(client, timestep).y
+          for client in range(client_streams.num_clients)
+        ],
+      )
+      for timestep in range(1, client_streams.num_timesteps + 1)
+    ]
+  )
+  accuracy = float(np.mean(np.nanmean(by_step, axis=1)))
+  return bounds.Bound(
+    {"accuracy": accuracy, "before_adaptation_accuracy": accuracy},
+    client_values.mean([by_step]),
+  )
+
+
 class Adaptation:
   """A run, advanced one time step at a time.
 
@@ -217,6 +250,7 @@ class Adaptation:
     sampler: participation_lib.Sampler = participation_lib.uniform,
     reporting: participation_lib.Reporting | None = None,
     prescribed_rates: np.ndarray | None = None,
+    resets: bool = False,
     storage: client_states.Storage | None = None,
     on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
   ):
@@ -238,6 +272,8 @@ class Adaptation:
         [timesteps, num_clients] float32, for an algorithm whose clients have a
         constant rate in their states, such as FixLR. None: clients use their
         own rates.
+      resets: Whether each time step starts from the deployed model and first
+        client states, so that nothing accumulates.
       storage: The storage of client states that do not stay in memory. None:
         all stay.
       on_loss: Called after each round with the number of completed rounds and
@@ -275,6 +311,7 @@ class Adaptation:
     self._deployment = deployment
     self._run_seed = run_seed
     self._prescribed_rates = prescribed_rates
+    self._resets = resets
     self._drawn = 0, []
     self._validator = client_data.ClientDataValidator(algorithm)
     self._num_rounds = 1 if algorithm.is_local else rounds_per_step
@@ -296,6 +333,7 @@ class Adaptation:
       storage=storage,
       on_loss=on_loss,
     )
+    self._deployed = self.rounds.server_state
     if prescribed_rates is not None and not hasattr(
       self.rounds.states.template, "learning_rate"
     ):
@@ -377,6 +415,8 @@ class Adaptation:
     present = self.present(timestep)
     self.rounds.present = present
     self.rounds.data = self.data(timestep)
+    if self._resets:
+      self._reset(present)
     self._prescribe(timestep, present)
     states = self.rounds.states.take(present)
     before, tables, own_before = self._evaluate(timestep, present, states)
@@ -423,6 +463,19 @@ class Adaptation:
     found = np.full(shape, np.nan, np.float32)
     found[present] = values
     return found
+
+  def _reset(self, clients: Sequence[int]) -> None:
+    """Returns server and clients to the deployed model."""
+    running = self.rounds
+    # The number of rounds determines random numbers, which go on.
+    running.server_state = self._deployed._replace(
+      round_num=running.server_state.round_num
+    )
+    seeds = [running.data[client].seed for client in clients]
+    running.states.put(
+      clients,
+      list(running.algorithm.initialize_client(running.server_state, seeds)),
+    )
 
   def _prescribe(self, timestep: int, clients: Sequence[int]) -> None:
     """Sets the clients' prescribed learning rates of a time step, if any."""
@@ -534,6 +587,7 @@ def run(
   sampler: participation_lib.Sampler = participation_lib.uniform,
   reporting: participation_lib.Reporting | None = None,
   prescribed_rates: np.ndarray | None = None,
+  resets: bool = False,
   callbacks: Sequence[callbacks_lib.Callback] = (),
   checkpoint: checkpoints.Run | None = None,
 ) -> OnlineResult:
@@ -549,6 +603,7 @@ def run(
     sampler: Samples the clients of a round, see `Adaptation`.
     reporting: Which of the sampled clients report, see `Adaptation`.
     prescribed_rates: Learning rates for FixLR, see `Adaptation`.
+    resets: Whether each time step starts from the deployed model.
     callbacks: They follow the run; a step is a time step, and its measurements
       are a `Timestep`.
     checkpoint: Saves the run, and resumes it if it was interrupted or had fewer
@@ -572,6 +627,7 @@ def run(
     sampler=sampler,
     reporting=reporting,
     prescribed_rates=prescribed_rates,
+    resets=resets,
   )
   return OnlineResult(
     *driver.run(timesteps, callbacks, checkpoint),

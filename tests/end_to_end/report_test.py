@@ -57,7 +57,11 @@ def test_page_has_the_numbers_of_the_run(run_report, folder, capsys):
   text = (output / "report.html").read_text(encoding="utf-8")
   assert "<h1>Two</h1>" in text
   # A line for each algorithm at the clients, one at the server.
-  assert text.count("<polyline") == 3
+  assert text[text.index('id="figures"') :].count("<polyline") == 3
+  # And a profile for each.
+  assert text.count("<polyline") == 5
+  spent = {row["method"]: row for row in rows}
+  assert float(spent["fed_avg"]["bytes_up"]) > float(spent["local"]["bytes_up"])
   assert "experiments.report" in (output / "table.md").read_text()
 
 

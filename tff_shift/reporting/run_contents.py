@@ -33,12 +33,13 @@ _ABOUT = (
   *("distance_threshold", "model", "model_parameters", "input_scaling"),
 )
 _NO_SELECTION = "none"
-# The algorithms that are floors: no client learns from others, or none adapts.
-_FLOORS = ("majority_class", "local", "source")
+# The algorithms that are floors: no client learns from others, none adapts, or
+# all predict the most frequent class.
+_FLOORS = ("local", "source", "majority_class")
 # The algorithms that have data or labels that the others do not have.
 _CEILINGS = ("pooled", "oracle")
 # The algorithms against which a client can be harmed.
-_REFERENCES = ("local", "fed_avg")
+_REFERENCES = ("local", "fed_avg", "source")
 # Parts of the names of metrics where lower is better, in runs of earlier
 # versions and of dynamic_regret. Other runs list them.
 _LESS_IS_BETTER = (

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+# Values of float32 in percent that should be equal differ by less.
+_ROUNDING = 1e-4
 # The fraction of the clients that are worse than the reported percentile.
 LOW = 0.1
 
@@ -143,10 +145,10 @@ def _harms(by_seed, reference, of_reference):
   known = [each[~np.isnan(each)] for each in differences.values()]
   known = [each for each in known if each.size]
   if known:
-    lost = [-each[each < 0] for each in known]
+    lost = [-each[each < -_ROUNDING] for each in known]
     yield Harm(
       reference=reference,
       difference=float(np.mean([each.mean() for each in known])),
-      share=float(np.mean([(each < 0).mean() for each in known])),
+      share=float(np.mean([(each < -_ROUNDING).mean() for each in known])),
       loss=float(np.mean(np.concatenate(lost))) if any(map(len, lost)) else 0.0,
     )

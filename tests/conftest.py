@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import functools
 import gc
 import pathlib
 import resource
@@ -10,7 +9,6 @@ import signal
 import sys
 import textwrap
 import types
-import typing
 
 import hypothesis
 import numpy as np
@@ -51,8 +49,6 @@ hypothesis.settings.load_profile("tests")
 # messages.
 _STACK = tf_stack.extract_stack()
 tf_stack.extract_stack = lambda stacklevel=1: _STACK
-# Python 3.11 collects the attributes of a protocol in each `isinstance`.
-typing._get_protocol_attrs = functools.cache(typing._get_protocol_attrs)
 
 _TYPES = {}
 _deserialize_type = type_serialization.deserialize_type
@@ -135,6 +131,7 @@ def pytest_runtest_protocol(item, nextitem):
   outcome = yield
   if nextitem is None or nextitem.module is not item.module:
     graphs.forget()
+    _TYPES.clear()
   if _resident() > _settled[0] + _GROWTH:
     gc.unfreeze()
     gc.collect()

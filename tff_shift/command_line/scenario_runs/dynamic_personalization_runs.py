@@ -69,6 +69,7 @@ class DynamicPersonalization(scenario.Scenario):
   lower_is_better = (
     *("multi_period_variance", "multi_period_variance_below"),
     *("low_accuracy_share", "request_share", "false_positive_rate"),
+    *("detection_delay", "missed_drifts", "false_alarms"),
   )
 
   def prepare(self):

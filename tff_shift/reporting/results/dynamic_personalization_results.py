@@ -9,6 +9,7 @@ from tff_shift.reporting import metrics
 from tff_shift.reporting.figures import drawing
 from tff_shift.reporting.figures import dynamic_personalization_figures
 from tff_shift.reporting.figures import evaluation_figures
+from tff_shift.shift import detection as detection_lib
 from tff_shift.simulation.scenarios import dynamic_personalization
 from tff_shift.simulation.storage import results
 
@@ -31,7 +32,9 @@ def final_metrics(
     `request_share`, the frequency of model updates, in percent of all pairs of
     client and period; `true_positive_rate` and `false_positive_rate` of drift
     detection, in percent of the pairs with and without a drift (NaN without
-    such pairs), unless drifts are not known.
+    such pairs), and `detection_delay` in
+    periods, and `missed_drifts` and `false_alarms`, sums over clients (see
+    `detection.evaluate_clients`; a drift may be detected up to the next one).
   """
   is_present = inference.is_present
 
@@ -51,6 +54,13 @@ def final_metrics(
       ("false_positive_rate", ~inference.drifted),
     ):
       detection[name] = _percent(inference.detected[counts & has_distance])
+    # A client cannot detect a drift in a period without a distance.
+    found = detection_lib.evaluate_clients(
+      inference.detected & has_distance, inference.drifted & has_distance
+    )
+    detection["detection_delay"] = found.delay
+    detection["missed_drifts"] = float(found.missed)
+    detection["false_alarms"] = float(found.false_alarms)
   return {
     "validation_accuracy": validation_accuracy,
     **{

@@ -10,7 +10,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 N ?= 2
 
 .PHONY: help setup demo demo-short demo-online demo-guidance demo-dynamic report \
-  workers index test test-all test-fast lint lock check-lock docs wheel clean
+  notebooks workers index test test-all test-fast lint lock check-lock docs wheel clean
 
 help:
 	@echo 'make demo        FedAvg, FedEvolve and FedEvp on rotated digits'
@@ -18,6 +18,7 @@ help:
 	@echo 'make demo-guidance FedDRM guides queries about coloured digits to clients'
 	@echo 'make demo-dynamic Fed-3DA sends new weights to clients whose digits drift'
 	@echo 'make report      a table of a paper on embedded digits, as a page, in minutes'
+	@echo 'make notebooks   the notebooks of examples/notebooks as .ipynb, in runs/notebooks'
 	@echo 'make workers N=2 TFF workers on this machine, until Ctrl-C'
 	@echo 'make index       tff_shift/index.json, after a change of hyper-parameters'
 	@echo 'make test        the tests; the contract of algorithms of all forms'
@@ -65,6 +66,10 @@ report: setup
 	$(BIN)/python -m experiments.reproduce demo/digits \
 	  --reduce=num_seeds=2,num_settings=2,rounds=12 --jobs=2 --resume \
 	  --output_dir=runs/report
+
+# The extra `notebook` is not in the lock: docs/notebooks.md.
+notebooks: setup
+	$(BIN)/python -m examples.notebooks.convert --output_dir=runs/notebooks
 
 workers: setup
 	@$(BIN)/python -m experiments.workers --num_workers=$(N)

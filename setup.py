@@ -114,6 +114,20 @@ setuptools.setup(
     # lock, which has nothing that downloads models.
     "huggingface": ["datasets>=5,<6", "huggingface-hub<1"],
     "mlflow": ["mlflow-skinny>=2.16,<3.6"],
+    # Not in the lock: 60 packages that only notebooks need. IPython 8.18 needs
+    # a newer typing-extensions than TFF allows.
+    "notebook": [
+      "ipykernel>=6.29,<8",
+      "ipython>=8.17,<8.18",
+      "jupyterlab>=4.2,<4.6",
+      "nbclient>=0.10,<1",
+      "nbformat>=5.10,<6",
+    ],
+    # Not in the lock: drift detectors to compare with. 0.22 needs SciPy 1.14.
+    "river": ["river>=0.21.1,<0.22"],
+    # Not in the lock, which tests no service. 0.20 needs a newer
+    # typing-extensions than TFF allows.
+    "wandb": ["wandb>=0.19,<0.20"],
     "text": ["safetensors>=0.5.3,<0.6", "tokenizers>=0.19.1,<0.20"],
   },
 )

@@ -65,6 +65,8 @@ _PUBLIC = {
   "load_evolving": (f"{_SHIFTS}.evolving", "load_evolving"),
   "load_guidance": (f"{_SHIFTS}.guidance", "load_guidance"),
   "load_online_adaptation": (f"{_SHIFTS}.online_adaptation", "load_online"),
+  # Figures.
+  "figures": ("tff_shift.reporting.figures.evaluation_figures", None),
   # Runs.
   "Callback": ("tff_shift.simulation.engine.callbacks", "Callback"),
   "EarlyStopping": (

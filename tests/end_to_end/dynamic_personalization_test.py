@@ -113,11 +113,13 @@ class TestWholeRun:
 
   def test_figures_are_there(self, finished):
     figures = {p.stem for p in (finished[0] / "figures").glob("*.png")}
-    assert figures == {
+    assert figures >= {
       f"{kind}_{name}"
-      for kind in ("accuracy", "distance")
+      for kind in ("accuracy", "distance", "clients")
       for name in ("iid", "0.9")
     }
+    # No client drifts in IID periods.
+    assert "timeline_0.9" in figures and "timeline_iid" not in figures
 
 
 @pytest.mark.slow

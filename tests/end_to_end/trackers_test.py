@@ -20,13 +20,15 @@ _RUN = (
 @pytest.mark.parametrize(
   ("flags", "expected"),
   [
-    ("--tracker=wandb", "--tracker=wandb: it must be one or"),
+    ("--tracker=comet", "--tracker=comet: it must be one or"),
     ("--tracker=", "--tracker=: it must be one or"),
     ("--tracker=none,none", "duplicates"),
     ("--tracker=none,tensorboard", "none excludes all others"),
     ("--mlflow_uri=runs", "--mlflow_uri needs --tracker=mlflow"),
     ("--tracker=mlflow", "--tracker=mlflow: MLflow is not installed; instal"),
     ("--tracker=mlflow", "the extra mlflow: pip install 'tff_shift[mlflow]'"),
+    ("--tracker=wandb", "--tracker=wandb: Weights & Biases is not installed"),
+    ("--tracker=wandb", "the extra wandb: pip install 'tff_shift[wandb]'"),
     (
       "--tracker=mlflow --mlflow_uri=http://127.0.0.1:1",
       "--mlflow_uri=http://127.0.0.1:1: no answer",
@@ -45,7 +47,9 @@ def test_trackers_that_cannot_be_are_refused_before_anything_is_written(
   monkeypatch.setattr(
     importlib.util,
     "find_spec",
-    lambda name: is_installed or None if name == "mlflow" else find_spec(name),
+    lambda name: (
+      is_installed or None if name in ("mlflow", "wandb") else find_spec(name)
+    ),
   )
   assert expected in refused(evolving, evolving_plan, [*_RUN, *flags.split()])
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from tff_shift import files
-from tff_shift.reporting.figures import figures
+from tff_shift.learning.metrics import reliability
+from tff_shift.reporting.figures import evaluation_figures
 from tff_shift.simulation.storage import results
 
-_CONFUSION = "confusion_matrix"
+_CONFUSION, _RELIABILITY = "confusion_matrix", "reliability"
 
 
 def write(
@@ -20,7 +21,7 @@ def write(
   label: str,
   folder: results.RunFolder,
 ) -> None:
-  """Writes a table of each seed, and draws a confusion matrix.
+  """Writes a table of each seed, and draws those that have a figure.
 
   The figure has the sum over the seeds.
 
@@ -39,10 +40,17 @@ def write(
   files.write_atomically(
     path.with_suffix(".json"), json.dumps(content, ensure_ascii=False) + "\n"
   )
+  counts = np.sum(list(by_seed.values()), axis=0)
+  title = f"{label}, {name.replace('_', ' ')}"
   if name.endswith(_CONFUSION):
-    figures.confusion_matrix(
-      np.sum(list(by_seed.values()), axis=0),
-      class_names,
+    evaluation_figures.save(
+      evaluation_figures.confusion_matrix(counts, class_names, title=title),
       path,
-      title=f"{label}, {name.replace('_', ' ')}",
+    )
+  if name.endswith(_RELIABILITY) and reliability.bins(counts)[0].any():
+    evaluation_figures.save(
+      evaluation_figures.calibration_of_bins(
+        reliability.bins(counts), title=title
+      ),
+      path,
     )

@@ -1,4 +1,4 @@
-"""Experiment tracking: flags of TensorBoard and MLflow."""
+"""Experiment tracking: flags of TensorBoard, MLflow and Weights & Biases."""
 
 import dataclasses
 import importlib.util
@@ -13,12 +13,15 @@ from absl import flags
 from tff_shift.command_line import configuration
 from tff_shift.reporting.trackers import mlflow_tracker
 from tff_shift.reporting.trackers import trackers
+from tff_shift.reporting.trackers import wandb_tracker
 from tff_shift.simulation.storage import results
 
 FLAGS = flags.FLAGS
 
 _NONE = "none"
-_NAMES = ("tensorboard", "mlflow", _NONE)
+_NAMES = ("tensorboard", "mlflow", "wandb", _NONE)
+# The packages of trackers that are extras of the same name.
+_EXTRAS = {"mlflow": "MLflow", "wandb": "Weights & Biases"}
 # The timeout of a server in seconds.
 _TIMEOUT = 10
 
@@ -31,7 +34,8 @@ class Configuration(configuration.Configuration):
     ("tensorboard",),
     "Comma-separated trackers: tensorboard (event files in --output_dir),"
     " mlflow (runs with parameters, scalars and figures; needs the extra"
-    " mlflow); or none.",
+    " mlflow), wandb (the same for Weights & Biases, offline in --output_dir;"
+    " needs the extra wandb); or none.",
     choices=_NAMES,
   )
   mlflow_uri: str | None = configuration.setting(
@@ -51,15 +55,14 @@ def check() -> None:
   shown = f"--tracker={','.join(names)}"
   if _NONE in names and len(names) > 1:
     raise ValueError(f"{shown}: {_NONE} excludes all others")
-  if "mlflow" not in names:
-    if FLAGS.mlflow_uri is not None:
-      raise ValueError("--mlflow_uri needs --tracker=mlflow")
-    return
-  if importlib.util.find_spec("mlflow") is None:
-    raise ValueError(
-      f"{shown}: MLflow is not installed; install the extra mlflow: pip install"
-      " 'tff_shift[mlflow]'"
-    )
+  if "mlflow" not in names and FLAGS.mlflow_uri is not None:
+    raise ValueError("--mlflow_uri needs --tracker=mlflow")
+  for extra, called in _EXTRAS.items():
+    if extra in names and importlib.util.find_spec(extra) is None:
+      raise ValueError(
+        f"{shown}: {called} is not installed; install the extra {extra}: pip"
+        f" install 'tff_shift[{extra}]'"
+      )
   if FLAGS.mlflow_uri is not None:
     _check_place(FLAGS.mlflow_uri)
 
@@ -101,12 +104,19 @@ def make(scenario: str, folder: results.RunFolder) -> trackers.Tracker:
     The tracker.
 
   Raises:
-    files.WriteError: If MLflow cannot use its folder or server.
+    files.WriteError: If a tracker cannot use its folder or server.
   """
   makers = {
     "tensorboard": lambda: trackers.TensorBoard(folder.path / "tensorboard"),
     "mlflow": lambda: mlflow_tracker.MLflow(
       FLAGS.mlflow_uri or (folder.path / "mlruns").absolute().as_uri(),
+      f"tff_shift {scenario}",
+      folder.identity,
+      folder.replaced,
+    ),
+    # wandb makes the folder wandb in it.
+    "wandb": lambda: wandb_tracker.WandB(
+      folder.path.absolute(),
       f"tff_shift {scenario}",
       folder.identity,
       folder.replaced,

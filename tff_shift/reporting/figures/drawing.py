@@ -65,6 +65,8 @@ TICK_SIZE = 9
 _SPREAD = "deviation over"
 # The width of a legend line in characters, and its height in inches.
 _LEGEND_WIDTH = 30
+# The longest label of a legend below the axes, whose labels have one line.
+_LEGEND_COLUMN = 45
 _LEGEND_LINE = 0.17
 # The width in inches of a character of the legend, and of a title.
 _LEGEND_CHARACTER, TITLE_CHARACTER = 0.08, 0.1
@@ -327,7 +329,12 @@ def _spread_label(kind: str, num_seeds: int) -> str:
 
 
 def draw_row_percentages(
-  figure: Figure, axes: Axes, counts: np.ndarray, label: str
+  figure: Figure,
+  axes: Axes,
+  counts: np.ndarray,
+  label: str,
+  *,
+  with_counts: bool = False,
 ) -> None:
   """Draws a matrix of counts, in percent of the sums of its rows.
 
@@ -337,6 +344,7 @@ def draw_row_percentages(
     counts: `[rows, columns]`. Cells have numbers if there are few rows. Rows of
       zeros are grey.
     label: Name and unit of the percentages.
+    with_counts: Whether cells also have the counts, below the percentages.
   """
   totals = counts.sum(axis=1, keepdims=True)
   percentages = 100 * np.divide(
@@ -356,10 +364,12 @@ def draw_row_percentages(
         axes.text(
           column,
           row,
-          f"{percentage:.0f}",
+          f"{percentage:.0f} %\n{counts[row, column]:.0f}"
+          if with_counts
+          else f"{percentage:.0f}",
           ha="center",
           va="center",
-          size=TICK_SIZE,
+          size=TICK_SIZE - 1 if with_counts else TICK_SIZE,
           # High values have bright colours.
           color="black" if percentage > 60 else "white",
         )
@@ -433,6 +443,45 @@ def add_legend(figure: Figure) -> None:
         each.set_text(title_lines(title, inches))
 
 
+def add_legend_below(figure: Figure) -> None:
+  """Adds the legend below the axes, in columns, and makes room for it.
+
+  The explanation of bands comes last, and only once.
+
+  Args:
+    figure: The figure with all its artists.
+  """
+  handles = {}
+  for axes in figure.axes:
+    for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
+      handles.setdefault(text, handle)
+  names = sorted(handles, key=lambda text: _SPREAD in text)
+  shown = {
+    text: "\n".join(
+      shown_names.shortened(line, _LEGEND_COLUMN)
+      for line in text.removeprefix(_SHOWN).split("\n")
+    )
+    for text in names
+  }
+  lines = [line for text in shown.values() for line in text.split("\n")]
+  # The handle of an entry is about as wide as six characters.
+  width = _LEGEND_CHARACTER * (max(map(len, lines)) + 6)
+  num_columns = max(1, min(4, int(figure.get_figwidth() / width)))
+  num_rows = -(-len(lines) // num_columns)
+  figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * num_rows)
+  legend = figure.legend(
+    [handles[text] for text in names],
+    # Labels that start with an underscore are refused.
+    [_SHOWN + text for text in names],
+    loc="outside lower center",
+    ncols=num_columns,
+    fontsize=TICK_SIZE,
+    frameon=False,
+  )
+  for each, text in zip(legend.get_texts(), shown.values(), strict=True):
+    each.set_text(text)
+
+
 def name_steps(axis: Axis, names: Sequence[object], num_steps: int) -> None:
   """Labels time steps or periods from 1 by their names.
 
@@ -482,6 +531,16 @@ def check_seeds(
     )
 
 
+def take_literally(figure: Figure) -> None:
+  """Makes all text literal: text between dollar signs is not a formula."""
+  for axes in figure.axes:
+    for axis in (axes.xaxis, axes.yaxis):
+      # Creates the tick labels, which are otherwise created when drawing.
+      axis.get_ticklabels()
+  for each in figure.findobj(Text):
+    each.set_parse_math(False)
+
+
 def save(
   figure: Figure, path: str | os.PathLike[str]
 ) -> str | os.PathLike[str]:
@@ -490,7 +549,7 @@ def save(
   Equal figures give equal files, because they have no date.
 
   Args:
-    figure: The figure. It cannot be used afterwards.
+    figure: The figure. It is not changed.
     path: The PNG file.
 
   Returns:
@@ -499,18 +558,18 @@ def save(
   Raises:
     files.WriteError: If a file cannot be written.
   """
-  for axes in figure.axes:
-    for axis in (axes.xaxis, axes.yaxis):
-      # Creates the tick labels, which are otherwise created when drawing.
-      axis.get_ticklabels()
-  for each in figure.findobj(Text):
-    # Text between dollar signs is not a formula.
-    each.set_parse_math(False)
-  with files.replacing(path) as file:
-    FigureCanvasAgg(figure).print_png(file)
-  # The PDF file reuses the layout, which takes most of the time.
-  figure.set_layout_engine("none")
-  # PDF last, because its canvas changes the resolution of the figure.
-  with files.replacing(pathlib.Path(path).with_suffix(".pdf")) as file:
-    FigureCanvasPdf(figure).print_pdf(file, metadata={"CreationDate": None})
+  take_literally(figure)
+  layout, dpi, canvas = figure.get_layout_engine(), figure.dpi, figure.canvas
+  try:
+    with files.replacing(path) as file:
+      FigureCanvasAgg(figure).print_png(file)
+    # The PDF file reuses the layout, which takes most of the time.
+    figure.set_layout_engine("none")
+    # PDF last, because its canvas changes the resolution of the figure.
+    with files.replacing(pathlib.Path(path).with_suffix(".pdf")) as file:
+      FigureCanvasPdf(figure).print_pdf(file, metadata={"CreationDate": None})
+  finally:
+    figure.set_layout_engine(layout)
+    figure.dpi = dpi
+    figure.set_canvas(canvas)
   return path

@@ -114,51 +114,6 @@ def accuracy_per_domain(
   return drawing.save(figure, path)
 
 
-def confusion_matrix(
-  counts: np.ndarray,
-  class_names: Sequence[str],
-  path: str | os.PathLike[str],
-  title: str = "",
-) -> str | os.PathLike[str]:
-  """Plots how often the examples of each class are predicted as each class.
-
-  Args:
-    counts: `[num_classes, num_classes + 1]`, true class by predicted label. The
-      last column, predictions that are not finite, is only shown if there are
-      any.
-    class_names: The names of the classes.
-    path: The PNG file; the PDF file is written next to it.
-    title: The title.
-
-  Returns:
-    `path`.
-
-  Raises:
-    ValueError: If the counts have another shape.
-  """
-  counts = np.asarray(counts)
-  num_classes = len(class_names)
-  if counts.shape != (num_classes, num_classes + 1):
-    raise ValueError(
-      f"counts must be [{num_classes}, {num_classes + 1}]; got"
-      f" {list(counts.shape)}"
-    )
-  columns = [*class_names, "not finite"]
-  if not counts[:, -1].any():
-    counts, columns = counts[:, :-1], columns[:-1]
-  figure, axes = drawing.new_figure(title, "Predicted label", "True class")
-  drawing.draw_row_percentages(
-    figure, axes, counts, "Examples of the class (%)"
-  )
-  for axis, names, style in (
-    (axes.xaxis, columns, {"rotation": 90}),
-    (axes.yaxis, class_names, {}),
-  ):
-    ticks = drawing.thinned(len(names), None)
-    drawing.name_ticks(axis, ticks, [names[tick] for tick in ticks], **style)
-  return drawing.save(figure, path)
-
-
 def example_images(
   images_by_row: Mapping[str, np.ndarray],
   path: str | os.PathLike[str],

@@ -7,12 +7,14 @@ import numpy as np
 
 from tff_shift.reporting import metrics
 from tff_shift.reporting.figures import drawing
+from tff_shift.reporting.figures import evaluation_figures
 from tff_shift.scenarios.dynamic_personalization import (
   figures as dynamic_personalization_figures,
 )
 from tff_shift.scenarios.dynamic_personalization import (
   simulation as dynamic_personalization,
 )
+from tff_shift.shift import detection as detection_lib
 from tff_shift.simulation.storage import results
 
 
@@ -34,7 +36,9 @@ def final_metrics(
     `request_share`, the frequency of model updates, in percent of all pairs of
     client and period; `true_positive_rate` and `false_positive_rate` of drift
     detection, in percent of the pairs with and without a drift (NaN without
-    such pairs), unless drifts are not known.
+    such pairs), and `detection_delay` in
+    periods, and `missed_drifts` and `false_alarms`, sums over clients (see
+    `detection.evaluate_clients`; a drift may be detected up to the next one).
   """
   is_present = inference.is_present
 
@@ -54,6 +58,13 @@ def final_metrics(
       ("false_positive_rate", ~inference.drifted),
     ):
       detection[name] = _percent(inference.detected[counts & has_distance])
+    # A client cannot detect a drift in a period without a distance.
+    found = detection_lib.evaluate_clients(
+      inference.detected & has_distance, inference.drifted & has_distance
+    )
+    detection["detection_delay"] = found.delay
+    detection["missed_drifts"] = float(found.missed)
+    detection["false_alarms"] = float(found.false_alarms)
   return {
     "validation_accuracy": validation_accuracy,
     **{
@@ -142,3 +153,65 @@ def draw_accuracy(
     folder.figure_path("accuracy", distribution),
     time_names=time_names,
   )
+
+
+def draw_clients(
+  by_label: Mapping[str, Mapping[int, dynamic_personalization.DynamicResult]],
+  distribution: str,
+  folder: results.RunFolder,
+  time_names: Sequence[str] = (),
+) -> None:
+  """Plots the accuracy of each client, and one client's periods in a row.
+
+  The client is the first one whose data drift, or one that detects a drift if
+  drifts are not known. The seed is the first one.
+
+  Args:
+    by_label: The results by label and seed, all on the same streams.
+    distribution: The distribution.
+    folder: The run's folder.
+    time_names: The names of the periods from 0. Empty: their numbers.
+  """
+  first = {
+    label: next(iter(by_seed.values())).inferences[distribution]
+    for label, by_seed in by_label.items()
+  }
+  is_present = next(iter(first.values())).is_present
+  evaluation_figures.save(
+    evaluation_figures.distribution_over_clients(
+      {
+        label: np.where(
+          is_present.any(axis=0), _mean_over_periods(stream.accuracy), np.nan
+        )
+        for label, stream in first.items()
+      },
+      title=f"Clients, distribution {distribution}",
+      xlabel="Mean accuracy of a client over its periods (%)",
+    ),
+    folder.figure_path("clients", distribution),
+  )
+  stream = next(iter(first.values()))
+  is_shown = stream.detected if stream.drifted is None else stream.drifted
+  candidates = np.flatnonzero((is_shown & is_present).any(axis=0))
+  if not len(candidates):
+    return
+  client = candidates[0]
+  drifted = [] if stream.drifted is None else stream.drifted[:, client]
+  evaluation_figures.save(
+    evaluation_figures.drift_timeline(
+      {label: each.accuracy[:, client] for label, each in first.items()},
+      1 + np.flatnonzero(drifted),
+      {"detected": 1 + np.flatnonzero(stream.detected[:, client])},
+      title=f"Client {client}, distribution {distribution}",
+      xlabel="Period",
+      time_names=time_names,
+    ),
+    folder.figure_path("timeline", distribution),
+  )
+
+
+def _mean_over_periods(accuracy: np.ndarray) -> np.ndarray:
+  """Returns the mean of each client's periods; 0 for a client without any."""
+  is_present = ~np.isnan(accuracy)
+  totals = np.where(is_present, accuracy, 0).sum(axis=0)
+  return totals / np.maximum(is_present.sum(axis=0), 1)

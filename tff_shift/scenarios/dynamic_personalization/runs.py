@@ -71,6 +71,7 @@ class DynamicPersonalization(scenario.Scenario):
   lower_is_better = (
     *("multi_period_variance", "multi_period_variance_below"),
     *("low_accuracy_share", "request_share", "false_positive_rate"),
+    *("detection_delay", "missed_drifts", "false_alarms"),
   )
 
   def prepare(self):
@@ -214,11 +215,13 @@ class DynamicPersonalization(scenario.Scenario):
     return result.inferences[test_distribution].tables
 
   def draw_all(self, by_label, folder):
-    """Draws the accuracy over the periods of each stream."""
+    """Draws the accuracy over the periods and clients of each stream."""
     for distribution in self.plan.configuration.test_distributions:
-      dynamic_personalization_results.draw_accuracy(
-        by_label, distribution, folder, self._time_names
-      )
+      for draw in (
+        dynamic_personalization_results.draw_accuracy,
+        dynamic_personalization_results.draw_clients,
+      ):
+        draw(by_label, distribution, folder, self._time_names)
 
 
 def _stream_names(plan: planning.Plan) -> tuple[str, ...]:

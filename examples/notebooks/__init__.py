@@ -1,0 +1,1 @@
+"""Notebooks as programs with cells; `convert` makes the notebooks."""

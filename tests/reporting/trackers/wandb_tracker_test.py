@@ -1,0 +1,130 @@
+"""Tests of the tracker of Weights & Biases, on its own offline files."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+
+from tff_shift.binaries import evolving
+from tff_shift.reporting.trackers import wandb_tracker
+
+wandb = pytest.importorskip(
+  "wandb", reason="wandb is an extra that the lock does not have"
+)
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+  """Ends the process of wandb; a key of the user must not matter."""
+  monkeypatch.delenv("WANDB_MODE", raising=False)
+  monkeypatch.delenv("WANDB_API_KEY", raising=False)
+  yield
+  wandb.teardown()
+
+
+def read(folder):
+  """Returns config, points, files and exit code of each run, by name."""
+  from wandb.proto import wandb_internal_pb2
+  from wandb.sdk.internal import datastore
+
+  found = {}
+  for path in folder.glob("wandb/offline-run-*/*.wandb"):
+    store = datastore.DataStore()
+    store.open_for_scan(str(path))
+    run = {"config": {}, "points": [], "files": [], "exit": None}
+    while (data := store.scan_data()) is not None:
+      record = wandb_internal_pb2.Record()
+      record.ParseFromString(data)
+      kind = record.WhichOneof("record_type")
+      if kind == "run":
+        name = record.run.display_name
+        run["project"] = record.run.project
+        for each in record.run.config.update:
+          run["config"][each.key] = json.loads(each.value_json)
+      if kind == "history":
+        run["points"].append(
+          {
+            "/".join(each.nested_key) or each.key: json.loads(each.value_json)
+            for each in record.history.item
+            if not ("/".join(each.nested_key) or each.key).startswith("_")
+          }
+        )
+      if kind == "files":
+        run["files"] += [each.path for each in record.files.files]
+      if kind == "exit":
+        run["exit"] = record.exit.exit_code
+    run["folder"] = path.parent / "files"
+    assert name not in found
+    found[name] = run
+  return found
+
+
+def test_runs_have_parameters_points_and_files(tmp_path):
+  tracker = wandb_tracker.WandB(tmp_path, "evolving", "one")
+  # Several runs at a time, as trials and their comparison.
+  other = tracker.start("comparison", {})
+  run = tracker.start("fed_avg/seed_0", {"learning_rate": 0.1, "mu": None})
+  for step in (1, 2, 5):
+    run.scalars({"loss": 0.5 * step, "share": math.nan}, step)
+    run.scalars({"accuracy": 10.0 * step}, step, group="0.4+0.4")
+  figure = tmp_path / "a [1].png"
+  figure.write_bytes(b"before")
+  run.artifact(figure, "figures")
+  figure.write_bytes(b"after")
+  run.end()
+  other.end(is_done=False)
+  runs = read(tmp_path)
+  assert set(runs) == {"comparison", "fed_avg/seed_0"}
+  assert (runs["comparison"]["exit"], runs["fed_avg/seed_0"]["exit"]) == (1, 0)
+  found = runs["fed_avg/seed_0"]
+  assert found["project"] == "evolving"
+  config = {k: v for k, v in found["config"].items() if k[0] != "_"}
+  assert config == {"learning_rate": 0.1, "mu": None}
+  points = found["points"]
+  assert [p["loss"] for p in points if "loss" in p] == [0.5, 1.0, 2.5]
+  assert all(math.isnan(float(p["share"])) for p in points if "share" in p)
+  of_group = [p for p in points if "0.4+0.4/accuracy" in p]
+  assert [p["step"] for p in of_group] == [1, 2, 5]
+  assert [p["0.4+0.4/accuracy"] for p in of_group] == [10.0, 20.0, 50.0]
+  # Its content when it was told.
+  kept = found["folder"] / "figures" / "a [1].png"
+  assert kept.read_bytes() == b"before"
+  assert any(each.startswith("figures/a ") for each in found["files"])
+
+
+def test_run_that_starts_again_replaces_its_files(tmp_path):
+  for loss, replaced in ((1.0, []), (2.0, []), (3.0, ["one"])):
+    identity = "two" if replaced else "one"
+    tracker = wandb_tracker.WandB(tmp_path, "evolving", identity, replaced)
+    run = tracker.start("a", {})
+    run.scalars({"loss": loss}, 1)
+    run.end()
+    # Another program starts it again.
+    wandb.teardown()
+    (found,) = read(tmp_path).values()
+    assert [point["loss"] for point in found["points"]] == [loss]
+
+
+@pytest.mark.slow
+def test_run_of_a_binary(tmp_path):
+  folder = tmp_path / "run"
+  subprocess.run(
+    [
+      *(sys.executable, "-m", evolving.__name__, "--algorithm=local"),
+      *("--dataset=circle", "--num_domains=4", "--num_clients=2"),
+      *("--max_examples_per_domain=20", "--rounds=2", "--evaluate_every=1"),
+      *("--tracker=wandb", f"--output_dir={folder}"),
+    ],
+    check=True,
+    capture_output=True,
+  )
+  runs = read(folder)
+  comparison = runs.pop("comparison")
+  assert "summary.json" in comparison["files"]
+  (found,) = runs.values()
+  assert found["exit"] == 0
+  assert found["config"]["algorithm"] == "local"
+  losses = [p["step"] for p in found["points"] if "train_loss" in p]
+  assert losses == [1, 2]

@@ -1,0 +1,164 @@
+"""Measures of drift detection, counted by hand, and detectors."""
+
+import importlib.util
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tff_shift.shift import detection
+
+needs_river = pytest.mark.skipif(
+  importlib.util.find_spec("river") is None,
+  reason="river is an extra that the lock does not have",
+)
+
+
+class TestEvaluate:
+  def test_by_hand(self):
+    # 10 is found at 12, 20 at once, 30 too late, 40 not at all. 3 is before all
+    # drifts, and 13 is the second one in a window.
+    found = detection.evaluate([3, 12, 13, 20, 36], [10, 20, 30, 40], horizon=5)
+    assert found == detection.Detection(1.0, 2, 3, 4)
+
+  def test_without_horizon_the_next_drift_ends_the_window(self):
+    found = detection.evaluate([19, 20, 99], [10, 20, 30])
+    assert found == detection.Detection((9 + 0 + 69) / 3, 0, 0, 3)
+
+  def test_detection_belongs_to_the_last_drift_only(self):
+    # The window of 10 ends before 12, although the horizon is longer.
+    found = detection.evaluate([12], [10, 12], horizon=5)
+    assert found == detection.Detection(0.0, 1, 0, 2)
+
+  def test_horizon_of_zero_is_the_first_step(self):
+    found = detection.evaluate([5, 8], [5, 7], horizon=0)
+    assert found == detection.Detection(0.0, 1, 1, 2)
+
+  def test_nothing_to_detect_and_nothing_detected(self):
+    delay, *counts = detection.evaluate([1, 2], [])
+    assert np.isnan(delay) and counts == [0, 2, 0]
+    delay, *counts = detection.evaluate([], [4])
+    assert np.isnan(delay) and counts == [1, 0, 1]
+
+  def test_clients_are_pooled(self):
+    drifted = np.zeros((6, 2), bool)
+    drifted[[1, 4], 0] = drifted[2, 1] = True
+    detected = np.zeros((6, 2), bool)
+    # Client 0: delay 0, then missed. Client 1: delay 3, false alarm before.
+    detected[1, 0] = detected[[0, 5], 1] = True
+    found = detection.evaluate_clients(detected, drifted)
+    assert found == detection.Detection(1.5, 1, 1, 3)
+
+  @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+      (([2, 1], []), r"detections must be ascending integers .* got \[2, 1\]"),
+      (([], [1, 1]), "drift_times must be ascending"),
+      (([0.5], []), "detections must be ascending integers"),
+      (([1], [1], -1), "horizon"),
+    ],
+  )
+  def test_refusals(self, arguments, message):
+    with pytest.raises(ValueError, match=message):
+      detection.evaluate(*arguments)
+
+  def test_shapes_must_match(self):
+    with pytest.raises(ValueError, match=r"got \[2, 1\] and \[1, 2\]"):
+      detection.evaluate_clients([[0], [1]], [[0, 1]])
+
+
+def test_threshold_is_exceeded_strictly_and_gaps_are_quiet():
+  found = detection.thresholded([1.0, np.nan, 3.0, 2.0, 2.5], 2.0)
+  assert found.tolist() == [2, 4]
+
+
+class TestMMD:
+  def test_value_is_the_sum_over_pairs(self):
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(size=(4, 2)), rng.normal(1, size=(3, 2))
+    pooled = np.concatenate([one, other])
+    width = np.median(
+      [np.sum((pooled[i] - pooled[j]) ** 2) for i in range(7) for j in range(i)]
+    )
+
+    def mean(left, right, are_same):
+      return np.mean(
+        [
+          np.exp(-np.sum((x - y) ** 2) / (2 * width))
+          for i, x in enumerate(left)
+          for j, y in enumerate(right)
+          if not (are_same and i == j)
+        ]
+      )
+
+    expected = (
+      mean(one, one, True) + mean(other, other, True) - 2 * mean(one, other, 0)
+    )
+    value, _ = detection.mmd(one, other)
+    assert value == pytest.approx(expected, rel=1e-10)
+
+  def test_p_value_is_uniform_without_and_small_with_a_shift(self):
+    rng = np.random.default_rng(1)
+    p_values = [
+      detection.mmd(
+        rng.normal(size=(20, 3)),
+        rng.normal(size=(20, 3)),
+        num_permutations=99,
+        seed=each,
+      )[1]
+      for each in range(200)
+    ]
+    # Binomial(200, 0.05): 10 on average, above 20 with a probability of 0.001.
+    assert np.sum(np.array(p_values) <= 0.05) <= 20
+    assert 0.4 < np.mean(p_values) < 0.6
+    _, p_value = detection.mmd(
+      rng.normal(size=(20, 3)),
+      rng.normal(2, size=(20, 3)),
+      num_permutations=99,
+    )
+    assert p_value == 0.01
+
+  def test_equal_examples_are_no_shift(self):
+    same = np.ones((5, 2))
+    assert detection.mmd(same, same) == (pytest.approx(0), 1.0)
+
+  def test_refusal(self):
+    with pytest.raises(ValueError, match=r"got \[2, 3\] and \[1, 3\]"):
+      detection.mmd(np.zeros((2, 3)), np.zeros((1, 3)))
+
+
+@needs_river
+class TestRiver:
+  STREAM = np.repeat([0, 1], 500)
+
+  def test_adwin_detects_a_jump_and_no_noise(self):
+    found = detection.adwin(self.STREAM)
+    assert len(found) >= 1 and 500 <= found[0] < 600
+    noise = np.random.default_rng(0).uniform(size=1000)
+    assert not len(detection.adwin(noise))
+
+  def test_ddm_detects_a_rise_and_no_fall(self):
+    rng = np.random.default_rng(0)
+    low, high = rng.uniform(size=(2, 500)) < [[0.1], [0.6]]
+    found = detection.ddm(np.concatenate([low, high]))
+    assert len(found) >= 1 and 500 <= found[0] < 600
+    falls = detection.ddm(np.concatenate([high, low]))
+    assert not np.any(falls >= 500)
+
+
+def test_missing_river_is_one_line(tmp_path):
+  # A package of this name that is not there, whatever is installed.
+  program = (
+    "import sys; sys.modules['river'] = None\n"
+    "from tff_shift.shift import detection\n"
+    "try:\n  detection.adwin([0.0])\n"
+    "except ModuleNotFoundError as error:\n  print(error)\n"
+  )
+  ended = subprocess.run(
+    [sys.executable, "-c", program], capture_output=True, text=True, check=True
+  )
+  assert ended.stdout == (
+    "ADWIN and DDM need river; install the extra river: pip install"
+    " 'tff_shift[river]'\n"
+  )

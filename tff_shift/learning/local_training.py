@@ -300,13 +300,26 @@ _step_count: contextvars.ContextVar[StepCount | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def count_steps() -> Iterator[StepCount]:
-  """Counts the gradients of all calls of `train` in this graph."""
+  """Makes `train` count its gradients in this graph, and not train."""
   count = StepCount()
   token = _step_count.set(count)
   try:
     yield count
   finally:
     _step_count.reset(token)
+
+
+def _num_gradients(differentiate, point, carry) -> int:
+  """Returns how often a step computes the gradient, without computing it."""
+  points = []
+
+  def gradient_at(at):
+    points.append(at)
+    zeros = tf.nest.map_structure(tf.zeros_like, at)
+    return Gradient(tf.constant(0.0), carry, zeros)
+
+  differentiate(gradient_at, point)
+  return len(points)
 
 
 class TrainingResult(NamedTuple):
@@ -396,6 +409,13 @@ def train(
   moving = weight_masks.take(weights, trainable)
   assemble = functools.partial(weight_masks.put, weights, trainable)
 
+  count = _step_count.get()
+  if count is not None:
+    # The graph of a step takes long to trace, and its values are not needed.
+    carry = tf.nest.map_structure(tf.convert_to_tensor, carry)
+    count.add(num_steps, _num_gradients(differentiate, moving, carry))
+    return TrainingResult(assemble(moving), carry, tf.constant(0.0))
+
   if learning_rate is None:
     learning_rate = scheduled_rate(hparams, round_num)
   rate_of_step = learning_rate if callable(learning_rate) else None
@@ -442,8 +462,6 @@ def train(
       return contextlib.nullcontext({})
     return modes.with_statistics(dict(zip(names, running, strict=True)))
 
-  gradients_of_a_step = []
-
   def take_step(step, moving_now, states, carried, loss_sum, running):
     moved_statistics = []
 
@@ -464,7 +482,6 @@ def train(
       return Gradient(loss, carry_after, gradients)
 
     loss, carry_after, gradients = differentiate(gradient_at, moving_now)
-    gradients_of_a_step.append(len(moved_statistics))
     if decay:
       gradients = tuple(
         g + decay * w if is_decaying else g
@@ -513,9 +530,6 @@ def train(
   )
   if names:
     current.update(zip(names, running, strict=True))
-  count = _step_count.get()
-  if count is not None:
-    count.add(num_steps, gradients_of_a_step[-1])
   return TrainingResult(
     assemble(moving),
     carry,

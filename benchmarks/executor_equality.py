@@ -161,6 +161,7 @@ def run_all(
   algorithm: algorithm_lib.FederatedAlgorithm,
   beside_rounds: Collection[str] = (
     "evaluate_clients",
+    "evaluate_each_client",
     "evaluate_server",
     "request",
     "guide",
@@ -218,6 +219,13 @@ def run_all(
   others = {
     "evaluate_clients": (
       algorithm.evaluate_clients,
+      state,
+      states,
+      data,
+      to_predict,
+    ),
+    "evaluate_each_client": (
+      algorithm.evaluate_each_client,
       state,
       states,
       data,

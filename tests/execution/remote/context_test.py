@@ -92,7 +92,7 @@ class TestAlgorithms:
       # Clients keep a state, and vote.
       ("fed_rep", 2, ["vote"], 2),
       # They adapt to one example after the other.
-      ("t3a", 0, ["evaluate_clients"], 2),
+      ("t3a", 0, ["evaluate_clients", "evaluate_each_client"], 2),
       # The server goes on from the mean and a sum, and evaluates alone.
       ("cfed", 1, ["evaluate_server"], 2),
       # Two phases.

@@ -114,7 +114,7 @@ setuptools.setup(
     # lock, which has nothing that downloads models.
     "huggingface": ["datasets>=5,<6", "huggingface-hub<1"],
     "mlflow": ["mlflow-skinny>=2.16,<3.6"],
-    # Not in the lock: 60 packages that only notebooks need. IPython from 8.18 on
+    # Not in the lock: 60 packages for notebooks only. IPython from 8.18 on
     # needs a newer typing-extensions than TFF allows.
     "notebook": [
       "ipykernel>=6.29,<8",

@@ -114,8 +114,8 @@ setuptools.setup(
     # lock, which has nothing that downloads models.
     "huggingface": ["datasets>=5,<6", "huggingface-hub<1"],
     "mlflow": ["mlflow-skinny>=2.16,<3.6"],
-    # Not in the lock: 60 packages that only notebooks need. IPython 8.18 needs
-    # a newer typing-extensions than TFF allows.
+    # Not in the lock: 60 packages for notebooks only. IPython from 8.18 on
+    # needs a newer typing-extensions than TFF allows.
     "notebook": [
       "ipykernel>=6.29,<8",
       "ipython>=8.17,<8.18",

@@ -48,18 +48,25 @@ class TestFinalMetrics:
         # Of three drifts two are seen, of three others one seems to be.
         "true_positive_rate": 100 * 2 / 3,
         "false_positive_rate": 100 / 3,
+        # Both at once; the third drift is missed, the third detection is none.
+        "detection_delay": 0,
+        "missed_drifts": 1,
+        "false_alarms": 1,
       }
     )
 
   @pytest.mark.parametrize(
     ("drifts", "unknown"),
-    [(False, "true_positive_rate"), (True, "false_positive_rate")],
+    [
+      (False, ["true_positive_rate", "detection_delay"]),
+      (True, ["false_positive_rate"]),
+    ],
   )
   def test_rate_of_nothing_is_not_a_number(self, drifts, unknown):
     found = dynamic_personalization_results.final_metrics(
       INFERENCE._replace(drifted=np.full((3, 2), drifts)), 80.0
     )
-    assert [name for name in found if np.isnan(found[name])] == [unknown]
+    assert [name for name in found if np.isnan(found[name])] == unknown
 
 
 def test_means_of_a_period_by_hand():

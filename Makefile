@@ -23,7 +23,7 @@ help:
 	@echo 'make test        the tests; the contract of algorithms of all forms'
 	@echo 'make test-all    all tests: the contract of every algorithm'
 	@echo 'make test-fast   the tests that are not marked slow: every module, in minutes'
-	@echo 'make lint        the linter, the format; are lock and tables up to date?'
+	@echo 'make lint        linter, format, spelling; are lock and tables up to date?'
 	@echo 'make docs        the documentation site, in site/; fails on a broken link'
 	@echo 'make lock        compiles requirements.in into requirements.txt'
 	@echo 'make wheel       dist/tff_shift-*.whl'
@@ -98,6 +98,7 @@ test-fast: setup
 lint: setup check-lock
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell .
 	$(BIN)/python -m tff_shift.command_line.write_methods --check
 
 docs: setup

@@ -20,11 +20,11 @@ help:
 	@echo 'make report      a table of a paper on embedded digits, as a page, in minutes'
 	@echo 'make notebooks   the notebooks of examples/notebooks as .ipynb, in runs/notebooks'
 	@echo 'make workers N=2 TFF workers on this machine, until Ctrl-C'
-	@echo 'make index       tff_shift/index.json, after a change of hyper-parameters'
+	@echo 'make index       index.json and the tables of methods, from the algorithms'
 	@echo 'make test        the tests; the contract of algorithms of all forms'
 	@echo 'make test-all    all tests: the contract of every algorithm'
 	@echo 'make test-fast   the tests that are not marked slow: every module, in minutes'
-	@echo 'make lint        the linter, the format, and whether the lock is up to date'
+	@echo 'make lint        linter, format, spelling; are lock and tables up to date?'
 	@echo 'make docs        the documentation site, in site/; fails on a broken link'
 	@echo 'make lock        compiles requirements.in into requirements.txt'
 	@echo 'make wheel       dist/tff_shift-*.whl'
@@ -74,9 +74,11 @@ notebooks: setup
 workers: setup
 	@$(BIN)/python -m experiments.workers --num_workers=$(N)
 
-# Command lines read the index instead of importing algorithms and models.
+# Command lines read the index instead of importing algorithms and models. The
+# tables of methods in docs/methods.md and the README are of the same files.
 index: setup
 	$(BIN)/python -m tff_shift.command_line.write_index
+	$(BIN)/python -m tff_shift.command_line.write_methods
 
 PYTEST := $(BIN)/python -m pytest
 IN_PROCESSES := -n $(JOBS) --dist worksteal
@@ -109,6 +111,8 @@ test-fast: setup
 lint: setup check-lock
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell .
+	$(BIN)/python -m tff_shift.command_line.write_methods --check
 
 docs: setup
 	# Not --quiet: warnings that are not shown are not counted, and break nothing.

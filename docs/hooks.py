@@ -17,7 +17,13 @@ def on_page_markdown(markdown, *, page, **_):
   if "/" not in page.file.src_uri:
     # Pages of the repository's root link to docs/, pages of docs/ to ../; in
     # the site both are in one folder.
-    return markdown.replace("](docs/", "](").replace("](../", "](")
+    for here, there in (
+      ("](docs/", "]("),
+      ("](../", "]("),
+      ("](README.md", "](index.md"),
+    ):
+      markdown = markdown.replace(here, there)
+    return markdown
   if page.file.src_uri.startswith("results/"):
     return markdown.replace("](../docs/", "](../")
   return markdown

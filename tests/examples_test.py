@@ -51,6 +51,18 @@ def test_own_data_end_in_a_table(run_example):
   assert min(found["fed_evolve"]) > 90 > 60 > max(found["fed_avg"])
 
 
+def test_model_that_is_trained_once_goes_stale(run_example):
+  output = run_example("going_stale", NUM_MONTHS=5, ROUNDS=8, SEEDS=(0,))
+  once, every = (
+    [float(each) for each in re.findall(r"\d+\.\d", row)]
+    for row in output.splitlines()
+  )
+  # Before the first measured month both were trained on the same months.
+  assert once[0] == every[0]
+  assert once[-1] < once[0] - 10
+  assert once[-1] < every[-1] - 10
+
+
 def test_own_algorithm_runs_at_its_rates(run_example):
   accuracies = percentages(run_example("own_algorithm", RATES=(0.5, 1.0)))
   assert len(set(accuracies)) == 2

@@ -1,7 +1,7 @@
 """APFL: a client predicts with a mixture of its own model and the shared one.
 
-Adaptive Personalized Federated Learning (Deng, Kamani, Mahdavi; 2020),
-Algorithm 1.
+Adaptive Personalized Federated Learning (Deng, Kamani, Mahdavi; 2020,
+arXiv:2003.13461), Algorithm 1.
 
 The global model is FedAvg's. A client keeps a personal model v and a number
 alpha. Each local step, on one batch, updates its copy w of the global model, v,

@@ -1,9 +1,9 @@
 """ATLAS: learners with many learning rates, weighted by their performance.
 
 Adapting to Online Label Shift with Provable Guarantees (Bai, Zhang, Zhao,
-Sugiyama, Zhou; NeurIPS 2022), Algorithm 2; a localised baseline of Fed-ADE:
-Adaptive Learning Rate for Federated Post-adaptation under Distribution Shift
-(Park, Joe, Kim, Im, Kwon; 2026), Table 1.
+Sugiyama, Zhou; NeurIPS 2022, arXiv:2207.02121), Algorithm 2; a localised
+baseline of Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under
+Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026), Table 1.
 
 A client runs online gradient descent on the unsupervised risk (eq. 4 of
 Fed-ADE) once for each rate of a geometric grid. A learner's weight decreases

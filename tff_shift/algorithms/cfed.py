@@ -1,8 +1,8 @@
 """CFeD: domains are learned one by one, with distillation from the old model.
 
 Continual Federated Learning Based on Knowledge Distillation (Ma, Xie, Wang,
-Chen, Shou; IJCAI 2022). A baseline of Federated Learning under Evolving
-Distribution Shifts, Table 1.
+Chen, Shou; IJCAI 2022, doi:10.24963/ijcai.2022/303). A baseline of Federated
+Learning under Evolving Distribution Shifts, Table 1.
 
 In the rounds of domain m a client has only the examples of this domain. From
 the second domain on, some clients of a round review instead of learning: on

@@ -1,8 +1,8 @@
 """CFL: domains are learned one by one, with approximated past losses.
 
 Towards Federated Learning on Time-Evolving Heterogeneous Data (Guo, Lin, Tang;
-2021): Continual Federated Learning, not the clustered one. A baseline of
-Federated Learning under Evolving Distribution Shifts, Table 1.
+2021, arXiv:2112.13246): Continual Federated Learning, not the clustered one. A
+baseline of Federated Learning under Evolving Distribution Shifts, Table 1.
 
 In the rounds of domain m a client has only the examples of this domain. The
 objective is the sum of its losses f_0, ..., f_m. For past losses it keeps an

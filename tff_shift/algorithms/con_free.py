@@ -1,8 +1,9 @@
 """ConFREE: FedRep whose server removes conflicts between clients' updates.
 
 ConFREE: Conflict-free Client Update Aggregation for Personalized Federated
-Learning (Zheng et al.; AAAI 2025), on top of FedRep: clients train their head,
-then the backbone, and keep the head. A baseline of Beyond Aggregation: Guiding
+Learning (Zheng, Hu, Yang, Zheng, Xu, Wang; AAAI 2025,
+doi:10.1609/aaai.v39i21.34449), on top of FedRep: clients train their head, then
+the backbone, and keep the head. A baseline of Beyond Aggregation: Guiding
 Clients in Heterogeneous Federated Learning (FedDRM), Table 1.
 
 The server processes each layer (a weight tensor) separately. With u_1, ..., u_n

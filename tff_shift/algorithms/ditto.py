@@ -1,7 +1,7 @@
 """Ditto: a personal model that is regularised towards the global one.
 
 Ditto: Fair and Robust Federated Learning Through Personalization (Li, Hu,
-Beirami, Smith; ICML 2021), Algorithm 1.
+Beirami, Smith; ICML 2021, arXiv:2012.04221), Algorithm 1.
 
 The global model w is FedAvg's. In addition, a client k takes steps on its own
 v_k, with the w^t that it has received,

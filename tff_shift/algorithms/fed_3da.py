@@ -1,7 +1,8 @@
 """Fed3DA: a hypernetwork generates a model for each data distribution.
 
 Fed-3DA: A Dynamic and Personalized Federated Learning Framework (Wang, Sun, Wo,
-Liu; ICASSP 2023), Algorithms 1 and 2.
+Liu; ICASSP 2023, https://ieeexplore.ieee.org/document/10096221), Algorithms 1
+and 2.
 
 A vector r represents the distribution of a client's data in a period, and the
 server's hypernetwork h computes the weights of a target network from it, theta

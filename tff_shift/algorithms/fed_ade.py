@@ -1,7 +1,7 @@
 """FedADE: adapts to a drifting stream at a rate set by the measured shift.
 
 Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under Distribution
-Shift (Park, Joe, Kim, Im, Kwon; 2026), Algorithm 1.
+Shift (Park, Joe, Kim, Im, Kwon; CVPR 2026, arXiv:2603.01040), Algorithm 1.
 
 A deployed model receives unlabelled data with a drifting distribution. At each
 time step a client estimates the label distribution of its data and uses it to

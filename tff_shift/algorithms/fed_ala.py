@@ -1,8 +1,9 @@
 """FedALA: clients learn a mixing weight of the global model for each weight.
 
 FedALA: Adaptive Local Aggregation for Personalized Federated Learning (Zhang,
-Hua, Wang, Song, Xue, Ma, Guan; AAAI 2023), Algorithm 1. A baseline of Beyond
-Aggregation: Guiding Clients in Heterogeneous Federated Learning, Table 1.
+Hua, Wang, Song, Xue, Ma, Guan; AAAI 2023, arXiv:2212.01197), Algorithm 1. A
+baseline of Beyond Aggregation: Guiding Clients in Heterogeneous Federated
+Learning, Table 1.
 
 A client i keeps its model theta_i as it last trained it, and W_i, a number from
 0 to 1 for each weight of the last p layers. From the global model theta_g it

@@ -1,8 +1,9 @@
 """FedAS: clients align the received backbone; Fisher information weights them.
 
 FedAS: Bridging Inconsistency in Personalized Federated Learning (Yang, Huang,
-Ye; CVPR 2024). A baseline of Beyond Aggregation: Guiding Clients in
-Heterogeneous Federated Learning (FedDRM), Table 1.
+Ye; CVPR 2024, https://cvpr.thecvf.com/virtual/2024/poster/31300). A baseline of
+Beyond Aggregation: Guiding Clients in Heterogeneous Federated Learning
+(FedDRM), Table 1.
 
 A client keeps its head and the backbone theta_i from the end of its last round.
 In a round it

@@ -1,7 +1,8 @@
 """FedAvg: the server averages the clients' model updates.
 
 Communication-Efficient Learning of Deep Networks from Decentralized Data
-(McMahan, Moore, Ramage, Hampson, Agüera y Arcas; AISTATS 2017), Algorithm 1.
+(McMahan, Moore, Ramage, Hampson, Agüera y Arcas; AISTATS 2017,
+arXiv:1602.05629), Algorithm 1.
 
 Each client starts from the server weights, trains on its examples of all
 domains, and sends its model update; the server adds the mean.

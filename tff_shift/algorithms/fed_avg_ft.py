@@ -1,9 +1,9 @@
 """FedAvgFT: FedAvg, then every client fine-tunes the global model.
 
 Federated Evaluation of On-device Personalization (Wang, Mathews, Kiddon,
-Eichner, Beaufays, Ramage; 2019). The baseline FedAvg + FT of Federated Learning
-under Evolving Distribution Shifts: the server model is FedAvg's, and a client
-predicts with a copy fine-tuned on its own training data.
+Eichner, Beaufays, Ramage; 2019, arXiv:1910.10252). The baseline FedAvg + FT of
+Federated Learning under Evolving Distribution Shifts: the server model is
+FedAvg's, and a client predicts with a copy fine-tuned on its own training data.
 
 What leaves a client: its model update, and the mean training loss. The
 fine-tuned model stays.

@@ -1,8 +1,8 @@
 """FedBABU: a backbone that is trained with a head that is never trained.
 
 FedBABU: Toward Enhanced Representation for Federated Image Classification (Oh,
-Kim, Yun; ICLR 2022), Algorithm 1. A baseline of Beyond Aggregation: Guiding
-Clients in Heterogeneous Federated Learning, Table 1.
+Kim, Yun; ICLR 2022, arXiv:2106.06042), Algorithm 1. A baseline of Beyond
+Aggregation: Guiding Clients in Heterogeneous Federated Learning, Table 1.
 
 All clients have the same random head. In a round they train the backbone with
 it, which the server averages ("body aggregation, body update"). A client

@@ -1,7 +1,7 @@
 """FedBN: FedAvg with personal batch normalisation.
 
 FedBN: Federated Learning on Non-IID Features via Local Batch Normalization (Li,
-Jiang, Zhang, Kamp, Dou; ICLR 2021), Algorithm 1.
+Jiang, Zhang, Kamp, Dou; ICLR 2021, arXiv:2102.07623), Algorithm 1.
 
 If clients see the same thing in different ways (cameras, hospitals), the
 features of a layer have a different mean and variance at each client. Each
@@ -11,9 +11,10 @@ their scale and shift; all other weights are averaged. With
 `none` it is FedAvg.
 
 What leaves a client: its model update without its batch normalisations, and the
-mean training loss. The server has no model to predict with; a client that has
-never taken part starts from scale 1, shift 0 and the statistics of the initial
-model.
+mean training loss. Running statistics, scale and shift stay.
+
+The server has no model to predict with; a client that has never taken part
+starts from scale 1, shift 0 and the statistics of the initial model.
 """
 
 import dataclasses

@@ -1,9 +1,10 @@
 """FedCCFA: classifiers are averaged class by class, in clusters of clients.
 
 Classifier Clustering and Feature Alignment for Federated Learning under
-Distributed Concept Drift (Chen, Xue, Wang, Liu, Huang; NeurIPS 2024); a
-baseline of Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under
-Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026), Table 1.
+Distributed Concept Drift (Chen, Xue, Wang, Liu, Huang; NeurIPS 2024,
+arXiv:2410.18478); a baseline of Fed-ADE: Adaptive Learning Rate for Federated
+Post-adaptation under Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026), Table
+1.
 
 A client keeps a personal classifier, the last layer. In a round, with the
 received backbone f, it
@@ -32,9 +33,9 @@ every client receives its classifier and its anchors.
 
 What leaves a client: the update of the backbone, its number of unlabelled
 examples, and the mean risk; in plaintext per client, both classifiers, and for
-each class whether it occurs and its mean embedding. The server keeps the merged
-values until the next round, and broadcasts all of them in one table, of which
-each client reads its own entry.
+each class whether it occurs and its mean embedding. Label estimates stay. The
+server keeps the merged values until the next round, and broadcasts all of them
+in one table, of which each client reads its own entry.
 
 Equations and constants follow the authors' program
 (github.com/wenwenwenwenti/FedCCFA). Choices:

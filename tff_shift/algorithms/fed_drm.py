@@ -1,8 +1,8 @@
 """FedDRM: a shared guide chooses the best client for a query.
 
-Beyond Aggregation: Guiding Clients in Heterogeneous Federated Learning,
-Sections 2.3 and 2.4, Algorithm 1; every client has the personal head of Remark
-2.3.
+Beyond Aggregation: Guiding Clients in Heterogeneous Federated Learning (Wang,
+Zhang, Zhang, Liu, Zhang; ICLR 2026, arXiv:2509.23049), Sections 2.3 and 2.4,
+Algorithm 1; every client has the personal head of Remark 2.3.
 
 One backbone g serves two tasks: the target class, through a personal head
 (alpha_i, beta_i), and the client of origin, through a shared client branch h

@@ -1,7 +1,8 @@
 """FedEvolve: learns how a domain turns into the next one.
 
-Federated Learning under Evolving Distribution Shifts, Section 4.1, Algorithms 1
-and 3.
+Federated Learning under Evolving Distribution Shifts (Tan, Xie, Zheng, Yener,
+Lee, Payani, Latapie, Zhang; 2025, openreview:ITTAlVyRCj), Section 4.1,
+Algorithms 1 and 3.
 
 There are two representations: phi maps a domain to the expected next one, psi
 maps a domain to itself. A client steps through its pairs of consecutive domains
@@ -13,9 +14,11 @@ domain. There is no classifier.
 
 What leaves a client: the update of phi and psi and the mean training loss; for
 the server's evaluation, the sum of phi over the last source domain by class,
-and the class counts. The server holds no data, so its prototypes are the mean
-over clients weighted by class counts. With an aggregator that hides clients'
-values, the server does not receive these sums, and predicts nothing.
+and the class counts. With an aggregator that hides clients' values, the server
+does not receive these sums, and predicts nothing.
+
+The server holds no data, so its prototypes are the mean over clients weighted
+by class counts.
 
 Choices that the paper leaves open:
   * Eq. 4 sums over the classes of domain m + 1, Algorithm 1 mentions episodic

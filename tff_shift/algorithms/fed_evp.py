@@ -1,7 +1,8 @@
 """FedEvp: learns a representation that is invariant under the evolution.
 
-Federated Learning under Evolving Distribution Shifts, Section 4.2, Algorithms 2
-and 4.
+Federated Learning under Evolving Distribution Shifts (Tan, Xie, Zheng, Yener,
+Lee, Payani, Latapie, Zhang; 2025, openreview:ITTAlVyRCj), Section 4.2,
+Algorithms 2 and 4.
 
 There is one representation phi and one classifier w. A client steps through its
 domains in order and keeps a running prototype of each class (eq. 5). The batch

@@ -1,8 +1,9 @@
 """FedPAC: feature alignment, and a personal mixture of all clients' heads.
 
 Personalized Federated Learning with Feature Alignment and Classifier
-Collaboration (Xu, Tong, Huang; ICLR 2023). A baseline of Beyond Aggregation:
-Guiding Clients in Heterogeneous Federated Learning (FedDRM), Table 1.
+Collaboration (Xu, Tong, Huang; ICLR 2023, arXiv:2306.11867). A baseline of
+Beyond Aggregation: Guiding Clients in Heterogeneous Federated Learning
+(FedDRM), Table 1.
 
 As in FedRep, a client first trains its head on the received backbone f, then
 the backbone with this head. FedPAC adds two things.

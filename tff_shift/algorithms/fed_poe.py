@@ -1,9 +1,9 @@
 """FedPOE: an ensemble of the client's model, the server model and snapshots.
 
 Personalized Federated Learning with Mixture of Models for Adaptive Prediction
-and Model Fine-Tuning (Ghari, Shen; NeurIPS 2024), Fed-POE; a baseline of
-Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under Distribution
-Shift (Park, Joe, Kim, Im, Kwon; 2026), Table 1.
+and Model Fine-Tuning (Ghari, Shen; NeurIPS 2024, arXiv:2410.21547), Fed-POE; a
+baseline of Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under
+Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026), Table 1.
 
 A client predicts probabilities with its own model L, the federated model F and
 snapshots S_j of F (S_0 is the pre-trained model):

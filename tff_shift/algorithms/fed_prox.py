@@ -1,7 +1,7 @@
 """FedProx: FedAvg with a proximal term towards the received model.
 
 Federated Optimization in Heterogeneous Networks (Li, Sahu, Zaheer, Sanjabi,
-Talwalkar, Smith; MLSys 2020), Algorithm 2.
+Talwalkar, Smith; MLSys 2020, arXiv:1812.06127), Algorithm 2.
 
 A client minimises, starting at the server weights w^t and inexactly,
 

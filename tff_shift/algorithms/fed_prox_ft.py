@@ -1,8 +1,9 @@
 """FedProxFT: FedProx, then every client fine-tunes the global model.
 
 Federated Optimization in Heterogeneous Networks (Li, Sahu, Zaheer, Sanjabi,
-Talwalkar, Smith; MLSys 2020), Algorithm 2, for the rounds. A baseline of Beyond
-Aggregation: Guiding Clients in Heterogeneous Federated Learning, Table 1.
+Talwalkar, Smith; MLSys 2020, arXiv:1812.06127), Algorithm 2, for the rounds. A
+baseline of Beyond Aggregation: Guiding Clients in Heterogeneous Federated
+Learning, Table 1.
 
 In a round a client minimises, as in `fed_prox`,
 

@@ -1,7 +1,7 @@
 """FedRep: a shared representation, and a personal head for every client.
 
 Exploiting Shared Representations for Personalized Federated Learning (Collins,
-Hassani, Mokhtari, Shakkottai; ICML 2021), Algorithm 1.
+Hassani, Mokhtari, Shakkottai; ICML 2021, arXiv:2102.07078), Algorithm 1.
 
 In a round a client first trains its head on the received backbone, then the
 backbone with this head. Only the backbone is averaged.

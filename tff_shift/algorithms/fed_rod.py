@@ -1,9 +1,9 @@
 """FedRoD: a generic predictor for all clients, and personal heads on top of it.
 
 On Bridging Generic and Personalized Federated Learning for Image Classification
-(Chen, Chao; ICLR 2022), Federated Robust Decoupling with a linear personal
-head; a baseline in Table 1 of Federated Learning under Evolving Distribution
-Shifts.
+(Chen, Chao; ICLR 2022, arXiv:2107.00778), Federated Robust Decoupling with a
+linear personal head; a baseline in Table 1 of Federated Learning under Evolving
+Distribution Shifts.
 
 A client trains the backbone phi and the generic head h with the balanced
 softmax, and in the same steps its personal head q_k with the plain

@@ -1,10 +1,10 @@
 """FedSAMFT: sharpness-aware rounds, then every client fine-tunes the model.
 
 Generalized Federated Learning via Sharpness Aware Minimization (Qu, Li, Duan,
-Liu, Tang, Lu; ICML 2022), and Improving Generalization in Federated Learning by
-Seeking Flat Minima (Caldarola, Caputo, Ciccone; ECCV 2022). A baseline of
-Beyond Aggregation: Guiding Clients in Heterogeneous Federated Learning (Table 1
-there).
+Liu, Tang, Lu; ICML 2022, arXiv:2206.02618), and Improving Generalization in
+Federated Learning by Seeking Flat Minima (Caldarola, Caputo, Ciccone; ECCV
+2022, arXiv:2203.11834). A baseline of Beyond Aggregation: Guiding Clients in
+Heterogeneous Federated Learning (Table 1 there).
 
 A local step minimises the loss in a neighbourhood of the weights. On one batch
 B it takes two gradients,

@@ -1,8 +1,8 @@
 """FedSR: a regularised representation, sampled from a Gaussian per example.
 
 FedSR: A Simple and Effective Domain Generalization Method for Federated
-Learning (Nguyen, Torr, Lim; NeurIPS 2022). A baseline of Federated Learning
-under Evolving Distribution Shifts, Table 1.
+Learning (Nguyen, Torr, Lim; NeurIPS 2022, openreview:mrt90D00aQX). A baseline
+of Federated Learning under Evolving Distribution Shifts, Table 1.
 
 The backbone maps an example to a Gaussian with mean mu and standard deviation
 sigma; the head classifies a sample z = mu + sigma * noise. A client minimises

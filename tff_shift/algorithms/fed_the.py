@@ -1,8 +1,8 @@
 """FedTHE: mixes a shared and a personal head for each test example.
 
-Test-Time Robust Personalization for Federated Learning (Jiang, Lin; ICLR 2023),
-with FedTHE+ as `--plus`; a baseline in Table 1 of Federated Learning under
-Evolving Distribution Shifts.
+Test-Time Robust Personalization for Federated Learning (Jiang, Lin; ICLR 2023,
+arXiv:2205.10920), with FedTHE+ as `--plus`; a baseline in Table 1 of Federated
+Learning under Evolving Distribution Shifts.
 
 Clients train the backbone phi and the head h with the balanced softmax; the
 server averages them. On the fixed features of the received phi, a client trains

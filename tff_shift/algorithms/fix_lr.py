@@ -1,8 +1,9 @@
 """FixLR: the updates of Fed-ADE with a constant learning rate.
 
 Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under Distribution
-Shift (Park, Joe, Kim, Im, Kwon; 2026), Section 6.1: FixLR(Low), FixLR(Mid) and
-FixLR(High) are this algorithm at 5e-6, 1e-5 and 1e-4 on images.
+Shift (Park, Joe, Kim, Im, Kwon; CVPR 2026, arXiv:2603.01040), Section 6.1:
+FixLR(Low), FixLR(Mid) and FixLR(High) are this algorithm at 5e-6, 1e-5 and 1e-4
+on images.
 
 What leaves a client: the update of the backbone, the number of its unlabelled
 examples, and the mean risk of both updates. Head and label estimates stay.

@@ -1,8 +1,8 @@
 """FLUTE: personal heads, regularised towards the geometry of a simplex.
 
 Federated Representation Learning in the Under-Parameterized Regime (Liu, Shen,
-Yang; ICML 2024). A baseline of Federated Learning under Evolving Distribution
-Shifts, Table 1.
+Yang; ICML 2024, arXiv:2406.04596). A baseline of Federated Learning under
+Evolving Distribution Shifts, Table 1.
 
 The backbone phi is averaged, and each client keeps its head. Let W be the last
 layer's weights [classes, size], y the 0/1 vector of the client's classes and C

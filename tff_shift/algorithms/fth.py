@@ -1,9 +1,9 @@
 """FTH: predictions reweighted by the mean of all label estimates so far.
 
 Online Adaptation to Label Distribution Shift (Wu, Guo, Su, Weinberger; NeurIPS
-2021), Follow The History; a localised baseline of Fed-ADE: Adaptive Learning
-Rate for Federated Post-adaptation under Distribution Shift (Park, Joe, Kim, Im,
-Kwon; 2026), Table 1.
+2021, arXiv:2107.04520), Follow The History; a localised baseline of Fed-ADE:
+Adaptive Learning Rate for Federated Post-adaptation under Distribution Shift
+(Park, Joe, Kim, Im, Kwon; 2026), Table 1.
 
 The model does not change after training. A client keeps the mean of its
 estimates of the label distribution over time steps and multiplies the predicted

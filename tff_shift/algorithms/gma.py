@@ -1,8 +1,8 @@
 """GMA: the server takes smaller steps where clients disagree on the sign.
 
 Gradient Masked Averaging for Federated Learning (Tenison, Sreeramadas,
-Mugunthan, Oyallon, Rish, Belilovsky; TMLR 2023), a method of Table 1 of
-Federated Learning under Evolving Distribution Shifts.
+Mugunthan, Oyallon, Rish, Belilovsky; TMLR 2023, arXiv:2201.11986), a method of
+Table 1 of Federated Learning under Evolving Distribution Shifts.
 
 Clients train as in FedAvg. With D_k the update of client k, p_k its weight in
 the mean and K the number of clients of the round that have examples, the server

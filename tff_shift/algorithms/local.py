@@ -1,9 +1,9 @@
 """Local: every client trains its own model; nothing is shared.
 
-The baseline of Table 15 of Federated Learning under Evolving Distribution
-Shifts: no communication, no aggregation.
+No paper of its own. The baseline of Table 15 of Federated Learning under
+Evolving Distribution Shifts: no communication, no aggregation.
 
-What leaves a client: the mean training loss.
+What leaves a client: the mean training loss. The whole model stays.
 """
 
 import dataclasses

@@ -1,9 +1,9 @@
 """MEMO: a model adapts to each example separately, before it predicts it.
 
 MEMO: Test Time Robustness via Adaptation and Augmentation (Zhang, Levine, Finn;
-NeurIPS 2022), applied to a federated model. Two baselines of Federated Learning
-under Evolving Distribution Shifts: MEMO (G) adapts the global model of FedAvg,
-MEMO (P) a client's fine-tuned model (FedAvgFT).
+NeurIPS 2022, arXiv:2110.09506), applied to a federated model. Two baselines of
+Federated Learning under Evolving Distribution Shifts: MEMO (G) adapts the
+global model of FedAvg, MEMO (P) a client's fine-tuned model (FedAvgFT).
 
 For an example x, with B augmentations a_i(x) and starting from the weights w,
 

@@ -1,7 +1,7 @@
 """PFedHN: a hypernetwork generates each client's model from its embedding.
 
 Personalized Federated Learning using Hypernetworks (Shamsian, Navon, Fetaya,
-Chechik; ICML 2021), Algorithm 1.
+Chechik; ICML 2021, arXiv:2103.04628), Algorithm 1.
 
 The model of client i is theta_i = h(v_i; phi). The client trains it to
 theta_i~. The update delta_i = theta_i~ - theta_i replaces the negative gradient

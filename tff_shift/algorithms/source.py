@@ -1,8 +1,8 @@
 """Source: the pre-trained model without adaptation.
 
-A baseline for every method of Fed-ADE: Adaptive Learning Rate for Federated
-Post-adaptation under Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026), Table
-1; the paper does not report it.
+No paper of its own. A baseline for every method of Fed-ADE: Adaptive Learning
+Rate for Federated Post-adaptation under Distribution Shift (Park, Joe, Kim, Im,
+Kwon; 2026), Table 1; the paper does not report it.
 
 What leaves a client: only the counts and losses of its evaluation.
 """

@@ -1,9 +1,9 @@
 """T3A: a classifier of prototypes that test examples adjust.
 
 Test-Time Classifier Adjustment Module for Model-Agnostic Domain Generalization
-(Iwasawa, Matsuo; NeurIPS 2021), on top of FedAvg and fine-tuning as in Table 1
-of Federated Learning under Evolving Distribution Shifts: only the clients'
-predictions differ.
+(Iwasawa, Matsuo; NeurIPS 2021, openreview:e_yvNqkJKAW), on top of FedAvg and
+fine-tuning as in Table 1 of Federated Learning under Evolving Distribution
+Shifts: only the clients' predictions differ.
 
 Each class c has supports S_c, normalised features with an entropy each.
 Initially they are the rows of the last layer, each under the class and with the

@@ -1,9 +1,9 @@
 """UDA: a backbone whose features hide the domain from a domain classifier.
 
-Unsupervised Domain Adaptation by Backpropagation (Ganin, Lempitsky; ICML 2015);
-a localised baseline of Fed-ADE: Adaptive Learning Rate for Federated
-Post-adaptation under Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026), Table
-1, which gives only its name and this reference.
+Unsupervised Domain Adaptation by Backpropagation (Ganin, Lempitsky; ICML 2015,
+arXiv:1409.7495); a localised baseline of Fed-ADE: Adaptive Learning Rate for
+Federated Post-adaptation under Distribution Shift (Park, Joe, Kim, Im, Kwon;
+2026), Table 1, which gives only its name and this reference.
 
 With f the backbone, g the head and d a domain classifier on f, a client
 minimises over g and d

@@ -1,9 +1,10 @@
 """UNIDA: UDA with weights for examples that both domains may have.
 
-Universal Domain Adaptation (You, Long, Cao, Wang, Jordan; CVPR 2019), its
-Universal Adaptation Network; a localised baseline of Fed-ADE: Adaptive Learning
-Rate for Federated Post-adaptation under Distribution Shift (Park, Joe, Kim, Im,
-Kwon; 2026), Table 1, which gives only its name and this reference.
+Universal Domain Adaptation (You, Long, Cao, Wang, Jordan; CVPR 2019,
+https://openaccess.thecvf.com/content_CVPR_2019/html/You_Universal_Domain_Adaptation_CVPR_2019_paper.html),
+its Universal Adaptation Network; a localised baseline of Fed-ADE: Adaptive
+Learning Rate for Federated Post-adaptation under Distribution Shift (Park, Joe,
+Kim, Im, Kwon; 2026), Table 1, which gives only its name and this reference.
 
 With f the backbone, g the head, d and d' two domain classifiers on f, the
 client's labelled source (x_s, y_s) and the target x_t of its stream, a client

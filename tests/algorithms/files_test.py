@@ -33,8 +33,10 @@ class TestFile:
     title, empty, *_ = docstring.splitlines()
     assert title.endswith(".")
     assert not empty
-    # Where in which paper, or when it appeared.
-    assert re.search(r"(Algorithm|Section|Table) \d|; (19|20)\d\d\)", docstring)
+    # Where in which paper, or when it appeared, perhaps with a link.
+    assert re.search(
+      r"(Algorithm|Section|Table) \d|; (19|20)\d\d(, \w+:\S+)?\)", docstring
+    )
     assert algorithms.get(name).SCENARIOS
     assert re.search(r"^What leaves a client: \w", docstring, re.MULTILINE)
 

@@ -99,11 +99,11 @@ PARTS := tests/models '$(SINGLE:%=--ignore=tests/%)' \
 # printed when it ends.
 test: setup
 	@printf '%s\0' $(PARTS) | xargs -0 -P $(JOBS) -I {} sh -c \
-	  'printed=$$($(PYTEST) -m "not every_algorithm" {} 2>&1); status=$$?; \
+	  'printed=$$($(PYTEST) -m "not every_algorithm and not notebook" {} 2>&1); status=$$?; \
 	  printf "%s\n" "$$printed"; exit $$status'
 
 test-all: test
-	$(PYTEST) $(IN_PROCESSES) -m every_algorithm
+	$(PYTEST) $(IN_PROCESSES) -m 'every_algorithm or notebook'
 
 test-fast: setup
 	$(PYTEST) $(IN_PROCESSES) -m 'not slow and not every_algorithm'

@@ -54,6 +54,7 @@ def test_text_comes_first_and_results_last(name):
 
 
 @pytest.mark.slow
+@pytest.mark.notebook
 @pytest.mark.parametrize("name", _NAMES)
 def test_program_ends_with_its_result(name):
   ended = subprocess.run(
@@ -73,6 +74,7 @@ def test_program_ends_with_its_result(name):
 
 
 @pytest.mark.slow
+@pytest.mark.notebook
 @pytest.mark.skipif(
   not (has("nbclient") and has("ipykernel")),
   reason="nbclient and ipykernel, of the extra notebook, are not installed",

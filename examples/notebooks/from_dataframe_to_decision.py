@@ -17,8 +17,6 @@ import pandas as pd
 from tqdm import tqdm
 
 import tff_shift as ts
-from tff_shift.scenarios.evolving import simulation as evolving
-from tff_shift.simulation.engine import client_data
 
 MONTHS = [f"2026-{month:02d}" for month in range(1, 8)]
 METHODS, SEEDS, ROUNDS = ("local", "fed_avg", "fed_avg_ft"), (0, 1, 2), 15
@@ -82,34 +80,22 @@ def accuracy_by_client(name, seed):
   result = ts.run_evolving(
     algorithm, clients, num_rounds=ROUNDS, run_seed=seed, evaluate_every=ROUNDS
   )
-  values = []
-  for client, state in zip(clients, result.client_states, strict=True):
-    data = evolving.training_data(client, seed)
-    test = client.test._replace(seed=client_data.NO_SEED)
-    measured = algorithm.evaluate_clients(
-      result.server_state, [state], [data], [test]
-    )
-    # By month; the last one is the target.
-    values.append(100 * measured["accuracy"][-1])
-  return values
+  return result.clients_to_dataframe().assign(method=name, seed=seed)
 
 
 runs = [(name, seed) for name in METHODS for seed in SEEDS]
 with ts.execution.use("auto"):
-  rows = [
-    {"method": name, "seed": seed, "client": client, "accuracy": value}
-    for name, seed in tqdm(runs, desc="runs")
-    for client, value in zip(
-      named.client_names, accuracy_by_client(name, seed), strict=True
-    )
-  ]
-table = pd.DataFrame(rows)
+  table = pd.concat(
+    [accuracy_by_client(name, seed) for name, seed in tqdm(runs, desc="runs")]
+  )
+table.head()
 
 # %% [markdown]
 # Rows are clients, columns are methods, values are means over three seeds.
 
 # %%
-by_client = table.pivot_table("accuracy", "client", "method")[list(METHODS)]
+by_client = table.pivot_table("client_accuracy", "client_name", "method")
+by_client = by_client[list(METHODS)]
 by_client.round(1)
 
 # %%

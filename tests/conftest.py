@@ -16,6 +16,7 @@ import psutil
 import pytest
 import scipy.optimize
 import tensorflow as tf
+import tensorflow_federated as tff
 from tensorflow.python.util import tf_stack
 from tensorflow_federated.python.core.impl.types import type_serialization
 
@@ -421,3 +422,38 @@ def served_folder(tmp_path_factory):
 def served_federation(served_folder):
   """A federation in a folder, see `served_folder`; it stays as it is."""
   return served_folder()
+
+
+def _make_typed(model, data_type=None, num_domains=1):
+  from tff_shift.learning import local_training
+
+  return types.SimpleNamespace(
+    name="typed",
+    model=model,
+    num_classes=model.num_classes,
+    is_local=False,
+    phases=(),
+    evaluate_clients=types.SimpleNamespace(
+      type_signature=types.SimpleNamespace(
+        parameter=[
+          None,
+          None,
+          tff.FederatedType(
+            data_type or local_training.data_type(model), tff.CLIENTS
+          ),
+          tff.FederatedType(
+            local_training.data_type(model, num_domains), tff.CLIENTS
+          ),
+        ]
+      )
+    ),
+  )
+
+
+@pytest.fixture(scope="session")
+def typed_algorithm():
+  """Returns `typed(model, data_type, num_domains)`.
+
+  It gives what tells the types of an algorithm's data, and computes nothing.
+  """
+  return _make_typed

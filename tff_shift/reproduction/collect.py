@@ -161,7 +161,10 @@ class JobResult:
   def client_values(
     self, entry: run_records.Entry, metric: str
   ) -> dict[int, np.ndarray]:
-    """Returns the final values of the clients by seed."""
+    """Returns the final values of the clients by seed; empty if unknown."""
+    # Archives of results have no checkpoints.
+    if not (self.files.folder / "checkpoints").is_dir():
+      return {}
     return read_run.final_client_values(self._run_data(), entry, metric)
 
   @functools.cache  # noqa: B019 (only lives while a page is written)

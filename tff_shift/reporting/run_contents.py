@@ -326,7 +326,9 @@ def to_contents(
         runs[folder.path] = read_run.read(folder.path)
       found = read_run.final_client_values(runs[folder.path], entry, metric)
       if found:
-        clients.setdefault(heading, {})[name] = found
+        clients.setdefault(heading, {})[name] = {
+          seed: tuple(values) for seed, values in found.items()
+        }
   groups = list(dict.fromkeys(heading[:-1] for heading in columns))
   return contents_lib.Contents(
     name="run folders",

@@ -249,7 +249,7 @@ def collect(
         for seed, step, points in of_job.curves(entry, each.reads)
       ]
       values = {
-        seed: values / divided_by
+        seed: tuple(values / divided_by)
         for seed, values in of_job.client_values(entry, each.reads).items()
       }
       if values:

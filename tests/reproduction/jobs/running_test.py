@@ -116,19 +116,6 @@ def test_one_command_starts_goes_on_and_does_nothing(
   assert sorted(starts(folder).values()) == [1, 1, 1, 1, 2, 2]
 
 
-def test_page_of_an_archive_that_has_measurements_alone(
-  tmp_path, run_reproduce
-):
-  folder = tmp_path / "out"
-  arguments = ["demo/digits", f"--output_dir={folder}", *_SMALL]
-  assert run_reproduce(*arguments) == 0
-  page = folder / "report.html"
-  for path in [page, *folder.rglob("config.json")]:
-    path.unlink()
-  assert run_reproduce(*arguments, "--page_only") == 0
-  assert page.exists()
-
-
 def test_links_are_not_written_through(
   tmp_path, run_reproduce, capsys, monkeypatch
 ):

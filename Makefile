@@ -10,7 +10,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 N ?= 2
 
 .PHONY: help setup demo demo-short demo-online demo-guidance demo-dynamic report \
-  notebooks workers index test test-all test-fast lint lock check-lock docs wheel clean
+  notebooks workers index test test-all test-fast test-notebooks lint lock check-lock docs wheel clean
 
 help:
 	@echo 'make demo        FedAvg, FedEvolve and FedEvp on rotated digits'
@@ -23,6 +23,7 @@ help:
 	@echo 'make index       index.json and the tables of methods, from the algorithms'
 	@echo 'make test        the tests; the contract of algorithms of all forms'
 	@echo 'make test-all    all tests: the contract of every algorithm'
+	@echo 'make test-notebooks the five notebooks, a minute each'
 	@echo 'make test-fast   the tests that are not marked slow: every module, in minutes'
 	@echo 'make lint        linter, format, spelling; are lock and tables up to date?'
 	@echo 'make docs        the documentation site, in site/; fails on a broken link'
@@ -103,7 +104,10 @@ test: setup
 	  printf "%s\n" "$$printed"; exit $$status'
 
 test-all: test
-	$(PYTEST) $(IN_PROCESSES) -m 'every_algorithm or notebook'
+	$(PYTEST) $(IN_PROCESSES) -m every_algorithm
+
+test-notebooks: setup
+	$(PYTEST) -m notebook
 
 test-fast: setup
 	$(PYTEST) $(IN_PROCESSES) -m 'not slow and not every_algorithm'

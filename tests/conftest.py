@@ -1,5 +1,8 @@
 """What tests share: a context for TFF, plain graphs, and a new data set."""
 
+# First: gRPC reads on its import what the package sets.
+import tff_shift  # noqa: F401, I001
+
 import contextlib
 import ctypes
 import gc

@@ -149,7 +149,8 @@ def _run_here(binary, planning, arguments, **options):
     patches.setattr(sys, "argv", [name, *arguments])
     flags.FLAGS.unparse_flags()
     # A binary without a scenario has no configuration.
-    flags_of = getattr(planning, "Configuration", planning)
+    has_scenario = hasattr(planning, "SCENARIO")
+    flags_of = planning.Configuration if has_scenario else planning
     program.run(binary.main, flags_of.define_flags, **options)
   return end.value.code or 0
 

@@ -47,7 +47,11 @@ def gradients_of_round(
   specs = tff.types.type_to_tf_tensor_specs(examples_type)
   flat_specs = tf.nest.flatten(specs)
 
-  @tf.function(input_signature=[flat_specs, tf.TensorSpec([], tf.int32)])
+  @tf.function(
+    input_signature=[flat_specs, tf.TensorSpec([], tf.int32)],
+    # As in TFF; it warns about functions whose source it cannot parse.
+    autograph=False,
+  )
   def count(flat_data, round_num):
     client_data = tf.nest.pack_sequence_as(data[0], flat_data)
     # Weights and states do not decide how many steps a client takes.

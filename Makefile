@@ -88,9 +88,10 @@ IN_PROCESSES := -n $(JOBS) --dist worksteal
 # and none waits for the last test of another. The longest parts come first.
 BINARIES := tests/end_to_end
 ALGORITHMS := tests/algorithms
-SINGLE := algorithms end_to_end learning models scenarios simulation
-PARTS := tests/models '$(SINGLE:%=--ignore=tests/%)' \
-  '$(BINARIES)/[e-l]*_test.py' '$(BINARIES)/[p-s]*_test.py' \
+SINGLE := algorithms data end_to_end execution learning models scenarios simulation
+PARTS := tests/models '$(BINARIES)/[e-l]*_test.py' \
+  '$(BINARIES)/[p-s]*_test.py' '$(SINGLE:%=--ignore=tests/%)' \
+  'tests/data tests/execution' \
   '$(ALGORITHMS)/fed_*_test.py' tests/learning '$(BINARIES)/[m-o]*_test.py' \
   'tests/simulation tests/scenarios' $(BINARIES)/saving '$(ALGORITHMS)/[a-e]*_test.py' \
   '$(BINARIES)/[t-z]*_test.py' '$(BINARIES)/[a-d]*_test.py' \

@@ -21,13 +21,17 @@ import scipy.optimize
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.util import tf_stack
-from tensorflow_federated.python.core.impl.types import type_serialization
 
 from tff_shift.data import datasets
 from tff_shift.reporting import summary
 
 # Before they are imported.
 pytest.register_assert_rewrite("tff_shift.testing")
+
+# After the package, which says what gRPC logs.
+from tensorflow_federated.python.core.impl.types import (  # noqa: E402
+  type_serialization,
+)
 
 from tff_shift.testing import graphs  # noqa: E402
 

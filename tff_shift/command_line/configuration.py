@@ -12,7 +12,6 @@ import types
 import typing
 from collections.abc import Callable
 from collections.abc import Collection
-from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -197,11 +196,13 @@ def is_own(module: str) -> bool:
   return module in _modules or module.startswith("tff_shift.")
 
 
-def own_flags() -> Iterator[flags.Flag]:
-  """Yields the flags of the binary, not those of libraries."""
+def own_flags() -> list[flags.Flag]:
+  """Returns the flags of the binary, not those of libraries."""
+  found = []
   for module, defined in flags.FLAGS.flags_by_module_dict().items():
     if is_own(module):
-      yield from defined
+      found.extend(defined)
+  return found
 
 
 def refusal(flag: str, requirement: str) -> str:

@@ -56,7 +56,7 @@ def cells(program: str) -> list[tuple[str, str]]:
           raise ValueError(f"text must be comments; got {line!r}")
       found.append(("markdown", "\n".join(line[2:] for line in lines)))
     else:
-      # A comment for the formatter is none for readers.
+      # Readers do not need the formatter's comments.
       found.append(("code", re.sub(r"  # fmt: skip$", "", source, flags=re.M)))
   return found
 

@@ -48,7 +48,7 @@ class TestFinalMetrics:
         # Of three drifts two are seen, of three others one seems to be.
         "true_positive_rate": 100 * 2 / 3,
         "false_positive_rate": 100 / 3,
-        # Both at once; the third drift is missed, the third detection is none.
+        # Both at once; the third drift is missed, the third detection false.
         "detection_delay": 0,
         "missed_drifts": 1,
         "false_alarms": 1,

@@ -120,7 +120,7 @@ class Method(NamedTuple):
 
 
 def _address(text: str) -> str:
-  """Returns the address of the link in a text; empty if there is none."""
+  """Returns the address of the link in a text; empty without a link."""
   found = _LINK.search(text)
   if not found:
     return ""

@@ -59,11 +59,21 @@ def spread_of(values: np.ndarray) -> dict[str, float]:
   }
 
 
-def harmed_share(values: np.ndarray, reference: np.ndarray) -> float:
-  """Returns the percentage of clients with a value below the reference's.
+def is_harmed(values: np.ndarray, reference: np.ndarray) -> np.ndarray:
+  """Returns which clients have a value below the reference's.
 
   A client is harmed if its value is lower by more than 0, up to the rounding of
-  float32 (0.0001).
+  float32 (0.0001). A client without both values is not.
+
+  Args:
+    values: [num_clients], higher is better. NaN: the client has no value.
+    reference: The values of the same clients with another method.
+  """
+  return values < reference - _ROUNDING
+
+
+def harmed_share(values: np.ndarray, reference: np.ndarray) -> float:
+  """Returns the percentage of harmed clients, see `is_harmed`.
 
   Args:
     values: [num_clients], higher is better.
@@ -83,8 +93,7 @@ def harmed_share(values: np.ndarray, reference: np.ndarray) -> float:
   have_both = ~(np.isnan(values) | np.isnan(reference))
   if not have_both.any():
     return float("nan")
-  is_harmed = values < reference - _ROUNDING
-  return 100.0 * float(np.mean(is_harmed[have_both]))
+  return 100.0 * float(np.mean(is_harmed(values, reference)[have_both]))
 
 
 def final(

@@ -25,15 +25,29 @@ def time_names(scenario: str) -> tuple[str, ...]:
     return own_drift.time_names(FLAGS.dataset, scenario, FLAGS.data_dir)
 
 
-def refuse(*drawing: str) -> None:
-  """Refuses flags that draw a drift, for data that have their own.
+def chosen(
+  kind: type[common_flags.Configuration], drawing: Sequence[str]
+) -> tuple[Any, tuple[str, ...]]:
+  """Returns the values of the flags, and the names of the data's domains.
 
   Args:
-    *drawing: The names of the flags.
+    kind: The configuration of the scenario.
+    drawing: The names of the flags that draw a drift.
 
   Raises:
-    UsageError: If one is set.
+    UsageError: If a flag is wrong, or draws a drift although the data have one.
   """
+  found = common_flags.chosen(
+    kind, lambda: drawing if time_names(kind.scenario) else ()
+  )
+  names = time_names(kind.scenario)
+  if names:
+    _refuse(drawing)
+  return found, names
+
+
+def _refuse(drawing: Sequence[str]) -> None:
+  """Refuses flags that draw a drift, for data that have their own."""
   for flag in drawing:
     if not FLAGS[flag].using_default_value and not config_file.is_of_run(
       flag, FLAGS[flag].value

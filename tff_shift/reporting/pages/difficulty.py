@@ -23,7 +23,7 @@ class Difficulty:
     column: The column.
     floor: The best of the floors. None: the column has no floor.
     ceiling: The best of the ceilings. None: the column has no ceiling.
-    best: The best of the other methods. None: there is none.
+    best: The best of the other methods. None: there is no other.
     means: The means of these three, by method.
     room: Ceiling minus floor. None if one of them is missing.
     interval: The 95 % confidence interval of `room` over common seeds. None for

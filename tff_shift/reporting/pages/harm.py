@@ -5,15 +5,13 @@ as local training or FedAvg, with the same seed.
 """
 
 import dataclasses
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
 import numpy as np
 
-# Values of float32 in percent that should be equal differ by less.
-_ROUNDING = 1e-4
-# The fraction of the clients that are worse than the reported percentile.
-LOW = 0.1
+from tff_shift.reporting import clients as clients_lib
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,14 +97,15 @@ def clients(
   for row, by_seed in values.items():
     if not by_seed or any(np.isnan(v).all() for v in by_seed.values()):
       continue
+    spread = [clients_lib.spread_of(v) for v in by_seed.values()]
     found.append(
       Clients(
         row=row,
         num_clients=min(int((~np.isnan(v)).sum()) for v in by_seed.values()),
         num_seeds=len(by_seed),
-        mean=sign * _over_seeds(np.nanmean, by_seed),
-        low=sign * _over_seeds(lambda v: np.nanquantile(v, LOW), by_seed),
-        worst=sign * _over_seeds(np.nanmin, by_seed),
+        mean=sign * _mean(map(np.nanmean, by_seed.values())),
+        low=sign * _mean(each["percentile_10"] for each in spread),
+        worst=sign * _mean(each["worst"] for each in spread),
         harms=[
           harm
           for reference in references
@@ -131,24 +130,25 @@ def _check(values) -> None:
         )
 
 
-def _over_seeds(function, by_seed) -> float:
-  return float(np.mean([function(each) for each in by_seed.values()]))
+def _mean(values: Iterable[float]) -> float:
+  return float(np.mean(list(values)))
 
 
 def _harms(by_seed, reference, of_reference):
   """Yields the comparison with a reference, if they have common clients."""
-  differences = {
-    seed: by_seed[seed] - of_reference[seed]
-    for seed in by_seed
-    if seed in of_reference
-  }
-  known = [each[~np.isnan(each)] for each in differences.values()]
-  known = [each for each in known if each.size]
-  if known:
-    lost = [-each[each < -_ROUNDING] for each in known]
+  gains, shares, lost = [], [], []
+  for seed in sorted(by_seed.keys() & of_reference.keys()):
+    own, other = by_seed[seed], of_reference[seed]
+    gain = own - other
+    if np.isnan(gain).all():
+      continue
+    gains.append(np.nanmean(gain))
+    shares.append(clients_lib.harmed_share(own, other) / 100)
+    lost.extend(-gain[clients_lib.is_harmed(own, other)])
+  if gains:
     yield Harm(
       reference=reference,
-      difference=float(np.mean([each.mean() for each in known])),
-      share=float(np.mean([(each < -_ROUNDING).mean() for each in known])),
-      loss=float(np.mean(np.concatenate(lost))) if any(map(len, lost)) else 0.0,
+      difference=_mean(gains),
+      share=_mean(shares),
+      loss=_mean(lost) if lost else 0.0,
     )

@@ -241,13 +241,8 @@ def check_flags() -> Configuration:
   Raises:
     UsageError: If a flag is wrong.
   """
-  configuration = common_flags.chosen(
-    Configuration,
-    lambda: _DRAWING if own_drift_flags.time_names(SCENARIO) else (),
-  )
-  time_names = own_drift_flags.time_names(SCENARIO)
+  configuration, time_names = own_drift_flags.chosen(Configuration, _DRAWING)
   if time_names:
-    own_drift_flags.refuse(*_DRAWING)
     own_drift_flags.set_default("shift", [own_drift.STREAM])
     own_drift_flags.set_default("timesteps", len(time_names) - 1)
     common_flags.require(

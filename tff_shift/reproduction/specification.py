@@ -29,7 +29,7 @@ metrics consist of letters, digits and `_ . + -`):
                      replaced by its value), unit, divided_by, higher_is_better,
                      orderings, absent
     rows_by          settings that are rows instead of columns
-    also             methods that are not in the paper's table, run as well
+    also             methods that every column has, in the paper's table or not
     extras           the same, but only run if requested
     ours             cells that are not in the paper: the product of the lists
                      datasets, methods, metrics and settings.<name>
@@ -249,7 +249,7 @@ class Specification(records.Record):
     return papers.get(paper) if paper in papers.names() else None
 
   def cells(self) -> list["WantedCell"]:
-    """Returns the cells of the paper, then of `also`, `extras` and `ours`."""
+    """Returns the cells of the paper, then of `ours`, `also` and `extras`."""
     printed = []
     if self.paper is not None:
       printed = self.paper.table(self.name.partition("/")[2])
@@ -263,14 +263,6 @@ class Specification(records.Record):
       )
       for each in printed
     ]
-    columns = list(
-      dict.fromkeys((c.dataset, c.setting, c.metric) for c in wanted)
-    )
-    wanted += [
-      WantedCell(dataset, setting, method, metric, None)
-      for method in (*self.also, *self.extras)
-      for dataset, setting, metric in columns
-    ]
     if self.ours is not None:
       of_settings = [
         [(name, value) for value in values]
@@ -283,6 +275,14 @@ class Specification(records.Record):
         for method in self.ours.methods
         for metric in self.ours.metrics
       ]
+    columns = dict.fromkeys((c.dataset, c.setting, c.metric) for c in wanted)
+    has = {(c.dataset, c.setting, c.metric, c.method) for c in wanted}
+    wanted += [
+      WantedCell(dataset, setting, method, metric, None)
+      for method in dict.fromkeys((*self.also, *self.extras))
+      for dataset, setting, metric in columns
+      if (dataset, setting, metric, method) not in has
+    ]
     return wanted
 
 

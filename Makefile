@@ -25,7 +25,7 @@ help:
 	@echo 'make test-all    all tests: the contract of every algorithm'
 	@echo 'make test-notebooks the five notebooks, a minute each'
 	@echo 'make test-fast   the tests that are not marked slow: every module, in minutes'
-	@echo 'make lint        linter, format, spelling; are lock and tables up to date?'
+	@echo 'make lint        linter, format, types, spelling; are lock and tables up to date?'
 	@echo 'make docs        the documentation site, in site/; fails on a broken link'
 	@echo 'make lock        compiles requirements.in into requirements.txt'
 	@echo 'make wheel       dist/tff_shift-*.whl'
@@ -117,6 +117,7 @@ lint: setup check-lock
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell .
+	$(BIN)/mypy
 	$(BIN)/python -m tff_shift.command_line.write_methods --check
 
 docs: setup

@@ -93,7 +93,7 @@ setuptools.setup(
   ],
   package_dir={f"tff_shift.{name}": f"experiments/{name}" for name in _SHIPPED},
   package_data={
-    "tff_shift": ["index.json", "py.typed"],
+    "tff_shift": ["__init__.pyi", "index.json", "py.typed"],
     "tff_shift.command_line": ["*.toml"],
     "tff_shift.presets": ["*/*.flags"],
     "tff_shift.reporting.pages": ["templates/*"],

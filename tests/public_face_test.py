@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tff_shift as ts
+from tff_shift.command_line import write_index
 
 _PAGE = pathlib.Path(__file__).parents[1] / "docs" / "library.md"
 
@@ -25,6 +26,10 @@ def test_each_name_is_there():
     assert getattr(ts, name) is getattr(ts, name)
   with pytest.raises(AttributeError, match="no attribute 'buld_model'"):
     _ = ts.buld_model
+
+
+def test_the_stub_has_each_name():
+  assert write_index.STUB.read_text() == write_index.stub()
 
 
 def test_what_lists_names_needs_no_tensorflow():

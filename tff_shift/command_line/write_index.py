@@ -1,5 +1,8 @@
 """Writes `index.json` from the files of algorithms and models.
 
+Writes `__init__.pyi` too, which tells editors and type checkers where the
+public names come from: the package imports them when they are first used.
+
 Run `python -m tff_shift.command_line.write_index`, or `make index`.
 """
 
@@ -15,7 +18,10 @@ import tff_shift
 from tff_shift import algorithms
 from tff_shift import execution  # noqa: F401  Lets TFF exit cleanly.
 from tff_shift import index
+from tff_shift import public_names
 from tff_shift.models import networks
+
+STUB = index.FOLDER / "__init__.pyi"
 
 _PACKAGE = tff_shift.__name__
 # The names that the index reads in the file of an algorithm.
@@ -160,9 +166,23 @@ def make() -> index.Index:
   )
 
 
+def stub() -> str:
+  """Returns the imports of all public names, as the text of a stub file."""
+  lines = ["# `make index` writes this file.", "# ruff: noqa", "# fmt: off"]
+  for name, (module, attribute) in sorted(
+    public_names.NAMES.items(), key=lambda item: (item[1][0], item[1][1] or "")
+  ):
+    if attribute is None:
+      module, _, attribute = module.rpartition(".")
+    lines.append(f"from {module} import {attribute} as {name}")
+  listed = "".join(f"  {name!r},\n" for name in sorted(public_names.NAMES))
+  return "\n".join(lines) + f"\n\n__all__ = [\n{listed}]\n"
+
+
 def main() -> None:
-  """Writes the index file."""
+  """Writes the index file and the stub."""
   index.FILE.write_text(index.to_json(make()), encoding="utf-8")
+  STUB.write_text(stub(), encoding="utf-8")
 
 
 if __name__ == "__main__":

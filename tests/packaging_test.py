@@ -130,7 +130,7 @@ class TestWheel:
       for folder, patterns in (
         (
           "tff_shift",
-          ("*.py", "*.json", "*.toml", "templates/*", "py.typed"),
+          ("*.py", "*.pyi", "*.json", "*.toml", "templates/*", "py.typed"),
         ),
         # Its programs stay in a checkout.
         ("experiments", ("*.flags", "*.toml")),

@@ -37,30 +37,38 @@ $(INSTALLED): requirements.txt setup.sh
 	@./setup.sh '$(PYTHON)' '$(VENV)'
 	@touch $@
 
+# Its line says which file to open.
+page = $(BIN)/python -m experiments.report $(1) --output_dir=$(1)-page --overwrite
+
 demo: setup
 	$(BIN)/python -m experiments.evolving \
 	  --flagfile=experiments/presets/evolving/demo.flags \
 	  --output_dir=runs/demo --overwrite
+	$(call page,runs/demo)
 
 demo-short: setup
 	$(BIN)/python -m experiments.evolving \
 	  --flagfile=experiments/presets/evolving/demo.flags \
 	  --rounds=2 --output_dir=runs/demo-short --overwrite
+	$(call page,runs/demo-short)
 
 demo-online: setup
 	$(BIN)/python -m experiments.online_adaptation \
 	  --flagfile=experiments/presets/online_adaptation/demo.flags \
 	  --output_dir=runs/demo-online --overwrite
+	$(call page,runs/demo-online)
 
 demo-guidance: setup
 	$(BIN)/python -m experiments.guidance \
 	  --flagfile=experiments/presets/guidance/demo.flags \
 	  --output_dir=runs/demo-guidance --overwrite
+	$(call page,runs/demo-guidance)
 
 demo-dynamic: setup
 	$(BIN)/python -m experiments.dynamic_personalization \
 	  --flagfile=experiments/presets/dynamic_personalization/demo.flags \
 	  --output_dir=runs/demo-dynamic --overwrite
+	$(call page,runs/demo-dynamic)
 
 # What was done before is not done again.
 report: setup

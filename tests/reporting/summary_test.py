@@ -116,6 +116,41 @@ class TestComparisonTable:
       "     12.3",
     ]
 
+  def test_a_star_marks_the_best_of_a_task(self, make_summary):
+    def run(name, accuracy, loss, shift):
+      return make_summary(
+        name,
+        setting={"shift": shift},
+        metrics_by_seed={0: {"accuracy": accuracy, "loss": loss}},
+        directions={"loss": False},
+      )
+
+    runs = [
+      run("fed_avg", 60.0, 0.5, "sine"),
+      run("local", 70.0, 0.25, "sine"),
+      # It has data that the others do not have.
+      run("pooled", 90.0, 0.125, "sine"),
+      # Equal means are both the best.
+      run("fed_avg", 40.0, 2.0, "linear"),
+      run("local", 40.0, 3.0, "linear"),
+      # Nothing to compare with.
+      run("fed_avg", 99.0, 0.1, "square"),
+      # Not finite.
+      run("diverged", 10.0, float("nan"), "linear"),
+    ]
+    table = summary.comparison_table(
+      runs, ["accuracy", "loss"], ["shift"], best_within=["shift"]
+    )
+    assert [line.split()[:-1] for line in table.splitlines()[2:]] == [
+      ["fed_avg", "sine", "60.00", "0.5"],
+      ["local", "sine", "70.00", "*", "0.25", "*"],
+      ["pooled", "sine", "90.00", "0.125"],
+      ["fed_avg", "linear", "40.00", "*", "2", "*"],
+      ["local", "linear", "40.00", "*", "3"],
+      ["fed_avg", "square", "99.00", "0.1"],
+      ["diverged", "linear", "10.00", "nan"],
+    ]
+
   def test_one_seed_shows_no_spread(self, make_summary):
     rows = {7: {"loss": 0.123456, "accuracy": 8.0}}
     table = summary.comparison_table(

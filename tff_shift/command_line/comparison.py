@@ -625,11 +625,15 @@ class Comparison:
         for name, values in self._varied.items()
       ],
     )
-    print(
-      summary.comparison_table(
-        runs, metrics, [*self._varied, *self.plan.hparam_names, "selection"]
-      )
+    table = summary.comparison_table(
+      runs,
+      metrics,
+      [*self._varied, *self.plan.hparam_names, "selection"],
+      best_within=list(self._varied),
     )
+    print(table)
+    if " *" in table:
+      print("*: the best mean of its column")
     for line in summary.left_out_lines(runs):
       print(shown_names.line(line))
     with trackers.started(

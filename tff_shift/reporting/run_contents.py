@@ -36,8 +36,6 @@ _NO_SELECTION = "none"
 # The algorithms that are floors: no client learns from others, none adapts, or
 # all predict the most frequent class.
 _FLOORS = ("local", "source", "majority_class")
-# The algorithms that have data or labels that the others do not have.
-_CEILINGS = ("pooled", "oracle")
 # The algorithms against which a client can be harmed.
 _REFERENCES = ("local", "fed_avg", "source")
 # Parts of the names of metrics where lower is better, in runs of earlier
@@ -350,7 +348,7 @@ def to_contents(
       if folder.unfinished
     ],
     floors=_rows_of(algorithms, _FLOORS),
-    ceilings=_rows_of(algorithms, _CEILINGS),
+    ceilings=_rows_of(algorithms, summary.CEILINGS),
     references=_rows_of(algorithms, _REFERENCES),
     clients=[
       contents_lib.ClientValues(column=heading, by_method=by_method)

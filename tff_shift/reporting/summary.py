@@ -33,6 +33,9 @@ _OVER_ROUNDS = "_over_rounds"
 # The end of the name of a metric before an adaptation.
 _BEFORE = "_before"
 
+# The algorithms that have data or labels that the others do not have.
+CEILINGS = ("pooled", "oracle")
+
 # The maximum number of clients or domains in a line.
 _MOST_NAMES = 10
 
@@ -113,18 +116,27 @@ class RunSummary:
     # Exact up to the final rounding, as `mean`: equal values give 0.0.
     return statistics.stdev(values)
 
-  def to_record(self) -> run_records.Entry:
-    """Returns the entry of `summary.json`.
-
-    Raises:
-      TypeError: If a setting has no JSON form.
-    """
+  @property
+  def lower_is_better(self) -> tuple[str, ...]:
+    """The metrics whose lower values are better."""
     # Here, because it imports TensorFlow, which a run has imported.
     from tff_shift.learning import evaluation
 
     directions = {
       name: each.higher_is_better for name, each in evaluation.METRICS.items()
     } | dict(self.directions)
+    return tuple(
+      name
+      for name in self.metric_names
+      if not _higher_is_better(name, directions)
+    )
+
+  def to_record(self) -> run_records.Entry:
+    """Returns the entry of `summary.json`.
+
+    Raises:
+      TypeError: If a setting has no JSON form.
+    """
     return run_records.Entry(
       algorithm=self.algorithm,
       dataset=self.dataset,
@@ -149,11 +161,7 @@ class RunSummary:
         for what, names in self.left_out.items()
         if names
       },
-      lower_is_better=tuple(
-        name
-        for name in self.metric_names
-        if not _higher_is_better(name, directions)
-      ),
+      lower_is_better=self.lower_is_better,
       bytes_down=self.bytes_down,
       bytes_up=self.bytes_up,
       gradients=self.gradients,
@@ -243,6 +251,7 @@ def comparison_table(
   runs: Sequence[RunSummary],
   metrics: Sequence[str] | None = None,
   settings: Sequence[str] | None = None,
+  best_within: Sequence[str] | None = None,
 ) -> str:
   """Formats runs as an aligned plain-text table.
 
@@ -252,6 +261,9 @@ def comparison_table(
       Default: all. Metrics named `...accuracy` are in percent.
     settings: The settings to show, in order, if runs differ in them. Default:
       all.
+    best_within: Settings that describe the task. A star marks the best mean of
+      a metric among the runs that agree in them, if there are two or more.
+      Default: no stars.
 
   Returns:
     The table. Its columns are the algorithm, the data set if there are several,
@@ -278,7 +290,13 @@ def comparison_table(
   numbers = {}
   for name in metrics:
     if name in occurring:
-      numbers[title(name)] = [_metric_cell(run, name) for run in runs]
+      cells = [_metric_cell(run, name) for run in runs]
+      if best_within is not None and (best := _best(runs, name, best_within)):
+        cells = [
+          cell + (" *" if row in best else "  ")
+          for row, cell in enumerate(cells)
+        ]
+      numbers[title(name)] = cells
   numbers["s/round"] = [f"{run.seconds_per_round:.3g}" for run in runs]
   diverged = [sum(run.num_diverged) for run in runs]
   if any(diverged):
@@ -295,6 +313,29 @@ def comparison_table(
   for column in columns:
     column.insert(1, "-" * len(column[0]))
   return "\n".join("  ".join(row) for row in zip(*columns, strict=True))
+
+
+def _best(
+  runs: Sequence[RunSummary], metric: str, within: Sequence[str]
+) -> set[int]:
+  """Returns the rows with the best mean among runs of the same task.
+
+  A ceiling has data that the other rows do not have: it is not compared.
+  """
+  by_task = {}
+  for row, run in enumerate(runs):
+    mean = run.mean(metric) if metric in run.metric_names else math.nan
+    if math.isfinite(mean) and run.algorithm not in CEILINGS:
+      task = run.dataset, *(run.setting.get(name) for name in within)
+      score = -mean if metric in run.lower_is_better else mean
+      by_task.setdefault(task, {})[row] = score
+  return {
+    row
+    for scores in by_task.values()
+    if len(scores) > 1
+    for row, score in scores.items()
+    if score == max(scores.values())
+  }
 
 
 def _metric_cell(run: RunSummary, metric: str) -> str:

@@ -15,7 +15,7 @@ from tff_shift.scenarios.evolving import configuration as evolving_plan
 # leave.
 _ALGORITHMS = ("fed_avg", "fed_evp", "fed_rep")
 _FIGURES = (
-  *("domains", "client_accuracy", "server_accuracy"),
+  *("domains", "client_accuracy", "server_accuracy", "clients"),
   *("accuracy_per_domain", "client_likely_accuracy"),
 )
 _SMALL = (

@@ -107,6 +107,7 @@ class TestWholeRun:
       "routing_fed_drm_lambda_0.6",
       "routing_fed_drm_lambda_0.9",
       "trade_off",
+      "clients",
     }
 
 

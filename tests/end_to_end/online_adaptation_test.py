@@ -116,6 +116,7 @@ class TestWholeRun:
     compared = [f"fed_ade_use_uncertainty_{is_on}" for is_on in (True, False)]
     assert figures == {
       "accuracy_square",
+      "clients_square",
       *(
         f"{kind}_{label}"
         for kind in (

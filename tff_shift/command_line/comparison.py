@@ -46,6 +46,7 @@ from tff_shift.models import split_model
 from tff_shift.reporting import progress
 from tff_shift.reporting import relative_metrics
 from tff_shift.reporting import summary
+from tff_shift.reporting.figures import evaluation_figures
 from tff_shift.reporting.trackers import trackers
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
@@ -287,6 +288,8 @@ class Comparison:
     self._summaries = []
     # The final accuracy of each client in the runs of each summary, by seed.
     self._client_accuracies = []
+    # Of the first seed, by varied settings and label of the trial.
+    self._clients: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
     self._num_runs = self._num_begun = 0
     # The ratios of the built algorithms, see `update_noise.ratio`.
     self._noise_ratios = {}
@@ -565,6 +568,10 @@ class Comparison:
         for seed, each in accuracies.items()
       }
     self._client_accuracies.append(accuracies)
+    first = next(iter(accuracies.values()))
+    if first is not None and np.isfinite(first).any():
+      part = self._clients.setdefault(tuple(varied.items()), {})
+      part[reading.trial.label] = first
     self._summaries.append(
       summary.RunSummary(
         algorithm=reading.trial.algorithm,
@@ -599,6 +606,17 @@ class Comparison:
       )
     )
     self.folder.write_summary(each.to_record() for each in self._summaries)
+
+  def draw_clients(self) -> None:
+    """Draws the final accuracies of single clients, of the first seed."""
+    for varied, by_label in self._clients.items():
+      told = [f"{name.replace('_', ' ')} {value}" for name, value in varied]
+      evaluation_figures.save(
+        evaluation_figures.distribution_over_clients(
+          by_label, title=", ".join(["Clients", *told])
+        ),
+        self.folder.figure_path("clients", *(value for _, value in varied)),
+      )
 
   @property
   def summaries(self) -> Sequence[summary.RunSummary]:

@@ -236,6 +236,7 @@ class Scenario:
             )
             self._write_tables(each.trial, by_seed, varied)
         self.draw_trial(reading, self.running.folder)
+      self.running.draw_clients()
       if getattr(self.plan.configuration, "bounds", None):
         self._add_bounds(readings)
     self.draw_all(by_label, self.running.folder)

@@ -155,13 +155,13 @@ def draw_accuracy(
   )
 
 
-def draw_clients(
+def draw_timeline(
   by_label: Mapping[str, Mapping[int, dynamic_personalization.DynamicResult]],
   distribution: str,
   folder: results.RunFolder,
   time_names: Sequence[str] = (),
 ) -> None:
-  """Plots the accuracy of each client, and one client's periods in a row.
+  """Plots one client's periods in a row.
 
   The client is the first one whose data drift, or one that detects a drift if
   drifts are not known. The seed is the first one.
@@ -177,19 +177,6 @@ def draw_clients(
     for label, by_seed in by_label.items()
   }
   is_present = next(iter(first.values())).is_present
-  evaluation_figures.save(
-    evaluation_figures.distribution_over_clients(
-      {
-        label: np.where(
-          is_present.any(axis=0), _mean_over_periods(stream.accuracy), np.nan
-        )
-        for label, stream in first.items()
-      },
-      title=f"Clients, distribution {distribution}",
-      xlabel="Mean accuracy of a client over its periods (%)",
-    ),
-    folder.figure_path("clients", distribution),
-  )
   stream = next(iter(first.values()))
   is_shown = stream.detected if stream.drifted is None else stream.drifted
   candidates = np.flatnonzero((is_shown & is_present).any(axis=0))
@@ -208,10 +195,3 @@ def draw_clients(
     ),
     folder.figure_path("timeline", distribution),
   )
-
-
-def _mean_over_periods(accuracy: np.ndarray) -> np.ndarray:
-  """Returns the mean of each client's periods; 0 for a client without any."""
-  is_present = ~np.isnan(accuracy)
-  totals = np.where(is_present, accuracy, 0).sum(axis=0)
-  return totals / np.maximum(is_present.sum(axis=0), 1)

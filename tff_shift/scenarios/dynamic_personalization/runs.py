@@ -219,7 +219,7 @@ class DynamicPersonalization(scenario.Scenario):
     for distribution in self.plan.configuration.test_distributions:
       for draw in (
         dynamic_personalization_results.draw_accuracy,
-        dynamic_personalization_results.draw_clients,
+        dynamic_personalization_results.draw_timeline,
       ):
         draw(by_label, distribution, folder, self._time_names)
 

@@ -66,6 +66,8 @@ NAMES: dict[str, tuple[str, str | None]] = {
     "run",
   ),
   "read_run": ("tff_shift.reporting.read_run", "read"),
-  # Saved models.
+  # Saved models, and models that adapt.
+  "Adapter": ("tff_shift.serving.adapter", "Adapter"),
+  "Deployment": ("tff_shift.techniques.adaptation", "Deployment"),
   "load": ("tff_shift.serving.predictor", "load"),
 }

@@ -62,7 +62,9 @@ class JobResult:
     """
     rule = self.job.flags.get("select")
     for each in self._entries_of(of):
-      if rule is None or each.setting.get("selection") == rule:
+      # A bound is not selected itself: it belongs to the selected setting.
+      is_trial = each.algorithm == self.job.flags["algorithm"]
+      if not is_trial or rule in (None, each.setting.get("selection")):
         return each
     return None
 

@@ -78,7 +78,7 @@ def export(
     )
   clients = sorted(set(clients))
   own_data = [data[client] for client in clients]
-  personal = _personal(
+  personal = personal_states(
     algorithm, server_state, [client_states[each] for each in clients], own_data
   )
   weights = _arrays(server_state.weights)
@@ -128,7 +128,7 @@ def _arrays(structure: Any) -> Any:
   return tf.nest.map_structure(np.asarray, structure)
 
 
-def _personal(
+def personal_states(
   algorithm: algorithm_lib.FederatedAlgorithm,
   server_state: Any,
   states: Sequence[Any],
@@ -210,12 +210,12 @@ def _trace(
 
   def predict(given, x):
     return spec.predict_as_server(
-      given.shared, given.summary, _to_predict(x, domain)
+      given.shared, given.summary, to_predict(x, domain)
     )
 
   def predict_as(given, x):
     return spec.predict_as_client(
-      given.shared, given.personal, given.data, _to_predict(x, domain)
+      given.shared, given.personal, given.data, to_predict(x, domain)
     )
 
   def guide(given, x):
@@ -224,7 +224,7 @@ def _trace(
   def predict_for(given, request, x):
     state = spec.answer_request(given.shared, request)
     return spec.predict_as_client(
-      given.shared, state, given.data, _to_predict(x, domain)
+      given.shared, state, given.data, to_predict(x, domain)
     )
 
   traced = dict.fromkeys(("predict", "predict_as", "guide", "predict_for"))
@@ -289,7 +289,7 @@ def _request_spec(
   return request and tf.TensorSpec(request.shape, request.dtype, "request")
 
 
-def _to_predict(x: tf.Tensor, domain: int) -> client_dataset.ClientDataset:
+def to_predict(x: tf.Tensor, domain: int) -> client_dataset.ClientDataset:
   """Returns examples of a domain in the form of evaluation data."""
   num_examples = tf.shape(x)[0]
   return client_dataset.ClientDataset(

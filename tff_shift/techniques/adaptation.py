@@ -11,6 +11,7 @@ cannot use them.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift.data import client_dataset
+from tff_shift.data import examples as examples_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
@@ -71,6 +73,49 @@ class AdaptationData(NamedTuple):
       domain_sizes=num_examples[tf.newaxis],
       num_examples=num_examples,
     )
+
+
+class Deployment(NamedTuple):
+  """The data available when a model is deployed.
+
+  Attributes:
+    initial: Each client's labelled examples.
+    confusion: The confusion matrix of the pre-trained model,
+      [num_classes, num_classes] float32, see `bbse.confusion_matrix`.
+    held_out: Labelled examples of the server, which it sends to clients that
+      have none of their own, because they join later. None: there are none.
+  """
+
+  initial: Sequence[examples_lib.Examples]
+  confusion: np.ndarray
+  held_out: examples_lib.Examples | None = None
+
+
+def adaptation_data(
+  deployment: Deployment,
+  client: int,
+  stream_x: np.ndarray,
+  timestep: int,
+  run_seed: int,
+) -> AdaptationData:
+  """Returns a client's adaptation data, without classes of the stream."""
+  labelled = deployment.initial[client]
+  if not len(labelled.y):
+    if deployment.held_out is None:
+      raise ValueError(
+        f"deployment.initial of client {client} has no examples: held_out must"
+        " have labelled examples of the server for it"
+      )
+    labelled = deployment.held_out
+  return AdaptationData(
+    x=labelled.x,
+    y=labelled.y,
+    stream_x=stream_x,
+    timestep=np.int32(timestep),
+    confusion=deployment.confusion,
+    seed=randomness.client_seed(run_seed, client),
+    client_id=np.int32(client),
+  )
 
 
 def data_type(model: split_model.SplitModel) -> tff.Type:

@@ -441,3 +441,22 @@ def test_all_settings_show_the_oracles_selection(
   assert cell.trials[0].by_seed[0] == pytest.approx(1.2 * 7 + 0.003)
   assert (cell.budget.num_settings, cell.budget.num_rounds) == (3, 5)
   assert made.references == ["FedAvg"] and not made.floors
+
+
+def test_bounds_of_a_selected_setting_are_a_floor_and_a_ceiling(
+  tmp_path, run_reproduce, pages
+):
+  arguments = [
+    *("demo/digits", f"--output_dir={tmp_path / 'out'}", "--full"),
+    "--only=fed_avg,pooled,majority_class",
+    f"--columns={_IID.removeprefix('rotated_digits_')}",
+  ]
+  assert run_reproduce(*arguments) == 0
+  (made,) = pages
+  found = {
+    cell.row: set(cell.by_seed.values())
+    for cell in made.cells
+    if cell.by_seed and cell.column[-1] == "client"
+  }
+  floor, ceiling = made.floors[0], made.ceilings[0]
+  assert (found[floor], found[ceiling]) == ({10.0}, {90.0})

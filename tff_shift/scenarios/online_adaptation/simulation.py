@@ -30,7 +30,6 @@ from tff_shift.data.shifts import online_adaptation
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import metric as metric_lib
-from tff_shift.learning import randomness
 from tff_shift.simulation import bounds
 from tff_shift.simulation.engine import callbacks as callbacks_lib
 from tff_shift.simulation.engine import checkpoints
@@ -156,47 +155,8 @@ class OnlineResult(NamedTuple):
     return frames.of_clients(step.clients for step in self.timesteps)
 
 
-class Deployment(NamedTuple):
-  """The data available when a model is deployed.
-
-  Attributes:
-    initial: Each client's labelled examples.
-    confusion: The confusion matrix of the pre-trained model,
-      [num_classes, num_classes] float32, see `bbse.confusion_matrix`.
-    held_out: Labelled examples of the server, which it sends to clients that
-      have none of their own, because they join later. None: there are none.
-  """
-
-  initial: Sequence[examples_lib.Examples]
-  confusion: np.ndarray
-  held_out: examples_lib.Examples | None = None
-
-
-def adaptation_data(
-  deployment: Deployment,
-  client: int,
-  stream_x: np.ndarray,
-  timestep: int,
-  run_seed: int,
-) -> adaptation.AdaptationData:
-  """Returns a client's adaptation data, without classes of the stream."""
-  labelled = deployment.initial[client]
-  if not len(labelled.y):
-    if deployment.held_out is None:
-      raise ValueError(
-        f"deployment.initial of client {client} has no examples: held_out must"
-        " have labelled examples of the server for it"
-      )
-    labelled = deployment.held_out
-  return adaptation.AdaptationData(
-    x=labelled.x,
-    y=labelled.y,
-    stream_x=stream_x,
-    timestep=np.int32(timestep),
-    confusion=deployment.confusion,
-    seed=randomness.client_seed(run_seed, client),
-    client_id=np.int32(client),
-  )
+# The data available when a model is deployed.
+Deployment = adaptation.Deployment
 
 
 def majority_class(
@@ -345,7 +305,7 @@ class Adaptation:
   def data(self, timestep: int) -> list[adaptation.AdaptationData]:
     """Returns the adaptation data of each client at a time step."""
     return [
-      adaptation_data(
+      adaptation.adaptation_data(
         self._deployment,
         client,
         examples.x,
@@ -372,7 +332,7 @@ class Adaptation:
           self._streams.batch(client, earlier), client
         )
         if len(y):
-          found[client] = adaptation_data(
+          found[client] = adaptation.adaptation_data(
             self._deployment, client, x, earlier, self._run_seed
           )
           break

@@ -218,13 +218,13 @@ class ClientDataValidator:
     what = f"client {client}, to predict"
     return self._check(data, 1, what, allow_empty=True)
 
-  def queries(self, x: np.ndarray) -> np.ndarray:
+  def queries(self, x: np.ndarray, what: str = "queries") -> np.ndarray:
     """Validates examples without classes, any number, see `training`."""
     x_type = self._types[1]["x"]
     x = examples_lib.checked_array(
-      x, "queries", shape=tuple(x_type.shape), dtype=x_type.dtype.type
+      x, what, shape=tuple(x_type.shape), dtype=x_type.dtype.type
     )
-    self._check_ids(x, "queries")
+    self._check_ids(x, what)
     return x
 
   @functools.cached_property

@@ -156,6 +156,15 @@ class ClientStates(Sequence):
         self._unwritten.add(client)
     self._evict()
 
+  def replace(self, states: Mapping[int, Any]) -> None:
+    """Replaces the states of all clients, in memory.
+
+    Args:
+      states: States by client; the other clients get their first states again.
+    """
+    self._in_memory = dict(states)
+    self._unwritten = set(states)
+
   def attach(self, storage: Storage) -> None:
     """Uses a storage from now on.
 

@@ -1,0 +1,326 @@
+"""Tests of `ts.Adapter`: the rounds of a run, one batch at a time."""
+
+import contextlib
+import os
+import pathlib
+import sqlite3
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tff_shift as ts
+from tff_shift import algorithms
+from tff_shift.data import examples as examples_lib
+from tff_shift.shift import bbse
+
+pytestmark = pytest.mark.usefixtures("context")
+
+_ROOT = pathlib.Path(__file__).parents[2]
+NAMES = ("north", "south", "west")
+NUM_STEPS = 3
+
+
+def draw(num_examples, *seed):
+  generator = np.random.default_rng(seed)
+  y = np.arange(num_examples, dtype=np.int32) % 3
+  x = generator.normal(size=(num_examples, 4)) + 2 * np.eye(4)[y]
+  return examples_lib.Examples(x.astype(np.float32), y)
+
+
+class Streams:
+  """The streams of a run. The last client is absent at the second step."""
+
+  num_clients, num_timesteps, omega = 3, NUM_STEPS, None
+
+  def batch(self, client, timestep):
+    is_absent = client == 2 and timestep == 2
+    return draw(0 if is_absent else 8 + client, timestep, client)
+
+  def by_name(self, timestep):
+    batches = {
+      name: self.batch(client, timestep).x for client, name in enumerate(NAMES)
+    }
+    return {name: x for name, x in batches.items() if len(x)}
+
+
+DEPLOYMENT = ts.Deployment(
+  [draw(9, 7, client) for client in range(3)],
+  np.array([[0.8, 0.1, 0.1], [0.1, 0.7, 0.1], [0.1, 0.2, 0.8]], np.float32),
+)
+
+
+def build(name="fed_ade", model=None, **hparams):
+  if name == "fed_ade":
+    hparams = {
+      **{"batch_size": 4, "local_epochs": 1, "head_epochs": 1},
+      **{"eta_min": 0.1, "eta_max": 1.0},
+      **hparams,
+    }
+  return ts.build_algorithm(
+    name,
+    model
+    or ts.build_model(
+      "mlp", input_shape=(4,), num_classes=3, input_dtype=np.float32, width=4
+    ),
+    ts.hparams(name, **hparams),
+    num_clients=3,
+  )
+
+
+@pytest.fixture(scope="module")
+def algorithm():
+  return build()
+
+
+def open_adapter(algorithm, folder, **options):
+  options = {"client_names": NAMES, "seed": 5, **options}
+  return ts.Adapter(algorithm, DEPLOYMENT, folder, **options)
+
+
+def bits(adapter):
+  """Everything that a next time step depends on."""
+  running = adapter._rounds
+  return [
+    np.asarray(each).tobytes()
+    for each in tf.nest.flatten((running.server_state, running.client_states))
+  ] + [running.round_num, adapter.timestep]
+
+
+@pytest.mark.parametrize(
+  "options", [{}, {"rounds_per_step": 2, "participation": 0.5}]
+)
+def test_same_batches_give_the_bits_of_a_run(algorithm, tmp_path, options):
+  run = ts.run_online_adaptation(
+    algorithm, Streams(), DEPLOYMENT, run_seed=5, **options
+  )
+  adapter = open_adapter(algorithm, tmp_path, **options)
+  for step in run.timesteps:
+    adapted = adapter.adapt(Streams().by_name(step.timestep))
+    wanted = {
+      name: rate
+      for name, rate in zip(NAMES, step.learning_rates.tolist(), strict=True)
+      if not np.isnan(rate)
+    }
+    assert adapted.learning_rates == wanted
+    assert adapted.timestep == step.timestep
+  found = adapter._rounds
+  for one, other in (
+    (found.server_state, run.server_state),
+    (found.client_states, list(run.client_states)),
+  ):
+    tf.nest.map_structure(np.testing.assert_array_equal, one, other)
+
+
+def test_accuracy_is_that_of_the_run(algorithm, tmp_path):
+  run = ts.run_online_adaptation(algorithm, Streams(), DEPLOYMENT, run_seed=5)
+  adapter = open_adapter(algorithm, tmp_path)
+  for timestep in range(1, NUM_STEPS + 1):
+    adapter.adapt(Streams().by_name(timestep))
+  accuracy = []
+  for client, name in enumerate(NAMES):
+    x, y = Streams().batch(client, NUM_STEPS)
+    predicted = adapter.predict(name, x)
+    np.testing.assert_allclose(predicted.probabilities.sum(axis=1), 1, 1e-5)
+    accuracy.append(100 * np.mean(predicted.classes == y))
+  np.testing.assert_allclose(
+    accuracy, run.timesteps[-1].clients["accuracy"][0], rtol=1e-6
+  )
+
+
+def test_a_new_process_goes_on_with_the_same_bits(algorithm, tmp_path):
+  whole = open_adapter(algorithm, tmp_path / "whole")
+  for timestep in range(1, NUM_STEPS + 1):
+    whole.adapt(Streams().by_name(timestep))
+  with open_adapter(algorithm, tmp_path / "parts") as first:
+    first.adapt(Streams().by_name(1))
+    first.adapt(Streams().by_name(2))
+    first.save()
+    # Not saved, so it is lost.
+    first.adapt({"south": draw(5, 99).x})
+  program = (
+    "import pickle, sys; from tests.serving import adapter_test as t\n"
+    "import tff_shift as ts\n"
+    "with ts.execution.use('in_process'):\n"
+    "  adapter = t.open_adapter(t.build(), sys.argv[1])\n"
+    "  assert adapter.timestep == 2\n"
+    "  adapter.adapt(t.Streams().by_name(3))\n"
+    "  adapter.save()\n"
+    "  pickle.dump(t.bits(adapter), open(sys.argv[2], 'wb'))\n"
+  )
+  subprocess.run(
+    [sys.executable, "-c", program, tmp_path / "parts", tmp_path / "bits"],
+    check=True,
+    cwd=_ROOT,
+    env={**os.environ, "PYTHONPATH": str(_ROOT)},
+    timeout=300,
+  )
+  assert np.load(tmp_path / "bits", allow_pickle=True) == bits(whole)
+  with open_adapter(algorithm, tmp_path / "parts") as third:
+    assert bits(third) == bits(whole)
+    assert third.learning_rates == whole.learning_rates
+
+
+@pytest.mark.parametrize(
+  ("batches", "message"),
+  [
+    ({}, "batches must be a dictionary of client and batch"),
+    ([draw(4, 0).x], "batches must be a dictionary of client and batch"),
+    (
+      {"north": draw(4, 0).x, "nroth": draw(4, 0).x},
+      "client 'nroth' is unknown; did you mean north?; the clients are"
+      " 'north', 'south', 'west'",
+    ),
+    ({"north": draw(4, 0).x[:0]}, "batch of client 'north' has no examples"),
+    (
+      {"south": draw(4, 0).x, "north": draw(4, 0).x[:, :3]},
+      "the batch of client 'north'",
+    ),
+    (
+      {"south": draw(4, 0).x, "north": np.full((2, 4), np.nan, np.float32)},
+      "the batch of client 'north'",
+    ),
+    ({"north": np.array([["a"] * 4])}, "the batch of client 'north'"),
+  ],
+)
+def test_bad_batches_are_refused_and_change_nothing(adapted, batches, message):
+  before = bits(adapted)
+  with pytest.raises(ValueError, match="client") as error:
+    adapted.adapt(batches)
+  assert message in str(error.value) and "\n" not in str(error.value)
+  assert bits(adapted) == before
+
+
+@pytest.fixture(scope="module")
+def adapted(algorithm, tmp_path_factory):
+  adapter = open_adapter(algorithm, tmp_path_factory.mktemp("state"))
+  adapter.adapt(Streams().by_name(1))
+  return adapter
+
+
+def test_a_time_step_that_fails_changes_nothing(adapted, monkeypatch):
+  before = bits(adapted)
+  step, calls = adapted._rounds.step, []
+
+  def fail():
+    if calls:
+      raise KeyboardInterrupt
+    calls.append(step())
+
+  monkeypatch.setattr(adapted._rounds, "step", fail)
+  monkeypatch.setattr(adapted, "_rounds_per_step", 2)
+  with pytest.raises(KeyboardInterrupt):
+    adapted.adapt(Streams().by_name(2))
+  assert len(calls) == 1
+  assert bits(adapted) == before
+
+
+def test_predicting_changes_nothing_and_refuses(adapted):
+  before = bits(adapted)
+  adapted.predict("west", draw(3, 1).x)
+  assert bits(adapted) == before
+  with pytest.raises(ValueError, match="client 'east' is unknown"):
+    adapted.predict("east", draw(3, 1).x)
+  with pytest.raises(ValueError, match="the batch of client 'west'"):
+    adapted.predict("west", draw(3, 1).x[0])
+
+
+@pytest.mark.parametrize(
+  "other",
+  [
+    {"seed": 6},
+    {"rounds_per_step": 2},
+    {"participation": 0.5},
+    {"client_names": ("a", "b", "c")},
+  ],
+)
+def test_a_state_of_other_arguments_is_refused(algorithm, tmp_path, other):
+  with open_adapter(algorithm, tmp_path) as adapter:
+    adapter.adapt(Streams().by_name(1))
+    adapter.save()
+  with pytest.raises(ValueError, match="another deployment or other argumen"):
+    open_adapter(algorithm, tmp_path, **other)
+
+
+def test_a_damaged_state_is_refused(algorithm, tmp_path):
+  with open_adapter(algorithm, tmp_path) as adapter:
+    adapter.adapt(Streams().by_name(1))
+    adapter.save()
+  (path,) = tmp_path.iterdir()
+  with contextlib.closing(sqlite3.connect(path)) as file, file:
+    file.execute(
+      "UPDATE states SET content = zeroblob(length(content)) WHERE owner = 1"
+    )
+  with pytest.raises(ValueError, match="state of client 1 has changed"):
+    open_adapter(algorithm, tmp_path)
+
+
+@pytest.mark.parametrize(
+  ("change", "message"),
+  [
+    ({"client_names": ("a", "a", "b")}, "client_names must be different"),
+    ({"client_names": ("a", "b")}, "client_names"),
+    ({"seed": -1}, "seed"),
+    ({"rounds_per_step": 0}, "rounds_per_step"),
+    ({"participation": 0.0}, "participation"),
+  ],
+)
+def test_bad_arguments_are_refused(algorithm, tmp_path, change, message):
+  with pytest.raises(ValueError, match=message):
+    open_adapter(algorithm, tmp_path, **change)
+
+
+def test_what_is_no_algorithm_of_streams_is_refused(algorithm, tmp_path):
+  with pytest.raises(ValueError, match="a saved model predicts and cannot be"):
+    ts.Adapter("runs/model", DEPLOYMENT, tmp_path)
+  with pytest.raises(ValueError, match="deployment"):
+    ts.Adapter(algorithm, ([], []), tmp_path)
+  fed_avg = build("fed_avg")
+  with pytest.raises(ValueError, match="fed_avg"):
+    ts.Adapter(fed_avg, DEPLOYMENT, tmp_path)
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    name
+    for name in ts.algorithm_names()
+    if "online_adaptation" in algorithms.describe(name).scenarios
+  ],
+)
+@pytest.mark.every_algorithm
+def test_every_method_of_streams_adapts(name, tmp_path):
+  adapter = open_adapter(build(name), tmp_path)
+  for timestep in (1, 2):
+    adapter.adapt(Streams().by_name(timestep))
+  adapter.save()
+  assert np.isfinite(adapter.predict("west", draw(4, 0).x).probabilities).all()
+
+
+def test_a_keras_model_that_is_deployed_starts_from_its_weights(tmp_path):
+  keras_model = tf.keras.Sequential(
+    [
+      tf.keras.layers.Dense(6, activation="relu", input_shape=(4,)),
+      tf.keras.layers.Dense(3),
+    ]
+  )
+  labelled = draw(60, 3)
+  confusion = bbse.confusion_matrix(
+    keras_model(labelled.x).numpy(), labelled.y
+  ).numpy()
+  model = ts.from_keras(keras_model, initial="given")
+  adapter = ts.Adapter(
+    build(model=model),
+    ts.Deployment([draw(9, 7, client) for client in range(3)], confusion),
+    tmp_path,
+  )
+  x = draw(7, 8).x
+  np.testing.assert_allclose(
+    adapter.predict(1, x).probabilities,
+    tf.nn.softmax(keras_model(x)).numpy(),
+    rtol=1e-5,
+  )
+  adapter.adapt({1: x})
+  assert adapter.predict(1, x).probabilities.shape == (7, 3)

@@ -222,8 +222,7 @@ def test_sections_say_what_they_mean(text):
     "The largest is 3.00 points, of FedAvg in Digits, client. The rule and the"
     " oracle agree in 0 of 1 cells.",
     # FedAvg is a floor: 60.5; the ceiling has 53.
-    "Nothing to win: the seeds do not show that the ceiling is above the"
-    " floor.",
+    "Nothing to win: the ceiling is not above the floor.",
     # 70 on average against 60, and one of four clients has 50.
     '<b>&"x" is 10.00 points better than FedAvg on average, and still 25 % of'
     " the clients are worse, by 10.00 on average.",

@@ -405,7 +405,8 @@ def served_folder(tmp_path_factory):
       tensors=served.variables(parts, ["shared", "personal"])
     )
     functions = served.functions(parts)
-    served.save(parts, functions, str(folder))
+    names = served.Names(("a", "b", "c"), ("north", "south", "west"))
+    served.save(parts, functions, str(folder), names)
     fields = {
       "algorithm": "by_hand",
       "hparams": {},

@@ -211,12 +211,12 @@ class TestChosenClients:
 
   def test_the_graph_does_not_grow_with_them(self, running, tmp_path):
     sizes = []
-    for clients in ([0], range(NUM_CLIENTS)):
+    for clients in ([0], [0, 1]):
       folder = tmp_path / str(len(clients))
       export_run(running, folder, clients=clients)
       sizes.append((folder / "saved_model.pb").stat().st_size)
-    # `vote` is there with all of them, and little beside it.
-    assert sizes[1] < 1.5 * sizes[0]
+    # The signature of a client calls the one graph of all.
+    assert sizes[1] < 1.2 * sizes[0], sizes
 
   def test_without_clients_there_is_nothing_that_predicts(
     self, running, tmp_path

@@ -98,6 +98,7 @@ def save(
       folder,
       clients=clients,
       class_names=class_names,
+      client_names=running.client_names,
       vocabulary=vocabulary,
     )
   except ValueError as error:

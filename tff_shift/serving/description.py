@@ -44,6 +44,7 @@ class Description(records.Record):
     clients: The clients whose own models are included.
     functions: The methods of `Predictor` that the model supports.
     request_shape: The shape of a request; None: no requests.
+    client_names: The name of each client of `clients`; None: their numbers.
     versions: Versions of the libraries, by name.
   """
 
@@ -59,6 +60,7 @@ class Description(records.Record):
   clients: tuple[_Client, ...]
   functions: tuple[Function, ...]
   request_shape: tuple[_Size, ...] | None
+  client_names: tuple[str, ...] | None = None
   versions: dict[str, str | None] = msgspec.field(
     default_factory=lambda: {
       name: _version(name) for name in ("tensorflow", "tff_shift")
@@ -71,6 +73,13 @@ class Description(records.Record):
       raise ValueError(
         f"class_names has {len(names)} names, and num_classes is"
         f" {self.num_classes}"
+      )
+    if self.client_names is not None and len(self.client_names) != len(
+      self.clients
+    ):
+      raise ValueError(
+        f"client_names has {len(self.client_names)} names, and clients has"
+        f" {len(self.clients)}"
       )
     for field in ("clients", "functions"):
       values = getattr(self, field)

@@ -50,6 +50,7 @@ def export(
   *,
   clients: Sequence[int] = (),
   class_names: Sequence[str] | None = None,
+  client_names: Sequence[str] | None = None,
   vocabulary: Sequence[str] | None = None,
 ) -> None:
   """Writes a folder that `tff_shift.load` loads; call it within an executor.
@@ -63,6 +64,7 @@ def export(
     folder: The folder. A model in it is replaced.
     clients: The clients whose own models are stored, by position.
     class_names: The names of the classes, if known.
+    client_names: The names of all clients, if known.
     vocabulary: The word of each id, if examples are titles.
 
   Raises:
@@ -77,6 +79,8 @@ def export(
       f"there is no client {wrong[0]}; there are {len(data)}, from 0"
     )
   clients = sorted(set(clients))
+  if client_names is not None:
+    client_names = tuple(client_names[client] for client in clients)
   own_data = [data[client] for client in clients]
   personal = personal_states(
     algorithm, server_state, [client_states[each] for each in clients], own_data
@@ -103,7 +107,12 @@ def export(
       named[f"{description.CLIENTS}/{client}/{name}"] = array
   with _replacing(folder) as temporary:
     if functions:
-      served.save(parts, functions, str(temporary))
+      served.save(
+        parts,
+        functions,
+        str(temporary),
+        served.Names(class_names, client_names),
+      )
     array_files.write_npz(temporary / description.WEIGHTS_FILE, named)
     if vocabulary is not None:
       description.write_vocabulary(temporary, vocabulary)
@@ -118,6 +127,7 @@ def export(
         num_classes=algorithm.num_classes,
         class_names=None if class_names is None else tuple(class_names),
         clients=tuple(clients),
+        client_names=client_names,
         functions=tuple(functions),
         request_shape=parts.request and tuple(parts.request.shape),
       ),

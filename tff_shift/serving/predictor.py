@@ -56,6 +56,7 @@ class Predictor:
     num_classes: The number of classes.
     class_names: Their names, or None.
     clients: The clients whose own models are included.
+    client_names: Their names, or None.
     functions: The methods that this model supports.
     input_shape: The shape of one example.
     input_dtype: Its `tf.DType`.
@@ -71,6 +72,7 @@ class Predictor:
     self.num_classes = described.num_classes
     self.class_names = described.class_names and tuple(described.class_names)
     self.clients = tuple(described.clients)
+    self.client_names = described.client_names
     self.functions = tuple(described.functions)
     self.input_shape = tuple(described.input_shape)
     self.input_dtype = tf.as_dtype(described.input_dtype)

@@ -1,4 +1,18 @@
-"""The object in a SavedModel: its tensors, and the functions that use them."""
+"""The object in a SavedModel: its tensors, and the functions that use them.
+
+Its signatures have named outputs, for programs that know TensorFlow's formats
+alone, such as TensorFlow Serving. All of them take the examples as `x`:
+
+    serving_default  the server's logits, classes and probabilities; without a
+                     server model those of `answer`, if there is one
+    client_<id>      the same of a client's own model
+    vote             the classes that most clients predict
+    guide            the routes, and the probability of each client
+    answer           the classes, and the routes
+
+With names of classes or clients, `class_names` and `client_names` are those of
+`classes` and `routes`.
+"""
 
 import re
 from collections.abc import Mapping
@@ -17,6 +31,9 @@ from tff_shift.serving import tracing
 # Custom gradients cannot be saved with an imported graph, and predictions need
 # no gradients.
 _OPTIONS = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+_DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+# The clients with a signature. `predict_as` has all of them.
+_MOST_CLIENTS = 100
 
 
 class Parts(NamedTuple):
@@ -100,6 +117,18 @@ def variables(parts: Parts, names: Sequence[str]) -> Tensors:
       for position, (value, name) in enumerate(zip(flat, names, strict=True))
     ],
   )
+
+
+class Names(NamedTuple):
+  """Names that signatures give beside numbers.
+
+  Attributes:
+    classes: The names of the classes. None: unknown.
+    clients: The names of the included clients. None: unknown.
+  """
+
+  classes: Sequence[str] | None = None
+  clients: Sequence[str] | None = None
 
 
 def functions(parts: Parts) -> dict[str, Any]:
@@ -205,6 +234,67 @@ def _vote(parts: Parts, x) -> tf.Tensor:
   return guidance.winners(_over_clients(parts, count, votes))
 
 
+def signatures(
+  parts: Parts, made: Mapping[str, Any], names: Names
+) -> dict[str, Any]:
+  """Makes the signatures of a SavedModel, see the module docstring.
+
+  Args:
+    parts: The parts, with variables.
+    made: The result of `functions` for them.
+    names: The names of classes and clients.
+  """
+  found = {}
+
+  def add(name, outputs_of):
+    found[name] = tf.function(
+      outputs_of, input_signature=[parts.x], autograph=False
+    )
+
+  def named(outputs):
+    """Adds the names of classes and of clients."""
+    more = {}
+    if names.classes is not None and "classes" in outputs:
+      more["class_names"] = _named(names.classes, outputs["classes"])
+    # Routes are over all clients of the federation.
+    has_routes = "routes" in outputs and parts.has_all_clients
+    if names.clients is not None and has_routes:
+      more["client_names"] = _named(names.clients, outputs["routes"])
+    return outputs | more
+
+  def predictions(logits):
+    return named(
+      {
+        "logits": logits,
+        "classes": evaluation.predicted_classes(logits),
+        "probabilities": tf.nn.softmax(logits),
+      }
+    )
+
+  if "predict" in made:
+    add(_DEFAULT, lambda x: predictions(made["predict"](x)))
+  if "predict_as" in made:
+    for client in parts.clients[:_MOST_CLIENTS]:
+      # One graph of a client is called by all.
+      add(
+        f"client_{client}",
+        lambda x, client=client: predictions(made["predict_as"](client, x)),
+      )
+  for name in ("guide", "answer"):
+    if name in made:
+      add(name, lambda x, function=made[name]: named(function(x)))
+  if "vote" in made:
+    add("vote", lambda x: named({"classes": made["vote"](x)}))
+  if _DEFAULT not in found and "answer" in found:
+    found[_DEFAULT] = found["answer"]
+  return found
+
+
+def _named(names: Sequence[str], numbers: tf.Tensor) -> tf.Tensor:
+  """Returns the names of numbers; "" for -1, which stands for none."""
+  return tf.gather(tf.constant(["", *names]), numbers + 1)
+
+
 class _KerasModel(tf.keras.Model):
   """A server model for Keras; its `predict` returns logits as well."""
 
@@ -213,13 +303,16 @@ class _KerasModel(tf.keras.Model):
     return self.server_predict(x)
 
 
-def save(parts: Parts, made: Mapping[str, Any], path: str) -> None:
+def save(
+  parts: Parts, made: Mapping[str, Any], path: str, names: Names
+) -> None:
   """Writes a SavedModel, which Keras can load if the server has a model.
 
   Args:
     parts: The parts, with variables.
     made: The result of `functions` for them, at least one.
     path: The folder.
+    names: The names of classes and clients, for the signatures.
   """
   tensors = [
     each for each in tf.nest.flatten(parts.tensors) if each is not None
@@ -228,7 +321,9 @@ def save(parts: Parts, made: Mapping[str, Any], path: str) -> None:
     # A Keras model must be callable with examples only.
     module = tf.Module()
     _attach(module, made, tensors)
-    tf.saved_model.save(module, path, options=_OPTIONS)
+    tf.saved_model.save(
+      module, path, signatures(parts, made, names), options=_OPTIONS
+    )
     return
   # Called below. TensorFlow would warn of first calls that trace if many models
   # are saved.
@@ -236,7 +331,13 @@ def save(parts: Parts, made: Mapping[str, Any], path: str) -> None:
   model = _KerasModel(name="served")
   _attach(model, made, tensors)
   model(tf.zeros([1, *parts.x.shape[1:]], parts.x.dtype))
-  model.save(path, save_format="tf", include_optimizer=False, options=_OPTIONS)
+  model.save(
+    path,
+    save_format="tf",
+    include_optimizer=False,
+    signatures=signatures(parts, made, names),
+    options=_OPTIONS,
+  )
 
 
 def _attach(

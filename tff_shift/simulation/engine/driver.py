@@ -177,6 +177,7 @@ def run(
   callback = _Callbacks(callbacks)
   measured = []
   running = steps.start(checkpoint and checkpoint.storage, callback)
+  running.client_names = steps.client_names
   with contextlib.closing(running):
     callback.on_start(running)
     for step in checkpoints.steps(

@@ -123,7 +123,11 @@ class Rounds:
     client_losses: The last training loss that each client reported,
       [num_clients] float64; NaN before the first one. None: the algorithm was
       built without `reports_losses`.
+    client_names: The names of the clients, for who reads about them. None:
+      unknown.
   """
+
+  client_names: Sequence[str] | None = None
 
   def __init__(
     self,

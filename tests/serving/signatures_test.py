@@ -1,0 +1,220 @@
+"""The signatures of saved models, read without tff_shift, and over HTTP."""
+
+import http.client
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from werkzeug import test
+
+from examples import serve
+
+ROOT = pathlib.Path(__file__).parents[2]
+X = np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)
+CLASSES = np.array(["a", "b", "c"])
+CLIENTS = np.array(["north", "south", "west"])
+
+
+def softmax(logits):
+  exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+  return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def logits(served_folder):
+  """Of the server, then of each client, [4, 12, 3]."""
+  values = served_folder.values
+  return np.array(
+    [X @ values.shared, *(X @ (values.shared + p) for p in values.personal)]
+  )
+
+
+@pytest.fixture(scope="module")
+def routes(served_folder):
+  """The first client's share is a quarter, the last one's a half."""
+  guide = softmax(X @ served_folder.values.guide - np.log([0.25, 0.25, 0.5]))
+  return guide.argmax(axis=1)
+
+
+@pytest.fixture(scope="module")
+def loaded(served_federation):
+  return tf.saved_model.load(str(served_federation))
+
+
+def called(loaded, signature):
+  outputs = loaded.signatures[signature](x=tf.constant(X))
+  return {name: value.numpy() for name, value in outputs.items()}
+
+
+@pytest.mark.parametrize(
+  ("signature", "row"),
+  [("serving_default", 0), ("client_0", 1), ("client_1", 2), ("client_2", 3)],
+)
+def test_predictions_have_logits_classes_and_probabilities(
+  loaded, logits, signature, row
+):
+  found = called(loaded, signature)
+  assert set(found) == {"logits", "classes", "probabilities", "class_names"}
+  np.testing.assert_allclose(found["logits"], logits[row], 1e-5, 1e-6)
+  np.testing.assert_allclose(
+    found["probabilities"], softmax(logits[row]), rtol=1e-5
+  )
+  classes = logits[row].argmax(axis=1)
+  np.testing.assert_array_equal(found["classes"], classes)
+  np.testing.assert_array_equal(
+    found["class_names"].astype(str), CLASSES[classes]
+  )
+
+
+def test_answers_have_the_names_of_class_and_client(loaded, logits, routes):
+  found = called(loaded, "answer")
+  classes = logits[1 + routes, np.arange(len(X))].argmax(axis=1)
+  np.testing.assert_array_equal(found["routes"], routes)
+  np.testing.assert_array_equal(found["classes"], classes)
+  np.testing.assert_array_equal(
+    found["client_names"].astype(str), CLIENTS[routes]
+  )
+  np.testing.assert_array_equal(
+    found["class_names"].astype(str), CLASSES[classes]
+  )
+  guide = called(loaded, "guide")
+  assert set(guide) == {"routes", "probabilities", "client_names"}
+  np.testing.assert_array_equal(guide["routes"], routes)
+
+
+def test_a_vote_has_the_names_of_classes(loaded, logits):
+  votes = np.eye(3)[logits[1:].argmax(axis=2)].sum(axis=0)
+  found = called(loaded, "vote")
+  np.testing.assert_array_equal(found["classes"], votes.argmax(axis=1))
+  np.testing.assert_array_equal(
+    found["class_names"].astype(str), CLASSES[votes.argmax(axis=1)]
+  )
+
+
+def test_without_a_server_model_the_default_answers(served_folder):
+  folder = served_folder(left_out=["predict"])
+  loaded = tf.saved_model.load(str(folder))
+  assert set(called(loaded, "serving_default")) == set(called(loaded, "answer"))
+
+
+@pytest.mark.slow
+def test_tensorflow_shows_the_signatures(served_federation):
+  shown = subprocess.run(
+    [
+      *(sys.executable, "-m", "tensorflow.python.tools.saved_model_cli"),
+      *("show", f"--dir={served_federation}", "--tag_set=serve"),
+    ],
+    capture_output=True,
+    text=True,
+    check=True,
+    timeout=300,
+  ).stdout
+  keys = set(re.findall(r'key: "(\w+)"', shown))
+  assert keys >= {"serving_default", "answer", "guide", "vote", "client_2"}
+
+
+class TestService:
+  @pytest.fixture(scope="class")
+  def post(self, served_federation):
+    client = test.Client(serve.Service(served_federation, "federation"))
+
+    def post(body, name="federation"):
+      if not isinstance(body, str):
+        body = json.dumps(body)
+      response = client.post(f"/v1/models/{name}:predict", data=body)
+      return response.status_code, json.loads(response.text)
+
+    post.client = client
+    return post
+
+  def test_an_answer_names_client_and_class(self, post, logits, routes):
+    status, found = post({"signature_name": "answer", "instances": X.tolist()})
+    assert status == 200
+    classes = logits[1 + routes, np.arange(len(X))].argmax(axis=1)
+    assert found["predictions"] == [
+      {
+        "class_names": CLASSES[c],
+        "classes": c,
+        "client_names": CLIENTS[r],
+        "routes": r,
+      }
+      for c, r in zip(classes.tolist(), routes.tolist(), strict=True)
+    ]
+
+  def test_the_default_is_the_server_model(self, post, logits):
+    status, found = post({"instances": X[:2].tolist()})
+    assert status == 200
+    np.testing.assert_allclose(
+      [each["logits"] for each in found["predictions"]], logits[0][:2], 1e-5
+    )
+
+  def test_the_signatures_are_described(self, post):
+    found = json.loads(post.client.get("/v1/models/federation").text)
+    assert found["signatures"]["guide"]["x"] == {
+      "shape": [None, 2],
+      "dtype": "float32",
+    }
+    assert set(found["signatures"]["guide"]["outputs"]) == {
+      *("routes", "probabilities", "client_names")
+    }
+
+  @pytest.mark.parametrize(
+    ("body", "message"),
+    [
+      ("{", "the body must be JSON"),
+      ({}, "the body must be JSON"),
+      ([1], "the body must be JSON"),
+      ({"instances": [[1.0]]}, "examples of [2] of float32, at least one"),
+      ({"instances": []}, "examples of [2] of float32, at least one"),
+      ({"instances": [[1.0, "a"]]}, "instances must be numbers"),
+      ({"instances": [[1.0], [1.0, 2.0]]}, "instances must be numbers"),
+      ('{"instances": [[1.0, NaN]]}', "must be finite numbers of float32"),
+      ({"instances": [[1.0, 1e39]]}, "must be finite numbers of float32"),
+      (
+        {"instances": [[1.0, 2.0]], "signature_name": "anwser"},
+        "signature_name 'anwser' is unknown; the model has answer, client_0",
+      ),
+    ],
+  )
+  def test_bad_requests_are_answered_in_one_line(self, post, body, message):
+    status, found = post(body)
+    assert status == 400
+    assert message in found["error"] and "\n" not in found["error"]
+
+  def test_other_models_and_methods_are_refused(self, post):
+    status, found = post({"instances": [[1.0, 2.0]]}, name="other")
+    assert (status, found["error"]) == (404, "there is no model other")
+    assert post.client.post("/v1/models/federation").status_code == 405
+
+
+@pytest.mark.slow
+def test_the_example_serves_a_folder_on_loopback(served_federation, logits):
+  with subprocess.Popen(
+    [
+      *(sys.executable, "-m", "examples.serve", "--port=0"),
+      f"--model={served_federation}",
+    ],
+    cwd=ROOT,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.DEVNULL,
+    text=True,
+  ) as server:
+    try:
+      port = int(re.search(r"127\.0\.0\.1:(\d+)", server.stdout.readline())[1])
+      connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+      connection.request(
+        "POST",
+        "/v1/models/model:predict",
+        json.dumps({"instances": X.tolist()}),
+      )
+      found = json.loads(connection.getresponse().read())["predictions"]
+      connection.close()
+    finally:
+      server.terminate()
+      server.wait(60)
+  assert [each["classes"] for each in found] == logits[0].argmax(1).tolist()

@@ -24,8 +24,13 @@ def estimate(run_in_graph):
 
 @pytest.mark.parametrize(
   ("num_passes", "expected"),
-  [(0, 0.5), (1, 0.6), (2, 0.655836), (3, 0.686121), (4, 0.702679)]
-  + [(200, 0.723649)],
+  list(
+    zip(
+      (0, 1, 2, 3, 4, 200),
+      (0.5, 0.6, 0.655836, 0.686121, 0.702679, 0.723649),
+      strict=True,
+    )
+  ),
 )
 def test_passes_by_hand(estimate, num_passes, expected):
   found = estimate([(0.9, 0.1), (0.8, 0.2), (0.1, 0.9), (0.6, 0.4)], num_passes)

@@ -34,7 +34,8 @@ batch that it corrects (`after`). `scored=published` is the one of the memory.
 
 Choices:
   * The program of ATP (Bao, Wei, Wang, He; NeurIPS 2023), which has BBSE and EM
-    as baselines, takes 2 passes of EM and adds 0.001 to each class (`smoothing`).
+    as baselines, takes 2 passes of EM, and adds 0.001 to the probability of
+    each class (`smoothing`).
   * pi is uniform, as in Fed-ADE and ATP; `prior=labelled` takes the fractions
     of the client's labelled examples, with one example added to each class.
   * EM needs calibrated probabilities; FLH-FTL's program scales by a temperature

@@ -9,6 +9,7 @@ from tff_shift.algorithms import atlas
 from tff_shift.algorithms import fed_ade
 from tff_shift.algorithms import fix_lr
 from tff_shift.algorithms import fth
+from tff_shift.algorithms import prior_correction
 from tff_shift.algorithms import source
 from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
@@ -242,6 +243,30 @@ class TestWhatClientsSee:
         np.testing.assert_array_equal(
           data.seed, randomness.client_seed(RUN_SEED, client)
         )
+
+
+class TestScored:
+  @pytest.fixture(scope="class")
+  def measured(self, model):
+    """Two time steps of a method, by what counts."""
+    found = {}
+    for scored in ("before", "after"):
+      hparams = prior_correction.HParams(memory="history", scored=scored)
+      run = start(algorithms.build(prior_correction, model, hparams))
+      found[scored] = [run.step(1), run.step(2)]
+    return found
+
+  def test_predictions_of_before_the_adaptation_count(self, measured):
+    for step in measured["before"]:
+      assert step.after == step.before
+      np.testing.assert_array_equal(
+        step.clients["accuracy"], step.clients["accuracy_before"]
+      )
+
+  def test_the_run_itself_is_the_same(self, measured):
+    for one, other in zip(*measured.values(), strict=True):
+      assert one.before == other.before
+      assert other.before != other.after
 
 
 class TestFedAde:

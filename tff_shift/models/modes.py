@@ -102,6 +102,9 @@ _statistics: contextvars.ContextVar[_Statistics | None] = (
 _by_batch: contextvars.ContextVar[bool] = contextvars.ContextVar(
   "by_batch", default=False
 )
+_observed: contextvars.ContextVar[dict[str, tf.Tensor] | None] = (
+  contextvars.ContextVar("observed", default=None)
+)
 
 
 def statistics() -> dict[str, tf.Tensor] | None:
@@ -230,6 +233,32 @@ def by_batch() -> Iterator[None]:
       yield
   finally:
     _by_batch.reset(token)
+
+
+@contextlib.contextmanager
+def observing_moments() -> Iterator[dict[str, tf.Tensor]]:
+  """Opens an evaluation scope that collects the moments of batches.
+
+  Models predict as in any evaluation: batch normalisation uses the running
+  statistics.
+
+  Yields:
+    The mean and the unbiased variance of what each batch normalisation has
+    normalised last, by the names of its running statistics.
+  """
+  found: dict[str, tf.Tensor] = {}
+  tokens = _observed.set(found), _by_batch.set(False)
+  try:
+    with evaluation():
+      yield found
+  finally:
+    _observed.reset(tokens[0])
+    _by_batch.reset(tokens[1])
+
+
+def observed_moments() -> dict[str, tf.Tensor] | None:
+  """Returns the moments to which models add; None: they are not collected."""
+  return _observed.get()
 
 
 def normalizes_by_batch() -> bool:

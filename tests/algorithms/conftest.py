@@ -24,6 +24,9 @@ make_period_client = clients.make_period_client
 type_walk = type_walks.type_walk
 
 
+layers = tf.keras.layers
+
+
 def _dense_layers(weights, x, last_is_linear):
   pairs = list(zip(weights[::2], weights[1::2], strict=True))
   for position, (kernel, bias) in enumerate(pairs):
@@ -187,4 +190,38 @@ def oracle(run_in_graph):
     descend=_descend,
     work_network=_work_network,
     train_work_network=_train_work_network,
+  )
+
+
+@pytest.fixture(scope="session")
+def normalized(run_in_graph):
+  """A model with trained batch normalisation after its first layer.
+
+  One of its running variances is below the smallest adapted one.
+  """
+  built = split_model.build_split_model(
+    "normalized",
+    backbone=lambda: tf.keras.Sequential(
+      [
+        layers.InputLayer((5,)),
+        layers.Dense(8, name="layer1"),
+        layers.BatchNormalization(name="norm"),
+        layers.ReLU(),
+      ]
+    ),
+    head=lambda: tf.keras.Sequential(
+      [layers.InputLayer((8,)), layers.Dense(3, name="layer2")]
+    ),
+    input_dtype=tf.float32,
+  )
+  names = tf.nest.flatten(built.weight_names())
+  drawn = run_in_graph(built.initial_weights, np.int32([1, 2]))
+  mean, variance = built.statistics
+  return split_model.with_weights(
+    built,
+    {
+      **dict(zip(names, tf.nest.flatten(drawn), strict=True)),
+      mean: np.linspace(-1, 1, 8, dtype=np.float32),
+      variance: np.float32([1e-7, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4]),
+    },
   )

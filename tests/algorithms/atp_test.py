@@ -9,9 +9,11 @@ import tensorflow as tf
 from tff_shift.algorithms import atp
 from tff_shift.algorithms import source
 from tff_shift.learning import randomness
+from tff_shift.models import split_model
 
 pytestmark = pytest.mark.slow
 
+layers = tf.keras.layers
 RATE = 0.5
 HPARAMS = atp.HParams(learning_rate=RATE, batch_size=4, labelled_classes="own")
 
@@ -46,6 +48,40 @@ def first_state(model, client, run_in_graph):
   functions = atp.build(model, HPARAMS)
   rates = run_in_graph(functions.initial_weights, client.seed)
   return run_in_graph(functions.initial_client_state, client.seed, rates)
+
+
+@pytest.fixture(scope="module")
+def normalized(run_in_graph):
+  """A model with trained batch normalisation after its first layer.
+
+  One of its running variances is below the smallest adapted one.
+  """
+  built = split_model.build_split_model(
+    "normalized",
+    backbone=lambda: tf.keras.Sequential(
+      [
+        layers.InputLayer((5,)),
+        layers.Dense(8, name="layer1"),
+        layers.BatchNormalization(name="norm"),
+        layers.ReLU(),
+      ]
+    ),
+    head=lambda: tf.keras.Sequential(
+      [layers.InputLayer((8,)), layers.Dense(3, name="layer2")]
+    ),
+    input_dtype=tf.float32,
+  )
+  names = tf.nest.flatten(built.weight_names())
+  drawn = run_in_graph(built.initial_weights, np.int32([1, 2]))
+  mean, variance = built.statistics
+  return split_model.with_weights(
+    built,
+    {
+      **dict(zip(names, tf.nest.flatten(drawn), strict=True)),
+      mean: np.linspace(-1, 1, 8, dtype=np.float32),
+      variance: np.float32([1e-7, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4]),
+    },
+  )
 
 
 class TestRates:

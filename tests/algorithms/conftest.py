@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import models
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
@@ -24,7 +25,25 @@ make_period_client = clients.make_period_client
 type_walk = type_walks.type_walk
 
 
-layers = tf.keras.layers
+@pytest.fixture(scope="session")
+def normalized_model():
+  """Batch normalisation between two linear layers, all of random weights."""
+  layers = tf.keras.layers
+  keras_model = tf.keras.Sequential(
+    [
+      layers.InputLayer((5,)),
+      layers.Dense(6, name="first"),
+      layers.BatchNormalization(name="norm"),
+      layers.ReLU(),
+      layers.Dense(3, name="last"),
+    ]
+  )
+  generator = np.random.default_rng(4)
+  values = [generator.normal(size=w.shape) for w in keras_model.get_weights()]
+  keras_model.set_weights(
+    [np.abs(each) if each.ndim < 2 else each for each in values]
+  )
+  return models.from_keras(keras_model, initial="given")
 
 
 def _dense_layers(weights, x, last_is_linear):
@@ -190,38 +209,4 @@ def oracle(run_in_graph):
     descend=_descend,
     work_network=_work_network,
     train_work_network=_train_work_network,
-  )
-
-
-@pytest.fixture(scope="session")
-def normalized(run_in_graph):
-  """A model with trained batch normalisation after its first layer.
-
-  One of its running variances is below the smallest adapted one.
-  """
-  built = split_model.build_split_model(
-    "normalized",
-    backbone=lambda: tf.keras.Sequential(
-      [
-        layers.InputLayer((5,)),
-        layers.Dense(8, name="layer1"),
-        layers.BatchNormalization(name="norm"),
-        layers.ReLU(),
-      ]
-    ),
-    head=lambda: tf.keras.Sequential(
-      [layers.InputLayer((8,)), layers.Dense(3, name="layer2")]
-    ),
-    input_dtype=tf.float32,
-  )
-  names = tf.nest.flatten(built.weight_names())
-  drawn = run_in_graph(built.initial_weights, np.int32([1, 2]))
-  mean, variance = built.statistics
-  return split_model.with_weights(
-    built,
-    {
-      **dict(zip(names, tf.nest.flatten(drawn), strict=True)),
-      mean: np.linspace(-1, 1, 8, dtype=np.float32),
-      variance: np.float32([1e-7, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4]),
-    },
   )

@@ -239,9 +239,9 @@ class TestLimits:
 
 class TestBatchNormalization:
   def test_a_batch_is_normalized_by_itself(
-    self, normalized, client, make_client, run_in_graph
+    self, normalized_model, client, make_client, run_in_graph
   ):
-    functions = shot.build(normalized, HPARAMS)
+    functions = shot.build(normalized_model, HPARAMS)
     assert functions.predicts_batches
     state = run_in_graph(functions.initial_client_state, client.seed, ())
     examples = make_client(5, [7])
@@ -249,7 +249,7 @@ class TestBatchNormalization:
       functions.predict_as_client, (), state, client, examples
     )
     (kernel, bias, scale, shift), (head, head_bias) = run_in_graph(
-      normalized.initial_weights, client.seed
+      normalized_model.initial_weights, client.seed
     )
     before = examples.x @ kernel + bias
     normed = (before - before.mean(0)) / np.sqrt(before.var(0) + 1e-3)
@@ -257,10 +257,10 @@ class TestBatchNormalization:
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
   def test_or_by_the_statistics_of_the_source(
-    self, normalized, client, make_client, run_in_graph
+    self, normalized_model, client, make_client, run_in_graph
   ):
     functions = shot.build(
-      normalized, changed(normalize_by="source", learning_rate=0.0)
+      normalized_model, changed(normalize_by="source", learning_rate=0.0)
     )
     assert not functions.predicts_batches
     state = run_in_graph(functions.initial_client_state, client.seed, ())
@@ -268,12 +268,12 @@ class TestBatchNormalization:
       functions.train_client, (), state, client, np.int32(0)
     )
     examples = make_client(5, [7])
-    weights = run_in_graph(normalized.initial_weights, client.seed)
+    weights = run_in_graph(normalized_model.initial_weights, client.seed)
     found, plain = (
       run_in_graph(each.predict_as_client, shared, own, client, examples)
       for each, shared, own in (
         (functions, (), result.client_state),
-        (source.build(normalized, source.HParams()), weights, ()),
+        (source.build(normalized_model, source.HParams()), weights, ()),
       )
     )
     np.testing.assert_array_equal(found, plain)

@@ -14,6 +14,7 @@ from tff_shift import models
 from tff_shift.algorithms import source
 from tff_shift.algorithms import tent
 from tff_shift.learning import randomness
+from tff_shift.learning import work
 from tff_shift.models import split_model
 from tff_shift.techniques import fisher_information
 
@@ -36,29 +37,6 @@ def by_hand():
     ]
   )
   keras_model.layers[-1].set_weights([KERNEL])
-  return models.from_keras(keras_model, initial="given")
-
-
-def with_batch_normalization():
-  """A trained layer of batch normalisation between two linear ones."""
-  keras_model = tf.keras.Sequential(
-    [
-      layers.InputLayer((5,)),
-      layers.Dense(6, name="first"),
-      layers.BatchNormalization(name="norm"),
-      layers.ReLU(),
-      layers.Dense(3, name="last"),
-    ]
-  )
-  generator = np.random.default_rng(4)
-  keras_model.set_weights(
-    [
-      np.abs(generator.normal(size=w.shape))
-      if w.ndim < 2
-      else generator.normal(size=w.shape)
-      for w in keras_model.get_weights()
-    ]
-  )
   return models.from_keras(keras_model, initial="given")
 
 
@@ -444,7 +422,7 @@ class TestWeightsThatAdapt:
 
 
 def normalized_entropies(values, x, weights, epsilon=1e-3):
-  """H of `with_batch_normalization` by its batch, in float64."""
+  """H of `normalized_model` by its batch, in float64."""
   first, bias, last, last_bias = (np.float64(w) for w in weights)
   features = np.float64(x) @ first + bias
   features = (features - features.mean(axis=0)) / np.sqrt(
@@ -461,13 +439,9 @@ class TestBatchNormalization:
   """The batch normalises, in the step and in predictions."""
 
   @pytest.fixture(scope="class")
-  def normalized(self):
-    return with_batch_normalization()
-
-  @pytest.fixture(scope="class")
-  def others(self, normalized):
-    weights = normalized.initial_weights(SEED)
-    names = normalized.backbone.names
+  def others(self, normalized_model):
+    weights = normalized_model.initial_weights(SEED)
+    names = normalized_model.backbone.names
     by_name = dict(zip(names, weights.backbone, strict=True))
     return (
       by_name["first/kernel"],
@@ -476,13 +450,15 @@ class TestBatchNormalization:
     ), (by_name["norm/gamma"], by_name["norm/beta"])
 
   @pytest.fixture(scope="class")
-  def run(self, normalized, run_in_graph, make_adapting_client, make_client):
+  def run(
+    self, normalized_model, run_in_graph, make_adapting_client, make_client
+  ):
     """Returns `run(**options)`: the stream, adapted weights, predictions."""
 
     def run(size=30, **options):
       data = make_adapting_client(0, 6, size)
       hparams = HParams(optimizer="sgd", learning_rate=0.1, **options)
-      functions = tent.build(normalized, hparams)
+      functions = tent.build(normalized_model, hparams)
       state = run_in_graph(functions.initial_client_state, SEED, ())
       state = run_in_graph(
         functions.train_client, (), state, data, np.int32(0)
@@ -511,26 +487,28 @@ class TestBatchNormalization:
     )
 
   def test_running_statistics_can_be_used_instead(
-    self, run, normalized, run_in_graph
+    self, run, normalized_model, run_in_graph
   ):
     x, weights, logits = run(normalize_by="source")
-    names = tf.nest.flatten(normalized.weight_names())
-    values = tf.nest.flatten(normalized.initial_weights(SEED))
+    names = tf.nest.flatten(normalized_model.weight_names())
+    values = tf.nest.flatten(normalized_model.initial_weights(SEED))
     by_name = dict(zip(names, values, strict=True))
     by_name["backbone/norm/gamma"] = weights[0]
     by_name["backbone/norm/beta"] = weights[1]
     given = split_model.with_weights(
-      normalized, by_name | dict(normalized.statistics)
+      normalized_model, by_name | dict(normalized_model.statistics)
     )
     expected = run_in_graph(
       lambda x: given.predict(given.initial_weights(SEED), x), x
     )
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
 
-  def test_only_by_batch_it_predicts_batches(self, normalized, hand_model):
-    assert tent.build(normalized, HParams()).predicts_batches
+  def test_only_by_batch_it_predicts_batches(
+    self, normalized_model, hand_model
+  ):
+    assert tent.build(normalized_model, HParams()).predicts_batches
     assert not tent.build(
-      normalized, HParams(normalize_by="source")
+      normalized_model, HParams(normalize_by="source")
     ).predicts_batches
     assert not tent.build(hand_model, HParams()).predicts_batches
 
@@ -568,6 +546,17 @@ def fed_tent_round(context, hand_model, stream, make_adapting_client):
     return state.weights, clients
 
   return run
+
+
+@pytest.mark.parametrize(
+  ("options", "expected"),
+  [({}, 1), ({"adaptation_steps": 3}, 3), ({"rule": "sar"}, 2)],
+)
+def test_gradients_of_a_round_are_counted(
+  hand_model, stream, context, options, expected
+):
+  algorithm = algorithms.build(tent, hand_model, HParams(**options))
+  assert work.gradients_of_round(algorithm, [stream]) == expected
 
 
 class TestFedTent:

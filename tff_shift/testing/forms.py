@@ -67,6 +67,7 @@ def hparams(name: str) -> Any:
     # The model has no normalisation.
     "personal_norm": "none",
     "normalize_by": "source",
+    "statistics_of": "source",
     "trained": "all",
   }
   return dataclasses.replace(

@@ -349,10 +349,11 @@ def _normalize_by_batch(
 
   As in Keras, with the momentum and the epsilon of the layer: outputs use the
   biased variance of the batch, and the running variance moves towards the
-  unbiased one if Keras fuses the layer, which it does for images.
+  unbiased one if Keras fuses the layer, which it does for images. In evaluation
+  (`modes.by_batch`) the statistics become those that outputs use.
 
   Args:
-    layer: A layer of a copy, in training.
+    layer: A layer of a copy, in training or in evaluation by batch.
     name: The layer's name in the names of the scope's statistics.
   """
 
@@ -367,10 +368,17 @@ def _normalize_by_batch(
       for each in (layer.beta, layer.gamma)
     )
     current = modes.statistics()
-    seen = unbiased if layer.fused else variance
-    for kind, value in (("moving_mean", mean), ("moving_variance", seen)):
-      old = current[f"{name}/{kind}"]
-      current[f"{name}/{kind}"] = old - (old - value) * (1.0 - layer.momentum)
+    names = [f"{name}/{kind}" for kind in ("moving_mean", "moving_variance")]
+    running = modes.Moments(*(current[each] for each in names))
+    if modes.current() is None:
+      mean, variance = modes.mixed(
+        tf.shape(inputs)[0], modes.Moments(mean, variance), running
+      )
+      current.update(zip(names, (mean, variance), strict=True))
+    else:
+      seen = mean, unbiased if layer.fused else variance
+      for each, old, value in zip(names, running, seen, strict=True):
+        current[each] = old - (old - value) * (1.0 - layer.momentum)
     return tf.nn.batch_normalization(
       inputs,
       tf.reshape(mean, shape),
@@ -499,8 +507,9 @@ def make_part(
     y, moved, moments = _in_own_function(
       call, *arguments, split(x) if split else x
     )
-    if mode and moved:
-      modes.statistics().update(moved)
+    if moved:
+      record = modes.statistics().update if mode else modes.record_used
+      record(moved)
     if observed is not None:
       observed.update(moments)
     return y

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import models
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
@@ -22,6 +23,27 @@ make_client = clients.make_client
 make_adapting_client = clients.make_adapting_client
 make_period_client = clients.make_period_client
 type_walk = type_walks.type_walk
+
+
+@pytest.fixture(scope="session")
+def normalized_model():
+  """Batch normalisation between two linear layers, all of random weights."""
+  layers = tf.keras.layers
+  keras_model = tf.keras.Sequential(
+    [
+      layers.InputLayer((5,)),
+      layers.Dense(6, name="first"),
+      layers.BatchNormalization(name="norm"),
+      layers.ReLU(),
+      layers.Dense(3, name="last"),
+    ]
+  )
+  generator = np.random.default_rng(4)
+  values = [generator.normal(size=w.shape) for w in keras_model.get_weights()]
+  keras_model.set_weights(
+    [np.abs(each) if each.ndim < 2 else each for each in values]
+  )
+  return models.from_keras(keras_model, initial="given")
 
 
 def _dense_layers(weights, x, last_is_linear):

@@ -8,6 +8,7 @@ from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import fed_sam_ft
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
+from tff_shift.techniques import sharpness
 
 pytestmark = pytest.mark.slow
 
@@ -106,7 +107,7 @@ def test_fine_tuning_takes_plain_steps(
 
 def test_gradient_of_zeros_moves_nothing(run_in_graph):
   def work(weight):
-    found = fed_sam_ft.sharpness_aware(0.5)(
+    found = sharpness.sharpness_aware(0.5)(
       lambda trained: local_training.Gradient(
         tf.constant(1.0), (), (tf.zeros_like(trained[0]),)
       ),

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift.learning import evaluation
+from tff_shift.models import modes
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -124,6 +125,23 @@ class TestPredictInBatches:
     np.testing.assert_array_equal(
       outputs[:, 2], np.repeat(batch_sizes, batch_sizes)
     )
+
+  @pytest.mark.parametrize("size", [0, 1, 257, 600])
+  def test_batch_is_not_cut_where_models_normalise_by_it(
+    self, run_in_graph, size
+  ):
+    def subtract_mean(x):
+      return x - tf.reduce_mean(x, axis=0)
+
+    def predict(x):
+      with modes.by_batch():
+        return evaluation.predict_in_batches(subtract_mean, x, 2)
+
+    x = np.random.default_rng(size).integers(-99, 99, (size, 2))
+    outputs = run_in_graph(predict, x.astype(np.float32))
+    assert outputs.shape == (size, 2)
+    if size:
+      np.testing.assert_allclose(outputs, x - x.mean(axis=0), atol=1e-4)
 
 
 class TestDomainMetrics:

@@ -830,3 +830,72 @@ class TestDifferentiate:
     np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
     # What is carried is carried once a step, however often it was computed.
     assert result.carry == 4
+
+
+class TestMoments:
+  """Steps down sum(w^2) / 2, in two calls and in one."""
+
+  START = (np.array([1.0, -2.0], np.float32), np.float32(0.5))
+
+  def steps(self, hparams, numbers, **options):
+    def loss_fn(current, step, carry):
+      return sum(tf.reduce_sum(w**2) / 2 for w in current), carry
+
+    def work(weights):
+      moments = local_training.initial_moments(weights, hparams)
+      for number in numbers:
+        result = train(
+          loss_fn, weights, number, hparams, moments=moments, **options
+        )
+        weights, moments = result.weights, result.moments
+      return result
+
+    return work
+
+  @pytest.mark.parametrize(
+    "options",
+    [{"optimizer": "adam"}, {"momentum": 0.9}, {}],
+    ids=["adam", "momentum", "sgd"],
+  )
+  def test_two_calls_are_one(self, run_in_graph, options):
+    hparams = LocalHParams(learning_rate=0.1, **options)
+    two, one = (
+      run_in_graph(self.steps(hparams, numbers), self.START)
+      for numbers in ((2, 3), (5,))
+    )
+    for first, second in zip(
+      tf.nest.flatten((two.weights, two.moments)),
+      tf.nest.flatten((one.weights, one.moments)),
+      strict=True,
+    ):
+      np.testing.assert_array_equal(first, second)
+    anew = run_in_graph(
+      lambda weights: train(
+        lambda current, step, carry: (tf.reduce_sum(current[0] ** 2), carry),
+        weights,
+        1,
+        hparams,
+      ),
+      self.START,
+    )
+    # Without moments an optimizer starts anew.
+    assert not options or np.any(
+      tf.nest.flatten(anew.moments)[0] != tf.nest.flatten(one.moments)[0]
+    )
+
+  def test_step_that_is_not_taken_changes_nothing(self, run_in_graph):
+    hparams = LocalHParams(learning_rate=0.1, momentum=0.9)
+    result = run_in_graph(
+      self.steps(
+        hparams,
+        (3,),
+        differentiate=lambda gradient_at, trained: (
+          gradient_at(trained)._replace(takes_step=tf.constant(False))
+        ),
+      ),
+      self.START,
+    )
+    for one, other in zip(result.weights, self.START, strict=True):
+      np.testing.assert_array_equal(one, other)
+    for each in tf.nest.flatten(result.moments):
+      assert not np.any(each)

@@ -51,6 +51,14 @@ def nested():
   )
 
 
+def first_inputs(keras_model):
+  """The inputs of a model, or of the model that is its first layer."""
+  first = keras_model.layers[0]
+  return (
+    first.inputs if isinstance(first, tf.keras.Model) else keras_model.inputs
+  )
+
+
 def randomize(keras_model):
   generator = np.random.default_rng(4)
   keras_model.set_weights(
@@ -204,6 +212,34 @@ def test_by_batch_a_model_predicts_as_in_training_and_moves_nothing(build):
   np.testing.assert_allclose(twice[5:], found, rtol=1e-4, atol=1e-4)
   for name, value in model.statistics.items():
     np.testing.assert_array_equal(statistics[name], value)
+
+
+@pytest.mark.parametrize("build", [vectors, images, nested])
+def test_moments_are_observed_in_evaluation(build):
+  keras_model = randomize(build())
+  shape = (5, *keras_model.input_shape[1:])
+  x = np.random.default_rng(5).normal(size=shape).astype(np.float32)
+  model = models.from_keras(keras_model, initial="given")
+  weights = model.initial_weights(SEED)
+  # Also within a scope in which batches normalise themselves.
+  with modes.by_batch(), modes.observing_moments() as moments:
+    found = model.predict(weights, x)
+  np.testing.assert_array_equal(found, model.predict(weights, x))
+  assert modes.observed_moments() is None
+  assert moments.keys() == model.statistics.keys()
+  inputs = []
+  for layer in keras_model._flatten_layers():
+    if isinstance(layer, layers.BatchNormalization):
+      of_layer = tf.keras.Model(first_inputs(keras_model), layer.input)
+      inputs.append(np.float64(of_layer(x)))
+  flat = [each.reshape(-1, each.shape[-1]) for each in inputs]
+  expected = [
+    moment
+    for each in flat
+    for moment in (each.mean(axis=0), each.var(axis=0, ddof=1))
+  ]
+  for one, other in zip(moments.values(), expected, strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 def test_drawn_models_start_from_initial_statistics():

@@ -9,6 +9,8 @@ from tff_shift.algorithms import atlas
 from tff_shift.algorithms import fed_ade
 from tff_shift.algorithms import fix_lr
 from tff_shift.algorithms import fth
+from tff_shift.algorithms import lame
+from tff_shift.algorithms import prior_correction
 from tff_shift.algorithms import source
 from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
@@ -24,6 +26,7 @@ from tff_shift.scenarios.online_adaptation import (
 )
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
+from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import rounds
 from tff_shift.techniques import adaptation
 
@@ -242,6 +245,76 @@ class TestWhatClientsSee:
         np.testing.assert_array_equal(
           data.seed, randomness.client_seed(RUN_SEED, client)
         )
+
+
+class TestScored:
+  @pytest.fixture(scope="class")
+  def measured(self, model):
+    """Two time steps of a method, by what counts."""
+    found = {}
+    for scored in ("before", "after"):
+      hparams = prior_correction.HParams(memory="history", scored=scored)
+      run = start(algorithms.build(prior_correction, model, hparams))
+      found[scored] = [run.step(1), run.step(2)]
+    return found
+
+  def test_predictions_of_before_the_adaptation_count(self, measured):
+    for step in measured["before"]:
+      assert step.after == step.before
+      np.testing.assert_array_equal(
+        step.clients["accuracy"], step.clients["accuracy_before"]
+      )
+
+  def test_estimates_of_label_distributions_are_measured(self, measured):
+    for step in measured["before"]:
+      np.testing.assert_allclose(step.estimates.sum(axis=1), 1, atol=1e-5)
+    first, second = (step.estimates for step in measured["before"])
+    assert first.shape == (NUM_CLIENTS, 3) and np.any(first != second)
+
+  def test_the_run_itself_is_the_same(self, measured):
+    for one, other in zip(*measured.values(), strict=True):
+      assert one.before == other.before
+      assert other.before != other.after
+
+
+class TestWholeBatches:
+  def test_client_s_batch_is_predicted_as_one(
+    self, model, weights, run_in_graph
+  ):
+    """300 examples are more than models take at a time, and no multiple."""
+    client_streams = online_adaptation_data.Streams(
+      make_examples(900, 0),
+      3,
+      np.array([0, 0.9]),
+      num_clients=NUM_CLIENTS,
+      samples_per_step=300,
+      dirichlet=0.5,
+      seed=1,
+    )
+    # Affinities with many neighbours, so that the batch changes predictions.
+    hparams = lame.HParams(affinity="knn", num_neighbors=20)
+    run = start(algorithms.build(lame, model, hparams), client_streams)
+    step = run.step(1)
+    functions = lame.build(model, hparams)
+    expected, alone = [], []
+    for client in range(NUM_CLIENTS):
+      x, y = client_streams.batch(client, 1)
+      for found, size in ((expected, 300), (alone, 256)):
+        logits = run_in_graph(
+          functions.predict_as_client,
+          weights,
+          (),
+          run.data(1)[client],
+          client_data.to_predict(x[:size], y[:size], [size]),
+        )
+        found.append(logits)
+      assert len(y) == len(expected[-1]) == 300
+      right = np.argmax(expected[-1], axis=1) == y
+      assert np.ravel(step.clients["accuracy"])[client] == pytest.approx(
+        100 * right.mean(), abs=1e-3
+      )
+    # A batch that was cut would have other predictions.
+    assert np.abs(expected[0][:256] - alone[0]).max() > 0.1
 
 
 class TestFedAde:

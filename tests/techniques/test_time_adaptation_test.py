@@ -9,6 +9,7 @@ import scipy.stats
 import tensorflow as tf
 
 from tff_shift.learning import hyperparameters
+from tff_shift.models import modes
 from tff_shift.techniques import test_time_adaptation
 
 SEED = np.array([3, 4], np.int32)
@@ -216,3 +217,13 @@ class TestAdaptEach:
     together = at_random(x, np.int32(sizes))
     alone = at_random(target, np.int32([0, 0, sizes[-1]]))
     np.testing.assert_array_equal(together[len(x) - sizes[-1] :], alone)
+
+
+def test_batches_are_not_padded_where_models_normalise_by_them():
+  with (
+    modes.by_batch(),
+    pytest.raises(ValueError, match="padding would change"),
+  ):
+    test_time_adaptation.in_full_batches(
+      lambda x: x, tf.zeros([5, 3]), 4, width=3
+    )

@@ -28,23 +28,16 @@ Written from the steps of public programs. Choices:
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
-
-import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
-from tff_shift.learning import local_training
 from tff_shift.models import split_model
+from tff_shift.techniques import sharpness
 
 SCENARIOS = ("evolving", "guidance")
 RUNNING_STATISTICS = algorithm.ONE_MODEL
-
-# Avoids a division by zero for zero gradients.
-_SMALLEST_NORM = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,32 +53,6 @@ class HParams(fed_avg_ft.HParams):
   )
 
 
-def sharpness_aware(
-  rho: float,
-) -> Callable[
-  [Callable[[Any], local_training.Gradient], Any], local_training.Gradient
-]:
-  """Makes steps use the gradient at the worst nearby weights.
-
-  Args:
-    rho: Their distance.
-
-  Returns:
-    The argument `differentiate` of `local_training.train`.
-  """
-
-  def differentiate(gradient_at, trained):
-    first = gradient_at(trained)
-    norm = tf.linalg.global_norm(first.gradients)
-    scale = rho / (norm + _SMALLEST_NORM)
-    moved = tuple(
-      w + scale * g for w, g in zip(trained, first.gradients, strict=True)
-    )
-    return first._replace(gradients=gradient_at(moved).gradients)
-
-  return differentiate
-
-
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
@@ -97,6 +64,6 @@ def build(
       weights,
       data,
       round_num,
-      differentiate=sharpness_aware(hparams.rho),
+      differentiate=sharpness.sharpness_aware(hparams.rho),
     )
   )

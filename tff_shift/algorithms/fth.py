@@ -24,6 +24,7 @@ from tff_shift.learning import evaluation
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
 from tff_shift.techniques import adaptation
+from tff_shift.techniques import label_priors
 
 SCENARIOS = ("online_adaptation",)
 
@@ -32,9 +33,6 @@ RUNNING_STATISTICS = algorithm.FIXED
 AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
   no_aggregation="the model does not change after training"
 )
-
-# Lower bound that keeps log probabilities of never estimated classes finite.
-_SMALLEST_SHARE = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +70,7 @@ def build(
     mean = tf.math.divide_no_nan(
       history.total, history.num_timesteps
     ) + uniform * tf.cast(tf.equal(history.num_timesteps, 0), tf.float32)
-    return logits + tf.math.log(tf.maximum(mean, _SMALLEST_SHARE) / uniform)
+    return label_priors.correct(logits, mean, uniform)
 
   def train_client(nothing, history, data, round_num):
     del nothing, round_num

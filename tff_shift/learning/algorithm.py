@@ -125,6 +125,10 @@ class AlgorithmSpec(NamedTuple):
     normalizers: Marks the scales and shifts of batch normalisation, bools in
       the structure of the weights. None: the weights begin with the model's
       weights, of which `SplitModel.normalizers` are marked.
+    predicts_batches: Whether the logits of an example depend on the other
+      examples of its batch, for clients. Each domain of the evaluation data is
+      then a batch, see `evaluation.predict_as_one`. Such an algorithm cannot
+      answer single queries.
   """
 
   initial_weights: function_types.InitialWeightsFn
@@ -150,6 +154,7 @@ class AlgorithmSpec(NamedTuple):
   num_examples: function_types.ClientWeightFn = lambda data: data.num_examples
   max_clients: int | None = None
   normalizers: Any = None
+  predicts_batches: bool = False
 
 
 class Start(NamedTuple):
@@ -528,6 +533,11 @@ def build(
     )
   answering = None
   if num_queries is not None:
+    if functions.predicts_batches:
+      raise ValueError(
+        f"num_queries is not allowed with {name}: it predicts a batch as one,"
+        " and each query is answered by itself"
+      )
     answering = guidance.build_guidance(
       model,
       server_type,

@@ -20,9 +20,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import function_types
 from tff_shift.learning import metric as metric_lib
+from tff_shift.models import modes
 from tff_shift.models import split_model
 
 # The predicted label for logits that are not finite.
@@ -73,6 +75,9 @@ def predict_in_batches(
 ) -> tf.Tensor:
   """Applies a function to many examples, a batch at a time.
 
+  Where models normalise by the batch (`modes.by_batch`), the examples are one
+  batch, of any size.
+
   Args:
     predict: `x [batch, ...] -> [batch, width] float32`, example by example.
     x: The examples, [num_examples, ...].
@@ -82,6 +87,13 @@ def predict_in_batches(
     A float32 tensor of shape [num_examples, width].
   """
   num_examples = tf.shape(x)[0]
+  if modes.normalizes_by_batch():
+    # There are no moments of no examples.
+    return tf.cond(
+      num_examples > 0,
+      lambda: tf.ensure_shape(predict(x), [None, width]),
+      lambda: tf.zeros([0, width], tf.float32),
+    )
 
   def predict_batch(i):
     return predict(x[i * _EVALUATION_BATCH : (i + 1) * _EVALUATION_BATCH])
@@ -102,6 +114,30 @@ def predict(
   """Predicts the logits of examples [num_examples, ...]."""
   return predict_in_batches(
     lambda batch: model.predict(weights, batch), x, model.num_classes
+  )
+
+
+def predict_as_one(
+  predict: Callable[[tf.Tensor], tf.Tensor],
+  examples: client_dataset.ClientDataset,
+  width: int,
+) -> tf.Tensor:
+  """Predicts evaluation data whose predictions depend on the batch.
+
+  The examples of a domain are one batch: all of them, and nothing else. Batches
+  are neither cut nor padded.
+
+  Args:
+    predict: `x [n, ...] -> [n, width] float32`. It is not called for a domain
+      without examples.
+    examples: The evaluation data.
+    width: The length of a row of `predict`.
+
+  Returns:
+    A float32 tensor of shape [num_examples, width].
+  """
+  return predict_by_domain(
+    lambda domain, x: predict(x), examples.x, examples.domain_sizes, width
   )
 
 

@@ -175,6 +175,28 @@ class HParams:
     """
 
 
+def refuse_ignored(
+  hparams: HParams, field: str, chooser: str, *values: Any
+) -> None:
+  """Refuses another than the default value where a field has no effect.
+
+  Args:
+    hparams: The hyper-parameters.
+    field: The name of the field.
+    chooser: The name of the field that decides.
+    *values: The values of `chooser` for which the field has an effect.
+
+  Raises:
+    ValueError: One line that names both.
+  """
+  value, chosen = getattr(hparams, field), getattr(hparams, chooser)
+  if value != getattr(type(hparams), field) and chosen not in values:
+    raise ValueError(
+      f"{field}={value} is not allowed with {chooser}={chosen}: it belongs to"
+      f" {chooser}={' or '.join(map(str, values))}"
+    )
+
+
 def make_class(fields: Iterable[Mapping[str, Any]]) -> type[HParams]:
   """Makes a class of hyper-parameters from declarations of its fields.
 

@@ -4,6 +4,7 @@ All functions are pure TensorFlow functions of tensors: they can be tested alone
 and become part of a client's TFF computation.
 """
 
+import collections
 import contextlib
 import contextvars
 import dataclasses
@@ -329,11 +330,14 @@ class TrainingResult(NamedTuple):
     weights: The trained weights, in the structure of the initial ones.
     carry: The last carry that `loss_fn` returned.
     loss: The mean of the losses, a float32 scalar.
+    moments: The optimizer's state, without its hyper-parameters, see
+      `initial_moments`.
   """
 
   weights: Any
   carry: Any
   loss: Any
+  moments: Any = ()
 
 
 class Gradient(NamedTuple):
@@ -343,11 +347,77 @@ class Gradient(NamedTuple):
     loss: The loss, a float32 scalar.
     carry: The carry of `loss_fn` for the next step.
     gradients: A tuple with a tensor for each trained weight.
+    takes_step: A bool scalar; if False, weights and optimizer stay as they are.
+      (): a step is taken.
   """
 
   loss: Any
   carry: Any
   gradients: Any
+  takes_step: Any = ()
+
+
+def _optimizers(
+  hparams: hyperparameters.LocalWorkHParams, learning_rate, decaying
+) -> list[tuple[tuple[bool, ...], tff.learning.optimizers.Optimizer]]:
+  """Returns optimizers, each with the weights that it trains."""
+  # adamw decays weights itself, so weights without decay get their own adamw.
+  groups = [(decaying, build_optimizer(hparams, learning_rate))]
+  if not all(decaying):
+    undecayed = dataclasses.replace(hparams, weight_decay=0.0)
+    groups.append(
+      (
+        tuple(not each for each in decaying),
+        build_optimizer(undecayed, learning_rate),
+      )
+    )
+  return groups
+
+
+def _initial_states(groups, weights: tuple[Any, ...]) -> tuple[Any, ...]:
+  """Returns the first state of each optimizer."""
+  return tf.nest.map_structure(
+    tf.convert_to_tensor,
+    tuple(
+      optimizer.initialize(
+        tuple(
+          tf.TensorSpec(w.shape, w.dtype)
+          for w in weight_masks.take(weights, group)
+        )
+      )
+      for group, optimizer in groups
+    ),
+  )
+
+
+def _moments(groups, states) -> tuple[Any, ...]:
+  """Returns the states of optimizers without their hyper-parameters."""
+  return tuple(
+    collections.OrderedDict(
+      (name, value)
+      for name, value in state.items()
+      if name not in optimizer.get_hparams(state)
+    )
+    for (_, optimizer), state in zip(groups, states, strict=True)
+  )
+
+
+def initial_moments(
+  weights: Any, hparams: hyperparameters.LocalWorkHParams
+) -> Any:
+  """Returns the first moments of an optimizer, for `train`.
+
+  Args:
+    weights: The weights, all of which are trained and decay.
+    hparams: The optimizer and its hyper-parameters.
+
+  Returns:
+    A nested structure of tensors: the moving averages of gradients and the
+    number of steps of adam, the sum of gradients of sgd with momentum.
+  """
+  flat = tuple(tf.nest.flatten(weights))
+  groups = _optimizers(hparams, 0.0, (True,) * len(flat))
+  return _moments(groups, _initial_states(groups, flat))
 
 
 def train(
@@ -366,6 +436,7 @@ def train(
     [Callable[[Any], Gradient], Any], Gradient
   ] = lambda gradient_at, trained: gradient_at(trained),
   project: Callable[[Any], Any] | None = None,
+  moments: Any = None,
 ) -> TrainingResult:
   """Takes gradient steps: the only local training loop of the package.
 
@@ -396,6 +467,8 @@ def train(
       at `trained`.
     project: `(trained) -> trained` projects the weights onto a feasible set
       after each step. None: no projection.
+    moments: The moments of an earlier call with the same weights, from which
+      the optimizer goes on. None: it starts anew.
 
   Returns:
     A `TrainingResult`.
@@ -409,40 +482,31 @@ def train(
   moving = weight_masks.take(weights, trainable)
   assemble = functools.partial(weight_masks.put, weights, trainable)
 
+  if learning_rate is None:
+    learning_rate = scheduled_rate(hparams, round_num)
+  rate_of_step = learning_rate if callable(learning_rate) else None
+  first_rate = rate_of_step(tf.constant(0)) if rate_of_step else learning_rate
+  decaying = weight_masks.take(decays, trainable)
+  groups = _optimizers(hparams, first_rate, decaying)
+  optimizer_states = _initial_states(groups, moving)
+  if moments is not None:
+    optimizer_states = tuple(
+      state | kept
+      for state, kept in zip(optimizer_states, moments, strict=True)
+    )
+
   count = _step_count.get()
   if count is not None:
     # The graph of a step takes long to trace, and its values are not needed.
     carry = tf.nest.map_structure(tf.convert_to_tensor, carry)
     count.add(num_steps, _num_gradients(differentiate, moving, carry))
-    return TrainingResult(assemble(moving), carry, tf.constant(0.0))
-
-  if learning_rate is None:
-    learning_rate = scheduled_rate(hparams, round_num)
-  rate_of_step = learning_rate if callable(learning_rate) else None
-  first_rate = rate_of_step(tf.constant(0)) if rate_of_step else learning_rate
-  # adamw decays weights itself, so weights without decay get their own adamw.
-  decaying = weight_masks.take(decays, trainable)
-  groups = [(decaying, build_optimizer(hparams, first_rate))]
-  if not all(decaying):
-    undecayed = dataclasses.replace(hparams, weight_decay=0.0)
-    groups.append(
-      (
-        tuple(not each for each in decaying),
-        build_optimizer(undecayed, first_rate),
-      )
+    return TrainingResult(
+      assemble(moving),
+      carry,
+      tf.constant(0.0),
+      _moments(groups, optimizer_states),
     )
-  optimizer_states = tf.nest.map_structure(
-    tf.convert_to_tensor,
-    tuple(
-      optimizer.initialize(
-        tuple(
-          tf.TensorSpec(w.shape, w.dtype)
-          for w in weight_masks.take(moving, group)
-        )
-      )
-      for group, optimizer in groups
-    ),
-  )
+
   decay = 0.0 if hparams.optimizer == "adamw" else hparams.weight_decay
 
   def mode_of(step):
@@ -481,7 +545,10 @@ def train(
       gradients = tuple(map(tf.convert_to_tensor, gradients))
       return Gradient(loss, carry_after, gradients)
 
-    loss, carry_after, gradients = differentiate(gradient_at, moving_now)
+    loss, carry_after, gradients, takes_step = differentiate(
+      gradient_at, moving_now
+    )
+    before = moving_now, states
     if decay:
       gradients = tuple(
         g + decay * w if is_decaying else g
@@ -503,17 +570,24 @@ def train(
       moving_now = weight_masks.put(moving_now, group, moved)
     if project is not None:
       moving_now = project(moving_now)
+    states_after = tuple(states_after)
+    if tf.nest.flatten(takes_step):
+      moving_now, states_after = tf.nest.map_structure(
+        lambda new, old: tf.where(takes_step, new, old),
+        (moving_now, states_after),
+        before,
+      )
     return (
       step + 1,
       moving_now,
-      tuple(states_after),
+      states_after,
       carry_after,
       loss_sum + loss,
       # Only the first gradient of a step updates statistics.
       tuple(moved_statistics[0]),
     )
 
-  _, moving, _, carry, loss_sum, running = tf.while_loop(
+  _, moving, states, carry, loss_sum, running = tf.while_loop(
     lambda step, *_: step < num_steps,
     take_step,
     (
@@ -534,6 +608,7 @@ def train(
     assemble(moving),
     carry,
     loss_sum / tf.cast(tf.maximum(num_steps, 1), tf.float32),
+    _moments(groups, states),
   )
 
 

@@ -87,6 +87,6 @@ def _zeros(value: tff.Type) -> Any:
   if hasattr(container, "_fields"):
     return container(*parts)
   if issubclass(container, dict):
-    names = [name for name, _ in value.items()]
+    names = tff.structure.name_list(value)
     return container(zip(names, parts, strict=True))
   return container(parts)

@@ -89,6 +89,13 @@ def training(
   return _scope(Training(seed))
 
 
+class Moments(NamedTuple):
+  """Mean and variance of each channel, [num_channels] float32 each."""
+
+  mean: Any
+  variance: Any
+
+
 class _Statistics(NamedTuple):
   """Running statistics by name, and whether training keeps them fixed."""
 
@@ -99,8 +106,20 @@ class _Statistics(NamedTuple):
 _statistics: contextvars.ContextVar[_Statistics | None] = (
   contextvars.ContextVar("statistics", default=None)
 )
-_by_batch: contextvars.ContextVar[bool] = contextvars.ContextVar(
-  "by_batch", default=False
+
+
+class _Batch(NamedTuple):
+  """How batches are normalised in evaluation, see `by_batch`."""
+
+  mix: Callable[[Any, Moments, Moments], Moments] | None
+  used: dict[str, tf.Tensor]
+
+
+_by_batch: contextvars.ContextVar[_Batch | None] = contextvars.ContextVar(
+  "by_batch", default=None
+)
+_observed: contextvars.ContextVar[dict[str, tf.Tensor] | None] = (
+  contextvars.ContextVar("observed", default=None)
 )
 
 
@@ -218,24 +237,73 @@ def cond(condition, true_fn: Callable, false_fn: Callable) -> Any:
 
 
 @contextlib.contextmanager
-def by_batch() -> Iterator[None]:
+def by_batch(
+  mix: Callable[[Any, Moments, Moments], Moments] | None = None,
+) -> Iterator[dict[str, tf.Tensor]]:
   """Opens an evaluation scope in which batches are normalised by themselves.
 
   A model's prediction for an example then depends on the whole batch. Running
-  statistics are neither used nor updated.
+  statistics are not updated.
+
+  Args:
+    mix: `(number of examples, moments of the batch, running statistics) ->
+      moments` to normalise by, for each batch normalisation. Variances are
+      biased. None: the moments of the batch.
+
+  Yields:
+    The moments by which the model called last was normalised, by the names of
+    its running statistics.
   """
-  token = _by_batch.set(True)
+  batch = _Batch(mix, {})
+  token = _by_batch.set(batch)
   try:
     with evaluation():
-      yield
+      yield batch.used
   finally:
     _by_batch.reset(token)
+
+
+def mixed(num_examples, batch: Moments, running: Moments) -> Moments:
+  """Returns the moments by which a batch is normalised in evaluation."""
+  mix = _by_batch.get().mix
+  return batch if mix is None else mix(num_examples, batch, running)
+
+
+def record_used(moments: Mapping[str, tf.Tensor]) -> None:
+  """Stores the moments by which a part was normalised, for `by_batch`."""
+  _by_batch.get().used.update(moments)
+
+
+@contextlib.contextmanager
+def observing_moments() -> Iterator[dict[str, tf.Tensor]]:
+  """Opens an evaluation scope that collects the moments of batches.
+
+  Models predict as in any evaluation: batch normalisation uses the running
+  statistics.
+
+  Yields:
+    The mean and the unbiased variance of what each batch normalisation has
+    normalised last, by the names of its running statistics.
+  """
+  found: dict[str, tf.Tensor] = {}
+  tokens = _observed.set(found), _by_batch.set(None)
+  try:
+    with evaluation():
+      yield found
+  finally:
+    _observed.reset(tokens[0])
+    _by_batch.reset(tokens[1])
+
+
+def observed_moments() -> dict[str, tf.Tensor] | None:
+  """Returns the moments to which models add; None: they are not collected."""
+  return _observed.get()
 
 
 def normalizes_by_batch() -> bool:
   """Returns whether batch normalisation currently uses the batch's moments."""
   if current() is None:
-    return _by_batch.get()
+    return _by_batch.get() is not None
   return bool(moving_statistics())
 
 

@@ -166,6 +166,28 @@ class LabelShiftHParams(hyperparameters.HParams):
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class ScoredHParams(hyperparameters.HParams):
+  """The choice of the predictions that count, for methods of streams.
+
+  Methods differ in whether a batch is predicted before or after the adaptation
+  to it. The driver of streams reports the chosen predictions as the method's.
+  """
+
+  scored: str = hyperparameters.hparam(
+    "before",
+    "Which predictions for the batch of a time step count as the method's:"
+    " before, those of before the adaptation to this batch, as published;"
+    " after, those of after it.",
+    choices=("before", "after"),
+  )
+
+  @property
+  def is_scored_before(self) -> bool:
+    """Whether the predictions of before an adaptation count."""
+    return self.scored == "before"
+
+
 def embed(model: split_model.SplitModel, backbone, x) -> tf.Tensor:
   """Returns the embeddings of examples [num_examples, ...]."""
   return evaluation.predict_in_batches(

@@ -101,3 +101,54 @@ def trace(
     parallel_iterations=1,
   )
   return total
+
+
+def of_own_labels(
+  log_probabilities: Callable[[Any, tf.Tensor], tf.Tensor],
+  weights: Any,
+  x,
+  batch_size: int,
+) -> Any:
+  """Computes the diagonal of the Fisher information as in EATA.
+
+  The classes are those that the model itself predicts.
+
+  Args:
+    log_probabilities: `(weights, x) -> [n, num_classes] float32`.
+    weights: The point at which to differentiate, a nested structure of float32
+      tensors.
+    x: The examples, [num_examples, ...]; consecutive ones are a batch, and the
+      last batch may be smaller.
+    batch_size: The number of examples of a batch.
+
+  Returns:
+    The mean over batches of the squared gradient of the batch's mean
+    cross-entropy, in the structure of the weights; zeros without examples.
+  """
+  num_batches = -(-tf.shape(x)[0] // batch_size)
+
+  def add(number, sums):
+    batch = x[number * batch_size : (number + 1) * batch_size]
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      # Of the predicted class, the largest.
+      likelihoods = tf.reduce_max(log_probabilities(weights, batch), axis=1)
+      loss = -tf.reduce_mean(likelihoods)
+    gradient = tape.gradient(
+      loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+    gradient = tf.nest.map_structure(tf.convert_to_tensor, gradient)
+    return number + 1, tf.nest.map_structure(
+      lambda s, g: s + g * g, sums, gradient
+    )
+
+  _, sums = tf.while_loop(
+    lambda number, _: number < num_batches,
+    add,
+    (tf.constant(0), tf.nest.map_structure(tf.zeros_like, weights)),
+    parallel_iterations=1,
+  )
+  return tf.nest.map_structure(
+    lambda each: tf.math.divide_no_nan(each, tf.cast(num_batches, tf.float32)),
+    sums,
+  )

@@ -16,6 +16,7 @@ from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
+from tff_shift.models import modes
 
 
 def entropy(log_probabilities) -> tf.Tensor:
@@ -167,7 +168,12 @@ def in_full_batches(
 
   Returns:
     A float32 tensor of shape [num_examples, width].
+
+  Raises:
+    ValueError: Where models normalise by the batch, see `modes.by_batch`.
   """
+  if modes.normalizes_by_batch():
+    raise ValueError("padding would change what models normalise by")
   num_examples = tf.shape(tf.nest.flatten(x)[0])[0]
   num_batches = -(-num_examples // batch_size)
 

@@ -64,8 +64,11 @@ def hparams(name: str) -> Any:
     "eta_max": 0.3,
     # The examples are not images.
     "augmentation": "none",
-    # The model has no batch normalisation.
+    # The model has no normalisation.
     "personal_norm": "none",
+    "normalize_by": "source",
+    "statistics_of": "source",
+    "trained": "all",
   }
   return dataclasses.replace(
     defaults, **{k: v for k, v in values.items() if hasattr(defaults, k)}

@@ -306,6 +306,42 @@ def _normalize_by_statistics(
   )
 
 
+def _moments(
+  layer: tf.keras.layers.BatchNormalization, inputs
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+  """Returns mean, biased and unbiased variance of a batch, [channels] each."""
+  (axis,) = layer.axis
+  others = [each for each in range(len(inputs.shape)) if each != axis]
+  mean, variance = tf.nn.moments(inputs, others)
+  size = tf.cast(tf.size(inputs) // inputs.shape[axis], tf.float32)
+  return mean, variance, variance * size / tf.maximum(size - 1.0, 1.0)
+
+
+def _collect_moments(
+  layer: tf.keras.layers.BatchNormalization,
+  name: str,
+  found: dict[str, tf.Tensor],
+) -> None:
+  """Makes a layer also store the moments of its batch.
+
+  Args:
+    layer: A layer of a copy that behaves as in evaluation.
+    name: The layer's name in the names of statistics.
+    found: Gets the mean and the unbiased variance, see
+      `modes.observing_moments`.
+  """
+  evaluate = layer.call
+
+  def call(inputs, training=None, mask=None):
+    del training, mask
+    mean, _, unbiased = _moments(layer, inputs)
+    found[f"{name}/moving_mean"] = mean
+    found[f"{name}/moving_variance"] = unbiased
+    return evaluate(inputs)
+
+  layer.call = call
+
+
 def _normalize_by_batch(
   layer: tf.keras.layers.BatchNormalization, name: str
 ) -> None:
@@ -313,19 +349,18 @@ def _normalize_by_batch(
 
   As in Keras, with the momentum and the epsilon of the layer: outputs use the
   biased variance of the batch, and the running variance moves towards the
-  unbiased one if Keras fuses the layer, which it does for images.
+  unbiased one if Keras fuses the layer, which it does for images. In evaluation
+  (`modes.by_batch`) the statistics become those that outputs use.
 
   Args:
-    layer: A layer of a copy, in training.
+    layer: A layer of a copy, in training or in evaluation by batch.
     name: The layer's name in the names of the scope's statistics.
   """
 
   def call(inputs, training=None, mask=None):
     del training, mask
     (axis,) = layer.axis
-    others = [each for each in range(len(inputs.shape)) if each != axis]
-    mean, variance = tf.nn.moments(inputs, others)
-    size = tf.cast(tf.size(inputs) // inputs.shape[axis], tf.float32)
+    mean, variance, unbiased = _moments(layer, inputs)
     shape = [1] * len(inputs.shape)
     shape[axis] = -1
     offset, scale = (
@@ -333,12 +368,17 @@ def _normalize_by_batch(
       for each in (layer.beta, layer.gamma)
     )
     current = modes.statistics()
-    seen = variance
-    if layer.fused:
-      seen = variance * size / tf.maximum(size - 1.0, 1.0)
-    for kind, value in (("moving_mean", mean), ("moving_variance", seen)):
-      old = current[f"{name}/{kind}"]
-      current[f"{name}/{kind}"] = old - (old - value) * (1.0 - layer.momentum)
+    names = [f"{name}/{kind}" for kind in ("moving_mean", "moving_variance")]
+    running = modes.Moments(*(current[each] for each in names))
+    if modes.current() is None:
+      mean, variance = modes.mixed(
+        tf.shape(inputs)[0], modes.Moments(mean, variance), running
+      )
+      current.update(zip(names, (mean, variance), strict=True))
+    else:
+      seen = mean, unbiased if layer.fused else variance
+      for each, old, value in zip(names, running, seen, strict=True):
+        current[each] = old - (old - value) * (1.0 - layer.momentum)
     return tf.nn.batch_normalization(
       inputs,
       tf.reshape(mean, shape),
@@ -435,6 +475,7 @@ def make_part(
 
   def function(weights, x, frozen):
     mode, normalizes_by_batch = modes.current(), modes.normalizes_by_batch()
+    observed = modes.observed_moments()
     seed = mode and mode.seed_of_call()
     arguments = given(weights, frozen)
     if mode and has_penalty:
@@ -450,19 +491,27 @@ def make_part(
           lambda n: draws.fold_in(seed(), n),
         )
       if not places or not normalizes_by_batch:
-        for _, layer in _normalizations(copied):
+        moments: dict[str, tf.Tensor] = {}
+        for name, layer in _normalizations(copied):
           _normalize_by_statistics(layer)
-        return copied(x, training=bool(mode)), {}
+          if observed is not None:
+            _collect_moments(layer, f"{parts.STREAMS[stream]}/{name}", moments)
+        return copied(x, training=bool(mode)), {}, moments
       with modes.with_statistics(
         {name: others[place] for name, place in places.items()}
       ) as current:
         for name, layer in _normalizations(copied):
           _normalize_by_batch(layer, f"{parts.STREAMS[stream]}/{name}")
-        return copied(x, training=bool(mode)), current
+        return copied(x, training=bool(mode)), current, {}
 
-    y, moved = _in_own_function(call, *arguments, split(x) if split else x)
-    if mode and moved:
-      modes.statistics().update(moved)
+    y, moved, moments = _in_own_function(
+      call, *arguments, split(x) if split else x
+    )
+    if moved:
+      record = modes.statistics().update if mode else modes.record_used
+      record(moved)
+    if observed is not None:
+      observed.update(moments)
     return y
 
   return parts.Part(

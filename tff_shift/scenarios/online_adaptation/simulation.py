@@ -57,7 +57,8 @@ class Timestep(NamedTuple):
     before: The metrics of `evaluation.METRICS`, and those that the algorithm
       was built with, over the clients with examples, each with its own model,
       before the step's rounds.
-    after: The same metrics after the step's rounds.
+    after: The same metrics after the step's rounds; those of before them if the
+      method is scored before it adapts, see `adaptation.ScoredHParams`.
     learning_rates: Learning rates of all clients, [num_clients]; NaN if the
       client is absent or the algorithm has none.
     estimates: The clients' estimates of their label distributions,
@@ -385,7 +386,9 @@ class Adaptation:
       for _ in range(self._num_rounds):
         self.rounds.step()
       states = self.rounds.states.take(present)
-      after, tables, own = self._evaluate(timestep, present, states)
+      hparams = self.rounds.algorithm.hparams
+      if not getattr(hparams, "is_scored_before", False):
+        after, tables, own = self._evaluate(timestep, present, states)
     return Timestep(
       timestep=timestep,
       omega=_omega(self._streams, timestep),

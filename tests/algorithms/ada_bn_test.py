@@ -1,0 +1,319 @@
+"""AdaBN by hand, beside NumPy, and its limits."""
+
+import numpy as np
+import pytest
+
+import tff_shift
+from tff_shift import algorithms
+from tff_shift.algorithms import ada_bn
+from tff_shift.algorithms import source
+from tff_shift.algorithms import tent
+from tff_shift.execution import local as local_execution
+from tff_shift.learning import randomness
+from tff_shift.models import modes
+from tff_shift.serving import export
+from tff_shift.simulation.engine import rounds
+
+HParams = ada_bn.HParams
+SEED = np.int32([1, 2])
+CLOSE = {"rtol": 0, "atol": 1e-4}
+
+
+class TestMoments:
+  def test_mix_by_hand(self):
+    found = ada_bn.mix(
+      16.0, 4, modes.Moments(3.0, 3.5), modes.Moments(0.0, 1.0)
+    )
+    np.testing.assert_allclose(found, [0.6, 1.5], rtol=1e-6)
+
+  def test_pool_by_hand(self):
+    """Two clients of 0, 1 and 2, 1 have mean 1 and variance 2."""
+    found = ada_bn.pool(
+      8.0, 8, modes.Moments(2.0, 1.0), modes.Moments(0.0, 1.0)
+    )
+    np.testing.assert_allclose(found, [1.0, 2.0], rtol=1e-6)
+
+  @pytest.mark.parametrize("number", [0.0, 5.0])
+  def test_pool_is_that_of_all_examples(self, number):
+    generator = np.random.default_rng(1)
+    earlier, batch = (
+      generator.normal(*each).astype(np.float32)
+      for each in ((0, 1, 5), (3, 2, 7))
+    )
+    found = ada_bn.pool(
+      number,
+      7,
+      *(modes.Moments(each.mean(), each.var()) for each in (batch, earlier)),
+    )
+    every = np.concatenate([earlier[: int(number)], batch])
+    np.testing.assert_allclose(found, [every.mean(), every.var()], rtol=1e-5)
+
+  @pytest.mark.parametrize(
+    ("number", "expected"), [(0.0, (3.0, 3.5)), (1e30, (0.25, 1.5))]
+  )
+  def test_limits_of_mix_have_their_bits(self, number, expected):
+    found = ada_bn.mix(
+      number,
+      4,
+      modes.Moments(np.float32(3.0), np.float32(3.5)),
+      modes.Moments(np.float32(0.25), np.float32(1.5)),
+    )
+    assert tuple(map(float, found)) == expected
+
+
+@pytest.fixture(scope="module")
+def predict(normalized_model, run_in_graph, make_adapting_client):
+  """Returns `predict(module, hparams, examples)` for algorithms of a batch."""
+  client = make_adapting_client(0, 6, 8)
+
+  def predict(module, hparams, examples):
+    functions = module.build(normalized_model, hparams)
+    weights = run_in_graph(functions.initial_weights, SEED)
+    state = run_in_graph(functions.initial_client_state, SEED, weights)
+    return run_in_graph(
+      functions.predict_as_client, weights, state, client, examples
+    )
+
+  return predict
+
+
+class Numpy:
+  """The model with given statistics, in float64."""
+
+  def __init__(self, model):
+    names = (*model.backbone.names, *model.head.names)
+    weights = model.initial_weights(SEED)
+    values = dict(zip(names, (*weights.backbone, *weights.head), strict=True))
+    self.values = {key: np.float64(each) for key, each in values.items()}
+    self.statistics = [np.float64(each) for each in model.statistics.values()]
+
+  def features(self, x):
+    return (
+      np.float64(x) @ self.values["first/kernel"] + self.values["first/bias"]
+    )
+
+  def predict(self, x, mean, variance):
+    normed = (self.features(x) - mean) / np.sqrt(variance + 1e-3)
+    scaled = normed * self.values["norm/gamma"] + self.values["norm/beta"]
+    hidden = np.maximum(scaled, 0)
+    return hidden @ self.values["last/kernel"] + self.values["last/bias"]
+
+
+@pytest.fixture(scope="module")
+def by_numpy(normalized_model):
+  return Numpy(normalized_model)
+
+
+class TestBatch:
+  @pytest.mark.parametrize("size", [30, 300])
+  @pytest.mark.parametrize("number", [0.0, 16.0])
+  def test_predictions_beside_numpy(
+    self, predict, make_client, by_numpy, size, number
+  ):
+    """300 examples are more than models take at a time."""
+    examples = make_client(3, [size])
+    features = by_numpy.features(examples.x)
+    share = size / (number + size)
+    moments = [
+      (1 - share) * old + share * new
+      for old, new in zip(
+        by_numpy.statistics,
+        (features.mean(axis=0), features.var(axis=0)),
+        strict=True,
+      )
+    ]
+    np.testing.assert_allclose(
+      predict(ada_bn, HParams(source_examples=number), examples),
+      by_numpy.predict(examples.x, *moments),
+      **CLOSE,
+    )
+
+  def test_batch_alone_is_tent_without_steps(self, predict, make_client):
+    examples = make_client(3, [20])
+    np.testing.assert_array_equal(
+      predict(ada_bn, HParams(), examples),
+      predict(tent, tent.HParams(adaptation_steps=0), examples),
+    )
+
+  def test_limits_are_the_source(self, predict, make_client):
+    examples = make_client(3, [300])
+    expected = predict(source, source.HParams(), examples)
+    found = predict(ada_bn, HParams(statistics_of="source"), examples)
+    np.testing.assert_array_equal(found, expected)
+    found = predict(ada_bn, HParams(source_examples=1e30), examples)
+    np.testing.assert_allclose(found, expected, **CLOSE)
+
+  def test_repeated_batch_has_the_same_predictions(self, predict, make_client):
+    examples = make_client(3, [20])
+    twice = examples._replace(
+      x=np.tile(examples.x, [2, 1]),
+      y=np.tile(examples.y, 2),
+      domain_sizes=np.int32([40]),
+    )
+    found = predict(ada_bn, HParams(), twice)
+    expected = predict(ada_bn, HParams(), examples)
+    np.testing.assert_allclose(found, np.tile(expected, [2, 1]), **CLOSE)
+
+  def test_each_domain_is_a_batch(self, predict, make_client):
+    both = make_client(3, [8, 0, 12])
+    first = both._replace(
+      x=both.x[:8], y=both.y[:8], domain_sizes=np.int32([8])
+    )
+    np.testing.assert_allclose(
+      predict(ada_bn, HParams(), both)[:8],
+      predict(ada_bn, HParams(), first),
+      **CLOSE,
+    )
+
+
+@pytest.fixture(scope="module")
+def stream(normalized_model, run_in_graph, make_adapting_client, make_client):
+  """Returns `stream(sizes)`: batches, the last state, and its predictions."""
+  functions = ada_bn.build(normalized_model, HParams(statistics_of="stream"))
+  examples = make_client(9, [7])
+
+  def stream(sizes, timesteps=None):
+    state = run_in_graph(functions.initial_client_state, SEED, ())
+    batches = []
+    for timestep, size in enumerate(sizes, 1):
+      data = make_adapting_client(timestep, 6, size)._replace(
+        timestep=np.int32(timesteps[timestep - 1] if timesteps else timestep)
+      )
+      batches.append(data.stream_x)
+      result = run_in_graph(
+        functions.train_client, (), state, data, np.int32(0)
+      )
+      state = result.client_state
+      assert np.isfinite(result.loss)
+    logits = run_in_graph(
+      functions.predict_as_client, (), state, data, examples
+    )
+    return batches, state, examples.x, logits
+
+  return stream
+
+
+class TestStream:
+  def test_statistics_are_those_of_all_examples(self, stream, by_numpy):
+    batches, state, x, logits = stream([5, 300, 2])
+    features = by_numpy.features(np.concatenate(batches))
+    moments = features.mean(axis=0), features.var(axis=0)
+    for one, other in zip(state.statistics, moments, strict=True):
+      np.testing.assert_allclose(one, other, **CLOSE)
+    assert state.num_examples == 307
+    np.testing.assert_allclose(logits, by_numpy.predict(x, *moments), **CLOSE)
+
+  def test_repeated_and_empty_time_steps_do_not_count(self, stream):
+    _, expected, _, _ = stream([5, 4])
+    _, found, _, _ = stream([5, 9, 4, 0], [1, 1, 2, 3])
+    # Another batch, which did not count.
+    assert found.num_examples == 14 - 5
+    _, without, _, _ = stream([5, 4, 0])
+    for one, other in zip(expected.statistics, without.statistics, strict=True):
+      np.testing.assert_array_equal(one, other)
+    assert without.timestep == 2
+
+  def test_first_state_predicts_like_the_source(
+    self, normalized_model, run_in_graph, make_adapting_client, make_client
+  ):
+    data, examples = make_adapting_client(0, 6, 8), make_client(3, [9])
+    found = []
+    for module, hparams in (
+      (ada_bn, HParams(statistics_of="stream")),
+      (source, source.HParams()),
+    ):
+      functions = module.build(normalized_model, hparams)
+      weights = run_in_graph(functions.initial_weights, SEED)
+      state = run_in_graph(functions.initial_client_state, SEED, weights)
+      found.append(
+        run_in_graph(
+          functions.predict_as_client, weights, state, data, examples
+        )
+      )
+    np.testing.assert_array_equal(*found)
+
+
+class TestRefusals:
+  def test_model_without_batch_normalisation(self, model):
+    with pytest.raises(ValueError, match="would predict like source"):
+      algorithms.build(ada_bn, model)
+
+  @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+      (
+        {"statistics_of": "stream", "source_examples": 3.0},
+        "source_examples=3.0 is not allowed with statistics_of=stream",
+      ),
+      ({"scored": "before"}, "it belongs to statistics_of=stream"),
+    ],
+  )
+  def test_what_would_be_ignored(self, normalized_model, options, message):
+    with pytest.raises(ValueError, match=message):
+      algorithms.build(ada_bn, normalized_model, HParams(**options))
+
+
+@pytest.mark.slow
+def test_saved_model_predicts_a_call_as_one_batch(
+  normalized_model, context, make_adapting_client, by_numpy, tmp_path
+):
+  algorithm = algorithms.build(ada_bn, normalized_model)
+  running = rounds.Rounds(
+    algorithm, [make_adapting_client(0, 6, 8)], run_seed=3
+  )
+  export.export(
+    algorithm,
+    running.server_state,
+    running.states,
+    running.data,
+    tmp_path / "model",
+    clients=[0],
+  )
+  loaded = tff_shift.load(tmp_path / "model")
+  x = np.random.default_rng(1).normal(size=(300, 5)).astype(np.float32)
+  for part in (x, x[:20]):
+    features = by_numpy.features(part)
+    np.testing.assert_allclose(
+      loaded.predict_as(0, part),
+      by_numpy.predict(part, features.mean(axis=0), features.var(axis=0)),
+      **CLOSE,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.cpp
+@pytest.mark.parametrize(
+  ("module", "options"),
+  [
+    (ada_bn, {"source_examples": 3.0}),
+    (ada_bn, {"statistics_of": "stream"}),
+    (tent, {"learning_rate": 0.1}),
+  ],
+  ids=["batch", "stream", "tent"],
+)
+def test_batches_agree_with_the_cpp_executor(
+  module,
+  options,
+  normalized_model,
+  context,
+  make_adapting_client,
+  make_client,
+  compare,
+):
+  algorithm = algorithms.build(
+    module, normalized_model, module.HParams(**options)
+  )
+  data = [make_adapting_client(i, 6, 8 + i) for i in range(3)]
+  examples = [make_client(i, [8 + i]) for i in range(3)]
+
+  def run_and_evaluate():
+    state = algorithm.initialize(randomness.server_seed(0))
+    clients = algorithm.initialize_client(state, [each.seed for each in data])
+    for phase in algorithm.phases:
+      state, clients, _ = phase(state, clients, data)
+    return clients, algorithm.evaluate_clients(state, clients, data, examples)
+
+  here = run_and_evaluate()
+  with local_execution.local_context():
+    there = run_and_evaluate()
+  compare.assert_close(here, there, 1e-5)

@@ -1,0 +1,279 @@
+"""SHOT against NumPy: its loss, its pseudo-labels, a round and its limits."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift.algorithms import shot
+from tff_shift.algorithms import source
+from tff_shift.learning import local_training
+from tff_shift.techniques import test_time_adaptation
+
+pytestmark = pytest.mark.slow
+
+RATE = 0.3
+HPARAMS = shot.HParams(
+  learning_rate=RATE,
+  momentum=0.0,
+  weight_decay=0.0,
+  adaptation_steps=2,
+  diversity=0.7,
+  pseudo_label_weight=0.4,
+)
+
+
+def changed(**changes):
+  return dataclasses.replace(HPARAMS, **changes)
+
+
+def softmax(logits):
+  exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+  return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def entropy(p):
+  return -np.sum(p * np.log(p), axis=-1)
+
+
+def label_by_hand(embeddings, logits):
+  """Pseudo-labels, example by example and class by class."""
+  features = np.concatenate([embeddings, np.ones((len(logits), 1))], axis=1)
+  features /= np.linalg.norm(features, axis=1, keepdims=True)
+  weights = softmax(logits)
+  labels = weights.argmax(axis=1)
+  for _ in range(2):
+    classes = sorted(set(labels.tolist()))
+    cosines = []
+    for c in classes:
+      centre = (weights[:, c : c + 1] * features).sum(0) / weights[:, c].sum()
+      cosines.append(features @ centre / np.linalg.norm(centre))
+    labels = np.array(classes)[np.argmax(cosines, axis=0)]
+    weights = np.eye(logits.shape[1])[labels]
+  return labels
+
+
+@pytest.fixture(scope="module")
+def client(make_adapting_client):
+  return make_adapting_client(0, 9, 7)
+
+
+@pytest.fixture(scope="module")
+def weights(model, client, run_in_graph):
+  """The weights from which the client starts; the head is one layer."""
+  return run_in_graph(model.initial_weights, client.seed)
+
+
+def train(model, hparams, run_in_graph, backbone, client):
+  functions = shot.build(model, hparams)
+  state = run_in_graph(functions.initial_client_state, client.seed, ())
+  return run_in_graph(
+    functions.train_client,
+    (),
+    state._replace(backbone=backbone),
+    client,
+    np.int32(3),
+  )
+
+
+class TestLoss:
+  def test_two_predictions_by_hand(self, run_in_graph):
+    logits = np.log(np.float32([[0.9, 0.1], [0.6, 0.4]]))
+    for diversity, expected in (
+      (0.0, 0.49904732),
+      (1.0, -0.06328782),
+      (0.5, 0.49904732 - 0.56233514 / 2),
+    ):
+      found = run_in_graph(
+        lambda each, weight=diversity: shot.information_loss(each, weight),
+        logits,
+      )
+      np.testing.assert_allclose(found, expected, atol=1e-7)
+
+
+class TestPseudoLabels:
+  def test_centroids_by_hand(self, run_in_graph):
+    found = run_in_graph(
+      shot.centroids,
+      np.eye(2, dtype=np.float32),
+      np.float32([[0.9, 0.1, 0.0], [0.6, 0.4, 0.0]]),
+    )
+    np.testing.assert_allclose(
+      found, [[0.6, 0.4], [0.2, 0.8], [0, 0]], atol=1e-7
+    )
+
+  @pytest.mark.parametrize("seed", range(5))
+  def test_agree_with_the_oracle(self, seed, run_in_graph):
+    generator = np.random.default_rng(seed)
+    embeddings = generator.normal(size=(40, 6))
+    logits = embeddings @ generator.normal(size=(6, 4))
+    # A class that is not predicted.
+    logits[:, 3] -= 20
+    found = run_in_graph(
+      shot.pseudo_labels, np.float32(embeddings), np.float32(logits)
+    )
+    expected = label_by_hand(embeddings, logits)
+    np.testing.assert_array_equal(found, expected)
+    assert np.any(found != logits.argmax(axis=1))
+    assert np.all(found != 3)
+
+  def test_one_outlier_joins_its_neighbours(self, run_in_graph):
+    """Predicted as class 1, and among examples of class 0."""
+    embeddings = [[5, 0], [5.1, 0], [4.9, 0.1], [0, 5], [0, 5.1]]
+    logits = [[9, 0], [9, 0], [0, 0.1], [0, 9], [0, 9]]
+    found = run_in_graph(
+      shot.pseudo_labels, np.float32(embeddings), np.float32(logits)
+    )
+    np.testing.assert_array_equal(found, [0, 0, 0, 1, 1])
+
+
+class TestRound:
+  @pytest.fixture(scope="class")
+  def expected(self, client, weights, oracle):
+    """Returns `expected(beta, diversity, steps)`: backbone and mean loss."""
+    embeddings = oracle.embed(weights.backbone, client.stream_x)
+    labels = label_by_hand(
+      embeddings, oracle.classify(weights.head, embeddings)
+    )
+
+    def run(beta, diversity, num_steps):
+      def loss(backbone):
+        logits = oracle.classify(
+          weights.head, oracle.embed(backbone, client.stream_x)
+        )
+        p = softmax(logits)
+        return (
+          entropy(p).mean()
+          - diversity * entropy(p.mean(axis=0))
+          + beta * oracle.cross_entropy(logits, labels)
+        )
+
+      return oracle.descend(weights.backbone, [loss] * num_steps, RATE)
+
+    return run
+
+  @pytest.mark.parametrize(
+    ("beta", "diversity", "num_steps"),
+    [(0.4, 0.7, 2), (0.0, 1.0, 2), (0.0, 0.0, 1)],
+  )
+  def test_agrees_with_the_oracle(
+    self,
+    beta,
+    diversity,
+    num_steps,
+    model,
+    client,
+    weights,
+    expected,
+    run_in_graph,
+    compare,
+  ):
+    hparams = changed(
+      pseudo_label_weight=beta, diversity=diversity, adaptation_steps=num_steps
+    )
+    result = train(model, hparams, run_in_graph, weights.backbone, client)
+    backbone, loss = expected(beta, diversity, num_steps)
+    compare.assert_close(result.client_state.backbone, backbone, 1e-5)
+    np.testing.assert_allclose(result.loss, loss, atol=1e-6)
+    assert np.max(np.abs(backbone[0] - weights.backbone[0])) > 1e-3
+
+  def test_prediction_has_the_first_head(
+    self, model, client, weights, make_client, oracle, run_in_graph
+  ):
+    examples = make_client(5, [7])
+    backbone = tf.nest.map_structure(
+      lambda w: w + np.float32(0.1), weights.backbone
+    )
+    found = run_in_graph(
+      shot.build(model, HPARAMS).predict_as_client,
+      (),
+      shot.ClientState(backbone, ({},)),
+      client,
+      examples,
+    )
+    expected = oracle.predict(weights._replace(backbone=backbone), examples.x)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+class TestLimits:
+  def test_at_rate_0_it_is_the_source(
+    self, model, client, weights, make_client, run_in_graph, compare
+  ):
+    hparams = shot.HParams(learning_rate=0.0)
+    result = train(model, hparams, run_in_graph, weights.backbone, client)
+    assert compare.equal_bits(result.client_state.backbone, weights.backbone)
+    examples = make_client(5, [7])
+    found, plain = (
+      run_in_graph(functions.predict_as_client, shared, own, client, examples)
+      for functions, shared, own in (
+        (shot.build(model, hparams), (), result.client_state),
+        (source.build(model, source.HParams()), weights, ()),
+      )
+    )
+    np.testing.assert_array_equal(found, plain)
+
+  def test_without_diversity_and_labels_it_descends_the_entropy(
+    self, model, client, weights, run_in_graph, compare
+  ):
+    hparams = changed(diversity=0.0, pseudo_label_weight=0.0)
+
+    def descend(backbone, data):
+      def loss(current, step, carry):
+        logits = model.classify(
+          model.initial_head(data.seed), model.embed(current, data.stream_x)
+        )
+        entropies = test_time_adaptation.entropy(tf.nn.log_softmax(logits))
+        return tf.reduce_mean(entropies), carry
+
+      return local_training.train(
+        loss, backbone, 2, hparams.training, seed=None
+      ).weights
+
+    found = train(model, hparams, run_in_graph, weights.backbone, client)
+    assert compare.equal_bits(
+      found.client_state.backbone,
+      run_in_graph(descend, weights.backbone, client),
+    )
+
+
+class TestBatchNormalization:
+  def test_a_batch_is_normalized_by_itself(
+    self, normalized_model, client, make_client, run_in_graph
+  ):
+    functions = shot.build(normalized_model, HPARAMS)
+    assert functions.predicts_batches
+    state = run_in_graph(functions.initial_client_state, client.seed, ())
+    examples = make_client(5, [7])
+    found = run_in_graph(
+      functions.predict_as_client, (), state, client, examples
+    )
+    (kernel, bias, scale, shift), (head, head_bias) = run_in_graph(
+      normalized_model.initial_weights, client.seed
+    )
+    before = examples.x @ kernel + bias
+    normed = (before - before.mean(0)) / np.sqrt(before.var(0) + 1e-3)
+    expected = np.maximum(normed * scale + shift, 0) @ head + head_bias
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+  def test_or_by_the_statistics_of_the_source(
+    self, normalized_model, client, make_client, run_in_graph
+  ):
+    functions = shot.build(
+      normalized_model, changed(normalize_by="source", learning_rate=0.0)
+    )
+    assert not functions.predicts_batches
+    state = run_in_graph(functions.initial_client_state, client.seed, ())
+    result = run_in_graph(
+      functions.train_client, (), state, client, np.int32(0)
+    )
+    examples = make_client(5, [7])
+    weights = run_in_graph(normalized_model.initial_weights, client.seed)
+    found, plain = (
+      run_in_graph(each.predict_as_client, shared, own, client, examples)
+      for each, shared, own in (
+        (functions, (), result.client_state),
+        (source.build(normalized_model, source.HParams()), weights, ()),
+      )
+    )
+    np.testing.assert_array_equal(found, plain)

@@ -1,0 +1,583 @@
+"""Tent, EATA and SAR by hand, beside NumPy, and their limits."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.special
+import scipy.stats
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift import models
+from tff_shift.algorithms import source
+from tff_shift.algorithms import tent
+from tff_shift.learning import randomness
+from tff_shift.learning import work
+from tff_shift.models import split_model
+from tff_shift.techniques import fisher_information
+
+layers = tf.keras.layers
+HParams = tent.HParams
+SEED = np.int32([1, 2])
+SMALL = {"rtol": 0, "atol": 1e-6}
+# The features before normalisation.
+X = np.float32([[1, 2, 3, 6], [0, 1, 0, 3]])
+KERNEL = np.float32([[1, 0], [0, 1], [1, 0], [0, 0.5]])
+
+
+def by_hand():
+  """Group normalisation with one group, then a linear layer."""
+  keras_model = tf.keras.Sequential(
+    [
+      layers.InputLayer((4,)),
+      layers.GroupNormalization(groups=1, epsilon=1e-3, name="norm"),
+      layers.Dense(2, use_bias=False, name="last"),
+    ]
+  )
+  keras_model.layers[-1].set_weights([KERNEL])
+  return models.from_keras(keras_model, initial="given")
+
+
+def entropies_of(scale, shift, x=X):
+  """H of each example of `by_hand`, in float64."""
+  x = np.float64(x)
+  centred = x - x.mean(axis=1, keepdims=True)
+  normed = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-3)
+  logits = (normed * scale + shift) @ np.float64(KERNEL)
+  return scipy.stats.entropy(scipy.special.softmax(logits, axis=1), axis=1)
+
+
+@pytest.fixture(scope="module")
+def hand_model():
+  return by_hand()
+
+
+@pytest.fixture(scope="module")
+def stream(make_adapting_client):
+  """A client whose stream is `X`, and whose labelled examples too."""
+  return make_adapting_client(0, 2, 2)._replace(
+    x=X, stream_x=X, confusion=np.eye(2, dtype=np.float32)
+  )
+
+
+@pytest.fixture(scope="module")
+def adapt(run_in_graph, hand_model, stream):
+  """Returns `adapt(hparams, number, weights=None)`, after some batches."""
+
+  def adapt(hparams, number=1, data=stream, weights=None):
+    functions = tent.make(hand_model, hparams)
+    start = run_in_graph(functions.initial_weights, SEED)
+    weights = start if weights is None else weights
+    memory = run_in_graph(functions.initial_memory, SEED)
+    losses = []
+    for _ in range(number):
+      weights, memory, loss = run_in_graph(
+        functions.adapt, weights, memory, data
+      )
+      losses.append(loss)
+    return weights, memory, losses
+
+  return adapt
+
+
+def sgd(**options):
+  return HParams(optimizer="sgd", learning_rate=0.1, **options)
+
+
+class TestTent:
+  def test_step_by_hand(self, adapt):
+    (scale, shift), _, (loss,) = adapt(sgd())
+    np.testing.assert_allclose(loss, 0.39456419, **SMALL)
+    slopes = (
+      [-0.19085825, 0.05884867, -0.07316091, -0.16143391],
+      [0.19974482, -0.19974482, 0.19974482, -0.09987241],
+    )
+    np.testing.assert_allclose(scale, 1 - 0.1 * np.array(slopes[0]), **SMALL)
+    np.testing.assert_allclose(shift, -0.1 * np.array(slopes[1]), **SMALL)
+    np.testing.assert_allclose(
+      np.mean(entropies_of(scale, shift)), 0.37458407, **SMALL
+    )
+
+  @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+  def test_moments_are_kept_from_batch_to_batch(self, adapt, optimizer):
+    momentum = {"momentum": 0.9} if optimizer == "sgd" else {}
+    hparams = HParams(optimizer=optimizer, learning_rate=0.1, **momentum)
+    one_by_one, memory, losses = adapt(hparams, 3)
+    together, same, (loss,) = adapt(
+      dataclasses.replace(hparams, adaptation_steps=3)
+    )
+    for one, other in zip(
+      tf.nest.flatten((one_by_one, memory)),
+      tf.nest.flatten((together, same)),
+      strict=True,
+    ):
+      np.testing.assert_array_equal(one, other)
+    np.testing.assert_allclose(np.mean(losses), loss, rtol=1e-6)
+
+  def test_two_steps_of_adam_beside_numpy(self, adapt, oracle):
+    (scale, shift), _, _ = adapt(HParams(learning_rate=0.1), 2)
+    weights, first, second = (np.ones(4), np.zeros(4)), 0.0, 0.0
+    for step in (1, 2):
+      gradient = np.array(
+        oracle.gradient(lambda w: np.mean(entropies_of(*w)), weights)
+      )
+      first = 0.9 * first + 0.1 * gradient
+      second = 0.999 * second + 0.001 * gradient**2
+      rate = 0.1 * np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
+      weights = tuple(
+        np.array(weights) - rate * first / (np.sqrt(second) + 1e-7)
+      )
+    np.testing.assert_allclose((scale, shift), weights, rtol=0, atol=2e-5)
+
+  @pytest.mark.parametrize(
+    "options", [{"learning_rate": 0.0}, {"adaptation_steps": 0}]
+  )
+  def test_limits_are_the_source(
+    self, hand_model, stream, run_in_graph, make_client, options
+  ):
+    functions = tent.build(hand_model, HParams(**options))
+    state = run_in_graph(functions.initial_client_state, SEED, ())
+    state = run_in_graph(
+      functions.train_client, (), state, stream, np.int32(0)
+    ).client_state
+    examples = make_client(0, [2])._replace(x=X)
+    expected = run_in_graph(
+      source.build(hand_model, source.HParams()).predict_as_client,
+      run_in_graph(hand_model.initial_weights, SEED),
+      (),
+      stream,
+      examples,
+    )
+    found = run_in_graph(
+      functions.predict_as_client, (), state, stream, examples
+    )
+    np.testing.assert_array_equal(found, expected)
+
+  def test_batch_of_no_examples_changes_nothing(self, adapt, stream):
+    for rule in ("tent", "eata", "sar"):
+      weights, memory, (loss,) = adapt(
+        sgd(rule=rule, momentum=0.9), data=stream._replace(stream_x=X[:0])
+      )
+      np.testing.assert_array_equal(weights, [np.ones(4), np.zeros(4)])
+      assert loss == 0
+      assert np.all(np.isfinite(tf.nest.flatten(memory)[0]))
+
+
+class TestEata:
+  def test_weights_by_hand(self):
+    """Ten classes, of which nine share what the first leaves."""
+
+    def spread(rest):
+      return np.append([1 - 9 * rest], np.full(9, rest))
+
+    rows = [
+      spread(
+        scipy.optimize.brentq(
+          lambda rest, h=h: scipy.stats.entropy(spread(rest)) - h, 1e-6, 0.09
+        )
+      )
+      for h in (0.2, 0.5, 0.9)
+    ]
+    weights, mean = tent.choose_certain_and_new(
+      np.log(np.float32(rows)), tf.zeros([10]), 0.4 * np.log(10), 0.4
+    )
+    np.testing.assert_allclose(
+      weights, [2.05655867, 1.52353613, 1.02125682], rtol=1e-6
+    )
+    np.testing.assert_allclose(mean, np.mean(rows, axis=0), rtol=1e-5)
+
+  def test_uncertain_and_known_examples_are_left_out(self):
+    log_p = np.log(np.float32([[0.98, 0.02], [0.55, 0.45], [0.02, 0.98]]))
+    weights, mean = tent.choose_certain_and_new(
+      log_p, tf.constant([1.0, 0.0]), 0.3, 0.5
+    )
+    # The first is known, the second uncertain.
+    assert (weights.numpy() > 0).tolist() == [False, False, True]
+    np.testing.assert_allclose(mean, [0.9 + 0.002, 0.098], rtol=1e-5)
+    nothing, kept = tent.choose_certain_and_new(
+      log_p[:2], tf.constant([1.0, 0.0]), 0.3, 0.5
+    )
+    assert not nothing.numpy().any()
+    np.testing.assert_array_equal(kept, [1.0, 0.0])
+
+  def test_step_beside_numpy(self, adapt, oracle):
+    """The anchor pulls in the second step; both examples are certain enough."""
+    hparams = sgd(
+      rule="eata",
+      entropy_margin=1.0,
+      similarity_margin=1.1,
+      fisher_weight=30.0,
+    )
+    weights, memory, _ = adapt(hparams, 2)
+    start = (np.ones(4), np.zeros(4))
+
+    def own_loss(w):
+      """The cross-entropy with the predicted classes: all logits positive."""
+      centred = X - np.float64(X).mean(axis=1, keepdims=True)
+      normed = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-3)
+      logits = (normed * w[0] + w[1]) @ np.float64(KERNEL)
+      return np.mean(scipy.special.logsumexp(logits, axis=1) - logits.max(1))
+
+    fisher = [g**2 for g in oracle.gradient(own_loss, start)]
+    for one, other in zip(memory.rule.fisher, fisher, strict=True):
+      np.testing.assert_allclose(one, other, **SMALL)
+    now = start
+    for _ in range(2):
+      factors = np.exp(np.log(2) - entropies_of(*now))
+
+      def loss(w, factors=factors):
+        anchor = sum(
+          np.sum(f * (one - first) ** 2)
+          for f, one, first in zip(fisher, w, start, strict=True)
+        )
+        return np.mean(factors * entropies_of(*w)) + 30.0 * anchor
+
+      slopes = oracle.gradient(loss, now)
+      now = tuple(w - 0.1 * g for w, g in zip(now, slopes, strict=True))
+    np.testing.assert_allclose(weights, now, rtol=0, atol=1e-5)
+    assert memory.rule.num_batches == 2
+
+  def test_without_chosen_examples_no_step_is_taken(self, adapt):
+    hparams = sgd(rule="eata", momentum=0.9, similarity_margin=1.1)
+    moved, memory, _ = adapt(
+      dataclasses.replace(hparams, entropy_margin=1.0), 1
+    )
+    assert np.any(moved[0] != 1)
+    weights, same, _ = adapt(
+      dataclasses.replace(hparams, entropy_margin=0.0), 2
+    )
+    np.testing.assert_array_equal(weights, [np.ones(4), np.zeros(4)])
+    for each in tf.nest.flatten(same.moments):
+      assert not np.any(each)
+    assert any(np.any(each) for each in tf.nest.flatten(memory.moments))
+
+  def test_without_filters_and_anchor_it_is_tent_with_weights(
+    self, adapt, oracle
+  ):
+    weights, _, _ = adapt(
+      sgd(
+        rule="eata",
+        entropy_margin=1.0,
+        similarity_margin=1.1,
+        fisher_weight=0.0,
+      )
+    )
+    start = (np.ones(4), np.zeros(4))
+    factors = np.exp(np.log(2) - entropies_of(*start))
+    slopes = oracle.gradient(
+      lambda w: np.mean(factors * entropies_of(*w)), start
+    )
+    np.testing.assert_allclose(
+      weights,
+      [w - 0.1 * g for w, g in zip(start, slopes, strict=True)],
+      **SMALL,
+    )
+
+
+class TestSar:
+  def test_step_beside_numpy(self, adapt, oracle):
+    """The gradient is at w + rho g / |g|; the mean loss is that of there."""
+    hparams = sgd(rule="sar", entropy_margin=1.0, rho=0.4, reset_entropy=0.0)
+    weights, memory, losses = adapt(hparams, 2)
+
+    def loss(w):
+      return np.mean(entropies_of(*w))
+
+    now, mean, expected = (np.ones(4), np.zeros(4)), None, []
+    for _ in range(2):
+      slopes = np.array(oracle.gradient(loss, now))
+      moved = tuple(np.array(now) + 0.4 * slopes / np.linalg.norm(slopes))
+      expected.append(loss(now))
+      mean = loss(moved) if mean is None else 0.9 * mean + 0.1 * loss(moved)
+      slopes = oracle.gradient(loss, moved)
+      now = tuple(w - 0.1 * g for w, g in zip(now, slopes, strict=True))
+    np.testing.assert_allclose(weights, now, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    np.testing.assert_allclose(memory.rule.loss, mean, rtol=1e-5)
+
+  def test_only_certain_examples_count_at_both_points(self, adapt, oracle):
+    """The margin is between the entropies of the two examples."""
+    first, second = entropies_of(np.ones(4), np.zeros(4))
+    assert first != second
+    margin = (first + second) / 2
+    certain = int(second < margin)
+    weights, _, (loss,) = adapt(
+      sgd(
+        rule="sar",
+        entropy_margin=float(margin / np.log(2)),
+        rho=1e-3,
+        reset_entropy=0.0,
+      )
+    )
+    np.testing.assert_allclose(loss, min(first, second), rtol=1e-5)
+    start = (np.ones(4), np.zeros(4))
+    slopes = oracle.gradient(lambda w: entropies_of(*w)[certain], start)
+    np.testing.assert_allclose(
+      weights,
+      [w - 0.1 * g for w, g in zip(start, slopes, strict=True)],
+      rtol=0,
+      atol=1e-4,
+    )
+
+  def test_without_distance_and_margin_it_is_tent(self, adapt):
+    expected, moments, _ = adapt(sgd(momentum=0.9), 3)
+    found, memory, _ = adapt(
+      sgd(
+        rule="sar",
+        momentum=0.9,
+        entropy_margin=10.0,
+        rho=0.0,
+        reset_entropy=0.0,
+      ),
+      3,
+    )
+    np.testing.assert_allclose(found, expected, **SMALL)
+    np.testing.assert_allclose(
+      tf.nest.flatten(memory.moments), tf.nest.flatten(moments.moments), **SMALL
+    )
+
+  def test_collapsed_model_is_reset_with_its_memory(self, adapt):
+    hparams = sgd(rule="sar", momentum=0.9, entropy_margin=1.0)
+    # The threshold for two classes is above every entropy here.
+    weights, memory, _ = adapt(dataclasses.replace(hparams, reset_entropy=9.0))
+    np.testing.assert_array_equal(weights, [np.ones(4), np.zeros(4)])
+    assert memory.rule.loss == -1
+    for each in tf.nest.flatten(memory.moments):
+      assert not np.any(each)
+    # And 0.2 ln 2 / ln 1000 = 0.02 is not.
+    weights, memory, _ = adapt(hparams)
+    assert np.any(weights[0] != 1) and memory.rule.loss > 0.02
+
+  def test_moving_mean_keeps_nine_tenths(self):
+    assert tent.move_mean(-1.0, 0.5, True) == 0.5
+    np.testing.assert_allclose(tent.move_mean(0.5, 1.0, True), 0.55)
+    assert tent.move_mean(0.5, 1.0, False) == 0.5
+
+
+class TestWeightsThatAdapt:
+  def test_they_are_scales_and_shifts_of_every_normalisation(self):
+    model = models.build(
+      "residual_cnn",
+      input_shape=(8, 8, 3),
+      num_classes=10,
+      input_dtype=tf.uint8,
+    )
+    chosen = tent.adapted_weights(model, HParams())
+    names = [
+      name
+      for name, is_in in zip(
+        tf.nest.flatten(model.weight_names()),
+        tf.nest.flatten(chosen),
+        strict=True,
+      )
+      if is_in
+    ]
+    assert all("normalization" in name for name in names)
+    shapes = dict(
+      zip(
+        tf.nest.flatten(model.weight_names()),
+        (*model.backbone.shapes, *model.head.shapes),
+        strict=True,
+      )
+    )
+    assert sum(np.prod(shapes[name]) for name in names) == 1376
+    assert model.num_parameters == 304154
+
+  def test_last_layers_are_left_out(self):
+    model = models.build(
+      "cnn", input_shape=(28, 28, 1), num_classes=10, input_dtype=tf.uint8
+    )
+    # Two linear layers, then the fourth convolution with its normalisation.
+    chosen = tent.adapted_weights(model, HParams(excluded_layers=3))
+    assert sum(tf.nest.flatten(chosen)) == 6
+
+  @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+      ({}, "trained=norm finds no scales and shifts .* 'two_layers'"),
+      (
+        {"trained": "all", "excluded_layers": 9},
+        "excluded_layers=9 leaves no scales",
+      ),
+    ],
+  )
+  def test_model_without_any_is_refused(self, model, options, message):
+    with pytest.raises(ValueError, match=message):
+      algorithms.build(tent, model, HParams(**options))
+
+  @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+      ({"momentum": 0.9}, "momentum=0.9 is not allowed with optimizer=adam"),
+      ({"rho": 0.1}, "rho=0.1 is not allowed with rule=tent"),
+      ({"entropy_margin": 0.1}, "it belongs to rule=eata or sar"),
+      ({"rule": "sar", "fisher_weight": 3.0}, "it belongs to rule=eata"),
+    ],
+  )
+  def test_what_would_be_ignored_is_refused(self, hand_model, options, message):
+    with pytest.raises(ValueError, match=message):
+      algorithms.build(tent, hand_model, HParams(**options))
+
+
+def normalized_entropies(values, x, weights, epsilon=1e-3):
+  """H of `normalized_model` by its batch, in float64."""
+  first, bias, last, last_bias = (np.float64(w) for w in weights)
+  features = np.float64(x) @ first + bias
+  features = (features - features.mean(axis=0)) / np.sqrt(
+    features.var(axis=0) + epsilon
+  )
+  features = np.maximum(features * values[0] + values[1], 0)
+  logits = features @ last + last_bias
+  return logits, np.mean(
+    scipy.stats.entropy(scipy.special.softmax(logits, axis=1), axis=1)
+  )
+
+
+class TestBatchNormalization:
+  """The batch normalises, in the step and in predictions."""
+
+  @pytest.fixture(scope="class")
+  def others(self, normalized_model):
+    weights = normalized_model.initial_weights(SEED)
+    names = normalized_model.backbone.names
+    by_name = dict(zip(names, weights.backbone, strict=True))
+    return (
+      by_name["first/kernel"],
+      by_name["first/bias"],
+      *weights.head,
+    ), (by_name["norm/gamma"], by_name["norm/beta"])
+
+  @pytest.fixture(scope="class")
+  def run(
+    self, normalized_model, run_in_graph, make_adapting_client, make_client
+  ):
+    """Returns `run(**options)`: the stream, adapted weights, predictions."""
+
+    def run(size=30, **options):
+      data = make_adapting_client(0, 6, size)
+      hparams = HParams(optimizer="sgd", learning_rate=0.1, **options)
+      functions = tent.build(normalized_model, hparams)
+      state = run_in_graph(functions.initial_client_state, SEED, ())
+      state = run_in_graph(
+        functions.train_client, (), state, data, np.int32(0)
+      ).client_state
+      examples = make_client(0, [size])._replace(x=data.stream_x)
+      return (
+        data.stream_x,
+        state.weights,
+        run_in_graph(functions.predict_as_client, (), state, data, examples),
+      )
+
+    return run
+
+  @pytest.mark.parametrize("size", [30, 300])
+  def test_step_and_prediction_beside_numpy(self, run, others, oracle, size):
+    """300 examples are more than models take at a time."""
+    x, weights, logits = run(size)
+    rest, start = others
+    slopes = oracle.gradient(
+      lambda w: normalized_entropies(w, x, rest)[1], start
+    )
+    expected = [w - 0.1 * g for w, g in zip(start, slopes, strict=True)]
+    np.testing.assert_allclose(weights, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+      logits, normalized_entropies(expected, x, rest)[0], rtol=0, atol=1e-3
+    )
+
+  def test_running_statistics_can_be_used_instead(
+    self, run, normalized_model, run_in_graph
+  ):
+    x, weights, logits = run(normalize_by="source")
+    names = tf.nest.flatten(normalized_model.weight_names())
+    values = tf.nest.flatten(normalized_model.initial_weights(SEED))
+    by_name = dict(zip(names, values, strict=True))
+    by_name["backbone/norm/gamma"] = weights[0]
+    by_name["backbone/norm/beta"] = weights[1]
+    given = split_model.with_weights(
+      normalized_model, by_name | dict(normalized_model.statistics)
+    )
+    expected = run_in_graph(
+      lambda x: given.predict(given.initial_weights(SEED), x), x
+    )
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
+
+  def test_only_by_batch_it_predicts_batches(
+    self, normalized_model, hand_model
+  ):
+    assert tent.build(normalized_model, HParams()).predicts_batches
+    assert not tent.build(
+      normalized_model, HParams(normalize_by="source")
+    ).predicts_batches
+    assert not tent.build(hand_model, HParams()).predicts_batches
+
+
+def test_fisher_information_of_batches(run_in_graph):
+  """log p_0 = -softplus(-2 w x): batches of two and one example."""
+  x = np.float32([1.0, 2.0, 3.0])
+
+  def measure(weight, x):
+    return fisher_information.of_own_labels(
+      lambda w, part: tf.nn.log_softmax(tf.stack([w * part, -w * part], 1)),
+      weight,
+      x,
+      2,
+    )
+
+  # The gradient of -log p_0 is -2 x / (1 + exp(2 w x)).
+  slopes = -2 * x / (1 + np.exp(2 * 0.3 * x))
+  expected = (np.mean(slopes[:2]) ** 2 + slopes[2] ** 2) / 2
+  found = run_in_graph(measure, np.float32(0.3), x)
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def fed_tent_round(context, hand_model, stream, make_adapting_client):
+  """Returns `run(name, clients)`, a round from the same states."""
+
+  def run(name, data):
+    algorithm = algorithms.build(
+      name, hand_model, algorithms.get(name).HParams(learning_rate=0.1)
+    )
+    state = algorithm.initialize(randomness.server_seed(0))
+    clients = algorithm.initialize_client(state, [each.seed for each in data])
+    state, clients, _ = algorithm.phases[0](state, clients, data)
+    return state.weights, clients
+
+  return run
+
+
+@pytest.mark.parametrize(
+  ("options", "expected"),
+  [({}, 1), ({"adaptation_steps": 3}, 3), ({"rule": "sar"}, 2)],
+)
+def test_gradients_of_a_round_are_counted(
+  hand_model, stream, context, options, expected
+):
+  algorithm = algorithms.build(tent, hand_model, HParams(**options))
+  assert work.gradients_of_round(algorithm, [stream]) == expected
+
+
+class TestFedTent:
+  def test_one_client_alone_is_tent(self, fed_tent_round, stream):
+    shared, (memory,) = fed_tent_round("fed_tent", [stream])
+    _, (state,) = fed_tent_round("tent", [stream])
+    # The server adds the difference to what it had.
+    np.testing.assert_allclose(shared, state.weights, rtol=0, atol=1e-7)
+    for one, other in zip(
+      tf.nest.flatten(memory), tf.nest.flatten(state.memory), strict=True
+    ):
+      np.testing.assert_array_equal(one, other)
+
+  def test_server_has_the_mean_weighted_by_examples(
+    self, fed_tent_round, stream
+  ):
+    other = stream._replace(stream_x=np.float32([[3, 1, 0, -2]]))
+    shared, _ = fed_tent_round("fed_tent", [stream, other])
+    alone = [fed_tent_round("fed_tent", [each])[0] for each in (stream, other)]
+    np.testing.assert_allclose(
+      shared,
+      [(2 * a + b) / 3 for a, b in zip(*alone, strict=True)],
+      **SMALL,
+    )

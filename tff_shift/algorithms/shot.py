@@ -66,16 +66,9 @@ AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
 
 
 @dataclasses.dataclass(frozen=True)
-class HParams(stream_steps.StreamHParams):
+class HParams(adaptation.ScoredAfterHParams, stream_steps.StreamHParams):
   """Hyper-parameters of SHOT."""
 
-  scored: str = hyperparameters.hparam(
-    "after",
-    "Which predictions for the batch of a time step count as the method's:"
-    " before, those of before the adaptation to this batch; after, those of"
-    " after it, as published.",
-    choices=("before", "after"),
-  )
   momentum: float = hyperparameters.hparam(
     0.9, "Momentum of sgd; 0: plain gradient descent.", minimum=0, maximum=1
   )

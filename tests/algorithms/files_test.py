@@ -35,7 +35,9 @@ class TestFile:
     assert not empty
     # Where in which paper, or when it appeared, perhaps with a link.
     assert re.search(
-      r"(Algorithm|Section|Table) \d|; (19|20)\d\d(, \w+:\S+)?\)", docstring
+      r"(Algorithm|Section|Table) \d"
+      r"|;\s([^();]+\s)?(19|20)\d\d(,\s\w+:\S+)?\)",
+      docstring,
     )
     assert algorithms.get(name).SCENARIOS
     assert re.search(r"^What leaves a client: \w", docstring, re.MULTILINE)

@@ -52,7 +52,6 @@ Choices:
   * The episodic variant, which resets w at each batch, is `--reset_control`.
 """
 
-import contextlib
 import dataclasses
 import math
 from typing import Any
@@ -62,16 +61,15 @@ import tensorflow as tf
 
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
-from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import weight_masks
 from tff_shift.learning.aggregators import factories
-from tff_shift.models import modes
 from tff_shift.models import split_model
 from tff_shift.techniques import adaptation
 from tff_shift.techniques import fisher_information
 from tff_shift.techniques import sharpness
+from tff_shift.techniques import stream_steps
 from tff_shift.techniques import test_time_adaptation
 
 SCENARIOS = ("online_adaptation",)
@@ -94,7 +92,7 @@ _NONE_YET = -1.0
 
 
 @dataclasses.dataclass(frozen=True)
-class HParams(adaptation.ScoredHParams):
+class HParams(stream_steps.StreamHParams):
   """Hyper-parameters of Tent, EATA and SAR."""
 
   rule: str = hyperparameters.hparam(
@@ -109,28 +107,10 @@ class HParams(adaptation.ScoredHParams):
     "The weights that adapt: norm, scales and shifts of normalisations; all.",
     choices=("norm", "all"),
   )
-  normalize_by: str = hyperparameters.hparam(
-    "batch",
-    "What batch normalisation uses: batch, the moments of the batch, as"
-    " published; source, the running statistics of pre-training.",
-    choices=("batch", "source"),
-  )
-  adaptation_steps: int = hyperparameters.hparam(
-    1,
-    "Gradient steps for the batch of a time step; 0: source (with"
-    " normalize_by=batch: ada_bn).",
-    minimum=0,
-  )
-  learning_rate: float = hyperparameters.hparam(
-    1e-3, "Learning rate of these steps; 0: nothing moves.", minimum=0
-  )
   optimizer: str = hyperparameters.hparam(
     "adam",
     "Optimizer of these steps; its moments are kept between batches.",
     choices=("sgd", "adam"),
-  )
-  momentum: float = hyperparameters.hparam(
-    0.0, "Momentum of sgd; published: 0.9.", minimum=0, maximum=1
   )
   entropy_margin: float = hyperparameters.hparam(
     0.4,
@@ -331,16 +311,7 @@ def make(model: split_model.SplitModel, hparams: HParams) -> Tent:
   threshold = hparams.reset_entropy * (
     math.log(model.num_classes) / math.log(_PUBLISHED_CLASSES)
   )
-  steps = hyperparameters.LocalHParams(
-    optimizer=hparams.optimizer,
-    momentum=hparams.momentum,
-    learning_rate=hparams.learning_rate,
-  )
-  by_batch = bool(model.statistics) and hparams.normalize_by == "batch"
   has_anchor = hparams.rule == "eata" and hparams.fisher_weight > 0
-
-  def normalizing():
-    return modes.by_batch() if by_batch else contextlib.nullcontext()
 
   def initial_weights(seed):
     return weight_masks.take(model.initial_weights(seed), chosen)
@@ -356,11 +327,13 @@ def make(model: split_model.SplitModel, hparams: HParams) -> Tent:
       )
     if hparams.rule == "sar":
       rule = SarState(tf.constant(_NONE_YET))
-    return Memory(local_training.initial_moments(weights, steps), rule)
+    return Memory(
+      local_training.initial_moments(weights, hparams.training), rule
+    )
 
   def log_probabilities(pretrained, weights, x):
     whole = weight_masks.put(pretrained, chosen, weights)
-    with normalizing():
+    with stream_steps.normalizing(model, hparams):
       return tf.nn.log_softmax(model.predict(whole, x))
 
   def descend_tent(pretrained, weights, memory, x, train):
@@ -438,7 +411,11 @@ def make(model: split_model.SplitModel, hparams: HParams) -> Tent:
     start = weight_masks.take(pretrained, chosen)
     new_weights, moments, mean = tf.nest.map_structure(
       lambda fresh, now: tf.where(has_collapsed, fresh, now),
-      (start, local_training.initial_moments(start, steps), _NONE_YET),
+      (
+        start,
+        local_training.initial_moments(start, hparams.training),
+        _NONE_YET,
+      ),
       (result.weights, result.moments, mean),
     )
     return new_weights, Memory(moments, SarState(mean)), result.loss
@@ -469,14 +446,13 @@ def make(model: split_model.SplitModel, hparams: HParams) -> Tent:
 
   def adapt(weights, memory, data):
     pretrained = model.initial_weights(data.seed)
-    has_examples = tf.minimum(adaptation.num_stream_examples(data), 1)
 
     def train(loss_fn, weights, **options):
       return local_training.train(
         loss_fn,
         weights,
-        hparams.adaptation_steps * has_examples,
-        steps,
+        stream_steps.num_steps(hparams, data),
+        hparams.training,
         # The seed of dropout, which is off.
         seed=None,
         moments=memory.moments,
@@ -488,14 +464,15 @@ def make(model: split_model.SplitModel, hparams: HParams) -> Tent:
 
   def predict(weights, data, examples: client_dataset.ClientDataset):
     whole = weight_masks.put(model.initial_weights(data.seed), chosen, weights)
-    if not by_batch:
-      return evaluation.predict(model, whole, examples.x)
-    with modes.by_batch():
-      return evaluation.predict_as_one(
-        lambda x: model.predict(whole, x), examples, model.num_classes
-      )
+    return stream_steps.predict(model, hparams, whole, examples)
 
-  return Tent(initial_weights, initial_memory, adapt, predict, by_batch)
+  return Tent(
+    initial_weights,
+    initial_memory,
+    adapt,
+    predict,
+    stream_steps.normalizes_by_batch(model, hparams),
+  )
 
 
 class ClientState(NamedTuple):

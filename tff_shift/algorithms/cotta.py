@@ -1,7 +1,7 @@
 """CoTTA: a student follows a slow teacher that averages over augmentations.
 
 Continual Test-Time Domain Adaptation (Wang, Fink, Van Gool, Dai; CVPR 2022,
-arXiv:2203.13591).
+arXiv:2203.13591), Algorithm 1.
 
 Each client has a student and a teacher, which start as the pre-trained model,
 the source. For the batch x of a time step,

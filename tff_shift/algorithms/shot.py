@@ -1,7 +1,8 @@
 """SHOT: adapts the features to a fixed classifier, without source data.
 
 Do We Really Need to Access the Source Data? Source Hypothesis Transfer for
-Unsupervised Domain Adaptation (Liang, Hu, Feng; ICML 2020, arXiv:2002.08546).
+Unsupervised Domain Adaptation (Liang, Hu, Feng; ICML 2020, arXiv:2002.08546),
+Section 3.
 
 The classifier, the last layer, stays as it was trained. Each client adapts its
 own backbone to its stream by information maximisation and pseudo-labels. With

@@ -20,7 +20,8 @@ The server averages the clients' rates, all with the same weight. Rates start at
 adapts to its unlabelled batch with the current rates: from w for each batch
 (ATP-batch), or by the mean of h over its batches so far (ATP-online).
 
-Predictions for a batch come after the adaptation to it, as published.
+Published reading: a batch is predicted after the adaptation to it
+(scored=after).
 
 What leaves a client: the change of the rates, a number per tensor, and the mean
 loss of the adapted models on labelled batches. Directions, adapted models and
@@ -76,7 +77,11 @@ _SMALLEST_VARIANCE = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
-class HParams(adaptation.LabelShiftHParams, hyperparameters.LocalHParams):
+class HParams(
+  adaptation.ScoredAfterHParams,
+  adaptation.LabelShiftHParams,
+  hyperparameters.LocalHParams,
+):
   """Hyper-parameters of ATP."""
 
   learning_rate: float = hyperparameters.hparam(

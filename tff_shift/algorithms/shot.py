@@ -1,7 +1,8 @@
 """SHOT: adapts the features to a fixed classifier, without source data.
 
 Do We Really Need to Access the Source Data? Source Hypothesis Transfer for
-Unsupervised Domain Adaptation (Liang, Hu, Feng; ICML 2020, arXiv:2002.08546).
+Unsupervised Domain Adaptation (Liang, Hu, Feng; ICML 2020, arXiv:2002.08546),
+Section 3.
 
 The classifier, the last layer, stays as it was trained. Each client adapts its
 own backbone to its stream by information maximisation and pseudo-labels. With
@@ -66,16 +67,9 @@ AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
 
 
 @dataclasses.dataclass(frozen=True)
-class HParams(stream_steps.StreamHParams):
+class HParams(adaptation.ScoredAfterHParams, stream_steps.StreamHParams):
   """Hyper-parameters of SHOT."""
 
-  scored: str = hyperparameters.hparam(
-    "after",
-    "Which predictions for the batch of a time step count as the method's:"
-    " before, those of before the adaptation to this batch; after, those of"
-    " after it, as published.",
-    choices=("before", "after"),
-  )
   momentum: float = hyperparameters.hparam(
     0.9, "Momentum of sgd; 0: plain gradient descent.", minimum=0, maximum=1
   )

@@ -391,9 +391,12 @@ def build(
       return 1  # Not a `ClientDataset`.
     return tf.minimum(functions.num_examples(data), 1)
 
+  # Algorithms that average nothing may have no such hyper-parameter.
+  weighting = getattr(hparams, "client_weighting", "uniform")
+
   def client_weight(data):
     """Returns a client's weight in the server's mean."""
-    if is_local or hparams.client_weighting == "uniform":
+    if is_local or weighting == "uniform":
       return has_examples(data)
     return functions.num_examples(data)
 

@@ -188,6 +188,19 @@ class ScoredHParams(hyperparameters.HParams):
     return self.scored == "before"
 
 
+@dataclasses.dataclass(frozen=True)
+class ScoredAfterHParams(ScoredHParams):
+  """The same choice, for methods that predict a batch after they adapt."""
+
+  scored: str = hyperparameters.hparam(
+    "after",
+    "Which predictions for the batch of a time step count as the method's:"
+    " before, those of before the adaptation to this batch; after, those of"
+    " after it, as published.",
+    choices=("before", "after"),
+  )
+
+
 def embed(model: split_model.SplitModel, backbone, x) -> tf.Tensor:
   """Returns the embeddings of examples [num_examples, ...]."""
   return evaluation.predict_in_batches(

@@ -53,6 +53,11 @@ class StreamHParams(adaptation.ScoredHParams):
     choices=("batch", "source"),
   )
 
+  def check_together(self) -> None:
+    """Refuses a momentum that the optimizer ignores."""
+    super().check_together()
+    hyperparameters.refuse_ignored(self, "momentum", "optimizer", "sgd")
+
   @property
   def training(self) -> hyperparameters.LocalHParams:
     """The hyper-parameters for `local_training`."""

@@ -1,0 +1,366 @@
+"""FedCTTA against NumPy: clients' steps, indicators, mixtures and limits."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift.algorithms import fed_ctta
+from tff_shift.algorithms import source
+from tff_shift.learning import randomness
+from tff_shift.models.networks import mlp
+from tff_shift.testing import running
+
+pytestmark = pytest.mark.slow
+
+RATE = 0.3
+HPARAMS = fed_ctta.HParams(
+  optimizer="sgd", learning_rate=RATE, adaptation_steps=2, noise_examples=5
+)
+NOISE_SEED = np.int32([6, 7])
+NUM_CLIENTS = 4
+
+# Once for each of its hyper-parameters: then graphs of it are found again.
+build = functools.cache(
+  functools.partial(fed_ctta.build, num_clients=NUM_CLIENTS)
+)
+
+
+def changed(**changes):
+  return dataclasses.replace(HPARAMS, **changes)
+
+
+def softmax(logits):
+  exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+  return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def mean_entropy(logits):
+  p = softmax(logits)
+  return -np.mean(np.sum(p * np.log(p), axis=1))
+
+
+@pytest.fixture(scope="module")
+def clients(make_adapting_client):
+  """Clients 0, 1 and 3 of four."""
+  return [make_adapting_client(i, 9, 5 + i) for i in (0, 1, 3)]
+
+
+@pytest.fixture(scope="module")
+def shared(model, run_in_graph):
+  return run_in_graph(build(model, HPARAMS).initial_weights, NOISE_SEED)
+
+
+@pytest.fixture(scope="module")
+def states(model, clients, shared, run_in_graph):
+  """States of clients that have adapted before, each in its own way."""
+  functions = build(model, HPARAMS)
+  generator = np.random.default_rng(0)
+
+  def perturbed(client):
+    state = run_in_graph(functions.initial_client_state, client.seed, shared)
+    return state._replace(
+      weights=tf.nest.map_structure(
+        lambda w: np.float32(w + generator.normal(0, 0.3, w.shape)),
+        state.weights,
+      ),
+      indicator=np.float32(generator.normal(size=3)),
+    )
+
+  return [perturbed(client) for client in clients]
+
+
+@pytest.fixture(scope="module")
+def run(model, clients, states, shared, run_in_graph):
+  """Returns `run(chosen, **changes)`: results, server, personal results."""
+
+  @functools.cache
+  def run(chosen=(0, 1, 2), **changes):
+    functions = build(model, changed(**changes))
+    results = [
+      run_in_graph(
+        functions.train_client, shared, states[i], clients[i], np.int32(2)
+      )
+      for i in chosen
+    ]
+    slots = tf.nest.map_structure(
+      lambda *each: sum(each), *[each.plaintext_sum for each in results]
+    )
+    new = run_in_graph(
+      running.with_info(functions.update_server),
+      shared,
+      (),
+      slots,
+      np.int32(2),
+    )
+    personal = [
+      run_in_graph(
+        functions.personalize_client,
+        new,
+        result.client_state,
+        clients[i],
+        np.int32(2),
+      ).client_state
+      for i, result in zip(chosen, results, strict=True)
+    ]
+    return results, new, personal
+
+  return run
+
+
+class TestMixture:
+  def test_weights_by_hand(self, run_in_graph):
+    """Cosines 1, 0.8 and 0 with the first."""
+    indicators = np.float32([[2, 0, 0], [4, 3, 0], [0, 0, 1]])
+    shares = run_in_graph(
+      lambda each: fed_ctta.mixture_weights(each, "similarity"), indicators
+    )
+    np.testing.assert_allclose(shares[0, 0] / shares[0, 1], 1.6368, rtol=1e-4)
+    np.testing.assert_allclose(shares[0, 0] / shares[0, 2], 5.5749, rtol=1e-4)
+    np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-6)
+
+  def test_length_of_an_indicator_does_not_count(self, run_in_graph):
+    indicators = np.random.default_rng(0).normal(size=(4, 3))
+    one, other = (
+      run_in_graph(
+        lambda each: fed_ctta.mixture_weights(each, "similarity"),
+        np.float32(scale * indicators),
+      )
+      for scale in (1, [[4], [1], [2], [8]])
+    )
+    np.testing.assert_allclose(one, other, atol=1e-6)
+
+  def test_uniform_is_the_plain_mean(self, run_in_graph):
+    shares = run_in_graph(
+      lambda each: fed_ctta.mixture_weights(each, "uniform"),
+      np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32),
+    )
+    np.testing.assert_allclose(shares, 0.2, rtol=1e-6)
+
+
+class TestRound:
+  @pytest.fixture(scope="class")
+  def noise(self, model, run_in_graph):
+    """What all clients see in round 2."""
+    return run_in_graph(
+      lambda seed: fed_ctta.draw_noise(model, 5, randomness.fold(seed, 2)),
+      NOISE_SEED,
+    )
+
+  @pytest.fixture(scope="class")
+  def adapted(self, clients, states, oracle):
+    """Models after two steps on the entropy, and the mean losses."""
+    return [
+      oracle.descend(
+        state.weights,
+        [lambda w, x=client.stream_x: mean_entropy(oracle.predict(w, x))] * 2,
+        RATE,
+      )
+      for client, state in zip(clients, states, strict=True)
+    ]
+
+  @pytest.fixture(scope="class")
+  def indicators(self, adapted, states, noise, oracle):
+    return np.array(
+      [
+        0.9 * state.indicator
+        + 0.1 * oracle.predict(weights, noise).mean(axis=0)
+        for (weights, _), state in zip(adapted, states, strict=True)
+      ]
+    )
+
+  def test_clients_agree_with_the_oracle(
+    self, run, adapted, indicators, clients, compare
+  ):
+    results, _, _ = run()
+    for result, (weights, loss), indicator, client in zip(
+      results, adapted, indicators, clients, strict=True
+    ):
+      compare.assert_close(result.client_state.weights, weights, 1e-5)
+      np.testing.assert_allclose(result.loss, loss, rtol=1e-5)
+      np.testing.assert_allclose(
+        result.client_state.indicator, indicator, atol=1e-5
+      )
+      sent = tf.nest.map_structure(
+        lambda rows, i=client.client_id: rows[i], result.plaintext_sum.values
+      )
+      assert compare.equal_bits(sent.weights, result.client_state.weights)
+      assert compare.equal_bits(sent.indicator, result.client_state.indicator)
+
+  def test_every_client_receives_its_mixture(
+    self, run, adapted, indicators, compare
+  ):
+    _, _, personal = run()
+    directions = indicators / np.linalg.norm(indicators, axis=1, keepdims=True)
+    shares = softmax(np.exp(directions @ directions.T))
+    for own, state in zip(shares, personal, strict=True):
+      expected = tf.nest.map_structure(
+        lambda *each, own=own: sum(
+          share * w for share, w in zip(own, each, strict=True)
+        ),
+        *[weights for weights, _ in adapted],
+      )
+      compare.assert_close(state.weights, expected, 1e-5)
+    assert np.ptp(shares) > 0.05
+    assert np.any(personal[0].weights.head[0] != personal[1].weights.head[0])
+
+  def test_table_tells_who_took_part(self, run):
+    _, new, _ = run(chosen=(0, 2))
+    np.testing.assert_array_equal(new.written, [3, 0, 0, 3])
+    np.testing.assert_array_equal(new.noise_seed, NOISE_SEED)
+    np.testing.assert_array_equal(new.models.head[0][1], 0)
+
+  def test_a_client_whose_model_did_not_arrive_keeps_its_own(
+    self, model, run, clients, run_in_graph, compare
+  ):
+    results, _, _ = run()
+    _, new, _ = run(chosen=(0, 2))
+    state = results[1].client_state
+    kept = run_in_graph(
+      build(model, HPARAMS).personalize_client,
+      new,
+      state,
+      clients[1],
+      np.int32(2),
+    )
+    assert compare.equal_bits(kept.client_state, state)
+
+  def test_pseudo_labels_on_demand(self, run, clients, states, oracle, compare):
+    results, _, _ = run(objective="pseudo", adaptation_steps=1)
+    state, x = states[0], clients[0].stream_x
+    labels = oracle.predict(state.weights, x).argmax(axis=1)
+    expected, _ = oracle.descend(
+      state.weights,
+      [lambda w: oracle.cross_entropy(oracle.predict(w, x), labels)],
+      RATE,
+    )
+    compare.assert_close(results[0].client_state.weights, expected, 1e-5)
+
+  def test_first_indicator_has_no_memory(
+    self, model, clients, states, shared, noise, oracle, run_in_graph
+  ):
+    state = states[0]._replace(indicator=np.zeros(3, np.float32))
+    result = run_in_graph(
+      build(model, HPARAMS).train_client,
+      shared,
+      state,
+      clients[0],
+      np.int32(2),
+    )
+    np.testing.assert_allclose(
+      result.client_state.indicator,
+      oracle.predict(result.client_state.weights, noise).mean(axis=0),
+      atol=1e-5,
+    )
+
+
+class TestLimits:
+  def test_a_client_alone_receives_its_own_model(self, run, compare):
+    """Bit for bit: the local descent of the entropy."""
+    (result,), _, (personal,) = run(chosen=(1,))
+    assert compare.equal_bits(personal, result.client_state)
+    among_others, _, _ = run()
+    assert compare.equal_bits(result.client_state, among_others[1].client_state)
+
+  def test_equal_models_stay(self, run, compare):
+    """Of one client three times, to rounding."""
+    (result,), _, _ = run(chosen=(0,))
+    sent = fed_ctta.Sent(
+      *tf.nest.map_structure(
+        lambda each: np.stack([each] * 3),
+        (result.client_state.weights, result.client_state.indicator),
+      )
+    )
+    mixed = tf.nest.map_structure(
+      lambda each: np.asarray(each[2]), fed_ctta.mix(sent, "similarity")
+    )
+    compare.assert_close(mixed, result.client_state.weights, 1e-6)
+
+  @pytest.mark.parametrize(
+    "changes", [{"learning_rate": 0.0}, {"adaptation_steps": 0}]
+  )
+  def test_without_steps_a_client_is_the_source(
+    self, changes, model, clients, shared, make_client, run_in_graph, compare
+  ):
+    functions = build(model, dataclasses.replace(fed_ctta.HParams(), **changes))
+    client, examples = clients[0], make_client(5, [7])
+    state = run_in_graph(functions.initial_client_state, client.seed, shared)
+    result = run_in_graph(
+      functions.train_client, shared, state, client, np.int32(0)
+    )
+    weights = run_in_graph(model.initial_weights, client.seed)
+    assert compare.equal_bits(result.client_state.weights, weights)
+    found, plain = (
+      run_in_graph(each.predict_as_client, server, own, client, examples)
+      for each, server, own in (
+        (functions, shared, result.client_state),
+        (source.build(model, source.HParams()), weights, ()),
+      )
+    )
+    np.testing.assert_array_equal(found, plain)
+
+
+class TestNoise:
+  def test_rounds_have_their_own(self, model, run_in_graph):
+    one, other = (
+      run_in_graph(
+        lambda seed, round_num: fed_ctta.draw_noise(
+          model, 100, randomness.fold(seed, round_num)
+        ),
+        NOISE_SEED,
+        np.int32(round_num),
+      )
+      for round_num in (0, 1)
+    )
+    assert one.shape == (100, 5)
+    assert np.all(one != other)
+    np.testing.assert_allclose(one.std(), 1, atol=0.15)
+
+  def test_images_and_tokens(self, run_in_graph):
+    images = mlp.build(
+      (4, 3, 1), num_classes=3, width=6, head_width=5, input_dtype=tf.uint8
+    )
+    found = run_in_graph(
+      lambda seed: fed_ctta.draw_noise(images, 400, seed), NOISE_SEED
+    )
+    assert (found.dtype, found.shape) == (np.uint8, (400, 4, 3, 1))
+    assert (found.min(), found.max()) == (0, 255)
+    np.testing.assert_allclose(found.mean(), 127.5, atol=5)
+    tokens = dataclasses.replace(
+      images, input_dtype=tf.int32, vocabulary_size=9
+    )
+    found = run_in_graph(
+      lambda seed: fed_ctta.draw_noise(tokens, 50, seed), NOISE_SEED
+    )
+    assert found.dtype == np.int32
+    assert set(np.unique(found)) == set(range(9))
+
+  def test_tokens_of_an_unknown_vocabulary_are_refused(self, refusal):
+    model = dataclasses.replace(
+      mlp.build(
+        (4,), num_classes=3, width=6, head_width=5, input_dtype=tf.float32
+      ),
+      input_dtype=tf.int32,
+    )
+    message = refusal(fed_ctta.draw_noise, model, 3, NOISE_SEED)
+    assert "noise needs the size of its vocabulary" in message
+
+
+def test_batch_normalization_uses_the_batch(
+  normalized_model, clients, make_client, run_in_graph
+):
+  functions = build(normalized_model, HPARAMS)
+  assert functions.predicts_batches
+  shared = run_in_graph(functions.initial_weights, NOISE_SEED)
+  state = run_in_graph(functions.initial_client_state, clients[0].seed, shared)
+  examples = make_client(5, [7])
+  found = run_in_graph(
+    functions.predict_as_client, shared, state, clients[0], examples
+  )
+  (kernel, bias, scale, shift), (head, head_bias) = state.weights
+  before = examples.x @ kernel + bias
+  normed = (before - before.mean(0)) / np.sqrt(before.var(0) + 1e-3)
+  expected = np.maximum(normed * scale + shift, 0) @ head + head_bias
+  np.testing.assert_allclose(found, expected, atol=1e-5)

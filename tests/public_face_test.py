@@ -10,7 +10,7 @@ import pytest
 
 import tff_shift as ts
 
-_PAGE = pathlib.Path(__file__).parents[1] / "docs" / "library.md"
+_PAGE = pathlib.Path(__file__).parents[1] / "docs/reference/library.md"
 
 
 def test_the_page_has_each_name_and_no_other():

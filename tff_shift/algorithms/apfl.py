@@ -32,6 +32,8 @@ program by authors of the paper. Choices that they leave open:
     logits of the two models: `mixture=logits`.
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -34,6 +34,8 @@ the authors' program. Choices:
     (not if clients hold the same digits).
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 import dataclasses
 import math
 from collections.abc import Callable

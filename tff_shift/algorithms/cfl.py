@@ -37,6 +37,8 @@ and the FedEvolve paper does not specify its version. Choices:
     numbers per weight.
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 import dataclasses
 from typing import Any
 from typing import NamedTuple

@@ -45,6 +45,8 @@ whole backbone at once, projects onto the updates as sent, and adds the mean of
 without CAGrad.
 """
 
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+
 import dataclasses
 from typing import Any
 from typing import NamedTuple

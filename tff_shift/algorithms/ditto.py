@@ -22,6 +22,8 @@ Written from the steps of the authors' public program. Choices:
   * v_k has no weight decay, which would pull it towards 0 instead of w^t.
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 import dataclasses
 
 import tensorflow as tf

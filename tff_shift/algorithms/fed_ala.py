@@ -40,6 +40,8 @@ starts from theta_g, as in FedAvg, and clients predict with their own trained
 models, theta_i.
 """
 
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+
 import contextlib
 import dataclasses
 from typing import Any

@@ -48,6 +48,8 @@ of the trunk that a guide shares, if there is one. Clients are weighted by
 their head (`predict_with=received`).
 """
 
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+
 import contextlib
 import dataclasses
 

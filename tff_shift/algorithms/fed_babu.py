@@ -23,6 +23,8 @@ Written from the steps of public programs. Choices:
     only: `fine_tune_part=head`.
 """
 
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+
 import dataclasses
 
 from tff_shift.algorithms import fed_avg

@@ -58,6 +58,8 @@ Equations and constants follow the authors' program
     program has momentum 0.9 and weight decay 1e-5.
 """
 
+# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+
 import dataclasses
 import math
 from typing import Any

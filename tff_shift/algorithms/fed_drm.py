@@ -21,6 +21,8 @@ Choices that the paper leaves open: all target heads start equal, as in the
 authors' program, which sends one model to all.
 """
 
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+
 import dataclasses
 from typing import Any
 from typing import NamedTuple

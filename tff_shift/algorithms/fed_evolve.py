@@ -35,6 +35,8 @@ Choices that the paper leaves open:
     no prototypes, and predicts nothing.
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 import dataclasses
 from typing import Any
 from typing import NamedTuple

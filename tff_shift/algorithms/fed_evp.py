@@ -29,6 +29,8 @@ Choices where the paper leaves them open or contradicts itself:
     training.
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 import dataclasses
 
 import tensorflow as tf

@@ -51,6 +51,8 @@ combined, and the same values leave a client as in FedRep. It refuses the same
 aggregators as `variant=published`.
 """
 
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+
 import dataclasses
 from typing import Any
 from typing import NamedTuple

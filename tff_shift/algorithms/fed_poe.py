@@ -51,6 +51,8 @@ copies of F (in the program they train one object in turn). Choices:
   * The server stores at most `max_snapshots`; later ones are dropped.
 """
 
+# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+
 import dataclasses
 import functools
 from collections.abc import Callable

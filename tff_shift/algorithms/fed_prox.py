@@ -23,6 +23,8 @@ Written from the algorithm as generally quoted. Choices:
     and decreases it when it decreases, is not included.
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any

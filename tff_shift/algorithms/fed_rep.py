@@ -13,6 +13,8 @@ Choices that the paper leaves open: all heads start equal, as in public
 programs, which send one model to all.
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -26,6 +26,8 @@ Choices that the paper leaves open:
     like the server.
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 import dataclasses
 
 import tensorflow as tf

@@ -27,6 +27,8 @@ Written from the steps of public programs. Choices:
   * As many steps as in FedAvg, each with two gradients.
 """
 
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any

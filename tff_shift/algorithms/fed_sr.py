@@ -30,6 +30,8 @@ trained with the model and stay with the client, starting at r_mu = 0, r_sigma =
     client predicts as the server does.
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 import dataclasses
 from typing import Any
 from typing import NamedTuple

@@ -39,6 +39,8 @@ Choices:
     program's r is unweighted.
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 import dataclasses
 from typing import Any
 from typing import NamedTuple

@@ -35,6 +35,8 @@ Equations and numbers are those of the authors' program. Choices:
   * All heads start equal, as in the program, which sends one model to all.
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 import dataclasses
 
 import tensorflow as tf

@@ -31,6 +31,8 @@ Written from the equations as generally quoted and from public programs
     votes, tau = 0.1, the FedEvolve paper's value, only masks ties of 10 to 10.
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 import dataclasses
 from typing import Any
 from typing import NamedTuple

@@ -38,6 +38,8 @@ Choices that the papers leave open:
     entropy of the prediction for the example itself.
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 import dataclasses
 
 import tensorflow as tf

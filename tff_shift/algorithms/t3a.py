@@ -25,6 +25,8 @@ Choices:
   * The server predicts without adjustment.
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 import dataclasses
 from typing import Any
 from typing import NamedTuple

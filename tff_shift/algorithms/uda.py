@@ -26,6 +26,8 @@ Written from general knowledge of the method, not from its paper. Choices:
   * The rate is constant; the paper's decreases with p, and has momentum 0.9.
 """
 
+# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+
 import dataclasses
 
 from tff_shift.learning import algorithm

@@ -42,6 +42,8 @@ Equations and numbers are those of the authors' program
     program's decreases, has momentum, and is a tenth in the backbone.
 """
 
+# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+
 import dataclasses
 import math
 

@@ -38,8 +38,9 @@ END = "<!-- End of the table of methods. -->\n"
 _HEAD = """# Methods
 
 The name of a method is the value of `--algorithm` and the name of its file in
-`tff_shift/algorithms/`. The file's docstring has the equations, and the choices
-that the paper leaves open. `make index` writes this page from these files.
+`tff_shift/algorithms/`. The file's docstring has the equations;
+[BUILD_NOTES](../../BUILD_NOTES.md) has the decisions where a paper is silent or
+contradicts itself. `make index` writes this page from these files.
 
 ## Papers
 

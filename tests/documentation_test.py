@@ -40,6 +40,30 @@ def test_links_between_files_lead_somewhere():
   assert found > 200
 
 
+def test_files_and_modules_that_pages_name_are_there():
+  found = 0
+  for path in pages():
+    # Files of TFF's repository, and of earlier versions.
+    if path.name in ("conformance.md", "CHANGELOG.md"):
+      continue
+    if "history" in path.parts:
+      continue
+    text = path.read_text(encoding="utf-8")
+    folders = "tff_shift|tests|examples|benchmarks|experiments|docs|results"
+    names = re.findall(
+      rf"(?<![\w/.-])((?:{folders})/[\w/]+\.(?:py|toml|md|json|flags|xz))\b",
+      text,
+    )
+    names += [
+      f"{module.replace('.', '/')}.py"
+      for module in re.findall(r"-m ((?:benchmarks|experiments)\.\w+)", text)
+    ]
+    found += len(names)
+    for name in names:
+      assert (_ROOT / name).exists(), f"{path.relative_to(_ROOT)}: {name}"
+  assert found > 100
+
+
 class TestNotes:
   """Code names the section of BUILD_NOTES.md that has its decisions."""
 

@@ -4,6 +4,8 @@ import importlib.util
 import os.path
 import pathlib
 import re
+import shutil
+import subprocess
 
 import pytest
 
@@ -19,6 +21,54 @@ _HOME = (
   '<script src="javascripts/iframe-worker.js"></script>'
   '<body><input data-md-color-scheme="slate"></body>'
 )
+
+
+# What the shim needs of a browser: a page, and frames with global objects.
+_BROWSER = """
+const fs = require("fs"), vm = require("vm");
+const folder = process.argv[2];
+const late = (work) => setTimeout(work, 5);
+function inner() {
+  const target = new EventTarget();
+  const self = {MessageEvent, console};
+  self.addEventListener = (name, work) => target.addEventListener(name, work);
+  self.dispatchEvent = (event) => target.dispatchEvent(event);
+  const load = (script) => {
+    try {
+      vm.runInContext(fs.readFileSync(new URL(script.src), "utf8"), self);
+      script.onload();
+    } catch (error) { script.onerror(error); }
+  };
+  const head = {append: (script) => late(() => load(script))};
+  self.document = {createElement: () => ({}), head};
+  return vm.createContext(self);
+}
+global.window = global;
+global.location = {protocol: process.argv[3], href: `file://${folder}/index.html`};
+global.Worker = class { constructor() { console.log("the browser's"); } };
+global.document = {
+  createElement: () => Object.assign(new EventTarget(), {remove() {}}),
+  body: {append: (frame) => late(() => {
+    frame.contentWindow = inner();
+    frame.dispatchEvent(new Event("load"));
+  })},
+};
+vm.runInThisContext(fs.readFileSync(process.argv[4], "utf8"));
+const worker = new Worker(process.argv[5]);
+if (worker.addEventListener) {
+  worker.addEventListener("message", ({data}) => console.log(data));
+  worker.addEventListener("error", () => console.log("error"));
+  worker.postMessage("early");
+  setTimeout(() => worker.postMessage("late"), 100);
+}
+"""
+
+_WORKER = """
+addEventListener("message", async ({data}) => {
+  if (data === "early") await importScripts("file://FOLDER/other.js");
+  postMessage(`${data} ${1 + two}`);
+});
+"""
 
 
 def pages():
@@ -170,3 +220,32 @@ class TestSite:
   def test_home_without_dark_mode_and_search(self, tmp_path):
     faults = hooks.faults_of_site(self.make(tmp_path, home=_PAGE))
     assert [fault.partition(" ")[0] for fault in faults] == ["index.html"] * 2
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="there is no Node.js")
+class TestSearchWithoutAServer:
+  """`iframe-worker.js` in Node.js, with a small stand-in for a browser."""
+
+  def printed(self, folder, protocol="file:", worker="worker.js"):
+    (folder / "browser.js").write_text(_BROWSER)
+    (folder / "other.js").write_text("const two = 2;")
+    (folder / "worker.js").write_text(_WORKER.replace("FOLDER", str(folder)))
+    shim = _ROOT / "docs/javascripts/iframe-worker.js"
+    return subprocess.run(
+      ["node", "browser.js", folder, protocol, shim, worker],
+      cwd=folder,
+      capture_output=True,
+      text=True,
+      check=True,
+      timeout=60,
+    ).stdout.splitlines()
+
+  def test_messages_go_there_and_back(self, tmp_path):
+    # The first one is sent before the worker's script is there.
+    assert self.printed(tmp_path) == ["early 3", "late 3"]
+
+  def test_missing_script_is_an_error(self, tmp_path):
+    assert self.printed(tmp_path, worker="missing.js") == ["error"]
+
+  def test_with_a_server_the_browsers_workers_are_used(self, tmp_path):
+    assert self.printed(tmp_path, protocol="https:") == ["the browser's"]

@@ -76,7 +76,7 @@ report: setup
 	  --reduce=num_seeds=2,num_settings=2,rounds=12 --jobs=2 --resume \
 	  --output_dir=runs/report
 
-# The extra `notebook` is not in the lock: docs/notebooks.md.
+# The extra `notebook` is not in the lock: docs/tutorials/notebooks.md.
 notebooks: setup
 	$(BIN)/python -m examples.notebooks.convert --output_dir=runs/notebooks
 
@@ -84,7 +84,7 @@ workers: setup
 	@$(BIN)/python -m experiments.workers --num_workers=$(N)
 
 # Command lines read the index instead of importing algorithms and models. The
-# tables of methods in docs/methods.md and the README are of the same files.
+# tables of methods in docs/reference/methods.md and the README are of the same files.
 index: setup
 	$(BIN)/python -m tff_shift.command_line.write_index
 	$(BIN)/python -m tff_shift.command_line.write_methods

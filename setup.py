@@ -1,8 +1,16 @@
 """Metadata of the package; `make` installs the lock requirements.txt."""
 
 import pathlib
+import sys
 
 import setuptools
+
+if sys.version_info[:2] != (3, 11):
+  # In place of an error of the first dependency that other versions lack.
+  sys.exit(
+    "tff_shift needs Python 3.11, because TensorFlow Federated 0.87 does; this"
+    f" is Python {sys.version.split()[0]}"
+  )
 
 _HERE = pathlib.Path(__file__).parent
 
@@ -108,7 +116,11 @@ setuptools.setup(
     ]
   },
   python_requires=">=3.11,<3.12",
-  install_requires=_DIRECT + _OF_TFF,
+  # With the marker, pip on another Python names the version, not the first
+  # dependency that cannot be built there.
+  install_requires=[
+    f'{each}; python_version == "3.11"' for each in _DIRECT + _OF_TFF
+  ],
   extras_require={
     "gpu": ["tensorflow[and-cuda]==2.14.1"],
     # tokenizers of the extra text needs huggingface-hub before 1. Not in the

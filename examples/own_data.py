@@ -6,8 +6,8 @@ There are six sensors, whose two classes rotate a little from month to month.
 Replace `month` by a function that reads your own arrays: any number of clients,
 domains and examples, of any shape.
 
-The same comparison from a file of arrays (x, y, domain, client; docs/data.md),
-with figures, checkpoints and saved models:
+The same comparison from a file of arrays (x, y, domain, client;
+docs/how_to/your_data.md), with figures, checkpoints and saved models:
 
     python -m experiments.evolving --dataset=sensors.npz \
         --algorithm=fed_avg,fed_evolve,fed_evp --seeds=0,1

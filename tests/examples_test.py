@@ -126,7 +126,7 @@ def test_composition_gives_the_same_on_three_executors(run_example):
 
 
 def test_composition_runs_as_the_page_shows_it():
-  page = (_README.parent / "docs" / "compose.md").read_text()
+  page = (_README.parent / "docs/how_to/compose.md").read_text()
   names = {}
   exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), names)
   assert names["server_state"].round_num == 2
@@ -135,7 +135,7 @@ def test_composition_runs_as_the_page_shows_it():
 
 def test_documented_algorithm_is_the_example():
   root = _README.parent
-  page = (root / "docs" / "own_algorithm.md").read_text()
+  page = (root / "docs/how_to/own_algorithm.md").read_text()
   (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
   assert (root / "examples" / "scaffold.py").read_text().endswith(shown)
 

@@ -73,6 +73,9 @@ def test_aggregators_are_those_that_are_not_refused():
   )
   # secure and dp hide clients, compressed changes their values.
   assert found.aggregators == ("mean", "robust")
+  assert found.refused == dict.fromkeys(
+    ("dp", "secure", "compressed"), "it compares"
+  )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,7 @@ def test_outdated_tables_are_named_and_written(tmp_path, capsys):
   )
   assert write_methods.main(["--check"], tmp_path) == 1
   told = capsys.readouterr().err
-  assert "docs/methods.md is not up to date: run make index" in told
+  assert "docs/reference/methods.md is not up to date: run make index" in told
   assert "README.md is not up to date: run make index" in told
   assert not (tmp_path / "docs").exists()
   assert write_methods.main([], tmp_path) == 0
@@ -110,6 +113,20 @@ def test_outdated_tables_are_named_and_written(tmp_path, capsys):
   text = readme.read_text()
   assert text.startswith("before\n") and text.endswith("after\n")
   assert "old" not in text
+
+
+def test_page_has_each_reason_once():
+  needs = factories.AggregationRequirements(
+    no_clipping="it adds", per_client_values="it compares"
+  )
+  found = write_methods.describe(
+    "mean_of_two", module(AGGREGATION_REQUIREMENTS=needs)
+  )
+  peers = {"peers": [{"name": n, "repository": n, "files": {}} for n in "ab"]}
+  row = write_methods.page([found], peers | {"read": ""}).splitlines()[-1]
+  assert row.endswith(
+    "| `mean`; not `robust`, `dp`, `secure`, `compressed`: it adds |"
+  )
 
 
 def test_readme_without_the_comments_is_refused(tmp_path, capsys):

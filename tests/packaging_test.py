@@ -174,6 +174,30 @@ class TestWheel:
     assert sorted(metadata["Requires-Python"].split(",")) == ["<3.12", ">=3.11"]
 
 
+@pytest.mark.parametrize("version", [(3, 10), (3, 12), (3, 13)])
+def test_other_pythons_are_refused_before_a_dependency_is(version):
+  # pip runs setup.py before it looks for the lock's packages.
+  program = (
+    "import runpy, setuptools, sys;"
+    f" sys.version_info = ({version[0]}, {version[1]}, 1, 'final', 0);"
+    f" sys.version = '{version[0]}.{version[1]}.1 (main)';"
+    " sys.argv = ['setup.py', 'egg_info'];"
+    " runpy.run_path('setup.py')"
+  )
+  process = subprocess.run(
+    [sys.executable, "-c", program],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+  assert process.returncode == 1
+  assert process.stderr == (
+    "tff_shift needs Python 3.11, because TensorFlow Federated 0.87 does; this"
+    f" is Python {version[0]}.{version[1]}.1\n"
+  )
+
+
 def test_missing_tff_is_said_in_one_line():
   # Without the folder of installed packages, as where TFF was not added.
   process = subprocess.run(

@@ -11,7 +11,7 @@ import pytest
 import tff_shift as ts
 from tff_shift.command_line import write_index
 
-_PAGE = pathlib.Path(__file__).parents[1] / "docs" / "library.md"
+_PAGE = pathlib.Path(__file__).parents[1] / "docs/reference/library.md"
 
 
 def test_the_page_has_each_name_and_no_other():

@@ -8,6 +8,8 @@ non-negative, because TensorFlow extends the sign of a negative seed to 64 bits
 and XLA does not.
 """
 
+# Decisions: BUILD_NOTES, "Other decisions".
+
 import math
 from typing import Any
 

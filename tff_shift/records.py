@@ -7,6 +7,8 @@ between fields. An invalid file is refused in one line that names the file and
 the field.
 """
 
+# Decisions: BUILD_NOTES, "Files that the package reads back".
+
 import functools
 import hashlib
 import json

@@ -1,1 +1,1 @@
-"""A scenario of one's own, see docs/own_scenario.md."""
+"""A scenario of one's own, see docs/how_to/own_scenario.md."""

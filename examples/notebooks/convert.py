@@ -88,7 +88,8 @@ def main(_) -> None:
     import nbformat
   except ModuleNotFoundError:
     sys.exit(
-      "nbformat is missing; install the extra notebook, see docs/notebooks.md"
+      "nbformat is missing; install the extra notebook, see"
+      " docs/tutorials/notebooks.md"
     )
   folder = pathlib.Path(FLAGS.output_dir)
   files.make_folder(folder)

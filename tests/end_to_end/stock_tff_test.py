@@ -9,7 +9,7 @@ import sys
 import pytest
 
 _ROOT = pathlib.Path(__file__).parents[2]
-_PAGE = _ROOT / "docs" / "stock_tff.md"
+_PAGE = _ROOT / "docs/how_to/stock_tff.md"
 _ROUNDS = "train_total_rounds=10"
 
 

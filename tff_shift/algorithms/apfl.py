@@ -19,18 +19,10 @@ What leaves a client: the update of w, and the mean training loss of w. v and
 alpha stay.
 
 Written from the equations as generally quoted and from FedTorch, a public
-program by authors of the paper. Choices that they leave open:
-  * v starts as the first model that the client receives, alpha at 0.5; a client
-    that never took part predicts with the server model.
-  * f is the loss without weight decay: the equation above is the whole step of
-    v, v does not change at alpha = 0, and only w decays, as in FedAvg.
-    FedTorch's optimizers decay both at the full rate: `personal_weight_decay`.
-  * alpha is updated at each step, by plain gradient descent for any optimizer
-    of v and w, at their learning rate. FedTorch updates it once per round, and
-    also starts it at 0.5.
-  * Models are mixed weight by weight, as in the equations. FedTorch mixes the
-    logits of the two models: `mixture=logits`.
+program by authors of the paper.
 """
+
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
 
 import dataclasses
 from collections.abc import Callable

@@ -14,6 +14,8 @@ the fixed pre-trained backbone.
 What leaves a client: the mean risk of its learners. The learners stay.
 """
 
+# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+
 import dataclasses
 from typing import Any
 from typing import NamedTuple

@@ -19,20 +19,10 @@ What leaves a client: its model update, the mean training loss and, in plaintext
 sums over clients, the trained model's probabilities for the public inputs.
 
 Equations and constants (40 % review; alpha = 0.1, T = 2, without T^2) follow
-the authors' program. Choices:
-  * The tasks are the source domains, in equal parts of the rounds. A round has
-    as many gradient steps as FedAvg's, also for clients that review.
-  * The program's server also distils in the first domain, in which no client
-    reviews; with `distil_from=second_domain` it does not.
-  * Each client reviews with the same probability, drawn in each round.
-  * The server's targets are mean probabilities. The program labels each input
-    by one model in turn, which would show the server predictions of single
-    clients. A client without examples is not part of the mean.
-  * Public inputs: the paper names some for its data sets, the FedEvolve paper
-    names none. Here they are uniform noise, a small number of constants of the
-    computation; for images, `public_data=digits` uses scikit-learn's digits
-    (not if clients hold the same digits).
+the authors' program.
 """
+
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
 
 import dataclasses
 import math

@@ -21,21 +21,12 @@ expansions stay.
 
 The abstract gives the objective; the paper approximates past losses in several
 ways, of which this is the one by regularisation. There is no public program,
-and the FedEvolve paper does not specify its version. Choices:
-  * The tasks are the source domains, in equal parts of the rounds.
-  * A past domain is expanded at the weights that the client receives when it
-    first takes part in a later one, on the examples that it has kept until
-    then. Domains in which it never took part are not kept.
-  * Each domain has the same weight (beta = 1), and the sum is divided by their
-    number, so that a learning rate has the same meaning in all rounds.
-  * F uses the true classes (the empirical Fisher information).
-  * g_d is left out (`linear_term`). It is small if a domain is learned to
-    convergence. Otherwise the diagonal F compensates it in each weight
-    separately but not in all together, and the sum is unbounded below.
-  * A round has as many gradient steps as FedAvg's, on batches of one domain.
-  * The sums over d are quadratic: for any number of domains, a client keeps two
-    numbers per weight.
+and the FedEvolve paper does not specify its version. The
+sums over d are quadratic: for any number of domains, a client keeps two numbers
+per weight.
 """
+
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
 
 import dataclasses
 from typing import Any

@@ -26,16 +26,7 @@ What leaves a client: the update of the backbone in plaintext, the number of
 examples if it is the client's weight, random numbers, and the training loss.
 The head stays.
 
-Written from the steps of the authors' program. Choices:
-  * A projection divides by |u_j|^2, as in PCGrad. In the program it does not,
-    and removes almost nothing from small updates.
-  * Each client draws the order of the projections of its update, once per
-    round, for all layers.
-  * The program's mean is unweighted (`client_weighting=uniform`). Clients'
-    weights are used in the mean of g_0.
-  * The aggregator and the server momentum apply to the mean update. The server
-    then adds g minus the mean of the updates as sent.
-  * The available text of the paper does not give alpha: 0.5 is CAGrad's.
+Written from the steps of the authors' program.
 
 `variant=program` is the ConFREE of the FedDRM paper's program. It processes the
 whole backbone at once, projects onto the updates as sent, and adds the mean of
@@ -44,6 +35,8 @@ whole backbone at once, projects onto the updates as sent, and adds the mean of
 
 without CAGrad.
 """
+
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
 
 import dataclasses
 from typing import Any

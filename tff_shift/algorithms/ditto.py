@@ -14,13 +14,10 @@ is the global model.
 What leaves a client: the update of its copy of w, and the mean training loss of
 this copy. v_k stays.
 
-Written from the steps of the authors' public program. Choices:
-  * v_k starts as the first model that the client receives; a client that never
-    took part predicts with the server model.
-  * v_k takes as many steps as w, on the same batches, with the same optimizer
-    and rate.
-  * v_k has no weight decay, which would pull it towards 0 instead of w^t.
+Written from the steps of the authors' public program.
 """
+
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
 
 import dataclasses
 

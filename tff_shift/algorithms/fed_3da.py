@@ -27,6 +27,8 @@ the mean training loss; in deployment r, when its data have drifted. The trained
 target network stays.
 """
 
+# Decisions: BUILD_NOTES, "Clients whose distribution changes: Fed-3DA".
+
 import dataclasses
 
 import numpy as np

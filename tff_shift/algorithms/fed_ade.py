@@ -16,6 +16,8 @@ examples, and the mean risk of both updates. Head, summaries, label estimates
 and learning rate stay.
 """
 
+# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+
 import dataclasses
 from typing import Any
 from typing import NamedTuple

@@ -24,21 +24,16 @@ weights; the server adds the mean difference to theta_g, as in FedAvg.
 What leaves a client: its model update relative to theta_g, and the mean
 training loss. theta_i and W_i stay.
 
-Written from the steps of the authors' program. Choices:
-  * A client predicts with theta, from the current server weights and after a
-    pass over W_i: the exact start of the next round's training. This is where
-    the authors' program evaluates.
-  * Losses have converged if, after more than ten passes, the standard deviation
-    of the last ten batches' losses is below a threshold. The number of passes
-    is limited.
-  * Only the last p layers of theta_i are kept; the others are not needed.
-  * Batches are full and random, new in each round, the same in all passes.
+Written from the steps of the authors' program. Only the last p layers
+of theta_i are kept; the others are not needed.
 
 `variant=program` is the computation of the FedDRM authors' program. There W
 stays 1, because its loss uses a copy of theta without gradients: local training
 starts from theta_g, as in FedAvg, and clients predict with their own trained
 models, theta_i.
 """
+
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
 
 import contextlib
 import dataclasses

@@ -25,20 +25,7 @@ t_i / sum t. A client predicts with its last trained model.
 What leaves a client: the update of the backbone relative to the received one,
 t_i, and the mean training loss. Head and theta_i stay.
 
-Written from the steps of the authors' program. Choices:
-  * There all clients align the same object in turn, so that the second client
-    receives the first one's result. Here each aligns the server's backbone.
-  * There a client is evaluated before it receives the new backbone. Clients
-    that were not sampled recently predict with an older model.
-    `predict_with=aligned` is the model from which the next round trains.
-  * A client that has never trained has nothing to align to, and takes no
-    alignment steps. It predicts with the current server backbone and the first
-    head; in the program with the initial model, however long the others have
-    trained.
-  * Alignment uses plain gradient steps with a separate rate, one epoch over the
-    examples, on batches of `batch_size` (16 in the program).
-  * t_i is computed over one epoch of full batches and over all weights,
-    including the head. Clients with more examples have larger traces.
+Written from the steps of the authors' program.
 
 `variant=program` is the FedAS of the FedDRM paper's program: a fifth of the
 steps align, with the optimizer and rate of the others, each example with its
@@ -47,6 +34,8 @@ of the trunk that a guide shares, if there is one. Clients are weighted by
 `client_weighting`, and predict with the new backbone without alignment and
 their head (`predict_with=received`).
 """
+
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
 
 import contextlib
 import dataclasses

@@ -9,6 +9,8 @@ What leaves a client: its model update, and the mean training loss. The
 fine-tuned model stays.
 """
 
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -13,15 +13,10 @@ random head.
 What leaves a client: the update of the backbone, and the mean training loss.
 The fine-tuned model stays.
 
-Written from the steps of public programs. Choices:
-  * The head is the last linear layer, drawn like the model's with the run's
-    seed. The server holds it and sends it with the backbone, as programs do.
-  * It has no weight decay, which would shrink it to 0; in the authors' program
-    its learning rate is 0, which is equivalent.
-  * Clients fine-tune the whole model, as in the paper's tables and as public
-    programs do by default. The program of the FedDRM authors changes the head
-    only: `fine_tune_part=head`.
+Written from the steps of public programs.
 """
+
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
 
 import dataclasses
 

@@ -38,25 +38,12 @@ server keeps the merged values until the next round, and broadcasts all of them
 in one table, of which each client reads its own entry.
 
 Equations and constants follow the authors' program
-(github.com/wenwenwenwenti/FedCCFA). Choices:
-  * Labels: the method uses labels of the drifting data, which a stream does not
-    have, and Fed-ADE does not specify a substitute: see `stream_labels`. With
-    `risk`, all steps but the first weight classes by the estimated label
-    distribution, whose entropy is H.
-  * The classifiers of step 1 have a common start, as in the program. If they
-    start from the clients' own classifiers (`compared_start=own`), their
-    differences include earlier training, and clients with the same concept are
-    separated.
-  * Step 2 starts from the client's own classifier, initially the common one. In
-    the program, a client without a classifier continues the one of step 1.
-  * Fewer than three clients cannot be compared (the program divides by zero):
-    each keeps its row and its own mean embedding.
-  * Classes that a client lacks are excluded from H (the program computes 0 log
-    0) and from mean embeddings (the program divides by all clients). A client
-    is aligned only to classes whose anchor it has.
-  * Plain gradient descent, as in the other methods of this scenario; the
-    program has momentum 0.9 and weight decay 1e-5.
+(github.com/wenwenwenwenti/FedCCFA). With `stream_labels=risk`, all steps but
+the first weight classes by the estimated label distribution, whose entropy is
+H.
 """
+
+# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
 
 import dataclasses
 import math

@@ -16,10 +16,9 @@ of a density ratio model (Theorem 2.2, eq. 7).
 
 What leaves a client: the update of backbone and client branch, its number of
 examples and the mean training loss. The target head stays.
-
-Choices that the paper leaves open: all target heads start equal, as in the
-authors' program, which sends one model to all.
 """
+
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
 
 import dataclasses
 from typing import Any

@@ -19,21 +19,9 @@ does not receive these sums, and predicts nothing.
 
 The server holds no data, so its prototypes are the mean over clients weighted
 by class counts.
-
-Choices that the paper leaves open:
-  * Eq. 4 sums over the classes of domain m + 1, Algorithm 1 mentions episodic
-    batches, whose own classes would count. Both are available, as the
-    hyper-parameter `softmax_classes`. A class without examples in the batch of
-    domain m has no prototype, and is left out in either case.
-  * phi and psi start from different random weights.
-  * A domain other than the target is predicted from the prototypes of the
-    previous domain; the first domain from its own.
-  * A class without prototype is never predicted. Its examples count as wrong,
-    and are excluded from the measured loss (see `evaluation.NO_LOGIT`).
-  * If a client lacks domains, the previous domain is the last earlier one that
-    it has. It learns if it has at least two domains. Without any domain it has
-    no prototypes, and predicts nothing.
 """
+
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
 
 import dataclasses
 from typing import Any

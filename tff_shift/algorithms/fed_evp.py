@@ -12,22 +12,9 @@ last layer of phi, in one more epoch on its own data.
 
 What leaves a client: the update of phi and w and the mean training loss. The
 prototypes and the personalised weights stay.
-
-Choices where the paper leaves them open or contradicts itself:
-  * The text aligns the batch of domain m + 1 to C_m, which does not contain it;
-    Algorithm 4 aligns the batch of domain m to C_m, which contains it. Both are
-    available, as the hyper-parameter `prototype`.
-  * The gradient flows into the current batch's part of a prototype
-    (`prototype=current`), not into the parts of earlier batches, which came
-    from earlier weights.
-  * The classes of the softmax of eq. 6: see `fed_evolve`.
-  * A class that a batch lacks keeps its prototype; a new class starts with its
-    mean, where eq. 5 as printed would average it with zeros.
-  * The classifier's loss is the cross-entropy over all classes ("the classical
-    cross-entropy loss").
-  * The personal epoch is cross-entropy with the optimizer and the rate of
-    training.
 """
+
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
 
 import dataclasses
 

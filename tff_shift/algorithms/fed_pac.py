@@ -33,23 +33,15 @@ number of examples and the sum of features of each class. The server broadcasts
 all heads in one table, because TFF broadcasts one value: in this implementation
 clients receive each other's heads.
 
-Written from the steps of the authors' program. Choices:
-  * Entries of a below 0.001 are dropped, as in the program, and the rest is
-    normalised to sum 1.
-  * D^i is a Gram matrix and the quadratic program convex: small eigenvalues are
-    kept.
-  * For a class without a global centroid, the client uses its own mean features
-    from before training. Round 0 has no alignment. A centroid is kept until
-    clients with the class take part again.
-  * Only heads of the cohort are combined; other clients keep their heads.
-  * The head is trained at the common learning rate (0.1 for one epoch in the
-    program).
+Written from the steps of the authors' program.
 
 `variant=program` is the FedPAC of the FedDRM paper's program: FedRep with the
 proximal term mu / 2 |theta - theta_received|^2 of the backbone. Heads are not
 combined, and the same values leave a client as in FedRep. It refuses the same
 aggregators as `variant=published`.
 """
+
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
 
 import dataclasses
 from typing import Any

@@ -33,23 +33,10 @@ training loss. L, the ensemble weights and the drawn snapshots stay.
 Equations and constants follow the authors' program
 (github.com/pouyamghari/Fed-POE), except that, as in the paper, snapshots are of
 F (the program mixes the client's own model again), and clients train separate
-copies of F (in the program they train one object in turn). Choices:
-  * Labels: the method uses the label of each example after its prediction. A
-    stream has no labels, and Fed-ADE does not specify a substitute: see
-    `stream_labels`.
-  * A round is one step of the method: `local_epochs` over the client's training
-    data replace one step on the last ten examples.
-  * Only the last layer is trained, as in the program; Fed-ADE does not specify
-    the trained layers (`trained`).
-  * For T steps, the program's meta_rate is 1 / sqrt(T) and its learning_rate
-    0.01 / sqrt(T); the defaults are for T = 100.
-  * Past losses of a new snapshot: the program keeps all examples of a client.
-    If a client learns from its labelled examples, a loss is linear in the class
-    weights of a round, so that their sum over rounds is sufficient.
-    Pseudo-labelled examples are kept, at most the last `past_examples`; the
-    mean over the kept examples then estimates the mean over all.
-  * The server stores at most `max_snapshots`; later ones are dropped.
+copies of F (in the program they train one object in turn).
 """
+
+# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
 
 import dataclasses
 import functools

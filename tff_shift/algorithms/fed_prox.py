@@ -14,14 +14,10 @@ those of `straggler_ratio`.
 What leaves a client: its model update, and the mean training loss, including
 the proximal term.
 
-Written from the algorithm as generally quoted. Choices:
-  * The local solver is FedAvg's: as many steps, with its optimizer.
-  * The paper samples clients by their fraction of the examples and takes the
-    plain mean; here they are sampled uniformly, and the mean uses
-    `client_weighting`.
-  * mu is constant. The paper's rule that increases it when the loss increases,
-    and decreases it when it decreases, is not included.
+Written from the algorithm as generally quoted.
 """
+
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
 
 import dataclasses
 from collections.abc import Callable

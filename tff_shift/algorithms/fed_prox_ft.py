@@ -21,6 +21,8 @@ The default mu is from the FedDRM authors' program. In ten steps at a rate of
 percent: there the method is practically FedAvgFT.
 """
 
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+
 import dataclasses
 
 from tff_shift.algorithms import fed_avg_ft

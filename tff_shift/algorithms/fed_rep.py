@@ -8,10 +8,9 @@ backbone with this head. Only the backbone is averaged.
 
 What leaves a client: the update of the backbone, and the mean training loss of
 its backbone steps. The head stays.
-
-Choices that the paper leaves open: all heads start equal, as in public
-programs, which send one model to all.
 """
+
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
 
 import dataclasses
 from collections.abc import Callable

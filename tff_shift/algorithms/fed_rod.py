@@ -20,11 +20,9 @@ The server predicts with h, a client with h + q_k.
 
 What leaves a client: the update of phi and h, and the mean of the sum of both
 losses. The personal head stays.
-
-Choices that the paper leaves open:
-  * The personal head starts at zero: a client that has not taken part predicts
-    like the server.
 """
+
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
 
 import dataclasses
 

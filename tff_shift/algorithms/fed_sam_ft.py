@@ -20,12 +20,10 @@ as in `fed_avg_ft`. With rho = 0 it is FedAvgFT, bit for bit.
 What leaves a client: its model update, and the mean training loss. The
 fine-tuned model stays.
 
-Written from the steps of public programs. Choices:
-  * The reported loss is the loss at w, comparable to other methods.
-  * Weight decay is applied at w and is not part of g, as in the FedDRM authors'
-    program.
-  * As many steps as in FedAvg, each with two gradients.
+Written from the steps of public programs.
 """
+
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
 
 import dataclasses
 

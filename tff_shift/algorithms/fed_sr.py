@@ -19,16 +19,13 @@ the mean training loss. The Gaussians of the classes and C stay.
 
 Equations follow the authors' program: the norm |z| is not squared; r and C are
 trained with the model and stay with the client, starting at r_mu = 0, r_sigma =
-1 and C = 1. Choices:
-  * mu is the model's embedding. sigma = softplus(A mu + b) comes from an
-    additional linear layer that starts at zeros. The authors double the last
-    layer of their backbone, which here ends in a ReLU or in a mean over
-    positions.
-  * (C sigma) uses |C|: the program's logarithm is NaN for negative C.
-  * Predictions use the same noise for all examples, clients and rounds. The
-    prediction for an example therefore does not depend on other examples, and a
-    client predicts as the server does.
+1 and C = 1.
+
+mu is the model's embedding, and sigma = softplus(A mu + b) comes from an
+additional linear layer.
 """
+
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
 
 import dataclasses
 from typing import Any

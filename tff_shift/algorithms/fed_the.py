@@ -24,20 +24,9 @@ with h.
 
 What leaves a client: the update of phi and h, its descriptor r_k, and the mean
 loss of phi and h. The personal head stays.
-
-Choices:
-  * Before it predicts, a client takes the first step of the next round: the
-    personal epoch on the new phi, and r_k with it. r is from the last round.
-  * r and the personal head start at zero.
-  * Examples come one by one, in a random order determined by the client's seed;
-    the history h_i is reset at every domain. Adam stops for an example when the
-    example's gradient is below 1e-5 (in the authors' program, the batch's).
-  * The balanced softmax is the one of `fed_rod`, except that a class that a
-    client lacks counts as one example. The authors' program adds one example to
-    every class (`class_counts=add_one`), so it excludes no class either.
-  * r is part of the server's mean and has its weights (`client_weighting`); the
-    program's r is unweighted.
 """
+
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
 
 import dataclasses
 from typing import Any

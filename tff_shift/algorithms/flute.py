@@ -20,20 +20,10 @@ What leaves a client: the update of phi, and the mean training loss of the steps
 on all weights. The head and the client's classes stay; with `share_head` the
 head is sent as well.
 
-Equations and numbers are those of the authors' program. Choices:
-  * The server's step, W <- W - rate dR/dW. The program's server applies it to
-    the heads of the round and sends each back. The sum of R over clients does
-    not couple them, so every client can take the same step itself: heads need
-    not be sent. The rate here is the program's over the number of clients (0.5
-    over 20, the clients of the FedEvolve paper).
-  * The server has no head. The FedEvolve paper has a server column, for which
-    heads must have been averaged: `share_head` sends them, to be averaged for
-    the server's predictions only.
-  * The last term is a mean over the batch, as CE is. The program's is a sum,
-    which grows with the batch (`feature_norm=sum`); on the points of circle,
-    which are large numbers, it drives all features to 0.
-  * All heads start equal, as in the program, which sends one model to all.
+Equations and numbers are those of the authors' program.
 """
+
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
 
 import dataclasses
 

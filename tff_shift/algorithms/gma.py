@@ -21,15 +21,10 @@ What leaves a client: its model update, its signs, the weight of its vote, and
 the mean training loss.
 
 Written from the equations as generally quoted and from public programs
-(declearn). Choices:
-  * The server's learning rate is 1.
-  * The sign of a change of 0 is 0: clients that do not change a weight do not
-    vote on it.
-  * If updates are clipped or zeroed, clients vote with the original ones. With
-    a server optimizer, the masked mean is what it steps along.
-  * tau: see `HParams`. Agreement has few values: for 20 clients with equal
-    votes, tau = 0.1, the FedEvolve paper's value, only masks ties of 10 to 10.
+(declearn).
 """
+
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
 
 import dataclasses
 from typing import Any

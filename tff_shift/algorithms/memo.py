@@ -17,26 +17,9 @@ augmentations.
 
 What leaves a client: its model update, and the mean training loss. Adapted and
 fine-tuned models stay; training does not depend on them.
-
-Choices that the papers leave open:
-  * Whether the server adapts too. In MEMO (G) it does. In MEMO (P) it predicts
-    with the global model without adaptation: the server of T3A, the other
-    method of the FedEvolve paper that adapts fine-tuned models at test time,
-    has FedAvgFT's accuracy to the digit (Table 1). For MEMO the tables do not
-    show this.
-  * Steps: the FedEvolve paper has 3, and 32 augmentations; MEMO takes one.
-  * The rate: 0.005 and plain gradient descent are MEMO's for CIFAR-10. 0 uses
-    the rate of training. FedTHE's program, on which the FedEvolve paper builds,
-    intends to set 0.0005, but keeps the rate and the optimizer of training.
-    Here optimizers are reset for each example.
-  * Each step draws new augmentations. The draws depend on the client and on the
-    pixels of the example, not on its position.
-  * Images are not flipped or cropped before the chains by default: see
-    `techniques/augmentations.py`.
-  * Pixels from outside are 128 in all channels, see there.
-  * Points have no augmentations: the paper has dashes for them. `none` is the
-    entropy of the prediction for the example itself.
 """
+
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
 
 import dataclasses
 

@@ -21,6 +21,8 @@ What leaves a client: the update of the hypernetwork's weights, and the mean
 training loss. The embedding stays.
 """
 
+# Decisions: BUILD_NOTES, "Clients whose distribution changes: Fed-3DA".
+
 import dataclasses
 from typing import Any
 from typing import NamedTuple

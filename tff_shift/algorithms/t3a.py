@@ -15,15 +15,9 @@ entropy of the layer's prediction for it. For the feature z of a test example:
 
 What leaves a client: its model update, and the mean training loss. The
 fine-tuned model and the supports stay.
-
-Choices:
-  * Examples are processed one after the other, in a random order determined by
-    the client's seed; every domain starts with the rows of the last layer only.
-  * A row for which its layer predicts another class is a support of this class,
-    as in the authors' program. A class without supports has the logit 0.
-  * A bias of the last layer is used in step 1 only.
-  * The server predicts without adjustment.
 """
+
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
 
 import dataclasses
 from typing import Any

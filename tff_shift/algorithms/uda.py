@@ -15,16 +15,10 @@ and over f the same with -lambda L: its gradient of L is reversed. The source
 
 What leaves a client: the mean loss. Model and domain classifier stay.
 
-Written from general knowledge of the method, not from its paper. Choices:
-  * lambda = domain_weight * (2 / (1 + exp(-10 p)) - 1), the paper's schedule. A
-    stream has no training progress p: here p is the time step over
-    `domain_ramp`, at most 1.
-  * The domain classifier has one hidden layer of 100 units, the paper's smaller
-    one. It is kept from time step to time step, like the model.
-  * A batch of the source is paired with one of the stream, of the same size.
-    The source is not weighted by label estimates: the method has none.
-  * The rate is constant; the paper's decreases with p, and has momentum 0.9.
+Written from general knowledge of the method, not from its paper.
 """
+
+# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
 
 import dataclasses
 

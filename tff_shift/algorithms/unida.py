@@ -26,21 +26,10 @@ shifted and scaled over the batch to [0, 1], and then to a mean of 1.
 What leaves a client: the mean loss. Model and domain classifiers stay.
 
 Equations and numbers are those of the authors' program
-(github.com/thuml/Universal-Domain-Adaptation). Choices:
-  * The program predicts "unknown" for w_t(x) below a threshold (-0.5). This is
-    always wrong here: Fed-ADE has the same classes in both domains. By default
-    the largest logit is used, for any w_t. With a threshold the logits of
-    unknown examples are NaN: `not_finite` is their fraction, and the loss of
-    such an evaluation is NaN too.
-  * The model's embedding replaces the program's bottleneck of 256 units, which
-    pre-trained models do not have. Classifiers have two hidden layers, as in
-    the program, but of 100 units instead of 1024 (every client keeps its own),
-    and no dropout.
-  * If all examples of a batch have the same weight, each gets 1; the program
-    divides by zero.
-  * lambda increases over time steps as in UDA. There is one constant rate; the
-    program's decreases, has momentum, and is a tenth in the backbone.
+(github.com/thuml/Universal-Domain-Adaptation).
 """
+
+# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
 
 import dataclasses
 import math

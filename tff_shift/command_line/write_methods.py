@@ -1,14 +1,13 @@
 """Writes the tables of methods from the files of the algorithms.
 
-`docs/methods.md` is the whole page; the README has a short table between two
-comments. Both are made from the algorithms' docstrings, `SCENARIOS` and
-`AGGREGATION_REQUIREMENTS`, and from `peers.toml`.
+`docs/reference/methods.md` is the whole page; the README has a short table
+between two comments. Both are made from the algorithms' docstrings, `SCENARIOS`
+and `AGGREGATION_REQUIREMENTS`, and from `peers.toml`.
 
 Run `python -m tff_shift.command_line.write_methods`, or `make index`. With
 `--check` nothing is written, and the exit code is 1 if a table is out of date.
 """
 
-import dataclasses
 import functools
 import inspect
 import pathlib
@@ -17,6 +16,7 @@ import re
 import sys
 import tomllib
 import types
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +30,7 @@ from tff_shift.learning.aggregators import factories
 
 ROOT = index.FOLDER.parent
 PEERS = pathlib.Path(__file__).parent / "peers.toml"
-PAGE = "docs/methods.md"
+PAGE = "docs/reference/methods.md"
 README = "README.md"
 START = "<!-- The table of methods: `make index` writes it. -->\n"
 END = "<!-- End of the table of methods. -->\n"
@@ -38,8 +38,9 @@ END = "<!-- End of the table of methods. -->\n"
 _HEAD = """# Methods
 
 The name of a method is the value of `--algorithm` and the name of its file in
-`tff_shift/algorithms/`. The file's docstring has the equations, and the choices
-that the paper leaves open. `make index` writes this page from these files.
+`tff_shift/algorithms/`. The file's docstring has the equations;
+[BUILD_NOTES](../../BUILD_NOTES.md) has the decisions where a paper is silent or
+contradicts itself. `make index` writes this page from these files.
 
 ## Papers
 
@@ -54,8 +55,8 @@ _CLIENTS = """
 ## Clients
 
 What leaves a client in a round, and what is personal and stays. [What leaves a
-client](privacy.md) describes the aggregators and what evaluations add. An
-aggregator that is not listed is refused, with the reason. `robust`, `secure`
+client](../explanation/privacy.md) has what evaluations add, [choose an
+aggregator](../how_to/aggregate.md) what the aggregators do. `robust`, `secure`
 and `compressed` are meant with their default clipping.
 
 | name | leaves a client | stays | aggregators |
@@ -105,6 +106,7 @@ class Method(NamedTuple):
     leaves: What leaves a client.
     stays: What is personal.
     aggregators: The aggregators that it supports.
+    refused: Why each of the others is refused.
     no_aggregation: Why nothing is aggregated; empty: something is.
   """
 
@@ -116,6 +118,7 @@ class Method(NamedTuple):
   leaves: str
   stays: str
   aggregators: tuple[str, ...]
+  refused: Mapping[str, str]
   no_aggregation: str
 
 
@@ -190,25 +193,6 @@ def _traits() -> Mapping[str, factories.Traits]:
   }
 
 
-def _aggregators(name: str, module: types.ModuleType) -> tuple[str, ...]:
-  """Returns the aggregators that are not refused for an algorithm."""
-  requirements = getattr(
-    module, "AGGREGATION_REQUIREMENTS", factories.NO_REQUIREMENTS
-  )
-  hparams = module.HParams()
-  if hasattr(hparams, "client_weighting"):
-    # dp refuses other weightings, which is no property of the algorithm.
-    hparams = dataclasses.replace(hparams, client_weighting="uniform")
-  found = []
-  for aggregator, traits in _traits().items():
-    try:
-      factories.check(name, requirements, traits, hparams)
-    except ValueError:
-      continue
-    found.append(aggregator)
-  return tuple(found)
-
-
 def describe(name: str, module: types.ModuleType) -> Method:
   """Returns the entry of an algorithm.
 
@@ -234,6 +218,10 @@ def describe(name: str, module: types.ModuleType) -> Method:
   requirements = getattr(
     module, "AGGREGATION_REQUIREMENTS", factories.NO_REQUIREMENTS
   )
+  refusals = {
+    aggregator: factories.refusal(requirements, traits)
+    for aggregator, traits in _traits().items()
+  }
   return Method(
     name=name,
     title=title,
@@ -242,7 +230,8 @@ def describe(name: str, module: types.ModuleType) -> Method:
     scenarios=tuple(module.SCENARIOS),
     leaves=leaves,
     stays=stays,
-    aggregators=_aggregators(name, module),
+    aggregators=tuple(each for each in refusals if not refusals[each]),
+    refused={each: reason for each, reason in refusals.items() if reason},
     no_aggregation=requirements.no_aggregation,
   )
 
@@ -258,6 +247,10 @@ def all_methods() -> list[Method]:
 def _row(*cells: str) -> str:
   escaped = (" ".join(cell.split()).replace("|", "\\|") for cell in cells)
   return "| " + " | ".join(escaped) + " |\n"
+
+
+def _code(names: Iterable[str]) -> str:
+  return ", ".join(f"`{name}`" for name in names)
 
 
 def _linked(text: str, address: str) -> str:
@@ -286,8 +279,23 @@ def _other_libraries(method: Method, peers: Mapping[str, Any]) -> str:
   )
 
 
+def _aggregators(method: Method) -> str:
+  """Returns the aggregators that a method supports, and why not others."""
+  if method.no_aggregation:
+    return f"none: {method.no_aggregation}"
+  if not method.refused:
+    return "all"
+  by_reason = {}
+  for name, reason in method.refused.items():
+    by_reason.setdefault(reason, []).append(name)
+  return "; ".join(
+    [_code(method.aggregators)]
+    + [f"not {_code(names)}: {why}" for why, names in by_reason.items()]
+  )
+
+
 def page(methods: Sequence[Method], peers: Mapping[str, Any]) -> str:
-  """Returns the text of `docs/methods.md`."""
+  """Returns the text of `docs/reference/methods.md`."""
   libraries = [
     _linked(each["name"], each["repository"]) for each in peers["peers"]
   ]
@@ -298,7 +306,8 @@ def page(methods: Sequence[Method], peers: Mapping[str, Any]) -> str:
   lines = [head]
   for each in methods:
     scenarios = (
-      _linked(_title_of(name), f"{name}.md") for name in each.scenarios
+      _linked(_title_of(name), f"../explanation/{name}.md")
+      for name in each.scenarios
     )
     lines.append(
       _row(
@@ -311,12 +320,9 @@ def page(methods: Sequence[Method], peers: Mapping[str, Any]) -> str:
     )
   lines.append(_CLIENTS)
   for each in methods:
-    names = ", ".join(f"`{name}`" for name in each.aggregators)
-    if len(each.aggregators) == len(aggregator_hparams.NAMES):
-      names = "all"
-    if each.no_aggregation:
-      names = f"none: {each.no_aggregation}"
-    lines.append(_row(f"`{each.name}`", each.leaves, each.stays, names))
+    lines.append(
+      _row(f"`{each.name}`", each.leaves, each.stays, _aggregators(each))
+    )
   return "".join(lines)
 
 
@@ -334,7 +340,8 @@ def short_table(methods: Sequence[Method]) -> str:
     )
     lines.append(
       _row(
-        _linked(_title_of(scenario), f"docs/{scenario}.md"), ", ".join(found)
+        _linked(_title_of(scenario), f"docs/explanation/{scenario}.md"),
+        ", ".join(found),
       )
     )
   return "".join(lines)
@@ -397,7 +404,7 @@ def main(arguments: Sequence[str], root: pathlib.Path = ROOT) -> int:
       print(f"{name} is not up to date: run make index", file=sys.stderr)
       exit_code = 1
     else:
-      path.parent.mkdir(exist_ok=True)
+      path.parent.mkdir(parents=True, exist_ok=True)
       path.write_text(text, encoding="utf-8")
   return exit_code
 

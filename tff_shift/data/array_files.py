@@ -1,5 +1,7 @@
 """Reads and writes array files; an invalid file is refused in one line."""
 
+# Decisions: BUILD_NOTES, "Your own data".
+
 import math
 import os
 import zipfile

@@ -36,6 +36,8 @@ have statistics. Personal models keep their own statistics for every
 statistics (`FIXED`).
 """
 
+# Decisions: BUILD_NOTES, "Other decisions".
+
 import dataclasses
 import functools
 import inspect

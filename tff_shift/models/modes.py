@@ -12,6 +12,8 @@ own and do not change. If a client has two models of the same architecture, the
 algorithm marks the calls of the second one by another scope.
 """
 
+# Decisions: BUILD_NOTES, "Other decisions".
+
 import contextlib
 import contextvars
 from collections.abc import Callable

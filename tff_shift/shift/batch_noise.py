@@ -41,6 +41,8 @@ The correction is then cos(m_1, m_2) (1 + (v_1 + v_2) / 2). It vanishes as the
 batches grow.
 """
 
+# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+
 import tensorflow as tf
 
 

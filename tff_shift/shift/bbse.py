@@ -9,6 +9,8 @@ M[i, j] = P(predicted i | true j). Predictions on new data then have the
 distribution Q_yhat = M Q_y, which is solved for Q_y.
 """
 
+# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+
 import numpy as np
 import tensorflow as tf
 

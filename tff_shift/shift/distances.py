@@ -25,6 +25,8 @@ Choices that the paper leaves open:
     quantile of the distances between periods without drift; 1 is the maximum.
 """
 
+# Decisions: BUILD_NOTES, "Clients whose distribution changes: Fed-3DA".
+
 from typing import Any
 
 import numpy as np

@@ -11,6 +11,8 @@ For `kl_divergence` and `wasserstein`, z becomes a distribution by dividing its
 positive part by the sum. Embeddings come after a ReLU, so nothing is lost.
 """
 
+# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple

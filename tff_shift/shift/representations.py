@@ -21,6 +21,8 @@ periods and clients. All are deterministic and independent of the order of the
 examples.
 """
 
+# Decisions: BUILD_NOTES, "Clients whose distribution changes: Fed-3DA".
+
 import dataclasses
 from collections.abc import Callable
 

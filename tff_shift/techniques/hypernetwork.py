@@ -15,6 +15,8 @@ Initially every vector therefore gives nearly the same target network, the one
 from which FedAvg with the same seed starts.
 """
 
+# Decisions: BUILD_NOTES, "Clients whose distribution changes: Fed-3DA".
+
 import dataclasses
 import itertools
 import math

@@ -5,6 +5,8 @@ NeurIPS 2017); Federated Learning under Evolving Distribution Shifts, eq. 3, 4
 and 6.
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple

@@ -13,7 +13,7 @@ from tff_shift.data.your_own import from_client_data
 KEYS = {"x_key": "pixels", "y_key": "label"}
 
 
-_PAGE = pathlib.Path(__file__).parents[3] / "docs" / "data.md"
+_PAGE = pathlib.Path(__file__).parents[3] / "docs/how_to/arrays.md"
 
 
 def make_client_data():

@@ -4,6 +4,8 @@ F. Petroni et al., "Language Models as Knowledge Bases?" (EMNLP 2019); see
 `lama_archive`. Examples are tokens of the given pre-trained model.
 """
 
+# Decisions: BUILD_NOTES, "LAMA with a Llama".
+
 import numpy as np
 
 from tff_shift.data import dataset

@@ -5,6 +5,8 @@ that you provide. Classes and domains are those of "Federated Learning under
 Evolving Distribution Shifts", Appendix E.2: half-years, 5,000 titles each.
 """
 
+# Decisions: BUILD_NOTES, "Reddit titles".
+
 import numpy as np
 
 from tff_shift.data import dataset

@@ -14,6 +14,8 @@ image. Here an image is rounded once, after the last step, and never cropped, so
 that a client's images are the same in every round.
 """
 
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+
 import itertools
 from typing import NamedTuple
 

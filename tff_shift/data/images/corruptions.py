@@ -35,6 +35,8 @@ property that a corruption changes is not changed: black in `shot_noise`,
 `speckle_noise` and `fog`, one constant value under blurs and `contrast`.
 """
 
+# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+
 from collections.abc import Callable
 
 import numpy as np

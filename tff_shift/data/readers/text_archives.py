@@ -88,7 +88,7 @@ def reddit(folder: pathlib.Path) -> dataset.Dataset:
       "reddit",
       archive,
       f'mkdir -p "{archive}", then put there *.jsonl or *.csv with'
-      f" {', '.join(REDDIT_FIELDS)} of posts (docs/data.md)",
+      f" {', '.join(REDDIT_FIELDS)} of posts (docs/reference/data_sets.md)",
     )
   states = [path.stat() for path in paths]
   return _read_reddit(

@@ -23,6 +23,8 @@ Your own data with domains have their own periods, which are not drawn: each
 domain is a period. The first ones are for training, the others are the stream.
 """
 
+# Decisions: BUILD_NOTES, "Clients whose distribution changes: Fed-3DA".
+
 import fractions
 import os
 from collections.abc import Mapping

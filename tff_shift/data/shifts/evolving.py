@@ -18,6 +18,8 @@ splits of the package's data sets are pooled, as in the paper. If examples
 belong to clients, a client may lack domains.
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 import dataclasses
 import itertools
 import math

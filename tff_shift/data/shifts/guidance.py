@@ -15,6 +15,8 @@ and any number of clients can hold them. If they have a test split, clients
 train on one part and are tested on the other.
 """
 
+# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+
 import os
 import re
 from typing import NamedTuple

@@ -27,6 +27,8 @@ domain is before deployment, and each other domain is a time step, at which a
 client has all its examples in the order of the rows, or none.
 """
 
+# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+
 import functools
 import os
 from collections.abc import Callable

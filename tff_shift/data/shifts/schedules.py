@@ -18,6 +18,8 @@ over the steps 1 to T.
   `bernoulli_flip="as_printed"` follows the print.
 """
 
+# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+
 import math
 
 import numpy as np

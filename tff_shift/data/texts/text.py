@@ -12,6 +12,8 @@ A model's vocabulary consists of the most frequent words in the source domains:
 the words of the target are unseen in training. All other words are `UNKNOWN`.
 """
 
+# Decisions: BUILD_NOTES, "Reddit titles".
+
 import functools
 import re
 import sys

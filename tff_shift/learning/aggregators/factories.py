@@ -234,6 +234,24 @@ class AggregationRequirements:
 NO_REQUIREMENTS = AggregationRequirements()
 
 
+def refusal(requirements: AggregationRequirements, traits: Traits) -> str:
+  """Returns which requirement an aggregator does not meet; empty: none."""
+  if traits.is_mean:
+    return ""
+  return (
+    requirements.no_aggregation
+    or (traits.bounds_updates and requirements.no_clipping)
+    or (
+      traits.hides_clients
+      and (requirements.plaintext_sums or requirements.per_client_values)
+    )
+    or (traits.compresses and requirements.per_client_values)
+    or (not traits.is_weighted and requirements.own_weights)
+    or (traits.name == "dp" and requirements.surveys)
+    or ""
+  )
+
+
 def check(
   algorithm: str,
   requirements: AggregationRequirements,
@@ -253,17 +271,7 @@ def check(
   """
   if traits.is_mean:
     return
-  reason = (
-    requirements.no_aggregation
-    or (traits.bounds_updates and requirements.no_clipping)
-    or (
-      traits.hides_clients
-      and (requirements.plaintext_sums or requirements.per_client_values)
-    )
-    or (traits.compresses and requirements.per_client_values)
-    or (not traits.is_weighted and requirements.own_weights)
-    or (traits.name == "dp" and requirements.surveys)
-  )
+  reason = refusal(requirements, traits)
   if reason:
     raise ValueError(
       f"aggregator={traits.name} is not allowed for {algorithm}: {reason}"

@@ -18,6 +18,8 @@ TFF's optimizers of these names differ: its Adam and Yogi correct the bias, its
 Adagrad adds tau inside the root. Its momentum is equal.
 """
 
+# Decisions: BUILD_NOTES, "The template".
+
 import dataclasses
 from typing import Any
 

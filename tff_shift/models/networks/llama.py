@@ -15,6 +15,8 @@ Choices that the paper leaves open: rank 8 and alpha 16; A uniform in +-1 /
 sqrt(width) and B zero, so that the model starts as the base; no dropout.
 """
 
+# Decisions: BUILD_NOTES, "LAMA with a Llama".
+
 import math
 from typing import Any
 from typing import NamedTuple

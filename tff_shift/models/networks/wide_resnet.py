@@ -15,6 +15,8 @@ Choices that the second paper leaves open:
     `split_model`).
 """
 
+# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+
 import tensorflow as tf
 
 from tff_shift.models import split_model

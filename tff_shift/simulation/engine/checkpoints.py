@@ -14,6 +14,8 @@ are reported, and the checkpoint before them is used. All random numbers are
 functions of seed and round (`randomness`), so nothing else is saved.
 """
 
+# Decisions: BUILD_NOTES, "Execution, checkpoints, aggregation".
+
 import itertools
 import math
 import pathlib

@@ -1,0 +1,251 @@
+"""Links, notes and pages of the documentation."""
+
+import importlib.util
+import os.path
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+_ROOT = pathlib.Path(__file__).parents[1]
+_SPEC = importlib.util.spec_from_file_location(
+  "documentation_hooks", _ROOT / "docs/hooks.py"
+)
+hooks = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(hooks)
+
+_PAGE = "<html><body><p>text</p></body></html>"
+_HOME = (
+  '<script src="javascripts/iframe-worker.js"></script>'
+  '<body><input data-md-color-scheme="slate"></body>'
+)
+
+
+# What the shim needs of a browser: a page, and frames with global objects.
+_BROWSER = """
+const fs = require("fs"), vm = require("vm");
+const folder = process.argv[2];
+const late = (work) => setTimeout(work, 5);
+function inner() {
+  const target = new EventTarget();
+  const self = {MessageEvent, console};
+  self.addEventListener = (name, work) => target.addEventListener(name, work);
+  self.dispatchEvent = (event) => target.dispatchEvent(event);
+  const load = (script) => {
+    try {
+      vm.runInContext(fs.readFileSync(new URL(script.src), "utf8"), self);
+      script.onload();
+    } catch (error) { script.onerror(error); }
+  };
+  const head = {append: (script) => late(() => load(script))};
+  self.document = {createElement: () => ({}), head};
+  return vm.createContext(self);
+}
+global.window = global;
+global.location = {protocol: process.argv[3], href: `file://${folder}/index.html`};
+global.Worker = class { constructor() { console.log("the browser's"); } };
+global.document = {
+  createElement: () => Object.assign(new EventTarget(), {remove() {}}),
+  body: {append: (frame) => late(() => {
+    frame.contentWindow = inner();
+    frame.dispatchEvent(new Event("load"));
+  })},
+};
+vm.runInThisContext(fs.readFileSync(process.argv[4], "utf8"));
+const worker = new Worker(process.argv[5]);
+if (worker.addEventListener) {
+  worker.addEventListener("message", ({data}) => console.log(data));
+  worker.addEventListener("error", () => console.log("error"));
+  worker.postMessage("early");
+  setTimeout(() => worker.postMessage("late"), 100);
+}
+"""
+
+_WORKER = """
+addEventListener("message", async ({data}) => {
+  if (data === "early") await importScripts("file://FOLDER/other.js");
+  postMessage(`${data} ${1 + two}`);
+});
+"""
+
+
+def pages():
+  for pattern in ("*.md", "docs/*/*.md", "results/**/*.md"):
+    for path in _ROOT.glob(pattern):
+      # Without the links to pages and folders of the root.
+      if path.resolve() == path:
+        yield path
+
+
+def test_links_between_files_lead_somewhere():
+  found = 0
+  for path in pages():
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\((?![a-z+]+:|#)([^)\s#]+)", text):
+      found += 1
+      place = os.path.normpath(path.parent / target)
+      assert os.path.exists(place), f"{path.relative_to(_ROOT)}: {target}"
+  assert found > 200
+
+
+def test_files_and_modules_that_pages_name_are_there():
+  found = 0
+  for path in pages():
+    # Files of TFF's repository, and of earlier versions.
+    if path.name in ("conformance.md", "CHANGELOG.md"):
+      continue
+    if "history" in path.parts:
+      continue
+    text = path.read_text(encoding="utf-8")
+    folders = "tff_shift|tests|examples|benchmarks|experiments|docs|results"
+    names = re.findall(
+      rf"(?<![\w/.-])((?:{folders})/[\w/]+\.(?:py|toml|md|json|flags|xz))\b",
+      text,
+    )
+    names += [
+      f"{module.replace('.', '/')}.py"
+      for module in re.findall(r"-m ((?:benchmarks|experiments)\.\w+)", text)
+    ]
+    found += len(names)
+    for name in names:
+      assert (_ROOT / name).exists(), f"{path.relative_to(_ROOT)}: {name}"
+  assert found > 100
+
+
+class TestNotes:
+  """Code names the section of BUILD_NOTES.md that has its decisions."""
+
+  def named(self):
+    for folder in ("tff_shift", "experiments", "examples", "benchmarks"):
+      for path in (_ROOT / folder).rglob("*.py"):
+        # The heading may be broken over two lines of a comment.
+        text = re.sub(r"\n\s*(# )?", " ", path.read_text(encoding="utf-8"))
+        for heading in re.findall(r'BUILD_NOTES(?:\.md)?, "([^"]+)"', text):
+          yield path.relative_to(_ROOT), heading
+
+  def headings(self):
+    text = (_ROOT / "BUILD_NOTES.md").read_text(encoding="utf-8")
+    return re.findall(r"^#{2,3} (.*)$", text, re.MULTILINE)
+
+  def test_each_heading_exists(self):
+    named = list(self.named())
+    assert named
+    for path, heading in named:
+      assert heading in self.headings(), f"{path}: {heading}"
+
+  def test_no_heading_occurs_twice(self):
+    headings = self.headings()
+    assert len(headings) == len(set(headings))
+
+  def test_a_paper_has_a_link_from_each_of_its_methods(self):
+    for name in ("fed_evolve", "fed_evp", "fed_ade", "fed_drm", "fed_3da"):
+      path = pathlib.Path(f"tff_shift/algorithms/{name}.py")
+      assert path in [path for path, _ in self.named()]
+
+
+@pytest.mark.parametrize(
+  ("source", "link", "expected"),
+  [
+    ("index.md", "docs/how_to/gpu.md#x", "how_to/gpu.md#x"),
+    ("index.md", "results/README.md", "results/README.md"),
+    ("how_to/gpu.md", "../../results/gpu.md", "../results/gpu.md"),
+    ("how_to/gpu.md", "../../README.md", "../index.md"),
+    ("how_to/gpu.md", "resume.md", "resume.md"),
+    (
+      "results/history/evolving.md",
+      "../../docs/reference/data_sets.md",
+      "../../reference/data_sets.md",
+    ),
+    ("BUILD_NOTES.md", "docs/how_to/gpu.md", "how_to/gpu.md"),
+    ("index.md", "https://arxiv.org/abs/1", "https://arxiv.org/abs/1"),
+    ("index.md", "#here", "#here"),
+  ],
+)
+def test_links_become_those_of_the_site(source, link, expected):
+  text = f"[a\nb]({link}) and [c]({link})"
+  assert hooks.links_in_site(text, source) == (
+    f"[a\nb]({expected}) and [c]({expected})"
+  )
+
+
+class TestSite:
+  def make(self, folder, home=_HOME, page=_PAGE):
+    (folder / "index.html").write_text(home)
+    (folder / "page.html").write_text(page)
+    (folder / "search").mkdir()
+    (folder / "search/search_index.js").write_text("var __index = {}")
+    return folder
+
+  def test_a_good_one_has_no_faults(self, tmp_path):
+    assert hooks.faults_of_site(self.make(tmp_path)) == []
+
+  @pytest.mark.parametrize(
+    "tag",
+    [
+      '<img src="x.png">',
+      '<img src="x.png" alt="">',
+      '<img src="x.png" alt=" ">',
+    ],
+  )
+  def test_picture_without_text(self, tmp_path, tag):
+    site = self.make(tmp_path, page=tag)
+    assert hooks.faults_of_site(site) == [
+      "page.html: picture without alt text: x.png"
+    ]
+
+  @pytest.mark.parametrize(
+    "tag",
+    [
+      '<script src="https://a.org/x.js"></script>',
+      '<link rel="stylesheet" href="//a.org/x.css">',
+      '<img src="http://a.org/x.png" alt="A picture">',
+    ],
+  )
+  def test_page_that_loads_from_elsewhere(self, tmp_path, tag):
+    (fault,) = hooks.faults_of_site(self.make(tmp_path, page=tag))
+    assert fault.startswith("page.html: loaded from elsewhere: ")
+
+  def test_links_for_readers_may_lead_elsewhere(self, tmp_path):
+    page = '<a href="https://a.org">a</a><link rel="canonical" href="//a.org">'
+    assert hooks.faults_of_site(self.make(tmp_path, page=page)) == []
+
+  def test_search_that_needs_a_server(self, tmp_path):
+    site = self.make(tmp_path)
+    (site / "search/search_index.js").unlink()
+    (fault,) = hooks.faults_of_site(site)
+    assert fault.endswith("search needs a server")
+
+  def test_home_without_dark_mode_and_search(self, tmp_path):
+    faults = hooks.faults_of_site(self.make(tmp_path, home=_PAGE))
+    assert [fault.partition(" ")[0] for fault in faults] == ["index.html"] * 2
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="there is no Node.js")
+class TestSearchWithoutAServer:
+  """`iframe-worker.js` in Node.js, with a small stand-in for a browser."""
+
+  def printed(self, folder, protocol="file:", worker="worker.js"):
+    (folder / "browser.js").write_text(_BROWSER)
+    (folder / "other.js").write_text("const two = 2;")
+    (folder / "worker.js").write_text(_WORKER.replace("FOLDER", str(folder)))
+    shim = _ROOT / "docs/javascripts/iframe-worker.js"
+    return subprocess.run(
+      ["node", "browser.js", folder, protocol, shim, worker],
+      cwd=folder,
+      capture_output=True,
+      text=True,
+      check=True,
+      timeout=60,
+    ).stdout.splitlines()
+
+  def test_messages_go_there_and_back(self, tmp_path):
+    # The first one is sent before the worker's script is there.
+    assert self.printed(tmp_path) == ["early 3", "late 3"]
+
+  def test_missing_script_is_an_error(self, tmp_path):
+    assert self.printed(tmp_path, worker="missing.js") == ["error"]
+
+  def test_with_a_server_the_browsers_workers_are_used(self, tmp_path):
+    assert self.printed(tmp_path, protocol="https:") == ["the browser's"]

@@ -20,6 +20,7 @@ from absl.testing import flagsaver
 
 from benchmarks import resume
 from tff_shift import execution
+from tff_shift import models
 from tff_shift.binaries import evolving
 from tff_shift.command_line import comparison
 from tff_shift.command_line import program
@@ -49,7 +50,7 @@ def _initial_bits(model):
 
 @pytest.fixture(scope="module", autouse=True)
 def built_once():
-  """An algorithm that several runs of a module have is built and compiled once.
+  """What several runs of a module have is built, and compiled, once.
 
   That is most of what a small run takes, and not what is tested here. What is
   shared has no state: it is what another process would build again.
@@ -79,9 +80,21 @@ def built_once():
       built[key] = build(self, trial, model, **options)
     return built[key]
 
+  make, made = models._build, {}
+
+  def make_once(name, builder, input_shape, num_classes, chosen):
+    arguments = name, builder, input_shape, num_classes
+    if models.is_user_function(name):
+      return make(*arguments, chosen)
+    key = *arguments, *sorted(chosen.items())
+    if key not in made:
+      made[key] = make(*arguments, chosen)
+    return made[key]
+
   with pytest.MonkeyPatch.context() as patches:
     patches.setattr(comparison.Comparison, "build", build_once)
     patches.setattr(execution, "use", functools.cache(execution.use))
+    patches.setattr(models, "_build", make_once)
     yield
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tff_shift.binaries import guidance
-from tff_shift.scenarios.guidance import configuration as guidance_plan
 
 _SMALL = (
   *("--dataset=circle", "--num_domains=4", "--max_examples_per_domain=60"),
@@ -63,7 +62,7 @@ def test_guidance_does_not_train_on_validation_examples(
     arguments = ["--algorithm=fed_avg", "--num_clients=2", "--rounds=2"]
     arguments += ["--evaluate_every=1", "--max_examples=200", "--noprogress"]
     arguments += [*flags, output]
-    assert run_here(guidance, guidance_plan, arguments) == 0
+    assert run_here(guidance, arguments) == 0
     return read_rows(tmp_path / folder)
 
   plain, validated = run("plain"), run("best", "--keep=best")

@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from tff_shift.binaries import guidance
-from tff_shift.scenarios.guidance import configuration as guidance_plan
 
 _QUICK = ("--algorithm=fed_avg", "--rounds=2", "--local_steps=1")
 
@@ -50,7 +49,7 @@ def test_clients_of_a_folder(write, run_here, tmp_path, read_runs):
   write("north", "south")
   levels = "--folder_levels=client,class", "--image_size=8"
   arguments = [*_QUICK, "--dataset=./pictures", *levels, "--output_dir=run"]
-  assert run_here(guidance, guidance_plan, arguments) == 0
+  assert run_here(guidance, arguments) == 0
   (run,) = read_runs(tmp_path / "run")
   assert run["setting"]["num_clients"] == 2
 

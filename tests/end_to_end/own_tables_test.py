@@ -9,7 +9,6 @@ import pytest
 from tff_shift.binaries import guidance
 from tff_shift.data import datasets
 from tff_shift.data.your_own import own_datasets
-from tff_shift.scenarios.guidance import configuration as guidance_plan
 
 _EVOLVING = (
   *("--algorithm=fed_avg,fed_evolve", "--optimizer=adam", "--rounds=3"),
@@ -116,7 +115,7 @@ def test_clients_of_guidance(write, run_here, tmp_path, read_runs):
     *("--rounds=1", "--local_steps=2", "--noprogress"),
     f"--output_dir={tmp_path / 'run'}",
   ]
-  assert run_here(guidance, guidance_plan, arguments) == 0
+  assert run_here(guidance, arguments) == 0
   (run,) = read_runs(tmp_path / "run")
   assert run["setting"]["num_clients"] == 2
 
@@ -212,7 +211,7 @@ def test_time_of_a_scenario_that_draws_its_drift_is_refused(
 ):
   file = write(make_table())
   arguments = [file, "--label=outcome", "--client=site", "--time=day"]
-  assert run_here(guidance, guidance_plan, arguments) == 2
+  assert run_here(guidance, arguments) == 2
   errors = capsys.readouterr().err
   assert (
     "guidance would ignore it, because its clients have no domains" in errors

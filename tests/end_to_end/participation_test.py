@@ -5,9 +5,6 @@ import json
 import pytest
 
 from tff_shift.binaries import online_adaptation
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 
 _SMALL = (
   *("--dataset=circle", "--num_domains=4", "--max_examples_per_domain=60"),
@@ -93,5 +90,5 @@ def test_wrong_flags_are_refused(
 
 def test_controls_need_all_reports(run_here, capsys):
   flags = ["--algorithm=fed_ade", "--controls", "--dropout_rate=0.1"]
-  assert run_here(online_adaptation, online_adaptation_plan, flags) == 2
+  assert run_here(online_adaptation, flags) == 2
   assert "--controls does not apply to --drop" in capsys.readouterr().err

@@ -15,16 +15,6 @@ COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": 0.3}
 TUNING = {"fine_tuning_steps": 2, "cosine_rounds": 5}
 
 
-@pytest.fixture(scope="module")
-def client(make_client):
-  return make_client(0, [6, 5])
-
-
-@pytest.fixture(scope="module")
-def weights(model, client, run_in_graph):
-  return run_in_graph(model.initial_weights, client.seed)
-
-
 def train(functions, weights, data):
   return functions.train_client(weights, (), data, tf.constant(ROUND))
 

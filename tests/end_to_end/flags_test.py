@@ -58,7 +58,7 @@ EXTREMES = {
 def binary(request):
   """The module of a binary's flags, which are defined for the test."""
   with flagsaver.flagsaver():
-    request.param.Configuration.define_flags()
+    request.param.planning.Configuration.define_flags()
     yield request.param
 
 

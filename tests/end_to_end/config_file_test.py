@@ -57,16 +57,12 @@ def test_config_of_a_run_is_one_without_its_folder(tmp_path):
     ("seeds: ['0,1']", "seeds has the value '0,1'; it must be a text"),
   ],
 )
-def test_file_that_has_no_flags_is_refused(
-  text, message, run_here, tmp_path, capsys
-):
+def test_file_that_has_no_flags_is_refused(text, message, refused, tmp_path):
   path = tmp_path / "run.yaml"
   if text is not None:
     path.write_text(text)
-  assert run_here(evolving, [f"--config={path}"]) == 2
-  error = capsys.readouterr().err
-  assert f"--config={path}: {message}" in error
-  assert len(error.splitlines()) == 1
+  line = refused(evolving, f"--config={path}")
+  assert f"--config={path}: {message}" in line
 
 
 def test_algorithm_of_an_import_in_a_file_is_known(

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 
 _SMALL = (
@@ -78,13 +79,8 @@ def test_guidance_does_not_train_on_validation_examples(
     (["--keep=first"], "must be one of last, best"),
   ],
 )
-def test_wrong_flags_are_refused(
-  flags, message, run_evolving, tmp_path, capsys
-):
-  output = f"--output_dir={tmp_path / 'run'}"
-  assert run_evolving([*_SMALL, *flags, output]) == 2
-  assert message in capsys.readouterr().err
-  assert not list(tmp_path.iterdir())
+def test_wrong_flags_are_refused(flags, message, refused):
+  assert message in refused(evolving, [*_SMALL, *flags])
 
 
 @pytest.mark.slow

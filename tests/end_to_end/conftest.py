@@ -144,10 +144,10 @@ def _collected_as_before():
 
 
 def _run_here(binary, arguments, main=None, **options):
-  # A binary without a scenario has no configuration.
-  flags_of = binary
-  if hasattr(binary, "planning"):
-    flags_of = binary.planning.Configuration
+  # A scenario in one file is its own configuration's module.
+  flags_of = planning = getattr(binary, "planning", binary)
+  if hasattr(planning, "SCENARIO"):
+    flags_of = planning.Configuration
     # To save models takes as long as the runs of most tests.
     if not any(each.startswith("--save_model") for each in arguments):
       arguments = ["--nosave_model", *arguments]

@@ -9,6 +9,7 @@ and the other one, before each month, on all months until then. Both are
 measured on the coming month, of which no client has trained on an example.
 """
 
+import functools
 import sys
 
 import numpy as np
@@ -42,6 +43,20 @@ def months(seed: int) -> list[list[tuple[np.ndarray, np.ndarray]]]:
   ]
 
 
+@functools.cache
+def fed_avg(num_months: int):
+  """Returns FedAvg, evaluated on each of so many months."""
+  model = ts.build_model(
+    "mlp", input_shape=(28, 28, 1), num_classes=10, input_dtype="uint8"
+  )
+  return ts.build_algorithm(
+    "fed_avg",
+    model,
+    ts.hparams("fed_avg", optimizer="adam", learning_rate=1e-3),
+    num_evaluation_domains=num_months,
+  )
+
+
 def accuracy(data, sources: range, target: int, seed: int) -> float:
   """Trains on the months `sources`; returns the accuracy in month `target`."""
   clients = ts.from_arrays(
@@ -49,15 +64,7 @@ def accuracy(data, sources: range, target: int, seed: int) -> float:
     [[mine[month] for month in (*sources, target)] for mine in data],
     num_classes=10,
   )
-  model = ts.build_model(
-    "mlp", input_shape=(28, 28, 1), num_classes=10, input_dtype="uint8"
-  )
-  algorithm = ts.build_algorithm(
-    "fed_avg",
-    model,
-    ts.hparams("fed_avg", optimizer="adam", learning_rate=1e-3),
-    num_evaluation_domains=len(sources) + 1,
-  )
+  algorithm = fed_avg(len(sources) + 1)
   result = ts.run_evolving(algorithm, clients, num_rounds=ROUNDS, run_seed=seed)
   return result.final.measured()["server_accuracy"]
 

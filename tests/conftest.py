@@ -5,6 +5,7 @@ import tff_shift  # noqa: F401, I001
 
 import contextlib
 import ctypes
+import functools
 import gc
 import pathlib
 import resource
@@ -12,6 +13,7 @@ import signal
 import sys
 import textwrap
 import types
+import typing
 
 import hypothesis
 import numpy as np
@@ -20,6 +22,7 @@ import pytest
 import scipy.optimize
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.python.util import tf_contextlib
 from tensorflow.python.util import tf_stack
 
 from tff_shift.data import datasets
@@ -57,6 +60,14 @@ hypothesis.settings.load_profile("tests")
 # messages.
 _STACK = tf_stack.extract_stack()
 tf_stack.extract_stack = lambda stacklevel=1: _STACK
+
+# TensorFlow decorates functions for each operation, and records the signatures
+# of those that it decorates.
+tf_contextlib.contextmanager = contextlib.contextmanager
+
+# Python 3.12 has both from the definition of a protocol.
+for _name in ("_get_protocol_attrs", "_is_callable_members_only"):
+  setattr(typing, _name, functools.cache(getattr(typing, _name)))
 
 _TYPES = {}
 _deserialize_type = type_serialization.deserialize_type

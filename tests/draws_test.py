@@ -55,6 +55,26 @@ class TestCompiled:
     np.testing.assert_allclose(plain, compiled, rtol=1e-5, atol=1e-6)
 
 
+class TestBits:
+  @hypothesis.given(words, words)
+  def test_are_those_of_tensorflow_s_philox(self, first, second):
+    seed = np.array([first, second], np.int32)
+
+    def expected(shape, dtype):
+      return tf.random.stateless_uniform(
+        shape, seed, None, None, dtype, alg="philox"
+      )
+
+    np.testing.assert_array_equal(
+      draws.integers([3, 5], seed, 0, 2**31 - 1),
+      (expected([3, 5], tf.int32) & draws.POSITIVE) % (2**31 - 1),
+    )
+    np.testing.assert_array_equal(
+      draws.permutations(2, 7, seed),
+      np.argsort(expected([2, 7], tf.int64), axis=1),
+    )
+
+
 class TestFoldIn:
   @hypothesis.given(words, words, st.integers(-(2**31), 2**31 - 1))
   def test_seeds_are_not_negative(self, first, second, value):

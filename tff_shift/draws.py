@@ -18,15 +18,32 @@ import tensorflow as tf
 
 # Makes an int32 non-negative.
 POSITIVE = np.int32(2**31 - 1)
-_ALGORITHM = "philox"
+_PHILOX = tf.random.Algorithm.PHILOX.value
+# TensorFlow's key for mixing the bits of a seed.
+_MIXING_KEY = np.array([0x02461E293EC8F720], np.uint64)
+_UPPER_HALF = np.array([0, 2**64 - 1], np.uint64)
 # Float32 represents all integers of 24 bits.
 _NUM_FLOAT_BITS = 24
 
 
-def _bits(shape, seed, dtype: tf.DType = tf.int32) -> tf.Tensor:
-  return tf.random.stateless_uniform(
-    shape, seed, minval=None, maxval=None, dtype=dtype, alg=_ALGORITHM
+def _philox(shape, key, counter, dtype: tf.DType) -> tf.Tensor:
+  return tf.raw_ops.StatelessRandomUniformFullIntV2(
+    shape=shape, key=key, counter=counter, alg=_PHILOX, dtype=dtype
   )
+
+
+def _bits(shape, seed, dtype: tf.DType = tf.int32) -> tf.Tensor:
+  """Draws integers; all of their bits are random.
+
+  The bits are those of `tf.random.stateless_uniform`, which takes three times
+  as many operations. Tracing them was an eighth of the time of a short run.
+  """
+  mixed = _philox([2], _MIXING_KEY, tf.cast(seed, tf.uint64), tf.uint64)
+  # Not `tf.slice`: GPUs have none for uint64.
+  key = mixed[:1]
+  # The lower half of the counter counts the numbers drawn.
+  counter = tf.bitwise.bitwise_and(mixed, _UPPER_HALF)
+  return _philox(shape, key, counter, dtype)
 
 
 def fold_in(seed, value) -> tf.Tensor:

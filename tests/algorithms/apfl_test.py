@@ -18,22 +18,6 @@ COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
 NUM_STEPS = 4
 
 
-@pytest.fixture(scope="module")
-def client(make_client):
-  return make_client(0, [6, 5])
-
-
-@pytest.fixture(scope="module")
-def weights(model, run_in_graph):
-  return run_in_graph(model.initial_weights, randomness.server_seed(0))
-
-
-@pytest.fixture(scope="module")
-def personal(model, run_in_graph):
-  """A personal model far from the server's."""
-  return run_in_graph(model.initial_weights, randomness.server_seed(1))
-
-
 def train(model, **changes):
   functions = apfl.build(model, apfl.HParams(**COMMON | changes))
   return lambda weights, state, data: functions.train_client(

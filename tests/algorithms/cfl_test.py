@@ -98,11 +98,6 @@ def client(make_client):
   return make_client(0, SIZES)
 
 
-@pytest.fixture(scope="module")
-def weights(model, client, run_in_graph):
-  return run_in_graph(model.initial_weights, client.seed)
-
-
 class TestExpansion:
   def test_sum_of_quadratic_functions_is_exact(self, run_in_graph):
     generator = np.random.default_rng(0)

@@ -180,6 +180,24 @@ def _train_work_network(phi, vector, batches, rate):
   return *_gradient(along_the_change, (phi, vector)), loss
 
 
+@pytest.fixture(scope="module")
+def client(make_client):
+  """A client with two domains."""
+  return make_client(0, [6, 5])
+
+
+@pytest.fixture(scope="module")
+def weights(model, run_in_graph):
+  """The server's initial weights."""
+  return run_in_graph(model.initial_weights, randomness.server_seed(0))
+
+
+@pytest.fixture(scope="module")
+def personal(model, run_in_graph):
+  """A personal model far from the server's."""
+  return run_in_graph(model.initial_weights, randomness.server_seed(1))
+
+
 @pytest.fixture(scope="session")
 def oracle(run_in_graph):
   """The model, the losses and gradient descent in NumPy, in float64.

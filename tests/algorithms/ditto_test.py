@@ -16,22 +16,6 @@ RATE = 0.25
 COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
 
 
-@pytest.fixture(scope="module")
-def client(make_client):
-  return make_client(0, [6, 5])
-
-
-@pytest.fixture(scope="module")
-def weights(model, run_in_graph):
-  return run_in_graph(model.initial_weights, randomness.server_seed(0))
-
-
-@pytest.fixture(scope="module")
-def personal(model, run_in_graph):
-  """A personal model far from the server's."""
-  return run_in_graph(model.initial_weights, randomness.server_seed(1))
-
-
 def train(functions):
   return lambda weights, state, data: functions.train_client(
     weights, state, data, tf.constant(ROUND)

@@ -15,16 +15,6 @@ COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": 0.2}
 
 
 @pytest.fixture(scope="module")
-def client(make_client):
-  return make_client(0, [6, 5])
-
-
-@pytest.fixture(scope="module")
-def weights(model, run_in_graph):
-  return run_in_graph(model.initial_weights, randomness.server_seed(0))
-
-
-@pytest.fixture(scope="module")
 def personal(model, run_in_graph):
   """The client's own model, far from the server's in all weights."""
   return tf.nest.map_structure(

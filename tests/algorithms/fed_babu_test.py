@@ -28,11 +28,6 @@ COMMON = {
 
 
 @pytest.fixture(scope="module")
-def client(make_client):
-  return make_client(0, [6, 5])
-
-
-@pytest.fixture(scope="module")
 def weights(model, client, run_in_graph):
   """What the server holds: the backbone, and the head that nobody trains."""
   return run_in_graph(model.initial_weights, client.seed)

@@ -12,17 +12,7 @@ pytestmark = pytest.mark.slow
 
 ROUND = 2
 COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": 0.3}
-TUNING = {"fine_tuning_steps": 2, "cosine_rounds": 5}
-
-
-@pytest.fixture(scope="module")
-def client(make_client):
-  return make_client(0, [6, 5])
-
-
-@pytest.fixture(scope="module")
-def weights(model, client, run_in_graph):
-  return run_in_graph(model.initial_weights, client.seed)
+COMMON |= {"momentum": 0.5, "weight_decay": 0.01, "cosine_rounds": 5}
 
 
 def train(functions, weights, data):
@@ -31,34 +21,6 @@ def train(functions, weights, data):
 
 def prepare(functions, weights, data):
   return functions.prepare_client(weights, (), data, tf.constant(ROUND))
-
-
-@pytest.mark.parametrize(
-  "optimizer",
-  [
-    {"optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01},
-    {"optimizer": "adam"},
-  ],
-)
-def test_without_the_term_it_is_fed_avg_ft_bit_for_bit(
-  model, client, weights, run_in_graph, compare, optimizer
-):
-  hparams = COMMON | TUNING | optimizer
-  found, plain = (
-    run_in_graph(
-      lambda *arguments, functions=functions: (
-        train(functions, *arguments),
-        prepare(functions, *arguments),
-      ),
-      weights,
-      client,
-    )
-    for functions in (
-      fed_prox_ft.build(model, fed_prox_ft.HParams(mu=0.0, **hparams)),
-      fed_avg_ft.build(model, fed_avg_ft.HParams(**hparams)),
-    )
-  )
-  assert compare.equal_bits(found, plain)
 
 
 def test_rounds_have_the_term_and_fine_tuning_has_not(

@@ -14,16 +14,6 @@ ROUND = 3
 COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": 0.3}
 
 
-@pytest.fixture(scope="module")
-def client(make_client):
-  return make_client(0, [6, 5])
-
-
-@pytest.fixture(scope="module")
-def weights(model, run_in_graph):
-  return run_in_graph(model.initial_weights, randomness.server_seed(0))
-
-
 def train(functions):
   return lambda weights, data: functions.train_client(
     weights, (), data, tf.constant(ROUND)

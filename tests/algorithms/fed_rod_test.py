@@ -22,11 +22,6 @@ def functions(model):
 
 
 @pytest.fixture(scope="module")
-def weights(model, run_in_graph):
-  return run_in_graph(model.initial_weights, randomness.server_seed(0))
-
-
-@pytest.fixture(scope="module")
 def own_head(weights):
   """A personal head that has been trained before."""
   generator = np.random.default_rng(1)

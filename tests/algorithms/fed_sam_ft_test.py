@@ -17,16 +17,6 @@ RATE = 0.25
 COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
 
 
-@pytest.fixture(scope="module")
-def client(make_client):
-  return make_client(0, [6, 5])
-
-
-@pytest.fixture(scope="module")
-def weights(model, client, run_in_graph):
-  return run_in_graph(model.initial_weights, client.seed)
-
-
 def everything(functions):
   return lambda weights, data: (
     functions.train_client(weights, (), data, tf.constant(ROUND)),

@@ -14,14 +14,6 @@ from tff_shift.binaries import guidance
 from tff_shift.binaries import online_adaptation
 from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.learning.aggregators import privacy_accounting
-from tff_shift.scenarios.dynamic_personalization import (
-  configuration as dynamic_personalization_plan,
-)
-from tff_shift.scenarios.evolving import configuration as evolving_plan
-from tff_shift.scenarios.guidance import configuration as guidance_plan
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +44,6 @@ def run_evolving(run_here, tmp_path):
   def run(*arguments):
     return run_here(
       evolving,
-      evolving_plan,
       [*_SMALL, *arguments, f"--output_dir={tmp_path / 'run'}"],
     )
 
@@ -67,7 +58,6 @@ def diverged(run_here, tmp_path_factory):
   with contextlib.redirect_stderr(errors):
     code = run_here(
       evolving,
-      evolving_plan,
       [
         *_SMALL,
         *("--algorithm=fed_avg,local", "--optimizer=sgd"),
@@ -182,13 +172,13 @@ class TestAggregators:
   )
   def test_wrong_flags_are_refused_in_one_line(self, refused, flags, message):
     arguments = [*_SMALL, "--algorithm=fed_avg", *flags.split()]
-    line = refused(evolving, evolving_plan, arguments)
+    line = refused(evolving, arguments)
     assert line.startswith(f"evolving: {message}")
 
   def test_streams_are_adapted_to_with_a_private_mean(
     self, run_here, tmp_path, capsys
   ):
-    run = functools.partial(run_here, online_adaptation, online_adaptation_plan)
+    run = functools.partial(run_here, online_adaptation)
     arguments = [
       *_ONLINE,
       *("--algorithm=source,fed_ade", "--aggregator=dp", "--clipping=fixed"),
@@ -205,7 +195,7 @@ class TestAggregators:
 
 _REFUSED = [
   (
-    (guidance, guidance_plan),
+    guidance,
     "--algorithm=fed_drm --dataset=digits --num_clients=3 --max_examples=200",
     "--aggregator=robust",
     "fed_drm: its guide learns the clients' fractions n_i / N from the mean"
@@ -213,7 +203,7 @@ _REFUSED = [
   ),
   *(
     (
-      (dynamic_personalization, dynamic_personalization_plan),
+      dynamic_personalization,
       f"{' '.join(_DYNAMIC)} --algorithm=fed_3da",
       f"--aggregator={name} --clipping=fixed",
       "fed_3da: in deployment a client sends the vector r of its data"
@@ -223,7 +213,7 @@ _REFUSED = [
   ),
   *(
     (
-      (dynamic_personalization, dynamic_personalization_plan),
+      dynamic_personalization,
       f"{' '.join(_DYNAMIC)} --algorithm=local",
       flags,
       "local: every client trains its own model",
@@ -233,11 +223,11 @@ _REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("scenario, arguments, flags, message", _REFUSED)
+@pytest.mark.parametrize("binary, arguments, flags, message", _REFUSED)
 def test_what_an_algorithm_cannot_do_with_is_refused(
-  scenario, arguments, flags, message, refused
+  binary, arguments, flags, message, refused
 ):
-  line = refused(*scenario, f"{arguments} {flags}")
+  line = refused(binary, f"{arguments} {flags}")
   name = flags.split()[0]
   assert f": {name} is not allowed for {message}\n" in line
 

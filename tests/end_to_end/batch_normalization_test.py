@@ -10,10 +10,6 @@ from tff_shift import models
 from tff_shift.binaries import evolving
 from tff_shift.binaries import online_adaptation
 from tff_shift.models import split_model
-from tff_shift.scenarios.evolving import configuration as evolving_plan
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 
 _MODEL = textwrap.dedent(
   """
@@ -59,7 +55,6 @@ def finished(model, run_whole, tmp_path_factory):
   def run(name, *arguments):
     run_whole(
       evolving,
-      evolving_plan,
       (
         *_FLAGS,
         f"--model={model}",
@@ -82,7 +77,6 @@ def test_statistics_of_pretraining_stay_while_a_model_adapts(
   def run(*arguments):
     run_whole(
       online_adaptation,
-      online_adaptation_plan,
       (
         *("--dataset=digits", "--shift=linear", f"--model={model}"),
         *("--normalization=batch", "--timesteps=2", "--num_clients=2"),

@@ -4,10 +4,6 @@ import pytest
 
 from tff_shift.binaries import evolving
 from tff_shift.binaries import online_adaptation
-from tff_shift.scenarios.evolving import configuration as evolving_plan
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 
 CIRCLE = (
   *("--dataset=circle", "--num_domains=3", "--max_examples_per_domain=60"),
@@ -23,7 +19,6 @@ def test_evolving_has_floor_ceiling_and_forgetting(
   folder = tmp_path / "run"
   output = run_whole(
     evolving,
-    evolving_plan,
     [*CIRCLE, "--algorithm=fed_avg,fed_rep", f"--output_dir={folder}"],
   )
   runs = {each["algorithm"]: each for each in read_runs(folder)}
@@ -48,7 +43,6 @@ def test_ceiling_without_one_setting_is_left_out_with_a_reason(
   folder = tmp_path / "run"
   code = run_here(
     evolving,
-    evolving_plan,
     [*CIRCLE, "--algorithm=fed_rep", f"--output_dir={folder}"],
   )
   assert code == 0
@@ -63,7 +57,6 @@ def test_online_adaptation_has_a_reset_control(run_whole, read_runs, tmp_path):
   folder = tmp_path / "run"
   run_whole(
     online_adaptation,
-    online_adaptation_plan,
     [
       *("--dataset=digits", "--model_width=8", "--timesteps=2"),
       *("--num_clients=2", "--initial_examples=20", "--samples_per_step=20"),

@@ -7,10 +7,6 @@ import pytest
 from tff_shift.binaries import evolving
 from tff_shift.binaries import online_adaptation
 from tff_shift.command_line.flags import config_file
-from tff_shift.scenarios.evolving import configuration as evolving_plan
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 
 
 def test_file_becomes_flags_in_its_place(tmp_path):
@@ -61,16 +57,12 @@ def test_config_of_a_run_is_one_without_its_folder(tmp_path):
     ("seeds: ['0,1']", "seeds has the value '0,1'; it must be a text"),
   ],
 )
-def test_file_that_has_no_flags_is_refused(
-  text, message, run_here, tmp_path, capsys
-):
+def test_file_that_has_no_flags_is_refused(text, message, refused, tmp_path):
   path = tmp_path / "run.yaml"
   if text is not None:
     path.write_text(text)
-  assert run_here(evolving, evolving_plan, [f"--config={path}"]) == 2
-  error = capsys.readouterr().err
-  assert f"--config={path}: {message}" in error
-  assert len(error.splitlines()) == 1
+  line = refused(evolving, f"--config={path}")
+  assert f"--config={path}: {message}" in line
 
 
 def test_algorithm_of_an_import_in_a_file_is_known(
@@ -82,7 +74,7 @@ def test_algorithm_of_an_import_in_a_file_is_known(
   path.write_text(f"import: {module}\n")
   argv = ["evolving", f"--config={path}"]
   monkeypatch.setattr("sys.argv", argv)
-  assert run_here(evolving, evolving_plan, argv[1:]) == 2
+  assert run_here(evolving, argv[1:]) == 2
   assert "--import: " in capsys.readouterr().err
 
 
@@ -98,29 +90,27 @@ def test_config_of_a_run_repeats_it(run_here, read_rows, tmp_path):
   ]
   path.write_text("client,month,label,a,b\n" + "\n".join(rows) + "\n")
   columns = ["--label=label", "--client=client", "--time=month"]
-  for binary, planning, given in (
+  for binary, given in (
     (
       evolving,
-      evolving_plan,
       ["--dataset=circle", "--num_domains=3", "--num_clients=2"],
     ),
     (
       online_adaptation,
-      online_adaptation_plan,
       [f"--dataset={path}", *columns, f"--cache_dir={tmp_path / 'cache'}"],
     ),
   ):
-    name = planning.SCENARIO
+    name = binary.planning.SCENARIO
     folders = [tmp_path / f"{name}_{number}" for number in (1, 2)]
     algorithm = "fed_avg" if binary is evolving else "source"
     given = [*given, f"--algorithm={algorithm}", "--noprogress"]
     given += ["--rounds=1"] if binary is evolving else []
     flags = [*given, f"--output_dir={folders[0]}"]
-    assert run_here(binary, planning, flags) == 0
+    assert run_here(binary, flags) == 0
     flags = [f"--config={folders[0] / 'config.json'}"]
     # A run does not record the folders of files.
     flags += [each for each in given if each.startswith("--dataset=")]
     flags.append(f"--output_dir={folders[1]}")
-    assert run_here(binary, planning, flags) == 0
+    assert run_here(binary, flags) == 0
     first, second = map(read_rows, folders)
     assert first == second

@@ -10,7 +10,6 @@ import os
 import pathlib
 import subprocess
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -20,6 +19,7 @@ from absl.testing import flagsaver
 
 from benchmarks import resume
 from tff_shift import execution
+from tff_shift import models
 from tff_shift.binaries import evolving
 from tff_shift.command_line import comparison
 from tff_shift.command_line import program
@@ -27,7 +27,6 @@ from tff_shift.command_line.flags import metric_flags
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import server_optimizer_flags
 from tff_shift.reporting.figures import drawing
-from tff_shift.scenarios.evolving import configuration as evolving_plan
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -49,7 +48,7 @@ def _initial_bits(model):
 
 @pytest.fixture(scope="module", autouse=True)
 def built_once():
-  """An algorithm that several runs of a module have is built and compiled once.
+  """What several runs of a module have is built, and compiled, once.
 
   That is most of what a small run takes, and not what is tested here. What is
   shared has no state: it is what another process would build again.
@@ -79,9 +78,21 @@ def built_once():
       built[key] = build(self, trial, model, **options)
     return built[key]
 
+  make, made = models._build, {}
+
+  def make_once(name, builder, input_shape, num_classes, chosen):
+    arguments = name, builder, input_shape, num_classes
+    if models.is_user_function(name):
+      return make(*arguments, chosen)
+    key = *arguments, *sorted(chosen.items())
+    if key not in made:
+      made[key] = make(*arguments, chosen)
+    return made[key]
+
   with pytest.MonkeyPatch.context() as patches:
     patches.setattr(comparison.Comparison, "build", build_once)
     patches.setattr(execution, "use", functools.cache(execution.use))
+    patches.setattr(models, "_build", make_once)
     yield
 
 
@@ -132,12 +143,14 @@ def _collected_as_before():
     gc.set_threshold(*before)
 
 
-def _run_here(binary, planning, arguments, **options):
-  # To save models takes as long as the runs of most tests.
-  if hasattr(planning, "SCENARIO") and not any(
-    each.startswith("--save_model") for each in arguments
-  ):
-    arguments = ["--nosave_model", *arguments]
+def _run_here(binary, arguments, main=None, **options):
+  # A scenario in one file is its own configuration's module.
+  flags_of = planning = getattr(binary, "planning", binary)
+  if hasattr(planning, "SCENARIO"):
+    flags_of = planning.Configuration
+    # To save models takes as long as the runs of most tests.
+    if not any(each.startswith("--save_model") for each in arguments):
+      arguments = ["--nosave_model", *arguments]
   name = binary.__name__.rpartition(".")[2]
   with (
     pytest.MonkeyPatch.context() as patches,
@@ -148,36 +161,34 @@ def _run_here(binary, planning, arguments, **options):
   ):
     patches.setattr(sys, "argv", [name, *arguments])
     flags.FLAGS.unparse_flags()
-    # A binary without a scenario has no configuration.
-    has_scenario = hasattr(planning, "SCENARIO")
-    flags_of = planning.Configuration if has_scenario else planning
-    program.run(binary.main, flags_of.define_flags, **options)
+    program.run(main or binary.main, flags_of.define_flags, **options)
   return end.value.code or 0
 
 
 @pytest.fixture(scope="session")
 def run_here():
-  """Returns `run(binary, planning, arguments, **options) -> exit code`.
+  """Returns `run(binary, arguments, main=None, **options) -> exit code`.
 
-  It runs the binary, a module, in this process; options are `program.run`'s.
+  It runs the binary, a module, in this process, or `main` in its place; options
+  are `program.run`'s.
   """
   return _run_here
 
 
 @pytest.fixture(scope="session")
 def planned(run_here):
-  """Returns `planned(planning, arguments, ask=make_plan)`: what `ask` gives.
+  """Returns `planned(binary, arguments, ask=make_plan)`: what `ask` gives.
 
   The binary goes as far as its plan.
   """
 
-  def plan(planning, arguments, ask=None):
+  def plan(binary, arguments, ask=None):
     found = []
-    binary = types.SimpleNamespace(
-      __name__=planning.SCENARIO,
-      main=lambda: found.append((ask or planning.make_plan)()),
-    )
-    assert run_here(binary, planning, arguments) == 0
+
+    def main():
+      found.append((ask or binary.planning.make_plan)())
+
+    assert run_here(binary, arguments, main) == 0
     return found[0]
 
   return plan
@@ -194,21 +205,21 @@ def _content(folder):
 
 @pytest.fixture
 def refused(tmp_path, capsys):
-  """Returns `refused(binary, planning, arguments, **options) -> the line`.
+  """Returns `refused(binary, arguments, **options) -> the line`.
 
   Arguments may be a text with blanks between them; results go to the folder
   `run` if they name no other. The exit code is 2, and nothing is printed or
   written otherwise.
   """
 
-  def run(binary, planning, arguments, **options):
+  def run(binary, arguments, **options):
     if isinstance(arguments, str):
       arguments = arguments.split()
     if not any("--output" in each for each in arguments):
       arguments = [f"--output_dir={tmp_path / 'run'}", *arguments]
     before = _content(tmp_path)
     capsys.readouterr()
-    code = _run_here(binary, planning, arguments, **options)
+    code = _run_here(binary, arguments, **options)
     output, errors = capsys.readouterr()
     assert (code, output, errors.count("\n")) == (2, "", 1), errors
     assert errors[:-1].isprintable()
@@ -221,15 +232,15 @@ def refused(tmp_path, capsys):
 
 @pytest.fixture(scope="session")
 def run_whole():
-  """Returns `run(binary, planning, arguments) -> output`.
+  """Returns `run(binary, arguments) -> output`.
 
   It runs the binary as `run_here` does, to its end and without a complaint.
   """
 
-  def run(binary, planning, arguments):
+  def run(binary, arguments):
     output, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-      code = _run_here(binary, planning, arguments)
+      code = _run_here(binary, arguments)
     assert (code, errors.getvalue()) == (0, "")
     return output.getvalue()
 
@@ -239,7 +250,7 @@ def run_whole():
 @pytest.fixture(scope="session")
 def run_evolving():
   """Returns `run(arguments) -> exit code`."""
-  return functools.partial(_run_here, evolving, evolving_plan)
+  return functools.partial(_run_here, evolving)
 
 
 def _start(binary, arguments, **options):

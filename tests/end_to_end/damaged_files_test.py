@@ -18,10 +18,6 @@ from tff_shift.binaries import online_adaptation
 from tff_shift.binaries import predict
 from tff_shift.binaries import report
 from tff_shift.reproduction import reproduce
-from tff_shift.scenarios.evolving import configuration as evolving_plan
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 
 _FIRST_VERSION = pathlib.Path(__file__).parents[1] / "first_version"
 
@@ -37,11 +33,11 @@ def _content(folder):
 
 @pytest.fixture
 def refused(run_here, tmp_path, capsys):
-  """Returns `refused(binary, planning, arguments, **options) -> message`."""
+  """Returns `refused(binary, arguments, **options) -> message`."""
 
-  def run(binary, planning, arguments, **options):
+  def run(binary, arguments, **options):
     before = _content(tmp_path)
-    assert run_here(binary, planning, arguments, **options) == 2
+    assert run_here(binary, arguments, **options) == 2
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1 and captured.out == ""
     assert captured.err[:-1].isprintable()
@@ -85,7 +81,7 @@ def test_report(refused, tmp_path, name, damage, message):
   folder = shutil.copytree(_FIRST_VERSION, tmp_path / "run")
   damage(folder / name)
   arguments = [str(folder), f"--output_dir={tmp_path / 'page'}"]
-  assert message in refused(report, report, arguments, takes_arguments=True)
+  assert message in refused(report, arguments, takes_arguments=True)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +101,7 @@ def test_resumption(refused, tmp_path, damage, message):
     *("--dataset=circle", "--algorithm=local,fed_avg", "--resume"),
     f"--output_dir={folder}",
   ]
-  found = refused(evolving, evolving_plan, arguments)
+  found = refused(evolving, arguments)
   assert message in found and "--overwrite in place of --resume" in found
 
 
@@ -115,7 +111,7 @@ def test_run_that_drew_other_numbers_does_not_go_on(refused, tmp_path):
     *("--dataset=circle", "--algorithm=local,fed_avg", "--resume"),
     f"--output_dir={folder}",
   ]
-  assert refused(evolving, evolving_plan, arguments) == (
+  assert refused(evolving, arguments) == (
     f"evolving: --resume: the run in {folder} was started by another version"
     " of tff_shift, which draws other random numbers; start a new run, with"
     " --overwrite or in another --output_dir\n"
@@ -144,7 +140,7 @@ def test_prediction(refused, served_federation, tmp_path, damage, message):
       ("output", "predictions.npz"),
     )
   ]
-  assert message in refused(predict, predict, arguments)
+  assert message in refused(predict, arguments)
 
 
 @pytest.mark.parametrize(
@@ -164,9 +160,7 @@ def test_reproduction(refused, tmp_path, damage, message):
   shutil.copy(_FIRST_VERSION / "plan.json", tmp_path)
   damage(tmp_path / "plan.json")
   arguments = ["demo/digits", "--resume", f"--output_dir={tmp_path}"]
-  assert message in refused(
-    reproduce, reproduce, arguments, takes_arguments=True
-  )
+  assert message in refused(reproduce, arguments, takes_arguments=True)
 
 
 def test_job(refused, tmp_path):
@@ -176,7 +170,7 @@ def test_job(refused, tmp_path):
   shutil.copy(_FIRST_VERSION / path.name, path)
   _change(path, exit_code=None)
   arguments = ["demo/digits", "--page_only", f"--output_dir={tmp_path}"]
-  found = refused(reproduce, reproduce, arguments, takes_arguments=True)
+  found = refused(reproduce, arguments, takes_arguments=True)
   assert f"{path}: exit_code is None, and ended is" in found
 
 
@@ -189,5 +183,5 @@ def test_language_model(refused, tmp_path):
     "--algorithm=fed_ade",
     *(f"--model_dir={folder}", f"--output_dir={tmp_path / 'run'}"),
   ]
-  found = refused(online_adaptation, online_adaptation_plan, arguments)
+  found = refused(online_adaptation, arguments)
   assert "config.json: num_hidden_layers: expected int <= 4096" in found

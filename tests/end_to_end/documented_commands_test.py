@@ -42,7 +42,5 @@ def test_flags_are_known(binary, arguments, planned, monkeypatch):
   given = preset_flag.expand([binary, *shlex.split(arguments)], binary)[1:]
   # Paths of presets are relative.
   monkeypatch.chdir(_ROOT)
-  planning = importlib.import_module(
-    f"tff_shift.scenarios.{binary}.configuration"
-  )
-  assert planned(planning, given, ask=lambda: "parsed")
+  module = importlib.import_module(f"tff_shift.binaries.{binary}")
+  assert planned(module, given, ask=lambda: "parsed")

@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 
 from tff_shift.binaries import dynamic_personalization
-from tff_shift.scenarios.dynamic_personalization import (
-  configuration as dynamic_personalization_plan,
-)
 
 # The contract runs over all of them; here are those that differ in what they
 # leave.
@@ -32,9 +29,7 @@ def cache_dir(tmp_path_factory):
 @pytest.fixture
 def run_dynamic(run_here, cache_dir):
   """Returns `run(arguments) -> exit code`."""
-  run = functools.partial(
-    run_here, dynamic_personalization, dynamic_personalization_plan
-  )
+  run = functools.partial(run_here, dynamic_personalization)
   return lambda arguments: run([f"--cache_dir={cache_dir}", *arguments])
 
 
@@ -45,7 +40,6 @@ class TestWholeRun:
     folder = tmp_path_factory.mktemp("runs") / "all"
     output = run_whole(
       dynamic_personalization,
-      dynamic_personalization_plan,
       [
         *_SMALL,
         *_SMALL_META,
@@ -200,7 +194,7 @@ class TestOptions:
 def test_every_pair_of_rates_is_chosen(planned):
   arguments = ["--learning_rate=0.1,0.2", "--meta_learning_rate=0.01,0.02"]
   plan = planned(
-    dynamic_personalization_plan, [*_SMALL, "--algorithm=p_fed_hn", *arguments]
+    dynamic_personalization, [*_SMALL, "--algorithm=p_fed_hn", *arguments]
   )
   found = [
     (each.hparams.learning_rate, each.hparams.meta_learning_rate)
@@ -264,7 +258,5 @@ class TestBadFlags:
   )
   def test_one_line_and_nothing_written(self, flags, named, refused):
     arguments = [*_SMALL, *_SMALL_META, "--algorithm=fed_3da", *flags.split()]
-    line = refused(
-      dynamic_personalization, dynamic_personalization_plan, arguments
-    )
+    line = refused(dynamic_personalization, arguments)
     assert named in line

@@ -9,7 +9,6 @@ import tensorflow as tf
 from tff_shift.binaries import evolving
 from tff_shift.command_line.tuning import trials
 from tff_shift.learning import evaluation
-from tff_shift.scenarios.evolving import configuration as evolving_plan
 
 # The contract runs over all of them; here are those that differ in what they
 # leave.
@@ -51,7 +50,6 @@ def finished(added_metric, run_whole, drawn_figures, tmp_path_factory):
   with drawn_figures(*_FIGURES):
     output = run_whole(
       evolving,
-      evolving_plan,
       [
         *_SMALL,
         *(f"--algorithm={','.join(_ALGORITHMS)}", "--seeds=0,1"),
@@ -232,7 +230,7 @@ def test_selection_runs_each_setting_and_keeps_the_best(
 
 def test_combinations_are_of_what_an_algorithm_has(planned):
   found = planned(
-    evolving_plan,
+    evolving,
     [
       *("--algorithm=fed_avg,fed_rep", "--optimizer=adam,sgd"),
       "--head_steps=1,2",
@@ -336,9 +334,9 @@ _REFUSED = [
 @pytest.mark.parametrize("row", _REFUSED, ids=lambda row: row[0])
 def test_bad_flags_end_with_one_line_and_nothing_written(row, refused):
   arguments = [*_SMALL, "--algorithm=fed_avg", *row[0].split()]
-  line = refused(evolving, evolving_plan, arguments)
+  line = refused(evolving, arguments)
   assert all(part.format(row[0]) in line for part in row[1:]), line
 
 
 def test_missing_algorithm_names_those_there_are(refused):
-  assert "fed_evolve" in refused(evolving, evolving_plan, _SMALL)
+  assert "fed_evolve" in refused(evolving, _SMALL)

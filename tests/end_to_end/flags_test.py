@@ -10,37 +10,31 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
+from tff_shift.binaries import online_adaptation
 from tff_shift.binaries import report
 from tff_shift.command_line import common_flags
 from tff_shift.command_line.flags import hparam_flags
 from tff_shift.command_line.tuning import trials
-from tff_shift.scenarios.dynamic_personalization import (
-  configuration as dynamic_personalization_plan,
-)
-from tff_shift.scenarios.evolving import configuration as evolving_plan
-from tff_shift.scenarios.guidance import configuration as guidance_plan
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 
 FLAGS = flags.FLAGS
 
 SMALL = {
-  evolving_plan: (
+  evolving: (
     *("--dataset=rotated_digits", "--num_domains=3"),
     *("--max_examples_per_domain=40", "--num_clients=2", "--rounds=2"),
   ),
-  online_adaptation_plan: (
+  online_adaptation: (
     *("--dataset=digits", "--model=mlp", "--model_width=4", "--timesteps=2"),
     *("--num_clients=2", "--samples_per_step=5", "--initial_examples=6"),
   ),
-  guidance_plan: (
+  guidance: (
     *("--dataset=digits", "--max_examples=300", "--num_clients=2"),
     *("--rounds=2", "--model=mlp", "--model_width=4"),
   ),
-  dynamic_personalization_plan: (
+  dynamic_personalization: (
     *("--dataset=digits", "--max_examples=600", "--num_clients=2"),
     *("--rounds=1", "--period_size=20", "--periods=1"),
     *("--test_distributions=iid", "--model=mlp", "--model_width=4"),
@@ -60,11 +54,11 @@ EXTREMES = {
 }
 
 
-@pytest.fixture(params=list(SMALL), ids=lambda planning: planning.SCENARIO)
-def planning(request):
+@pytest.fixture(params=list(SMALL), ids=lambda binary: binary.planning.SCENARIO)
+def binary(request):
   """The module of a binary's flags, which are defined for the test."""
   with flagsaver.flagsaver():
-    request.param.Configuration.define_flags()
+    request.param.planning.Configuration.define_flags()
     yield request.param
 
 
@@ -95,15 +89,15 @@ def refusal(arguments, action):
   return None
 
 
-def algorithm_of(planning, flag=None):
-  owners = hparam_flags.owners(planning.SCENARIO).get(flag)
+def algorithm_of(binary, flag=None):
+  owners = hparam_flags.owners(binary.planning.SCENARIO).get(flag)
   if owners:
     return owners[0]
-  return "fed_avg" if planning is not online_adaptation_plan else "fix_lr"
+  return "fed_avg" if binary is not online_adaptation else "fix_lr"
 
 
 @pytest.mark.slow
-def test_extreme_numbers_make_a_plan_or_a_line(planning):
+def test_extreme_numbers_make_a_plan_or_a_line(binary):
   seen = 0
   for flag, values in numeric_flags(of_hparams=False):
     for value in values:
@@ -111,8 +105,8 @@ def test_extreme_numbers_make_a_plan_or_a_line(planning):
       if float(value) == 0:
         continue
       given = [
-        *SMALL[planning],
-        f"--algorithm={algorithm_of(planning)}",
+        *SMALL[binary],
+        f"--algorithm={algorithm_of(binary)}",
         *BESIDE.get(flag.name, ()),
         f"--{flag.name}={value}",
       ]
@@ -120,7 +114,7 @@ def test_extreme_numbers_make_a_plan_or_a_line(planning):
         given.remove("--distance_threshold=1")
 
       def plan():
-        planning.make_plan()
+        binary.planning.make_plan()
         common_flags.executor()
 
       line = refusal(given, plan)
@@ -136,14 +130,14 @@ def test_extreme_numbers_make_a_plan_or_a_line(planning):
   assert seen > 50
 
 
-def test_extreme_hyperparameters_are_refused_by_name(planning):
+def test_extreme_hyperparameters_are_refused_by_name(binary):
   seen = 0
   for flag, values in numeric_flags(of_hparams=True):
     for value in values:
-      algorithm = algorithm_of(planning, flag.name)
+      algorithm = algorithm_of(binary, flag.name)
       line = refusal(
         [f"--algorithm={algorithm}", f"--{flag.name}={value}"],
-        lambda: trials.chosen(planning.SCENARIO),
+        lambda: trials.chosen(binary.planning.SCENARIO),
       )
       seen += 1
       if line is None:
@@ -157,7 +151,7 @@ def test_extreme_hyperparameters_are_refused_by_name(planning):
 
 def test_scaling_that_float32_does_not_hold_is_refused():
   with flagsaver.flagsaver():
-    evolving_plan.Configuration.define_flags()
+    evolving.planning.Configuration.define_flags()
     for flag, other, values in (
       ("input_std", "input_mean", ("1e-320", "1e-40", "1e39", "-0.0")),
       ("input_mean", "input_std", ("1e39", "-1e308", "nan")),
@@ -168,19 +162,19 @@ def test_scaling_that_float32_does_not_hold_is_refused():
         assert not np.finfo(np.float32).tiny <= abs(held) < np.inf
         line = refusal(
           [
-            *SMALL[evolving_plan],
+            *SMALL[evolving],
             *("--algorithm=fed_avg", "--input_scaling=standardized"),
             *(f"--{other}=1", f"--{flag}={value}"),
           ],
-          evolving_plan.make_plan,
+          evolving.planning.make_plan,
         )
         assert line is not None and line.startswith(f"--{flag}={value}: ")
 
 
 def test_old_names_are_those_of_the_new_flags(refused):
   given = "--algorithm=fed_avg --input_scaling=standardized --input_mean=0.5"
-  arguments = [*SMALL[evolving_plan], *given.split(), "--input_deviation=0"]
-  line = refused(evolving, evolving_plan, arguments)
+  arguments = [*SMALL[evolving], *given.split(), "--input_deviation=0"]
+  line = refused(evolving, arguments)
   assert line.startswith("evolving: --input_std=0: it must be")
 
 
@@ -206,7 +200,7 @@ def assert_no_escape(text):
   ],
 )
 def test_refusal_shows_no_control_character(run_evolving, capsys, argument):
-  assert run_evolving([*SMALL[evolving_plan], argument]) == 2
+  assert run_evolving([*SMALL[evolving], argument]) == 2
   output, errors = capsys.readouterr()
   assert_no_escape(output + errors)
   assert errors.count("\n") == 1
@@ -234,10 +228,10 @@ def test_names_of_any_signs_run_and_draw(
   ]
   with drawn_figures("class_counts"), warnings.catch_warnings():
     warnings.simplefilter("error", UserWarning)
-    assert run_here(guidance, guidance_plan, arguments) == 0
+    assert run_here(guidance, arguments) == 0
   output, errors = capsys.readouterr()
   assert_no_escape(output + errors)
   assert (folder / "figures" / "class_counts.png").stat().st_size > 10_000
   arguments = [str(folder), f"--output_dir={tmp_path / 'page'}"]
-  assert run_here(report, report, arguments, takes_arguments=True) == 0
+  assert run_here(report, arguments, takes_arguments=True) == 0
   assert_no_escape("".join(capsys.readouterr()))

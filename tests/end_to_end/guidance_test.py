@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tff_shift.binaries import guidance
-from tff_shift.scenarios.guidance import configuration as guidance_plan
 
 # The contract runs over all of them; here are those that differ in what they
 # leave.
@@ -23,7 +22,7 @@ _SMALL = (
 @pytest.fixture
 def run_guidance(run_here):
   """Returns `run(arguments) -> exit code`."""
-  return functools.partial(run_here, guidance, guidance_plan)
+  return functools.partial(run_here, guidance)
 
 
 @pytest.mark.slow
@@ -33,7 +32,6 @@ class TestWholeRun:
     folder = tmp_path_factory.mktemp("runs") / "all"
     output = run_whole(
       guidance,
-      guidance_plan,
       [
         *_SMALL,
         f"--algorithm={','.join(_ALGORITHMS)}",
@@ -155,7 +153,7 @@ class TestDefaults:
     """Returns `plan(names, *flags)`, the trials of the binary's plan."""
     small = [each for each in _SMALL if not each.startswith("--local_steps")]
     return lambda names, *given: planned(
-      guidance_plan, [*small, f"--algorithm={names}", *given]
+      guidance, [*small, f"--algorithm={names}", *given]
     ).trials
 
   def test_rate_of_fine_tuning_falls_on_for_all_who_do_it(self, plan):
@@ -239,14 +237,14 @@ class TestBadFlags:
   )
   def test_one_line_and_nothing_written(self, flags, named, refused):
     arguments = [*_SMALL, "--algorithm=fed_drm", *flags.split()]
-    assert named in refused(guidance, guidance_plan, arguments)
+    assert named in refused(guidance, arguments)
 
 
 @pytest.mark.slow
 def test_sharing_is_that_of_the_model(planned):
   arguments = [*_SMALL, "--algorithm=fed_drm", "--model=lenet"]
   plans = [
-    planned(guidance_plan, [*arguments, *flags])
+    planned(guidance, [*arguments, *flags])
     for flags in ([], ["--sharing=shallow"])
   ]
   assert [plan.settings["sharing"] for plan in plans] == [None, "shallow"]

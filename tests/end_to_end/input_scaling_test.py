@@ -1,24 +1,17 @@
 """The flags of what is done to pixels, in every binary."""
 
 import json
-import types
 
 import numpy as np
 import pytest
 
 import tff_shift
+from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
+from tff_shift.binaries import online_adaptation
 from tff_shift.command_line import common_flags
 from tff_shift.models import input_scaling
-from tff_shift.scenarios.dynamic_personalization import (
-  configuration as dynamic_personalization_plan,
-)
-from tff_shift.scenarios.evolving import configuration as evolving_plan
-from tff_shift.scenarios.guidance import configuration as guidance_plan
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 
 pytestmark = pytest.mark.slow
 
@@ -28,16 +21,16 @@ _GUIDANCE = (
   "--noprogress",
 )
 _PLANS = {
-  evolving_plan: (
+  evolving: (
     *("--algorithm=fed_avg", "--model=mlp", "--dataset=rotated_digits"),
     *("--num_domains=3", "--num_clients=2"),
   ),
-  guidance_plan: _GUIDANCE,
-  online_adaptation_plan: (
+  guidance: _GUIDANCE,
+  online_adaptation: (
     *("--algorithm=source", "--dataset=digits", "--model=mlp"),
     *("--num_clients=2", "--timesteps=2"),
   ),
-  dynamic_personalization_plan: (
+  dynamic_personalization: (
     *("--algorithm=local", "--dataset=digits", "--max_examples=600"),
     *("--num_clients=2", "--period_size=20", "--distance_threshold=1"),
     *("--distance_features=extractor", "--test_distributions=iid"),
@@ -45,10 +38,10 @@ _PLANS = {
 }
 # That of each paper, where it says one.
 _DEFAULTS = {
-  evolving_plan: "zero_one",
-  guidance_plan: "minus_one_one",
-  online_adaptation_plan: "standardized",
-  dynamic_personalization_plan: "zero_one",
+  evolving: "zero_one",
+  guidance: "minus_one_one",
+  online_adaptation: "standardized",
+  dynamic_personalization: "zero_one",
 }
 
 
@@ -67,48 +60,48 @@ def training_images(plan):
 
 @pytest.fixture
 def make_plan(planned, tmp_path):
-  """Returns `make(planning, arguments)`: plan, training images."""
+  """Returns `make(binary, arguments)`: plan, training images."""
 
-  def make(planning, *arguments):
-    flags = [*_PLANS[planning], *arguments]
-    if planning in (online_adaptation_plan, dynamic_personalization_plan):
+  def make(binary, *arguments):
+    flags = [*_PLANS[binary], *arguments]
+    if binary in (online_adaptation, dynamic_personalization):
       flags.append(f"--cache_dir={tmp_path}")
 
     def ask():
-      plan = planning.make_plan()
+      plan = binary.planning.make_plan()
       return plan, training_images(plan)
 
-    return planned(planning, flags, ask)
+    return planned(binary, flags, ask)
 
   return make
 
 
-def name_of(planning):
-  return planning.SCENARIO
+def name_of(binary):
+  return binary.planning.SCENARIO
 
 
-@pytest.mark.parametrize("planning", _PLANS, ids=name_of)
-def test_default_is_that_of_the_paper(make_plan, planning):
-  plan, images = make_plan(planning)
-  name = _DEFAULTS[planning]
+@pytest.mark.parametrize("binary", _PLANS, ids=name_of)
+def test_default_is_that_of_the_paper(make_plan, binary):
+  plan, images = make_plan(binary)
+  name = _DEFAULTS[binary]
   assert plan.settings["input_scaling"] == name
   assert plan.model.input_scaling == input_scaling.make(name, [images])
 
 
 @pytest.mark.parametrize(
-  "planning",
+  "binary",
   [each for each in _PLANS if _DEFAULTS[each] != "standardized"],
   ids=name_of,
 )
-def test_numbers_are_those_of_the_training_part(make_plan, planning):
+def test_numbers_are_those_of_the_training_part(make_plan, binary):
   plan, images = make_plan(
-    planning, "--input_scaling=standardized", "--seeds=1,0"
+    binary, "--input_scaling=standardized", "--seeds=1,0"
   )
   pixels = images.reshape(-1, images.shape[-1]) / 255
   scaling = plan.model.input_scaling
   np.testing.assert_allclose(scaling.mean, pixels.mean(axis=0), rtol=1e-9)
   np.testing.assert_allclose(scaling.deviation, pixels.std(axis=0), rtol=1e-9)
-  if planning is dynamic_personalization_plan:
+  if binary is dynamic_personalization:
     assert plan.extractor.input_scaling == scaling
 
 
@@ -133,31 +126,31 @@ def table(tmp_path):
 
 
 _VECTORS = {
-  evolving_plan: _PLANS[evolving_plan],
-  online_adaptation_plan: (
-    *_PLANS[online_adaptation_plan],
+  evolving: _PLANS[evolving],
+  online_adaptation: (
+    *_PLANS[online_adaptation],
     "--initial_examples=20",
   ),
-  dynamic_personalization_plan: (
-    *_PLANS[dynamic_personalization_plan],
+  dynamic_personalization: (
+    *_PLANS[dynamic_personalization],
     "--model=mlp",
   ),
 }
 
 
-@pytest.mark.parametrize("planning", _VECTORS, ids=name_of)
+@pytest.mark.parametrize("binary", _VECTORS, ids=name_of)
 def test_features_are_standardized_by_the_training_part(
-  make_plan, monkeypatch, planning, table
+  make_plan, monkeypatch, binary, table
 ):
-  monkeypatch.setitem(_PLANS, planning, _VECTORS[planning])
-  if planning is not evolving_plan:
+  monkeypatch.setitem(_PLANS, binary, _VECTORS[binary])
+  if binary is not evolving:
     with np.load(table) as arrays:
       np.savez(table, x=arrays["x"], y=arrays["y"])
   arguments = (f"--dataset={table}",)
-  plan, _ = make_plan(planning, *arguments)
+  plan, _ = make_plan(binary, *arguments)
   assert plan.model.input_scaling == input_scaling.ZERO_ONE
   assert plan.settings["input_scaling"] is None
-  plan, x = make_plan(planning, *arguments, "--input_scaling=standardized")
+  plan, x = make_plan(binary, *arguments, "--input_scaling=standardized")
   scaling = plan.model.input_scaling
   assert plan.settings["input_scaling"] == "standardized"
   # In float64: sums of float32 numbers are rounded.
@@ -170,7 +163,7 @@ def test_features_are_standardized_by_the_training_part(
   assert scaling.deviation[2] == 1
   # Not by all examples.
   assert len(x) < 600
-  if planning is dynamic_personalization_plan:
+  if binary is dynamic_personalization:
     assert plan.extractor.input_scaling == scaling
 
 
@@ -183,15 +176,13 @@ def test_raw_features_train_and_a_saved_model_scales_alike(
     *("--algorithm=fed_avg", "--num_clients=2", "--rounds=10", "--noprogress"),
     f"--output_dir={run}",
   ]
-  assert (
-    run_here(evolving, evolving_plan, [*arguments, "--learning_rate=9"]) == 3
-  )
+  assert run_here(evolving, [*arguments, "--learning_rate=9"]) == 3
   told = capsys.readouterr().err
   warned, diverged = told.strip().splitlines()
   assert "features of --dataset=table are as large as" in warned
   assert "diverged" in diverged and "with features as large as" in diverged
   arguments += ["--input_scaling=standardized", "--overwrite"]
-  assert run_here(evolving, evolving_plan, [*arguments, "--save_model"]) == 0
+  assert run_here(evolving, [*arguments, "--save_model"]) == 0
   assert "as large as" not in capsys.readouterr().err
   flags = json.loads((run / "config.json").read_text())["flags"]
   assert [len(flags[f"input_{n}"]) for n in ("mean", "std")] == [3, 3]
@@ -213,15 +204,15 @@ def test_raw_features_train_and_a_saved_model_scales_alike(
   "flag", ["--input_scaling=minus_one_one", "--input_mean=1"]
 )
 def test_scaling_of_images_is_not_that_of_features(refused, table, flag):
-  arguments = [*_VECTORS[evolving_plan], f"--dataset={table}", flag]
-  told = refused(evolving, evolving_plan, arguments)
+  arguments = [*_VECTORS[evolving], f"--dataset={table}", flag]
+  told = refused(evolving, arguments)
   assert "applies to images" in told
   assert "pass --input_scaling=standardized" in told
 
 
 def test_given_numbers_count(make_plan):
   plan, _ = make_plan(
-    guidance_plan,
+    guidance,
     *("--input_scaling=standardized", "--input_mean=0.25,0.5,0.75"),
     "--input_std=0.5",
   )
@@ -255,7 +246,7 @@ def test_given_numbers_count(make_plan):
   ],
 )
 def test_wrong_flags_end_with_one_line(flags, parts, refused):
-  line = refused(guidance, guidance_plan, [*_GUIDANCE, *flags.split()])
+  line = refused(guidance, [*_GUIDANCE, *flags.split()])
   assert all(part in line for part in parts)
 
 
@@ -268,7 +259,7 @@ def test_numbers_are_recorded_and_a_run_goes_on_with_no_others(
     "--local_steps=1",
     f"--output_dir={tmp_path / 'run'}",
   ]
-  assert run_here(guidance, guidance_plan, arguments) == 0
+  assert run_here(guidance, arguments) == 0
   config = json.loads((tmp_path / "run" / "config.json").read_text())
   recorded = {
     name: config["flags"][name] for name in ("input_mean", "input_std")
@@ -279,17 +270,16 @@ def test_numbers_are_recorded_and_a_run_goes_on_with_no_others(
   assert row["input_scaling"] == "standardized"
 
   def open_again():
-    plan = guidance_plan.make_plan()
-    common_flags.open_folder(guidance_plan.SCENARIO, plan.model)
+    plan = guidance.planning.make_plan()
+    common_flags.open_folder(guidance.planning.SCENARIO, plan.model)
 
-  binary = types.SimpleNamespace(__name__="guidance", main=open_again)
   again = [*arguments, "--resume"]
   given = [f"--{name}={','.join(recorded[name])}" for name in recorded]
   for numbers in ([], given):
-    assert run_here(binary, guidance_plan, [*again, *numbers]) == 0
+    assert run_here(guidance, [*again, *numbers], open_again) == 0
   capsys.readouterr()
   given[0] = "--input_mean=0.5"
-  assert run_here(binary, guidance_plan, [*again, *given]) == 2
+  assert run_here(guidance, [*again, *given], open_again) == 2
   errors = capsys.readouterr().err
   assert "--input_mean was 0." in errors and "and is 0.5" in errors
   assert errors.count("\n") == 1

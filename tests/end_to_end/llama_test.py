@@ -14,9 +14,6 @@ from tff_shift import execution
 from tff_shift.binaries import online_adaptation
 from tff_shift.data import datasets
 from tff_shift.models.networks import llama_checkpoint
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 
 _SMALL = (
   *("--dataset=synthetic_relations", "--client_classes=disjoint"),
@@ -40,7 +37,6 @@ def run(run_here, model_dir, tmp_path):
   def run_small(*arguments):
     return run_here(
       online_adaptation,
-      online_adaptation_plan,
       [
         *_SMALL,
         *arguments,
@@ -116,7 +112,6 @@ def test_what_it_lacks_is_said_in_one_line(
   line = refused(
     run_here(
       online_adaptation,
-      online_adaptation_plan,
       [*_SMALL, "--algorithm=source", f"--output_dir={tmp_path / 'run'}"],
     )
   )

@@ -10,14 +10,6 @@ from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 from tff_shift.binaries import online_adaptation
 from tff_shift.learning import metrics
-from tff_shift.scenarios.dynamic_personalization import (
-  configuration as dynamic_personalization_plan,
-)
-from tff_shift.scenarios.evolving import configuration as evolving_plan
-from tff_shift.scenarios.guidance import configuration as guidance_plan
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 
 _CIRCLE = (
   *("--dataset=circle", "--num_domains=3", "--max_examples_per_domain=60"),
@@ -40,10 +32,10 @@ _PERIODS = (
 _QUERIES = *_DIGITS, "--max_examples=300", "--rounds=1", "--algorithm=fed_drm"
 # By binary: its plan, its flags, and the prefixes of its metrics.
 _BINARIES = {
-  evolving: (evolving_plan, _CIRCLE, ("client_", "server_")),
-  online_adaptation: (online_adaptation_plan, _STREAM, ("",)),
-  guidance: (guidance_plan, _QUERIES, ("own_", "system_")),
-  dynamic_personalization: (dynamic_personalization_plan, _PERIODS, ("",)),
+  evolving: (_CIRCLE, ("client_", "server_")),
+  online_adaptation: (_STREAM, ("",)),
+  guidance: (_QUERIES, ("own_", "system_")),
+  dynamic_personalization: (_PERIODS, ("",)),
 }
 
 
@@ -52,13 +44,12 @@ _BINARIES = {
 def test_metrics_are_in_rows_summary_and_tables(
   binary, run_whole, read_rows, read_runs, tmp_path
 ):
-  planning, flags, prefixes = _BINARIES[binary]
+  flags, prefixes = _BINARIES[binary]
   folder = tmp_path / "run"
   if binary in (online_adaptation, dynamic_personalization):
     flags = *flags, f"--cache_dir={tmp_path / 'cache'}"
   output = run_whole(
     binary,
-    planning,
     [
       *flags,
       "--metrics=balanced_accuracy,confusion_matrix",
@@ -92,7 +83,6 @@ def test_own_metric_with_an_aggregator_that_does_not_protect_it(
   )
   output = run_whole(
     evolving,
-    evolving_plan,
     [
       *_CIRCLE,
       *(f"--import={tmp_path / 'dread.py'}", "--metrics=mean_dread"),
@@ -125,5 +115,5 @@ def test_own_metric_with_an_aggregator_that_does_not_protect_it(
   ],
 )
 def test_what_cannot_be_measured_is_refused(refused, binary, flags, message):
-  planning, others, _ = _BINARIES[binary]
-  assert message in refused(binary, planning, [*others, *flags.split()])
+  others, _ = _BINARIES[binary]
+  assert message in refused(binary, [*others, *flags.split()])

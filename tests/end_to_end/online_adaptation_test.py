@@ -14,9 +14,6 @@ from tff_shift.data import examples
 from tff_shift.data.images import corruptions
 from tff_shift.data.shifts import online_adaptation as online_adaptation_data
 from tff_shift.learning import evaluation
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 from tff_shift.scenarios.online_adaptation import rate_controls
 from tff_shift.simulation.storage import results
 
@@ -40,7 +37,7 @@ def cache_dir(tmp_path_factory):
 @pytest.fixture
 def run_online(run_here):
   """Returns `run(arguments) -> exit code`."""
-  return functools.partial(run_here, online_adaptation, online_adaptation_plan)
+  return functools.partial(run_here, online_adaptation)
 
 
 @pytest.mark.slow
@@ -50,7 +47,6 @@ class TestWholeRun:
     folder = tmp_path_factory.mktemp("runs") / "all"
     output = run_whole(
       online_adaptation,
-      online_adaptation_plan,
       [
         *_SMALL,
         f"--algorithm={','.join(_ALGORITHMS)}",
@@ -144,7 +140,6 @@ class TestControls:
     folder = tmp_path_factory.mktemp("runs") / "controls"
     output = run_whole(
       online_adaptation,
-      online_adaptation_plan,
       [*self._CONTROLLED, f"--cache_dir={cache_dir}", f"--output_dir={folder}"],
     )
     return folder, output
@@ -243,9 +238,7 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
 def make_plan(planned, tmp_path):
   """Returns `make(*flags)`, which gives the plan of a small run."""
   cache = f"--cache_dir={tmp_path / 'cache'}"
-  return lambda *flags: planned(
-    online_adaptation_plan, [*_SMALL, *flags, cache]
-  )
+  return lambda *flags: planned(online_adaptation, [*_SMALL, *flags, cache])
 
 
 @pytest.mark.parametrize(
@@ -343,9 +336,7 @@ def test_bad_flags_end_with_one_line_and_nothing_written(
   row, refused, tmp_path
 ):
   arguments = [*_SMALL, "--algorithm=fed_ade", f"--cache_dir={tmp_path / 'c'}"]
-  line = refused(
-    online_adaptation, online_adaptation_plan, [*arguments, *row[0].split()]
-  )
+  line = refused(online_adaptation, [*arguments, *row[0].split()])
   assert all(part.format(row[0]) in line for part in row[1:]), line
 
 

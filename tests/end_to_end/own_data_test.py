@@ -10,14 +10,6 @@ from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 from tff_shift.binaries import online_adaptation
-from tff_shift.scenarios.dynamic_personalization import (
-  configuration as dynamic_personalization_plan,
-)
-from tff_shift.scenarios.evolving import configuration as evolving_plan
-from tff_shift.scenarios.guidance import configuration as guidance_plan
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 
 _NUM_EXAMPLES = 240
 _NUM_CLIENTS = 3
@@ -25,12 +17,10 @@ _NUM_CLIENTS = 3
 
 _EVOLVING = (
   evolving,
-  evolving_plan,
   ("--algorithm=local", "--rounds=1", "--local_steps=1"),
 )
 _ONLINE = (
   online_adaptation,
-  online_adaptation_plan,
   (
     *("--algorithm=source", "--timesteps=1", "--samples_per_step=5"),
     *("--initial_examples=5", "--pretraining_epochs=1"),
@@ -38,12 +28,10 @@ _ONLINE = (
 )
 _GUIDANCE = (
   guidance,
-  guidance_plan,
   ("--algorithm=fed_avg", "--rounds=1", "--local_steps=1", "--batch_size=8"),
 )
 _DYNAMIC = (
   dynamic_personalization,
-  dynamic_personalization_plan,
   (
     *("--algorithm=local", "--rounds=1", "--periods=1"),
     *("--test_distributions=0.5", "--train_distributions=iid"),
@@ -75,11 +63,10 @@ def run_file(tmp_path, monkeypatch, run_here):
   monkeypatch.chdir(tmp_path)
 
   def run(of_scenario, arrays, *arguments):
-    binary, planning, common = of_scenario
+    binary, common = of_scenario
     np.savez("tabular.npz", **arrays)
     return run_here(
       binary,
-      planning,
       [
         *common,
         *("--dataset=tabular.npz", "--noprogress", "--output_dir=run"),
@@ -275,6 +262,6 @@ def test_what_does_not_go_together_is_refused(
 ):
   monkeypatch.chdir(tmp_path)
   np.savez("tabular.npz", **make_arrays(*arrays.split()))
-  binary, planning, common = of_scenario
+  binary, common = of_scenario
   given = [*common, "--dataset=tabular.npz", *flags.split()]
-  assert message in refused(binary, planning, given)
+  assert message in refused(binary, given)

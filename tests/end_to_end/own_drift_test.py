@@ -9,21 +9,13 @@ import pytest
 
 from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import online_adaptation
-from tff_shift.scenarios.dynamic_personalization import (
-  configuration as dynamic_personalization_plan,
-)
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 
 _COLUMNS = ("--label=outcome", "--client=site", "--time=year")
 _COMMON = ("--pretraining_epochs=1", "--model_width=4", "--noprogress")
-_ONLINE = online_adaptation, online_adaptation_plan
 _FED_ADE = (
   *("--algorithm=source,fed_ade", "--eta_min=0.01", "--eta_max=0.1"),
   "--local_epochs=1",
 )
-_DYNAMIC = dynamic_personalization, dynamic_personalization_plan
 _FED_3DA = (
   *("--algorithm=fed_3da,fed_avg", "--hidden_width=6", "--num_hidden=1"),
 )
@@ -56,12 +48,12 @@ def table(tmp_path_factory):
 
 @pytest.fixture
 def run(table, run_here, tmp_path):
-  """Returns `run(binary and planning, folder, *flags)`, which must succeed."""
+  """Returns `run(binary, folder, *flags)`, which must succeed."""
 
-  def run_binary(of_scenario, folder, *flags):
+  def run_binary(binary, folder, *flags):
     places = f"--cache_dir={tmp_path / 'cache'}", f"--output_dir={folder}"
     arguments = [table, *_COLUMNS, *_COMMON, *places, *flags]
-    assert run_here(*of_scenario, arguments) == 0
+    assert run_here(binary, arguments) == 0
 
   return run_binary
 
@@ -71,7 +63,7 @@ def test_online_adaptation_runs_and_resumes(
   run, tmp_path, read_rows, read_runs, capsys
 ):
   folder = tmp_path / "run"
-  run(_ONLINE, folder, *_FED_ADE, "--controls")
+  run(online_adaptation, folder, *_FED_ADE, "--controls")
   absent, few, without = capsys.readouterr().err.splitlines()
   assert absent.endswith(
     "study.csv lack time steps, in which they are absent: gap lacks 2021;"
@@ -101,8 +93,8 @@ def test_online_adaptation_runs_and_resumes(
   config = json.loads((folder / "config.json").read_text())["flags"]
   assert (config["shift"], config["timesteps"]) == (["own"], 3)
   stopped = tmp_path / "stopped"
-  run(_ONLINE, stopped, *_FED_ADE, "--timesteps=2")
-  run(_ONLINE, stopped, *_FED_ADE, "--timesteps=3", "--resume")
+  run(online_adaptation, stopped, *_FED_ADE, "--timesteps=2")
+  run(online_adaptation, stopped, *_FED_ADE, "--timesteps=3", "--resume")
   assert read_rows(stopped) == rows[: 2 * 3]
 
 
@@ -111,7 +103,7 @@ def test_dynamic_personalization_runs_and_resumes(
   run, tmp_path, read_rows, read_runs
 ):
   folder = tmp_path / "run"
-  run(_DYNAMIC, folder, *_FED_3DA, "--rounds=3")
+  run(dynamic_personalization, folder, *_FED_3DA, "--rounds=3")
   rows = read_rows(folder)
   assert [
     (r["algorithm"], r["test_distribution"], r["time"]) for r in rows
@@ -130,8 +122,8 @@ def test_dynamic_personalization_runs_and_resumes(
       (2 * two + 3 * three) / 5
     )
   stopped = tmp_path / "stopped"
-  run(_DYNAMIC, stopped, *_FED_3DA, "--rounds=1")
-  run(_DYNAMIC, stopped, *_FED_3DA, "--rounds=3", "--resume")
+  run(dynamic_personalization, stopped, *_FED_3DA, "--rounds=1")
+  run(dynamic_personalization, stopped, *_FED_3DA, "--rounds=3", "--resume")
   assert read_rows(stopped) == rows
 
 
@@ -139,7 +131,7 @@ def test_dynamic_personalization_runs_and_resumes(
 def test_deployed_model_of_a_file_is_not_trained(
   run, tmp_path, capsys, read_rows
 ):
-  run(_ONLINE, tmp_path / "trained", "--algorithm=source")
+  run(online_adaptation, tmp_path / "trained", "--algorithm=source")
   (cached,) = (tmp_path / "cache").glob("*.npz")
   with np.load(cached) as arrays:
     weights = {name: arrays[name] for name in arrays if "/" in name}
@@ -147,7 +139,7 @@ def test_deployed_model_of_a_file_is_not_trained(
   shutil.rmtree(tmp_path / "cache")
   capsys.readouterr()
   flags = f"--weights_file={tmp_path / 'weights.npz'}", "--pretraining_epochs=0"
-  run(_ONLINE, tmp_path / "deployed", "--algorithm=source", *flags)
+  run(online_adaptation, tmp_path / "deployed", "--algorithm=source", *flags)
   assert "held-out examples, not trained" in capsys.readouterr().out
   assert not (tmp_path / "cache").exists()
   rows = [read_rows(tmp_path / name) for name in ("trained", "deployed")]
@@ -155,32 +147,60 @@ def test_deployed_model_of_a_file_is_not_trained(
 
 
 @pytest.mark.parametrize(
-  ("of_scenario", "flags", "message"),
+  ("binary", "flags", "message"),
   [
-    (_ONLINE, "--shift=linear", "--shift=linear does not apply to --dataset="),
-    (_ONLINE, "--dirichlet=0.5", "whose domains are the drift; leave it out"),
-    (_ONLINE, "--timesteps=4", "--timesteps=4: it must be at most 3, the numb"),
-    (_ONLINE, "--num_clients=3", "study.csv has 4 clients of its own; leave"),
-    (_ONLINE, "--aggregator=dp", "2 of 4 clients are absent in some time step"),
     (
-      _ONLINE,
+      online_adaptation,
+      "--shift=linear",
+      "--shift=linear does not apply to --dataset=",
+    ),
+    (
+      online_adaptation,
+      "--dirichlet=0.5",
+      "whose domains are the drift; leave it out",
+    ),
+    (
+      online_adaptation,
+      "--timesteps=4",
+      "--timesteps=4: it must be at most 3, the numb",
+    ),
+    (
+      online_adaptation,
+      "--num_clients=3",
+      "study.csv has 4 clients of its own; leave",
+    ),
+    (
+      online_adaptation,
+      "--aggregator=dp",
+      "2 of 4 clients are absent in some time step",
+    ),
+    (
+      online_adaptation,
       "--pretraining_epochs=0",
       "--pretraining_epochs=0: it must be at least 1, or --weights_file must",
     ),
-    (_DYNAMIC, "--period_size=9", "--period_size=9 does not apply to --datase"),
-    (_DYNAMIC, "--train_periods=4", "--train_periods=4: it must be from 1 to"),
+    (
+      dynamic_personalization,
+      "--period_size=9",
+      "--period_size=9 does not apply to --datase",
+    ),
+    (
+      dynamic_personalization,
+      "--train_periods=4",
+      "--train_periods=4: it must be from 1 to",
+    ),
   ],
 )
 def test_flags_that_do_not_apply_are_refused(
-  of_scenario, flags, message, table, refused
+  binary, flags, message, table, refused
 ):
-  algorithm = _FED_ADE if of_scenario is _ONLINE else _FED_3DA
+  algorithm = _FED_ADE if binary is online_adaptation else _FED_3DA
   arguments = [table, *_COLUMNS, *_COMMON, *algorithm, *flags.split()]
-  assert message in refused(*of_scenario, arguments)
+  assert message in refused(binary, arguments)
 
 
 def test_training_periods_need_domains(refused):
   arguments = "--algorithm=local --dataset=digits --train_periods=1"
   assert (
     "--train_periods=1 belongs to data with domains, not to --dataset=digits"
-  ) in refused(*_DYNAMIC, arguments)
+  ) in refused(dynamic_personalization, arguments)

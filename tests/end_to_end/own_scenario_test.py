@@ -28,7 +28,7 @@ def test_it_has_a_binary_resumption_table_figure_and_page(
   def run(folder, *flags):
     output = f"--output_dir={tmp_path / folder}"
     arguments = [*_SMALL, "--algorithm=fed_avg,fed_rep", *flags, output]
-    assert run_here(continual, continual, arguments) == 0
+    assert run_here(continual, arguments) == 0
     return read_rows(tmp_path / folder)
 
   whole = run("whole", "--seeds=0,1")
@@ -56,7 +56,7 @@ def test_it_has_a_binary_resumption_table_figure_and_page(
   assert run("resumed", "--seeds=0,1", "--resume") == whole
   arguments = [str(tmp_path / "whole"), "--metrics=accuracy,forgetting"]
   arguments.append(f"--output_dir={tmp_path / 'page'}")
-  assert run_here(report, report, arguments, takes_arguments=True) == 0
+  assert run_here(report, arguments, takes_arguments=True) == 0
   page = (tmp_path / "page" / "report.html").read_text()
   assert "forgetting" in page
 
@@ -73,11 +73,11 @@ def test_it_takes_ones_own_data(run_here, read_rows, tmp_path):
   )
   arguments = [*_SMALL, "--algorithm=fed_avg", f"--dataset={path}"]
   arguments += [f"--output_dir={tmp_path / 'run'}"]
-  assert run_here(continual, continual, arguments) == 0
+  assert run_here(continual, arguments) == 0
   assert len(read_rows(tmp_path / "run")) == 3
 
 
 def test_wrong_flags_are_refused(refused):
   assert "--num_domains=0: it must be at least 1" in refused(
-    continual, continual, [*_SMALL, "--algorithm=fed_avg", "--num_domains=0"]
+    continual, [*_SMALL, "--algorithm=fed_avg", "--num_domains=0"]
   )

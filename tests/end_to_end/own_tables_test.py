@@ -6,10 +6,10 @@ import numpy as np
 import pandas
 import pytest
 
+from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 from tff_shift.data import datasets
 from tff_shift.data.your_own import own_datasets
-from tff_shift.scenarios.guidance import configuration as guidance_plan
 
 _EVOLVING = (
   *("--algorithm=fed_avg,fed_evolve", "--optimizer=adam", "--rounds=3"),
@@ -116,7 +116,7 @@ def test_clients_of_guidance(write, run_here, tmp_path, read_runs):
     *("--rounds=1", "--local_steps=2", "--noprogress"),
     f"--output_dir={tmp_path / 'run'}",
   ]
-  assert run_here(guidance, guidance_plan, arguments) == 0
+  assert run_here(guidance, arguments) == 0
   (run,) = read_runs(tmp_path / "run")
   assert run["setting"]["num_clients"] == 2
 
@@ -172,49 +172,36 @@ def test_clients_of_guidance(write, run_here, tmp_path, read_runs):
   ],
 )
 def test_wrong_columns_are_refused(
-  write, run_evolving, tmp_path, capsys, changes, flags, message
+  write, refused, tmp_path, changes, flags, message
 ):
   file = write(make_table().assign(**changes))
-  assert run_evolving([file, *flags.split()]) == 2
-  errors = capsys.readouterr().err
-  assert message.format(folder=tmp_path) in errors
-  assert errors.count("\n") == 1
+  line = refused(evolving, [file, *flags.split()])
+  assert message.format(folder=tmp_path) in line
 
 
 @pytest.mark.parametrize("name", ["study.csv", "study.parquet"])
-def test_damaged_file_is_refused(tmp_path, run_evolving, capsys, name):
+def test_damaged_file_is_refused(tmp_path, refused, name):
   (tmp_path / name).write_bytes(b'\x93"\x00,,\n"')
-  dataset = f"--dataset={tmp_path / name}"
-  assert run_evolving([dataset, "--label=outcome"]) == 2
-  errors = capsys.readouterr().err
-  assert f"{name}: it cannot be read (" in errors and errors.count("\n") == 1
+  line = refused(evolving, f"--dataset={tmp_path / name} --label=outcome")
+  assert f"{name}: it cannot be read (" in line
 
 
-def test_columns_in_the_name_of_the_file_are_refused(
-  write, run_evolving, capsys
-):
+def test_columns_in_the_name_of_the_file_are_refused(write, refused):
   file = f"{write(make_table())}?label=site"
-  assert run_evolving([file, "--label=outcome"]) == 2
-  errors = capsys.readouterr().err
-  assert "columns are named by --label, --client and --time" in errors
+  line = refused(evolving, [file, "--label=outcome"])
+  assert "columns are named by --label, --client and --time" in line
 
 
-def test_columns_without_a_table_are_refused(run_evolving, capsys):
-  assert run_evolving(["--dataset=circle", "--label=outcome"]) == 2
-  assert capsys.readouterr().err == (
+def test_columns_without_a_table_are_refused(refused):
+  assert refused(evolving, "--dataset=circle --label=outcome") == (
     "evolving: --label belongs to --dataset=path/to/data.csv or .parquet, not"
     " to --dataset=circle\n"
   )
 
 
-def test_time_of_a_scenario_that_draws_its_drift_is_refused(
-  write, run_here, capsys
-):
+def test_time_of_a_scenario_that_draws_its_drift_is_refused(write, refused):
   file = write(make_table())
   arguments = [file, "--label=outcome", "--client=site", "--time=day"]
-  assert run_here(guidance, guidance_plan, arguments) == 2
-  errors = capsys.readouterr().err
-  assert (
-    "guidance would ignore it, because its clients have no domains" in errors
-  )
-  assert errors.endswith("leave --time out\n")
+  line = refused(guidance, arguments)
+  assert "guidance would ignore it, because its clients have no domains" in line
+  assert line.endswith("leave --time out\n")

@@ -21,7 +21,6 @@ def run_predict(run_here, served_federation, tmp_path):
     np.savez(tmp_path / "data.npz", **(arrays or {"x": X}))
     return run_here(
       predict,
-      predict,
       [
         *(f"--model={served_federation}", f"--input={tmp_path / 'data.npz'}"),
         f"--output={tmp_path / 'predictions.npz'}",

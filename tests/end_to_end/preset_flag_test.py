@@ -8,14 +8,6 @@ from tff_shift.binaries import guidance
 from tff_shift.binaries import online_adaptation
 from tff_shift.command_line import common_flags
 from tff_shift.command_line.flags import preset_flag
-from tff_shift.scenarios.dynamic_personalization import (
-  configuration as dynamic_personalization_plan,
-)
-from tff_shift.scenarios.evolving import configuration as evolving_plan
-from tff_shift.scenarios.guidance import configuration as guidance_plan
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 
 
 @pytest.mark.parametrize(
@@ -56,30 +48,20 @@ def test_other_names_are_refused(argument, binary, complaint):
 
 
 @pytest.mark.parametrize(
-  ("binary", "planning", "flags", "wrong"),
+  ("binary", "flags", "wrong"),
   [
-    (
-      dynamic_personalization,
-      dynamic_personalization_plan,
-      "--algorithm=local",
-      "--rounds=0",
-    ),
-    (evolving, evolving_plan, "--algorithm=fed_evolve", "--learning_rate=0"),
-    (guidance, guidance_plan, "--algorithm=fed_avg", "--rounds=0"),
-    (
-      online_adaptation,
-      online_adaptation_plan,
-      "--algorithm=fed_ade,fix_lr",
-      "--eta_max=0",
-    ),
+    (dynamic_personalization, "--algorithm=local", "--rounds=0"),
+    (evolving, "--algorithm=fed_evolve", "--learning_rate=0"),
+    (guidance, "--algorithm=fed_avg", "--rounds=0"),
+    (online_adaptation, "--algorithm=fed_ade,fix_lr", "--eta_max=0"),
   ],
 )
-def test_each_is_read(binary, planning, flags, wrong, presets, refused):
-  found = presets(planning.SCENARIO)
+def test_each_is_read(binary, flags, wrong, presets, refused):
+  found = presets(binary.planning.SCENARIO)
   assert found
   for preset in found:
     # What is not allowed stops the run once all flags are known.
-    line = refused(binary, planning, [f"--flagfile={preset}", flags, wrong])
+    line = refused(binary, [f"--flagfile={preset}", flags, wrong])
     assert wrong in line
 
 

@@ -16,34 +16,25 @@ from tff_shift.binaries import guidance
 from tff_shift.binaries import online_adaptation
 from tff_shift.command_line import output_folder
 from tff_shift.command_line import program
-from tff_shift.scenarios.dynamic_personalization import (
-  configuration as dynamic_personalization_plan,
-)
-from tff_shift.scenarios.evolving import configuration as evolving_plan
-from tff_shift.scenarios.guidance import configuration as guidance_plan
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 
 
 @pytest.mark.parametrize(
-  ("binary", "planning", "own", "hyperparameter"),
+  ("binary", "own", "hyperparameter"),
   [
-    (evolving, evolving_plan, "angle_step", "prototype"),
-    (online_adaptation, online_adaptation_plan, "timesteps", "eta_min"),
-    (guidance, guidance_plan, "partition", "lambda_"),
+    (evolving, "angle_step", "prototype"),
+    (online_adaptation, "timesteps", "eta_min"),
+    (guidance, "partition", "lambda_"),
     (
       dynamic_personalization,
-      dynamic_personalization_plan,
       "periods",
       "meta_learning_rate",
     ),
   ],
 )
 def test_help_lists_the_flags_of_all_parts(
-  run_here, capsys, binary, planning, own, hyperparameter
+  run_here, capsys, binary, own, hyperparameter
 ):
-  assert run_here(binary, planning, ["--help"]) == 0
+  assert run_here(binary, ["--help"]) == 0
   output = capsys.readouterr().out
   assert output.startswith(binary.__doc__.partition("\n")[0])
   # Commands can be copied as they stand.
@@ -66,7 +57,7 @@ def test_help_lists_the_flags_of_all_parts(
 
 
 def test_help_says_which_algorithms_have_another_default(run_here, capsys):
-  assert run_here(evolving, evolving_plan, ["--help"]) == 0
+  assert run_here(evolving, ["--help"]) == 0
   output = " ".join(capsys.readouterr().out.split())
   assert "Default: 1.0; fed_prox_ft: 0.01. (fed_prox, fed_prox_ft)" in output
   # All that have it agree.

@@ -9,12 +9,6 @@ from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import online_adaptation
 from tff_shift.command_line import common_flags
 from tff_shift.reporting import progress
-from tff_shift.scenarios.dynamic_personalization import (
-  configuration as dynamic_personalization_plan,
-)
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +63,6 @@ def test_choice_is_counted_also_where_settings_diverge(
 def test_what_comes_before_the_runs_is_told(run_here, tmp_path, lines):
   code = run_here(
     online_adaptation,
-    online_adaptation_plan,
     [
       *("--algorithm=source,fix_lr", "--dataset=digits"),
       *("--shift=linear,square", "--model=mlp", "--model_width=4"),
@@ -97,7 +90,6 @@ def test_what_comes_before_the_runs_is_told(run_here, tmp_path, lines):
 def test_use_is_told_as_training_is(run_here, tmp_path, lines):
   code = run_here(
     dynamic_personalization,
-    dynamic_personalization_plan,
     [
       *("--algorithm=local", "--dataset=digits", "--max_examples=600"),
       *("--num_clients=2", "--rounds=1", "--period_size=20", "--periods=2"),

@@ -11,7 +11,6 @@ from tff_shift.reporting import clients
 from tff_shift.reporting import read_run
 from tff_shift.reporting import run_contents
 from tff_shift.reporting import run_folders
-from tff_shift.scenarios.evolving import configuration as evolving_plan
 
 FLAGS = (
   *("--algorithm=fed_avg,local", "--dataset=circle", "--num_domains=3"),
@@ -23,7 +22,7 @@ FLAGS = (
 @pytest.fixture
 def folder(run_whole, tmp_path):
   path = tmp_path / "run"
-  run_whole(evolving, evolving_plan, [*FLAGS, f"--output_dir={path}"])
+  run_whole(evolving, [*FLAGS, f"--output_dir={path}"])
   return path
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from tff_shift.binaries import evolving
 from tff_shift.binaries import report
-from tff_shift.scenarios.evolving import configuration as evolving_plan
 
 _RUN = (
   *("--dataset=circle", "--num_domains=4", "--num_clients=3", "--rounds=2"),
@@ -22,13 +21,13 @@ _RUN = (
 @pytest.fixture(scope="module")
 def folder(run_whole, tmp_path_factory):
   path = tmp_path_factory.mktemp("runs") / "circle"
-  run_whole(evolving, evolving_plan, [*_RUN, f"--output_dir={path}"])
+  run_whole(evolving, [*_RUN, f"--output_dir={path}"])
   return path
 
 
 @pytest.fixture
 def run_report(run_here):
-  return functools.partial(run_here, report, report, takes_arguments=True)
+  return functools.partial(run_here, report, takes_arguments=True)
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import collections
 import pytest
 
 from tff_shift.binaries import evolving
-from tff_shift.scenarios.evolving import configuration as evolving_plan
 
 _SMALL = (
   *("--dataset=circle", "--num_domains=4", "--max_examples_per_domain=60"),
@@ -57,4 +56,4 @@ def test_halving_scores_all_draws_and_then_the_best(
 )
 def test_wrong_flags_are_refused(flags, message, refused):
   arguments = [*_SMALL, *flags.split()]
-  assert message in refused(evolving, evolving_plan, arguments)
+  assert message in refused(evolving, arguments)

@@ -7,14 +7,6 @@ from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 from tff_shift.binaries import online_adaptation
-from tff_shift.scenarios.dynamic_personalization import (
-  configuration as dynamic_personalization_plan,
-)
-from tff_shift.scenarios.evolving import configuration as evolving_plan
-from tff_shift.scenarios.guidance import configuration as guidance_plan
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 
 # A client holds 10 examples of a domain, 2 of them for testing. The last domain
 # is the target: 2 clients train on 8 of each of 2 domains.
@@ -40,7 +32,7 @@ def little_memory(monkeypatch):
 
 
 _TOO_MUCH = {
-  (evolving, evolving_plan, _EVOLVING): [
+  (evolving, _EVOLVING): [
     (
       "--batch_size=33",
       f"--batch_size=33: it must be at most {_NUM_EXAMPLES}, the number of",
@@ -68,7 +60,7 @@ _TOO_MUCH = {
       "public_examples=10000000: 7.3 GiB of inputs [28, 28, 1]; a graph can",
     ),
   ],
-  (online_adaptation, online_adaptation_plan, _ONLINE): [
+  (online_adaptation, _ONLINE): [
     (
       "--num_clients=10000000",
       "--num_clients=10000000 with --samples_per_step=50 and",
@@ -79,7 +71,7 @@ _TOO_MUCH = {
       "fed_poe with max_snapshots=10000000, the state of the server: this",
     ),
   ],
-  (dynamic_personalization, dynamic_personalization_plan, _DYNAMIC): [
+  (dynamic_personalization, _DYNAMIC): [
     (
       "--num_clients=10000000",
       "--num_clients=10000000 with --period_size=20: this would need",
@@ -94,7 +86,7 @@ _TOO_MUCH = {
       "--num_hidden=10000000 is not allowed: it must be an integer at least 1",
     ),
   ],
-  (guidance, guidance_plan, _GUIDANCE): [
+  (guidance, _GUIDANCE): [
     (
       "--num_clients=10000000",
       "num_clients=10000000: there are 200 examples, and each client must",
@@ -110,15 +102,15 @@ _TOO_MUCH = {
 )
 @pytest.mark.usefixtures("little_memory")
 def test_size_that_cannot_be_is_named(scenario, flags, message, refused):
-  binary, planning, small = scenario
-  assert message in refused(binary, planning, [*small, *flags.split()])
+  binary, small = scenario
+  assert message in refused(binary, [*small, *flags.split()])
 
 
 @pytest.mark.usefixtures("little_memory")
 def test_batch_of_a_preset_may_be_larger_than_the_data(
   run_here, refused, tmp_path, monkeypatch
 ):
-  make_plan = evolving_plan.make_plan
+  make_plan = evolving.planning.make_plan
 
   def make_and_end():
     make_plan()
@@ -127,10 +119,10 @@ def test_batch_of_a_preset_may_be_larger_than_the_data(
   # The preset has batches of 32.
   arguments = ["--preset=demo", *_EVOLVING[2:], "--max_examples_per_domain=10"]
   with monkeypatch.context() as patches:
-    patches.setattr(evolving_plan, "make_plan", make_and_end)
-    assert run_here(evolving, evolving_plan, arguments) == 0
+    patches.setattr(evolving.planning, "make_plan", make_and_end)
+    assert run_here(evolving, arguments) == 0
   file = tmp_path / "mine.flags"
   file.write_text("--batch_size=32\n")
   for given in ("--batch_size=32", f"--flagfile={file}"):
-    line = refused(evolving, evolving_plan, [*arguments, given])
+    line = refused(evolving, [*arguments, given])
     assert "--batch_size=32: it must be at most 16," in line

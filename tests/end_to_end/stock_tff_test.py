@@ -1,42 +1,34 @@
 """The program of the page on stock TFF, as it stands there."""
 
-import os
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
+import tensorflow_federated as tff
 
-_ROOT = pathlib.Path(__file__).parents[2]
-_PAGE = _ROOT / "docs/how_to/stock_tff.md"
+_PAGE = pathlib.Path(__file__).parents[2] / "docs/how_to/stock_tff.md"
 _ROUNDS = "train_total_rounds=10"
 
 
 @pytest.fixture
-def run_program(tmp_path):
-  """Returns `run(rounds) -> (printed, metrics.csv)`.
-
-  In a process of its own, for the program sets TFF's context.
-  """
+def run_program(tmp_path, monkeypatch, capsys):
+  """Returns `run(rounds) -> (printed, metrics.csv)`."""
   text = _PAGE.read_text(encoding="utf-8")
   (source,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.M)
   assert source.count(_ROUNDS) == 1
+  monkeypatch.chdir(tmp_path)
+  # The program sets a default context.
+  contexts = tff.framework.get_context_stack()
+  before = contexts.current
 
   def run(rounds):
     changed = source.replace(_ROUNDS, f"train_total_rounds={rounds}")
-    result = subprocess.run(
-      [sys.executable, "-c", changed],
-      cwd=tmp_path,
-      env=os.environ | {"PYTHONPATH": str(_ROOT)},
-      capture_output=True,
-      text=True,
-      check=True,
-    )
-    metrics = tmp_path / "stock_tff" / "metrics.csv"
-    return result.stdout, metrics.read_text(encoding="utf-8")
+    exec(compile(changed, _PAGE, "exec"), {})
+    metrics = pathlib.Path("stock_tff", "metrics.csv")
+    return capsys.readouterr().out, metrics.read_text(encoding="utf-8")
 
-  return run
+  yield run
+  tff.framework.set_default_context(before)
 
 
 @pytest.mark.slow

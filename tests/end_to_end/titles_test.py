@@ -9,7 +9,6 @@ import tff_shift
 from tff_shift.binaries import evolving
 from tff_shift.binaries import predict
 from tff_shift.data.readers import text_archives
-from tff_shift.scenarios.evolving import configuration as evolving_plan
 
 _SMALL = (
   *("--num_clients=2", "--rounds=1", "--local_steps=1", "--batch_size=4"),
@@ -45,7 +44,6 @@ def run_reddit(run_whole, tmp_path_factory):
     output = folder / algorithms
     run_whole(
       evolving,
-      evolving_plan,
       [
         *_SMALL,
         *("--dataset=reddit", "--num_domains=3", f"--data_dir={folder}"),
@@ -104,7 +102,7 @@ class TestReddit:
     for name, x in (("texts", np.array(titles)), ("ids", ids)):
       np.savez(path, x=x)
       output = tmp_path / f"{name}.npz"
-      code = run_here(predict, predict, [*arguments, f"--output={output}"])
+      code = run_here(predict, [*arguments, f"--output={output}"])
       assert code == 0, capsys.readouterr().err
       with np.load(output) as arrays:
         found.append(arrays["logits"])
@@ -132,4 +130,4 @@ def test_what_titles_cannot_be_used_for_is_told_in_a_line(
   flags, expected, refused
 ):
   small = "--dataset=synthetic_titles --num_clients=2 --algorithm=fed_avg "
-  assert expected in refused(evolving, evolving_plan, small + flags)
+  assert expected in refused(evolving, small + flags)

@@ -8,7 +8,6 @@ import sqlite3
 import pytest
 
 from tff_shift.binaries import evolving
-from tff_shift.scenarios.evolving import configuration as evolving_plan
 
 _RUN = (
   *("--algorithm=local", "--dataset=circle", "--num_domains=4"),
@@ -51,7 +50,7 @@ def test_trackers_that_cannot_be_are_refused_before_anything_is_written(
       is_installed or None if name in ("mlflow", "wandb") else find_spec(name)
     ),
   )
-  assert expected in refused(evolving, evolving_plan, [*_RUN, *flags.split()])
+  assert expected in refused(evolving, [*_RUN, *flags.split()])
 
 
 @pytest.mark.slow

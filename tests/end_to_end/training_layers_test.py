@@ -8,7 +8,6 @@ import pytest
 import tff_shift
 from tff_shift.binaries import evolving
 from tff_shift.data.shifts import evolving as evolving_data
-from tff_shift.scenarios.evolving import configuration as evolving_plan
 
 _MODEL = textwrap.dedent(
   """
@@ -91,7 +90,7 @@ def finished(folder, flags, run_whole, start_binary):
   """
 
   def run(*arguments):
-    run_whole(evolving, evolving_plan, arguments)
+    run_whole(evolving, arguments)
 
   with start_binary("evolving", flags("process")) as process:
     run(*flags("halves", rounds=1))

@@ -13,14 +13,6 @@ from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 from tff_shift.binaries import online_adaptation
 from tff_shift.command_line import pretrained
-from tff_shift.scenarios.dynamic_personalization import (
-  configuration as dynamic_personalization_plan,
-)
-from tff_shift.scenarios.evolving import configuration as evolving_plan
-from tff_shift.scenarios.guidance import configuration as guidance_plan
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 from tff_shift.simulation import pretraining_hparams
 
 # So small that no weight of order 1 moves by a bit.
@@ -49,7 +41,6 @@ _DIGITS = (*_STILL, "--dataset=digits", "--max_examples=300")
 # By binary: its module of flags, a small run, and a file of one kind each.
 _RUNS = {
   evolving: (
-    evolving_plan,
     (
       "--algorithm=fed_avg",
       *_STILL,
@@ -59,7 +50,6 @@ _RUNS = {
     "file.keras",
   ),
   online_adaptation: (
-    online_adaptation_plan,
     (
       "--algorithm=fix_lr",
       *_STILL,
@@ -70,7 +60,6 @@ _RUNS = {
     "file.h5",
   ),
   guidance: (
-    guidance_plan,
     (
       "--algorithm=fed_avg_ft",
       *_DIGITS,
@@ -79,7 +68,6 @@ _RUNS = {
     "saved",
   ),
   dynamic_personalization: (
-    dynamic_personalization_plan,
     (
       "--algorithm=fed_avg",
       *_DIGITS,
@@ -139,12 +127,11 @@ def save(binary, path, seed=0):
 @pytest.mark.slow
 @pytest.mark.usefixtures("without_pretraining")
 def test_runs_start_from_the_file(binary, model, run_whole, tmp_path):
-  planning, arguments, name = _RUNS[binary]
+  arguments, name = _RUNS[binary]
   expected = save(binary, tmp_path / name)
   folder = tmp_path / "run"
   run_whole(
     binary,
-    planning,
     [
       *_COMMON,
       *arguments,
@@ -175,19 +162,19 @@ def test_runs_start_from_the_file(binary, model, run_whole, tmp_path):
 def test_damaged_file_is_refused_before_anything_is_written(
   binary, model, refused, tmp_path
 ):
-  planning, arguments, _ = _RUNS[binary]
+  arguments, _ = _RUNS[binary]
   path = tmp_path / "file.keras"
   save(binary, path)
   os.truncate(path, path.stat().st_size // 2)
   given = [*_COMMON, *arguments, model, f"--weights_file={path}"]
-  errors = refused(binary, planning, given)
+  errors = refused(binary, given)
   assert f"weights file {str(path)!r}: it is not a .keras file" in errors
 
 
 def test_missing_file_is_named(refused):
-  planning, arguments, _ = _RUNS[evolving]
+  arguments, _ = _RUNS[evolving]
   given = [*_COMMON, *arguments, "--weights_file=/nowhere.keras"]
-  errors = refused(evolving, planning, given)
+  errors = refused(evolving, given)
   assert "no weights file '/nowhere.keras'" in errors
 
 
@@ -195,7 +182,7 @@ def test_missing_file_is_named(refused):
 def test_a_run_goes_on_with_the_file_of_its_start_alone(
   model, run_here, run_whole, tmp_path, capsys
 ):
-  planning, arguments, _ = _RUNS[evolving]
+  arguments, _ = _RUNS[evolving]
   path = tmp_path / "file.keras"
   save(evolving, path)
   command = [
@@ -205,11 +192,11 @@ def test_a_run_goes_on_with_the_file_of_its_start_alone(
     f"--weights_file={path}",
     f"--output_dir={tmp_path / 'run'}",
   ]
-  run_whole(evolving, planning, command)
-  run_whole(evolving, planning, [*command, "--resume", "--seeds=0,1"])
+  run_whole(evolving, command)
+  run_whole(evolving, [*command, "--resume", "--seeds=0,1"])
   # Of the same name, with other weights in it.
   tf.keras.backend.clear_session()
   save(evolving, path, seed=1)
-  assert run_here(evolving, planning, [*command, "--resume"]) == 2
+  assert run_here(evolving, [*command, "--resume"]) == 2
   errors = capsys.readouterr().err
   assert "--weights_file (SHA-256) was " in errors

@@ -17,7 +17,6 @@ from tff_shift.binaries import evolving
 from tff_shift.binaries import workers
 from tff_shift.command_line import comparison
 from tff_shift.execution import local
-from tff_shift.scenarios.evolving import configuration as evolving_plan
 from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.cpp
@@ -88,7 +87,6 @@ def whole(run_whole, tmp_path_factory):
   with local.Worker.start() as one, local.Worker.start() as other:
     run_whole(
       evolving,
-      evolving_plan,
       [
         *(*_SMALL, "--executor=remote"),
         f"--workers={one.address},{other.address}",
@@ -319,7 +317,7 @@ class TestWorkers:
 
   @pytest.mark.parametrize("port", [-1, 2**16 - 1])
   def test_ports_that_do_not_exist(self, run_here, capsys, port):
-    assert run_here(workers, workers, [f"--port={port}"]) == 2
+    assert run_here(workers, [f"--port={port}"]) == 2
     assert capsys.readouterr().err == (
       f"workers: --port={port}: it must be at least 0 and at most 65534\n"
     )
@@ -357,4 +355,4 @@ class TestBadFlags:
     ],
   )
   def test_one_line_and_nothing_written(self, refused, flags, named):
-    assert named in refused(evolving, evolving_plan, [*_SMALL, *flags])
+    assert named in refused(evolving, [*_SMALL, *flags])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 
 import numpy as np
 import pytest
@@ -16,10 +17,6 @@ from tff_shift.models.networks import mlp
 
 layers = tf.keras.layers
 SEED = np.array([1, 2], np.int32)
-
-
-def one_line(error) -> bool:
-  return "\n" not in str(error.value)
 
 
 def two_branches(branch=lambda name: layers.Dense(3, name=name)):
@@ -144,11 +141,9 @@ class TestErrors:
     ],
   )
   def test_examples_of_another_dtype_are_refused(
-    self, input_dtype, taken, message
+    self, input_dtype, taken, message, refusal
   ):
-    with pytest.raises(ValueError, match=message) as error:
-      build_words(input_dtype, taken)
-    assert one_line(error)
+    assert re.search(message, refusal(build_words, input_dtype, taken))
 
   def test_weight_whose_initializer_is_a_function_is_refused(self):
     def ones(shape, dtype=None, **_):
@@ -187,29 +182,27 @@ class TestGivenWeights:
     for one, other in zip(weights.backbone, drawn.backbone, strict=True):
       np.testing.assert_array_equal(one, other + 1)
 
-  def test_missing_weight_is_named(self, small_mlp, values):
-    del values["backbone/layer2/bias"]
-    with pytest.raises(ValueError, match="'backbone/layer2/bias'") as error:
-      split_model.with_weights(small_mlp, values)
-    assert one_line(error)
+  @pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+      ({"backbone/layer2/bias": None}, "'backbone/layer2/bias'"),
+      ({"backbone/layer9/bias": np.zeros(4)}, "'backbone/layer9/bias'"),
+      (
+        {"head/layer5/kernel": np.zeros((3, 10))},
+        r"'head/layer5/kernel'.*\(3, 10\).*\(3, 2\)",
+      ),
+    ],
+    ids=["missing", "unknown", "wrong shape"],
+  )
+  def test_weight_that_does_not_fit_is_named(
+    self, small_mlp, values, changes, message, refusal
+  ):
+    changed = {k: v for k, v in (values | changes).items() if v is not None}
+    line = refusal(split_model.with_weights, small_mlp, changed)
+    assert re.search(message, line)
 
-  def test_unknown_weight_is_named(self, small_mlp, values):
-    values["backbone/layer9/bias"] = np.zeros(4)
-    with pytest.raises(ValueError, match="'backbone/layer9/bias'") as error:
-      split_model.with_weights(small_mlp, values)
-    assert one_line(error)
-
-  def test_wrong_shape_is_named(self, small_mlp, values):
-    values["head/layer5/kernel"] = np.zeros((3, 10))
-    with pytest.raises(
-      ValueError, match=r"'head/layer5/kernel'.*\(3, 10\).*\(3, 2\)"
-    ) as error:
-      split_model.with_weights(small_mlp, values)
-    assert one_line(error)
-
-  def test_no_weights_are_refused(self, small_mlp):
-    with pytest.raises(ValueError, match="no weights"):
-      split_model.with_weights(small_mlp, {})
+  def test_no_weights_are_refused(self, small_mlp, refusal):
+    assert "no weights" in refusal(split_model.with_weights, small_mlp, {})
 
 
 class TestWeightsFile:
@@ -227,76 +220,50 @@ class TestWeightsFile:
       np.testing.assert_array_equal(weight, values[name])
 
   def test_missing_file_is_named(self, small_mlp, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"none\.npz") as error:
+    with pytest.raises(FileNotFoundError, match=r"^.*none\.npz.*\Z"):
       split_model.load_weights(small_mlp, tmp_path / "none.npz")
-    assert one_line(error)
 
-  def test_file_of_another_form_is_refused(self, small_mlp, tmp_path):
-    path = tmp_path / "weights.h5"
-    path.write_bytes(b"\x89HDF\r\n")
-    with pytest.raises(ValueError, match=r"weights\.h5.*not an HDF5") as error:
-      split_model.load_weights(small_mlp, path)
-    assert one_line(error)
+  @pytest.mark.parametrize(
+    ("name", "make", "message"),
+    [
+      ("a.h5", lambda path: path.write_bytes(b"\x89HDF\r\n"), "not an HDF5"),
+      ("a.npz", os.mkfifo, "it is a named pipe"),
+    ],
+  )
+  def test_other_files_are_refused(
+    self, small_mlp, tmp_path, name, make, message, refusal
+  ):
+    make(tmp_path / name)
+    line = refusal(split_model.load_weights, small_mlp, tmp_path / name)
+    assert f"{tmp_path / name}': " in line and message in line
 
-  def test_damage_names_the_file(self, small_mlp, values, tmp_path):
+  def test_damage_names_the_file(self, small_mlp, values, tmp_path, refusal):
     path = tmp_path / "weights.npz"
     np.savez(path, **values)
-    content = path.read_bytes()
-    place = content.index(values["head/layer5/bias"].tobytes()) + 1
-    path.write_bytes(
-      content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
-    )
-    with pytest.raises(ValueError, match=r"weights\.npz.*damaged") as error:
-      split_model.load_weights(small_mlp, path)
-    assert one_line(error)
-
-  @pytest.mark.parametrize("number", [np.nan, np.inf])
-  def test_number_that_is_not_finite_names_file_and_weight(
-    self, small_mlp, values, tmp_path, number
-  ):
-    path = tmp_path / "weights.npz"
-    bias = values["head/layer5/bias"].copy()
-    bias[-1] = number
-    np.savez(path, **{**values, "head/layer5/bias": bias})
-    with pytest.raises(
-      ValueError, match=r"weights\.npz.*'head/layer5/bias'.* not finite"
-    ) as error:
-      split_model.load_weights(small_mlp, path)
-    assert one_line(error)
+    content = bytearray(path.read_bytes())
+    content[content.index(values["head/layer5/bias"].tobytes()) + 1] ^= 1
+    path.write_bytes(content)
+    line = refusal(split_model.load_weights, small_mlp, path)
+    assert re.search(r"weights\.npz.*damaged", line)
 
   @pytest.mark.parametrize(
     ("bias", "reason"),
     [
-      (np.full(10, 3e38), r"has 3e\+38 at \[0\]; numbers must lie between"),
-      (np.full(10, "a"), "holds <U1, and no numbers"),
-      (np.full(10, 1j), "holds complex128, and no numbers"),
+      ([0.0, np.nan], ".* not finite"),
+      ([0.0, np.inf], ".* not finite"),
+      ([3e38, 3e38], r"has 3e\+38 at \[0\]; numbers must lie between"),
+      (["a", "a"], "holds <U1, and no numbers"),
+      ([1j, 1j], "holds complex128, and no numbers"),
+      (np.zeros(9), "has shape"),
     ],
   )
-  def test_weights_that_cannot_be_are_refused(
-    self, small_mlp, values, tmp_path, bias, reason
+  def test_what_cannot_be_names_file_and_weight(
+    self, small_mlp, values, tmp_path, bias, reason, refusal
   ):
     path = tmp_path / "weights.npz"
-    size = len(values["head/layer5/bias"])
-    np.savez(path, **{**values, "head/layer5/bias": bias[:size]})
-    with pytest.raises(
-      ValueError, match=rf"weights\.npz.*'head/layer5/bias' {reason}"
-    ):
-      split_model.load_weights(small_mlp, path)
-
-  def test_what_is_no_file_is_refused(self, small_mlp, tmp_path):
-    os.mkfifo(tmp_path / "weights.npz")
-    with pytest.raises(ValueError, match=r"weights\.npz': it is a named pipe"):
-      split_model.load_weights(small_mlp, tmp_path / "weights.npz")
-
-  def test_misfit_names_file_and_weight(self, small_mlp, values, tmp_path):
-    path = tmp_path / "weights.npz"
-    values["head/layer5/bias"] = np.zeros(9)
-    np.savez(path, **values)
-    with pytest.raises(
-      ValueError, match=r"weights\.npz.*'head/layer5/bias'"
-    ) as error:
-      split_model.load_weights(small_mlp, path)
-    assert one_line(error)
+    np.savez(path, **values | {"head/layer5/bias": bias})
+    line = refusal(split_model.load_weights, small_mlp, path)
+    assert re.search(rf"weights\.npz.*'head/layer5/bias' {reason}", line)
 
 
 class TestWithHead:
@@ -430,11 +397,10 @@ class TestWithHead:
     with pytest.raises(ValueError, match=r"'all'.*last_layer, classifier"):
       split_model.with_head(small_mlp, "all")
 
-  def test_model_that_cannot_be_cut_is_named(self, small_mlp):
+  def test_model_that_cannot_be_cut_is_named(self, small_mlp, refusal):
     model = dataclasses.replace(small_mlp, head=parts.identity())
-    with pytest.raises(ValueError, match="'mlp': the head does not") as error:
-      split_model.with_head(model, "last_layer")
-    assert one_line(error)
+    line = refusal(split_model.with_head, model, "last_layer")
+    assert "'mlp': the head does not" in line
 
 
 class TestFrozen:

@@ -1,6 +1,7 @@
 """Tests of runs on evolving domains: when and on what they are evaluated."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -117,17 +118,22 @@ class Finished:
   states: list
 
 
+run_alike = functools.partial(
+  evolving.run,
+  num_rounds=5,
+  run_seed=RUN_SEED,
+  participation=0.7,
+  evaluate_every=2,
+)
+
+
 @pytest.fixture(scope="module")
 def finished(algorithm, clients):
   recorded, arguments, states = recording(algorithm)
   calls = []
-  result = evolving.run(
+  result = run_alike(
     recorded,
     clients,
-    num_rounds=5,
-    run_seed=RUN_SEED,
-    participation=0.7,
-    evaluate_every=2,
     callbacks=[
       callbacks.LambdaCallback(on_step=lambda *values: calls.append(values))
     ],
@@ -321,13 +327,9 @@ class TestRun:
 
     def run(on_step):
       losses.clear()
-      return evolving.run(
+      return run_alike(
         algorithm,
         clients,
-        num_rounds=5,
-        run_seed=RUN_SEED,
-        participation=0.7,
-        evaluate_every=2,
         callbacks=[
           callbacks.LambdaCallback(
             on_step=on_step,
@@ -374,13 +376,10 @@ class TestRun:
 
     def run(num_rounds):
       told.clear()
-      return evolving.run(
+      return run_alike(
         algorithm,
         clients,
         num_rounds=num_rounds,
-        run_seed=RUN_SEED,
-        participation=0.7,
-        evaluate_every=2,
         callbacks=[
           callbacks.LambdaCallback(
             on_step=lambda *values: told.append(values[0])

@@ -321,6 +321,17 @@ class TestFedAde:
   ROUNDS_PER_STEP = 3
   PARTICIPATION = 0.5
 
+  def run(self, algorithm, streams=None, **options):
+    return online_adaptation.run(
+      algorithm,
+      streams or make_streams(),
+      DEPLOYMENT,
+      run_seed=RUN_SEED,
+      rounds_per_step=self.ROUNDS_PER_STEP,
+      participation=self.PARTICIPATION,
+      **options,
+    )
+
   @pytest.fixture(scope="class")
   def algorithm(self, build):
     return build(fed_ade)
@@ -374,13 +385,8 @@ class TestFedAde:
   @pytest.mark.slow
   def test_same_flags_give_the_same_numbers(self, algorithm, whole):
     told = []
-    result = online_adaptation.run(
+    result = self.run(
       algorithm,
-      make_streams(),
-      DEPLOYMENT,
-      run_seed=RUN_SEED,
-      rounds_per_step=self.ROUNDS_PER_STEP,
-      participation=self.PARTICIPATION,
       callbacks=[
         callbacks.LambdaCallback(on_step=lambda *row: told.append(row[-1]))
       ],
@@ -407,13 +413,8 @@ class TestFedAde:
 
     def run(on_step):
       losses.clear()
-      return online_adaptation.run(
+      return self.run(
         algorithm,
-        make_streams(),
-        DEPLOYMENT,
-        run_seed=RUN_SEED,
-        rounds_per_step=self.ROUNDS_PER_STEP,
-        participation=self.PARTICIPATION,
         callbacks=[
           callbacks.LambdaCallback(
             on_step=on_step,
@@ -452,13 +453,9 @@ class TestFedAde:
     self, algorithm, whole, tmp_path
   ):
     def run(*omega):
-      return online_adaptation.run(
+      return self.run(
         algorithm,
         make_streams(omega=omega),
-        DEPLOYMENT,
-        run_seed=RUN_SEED,
-        rounds_per_step=self.ROUNDS_PER_STEP,
-        participation=self.PARTICIPATION,
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
       ).timesteps
 
@@ -484,15 +481,7 @@ class TestFedAde:
     )
 
     def run(prescribed):
-      return online_adaptation.run(
-        fixed,
-        make_streams(),
-        DEPLOYMENT,
-        run_seed=RUN_SEED,
-        rounds_per_step=self.ROUNDS_PER_STEP,
-        participation=self.PARTICIPATION,
-        prescribed_rates=prescribed,
-      ).timesteps
+      return self.run(fixed, prescribed_rates=prescribed).timesteps
 
     for one, other in zip(run(rates), whole[0], strict=True):
       assert one.before == other.before and one.after == other.after
@@ -504,18 +493,8 @@ class TestFedAde:
   def test_reset_starts_each_step_from_the_deployed_model(
     self, whole, algorithm, build
   ):
-    def run(algorithm, **options):
-      return online_adaptation.run(
-        algorithm,
-        make_streams(),
-        DEPLOYMENT,
-        run_seed=RUN_SEED,
-        rounds_per_step=self.ROUNDS_PER_STEP,
-        participation=self.PARTICIPATION,
-        **options,
-      ).timesteps
-
-    reset, still = run(algorithm, resets=True), run(build(source))
+    reset = self.run(algorithm, resets=True).timesteps
+    still = self.run(build(source)).timesteps
     assert [each.before for each in reset] == [each.before for each in still]
     assert reset[0].after == whole[0][0].after
     assert reset[0].after != reset[0].before

@@ -16,15 +16,7 @@ from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 from tff_shift.binaries import online_adaptation
-from tff_shift.scenarios.dynamic_personalization import (
-  configuration as dynamic_personalization_plan,
-)
-from tff_shift.scenarios.evolving import configuration as evolving_plan
-from tff_shift.scenarios.guidance import configuration as guidance_plan
 from tff_shift.scenarios.guidance import simulation
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.storage import results
 
@@ -58,13 +50,13 @@ _ONLINE = (
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, run_here, drawn_figures):
-  """Returns `run(binary, planning, arguments, folder=None, code=0) -> folder`.
+  """Returns `run(binary, arguments, folder=None, code=0) -> folder`.
 
   It runs a binary to its end with an exit code, in a new folder or again in
   one.
   """
 
-  def run_binary(binary, planning, arguments, folder=None, code=0):
+  def run_binary(binary, arguments, folder=None, code=0):
     arguments = [*arguments, "--noprogress"]
     if folder is not None and folder.exists():
       arguments.append("--resume")
@@ -72,7 +64,7 @@ def run(tmp_path_factory, run_here, drawn_figures):
     arguments.append(f"--output_dir={folder}")
     # To draw more takes longer than to run.
     with drawn_figures("accuracy_per_domain"):
-      assert run_here(binary, planning, arguments) == code
+      assert run_here(binary, arguments) == code
     return folder
 
   return run_binary
@@ -80,7 +72,7 @@ def run(tmp_path_factory, run_here, drawn_figures):
 
 @pytest.fixture(scope="module")
 def run_evolving_to_its_end(run):
-  return functools.partial(run, evolving, evolving_plan)
+  return functools.partial(run, evolving)
 
 
 def rounds_of(rows):
@@ -159,12 +151,12 @@ def tree(folder):
   }
 
 
-def assert_refused(run_here, capsys, binary, planning, arguments, folder):
+def assert_refused(run_here, capsys, binary, arguments, folder):
   """Asserts that nothing changes, and returns the one line."""
   before = tree(folder)
   arguments = [*arguments, "--noprogress", f"--output_dir={folder}", "--resume"]
   capsys.readouterr()
-  assert run_here(binary, planning, arguments) == 2
+  assert run_here(binary, arguments) == 2
   errors = capsys.readouterr().err
   assert errors.count("\n") == 1
   assert tree(folder) == before
@@ -194,8 +186,7 @@ def test_tasks_share_the_rounds_unless_their_number_is_set(
   )
   with recorded_before(folder, task_rounds=None):
     errors = assert_refused(
-      *(run_here, capsys, evolving, evolving_plan),
-      *([*arguments, "--rounds=5"], folder),
+      run_here, capsys, evolving, [*arguments, "--rounds=5"], folder
     )
   assert "--rounds was 4 and is 5: --task_rounds of cfl is not set" in errors
   assert "keep --rounds=4, or start a new run in another --output_dir" in errors
@@ -232,7 +223,7 @@ def test_choice_is_that_of_more_rounds(run_evolving_to_its_end, read_runs):
 def test_final_rounds_are_those_of_all(
   run, run_here, read_rows, monkeypatch, capsys
 ):
-  run = functools.partial(run, guidance, guidance_plan)
+  run = functools.partial(run, guidance)
   drive, num_queries = simulation.run, {}
 
   def recorded(algorithm, *data, run_seed, **options):
@@ -256,8 +247,7 @@ def test_final_rounds_are_those_of_all(
   # part in it.
   with recorded_before(folder, cosine_rounds=None):
     errors = assert_refused(
-      *(run_here, capsys, guidance, guidance_plan),
-      *([*_GUIDANCE, "--rounds=7"], folder),
+      run_here, capsys, guidance, [*_GUIDANCE, "--rounds=7"], folder
     )
     assert "--rounds was 5 and is 7: --cosine_rounds of fed_rep" in errors
     with monkeypatch.context() as patches:
@@ -270,9 +260,7 @@ def test_final_rounds_are_those_of_all(
 
 def test_use_follows_the_last_round(run, read_rows):
   """Checkpoints of use have the numbers of rounds that now follow."""
-  run = functools.partial(
-    run, dynamic_personalization, dynamic_personalization_plan
-  )
+  run = functools.partial(run, dynamic_personalization)
   arguments = [*_DYNAMIC, "--max_states_in_memory=1"]
   folder, whole = (
     run([*arguments, f"--rounds={rounds}", f"--seeds={seeds}"])
@@ -288,9 +276,7 @@ def test_full_disk_leaves_what_can_go_on(
   run, monkeypatch, capsys, no_file_above
 ):
   """The checkpoint of use stays until one of the last round is whole."""
-  run = functools.partial(
-    run, dynamic_personalization, dynamic_personalization_plan
-  )
+  run = functools.partial(run, dynamic_personalization)
   folder, whole = (run([*_DYNAMIC, f"--rounds={each}"]) for each in (3, 4))
   save = checkpoints.Run._save
 
@@ -312,9 +298,9 @@ def test_full_disk_leaves_what_can_go_on(
 
 
 def test_streams_take_seeds_and_no_time_steps(run, run_here, capsys, tmp_path):
-  run = functools.partial(run, online_adaptation, online_adaptation_plan)
+  run = functools.partial(run, online_adaptation)
   refused = functools.partial(
-    assert_refused, run_here, capsys, online_adaptation, online_adaptation_plan
+    assert_refused, run_here, capsys, online_adaptation
   )
   arguments = [*_ONLINE, f"--cache_dir={tmp_path / 'cache'}"]
   folder, whole = (

@@ -12,14 +12,6 @@ from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 from tff_shift.binaries import online_adaptation
-from tff_shift.scenarios.dynamic_personalization import (
-  configuration as dynamic_personalization_plan,
-)
-from tff_shift.scenarios.evolving import configuration as evolving_plan
-from tff_shift.scenarios.guidance import configuration as guidance_plan
-from tff_shift.scenarios.online_adaptation import (
-  configuration as online_adaptation_plan,
-)
 from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.slow
@@ -35,7 +27,6 @@ _ON_DISK = (*_SMALL, "--max_states_in_memory=2")
 _OTHERS = {
   "dynamic_personalization": (
     dynamic_personalization,
-    dynamic_personalization_plan,
     (
       *("--algorithm=local", "--dataset=digits", "--max_examples=600"),
       *("--num_clients=3", "--rounds=3", "--period_size=20", "--periods=2"),
@@ -45,7 +36,6 @@ _OTHERS = {
   ),
   "guidance": (
     guidance,
-    guidance_plan,
     (
       *("--algorithm=fed_rep", "--dataset=digits", "--num_clients=4"),
       *("--max_examples=200", "--model=mlp", "--model_width=4", "--rounds=3"),
@@ -55,7 +45,6 @@ _OTHERS = {
   ),
   "online_adaptation": (
     online_adaptation,
-    online_adaptation_plan,
     (
       *("--algorithm=fth", "--dataset=digits", "--model=mlp"),
       *("--model_width=4", "--timesteps=3", "--num_clients=4"),
@@ -79,7 +68,7 @@ def empty_figures(drawn_figures):
 def in_memory(tmp_path_factory, run_whole):
   """The folder of a run that was never stopped, all of it in memory."""
   folder = tmp_path_factory.mktemp("runs") / "in_memory"
-  run_whole(evolving, evolving_plan, [*_SMALL, f"--output_dir={folder}"])
+  run_whole(evolving, [*_SMALL, f"--output_dir={folder}"])
   return folder
 
 
@@ -87,7 +76,7 @@ def in_memory(tmp_path_factory, run_whole):
 def on_disk(tmp_path_factory, run_whole):
   """The folder of the same run with states on disk."""
   folder = tmp_path_factory.mktemp("runs") / "on_disk"
-  run_whole(evolving, evolving_plan, [*_ON_DISK, f"--output_dir={folder}"])
+  run_whole(evolving, [*_ON_DISK, f"--output_dir={folder}"])
   return folder
 
 
@@ -167,11 +156,10 @@ def test_damaged_file_is_told_in_a_line_and_the_run_starts_again(
 
 @pytest.mark.parametrize("name", list(_OTHERS))
 def test_other_scenarios_have_it_too(tmp_path, run_here, name):
-  binary, planning, arguments = _OTHERS[name]
+  binary, arguments = _OTHERS[name]
   for folder, limit in (("in_memory", ()), ("on_disk", (1,))):
     code = run_here(
       binary,
-      planning,
       [
         *arguments,
         "--noprogress",
@@ -195,7 +183,7 @@ class TestSomeClientsAreEvaluated:
     def run(*flags):
       folder = tmp_path_factory.mktemp("runs") / "run"
       arguments = [*_SMALL, "--rounds=2", *flags, f"--output_dir={folder}"]
-      run_whole(evolving, evolving_plan, arguments)
+      run_whole(evolving, arguments)
       return folder
 
     return run
@@ -254,7 +242,7 @@ class TestSomeClientsAreEvaluated:
   ],
 )
 def test_wrong_flags_are_refused(refused, arguments, expected):
-  errors = refused(evolving, evolving_plan, [*_SMALL, *arguments])
+  errors = refused(evolving, [*_SMALL, *arguments])
   assert all(part in errors for part in expected)
 
 

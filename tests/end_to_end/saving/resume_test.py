@@ -18,10 +18,6 @@ from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import evolving
 from tff_shift.reporting.figures import drawing
 from tff_shift.reporting.trackers import trackers
-from tff_shift.scenarios.dynamic_personalization import (
-  configuration as dynamic_personalization_plan,
-)
-from tff_shift.scenarios.evolving import configuration as evolving_plan
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import results
@@ -56,7 +52,7 @@ def empty_figures(drawn_figures):
 def whole(tmp_path_factory, run_whole):
   """The folder of a run that was never stopped."""
   folder = tmp_path_factory.mktemp("runs") / "whole"
-  run_whole(evolving, evolving_plan, [*_SMALL, f"--output_dir={folder}"])
+  run_whole(evolving, [*_SMALL, f"--output_dir={folder}"])
   return folder
 
 
@@ -239,7 +235,7 @@ def test_other_flags_are_refused_and_nothing_is_changed(
   finished, refused, flags, expected
 ):
   given = [*_SMALL, f"--output_dir={finished}", *flags.split()]
-  assert expected in refused(evolving, evolving_plan, given)
+  assert expected in refused(evolving, given)
 
 
 def test_what_leaves_results_as_they_are_may_change(
@@ -268,7 +264,7 @@ def test_checkpoints_of_an_earlier_version_are_refused(finished, refused):
   (path, _) = sorted((finished / "checkpoints").iterdir())
   (path.with_suffix("") / "state_8").mkdir(parents=True)
   given = [*_SMALL, f"--output_dir={finished}", "--resume"]
-  error = refused(evolving, evolving_plan, given)
+  error = refused(evolving, given)
   assert f"the run in {finished} was saved by an earlier version" in error
 
 
@@ -276,9 +272,7 @@ def test_drifting_clients_go_on_in_training_and_in_use(
   tmp_path, run_here, capsys, monkeypatch
 ):
   whole, folder = tmp_path / "whole", tmp_path / "run"
-  run = functools.partial(
-    run_here, dynamic_personalization, dynamic_personalization_plan
-  )
+  run = functools.partial(run_here, dynamic_personalization)
   assert run([*_DYNAMIC, f"--output_dir={whole}"]) == 0
   arguments = [*_DYNAMIC, f"--output_dir={folder}"]
   write, step = results.RunFolder.write_metrics, rounds.Rounds.step
@@ -341,7 +335,7 @@ class TestAuto:
       raise AssertionError("data are looked at")
 
     with monkeypatch.context() as patches:
-      patches.setattr(evolving_plan, "_load", never)
+      patches.setattr(evolving.planning, "_load", never)
       assert run_evolving([*arguments, "--checkpoint_every=1"]) == 0
     output, errors = capsys.readouterr()
     assert errors == ""
@@ -389,4 +383,4 @@ class TestAuto:
       (finished / "figures").rename(finished / "elsewhere")
       (finished / "figures").symlink_to(finished / "elsewhere")
     given = [*_SMALL, f"--output_dir={finished}", "--resume=auto", flag]
-    assert expected in refused(evolving, evolving_plan, given)
+    assert expected in refused(evolving, given)

@@ -88,6 +88,24 @@ def stack():
   )
 
 
+class Absolute(layers.Layer):
+  """Changes the signs of a batch whose sum is negative."""
+
+  def call(self, x):
+    if tf.reduce_sum(x) < 0:
+      x = -x
+    return x
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_own_layers_may_have_conditions_on_values(sign, run_in_graph):
+  part = make_part(tf.keras.Sequential([layers.InputLayer((2,)), Absolute()]))
+  x = np.float32([[1, 2]])
+  np.testing.assert_array_equal(
+    run_in_graph(lambda x: part((), x), sign * x), x
+  )
+
+
 def outputs_and_gradients(part):
   """Of the sum of the squares of the outputs."""
 

@@ -21,14 +21,8 @@ def test_parameters_are_those_of_table_7():
 
 def test_last_layer_is_the_fourth_convolution_with_its_normalization():
   model = cnn.build(channels=(8, 8, 8, 8))
-  last = [
-    name
-    for name, is_last in zip(
-      model.backbone.names, model.last_backbone_layer(), strict=True
-    )
-    if is_last
-  ]
-  assert last == [
+  last = np.array(model.backbone.names)[list(model.last_backbone_layer())]
+  assert last.tolist() == [
     "layer4_convolution/kernel",
     "layer4_convolution/bias",
     "layer4_normalization/gamma",

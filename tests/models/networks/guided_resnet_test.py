@@ -59,12 +59,8 @@ def test_sizes_are_passed_on(full, small):
 
 def test_last_layer_is_the_projection(small):
   is_last = small.last_backbone_layer()
-  last = [
-    name
-    for name, last in zip(small.backbone.names, is_last, strict=True)
-    if last
-  ]
-  assert last == [
+  last = np.array(small.backbone.names)[list(is_last)]
+  assert last.tolist() == [
     "projection_linear/kernel",
     "projection_linear/bias",
     "projection_normalization/gamma",

@@ -52,14 +52,8 @@ def test_parameters_are_those_of_wrn_16_2(image_channels):
 
 def test_last_layer_is_the_last_convolution_with_its_normalizations(small):
   model = small(1)
-  last = [
-    name
-    for name, is_last in zip(
-      model.backbone.names, model.last_backbone_layer(), strict=True
-    )
-    if is_last
-  ]
-  assert last == [
+  last = np.array(model.backbone.names)[list(model.last_backbone_layer())]
+  assert last.tolist() == [
     "stage3.block1.layer2_normalization/gamma",
     "stage3.block1.layer2_normalization/beta",
     "stage3.block1.layer2_convolution/kernel",

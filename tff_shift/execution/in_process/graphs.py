@@ -91,18 +91,19 @@ class PreparedGraph:
       _tensor_name(name) for node in graph_def.node for name in node.input
     }
     computed = [name for name in self.fetches if name not in arguments_by_name]
-    outputs = tf.import_graph_def(
-      graph_def,
-      input_map={
-        name: tensor
-        for name, tensor in arguments_by_name.items()
-        if name in used_names
-      },
-      return_elements=computed,
-      # A loop's captured tensors keep their outer names, so nothing inside may
-      # have the same name.
-      name=f"block{number}",
-    )
+    with tf.device(device):
+      outputs = tf.import_graph_def(
+        graph_def,
+        input_map={
+          name: tensor
+          for name, tensor in arguments_by_name.items()
+          if name in used_names
+        },
+        return_elements=computed,
+        # A loop's captured tensors keep their outer names, so nothing inside
+        # may have the same name.
+        name=f"block{number}",
+      )
     results = arguments_by_name | dict(zip(computed, outputs, strict=True))
     return [results[name] for name in self.fetches]
 
@@ -322,23 +323,28 @@ def _rename_functions(graph_def: tf.compat.v1.GraphDef, suffix: str) -> None:
 
 
 def _pin_to_device(graph_def: tf.compat.v1.GraphDef, device: str) -> None:
-  """Pins nodes to `device`, except those of data sets or other devices."""
+  """Pins nodes to devices, except those of other devices.
+
+  The graph's own nodes for `device` are left to the scope of the import:
+  TensorFlow opens one for each node that has a device.
+  """
   functions = {
     function.signature.name: function for function in graph_def.library.function
   }
   pinned = set()
-  pending = [graph_def.node]
+  pending = [(graph_def.node, "")]
   while pending:
-    for node in pending.pop():
+    nodes, nodes_device = pending.pop()
+    for node in nodes:
       if _runs_on_host(node):
         node.device = _HOST
         continue
       if not node.device:
-        node.device = device
+        node.device = nodes_device
       for name in _called_names(node):
         if name in functions and name not in pinned:
           pinned.add(name)
-          pending.append(functions[name].node_def)
+          pending.append((functions[name].node_def, device))
 
 
 def _runs_on_host(node: tf.compat.v1.NodeDef) -> bool:

@@ -7,6 +7,7 @@ the same (`tff.learning.models.functional_model_from_keras`).
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -214,7 +215,8 @@ def _order_of_creation(keras_model: tf.keras.Model) -> list[_Created]:
     for position, weight in enumerate(_weights_of(_clone(keras_model, create))):
       positions[id(weight.value)] = position
 
-  tf.function(copy, autograph=False).get_concrete_function()
+  autograph = _has_own_layers(keras_model)
+  tf.function(copy, autograph=autograph).get_concrete_function()
   weights = _weights_of(keras_model)
   if len(created) != len(weights) or len(positions) != len(weights):
     raise ValueError(
@@ -269,15 +271,26 @@ def _with_weights(
   )
 
 
-def _in_own_function(call: Callable[..., tf.Tensor], *arguments) -> tf.Tensor:
+def _has_own_layers(keras_model: tf.keras.Model) -> bool:
+  """Whether layers are not Keras's: only their code may need AutoGraph."""
+  return any(
+    type(layer).__module__.partition(".")[0] != "keras"
+    for layer in keras_model._flatten_layers()
+  )
+
+
+def _in_own_function(
+  call: Callable[..., tf.Tensor], *arguments, autograph: bool
+) -> tf.Tensor:
   """Calls a function as a TensorFlow function.
 
   Each call makes a new one, because the cache of a kept function keeps alive
   all graphs in which it was called. Within it, layers are optimised as if they
   were alone.
   """
+  function = tf.function(call, autograph=autograph)
   # Made concrete first: TensorFlow warns of functions that are often retraced.
-  return tf.function(call).get_concrete_function(*arguments)(*arguments)
+  return function.get_concrete_function(*arguments)(*arguments)
 
 
 def _is_trained_normalization(layer: tf.keras.layers.Layer) -> bool:
@@ -459,6 +472,9 @@ def make_part(
   }
   created = {each.position: each for each in order}
   has_penalty = bool(_penalties(keras_model))
+  in_own_function = functools.partial(
+    _in_own_function, autograph=_has_own_layers(keras_model)
+  )
 
   def given(weights, frozen):
     values = dict(zip(ours, weights, strict=True))
@@ -480,7 +496,7 @@ def make_part(
     arguments = given(weights, frozen)
     if mode and has_penalty:
       mode.penalize(
-        keras_model, weights, lambda: _in_own_function(penalty, *arguments)
+        keras_model, weights, lambda: in_own_function(penalty, *arguments)
       )
 
     def call(creatable, others, x):
@@ -504,7 +520,7 @@ def make_part(
           _normalize_by_batch(layer, f"{parts.STREAMS[stream]}/{name}")
         return copied(x, training=bool(mode)), current, {}
 
-    y, moved, moments = _in_own_function(
+    y, moved, moments = in_own_function(
       call, *arguments, split(x) if split else x
     )
     if moved:

@@ -116,6 +116,8 @@ def client(make_adapting_client):
 
 
 def program_of(model, **changes):
+  if not model.statistics:
+    changes["running_statistics"] = "fixed"
   return fed_ade.build(model, dataclasses.replace(PROGRAM, **changes))
 
 
@@ -198,7 +200,12 @@ class TestNumbers:
   def test_order_of_the_steps(self, changes, entropies, slope, rounds_alone):
     model = linear([[1.0]], [[1.0, 0.0]])
     data = client_with([[1.0], [2.0]], 2)
-    hparams = fix_lr.HParams(variant="program", learning_rate=0.1, **changes)
+    hparams = fix_lr.HParams(
+      variant="program",
+      running_statistics="fixed",
+      learning_rate=0.1,
+      **changes,
+    )
     ((_, state, loss),) = rounds_alone(fix_lr.build(model, hparams), data, [1])
     np.testing.assert_allclose(loss, np.mean(entropies[:4]), atol=1e-6)
     ((kernel,), (head, bias)) = state.weights
@@ -368,7 +375,9 @@ class TestLimits:
     self, model, client, make_client, context
   ):
     model = fixed(model)
-    hparams = dataclasses.replace(PROGRAM, eta_min=0.0, eta_max=0.0)
+    hparams = dataclasses.replace(
+      PROGRAM, running_statistics="fixed", eta_min=0.0, eta_max=0.0
+    )
     found = []
     for module, own in (fed_ade, hparams), (source, source.HParams()):
       algorithm = algorithms.build(module, model, own)
@@ -535,13 +544,27 @@ class TestSwitches:
       ),
     )
 
-  def test_noise_is_corrected_for_the_signal_of_the_paper_alone(self, model):
-    with pytest.raises(ValueError, match=r"correct_batch_noise=True.*softmax"):
-      algorithms.build(
-        fed_ade,
-        model,
-        fed_ade.HParams(correct_batch_noise=True, summary="histogram"),
-      )
+  @pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+      (
+        {"correct_batch_noise": True, "summary": "histogram"},
+        r"correct_batch_noise=True.*summary=softmax",
+      ),
+      ({"reference": "ema", "compare": "rounds"}, r"compare=rounds.*ema"),
+      ({"reference_share": 0.5}, r"reference_share=0\.5.*reference=ema"),
+      ({"stream_steps": 3}, r"stream_steps=3.*objective=entropy"),
+      (
+        {"running_statistics": "moving"},
+        r"running_statistics=moving.*'two_layers'.*mini_resnet",
+      ),
+      ({"variant": "program"}, r"running_statistics=moving.*'two_layers'"),
+    ],
+  )
+  def test_what_would_have_no_effect_is_refused(self, model, changes, message):
+    with pytest.raises(ValueError, match=message) as caught:
+      algorithms.build(fed_ade, model, fed_ade.HParams(**changes))
+    assert "\n" not in str(caught.value)
 
 
 def test_dropout_is_drawn_for_each_round(client, rounds_alone):

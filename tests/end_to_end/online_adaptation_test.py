@@ -253,6 +253,7 @@ def test_program_of_the_authors_runs_whole(
       *("--schedules=program", "--shift=bernoulli", "--timesteps=9"),
       *("--rounds_per_step=2", "--participation=0.3", "--repeat_cohorts"),
       *("--eta_min=0.01", "--eta_max=1", "--seeds=3"),
+      "--running_statistics=fixed",
       *(f"--cache_dir={cache_dir}", f"--output_dir={folder}"),
     ],
   )
@@ -380,6 +381,7 @@ _REFUSED = [
   ),
   ("--correct_batch_noise --summary=histogram", "summary=softmax"),
   ("--variant=theirs", "--variant='theirs'", "published, program"),
+  ("--variant=program", "running_statistics=moving", "mini_resnet"),
   ("--schedules=theirs", "{}", "online_label_shift"),
   (
     "--schedules=program --bernoulli_flip=as_printed",

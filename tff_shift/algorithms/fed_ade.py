@@ -126,9 +126,20 @@ class HParams(two_phase_adaptation.TwoPhaseHParams):
         "correct_batch_noise=True is not allowed: it must be False where"
         f" similarity={self.similarity!r}"
       )
+    has_moving_mean = hyperparameters.switch(self, "reference") == "ema"
+    if has_moving_mean and self.compare == "rounds":
+      raise ValueError(
+        "compare=rounds is not allowed with reference=ema, which compares each"
+        " round with its own reference"
+      )
+    default = HParams.__dataclass_fields__["reference_share"].default
+    if not has_moving_mean and self.reference_share != default:
+      raise ValueError(
+        f"reference_share={self.reference_share} is not allowed without"
+        " reference=ema, to whose moving mean it belongs"
+      )
     has_other_signal = (
-      hyperparameters.switch(self, "summary") != "softmax"
-      or hyperparameters.switch(self, "reference") != "last"
+      has_moving_mean or hyperparameters.switch(self, "summary") != "softmax"
     )
     if self.correct_batch_noise and has_other_signal:
       raise ValueError(

@@ -94,6 +94,19 @@ class TwoPhaseHParams(
     choices=("uniform", "num_examples"),
   )
 
+  def check_together(self) -> None:
+    """Refuses steps on the stream without a loss on it."""
+    super().check_together()
+    default = TwoPhaseHParams.__dataclass_fields__["stream_steps"].default
+    if (
+      self.stream_steps != default
+      and hyperparameters.switch(self, "objective") != "entropy"
+    ):
+      raise ValueError(
+        f"stream_steps={self.stream_steps} is not allowed without"
+        " objective=entropy, whose steps it counts"
+      )
+
 
 class ClientState(NamedTuple):
   """A client's state with the updates of the paper.
@@ -167,6 +180,9 @@ def build(
   Returns:
     The spec. A client's state is a `ClientState` with the updates and rates of
     the paper, otherwise an `OwnState`.
+
+  Raises:
+    ValueError: If running statistics are to move and the model has none.
   """
   has_risk, starts_with_all, receives, is_fixed = is_published = [
     hyperparameters.switch(hparams, name) == published
@@ -177,6 +193,12 @@ def build(
       ("running_statistics", "fixed"),
     )
   ]
+  if not (is_fixed or model.statistics):
+    raise ValueError(
+      f"running_statistics=moving is not allowed with model {model.name!r},"
+      " which has no trained batch normalisation: use running_statistics=fixed,"
+      " or another model (such as mini_resnet, or normalization=batch)"
+    )
   names = () if is_fixed else tuple(model.statistics)
   has_two_phases = starts_with_all and receives
   has_client_state = all(is_published) and not has_round_rates

@@ -228,3 +228,43 @@ def oracle(run_in_graph):
     work_network=_work_network,
     train_work_network=_train_work_network,
   )
+
+
+@pytest.fixture(scope="session")
+def rounds_alone(compile_in_graph):
+  """Returns `run(functions, client, timesteps)`: rounds of one client.
+
+  They are outside of TFF, whose compiler takes most of a test's time. It gives
+  the weights, the client's state and the loss after each round; of two phases,
+  the loss of the second.
+  """
+
+  def run(functions, client, timesteps):
+    def start(seed):
+      weights = functions.initial_weights(seed)
+      return weights, functions.initial_client_state(seed, weights)
+
+    def step(weights, state, data, round_num):
+      found = functions.train_client(weights, state, data, round_num)
+      weights = tf.nest.map_structure(tf.add, weights, found.update)
+      if functions.personalize_client is not None:
+        found = functions.personalize_client(
+          weights, found.client_state, data, round_num
+        )
+      return weights, found.client_state, found.loss
+
+    def specs(*values):
+      return tf.nest.map_structure(
+        lambda value: tf.TensorSpec(np.shape(value), np.asarray(value).dtype),
+        values,
+      )
+
+    found = [tf.nest.map_structure(np.asarray, start(client.seed))]
+    compiled = compile_in_graph(step, *specs(*found[0], client, np.int32(0)))
+    for round_num, data in enumerate(timesteps):
+      if not isinstance(data, tuple):
+        data = client._replace(timestep=np.int32(data))
+      found.append(compiled(*found[-1][:2], data, np.int32(round_num)))
+    return found[1:]
+
+  return run

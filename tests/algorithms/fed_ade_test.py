@@ -184,43 +184,6 @@ class TestRound:
     )
 
 
-@pytest.fixture(scope="module")
-def rounds_alone(compile_in_graph):
-  """Returns `run(functions, client, timesteps)`: rounds of one client.
-
-  They are outside of TFF, whose compiler takes most of a test's time. It gives
-  the weights and the client's state after each round.
-  """
-
-  def run(functions, client, timesteps):
-    def start(seed):
-      weights = functions.initial_weights(seed)
-      return weights, functions.initial_client_state(seed, weights)
-
-    def step(weights, state, data, round_num):
-      trained = functions.train_client(weights, state, data, round_num)
-      weights = tf.nest.map_structure(tf.add, weights, trained.update)
-      personal = functions.personalize_client(
-        weights, trained.client_state, data, round_num
-      )
-      return weights, personal.client_state
-
-    def specs(*values):
-      return tf.nest.map_structure(
-        lambda value: tf.TensorSpec(np.shape(value), np.asarray(value).dtype),
-        values,
-      )
-
-    states = [tf.nest.map_structure(np.asarray, start(client.seed))]
-    compiled = compile_in_graph(step, *specs(*states[0], client, np.int32(0)))
-    for round_num, timestep in enumerate(timesteps):
-      data = client._replace(timestep=np.int32(timestep))
-      states.append(compiled(*states[-1], data, np.int32(round_num)))
-    return states[1:]
-
-  return run
-
-
 class TestWhatIsCompared:
   @pytest.fixture(scope="class")
   def states_after(self, pretrained, clients, rounds_alone):
@@ -230,7 +193,7 @@ class TestWhatIsCompared:
       hparams = dataclasses.replace(HPARAMS, **changes)
       functions = fed_ade.build(pretrained[0], hparams)
       states = rounds_alone(functions, clients[0], timesteps)
-      return [state for _, state in states]
+      return [state for _, state, _ in states]
 
     return run
 

@@ -234,6 +234,79 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
   assert not [name for name in run["metrics"] if "correlation" in name]
 
 
+@pytest.mark.slow
+def test_program_of_the_authors_runs_whole(
+  cache_dir, run_whole, read_rows, tmp_path
+):
+  """With the same cohorts at each step, and weights of each client."""
+  folder = tmp_path / "program"
+  run_whole(
+    online_adaptation,
+    online_adaptation_plan,
+    [
+      *(each for each in _SMALL if "timesteps" not in each),
+      *("--algorithm=fed_ade", "--variant=program", "--controls"),
+      *("--schedules=program", "--shift=bernoulli", "--timesteps=9"),
+      *("--rounds_per_step=2", "--participation=0.3", "--repeat_cohorts"),
+      *("--eta_min=0.01", "--eta_max=1", "--seeds=3"),
+      "--running_statistics=fixed",
+      *(f"--cache_dir={cache_dir}", f"--output_dir={folder}"),
+    ],
+  )
+  rows = read_rows(folder)
+  assert [row["algorithm"] for row in rows] == [
+    name for name in ("fed_ade", *rate_controls.NAMES) for _ in range(9)
+  ]
+  thirds = {round(3 * float(row["omega"]), 6) for row in rows}
+  assert thirds <= {0, 1, 2, 3} and thirds & {1, 2}
+  # Of two rounds with one of three clients each, the first rate is recorded for
+  # the others, and all others in each step.
+  counts = rate_controls.num_rounds(
+    9,
+    3,
+    run_seed=3,
+    rounds_per_step=2,
+    participation=0.3,
+    repeats_cohorts=True,
+  )
+  assert (counts == counts[0]).all() and (counts[0] == 0).any()
+  constant = {
+    row["mean_learning_rate"]
+    for row in rows
+    if row["algorithm"] == "fix_lr_mean"
+  }
+  assert len(constant) == 1
+  # No label distribution is estimated.
+  figures = {path.stem for path in (folder / "figures").glob("*.png")}
+  assert figures == {"accuracy_bernoulli", "learning_rates_bernoulli"}
+
+
+def test_streams_are_drawn_as_the_flags_tell(make_plan):
+  plan = make_plan(
+    *("--algorithm=fed_ade", "--shift_kind=covariate", "--schedules=program"),
+    *("--shift=bernoulli,square", "--severities=one_to_five"),
+    *("--corruption_set=benchmark", "--num_clients=20", "--seeds=1"),
+  )
+  assert plan.settings["schedules"] == "program"
+  found = online_adaptation_plan.client_streams(plan, "bernoulli", 1)
+  assert found.omega.shape == (20, 4)
+  assert len(np.unique(found.omega, axis=0)) > 1
+  assert {found.severity(1, client) for client in range(20)} == {1}
+  assert {found.severity(3, client) for client in range(20)} == {1, 5}
+  assert len(set(found.corruption_names)) == 15
+  found = online_adaptation_plan.client_streams(plan, "square", 1)
+  # Three steps of the program: N = 2, with phases of one step.
+  np.testing.assert_array_equal(found.omega, [0, 0, 1, 0])
+
+
+def test_more_steps_change_each_clients_weights(make_plan):
+  plan = make_plan(
+    *("--algorithm=fed_ade", "--schedules=program", "--shift=bernoulli"),
+    "--num_clients=30",
+  )
+  assert "--shift=bernoulli depends on it" in plan.what_follows(2)
+
+
 @pytest.fixture
 def make_plan(planned, tmp_path):
   """Returns `make(*flags)`, which gives the plan of a small run."""
@@ -299,6 +372,22 @@ _REFUSED = [
     "--correct_batch_noise --similarity=wasserstein",
     "--correct_batch_noise=True",
     "similarity='wasserstein'",
+  ),
+  ("--correct_batch_noise --summary=histogram", "summary=softmax"),
+  ("--variant=theirs", "--variant='theirs'", "published, program"),
+  ("--variant=program", "running_statistics=moving", "mini_resnet"),
+  ("--schedules=theirs", "{}", "online_label_shift"),
+  (
+    "--schedules=program --bernoulli_flip=as_printed",
+    "--bernoulli_flip=as_printed",
+    "--schedules=program",
+  ),
+  ("--severities=one_to_five", "{}", "--shift_kind=covariate"),
+  ("--corruption_set=benchmark", "{}", "--shift_kind=covariate"),
+  (
+    "--repeat_cohorts --aggregator=dp --client_weighting=uniform",
+    "--repeat_cohorts",
+    "epsilon",
   ),
   ("--num_learners=3", "--num_learners", "atlas"),
   ("--dataset=cifar10 --data_dir=/nowhere", "/nowhere", "cifar10"),

@@ -278,3 +278,37 @@ class TestLocalHParams:
   def test_values_are_fixed_once_made(self):
     with pytest.raises(dataclasses.FrozenInstanceError):
       LocalHParams().learning_rate = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Variants(hyperparameters.HParams):
+  variant: str = hyperparameters.variant_hparam("what a program runs")
+  choice: str = hyperparameters.switch_hparam(
+    "What is chosen",
+    published="first",
+    program="second",
+    others=("third",),
+  )
+
+
+class TestSwitch:
+  def test_default_is_that_of_the_variant(self):
+    published, program = _Variants(), _Variants(variant="program")
+    assert hyperparameters.switch(published, "choice") == "first"
+    assert hyperparameters.switch(program, "choice") == "second"
+
+  @pytest.mark.parametrize("variant", ["published", "program"])
+  @pytest.mark.parametrize("choice", ["first", "second", "third"])
+  def test_given_choice_counts_with_every_variant(self, variant, choice):
+    hparams = _Variants(variant=variant, choice=choice)
+    hyperparameters.validate(hparams)
+    assert hyperparameters.switch(hparams, "choice") == choice
+
+  def test_help_names_the_program_and_both_choices(self):
+    variant, choice = dataclasses.fields(_Variants)
+    assert variant.metadata["help"].endswith("program: what a program runs.")
+    assert choice.metadata["help"] == (
+      "What is chosen; variant, first (published) or second (program)."
+    )
+    with pytest.raises(ValueError, match=r"'fourth'.*variant, first, second"):
+      hyperparameters.validate(_Variants(choice="fourth"))

@@ -63,8 +63,27 @@ def test_rounds_are_counted_as_they_are_drawn():
     np.testing.assert_array_equal(found[step], np.bincount(drawn, minlength=7))
 
 
-def test_updates_are_those_of_the_algorithm():
-  hparams = fed_ade.HParams(batch_size=7, momentum=0.5, head_epochs=2)
+def test_rounds_of_repeated_cohorts_are_those_of_the_first_step():
+  found = rate_controls.num_rounds(
+    3,
+    7,
+    run_seed=5,
+    rounds_per_step=2,
+    participation=0.4,
+    repeats_cohorts=True,
+  )
+  drawn = [
+    *rounds.sample_clients(7, 0.4, 5, 0),
+    *rounds.sample_clients(7, 0.4, 5, 1),
+  ]
+  np.testing.assert_array_equal(found, [np.bincount(drawn, minlength=7)] * 3)
+
+
+@pytest.mark.parametrize("variant", ["published", "program"])
+def test_updates_are_those_of_the_algorithm(variant):
+  hparams = fed_ade.HParams(
+    batch_size=7, momentum=0.5, head_epochs=2, variant=variant
+  )
   fixed = dataclasses.asdict(rate_controls.fixed_rate(hparams))
   del fixed["learning_rate"]
   adaptive = dataclasses.asdict(hparams)

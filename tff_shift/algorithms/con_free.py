@@ -78,7 +78,7 @@ _TOLERANCE = 1e-5
 class HParams(fed_rep.HParams):
   """Hyper-parameters of ConFREE; `local_steps` train the backbone."""
 
-  variant: str = hyperparameters.variant_hparam()
+  variant: str = hyperparameters.variant_hparam(hyperparameters.FED_DRM_PROGRAM)
   conflict_aversion: float = hyperparameters.hparam(
     0.5,
     "alpha: maximum distance of the step from the guide, relative to the"

@@ -11,9 +11,21 @@ of the mean probabilities and of the mean embedding since the previous time step
 client updates backbone and head (eq. 6) and the server averages the backbones
 (eq. 7); then the client updates its head on the new, fixed backbone (eq. 8).
 
+`variant=program` is the computation of the program that the authors released
+(github.com/h2w1/Fed-ADE, commit ad36802), which is another method: see
+`two_phase_adaptation` for its updates. Its signal compares the fractions of
+predicted labels, in training mode, with those of the client's last round, and
+the direction of the mean embedding with a moving mean. Each difference is a
+hyper-parameter. Use it with a model that has batch normalisation and dropout,
+such as `mini_resnet`. Beside it belong no adaptation (`source`), the same at
+rate 0 (`eta_min=0`, `eta_max=0`), and the same at its mean rate (`--controls`):
+moving statistics adapt a model by themselves. BUILD_NOTES.md compares paper,
+program and this package.
+
 What leaves a client: the update of the backbone, the number of its unlabelled
-examples, and the mean risk of both updates. Head, summaries, label estimates
-and learning rate stay.
+examples, and the mean risk of both updates (program: the mean entropy, and an
+update that no client receives). Head, summaries, label estimates, running
+statistics and learning rate stay.
 """
 
 # Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
@@ -25,7 +37,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.learning import algorithm
+from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
+from tff_shift.models import modes
 from tff_shift.models import split_model
 from tff_shift.shift import batch_noise
 from tff_shift.shift import dynamics
@@ -47,9 +61,8 @@ class HParams(two_phase_adaptation.TwoPhaseHParams):
   )
   eta_max: float = hyperparameters.hparam(
     1e-4,
-    "The learning rate at the largest shift (eq. 9).",
+    "The learning rate at the largest shift (eq. 9); 0: no weight moves.",
     minimum=0,
-    exclusive_minimum=True,
   )
   use_uncertainty: bool = hyperparameters.hparam(
     True, "Whether S uses S_unc (eq. 12); without it S is S_rep alone."
@@ -62,10 +75,33 @@ class HParams(two_phase_adaptation.TwoPhaseHParams):
     "The comparison of two summaries (Table 3).",
     choices=measures.names(),
   )
+  summary: str = hyperparameters.switch_hparam(
+    "The summary of a batch: softmax, the mean softmax and the mean of unit"
+    " embeddings (eq. 11, 13); histogram, the fractions of predicted labels in"
+    " training mode and the direction of the mean embedding",
+    published="softmax",
+    program="histogram",
+  )
+  reference: str = hyperparameters.switch_hparam(
+    "What a summary is compared with: last, the summary chosen by compare; ema,"
+    " in each round, the labels of the client's last round and a moving mean of"
+    " its embeddings",
+    published="last",
+    program="ema",
+  )
+  reference_share: float = hyperparameters.hparam(
+    0.1,
+    "With reference=ema: the weight of a batch in the moving mean; 1: the last"
+    " round.",
+    minimum=0,
+    exclusive_minimum=True,
+    maximum=1,
+  )
   compare: str = hyperparameters.hparam(
     "timesteps",
-    "Which summaries are compared: timesteps, of consecutive time steps in"
-    " which the client took part; rounds, of consecutive rounds.",
+    "Which summaries are compared with reference=last: timesteps, of"
+    " consecutive time steps in which the client took part; rounds, of"
+    " consecutive rounds.",
     choices=("timesteps", "rounds"),
   )
   correct_batch_noise: bool = hyperparameters.hparam(
@@ -92,14 +128,36 @@ class HParams(two_phase_adaptation.TwoPhaseHParams):
         "correct_batch_noise=True is not allowed: it must be False where"
         f" similarity={self.similarity!r}"
       )
+    has_moving_mean = hyperparameters.switch(self, "reference") == "ema"
+    if has_moving_mean and self.compare == "rounds":
+      raise ValueError(
+        "compare=rounds is not allowed with reference=ema, which compares each"
+        " round with its own reference"
+      )
+    default = HParams.__dataclass_fields__["reference_share"].default
+    if not has_moving_mean and self.reference_share != default:
+      raise ValueError(
+        f"reference_share={self.reference_share} is not allowed without"
+        " reference=ema, to whose moving mean it belongs"
+      )
+    has_other_signal = (
+      has_moving_mean or hyperparameters.switch(self, "summary") != "softmax"
+    )
+    if self.correct_batch_noise and has_other_signal:
+      raise ValueError(
+        "correct_batch_noise=True is not allowed: it must be False unless"
+        " summary=softmax and reference=last"
+      )
 
 
 class Summaries(NamedTuple):
   """A client's summary of a batch.
 
   Attributes:
-    probabilities: q of eq. 11, [num_classes] float32.
-    direction: z of eq. 13, [embedding_size] float32.
+    probabilities: q of eq. 11, or the fractions of predicted labels,
+      [num_classes] float32.
+    direction: z of eq. 13, or the direction of the mean embedding,
+      [embedding_size] float32.
     noise: The noise of q and z, see `batch_noise`, [2] float32; empty without
       the correction.
   """
@@ -123,6 +181,19 @@ class Dynamics(NamedTuple):
   uncertainty: Any
   representation: Any
   timestep: Any
+
+
+class MovingDynamics(NamedTuple):
+  """A client's memory of its stream with `reference=ema`.
+
+  Attributes:
+    last: A `Dynamics`; the embeddings of its summaries are the moving mean.
+    num_rounds: The client's number of rounds in its last time step, an int32
+      scalar.
+  """
+
+  last: Dynamics
+  num_rounds: Any
 
 
 def summarize(
@@ -178,13 +249,15 @@ def build(
   """Builds the spec of FedADE; see `algorithm.AlgorithmSpec`.
 
   The initial weights of the model are the pre-trained ones. A client's state is
-  a `two_phase_adaptation.ClientState` with a `Dynamics`.
+  one of `two_phase_adaptation` with a `Dynamics` or a `MovingDynamics`.
   """
   measure = measures.get(hparams.similarity)
   with_noise = hparams.correct_batch_noise
+  has_histogram = hyperparameters.switch(hparams, "summary") == "histogram"
+  has_moving_mean = hyperparameters.switch(hparams, "reference") == "ema"
 
   def initial_dynamics():
-    return Dynamics(
+    last = Dynamics(
       Summaries(
         tf.zeros([model.num_classes]),
         tf.zeros([model.embedding_size]),
@@ -194,29 +267,42 @@ def build(
       measure.initial_state(model.embedding_size),
       timestep=tf.constant(0),
     )
+    return MovingDynamics(last, tf.constant(0)) if has_moving_mean else last
 
-  def observe(state, weights, data):
-    """Sets the learning rate (Algorithm 1, lines 7 to 10)."""
-    memory = state.dynamics
-    # At t = 0: the pre-trained model on the labelled examples.
-    previous = tf.cond(
-      tf.equal(memory.timestep, 0),
-      lambda: summarize(
-        model, model.initial_weights(data.seed), data.x, with_noise
+  def summarize_stream(weights, data, logits):
+    if not has_histogram:
+      return summarize(model, weights, data.stream_x, with_noise)
+    return Summaries(
+      dynamics.label_histogram(logits),
+      dynamics.direction_of_mean(
+        adaptation.embed(model, weights.backbone, data.stream_x)
       ),
-      lambda: memory.summaries,
     )
-    current = summarize(model, weights, data.stream_x, with_noise)
+
+  def summarize_labelled(data):
+    """Summarises the labelled examples with the pre-trained model."""
+    weights = model.initial_weights(data.seed)
+    with modes.with_statistics(model.statistics, are_fixed=True):
+      if not has_histogram:
+        return summarize(model, weights, data.x, with_noise)
+      labelled = data._replace(stream_x=data.x)
+      logits = evaluation.predict(model, weights, data.x)
+      return summarize_stream(weights, labelled, logits)
+
+  def signals(memory, previous, current):
+    """Measures S_unc and S_rep; returns them with the measures' states."""
     uncertainty, uncertainty_state = measure.uncertainty(
       memory.uncertainty, previous.probabilities, current.probabilities
     )  # Eq. 12.
     representation, representation_state = measure.representation(
       memory.representation, previous.direction, current.direction
     )  # Eq. 14.
-    if with_noise:
-      uncertainty, representation = correct_signals(
-        previous, current, uncertainty, representation
-      )
+    return (
+      (uncertainty, representation),
+      (uncertainty_state, representation_state),
+    )
+
+  def rate_of(uncertainty, representation):
     signal = dynamics.combine(
       uncertainty,
       representation,
@@ -226,28 +312,85 @@ def build(
     if with_noise:
       # Clipped last, so that noise of either sign does not become shift.
       signal = tf.clip_by_value(signal, 0.0, 1.0)
+    return dynamics.learning_rate(
+      signal, hparams.eta_min, hparams.eta_max
+    )  # Eq. 9.
+
+  def observe(state, weights, data, logits):
+    """Sets the learning rate (Algorithm 1, lines 7 to 10)."""
+    memory = state.dynamics
+    # At t = 0: the pre-trained model on the labelled examples.
+    previous = tf.cond(
+      tf.equal(memory.timestep, 0),
+      lambda: summarize_labelled(data),
+      lambda: memory.summaries,
+    )
+    current = summarize_stream(weights, data, logits)
+    measured, states = signals(memory, previous, current)
+    if with_noise:
+      measured = correct_signals(previous, current, *measured)
     return state._replace(
-      learning_rate=dynamics.learning_rate(
-        signal, hparams.eta_min, hparams.eta_max
-      ),  # Eq. 9.
-      dynamics=Dynamics(
-        current, uncertainty_state, representation_state, data.timestep
-      ),
+      learning_rate=rate_of(*measured),
+      dynamics=Dynamics(current, *states, data.timestep),
     )
 
-  def observe_once_a_timestep(state, weights, data):
+  def observe_once_a_timestep(state, weights, data, logits):
     return tf.cond(
       tf.equal(state.dynamics.timestep, data.timestep),
       lambda: state,
-      lambda: observe(state, weights, data),
+      lambda: observe(state, weights, data, logits),
     )
 
+  def observe_each_round(state, weights, data, logits):
+    """Sets the rate of a round relative to the moving mean."""
+    memory = state.dynamics.last
+    current = summarize_stream(weights, data, logits)
+    is_first = tf.equal(memory.timestep, 0)
+    reference = tf.where(
+      is_first, current.direction, memory.summaries.direction
+    )
+    # In the first time step, labels are not compared.
+    previous = Summaries(
+      tf.where(
+        is_first | tf.equal(data.timestep, 1),
+        current.probabilities,
+        memory.summaries.probabilities,
+      ),
+      reference,
+    )
+    measured, states = signals(memory, previous, current)
+    rate = rate_of(*measured)
+    moved = tf.where(
+      is_first,
+      reference,
+      dynamics.move_reference(
+        reference, current.direction, hparams.reference_share
+      ),
+    )
+    num_rounds = 1 + tf.where(
+      tf.equal(memory.timestep, data.timestep), state.dynamics.num_rounds, 0
+    )
+    mean = tf.where(num_rounds > 1, state.learning_rate, 0.0)
+    return state._replace(
+      rate=rate,
+      learning_rate=mean + (rate - mean) / tf.cast(num_rounds, tf.float32),
+      dynamics=MovingDynamics(
+        Dynamics(current._replace(direction=moved), *states, data.timestep),
+        num_rounds,
+      ),
+    )
+
+  chosen = observe_once_a_timestep
+  if has_moving_mean:
+    chosen = observe_each_round
+  elif hparams.compare == "rounds":
+    chosen = observe
   return two_phase_adaptation.build(
     model,
     hparams,
     initial_rate=hparams.eta_min,
     initial_dynamics=initial_dynamics,
-    observe=(
-      observe if hparams.compare == "rounds" else observe_once_a_timestep
-    ),
+    observe=chosen,
+    needs_logits=has_histogram,
+    has_round_rates=has_moving_mean,
   )

@@ -65,7 +65,7 @@ _WINDOW = 10
 class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of FedALA."""
 
-  variant: str = hyperparameters.variant_hparam()
+  variant: str = hyperparameters.variant_hparam(hyperparameters.FED_DRM_PROGRAM)
   ala_layers: int = hyperparameters.hparam(
     1,
     "p: number of last layers that a client mixes; the others are the global"

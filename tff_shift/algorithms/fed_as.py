@@ -72,7 +72,7 @@ AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
 class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of FedAS; `local_steps` train all weights."""
 
-  variant: str = hyperparameters.variant_hparam()
+  variant: str = hyperparameters.variant_hparam(hyperparameters.FED_DRM_PROGRAM)
   alignment_steps: int = hyperparameters.hparam(
     0,
     "Local iterations of alignment, before local_steps. 0: one epoch over the"
@@ -86,13 +86,13 @@ class HParams(hyperparameters.LocalHParams):
     minimum=0,
     exclusive_minimum=True,
   )
-  predict_with: str = hyperparameters.hparam(
-    "variant",
+  predict_with: str = hyperparameters.switch_hparam(
     "The model that a client predicts with: trained, its last trained model;"
     " received, the server's backbone and its own head; aligned, these after"
-    " the steps of alignment; variant, trained (published) or received"
-    " (program).",
-    choices=("variant", "trained", "received", "aligned"),
+    " the steps of alignment",
+    published="trained",
+    program="received",
+    others=("aligned",),
   )
   client_weighting: str = hyperparameters.hparam(
     "uniform",
@@ -145,9 +145,7 @@ def build(
   """
   model = split_model.with_head(model, hparams.head)
   is_published = hparams.variant == "published"
-  predict_with = hparams.predict_with
-  if predict_with == "variant":
-    predict_with = "trained" if is_published else "received"
+  predict_with = hyperparameters.switch(hparams, "predict_with")
   aligning = hparams
   if is_published:
     aligning = dataclasses.replace(

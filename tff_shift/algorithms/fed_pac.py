@@ -79,7 +79,7 @@ _SMALLEST_ENTRY = 1e-3
 class HParams(fed_rep.HParams):
   """Hyper-parameters of FedPAC; `local_steps` train the backbone."""
 
-  variant: str = hyperparameters.variant_hparam()
+  variant: str = hyperparameters.variant_hparam(hyperparameters.FED_DRM_PROGRAM)
   alignment_weight: float = hyperparameters.hparam(
     1.0,
     "lambda: weight of the distance of features from global centroids"

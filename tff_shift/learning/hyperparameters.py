@@ -54,18 +54,72 @@ def hparam(
   )
 
 
-def variant_hparam() -> Any:
+# The choices of `variant_hparam`, and the default of `switch_hparam`.
+_PUBLISHED, _PROGRAM = "published", "program"
+_VARIANT = "variant"
+
+# The program of the FedDRM paper runs several baselines.
+FED_DRM_PROGRAM = (
+  "the variant that the program of the FedDRM paper runs under this name"
+)
+
+
+def variant_hparam(program: str) -> Any:
   """Declares the hyper-parameter `variant`.
 
-  The program of the FedDRM paper runs baselines that differ from their papers.
-  This option reproduces its tables.
+  A program that ran a method for a paper's tables may differ from the paper
+  that published the method. This option reproduces the program.
+
+  Args:
+    program: What `program` means, with the program's name.
+
+  Returns:
+    A dataclass field.
   """
   return hparam(
-    "published",
-    "published: the method of its own paper; program: the variant that the"
-    " program of the FedDRM paper runs under this name.",
-    choices=("published", "program"),
+    _PUBLISHED,
+    f"published: the method of its own paper; program: {program}.",
+    choices=(_PUBLISHED, _PROGRAM),
   )
+
+
+def switch_hparam(
+  help: str, *, published: str, program: str, others: tuple[str, ...] = ()
+) -> Any:
+  """Declares a choice whose default depends on the variant, see `switch`.
+
+  Args:
+    help: The meaning of the choices.
+    published: The choice of the variant `published`.
+    program: The choice of the variant `program`.
+    others: Further choices.
+
+  Returns:
+    A dataclass field of the choice's name; its default is `variant`.
+  """
+  return hparam(
+    _VARIANT,
+    f"{help}; variant, {published} (published) or {program} (program).",
+    choices=(_VARIANT, published, program, *others),
+  )
+
+
+def switch(hparams: Any, name: str) -> str:
+  """Returns the choice of a field of `switch_hparam`.
+
+  Args:
+    hparams: Hyper-parameters with a `variant`.
+    name: The name of the field.
+
+  Returns:
+    The given choice, or that of the variant.
+  """
+  value = getattr(hparams, name)
+  if value != _VARIANT:
+    return value
+  (field,) = (each for each in dataclasses.fields(hparams) if each.name == name)
+  _, published, program, *_ = field.metadata["choices"]
+  return program if hparams.variant == _PROGRAM else published
 
 
 def describe_limits(field: dataclasses.Field) -> str:

@@ -8,6 +8,9 @@ summary of an empty batch, and of embeddings that are all zero, is the zero
 vector. Its cosine with any vector is undefined and counts as no shift, S = 0.
 The same holds for a vector of subnormal numbers (below 1.2e-38), which
 TensorFlow's kernels treat as zero.
+
+The program that the authors released computes other summaries, and compares
+embeddings with a moving mean; the functions say so.
 """
 
 import tensorflow as tf
@@ -54,6 +57,20 @@ def mean_probabilities(logits) -> tf.Tensor:
   return _mean(tf.nn.softmax(logits))
 
 
+def label_histogram(logits) -> tf.Tensor:
+  """Computes the fractions of the predicted labels of a batch.
+
+  The program of the paper's authors compares them instead of q.
+
+  Args:
+    logits: [batch, num_classes] float32.
+
+  Returns:
+    [num_classes] float32; zeros for an empty batch.
+  """
+  return _mean(tf.one_hot(tf.argmax(logits, axis=1), logits.shape[1]))
+
+
 def uncertainty_dynamics(previous, current) -> tf.Tensor:
   """Computes S_unc = 1 - cos(q_{t-1}, q_t), eq. 12.
 
@@ -78,6 +95,34 @@ def mean_direction(embeddings) -> tf.Tensor:
     [size] float32, of length at most 1; zeros for an empty batch.
   """
   return _mean(unit(embeddings))
+
+
+def direction_of_mean(embeddings) -> tf.Tensor:
+  """Scales the mean embedding to length 1.
+
+  The program of the paper's authors compares it instead of z.
+
+  Args:
+    embeddings: [batch, size] float32.
+
+  Returns:
+    [size] float32; zeros for an empty batch.
+  """
+  return unit(_mean(embeddings))
+
+
+def move_reference(reference, direction, share: float) -> tf.Tensor:
+  """Moves the reference of the program towards a direction.
+
+  Args:
+    reference: The old reference, [size] float32, of length 1.
+    direction: The direction of a batch, see `direction_of_mean`.
+    share: The weight of the direction, above 0 and at most 1.
+
+  Returns:
+    unit((1 - share) * reference + share * direction), [size] float32.
+  """
+  return unit((1.0 - share) * reference + share * direction)
 
 
 def representation_dynamics(previous, current) -> tf.Tensor:

@@ -17,6 +17,7 @@ from tff_shift.data.datasets import cifar100
 from tff_shift.data.images import corruptions
 from tff_shift.data.shifts import class_pools
 from tff_shift.data.shifts import online_adaptation
+from tff_shift.data.shifts import schedules
 
 NUM_CORRUPTIONS = 19
 ALL = 10**9
@@ -413,6 +414,51 @@ class TestCovariateShift:
     assert [found.severity(t) for t in range(10)] == [
       *(0, 0, 1, 1, 2, 3, 3, 4, 5, 5)
     ]
+
+  @pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+      ("linear", [1] + [2] * 24 + [3] * 25 + [4] * 25 + [5] * 25),
+      ("sine", ([3, 5, 5, 5, 4, 3, 2, 2, 2] * 12)[:100]),
+      ("square", ([1] * 4 + [5] * 4) * 12 + [1] * 4),
+    ],
+  )
+  def test_severities_of_the_program_begin_at_1(self, name, expected, images):
+    found = make_covariate_streams(
+      schedules.omega(name, 100, source="program"),
+      images,
+      severities="one_to_five",
+    )
+    assert [found.severity(t) for t in range(101)] == [0, *expected]
+
+  def test_each_client_can_have_its_own_weights(self, images):
+    omega = np.array([[0, 1, 0], [0, 0, 0.4], [0, 0, 0], [0, 0.2, 0.2]])
+    found = make_covariate_streams(omega, images, samples_per_step=4)
+    assert found.num_timesteps == 2
+    assert [
+      [found.severity(t, client) for t in range(3)] for client in range(4)
+    ] == [[0, 5, 0], [0, 0, 2], [0, 0, 0], [0, 1, 1]]
+    np.testing.assert_allclose(
+      [[found.shift(client, t) for t in (1, 2)] for client in range(4)],
+      [[1, 1], [0, 0.4], [0, 0], [0.2, 0]],
+    )
+    common = make_covariate_streams(omega[1], images, samples_per_step=4)
+    for t in 1, 2:
+      assert equal(found.batch(1, t), common.batch(1, t))
+    labels = make_streams(omega)
+    start, target = labels.class_distribution(1, 0), labels.targets[1]
+    np.testing.assert_allclose(
+      labels.class_distribution(1, 2), 0.6 * start + 0.4 * target
+    )
+    with pytest.raises(ValueError, match="a row for each of 4 clients, got 3"):
+      make_streams(omega[:3])
+
+  def test_corruptions_of_the_benchmark_are_15(self, images):
+    found = make_covariate_streams(
+      [0, 1], images, num_clients=30, corruption_set="benchmark"
+    ).corruption_names
+    assert sorted(found[:15]) == sorted(corruptions.names()[:15])
+    assert found[15:] == found[:15]
 
   def test_shift_is_the_change_of_severity(self, images):
     found = make_covariate_streams([0, 0.1, 0.5, 0.3, 0.3], images)

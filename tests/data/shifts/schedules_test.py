@@ -103,6 +103,19 @@ class TestOmega:
       schedules.omega(name, 30, seed=1), schedules.omega(name, 30, seed=2)
     )
 
+  def test_online_label_shift_has_longer_phases_of_square_alone(self):
+    def drawn(name, **options):
+      return schedules.omega(name, 16, seed=3, **options)
+
+    np.testing.assert_array_equal(
+      drawn("square", source="online_label_shift"),
+      [0, 0, 0, 0, 1, 1, 1, 1] * 2 + [0],
+    )
+    for name in "linear", "sine", "bernoulli":
+      np.testing.assert_array_equal(
+        drawn(name, source="online_label_shift"), drawn(name)
+      )
+
   @pytest.mark.parametrize(
     "arguments, options, message",
     [
@@ -115,9 +128,64 @@ class TestOmega:
         "bernoulli_flip must be one of inverse_sqrt, as_printed, got 'half'",
       ),
       (("bernoulli", 9), {"seed": -1}, "seed must be .* got -1"),
+      (("sine", 9), {"source": "other"}, "source must be one of paper, .*"),
+      (
+        ("bernoulli", 9),
+        {"source": "program", "bernoulli_flip": "as_printed"},
+        "bernoulli_flip=as_printed is not allowed with source=program, .*",
+      ),
     ],
   )
   def test_bad_argument_is_refused(self, arguments, options, message):
     with pytest.raises(ValueError, match=f"^{message}$") as caught:
       schedules.omega(*arguments, **options)
     assert "\n" not in str(caught.value)
+
+
+class TestProgram:
+  """The schedules of the authors' program: T = 100, N = 99, L = 9."""
+
+  def drawn(self, name, **options):
+    found = schedules.omega(name, 100, source="program", **options)
+    assert found.shape == (101,) and found[0] == 0
+    return found[1:]
+
+  def test_linear_starts_at_0_and_ends_at_1(self):
+    np.testing.assert_allclose(self.drawn("linear"), np.arange(100) / 99)
+
+  def test_square_has_phases_of_4_steps(self):
+    np.testing.assert_array_equal(
+      self.drawn("square")[:20], [*[0] * 4, *[1] * 4] * 2 + [0] * 4
+    )
+
+  def test_sine_has_a_period_of_9_steps_around_a_half(self):
+    found = self.drawn("sine")
+    np.testing.assert_allclose(
+      found[:5],
+      (1 + np.sin(np.deg2rad([0, 40, 80, 120, 160]))) / 2,
+    )
+    np.testing.assert_allclose(found[:-9], found[9:])
+
+  def test_bernoulli_has_no_memory(self):
+    """Against the probabilities, 4 standard errors of 10,000 draws."""
+    clients = np.stack(
+      [self.drawn("bernoulli", seed=(5, i)) for i in range(10_000)]
+    )
+    assert set(np.unique(clients)) == {0.0, 1.0}
+    for step, probability in (0, 0.0), (1, 0.1), (2, 0.18), (10, 0.4463):
+      assert clients[:, step].mean() == pytest.approx(probability, abs=0.02)
+    # A flip of 0.1 would change 9.9 times.
+    changes = np.sum(clients[:, 1:] != clients[:, :-1], axis=1)
+    assert changes.mean() == pytest.approx(48.4, abs=0.2)
+
+  @pytest.mark.parametrize("name", schedules.names())
+  @pytest.mark.parametrize("num_timesteps", [1, 2, 3, 4])
+  def test_few_steps_have_weights(self, name, num_timesteps):
+    found = schedules.omega(name, num_timesteps, source="program")
+    assert found.shape == (num_timesteps + 1,)
+    assert np.all((found >= 0) & (found <= 1))
+
+  def test_each_client_has_its_own_bernoulli_alone(self):
+    assert schedules.is_per_client("bernoulli", "program")
+    assert not schedules.is_per_client("sine", "program")
+    assert not schedules.is_per_client("bernoulli", "paper")

@@ -34,6 +34,18 @@ def known(num_sampled, sizes, losses=(), run_seed=RUN_SEED, round_num=0):
   )
 
 
+def test_cohorts_can_be_repeated():
+  for sampler in SAMPLERS:
+    again = participation.repeated(sampler, 3)
+    for round_num in range(9):
+      assert again(known(4, range(20), [NAN] * 20, round_num=round_num)) == (
+        sampler(known(4, range(20), [NAN] * 20, round_num=round_num % 3))
+      )
+    assert again.needs_losses == getattr(sampler, "needs_losses", False)
+  with pytest.raises(ValueError, match="period=0 .* an integer"):
+    participation.repeated(participation.uniform, 0)
+
+
 def is_frequency(count, fraction):
   """A binomial count is refused once in a million."""
   return scipy.stats.binomtest(int(count), NUM_DRAWS, fraction).pvalue > 1e-6

@@ -11,7 +11,7 @@ streams.
     which the client can draw examples: they occur, the client holds them, and
     they are assigned to it. The drawn examples therefore have distribution Q_t.
   - Covariate shift: a client has one corruption; its severity is 5 omega(t),
-    rounded; its classes are uniform.
+    rounded (see `SEVERITIES`); its classes are uniform.
 
 Choices that the paper leaves open: omega is the same for all clients, as in
 eq. 1; if a data set has a test part, streams are drawn from it; a client's
@@ -49,6 +49,12 @@ from tff_shift.data.shifts import own_drift
 
 SCENARIO = "online_adaptation"
 SHIFT_KINDS = ("label", "covariate")
+# The severity of a weight omega: 5 omega, rounded; or, as in the program of
+# Fed-ADE's authors, 4 omega, rounded up, plus 1, at most 5.
+SEVERITIES = ("zero_to_five", "one_to_five")
+# The corruptions of a run: all, or the benchmark's without its extra ones.
+CORRUPTION_SETS = ("all", "benchmark")
+_NUM_BENCHMARK = 15
 
 # Fractions of the examples without streams: pre-training, held out, clients.
 _PART_SHARES = (0.65, 0.15, 0.2)
@@ -499,7 +505,8 @@ class Streams:
   """The streams of all clients; every draw is a function of (client, step).
 
   Attributes:
-    omega: The weight of eq. 1 at the time steps 0..T, [T + 1].
+    omega: The weight of eq. 1 at the time steps 0..T, [T + 1], or [num_clients,
+      T + 1] if each client has its own.
     targets: Q_T of each client, [num_clients, num_classes]; 0 for classes of
       which the client cannot draw examples.
     corruption_names: The corruption of each client; empty under label shift.
@@ -517,6 +524,8 @@ class Streams:
     dirichlet: float = 0.1,
     archive: Callable[[str, int], examples_lib.Examples] | None = None,
     corruption_levels: str = "published",
+    corruption_set: str = "all",
+    severities: str = "zero_to_five",
     seed: int = 0,
     pool_client: np.ndarray | None = None,
     client_classes: Sequence[np.ndarray] | None = None,
@@ -526,7 +535,8 @@ class Streams:
     Args:
       pool: The pool of the streams.
       num_classes: The number of classes.
-      omega: The weight of eq. 1, [T + 1], see `schedules.omega`.
+      omega: The weight of eq. 1, [T + 1], see `schedules.omega`; or a row of
+        this kind for each client.
       num_clients: The number of clients.
       samples_per_step: The number of examples of a client at a time step.
       shift_kind: `label` or `covariate`.
@@ -534,6 +544,8 @@ class Streams:
       archive: The reader of corrupted images, see `archive_of`. None: they are
         computed from the pool.
       corruption_levels: For computed corruptions, one of `corruptions.LEVELS`.
+      corruption_set: The corruptions of the clients, one of `CORRUPTION_SETS`.
+      severities: How omega determines the severity, one of `SEVERITIES`.
       seed: Seed of all draws.
       pool_client: `[N]` integers, the client that holds an example of the pool
         and alone draws it. None: all clients draw from all examples.
@@ -544,10 +556,17 @@ class Streams:
       ValueError: If a value is not allowed, or a client cannot draw anything.
     """
     arguments.choice("shift_kind", shift_kind, SHIFT_KINDS)
+    arguments.choice("corruption_set", corruption_set, CORRUPTION_SETS)
+    arguments.choice("severities", severities, SEVERITIES)
     corruptions.check_levels(corruption_levels)
     partition.check_positive_integer("num_clients", num_clients)
     partition.check_positive_integer("samples_per_step", samples_per_step)
     examples_lib.check_pool(pool)
+    if np.ndim(omega) == 2 and len(omega) != num_clients:
+      raise ValueError(
+        f"omega must have a row for each of {num_clients} clients, got"
+        f" {len(omega)} rows"
+      )
     self.omega = omega
     # The indices from which each client draws.
     self._own = None
@@ -576,9 +595,10 @@ class Streams:
     self.corruption_names = ()
     if shift_kind == "covariate":
       # Every corruption occurs before one is repeated.
-      order = partition.generator("corruptions", seed).permutation(
-        corruptions.names()
-      )
+      names = corruptions.names()
+      if corruption_set == "benchmark":
+        names = names[:_NUM_BENCHMARK]
+      order = partition.generator("corruptions", seed).permutation(names)
       self.corruption_names = tuple(
         str(order[client % len(order)]) for client in range(num_clients)
       )
@@ -586,6 +606,7 @@ class Streams:
     self._num_samples = samples_per_step
     self._archive = archive
     self._corruption_levels = corruption_levels
+    self._severities = severities
     self._seed = seed
     self._by_class = functools.cache(
       lambda name, severity, own: class_pools.ClassPool(
@@ -601,7 +622,12 @@ class Streams:
   @property
   def num_timesteps(self) -> int:
     """T, the last time step."""
-    return len(self.omega) - 1
+    return np.shape(self.omega)[-1] - 1
+
+  def _weight(self, client: int, timestep: int) -> float:
+    """Returns omega of a client."""
+    own = self.omega[client] if np.ndim(self.omega) == 2 else self.omega
+    return own[timestep]
 
   def class_distribution(self, client: int, timestep: int) -> np.ndarray:
     """Returns Q_t of a client (eq. 1), [num_classes], used by `batch`."""
@@ -610,15 +636,26 @@ class Streams:
     start = self._start[client]
     if self.corruption_names:
       return start
-    weight = self.omega[timestep]
+    weight = self._weight(client, timestep)
     return (1 - weight) * start + weight * self.targets[client]
 
-  def severity(self, timestep: int) -> int:
-    """Returns the severity of all corruptions at a time step, 0 (none) to 5."""
+  def severity(self, timestep: int, client: int = 0) -> int:
+    """Returns the severity of a client's corruption, 0 (none) to 5.
+
+    Args:
+      timestep: The time step; with `one_to_five`, nothing is corrupted at 0.
+      client: The client, which only matters if each has its own omega.
+    """
     partition.check_position("timestep", timestep, 0, self.num_timesteps)
+    partition.check_position("client", client, 0, self.num_clients - 1)
     if not self.corruption_names:
       return 0
-    return int(np.floor(corruptions.MAX_SEVERITY * self.omega[timestep] + 0.5))
+    weight = self._weight(client, timestep)
+    most = corruptions.MAX_SEVERITY
+    if self._severities == "one_to_five":
+      # The state of pre-training comes before the program's first step.
+      return int(np.ceil((most - 1) * weight)) + 1 if timestep else 0
+    return int(np.floor(most * weight + 0.5))
 
   def shift(self, client: int, timestep: int) -> float:
     """Returns the shift of a client's distribution since the previous step.
@@ -636,7 +673,10 @@ class Streams:
     """
     partition.check_positive_integer("timestep", timestep)
     if self.corruption_names:
-      steps = self.severity(timestep) - self.severity(timestep - 1)
+      now, before = (
+        self.severity(each, client) for each in (timestep, timestep - 1)
+      )
+      steps = now - before
       return abs(steps) / corruptions.MAX_SEVERITY
     change = self.class_distribution(
       client, timestep
@@ -658,7 +698,7 @@ class Streams:
         class of the pool.
     """
     distribution = self.class_distribution(client, timestep)
-    severity = self.severity(timestep)
+    severity = self.severity(timestep, client)
     name = self.corruption_names[client] if severity else ""
     # Computed corruptions change the images of the pool, not their classes.
     part = ("", 0) if self._archive is None else (name, severity)

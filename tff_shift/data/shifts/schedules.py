@@ -16,6 +16,22 @@ over the steps 1 to T.
   value with this probability, so that it would flip at nearly every step, at
   odds with "a scale proportional to sqrt(T)" in the same sentence;
   `bernoulli_flip="as_printed"` follows the print.
+
+Two programs draw schedules of these names in another way, see `SOURCES`:
+
+- program: the program that the authors released (github.com/h2w1/Fed-ADE,
+  commit ad36802), whose steps are t = 0..N with N = T - 1. With
+  L = floor(sqrt(N)): linear t / N; sine (1 + sin(2 pi (t mod L) / L)) / 2,
+  which starts at 1/2; square floor(t / floor(L / 2)) mod 2; bernoulli, the
+  state after t flips of probability 1 / sqrt(T), but with new draws at each
+  step: weights of different steps are independent, and 1 with probability
+  (1 - (1 - 2 / sqrt(T))^t) / 2. Each client has its own.
+- online_label_shift: Adapting to Online Label Shift with Provable Guarantees
+  (Bai, Zhang, Zhao, Sugiyama, Zhou; NeurIPS 2022) and Online Label Shift:
+  Optimal Dynamic Regret meets Practical Algorithms (Baby, Garg, Yen,
+  Balakrishnan, Lipton, Wang; NeurIPS 2023), as in the latter's program
+  (github.com/acmi-lab/OnlineLabelShift): the phases of square have sqrt(T)
+  steps, not half as many; the others are as here.
 """
 
 # Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
@@ -28,6 +44,7 @@ from tff_shift import arguments
 from tff_shift.data import partition
 
 BERNOULLI_FLIPS = ("inverse_sqrt", "as_printed")
+SOURCES = ("paper", "program", "online_label_shift")
 
 
 def names() -> tuple[str, ...]:
@@ -41,6 +58,7 @@ def omega(
   *,
   seed: partition.Seed = 0,
   bernoulli_flip: str = "inverse_sqrt",
+  source: str = "paper",
 ) -> np.ndarray:
   """Computes the weight of the target distribution at every time step.
 
@@ -51,24 +69,35 @@ def omega(
       schedule per client; the other schedules are deterministic.
     bernoulli_flip: "inverse_sqrt": `bernoulli` flips with probability
       1 / sqrt(T); "as_printed": it keeps its value with that probability.
+    source: Whose schedules these are, one of `SOURCES`.
 
   Returns:
     `[num_timesteps + 1]` float64 in [0, 1]; entry t is omega(t), entry 0 is 0.
 
   Raises:
-    ValueError: If there is no schedule or kind of flip of this name,
-      `num_timesteps` is below 1, or the seed is not made of non-negative
-      integers.
+    ValueError: If there is no schedule, kind of flip or source of this name,
+      `num_timesteps` is below 1, the seed is not made of non-negative integers,
+      or a flip as printed is asked of a program.
   """
   partition.check_positive_integer("num_timesteps", num_timesteps)
   arguments.choice("schedule", name, names())
   arguments.choice("bernoulli_flip", bernoulli_flip, BERNOULLI_FLIPS)
+  arguments.choice("source", source, SOURCES)
+  if source != "paper" and bernoulli_flip != "inverse_sqrt":
+    raise ValueError(
+      f"bernoulli_flip={bernoulli_flip} is not allowed with source={source},"
+      " which defines the flips"
+    )
+  if source == "program":
+    return _omega_of_program(name, num_timesteps, seed)
   steps = np.arange(num_timesteps + 1)
   root = math.sqrt(num_timesteps)
   if name == "linear":
     weights = steps / num_timesteps
   elif name == "sine":
     weights = np.abs(np.sin(np.pi * steps / root))
+  elif name == "square" and source == "online_label_shift":
+    weights = np.floor(steps / root) % 2
   elif name == "square":
     # 2 t / sqrt(T), since halving the root first could round twice.
     weights = np.floor(2 * steps / root) % 2
@@ -78,3 +107,30 @@ def omega(
     flips = rng.random(num_timesteps) < flip
     weights = np.concatenate([[0.0], np.cumsum(flips) % 2])
   return weights.clip(0, 1)
+
+
+def is_per_client(name: str, source: str) -> bool:
+  """Returns whether each client has its own schedule."""
+  return source == "program" and name == "bernoulli"
+
+
+def _omega_of_program(
+  name: str, num_timesteps: int, seed: partition.Seed
+) -> np.ndarray:
+  """Computes the weights of the authors' program, see the module."""
+  # Before the first of the program's steps is the state of pre-training.
+  steps = np.arange(num_timesteps)
+  last = num_timesteps - 1
+  period = max(math.isqrt(last), 1)
+  if name == "linear":
+    weights = steps / max(last, 1)
+  elif name == "sine":
+    angles = 2 * np.pi * (steps % period) / period
+    weights = (1 + np.sin(angles)) / 2
+  elif name == "square":
+    weights = steps // max(period // 2, 1) % 2
+  else:
+    odds = 1 - 2 / math.sqrt(num_timesteps)
+    rng = partition.generator("independent bernoulli schedule", seed)
+    weights = rng.random(num_timesteps) < (1 - odds**steps) / 2
+  return np.concatenate([[0.0], weights]).clip(0, 1)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,6 +31,7 @@ from tff_shift.data.shifts import class_pools
 from tff_shift.data.shifts import online_adaptation
 from tff_shift.data.shifts import own_drift
 from tff_shift.data.shifts import schedules
+from tff_shift.learning import hyperparameters
 
 if TYPE_CHECKING:
   from tff_shift.data import examples
@@ -49,7 +50,14 @@ _NO_ADAPTATION = "source"
 _DRAWING = (
   *("shift", "shift_kind", "corrupted_images", "corruption_levels"),
   *("bernoulli_flip", "samples_per_step", "dirichlet", "client_classes"),
+  *("schedules", "severities", "corruption_set"),
 )
+# The values of flags that folders of earlier versions do not have.
+_UNLESS_GIVEN = {
+  "schedules": schedules.SOURCES[0],
+  "severities": online_adaptation.SEVERITIES[0],
+  "corruption_set": online_adaptation.CORRUPTION_SETS[0],
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,6 +104,33 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
     "Flip probability of the Bernoulli schedule: inverse_sqrt; or as_printed in"
     " the paper, which flips at nearly every step.",
     choices=schedules.BERNOULLI_FLIPS,
+  )
+  # Folders of earlier versions have no such flags, and can be resumed.
+  schedules: str | None = configuration_lib.setting(
+    None,
+    "Whose schedules --shift names: paper (default); program, those of the"
+    " program that the authors of Fed-ADE released, whose Bernoulli weights are"
+    " drawn for each client and step; online_label_shift, whose square phases"
+    " have sqrt(T) steps (Baby et al. 2023).",
+    choices=schedules.SOURCES,
+  )
+  severities: str | None = configuration_lib.setting(
+    None,
+    "Severity of the corruptions at the weight omega: zero_to_five, 5 omega,"
+    " rounded (default); one_to_five, 4 omega, rounded up, plus 1, as in the"
+    " authors' program.",
+    choices=online_adaptation.SEVERITIES,
+  )
+  corruption_set: str | None = configuration_lib.setting(
+    None,
+    "Corruptions of the clients: all, 19 (default); benchmark, the 15 without"
+    " the extra ones, as in the authors' program.",
+    choices=online_adaptation.CORRUPTION_SETS,
+  )
+  repeat_cohorts: bool | None = configuration_lib.setting(
+    None,
+    "Whether each time step samples the cohorts of the first time step, as the"
+    " authors' program does: other clients never take part.",
   )
   timesteps: int = configuration_lib.setting(
     20,
@@ -170,6 +205,8 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
       ("corrupted_images", "shift_kind", "covariate"),
       ("corruption_levels", "shift_kind", "covariate"),
       ("corruption_levels", "corrupted_images", "computed"),
+      ("severities", "shift_kind", "covariate"),
+      ("corruption_set", "shift_kind", "covariate"),
     ):
       value, other = getattr(self, flag), getattr(self, applies_to)
       if value != FLAGS[flag].default and other != needed:
@@ -177,6 +214,22 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
           f"--{flag}={value} does not apply to --{applies_to}={other}; leave it"
           f" out, or pass --{applies_to}={needed}"
         )
+    default = FLAGS["bernoulli_flip"].default
+    if self.drawn("schedules") != "paper" and self.bernoulli_flip != default:
+      raise ValueError(
+        f"--bernoulli_flip={self.bernoulli_flip} does not apply to"
+        f" --schedules={self.schedules}, which defines the flips; leave one of"
+        " them out"
+      )
+    if self.repeat_cohorts and FLAGS.aggregator == "dp":
+      raise ValueError(
+        "--repeat_cohorts is not allowed with --aggregator=dp: epsilon is"
+        " computed for cohorts that are sampled in each round"
+      )
+
+  def drawn(self, name: str) -> str:
+    """Returns the value of a flag, or its default if it is not given."""
+    return getattr(self, name) or _UNLESS_GIVEN[name]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -214,12 +267,17 @@ class Plan(plan_lib.Plan):
         if omega is None:
           continue
         old = _omega(self.configuration, shift, before, seed)
-        differing = np.flatnonzero(old != omega[: before + 1])
-        if len(differing):
-          step = differing[0]
+        clients, steps = np.nonzero(
+          np.atleast_2d(old != omega[..., : before + 1])
+        )
+        if len(steps):
+          step, client = min(zip(steps, clients, strict=True))
+          now, was = (
+            np.atleast_2d(each)[client, step] for each in (omega, old)
+          )
           return (
             f"--shift={shift} depends on it: omega of time step {step} would"
-            f" become {omega[step]:.4g} instead of {old[step]:.4g}"
+            f" become {now:.4g} instead of {was:.4g}"
           )
     if self.configuration.controls:
       return "--controls use the rates of all time steps at each step"
@@ -229,10 +287,34 @@ class Plan(plan_lib.Plan):
 def _omega(
   configuration: Configuration, shift: str, timesteps: int, seed: int
 ) -> np.ndarray:
-  """Returns the weight omega of eq. 1, [timesteps + 1]."""
-  return schedules.omega(
-    shift, timesteps, seed=seed, bernoulli_flip=configuration.bernoulli_flip
-  )
+  """Returns the weight omega of eq. 1, see `online_adaptation.Streams`."""
+  source = configuration.drawn("schedules")
+
+  def omega_of(seed):
+    return schedules.omega(
+      shift,
+      timesteps,
+      seed=seed,
+      bernoulli_flip=configuration.bernoulli_flip,
+      source=source,
+    )
+
+  if not schedules.is_per_client(shift, source):
+    return omega_of(seed)
+  clients = range(configuration.num_clients)
+  return np.array([omega_of((seed, client)) for client in clients])
+
+
+def participation(configuration: Configuration) -> dict[str, Any]:
+  """Returns the arguments of the driver: who takes part in a round."""
+  from tff_shift.simulation.engine import participation
+
+  found = participation_flags.chosen()
+  if configuration.repeat_cohorts:
+    found["sampler"] = participation.repeated(
+      found["sampler"], configuration.rounds_per_step
+    )
+  return found
 
 
 def check_flags() -> Configuration:
@@ -330,6 +412,7 @@ def make_plan() -> Plan:
         "num_clients": configuration.num_clients,
         "participation": configuration.participation,
         **participation_flags.settings(),
+        **({"repeat_cohorts": True} if configuration.repeat_cohorts else {}),
         "rounds_per_step": configuration.rounds_per_step,
         **(
           {}
@@ -389,6 +472,11 @@ def _drift_settings(
     "corruption_levels": configuration.corruption_levels,
     "dirichlet": str(configuration.dirichlet),
     "client_classes": configuration.client_classes,
+    **{
+      name: getattr(configuration, name)
+      for name in _UNLESS_GIVEN
+      if getattr(configuration, name)
+    },
   }
 
 
@@ -529,7 +617,9 @@ def _check_controls(
       " leave one of them out"
     )
   if configuration.rounds_per_step > 1 and any(
-    each.hparams.compare == "rounds" for each in controlled
+    each.hparams.compare == "rounds"
+    and hyperparameters.switch(each.hparams, "reference") == "last"
+    for each in controlled
   ):
     raise common_flags.UsageError(
       "--controls: with --compare=rounds a client has a rate for each round;"
@@ -551,14 +641,12 @@ def _draw_each_part(drawn: online_adaptation.Streams) -> None:
 
   This reads everything that the streams need from an archive.
   """
-  clients = {name: i for i, name in enumerate(drawn.corruption_names)}
-  timesteps = {
-    drawn.severity(timestep): timestep
+  parts = {
+    (name, drawn.severity(timestep, client)): (client, timestep)
+    for client, name in enumerate(drawn.corruption_names)
     for timestep in range(1, drawn.num_timesteps + 1)
   }
-  for client, timestep in itertools.product(
-    clients.values(), timesteps.values()
-  ):
+  for client, timestep in parts.values():
     drawn.batch(client, timestep)
 
 
@@ -598,6 +686,8 @@ def client_streams(
     dirichlet=plan.configuration.dirichlet,
     archive=plan.archive,
     corruption_levels=plan.configuration.corruption_levels,
+    corruption_set=plan.configuration.drawn("corruption_set"),
+    severities=plan.configuration.drawn("severities"),
     seed=seed,
     pool_client=plan.dataset.stream_client,
     client_classes=plan.dataset.client_classes,

@@ -46,6 +46,7 @@ def num_rounds(
   rounds_per_step: int,
   participation: float,
   is_present: np.ndarray | None = None,
+  repeats_cohorts: bool = False,
 ) -> np.ndarray:
   """Counts the rounds in which each client takes part.
 
@@ -59,6 +60,7 @@ def num_rounds(
     participation: The client fraction per round.
     is_present: Whether a client has examples at a time step,
       [num_timesteps, num_clients] bool. None: all have.
+    repeats_cohorts: Whether each time step has the cohorts of the first one.
 
   Returns:
     [num_timesteps, num_clients] int64.
@@ -76,7 +78,10 @@ def num_rounds(
     if is_present is not None:
       present = np.flatnonzero(is_present[step])
     chosen = rounds.sample_clients(
-      len(present), participation, run_seed, round_num
+      len(present),
+      participation,
+      run_seed,
+      round_num % rounds_per_step if repeats_cohorts else round_num,
     )
     counts[step, present[chosen]] += 1
   return counts

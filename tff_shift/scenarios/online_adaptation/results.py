@@ -143,6 +143,8 @@ def draw_adaptation(
 ) -> None:
   """Plots learning rates and true shift, and estimated and true labels.
 
+  Without estimates, there is no second figure.
+
   Args:
     result: A run of an algorithm whose clients set their learning rates.
     client_streams: The streams of the run.
@@ -162,6 +164,8 @@ def draw_adaptation(
     title=f"Learning rates, {shift} shift, seed {seed}",
     time_names=time_names,
   )
+  if result.timesteps[0].estimates is None:
+    return
   online_adaptation_figures.class_distributions(
     np.array([step.estimates[0] for step in result.timesteps]),
     np.array(

@@ -109,7 +109,7 @@ class OnlineAdaptation(scenario.Scenario):
         self._deployment(trial, seed),
         run_seed=seed,
         rounds_per_step=self.plan.configuration.rounds_per_step,
-        **participation_flags.chosen(),
+        **planning.participation(self.plan.configuration),
         prescribed_rates=prescribed_rates,
         resets=resets,
         callbacks=run.callbacks,
@@ -213,6 +213,8 @@ class OnlineAdaptation(scenario.Scenario):
     """Draws the accuracy over time for each schedule."""
     for shift in self.plan.configuration.shift:
       omega = list(self.plan.omegas[shift].values())
+      if np.ndim(omega[0]) == 2:
+        omega = [each.mean(axis=0) for each in omega]
       online_adaptation_results.draw_accuracy(
         {
           label: {seed: found[shift] for seed, found in by_seed.items()}
@@ -246,6 +248,7 @@ def _prescribed_rates(
     participation=plan.configuration.participation,
     # Absent clients have no rate.
     is_present=~np.isnan(rates),
+    repeats_cohorts=bool(plan.configuration.repeat_cohorts),
   )
   return rate_controls.prescribe(control, rates, counts, seed)
 

@@ -53,7 +53,8 @@ class Timestep(NamedTuple):
 
   Attributes:
     timestep: Counts from 1.
-    omega: The weight of eq. 1; None if it is not known.
+    omega: The weight of eq. 1, the mean over clients with their own; None if it
+      is not known.
     before: The metrics of `evaluation.METRICS`, and those that the algorithm
       was built with, over the clients with examples, each with its own model,
       before the step's rounds.
@@ -399,7 +400,8 @@ class Adaptation:
       ),
       estimates=(
         self._of_all(present, [state.classes for state in states])
-        if hasattr(states[0], "classes")
+        # Empty if the algorithm estimates none with these hyper-parameters.
+        if len(getattr(states[0], "classes", ()))
         else None
       ),
       tables=(
@@ -479,9 +481,14 @@ class Adaptation:
 def _omega(
   client_streams: online_adaptation.Streams, timestep: int
 ) -> float | None:
-  """Returns the weight of eq. 1; None if it is not known."""
+  """Returns the weight of eq. 1, the mean over clients with their own.
+
+  None: it is not known.
+  """
   omega = client_streams.omega
-  return None if omega is None else float(omega[timestep])
+  return (
+    None if omega is None else float(np.mean(np.asarray(omega)[..., timestep]))
+  )
 
 
 class _Timesteps(driver.Steps):

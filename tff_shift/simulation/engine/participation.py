@@ -101,6 +101,30 @@ def by_size(known: Known) -> list[int]:
   return _ascending(_order_by_size(known)[: known.num_sampled])
 
 
+def repeated(sampler: Sampler, period: int) -> Sampler:
+  """Returns a sampler that repeats the cohorts of the first rounds.
+
+  Args:
+    sampler: Samples the first cohorts.
+    period: The number of rounds after which cohorts repeat, at least 1.
+
+  Returns:
+    A sampler: it samples as in round `round_num` mod `period`. The cohorts
+    repeat as long as the rest of what `sampler` uses stays.
+
+  Raises:
+    ValueError: If an argument is not allowed.
+  """
+  arguments.functions(sampler=sampler)
+  period = arguments.integer("period", period)
+
+  def sample(known: Known) -> Sequence[int]:
+    return sampler(known._replace(round_num=known.round_num % period))
+
+  sample.needs_losses = getattr(sampler, "needs_losses", False)
+  return sample
+
+
 def by_availability(period: float, share: float) -> Sampler:
   """Returns a sampler of the clients that are available in a round.
 

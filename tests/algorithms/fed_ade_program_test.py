@@ -1,0 +1,609 @@
+"""The variants of Fed-ADE's released program: numbers, NumPy, limits."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import fed_ade
+from tff_shift.algorithms import fix_lr
+from tff_shift.algorithms import source
+from tff_shift.learning import randomness
+from tff_shift.models import split_model
+from tff_shift.shift import dynamics
+from tff_shift.simulation.engine import rounds
+from tff_shift.techniques import adaptation
+
+pytestmark = pytest.mark.slow
+
+layers = tf.keras.layers
+
+PROGRAM = fed_ade.HParams(variant="program", eta_min=0.1, eta_max=2.0)
+# Rates that move no weight, but whose multiples are known.
+TINY = 1e-30
+EPSILON, MOMENTUM = 1e-3, 0.8
+
+
+def fixed(model, seed=(3, 4), statistics=None):
+  """The model with the weights of a seed, as after pre-training."""
+  names = tf.nest.flatten(model.weight_names())
+  weights = model.initial_weights(tf.constant(seed, tf.int32))
+  values = dict(zip(names, tf.nest.flatten(weights), strict=True))
+  return split_model.with_weights(model, values | (statistics or {}))
+
+
+def linear(kernel, head):
+  """A linear backbone without bias, and a linear head."""
+  kernel, head = np.float32(kernel), np.float32(head)
+  model = split_model.build_split_model(
+    "linear",
+    backbone=lambda: tf.keras.Sequential(
+      [
+        layers.InputLayer((len(kernel),)),
+        layers.Dense(kernel.shape[1], use_bias=False, name="layer1"),
+      ]
+    ),
+    head=lambda: tf.keras.Sequential(
+      [
+        layers.InputLayer((len(head),)),
+        layers.Dense(head.shape[1], name="layer2"),
+      ]
+    ),
+    input_dtype=tf.float32,
+  )
+  return split_model.with_weights(
+    model,
+    {
+      "backbone/layer1/kernel": kernel,
+      "head/layer2/kernel": head,
+      "head/layer2/bias": np.zeros(head.shape[1], np.float32),
+    },
+  )
+
+
+def client_with(stream_x, num_classes, timestep=1):
+  stream_x = np.float32(stream_x)
+  return adaptation.AdaptationData(
+    x=stream_x[:1],
+    y=np.zeros(1, np.int32),
+    stream_x=stream_x,
+    timestep=np.int32(timestep),
+    confusion=np.eye(num_classes, dtype=np.float32),
+    seed=randomness.client_seed(0, 0),
+    client_id=np.int32(0),
+  )
+
+
+def layered(dropout=0.0):
+  """A backbone with batch normalisation."""
+  return split_model.build_split_model(
+    "normalized",
+    backbone=lambda: tf.keras.Sequential(
+      [
+        layers.InputLayer((5,)),
+        layers.Dense(4, name="layer1"),
+        layers.BatchNormalization(
+          epsilon=EPSILON, momentum=MOMENTUM, name="norm"
+        ),
+        layers.LeakyReLU(0.1),
+        layers.Dropout(dropout),
+      ]
+    ),
+    head=lambda: tf.keras.Sequential(
+      [layers.InputLayer((4,)), layers.Dense(3, name="layer2")]
+    ),
+    input_dtype=tf.float32,
+  )
+
+
+STATISTICS = {
+  "backbone/norm/moving_mean": np.float32([0.1, -0.2, 0.3, 0.0]),
+  "backbone/norm/moving_variance": np.float32([1.5, 0.7, 1.0, 2.0]),
+}
+
+
+@pytest.fixture(scope="module")
+def normalized():
+  return fixed(layered(), statistics=STATISTICS)
+
+
+@pytest.fixture(scope="module")
+def client(make_adapting_client):
+  return make_adapting_client(0, 6, 8)
+
+
+def program_of(model, **changes):
+  if not model.statistics:
+    changes["running_statistics"] = "fixed"
+  return fed_ade.build(model, dataclasses.replace(PROGRAM, **changes))
+
+
+class TestNumbers:
+  """Numbers computed from the program's equations by hand."""
+
+  def test_signals_and_rates(self):
+    previous = tf.constant([4.0, 2.0, 1.0, 1.0]) / 8
+    labels = [0, 0, 1, 1, 2, 2, 2, 3]
+    histogram = dynamics.label_histogram(5.0 * tf.one_hot(labels, 4))
+    np.testing.assert_allclose(histogram, np.array([2, 2, 3, 1]) / 8)
+    reference = tf.constant([0.6, 0.8, 0.0])
+    direction = dynamics.direction_of_mean(
+      tf.constant([[2.0, 0.0, 1.0], [4.0, 6.0, 1.0]])
+    )
+    np.testing.assert_allclose(
+      direction, [0.6882472, 0.6882472, 0.2294157], atol=1e-6
+    )
+    labels = dynamics.uncertainty_dynamics(previous, histogram)
+    np.testing.assert_allclose(labels, 0.19596975, atol=1e-6)
+    embeddings = dynamics.representation_dynamics(reference, direction)
+    np.testing.assert_allclose(embeddings, 0.01822696, atol=1e-6)
+    signal = dynamics.combine(labels, embeddings)
+    np.testing.assert_allclose(signal, 0.10709835, atol=1e-6)
+    for bounds, rate in (
+      ((1e-5, 1e-3), 1.1602737e-4),
+      ((5e-6, 1e-4), 1.5174344e-5),
+      ((1e-6, 1e-4), 1.1602737e-5),
+      ((1e-5, 1e-4), 1.9638852e-5),
+    ):
+      found = dynamics.learning_rate(signal, *bounds)
+      np.testing.assert_allclose(found, rate, rtol=1e-6)
+    np.testing.assert_allclose(
+      dynamics.move_reference(reference, direction, 0.1),
+      [0.61083207, 0.79142554, 0.02301721],
+      atol=1e-6,
+    )
+
+  def test_moving_reference(self, rounds_alone):
+    model = linear(np.eye(2), np.zeros([2, 2]))
+    half = 0.5**0.5
+    batches = [[1, 0]], [[0, 1]], [[0, 1]], [[half, half]]
+    functions = program_of(model, eta_min=0.0, eta_max=TINY)
+    found = rounds_alone(
+      functions,
+      client_with(batches[0], 2),
+      [client_with(x, 2, t) for t, x in enumerate(batches, start=1)],
+    )
+    # All labels are equal, so that S is half of S_rep.
+    signals = [2.0 * state.rate / TINY for _, state, _ in found]
+    np.testing.assert_allclose(
+      signals, [0, 0.5, 0.44478424, 0.07799446], atol=1e-6
+    )
+    np.testing.assert_allclose(
+      [state.dynamics.last.summaries.direction for _, state, _ in found],
+      [
+        [1, 0],
+        [0.99388373, 0.11043153],
+        [0.97604552, 0.21756639],
+        [0.96276413, 0.27034280],
+      ],
+      atol=1e-6,
+    )
+
+  @pytest.mark.parametrize(
+    ("changes", "entropies", "slope"),
+    [
+      (
+        {},
+        [0.47376848, 0.44663307, 0.42025785, 0.38395142, 0.34902616],
+        1.06629708,
+      ),
+      (
+        {"order": "all_first"},
+        [0.47376848, 0.43676187, 0.39944276, 0.37353833, 0.34947376],
+        1.06267806,
+      ),
+    ],
+  )
+  def test_order_of_the_steps(self, changes, entropies, slope, rounds_alone):
+    model = linear([[1.0]], [[1.0, 0.0]])
+    data = client_with([[1.0], [2.0]], 2)
+    hparams = fix_lr.HParams(
+      variant="program",
+      running_statistics="fixed",
+      learning_rate=0.1,
+      **changes,
+    )
+    ((_, state, loss),) = rounds_alone(fix_lr.build(model, hparams), data, [1])
+    np.testing.assert_allclose(loss, np.mean(entropies[:4]), atol=1e-6)
+    ((kernel,), (head, bias)) = state.weights
+    np.testing.assert_allclose(kernel, [[slope]], atol=1e-6)
+    if not changes:
+      np.testing.assert_allclose(
+        head, [[1.11966956, 1 - 1.11966956]], atol=1e-6
+      )
+      np.testing.assert_allclose(bias, [0.08029589, -0.08029589], atol=1e-6)
+    logits = data.stream_x @ kernel @ head + bias
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    entropy = -np.sum(probabilities * np.log(probabilities), axis=1).mean()
+    np.testing.assert_allclose(entropy, entropies[4], atol=1e-6)
+
+
+class Oracle:
+  """A client of the program with batch normalisation, in NumPy, float64."""
+
+  def __init__(self, model, gradient, hparams):
+    weights = model.initial_weights(tf.constant([3, 4], tf.int32))
+    self.weights = tf.nest.map_structure(np.float64, weights)
+    self.mean, self.variance = map(np.float64, STATISTICS.values())
+    self.histogram = self.reference = None
+    self.hparams = hparams
+    self._gradient = gradient
+
+  def embed(self, weights, x, by_batch):
+    kernel, bias, gamma, beta = weights.backbone
+    x = x @ kernel + bias
+    mean, variance = self.mean, self.variance
+    if by_batch:
+      mean, variance = x.mean(axis=0), x.var(axis=0)
+    self.moments = mean, variance
+    x = gamma * (x - mean) / np.sqrt(variance + EPSILON) + beta
+    return np.where(x > 0, x, 0.1 * x)
+
+  def predict(self, weights, x, by_batch=True):
+    kernel, bias = weights.head
+    return self.embed(weights, x, by_batch) @ kernel + bias
+
+  def move(self):
+    """Moves the running statistics towards the last batch."""
+    for name, moment in zip(("mean", "variance"), self.moments, strict=True):
+      old = getattr(self, name)
+      setattr(self, name, MOMENTUM * old + (1 - MOMENTUM) * moment)
+
+  def entropy(self, weights, x):
+    logits = self.predict(weights, x)
+    logits = logits - logits.max(axis=1, keepdims=True)
+    log = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    return -np.sum(np.exp(log) * log, axis=1).mean()
+
+  def round(self, x, timestep):
+    """Returns the rate and the mean entropy of the steps."""
+    logits = self.predict(self.weights, x)
+    self.move()
+    histogram = np.bincount(logits.argmax(axis=1), minlength=3) / len(x)
+    # By the statistics that have just moved.
+    direction = self.embed(self.weights, x, by_batch=False).mean(axis=0)
+    direction /= np.linalg.norm(direction)
+    is_first = self.reference is None
+    if is_first:
+      self.reference = direction
+    if is_first or timestep == 1:
+      self.histogram = histogram
+    labels = 1 - self.histogram @ histogram / (
+      np.linalg.norm(self.histogram) * np.linalg.norm(histogram)
+    )
+    embeddings = np.clip((1 - self.reference @ direction) / 2, 0, 1)
+    low, high = self.hparams.eta_min, self.hparams.eta_max
+    rate = low + (labels + embeddings) / 2 * (high - low)
+    share = self.hparams.reference_share
+    self.reference = (1 - share) * self.reference + share * direction
+    self.reference /= np.linalg.norm(self.reference)
+    self.histogram = histogram
+    values = []
+    for moves in (False, True):
+      chosen = split_model.SplitWeights((moves,) * 4, (True,) * 2)
+      for _ in range(self.hparams.stream_steps):
+        gradient = self._gradient(
+          lambda weights: self.entropy(weights, x), self.weights, chosen
+        )
+        values.append(self.entropy(self.weights, x))
+        self.move()
+        self.weights = tf.nest.map_structure(
+          lambda w, g: w - rate * g, self.weights, gradient
+        )
+    return rate, np.mean(values)
+
+
+def test_rounds_agree_with_numpy(normalized, client, oracle, rounds_alone):
+  """Four rounds; in the second time step a client takes part twice."""
+  generator = np.random.default_rng(8)
+  batches = [
+    client._replace(
+      stream_x=generator.normal(scale=2, size=(8, 5)).astype(np.float32),
+      timestep=np.int32(timestep),
+    )
+    for timestep in (1, 2, 3)
+  ]
+  data = [batches[0], batches[1], batches[1], batches[2]]
+  found = rounds_alone(program_of(normalized), client, data)
+  expected = Oracle(normalized, oracle.gradient, PROGRAM)
+  rates = []
+  for (_, state, loss), each in zip(found, data, strict=True):
+    rate, entropy = expected.round(np.float64(each.stream_x), each.timestep)
+    rates.append(rate)
+    np.testing.assert_allclose(state.rate, rate, rtol=1e-5)
+    np.testing.assert_allclose(loss, entropy, rtol=1e-5)
+    np.testing.assert_allclose(
+      state.dynamics.last.summaries.probabilities,
+      expected.histogram,
+      atol=1e-6,
+    )
+    np.testing.assert_allclose(
+      state.dynamics.last.summaries.direction, expected.reference, atol=1e-5
+    )
+    for value, other in zip(
+      tf.nest.flatten((state.weights, state.statistics)),
+      [
+        *tf.nest.flatten(expected.weights),
+        *(expected.mean, expected.variance),
+      ],
+      strict=True,
+    ):
+      np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-5)
+  assert found[0][1].rate == np.float32(PROGRAM.eta_min)
+  assert len(set(rates)) == 4
+  means = [state.learning_rate for _, state, _ in found]
+  np.testing.assert_allclose(
+    means, [rates[0], rates[1], np.mean(rates[1:3]), rates[3]], rtol=1e-4
+  )
+
+
+class TestLimits:
+  def test_equal_bounds_are_a_fixed_rate(
+    self, normalized, client, rounds_alone, compare
+  ):
+    """Whatever is measured: the bits of FixLR with the same updates."""
+    expected = rounds_alone(
+      fix_lr.build(
+        normalized, fix_lr.HParams(variant="program", learning_rate=0.3)
+      ),
+      client,
+      [1, 2, 2],
+    )
+    for summary, reference in itertools.product(
+      ("softmax", "histogram"), ("last", "ema")
+    ):
+      functions = program_of(
+        normalized,
+        eta_min=0.3,
+        eta_max=0.3,
+        summary=summary,
+        reference=reference,
+      )
+      found = rounds_alone(functions, client, [1, 2, 2])
+      for (_, state, loss), (_, fixed_state, fixed_loss) in zip(
+        found, expected, strict=True
+      ):
+        assert compare.equal_bits(state.weights, fixed_state.weights)
+        assert compare.equal_bits(state.statistics, fixed_state.statistics)
+        assert compare.equal_bits(loss, fixed_loss)
+        assert state.learning_rate == np.float32(0.3)
+
+  def test_rate_0_without_normalisation_is_no_adaptation(
+    self, model, client, make_client, context
+  ):
+    model = fixed(model)
+    hparams = dataclasses.replace(
+      PROGRAM, running_statistics="fixed", eta_min=0.0, eta_max=0.0
+    )
+    found = []
+    for module, own in (fed_ade, hparams), (source, source.HParams()):
+      algorithm = algorithms.build(module, model, own)
+      run = rounds.Rounds(algorithm, [client], run_seed=0)
+      for _ in range(2):
+        run.step()
+      found.append(
+        algorithm.evaluate_clients(
+          run.server_state, run.client_states, run.data, [make_client(9, [6])]
+        )
+      )
+    assert found[0] == found[1]
+
+  def test_rate_0_moves_statistics_alone(
+    self, normalized, client, rounds_alone, compare
+  ):
+    """By one pass and two steps of each kind, on the same batch."""
+    functions = program_of(normalized, eta_min=0.0, eta_max=0.0)
+    ((_, state, _),) = rounds_alone(functions, client, [1])
+    initial = normalized.initial_weights(client.seed)
+    assert compare.equal_bits(
+      state.weights, tf.nest.map_structure(np.asarray, initial)
+    )
+    kernel, bias, *_ = initial.backbone
+    x = client.stream_x @ kernel + bias
+    old = MOMENTUM**5
+    for value, start, moment in zip(
+      state.statistics,
+      STATISTICS.values(),
+      (np.mean(x, axis=0), np.var(x, axis=0)),
+      strict=True,
+    ):
+      np.testing.assert_allclose(
+        value, old * start + (1 - old) * moment, rtol=1e-4, atol=1e-6
+      )
+
+  def test_no_steps_give_the_same_labels(
+    self, normalized, client, rounds_alone
+  ):
+    """S_lab is 0 from the second round with the same batch on."""
+    functions = program_of(
+      normalized,
+      stream_steps=0,
+      eta_min=0.0,
+      eta_max=1.0,
+      use_representation=False,
+    )
+    other = client._replace(stream_x=-client.stream_x, timestep=np.int32(2))
+    found = rounds_alone(functions, client, [1, other, other])
+    rates = [state.rate for _, state, _ in found]
+    assert rates[0] == rates[2] == 0.0
+    assert rates[1] > 0.0
+
+  def test_share_1_compares_consecutive_rounds(self, client, rounds_alone):
+    generator = np.random.default_rng(2)
+    kernel, head = generator.normal(size=(5, 4)), np.zeros([4, 3])
+    batches = generator.normal(1.0, size=(3, 8, 5))
+    functions = program_of(
+      linear(kernel, head), eta_min=0.0, eta_max=TINY, reference_share=1.0
+    )
+    found = rounds_alone(
+      functions,
+      client_with(batches[0], 3),
+      [client_with(x, 3, t) for t, x in enumerate(batches, start=1)],
+    )
+    means = (batches @ kernel).mean(axis=1)
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    for (_, state, _), one, other in zip(
+      found[1:], means[:-1], means[1:], strict=True
+    ):
+      np.testing.assert_allclose(
+        2 * state.rate / TINY, (1 - one @ other) / 2, atol=1e-6
+      )
+
+  def test_scales_of_logits_and_embeddings_do_not_matter(self):
+    generator = np.random.default_rng(4)
+    rows = tf.constant(generator.normal(size=(7, 4)), tf.float32)
+    for function in dynamics.label_histogram, dynamics.direction_of_mean:
+      np.testing.assert_array_equal(function(rows), function(2.0 * rows))
+
+  def test_a_client_does_not_depend_on_others(
+    self, normalized, make_adapting_client, context, compare
+  ):
+    algorithm = algorithms.build(fed_ade, normalized, PROGRAM)
+    assert len(algorithm.phases) == 1
+    data = [make_adapting_client(i, 6, 8 + i) for i in range(3)]
+
+    def state_of_last(chosen):
+      run = rounds.Rounds(algorithm, chosen, run_seed=0)
+      for _ in range(2):
+        run.step()
+      return run.client_states[-1], run.server_state
+
+    together, server = state_of_last(data)
+    alone, _ = state_of_last(data[-1:])
+    assert compare.equal_bits(together, alone)
+    # The server has a mean, which nobody receives.
+    initial = normalized.initial_backbone(data[0].seed)
+    assert not compare.equal_bits(
+      server.weights, tf.nest.map_structure(np.asarray, initial)
+    )
+
+
+class TestSwitches:
+  """What single switches change in the method of the paper."""
+
+  @pytest.fixture(scope="class")
+  def after(self, normalized, client, rounds_alone):
+    """Returns `run(**changes)`: the weights and state after three rounds."""
+
+    def run(**changes):
+      hparams = fed_ade.HParams(
+        eta_min=0.1, eta_max=0.5, local_epochs=1, head_epochs=1, **changes
+      )
+      functions = fed_ade.build(normalized, hparams)
+      *_, (weights, state, _) = rounds_alone(functions, client, [1, 2, 2])
+      return weights, state
+
+    return run
+
+  def test_each_changes_what_a_client_has(self, after, compare):
+    found = [after()]
+    for changes in (
+      {"objective": "entropy"},
+      {"order": "head_first"},
+      {"share": "nothing"},
+      {"running_statistics": "moving"},
+      {"summary": "histogram"},
+      {"reference": "ema"},
+    ):
+      found.append(after(**changes))
+      assert np.isfinite(found[-1][1].learning_rate)
+    for one, other in itertools.combinations(found, 2):
+      assert not compare.equal_bits(
+        tf.nest.flatten(one), tf.nest.flatten(other)
+      )
+
+  def test_statistics_of_a_client_stay_with_it(self, after):
+    weights, state = after(running_statistics="moving")
+    assert len(weights) == 4
+    for value, start in zip(state.statistics, STATISTICS.values(), strict=True):
+      assert np.all(value != start)
+
+  def test_all_of_them_are_the_program(self, after, compare):
+    switches = {
+      "objective": "entropy",
+      "order": "head_first",
+      "share": "nothing",
+      "running_statistics": "moving",
+      "summary": "histogram",
+      "reference": "ema",
+    }
+    assert compare.equal_bits(after(variant="program"), after(**switches))
+    assert compare.equal_bits(
+      after(),
+      after(
+        variant="program",
+        objective="risk",
+        order="all_first",
+        share="backbone",
+        running_statistics="fixed",
+        summary="softmax",
+        reference="last",
+      ),
+    )
+
+  @pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+      (
+        {"correct_batch_noise": True, "summary": "histogram"},
+        r"correct_batch_noise=True.*summary=softmax",
+      ),
+      ({"reference": "ema", "compare": "rounds"}, r"compare=rounds.*ema"),
+      ({"reference_share": 0.5}, r"reference_share=0\.5.*reference=ema"),
+      ({"stream_steps": 3}, r"stream_steps=3.*objective=entropy"),
+      (
+        {"running_statistics": "moving"},
+        r"running_statistics=moving.*'two_layers'.*mini_resnet",
+      ),
+      ({"variant": "program"}, r"running_statistics=moving.*'two_layers'"),
+    ],
+  )
+  def test_what_would_have_no_effect_is_refused(self, model, changes, message):
+    with pytest.raises(ValueError, match=message) as caught:
+      algorithms.build(fed_ade, model, fed_ade.HParams(**changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_dropout_is_drawn_for_each_round(client, rounds_alone):
+  """At rate 0 the same batch has other labels, and the model predicts alike."""
+  model = fixed(layered(dropout=0.5), statistics=STATISTICS)
+  functions = program_of(
+    model, eta_min=0.0, eta_max=TINY, use_representation=False
+  )
+  found = rounds_alone(functions, client, [1, 2, 2, 2])
+  assert any(state.rate > 0 for _, state, _ in found)
+  histograms = [
+    state.dynamics.last.summaries.probabilities for _, state, _ in found
+  ]
+  assert len({each.tobytes() for each in histograms}) > 1
+  again = rounds_alone(functions, client, [1, 2, 2, 2])
+  assert [state.rate for _, state, _ in found] == [
+    state.rate for _, state, _ in again
+  ]
+
+
+def test_clients_predict_with_their_running_statistics(
+  normalized, client, rounds_alone, run_in_graph, make_client
+):
+  functions = program_of(normalized)
+  ((backbone, state, _),) = rounds_alone(functions, client, [1])
+  examples = make_client(9, [6])
+  logits = run_in_graph(
+    lambda backbone, state, data, examples: functions.predict_as_client(
+      backbone, state, data, examples
+    ),
+    backbone,
+    state,
+    client,
+    examples,
+  )
+  kernel, bias, gamma, beta = state.weights.backbone
+  mean, variance = state.statistics
+  x = examples.x @ kernel + bias
+  x = gamma * (x - mean) / np.sqrt(variance + EPSILON) + beta
+  kernel, bias = state.weights.head
+  expected = np.where(x > 0, x, 0.1 * x) @ kernel + bias
+  np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)

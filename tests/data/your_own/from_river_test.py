@@ -1,0 +1,146 @@
+"""Streams of river as tables: who gets which example, and what is refused."""
+
+import importlib.util
+import itertools
+
+import numpy as np
+import pytest
+
+import tff_shift as ts
+from tff_shift.data.your_own import from_river
+
+needs_river = pytest.mark.skipif(
+  importlib.util.find_spec("river") is None,
+  reason="river is an extra that the lock does not have",
+)
+
+
+def counted(start=0, stop=None):
+  """A stream whose features tell the number of the example."""
+  numbers = itertools.count(start) if stop is None else range(start, stop)
+  for number in numbers:
+    yield {"a": number, "b": -number}, number % 3 == 0
+
+
+def test_one_stream_is_dealt_in_turn():
+  found = from_river.table(
+    counted(),
+    num_steps=2,
+    examples_per_step=2,
+    labelled_examples=3,
+    num_clients=2,
+  )
+  assert list(found.columns) == ["client", "time", "label", "a", "b"]
+  assert found.a.tolist() == list(range(14))
+  assert found.b.tolist() == [-number for number in range(14)]
+  assert found.client.tolist() == [0, 1] * 7
+  # Three labelled examples of each client, then twice two.
+  assert found.time.tolist() == [0] * 6 + [1] * 4 + [2] * 4
+  assert found.label.tolist() == [number % 3 == 0 for number in range(14)]
+
+
+def test_each_client_has_its_stream():
+  found = from_river.table(
+    {"north": counted(), "south": counted(100)},
+    num_steps=1,
+    examples_per_step=2,
+  )
+  assert found.client.tolist() == ["north"] * 4 + ["south"] * 4
+  assert found.time.tolist() == [0, 0, 1, 1] * 2
+  assert found.a.tolist() == [0, 1, 2, 3, 100, 101, 102, 103]
+
+
+def test_data_are_those_of_a_scenario():
+  named = ts.from_river(
+    "online_adaptation",
+    counted(),
+    num_steps=3,
+    examples_per_step=4,
+    num_clients=2,
+  )
+  assert named.client_names == ("0", "1")
+  assert named.time_names == ("0", "1", "2", "3")
+  assert named.features == ("a", "b")
+  streams = named.data.streams
+  assert (streams.num_clients, streams.num_timesteps) == (2, 3)
+  x, y = streams.batch(1, 2)
+  # After 8 labelled examples and 8 of step 1, every other one.
+  np.testing.assert_array_equal(x, [[n, -n] for n in (17, 19, 21, 23)])
+  np.testing.assert_array_equal(y, [0, 0, 1, 0])
+
+
+@pytest.mark.parametrize(
+  ("streams", "options", "message"),
+  [
+    (counted(), {}, "num_clients=None is not allowed"),
+    ({"a": counted()}, {"num_clients": 2}, "num_clients=2 is not allowed"),
+    ({}, {}, "streams must have a client"),
+    (
+      counted(0, 7),
+      {"num_clients": 2},
+      "the stream has 7 examples, and 8 are needed",
+    ),
+    (
+      {"a": counted(), "b": counted(0, 3)},
+      {},
+      "the stream of 'b' has 3 examples, and 4 are needed",
+    ),
+    (
+      {"a": [({"u": 1}, 0), ({"v": 1}, 0)] * 2},
+      {},
+      "example 1 of the table must have the features .* u; it has v",
+    ),
+    (
+      {"a": [({"u": "red"}, 0)] * 4},
+      {},
+      "feature 'u' of example 0 is 'red'; .* encode it",
+    ),
+    (
+      {"a": [({"u": float("nan")}, 0)] * 4},
+      {},
+      "feature 'u' of example 0 is nan",
+    ),
+    ({"a": [({"u": 1}, 0.5)] * 4}, {}, "label of example 0 is 0.5"),
+    ({"a": [({"time": 1}, 0)] * 4}, {}, "feature .* called 'time'"),
+  ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(streams, options, message):
+  with pytest.raises(ValueError, match=message) as caught:
+    from_river.table(streams, num_steps=1, examples_per_step=2, **options)
+  assert "\n" not in str(caught.value)
+
+
+@needs_river
+class TestRiver:
+  def test_abrupt_drift_changes_the_rule_at_its_time(self):
+    """SEA: the label is whether two features exceed a threshold."""
+    from river.datasets import synth
+
+    stream = synth.ConceptDriftStream(
+      synth.SEA(variant=0, seed=1),
+      synth.SEA(variant=2, seed=2),
+      position=200,
+      width=2,
+      seed=3,
+    )
+    found = from_river.table(
+      stream, num_steps=3, examples_per_step=50, num_clients=2
+    )
+    first, second = found.columns[3:5]
+    above = (found[first] + found[second]).to_numpy()
+    label = found.label.to_numpy(bool)
+    # The change lasts for a few examples around number 200.
+    np.testing.assert_array_equal(label[:190], above[:190] > 8.0)
+    np.testing.assert_array_equal(label[210:], above[210:] > 7.0)
+    assert found.time[200] == 2
+
+  def test_real_series_keep_their_order(self):
+    from river import datasets
+
+    found = from_river.table(
+      datasets.Bananas(), num_steps=4, examples_per_step=100, num_clients=5
+    )
+    expected = [
+      list(x.values()) for x, _ in itertools.islice(datasets.Bananas(), 2_500)
+    ]
+    np.testing.assert_allclose(found.iloc[:, 3:], expected)

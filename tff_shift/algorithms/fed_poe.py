@@ -437,6 +437,7 @@ def build(
   The initial weights of the model are the pre-trained ones. A client's state is
   a `ClientState`; a round has one phase.
   """
+  predict: Callable[[Any, Any], tf.Tensor]
   if hparams.trained == "all":
     first, predict = model.initial_weights, model.predict
   else:

@@ -222,7 +222,7 @@ class FederatedAlgorithm:
   name: str
   num_classes: int
   model: split_model.SplitModel
-  hparams: hyperparameters.LocalWorkHParams
+  hparams: hyperparameters.HParams
   spec: AlgorithmSpec
   client_weight: function_types.ClientWeightFn
   initialize: tff.Computation
@@ -280,10 +280,10 @@ class FederatedAlgorithm:
 def build(
   name: str,
   build_spec: Callable[
-    [split_model.SplitModel, hyperparameters.LocalWorkHParams], AlgorithmSpec
+    [split_model.SplitModel, hyperparameters.HParams], AlgorithmSpec
   ],
   model: split_model.SplitModel,
-  hparams: hyperparameters.LocalWorkHParams,
+  hparams: hyperparameters.HParams,
   *,
   requirements: factories.AggregationRequirements = factories.NO_REQUIREMENTS,
   aggregator: (
@@ -378,6 +378,7 @@ def build(
   examples_type = functions.examples_type or local_training.data_type(model)
   evaluation_type = local_training.data_type(model, num_evaluation_domains)
   is_local = not tff.structure.flatten(weights_type)
+  weighting = hyperparameters.client_weighting(hparams)
   client_types = shared_type, client_type, examples_type
 
   def has_examples(data):
@@ -388,7 +389,7 @@ def build(
 
   def client_weight(data):
     """Returns a client's weight in the server's mean."""
-    if is_local or hparams.client_weighting == "uniform":
+    if is_local or weighting == "uniform":
       return has_examples(data)
     return functions.num_examples(data)
 
@@ -582,7 +583,7 @@ def _with_statistics(
   build_spec: Callable[..., AlgorithmSpec],
   running_statistics: batch_statistics.Kept | None,
   model: split_model.SplitModel,
-  hparams: hyperparameters.LocalWorkHParams,
+  hparams: hyperparameters.HParams,
 ) -> AlgorithmSpec:
   """Builds an algorithm's spec and binds the model's running statistics."""
   functions = build_spec(model, hparams)
@@ -601,7 +602,7 @@ def _with_statistics(
     model,
     hparams,
     functions.num_examples
-    if hparams.client_weighting == "num_examples"
+    if hyperparameters.client_weighting(hparams) == "num_examples"
     else lambda data: tf.minimum(functions.num_examples(data), 1),
   )
 
@@ -609,10 +610,10 @@ def _with_statistics(
 def check_sizes(
   name: str,
   build_spec: Callable[
-    [split_model.SplitModel, hyperparameters.LocalWorkHParams], AlgorithmSpec
+    [split_model.SplitModel, hyperparameters.HParams], AlgorithmSpec
   ],
   model: split_model.SplitModel,
-  hparams: hyperparameters.LocalWorkHParams,
+  hparams: hyperparameters.HParams,
   running_statistics: batch_statistics.Kept | None = None,
 ) -> None:
   """Refuses an algorithm whose states or batches do not fit in memory.
@@ -640,7 +641,7 @@ def _initial_states(
   name: str,
   functions: AlgorithmSpec,
   model: split_model.SplitModel,
-  hparams: hyperparameters.LocalWorkHParams,
+  hparams: hyperparameters.HParams,
 ) -> tuple[tff.Computation, tff.Computation]:
   """Builds the computations of the initial weights and client state."""
   sizes.check_batch(model, hparams)

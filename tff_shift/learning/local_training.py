@@ -417,6 +417,11 @@ def train(
     return TrainingResult(assemble(moving), carry, tf.constant(0.0))
 
   if learning_rate is None:
+    if not isinstance(hparams, hyperparameters.LocalHParams):
+      raise TypeError(
+        "train needs a learning_rate, or hyper-parameters with one: a"
+        f" hyperparameters.LocalHParams, got {type(hparams).__name__}"
+      )
     learning_rate = scheduled_rate(hparams, round_num)
   rate_of_step = learning_rate if callable(learning_rate) else None
   first_rate = rate_of_step(tf.constant(0)) if rate_of_step else learning_rate

@@ -102,7 +102,7 @@ def variables(parts: Parts, names: Sequence[str]) -> Tensors:
   )
 
 
-def functions(parts: Parts) -> dict[str, Any]:
+def functions(parts: Parts) -> dict[description.Function, Any]:
   """Makes the functions of a served model.
 
   Args:
@@ -213,7 +213,9 @@ class _KerasModel(tf.keras.Model):
     return self.server_predict(x)
 
 
-def save(parts: Parts, made: Mapping[str, Any], path: str) -> None:
+def save(
+  parts: Parts, made: Mapping[description.Function, Any], path: str
+) -> None:
   """Writes a SavedModel, which Keras can load if the server has a model.
 
   Args:
@@ -240,7 +242,9 @@ def save(parts: Parts, made: Mapping[str, Any], path: str) -> None:
 
 
 def _attach(
-  module: tf.Module, made: Mapping[str, Any], tensors: Sequence[tf.Variable]
+  module: tf.Module,
+  made: Mapping[description.Function, Any],
+  tensors: Sequence[tf.Variable],
 ) -> None:
   module.tensors = tensors
   for name, function in made.items():

@@ -36,6 +36,7 @@ property that a corruption changes is not changed: black in `shot_noise`,
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -152,7 +153,7 @@ _PUBLISHED: dict[str, tuple[_Operator, tuple[_Level, ...]]] = {
 }
 
 
-_CORRUPTIONS = {
+_CORRUPTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any]]] = {
   "published": _PUBLISHED,
   "monotone": {**_PUBLISHED, **corruption_monotone.CORRUPTIONS},
 }

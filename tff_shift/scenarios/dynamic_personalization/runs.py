@@ -66,6 +66,8 @@ class DynamicPersonalization(scenario.Scenario):
   Selection uses periods of the validation part, and evaluates no stream.
   """
 
+  plan: planning.Plan
+
   criterion = planning.VALIDATION
   measure = "accuracy (%) on validation periods"
   lower_is_better = (

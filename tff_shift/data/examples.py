@@ -322,13 +322,15 @@ def as_array(value: Any, what: str) -> np.ndarray:
 
   Returns:
     The array, the same object unless it has a mask. If nothing is masked, the
-    data of the masked array.
+    data of the masked array. A NumPy scalar stays one: it has the attributes of
+    an array of shape [].
 
   Raises:
     ValueError: If it is not an array, or a value is masked: masked values are
       fill values, not measurements.
   """
-  if not isinstance(value, np.ndarray):
+  is_array = isinstance(value, np.ndarray | np.generic)
+  if not is_array:
     for each in _masked_arrays(value):
       as_array(each, what)
     try:

@@ -128,7 +128,7 @@ class Run(callbacks.Callback):
     # It is told first.
     self.callbacks = [each for each in (early_stopping, self) if each]
     self._early_stopping = early_stopping
-    self._running = None
+    self._running: rounds.Rounds | None = None
     self._bar = bar
     self._labels = labels
     self._curve = curve

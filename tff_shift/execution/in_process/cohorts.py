@@ -154,7 +154,8 @@ class _Builder(programs.Evaluator):
       case "federated_zip_at_clients":
         return lazy.as_client_value(argument)
       case "federated_aggregate":
-        return self._aggregate(*argument, packing.member_of(parameter[1]))
+        total_type = packing.member_of(parameter[1])
+        return self._aggregate(*(*argument, total_type))
     return argument
 
   def _call(self, closure, argument):
@@ -318,9 +319,9 @@ class CohortProgram:
     for type_spec in _placed(self._parameter_type):
       signature += packing.packed_specs(type_spec)
 
-    def trace(num_clients, *leaves):
+    def trace(num_clients, *inputs):
       builder = _Builder(cache, device, num_clients, num_parallel)
-      leaves = iter(leaves)
+      leaves = iter(inputs)
       argument = _argument(self._parameter_type, leaves)
       result = builder.call(programs.Closure(function, {}), argument)
       results = _collect(result, self._result_type, builder)

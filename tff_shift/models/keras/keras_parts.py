@@ -199,7 +199,7 @@ def _order_of_creation(keras_model: tf.keras.Model) -> list[_Created]:
   equal shapes would hide this.
   """
   created, positions = [], {}
-  graph = None
+  graph: tf.Graph | None = None
 
   def create(shape=None, dtype=None, trainable=True, initial_value=None, **_):
     # Keras builds layers outside of the traced function.
@@ -435,7 +435,7 @@ def make_part(
 
   def function(weights, x, frozen):
     mode, normalizes_by_batch = modes.current(), modes.normalizes_by_batch()
-    seed = mode and mode.seed_of_call()
+    seed = None if mode is None else mode.seed_of_call()
     arguments = given(weights, frozen)
     if mode and has_penalty:
       mode.penalize(

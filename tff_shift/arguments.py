@@ -74,13 +74,10 @@ def integer(
 
 def is_number(value: Any) -> bool:
   """Returns whether a value is a finite number, other than True and False."""
-  found = as_python(value)
-  return (
-    isinstance(found, numbers.Real)
-    and not isinstance(found, bool)
-    # Excludes infinity, NaN, and integers beyond the range of floats.
-    and abs(found) <= sys.float_info.max
-  )
+  found: Any = as_python(value)
+  is_real = isinstance(found, numbers.Real) and not isinstance(found, bool)
+  # Excludes infinity, NaN, and integers beyond the range of floats.
+  return is_real and abs(found) <= sys.float_info.max
 
 
 def is_float32(value: float) -> bool:

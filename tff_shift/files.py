@@ -1,6 +1,7 @@
 """Reads files safely and replaces files atomically."""
 
 import contextlib
+import io
 import itertools
 import os
 import pathlib
@@ -29,7 +30,7 @@ _LINK = "it is a link, and nothing is written through links; remove it"
 class WriteError(OSError):
   """A file cannot be written, for example on a full disk; one line."""
 
-  def __init__(self, path: pathlib.Path, reason: str):
+  def __init__(self, path: str | os.PathLike[str], reason: str):
     super().__init__(f"{path} cannot be written: {reason}")
     self.strerror = reason
 
@@ -58,7 +59,7 @@ def read_bytes(
 @contextlib.contextmanager
 def reading(
   path: str | os.PathLike[str], *, max_bytes: int | None = None
-) -> Iterator[IO[bytes]]:
+) -> Iterator[io.BufferedReader]:
   """Opens a regular file for reading bytes.
 
   Args:
@@ -148,7 +149,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 @contextlib.contextmanager
-def writing(path: pathlib.Path) -> Iterator[None]:
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
   """Converts errors of writing a file or folder to a `WriteError`."""
   try:
     yield

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import Annotated
 from typing import Any
 from typing import ClassVar
+from typing import dataclass_transform
 from typing import Literal
 from typing import Self
 from typing import TypeVar
@@ -54,6 +55,10 @@ _DIGEST = "digest"
 _STEP = re.compile(r"\[\d+\]|\[\.\.\.\]|\.[^.\[]+")
 
 
+# Subclasses are frozen without saying so, which type checkers do not infer.
+@dataclass_transform(
+  frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,)
+)
 class Record(
   msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
@@ -244,7 +249,9 @@ def to_float(value: Number | Exact) -> float:
 
 def exact(value: float) -> Exact:
   """Converts a number for a record; `to_float` restores it, also NaN."""
-  return value if math.isfinite(value) else str(float(value))
+  if math.isfinite(value):
+    return value
+  return str(float(value))  # type: ignore[return-value] # nan, inf, -inf
 
 
 def digest(fields: Mapping[str, Any]) -> str:
@@ -265,7 +272,7 @@ def _without_digest(fields: Any) -> dict[str, Any]:
 
 
 def _check_depth(fields: Any) -> None:
-  level = [[fields]]
+  level: list[Any] = [[fields]]
   for _ in range(_MAX_DEPTH + 1):
     level = [
       inner

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -19,8 +20,16 @@ from tensorflow.python.eager import context
 
 def wrap(
   trace: Callable[..., Sequence[tf.Tensor]], signature: Sequence[tf.TensorSpec]
-) -> Callable[..., Sequence[tf.Tensor]]:
-  """Traces a function of tensors; its graph lives as long as the result."""
+) -> Any:
+  """Traces a function of tensors; its graph lives as long as the result.
+
+  Args:
+    trace: The function.
+    signature: The type of each argument.
+
+  Returns:
+    TensorFlow's `WrappedFunction`, `(*tensors) -> tensors`.
+  """
   return _released(tf.compat.v1.wrap_function(trace, signature))
 
 

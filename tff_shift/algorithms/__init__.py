@@ -221,7 +221,8 @@ def _check_module(name: str, module: types.ModuleType) -> None:
   if not (
     isinstance(kind, type)
     and issubclass(kind, hyperparameters.HParams)
-    and kind.__dataclass_params__.frozen
+    # Of every dataclass, but not in its type.
+    and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
   ):
     raise ValueError(
       "there must be a class HParams, a frozen dataclass and a subclass of"

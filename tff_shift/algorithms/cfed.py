@@ -147,7 +147,7 @@ class Contribution(NamedTuple):
 
 
 def _make_titles(
-  generator: np.random.Generator, shape: tuple[int, int], vocabulary_size: int
+  generator: np.random.Generator, shape: tuple[int, ...], vocabulary_size: int
 ) -> np.ndarray:
   """Draws titles [number, length] int32 of at least one word."""
   number, length = shape

@@ -81,7 +81,7 @@ def train_client(
 
 
 def build(
-  model: split_model.SplitModel, hparams: HParams
+  model: split_model.SplitModel, hparams: hyperparameters.LocalHParams
 ) -> algorithm.AlgorithmSpec:
   """Builds the spec of FedAvg; see `algorithm.AlgorithmSpec`."""
   return algorithm.AlgorithmSpec(

@@ -424,6 +424,7 @@ def build(
   The initial weights of the model are the pre-trained ones. A client's state is
   a `ClientState`; a round has one phase.
   """
+  predict: Callable[[Any, Any], tf.Tensor]
   if hparams.trained == "all":
     first, predict = model.initial_weights, model.predict
   else:
@@ -589,9 +590,10 @@ def build(
   def initial_past():
     if hparams.snapshot_losses == "federated":
       return ()
-    kept = ()
+    kept: Any = ()
     if hparams.stream_labels == "pseudo":
-      of_one, dtype = (model.embedding_size,), tf.float32
+      of_one: tuple[int, ...] = (model.embedding_size,)
+      dtype = tf.float32
       if hparams.trained == "all":
         of_one, dtype = model.input_shape, model.input_dtype
       size = hparams.past_examples

@@ -70,10 +70,13 @@ def proximal_term(
   return penalty
 
 
-def build(
-  model: split_model.SplitModel, hparams: HParams
+def with_proximal_term(
+  spec: algorithm.AlgorithmSpec,
+  model: split_model.SplitModel,
+  hparams: hyperparameters.LocalHParams,
+  mu: float,
 ) -> algorithm.AlgorithmSpec:
-  """Builds the spec of FedProx; see `algorithm.AlgorithmSpec`."""
+  """Returns the spec of an algorithm whose clients train as FedProx's do."""
 
   def train_client(weights, _, data, round_num):
     return fed_avg.train_client(
@@ -82,7 +85,16 @@ def build(
       weights,
       data,
       round_num,
-      penalty=proximal_term(hparams.mu, weights),
+      penalty=proximal_term(mu, weights),
     )
 
-  return fed_avg.build(model, hparams)._replace(train_client=train_client)
+  return spec._replace(train_client=train_client)
+
+
+def build(
+  model: split_model.SplitModel, hparams: HParams
+) -> algorithm.AlgorithmSpec:
+  """Builds the spec of FedProx; see `algorithm.AlgorithmSpec`."""
+  return with_proximal_term(
+    fed_avg.build(model, hparams), model, hparams, hparams.mu
+  )

@@ -51,6 +51,6 @@ def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
   """Builds the spec of FedProxFT; see `algorithm.AlgorithmSpec`."""
-  return fed_avg_ft.build(model, hparams)._replace(
-    train_client=fed_prox.build(model, hparams).train_client
+  return fed_prox.with_proximal_term(
+    fed_avg_ft.build(model, hparams), model, hparams, hparams.mu
   )

@@ -207,7 +207,9 @@ def build(
 
   def train(weights, head, data, round_num):
     own = with_own_head(weights, head)
-    result = train_client(model, hparams, *own, data, round_num)
+    result = train_client(
+      model, hparams, own.backbone, own.head, data, round_num
+    )
     trained = result.weights if shares_head else result.weights.backbone
     return algorithm.ClientResult(
       # The head's update is relative to the server's mean head: added to it,

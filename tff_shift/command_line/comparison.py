@@ -91,6 +91,10 @@ def spending(running: rounds.Rounds) -> Spending:
   )
 
 
+def _measure_nothing(running: rounds.Rounds) -> None:
+  del running
+
+
 class Run(callbacks.Callback):
   """Writes and shows one run, a trial with a seed.
 
@@ -125,7 +129,7 @@ class Run(callbacks.Callback):
     # It is told first.
     self.callbacks = [each for each in (early_stopping, self) if each]
     self._early_stopping = early_stopping
-    self._running = None
+    self._running: rounds.Rounds | None = None
     self._bar = bar
     self._labels = labels
     self._curve = curve
@@ -408,7 +412,7 @@ class Comparison:
       )
       if not all_settings:
         # One trial of each algorithm, not known yet.
-        run = {each.algorithm: each for each in run}.values()
+        run = list({each.algorithm: each for each in run}.values())
     return num_runs + sum(map(self.plan.num_runs, run))
 
   def _counted(
@@ -500,6 +504,9 @@ class Comparison:
       run=(self._num_begun, self._num_runs),
       is_replayed=True,
     )
+    measure_spending: Callable[[rounds.Rounds], None] = _measure_nothing
+    if is_test:
+      measure_spending = functools.partial(self._measure_spending, trial)
     with tracked_run as tracked, progress_bar as bar:
       yield Run(
         trial,
@@ -521,9 +528,7 @@ class Comparison:
         shown_metric,
         early_stopping,
         time_names,
-        functools.partial(self._measure_spending, trial)
-        if is_test
-        else lambda running: None,
+        measure_spending,
       )
 
   def _measure_spending(

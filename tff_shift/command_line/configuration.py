@@ -6,7 +6,6 @@ values, checked. absl parses the command line.
 """
 
 import dataclasses
-import functools
 import math
 import types
 import typing
@@ -51,9 +50,9 @@ class Configuration:
 
 def setting(
   default: Any,
-  help: str | Callable[[type[Configuration]], str],
+  help: str | Callable[[Any], str],
   *,
-  choices: Sequence[str] | Callable[[type], Sequence[str]] | None = None,
+  choices: Sequence[str] | Callable[[Any], Sequence[str]] | None = None,
   minimum: float | None = None,
   maximum: float | None = None,
   above: float | None = None,
@@ -128,7 +127,6 @@ def changed(
   return dataclasses.field(default=default, metadata=metadata)
 
 
-@functools.cache
 def _kinds(kind: type[Configuration]) -> dict[str, tuple[type, bool]]:
   """Returns the type of each field, and whether it is a list."""
   found = {}
@@ -157,13 +155,14 @@ def define(kind: type[Configuration]) -> None:
   Args:
     kind: The class.
   """
+  kinds = _kinds(kind)
   for field in dataclasses.fields(kind):
-    value_type, is_list = _kinds(kind)[field.name]
+    value_type, is_list = kinds[field.name]
     text = field.metadata["help"]
     if callable(text):
       text = text(kind)
     text = text.replace("{choices}", ", ".join(_choices(field, kind) or ()))
-    default = field.default
+    default: Any = field.default
     # A value that is converted is a text on the command line.
     if field.metadata["convert"] and not is_list:
       value_type = str

@@ -13,6 +13,7 @@ import importlib
 import pathlib
 import pkgutil
 from collections.abc import Iterator
+from typing import Any
 
 import tff_shift
 from tff_shift import algorithms
@@ -42,8 +43,8 @@ class _Names:
     self.defined: dict[str, list[ast.AST]] = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
       if isinstance(node, ast.ImportFrom):
-        for each in node.names:
-          self._note_import(node.module or "", each)
+        for name in node.names:
+          self._note_import(node.module or "", name)
       elif isinstance(node, ast.ClassDef | ast.FunctionDef):
         self.defined.setdefault(node.name, []).append(node)
       else:
@@ -139,11 +140,14 @@ def _algorithm(name: str) -> index.Algorithm:
     summary=described.summary,
     scenarios=described.scenarios,
     min_source_domains=described.min_source_domains,
-    hparams=tuple(
-      index.Field(name=field.name, default=field.default, **field.metadata)
-      for field in dataclasses.fields(described.hparams)
-    ),
+    hparams=tuple(map(_field, dataclasses.fields(described.hparams))),
   )
+
+
+def _field(field: dataclasses.Field) -> index.Field:
+  """Returns the entry of a hyper-parameter."""
+  default: Any = field.default
+  return index.Field(name=field.name, default=default, **field.metadata)
 
 
 def make() -> index.Index:

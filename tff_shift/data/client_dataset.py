@@ -37,9 +37,9 @@ class ClientDataset(NamedTuple):
     cls,
     x: np.ndarray,
     y: np.ndarray,
-    domain_sizes: Sequence[int] | None = None,
+    domain_sizes: np.ndarray | Sequence[int] | None = None,
     seed: np.ndarray | None = None,
-    client_id: int = 0,
+    client_id: int | np.integer = 0,
   ) -> "ClientDataset":
     """Returns a data set of arrays; `domain_sizes=None`: one domain."""
     num_examples = len(y)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
+from typing import Protocol
 
 import numpy as np
 
@@ -31,6 +32,18 @@ class Examples(NamedTuple):
   y: np.ndarray
 
 
+class Pool(Protocol):
+  """Anything with the arrays of `Examples`, such as a `Dataset`."""
+
+  @property
+  def x(self) -> np.ndarray:
+    """The examples, [n, ...]."""
+
+  @property
+  def y(self) -> np.ndarray:
+    """Their classes, [n] int32."""
+
+
 def read_only(array: np.ndarray) -> np.ndarray:
   """Makes an array read-only: arrays that never change are packed only once.
 
@@ -44,11 +57,11 @@ def read_only(array: np.ndarray) -> np.ndarray:
   return array
 
 
-def check_pool(pool: Examples, what: str = "the pool") -> None:
+def check_pool(pool: Pool, what: str = "the pool") -> None:
   """Refuses a pool whose x [N, ...] and y [N] differ in length.
 
   Args:
-    pool: Any object with the arrays `x` and `y`.
+    pool: The pool.
     what: Its name in error messages.
 
   Raises:
@@ -63,11 +76,11 @@ def check_pool(pool: Examples, what: str = "the pool") -> None:
     )
 
 
-def take(source: Examples, positions: np.ndarray) -> Examples:
+def take(source: Pool, positions: np.ndarray) -> Examples:
   """Copies examples.
 
   Args:
-    source: Any object with the arrays `x` and `y`.
+    source: Where they are.
     positions: The indices of the examples, [n] integers.
 
   Returns:
@@ -112,6 +125,13 @@ def _keys(*arrays: np.ndarray) -> Iterator[bytes]:
     for row in rows:
       digest.update(row.tobytes())
     yield digest.digest()
+
+
+def input_type(is_image: bool) -> type[np.generic]:
+  """Returns the type of x: uint8 for images, otherwise float32."""
+  if is_image:
+    return np.uint8
+  return np.float32
 
 
 def checked(
@@ -199,8 +219,7 @@ def num_classes_of(labels: Sequence[np.ndarray], names: Sequence[str]) -> int:
     occurring.append(np.unique(array))
     if array.max(initial=0) > highest:
       highest, where = int(array.max()), what
-  occurring = np.unique(np.concatenate(occurring))
-  _check_classes_occur(occurring, highest + 1, where)
+  _check_classes_occur(np.unique(np.concatenate(occurring)), highest + 1, where)
   return highest + 1
 
 
@@ -294,7 +313,7 @@ def checked_array(
   return _cast(array, dtype, what)
 
 
-def as_array(value: Any, what: str) -> np.ndarray | np.generic:
+def as_array(value: Any, what: str) -> np.ndarray:
   """Converts a value to an array without a mask.
 
   Args:
@@ -303,13 +322,15 @@ def as_array(value: Any, what: str) -> np.ndarray | np.generic:
 
   Returns:
     The array, the same object unless it has a mask. If nothing is masked, the
-    data of the masked array.
+    data of the masked array. A NumPy scalar stays one: it has the attributes of
+    an array of shape [].
 
   Raises:
     ValueError: If it is not an array, or a value is masked: masked values are
       fill values, not measurements.
   """
-  if not isinstance(value, np.ndarray | np.generic):
+  is_array = isinstance(value, np.ndarray | np.generic)
+  if not is_array:
     for each in _masked_arrays(value):
       as_array(each, what)
     try:
@@ -383,16 +404,16 @@ def _cast(
         f"{what}: {wanted} wanted, to become {np.dtype(dtype)}, got"
         f" {array.dtype}"
       )
-    if not is_float:
+    if issubclass(dtype, np.integer):
       _check_range(array, dtype, what)
     with np.errstate(over="ignore"):  # Overflows are refused below.
       array = array.astype(dtype)
-  if is_float:
+  if issubclass(dtype, np.floating):
     _check_size(array, largest or float(np.finfo(dtype).max), what)
   return array
 
 
-def _check_range(array: np.ndarray, dtype: type[np.generic], what: str) -> None:
+def _check_range(array: np.ndarray, dtype: type[np.integer], what: str) -> None:
   """Refuses integers outside of the range of another integer type."""
   limits = np.iinfo(dtype)
   if array.size and (array.min() < limits.min or array.max() > limits.max):
@@ -402,7 +423,7 @@ def _check_range(array: np.ndarray, dtype: type[np.generic], what: str) -> None:
     )
 
 
-def largest_root(dtype: type[np.generic]) -> float:
+def largest_root(dtype: type[np.floating]) -> float:
   """Returns the largest number whose square is finite in a type."""
   return math.sqrt(np.finfo(dtype).max)
 

@@ -9,6 +9,7 @@ sequence of them, such as `(run seed, domain)`.
 import math
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,9 @@ def generator(purpose: str, seed: Seed) -> np.random.Generator:
   Raises:
     ValueError: If a part of the seed is not a non-negative integer.
   """
-  parts = (seed,) if np.ndim(seed) == 0 else tuple(seed)
+  parts: tuple[Any, ...] = (seed,)
+  if not isinstance(seed, int) and np.ndim(seed):
+    parts = tuple(seed)
   for part in parts:
     if not isinstance(part, int | np.integer) or part < 0:
       raise ValueError(f"seed must be a non-negative integer, got {part!r}")

@@ -4,6 +4,7 @@ import contextlib
 import weakref
 from collections.abc import Callable
 from collections.abc import Mapping
+from typing import Any
 
 import grpc
 import numpy as np
@@ -67,7 +68,7 @@ class _WorkerExecutor(tff.framework.RemoteExecutor):
     return value
 
 
-def _check(value: object, type_spec: tff.Type, num_clients: int) -> None:
+def _check(value: Any, type_spec: tff.Type, num_clients: int) -> None:
   """Raises a `ValueError` if a result is not of its type: TFF trusts it."""
   if isinstance(type_spec, tff.StructType):
     for position, (_, element) in enumerate(

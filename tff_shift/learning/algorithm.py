@@ -227,7 +227,7 @@ class FederatedAlgorithm:
   name: str
   num_classes: int
   model: split_model.SplitModel
-  hparams: hyperparameters.LocalWorkHParams
+  hparams: hyperparameters.HParams
   spec: AlgorithmSpec
   client_weight: function_types.ClientWeightFn
   initialize: tff.Computation
@@ -285,10 +285,10 @@ class FederatedAlgorithm:
 def build(
   name: str,
   build_spec: Callable[
-    [split_model.SplitModel, hyperparameters.LocalWorkHParams], AlgorithmSpec
+    [split_model.SplitModel, hyperparameters.HParams], AlgorithmSpec
   ],
   model: split_model.SplitModel,
-  hparams: hyperparameters.LocalWorkHParams,
+  hparams: hyperparameters.HParams,
   *,
   requirements: factories.AggregationRequirements = factories.NO_REQUIREMENTS,
   aggregator: (
@@ -383,6 +383,7 @@ def build(
   examples_type = functions.examples_type or local_training.data_type(model)
   evaluation_type = local_training.data_type(model, num_evaluation_domains)
   is_local = not tff.structure.flatten(weights_type)
+  weighting = hyperparameters.client_weighting(hparams)
   client_types = shared_type, client_type, examples_type
 
   def has_examples(data):
@@ -595,7 +596,7 @@ def _with_statistics(
   build_spec: Callable[..., AlgorithmSpec],
   running_statistics: batch_statistics.Kept | None,
   model: split_model.SplitModel,
-  hparams: hyperparameters.LocalWorkHParams,
+  hparams: hyperparameters.HParams,
 ) -> AlgorithmSpec:
   """Builds an algorithm's spec and binds the model's running statistics."""
   functions = build_spec(model, hparams)
@@ -614,7 +615,7 @@ def _with_statistics(
     model,
     hparams,
     functions.num_examples
-    if hparams.client_weighting == "num_examples"
+    if hyperparameters.client_weighting(hparams) == "num_examples"
     else lambda data: tf.minimum(functions.num_examples(data), 1),
   )
 
@@ -622,10 +623,10 @@ def _with_statistics(
 def check_sizes(
   name: str,
   build_spec: Callable[
-    [split_model.SplitModel, hyperparameters.LocalWorkHParams], AlgorithmSpec
+    [split_model.SplitModel, hyperparameters.HParams], AlgorithmSpec
   ],
   model: split_model.SplitModel,
-  hparams: hyperparameters.LocalWorkHParams,
+  hparams: hyperparameters.HParams,
   running_statistics: batch_statistics.Kept | None = None,
 ) -> None:
   """Refuses an algorithm whose states or batches do not fit in memory.
@@ -653,7 +654,7 @@ def _initial_states(
   name: str,
   functions: AlgorithmSpec,
   model: split_model.SplitModel,
-  hparams: hyperparameters.LocalWorkHParams,
+  hparams: hyperparameters.HParams,
 ) -> tuple[tff.Computation, tff.Computation]:
   """Builds the computations of the initial weights and client state."""
   sizes.check_batch(model, hparams)

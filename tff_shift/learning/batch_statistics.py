@@ -49,6 +49,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_shift.learning import function_types
+from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import modes
 from tff_shift.models import split_model
@@ -118,20 +119,15 @@ class Sums(NamedTuple):
   moments: Any
 
 
-def _personal(hparams: Any) -> str:
-  # Algorithms without training have no such hyper-parameter.
-  return getattr(hparams, "personal_norm", "none")
-
-
 def requirements(
   own: factories.AggregationRequirements,
   kept: Kept | None,
   model: split_model.SplitModel,
-  hparams: Any,
+  hparams: hyperparameters.HParams,
 ) -> factories.AggregationRequirements:
   """Returns an algorithm's requirements on an aggregator for this model."""
   are_summed = model.statistics and kept and kept.server
-  if not are_summed or _personal(hparams) != "none":
+  if not are_summed or hyperparameters.personal_norm(hparams) != "none":
     return own
   return dataclasses.replace(
     own,
@@ -141,7 +137,10 @@ def requirements(
 
 
 def check(
-  name: str, kept: Kept | None, model: split_model.SplitModel, hparams: Any
+  name: str,
+  kept: Kept | None,
+  model: split_model.SplitModel,
+  hparams: hyperparameters.HParams,
 ) -> None:
   """Refuses combinations that batch normalisation makes wrong or ignores.
 
@@ -154,7 +153,7 @@ def check(
   Raises:
     ValueError: In one line.
   """
-  personal = _personal(hparams)
+  personal = hyperparameters.personal_norm(hparams)
   if not model.statistics:
     if personal != "none":
       raise ValueError(
@@ -214,7 +213,7 @@ def bind(
   kept: Kept,
   functions: Any,
   model: split_model.SplitModel,
-  hparams: Any,
+  hparams: hyperparameters.HParams,
   client_weight: function_types.ClientWeightFn,
 ) -> Any:
   """Wraps an algorithm's functions with the running statistics of a model.
@@ -234,7 +233,7 @@ def bind(
   Raises:
     ValueError: If statistics that the server needs would be personal; one line.
   """
-  personal_norm = hparams.personal_norm
+  personal_norm = hyperparameters.personal_norm(hparams)
   is_personal = personal_norm != "none"
   if is_personal and functions.guide_queries is not None:
     raise ValueError(
@@ -485,7 +484,9 @@ class _Layout:
     of_each = {
       model: tuple(values[key] for key in self.keys(model)) for model in models
     }
-    return of_each if len(models) > 1 else next(iter(of_each.values()), ())
+    if len(models) > 1:
+      return of_each
+    return next(iter(of_each.values()), ())
 
   def unpack(self, models: tuple[str, ...], packed: Any) -> dict[str, Any]:
     """Converts packed statistics to the format of a scope."""

@@ -11,6 +11,7 @@ each metric over them, never a prediction.
 
 import collections
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -287,7 +288,7 @@ def report_chosen(
   """Returns the chosen metrics as `report` does, without `METRICS`."""
   found = {}
   for name, columns in chosen.columns.items():
-    parts = [means[name]]
+    parts: Iterable[Any] = [means[name]]
     if chosen.metrics[name].by_class:
       parts = np.moveaxis(np.asarray(means[name]), -1, 0)
     for column, values in zip(columns, parts, strict=False):

@@ -336,6 +336,16 @@ class LocalWorkHParams(HParams):
       )
 
 
+def client_weighting(hparams: HParams) -> str:
+  """Returns a client's weight in the server's mean, uniform by default."""
+  return getattr(hparams, "client_weighting", "uniform")
+
+
+def personal_norm(hparams: HParams) -> str:
+  """Returns the personal parts of batch normalisation, none by default."""
+  return getattr(hparams, "personal_norm", "none")
+
+
 @dataclasses.dataclass(frozen=True)
 class LocalHParams(LocalWorkHParams):
   """Hyper-parameters of local training with a given learning rate."""

@@ -50,9 +50,7 @@ def data_type(
     model: The model, whose inputs determine the type of an example.
     representation_size: The length of r.
   """
+  representation = tff.TensorType(np.float32, (representation_size,))
   return tff.types.to_type(
-    PeriodData(
-      *local_training.data_type(model),
-      representation=tff.TensorType(np.float32, (representation_size,)),
-    )
+    PeriodData(*(*local_training.data_type(model), representation))
   )

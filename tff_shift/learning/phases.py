@@ -250,7 +250,8 @@ def aggregating_phase(
     weights, optimizer_state, memory, mean_update, summed, counted, round_num
   ):
     def updated():
-      step, states = function_types.add, [optimizer_state]
+      states = [optimizer_state]
+      step: Callable[[Any, Any], Any] = function_types.add
       if server_optimizer is not None:
         step = _optimizer_step(server_optimizer, states)
       info = function_types.UpdateInfo(

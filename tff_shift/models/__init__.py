@@ -133,7 +133,7 @@ def build(
   input_shape: tuple[int, ...],
   num_classes: int,
   input_scaling: scaling_lib.InputScaling | None = None,
-  **chosen,
+  **chosen: Any,
 ) -> split_model.SplitModel:
   """Builds a model by name.
 

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_shift.models import modes
+from tff_shift.models import parts
 from tff_shift.models import split_model
 
 
@@ -59,10 +60,8 @@ def _graph_digest(model: split_model.SplitModel, is_training: bool) -> str:
     # Frozen weights may be too large for graph constants.
     bound = dataclasses.replace(
       model,
-      **{
-        name: part.with_frozen(_placeholders_like(part.frozen))
-        for name, part in (("backbone", model.backbone), ("head", model.head))
-      },
+      backbone=_with_placeholders(model.backbone),
+      head=_with_placeholders(model.head),
     )
     x = tf.compat.v1.placeholder(model.input_dtype, (None, *model.input_shape))
     # In both graphs, which must be equal if no layer is random.
@@ -94,9 +93,12 @@ def _graph_digest(model: split_model.SplitModel, is_training: bool) -> str:
   )
 
 
-def _placeholders_like(values):
-  return tf.nest.map_structure(
-    lambda value: tf.compat.v1.placeholder(value.dtype, value.shape), values
+def _with_placeholders(part: parts.Part) -> parts.Part:
+  return part.with_frozen(
+    tf.nest.map_structure(
+      lambda value: tf.compat.v1.placeholder(value.dtype, value.shape),
+      part.frozen,
+    )
   )
 
 
@@ -105,7 +107,7 @@ def _digest_values(digest: str, values: Iterable[Any]) -> str:
   state = hashlib.sha256(digest.encode())
   for value in map(np.asarray, values):
     state.update(repr((value.dtype.name, value.shape)).encode())
-    state.update(np.ascontiguousarray(value).view(np.uint8))
+    state.update(np.ascontiguousarray(value).view(np.uint8).data)
   return state.hexdigest()
 
 

@@ -13,6 +13,7 @@ plain tuple of tensors, which only algorithms with a guide use.
 
 import dataclasses
 from collections.abc import Callable
+from typing import Self
 
 import tensorflow as tf
 
@@ -51,7 +52,7 @@ class GuidedModel(split_model.SplitModel):
     """Draws the client branch's initial weights; seed is int32 [2]."""
     return self.client_branch.initial_weights(seed)
 
-  def with_frozen(self, values) -> "GuidedModel":
+  def with_frozen(self, values) -> Self:
     """Returns the model with other frozen weights; the client branch is last.
 
     See `SplitModel.with_frozen`.
@@ -77,7 +78,7 @@ class GuidedModel(split_model.SplitModel):
 
   def move_to_backbone(
     self, layers: parts.Part, head: parts.Part, embedding_size: int
-  ) -> "GuidedModel":
+  ) -> Self:
     """Returns the model with another cut; the target branch gets the layers.
 
     See `SplitModel.move_to_backbone`.

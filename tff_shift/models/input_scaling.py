@@ -89,7 +89,9 @@ class InputScaling:
     """Scales features as `of_features` does, [..., features], in NumPy."""
     if self == ZERO_ONE:
       return x
-    mean, deviation = np.float32(self.mean), np.float32(self.deviation)
+    mean, deviation = (
+      np.asarray(numbers, np.float32) for numbers in (self.mean, self.deviation)
+    )
     return (x - mean) / deviation
 
   def undone(self, x: np.ndarray) -> np.ndarray:

@@ -39,7 +39,8 @@ class Training:
     """
     self._seed = seed
     self._num_calls = 0
-    self._penalties: dict[Any, Callable[[], tf.Tensor]] = {}
+    # The weights are kept so that no others get their ids.
+    self._penalties: dict[Any, tuple[Any, Callable[[], tf.Tensor]]] = {}
 
   def seed_of_call(self) -> Callable[[], tf.Tensor]:
     """Returns a function that gives the seed of the next call of a part."""
@@ -309,6 +310,6 @@ def normalizes_by_batch() -> bool:
   return bool(moving_statistics())
 
 
-def evaluation() -> contextlib.AbstractContextManager[None]:
+def evaluation() -> contextlib.AbstractContextManager[Training | None]:
   """Opens a scope of evaluation, for a teacher within a training step."""
   return _scope(None)

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any
 from typing import ClassVar
 from typing import NamedTuple
+from typing import Self
 
 import tensorflow as tf
 
@@ -199,7 +200,7 @@ class SplitModel:
       for value in tf.nest.flatten(self.frozen)
     )
 
-  def with_frozen(self, values) -> "SplitModel":
+  def with_frozen(self, values) -> Self:
     """Returns the model with other frozen weights.
 
     Args:
@@ -223,7 +224,7 @@ class SplitModel:
 
   def move_to_backbone(
     self, layers: parts.Part, head: parts.Part, embedding_size: int
-  ) -> "SplitModel":
+  ) -> Self:
     """Returns the model with another cut.
 
     Args:

@@ -275,7 +275,7 @@ def comparison_table(
   labels = {"algorithm": [run.algorithm for run in runs]}
   labels["dataset"] = [run.dataset for run in runs]
   if settings is None:
-    settings = dict.fromkeys(name for run in runs for name in run.setting)
+    settings = list(dict.fromkeys(name for run in runs for name in run.setting))
   for name in settings:
     labels[name] = [str(run.setting.get(name, "-")) for run in runs]
   occurring = sorted({name for run in runs for name in run.metric_names})

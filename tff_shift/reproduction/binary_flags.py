@@ -67,14 +67,15 @@ def parsed(arguments: list[str], binary: str) -> dict[str, str | bool]:
   Raises:
     ValueError: If the binary has no such flag, or a value is wrong.
   """
-  found = {}
+  found: dict[str, str | bool] = {}
   for each in arguments:
-    name, equals, value = each.lstrip("-").partition("=")
+    name, equals, text = each.lstrip("-").partition("=")
     if not each.startswith("--"):
       raise ValueError(f"{each!r}: it must be --name=value")
+    value: str | bool = text
     if not equals:
-      is_off = name not in of(binary) and name.startswith("no")
-      name, value = (name[2:], False) if is_off else (name, True)
+      value = name in of(binary) or not name.startswith("no")
+      name = name if value else name[2:]
     check(name, value, binary)
     found[name] = value
   return found

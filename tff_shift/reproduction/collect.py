@@ -4,6 +4,7 @@ import functools
 import math
 import pathlib
 import shlex
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -394,7 +395,7 @@ def _machine(found: Sequence[JobResult]) -> str:
   return ", ".join(parts)
 
 
-def _problems(found: Sequence[JobResult]) -> list[str]:
+def _problems(found: Iterable[JobResult]) -> list[str]:
   """Returns the failures, and folders with runs of other flags."""
   lines = []
   for each in found:

@@ -55,6 +55,7 @@ import itertools
 import pathlib
 import re
 from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Annotated
 from typing import Any
 
@@ -453,9 +454,9 @@ def _check(spec: Specification) -> None:
       if name not in spec.methods:
         refuse(key, f"there is no method {name!r}")
   for name, dataset in spec.datasets.items():
-    for method in dataset.methods:
-      if method not in spec.methods:
-        refuse(f"datasets.{name}.methods.{method}", "there is no such method")
+    for changed in dataset.methods:
+      if changed not in spec.methods:
+        refuse(f"datasets.{name}.methods.{changed}", "there is no such method")
   for name, metric in spec.metrics.items():
     if not (metric.reads or metric.absent or spec.computed):
       refuse(f"metrics.{name}", "it needs either reads or absent")
@@ -470,12 +471,13 @@ def _check(spec: Specification) -> None:
     if not any(value.is_of(cell) for cell in cells):
       refuse(f"programs[{number}]", f"{spec.name} has no such cell")
   for cell in cells:
-    for key, found, known in (
+    named: list[tuple[str, str, Mapping[str, Any]]] = [
       ("datasets", cell.dataset, spec.datasets),
       ("methods", cell.method, spec.methods),
       ("metrics", cell.metric, spec.metrics),
       *(("settings", name, spec.settings) for name, _ in cell.setting),
-    ):
+    ]
+    for key, found, known in named:
       if found not in known:
         refuse(key, f"{found!r}, which a cell has, is missing")
     try:

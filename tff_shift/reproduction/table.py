@@ -88,7 +88,7 @@ class Table:
 
   def chosen(self, planned: Sequence[job_lib.PlannedCell]) -> list[job_lib.Job]:
     """Returns the requested jobs, see `job.chosen`."""
-    only = self._only
+    only = set(self._only)
     if self.spec.computed and not only:
       wanted = self.spec.cells()
       only = {each.method for each in wanted}

@@ -219,7 +219,8 @@ class Scenario:
         functools.partial(self.run_trial, seeds=self.plan.seeds, is_test=True),
         rule=rule,
         all_settings=(
-          rule is not None and self.plan.configuration.all_settings
+          rule is not None
+          and getattr(self.plan.configuration, "all_settings", False)
         ),
       ):
         for each in itertools.chain([reading], self.ablations(reading)):
@@ -311,7 +312,7 @@ class Scenario:
       num_rounds: The number of rounds, of runs that serve selection. None: all.
     """
     built, by_seed = {}, {}
-    varied = {}
+    varied: dict[str, Any] = {}
     if self.criterion is not None:
       varied["held_out"] = self.test if is_test else self.criterion
       if num_rounds is not None:

@@ -88,12 +88,13 @@ def export(
   weights = _arrays(server_state.weights)
   tensors = _tensors(algorithm, server_state, weights, personal, own_data, data)
   domain = len(getattr(data[0], "domain_sizes", ()))
+  traced = _trace(algorithm, tensors, bool(clients), domain)
   parts = served.Parts(
-    **_trace(algorithm, tensors, bool(clients), domain),
+    **traced,
     tensors=tensors,
     clients=clients,
     has_all_clients=len(clients) == len(data),
-    client_weights=_client_weights(algorithm, data),
+    client_weights=_client_weights(algorithm, traced["guide"], data),
     num_classes=algorithm.num_classes,
     x=_x_spec(algorithm),
     request=_request_spec(algorithm),
@@ -316,12 +317,14 @@ def to_predict(x: tf.Tensor, domain: int) -> client_dataset.ClientDataset:
 
 
 def _client_weights(
-  algorithm: algorithm_lib.FederatedAlgorithm, data: Sequence[Any]
+  algorithm: algorithm_lib.FederatedAlgorithm,
+  guide: tracing.Traced | None,
+  data: Sequence[Any],
 ) -> np.ndarray | None:
   """Returns each client's weight, for the guide."""
-  if algorithm.spec.guide_queries is None:
+  if guide is None:
     return None
-  weights = np.zeros([algorithm.model.num_clients], np.float32)
+  weights = np.zeros([guide.output_shape[-1]], np.float32)
   for each in data:
     weights[int(each.client_id)] += float(algorithm.client_weight(each))
   return weights

@@ -1,5 +1,6 @@
 """Names for the tensors of weights and states, for files of arrays."""
 
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
@@ -68,6 +69,7 @@ def _walk(value, path, known) -> Iterator[tuple[tuple[str, ...], Any]]:
     return
   if isinstance(value, split_model.SplitWeights):
     value = (*value.backbone, *value.head)
+  children: Iterable[tuple[Any, Any]]
   if isinstance(value, Mapping):
     children = sorted(value.items())  # In TensorFlow's order of flattening.
   elif hasattr(value, "_fields"):

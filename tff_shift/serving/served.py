@@ -131,7 +131,7 @@ class Names(NamedTuple):
   clients: Sequence[str] | None = None
 
 
-def functions(parts: Parts) -> dict[str, Any]:
+def functions(parts: Parts) -> dict[description.Function, Any]:
   """Makes the functions of a served model.
 
   Args:
@@ -304,7 +304,10 @@ class _KerasModel(tf.keras.Model):
 
 
 def save(
-  parts: Parts, made: Mapping[str, Any], path: str, names: Names
+  parts: Parts,
+  made: Mapping[description.Function, Any],
+  path: str,
+  names: Names,
 ) -> None:
   """Writes a SavedModel, which Keras can load if the server has a model.
 
@@ -341,7 +344,9 @@ def save(
 
 
 def _attach(
-  module: tf.Module, made: Mapping[str, Any], tensors: Sequence[tf.Variable]
+  module: tf.Module,
+  made: Mapping[description.Function, Any],
+  tensors: Sequence[tf.Variable],
 ) -> None:
   module.tensors = tensors
   for name, function in made.items():

@@ -20,10 +20,12 @@ class Traced(NamedTuple):
   Attributes:
     function: Takes the tensors that its result needs, in order.
     used: The positions of these among all flattened tensors.
+    output_shape: The shape of the result, as far as it is known.
   """
 
   function: Callable[..., tf.Tensor]
   used: tuple[int, ...]
+  output_shape: tf.TensorShape
 
   def __call__(self, structure: Any) -> tf.Tensor:
     """Computes the result.
@@ -65,7 +67,9 @@ def trace(function: Callable[..., tf.Tensor], *specs: Any) -> Traced:
   )
   needed_inputs = [inputs[each] for each in used]
   return Traced(
-    wrapped_functions.from_graph(graph, needed_inputs, output), used
+    wrapped_functions.from_graph(graph, needed_inputs, output),
+    used,
+    output.shape,
   )
 
 

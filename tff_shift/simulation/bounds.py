@@ -74,7 +74,7 @@ def majority_of(train: Iterable[Iterable[np.ndarray]]) -> Majority:
   return Majority(own, shared)
 
 
-def accuracy(classes: Sequence[int], test: Sequence[np.ndarray]) -> np.ndarray:
+def accuracy(classes: Iterable[int], test: Sequence[np.ndarray]) -> np.ndarray:
   """Returns the accuracy of a constant prediction for each client, in percent.
 
   Args:

@@ -205,7 +205,8 @@ def untrained(
   seed = arguments.seed("seed", seed)
   weights = _initial_weights(model, seed)
   statistics = {
-    name: np.float32(value) for name, value in model.statistics.items()
+    name: np.array(value, np.float32)
+    for name, value in model.statistics.items()
   }
 
   def evaluate(frozen, weights, statistics, validation):
@@ -368,13 +369,14 @@ def _checked_examples(model, parts) -> list[examples_lib.Examples]:
       )
   return [
     examples_lib.checked(
-      *given,
+      x,
+      y,
       f"the {_SHOWN[name]} examples",
       shape=model.input_shape,
       dtype=model.input_dtype.as_numpy_dtype,
       num_classes=model.num_classes,
     )
-    for name, given in parts.items()
+    for name, (x, y) in parts.items()
   ]
 
 
@@ -449,7 +451,8 @@ def _train(model, train, validation, hparams, seed, on_epoch) -> Pretrained:
 
   weights = _initial_weights(model, seed)
   statistics = {
-    name: np.float32(value) for name, value in model.statistics.items()
+    name: np.array(value, np.float32)
+    for name, value in model.statistics.items()
   }
   best = best_loss = None
   frozen = tf.nest.map_structure(np.asarray, model.frozen)

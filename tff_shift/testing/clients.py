@@ -61,10 +61,8 @@ def _make_period_client(
   """Makes random data of a period, with a representation of order 1."""
   generator = np.random.default_rng([run_seed, client_id, 2])
   representation = generator.normal(size=representation_size)
-  return periods.PeriodData(
-    *_make_client(client_id, [num_examples], run_seed=run_seed),
-    representation=representation.astype(np.float32),
-  )
+  data = _make_client(client_id, [num_examples], run_seed=run_seed)
+  return periods.PeriodData(*(*data, representation.astype(np.float32)))
 
 
 @pytest.fixture(scope="session")

@@ -91,12 +91,13 @@ class TestEvolvingWithAbsentClients:
         ([0, 0, 0], [0, 0, 0, 0]),
       ]
     ):
-      parts = [
-        make_client(10 * position + i, sizes)
-        for i, sizes in enumerate(([*train, 0], test))
-      ]
       made.append(
-        evolving_data.Client(position, *parts, f"hospital_{position}")
+        evolving_data.Client(
+          position,
+          make_client(10 * position, [*train, 0]),
+          make_client(10 * position + 1, test),
+          f"hospital_{position}",
+        )
       )
     return made
 

@@ -127,9 +127,8 @@ class TestExports:
     if functions.answer_request is None:
       assert "predict_for" not in exported.model.functions
       return
-    request = np.linspace(
-      -1, 1, *functions.request_type.shape, dtype=np.float32
-    )
+    (size,) = functions.request_type.shape
+    request = np.linspace(-1, 1, size, dtype=np.float32)
     expected = run_in_graph(
       lambda weights, request, data, examples: functions.predict_as_client(
         weights, functions.answer_request(weights, request), data, examples

@@ -17,7 +17,7 @@ from tff_shift.testing import forms
 from tff_shift.testing import running
 
 # The data types of the clients in each scenario.
-KINDS = {
+KINDS: dict[str, set[type]] = {
   "evolving": {client_dataset.ClientDataset},
   "guidance": {client_dataset.ClientDataset},
   "online_adaptation": {adaptation.AdaptationData},

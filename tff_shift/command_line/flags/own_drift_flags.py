@@ -70,7 +70,7 @@ def set_default(flag: str, value: Any) -> None:
 
 
 def check_absent(
-  sizes: Sequence[Sequence[int]], names: Sequence[str], what: str
+  sizes: Sequence[Sequence[int]] | np.ndarray, names: Sequence[str], what: str
 ) -> None:
   """Warns of clients that are absent at some times; refuses `dp` with them.
 
@@ -82,8 +82,10 @@ def check_absent(
   Raises:
     UsageError: If the aggregator needs all clients.
   """
-  clients = datasets.load(FLAGS.dataset, data_dir=FLAGS.data_dir).client_names
-  clients = clients or list(map(str, range(len(sizes))))
+  names_of_clients = datasets.load(
+    FLAGS.dataset, data_dir=FLAGS.data_dir
+  ).client_names
+  clients = names_of_clients or tuple(map(str, range(len(sizes))))
   lacking = {
     client: [names[time] for time in np.flatnonzero(np.equal(own, 0))]
     for client, own in zip(clients, sizes, strict=True)

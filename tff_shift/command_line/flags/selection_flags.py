@@ -26,7 +26,7 @@ _BEST = "best"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Configuration(configuration.Configuration):
+class Configuration(common_flags.Configuration):
   """The flags of selection.
 
   Attributes:

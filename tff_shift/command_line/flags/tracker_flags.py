@@ -7,6 +7,7 @@ import pathlib
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 
 from absl import flags
 
@@ -106,7 +107,7 @@ def make(scenario: str, folder: results.RunFolder) -> trackers.Tracker:
   Raises:
     files.WriteError: If a tracker cannot use its folder or server.
   """
-  makers = {
+  makers: dict[str, Callable[[], trackers.Tracker]] = {
     "tensorboard": lambda: trackers.TensorBoard(folder.path / "tensorboard"),
     "mlflow": lambda: mlflow_tracker.MLflow(
       FLAGS.mlflow_uri or (folder.path / "mlruns").absolute().as_uri(),

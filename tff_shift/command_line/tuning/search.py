@@ -63,13 +63,13 @@ def draw(values: Sequence[Any], name: str, seed: int, number: int) -> Any:
   if not is_range(value):
     return value
   low, high = ends(value)
-  drawn = math.exp(generator.uniform(*map(math.log, map(float, (low, high)))))
+  start, end = float(low), float(high)
+  drawn = math.exp(generator.uniform(math.log(start), math.log(end)))
   try:
-    low, high = int(low), int(high)
+    least, most = int(low), int(high)
   except ValueError:
-    drawn = float(f"{drawn:.{_DIGITS}g}")
-    return min(max(drawn, float(low)), float(high))
-  return min(max(round(drawn), low), high)
+    return min(max(float(f"{drawn:.{_DIGITS}g}"), start), end)
+  return min(max(round(drawn), least), most)
 
 
 def settings(

@@ -33,7 +33,9 @@ is not rounded between its blurs.
 """
 
 import functools
+from collections.abc import Callable
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from scipy import ndimage
@@ -53,7 +55,7 @@ _ICE_OCTAVES = ((4.0, 0.4), (2.0, 0.35), (1.0, 0.25))
 def _ridges(rngs: Generators, shape: Sequence[int], scale: float) -> np.ndarray:
   """Draws ice, see `corruption_layers.ice`, as ridges of smooth noise."""
   noise = primitives.normal(rngs, (*shape[:2], len(_ICE_OCTAVES)))
-  texture = np.float32(0)
+  texture: Any = np.float32(0)
   for octave, (sigma, share) in enumerate(_ICE_OCTAVES):
     smooth = primitives.blur(noise[..., octave, np.newaxis], scale * sigma)
     valleys = np.abs(smooth)
@@ -107,7 +109,7 @@ def _light(surface: np.ndarray, inside: np.ndarray, scale: float) -> np.ndarray:
 
 # The corruptions that differ from the published ones: the operator, and its
 # numbers per severity.
-CORRUPTIONS = {
+CORRUPTIONS: dict[str, tuple[Callable[..., Any], Any]] = {
   "defocus_blur": (
     operators.defocus_blur,
     ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.5), (1.5, 0.3)),

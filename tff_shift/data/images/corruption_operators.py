@@ -316,8 +316,8 @@ def _affine_moves(corners: np.ndarray, height: int, width: int) -> np.ndarray:
   shift = (lower_right + upper_left) / 2
   change = np.stack([lower_right - upper_right, upper_right - upper_left], 2)
   inverse = np.linalg.inv(np.eye(2) + change / 2)[:, np.newaxis, np.newaxis]
-  places = np.indices((height, width)).transpose(1, 2, 0)
-  places = (places - [height // 2, width // 2]) / side
+  pixels = np.indices((height, width)).transpose(1, 2, 0)
+  places = (pixels - [height // 2, width // 2]) / side
   after = places - shift[:, np.newaxis, np.newaxis]
   before = (inverse * after[..., np.newaxis, :]).sum(axis=-1)
   return (side * (before - places)).astype(np.float32)

@@ -48,9 +48,11 @@ def grey(images: Images) -> np.ndarray:
   """Returns the luma (ITU-R BT.601) of images, `[N, height, width, 1]`."""
   if images.shape[3] == 1:
     return images
-  return sum(
-    weight * images[..., channel, np.newaxis]
-    for channel, weight in enumerate(_LUMA)
+  return np.asarray(
+    sum(
+      weight * images[..., channel, np.newaxis]
+      for channel, weight in enumerate(_LUMA)
+    )
   )
 
 

@@ -38,6 +38,7 @@ property that a corruption changes is not changed: black in `shot_noise`,
 # Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -154,7 +155,7 @@ _PUBLISHED: dict[str, tuple[_Operator, tuple[_Level, ...]]] = {
 }
 
 
-_CORRUPTIONS = {
+_CORRUPTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any]]] = {
   "published": _PUBLISHED,
   "monotone": {**_PUBLISHED, **corruption_monotone.CORRUPTIONS},
 }

@@ -108,7 +108,7 @@ def _read_reddit(
   """Reads the files of Reddit, see `reddit`."""
   del states
   chosen = _draw(archive)
-  titles = [None] * len(chosen)
+  titles: list[_Title] = [None] * len(chosen)
   for number, title in enumerate(_titles(archive)):
     if number in chosen:
       titles[chosen[number]] = title
@@ -118,7 +118,8 @@ def _read_reddit(
     for name in ("label", "half_year")
   )
   return dataset.Dataset(
-    *map(examples.read_only, (x, labels)),
+    examples.read_only(x),
+    examples.read_only(labels),
     SUBREDDITS,
     time=examples.read_only(time),
     vocabulary=vocabulary,

@@ -93,8 +93,8 @@ def load_any(
       f"tfds:{name}: its examples must be dictionaries of features, got"
       f" {type(features).__name__}"
     )
-  keys = keys or _supervised_keys(name, supervised, features)
-  _check_features(name, features, keys)
+  image, label = keys or _supervised_keys(name, supervised, features)
+  _check_features(name, features, (image, label))
   splits = tuple(stored)
   if "train" in stored:
     held_out = [each for each in ("test", "validation") if each in stored]
@@ -102,9 +102,9 @@ def load_any(
   if not sum(stored[each] for each in splits):
     raise ValueError(f"tfds:{name} holds no example")
   with _whole(name, version, folder):
-    found = _read(builder, *keys, splits)
+    found = _read(builder, image, label, splits)
   # Identifiers may be larger than an int32.
-  return _with_classes(found, f"{keys[1]} of tfds:{name}", np.int64)
+  return _with_classes(found, f"{label} of tfds:{name}", np.int64)
 
 
 def _supervised_keys(

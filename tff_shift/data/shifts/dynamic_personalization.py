@@ -218,11 +218,11 @@ def load_dynamic(
   clients = None
   if source.client is not None:
     clients = {name: source.client[each] for name, each in parts.items()}
+  taken: dict[str, Any] = {
+    name: examples.take(source, each) for name, each in parts.items()
+  }
   return DynamicDataset(
-    name=dataset,
-    class_names=source.class_names,
-    clients=clients,
-    **{name: examples.take(source, each) for name, each in parts.items()},
+    name=dataset, class_names=source.class_names, clients=clients, **taken
   )
 
 

@@ -19,6 +19,7 @@ train on one part and are tested on the other.
 
 import os
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -221,11 +222,11 @@ def load_guidance(
     parts = partitions.by_client(source.client[chosen], num_clients)
   else:
     kind, number = parsed
-    function = {
+    functions: dict[str, Callable[..., list[np.ndarray]]] = {
       "shards": partitions.shards,
       "dirichlet": partitions.dirichlet_over_clients,
-    }[kind]
-    parts = function(partition_labels[chosen], num_clients, number, seed)
+    }
+    parts = functions[kind](partition_labels[chosen], num_clients, number, seed)
   train, test = [], []
   for client, part in enumerate(parts):
     held = chosen[part]

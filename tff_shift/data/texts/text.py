@@ -114,12 +114,12 @@ def keep_frequent(
     New ids of each domain, sorted by descending frequency after the reserved
     ones, and alphabetically for equal frequencies; and the word of each id.
   """
-  counts = sum(
-    np.bincount(each.ravel(), minlength=len(vocabulary)) for each in x[:-1]
-  )
+  counts = np.zeros(len(vocabulary), np.int64)
+  for each in x[:-1]:
+    counts += np.bincount(each.ravel(), minlength=len(vocabulary))
   counts[: len(RESERVED)] = 0
   kept = sorted(
-    np.flatnonzero(counts), key=lambda each: (-counts[each], vocabulary[each])
+    np.flatnonzero(counts), key=lambda word: (-counts[word], vocabulary[word])
   )[: size - len(RESERVED)]
   new_id = np.full(len(vocabulary), UNKNOWN, np.int32)
   new_id[PADDING] = PADDING

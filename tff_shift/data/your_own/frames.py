@@ -74,12 +74,14 @@ class Table:
     self.y, self.class_names = _codes(
       frame[label], f"label {label!r}", keep_empty_classes
     )
-    self.clients, self.client_names = None, ()
+    self.clients: np.ndarray | None = None
+    self.client_names: tuple[str, ...] = ()
     if client is not None:
       self.clients, self.client_names = _codes(
         frame[client], f"client {client!r}"
       )
-    self.times, self.time_names = None, ()
+    self.times: np.ndarray | None = None
+    self.time_names: tuple[str, ...] = ()
     if time is not None:
       values = frame[time]
       if domain_order is not None:
@@ -88,10 +90,10 @@ class Table:
       self.times, self.time_names = _codes(values, f"time {time!r}")
     elif domain_order is not None:
       raise ValueError("domain_order: there are no domains to order")
+    self.features: tuple[str, ...] = ()
     if image is not None:
       if features is not None:
         raise ValueError(f"features: image={image!r} is the only input")
-      self.features = ()
       self.x = read_images(frame[image])
       return
     if features is None:

@@ -18,6 +18,7 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
@@ -120,7 +121,7 @@ def evolving(
         client,
         _join(train),
         _join(test),
-        client_names and client_names[client],
+        None if client_names is None else client_names[client],
       )
     )
   _warn_of_copies([each.train for each in made], [each.test for each in made])
@@ -173,7 +174,7 @@ def evolving_domains(
       domains_lib.Domain(*each, called)
       for each, called in zip(batches, names, strict=True)
     ),
-    tuple(class_names or map(str, range(num_classes))),
+    tuple(map(str, range(num_classes)) if class_names is None else class_names),
   )
 
 
@@ -213,12 +214,12 @@ def guidance(
         f"test: there must be {len(train)} clients, as in train, got"
         f" {len(test)}"
       )
-    batches, _ = _checked(
+    both, _ = _checked(
       [train, test],
       lambda use, client: f"{called(client)}, {_USES[use]}",
       num_classes,
     )
-    made = Parts(*map(tuple, batches))
+    made = Parts(*map(tuple, both))
   else:
     (batches,), _ = _checked(
       [train], lambda _, client: called(client), num_classes
@@ -279,7 +280,7 @@ def online_adaptation(
   initial: Sequence[Pair],
   stream: Sequence[Sequence[Pair]],
   *,
-  omega: Sequence[float] | None = None,
+  omega: npt.ArrayLike | None = None,
   num_classes: int | None = None,
   client_names: Sequence[str] | None = None,
 ) -> Online:
@@ -321,21 +322,22 @@ def online_adaptation(
     allow_empty=True,
   )
   _check_present(batches, _at_timestep)
+  extent = None
   if omega is not None:
-    omega = examples_lib.checked_array(
+    extent = examples_lib.checked_array(
       np.asarray(examples_lib.as_array(omega, "omega"), np.float64),
       "omega",
       shape=(len(stream[0]) + 1,),
       dtype=np.float64,
     )
-  initial = tuple(own[0] for own in batches)
+  held = tuple(own[0] for own in batches)
   return Online(
-    initial,
+    held,
     fixed_batches.Streams(
       [own[1:] for own in batches],
-      omega,
+      extent,
       num_classes,
-      [each.y for each in initial],
+      [each.y for each in held],
     ),
   )
 
@@ -343,7 +345,7 @@ def online_adaptation(
 def dynamic_personalization(
   clients: Sequence[Sequence[Pair]],
   *,
-  drifted: Sequence[Sequence[bool]] | None = None,
+  drifted: npt.ArrayLike | None = None,
   num_classes: int | None = None,
   client_names: Sequence[str] | None = None,
 ) -> fixed_batches.Periods:
@@ -377,15 +379,16 @@ def dynamic_personalization(
     allow_empty=True,
   )
   _check_present(batches, lambda period: f"period {period}")
+  has_drifted = None
   if drifted is not None:
     shape = len(clients), len(clients[0])
-    drifted = examples_lib.as_array(drifted, "drifted")
-    if drifted.shape != shape or drifted.dtype != bool:
+    has_drifted = examples_lib.as_array(drifted, "drifted")
+    if has_drifted.shape != shape or has_drifted.dtype != bool:
       raise ValueError(
         f"drifted: {list(shape)} bools wanted, one for each client and"
-        f" period, got {drifted.dtype} {list(drifted.shape)}"
+        f" period, got {has_drifted.dtype} {list(has_drifted.shape)}"
       )
-  return fixed_batches.Periods(batches, drifted, num_classes)
+  return fixed_batches.Periods(batches, has_drifted, num_classes)
 
 
 _USES = "train", "test"
@@ -500,7 +503,7 @@ def _checked(
       y,
       what,
       shape=first.shape[1:],
-      dtype=np.uint8 if is_image else np.float32,
+      dtype=examples_lib.input_type(is_image),
       num_classes=num_classes,
       allow_empty=allow_empty,
     )
@@ -577,10 +580,10 @@ def _join(
   parts: Sequence[examples_lib.Examples],
 ) -> client_dataset.ClientDataset:
   """Concatenates a client's examples, sorted by domain."""
+  x, y = (
+    examples_lib.read_only(np.concatenate(arrays))
+    for arrays in zip(*parts, strict=True)
+  )
   return client_dataset.ClientDataset.from_arrays(
-    *(
-      examples_lib.read_only(np.concatenate(arrays))
-      for arrays in zip(*parts, strict=True)
-    ),
-    [len(each.y) for each in parts],
+    x, y, [len(each.y) for each in parts]
   )

@@ -106,7 +106,9 @@ def named(
   options = {
     "num_classes": max(2, len(table.class_names)),
     "client_names": table.client_names,
-  } | options
+    **options,
+  }
+  arrays: list[Any]
   if table.times is None:
     arrays = [table.by_client()]
   else:
@@ -115,7 +117,7 @@ def named(
     if scenario == "online_adaptation":
       arrays = [[own[0] for own in grouped], [own[1:] for own in grouped]]
   if scenario == "evolving":
-    options["domain_names"] = table.time_names
+    options = {**options, "domain_names": table.time_names}
   return Named(
     getattr(from_arrays, scenario)(*arrays, **options),
     table.class_names,

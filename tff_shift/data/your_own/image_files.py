@@ -103,10 +103,10 @@ def _decoded(name: str, content: bytes, size: int | None) -> np.ndarray:
   from PIL import ImageOps
 
   try:
-    with Image.open(io.BytesIO(content)) as image:
-      _check(name, image)
-      is_gray = image.mode in _GRAYSCALE
-      image = ImageOps.exif_transpose(image).convert("L" if is_gray else "RGB")
+    with Image.open(io.BytesIO(content)) as stored:
+      _check(name, stored)
+      is_gray = stored.mode in _GRAYSCALE
+      image = ImageOps.exif_transpose(stored).convert("L" if is_gray else "RGB")
       if size is not None:
         image = image.resize((size, size), Image.Resampling.BILINEAR)
   except PIL.UnidentifiedImageError as error:
@@ -132,11 +132,12 @@ def _check(name: str, image: "Image.Image") -> None:
       f"{name} has pixels of Pillow's mode {image.mode}; images of 8 bits per"
       " channel wanted"
     )
-  if getattr(image, "n_frames", 1) > 1:
-    raise _RefusedError(f"{name} has {image.n_frames} frames; one is wanted")
+  num_frames = getattr(image, "n_frames", 1)
+  if num_frames > 1:
+    raise _RefusedError(f"{name} has {num_frames} frames; one is wanted")
   if image.mode.endswith("A") or "transparency" in image.info:
-    least, _ = image.convert("RGBA").getchannel("A").getextrema()
-    if least < 255:
+    opacity = np.asarray(image.convert("RGBA").getchannel("A"))
+    if opacity.min() < 255:
       raise _RefusedError(
         f"{name} has transparent pixels; paste it on a background"
       )

@@ -209,8 +209,10 @@ def _read(name: str) -> tuple[dataset.DatasetInfo, str | None]:
     if is_folder(name):
       return _read_table(name, path, _state(path))
     state = path.stat()
-    read = _read_table if is_table(name) else _read_file
-    return read(name, path, (state.st_mtime_ns, state.st_size))
+    identity = state.st_mtime_ns, state.st_size
+    if is_table(name):
+      return _read_table(name, path, identity)
+    return _read_file(name, path, identity)
   except OSError as error:
     raise ValueError(
       f"{error.filename or path} cannot be read: {error.strerror}"
@@ -328,9 +330,9 @@ def _read_tfds(name: str, folder: pathlib.Path) -> dataset.DatasetInfo:
       f"dataset must be tfds:<name> or tfds:<name>:<x>,<y>, such as tfds:mnist"
       f" or tfds:cifar100:image,coarse_label; got {name!r}"
     )
-  stored, *keys = found.groups()
+  stored, x, y = found.groups()
   return _entry(
-    tfds_archives.load_any(stored, folder, tuple(keys) if keys[0] else None),
+    tfds_archives.load_any(stored, folder, (x, y) if x else None),
     name,
     None,
   )
@@ -366,7 +368,7 @@ def _entry(
   )
   if num_classes < 2:
     raise ValueError(f"y of {name}: there must be at least 2 classes")
-  dtype = np.uint8 if is_image else np.float32
+  dtype = examples.input_type(is_image)
   shape = x.shape[1:]
   x, y = examples.checked(
     x, loaded.y, name, shape=shape, dtype=dtype, num_classes=num_classes

@@ -92,8 +92,10 @@ def read_folder(
   options = _parsed(given)
   levels = options.pop("folder_levels", None)
   frame = image_files.folder_frame(path, levels and levels.split(","))
-  roles = {"client": "client", "time": "domain"}
-  roles = {role: level for role, level in roles.items() if level in frame}
+  levels_of_roles = {"client": "client", "time": "domain"}
+  roles: dict[str, Any] = {
+    role: level for role, level in levels_of_roles.items() if level in frame
+  }
   roles |= {"label": "class", "image": image_files.IMAGE}
   return _table_of_images(
     path, path, frame, hashlib.sha256(), **roles, **options

@@ -19,6 +19,7 @@ overhead of a call is negligible.
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -153,7 +154,8 @@ class _Builder(programs.Evaluator):
       case "federated_zip_at_clients":
         return lazy.as_client_value(argument)
       case "federated_aggregate":
-        return self._aggregate(*argument, packing.member_of(parameter[1]))
+        total_type = packing.member_of(parameter[1])
+        return self._aggregate(*(*argument, total_type))
     return argument
 
   def _call(self, closure, argument):
@@ -181,14 +183,15 @@ class _Builder(programs.Evaluator):
 
   def _aggregate(self, value, zero, accumulate, merge, report, total_type):
     del merge  # All clients are in this process.
-    aggregate = lazy.Aggregate(lazy.as_client_value(value), zero, accumulate)
-    aggregate.type_spec = total_type
+    aggregate = lazy.Aggregate(
+      lazy.as_client_value(value), zero, accumulate, total_type
+    )
     self._loops.append(aggregate)
     return lazy.Lazy(
       lambda: self._call(report, self._total(aggregate)), aggregate, report
     )
 
-  def collect(self, value: object, type_spec: tff.Type) -> lazy.Collection:
+  def collect(self, value: Any, type_spec: tff.Type) -> lazy.Collection:
     """Registers clients' values to be returned."""
     collection = lazy.Collection(lazy.as_client_value(value), type_spec)
     self._loops.append(collection)
@@ -316,9 +319,9 @@ class CohortProgram:
     for type_spec in _placed(self._parameter_type):
       signature += packing.packed_specs(type_spec)
 
-    def trace(num_clients, *leaves):
+    def trace(num_clients, *inputs):
       builder = _Builder(cache, device, num_clients, num_parallel)
-      leaves = iter(leaves)
+      leaves = iter(inputs)
       argument = _argument(self._parameter_type, leaves)
       result = builder.call(programs.Closure(function, {}), argument)
       results = _collect(result, self._result_type, builder)
@@ -336,7 +339,7 @@ class CohortProgram:
 
     self._function = wrapped_functions.wrap(trace, signature)
 
-  def __call__(self, num_clients: int, packed: Sequence[np.ndarray]) -> object:
+  def __call__(self, num_clients: int, packed: Sequence[np.ndarray]) -> Any:
     """Runs the computation.
 
     Args:
@@ -363,7 +366,7 @@ def _placed(type_spec: tff.Type) -> Iterator[tff.Type]:
     yield type_spec
 
 
-def _argument(type_spec: tff.Type, leaves: Iterator[tf.Tensor]) -> object:
+def _argument(type_spec: tff.Type, leaves: Iterator[tf.Tensor]) -> Any:
   """Arranges the tensors of `packing.Packer` as the computation's argument."""
   if isinstance(type_spec, tff.StructType):
     return tuple(
@@ -393,9 +396,7 @@ def _argument(type_spec: tff.Type, leaves: Iterator[tf.Tensor]) -> object:
   return lazy.ClientValue(of_client)
 
 
-def _collect(
-  value: object, type_spec: tff.Type, builder: _Builder
-) -> list[object]:
+def _collect(value: Any, type_spec: tff.Type, builder: _Builder) -> list[Any]:
   """Returns the parts of a result; clients' values as collections."""
   if isinstance(type_spec, tff.StructType):
     parts = lazy.elements(value, len(type_spec))

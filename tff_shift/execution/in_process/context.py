@@ -102,7 +102,7 @@ class _CompiledComputation:
   def __init__(self, computation: tff.framework.ConcreteComputation):
     self.function = _to_native(computation)
     self.programs = programs.ProgramCache()
-    self._cohort_program = None
+    self._cohort_program: cohorts.CohortProgram | None = None
     self._lock = threading.Lock()
     blocks = compilation.walk(self.function)
     for block in blocks:

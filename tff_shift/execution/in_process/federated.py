@@ -102,8 +102,10 @@ class FederatedEvaluator(programs.Evaluator):
           f"client {index} of {len(arguments)} failed: {error}"
         ) from error
 
-    run_all = map if self._client_pool is None else self._client_pool.map
-    return list(run_all(run_client, range(len(arguments))))
+    clients = range(len(arguments))
+    if self._client_pool is None:
+      return list(map(run_client, clients))
+    return list(self._client_pool.map(run_client, clients))
 
   def _as_list(
     self, value: values.Value, type_spec: tff.Type

@@ -5,9 +5,11 @@ is a `ClientValue`. `Aggregate` and `Collection` are the outputs of a loop over
 the clients.
 """
 
+import functools
 import itertools
 from collections.abc import Callable
 from collections.abc import Sequence
+from typing import Any
 
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
@@ -23,10 +25,10 @@ class Lazy:
     waits_for: The aggregates that must be computed before.
   """
 
-  def __init__(self, compute: Callable[[], values.Value], *inputs: object):
+  def __init__(self, compute: Callable[[], values.Value], *inputs: Any):
     self.waits_for = _aggregates_of(inputs)
     self._compute = compute
-    self._value = None
+    self._value: values.Value = None
     self._is_done = False
 
   def force(self) -> values.Value:
@@ -44,14 +46,16 @@ class Aggregate:
     part: The clients' values, a `ClientValue`.
     zero: The initial total.
     accumulate: A closure, `(total, part) -> total`.
+    type_spec: The type of the total.
     total: The sum, after the loop.
     waits_for: As in `Lazy`, without the aggregate itself.
   """
 
-  def __init__(self, part, zero, accumulate):
+  def __init__(self, part, zero, accumulate, type_spec):
     self.part = part
     self.zero = zero
     self.accumulate = accumulate
+    self.type_spec = type_spec
     self.total = None
     self.waits_for = _aggregates_of((part, zero, accumulate))
 
@@ -81,7 +85,7 @@ class ClientValue:
     waits_for: As in `Lazy`.
   """
 
-  def __init__(self, compute: Callable[[dict], values.Value], *inputs: object):
+  def __init__(self, compute: Callable[[dict], values.Value], *inputs: Any):
     self.waits_for = _aggregates_of(inputs)
     self.inputs = inputs
     self._compute = compute
@@ -93,7 +97,7 @@ class ClientValue:
     return known[self]
 
 
-def _aggregates_of(value: object) -> frozenset[Aggregate]:
+def _aggregates_of(value: Any) -> frozenset[Aggregate]:
   """Returns the aggregates that a value depends on."""
   if isinstance(value, tuple):
     return frozenset(itertools.chain.from_iterable(map(_aggregates_of, value)))
@@ -104,7 +108,7 @@ def _aggregates_of(value: object) -> frozenset[Aggregate]:
   return getattr(value, "waits_for", frozenset())
 
 
-def captured(closure: programs.Closure) -> dict[str, object]:
+def captured(closure: programs.Closure) -> dict[str, Any]:
   """Returns the values that a function captures, by name."""
   return {
     reference.name: closure.environment[reference.name]
@@ -112,14 +116,14 @@ def captured(closure: programs.Closure) -> dict[str, object]:
   }
 
 
-def force(value: object) -> values.Value:
+def force(value: Any) -> values.Value:
   """Computes all lazy parts of a value."""
   if isinstance(value, tuple):
     return tuple(map(force, value))
   return value.force() if isinstance(value, Lazy) else value
 
 
-def as_client_value(value: object) -> ClientValue:
+def as_client_value(value: Any) -> ClientValue:
   """Returns each client's part of a structure of values at CLIENTS."""
   if isinstance(value, ClientValue):
     return value
@@ -132,7 +136,7 @@ def as_client_value(value: object) -> ClientValue:
   return ClientValue(lambda known: force(value), value)
 
 
-def force_inputs(value: object, seen: set[int]) -> None:
+def force_inputs(value: Any, seen: set[int]) -> None:
   """Computes all lazy inputs of a client's value."""
   if isinstance(value, tuple):
     for part in value:
@@ -149,8 +153,14 @@ def force_inputs(value: object, seen: set[int]) -> None:
       force_inputs(tuple(captured(value).values()), seen)
 
 
-def elements(value: object, count: int) -> Sequence[object]:
+def elements(value: Any, count: int) -> Sequence[Any]:
   """Returns the elements of a structure, which may be lazy."""
   if isinstance(value, tuple):
     return value
-  return [Lazy(lambda i=i: value.force()[i], value) for i in range(count)]
+  return [
+    Lazy(functools.partial(_element, value, i), value) for i in range(count)
+  ]
+
+
+def _element(value: Lazy, position: int) -> Any:
+  return value.force()[position]

@@ -9,13 +9,14 @@ around an iterator, which does neither.
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import tensorflow as tf
 from google.protobuf import message
 
 # TensorFlow exports no names for these protocol buffers.
-_FunctionDef = message.Message
-_FunctionDefLibrary = message.Message
+_FunctionDef: TypeAlias = message.Message
+_FunctionDefLibrary: TypeAlias = message.Message
 
 
 def loop_over_datasets(graph_def: tf.compat.v1.GraphDef) -> None:

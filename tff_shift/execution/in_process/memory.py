@@ -88,7 +88,7 @@ class _Constant:
   """
 
   def __init__(self, column: Sequence[np.ndarray]):
-    self.packed = None
+    self.packed: list[np.ndarray] | None = None
     self._arrays = [weakref.ref(array) for array in column]
 
   def is_of(self, column: Sequence[np.ndarray]) -> bool:

@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -55,7 +56,7 @@ def packed_specs(type_spec: tff.Type) -> list[tf.TensorSpec]:
 
 def unpack(
   leaves: Iterator[np.ndarray], type_spec: tff.Type, num_clients: int
-) -> object:
+) -> Any:
   """Arranges the tensors of a result; clients' values become lists."""
   if isinstance(type_spec, tff.StructType):
     return tuple(
@@ -98,7 +99,7 @@ class Packer:
     self._leaves = _leaves_function(self._member)
 
   def __call__(
-    self, argument: object, lender: memory_lib.Lender
+    self, argument: Any, lender: memory_lib.Lender
   ) -> list[np.ndarray] | None:
     """Packs the clients' values into one array per leaf.
 
@@ -140,7 +141,7 @@ class Packer:
       packed += lender.pack(column, functools.partial(pack, column))
     return packed
 
-  def _fits(self, rows: Sequence[Sequence[object]]) -> bool:
+  def _fits(self, rows: Sequence[Sequence[Any]]) -> bool:
     """Returns whether all leaves are NumPy values of the exact types."""
     return all(
       isinstance(leaf, _ARRAYS)
@@ -196,7 +197,7 @@ def to_tensor(array: np.ndarray) -> tf.Tensor:
     return tf.convert_to_tensor(array)
 
 
-def _leaves_function(type_spec: tff.Type) -> Callable[[object], list[object]]:
+def _leaves_function(type_spec: tff.Type) -> Callable[[Any], list[Any]]:
   """Returns a function of a value without placement to its leaves."""
   if not isinstance(type_spec, tff.StructType):
     return lambda value: [value]

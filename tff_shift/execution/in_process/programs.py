@@ -9,6 +9,8 @@ import dataclasses
 import threading
 from collections.abc import Iterator
 from collections.abc import Mapping
+from typing import Any
+from typing import TypeAlias
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -18,7 +20,7 @@ from tff_shift.execution import compilation
 from tff_shift.execution.in_process import graphs
 from tff_shift.execution.in_process import values
 
-_BuildingBlock = tff.framework.ComputationBuildingBlock
+_BuildingBlock: TypeAlias = tff.framework.ComputationBuildingBlock
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,15 +33,15 @@ class Closure:
   """
 
   function: _BuildingBlock
-  environment: Mapping[str, object]
+  environment: Mapping[str, Any]
 
 
 class Evaluator:
   """Evaluates building blocks; subclasses implement the work of blocks."""
 
   def evaluate(
-    self, block: _BuildingBlock, environment: Mapping[str, object]
-  ) -> object:
+    self, block: _BuildingBlock, environment: Mapping[str, Any]
+  ) -> Any:
     """Returns the value of `block`: tensors in tuples, or a `Closure`."""
     if isinstance(block, tff.framework.Reference):
       return environment[block.name]
@@ -63,7 +65,7 @@ class Evaluator:
       return tf.constant(block.value, values.tensor_dtype(block.type_signature))
     return Closure(block, environment)
 
-  def call(self, closure: Closure, argument: object) -> object:
+  def call(self, closure: Closure, argument: Any) -> Any:
     """Applies a function to a value, or to None if it takes none."""
     function = closure.function
     if isinstance(function, tff.framework.Lambda):
@@ -76,14 +78,14 @@ class Evaluator:
     return self.call_intrinsic(function, argument)
 
   def call_compiled(
-    self, function: tff.framework.CompiledComputation, argument: object
-  ) -> object:
+    self, function: tff.framework.CompiledComputation, argument: Any
+  ) -> Any:
     """Applies a TensorFlow block to a value."""
     raise NotImplementedError
 
   def call_intrinsic(
-    self, function: tff.framework.Intrinsic, argument: object
-  ) -> object:
+    self, function: tff.framework.Intrinsic, argument: Any
+  ) -> Any:
     """Applies an intrinsic to a value."""
     raise NotImplementedError
 
@@ -106,7 +108,7 @@ class ProgramCache:
     self._programs = {}
     self._needs_tensorflow = {}
 
-  def call(self, closure: Closure, argument: object, device: str) -> object:
+  def call(self, closure: Closure, argument: Any, device: str) -> Any:
     """Applies a function without intrinsics to a value, on `device`.
 
     Args:
@@ -171,8 +173,8 @@ class GraphEvaluator(Evaluator):
     self._device = device
 
   def call_compiled(
-    self, function: tff.framework.CompiledComputation, argument: object
-  ) -> object:
+    self, function: tff.framework.CompiledComputation, argument: Any
+  ) -> Any:
     """Adds the block to the current graph."""
     arguments = [] if argument is None else values.flatten(argument)
     # Inside of a loop, outer tensors must be captured.
@@ -208,8 +210,8 @@ class _Program:
     # Free names of the function become further arguments.
     self._captured = list(free_references(function))
 
-    def trace(*leaves: tf.Tensor) -> list[tf.Tensor]:
-      leaves = iter(leaves)
+    def trace(*inputs: tf.Tensor) -> list[tf.Tensor]:
+      leaves = iter(inputs)
       environment = {
         reference.name: values.unflatten(leaves, reference.type_signature)
         for reference in self._captured
@@ -232,7 +234,7 @@ class _Program:
     ]
     self._function = wrapped_functions.wrap(trace, signature)
 
-  def __call__(self, closure: Closure, argument: object) -> object:
+  def __call__(self, closure: Closure, argument: Any) -> Any:
     leaves = values.flatten(
       tuple(closure.environment[each.name] for each in self._captured)
     )
@@ -300,7 +302,7 @@ def _prepare(
   )
 
 
-def _tensor_names(binding: object) -> Iterator[str]:
+def _tensor_names(binding: Any) -> Iterator[str]:
   """Yields the names of the tensors that a binding lists, in order."""
   kind = binding.WhichOneof("binding")
   if kind == "tensor":

@@ -11,6 +11,7 @@ import functools
 import itertools
 from collections.abc import Iterator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,7 +19,7 @@ import tensorflow_federated as tff
 import tree
 
 # A tensor, or tuples of values; see the module's docstring.
-Value = object
+Value = Any
 
 
 def is_clients_list_type(type_spec: tff.Type) -> bool:
@@ -86,7 +87,7 @@ def unflatten(leaves: Iterator[tf.Tensor], type_spec: tff.Type) -> Value:
   return next(leaves)
 
 
-def count_clients(argument: object, type_spec: tff.Type | None) -> int | None:
+def count_clients(argument: Any, type_spec: tff.Type | None) -> int | None:
   """Returns the number of clients in an argument.
 
   Args:
@@ -124,7 +125,7 @@ def count_clients(argument: object, type_spec: tff.Type | None) -> int | None:
 
 
 def to_tensors(
-  value: object, type_spec: tff.Type, devices: Sequence[str], server: str
+  value: Any, type_spec: tff.Type, devices: Sequence[str], server: str
 ) -> Value:
   """Converts the argument of a computation.
 
@@ -158,9 +159,7 @@ def to_tensors(
     return _convert(value, type_spec)
 
 
-def to_python(
-  value: Value, type_spec: tff.Type, *, materialize: bool
-) -> object:
+def to_python(value: Value, type_spec: tff.Type, *, materialize: bool) -> Any:
   """Converts a result for the caller.
 
   Args:
@@ -213,7 +212,7 @@ def is_named_tuple_type(type_spec: tff.Type) -> bool:
   )
 
 
-def to_numpy(value: object) -> object:
+def to_numpy(value: Any) -> Any:
   """Converts every eager tensor of a structure to a NumPy value.
 
   Args:
@@ -227,8 +226,8 @@ def to_numpy(value: object) -> object:
 
 
 def pair_elements(
-  value: object, type_spec: tff.StructType
-) -> list[tuple[object, tff.Type]]:
+  value: Any, type_spec: tff.StructType
+) -> list[tuple[Any, tff.Type]]:
   """Pairs the elements of a container with their types.
 
   Args:
@@ -268,7 +267,7 @@ def pair_elements(
   return pairs
 
 
-def _convert(value: object, type_spec: tff.Type) -> Value:
+def _convert(value: Any, type_spec: tff.Type) -> Value:
   """Converts a value without placement, on the device in scope."""
   if isinstance(type_spec, tff.StructType):
     return tuple(
@@ -282,7 +281,7 @@ def _convert(value: object, type_spec: tff.Type) -> Value:
   raise TypeError(f"a value of type {type_spec} cannot be an argument")
 
 
-def _convert_tensor(value: object, type_spec: tff.TensorType) -> tf.Tensor:
+def _convert_tensor(value: Any, type_spec: tff.TensorType) -> tf.Tensor:
   """Converts a number, array, list or tensor to a tensor."""
   if isinstance(value, tf.Variable):
     value = value.read_value()
@@ -309,7 +308,7 @@ def _convert_tensor(value: object, type_spec: tff.TensorType) -> tf.Tensor:
   return tf.convert_to_tensor(value, dtype)
 
 
-def _has_compatible_dtype(value: object, expected: type[np.generic]) -> bool:
+def _has_compatible_dtype(value: Any, expected: Any) -> bool:
   """Returns whether a value is of the same kind as a dtype, and no wider."""
   if isinstance(value, tf.Tensor):
     return _is_compatible_dtype(np.dtype(value.dtype.as_numpy_dtype), expected)
@@ -319,11 +318,12 @@ def _has_compatible_dtype(value: object, expected: type[np.generic]) -> bool:
     return expected is np.str_
   if isinstance(value, bool):
     return expected is np.bool_
-  for python_type, kind in (
+  kinds: tuple[tuple[Any, Any], ...] = (
     (int, np.integer),
     (float, np.floating),
     (complex, np.complexfloating),
-  ):
+  )
+  for python_type, kind in kinds:
     if isinstance(value, python_type):
       # A Python number is accepted if its value fits.
       return np.issubdtype(expected, kind) and np.can_cast(value, expected)
@@ -345,7 +345,7 @@ def _is_compatible_dtype(found: np.dtype, expected: type[np.generic]) -> bool:
   )
 
 
-def _convert_sequence(value: object, type_spec: tff.SequenceType) -> tf.Tensor:
+def _convert_sequence(value: Any, type_spec: tff.SequenceType) -> tf.Tensor:
   """Converts a data set or a list of elements to a variant tensor."""
   if isinstance(value, list):
     with tf.device("CPU:0"):
@@ -384,16 +384,14 @@ def variant_from_elements(
   return tf.data.experimental.to_variant(dataset)
 
 
-def _to_container(leaves: Iterator[object], type_spec: tff.Type) -> object:
+def _to_container(leaves: Iterator[Any], type_spec: tff.Type) -> Any:
   """Arranges an element's leaves in the structure that `tf.data` expects."""
   return tff.types.structure_from_tensor_type_tree(
     lambda _: next(leaves), type_spec
   )
 
 
-def _to_structure(
-  value: Value, type_spec: tff.Type, materialize: bool
-) -> object:
+def _to_structure(value: Value, type_spec: tff.Type, materialize: bool) -> Any:
   """Adds the type's names to a value."""
   if isinstance(type_spec, tff.FederatedType):
     if is_clients_list_type(type_spec):

@@ -16,6 +16,7 @@ import functools
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow_federated as tff
 from absl import logging
@@ -139,7 +140,7 @@ class Plan:
     )
 
 
-def take_clients(value: object, type_spec: tff.Type, clients: slice) -> object:
+def take_clients(value: Any, type_spec: tff.Type, clients: slice) -> object:
   """Takes some clients' parts of an argument, and all of the server's."""
   if values.is_clients_list_type(type_spec):
     return value[clients]
@@ -181,7 +182,7 @@ def _select(value: object, paths: Sequence[_Path]) -> tuple[object, ...]:
 
 
 def _function(
-  parameter_type: object, function: Callable[[object], object]
+  parameter_type: object, function: Callable[[Any], object]
 ) -> tff.framework.ConcreteComputation:
   return tff.federated_computation(function, parameter_type)
 
@@ -265,6 +266,7 @@ def _fingerprint(
   if isinstance(block, tff.framework.Reference):
     return parameters.get(block.name, block.name)
   children = block.children()
+  own: Any
   if isinstance(block, tff.framework.Lambda):
     parameters = {**parameters, block.parameter_name: len(parameters)}
     own = "lambda"

@@ -71,7 +71,7 @@ class WorkerPool:
     """
     if self._failure is not None:
       raise errors.WorkerError(self._failure)
-    results = [None] * len(tasks)
+    results: list[object] = [None] * len(tasks)
     waiting = collections.deque(range(len(tasks)))
     running = {}
     while waiting or running:

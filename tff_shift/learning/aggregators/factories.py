@@ -276,7 +276,7 @@ def check(
     raise ValueError(
       f"aggregator={traits.name} is not allowed for {algorithm}: {reason}"
     )
-  weighting = getattr(hparams, "client_weighting", "uniform")
+  weighting = hyperparameters.client_weighting(hparams)
   if not traits.is_weighted and weighting != "uniform":
     raise ValueError(
       f"client_weighting={weighting} of {algorithm} is not allowed with"

@@ -67,7 +67,7 @@ class _Adaptive(tff.learning.optimizers.Optimizer):
       update,
     )
     m = update
-    if first:
+    if isinstance(self._hparams, server_optimizer_hparams.FedAdamHParams):
       beta_1 = self._hparams.beta_1
       m = tf.nest.map_structure(
         lambda old, each: beta_1 * old + (1 - beta_1) * each, first[0], update

@@ -608,7 +608,7 @@ def _layers_by_class(group: h5py.Group, depth: int = 0) -> tuple[Layer, ...]:
         kind, _, number = key.rpartition("_")
         if not (number.isdecimal() and kind in inside):
           kind, number = key, "0"
-        layers = ()
+        layers: tuple[Layer, ...] = ()
         if isinstance(inside.get(key, getlink=True), h5py.HardLink):
           layers = _layers_by_class(inside[key], depth + 1)
         found.append((kind, _number(number), key, layers))

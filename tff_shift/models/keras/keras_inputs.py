@@ -115,6 +115,7 @@ def adapted_numbers(layer: tf.keras.layers.Layer) -> dict[str, Any]:
   Raises:
     ValueError: If the layer must be adapted, and was not.
   """
+  found: tuple[tuple[str, str], ...]
   if isinstance(layer, tf.keras.layers.Normalization):
     if layer.input_mean is not None:
       return {}

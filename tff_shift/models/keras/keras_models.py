@@ -9,6 +9,7 @@ import inspect
 import math
 from collections.abc import Callable
 from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -206,7 +207,7 @@ def with_batch_normalization(
       trainable=layer.trainable,
     )
 
-  found = {}
+  found: dict[str, Any] = {}
   for stream, name in (parts.BACKBONE, "backbone"), (parts.HEAD, "head"):
     part = getattr(model, name)
     source = getattr(part.source, "keras_model", None)

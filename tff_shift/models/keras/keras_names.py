@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -52,7 +53,7 @@ class _Group(NamedTuple):
 
   raw: Path
   counted: Path
-  weights: list[tuple[str | None, np.ndarray | str]]
+  weights: list[tuple[str | None, Any]]
 
 
 def match(

@@ -200,7 +200,7 @@ def _order_of_creation(keras_model: tf.keras.Model) -> list[_Created]:
   equal shapes would hide this.
   """
   created, positions = [], {}
-  graph = None
+  graph: tf.Graph | None = None
 
   def create(shape=None, dtype=None, trainable=True, initial_value=None, **_):
     # Keras builds layers outside of the traced function.
@@ -492,7 +492,7 @@ def make_part(
   def function(weights, x, frozen):
     mode, normalizes_by_batch = modes.current(), modes.normalizes_by_batch()
     observed = modes.observed_moments()
-    seed = mode and mode.seed_of_call()
+    seed = None if mode is None else mode.seed_of_call()
     arguments = given(weights, frozen)
     if mode and has_penalty:
       mode.penalize(

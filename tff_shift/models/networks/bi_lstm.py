@@ -107,7 +107,7 @@ def _backbone(
     "bias": keras_parts.with_unit_forget_bias(zeros, width),
   }
   names = ["embedding/embeddings"]
-  shapes = [(vocabulary_size, embedding_width)]
+  shapes: list[tuple[int, ...]] = [(vocabulary_size, embedding_width)]
   drawn = [keras_parts.stateless(initializers.RandomUniform(-0.05, 0.05))]
   for layer in range(_NUM_LAYERS):
     size = len(_DIRECTIONS) * width if layer else embedding_width

@@ -20,6 +20,9 @@ import pathlib
 import textwrap
 from collections.abc import Mapping
 from collections.abc import Sequence
+from collections.abc import Sized
+from typing import Any
+from typing import Literal
 from typing import NamedTuple
 
 import matplotlib
@@ -53,7 +56,7 @@ COLORS = (
 LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 GREY, PALE = "0.35", "0.85"
-_BAND = {"alpha": 0.15, "linewidth": 0}
+_BAND: dict[str, Any] = {"alpha": 0.15, "linewidth": 0}
 _MAX_TICK_LABELS = 16
 # A matrix with more rows has no numbers in its cells.
 _MAX_ROWS_WITH_NUMBERS = 16
@@ -84,6 +87,10 @@ _SHOWN = "\N{WORD JOINER}"
 _TITLE = "title: "
 
 
+# Values, [seeds, ...].
+BySeed = Sequence[Sequence[float]] | Sequence[np.ndarray] | np.ndarray
+
+
 class Curve(NamedTuple):
   """One learning curve.
 
@@ -93,11 +100,11 @@ class Curve(NamedTuple):
   """
 
   rounds: Sequence[float] | np.ndarray
-  by_seed: Sequence[Sequence[float]] | np.ndarray
+  by_seed: BySeed
 
 
 def mean_and_spread(
-  by_seed: Sequence[Sequence[float]] | np.ndarray,
+  by_seed: BySeed,
 ) -> tuple[np.ndarray, np.ndarray | None]:
   """Computes mean and sample standard deviation over seeds.
 
@@ -182,7 +189,7 @@ def set_title(axes: Axes, title: str, inches: float | None = None) -> None:
     inches: The available width. None: the width of the figure.
   """
   if inches is None:
-    inches = axes.figure.get_figwidth() - _BESIDE_AXES
+    inches = axes.figure.figure.get_figwidth() - _BESIDE_AXES
   axes.set_title(
     title_lines(title, inches),
     fontsize=TITLE_SIZE,
@@ -202,7 +209,7 @@ def set_figure_title(figure: Figure, title: str) -> None:
 
 
 def name_ticks(
-  axis: Axis, ticks: Sequence[float], names: Sequence[object], **style: object
+  axis: Axis, ticks: Sequence[float], names: Sequence[object], **style: Any
 ) -> None:
   """Labels positions on an axis.
 
@@ -252,9 +259,9 @@ def draw_curves(
 def draw_band(
   axes: Axes,
   x: Sequence[float] | np.ndarray,
-  by_seed: Sequence[Sequence[float]] | np.ndarray,
+  by_seed: BySeed,
   color: str,
-  step: str | None = None,
+  step: Literal["pre", "mid", "post"] | None = None,
 ) -> None:
   """Draws a band around the mean; nothing for a single seed.
 
@@ -282,7 +289,7 @@ def draw_band(
 def draw_error_bars(
   axes: Axes,
   x: Sequence[float] | np.ndarray,
-  by_seed: Sequence[Sequence[float]] | np.ndarray,
+  by_seed: BySeed,
   color: str,
 ) -> None:
   """Draws error bars around means; nothing for a standard deviation of 0.
@@ -378,7 +385,7 @@ def draw_row_percentages(
   color_bar.ax.tick_params(labelsize=TICK_SIZE)
 
 
-def line_style(index: int) -> dict[str, object]:
+def line_style(index: int) -> dict[str, Any]:
   """Returns colour, marker and line style of the line with an index."""
   return {
     "color": COLORS[index % len(COLORS)],
@@ -508,9 +515,7 @@ def thinned(count: int, kept: int | None) -> list[int]:
   return indices
 
 
-def check_length(
-  name: str, what: str, values: Sequence[float] | np.ndarray, expected: int
-) -> None:
+def check_length(name: str, what: str, values: Sized, expected: int) -> None:
   """Raises a ValueError unless values have the expected length."""
   if len(values) != expected:
     raise ValueError(
@@ -520,7 +525,7 @@ def check_length(
 
 def check_seeds(
   name: str,
-  by_seed: Sequence[Sequence[float]] | np.ndarray,
+  by_seed: BySeed,
   num_points: int,
 ) -> None:
   """Raises a ValueError unless values have shape `[seeds, num_points]`."""

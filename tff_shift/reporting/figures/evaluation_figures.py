@@ -12,6 +12,7 @@ import io
 import os
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -23,6 +24,8 @@ from scipy import stats
 from tff_shift import arguments
 from tff_shift.reporting.figures import drawing
 
+_Style = dict[str, Any]
+
 KINDS = ("auto", "strip", "violin")
 # Up to this number of clients, `auto` draws one point per client.
 _MOST_POINTS = 200
@@ -31,9 +34,9 @@ _MOST_POINTS = 200
 _WIDTH = 6.4
 _ROW_HEIGHT = 0.62
 # Black, because colours are those of methods.
-_WORST = {"color": "black", "marker": "X", "markersize": 9}
-_PERCENTILE = {"color": "black", "marker": "|", "markersize": 22}
-_MEDIAN = {"color": "black", "marker": "D", "markersize": 6}
+_WORST: _Style = {"color": "black", "marker": "X", "markersize": 9}
+_PERCENTILE: _Style = {"color": "black", "marker": "|", "markersize": 22}
+_MEDIAN: _Style = {"color": "black", "marker": "D", "markersize": 6}
 _DENSITY_POINTS = 200
 # A matrix with more classes has no counts in its cells, only percentages.
 _MOST_COUNTS = 10
@@ -153,17 +156,17 @@ def distribution_over_clients(
 
 def _client_values(name: str, values: npt.ArrayLike) -> np.ndarray:
   """Returns the values of the clients that have one, `[n]`."""
-  values = np.asarray(values, np.float64)
-  if values.ndim != 1:
+  array = np.asarray(values, np.float64)
+  if array.ndim != 1:
     raise ValueError(
-      f"{name}: values must be [num_clients]; got {list(values.shape)}"
+      f"{name}: values must be [num_clients]; got {list(array.shape)}"
     )
-  if np.isinf(values).any():
+  if np.isinf(array).any():
     raise ValueError(f"{name}: values must be finite or NaN; got infinity")
-  values = values[~np.isnan(values)]
-  if not len(values):
+  found = array[~np.isnan(array)]
+  if not len(found):
     raise ValueError(f"{name}: at least 1 client must have a value; got none")
-  return values
+  return found
 
 
 def _draw_strip(axes: Axes, values: np.ndarray, row: int, color: str) -> None:

@@ -7,6 +7,7 @@ import os
 import textwrap
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -61,7 +62,7 @@ def learning_curves(
 
 
 def accuracy_per_domain(
-  values: Mapping[str, Sequence[Sequence[float]] | np.ndarray],
+  values: Mapping[str, drawing.BySeed],
   domain_names: Sequence[str],
   target_index: int | None,
   path: str | os.PathLike[str],
@@ -227,7 +228,7 @@ def example_texts(
   axes.set_ylim(num_lines - 2, 0)
   line = 0.5
   for name, group in zip(texts_by_row, groups, strict=True):
-    style = {"fontsize": drawing.TICK_SIZE, "va": "center"}
+    style: dict[str, Any] = {"fontsize": drawing.TICK_SIZE, "va": "center"}
     shown = drawing.shown(name, _TEXT_NAME)
     axes.text(0, line, shown, color=drawing.GREY, **style)
     for position, each in enumerate(group):
@@ -274,8 +275,10 @@ def scatter_domains(
     labels = np.asarray(labels_by_domain.get(name, ()))
     drawing.check_length(name, "labels", labels, len(points))
     for index, label in enumerate(classes):
+      x, y = points[labels == label].T
       axes.scatter(
-        *points[labels == label].T,
+        x,
+        y,
         s=14,
         marker=drawing.MARKERS[index % len(drawing.MARKERS)],
         facecolors=color if index % 2 == 0 else "none",

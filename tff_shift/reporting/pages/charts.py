@@ -167,7 +167,11 @@ def dot_plot(
         ours=_mark(
           scale, statistics.mean(cell), statistics.spread(cell), entry.ours
         ),
-        paper=paper and _mark(scale, paper.mean, paper.spread, entry.paper),
+        paper=(
+          None
+          if paper is None
+          else _mark(scale, paper.mean, paper.spread, entry.paper)
+        ),
       )
     )
   bottom = _TOP + len(entries) * _ROW_HEIGHT

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 
 from tff_shift import shown_names
@@ -307,7 +308,7 @@ class Table:
       [
         (prefix[-1], len(list(same)))
         for prefix, same in itertools.groupby(
-          padded, key=lambda parts, end=level + 1: parts[:end]
+          padded, key=operator.itemgetter(slice(level + 1))
         )
       ]
       for level in range(depth - 1)

@@ -67,7 +67,8 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
   known = sorted(
     (p, index) for index, p in enumerate(p_values) if p is not None
   )
-  adjusted, largest = [None] * len(p_values), 0.0
+  adjusted: list[float | None] = [None] * len(p_values)
+  largest = 0.0
   for rank, (p, index) in enumerate(known):
     largest = max(largest, min(1.0, p * (len(known) - rank)))
     adjusted[index] = largest

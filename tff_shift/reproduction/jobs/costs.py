@@ -66,16 +66,16 @@ def num_runs(job: job_lib.Job) -> int:
 def num_evaluations(job: job_lib.Job) -> int:
   """Returns the approximate number of rows in metrics.csv of a run."""
   if job.binary == "online_adaptation":
-    return _number(job, "timesteps")
+    return int(_number(job, "timesteps"))
   if job.binary == "dynamic_personalization":
     known = binary_flags.of(job.binary)
     streams = job.flags.get(
       "test_distributions", known["test_distributions"].default
     )
-    return _number(job, "periods") * _count(streams)
+    return int(_number(job, "periods")) * _count(streams)
   final = 1
   if "final_rounds" in job.flags:
-    final = _number(job, "final_rounds")
+    final = int(_number(job, "final_rounds"))
   evaluations = _number(job, "rounds") / _number(job, "evaluate_every")
   return math.ceil(evaluations) + final - 1
 

@@ -191,7 +191,7 @@ def _job(
     found = spec.settings[name].flags_of(value)
     of_setting |= found
     cut += [f"{name}_{value}"] * bool(found)
-  given = {"dataset": cell.dataset}
+  given: dict[str, Any] = {"dataset": cell.dataset}
   if dataset.preset:
     given |= binary_flags.preset(spec.binary, dataset.preset)
   given |= {

@@ -105,9 +105,11 @@ class JobFolder:
         pass
     if config is None:
       return None
-    last = config.resumed[-1] if config.resumed else config
+    command_line = config.command_line
+    if config.resumed:
+      command_line = config.resumed[-1].command_line
     state = JobRecord(
-      arguments=tuple(shlex.split(last.command_line)),
+      arguments=tuple(shlex.split(command_line)),
       seconds=None,
       machine=config.machine,
     )

@@ -221,6 +221,7 @@ class Plan(plan.Plan):
     quantile: The quantile of distances that is the drift threshold.
   """
 
+  configuration: Configuration
   dataset: dynamic_personalization.DynamicDataset
   extractor: split_model.SplitModel | None
   pretraining: pretraining_hparams.PretrainingHParams
@@ -498,7 +499,7 @@ def _periods(
     seed=seed,
     rest=configuration.rest,
     periods_per_distribution=periods_per_distribution,
-    pool_client=dataset.clients and dataset.clients[part],
+    pool_client=None if dataset.clients is None else dataset.clients[part],
     # A client may join after the training periods.
     may_lack=dataset.periods is not None,
   )

@@ -13,6 +13,7 @@ fixed.
 
 import math
 from collections.abc import Callable
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -78,10 +79,10 @@ def extractor_model(
     vectors.
   """
   width = _EXTRACTOR_CHANNELS[-1]
-  if len(input_shape) == 1:
-    name, options = "mlp", {"width": width}
-  else:
-    name, options = "cnn", {"channels": _EXTRACTOR_CHANNELS}
+  name = "mlp" if len(input_shape) == 1 else "cnn"
+  options: dict[str, Any] = {"channels": _EXTRACTOR_CHANNELS}
+  if name == "mlp":
+    options = {"width": width}
   return models.build(
     name,
     input_shape=input_shape,
@@ -109,9 +110,9 @@ def split_public(
   order = partition.generator("extractor", seed).permutation(len(public.y))
   num_held_out = max(1, round(_HELD_OUT_SHARE * len(order)))
   held_out, train = np.split(order, [num_held_out])
-  return tuple(
-    examples.Examples(public.x[each], public.y[each])
-    for each in (train, held_out)
+  return (
+    examples.Examples(public.x[train], public.y[train]),
+    examples.Examples(public.x[held_out], public.y[held_out]),
   )
 
 

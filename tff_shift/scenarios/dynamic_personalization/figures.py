@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,8 @@ from tff_shift.reporting.figures import drawing
 def accuracy_over_periods(
   curves: Mapping[str, drawing.Curve],
   validation: Mapping[str, Sequence[float] | np.ndarray],
-  drifted: Sequence[Sequence[float]] | np.ndarray | None,
-  detected: Sequence[Sequence[float]] | np.ndarray,
+  drifted: drawing.BySeed | None,
+  detected: drawing.BySeed,
   path: str | os.PathLike[str],
   *,
   time_names: Sequence[str] = (),
@@ -172,7 +173,8 @@ def distance_over_periods(
     axes.axhline(
       threshold, color=drawing.GREY, linestyle="--", linewidth=1.4, label="DT"
     )
-  axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+  locator: Any = axes.xaxis.get_major_locator()
+  locator.set_params(integer=True, min_n_ticks=1)
   drawing.name_steps(axes.xaxis, time_names, len(distances))
   drawing.add_legend(figure)
   return drawing.save(figure, path)

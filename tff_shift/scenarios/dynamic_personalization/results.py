@@ -183,7 +183,9 @@ def draw_timeline(
   if not len(candidates):
     return
   client = candidates[0]
-  drifted = [] if stream.drifted is None else stream.drifted[:, client]
+  drifted = np.zeros(0)
+  if stream.drifted is not None:
+    drifted = stream.drifted[:, client]
   evaluation_figures.save(
     evaluation_figures.drift_timeline(
       {label: each.accuracy[:, client] for label, each in first.items()},

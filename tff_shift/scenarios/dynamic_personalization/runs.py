@@ -66,6 +66,8 @@ class DynamicPersonalization(scenario.Scenario):
   Selection uses periods of the validation part, and evaluates no stream.
   """
 
+  plan: planning.Plan
+
   criterion = planning.VALIDATION
   measure = "accuracy (%) on validation periods"
   lower_is_better = (
@@ -202,7 +204,9 @@ class DynamicPersonalization(scenario.Scenario):
 
       def bound_of(seed, name=name):
         return dynamic_personalization.majority_class(
-          planning.train_periods(self.plan.dataset, seed),
+          planning.train_periods(
+            self.plan.configuration, self.plan.dataset, seed
+          ),
           self.plan.num_steps,
           self._streams[seed, name].drawn,
           self.plan.configuration.periods,

@@ -41,6 +41,7 @@ from tff_shift import arguments
 from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
 from tff_shift.data.shifts import dynamic_personalization
+from tff_shift.data.shifts import fixed_batches
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import metric as metric_lib
@@ -72,6 +73,7 @@ NUM_VALIDATION_PERIODS = 10
 _LEAST_OF_DISTANCE = 2
 
 _Represent = deployment.Represent
+_Drawn = dynamic_personalization.Periods | fixed_batches.Periods
 
 
 class Stream(NamedTuple):
@@ -87,7 +89,7 @@ class Stream(NamedTuple):
       [num_periods, num_clients] bool. Clients do not use it. None: not known.
   """
 
-  drawn: dynamic_personalization.Periods
+  drawn: _Drawn
   distances: np.ndarray
   drifted: np.ndarray | None
 
@@ -270,9 +272,7 @@ class DynamicResult(NamedTuple):
     )
 
 
-def batches(
-  drawn: dynamic_personalization.Periods, period: int
-) -> list[examples_lib.Examples]:
+def batches(drawn: _Drawn, period: int) -> list[examples_lib.Examples]:
   """Returns the examples of all clients in a period."""
   return [drawn.batch(client, period) for client in range(drawn.num_clients)]
 
@@ -285,7 +285,7 @@ def takes_representation(algorithm: algorithm_lib.FederatedAlgorithm) -> bool:
 
 def training_data(
   algorithm: algorithm_lib.FederatedAlgorithm,
-  drawn: dynamic_personalization.Periods,
+  drawn: _Drawn,
   period: int,
   represent: _Represent | None,
   run_seed: int,
@@ -339,7 +339,7 @@ def _present(data: Sequence[Any]) -> list[int]:
 
 def train(
   algorithm: algorithm_lib.FederatedAlgorithm,
-  drawn: dynamic_personalization.Periods,
+  drawn: _Drawn,
   represent: _Represent | None,
   *,
   num_rounds: int,
@@ -390,7 +390,7 @@ def train(
 
 def _start(
   algorithm: algorithm_lib.FederatedAlgorithm,
-  drawn: dynamic_personalization.Periods,
+  drawn: _Drawn,
   represent: _Represent | None,
   *,
   run_seed: int,
@@ -429,7 +429,7 @@ def _start(
 
 def validate(
   running: rounds.Rounds,
-  drawn: dynamic_personalization.Periods,
+  drawn: _Drawn,
   represent: _Represent | None,
 ) -> float:
   """Measures VACC, the accuracy on IID periods.
@@ -467,7 +467,7 @@ def _have_examples(batches_of_all: Sequence[examples_lib.Examples]):
 
 
 def measure_stream(
-  drawn: dynamic_personalization.Periods,
+  drawn: _Drawn,
   num_periods: int,
   instruments: instruments_lib.Instruments,
   on_period: Callable[[int], None] = lambda period: None,
@@ -492,7 +492,7 @@ def measure_stream(
   _check_periods("drawn", drawn)
   shape, distances = None, []
   # The features of each client's last period.
-  before = [None] * drawn.num_clients
+  before: list[np.ndarray | None] = [None] * drawn.num_clients
   for period in range(num_periods + 1):
     of_period = batches(drawn, period)
     found = np.full(drawn.num_clients, np.nan)
@@ -587,9 +587,9 @@ def infer(
 
 
 def majority_class(
-  training: dynamic_personalization.Periods,
+  training: _Drawn,
   num_rounds: int,
-  drawn: dynamic_personalization.Periods,
+  drawn: _Drawn,
   num_periods: int,
 ) -> bounds.Bound:
   """Returns the floor of the most frequent class of the training periods.
@@ -644,9 +644,7 @@ def _checked_threshold(threshold: float, apply_update: str) -> float:
   return instruments_lib.checked_threshold(threshold)
 
 
-def _check_clients(
-  name: str, drawn: dynamic_personalization.Periods, num_clients: int
-) -> None:
+def _check_clients(name: str, drawn: _Drawn, num_clients: int) -> None:
   """Refuses periods whose clients are not those of training."""
   _check_periods(name, drawn)
   if drawn.num_clients != num_clients:
@@ -662,8 +660,8 @@ class _Periods(driver.Steps):
   def __init__(
     self,
     algorithm: algorithm_lib.FederatedAlgorithm,
-    training: dynamic_personalization.Periods,
-    validation: dynamic_personalization.Periods,
+    training: _Drawn,
+    validation: _Drawn,
     met: Mapping[str, Stream],
     represent: _Represent | None,
     *,
@@ -758,8 +756,8 @@ class _Periods(driver.Steps):
 
 def run(
   algorithm: algorithm_lib.FederatedAlgorithm,
-  training: dynamic_personalization.Periods,
-  validation: dynamic_personalization.Periods,
+  training: _Drawn,
+  validation: _Drawn,
   met: Mapping[str, Stream],
   represent: _Represent | None,
   *,

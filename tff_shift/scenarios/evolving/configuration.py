@@ -38,7 +38,11 @@ FLAGS = flags.FLAGS
 SCENARIO = "evolving"
 LAST_SOURCE = "last_source"
 # More degrees would be lost in rounding.
-_DEGREES = {"minimum": -1_000_000, "maximum": 1_000_000, "unit": "degrees"}
+_DEGREES: dict[str, Any] = {
+  "minimum": -1_000_000,
+  "maximum": 1_000_000,
+  "unit": "degrees",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,6 +179,7 @@ class Plan(plan.Plan):
       seed; empty if nothing is selected.
   """
 
+  configuration: Configuration
   datasets: Mapping[int, evolving_data.EvolvingDataset]
   clients: Mapping[int, Sequence[evolving_data.Client]]
   clients_without_target: Mapping[int, Sequence[evolving_data.Client]]

@@ -29,6 +29,8 @@ class Evolving(scenario.Scenario):
   Selection holds out the last source domain too, and never uses the target.
   """
 
+  plan: planning.Plan
+
   criterion = planning.LAST_SOURCE
   measure = "client accuracy (%) on the last source domain"
   test = "target"

@@ -86,8 +86,8 @@ class Evaluation(NamedTuple):
     measured = [("client", self.client), ("server", self.server)]
     if self.new_client is not None:
       measured.append(("new_client", self.new_client))
-    found = {
-      f"{who}_{name}": means and means[name]
+    found: dict[str, float | None] = {
+      f"{who}_{name}": None if means is None else means[name]
       for who, means in measured
       for name in self.client
     }
@@ -156,7 +156,9 @@ class EvolvingResult(NamedTuple):
     many clients.
     """
     clients = self.final.clients
-    return clients and client_values.mean([clients["client_accuracy"]])
+    if clients is None:
+      return None
+    return client_values.mean([clients["client_accuracy"]])
 
   def without_earlier_clients(self) -> EvolvingResult:
     """Returns the result without the values of clients that are not final."""
@@ -423,7 +425,7 @@ def _pool(
 class _Training(driver.Steps):
   """The rounds of a run, with evaluations on the target."""
 
-  make = Evaluation
+  client_names: tuple[str, ...] | None
 
   def __init__(
     self,
@@ -462,7 +464,7 @@ class _Training(driver.Steps):
     checks.trains(algorithm)
     self.left_out = client_data.LeftOut()
     self._num_trained = num_clients - num_new_clients
-    self._candidates = range(self._num_trained)
+    self._candidates: Sequence[int] = range(self._num_trained)
     self._new = range(self._num_trained, num_clients)
     if isinstance(self._clients, list):
       can_predict = algorithm.spec.can_predict
@@ -493,6 +495,9 @@ class _Training(driver.Steps):
           for client in self._candidates
           if _can_be_evaluated(self._clients[client], can_predict)
         ]
+
+  def make(self, **fields):
+    return Evaluation(**fields)
 
   def start(self, storage, callback):
     return rounds.Rounds(
@@ -696,7 +701,11 @@ def _evaluate(
     round_num=run_rounds.round_num,
     train_loss=run_rounds.losses[-1],
     client=evaluation.report(at_clients, _of_target, metrics),
-    server=at_server and evaluation.report(at_server, _of_target, metrics),
+    server=(
+      None
+      if at_server is None
+      else evaluation.report(at_server, _of_target, metrics)
+    ),
     client_per_domain=(
       evaluation.report(at_clients, np.asarray, metrics)
       if all_domains
@@ -707,7 +716,9 @@ def _evaluate(
       if validates
       else None
     ),
-    new_client=at_new and evaluation.report(at_new, _of_target, metrics),
+    new_client=(
+      None if at_new is None else evaluation.report(at_new, _of_target, metrics)
+    ),
     tables=(
       _tables(at_clients, at_server, metrics) or None if all_domains else None
     ),

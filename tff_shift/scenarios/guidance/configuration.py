@@ -173,6 +173,7 @@ class Plan(plan.Plan):
       a part of the training data as hold-out.
   """
 
+  configuration: Configuration
   datasets: Mapping[int, guidance.GuidanceDataset]
   selection_datasets: Mapping[int, guidance.GuidanceDataset]
 

@@ -150,7 +150,7 @@ def routing_matrix(
 
 def trade_off(
   lambdas: Sequence[float] | np.ndarray,
-  curves: Mapping[str, Sequence[Sequence[float]] | np.ndarray],
+  curves: Mapping[str, drawing.BySeed],
   path: str | os.PathLike[str],
 ) -> str | os.PathLike[str]:
   """Plots accuracies over the weight of the class loss (FedDRM, Fig. 4).

@@ -34,6 +34,8 @@ class Guidance(scenario.Scenario):
   Selection uses queries from a part of the training examples.
   """
 
+  plan: planning.Plan
+
   criterion = planning.VALIDATION
   measure = "system accuracy (%) on held-out parts"
 

@@ -91,7 +91,7 @@ class Evaluation(NamedTuple):
     del found["others"], found["tables"], found["clients"]
     if self.validation_accuracy is None:
       del found["validation_accuracy"]
-    return found | (self.others or {})
+    return {**found, **(self.others or {})}
 
   def rows(self, step: int) -> Iterator[tuple[dict[str, int], dict[str, Any]]]:
     """See `callbacks.Measurements`."""
@@ -235,13 +235,13 @@ def evaluate(
   if not federation.can_guide:
     vote = federation.vote(x)
     system = _percent(np.mean(vote == y))
-    found = Evaluation(
+    evaluation = Evaluation(
       system,
       average,
       not_finite,
       clients=_of_clients(metrics, own, vote, y, origins, len(test), round_num),
     )
-    return _with_others(found, metrics, own, vote, y, origins), None
+    return _with_others(evaluation, metrics, own, vote, y, origins), None
   found, answers = [], []
   for corrected in (True, False):
     routes = federation.guide(x, corrected=corrected).routes
@@ -390,7 +390,9 @@ def left_out(
     for own, queries in zip(train, test, strict=True)
   ):
     raise ValueError("no client has both a training and a test example")
-  names = client_names or [str(client) for client in range(len(train))]
+  names = client_names
+  if names is None:
+    names = [str(client) for client in range(len(train))]
   return client_data.LeftOut(
     *(
       tuple(
@@ -410,13 +412,14 @@ class _Measured(NamedTuple):
   routing: np.ndarray | None
 
   @classmethod
-  def make(cls, *, evaluation: dict[str, float | None], **fields):
+  def make(cls, *, evaluation: dict[str, Any], **fields):
     return cls(evaluation=Evaluation(**evaluation), **fields)
 
 
 class _Training(driver.Steps):
   """The rounds of a run, with evaluations on the queries."""
 
+  client_names: tuple[str, ...] | None = None
   make = _Measured.make
 
   def __init__(
@@ -475,7 +478,8 @@ class _Training(driver.Steps):
     self._cohorts = cohorts
     self._train_sizes = [len(each.y) for each in train]
     self._data = client_data.training_data(train, self._run_seed)
-    self.client_names = client_names and tuple(client_names)
+    if client_names is not None:
+      self.client_names = tuple(client_names)
 
   def start(self, storage, callback):
     return rounds.Rounds(
@@ -603,12 +607,16 @@ def run(
     client_names=client_names,
     validation=validation,
   )
-  measured, *others = driver.run(training, callbacks, checkpoint)
+  run_through = driver.run(training, callbacks, checkpoint)
+  measured = run_through.measured
   return GuidanceResult(
-    {each.round_num: each.evaluation for each in measured},
-    training.final_rounds(measured),
-    measured[-1].routing,
-    *others,
-    training.left_out,
-    training.client_names,
+    evaluations={each.round_num: each.evaluation for each in measured},
+    final_rounds=training.final_rounds(measured),
+    routing=measured[-1].routing,
+    seconds_per_round=run_through.seconds_per_round,
+    num_diverged=run_through.num_diverged,
+    server_state=run_through.server_state,
+    client_states=run_through.client_states,
+    left_out=training.left_out,
+    client_names=training.client_names,
   )

@@ -119,7 +119,7 @@ class _Runner:
     self._optimal_risks = _optimal_risks(problem, cases)
     self._folder = folder
 
-  def run(self, algorithm: str) -> list[Mapping[str, Any]]:
+  def run(self, algorithm: str) -> list[dict[str, Any]]:
     """Returns the rows of metrics.csv of an algorithm."""
     ratio = 1.0 if algorithm in _FIXED_RATES else _ETA_MIN / _ETA_MAX
     adapt = self._adapting(ratio)
@@ -296,7 +296,7 @@ def run(seeds: Sequence[int], timesteps: Sequence[int]) -> None:
   problem = regret.Problem()
   cases = _draw_cases(problem, seeds, timesteps)
   runner = _Runner(problem, cases, folder)
-  settings = [
+  settings: list[Mapping[str, Any]] = [
     {"total_shift": total_shift, "shift": shift}
     for total_shift in _TOTAL_SHIFTS
     for shift in schedules.names()

@@ -201,7 +201,7 @@ def draw_corruptions(
             image[np.newaxis],
             name,
             severity,
-            [0],
+            np.array([0]),
             corruption_levels=corruption_levels,
           )
           for severity in severities

@@ -458,7 +458,9 @@ def _saved_losses(
   )
 
 
-def _num_losses(client_losses: Sequence[Any] | msgspec.UnsetType | None) -> int:
+def _num_losses(
+  client_losses: np.ndarray | Sequence[Any] | msgspec.UnsetType | None,
+) -> int:
   """Returns the number of clients whose losses are known or may become so."""
   if client_losses is None or client_losses is msgspec.UNSET:
     return 0

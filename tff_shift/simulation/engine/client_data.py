@@ -104,7 +104,7 @@ def inputs(
     examples.y,
     what,
     shape=x.shape[1:] if shape is None else shape,
-    dtype=np.uint8 if x.dtype.kind in "iu" else np.float32,
+    dtype=examples_lib.input_type(is_image=x.dtype.kind in "iu"),
     num_classes=np.iinfo(np.int32).max,
     allow_empty=True,
   ).x

@@ -67,16 +67,16 @@ class ClientStates(Sequence):
     self._in_memory = {}
     # The states in memory that differ from the file.
     self._unwritten = set()
-    self._example = None
+    self._example: tuple[Any] | None = None
 
   def __len__(self) -> int:
     return self._num_clients
 
   def __getitem__(self, index: int | slice) -> Any:
-    clients = range(self._num_clients)[index]
+    clients = range(self._num_clients)
     if isinstance(index, slice):
-      return self.take(clients)
-    return self.take([clients])[0]
+      return self.take(clients[index])
+    return self.take([clients[index]])[0]
 
   def __iter__(self) -> Iterator[Any]:
     for start in range(0, self._num_clients, _CHUNK):

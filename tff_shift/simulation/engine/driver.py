@@ -176,7 +176,8 @@ def run(
   """
   callback = _Callbacks(callbacks)
   measured = []
-  running = steps.start(checkpoint and checkpoint.storage, callback)
+  storage = None if checkpoint is None else checkpoint.storage
+  running = steps.start(storage, callback)
   running.client_names = steps.client_names
   with contextlib.closing(running):
     callback.on_start(running)

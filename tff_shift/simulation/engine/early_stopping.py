@@ -40,14 +40,19 @@ class EarlyStopping(callbacks.Callback):
     if stop_after is not None:
       stop_after = arguments.integer("stop_after", stop_after)
     self.keeps_best = keeps_best
-    self.best_step = None
+    self.best_step: int | None = None
     self.is_best = False
     self._metric = metric
     self._stop_after = stop_after
-    self._best = None
+    self._best: float | None = None
     self._num_without = 0
 
-  def on_step(self, step, loss, measured):
+  def on_step(
+    self,
+    step: int,
+    loss: float | None,
+    measured: callbacks.Measurements | None,
+  ) -> None:
     """Compares the value of an evaluation with the best one."""
     self.is_best = False
     if measured is None:
@@ -61,12 +66,12 @@ class EarlyStopping(callbacks.Callback):
       if self.is_best:
         self._best, self.best_step, self._num_without = value, step, 0
 
-  def should_stop(self):
+  def should_stop(self) -> bool:
     """Returns whether there was no new best value for too long."""
     return self._stop_after is not None and (
       self._num_without >= self._stop_after
     )
 
-  def last_step(self):
+  def last_step(self) -> int | None:
     """Returns the best step, if it is kept."""
     return self.best_step if self.keeps_best else None

@@ -62,7 +62,7 @@ def of_clients(
         continue
       has_any = ~np.all(np.isnan(list(metrics.values())), axis=0)
       clients = np.flatnonzero(has_any)
-      known = {CLIENT: clients}
+      known: dict[str, Any] = {CLIENT: clients}
       if names is not None:
         known[CLIENT_NAME] = [names[client] for client in clients]
       frames.append(

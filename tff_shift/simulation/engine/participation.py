@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -221,7 +222,8 @@ def by_loss(num_candidates: int) -> Sampler:
     )
     return _ascending(candidates[order[: known.num_sampled]])
 
-  sample.needs_losses = True
+  # A function can have attributes, which its type does not show.
+  sample.needs_losses = True  # type: ignore[attr-defined]
   return sample
 
 
@@ -372,5 +374,5 @@ def _order_by_size(known: Known) -> np.ndarray:
   return order[np.isin(order, known.present)]
 
 
-def _ascending(clients: Sequence[int]) -> list[int]:
+def _ascending(clients: Iterable[Any]) -> list[int]:
   return sorted(int(client) for client in clients)

@@ -95,10 +95,10 @@ class DataOnDemand(Sequence):
     return self._num_clients
 
   def __getitem__(self, index: int | slice) -> Any:
-    clients = range(self._num_clients)[index]
+    clients = range(self._num_clients)
     if isinstance(index, slice):
-      return [self._make(client) for client in clients]
-    return self._make(clients)
+      return [self._make(client) for client in clients[index]]
+    return self._make(clients[index])
 
 
 class Rounds:
@@ -140,7 +140,7 @@ class Rounds:
     reporting: participation_lib.Reporting | None = None,
     storage: client_states_lib.Storage | None = None,
     on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
-    present: Sequence[int] | None = None,
+    present: np.ndarray | Sequence[int] | None = None,
   ):
     """Draws the initial state of the server.
 
@@ -194,6 +194,9 @@ class Rounds:
     self.algorithm = algorithm
     self._validator = client_data.ClientDataValidator(algorithm)
     self._passed = []
+    self._data: Sequence[Any]
+    self._known_sizes: np.ndarray | None
+    self._present: np.ndarray | None
     self.present = present
     self.data = data
     first_data = self.data
@@ -239,20 +242,20 @@ class Rounds:
       )
 
   @property
-  def present(self) -> np.ndarray | None:
+  def present(self) -> np.ndarray | Sequence[int] | None:
     """The clients that may be sampled in the next round; None: all."""
     return self._present
 
   @present.setter
-  def present(self, clients: Sequence[int] | None) -> None:
-    if clients is not None:
-      clients = _read_only(
-        np.array(
-          participation_lib.checked_cohort(clients, self._num_clients),
-          np.int64,
-        )
+  def present(self, clients: np.ndarray | Sequence[int] | None) -> None:
+    if clients is None:
+      self._present = None
+      return
+    self._present = _read_only(
+      np.array(
+        participation_lib.checked_cohort(clients, self._num_clients), np.int64
       )
-    self._present = clients
+    )
 
   def step(self) -> Mapping[str, Any]:
     """Runs a round.
@@ -417,7 +420,7 @@ class Rounds:
     if client_losses is not None:
       self.client_losses = _read_only(np.array(client_losses, np.float64))
     if client_states is not None:
-      self.client_states = client_states
+      self._put_states(client_states)
     self.round_num = len(seconds)
     self.seconds = list(seconds)
     self.starts = [*starts, self.round_num]
@@ -439,7 +442,10 @@ class Rounds:
     return self.states[:]
 
   @client_states.setter
-  def client_states(self, states: Sequence[Any]) -> None:
+  def client_states(self, states: list[Any]) -> None:
+    self._put_states(states)
+
+  def _put_states(self, states: Sequence[Any]) -> None:
     self.states.put(range(len(self.states)), states)
 
   def kept_states(self) -> tuple[Any, Sequence[Any] | None]:

@@ -22,7 +22,7 @@ from tff_shift.data import array_files
 def array_digest(array: np.ndarray) -> str:
   """Returns the SHA-256 digest of an array's type, shape and content."""
   digest = hashlib.sha256(f"{array.dtype.str} {array.shape} ".encode())
-  digest.update(np.ascontiguousarray(array))
+  digest.update(np.ascontiguousarray(array).data)
   return digest.hexdigest()
 
 

@@ -41,7 +41,7 @@ class ClientValues(Mapping):
     self._values = {
       name: np.ascontiguousarray(each, "<f4") for name, each in values.items()
     }
-    self._digests = None
+    self._digests: dict[str, str] | None = None
 
   def __getitem__(self, name: str) -> np.ndarray:
     return self._values[name]
@@ -87,7 +87,7 @@ def of_some(
   step: int,
   place: Mapping[str, Any],
   num_clients: int,
-  parts: Iterable[tuple[str, Sequence[int], Mapping[str, np.ndarray]]],
+  parts: Iterable[tuple[str, Iterable[int], Mapping[str, np.ndarray]]],
 ) -> ClientValues | None:
   """Returns the values of all clients from those of the evaluated ones.
 

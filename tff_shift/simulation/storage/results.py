@@ -98,9 +98,9 @@ class RunFolder:
   def __init__(self, path: pathlib.Path):
     self.path = path
     self.identity = uuid.uuid4().hex
-    self.replaced = ()
+    self.replaced: tuple[str, ...] = ()
     # Of `metrics.csv`; known after the first row.
-    self._columns = None
+    self._columns: tuple[str, ...] | None = None
     self._start_time = datetime.datetime.now(datetime.UTC)
     # The folders that `create` has created, outermost first.
     self._made = []

@@ -163,7 +163,7 @@ class RunFile:
     self._forget()
 
   def _forget(self) -> None:
-    self._connection = None
+    self._connection: sqlite3.Connection | None = None
     # The digests of the values of clients in the file, by step.
     self._measured = {}
     # The step of the next writes, and those of checkpoints, descending.
@@ -388,7 +388,7 @@ class RunFile:
     Raises:
       UseError: If they cannot be written.
     """
-    details = {_LABELS: dict(labels)}
+    details: dict[str, Any] = {_LABELS: dict(labels)}
     if client_names is not None:
       details[_NAMES] = list(client_names)
     with self._changing() as connection:
@@ -476,6 +476,7 @@ class RunFile:
         raise
 
   def _open(self) -> sqlite3.Connection:
+    name: str | pathlib.Path
     with files.writing(self.path):
       if self._is_temporary:
         handle, name = tempfile.mkstemp(".tmp", ".states-", self.path)

@@ -1,0 +1,91 @@
+"""Algorithms whose hyper-parameters are not those of local training."""
+
+import dataclasses
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.data import client_dataset
+from tff_shift.learning import algorithm as algorithm_lib
+from tff_shift.learning import evaluation
+from tff_shift.learning import hyperparameters
+from tff_shift.models import split_model
+from tff_shift.simulation.engine import rounds
+
+layers = tf.keras.layers
+
+
+@dataclasses.dataclass(frozen=True)
+class HParams(hyperparameters.HParams):
+  """One number, and none of local training."""
+
+  rate: float = hyperparameters.hparam(0.5, "A rate.", minimum=0)
+
+
+def build(model, hparams):
+  def train_client(weights, _, data, round_num):
+    del round_num
+    # As long as the client has examples: 1 and 3 times the rate.
+    step = hparams.rate * tf.cast(data.num_examples, tf.float32)
+    return algorithm_lib.ClientResult(
+      tf.nest.map_structure(lambda each: tf.fill(each.shape, step), weights),
+      client_state=(),
+      loss=tf.constant(0.0),
+    )
+
+  return algorithm_lib.AlgorithmSpec(
+    initial_weights=model.initial_weights,
+    train_client=train_client,
+    predict_as_client=lambda weights, _, data, examples: evaluation.predict(
+      model, weights, examples.x
+    ),
+  )
+
+
+MODULE = types.SimpleNamespace(
+  __name__="plain",
+  HParams=HParams,
+  SCENARIOS=("evolving",),
+  RUNNING_STATISTICS=algorithm_lib.ONE_MODEL,
+  build=build,
+)
+
+
+def make_model(*normalization):
+  return split_model.build_split_model(
+    "small",
+    backbone=lambda: tf.keras.Sequential(
+      [layers.InputLayer((2,)), layers.Dense(3), *normalization]
+    ),
+    head=lambda: tf.keras.Sequential(
+      [layers.InputLayer((3,)), layers.Dense(2)]
+    ),
+    input_dtype=tf.float32,
+  )
+
+
+@pytest.mark.parametrize(
+  "model",
+  [make_model(), make_model(layers.BatchNormalization())],
+  ids=["plain", "normalized"],
+)
+def test_clients_have_equal_weights(context, model):
+  del context
+  data = [
+    client_dataset.ClientDataset.from_arrays(
+      np.ones([size, 2], np.float32), np.zeros(size, np.int32)
+    )
+    for size in (1, 3)
+  ]
+  algorithm = algorithms.build(MODULE, model)
+  start = algorithm.start(data, run_seed=0)
+  running = rounds.Rounds(algorithm, start.data, run_seed=0)
+  before = tf.nest.flatten(running.server_state.weights)
+  running.step()
+  after = tf.nest.flatten(running.server_state.weights)
+  # By the number of examples, it would be 0.5 * (1 * 1 + 3 * 3) / 4 = 1.25.
+  for index in (0, 1):
+    np.testing.assert_allclose(after[index] - before[index], 1.0, rtol=1e-6)

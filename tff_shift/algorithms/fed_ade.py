@@ -331,7 +331,7 @@ def build(
       measured = correct_signals(previous, current, *measured)
     return state._replace(
       learning_rate=rate_of(*measured),
-      dynamics=Dynamics(current, *states, data.timestep),
+      dynamics=Dynamics(current, states[0], states[1], data.timestep),
     )
 
   def observe_once_a_timestep(state, weights, data, logits):
@@ -375,7 +375,9 @@ def build(
       rate=rate,
       learning_rate=mean + (rate - mean) / tf.cast(num_rounds, tf.float32),
       dynamics=MovingDynamics(
-        Dynamics(current._replace(direction=moved), *states, data.timestep),
+        Dynamics(
+          current._replace(direction=moved), states[0], states[1], data.timestep
+        ),
         num_rounds,
       ),
     )

@@ -319,7 +319,7 @@ def make(model: split_model.SplitModel, hparams: HParams) -> Tent:
 
   def initial_memory(seed):
     weights = initial_weights(seed)
-    rule = ()
+    rule: Any = ()
     if hparams.rule == "eata":
       rule = EataState(
         tf.zeros([model.num_classes]),

@@ -483,6 +483,11 @@ def train(
   assemble = functools.partial(weight_masks.put, weights, trainable)
 
   if learning_rate is None:
+    if not isinstance(hparams, hyperparameters.LocalHParams):
+      raise TypeError(
+        "train needs a learning_rate, or hyper-parameters with one: a"
+        f" hyperparameters.LocalHParams, got {type(hparams).__name__}"
+      )
     learning_rate = scheduled_rate(hparams, round_num)
   rate_of_step = learning_rate if callable(learning_rate) else None
   first_rate = rate_of_step(tf.constant(0)) if rate_of_step else learning_rate
@@ -556,7 +561,7 @@ def train(
           gradients, moving_now, decaying, strict=True
         )
       )
-    states_after = []
+    found = []
     for (group, optimizer), state in zip(groups, states, strict=True):
       if rate_of_step:
         rate = {tff.learning.optimizers.LEARNING_RATE_KEY: rate_of_step(step)}
@@ -566,11 +571,11 @@ def train(
         weight_masks.take(moving_now, group),
         weight_masks.take(gradients, group),
       )
-      states_after.append(state)
+      found.append(state)
       moving_now = weight_masks.put(moving_now, group, moved)
     if project is not None:
       moving_now = project(moving_now)
-    states_after = tuple(states_after)
+    states_after = tuple(found)
     if tf.nest.flatten(takes_step):
       moving_now, states_after = tf.nest.map_structure(
         lambda new, old: tf.where(takes_step, new, old),

@@ -235,7 +235,7 @@ def _vote(parts: Parts, x) -> tf.Tensor:
 
 
 def signatures(
-  parts: Parts, made: Mapping[str, Any], names: Names
+  parts: Parts, made: Mapping[description.Function, Any], names: Names
 ) -> dict[str, Any]:
   """Makes the signatures of a SavedModel, see the module docstring.
 
@@ -280,9 +280,10 @@ def signatures(
         f"client_{client}",
         lambda x, client=client: predictions(made["predict_as"](client, x)),
       )
-  for name in ("guide", "answer"):
-    if name in made:
-      add(name, lambda x, function=made[name]: named(function(x)))
+  if "guide" in made:
+    add("guide", lambda x: named(made["guide"](x)))
+  if "answer" in made:
+    add("answer", lambda x: named(made["answer"](x)))
   if "vote" in made:
     add("vote", lambda x: named({"classes": made["vote"](x)}))
   if _DEFAULT not in found and "answer" in found:

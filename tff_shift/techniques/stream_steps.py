@@ -78,7 +78,7 @@ def normalizes_by_batch(
 
 def normalizing(
   model: split_model.SplitModel, hparams: StreamHParams
-) -> contextlib.AbstractContextManager[None]:
+) -> contextlib.AbstractContextManager[Any]:
   """Opens the scope in which the model normalises as chosen."""
   if normalizes_by_batch(model, hparams):
     return modes.by_batch()

@@ -128,9 +128,9 @@ def _omega_of_program(
     angles = 2 * np.pi * (steps % period) / period
     weights = (1 + np.sin(angles)) / 2
   elif name == "square":
-    weights = steps // max(period // 2, 1) % 2
+    weights = 1.0 * (steps // max(period // 2, 1) % 2)
   else:
     odds = 1 - 2 / math.sqrt(num_timesteps)
     rng = partition.generator("independent bernoulli schedule", seed)
-    weights = rng.random(num_timesteps) < (1 - odds**steps) / 2
+    weights = 1.0 * (rng.random(num_timesteps) < (1 - odds**steps) / 2)
   return np.concatenate([[0.0], weights]).clip(0, 1)

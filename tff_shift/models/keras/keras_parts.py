@@ -524,8 +524,10 @@ def make_part(
       call, *arguments, split(x) if split else x
     )
     if moved:
-      record = modes.statistics().update if mode else modes.record_used
-      record(moved)
+      if mode:
+        modes.statistics().update(moved)
+      else:
+        modes.record_used(moved)
     if observed is not None:
       observed.update(moments)
     return y

@@ -122,7 +122,10 @@ def repeated(sampler: Sampler, period: int) -> Sampler:
   def sample(known: Known) -> Sequence[int]:
     return sampler(known._replace(round_num=known.round_num % period))
 
-  sample.needs_losses = getattr(sampler, "needs_losses", False)
+  # A function can have attributes, which its type does not show.
+  sample.needs_losses = getattr(  # type: ignore[attr-defined]
+    sampler, "needs_losses", False
+  )
   return sample
 
 

@@ -240,7 +240,7 @@ def test_a_state_of_other_arguments_is_refused(algorithm, tmp_path, other):
   with open_adapter(algorithm, tmp_path) as adapter:
     adapter.adapt(Streams().by_name(1))
     adapter.save()
-  with pytest.raises(ValueError, match="another deployment or other argumen"):
+  with pytest.raises(ValueError, match="of another model, deployment or other"):
     open_adapter(algorithm, tmp_path, **other)
 
 
@@ -277,6 +277,14 @@ def test_what_is_no_algorithm_of_streams_is_refused(algorithm, tmp_path):
     ts.Adapter("runs/model", DEPLOYMENT, tmp_path)
   with pytest.raises(ValueError, match="deployment"):
     ts.Adapter(algorithm, ([], []), tmp_path)
+  initial, confusion, _ = DEPLOYMENT
+  for broken, message in (
+    ((initial[:1] + [3], confusion), "client 1 must be a pair of examples"),
+    ((initial, confusion[:2]), "confusion of client 0"),
+    (([(initial[0].x[:, :2], initial[0].y)], confusion), "x of client 0"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      ts.Adapter(algorithm, ts.Deployment(*broken), tmp_path)
   fed_avg = build("fed_avg")
   with pytest.raises(ValueError, match="fed_avg"):
     ts.Adapter(fed_avg, DEPLOYMENT, tmp_path)
@@ -313,7 +321,11 @@ def test_a_keras_model_that_is_deployed_starts_from_its_weights(tmp_path):
   model = ts.from_keras(keras_model, initial="given")
   adapter = ts.Adapter(
     build(model=model),
-    ts.Deployment([draw(9, 7, client) for client in range(3)], confusion),
+    # Pairs, of what a user's arrays have as types.
+    ts.Deployment(
+      [(draw(9, 7, i).x, draw(9, 7, i).y.astype(int)) for i in range(3)],
+      confusion,
+    ),
     tmp_path,
   )
   x = draw(7, 8).x

@@ -85,6 +85,33 @@ class Predictions(NamedTuple):
   probabilities: np.ndarray
 
 
+def _as_examples(deployment: adaptation.Deployment) -> adaptation.Deployment:
+  """Returns the same with `Examples` instead of pairs (x, y)."""
+
+  def converted(pair, what):
+    if pair is None:
+      return None
+    try:
+      x, y = pair
+    except (TypeError, ValueError):
+      raise ValueError(
+        f"{what} must be a pair of examples and labels"
+      ) from None
+    return examples_lib.Examples(
+      examples_lib.as_array(x, f"x of {what}"),
+      examples_lib.as_array(y, f"y of {what}"),
+    )
+
+  return adaptation.Deployment(
+    [
+      converted(pair, f"deployment.initial of client {client}")
+      for client, pair in enumerate(deployment.initial)
+    ],
+    deployment.confusion,
+    converted(getattr(deployment, "held_out", None), "deployment.held_out"),
+  )
+
+
 def _shown(names: Sequence[Hashable]) -> str:
   """Returns the first and last of some names."""
   if len(names) <= _MOST_NAMES:
@@ -118,8 +145,9 @@ class Adapter:
       algorithm: An algorithm of online adaptation. Its model starts from the
         deployed weights, see `ts.with_pretrained` and, for a Keras model,
         `ts.from_keras(..., initial="given")`.
-      deployment: Each client's labelled examples from before deployment, and
-        the confusion matrix of the deployed model.
+      deployment: Each client's labelled examples from before deployment, as
+        `Examples` or pairs (x, y), and the confusion matrix of the deployed
+        model.
       state_folder: The folder of the state; created by the first `save`.
       client_names: The name of each client, all different. None: its position
         in `deployment.initial`, from 0.
@@ -154,7 +182,7 @@ class Adapter:
     if len(self._position) < num_clients:
       raise ValueError("client_names must be different")
     self._algorithm = algorithm
-    self._deployment = deployment
+    self._deployment = _as_examples(deployment)
     self._seed = arguments.seed("seed", seed)
     rounds_per_step = arguments.integer("rounds_per_step", rounds_per_step)
     participation = arguments.participation(participation)
@@ -411,9 +439,9 @@ class Adapter:
       self._file.restore(timestep, record.states)
     except (run_file.UnusableError, ValueError) as error:
       raise ValueError(
-        f"{self._file.path}: the saved state cannot be used: {error}. It is of"
-        " another deployment or other arguments, or damaged; name another"
-        " folder to start from the deployed model"
+        f"{self._file.path}: the saved state is of another model, deployment or"
+        f" other arguments, or damaged ({error}); name another folder to start"
+        " from the deployed model"
       ) from error
     running = self._rounds
     running.server_state = encoding.from_bytes(

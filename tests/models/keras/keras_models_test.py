@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tff_shift as ts
 from tff_shift import models
 from tff_shift.models import input_scaling
 from tff_shift.models import split_model
@@ -602,3 +603,22 @@ class TestGroupNormalization:
     np.testing.assert_allclose(copied(x), expected, rtol=1e-4, atol=1e-4)
     names = models.from_keras(copied).weight_names()
     assert "backbone/norm/gamma" in names.backbone
+
+
+@pytest.mark.parametrize(
+  "make",
+  [
+    lambda: tf.keras.Sequential([layers.Dense(3, input_shape=(4,))]),
+    lambda: tf.keras.Sequential(
+      [layers.Input((4,)), layers.LayerNormalization(), layers.Dense(3)]
+    ),
+  ],
+)
+def test_the_model_of_the_user_can_still_be_called(make):
+  keras_model = make()
+  x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+  before = keras_model(x).numpy()
+  model = ts.from_keras(keras_model, initial="given")
+  # Traced in graphs of TFF, where Keras takes other classes.
+  ts.build_algorithm("fed_avg", model, ts.hparams("fed_avg"))
+  np.testing.assert_array_equal(keras_model(x).numpy(), before)

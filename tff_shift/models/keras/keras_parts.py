@@ -6,8 +6,8 @@ weights when the layers of the copy create variables. TFF's functional models do
 the same (`tff.learning.models.functional_model_from_keras`).
 """
 
+import contextlib
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -279,6 +279,27 @@ def _has_own_layers(keras_model: tf.keras.Model) -> bool:
   )
 
 
+@contextlib.contextmanager
+def _classes_as_before(keras_model: tf.keras.Model) -> Iterator[None]:
+  """Restores the classes of a model's layers.
+
+  Copies that are made in TFF's graphs get Keras's classes for TensorFlow 1.
+  Keras changes the bases of the layers' classes for this, so that no existing
+  model with such layers could be called any longer.
+  """
+  before = {
+    each: each.__bases__
+    for layer in keras_model._flatten_layers()
+    for each in type(layer).__mro__
+  }
+  try:
+    yield
+  finally:
+    for each, bases in before.items():
+      if each.__bases__ != bases:
+        each.__bases__ = bases
+
+
 def _in_own_function(
   call: Callable[..., tf.Tensor], *arguments, autograph: bool
 ) -> tf.Tensor:
@@ -472,9 +493,11 @@ def make_part(
   }
   created = {each.position: each for each in order}
   has_penalty = bool(_penalties(keras_model))
-  in_own_function = functools.partial(
-    _in_own_function, autograph=_has_own_layers(keras_model)
-  )
+  has_own_layers = _has_own_layers(keras_model)
+
+  def in_own_function(call, *arguments):
+    with _classes_as_before(keras_model):
+      return _in_own_function(call, *arguments, autograph=has_own_layers)
 
   def given(weights, frozen):
     values = dict(zip(ours, weights, strict=True))

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import re
 import ssl
+from collections.abc import Sequence
 
 from tff_shift import arguments
 
@@ -40,7 +41,7 @@ class RemoteWorkers:
     FileNotFoundError: If a file does not exist.
   """
 
-  workers: tuple[str, ...]
+  workers: Sequence[str]
   worker_timeout: float = 60.0
   compute_timeout: float | None = None
   on_worker_failure: str = "repeat"

@@ -396,9 +396,9 @@ class TestWeightsThatAdapt:
   @pytest.mark.parametrize(
     ("options", "message"),
     [
-      ({}, "trained=norm finds no scales and shifts .* 'two_layers'"),
+      ({}, "adapted=norm finds no scales and shifts .* 'two_layers'"),
       (
-        {"trained": "all", "excluded_layers": 9},
+        {"adapted": "all", "excluded_layers": 9},
         "excluded_layers=9 leaves no scales",
       ),
     ],

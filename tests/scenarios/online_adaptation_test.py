@@ -12,6 +12,7 @@ from tff_shift.algorithms import fth
 from tff_shift.algorithms import lame
 from tff_shift.algorithms import prior_correction
 from tff_shift.algorithms import source
+from tff_shift.algorithms import tent
 from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
 from tff_shift.data.shifts import online_adaptation as online_adaptation_data
@@ -275,6 +276,45 @@ class TestScored:
     for one, other in zip(*measured.values(), strict=True):
       assert one.before == other.before
       assert other.before != other.after
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ("module", "hparams"),
+  [
+    (tent, tent.HParams(adapted="all", learning_rate=0.1)),
+    (prior_correction, prior_correction.HParams()),
+  ],
+  ids=["moments", "experts"],
+)
+def test_what_a_method_keeps_survives_a_stop(model, module, hparams, tmp_path):
+  algorithm = algorithms.build(module, model, hparams)
+
+  def run(folder, on_step=lambda *row: None):
+    return online_adaptation.run(
+      algorithm,
+      make_streams(),
+      DEPLOYMENT,
+      run_seed=RUN_SEED,
+      callbacks=[callbacks.LambdaCallback(on_step=on_step)],
+      checkpoint=checkpoints.Run(tmp_path / folder, "key", every=1),
+    )
+
+  def stop(timestep, *_):
+    if timestep == 2:
+      raise KeyboardInterrupt
+
+  with pytest.raises(KeyboardInterrupt):
+    run("stopped", stop)
+  results = run("stopped"), run("whole")
+  states = [
+    tf.nest.flatten([result.client_states[c] for c in range(NUM_CLIENTS)])
+    for result in results
+  ]
+  for one, other in zip(*states, strict=True):
+    np.testing.assert_array_equal(one, other)
+  for name in ("accuracy", "loss_before", "loss"):
+    assert results[0].mean(name) == results[1].mean(name)
 
 
 class TestWholeBatches:

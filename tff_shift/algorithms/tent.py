@@ -103,7 +103,7 @@ class HParams(stream_steps.StreamHParams):
     " examples at the worst nearby weights, with resets.",
     choices=("tent", "eata", "sar"),
   )
-  trained: str = hyperparameters.hparam(
+  adapted: str = hyperparameters.hparam(
     "norm",
     "The weights that adapt: norm, scales and shifts of normalisations; all.",
     choices=("norm", "all"),
@@ -230,7 +230,7 @@ def adapted_weights(
   if hparams.excluded_layers:
     excluded = tf.nest.flatten(model.last_layers(hparams.excluded_layers))
   found = [
-    (hparams.trained == "all" or name.rpartition("/")[2] in _NORMALIZERS)
+    (hparams.adapted == "all" or name.rpartition("/")[2] in _NORMALIZERS)
     and not is_excluded
     for name, is_excluded in zip(names, excluded, strict=True)
   ]
@@ -238,11 +238,11 @@ def adapted_weights(
     where = (
       f"excluded_layers={hparams.excluded_layers} leaves"
       if hparams.excluded_layers
-      else f"trained={hparams.trained} finds"
+      else f"adapted={hparams.adapted} finds"
     )
     raise ValueError(
       f"{where} no scales and shifts (gamma, beta) of normalisations to adapt"
-      f" in model {model.name!r}; take trained=all, or a model with"
+      f" in model {model.name!r}; take adapted=all, or a model with"
       " normalisation"
     )
   return tf.nest.pack_sequence_as(model.weight_names(), found)

@@ -68,7 +68,7 @@ def hparams(name: str) -> Any:
     "personal_norm": "none",
     "normalize_by": "source",
     "statistics_of": "source",
-    "trained": "all",
+    "adapted": "all",
   }
   return dataclasses.replace(
     defaults, **{k: v for k, v in values.items() if hasattr(defaults, k)}

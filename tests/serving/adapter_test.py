@@ -279,7 +279,7 @@ def test_what_is_no_algorithm_of_streams_is_refused(algorithm, tmp_path):
     ts.Adapter(algorithm, ([], []), tmp_path)
   initial, confusion, _ = DEPLOYMENT
   for broken, message in (
-    ((initial[:1] + [3], confusion), "client 1 must be a pair of examples"),
+    (([*initial[:1], 3], confusion), "client 1 must be a pair of examples"),
     ((initial, confusion[:2]), "confusion of client 0"),
     (([(initial[0].x[:, :2], initial[0].y)], confusion), "x of client 0"),
   ):

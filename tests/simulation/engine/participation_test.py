@@ -42,7 +42,7 @@ def test_cohorts_can_be_repeated():
         sampler(known(4, range(20), [NAN] * 20, round_num=round_num % 3))
       )
     assert again.needs_losses == getattr(sampler, "needs_losses", False)
-  with pytest.raises(ValueError, match="period=0 .* an integer"):
+  with pytest.raises(ValueError, match=r"period=0 .* an integer"):
     participation.repeated(participation.uniform, 0)
 
 

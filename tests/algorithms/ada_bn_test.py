@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import tff_shift
 from tff_shift import algorithms
 from tff_shift.algorithms import ada_bn
 from tff_shift.algorithms import source
@@ -10,6 +11,8 @@ from tff_shift.algorithms import tent
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import randomness
 from tff_shift.models import modes
+from tff_shift.serving import export
+from tff_shift.simulation.engine import rounds
 
 HParams = ada_bn.HParams
 SEED = np.int32([1, 2])
@@ -248,6 +251,33 @@ class TestRefusals:
   def test_what_would_be_ignored(self, normalized_model, options, message):
     with pytest.raises(ValueError, match=message):
       algorithms.build(ada_bn, normalized_model, HParams(**options))
+
+
+@pytest.mark.slow
+def test_saved_model_predicts_a_call_as_one_batch(
+  normalized_model, context, make_adapting_client, by_numpy, tmp_path
+):
+  algorithm = algorithms.build(ada_bn, normalized_model)
+  running = rounds.Rounds(
+    algorithm, [make_adapting_client(0, 6, 8)], run_seed=3
+  )
+  export.export(
+    algorithm,
+    running.server_state,
+    running.states,
+    running.data,
+    tmp_path / "model",
+    clients=[0],
+  )
+  loaded = tff_shift.load(tmp_path / "model")
+  x = np.random.default_rng(1).normal(size=(300, 5)).astype(np.float32)
+  for part in (x, x[:20]):
+    features = by_numpy.features(part)
+    np.testing.assert_allclose(
+      loaded.predict_as(0, part),
+      by_numpy.predict(part, features.mean(axis=0), features.var(axis=0)),
+      **CLOSE,
+    )
 
 
 @pytest.mark.slow

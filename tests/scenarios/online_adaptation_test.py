@@ -265,6 +265,12 @@ class TestScored:
         step.clients["accuracy"], step.clients["accuracy_before"]
       )
 
+  def test_estimates_of_label_distributions_are_measured(self, measured):
+    for step in measured["before"]:
+      np.testing.assert_allclose(step.estimates.sum(axis=1), 1, atol=1e-5)
+    first, second = (step.estimates for step in measured["before"])
+    assert first.shape == (NUM_CLIENTS, 3) and np.any(first != second)
+
   def test_the_run_itself_is_the_same(self, measured):
     for one, other in zip(*measured.values(), strict=True):
       assert one.before == other.before

@@ -7,7 +7,8 @@ the server's scales and shifts, and the server adds the mean of the updates. It
 is to Tent what Fed-ADE's FixLR is to local adaptation at a fixed rate.
 
 What leaves a client: the update of scales and shifts, two numbers per channel,
-and the mean entropy of its batch. The optimizer's moments stay.
+the number of its unlabelled examples, and the mean entropy of its predictions.
+The optimizer's moments stay.
 
 Choices:
   * A client keeps the moments of its own steps, although the server averages

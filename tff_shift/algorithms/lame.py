@@ -81,15 +81,27 @@ class HParams(hyperparameters.HParams):
   )
 
 
-def distances(features) -> tf.Tensor:
-  """Returns the distances of features [n, size] at length 1, [n, n] float32."""
+def _for_each_distance(
+  features, function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], dtype
+) -> tf.Tensor:
+  """Applies a function to the distances of each example to all examples.
+
+  Example by example, because the differences of all pairs would take n x n x
+  size numbers. Inner products are less exact for neighbours.
+
+  Args:
+    features: [n, size] float32; they are normalised to length 1.
+    function: `(position of the example, distances [n] float32) -> [width]`.
+    dtype: The dtype of its result.
+
+  Returns:
+    [n, width].
+  """
   unit = tf.math.l2_normalize(features, axis=1, epsilon=1e-24)
-  # Row by row, because the differences of all pairs would take n x n x size
-  # numbers. Inner products are less exact for neighbours.
   return tf.map_fn(
-    lambda one: tf.norm(unit - one, axis=1),
-    unit,
-    fn_output_signature=tf.TensorSpec([None], tf.float32),
+    lambda place: function(place, tf.norm(unit - unit[place], axis=1)),
+    tf.range(tf.shape(unit)[0]),
+    fn_output_signature=tf.TensorSpec([None], dtype),
     parallel_iterations=1,
   )
 
@@ -98,7 +110,7 @@ def rbf_affinity(
   features, num_neighbors: int
 ) -> Callable[[tf.Tensor], tf.Tensor]:
   """Returns the product of a Gaussian affinity with z, see `HParams`."""
-  apart = distances(features)
+  apart = _for_each_distance(features, lambda _, each: each, tf.float32)
   number = tf.minimum(num_neighbors, tf.shape(apart)[0])
   nearest = -tf.math.top_k(-apart, number).values
   width = tf.reduce_mean(nearest[:, -1])
@@ -112,11 +124,16 @@ def knn_affinity(
   features, num_neighbors: int
 ) -> Callable[[tf.Tensor], tf.Tensor]:
   """Returns the product of the neighbours' affinity with z, see `HParams`."""
-  apart = distances(features)
-  size = tf.shape(apart)[0]
-  apart = tf.linalg.set_diag(apart, tf.fill([size], float("inf")))
-  # The lower one of equal values comes first.
-  neighbors = tf.math.top_k(-apart, tf.minimum(num_neighbors, size - 1)).indices
+  number = tf.minimum(num_neighbors, tf.shape(features)[0] - 1)
+
+  def nearest(place, apart):
+    # The lower position of equal values comes first.
+    others = tf.where(
+      tf.equal(tf.range(tf.shape(apart)[0]), place), float("inf"), apart
+    )
+    return tf.math.top_k(-others, number).indices
+
+  neighbors = _for_each_distance(features, nearest, tf.int32)
   return lambda z: tf.reduce_sum(tf.gather(z, neighbors), axis=1)
 
 

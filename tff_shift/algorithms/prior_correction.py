@@ -274,6 +274,11 @@ class ClientState(NamedTuple):
   prior: Any
   scale: Any
 
+  @property
+  def classes(self) -> tf.Tensor:
+    """q, before smoothing; zeros before the first time step."""
+    return self.memory.mean()
+
 
 def labelled_prior(y, num_classes: int) -> tf.Tensor:
   """Returns the fractions of classes, with one example added to each."""
@@ -351,7 +356,7 @@ def build(
 
   def correct(state, logits):
     prior = state.prior if has_prior else uniform
-    classes = state.memory.mean()
+    classes = state.classes
     if hparams.smoothing:
       classes = (classes + hparams.smoothing) / (
         1.0 + num_classes * hparams.smoothing

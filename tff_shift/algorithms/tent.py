@@ -49,7 +49,8 @@ Choices:
   * The threshold of sar is 0.2, for the 1,000 classes of ImageNet. Here it is
     0.2 ln C / ln 1000: 0.2 itself resets a good model of ten classes again and
     again. After a reset the moving mean starts anew, and so do the moments.
-  * The episodic variant, which resets w at each batch, is `--reset_control`.
+  * The episodic variant, which resets w at each batch, is `--reset_control`
+    with scored=after.
 """
 
 import dataclasses

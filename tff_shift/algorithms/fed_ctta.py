@@ -1,8 +1,8 @@
 """FedCTTA: clients that answer alike on noise share what they have adapted.
 
 FedCTTA: A Collaborative Approach to Continual Test-Time Adaptation in Federated
-Learning (Rajib, Iftee, Hossain, Rahman, Mistry, Amin,
-Ali; 2025, arXiv:2505.13643).
+Learning (Rajib, Iftee, Hossain, Rahman, Mistry, Amin, Ali; IJCNN 2025,
+arXiv:2505.13643).
 
 Each client has its own model, at first the pre-trained one. In a round
 

@@ -13,7 +13,7 @@ _SMALL = ("--seeds=1", "--timesteps=4,16")
 @pytest.fixture
 def run_regret(run_here):
   """Returns `run(arguments) -> exit code`."""
-  return functools.partial(run_here, dynamic_regret, dynamic_regret)
+  return functools.partial(run_here, dynamic_regret)
 
 
 @pytest.mark.slow

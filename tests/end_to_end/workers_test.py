@@ -255,7 +255,7 @@ class TestWorkers:
     }
     # A process in the background of a shell ignores it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield functools.partial(run_here, workers, workers)
+    yield functools.partial(run_here, workers)
     for each, handler in former.items():
       signal.signal(each, handler)
 

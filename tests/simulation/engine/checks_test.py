@@ -296,24 +296,6 @@ class TestRounds:
     with pytest.raises(ValueError, match=f"^{name}"):
       rounds.Rounds(**given | change)
 
-  @pytest.mark.parametrize(
-    "arguments, name",
-    [
-      ((0, 1.0, 0, 0), "num_clients"),
-      ((2, "1", 0, 0), "participation"),
-      ((2, 1.0, -1, 0), "run_seed"),
-      ((2, 1.0, 0, -1), "round_num"),
-    ],
-  )
-  def test_draws_name_what_is_wrong(self, arguments, name):
-    with pytest.raises(ValueError, match=f"^{name}="):
-      rounds.sample_clients(*arguments)
-
-  @pytest.mark.parametrize("arguments", [(0, 0, 0, 1), (3, 4, 0, 1)])
-  def test_too_many_to_evaluate(self, arguments):
-    with pytest.raises(ValueError, match=r"^num_(clients|evaluated)="):
-      evolving.evaluated_clients(*arguments)
-
 
 PROBLEM = types.SimpleNamespace(num_classes=5)
 HALVES = np.array([0.5, 0.5, 0, 0, 0])
@@ -359,6 +341,10 @@ def _pretrain(train=POOL, hparams=None, seed=0):
   return lambda: pretraining.pretrain(MODEL, train, POOL, hparams, seed=seed)
 
 
+def _sample(*arguments):
+  return lambda: rounds.sample_clients(*arguments)
+
+
 def _build(*hparams, **options):
   return lambda: algorithms.build(fed_avg, MODEL, *hparams, **options)
 
@@ -383,6 +369,12 @@ _FOLDER = types.SimpleNamespace(__truediv__=None)
       lambda: regret.regrets(PROBLEM, np.zeros([2, 1]), HALVES[:1], [0, 0]),
       "distributions",
     ),
+    (_sample(0, 1.0, 0, 0), "num_clients="),
+    (_sample(2, "1", 0, 0), "participation="),
+    (_sample(2, 1.0, -1, 0), "run_seed="),
+    (_sample(2, 1.0, 0, -1), "round_num="),
+    (lambda: evolving.evaluated_clients(0, 0, 0, 1), "num_clients="),
+    (lambda: evolving.evaluated_clients(3, 4, 0, 1), "num_evaluated="),
     (_num_rounds(0, 1), "num_timesteps"),
     (_num_rounds(1, 0), "rounds_per_step"),
     (_prescribe(np.ones([1, 2], int)), "counts"),

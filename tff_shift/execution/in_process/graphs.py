@@ -323,10 +323,10 @@ def _rename_functions(graph_def: tf.compat.v1.GraphDef, suffix: str) -> None:
 
 
 def _pin_to_device(graph_def: tf.compat.v1.GraphDef, device: str) -> None:
-  """Pins nodes to devices, except those of other devices.
+  """Pins nodes to `device`, except those of data sets or other devices.
 
-  The graph's own nodes for `device` are left to the scope of the import:
-  TensorFlow opens one for each node that has a device.
+  The graph's own nodes get it from the scope of the import: TensorFlow would
+  open a scope for each of them.
   """
   functions = {
     function.signature.name: function for function in graph_def.library.function

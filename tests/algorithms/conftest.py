@@ -229,23 +229,24 @@ def _quadratic_model(start):
 def quadratics(context):
   """Two clients with the losses u^2 / 2 and 4 (u - 1)^2 / 2.
 
-  The mean is smallest at 0.8. `start(name, coefficients=..., at=0.0,
-  participation=1.0, **hparams)` starts a run, whose `u(run)` is the server's
-  weight.
+  The mean is smallest at 0.8. `start(name, coefficients=..., repeats=...,
+  at=0.0, participation=1.0, **hparams)` starts a run, whose `u(run)` is the
+  server's weight. `repeats` is the number of equal examples of each client.
   """
   del context
 
   def start(
     name,
     coefficients=((1.0, 0.0), (4.0, 1.0)),
+    repeats=(1, 1),
     at=0.0,
     participation=1.0,
     **values,
   ):
     data = client_data_lib.training_data(
       [
-        examples.Examples(np.float32([each]), np.zeros(1, np.int32))
-        for each in coefficients
+        examples.Examples(np.float32([each] * count), np.zeros(count, np.int32))
+        for each, count in zip(coefficients, repeats, strict=False)
       ],
       run_seed=0,
     )

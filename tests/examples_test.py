@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from examples import scaffold
+from examples import control_variates
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.data import examples
@@ -68,7 +68,7 @@ def test_own_algorithm_runs_at_its_rates(run_example):
   assert len(set(accuracies)) == 2
 
 
-class TestScaffold:
+class TestControlVariates:
   @pytest.fixture(scope="class")
   def runs(self, context):
     """The states of three rounds of SCAFFOLD and of FedAvg, half sampled."""
@@ -86,7 +86,7 @@ class TestScaffold:
     )
     model = mlp.build((3,), num_classes=2, width=4, head_width=3)
     found = []
-    for module in (scaffold, fed_avg):
+    for module in (control_variates, fed_avg):
       hparams = module.HParams(learning_rate=0.5, local_steps=3, batch_size=4)
       built = algorithms.build(module, model, hparams, num_clients=4)
       running = rounds.Rounds(built, data, run_seed=0, participation=0.5)
@@ -137,7 +137,7 @@ def test_documented_algorithm_is_the_example():
   root = _README.parent
   page = (root / "docs/how_to/own_algorithm.md").read_text()
   (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-  assert (root / "examples" / "scaffold.py").read_text().endswith(shown)
+  assert (root / "examples" / "control_variates.py").read_text().endswith(shown)
 
 
 def test_federation_answers_from_a_folder_as_before(run_example):

@@ -6,10 +6,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift import algorithms
 from tff_shift import models
+from tff_shift.data import examples
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
+from tff_shift.models import parts
 from tff_shift.models import split_model
+from tff_shift.simulation.engine import client_data as client_data_lib
+from tff_shift.simulation.engine import rounds
 from tff_shift.testing import clients
 from tff_shift.testing import fixtures
 from tff_shift.testing import type_walk as type_walks
@@ -268,3 +273,74 @@ def rounds_alone(compile_in_graph):
     return found[1:]
 
   return run
+
+
+def _quadratic_model(start):
+  """A model with one weight u whose loss is a / 2 (u - b)^2 + 1.
+
+  An example is (a, b), of class 0: the cross-entropy of the logits 0 and z is
+  log(1 + e^z), so z = log(e^q - 1) makes it q. The 1 keeps z finite.
+  """
+
+  def head(weights, embedding, _):
+    (u,) = weights
+    a, b = embedding[:, 0], embedding[:, 1]
+    loss = a / 2 * tf.square(u - b) + 1.0
+    return tf.stack([tf.zeros_like(loss), tf.math.log(tf.math.expm1(loss))], 1)
+
+  return split_model.SplitModel(
+    name="quadratic",
+    backbone=parts.Part(lambda weights, x, frozen: x, (), (), (), ()),
+    head=parts.Part(
+      head,
+      ("layer/u",),
+      (lambda shape, seed: tf.fill(shape, start),),
+      ((),),
+      parts.paths(parts.HEAD, 1),
+    ),
+    input_shape=(2,),
+    input_dtype=tf.float32,
+    num_classes=2,
+    embedding_size=2,
+  )
+
+
+@pytest.fixture(scope="session")
+def quadratics(context):
+  """Two clients with the losses u^2 / 2 and 4 (u - 1)^2 / 2.
+
+  The mean is smallest at 0.8. `start(name, coefficients=..., repeats=...,
+  at=0.0, participation=1.0, **hparams)` starts a run, whose `u(run)` is the
+  server's weight. `repeats` is the number of equal examples of each client.
+  """
+  del context
+
+  def start(
+    name,
+    coefficients=((1.0, 0.0), (4.0, 1.0)),
+    repeats=(1, 1),
+    at=0.0,
+    participation=1.0,
+    **values,
+  ):
+    data = client_data_lib.training_data(
+      [
+        examples.Examples(np.float32([each] * count), np.zeros(count, np.int32))
+        for each, count in zip(coefficients, repeats, strict=False)
+      ],
+      run_seed=0,
+    )
+    module = algorithms.get(name)
+    built = algorithms.build(
+      module,
+      _quadratic_model(at),
+      module.HParams(batch_size=1, **values),
+      num_clients=len(data),
+    )
+    return rounds.Rounds(built, data, run_seed=0, participation=participation)
+
+  def u(run):
+    weights = run.server_state.weights
+    return float(getattr(weights, "model", weights).head[0])
+
+  return types.SimpleNamespace(start=start, u=u)

@@ -36,7 +36,7 @@ class TestContract:
   @pytest.mark.parametrize(
     "path",
     [
-      EXAMPLES / "scaffold.py",
+      EXAMPLES / "control_variates.py",
       pytest.param(
         USER_FILES / "surveys.py", marks=pytest.mark.every_algorithm
       ),

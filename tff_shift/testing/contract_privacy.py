@@ -90,7 +90,9 @@ class TestPrivacyByType:
       for name in algorithm.spec.fixed_weights
       for tensor in type_walk.tensors(weights[name])
     )
-    held = count_shapes(type_walk.tensors(state)) - fixed
+    # The server's memory is made of what is sent, which is counted too.
+    memory = count_shapes(type_walk.tensors(state.member.memory))
+    held = count_shapes(type_walk.tensors(state)) - fixed - memory
     shared = count_shapes(type_walk.tensors(weights)) - fixed
     sent = [
       count_shapes(type_walk.sent_tensors(signatures))

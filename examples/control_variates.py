@@ -1,11 +1,11 @@
-"""SCAFFOLD, written as a user would: a whole algorithm with personal state.
+"""Control variates, as a user would write them: a whole algorithm with state.
 
 SCAFFOLD: Stochastic Controlled Averaging for Federated Learning (Karimireddy,
 Kale, Mohri, Reddi, Stich, Suresh; ICML 2020), Algorithm 1 with option II.
 
-    python -m tff_shift.testing examples/scaffold.py
-    python -m experiments.evolving --import=examples/scaffold.py \
-        --algorithm=fed_avg,scaffold --dataset=rotated_digits
+    python -m tff_shift.testing examples/control_variates.py
+    python -m experiments.evolving --import=examples/control_variates.py \
+        --algorithm=fed_avg,control_variates --dataset=rotated_digits
 
 What leaves a client: its model update, the change of its control variate (the
 shape of the model), and the mean training loss.
@@ -66,8 +66,8 @@ def build(model, hparams, num_clients):
   """
   if hparams.optimizer != "sgd" or hparams.momentum:
     raise ValueError(
-      "scaffold needs --optimizer=sgd without --momentum: otherwise the way of"
-      " a client is not its mean gradient times the learning rate"
+      "control_variates needs --optimizer=sgd without --momentum: otherwise the"
+      " way of a client is not its mean gradient times the learning rate"
     )
 
   def zeros(weights):

@@ -32,6 +32,7 @@ from tff_shift.scenarios.dynamic_personalization.simulation import run as run_dy
 from tff_shift.scenarios.evolving.simulation import run as run_evolving
 from tff_shift.scenarios.guidance.simulation import run as run_guidance
 from tff_shift.scenarios.online_adaptation.simulation import run as run_online_adaptation
+from tff_shift.serving.adapter import Adapter as Adapter
 from tff_shift.serving.predictor import load as load
 from tff_shift.simulation.engine.callbacks import Callback as Callback
 from tff_shift.simulation.engine.callbacks import LambdaCallback as LambdaCallback
@@ -39,10 +40,13 @@ from tff_shift.simulation.engine.early_stopping import EarlyStopping as EarlySto
 from tff_shift.simulation.engine import participation as participation
 from tff_shift.simulation.pretraining import pretrain as pretrain
 from tff_shift.simulation.pretraining import with_pretrained as with_pretrained
+from tff_shift.techniques.adaptation import Deployment as Deployment
 
 __all__ = [
+  'Adapter',
   'Callback',
   'ClientDataset',
+  'Deployment',
   'EarlyStopping',
   'LambdaCallback',
   'Metric',

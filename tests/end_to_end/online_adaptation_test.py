@@ -14,6 +14,7 @@ from tff_shift.data import examples
 from tff_shift.data.images import corruptions
 from tff_shift.data.shifts import online_adaptation as online_adaptation_data
 from tff_shift.learning import evaluation
+from tff_shift.scenarios.online_adaptation import configuration
 from tff_shift.scenarios.online_adaptation import rate_controls
 from tff_shift.simulation.storage import results
 
@@ -242,7 +243,6 @@ def test_program_of_the_authors_runs_whole(
   folder = tmp_path / "program"
   run_whole(
     online_adaptation,
-    online_adaptation_plan,
     [
       *(each for each in _SMALL if "timesteps" not in each),
       *("--algorithm=fed_ade", "--variant=program", "--controls"),
@@ -278,7 +278,9 @@ def test_program_of_the_authors_runs_whole(
   assert len(constant) == 1
   # No label distribution is estimated.
   figures = {path.stem for path in (folder / "figures").glob("*.png")}
-  assert figures == {"accuracy_bernoulli", "learning_rates_bernoulli"}
+  assert figures == {
+    *("accuracy_bernoulli", "learning_rates_bernoulli", "clients_bernoulli")
+  }
 
 
 def test_streams_are_drawn_as_the_flags_tell(make_plan):
@@ -288,13 +290,13 @@ def test_streams_are_drawn_as_the_flags_tell(make_plan):
     *("--corruption_set=benchmark", "--num_clients=20", "--seeds=1"),
   )
   assert plan.settings["schedules"] == "program"
-  found = online_adaptation_plan.client_streams(plan, "bernoulli", 1)
+  found = configuration.client_streams(plan, "bernoulli", 1)
   assert found.omega.shape == (20, 4)
   assert len(np.unique(found.omega, axis=0)) > 1
   assert {found.severity(1, client) for client in range(20)} == {1}
   assert {found.severity(3, client) for client in range(20)} == {1, 5}
   assert len(set(found.corruption_names)) == 15
-  found = online_adaptation_plan.client_streams(plan, "square", 1)
+  found = configuration.client_streams(plan, "square", 1)
   # Three steps of the program: N = 2, with phases of one step.
   np.testing.assert_array_equal(found.omega, [0, 0, 1, 0])
 

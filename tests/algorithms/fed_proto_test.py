@@ -1,0 +1,221 @@
+"""FedProto: mean embeddings of classes are shared, and no weights."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import fed_proto
+from tff_shift.algorithms import local
+from tff_shift.learning import evaluation
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.simulation.engine import rounds
+
+pytestmark = pytest.mark.slow
+
+RATE = 0.3
+ROUND = 2
+COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
+HPARAMS = fed_proto.HParams(prototype_weight=0.7, **COMMON)
+WEIGHTINGS = ["num_examples", "uniform"]
+
+
+@pytest.fixture(scope="module")
+def weights(model, run_in_graph):
+  return run_in_graph(model.initial_weights, randomness.server_seed(0))
+
+
+@pytest.fixture(scope="module")
+def shared():
+  """Prototypes of two of three classes."""
+  generator = np.random.default_rng(0)
+  means = generator.normal(size=(3, 8)).astype(np.float32)
+  means[1] = 0
+  return means
+
+
+def train(functions, run_in_graph, *arguments):
+  return run_in_graph(
+    lambda shared, state, data: functions.train_client(
+      shared, state, data, tf.constant(ROUND)
+    ),
+    *arguments,
+  )
+
+
+class TestRound:
+  @pytest.mark.parametrize("distance", ["mean_square", "l2"])
+  def test_steps_agree_with_the_oracle(
+    self,
+    model,
+    weights,
+    shared,
+    make_client,
+    oracle,
+    run_in_graph,
+    compare,
+    distance,
+  ):
+    hparams = dataclasses.replace(HPARAMS, distance=distance)
+    client = make_client(0, [6, 5])
+    result = train(
+      fed_proto.build(model, hparams), run_in_graph, shared, weights, client
+    )
+
+    def loss_on(batch):
+      def loss(current):
+        embeddings = oracle.embed(current.backbone, batch.x)
+        value = oracle.cross_entropy(
+          oracle.classify(current.head, embeddings), batch.y
+        )
+        far = [
+          np.mean((row - shared[y]) ** 2)
+          if distance == "mean_square"
+          else np.sqrt(np.sum((row - shared[y]) ** 2))
+          for row, y in zip(embeddings, batch.y, strict=True)
+          if y != 1
+        ]
+        return value + 0.7 * (np.mean(far) if far else 0.0)
+
+      return loss
+
+    batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
+    assert any(1 in batch.y for batch in batches)
+    expected, mean_loss = oracle.descend(
+      weights, [loss_on(batch) for batch in batches], RATE
+    )
+    compare.assert_close(result.client_state, expected, 1e-5)
+    np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
+
+  @pytest.mark.parametrize("weighting", WEIGHTINGS)
+  def test_prototypes_are_means_over_the_clients_with_the_class(
+    self, model, make_client, oracle, context, weighting
+  ):
+    labels = [[0, 0, 0, 1, 1], [0, 1, 1], [1, 1, 1, 1, 1, 1, 1]]
+    data = [
+      make_client(i, [len(y)], y=np.array(y)) for i, y in enumerate(labels)
+    ]
+    hparams = dataclasses.replace(HPARAMS, client_weighting=weighting)
+    run = rounds.Rounds(
+      algorithms.build(fed_proto, model, hparams), data, run_seed=0
+    )
+    run.step()
+    found = run.server_state.weights
+    np.testing.assert_array_equal(found[2], np.zeros(8))
+    embeddings = [
+      oracle.embed(state.backbone, client.x)
+      for state, client in zip(run.client_states, data, strict=True)
+    ]
+    for c in range(2):
+      of_class = [
+        rows[client.y == c]
+        for rows, client in zip(embeddings, data, strict=True)
+        if c in client.y
+      ]
+      if weighting == "num_examples":
+        expected = np.concatenate(of_class).mean(axis=0)
+      else:
+        expected = np.mean([rows.mean(axis=0) for rows in of_class], axis=0)
+      np.testing.assert_allclose(found[c], expected, atol=1e-5)
+
+  @pytest.mark.parametrize("weighting", WEIGHTINGS)
+  def test_prototype_stays_while_nobody_has_the_class(
+    self, model, shared, weighting
+  ):
+    hparams = dataclasses.replace(HPARAMS, client_weighting=weighting)
+    functions = fed_proto.build(model, hparams)
+    mean = tf.constant([[0.5] * 8 + [0.25], [0.0] * 9, [0.0] * 9])
+    found = functions.update_server(shared, mean, (), None)
+    np.testing.assert_array_equal(found[0], np.full(8, 2))
+    np.testing.assert_array_equal(found[1:], shared[1:])
+
+
+class TestLimits:
+  @pytest.mark.parametrize("limit", ["no weight", "no prototypes"])
+  def test_is_local_training_bit_for_bit(
+    self, model, weights, shared, make_client, run_in_graph, compare, limit
+  ):
+    hparams = HPARAMS
+    if limit == "no weight":
+      hparams = dataclasses.replace(HPARAMS, prototype_weight=0.0)
+    else:
+      shared = np.zeros_like(shared)
+    client = make_client(0, [6, 5])
+    found = train(
+      fed_proto.build(model, hparams), run_in_graph, shared, weights, client
+    )
+    # The steps of FedAvg and of local training.
+    alone = run_in_graph(
+      lambda start, data: local_training.train_on_pool(
+        model.predict,
+        start,
+        data,
+        4,
+        randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND),
+        local.HParams(**COMMON),
+      ),
+      weights,
+      client,
+    )
+    assert compare.equal_bits(
+      (found.client_state, found.loss), (alone.weights, alone.loss)
+    )
+
+  def test_prototypes_of_one_client_are_its_own_means(
+    self, model, make_client, oracle, context
+  ):
+    client = make_client(0, [11])
+    run = rounds.Rounds(
+      algorithms.build(fed_proto, model, HPARAMS), [client], run_seed=0
+    )
+    run.step()
+    own = oracle.class_means(
+      oracle.embed(run.client_states[0].backbone, client.x), client.y
+    )
+    for c, mean in own.items():
+      np.testing.assert_allclose(run.server_state.weights[c], mean, atol=1e-6)
+
+
+class TestPrediction:
+  def predict(self, model, run_in_graph, hparams, shared, weights, client):
+    return run_in_graph(
+      fed_proto.build(model, hparams).predict_as_client,
+      shared,
+      weights,
+      client,
+      client,
+    )
+
+  def test_is_the_class_of_the_nearest_prototype(
+    self, model, weights, shared, make_client, oracle, run_in_graph
+  ):
+    client = make_client(0, [9])
+    logits = self.predict(model, run_in_graph, HPARAMS, shared, weights, client)
+    embeddings = oracle.embed(weights.backbone, client.x)
+    distances = np.linalg.norm(embeddings[:, np.newaxis] - shared, axis=-1)
+    np.testing.assert_allclose(
+      logits[:, [0, 2]], -distances[:, [0, 2]], rtol=1e-5
+    )
+    np.testing.assert_array_equal(logits[:, 1], [evaluation.NO_LOGIT] * 9)
+    predicted = evaluation.predicted_classes(logits)
+    np.testing.assert_array_equal(
+      predicted, np.where(distances[:, 0] < distances[:, 2], 0, 2)
+    )
+
+  @pytest.mark.parametrize("case", ["before the first", "classifier"])
+  def test_own_classifier_predicts(
+    self, model, weights, shared, make_client, oracle, run_in_graph, case
+  ):
+    hparams = HPARAMS
+    if case == "classifier":
+      hparams = dataclasses.replace(HPARAMS, predict_with="classifier")
+    else:
+      shared = np.zeros_like(shared)
+    client = make_client(0, [9])
+    logits = self.predict(model, run_in_graph, hparams, shared, weights, client)
+    np.testing.assert_allclose(
+      logits, oracle.predict(weights, client.x), atol=1e-5
+    )

@@ -312,3 +312,8 @@ class TestSwitch:
     )
     with pytest.raises(ValueError, match=r"'fourth'.*variant, first, second"):
       hyperparameters.validate(_Variants(choice="fourth"))
+
+  def test_changed_is_what_is_not_the_default(self):
+    hparams = _Variants(choice="first")
+    assert hyperparameters.is_changed(hparams, "choice")
+    assert not hyperparameters.is_changed(hparams, "variant")

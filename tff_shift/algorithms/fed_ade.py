@@ -134,8 +134,9 @@ class HParams(two_phase_adaptation.TwoPhaseHParams):
         "compare=rounds is not allowed with reference=ema, which compares each"
         " round with its own reference"
       )
-    default = HParams.__dataclass_fields__["reference_share"].default
-    if not has_moving_mean and self.reference_share != default:
+    if not has_moving_mean and hyperparameters.is_changed(
+      self, "reference_share"
+    ):
       raise ValueError(
         f"reference_share={self.reference_share} is not allowed without"
         " reference=ema, to whose moving mean it belongs"

@@ -122,6 +122,12 @@ def switch(hparams: Any, name: str) -> str:
   return program if hparams.variant == _PROGRAM else published
 
 
+def is_changed(hparams: Any, name: str) -> bool:
+  """Returns whether a field has another value than its default."""
+  (field,) = (each for each in dataclasses.fields(hparams) if each.name == name)
+  return getattr(hparams, name) != field.default
+
+
 def describe_limits(field: dataclasses.Field) -> str:
   """Describes the allowed values of a field in words."""
   choices = field.metadata["choices"]

@@ -97,11 +97,8 @@ class TwoPhaseHParams(
   def check_together(self) -> None:
     """Refuses steps on the stream without a loss on it."""
     super().check_together()
-    default = TwoPhaseHParams.__dataclass_fields__["stream_steps"].default
-    if (
-      self.stream_steps != default
-      and hyperparameters.switch(self, "objective") != "entropy"
-    ):
+    has_risk = hyperparameters.switch(self, "objective") == "risk"
+    if has_risk and hyperparameters.is_changed(self, "stream_steps"):
       raise ValueError(
         f"stream_steps={self.stream_steps} is not allowed without"
         " objective=entropy, whose steps it counts"

@@ -27,7 +27,7 @@ examples, and the mean training loss. The whole model stays.
 Choices that the paper leaves open, and differences from the authors' program
 (github.com/yuetan031/FedProto):
   * d is the mean squared difference of the entries of embeddings, as in the
-    program; `distance=l2` is the Euclidean distance.
+    program; `prototype_distance=l2` is the Euclidean distance.
   * Examples of a class without a P[c] are not in the mean of the second term.
     The program counts them as 0.
   * All models start equal, as in the program. Prototypes of models with
@@ -77,7 +77,7 @@ class HParams(hyperparameters.LocalHParams):
     " 0: local training.",
     minimum=0,
   )
-  distance: str = hyperparameters.hparam(
+  prototype_distance: str = hyperparameters.hparam(
     "mean_square",
     "The distance d: mean_square, the mean squared difference of the entries"
     " (the program); l2, the Euclidean distance.",
@@ -156,7 +156,7 @@ def build(
       if not hparams.prototype_weight:
         return value
       return value + hparams.prototype_weight * prototype_distance(
-        hparams.distance, embeddings, batch.y, means
+        hparams.prototype_distance, embeddings, batch.y, means
       )
 
     return loss

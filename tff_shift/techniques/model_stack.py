@@ -122,6 +122,32 @@ def take(models: Any, number) -> Any:
   return tf.nest.map_structure(lambda w: tf.gather(w, number), models)
 
 
+def example_losses(
+  model: split_model.SplitModel,
+  models: Any,
+  data: client_dataset.ClientDataset,
+) -> tf.Tensor:
+  """Computes the loss of each model on each example of a client.
+
+  Args:
+    model: The model.
+    models: The weights with a first axis of num_models.
+    data: The client's data.
+
+  Returns:
+    The cross-entropy, [num_models, num_examples] float32.
+  """
+  losses = tf.map_fn(
+    lambda weights: tf.nn.sparse_softmax_cross_entropy_with_logits(
+      labels=data.y, logits=evaluation.predict(model, weights, data.x)
+    ),
+    models,
+    parallel_iterations=1,
+    fn_output_signature=tf.TensorSpec([None], tf.float32),
+  )
+  return tf.ensure_shape(losses, [tf.nest.flatten(models)[0].shape[0], None])
+
+
 def mean_losses(
   model: split_model.SplitModel,
   models: Any,
@@ -138,23 +164,10 @@ def mean_losses(
     [num_models] float32: the mean cross-entropy; infinite if it is not a
     number; zeros without examples.
   """
-
-  def loss(weights):
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-      labels=data.y, logits=evaluation.predict(model, weights, data.x)
-    )
-    return tf.math.divide_no_nan(
-      tf.reduce_sum(losses), tf.cast(tf.size(data.y), tf.float32)
-    )
-
-  losses = tf.map_fn(
-    loss,
-    models,
-    parallel_iterations=1,
-    fn_output_signature=tf.TensorSpec([], tf.float32),
+  losses = tf.math.divide_no_nan(
+    tf.reduce_sum(example_losses(model, models, data), axis=1),
+    tf.cast(tf.size(data.y), tf.float32),
   )
-  num_models = tf.nest.flatten(models)[0].shape[0]
-  losses = tf.ensure_shape(losses, [num_models])
   return tf.where(tf.math.is_nan(losses), np.float32(np.inf), losses)
 
 

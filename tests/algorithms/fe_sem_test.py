@@ -1,0 +1,175 @@
+"""FeSEM: k-means of the clients' models, with the server models for centres."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import fe_sem
+from tff_shift.algorithms import fed_avg
+from tff_shift.learning import randomness
+from tff_shift.simulation.engine import rounds
+
+pytestmark = pytest.mark.slow
+
+RATE = 0.3
+ROUND = 2
+COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
+HPARAMS = fe_sem.HParams(num_models=3, **COMMON)
+
+
+def stack(*models):
+  return tf.nest.map_structure(lambda *each: np.stack(each), *models)
+
+
+def row(models, number):
+  return tf.nest.map_structure(lambda w: w[number], models)
+
+
+def square(one, other):
+  return sum(
+    np.sum((a - b) ** 2)
+    for a, b in zip(*map(tf.nest.flatten, (one, other)), strict=True)
+  )
+
+
+@pytest.fixture(scope="module")
+def centres(model, run_in_graph):
+  return run_in_graph(
+    fe_sem.build(model, HPARAMS).initial_weights, randomness.server_seed(0)
+  )
+
+
+def between(centres, one, other, fraction):
+  """A model on the way from one centre to another, of one that has trained."""
+  return fe_sem.ClientState(
+    tf.nest.map_structure(
+      lambda a, b: ((1 - fraction) * a + fraction * b).astype(np.float32),
+      row(centres, one),
+      row(centres, other),
+    ),
+    np.bool_(True),
+  )
+
+
+class TestRound:
+  def test_agrees_with_the_oracle(
+    self, model, centres, make_client, oracle, run_in_graph, compare
+  ):
+    functions = fe_sem.build(model, HPARAMS)
+    clients = [make_client(i, [6 + i, 5]) for i in range(4)]
+    states = [
+      between(centres, *each)
+      for each in [(0, 1, 0.4), (0, 1, 0.6), (1, 0, 0.1), (0, 2, 0.3)]
+    ]
+    nearest = [0, 1, 1, 0]
+    results, trained = [], []
+    for client, state, k in zip(clients, states, nearest, strict=True):
+      assert k == np.argmin(
+        [square(state.weights, row(centres, each)) for each in range(3)]
+      )
+      results.append(
+        run_in_graph(
+          functions.train_client, centres, state, client, np.int32(ROUND)
+        )
+      )
+      batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
+      weights, loss = oracle.descend(
+        row(centres, k), oracle.losses(batches), RATE
+      )
+      np.testing.assert_allclose(results[-1].loss, loss, rtol=1e-5)
+      compare.assert_close(results[-1].client_state.weights, weights, 1e-5)
+      assert results[-1].client_state.has_trained
+      trained.append(weights)
+    mean = tf.nest.map_structure(
+      lambda *each: np.mean(each, axis=0), *[each.update for each in results]
+    )
+    found, fractions = run_in_graph(
+      lambda old, update: functions.update_server(old, update, (), None),
+      centres,
+      mean,
+    )
+    np.testing.assert_array_equal(fractions, [0.5, 0.5, 0])
+    for k in range(2):
+      # A centre is the mean of its clients' models.
+      expected = tf.nest.map_structure(
+        lambda *each: np.mean(each, axis=0),
+        *[own for own, at in zip(trained, nearest, strict=True) if at == k],
+      )
+      compare.assert_close(row(found, k), expected, 1e-5)
+    assert compare.equal_bits(row(found, 2), row(centres, 2))
+
+  def test_first_centre_is_that_of_the_smallest_loss(
+    self, model, centres, make_client, oracle, run_in_graph, compare
+  ):
+    functions = fe_sem.build(model, HPARAMS)
+    client = make_client(0, [7])
+    losses = [
+      oracle.cross_entropy(oracle.predict(row(centres, k), client.x), client.y)
+      for k in range(3)
+    ]
+    first = functions.initial_client_state(None, centres)
+    for state, expected in (
+      (first, np.argmin(losses)),
+      (between(centres, np.argmax(losses), 0, 0.0), np.argmax(losses)),
+    ):
+      prepared = run_in_graph(
+        functions.prepare_client,
+        centres,
+        tf.nest.map_structure(np.asarray, state),
+        client,
+        np.int32(0),
+      )
+      assert compare.equal_bits(prepared, row(centres, expected))
+
+
+class TestLimits:
+  @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+  def test_one_centre_is_fed_avg_bit_for_bit(
+    self, model, make_client, context, compare, weighting
+  ):
+    data = [make_client(i, [5 + 2 * i, 4]) for i in range(3)]
+    options = COMMON | {"client_weighting": weighting}
+    runs = [
+      rounds.Rounds(algorithms.build(module, model, hparams), data, run_seed=0)
+      for module, hparams in (
+        (fe_sem, fe_sem.HParams(num_models=1, **options)),
+        (fed_avg, fed_avg.HParams(**options)),
+      )
+    ]
+    for _ in range(3):
+      losses = [run.step()["loss"] for run in runs]
+      assert losses[0] == losses[1]
+    one, plain = (run.server_state.weights for run in runs)
+    assert compare.equal_bits(row(one, 0), plain)
+
+  def test_centres_that_are_far_apart_keep_their_clients(
+    self, model, make_client, context
+  ):
+    data = [make_client(i, [6, 5]) for i in range(4)]
+    run = rounds.Rounds(
+      algorithms.build(fe_sem, model, HPARAMS), data, run_seed=0
+    )
+    fractions = []
+    for _ in range(3):
+      run.step()
+      fractions.append(run.server_state.memory)
+    np.testing.assert_array_equal(fractions, [fractions[0]] * 3)
+    # They have moved less than half of the way between two centres.
+    centres = run.server_state.weights
+    for state in run.client_states:
+      distances = sorted(
+        square(state.weights, row(centres, k)) for k in range(3)
+      )
+      assert distances[0] < distances[1] / 4
+
+
+def test_squared_distances_are_over_all_tensors():
+  weights = tf.constant([[1.0, 2.0]]), tf.constant([3.0])
+  centres = (
+    tf.constant([[[1.0, 0.0]], [[1.0, 2.0]]]),
+    tf.constant([[0.0], [3.5]]),
+  )
+  np.testing.assert_array_equal(
+    fe_sem.squared_distances(weights, centres), [13.0, 0.25]
+  )

@@ -62,6 +62,8 @@ def hparams(name: str) -> Any:
     "smallest_rate": 0.1,
     "eta_min": 0.1,
     "eta_max": 0.3,
+    # Times the learning rate, it must be below 2.
+    "moreau_lambda": 5.0,
     # The examples are not images.
     "augmentation": "none",
     # The model has no normalisation.

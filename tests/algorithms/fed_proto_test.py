@@ -59,7 +59,7 @@ class TestRound:
     compare,
     distance,
   ):
-    hparams = dataclasses.replace(HPARAMS, distance=distance)
+    hparams = dataclasses.replace(HPARAMS, prototype_distance=distance)
     client = make_client(0, [6, 5])
     result = train(
       fed_proto.build(model, hparams), run_in_graph, shared, weights, client
@@ -211,7 +211,7 @@ class TestPrediction:
   ):
     hparams = HPARAMS
     if case == "classifier":
-      hparams = dataclasses.replace(HPARAMS, predict_with="classifier")
+      hparams = dataclasses.replace(HPARAMS, proto_prediction="classifier")
     else:
       shared = np.zeros_like(shared)
     client = make_client(0, [9])

@@ -27,7 +27,7 @@ examples, and the mean training loss. The whole model stays.
 Choices that the paper leaves open, and differences from the authors' program
 (github.com/yuetan031/FedProto):
   * d is the mean squared difference of the entries of embeddings, as in the
-    program; `distance=l2` is the Euclidean distance.
+    program; `prototype_distance=l2` is the Euclidean distance.
   * Examples of a class without a P[c] are not in the mean of the second term.
     The program counts them as 0.
   * All models start equal, as in the program. Prototypes of models with
@@ -37,8 +37,8 @@ Choices that the paper leaves open, and differences from the authors' program
   * `client_weighting=uniform` is the program's mean over clients.
   * P[c] stays until clients with class c take part again.
   * Predictions are among all classes with a P[c]; in the program, among those
-    that the client has. Before the first P, and with `predict_with=classifier`,
-    a client predicts with its last layer.
+    that the client has. Before the first P, and with
+    `proto_prediction=classifier`, a client predicts with its last layer.
 """
 
 import dataclasses
@@ -77,13 +77,13 @@ class HParams(hyperparameters.LocalHParams):
     " 0: local training.",
     minimum=0,
   )
-  distance: str = hyperparameters.hparam(
+  prototype_distance: str = hyperparameters.hparam(
     "mean_square",
     "The distance d: mean_square, the mean squared difference of the entries"
     " (the program); l2, the Euclidean distance.",
     choices=("mean_square", "l2"),
   )
-  predict_with: str = hyperparameters.hparam(
+  proto_prediction: str = hyperparameters.hparam(
     "prototypes",
     "Predictions of a client: prototypes, the class of the nearest global"
     " prototype (published); classifier, its own last layer.",
@@ -156,7 +156,7 @@ def build(
       if not hparams.prototype_weight:
         return value
       return value + hparams.prototype_weight * prototype_distance(
-        hparams.distance, embeddings, batch.y, means
+        hparams.prototype_distance, embeddings, batch.y, means
       )
 
     return loss
@@ -212,7 +212,7 @@ def build(
     def predict(x):
       embeddings = model.embed(personal.backbone, x)
       own = model.classify(personal.head, embeddings)
-      if hparams.predict_with == "classifier":
+      if hparams.proto_prediction == "classifier":
         return own
       present = is_present(means)
       nearest = prototypes.logits(

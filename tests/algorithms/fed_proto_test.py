@@ -211,7 +211,7 @@ class TestPrediction:
   ):
     hparams = HPARAMS
     if case == "classifier":
-      hparams = dataclasses.replace(HPARAMS, predict_with="classifier")
+      hparams = dataclasses.replace(HPARAMS, proto_prediction="classifier")
     else:
       shared = np.zeros_like(shared)
     client = make_client(0, [9])

@@ -2,7 +2,7 @@
 
 Multi-center Federated Learning: Clients Clustering for Better Personalization
 (Xie, Long, Shen, Zhou, Wang, Jiang, Zhang; World Wide Web Journal 2023,
-arXiv:2005.01026). A baseline of Feroma and FLUX.
+arXiv:2005.01026), Algorithm 1. A baseline of Feroma and FLUX.
 
 The server has K centres w_1, ..., w_K, and client i its last trained model W_i.
 In a round, client i goes to the nearest centre and trains from it,
@@ -66,7 +66,7 @@ AGGREGATION_REQUIREMENTS = model_stack.AGGREGATION_REQUIREMENTS
 class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of FeSEM."""
 
-  num_models: int = model_stack.num_models_hparam(2, "The default is IFCA's.")
+  num_models: int = model_stack.num_models_hparam(2)
 
 
 class ClientState(NamedTuple):

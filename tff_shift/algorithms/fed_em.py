@@ -62,7 +62,7 @@ SCENARIOS = ("evolving", "guidance", "dynamic_personalization")
 class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of FedEM."""
 
-  num_models: int = model_stack.num_models_hparam(3, "The paper has 3.")
+  num_models: int = model_stack.num_models_hparam(3)
 
 
 class Expectation(NamedTuple):

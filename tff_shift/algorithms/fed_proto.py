@@ -37,8 +37,8 @@ Choices that the paper leaves open, and differences from the authors' program
   * `client_weighting=uniform` is the program's mean over clients.
   * P[c] stays until clients with class c take part again.
   * Predictions are among all classes with a P[c]; in the program, among those
-    that the client has. Before the first P, and with `predict_with=classifier`,
-    a client predicts with its last layer.
+    that the client has. Before the first P, and with
+    `proto_prediction=classifier`, a client predicts with its last layer.
 """
 
 import dataclasses
@@ -83,7 +83,7 @@ class HParams(hyperparameters.LocalHParams):
     " (the program); l2, the Euclidean distance.",
     choices=("mean_square", "l2"),
   )
-  predict_with: str = hyperparameters.hparam(
+  proto_prediction: str = hyperparameters.hparam(
     "prototypes",
     "Predictions of a client: prototypes, the class of the nearest global"
     " prototype (published); classifier, its own last layer.",
@@ -212,7 +212,7 @@ def build(
     def predict(x):
       embeddings = model.embed(personal.backbone, x)
       own = model.classify(personal.head, embeddings)
-      if hparams.predict_with == "classifier":
+      if hparams.proto_prediction == "classifier":
         return own
       present = is_present(means)
       nearest = prototypes.logits(

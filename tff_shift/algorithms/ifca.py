@@ -56,9 +56,7 @@ AGGREGATION_REQUIREMENTS = model_stack.AGGREGATION_REQUIREMENTS
 class HParams(hyperparameters.LocalHParams):
   """Hyper-parameters of IFCA."""
 
-  num_models: int = model_stack.num_models_hparam(
-    2, "The paper has 2 on rotated CIFAR-10 and 4 on rotated MNIST."
-  )
+  num_models: int = model_stack.num_models_hparam(2)
 
 
 def build(

@@ -39,16 +39,12 @@ AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
 )
 
 
-def num_models_hparam(default: int, source: str) -> Any:
-  """Declares the hyper-parameter `num_models`.
-
-  Args:
-    default: The default value.
-    source: Where the default comes from, the end of a sentence.
-  """
+def num_models_hparam(default: int) -> Any:
+  """Declares the hyper-parameter `num_models`."""
   return hyperparameters.hparam(
     default,
-    f"The number of server models; 1: fed_avg. {source}",
+    "The number of server models; 1: fed_avg. IFCA's paper has 2 on rotated"
+    " CIFAR-10 and 4 on rotated MNIST, FedEM's 3.",
     minimum=1,
   )
 

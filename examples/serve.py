@@ -31,10 +31,7 @@ from werkzeug import routing
 from werkzeug import serving
 from werkzeug import wrappers
 
-_MODEL = flags.DEFINE_string("model", None, "Folder of a saved model.")
-_NAME = flags.DEFINE_string("name", "model", "Name of the model in addresses.")
-_HOST = flags.DEFINE_string("host", "127.0.0.1", "Address to listen on.")
-_PORT = flags.DEFINE_integer("port", 8501, "Port to listen on; 0: any.")
+FLAGS = flags.FLAGS
 
 _ROUTES = routing.Map(
   [
@@ -157,21 +154,30 @@ def _to_json(value: tf.Tensor) -> Any:
   return array.decode() if isinstance(array, bytes) else array.tolist()
 
 
+def define_flags() -> None:
+  """Defines the flags."""
+  flags.DEFINE_string("model", None, "Folder of a saved model.")
+  flags.DEFINE_string("name", "model", "Name of the model in addresses.")
+  flags.DEFINE_string("host", "127.0.0.1", "Address to listen on.")
+  flags.DEFINE_integer("port", 8501, "Port to listen on; 0: any.")
+
+
 def main(argv: list[str]) -> None:
   """Serves until Ctrl-C."""
   if len(argv) > 1:
     raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
-  if not _MODEL.value or not pathlib.Path(_MODEL.value).is_dir():
+  if not FLAGS.model or not pathlib.Path(FLAGS.model).is_dir():
     raise app.UsageError("--model must be the folder of a saved model")
   server = serving.make_server(
-    _HOST.value, _PORT.value, Service(_MODEL.value, _NAME.value), threaded=True
+    FLAGS.host, FLAGS.port, Service(FLAGS.model, FLAGS.name), threaded=True
   )
   print(
-    f"http://{_HOST.value}:{server.server_port}/v1/models/{_NAME.value}",
+    f"http://{FLAGS.host}:{server.server_port}/v1/models/{FLAGS.name}",
     flush=True,
   )
   server.serve_forever()
 
 
 if __name__ == "__main__":
+  define_flags()
   app.run(main)

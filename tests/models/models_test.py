@@ -39,7 +39,7 @@ def he_variance(shape):
 def kernel_variance(name, weight_name, shape):
   if name == "lenet":
     return 1 / (3 * np.prod(shape[:-1]))  # Uniform in +-1 / sqrt(inputs).
-  if name in ("residual_cnn", "wide_resnet"):
+  if name in ("mini_resnet", "residual_cnn", "wide_resnet"):
     of_backbone = weight_name.startswith("backbone/")
     return he_variance(shape) if of_backbone else glorot_variance(shape)
   if name in ("guided_cnn", "guided_resnet"):
@@ -269,9 +269,7 @@ class TestBuild:
     assert model.embedding_size == 5
 
   def test_unknown_name_is_refused_with_the_known_ones(self):
-    with pytest.raises(
-      ValueError, match=r"'vgg'.*lenet, llama, mlp, resid"
-    ) as error:
+    with pytest.raises(ValueError, match=r"'vgg'.*lenet, .*mlp, ") as error:
       models.build("vgg", input_shape=(2,), num_classes=2)
     assert "\n" not in str(error.value)
 

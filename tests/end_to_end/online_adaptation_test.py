@@ -156,8 +156,8 @@ class TestControls:
     _, *runs = read_runs(folder)
     assert [run["algorithm"] for run in runs] == list(self._NAMES)
     assert [run["setting"] for run in runs] == [runs[0]["setting"]] * 3
-    # Names, rule, a row for each, and where the results are.
-    assert [line.split()[0] for line in output.splitlines()[-5:-1]] == [
+    # Names, rule, a row for each, the meaning of the star, and the results.
+    assert [line.split()[0] for line in output.splitlines()[-6:-2]] == [
       "source",
       *self._NAMES,
     ]
@@ -336,7 +336,7 @@ def test_what_is_on_or_off_may_be_compared(flag, values, make_plan):
 
 
 _REFUSED = [
-  ("--algorithm=fed_avg", "{}", "atlas, fed_ade"),
+  ("--algorithm=fed_avg", "{}", "atlas, ", "fed_ade, "),
   ("--algorithm=", "--algorithm", "fed_ade"),
   ("--dataset=cifar", "{}", "cifar10"),
   ("--shift=linear,cosine", "{}:", "bernoulli", "duplicates"),

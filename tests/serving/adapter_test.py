@@ -300,7 +300,21 @@ def test_what_is_no_algorithm_of_streams_is_refused(algorithm, tmp_path):
 )
 @pytest.mark.every_algorithm
 def test_every_method_of_streams_adapts(name, tmp_path):
-  adapter = open_adapter(build(name), tmp_path)
+  # Some adapt normalisation alone.
+  keras_model = tf.keras.Sequential(
+    [
+      tf.keras.layers.Dense(6, input_shape=(4,)),
+      tf.keras.layers.BatchNormalization(),
+      tf.keras.layers.ReLU(),
+      tf.keras.layers.Dense(3),
+    ]
+  )
+  # Scale, shift, mean and variance, as if it were trained.
+  keras_model.layers[1].set_weights(
+    [np.full(6, value) for value in (1.0, 0.0, 0.1, 2.0)]
+  )
+  model = ts.from_keras(keras_model, initial="given")
+  adapter = open_adapter(build(name, model), tmp_path)
   for timestep in (1, 2):
     adapter.adapt(Streams().by_name(timestep))
   adapter.save()

@@ -3,9 +3,6 @@
 import pytest
 
 from tff_shift.binaries import dynamic_personalization
-from tff_shift.scenarios.dynamic_personalization import (
-  configuration as dynamic_personalization_plan,
-)
 
 _CLIENTS, _PERIODS, _SIZE = 3, 2, 20
 
@@ -15,7 +12,6 @@ def test_each_stream_has_a_floor(run_whole, read_runs, tmp_path):
   folder = tmp_path / "run"
   run_whole(
     dynamic_personalization,
-    dynamic_personalization_plan,
     [
       *("--dataset=digits", "--max_examples=600", "--rounds=2", "--noprogress"),
       *(f"--num_clients={_CLIENTS}", f"--periods={_PERIODS}"),

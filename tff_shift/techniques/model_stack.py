@@ -46,6 +46,7 @@ def num_models_hparam(default: int) -> Any:
     "The number of server models; 1: fed_avg. IFCA's paper has 2 on rotated"
     " CIFAR-10 and 4 on rotated MNIST, FedEM's 3.",
     minimum=1,
+    maximum=64,
   )
 
 

@@ -45,7 +45,7 @@ def months(seed: int) -> list[list[tuple[np.ndarray, np.ndarray]]]:
 
 @functools.cache
 def fed_avg(num_months: int):
-  """Returns FedAvg, evaluated on each of so many months."""
+  """Returns FedAvg that is evaluated on the first `num_months` months."""
   model = ts.build_model(
     "mlp", input_shape=(28, 28, 1), num_classes=10, input_dtype="uint8"
   )

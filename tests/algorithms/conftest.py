@@ -344,3 +344,31 @@ def quadratics(context):
     return float(getattr(weights, "model", weights).head[0])
 
   return types.SimpleNamespace(start=start, u=u)
+
+
+@pytest.fixture
+def runs_beside_fed_avg(context, model, make_client):
+  """Returns `run(module, **options)`: three rounds with one server model.
+
+  It gives the run and FedAvg's on the same data. The losses of each round are
+  equal.
+  """
+  del context
+
+  def run(module, **options):
+    # Sizes whose fractions are no float32 numbers.
+    data = [make_client(i, [5 + 2 * i, 4]) for i in range(3)]
+    fed_avg = algorithms.get("fed_avg")
+    runs = [
+      rounds.Rounds(algorithms.build(each, model, hparams), data, run_seed=0)
+      for each, hparams in (
+        (module, module.HParams(num_models=1, **options)),
+        (fed_avg, fed_avg.HParams(**options)),
+      )
+    ]
+    for _ in range(3):
+      one, plain = (each.step()["loss"] for each in runs)
+      assert one == plain
+    return runs
+
+  return run

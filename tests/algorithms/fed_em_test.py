@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
-from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_em
 from tff_shift.learning import randomness
-from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -121,20 +118,10 @@ class TestRound:
 class TestLimits:
   @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
   def test_rounds_of_one_model_are_those_of_fed_avg_bit_for_bit(
-    self, model, make_client, context, compare, weighting
+    self, runs_beside_fed_avg, compare, weighting
   ):
-    data = [make_client(i, [5 + 2 * i, 4]) for i in range(3)]
     options = COMMON | {"client_weighting": weighting}
-    runs = [
-      rounds.Rounds(algorithms.build(module, model, hparams), data, run_seed=0)
-      for module, hparams in (
-        (fed_em, fed_em.HParams(num_models=1, **options)),
-        (fed_avg, fed_avg.HParams(**options)),
-      )
-    ]
-    for _ in range(3):
-      losses = [run.step()["loss"] for run in runs]
-      assert losses[0] == losses[1]
+    runs = runs_beside_fed_avg(fed_em, **options)
     one, plain = (run.server_state.weights for run in runs)
     assert compare.equal_bits(row(one, 0), plain)
     for pi in runs[0].client_states:

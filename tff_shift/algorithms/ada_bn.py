@@ -151,8 +151,8 @@ def build(
   """Builds the spec of AdaBN; see `algorithm.AlgorithmSpec`.
 
   The initial weights of the model are the pre-trained ones. With
-  `statistics_of=stream`, a client's state is its `ClientState`; otherwise there
-  is none, and no phase.
+  `statistics_of=stream`, a client's state is its `ClientState`; otherwise
+  clients have no state, and a round has no phase.
 
   Raises:
     ValueError: If the model has no batch normalisation.

@@ -20,7 +20,7 @@ help:
 	@echo 'make report      a table of a paper on embedded digits, as a page, in minutes'
 	@echo 'make notebooks   the notebooks of examples/notebooks as .ipynb, in runs/notebooks'
 	@echo 'make workers N=2 TFF workers on this machine, until Ctrl-C'
-	@echo 'make index       index.json and the tables of methods, from the algorithms'
+	@echo 'make index       index.json, the tables of methods and the page of claims'
 	@echo 'make test        the tests; the contract of algorithms of all forms'
 	@echo 'make test-all    all tests: the contract of every algorithm'
 	@echo 'make test-notebooks the five notebooks, a minute each'
@@ -85,9 +85,11 @@ workers: setup
 
 # Command lines read the index instead of importing algorithms and models. The
 # tables of methods in docs/reference/methods.md and the README are of the same files.
+# The page of claims is of the archives in results/raw.
 index: setup
 	$(BIN)/python -m tff_shift.command_line.write_index
 	$(BIN)/python -m tff_shift.command_line.write_methods
+	$(BIN)/python -m tff_shift.reproduction.claims
 
 PYTEST := $(BIN)/python -m pytest
 IN_PROCESSES := -n $(JOBS) --dist worksteal
@@ -127,6 +129,7 @@ lint: setup check-lock
 	$(BIN)/codespell .
 	$(BIN)/mypy
 	$(BIN)/python -m tff_shift.command_line.write_methods --check
+	$(BIN)/python -m tff_shift.reproduction.claims --check
 
 docs: setup
 	# Not --quiet: warnings that are not shown are not counted, and break nothing.

@@ -156,10 +156,24 @@ def define_flags(scenario: str, defaults: Mapping[str, str]) -> None:
         flags.CsvListSerializer(","),
         field.name,
         None,
-        f"{field.metadata['help']} Default: {default}.{scope}",
+        f"{_meanings(declared[field.name])} Default: {default}.{scope}",
         boolean=isinstance(field.default, bool),
       )
     )
+
+
+def _meanings(by_owner: Mapping[str, dataclasses.Field]) -> str:
+  """Describes a hyper-parameter: what most algorithms mean, then the others.
+
+  Args:
+    by_owner: Its declaration in each algorithm that has it.
+  """
+  owners_of = {}
+  for name, field in by_owner.items():
+    owners_of.setdefault(field.metadata["help"], []).append(name)
+  main, *others = sorted(owners_of, key=lambda text: -len(owners_of[text]))
+  apart = [f" For {', '.join(owners_of[text])}: {text}" for text in others]
+  return main + "".join(apart)
 
 
 def _own_defaults(by_owner: Mapping[str, dataclasses.Field]) -> str:

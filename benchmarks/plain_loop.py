@@ -102,7 +102,10 @@ def _draw(num_clients: int, num_steps: int) -> tuple[tf.Tensor, tf.Tensor]:
     seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, 0)
     batches = local_training.pooled_batches(data, num_steps, BATCH, seed)
     drawn = [batches(step) for step in range(num_steps)]
-    return [tf.concat(parts, axis=0) for parts in zip(*drawn, strict=True)]
+    return [
+      tf.concat(parts, axis=0)
+      for parts in ([each.x for each in drawn], [each.y for each in drawn])
+    ]
 
   drawn = [
     draw(tf.nest.map_structure(tf.constant, make_client(number)))

@@ -139,6 +139,39 @@ def _arrays(structure: Any) -> Any:
   return tf.nest.map_structure(np.asarray, structure)
 
 
+def preparation(
+  algorithm: algorithm_lib.FederatedAlgorithm,
+  server_type: tff.FederatedType | None = None,
+) -> tff.Computation | frozen_weights.WithFrozen | None:
+  """Returns what prepares clients' states for predicting; None: nothing does.
+
+  Args:
+    algorithm: The algorithm.
+    server_type: The type of its argument at SERVER. None: that of the phases.
+  """
+  if algorithm.spec.prepare_client is None:
+    return None
+  prepare = algorithm.guidance and algorithm.guidance.prepare
+  if prepare is not None and server_type is None:
+    return prepare
+  of_phases, client_type, examples_type, _ = (
+    algorithm.evaluate_clients.type_signature.parameter
+  )
+  server_type = server_type or of_phases
+  return frozen_weights.with_frozen(
+    guidance.preparation(
+      server_type,
+      frozen_weights.shared_type(
+        frozen_weights.state_type(server_type).weights, algorithm.model
+      ),
+      client_type.member,
+      examples_type.member,
+      algorithm.spec.prepare_client,
+    ),
+    algorithm.model,
+  )
+
+
 def personal_states(
   algorithm: algorithm_lib.FederatedAlgorithm,
   server_state: Any,
@@ -146,25 +179,9 @@ def personal_states(
   data: Sequence[Any],
 ) -> list[Any]:
   """Returns each client's state for predicting, prepared if necessary."""
-  if algorithm.spec.prepare_client is None or not states:
-    return [_arrays(each) for each in states]
-  prepare = algorithm.guidance and algorithm.guidance.prepare
+  prepare = preparation(algorithm) if states else None
   if prepare is None:
-    server_type, client_type, examples_type, _ = (
-      algorithm.evaluate_clients.type_signature.parameter
-    )
-    prepare = frozen_weights.with_frozen(
-      guidance.preparation(
-        server_type,
-        frozen_weights.shared_type(
-          frozen_weights.state_type(server_type).weights, algorithm.model
-        ),
-        client_type.member,
-        examples_type.member,
-        algorithm.spec.prepare_client,
-      ),
-      algorithm.model,
-    )
+    return [_arrays(each) for each in states]
   prepared = prepare(server_state, list(states), list(data))
   return [_arrays(each) for each in prepared]
 

@@ -72,5 +72,6 @@ NAMES: dict[str, tuple[str, str | None]] = {
   "AdapterClient": ("tff_shift.serving.adapter_client", "AdapterClient"),
   "AdapterServer": ("tff_shift.serving.adapter_server", "AdapterServer"),
   "Deployment": ("tff_shift.techniques.adaptation", "Deployment"),
+  "load_model": ("tff_shift.serving.deployed", "model"),
   "load": ("tff_shift.serving.predictor", "load"),
 }

@@ -23,7 +23,9 @@ import numpy.typing as npt
 from tff_shift import arguments
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import algorithm as algorithm_lib
+from tff_shift.models import split_model
 from tff_shift.serving import adapter_state
+from tff_shift.serving import deployed
 from tff_shift.serving import own_models
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
@@ -65,10 +67,11 @@ class Adapter:
 
   def __init__(
     self,
-    algorithm: algorithm_lib.FederatedAlgorithm,
-    deployment: adaptation.Deployment,
+    algorithm: algorithm_lib.FederatedAlgorithm | str | os.PathLike[str],
+    deployment: adaptation.Deployment | None,
     state_folder: str | os.PathLike[str],
     *,
+    model: split_model.SplitModel | None = None,
     client_names: Sequence[Hashable] | None = None,
     seed: int = 0,
     rounds_per_step: int = 1,
@@ -79,11 +82,14 @@ class Adapter:
     Args:
       algorithm: An algorithm of online adaptation. Its model starts from the
         deployed weights, see `ts.with_pretrained` and, for a Keras model,
-        `ts.from_keras(..., initial="given")`.
+        `ts.from_keras(..., initial="given")`. Or the folder of a saved model
+        of such an algorithm.
       deployment: Each client's labelled examples from before deployment, as
         `Examples` or pairs (x, y), and the confusion matrix of the deployed
-        model.
+        model. None: those of the folder.
       state_folder: The folder of the state; created by the first `save`.
+      model: The network of a folder that cannot build it, such as that of a
+        Keras model; its weights come from the folder.
       client_names: The name of each client, all different. None: its position
         in `deployment.initial`, from 0.
       seed: Determines batches and cohorts, from 0 to 2**32 - 1.
@@ -93,15 +99,22 @@ class Adapter:
         a round, above 0 and at most 1; 1 if they share nothing.
 
     Raises:
-      ValueError: If an argument is not allowed, or the folder has the state of
-        another deployment, of other arguments or a damaged one.
+      FileNotFoundError: If there is no folder of a saved model.
+      ValueError: If an argument is not allowed, a saved model lacks what is
+        needed, or the folder has the state of another deployment, of other
+        arguments or a damaged one.
     """
     if isinstance(algorithm, str | os.PathLike):
+      folder = algorithm
+      if deployment is None:
+        deployment = deployed.deployment(folder)
+      algorithm = deployed.algorithm(
+        folder, model, len(getattr(deployment, "initial", ()))
+      )
+    elif model is not None or deployment is None:
       raise ValueError(
-        f"algorithm={os.fspath(algorithm)!r} is not allowed: a saved model"
-        " predicts and cannot be trained. Build its model, load weights.npz of"
-        " its folder with split_model.load_weights, and pass the result of"
-        " build_algorithm"
+        "model and deployment=None are allowed only if algorithm is the folder"
+        " of a saved model"
       )
     checks.algorithm(algorithm)
     checks.data_kind(algorithm, adaptation.AdaptationData)

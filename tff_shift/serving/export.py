@@ -10,10 +10,13 @@
     vocabulary.txt                    for titles: the word of each id, one per
                                       line, from 0
 
-They contain no examples: a function is traced with a placeholder for each
-tensor, and only the tensors that a result needs are stored (`tracing`). Shared
-tensors are stored once, and the clients' are stacked, so that the graph does
-not grow with the number of clients.
+    deployment.npz                    on request: what `ts.Adapter` starts from,
+                                      see `deployed`
+
+Only `deployment.npz` contains examples: a function is traced with a placeholder
+for each tensor, and only the tensors that a result needs are stored
+(`tracing`). Shared tensors are stored once, and the clients' are stacked, so
+that the graph does not grow with the number of clients.
 """
 
 import contextlib
@@ -35,6 +38,8 @@ from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import guidance
 from tff_shift.learning import randomness
+from tff_shift.models import fingerprint
+from tff_shift.serving import deployed
 from tff_shift.serving import description
 from tff_shift.serving import naming
 from tff_shift.serving import served
@@ -52,6 +57,7 @@ def export(
   class_names: Sequence[str] | None = None,
   client_names: Sequence[str] | None = None,
   vocabulary: Sequence[str] | None = None,
+  with_deployment: bool = False,
 ) -> None:
   """Writes a folder that `tff_shift.load` loads; call it within an executor.
 
@@ -66,10 +72,12 @@ def export(
     class_names: The names of the classes, if known.
     client_names: The names of all clients, if known.
     vocabulary: The word of each id, if examples are titles.
+    with_deployment: Whether to write what `ts.Adapter` starts from. It has the
+      labelled examples of all clients.
 
   Raises:
-    ValueError: If there is no such client, if a prediction needs the examples
-      of a client, or if the folder has other content.
+    ValueError: If there is no such client or no deployment, if a prediction
+      needs the examples of a client, or if the folder has other content.
     files.WriteError: If it cannot be written.
   """
   folder = pathlib.Path(folder)
@@ -82,6 +90,7 @@ def export(
   if client_names is not None:
     client_names = tuple(client_names[client] for client in clients)
   own_data = [data[client] for client in clients]
+  deployment = deployed.arrays(algorithm, data) if with_deployment else None
   personal = personal_states(
     algorithm, server_state, [client_states[each] for each in clients], own_data
   )
@@ -115,6 +124,8 @@ def export(
         served.Names(class_names, client_names),
       )
     array_files.write_npz(temporary / description.WEIGHTS_FILE, named)
+    if deployment is not None:
+      array_files.write_npz(temporary / description.DEPLOYMENT_FILE, deployment)
     if vocabulary is not None:
       description.write_vocabulary(temporary, vocabulary)
     description.write(
@@ -131,6 +142,8 @@ def export(
         client_names=client_names,
         functions=tuple(functions),
         request_shape=parts.request and tuple(parts.request.shape),
+        function=fingerprint.function_digest(algorithm.model),
+        network=deployed.network(algorithm.model),
       ),
     )
 

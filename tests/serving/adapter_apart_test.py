@@ -3,14 +3,22 @@
 Messages and broadcasts are passed as bytes, as between processes.
 """
 
+import dataclasses
+import os
 import pathlib
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 import tff_shift as ts
 from tests.serving import adapter_test
+from tff_shift import errors
+from tff_shift.learning import phases
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -24,13 +32,13 @@ def open_server(algorithm, folder, **options):
   return ts.AdapterServer(algorithm, folder / "server", **options)
 
 
-def open_client(algorithm, folder, client, **options):
+def open_client(algorithm, folder, position, **options):
   deployment = adapter_test.DEPLOYMENT
   return ts.AdapterClient(
     algorithm,
-    deployment._replace(initial=[deployment.initial[client]]),
-    folder / f"client_{client}",
-    **{"client": client, "seed": 5, **options},
+    deployment._replace(initial=[deployment.initial[position]]),
+    folder / f"client_{position}",
+    **{"client": position, "seed": 5, **options},
   )
 
 
@@ -246,11 +254,9 @@ class TestMessages:
     self.refused(north, north.receive, first, match="has already received")
     south = apart.clients["south"].receive(first, x)
     server = apart.server
-    self.refused(
-      server, server.begin, ["west"], match="has not ended: .*'south"
-    )
+    self.refused(server, server.begin, ["west"], match="has not ended: .*south")
     second = server.receive({"north": message, "south": south})
-    self.refused(north, north.receive, second, x, match="has its batch of time")
+    self.refused(north, north.receive, second, x, match="already has its batch")
     self.refused(
       apart.clients["west"],
       apart.clients["west"].receive,

@@ -166,9 +166,7 @@ def test_what_a_folder_lacks_is_named(saved, tmp_path):
   with pytest.raises(ValueError, match=r"has no 'head/.*--save_deployment"):
     ts.Adapter(without, adapter_test.DEPLOYMENT, tmp_path / "state")
   change(folder, tmp_path, network=None)
-  with pytest.raises(
-    ValueError, match=r"does not say how to build .* model=ts"
-  ):
+  with pytest.raises(ValueError, match=r"does not say how to build .* model="):
     ts.load_model(tmp_path)
   with pytest.raises(ValueError, match="another network than the saved one"):
     ts.load_model(folder, deployed_model(width=5))
@@ -176,9 +174,7 @@ def test_what_a_folder_lacks_is_named(saved, tmp_path):
   with pytest.raises(ValueError, match="this version builds another network"):
     ts.load_model(tmp_path)
   change(folder, tmp_path, algorithm="fed_avg")
-  with pytest.raises(
-    ValueError, match=r"no algorithm of online_adaptation; .*"
-  ):
+  with pytest.raises(ValueError, match="no algorithm of online_adapt"):
     ts.Adapter(tmp_path, adapter_test.DEPLOYMENT, tmp_path / "state")
   with pytest.raises(ValueError, match="allowed only if algorithm is the fold"):
     ts.Adapter(adapter_test.build(), None, tmp_path / "state")

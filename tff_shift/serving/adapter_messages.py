@@ -122,8 +122,9 @@ def received(
   Raises:
     ValueError: If it is not valid; one line.
   """
+  content = None
   if isinstance(given, bytes):
-    given = _from_bytes(given, types, what)
+    given, content = _from_bytes(given, what)
   if not isinstance(given, kind):
     raise ValueError(
       f"{what} must be a {kind.__name__} or its bytes, got a"
@@ -134,8 +135,16 @@ def received(
       f"{what} is of another algorithm, deployed model or seed; server and"
       " clients must be built with the same"
     )
-  wanted = _template(types, given.phase, what)
-  if encoding.structure(given.value) != encoding.structure(wanted):
+  template = _template(types, given.phase, what)
+  if content is not None:
+    if len(content) != len(encoding.to_bytes(template, template)):
+      raise _damaged(what, "its content has another size than its type")
+    return dataclasses.replace(
+      given,
+      value=encoding.from_bytes(content, template),
+      type=types[given.phase],
+    )
+  if encoding.structure(given.value) != encoding.structure(template):
     raise ValueError(
       f"{what} has values of another type than the algorithm's in phase"
       f" {given.phase}"
@@ -143,29 +152,30 @@ def received(
   return given
 
 
-def _from_bytes(content: bytes, types: Sequence[tff.Type], what: str) -> Packet:
-  line, _, content = content.partition(b"\n")
+def _from_bytes(given: bytes, what: str) -> tuple[Packet, bytes]:
+  """Returns a packet without its values, and their bytes."""
+  line, _, content = given.partition(b"\n")
   try:
     header = records.decode(line.decode(), _Header)
-    template = _template(types, header.phase, what)
-    if header.content != hashlib.sha256(content).hexdigest():
-      raise ValueError("its content has changed")
-    if len(content) != len(encoding.to_bytes(template, template)):
-      raise ValueError("its content has another size than its type")
   except ValueError as error:
-    raise ValueError(
-      f"{what} is damaged, or of another algorithm ({error}); send it once more"
-    ) from error
+    raise _damaged(what, str(error)) from error
+  if header.content != hashlib.sha256(content).hexdigest():
+    raise _damaged(what, "its content has changed")
   kind = {each.__name__: each for each in (Broadcast, Message)}[header.kind]
-  return kind(
+  found = kind(
     header.key,
     header.timestep,
     header.round_num,
     header.phase,
     header.clients,
-    encoding.from_bytes(content, template),
-    types[header.phase],
+    value=(),
+    type=tff.types.to_type(()),
   )
+  return found, content
+
+
+def _damaged(what: str, reason: str) -> ValueError:
+  return ValueError(f"{what} is damaged ({reason}); send it once more")
 
 
 def _template(types: Sequence[tff.Type], phase: int, what: str) -> Any:

@@ -1,11 +1,12 @@
 """Times steps of `ts.Adapter`, in one process and with clients apart.
 
-  python -m benchmarks.adapter_latency --output=results/adapter_latency.md
+  python -m benchmarks.adapter_latency --output=runs/adapter_latency.md
 
 Four clients adapt to 10 digits each per time step, with a perceptron with batch
 normalisation; the algorithms of `--image_algorithms` also to 10 images of
 CIFAR-10's size with `mini_resnet`. Weights and images are random: times do not
-depend on them. The first step includes tracing and compilation. Apart, server
+depend on them. Times are in milliseconds of wall time, the median and the 95th
+percentile over time steps, and messages in KiB. The first step includes tracing and compilation. Apart, server
 and clients are in one process too, but exchange bytes; a client's time is that
 of its work in all phases of a time step, the server's that of its aggregations.
 """
@@ -240,7 +241,11 @@ def main(_) -> None:
     for name in names:
       add(measure(name, workload))
     add("")
-  add(f"{datetime.date.today()}, {os.cpu_count()} cores.")
+  load = ", ".join(f"{each:.0f}" for each in os.getloadavg())
+  add(
+    f"{datetime.date.today()}, {os.cpu_count()} cores, load average {load} at"
+    " the end."
+  )
   if FLAGS.output:
     pathlib.Path(FLAGS.output).write_text("\n".join(lines) + "\n")
 

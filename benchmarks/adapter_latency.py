@@ -5,10 +5,11 @@
 Four clients adapt to 10 digits each per time step, with a perceptron with batch
 normalisation; the algorithms of `--image_algorithms` also to 10 images of
 CIFAR-10's size with `mini_resnet`. Weights and images are random: times do not
-depend on them. Times are in milliseconds of wall time, the median and the 95th
-percentile over time steps, and messages in KiB. The first step includes tracing and compilation. Apart, server
-and clients are in one process too, but exchange bytes; a client's time is that
-of its work in all phases of a time step, the server's that of its aggregations.
+depend on them. Times are milliseconds of wall time, the median and the 95th
+percentile over time steps; messages are in KiB. The first step includes tracing
+and compilation. Apart, server and clients are in one process too, but exchange
+bytes; a client's time is that of its work in all phases of a time step, the
+server's that of its aggregations.
 """
 
 import datetime

@@ -211,6 +211,41 @@ def test_processes_that_exchange_bytes_have_the_bits_of_one(
   assert_same(Apart(algorithm, tmp_path), adapter)
 
 
+@pytest.mark.slow
+def test_halves_run_in_tffs_executor(algorithm, tmp_path):
+  found = []
+  for executor in ("in_process", "local"):
+    with ts.execution.use(executor):
+      apart = Apart(algorithm, tmp_path / executor)
+      apart.adapt(adapter_test.Streams().by_name(1))
+      found.append(
+        [
+          np.asarray(each)
+          for each in tf.nest.flatten(
+            (apart.server._state, [e._state for e in apart.clients.values()])
+          )
+        ]
+      )
+  for one, other in zip(*found, strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_server_goes_on_within_a_round(algorithm, tmp_path):
+  first = open_server(algorithm, tmp_path)
+  client = open_client(algorithm, tmp_path, 2)
+  message = client.receive(first.begin(["west"]), draw(5, 1).x)
+  first.receive({"west": message})
+  first.save()
+  first.close()
+  second = open_server(algorithm, tmp_path)
+  assert second.broadcast.to_bytes() == first.broadcast.to_bytes()
+  assert second.asked == ("west",)
+  answer = client.receive(second.broadcast)
+  for server in (first, second):
+    server.receive({"west": answer})
+  assert bits(first._state) == bits(second._state)
+
+
 class TestMessages:
   """What a server and a client refuse, and that they then stay as they were."""
 

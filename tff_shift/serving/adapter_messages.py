@@ -88,7 +88,9 @@ class Message(Packet):
 _P = TypeVar("_P", bound=Packet)
 
 
-def key(algorithm: algorithm_lib.FederatedAlgorithm, weights: Any, seed: int):
+def key(
+  algorithm: algorithm_lib.FederatedAlgorithm, weights: Any, seed: int
+) -> str:
   """Returns the key of the packets of a server and its clients."""
   return adapter_state.key(algorithm, weights, seed=seed)
 

@@ -133,6 +133,43 @@ def test_composition_runs_as_the_page_shows_it():
   assert names["finished"].round_num == 3
 
 
+def run_page(name, folder):
+  """Runs the code of a page in a folder; returns what it prints."""
+  page = (_README.parent / "docs/how_to" / name).read_text(encoding="utf-8")
+  code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+  return subprocess.run(
+    [sys.executable, "-c", code],
+    cwd=folder,
+    env={**os.environ, "PYTHONPATH": str(_README.parent)},
+    capture_output=True,
+    text=True,
+    timeout=600,
+    check=True,
+  ).stdout.splitlines()
+
+
+def test_model_adapts_as_the_page_shows_it(tmp_path):
+  rates, classes, message_type, apart = run_page(
+    "adapt_in_production.md", tmp_path
+  )
+  assert re.fullmatch(r"\{'north': 0\.\d+, 'west': 0\.\d+\}", rates)
+  assert message_type.startswith("<update=<")
+  # The same batches, in one process and apart.
+  assert classes == apart
+  assert {each.name for each in tmp_path.iterdir()} == {
+    *("state", "server", "device_0", "device_1", "device_2")
+  }
+
+
+def test_saved_model_is_served_as_the_page_shows_it(
+  served_federation, tmp_path
+):
+  (tmp_path / "runs").mkdir()
+  (tmp_path / "runs/federation").symlink_to(served_federation)
+  (names,) = run_page("serve.md", tmp_path)
+  assert names.startswith("tf.Tensor([b'") and "dtype=string" in names
+
+
 def test_documented_algorithm_is_the_example():
   root = _README.parent
   page = (root / "docs/how_to/own_algorithm.md").read_text()

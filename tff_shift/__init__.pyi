@@ -34,6 +34,9 @@ from tff_shift.scenarios.evolving.simulation import run as run_evolving
 from tff_shift.scenarios.guidance.simulation import run as run_guidance
 from tff_shift.scenarios.online_adaptation.simulation import run as run_online_adaptation
 from tff_shift.serving.adapter import Adapter as Adapter
+from tff_shift.serving.adapter_client import AdapterClient as AdapterClient
+from tff_shift.serving.adapter_server import AdapterServer as AdapterServer
+from tff_shift.serving.deployed import model as load_model
 from tff_shift.serving.predictor import load as load
 from tff_shift.simulation.engine.callbacks import Callback as Callback
 from tff_shift.simulation.engine.callbacks import LambdaCallback as LambdaCallback
@@ -45,6 +48,8 @@ from tff_shift.techniques.adaptation import Deployment as Deployment
 
 __all__ = [
   'Adapter',
+  'AdapterClient',
+  'AdapterServer',
   'Callback',
   'ClientDataset',
   'Deployment',
@@ -74,6 +79,7 @@ __all__ = [
   'load_evolving',
   'load_guidance',
   'load_metric',
+  'load_model',
   'load_online_adaptation',
   'metric_names',
   'model_names',

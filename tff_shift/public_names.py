@@ -69,6 +69,9 @@ NAMES: dict[str, tuple[str, str | None]] = {
   "read_run": ("tff_shift.reporting.read_run", "read"),
   # Saved models, and models that adapt.
   "Adapter": ("tff_shift.serving.adapter", "Adapter"),
+  "AdapterClient": ("tff_shift.serving.adapter_client", "AdapterClient"),
+  "AdapterServer": ("tff_shift.serving.adapter_server", "AdapterServer"),
   "Deployment": ("tff_shift.techniques.adaptation", "Deployment"),
+  "load_model": ("tff_shift.serving.deployed", "model"),
   "load": ("tff_shift.serving.predictor", "load"),
 }

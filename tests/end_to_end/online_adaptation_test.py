@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+import tff_shift as ts
 from benchmarks import resume
 from tff_shift.binaries import online_adaptation
 from tff_shift.data import dataset as dataset_lib
@@ -16,6 +17,7 @@ from tff_shift.data.shifts import online_adaptation as online_adaptation_data
 from tff_shift.learning import evaluation
 from tff_shift.scenarios.online_adaptation import configuration
 from tff_shift.scenarios.online_adaptation import rate_controls
+from tff_shift.serving import naming
 from tff_shift.simulation.storage import results
 
 # The contract runs over all of them; here are those that differ in what they
@@ -184,6 +186,34 @@ class TestControls:
     assert resume.num_rows(folder) == 11
     assert run_online([*arguments, "--resume"]) == 0
     assert resume.differences(finished[0], folder) == []
+
+
+@pytest.mark.slow
+def test_folder_with_its_deployment_adapts_as_its_run(
+  cache_dir, run_online, planned, tmp_path
+):
+  arguments = [
+    *(*_SMALL, "--algorithm=fed_ade", "--shift=square"),
+    *("--save_model", "--save_deployment", f"--cache_dir={cache_dir}"),
+  ]
+  assert run_online([*arguments, f"--output_dir={tmp_path / 'run'}"]) == 0
+  (folder,) = (each.parent for each in tmp_path.rglob("model.json"))
+  streams = configuration.client_streams(
+    planned(online_adaptation, arguments), "square", 0
+  )
+  with ts.execution.use("in_process"):
+    adapter = ts.Adapter(folder, None, tmp_path / "state")
+    for timestep in range(1, streams.num_timesteps + 1):
+      adapter.adapt(
+        {client: streams.batch(client, timestep).x for client in range(3)}
+      )
+    weights = adapter._rounds.server_state.weights
+    model = adapter._algorithm.model
+  found = naming.by_name(weights, model)
+  with np.load(folder / "weights.npz") as saved:
+    assert set(saved) == set(found)
+    for name, values in found.items():
+      np.testing.assert_array_equal(saved[name], values)
 
 
 @pytest.mark.slow

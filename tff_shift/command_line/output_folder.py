@@ -45,6 +45,7 @@ WITHOUT_EFFECT = frozenset(
     "resume",
     "tracker",
     "save_clients",
+    "save_deployment",
     "save_model",
     *(field.name for field in dataclasses.fields(execution.RemoteWorkers)),
   }
@@ -57,6 +58,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _WITHOUT_WORK = WITHOUT_EFFECT - {
   "mlflow_uri",
   "save_clients",
+  "save_deployment",
   "save_model",
   "tracker",
 }

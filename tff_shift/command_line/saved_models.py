@@ -83,7 +83,11 @@ def save(
     vocabulary: The word of each token id. None if inputs are no titles.
   """
   clients = chosen_clients(len(running.data))
-  if not FLAGS.save_model or not (clients or _is_trained(running.algorithm)):
+  # A flag of online_adaptation.
+  with_deployment = bool(getattr(FLAGS, "save_deployment", False))
+  if not FLAGS.save_model or not (
+    clients or with_deployment or _is_trained(running.algorithm)
+  ):
     return
   from tff_shift.serving import export
 
@@ -100,6 +104,7 @@ def save(
       class_names=class_names,
       client_names=running.client_names,
       vocabulary=vocabulary,
+      with_deployment=with_deployment,
     )
   except ValueError as error:
     # The results of the run are complete without its model.

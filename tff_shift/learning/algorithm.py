@@ -193,6 +193,10 @@ class FederatedAlgorithm:
       clients before their first round.
     phases: The phases of a round, `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS) ->
       <S@SERVER, {C}@CLIENTS, metrics@SERVER>`.
+    join: `initialize_client` for clients in processes of their own, `(B@SERVER,
+      {seed}@CLIENTS) -> {C}@CLIENTS`; B is a `phases.Broadcast`.
+    client_halves: The clients' half of each phase, see `phases.Phase`.
+    server_halves: The server's half of each phase.
     evaluate_clients: `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS, {E}@CLIENTS) ->
       metrics@SERVER`: each client predicts its own E with its own model. The
       metrics are those of `evaluation.finalize`.
@@ -233,6 +237,9 @@ class FederatedAlgorithm:
   initialize: tff.Computation
   initialize_client: tff.Computation
   phases: tuple[tff.Computation, ...]
+  join: tff.Computation
+  client_halves: tuple[tff.Computation, ...]
+  server_halves: tuple[tff.Computation, ...]
   evaluate_clients: tff.Computation
   evaluate_each_client: tff.Computation
   evaluate_server: tff.Computation | None
@@ -411,7 +418,7 @@ def build(
 
   def aggregation(part):
     return aggregator.create(
-      part.type_signature.result[0], tff.TensorType(np.float32)
+      part.type_signature.result[0].update, tff.TensorType(np.float32)
     )
 
   surveys = [client_part(each.survey_client) for each in functions.surveys]
@@ -421,7 +428,7 @@ def build(
       functions.train_client,
       reporting_clients=reporting_clients if is_last else None,
     )
-    update_type = training.type_signature.result[0]
+    update_type = training.type_signature.result[0].update
   elif surveys:
     raise TypeError(f"{name} has surveys, but no train_client")
   if bool(surveys) != bool(requirements.surveys):
@@ -461,15 +468,18 @@ def build(
     initialize.type_signature.result, model
   )
 
-  @tff.federated_computation(
-    server_type, tff.FederatedType(seed_type, tff.CLIENTS)
-  )
-  def initialize_client(server, seeds):
+  def initial_states(server, seeds):
     shared = tff.federated_broadcast(frozen_weights.shared(server))
     if functions.starts_alike:
       seeds = tff.federated_broadcast(frozen_weights.state(server).seed)
     return tff.federated_map(initial_client_state, (shared, seeds))
 
+  initialize_client, join = (
+    tff.federated_computation(
+      initial_states, each, tff.FederatedType(seed_type, tff.CLIENTS)
+    )
+    for each in (server_type, phases.broadcast_type(server_type))
+  )
   round_phases = [
     phases.aggregating_phase(
       server_type,
@@ -571,7 +581,10 @@ def build(
       client_weight=client_weight,
       initialize=initialize,
       initialize_client=initialize_client,
-      phases=tuple(round_phases),
+      phases=tuple(each.whole for each in round_phases),
+      join=join,
+      client_halves=tuple(each.client_half for each in round_phases),
+      server_halves=tuple(each.server_half for each in round_phases),
       evaluate_clients=evaluate_clients,
       evaluate_each_client=evaluate_each_client,
       evaluate_server=evaluate_server,

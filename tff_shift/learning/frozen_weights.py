@@ -122,6 +122,16 @@ def state_type(type_at_server: tff.FederatedType) -> tff.Type:
   return member.state if member.python_container is Server else member
 
 
+def with_state_type(
+  type_at_server: tff.FederatedType, state_type: tff.Type
+) -> tff.FederatedType:
+  """Returns the type of an argument at SERVER with another type of state."""
+  member = type_at_server.member
+  if member.python_container is Server:
+    state_type = tff.types.to_type(Server(state_type, member.frozen))
+  return tff.FederatedType(state_type, tff.SERVER)
+
+
 def shared_type(
   weights_type: tff.Type, model: split_model.SplitModel
 ) -> tff.Type:
@@ -252,11 +262,13 @@ def attach(algorithm: Any, model: split_model.SplitModel) -> Any:
   return dataclasses.replace(
     algorithm,
     phases=tuple(map(wrap, algorithm.phases)),
+    client_halves=tuple(map(wrap, algorithm.client_halves)),
     guidance=answering,
     **{
       name: wrap(getattr(algorithm, name))
       for name in (
         "initialize_client",
+        "join",
         "evaluate_clients",
         "evaluate_each_client",
         "evaluate_server",

@@ -60,6 +60,55 @@ class ServerState(NamedTuple):
   memory: Any = ()
 
 
+class Broadcast(NamedTuple):
+  """The part of the server's state that it sends to clients.
+
+  Attributes:
+    weights: See `ServerState`.
+    round_num: See `ServerState`.
+    seed: See `ServerState`.
+  """
+
+  weights: Any
+  round_num: Any
+  seed: Any
+
+
+class Message(NamedTuple):
+  """What a client sends in an aggregating phase, before it is aggregated.
+
+  Attributes:
+    update: The model update.
+    weight: Its weight in the mean, a float32 scalar.
+    has_weight: Whether this is above 0, 1 or 0, a float32 scalar.
+    plaintext_sum: See `algorithm.ClientResult`.
+    report: The report on the loss, a dictionary of float32 tensors.
+  """
+
+  update: Any
+  weight: Any
+  has_weight: Any
+  plaintext_sum: Any
+  report: Any
+
+
+class Phase(NamedTuple):
+  """A phase, and its halves for clients in processes of their own.
+
+  Attributes:
+    whole: `(S@SERVER, {C}@CLIENTS, {D}@CLIENTS) -> <S@SERVER, {C}@CLIENTS,
+      metrics@SERVER>`, see `algorithm.FederatedAlgorithm`.
+    client_half: `(Broadcast@SERVER, {C}@CLIENTS, {D}@CLIENTS) -> <{C}@CLIENTS,
+      {message}@CLIENTS>`. The message is a `Message`; in a personal phase, the
+      report alone.
+    server_half: `(S@SERVER, {message}@CLIENTS) -> <S@SERVER, metrics@SERVER>`.
+  """
+
+  whole: tff.Computation
+  client_half: tff.Computation
+  server_half: tff.Computation
+
+
 # The metrics by client, each [num_clients] float32: the loss of a client, and
 # whether it has one, 1 or 0.
 CLIENT_LOSSES = "client_losses", "client_loss_counts"
@@ -132,8 +181,7 @@ def client_training(
       each. None: it sees the mean only.
 
   Returns:
-    `(weights, client_state, data, round_num) -> <update, client_state, weight,
-    whether it is above 0, plaintext_sum, report>`.
+    `(weights, client_state, data, round_num) -> <Message, client_state>`.
 
   Raises:
     TypeError: If a result has a weight or a plaintext sum, or lacks it, in
@@ -167,17 +215,85 @@ def client_training(
     )
     is_left_out = diverged | is_empty
     weight = tf.where(is_left_out, 0.0, weight)
-    return (
+    message = Message(
       # NaN * 0 is NaN: a weight of 0 alone would not remove it.
-      factories.either(~is_left_out, result.update, nothing),
-      factories.either(~diverged, result.client_state, client_state),
-      weight,
-      tf.cast(weight > 0, tf.float32),
-      factories.either(~is_left_out, result.plaintext_sum, no_contribution),
-      _report(result.loss, diverged, is_empty, data, reporting_clients),
+      update=factories.either(~is_left_out, result.update, nothing),
+      weight=weight,
+      has_weight=tf.cast(weight > 0, tf.float32),
+      plaintext_sum=factories.either(
+        ~is_left_out, result.plaintext_sum, no_contribution
+      ),
+      report=_report(result.loss, diverged, is_empty, data, reporting_clients),
+    )
+    return message, factories.either(
+      ~diverged, result.client_state, client_state
     )
 
   return work
+
+
+def broadcast_type(server_type: tff.FederatedType) -> tff.FederatedType:
+  """Returns the type of the server's argument of a `Phase.client_half`.
+
+  Args:
+    server_type: The type of a phase's argument at SERVER, see
+      `frozen_weights.server_type`.
+  """
+  state_type = frozen_weights.state_type(server_type)
+  return frozen_weights.with_state_type(
+    server_type,
+    tff.types.to_type(
+      Broadcast(state_type.weights, state_type.round_num, state_type.seed)
+    ),
+  )
+
+
+def _phase(
+  server_type: tff.FederatedType,
+  work: tff.Computation,
+  finish: Callable[[tff.Value, tff.Value], tuple[ServerState, tff.Value]],
+) -> Phase:
+  """Builds a phase: broadcast, the clients' work, the server's work.
+
+  Args:
+    server_type: The type of the phase's argument at SERVER.
+    work: `(weights, client_state, data, round_num) -> <message, client_state>`.
+    finish: `(S@SERVER, {message}@CLIENTS) -> (new S, metrics@SERVER)`.
+  """
+  _, client_type, examples_type, _ = work.type_signature.parameter
+  message_type, _ = work.type_signature.result
+  at_clients = [
+    tff.FederatedType(each, tff.CLIENTS)
+    for each in (client_type, examples_type)
+  ]
+
+  def work_of_clients(server, client_states, data):
+    state = frozen_weights.state(server)
+    weights, round_num = tff.federated_broadcast(
+      (frozen_weights.shared(server), state.round_num)
+    )
+    return tff.federated_map(work, (weights, client_states, data, round_num))
+
+  @tff.federated_computation(server_type, *at_clients)
+  def phase(server, client_states, data):
+    message, new_client_states = work_of_clients(server, client_states, data)
+    new_state, metrics = finish(frozen_weights.state(server), message)
+    return tff.federated_zip(new_state), new_client_states, metrics
+
+  @tff.federated_computation(broadcast_type(server_type), *at_clients)
+  def client_half(server, client_states, data):
+    message, new_client_states = work_of_clients(server, client_states, data)
+    return new_client_states, message
+
+  @tff.federated_computation(
+    tff.FederatedType(frozen_weights.state_type(server_type), tff.SERVER),
+    tff.FederatedType(message_type, tff.CLIENTS),
+  )
+  def server_half(state, message):
+    new_state, metrics = finish(state, message)
+    return tff.federated_zip(new_state), metrics
+
+  return Phase(phase, client_half, server_half)
 
 
 class NoStepError(ValueError):
@@ -213,7 +329,7 @@ def aggregating_phase(
   server_optimizer: tff.learning.optimizers.Optimizer | None = None,
   num_clients: int | None = None,
   place: int | None = None,
-) -> tff.Computation:
+) -> Phase:
   """Builds an aggregating phase: broadcast, train, average, apply.
 
   Args:
@@ -229,10 +345,10 @@ def aggregating_phase(
       is only one state.
 
   Returns:
-    The phase, see `algorithm.FederatedAlgorithm`.
+    The phase.
   """
-  _, client_type, examples_type, _ = training.type_signature.parameter
-  update_type, *_, contribution_type, _ = training.type_signature.result
+  message_type, _ = training.type_signature.result
+  contribution_type = message_type.plaintext_sum
   state_type = frozen_weights.state_type(server_type)
   has_contribution = bool(tff.structure.flatten(contribution_type))
   has_memory = bool(tff.structure.flatten(state_type.memory))
@@ -241,7 +357,7 @@ def aggregating_phase(
     state_type.weights,
     state_type.optimizer,
     state_type.memory,
-    update_type,
+    message_type.update,
     contribution_type,
     np.float32,
     np.int32,
@@ -272,27 +388,15 @@ def aggregating_phase(
       counted > 0, updated, lambda: (weights, memory, optimizer_state)
     )
 
-  @tff.federated_computation(
-    server_type,
-    tff.FederatedType(client_type, tff.CLIENTS),
-    tff.FederatedType(examples_type, tff.CLIENTS),
-  )
-  def phase(server, client_states, data):
-    state = frozen_weights.state(server)
-    weights, round_num = tff.federated_broadcast(
-      (frozen_weights.shared(server), state.round_num)
-    )
-    update, new_client_states, weight, has_weight, plaintext_sum, report = (
-      tff.federated_map(training, (weights, client_states, data, round_num))
-    )
-    num_counted = tff.federated_sum(has_weight)
+  def finish(state, message):
+    num_counted = tff.federated_sum(message.has_weight)
     aggregated = aggregate.next(
       state.aggregator if place is None else state.aggregator[place],
-      update,
-      weight,
+      message.update,
+      message.weight,
     )
     summed = (
-      tff.federated_sum(plaintext_sum)
+      tff.federated_sum(message.plaintext_sum)
       if has_contribution
       else tff.federated_value((), tff.SERVER)
     )
@@ -323,13 +427,9 @@ def aggregating_phase(
       optimizer=applied[2],
       memory=applied[1],
     )
-    return (
-      tff.federated_zip(new_state),
-      new_client_states,
-      _metrics(report),
-    )
+    return new_state, _metrics(message.report)
 
-  return phase
+  return _phase(server_type, training, finish)
 
 
 def personal_phase(
@@ -340,7 +440,7 @@ def personal_phase(
   personalize_client: function_types.PersonalizeClientFn,
   has_examples: function_types.ClientWeightFn,
   reporting_clients: int | None = None,
-) -> tff.Computation:
+) -> Phase:
   """Builds the personal phase: broadcast, personalize, report a loss.
 
   Args:
@@ -354,7 +454,7 @@ def personal_phase(
     reporting_clients: See `client_training`.
 
   Returns:
-    The phase, see `algorithm.FederatedAlgorithm`. It is the last of a round.
+    The phase. It is the last of a round.
   """
 
   @tff.tensorflow.computation(shared_type, client_type, examples_type, np.int32)
@@ -365,23 +465,10 @@ def personal_phase(
       ~diverged, result.client_state, client_state
     )
     is_empty = tf.equal(has_examples(data), 0)
-    return new_client_state, _report(
-      result.loss, diverged, is_empty, data, reporting_clients
-    )
+    report = _report(result.loss, diverged, is_empty, data, reporting_clients)
+    return report, new_client_state
 
-  @tff.federated_computation(
-    server_type,
-    tff.FederatedType(client_type, tff.CLIENTS),
-    tff.FederatedType(examples_type, tff.CLIENTS),
-  )
-  def phase(server, client_states, data):
-    state = frozen_weights.state(server)
-    weights, round_num = tff.federated_broadcast(
-      (frozen_weights.shared(server), state.round_num)
-    )
-    new_client_states, report = tff.federated_map(
-      work, (weights, client_states, data, round_num)
-    )
+  def finish(state, report):
     new_state = ServerState(
       state.weights,
       state.aggregator,
@@ -390,13 +477,9 @@ def personal_phase(
       state.optimizer,
       state.memory,
     )
-    return (
-      tff.federated_zip(new_state),
-      new_client_states,
-      _metrics(report),
-    )
+    return new_state, _metrics(report)
 
-  return phase
+  return _phase(server_type, work, finish)
 
 
 def _metrics(report) -> tff.Value:

@@ -10,6 +10,7 @@ a model's file is imported when it is built.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -171,9 +172,19 @@ def build(
     f"model {name!r} for examples {list(input_shape)} of {num_classes} classes"
     f"{option_text}",
   )
+  options = {key: each for key, each in chosen.items() if key != "input_dtype"}
+  if not is_user_function(name) and all(map(_is_json, options.values())):
+    origin = split_model.Origin(name, options)
+    model = dataclasses.replace(model, origin=origin)
   if input_scaling is None:
     return model
   return split_model.with_input_scaling(model, input_scaling)
+
+
+def _is_json(option: Any) -> bool:
+  if isinstance(option, tuple):
+    return all(map(_is_json, option))
+  return isinstance(option, bool | int | float | str)
 
 
 def _build(

@@ -56,6 +56,19 @@ class SplitWeights(NamedTuple):
   head: Any
 
 
+class Origin(NamedTuple):
+  """How a model was built, if a program can build it again.
+
+  Attributes:
+    name: Its name in `models.build`.
+    options: The options, JSON types. With `normalization`, the model was
+      changed by `models.with_batch_normalization`.
+  """
+
+  name: str
+  options: Mapping[str, Any]
+
+
 @dataclasses.dataclass(frozen=True)
 class SplitModel:
   """A classifier made of a backbone (input to embedding) and a head.
@@ -73,6 +86,7 @@ class SplitModel:
       not scaled.
     vocabulary_size: Tokens are from 0 to `vocabulary_size` - 1. None: unknown,
       or the model does not take tokens.
+    origin: How it was built. None: by other functions than the package's.
   """
 
   name: str
@@ -86,6 +100,9 @@ class SplitModel:
     default=scaling_lib.ZERO_ONE, kw_only=True
   )
   vocabulary_size: int | None = dataclasses.field(default=None, kw_only=True)
+  origin: Origin | None = dataclasses.field(
+    default=None, kw_only=True, compare=False
+  )
 
   # The fields that are parts.
   _PARTS: ClassVar[tuple[str, ...]] = ("backbone", "head")

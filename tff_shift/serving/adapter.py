@@ -9,9 +9,7 @@ The rounds are those of `ts.run_online_adaptation`: the same batches give the
 same bits. A process that opens the folder again goes on after the last `save`.
 """
 
-import dataclasses
 import os
-import pathlib
 from collections.abc import Hashable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -21,40 +19,22 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from tff_shift import arguments
-from tff_shift import records
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import algorithm as algorithm_lib
-from tff_shift.learning import frozen_weights
-from tff_shift.models import fingerprint
-from tff_shift.serving import export
+from tff_shift.models import split_model
+from tff_shift.serving import adapter_state
+from tff_shift.serving import deployed
+from tff_shift.serving import own_models
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import rounds as rounds_lib
-from tff_shift.simulation.storage import array_cache
 from tff_shift.simulation.storage import encoding
 from tff_shift.simulation.storage import run_file
 from tff_shift.techniques import adaptation
 
 _FILE = "adapter.sqlite"
-# The maximum number of names in a line.
-_MOST_NAMES = 10
-
-
-class _Saved(records.Record):
-  """The record of a saved time step.
-
-  Attributes:
-    timestep: The number of time steps.
-    round_num: The number of rounds.
-    states: The states in the file.
-  """
-
-  timestep: records.PositiveInt
-  round_num: records.Count
-  states: run_file.Content
 
 
 class Adapted(NamedTuple):
@@ -73,50 +53,7 @@ class Adapted(NamedTuple):
   learning_rates: dict[Hashable, float]
 
 
-class Predictions(NamedTuple):
-  """The predictions for a batch.
-
-  Attributes:
-    classes: The predicted labels, [n] int32.
-    probabilities: [n, num_classes] float32.
-  """
-
-  classes: np.ndarray
-  probabilities: np.ndarray
-
-
-def _as_examples(deployment: adaptation.Deployment) -> adaptation.Deployment:
-  """Returns the same with `Examples` instead of pairs (x, y)."""
-
-  def converted(pair, what):
-    if pair is None:
-      return None
-    try:
-      x, y = pair
-    except (TypeError, ValueError):
-      raise ValueError(
-        f"{what} must be a pair of examples and labels"
-      ) from None
-    return examples_lib.Examples(
-      examples_lib.as_array(x, f"x of {what}"),
-      examples_lib.as_array(y, f"y of {what}"),
-    )
-
-  return adaptation.Deployment(
-    [
-      converted(pair, f"deployment.initial of client {client}")
-      for client, pair in enumerate(deployment.initial)
-    ],
-    deployment.confusion,
-    converted(getattr(deployment, "held_out", None), "deployment.held_out"),
-  )
-
-
-def _shown(names: Sequence[Hashable]) -> str:
-  """Returns the first and last of some names."""
-  if len(names) <= _MOST_NAMES:
-    return ", ".join(map(repr, names))
-  return f"{names[0]!r}, {names[1]!r}, ..., {names[-1]!r} ({len(names)})"
+Predictions = own_models.Predictions
 
 
 class Adapter:
@@ -130,10 +67,11 @@ class Adapter:
 
   def __init__(
     self,
-    algorithm: algorithm_lib.FederatedAlgorithm,
-    deployment: adaptation.Deployment,
+    algorithm: algorithm_lib.FederatedAlgorithm | str | os.PathLike[str],
+    deployment: adaptation.Deployment | None,
     state_folder: str | os.PathLike[str],
     *,
+    model: split_model.SplitModel | None = None,
     client_names: Sequence[Hashable] | None = None,
     seed: int = 0,
     rounds_per_step: int = 1,
@@ -144,11 +82,14 @@ class Adapter:
     Args:
       algorithm: An algorithm of online adaptation. Its model starts from the
         deployed weights, see `ts.with_pretrained` and, for a Keras model,
-        `ts.from_keras(..., initial="given")`.
+        `ts.from_keras(..., initial="given")`. Or the folder of a saved model
+        of such an algorithm.
       deployment: Each client's labelled examples from before deployment, as
         `Examples` or pairs (x, y), and the confusion matrix of the deployed
-        model.
+        model. None: those of the folder.
       state_folder: The folder of the state; created by the first `save`.
+      model: The network of a folder that cannot build it, such as that of a
+        Keras model; its weights come from the folder.
       client_names: The name of each client, all different. None: its position
         in `deployment.initial`, from 0.
       seed: Determines batches and cohorts, from 0 to 2**32 - 1.
@@ -158,15 +99,22 @@ class Adapter:
         a round, above 0 and at most 1; 1 if they share nothing.
 
     Raises:
-      ValueError: If an argument is not allowed, or the folder has the state of
-        another deployment, of other arguments or a damaged one.
+      FileNotFoundError: If there is no folder of a saved model.
+      ValueError: If an argument is not allowed, a saved model lacks what is
+        needed, or the folder has the state of another deployment, of other
+        arguments or a damaged one.
     """
     if isinstance(algorithm, str | os.PathLike):
+      folder = algorithm
+      if deployment is None:
+        deployment = deployed.deployment(folder)
+      algorithm = deployed.algorithm(
+        folder, model, len(getattr(deployment, "initial", ()))
+      )
+    elif model is not None or deployment is None:
       raise ValueError(
-        f"algorithm={os.fspath(algorithm)!r} is not allowed: a saved model"
-        " predicts and cannot be trained. Build its model, load weights.npz of"
-        " its folder with split_model.load_weights, and pass the result of"
-        " build_algorithm"
+        "model and deployment=None are allowed only if algorithm is the folder"
+        " of a saved model"
       )
     checks.algorithm(algorithm)
     checks.data_kind(algorithm, adaptation.AdaptationData)
@@ -177,12 +125,10 @@ class Adapter:
     if client_names is None:
       client_names = range(num_clients)
     arguments.sequence("client_names", client_names, num_clients)
-    self.client_names = tuple(client_names)
-    self._position = {name: i for i, name in enumerate(self.client_names)}
-    if len(self._position) < num_clients:
-      raise ValueError("client_names must be different")
+    self._names = adapter_state.Names(client_names)
+    self.client_names = self._names.names
     self._algorithm = algorithm
-    self._deployment = _as_examples(deployment)
+    self._deployment = adapter_state.with_examples(deployment)
     self._seed = arguments.seed("seed", seed)
     rounds_per_step = arguments.integer("rounds_per_step", rounds_per_step)
     participation = arguments.participation(participation)
@@ -201,9 +147,9 @@ class Adapter:
       participation=participation,
     )
     self._batches = [first[:0]] * num_clients
-    self._predict = tf.function(self._logits, reduce_retracing=True)
-    self._file = run_file.RunFile(
-      pathlib.Path(state_folder) / _FILE, self._key(participation)
+    self._models = own_models.OwnModels(algorithm)
+    self._file = adapter_state.StateFile(
+      state_folder, _FILE, self._key(participation)
     )
     self._restore()
 
@@ -287,25 +233,12 @@ class Adapter:
     Raises:
       ValueError: If the client is unknown or x is not valid; one line.
     """
-    position = self._find(client)
+    position = self._names.position(client)
     x = self._inputs(client, x)
     running = self._rounds
-    shared = running.server_state.weights
-    if frozen_weights.has_any(self._algorithm.model):
-      shared = frozen_weights.Shared(shared, self._algorithm.model.frozen)
-    data = [self._data_of(position)]
-    (personal,) = export.personal_states(
-      self._algorithm,
-      running.server_state,
-      running.states.take([position]),
-      data,
-    )
-    given = tf.nest.map_structure(
-      tf.convert_to_tensor, (shared, personal, data[0], x)
-    )
-    probabilities = tf.nn.softmax(self._predict(*given)).numpy()
-    return Predictions(
-      probabilities.argmax(axis=1).astype(np.int32), probabilities
+    (state,) = running.states.take([position])
+    return self._models.predict(
+      running.server_state, state, self._data_of(position), x
     )
 
   def save(self) -> None:
@@ -319,17 +252,18 @@ class Adapter:
     running = self._rounds
     template = running.states.template
     server = running.server_state
-    self._file.write([(run_file.SERVER, encoding.to_bytes(server, server))])
-    self._file.write(
-      (client, encoding.to_bytes(state, template))
-      for client, state in running.states.in_memory.items()
-    )
-    record = _Saved(
+
+    def states():
+      yield run_file.SERVER, encoding.to_bytes(server, server)
+      for client, state in running.states.in_memory.items():
+        yield client, encoding.to_bytes(state, template)
+
+    self._file.save(
+      states(),
+      adapter_state.Saved,
       timestep=self._timestep,
       round_num=running.round_num,
-      states=self._file.content,
     )
-    self._file.commit(self._timestep, records.encode(record, indent=None))
     self._saved = self._timestep
 
   def close(self) -> None:
@@ -358,22 +292,6 @@ class Adapter:
       self._seed,
     )
 
-  def _logits(self, shared, personal, data, x):
-    return self._algorithm.spec.predict_as_client(
-      shared, personal, data, export.to_predict(x, 0)
-    )
-
-  def _find(self, client: Hashable) -> int:
-    """Returns the position of a client."""
-    try:
-      return self._position[client]
-    except (KeyError, TypeError):
-      raise ValueError(
-        f"client {client!r} is unknown"
-        f"{arguments.did_you_mean(client, map(str, self._position))}; the"
-        f" clients are {_shown(self.client_names)}"
-      ) from None
-
   def _inputs(self, client: Hashable, x: npt.ArrayLike) -> np.ndarray:
     """Returns valid examples without labels."""
     name = f"the batch of client {client!r}"
@@ -390,7 +308,7 @@ class Adapter:
       )
     checked = {}
     for client, x in batches.items():
-      position = self._find(client)
+      position = self._names.position(client)
       checked[position] = self._inputs(client, x)
       if not len(checked[position]):
         raise ValueError(
@@ -405,44 +323,20 @@ class Adapter:
 
   def _key(self, participation: float) -> str:
     """Returns the key of everything that determines the states."""
-    server = self._rounds.server_state
-    deployed = [*self._deployment.initial, self._deployment.held_out or ()]
-    return array_cache.key(
-      {
-        "algorithm": self._algorithm.name,
-        "hparams": dataclasses.asdict(self._algorithm.hparams),
-        "model": fingerprint.function_digest(self._algorithm.model),
-        "arrays": [
-          array_cache.array_digest(np.asarray(array))
-          for array in (
-            *tf.nest.flatten(server),
-            self._deployment.confusion,
-            *(array for each in deployed for array in each),
-          )
-        ],
-        "client_names": list(map(repr, self.client_names)),
-        "seed": self._seed,
-        "rounds_per_step": self._rounds_per_step,
-        "participation": participation,
-      }
+    return adapter_state.key(
+      self._algorithm,
+      (self._rounds.server_state, *adapter_state.arrays_of(self._deployment)),
+      client_names=list(map(repr, self.client_names)),
+      seed=self._seed,
+      rounds_per_step=self._rounds_per_step,
+      participation=participation,
     )
 
   def _restore(self) -> None:
     """Restores the last saved time step, if there is one."""
-    self._file.check_format()
-    try:
-      saved = self._file.checkpoints()
-      if not saved:
-        return
-      timestep, text = next(iter(saved.items()))
-      record = records.decode(text, _Saved)
-      self._file.restore(timestep, record.states)
-    except (run_file.UnusableError, ValueError) as error:
-      raise ValueError(
-        f"{self._file.path}: the saved state is of another model, deployment or"
-        f" other arguments, or damaged ({error}); name another folder to start"
-        " from the deployed model"
-      ) from error
+    record = self._file.restore(adapter_state.Saved)
+    if record is None:
+      return
     running = self._rounds
     running.server_state = encoding.from_bytes(
       self._file.read(run_file.SERVER), running.server_state

@@ -15,6 +15,7 @@ from tff_shift.data.texts import text
 
 FILE = "model.json"
 WEIGHTS_FILE = "weights.npz"
+DEPLOYMENT_FILE = "deployment.npz"
 # Prefix of the names of clients' tensors in files of weights.
 CLIENTS = "clients"
 _VOCABULARY_FILE = "vocabulary.txt"
@@ -28,6 +29,22 @@ Function = Literal[
 ]
 # Functions that need clients beside the server.
 _OF_CLIENTS = frozenset({"predict_as", "answer", "vote"})
+
+
+class Network(records.Record):
+  """What builds the model again.
+
+  Attributes:
+    name: Its name in `models.build`.
+    options: See `split_model.Origin`.
+    input_mean: The mean of the input scaling.
+    input_deviation: Its standard deviation.
+  """
+
+  name: _Name
+  options: dict[str, Any]
+  input_mean: tuple[float, ...]
+  input_deviation: tuple[float, ...]
 
 
 class Description(records.Record):
@@ -45,6 +62,9 @@ class Description(records.Record):
     functions: The methods of `Predictor` that the model supports.
     request_shape: The shape of a request; None: no requests.
     client_names: The name of each client of `clients`; None: their numbers.
+    function: The digest of the model, see `fingerprint.function_digest`; None:
+      unknown.
+    network: What builds the model again; None: unknown.
     versions: Versions of the libraries, by name.
   """
 
@@ -61,6 +81,8 @@ class Description(records.Record):
   functions: tuple[Function, ...]
   request_shape: tuple[_Size, ...] | None
   client_names: tuple[str, ...] | None = None
+  function: records.Sha256 | None = None
+  network: Network | None = None
   versions: dict[str, str | None] = msgspec.field(
     default_factory=lambda: {
       name: _version(name) for name in ("tensorflow", "tff_shift")

@@ -10,10 +10,13 @@
     vocabulary.txt                    for titles: the word of each id, one per
                                       line, from 0
 
-They contain no examples: a function is traced with a placeholder for each
-tensor, and only the tensors that a result needs are stored (`tracing`). Shared
-tensors are stored once, and the clients' are stacked, so that the graph does
-not grow with the number of clients.
+    deployment.npz                    on request: what `ts.Adapter` starts from,
+                                      see `deployed`
+
+Only `deployment.npz` contains examples: a function is traced with a placeholder
+for each tensor, and only the tensors that a result needs are stored
+(`tracing`). Shared tensors are stored once, and the clients' are stacked, so
+that the graph does not grow with the number of clients.
 """
 
 import contextlib
@@ -35,6 +38,8 @@ from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import guidance
 from tff_shift.learning import randomness
+from tff_shift.models import fingerprint
+from tff_shift.serving import deployed
 from tff_shift.serving import description
 from tff_shift.serving import naming
 from tff_shift.serving import served
@@ -52,6 +57,7 @@ def export(
   class_names: Sequence[str] | None = None,
   client_names: Sequence[str] | None = None,
   vocabulary: Sequence[str] | None = None,
+  with_deployment: bool = False,
 ) -> None:
   """Writes a folder that `tff_shift.load` loads; call it within an executor.
 
@@ -66,10 +72,12 @@ def export(
     class_names: The names of the classes, if known.
     client_names: The names of all clients, if known.
     vocabulary: The word of each id, if examples are titles.
+    with_deployment: Whether to write what `ts.Adapter` starts from. It has the
+      labelled examples of all clients.
 
   Raises:
-    ValueError: If there is no such client, if a prediction needs the examples
-      of a client, or if the folder has other content.
+    ValueError: If there is no such client or no deployment, if a prediction
+      needs the examples of a client, or if the folder has other content.
     files.WriteError: If it cannot be written.
   """
   folder = pathlib.Path(folder)
@@ -82,6 +90,7 @@ def export(
   if client_names is not None:
     client_names = tuple(client_names[client] for client in clients)
   own_data = [data[client] for client in clients]
+  deployment = deployed.arrays(algorithm, data) if with_deployment else None
   personal = personal_states(
     algorithm, server_state, [client_states[each] for each in clients], own_data
   )
@@ -115,6 +124,8 @@ def export(
         served.Names(class_names, client_names),
       )
     array_files.write_npz(temporary / description.WEIGHTS_FILE, named)
+    if deployment is not None:
+      array_files.write_npz(temporary / description.DEPLOYMENT_FILE, deployment)
     if vocabulary is not None:
       description.write_vocabulary(temporary, vocabulary)
     description.write(
@@ -131,12 +142,47 @@ def export(
         client_names=client_names,
         functions=tuple(functions),
         request_shape=parts.request and tuple(parts.request.shape),
+        function=fingerprint.function_digest(algorithm.model),
+        network=deployed.network(algorithm.model),
       ),
     )
 
 
 def _arrays(structure: Any) -> Any:
   return tf.nest.map_structure(np.asarray, structure)
+
+
+def preparation(
+  algorithm: algorithm_lib.FederatedAlgorithm,
+  server_type: tff.FederatedType | None = None,
+) -> tff.Computation | frozen_weights.WithFrozen | None:
+  """Returns what prepares clients' states for predicting; None: nothing does.
+
+  Args:
+    algorithm: The algorithm.
+    server_type: The type of its argument at SERVER. None: that of the phases.
+  """
+  if algorithm.spec.prepare_client is None:
+    return None
+  prepare = algorithm.guidance and algorithm.guidance.prepare
+  if prepare is not None and server_type is None:
+    return prepare
+  of_phases, client_type, examples_type, _ = (
+    algorithm.evaluate_clients.type_signature.parameter
+  )
+  server_type = server_type or of_phases
+  return frozen_weights.with_frozen(
+    guidance.preparation(
+      server_type,
+      frozen_weights.shared_type(
+        frozen_weights.state_type(server_type).weights, algorithm.model
+      ),
+      client_type.member,
+      examples_type.member,
+      algorithm.spec.prepare_client,
+    ),
+    algorithm.model,
+  )
 
 
 def personal_states(
@@ -146,25 +192,9 @@ def personal_states(
   data: Sequence[Any],
 ) -> list[Any]:
   """Returns each client's state for predicting, prepared if necessary."""
-  if algorithm.spec.prepare_client is None or not states:
-    return [_arrays(each) for each in states]
-  prepare = algorithm.guidance and algorithm.guidance.prepare
+  prepare = preparation(algorithm) if states else None
   if prepare is None:
-    server_type, client_type, examples_type, _ = (
-      algorithm.evaluate_clients.type_signature.parameter
-    )
-    prepare = frozen_weights.with_frozen(
-      guidance.preparation(
-        server_type,
-        frozen_weights.shared_type(
-          frozen_weights.state_type(server_type).weights, algorithm.model
-        ),
-        client_type.member,
-        examples_type.member,
-        algorithm.spec.prepare_client,
-      ),
-      algorithm.model,
-    )
+    return [_arrays(each) for each in states]
   prepared = prepare(server_state, list(states), list(data))
   return [_arrays(each) for each in prepared]
 

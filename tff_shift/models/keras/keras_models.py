@@ -226,7 +226,12 @@ def with_batch_normalization(
     raise ValueError(
       f"model {model.name!r} has no group normalisation to be replaced"
     )
-  return dataclasses.replace(model, **found)
+  origin = model.origin
+  if origin is not None:
+    origin = origin._replace(
+      options={**origin.options, "normalization": "batch"}
+    )
+  return dataclasses.replace(model, **found, origin=origin)
 
 
 def _clone(model: tf.keras.Model, new_names: dict[str, str]) -> tf.keras.Model:

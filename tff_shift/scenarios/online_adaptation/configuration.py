@@ -160,6 +160,11 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
     " deployed model (rows <algorithm>_reset). An algorithm that is not better"
     " than its reset accumulates nothing. It takes the same time again.",
   )
+  save_deployment: bool | None = configuration_lib.setting(
+    None,
+    "Whether saved models have what ts.Adapter starts from: the deployed model,"
+    " its confusion matrix, and the labelled examples of all clients.",
+  )
   samples_per_step: int = configuration_lib.setting(
     50,
     "Number of unlabelled examples of a client per time step.",

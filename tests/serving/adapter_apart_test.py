@@ -1,0 +1,439 @@
+"""Tests of `ts.AdapterClient` and `ts.AdapterServer`: the bits of `ts.Adapter`.
+
+Messages and broadcasts are passed as bytes, as between processes.
+"""
+
+import dataclasses
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tff_shift as ts
+from tests.serving import adapter_test
+from tff_shift import errors
+from tff_shift.learning import phases
+
+pytestmark = pytest.mark.usefixtures("context")
+
+_ROOT = pathlib.Path(__file__).parents[2]
+NAMES = adapter_test.NAMES
+draw = adapter_test.draw
+
+
+def open_server(algorithm, folder, **options):
+  options = {"client_names": NAMES, "seed": 5, **options}
+  return ts.AdapterServer(algorithm, folder / "server", **options)
+
+
+def open_client(algorithm, folder, position, **options):
+  deployment = adapter_test.DEPLOYMENT
+  return ts.AdapterClient(
+    algorithm,
+    deployment._replace(initial=[deployment.initial[position]]),
+    folder / f"client_{position}",
+    **{"client": position, "seed": 5, **options},
+  )
+
+
+class Apart:
+  """A server and its clients, which know each other by bytes alone."""
+
+  def __init__(self, algorithm, folder, **options):
+    self.server = open_server(algorithm, folder, **options)
+    self.clients = {
+      name: open_client(algorithm, folder, client)
+      for client, name in enumerate(NAMES)
+    }
+
+  def adapt(self, batches):
+    broadcast = self.server.begin(list(batches))
+    first = dict(batches)
+    while broadcast.clients:
+      broadcast = self.server.receive(
+        {
+          name: self.clients[name]
+          .receive(broadcast.to_bytes(), first.pop(name, None))
+          .to_bytes()
+          for name in self.server.asked
+        }
+      )
+    # The weights of the end, to predict with.
+    for name, client in self.clients.items():
+      client.receive(broadcast.to_bytes(), first.pop(name, None))
+
+
+def bits(value):
+  return [np.asarray(each).tobytes() for each in tf.nest.flatten(value)]
+
+
+def assert_same(apart, adapter):
+  """The states of server and clients, and predictions, bit for bit."""
+  running = adapter._rounds
+  assert bits(apart.server._state) == bits(running.server_state)
+  x = adapter_test.draw(4, 9).x
+  for client, name in enumerate(NAMES):
+    found = apart.clients[name]
+    assert bits(found._own_state()) == bits(running.states[client])
+    assert bits(found.predict(x)) == bits(adapter.predict(name, x))
+
+
+@pytest.fixture(scope="module")
+def algorithm():
+  return adapter_test.build()
+
+
+@pytest.mark.parametrize(
+  "options", [{}, {"rounds_per_step": 2, "participation": 0.5}]
+)
+def test_clients_apart_have_the_bits_of_one_process(
+  algorithm, tmp_path, options
+):
+  apart = Apart(algorithm, tmp_path, **options)
+  adapter = adapter_test.open_adapter(algorithm, tmp_path / "whole", **options)
+  assert_same(apart, adapter)
+  for timestep in range(1, adapter_test.NUM_STEPS + 1):
+    batches = adapter_test.Streams().by_name(timestep)
+    apart.adapt(batches)
+    adapted = adapter.adapt(batches)
+    assert_same(apart, adapter)
+    assert apart.server.loss == adapted.loss
+    assert apart.server.timestep == adapter.timestep
+  for name, rate in adapter.learning_rates.items():
+    np.testing.assert_array_equal(apart.clients[name].learning_rate, rate)
+
+
+@pytest.mark.parametrize("name", adapter_test.METHODS)
+@pytest.mark.every_algorithm
+def test_every_method_of_streams_runs_apart(name, tmp_path):
+  algorithm = adapter_test.build(name, adapter_test.normalized_model())
+  apart = Apart(algorithm, tmp_path)
+  adapter = adapter_test.open_adapter(algorithm, tmp_path / "whole")
+  for timestep in (1, 2):
+    batches = adapter_test.Streams().by_name(timestep)
+    apart.adapt(batches)
+    adapter.adapt(batches)
+  assert_same(apart, adapter)
+
+
+# A program of a client, which reads broadcasts and batches as they come, and
+# writes messages; one of the server, which writes and reads the same files.
+_CLIENT = """
+import pathlib, sys
+from tests.serving import adapter_apart_test as t
+folder, client = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+with t.ts.execution.use("in_process"):
+  one = t.open_client(t.adapter_test.build(), folder, client)
+  for name in t.broadcasts(folder):
+    broadcast = t.wait_for(folder / name)
+    timestep = int(name.split("_")[1])
+    batches = t.adapter_test.Streams().by_name(timestep)
+    x = batches.get(t.NAMES[client]) if name.endswith("_0") else None
+    message = one.receive(broadcast, x)
+    if message is not None:
+      t.write(folder / f"{name}_{client}", message.to_bytes())
+    if name == "step_2_0":
+      # In the middle of a round, the process ends and goes on.
+      one.save()
+      one.close()
+      one = t.open_client(t.adapter_test.build(), folder, client)
+  one.save()
+"""
+_SERVER = """
+import pathlib, sys
+from tests.serving import adapter_apart_test as t
+folder = pathlib.Path(sys.argv[1])
+with t.ts.execution.use("in_process"):
+  server = t.open_server(t.adapter_test.build(), folder)
+  for timestep in (1, 2):
+    broadcast = server.begin(list(t.adapter_test.Streams().by_name(timestep)))
+    for number in range(3):
+      name = f"step_{timestep}_{number}"
+      t.write(folder / name, broadcast.to_bytes())
+      if server.asked:
+        broadcast = server.receive({
+          each: t.wait_for(folder / f"{name}_{t.NAMES.index(each)}")
+          for each in server.asked
+        })
+    server.save()
+    server.close()
+    server = t.open_server(t.adapter_test.build(), folder)
+"""
+
+
+def broadcasts(folder):
+  """The names of the files, two phases and the end of each of two steps."""
+  return [f"step_{step}_{number}" for step in (1, 2) for number in range(3)]
+
+
+def write(path, content):
+  path.with_suffix(".new").write_bytes(content)
+  path.with_suffix(".new").rename(path)
+
+
+def wait_for(path):
+  for _ in range(5000):
+    if path.exists():
+      return path.read_bytes()
+    time.sleep(0.05)
+  raise TimeoutError(path)
+
+
+@pytest.mark.slow
+def test_processes_that_exchange_bytes_have_the_bits_of_one(
+  algorithm, tmp_path
+):
+  """A server and three clients, each a process with its own folder."""
+  environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+  programs = [[_SERVER, tmp_path]]
+  programs += [[_CLIENT, tmp_path, str(client)] for client in range(3)]
+  running = [
+    subprocess.Popen(
+      [sys.executable, "-c", *program], cwd=_ROOT, env=environment
+    )
+    for program in programs
+  ]
+  try:
+    assert [each.wait(timeout=400) for each in running] == [0] * 4
+  finally:
+    for each in running:
+      each.kill()
+      each.wait()
+  adapter = adapter_test.open_adapter(algorithm, tmp_path / "whole")
+  for timestep in (1, 2):
+    adapter.adapt(adapter_test.Streams().by_name(timestep))
+  assert_same(Apart(algorithm, tmp_path), adapter)
+
+
+@pytest.mark.slow
+def test_halves_run_in_tffs_executor(algorithm, tmp_path):
+  found = []
+  for executor in ("in_process", "local"):
+    with ts.execution.use(executor):
+      apart = Apart(algorithm, tmp_path / executor)
+      apart.adapt(adapter_test.Streams().by_name(1))
+      found.append(
+        [
+          np.asarray(each)
+          for each in tf.nest.flatten(
+            (apart.server._state, [e._state for e in apart.clients.values()])
+          )
+        ]
+      )
+  for one, other in zip(*found, strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_server_goes_on_within_a_round(algorithm, tmp_path):
+  first = open_server(algorithm, tmp_path)
+  client = open_client(algorithm, tmp_path, 2)
+  message = client.receive(first.begin(["west"]), draw(5, 1).x)
+  first.receive({"west": message})
+  first.save()
+  first.close()
+  second = open_server(algorithm, tmp_path)
+  assert second.broadcast.to_bytes() == first.broadcast.to_bytes()
+  assert second.asked == ("west",)
+  answer = client.receive(second.broadcast)
+  for server in (first, second):
+    server.receive({"west": answer})
+  assert bits(first._state) == bits(second._state)
+
+
+class TestMessages:
+  """What a server and a client refuse, and that they then stay as they were."""
+
+  @pytest.fixture
+  def apart(self, algorithm, tmp_path):
+    return Apart(algorithm, tmp_path)
+
+  def refused(self, one, call, *given, match):
+    before = bits(self.state(one))
+    with pytest.raises(ValueError, match=match) as error:
+      call(*given)
+    assert "\n" not in str(error.value)
+    assert bits(self.state(one)) == before
+
+  def state(self, one):
+    return [
+      value
+      for name, value in sorted(vars(one).items())
+      if name in ("_state", "_received", "_timestep", "_round_num", "_batch")
+    ]
+
+  def test_message_has_the_type_of_what_leaves_a_client(self, algorithm, apart):
+    broadcast = apart.server.begin(["north"])
+    x = draw(5, 1).x
+    message = apart.clients["north"].receive(broadcast, x)
+    assert message.type == apart.server.message_types[0]
+    at_clients = algorithm.server_halves[0].type_signature.parameter[1]
+    assert at_clients == tff.FederatedType(message.type, tff.CLIENTS)
+    # All that the server averages, and nothing of a size that data have.
+    names = tff.structure.name_list(message.type)
+    assert names == list(phases.Message._fields)
+    assert message.type.compact_representation() in repr(message)
+    assert "?" not in repr(message)
+
+  def test_order_of_rounds_is_checked(self, apart):
+    north = apart.clients["north"]
+    first = apart.server.begin(["north", "south"])
+    x = draw(5, 1).x
+    self.refused(north, north.receive, first, match="needs its batch x")
+    message = north.receive(first, x)
+    self.refused(north, north.receive, first, match="has already received")
+    south = apart.clients["south"].receive(first, x)
+    server = apart.server
+    self.refused(server, server.begin, ["west"], match="has not ended: .*south")
+    second = server.receive({"north": message, "south": south})
+    self.refused(north, north.receive, second, x, match="already has its batch")
+    self.refused(
+      apart.clients["west"],
+      apart.clients["west"].receive,
+      dataclasses.replace(second, clients=(2,)),
+      x,
+      match="has not sent a message in phase 0",
+    )
+    self.refused(
+      server, server.receive, {"north": message}, match="has phase=0, and the"
+    )
+    self.refused(
+      server, server.receive, {"west": message}, match="is not awaited in round"
+    )
+    answer = north.receive(second)
+    self.refused(
+      server, server.receive, {"south": answer}, match="sent by the client at"
+    )
+    self.refused(
+      server, server.receive, {"norht": answer}, match="did you mean north"
+    )
+    # The other client does not answer.
+    assert not server.receive({"north": answer}).clients
+    self.refused(server, server.receive, {}, match="no message is awaited")
+
+  def test_damaged_and_foreign_packets_are_refused(
+    self, algorithm, apart, tmp_path
+  ):
+    server, north = apart.server, apart.clients["north"]
+    broadcast = server.begin(["north"])
+    content = broadcast.to_bytes()
+    x = draw(5, 1).x
+    damaged = content[:-1] + bytes([content[-1] ^ 1])
+    for given, match in (
+      (damaged, r"is damaged \(its content has changed"),
+      (content[:-4], "is damaged"),
+      (b"nothing", "is damaged"),
+      (b"", "is damaged"),
+      (7, "must be a Broadcast or its bytes, got a int"),
+      (dataclasses.replace(broadcast, phase=2), "a round has phases 0 to 1"),
+      (
+        dataclasses.replace(
+          broadcast,
+          value=broadcast.value._replace(round_num=np.float32(0)),
+        ),
+        "has values of another type",
+      ),
+    ):
+      self.refused(north, north.receive, given, x, match=match)
+    message = north.receive(broadcast, x)
+    self.refused(
+      server,
+      server.receive,
+      {"north": content},
+      match="must be a Message or its bytes, got a Broadcast",
+    )
+    other = open_client(algorithm, tmp_path / "other", 0, seed=6)
+    self.refused(
+      other,
+      other.receive,
+      content,
+      x,
+      match="is of another algorithm, deployed model or seed",
+    )
+    self.refused(
+      server,
+      server.receive,
+      {"north": dataclasses.replace(message, value=message.value.update)},
+      match="has values of another type",
+    )
+    assert server.receive({"north": message}).clients == (0,)
+
+  @pytest.mark.parametrize(
+    ("x", "match"),
+    [
+      (np.full((2, 4), np.nan, np.float32), "the batch of client 0"),
+      (np.zeros((2, 3), np.float32), "the batch of client 0"),
+      (np.zeros((0, 4), np.float32), "has no examples; leave x out"),
+    ],
+  )
+  def test_bad_batches_are_refused(self, apart, x, match):
+    broadcast = apart.server.begin(["north"])
+    north = apart.clients["north"]
+    self.refused(north, north.receive, broadcast, x, match=match)
+    self.refused(
+      north,
+      north.receive,
+      dataclasses.replace(broadcast, timestep=0),
+      x,
+      match="no time step has begun",
+    )
+    assert north.receive(broadcast, draw(3, 1).x) is not None
+
+  def test_round_without_messages_ends(self, apart):
+    before = bits(apart.server._state.weights)
+    broadcast = apart.server.begin(["north"])
+    apart.clients["north"].receive(broadcast, draw(3, 1).x)
+    assert apart.server.receive({}).clients == ()
+    assert bits(apart.server._state.weights) == before
+    assert apart.server.begin(["north"]).round_num == 1
+
+  def test_round_in_which_all_diverge_is_not_taken(self, apart):
+    broadcast = apart.server.begin(["north"])
+    message = apart.clients["north"].receive(broadcast, draw(3, 1).x)
+    report = {**message.value.report, "diverged": np.float32(1)}
+    message.value.report.update(report)
+    with pytest.raises(errors.DivergedError):
+      apart.server.receive({"north": message})
+    assert apart.server.broadcast.phase == 0
+    assert apart.server.asked == ("north",)
+
+
+def test_state_of_another_client_is_refused(algorithm, tmp_path):
+  client = open_client(algorithm, tmp_path, 0)
+  client.receive(open_server(algorithm, tmp_path).broadcast)
+  client.save()
+  client.close()
+  with pytest.raises(ValueError, match="of another model, deployment or other"):
+    open_client(algorithm, tmp_path, 0, client=1)
+
+
+def test_arguments_are_checked(algorithm, tmp_path):
+  for names, options, match in (
+    (("a", "a"), {}, "client_names must be different"),
+    ((), {}, "client_names must have an entry"),
+    (NAMES, {"participation": 0}, "participation"),
+  ):
+    with pytest.raises(ValueError, match=match):
+      open_server(algorithm, tmp_path, client_names=names, **options)
+  with pytest.raises(ValueError, match="client"):
+    open_client(algorithm, tmp_path, 0, client=-1)
+  with pytest.raises(ValueError, match=r"deployment\.initial"):
+    ts.AdapterClient(algorithm, adapter_test.DEPLOYMENT, tmp_path, client=0)
+
+
+def test_aggregators_that_hide_clients_need_one_process(tmp_path):
+  algorithm = ts.build_algorithm(
+    "fed_ade",
+    adapter_test.normalized_model(),
+    ts.hparams("fed_ade", client_weighting="uniform"),
+    aggregator=ts.build_aggregator("secure"),
+  )
+  with pytest.raises(ValueError, match=r"hides single updates: .* ts\.Adapter"):
+    open_server(algorithm, tmp_path)
+  with pytest.raises(ValueError, match="hides single updates"):
+    open_client(algorithm, tmp_path, 0)

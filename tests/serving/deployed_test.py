@@ -1,0 +1,218 @@
+"""Tests of `ts.Adapter` of the folder of a saved model."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tff_shift as ts
+from tests.serving import adapter_test
+from tff_shift.models import split_model
+from tff_shift.serving import deployed
+from tff_shift.serving import description
+from tff_shift.serving import export
+
+pytestmark = pytest.mark.usefixtures("context")
+
+
+def deployed_model(**options):
+  model = ts.build_model(
+    "mlp",
+    input_shape=(4,),
+    num_classes=3,
+    input_dtype=tf.float32,
+    **{"width": 4, "head_width": 3, **options},
+  )
+  names = tf.nest.flatten(model.weight_names())
+  weights = tf.nest.flatten(model.initial_weights([3, 1]))
+  return split_model.with_weights(model, dict(zip(names, weights, strict=True)))
+
+
+def save_run(algorithm, folder, **options):
+  """Runs and saves as `experiments.online_adaptation` does."""
+  saved = {}
+
+  class Saves(ts.Callback):
+    def on_end(self, running):
+      saved["running"] = running
+
+  run = ts.run_online_adaptation(
+    algorithm,
+    adapter_test.Streams(),
+    adapter_test.DEPLOYMENT,
+    run_seed=5,
+    callbacks=[Saves()],
+  )
+  running = saved["running"]
+  export.export(
+    algorithm,
+    running.server_state,
+    running.states,
+    running.data,
+    folder,
+    **options,
+  )
+  return run
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+  """A run of a deployed model, and its folder with the deployment."""
+  folder = tmp_path_factory.mktemp("run") / "model"
+  algorithm = adapter_test.build(model=deployed_model())
+  return save_run(algorithm, folder, with_deployment=True), folder
+
+
+def adapt_all(adapter):
+  for timestep in range(1, adapter_test.NUM_STEPS + 1):
+    batches = adapter_test.Streams().by_name(timestep)
+    adapter.adapt(batches)
+  return adapter._rounds
+
+
+def test_folder_starts_where_its_run_started(saved, tmp_path):
+  run, folder = saved
+  adapter = ts.Adapter(
+    folder, None, tmp_path, client_names=adapter_test.NAMES, seed=5
+  )
+  running = adapt_all(adapter)
+  for one, other in (
+    (running.server_state, run.server_state),
+    (running.client_states, list(run.client_states)),
+  ):
+    tf.nest.map_structure(np.testing.assert_array_equal, one, other)
+
+
+def test_deployment_is_that_of_the_run(saved):
+  _, folder = saved
+  found = deployed.deployment(folder)
+  np.testing.assert_array_equal(
+    found.confusion, adapter_test.DEPLOYMENT.confusion
+  )
+  for one, other in zip(
+    found.initial, adapter_test.DEPLOYMENT.initial, strict=True
+  ):
+    np.testing.assert_array_equal(one.x, other.x)
+    np.testing.assert_array_equal(one.y, other.y)
+
+
+def test_other_algorithm_starts_from_the_model_of_a_folder(saved):
+  _, folder = saved
+  found, wanted = ts.load_model(folder), deployed_model()
+  assert found.origin == wanted.origin
+  tf.nest.map_structure(
+    np.testing.assert_array_equal,
+    found.initial_weights([8, 8]),
+    wanted.initial_weights([9, 9]),
+  )
+
+
+def test_scaling_and_normalisation_are_built_again(tmp_path):
+  model = ts.build_model(
+    "residual_cnn",
+    input_shape=(8, 8, 1),
+    num_classes=3,
+    width=8,
+    input_scaling=ts.models.input_scaling.InputScaling((0.5,), (0.25,)),
+  )
+  model = ts.models.with_batch_normalization(model)
+  described = description.Description(
+    algorithm="tent",
+    hparams={},
+    model="residual_cnn",
+    input_shape=(8, 8, 1),
+    input_dtype="uint8",
+    num_classes=3,
+    class_names=None,
+    clients=(),
+    functions=(),
+    request_shape=None,
+    function=deployed.fingerprint.function_digest(model),
+    network=deployed.network(model),
+  )
+  description.write(tmp_path, described)
+  weights = tf.nest.flatten(model.initial_weights([3, 1]))
+  names = tf.nest.flatten(model.weight_names())
+  np.savez(
+    tmp_path / description.WEIGHTS_FILE,
+    **dict(zip(names, weights, strict=True)),
+    **model.statistics,
+  )
+  found = ts.load_model(tmp_path)
+  assert found.input_scaling == model.input_scaling
+  x = np.arange(128, dtype=np.uint8).reshape(2, 8, 8, 1)
+  drawn = model.initial_weights([3, 1])
+  np.testing.assert_array_equal(
+    found.predict(found.initial_weights([0, 0]), x), model.predict(drawn, x)
+  )
+
+
+def change(folder, tmp_path, **fields):
+  """Copies a folder with another description, without its deployment."""
+  described = description.read(folder)
+  values = dict(np.load(folder / description.WEIGHTS_FILE))
+  description.write(tmp_path, described.replace(**fields))
+  np.savez(tmp_path / description.WEIGHTS_FILE, **values)
+  return tmp_path
+
+
+def test_what_a_folder_lacks_is_named(saved, tmp_path):
+  _, folder = saved
+  with pytest.raises(FileNotFoundError, match="holds no saved model"):
+    ts.Adapter(tmp_path / "none", None, tmp_path)
+  without = change(folder, tmp_path)
+  with pytest.raises(ValueError, match="a confusion matrix and labelled ex"):
+    ts.Adapter(without, None, tmp_path / "state")
+  # A server of Fed-ADE has the backbone.
+  with pytest.raises(ValueError, match=r"has no 'head/.*--save_deployment"):
+    ts.Adapter(without, adapter_test.DEPLOYMENT, tmp_path / "state")
+  change(folder, tmp_path, network=None)
+  with pytest.raises(ValueError, match=r"does not say how to build .* model="):
+    ts.load_model(tmp_path)
+  with pytest.raises(ValueError, match="another network than the saved one"):
+    ts.load_model(folder, deployed_model(width=5))
+  change(folder, tmp_path, function="0" * 64)
+  with pytest.raises(ValueError, match="this version builds another network"):
+    ts.load_model(tmp_path)
+  change(folder, tmp_path, algorithm="fed_avg")
+  with pytest.raises(ValueError, match="no algorithm of online_adapt"):
+    ts.Adapter(tmp_path, adapter_test.DEPLOYMENT, tmp_path / "state")
+  with pytest.raises(ValueError, match="allowed only if algorithm is the fold"):
+    ts.Adapter(adapter_test.build(), None, tmp_path / "state")
+
+
+def test_damaged_deployment_is_refused(saved, tmp_path):
+  _, folder = saved
+  change(folder, tmp_path)
+  arrays = dict(np.load(folder / description.DEPLOYMENT_FILE))
+  del arrays["y/1"]
+  np.savez(tmp_path / description.DEPLOYMENT_FILE, **arrays)
+  with pytest.raises(ValueError, match="is damaged: it has no 'y/1'"):
+    deployed.deployment(tmp_path)
+  (tmp_path / description.DEPLOYMENT_FILE).write_bytes(b"PK")
+  with pytest.raises(ValueError, match=r"deployment\.npz"):
+    deployed.deployment(tmp_path)
+
+
+def test_drawn_weights_are_no_deployed_model(tmp_path):
+  with pytest.raises(ValueError, match="initial weights of 'mlp' are drawn"):
+    save_run(adapter_test.build(), tmp_path / "m", with_deployment=True)
+  assert not (tmp_path / "m").exists()
+
+
+def test_keras_model_is_given_with_the_folder(tmp_path):
+  model = adapter_test.normalized_model()
+  algorithm = adapter_test.build("tent", model)
+  run = save_run(algorithm, tmp_path / "model", with_deployment=True)
+  assert description.read(tmp_path / "model").network is None
+  adapter = ts.Adapter(
+    tmp_path / "model",
+    None,
+    tmp_path / "state",
+    model=model,
+    client_names=adapter_test.NAMES,
+    seed=5,
+  )
+  states = adapt_all(adapter).client_states
+  tf.nest.map_structure(
+    np.testing.assert_array_equal, states, list(run.client_states)
+  )

@@ -16,6 +16,8 @@ pytestmark = pytest.mark.slow
 
 ROUND = 3
 RATE, ALPHA = 0.3, 0.2
+# Of the oracle, in float64.
+DELTA = 1e-3
 COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
 FORMS = ("exact", "hessian_free", "first_order")
 
@@ -63,13 +65,12 @@ def test_steps_agree_with_the_oracle(
     values.append(outer[step](adapted))
     gradient = oracle.gradient(outer[step], adapted)
     if options["hessian"] != "first_order":
-      delta = 1e-3
       above, below = (
-        oracle.gradient(curvature[step], add(w, sign * delta, gradient))
+        oracle.gradient(curvature[step], add(w, sign * DELTA, gradient))
         for sign in (1, -1)
       )
       product = tf.nest.map_structure(
-        lambda one, other: (one - other) / (2 * delta), above, below
+        lambda one, other: (one - other) / (2 * DELTA), above, below
       )
       gradient = add(gradient, -ALPHA, product)
     w = add(w, -RATE, add(gradient, decay, w))

@@ -7,7 +7,6 @@ import tensorflow as tf
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import per_fed_avg
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.learning import work
 from tff_shift.simulation.engine import rounds
@@ -226,17 +225,3 @@ def test_delta_that_has_no_effect_is_refused(model, refusal):
     algorithms.build, "per_fed_avg", model, per_fed_avg.HParams(**hparams)
   )
   assert "hessian_delta=0.1 is not allowed with hessian=first_order" in message
-
-
-def test_loss_function_gets_what_the_gradient_is_asked_with(run_in_graph):
-  def step(weights):
-    return local_training.train(
-      lambda w, step, carry, factor: (factor * w[0], carry),
-      (weights,),
-      1,
-      fed_avg.HParams(learning_rate=1.0),
-      seed=None,
-      differentiate=lambda gradient_at, trained: gradient_at(trained, 3.0),
-    ).weights[0]
-
-  assert run_in_graph(step, np.float32(1)) == -2

@@ -33,7 +33,7 @@ its own.
 eps_1 and eps_2 are lengths of updates: they depend on the model, the learning
 rate and the number of local steps. With thresholds that do not fit, no cluster
 is ever split, and this is FedAvg. `server_state.memory.norms` has the two
-lengths of each cluster in the last round.
+lengths of each cluster in the last round; BUILD_NOTES.md has an example.
 
 Choices that the paper leaves open, and differences from the authors' program
 (github.com/felisat/clustered-federated-learning):
@@ -51,6 +51,8 @@ Choices that the paper leaves open, and differences from the authors' program
     number of models.
   * The optimizer's state is reset every round; in the program it is kept.
 """
+
+# Decisions: BUILD_NOTES, "Rates and thresholds".
 
 import dataclasses
 from typing import Any

@@ -15,11 +15,11 @@ It predicts with theta_i. The server moves by beta towards the mean of w_i:
 
 With beta = 0 or lambda = 0 the server model never changes, bit for bit.
 
-theta_i stays about grad F_i / lambda from w_i, so that a batch moves w_i by about
-eta grad F_i: the server model learns as FedAvg's at the learning rate eta, and
-eta_p decides only how exact theta_i is. The published eta = 0.005 belongs to
-R = 20 and 800 rounds. For fewer, take FedAvg's learning rate for eta, at most 1
-/ lambda, where w_i becomes theta_i.
+theta_i stays about grad F_i / lambda from w_i, so that a batch moves w_i by
+about eta grad F_i: the server model learns as FedAvg's at the learning rate
+eta, and eta_p decides only how exact theta_i is. The published eta = 0.005
+belongs to R = 20 and 800 rounds. For fewer, take FedAvg's learning rate for
+eta, at most 1 / lambda, where w_i becomes theta_i.
 
 What leaves a client: beta times the update of w_i, and the mean training loss
 of theta, including the proximal term. theta_i stays.

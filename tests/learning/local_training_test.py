@@ -883,6 +883,22 @@ class TestMoments:
       tf.nest.flatten(anew.moments)[0] != tf.nest.flatten(one.moments)[0]
     )
 
+  def test_loss_gets_what_the_gradient_is_asked_with(self, run_in_graph):
+    # The loss 3 w, and the gradient of 5 w.
+    result = run_in_graph(
+      lambda weights: train(
+        lambda current, step, carry, factor: (factor * current[0], carry),
+        weights,
+        1,
+        LocalHParams(learning_rate=1.0),
+        differentiate=lambda gradient_at, trained: gradient_at(
+          trained, 3.0
+        )._replace(gradients=gradient_at(trained, 5.0).gradients),
+      ),
+      (np.float32(2),),
+    )
+    assert result.loss == 6 and result.weights[0] == -3
+
   def test_step_that_is_not_taken_changes_nothing(self, run_in_graph):
     hparams = LocalHParams(learning_rate=0.1, momentum=0.9)
     result = run_in_graph(

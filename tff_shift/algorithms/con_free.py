@@ -102,12 +102,6 @@ class Sent(NamedTuple):
   order_keys: Any
 
 
-def _inner_products(rows) -> tf.Tensor:
-  """Computes G of one tensor of all clients, [n, n] float64."""
-  flat = tf.reshape(rows, [rows.shape[0], -1])
-  return tf.cast(tf.matmul(flat, flat, transpose_b=True), tf.float64)
-
-
 def projected_mean(products, fractions, orders) -> tf.Tensor:
   """Computes the guide g_0 (PCGrad).
 
@@ -235,7 +229,7 @@ def coefficients(
   """
   weight = tf.cast(sent.weight, tf.float64)
   fractions = weight / tf.reduce_sum(weight)
-  products = tf.stack([_inner_products(rows) for rows in sent.update])
+  products = tf.stack(list(map(client_slots.inner_products, sent.update)))
   if hparams.variant == "program":
     whole = tf.reduce_sum(products, axis=0, keepdims=True)
     return pairwise_projected_mean(whole, fractions), fractions

@@ -47,6 +47,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -112,6 +113,71 @@ def mix(pi, logits) -> tf.Tensor:
   )
 
 
+def train_client(
+  model: split_model.SplitModel,
+  hparams: HParams,
+  models: Any,
+  expected: Expectation,
+  data: client_dataset.ClientDataset,
+  round_num,
+) -> algorithm.ClientResult:
+  """Takes the M-step.
+
+  Args:
+    model: The model.
+    hparams: Local training.
+    models: The server's models, weights with a first axis of num_models.
+    expected: The client's E-step.
+    data: The client's data.
+    round_num: The round, an int32 scalar.
+
+  Returns:
+    The update of all models; the client's state is its new pi.
+  """
+  separate = tuple(
+    model_stack.take(models, k) for k in range(hparams.num_models)
+  )
+
+  def loss(separate, batch):
+    return tf.add_n(
+      [
+        local_training.cross_entropy(
+          model.predict(weights, batch.x), batch.y, batch.weights[:, k]
+        )
+        for k, weights in enumerate(separate)
+      ]
+    )
+
+  steps = local_training.num_local_steps(hparams, data, round_num)
+  result = local_training.train_on_batches(
+    loss,
+    separate,
+    data,
+    steps * local_training.num_domains(data),
+    randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num),
+    hparams,
+    example_weights=expected.q,
+    round_num=round_num,
+  )
+  updates = tf.nest.map_structure(tf.subtract, result.weights, separate)
+  return algorithm.ClientResult(
+    update=tf.nest.map_structure(lambda *each: tf.stack(each), *updates),
+    client_state=expected.pi,
+    loss=result.loss,
+  )
+
+
+def predict(
+  model: split_model.SplitModel, hparams: HParams, models: Any, pi, x
+) -> tf.Tensor:
+  """Predicts with a client's mixture of the server's models, see `mix`."""
+  logits = [
+    evaluation.predict(model, model_stack.take(models, k), x)
+    for k in range(hparams.num_models)
+  ]
+  return mix(pi, tf.stack(logits))
+
+
 def build(
   model: split_model.SplitModel, hparams: HParams
 ) -> algorithm.AlgorithmSpec:
@@ -127,53 +193,6 @@ def build(
   def e_step(models, pi, data):
     return expect(pi, model_stack.example_losses(model, models, data))
 
-  def m_step_loss(separate, batch):
-    return tf.add_n(
-      [
-        local_training.cross_entropy(
-          model.predict(weights, batch.x), batch.y, batch.weights[:, k]
-        )
-        for k, weights in enumerate(separate)
-      ]
-    )
-
-  def train_client(models, pi, data, round_num):
-    expected = e_step(models, pi, data)
-    separate = tuple(model_stack.take(models, k) for k in range(num_models))
-    steps = local_training.num_local_steps(hparams, data, round_num)
-    result = local_training.train_on_batches(
-      m_step_loss,
-      separate,
-      data,
-      steps * local_training.num_domains(data),
-      randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num),
-      hparams,
-      example_weights=expected.q,
-      round_num=round_num,
-    )
-    updates = tf.nest.map_structure(tf.subtract, result.weights, separate)
-    return algorithm.ClientResult(
-      update=tf.nest.map_structure(lambda *each: tf.stack(each), *updates),
-      client_state=expected.pi,
-      loss=result.loss,
-    )
-
-  def prepare_client(models, pi, data, round_num):
-    del round_num
-    return e_step(models, pi, data).pi
-
-  def predict_as_client(models, pi, data, examples):
-    del data
-    return mix(
-      pi,
-      tf.stack(
-        [
-          evaluation.predict(model, model_stack.take(models, k), examples.x)
-          for k in range(num_models)
-        ]
-      ),
-    )
-
   return algorithm.AlgorithmSpec(
     initial_weights=lambda seed: model_stack.initial_models(
       model, num_models, seed
@@ -181,7 +200,11 @@ def build(
     initial_client_state=lambda seed, models: tf.fill(
       [num_models], 1.0 / num_models
     ),
-    train_client=train_client,
-    prepare_client=prepare_client,
-    predict_as_client=predict_as_client,
+    train_client=lambda models, pi, data, round_num: train_client(
+      model, hparams, models, e_step(models, pi, data), data, round_num
+    ),
+    prepare_client=lambda models, pi, data, _: e_step(models, pi, data).pi,
+    predict_as_client=lambda models, pi, data, examples: predict(
+      model, hparams, models, pi, examples.x
+    ),
   )

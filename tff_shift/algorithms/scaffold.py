@@ -46,13 +46,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
-from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
-from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import factories
-from tff_shift.models import modes
 from tff_shift.models import split_model
 from tff_shift.techniques import gradient_corrections
 
@@ -117,64 +114,6 @@ def _zeros(weights):
   return tf.nest.map_structure(tf.zeros_like, weights)
 
 
-def gradient_of_all(
-  model: split_model.SplitModel,
-  hparams: hyperparameters.LocalHParams,
-  weights: split_model.SplitWeights,
-  data: client_dataset.ClientDataset,
-  round_num,
-) -> split_model.SplitWeights:
-  """Computes the gradient of a client's loss over all its examples.
-
-  Args:
-    model: The model.
-    hparams: Batch size and weight decay; the batch size changes no gradient.
-    weights: Where to differentiate.
-    data: The client's data.
-    round_num: The round, an int32 scalar.
-
-  Returns:
-    The gradient, of weight decay too, in the structure of the weights.
-  """
-  size = hparams.batch_size
-  num_batches = local_training.epoch_steps(data, size)
-  # The last batch is filled up with examples of weight 0. The others have the
-  # weight that makes the mean over batches the mean over examples.
-  scale = tf.cast(num_batches * size, tf.float32) / tf.cast(
-    tf.maximum(data.num_examples, 1), tf.float32
-  )
-
-  def loss_fn(offset, step, carry):
-    places = step * size + tf.range(size)
-    held = tf.minimum(places, data.num_examples - 1)
-    at = tf.nest.map_structure(tf.add, weights, offset)
-    loss = local_training.cross_entropy(
-      model.predict(at, tf.gather(data.x, held)),
-      tf.gather(data.y, held),
-      tf.where(places < data.num_examples, scale, 0.0),
-    )
-    return loss, carry
-
-  # Every step differentiates at the same weights and adds minus its gradient.
-  zeros = _zeros(weights)
-  flat_zeros = tuple(tf.nest.flatten(zeros))
-  with modes.apart():
-    summed = local_training.train(
-      loss_fn,
-      zeros,
-      num_batches,
-      dataclasses.replace(hparams, weight_decay=0.0),
-      seed=randomness.fold(
-        data.seed, randomness.Purpose.PERSONALIZE, round_num
-      ),
-      learning_rate=1.0 / tf.cast(tf.maximum(num_batches, 1), tf.float32),
-      differentiate=lambda gradient_at, _: gradient_at(flat_zeros),
-    ).weights
-  return tf.nest.map_structure(
-    lambda w, minus: hparams.weight_decay * w - minus, weights, summed
-  )
-
-
 def build(
   model: split_model.SplitModel, hparams: HParams, num_clients: int
 ) -> algorithm.AlgorithmSpec:
@@ -205,8 +144,13 @@ def build(
       differentiate=gradient_corrections.add(correction),
     )
     if hparams.control == "gradient":
-      new_control = gradient_of_all(
-        model, hparams, shared.model, data, round_num
+      found = gradient_corrections.gradient_of_all(
+        model.predict, hparams, shared.model, data, round_num
+      )
+      new_control = tf.nest.map_structure(
+        lambda w, gradient: hparams.weight_decay * w + gradient,
+        shared.model,
+        found.gradient,
       )
     else:
       num_steps = local_training.num_local_steps(

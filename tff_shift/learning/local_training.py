@@ -314,7 +314,7 @@ def _num_gradients(differentiate, point, carry) -> int:
   """Returns how often a step computes the gradient, without computing it."""
   points = []
 
-  def gradient_at(at):
+  def gradient_at(at, *_):
     points.append(at)
     zeros = tf.nest.map_structure(tf.zeros_like, at)
     return Gradient(tf.constant(0.0), carry, zeros)
@@ -421,7 +421,7 @@ def initial_moments(
 
 
 def train(
-  loss_fn: Callable[[Any, tf.Tensor, Any], tuple[tf.Tensor, Any]],
+  loss_fn: Callable[..., tuple[tf.Tensor, Any]],
   weights: Any,
   num_steps,
   hparams: hyperparameters.LocalWorkHParams,
@@ -433,7 +433,7 @@ def train(
   learning_rate: tf.Tensor | Callable[[Any], tf.Tensor] | None = None,
   round_num: Any = None,
   differentiate: Callable[
-    [Callable[[Any], Gradient], Any], Gradient
+    [Callable[..., Gradient], Any], Gradient
   ] = lambda gradient_at, trained: gradient_at(trained),
   project: Callable[[Any], Any] | None = None,
   moments: Any = None,
@@ -463,8 +463,9 @@ def train(
       a step. `trained` is the tuple of trained weights, and `gradient_at`
       differentiates the loss of this step at any such tuple, on the same batch.
       Sharpness-aware minimisation computes the gradient at `trained`, then the
-      gradient at weights perturbed along it. Weight decay is added afterwards,
-      at `trained`.
+      gradient at weights perturbed along it. Further arguments of `gradient_at`
+      are passed to `loss_fn`, for example other batches. Weight decay is added
+      afterwards, at `trained`.
     project: `(trained) -> trained` projects the weights onto a feasible set
       after each step. None: no projection.
     moments: The moments of an earlier call with the same weights, from which
@@ -534,11 +535,11 @@ def train(
   def take_step(step, moving_now, states, carried, loss_sum, running):
     moved_statistics = []
 
-    def gradient_at(point):
+    def gradient_at(point, *options):
       with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(point)
         with mode_of(step) as mode, statistics_of(running) as statistics:
-          loss, carry_after = loss_fn(assemble(point), step, carried)
+          loss, carry_after = loss_fn(assemble(point), step, carried, *options)
           penalty = mode and mode.penalty()
         moved_statistics.append([statistics[each] for each in names])
         if penalty is not None:

@@ -64,6 +64,11 @@ def hparams(name: str) -> Any:
     "eta_max": 0.3,
     # Times the learning rate, it must be below 2.
     "moreau_lambda": 5.0,
+    # A cluster is split in each round.
+    "mean_norm": 1e6,
+    "longest_norm": 0.0,
+    "smallest_split": 2,
+    "rounds_before_split": 0,
     # The examples are not images.
     "augmentation": "none",
     # The model has no normalisation.

@@ -62,3 +62,16 @@ def place(value: Any, client_id, num_clients: int) -> Slots:
 def own_row(data: client_dataset.ClientDataset) -> tf.Tensor:
   """Returns a client's id for `place`; -1 (no row) without examples."""
   return tf.where(tf.size(data.y) > 0, data.client_id, -1)
+
+
+def inner_products(rows) -> tf.Tensor:
+  """Computes the inner products of the clients' values of one tensor.
+
+  Args:
+    rows: [num_clients, ...] float32.
+
+  Returns:
+    [num_clients, num_clients] float64.
+  """
+  flat = tf.reshape(rows, [rows.shape[0], -1])
+  return tf.cast(tf.matmul(flat, flat, transpose_b=True), tf.float64)

@@ -1,0 +1,389 @@
+"""ClusteredFL: clusters of clients are split where their updates disagree."""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.cluster.hierarchy
+import scipy.spatial.distance
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import clustered_fl
+from tff_shift.algorithms import fed_avg
+from tff_shift.learning import function_types
+from tff_shift.learning import randomness
+from tff_shift.learning.aggregators import client_slots
+from tff_shift.simulation.engine import rounds
+
+pytestmark = pytest.mark.slow
+
+RATE = 0.3
+ROUND = 2
+COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
+
+
+def row(models, number):
+  return tf.nest.map_structure(lambda w: w[number], models)
+
+
+def random_cosines(size, seed):
+  vectors = np.random.default_rng(seed).normal(size=(size, 3))
+  vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+  return vectors @ vectors.T
+
+
+def as_sets(part, members):
+  everyone = set(np.flatnonzero(members).tolist())
+  there = set(np.flatnonzero(part).tolist())
+  return {frozenset(there), frozenset(everyone - there)}
+
+
+class TestBisect:
+  @pytest.mark.parametrize("seed", range(20))
+  def test_largest_cosine_between_the_parts_is_smallest(self, seed):
+    size = 2 + seed % 6
+    cosines = random_cosines(size + 3, seed)
+    # Others are not in the cluster, at random places.
+    members = np.zeros(size + 3, bool)
+    members[np.random.default_rng(seed).permutation(size + 3)[:size]] = True
+    part = clustered_fl.bisect(
+      tf.constant(cosines), tf.constant(members), "single"
+    ).numpy()
+
+    def across(chosen):
+      rest = [each for each in np.flatnonzero(members) if each not in chosen]
+      return max(cosines[i, j] for i in chosen for j in rest)
+
+    everyone = np.flatnonzero(members)
+    smallest = min(
+      across(chosen)
+      for count in range(1, size)
+      for chosen in itertools.combinations(everyone, count)
+    )
+    assert across(np.flatnonzero(part)) == smallest
+    # The first member is in the other part.
+    assert not part[everyone[0]] and not (part & ~members).any()
+
+  @pytest.mark.parametrize("linkage", ["single", "complete"])
+  @pytest.mark.parametrize("seed", range(10))
+  def test_agrees_with_scipy(self, linkage, seed):
+    cosines = random_cosines(7, seed)
+    members = np.ones(7, bool)
+    part = clustered_fl.bisect(
+      tf.constant(cosines), tf.constant(members), linkage
+    ).numpy()
+    distances = scipy.spatial.distance.squareform(1 - cosines, checks=False)
+    labels = scipy.cluster.hierarchy.fcluster(
+      scipy.cluster.hierarchy.linkage(distances, linkage), 2, "maxclust"
+    )
+    assert as_sets(part, members) == as_sets(labels == 1, members)
+
+
+def slots_of(updates, weights=None, present=None):
+  """The slots of clients with the given update vectors."""
+  updates = np.float32(updates)
+  number = len(updates)
+  return client_slots.Slots(
+    clustered_fl.Sent(
+      # Two tensors: all count.
+      (updates[:, :1], updates[:, 1:]),
+      np.float32([1] * number if weights is None else weights),
+    ),
+    np.float32([1] * number if present is None else present),
+  )
+
+
+UPDATES = np.array([[2, 0], [-1, 1], [-1, 0], [1, 0], [-1, -1]])
+THRESHOLDS = {
+  "num_models": 4,
+  "mean_norm": 0.1,
+  "longest_norm": 1.5,
+  "rounds_before_split": 0,
+}
+
+
+class TestSplit:
+  """Clients 0 and 3 against 1, 2 and 4, between them 60 and 180 degrees."""
+
+  def split(self, slots=None, clusters=(0,) * 5, round_num=0, **options):
+    return clustered_fl.split(
+      clustered_fl.HParams(**(THRESHOLDS | options)),
+      tf.constant(clusters, tf.float32),
+      slots or slots_of(UPDATES),
+      tf.constant(round_num),
+    )
+
+  def test_clients_whose_updates_disagree_are_separated(self):
+    found = self.split()
+    np.testing.assert_array_equal(found.clusters, [0, 1, 1, 0, 1])
+    np.testing.assert_array_equal(found.origins, [0, 0, 2, 3])
+    # The mean of the updates is 0.
+    np.testing.assert_allclose(
+      found.norms, [[0, 2], [0, 0], [0, 0], [0, 0]], atol=1e-6
+    )
+
+  @pytest.mark.parametrize(
+    "options",
+    [
+      {"mean_norm": 0.0},
+      {"longest_norm": 2.0},
+      {"smallest_split": 6},
+      {"num_models": 1},
+      {"rounds_before_split": 8},
+      # The largest cosine between the parts is -1 / sqrt(2).
+      {"gamma": 0.93},
+      # Client 0 counts three times: the mean is (4 / 7, 0).
+      {"slots": slots_of(UPDATES, weights=[3, 1, 1, 1, 1])},
+    ],
+  )
+  def test_threshold_keeps_the_cluster(self, options):
+    found = self.split(round_num=7, **options)
+    np.testing.assert_array_equal(found.clusters, [0] * 5)
+    np.testing.assert_array_equal(
+      found.origins, range(options.get("num_models", 4))
+    )
+
+  @pytest.mark.parametrize(
+    "options",
+    [
+      {"gamma": 0.92},
+      {"longest_norm": 1.99},
+      {"smallest_split": 5},
+      {"num_models": 2},
+      {"rounds_before_split": 7},
+    ],
+  )
+  def test_just_beyond_the_threshold_it_is_split(self, options):
+    found = self.split(round_num=7, **options)
+    np.testing.assert_array_equal(found.clusters, [0, 1, 1, 0, 1])
+
+  def test_clusters_are_split_by_the_numbers_of_clients(self):
+    # Cluster 0 has the clients 0, 3, 4, 7; cluster 1 the clients 1, 2, 5, 6.
+    updates = [[2, 0], [0, 2], [0, -2], [2, 0], [-2, 0], [0, -2], [0, 2]]
+    updates.append([-2, 0])
+    clusters = [0, 1, 1, 0, 0, 1, 1, 0]
+    found = self.split(slots_of(updates), clusters)
+    np.testing.assert_array_equal(found.clusters, [0, 1, 3, 0, 2, 3, 1, 2])
+    np.testing.assert_array_equal(found.origins, [0, 1, 0, 1])
+    # With room for one more only, the first cluster is split.
+    found = self.split(slots_of(updates), clusters, num_models=3)
+    np.testing.assert_array_equal(found.clusters, [0, 1, 1, 0, 2, 1, 1, 2])
+
+  def test_client_that_never_trained_stays(self):
+    updates = np.concatenate([UPDATES, [[0, 0]]])
+    slots = slots_of(updates, [1] * 5 + [0], [1] * 5 + [0])
+    found = self.split(slots, [0] * 6)
+    np.testing.assert_array_equal(found.clusters, [0, 1, 1, 0, 1, 0])
+
+
+class TestRound:
+  @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+  def test_agrees_with_the_oracle(
+    self, model, make_client, oracle, run_in_graph, compare, weighting
+  ):
+    # No more rounds before a split than the round of the oracle.
+    hparams = clustered_fl.HParams(
+      num_models=4, client_weighting=weighting, **COMMON
+    )
+    functions = clustered_fl.build(model, hparams, num_clients=4)
+    # One example for each of the first three models.
+    models = tf.nest.map_structure(
+      lambda *each: np.stack(each),
+      *[
+        run_in_graph(model.initial_weights, randomness.server_seed(seed))
+        for seed in range(4)
+      ],
+    )
+    chosen = [1, 0, 1, 2]
+    shared = clustered_fl.Shared(models, np.float32(chosen))
+    # Client 3 is not in the cohort.
+    clients = [
+      make_client(i, [6 + i, 5])._replace(client_id=np.int32(i))
+      for i in range(3)
+    ]
+    results, moved = [], {}
+    for client, k in zip(clients, chosen, strict=False):
+      results.append(
+        run_in_graph(
+          functions.train_client, shared, (), client, np.int32(ROUND)
+        )
+      )
+      batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
+      trained, loss = oracle.descend(
+        row(models, k), oracle.losses(batches), RATE
+      )
+      np.testing.assert_allclose(results[-1].loss, loss, rtol=1e-5)
+      size = len(client.y) if weighting == "num_examples" else 1
+      moved.setdefault(k, []).append((size, trained))
+    sizes = np.array(
+      [size for k in (1, 0) for size, _ in moved[k]], np.float64
+    )[[0, 2, 1]]
+    mean = tf.nest.map_structure(
+      lambda *each: np.average(each, axis=0, weights=sizes).astype(np.float32),
+      *[each.update for each in results],
+    )
+    slots = tf.nest.map_structure(
+      lambda *each: sum(each), *[each.plaintext_sum for each in results]
+    )
+    found, memory = run_in_graph(
+      lambda shared, mean, slots: functions.update_server(
+        shared,
+        mean,
+        slots,
+        function_types.UpdateInfo(
+          ROUND,
+          memory=functions.initial_memory(tf.constant([0, 0])),
+        ),
+      ),
+      shared,
+      mean,
+      slots,
+    )
+    for k in range(4):
+      expected = row(models, k)
+      if k in moved:
+        weights, trained = zip(*moved[k], strict=True)
+        expected = tf.nest.map_structure(
+          lambda *each, weights=weights: np.average(
+            each, axis=0, weights=weights
+          ),
+          *trained,
+        )
+      compare.assert_close(row(found.models, k), expected, 1e-5)
+    assert compare.equal_bits(row(found.models, 3), row(models, 3))
+    np.testing.assert_array_equal(found.clusters, chosen)
+    np.testing.assert_array_equal(memory.last.present, [1, 1, 1, 0])
+    compare.assert_close(
+      row(memory.last.values.update, 2), results[2].update, 0
+    )
+
+
+class TestLimits:
+  @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+  def test_one_model_is_fed_avg_bit_for_bit(
+    self, context, model, make_client, compare, weighting
+  ):
+    del context
+    data = [make_client(i, [5 + 2 * i, 4]) for i in range(3)]
+    options = COMMON | {"client_weighting": weighting}
+    splits = {"rounds_before_split": 0, "longest_norm": 0.0, "gamma": 0.0}
+    plain, *others = (
+      rounds.Rounds(
+        algorithms.build(
+          module,
+          model,
+          module.HParams(**options, **more),
+          num_clients=len(data),
+        ),
+        data,
+        run_seed=0,
+      )
+      for module, more in (
+        (fed_avg, {}),
+        (clustered_fl, splits | {"num_models": 1, "mean_norm": 1e6}),
+        (clustered_fl, splits | {"num_models": 3, "mean_norm": 0.0}),
+      )
+    )
+    for _ in range(3):
+      loss = plain.step()["loss"]
+      for each in others:
+        assert each.step()["loss"] == loss
+    for each in others:
+      assert compare.equal_bits(
+        row(each.server_state.weights.models, 0), plain.server_state.weights
+      )
+      np.testing.assert_array_equal(each.server_state.weights.clusters, [0] * 3)
+
+
+# The minima of the clients' losses.
+BEST = [3, -1, 1, -3, 1, 3, -3, -1, 3, 1, -1, -3]
+QUADRATIC = {
+  "learning_rate": 0.1,
+  "local_steps": 1,
+  "mean_norm": 0.01,
+  "longest_norm": 0.05,
+  "rounds_before_split": 0,
+}
+
+
+class TestQuadratics:
+  """Clients whose loss is (u - b)^2 / 2, with four different b."""
+
+  def start(self, quadratics, **options):
+    return quadratics.start(
+      "clustered_fl",
+      coefficients=[(1.0, float(b)) for b in BEST],
+      repeats=[1] * len(BEST),
+      **(QUADRATIC | options),
+    )
+
+  def of_clients(self, run):
+    """The weight of each client's model."""
+    weights = run.server_state.weights
+    return weights.models.head[0][weights.clusters.astype(int)]
+
+  def test_split_and_means_computed_by_hand(self, quadratics):
+    run = self.start(quadratics)
+    run.step()
+    # The updates 0.1 b have the mean 0: the positive ones are in one part.
+    np.testing.assert_array_equal(
+      run.server_state.weights.clusters, [b < 0 for b in BEST]
+    )
+    np.testing.assert_allclose(
+      self.of_clients(run), [0.2 * np.sign(b) for b in BEST], rtol=1e-5
+    )
+    np.testing.assert_allclose(
+      run.server_state.memory.norms[0], [0, 0.3], atol=1e-6
+    )
+    run.step()
+    # From 0.2 towards 2; the mean updates 0.18 are too long for a split.
+    np.testing.assert_allclose(
+      self.of_clients(run), [0.38 * np.sign(b) for b in BEST], rtol=1e-5
+    )
+    np.testing.assert_allclose(
+      run.server_state.memory.norms[:2], [[0.18, 0.28]] * 2, rtol=1e-5
+    )
+
+  @pytest.mark.parametrize("participation", [1.0, 0.5])
+  def test_each_client_gets_the_model_of_its_kind(
+    self, quadratics, participation
+  ):
+    # A mean of part of a cluster is rarely short: all of it is waited for.
+    mean_norm = 0.01 if participation == 1 else 0.1
+    run = self.start(
+      quadratics, participation=participation, mean_norm=mean_norm
+    )
+    for _ in range(150):
+      run.step()
+    np.testing.assert_allclose(self.of_clients(run), BEST, atol=1e-3)
+
+  def test_of_two_models_a_third_kind_has_none(self, quadratics):
+    run = self.start(quadratics, num_models=2)
+    for _ in range(150):
+      run.step()
+    np.testing.assert_allclose(
+      self.of_clients(run), [2 * np.sign(b) for b in BEST], atol=1e-3
+    )
+
+
+def test_prediction_uses_no_label_of_what_is_predicted(
+  model, weights, personal, make_client, oracle, run_in_graph
+):
+  functions = clustered_fl.build(
+    model, clustered_fl.HParams(num_models=2), num_clients=4
+  )
+  models = tf.nest.map_structure(
+    lambda *each: np.stack(each), weights, personal
+  )
+  shared = clustered_fl.Shared(models, np.float32([0, 0, 1, 0]))
+  other = make_client(7, [9])
+  for number, expected in ((2, personal), (3, weights)):
+    client = make_client(0, [5])._replace(client_id=np.int32(number))
+    for y in (other.y, 2 - other.y):
+      logits = run_in_graph(
+        functions.predict_as_client, shared, (), client, other._replace(y=y)
+      )
+      np.testing.assert_allclose(
+        logits, oracle.predict(expected, other.x), atol=1e-5
+      )

@@ -1,0 +1,168 @@
+"""FedIIR: gradients of the classifier are drawn to their mean over clients."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_iir
+from tff_shift.learning import randomness
+from tff_shift.simulation.engine import rounds
+
+pytestmark = pytest.mark.slow
+
+RATE, GAMMA = 0.3, 0.7
+ROUND = 3
+COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
+# Gradients u and 4 (u - 1) of the only weight, which is the head.
+QUADRATIC = {
+  "head": "classifier",
+  "learning_rate": 0.1,
+  "local_steps": 1,
+  "alignment": 0.5,
+}
+
+
+def build(model, **hparams):
+  return fed_iir.build(
+    model, fed_iir.HParams(**(COMMON | {"alignment": GAMMA} | hparams))
+  )
+
+
+def head_gradient(oracle, weights, batch):
+  """(p - y) z^T and p - y, means over the batch."""
+  embeddings = oracle.embed(weights.backbone, batch.x)
+  logits = oracle.classify(weights.head, embeddings)
+  p = np.exp(logits - logits.max(axis=1, keepdims=True))
+  p /= p.sum(axis=1, keepdims=True)
+  error = (p - np.eye(3)[batch.y]) / len(batch.y)
+  return embeddings.T @ error, error.sum(axis=0)
+
+
+class TestClient:
+  # Eleven examples: the last batch of size 4 is not full.
+  @pytest.mark.parametrize("batch_size", [4, 11])
+  def test_survey_is_the_gradient_of_all_examples(
+    self, model, client, weights, oracle, run_in_graph, compare, batch_size
+  ):
+    functions = build(model, batch_size=batch_size, weight_decay=0.1)
+    shared = fed_iir.Shared(weights, weights.head)
+    (survey,) = functions.surveys
+    result = run_in_graph(
+      survey.survey_client, shared, (), client, np.int32(ROUND)
+    )
+    expected = head_gradient(oracle, weights, client)
+    compare.assert_close(result.update, expected, 1e-6)
+    (loss,) = oracle.losses([client])
+    np.testing.assert_allclose(result.loss, loss(weights), rtol=1e-5)
+
+  def test_steps_agree_with_the_oracle(
+    self, model, client, weights, oracle, run_in_graph, compare
+  ):
+    generator = np.random.default_rng(0)
+    mean = tuple(
+      generator.normal(size=w.shape).astype(np.float32) for w in weights.head
+    )
+    result = run_in_graph(
+      build(model).train_client,
+      fed_iir.Shared(weights, mean),
+      (),
+      client,
+      np.int32(ROUND),
+    )
+    batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
+
+    def with_penalty(loss, batch):
+      return lambda w: (
+        loss(w)
+        + GAMMA
+        * sum(
+          np.sum((own - g) ** 2)
+          for own, g in zip(head_gradient(oracle, w, batch), mean, strict=True)
+        )
+      )
+
+    trained, loss = oracle.descend(
+      weights,
+      [
+        with_penalty(*each)
+        for each in zip(oracle.losses(batches), batches, strict=True)
+      ],
+      RATE,
+    )
+    compare.assert_close(
+      result.update,
+      tf.nest.map_structure(np.subtract, trained, weights),
+      1e-5,
+    )
+    np.testing.assert_allclose(result.loss, loss, rtol=1e-5)
+
+
+class TestQuadratics:
+  def test_rounds_computed_by_hand(self, quadratics):
+    run = quadratics.start("fed_iir", **QUADRATIC)
+    run.step()
+    # The mean of 0 and -4 is -2, and g = -0.1. The clients' gradients are
+    # 0 + (0 + 0.1) and -4 + 4 (-4 + 0.1).
+    np.testing.assert_allclose(
+      run.server_state.weights.gradient[0], -0.1, rtol=1e-6
+    )
+    np.testing.assert_allclose(
+      quadratics.u(run), -0.1 * (0.1 - 19.6) / 2, rtol=1e-5
+    )
+    run.step()
+    # The same round's gradients at 0.975: 0.975 and -0.1.
+    np.testing.assert_allclose(
+      run.server_state.weights.gradient[0],
+      -0.095 + 0.05 * 0.4375,
+      rtol=1e-5,
+    )
+
+  def test_without_decay_the_average_is_the_mean_of_the_round(self, quadratics):
+    run = quadratics.start("fed_iir", **QUADRATIC, average_decay=0.0)
+    run.step()
+    np.testing.assert_allclose(
+      run.server_state.weights.gradient[0], -2.0, rtol=1e-6
+    )
+    # 0 + (0 + 2) and -4 + 4 (-4 + 2).
+    np.testing.assert_allclose(
+      quadratics.u(run), -0.1 * (2 - 12) / 2, rtol=1e-5
+    )
+
+  @pytest.mark.parametrize("gamma", [0.01, 0.1])
+  def test_fixed_point_is_that_of_the_penalised_losses(self, quadratics, gamma):
+    run = quadratics.start(
+      "fed_iir", **(QUADRATIC | {"alignment": gamma, "average_decay": 0.5})
+    )
+    for _ in range(80):
+      run.step()
+    # u + 4 (u - 1) + 2 gamma ((u - g) + 4 (4 (u - 1) - g)) is 0, where g is
+    # the mean of u and 4 (u - 1).
+    u = (4 + 12 * gamma) / (5 + 9 * gamma)
+    np.testing.assert_allclose(quadratics.u(run), u, rtol=1e-4)
+
+
+class TestLimits:
+  @pytest.mark.parametrize("head", ["last_layer", "classifier"])
+  def test_without_the_penalty_it_is_fed_avg_bit_for_bit(
+    self, context, model, make_client, compare, head
+  ):
+    del context
+    data = [make_client(i, [5 + i, 4]) for i in range(3)]
+    one, plain = (
+      rounds.Rounds(
+        algorithms.build(module, model, module.HParams(**COMMON, **options)),
+        data,
+        run_seed=0,
+      )
+      for module, options in (
+        (fed_iir, {"alignment": 0.0, "head": head}),
+        (fed_avg, {}),
+      )
+    )
+    for _ in range(2):
+      assert one.step()["loss"] == plain.step()["loss"]
+    assert compare.equal_bits(
+      one.server_state.weights.model, plain.server_state.weights
+    )

@@ -1,0 +1,221 @@
+"""FedRC: a mixture of server models that separates concepts, not labels."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import fed_em
+from tff_shift.algorithms import fed_rc
+from tff_shift.learning import function_types
+from tff_shift.learning import randomness
+from tff_shift.simulation.engine import rounds
+
+pytestmark = pytest.mark.slow
+
+RATE = 0.3
+ROUND = 2
+COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
+HPARAMS = fed_rc.HParams(num_models=2, **COMMON)
+PI = np.array([0.3, 0.7], np.float32)
+# Of classes in clusters; columns have the sum 1.
+CLASSES = np.array([[0.6, 0.1], [0.3, 0.1], [0.1, 0.8]], np.float32)
+
+
+def row(models, number):
+  return tf.nest.map_structure(lambda w: w[number], models)
+
+
+@pytest.fixture(scope="module")
+def models(model, run_in_graph):
+  shared = run_in_graph(
+    fed_rc.build(model, HPARAMS).initial_weights, randomness.server_seed(0)
+  )
+  np.testing.assert_array_equal(shared.classes, np.ones([3, 2]))
+  return shared.models
+
+
+def expectation(oracle, models, pi, classes, client):
+  """q in NumPy, [num_examples, num_models]."""
+  likelihoods = np.exp(
+    [
+      [
+        -oracle.cross_entropy(
+          oracle.predict(row(models, k), client.x[[place]]), client.y[[place]]
+        )
+        for k in range(2)
+      ]
+      for place in range(len(client.y))
+    ]
+  )
+  weighted = pi * likelihoods / classes[client.y]
+  return weighted / weighted.sum(axis=1, keepdims=True)
+
+
+class TestExpectation:
+  def test_losses_of_1_and_2_in_clusters_with_twice_the_class(self):
+    found = fed_rc.expect(
+      tf.constant([0.5, 0.5]),
+      tf.constant([[1.0], [2.0]]),
+      tf.constant([1]),
+      tf.constant([[0.8, 0.9], [0.2, 0.1]]),
+    )
+    np.testing.assert_allclose(found.q, [[0.576117, 0.423883]], atol=1e-6)
+    np.testing.assert_allclose(found.pi, [0.576117, 0.423883], atol=1e-6)
+
+  def test_groups_of_labels_do_not_last(self):
+    # Models that predict alike; 0.9 of class 0 is in one, of class 1 in the
+    # other cluster.
+    losses = tf.ones([2, 1])
+    classes = tf.constant([[0.9, 0.1], [0.1, 0.9]])
+    for y, pi in ((0, [0.9, 0.1]), (1, [0.1, 0.9])):
+      found = fed_rc.expect(tf.constant(pi), losses, tf.constant([y]), classes)
+      np.testing.assert_allclose(found.pi, [0.5, 0.5], rtol=1e-6)
+      np.testing.assert_allclose(
+        fed_em.expect(tf.constant(pi), losses).pi, pi, rtol=1e-6
+      )
+
+  def test_class_that_nobody_has_counts_as_in_fed_em(self):
+    losses = tf.constant([[1.0, 1.0], [2.0, 3.0]])
+    found = fed_rc.expect(
+      tf.constant(PI),
+      losses,
+      tf.constant([1, 1]),
+      tf.constant([[1.0, 1.0], [0.0, 0.0]]),
+    )
+    expected = fed_em.expect(tf.constant(PI), losses)
+    np.testing.assert_allclose(found.q, expected.q, rtol=1e-5)
+
+
+def test_sums_of_classes():
+  q = tf.constant([[0.9, 0.1], [0.25, 0.75], [0.5, 0.5]])
+  np.testing.assert_allclose(
+    fed_rc.class_sums(q, tf.constant([2, 0, 2]), 3),
+    [[0.25, 0.75], [0, 0], [1.4, 0.6]],
+    rtol=1e-6,
+  )
+
+
+class TestRound:
+  def test_client_agrees_with_the_oracle(
+    self, model, models, make_client, oracle, run_in_graph, compare
+  ):
+    client = make_client(0, [6, 5])
+    shared = fed_rc.Shared(models, CLASSES)
+    result = run_in_graph(
+      fed_rc.build(model, HPARAMS).train_client,
+      shared,
+      PI,
+      client,
+      np.int32(ROUND),
+    )
+    q = expectation(oracle, models, PI, CLASSES, client)
+    np.testing.assert_allclose(result.client_state, q.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(
+      result.plaintext_sum,
+      [q[client.y == c].sum(axis=0) for c in range(3)],
+      rtol=1e-5,
+    )
+    # The M-step is that of FedEM with this q.
+    expected = run_in_graph(
+      lambda models, q, data: fed_em.train_client(
+        model, HPARAMS, models, fed_em.Expectation(q, PI), data, ROUND
+      ),
+      models,
+      q.astype(np.float32),
+      client,
+    )
+    compare.assert_close(result.update, expected.update, 1e-5)
+    np.testing.assert_allclose(result.loss, expected.loss, rtol=1e-5)
+
+  def test_server_sums_over_clients_and_leaves_an_empty_cluster(
+    self, model, models, run_in_graph, compare
+  ):
+    update = tf.nest.map_structure(np.ones_like, models)
+    sums = np.float32([[3, 0], [1, 0], [0, 0]])
+    found = run_in_graph(
+      lambda shared, update, sums: fed_rc.build(model, HPARAMS).update_server(
+        shared, update, sums, function_types.UpdateInfo(ROUND)
+      ),
+      fed_rc.Shared(models, CLASSES),
+      update,
+      sums,
+    )
+    compare.assert_close(
+      found.models, tf.nest.map_structure(lambda w: w + 1, models), 1e-6
+    )
+    np.testing.assert_allclose(found.classes[:, 0], [0.75, 0.25, 0])
+    np.testing.assert_array_equal(found.classes[:, 1], CLASSES[:, 1])
+
+  def test_fractions_are_those_of_the_cohort_of_the_round_before(
+    self, model, make_client, context, oracle
+  ):
+    data = [make_client(i, [5 + i, 4]) for i in range(3)]
+    run = rounds.Rounds(
+      algorithms.build(fed_rc, model, HPARAMS), data, run_seed=0
+    )
+    for _ in range(2):
+      before, states = run.server_state.weights, run.client_states
+      run.step()
+      sums = np.zeros([3, 2])
+      for client, pi in zip(data, states, strict=True):
+        q = expectation(oracle, before.models, pi, before.classes, client)
+        np.add.at(sums, client.y, q)
+      np.testing.assert_allclose(
+        run.server_state.weights.classes, sums / sums.sum(axis=0), rtol=1e-4
+      )
+
+
+class TestLimits:
+  @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+  def test_rounds_of_one_model_are_those_of_fed_avg_bit_for_bit(
+    self, runs_beside_fed_avg, compare, weighting
+  ):
+    options = COMMON | {"client_weighting": weighting}
+    runs = runs_beside_fed_avg(fed_rc, **options)
+    one, plain = (run.server_state.weights for run in runs)
+    assert compare.equal_bits(row(one.models, 0), plain)
+
+  def test_first_round_is_that_of_fed_em_bit_for_bit(
+    self, model, make_client, context, compare
+  ):
+    data = [make_client(i, [5 + i, 4]) for i in range(3)]
+    one, other = (
+      rounds.Rounds(
+        algorithms.build(module, model, module.HParams(num_models=2, **COMMON)),
+        data,
+        run_seed=0,
+      )
+      for module in (fed_rc, fed_em)
+    )
+    one.step()
+    other.step()
+    assert compare.equal_bits(
+      (one.server_state.weights.models, one.client_states),
+      (other.server_state.weights, other.client_states),
+    )
+    one.step()
+    other.step()
+    assert not compare.equal_bits(
+      one.server_state.weights.models, other.server_state.weights
+    )
+
+
+def test_prediction_uses_no_label_of_what_is_predicted(
+  model, models, make_client, oracle, run_in_graph
+):
+  functions = fed_rc.build(model, HPARAMS)
+  shared = fed_rc.Shared(models, CLASSES)
+  client, other = make_client(0, [7]), make_client(1, [9])
+  pi = run_in_graph(
+    functions.prepare_client, shared, PI, client, np.int32(ROUND)
+  )
+  expected = expectation(oracle, models, PI, CLASSES, client).mean(axis=0)
+  np.testing.assert_allclose(pi, expected, rtol=1e-5)
+  logits = [oracle.predict(row(models, k), other.x) for k in range(2)]
+  mixture = np.exp(fed_em.mix(expected.astype(np.float32), np.float32(logits)))
+  for y in (other.y, 2 - other.y):
+    found = run_in_graph(
+      functions.predict_as_client, shared, pi, client, other._replace(y=y)
+    )
+    np.testing.assert_allclose(np.exp(found), mixture, rtol=1e-4)

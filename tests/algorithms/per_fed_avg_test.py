@@ -1,0 +1,227 @@
+"""PerFedAvg: a server model that is good after one step on a client's data."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import per_fed_avg
+from tff_shift.learning import randomness
+from tff_shift.learning import work
+from tff_shift.simulation.engine import rounds
+
+pytestmark = pytest.mark.slow
+
+ROUND = 3
+RATE, ALPHA = 0.3, 0.2
+# Of the oracle, in float64.
+DELTA = 1e-3
+COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
+FORMS = ("exact", "hessian_free", "first_order")
+
+
+def add(weights, factor, direction):
+  return tf.nest.map_structure(lambda w, d: w + factor * d, weights, direction)
+
+
+def build(model, **hparams):
+  return per_fed_avg.build(
+    model, per_fed_avg.HParams(**(COMMON | {"inner_rate": ALPHA} | hparams))
+  )
+
+
+def train(functions):
+  return lambda weights, data: functions.train_client(
+    weights, (), data, tf.constant(ROUND)
+  )
+
+
+@pytest.mark.parametrize(
+  ("options", "tolerance"),
+  [
+    ({"hessian": "exact"}, 1e-5),
+    ({"hessian": "hessian_free", "hessian_delta": 0.01}, 1e-4),
+    ({"hessian": "first_order"}, 1e-5),
+    ({"hessian": "exact", "weight_decay": 0.1}, 1e-5),
+  ],
+)
+def test_steps_agree_with_the_oracle(
+  model, client, weights, oracle, run_in_graph, compare, options, tolerance
+):
+  result = run_in_graph(train(build(model, **options)), weights, client)
+  # D, D', D'', two iterations of a step for each of the two domains.
+  inner, outer, curvature = (
+    oracle.losses(
+      oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND, *word)
+    )
+    for word in [(0,), (), (1,)]
+  )
+  decay = options.get("weight_decay", 0.0)
+  w, values = tf.nest.map_structure(np.float64, weights), []
+  for step in range(4):
+    adapted = add(w, -ALPHA, oracle.gradient(inner[step], w))
+    values.append(outer[step](adapted))
+    gradient = oracle.gradient(outer[step], adapted)
+    if options["hessian"] != "first_order":
+      above, below = (
+        oracle.gradient(curvature[step], add(w, sign * DELTA, gradient))
+        for sign in (1, -1)
+      )
+      product = tf.nest.map_structure(
+        lambda one, other: (one - other) / (2 * DELTA), above, below
+      )
+      gradient = add(gradient, -ALPHA, product)
+    w = add(w, -RATE, add(gradient, decay, w))
+  compare.assert_close(
+    result.update, tf.nest.map_structure(np.subtract, w, weights), tolerance
+  )
+  np.testing.assert_allclose(result.loss, np.mean(values), rtol=1e-5)
+
+
+def test_forms_differ(model, client, weights, run_in_graph, compare):
+  exact, free, first = (
+    run_in_graph(train(build(model, hessian=form)), weights, client).update
+    for form in FORMS
+  )
+  compare.assert_close(exact, free, 1e-3)
+  with pytest.raises(AssertionError):
+    compare.assert_close(exact, first, 1e-3)
+
+
+class TestQuadratics:
+  @pytest.mark.parametrize(
+    ("options", "gradient"),
+    [
+      # 2 (1 - 0.1 * 2), and (1 - 0.1 * 2) times it.
+      ({"hessian": "first_order"}, 1.6),
+      ({"hessian": "exact"}, 1.28),
+      ({"hessian": "hessian_free", "hessian_delta": 0.01}, 1.28),
+      ({"hessian": "hessian_free", "hessian_delta": 1.0}, 1.28),
+    ],
+  )
+  def test_step_computed_by_hand(self, quadratics, options, gradient):
+    run = quadratics.start(
+      "per_fed_avg",
+      coefficients=[(2.0, 0.0)],
+      at=1.0,
+      local_steps=1,
+      learning_rate=0.5,
+      inner_rate=0.1,
+      **options,
+    )
+    run.step()
+    np.testing.assert_allclose(quadratics.u(run), 1 - 0.5 * gradient, rtol=1e-4)
+
+  def test_optimum_weights_clients_by_what_a_step_leaves(self, quadratics):
+    # (1 - alpha a)^2 a are the curvatures after the step: 0.81 and 1.44.
+    run = quadratics.start(
+      "per_fed_avg", local_steps=1, learning_rate=0.5, inner_rate=0.1
+    )
+    for _ in range(60):
+      run.step()
+    np.testing.assert_allclose(quadratics.u(run), 1.44 / 2.25, rtol=1e-4)
+
+  def test_client_adapts_by_steps_of_the_inner_rate(
+    self, quadratics, run_in_graph
+  ):
+    run = quadratics.start(
+      "per_fed_avg",
+      at=2.0,
+      inner_rate=0.1,
+      adaptation_steps=2,
+      momentum=0.5,
+      weight_decay=0.1,
+    )
+    spec = run.algorithm.spec
+    adapted = run_in_graph(
+      lambda weights, data: spec.prepare_client(weights, (), data, 0),
+      run.server_state.weights,
+      run.data[1],
+    )
+    # 1 + (2 - 1) (1 - 0.1 * 4)^2, without momentum and decay.
+    np.testing.assert_allclose(adapted.head[0], 1.36, rtol=1e-5)
+
+
+class TestLimits:
+  @pytest.mark.parametrize("form", FORMS)
+  def test_inner_rate_of_0_is_fed_avg_bit_for_bit(
+    self, context, model, make_client, compare, form
+  ):
+    del context
+    data = [make_client(i, [5 + i, 4]) for i in range(3)]
+    one, plain = (
+      rounds.Rounds(
+        algorithms.build(module, model, module.HParams(**COMMON, **options)),
+        data,
+        run_seed=0,
+      )
+      for module, options in (
+        (per_fed_avg, {"inner_rate": 0.0, "hessian": form}),
+        (fed_avg, {}),
+      )
+    )
+    for _ in range(2):
+      assert one.step()["loss"] == plain.step()["loss"]
+    assert compare.equal_bits(
+      one.server_state.weights, plain.server_state.weights
+    )
+
+  @pytest.mark.parametrize(
+    "limit", [{"inner_rate": 0.0}, {"adaptation_steps": 0}]
+  )
+  def test_client_that_does_not_adapt_has_the_server_model(
+    self, model, client, weights, run_in_graph, compare, limit
+  ):
+    functions = build(model, **limit)
+    adapted = run_in_graph(
+      lambda w, data: functions.prepare_client(w, (), data, 0), weights, client
+    )
+    assert compare.equal_bits(adapted, weights)
+
+
+def test_prediction_uses_no_label_of_what_is_predicted(
+  model, client, weights, make_client, oracle, run_in_graph
+):
+  functions = build(model)
+  other = make_client(1, [9])
+  (batch,) = oracle.batches(client, 1, randomness.Purpose.PERSONALIZE)
+  adapted, _ = oracle.descend(weights, oracle.losses([batch]), ALPHA)
+  for y in (other.y, 2 - other.y):
+    logits = run_in_graph(
+      lambda w, data, examples: functions.predict_as_client(
+        w, functions.prepare_client(w, (), data, 0), data, examples
+      ),
+      weights,
+      client,
+      other._replace(y=y),
+    )
+    np.testing.assert_allclose(
+      logits, oracle.predict(adapted, other.x), atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+  ("options", "gradients"),
+  [
+    ({"hessian": "exact"}, 3),
+    ({"hessian": "hessian_free"}, 4),
+    ({"hessian": "first_order"}, 2),
+    ({"inner_rate": 0.0}, 1),
+  ],
+)
+def test_gradients_are_counted(context, model, client, options, gradients):
+  del context
+  built = algorithms.build(
+    per_fed_avg, model, per_fed_avg.HParams(**(COMMON | options))
+  )
+  # Two steps for each of two domains.
+  assert work.gradients_of_round(built, [client]) == 4 * gradients
+
+
+def test_delta_that_has_no_effect_is_refused(model, refusal):
+  hparams = {**COMMON, "hessian": "first_order", "hessian_delta": 0.1}
+  message = refusal(
+    algorithms.build, "per_fed_avg", model, per_fed_avg.HParams(**hparams)
+  )
+  assert "hessian_delta=0.1 is not allowed with hessian=first_order" in message

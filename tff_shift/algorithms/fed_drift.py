@@ -470,8 +470,9 @@ def build(
         places[:num_steps],
       )
       numbers = numbers_at(Table.of(weights.table), places)
+      room = tf.fill([_MAX_STEPS - num_steps], -1)
       return ClientState(
-        tf.pad(numbers, [[0, _MAX_STEPS - num_steps]], constant_values=-1),
+        tf.ensure_shape(tf.concat([numbers, room], 0), [_MAX_STEPS]),
         step,
         tf.minimum(smallest, _NO_LOSS),
         smallest > state.best + hparams.drift_threshold,

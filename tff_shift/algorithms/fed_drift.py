@@ -407,7 +407,9 @@ def build(
     is_right = (
       ~tf.math.is_nan(losses) & (Table.of(weights.table).is_used[:, tf.newaxis])
     )
-    return tf.transpose(tf.where(is_right, losses, float("inf")))
+    # Finite, because the sums are products with 0 and 1.
+    losses = tf.where(is_right, tf.minimum(losses, _NO_LOSS), _NO_LOSS)
+    return tf.transpose(losses)
 
   def step_of(data, round_num):
     """Returns the step of a round; refuses more steps than states have."""
@@ -453,11 +455,8 @@ def build(
     num_steps = tf.size(data.domain_sizes)
 
     def report():
-      sums = tf.math.unsorted_segment_sum(
-        losses_of(weights, data),
-        local_training.domain_of_example(data),
-        num_steps,
-      )
+      in_step = tf.one_hot(local_training.domain_of_example(data), num_steps)
+      sums = tf.matmul(in_step, losses_of(weights, data), transpose_a=True)
       sizes = tf.cast(tf.maximum(data.domain_sizes, 1), tf.float32)
       best = tf.argmin(sums, axis=1, output_type=tf.int32)
       smallest = tf.reduce_min(sums[step]) / sizes[step]
@@ -474,7 +473,7 @@ def build(
       return ClientState(
         tf.ensure_shape(tf.concat([numbers, room], 0), [_MAX_STEPS]),
         step,
-        tf.minimum(smallest, _NO_LOSS),
+        smallest,
         smallest > state.best + hparams.drift_threshold,
       ), best[step]
 
@@ -504,23 +503,17 @@ def build(
     is_first = tf.equal(round_num, 0) | (step_of(data, round_num - 1) < step)
     place = examples_by_place(places_of(weights, state, data), data, step)
     is_due = is_first & tf.reduce_any(place >= 0)
+    has_model = tf.one_hot(place, num_models)
     sums = tf.cond(
       is_due,
-      lambda: tf.math.unsorted_segment_sum(
-        losses_of(weights, data), place, num_models
-      ),
+      lambda: tf.matmul(has_model, losses_of(weights, data), transpose_a=True),
       lambda: tf.zeros([num_models, num_models]),
-    )
-    # Places without a model have infinite losses, whose sum must be finite.
-    sums = tf.where(tf.math.is_finite(sums), sums, _NO_LOSS)
-    counts = tf.math.unsorted_segment_sum(
-      tf.ones_like(place, tf.float32), place, num_models
     )
     return algorithm.ClientResult(
       update=tf.zeros([]),
       client_state=state,
       loss=tf.constant(0.0),
-      plaintext_sum=Losses(sums, counts),
+      plaintext_sum=Losses(sums, tf.reduce_sum(has_model, axis=0)),
       has_trained=is_due,
     )
 

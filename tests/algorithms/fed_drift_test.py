@@ -180,7 +180,7 @@ class TestMerging:
     four = stack(*(row(models, k) for k in (0, 1, 2, 0)))
     # The third was just opened, for client 1; places 0 and 3 are alike.
     weights = fed_drift.Weights(
-      four, table((0, 0, -1, 1), (1, 1, -1, 1), (2, 2, 1, 1), (3, 3, -1, 1))
+      four, table((0, 0, -1, 1), (1, 1, -1, 1), (2, 2, 1, 1), (3, 3, -1, 2))
     )
     counts = np.float32([1, 2, 3, 3])
     means = np.float32([[1, 9, 1, 1], [9, 1, 9, 9], [1, 9, 1, 1], [1, 9, 1, 1]])
@@ -194,6 +194,8 @@ class TestMerging:
       lambda *each: fed_drift.merge(*each, 0.5), changed, losses
     )
     assert found.table.astype(int)[:, 1].tolist() == [0, 1, 2, 0]
+    # The newest of its members' steps.
+    assert found.table.astype(int)[:, 3].tolist() == [2, 1, 1, 2]
     for k in (1, 2, 3):
       assert compare.equal_bits(row(found.models, k), row(changed.models, k))
     # (1 + 3 * 5) / 4 = 4.

@@ -357,6 +357,7 @@ def merge(weights: Weights, losses: Losses, threshold: float) -> Weights:
     shares, tf.reduce_sum(shares, axis=1, keepdims=True)
   )
   is_merged = tf.reduce_sum(members, axis=1) > 1
+  newest = tf.reduce_max(tf.where(members > 0, table.step, -1), axis=1)
 
   def mean(w):
     return tf.where(
@@ -367,7 +368,10 @@ def merge(weights: Weights, losses: Losses, threshold: float) -> Weights:
 
   return Weights(
     tf.nest.map_structure(mean, weights.models),
-    table._replace(into=tf.gather(first, table.into)).tensor(),
+    table._replace(
+      into=tf.gather(first, table.into),
+      step=tf.where(is_merged, newest, table.step),
+    ).tensor(),
   )
 
 

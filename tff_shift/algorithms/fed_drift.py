@@ -617,7 +617,7 @@ def build(
       algorithm.Survey(
         look,
         lambda weights, _, slots, info: (
-          open_models(weights, *slots, hparams.eager),
+          open_models(weights, slots.values, slots.present, hparams.eager),
           info.memory,
         ),
       ),

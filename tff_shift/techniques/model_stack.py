@@ -12,6 +12,7 @@ is the mean over the clients of cluster k, with the clients' weights. The server
 needs no values of single clients for it.
 """
 
+from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
@@ -123,6 +124,7 @@ def example_losses(
   model: split_model.SplitModel,
   models: Any,
   data: client_dataset.ClientDataset,
+  measure: Callable[[tf.Tensor, tf.Tensor], tf.Tensor] | None = None,
 ) -> tf.Tensor:
   """Computes the loss of each model on each example of a client.
 
@@ -130,14 +132,21 @@ def example_losses(
     model: The model.
     models: The weights with a first axis of num_models.
     data: The client's data.
+    measure: `(logits, y) -> losses` [num_examples] float32. None: the
+      cross-entropy.
 
   Returns:
-    The cross-entropy, [num_models, num_examples] float32.
+    [num_models, num_examples] float32.
   """
+  if measure is None:
+
+    def measure(logits, y):
+      return tf.nn.sparse_softmax_cross_entropy_with_logits(
+        labels=y, logits=logits
+      )
+
   losses = tf.map_fn(
-    lambda weights: tf.nn.sparse_softmax_cross_entropy_with_logits(
-      labels=data.y, logits=evaluation.predict(model, weights, data.x)
-    ),
+    lambda weights: measure(evaluation.predict(model, weights, data.x), data.y),
     models,
     parallel_iterations=1,
     fn_output_signature=tf.TensorSpec([None], tf.float32),

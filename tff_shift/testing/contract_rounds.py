@@ -96,14 +96,16 @@ class TestRounds:
     if not trains(built.name):
       pytest.skip("there are no batches")
     (server_state, client_states), _, _ = run.states
-    phase = built.algorithm.phases[len(built.functions.surveys)]
-    first = phase(server_state, list(client_states), data)
-    later = phase(
-      server_state._replace(round_num=np.int32(7)), list(client_states), data
-    )
-    assert not compare.equal_bits(
-      (first[0].weights, first[1]), (later[0].weights, later[1])
-    )
+
+    def trained(round_num):
+      """The states after the surveys and the training of a round."""
+      state = server_state._replace(round_num=np.int32(round_num))
+      clients = list(client_states)
+      for phase in built.algorithm.phases[: len(built.functions.surveys) + 1]:
+        state, clients, _ = phase(state, clients, data)
+      return state.weights, clients
+
+    assert not compare.equal_bits(trained(0), trained(7))
 
   def test_resumed_run_gives_the_same_bits(
     self, built, data, run, compare, tmp_path

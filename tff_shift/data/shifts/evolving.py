@@ -35,6 +35,7 @@ from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
 from tff_shift.data.images import transforms
+from tff_shift.data.shifts import concepts as concepts_lib
 from tff_shift.data.texts import text
 from tff_shift.data.your_own import own_datasets
 
@@ -147,7 +148,8 @@ def load_evolving(
       defaults.
     num_domains: Number of domains, including the target.
     angle_step: Degrees between two domains of a rotated data set; it also turns
-      images without domains into a rotated data set.
+      images without domains into a rotated data set. 0: domains of equal
+      distribution, also of other data without domains.
     first_angle: Degrees of the first domain of a rotated data set (Table 5 has
       7 domains from 75 and 10 domains from 30 degrees).
     target_extra_angle: Additional rotation of the target alone, in degrees
@@ -191,6 +193,12 @@ def load_evolving(
     ]
     angles[-1] += target_extra_angle
     domain_names = [f"{angle:g} deg" for angle in angles]
+    if len(set(domain_names)) < num_domains:
+      # Without rotation, domains are time steps.
+      domain_names = [
+        f"step {m + 1}" + (f", {angle:g} deg" if angle else "")
+        for m, angle in enumerate(angles)
+      ]
   else:
     members, domain_names = _time_groups(
       name, evolution, source.time, num_domains
@@ -253,10 +261,11 @@ def evolution_of(
   entry = datasets.get(name, SCENARIO, data_dir=data_dir)
   evolution = entry.evolution
   if evolution is None:
-    if entry.dtype != np.uint8:
+    if entry.dtype != np.uint8 and angle_step != 0:
       raise ValueError(
         f"{name} has no domains: it needs the array domain; its examples are"
-        " not images, which angle_step could rotate"
+        " not images, which angle_step could rotate; angle_step=0 makes domains"
+        " of equal distribution"
       )
     if angle_step is None:
       raise ValueError(
@@ -275,6 +284,7 @@ def assemble_clients(
   num_clients: int,
   dirichlet: float = math.inf,
   test_fraction: float | None = None,
+  concepts: concepts_lib.Concepts | None = None,
   seed: int = 0,
 ) -> tuple[Client, ...]:
   """Partitions every domain over clients and splits each part into train/test.
@@ -294,6 +304,9 @@ def assemble_clients(
       that belong to clients.
     test_fraction: Test fraction of a client's examples of a source domain.
       None: 0.2, unless the data have their own split.
+    concepts: The concepts of clients, in these domains and maybe later ones.
+      The examples are partitioned by the labels of concept 0 and then
+      relabeled. None: all have the labels of the data set.
     seed: Seed of all draws.
 
   Returns:
@@ -320,6 +333,10 @@ def assemble_clients(
     )
   partition.check_positive_integer("num_clients", num_clients)
   _check_num_clients(dataset, num_clients)
+  if concepts is not None:
+    concepts_lib.check(
+      concepts, num_clients, len(dataset.domains), len(dataset.class_names)
+    )
   occurring = np.unique(np.concatenate([each.y for each in dataset.domains]))
   proportions = partition.dirichlet_over_classes(
     [occurring] * num_clients, len(dataset.class_names), dirichlet, seed
@@ -365,8 +382,8 @@ def assemble_clients(
   return tuple(
     Client(
       client,
-      _gather(dataset.domains, [parts[client] for parts in train_parts]),
-      _gather(dataset.domains, [parts[client] for parts in test_parts]),
+      _gather(dataset.domains, train_parts, client, concepts),
+      _gather(dataset.domains, test_parts, client, concepts),
       names[client],
     )
     for client in range(num_clients)
@@ -456,14 +473,28 @@ def _client_parts(
 
 
 def _gather(
-  domains: tuple[Domain, ...], positions: list[np.ndarray]
+  domains: tuple[Domain, ...],
+  parts: list[Sequence[np.ndarray]],
+  client: int,
+  concepts: concepts_lib.Concepts | None,
 ) -> client_dataset.ClientDataset:
-  """Copies the chosen examples of every domain into one client's arrays."""
-  x = np.concatenate([d.x[p] for d, p in zip(domains, positions, strict=True)])
+  """Copies the examples of a client in every domain into its arrays.
+
+  Args:
+    domains: The domains.
+    parts: For each domain and client the indices of its examples.
+    client: The client.
+    concepts: The concepts that relabel its examples. None: none.
+  """
+  pairs = [(d, own[client]) for d, own in zip(domains, parts, strict=True)]
+  y = [d.y[positions] for d, positions in pairs]
+  if concepts is not None:
+    own = concepts.labels[concepts.of_domain[client]].astype(np.int32)
+    y = [own[m][each] for m, each in enumerate(y)]
   return client_dataset.ClientDataset.from_arrays(
-    examples_lib.read_only(x),
-    np.concatenate([d.y[p] for d, p in zip(domains, positions, strict=True)]),
-    [len(p) for p in positions],
+    examples_lib.read_only(np.concatenate([d.x[p] for d, p in pairs])),
+    np.concatenate(y),
+    [len(positions) for _, positions in pairs],
   )
 
 

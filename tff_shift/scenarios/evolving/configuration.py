@@ -26,6 +26,7 @@ from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.tuning import selection
 from tff_shift.command_line.tuning import trials
+from tff_shift.data.shifts import concepts as concepts_lib
 from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.data.your_own import own_datasets
 from tff_shift.reporting import summary
@@ -37,6 +38,7 @@ FLAGS = flags.FLAGS
 
 SCENARIO = "evolving"
 LAST_SOURCE = "last_source"
+_RELABELING, _NUM_CONCEPTS = "reversed", 2
 # More degrees would be lost in rounding.
 _DEGREES: dict[str, Any] = {
   "minimum": -1_000_000,
@@ -82,7 +84,8 @@ class Configuration(
     None,
     "Degrees between consecutive domains of a rotated data set. Default: the"
     " data set's. Setting it turns your own images without domains into a"
-    " rotated data set.",
+    " rotated data set. 0: domains of equal distribution, also of your own data"
+    " that are not images.",
     **_DEGREES,
   )
   first_angle: float = configuration_lib.setting(
@@ -135,6 +138,25 @@ class Configuration(
     "Dirichlet concentration of the clients' label distributions; inf: IID,"
     " small: heterogeneous.",
   )
+  # Folders of earlier versions have no such flags, and can be resumed.
+  concept_drift: str | None = configuration_lib.setting(
+    None,
+    "Gives labels another meaning, a concept, for some clients: groups, from"
+    " the start for one group of clients per concept; staggered, for all"
+    " clients, which start with the first concept and drift once, at different"
+    " times. Default: one concept.",
+    choices=concepts_lib.DRIFTS,
+  )
+  relabeling: str | None = configuration_lib.setting(
+    None,
+    "Labels of C classes in concept k > 0: reversed, C - 1 - c for class c (two"
+    " concepts); shifted, c + k mod C; swapped, classes 2 k - 1 and 2 k are"
+    f" exchanged. Default: {_RELABELING}.",
+    choices=concepts_lib.RELABELINGS,
+  )
+  num_concepts: int | None = configuration_lib.setting(
+    None, f"Number of concepts. Default: {_NUM_CONCEPTS}.", minimum=2
+  )
   test_fraction: float = configuration_lib.setting(
     0.2,
     "Fraction of a client's examples of a source domain that is held out for"
@@ -166,6 +188,12 @@ class Configuration(
     ):
       if not is_right:
         raise ValueError(configuration_lib.refusal(flag, requirement))
+    for flag in ("relabeling", "num_concepts"):
+      if self.concept_drift is None and getattr(self, flag) is not None:
+        raise ValueError(
+          f"--{flag}={getattr(self, flag)} does not apply without"
+          " --concept_drift; leave it out"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -174,6 +202,7 @@ class Plan(plan.Plan):
 
   Attributes:
     datasets: The domains, by seed.
+    concepts: The concepts of the clients, by seed; None: there is only one.
     clients: The clients, by seed.
     clients_without_target: The clients without the target domain, by selection
       seed; empty if nothing is selected.
@@ -181,6 +210,7 @@ class Plan(plan.Plan):
 
   configuration: Configuration
   datasets: Mapping[int, evolving_data.EvolvingDataset]
+  concepts: Mapping[int, concepts_lib.Concepts | None]
   clients: Mapping[int, Sequence[evolving_data.Client]]
   clients_without_target: Mapping[int, Sequence[evolving_data.Client]]
 
@@ -231,15 +261,24 @@ def make_plan() -> Plan:
     datasets = {seed: _load(configuration, seed) for seed in seeds}
     _check_num_domains(chosen, len(datasets[seeds[0]].domains))
     _check_test_fraction(datasets[seeds[0]])
+    concepts = {
+      seed: _concepts(configuration, dataset, seed)
+      for seed, dataset in datasets.items()
+    }
     # Refuses splits that leave clients or domains without examples.
     clients = {
-      seed: _checked(_assemble(configuration, dataset, seed), chosen)
+      seed: _checked(
+        _assemble(configuration, dataset, concepts[seed], seed), chosen
+      )
       for seed, dataset in datasets.items()
     }
     without_target = {
       seed: _checked(
         _assemble(
-          configuration, evolving_data.without_target(datasets[seed]), seed
+          configuration,
+          evolving_data.without_target(datasets[seed]),
+          concepts[seed],
+          seed,
         ),
         chosen,
       )
@@ -272,6 +311,7 @@ def make_plan() -> Plan:
     num_steps=configuration.rounds,
     hparams_of_steps=("task_rounds",),
     datasets=datasets,
+    concepts=concepts,
     selection_seeds=selection_seeds,
     clients=clients,
     clients_without_target=without_target,
@@ -298,6 +338,7 @@ def _settings(
       if (num_new := configuration.num_new_clients)
       else {}
     ),
+    **_drift_settings(configuration),
     "model": model.name,
     "input_scaling": FLAGS.input_scaling,
     "mean_of_last": configuration.mean_of_last,
@@ -315,6 +356,37 @@ def _settings(
       + configuration.target_extra_angle
     )
   return settings
+
+
+def _drift_settings(configuration: Configuration) -> dict[str, Any]:
+  """Returns the settings of the concepts."""
+  if configuration.concept_drift is None:
+    return {}
+  return {
+    "concept_drift": configuration.concept_drift,
+    "relabeling": configuration.relabeling or _RELABELING,
+    "num_concepts": configuration.num_concepts or _NUM_CONCEPTS,
+  }
+
+
+def _concepts(
+  configuration: Configuration,
+  dataset: evolving_data.EvolvingDataset,
+  seed: int,
+) -> concepts_lib.Concepts | None:
+  """Draws the clients' concepts; None: there is only one."""
+  settings = _drift_settings(configuration)
+  if not settings:
+    return None
+  return concepts_lib.draw(
+    settings["concept_drift"],
+    settings["relabeling"],
+    num_concepts=settings["num_concepts"],
+    num_clients=configuration.num_clients,
+    num_domains=len(dataset.domains),
+    num_classes=len(dataset.class_names),
+    seed=seed,
+  )
 
 
 def _check_num_domains(
@@ -412,6 +484,7 @@ def _load(
 def _assemble(
   configuration: Configuration,
   dataset: evolving_data.EvolvingDataset,
+  concepts: concepts_lib.Concepts | None,
   seed: int,
 ) -> tuple[evolving_data.Client, ...]:
   """Partitions all domains into clients."""
@@ -422,6 +495,7 @@ def _assemble(
     test_fraction=None
     if dataset.has_own_split
     else configuration.test_fraction,
+    concepts=concepts,
     seed=seed,
   )
 

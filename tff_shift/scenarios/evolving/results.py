@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.colors import ListedColormap
 
+from tff_shift.data.shifts import concepts as concepts_lib
 from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.data.texts import text
 from tff_shift.learning import evaluation
@@ -84,6 +86,48 @@ def _in_the_plane(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
     flat = centred @ directions[:2].T
     pooled = np.pad(flat, ((0, 0), (0, 2 - flat.shape[1])))
   return np.split(pooled, np.cumsum([len(each) for each in parts])[:-1])
+
+
+def draw_concepts(
+  concepts: concepts_lib.Concepts,
+  domain_names: Sequence[str],
+  folder: results.RunFolder,
+) -> None:
+  """Plots the concept of each client in each domain.
+
+  Args:
+    concepts: The concepts.
+    domain_names: The names of the domains.
+    folder: The run's folder.
+  """
+  num_concepts = len(concepts.labels)
+  num_clients, num_domains = concepts.of_domain.shape
+  figure, axes = drawing.new_figure(
+    "Concept of each client; the last domain is the target", "Domain", "Client"
+  )
+  axes.grid(visible=False)
+  colors = [
+    drawing.COLORS[each % len(drawing.COLORS)] for each in range(num_concepts)
+  ]
+  image = axes.imshow(
+    concepts.of_domain,
+    cmap=ListedColormap(colors),
+    vmin=-0.5,
+    vmax=num_concepts - 0.5,
+    aspect="auto",
+    interpolation="nearest",
+  )
+  ticks = drawing.thinned(num_domains, num_domains - 1)
+  names = [domain_names[tick] for tick in ticks]
+  drawing.name_ticks(axes.xaxis, ticks, names, rotation=30, ha="right")
+  clients = drawing.thinned(num_clients, None)
+  drawing.name_ticks(axes.yaxis, clients, clients)
+  bar = figure.colorbar(image, ax=axes, aspect=30)
+  kept = drawing.thinned(num_concepts, None)
+  drawing.name_ticks(bar.long_axis, kept, kept)
+  bar.minorticks_off()
+  bar.set_label("Concept", size=drawing.LABEL_SIZE)
+  drawing.save(figure, folder.figure_path("concepts"))
 
 
 def draw_results(

@@ -115,6 +115,12 @@ class Evolving(scenario.Scenario):
       ),
       {},
     )
+    if self.plan.configuration.concept_drift is not None:
+      output_folder.warn(
+        f"--bounds: {bounds_lib.POOLED} is not computed: with --concept_drift,"
+        " pooled data contradict each other"
+      )
+      return
     trials = [each for each in readings if each.trial.algorithm == _CEILING]
     if len(trials) > 1:
       trials = [each for each in trials if each.selection != selection.NONE]
@@ -189,8 +195,13 @@ class Evolving(scenario.Scenario):
     return result.final.tables or {}
 
   def begin(self, folder):
-    """Draws examples of each domain."""
-    evolving_results.draw_domains(self._first_dataset(), folder)
+    """Draws examples of each domain, and the concepts of the first seed."""
+    dataset = self._first_dataset()
+    evolving_results.draw_domains(dataset, folder)
+    concepts = self.plan.concepts[self.plan.seeds[0]]
+    if concepts is not None:
+      names = [domain.name for domain in dataset.domains]
+      evolving_results.draw_concepts(concepts, names, folder)
 
   def draw_all(self, by_label, folder):
     """Draws the curves and the accuracy of each domain."""

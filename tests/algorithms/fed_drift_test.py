@@ -1,0 +1,664 @@
+"""FedDrift: models are opened for drifts, merged, and trained on all steps."""
+
+import contextlib
+import dataclasses
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import scipy.cluster.hierarchy
+import scipy.spatial.distance
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift import execution
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_drift
+from tff_shift.execution import local
+from tff_shift.learning import hyperparameters
+from tff_shift.learning import randomness
+from tff_shift.learning.aggregators import client_slots
+from tff_shift.simulation.engine import rounds
+
+pytestmark = pytest.mark.slow
+
+RATE = 0.3
+COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
+HPARAMS = fed_drift.HParams(num_models=3, **COMMON)
+NUM_CLIENTS = 3
+NOTHING = fed_drift._NO_LOSS
+
+
+def build(model, **changes):
+  hparams = dataclasses.replace(HPARAMS, **changes)
+  return fed_drift.build(model, hparams, NUM_CLIENTS)
+
+
+def stack(*models):
+  return tf.nest.map_structure(lambda *each: np.stack(each), *models)
+
+
+def row(models, number):
+  return tf.nest.map_structure(lambda w: w[number], models)
+
+
+def table(*rows):
+  """A row is (number, into, owner, step) of a place."""
+  return np.float32(rows)
+
+
+def known(numbers, step, best, has_drifted=False):
+  """The state of a client with the models of its first steps."""
+  padded = np.full(fed_drift._MAX_STEPS, -1, np.int32)
+  padded[: len(numbers)] = numbers
+  return fed_drift.ClientState(
+    padded, np.int32(step), np.float32(best), np.bool_(has_drifted)
+  )
+
+
+@pytest.fixture(scope="module")
+def models(model, run_in_graph):
+  """Three different models."""
+  return stack(
+    *(
+      run_in_graph(model.initial_weights, randomness.server_seed(seed))
+      for seed in range(3)
+    )
+  )
+
+
+class TestOpenModels:
+  UNUSED = (-1, 1, -1, -1), (-1, 2, -1, -1)
+
+  def run(self, run_in_graph, rows, drifts, best, step=4, eager=False):
+    """Returns the new table, and from which place each model was copied."""
+    reports = fed_drift.Report(
+      np.float32(drifts), np.float32(best), np.float32([step] * len(drifts))
+    )
+    weights = fed_drift.Weights(
+      np.arange(len(rows), dtype=np.float32)[:, np.newaxis], table(*rows)
+    )
+    found = run_in_graph(
+      lambda *each: fed_drift.open_models(*each, eager),
+      weights,
+      reports,
+      np.ones(len(drifts), np.float32),
+    )
+    return found.table.astype(int).tolist(), found.models[:, 0].tolist()
+
+  def test_each_client_that_drifts_gets_a_copy_of_its_best(self, run_in_graph):
+    rows = (0, 0, -1, 3), *self.UNUSED
+    found = self.run(run_in_graph, rows, [0, 1, 1], [0, 0, 0])
+    expected = [[0, 0, -1, 4], [1, 1, 1, 4], [2, 2, 2, 4]]
+    assert found == (expected, [0, 0, 0])
+
+  def test_eager_clients_share_one(self, run_in_graph):
+    rows = (0, 0, -1, 3), *self.UNUSED
+    found = self.run(run_in_graph, rows, [0, 1, 1], [0, 0, 0], eager=True)
+    expected = [[0, 0, -1, 4], [1, 1, 3, 4], [-1, 2, -1, -1]]
+    assert found == (expected, [0, 0, 2])
+
+  def test_without_a_drift_only_steps_and_owners_change(self, run_in_graph):
+    rows = (0, 0, -1, 3), (1, 1, 2, 3), (-1, 2, -1, -1)
+    found = self.run(run_in_graph, rows, [0, 0, 0], [1, 1, 1])
+    expected = [[0, 0, -1, 3], [1, 1, -1, 4], [-1, 2, -1, -1]]
+    assert found == (expected, [0, 1, 2])
+
+  def test_model_chosen_least_recently_is_replaced(self, run_in_graph):
+    rows = (5, 0, -1, 3), (4, 1, -1, 2), (7, 2, -1, 3)
+    found = self.run(run_in_graph, rows, [1, 0, 0], [0, 2, 2])
+    expected = [[5, 0, -1, 4], [8, 1, 0, 4], [7, 2, -1, 4]]
+    assert found == (expected, [0, 0, 2])
+
+  def test_merged_places_are_taken_first(self, run_in_graph):
+    rows = (5, 0, -1, 1), (6, 0, -1, 3), (7, 2, -1, 2)
+    found = self.run(run_in_graph, rows, [1, 0, 0], [2, 2, 2])
+    expected = [[5, 0, -1, 1], [8, 1, 0, 4], [7, 2, -1, 4]]
+    assert found == (expected, [0, 2, 2])
+
+  def test_what_was_merged_into_a_replaced_model_is_gone(self, run_in_graph):
+    # Two drifts: the merged place is taken, then the least recent model.
+    rows = (5, 0, -1, 1), (6, 0, -1, 1), (7, 2, -1, 2), (8, 0, -1, 1)
+    found = self.run(run_in_graph, rows, [1, 1, 1], [2, 2, 2])
+    expected = [[11, 0, 2, 4], [9, 1, 0, 4], [7, 2, -1, 4], [10, 3, 1, 4]]
+    assert found == (expected, [2, 2, 2, 2])
+
+  def test_client_stays_if_all_models_are_chosen(self, run_in_graph):
+    rows = (0, 0, -1, 3), (1, 1, -1, 3)
+    found = self.run(run_in_graph, rows, [1, 0], [0, 1])
+    assert found == ([[0, 0, -1, 4], [1, 1, -1, 4]], [0, 1])
+
+
+class TestMerging:
+  def test_distances_by_hand(self, run_in_graph):
+    # L_jk of model j on data of k: L_00 = 1, L_01 = 3, L_10 = 2, L_11 = 0.5.
+    losses = fed_drift.Losses(np.float32([[2, 4], [12, 2]]), np.float32([2, 4]))
+    found = run_in_graph(fed_drift.distances, losses)
+    # max(3 - 1, 2 - 0.5, 0).
+    np.testing.assert_array_equal(found, [[0, 2], [2, 0]])
+
+  def test_model_that_is_better_everywhere_is_as_near_as_its_own(
+    self, run_in_graph
+  ):
+    losses = fed_drift.Losses(np.float32([[1, 0], [2, 1]]), np.float32([1, 1]))
+    found = run_in_graph(fed_drift.distances, losses)
+    # max(2 - 1, 0 - 1, 0).
+    np.testing.assert_array_equal(found, [[0, 1], [1, 0]])
+
+  def test_models_without_examples_are_far(self, run_in_graph):
+    losses = fed_drift.Losses(np.float32([[1, 1], [0, 0]]), np.float32([1, 0]))
+    found = run_in_graph(fed_drift.distances, losses)
+    assert found[0, 0] == 0 and np.all(np.isinf(found[[0, 1, 1], [1, 0, 1]]))
+
+  @hypothesis.given(st.integers(0, 10_000), st.floats(0.05, 1.2))
+  @hypothesis.settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+  )
+  def test_clusters_are_those_of_scipy(self, run_in_graph, seed, threshold):
+    points = np.random.default_rng(seed).random((7, 2))
+    distance = scipy.spatial.distance.pdist(points)
+    expected = scipy.cluster.hierarchy.fcluster(
+      scipy.cluster.hierarchy.linkage(distance, "complete"),
+      threshold,
+      "distance",
+    )
+    found = run_in_graph(
+      fed_drift.link,
+      np.float32(scipy.spatial.distance.squareform(distance)),
+      np.ones(7, bool),
+      np.float32(threshold),
+    )
+    for i, own in enumerate(expected):
+      assert found[i] == np.flatnonzero(expected == own)[0]
+
+  def test_means_are_weighted_by_examples_and_others_keep_their_bits(
+    self, run_in_graph, models, compare
+  ):
+    four = stack(*(row(models, k) for k in (0, 1, 2, 0)))
+    # The third was just opened, for client 1; places 0 and 3 are alike.
+    weights = fed_drift.Weights(
+      four, table((0, 0, -1, 1), (1, 1, -1, 1), (2, 2, 1, 1), (3, 3, -1, 2))
+    )
+    counts = np.float32([1, 2, 3, 3])
+    means = np.float32([[1, 9, 1, 1], [9, 1, 9, 9], [1, 9, 1, 1], [1, 9, 1, 1]])
+    losses = fed_drift.Losses(means * counts[:, np.newaxis], counts)
+    changed = weights._replace(
+      models=tf.nest.map_structure(
+        lambda w: np.stack([w[0], w[1], w[2], 5 * w[3]]), weights.models
+      )
+    )
+    found = run_in_graph(
+      lambda *each: fed_drift.merge(*each, 0.5), changed, losses
+    )
+    assert found.table.astype(int)[:, 1].tolist() == [0, 1, 2, 0]
+    # The newest of its members' steps.
+    assert found.table.astype(int)[:, 3].tolist() == [2, 1, 1, 2]
+    for k in (1, 2, 3):
+      assert compare.equal_bits(row(found.models, k), row(changed.models, k))
+    # (1 + 3 * 5) / 4 = 4.
+    expected = tf.nest.map_structure(lambda w: 4 * w, row(models, 0))
+    compare.assert_close(row(found.models, 0), expected, 1e-6)
+
+
+class TestRound:
+  """The first round of step 1, of clients with data of two models."""
+
+  ROUND = 1
+  TABLE = (4, 0, -1, 0), (7, 1, -1, 0), (-1, 2, -1, -1)
+
+  @pytest.fixture(scope="class")
+  def clients(self, make_client):
+    return [make_client(i, [4 + i, 3 + i]) for i in range(NUM_CLIENTS)]
+
+  @pytest.fixture(scope="class")
+  def weights(self, models):
+    return fed_drift.Weights(models, table(*self.TABLE))
+
+  @pytest.fixture(scope="class")
+  def losses(self, models, clients, oracle):
+    """The loss of each model on each example, by client."""
+    return [
+      np.array(
+        [
+          [
+            oracle.cross_entropy(
+              oracle.predict(row(models, k), client.x[i : i + 1]),
+              client.y[i : i + 1],
+            )
+            for k in range(3)
+          ]
+          for i in range(len(client.y))
+        ]
+      )
+      for client in clients
+    ]
+
+  @pytest.fixture(scope="class")
+  def best(self, clients, losses):
+    """The smallest loss on the data of step 1, and its model."""
+    found = []
+    for client, each in zip(clients, losses, strict=True):
+      means = each[client.domain_sizes[0] :, :2].mean(axis=0)
+      found.append((means.min(), means.argmin()))
+    return found
+
+  @pytest.fixture(scope="class")
+  def states(self, best):
+    # The first one drifts, the second just not; the third has no model yet.
+    return [
+      known([7], 0, best[0][0] - 0.51),
+      known([4], 0, best[1][0] - 0.49),
+      known([], -1, NOTHING),
+    ]
+
+  def survey(self, model, number, weights, states, clients, run_in_graph):
+    client_of = build(model).surveys[number].survey_client
+    return [
+      run_in_graph(client_of, weights, *each, np.int32(self.ROUND))
+      for each in zip(states, clients, strict=True)
+    ]
+
+  @pytest.fixture(scope="class")
+  def looked(self, model, weights, states, clients, run_in_graph):
+    return self.survey(model, 0, weights, states, clients, run_in_graph)
+
+  @pytest.fixture(scope="class")
+  def opened(self, model, weights, looked, run_in_graph):
+    slots = tf.nest.map_structure(
+      lambda *each: np.sum(each, axis=0),
+      *(each.plaintext_sum for each in looked),
+    )
+    assert isinstance(slots, client_slots.Slots)
+    return run_in_graph(
+      lambda *each: fed_drift.open_models(*each, False), weights, *slots
+    )
+
+  def test_clients_report_drifts(self, looked, best, losses, clients):
+    for number, found in enumerate(looked):
+      assert found.has_trained
+      state, report = found.client_state, found.plaintext_sum.values
+      np.testing.assert_allclose(state.best, best[number][0], rtol=1e-5)
+      assert state.step == 1 and state.has_drifted == (number == 0)
+      assert report.has_drifted[number] == (number == 0)
+      assert report.best[number] == best[number][1]
+      assert report.step[number] == 1
+    names = np.array([4, 7])
+    first = losses[2][: clients[2].domain_sizes[0], :2].mean(axis=0).argmin()
+    assert [each.client_state.numbers[:3].tolist() for each in looked] == [
+      [7, names[best[0][1]], -1],
+      [4, names[best[1][1]], -1],
+      [names[first], names[best[2][1]], -1],
+    ]
+
+  def test_server_opens_the_model(self, opened, models, best, compare):
+    assert opened.table.astype(int).tolist()[2] == [8, 2, 0, 1]
+    assert compare.equal_bits(row(opened.models, 2), row(models, best[0][1]))
+    for k in range(2):
+      assert compare.equal_bits(row(opened.models, k), row(models, k))
+
+  def places(self, best, losses, clients):
+    """The model of each example of each client; the new one is a copy."""
+    first = losses[2][: clients[2].domain_sizes[0], :2].mean(axis=0).argmin()
+    pairs = [(1, 2), (0, best[1][1]), (first, best[2][1])]
+    return [
+      np.repeat(pair, client.domain_sizes)
+      for pair, client in zip(pairs, clients, strict=True)
+    ]
+
+  def test_clients_report_the_losses_of_models(
+    self, model, looked, opened, best, losses, clients, run_in_graph
+  ):
+    states = [each.client_state for each in looked]
+    reported = self.survey(model, 1, opened, states, clients, run_in_graph)
+    for found, each, place in zip(
+      reported, losses, self.places(best, losses, clients), strict=True
+    ):
+      # The new model is a copy.
+      each = np.stack([each[:, 0], each[:, 1], each[:, best[0][1]]], axis=1)
+      for k in range(3):
+        np.testing.assert_allclose(
+          found.plaintext_sum.sums[k], each[place == k].sum(axis=0), rtol=1e-5
+        )
+        assert found.plaintext_sum.counts[k] == np.sum(place == k)
+
+  @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+  def test_training_agrees_with_the_oracle(
+    self,
+    model,
+    looked,
+    opened,
+    best,
+    losses,
+    clients,
+    oracle,
+    run_in_graph,
+    compare,
+    weighting,
+  ):
+    functions = build(model, client_weighting=weighting)
+    all_places = self.places(best, losses, clients)
+    totals = tf.nest.map_structure(
+      lambda w: np.zeros(w.shape, np.float64), opened.models
+    )
+    weight_of_model = np.zeros(3)
+    results = []
+    for number, (client, place) in enumerate(
+      zip(clients, all_places, strict=True)
+    ):
+      found = run_in_graph(
+        functions.train_client,
+        opened,
+        looked[number].client_state,
+        client,
+        np.int32(self.ROUND),
+      )
+      results.append(found.update)
+      loss_sum = 0.0
+      for k in np.unique(place):
+        own = place == k
+        sizes = [
+          np.sum(own[: client.domain_sizes[0]]),
+          np.sum(own[client.domain_sizes[0] :]),
+        ]
+        part = client._replace(
+          x=client.x[own],
+          y=client.y[own],
+          domain_sizes=np.int32(sizes),
+          num_examples=np.int32(own.sum()),
+        )
+        steps = 2 * np.count_nonzero(sizes)
+        batches = oracle.batches(
+          part, steps, randomness.Purpose.TRAIN, self.ROUND
+        )
+        start = row(opened.models, k)
+        trained, loss = oracle.descend(start, oracle.losses(batches), RATE)
+        loss_sum += loss * own.sum()
+        weight = own.sum() if weighting == "num_examples" else 1
+        weight_of_model[k] += weight
+        for total, new, old in zip(
+          *map(tf.nest.flatten, (totals, trained, start)), strict=True
+        ):
+          total[k] += weight * (new - old)
+      np.testing.assert_allclose(found.loss, loss_sum / len(place), rtol=1e-5)
+      np.testing.assert_array_equal(
+        found.update.members > 0, np.isin(np.arange(3), place)
+      )
+    weights = [len(each.y) for each in clients]
+    if weighting == "uniform":
+      weights = [1] * NUM_CLIENTS
+    mean = tf.nest.map_structure(
+      lambda *each: np.float32(np.average(each, axis=0, weights=weights)),
+      *results,
+    )
+    after, fractions = run_in_graph(
+      lambda old, update: functions.update_server(old, update, (), None),
+      opened,
+      mean,
+    )
+    expected = tf.nest.map_structure(
+      lambda w, total: (
+        w + total / weight_of_model.reshape([-1] + [1] * (total.ndim - 1))
+      ),
+      opened.models,
+      totals,
+    )
+    compare.assert_close(after.models, expected, 1e-5)
+    np.testing.assert_array_equal(after.table, opened.table)
+    np.testing.assert_allclose(
+      fractions, weight_of_model / np.sum(weights), rtol=1e-6
+    )
+
+  def test_later_rounds_of_a_step_report_nothing(
+    self, model, weights, clients, run_in_graph, compare
+  ):
+    functions = build(model, task_rounds=4)
+    state = known([7, 7], 1, 0.0)
+    for survey in functions.surveys:
+      found = run_in_graph(
+        survey.survey_client, weights, state, clients[0], np.int32(3)
+      )
+      assert not found.has_trained
+      assert compare.equal_bits(found.client_state, state)
+
+
+class TestLimits:
+  @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+  @pytest.mark.parametrize(
+    "options",
+    [{"num_models": 1, "drift_threshold": 0.0}, {"drift_threshold": 1e9}],
+  )
+  def test_without_drifts_the_last_step_is_fed_avg_bit_for_bit(
+    self, model, make_client, context, compare, weighting, options
+  ):
+    data = [make_client(i, [5 + 2 * i, 4]) for i in range(NUM_CLIENTS)]
+    common = COMMON | {"client_weighting": weighting}
+    run, plain = (
+      rounds.Rounds(
+        algorithms.build(module, model, hparams, num_clients=NUM_CLIENTS),
+        data,
+        run_seed=0,
+      )
+      for module, hparams in (
+        (fed_drift, dataclasses.replace(HPARAMS, **common, **options)),
+        (fed_avg, fed_avg.HParams(**common)),
+      )
+    )
+    run.step()
+    plain.step()
+    plain.server_state = plain.server_state._replace(
+      weights=row(run.server_state.weights.models, 0)
+    )
+    for _ in range(2):
+      assert run.step()["loss"] == plain.step()["loss"]
+    assert compare.equal_bits(
+      row(run.server_state.weights.models, 0), plain.server_state.weights
+    )
+
+  def test_first_step_is_fed_avg_on_its_data(
+    self, model, make_client, run_in_graph, compare
+  ):
+    functions = build(model)
+    client = make_client(0, [6, 5])
+    weights = run_in_graph(functions.initial_weights, randomness.server_seed(0))
+    state = run_in_graph(
+      functions.initial_client_state, randomness.client_seed(0, 0), weights
+    )
+    state = run_in_graph(
+      functions.surveys[0].survey_client, weights, state, client, np.int32(0)
+    ).client_state
+    found = run_in_graph(
+      functions.train_client, weights, state, client, np.int32(0)
+    )
+    part = make_client(0, [6, 5])._replace(
+      x=client.x[:6],
+      y=client.y[:6],
+      domain_sizes=np.int32([6]),
+      num_examples=np.int32(6),
+    )
+    plain = run_in_graph(
+      lambda w, data: fed_avg.train_client(model, HPARAMS, w, data, 0),
+      row(weights.models, 0),
+      part,
+    )
+    assert compare.equal_bits(row(found.update.models, 0), plain.update)
+
+
+class TestTwoConcepts:
+  """Two of four clients have reversed labels, from some step on."""
+
+  def data(self, make_client, first_step):
+    generator = np.random.default_rng(0)
+    direction = generator.normal(size=(5, 3))
+
+    def concept(i):
+      x = generator.normal(size=(160, 5)).astype(np.float32)
+      y = np.argmax(x @ direction, axis=1).astype(np.int32)
+      is_reversed = (i < 2) & (np.arange(160) >= 40 * first_step)
+      return make_client(i, [40] * 4)._replace(
+        x=x, y=np.where(is_reversed, 2 - y, y).astype(np.int32)
+      )
+
+    return [concept(i) for i in range(4)]
+
+  def run(self, model, data, **options):
+    hparams = fed_drift.HParams(
+      task_rounds=12,
+      batch_size=40,
+      local_steps=10,
+      learning_rate=RATE,
+      **options,
+    )
+    run = rounds.Rounds(
+      algorithms.build(fed_drift, model, hparams, num_clients=4),
+      data,
+      run_seed=0,
+    )
+    for _ in range(12):
+      run.step()
+    return run
+
+  @pytest.mark.parametrize(
+    "options",
+    [
+      {},
+      {"eager": True},
+      {"criterion": "error", "drift_threshold": 0.2},
+    ],
+  )
+  def test_drift_opens_a_model_that_both_clients_share(
+    self, model, make_client, context, options
+  ):
+    run = self.run(model, self.data(make_client, 2), **options)
+    numbers = [state.numbers[:4].tolist() for state in run.client_states]
+    assert numbers[2] == numbers[3] == [0, 0, 0, 0]
+    for own in numbers[:2]:
+      assert own[:2] == [0, 0] and own[2] == own[3] == numbers[0][3] > 0
+    np.testing.assert_allclose(np.sort(run.server_state.memory)[-2:], [0.5, 1])
+
+  def test_models_of_clients_are_merged_to_one_per_concept(
+    self, model, make_client, context
+  ):
+    run = self.run(
+      model, self.data(make_client, 0), start="clients", num_models=6
+    )
+    numbers = [int(state.numbers[3]) for state in run.client_states]
+    assert numbers[0] == numbers[1] != numbers[2] == numbers[3]
+    # All data of a client moved to the merged model.
+    for state, number in zip(run.client_states, numbers, strict=True):
+      assert state.numbers[:4].tolist() == [number] * 4
+
+
+class TestPrediction:
+  def test_is_by_the_model_of_the_newest_data_and_uses_no_label(
+    self, model, models, make_client, oracle, run_in_graph
+  ):
+    functions = build(model)
+    client, other = make_client(0, [4, 5]), make_client(1, [7])
+    weights = fed_drift.Weights(
+      models, table((4, 0, -1, 0), (7, 0, -1, 0), (8, 2, -1, 1))
+    )
+    for state, number in (
+      (known([4, 8], 1, 0.0), 2),
+      # Model 7 was merged into model 4.
+      (known([8, 7], 1, 0.0), 0),
+    ):
+      for y in (other.y, 2 - other.y):
+        prepared = run_in_graph(
+          functions.prepare_client, weights, state, client, np.int32(2)
+        )
+        logits = run_in_graph(
+          functions.predict_as_client,
+          weights,
+          prepared,
+          client,
+          other._replace(y=y),
+        )
+        np.testing.assert_allclose(
+          logits, oracle.predict(row(models, number), other.x), atol=1e-5
+        )
+
+  def test_client_that_joins_takes_the_best_for_its_newest_data(
+    self, model, models, make_client, oracle, run_in_graph, compare
+  ):
+    functions = build(model)
+    client = make_client(0, [4, 5])
+    weights = fed_drift.Weights(
+      models, table((4, 0, -1, 0), (7, 1, -1, 0), (-1, 2, -1, -1))
+    )
+    losses = [
+      oracle.cross_entropy(
+        oracle.predict(row(models, k), client.x[4:]), client.y[4:]
+      )
+      for k in range(2)
+    ]
+    for state in (known([], -1, NOTHING), known([4], 0, 0.0)):
+      prepared = run_in_graph(
+        functions.prepare_client, weights, state, client, np.int32(2)
+      )
+      assert compare.equal_bits(prepared, row(models, np.argmin(losses)))
+    # Before the second step, the model of the first one.
+    prepared = run_in_graph(
+      functions.prepare_client,
+      weights,
+      known([7], 0, 0.0),
+      client,
+      np.int32(1),
+    )
+    assert compare.equal_bits(prepared, row(models, 1))
+
+
+@pytest.mark.cpp
+def test_executors_agree(model, make_client, compare):
+  data = [make_client(i, [6, 5]) for i in range(NUM_CLIENTS)]
+  # Two clients open a model, the third finds no place, and all are merged.
+  hparams = dataclasses.replace(HPARAMS, start="clients", merge_threshold=1e9)
+
+  def weights_after_two_rounds():
+    run = rounds.Rounds(
+      algorithms.build(fed_drift, model, hparams, num_clients=NUM_CLIENTS),
+      data,
+      run_seed=0,
+    )
+    run.step()
+    run.step()
+    return run.server_state.weights
+
+  with execution.use("in_process"):
+    here = weights_after_two_rounds()
+  assert here.table[:, 1].tolist() == [0, 0, 0]
+  with contextlib.ExitStack() as workers:
+    addresses = [
+      workers.enter_context(local.Worker.start()).address for _ in range(2)
+    ]
+    remote = execution.RemoteWorkers(addresses)
+    for name, options in (
+      ("local", {}),
+      ("remote", {"remote_workers": remote}),
+    ):
+      with execution.use(name, **options):
+        compare.assert_close(here, weights_after_two_rounds(), 1e-5)
+
+
+class TestRefusals:
+  def test_threshold_of_merging_with_eager(self, refusal):
+    hparams = fed_drift.HParams(eager=True, merge_threshold=0.3)
+    message = refusal(hyperparameters.validate, hparams)
+    assert "merge_threshold=0.3 is not allowed with eager" in message
+
+  def test_more_steps_than_states_have(self, model, make_client, run_in_graph):
+    client = make_client(0, [1] * (fed_drift._MAX_STEPS + 1))
+    functions = build(model)
+    weights = run_in_graph(functions.initial_weights, randomness.server_seed(0))
+    with pytest.raises(
+      tf.errors.InvalidArgumentError, match="at most 1000 domains"
+    ):
+      run_in_graph(
+        functions.train_client,
+        weights,
+        known([], -1, NOTHING),
+        client,
+        np.int32(0),
+      )

@@ -1,0 +1,439 @@
+"""Feroma: clients train from the models of clients with similar profiles."""
+
+import contextlib
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift import algorithms
+from tff_shift import execution
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import feroma
+from tff_shift.execution import local
+from tff_shift.learning import randomness
+from tff_shift.simulation.engine import rounds
+from tff_shift.testing import running
+
+pytestmark = pytest.mark.slow
+
+RATE = 0.3
+NUM_CLIENTS = 3
+COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
+HPARAMS = feroma.HParams(warm_up_rounds=2, **COMMON)
+ROUND = 4
+
+
+def build(model, **changes):
+  hparams = dataclasses.replace(HPARAMS, **changes)
+  return feroma.build(model, hparams, NUM_CLIENTS)
+
+
+def start(module, model, data, hparams):
+  return rounds.Rounds(
+    algorithms.build(module, model, hparams, num_clients=len(data)),
+    data,
+    run_seed=0,
+  )
+
+
+def row(models, number):
+  return tf.nest.map_structure(lambda w: w[number], models)
+
+
+def stack(*models):
+  return tf.nest.map_structure(lambda *each: np.stack(each), *models)
+
+
+def numpy_profile(embeddings, y, num_classes=3):
+  parts = [embeddings, *(embeddings[y == c] for c in range(num_classes))]
+  nothing = np.zeros(2 * embeddings.shape[1])
+  return np.concatenate(
+    [
+      np.concatenate([each.mean(axis=0), each.std(axis=0)])
+      if len(each)
+      else nothing
+      for each in parts
+    ]
+  )
+
+
+@pytest.fixture(scope="module")
+def weights(model, run_in_graph, make_client, oracle):
+  """Three models; the last one's profile is of the warm-up."""
+  made = [
+    run_in_graph(model.initial_weights, randomness.server_seed(seed))
+    for seed in range(5)
+  ]
+  profiles = []
+  for i in range(NUM_CLIENTS):
+    # Near to the client of the round, whose id is the next one.
+    client = make_client((i + 1) % NUM_CLIENTS, [7])
+    profiles.append(
+      numpy_profile(oracle.embed(made[4].backbone, client.x), client.y)
+      + 0.01 * i
+    )
+  return feroma.Weights(
+    mean=made[3],
+    extractor=made[4].backbone,
+    models=stack(*made[:3]),
+    profiles=np.float32(profiles),
+    written=np.float32([4, 2, 1]),
+  )
+
+
+@pytest.fixture(scope="module")
+def clients(make_client):
+  return [make_client(i, [7]) for i in range(NUM_CLIENTS)]
+
+
+class TestProfile:
+  def test_agrees_with_numpy(self, run_in_graph):
+    generator = np.random.default_rng(0)
+    embeddings = np.float32(100 + generator.normal(size=(9, 4)))
+    y = np.int32([0, 2, 0, 2, 2, 0, 0, 2, 0])  # None is of class 1.
+    found = run_in_graph(lambda e, y: feroma.profile(e, y, 3), embeddings, y)
+    np.testing.assert_allclose(
+      found, numpy_profile(np.float64(embeddings), y), rtol=1e-4
+    )
+    assert not found[16:24].any()
+    # The part without labels comes first.
+    np.testing.assert_array_equal(
+      run_in_graph(feroma.moments, embeddings), found[:8]
+    )
+
+  def test_reversed_labels_change_only_the_part_of_classes(self, run_in_graph):
+    generator = np.random.default_rng(0)
+    embeddings = np.float32(generator.normal(size=(9, 4)))
+    y = np.int32(np.arange(9) % 3)
+    one, other = (
+      run_in_graph(lambda e, y: feroma.profile(e, y, 3), embeddings, labels)
+      for labels in (y, 2 - y)
+    )
+    np.testing.assert_array_equal(one[:8], other[:8])
+    np.testing.assert_array_equal(one[8:16], other[24:])
+
+
+class TestAssociation:
+  @pytest.mark.parametrize(
+    ("distance", "is_known", "threshold", "expected"),
+    [
+      # 1 / (1 + e^-1).
+      ([0, 1, 0], [1, 1, 0], 0.0, [0.731059, 0.268941, 0]),
+      ([0, 1, 0], [1, 1, 0], 0.3, [1, 0, 0]),
+      ([5, 5, 5], [1, 1, 1], 0.3, [1 / 3] * 3),
+      ([5, 5, 5], [1, 1, 1], 0.4, [0] * 3),
+      ([5, 5, 5], [0, 0, 0], 0.0, [0] * 3),
+      ([1000, 1001, 1e9], [1, 1, 1], 0.0, [0.731059, 0.268941, 0]),
+    ],
+  )
+  def test_by_hand(self, run_in_graph, distance, is_known, threshold, expected):
+    found = run_in_graph(
+      lambda *each: feroma.associate(*each, threshold),
+      np.float32(distance),
+      np.array(is_known, bool),
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+  def test_distances_are_over_the_given_part(self, run_in_graph):
+    profiles = np.float32([[3, 4, 9], [0, 0, 9]])
+    found = run_in_graph(feroma.distances, np.zeros(2, np.float32), profiles)
+    np.testing.assert_array_equal(found, [5, 0])
+
+
+class TestRound:
+  @pytest.mark.parametrize("threshold", [0.05, 0.9, 1.1])
+  def test_agrees_with_the_oracle(
+    self,
+    model,
+    weights,
+    clients,
+    oracle,
+    run_in_graph,
+    compare,
+    threshold,
+  ):
+    functions = build(model, threshold=threshold)
+    trained, profiles, results = [], [], []
+    for client in clients:
+      found = run_in_graph(
+        functions.train_client, weights, (), client, np.int32(ROUND)
+      )
+      results.append(found)
+      own = numpy_profile(oracle.embed(weights.extractor, client.x), client.y)
+      # The third client's profile is of another extractor.
+      w = np.exp(-np.linalg.norm(weights.profiles[:2] - own, axis=1))
+      w /= w.sum()
+      w[w < threshold] = 0
+      first = weights.mean
+      if w.any():
+        w /= w.sum()
+        first = tf.nest.map_structure(
+          lambda models, w=w: np.tensordot(w, models[:2], 1), weights.models
+        )
+      batches = oracle.batches(client, 2, randomness.Purpose.TRAIN, ROUND)
+      after, loss = oracle.descend(first, oracle.losses(batches), RATE)
+      np.testing.assert_allclose(found.loss, loss, rtol=1e-4)
+      trained.append(after)
+      profiles.append(own)
+      compare.assert_close(
+        found.update,
+        tf.nest.map_structure(np.subtract, after, weights.mean),
+        1e-4,
+      )
+    mean = tf.nest.map_structure(
+      lambda *each: np.mean(each, axis=0), *(each.update for each in results)
+    )
+    slots = tf.nest.map_structure(
+      lambda *each: np.sum(each, axis=0),
+      *(each.plaintext_sum for each in results),
+    )
+    found = run_in_graph(
+      running.with_info(functions.update_server),
+      weights,
+      mean,
+      slots,
+      np.int32(ROUND),
+    )
+    compare.assert_close(found.models, stack(*trained), 1e-4)
+    compare.assert_close(
+      found.mean,
+      tf.nest.map_structure(lambda each: each.mean(axis=0), stack(*trained)),
+      1e-4,
+    )
+    np.testing.assert_allclose(found.profiles, profiles, atol=1e-4)
+    assert found.written.tolist() == [5, 5, 5]
+    assert compare.equal_bits(found.extractor, weights.extractor)
+
+  def test_client_outside_of_the_cohort_keeps_its_row(
+    self, model, weights, clients, run_in_graph, compare
+  ):
+    functions = build(model)
+    sent = run_in_graph(
+      functions.train_client, weights, (), clients[1], np.int32(ROUND)
+    )
+    found = run_in_graph(
+      running.with_info(functions.update_server),
+      weights,
+      sent.update,
+      sent.plaintext_sum,
+      np.int32(ROUND),
+    )
+    assert found.written.tolist() == [4, 5, 1]
+    for number in (0, 2):
+      for name in ("models", "profiles"):
+        assert compare.equal_bits(
+          row(getattr(found, name), number),
+          row(getattr(weights, name), number),
+        )
+
+  def test_noise_is_added_to_the_sent_profile_alone(
+    self, model, weights, clients, run_in_graph, compare
+  ):
+    plain, noisy = (
+      run_in_graph(
+        build(model, profile_noise=noise).train_client,
+        weights,
+        (),
+        clients[0],
+        np.int32(ROUND),
+      )
+      for noise in (0.0, 0.5)
+    )
+    assert compare.equal_bits(plain.update, noisy.update)
+    difference = (
+      noisy.plaintext_sum.values[1][0] - plain.plaintext_sum.values[1][0]
+    )
+    assert abs(difference.std() - 0.5) < 0.15
+
+
+class TestLimits:
+  @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+  def test_warm_up_is_fed_avg_bit_for_bit(
+    self, model, make_client, context, compare, weighting
+  ):
+    data = [make_client(i, [5 + 2 * i]) for i in range(NUM_CLIENTS)]
+    common = COMMON | {"client_weighting": weighting}
+    run = start(feroma, model, data, feroma.HParams(warm_up_rounds=3, **common))
+    plain = start(fed_avg, model, data, fed_avg.HParams(**common))
+    received = []
+    for _ in range(3):
+      received.append(plain.server_state.weights)
+      assert run.step()["loss"] == plain.step()["loss"]
+      assert compare.equal_bits(
+        run.server_state.weights.mean, plain.server_state.weights
+      )
+    # What clients received in the last of them.
+    found = run.server_state.weights
+    assert compare.equal_bits(found.extractor, received[-1].backbone)
+    run.step()
+    assert compare.equal_bits(
+      run.server_state.weights.extractor, received[-1].backbone
+    )
+    assert run.step()["loss"] != plain.step()["loss"]
+
+  def test_equal_profiles_are_fed_avg_up_to_rounding(
+    self, model, make_client, context, compare
+  ):
+    # The same examples in other batches.
+    first = make_client(0, [8])
+    data = [
+      first._replace(seed=randomness.client_seed(0, i), client_id=np.int32(i))
+      for i in range(NUM_CLIENTS)
+    ]
+    run = start(feroma, model, data, HPARAMS)
+    plain = start(fed_avg, model, data, fed_avg.HParams(**COMMON))
+    for _ in range(5):
+      run.step()
+      plain.step()
+    compare.assert_close(
+      run.server_state.weights.mean, plain.server_state.weights, 1e-5
+    )
+    assert not compare.equal_bits(
+      row(run.server_state.weights.models, 0),
+      row(run.server_state.weights.models, 1),
+    )
+
+  def test_a_threshold_above_one_is_fed_avg_bit_for_bit(
+    self, model, make_client, context, compare
+  ):
+    data = [make_client(i, [5 + 2 * i]) for i in range(NUM_CLIENTS)]
+    hparams = dataclasses.replace(HPARAMS, threshold=1.5, warm_up_rounds=0)
+    run = start(feroma, model, data, hparams)
+    plain = start(fed_avg, model, data, fed_avg.HParams(**COMMON))
+    for _ in range(3):
+      run.step()
+      plain.step()
+    assert compare.equal_bits(
+      run.server_state.weights.mean, plain.server_state.weights
+    )
+
+
+class TestTwoConcepts:
+  def test_clients_train_from_models_of_their_concept(
+    self, model, make_client, context, run_in_graph, oracle
+  ):
+    generator = np.random.default_rng(0)
+    direction = generator.normal(size=(5, 3))
+
+    def concept(i):
+      x = generator.normal(size=(80, 5)).astype(np.float32)
+      y = np.argmax(x @ direction, axis=1).astype(np.int32)
+      return make_client(i, [80])._replace(x=x, y=y if i < 2 else 2 - y)
+
+    data = [concept(i) for i in range(4)]
+    hparams = feroma.HParams(
+      batch_size=40, local_steps=10, learning_rate=RATE, warm_up_rounds=2
+    )
+    run = start(feroma, model, data, hparams)
+    for _ in range(8):
+      run.step()
+    weights = run.server_state.weights
+    functions = feroma.build(model, hparams, 4)
+    for number, client in enumerate(data):
+      own = numpy_profile(oracle.embed(weights.extractor, client.x), client.y)
+      distance = np.linalg.norm(weights.profiles - own, axis=1)
+      others = distance[:2] if number >= 2 else distance[2:]
+      alike = distance[2:] if number >= 2 else distance[:2]
+      assert alike.max() < others.min()
+      prepared = run_in_graph(
+        functions.prepare_client, weights, (), client, np.int32(8)
+      )
+      logits = oracle.predict(prepared, client.x)
+      assert np.mean(logits.argmax(axis=1) == client.y) > 0.85
+
+
+class TestPrediction:
+  def test_by_training_data_it_uses_no_label_of_the_target(
+    self, model, weights, clients, make_client, oracle, run_in_graph
+  ):
+    functions = build(model)
+    client, other = clients[0], make_client(9, [6])
+    own = numpy_profile(oracle.embed(weights.extractor, client.x), client.y)
+    w = np.exp(-np.linalg.norm(weights.profiles[:2] - own, axis=1))
+    w[w / w.sum() < HPARAMS.threshold] = 0
+    expected = tf.nest.map_structure(
+      lambda models: np.tensordot(w / w.sum(), models[:2], 1), weights.models
+    )
+    for y in (other.y, 2 - other.y):
+      prepared = run_in_graph(
+        functions.prepare_client, weights, (), client, np.int32(ROUND)
+      )
+      logits = run_in_graph(
+        functions.predict_as_client,
+        weights,
+        prepared,
+        client,
+        other._replace(y=y),
+      )
+      np.testing.assert_allclose(
+        logits, oracle.predict(expected, other.x), atol=1e-4
+      )
+
+  def test_by_inputs_the_nearest_profile_without_labels_decides(
+    self, model, weights, clients, oracle, run_in_graph
+  ):
+    functions = build(model, assignment="inputs")
+    assert functions.prepare_client is None and functions.predicts_batches
+    found = []
+    for client in clients:
+      logits = run_in_graph(
+        functions.predict_as_client, weights, (), clients[0], client
+      )
+      own = numpy_profile(oracle.embed(weights.extractor, client.x), client.y)[
+        :16
+      ]
+      nearest = np.linalg.norm(weights.profiles[:2, :16] - own, axis=1).argmin()
+      found.append(nearest)
+      np.testing.assert_allclose(
+        logits,
+        oracle.predict(row(weights.models, nearest), client.x),
+        atol=1e-4,
+      )
+    # The profiles are those of the next clients.
+    assert found[1:] == [0, 1]
+
+  @pytest.mark.parametrize("assignment", ["training", "inputs"])
+  def test_without_a_profile_it_is_the_mean_model(
+    self, model, weights, clients, oracle, run_in_graph, assignment
+  ):
+    functions = build(model, assignment=assignment)
+    nothing = weights._replace(written=np.zeros(3, np.float32))
+    prepared = ()
+    if functions.prepare_client is not None:
+      prepared = run_in_graph(
+        functions.prepare_client, nothing, (), clients[0], np.int32(ROUND)
+      )
+    logits = run_in_graph(
+      functions.predict_as_client, nothing, prepared, clients[0], clients[1]
+    )
+    np.testing.assert_allclose(
+      logits, oracle.predict(weights.mean, clients[1].x), atol=1e-5
+    )
+
+
+@pytest.mark.cpp
+def test_executors_agree(model, make_client, compare):
+  data = [make_client(i, [6, 5]) for i in range(NUM_CLIENTS)]
+  hparams = dataclasses.replace(HPARAMS, warm_up_rounds=1)
+
+  def weights_after_two_rounds():
+    run = start(feroma, model, data, hparams)
+    run.step()
+    run.step()
+    return run.server_state.weights
+
+  with execution.use("in_process"):
+    here = weights_after_two_rounds()
+  with contextlib.ExitStack() as workers:
+    addresses = [
+      workers.enter_context(local.Worker.start()).address for _ in range(2)
+    ]
+    remote = execution.RemoteWorkers(addresses)
+    for name, options in (
+      ("local", {}),
+      ("remote", {"remote_workers": remote}),
+    ):
+      with execution.use(name, **options):
+        compare.assert_close(here, weights_after_two_rounds(), 1e-5)

@@ -53,6 +53,7 @@ def test_entry_has_the_parts_of_the_docstring():
     "mean",
     "robust",
     "dp",
+    "dp_ftrl",
     "secure",
     "compressed",
   )
@@ -74,7 +75,7 @@ def test_aggregators_are_those_that_are_not_refused():
   # secure and dp hide clients, compressed changes their values.
   assert found.aggregators == ("mean", "robust")
   assert found.refused == dict.fromkeys(
-    ("dp", "secure", "compressed"), "it compares"
+    ("dp", "dp_ftrl", "secure", "compressed"), "it compares"
   )
 
 

@@ -126,7 +126,7 @@ def test_page_has_each_reason_once():
   peers = {"peers": [{"name": n, "repository": n, "files": {}} for n in "ab"]}
   row = write_methods.page([found], peers | {"read": ""}).splitlines()[-1]
   assert row.endswith(
-    "| `mean`; not `robust`, `dp`, `secure`, `compressed`: it adds |"
+    "| `mean`; not `robust`, `dp`, `dp_ftrl`, `secure`, `compressed`: it adds |"
   )
 
 

@@ -295,7 +295,7 @@ def test_jobs_without_their_data_are_told(tmp_path, run_reproduce, capsys):
     f'base = "{_TABLES}/demo_digits"\n'
     'ours.datasets = ["rotated_digits", "mnist"]\n'
     '[datasets.mnist]\nlabel = "MNIST"\nneeds = ["mnist"]\n'
-    'flags = { model = "cnn" }\n'
+    "flags = { num_clients = 5, rounds = 30, local_steps = 5 }\n"
   )
   folder = f"--output_dir={tmp_path}/out"
   data = f"--data_dir={tmp_path}/data"

@@ -300,10 +300,10 @@ def test_jobs_without_their_data_are_told(tmp_path, run_reproduce, capsys):
   folder = f"--output_dir={tmp_path}/out"
   data = f"--data_dir={tmp_path}/data"
   told = "MNIST is not available (no folder mnist)"
-  arguments = [str(table), folder, data, "--full", "--print_jobs"]
+  arguments = [str(table), folder, data, *_SMALL, "--print_jobs"]
   assert run_reproduce(*arguments) == 0
   found = capsys.readouterr()
-  assert len(found.out.splitlines()) == 10
+  assert len(found.out.splitlines()) == 6
   assert found.err.count("\n") == 1 and told in found.err
 
   arguments = ["fed_evolve/1", folder + "2", data, "--full", "--print_jobs"]

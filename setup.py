@@ -38,6 +38,7 @@ _DIRECT = [
   "tensorflow==2.14.1",
   "tensorflow-datasets==4.9.10",
   "tensorflow-metadata<1.18",
+  "tensorflow-privacy==0.9.0",
   "threadpoolctl>=3.1,<4",
   "tqdm>=4.66,<5",
 ]
@@ -57,7 +58,6 @@ _OF_TFF = [
   "ml-dtypes>=0.2.0,<0.3",
   "portpicker>=1.6,<2",
   "tensorflow-model-optimization==0.7.5",
-  "tensorflow-privacy==0.9.0",
   "typing-extensions>=4.5.0,<4.6",
 ]
 

@@ -53,6 +53,7 @@ def test_entry_has_the_parts_of_the_docstring():
     "mean",
     "robust",
     "dp",
+    "dp_ftrl",
     "secure",
     "compressed",
   )
@@ -74,7 +75,7 @@ def test_aggregators_are_those_that_are_not_refused():
   # secure and dp hide clients, compressed changes their values.
   assert found.aggregators == ("mean", "robust")
   assert found.refused == dict.fromkeys(
-    ("dp", "secure", "compressed"), "it compares"
+    ("dp", "dp_ftrl", "secure", "compressed"), "it compares"
   )
 
 
@@ -125,7 +126,7 @@ def test_page_has_each_reason_once():
   peers = {"peers": [{"name": n, "repository": n, "files": {}} for n in "ab"]}
   row = write_methods.page([found], peers | {"read": ""}).splitlines()[-1]
   assert row.endswith(
-    "| `mean`; not `robust`, `dp`, `secure`, `compressed`: it adds |"
+    "| `mean`; not `robust`, `dp`, `dp_ftrl`, `secure`, `compressed`: it adds |"
   )
 
 

@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import re
+import shutil
 
 import pytest
 
@@ -39,12 +40,12 @@ _DYNAMIC = (
 
 @pytest.fixture
 def run_evolving(run_here, tmp_path):
-  """Returns `run(*arguments) -> exit code`; results go to a new folder."""
+  """Returns `run(*arguments, folder="run") -> exit code`."""
 
-  def run(*arguments):
+  def run(*arguments, folder="run"):
     return run_here(
       evolving,
-      [*_SMALL, *arguments, f"--output_dir={tmp_path / 'run'}"],
+      [*_SMALL, *arguments, f"--output_dir={tmp_path / folder}"],
     )
 
   return run
@@ -113,6 +114,46 @@ class TestAggregators:
     rows = read_rows(tmp_path / "run")
     assert all(row["server_accuracy"] == "" for row in rows)
 
+  def test_private_run_by_a_tree_resumes_with_the_same_noise(
+    self, run_evolving, capsys, tmp_path, read_rows, read_runs
+  ):
+    flags = (
+      *("--algorithm=fed_avg", "--aggregator=dp_ftrl", "--participation=0.5"),
+      *("--clipping_norm=0.5", "--noise_multiplier=0.1", "--tree_restart=2"),
+      "--client_sampling=in_turn",
+    )
+    assert run_evolving(*flags, "--rounds=3") == 0
+    expected = privacy_accounting.account_tree(
+      noise_multiplier=0.1,
+      num_clients=4,
+      num_rounds=3,
+      separation=2,
+      restart=2,
+    )
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"dp_ftrl: epsilon={expected.epsilon:.4g} at delta")
+    assert "takes part in at most 2 rounds, at least 2 apart; " in first
+    assert f"epsilon={expected.replacement_epsilon:.4g} for rep" in first
+    assert second.startswith("dp_ftrl: epsilon does not cover sums over")
+    (found,) = read_runs(tmp_path / "run")
+    assert (
+      found["setting"].items()
+      >= {
+        "aggregator": "dp_ftrl",
+        "clipping_norm": 0.5,
+        "tree_restart": 2,
+      }.items()
+    )
+
+    # Twice from the same checkpoint, within a tree.
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    last = [
+      run_evolving(*flags, "--rounds=6", "--resume", folder=folder)
+      or read_rows(tmp_path / folder)
+      for folder in ("run", "copy")
+    ]
+    assert last[0] == last[1] and len(last[0]) == 6
+
   def test_secure_run_is_that_of_the_mean_and_prints_a_table(
     self, run_evolving, capsys, tmp_path, read_rows, diverged
   ):
@@ -143,6 +184,14 @@ class TestAggregators:
         "--zeroing",
         "--zeroing belongs to --aggregator=robust|secure|compressed, not to"
         " --aggregator=mean",
+      ),
+      (
+        "--aggregator=dp --tree_restart=2",
+        "--tree_restart belongs to --aggregator=dp_ftrl, not to",
+      ),
+      (
+        "--aggregator=dp_ftrl --clipping=fixed",
+        "--clipping belongs to --aggregator=robust|secure|compressed|dp, not",
       ),
       (
         "--aggregator=robust --clipping_norm=2",

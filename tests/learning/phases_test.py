@@ -183,6 +183,9 @@ AGGREGATORS = {
   "dp": aggregator_hparams.AggregatorHParams(
     noise_multiplier=0.0, clipping="fixed", clipping_norm=9.0
   ),
+  "dp_ftrl": aggregator_hparams.AggregatorHParams(
+    noise_multiplier=0.0, clipping_norm=9.0, tree_restart=1
+  ),
   "secure": aggregator_hparams.AggregatorHParams(
     clipping="none", zeroing=False
   ),
@@ -198,7 +201,7 @@ class TestAggregators:
   def built(self, request):
     name = request.param
     aggregator = factories.build(name, AGGREGATORS[name], clients_per_round=3)
-    weighting = "uniform" if name == "dp" else "num_examples"
+    weighting = "uniform" if name.startswith("dp") else "num_examples"
     return name, build(aggregator, weighting=weighting)
 
   def test_one_of_three_clients(self, built):
@@ -213,7 +216,7 @@ class TestAggregators:
     )
     # (1 * (1/4, 1/2) + 2 * (1/2, -1/4)) / 3.
     mean = 5 / 12, 0
-    if name == "dp":
+    if name.startswith("dp"):
       # ((1/4, 1/2) + (0, 0) + (1/2, -1/4)) / 3: it cannot be left out.
       mean = 1 / 4, 1 / 12
     np.testing.assert_allclose(weights, np.add(1, mean), atol=1e-5)
@@ -437,6 +440,11 @@ KEEPING = {
     aggregator_hparams.AggregatorHParams(noise_multiplier=0.1),
     clients_per_round=2,
   ),
+  "dp_ftrl": lambda: factories.build(
+    "dp_ftrl",
+    aggregator_hparams.AggregatorHParams(noise_multiplier=0.1),
+    clients_per_round=2,
+  ),
   "secure": lambda: factories.build("secure"),
   "compressed": lambda: factories.build("compressed"),
   # A factory of others.
@@ -495,7 +503,7 @@ class TestRoundOfNobody:
         weighting="uniform",
         train_client=train_empty_as_well,
       ),
-      has_noise=name in ("dp", "stock without weights"),
+      has_noise=name in ("dp", "dp_ftrl", "stock without weights"),
     )
 
   @pytest.mark.slow

@@ -215,10 +215,11 @@ class TestSurvey:
     with pytest.raises(TypeError, match=message):
       build(functions=functions)
 
-  def test_dp_is_refused_because_it_is_counted_once_a_round(self):
-    message = "aggregator=dp is not allowed for dane: clients report gradients"
+  @pytest.mark.parametrize("name", ["dp", "dp_ftrl"])
+  def test_dp_is_refused_because_it_is_counted_once_a_round(self, name):
+    message = f"aggregator={name} is not allowed for dane: clients report grad"
     with pytest.raises(ValueError, match=message):
-      build(factories.build("dp", clients_per_round=99), weighting="uniform")
+      build(factories.build(name, clients_per_round=99), weighting="uniform")
 
 
 @pytest.mark.cpp

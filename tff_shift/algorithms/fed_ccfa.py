@@ -46,7 +46,6 @@ H.
 # Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
 
 import dataclasses
-import math
 from typing import Any
 from typing import NamedTuple
 
@@ -63,6 +62,7 @@ from tff_shift.learning.aggregators import client_slots
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
 from tff_shift.techniques import adaptation
+from tff_shift.techniques import client_groups
 from tff_shift.techniques import prototypes
 from tff_shift.techniques import stream_labels
 
@@ -359,10 +359,7 @@ def find_groups(rows, largest_distance: float, max_clients: int) -> tf.Tensor:
     tf.eye(number),
     tf.cast(row_distances(rows) <= largest_distance, tf.float32),
   )
-  # Paths of up to 1, 2, 4, ... steps.
-  for _ in range(math.ceil(math.log2(max(max_clients, 2)))):
-    is_close = tf.cast(tf.matmul(is_close, is_close) > 0, tf.float32)
-  return is_close
+  return client_groups.connected(is_close, max_clients)
 
 
 def merge(sent: Sent, largest_distance: float, max_clients: int) -> Merged:

@@ -40,6 +40,7 @@ from tff_shift.command_line import configuration
 from tff_shift.command_line import output_folder
 from tff_shift.command_line import program
 from tff_shift.command_line.flags import worker_flags
+from tff_shift.reporting import summary
 from tff_shift.reporting.pages import contents
 from tff_shift.reproduction import binary_flags
 from tff_shift.reproduction import checks
@@ -311,7 +312,10 @@ def reproduce(name: str) -> int:
       job_lib.resuming_command(job, folder, _passed_on(), FLAGS.data_dir)
       for job in ordered
     ]
-    lines = _shell_lines(commands) if FLAGS.print_jobs else ""
+    lines = ""
+    if FLAGS.print_jobs:
+      _check_something_to_print(jobs, planned)
+      lines = _shell_lines(commands)
     with output_folder.unwritable_refused("output_dir"):
       plan_file.write(folder, plan)
     if FLAGS.print_jobs:
@@ -352,6 +356,29 @@ def _check_something_to_do(
     raise output_folder.NothingToDoError(
       f"nothing to do: all jobs are done; page: {page}"
     )
+
+
+def _check_something_to_print(
+  jobs: Sequence[job_lib.Job], planned: Sequence[job_lib.PlannedCell]
+) -> None:
+  """Says which data sets have no jobs.
+
+  Args:
+    jobs: The requested jobs.
+    planned: The cells of the table.
+
+  Raises:
+    ValueError: If there are no jobs.
+  """
+  if not jobs:
+    reasons = dict.fromkeys(each.absent for each in planned if each.absent)
+    raise ValueError(
+      f"--print_jobs: there are no jobs: {summary.shortened(reasons)}"
+    )
+  have_jobs = {each.wanted.dataset for each in planned if each.job}
+  absent = (x for x in planned if x.wanted.dataset not in have_jobs)
+  for reason in dict.fromkeys(each.absent for each in absent):
+    output_folder.warn(f"no jobs are printed for a data set: {reason}")
 
 
 def _shell_lines(commands: Sequence[Sequence[str]]) -> str:

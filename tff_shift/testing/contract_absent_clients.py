@@ -11,7 +11,6 @@ from tff_shift.data import client_dataset
 from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.scenarios.evolving import simulation as evolving
 from tff_shift.simulation.engine import rounds
-from tff_shift.testing import forms
 from tff_shift.testing import running
 
 # The sizes of each source domain for clients with all domains, with a late
@@ -103,14 +102,15 @@ class TestEvolvingWithAbsentClients:
     return made
 
   @pytest.fixture(scope="class")
-  def algorithm(self, built, model, clients):
-    """The algorithm, built for these clients if it distinguishes them."""
-    if built.algorithm.max_clients is None:
+  def algorithm(self, built, clients, model, contract_hparams):
+    """The algorithm; built anew if it distinguishes fewer clients."""
+    most = built.algorithm.max_clients
+    if most is None or most >= len(clients):
       return built.algorithm
     return algorithms.build(
       built.name,
       model,
-      forms.hparams(built.name),
+      contract_hparams(built.name),
       num_clients=len(clients),
       num_evaluation_domains=built.num_domains,
     )

@@ -19,13 +19,16 @@ build = functools.partial(algorithms.build, num_clients=forms.NUM_CLIENTS)
 
 @pytest.fixture(scope="session")
 def aggregators():
-  """All aggregators; `dp` without noise, at a norm without effect."""
+  """All aggregators; private ones without noise, at a norm without effect."""
   no_clipping = aggregator_hparams.AggregatorHParams(
     clipping="none", zeroing=False
   )
   hparams = {
-    "dp": aggregator_hparams.AggregatorHParams(
-      noise_multiplier=0.0, clipping="fixed", clipping_norm=1e6
+    **dict.fromkeys(
+      aggregator_hparams.PRIVATE,
+      aggregator_hparams.AggregatorHParams(
+        noise_multiplier=0.0, clipping="fixed", clipping_norm=1e6
+      ),
     ),
     # Clipping makes them slow to build.
     "secure": no_clipping,

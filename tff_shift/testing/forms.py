@@ -58,6 +58,7 @@ def hparams(name: str) -> Any:
     "local_steps": 2,
     "num_hidden": 1,
     "snapshot_period": 1,
+    "clustering_round": 2,
     "learning_rate": 0.2,
     "smallest_rate": 0.1,
     "eta_min": 0.1,

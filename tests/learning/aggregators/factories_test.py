@@ -250,6 +250,7 @@ class TestTraits:
       ("mean", (True, True, False, False, False)),
       ("robust", (False, True, True, False, False)),
       ("dp", (False, False, True, True, False)),
+      ("dp_ftrl", (False, False, True, True, False)),
       ("secure", (False, True, True, True, False)),
       ("compressed", (False, True, True, False, True)),
     ],
@@ -257,7 +258,7 @@ class TestTraits:
   def test_of_those_that_are_built(self, name, traits, all_traits):
     found = all_traits[name]
     assert found._replace(noise=None) == factories.Traits(name, *traits)
-    assert (found.noise is not None) == (name == "dp")
+    assert (found.noise is not None) == name.startswith("dp")
 
   @pytest.mark.parametrize(
     "name, bounds", [("robust", False), ("compressed", False), ("secure", True)]
@@ -299,9 +300,9 @@ class TestCheck:
   @pytest.mark.parametrize(
     "need, refused",
     [
-      ("no_aggregation", {"robust", "dp", "secure", "compressed"}),
-      ("no_clipping", {"robust", "dp", "secure", "compressed"}),
-      ("plaintext_sums", {"dp", "secure"}),
+      ("no_aggregation", {"robust", "dp", "dp_ftrl", "secure", "compressed"}),
+      ("no_clipping", {"robust", "dp", "dp_ftrl", "secure", "compressed"}),
+      ("plaintext_sums", {"dp", "dp_ftrl", "secure"}),
     ],
   )
   def test_needs(self, all_traits, need, refused):
@@ -322,10 +323,10 @@ class TestCheck:
       found = refusal(self.WEIGHTED)
       assert found == (
         None
-        if name != "dp"
+        if not name.startswith("dp")
         else (
           "client_weighting=num_examples of toy is not allowed with"
-          " aggregator=dp, which ignores weights: it must be uniform"
+          f" aggregator={name}, which ignores weights: it must be uniform"
         )
       )
       assert not refusal(self.UNIFORM)
@@ -342,13 +343,26 @@ def with_noise(norm, noise):
       "median",
       None,
       20,
-      "aggregator must be one of mean, robust, dp, secure, compressed, got"
-      " 'median'; did you mean mean?",
+      "aggregator must be one of mean, robust, dp, dp_ftrl, secure, compressed,"
+      " got 'median'; did you mean mean?",
     ),
     ("robust", HParams(clipping_norm=0), 20, "clipping_norm=0 is not allowed"),
     # What cannot be private.
     ("dp", HParams(), None, "clients_per_round=None is not allowed with"),
     ("dp", HParams(), 0, "clients_per_round=0 is not allowed with"),
+    (
+      "dp_ftrl",
+      HParams(),
+      None,
+      "clients_per_round=None is not allowed with aggregator=dp_ftrl",
+    ),
+    ("dp_ftrl", HParams(tree_restart=-1), 20, "tree_restart=-1 is not allowed"),
+    (
+      "dp_ftrl",
+      HParams(clipping_norm=1e36, noise_multiplier=1e3),
+      20,
+      "clipping_norm=1e+36 is not allowed",
+    ),
     ("dp", HParams(clipping="none"), 20, "clipping=none is not allowed with"),
     (
       "dp",

@@ -1,11 +1,13 @@
 """Tests of privacy accounting: against closed forms and published values."""
 
+import itertools
 import math
 
 import dp_accounting
 import numpy as np
 import pytest
 import scipy.special
+import tensorflow_privacy as tfp
 
 from tff_shift.learning.aggregators import privacy_accounting
 
@@ -158,3 +160,90 @@ class TestRange:
   def test_what_is_no_noise_is_refused(self, noise):
     with pytest.raises(ValueError, match=r"^noise_multiplier=.* at least 0"):
       account(noise_multiplier=noise)
+
+
+def account_tree(**options):
+  """Accounts for 64 rounds with 1,000 clients."""
+  defaults = {
+    "noise_multiplier": 4.0,
+    "num_clients": 1000,
+    "num_rounds": 64,
+    "delta": 1e-5,
+  }
+  return privacy_accounting.account_tree(**defaults | options)
+
+
+def epsilon_of_moves(noise_multiplier, squares):
+  """The epsilon of one Gaussian whose mean moves by a root, at delta 1e-5."""
+  accountant = dp_accounting.rdp.RdpAccountant()
+  accountant.compose(
+    dp_accounting.GaussianDpEvent(noise_multiplier / math.sqrt(squares))
+  )
+  return accountant.get_epsilon(1e-5)
+
+
+def most_squares(num_rounds, separation):
+  """The most that a client moves the nodes of a tree, over all its rounds."""
+  best = 0
+  for chosen in range(1, 2**num_rounds):
+    taken = [each for each in range(num_rounds) if chosen >> each & 1]
+    if any(b - a < separation for a, b in itertools.pairwise(taken)):
+      continue
+    squares, size = 0, 1
+    while size <= num_rounds:
+      complete = num_rounds // size
+      counts = np.bincount(np.array(taken) // size, minlength=complete)
+      squares += np.square(counts[:complete]).sum()
+      size *= 2
+    best = max(best, squares)
+  return best
+
+
+class TestTree:
+  def test_of_a_client_in_one_round_is_by_hand(self):
+    found = account_tree(separation=64)
+    # A leaf of 64 is in 7 nodes.
+    assert found.epsilon == pytest.approx(epsilon_of_moves(4.0, 7))
+    assert found.replacement_epsilon == pytest.approx(epsilon_of_moves(2.0, 7))
+    assert found.max_rounds == 1 and found.delta == 1e-5
+
+  def test_of_a_client_in_every_round_is_by_hand(self):
+    # Four leaves, two nodes of 2, one of 4.
+    found = account_tree(num_rounds=4)
+    assert found.epsilon == pytest.approx(epsilon_of_moves(4.0, 4 + 8 + 16))
+    assert found.max_rounds == 4
+
+  @pytest.mark.parametrize("num_rounds, length", [(64, 16), (60, 16), (7, 3)])
+  def test_restarts_with_a_round_per_tree_are_those_of_tensorflow_privacy(
+    self, num_rounds, length
+  ):
+    trees, rest = divmod(num_rounds, length)
+    (rdp,) = tfp.compute_rdp_tree_restart(4.0, [length] * trees + [rest], [2.0])
+    # alpha * squares / (2 z^2).
+    assert account_tree(
+      num_rounds=num_rounds, restart=length, separation=length
+    ).epsilon == pytest.approx(epsilon_of_moves(4.0, rdp * 16))
+
+  @pytest.mark.parametrize("separation", [1, 2, 3, 4, 5, 8])
+  @pytest.mark.parametrize("num_rounds", [1, 5, 8, 11])
+  def test_is_never_less_than_the_worst_rounds(self, num_rounds, separation):
+    exact = epsilon_of_moves(4.0, most_squares(num_rounds, separation))
+    found = account_tree(num_rounds=num_rounds, separation=separation).epsilon
+    assert found >= exact * (1 - 1e-9)
+    if separation == 1 or num_rounds <= separation:
+      assert found == pytest.approx(exact)
+
+  def test_rounds_far_apart_are_worth_more_than_random_cohorts_without(self):
+    near, far = (account_tree(separation=each).epsilon for each in (1, 16))
+    assert far < near / 4
+
+  def test_without_noise_there_is_no_privacy(self):
+    found = account_tree(noise_multiplier=0.0)
+    assert found.epsilon == found.replacement_epsilon == math.inf
+
+  def test_arguments_are_checked_as_those_of_dp(self):
+    with pytest.raises(ValueError, match="dp_delta=0 is not allowed with one"):
+      account_tree(num_clients=1, delta=0.0)
+    with pytest.raises(ValueError, match=r"^noise_multiplier=.* at least 0"):
+      account_tree(noise_multiplier=-1.0)
+    assert account_tree(delta=0.0).delta == pytest.approx(1000**-1.1)

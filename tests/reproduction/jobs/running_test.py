@@ -24,6 +24,7 @@ from tff_shift.reproduction.jobs import running
 _METHODS = ("fed_avg", "fed_rep", "fed_evp")
 _SMALL = ("--reduce=num_seeds=2,rounds=5", "--only=" + ",".join(_METHODS))
 _IID = "rotated_digits_dirichlet_inf"
+_TABLES = pathlib.Path(__file__).parents[3] / "experiments" / "tables"
 
 pytestmark = pytest.mark.usefixtures("fake_binaries")
 
@@ -285,6 +286,32 @@ def test_printed_lines_fill_the_folders_that_one_command_collects(
   assert _values(joined) == _values(undisturbed)
   assert joined.curves == undisturbed.curves
   assert joined.protocol == undisturbed.protocol
+
+
+def test_jobs_without_their_data_are_told(tmp_path, run_reproduce, capsys):
+  table = tmp_path / "two.toml"
+  table.write_text(
+    'name = "mine/two"\n'
+    f'base = "{_TABLES}/demo_digits"\n'
+    'ours.datasets = ["rotated_digits", "mnist"]\n'
+    '[datasets.mnist]\nlabel = "MNIST"\nneeds = ["mnist"]\n'
+    "flags = { num_clients = 5, rounds = 30, local_steps = 5 }\n"
+  )
+  folder = f"--output_dir={tmp_path}/out"
+  data = f"--data_dir={tmp_path}/data"
+  told = "MNIST is not available (no folder mnist)"
+  arguments = [str(table), folder, data, *_SMALL, "--print_jobs"]
+  assert run_reproduce(*arguments) == 0
+  found = capsys.readouterr()
+  assert len(found.out.splitlines()) == 6
+  assert found.err.count("\n") == 1 and told in found.err
+
+  arguments = ["fed_evolve/1", folder + "2", data, "--full", "--print_jobs"]
+  assert run_reproduce(*arguments) == 2
+  found = capsys.readouterr()
+  assert not found.out and not (tmp_path / "out2").exists()
+  assert found.err.count("\n") == 1
+  assert "--print_jobs: there are no jobs: paper only: rotated M" in found.err
 
 
 def _values(contents):

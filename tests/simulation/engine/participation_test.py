@@ -23,7 +23,7 @@ NAN = math.nan
 NUM_DRAWS = 2000
 SAMPLERS = (
   *(participation.uniform, participation.by_size, participation.by_loss(30)),
-  participation.by_availability(5, 0.3),
+  *(participation.by_availability(5, 0.3), participation.in_turn),
 )
 
 
@@ -72,6 +72,47 @@ def test_ids_are_distinct_ascending_and_fixed_by_seed_and_round(
   reporters = reporting.reporters(told, chosen)
   assert reporters == sorted(set(reporters) & set(chosen))
   assert reporters == reporting.reporters(told, chosen)
+
+
+@hypothesis.given(st.integers(1, 20), st.integers(0, 999), st.data())
+def test_in_turn_has_each_client_once_in_a_cycle(num_clients, run_seed, data):
+  size = data.draw(st.integers(1, num_clients))
+  cohorts = [
+    participation.in_turn(
+      known(size, [1] * num_clients, run_seed=run_seed, round_num=each)
+    )
+    for each in range(2 * num_clients)
+  ]
+  # N rounds of m clients are m whole cycles.
+  counts = np.bincount(
+    np.concatenate(cohorts[:num_clients]), minlength=num_clients
+  )
+  assert counts.tolist() == [size] * num_clients
+  cycle = num_clients // size
+  for start in range(len(cohorts) - cycle + 1):
+    seen = np.concatenate(cohorts[start : start + cycle])
+    assert len(seen) == len({*seen})
+
+
+def test_in_turn_is_in_an_order_of_the_seed_among_the_present():
+  orders = {
+    tuple(
+      participation.in_turn(known(1, [1] * 6, run_seed=seed, round_num=each))[0]
+      for each in range(6)
+    )
+    for seed in range(20)
+  }
+  assert len(orders) > 15
+  present = np.array([1, 4])
+  cohorts = [
+    participation.in_turn(
+      known(1, [1] * 6, round_num=each)._replace(present=present)
+    )
+    for each in range(4)
+  ]
+  assert (
+    sorted(np.concatenate(cohorts[:2])) == [1, 4] and cohorts[2:] == cohorts[:2]
+  )
 
 
 def count_by_size(num_sampled, sizes):

@@ -12,6 +12,7 @@ from absl import flags
 from tff_shift import algorithms
 from tff_shift import arguments
 from tff_shift.command_line.flags import metric_flags
+from tff_shift.command_line.flags import participation_flags
 from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.reporting import summary
@@ -25,6 +26,7 @@ FLAGS = flags.FLAGS
 _DEFINE = {
   bool: flags.DEFINE_bool,
   float: flags.DEFINE_float,
+  int: flags.DEFINE_integer,
   str: flags.DEFINE_string,
 }
 
@@ -35,7 +37,8 @@ def define_flags() -> None:
     "aggregator",
     "mean",
     "How the server aggregates client updates: mean; robust (clipping and"
-    " zeroing); dp (clipping and noise, for differential privacy); secure (only"
+    " zeroing); dp (clipping and noise, for differential privacy); dp_ftrl (as"
+    " dp, with correlated noise, which needs no random cohorts); secure (only"
     " sums reach the server); compressed (8 bits per number).",
   )
   for field in dataclasses.fields(aggregator_hparams.AggregatorHParams):
@@ -57,9 +60,13 @@ def _hparams() -> aggregator_hparams.AggregatorHParams:
         f" --aggregator={FLAGS.aggregator}"
       )
     values[flag] = value
-  if "clipping_norm" in values and values.get("clipping") != "fixed":
+  if "clipping_norm" in values and not _has_fixed_norm(values):
     raise ValueError("--clipping_norm belongs to --clipping=fixed")
   return aggregator_hparams.AggregatorHParams(**values)
+
+
+def _has_fixed_norm(values: dict[str, Any]) -> bool:
+  return FLAGS.aggregator == "dp_ftrl" or values.get("clipping") == "fixed"
 
 
 def check() -> None:
@@ -81,10 +88,13 @@ def check() -> None:
 
 
 def not_protected() -> str | None:
-  """Names what `dp` or `secure` does not protect; None: another aggregator."""
+  """Names what an aggregator that hides clients does not protect.
+
+  None: the aggregator hides no clients.
+  """
   from tff_shift.learning import evaluation
 
-  if FLAGS.aggregator not in ("dp", "secure"):
+  if FLAGS.aggregator not in aggregator_hparams.HIDING:
     return None
   measured = ", ".join([*evaluation.METRICS, *metric_flags.names()])
   parts = [
@@ -98,7 +108,7 @@ def not_protected() -> str | None:
     parts.append(
       "mean and standard deviation of the inputs (--input_scaling=standardized)"
     )
-  if FLAGS.aggregator == "dp":
+  if FLAGS.aggregator in aggregator_hparams.PRIVATE:
     if "select" in FLAGS and FLAGS.select != "none":
       parts.append(f"the selection by --select={FLAGS.select}")
     if "stop_after" in FLAGS and FLAGS.stop_after is not None:
@@ -109,7 +119,7 @@ def not_protected() -> str | None:
 def settings() -> dict[str, Any]:
   """Returns the aggregator and the hyper-parameters that it uses, by flag.
 
-  With `dp` and `secure`, also what they do not protect, see `not_protected`.
+  Also what it does not protect, see `not_protected`.
 
   Raises:
     ValueError: If a flag is wrong.
@@ -120,7 +130,7 @@ def settings() -> dict[str, Any]:
     for name, value in hparams.items()
     if FLAGS.aggregator in aggregator_hparams.USED_BY[name]
   }
-  if used.get("clipping") != "fixed":
+  if not _has_fixed_norm(used):
     used.pop("clipping_norm", None)
   unprotected = not_protected()
   if unprotected is not None:
@@ -138,8 +148,8 @@ def chosen(
 ) -> dict[str, factories.Aggregator | None]:
   """Returns the aggregator of the flags for each algorithm, checked.
 
-  Prints the privacy guarantee of `dp`, that `secure` is simulated, and what
-  both do not protect.
+  Prints the privacy guarantee of `dp` and `dp_ftrl`, that `secure` is
+  simulated, and what all three do not protect.
 
   Args:
     trials: Algorithm names and hyper-parameters. A name may repeat.
@@ -176,7 +186,24 @@ def chosen(
         delta=hparams.dp_delta,
       )
       print(_describe(guarantee), flush=True)
-      print(f"dp: epsilon does not cover {not_protected()}", flush=True)
+    if FLAGS.aggregator == "dp_ftrl":
+      separation = participation_flags.separation(
+        num_clients, clients_per_round
+      )
+      tree = privacy_accounting.account_tree(
+        noise_multiplier=hparams.noise_multiplier,
+        num_clients=num_clients,
+        num_rounds=num_rounds,
+        separation=separation,
+        restart=hparams.tree_restart,
+        delta=hparams.dp_delta,
+      )
+      print(_describe_tree(tree, hparams, num_rounds), flush=True)
+    if FLAGS.aggregator in aggregator_hparams.PRIVATE:
+      print(
+        f"{FLAGS.aggregator}: epsilon does not cover {not_protected()}",
+        flush=True,
+      )
     if FLAGS.aggregator == "secure":
       print(
         "secure aggregation is simulated: the clients' integers are added in"
@@ -229,4 +256,25 @@ def _describe(guarantee: privacy_accounting.Guarantee) -> str:
       if guarantee.sampling_probability < 1
       else ""
     )
+  )
+
+
+def _describe_tree(
+  guarantee: privacy_accounting.TreeGuarantee,
+  hparams: aggregator_hparams.AggregatorHParams,
+  num_rounds: int,
+) -> str:
+  if guarantee.separation == 1:
+    taking_part = "each client may take part in every round"
+  else:
+    taking_part = (
+      f"each client takes part in at most {guarantee.max_rounds} rounds, at"
+      f" least {guarantee.separation} apart"
+    )
+  return (
+    f"dp_ftrl: epsilon={guarantee.epsilon:.4g} at delta={guarantee.delta:.4g}"
+    f" for the weights of a run of {num_rounds} rounds with noise multiplier"
+    f" {hparams.noise_multiplier:g}, for replacing a client's updates by zeros,"
+    f" if {taking_part}; epsilon={guarantee.replacement_epsilon:.4g} for"
+    " replacing a client"
   )

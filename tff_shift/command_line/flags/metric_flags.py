@@ -10,6 +10,7 @@ from absl import flags
 
 from tff_shift.command_line import configuration
 from tff_shift.learning import metrics as metrics_lib
+from tff_shift.learning.aggregators import aggregator_hparams
 
 if TYPE_CHECKING:
   from tff_shift.learning import metric as metric_lib
@@ -77,7 +78,7 @@ def refuse_single_clients(reason: str) -> None:
   Raises:
     ValueError: If metrics and such an aggregator are set.
   """
-  if names() and FLAGS.aggregator in ("dp", "secure"):
+  if names() and FLAGS.aggregator in aggregator_hparams.HIDING:
     raise ValueError(
       f"--{_FLAG}={','.join(names())} is not allowed with"
       f" --aggregator={FLAGS.aggregator}: {reason}, so the server would see the"

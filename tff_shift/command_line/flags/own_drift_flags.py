@@ -14,6 +14,7 @@ from tff_shift.command_line.flags import config_file
 from tff_shift.command_line.flags import dataset_flags
 from tff_shift.data import datasets
 from tff_shift.data.shifts import own_drift
+from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.reporting import summary
 
 FLAGS = flags.FLAGS
@@ -93,11 +94,12 @@ def check_absent(
   lacking = {client: times for client, times in lacking.items() if times}
   if not lacking:
     return
-  if FLAGS.aggregator == "dp":
+  if FLAGS.aggregator in aggregator_hparams.PRIVATE:
     raise common_flags.UsageError(
-      f"--aggregator=dp is not allowed with --dataset={dataset_flags.shown()}:"
-      f" epsilon is computed for cohorts of all clients, and {len(lacking)} of"
-      f" {len(sizes)} clients are absent in some {what}"
+      f"--aggregator={FLAGS.aggregator} is not allowed with"
+      f" --dataset={dataset_flags.shown()}: epsilon is computed for cohorts of"
+      f" all clients, and {len(lacking)} of {len(sizes)} clients are absent in"
+      f" some {what}"
     )
   output_folder.warn(
     f"{len(lacking)} of {len(sizes)} clients of {dataset_flags.shown()} lack"

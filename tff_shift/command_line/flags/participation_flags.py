@@ -20,7 +20,8 @@ _UNIFORM = "uniform"
 _BY_SIZE = "by_size"
 _BY_AVAILABILITY = "by_availability"
 _BY_LOSS = "by_loss"
-_SAMPLERS = _UNIFORM, _BY_SIZE, _BY_AVAILABILITY, _BY_LOSS
+_IN_TURN = "in_turn"
+_SAMPLERS = _UNIFORM, _IN_TURN, _BY_SIZE, _BY_AVAILABILITY, _BY_LOSS
 # The sampler that each flag belongs to.
 _OWNERS = {
   "availability_period": _BY_AVAILABILITY,
@@ -45,7 +46,8 @@ class Configuration(configuration.Configuration):
 
   client_sampling: str = configuration.setting(
     _UNIFORM,
-    "How the clients of a round are sampled: uniform; by_size, with"
+    "How the clients of a round are sampled: uniform; in_turn, in a fixed"
+    " random order, again and again; by_size, with"
     " probabilities proportional to numbers of examples; by_availability,"
     " uniformly among the clients that are available in the round; by_loss, the"
     " clients with the highest last training losses (power of choice).",
@@ -121,6 +123,20 @@ def check() -> None:
       f"--client_sampling={name} is not allowed with --aggregator=dp: epsilon"
       " is computed for uniform sampling"
     )
+  if FLAGS.aggregator == "dp_ftrl" and name not in (_UNIFORM, _IN_TURN):
+    raise ValueError(
+      f"--client_sampling={name} is not allowed with --aggregator=dp_ftrl,"
+      " whose epsilon does not cover what it reveals: it must be in_turn or"
+      " uniform"
+    )
+  if FLAGS.aggregator == "dp_ftrl" and name == _IN_TURN:
+    for flag in {*given()} & {*_REPORTING}:
+      raise ValueError(
+        f"--{flag} is not allowed with --aggregator=dp_ftrl and"
+        f" --client_sampling={name}: a round without reports is no leaf of the"
+        " tree, and epsilon is computed for a fixed number of leaves between"
+        " the rounds of a client"
+      )
   if FLAGS.aggregator == "secure" and name in _REVEALED:
     raise ValueError(
       f"--client_sampling={name} is not allowed with --aggregator=secure: the"
@@ -141,7 +157,7 @@ def check_cohort() -> None:
       f" already has all {num_clients} clients; lower --participation"
     )
   name = FLAGS.client_sampling
-  if name in (_BY_SIZE, _BY_LOSS) and num_selected == num_clients:
+  if name in (_IN_TURN, _BY_SIZE, _BY_LOSS) and num_selected == num_clients:
     raise ValueError(
       f"--client_sampling={name} has no effect: all {num_clients} clients are"
       " sampled in each round; lower --participation"
@@ -150,6 +166,13 @@ def check_cohort() -> None:
     arguments.integer(
       "--loss_candidates", FLAGS.loss_candidates, num_selected, num_clients
     )
+
+
+def separation(num_clients: int, clients_per_round: int) -> int:
+  """Returns the least difference of two rounds of a client."""
+  if FLAGS.client_sampling != _IN_TURN:
+    return 1
+  return num_clients // clients_per_round
 
 
 def settings() -> dict[str, Any]:
@@ -176,6 +199,7 @@ def chosen() -> dict[str, Any]:
 
   samplers = {
     _UNIFORM: lambda: participation.uniform,
+    _IN_TURN: lambda: participation.in_turn,
     _BY_SIZE: lambda: participation.by_size,
     _BY_AVAILABILITY: lambda: participation.by_availability(
       _period(), _share()

@@ -8,7 +8,12 @@ import dataclasses
 from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import privacy_accounting
 
-NAMES = ("mean", "robust", "dp", "secure", "compressed")
+NAMES = ("mean", "robust", "dp", "dp_ftrl", "secure", "compressed")
+
+# These aggregators add noise to a sum of clipped updates.
+PRIVATE = ("dp", "dp_ftrl")
+# The server does not see the updates of single clients.
+HIDING = (*PRIVATE, "secure")
 
 # These aggregators clip updates or set them to zero.
 BOUNDED = ("robust", "secure", "compressed")
@@ -19,10 +24,11 @@ _LEAST_NOISE, _MOST_NOISE = 1e-3, 1e4
 # The aggregators that use a hyper-parameter.
 USED_BY = {
   "clipping": (*BOUNDED, "dp"),
-  "clipping_norm": (*BOUNDED, "dp"),
+  "clipping_norm": (*BOUNDED, *PRIVATE),
   "zeroing": BOUNDED,
-  "noise_multiplier": ("dp",),
-  "dp_delta": ("dp",),
+  "noise_multiplier": PRIVATE,
+  "dp_delta": PRIVATE,
+  "tree_restart": ("dp_ftrl",),
 }
 
 
@@ -38,8 +44,8 @@ class AggregatorHParams(hyperparameters.HParams):
   )
   clipping_norm: float = hyperparameters.hparam(
     1.0,
-    "Norm for clipping=fixed. Small: all updates have the same norm; large: no"
-    " update is clipped.",
+    "Norm for clipping=fixed and dp_ftrl. Small: all updates have the same"
+    " norm; large: no update is clipped.",
     minimum=0,
     exclusive_minimum=True,
   )
@@ -50,8 +56,9 @@ class AggregatorHParams(hyperparameters.HParams):
   )
   noise_multiplier: float = hyperparameters.hparam(
     1.0,
-    "Standard deviation of the noise in the sum of the updates, relative to"
-    " the clipping norm; 0: no noise and no privacy.",
+    "Standard deviation of the noise in the sum of the updates (dp_ftrl: in"
+    " each node of the tree), relative to the clipping norm; 0: no noise and no"
+    " privacy.",
     minimum=_LEAST_NOISE,
     maximum=_MOST_NOISE,
     or_zero=True,
@@ -62,4 +69,10 @@ class AggregatorHParams(hyperparameters.HParams):
     minimum=privacy_accounting.LEAST_DELTA,
     maximum=0.5,
     or_zero=True,
+  )
+  tree_restart: int = hyperparameters.hparam(
+    0,
+    "Number of rounds after which the tree of the noise restarts; 0: never.",
+    minimum=0,
+    maximum=10**9,
   )

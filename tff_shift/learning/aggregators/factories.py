@@ -7,6 +7,8 @@
     Differentially Private Recurrent Language Models, McMahan, Ramage, Talwar,
     Zhang; ICLR 2018). The adaptive norm follows Differentially Private Learning
     with Adaptive Clipping (Andrew, Thakkar, McMahan, Ramaswamy; NeurIPS 2021).
+  * `dp_ftrl`: as dp with a fixed norm, and noise that is correlated between
+    rounds (see `tree_noise`).
   * `secure`: as robust; the server sees only sums (Practical Secure Aggregation
     for Privacy-Preserving Machine Learning, Bonawitz et al.; CCS 2017).
   * `compressed`: as robust; tensors of more than 20,000 numbers are sent with 8
@@ -23,9 +25,10 @@ Aggregators hide the update and, in `secure`, the client's weight. Losses,
 counts and the sums of evaluations are measurements of the experiment: they are
 plaintext sums under every aggregator, and epsilon does not cover them.
 
-The noise of `dp` comes from TensorFlow's generator without a seed, because
-anyone who can recompute the noise can subtract it. Runs with noise are the only
-runs that equal seeds do not reproduce.
+The noise of `dp` and the seed of the noise of `dp_ftrl` come from TensorFlow's
+generator without a seed, because anyone who can recompute the noise can
+subtract it. Runs with noise are the only runs that equal seeds do not
+reproduce.
 """
 
 import contextlib
@@ -43,6 +46,7 @@ from tff_shift import arguments
 from tff_shift import library_logs
 from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import aggregator_hparams
+from tff_shift.learning.aggregators import tree_noise
 from tff_shift.learning.aggregators import update_noise
 
 
@@ -247,7 +251,7 @@ def refusal(requirements: AggregationRequirements, traits: Traits) -> str:
     )
     or (traits.compresses and requirements.per_client_values)
     or (not traits.is_weighted and requirements.own_weights)
-    or (traits.name == "dp" and requirements.surveys)
+    or (traits.noise is not None and requirements.surveys)
     or ""
   )
 
@@ -318,8 +322,9 @@ def build(
   Args:
     name: One of `aggregator_hparams.NAMES`.
     hparams: The hyper-parameters; None: the defaults.
-    clients_per_round: The number of clients in a round, required by `dp`. Its
-      mean divides by this number, regardless of how many clients take part.
+    clients_per_round: The number of clients in a round, required by `dp` and
+      `dp_ftrl`. Their mean divides by this number, regardless of how many
+      clients take part.
 
   Returns:
     The aggregator.
@@ -332,21 +337,27 @@ def build(
   hparams = hparams or aggregator_hparams.AggregatorHParams()
   hyperparameters.validate(hparams)
   clips = hparams.clipping != "none"
+  is_private = name in aggregator_hparams.PRIVATE
   traits = Traits(
     name=name,
     is_mean=name == "mean",
-    is_weighted=name != "dp",
+    is_weighted=not is_private,
     # The numbers of a secure sum are clipped to a range.
-    bounds_updates=name in ("dp", "secure")
+    bounds_updates=name in aggregator_hparams.HIDING
     or (name in aggregator_hparams.BOUNDED and (clips or hparams.zeroing)),
-    hides_clients=name in ("dp", "secure"),
+    hides_clients=name in aggregator_hparams.HIDING,
     compresses=name == "compressed",
-    noise=_noise(hparams, clients_per_round) if name == "dp" else None,
+    noise=_noise(name, hparams, clients_per_round) if is_private else None,
   )
   if name == "mean":
     return Aggregator(traits, tff.aggregators.MeanFactory())
   if name == "dp":
     factory = _private(hparams, clients_per_round)
+    return Aggregator(traits, factory)
+  if name == "dp_ftrl":
+    factory = tree_noise.TreeFactory(
+      traits.noise, hparams.clipping_norm, hparams.tree_restart
+    )
     return Aggregator(traits, factory)
   stock = {
     "robust": tff.learning.robust_aggregator,
@@ -436,29 +447,30 @@ def _bounded(
 
 
 def _noise(
-  hparams: aggregator_hparams.AggregatorHParams, clients_per_round: int | None
+  name: str,
+  hparams: aggregator_hparams.AggregatorHParams,
+  clients_per_round: int | None,
 ) -> update_noise.Noise:
-  """Returns the noise of `dp`; refuses hyper-parameters that do not fit."""
+  """Returns the noise; refuses hyper-parameters that do not fit."""
   if clients_per_round is None or clients_per_round < 1:
     raise ValueError(
       f"clients_per_round={clients_per_round} is not allowed with"
-      " aggregator=dp: it must be an integer at least 1"
+      f" aggregator={name}: it must be an integer at least 1"
     )
-  if hparams.clipping == "none":
+  is_fixed = name == "dp_ftrl" or hparams.clipping == "fixed"
+  if not is_fixed and hparams.clipping == "none":
     raise ValueError(
       "clipping=none is not allowed with aggregator=dp: it must be adaptive"
       " or fixed, because noise hides only bounded updates"
     )
   multiplier = float(hparams.noise_multiplier)
-  if hparams.clipping == "fixed" and not arguments.is_float32(
-    multiplier * hparams.clipping_norm
-  ):
+  if is_fixed and not arguments.is_float32(multiplier * hparams.clipping_norm):
     raise ValueError(
       f"clipping_norm={hparams.clipping_norm:g} is not allowed with"
       f" noise_multiplier={multiplier:g}: their product, the standard deviation"
       f" of the noise, must be {arguments.FLOAT32}"
     )
-  if hparams.clipping == "fixed" or not multiplier:
+  if is_fixed or not multiplier:
     return update_noise.Noise(multiplier, clients_per_round)
   # The number of updates below the norm gets noise too, of standard deviation
   # clients / 20, which uses a part of the privacy budget.

@@ -3,7 +3,9 @@
 Renyi Differential Privacy of the Sampled Gaussian Mechanism (Mironov, Talwar,
 Zhang; 2019); for clients drawn without replacement Subsampled Renyi
 Differential Privacy and Analytical Moments Accountant (Wang, Balle,
-Kasiviswanathan; AISTATS 2019). Computed by the library dp-accounting.
+Kasiviswanathan; AISTATS 2019). Computed by the library dp-accounting. For trees
+of noise Practical and Private (Deep) Learning without Sampling or Shuffling
+(Kairouz et al.; ICML 2021), Appendix D.
 """
 
 import math
@@ -42,6 +44,27 @@ class Guarantee(NamedTuple):
   num_rounds: int
 
 
+class TreeGuarantee(NamedTuple):
+  """The privacy guarantee of noise in a tree, for the weights of a run.
+
+  It needs no random cohorts: a client may be in any rounds that are at least
+  `separation` apart.
+
+  Attributes:
+    epsilon: For replacing all updates of a client by zeros.
+    replacement_epsilon: For replacing a client by another.
+    delta: The delta of both.
+    separation: The least difference of two rounds of a client.
+    max_rounds: The most rounds that a client can be in.
+  """
+
+  epsilon: float
+  replacement_epsilon: float
+  delta: float
+  separation: int
+  max_rounds: int
+
+
 def account(
   *,
   noise_multiplier: float,
@@ -66,47 +89,23 @@ def account(
     ValueError: If delta or the noise is outside of the accountant's range, or
       delta is 0 with one client; one line that names it.
   """
-  noise_multiplier = arguments.number(
-    "noise_multiplier", noise_multiplier, "at least 0", lambda z: z >= 0
-  )
-  delta = arguments.number(
-    "dp_delta",
-    delta,
-    f"from {LEAST_DELTA:g} to below 1, or 0",
-    lambda value: not value or LEAST_DELTA <= value < 1,
-  )
-  if not delta and num_clients == 1:
-    raise ValueError(
-      "dp_delta=0 is not allowed with one client: it must be above 0"
-    )
+  noise_multiplier = _checked_noise(noise_multiplier)
+  delta = _checked_delta(delta, num_clients)
   # Takes 0.3 s to import, and command lines import this module.
   import dp_accounting
 
-  delta = delta or num_clients**-1.1
   probability = clients_per_round / num_clients
   relation = dp_accounting.NeighboringRelation
 
   def epsilon(neighbours, event):
-    if not noise_multiplier:
-      return math.inf
-    accountant = dp_accounting.rdp.RdpAccountant(
-      neighboring_relation=neighbours
+    return _epsilon(
+      event,
+      num_rounds,
+      delta,
+      neighbours,
+      noise_multiplier,
+      f"{clients_per_round} of {num_clients} clients in a round",
     )
-    try:
-      accountant.compose(event, num_rounds)
-      found = float(accountant.get_epsilon(delta))
-    # Raised if rounding makes a sum negative, or a number is too large for a
-    # float.
-    except (ValueError, ArithmeticError):
-      found = math.nan
-    if not math.isfinite(found):
-      raise ValueError(
-        f"noise_multiplier={noise_multiplier:g} is not allowed with"
-        f" {clients_per_round} of {num_clients} clients in a round: the"
-        " accountant of epsilon does not support such a"
-        f" {'large' if noise_multiplier > 1 else 'small'} value"
-      )
-    return found
 
   # Replacing a client changes the sum by up to twice the norm.
   gaussian, halved = (
@@ -128,3 +127,125 @@ def account(
     noise_multiplier=noise_multiplier,
     num_rounds=num_rounds,
   )
+
+
+def account_tree(
+  *,
+  noise_multiplier: float,
+  num_clients: int,
+  num_rounds: int,
+  separation: int = 1,
+  restart: int = 0,
+  delta: float = 0.0,
+) -> TreeGuarantee:
+  """Accounts for the privacy of a run with the noise of `tree_noise`.
+
+  All nodes of all trees are one Gaussian mechanism. Replacing a client's
+  updates by zeros moves a node by at most c C, if the client is in c of its
+  rounds. So its noise multiplier is z / sqrt(sum over the nodes of c^2). The
+  sum is bounded from above, level by level: a node of s rounds has
+  c <= ceil(s / separation).
+
+  Args:
+    noise_multiplier: z, the standard deviation of the noise of a node over the
+      clipping norm; at 0 both epsilons are infinite.
+    num_clients: The number of clients.
+    num_rounds: The number of rounds.
+    separation: The least difference of two rounds of a client, at least 1.
+    restart: The number of rounds after which the tree restarts; 0: never.
+    delta: The delta for which epsilon is computed; 0: `num_clients ** -1.1`.
+
+  Returns:
+    The guarantee.
+
+  Raises:
+    ValueError: As `account`.
+  """
+  noise_multiplier = _checked_noise(noise_multiplier)
+  delta = _checked_delta(delta, num_clients)
+  import dp_accounting
+
+  length = min(restart or num_rounds, num_rounds)
+  trees, rest = divmod(num_rounds, length)
+  total = trees * _tree_moves(length, separation) + _tree_moves(
+    rest, separation
+  )
+
+  def epsilon(moved):
+    return _epsilon(
+      dp_accounting.GaussianDpEvent(
+        noise_multiplier / (moved * math.sqrt(total))
+      ),
+      1,
+      delta,
+      dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+      noise_multiplier,
+      f"{num_rounds} rounds",
+    )
+
+  return TreeGuarantee(
+    epsilon=epsilon(1),
+    # An update moves by up to twice the norm.
+    replacement_epsilon=epsilon(2),
+    delta=delta,
+    separation=separation,
+    max_rounds=-(-num_rounds // separation),
+  )
+
+
+def _tree_moves(num_leaves: int, separation: int) -> int:
+  """Bounds the sum of c^2 over the nodes of a tree, see `account_tree`."""
+  total, size = 0, 1
+  while size <= num_leaves:
+    most = -(-size // separation)
+    # The client is in no more rounds than there are, in all nodes of a level.
+    in_level = min(-(-num_leaves // separation), num_leaves // size * most)
+    total += in_level * most
+    size *= 2
+  return total
+
+
+def _checked_noise(noise_multiplier: float) -> float:
+  return arguments.number(
+    "noise_multiplier", noise_multiplier, "at least 0", lambda z: z >= 0
+  )
+
+
+def _checked_delta(delta: float, num_clients: int) -> float:
+  """Returns delta, or its default."""
+  delta = arguments.number(
+    "dp_delta",
+    delta,
+    f"from {LEAST_DELTA:g} to below 1, or 0",
+    lambda value: not value or LEAST_DELTA <= value < 1,
+  )
+  if not delta and num_clients == 1:
+    raise ValueError(
+      "dp_delta=0 is not allowed with one client: it must be above 0"
+    )
+  return delta or num_clients**-1.1
+
+
+def _epsilon(
+  event, count, delta, neighbours, noise_multiplier, setting: str
+) -> float:
+  """Returns the epsilon of an event that happens so many times."""
+  import dp_accounting
+
+  if not noise_multiplier:
+    return math.inf
+  accountant = dp_accounting.rdp.RdpAccountant(neighboring_relation=neighbours)
+  try:
+    accountant.compose(event, count)
+    found = float(accountant.get_epsilon(delta))
+  # Raised if rounding makes a sum negative, or a number is too large for a
+  # float.
+  except (ValueError, ArithmeticError):
+    found = math.nan
+  if not math.isfinite(found):
+    raise ValueError(
+      f"noise_multiplier={noise_multiplier:g} is not allowed with {setting}:"
+      " the accountant of epsilon does not support such a"
+      f" {'large' if noise_multiplier > 1 else 'small'} value"
+    )
+  return found

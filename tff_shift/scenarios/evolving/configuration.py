@@ -29,6 +29,7 @@ from tff_shift.command_line.tuning import trials
 from tff_shift.data.shifts import concepts as concepts_lib
 from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.data.your_own import own_datasets
+from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.reporting import summary
 
 if TYPE_CHECKING:
@@ -234,9 +235,10 @@ def check_flags() -> Configuration:
   trials.described(SCENARIO, _defaults)
   common_flags.require(
     "num_new_clients",
-    not configuration.num_new_clients or FLAGS.aggregator != "dp",
-    "0 with --aggregator=dp, whose epsilon is computed for cohorts of all"
-    " clients",
+    not configuration.num_new_clients
+    or FLAGS.aggregator not in aggregator_hparams.PRIVATE,
+    f"0 with --aggregator={FLAGS.aggregator}, whose epsilon is computed for"
+    " cohorts of all clients",
   )
   # Last, because it imports algorithms and TensorFlow.
   trials.chosen(SCENARIO, _defaults)

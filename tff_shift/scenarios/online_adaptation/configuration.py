@@ -32,6 +32,7 @@ from tff_shift.data.shifts import online_adaptation
 from tff_shift.data.shifts import own_drift
 from tff_shift.data.shifts import schedules
 from tff_shift.learning import hyperparameters
+from tff_shift.learning.aggregators import aggregator_hparams
 
 if TYPE_CHECKING:
   from tff_shift.data import examples
@@ -226,10 +227,12 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
         f" --schedules={self.schedules}, which defines the flips; leave one of"
         " them out"
       )
-    if self.repeat_cohorts and FLAGS.aggregator == "dp":
+    is_private = FLAGS.aggregator in aggregator_hparams.PRIVATE
+    if self.repeat_cohorts and is_private:
       raise ValueError(
-        "--repeat_cohorts is not allowed with --aggregator=dp: epsilon is"
-        " computed for cohorts that are sampled in each round"
+        "--repeat_cohorts is not allowed with"
+        f" --aggregator={FLAGS.aggregator}: epsilon is computed for cohorts"
+        " that are sampled in each round"
       )
 
   def drawn(self, name: str) -> str:

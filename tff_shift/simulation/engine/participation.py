@@ -87,6 +87,28 @@ def sample_uniformly(
   return _ascending(chosen)
 
 
+def in_turn(known: Known) -> list[int]:
+  """Samples clients in a fixed random order, again and again.
+
+  Cohorts of m of N clients contain a client at most once in floor(N / m)
+  successive rounds, as long as no client is absent. The time and memory of a
+  round are O(N).
+
+  Args:
+    known: What the server knows.
+
+  Returns:
+    The ids of `num_sampled` clients, ascending.
+  """
+  order = _generator(known.run_seed, 0).permutation(known.num_clients)
+  if known.present is not None:
+    order = order[np.isin(order, known.present)]
+  start = known.round_num * known.num_sampled
+  return _ascending(
+    order[(start + each) % len(order)] for each in range(known.num_sampled)
+  )
+
+
 def by_size(known: Known) -> list[int]:
   """Samples clients with probabilities proportional to their examples.
 

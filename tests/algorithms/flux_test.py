@@ -1,0 +1,398 @@
+"""FLUX: descriptors and clusters against NumPy and scikit-learn; its limits."""
+
+import contextlib
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn import cluster
+
+from tff_shift import algorithms
+from tff_shift import execution
+from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import flux
+from tff_shift.algorithms import local as local_algorithm
+from tff_shift.execution import local
+from tff_shift.learning import randomness
+from tff_shift.learning.aggregators import client_slots
+from tff_shift.simulation.engine import rounds
+from tff_shift.techniques import client_groups
+
+pytestmark = pytest.mark.slow
+
+COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": 0.3}
+HPARAMS = flux.HParams(
+  clustering_round=2, max_clusters=4, descriptor_size=3, **COMMON
+)
+NUM_CLASSES = 3
+# Larger than any distance.
+EVERYONE = {"eps": "fixed", "cluster_distance": 1e30}
+NOBODY = {"eps": "fixed", "cluster_distance": 0.0}
+
+
+def described(z, y):
+  """A descriptor in NumPy, in float64."""
+  rows = [z.mean(axis=0), z.std(axis=0)]
+  for statistic in (np.mean, np.std):
+    rows += [
+      statistic(z[y == c], axis=0) if np.any(y == c) else np.full(3, -1.0)
+      for c in range(NUM_CLASSES)
+    ]
+  return np.stack(rows)
+
+
+def scaled(descriptors):
+  low = descriptors.min(axis=(0, 2))[:, np.newaxis]
+  width = descriptors.max(axis=(0, 2))[:, np.newaxis] - low
+  return (descriptors - low) / np.where(width, width, 1)
+
+
+def distances_of(rows):
+  flat = rows.reshape(len(rows), -1)
+  return np.linalg.norm(flat[:, np.newaxis] - flat, axis=2)
+
+
+def elbow_of(distances):
+  """The point farthest below the line between the ends, by cross products."""
+  delta = np.sort(
+    (distances + np.diag(np.full(len(distances), np.inf))).min(axis=1)
+  )
+  run, rise = len(delta) - 1, delta[-1] - delta[0]
+  below = [i * rise - (d - delta[0]) * run for i, d in enumerate(delta)]
+  return delta[np.argmax(below)]
+
+
+def dbscan(rows, eps):
+  """The clusters of scikit-learn, and each noise point alone."""
+  labels = cluster.DBSCAN(eps=eps, min_samples=2).fit_predict(
+    rows.reshape(len(rows), -1)
+  )
+  noise = labels < 0
+  labels[noise] = labels.max() + 1 + np.arange(noise.sum())
+  return labels
+
+
+def is_same_partition(one, other):
+  return np.array_equal(np.equal.outer(one, one), np.equal.outer(other, other))
+
+
+def make_rows(seed, number):
+  """Descriptors of clients around three centres, and of some far away."""
+  generator = np.random.default_rng(seed)
+  centres = generator.random((3, 8, 3))
+  rows = centres[generator.integers(3, size=number)]
+  spread = generator.choice([0.02, 0.3], size=(number, 1, 1), p=[0.8, 0.2])
+  return rows + spread * generator.normal(size=rows.shape)
+
+
+class TestDescriptor:
+  @pytest.mark.parametrize("classes", [[0, 1, 2], [0, 2], [1]])
+  def test_agrees_with_numpy(self, run_in_graph, classes):
+    generator = np.random.default_rng(0)
+    z = np.float32(generator.normal(size=(20, 3)))
+    y = np.int32(generator.choice(classes, size=20))
+    found = run_in_graph(lambda *each: flux.describe(*each, NUM_CLASSES), z, y)
+    np.testing.assert_allclose(found, described(z, y), atol=1e-6)
+
+  def test_of_nothing_is_finite(self, run_in_graph):
+    found = run_in_graph(
+      lambda *each: flux.describe(*each, NUM_CLASSES),
+      np.zeros((0, 3), np.float32),
+      np.zeros(0, np.int32),
+    )
+    np.testing.assert_array_equal(found[:2], np.zeros((2, 3)))
+    np.testing.assert_array_equal(found[2:], np.full((6, 3), -1.0))
+
+
+class TestClusters:
+  @pytest.mark.parametrize("seed", range(6))
+  @pytest.mark.parametrize("eps", [0.2, 0.6, 1.5, None])
+  def test_are_those_of_dbscan(self, run_in_graph, seed, eps):
+    rows = make_rows(seed, 12)
+    hparams = dataclasses.replace(
+      HPARAMS,
+      max_clusters=12,
+      **({} if eps is None else {"eps": "fixed", "cluster_distance": eps}),
+    )
+    found = run_in_graph(
+      lambda each: flux.group(hparams, each, 12), np.float32(rows)
+    )
+    if eps is None:
+      # Rounding up: the distance of the elbow itself connects two clients.
+      eps = elbow_of(distances_of(rows)) * (1 + 1e-6)
+    assert is_same_partition(found, dbscan(rows, eps))
+    # Numbered in the order of their first clients.
+    first = [found.tolist().index(each) for each in range(found.max() + 1)]
+    assert first == sorted(first)
+
+  @pytest.mark.parametrize("most", [1, 2, 4, 7])
+  def test_too_many_are_joined_nearest_first(self, run_in_graph, most):
+    rows = make_rows(1, 9)
+    hparams = dataclasses.replace(HPARAMS, max_clusters=most, **NOBODY)
+    found = run_in_graph(
+      lambda each: flux.group(hparams, each, 9), np.float32(rows)
+    )
+    expected = cluster.AgglomerativeClustering(
+      n_clusters=most, linkage="single"
+    ).fit_predict(rows.reshape(9, -1))
+    assert is_same_partition(found, expected)
+
+  def test_one_client_is_a_cluster(self, run_in_graph):
+    found = run_in_graph(
+      lambda each: flux.group(HPARAMS, each, 4), np.zeros((1, 8, 3), np.float32)
+    )
+    assert found.tolist() == [0]
+
+  def test_spanning_tree_by_hand(self, run_in_graph):
+    # On a line at 0, 1, 3, 7.
+    at = np.float32([3, 0, 7, 1])
+    found = run_in_graph(
+      client_groups.spanning_lengths, np.abs(at[:, np.newaxis] - at)
+    )
+    assert found.tolist() == [1, 2, 4]
+
+  def test_centroids_are_means_of_the_rows_without_labels(self, run_in_graph):
+    rows = make_rows(2, 5)
+    values = np.zeros((7, 8, 3), np.float32)
+    reported = [0, 2, 3, 4, 6]
+    values[reported] = rows
+    present = np.float32(np.isin(np.arange(7), reported))
+    hparams = dataclasses.replace(
+      HPARAMS, max_clusters=7, eps="fixed", cluster_distance=1.0
+    )
+    found = run_in_graph(
+      lambda slots: flux.make_clusters(hparams, slots),
+      client_slots.Slots(values, present),
+    )
+    expected = dbscan(scaled(rows), 1.0)
+    assert found.assigned[[1, 5]].tolist() == [-1, -1]
+    assert is_same_partition(found.assigned[reported], expected)
+    for number in set(expected):
+      members = expected == number
+      label = int(found.assigned[reported][members][0])
+      assert found.sizes[label] == members.sum()
+      np.testing.assert_allclose(
+        found.centroids[label],
+        scaled(rows)[members, :2].mean(axis=0),
+        atol=1e-5,
+      )
+    assert found.sizes.sum() == 5
+
+
+def start(model, data, hparams, **options):
+  algorithm = algorithms.build(flux, model, hparams, num_clients=len(data))
+  return rounds.Rounds(algorithm, data, run_seed=0, **options)
+
+
+def row(models, number):
+  return tf.nest.map_structure(lambda w: w[number], models)
+
+
+class TestLimits:
+  @pytest.fixture
+  def data(self, make_client):
+    return [make_client(i, [5 + 2 * i, 4]) for i in range(4)]
+
+  @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+  @pytest.mark.parametrize(
+    "changes", [EVERYONE, {"clustering_round": 9}, {"max_clusters": 1}]
+  )
+  def test_one_cluster_is_fed_avg_bit_for_bit(
+    self, model, data, context, compare, changes, weighting
+  ):
+    common = {"client_weighting": weighting}
+    run = start(model, data, dataclasses.replace(HPARAMS, **changes, **common))
+    plain = rounds.Rounds(
+      algorithms.build(fed_avg, model, fed_avg.HParams(**COMMON | common)),
+      data,
+      run_seed=0,
+    )
+    for _ in range(4):
+      assert run.step()["loss"] == plain.step()["loss"]
+    found = row(run.server_state.weights.models, 0)
+    assert compare.equal_bits(found, plain.server_state.weights)
+
+  def test_clusters_of_one_client_are_local_from_the_round_on(
+    self, model, data, context, compare
+  ):
+    run = start(model, data, dataclasses.replace(HPARAMS, **NOBODY))
+    common = rounds.Rounds(
+      algorithms.build(fed_avg, model, fed_avg.HParams(**COMMON)),
+      data,
+      run_seed=0,
+    )
+    for _ in range(2):
+      run.step()
+      common.step()
+    assert run.server_state.weights.clusters.assigned.tolist() == [0, 1, 2, 3]
+    alone = rounds.Rounds(
+      algorithms.build(
+        local_algorithm, model, local_algorithm.HParams(**COMMON)
+      ),
+      data,
+      run_seed=0,
+    )
+    alone.client_states = [common.server_state.weights] * 4
+    alone.server_state = alone.server_state._replace(round_num=np.int32(2))
+    alone.round_num = 2
+    for _ in range(2):
+      assert run.step()["loss"] == alone.step()["loss"]
+    # Of four clients, the mean and its division by a quarter are exact.
+    for number in range(4):
+      assert compare.equal_bits(
+        row(run.server_state.weights.models, number),
+        alone.client_states[number],
+      )
+
+
+class TestTwoKinds:
+  """The inputs of half of the clients are shifted."""
+
+  HPARAMS = dataclasses.replace(HPARAMS, eps="fixed", cluster_distance=1.0)
+
+  @pytest.fixture
+  def data(self, make_client):
+    clients = [make_client(i, [150, 150]) for i in range(6)]
+    return [
+      client._replace(
+        x=client.x + np.float32(3 * (i % 2)), client_id=np.int32(i)
+      )
+      for i, client in enumerate(clients)
+    ]
+
+  def test_are_found_and_have_a_model_each(
+    self, model, data, oracle, context, compare
+  ):
+    run = start(model, data, self.HPARAMS)
+    run.step()
+    before = run.server_state.weights
+    assert not np.any(before.clusters.sizes)
+    run.step()
+    weights = run.server_state.weights
+    assert weights.clusters.assigned.tolist() == [0, 1] * 3
+    assert weights.clusters.sizes.tolist() == [3, 3, 0, 0]
+    # Descriptors are of the model that clients received in this round.
+    received = row(before.models, 0)
+    assert compare.equal_bits(weights.backbone, received.backbone)
+    rows = scaled(
+      np.stack(
+        [
+          described(
+            oracle.embed(received.backbone, client.x) @ weights.projection,
+            client.y,
+          )
+          for client in data
+        ]
+      )
+    )
+    for number in range(2):
+      np.testing.assert_allclose(
+        weights.clusters.centroids[number],
+        rows[number::2, :2].mean(axis=0),
+        atol=1e-5,
+      )
+    run.step()
+    np.testing.assert_allclose(run.server_state.memory, [0.5, 0.5, 0, 0])
+    models = run.server_state.weights.models
+    assert not compare.equal_bits(row(models, 0), row(models, 1))
+    # Nobody trains the others.
+    assert compare.equal_bits(row(models, 2), row(weights.models, 2))
+    # Once and for all.
+    assert compare.equal_bits(
+      run.server_state.weights.clusters, weights.clusters
+    )
+
+  def test_client_that_was_absent_goes_to_the_nearest(
+    self, model, data, run_in_graph, context, compare
+  ):
+    run = start(
+      model,
+      data,
+      self.HPARAMS,
+      sampler=lambda known: [0, 1, 2, 3],
+      participation=0.7,
+    )
+    for _ in range(3):
+      run.step()
+    weights = run.server_state.weights
+    assert weights.clusters.assigned.tolist() == [0, 1, 0, 1, -1, -1]
+    functions = flux.build(model, self.HPARAMS, 6)
+    for client in (4, 5):
+      prepared = run_in_graph(
+        functions.prepare_client, weights, (), data[client], np.int32(3)
+      )
+      assert compare.equal_bits(prepared, row(weights.models, client % 2))
+
+  def test_nearest_is_chosen_for_each_domain_without_its_labels(
+    self, model, data, make_client, oracle, run_in_graph, context
+  ):
+    run = start(model, data, self.HPARAMS)
+    for _ in range(3):
+      run.step()
+    weights = run.server_state.weights
+    hparams = dataclasses.replace(self.HPARAMS, predict_with="nearest")
+    functions = flux.build(model, hparams, 6)
+    assert functions.predicts_batches and functions.prepare_client is None
+    test = make_client(9, [100, 100])
+    test = test._replace(
+      x=test.x + np.float32(3 * (np.arange(200) < 100))[:, None]
+    )
+    expected = np.concatenate(
+      [
+        oracle.predict(row(weights.models, 1), test.x[:100]),
+        oracle.predict(row(weights.models, 0), test.x[100:]),
+      ]
+    )
+    for y in (test.y, 2 - test.y):
+      found = run_in_graph(
+        functions.predict_as_client, weights, (), data[0], test._replace(y=y)
+      )
+      np.testing.assert_allclose(found, expected, atol=1e-4)
+
+  @pytest.mark.cpp
+  def test_executors_agree(self, model, data, context):
+    del context
+
+    def run():
+      running = start(model, data, self.HPARAMS)
+      for _ in range(3):
+        running.step()
+      return running.server_state.weights
+
+    expected = run()
+    with contextlib.ExitStack() as stack:
+      workers = [stack.enter_context(local.Worker.start()) for _ in range(2)]
+      remote = execution.RemoteWorkers([each.address for each in workers])
+      for name, options in (
+        ("local", {}),
+        ("remote", {"remote_workers": remote}),
+      ):
+        with execution.use(name, **options):
+          found = run()
+        assert found.clusters.assigned.tolist() == [0, 1] * 3
+        tf.nest.map_structure(
+          lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+          found,
+          expected,
+        )
+
+
+def test_first_models_are_fed_avgs_and_equal(model, run_in_graph, compare):
+  seed = randomness.server_seed(0)
+  found = run_in_graph(flux.build(model, HPARAMS, 4).initial_weights, seed)
+  plain = run_in_graph(model.initial_weights, seed)
+  for number in range(4):
+    assert compare.equal_bits(row(found.models, number), plain)
+
+
+def test_distance_without_its_rule_is_refused(model, refusal):
+  def build(**changes):
+    return algorithms.build(
+      flux, model, dataclasses.replace(HPARAMS, **changes), num_clients=4
+    )
+
+  message = refusal(build, cluster_distance=2.0)
+  assert "cluster_distance=2.0 is not allowed with eps=elbow" in message
+  message = refusal(build, eps="fixed", elbow_factor=2.0)
+  assert "elbow_factor=2.0 is not allowed with eps=fixed" in message

@@ -65,6 +65,8 @@ class TestRounds:
         for old, new in zip(*kept, strict=True):
           flat = tf.nest.flatten(old), tf.nest.flatten(new)
           assert any(np.any(o != n) for o, n in zip(*flat, strict=True))
+    # A round of clustering moves no model.
+    assert np.all(np.any(moved, axis=0))
     assert [int(state[0].round_num) for state in run.states] == [0, 1, 2]
     for metrics in run.metrics:
       assert np.isfinite(metrics["loss"])

@@ -29,13 +29,15 @@ from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import randomness
+from tff_shift.learning import work
 from tff_shift.models import guided_model
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list(
   "algorithms",
   [],
-  "Algorithms, comma-separated. Default: all that take gradient steps.",
+  "Algorithms, comma-separated. Default: all that train, except those of streams"
+  " without labels that are not in `_STEPS`.",
 )
 flags.DEFINE_integer("num_clients", 100, "Clients in a round.", lower_bound=1)
 flags.DEFINE_integer("repetitions", 7, "Turns of each.", lower_bound=1)
@@ -63,6 +65,7 @@ class _Steps(NamedTuple):
 
 # An iteration visits each domain.
 _BOTH_DOMAINS = _Steps(8)
+# Of the others, the gradients are counted, all on all weights.
 _STEPS = {
   # A step on the shared model and one on the client's own.
   "apfl": _Steps(2 * 8),
@@ -113,8 +116,16 @@ _STEPS = {
 
 
 class _Timed(NamedTuple):
-  """The timed functions of an algorithm, without arguments."""
+  """An algorithm to be timed.
 
+  Attributes:
+    steps: The gradient steps of a client in a round; None: they depend on more
+      than its data.
+    run_round: Runs a round.
+    run_functions: Runs the functions of all clients alone.
+  """
+
+  steps: _Steps | None
   run_round: Callable[[], None]
   run_functions: Callable[[], None]
 
@@ -158,7 +169,11 @@ def _start(name: str) -> _Timed:
   first = state.weights, tf.nest.map_structure(lambda *w: np.stack(w), *states)
   rows = tf.nest.map_structure(lambda *each: tf.stack(each), *data)
   first = tf.nest.map_structure(tf.constant, first)
-  return _Timed(run, lambda: functions(*first, rows))
+  steps = _STEPS.get(name)
+  if steps is None:
+    counted = work.gradients_of_round(algorithm, data[:1])
+    steps = None if counted is None else _Steps(round(counted))
+  return _Timed(steps, run, lambda: functions(*first, rows))
 
 
 def _functions_alone(functions: algorithm_lib.AlgorithmSpec):
@@ -221,9 +236,11 @@ def _functions_alone(functions: algorithm_lib.AlgorithmSpec):
 
 
 def _compare(name: str) -> None:
-  steps = _STEPS[name]
+  steps, *trial = _start(name)
+  if not steps:
+    # They depend on more than the data of a client.
+    return
   with plain_loop.started(FLAGS.num_clients, *steps) as plain:
-    trial = _start(name)
     (ours, theirs, ratio), (*_, alone) = (
       plain.compare(run, FLAGS.repetitions) for run in trial
     )
@@ -231,6 +248,12 @@ def _compare(name: str) -> None:
     f"| {name} | {steps.on_all} | {steps.on_head} | {ours:.4f} |"
     f" {theirs:.4f} | {ratio:.2f} | {alone:.2f} |",
     flush=True,
+  )
+
+
+def _is_timed(name: str) -> bool:
+  return name in _STEPS or algorithms.describe(name).scenarios != (
+    "online_adaptation",
   )
 
 
@@ -243,7 +266,7 @@ def main(_) -> None:
   )
   print("| --- | --- | --- | --- | --- | --- | --- |")
   with execution.use("in_process"):
-    for name in FLAGS.algorithms or filter(_STEPS.get, algorithms.names()):
+    for name in FLAGS.algorithms or filter(_is_timed, algorithms.names()):
       _compare(name)
 
 

@@ -36,8 +36,8 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list(
   "algorithms",
   [],
-  "Algorithms, comma-separated. Default: all that train, except those of streams"
-  " without labels that are not in `_STEPS`.",
+  "Algorithms, comma-separated. Default: all that train, except those of"
+  " streams without labels that are not in `_STEPS`.",
 )
 flags.DEFINE_integer("num_clients", 100, "Clients in a round.", lower_bound=1)
 flags.DEFINE_integer("repetitions", 7, "Turns of each.", lower_bound=1)

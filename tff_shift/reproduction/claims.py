@@ -190,8 +190,8 @@ def pairs(claim: Claim, archives: Mapping[str, Archive]) -> list[Pair]:
   for name in claim.archives:
     made = archives[name].made
     for column in made.columns:
-      heading = " ".join(column.heading)
-      if not all(text in heading for text in claim.columns):
+      shown = " ".join(column.heading)
+      if not all(text in shown for text in claim.columns):
         continue
       columns[column.heading] = column
       of_column = cells.setdefault(column.heading, {})
@@ -341,9 +341,8 @@ methods or columns. Two methods are level if the mean of their difference is
 within its standard deviation over seeds. A claim holds if the method is
 behind nowhere and ahead in most pairs. *Certain* is a difference whose 95 %
 confidence interval over common seeds excludes 0, for this pair alone; *visible
-from* is the
-median half width of these intervals: smaller differences cannot be seen with
-these seeds. Claims without a lead were measured otherwise, as the linked
+from* is the median half width of these intervals: smaller differences cannot be
+seen with these seeds. Claims without a lead were measured otherwise, as the linked
 section says. Most runs are shorter and smaller than the paper's; the linked
 sections say how.
 

@@ -342,9 +342,9 @@ within its standard deviation over seeds. A claim holds if the method is
 behind nowhere and ahead in most pairs. *Certain* is a difference whose 95 %
 confidence interval over common seeds excludes 0, for this pair alone; *visible
 from* is the median half width of these intervals: smaller differences cannot be
-seen with these seeds. Claims without a lead were measured otherwise, as the linked
-section says. Most runs are shorter and smaller than the paper's; the linked
-sections say how.
+seen with these seeds. Claims without a lead were measured otherwise, as the
+linked section says. Most runs are shorter and smaller than the paper's; the
+linked sections say how.
 
 This page is written by `python -m tff_shift.reproduction.claims` from
 [claims.toml](claims.toml) and the archives in `raw/`.

@@ -42,6 +42,22 @@ def test_nothing_is_ever_more_than_the_paper_says():
   assert job.flags["evaluate_every"] == 10
 
 
+def test_a_fraction_of_steps_that_are_not_set_reduces_nothing(tmp_path):
+  (tmp_path / "cifar10").mkdir()
+  planned = job_lib.plan(
+    specification.load("fed_drm/1"),
+    reductions.parse("local_steps=50%", "guidance"),
+    data_dir=tmp_path,
+  )
+  (job,) = {
+    each.job.folder: each.job
+    for each in planned
+    if each.job and each.job.folder == "cifar10_partition_dirichlet_0.3/fed_rep"
+  }.values()
+  assert "local_steps" not in job.flags
+  assert "head_steps" not in job.flags
+
+
 def test_one_value_is_not_selected():
   job = circle_jobs("num_settings=1,seeds=2")["fed_avg"]
   assert job.flags["learning_rate"] == ["1e-5"]

@@ -280,8 +280,10 @@ def _reduced(
     if number is not None:
       reduced[name] = number
   # There are at most as many head steps as body steps.
+  # A fraction of steps that the table does not set reduces nothing.
   steps = reduced.get("local_steps")
-  if "local_steps" in reductions.items and "head_steps" not in reductions.items:
+  is_reduced = steps is not None and "local_steps" in reductions.items
+  if is_reduced and "head_steps" not in reductions.items:
     default = getattr(
       algorithms.describe(algorithm).hparams, "head_steps", None
     )

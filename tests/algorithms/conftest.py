@@ -1,5 +1,6 @@
 """What the tests of the algorithms share: the contract's, a NumPy oracle."""
 
+import contextlib
 import types
 
 import numpy as np
@@ -7,8 +8,10 @@ import pytest
 import tensorflow as tf
 
 from tff_shift import algorithms
+from tff_shift import execution
 from tff_shift import models
 from tff_shift.data import examples
+from tff_shift.execution import local
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import parts
@@ -348,21 +351,24 @@ def quadratics(context):
 
 @pytest.fixture
 def runs_beside_fed_avg(context, model, make_client):
-  """Returns `run(module, **options)`: three rounds with one server model.
+  """Returns `run(module, **options)`: three rounds of a limit of FedAvg.
 
+  `limit` has the hyper-parameters of that limit, by default one server model.
   It gives the run and FedAvg's on the same data. The losses of each round are
   equal.
   """
   del context
 
-  def run(module, **options):
+  def run(
+    module, *, limit=types.MappingProxyType({"num_models": 1}), **options
+  ):
     # Sizes whose fractions are no float32 numbers.
     data = [make_client(i, [5 + 2 * i, 4]) for i in range(3)]
     fed_avg = algorithms.get("fed_avg")
     runs = [
       rounds.Rounds(algorithms.build(each, model, hparams), data, run_seed=0)
       for each, hparams in (
-        (module, module.HParams(num_models=1, **options)),
+        (module, module.HParams(**limit, **options)),
         (fed_avg, fed_avg.HParams(**options)),
       )
     ]
@@ -370,5 +376,27 @@ def runs_beside_fed_avg(context, model, make_client):
       one, plain = (each.step()["loss"] for each in runs)
       assert one == plain
     return runs
+
+  return run
+
+
+@pytest.fixture
+def on_other_executors():
+  """Returns `run(compute)`: results on TFF's executor and on two workers."""
+
+  def run(compute):
+    found = []
+    with contextlib.ExitStack() as workers:
+      addresses = [
+        workers.enter_context(local.Worker.start()).address for _ in range(2)
+      ]
+      remote = execution.RemoteWorkers(addresses)
+      for name, options in (
+        ("local", {}),
+        ("remote", {"remote_workers": remote}),
+      ):
+        with execution.use(name, **options):
+          found.append(compute())
+    return found
 
   return run

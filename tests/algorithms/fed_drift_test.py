@@ -1,6 +1,5 @@
 """FedDrift: models are opened for drifts, merged, and trained on all steps."""
 
-import contextlib
 import dataclasses
 
 import hypothesis
@@ -15,7 +14,6 @@ from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_drift
-from tff_shift.execution import local
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
@@ -611,7 +609,7 @@ class TestPrediction:
 
 
 @pytest.mark.cpp
-def test_executors_agree(model, make_client, compare):
+def test_executors_agree(model, make_client, compare, on_other_executors):
   data = [make_client(i, [6, 5]) for i in range(NUM_CLIENTS)]
   # Two clients open a model, the third finds no place, and all are merged.
   hparams = dataclasses.replace(HPARAMS, start="clients", merge_threshold=1e9)
@@ -629,17 +627,8 @@ def test_executors_agree(model, make_client, compare):
   with execution.use("in_process"):
     here = weights_after_two_rounds()
   assert here.table[:, 1].tolist() == [0, 0, 0]
-  with contextlib.ExitStack() as workers:
-    addresses = [
-      workers.enter_context(local.Worker.start()).address for _ in range(2)
-    ]
-    remote = execution.RemoteWorkers(addresses)
-    for name, options in (
-      ("local", {}),
-      ("remote", {"remote_workers": remote}),
-    ):
-      with execution.use(name, **options):
-        compare.assert_close(here, weights_after_two_rounds(), 1e-5)
+  for there in on_other_executors(weights_after_two_rounds):
+    compare.assert_close(here, there, 1e-5)
 
 
 class TestRefusals:

@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
-from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_iir
 from tff_shift.learning import randomness
-from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -146,23 +143,11 @@ class TestQuadratics:
 class TestLimits:
   @pytest.mark.parametrize("head", ["last_layer", "classifier"])
   def test_without_the_penalty_it_is_fed_avg_bit_for_bit(
-    self, context, model, make_client, compare, head
+    self, runs_beside_fed_avg, compare, head
   ):
-    del context
-    data = [make_client(i, [5 + i, 4]) for i in range(3)]
-    one, plain = (
-      rounds.Rounds(
-        algorithms.build(module, model, module.HParams(**COMMON, **options)),
-        data,
-        run_seed=0,
-      )
-      for module, options in (
-        (fed_iir, {"alignment": 0.0, "head": head}),
-        (fed_avg, {}),
-      )
+    one, plain = runs_beside_fed_avg(
+      fed_iir, limit={"alignment": 0.0, "head": head}, **COMMON
     )
-    for _ in range(2):
-      assert one.step()["loss"] == plain.step()["loss"]
     assert compare.equal_bits(
       one.server_state.weights.model, plain.server_state.weights
     )

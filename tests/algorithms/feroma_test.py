@@ -1,6 +1,5 @@
 """Feroma: clients train from the models of clients with similar profiles."""
 
-import contextlib
 import dataclasses
 
 import numpy as np
@@ -11,7 +10,6 @@ from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import feroma
-from tff_shift.execution import local
 from tff_shift.learning import randomness
 from tff_shift.simulation.engine import rounds
 from tff_shift.testing import running
@@ -414,7 +412,7 @@ class TestPrediction:
 
 
 @pytest.mark.cpp
-def test_executors_agree(model, make_client, compare):
+def test_executors_agree(model, make_client, compare, on_other_executors):
   data = [make_client(i, [6, 5]) for i in range(NUM_CLIENTS)]
   hparams = dataclasses.replace(HPARAMS, warm_up_rounds=1)
 
@@ -426,14 +424,5 @@ def test_executors_agree(model, make_client, compare):
 
   with execution.use("in_process"):
     here = weights_after_two_rounds()
-  with contextlib.ExitStack() as workers:
-    addresses = [
-      workers.enter_context(local.Worker.start()).address for _ in range(2)
-    ]
-    remote = execution.RemoteWorkers(addresses)
-    for name, options in (
-      ("local", {}),
-      ("remote", {"remote_workers": remote}),
-    ):
-      with execution.use(name, **options):
-        compare.assert_close(here, weights_after_two_rounds(), 1e-5)
+  for there in on_other_executors(weights_after_two_rounds):
+    compare.assert_close(here, there, 1e-5)

@@ -1,6 +1,5 @@
 """FLUX: descriptors and clusters against NumPy and scikit-learn; its limits."""
 
-import contextlib
 import dataclasses
 
 import numpy as np
@@ -9,11 +8,9 @@ import tensorflow as tf
 from sklearn import cluster
 
 from tff_shift import algorithms
-from tff_shift import execution
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import flux
 from tff_shift.algorithms import local as local_algorithm
-from tff_shift.execution import local
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
 from tff_shift.simulation.engine import rounds
@@ -351,7 +348,7 @@ class TestTwoKinds:
       np.testing.assert_allclose(found, expected, atol=1e-4)
 
   @pytest.mark.cpp
-  def test_executors_agree(self, model, data, context):
+  def test_executors_agree(self, model, data, context, on_other_executors):
     del context
 
     def run():
@@ -361,21 +358,13 @@ class TestTwoKinds:
       return running.server_state.weights
 
     expected = run()
-    with contextlib.ExitStack() as stack:
-      workers = [stack.enter_context(local.Worker.start()) for _ in range(2)]
-      remote = execution.RemoteWorkers([each.address for each in workers])
-      for name, options in (
-        ("local", {}),
-        ("remote", {"remote_workers": remote}),
-      ):
-        with execution.use(name, **options):
-          found = run()
-        assert found.clusters.assigned.tolist() == [0, 1] * 3
-        tf.nest.map_structure(
-          lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-          found,
-          expected,
-        )
+    for found in on_other_executors(run):
+      assert found.clusters.assigned.tolist() == [0, 1] * 3
+      tf.nest.map_structure(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+        found,
+        expected,
+      )
 
 
 def test_first_models_are_fed_avgs_and_equal(model, run_in_graph, compare):

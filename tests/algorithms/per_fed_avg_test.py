@@ -5,11 +5,9 @@ import pytest
 import tensorflow as tf
 
 from tff_shift import algorithms
-from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import per_fed_avg
 from tff_shift.learning import randomness
 from tff_shift.learning import work
-from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -146,23 +144,11 @@ class TestQuadratics:
 class TestLimits:
   @pytest.mark.parametrize("form", FORMS)
   def test_inner_rate_of_0_is_fed_avg_bit_for_bit(
-    self, context, model, make_client, compare, form
+    self, runs_beside_fed_avg, compare, form
   ):
-    del context
-    data = [make_client(i, [5 + i, 4]) for i in range(3)]
-    one, plain = (
-      rounds.Rounds(
-        algorithms.build(module, model, module.HParams(**COMMON, **options)),
-        data,
-        run_seed=0,
-      )
-      for module, options in (
-        (per_fed_avg, {"inner_rate": 0.0, "hessian": form}),
-        (fed_avg, {}),
-      )
+    one, plain = runs_beside_fed_avg(
+      per_fed_avg, limit={"inner_rate": 0.0, "hessian": form}, **COMMON
     )
-    for _ in range(2):
-      assert one.step()["loss"] == plain.step()["loss"]
     assert compare.equal_bits(
       one.server_state.weights, plain.server_state.weights
     )

@@ -69,7 +69,7 @@ def relabelings(name: str, num_concepts: int, num_classes: int) -> np.ndarray:
     [num_concepts, num_classes] int32.
 
   Raises:
-    ValueError: If there are not so many concepts of this kind.
+    ValueError: If this relabeling has fewer concepts.
   """
   arguments.choice("relabeling", name, RELABELINGS)
   most = {

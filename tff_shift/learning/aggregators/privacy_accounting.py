@@ -229,7 +229,7 @@ def _checked_delta(delta: float, num_clients: int) -> float:
 def _epsilon(
   event, count, delta, neighbours, noise_multiplier, setting: str
 ) -> float:
-  """Returns the epsilon of an event that happens so many times."""
+  """Returns the epsilon of `count` compositions of an event."""
   import dp_accounting
 
   if not noise_multiplier:

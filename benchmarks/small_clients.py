@@ -23,6 +23,9 @@ from tff_shift.simulation.engine import client_data
 FLAGS = flags.FLAGS
 flags.DEFINE_list("num_clients", ["10", "100", "1000"], "Clients in a round.")
 flags.DEFINE_integer("repetitions", 7, "Rounds of each implementation.")
+flags.DEFINE_bool(
+  "rest", True, "Times changing cohorts and an evaluation, too."
+)
 
 _STEPS = 4
 _TOLERANCE = 1e-5
@@ -97,8 +100,9 @@ def main(_) -> None:
   with execution.use("in_process"):
     for num_clients in counts:
       _compare(num_clients)
-    _changing_cohorts()
-    _evaluation()
+    if FLAGS.rest:
+      _changing_cohorts()
+      _evaluation()
 
 
 if __name__ == "__main__":

@@ -83,11 +83,11 @@ class Settings:
     ("reset", 0),
     ("restart worker", 1),
     ("cut off", 20),
-    ("kill driver", 0),
+    ("kill driver", 60),
     ("reset", 0),
     ("cut off", 120),
     ("restart worker", 60),
-    ("kill driver", 5),
+    ("kill driver", 60),
   )
   pause: float = 10.0
   rounds: int = 100
@@ -349,10 +349,11 @@ class _Soak:
     worker.start()
 
   def _kill_driver(self, seconds: float) -> None:
-    time.sleep(seconds)
     # It may just have ended by itself.
     with contextlib.suppress(ProcessLookupError):
       os.killpg(self._driver.process.pid, signal.SIGKILL)
+    # Its successor needs all workers at its start.
+    time.sleep(seconds)
 
 
 def _tls(folder: pathlib.Path) -> tuple[ssl.SSLContext, list[str]]:
@@ -455,6 +456,8 @@ def run(settings: Settings) -> Result:
 
 def main(_) -> None:
   """Prints the tables."""
+  # All processes end with this one.
+  signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
   settings = Settings(
     num_workers=flags.FLAGS.num_workers, seconds=60 * flags.FLAGS.minutes
   )

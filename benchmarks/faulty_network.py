@@ -49,7 +49,8 @@ class _Link:
 
   async def serve(self, reader, writer) -> None:
     """Passes a connection on until one side closes it."""
-    with contextlib.suppress(OSError):
+    # It is cancelled with the network.
+    with contextlib.suppress(OSError, asyncio.CancelledError):
       self._writers.add(writer)
       await self.connected.wait()
       to_server = None

@@ -189,7 +189,8 @@ def _commit() -> str:
   def git(*arguments):
     return subprocess.check_output(["git", *arguments], cwd=_ROOT, text=True)
 
-  others = git("status", "--porcelain", "--", ".", f":!{_FILE}").strip()
+  own = _FILE.relative_to(_ROOT)
+  others = git("status", "--porcelain", "--", ".", f":(exclude){own}").strip()
   return git("rev-parse", "--short", "HEAD").strip() + "+" * bool(others)
 
 

@@ -69,6 +69,7 @@ class Settings:
     seconds: For how long, from the first round. The rounds in hand are then
       finished, undisturbed.
     faults: What happens, in turn: a name of `_Soak.faults` and its seconds.
+    repeat: Whether they are repeated until time is up.
     pause: Seconds between two faults.
     rounds: The rounds by which the training is extended until time is up.
     delay: Seconds that the network takes, each way.
@@ -89,6 +90,7 @@ class Settings:
     ("restart worker", 60),
     ("kill driver", 60),
   )
+  repeat: bool = True
   pause: float = 10.0
   rounds: int = 100
   delay: float = 0.05
@@ -298,7 +300,8 @@ class _Soak:
           if over.wait(_PAUSE_SECONDS):
             return
         end = time.monotonic() + settings.seconds
-        for name, seconds in itertools.cycle(settings.faults):
+        repeat = itertools.cycle if settings.repeat else iter
+        for name, seconds in repeat(settings.faults):
           if over.wait(settings.pause) or time.monotonic() > end:
             return
           self.faults[name](seconds)

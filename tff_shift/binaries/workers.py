@@ -74,8 +74,8 @@ def main() -> None:
 
   signal.signal(signal.SIGTERM, _terminate)
   with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt):
-    workers: list[local.Worker] = []
-    stack.callback(lambda: [worker.stop() for worker in workers])
+    workers = []
+    stack.callback(_stop, workers)
     for position in range(FLAGS.num_workers):
       with common_flags.usage_errors():
         workers.append(start(FLAGS.port and FLAGS.port + position))
@@ -98,6 +98,11 @@ def main() -> None:
           if worker in workers:
             workers.remove(worker)
     sys.exit("no worker is left")
+
+
+def _stop(workers) -> None:
+  for worker in workers:
+    worker.stop()
 
 
 def _is_vacant(worker, last_used: dict[int, float]) -> bool:

@@ -30,6 +30,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -57,7 +58,7 @@ _PAUSE_SECONDS = 0.2
 _SAMPLING_SECONDS = 2.0
 # What a process takes at first, for caches and compiled graphs, is no growth; a
 # life that is not twice as long shows none.
-_SETTLING_SECONDS = 60.0
+_SETTLING_SECONDS = 180.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +187,21 @@ class _Driver:
       self.process.wait()
 
 
+class Lives(NamedTuple):
+  """The memory of a process and of those that took its place.
+
+  Attributes:
+    peaks: The largest resident MiB of each.
+    longest: The seconds of the longest life.
+    growth: The MiB per hour in it, without its first minutes; NaN if it was
+      shorter than twice as long.
+  """
+
+  peaks: list[float]
+  longest: float
+  growth: float
+
+
 class _Memory(threading.Thread):
   """Samples the resident size of processes.
 
@@ -224,27 +240,22 @@ class _Memory(threading.Thread):
     self._end.set()
     self.join()
 
-  def growth(self) -> dict[str, tuple[float, float, float, float]]:
-    """Returns the growth in the longest life of each process, by name.
-
-    Returns:
-      The seconds, the first and the last MiB, and MiB per hour.
-    """
-    found = {}
-    longest_last = sorted(
-      self.samples.items(), key=lambda each: each[1][-1][0] - each[1][0][0]
-    )
-    for (name, _), samples in longest_last:
-      start = samples[0][0]
-      settled = [
-        each for each in samples if each[0] > start + _SETTLING_SECONDS
-      ]
-      if len(settled) < 2 * _SETTLING_SECONDS / _SAMPLING_SECONDS:
-        continue
-      seconds, sizes = np.transpose(settled)
-      slope, _ = np.polyfit(seconds, sizes, 1)
-      found[name] = seconds[-1] - start, sizes[0], sizes[-1], 3600 * slope
-    return dict(sorted(found.items()))
+  def lives(self) -> dict[str, Lives]:
+    """Returns the sizes of each process and its successors, by name."""
+    found = collections.defaultdict(list)
+    for (name, _), samples in self.samples.items():
+      found[name].append(np.transpose(samples))
+    lives = {}
+    for name, all_samples in sorted(found.items()):
+      seconds, sizes = max(all_samples, key=lambda each: np.ptp(each[0]))
+      late = seconds > seconds[0] + _SETTLING_SECONDS
+      slope = np.nan
+      if np.ptp(seconds) > 2 * _SETTLING_SECONDS:
+        slope, _ = np.polyfit(seconds[late], sizes[late], 1)
+      lives[name] = Lives(
+        [each[1].max() for each in all_samples], np.ptp(seconds), 3600 * slope
+      )
+    return lives
 
 
 @dataclasses.dataclass
@@ -258,7 +269,7 @@ class Result:
       its workers.
     differences: The outputs that differ from an undisturbed run's.
     left: Processes, ports and files that are left.
-    growth: See `_Memory.growth`.
+    lives: The memory of each process, by name.
     workers_mib: The largest sum of the workers' resident MiB.
   """
 
@@ -267,7 +278,7 @@ class Result:
   counts: collections.Counter
   differences: list[str]
   left: list[str]
-  growth: dict[str, tuple[float, float, float, float]]
+  lives: dict[str, Lives]
   workers_mib: float
 
 
@@ -452,7 +463,7 @@ def run(settings: Settings) -> Result:
     counts=soak.counts,
     differences=differences,
     left=left,
-    growth=memory.growth(),
+    lives=memory.lives(),
     workers_mib=memory.largest_sum,
   )
 
@@ -474,11 +485,12 @@ def main(_) -> None:
   print(f"\ndifferent outputs: {', '.join(result.differences) or 'none'}")
   print(f"left at the end: {', '.join(result.left) or 'nothing'}")
   print(f"workers together: at most {result.workers_mib:.0f} MiB\n")
-  print("| process | seconds | first MiB | last MiB | MiB per hour |")
+  print("| process | lives | peak MiB | longest, s | MiB per hour in it |")
   print("| --- | --- | --- | --- | --- |")
-  for name, (seconds, first, last, slope) in result.growth.items():
+  for name, (peaks, longest, growth) in result.lives.items():
+    listed = ", ".join(f"{each:.0f}" for each in peaks)
     print(
-      f"| {name} | {seconds:.0f} | {first:.0f} | {last:.0f} | {slope:+.1f} |"
+      f"| {name} | {len(peaks)} | {listed} | {longest:.0f} | {growth:+.1f} |"
     )
   sys.exit(bool(result.differences or result.left))
 

@@ -10,7 +10,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 N ?= 2
 
 .PHONY: help setup demo demo-short demo-online demo-guidance demo-dynamic report \
-  notebooks workers index test test-all test-fast test-notebooks lint lock check-lock docs wheel clean
+  notebooks workers index test test-all test-fast test-notebooks benchmark lint lock check-lock docs wheel clean
 
 help:
 	@echo 'make demo        FedAvg, FedEvolve and FedEvp on rotated digits'
@@ -25,6 +25,7 @@ help:
 	@echo 'make test-all    all tests: the contract of every algorithm'
 	@echo 'make test-notebooks the five notebooks, a minute each'
 	@echo 'make test-fast   the tests that are not marked slow: every module, in minutes'
+	@echo 'make benchmark   ratios of speed in five processes each, into benchmarks/history.md'
 	@echo 'make lint        linter, format, types, spelling; are lock and tables up to date?'
 	@echo 'make docs        the documentation site, in site/; fails on a broken link'
 	@echo 'make lock        compiles requirements.in into requirements.txt'
@@ -122,6 +123,10 @@ test-notebooks: setup
 
 test-fast: setup
 	$(PYTEST) $(IN_PROCESSES) -m 'not slow and not every_algorithm'
+
+# Not a test: it needs an idle machine for some ten minutes.
+benchmark: setup
+	$(BIN)/python -m benchmarks.history
 
 lint: setup check-lock
 	$(BIN)/ruff check .

@@ -24,6 +24,7 @@ from absl import flags
 from absl import logging
 
 from benchmarks import executor_equality
+from benchmarks import plain_clients
 from benchmarks import plain_loop
 from tff_shift import algorithms
 from tff_shift import execution
@@ -43,9 +44,9 @@ flags.DEFINE_integer("num_clients", 100, "Clients in a round.", lower_bound=1)
 flags.DEFINE_integer("repetitions", 7, "Turns of each.", lower_bound=1)
 
 # Two domains of two batches each; an epoch is one iteration.
-_DOMAIN_SIZES = (plain_loop.EXAMPLES // 2,) * 2
+_DOMAIN_SIZES = (plain_clients.EXAMPLES // 2,) * 2
 _SETTINGS = {
-  "batch_size": plain_loop.BATCH,
+  "batch_size": plain_clients.BATCH,
   "local_steps": 4,
   "head_steps": 4,
   "head_epochs": 1,
@@ -136,7 +137,7 @@ def _start(name: str) -> _Timed:
   model = guided_model.with_guide(
     plain_loop.build_model(),
     num_clients=FLAGS.num_clients,
-    width=plain_loop.WIDTH,
+    width=plain_clients.WIDTH,
   )
   names = {field.name for field in dataclasses.fields(module.HParams)}
   settings = _SETTINGS | {"local_epochs": 1 if "head_epochs" in names else 0}

@@ -1,45 +1,55 @@
-"""Shows the devices of TFF computations on this machine, and their speed.
+"""Shows the devices of federated rounds on this machine, and their speed.
 
   python -m benchmarks.device_check
 
-Runs stock TFF FedAvg with a convolutional network (the workload `stock_cnn` of
-`benchmarks.executor_speed`) in the in-process context, and prints
+Prints
 
 *   the devices that TensorFlow sees;
 *   the number of heavy operations on each device, from a round with the log of
     TensorFlow's placer;
 *   the numbers of operations, GPU kernels and Python calls into TensorFlow in a
     round, from TensorFlow's profiler;
-*   the seconds of a round on those devices, on the CPU alone, and on TFF's C++
-    executor, which has no GPU.
+*   the seconds of a round of many small clients in plain TensorFlow, one client
+    after the other and all in one batch, on each kind of device;
+*   the seconds of a round of stock FedAvg (the workload `stock_cnn` of
+    `benchmarks.executor_speed`) in the in-process context, on the CPU alone,
+    and on TFF's C++ executor, which has no GPU.
 
-Without a GPU it shows the CPU.
+A number is printed only if it was measured. Without a GPU, the CPU's are. What
+needs TFF is left out where TFF is not installed: TensorFlow is sufficient, of
+any version and Python.
 """
 
 import collections
+import contextlib
+import importlib
+import importlib.util
+import operator
 import pathlib
+import platform
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 
 import tensorflow as tf
-import tensorflow_federated as tff
 from absl import app
 from absl import flags
 from absl import logging
-from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from benchmarks import executor_speed
-from benchmarks import plain_loop
-from tff_shift import execution
+from benchmarks import plain_clients
 
 _SERVER_DEVICE = flags.DEFINE_string(
   "server_device", None, "Where the server's work runs; default: the GPU."
 )
 _CLIENT_DEVICES = flags.DEFINE_list(
   "client_devices", None, "Where clients run, in turn; default: every GPU."
+)
+_NUM_CLIENTS = flags.DEFINE_list(
+  "num_clients", ["10", "100", "1000"], "Clients of the loop and the batch."
 )
 _PLACE_ONLY = flags.DEFINE_bool(
   "place_only", False, "Run one round with the placer's log and stop."
@@ -51,12 +61,17 @@ _HEAVY_OPERATIONS = (
   "Conv2DBackpropFilter",
   "Conv2DBackpropInput",
   "MatMul",
+  "BatchMatMulV2",
   "VarHandleOp",
   "AssignVariableOp",
 )
+_WARM_UP_ROUNDS = 2
+_HAS_TFF = importlib.util.find_spec("tensorflow_federated") is not None
 
 
-def _in_process(**devices: object) -> tff.framework.SyncContext:
+def _in_process(**devices: object) -> contextlib.AbstractContextManager:
+  from tff_shift import execution
+
   return execution.use("in_process", materialize=False, **devices)
 
 
@@ -67,10 +82,56 @@ def _chosen_devices() -> dict[str, object]:
   }
 
 
+def _plain_round(
+  num_clients: int, *, in_one_batch: bool, device: str | None = None
+) -> Callable[[], None]:
+  """Returns a round in plain TensorFlow; it chooses the device if None."""
+  with tf.device(device):
+    run = plain_clients.build_round(num_clients, in_one_batch=in_one_batch)
+    weights = plain_clients.initial_weights()
+
+  def run_round():
+    with tf.device(device):
+      for each in run(weights):
+        each.numpy()
+
+  return run_round
+
+
+def _workloads() -> dict[str, Callable[[], Callable[[], object]]]:
+  """Returns functions that build a round, by label."""
+  found = {
+    f"plain TensorFlow, 100 small clients, {label}": (
+      lambda batch=batch: _plain_round(100, in_one_batch=batch)
+    )
+    for label, batch in (("in a loop", False), ("in one batch", True))
+  }
+  if _HAS_TFF:
+    from benchmarks import executor_speed
+    from benchmarks import plain_loop
+
+    found |= {
+      "stock FedAvg, images": lambda: executor_speed.build_round("stock_cnn"),
+      "fed_avg, 100 small clients": lambda: (
+        plain_loop.start_fed_avg(100, 4).step
+      ),
+    }
+  return found
+
+
+def _context() -> contextlib.AbstractContextManager:
+  """Returns the context of what TFF runs, on the devices of the flags."""
+  if not _HAS_TFF:
+    return contextlib.nullcontext()
+  return _in_process(**_chosen_devices())
+
+
 def _run_with_placer_log() -> None:
   tf.debugging.set_log_device_placement(True)
-  with _in_process(**_chosen_devices()):
-    executor_speed.build_round("stock_cnn")()
+  with _context():
+    for label, build in _workloads().items():
+      print(f"\nworkload {label}", flush=True)
+      build()()
 
 
 def _print_placement() -> None:
@@ -88,23 +149,47 @@ def _print_placement() -> None:
     text=True,
     check=True,
   ).stdout
-  placed = collections.Counter(
-    # The placer prints a line "name: (operation): device" for each node.
-    re.findall(r"^\S+: \((\w+)\): /\S*device:(\w+:\d+)$", log, re.MULTILINE)
-  )
-  for operation in _HEAVY_OPERATIONS:
-    devices = ", ".join(
-      f"{device} {count} times"
-      for (name, device), count in sorted(placed.items())
-      if name == operation
+  _, *parts = re.split(r"^workload (.*)$", log, flags=re.MULTILINE)
+  for label, part in zip(parts[::2], parts[1::2], strict=True):
+    placed = collections.Counter(
+      # The placer prints a line "name: (operation): device" for each node.
+      re.findall(r"^\S+: \((\w+)\): /\S*device:(\w+:\d+)$", part, re.MULTILINE)
     )
-    print(f"{operation:22} {devices or 'nowhere'}")
+    listed = ", ".join(
+      f"{name} {device} {count} times"
+      for (name, device), count in sorted(placed.items())
+      if name in _HEAVY_OPERATIONS
+    )
+    print(f"{label}: {listed or 'the log names no heavy operation'}")
 
 
-def _count_events(folder: pathlib.Path) -> collections.Counter:
-  """Counts the profiler's events by kind."""
-  (path,) = folder.rglob("*.xplane.pb")
-  space = xplane_pb2.XSpace.FromString(path.read_bytes())
+def _profiles() -> type | None:
+  """Returns the protocol buffer of the profiler's files, if there is one."""
+  for package in ("tensorflow.tsl", "tensorflow.core"):
+    with contextlib.suppress(ImportError):
+      return importlib.import_module(
+        f"{package}.profiler.protobuf.xplane_pb2"
+      ).XSpace
+  return None
+
+
+def count_events(run_round: Callable[[], object]) -> dict[str, int] | None:
+  """Counts the profiler's events of a round by kind.
+
+  Args:
+    run_round: Runs the round.
+
+  Returns:
+    The counts; None if this TensorFlow does not show them.
+  """
+  profiles = _profiles()
+  if profiles is None:
+    return None
+  with tempfile.TemporaryDirectory() as folder:
+    with tf.profiler.experimental.Profile(folder):
+      run_round()
+    (path,) = pathlib.Path(folder).rglob("*.xplane.pb")
+    space = profiles.FromString(path.read_bytes())
   counts = collections.Counter()
   for plane in space.planes:
     names = {k: each.name for k, each in plane.event_metadata.items()}
@@ -122,31 +207,73 @@ def _count_events(folder: pathlib.Path) -> collections.Counter:
 
 def _print_launches() -> None:
   """Prints the numbers of operations and calls in one round."""
-  workloads = {
-    "stock FedAvg, images": lambda: executor_speed.build_round("stock_cnn"),
-    "fed_avg, 100 small clients": lambda: plain_loop.start_fed_avg(100, 4).step,
-  }
-  with execution.use("in_process", **_chosen_devices()):
-    for label, build in workloads.items():
+  with _context():
+    for label, build in _workloads().items():
       run_round = build()
       run_round()
-      with tempfile.TemporaryDirectory() as folder:
-        with tf.profiler.experimental.Profile(folder):
-          run_round()
-        counts = _count_events(pathlib.Path(folder))
-      listed = ", ".join(f"{v} {k}" for k, v in sorted(counts.items()))
-      print(f"{label:28} {listed}", flush=True)
+      counts = count_events(run_round)
+      listed = "not measured: this TensorFlow cannot read its profiles"
+      if counts is not None:
+        listed = ", ".join(f"{v:,} {k}" for k, v in sorted(counts.items()))
+      print(f"{label}: {listed}", flush=True)
+
+
+def compare_loop_and_batch(
+  num_clients: int, device: str, repetitions: int
+) -> tuple[float, float, float]:
+  """Times small clients one after the other and in one batch, in turns.
+
+  Args:
+    num_clients: The number of clients.
+    device: The device.
+    repetitions: The number of turns, after two that are not measured.
+
+  Returns:
+    The median seconds of loop and batch, and the median ratio of a turn.
+  """
+  rounds = [
+    _plain_round(num_clients, in_one_batch=batch, device=device)
+    for batch in (False, True)
+  ]
+  turns = []
+  for _ in range(_WARM_UP_ROUNDS + repetitions):
+    turns.append([])
+    for run in rounds:
+      start = time.perf_counter()
+      run()
+      turns[-1].append(time.perf_counter() - start)
+  loops, batches = zip(*turns[_WARM_UP_ROUNDS:], strict=True)
+  ratios = map(operator.truediv, batches, loops)
+  return tuple(map(statistics.median, (loops, batches, ratios)))
+
+
+def _print_loop_and_batch(repetitions: int) -> None:
+  print("| clients | device | loop, s | batch, s | batch / loop |")
+  print("| --- | --- | --- | --- | --- |")
+  kinds = {each.device_type for each in tf.config.list_logical_devices()}
+  for count in map(int, _NUM_CLIENTS.value):
+    for kind in sorted(kinds & {"CPU", "GPU"}):
+      loop, batch, ratio = compare_loop_and_batch(
+        count, f"{kind}:0", repetitions
+      )
+      print(
+        f"| {count:,} | {kind} | {loop:.4f} | {batch:.4f} | {ratio:.2f} |",
+        flush=True,
+      )
 
 
 def _print_speed() -> None:
-  """Prints the seconds of a round on alternating executors."""
+  """Prints the seconds of a round of TFF on alternating executors."""
+  from benchmarks import executor_speed
+  from tff_shift import execution
+
+  on_cpu = {"server_device": "CPU:0", "client_devices": ["CPU:0"]}
   managers = {
-    "in process, devices as above": _in_process(**_chosen_devices()),
-    "in process, CPU": _in_process(
-      server_device="CPU:0", client_devices=["CPU:0"]
-    ),
+    "in process, CPU": _in_process(**on_cpu),
     "C++ executor": execution.use("local"),
   }
+  if tf.config.list_physical_devices("GPU"):
+    managers = {"in process, GPU": _context()} | managers
   seconds = executor_speed.time_in_turn("stock_cnn", managers)
   for label, each in seconds.items():
     print(f"{statistics.median(each):8.3f} s  {label}")
@@ -158,7 +285,15 @@ def main(_) -> None:
   if _PLACE_ONLY.value:
     _run_with_placer_log()
     return
-  print(f"TensorFlow {tf.__version__}, TFF {tff.__version__}")
+  tff_version = "not installed: what needs it is left out"
+  if _HAS_TFF:
+    import tensorflow_federated as tff
+
+    tff_version = tff.__version__
+  print(
+    f"Python {platform.python_version()}, TensorFlow {tf.__version__}, TFF"
+    f" {tff_version}"
+  )
   for device in tf.config.list_physical_devices():
     details = tf.config.experimental.get_device_details(device)
     print(f"{device.device_type}: {details.get('device_name', device.name)}")
@@ -166,10 +301,17 @@ def main(_) -> None:
   _print_placement()
   print("\nWhat a round is made of:")
   _print_launches()
-  print("\nMedian of a round (10 clients, 320 images each):", flush=True)
-  _print_speed()
+  threads = tf.config.threading.get_intra_op_parallelism_threads()
+  print(
+    "\nMedian of a round of small clients in plain TensorFlow (threads of an"
+    f" operation: {threads or 'all'}):"
+  )
+  _print_loop_and_batch(flags.FLAGS.repetitions)
+  if _HAS_TFF:
+    print("\nMedian of a round of stock FedAvg (10 clients, 320 images each):")
+    _print_speed()
 
 
 if __name__ == "__main__":
-  executor_speed.define_flags()
+  flags.DEFINE_integer("repetitions", 7, "Turns of each.", lower_bound=1)
   app.run(main)

@@ -1,10 +1,9 @@
 """The baseline of speed: many small clients in plain TensorFlow, without TFF.
 
-A client has 64 examples of 784 numbers and takes SGD steps (rate 0.1) on
-batches of 16 with a perceptron of 63,370 parameters; then the mean is computed.
-One `tf.function` runs all clients in sequence, on data that are already
-tensors, in a separate process with TensorFlow's default number of threads. It
-uses the batches that FedAvg draws.
+The clients are those of `benchmarks.plain_clients`. One `tf.function` runs all
+clients in sequence, on data that are already tensors, in a separate process
+with TensorFlow's default number of threads. It uses the batches that FedAvg
+draws.
 
     with plain_loop.started(num_clients=100, num_steps=4) as plain:
       ours, theirs, ratio = plain.compare(run_round, repetitions=7)
@@ -24,6 +23,7 @@ import tensorflow as tf
 from absl import app
 from absl import flags
 
+from benchmarks import plain_clients
 from tff_shift import algorithms
 from tff_shift.data import client_dataset
 from tff_shift.data import examples
@@ -33,8 +33,6 @@ from tff_shift.models import split_model
 from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import rounds
 
-EXAMPLES, FEATURES, CLASSES = 64, 784, 10
-BATCH, RATE, WIDTH = 16, 0.1, 64
 _WARM_UP = 2
 
 FLAGS = flags.FLAGS
@@ -43,7 +41,10 @@ FLAGS = flags.FLAGS
 def build_model() -> split_model.SplitModel:
   """Returns the perceptron: the last two of five layers are the head."""
   return mlp.build(
-    (FEATURES,), num_classes=CLASSES, width=WIDTH, head_width=WIDTH
+    (plain_clients.FEATURES,),
+    num_classes=plain_clients.CLASSES,
+    width=plain_clients.WIDTH,
+    head_width=plain_clients.WIDTH,
   )
 
 
@@ -52,10 +53,14 @@ def make_client(number: int) -> client_dataset.ClientDataset:
   generator = np.random.default_rng([0, number])
   return client_dataset.ClientDataset.from_arrays(
     x=examples.read_only(
-      generator.normal(size=(EXAMPLES, FEATURES)).astype(np.float32)
+      generator.normal(
+        size=(plain_clients.EXAMPLES, plain_clients.FEATURES)
+      ).astype(np.float32)
     ),
-    y=generator.integers(0, CLASSES, EXAMPLES).astype(np.int32),
-    domain_sizes=np.array([EXAMPLES], np.int32),
+    y=generator.integers(
+      0, plain_clients.CLASSES, plain_clients.EXAMPLES
+    ).astype(np.int32),
+    domain_sizes=np.array([plain_clients.EXAMPLES], np.int32),
     seed=randomness.client_seed(0, number),
     client_id=np.int32(number),
   )
@@ -77,7 +82,9 @@ def start_fed_avg(num_clients: int, num_steps: int) -> rounds.Rounds:
   """Returns this package's FedAvg on the same work, before its first round."""
   model = build_model()
   hparams = algorithms.get("fed_avg").HParams(
-    batch_size=BATCH, local_steps=num_steps, learning_rate=RATE
+    batch_size=plain_clients.BATCH,
+    local_steps=num_steps,
+    learning_rate=plain_clients.RATE,
   )
   run = rounds.Rounds(
     algorithms.build("fed_avg", model, hparams),
@@ -100,7 +107,9 @@ def _draw(num_clients: int, num_steps: int) -> tuple[tf.Tensor, tf.Tensor]:
   @tf.function
   def draw(data):
     seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, 0)
-    batches = local_training.pooled_batches(data, num_steps, BATCH, seed)
+    batches = local_training.pooled_batches(
+      data, num_steps, plain_clients.BATCH, seed
+    )
     drawn = [batches(step) for step in range(num_steps)]
     return [
       tf.concat(parts, axis=0)
@@ -115,24 +124,11 @@ def _draw(num_clients: int, num_steps: int) -> tuple[tf.Tensor, tf.Tensor]:
   return x, y
 
 
-def _dense(features: tf.Tensor, weights: list[tf.Tensor]) -> tf.Tensor:
-  for kernel, bias in zip(weights[::2], weights[1::2], strict=True):
-    features = tf.nn.relu(features @ kernel + bias)
-  return features
-
-
-def _step(weights, x, y) -> list[tf.Tensor]:
-  with tf.GradientTape() as tape:
-    tape.watch(weights)
-    logits = _dense(x, weights[:-2]) @ weights[-2] + weights[-1]
-    loss = local_training.cross_entropy(logits, y)
-  gradients = tape.gradient(loss, weights)
-  return [w - RATE * g for w, g in zip(weights, gradients, strict=True)]
-
-
 def _round(num_clients: int, num_steps: int, num_head_steps: int):
   """Returns a function that maps weights to the weights after a round."""
-  x, y = _draw(num_clients, max(num_steps, EXAMPLES // BATCH))
+  x, y = _draw(
+    num_clients, max(num_steps, plain_clients.EXAMPLES // plain_clients.BATCH)
+  )
 
   @tf.function
   def run(initial):
@@ -140,15 +136,25 @@ def _round(num_clients: int, num_steps: int, num_head_steps: int):
     for client in tf.range(num_clients):
       weights = initial
       for number in tf.range(num_steps):
-        batch = slice(number * BATCH, (number + 1) * BATCH)
-        weights = _step(weights, x[client, batch], y[client, batch])
+        batch = slice(
+          number * plain_clients.BATCH, (number + 1) * plain_clients.BATCH
+        )
+        weights = plain_clients.step(
+          weights, x[client, batch], y[client, batch]
+        )
       if num_head_steps:
         body, head = weights[:-4], weights[-4:]
-        features = _dense(x[client, :EXAMPLES], body)
+        features = plain_clients.dense(
+          x[client, : plain_clients.EXAMPLES], body
+        )
         for number in tf.range(num_head_steps):
-          first = number % (EXAMPLES // BATCH) * BATCH
-          batch = slice(first, first + BATCH)
-          head = _step(head, features[batch], y[client, batch])
+          first = (
+            number
+            % (plain_clients.EXAMPLES // plain_clients.BATCH)
+            * plain_clients.BATCH
+          )
+          batch = slice(first, first + plain_clients.BATCH)
+          head = plain_clients.step(head, features[batch], y[client, batch])
         weights = body + head
       total = [t + w for t, w in zip(total, weights, strict=True)]
     return [t / num_clients for t in total]

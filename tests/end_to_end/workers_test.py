@@ -306,6 +306,43 @@ class TestWorkers:
     assert "SIGKILL" in errors
 
   @pytest.mark.slow
+  def test_started_anew_when_all_drivers_have_left(
+    self, run_workers, monkeypatch, capsys
+  ):
+    start, check = local.Worker.start, local.Worker.check_running
+    started, num_checks, drivers = [], 0, contextlib.ExitStack()
+
+    def start_and_connect(*arguments, **settings):
+      started.append(start(*arguments, **settings))
+      if len(started) == 1:
+        address = ("127.0.0.1", started[0].port)
+        drivers.enter_context(socket.create_connection(address))
+      return started[-1]
+
+    def leave_at_the_fourth(self):
+      nonlocal num_checks
+      num_checks += 1
+      if num_checks == 4:
+        # As long as it is connected, the worker stays.
+        assert len(started) == 1
+        assert self.num_connections() == 1
+        drivers.close()
+      if len(started) == 2:
+        os.kill(os.getpid(), signal.SIGINT)
+      check(self)
+
+    monkeypatch.setattr(workers, "_VACANT_SECONDS", 0.1)
+    monkeypatch.setattr(local.Worker, "start", start_and_connect)
+    monkeypatch.setattr(local.Worker, "check_running", leave_at_the_fourth)
+    with drivers:
+      assert run_workers(["--num_workers=1"]) == 0
+    first, second = started
+    assert first.port == second.port
+    assert first.pid != second.pid
+    _wait_for_end([first.pid, second.pid])
+    assert capsys.readouterr().err == ""
+
+  @pytest.mark.slow
   def test_ports_one_of_which_is_taken(self, run_workers, capsys):
     with local.Worker.start() as worker:
       code = run_workers(["--num_workers=2", f"--port={worker.port - 1}"])

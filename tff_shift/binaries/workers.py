@@ -11,10 +11,10 @@ The workers stop when the binary ends: by Ctrl-C (exit code 0), SIGTERM (143) or
 SIGKILL. If a worker dies, this is reported and the others continue. If all have
 died, the exit code is 1.
 
-TFF's worker listens on all network interfaces, accepts any computation from
-anyone and does not encrypt. Use it in trusted networks only. Elsewhere, run it
-behind a firewall and a proxy that terminates TLS, and use the flag
-`--worker_certificate` of the other binaries.
+TFF frees the values of a driver only when the driver asks for it, which one
+that was killed never does. Therefore a worker is started anew, at its port,
+when all connections to it have been closed for three seconds (on Linux). A
+driver that comes back sends everything again.
 """
 
 import contextlib
@@ -29,6 +29,11 @@ from tff_shift.command_line import common_flags
 from tff_shift.command_line import program
 
 FLAGS = flags.FLAGS
+
+_PAUSE_SECONDS = 0.5
+# A driver connects again within a second or two, and a new one is not there so
+# soon: it has to import TensorFlow.
+_VACANT_SECONDS = 3.0
 
 
 def define_flags() -> None:
@@ -64,26 +69,56 @@ def main() -> None:
   )
   from tff_shift.execution import local
 
+  def start(port):
+    return local.Worker.start(FLAGS.max_concurrent_clients, port=port)
+
   signal.signal(signal.SIGTERM, _terminate)
   with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt):
     workers = []
+    stack.callback(_stop, workers)
     for position in range(FLAGS.num_workers):
-      port = FLAGS.port and FLAGS.port + position
       with common_flags.usage_errors():
-        worker = local.Worker.start(FLAGS.max_concurrent_clients, port=port)
-      workers.append(stack.enter_context(worker))
+        workers.append(start(FLAGS.port and FLAGS.port + position))
     addresses = ",".join(worker.address for worker in workers)
     print(f"--workers={addresses}", flush=True)
+    # When a worker was last seen with a connection, by its port.
+    last_used: dict[int, float] = {}
     while workers:
-      time.sleep(0.5)
+      time.sleep(_PAUSE_SECONDS)
       for worker in list(workers):
         try:
           worker.check_running()
-        except RuntimeError as error:
+          if _is_vacant(worker, last_used):
+            workers.remove(worker)
+            worker.stop()
+            workers.append(start(worker.port))
+        except (RuntimeError, TimeoutError, ValueError) as error:
           line = shown_names.line(f"{worker.address}: {error}")
           print(line, file=sys.stderr, flush=True)
-          workers.remove(worker)
+          if worker in workers:
+            workers.remove(worker)
     sys.exit("no worker is left")
+
+
+def _stop(workers) -> None:
+  for worker in workers:
+    worker.stop()
+
+
+def _is_vacant(worker, last_used: dict[int, float]) -> bool:
+  """Returns whether drivers have used a worker, and all have left.
+
+  Args:
+    worker: The worker.
+    last_used: When each port was last seen with a connection; is updated.
+  """
+  now = time.monotonic()
+  if worker.num_connections():
+    last_used[worker.port] = now
+  if now - last_used.get(worker.port, now) < _VACANT_SECONDS:
+    return False
+  del last_used[worker.port]
+  return True
 
 
 def run() -> None:

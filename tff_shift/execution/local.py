@@ -29,9 +29,13 @@ part of the error messages, and both run in a session of their own: a Ctrl-C in
 the terminal reaches only Python, which then ends them in order.
 """
 
+from __future__ import annotations
+
 import contextlib
+import importlib.util
 import inspect
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -41,17 +45,21 @@ import time
 import weakref
 from collections.abc import Iterator
 from typing import BinaryIO
+from typing import TYPE_CHECKING
 
-import grpc
-import tensorflow_federated as tff
+from tff_shift import installed
 
-from tff_shift.execution import compilation
-from tff_shift.execution import worker_executors
+# A process that only starts workers has no need of TFF's import, of seconds and
+# hundreds of MB.
+if TYPE_CHECKING:
+  import tensorflow_federated as tff
 
+installed.require_tff()
 # TFF has no function that returns the path of its worker. This is the path in
 # the package that `tff.framework.local_cpp_executor_factory` uses.
 _WORKER_BINARY = os.path.join(
-  os.path.dirname(tff.__file__), "data", "worker_binary"
+  os.path.dirname(importlib.util.find_spec("tensorflow_federated").origin),
+  *("data", "worker_binary"),
 )
 
 # With glibc's default, an arena per thread, the worker grows for hundreds of
@@ -198,7 +206,7 @@ class Worker(contextlib.AbstractContextManager):
     port: int = 0,
     binary: str = _WORKER_BINARY,
     timeout_seconds: float = 60.0,
-  ) -> "Worker":
+  ) -> Worker:
     """Starts a worker and waits until it takes connections.
 
     Args:
@@ -264,6 +272,24 @@ class Worker(contextlib.AbstractContextManager):
   def address(self) -> str:
     """Host and port, as `grpc.insecure_channel` takes them."""
     return f"127.0.0.1:{self._port}"
+
+  def num_connections(self) -> int | None:
+    """Returns the number of connections to the worker; None if unknown.
+
+    It is known on Linux only.
+    """
+    found = 0
+    try:
+      for name in ("tcp", "tcp6"):
+        table = pathlib.Path(f"/proc/{self._pid}/net/{name}").read_text()
+        for line in table.splitlines()[1:]:
+          _, local, _, state, *_ = line.split()
+          # Addresses and ports are hexadecimal; 01 is ESTABLISHED.
+          if state == "01" and int(local.rpartition(":")[2], 16) == self._port:
+            found += 1
+    except FileNotFoundError:
+      return None
+    return found
 
   def log_tail(self) -> str:
     """Returns the end of what the worker has written, at most 2,000 bytes."""
@@ -341,6 +367,10 @@ class Worker(contextlib.AbstractContextManager):
 def _compile(
   computation: tff.framework.ConcreteComputation,
 ) -> tff.framework.ConcreteComputation:
+  import tensorflow_federated as tff
+
+  from tff_shift.execution import compilation
+
   return tff.backends.native.desugar_and_transform_to_native(
     compilation.simulate_secure_sums(computation)
   )
@@ -374,6 +404,11 @@ def local_context(
     raise ValueError(
       f"default_num_clients must be 0 or more; got {default_num_clients}."
     )
+  import grpc
+  import tensorflow_federated as tff
+
+  from tff_shift.execution import worker_executors
+
   with Worker.start(max_concurrent_computation_calls) as worker:
     channel = grpc.insecure_channel(
       worker.address, worker_executors.CHANNEL_OPTIONS

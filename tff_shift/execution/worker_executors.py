@@ -1,11 +1,15 @@
 """TFF executors on a worker at the other end of a gRPC channel."""
 
 import contextlib
+import hashlib
+import itertools
 import weakref
 from collections.abc import Callable
+from collections.abc import Hashable
 from collections.abc import Mapping
 from typing import Any
 
+import cachetools
 import grpc
 import numpy as np
 import tensorflow_federated as tff
@@ -50,12 +54,116 @@ class _WorkerStub(tff.framework.RemoteExecutorGrpcStub):
       return super().dispose_executor(request)
 
 
-class _WorkerExecutor(tff.framework.RemoteExecutor):
-  """Validates a worker's results."""
+# A worker keeps at most as much of what it was sent. Less than the smallest is
+# not worth the search for it.
+_KEPT_BYTES, _SMALLEST = 2**28, 2**12
+# How many values are remembered that were sent once.
+_SENT_BEFORE = 1024
+# Of an array, so many numbers show whether it may have been sent before.
+_SAMPLED = 64
 
-  def __init__(self, stub: _WorkerStub, num_clients: int):
+
+class _KeptValues:
+  """Values that a worker has and keeps, because they were sent before.
+
+  TFF sends the graphs and arguments of a computation at each call, and frees
+  them after it. Clients' data and graphs do not change from round to round.
+  What is sent for the second time is therefore kept by the worker, and used
+  from the third time on. A computation is the same if it is the same object,
+  and arrays if all their bytes are equal (by BLAKE2): they may be changed in
+  place. All bytes are read only if a sample of them has been sent before.
+  """
+
+  def __init__(self):
+    self._sent_before = cachetools.LRUCache(_SENT_BEFORE)
+    self._values = cachetools.LRUCache(_KEPT_BYTES, lambda value: value[-1])
+
+  def key(
+    self, executor: int, value: Any, type_spec: tff.Type
+  ) -> tuple[Hashable, int] | None:
+    """Returns the key and the size of a value that may be kept, or None."""
+    if isinstance(value, tff.framework.ConcreteComputation):
+      # Its size is not known before it is serialized. Graphs are small.
+      return (executor, id(value)), _SMALLEST
+    arrays = []
+    if not _collect_arrays(value, arrays):
+      return None
+    size = sum(each.nbytes for each in arrays)
+    if not _SMALLEST <= size <= _KEPT_BYTES:
+      return None
+    kinds = tuple((each.shape, each.dtype.str) for each in arrays)
+    sample = hash(b"".join(map(_sample, arrays)))
+    key = executor, type_spec, kinds, sample
+    if key not in self._sent_before:
+      self._sent_before[key] = None
+      return None
+    digest = hashlib.blake2b()
+    for each in arrays:
+      digest.update(np.ascontiguousarray(each).data.cast("B"))
+    return (*key, digest.digest()), size
+
+  def get(self, key: Hashable, value: Any) -> Any | None:
+    """Returns what the worker keeps for a value, or None."""
+    found, is_of, _ = self._values.get(key, (None, None, 0))
+    # The id of a computation that is gone may be another one's.
+    return found if is_of is None or is_of() is value else None
+
+  def put(self, key: Hashable, value: Any, found: Any, size: int) -> None:
+    """Keeps what the worker has for a value."""
+    is_of = None
+    if isinstance(value, tff.framework.ConcreteComputation):
+      is_of = weakref.ref(value, lambda _: self._values.pop(key, None))
+    self._values[key] = found, is_of, size
+
+  def forget(self, executor: int) -> None:
+    """Forgets what an executor kept, which is released."""
+    for kept in (self._sent_before, self._values):
+      for key in [each for each in kept if each[0] == executor]:
+        del kept[key]
+
+
+def _collect_arrays(value: Any, arrays: list[np.ndarray]) -> bool:
+  """Collects the arrays of a value; returns whether it has nothing else."""
+  if isinstance(value, np.ndarray | np.generic):
+    arrays.append(np.asarray(value))
+    return value.dtype.kind in "biufc"
+  if isinstance(value, tff.structure.Struct):
+    value = tff.structure.flatten(value)
+  elif isinstance(value, Mapping):
+    value = value.values()
+  elif not isinstance(value, list | tuple):
+    return False
+  return all(_collect_arrays(each, arrays) for each in value)
+
+
+def _sample(array: np.ndarray) -> bytes:
+  flat = array.reshape(-1)
+  return flat[:: max(1, flat.size // _SAMPLED)].tobytes()
+
+
+class _WorkerExecutor(tff.framework.RemoteExecutor):
+  """Validates a worker's results, and sends unchanged values once."""
+
+  _numbers = itertools.count()
+
+  def __init__(self, stub: _WorkerStub, num_clients: int, kept: _KeptValues):
     super().__init__(stub)
     self._num_clients = num_clients
+    self._kept = kept
+    self._number = next(self._numbers)
+
+  def close(self) -> None:
+    self._kept.forget(self._number)
+    super().close()
+
+  async def create_value(self, value, type_spec=None):
+    key, size = self._kept.key(self._number, value, type_spec) or (None, 0)
+    found = None if key is None else self._kept.get(key, value)
+    if found is None:
+      found = await super().create_value(value, type_spec)
+      if key is not None:
+        self._kept.put(key, value, found, size)
+    return found
 
   async def _compute(self, value_ref, type_spec):
     try:
@@ -126,6 +234,7 @@ class WorkerExecutorFactory(tff.framework.ResourceManagingExecutorFactory):
     self._check_running = check_running
     self._default_num_clients = default_num_clients
     self._made = weakref.WeakSet()
+    self._kept = _KeptValues()
 
   def create_executor(
     self, cardinalities: tff.framework.CardinalitiesType
@@ -143,7 +252,9 @@ class WorkerExecutorFactory(tff.framework.ResourceManagingExecutorFactory):
     self, cardinalities: Mapping[tff.framework.PlacementLiteral, int]
   ) -> tff.framework.RemoteExecutor:
     cardinalities = {tff.CLIENTS: self._default_num_clients, **cardinalities}
-    executor = _WorkerExecutor(self._stub, cardinalities[tff.CLIENTS])
+    executor = _WorkerExecutor(
+      self._stub, cardinalities[tff.CLIENTS], self._kept
+    )
     executor.set_cardinalities(cardinalities)
     self._made.add(executor)
     return executor

@@ -1,0 +1,101 @@
+"""Rows of `benchmarks/history.md`: reading, adding, comparing. Nothing runs."""
+
+import pytest
+
+from benchmarks import history
+
+_ROW = {
+  "date": "2026-01-02",
+  "commit": "abc",
+  "processor": "P, 2 cores",
+  "processes": "5",
+  "load": "0.1",
+  "10 clients": "1.2 (1.1 to 1.3)",
+}
+
+
+def _row(**cells):
+  return _ROW | cells
+
+
+class TestMeasures:
+  def test_ratios_of_lines_that_match(self):
+    output = (
+      "Warning: 3 clients\n"
+      "   10 clients: in process 0.0075 s, plain loop 0.0064 s, ratio 1.16\n"
+      " 1000 clients: in process 0.5 s, plain loop 0.4 s, ratio 1.25\n"
+    )
+    assert history.measures(history.BENCHMARKS["small_clients"], output) == {
+      "10 clients": 1.16,
+      "1000 clients": 1.25,
+    }
+
+  def test_base_of_the_ratios_is_not_one_of_them(self):
+    output = (
+      " seconds  ratio  median of 3\n"
+      "   1.136   1.00  plain TensorFlow, clients in sequence\n"
+      "   1.045   0.92  tff_shift, in process\n"
+    )
+    assert history.measures(history.BENCHMARKS["round_cost"], output) == {
+      "tff_shift, in process": 0.92
+    }
+
+  def test_output_without_a_measure_is_refused(self):
+    with pytest.raises(ValueError, match="no line of the output matches"):
+      history.measures(history.BENCHMARKS["call_count"], "changed\n")
+
+
+def test_spread_is_median_minimum_and_maximum():
+  assert str(history.spread([1.4, 1.0, 1.1])) == "1.1 (1 to 1.4)"
+
+
+class TestFile:
+  def test_what_is_written_is_read(self):
+    tables = {
+      "round_cost": [_row(commit="new"), _row()],
+      "call_count": [_row()],
+    }
+    text = history.render("# Title\n\nText.\n\n", tables)
+    assert history.parse(text) == ("# Title\n\nText.\n\n", tables)
+    assert history.render(*history.parse(text)) == text
+
+  def test_new_measure_is_a_column_with_empty_cells(self):
+    rows = [_row(**{"100 clients": "1 (1 to 1)"}), _row()]
+    _, tables = history.parse(history.render("", {"call_count": rows}))
+    assert tables["call_count"][1] == _row(**{"100 clients": ""})
+
+  def test_own_file_is_readable(self):
+    text = history._FILE.read_text()
+    assert history.render(*history.parse(text)) == text
+
+
+class TestMoved:
+  @pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+      ("1.3 (1.3 to 1.5)", []),
+      ("1 (0.9 to 1.1)", []),
+      (
+        "1.4 (1.31 to 1.5)",
+        ["10 clients: 1.2 (1.1 to 1.3) at abc, now 1.4 (1.31 to 1.5)"],
+      ),
+      (
+        "1 (0.9 to 1.09)",
+        ["10 clients: 1.2 (1.1 to 1.3) at abc, now 1 (0.9 to 1.09)"],
+      ),
+    ],
+  )
+  def test_spreads_that_do_not_overlap(self, cell, expected):
+    assert history.moved(_row(**{"10 clients": cell}), [_ROW]) == expected
+
+  def test_only_the_last_row_of_the_same_processor_counts(self):
+    earlier = [
+      _row(processor="other", **{"10 clients": "9 (9 to 9)"}),
+      _row(),
+      _row(**{"10 clients": "5 (5 to 5)"}),
+    ]
+    assert history.moved(_row(), earlier) == []
+    assert history.moved(_row(processor="third"), earlier) == []
+
+  def test_measure_that_the_last_row_lacks(self):
+    assert history.moved(_row(**{"new": "1 (1 to 1)"}), [_row(new="")]) == []

@@ -1,0 +1,185 @@
+"""What is sent again and does not change is sent to a worker only once."""
+
+import gc
+import os
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_shift.execution import local
+from tff_shift.execution import worker_executors
+
+pytestmark = [pytest.mark.cpp, pytest.mark.slow]
+
+_SIZE = 2000
+_ARRAYS = tff.FederatedType((np.float32, [_SIZE]), tff.CLIENTS)
+
+
+@tff.federated_computation(
+  _ARRAYS, tff.FederatedType((np.float32, [_SIZE]), tff.SERVER)
+)
+def _mean_plus(data, weights):
+  """The mean of the clients' arrays, added to the server's."""
+  add = tff.tensorflow.computation(
+    lambda one, other: one + other, *[(np.float32, [_SIZE])] * 2
+  )
+  return tff.federated_map(add, (tff.federated_mean(data), weights))
+
+
+@pytest.fixture
+def data():
+  generator = np.random.default_rng(0)
+  return list(generator.normal(size=(4, _SIZE)).astype(np.float32))
+
+
+@pytest.fixture
+def sent(monkeypatch):
+  """The bytes of each value that is sent to a worker."""
+  sizes = []
+  create_value = worker_executors._WorkerStub.create_value
+
+  def create_and_note(self, request):
+    sizes.append(request.ByteSize())
+    return create_value(self, request)
+
+  monkeypatch.setattr(
+    worker_executors._WorkerStub, "create_value", create_and_note
+  )
+  return sizes
+
+
+def _weights(number):
+  return np.full(_SIZE, number, np.float32)
+
+
+def _check(data, number):
+  np.testing.assert_allclose(
+    _mean_plus(data, _weights(number)),
+    np.mean(data, axis=0) + number,
+    atol=1e-6,
+  )
+
+
+class TestRemote:
+  def test_from_the_third_round_on_only_what_changes_is_sent(
+    self, workers, use, data, sent
+  ):
+    bytes_of_rounds = []
+    with use(workers[:2]):
+      for number in range(5):
+        sent.clear()
+        _check(data, number)
+        bytes_of_rounds.append(sum(sent))
+    first, second, *others = bytes_of_rounds
+    array = 4 * _SIZE
+    # Each worker gets the weights, and the first one again to add them. Data,
+    # and partial sums that are equal as they are of equal data, are kept.
+    changing = 3 * array
+    assert first > changing + 6 * array
+    # The graphs are not sent a second time, arrays are.
+    assert changing + 6 * array < second < first
+    for each in others:
+      assert changing < each < 1.05 * changing
+
+  def test_array_that_is_changed_in_place_is_sent(self, workers, use, data):
+    with use(workers[:2]):
+      for number in range(3):
+        _check(data, number)
+      # Not one of those that the sample has.
+      data[0][1] += 1000
+      _check(data, 3)
+
+  def test_worker_that_is_started_anew_gets_everything(self, use, data, sent):
+    worker = local.Worker.start()
+    with worker, use([worker], worker_timeout=60.0):
+      for number in range(3):
+        _check(data, number)
+      os.kill(worker.pid, signal.SIGKILL)
+      worker.stop()
+      with local.Worker.start(port=worker.port):
+        sent.clear()
+        _check(data, 3)
+        assert sum(sent) > 5 * 4 * _SIZE
+
+
+def test_local_executor_gets_data_once_too(data, sent):
+  with local.local_context():
+    for number in range(4):
+      sent.clear()
+      _check(data, number)
+  assert sum(sent) < 1.2 * 4 * _SIZE
+
+
+class TestKeptValues:
+  TYPE = tff.TensorType(np.float32, [_SIZE])
+
+  def keys(self, value, times=2):
+    kept = worker_executors._KeptValues()
+    return [kept.key(0, value, self.TYPE) for _ in range(times)]
+
+  def test_second_sight_gives_a_key(self):
+    first, second = self.keys(_weights(1))
+    assert first is None
+    assert second[1] == 4 * _SIZE
+
+  @pytest.mark.parametrize(
+    "value",
+    [
+      np.ones(10, np.float32),
+      np.array(["text"] * _SIZE),
+      [np.ones(_SIZE, np.float32), "text"],
+      tf.data.Dataset.range(3),
+      np.lib.stride_tricks.as_strided(
+        np.ones(1), (worker_executors._KEPT_BYTES,), (0,)
+      ),
+    ],
+  )
+  def test_what_is_small_or_large_or_no_numbers_has_none(self, value):
+    assert self.keys(value) == [None, None]
+
+  def test_shape_and_type_belong_to_the_key(self):
+    kept = worker_executors._KeptValues()
+    values = [
+      np.zeros(_SIZE, np.float32),
+      np.zeros(_SIZE, np.int32),
+      np.zeros((2, _SIZE // 2), np.float32),
+      [np.zeros(_SIZE // 2, np.float32)] * 2,
+    ]
+    for each in values:
+      kept.key(0, each, self.TYPE)
+    keys = {kept.key(0, each, self.TYPE)[0] for each in values}
+    keys.add(kept.key(0, values[0], tff.TensorType(np.float32, [None])))
+    # The last is seen for the first time.
+    assert len(keys) == 5
+    assert None in keys
+
+  def test_what_an_executor_kept_goes_with_it(self):
+    kept = worker_executors._KeptValues()
+    for executor in (0, 1):
+      kept.key(executor, _weights(1), self.TYPE)
+      key, size = kept.key(executor, _weights(1), self.TYPE)
+      kept.put(key, _weights(1), f"of {executor}", size)
+    kept.forget(0)
+    assert kept.key(0, _weights(1), self.TYPE) is None
+    assert kept.get(key, _weights(1)) == "of 1"
+
+  def test_the_oldest_gives_way(self, monkeypatch):
+    monkeypatch.setattr(worker_executors, "_KEPT_BYTES", 2.5 * 4 * _SIZE)
+    kept = worker_executors._KeptValues()
+    for number in range(3):
+      kept.put(number, _weights(0), f"value {number}", 4 * _SIZE)
+    assert kept.get(0, None) is None
+    assert kept.get(2, None) == "value 2"
+
+  def test_computation_that_is_gone_is_not_another_one(self):
+    kept = worker_executors._KeptValues()
+    one, other = (tff.tensorflow.computation(lambda: 1) for _ in range(2))
+    kept.put("key", one, "value", 1)
+    assert kept.get("key", one) == "value"
+    assert kept.get("key", other) is None
+    del one
+    gc.collect()
+    assert "key" not in kept._values

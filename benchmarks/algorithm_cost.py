@@ -27,10 +27,12 @@ from benchmarks import executor_equality
 from benchmarks import plain_loop
 from tff_shift import algorithms
 from tff_shift import execution
+from tff_shift.data import examples
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import randomness
 from tff_shift.learning import work
 from tff_shift.models import guided_model
+from tff_shift.models import split_model
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list(
@@ -138,6 +140,19 @@ def _start(name: str) -> _Timed:
     num_clients=FLAGS.num_clients,
     width=plain_loop.WIDTH,
   )
+  if "online_adaptation" in module.SCENARIOS:
+    # A deployed model's weights are constants.
+    drawn = tf.nest.flatten(model.initial_weights(randomness.server_seed(0)))
+    model = split_model.with_weights(
+      model,
+      dict(
+        zip(
+          tf.nest.flatten(model.weight_names()),
+          [each.numpy() for each in drawn],
+          strict=True,
+        )
+      ),
+    )
   names = {field.name for field in dataclasses.fields(module.HParams)}
   settings = _SETTINGS | {"local_epochs": 1 if "head_epochs" in names else 0}
   if name == "atlas":
@@ -148,7 +163,7 @@ def _start(name: str) -> _Timed:
   )
   kind = algorithm.evaluate_clients.type_signature.parameter[2].member
   data = [
-    executor_equality.make_data(kind, client, 0, _DOMAIN_SIZES)
+    _read_only(executor_equality.make_data(kind, client, 0, _DOMAIN_SIZES))
     for client in range(FLAGS.num_clients)
   ]
   state = algorithm.initialize(randomness.server_seed(0))
@@ -174,6 +189,14 @@ def _start(name: str) -> _Timed:
     counted = work.gradients_of_round(algorithm, data[:1])
     steps = None if counted is None else _Steps(round(counted))
   return _Timed(steps, run, lambda: functions(*first, rows))
+
+
+def _read_only(data):
+  """Makes the arrays read-only, as those of the package are."""
+  for each in data:
+    if isinstance(each, np.ndarray):
+      examples.read_only(each)
+  return data
 
 
 def _functions_alone(functions: algorithm_lib.AlgorithmSpec):

@@ -14,6 +14,7 @@ ratios is the cost of the execution context. Run it on an idle machine.
 """
 
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -43,6 +44,7 @@ flags.DEFINE_list(
 )
 flags.DEFINE_integer("num_clients", 100, "Clients in a round.", lower_bound=1)
 flags.DEFINE_integer("repetitions", 7, "Turns of each.", lower_bound=1)
+flags.DEFINE_bool("cpu", False, "Count CPU seconds, for a busy machine.")
 
 # Two domains of two batches each; an epoch is one iteration.
 _DOMAIN_SIZES = (plain_loop.EXAMPLES // 2,) * 2
@@ -263,9 +265,10 @@ def _compare(name: str) -> None:
   if not steps:
     # They depend on more than the data of a client.
     return
+  clock = time.process_time if FLAGS.cpu else time.perf_counter
   with plain_loop.started(FLAGS.num_clients, *steps) as plain:
     (ours, theirs, ratio), (*_, alone) = (
-      plain.compare(run, FLAGS.repetitions) for run in trial
+      plain.compare(run, FLAGS.repetitions, clock) for run in trial
     )
   print(
     f"| {name} | {steps.on_all} | {steps.on_head} | {ours:.4f} |"

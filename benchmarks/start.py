@@ -121,7 +121,7 @@ def _run_until_first_row() -> None:
       written(self, step, loss, measured)
       if measured is not None:
         mark("nine rounds, first evaluation, first row")
-        os._exit(0)
+        raise KeyboardInterrupt
 
     comparison.Run.on_step = on_step
 
@@ -133,7 +133,9 @@ def _run_until_first_row() -> None:
   ):
     sys.argv = ["evolving", f"--flagfile={_DEMO}", f"--output_dir={folder}/run"]
     flags.FLAGS.unparse_flags()
-    program.run(evolving.main, configuration.Configuration.define_flags)
+    # Ended by an interrupt, with its exit code.
+    with contextlib.suppress(SystemExit):
+      program.run(evolving.main, configuration.Configuration.define_flags)
 
 
 def main(argv) -> None:
@@ -141,6 +143,7 @@ def main(argv) -> None:
   del argv
   if FLAGS.until_first_row:
     _run_until_first_row()
+    return
   seconds = collections.defaultdict(list)
   for _ in range(FLAGS.repetitions):
     for name, arguments in _ENDING.items():

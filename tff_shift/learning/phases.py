@@ -137,7 +137,7 @@ def _is_finite(tensor) -> tf.Tensor:
   return tf.reduce_all(tf.math.is_finite(tensor))
 
 
-def _has_diverged(values) -> tf.Tensor:
+def has_diverged(values) -> tf.Tensor:
   """Returns whether any number in a nested structure is not finite."""
   tensors = map(tf.convert_to_tensor, tf.nest.flatten(values))
   are_finite = [
@@ -223,7 +223,7 @@ def client_training(
       result.has_trained, tf.bool
     )
     weight = tf.cast(weight, tf.float32)
-    diverged = _has_diverged(
+    diverged = has_diverged(
       (result.update, result.client_state, result.plaintext_sum, weight)
     )
     nothing, no_contribution = tf.nest.map_structure(
@@ -476,7 +476,7 @@ def personal_phase(
   @tff.tensorflow.computation(shared_type, client_type, examples_type, np.int32)
   def work(weights, client_state, data, round_num):
     result = personalize_client(weights, client_state, data, round_num)
-    diverged = _has_diverged(result.client_state)
+    diverged = has_diverged(result.client_state)
     new_client_state = factories.either(
       ~diverged, result.client_state, client_state
     )

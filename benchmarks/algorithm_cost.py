@@ -14,6 +14,7 @@ ratios is the cost of the execution context. Run it on an idle machine.
 """
 
 import dataclasses
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -28,10 +29,12 @@ from benchmarks import plain_clients
 from benchmarks import plain_loop
 from tff_shift import algorithms
 from tff_shift import execution
+from tff_shift.data import examples
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import randomness
 from tff_shift.learning import work
 from tff_shift.models import guided_model
+from tff_shift.models import split_model
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list(
@@ -42,6 +45,7 @@ flags.DEFINE_list(
 )
 flags.DEFINE_integer("num_clients", 100, "Clients in a round.", lower_bound=1)
 flags.DEFINE_integer("repetitions", 7, "Turns of each.", lower_bound=1)
+flags.DEFINE_bool("cpu", False, "Count CPU seconds, for a busy machine.")
 
 # Two domains of two batches each; an epoch is one iteration.
 _DOMAIN_SIZES = (plain_clients.EXAMPLES // 2,) * 2
@@ -139,6 +143,19 @@ def _start(name: str) -> _Timed:
     num_clients=FLAGS.num_clients,
     width=plain_clients.WIDTH,
   )
+  if "online_adaptation" in module.SCENARIOS:
+    # A deployed model's weights are constants.
+    drawn = tf.nest.flatten(model.initial_weights(randomness.server_seed(0)))
+    model = split_model.with_weights(
+      model,
+      dict(
+        zip(
+          tf.nest.flatten(model.weight_names()),
+          [each.numpy() for each in drawn],
+          strict=True,
+        )
+      ),
+    )
   names = {field.name for field in dataclasses.fields(module.HParams)}
   settings = _SETTINGS | {"local_epochs": 1 if "head_epochs" in names else 0}
   if name == "atlas":
@@ -149,7 +166,7 @@ def _start(name: str) -> _Timed:
   )
   kind = algorithm.evaluate_clients.type_signature.parameter[2].member
   data = [
-    executor_equality.make_data(kind, client, 0, _DOMAIN_SIZES)
+    _read_only(executor_equality.make_data(kind, client, 0, _DOMAIN_SIZES))
     for client in range(FLAGS.num_clients)
   ]
   state = algorithm.initialize(randomness.server_seed(0))
@@ -175,6 +192,14 @@ def _start(name: str) -> _Timed:
     counted = work.gradients_of_round(algorithm, data[:1])
     steps = None if counted is None else _Steps(round(counted))
   return _Timed(steps, run, lambda: functions(*first, rows))
+
+
+def _read_only(data):
+  """Makes the arrays read-only, as those of the package are."""
+  for each in data:
+    if isinstance(each, np.ndarray):
+      examples.read_only(each)
+  return data
 
 
 def _functions_alone(functions: algorithm_lib.AlgorithmSpec):
@@ -241,9 +266,10 @@ def _compare(name: str) -> None:
   if not steps:
     # They depend on more than the data of a client.
     return
+  clock = time.process_time if FLAGS.cpu else time.perf_counter
   with plain_loop.started(FLAGS.num_clients, *steps) as plain:
     (ours, theirs, ratio), (*_, alone) = (
-      plain.compare(run, FLAGS.repetitions) for run in trial
+      plain.compare(run, FLAGS.repetitions, clock) for run in trial
     )
   print(
     f"| {name} | {steps.on_all} | {steps.on_head} | {ours:.4f} |"

@@ -13,6 +13,7 @@ from tff_shift.data import client_dataset
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import hyperparameters
+from tff_shift.learning import phases
 from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.learning.aggregators import factories
 from tff_shift.learning.aggregators import server_optimizer_hparams
@@ -175,6 +176,16 @@ class TestTrainingPhase:
     assert all(map(is_untouched, memories))
     assert metrics["num_diverged"] == metrics["num_clients"] == 2
     assert np.isnan(metrics["loss"])
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+@pytest.mark.parametrize("size", [[], [3], [200, 100], [2**15]])
+def test_each_number_of_an_update_decides(run_in_graph, size, bad):
+  # Sums of the largest numbers are infinite.
+  update = np.full(size, np.finfo(np.float32).max, np.float32)
+  assert not run_in_graph(phases.has_diverged, update)
+  update.reshape(-1)[-1] = bad
+  assert run_in_graph(phases.has_diverged, update)
 
 
 # Nothing is clipped, so that the expected means are those of a mean.

@@ -80,7 +80,30 @@ class TestWorkNetwork:
     assert network.num_parameters == hidden + 5 * 53
 
 
-class TestVectorJacobianProduct:
+RATE = np.float32(0.25)
+
+
+def pull_back(network):
+  """Returns `(phi, r, direction) -> the products with the direction`."""
+  return lambda phi, r, direction: network.with_pull_back(phi, r)[1](
+    direction, RATE
+  )
+
+
+def point_of(point):
+  return point.phi, point.r, point.direction
+
+
+class TestPullBack:
+  def test_weights_are_those_of_a_call(self, network, point, run_in_graph):
+    weights = run_in_graph(
+      lambda *each: network.with_pull_back(*each)[0], point.phi, point.r
+    )
+    for found, expected in zip(
+      *map(tf.nest.flatten, (weights, point.weights)), strict=True
+    ):
+      np.testing.assert_array_equal(found, expected)
+
   def test_agrees_with_the_full_jacobian(self, network, point, run_in_graph):
     def full_jacobian(phi, r):
       with tf.GradientTape() as tape:
@@ -91,9 +114,8 @@ class TestVectorJacobianProduct:
       return tape.jacobian(flat, (phi, r), experimental_use_pfor=False)
 
     jacobian = run_in_graph(full_jacobian, point.phi, point.r)
-    product = run_in_graph(
-      network.vector_jacobian_product, point.phi, point.r, point.direction
-    )
+    by_phi, by_r = run_in_graph(pull_back(network), *point_of(point))
+    product = tf.nest.map_structure(lambda each: each / RATE, by_phi), by_r
     direction = np.concatenate(
       [w.ravel() for w in tf.nest.flatten(point.direction)]
     )
@@ -111,13 +133,11 @@ class TestVectorJacobianProduct:
   def test_output_biases_move_by_the_direction(
     self, network, point, run_in_graph
   ):
-    by_phi, _ = run_in_graph(
-      network.vector_jacobian_product, point.phi, point.r, point.direction
-    )
+    by_phi, _ = run_in_graph(pull_back(network), *point_of(point))
     for layer, change in zip(
       by_phi.output, tf.nest.flatten(point.direction), strict=True
     ):
-      np.testing.assert_array_equal(layer.bias, change)
+      np.testing.assert_array_equal(layer.bias, RATE * change)
 
 
 class TestInitialWeights:

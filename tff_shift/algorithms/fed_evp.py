@@ -136,9 +136,13 @@ def train_client(
 
     def start():
       _, _, means = embed_batch(current, 0, visit)
-      return tf.nest.map_structure(tf.stop_gradient, means)
+      return means
 
-    running = modes.cond(tf.equal(domain, 1), start, lambda: running)
+    # Outside of the branch, which TensorFlow would otherwise differentiate.
+    running = tf.nest.map_structure(
+      tf.stop_gradient,
+      modes.cond(tf.equal(domain, 1), start, lambda: running),
+    )
     embeddings, y, means = embed_batch(current, domain, visit)
     updated = update_prototypes(running, means, domain)
     target = updated if hparams.prototype == "current" else running

@@ -27,8 +27,6 @@ import dataclasses
 from typing import Any
 from typing import NamedTuple
 
-import tensorflow as tf
-
 from tff_shift import draws
 from tff_shift.algorithms import fed_avg
 from tff_shift.data import client_dataset
@@ -100,17 +98,12 @@ def train_work_network(
   Returns:
     A `MetaTraining`.
   """
-  weights = network(phi, vector)
+  weights, pull_back = network.with_pull_back(phi, vector)
   trained = fed_avg.train_client(
     network.model, hparams, weights, data, round_num
   )
-  by_phi, by_vector = network.vector_jacobian_product(
-    phi, vector, trained.update
-  )
-  update = tf.nest.map_structure(
-    lambda gradient: hparams.meta_learning_rate * gradient, by_phi
-  )
-  return MetaTraining(weights, update, by_vector, trained.loss)
+  update, direction = pull_back(trained.update, hparams.meta_learning_rate)
+  return MetaTraining(weights, update, direction, trained.loss)
 
 
 def build(

@@ -118,7 +118,7 @@ def _collect_seldom() -> None:
   Graphs consist of many small objects. With the default threshold of 700
   objects, garbage collection takes a tenth of the time of a small run.
   """
-  gc.set_threshold(50_000, 10, 10)
+  gc.set_threshold(100_000, 10, 10)
 
 
 def _print_any_text() -> None:

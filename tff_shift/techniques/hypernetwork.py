@@ -20,6 +20,7 @@ from which FedAvg with the same seed starts.
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
@@ -88,6 +89,14 @@ def _apply(layer: Linear, vector) -> tf.Tensor:
   return tf.tensordot(vector, layer.kernel, axes=1) + layer.bias
 
 
+def _features(phi: MetaWeights, r) -> tf.Tensor:
+  """Computes the last hidden layer, [hidden_width]."""
+  features = r
+  for layer in phi.hidden:
+    features = tf.nn.relu(_apply(layer, features))
+  return features
+
+
 @dataclasses.dataclass(frozen=True)
 class Hypernetwork:
   """A hypernetwork h(r; phi), a pure function of its weights phi.
@@ -142,36 +151,58 @@ class Hypernetwork:
       phi: The weights of the hypernetwork.
       r: A vector, [input_size] float32.
     """
-    features = r
-    for layer in phi.hidden:
-      features = tf.nn.relu(_apply(layer, features))
-    weights = tuple(_apply(layer, features) for layer in phi.output)
-    num_backbone = len(self.model.backbone.shapes)
-    return split_model.SplitWeights(
-      weights[:num_backbone], weights[num_backbone:]
-    )
+    return self._weights(phi, _features(phi, r))
 
-  def vector_jacobian_product(
-    self, phi: MetaWeights, r, direction: split_model.SplitWeights
-  ) -> tuple[MetaWeights, tf.Tensor]:
-    """Computes the vector-Jacobian product of h with an update of theta.
+  def with_pull_back(
+    self, phi: MetaWeights, r
+  ) -> tuple[
+    split_model.SplitWeights,
+    Callable[[split_model.SplitWeights, float], tuple[MetaWeights, tf.Tensor]],
+  ]:
+    """Computes the weights of the target network, and their derivative.
 
     Args:
       phi: The weights of the hypernetwork.
       r: A vector, [input_size] float32.
-      direction: An update of theta, in the structure of theta.
 
     Returns:
-      The gradients of the scalar product of h(r; phi) and the direction, with
-      respect to phi and r: (dh/dphi)^T direction and (dh/dr)^T direction.
+      theta = h(r; phi), and `(direction, rate) -> (rate * (dh/dphi)^T
+      direction, (dh/dr)^T direction)`, the vector-Jacobian products with a
+      direction in the structure of theta. To be called once.
     """
     with tf.GradientTape(watch_accessed_variables=False) as tape:
-      tape.watch((phi, r))
-      weights = self(phi, r)
-    return tape.gradient(
-      tf.nest.flatten(weights),
-      (phi, r),
-      output_gradients=tf.nest.flatten(direction),
+      tape.watch((phi.hidden, r))
+      features = _features(phi, r)
+
+    def pull_back(direction, rate):
+      changes = tf.nest.flatten(direction)
+      by_features = tf.add_n(
+        [
+          tf.tensordot(layer.kernel, change, axes=change.shape.rank)
+          for layer, change in zip(phi.output, changes, strict=True)
+        ]
+      )
+      by_hidden, by_r = tape.gradient(
+        features, (phi.hidden, r), output_gradients=by_features
+      )
+      # The rate scales the factors: a kernel's gradient is their outer product,
+      # as large as all of the kernel.
+      scaled = rate * features
+      output = tuple(
+        Linear(tf.tensordot(scaled, change, axes=0), rate * change)
+        for change in changes
+      )
+      hidden = tf.nest.map_structure(lambda each: rate * each, by_hidden)
+      return MetaWeights(hidden, output), by_r
+
+    return self._weights(phi, features), pull_back
+
+  def _weights(self, phi: MetaWeights, features) -> split_model.SplitWeights:
+    """Applies the linear outputs to the last hidden layer."""
+    weights = tuple(_apply(layer, features) for layer in phi.output)
+    num_backbone = len(self.model.backbone.shapes)
+    return split_model.SplitWeights(
+      weights[:num_backbone], weights[num_backbone:]
     )
 
   @property

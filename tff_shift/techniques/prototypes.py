@@ -115,10 +115,16 @@ def distances(embeddings, means, distance: str) -> tf.Tensor:
   """
   if distance in ("l2", "squared_l2"):
     # Not the expanded square, which cancels if an embedding is close to a
-    # prototype.
+    # prototype. Copies of both, because it is slow to broadcast in three axes.
+    num_means = means.shape[0] or tf.shape(means)[0]
     squares = tf.reduce_sum(
-      tf.math.squared_difference(embeddings[:, tf.newaxis], means), axis=-1
+      tf.math.squared_difference(
+        tf.repeat(embeddings, num_means, axis=0),
+        tf.tile(means, [tf.shape(embeddings)[0], 1]),
+      ),
+      axis=-1,
     )
+    squares = tf.reshape(squares, [-1, num_means])
     if distance == "squared_l2":
       return squares
     return safe_norms.root(squares)

@@ -56,10 +56,13 @@ global.document = {
 vm.runInThisContext(fs.readFileSync(process.argv[4], "utf8"));
 const worker = new Worker(process.argv[5]);
 if (worker.addEventListener) {
-  worker.addEventListener("message", ({data}) => console.log(data));
+  worker.addEventListener("message", ({data}) => {
+    console.log(data);
+    // Only now has the worker loaded all scripts.
+    if (data.startsWith("early")) worker.postMessage("late");
+  });
   worker.addEventListener("error", () => console.log("error"));
   worker.postMessage("early");
-  setTimeout(() => worker.postMessage("late"), 100);
 }
 """
 

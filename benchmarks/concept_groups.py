@@ -7,7 +7,8 @@ Half of the clients have the embedded digits, the other half the same with the
 labels 9 - y, from the start and without drift (`--concept_drift=groups` of
 `experiments.evolving`). A run has found the concepts if all clients of a
 concept predict with the same model, and clients of the other concept with
-another. FedEM's clients count for the model with the largest weight.
+another. The clients of FedEM and FedRC count for the model with the largest
+weight.
 
 IFCA has three starts: `random`, one draw of its models; `redrawn`, as in its
 authors' program, drawn again until each model is chosen by 35 % of the clients,
@@ -54,6 +55,14 @@ _METHODS = {
   "ifca, concepts": ("ifca", "concepts", {}),
   "fe_sem": ("fe_sem", "random", {}),
   "fed_em": ("fed_em", "random", {"num_models": 2}),
+  "fed_rc": ("fed_rc", "random", {"num_models": 2}),
+  "clustered_fl": ("clustered_fl", "random", {}),
+  "clustered_fl, lower thresholds": (
+    "clustered_fl",
+    "random",
+    {"longest_norm": 0.6, "rounds_before_split": 5},
+  ),
+  "flux": ("flux", "random", {}),
   "fed_drift": ("fed_drift", "random", {"start": "clients", "num_models": 12}),
   "feroma": ("feroma", "random", {}),
 }
@@ -129,25 +138,41 @@ def _of_concepts(
   return tf.nest.map_structure(lambda *each: np.stack(each), *found)
 
 
-def _predict(spec, weights, state, data, target, round_num):
-  """Returns what a client predicts with, and its accuracy on the target."""
+def _predict(spec, weights, state, data, target, probe, round_num):
+  """Returns the prepared state, the accuracy on target, the logits of probe."""
   prepared = state
   if spec.prepare_client is not None:
     prepared = spec.prepare_client(weights, state, data, round_num)
   logits = spec.predict_as_client(weights, prepared, data, target)
   hits = tf.equal(tf.argmax(logits, axis=1, output_type=tf.int32), target.y)
-  return prepared, tf.reduce_mean(tf.cast(hits, tf.float32))
+  return (
+    prepared,
+    tf.reduce_mean(tf.cast(hits, tf.float32)),
+    spec.predict_as_client(weights, prepared, data, probe),
+  )
 
 
-def _groups(name: str, prepared: Sequence[Any]) -> list[int]:
+def _groups(
+  name: str, prepared: Sequence[Any], logits: Sequence[tf.Tensor]
+) -> list[int]:
   """Returns the number of the model that each client predicts with."""
-  if name == "fed_em":
+  if name in ("fed_em", "fed_rc"):
     return [int(np.argmax(pi)) for pi in prepared]
-  keys = [
-    b"".join(np.asarray(w).tobytes() for w in tf.nest.flatten(each))
-    for each in prepared
-  ]
+  # Clients with one model have the same logits of the same examples.
+  keys = [each.numpy().tobytes() for each in logits]
   return [keys.index(key) for key in keys]
+
+
+def _target(client: evolving.Client) -> client_dataset.ClientDataset:
+  """Returns a client's examples of the last step."""
+  size = int(client.test.domain_sizes[-1])
+  return client.test._replace(
+    x=client.test.x[-size:],
+    y=client.test.y[-size:],
+    domain_sizes=np.int32([size]),
+    num_examples=np.int32(size),
+    seed=np.zeros(2, np.int32),
+  )
 
 
 def measure(method: str, dirichlet: float, seed: int) -> dict[str, Any]:
@@ -195,26 +220,21 @@ def measure(method: str, dirichlet: float, seed: int) -> dict[str, Any]:
   for _ in range(FLAGS.rounds):
     run.step()
   predict = _in_graph(functools.partial(_predict, built.spec))
-  prepared, accuracies = [], []
+  prepared, accuracies, logits = [], [], []
+  probe = _target(clients[0])
   for client, state in zip(clients, run.client_states, strict=True):
-    size = int(client.test.domain_sizes[-1])
-    target = client.test._replace(
-      x=client.test.x[-size:],
-      y=client.test.y[-size:],
-      domain_sizes=np.int32([size]),
-      num_examples=np.int32(size),
-      seed=np.zeros(2, np.int32),
-    )
-    found, accuracy = predict(
+    found, accuracy, on_probe = predict(
       run.server_state.weights,
       state,
       data[client.client_id],
-      target,
+      _target(client),
+      probe,
       tf.constant(FLAGS.rounds),
     )
     prepared.append(found)
     accuracies.append(float(accuracy))
-  groups = _groups(name, prepared)
+    logits.append(on_probe)
+  groups = _groups(name, prepared, logits)
   pairs = set(zip(of_client.tolist(), groups, strict=True))
   return {
     "method": method,

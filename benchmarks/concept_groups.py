@@ -184,8 +184,9 @@ def measure(method: str, dirichlet: float, seed: int) -> dict[str, Any]:
     seed: Seed of data and run.
 
   Returns:
-    Whether it has found the concepts, the number of models that clients predict
-    with, the mean client accuracy in percent, and the draws of the start.
+    Whether it has found the concepts, the numbers of models that clients and
+    that clients of both concepts predict with, the mean client accuracy in
+    percent, and the draws of the start.
   """
   name, start, hparams = _METHODS[method]
   dataset = evolving.load_evolving(
@@ -242,6 +243,7 @@ def measure(method: str, dirichlet: float, seed: int) -> dict[str, Any]:
     "seed": seed,
     "found": len(pairs) == 2 and len(set(groups)) == 2,
     "num_models": len(set(groups)),
+    "num_mixed": len(pairs) - len(set(groups)),
     "accuracy": 100 * float(np.mean(accuracies)),
     "draws": draws,
   }
@@ -260,6 +262,7 @@ def main(_) -> None:
         print(
           f"| {method} | {dirichlet:g} | {sum(each['found'] for each in runs)}"
           f" of {len(runs)} | {[each['num_models'] for each in runs]} |"
+          f" {[each['num_mixed'] for each in runs]} |"
           f" {np.mean(accuracy):.1f} ± {np.std(accuracy, ddof=1):.1f} |"
           f" {[each['draws'] for each in runs]} |",
           flush=True,

@@ -15,7 +15,8 @@ PFLlib leaves out incomplete batches. Each program makes its own draws; the
 partition depends on the seed and is the same for both.
 
 Prints, for each method, the mean over clients of the accuracy on their own test
-examples, in percent: mean and sample standard deviation over seeds.
+examples, in percent: mean and sample standard deviation over seeds. nan: a run
+diverged.
 """
 
 import json
@@ -45,7 +46,7 @@ _PYTHON = flags.DEFINE_string(
 _SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds.")
 _METHODS = flags.DEFINE_list("methods", [], "Rows. Default: all.")
 _ROUNDS = flags.DEFINE_integer("rounds", 20, "Rounds.", lower_bound=2)
-_LEARNING_RATE = flags.DEFINE_float("learning_rate", 0.05, "Learning rate.")
+_LEARNING_RATE = flags.DEFINE_float("learning_rate", 0.02, "Learning rate.")
 
 _NUM_CLIENTS, _BATCH_SIZE, _WIDTH = 10, 10, 64
 _DATASET = "tff_shift"

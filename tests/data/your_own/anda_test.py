@@ -1,0 +1,210 @@
+"""Drift of any kind: what each kind changes, and how distributions follow."""
+
+import numpy as np
+import pytest
+
+from tff_shift.data import datasets
+from tff_shift.data.your_own import anda
+
+_SIZE = 4
+
+
+@pytest.fixture(scope="module")
+def images():
+  """4,000 different images without full channels, in ten classes."""
+  generator = np.random.default_rng(0)
+  x = generator.integers(0, 255, [4000, _SIZE, _SIZE, 1], np.uint8)
+  return x, np.arange(4000) % 10
+
+
+def draw(images, kind, **options):
+  found = anda.drift(
+    *images, kind=kind, **{"num_clients": 4, "num_steps": 5} | options
+  )
+  return found, found.arrays
+
+
+def steps(found, first=0):
+  """Yields each client and step: its distribution, images and labels."""
+  for client, numbers in enumerate(found.distributions):
+    for time, number in enumerate(numbers, first):
+      mine = (found.arrays["client"] == client) & (
+        found.arrays["domain"] == time
+      )
+      yield number, found.arrays["x"][mine], found.arrays["y"][mine]
+
+
+@pytest.fixture(scope="module")
+def originals(images):
+  """The number of each image, and its turns, by the bytes of a channel."""
+  return {
+    np.rot90(image[..., 0], turns).tobytes(): (place, turns)
+    for place, image in enumerate(images[0])
+    for turns in range(4)
+  }
+
+
+class TestKinds:
+  @pytest.mark.parametrize("rotations", [1, 2, 4])
+  def test_covariate_turns_and_colours_a_step_alike(
+    self, images, originals, rotations
+  ):
+    found, _ = draw(images, "covariate", num_rotations=rotations)
+    patterns = {}
+    places = []
+    for number, x, y in steps(found):
+      full = (x == 255).all((0, 1, 2))
+      # One channel is filled, and the other two are the image.
+      assert full.sum() == 1
+      other = int(np.argmin(full))
+      results = [originals[image[..., other].tobytes()] for image in x]
+      turns = {turn for _, turn in results}
+      assert len(turns) == 1
+      assert turns <= set(range(0, 4, 4 // rotations))
+      patterns.setdefault(number, set()).add((int(full.argmax()), *turns))
+      np.testing.assert_array_equal([p % 10 for p, _ in results], y)
+      places += [place for place, _ in results]
+    assert all(len(each) == 1 for each in patterns.values())
+    # Each image is at one client, in one step.
+    assert sorted(places) == list(range(4000))
+
+  def test_label_has_few_classes_and_the_images(self, images, originals):
+    found, arrays = draw(images, "label")
+    sets = {}
+    for number, x, y in steps(found):
+      assert len(np.unique(y)) == 2
+      sets.setdefault(number, set()).add(tuple(np.unique(y)))
+      assert [originals[each[..., 0].tobytes()][1] for each in x] == [0] * len(
+        x
+      )
+    assert all(len(each) == 1 for each in sets.values())
+    assert arrays["x"].shape[-1] == 1
+
+  def test_concept_exchanges_labels_and_keeps_images(self, images, originals):
+    found, arrays = draw(images, "concept")
+    maps = {}
+    for number, x, y in steps(found):
+      places = [originals[each[..., 0].tobytes()] for each in x]
+      assert {turn for _, turn in places} == {0}
+      pairs = {
+        (place % 10, int(label))
+        for (place, _), label in zip(places, y, strict=True)
+      }
+      maps.setdefault(number, set()).update(pairs)
+    moved = set()
+    for pairs in maps.values():
+      mapping = dict(pairs)
+      assert len(mapping) == len(pairs)
+      assert sorted(mapping.values()) == sorted(mapping)
+      moved |= {old for old, new in pairs if old != new}
+    assert 2 <= len(moved) <= 3
+    assert arrays["x"].shape[-1] == 1
+
+  def test_class_conditional_changes_two_classes_alone(self, images):
+    found, _ = draw(images, "class_conditional", num_rotations=1)
+    for _, x, y in steps(found):
+      colored = (x == 255).all((1, 2)).any(-1)
+      assert colored.any()
+      assert len(np.unique(y[colored])) == 2
+      assert not set(y[colored]) & set(y[~colored])
+
+
+class TestDistributions:
+  @pytest.mark.parametrize("kind", anda.KINDS)
+  def test_last_step_is_new_and_there_are_few_before(self, images, kind):
+    found, _ = draw(images, kind, num_steps=6, max_distributions=3)
+    for *before, last in found.distributions:
+      assert last not in before
+      assert len(set(before)) <= 3
+    assert len(np.unique(found.distributions)) > 2
+
+  def test_continual_never_returns(self, images):
+    found, _ = draw(
+      images, "label", num_steps=30, max_distributions=4, continual=True
+    )
+    for *before, _ in found.distributions:
+      assert 1 + np.count_nonzero(np.diff(before)) == len(set(before))
+
+  def test_without_it_clients_return(self, images):
+    found, _ = draw(images, "label", num_steps=30)
+    for *before, _ in found.distributions:
+      assert np.count_nonzero(np.diff(before)) > 2
+
+  def test_same_seed_same_clients(self, images):
+    (_, one), (_, same), (_, other) = (
+      draw(images, "concept", seed=seed) for seed in (1, 1, 2)
+    )
+    for name, values in one.items():
+      np.testing.assert_array_equal(values, same[name])
+    assert not np.array_equal(one["x"], other["x"])
+
+
+def test_labelled_images_come_first_and_unchanged(images, originals):
+  found, arrays = draw(images, "covariate", labelled_fraction=0.4)
+  first = arrays["domain"] == 0
+  assert np.bincount(arrays["client"][first]).tolist() == [400] * 4
+  places = [originals[each[..., 0].tobytes()] for each in arrays["x"][first]]
+  assert {turn for _, turn in places} == {0}
+  # Grey in three channels, as there are coloured ones.
+  assert (np.ptp(arrays["x"][first], axis=-1) == 0).all()
+  assert arrays["domain"].max() == 6
+  assert [len(y) for _, _, y in steps(found, 1)] == [100] * 24
+
+
+@pytest.mark.parametrize("scenario", ["evolving", "online_adaptation"])
+def test_file_is_a_data_set_of_the_scenarios(images, tmp_path, scenario):
+  _, arrays = draw(images, "concept", labelled_fraction=0.4)
+  np.savez(tmp_path / "drift.npz", **arrays)
+  entry = datasets.get(str(tmp_path / "drift.npz"), scenario)
+  assert entry.num_clients == 4
+  source = datasets.load(str(tmp_path / "drift.npz"))
+  np.testing.assert_array_equal(source.y, arrays["y"])
+
+
+@pytest.mark.parametrize(
+  ("options", "words"),
+  [
+    ({"kind": "colour"}, "kind must be one of covariate"),
+    ({"kind": "label", "num_colors": 2}, "num_colors does not apply to"),
+    ({"kind": "covariate", "num_classes_changed": 2}, "num_classes_changed"),
+    (
+      {"kind": "covariate", "num_rotations": 3},
+      "num_rotations must be 1, 2 or",
+    ),
+    (
+      {"kind": "concept", "max_distributions": 6},
+      "max_distributions=6 is not allowed",
+    ),
+    (
+      {"kind": "concept", "labelled_fraction": 1.0},
+      "labelled_fraction must be",
+    ),
+    ({"kind": "concept", "num_clients": 3000}, "would have no image in step"),
+  ],
+)
+def test_refusals(images, options, words):
+  with pytest.raises(ValueError, match=words) as caught:
+    draw(images, options.pop("kind"), **options)
+  assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+  ("x", "y"),
+  [
+    (np.zeros([4, 3], np.uint8), np.zeros(4, int)),
+    (np.zeros([4, 3, 3, 1], np.float32), np.zeros(4, int)),
+    (np.zeros([4, 3, 3, 1], np.uint8), np.zeros(3, int)),
+    (np.zeros([4, 3, 3, 1], np.uint8), np.zeros(4)),
+  ],
+)
+def test_what_is_no_image_or_class_is_refused(x, y):
+  with pytest.raises(ValueError, match=r"^[xy] must be"):
+    anda.drift(x, y, kind="covariate", num_clients=2)
+
+
+def test_four_turns_need_squares():
+  x = np.zeros([40, 3, 4, 1], np.uint8)
+  with pytest.raises(ValueError, match="needs square images, got 3 x 4"):
+    anda.drift(
+      x, np.arange(40), kind="covariate", num_clients=1, num_rotations=4
+    )

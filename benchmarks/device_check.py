@@ -42,19 +42,6 @@ from absl import logging
 
 from benchmarks import plain_clients
 
-_SERVER_DEVICE = flags.DEFINE_string(
-  "server_device", None, "Where the server's work runs; default: the GPU."
-)
-_CLIENT_DEVICES = flags.DEFINE_list(
-  "client_devices", None, "Where clients run, in turn; default: every GPU."
-)
-_NUM_CLIENTS = flags.DEFINE_list(
-  "num_clients", ["10", "100", "1000"], "Clients of the loop and the batch."
-)
-_PLACE_ONLY = flags.DEFINE_bool(
-  "place_only", False, "Run one round with the placer's log and stop."
-)
-
 # The operations that take the time of a round, and those that hold the weights.
 _HEAVY_OPERATIONS = (
   "Conv2D",
@@ -77,8 +64,8 @@ def _in_process(**devices: object) -> contextlib.AbstractContextManager:
 
 def _chosen_devices() -> dict[str, object]:
   return {
-    "server_device": _SERVER_DEVICE.value,
-    "client_devices": _CLIENT_DEVICES.value,
+    "server_device": flags.FLAGS.server_device,
+    "client_devices": flags.FLAGS.client_devices,
   }
 
 
@@ -138,10 +125,10 @@ def _print_placement() -> None:
   """Prints on which devices a child process placed the heavy operations."""
   # The log is a setting of the whole process, and is slow.
   command = [sys.executable, "-m", "benchmarks.device_check", "--place_only"]
-  if _SERVER_DEVICE.value:
-    command.append(f"--server_device={_SERVER_DEVICE.value}")
-  if _CLIENT_DEVICES.value:
-    command.append(f"--client_devices={','.join(_CLIENT_DEVICES.value)}")
+  if flags.FLAGS.server_device:
+    command.append(f"--server_device={flags.FLAGS.server_device}")
+  if flags.FLAGS.client_devices:
+    command.append(f"--client_devices={','.join(flags.FLAGS.client_devices)}")
   log = subprocess.run(
     command,
     stdout=subprocess.PIPE,
@@ -251,7 +238,7 @@ def _print_loop_and_batch(repetitions: int) -> None:
   print("| clients | device | loop, s | batch, s | batch / loop |")
   print("| --- | --- | --- | --- | --- |")
   kinds = {each.device_type for each in tf.config.list_logical_devices()}
-  for count in map(int, _NUM_CLIENTS.value):
+  for count in map(int, flags.FLAGS.num_clients):
     for kind in sorted(kinds & {"CPU", "GPU"}):
       loop, batch, ratio = compare_loop_and_batch(
         count, f"{kind}:0", repetitions
@@ -282,7 +269,7 @@ def _print_speed() -> None:
 def main(_) -> None:
   """Prints devices, placement and speed."""
   logging.set_verbosity(logging.WARNING)
-  if _PLACE_ONLY.value:
+  if flags.FLAGS.place_only:
     _run_with_placer_log()
     return
   tff_version = "not installed: what needs it is left out"
@@ -313,5 +300,17 @@ def main(_) -> None:
 
 
 if __name__ == "__main__":
+  flags.DEFINE_string(
+    "server_device", None, "Where the server's work runs; default: the GPU."
+  )
+  flags.DEFINE_list(
+    "client_devices", None, "Where clients run, in turn; default: every GPU."
+  )
+  flags.DEFINE_list(
+    "num_clients", ["10", "100", "1000"], "Clients of the loop and the batch."
+  )
+  flags.DEFINE_bool(
+    "place_only", False, "Run one round with the placer's log and stop."
+  )
   flags.DEFINE_integer("repetitions", 7, "Turns of each.", lower_bound=1)
   app.run(main)

@@ -15,6 +15,11 @@ TFF frees the values of a driver only when the driver asks for it, which one
 that was killed never does. Therefore a worker is started anew, at its port,
 when all connections to it have been closed for three seconds (on Linux). A
 driver that comes back sends everything again.
+
+TFF's worker listens on all network interfaces, accepts any computation from
+anyone and does not encrypt. Use it in trusted networks only. Elsewhere, run it
+behind a firewall and a proxy that terminates TLS, and use the flag
+`--worker_certificate` of the other binaries.
 """
 
 import contextlib

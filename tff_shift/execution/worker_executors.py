@@ -57,9 +57,9 @@ class _WorkerStub(tff.framework.RemoteExecutorGrpcStub):
 # A worker keeps at most as much of what it was sent. Less than the smallest is
 # not worth the search for it.
 _KEPT_BYTES, _SMALLEST = 2**28, 2**12
-# How many values are remembered that were sent once.
+# Number of recent values whose samples are remembered.
 _SENT_BEFORE = 1024
-# Of an array, so many numbers show whether it may have been sent before.
+# Number of entries in the sample of an array.
 _SAMPLED = 64
 
 

@@ -179,6 +179,10 @@ def test_file_is_a_data_set_of_the_scenarios(images, tmp_path, scenario):
       {"kind": "concept", "labelled_fraction": 1.0},
       "labelled_fraction must be",
     ),
+    (
+      {"kind": "concept", "num_classes_changed": 7},
+      "num_classes_changed=7 is not allowed: .* at most 6",
+    ),
     ({"kind": "concept", "num_clients": 3000}, "would have no image in step"),
   ],
 )

@@ -41,6 +41,8 @@ KINDS = ("covariate", "label", "concept", "class_conditional")
 _CLASSES = {"label": 2, "concept": 3, "class_conditional": 2}
 _COLORS = {"covariate": 3, "class_conditional": 2}
 _BANK_SIZE = 10
+# The bank of concepts has all permutations, 720 of six classes.
+_MOST_EXCHANGED = 6
 # The channel that a colour fills: red, blue, green.
 _CHANNELS = (0, 2, 1)
 
@@ -90,8 +92,8 @@ def drift(
     num_colors: 1 (none), 2 (red, blue) or 3 (and green): a channel is filled,
       and grey images get three. Default: 3 (covariate), 2 (class_conditional).
     num_classes_changed: The number of classes of a step (label), that exchange
-      labels (concept) or whose images change (class_conditional). Default: 2,
-      3, 2.
+      labels (concept; at most 6) or whose images change (class_conditional).
+      Default: 2, 3, 2.
     labelled_fraction: The fraction of a client's images that precede the steps
       unchanged, as domain 0: those before deployment in `online_adaptation`.
     seed: Seed of all draws.
@@ -240,14 +242,17 @@ def _bank(
     return patterns
   if num_classes_changed is None:
     num_classes_changed = _CLASSES[kind]
+  maximum = len(classes)
+  if kind == "concept":
+    maximum = min(maximum, _MOST_EXCHANGED)
   size = arguments.integer(
-    "num_classes_changed", num_classes_changed, maximum=len(classes)
+    "num_classes_changed", num_classes_changed, maximum=maximum
   )
   if kind == "concept":
     changed = np.sort(random.choice(classes, size, replace=False)).tolist()
     return [
       _Distribution(labels=dict(zip(changed, order, strict=True)))
-      for order in itertools.islice(itertools.permutations(changed), 1000)
+      for order in itertools.permutations(changed)
     ]
   sets = set()
   while len(sets) < min(_BANK_SIZE, math.comb(len(classes), size)):

@@ -58,6 +58,8 @@ _SETTINGS = {
   # The examples are not images.
   "augmentation": "none",
 }
+# Rounds before the first that is timed: by then all domains have come.
+_FIRST_ROUNDS = 2
 _LEARNERS = 6
 
 
@@ -90,6 +92,8 @@ _STEPS = {
   "fed_babu": _BOTH_DOMAINS,
   # Four steps of the personal classifier, five of the compared one.
   "fed_ccfa": _Steps(4, 9),
+  # A domain belongs to one of the models, whichever it is.
+  "fed_drift": _BOTH_DOMAINS,
   "fed_drm": _BOTH_DOMAINS,
   # A step trains both of its networks.
   "fed_evolve": _Steps(2 * 4),
@@ -182,6 +186,8 @@ def _start(name: str) -> _Timed:
     for phase in algorithm.phases:
       state, states, _ = phase(state, states, data)
 
+  for _ in range(_FIRST_ROUNDS):
+    run()
   build = algorithms.spec_builder(module, FLAGS.num_clients)
   functions = _functions_alone(build(model, hparams))
   first = state.weights, tf.nest.map_structure(lambda *w: np.stack(w), *states)
@@ -215,7 +221,7 @@ def _functions_alone(functions: algorithm_lib.AlgorithmSpec):
 
   def work(weights, state, data):
     update = ()
-    round_num = tf.constant(0)
+    round_num = tf.constant(_FIRST_ROUNDS)
     if functions.train_client is not None:
       result = functions.train_client(weights, state, data, round_num)
       update, state = result.update, result.client_state

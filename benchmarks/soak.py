@@ -473,7 +473,9 @@ def main(_) -> None:
   # All processes end with this one.
   signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
   settings = Settings(
-    num_workers=flags.FLAGS.num_workers, seconds=60 * flags.FLAGS.minutes
+    num_workers=flags.FLAGS.num_workers,
+    seconds=60 * flags.FLAGS.minutes,
+    pause=flags.FLAGS.pause,
   )
   result = run(settings)
   print(
@@ -498,4 +500,5 @@ def main(_) -> None:
 if __name__ == "__main__":
   flags.DEFINE_float("minutes", 15, "For how long.", lower_bound=0)
   flags.DEFINE_integer("num_workers", 8, "Workers.", lower_bound=1)
+  flags.DEFINE_float("pause", 10, "Seconds between two faults.", lower_bound=0)
   app.run(main)

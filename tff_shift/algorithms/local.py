@@ -17,7 +17,7 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
 
-SCENARIOS = ("evolving", "dynamic_personalization")
+SCENARIOS = ("evolving", "dynamic_personalization", "guidance")
 
 RUNNING_STATISTICS = algorithm.OWN_MODEL
 

@@ -404,7 +404,7 @@ def domain_metrics(
 
 def _domains(domain_sizes, num_domains, y) -> tf.Tensor:
   """Returns the domain of each example, [num_examples] int32."""
-  if domain_sizes.shape.num_elements() == 1:
+  if tf.get_static_value(num_domains) == 1:
     return tf.zeros_like(y)
   return tf.repeat(tf.range(num_domains), domain_sizes)
 

@@ -123,6 +123,17 @@ def test_small_call_leaves_the_memory_as_it_is(pack):
   assert pack(array) is first and pack.count == 1
 
 
+def test_memory_of_calls_at_once_is_let_go(pack):
+  array = read_only(1)
+  with pack.memory.lent() as lender:
+    packed = weakref.ref(pack(array))
+    lender.array(LARGE, FLOAT)
+  gc.collect()
+  assert packed() is None
+  pack(array)
+  assert pack.count == 2
+
+
 def test_memory_that_is_much_too_large_is_not_kept(pack):
   with pack.memory.lent() as lender:
     large = address(lender.array((3 * LARGE[0], LARGE[1]), FLOAT))

@@ -1,9 +1,9 @@
 """Memory for the packed arrays of all clients.
 
 Allocating new memory takes as long as writing to it, so large blocks are reused
-by the next call. Arrays packed from read-only arrays stay in their block. If the
-same arrays come again before the block is reused, it is kept for them, and they
-are not packed again.
+by the next call. What is packed from read-only arrays stays in its block until
+then. If the same arrays recur before, the block is kept for them, and they are
+not packed again.
 """
 
 import collections
@@ -48,7 +48,7 @@ class Memory:
       yield lender
     finally:
       with self._lock:
-        self._free = lender.worth_keeping()
+        self._free = lender.worth_keeping(self._free)
 
   def constant(
     self, column: Sequence[np.ndarray], size: int
@@ -208,22 +208,24 @@ class Lender:
     self._used.append(block)
     return block.memory
 
-  def worth_keeping(self) -> list[_Block]:
-    """Returns the blocks of the last call that had any, up to a limit."""
-    if not self._used:
-      return self._free
+  def worth_keeping(self, others: Sequence[_Block] = ()) -> list[_Block]:
+    """Returns the blocks of the last call that had any, up to a limit.
+
+    Args:
+      others: The free blocks of calls that ended during this one.
+    """
+    known = [*self._used, *self._free, *others]
+    candidates = self._used or known
     kept, left = [], MAX_KEPT_BYTES
-    for block in self._used:
+    for block in known:
       # What has recurred keeps its block.
       if block.content is not None and block.content.is_kept:
         continue
-      if block.memory.nbytes <= left:
+      if block in candidates and block.memory.nbytes <= left:
         kept.append(block)
         left -= block.memory.nbytes
       else:
         block.empty()
-    for block in self._free:
-      block.empty()
     return kept
 
 

@@ -137,7 +137,8 @@ class _Block:
     if self.content is not None:
       if self.content.is_kept:
         return False
-      self.content.packed = self.content = None
+      self.content.packed = None
+      self.content = None
     return True
 
 

@@ -48,7 +48,7 @@ class Benchmark(NamedTuple):
 BENCHMARKS = {
   "small_clients": Benchmark(
     ("--repetitions=5", "--norest"),
-    r" *(?P<name>\d+ clients): .* ratio (?P<value>[\d.]+)",
+    r" *(?P<name>(evaluation of )?\d+ clients): .* ratio (?P<value>[\d.]+)",
   ),
   "round_cost": Benchmark(
     ("--repetitions=3",),

@@ -24,10 +24,13 @@ class TestMeasures:
       "Warning: 3 clients\n"
       "   10 clients: in process 0.0075 s, plain loop 0.0064 s, ratio 1.16\n"
       " 1000 clients: in process 0.5 s, plain loop 0.4 s, ratio 1.25\n"
+      "evaluation of 1000 clients: 0.27 CPU s, round 1.21 CPU s, 0.2 to 0.3,"
+      " ratio 0.22\n"
     )
     assert history.measures(history.BENCHMARKS["small_clients"], output) == {
       "10 clients": 1.16,
       "1000 clients": 1.25,
+      "evaluation of 1000 clients": 0.22,
     }
 
   def test_base_of_the_ratios_is_not_one_of_them(self):

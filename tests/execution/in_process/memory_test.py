@@ -67,7 +67,8 @@ class Packing:
       return [np.concatenate(column, out=rows)]
 
     with self.memory.lent() as lender:
-      (packed,) = lender.pack(column, join)
+      size = sum(array.nbytes for array in column)
+      (packed,) = lender.pack(column, size, join)
       np.testing.assert_array_equal(packed, np.concatenate(column))
     return packed
 
@@ -77,23 +78,69 @@ def pack():
   return Packing(memory_lib.Memory())
 
 
-def test_read_only_arrays_are_packed_once_they_come_again(pack):
+def test_read_only_arrays_that_come_again_are_packed_once(pack):
   one, two = read_only(1), read_only(2)
-  pack(one, two)
   kept = pack(one, two)
-  assert pack.count == 2
-  assert pack(one, two) is kept
+  assert pack(one, two) is kept and pack.count == 1
   # As what they are views of.
   views = one[:200], two[200:]
-  first = [pack(*views) for _ in range(3)]
-  assert first[1] is first[2] and pack.count == 4
+  assert pack(*views) is pack(*views) and pack.count == 2
   # Another order, and another cohort, are not the same.
   pack(two, one)
   pack(one)
-  assert pack.count == 6 and pack(one, two) is kept
+  assert pack.count == 4 and pack(one, two) is kept
   # What is kept is not lent.
   with pack.memory.lent() as lender:
     assert not np.shares_memory(lender.array(LARGE, FLOAT), kept)
+
+
+def test_arrays_are_packed_again_if_others_have_their_memory(pack):
+  first, second = read_only(1), read_only(2)
+  before = address(pack(first))
+  assert address(pack(second)) == before
+  # Then they have memory of their own.
+  kept = pack(first)
+  assert pack.count == 3 and address(kept) != before
+  assert pack(first) is kept and pack.count == 3
+
+
+def test_other_arrays_take_other_memory_first(pack):
+  first = read_only(1)
+  with pack.memory.lent() as lender:
+    lender.pack(
+      [first], first.nbytes, lambda new_array: [new_array(LARGE, FLOAT)]
+    )
+    other = address(lender.array(LARGE, FLOAT))
+  with pack.memory.lent() as lender:
+    assert address(lender.array(LARGE, FLOAT)) == other
+
+
+def test_small_call_leaves_the_memory_as_it_is(pack):
+  array = read_only(1)
+  first = pack(array)
+  with pack.memory.lent() as lender:
+    lender.array((3,), FLOAT)
+  assert pack(array) is first and pack.count == 1
+
+
+def test_memory_of_calls_at_once_is_let_go(pack):
+  array = read_only(1)
+  with pack.memory.lent() as lender:
+    packed = weakref.ref(pack(array))
+    lender.array(LARGE, FLOAT)
+  gc.collect()
+  assert packed() is None
+  pack(array)
+  assert pack.count == 2
+
+
+def test_memory_that_is_much_too_large_is_not_kept(pack):
+  with pack.memory.lent() as lender:
+    large = address(lender.array((3 * LARGE[0], LARGE[1]), FLOAT))
+  array = read_only(1)
+  assert address(pack(array)) == large
+  assert address(pack(array)) != large and pack.count == 2
+  assert pack(array) is pack(array) and pack.count == 2
 
 
 def test_arrays_that_can_change_are_packed_each_time(pack):
@@ -118,7 +165,7 @@ def test_another_array_in_the_place_of_one_that_is_gone_is_packed(pack):
       pack(array)
     # The next one may get its address.
     del array
-  assert pack.count == 40
+  assert pack.count == 20
 
 
 def test_packed_arrays_beyond_the_limit_are_let_go(pack, monkeypatch):

@@ -691,7 +691,8 @@ class Streams:
       timestep: The time step, from 1.
 
     Returns:
-      `samples_per_step` examples. Their classes are for evaluation only.
+      `samples_per_step` examples; x is read-only. Their classes are for
+      evaluation only.
 
     Raises:
       ValueError: If there is no such client or time step, or an archive lacks a
@@ -725,7 +726,9 @@ class Streams:
         positions,
         corruption_levels=self._corruption_levels,
       )
-    return examples_lib.Examples(x, examples.y[positions])
+    return examples_lib.Examples(
+      examples_lib.read_only(x), examples.y[positions]
+    )
 
   def _positions(self, own: int | None) -> np.ndarray | slice:
     """Returns the indices of the pool from which a client draws."""

@@ -8,6 +8,7 @@ the server on the clients' pooled test data.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -460,6 +461,15 @@ class _Training(driver.Steps):
     self._validates = validates
     self._measures_forgetting = measures_forgetting
     self._clients = _checked(algorithm, clients)
+    self._training_data = lambda client: training_data(
+      self._clients[client], self._run_seed
+    )
+    self._target = lambda client, test: _only_target(test)
+    if isinstance(self._clients, list):
+      # The same arrays in all rounds are packed once.
+      self._training_data = functools.cache(self._training_data)
+      targets = [_only_target(each.test) for each in self._clients]
+      self._target = lambda client, test: targets[client]
     self.client_names = _names(self._clients)
     checks.trains(algorithm)
     self.left_out = client_data.LeftOut()
@@ -503,9 +513,7 @@ class _Training(driver.Steps):
     return rounds.Rounds(
       self._algorithm,
       rounds.DataOnDemand(
-        len(self._clients),
-        lambda client: training_data(self._clients[client], self._run_seed),
-        is_checked=True,
+        len(self._clients), self._training_data, is_checked=True
       ),
       run_seed=self._run_seed,
       storage=storage,
@@ -552,6 +560,7 @@ class _Training(driver.Steps):
     return _evaluate(
       running,
       self._clients,
+      self._target,
       [self._candidates[place] for place in chosen],
       new=self._new,
       all_domains=is_last or self._validates or self._measures_forgetting,
@@ -665,6 +674,9 @@ def evaluated_clients(
 def _evaluate(
   run_rounds: rounds.Rounds,
   clients: Sequence[evolving.Client],
+  target: Callable[
+    [int, client_dataset.ClientDataset], client_dataset.ClientDataset
+  ],
   chosen: Sequence[int],
   *,
   new: Sequence[int],
@@ -675,7 +687,7 @@ def _evaluate(
   algorithm = run_rounds.algorithm
   data = [run_rounds.data[client] for client in chosen]
   tests = [clients[client].test for client in chosen]
-  targets = [_only_target(test) for test in tests]
+  targets = list(map(target, chosen, tests))
   at_clients, own = _at_clients(
     run_rounds, chosen, data, tests if all_domains else targets
   )
@@ -686,7 +698,7 @@ def _evaluate(
       run_rounds,
       new,
       [run_rounds.data[client] for client in new],
-      [_only_target(clients[client].test) for client in new],
+      [target(client, clients[client].test) for client in new],
     )
     values.append(("new_client_", new, evaluation.report_clients(own, -1)))
   at_server = None

@@ -10,6 +10,7 @@ from tff_shift.command_line import comparison
 from tff_shift.command_line import pretrained
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.tuning import selection
+from tff_shift.data import examples as examples_lib
 from tff_shift.data.shifts import online_adaptation as online_adaptation_data
 from tff_shift.learning import evaluation
 from tff_shift.scenarios import scenario
@@ -138,7 +139,9 @@ class OnlineAdaptation(scenario.Scenario):
       held_out = online_adaptation_data.held_out_examples(
         self.plan.dataset, self.plan.configuration.initial_examples, seed
       )
-    return online_adaptation.Deployment(initial, confusion.numpy(), held_out)
+    return online_adaptation.Deployment(
+      initial, examples_lib.read_only(confusion.numpy()), held_out
+    )
 
   def parts(self, by_seed):
     """Yields each schedule with its results."""

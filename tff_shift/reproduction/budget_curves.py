@@ -21,7 +21,7 @@ time is no budget: the axis is the time step, and the value is the mean accuracy
 up to this step. The common budget is the last step that all methods reach.
 """
 
-# Decisions: BUILD_NOTES, "Tables of the papers".
+# Decisions: BUILD_NOTES, "Curves at equal budget".
 
 import dataclasses
 import itertools

@@ -80,8 +80,13 @@ def test_leads_compare_at_equal_budget():
   found = crossing()
   # "fast" ends at 40 steps, where "slow" has its first point.
   assert found.common == 40
-  assert {row: v.tolist() for row, v in found.at(39).items()} == {
-    "fast": [40, 42]
+  # Half way between 20 and 40 steps; "slow" has no value yet.
+  assert {row: v.tolist() for row, v in found.at(30).items()} == {
+    "fast": [45, 48]
+  }
+  # Half way between 40 and 80 steps; "fast" has ended.
+  assert {row: v.tolist() for row, v in found.at(60).items()} == {
+    "slow": [55, 58]
   }
   (lead,) = budget_curves.leads(found)
   assert (lead.step, lead.best, lead.second) == (40, "fast", "slow")

@@ -18,7 +18,8 @@ the gradients that a client of the cohort computes in the first round, in all
 phases of a round. Fine-tuning before an evaluation does not count. Columns that
 differ in the number of rounds alone are the points of one curve. In a stream,
 time is no budget: the axis is the time step, and the value is the mean accuracy
-up to this step. The common budget is the last step that all methods reach.
+up to this step. Values between two evaluations are interpolated. The common
+budget is the last step that all methods reach.
 """
 
 # Decisions: BUILD_NOTES, "Curves at equal budget".
@@ -87,16 +88,16 @@ class Curves:
     return min(curve.rounds[-1] for curve in self.by_row.values())
 
   def at(self, step: float) -> dict[str, np.ndarray]:
-    """Returns the `[seeds]` values of each method at its last point until then.
+    """Returns the `[seeds]` values of each method at a step.
 
-    Methods without such a point are missing.
+    They are interpolated between evaluations. Methods that have not been
+    evaluated until the step, or that end before it, are missing.
     """
-    found = {}
-    for row, (steps, by_seed) in self.by_row.items():
-      index = int(np.searchsorted(steps, step, side="right")) - 1
-      if index >= 0:
-        found[row] = np.asarray(by_seed)[:, index]
-    return found
+    return {
+      row: np.array([np.interp(step, steps, values) for values in by_seed])
+      for row, (steps, by_seed) in self.by_row.items()
+      if steps[0] <= step <= steps[-1]
+    }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

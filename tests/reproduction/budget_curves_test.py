@@ -11,13 +11,25 @@ from tff_shift.reproduction import budget_curves
 _COLUMN = contents.Column(heading=("digits",), metric="accuracy")
 
 
-def cell(row, values, *, gradients=1.0, column=_COLUMN, rounds=4, fraction=1.0):
+def cell(
+  row,
+  values,
+  *,
+  gradients=1.0,
+  column=_COLUMN,
+  rounds=4,
+  fraction=1.0,
+  fine_tuning_steps=None,
+):
   return contents.Cell(
     row=row,
     column=column.heading,
     by_seed=dict(enumerate(values)),
     budget=contents.Budget(
-      num_rounds=rounds, num_gradients=gradients, participation=fraction
+      num_rounds=rounds,
+      num_gradients=gradients,
+      participation=fraction,
+      fine_tuning_steps=fine_tuning_steps,
     ),
   )
 
@@ -151,17 +163,18 @@ def test_columns_of_rounds_are_points_of_one_curve():
   assert found.by_row["b"].by_seed.tolist() == [[65, 70]]
 
 
-def test_methods_without_known_gradients_are_left_out_by_name():
+def test_methods_without_all_gradients_are_left_out_by_name():
   (found,) = of(
     [
       cell("a", [5]),
       cell("b", [6]),
       cell("until it converges", [5], gradients=None),
       cell("none", [5], gradients=0.0),
+      cell("tuned", [5], fine_tuning_steps=100),
     ],
     [
       each
-      for row in ("a", "b", "until it converges", "none")
+      for row in ("a", "b", "until it converges", "none", "tuned")
       for each in curves(row, [[1, 5]])
     ],
   )
@@ -169,6 +182,8 @@ def test_methods_without_known_gradients_are_left_out_by_name():
   assert found.left_out == {
     "until it converges": "the number of its gradients is not known",
     "none": "it computes no gradients",
+    "tuned": "100 steps of fine-tuning before each evaluation are not in its"
+    " steps",
   }
   page = budget_curves.page([found])
   assert "Without none: it computes no gradients." in page

@@ -15,7 +15,8 @@ unpacked archive of results/raw. Written are
 
 A client's gradient steps after r rounds are r x participation x gradients, with
 the gradients that a client of the cohort computes in the first round, in all
-phases of a round. Fine-tuning before an evaluation does not count. Columns that
+phases of a round. Methods with a number of steps before each evaluation
+(`fine_tuning_steps`) are left out; epochs of fine-tuning do not count. Columns that
 differ in the number of rounds alone are the points of one curve. In a stream,
 time is no budget: the axis is the time step, and the value is the mean accuracy
 up to this step. Values between two evaluations are interpolated. The common
@@ -176,6 +177,12 @@ def _of_columns(name, made, columns) -> Curves:
     spent = budget.num_gradients
     if step == "timestep":
       axis = _TIME
+    elif budget.fine_tuning_steps:
+      left_out[cell.row] = (
+        f"{budget.fine_tuning_steps} steps of fine-tuning before each"
+        " evaluation are not in its steps"
+      )
+      continue
     elif not spent:
       left_out[cell.row] = (
         "it computes no gradients"

@@ -15,12 +15,12 @@ unpacked archive of results/raw. Written are
 
 A client's gradient steps after r rounds are r x participation x gradients, with
 the gradients that a client of the cohort computes in the first round, in all
-phases of a round. Methods with a number of steps before each evaluation
-(`fine_tuning_steps`) are left out; epochs of fine-tuning do not count. Columns that
-differ in the number of rounds alone are the points of one curve. In a stream,
-time is no budget: the axis is the time step, and the value is the mean accuracy
-up to this step. Values between two evaluations are interpolated. The common
-budget is the last step that all methods reach.
+phases of a round. Epochs of fine-tuning before an evaluation do not count, and
+methods with a number of such steps (`fine_tuning_steps`) are left out. Columns
+that differ in the number of rounds alone are the points of one curve. In a
+stream, time is no budget: the axis is the time step, and the value is the mean
+accuracy up to this step. Values between two evaluations are interpolated. The
+common budget is the last step that all methods reach.
 """
 
 # Decisions: BUILD_NOTES, "Curves at equal budget".

@@ -170,6 +170,8 @@ def budget(entry: run_records.Entry) -> contents_lib.Budget:
     participation=participation
     if isinstance(participation, int | float)
     else None,
+    # 0: epochs, whose steps depend on the client.
+    fine_tuning_steps=entry.setting.get("fine_tuning_steps") or None,
   )
 
 

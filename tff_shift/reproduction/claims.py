@@ -148,10 +148,24 @@ def unpack(name: str, of: str, folder: pathlib.Path) -> Archive:
   """
   with tarfile.open(_RESULTS / "raw" / f"{name}.tar.xz") as packed:
     packed.extractall(folder, filter="data")
+  return read_folder(name, of, folder)
+
+
+def read_folder(name: str, of: str, folder: pathlib.Path) -> Archive:
+  """Returns the contents of an unpacked archive or of a reproduction.
+
+  Args:
+    name: Its name.
+    of: Its table.
+    folder: Its folder.
+
+  Raises:
+    ValueError: If the folder has no plan.
+  """
   wanted = table.Table(of, runs_in=[folder])
   plan = plan_file.read(folder)
   if plan is None:
-    raise ValueError(f"{name}: the archive has no {plan_file.NAME}")
+    raise ValueError(f"{name}: there is no {plan_file.NAME}")
   more_flags = binary_flags.parsed(list(plan.more_flags), wanted.of.binary)
   planned = wanted.planned(reductions.Reductions(plan.reduce), more_flags)
   made = wanted.contents(plan, planned, folder, "", {})

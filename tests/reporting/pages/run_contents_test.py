@@ -371,3 +371,10 @@ def test_selected_setting_alone_has_no_trials(make):
   (cell,) = contents_of(make("a", selected)).cells
   assert not cell.trials
   assert cell.budget.num_settings == 2
+
+
+@pytest.mark.parametrize(("steps", "known"), [(100, 100), (0, None)])
+def test_budget_has_the_steps_of_fine_tuning(make, steps, known):
+  tuned = entry("fed_avg_ft", fine_tuning_steps=steps, fine_tuning_epochs=1)
+  (cell,) = contents_of(make("a", tuned)).cells
+  assert cell.budget.fine_tuning_steps == known

@@ -65,6 +65,8 @@ class Budget:
     bytes_up: Bytes that a client sends in a round.
     seconds_per_round: Wall-clock seconds per round.
     participation: The fraction of the clients in a round.
+    fine_tuning_steps: The steps of a client's fine-tuning before an evaluation,
+      if their number is set. `num_gradients` does not count them.
   """
 
   num_settings: int = 1
@@ -74,6 +76,7 @@ class Budget:
   bytes_up: int | None = None
   seconds_per_round: float | None = None
   participation: float | None = None
+  fine_tuning_steps: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

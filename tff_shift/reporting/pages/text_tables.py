@@ -5,6 +5,7 @@ import io
 import itertools
 import re
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from tff_shift import shown_names
 from tff_shift.reporting.pages import contents as contents_lib
@@ -222,6 +223,16 @@ def _markdown_row(cells) -> str:
 
 def _joined(cells) -> str:
   return "| " + " | ".join(cells) + " |"
+
+
+def to_markdown_table(
+  head: Sequence[str], rows: Sequence[Sequence[str]]
+) -> str:
+  """Formats plain texts as a table; all columns but the first are numbers."""
+  units = ["---", *["---:"] * (len(head) - 1)]
+  return "\n".join(
+    [_markdown_row(head), _joined(units), *map(_markdown_row, rows)]
+  )
 
 
 def to_markdown(contents: contents_lib.Contents, table: shown.Table) -> str:

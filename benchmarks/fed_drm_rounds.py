@@ -1,4 +1,4 @@
-"""Trains with the program of FedDRM's authors; run by `benchmarks.fed_drm_program`.
+"""Trains with FedDRM's authors' program; run by `benchmarks.fed_drm_program`.
 
   python benchmarks/fed_drm_rounds.py settings.json
 

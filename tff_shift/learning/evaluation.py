@@ -96,26 +96,16 @@ def predict_in_batches(
       lambda: tf.zeros([0, width], tf.float32),
     )
 
-  # Traced once for both branches.
-  predict = tf.function(predict, autograph=False)
-  num_parts = -(-num_examples // _EVALUATION_BATCH)
-
   def predict_batch(i):
     return predict(x[i * _EVALUATION_BATCH : (i + 1) * _EVALUATION_BATCH])
 
-  def predict_all():
-    # The concatenation of no batches has no static shape.
-    return tf.cond(
-      num_parts > 0,
-      lambda: _predict_parts(predict_batch, num_parts, width),
-      lambda: tf.zeros([0, width], tf.float32),
-    )
-
-  # For few examples, the loop takes longer than their predictions.
+  # The concatenation of no batches has no static shape.
   return tf.cond(
-    tf.equal(num_parts, 1),
-    lambda: tf.ensure_shape(predict(x), [None, width]),
-    predict_all,
+    num_examples > 0,
+    lambda: _predict_parts(
+      predict_batch, -(-num_examples // _EVALUATION_BATCH), width
+    ),
+    lambda: tf.zeros([0, width], tf.float32),
   )
 
 
@@ -384,7 +374,7 @@ def domain_metrics(
     the sums of the chosen metrics, see `metric.domain_sums`.
   """
   num_domains = tf.size(domain_sizes)
-  domains = _domains(domain_sizes, num_domains, y)
+  domains = tf.repeat(tf.range(num_domains), domain_sizes)
 
   def add_up(values):
     return tf.math.unsorted_segment_sum(values, domains, num_domains)
@@ -400,13 +390,6 @@ def domain_metrics(
   sums["num_examples"] = tf.cast(domain_sizes, tf.float32)
   others = metric_lib.domain_sums(chosen, logits, y, domains, num_domains)
   return sums | counts | others
-
-
-def _domains(domain_sizes, num_domains, y) -> tf.Tensor:
-  """Returns the domain of each example, [num_examples] int32."""
-  if tf.get_static_value(num_domains) == 1:
-    return tf.zeros_like(y)
-  return tf.repeat(tf.range(num_domains), domain_sizes)
 
 
 def _count_of(metric: ExampleMetric, name: str) -> str:

@@ -110,8 +110,9 @@ class HParams(hyperparameters.LocalHParams):
   drift_threshold: float = hyperparameters.hparam(
     0.5,
     "delta: a larger increase of the criterion is a drift. The authors' program"
-    " has errors of 0.04 (SEA), 0.1 (MNIST, CIRCLE) and 0.2 (SINE). Where losses"
-    " stay large, as on CIFAR-10 in few rounds, 0.5 sees no drift; 0.1 does.",
+    " has errors of 0.04 (SEA), 0.1 (MNIST, CIRCLE) and 0.2 (SINE). Where"
+    " losses stay large, as on CIFAR-10 in few rounds, 0.5 sees no drift; 0.1"
+    " does.",
     minimum=0,
   )
   merge_threshold: float = hyperparameters.hparam(

@@ -22,15 +22,15 @@ import json
 import pathlib
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 
 import numpy as np
 from absl import app
 from absl import flags
 
+from benchmarks import other_programs
 from tff_shift.data import datasets
+from tff_shift.data import examples as examples_lib
 
 _PROGRAM = flags.DEFINE_string(
   "program", None, "Folder of a checkout of FedDRM.", required=True
@@ -106,7 +106,7 @@ def _theirs(
   path = work / "settings.json"
   path.write_text(json.dumps(settings))
   script = pathlib.Path(__file__).with_name("fed_drm_rounds.py")
-  printed = _run([_PYTHON.value, str(script), str(path)])
+  printed = other_programs.run([_PYTHON.value, str(script), str(path)])
   return json.loads(printed) if clients is None else None
 
 
@@ -115,24 +115,14 @@ def _write_ours(
 ) -> None:
   """Writes the clients of the program as a data set with clients."""
   with np.load(clients) as arrays:
-    parts = {
-      split: [arrays[f"{split}_{client}"] for client in range(_NUM_CLIENTS)]
-      for split in ("train", "test")
-    }
-  places = np.concatenate(parts["train"] + parts["test"])
-  np.savez(
-    path,
-    x=x[places],
-    y=y[places],
-    client=np.concatenate(
+    train, test = (
       [
-        np.full(len(each), client)
-        for split in ("train", "test")
-        for client, each in enumerate(parts[split])
+        examples_lib.Examples(x[places], y[places])
+        for places in (arrays[f"{split}_{c}"] for c in range(_NUM_CLIENTS))
       ]
-    ),
-    num_train=sum(map(len, parts["train"])),
-  )
+      for split in ("train", "test")
+    )
+  other_programs.write_clients(path, train, test)
 
 
 def _ours(work: pathlib.Path, algorithm: str, seed: str) -> dict[str, float]:
@@ -153,24 +143,9 @@ def _ours(work: pathlib.Path, algorithm: str, seed: str) -> dict[str, float]:
     "weight_decay": 5e-4,
     "input_scaling": "minus_one_one",
     "seeds": seed,
-    "output_dir": work / "run",
   }
-  _run(
-    [sys.executable, "-m", "experiments.guidance", "--overwrite"]
-    + [f"--{name}={value}" for name, value in settings.items()]
-  )
-  summary = json.loads((work / "run/summary.json").read_text())
-  metrics = summary["runs"][0]["metrics"]
-  return {
-    name: metrics[f"{name}_accuracy"]["mean"] for name in ("system", "average")
-  }
-
-
-def _run(command: list[str]) -> str:
-  done = subprocess.run(command, capture_output=True, text=True, check=False)
-  if done.returncode:
-    sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-  return done.stdout
+  found = other_programs.guidance(settings, work / "run")
+  return {name: found[f"{name}_accuracy"] for name in ("system", "average")}
 
 
 def _row(name: str, found: list[dict[str, float]]) -> None:

@@ -10,11 +10,9 @@ Else prints one line of JSON: for each round the system and average accuracy.
 import json
 import os
 import sys
-from unittest import mock
 
 import numpy as np
 import torch
-import torchvision
 from omegaconf import OmegaConf
 from PIL import Image
 
@@ -56,7 +54,6 @@ def main() -> None:
   # It only draws a figure.
   dataset.show_imgs = lambda *_: None
   if not settings["crop"]:
-    dataset.T = mock.Mock(wraps=torchvision.transforms)
     dataset.T.RandomResizedCrop = lambda *_, **__: lambda image: image
   loaders = dataset.load_dataset(cfg)
   if "clients" in settings:

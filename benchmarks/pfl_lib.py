@@ -23,7 +23,6 @@ import json
 import pathlib
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from typing import Any
@@ -32,6 +31,7 @@ import numpy as np
 from absl import app
 from absl import flags
 
+from benchmarks import other_programs
 from tff_shift.data.shifts import guidance
 
 _PFL_LIB = flags.DEFINE_string(
@@ -129,22 +129,6 @@ def _clients(seed: int) -> guidance.GuidanceDataset:
   return dataset._replace(train=tuple(train))
 
 
-def _write_ours(dataset: guidance.GuidanceDataset, path: pathlib.Path) -> None:
-  parts = (*dataset.train, *dataset.test)
-  np.savez(
-    path,
-    x=np.concatenate([each.x for each in parts]),
-    y=np.concatenate([each.y for each in parts]),
-    client=np.concatenate(
-      [
-        np.full(len(each.y), client % _NUM_CLIENTS)
-        for client, each in enumerate(parts)
-      ]
-    ),
-    num_train=sum(len(each.y) for each in dataset.train),
-  )
-
-
 def _write_theirs(
   dataset: guidance.GuidanceDataset, folder: pathlib.Path
 ) -> None:
@@ -177,18 +161,12 @@ def _ours(row: str, data: pathlib.Path, seed: int, work: pathlib.Path) -> float:
     "weight_decay": 0,
     "learning_rate": _LEARNING_RATE.value,
     "seeds": seed,
-    "output_dir": work / "run",
   } | hparams
   if algorithm == "p_fed_me":
     settings["outer_rate"] = _LEARNING_RATE.value
   if algorithm == "per_fed_avg":
     settings["inner_rate"] = _LEARNING_RATE.value
-  _run(
-    [sys.executable, "-m", "experiments.guidance", "--overwrite"]
-    + [f"--{name}={value}" for name, value in settings.items()]
-  )
-  summary = json.loads((work / "run/summary.json").read_text())
-  return summary["runs"][0]["metrics"]["average_accuracy"]["mean"]
+  return other_programs.guidance(settings, work / "run")["average_accuracy"]
 
 
 def _theirs(
@@ -214,14 +192,9 @@ def _theirs(
   path = work / "settings.json"
   path.write_text(json.dumps(settings))
   program = pathlib.Path(__file__).with_name("pfl_lib_rounds.py")
-  return json.loads(_run([_PYTHON.value, str(program), str(path)]))
-
-
-def _run(command: list[str]) -> str:
-  done = subprocess.run(command, capture_output=True, text=True, check=False)
-  if done.returncode:
-    sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-  return done.stdout
+  return json.loads(
+    other_programs.run([_PYTHON.value, str(program), str(path)])
+  )
 
 
 def _library(row: str, work: pathlib.Path) -> pathlib.Path:
@@ -255,7 +228,9 @@ def main(_) -> None:
       for text in _SEEDS.value:
         seed = int(text)
         dataset = _clients(seed)
-        _write_ours(dataset, work / "clients.npz")
+        other_programs.write_clients(
+          work / "clients.npz", dataset.train, dataset.test
+        )
         shutil.rmtree(library / "dataset", ignore_errors=True)
         _write_theirs(dataset, library / "dataset" / _DATASET)
         theirs.append(_theirs(row, library, seed, work))

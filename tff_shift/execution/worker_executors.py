@@ -1,8 +1,10 @@
 """TFF executors on a worker at the other end of a gRPC channel."""
 
 import contextlib
+import dataclasses
 import hashlib
 import itertools
+import math
 import weakref
 from collections.abc import Callable
 from collections.abc import Hashable
@@ -59,8 +61,27 @@ class _WorkerStub(tff.framework.RemoteExecutorGrpcStub):
 _KEPT_BYTES, _SMALLEST = 2**28, 2**12
 # Number of recent values whose samples are remembered.
 _SENT_BEFORE = 1024
+# A value is released if it does not recur for as many of its intervals.
+_KEPT_INTERVALS = 8
 # Number of entries in the sample of an array.
 _SAMPLED = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kept:
+  """What a worker has for a value.
+
+  Attributes:
+    value: The reference to it.
+    size: Its bytes.
+    lasts: The number of values that may be sent before it recurs.
+    is_of: Returns the computation that it is, or None if it is gone.
+  """
+
+  value: Any
+  size: int
+  lasts: float
+  is_of: Callable[[], Any] | None = None
 
 
 class _KeptValues:
@@ -72,19 +93,30 @@ class _KeptValues:
   from the third time on. A computation is the same if it is the same object,
   and arrays if all their bytes are equal (by BLAKE2): they may be changed in
   place. All bytes are read only if a sample of them has been sent before.
+
+  Weights are sent several times, for clients and server, within few other
+  values, and do not recur in later rounds. Arrays are therefore kept for a
+  multiple of the interval, counted in values, at which they recurred.
   """
 
   def __init__(self):
+    self._num_sent = 0
     self._sent_before = cachetools.LRUCache(_SENT_BEFORE)
-    self._values = cachetools.LRUCache(_KEPT_BYTES, lambda value: value[-1])
+    self._values = cachetools.TLRUCache(
+      _KEPT_BYTES,
+      lambda _, kept, now: now + kept.lasts,
+      timer=lambda: self._num_sent,
+      getsizeof=lambda kept: kept.size,
+    )
 
   def key(
     self, executor: int, value: Any, type_spec: tff.Type
-  ) -> tuple[Hashable, int] | None:
-    """Returns the key and the size of a value that may be kept, or None."""
+  ) -> tuple[Hashable, int, float] | None:
+    """Returns key, size and `lasts` of a value that may be kept, or None."""
+    self._num_sent += 1
     if isinstance(value, tff.framework.ConcreteComputation):
       # Its size is not known before it is serialized. Graphs are small.
-      return (executor, id(value)), _SMALLEST
+      return (executor, id(value)), _SMALLEST, math.inf
     arrays = []
     if not _collect_arrays(value, arrays):
       return None
@@ -94,32 +126,40 @@ class _KeptValues:
     kinds = tuple((each.shape, each.dtype.str) for each in arrays)
     sample = hash(b"".join(map(_sample, arrays)))
     key = executor, type_spec, kinds, sample
-    if key not in self._sent_before:
-      self._sent_before[key] = None
+    before = self._sent_before.get(key)
+    self._sent_before[key] = self._num_sent
+    if before is None:
       return None
     digest = hashlib.blake2b()
     for each in arrays:
       digest.update(np.ascontiguousarray(each).data.cast("B"))
-    return (*key, digest.digest()), size
+    lasts = _KEPT_INTERVALS * (self._num_sent - before)
+    return (*key, digest.digest()), size, lasts
 
-  def get(self, key: Hashable, value: Any) -> Any | None:
+  def get(self, key: Hashable, value: Any, lasts: float) -> Any | None:
     """Returns what the worker keeps for a value, or None."""
-    found, is_of, _ = self._values.get(key, (None, None, 0))
+    kept = self._values.get(key)
     # The id of a computation that is gone may be another one's.
-    return found if is_of is None or is_of() is value else None
+    if kept is None or (kept.is_of is not None and kept.is_of() is not value):
+      return None
+    # It is kept anew, from now on.
+    self._values[key] = dataclasses.replace(kept, lasts=max(kept.lasts, lasts))
+    return kept.value
 
-  def put(self, key: Hashable, value: Any, found: Any, size: int) -> None:
+  def put(
+    self, key: Hashable, value: Any, found: Any, size: int, lasts: float
+  ) -> None:
     """Keeps what the worker has for a value."""
     is_of = None
     if isinstance(value, tff.framework.ConcreteComputation):
       is_of = weakref.ref(value, lambda _: self._values.pop(key, None))
-    self._values[key] = found, is_of, size
+    self._values[key] = _Kept(found, size, lasts, is_of)
 
   def forget(self, executor: int) -> None:
     """Forgets what an executor kept, which is released."""
     for kept in (self._sent_before, self._values):
       for key in [each for each in kept if each[0] == executor]:
-        del kept[key]
+        kept.pop(key, None)
 
 
 def _collect_arrays(value: Any, arrays: list[np.ndarray]) -> bool:
@@ -157,12 +197,14 @@ class _WorkerExecutor(tff.framework.RemoteExecutor):
     super().close()
 
   async def create_value(self, value, type_spec=None):
-    key, size = self._kept.key(self._number, value, type_spec) or (None, 0)
-    found = None if key is None else self._kept.get(key, value)
+    known = self._kept.key(self._number, value, type_spec)
+    if known is None:
+      return await super().create_value(value, type_spec)
+    key, size, lasts = known
+    found = self._kept.get(key, value, lasts)
     if found is None:
       found = await super().create_value(value, type_spec)
-      if key is not None:
-        self._kept.put(key, value, found, size)
+      self._kept.put(key, value, found, size, lasts)
     return found
 
   async def _compute(self, value_ref, type_spec):

@@ -160,26 +160,70 @@ class TestKeptValues:
     kept = worker_executors._KeptValues()
     for executor in (0, 1):
       kept.key(executor, _weights(1), self.TYPE)
-      key, size = kept.key(executor, _weights(1), self.TYPE)
-      kept.put(key, _weights(1), f"of {executor}", size)
+      key, *others = kept.key(executor, _weights(1), self.TYPE)
+      kept.put(key, _weights(1), f"of {executor}", *others)
     kept.forget(0)
     assert kept.key(0, _weights(1), self.TYPE) is None
-    assert kept.get(key, _weights(1)) == "of 1"
+    assert kept.get(key, _weights(1), 1) == "of 1"
 
   def test_the_oldest_gives_way(self, monkeypatch):
     monkeypatch.setattr(worker_executors, "_KEPT_BYTES", 2.5 * 4 * _SIZE)
     kept = worker_executors._KeptValues()
     for number in range(3):
-      kept.put(number, _weights(0), f"value {number}", 4 * _SIZE)
-    assert kept.get(0, None) is None
-    assert kept.get(2, None) == "value 2"
+      kept.put(number, _weights(0), f"value {number}", 4 * _SIZE, np.inf)
+    assert kept.get(0, None, 1) is None
+    assert kept.get(2, None, 1) == "value 2"
+
+  def test_what_does_not_recur_goes_and_what_does_stays(self):
+    kept = worker_executors._KeptValues()
+
+    def send(number):
+      known = kept.key(0, _weights(number), self.TYPE)
+      if known is None:
+        return False
+      key, size, lasts = known
+      if kept.get(key, None, lasts) is not None:
+        return True
+      kept.put(key, None, f"value {number}", size, lasts)
+      return False
+
+    data = range(-5, 0)
+    for number in range(100):
+      # Weights recur at once, for the server, and not in later rounds.
+      known = [send(each) for each in (number, *data, number)]
+      assert known == [False, *[number > 1] * 5, False]
+    # An interval of the weights is 6 values, and a round has 7.
+    assert len(kept._values) <= 5 + 7
+
+  def test_intervals_by_hand(self):
+    kept = worker_executors._KeptValues()
+
+    def send_after(others):
+      for number in range(others):
+        kept.key(0, _weights(number), self.TYPE)
+      return kept.key(0, _weights(-1), self.TYPE)
+
+    assert send_after(0) is None
+    key, size, lasts = send_after(0)
+    assert lasts == 8
+    kept.put(key, None, "value", size, lasts)
+    *_, lasts = send_after(6)
+    assert lasts == 56
+    assert kept.get(key, None, lasts) == "value"
+    # A shorter interval does not count.
+    *_, lasts = send_after(0)
+    assert kept.get(key, None, lasts) == "value"
+    *_, lasts = send_after(54)
+    assert kept.get(key, None, lasts) == "value"
+    *_, lasts = send_after(55 * 8 - 1)
+    assert kept.get(key, None, lasts) is None
 
   def test_computation_that_is_gone_is_not_another_one(self):
     kept = worker_executors._KeptValues()
     one, other = (tff.tensorflow.computation(lambda: 1) for _ in range(2))
-    kept.put("key", one, "value", 1)
-    assert kept.get("key", one) == "value"
-    assert kept.get("key", other) is None
+    kept.put("key", one, "value", 1, np.inf)
+    assert kept.get("key", one, np.inf) == "value"
+    assert kept.get("key", other, np.inf) is None
     del one
     gc.collect()
     assert "key" not in kept._values

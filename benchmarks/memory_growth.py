@@ -2,6 +2,7 @@
 
   python -m benchmarks.memory_growth
   python -m benchmarks.memory_growth --executors=remote --algorithm=fed_avg
+  python -m benchmarks.memory_growth --executors=remote --evaluate
   python -m benchmarks.memory_growth --rebuild
 
 Trains a small MLP on rotated digits with eight clients. Each executor runs in a
@@ -33,6 +34,7 @@ from tff_shift import execution
 from tff_shift import models
 from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.scenarios.evolving import simulation as evolving
+from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import rounds
 
 _NUM_CLIENTS = 8
@@ -86,13 +88,14 @@ def _build(name: str, width: int = 64) -> rounds.Rounds:
 
 
 def measure(
-  executor: str, algorithm: str
+  executor: str, algorithm: str, evaluate: bool = False
 ) -> dict[int, dict[str, dict[str, float]]]:
   """Runs the rounds.
 
   Args:
     executor: The executor.
     algorithm: The algorithm's name.
+    evaluate: Whether the clients' models are evaluated after each round.
 
   Returns:
     For some rounds, and for each process by name, `VmRSS` and `VmHWM` in MiB.
@@ -107,9 +110,17 @@ def measure(
       )
     stack.enter_context(execution.use(executor, remote_workers=remote_workers))
     run = _build(algorithm)
+    to_predict = [
+      client_data.to_predict(each.x, each.y, each.domain_sizes)
+      for each in run.data
+    ]
     found = {}
     for round_num in range(1, max(_ROUNDS) + 1):
       run.step()
+      if evaluate:
+        run.algorithm.evaluate_clients(
+          run.server_state, run.client_states, run.data, to_predict
+        )
       if round_num in _ROUNDS:
         found[round_num] = _all_memory()
   return found
@@ -162,7 +173,9 @@ def main(_) -> None:
     with concurrent.futures.ProcessPoolExecutor(
       1, multiprocessing.get_context("spawn")
     ) as child:
-      found = child.submit(measure, executor, algorithm).result()
+      found = child.submit(
+        measure, executor, algorithm, flags.FLAGS.evaluate
+      ).result()
     for name, last in found[_ROUNDS[-1]].items():
       sizes = [found[each][name]["VmRSS"] for each in _ROUNDS]
       growth = last["VmRSS"] / found[_SETTLED][name]["VmRSS"] - 1
@@ -177,6 +190,9 @@ def main(_) -> None:
 if __name__ == "__main__":
   flags.DEFINE_list(
     "executors", ["in_process", "local", "remote"], "Executors to measure."
+  )
+  flags.DEFINE_bool(
+    "evaluate", False, "Evaluates the clients' models after each round, too."
   )
   flags.DEFINE_bool(
     "rebuild", False, "Builds the algorithm anew for each round, in process."

@@ -111,7 +111,7 @@ def measure(
     stack.enter_context(execution.use(executor, remote_workers=remote_workers))
     run = _build(algorithm)
     to_predict = [
-      client_data.to_predict(each.x, each.y, each.domain_sizes)
+      client_data.to_predict(each.x, each.y, np.int32([len(each.y)]))
       for each in run.data
     ]
     found = {}

@@ -124,7 +124,7 @@ test-notebooks: setup
 test-fast: setup
 	$(PYTEST) $(IN_PROCESSES) -m 'not slow and not every_algorithm'
 
-# Not a test: it needs an idle machine for some ten minutes.
+# Not a test: it needs an idle machine for some twenty minutes.
 benchmark: setup
 	$(BIN)/python -m benchmarks.history
 

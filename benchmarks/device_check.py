@@ -244,7 +244,7 @@ def _print_loop_and_batch(repetitions: int) -> None:
         count, f"{kind}:0", repetitions
       )
       print(
-        f"| {count:,} | {kind} | {loop:.4f} | {batch:.4f} | {ratio:.2f} |",
+        f"| {count:,} | {kind} | {loop:.4f} | {batch:.4f} | {ratio:.4f} |",
         flush=True,
       )
 

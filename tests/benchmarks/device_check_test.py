@@ -1,5 +1,6 @@
 """The check of devices, with and without TFF, and TFF's executor on a GPU."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -86,12 +87,12 @@ class TestGpu:
       pytest.skip("needs a GPU")
 
   def opened(self, pid):
-    links = pathlib.Path(f"/proc/{pid}/fd").iterdir()
-    return [
-      name
-      for name in map(os.readlink, links)
-      if re.fullmatch(r"/dev/nvidia\d+", name)
-    ]
+    names = []
+    for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+      # Other threads close files meanwhile.
+      with contextlib.suppress(FileNotFoundError):
+        names.append(os.readlink(link))
+    return [each for each in names if re.fullmatch(r"/dev/nvidia\d+", each)]
 
   def test_worker_of_the_cpp_executor_opens_no_gpu(self):
     with execution.use("local"):

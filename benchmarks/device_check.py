@@ -56,10 +56,10 @@ _WARM_UP_ROUNDS = 2
 _HAS_TFF = importlib.util.find_spec("tensorflow_federated") is not None
 
 
-def _in_process(**devices: object) -> contextlib.AbstractContextManager:
+def _in_process(**options: object) -> contextlib.AbstractContextManager:
   from tff_shift import execution
 
-  return execution.use("in_process", materialize=False, **devices)
+  return execution.use("in_process", **options)
 
 
 def _chosen_devices() -> dict[str, object]:
@@ -256,11 +256,12 @@ def _print_speed() -> None:
 
   on_cpu = {"server_device": "CPU:0", "client_devices": ["CPU:0"]}
   managers = {
-    "in process, CPU": _in_process(**on_cpu),
+    "in process, CPU": _in_process(materialize=False, **on_cpu),
     "C++ executor": execution.use("local"),
   }
   if tf.config.list_physical_devices("GPU"):
-    managers = {"in process, GPU": _context()} | managers
+    on_gpu = _in_process(materialize=False, **_chosen_devices())
+    managers = {"in process, GPU": on_gpu} | managers
   seconds = executor_speed.time_in_turn("stock_cnn", managers)
   for label, each in seconds.items():
     print(f"{statistics.median(each):8.3f} s  {label}")

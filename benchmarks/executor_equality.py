@@ -89,13 +89,22 @@ def build(name: str) -> algorithm_lib.FederatedAlgorithm:
   module = algorithms.get(name)
   hparams = module.HParams()
   model = mlp.build((5,), num_classes=_NUM_CLASSES, width=8, head_width=6)
-  if getattr(hparams, "personal_norm", "none") != "none":
+  # Without normalisation these would have nothing to adapt, and refuse.
+  if (
+    getattr(hparams, "personal_norm", "none") != "none"
+    or getattr(hparams, "adapted", None) == "norm"
+    or hasattr(hparams, "statistics_of")
+  ):
     layers = tf.keras.layers
     model = models.from_keras(
       tf.keras.Sequential(
         [
           layers.Dense(8, activation="relu", input_shape=(5,)),
-          layers.BatchNormalization(),
+          # As after training: not the mean of 0 and the variance of 1.
+          layers.BatchNormalization(
+            moving_mean_initializer=tf.keras.initializers.Constant(0.1),
+            moving_variance_initializer=tf.keras.initializers.Constant(0.8),
+          ),
           layers.Dense(_NUM_CLASSES),
         ]
       )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from absl import logging
 
 from tff_shift.execution import in_process
 from tff_shift.execution.in_process import cohorts
@@ -236,6 +237,26 @@ class TestOneByOne:
         found = run(context, one_round, WEIGHTS, states, data)
       assert bits(found) == expected
     assert whole == [3]
+
+  def test_failure_of_the_one_function_is_said_once(
+    self, run, one_by_one, monkeypatch
+  ):
+    def fail(self, num_clients, packed):
+      raise tf.errors.ResourceExhaustedError(None, None, "no memory\nis left")
+
+    warnings = []
+    monkeypatch.setattr(
+      logging, "warning", lambda text, *words: warnings.append(text % words)
+    )
+    states, data = make_clients(3)
+    expected = one_by_one(one_round, WEIGHTS, states, data)
+    monkeypatch.setattr(cohorts.CohortProgram, "__call__", fail)
+    context = in_process.in_process_context()
+    for _ in range(2):
+      found = run(context, one_round, WEIGHTS, states, data)
+      assert bits(found) == bits(expected)
+    (warning,) = warnings
+    assert "client by client" in warning and "no memory is left" in warning
 
   def test_other_values_than_arrays_of_the_type_are_converted(self, run, whole):
     states, data = make_clients(2)

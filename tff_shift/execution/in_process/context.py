@@ -10,6 +10,7 @@ from typing import Self
 
 import tensorflow as tf
 import tensorflow_federated as tff
+from absl import logging
 
 from tff_shift.execution import compilation
 from tff_shift.execution.in_process import cohorts
@@ -103,6 +104,8 @@ class _CompiledComputation:
     self.function = _to_native(computation)
     self.programs = programs.ProgramCache()
     self._cohort_program: cohorts.CohortProgram | None = None
+    # Whether it was said that it runs client by client.
+    self.has_warned = False
     self._lock = threading.Lock()
     blocks = compilation.walk(self.function)
     for block in blocks:
@@ -247,9 +250,14 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     if num_clients is None:
       num_clients = self._default_num_clients
     result_type = comp.type_signature.result
-    result = self._run_whole(compiled, arg, parameter_type, num_clients)
-    if result is not None:
-      return values.to_python(result, result_type, materialize=False)
+    failure = None
+    try:
+      result = self._run_whole(compiled, arg, parameter_type, num_clients)
+      if result is not None:
+        return values.to_python(result, result_type, materialize=False)
+    except tf.errors.OpError as error:
+      # Client by client, so that the error names the client.
+      failure = str(error)
     if parameter_type is not None:
       arg = values.to_tensors(
         arg, parameter_type, self._client_devices, self._server_device
@@ -262,6 +270,13 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       self._client_pool if self._num_parallel(compiled) > 1 else None,
     )
     result = evaluator.run(compiled.function, arg, result_type)
+    if failure is not None and not compiled.has_warned:
+      compiled.has_warned = True
+      logging.warning(
+        "a computation runs client by client, which takes longer; in one"
+        " function it fails: %s",
+        textwrap.shorten(failure, 500),
+      )
     return values.to_python(result, result_type, materialize=self._materialize)
 
   def _num_parallel(self, compiled: _CompiledComputation) -> int:
@@ -285,11 +300,7 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       program = compiled.cohort_program(
         self._server_device, self._num_parallel(compiled)
       )
-      try:
-        return program(num_clients, packed)
-      except tf.errors.OpError:
-        # Client by client, so that the error names the client.
-        return None
+      return program(num_clients, packed)
 
 
 class AsyncInProcessContext(_Installable, tff.framework.AsyncContext):

@@ -272,7 +272,8 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     result = evaluator.run(compiled.function, arg, result_type)
     if failure is not None and not compiled.has_warned:
       compiled.has_warned = True
-      logging.warning(
+      # Not a warning: such computations are correct, and only slower.
+      logging.info(
         "a computation runs client by client, which takes longer; in one"
         " function it fails: %s",
         textwrap.shorten(failure, 500),

@@ -105,7 +105,7 @@ class _CompiledComputation:
     self.programs = programs.ProgramCache()
     self._cohort_program: cohorts.CohortProgram | None = None
     # Whether it was said that it runs client by client.
-    self.has_warned = False
+    self.was_said = False
     self._lock = threading.Lock()
     blocks = compilation.walk(self.function)
     for block in blocks:
@@ -270,8 +270,8 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       self._client_pool if self._num_parallel(compiled) > 1 else None,
     )
     result = evaluator.run(compiled.function, arg, result_type)
-    if failure is not None and not compiled.has_warned:
-      compiled.has_warned = True
+    if failure is not None and not compiled.was_said:
+      compiled.was_said = True
       # Not a warning: such computations are correct, and only slower.
       logging.info(
         "a computation runs client by client, which takes longer; in one"

@@ -102,8 +102,9 @@ def whole(monkeypatch):
   run = cohorts.CohortProgram.__call__
 
   def counted(self, num_clients, packed):
+    result = run(self, num_clients, packed)
     calls.append(num_clients)
-    return run(self, num_clients, packed)
+    return result
 
   monkeypatch.setattr(cohorts.CohortProgram, "__call__", counted)
   return calls
@@ -221,6 +222,22 @@ class TestOneFunction:
     )
     assert found == np.float32(14 / 3) and distances == [4, 1, 9]
     assert whole == [3]
+
+  def test_loop_at_the_server(self, run, whole):
+    # TensorFlow names its frame as that of the loop over clients.
+    @tff.tensorflow.computation(np.int32)
+    def double(number):
+      (doubled,) = tf.while_loop(lambda n: n < 100, lambda n: 2 * n, [number])
+      return doubled
+
+    @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+    def doubled_sum(numbers):
+      return tff.federated_map(double, tff.federated_sum(numbers))
+
+    found = run(
+      in_process.in_process_context(), doubled_sum, [*np.int32([3, 4])]
+    )
+    assert found == 112 and whole == [2]
 
 
 class TestOneByOne:

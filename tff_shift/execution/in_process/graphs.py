@@ -11,7 +11,8 @@ several calls at a time, the graph needs six changes, made by `prepare` and
 *   the initializer runs before everything that reads what it initializes;
 *   loops over data sets become part of the graph (see `loops`);
 *   functions get new names, since two blocks may contain different functions of
-    the same name and a process has one name space;
+    the same name and a process has one name space; so do the frames of loops,
+    since TensorFlow takes two loops with one frame for one loop;
 *   nodes are pinned to the requested device, also in functions, except where
     `tf.data` runs them (on the host).
 """
@@ -86,6 +87,7 @@ class PreparedGraph:
     graph_def.CopyFrom(self.graph_def)
     number = next(_import_numbers)
     _rename_functions(graph_def, suffix=f"_import{number}")
+    _rename_frames(graph_def, prefix=f"import{number}/")
     _pin_to_device(graph_def, device)
     used_names = {
       _tensor_name(name) for node in graph_def.node for name in node.input
@@ -320,6 +322,13 @@ def _rename_functions(graph_def: tf.compat.v1.GraphDef, suffix: str) -> None:
     for attribute in _function_attributes(node):
       if attribute.name in names:
         attribute.name += suffix
+
+
+def _rename_frames(graph_def: tf.compat.v1.GraphDef, prefix: str) -> None:
+  """Puts `prefix` before the name of every frame of a loop."""
+  for node in _all_nodes(graph_def):
+    if "frame_name" in node.attr:
+      node.attr["frame_name"].s = prefix.encode() + node.attr["frame_name"].s
 
 
 def _pin_to_device(graph_def: tf.compat.v1.GraphDef, device: str) -> None:

@@ -246,6 +246,28 @@ def test_killed_process_leaves_the_states_of_before(path, moment):
   assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
+_CREATOR = """
+import os, pathlib, signal, sys
+from tff_shift.simulation.storage import run_file
+os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+run_file.RunFile(pathlib.Path(sys.argv[1]), "run").write([(1, b"one")])
+"""
+
+
+def test_process_that_is_killed_while_it_creates_the_file_leaves_none(path):
+  ended = subprocess.run(
+    [sys.executable, "-c", _CREATOR, path],
+    env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    check=False,
+  )
+  assert ended.returncode == -signal.SIGKILL
+  (left,) = path.parent.iterdir()
+  assert left != path and left.stat().st_size > 0
+  assert open_file(path).checkpoints() == {}
+  write_three_steps(path)
+  assert len(rows(path)) == 5
+
+
 def test_rows_do_not_pile_up(path):
   file, sizes = open_file(path), []
   for step in range(1, 30):

@@ -476,38 +476,59 @@ class RunFile:
         raise
 
   def _open(self) -> sqlite3.Connection:
-    name: str | pathlib.Path
     with files.writing(self.path):
       if self._is_temporary:
         handle, name = tempfile.mkstemp(".tmp", ".states-", self.path)
-        is_new = True
-      else:
-        files.make_folder(self.path.parent)
-        is_new, name = not self.path.exists(), self.path
-        # SQLite would follow a link.
-        handle = files.open_to_append(self.path)
-      os.close(handle)
-    connection = sqlite3.connect(name, isolation_level=None, timeout=1.0)
-    # A temporary file need not survive the process. A rollback journal also
-    # works in network folders, where processes cannot share memory.
-    modes = ("OFF", "OFF") if self._is_temporary else ("DELETE", "FULL")
-    for setting in (
-      f"journal_mode = {modes[0]}",
-      f"synchronous = {modes[1]}",
-      f"page_size = {_PAGE_SIZE}",
-      # Otherwise SQLite may overwrite removed rows with zeros.
-      "secure_delete = OFF",
-    ):
-      connection.execute(f"PRAGMA {setting}")
-    if self._is_temporary:
-      os.unlink(name)
-    if is_new:
-      connection.execute("BEGIN IMMEDIATE")
-      for statement in (*_SCHEMA, *_ADDED):
-        connection.execute(statement)
-      connection.execute("INSERT INTO run VALUES (?)", (self._key,))
-      connection.execute("COMMIT")
-    return connection
+        os.close(handle)
+        connection = _connect(name, is_temporary=True)
+        self._create_tables(connection)
+        os.unlink(name)
+        return connection
+      files.make_folder(self.path.parent)
+      if not os.path.lexists(self.path):
+        self._create()
+      # SQLite would follow a link.
+      os.close(files.open_to_append(self.path))
+    return _connect(self.path)
+
+  def _create(self) -> None:
+    """Creates the file; a process that is killed here leaves none."""
+    temporary = files.temporary_path(self.path)
+    try:
+      # With the permissions of other files.
+      os.close(files.open_to_append(temporary))
+      with contextlib.closing(
+        _connect(temporary, is_temporary=True)
+      ) as connection:
+        self._create_tables(connection)
+      os.replace(temporary, self.path)
+    finally:
+      temporary.unlink(missing_ok=True)
+
+  def _create_tables(self, connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    for statement in (*_SCHEMA, *_ADDED):
+      connection.execute(statement)
+    connection.execute("INSERT INTO run VALUES (?)", (self._key,))
+    connection.execute("COMMIT")
+
+
+def _connect(
+  name: str | pathlib.Path, *, is_temporary: bool = False
+) -> sqlite3.Connection:
+  connection = sqlite3.connect(name, isolation_level=None, timeout=1.0)
+  # A temporary file need not survive the process. A rollback journal also
+  # works in network folders, where processes cannot share memory.
+  modes = ("OFF", "OFF") if is_temporary else ("DELETE", "FULL")
+  for setting in (
+    f"journal_mode = {modes[0]}",
+    f"synchronous = {modes[1]}",
+    f"page_size = {_PAGE_SIZE}",
+    # Otherwise SQLite may overwrite removed rows with zeros.
+    "secure_delete = OFF",
+  ):
+    connection.execute(f"PRAGMA {setting}")
+  return connection
 
 
 class SavedValues(NamedTuple):

@@ -495,8 +495,8 @@ class RunFile:
     """Creates the file; a process that is killed here leaves none."""
     temporary = files.temporary_path(self.path)
     try:
-      # With the permissions of other files.
-      os.close(files.open_to_append(temporary))
+      # With the permissions of other files. SQLite would give fewer.
+      os.close(os.open(temporary, os.O_CREAT | os.O_EXCL, 0o666))
       with contextlib.closing(
         _connect(temporary, is_temporary=True)
       ) as connection:

@@ -34,6 +34,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 from absl import app
@@ -150,7 +151,7 @@ def _print_placement() -> None:
     print(f"{label}: {listed or 'the log names no heavy operation'}")
 
 
-def _profiles() -> type | None:
+def _profiles() -> Any:
   """Returns the protocol buffer of the profiler's files, if there is one."""
   for package in ("tensorflow.tsl", "tensorflow.core"):
     with contextlib.suppress(ImportError):

@@ -64,8 +64,8 @@ class _Link:
           asyncio.create_task(self._copy(from_server, writer, "received")),
         ]
         await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
-        for each in copies:
-          each.cancel()
+        for copy in copies:
+          copy.cancel()
         await asyncio.gather(*copies, return_exceptions=True)
       finally:
         for each in (writer, to_server):

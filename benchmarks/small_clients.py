@@ -70,7 +70,7 @@ def _changing_cohorts() -> None:
   one(100)
   for label, chosen in (
     ("50 to 150", sizes),
-    ("constant, the same total", [round(np.mean(sizes))] * 20),
+    ("constant, the same total", np.full(20, round(sizes.mean()))),
   ):
     seconds = sum(_time(lambda size=size: one(size)) for size in chosen)
     print(f"20 rounds of {label}: {seconds:.2f} s", flush=True)

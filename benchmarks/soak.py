@@ -110,7 +110,7 @@ class _Worker:
 
   def __init__(self, folder: pathlib.Path):
     self._folder, self.pid, self.port = folder, None, 0
-    self._process = None
+    self._process: subprocess.Popen | None = None
 
   def start(self) -> None:
     """Starts the process, and waits until it is ready."""

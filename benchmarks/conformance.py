@@ -98,7 +98,7 @@ def _set_test_contexts(sources: pathlib.Path, make_context) -> None:
   package = types.ModuleType("tensorflow_federated.python.tests")
   package.__path__ = [str(sources / _PACKAGE / "tests")]
   contexts = types.ModuleType(f"{package.__name__}.test_contexts")
-  vars(contexts)["get_all_contexts"] = lambda: [("default", make_context)]
+  contexts.get_all_contexts = lambda: [("default", make_context)]  # type: ignore[attr-defined]
   sys.modules |= {each.__name__: each for each in (package, contexts)}
 
 

@@ -22,7 +22,7 @@ help:
 	@echo 'make workers N=2 TFF workers on this machine, until Ctrl-C'
 	@echo 'make index       index.json, the tables of methods and the page of claims'
 	@echo 'make test        the tests; the contract of algorithms of all forms'
-	@echo 'make test-all    all tests: the contract of every algorithm'
+	@echo 'make test-all    all tests: long ones, the contract of every algorithm'
 	@echo 'make test-notebooks the five notebooks, a minute each'
 	@echo 'make test-fast   the tests that are not marked slow: every module, in minutes'
 	@echo 'make benchmark   ratios of speed in five processes each, into benchmarks/history.md'
@@ -93,6 +93,7 @@ index: setup
 	$(BIN)/python -m tff_shift.reproduction.claims
 
 PYTEST := $(BIN)/python -m pytest
+USUAL := not long and not every_algorithm and not notebook
 IN_PROCESSES := -n $(JOBS) --dist worksteal
 
 # Each part has a process of its own, so that no process grows with all tests
@@ -112,17 +113,18 @@ PARTS := tests/models '$(BINARIES)/[e-l]*_test.py' \
 # printed when it ends.
 test: setup
 	@printf '%s\0' $(PARTS) | xargs -0 -P $(JOBS) -I {} sh -c \
-	  'printed=$$($(PYTEST) -m "not every_algorithm and not notebook" {} 2>&1); status=$$?; \
+	  'printed=$$($(PYTEST) -m "$(USUAL)" {} 2>&1); status=$$?; \
 	  printf "%s\n" "$$printed"; exit $$status'
 
 test-all: test
+	$(PYTEST) $(IN_PROCESSES) -m long
 	$(PYTEST) $(IN_PROCESSES) -m every_algorithm
 
 test-notebooks: setup
 	$(PYTEST) -m notebook
 
 test-fast: setup
-	$(PYTEST) $(IN_PROCESSES) -m 'not slow and not every_algorithm'
+	$(PYTEST) $(IN_PROCESSES) -m 'not slow and $(USUAL)'
 
 # Not a test: it needs an idle machine for some twenty minutes.
 benchmark: setup

@@ -56,6 +56,7 @@ class TestCompiled:
 
 
 class TestBits:
+  @pytest.mark.slow
   @hypothesis.given(words, words)
   def test_are_those_of_tensorflow_s_philox(self, first, second):
     seed = np.array([first, second], np.int32)

@@ -43,6 +43,7 @@ def percentages(text):
   return [float(each) for each in re.findall(r"(\d+\.\d) ?%", text)]
 
 
+@pytest.mark.long
 def test_own_data_end_in_a_table(run_example):
   _, *rows = run_example("own_data", SEEDS=(0,)).splitlines()
   found = {row.split()[0]: list(map(float, row.split()[1:])) for row in rows}
@@ -51,6 +52,7 @@ def test_own_data_end_in_a_table(run_example):
   assert min(found["fed_evolve"]) > 90 > 60 > max(found["fed_avg"])
 
 
+@pytest.mark.long
 def test_model_that_is_trained_once_goes_stale(run_example):
   output = run_example("going_stale", NUM_MONTHS=5, ROUNDS=8, SEEDS=(0,))
   once, every = (
@@ -63,6 +65,7 @@ def test_model_that_is_trained_once_goes_stale(run_example):
   assert once[-1] < every[-1] - 10
 
 
+@pytest.mark.long
 def test_own_algorithm_runs_at_its_rates(run_example):
   accuracies = percentages(run_example("own_algorithm", RATES=(0.5, 1.0)))
   assert len(set(accuracies)) == 2
@@ -116,6 +119,7 @@ class TestControlVariates:
     assert np.any(shared.model.backbone[0] != weights.backbone[0])
 
 
+@pytest.mark.long
 def test_composition_gives_the_same_on_three_executors(run_example):
   first, *rows = run_example("compose").splitlines()
   assert first.endswith("gets int32@SERVER and float32@SERVER")
@@ -148,6 +152,7 @@ def run_page(name, folder):
   ).stdout.splitlines()
 
 
+@pytest.mark.long
 def test_model_adapts_as_the_page_shows_it(tmp_path):
   rates, classes, message_type, apart = run_page(
     "adapt_in_production.md", tmp_path
@@ -161,6 +166,7 @@ def test_model_adapts_as_the_page_shows_it(tmp_path):
   }
 
 
+@pytest.mark.long
 def test_saved_model_is_served_as_the_page_shows_it(
   served_federation, tmp_path
 ):
@@ -177,6 +183,7 @@ def test_documented_algorithm_is_the_example():
   assert (root / "examples" / "control_variates.py").read_text().endswith(shown)
 
 
+@pytest.mark.long
 def test_federation_answers_from_a_folder_as_before(run_example):
   output = run_example("federation_answers")
   right, own = percentages(output)
@@ -187,6 +194,7 @@ def test_federation_answers_from_a_folder_as_before(run_example):
   )
 
 
+@pytest.mark.long
 def test_deployed_model_adapts_and_is_taken_away(run_example):
   output = run_example("adapt_deployed_model", NUM_CLIENTS=2, TIMESTEPS=2)
   assert re.findall(r"^step (\d+):", output, re.MULTILINE) == ["1", "2"]

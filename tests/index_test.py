@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 from tff_shift import algorithms
 from tff_shift import index
 from tff_shift import models
@@ -82,6 +84,7 @@ class HParams(fed_avg.HParams):
 '''
 
 
+@pytest.mark.long
 def test_files_that_the_index_does_not_know_are_imported(tmp_path):
   for folder in ("experiments", "tff_shift"):
     shutil.copytree(

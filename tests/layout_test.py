@@ -4,6 +4,8 @@ import ast
 import pathlib
 import re
 
+import pytest
+
 _ROOT = pathlib.Path(__file__).parents[1]
 
 
@@ -25,6 +27,7 @@ def imported_rooms(path):
           yield parts[1]
 
 
+@pytest.mark.slow
 def test_no_import_runs_back():
   rooms = rooms_in_order()
   folders = {

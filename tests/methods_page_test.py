@@ -28,6 +28,7 @@ def module(text=_TEXT, **names):
   return found
 
 
+@pytest.mark.slow
 def test_tables_are_those_of_the_files(capsys):
   assert write_methods.main(["--check"]) == 0, capsys.readouterr().err
 

@@ -46,6 +46,7 @@ def examples(seed, size=12):
   return rng.normal(size=(size, 5)).astype(np.float32), np.arange(size) % 2
 
 
+@pytest.mark.slow
 def test_a_program_on_arrays(context):
   clients = ts.from_arrays(
     "evolving",

@@ -442,6 +442,7 @@ def check_read(folder, path):
 
 
 class TestReaders:
+  @pytest.mark.slow
   @hypothesis.given(data=st.data())
   @hypothesis.settings(_SEEDED, max_examples=120)
   def test_any_bytes(self, folder, data):
@@ -477,6 +478,7 @@ class TestReaders:
         check_read(folder, path)
 
 
+@pytest.mark.slow
 @hypothesis.given(data=st.data())
 @_SEEDED
 def test_measured_values(data):

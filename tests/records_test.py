@@ -150,6 +150,7 @@ _JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @hypothesis.given(name=st.sampled_from(Whole.__struct_fields__), value=_JSON)
 def test_any_value_is_read_or_refused_in_one_line(name, value):
   try:

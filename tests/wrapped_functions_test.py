@@ -44,6 +44,7 @@ def left():
   return lambda: names() - before
 
 
+@pytest.mark.slow
 def test_functions_of_loops_go_with_the_graph(left):
   function = wrapped_functions.wrap(
     lambda x: [repeat(x, 3)], [tf.TensorSpec([2])]
@@ -67,6 +68,7 @@ def test_functions_of_a_part_go_with_it(left):
   assert not left()
 
 
+@pytest.mark.slow
 def test_algorithm_that_is_gone_has_left_nothing(context, left):
   model = models.build("mlp", input_shape=(5,), num_classes=3, width=2)
   algorithm = algorithms.build("fed_avg", model)

@@ -105,6 +105,7 @@ def by_numpy(normalized_model):
 
 
 class TestBatch:
+  @pytest.mark.slow
   @pytest.mark.parametrize("size", [30, 300])
   @pytest.mark.parametrize("number", [0.0, 16.0])
   def test_predictions_beside_numpy(
@@ -128,6 +129,7 @@ class TestBatch:
       **CLOSE,
     )
 
+  @pytest.mark.slow
   def test_batch_alone_is_tent_without_steps(self, predict, make_client):
     examples = make_client(3, [20])
     np.testing.assert_array_equal(
@@ -194,6 +196,7 @@ def stream(normalized_model, run_in_graph, make_adapting_client, make_client):
 
 
 class TestStream:
+  @pytest.mark.slow
   def test_statistics_are_those_of_all_examples(self, stream, by_numpy):
     batches, state, x, logits = stream([5, 300, 2])
     features = by_numpy.features(np.concatenate(batches))
@@ -203,6 +206,7 @@ class TestStream:
     assert state.num_examples == 307
     np.testing.assert_allclose(logits, by_numpy.predict(x, *moments), **CLOSE)
 
+  @pytest.mark.slow
   def test_repeated_and_empty_time_steps_do_not_count(self, stream):
     _, expected, _, _ = stream([5, 4])
     _, found, _, _ = stream([5, 9, 4, 0], [1, 1, 2, 3])

@@ -260,6 +260,7 @@ class TestRound:
 
 
 class TestLimits:
+  @pytest.mark.long
   @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
   def test_one_model_is_fed_avg_bit_for_bit(
     self, context, model, make_client, compare, weighting

@@ -498,6 +498,7 @@ class TestSwitches:
 
     return run
 
+  @pytest.mark.long
   def test_each_changes_what_a_client_has(self, after, compare):
     found = [after()]
     for changes in (

@@ -423,6 +423,7 @@ class TestRound:
 
 
 class TestLimits:
+  @pytest.mark.long
   @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
   @pytest.mark.parametrize(
     "options",
@@ -518,6 +519,7 @@ class TestTwoConcepts:
       run.step()
     return run
 
+  @pytest.mark.long
   @pytest.mark.parametrize(
     "options",
     [
@@ -608,6 +610,7 @@ class TestPrediction:
     assert compare.equal_bits(prepared, row(models, 1))
 
 
+@pytest.mark.long
 @pytest.mark.cpp
 def test_executors_agree(model, make_client, compare, on_other_executors):
   data = [make_client(i, [6, 5]) for i in range(NUM_CLIENTS)]

@@ -141,6 +141,7 @@ class TestQuadratics:
 
 
 class TestLimits:
+  @pytest.mark.long
   @pytest.mark.parametrize("head", ["last_layer", "classifier"])
   def test_without_the_penalty_it_is_fed_avg_bit_for_bit(
     self, runs_beside_fed_avg, compare, head

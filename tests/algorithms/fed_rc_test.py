@@ -167,6 +167,7 @@ class TestRound:
 
 
 class TestLimits:
+  @pytest.mark.long
   @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
   def test_rounds_of_one_model_are_those_of_fed_avg_bit_for_bit(
     self, runs_beside_fed_avg, compare, weighting

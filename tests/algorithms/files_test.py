@@ -43,6 +43,7 @@ class TestFile:
     assert re.search(r"^What leaves a client: \w", docstring, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_model_without_a_guide_is_refused_by_whoever_needs_one():
   plain = mlp.build((5,), num_classes=3, width=8, head_width=6)
   refused = []

@@ -191,6 +191,7 @@ class TestLimits:
   def data(self, make_client):
     return [make_client(i, [5 + 2 * i, 4]) for i in range(4)]
 
+  @pytest.mark.long
   @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
   @pytest.mark.parametrize(
     "changes", [EVERYONE, {"clustering_round": 9}, {"max_clusters": 1}]
@@ -347,6 +348,7 @@ class TestTwoKinds:
       )
       np.testing.assert_allclose(found, expected, atol=1e-4)
 
+  @pytest.mark.long
   @pytest.mark.cpp
   def test_executors_agree(self, model, data, context, on_other_executors):
     del context

@@ -19,6 +19,7 @@ def functions(model):
 
 
 class TestFth:
+  @pytest.mark.slow
   def test_history_is_the_mean_of_one_estimate_per_timestep(
     self, algorithm, make_adapting_client
   ):

@@ -161,6 +161,7 @@ class TestPredictions:
       predict(source, source.HParams(), examples),
     )
 
+  @pytest.mark.slow
   def test_each_domain_is_a_batch(self, predict, make_client):
     both = make_client(3, [5, 0, 8])
     parts = [

@@ -25,6 +25,7 @@ class TestLocal:
       run.step()
     return run
 
+  @pytest.mark.slow
   def test_client_learns_the_same_in_any_company(
     self, algorithm, make_client, compare
   ):

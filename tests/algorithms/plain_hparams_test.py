@@ -67,6 +67,7 @@ def make_model(*normalization):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "model",
   [make_model(), make_model(layers.BatchNormalization())],

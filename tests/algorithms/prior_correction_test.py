@@ -93,6 +93,7 @@ class TestExperts:
 
 
 class TestLimits:
+  @pytest.mark.slow
   def test_before_the_first_time_step_it_is_the_source(
     self, adapt, model, run_in_graph, make_adapting_client, make_client
   ):
@@ -108,6 +109,7 @@ class TestLimits:
       found, _ = adapt(prior_correction, HParams(prior=prior), ())
       np.testing.assert_array_equal(found[0], expected)
 
+  @pytest.mark.slow
   def test_history_is_fth_bit_for_bit(self, adapt):
     # A repeated time step counts once.
     steps = (1, 1, 2, 3)
@@ -115,6 +117,7 @@ class TestLimits:
     found, _ = adapt(prior_correction, HParams(memory="history"), steps)
     np.testing.assert_array_equal(found, expected)
 
+  @pytest.mark.slow
   def test_all_memories_agree_after_one_time_step(self, adapt):
     found = [
       adapt(prior_correction, HParams(memory=memory), (1,))[0][-1]
@@ -123,6 +126,7 @@ class TestLimits:
     for each in found[1:]:
       np.testing.assert_array_equal(each, found[0])
 
+  @pytest.mark.slow
   def test_windows_of_one_and_of_all_time_steps(self, adapt):
     def last(**options):
       return adapt(prior_correction, HParams(**options))[0][-1]
@@ -135,11 +139,13 @@ class TestLimits:
     )
     assert np.any(last(memory="window", window=2) != last(memory="history"))
 
+  @pytest.mark.slow
   def test_much_smoothing_is_the_source(self, adapt):
     found, _ = adapt(prior_correction, HParams(smoothing=1e9), (1,))
     np.testing.assert_allclose(found[1], found[0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_correction_by_hand(adapt):
   """The estimate is the mean softmax of two passes of EM over the stream."""
   found, state = adapt(
@@ -162,6 +168,7 @@ def test_prior_of_labelled_examples():
 
 
 class TestFitScale:
+  @pytest.mark.slow
   def test_it_minimises_the_cross_entropy(self):
     generator = np.random.default_rng(2)
     logits = generator.normal(size=(40, 3)).astype(np.float32)
@@ -192,6 +199,7 @@ class TestFitScale:
     )
     assert float(found) == 1.0
 
+  @pytest.mark.slow
   def test_predictions_are_scaled(self, adapt):
     hparams = HParams(calibration="temperature", memory="none")
     plain = dataclasses.replace(hparams, calibration="none")

@@ -73,6 +73,7 @@ class TestLoad:
 
 
 class TestNumberOfClients:
+  @pytest.mark.slow
   def test_is_an_argument_for_who_takes_it(self, write, model, context):
     module = algorithms.load(
       write(

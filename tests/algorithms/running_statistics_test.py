@@ -231,6 +231,7 @@ def train(normalizes_inputs, make_client, context):
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
+@pytest.mark.slow
 def test_each_representation_of_fed_evolve_sees_its_own_domain(train):
   (weights, _), (earlier, later) = train("fed_evolve")
   np.testing.assert_allclose(
@@ -239,6 +240,7 @@ def test_each_representation_of_fed_evolve_sees_its_own_domain(train):
   np.testing.assert_allclose(weights.statistics["psi"][0], 0.5 * later, **CLOSE)
 
 
+@pytest.mark.slow
 def test_first_domain_of_fed_evp_moves_statistics_too(train):
   """It stands in a branch of a condition."""
   (weights, _), (first, second) = train("fed_evp")
@@ -247,6 +249,7 @@ def test_first_domain_of_fed_evp_moves_statistics_too(train):
   )
 
 
+@pytest.mark.slow
 def test_teacher_of_cfed_is_the_model_at_the_end_of_a_domain(train):
   """All steps of a round are in the current domain: here two."""
   options = {"task_rounds": 4, "review_share": 0.0, "public_examples": 6}
@@ -290,6 +293,7 @@ class TestRefusals:
     with pytest.raises(ValueError, match="initial 0 and 1, which normalise"):
       algorithms.build("fix_lr", make_model())
 
+  @pytest.mark.slow
   def test_layers_of_a_client_s_own(self, context):
     model = split_model.build_split_model(
       "own",

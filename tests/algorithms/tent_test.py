@@ -87,6 +87,7 @@ def sgd(**options):
 
 
 class TestTent:
+  @pytest.mark.slow
   def test_step_by_hand(self, adapt):
     (scale, shift), _, (loss,) = adapt(sgd())
     np.testing.assert_allclose(loss, 0.39456419, **SMALL)
@@ -100,6 +101,7 @@ class TestTent:
       np.mean(entropies_of(scale, shift)), 0.37458407, **SMALL
     )
 
+  @pytest.mark.slow
   @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
   def test_moments_are_kept_from_batch_to_batch(self, adapt, optimizer):
     momentum = {"momentum": 0.9} if optimizer == "sgd" else {}
@@ -116,6 +118,7 @@ class TestTent:
       np.testing.assert_array_equal(one, other)
     np.testing.assert_allclose(np.mean(losses), loss, rtol=1e-6)
 
+  @pytest.mark.slow
   def test_two_steps_of_adam_beside_numpy(self, adapt, oracle):
     (scale, shift), _, _ = adapt(HParams(learning_rate=0.1), 2)
     weights, first, second = (np.ones(4), np.zeros(4)), 0.0, 0.0
@@ -131,6 +134,7 @@ class TestTent:
       )
     np.testing.assert_allclose((scale, shift), weights, rtol=0, atol=2e-5)
 
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     "options", [{"learning_rate": 0.0}, {"adaptation_steps": 0}]
   )
@@ -155,6 +159,7 @@ class TestTent:
     )
     np.testing.assert_array_equal(found, expected)
 
+  @pytest.mark.slow
   def test_batch_of_no_examples_changes_nothing(self, adapt, stream):
     for rule in ("tent", "eata", "sar"):
       weights, memory, (loss,) = adapt(
@@ -202,6 +207,7 @@ class TestEata:
     assert not nothing.numpy().any()
     np.testing.assert_array_equal(kept, [1.0, 0.0])
 
+  @pytest.mark.slow
   def test_step_beside_numpy(self, adapt, oracle):
     """The anchor pulls in the second step; both examples are certain enough."""
     hparams = sgd(
@@ -239,6 +245,7 @@ class TestEata:
     np.testing.assert_allclose(weights, now, rtol=0, atol=1e-5)
     assert memory.rule.num_batches == 2
 
+  @pytest.mark.slow
   def test_without_chosen_examples_no_step_is_taken(self, adapt):
     hparams = sgd(rule="eata", momentum=0.9, similarity_margin=1.1)
     moved, memory, _ = adapt(
@@ -253,6 +260,7 @@ class TestEata:
       assert not np.any(each)
     assert any(np.any(each) for each in tf.nest.flatten(memory.moments))
 
+  @pytest.mark.slow
   def test_without_filters_and_anchor_it_is_tent_with_weights(
     self, adapt, oracle
   ):
@@ -277,6 +285,7 @@ class TestEata:
 
 
 class TestSar:
+  @pytest.mark.slow
   def test_step_beside_numpy(self, adapt, oracle):
     """The gradient is at w + rho g / |g|; the mean loss is that of there."""
     hparams = sgd(rule="sar", entropy_margin=1.0, rho=0.4, reset_entropy=0.0)
@@ -297,6 +306,7 @@ class TestSar:
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
     np.testing.assert_allclose(memory.rule.loss, mean, rtol=1e-5)
 
+  @pytest.mark.slow
   def test_only_certain_examples_count_at_both_points(self, adapt, oracle):
     """The margin is between the entropies of the two examples."""
     first, second = entropies_of(np.ones(4), np.zeros(4))
@@ -321,6 +331,7 @@ class TestSar:
       atol=1e-4,
     )
 
+  @pytest.mark.slow
   def test_without_distance_and_margin_it_is_tent(self, adapt):
     expected, moments, _ = adapt(sgd(momentum=0.9), 3)
     found, memory, _ = adapt(
@@ -338,6 +349,7 @@ class TestSar:
       tf.nest.flatten(memory.moments), tf.nest.flatten(moments.moments), **SMALL
     )
 
+  @pytest.mark.slow
   def test_collapsed_model_is_reset_with_its_memory(self, adapt):
     hparams = sgd(rule="sar", momentum=0.9, entropy_margin=1.0)
     # The threshold for two classes is above every entropy here.
@@ -357,6 +369,7 @@ class TestSar:
 
 
 class TestWeightsThatAdapt:
+  @pytest.mark.slow
   def test_they_are_scales_and_shifts_of_every_normalisation(self):
     model = models.build(
       "residual_cnn",
@@ -385,6 +398,7 @@ class TestWeightsThatAdapt:
     assert sum(np.prod(shapes[name]) for name in names) == 1376
     assert model.num_parameters == 304154
 
+  @pytest.mark.slow
   def test_last_layers_are_left_out(self):
     model = models.build(
       "cnn", input_shape=(28, 28, 1), num_classes=10, input_dtype=tf.uint8
@@ -472,6 +486,7 @@ class TestBatchNormalization:
 
     return run
 
+  @pytest.mark.slow
   @pytest.mark.parametrize("size", [30, 300])
   def test_step_and_prediction_beside_numpy(self, run, others, oracle, size):
     """300 examples are more than models take at a time."""
@@ -486,6 +501,7 @@ class TestBatchNormalization:
       logits, normalized_entropies(expected, x, rest)[0], rtol=0, atol=1e-3
     )
 
+  @pytest.mark.slow
   def test_running_statistics_can_be_used_instead(
     self, run, normalized_model, run_in_graph
   ):
@@ -548,6 +564,7 @@ def fed_tent_round(context, hand_model, stream, make_adapting_client):
   return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("options", "expected"),
   [({}, 1), ({"adaptation_steps": 3}, 3), ({"rule": "sar"}, 2)],
@@ -560,6 +577,7 @@ def test_gradients_of_a_round_are_counted(
 
 
 class TestFedTent:
+  @pytest.mark.slow
   def test_one_client_alone_is_tent(self, fed_tent_round, stream):
     shared, (memory,) = fed_tent_round("fed_tent", [stream])
     _, (state,) = fed_tent_round("tent", [stream])
@@ -570,6 +588,7 @@ class TestFedTent:
     ):
       np.testing.assert_array_equal(one, other)
 
+  @pytest.mark.slow
   def test_server_has_the_mean_weighted_by_examples(
     self, fed_tent_round, stream
   ):

@@ -34,6 +34,7 @@ def _run(*arguments, **environment):
 
 
 class TestPlainClients:
+  @pytest.mark.slow
   def test_batch_gives_the_weights_of_the_loop(self):
     weights = plain_clients.initial_weights()
     loop, batch = (
@@ -55,7 +56,7 @@ class TestPlainClients:
     np.testing.assert_allclose(bias, expected, rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_tff_the_rest_is_measured(tmp_path):
   (tmp_path / "sitecustomize.py").write_text(
     "import sys\nsys.modules['tensorflow_federated'] = None\n"

@@ -90,6 +90,7 @@ class TestLoad:
     fewer = datasets.load("circle", num_domains=3)
     assert np.unique(fewer.time).tolist() == [1, 2, 3]
 
+  @pytest.mark.slow
   def test_import_leaves_tensorflow_alone(self):
     program = (
       "import sys; from tff_shift.data import datasets;"

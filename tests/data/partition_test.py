@@ -228,6 +228,7 @@ class TestDirichletOverClients:
     # The standard deviation of a share of 600 is 0.07 examples.
     assert np.all(np.abs(counts - 75) <= 1)
 
+  @pytest.mark.slow
   @pytest.mark.parametrize("alpha", [0.3, 0.5])
   def test_sizes_are_distributed_as_by_rejection(self, alpha):
     # The rule in other words: zero shares for who has enough, then rescaling.
@@ -254,6 +255,7 @@ class TestDirichletOverClients:
       )
       assert test.pvalue > 1e-3
 
+  @pytest.mark.slow
   def test_sizes_are_as_uneven_as_those_of_the_paper(self):
     # CIFAR-10, 8 clients, alpha 0.3, the seed 2025 of the authors' program.
     paper = [7961, 7952, 11586, 2938, 7863, 10282, 5117, 6301]

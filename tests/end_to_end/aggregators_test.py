@@ -70,6 +70,7 @@ def diverged(run_here, tmp_path_factory):
 
 
 class TestAggregators:
+  @pytest.mark.long
   def test_private_run_says_how_private_it_is(
     self, run_evolving, capsys, tmp_path, read_rows, read_runs
   ):
@@ -114,6 +115,7 @@ class TestAggregators:
     rows = read_rows(tmp_path / "run")
     assert all(row["server_accuracy"] == "" for row in rows)
 
+  @pytest.mark.long
   def test_private_run_by_a_tree_resumes_with_the_same_noise(
     self, run_evolving, capsys, tmp_path, read_rows, read_runs
   ):
@@ -154,6 +156,7 @@ class TestAggregators:
     ]
     assert last[0] == last[1] and len(last[0]) == 6
 
+  @pytest.mark.long
   def test_secure_run_is_that_of_the_mean_and_prints_a_table(
     self, run_evolving, capsys, tmp_path, read_rows, diverged
   ):
@@ -224,6 +227,7 @@ class TestAggregators:
     line = refused(evolving, arguments)
     assert line.startswith(f"evolving: {message}")
 
+  @pytest.mark.long
   def test_streams_are_adapted_to_with_a_private_mean(
     self, run_here, tmp_path, capsys
   ):

@@ -12,7 +12,7 @@ CIRCLE = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_evolving_has_floor_ceiling_and_forgetting(
   run_whole, read_runs, read_rows, tmp_path
 ):
@@ -52,7 +52,7 @@ def test_ceiling_without_one_setting_is_left_out_with_a_reason(
   assert "--bounds: pooled is not computed" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_online_adaptation_has_a_reset_control(run_whole, read_runs, tmp_path):
   folder = tmp_path / "run"
   run_whole(

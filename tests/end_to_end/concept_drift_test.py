@@ -14,7 +14,7 @@ _SMALL = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_settings_and_figure_show_the_concepts(
   run_here, read_runs, drawn_figures, tmp_path, capsys
 ):

@@ -78,7 +78,7 @@ def test_algorithm_of_an_import_in_a_file_is_known(
   assert "--import: " in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_config_of_a_run_repeats_it(run_here, read_rows, tmp_path):
   """Also where data set flags that a user must not set."""
   path = tmp_path / "drift.csv"

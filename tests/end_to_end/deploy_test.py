@@ -281,7 +281,7 @@ class TestKubernetes:
       # What a policy for exit codes needs.
       assert _pod(manifest)["restartPolicy"] == "Never"
 
-  @pytest.mark.slow
+  @pytest.mark.long
   def test_grid_has_a_pod_for_each_line(self, tmp_path):
     """The shells of the pods, with a folder for /runs."""
     stub = tmp_path / "bin" / "tff-shift-reproduce"
@@ -400,7 +400,7 @@ class TestSlurm:
     assert options and max(options) < first
     assert {"#SBATCH --requeue", "#SBATCH --signal=B:USR1@120"} <= {*lines}
 
-  @pytest.mark.slow
+  @pytest.mark.long
   def test_requeued_task_resumes_and_ends_as_one_that_was_not(
     self, slurm, print_jobs, tmp_path
   ):

@@ -50,6 +50,7 @@ class TestWholeRun:
     )
     return folder, output
 
+  @pytest.mark.long
   def test_rows_are_those_of_every_period(self, finished, read_rows):
     assert [
       (r["algorithm"], r["seed"], r["test_distribution"], r["period"])
@@ -116,7 +117,7 @@ class TestWholeRun:
     assert "timeline_0.9" in figures and "timeline_iid" not in figures
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_selection_looks_at_validation_alone(
   run_dynamic, read_rows, read_runs, tmp_path, capsys
 ):
@@ -166,6 +167,7 @@ class TestOptions:
     assert code == 0
     return folder
 
+  @pytest.mark.long
   def test_drift_is_always_seen_and_lengths_of_r_are_compared(
     self, run_dynamic, read_rows, read_runs, tmp_path
   ):
@@ -191,6 +193,7 @@ class TestOptions:
     assert {each["distance_threshold"] for each in settings} == {0}
 
 
+@pytest.mark.slow
 def test_every_pair_of_rates_is_chosen(planned):
   arguments = ["--learning_rate=0.1,0.2", "--meta_learning_rate=0.01,0.02"]
   plan = planned(

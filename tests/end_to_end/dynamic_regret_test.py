@@ -16,7 +16,7 @@ def run_regret(run_here):
   return functools.partial(run_here, dynamic_regret)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_run_gives_rows_figures_and_a_table(
   tmp_path, run_regret, drawn_figures, read_rows, capsys
 ):

@@ -20,7 +20,7 @@ def _weights(folder):
     return {name: weights[name] for name in weights}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_best_round_is_kept_as_if_the_run_had_ended_there(
   run_evolving, tmp_path, read_rows, read_runs
 ):
@@ -54,7 +54,7 @@ def test_best_round_is_kept_as_if_the_run_had_ended_there(
     np.testing.assert_array_equal(weights[name], value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_guidance_does_not_train_on_validation_examples(
   run_here, tmp_path, read_rows
 ):

@@ -185,7 +185,7 @@ class TestWholeRun:
     assert read_runs(tmp_path) == [first]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_selection_runs_each_setting_and_keeps_the_best(
   tmp_path, run_evolving, read_rows, read_runs, capsys
 ):

@@ -206,7 +206,7 @@ def test_refusal_shows_no_control_character(run_evolving, capsys, argument):
   assert errors.count("\n") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_names_of_any_signs_run_and_draw(
   run_here, drawn_figures, capsys, tmp_path
 ):

@@ -109,7 +109,7 @@ class TestWholeRun:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_selection_looks_at_validation_alone(
   run_guidance, read_rows, read_runs, tmp_path, capsys
 ):

@@ -28,7 +28,7 @@ def write(tmp_path, monkeypatch):
   return write
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_domains_of_a_folder(write, run_evolving, tmp_path, read_runs):
   write("1", "2", "10")
   levels = "--folder_levels=domain,class", "--image_size=8", "--num_clients=2"
@@ -45,7 +45,7 @@ def test_domains_of_a_folder(write, run_evolving, tmp_path, read_runs):
   assert run_evolving([*arguments, "--resume", "--rounds=4"]) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_clients_of_a_folder(write, run_here, tmp_path, read_runs):
   write("north", "south")
   levels = "--folder_levels=client,class", "--image_size=8"

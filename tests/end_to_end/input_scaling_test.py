@@ -167,6 +167,7 @@ def test_features_are_standardized_by_the_training_part(
     assert plan.extractor.input_scaling == scaling
 
 
+@pytest.mark.long
 def test_raw_features_train_and_a_saved_model_scales_alike(
   run_here, tmp_path, capsys, read_rows, table
 ):

@@ -50,7 +50,7 @@ def run(run_here, model_dir, tmp_path):
   return run_small
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_fed_ade_adapts_it_and_leaves_the_base_alone(
   run, model_dir, tmp_path, capsys
 ):
@@ -93,6 +93,7 @@ def test_fed_ade_adapts_it_and_leaves_the_base_alone(
   assert 100 * np.mean(logits.argmax(axis=1) == data.y) > 2 * 100 / 41
 
 
+@pytest.mark.slow
 def test_what_it_lacks_is_said_in_one_line(
   run, run_here, model_dir, tmp_path, capsys, monkeypatch
 ):

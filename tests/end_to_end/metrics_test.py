@@ -39,7 +39,7 @@ _BINARIES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("binary", _BINARIES, ids=lambda each: each.__name__)
 def test_metrics_are_in_rows_summary_and_tables(
   binary, run_whole, read_rows, read_runs, tmp_path

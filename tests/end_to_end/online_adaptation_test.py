@@ -147,6 +147,7 @@ class TestControls:
     )
     return folder, output
 
+  @pytest.mark.long
   def test_they_stand_where_fed_ade_stands(
     self, finished, read_rows, read_runs
   ):
@@ -164,6 +165,7 @@ class TestControls:
       *self._NAMES,
     ]
 
+  @pytest.mark.long
   def test_stopped_within_a_control_ends_the_same(
     self, finished, cache_dir, run_online, tmp_path, monkeypatch, capsys
   ):
@@ -188,7 +190,7 @@ class TestControls:
     assert resume.differences(finished[0], folder) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_folder_with_its_deployment_adapts_as_its_run(
   cache_dir, run_online, planned, tmp_path
 ):
@@ -216,7 +218,7 @@ def test_folder_with_its_deployment_adapts_as_its_run(
       np.testing.assert_array_equal(saved[name], values)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_covariate_shift_corrupts_and_keeps_classes_even(
   cache_dir,
   run_online,
@@ -265,7 +267,7 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
   assert not [name for name in run["metrics"] if "correlation" in name]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_program_of_the_authors_runs_whole(
   cache_dir, run_whole, read_rows, tmp_path
 ):

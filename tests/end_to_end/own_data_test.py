@@ -77,7 +77,7 @@ def run_file(tmp_path, monkeypatch, run_here):
   return run
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
   "of_scenario, arrays, flags, dealt",
   [
@@ -158,7 +158,7 @@ def _few_classes():
   return {"x": x, "y": y, "client": client}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_clients_with_few_classes_and_labels_run_to_the_end(
   run_file, tmp_path, capsys
 ):

@@ -58,7 +58,7 @@ def run(table, run_here, tmp_path):
   return run_binary
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_online_adaptation_runs_and_resumes(
   run, tmp_path, read_rows, read_runs, capsys
 ):
@@ -98,7 +98,7 @@ def test_online_adaptation_runs_and_resumes(
   assert read_rows(stopped) == rows[: 2 * 3]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_dynamic_personalization_runs_and_resumes(
   run, tmp_path, read_rows, read_runs
 ):

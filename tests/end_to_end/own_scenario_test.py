@@ -21,7 +21,7 @@ def test_it_has_fewer_than_200_lines():
   assert sum(len(each.read_text().splitlines()) for each in files) < 200
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_has_a_binary_resumption_table_figure_and_page(
   run_here, read_rows, read_runs, tmp_path, capsys
 ):

@@ -49,7 +49,7 @@ def write(tmp_path):
   return write
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["study.csv", "study.parquet"])
 def test_domains_clients_and_classes_keep_their_names(
   write, run_evolving, tmp_path, read_runs, name

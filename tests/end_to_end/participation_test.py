@@ -14,7 +14,7 @@ _SMALL = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_resumed_run_has_the_cohorts_of_one_that_was_not_stopped(
   run_evolving, tmp_path, read_rows, read_runs
 ):

@@ -42,6 +42,7 @@ def written(tmp_path):
   return read
 
 
+@pytest.mark.slow
 def test_server_predicts_in_batches(
   run_predict, written, served_folder, capsys
 ):
@@ -67,6 +68,7 @@ def test_client_predicts(run_predict, written, served_folder):
   )
 
 
+@pytest.mark.slow
 def test_guide_names_and_asks(run_predict, written):
   assert run_predict("--guide", "--batch_size=3") == 0
   found = written()

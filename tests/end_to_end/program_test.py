@@ -89,6 +89,7 @@ def test_file_that_is_run_reads_its_flags(binary, monkeypatch, capsys):
   assert errors.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "arguments", [("evolving", "--help"), ("reproduce", "--list")]
 )
@@ -103,6 +104,7 @@ def test_reader_that_leaves_ends_the_output_and_nothing_else(
   assert process.returncode == 141
 
 
+@pytest.mark.slow
 def test_output_on_a_full_disk_is_told_in_one_line(start_binary):
   with (
     open("/dev/full", "w") as full,

@@ -33,6 +33,7 @@ def lines(monkeypatch, capsys):
   return read
 
 
+@pytest.mark.long
 def test_choice_is_counted_also_where_settings_diverge(
   run_evolving, tmp_path, lines
 ):
@@ -60,6 +61,7 @@ def test_choice_is_counted_also_where_settings_diverge(
   assert of_first == [("round", done, 2) for done in (0, 1, 2)]
 
 
+@pytest.mark.long
 def test_what_comes_before_the_runs_is_told(run_here, tmp_path, lines):
   code = run_here(
     online_adaptation,

@@ -67,12 +67,14 @@ def test_algorithms_and_models_are_named_without_tensorflow():
 
 
 # What a scenario refuses is below.
+@pytest.mark.slow
 @pytest.mark.parametrize("binary", sorted({*_BINARIES} - {*_SCENARIOS}))
 def test_a_flag_that_there_is_not(binary):
   told = refusal(binary, "--no_such_flag=1")
   assert told == f"{binary}: Unknown command line flag 'no_such_flag'"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("binary", "flag", "exit_code"),
   [*((each, "help", 0) for each in _BINARIES), (_SCENARIOS[0], "helpfull", 1)],
@@ -86,11 +88,13 @@ def test_help(binary, flag, exit_code):
   assert not imported & _HEAVY
 
 
+@pytest.mark.slow
 def test_an_algorithm_that_there_is_not():
   told = refusal(_SCENARIOS[0], "--algorithm=no_such")
   assert f"{_SCENARIOS[0]}: --algorithm=no_such: unknown algorithm" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("binary", _SCENARIOS)
 def test_a_data_set_that_there_is_not(binary):
   algorithm = algorithms.names(binary)[0]
@@ -99,6 +103,7 @@ def test_a_data_set_that_there_is_not(binary):
 
 
 # What checks hyper-parameters is the same in all scenarios.
+@pytest.mark.slow
 def test_a_value_that_a_hyperparameter_does_not_take():
   told = refusal("guidance", "--algorithm=fed_avg", "--batch_size=0")
   assert told == (
@@ -106,6 +111,7 @@ def test_a_value_that_a_hyperparameter_does_not_take():
   )
 
 
+@pytest.mark.slow
 def test_a_hyperparameter_of_another_algorithm():
   told = refusal("evolving", "--algorithm=local", "--mu=1")
   assert "evolving: --mu belongs to " in told

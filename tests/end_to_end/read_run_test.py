@@ -26,7 +26,7 @@ def folder(run_whole, tmp_path):
   return path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_frames_agree_with_the_files(folder, tmp_path):
   run = ts.read_run(folder)
   assert run.config.flags["rounds"] == 3

@@ -30,7 +30,7 @@ def run_report(run_here):
   return functools.partial(run_here, report, takes_arguments=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_page_has_the_numbers_of_the_run(run_report, folder, capsys):
   output = folder.parent / "page"
   code = run_report([str(folder), f"--output_dir={output}", "--title=Two"])
@@ -78,6 +78,7 @@ def test_page_is_replaced_only_if_asked(run_report, folder, tmp_path, capsys):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("arguments", "message"),
   [

@@ -93,6 +93,7 @@ def _comparable(contents):
   )
 
 
+@pytest.mark.long
 def test_killed_job_is_resumed_by_its_line_and_collected(
   run, tmp_path, monkeypatch, capfdbinary
 ):

@@ -14,7 +14,7 @@ _SMALL = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_halving_scores_all_draws_and_then_the_best(
   run_evolving, tmp_path, read_rows, read_runs
 ):

@@ -13,7 +13,7 @@ _SMALL = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_resumed_run_steps_like_one_that_was_not_stopped(
   run_evolving, tmp_path, read_rows, read_runs
 ):
@@ -81,7 +81,7 @@ def test_wrong_flags_are_refused(flags, message, refused):
   assert message in refused(evolving, [*_SMALL, *flags.split()])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_algorithm_whose_server_adds_more_is_refused(
   run_evolving, tmp_path, capsys
 ):

@@ -95,6 +95,7 @@ _TOO_MUCH = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("scenario", "flags", "message"),
   [(each, *row) for each, rows in _TOO_MUCH.items() for row in rows],

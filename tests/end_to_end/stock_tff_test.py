@@ -31,7 +31,7 @@ def run_program(tmp_path, monkeypatch, capsys):
   tff.framework.set_default_context(before)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_program_of_the_page_learns_and_goes_on(run_program):
   # Stopped between two evaluations.
   assert len(run_program(4)[1].splitlines()) == 5

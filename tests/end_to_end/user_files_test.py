@@ -35,7 +35,7 @@ def files(tmp_path):
   return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_files_of_a_user_run_and_resume(
   files, run_whole, run_here, read_runs, read_rows, capsys
 ):

@@ -124,7 +124,7 @@ def save(binary, path, seed=0):
   return keras_model.get_weights()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("without_pretraining")
 def test_runs_start_from_the_file(binary, model, run_whole, tmp_path):
   arguments, name = _RUNS[binary]
@@ -159,6 +159,7 @@ def test_runs_start_from_the_file(binary, model, run_whole, tmp_path):
     np.testing.assert_array_equal(found[key], value)
 
 
+@pytest.mark.slow
 def test_damaged_file_is_refused_before_anything_is_written(
   binary, model, refused, tmp_path
 ):

@@ -96,7 +96,7 @@ def whole(run_whole, tmp_path_factory):
   return folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_same_results_as_in_process(
   whole, run_evolving, read_rows, read_runs, tmp_path
 ):
@@ -158,6 +158,7 @@ class TestFaults:
 
     return do
 
+  @pytest.mark.long
   def test_round_is_repeated(
     self, run, before_round_3, two_workers, folder, whole, caplog
   ):
@@ -174,6 +175,7 @@ class TestFaults:
     assert warning.endswith(f" go to the other workers: {one.address}")
     assert resume.differences(whole, folder) == []
 
+  @pytest.mark.long
   def test_stop_and_resume(
     self, run, before_round_3, two_workers, folder, whole, capsys
   ):
@@ -196,6 +198,7 @@ class TestFaults:
     assert capsys.readouterr().err == ""
     assert resume.differences(whole, folder) == []
 
+  @pytest.mark.long
   def test_no_worker_is_left(
     self, run, before_round_3, two_workers, folder, capsys
   ):

@@ -181,6 +181,7 @@ class TestLocalContext:
       with pytest.raises(RuntimeError, match=r"(?s)died.*SIGKILL"):
         total([1])
 
+  @pytest.mark.slow
   def test_worker_that_dies_while_it_computes_gives_an_error(self, started):
     with local.local_context():
       (worker,) = workers(started())
@@ -566,6 +567,7 @@ class TestEndOfPython:
     self.ends_with(child, answer)
     assert exit_code(child) == -signal.SIGTERM
 
+  @pytest.mark.long
   def test_kill_while_a_fork_holds_the_pipe(self, children, exit_code):
     child = children["SIGKILL"]
     answer = self.start_of(child)

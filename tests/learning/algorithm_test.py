@@ -196,6 +196,7 @@ class TestTypes:
 class TestStates:
   """Those of clients that have not taken part yet."""
 
+  @pytest.mark.slow
   def test_start_alike_from_the_seed_of_the_run(self, model):
     algorithm = build_centre(model, starts_alike=True)
     (phase,) = algorithm.phases
@@ -305,6 +306,7 @@ class TestRounds:
 
 
 class TestWeighting:
+  @pytest.mark.slow
   def test_examples_count_alike_if_asked(self, model):
     algorithm = build_centre(model, client_weighting="num_examples")
     counts = algorithm.initialize_client(
@@ -389,6 +391,7 @@ class TestTwoPhases:
       num_examples=lambda data: data.weight,
     )
 
+  @pytest.mark.slow
   def test_round_by_hand(self, algorithm):
     train, personalize = algorithm.phases
     state, numbers = algorithm.initialize(SEED), [np.float32(2), np.float32(4)]
@@ -541,6 +544,7 @@ class TestAggregators:
     state, _, _ = algorithm.phases[0](*self.start(algorithm), self.DATA)
     np.testing.assert_allclose(state.weights["centre"], [0.45, 0.6], rtol=1e-6)
 
+  @pytest.mark.slow
   def test_state_of_the_aggregator_lives_through_the_rounds(self, model):
     algorithm = build_centre(
       model, aggregator=tff.learning.robust_aggregator(zeroing=False)

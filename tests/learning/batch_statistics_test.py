@@ -169,6 +169,7 @@ def fed_avg_with(model, context):
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("personal_norm", ["none", "statistics", "all"])
 def test_rounds_agree_with_numpy(personal_norm, fed_avg_with):
   algorithm = fed_avg_with(personal_norm)
@@ -221,6 +222,7 @@ def own_models(rounds, initial):
   return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
   ("name", "options"),
   [
@@ -254,6 +256,7 @@ def test_models_of_two_kinds_agree_with_numpy(name, options, model, context):
     )
 
 
+@pytest.mark.slow
 def test_personal_head_on_shared_statistics_agrees_with_numpy(model, context):
   """FedRep: steps on the head move the statistics of the backbone, too."""
   algorithm = algorithms.build(
@@ -352,6 +355,7 @@ def test_nothing_that_trains_touches_statistics(model, fed_avg_with):
     np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_noise_does_not_reach_the_scale_that_new_clients_start_from(
   model, context
 ):
@@ -372,6 +376,7 @@ class TestRefusals:
     with pytest.raises(ValueError, match="of_a_user is not allowed with model"):
       algorithms.build(module, model)
 
+  @pytest.mark.slow
   @pytest.mark.parametrize("name", ["dp", "robust", "secure"])
   def test_aggregators_that_hide_or_clip(self, name, model):
     aggregator = factories.build(name, clients_per_round=100)

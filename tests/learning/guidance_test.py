@@ -117,7 +117,7 @@ def make_data(*sizes):
   ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
   ("weighting", "shares"),
   [
@@ -136,6 +136,7 @@ def test_correction_is_that_of_the_weights_in_training(
   np.testing.assert_allclose(routing["probabilities"], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_client_that_predicts_no_numbers_neither_answers_nor_votes(build):
   algorithm, data = build("uniform"), make_data(2, 2)
   state = algorithm.initialize(randomness.server_seed(0))

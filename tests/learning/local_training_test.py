@@ -101,6 +101,7 @@ def stream(draw, batch_size, size, num_epochs=3) -> np.ndarray:
 
 
 class TestBatches:
+  @pytest.mark.slow
   @hypothesis.settings(max_examples=40, deadline=None)
   @hypothesis.given(sizes_of_domains, batch_sizes, seeds)
   def test_pooled_epochs_hold_each_example_once(
@@ -114,6 +115,7 @@ class TestBatches:
       in_epoch = drawn[epoch * size : (epoch + 1) * size]
       np.testing.assert_array_equal(np.sort(in_epoch), np.arange(size))
 
+  @pytest.mark.slow
   @hypothesis.settings(max_examples=40, deadline=None)
   @hypothesis.given(sizes_of_domains, batch_sizes, seeds, st.data())
   def test_domain_epochs_hold_each_example_of_the_domain_once(
@@ -174,6 +176,7 @@ class TestBatches:
     assert len({tuple(order) for order in orders}) == 10
     assert tuple(range(30)) not in {tuple(order) for order in orders}
 
+  @pytest.mark.slow
   def test_every_example_is_drawn_first_equally_often_over_rounds(
     self, compile_in_graph
   ):
@@ -270,6 +273,7 @@ class TestNumLocalSteps:
       data = numbered([4], randomness.client_seed(0, client))
       assert count(data, round_num, local_steps=6, straggler_ratio=0.0) == 6
 
+  @pytest.mark.slow
   def test_stragglers_train_a_uniform_number_of_steps(self, count):
     tau, ratio, num_draws = 4, 0.3, 2000
     drawn = [

@@ -103,6 +103,7 @@ def expected(logits, y):
   }
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=60, deadline=None)
 @hypothesis.given(
   st.integers(0, 2**32 - 1),
@@ -172,6 +173,7 @@ class TestByHand:
 
     return measure
 
+  @pytest.mark.slow
   def test_three_classes(self, measure):
     # Right, right, a dog taken for the third class, right. No third class.
     found, matrix = measure(self.LOGITS, [0, 1, 1, 0])
@@ -191,6 +193,7 @@ class TestByHand:
     assert found["auroc"] == pytest.approx((1 + 3 / 4) / 2)
     assert found["auroc_error"] == pytest.approx((0 + 1 / 4) / 2)
 
+  @pytest.mark.slow
   def test_prediction_that_is_not_finite_is_wrong_with_certainty(self, measure):
     logits = self.LOGITS.copy()
     logits[0] = np.nan
@@ -304,6 +307,7 @@ class TestRefusals:
   def test_names(self, refusal, names, message):
     assert message in refusal(metrics.choose, names, 3)
 
+  @pytest.mark.long
   def test_clients_measured_singly_with_an_aggregator_that_hides_them(
     self, refusal
   ):

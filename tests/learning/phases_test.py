@@ -244,6 +244,7 @@ class TestPersonalPhase:
   def algorithm(self):
     return build(two_phases=True)
 
+  @pytest.mark.slow
   def test_state_stays_as_it_was_before_the_phase(self, algorithm):
     # 3e38 once is finite, and twice is not.
     data = [client([1, 2], vector=5), client([3, 4], vector=3e38, loss=3)]
@@ -254,6 +255,7 @@ class TestPersonalPhase:
     assert second[1][1] == first[1][1]
     assert second[0].tolist() == first[0].tolist()
 
+  @pytest.mark.slow
   def test_client_that_diverged_in_training_goes_on_from_where_it_was(
     self, algorithm
   ):
@@ -273,6 +275,7 @@ class TestPersonalPhase:
 class TestClientLosses:
   """The server sees the loss of each client, by its id."""
 
+  @pytest.mark.slow
   @pytest.mark.parametrize("two_phases", [False, True])
   def test_are_those_of_the_last_phase(self, two_phases):
     algorithm = build(two_phases=two_phases, num_clients=5, reports_losses=True)
@@ -295,6 +298,7 @@ class TestClientLosses:
     assert "client_losses=float32[5]" in metrics_type(reporting)
     assert "client_losses" not in metrics_type(by_mean)
 
+  @pytest.mark.slow
   def test_are_refused_where_clients_are_hidden(self):
     message = "reports_losses is not allowed with aggregator=secure"
     with pytest.raises(ValueError, match=message):
@@ -318,6 +322,7 @@ class TestWeightOfAResult:
   def weighted(self):
     return build(train_client=self.train_client, requirements=self.REQUIREMENTS)
 
+  @pytest.mark.slow
   def test_counts_in_place_of_the_number_of_examples(self, weighted):
     data = [
       client([1, 2], vector=3, size=5),
@@ -329,6 +334,7 @@ class TestWeightOfAResult:
     np.testing.assert_allclose(weights, [3, 2])
     assert metrics["num_diverged"] == 1 and is_untouched(memories[2])
 
+  @pytest.mark.slow
   def test_that_is_not_finite_is_a_divergence(self, weighted):
     data = [client([1, 2], vector=2), client([5, 5], vector=INF)]
     ((weights, memories, metrics),) = first_round(weighted, data)
@@ -395,12 +401,14 @@ class TestContribution:
       requirements=self.REQUIREMENTS,
     )
 
+  @pytest.mark.slow
   def test_server_is_updated_by_mean_and_sum(self, algorithm):
     data = [client([1, 0], loss=2), client([4, 0], loss=5, size=2)]
     ((weights, _, _),) = first_round(algorithm, data)
     # 1 + (1 + 2 * 4) / 3, and 1 * 7 + 20 in round 0.
     np.testing.assert_allclose(weights, [4, 27])
 
+  @pytest.mark.slow
   def test_of_a_client_that_diverged_does_not_count(self, algorithm):
     data = [client([1, 0], loss=2), client([4, 0], loss=INF)]
     ((weights, memories, metrics),) = first_round(algorithm, data)
@@ -411,6 +419,7 @@ class TestContribution:
     ((weights, _, _),) = first_round(algorithm, [client([NAN, 0])])
     assert weights.tolist() == [1, 1]
 
+  @pytest.mark.slow
   def test_depends_on_no_other_aggregate(self, algorithm):
     # What remote workers need; TFF refuses what cannot be merged.
     form = tff.backends.native.compile_to_mergeable_comp_form(
@@ -498,6 +507,7 @@ class TestRoundOfNobody:
         np.testing.assert_array_equal, end_of(states), end_of(without)
       )
 
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     "name",
     [
@@ -566,6 +576,7 @@ def weights_after(algorithm, means):
 
 
 class TestServerOptimizer:
+  @pytest.mark.slow
   @pytest.mark.parametrize("name", server_optimizer_hparams.HPARAMS)
   def test_steps_are_those_of_the_papers(self, name):
     algorithm = build(server_optimizer=server_optimizers.build(name))
@@ -573,6 +584,7 @@ class TestServerOptimizer:
     # Weights near 0 are differences of larger ones.
     np.testing.assert_allclose(found, oracle_of(name), rtol=1e-5, atol=1e-6)
 
+  @pytest.mark.slow
   def test_first_step_of_adam_by_hand(self):
     adam = server_optimizers.build("fed_adam")
     algorithm = build(server_optimizer=adam)
@@ -580,6 +592,7 @@ class TestServerOptimizer:
     # 1 + 0.1 * 0.1 / (sqrt(0.01 + 0.99e-6) + 0.001)
     np.testing.assert_allclose(found, 1.0990051, rtol=1e-6)
 
+  @pytest.mark.slow
   def test_descent_at_rate_1_is_the_mean_bit_for_bit(self, by_mean):
     sgd = tff.learning.optimizers.build_sgdm(1.0)
     found, plain = (
@@ -588,6 +601,7 @@ class TestServerOptimizer:
     )
     assert np.array(found).tobytes() == np.array(plain).tobytes()
 
+  @pytest.mark.slow
   def test_optimizer_may_read_the_weights(self):
     decay = tff.learning.optimizers.build_adamw(0.1, weight_decay=0.5)
     algorithm = build(server_optimizer=decay)
@@ -599,6 +613,7 @@ class TestServerOptimizer:
       np.subtract(without, with_decay), [[0.05, 0.05]], rtol=1e-5
     )
 
+  @pytest.mark.slow
   def test_state_stays_at_the_server(self):
     algorithm = build(server_optimizer=server_optimizers.build("fed_adam"))
     state_type = algorithm.initialize.type_signature.result.member
@@ -620,6 +635,7 @@ class TestServerOptimizer:
     form = tff.backends.native.compile_to_mergeable_comp_form(phase)
     assert isinstance(form, tff.framework.MergeableCompForm)
 
+  @pytest.mark.slow
   def test_own_step_of_a_server_is_the_optimizers(self):
     def update_server(weights, mean_update, plaintext_sum, info):
       first, other = info.step(weights, mean_update)
@@ -712,6 +728,7 @@ class TestMemory:
       weighting="uniform",
     )
 
+  @pytest.mark.slow
   def test_server_keeps_it(self):
     algorithm = self.build()
     state = algorithm.initialize(SEED)
@@ -739,6 +756,7 @@ class TestMemory:
 class TestClientsWithoutExamples:
   """They count nowhere, also where all others count alike."""
 
+  @pytest.mark.slow
   @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
   def test_update_and_loss_do_not_count(self, weighting):
     algorithm = build(weighting=weighting, train_client=train_empty_as_well)
@@ -752,6 +770,7 @@ class TestClientsWithoutExamples:
     np.testing.assert_allclose(weights, [3.5, 0], rtol=1e-6)
     assert metrics == {"loss": 2.5, "num_clients": 3, "num_diverged": 0}
 
+  @pytest.mark.slow
   def test_contribution_and_divergence_do_not_count(self):
     def train_client(weights, memory, data, round_num):
       result = train_empty_as_well(weights, memory, data, round_num)
@@ -777,6 +796,7 @@ class TestClientsWithoutExamples:
     assert metrics["num_diverged"] == 0
     assert [m.vector.item() for m in memories] == [7, 1, 7]
 
+  @pytest.mark.slow
   def test_server_that_cannot_work_without_clients_is_not_asked(self):
     def update_server(weights, mean_update, count, info):
       # TensorFlow raises at a matrix that has no inverse.
@@ -798,6 +818,7 @@ class TestClientsWithoutExamples:
     ((weights, _, _),) = first_round(algorithm, [client([0, 0], size=4)])
     assert weights.tolist() == [0.25, 1]
 
+  @pytest.mark.slow
   def test_loss_of_what_is_personal_does_not_count(self):
     def personalize_client(weights, memory, data, round_num):
       result = train_empty_as_well(weights, memory, data, round_num)

@@ -106,6 +106,7 @@ class TestFold:
       run_in_graph(randomness.fold, self.SEED), self.SEED
     )
 
+  @pytest.mark.slow
   def test_purposes_and_rounds_of_many_clients_differ(self, compile_in_graph):
     fold = compile_in_graph(
       lambda seed: tf.stack(

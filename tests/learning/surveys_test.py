@@ -135,6 +135,7 @@ class TestSurvey:
   def _in_process(self, context):
     pass
 
+  @pytest.mark.slow
   def test_training_uses_the_survey_of_its_round(self):
     found, clients = train(build(), 4)
     np.testing.assert_allclose(found, oracle(4), rtol=1e-6)
@@ -146,6 +147,7 @@ class TestSurvey:
     # A survey leaves the states of clients as they are.
     assert clients == [4, 4, 4]
 
+  @pytest.mark.slow
   def test_each_phase_aggregates_once(self):
     phases = build().phases
     assert len(phases) == 2
@@ -153,6 +155,7 @@ class TestSurvey:
       form = tff.backends.native.compile_to_mergeable_comp_form(phase)
       assert isinstance(form, tff.framework.MergeableCompForm)
 
+  @pytest.mark.slow
   def test_surveys_follow_each_other(self):
     def survey_square(weights, client_state, data, round_num):
       # Sees the gradient of the first survey.
@@ -168,6 +171,7 @@ class TestSurvey:
       state, clients, _ = phase(state, clients, data())
     np.testing.assert_allclose(state.weights.gradient, [9.0])
 
+  @pytest.mark.slow
   def test_each_aggregator_has_its_own_state(self):
     clipping = tff.learning.robust_aggregator(zeroing=False)
     algorithm = build(clipping)
@@ -180,6 +184,7 @@ class TestSurvey:
     assert repr(state.aggregator[0]) != repr(survey)
     assert repr(state.aggregator[1]) == repr(training)
 
+  @pytest.mark.slow
   def test_server_optimizer_steps_after_training_alone(self):
     def after_survey(weights, mean_update, plaintext_sum, info):
       return weights._replace(gradient=info.step(tf.zeros([1]), mean_update))
@@ -194,6 +199,7 @@ class TestSurvey:
     # The second mean update, from the first weights, and the first one again.
     np.testing.assert_allclose(found, [first, second + 0.9 * first], rtol=1e-6)
 
+  @pytest.mark.slow
   def test_nobody_with_examples_leaves_the_weights_as_they_were(self):
     algorithm = build()
     state = algorithm.initialize(SEED)

@@ -25,6 +25,7 @@ def built(name, model, **options):
   return algorithms.build(name, model, forms.hparams(name), **options)
 
 
+@pytest.mark.slow
 def test_fed_avg_sends_its_model():
   # 3 x 4 + 4, 4 x 4 + 4 twice, 4 x 3 + 3, 3 x 2 + 2 weights.
   model = mlp.build((3,), num_classes=2, width=4, head_width=3)
@@ -33,6 +34,7 @@ def test_fed_avg_sends_its_model():
   assert found == (4 * num_weights + _ROUND, 4 * num_weights + _REPORT)
 
 
+@pytest.mark.slow
 def test_personal_layers_stay():
   # Of 5 x 8 + 8 and 8 x 3 + 3 weights, FedRep shares the first.
   found = traffic.of_round(built("fed_rep", forms.model()))
@@ -47,6 +49,7 @@ def test_nothing_travels_without_rounds():
   assert traffic.of_round(built("source", forms.model())) == (0, 0)
 
 
+@pytest.mark.slow
 def test_every_phase_of_a_round_counts():
   algorithm = built("fed_ade", forms.model())
   assert len(algorithm.phases) > 1
@@ -62,6 +65,7 @@ def _part(phase, model=None):
   return types.SimpleNamespace(phases=[phase], model=model)
 
 
+@pytest.mark.slow
 def test_compression_sends_eight_bits_per_number():
   # Only tensors of more than 20,000 numbers: here 200 x 200, twice.
   model = mlp.build((3,), num_classes=2, width=200, head_width=3)
@@ -94,6 +98,7 @@ def test_call_counts_as_often_as_it_is_made():
   assert found == (0, 4 + 12 + 4)
 
 
+@pytest.mark.slow
 def test_frozen_weights_are_at_the_clients():
   layers = tf.keras.layers
 

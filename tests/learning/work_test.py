@@ -27,6 +27,7 @@ def gradients(make_client):
   return count
 
 
+@pytest.mark.slow
 def test_local_steps_of_each_domain(gradients):
   # Two iterations of one and of three domains.
   assert gradients("fed_avg", [9]) == 2
@@ -40,6 +41,7 @@ def test_epochs_follow_the_examples(gradients):
   assert gradients("fed_avg", [12], local_epochs=2) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ("name", "number"),
   [
@@ -58,12 +60,14 @@ def test_what_methods_add(gradients, name, number):
   assert gradients(name, [9], **changes) == number
 
 
+@pytest.mark.slow
 def test_number_that_depends_on_losses_is_not_known(gradients):
   # FedALA's passes over its mixing weights end when their losses do not vary.
   assert gradients("fed_ala", [9]) is None
   assert gradients("fed_avg") is None
 
 
+@pytest.mark.slow
 def test_count_is_that_of_real_steps():
   calls = []
 
@@ -89,6 +93,7 @@ def test_count_is_that_of_real_steps():
   assert len(calls) == 7
 
 
+@pytest.mark.slow
 def test_calls_within_loops_are_not_counted():
   def train(_):
     return local_training.train(

@@ -67,6 +67,7 @@ def randomize(keras_model):
   return keras_model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [vectors, images, nested])
 def test_training_and_evaluation_are_those_of_keras(build):
   keras_model = randomize(build())
@@ -124,6 +125,7 @@ def test_one_step_by_hand(shape, expected):
   )
 
 
+@pytest.mark.slow
 def test_second_gradient_of_a_step_moves_nothing():
   model = models.from_keras(randomize(vectors()), initial="given")
   x = np.random.default_rng(5).normal(size=(5, 4)).astype(np.float32)
@@ -195,6 +197,7 @@ def test_without_statistics_to_move_training_normalises_by_those_there_are():
   )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [vectors, images])
 def test_by_batch_a_model_predicts_as_in_training_and_moves_nothing(build):
   keras_model = randomize(build())
@@ -214,6 +217,7 @@ def test_by_batch_a_model_predicts_as_in_training_and_moves_nothing(build):
     np.testing.assert_array_equal(statistics[name], value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [vectors, images, nested])
 def test_moments_are_observed_in_evaluation(build):
   keras_model = randomize(build())
@@ -270,6 +274,7 @@ def test_statistics_can_be_given_with_the_weights():
   assert all(np.all(each > 1) for each in given.statistics.values())
 
 
+@pytest.mark.slow
 def test_a_keras_file_has_the_statistics(tmp_path):
   keras_model = randomize(vectors())
   x = np.random.default_rng(5).normal(size=(5, 4)).astype(np.float32)

@@ -56,6 +56,7 @@ def test_equal_models_have_equal_digests_whatever_was_built_before():
   assert len(first) == 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "option",
   [
@@ -74,6 +75,7 @@ def test_option_without_trace_in_the_weights_changes_the_digest(
   assert fingerprint.function_digest(other) != digest
 
 
+@pytest.mark.slow
 def test_differently_scaled_models_have_different_digests(convolution):
   model, digest = convolution
   digests = [
@@ -144,7 +146,7 @@ def test_recurrent_models_have_digests():
   assert fingerprint.function_digest(other) != digest
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_digest_is_the_same_in_another_process():
   script = (
     "from tff_shift.models import fingerprint;"

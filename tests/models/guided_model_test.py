@@ -319,6 +319,7 @@ class TestInitialWeights:
 
 
 class TestWithGuide:
+  @pytest.mark.slow
   def test_model_stays_as_it_is(self, run_in_graph):
     model = mlp.build(width=4, head_width=3)
     guided = guided_model.with_guide(model, NUM_CLIENTS, width=6)
@@ -380,6 +381,7 @@ class TestWithHead:
       )
     )
 
+  @pytest.mark.slow
   def test_target_branch_gets_the_hidden_layers(self, model, run_in_graph):
     cut = split_model.with_head(model, "last_layer")
     assert isinstance(cut, guided_model.GuidedModel)

@@ -129,6 +129,7 @@ def case(request, compile_in_graph):
 
 
 class TestEveryModel:
+  @pytest.mark.long
   def test_initial_weights_of_equal_seeds_are_equal(self, case):
     _, _, result = case
     for one, again in zip(
@@ -143,6 +144,7 @@ class TestEveryModel:
       ):
         np.testing.assert_array_equal(one, again)
 
+  @pytest.mark.slow
   def test_initial_kernels_of_other_seed_or_layer_differ(self, case):
     name, model, result = case
     starts = []
@@ -314,6 +316,7 @@ class TestBuild:
       models.build(name, input_shape=(28, 28, 1), num_classes=10, width=30_000)
     assert sum(drawn) < 2**24
 
+  @pytest.mark.slow
   def test_large_weights_are_drawn_as_small_ones(
     self, run_in_graph, monkeypatch
   ):

@@ -65,6 +65,7 @@ def descend(kernel, inputs):
 
 
 class TestRandomLayers:
+  @pytest.mark.slow
   def test_dropout_draws_from_seed_step_and_call(self):
     found, loss = train(linear(layers.Dropout(0.5)), 3)
     kernel, losses = np.linspace(-1, 1, 8).reshape(4, 2), []
@@ -79,6 +80,7 @@ class TestRandomLayers:
     np.testing.assert_allclose(found, kernel, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(loss, np.mean(losses), rtol=1e-5)
 
+  @pytest.mark.slow
   def test_other_seeds_draw_other_numbers_and_equal_ones_the_same(self):
     model = linear(layers.GaussianNoise(1.0))
     one, same, other = (
@@ -100,6 +102,7 @@ class TestRandomLayers:
     kept = np.mean(first == 4)
     assert 0.15 < kept < 0.35 and set(np.unique(first)) == {0, 4}
 
+  @pytest.mark.slow
   def test_evaluation_is_without_them(self):
     plain = train(linear(), 2)
     model = linear(layers.Dropout(0.5))
@@ -150,6 +153,7 @@ class TestRandomLayers:
 
 
 class TestRegularizers:
+  @pytest.mark.slow
   @pytest.mark.parametrize("calls", [1, 2])
   def test_join_the_loss_of_a_step_once(self, calls):
     strength = 0.3
@@ -174,6 +178,7 @@ class TestRegularizers:
 
 
 class TestGraphs:
+  @pytest.mark.slow
   def test_without_such_layers_training_leaves_nothing(self):
     model = models.from_keras(
       tf.keras.Sequential(
@@ -190,6 +195,7 @@ class TestGraphs:
       model, False
     )
 
+  @pytest.mark.slow
   def test_what_layers_do_in_training_is_part_of_the_digest(self):
     digests = {
       fingerprint.function_digest(model)

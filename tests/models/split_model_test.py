@@ -161,6 +161,7 @@ class TestErrors:
 
 
 class TestGivenWeights:
+  @pytest.mark.slow
   def test_given_weights_are_initial_weights_of_any_seed(
     self, small_mlp, values, run_in_graph
   ):
@@ -267,6 +268,7 @@ class TestWeightsFile:
 
 
 class TestWithHead:
+  @pytest.mark.long
   @pytest.mark.parametrize(
     "build", [pytest.param(cnn.build, marks=pytest.mark.slow), mlp.build]
   )
@@ -296,6 +298,7 @@ class TestWithHead:
     assert np.all(embedding >= 0)  # The ReLU is part of the backbone.
     np.testing.assert_allclose(embedding @ kernel, logits, rtol=1e-4, atol=1e-5)
 
+  @pytest.mark.slow
   def test_names_and_numbers_are_those_of_the_cut(self):
     model = cnn.build(channels=(8, 8, 8, 8))
     cut = split_model.with_head(model, "last_layer")
@@ -316,6 +319,7 @@ class TestWithHead:
     assert cut.weights_of("head") == (none, (True,))
     assert cut.weights_of("full") == (every, (True,))
 
+  @pytest.mark.slow
   def test_last_layers_are_those_of_the_head_first(self):
     model = cnn.build(channels=(8, 8, 8, 8))
     cut = split_model.with_head(model, "last_layer")
@@ -343,6 +347,7 @@ class TestWithHead:
       for number in (0, 99):
         assert each.last_layers(number) == each.weights_of("full")
 
+  @pytest.mark.slow
   def test_given_weights_are_kept(self, small_mlp, values, run_in_graph):
     head = {k: v for k, v in values.items() if k.startswith("head/")}
     given = split_model.with_weights(small_mlp, head)
@@ -564,6 +569,7 @@ class TestTokens:
 
 @pytest.mark.cpp
 class TestThroughTff:
+  @pytest.mark.slow
   def test_tff_and_graph_agree(self, small_mlp, run_in_graph):
     def predict(seed, x):
       weights = small_mlp.initial_weights(seed)

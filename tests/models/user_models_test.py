@@ -85,6 +85,7 @@ def build(name, **options):
 
 
 class TestBuild:
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     ("function", "options", "width"),
     [
@@ -154,6 +155,7 @@ def test_option_that_the_function_lacks_is_refused(path):
     build(f"{path}:build", depth=3)
 
 
+@pytest.mark.slow
 def test_model_predicts(path, run_in_graph):
   model = build(f"{path}:build", input_dtype=tf.uint8)
   x = np.full((2, 2, 3), 255, np.uint8)

@@ -113,6 +113,7 @@ def saved(build, path):
 
 
 class TestLogits:
+  @pytest.mark.slow
   @pytest.mark.parametrize("name", NAMES)
   def test_of_any_kind_of_file(self, name, run_in_graph, tmp_path):
     expected = saved(perceptron, tmp_path / name)
@@ -123,6 +124,7 @@ class TestLogits:
     # And not without it.
     assert abs(predict(run_in_graph, model) - found).max() > 0.1
 
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     "build",
     [with_branches, pytest.param(recurrent, marks=pytest.mark.slow), frozen],
@@ -167,6 +169,7 @@ class TestLogits:
       predict(run_in_graph, loaded), expected, rtol=1e-5, atol=1e-5
     )
 
+  @pytest.mark.slow
   def test_of_a_folder_that_a_run_has_left(self, run_in_graph, tmp_path):
     model = of_perceptron()
     values = dict(
@@ -216,6 +219,7 @@ class TestParts:
     np.testing.assert_array_equal(weights.head[0], kernel)
     np.testing.assert_array_equal(weights.backbone[0], drawn.backbone[0])
 
+  @pytest.mark.slow
   @pytest.mark.parametrize("is_built_in", [True, False])
   def test_a_guide_stays(self, is_built_in, run_in_graph, tmp_path):
     path = tmp_path / "a.keras"

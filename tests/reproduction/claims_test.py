@@ -53,6 +53,7 @@ def claim(**fields):
   )
 
 
+@pytest.mark.slow
 def test_page_is_up_to_date(capsys):
   assert claims.main(["--check"]) == 0, capsys.readouterr().err
 

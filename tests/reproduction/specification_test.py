@@ -391,6 +391,7 @@ _OTHER = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @hypothesis.given(st.data())
 @hypothesis.settings(max_examples=200)
 def test_any_change_of_a_table_is_planned_or_refused_in_one_line(data):

@@ -86,6 +86,7 @@ class TestOnline:
     )
     return 100 * float(means["accuracy"][0])
 
+  @pytest.mark.slow
   def test_absent_clients_stay_untouched_and_do_not_count(self, algorithm):
     told = []
 
@@ -119,6 +120,7 @@ class TestOnline:
     counts = [round(a * SIZES[c][3] / 100) for c, a in enumerate(alone)]
     assert third.after["pooled_accuracy"] == pytest.approx(10 * sum(counts))
 
+  @pytest.mark.slow
   def test_client_that_joins_later_has_the_examples_of_the_server(
     self, algorithm
   ):
@@ -184,6 +186,7 @@ class TestDynamic:
       ),
     )
 
+  @pytest.mark.slow
   def test_absent_clients_do_not_train(self, trained):
     seen, running = trained
     assert seen == [[0, 1], [0]]
@@ -205,6 +208,7 @@ class TestDynamic:
       ],
     )
 
+  @pytest.mark.slow
   def test_absent_clients_are_not_measured_and_send_nothing(
     self, trained, stream
   ):

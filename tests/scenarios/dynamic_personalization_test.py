@@ -172,6 +172,7 @@ class TestBadData:
         typed_algorithm(model), drawn, 0, None, RUN_SEED
       )
 
+  @pytest.mark.slow
   def test_period_in_use_is_refused(self, train):
     running, _ = train(fed_avg)
     drawn = make_periods("iid", kind=ShortPeriods)
@@ -207,6 +208,7 @@ class TestBadData:
       dynamic_personalization.measure_stream, drawn, 3, INSTRUMENTS
     ).startswith(message)
 
+  @pytest.mark.slow
   def test_who_asks_with_wrong_examples_is_named(self, train):
     running, _ = train(fed_3da)
     clients = deployment.Clients(running, represent)
@@ -247,6 +249,7 @@ class TestTrainingData:
       assert each.domain_sizes.tolist() == [PERIOD_SIZE]
     assert not np.array_equal(data[0].seed, data[1].seed)
 
+  @pytest.mark.slow
   @ALL
   def test_only_who_takes_it_is_given_an_r(self, train, module):
     algorithm = train(module)[0].algorithm
@@ -271,6 +274,7 @@ class TestTrain:
     assert np.isfinite([loss for _, loss in losses]).all()
     np.testing.assert_array_equal(running.data[1].x, TRAINING.batch(1, 2).x)
 
+  @pytest.mark.slow
   def test_loss_is_that_of_the_data_of_the_round(self, train, model):
     """Two rounds by hand, with the algorithm's own phase."""
     running, losses = train(fed_avg)
@@ -300,6 +304,7 @@ class TestTrain:
 
 
 class TestClients:
+  @pytest.mark.slow
   @ALL
   def test_accuracies_are_those_of_each_client_alone(self, train, module):
     running, _ = train(module)
@@ -324,6 +329,7 @@ class TestClients:
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert found.dtype == np.float64
 
+  @pytest.mark.slow
   def test_number_of_domains_is_checked(self, train, model, refusal):
     running = types.SimpleNamespace(
       algorithm=algorithms.build(fed_avg, model, HPARAMS[fed_avg]),
@@ -614,6 +620,7 @@ class TestRun:
     ]
     assert 0 < found.seconds_per_round < 60
 
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     "has_answer", [True, pytest.param(False, marks=pytest.mark.slow)]
   )
@@ -677,6 +684,7 @@ class TestRun:
     assert ends == [TRAINING.batch(0, 2).x.tobytes()] * 2
     assert again.seconds_per_round == resumed.seconds_per_round
 
+  @pytest.mark.slow
   def test_run_that_takes_more_rounds_ends_as_one_that_had_them(
     self, train, met, tmp_path
   ):

@@ -181,6 +181,7 @@ class TestRun:
       else:
         assert found is None
 
+  @pytest.mark.slow
   def test_domains_are_measured_after_the_last_round_alone(self, finished):
     *earlier, last = finished.result.evaluations
     assert all(e.client_per_domain is None for e in earlier)

@@ -246,6 +246,7 @@ class TestRun:
     assert result.evaluations[1].system_accuracy < 70
     assert result.routing is None
 
+  @pytest.mark.slow
   def test_evaluated_rounds_are_those_asked_for(self, finished):
     result, rows = finished
     assert list(result.evaluations) == [3, 6, 7]
@@ -344,7 +345,7 @@ def algorithms_by_answers():
     yield pytest.param(name, marks=marks)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", algorithms_by_answers())
 def test_clients_without_examples_leave_numbers_finite(name, context):
   del context

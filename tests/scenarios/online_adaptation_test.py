@@ -164,6 +164,7 @@ class TestBadData:
     ):
       start(typed_algorithm(drawn_model), make_streams(ShortStreams))
 
+  @pytest.mark.slow
   def test_labelled_examples_are_refused_first(self, build):
     initial = list(DEPLOYMENT.initial)
     initial[1] = initial[1]._replace(y=initial[1].y + 1)
@@ -200,6 +201,7 @@ class ScrambledStreams(online_adaptation_data.Streams):
 
 @pytest.mark.slow
 class TestScrambledClasses:
+  @pytest.mark.long
   @pytest.mark.parametrize(
     "module",
     [fed_ade, fth, pytest.param(atlas, marks=pytest.mark.every_algorithm)],
@@ -231,6 +233,7 @@ class TestScrambledClasses:
 
 
 class TestWhatClientsSee:
+  @pytest.mark.slow
   def test_data_are_those_of_the_client_and_the_step(self, build):
     run, client_streams = start(build(source)), make_streams()
     for timestep in (1, 3):
@@ -259,6 +262,7 @@ class TestScored:
       found[scored] = [run.step(1), run.step(2)]
     return found
 
+  @pytest.mark.slow
   def test_predictions_of_before_the_adaptation_count(self, measured):
     for step in measured["before"]:
       assert step.after == step.before
@@ -266,6 +270,7 @@ class TestScored:
         step.clients["accuracy"], step.clients["accuracy_before"]
       )
 
+  @pytest.mark.slow
   def test_estimates_of_label_distributions_are_measured(self, measured):
     for step in measured["before"]:
       np.testing.assert_allclose(step.estimates.sum(axis=1), 1, atol=1e-5)
@@ -278,7 +283,7 @@ class TestScored:
       assert other.before != other.after
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
   ("module", "hparams"),
   [
@@ -318,6 +323,7 @@ def test_what_a_method_keeps_survives_a_stop(model, module, hparams, tmp_path):
 
 
 class TestWholeBatches:
+  @pytest.mark.slow
   def test_client_s_batch_is_predicted_as_one(
     self, model, weights, run_in_graph
   ):
@@ -446,6 +452,7 @@ class TestFedAde:
           sum(getattr(step, means)[name] for step in whole[0]) / 3
         )
 
+  @pytest.mark.slow
   def test_run_that_was_stopped_ends_as_one_that_was_not(
     self, algorithm, whole, tmp_path
   ):
@@ -530,6 +537,7 @@ class TestFedAde:
     shuffled = run(rates[::-1])
     assert shuffled[-1].after != whole[0][-1].after
 
+  @pytest.mark.slow
   def test_reset_starts_each_step_from_the_deployed_model(
     self, whole, algorithm, build
   ):

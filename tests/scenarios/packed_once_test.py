@@ -54,6 +54,7 @@ def first(x):
   return x[0].tobytes()
 
 
+@pytest.mark.long
 def test_streams_are_packed_once_in_a_time_step(packed):
   streams = online_adaptation_data.Streams(
     make_examples(200, 0),
@@ -79,6 +80,7 @@ def test_streams_are_packed_once_in_a_time_step(packed):
   assert packed.total() == 4
 
 
+@pytest.mark.slow
 def test_examples_are_packed_once_in_a_run_of_evolving_domains(packed):
   clients = []
   for client in range(NUM_CLIENTS):

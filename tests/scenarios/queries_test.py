@@ -109,12 +109,14 @@ def test_clients_prepare_once(federation, model, data, context):
   assert len(count) == 1
 
 
+@pytest.mark.slow
 def test_clients_disagree(predictions):
   # Otherwise the tests below would not tell them apart.
   assert (predictions != predictions[0]).any(axis=0).sum() > 3
 
 
 class TestAnswer:
+  @pytest.mark.slow
   @settings(max_examples=20, deadline=None)
   @given(
     strategies.lists(

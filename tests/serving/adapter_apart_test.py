@@ -89,6 +89,7 @@ def algorithm():
   return adapter_test.build()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
   "options", [{}, {"rounds_per_step": 2, "participation": 0.5}]
 )
@@ -129,7 +130,8 @@ import pathlib, sys
 from tests.serving import adapter_apart_test as t
 folder, client = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 with t.ts.execution.use("in_process"):
-  one = t.open_client(t.adapter_test.build(), folder, client)
+  algorithm = t.adapter_test.build()
+  one = t.open_client(algorithm, folder, client)
   for name in t.broadcasts(folder):
     broadcast = t.wait_for(folder / name)
     timestep = int(name.split("_")[1])
@@ -142,7 +144,7 @@ with t.ts.execution.use("in_process"):
       # In the middle of a round, the process ends and goes on.
       one.save()
       one.close()
-      one = t.open_client(t.adapter_test.build(), folder, client)
+      one = t.open_client(algorithm, folder, client)
   one.save()
 """
 _SERVER = """
@@ -150,7 +152,8 @@ import pathlib, sys
 from tests.serving import adapter_apart_test as t
 folder = pathlib.Path(sys.argv[1])
 with t.ts.execution.use("in_process"):
-  server = t.open_server(t.adapter_test.build(), folder)
+  algorithm = t.adapter_test.build()
+  server = t.open_server(algorithm, folder)
   for timestep in (1, 2):
     broadcast = server.begin(list(t.adapter_test.Streams().by_name(timestep)))
     for number in range(3):
@@ -163,7 +166,7 @@ with t.ts.execution.use("in_process"):
         })
     server.save()
     server.close()
-    server = t.open_server(t.adapter_test.build(), folder)
+    server = t.open_server(algorithm, folder)
 """
 
 
@@ -185,7 +188,7 @@ def wait_for(path):
   raise TimeoutError(path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_processes_that_exchange_bytes_have_the_bits_of_one(
   algorithm, tmp_path
 ):
@@ -211,7 +214,7 @@ def test_processes_that_exchange_bytes_have_the_bits_of_one(
   assert_same(Apart(algorithm, tmp_path), adapter)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_halves_run_in_tffs_executor(algorithm, tmp_path):
   found = []
   for executor in ("in_process", "local"):
@@ -230,6 +233,7 @@ def test_halves_run_in_tffs_executor(algorithm, tmp_path):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_server_goes_on_within_a_round(algorithm, tmp_path):
   first = open_server(algorithm, tmp_path)
   client = open_client(algorithm, tmp_path, 2)
@@ -267,6 +271,7 @@ class TestMessages:
       if name in ("_state", "_received", "_timestep", "_round_num", "_batch")
     ]
 
+  @pytest.mark.slow
   def test_message_has_the_type_of_what_leaves_a_client(self, algorithm, apart):
     broadcast = apart.server.begin(["north"])
     x = draw(5, 1).x
@@ -280,6 +285,7 @@ class TestMessages:
     assert message.type.compact_representation() in repr(message)
     assert "?" not in repr(message)
 
+  @pytest.mark.slow
   def test_order_of_rounds_is_checked(self, apart):
     north = apart.clients["north"]
     first = apart.server.begin(["north", "south"])
@@ -316,6 +322,7 @@ class TestMessages:
     assert not server.receive({"north": answer}).clients
     self.refused(server, server.receive, {}, match="no message is awaited")
 
+  @pytest.mark.slow
   def test_damaged_and_foreign_packets_are_refused(
     self, algorithm, apart, tmp_path
   ):
@@ -363,6 +370,7 @@ class TestMessages:
     )
     assert server.receive({"north": message}).clients == (0,)
 
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     ("x", "match"),
     [
@@ -384,6 +392,7 @@ class TestMessages:
     )
     assert north.receive(broadcast, draw(3, 1).x) is not None
 
+  @pytest.mark.slow
   def test_round_without_messages_ends(self, apart):
     before = bits(apart.server._state.weights)
     broadcast = apart.server.begin(["north"])
@@ -392,6 +401,7 @@ class TestMessages:
     assert bits(apart.server._state.weights) == before
     assert apart.server.begin(["north"]).round_num == 1
 
+  @pytest.mark.slow
   def test_round_in_which_all_diverge_is_not_taken(self, apart):
     broadcast = apart.server.begin(["north"])
     message = apart.clients["north"].receive(broadcast, draw(3, 1).x)
@@ -403,6 +413,7 @@ class TestMessages:
     assert apart.server.asked == ("north",)
 
 
+@pytest.mark.slow
 def test_state_of_another_client_is_refused(algorithm, tmp_path):
   client = open_client(algorithm, tmp_path, 0)
   client.receive(open_server(algorithm, tmp_path).broadcast)
@@ -426,6 +437,7 @@ def test_arguments_are_checked(algorithm, tmp_path):
     ts.AdapterClient(algorithm, adapter_test.DEPLOYMENT, tmp_path, client=0)
 
 
+@pytest.mark.slow
 def test_aggregators_that_hide_clients_need_one_process(tmp_path):
   algorithm = ts.build_algorithm(
     "fed_ade",

@@ -89,6 +89,7 @@ def bits(adapter):
   ] + [running.round_num, adapter.timestep]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
   "options", [{}, {"rounds_per_step": 2, "participation": 0.5}]
 )
@@ -114,6 +115,7 @@ def test_same_batches_give_the_bits_of_a_run(algorithm, tmp_path, options):
     tf.nest.map_structure(np.testing.assert_array_equal, one, other)
 
 
+@pytest.mark.slow
 def test_accuracy_is_that_of_the_run(algorithm, tmp_path):
   run = ts.run_online_adaptation(algorithm, Streams(), DEPLOYMENT, run_seed=5)
   adapter = open_adapter(algorithm, tmp_path)
@@ -130,6 +132,7 @@ def test_accuracy_is_that_of_the_run(algorithm, tmp_path):
   )
 
 
+@pytest.mark.long
 def test_a_new_process_goes_on_with_the_same_bits(algorithm, tmp_path):
   whole = open_adapter(algorithm, tmp_path / "whole")
   for timestep in range(1, NUM_STEPS + 1):
@@ -272,6 +275,7 @@ def test_bad_arguments_are_refused(algorithm, tmp_path, change, message):
     open_adapter(algorithm, tmp_path, **change)
 
 
+@pytest.mark.slow
 def test_what_is_no_algorithm_of_streams_is_refused(algorithm, tmp_path):
   with pytest.raises(ValueError, match="deployment"):
     ts.Adapter(algorithm, ([], []), tmp_path)
@@ -323,6 +327,7 @@ def test_every_method_of_streams_adapts(name, tmp_path):
   assert np.isfinite(adapter.predict("west", draw(4, 0).x).probabilities).all()
 
 
+@pytest.mark.slow
 def test_a_keras_model_that_is_deployed_starts_from_its_weights(tmp_path):
   keras_model = tf.keras.Sequential(
     [

@@ -69,6 +69,7 @@ def adapt_all(adapter):
   return adapter._rounds
 
 
+@pytest.mark.long
 def test_folder_starts_where_its_run_started(saved, tmp_path):
   run, folder = saved
   adapter = ts.Adapter(
@@ -82,6 +83,7 @@ def test_folder_starts_where_its_run_started(saved, tmp_path):
     tf.nest.map_structure(np.testing.assert_array_equal, one, other)
 
 
+@pytest.mark.slow
 def test_deployment_is_that_of_the_run(saved):
   _, folder = saved
   found = deployed.deployment(folder)
@@ -106,6 +108,7 @@ def test_other_algorithm_starts_from_the_model_of_a_folder(saved):
   )
 
 
+@pytest.mark.slow
 def test_scaling_and_normalisation_are_built_again(tmp_path):
   model = ts.build_model(
     "residual_cnn",
@@ -155,6 +158,7 @@ def change(folder, tmp_path, **fields):
   return tmp_path
 
 
+@pytest.mark.slow
 def test_what_a_folder_lacks_is_named(saved, tmp_path):
   _, folder = saved
   with pytest.raises(FileNotFoundError, match="holds no saved model"):
@@ -193,12 +197,14 @@ def test_damaged_deployment_is_refused(saved, tmp_path):
     deployed.deployment(tmp_path)
 
 
+@pytest.mark.slow
 def test_drawn_weights_are_no_deployed_model(tmp_path):
   with pytest.raises(ValueError, match="initial weights of 'mlp' are drawn"):
     save_run(adapter_test.build(), tmp_path / "m", with_deployment=True)
   assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.slow
 def test_keras_model_is_given_with_the_folder(tmp_path):
   model = adapter_test.normalized_model()
   algorithm = adapter_test.build("tent", model)

@@ -59,7 +59,7 @@ def export_run(running, folder, **options):
   )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_model_of_a_run_predicts_what_was_evaluated(
   context, tmp_path, run_for_each
 ):
@@ -136,7 +136,7 @@ def test_model_of_a_run_predicts_what_was_evaluated(
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_feddrm_answers_as_its_federation(context, tmp_path):
   del context
   model = guided_model.with_guide(

@@ -4,6 +4,7 @@ import dataclasses
 import types
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tff_shift
@@ -44,6 +45,7 @@ MODULE = types.SimpleNamespace(
 )
 
 
+@pytest.mark.slow
 def test_it_is_exported(context, tmp_path):
   del context
   data = [

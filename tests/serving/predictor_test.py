@@ -200,6 +200,7 @@ class TestRefusals:
 
 
 class TestTitles:
+  @pytest.mark.slow
   def test_words_become_what_the_model_takes(self, served_folder):
     folder = served_folder(input_shape=[4], input_dtype="int32")
     description.write_vocabulary(folder, (*text.RESERVED, "it's", "new"))
@@ -313,7 +314,7 @@ def test_many_models_are_saved_without_a_warning(served_folder, caplog):
   assert not [each for each in caplog.records if "retracing" in each.message]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_process_without_tff_predicts_the_same(
   served_federation, predictor, tmp_path
 ):

@@ -96,6 +96,7 @@ def test_a_vote_has_the_names_of_classes(loaded, logits):
   )
 
 
+@pytest.mark.slow
 def test_without_a_server_model_the_default_answers(served_folder):
   folder = served_folder(left_out=["predict"])
   loaded = tf.saved_model.load(str(folder))

@@ -60,6 +60,7 @@ class TestCorrect:
     # No distance has no noise in it: the same batch again.
     assert batch_noise.correct(tf.constant(0.0), 0.3, 0.3).numpy() == 0
 
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     ("other", "tolerance"),
     [((0.1, 0.2, 0.3, 0.4), 0.003), ((0.4, 0.3, 0.2, 0.1), 0.01)],

@@ -91,6 +91,7 @@ def sequences(draw):
 
 
 class TestObserve:
+  @pytest.mark.slow
   @hypothesis.settings(deadline=None, max_examples=15)
   @hypothesis.given(sequences())
   def test_signals_match_the_enumeration_of_segmentations(

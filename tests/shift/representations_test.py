@@ -49,6 +49,7 @@ class TestAll:
     assert np.isfinite(r).all()
     np.testing.assert_array_equal(fitted[name](rng.permutation(x)), r)
 
+  @pytest.mark.slow
   @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
   def test_vector_is_a_function_of_public_data_seed_and_period(
     self, fitted, digits, name
@@ -153,6 +154,7 @@ class TestPca:
 
 
 class TestTSne:
+  @pytest.mark.slow
   def test_quantiles_of_each_axis_ascend(self, fitted, digits):
     for start in (0, 60):
       r = fitted["t_sne"](digits.train.x[start : start + 60])
@@ -162,6 +164,7 @@ class TestTSne:
         assert abs(quantiles.mean()) < 0.3
         assert 0.5 < quantiles.std() < 1.3
 
+  @pytest.mark.slow
   def test_two_clusters_are_two_steps(self):
     rng = np.random.default_rng(0)
     centres = np.repeat([[0.0] * 5, [20.0] * 5], [40, 80], axis=0)

@@ -111,6 +111,7 @@ class TestTraining:
       range(1, pretrained.num_epochs + 1)
     )
 
+  @pytest.mark.slow
   def test_result_is_the_epoch_of_the_smallest_validation_loss(
     self, run, digits
   ):
@@ -221,6 +222,7 @@ def test_epoch_goes_on_from_the_weights_of_the_one_before(model, few):
 
 
 class TestEarlyStopping:
+  @pytest.mark.slow
   def test_weights_that_do_not_move_stop_after_epochs_in_orders_of_their_own(
     self, model, few, run_in_graph
   ):
@@ -299,6 +301,7 @@ class TestCache:
 
     return pretrain
 
+  @pytest.mark.slow
   def test_second_call_does_not_train(self, model, few, trained, pretrain):
     assert trained.num_epochs == 2
     # Built anew, as another process would.
@@ -311,6 +314,7 @@ class TestCache:
     with np.load(trained.cache / f"pretrained-{key}.npz") as arrays:
       assert set(tf.nest.flatten(model.weight_names())) < set(arrays)
 
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     ("changed", "change", "reason"),
     [
@@ -349,6 +353,7 @@ class TestCache:
     assert f"{path} cannot be used and is computed again: " in warning
     assert re.search(reason, warning) and "\n" not in warning
 
+  @pytest.mark.slow
   def test_folder_in_the_place_of_a_result_costs_no_epochs(
     self, model, pretrain, tmp_path, monkeypatch
   ):
@@ -374,11 +379,13 @@ class TestCacheKey:
   def key_of(self, model, train, validation, hparams=hparams, seed=0):
     return pretraining.cache_key(model, train, validation, hparams, seed=seed)
 
+  @pytest.mark.slow
   def test_key_does_not_depend_on_what_was_traced_before(self, few, key):
     build_model(width=5)
     assert self.key_of(build_model(), *few) == key
     assert len(key) == 64
 
+  @pytest.mark.slow
   @pytest.mark.parametrize("field", dataclasses.fields(PretrainingHParams))
   def test_key_depends_on_every_hyperparameter(self, field, model, few, key):
     if field.name == "optimizer":
@@ -388,6 +395,7 @@ class TestCacheKey:
     hparams = dataclasses.replace(self.hparams, **{field.name: changed})
     assert self.key_of(model, *few, hparams) != key
 
+  @pytest.mark.slow
   def test_key_depends_on_the_data(self, model, few, key):
     (x, y), (other_x, other_y) = few
     changed_x, changed_other_x = x.copy(), other_x.copy()
@@ -403,6 +411,7 @@ class TestCacheKey:
     }
     assert len(keys) == 6
 
+  @pytest.mark.slow
   def test_key_depends_on_seed_and_versions(self, model, few, key, monkeypatch):
     keys = {key, self.key_of(model, *few, seed=1)}
     monkeypatch.setattr(pretraining, "FORMAT", pretraining.FORMAT + 1)
@@ -411,6 +420,7 @@ class TestCacheKey:
     keys.add(self.key_of(model, *few))
     assert len(keys) == 4
 
+  @pytest.mark.slow
   def test_key_depends_on_the_model(self, model, few, key):
     weights = {
       name: np.zeros(shape, np.float32)
@@ -432,6 +442,7 @@ class TestCacheKey:
     as_numpy_has_them = [(np.int64(x), np.int64(y)) for x, y in few]
     assert self.key_of(model, *as_numpy_has_them) == key
 
+  @pytest.mark.slow
   def test_key_depends_on_what_leaves_no_trace_in_the_weights(self, few):
     one, other = (build_small(activation) for activation in ("relu", "elu"))
     assert one.weight_names() == other.weight_names()
@@ -439,6 +450,7 @@ class TestCacheKey:
 
 
 class TestErrors:
+  @pytest.mark.slow
   def test_loss_that_is_not_finite_names_the_learning_rate(self, model, few):
     hparams = PretrainingHParams(optimizer="sgd", learning_rate=1e30)
     with pytest.raises(ValueError, match=r"learning_rate=1e\+30") as error:
@@ -478,6 +490,7 @@ class TestErrors:
       )
 
 
+@pytest.mark.slow
 def test_running_statistics_are_pretrained(few, tmp_path):
   """Inputs that are normalised first, each epoch one batch of all examples."""
   layers = tf.keras.layers

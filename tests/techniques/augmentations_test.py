@@ -130,6 +130,7 @@ class TestAugment:
         )
       np.testing.assert_allclose(one, mixed, atol=0.501)
 
+  @pytest.mark.slow
   def test_pixels_from_outside_are_mid_grey(self):
     # No operation of strength 1 changes an image that is 128 everywhere.
     for shape in ((28, 28, 1), (32, 32, 3)):
@@ -167,6 +168,7 @@ class TestAugment:
 
 
 class TestRefusal:
+  @pytest.mark.slow
   def test_images_are_taken(self):
     for shape in ((16, 16, 1), (16, 8, 3)):
       augmentations.check_images("test", cnn.build(shape, channels=(8,) * 4))

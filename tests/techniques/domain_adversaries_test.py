@@ -120,6 +120,7 @@ class TestDomainLoss:
     )
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
+  @pytest.mark.slow
   def test_equal_domains_cannot_be_told_apart(self, classifier, batches):
     """However a classifier learns, it ends at probabilities of a half."""
     embeddings = tf.constant(np.tanh(batches[0] @ KERNEL))

@@ -52,6 +52,7 @@ def point(network, run_in_graph):
 
 
 class TestWorkNetwork:
+  @pytest.mark.slow
   def test_weights_are_those_of_the_model(self, model, point):
     assert isinstance(point.weights, split_model.SplitWeights)
     assert [w.shape for w in point.weights.backbone] == list(
@@ -104,6 +105,7 @@ class TestPullBack:
     ):
       np.testing.assert_array_equal(found, expected)
 
+  @pytest.mark.slow
   def test_agrees_with_the_full_jacobian(self, network, point, run_in_graph):
     def full_jacobian(phi, r):
       with tf.GradientTape() as tape:
@@ -141,6 +143,7 @@ class TestPullBack:
 
 
 class TestInitialWeights:
+  @pytest.mark.slow
   @pytest.mark.parametrize("num_hidden", [1, 3])
   def test_every_vector_gives_nearly_the_initial_model(
     self, model, run_in_graph, num_hidden

@@ -62,6 +62,7 @@ def test_no_value_is_above_that_of_scipy(solve, solve_with_scipy, size):
     assert value <= solve_with_scipy(matrix, slope).fun + 1e-10 * scale
 
 
+@pytest.mark.slow
 def test_many_entries_are_found(solve):
   # As many as clients of a federation: sum of v_j a_j^2 is least at a_j in
   # proportion to 1 / v_j.

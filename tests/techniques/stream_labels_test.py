@@ -33,6 +33,7 @@ PREDICTED = np.eye(3, dtype=np.float32)[[2, 0, 2, 2, 0]]
 
 
 class TestLesson:
+  @pytest.mark.slow
   def test_risk_weights_labelled_examples_by_the_estimate(
     self, model, client, run_in_graph
   ):

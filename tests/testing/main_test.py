@@ -33,6 +33,7 @@ class TestContract:
     assert "fail" not in output
 
   # Personal state, the number of clients, surveys and memory at the server.
+  @pytest.mark.long
   @pytest.mark.parametrize(
     "path",
     [

@@ -123,6 +123,7 @@ class TestEvolvingWithAbsentClients:
       run_seed=running.RUN_SEED,
     )
 
+  @pytest.mark.slow
   def test_they_are_told_and_leave_numbers_finite(
     self, built, algorithm, clients
   ):

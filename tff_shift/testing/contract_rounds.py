@@ -41,6 +41,7 @@ def parted(built, weights):
 
 
 class TestRounds:
+  @pytest.mark.slow
   def test_two_rounds_move_all_weights(self, built, run, compare):
     if not built.algorithm.phases:
       pytest.skip("nothing moves")

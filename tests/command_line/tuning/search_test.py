@@ -29,6 +29,7 @@ def test_draws_are_different_and_a_function_of_the_seed():
   assert [each["rate"] for each in alone] == [each["rate"] for each in found]
 
 
+@pytest.mark.slow
 def test_no_more_settings_than_there_are():
   given = {"rate": [0.1, 0.2], "steps": [1, 2]}
   found = list(search.settings(given, search.RANDOM, 9, 3))

@@ -44,6 +44,7 @@ def test_titles_are_a_function_of_the_seed():
   assert not np.array_equal(first.x, other.x)
 
 
+@pytest.mark.slow
 def test_shares_of_words_are_those_stated(dataset):
   of_kind = dict.fromkeys(("topic", "changing", "common"), 0)
   words = np.concatenate([each.x.ravel() for each in dataset.domains[:-1]])

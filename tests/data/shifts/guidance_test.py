@@ -74,6 +74,7 @@ class TestDigits:
   def dataset(self):
     return load()
 
+  @pytest.mark.slow
   @pytest.mark.parametrize("partition_name", ["dirichlet_0.3", "5_spc"])
   def test_every_digit_is_held_once_under_its_clients_transform(
     self, partition_name

@@ -166,6 +166,7 @@ class TestProgram:
     )
     np.testing.assert_allclose(found[:-9], found[9:])
 
+  @pytest.mark.slow
   def test_bernoulli_has_no_memory(self):
     """Against the probabilities, 4 standard errors of 10,000 draws."""
     clients = np.stack(

@@ -175,6 +175,7 @@ def recorded_before(folder, **changes):
   path.write_text(before)
 
 
+@pytest.mark.long
 def test_tasks_share_the_rounds_unless_their_number_is_set(
   run_here, run_evolving_to_its_end, capsys
 ):
@@ -194,6 +195,7 @@ def test_tasks_share_the_rounds_unless_their_number_is_set(
   assert resume.differences(whole, folder) == []
 
 
+@pytest.mark.long
 def test_choice_is_that_of_more_rounds(run_evolving_to_its_end, read_runs):
   """After one round another learning rate is chosen than after three."""
   arguments = [
@@ -220,6 +222,7 @@ def test_choice_is_that_of_more_rounds(run_evolving_to_its_end, read_runs):
   assert names[0] == names[1]
 
 
+@pytest.mark.long
 def test_final_rounds_are_those_of_all(
   run, run_here, read_rows, monkeypatch, capsys
 ):
@@ -258,6 +261,7 @@ def test_final_rounds_are_those_of_all(
   assert resume.differences(whole, folder) == []
 
 
+@pytest.mark.long
 def test_use_follows_the_last_round(run, read_rows):
   """Checkpoints of use have the numbers of rounds that now follow."""
   run = functools.partial(run, dynamic_personalization)
@@ -297,6 +301,7 @@ def test_full_disk_leaves_what_can_go_on(
   assert resume.differences(whole, folder) == []
 
 
+@pytest.mark.long
 def test_streams_take_seeds_and_no_time_steps(run, run_here, capsys, tmp_path):
   run = functools.partial(run, online_adaptation)
   refused = functools.partial(

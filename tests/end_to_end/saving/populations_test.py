@@ -93,6 +93,7 @@ def last_states(folder):
     ).fetchall()
 
 
+@pytest.mark.long
 def test_metrics_are_the_same(in_memory, on_disk):
   assert resume.num_rows(in_memory) == 12
   assert metrics(on_disk) == metrics(in_memory)
@@ -110,6 +111,7 @@ def killed(tmp_path_factory):
   return folder
 
 
+@pytest.mark.long
 def test_killed_run_ends_as_one_that_was_not(
   in_memory, on_disk, killed, tmp_path, run_evolving
 ):
@@ -154,6 +156,7 @@ def test_damaged_file_is_told_in_a_line_and_the_run_starts_again(
   assert metrics(folder) == metrics(in_memory)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", list(_OTHERS))
 def test_other_scenarios_have_it_too(tmp_path, run_here, name):
   binary, arguments = _OTHERS[name]

@@ -59,6 +59,7 @@ def assert_same(found, expected):
 SAME_FORM = ("unweighted_fed_avg", "fed_prox")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
   "name",
   [

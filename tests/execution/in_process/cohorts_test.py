@@ -121,6 +121,7 @@ def one_by_one(monkeypatch, run):
 
 
 class TestOneFunction:
+  @pytest.mark.slow
   def test_same_bits_for_any_number_of_clients_with_one_trace(
     self, run, whole, one_by_one
   ):
@@ -132,6 +133,7 @@ class TestOneFunction:
       assert context.num_traces == 1
     assert whole == [3, 1, 7, 3]
 
+  @pytest.mark.slow
   def test_read_only_data_are_packed_once_with_the_same_bits(
     self, run, monkeypatch
   ):
@@ -255,6 +257,7 @@ class TestOneByOne:
       assert bits(found) == expected
     assert whole == [3]
 
+  @pytest.mark.slow
   def test_failure_of_the_one_function_is_said_once(
     self, run, one_by_one, monkeypatch
   ):

@@ -134,6 +134,7 @@ class TestRounds:
       )
     )
 
+  @pytest.mark.slow
   def test_imports_and_traces_do_not_grow(self, train):
     context = in_process.in_process_context()
     train(context, 1)
@@ -188,6 +189,7 @@ def linear_regression():
   )
 
 
+@pytest.mark.slow
 def test_one_model_in_two_processes(run, context):
   """Functions of loops, in an order that TensorFlow cannot import in line."""
   model = linear_regression()
@@ -214,6 +216,7 @@ def test_one_model_in_two_processes(run, context):
   assert norms[0] > norms[1] > 0
 
 
+@pytest.mark.slow
 def test_clients_with_fused_batch_normalization_run_one_by_one(run):
   """Its kernel corrupts memory if batches of two sizes run concurrently."""
 

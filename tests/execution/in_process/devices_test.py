@@ -97,7 +97,7 @@ def test_tensorflow_is_not_to_reserve_a_whole_gpu(given, expected):
   assert finished.stdout.split() == [expected, "False"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_placer_puts_each_operation_where_it_was_asked_for():
   # TensorFlow's devices are settled once for a process.
   finished = subprocess.run(

@@ -65,6 +65,7 @@ def test_table_of_the_argument(run, context):
   assert run(context, places, ["d"], ["d"]).tolist() == [0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3, 9])
 def test_branch_that_never_runs_for_a_known_shape(run, context, size):
   """The first sample is empty: TensorFlow refuses the -1 of a branch for it."""

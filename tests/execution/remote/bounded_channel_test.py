@@ -194,6 +194,7 @@ class TestInTheMiddle:
       with refused(server.address, f"1 seconds ({method}: {code}: so it is"):
         count([3, 6])
 
+  @pytest.mark.slow
   def test_unavailable_for_less_than_the_timeout(self, begun, double, caplog):
     with begun() as server:
       before = server.counts["Compute"]
@@ -226,6 +227,7 @@ class TestInTheMiddle:
       f"the worker {server.address} has not answered CreateCall for "
     )
 
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     ("value", "type_spec", "reason"),
     [

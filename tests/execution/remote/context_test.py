@@ -50,6 +50,7 @@ class TestResults:
   def test_without_placement(self, context, subtract):
     assert subtract(5.0, 3.0) == 2.0
 
+  @pytest.mark.slow
   def test_computation_that_fails_says_why(self, context):
     @tff.tensorflow.computation(np.float32)
     def check(value):
@@ -91,21 +92,21 @@ class TestAlgorithms:
     [
       # Clients keep a state, and vote.
       ("fed_rep", 2, ["vote"], 2),
-      # They adapt to one example after the other.
-      ("t3a", 0, ["evaluate_clients", "evaluate_each_client"], 2),
-      # The server goes on from the mean and a sum, and evaluates alone.
-      ("cfed", 1, ["evaluate_server"], 2),
-      # Two phases.
-      ("fed_ade", 1, [], 3),
       # What clients count, and a guide.
       ("fed_drm", 0, ["guide"], 2),
       # The server answers a client.
       ("fed_3da", 0, ["request"], 3),
-      # Clients prepare, and answer from that.
-      ("fed_avg_ft", 0, ["answer"], 2),
       *(
-        pytest.param(*row, marks=pytest.mark.every_algorithm)
+        pytest.param(*row, marks=pytest.mark.long)
         for row in (
+          # They adapt to one example after the other.
+          ("t3a", 0, ["evaluate_clients", "evaluate_each_client"], 2),
+          # The server goes on from the mean and a sum, and evaluates alone.
+          ("cfed", 1, ["evaluate_server"], 2),
+          # Two phases.
+          ("fed_ade", 1, [], 3),
+          # Clients prepare, and answer from that.
+          ("fed_avg_ft", 0, ["answer"], 2),
           # What clients keep starts from what the server sends.
           ("apfl", 1, [], 3),
           # They send a summary.

@@ -1,5 +1,6 @@
 """Tests of how computations are taken apart."""
 
+import pytest
 import tensorflow_federated as tff
 
 from tff_shift.execution import compilation
@@ -28,6 +29,7 @@ class TestPlan:
     assert self.num_maps(plan.start, work) == 1
     assert self.num_maps(plan.finish(3), work) == 0
 
+  @pytest.mark.slow
   def test_who_needs_clients(self, count, subtract, center):
     assert mergeable.Plan(subtract).whole is not None
     plan = mergeable.Plan(center)

@@ -55,6 +55,7 @@ class TestMean:
 
 
 class TestRobust:
+  @pytest.mark.slow
   def test_adaptive_norm_is_one_at_first_and_grows_with_the_norms(self):
     process = create("robust")
     result, output = run(process, UPDATES, WEIGHTS)
@@ -72,6 +73,7 @@ class TestRobust:
       rtol=1e-5,
     )
 
+  @pytest.mark.slow
   def test_fixed_norm_and_zeroing_of_what_is_far_beyond(self):
     process = create("robust", HParams(clipping="fixed", clipping_norm=2.5))
     # The first threshold is 2 * 10 + 1.
@@ -99,6 +101,7 @@ class TestSecure:
   def process(self):
     return create("secure", HParams(clipping="none", zeroing=False))
 
+  @pytest.mark.slow
   def test_it_is_the_mean_to_its_quantisation(self, process):
     result, output = run(process, UPDATES, WEIGHTS)
     # A sum of three numbers in -100 .. 100 is computed in float32.
@@ -110,6 +113,7 @@ class TestSecure:
     )
     assert output.measurements["mean_value"]["secure_upper_threshold"] == 100
 
+  @pytest.mark.slow
   def test_what_is_beyond_the_range_of_the_sum_is_cut_off(self, process):
     result, _ = run(process, [[300, 4], [3, 4]], [1, 1])
     np.testing.assert_allclose(result, [51.5, 4], atol=1e-4)
@@ -194,6 +198,7 @@ class TestPrivate:
     assert drawn.std() == pytest.approx(expected, rel=5 / np.sqrt(2 * 80_000))
     assert abs(drawn.mean()) < 5 * expected / np.sqrt(80_000)
 
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     "clipping", ["fixed", pytest.param("adaptive", marks=pytest.mark.slow)]
   )

@@ -56,6 +56,7 @@ class TestEpsilon:
     # conversion to epsilon has become tighter since.
     assert 1.0 < account().epsilon < 1.26
 
+  @pytest.mark.slow
   def test_tighter_accountant_gives_less_but_not_much(self):
     accountant = dp_accounting.pld.PLDAccountant()
     event = dp_accounting.GaussianDpEvent(2.0)

@@ -113,6 +113,7 @@ def test_variances_by_hand():
 
 @pytest.mark.usefixtures("context")
 class TestNoise:
+  @pytest.mark.slow
   @pytest.mark.parametrize("restart", [0, 2])
   def test_without_it_the_mean_is_that_of_dp(self, restart):
     found, _ = rounds_of(create("dp_ftrl", 0.0, restart=restart), UPDATES, 5)
@@ -120,6 +121,7 @@ class TestNoise:
     np.testing.assert_array_equal(found, expected)
     assert np.any(found)
 
+  @pytest.mark.slow
   @pytest.mark.parametrize("restart", [0, 3])
   def test_in_the_weights_has_the_covariance_of_the_tree(self, restart):
     size, num_rounds = 20_000, 9
@@ -135,11 +137,13 @@ class TestNoise:
       np.abs(found - expected) < 5 * np.sqrt(variances / (2 * size))
     )
 
+  @pytest.mark.slow
   def test_is_another_in_each_run(self):
     process = create("dp_ftrl", NOISE)
     first, second = (rounds_of(process, UPDATES, 1)[0] for _ in range(2))
     assert np.all(first != second)
 
+  @pytest.mark.slow
   def test_is_the_same_from_the_same_state(self):
     process = create("dp_ftrl", NOISE, restart=4)
     results, states = rounds_of(process, UPDATES, 6)
@@ -148,7 +152,7 @@ class TestNoise:
       np.testing.assert_array_equal(again, results[done:])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.cpp
 def test_two_workers_without_noise_are_the_mean_of_dp():
   model = mlp.build((2,), num_classes=2, width=3, head_width=3)
@@ -193,6 +197,7 @@ def test_cpp_executor_keeps_the_state_of_the_tree():
   assert len(np.unique(results - exact)) == results.size
 
 
+@pytest.mark.slow
 def test_round_of_nobody_is_no_leaf(context):
   del context
   process = create("dp_ftrl", NOISE)

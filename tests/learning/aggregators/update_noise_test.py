@@ -42,6 +42,7 @@ class TestRatio:
       ratio, rel=5 / np.sqrt(2 * size)
     )
 
+  @pytest.mark.slow
   def test_of_an_adaptive_norm_is_what_the_ledger_of_tff_says(self):
     factory = build(HParams(noise_multiplier=1.2), clients=20)
     update_type = tff.to_type([(np.float32, [16])])
@@ -75,6 +76,7 @@ def model():
 
 class TestWarning:
   # 0.5 * sqrt(86) = 4.637.
+  @pytest.mark.slow
   @pytest.mark.parametrize("clients, is_warned", [(4, True), (5, False)])
   def test_comes_where_noise_is_longer_than_an_update(
     self, model, clients, is_warned
@@ -97,6 +99,7 @@ class TestWarning:
       )
       assert "(0.5 * sqrt(86 weights) / 4 clients)" in line
 
+  @pytest.mark.slow
   def test_only_what_is_sent_counts(self, model):
     # All but the last layer, of 10 weights.
     factory = build(HParams(noise_multiplier=0.5, clipping="fixed"), 2)

@@ -97,6 +97,7 @@ def with_domains(model):
   return algorithms.build(fed_evp, model, fed_evp.HParams(**HPARAMS))
 
 
+@pytest.mark.slow
 def test_rounds_on_sequences_are_those_on_arrays(
   context, algorithm, run_in_graph
 ):
@@ -163,6 +164,7 @@ class TestStockLoops:
       algorithm, client_data=client_data.element_type_structure
     )
 
+  @pytest.mark.slow
   def test_types_are_those_of_stock_algorithms(self, process):
     state = process.initialize.type_signature.result.member
     weights = state.global_model_weights
@@ -179,6 +181,7 @@ class TestStockLoops:
       "num_diverged=float32>>>@SERVER"
     )
 
+  @pytest.mark.slow
   def test_training_loop_with_client_data(
     self, algorithm, process, client_data
   ):
@@ -212,6 +215,7 @@ class TestStockLoops:
     losses = [values[r]["client_work"]["train"]["loss"] for r in (1, 8)]
     assert losses[1] < losses[0]
 
+  @pytest.mark.slow
   def test_stock_evaluation_takes_the_weights(self, model, algorithm, process):
     evaluation = tff.learning.algorithms.build_fed_eval(
       learning_process.functional_model(model, pipelines()[0].element_spec)
@@ -253,6 +257,7 @@ class TestRefusals:
     with pytest.raises(ValueError, match="must be 'arrays', 'sequence' or the"):
       learning_process.as_learning_process(algorithm, client_data="sequences")
 
+  @pytest.mark.slow
   def test_domains_that_are_missing(self, with_domains):
     with pytest.raises(ValueError) as error:
       learning_process.as_learning_process(with_domains, client_data="sequence")
@@ -266,6 +271,7 @@ class TestRefusals:
     with pytest.raises(ValueError, match=r"^fed_avg keeps personal state"):
       learning_process.as_learning_process(personal, client_data="sequence")
 
+  @pytest.mark.slow
   def test_data_of_another_kind(self, model):
     # In truth it also keeps a state.
     periods = dataclasses.replace(

@@ -152,6 +152,7 @@ class TestCollection:
         assert found.dtype == wanted.dtype
         np.testing.assert_array_equal(found, wanted)
 
+  @pytest.mark.slow
   def test_domains_are_sorted_and_the_order_within_is_kept(self, data_type):
     x, y = draw(6)
     domain = np.array([5, 2, 5, 2, 9, 5])
@@ -163,6 +164,7 @@ class TestCollection:
     np.testing.assert_array_equal(found.y, y[order])
     assert found.domain_sizes.tolist() == [2, 3, 1]
 
+  @pytest.mark.slow
   def test_too_few_domains_are_an_error(self, data_type):
     def pipeline(domains):
       x, y = draw(len(domains))

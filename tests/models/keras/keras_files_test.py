@@ -167,6 +167,7 @@ def expected_weights(whole):
 
 
 class TestRead:
+  @pytest.mark.slow
   @pytest.mark.parametrize("kind", list(FILES)[:5])
   def test_arrays_are_those_of_the_layers_of_the_names(
     self, kind, models, folder
@@ -180,6 +181,7 @@ class TestRead:
     for name, value in expected.items():
       np.testing.assert_array_equal(found[name], value, err_msg=name)
 
+  @pytest.mark.slow
   @pytest.mark.parametrize("kind", list(FILES)[5:])
   def test_what_does_not_know_of_models_in_models_says_so(
     self, kind, models, folder
@@ -407,6 +409,7 @@ class TestRefusals:
       file["x"] = np.zeros(3)
     assert "it has no names of layers" in refusal(tmp_path / "a.h5")
 
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     ("number", "size"), [(10_000, 3), (3, 100_000)], ids=["many", "long"]
   )

@@ -181,6 +181,7 @@ def predict(model, x):
 
 
 class TestLogits:
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     ("kind", "cut"),
     [
@@ -224,6 +225,7 @@ class TestLogits:
       last = keras_model.layers[-1]
       assert model.embedding_size == last.input_shape[1]
 
+  @pytest.mark.slow
   def test_of_images_are_those_of_scaled_pixels(self, run_in_graph):
     keras_model = randomize(convolutions())
     x = np.random.default_rng(6).integers(0, 256, (3, 7, 7, 2)).astype(np.uint8)
@@ -237,6 +239,7 @@ class TestLogits:
     np.testing.assert_allclose(logits[0], expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(logits[1], other, rtol=1e-5, atol=1e-5)
 
+  @pytest.mark.slow
   def test_do_not_change_with_calls_of_the_same_model(self, run_in_graph):
     keras_model = randomize(perceptron())
     before = [each.numpy() for each in keras_model.variables]
@@ -254,6 +257,7 @@ class TestLogits:
 
 
 class TestInitialWeights:
+  @pytest.mark.slow
   def test_are_drawn_from_the_seed_whatever_was_given(self, run_in_graph):
     drawn = [
       run_in_graph(
@@ -276,6 +280,7 @@ class TestInitialWeights:
       else:
         np.testing.assert_array_equal(one, 0)
 
+  @pytest.mark.slow
   def test_names_do_not_depend_on_what_was_built_before(self):
     one, other = (models.from_keras(perceptron) for _ in range(2))
     assert one.weight_names() == other.weight_names()
@@ -293,6 +298,7 @@ class TestInitialWeights:
     assert model.num_frozen_parameters == 25
     assert not any("embed" in name for name in model.backbone.names)
 
+  @pytest.mark.slow
   def test_names_tell_models_in_a_model_apart(self):
     model = models.from_keras(nested)
     assert model.backbone.names == (
@@ -498,6 +504,7 @@ class TestRefusals:
     with pytest.raises(ValueError, match=r"no layer 'nope'.*embed"):
       models.from_keras(perceptron, cut="nope")
 
+  @pytest.mark.slow
   def test_images_are_not_scaled_twice(self):
     def build():
       return sequential(
@@ -559,6 +566,7 @@ class TestInputs:
     with pytest.raises(ValueError, match="are float32, not uint8"):
       models.from_keras(two_inputs, inputs=inputs, input_dtype=tf.uint8)
 
+  @pytest.mark.slow
   def test_adapted_numbers_stay(self):
     """Also where the layer is in a model inside of the model."""
     x = np.random.default_rng(0).normal(2, 3, (50, 1)).astype(np.float32)
@@ -581,6 +589,7 @@ class TestInputs:
 
 
 class TestGroupNormalization:
+  @pytest.mark.slow
   def test_takes_the_place_of_batch_normalization(self, reference):
     keras_model = randomize(
       sequential(
@@ -605,6 +614,7 @@ class TestGroupNormalization:
     assert "backbone/norm/gamma" in names.backbone
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "make",
   [

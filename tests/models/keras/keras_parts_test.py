@@ -430,6 +430,7 @@ class TestMemory:
     assert not any(each() for each in graphs)
 
 
+@pytest.mark.slow
 def test_layer_normalization_has_no_kernel_that_is_unsafe_in_parallel(
   run_in_graph,
 ):

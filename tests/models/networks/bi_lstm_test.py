@@ -120,6 +120,7 @@ def assert_same(model, found, expected):
     np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.long
 def test_logits_and_gradients_are_those_of_keras(
   model, weights, of_keras, context
 ):
@@ -135,7 +136,7 @@ def test_so_they_are_in_the_cpp_executor(model, weights, of_keras):
   assert_same(model, found, of_keras)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_weights_start_and_are_called_as_in_keras(model, run_in_graph):
   reference = keras_parts.make_part(keras_layers(), parts.BACKBONE)
   assert model.backbone.names == reference.names
@@ -151,6 +152,7 @@ def test_weights_start_and_are_called_as_in_keras(model, run_in_graph):
     np.testing.assert_array_equal(one, other, name)
 
 
+@pytest.mark.slow
 def test_padding_says_nothing(model, weights, run_in_graph):
   longer = np.pad(TITLES, ((0, 0), (0, 3)))
   alone, with_more, nothing, none = run_in_graph(

@@ -19,6 +19,7 @@ def test_parameters_are_those_of_table_7():
   assert model.num_parameters == 379_392
 
 
+@pytest.mark.slow
 def test_last_layer_is_the_fourth_convolution_with_its_normalization():
   model = cnn.build(channels=(8, 8, 8, 8))
   last = np.array(model.backbone.names)[list(model.last_backbone_layer())]
@@ -30,6 +31,7 @@ def test_last_layer_is_the_fourth_convolution_with_its_normalization():
   ]
 
 
+@pytest.mark.slow
 def test_forward_pass_agrees_with_numpy(run_in_graph, reference):
   # 9, 5, 3 and 2 positions: Keras pads these equally on both sides.
   model = cnn.build(

@@ -57,6 +57,7 @@ def test_sizes_are_passed_on(full, small):
   assert (full.num_clients, small.num_clients) == (8, 5)
 
 
+@pytest.mark.slow
 def test_last_layer_is_the_projection(small):
   is_last = small.last_backbone_layer()
   last = np.array(small.backbone.names)[list(is_last)]

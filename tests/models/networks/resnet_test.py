@@ -103,7 +103,7 @@ def forward(reference, values, x, stem, groups):
   return x.mean((1, 2))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("stem", "size"), [("imagenet", 38), ("cifar", 20)])
 def test_embedding_agrees_with_numpy(
   stem, size, small, run_in_graph, reference

@@ -50,6 +50,7 @@ def test_parameters_are_those_of_wrn_16_2(image_channels):
   assert len(kernels) == 16
 
 
+@pytest.mark.slow
 def test_last_layer_is_the_last_convolution_with_its_normalizations(small):
   model = small(1)
   last = np.array(model.backbone.names)[list(model.last_backbone_layer())]

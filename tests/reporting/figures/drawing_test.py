@@ -312,6 +312,7 @@ class TestNames:
     monkeypatch.setattr(FigureCanvasAgg, "print_png", keep)
     return found
 
+  @pytest.mark.slow
   @pytest.mark.parametrize("name", _DRAWINGS)
   def test_they_are_shown_as_they_are_written(self, name, drawn, tmp_path):
     path = tmp_path / "figure.png"
@@ -340,6 +341,7 @@ class TestNames:
     assert _legend(drawn[0]) == told
     assert told[0] in {each.get_text() for each in drawn[0].findobj(Text)}
 
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     "name",
     [
@@ -483,6 +485,7 @@ class TestFiles:
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF-")
 
+  @pytest.mark.slow
   def test_figures_are_whole_or_as_before(self, tmp_path, no_file_above):
     self._draw(tmp_path / "a.png")
     before = {each: each.read_bytes() for each in tmp_path.iterdir()}

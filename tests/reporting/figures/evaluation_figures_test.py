@@ -198,6 +198,7 @@ def test_saved_twice_a_figure_gives_the_same_files(tmp_path):
     assert image.width == 6.4 * 120
 
 
+@pytest.mark.slow
 def test_notebooks_display_figures_without_pyplot():
   program = (
     "import sys, tff_shift as ts\n"

@@ -47,6 +47,7 @@ def checked(text):
   return found
 
 
+@pytest.mark.slow
 def test_page_is_written_and_replaced_whole(contents, tmp_path):
   folder = tmp_path / "runs" / "page"
   page.write(contents, folder)

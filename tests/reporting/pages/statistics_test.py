@@ -249,6 +249,7 @@ class TestOrderings:
       [3 * far, 3 * far, None]
     )
 
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     "num_methods, num_seeds, num_columns, num_tables",
     [(3, 2, 1, 2000), (5, 3, 1, 2000), (4, 5, 3, 1000), (10, 5, 1, 1000)],

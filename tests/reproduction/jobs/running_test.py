@@ -37,6 +37,7 @@ def starts(folder):
   }
 
 
+@pytest.mark.slow
 def test_table_is_run_once_and_shown(tmp_path, run_reproduce, pages, capsys):
   folder = tmp_path / "out"
   arguments = ["demo/digits", f"--output_dir={folder}", "--jobs=2", *_SMALL]
@@ -74,6 +75,7 @@ def test_table_is_run_once_and_shown(tmp_path, run_reproduce, pages, capsys):
   assert capsys.readouterr().out.count("done before") == 6
 
 
+@pytest.mark.slow
 def test_one_command_starts_goes_on_and_does_nothing(
   tmp_path, run_reproduce, pages, monkeypatch, capsys
 ):
@@ -117,6 +119,7 @@ def test_one_command_starts_goes_on_and_does_nothing(
   assert sorted(starts(folder).values()) == [1, 1, 1, 1, 2, 2]
 
 
+@pytest.mark.slow
 def test_links_are_not_written_through(
   tmp_path, run_reproduce, capsys, monkeypatch
 ):
@@ -156,6 +159,7 @@ def test_folder_that_cannot_be_written_is_refused(run_reproduce, capsys):
   assert "--output_dir: /proc/self/fdinfo/run cannot be written: " in error
 
 
+@pytest.mark.slow
 def test_a_failure_stops_no_other(
   tmp_path, run_reproduce, pages, monkeypatch, capsys
 ):
@@ -230,6 +234,7 @@ def test_wrong_flags_are_refused(
   assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.slow
 def test_other_plans_do_not_mix(tmp_path, run_reproduce, capsys):
   folder = f"--output_dir={tmp_path}/a"
   only = ("--only=fed_avg", "--columns=inf")
@@ -258,6 +263,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path, run_reproduce, capsys):
   assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+@pytest.mark.long
 def test_printed_lines_fill_the_folders_that_one_command_collects(
   tmp_path, run_reproduce, pages, capfdbinary
 ):
@@ -365,6 +371,7 @@ def _run(job, folder):
   return running.run([job], [command], folder, 1, _Silent())
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_binaries(tmp_path, monkeypatch):
   monkeypatch.setenv("FAKE_WAITS", "fed_avg")
   job = _one_job()
@@ -432,6 +439,7 @@ def test_remaining_time_follows_from_what_is_done(tmp_path):
   assert teller.seconds_left([(job, place, 60.0)], [job]) == pytest.approx(180)
 
 
+@pytest.mark.slow
 def test_commands_can_be_pasted(tmp_path, run_reproduce, pages):
   folder = tmp_path / "out"
   run_reproduce(
@@ -470,6 +478,7 @@ def test_all_settings_show_the_oracles_selection(
   assert made.references == ["FedAvg"] and not made.floors
 
 
+@pytest.mark.slow
 def test_bounds_of_a_selected_setting_are_a_floor_and_a_ceiling(
   tmp_path, run_reproduce, pages
 ):

@@ -263,6 +263,7 @@ def test_algorithm_of_another_scenario_is_named(
     run(idle, algorithm=idle(module, **options))
 
 
+@pytest.mark.slow
 def test_rates_are_not_prescribed_to_who_has_none(idle, context):
   del idle, context
   algorithm = algorithms.build(fth, MODEL)
@@ -273,6 +274,7 @@ def test_rates_are_not_prescribed_to_who_has_none(idle, context):
 
 
 class TestRounds:
+  @pytest.mark.slow
   def test_clients_beyond_those_that_are_told_apart_are_refused(self, idle):
     model = guided_model.with_guide(MODEL, num_clients=2, width=3)
     algorithm = idle(fed_drm, model)
@@ -475,6 +477,7 @@ class TestQueries:
         queries.Federation(algorithm, state, *given)
 
 
+@pytest.mark.slow
 def test_numbers_of_numpy_give_the_same_bits(context):
   del context
 

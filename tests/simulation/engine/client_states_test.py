@@ -158,6 +158,7 @@ class Machine:
 
 
 class TestSameAsAList:
+  @pytest.mark.slow
   @hypothesis.settings(deadline=None, max_examples=60)
   @hypothesis.given(operations, st.none() | st.integers(1, 7))
   def test_whatever_is_done(self, todo, limit):

@@ -245,6 +245,7 @@ def bits(state):
   return [np.asarray(each).tobytes() for each in tf.nest.flatten(state)]
 
 
+@pytest.mark.slow
 def test_abandoned_round_changes_only_the_round_number(algorithm, caplog):
   nobody, read = participation.Reporting(deadline=1e-9), []
   run = start(algorithm, make=read.append, reporting=nobody)
@@ -262,6 +263,7 @@ def test_abandoned_round_changes_only_the_round_number(algorithm, caplog):
   assert resumed.step()["num_clients"] == resumed.server_state.round_num == 3
 
 
+@pytest.mark.slow
 def test_round_runs_with_the_reporters(algorithm):
   reporting = participation.Reporting(dropout_rate=0.5, over_selection=2)
   told = known(3, [5, 6, 7, 8, 9, 10])
@@ -304,6 +306,7 @@ def test_resumed_run_knows_the_last_loss_of_each_client(algorithm, tmp_path):
   assert bits(resumed.server_state) == bits(whole.server_state)
 
 
+@pytest.mark.slow
 def test_wrong_arguments_of_rounds_are_refused(algorithm, refusal):
   line = refusal(start, build(), sampler=participation.by_loss(3))
   assert "reports_losses=True and num_clients=6" in line

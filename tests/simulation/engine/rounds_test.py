@@ -131,6 +131,7 @@ class TestRounds:
   def start(self, algorithm, data, **options):
     return rounds.Rounds(algorithm, data, run_seed=RUN_SEED, **options)
 
+  @pytest.mark.slow
   def test_states_at_round_zero_are_those_of_all_clients(self, algorithm, data):
     run = self.start(algorithm, data, participation=0.5)
     assert run.round_num == 0 and run.seconds == []
@@ -185,6 +186,7 @@ class TestRounds:
     assert equal_bits(run.client_states, plain.client_states)
     assert len(run.data[1:3]) == 2 and run.data[-1] is data[-1]
 
+  @pytest.mark.slow
   def test_first_state_is_made_from_the_weights_of_its_time(
     self, data, context
   ):
@@ -228,6 +230,7 @@ class TestRounds:
     assert len(set(first.values())) > 1
     assert {client: run.states[client] for client in first} == first
 
+  @pytest.mark.slow
   def test_population_without_limit_costs_nothing(self, algorithm, data):
     run = self.start(
       algorithm,

@@ -46,6 +46,7 @@ def as_kept(value):
   return tf.nest.map_structure(lambda each: each[()], value)
 
 
+@pytest.mark.slow
 @hypothesis.settings(deadline=None, max_examples=50)
 @hypothesis.given(structures)
 def test_bytes_give_back_every_bit(value):

@@ -370,6 +370,7 @@ class TestSummaryFile:
       )
     assert _tree(folder.path) == before
 
+  @pytest.mark.slow
   def test_reader_never_sees_half_a_file(self, folder, make_summary):
     path = folder.path / "summary.json"
     folder.write_summary([make_summary().to_record()])
@@ -392,6 +393,7 @@ class TestSummaryFile:
     assert sorted(_tree(folder.path)) == ["metrics.csv", "summary.json"]
 
 
+@pytest.mark.slow
 def test_import_does_not_load_tensorflow():
   program = """
 import sys

@@ -285,7 +285,7 @@ def make_streams(omega, pool=TOY, **options) -> online_adaptation.Streams:
 def assert_frequencies(y, distribution):
   """Each count is binomial; its tail is not below that of five deviations.
 
-  Exact, because one of 2000 examples of a class of probability 2e-6 is not rare.
+  Exact: one of 2000 examples of a class of probability 2e-6 is not rare.
   """
   counts = np.bincount(y, minlength=len(distribution))
   binomial = scipy.stats.binom(len(y), distribution)

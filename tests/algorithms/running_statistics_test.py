@@ -123,7 +123,7 @@ def data(plain, client_data):
   return [client_data.make(plain, client, more=client) for client in range(3)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_statistics_move_where_they_are_kept(name, plain, data, make_client):
   kept = algorithms.running_statistics(name)
   state, clients = run(plain, data)
@@ -249,7 +249,7 @@ def test_first_domain_of_fed_evp_moves_statistics_too(train):
   )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_teacher_of_cfed_is_the_model_at_the_end_of_a_domain(train):
   """All steps of a round are in the current domain: here two."""
   options = {"task_rounds": 4, "review_share": 0.0, "public_examples": 6}

@@ -91,6 +91,7 @@ def short(run_evolving_to_its_end):
   return run_evolving_to_its_end([*_EVOLVING, "--rounds=5"])
 
 
+@pytest.mark.long
 def test_finished_run_takes_more_rounds_and_a_seed(
   run_evolving_to_its_end, long, short, tmp_path, read_rows, capsys
 ):

@@ -117,8 +117,9 @@ test: setup
 	  printf "%s\n" "$$printed"; exit $$status'
 
 test-all: test
-	$(PYTEST) $(IN_PROCESSES) -m long
-	$(PYTEST) $(IN_PROCESSES) -m every_algorithm
+	$(PYTEST) $(IN_PROCESSES) -m long $(BINARIES)
+	$(PYTEST) $(IN_PROCESSES) -m long --ignore=$(BINARIES)
+	$(PYTEST) $(IN_PROCESSES) -m 'every_algorithm and not long'
 
 test-notebooks: setup
 	$(PYTEST) -m notebook

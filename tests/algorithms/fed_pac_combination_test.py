@@ -71,8 +71,8 @@ class TestStatistics:
     assert not any(np.any(each) for each in found)
 
 
+@pytest.mark.slow
 class TestCombinations:
-  @pytest.mark.slow
   @pytest.mark.parametrize("spread", [0, 1, 10])
   def test_agree_with_scipy(self, combine, solve_with_scipy, spread):
     h, v = draw(spread)
@@ -85,26 +85,22 @@ class TestCombinations:
     # Who is far away does not count.
     assert np.any(found[0, 1::2] > 0.01) == (spread < 10)
 
-  @pytest.mark.slow
   def test_small_ones_are_dropped_and_the_rest_sums_to_one(self, combine):
     # Of equal clients a_j goes with 1 / v_j: here 1 : 0.0005, and 1 : 0.5.
     (found, *_) = combine(np.zeros((3, 1, 1)), [1, 2000, 2])
     np.testing.assert_allclose(found, [2 / 3, 0, 1 / 3], rtol=1e-4)
 
-  @pytest.mark.slow
   def test_equal_clients_count_alike(self, combine):
     h, v = np.ones((4, 2, 3)), np.full(4, 0.7)
     np.testing.assert_allclose(combine(h, v), 1 / 4, rtol=1e-6)
     # Without variance too, where any weights would do.
     np.testing.assert_allclose(combine(h, 0 * v), 1 / 4, rtol=1e-6)
 
-  @pytest.mark.slow
   def test_certain_clients_keep_their_own_head_to_the_bit(self, combine):
     h, _ = draw(0)
     np.testing.assert_array_equal(combine(h, np.zeros(6)), np.eye(6))
     np.testing.assert_array_equal(combine(h[:1], [0.3]), [[1]])
 
-  @pytest.mark.slow
   def test_absent_clients_do_not_count(self, combine):
     h, v = draw(1)
     present = np.array([1, 1, 0, 1, 0, 1])

@@ -92,8 +92,8 @@ class TestExperts:
     assert experts_of([0.5, 0.6, 0.9], number=1)[-1] == np.float32(0.9)
 
 
+@pytest.mark.slow
 class TestLimits:
-  @pytest.mark.slow
   def test_before_the_first_time_step_it_is_the_source(
     self, adapt, model, run_in_graph, make_adapting_client, make_client
   ):
@@ -109,7 +109,6 @@ class TestLimits:
       found, _ = adapt(prior_correction, HParams(prior=prior), ())
       np.testing.assert_array_equal(found[0], expected)
 
-  @pytest.mark.slow
   def test_history_is_fth_bit_for_bit(self, adapt):
     # A repeated time step counts once.
     steps = (1, 1, 2, 3)
@@ -117,7 +116,6 @@ class TestLimits:
     found, _ = adapt(prior_correction, HParams(memory="history"), steps)
     np.testing.assert_array_equal(found, expected)
 
-  @pytest.mark.slow
   def test_all_memories_agree_after_one_time_step(self, adapt):
     found = [
       adapt(prior_correction, HParams(memory=memory), (1,))[0][-1]
@@ -126,7 +124,6 @@ class TestLimits:
     for each in found[1:]:
       np.testing.assert_array_equal(each, found[0])
 
-  @pytest.mark.slow
   def test_windows_of_one_and_of_all_time_steps(self, adapt):
     def last(**options):
       return adapt(prior_correction, HParams(**options))[0][-1]
@@ -139,7 +136,6 @@ class TestLimits:
     )
     assert np.any(last(memory="window", window=2) != last(memory="history"))
 
-  @pytest.mark.slow
   def test_much_smoothing_is_the_source(self, adapt):
     found, _ = adapt(prior_correction, HParams(smoothing=1e9), (1,))
     np.testing.assert_allclose(found[1], found[0], atol=1e-6)

@@ -86,8 +86,8 @@ def sgd(**options):
   return HParams(optimizer="sgd", learning_rate=0.1, **options)
 
 
+@pytest.mark.slow
 class TestTent:
-  @pytest.mark.slow
   def test_step_by_hand(self, adapt):
     (scale, shift), _, (loss,) = adapt(sgd())
     np.testing.assert_allclose(loss, 0.39456419, **SMALL)
@@ -101,7 +101,6 @@ class TestTent:
       np.mean(entropies_of(scale, shift)), 0.37458407, **SMALL
     )
 
-  @pytest.mark.slow
   @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
   def test_moments_are_kept_from_batch_to_batch(self, adapt, optimizer):
     momentum = {"momentum": 0.9} if optimizer == "sgd" else {}
@@ -118,7 +117,6 @@ class TestTent:
       np.testing.assert_array_equal(one, other)
     np.testing.assert_allclose(np.mean(losses), loss, rtol=1e-6)
 
-  @pytest.mark.slow
   def test_two_steps_of_adam_beside_numpy(self, adapt, oracle):
     (scale, shift), _, _ = adapt(HParams(learning_rate=0.1), 2)
     weights, first, second = (np.ones(4), np.zeros(4)), 0.0, 0.0
@@ -134,7 +132,6 @@ class TestTent:
       )
     np.testing.assert_allclose((scale, shift), weights, rtol=0, atol=2e-5)
 
-  @pytest.mark.slow
   @pytest.mark.parametrize(
     "options", [{"learning_rate": 0.0}, {"adaptation_steps": 0}]
   )
@@ -159,7 +156,6 @@ class TestTent:
     )
     np.testing.assert_array_equal(found, expected)
 
-  @pytest.mark.slow
   def test_batch_of_no_examples_changes_nothing(self, adapt, stream):
     for rule in ("tent", "eata", "sar"):
       weights, memory, (loss,) = adapt(
@@ -576,8 +572,8 @@ def test_gradients_of_a_round_are_counted(
   assert work.gradients_of_round(algorithm, [stream]) == expected
 
 
+@pytest.mark.slow
 class TestFedTent:
-  @pytest.mark.slow
   def test_one_client_alone_is_tent(self, fed_tent_round, stream):
     shared, (memory,) = fed_tent_round("fed_tent", [stream])
     _, (state,) = fed_tent_round("tent", [stream])
@@ -588,7 +584,6 @@ class TestFedTent:
     ):
       np.testing.assert_array_equal(one, other)
 
-  @pytest.mark.slow
   def test_server_has_the_mean_weighted_by_examples(
     self, fed_tent_round, stream
   ):

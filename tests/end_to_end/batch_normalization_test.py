@@ -102,7 +102,6 @@ def test_statistics_of_pretraining_stay_while_a_model_adapts(
 
 @pytest.mark.slow
 class TestRun:
-  @pytest.mark.long
   def test_has_the_same_bits_when_it_resumes(self, finished):
     expected = (finished / "whole" / "metrics.csv").read_bytes()
     assert expected.count(b"\n") == 1 + 2 * 2

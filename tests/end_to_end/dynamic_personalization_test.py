@@ -50,7 +50,6 @@ class TestWholeRun:
     )
     return folder, output
 
-  @pytest.mark.long
   def test_rows_are_those_of_every_period(self, finished, read_rows):
     assert [
       (r["algorithm"], r["seed"], r["test_distribution"], r["period"])

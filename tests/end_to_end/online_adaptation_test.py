@@ -127,7 +127,7 @@ class TestWholeRun:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 class TestControls:
   # Two rounds a step, in which two of three clients take part.
   _CONTROLLED = (
@@ -147,7 +147,6 @@ class TestControls:
     )
     return folder, output
 
-  @pytest.mark.long
   def test_they_stand_where_fed_ade_stands(
     self, finished, read_rows, read_runs
   ):
@@ -165,7 +164,6 @@ class TestControls:
       *self._NAMES,
     ]
 
-  @pytest.mark.long
   def test_stopped_within_a_control_ends_the_same(
     self, finished, cache_dir, run_online, tmp_path, monkeypatch, capsys
   ):

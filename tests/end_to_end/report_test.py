@@ -30,7 +30,7 @@ def run_report(run_here):
   return functools.partial(run_here, report, takes_arguments=True)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_page_has_the_numbers_of_the_run(run_report, folder, capsys):
   output = folder.parent / "page"
   code = run_report([str(folder), f"--output_dir={output}", "--title=Two"])

@@ -15,7 +15,7 @@ from tff_shift.reproduction import reproduce
 from tff_shift.reproduction.jobs import progress
 from tff_shift.reproduction.jobs import running
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 _TABLE = """
 name = "mine/1"
@@ -93,7 +93,6 @@ def _comparable(contents):
   )
 
 
-@pytest.mark.long
 def test_killed_job_is_resumed_by_its_line_and_collected(
   run, tmp_path, monkeypatch, capfdbinary
 ):

@@ -6,10 +6,9 @@ import pytest
 
 from benchmarks import soak
 
-pytestmark = [pytest.mark.cpp, pytest.mark.slow]
+pytestmark = [pytest.mark.cpp, pytest.mark.long]
 
 
-@pytest.mark.long
 def test_numbers_are_those_of_an_undisturbed_run_and_nothing_is_left():
   faults = (
     *(("reset", 0), ("restart worker", 0), ("cut off", 1)),

@@ -56,9 +56,8 @@ def run_reddit(run_whole, tmp_path_factory):
   return run
 
 
-@pytest.mark.slow
+@pytest.mark.long
 class TestReddit:
-  @pytest.mark.long
   @pytest.mark.parametrize(
     "names",
     [
@@ -82,7 +81,6 @@ class TestReddit:
       assert 0 <= accuracy <= 100 and accuracy * 40 / 100 % 1 < 1e-3
       assert run["metrics"]["client_loss"]["mean"] > 0
 
-  @pytest.mark.long
   def test_saved_model_knows_the_words_of_the_sources(
     self, run_reddit, drawn_figures, run_here, tmp_path, capsys
   ):

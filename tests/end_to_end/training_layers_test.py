@@ -103,7 +103,6 @@ def finished(folder, flags, run_whole, start_binary):
 
 @pytest.mark.slow
 class TestRun:
-  @pytest.mark.long
   def test_has_the_same_bits(self, finished):
     expected = (finished / "process" / "metrics.csv").read_bytes()
     assert expected.count(b"\n") == 1 + 2

@@ -507,6 +507,7 @@ class TestFewerPhases:
     assert state.weights["centre"] == 3 and state.round_num == 1
 
 
+@pytest.mark.slow
 class TestAggregators:
   """Updates (3, 4) and (0.3, 0.4), and 1 as the largest norm."""
 
@@ -517,7 +518,6 @@ class TestAggregators:
     state = algorithm.initialize(self.ZERO)
     return state, algorithm.initialize_client(state, [self.ZERO] * 2)
 
-  @pytest.mark.slow
   def test_updates_are_clipped(self, model):
     algorithm = build_centre(
       model,
@@ -532,7 +532,6 @@ class TestAggregators:
       state.weights["centre"], [1.5 / 4, 2 / 4], rtol=1e-6
     )
 
-  @pytest.mark.slow
   def test_aggregator_without_weights_is_made_to_fit(self, model):
     # Differential privacy without its noise leaves the clipping, at 1.
     private = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
@@ -544,7 +543,6 @@ class TestAggregators:
     state, _, _ = algorithm.phases[0](*self.start(algorithm), self.DATA)
     np.testing.assert_allclose(state.weights["centre"], [0.45, 0.6], rtol=1e-6)
 
-  @pytest.mark.slow
   def test_state_of_the_aggregator_lives_through_the_rounds(self, model):
     algorithm = build_centre(
       model, aggregator=tff.learning.robust_aggregator(zeroing=False)

@@ -127,7 +127,6 @@ def num_of_frozen_shape(type_signature):
 
 @pytest.mark.slow
 class TestComputations:
-  @pytest.mark.long
   def test_rounds_and_evaluations_are_those_with_constants(
     self, algorithm, with_constants, clients
   ):

@@ -150,6 +150,7 @@ def test_brier_score_of_two_classes_is_twice_that_of_one(context):
   )
 
 
+@pytest.mark.slow
 class TestByHand:
   # Probabilities 1/2, 1/4, 1/4, with each class once as the most probable.
   LOGITS = np.log(np.float32([[2, 1, 1], [1, 2, 1], [1, 1, 2], [2, 1, 1]]))
@@ -173,7 +174,6 @@ class TestByHand:
 
     return measure
 
-  @pytest.mark.slow
   def test_three_classes(self, measure):
     # Right, right, a dog taken for the third class, right. No third class.
     found, matrix = measure(self.LOGITS, [0, 1, 1, 0])
@@ -193,7 +193,6 @@ class TestByHand:
     assert found["auroc"] == pytest.approx((1 + 3 / 4) / 2)
     assert found["auroc_error"] == pytest.approx((0 + 1 / 4) / 2)
 
-  @pytest.mark.slow
   def test_prediction_that_is_not_finite_is_wrong_with_certainty(self, measure):
     logits = self.LOGITS.copy()
     logits[0] = np.nan

@@ -472,6 +472,7 @@ KEEPING = {
 }
 
 
+@pytest.mark.slow
 class TestRoundOfNobody:
   """One round with examples, one without, one with examples."""
 
@@ -507,7 +508,6 @@ class TestRoundOfNobody:
         np.testing.assert_array_equal, end_of(states), end_of(without)
       )
 
-  @pytest.mark.slow
   @pytest.mark.parametrize(
     "name",
     [
@@ -527,7 +527,6 @@ class TestRoundOfNobody:
       has_noise=name in ("dp", "dp_ftrl", "stock without weights"),
     )
 
-  @pytest.mark.slow
   @pytest.mark.cpp
   def test_leaves_all_as_it_was_on_the_cpp_executor(self):
     algorithm = build(KEEPING["robust"](), train_client=train_empty_as_well)
@@ -753,10 +752,10 @@ class TestMemory:
     )
 
 
+@pytest.mark.slow
 class TestClientsWithoutExamples:
   """They count nowhere, also where all others count alike."""
 
-  @pytest.mark.slow
   @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
   def test_update_and_loss_do_not_count(self, weighting):
     algorithm = build(weighting=weighting, train_client=train_empty_as_well)
@@ -770,7 +769,6 @@ class TestClientsWithoutExamples:
     np.testing.assert_allclose(weights, [3.5, 0], rtol=1e-6)
     assert metrics == {"loss": 2.5, "num_clients": 3, "num_diverged": 0}
 
-  @pytest.mark.slow
   def test_contribution_and_divergence_do_not_count(self):
     def train_client(weights, memory, data, round_num):
       result = train_empty_as_well(weights, memory, data, round_num)
@@ -796,7 +794,6 @@ class TestClientsWithoutExamples:
     assert metrics["num_diverged"] == 0
     assert [m.vector.item() for m in memories] == [7, 1, 7]
 
-  @pytest.mark.slow
   def test_server_that_cannot_work_without_clients_is_not_asked(self):
     def update_server(weights, mean_update, count, info):
       # TensorFlow raises at a matrix that has no inverse.
@@ -818,7 +815,6 @@ class TestClientsWithoutExamples:
     ((weights, _, _),) = first_round(algorithm, [client([0, 0], size=4)])
     assert weights.tolist() == [0.25, 1]
 
-  @pytest.mark.slow
   def test_loss_of_what_is_personal_does_not_count(self):
     def personalize_client(weights, memory, data, round_num):
       result = train_empty_as_well(weights, memory, data, round_num)

@@ -129,7 +129,7 @@ def case(request, compile_in_graph):
 
 
 class TestEveryModel:
-  @pytest.mark.long
+  @pytest.mark.slow
   def test_initial_weights_of_equal_seeds_are_equal(self, case):
     _, _, result = case
     for one, again in zip(

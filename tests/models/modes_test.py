@@ -177,8 +177,8 @@ class TestRegularizers:
     )
 
 
+@pytest.mark.slow
 class TestGraphs:
-  @pytest.mark.slow
   def test_without_such_layers_training_leaves_nothing(self):
     model = models.from_keras(
       tf.keras.Sequential(
@@ -195,7 +195,6 @@ class TestGraphs:
       model, False
     )
 
-  @pytest.mark.slow
   def test_what_layers_do_in_training_is_part_of_the_digest(self):
     digests = {
       fingerprint.function_digest(model)

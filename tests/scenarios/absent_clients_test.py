@@ -53,6 +53,7 @@ def model():
   return mlp.build((3,), num_classes=3, width=5, head_width=4)
 
 
+@pytest.mark.slow
 class TestOnline:
   @pytest.fixture(scope="class")
   def algorithm(self, model):
@@ -86,7 +87,6 @@ class TestOnline:
     )
     return 100 * float(means["accuracy"][0])
 
-  @pytest.mark.slow
   def test_absent_clients_stay_untouched_and_do_not_count(self, algorithm):
     told = []
 
@@ -120,7 +120,6 @@ class TestOnline:
     counts = [round(a * SIZES[c][3] / 100) for c, a in enumerate(alone)]
     assert third.after["pooled_accuracy"] == pytest.approx(10 * sum(counts))
 
-  @pytest.mark.slow
   def test_client_that_joins_later_has_the_examples_of_the_server(
     self, algorithm
   ):

@@ -231,8 +231,8 @@ class TestBadData:
       )
 
 
+@pytest.mark.slow
 class TestTrainingData:
-  @pytest.mark.slow
   @ALL
   def test_examples_are_those_of_the_period_whatever_the_algorithm(
     self, train, module
@@ -249,7 +249,6 @@ class TestTrainingData:
       assert each.domain_sizes.tolist() == [PERIOD_SIZE]
     assert not np.array_equal(data[0].seed, data[1].seed)
 
-  @pytest.mark.slow
   @ALL
   def test_only_who_takes_it_is_given_an_r(self, train, module):
     algorithm = train(module)[0].algorithm

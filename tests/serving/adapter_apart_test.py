@@ -250,6 +250,7 @@ def test_server_goes_on_within_a_round(algorithm, tmp_path):
   assert bits(first._state) == bits(second._state)
 
 
+@pytest.mark.slow
 class TestMessages:
   """What a server and a client refuse, and that they then stay as they were."""
 
@@ -271,7 +272,6 @@ class TestMessages:
       if name in ("_state", "_received", "_timestep", "_round_num", "_batch")
     ]
 
-  @pytest.mark.slow
   def test_message_has_the_type_of_what_leaves_a_client(self, algorithm, apart):
     broadcast = apart.server.begin(["north"])
     x = draw(5, 1).x
@@ -285,7 +285,6 @@ class TestMessages:
     assert message.type.compact_representation() in repr(message)
     assert "?" not in repr(message)
 
-  @pytest.mark.slow
   def test_order_of_rounds_is_checked(self, apart):
     north = apart.clients["north"]
     first = apart.server.begin(["north", "south"])
@@ -322,7 +321,6 @@ class TestMessages:
     assert not server.receive({"north": answer}).clients
     self.refused(server, server.receive, {}, match="no message is awaited")
 
-  @pytest.mark.slow
   def test_damaged_and_foreign_packets_are_refused(
     self, algorithm, apart, tmp_path
   ):
@@ -370,7 +368,6 @@ class TestMessages:
     )
     assert server.receive({"north": message}).clients == (0,)
 
-  @pytest.mark.slow
   @pytest.mark.parametrize(
     ("x", "match"),
     [
@@ -392,7 +389,6 @@ class TestMessages:
     )
     assert north.receive(broadcast, draw(3, 1).x) is not None
 
-  @pytest.mark.slow
   def test_round_without_messages_ends(self, apart):
     before = bits(apart.server._state.weights)
     broadcast = apart.server.begin(["north"])
@@ -401,7 +397,6 @@ class TestMessages:
     assert bits(apart.server._state.weights) == before
     assert apart.server.begin(["north"]).round_num == 1
 
-  @pytest.mark.slow
   def test_round_in_which_all_diverge_is_not_taken(self, apart):
     broadcast = apart.server.begin(["north"])
     message = apart.clients["north"].receive(broadcast, draw(3, 1).x)

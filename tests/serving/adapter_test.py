@@ -89,7 +89,7 @@ def bits(adapter):
   ] + [running.round_num, adapter.timestep]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
   "options", [{}, {"rounds_per_step": 2, "participation": 0.5}]
 )

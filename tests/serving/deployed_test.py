@@ -69,7 +69,7 @@ def adapt_all(adapter):
   return adapter._rounds
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_folder_starts_where_its_run_started(saved, tmp_path):
   run, folder = saved
   adapter = ts.Adapter(

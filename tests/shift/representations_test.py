@@ -153,8 +153,8 @@ class TestPca:
     np.testing.assert_allclose(r[6:], coordinates.std(axis=0), atol=0.02)
 
 
+@pytest.mark.slow
 class TestTSne:
-  @pytest.mark.slow
   def test_quantiles_of_each_axis_ascend(self, fitted, digits):
     for start in (0, 60):
       r = fitted["t_sne"](digits.train.x[start : start + 60])
@@ -164,7 +164,6 @@ class TestTSne:
         assert abs(quantiles.mean()) < 0.3
         assert 0.5 < quantiles.std() < 1.3
 
-  @pytest.mark.slow
   def test_two_clusters_are_two_steps(self):
     rng = np.random.default_rng(0)
     centres = np.repeat([[0.0] * 5, [20.0] * 5], [40, 80], axis=0)

@@ -221,8 +221,8 @@ def test_epoch_goes_on_from_the_weights_of_the_one_before(model, few):
   assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 class TestEarlyStopping:
-  @pytest.mark.slow
   def test_weights_that_do_not_move_stop_after_epochs_in_orders_of_their_own(
     self, model, few, run_in_graph
   ):
@@ -253,7 +253,6 @@ class TestEarlyStopping:
     assert all(len(each) == 1 for each in found)
     assert len({int(each[0]) for each in found}) > 1
 
-  @pytest.mark.slow
   def test_best_weights_are_kept_not_the_last(self, model, few):
     train, (x, y) = few
     # Whoever learns the training data gets worse at these.
@@ -278,6 +277,7 @@ class _Again(Exception):  # noqa: N818 (it is a sign)
     raise cls
 
 
+@pytest.mark.slow
 class TestCache:
   @pytest.fixture
   def pretrain(self, few, trained, tmp_path):
@@ -301,7 +301,6 @@ class TestCache:
 
     return pretrain
 
-  @pytest.mark.slow
   def test_second_call_does_not_train(self, model, few, trained, pretrain):
     assert trained.num_epochs == 2
     # Built anew, as another process would.
@@ -314,7 +313,6 @@ class TestCache:
     with np.load(trained.cache / f"pretrained-{key}.npz") as arrays:
       assert set(tf.nest.flatten(model.weight_names())) < set(arrays)
 
-  @pytest.mark.slow
   @pytest.mark.parametrize(
     ("changed", "change", "reason"),
     [
@@ -353,7 +351,6 @@ class TestCache:
     assert f"{path} cannot be used and is computed again: " in warning
     assert re.search(reason, warning) and "\n" not in warning
 
-  @pytest.mark.slow
   def test_folder_in_the_place_of_a_result_costs_no_epochs(
     self, model, pretrain, tmp_path, monkeypatch
   ):

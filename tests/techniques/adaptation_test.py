@@ -232,6 +232,7 @@ def data():
   )
 
 
+@pytest.mark.slow
 class TestEstimateClasses:
   @pytest.fixture(scope="class")
   def current(self, draw):
@@ -259,7 +260,6 @@ class TestEstimateClasses:
     ).clip(0)
     return solution / solution.sum()
 
-  @pytest.mark.slow
   def test_each_estimator_asks_the_model_of_its_name(
     self, run_in_graph, model, current, data, draw
   ):
@@ -276,7 +276,6 @@ class TestEstimateClasses:
       )
       np.testing.assert_allclose(estimate, distribution, rtol=0, atol=1e-5)
 
-  @pytest.mark.slow
   def test_soft_predictions(self, run_in_graph, model, current, data):
     logits = run_in_graph(model.predict, current, data.stream_x)
     # So mild a matrix that soft predictions, all near uniform, are not clipped.
@@ -294,7 +293,6 @@ class TestEstimateClasses:
     assert np.abs(expected - hard).max() > 0.05
     np.testing.assert_allclose(estimate, expected, rtol=0, atol=1e-5)
 
-  @pytest.mark.slow
   def test_threshold_leaves_out_what_it_says(
     self, run_in_graph, model, current, data
   ):

@@ -93,7 +93,6 @@ def last_states(folder):
     ).fetchall()
 
 
-@pytest.mark.long
 def test_metrics_are_the_same(in_memory, on_disk):
   assert resume.num_rows(in_memory) == 12
   assert metrics(on_disk) == metrics(in_memory)

@@ -75,6 +75,7 @@ def leaves(value):
   return tree.flatten(in_process.to_numpy(value))
 
 
+@pytest.mark.slow
 class TestRounds:
   """Federated averaging over rounds, on this context alone."""
 
@@ -103,7 +104,6 @@ class TestRounds:
 
     return train_rounds
 
-  @pytest.mark.slow
   def test_same_bits_for_any_number_of_threads(self, train):
     expected = None
     for num_threads in (1, 2, 5, 2):
@@ -112,7 +112,6 @@ class TestRounds:
       expected = expected or found
       assert found == expected
 
-  @pytest.mark.slow
   def test_tensors_are_carried_as_they_are(self, run, process, train):
     tensor_context = in_process.in_process_context(materialize=False)
     found = train(tensor_context, 2)
@@ -134,7 +133,6 @@ class TestRounds:
       )
     )
 
-  @pytest.mark.slow
   def test_imports_and_traces_do_not_grow(self, train):
     context = in_process.in_process_context()
     train(context, 1)
@@ -142,7 +140,6 @@ class TestRounds:
     train(context, 4)
     assert (context.num_imports, context.num_traces) == counts
 
-  @pytest.mark.slow
   def test_asynchronous_and_mergeable_forms(
     self, run, process, start, client_datasets
   ):

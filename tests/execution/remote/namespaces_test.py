@@ -153,7 +153,6 @@ class TestHosts:
         socket.create_connection(("127.0.0.1", host.worker.port))
     assert len(set(places)) == 3
 
-  @pytest.mark.long
   def test_same_as_local(self, hosts, calls, use):
     assert len(calls) == 5
     with use(hosts):

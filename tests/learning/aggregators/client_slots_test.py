@@ -102,13 +102,13 @@ def build(**options):
   )
 
 
+@pytest.mark.slow
 class TestThroughTff:
   @pytest.fixture(scope="class")
   def algorithm(self, context):
     del context
     return build(requirements=REQUIREMENTS)
 
-  @pytest.mark.slow
   def test_server_holds_the_rows_of_those_that_took_part(self, algorithm):
     clients = [
       client_dataset.ClientDataset.from_arrays(
@@ -127,7 +127,6 @@ class TestThroughTff:
     np.testing.assert_array_equal(state.weights.values, expected)
     np.testing.assert_array_equal(state.weights.present, [0, 1, 0, 0, 1])
 
-  @pytest.mark.slow
   def test_type_shows_that_rows_leave_the_client(self, algorithm):
     # What each worker sends before the parts are merged.
     form = tff.backends.native.compile_to_mergeable_comp_form(

@@ -96,12 +96,12 @@ class TestRobust:
     np.testing.assert_allclose(result, [1.5, 13])
 
 
+@pytest.mark.slow
 class TestSecure:
   @pytest.fixture(scope="class")
   def process(self):
     return create("secure", HParams(clipping="none", zeroing=False))
 
-  @pytest.mark.slow
   def test_it_is_the_mean_to_its_quantisation(self, process):
     result, output = run(process, UPDATES, WEIGHTS)
     # A sum of three numbers in -100 .. 100 is computed in float32.
@@ -113,12 +113,10 @@ class TestSecure:
     )
     assert output.measurements["mean_value"]["secure_upper_threshold"] == 100
 
-  @pytest.mark.slow
   def test_what_is_beyond_the_range_of_the_sum_is_cut_off(self, process):
     result, _ = run(process, [[300, 4], [3, 4]], [1, 1])
     np.testing.assert_allclose(result, [51.5, 4], atol=1e-4)
 
-  @pytest.mark.slow
   def test_all_that_leaves_clients_is_a_secure_sum(self, type_walk_uris):
     process = create("secure", HParams(clipping="fixed"))
     assert type_walk_uris(process.next) == {"federated_secure_sum_bitwidth"}

@@ -111,9 +111,9 @@ def test_variances_by_hand():
   )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("context")
 class TestNoise:
-  @pytest.mark.slow
   @pytest.mark.parametrize("restart", [0, 2])
   def test_without_it_the_mean_is_that_of_dp(self, restart):
     found, _ = rounds_of(create("dp_ftrl", 0.0, restart=restart), UPDATES, 5)
@@ -121,7 +121,6 @@ class TestNoise:
     np.testing.assert_array_equal(found, expected)
     assert np.any(found)
 
-  @pytest.mark.slow
   @pytest.mark.parametrize("restart", [0, 3])
   def test_in_the_weights_has_the_covariance_of_the_tree(self, restart):
     size, num_rounds = 20_000, 9
@@ -137,13 +136,11 @@ class TestNoise:
       np.abs(found - expected) < 5 * np.sqrt(variances / (2 * size))
     )
 
-  @pytest.mark.slow
   def test_is_another_in_each_run(self):
     process = create("dp_ftrl", NOISE)
     first, second = (rounds_of(process, UPDATES, 1)[0] for _ in range(2))
     assert np.all(first != second)
 
-  @pytest.mark.slow
   def test_is_the_same_from_the_same_state(self):
     process = create("dp_ftrl", NOISE, restart=4)
     results, states = rounds_of(process, UPDATES, 6)

@@ -74,9 +74,9 @@ def model():
   )
 
 
+@pytest.mark.slow
 class TestWarning:
   # 0.5 * sqrt(86) = 4.637.
-  @pytest.mark.slow
   @pytest.mark.parametrize("clients, is_warned", [(4, True), (5, False)])
   def test_comes_where_noise_is_longer_than_an_update(
     self, model, clients, is_warned
@@ -99,7 +99,6 @@ class TestWarning:
       )
       assert "(0.5 * sqrt(86 weights) / 4 clients)" in line
 
-  @pytest.mark.slow
   def test_only_what_is_sent_counts(self, model):
     # All but the last layer, of 10 weights.
     factory = build(HParams(noise_multiplier=0.5, clipping="fixed"), 2)

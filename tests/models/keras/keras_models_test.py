@@ -180,8 +180,8 @@ def predict(model, x):
   return model.predict(model.initial_weights(tf.constant(SEED)), x)
 
 
+@pytest.mark.slow
 class TestLogits:
-  @pytest.mark.slow
   @pytest.mark.parametrize(
     ("kind", "cut"),
     [
@@ -225,7 +225,6 @@ class TestLogits:
       last = keras_model.layers[-1]
       assert model.embedding_size == last.input_shape[1]
 
-  @pytest.mark.slow
   def test_of_images_are_those_of_scaled_pixels(self, run_in_graph):
     keras_model = randomize(convolutions())
     x = np.random.default_rng(6).integers(0, 256, (3, 7, 7, 2)).astype(np.uint8)
@@ -239,7 +238,6 @@ class TestLogits:
     np.testing.assert_allclose(logits[0], expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(logits[1], other, rtol=1e-5, atol=1e-5)
 
-  @pytest.mark.slow
   def test_do_not_change_with_calls_of_the_same_model(self, run_in_graph):
     keras_model = randomize(perceptron())
     before = [each.numpy() for each in keras_model.variables]

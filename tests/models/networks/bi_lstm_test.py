@@ -120,7 +120,7 @@ def assert_same(model, found, expected):
     np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_logits_and_gradients_are_those_of_keras(
   model, weights, of_keras, context
 ):

@@ -12,6 +12,8 @@ from tff_shift.models.networks import guided_resnet
 from tff_shift.models.networks import projection
 from tff_shift.models.networks import resnet
 
+pytestmark = pytest.mark.slow
+
 SEED = np.array([1, 2], np.int32)
 
 
@@ -27,7 +29,6 @@ def small():
   )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   ("num_classes", "guided", "split", "head"),
   [
@@ -50,14 +51,12 @@ def test_parameters_are_the_published_numbers(
   assert model.head.num_parameters == head
 
 
-@pytest.mark.slow
 def test_sizes_are_passed_on(full, small):
   assert (full.embedding_size, small.embedding_size) == (256, 16)
   assert (full.num_classes, small.num_classes) == (10, 4)
   assert (full.num_clients, small.num_clients) == (8, 5)
 
 
-@pytest.mark.slow
 def test_last_layer_is_the_projection(small):
   is_last = small.last_backbone_layer()
   last = np.array(small.backbone.names)[list(is_last)]
@@ -70,7 +69,6 @@ def test_last_layer_is_the_projection(small):
   assert small.trunk_size == len(is_last) - 4
 
 
-@pytest.mark.slow
 def test_scale_of_the_second_normalization_starts_at_zero(small, run_in_graph):
   weights = run_in_graph(small.initial_backbone, SEED)
   starts = {
@@ -100,7 +98,6 @@ def definition(keras_model):
   ]
 
 
-@pytest.mark.slow
 def test_trunk_is_the_network_of_resnet(small):
   other = resnet.trunk((8, 8, 3), stem="cifar", width=4, groups=2)
   assert definition(small.trunk.source.keras_model) == definition(other)

@@ -223,9 +223,7 @@ class TestRound:
       lambda *each: np.average(each, axis=0, weights=sizes).astype(np.float32),
       *[each.update for each in results],
     )
-    slots = tf.nest.map_structure(
-      lambda *each: sum(each), *[each.plaintext_sum for each in results]
-    )
+    slots = client_slots.total([each.plaintext_sum for each in results], 4)
     found, memory = run_in_graph(
       lambda shared, mean, slots: functions.update_server(
         shared,

@@ -183,12 +183,11 @@ class TestTable:
     table = fed_ccfa.empty_table(6, head, NUM_CLASSES, SIZE)
     slots = [
       client_slots.place(
-        tf.nest.map_structure(lambda t, i=i: t[i], sent), client, 6
+        tf.nest.map_structure(lambda t, i=i: t[i], sent), client
       )
       for i, client in enumerate((1, 2, 5))
     ]
-    summed = tf.nest.map_structure(lambda *each: sum(each), *slots)
-    assert isinstance(summed, client_slots.Slots)
+    summed = client_slots.total(slots, 6)
     # Of the round before, client 0 has something.
     table = table._replace(written=tf.constant([4.0, 0, 0, 0, 0, 0]))
     return fed_ccfa.write_table(fed_ccfa.HParams(), table, summed, 4)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_ccfa
+from tff_shift.learning.aggregators import client_slots
 from tff_shift.simulation.engine import rounds
 from tff_shift.testing import running
 
@@ -157,7 +158,7 @@ class TestClient:
     compare.assert_close(result.client_state.head, own, 1e-5)
     compare.assert_close(result.client_state.anchors, state.anchors, 0.0)
     np.testing.assert_allclose(result.loss, loss, rtol=1e-5)
-    sent = tf.nest.map_structure(lambda t: t[0], result.plaintext_sum.values)
+    sent = result.plaintext_sum.value
     for rows, head in ((sent.compared, balanced), (sent.rows, own)):
       kernel, bias = head
       np.testing.assert_allclose(rows[:, :-1], kernel.T, atol=1e-5)
@@ -196,7 +197,7 @@ class TestClient:
     hparams = dataclasses.replace(HPARAMS, stream_labels="pseudo")
     result = train(model, hparams, run_in_graph, start, client, 0)
     y = oracle.predict(pretrained, client.stream_x).argmax(axis=1)
-    means = result.plaintext_sum.values.means[0]
+    means = result.plaintext_sum.value.means
     has_class = np.isin(np.arange(3), y)
     np.testing.assert_array_equal(np.any(means != 0, axis=1), has_class)
 
@@ -221,9 +222,7 @@ class TestRoundOfThree:
         train(model, hparams, run_in_graph, (weights, own[i]), clients[i], 0)
         for i in chosen
       ]
-      slots = tf.nest.map_structure(
-        lambda *each: sum(each), *[r.plaintext_sum for r in results]
-      )
+      slots = client_slots.total([r.plaintext_sum for r in results], 4)
       update = tf.nest.map_structure(
         lambda *each: np.mean(each, axis=0), *[r.update for r in results]
       )
@@ -258,7 +257,7 @@ class TestRoundOfThree:
       compare.assert_close(each.client_state.head, mean, 1e-5)
       np.testing.assert_allclose(
         each.client_state.anchors,
-        sum(r.plaintext_sum.values.means for r in results).sum(axis=0) / 3,
+        sum(r.plaintext_sum.value.means for r in results) / 3,
         atol=1e-5,
       )
       assert each.loss == result.loss
@@ -271,14 +270,12 @@ class TestRoundOfThree:
 
   def test_clients_in_no_group_keep_their_heads(self, run, compare):
     results, _, personal = run(cluster_distance=0.0)
-    for client, (each, result) in enumerate(
-      zip(personal, results, strict=True)
-    ):
+    for each, result in zip(personal, results, strict=True):
       assert compare.equal_bits(
         each.client_state.head, result.client_state.head
       )
       np.testing.assert_array_equal(
-        each.client_state.anchors, result.plaintext_sum.values.means[client]
+        each.client_state.anchors, result.plaintext_sum.value.means
       )
 
   def test_two_clients_keep_their_heads(self, run, compare):

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tff_shift.algorithms import fed_ctta
 from tff_shift.algorithms import source
 from tff_shift.learning import randomness
+from tff_shift.learning.aggregators import client_slots
 from tff_shift.models.networks import mlp
 from tff_shift.testing import running
 
@@ -85,8 +86,8 @@ def run(model, clients, states, shared, run_in_graph):
       )
       for i in chosen
     ]
-    slots = tf.nest.map_structure(
-      lambda *each: sum(each), *[each.plaintext_sum for each in results]
+    slots = client_slots.total(
+      [each.plaintext_sum for each in results], NUM_CLIENTS
     )
     new = run_in_graph(
       running.with_info(functions.update_server),
@@ -183,9 +184,8 @@ class TestRound:
       np.testing.assert_allclose(
         result.client_state.indicator, indicator, atol=1e-5
       )
-      sent = tf.nest.map_structure(
-        lambda rows, i=client.client_id: rows[i], result.plaintext_sum.values
-      )
+      sent, number = result.plaintext_sum
+      assert number == client.client_id + 1
       assert compare.equal_bits(sent.weights, result.client_state.weights)
       assert compare.equal_bits(sent.indicator, result.client_state.indicator)
 

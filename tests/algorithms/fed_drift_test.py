@@ -265,11 +265,9 @@ class TestRound:
 
   @pytest.fixture(scope="class")
   def opened(self, model, weights, looked, run_in_graph):
-    slots = tf.nest.map_structure(
-      lambda *each: np.sum(each, axis=0),
-      *(each.plaintext_sum for each in looked),
+    slots = client_slots.total(
+      [each.plaintext_sum for each in looked], NUM_CLIENTS
     )
-    assert isinstance(slots, client_slots.Slots)
     return run_in_graph(
       lambda *each: fed_drift.open_models(*each, False), weights, *slots
     )
@@ -277,12 +275,13 @@ class TestRound:
   def test_clients_report_drifts(self, looked, best, losses, clients):
     for number, found in enumerate(looked):
       assert found.has_trained
-      state, report = found.client_state, found.plaintext_sum.values
+      state, report = found.client_state, found.plaintext_sum.value
       np.testing.assert_allclose(state.best, best[number][0], rtol=1e-5)
       assert state.step == 1 and state.has_drifted == (number == 0)
-      assert report.has_drifted[number] == (number == 0)
-      assert report.best[number] == best[number][1]
-      assert report.step[number] == 1
+      assert found.plaintext_sum.number == number + 1
+      assert report.has_drifted == (number == 0)
+      assert report.best == best[number][1]
+      assert report.step == 1
     names = np.array([4, 7])
     first = losses[2][: clients[2].domain_sizes[0], :2].mean(axis=0).argmin()
     assert [each.client_state.numbers[:3].tolist() for each in looked] == [

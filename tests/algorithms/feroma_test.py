@@ -11,6 +11,7 @@ from tff_shift import execution
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import feroma
 from tff_shift.learning import randomness
+from tff_shift.learning.aggregators import client_slots
 from tff_shift.simulation.engine import rounds
 from tff_shift.testing import running
 
@@ -183,9 +184,8 @@ class TestRound:
     mean = tf.nest.map_structure(
       lambda *each: np.mean(each, axis=0), *(each.update for each in results)
     )
-    slots = tf.nest.map_structure(
-      lambda *each: np.sum(each, axis=0),
-      *(each.plaintext_sum for each in results),
+    slots = client_slots.total(
+      [each.plaintext_sum for each in results], NUM_CLIENTS
     )
     found = run_in_graph(
       running.with_info(functions.update_server),
@@ -215,7 +215,7 @@ class TestRound:
       running.with_info(functions.update_server),
       weights,
       sent.update,
-      sent.plaintext_sum,
+      client_slots.total([sent.plaintext_sum], NUM_CLIENTS),
       np.int32(ROUND),
     )
     assert found.written.tolist() == [4, 5, 1]
@@ -240,9 +240,7 @@ class TestRound:
       for noise in (0.0, 0.5)
     )
     assert compare.equal_bits(plain.update, noisy.update)
-    difference = (
-      noisy.plaintext_sum.values[1][0] - plain.plaintext_sum.values[1][0]
-    )
+    difference = noisy.plaintext_sum.value[1] - plain.plaintext_sum.value[1]
     assert abs(difference.std() - 0.5) < 0.15
 
 

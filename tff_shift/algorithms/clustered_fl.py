@@ -346,8 +346,7 @@ def build(
 
   def initial_memory(seed):
     sent = Sent(model.initial_weights(seed), tf.zeros([]))
-    # No client has the number -1.
-    nothing = client_slots.place(sent, -1, num_clients)
+    nothing = client_slots.empty(sent, num_clients)
     return Memory(nothing, tf.zeros([hparams.num_models, 2]))
 
   def model_of(shared, data):
@@ -364,7 +363,6 @@ def build(
       plaintext_sum=client_slots.place(
         Sent(result.update, tf.cast(weight, tf.float32)),
         client_slots.own_row(data),
-        num_clients,
       )
     )
 

@@ -264,9 +264,7 @@ def build(
       draws.uniform([num_clients], seed),
     )
     return result._replace(
-      plaintext_sum=client_slots.place(
-        sent, client_slots.own_row(data), num_clients
-      )
+      plaintext_sum=client_slots.place(sent, client_slots.own_row(data))
     )
 
   def update_server(backbone, mean_update, slots, info):

@@ -559,7 +559,7 @@ def build(
       update=tf.nest.map_structure(tf.subtract, result.weights, backbone),
       client_state=state._replace(head=head, loss=result.loss),
       loss=result.loss,
-      plaintext_sum=client_slots.place(sent, data.client_id, num_clients),
+      plaintext_sum=client_slots.place(sent, data.client_id),
     )
 
   def update_server(weights, mean_update, slots, info):

@@ -269,7 +269,7 @@ def build(
       ),
       loss=trained.loss,
       plaintext_sum=client_slots.place(
-        Sent(trained.weights, indicator), data.client_id, num_clients
+        Sent(trained.weights, indicator), data.client_id
       ),
     )
 

@@ -499,7 +499,7 @@ def build(
       update=tf.zeros([]),
       client_state=state,
       loss=tf.constant(0.0),
-      plaintext_sum=client_slots.place(sent, data.client_id, num_clients),
+      plaintext_sum=client_slots.place(sent, data.client_id),
       has_trained=is_due,
     )
 

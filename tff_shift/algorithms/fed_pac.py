@@ -256,9 +256,7 @@ def _build_published(
     return result._replace(
       client_state=Personal(head, result.loss),
       plaintext_sum=(
-        client_slots.place(
-          (h, v, head), client_slots.own_row(data), num_clients
-        ),
+        client_slots.place((h, v, head), client_slots.own_row(data)),
         tf.concat([total, count[:, tf.newaxis]], axis=1),
       ),
     )

@@ -264,7 +264,7 @@ def build(
       client_state=(),
       loss=result.loss,
       plaintext_sum=client_slots.place(
-        (result.weights, own), client_slots.own_row(current), num_clients
+        (result.weights, own), client_slots.own_row(current)
       ),
       has_trained=tf.size(current.y) > 0,
     )

@@ -371,9 +371,7 @@ def build(
     )
     return result._replace(
       update=model_stack.update_of_one(result.update, number, max_clusters),
-      plaintext_sum=client_slots.place(
-        descriptor, client_slots.own_row(data), num_clients
-      ),
+      plaintext_sum=client_slots.place(descriptor, client_slots.own_row(data)),
     )
 
   def update_server(weights, mean_update, slots, info):

@@ -426,7 +426,7 @@ def build(
   if functions.train_client is not None:
     training = client_part(
       functions.train_client,
-      reporting_clients=reporting_clients if is_last else None,
+      reports_loss=reports_losses and is_last,
     )
     update_type = training.type_signature.result[0].update
   elif surveys:

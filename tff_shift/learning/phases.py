@@ -112,6 +112,8 @@ class Phase(NamedTuple):
 # The metrics by client, each [num_clients] float32: the loss of a client, and
 # whether it has one, 1 or 0.
 CLIENT_LOSSES = "client_losses", "client_loss_counts"
+# Both in a client's report, in its row.
+_BY_CLIENT = "by_client"
 
 
 # A tensor of more numbers is tested by a product with `_SMALL`.
@@ -147,8 +149,8 @@ def has_diverged(values) -> tf.Tensor:
 
 
 def _report(
-  loss, diverged, is_empty, data, num_clients: int | None
-) -> collections.OrderedDict[str, tf.Tensor]:
+  loss, diverged, is_empty, data, reports_loss: bool
+) -> collections.OrderedDict[str, Any]:
   """Returns a client's report on its loss, see `_metrics`.
 
   Args:
@@ -156,7 +158,7 @@ def _report(
     diverged: Whether it has diverged.
     is_empty: Whether it has no examples.
     data: Its data.
-    num_clients: The number of all clients, if the server sees the loss of each.
+    reports_loss: Whether the server sees the loss of each client.
   """
   has_none = diverged | is_empty
   report = collections.OrderedDict(
@@ -165,10 +167,9 @@ def _report(
     # Without examples, NaN is the mean of nothing, not a divergence.
     diverged=tf.where(diverged & ~is_empty, 1.0, 0.0),
   )
-  if num_clients is not None:
+  if reports_loss:
     values = report["loss"], report["counts"]
-    placed = client_slots.place(values, data.client_id, num_clients).values
-    report.update(zip(CLIENT_LOSSES, placed, strict=True))
+    report[_BY_CLIENT] = client_slots.place(values, data.client_id)
   return report
 
 
@@ -180,7 +181,7 @@ def client_training(
   requirements: factories.AggregationRequirements,
   client_weight: function_types.ClientWeightFn,
   has_examples: function_types.ClientWeightFn,
-  reporting_clients: int | None = None,
+  reports_loss: bool = False,
 ) -> tff.Computation:
   """Builds the client's part of the training phase.
 
@@ -193,8 +194,7 @@ def client_training(
     client_weight: `data -> weight` of a client whose result has no weight.
     has_examples: `data -> 0 or 1`; 0 sets the weight to 0, whatever the result
       contains.
-    reporting_clients: The number of all clients, if the server sees the loss of
-      each. None: it sees the mean only.
+    reports_loss: Whether the server sees the loss of each client.
 
   Returns:
     `(weights, client_state, data, round_num) -> <Message, client_state>`.
@@ -239,7 +239,7 @@ def client_training(
       plaintext_sum=factories.either(
         ~is_left_out, result.plaintext_sum, no_contribution
       ),
-      report=_report(result.loss, diverged, is_empty, data, reporting_clients),
+      report=_report(result.loss, diverged, is_empty, data, reports_loss),
     )
     return message, factories.either(
       ~diverged, result.client_state, client_state
@@ -364,7 +364,9 @@ def aggregating_phase(
     The phase.
   """
   message_type, _ = training.type_signature.result
-  contribution_type = message_type.plaintext_sum
+  contribution_type = client_slots.sum_type(
+    message_type.plaintext_sum, num_clients
+  )
   state_type = frozen_weights.state_type(server_type)
   has_contribution = bool(tff.structure.flatten(contribution_type))
   has_memory = bool(tff.structure.flatten(state_type.memory))
@@ -412,7 +414,7 @@ def aggregating_phase(
       message.weight,
     )
     summed = (
-      tff.federated_sum(message.plaintext_sum)
+      client_slots.federated_sum(message.plaintext_sum, num_clients)
       if has_contribution
       else tff.federated_value((), tff.SERVER)
     )
@@ -443,7 +445,7 @@ def aggregating_phase(
       optimizer=applied[2],
       memory=applied[1],
     )
-    return new_state, _metrics(message.report)
+    return new_state, _metrics(message.report, num_clients)
 
   return _phase(server_type, training, finish)
 
@@ -467,7 +469,8 @@ def personal_phase(
     personalize_client: `(weights, client_state, data, round_num) ->
       PersonalResult`.
     has_examples: `data -> 0 or 1`; with 0 the client's loss is ignored.
-    reporting_clients: See `client_training`.
+    reporting_clients: The number of all clients, if the server sees the loss of
+      each. None: it sees the mean only.
 
   Returns:
     The phase. It is the last of a round.
@@ -481,7 +484,9 @@ def personal_phase(
       ~diverged, result.client_state, client_state
     )
     is_empty = tf.equal(has_examples(data), 0)
-    report = _report(result.loss, diverged, is_empty, data, reporting_clients)
+    report = _report(
+      result.loss, diverged, is_empty, data, reporting_clients is not None
+    )
     return report, new_client_state
 
   def finish(state, report):
@@ -493,17 +498,18 @@ def personal_phase(
       state.optimizer,
       state.memory,
     )
-    return new_state, _metrics(report)
+    return new_state, _metrics(report, reporting_clients)
 
   return _phase(server_type, work, finish)
 
 
-def _metrics(report) -> tff.Value:
+def _metrics(report, num_clients: int | None) -> tff.Value:
   """Aggregates the clients' reports into the metrics of a phase.
 
   Args:
     report: The result of `_report`, placed at CLIENTS. The loss of a client
       that has diverged or has no examples is ignored.
+    num_clients: The number of all clients, for reports with a row.
 
   Returns:
     `loss`, the mean over the other clients; `num_clients`, the number of all
@@ -515,7 +521,7 @@ def _metrics(report) -> tff.Value:
     num_clients=tff.federated_sum(tff.federated_value(1.0, tff.CLIENTS)),
     num_diverged=tff.federated_sum(report["diverged"]),
   )
-  for name in CLIENT_LOSSES:
-    if name in tff.structure.name_list(report.type_signature.member):
-      found[name] = tff.federated_sum(report[name])
+  if _BY_CLIENT in tff.structure.name_list(report.type_signature.member):
+    table = client_slots.federated_sum(report[_BY_CLIENT], num_clients)
+    found.update(zip(CLIENT_LOSSES, table.values, strict=True))
   return tff.federated_zip(found)

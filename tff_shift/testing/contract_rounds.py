@@ -11,7 +11,9 @@ from tff_shift import algorithms
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
+from tff_shift.learning.aggregators import client_slots
 from tff_shift.simulation.engine import rounds
+from tff_shift.testing import forms
 from tff_shift.testing import running
 
 
@@ -237,7 +239,7 @@ class TestWorkAlone:
         running.with_info(update_server or add),
         state.weights,
         alone.update,
-        alone.plaintext_sum,
+        client_slots.total([alone.plaintext_sum], forms.NUM_CLIENTS),
         server_state.round_num,
         state.memory,
       )

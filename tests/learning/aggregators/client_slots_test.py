@@ -41,14 +41,12 @@ def table_of(chosen):
   return table
 
 
-class TestPlace:
+class TestTotal:
   @settings(max_examples=20, deadline=None)
-  @given(st.sets(st.integers(0, NUM_CLIENTS - 1), min_size=1))
+  @given(st.lists(st.integers(0, NUM_CLIENTS - 1), min_size=1, unique=True))
   def test_sum_holds_the_value_of_each_client(self, chosen):
-    placed = [
-      client_slots.place(value_of(each), each, NUM_CLIENTS) for each in chosen
-    ]
-    summed = tf.nest.map_structure(lambda *parts: sum(parts), *placed)
+    placed = [client_slots.place(value_of(each), each) for each in chosen]
+    summed = client_slots.total(placed, NUM_CLIENTS)
     for name, table in table_of(chosen).items():
       np.testing.assert_array_equal(summed.values[name], table)
     np.testing.assert_array_equal(
@@ -56,14 +54,39 @@ class TestPlace:
     )
 
   def test_infinite_value_stays_in_its_row(self):
-    placed = client_slots.place(tf.constant([np.inf, np.nan]), 1, 3)
+    row = client_slots.place(tf.constant([np.inf, np.nan]), 1)
     np.testing.assert_array_equal(
-      placed.values, [[0, 0], [np.inf, np.nan], [0, 0]]
+      client_slots.total([row], 3).values, [[0, 0], [np.inf, np.nan], [0, 0]]
     )
 
-  def test_client_without_a_row_is_lost(self):
-    placed = client_slots.place(tf.constant(3.0), NUM_CLIENTS, NUM_CLIENTS)
-    assert not np.any(placed.values) and not np.any(placed.present)
+  @pytest.mark.parametrize("client_id", [-2, -1, NUM_CLIENTS])
+  def test_client_without_a_row_is_lost(self, client_id):
+    rows = [
+      client_slots.place(tf.constant(each), number)
+      for number, each in ((0, 2.0), (client_id, np.nan))
+    ]
+    summed = client_slots.total(rows, NUM_CLIENTS)
+    np.testing.assert_array_equal(summed.values, [2, 0, 0, 0, 0])
+    np.testing.assert_array_equal(summed.present, [1, 0, 0, 0, 0])
+
+  def test_zeros_in_place_of_a_row_are_none(self):
+    row = client_slots.place(tf.constant(3.0), 2)
+    nothing = tf.nest.map_structure(
+      lambda each: tf.zeros_like(tf.convert_to_tensor(each)), row
+    )
+    assert not np.any(client_slots.total([nothing], NUM_CLIENTS).present)
+
+  def test_rows_and_plain_values_in_one_structure(self):
+    values = [
+      {
+        "own": (client_slots.place(tf.constant(3.0 + i), i),),
+        "sum": np.int32(10 + i),
+      }
+      for i in range(2)
+    ]
+    summed = client_slots.total(values, 2)
+    np.testing.assert_array_equal(summed["own"][0].values, [3, 4])
+    assert summed["sum"] == 21
 
 
 def heads_at_server(model, hparams):
@@ -80,7 +103,7 @@ def heads_at_server(model, hparams):
       update=(),
       client_state=(),
       loss=tf.constant(0.0),
-      plaintext_sum=client_slots.place(data.x[0], data.client_id, NUM_CLIENTS),
+      plaintext_sum=client_slots.place(data.x[0], data.client_id),
     ),
     update_server=lambda weights, update, plaintext_sum, info: plaintext_sum,
     predict_as_client=lambda weights, state, data, examples: examples.x,
@@ -107,7 +130,7 @@ class TestThroughTff:
   @pytest.fixture(scope="class")
   def algorithm(self, context):
     del context
-    return build(requirements=REQUIREMENTS)
+    return build(requirements=REQUIREMENTS, num_clients=NUM_CLIENTS)
 
   def test_server_holds_the_rows_of_those_that_took_part(self, algorithm):
     clients = [
@@ -126,6 +149,31 @@ class TestThroughTff:
     expected[1], expected[4] = (1, 0.1), (4, 0.1)
     np.testing.assert_array_equal(state.weights.values, expected)
     np.testing.assert_array_equal(state.weights.present, [0, 1, 0, 0, 1])
+
+  def test_client_that_diverges_has_no_row(self, algorithm):
+    clients = [
+      client_dataset.ClientDataset.from_arrays(
+        x=np.full((1, 2), value, np.float32),
+        y=np.zeros(1, np.int32),
+        domain_sizes=np.array([1], np.int32),
+        seed=np.zeros(2, np.int32),
+        client_id=np.int32(client_id),
+      )
+      for client_id, value in enumerate((np.nan, 2))
+    ]
+    state = algorithm.initialize(np.zeros(2, np.int32))
+    state, _, _ = algorithm.phases[0](state, [(), ()], clients)
+    np.testing.assert_array_equal(state.weights.present, [0, 1, 0, 0, 0])
+
+  def test_a_client_sends_its_row_alone(self, algorithm):
+    _, message = algorithm.client_halves[0].type_signature.result
+    assert message.member.plaintext_sum == tff.types.to_type(
+      client_slots.Row(tff.TensorType(np.float32, (2,)), np.int32)
+    )
+
+  def test_needs_the_number_of_rows(self):
+    with pytest.raises(TypeError, match="num_clients"):
+      build(requirements=REQUIREMENTS)
 
   def test_type_shows_that_rows_leave_the_client(self, algorithm):
     # What each worker sends before the parts are merged.

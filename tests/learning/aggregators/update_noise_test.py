@@ -15,6 +15,8 @@ from tff_shift.learning.aggregators.aggregator_hparams import (
   AggregatorHParams as HParams,
 )
 
+pytestmark = pytest.mark.usefixtures("context")
+
 
 def build(hparams, clients):
   return factories.build("dp", hparams, clients_per_round=clients)

@@ -160,7 +160,7 @@ def has_resources(graph_def: tf.compat.v1.GraphDef) -> bool:
   return any(
     node.op == "VarHandleOp"
     or node.op in _ANONYMOUS_TABLES
-    or _runs_on_host(node)
+    or _is_of_data_set(node)
     for node in _all_nodes(graph_def)
   )
 
@@ -356,6 +356,14 @@ def _pin_to_device(graph_def: tf.compat.v1.GraphDef, device: str) -> None:
           pending.append((functions[name].node_def, device))
 
 
-def _runs_on_host(node: tf.compat.v1.NodeDef) -> bool:
+def _is_of_data_set(node: tf.compat.v1.NodeDef) -> bool:
   """Returns whether `node` makes or reads a data set."""
-  return any(part in node.op for part in ("Dataset", "Iterator", "Optional"))
+  return any(part in node.op for part in ("Dataset", "Iterator"))
+
+
+def _runs_on_host(node: tf.compat.v1.NodeDef) -> bool:
+  """Returns whether only the host has kernels for `node`.
+
+  Optional values come from data sets, and from gradients of conditions.
+  """
+  return _is_of_data_set(node) or "Optional" in node.op

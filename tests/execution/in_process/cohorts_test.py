@@ -241,6 +241,26 @@ class TestOneFunction:
     )
     assert found == 112 and whole == [2]
 
+  def test_gradient_of_a_condition(self, run, whole):
+    @tff.tensorflow.computation(np.float32)
+    def slope(x):
+      with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.cond(x > 0, lambda: tf.sin(x * x), lambda: -x)
+      return tape.gradient(y, x)
+
+    graph = tff.framework.ConcreteComputation.get_proto(slope).tensorflow
+    # It is an operation of data sets, too.
+    assert b"OptionalFromValue" in graph.graph_def.value
+
+    @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+    def slopes(numbers):
+      return tff.federated_map(slope, numbers)
+
+    found = run(in_process.in_process_context(), slopes, [*np.float32([2, -1])])
+    np.testing.assert_allclose(found, [4 * np.cos(4), -1], rtol=1e-6)
+    assert whole == [2]
+
 
 class TestOneByOne:
   def test_clients_with_much_data_are_called_one_by_one(

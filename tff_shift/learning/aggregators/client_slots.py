@@ -80,7 +80,7 @@ def empty(value: Any, num_clients: int) -> Slots:
 
 
 def add(table: Slots, row: Row) -> Slots:
-  """Adds a value to its row; in a row of zeros it has the same bits then."""
+  """Adds a value to its row; to a row of zeros bit for bit."""
   number = tf.convert_to_tensor(row.number) - 1
   exists = (number >= 0) & (number < table.present.shape[0])
   first = tf.where(exists, number, 0)

@@ -98,6 +98,19 @@ class TestPrivacyByType:
       count_shapes(type_walk.sent_tensors(signatures))
       for signatures in aggregated.phases
     ]
+    if algorithms.requirements(algorithm.name).per_client_values:
+      # What the server must see client by client is declared, with the reason.
+      sent = [
+        each - count_shapes(tensor for row in rows for tensor in row)
+        for each, rows in zip(
+          sent,
+          (
+            map(type_walk.tensors, type_walk.rows(half.type_signature.result))
+            for half in algorithm.client_halves
+          ),
+          strict=True,
+        )
+      ]
     metrics = count_shapes(
       tensor
       for phase in algorithm.phases

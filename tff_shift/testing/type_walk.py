@@ -6,6 +6,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_shift.execution import compilation
+from tff_shift.learning.aggregators import client_slots
 
 
 def _tensors(type_signature):
@@ -18,6 +19,17 @@ def _tensors(type_signature):
     return [tensor for part in type_signature for tensor in _tensors(part)]
   assert isinstance(type_signature, tff.FunctionType), type_signature
   return []
+
+
+def _rows(type_signature):
+  """Returns the types of the values that clients send for rows of tables."""
+  if isinstance(type_signature, tff.FederatedType):
+    return _rows(type_signature.member)
+  if not isinstance(type_signature, tff.StructType):
+    return []
+  if getattr(type_signature, "python_container", None) is client_slots.Row:
+    return [type_signature.value]
+  return [row for part in type_signature for row in _rows(part)]
 
 
 def _placed(type_signature, placement):
@@ -70,6 +82,7 @@ def type_walk():
   """Functions on TFF types and computations, see the functions above."""
   return types.SimpleNamespace(
     tensors=_tensors,
+    rows=_rows,
     placed=_placed,
     aggregations=_aggregations,
     sent_tensors=_sent_tensors,

@@ -37,7 +37,8 @@ class ClientResult(NamedTuple):
       a nested structure of tensors of fixed shapes. They leave the client in
       plaintext, whatever the aggregator does to updates, so
       `factories.AggregationRequirements` must declare them. A client without
-      examples sends zeros.
+      examples sends zeros. The server gets a table, `client_slots.Slots`, in
+      the place of a `client_slots.Row`.
     has_trained: Whether the client has the examples that the round requires,
       for example of one domain, a bool scalar. If False, it counts as a client
       without examples.

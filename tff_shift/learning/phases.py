@@ -218,6 +218,14 @@ def client_training(
         "a client's result has a plaintext_sum: AGGREGATION_REQUIREMENTS must"
         " give the reason (plaintext_sums, or per_client_values)"
       )
+    if (
+      client_slots.has_rows(result.plaintext_sum)
+      and not requirements.per_client_values
+    ):
+      raise TypeError(
+        "a client's plaintext_sum has a row of its own:"
+        " AGGREGATION_REQUIREMENTS must give the reason (per_client_values)"
+      )
     weight = result.weight if has_weight else client_weight(data)
     is_empty = tf.equal(has_examples(data), 0) | ~tf.cast(
       result.has_trained, tf.bool

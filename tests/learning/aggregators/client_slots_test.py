@@ -171,6 +171,11 @@ class TestThroughTff:
       client_slots.Row(tff.TensorType(np.float32, (2,)), np.int32)
     )
 
+  def test_a_sum_that_is_declared_does_not_allow_rows(self):
+    declared = factories.AggregationRequirements(plaintext_sums="it is summed")
+    with pytest.raises(TypeError, match="per_client_values"):
+      build(requirements=declared, num_clients=NUM_CLIENTS)
+
   def test_needs_the_number_of_rows(self):
     with pytest.raises(TypeError, match="num_clients"):
       build(requirements=REQUIREMENTS)

@@ -132,7 +132,7 @@ def sum_type(value_type: tff.Type, num_clients: int | None) -> tff.Type:
     TypeError: If there is a `Row`, and the number of clients is not known.
   """
   specs = _specs(value_type)
-  if not _has_rows(specs):
+  if not has_rows(specs):
     return value_type
   if num_clients is None:
     raise TypeError(
@@ -182,7 +182,8 @@ def _rows_as_leaves(values: Any) -> Any:
   )
 
 
-def _has_rows(values: Any) -> bool:
+def has_rows(values: Any) -> bool:
+  """Returns whether any part of a structure is a `Row`."""
   found = []
   tree.traverse(lambda part: found.append(isinstance(part, Row)), values)
   return any(found)

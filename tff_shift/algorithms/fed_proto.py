@@ -18,7 +18,9 @@ With the received P, a client minimises
     CE + lambda * mean over the examples of d(f_i(x), P[y]).
 
 A client predicts the class of the nearest prototype among the P[c]. With
-lambda = 0, and in round 0, clients train as in local training, bit for bit.
+lambda = 0, and in round 0, a client takes the steps of local training. It is
+not `local`, whose clients each start from weights of their own: here all start
+from the same.
 
 What leaves a client: the mean embedding of each of its classes, the fraction
 (`client_weighting=uniform`: only the occurrence) of each class, its number of
@@ -74,7 +76,7 @@ class HParams(hyperparameters.LocalHParams):
   prototype_weight: float = hyperparameters.hparam(
     1.0,
     "lambda: weight of the distance of embeddings from the global prototypes;"
-    " 0: local training.",
+    " 0: the steps of local training.",
     minimum=0,
   )
   prototype_distance: str = hyperparameters.hparam(

@@ -29,8 +29,9 @@ goes to the cluster whose centroid is the nearest to its descriptor, by the
 first two rows of (1), which need no labels. With `predict_with=nearest` all
 clients do so for the examples that they predict.
 
-Equations (1) and (2) are those of the authors' program
-(github.com/dariofenoglio98/FLUX, descriptors `Px_label_long`).
+Equation (1) is that of the authors' program (github.com/dariofenoglio98/FLUX,
+descriptors `Px_label_long`). Equation (2) is not: the program takes the elbow
+that the `kneed` package detects, often another client.
 
 With eps infinite, or T0 beyond the last round, it is FedAvg, bit for bit. With
 eps 0 the clients train alone from round T0 on.

@@ -36,8 +36,8 @@ PAGE = "claims.md"
 _RESULTS = pathlib.Path(__file__).parents[2] / "results"
 
 HOLDS, LEVEL, HOLDS_NOT = "holds", "level", "does not hold"
-UNREACHABLE = "not reachable here"
-_VERDICTS = (HOLDS, LEVEL, HOLDS_NOT, UNREACHABLE)
+UNREACHABLE, NOT_RUN = "not reachable here", "not run"
+_VERDICTS = (HOLDS, LEVEL, HOLDS_NOT, UNREACHABLE, NOT_RUN)
 
 
 class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -385,7 +385,8 @@ def page(source: Source, folder: pathlib.Path) -> str:
   summary = (
     f"Of {len(verdicts)} claims {verdicts.count(HOLDS)} hold and"
     f" {verdicts.count(HOLDS_NOT)} do not. In {verdicts.count(LEVEL)} the"
-    f" methods are level. {verdicts.count(UNREACHABLE)} are not reachable here."
+    f" methods are level. {verdicts.count(UNREACHABLE)} are not reachable here,"
+    f" {verdicts.count(NOT_RUN)} not run."
   )
   sections += [
     "## The archives\n",

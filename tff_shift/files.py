@@ -53,7 +53,11 @@ def read_bytes(
       cannot be read; one line that begins with the path.
   """
   with reading(path, max_bytes=max_bytes) as file:
-    return file.read()
+    # Files of /proc have the size 0 and any content.
+    content = file.read(max_bytes + 1)
+  if len(content) > max_bytes:
+    raise ValueError(f"{path} has more than {max_bytes:,} bytes")
+  return content
 
 
 @contextlib.contextmanager
@@ -125,11 +129,14 @@ def _no_file(found: os.stat_result) -> str:
   return f"{kind}; it must be a file"
 
 
-def read_text(path: str | os.PathLike[str]) -> str:
+def read_text(
+  path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES
+) -> str:
   """Reads a UTF-8 file.
 
   Args:
     path: The file. Links are followed.
+    max_bytes: The maximum size.
 
   Returns:
     The text.
@@ -139,7 +146,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
     ValueError: If it cannot be read, or is not UTF-8; one line that begins with
       the path.
   """
-  content = read_bytes(path)
+  content = read_bytes(path, max_bytes=max_bytes)
   try:
     return content.decode("utf-8")
   except UnicodeDecodeError as error:

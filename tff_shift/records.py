@@ -149,7 +149,7 @@ def decode(text: str, kind: type[_R]) -> _R:
   Raises:
     ValueError: If the content is invalid, as in `read`; without the file name.
   """
-  return convert(_parse_json(text), kind)
+  return convert(parse_json(text), kind)
 
 
 def convert(fields: Any, kind: type[_R]) -> _R:
@@ -295,7 +295,12 @@ def one_line(text: str) -> str:
   return text
 
 
-def _parse_json(text: str) -> Any:
+def parse_json(text: str) -> Any:
+  """Parses strict JSON: without duplicate keys, NaN and infinity.
+
+  Raises:
+    ValueError: If the text is invalid; one line.
+  """
   if not text.strip():
     raise ValueError("it is empty")
   try:

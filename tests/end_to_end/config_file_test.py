@@ -1,6 +1,7 @@
 """Files of flags in YAML, and the config.json of a run."""
 
 import json
+import os
 
 import pytest
 
@@ -13,8 +14,8 @@ def test_file_becomes_flags_in_its_place(tmp_path):
   path = tmp_path / "run.yaml"
   path.write_text(
     "algorithm: [fed_avg, fed_evolve]\nlearning_rate: [0.1, 1e-3]\n"
-    "rounds: 5  # short\nsave_model: true\nprogress: no\ndataset: null\n"
-    "dirichlet: inf\n"
+    "rounds: 5  # short\nsave_model: true\nprogress: false\ndataset: null\n"
+    "dirichlet: .inf\ntime: 2024-01-31\nlabel: 'no'\n"
   )
   found = config_file.expand(["binary", f"--config={path}", "--rounds=7"])
   assert found == [
@@ -25,6 +26,8 @@ def test_file_becomes_flags_in_its_place(tmp_path):
     "--save_model",
     "--noprogress",
     "--dirichlet=inf",
+    "--time=2024-01-31",
+    "--label=no",
     "--rounds=7",
   ]
   assert config_file.expand(["b", "-config", str(path)]) == ["b", *found[1:-1]]
@@ -53,7 +56,18 @@ def test_config_of_a_run_is_one_without_its_folder(tmp_path):
     ("rounds: [", "it cannot be read: while parsing"),
     ("- rounds", "it must have a line NAME: VALUE for each flag"),
     ("round: 3", "round is not a flag; did you mean rounds?"),
-    ("rounds: {a: 3}", "rounds has the value {'a': 3}; it must be a text"),
+    ("rounds: {a: 3}", "line 1: rounds is nested; it must be a text, a"),
+    ("rounds: [[3]]", "line 1: rounds is nested; it must be a text, a"),
+    ("seed: 0\nrounds: 1:30", "line 2: rounds: 1:30 has several meanings in"),
+    ("rounds: 010", "line 1: rounds: 010 has several meanings in YAML; write"),
+    ("rounds: 1_000", "line 1: rounds: 1_000 has several meanings"),
+    ("label: no", "line 1: label: no has several meanings"),
+    ("progress: !!bool 'yes'", "line 1: progress has the tag tag:yaml.org,2"),
+    ("rounds: !!python/name:os.x", "line 1: rounds has the tag tag:yaml.org"),
+    ("rounds: 1\nseed: 0\nrounds: 2", "rounds is there twice, in lines 1, 3"),
+    ('{"rounds": 1, "rounds": 2}', '"rounds" is a duplicate key'),
+    ('{"rounds": {"a": 1}}', "rounds has the value {'a': 1}; it must be a"),
+    ('{"seeds": [true]}', "seeds has the value True; it must be a text"),
     ("seeds: ['0,1']", "seeds has the value '0,1'; it must be a text"),
   ],
 )
@@ -63,6 +77,20 @@ def test_file_that_has_no_flags_is_refused(text, message, refused, tmp_path):
     path.write_text(text)
   line = refused(evolving, f"--config={path}")
   assert f"--config={path}: {message}" in line
+
+
+def test_endless_files_are_refused(refused, tmp_path):
+  pipe = tmp_path / "pipe.yaml"
+  os.mkfifo(pipe)
+  endless = tmp_path / "endless.yaml"
+  endless.symlink_to("/dev/zero")
+  for path, kind in (
+    (pipe, "a named pipe"),
+    (endless, "a device"),
+    (tmp_path, "a folder"),
+  ):
+    line = refused(evolving, f"--config={path}")
+    assert f"--config={path}: it is {kind}; it must be a file" in line
 
 
 def test_algorithm_of_an_import_in_a_file_is_known(

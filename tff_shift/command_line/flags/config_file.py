@@ -1,5 +1,6 @@
 """The flag `--config`: files of flags in YAML, or the config.json of a run."""
 
+import re
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -9,6 +10,8 @@ import yaml
 from absl import flags
 
 from tff_shift import arguments as arguments_lib
+from tff_shift import files
+from tff_shift import records
 from tff_shift import renamed_flags
 
 _FLAG = "config"
@@ -17,6 +20,23 @@ _FLAGS_OF_RUN = "flags"
 _OF_FOLDER = frozenset({"output_dir", "overwrite", "resume"})
 _DIGEST = " (SHA-256)"
 _DIGEST_OF_DATASET = f"dataset{_DIGEST}"
+
+_WANTED = (
+  "it must be a text, a number, true, false, or a list of texts and numbers"
+  " without commas"
+)
+_MAX_BYTES = 2**24
+_TAG = "tag:yaml.org,2002:"
+# Plain values that all versions of YAML read alike, by their tags in YAML 1.1.
+_PLAIN = {
+  _TAG + "null": re.compile("|~|null|Null|NULL"),
+  _TAG + "bool": re.compile("true|True|TRUE|false|False|FALSE"),
+  _TAG + "int": re.compile(r"[-+]?(0|[1-9]\d*)"),
+  _TAG + "float": re.compile(
+    r"[-+]?(\d+\.\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf|\.nan"
+  ),
+  _TAG + "timestamp": re.compile(r"\d{4}-\d\d-\d\d"),
+}
 
 # The flags of the run whose config.json was read.
 _of_run: dict[str, Any] = {}
@@ -95,18 +115,20 @@ def is_of_run(name: str, value: Any) -> bool:
 def _read(path: str) -> dict[str, Any]:
   """Returns the flags of a file by name."""
   try:
-    with open(path, encoding="utf-8") as file:
-      # JSON is YAML.
-      values = yaml.safe_load(file)
-  except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    text = files.read_text(path, max_bytes=_MAX_BYTES)
+    if text.lstrip().startswith("{"):
+      values = records.parse_json(text)
+    else:
+      values = _parse_yaml(text)
+  except (OSError, yaml.YAMLError, RecursionError) as error:
     reason = " ".join(str(error).split())
     raise ValueError(
       f"--{_FLAG}={path}: it cannot be read: {reason}"
     ) from error
-  if not isinstance(values, Mapping):
-    raise ValueError(
-      f"--{_FLAG}={path}: it must have a line NAME: VALUE for each flag"
-    )
+  except ValueError as error:
+    # Errors of opening a file begin with its path.
+    reason = str(error).replace(f"{path} ", "it ", 1)
+    raise ValueError(f"--{_FLAG}={path}: {reason}") from error
   if isinstance(values.get(_FLAGS_OF_RUN), Mapping):
     values = renamed_flags.rewrite_config(values)[_FLAGS_OF_RUN]
     digest = values.get(_DIGEST_OF_DATASET)
@@ -125,6 +147,57 @@ def _read(path: str) -> dict[str, Any]:
   return dict(values)
 
 
+def _parse_yaml(text: str) -> dict[str, Any]:
+  """Returns the values of a YAML file by name: texts, bools, None and lists.
+
+  Numbers and dates are returned as the texts of the file, because readers of
+  YAML 1.1 and 1.2 differ in their values.
+
+  Raises:
+    ValueError: If a value has several meanings, is nested, or a name occurs
+      twice; the message names it.
+  """
+  root = yaml.compose(text, yaml.SafeLoader)
+  if not isinstance(root, yaml.MappingNode):
+    raise ValueError("it must have a line NAME: VALUE for each flag")
+  values, lines = {}, {}
+  for key, node in root.value:
+    name, line = key.value, key.start_mark.line + 1
+    if not isinstance(name, str):
+      raise ValueError(f"line {line}: the name of a flag is wanted")
+    if name in lines:
+      raise ValueError(f"{name} is there twice, in lines {lines[name]}, {line}")
+    lines[name] = line
+    if isinstance(node, yaml.SequenceNode):
+      values[name] = [
+        _scalar(item, f"line {line}: {name}") for item in node.value
+      ]
+    else:
+      values[name] = _scalar(node, f"line {line}: {name}")
+  return values
+
+
+def _scalar(node: yaml.Node, what: str) -> str | bool | None:
+  """Returns the value of a node that has one meaning."""
+  if not isinstance(node, yaml.ScalarNode):
+    raise ValueError(f"{what} is nested; {_WANTED}")
+  text = node.value
+  if node.tag == _TAG + "str":
+    return text
+  if node.style is not None or node.tag not in _PLAIN:
+    raise ValueError(f"{what} has the tag {node.tag}; {_WANTED}")
+  if not _PLAIN[node.tag].fullmatch(text):
+    raise ValueError(
+      f"{what}: {text} has several meanings in YAML; write a decimal number,"
+      f" true or false, or a text in quotes ({text!r})"
+    )
+  if node.tag == _TAG + "null":
+    return None
+  if node.tag == _TAG + "bool":
+    return text.lower() == "true"
+  return text.replace(".inf", "inf").replace(".nan", "nan")
+
+
 def _flag(path: str, name: Any, value: Any) -> list[str]:
   """Returns a flag as an argument; none if its value is null."""
   if value is None:
@@ -132,12 +205,13 @@ def _flag(path: str, name: Any, value: Any) -> list[str]:
   if isinstance(value, bool):
     return [f"--{name}" if value else f"--no{name}"]
   values = value if isinstance(value, list) else [value]
-  for each in values:
-    if not isinstance(each, str | int | float) or (
-      isinstance(value, list) and isinstance(each, str) and "," in each
+  for item in values:
+    if (
+      not isinstance(item, str | int | float)
+      or (isinstance(value, list) and isinstance(item, str) and "," in item)
+      or isinstance(item, bool)
     ):
       raise ValueError(
-        f"--{_FLAG}={path}: {name} has the value {each!r}; it must be a text, a"
-        " number, true, false, or a list of these without commas"
+        f"--{_FLAG}={path}: {name} has the value {item!r}; {_WANTED}"
       )
   return [f"--{name}={','.join(map(str, values))}"]

@@ -79,7 +79,7 @@ class TestCasts:
     )
     x[1].flat[0] = -np.inf
     with pytest.raises(
-      ValueError, match="finite as float32, those of example 1"
+      ValueError, match="finite as float32, got -inf in example 1"
     ):
       check(x, np.zeros(len(x), int))
 
@@ -173,8 +173,8 @@ class TestRefusals:
     x = x_of(dtype, size=5)
     x[3, 1, 2] = value
     assert refusal(x, np.zeros(5, np.int32)) == (
-      "x of toy: all numbers must be finite as float32, those of example 3 are"
-      " not"
+      "x of toy: all numbers must be finite as float32, got"
+      f" {x[3, 1, 2]} in example 3"
     )
 
   @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_clients_of_guidance(write, run_here, tmp_path, read_runs):
     (
       {},
       "--label=outcome --client=site",
-      "study.csv: features: column 'day' has values of type object, not",
+      "study.csv: features: column 'day' has '2024-01-31' in line 2, not a num",
     ),
     (
       {"day": "May"},
@@ -145,8 +145,8 @@ def test_clients_of_guidance(write, run_here, tmp_path, read_runs):
     (
       {"note": "x"},
       "--label=outcome --client=site",
-      "study.csv: features: column 'day' has values of type object, not"
-      " numbers (and 'note'); encode them, or name the columns to use by"
+      "study.csv: features: column 'day' has '2024-01-31' in line 2, not a"
+      " number (and 'note'); encode them, or name the columns to use by"
       " features",
     ),
     (
@@ -162,12 +162,13 @@ def test_clients_of_guidance(write, run_here, tmp_path, read_runs):
     (
       {"age": np.nan, "dose": np.nan},
       "--label=outcome --client=site --time=day",
-      "column 'dose' has missing values (and 'age'); leave out these rows or",
+      "column 'dose' has 240 missing values, the first in line 2 (and 'age');"
+      " leave out these rows or",
     ),
     (
       {"age": np.nan},
       "--label=outcome --client=site --time=day",
-      "study.csv: features: column 'age' has missing values",
+      "study.csv: features: column 'age' has 240 missing values",
     ),
   ],
 )

@@ -135,7 +135,7 @@ def test_no_examples(run_predict, written, capsys):
     ([], {"images": X}, "it must have an array x; it has images"),
     ([], {"x": X[:, :1]}, r"x: .* got \[10, 1\]; .* float32 \(n, 2\)"),
     # The number is that in the file, whatever the batch.
-    (["--batch_size=3"], {"x": BROKEN}, "those of example 7 are not"),
+    (["--batch_size=3"], {"x": BROKEN}, "of example 7"),
     ([], {"x": X, "y": np.arange(10)}, r"y must lie in 0\.\.2, .* got 0\.\.9"),
     ([], {"x": X, "y": np.arange(10) - 1}, r"in 0\.\.2, .* got -1\.\.8"),
     ([], {"x": np.float32(1)}, "x has no examples"),

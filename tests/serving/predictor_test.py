@@ -145,8 +145,8 @@ class TestRefusals:
   @pytest.mark.parametrize(
     ("at", "message"),
     [
-      (np.nan, "those of example 3 are not"),
-      (1e39, "those of example 3 are not"),
+      (np.nan, "got nan in column 1 of example 3"),
+      (1e39, "got 1e+39 in column 1 of example 3"),
       (np.ma.masked, "1 of 24 values are masked, the first at [3, 1]"),
     ],
   )

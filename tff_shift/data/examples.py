@@ -2,7 +2,9 @@
 
 import hashlib
 import math
+import unicodedata
 import warnings
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -14,6 +16,10 @@ import numpy as np
 
 # Number of absent classes that a message names.
 _NUM_LISTED = 5
+# The maximum rounding error of a column, relative to its standard deviation.
+_MAX_ERROR = 0.01
+# Smaller relative deviations are rounding errors of the user's arithmetic.
+_CONSTANT = 1e-12
 
 
 class DataWarning(UserWarning):
@@ -23,6 +29,103 @@ class DataWarning(UserWarning):
 def warn(message: str) -> None:
   """Issues a `DataWarning`."""
   warnings.warn(message, DataWarning, stacklevel=3)
+
+
+def check_names(
+  names: Iterable[object],
+  what: str,
+  at: Callable[[int], str],
+  *,
+  warns_of_case: bool = False,
+) -> None:
+  """Refuses equal names, and names that look equal.
+
+  Args:
+    names: The names of classes, clients, domains or features.
+    what: The argument or column that has them, for messages.
+    at: Returns the location of a name by its number, for messages.
+    warns_of_case: Whether to warn of names that differ only in case.
+
+  Raises:
+    ValueError: If two names are equal, or differ only in blanks or in their
+      Unicode form; one line that has both.
+  """
+  numbers: dict[str, int] = {}
+  cases: dict[str, str] = {}
+  texts = list(map(str, names))
+  for number, name in enumerate(texts):
+    composed = unicodedata.normalize("NFC", name)
+    key = " ".join(composed.split())
+    first = numbers.setdefault(key, number)
+    if first != number:
+      earlier = texts[first]
+      if earlier == name:
+        raise ValueError(
+          f"{what}: {name!r} is there twice ({at(first)} and {at(number)})"
+        )
+      # Unicode forms look alike, and are shown as code points.
+      is_form = composed == unicodedata.normalize("NFC", earlier)
+      show = ascii if is_form else repr
+      raise ValueError(
+        f"{what}: {show(earlier)} ({at(first)}) and {show(name)} ({at(number)})"
+        f" differ only in {'their Unicode form' if is_form else 'blanks'};"
+        " make them equal"
+      )
+    other = cases.setdefault(key.casefold(), name)
+    if warns_of_case and other != name:
+      warn(f"{what}: {other!r} and {name!r} differ only in case")
+
+
+def check_precision(
+  parts: Iterable[np.ndarray], what: str, names: Sequence[str] | None = None
+) -> None:
+  """Refuses columns whose values float32 cannot represent apart.
+
+  Times in UNIX seconds become multiples of 128, for example. A column is
+  refused if its largest rounding error exceeds 1 % of its standard deviation.
+
+  Args:
+    parts: The x of all examples, in arrays `[n, ...]`. Only floating-point
+      types of more than 32 bits are checked.
+    what: The name of x in messages.
+    names: The names of the columns. None: their positions.
+
+  Raises:
+    ValueError: If a column is refused; one line that names it.
+  """
+  parts = [
+    part.reshape(len(part), -1)
+    for part in parts
+    if len(part) and part.dtype.kind == "f" and part.dtype.itemsize > 4
+  ]
+  if not parts:
+    return
+  number = sum(map(len, parts))
+  # Numbers beyond float32 have other messages.
+  with np.errstate(over="ignore", invalid="ignore"):
+    error, size = (
+      np.max([np.abs(value).max(axis=0) for value in values], axis=0)
+      for values in (
+        [part - part.astype(np.float32).astype(np.float64) for part in parts],
+        parts,
+      )
+    )
+    centre = parts[0][0].astype(np.float64)
+    mean = centre + sum((part - centre).sum(axis=0) for part in parts) / number
+    deviation = np.sqrt(
+      sum(((part - mean) ** 2).sum(axis=0) for part in parts) / number
+    )
+    is_lost = (error > _MAX_ERROR * deviation) & (deviation > _CONSTANT * size)
+  if not is_lost.any():
+    return
+  column = int(np.argmax(is_lost))
+  values = np.unique(np.concatenate([part[:, column] for part in parts]))
+  called = f"column {column}" if names is None else repr(names[column])
+  raise ValueError(
+    f"{what}: float32 cannot tell the values of {called} apart"
+    f" ({len(values):,} values, {len(np.unique(values.astype(np.float32))):,}"
+    f" left); subtract a constant, such as its minimum {values[0]:.15g}"
+  )
 
 
 class Examples(NamedTuple):
@@ -396,6 +499,7 @@ def _cast(
     The array.
   """
   is_float = issubclass(dtype, np.floating)
+  original = array
   if array.dtype != dtype:
     kind = np.floating if is_float else np.integer
     if not np.issubdtype(array.dtype, kind):
@@ -409,7 +513,7 @@ def _cast(
     with np.errstate(over="ignore"):  # Overflows are refused below.
       array = array.astype(dtype)
   if issubclass(dtype, np.floating):
-    _check_size(array, largest or float(np.finfo(dtype).max), what)
+    _check_size(array, original, largest or float(np.finfo(dtype).max), what)
   return array
 
 
@@ -445,20 +549,28 @@ def first_beyond(array: np.ndarray, largest: float) -> tuple[int, ...] | None:
   return tuple(map(int, np.unravel_index(wrong, array.shape)))
 
 
-def _check_size(array: np.ndarray, largest: float, what: str) -> None:
-  """Refuses numbers that are not finite, or too large in absolute value."""
+def _check_size(
+  array: np.ndarray, original: np.ndarray, largest: float, what: str
+) -> None:
+  """Refuses numbers that are not finite, or too large in absolute value.
+
+  Args:
+    array: The numbers.
+    original: The same numbers before a cast, for the message.
+    largest: The largest allowed absolute value.
+    what: Their name in messages.
+  """
   place = first_beyond(array, largest)
   if place is None:
     return
   found = array[place]
+  column = f"column {place[1]} of " if len(place) == 2 else ""
   if not np.isfinite(found):
     raise ValueError(
-      f"{what}: all numbers must be finite as {array.dtype}"
-      + (
-        f", those of example {place[0]} are not" if place else f", got {found}"
-      )
+      f"{what}: all numbers must be finite as {array.dtype}, got"
+      f" {original[place]}"
+      + (f" in {column}example {place[0]}" if place else "")
     )
-  column = f"column {place[1]} of " if len(place) == 2 else ""
   raise ValueError(
     f"{what}: numbers must lie between -{largest:.2g} and {largest:.2g}, so"
     f" that their squares are finite as {array.dtype}, got {found:g} in"

@@ -131,8 +131,16 @@ def test_program_from_a_frame_to_an_accuracy(context):
   [
     ({}, {"label": "age_"}, "label='age_' is not a column; there are site, mo"),
     ({}, {"time": "site"}, "client='site' has another role too"),
-    ({"note": "x"}, {}, "features: column 'note' has values of type object"),
-    ({"dose": np.nan}, {}, "features: column 'dose' has missing values"),
+    (
+      {"note": "x"},
+      {},
+      "features: column 'note' has 'x' in row 0, not a number; encode",
+    ),
+    (
+      {"dose": np.nan},
+      {},
+      "features: column 'dose' has 24 missing values, the first in row 0",
+    ),
     ({"outcome": None}, {}, "label 'outcome' has missing values"),
     ({"outcome": 0.5}, {}, "label 'outcome' has fractions, such as 0.5"),
     ({"month": "May"}, {}, "time 'month': texts have no order"),

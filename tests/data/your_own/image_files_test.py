@@ -142,7 +142,7 @@ def test_digest_and_data_follow_the_files(write):
     ("a/x.png", "folder_levels=domain", "folder_levels=domain: it must have"),
     ("a/x.png", "label=x", "{}: label is not one of its options folder_"),
     ("t.csv", f"{TABLE}&image=file", "{}/x.png cannot be read: No such file o"),
-    ("t.csv", f"{TABLE}&image=z", "{}/t.csv: image='z' must have the paths of"),
+    ("t.csv", f"{TABLE}&image=z", "{}/0 cannot be read: No such file or dire"),
     ("t.csv", f"{TABLE}&image=fil", "{}/t.csv: image='fil' is not a column"),
     ("t.csv", f"{TABLE}&image_size=8", "{}/t.csv: --image_size needs --image"),
   ],

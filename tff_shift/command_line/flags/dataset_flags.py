@@ -10,6 +10,7 @@ from tff_shift import arguments
 from tff_shift.command_line import configuration
 from tff_shift.data import dataset
 from tff_shift.data import datasets
+from tff_shift.data.your_own import image_files
 from tff_shift.data.your_own import own_datasets
 
 FLAGS = flags.FLAGS
@@ -75,6 +76,7 @@ class Configuration(configuration.Configuration):
     "Height and width to which image files are resized (bilinear, anti-aliased,"
     " ignoring the aspect ratio). Default: they must have one size.",
     minimum=1,
+    maximum=image_files.MAX_IMAGE_SIZE,
   )
   dataset_sha256: str | None = configuration.setting(
     None,

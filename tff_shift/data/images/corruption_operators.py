@@ -347,7 +347,7 @@ def jpeg_compression(
   def compress(image: Image.Image) -> Image.Image:
     file = io.BytesIO()
     image.save(file, "JPEG", quality=quality)
-    return Image.open(file)
+    return Image.open(file, formats=("JPEG",))
 
   return primitives.by_pillow(images, compress)
 

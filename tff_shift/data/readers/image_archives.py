@@ -254,7 +254,7 @@ def _read_images(
   x = np.empty((len(paths), size, size, len(mode)), np.uint8)
   for position, path in enumerate(paths):
     try:
-      with Image.open(path) as image:
+      with Image.open(path, formats=("JPEG", "PNG")) as image:
         resized = image.convert(mode).resize(
           (size, size), Image.Resampling.BILINEAR
         )

@@ -1,15 +1,34 @@
 """A pandas DataFrame as arrays, a row for each example."""
 
+import decimal
+import re
 from collections.abc import Callable
 from collections.abc import Collection
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tff_shift import arguments
+from tff_shift.data import examples
+
 if TYPE_CHECKING:
   import pandas
+
+# Integers and decimal fractions as texts.
+_NUMBER = re.compile(
+  r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?\s*"
+)
+# pandas' names of columns without a name, such as a stored index.
+_UNNAMED = re.compile(r"(Unnamed: \d+)?")
+_ROLE_VALUES = "integers, texts or dates"
+
+
+def row_name(row: int) -> str:
+  """Returns the name of a row of a frame in messages, counted from 0."""
+  return f"row {row}"
 
 
 class Table:
@@ -39,6 +58,7 @@ class Table:
     read_images: Callable[["pandas.Series"], np.ndarray] | None = None,
     domain_order: Sequence[str] | None = None,
     keep_empty_classes: bool = False,
+    where: Callable[[int], str] = row_name,
   ):
     """Reads a frame.
 
@@ -56,6 +76,7 @@ class Table:
         they have an order.
       keep_empty_classes: Whether a category of the label without an example is
         a class too.
+      where: Returns the name of a row in messages by its position.
 
     Raises:
       ValueError: If a column does not exist or has values that are not allowed;
@@ -69,25 +90,29 @@ class Table:
       )
     if not len(frame):
       raise ValueError("the frame has no rows")
+    examples.check_names(
+      frame.columns, "columns", lambda number: f"column {number + 1}"
+    )
     roles = {"label": label, "client": client, "time": time, "image": image}
     used = check_roles(roles, frame.columns)
     self.y, self.class_names = _codes(
-      frame[label], f"label {label!r}", keep_empty_classes
+      frame[label], f"label {label!r}", where, keep_empty_classes
     )
     self.clients: np.ndarray | None = None
     self.client_names: tuple[str, ...] = ()
     if client is not None:
       self.clients, self.client_names = _codes(
-        frame[client], f"client {client!r}"
+        frame[client], f"client {client!r}", where
       )
     self.times: np.ndarray | None = None
     self.time_names: tuple[str, ...] = ()
     if time is not None:
       values = frame[time]
       if domain_order is not None:
-        values = _ordered(values, time, domain_order)
-      _check_order(values, time)
-      self.times, self.time_names = _codes(values, f"time {time!r}")
+        values = _ordered(values, time, domain_order, where)
+      values = _inferred(values)
+      _check_order(values, time, where)
+      self.times, self.time_names = _codes(values, f"time {time!r}", where)
     elif domain_order is not None:
       raise ValueError("domain_order: there are no domains to order")
     self.features: tuple[str, ...] = ()
@@ -97,11 +122,16 @@ class Table:
       self.x = read_images(frame[image])
       return
     if features is None:
-      features = [each for each in frame.columns if each not in used]
+      features = [column for column in frame.columns if column not in used]
+      for column in [c for c in features if _UNNAMED.fullmatch(str(c))]:
+        features.remove(column)
+        examples.warn(
+          f"column {column!r} has no name, like a stored index, and is left out"
+        )
     if label in features:
       raise ValueError(f"features: {label!r} is the label")
     self.features = tuple(map(str, features))
-    self.x = _numbers(frame, features)
+    self.x = _numbers(frame, features, where)
 
   def by_client(self) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns (x, y) of each client, in the order of the rows."""
@@ -148,7 +178,11 @@ def check_roles(
   return used
 
 
-def _numbers(frame: "pandas.DataFrame", features: Sequence[str]) -> np.ndarray:
+def _numbers(
+  frame: "pandas.DataFrame",
+  features: Sequence[str],
+  where: Callable[[int], str],
+) -> np.ndarray:
   """Returns columns as x, [n, features] float32."""
   import pandas
 
@@ -160,20 +194,26 @@ def _numbers(frame: "pandas.DataFrame", features: Sequence[str]) -> np.ndarray:
       raise ValueError(f"features: {column!r} is not a column")
     values = frame[column]
     if isinstance(values.iloc[0], (list, np.ndarray)):
-      vectors[column] = _vectors(values, column)
-    elif not pandas.api.types.is_numeric_dtype(values):
+      vectors[column] = _vectors(values, column, where)
+    elif not pandas.api.types.is_any_real_numeric_dtype(
+      values
+    ) and not pandas.api.types.is_bool_dtype(values):
       others.append(column)
     elif values.isna().any():
       incomplete.append(column)
+    else:
+      _check_numbers(values, column, where)
   if others:
     raise ValueError(
-      f"features: column {others[0]!r} has values of type"
-      f" {frame[others[0]].dtype}, not numbers{_and_others(others)}; encode"
-      " them, or name the columns to use by features"
+      f"features: column {others[0]!r} has {_other(frame[others[0]], where)}"
+      f"{_and_others(others)}; encode them, or name the columns to use by"
+      " features"
     )
   if incomplete:
+    is_missing = frame[incomplete[0]].isna().to_numpy()
     raise ValueError(
-      f"features: column {incomplete[0]!r} has missing values"
+      f"features: column {incomplete[0]!r} has {is_missing.sum()} missing"
+      f" values, the first in {where(int(np.argmax(is_missing)))}"
       f"{_and_others(incomplete)}; leave out these rows or columns, or fill the"
       " values"
     )
@@ -190,61 +230,188 @@ def _numbers(frame: "pandas.DataFrame", features: Sequence[str]) -> np.ndarray:
   )
 
 
+def _check_numbers(
+  values: "pandas.Series", column: str, where: Callable[[int], str]
+) -> None:
+  """Refuses numbers that float32 cannot represent."""
+  numbers = values.to_numpy(np.float64)
+  largest = examples.largest_root(np.float32)
+  place = examples.first_beyond(numbers, largest)
+  if place is not None:
+    raise ValueError(
+      f"features: column {column!r} has {numbers[place]:g} in"
+      f" {where(place[0])}; numbers must lie between -{largest:.2g} and"
+      f" {largest:.2g}"
+    )
+  examples.check_precision([numbers], "features", [column])
+
+
+def _other(values: "pandas.Series", where: Callable[[int], str]) -> str:
+  """Describes the first value of a column that is not a number."""
+  import pandas
+
+  if not pandas.api.types.is_object_dtype(
+    values
+  ) and not pandas.api.types.is_string_dtype(values):
+    return f"values of type {values.dtype}, not numbers"
+  is_other = pandas.to_numeric(values, errors="coerce").isna() & values.notna()
+  row = int(np.argmax(is_other.to_numpy()))
+  return f"{_shown(values.iloc[row])} in {where(row)}, not a number"
+
+
+def _shown(value: object) -> str:
+  return arguments.shown(arguments.as_python(value))
+
+
 def _and_others(columns: Sequence[str]) -> str:
   """Returns the columns after the first one, for a message."""
   return f" (and {', '.join(map(repr, columns[1:]))})" if columns[1:] else ""
 
 
-def _vectors(values: "pandas.Series", column: str) -> np.ndarray:
+def _vectors(
+  values: "pandas.Series", column: str, where: Callable[[int], str]
+) -> np.ndarray:
   """Returns a column of vectors, [n, length] float32."""
   rows = [np.asarray(value) for value in values]
-  for row in rows:
+  for number, row in enumerate(rows):
     if row.ndim != 1 or row.dtype.kind not in "iuf" or len(row) != len(rows[0]):
       raise ValueError(
         f"features: column {column!r} must have vectors of one length, got"
-        f" {row.dtype} {list(row.shape)} beside {rows[0].dtype}"
-        f" {list(rows[0].shape)}"
+        f" {row.dtype} {list(row.shape)} in {where(number)} beside"
+        f" {rows[0].dtype} {list(rows[0].shape)} in {where(0)}"
       )
-  return np.array(rows, np.float32)
+  vectors = np.array(rows)
+  place = examples.first_beyond(vectors, examples.largest_root(np.float32))
+  if place is not None:
+    raise ValueError(
+      f"features: column {column!r} has {vectors[place]:g} in"
+      f" {where(place[0])}, not a finite number with a finite square"
+    )
+  names = [f"{column}[{number}]" for number in range(vectors.shape[1])]
+  examples.check_precision([vectors], "features", names)
+  return vectors.astype(np.float32)
+
+
+def _inferred(column: "pandas.Series") -> "pandas.Series":
+  """Returns a column of Python objects as integers or dates, if all are."""
+  import pandas
+
+  column = column.infer_objects()
+  if pandas.api.types.infer_dtype(column, skipna=True) == "date":
+    return pandas.to_datetime(column)
+  return column
 
 
 def _codes(
-  column: "pandas.Series", what: str, keep_empty: bool = False
+  column: "pandas.Series",
+  what: str,
+  where: Callable[[int], str],
+  keep_empty: bool = False,
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-  """Returns the place of each value in the sorted values, and their names."""
+  """Returns the place of each value in the sorted values, and their names.
+
+  Texts are sorted by value if all are numbers.
+  """
   import pandas
 
-  if column.isna().any():
-    raise ValueError(f"{what} has missing values")
-  if pandas.api.types.is_float_dtype(column) and (column % 1 != 0).any():
-    raise ValueError(
-      f"{what} has fractions, such as {column[column % 1 != 0].iloc[0]}; its"
-      " values must be integers, texts or dates"
-    )
+  column = _inferred(column)
+  _check_values(column, what, where)
   if isinstance(column.dtype, pandas.CategoricalDtype):
     if not keep_empty:
       column = column.cat.remove_unused_categories()
-    return column.cat.codes.to_numpy(np.int32), tuple(
-      map(str, column.cat.categories)
-    )
-  codes, values = pandas.factorize(column, sort=True)
-  if (
-    isinstance(values, pandas.DatetimeIndex)
-    and (values == values.normalize()).all()
-  ):
-    # Dates without a time of day.
-    values = values.strftime("%Y-%m-%d")
-  return codes.astype(np.int32), tuple(map(str, values))
+    codes = column.cat.codes.to_numpy(np.int32)
+    names = tuple(map(str, column.cat.categories))
+  else:
+    try:
+      codes, values = pandas.factorize(column, sort=True)
+    except TypeError as error:
+      raise ValueError(
+        f"{what} has values of types that have no common order; they must all"
+        f" be {_ROLE_VALUES}"
+      ) from error
+    if (
+      isinstance(values, pandas.DatetimeIndex)
+      and (values == values.normalize()).all()
+    ):
+      # Dates without a time of day.
+      values = values.strftime("%Y-%m-%d")
+    order = _by_value(list(values))
+    codes = np.argsort(order)[codes].astype(np.int32)
+    names = tuple(str(values[number]) for number in order)
+  examples.check_names(
+    names,
+    what,
+    lambda number: (
+      where(int(np.argmax(codes == number)))
+      if (codes == number).any()
+      else f"category {number}"
+    ),
+    warns_of_case=True,
+  )
+  return codes, names
+
+
+def are_numbers(texts: Iterable[str]) -> bool:
+  """Returns whether all texts are numbers."""
+  return all(map(_NUMBER.fullmatch, texts))
+
+
+def number_of(text: str) -> decimal.Decimal:
+  """Returns the exact number of a text, see `are_numbers`."""
+  return decimal.Decimal(text.strip())
+
+
+def _by_value(values: Sequence[object]) -> list[int]:
+  """Returns the order of sorted values: of numbers as texts, by number."""
+  order = list(range(len(values)))
+  if all(isinstance(value, str) for value in values) and are_numbers(values):
+    order.sort(key=lambda number: number_of(values[number]))
+  return order
+
+
+def _check_values(
+  column: "pandas.Series", what: str, where: Callable[[int], str]
+) -> None:
+  """Refuses values that cannot be names: missing ones, fractions and lists."""
+  import pandas
+
+  def refuse(are_wrong, problem):
+    if are_wrong.any():
+      row = int(np.argmax(are_wrong))
+      value = _shown(column.iloc[row])
+      raise ValueError(f"{what} {problem.format(value, where(row))}")
+
+  refuse(column.isna().to_numpy(), "has missing values, the first in {1}")
+  wanted = f"; its values must be {_ROLE_VALUES}"
+  if pandas.api.types.is_float_dtype(column):
+    are_fractions = (column % 1 != 0).to_numpy()
+    refuse(are_fractions, f"has fractions, such as {{0}} in {{1}}{wanted}")
+  elif pandas.api.types.is_complex_dtype(column):
+    everything = np.ones(len(column), bool)
+    refuse(everything, f"has complex numbers, such as {{0}} in {{1}}{wanted}")
+  elif pandas.api.types.is_object_dtype(column):
+    are_wrong = np.array([not _is_name(value) for value in column])
+    refuse(are_wrong, f"has {{0}} in {{1}}{wanted}")
+
+
+def _is_name(value: object) -> bool:
+  if isinstance(value, float | np.floating | decimal.Decimal):
+    return value % 1 == 0
+  return not isinstance(
+    value, list | dict | set | tuple | bytes | np.ndarray | complex
+  )
 
 
 def _ordered(
-  column: "pandas.Series", name: str, order: Sequence[str]
+  column: "pandas.Series",
+  name: str,
+  order: Sequence[str],
+  where: Callable[[int], str],
 ) -> "pandas.Series":
   """Returns a column with the order of its values, given as texts."""
   import pandas
 
-  if column.isna().any():
-    raise ValueError(f"time {name!r} has missing values")
+  _check_values(column, f"time {name!r}", where)
   values = column.map(str)
   found, listed = sorted(set(values)), sorted(order)
   if found != listed:
@@ -255,18 +422,24 @@ def _ordered(
   return pandas.Series(pandas.Categorical(values, order, ordered=True))
 
 
-def _check_order(column: "pandas.Series", name: str) -> None:
+def _check_order(
+  column: "pandas.Series", name: str, where: Callable[[int], str]
+) -> None:
   """Refuses times without an order."""
   import pandas
 
-  is_ordered = (
-    column.cat.ordered
-    if isinstance(column.dtype, pandas.CategoricalDtype)
-    else not pandas.api.types.is_object_dtype(column)
-    and not pandas.api.types.is_string_dtype(column)
-  )
+  if isinstance(column.dtype, pandas.CategoricalDtype):
+    is_ordered, example = column.cat.ordered, ""
+  else:
+    texts = np.array([isinstance(value, str) for value in column])
+    is_ordered = not pandas.api.types.is_object_dtype(
+      column
+    ) and not pandas.api.types.is_string_dtype(column)
+    row = int(np.argmax(texts))
+    example = f", such as {_shown(column.iloc[row])} in {where(row)}"
   if not is_ordered:
     raise ValueError(
-      f"time {name!r}: texts have no order; use numbers, pandas.to_datetime or"
-      " pandas.Categorical(values, categories, ordered=True)"
+      f"time {name!r}: texts have no order{example}; use numbers,"
+      " pandas.to_datetime or pandas.Categorical(values, categories,"
+      " ordered=True)"
     )

@@ -163,6 +163,12 @@ def evolving_domains(
       f"names: there must be {len(domains)}, one for each domain, got"
       f" {len(names)}"
     )
+  examples_lib.check_names(names, "names", lambda m: f"domain {m}")
+  examples_lib.check_names(
+    () if class_names is None else class_names,
+    "class_names",
+    lambda number: f"class {number}",
+  )
   (batches,), num_classes = _checked(
     [domains],
     lambda _, m: f"domain {m}",
@@ -421,6 +427,9 @@ def _names(
       f"{what}_names: there must be {number}, one for each {what}, got"
       f" {len(names)}"
     )
+  examples_lib.check_names(
+    names, f"{what}_names", lambda place: f"{what} {place}"
+  )
   return lambda place: f"{what} {names[place]!r}"
 
 
@@ -512,6 +521,7 @@ def _checked(
       if not isinstance(original, np.ma.MaskedArray) and array is not original:
         examples_lib.read_only(array)
     found[key] = cast
+  examples_lib.check_precision((x for x, *_ in pairs.values()), "x")
   return [[found[key] for key in group] for group in places], num_classes
 
 

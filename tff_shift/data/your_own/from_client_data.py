@@ -95,6 +95,9 @@ def read(
       f"client_ids: there is no client {unknown[0]!r}; there are {len(known)},"
       f" the first is {known[0]!r}"
     )
+  examples_lib.check_names(
+    chosen, "client_ids", lambda number: f"client {number}"
+  )
   found = []
   for number, client_id in enumerate(chosen):
     _check_masks(client_data, client_id)

@@ -4,15 +4,17 @@ The package `datasets` is the extra `huggingface`. Nothing is downloaded: a data
 set is an object, or a folder that `Dataset.save_to_disk` has written.
 """
 
-import json
 import os
 import pathlib
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 from typing import TYPE_CHECKING
 
+from tff_shift import files
 from tff_shift import installed
+from tff_shift import records
 from tff_shift.data import array_files
 from tff_shift.data.your_own import frames
 from tff_shift.data.your_own import from_dataframe
@@ -92,8 +94,28 @@ def table(
   features: Sequence[str] | None = None,
   image_size: int | None = None,
   domain_order: Sequence[str] | None = None,
+  on_file: Callable[[str, bytes], None] | None = None,
 ) -> frames.Table:
-  """Reads a data set as a table; the arguments are those of `read`."""
+  """Reads a data set as a table.
+
+  Args:
+    dataset: As in `read`, as the other arguments.
+    label: See `read`.
+    client: See `read`.
+    time: See `read`.
+    image: See `read`.
+    features: See `read`.
+    image_size: See `read`.
+    domain_order: See `read`.
+    on_file: Called with the path and the content of each image that is a file
+      and not in the data set.
+
+  Returns:
+    The table.
+
+  Raises:
+    ValueError: See `read`.
+  """
   library = installed.require_huggingface()
   if not isinstance(dataset, library.Dataset):
     hint = ""
@@ -130,7 +152,7 @@ def table(
     features,
     image=image,
     read_images=lambda column: image_files.read(
-      _contents(column), len(column), image_size
+      _contents(column, on_file), len(column), image_size
     ),
     domain_order=domain_order,
     keep_empty_classes=True,
@@ -148,7 +170,9 @@ def _named(
   )
 
 
-def _contents(column: "pandas.Series") -> Iterator[tuple[str, bytes]]:
+def _contents(
+  column: "pandas.Series", on_file: Callable[[str, bytes], None] | None
+) -> Iterator[tuple[str, bytes]]:
   """Yields the name and the content of each image of a column."""
   for row, value in enumerate(column):
     if value is None:
@@ -157,11 +181,15 @@ def _contents(column: "pandas.Series") -> Iterator[tuple[str, bytes]]:
     content = value["bytes"]
     if content is None:
       try:
-        content = pathlib.Path(value["path"]).read_bytes()
-      except OSError as error:
+        content = files.read_bytes(value["path"])
+      except FileNotFoundError as error:
         raise ValueError(
           f"{name}: {value['path']} cannot be read ({error.strerror})"
         ) from error
+      except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+      if on_file is not None:
+        on_file(value["path"], content)
     yield name, content
 
 
@@ -179,6 +207,10 @@ def load(folder: pathlib.Path) -> "datasets.Dataset":
     ValueError: If it cannot be loaded, or has splits; one line.
   """
   library = installed.require_huggingface()
+  if not (folder / _SPLITS).exists():
+    # A named pipe among them would block the library.
+    for path in saved_files(folder):
+      files.check_regular(path)
   try:
     found = library.load_from_disk(os.fspath(folder))
   # The library's errors, and pyarrow's, have no common type.
@@ -197,9 +229,14 @@ def saved_files(folder: pathlib.Path) -> list[pathlib.Path]:
   """Returns the files that hold the data of a folder, see `load`.
 
   `state.json` itself has a fingerprint that differs for equal data.
+
+  Raises:
+    FileNotFoundError: If there is no `state.json`.
+    ValueError: If `state.json` is damaged; one line.
   """
-  state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
-  return [
-    folder / _INFO,
-    *(folder / each["filename"] for each in state["_data_files"]),
-  ]
+  try:
+    state = records.parse_json(files.read_text(folder / _STATE))
+    names = [item["filename"] for item in state["_data_files"]]
+  except (KeyError, TypeError) as error:
+    raise ValueError(f"{folder / _STATE} lists no files of data") from error
+  return [folder / _INFO, *(folder / name for name in names)]

@@ -1,6 +1,7 @@
 """Image files as one array, and folders of them as a frame.
 
-Pillow decodes the files. An image of 8 bits per channel in any mode is read:
+Pillow decodes the files, of the formats of `SUFFIXES` only: for other formats,
+it may start other programs. An image of 8 bits per channel in any mode is read:
 grayscale if all images are grayscale, RGB otherwise. The EXIF orientation is
 applied. An alpha channel that is opaque everywhere is dropped; transparency is
 refused, because the colours below it are undefined.
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tff_shift import arguments
 from tff_shift import memory
 from tff_shift import shown_names
 from tff_shift.data import array_files
@@ -31,6 +33,10 @@ SUFFIXES = (
   *(".png", ".jpg", ".jpeg", ".bmp"),
   *(".ppm", ".pgm", ".tif", ".tiff", ".webp"),
 )
+# Their names in Pillow.
+FORMATS = ("PNG", "JPEG", "BMP", "PPM", "TIFF", "WEBP")
+# The maximum height and width after resizing.
+MAX_IMAGE_SIZE = 4096
 # Names that operating systems give to files and folders of their own; hidden
 # ones, which begin with a dot, are ignored too.
 IGNORED = ("Thumbs.db", "desktop.ini", "__MACOSX")
@@ -62,6 +68,8 @@ def read(
       line that names it.
     memory.TooLargeError: If the array exceeds memory.
   """
+  if image_size is not None:
+    arguments.integer("image_size", image_size, maximum=MAX_IMAGE_SIZE)
   x, first = None, ""
   for position, (name, content) in enumerate(images):
     pixels = _decoded(name, content, image_size)
@@ -103,14 +111,16 @@ def _decoded(name: str, content: bytes, size: int | None) -> np.ndarray:
   from PIL import ImageOps
 
   try:
-    with Image.open(io.BytesIO(content)) as stored:
+    with Image.open(io.BytesIO(content), formats=FORMATS) as stored:
       _check(name, stored)
       is_gray = stored.mode in _GRAYSCALE
       image = ImageOps.exif_transpose(stored).convert("L" if is_gray else "RGB")
       if size is not None:
         image = image.resize((size, size), Image.Resampling.BILINEAR)
   except PIL.UnidentifiedImageError as error:
-    raise ValueError(f"{name} is not an image of a known format") from error
+    raise ValueError(
+      f"{name} is not an image of a known format: {', '.join(FORMATS)}"
+    ) from error
   except _RefusedError:
     raise
   # Pillow's errors for damaged and for too large images have no common type.
@@ -132,6 +142,11 @@ def _check(name: str, image: "Image.Image") -> None:
       f"{name} has pixels of Pillow's mode {image.mode}; images of 8 bits per"
       " channel wanted"
     )
+  if _is_deep(image):
+    raise _RefusedError(
+      f"{name} has more than 8 bits per channel; images of 8 bits per channel"
+      " wanted"
+    )
   num_frames = getattr(image, "n_frames", 1)
   if num_frames > 1:
     raise _RefusedError(f"{name} has {num_frames} frames; one is wanted")
@@ -141,6 +156,21 @@ def _check(name: str, image: "Image.Image") -> None:
       raise _RefusedError(
         f"{name} has transparent pixels; paste it on a background"
       )
+
+
+def _is_deep(image: "Image.Image") -> bool:
+  """Returns whether Pillow reduces the channels of an image to 8 bits."""
+  for tile in image.tile:
+    # The format of the pixels in the file, and further arguments.
+    raw, *rest = tile[3] if isinstance(tile[3], tuple) else (tile[3],)
+    if image.format == "PPM" and any(
+      isinstance(largest, int) and largest > 255 for largest in rest
+    ):
+      return True
+    # BGR;16 of a BMP file has 16 bits in all.
+    if image.format != "BMP" and ";16" in str(raw):
+      return True
+  return False
 
 
 def folder_frame(

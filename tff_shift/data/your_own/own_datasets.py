@@ -29,12 +29,14 @@ import os
 import pathlib
 import re
 import urllib.parse
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from tff_shift import files
 from tff_shift import shown_names
 from tff_shift.data import array_files
 from tff_shift.data import dataset
@@ -135,7 +137,7 @@ def checksum(name: str) -> str | None:
     return _read(name)[1]
   if not is_file(name):
     return None
-  with open(_path(name), "rb") as file:
+  with files.reading(_path(name)) as file:
     return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -207,11 +209,11 @@ def _read(name: str) -> tuple[dataset.DatasetInfo, str | None]:
       )
   try:
     if is_folder(name):
-      return _read_table(name, path, _state(path))
+      return _table(name, path, _state(path))
     state = path.stat()
     identity = state.st_mtime_ns, state.st_size
     if is_table(name):
-      return _read_table(name, path, identity)
+      return _table(name, path, identity)
     return _read_file(name, path, identity)
   except OSError as error:
     raise ValueError(
@@ -235,17 +237,37 @@ def _state(folder: pathlib.Path) -> str:
   return digest.hexdigest()
 
 
-# Keeps the last table and its images. They are read again if a file of the
-# folder, or the table itself, has changed.
-@functools.lru_cache(maxsize=1)
-def _read_table(
+def _table(
   name: str, path: pathlib.Path, state: Any
 ) -> tuple[dataset.DatasetInfo, str | None]:
   """Reads a table or a folder: its entry, and the SHA-256 of its images."""
+  entry, digest, states = _read_table(name, path, state)
+  if states != _states(states):
+    _read_table.cache_clear()
+    entry, digest, _ = _read_table(name, path, state)
+  return entry, digest
+
+
+def _states(paths: Iterable[pathlib.Path]) -> dict[pathlib.Path, Any]:
+  """Returns a value for each file that changes with it."""
+  states = {}
+  for path in paths:
+    state = path.stat()
+    states[path] = state.st_mtime_ns, state.st_size
+  return states
+
+
+# Keeps the last table and its images. They are read again if a file of the
+# folder, an image or the table itself has changed.
+@functools.lru_cache(maxsize=1)
+def _read_table(
+  name: str, path: pathlib.Path, state: Any
+) -> tuple[dataset.DatasetInfo, str | None, dict[pathlib.Path, Any]]:
+  """Reads a table or a folder: see `_table`, and the states of its images."""
   del state
   given = _given(name)
   read = own_tables.read_folder if is_folder(name) else own_tables.read_file
-  table, digest = read(path, given)
+  table, digest, images = read(path, given)
   loaded = dataset.Dataset(
     table.x,
     table.y,
@@ -258,7 +280,7 @@ def _read_table(
   if table.times is not None:
     what = "domains" if "folder_levels" in given else "--time"
     evolution = _evolution(table.time_names, f"{what} of {path}")
-  return _entry(loaded, str(path), evolution), digest
+  return _entry(loaded, str(path), evolution), digest, _states(images)
 
 
 def _evolution(names: Sequence[str], what: str) -> dataset.Evolution:
@@ -370,9 +392,11 @@ def _entry(
     raise ValueError(f"y of {name}: there must be at least 2 classes")
   dtype = examples.input_type(is_image)
   shape = x.shape[1:]
+  given = x
   x, y = examples.checked(
     x, loaded.y, name, shape=shape, dtype=dtype, num_classes=num_classes
   )
+  examples.check_precision([given], f"x of {name}")
   loaded = loaded._replace(
     x=examples.read_only(x),
     y=y,
@@ -417,7 +441,11 @@ def _texts(array: np.ndarray | None, what: str) -> tuple[str, ...]:
       f" {list(array.shape)}"
     )
   _check_encodable(array, what)
-  return tuple(array.tolist())
+  names = tuple(array.tolist())
+  examples.check_names(
+    names, what, lambda number: f"class {number}", warns_of_case=True
+  )
+  return names
 
 
 def _check_encodable(texts: np.ndarray, what: str) -> None:
@@ -456,4 +484,10 @@ def _numbered(
   values, numbers = np.unique(array, return_inverse=True)
   if values.dtype.kind == "U":
     _check_encodable(values, f"{key} of {name}")
+    examples.check_names(
+      values,
+      f"{key} of {name}",
+      lambda number: f"example {np.argmax(numbers == number)}",
+      warns_of_case=True,
+    )
   return values, numbers.astype(np.int32)

@@ -3,16 +3,31 @@
 Options are those of the name of a data set, see `own_datasets`.
 """
 
+import contextlib
+import csv
+import functools
 import hashlib
+import io
+import itertools
 import os
 import pathlib
+import re
+from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
+from typing import IO
+from typing import NamedTuple
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tff_shift import files
+from tff_shift import memory
 from tff_shift.data import array_files
+from tff_shift.data import examples
 from tff_shift.data.your_own import frames
 from tff_shift.data.your_own import from_huggingface
 from tff_shift.data.your_own import image_files
@@ -20,58 +35,240 @@ from tff_shift.data.your_own import image_files
 if TYPE_CHECKING:
   import pandas
 
+_CHUNK = 2**20
 
-def read_file(
-  path: pathlib.Path, given: Mapping[str, str]
-) -> tuple[frames.Table, str | None]:
+
+class Read(NamedTuple):
+  """What was read.
+
+  Attributes:
+    table: The table.
+    digest: With images, the SHA-256 of the file or folder and of the paths and
+      bytes of the images. None: no images.
+    images: The image files that are outside of the file or folder.
+  """
+
+  table: frames.Table
+  digest: str | None
+  images: tuple[pathlib.Path, ...] = ()
+
+
+def read_file(path: pathlib.Path, given: Mapping[str, str]) -> Read:
   """Reads a CSV or Parquet file.
+
+  The columns of a CSV file that have a role are read as texts, exactly as they
+  stand in the file.
 
   Args:
     path: The file.
     given: Its options.
 
   Returns:
-    The table; with images, the SHA-256 of the file and of their paths and
-    bytes.
+    The table.
 
   Raises:
     OSError: If a file cannot be read.
     ValueError: If the content is not valid; one line that names the file.
   """
+  options = _columns(path, given)
+  roles = [
+    options[role]
+    for role in ("label", "client", "time", "image")
+    if role in options
+  ]
+  is_csv = path.suffix == ".csv"
+  where = functools.partial(_line, path) if is_csv else frames.row_name
+  try:
+    frame = (_read_csv if is_csv else _read_parquet)(path, roles)
+    for role in ("label", "time"):
+      column = options.get(role)
+      if column not in frame.columns:
+        continue
+      is_text = frame[column].map(type).eq(str).all()
+      if is_text and role == "time" and "domain_order" not in options:
+        frame[column] = _times(frame[column], where)
+      elif is_text and is_csv and role == "label":
+        _refuse_fractions(frame[column], where)
+  except _RefusedError as error:
+    raise ValueError(f"{path}: {error}") from error
+  if "image" not in options:
+    return Read(_table(path, frame, where=where, **options), None)
+  with files.reading(path) as file:
+    digest = hashlib.sha256(file.read())
+  return _table_of_images(
+    path, path.parent, frame, digest, where=where, **options
+  )
+
+
+class _RefusedError(ValueError):
+  """The reason for refusing a file, without its name."""
+
+
+def _read_csv(path: pathlib.Path, roles: Sequence[str]) -> "pandas.DataFrame":
+  """Reads a CSV file; the columns of roles are texts, or None if empty."""
   import pandas
 
-  options = _columns(path, given)
-  read = pandas.read_csv if path.suffix == ".csv" else pandas.read_parquet
-  try:
-    frame = read(path)
-  # Errors of many types, of pandas and pyarrow.
-  except Exception as error:
-    raise ValueError(
-      f"{path}: it cannot be read ({array_files.first_line(error)})"
-    ) from error
-  time = options.get("time")
-  if (
-    time in frame.columns
-    and frame[time].dtype == object
-    and "domain_order" not in options
-  ):
-    # Dates of a CSV file are texts.
+  with files.reading(path, max_bytes=memory.limit()) as file:
+    _refuse_nul(file)
+    # Errors of many types, of pandas and Python.
     try:
-      frame[time] = pandas.to_datetime(frame[time], format="ISO8601")
-    except ValueError as error:
-      raise ValueError(
-        f"{path}: --time={time} must be numbers or dates such as 2024-01-31,"
-        f" got {frame[time].iloc[0]!r}; --domain_order gives texts an order"
+      with contextlib.closing(_records(path)) as records:
+        _, header = next(records, (1, []))
+      frame = pandas.read_csv(
+        file,
+        low_memory=False,
+        # Converters see the text of each cell, such as NA and 007.
+        converters={column: str for column in roles if column in header},
+      )
+    except Exception as error:
+      raise _unreadable(error) from error
+  # pandas would rename equal names.
+  _check_header(
+    [name or f"Unnamed: {number}" for number, name in enumerate(header)]
+  )
+  if not isinstance(frame.index, pandas.RangeIndex):
+    raise _RefusedError(
+      f"{_line(path, 0)} has more values than the header, which has"
+      f" {len(header)} names"
+    )
+  for column in set(roles) & set(header):
+    frame[column] = frame[column].where(
+      frame[column].str.strip().astype(bool), None
+    )
+  return frame
+
+
+def _read_parquet(
+  path: pathlib.Path, roles: Sequence[str]
+) -> "pandas.DataFrame":
+  """Reads a Parquet file; dictionaries in columns of roles are values."""
+  import pandas
+
+  with files.reading(path, max_bytes=memory.limit()) as file:
+    # Errors of many types, of pandas and pyarrow.
+    try:
+      frame = pandas.read_parquet(file)
+    except Exception as error:
+      raise _unreadable(error) from error
+  _check_header(frame.columns)
+  for column in set(roles) & set(frame.columns):
+    kind = frame[column].dtype
+    if isinstance(kind, pandas.CategoricalDtype) and not kind.ordered:
+      # The order of a dictionary is that of the rows.
+      frame[column] = frame[column].astype(kind.categories.dtype)
+  return frame
+
+
+def _check_header(names: Iterable[str]) -> None:
+  try:
+    examples.check_names(names, "header", lambda number: f"column {number + 1}")
+  except ValueError as error:
+    raise _RefusedError(error) from error
+
+
+def _unreadable(error: Exception) -> _RefusedError:
+  return _RefusedError(f"it cannot be read ({array_files.first_line(error)})")
+
+
+def _refuse_nul(file: IO[bytes]) -> None:
+  """Refuses NUL, at which pandas ends a value; then goes to the begin."""
+  line = 1
+  while chunk := file.read(_CHUNK):
+    place = chunk.find(0)
+    if place >= 0:
+      line += chunk.count(b"\n", 0, place)
+      raise _RefusedError(f"it cannot be read (line {line} has a NUL)")
+    line += chunk.count(b"\n")
+  file.seek(0)
+
+
+def _records(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
+  """Yields the line and the cells of each record, the header first."""
+  with files.reading(path) as file:
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    try:
+      reader, end = csv.reader(text), 0
+      for cells in reader:
+        start, end = end + 1, reader.line_num
+        # pandas skips blank lines too.
+        if len(cells) > 1 or "".join(cells).strip():
+          yield start, cells
+    finally:
+      text.detach()
+
+
+def _line(path: pathlib.Path, row: int) -> str:
+  """Returns the name of a row of a CSV file: its line, the header's is 1."""
+  try:
+    with contextlib.closing(_records(path)) as records:
+      line, _ = next(itertools.islice(records, row + 1, None))
+  except (csv.Error, StopIteration):
+    return frames.row_name(row)
+  return f"line {line}"
+
+
+def _refuse_fractions(
+  column: "pandas.Series", where: Callable[[int], str]
+) -> None:
+  """Refuses labels that are numbers with fractions: no classes."""
+  if not frames.are_numbers(column.unique()):
+    return
+  for row, text in enumerate(column):
+    number = frames.number_of(text)
+    if number != number.to_integral_value():
+      raise _RefusedError(
+        f"label {column.name!r} has fractions, such as {text} in {where(row)};"
+        " its values must be integers, texts or dates"
+      )
+
+
+def _times(
+  column: "pandas.Series", where: Callable[[int], str]
+) -> "pandas.Series":
+  """Returns texts as times with an order: numbers by value, or dates."""
+  import pandas
+
+  numbers = {
+    text: frames.number_of(text)
+    for text in column.unique()
+    if frames.are_numbers([text])
+  }
+  if len(numbers) == column.nunique():
+    ordered = sorted(numbers, key=numbers.__getitem__)
+    for one, other in itertools.pairwise(ordered):
+      if numbers[one] == numbers[other]:
+        rows = (int(np.argmax(column == text)) for text in (one, other))
+        raise _RefusedError(
+          f"--time={column.name}: {one!r} ({where(next(rows))}) and {other!r}"
+          f" ({where(next(rows))}) are the same number; write one of them"
+        )
+    return pandas.Series(
+      pandas.Categorical(column, ordered, ordered=True), column.index
+    )
+  try:
+    return pandas.to_datetime(column, format="ISO8601")
+  except ValueError as error:
+    are_dates = pandas.to_datetime(
+      column, format="ISO8601", errors="coerce", utc=True
+    ).notna()
+    are_numbers = column.isin(list(numbers))
+    # The values are meant to be what most of them are.
+    are_wrong = ~(
+      are_dates if are_dates.sum() >= are_numbers.sum() else are_numbers
+    )
+    if not are_wrong.any():
+      raise _RefusedError(
+        f"--time={column.name} has dates with and without time zones"
       ) from error
-  if "image" not in options:
-    return _table(path, frame, **options), None
-  digest = hashlib.sha256(path.read_bytes())
-  return _table_of_images(path, path.parent, frame, digest, **options)
+    row = int(np.argmax(are_wrong))
+    raise _RefusedError(
+      f"--time={column.name} must be numbers or dates such as 2024-01-31, got"
+      f" {column.iloc[row]!r} in {where(row)}; --domain_order gives texts an"
+      " order"
+    ) from error
 
 
-def read_folder(
-  path: pathlib.Path, given: Mapping[str, str]
-) -> tuple[frames.Table, str]:
+def read_folder(path: pathlib.Path, given: Mapping[str, str]) -> Read:
   """Reads a folder of images, or one of `Dataset.save_to_disk`.
 
   Returns:
@@ -79,16 +276,22 @@ def read_folder(
   """
   if from_huggingface.is_saved(path):
     options = _columns(path, given)
+    digest, images = hashlib.sha256(), {}
+
+    def on_file(name, content):
+      images[pathlib.Path(name)] = hashlib.sha256(content).digest()
+
     saved = from_huggingface.load(path)
     try:
-      table = from_huggingface.table(saved, **options)
+      table = from_huggingface.table(saved, on_file=on_file, **options)
     except ValueError as error:
       raise ValueError(f"{path}: {error}") from error
-    digest = hashlib.sha256()
     for saved_file in from_huggingface.saved_files(path):
-      with open(saved_file, "rb") as file:
+      with files.reading(saved_file) as file:
         digest.update(hashlib.file_digest(file, "sha256").digest())
-    return table, digest.hexdigest()
+    for content in images.values():
+      digest.update(content)
+    return Read(table, digest.hexdigest(), tuple(images))
   options = _parsed(given)
   levels = options.pop("folder_levels", None)
   frame = image_files.folder_frame(path, levels and levels.split(","))
@@ -118,18 +321,22 @@ def _table_of_images(
   frame: "pandas.DataFrame",
   digest: Any,
   image_size: int | None = None,
+  where: Callable[[int], str] = frames.row_name,
   **options: Any,
-) -> tuple[frames.Table, str]:
+) -> Read:
   """Makes a table whose column of images has paths in a folder."""
-  table = _table(
-    path,
-    frame,
-    **options,
-    read_images=lambda paths: image_files.read(
-      _contents(folder, paths, digest), len(paths), image_size
-    ),
-  )
-  return table, digest.hexdigest()
+  images: list[pathlib.Path] = []
+
+  def read_images(paths):
+    for row in np.flatnonzero(paths.isna()):
+      raise ValueError(f"image={paths.name!r} has no path in {where(row)}")
+    images.extend(folder / path for path in paths if isinstance(path, str))
+    return image_files.read(
+      _contents(folder, paths, digest, where), len(paths), image_size
+    )
+
+  table = _table(path, frame, **options, where=where, read_images=read_images)
+  return Read(table, digest.hexdigest(), tuple(images))
 
 
 def _columns(path: pathlib.Path, given: Mapping[str, str]) -> dict[str, Any]:
@@ -148,9 +355,12 @@ def _parsed(given: Mapping[str, str]) -> dict[str, Any]:
   """Returns options with image_size and lists as values."""
   parsed: dict[str, Any] = dict(given)
   if "image_size" in given:
-    if not given["image_size"].isdecimal() or not int(given["image_size"]):
+    text, largest = given["image_size"], image_files.MAX_IMAGE_SIZE
+    # int refuses texts with thousands of digits.
+    if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= largest:
       raise ValueError(
-        f"--image_size={given['image_size']}: it must be a number of pixels"
+        f"--image_size={text}: it must be a number of pixels of at most"
+        f" {largest}"
       )
     parsed["image_size"] = int(given["image_size"])
   for option in ("domain_order", "features"):
@@ -160,16 +370,18 @@ def _parsed(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _contents(
-  folder: pathlib.Path, paths: "pandas.Series", digest: Any
+  folder: pathlib.Path,
+  paths: "pandas.Series",
+  digest: Any,
+  where: Callable[[int], str],
 ) -> Iterator[tuple[str, bytes]]:
   """Yields the name and content of image files, and updates a digest."""
   for row, path in enumerate(paths):
     if not isinstance(path, str):
       raise ValueError(
         f"image={paths.name!r} must have the paths of files, got {path!r} in"
-        f" row {row}"
+        f" {where(row)}"
       )
-    with files.reading(folder / path) as file:
-      content = file.read()
+    content = files.read_bytes(folder / path)
     digest.update(os.fsencode(path) + f" {len(content)} ".encode() + content)
     yield str(folder / path), content

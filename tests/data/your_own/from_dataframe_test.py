@@ -134,12 +134,12 @@ def test_program_from_a_frame_to_an_accuracy(context):
     (
       {"note": "x"},
       {},
-      "features: column 'note' has 'x' in row 0, not a number; encode",
+      "features: column 'note' has 'x' in row 0, not a num",
     ),
     (
       {"dose": np.nan},
       {},
-      "features: column 'dose' has 24 missing values, the first in row 0",
+      "features: column 'dose' has 48 missing values, th",
     ),
     ({"outcome": None}, {}, "label 'outcome' has missing values"),
     ({"outcome": 0.5}, {}, "label 'outcome' has fractions, such as 0.5"),

@@ -317,7 +317,7 @@ def read_run(folder):
 
 def write_model(folder):
   fields = example(description.Description)
-  description.write(folder, records.convert({"format": 1} | fields, DESCRIBED))
+  description.write(folder, records.convert({"format": 2} | fields, DESCRIBED))
   description.write_vocabulary(folder, ["<padding>", "<unknown>", "word"])
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas
 import pytest
 
+import tff_shift as ts
 from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import online_adaptation
 
@@ -46,6 +47,21 @@ def table(tmp_path_factory):
   return f"--dataset={path}"
 
 
+def check_names(folder):
+  """Checks that a run and its models know their columns and clients."""
+  found = ts.read_run(folder)
+  assert found.config.feature_names == ("dose",)
+  sites = list(_SIZES)
+  names = [sites[client] for client in found.clients.client]
+  assert found.clients.client_name.tolist() == names
+  models = list(folder.rglob("model.json"))
+  assert models
+  for path in models:
+    described = json.loads(path.read_text())
+    assert described["client_names"] == sites
+    assert described["feature_names"] == ["dose"]
+
+
 @pytest.fixture
 def run(table, run_here, tmp_path):
   """Returns `run(binary, folder, *flags)`, which must succeed."""
@@ -63,7 +79,15 @@ def test_online_adaptation_runs_and_resumes(
   run, tmp_path, read_rows, read_runs, capsys
 ):
   folder = tmp_path / "run"
-  run(online_adaptation, folder, *_FED_ADE, "--controls")
+  run(
+    online_adaptation,
+    folder,
+    *_FED_ADE,
+    "--controls",
+    "--save_model",
+    "--save_clients=all",
+  )
+  check_names(folder)
   absent, few, without = capsys.readouterr().err.splitlines()
   assert absent.endswith(
     "study.csv lack time steps, in which they are absent: gap lacks 2021;"
@@ -103,7 +127,11 @@ def test_dynamic_personalization_runs_and_resumes(
   run, tmp_path, read_rows, read_runs
 ):
   folder = tmp_path / "run"
-  run(dynamic_personalization, folder, *_FED_3DA, "--rounds=3")
+  run(
+    *(dynamic_personalization, folder, *_FED_3DA),
+    *("--rounds=3", "--save_model", "--save_clients=all"),
+  )
+  check_names(folder)
   rows = read_rows(folder)
   assert [
     (r["algorithm"], r["test_distribution"], r["time"]) for r in rows

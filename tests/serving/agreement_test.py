@@ -61,7 +61,7 @@ def test_clients_are_those_that_have_weights(folder):
 def test_fields_that_do_not_agree(folder, fields, message):
   whole = description.read(folder).to_fields()
   with pytest.raises(ValueError, match=message):
-    records.convert({"format": 1} | whole | fields, description.Description)
+    records.convert({"format": 2} | whole | fields, description.Description)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from tff_shift.serving import export
 
 pytestmark = pytest.mark.usefixtures("context")
 
+FEATURES = ("weight", "age", "pulse", "lab")
+
 
 def deployed_model(**options):
   model = ts.build_model(
@@ -59,7 +61,15 @@ def saved(tmp_path_factory):
   """A run of a deployed model, and its folder with the deployment."""
   folder = tmp_path_factory.mktemp("run") / "model"
   algorithm = adapter_test.build(model=deployed_model())
-  return save_run(algorithm, folder, with_deployment=True), folder
+  run = save_run(
+    algorithm,
+    folder,
+    with_deployment=True,
+    clients=[0, 2],
+    client_names=adapter_test.NAMES,
+    feature_names=FEATURES,
+  )
+  return run, folder
 
 
 def adapt_all(adapter):
@@ -95,6 +105,11 @@ def test_deployment_is_that_of_the_run(saved):
   ):
     np.testing.assert_array_equal(one.x, other.x)
     np.testing.assert_array_equal(one.y, other.y)
+  assert found.client_names == adapter_test.NAMES
+  assert found.feature_names == FEATURES
+  described = description.read(folder)
+  assert described.client_names == ("north", "west")
+  assert described.feature_names == FEATURES
 
 
 def test_other_algorithm_starts_from_the_model_of_a_folder(saved):

@@ -253,7 +253,12 @@ class TestFolders:
     [
       (
         lambda told: told | {"format": 99},
-        "model.json: format: this version .* reads up to 1, got 99",
+        "model.json: format: this version .* reads up to 2, got 99",
+      ),
+      (
+        # It does not know its columns.
+        lambda told: told | {"format": 1},
+        "model.json: format: 1 is unknown; expected 2; export the model once",
       ),
       (lambda told: {}, "model.json: the field format is missing"),
       (lambda told: [], "model.json: expected an object, got"),

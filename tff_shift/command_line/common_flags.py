@@ -14,6 +14,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from typing import ClassVar
 from typing import TYPE_CHECKING
@@ -421,6 +422,7 @@ def open_folder(
   scenario: str,
   model: split_model.SplitModel,
   what_follows: Callable[[int], str | None] = lambda before: None,
+  feature_names: Sequence[str] | None = None,
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   """Creates the folder of the run, or reopens it with `--resume`.
 
@@ -428,6 +430,7 @@ def open_folder(
     scenario: The name of the binary.
     model: The model to train.
     what_follows: As in `output_folder.open_folder`.
+    feature_names: As in `output_folder.open_folder`.
 
   Returns:
     The folder, with `config.json` in it, and its checkpoints.
@@ -438,7 +441,7 @@ def open_folder(
   """
   with usage_errors():
     return output_folder.open_folder(
-      output_dir(scenario), _flag_values(model), what_follows
+      output_dir(scenario), _flag_values(model), what_follows, feature_names
     )
 
 

@@ -122,6 +122,7 @@ class Run(callbacks.Callback):
     early_stopping: early_stopping_lib.EarlyStopping | None = None,
     time_names: Sequence[str] = (),
     on_start: Callable[[rounds.Rounds], None] = lambda running: None,
+    feature_names: Sequence[str] | None = None,
   ):
     self.trial = trial
     self.num_steps = num_steps
@@ -136,6 +137,7 @@ class Run(callbacks.Callback):
     self._folder = folder
     self._tracking = trackers.Tracking(tracked)
     self._class_names = class_names
+    self._feature_names = feature_names
     self._vocabulary = vocabulary
     self._what_may_help = what_may_help
     self._shown_metric = shown_metric
@@ -208,6 +210,7 @@ class Run(callbacks.Callback):
         self._curve,
         self._class_names,
         self._vocabulary,
+        self._feature_names,
       )
 
   def _warn_of_not_finite(self, measured):
@@ -281,7 +284,7 @@ class Comparison:
         plan.model.num_classes, plan.class_names
       )
     self.folder, self._saved = common_flags.open_folder(
-      plan.scenario, plan.model, plan.what_follows
+      plan.scenario, plan.model, plan.what_follows, plan.feature_names
     )
     with (
       self.folder.beginning(),
@@ -529,6 +532,7 @@ class Comparison:
         early_stopping,
         time_names,
         measure_spending,
+        self.plan.feature_names,
       )
 
   def _measure_spending(

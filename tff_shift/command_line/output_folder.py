@@ -204,6 +204,7 @@ def open_folder(
   path: pathlib.Path,
   values: Mapping[str, Any],
   what_follows: Callable[[int], str | None] = lambda before: None,
+  feature_names: Sequence[str] | None = None,
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   """Creates the folder of the run, or reopens it with `--resume`.
 
@@ -213,6 +214,7 @@ def open_folder(
     what_follows: Takes the earlier, smaller number of rounds or time steps and
       returns which results depend on that number, or None. Only runs without
       such results can be extended.
+    feature_names: The name of each column of x. None: they have no names.
 
   Returns:
     The folder, with `config.json` in it, and its checkpoints.
@@ -227,11 +229,15 @@ def open_folder(
       goes_on = results.RunFolder(path).has_run()
     if goes_on:
       return _open(
-        results.RunFolder.resume(path), values, goes_on, what_follows
+        results.RunFolder.resume(path),
+        values,
+        goes_on,
+        what_follows,
+        feature_names,
       )
     folder = results.RunFolder.create(path, overwrite=FLAGS.overwrite)
     with folder.beginning():
-      return _open(folder, values, goes_on, what_follows)
+      return _open(folder, values, goes_on, what_follows, feature_names)
 
 
 def _open(
@@ -239,6 +245,7 @@ def _open(
   values: Mapping[str, Any],
   goes_on: bool,
   what_follows: Callable[[int], str | None],
+  feature_names: Sequence[str] | None,
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   from tff_shift.simulation.engine import checkpoints
 
@@ -269,10 +276,13 @@ def _open(
   if goes_on:
     # The best round of the shorter run may be the best of the longer one.
     folder.write_resumption(
-      values, grown, keeps_models=values.get("keep") == "best"
+      values,
+      grown,
+      feature_names=feature_names,
+      keeps_models=values.get("keep") == "best",
     )
   else:
-    folder.write_config(values)
+    folder.write_config(values, feature_names)
   # Messages name the folder with --resume, also if its name was generated.
   FLAGS.output_dir = str(folder.path)
   return folder, saved

@@ -40,6 +40,7 @@ class Plan:
     hparams_of_steps: The hyper-parameters that default to `num_steps`.
     data: The data of the runs by seed, if the plan has no other fields for it.
     class_names: The names of the classes. Empty: `--metrics` is refused.
+    feature_names: The names of the columns of x. None: they have no names.
   """
 
   scenario: str
@@ -56,6 +57,7 @@ class Plan:
   hparams_of_steps: Sequence[str] = ()
   data: Mapping[int, Any] = dataclasses.field(default_factory=dict)
   class_names: Sequence[str] = ()
+  feature_names: Sequence[str] | None = None
 
   def num_runs(self, trial: selection.Trial) -> int:
     """Returns the number of runs of a trial, without those for selection."""

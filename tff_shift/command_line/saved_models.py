@@ -72,6 +72,7 @@ def save(
   curve: Sequence[str],
   class_names: Sequence[str],
   vocabulary: Sequence[str] | None = None,
+  feature_names: Sequence[str] | None = None,
 ) -> None:
   """Writes the model of a run, if `--save_model` is set and it has a model.
 
@@ -81,6 +82,7 @@ def save(
     curve: The path of the model's folder below `model/`, as a list of names.
     class_names: The names of the classes.
     vocabulary: The word of each token id. None if inputs are no titles.
+    feature_names: The names of the columns of x. None: they have no names.
   """
   clients = chosen_clients(len(running.data))
   # A flag of online_adaptation.
@@ -104,6 +106,7 @@ def save(
       class_names=class_names,
       client_names=running.client_names,
       vocabulary=vocabulary,
+      feature_names=feature_names,
       with_deployment=with_deployment,
     )
   except ValueError as error:

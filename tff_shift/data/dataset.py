@@ -44,6 +44,8 @@ class Dataset(NamedTuple):
       examples are not yet partitioned.
     vocabulary: The word of each id, for titles. None: not titles.
     client_names: The name of each client in the data set. None: their numbers.
+    feature_names: The name of each column of x of a table, all different. None:
+      images, texts, or columns without names.
   """
 
   x: np.ndarray
@@ -54,6 +56,7 @@ class Dataset(NamedTuple):
   client: np.ndarray | None = None
   vocabulary: tuple[str, ...] | None = None
   client_names: tuple[str, ...] | None = None
+  feature_names: tuple[str, ...] | None = None
 
 
 def not_found(

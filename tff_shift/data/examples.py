@@ -292,6 +292,27 @@ def checked(
   return Examples(x, y)
 
 
+def check_feature_names(
+  names: Sequence[str], shape: Sequence[int | None], what: str
+) -> None:
+  """Refuses names of features unless there is a different one per column.
+
+  Args:
+    names: The names.
+    shape: The shape of x.
+    what: Their name in error messages.
+
+  Raises:
+    ValueError: If they do not fit; one line.
+  """
+  if len(shape) != 2 or len(names) != shape[1]:
+    raise ValueError(
+      f"{what}: a name for each column of x {list(shape)} wanted, got"
+      f" {len(names)}"
+    )
+  check_names(names, what, lambda number: f"feature {number}")
+
+
 def num_classes_of(labels: Sequence[np.ndarray], names: Sequence[str]) -> int:
   """Infers the number of classes: the largest label plus one.
 

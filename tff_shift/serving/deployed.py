@@ -7,6 +7,8 @@
     confusion        its confusion matrix
     x/<client>       the labelled examples of each client, and
     y/<client>       their classes
+    client_names     the names of all clients, if known
+    feature_names    the names of the columns of x, if known
 
 The deployed model is the one that the run started from: the confusion matrix is
 of this model. Without the file, the weights are those of `weights.npz`.
@@ -33,6 +35,7 @@ from tff_shift.techniques import adaptation
 
 _SCENARIO = "online_adaptation"
 _WEIGHTS, _X, _Y, _CONFUSION = "weights/", "x/", "y/", "confusion"
+_CLIENT_NAMES, _FEATURE_NAMES = "client_names", "feature_names"
 
 
 def network(model: split_model.SplitModel) -> description.Network | None:
@@ -48,13 +51,18 @@ def network(model: split_model.SplitModel) -> description.Network | None:
 
 
 def arrays(
-  algorithm: algorithm_lib.FederatedAlgorithm, data: Sequence[Any]
+  algorithm: algorithm_lib.FederatedAlgorithm,
+  data: Sequence[Any],
+  client_names: Sequence[str] | None = None,
+  feature_names: Sequence[str] | None = None,
 ) -> dict[str, np.ndarray]:
   """Returns the arrays of `deployment.npz`.
 
   Args:
     algorithm: The algorithm; its model starts from the deployed weights.
     data: The data of all clients.
+    client_names: The names of all clients. None: unknown.
+    feature_names: The names of the columns of x. None: they have no names.
 
   Raises:
     ValueError: If the clients have no data from before deployment, or the
@@ -77,7 +85,13 @@ def arrays(
     )
   names = tf.nest.flatten(model.weight_names())
   found = dict(zip(names, weights, strict=True)) | model.statistics
+  known = {_CLIENT_NAMES: client_names, _FEATURE_NAMES: feature_names}
   return {
+    **{
+      name: np.array(list(map(str, each)))
+      for name, each in known.items()
+      if each is not None
+    },
     **{f"{_WEIGHTS}{name}": np.asarray(each) for name, each in found.items()},
     _CONFUSION: np.asarray(data[0].confusion),
     **{f"{_X}{client}": each.x for client, each in enumerate(data)},
@@ -156,6 +170,10 @@ def deployment(folder: str | os.PathLike[str]) -> adaptation.Deployment:
       " --save_deployment"
     )
   num_clients = sum(name.startswith(_X) for name in found)
+  client_names, feature_names = (
+    tuple(found[name].tolist()) if name in found else None
+    for name in (_CLIENT_NAMES, _FEATURE_NAMES)
+  )
   try:
     return adaptation.Deployment(
       [
@@ -163,6 +181,8 @@ def deployment(folder: str | os.PathLike[str]) -> adaptation.Deployment:
         for each in range(num_clients)
       ],
       found[_CONFUSION],
+      client_names=client_names,
+      feature_names=feature_names,
     )
   except KeyError as error:
     raise ValueError(

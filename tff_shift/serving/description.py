@@ -11,6 +11,7 @@ import msgspec
 
 from tff_shift import files
 from tff_shift import records
+from tff_shift.data import examples
 from tff_shift.data.texts import text
 
 FILE = "model.json"
@@ -62,13 +63,14 @@ class Description(records.Record):
     functions: The methods of `Predictor` that the model supports.
     request_shape: The shape of a request; None: no requests.
     client_names: The name of each client of `clients`; None: their numbers.
+    feature_names: The name of each column of x; None: they have no names.
     function: The digest of the model, see `fingerprint.function_digest`; None:
       unknown.
     network: What builds the model again; None: unknown.
     versions: Versions of the libraries, by name.
   """
 
-  FORMAT = 1
+  FORMAT = 2
 
   algorithm: _Name
   hparams: dict[str, Any]
@@ -81,6 +83,7 @@ class Description(records.Record):
   functions: tuple[Function, ...]
   request_shape: tuple[_Size, ...] | None
   client_names: tuple[str, ...] | None = None
+  feature_names: tuple[str, ...] | None = None
   function: records.Sha256 | None = None
   network: Network | None = None
   versions: dict[str, str | None] = msgspec.field(
@@ -102,6 +105,10 @@ class Description(records.Record):
       raise ValueError(
         f"client_names has {len(self.client_names)} names, and clients has"
         f" {len(self.clients)}"
+      )
+    if self.feature_names is not None:
+      examples.check_feature_names(
+        self.feature_names, (None, *self.input_shape), "feature_names"
       )
     for field in ("clients", "functions"):
       values = getattr(self, field)

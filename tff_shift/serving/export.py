@@ -56,6 +56,7 @@ def export(
   clients: Sequence[int] = (),
   class_names: Sequence[str] | None = None,
   client_names: Sequence[str] | None = None,
+  feature_names: Sequence[str] | None = None,
   vocabulary: Sequence[str] | None = None,
   with_deployment: bool = False,
 ) -> None:
@@ -71,13 +72,15 @@ def export(
     clients: The clients whose own models are stored, by position.
     class_names: The names of the classes, if known.
     client_names: The names of all clients, if known.
+    feature_names: The names of the columns of x, if known.
     vocabulary: The word of each id, if examples are titles.
     with_deployment: Whether to write what `ts.Adapter` starts from. It has the
       labelled examples of all clients.
 
   Raises:
-    ValueError: If there is no such client or no deployment, if a prediction
-      needs the examples of a client, or if the folder has other content.
+    ValueError: If there is no such client or no deployment, if names do not
+      fit, if a prediction needs the examples of a client, or if the folder has
+      other content.
     files.WriteError: If it cannot be written.
   """
   folder = pathlib.Path(folder)
@@ -87,10 +90,12 @@ def export(
       f"there is no client {wrong[0]}; there are {len(data)}, from 0"
     )
   clients = sorted(set(clients))
+  own_data = [data[client] for client in clients]
+  deployment = None
+  if with_deployment:
+    deployment = deployed.arrays(algorithm, data, client_names, feature_names)
   if client_names is not None:
     client_names = tuple(client_names[client] for client in clients)
-  own_data = [data[client] for client in clients]
-  deployment = deployed.arrays(algorithm, data) if with_deployment else None
   personal = personal_states(
     algorithm, server_state, [client_states[each] for each in clients], own_data
   )
@@ -140,6 +145,7 @@ def export(
         class_names=None if class_names is None else tuple(class_names),
         clients=tuple(clients),
         client_names=client_names,
+        feature_names=None if feature_names is None else tuple(feature_names),
         functions=tuple(functions),
         request_shape=parts.request and tuple(parts.request.shape),
         function=fingerprint.function_digest(algorithm.model),

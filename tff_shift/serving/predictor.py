@@ -13,6 +13,7 @@ from tff_shift import library_logs
 from tff_shift.data import examples
 from tff_shift.data.texts import text
 from tff_shift.serving import agreement
+from tff_shift.serving import columns
 from tff_shift.serving import description
 
 
@@ -57,6 +58,7 @@ class Predictor:
     class_names: Their names, or None.
     clients: The clients whose own models are included.
     client_names: Their names, or None.
+    feature_names: The names of the columns of x, or None.
     functions: The methods that this model supports.
     input_shape: The shape of one example.
     input_dtype: Its `tf.DType`.
@@ -73,6 +75,7 @@ class Predictor:
     self.class_names = described.class_names and tuple(described.class_names)
     self.clients = tuple(described.clients)
     self.client_names = described.client_names
+    self.feature_names = described.feature_names
     self.functions = tuple(described.functions)
     self.input_shape = tuple(described.input_shape)
     self.input_dtype = tf.as_dtype(described.input_dtype)
@@ -133,6 +136,7 @@ class Predictor:
       ValueError: If they are not valid; one line that names the first invalid
         example.
     """
+    x = columns.matched(x, self.feature_names)
     found = self._cast(x, (None, *self.input_shape), self.input_dtype, "x")
     if self.vocabulary is not None:
       text.check_ids(found, len(self.vocabulary), self.algorithm)

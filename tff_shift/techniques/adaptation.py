@@ -11,6 +11,7 @@ cannot use them.
 """
 
 import dataclasses
+from collections.abc import Hashable
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -84,11 +85,15 @@ class Deployment(NamedTuple):
       [num_classes, num_classes] float32, see `bbse.confusion_matrix`.
     held_out: Labelled examples of the server, which it sends to clients that
       have none of their own, because they join later. None: there are none.
+    client_names: The name of each client of `initial`. None: its position.
+    feature_names: The name of each column of x. None: they have no names.
   """
 
   initial: Sequence[examples_lib.Examples]
   confusion: np.ndarray
   held_out: examples_lib.Examples | None = None
+  client_names: Sequence[Hashable] | None = None
+  feature_names: Sequence[str] | None = None
 
 
 def adaptation_data(

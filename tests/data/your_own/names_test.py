@@ -1,7 +1,15 @@
-"""Names of clients and classes may be arrays, as pandas and NumPy give them."""
+"""Names of clients, classes and columns."""
 
 import numpy as np
+import pandas
+import pytest
 
+from tff_shift.data import datasets
+from tff_shift.data.shifts import dynamic_personalization
+from tff_shift.data.shifts import evolving
+from tff_shift.data.shifts import guidance
+from tff_shift.data.shifts import online_adaptation
+from tff_shift.data.your_own import frames
 from tff_shift.data.your_own import from_arrays
 
 
@@ -24,3 +32,56 @@ def test_of_classes():
     [pair(0), pair(1)], class_names=np.array(["cat", "dog"])
   )
   assert data.class_names == ("cat", "dog")
+
+
+def load_all(name):
+  """Loads a data set of two clients and four times as each scenario does."""
+  timed, untimed = name, name.replace("&time=month", "")
+  return [
+    evolving.load_evolving(timed),
+    online_adaptation.load_online(timed),
+    dynamic_personalization.load_dynamic(timed, seed=0),
+    guidance.load_guidance(untimed, num_clients=2, partition=None, seed=0),
+  ]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_columns_and_clients_of_a_table_in_every_scenario(tmp_path, suffix):
+  rows = np.arange(160)
+  table = pandas.DataFrame(
+    {
+      "weight": rows * 0.5,
+      "sick": np.where(rows % 2, "yes", "no"),
+      "site": np.where(rows // 2 % 2, "south", "north"),
+      "month": rows // 40,
+      "age": rows + 20,
+    }
+  )
+  path = tmp_path / f"table{suffix}"
+  if suffix == ".csv":
+    table.to_csv(path, index=False)
+  else:
+    table.to_parquet(path)
+  options = "label=sick&client=site&features=weight,age&time=month"
+  for loaded in load_all(f"{path}?{options}"):
+    assert loaded.feature_names == ("weight", "age")
+    assert loaded.client_names == ("north", "south")
+    assert loaded.class_names == ("no", "yes")
+
+
+def test_elements_of_vectors_have_the_name_of_their_column():
+  frame = pandas.DataFrame(
+    {"age": [1.0, 2.0], "y": [0, 1], "v": [np.ones(2), np.zeros(2)]}
+  )
+  table = frames.Table(frame, "y")
+  assert table.features == ("age", "v[0]", "v[1]")
+  np.testing.assert_array_equal(table.x, [[1, 1, 1], [2, 0, 0]])
+
+
+def test_columns_of_a_file_of_arrays(tmp_path):
+  path = str(tmp_path / "table.npz")
+  arrays = {"x": np.arange(8.0).reshape(4, 2), "y": np.arange(4) % 2}
+  np.savez(path, **arrays)
+  assert datasets.load(path).feature_names is None
+  np.savez(path, **arrays, feature_names=np.array(["b", "a"]))
+  assert datasets.load(path).feature_names == ("b", "a")

@@ -121,6 +121,19 @@ class TestFile:
         r" 'b\udc80'",
       ),
       (
+        {"feature_names": np.array(["age"])},
+        "feature_names of {}: a name for each column of x [60, 2] wanted, got"
+        " 1",
+      ),
+      (
+        {"feature_names": np.array(["age", "age"])},
+        "feature_names of {}: 'age' is there twice (feature 0 and feature 1)",
+      ),
+      (
+        {"x": images(3), "feature_names": np.array(["r", "g", "b"])},
+        "feature_names of {}: a name for each column of x [60, 8, 8, 3]",
+      ),
+      (
         {"client": np.array(["a", "\ud83d"])[np.arange(N) % 2]},
         "client of {}: UTF-8 cannot encode half of a surrogate pair, got",
       ),

@@ -94,6 +94,9 @@ class DynamicDataset(NamedTuple):
       example. None: all clients draw from all examples.
     periods: The periods of data with domains; `test` has all examples of their
       stream. None: periods are drawn.
+    client_names: The names of clients that hold their own examples. None: their
+      numbers.
+    feature_names: The name of each column of x. None: they have no names.
   """
 
   name: str
@@ -104,6 +107,8 @@ class DynamicDataset(NamedTuple):
   class_names: tuple[str, ...]
   clients: Mapping[str, np.ndarray] | None = None
   periods: OwnPeriods | None = None
+  client_names: tuple[str, ...] | None = None
+  feature_names: tuple[str, ...] | None = None
 
 
 def load_dynamic(
@@ -222,7 +227,12 @@ def load_dynamic(
     name: examples.take(source, each) for name, each in parts.items()
   }
   return DynamicDataset(
-    name=dataset, class_names=source.class_names, clients=clients, **taken
+    name=dataset,
+    class_names=source.class_names,
+    clients=clients,
+    client_names=source.client_names,
+    feature_names=source.feature_names,
+    **taken,
   )
 
 
@@ -322,6 +332,8 @@ def _load_own(
     test=test,
     public=examples.take(source, parts["public"]),
     class_names=source.class_names,
+    client_names=source.client_names,
+    feature_names=source.feature_names,
     clients={part: client[parts[part]] for part in ("validation", "public")},
     periods=OwnPeriods(
       fixed_batches.Periods(batches, None, num_classes, repeats=True),

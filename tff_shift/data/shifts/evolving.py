@@ -82,6 +82,7 @@ class EvolvingDataset(NamedTuple):
       in the target. None: not titles.
     client_names: The name of each client that holds examples. None: their
       numbers.
+    feature_names: The name of each column of x. None: they have no names.
   """
 
   name: str
@@ -89,6 +90,7 @@ class EvolvingDataset(NamedTuple):
   class_names: tuple[str, ...]
   vocabulary: tuple[str, ...] | None = None
   client_names: tuple[str, ...] | None = None
+  feature_names: tuple[str, ...] | None = None
 
   @property
   def has_own_split(self) -> bool:
@@ -235,6 +237,7 @@ def load_evolving(
     source.class_names,
     vocabulary,
     source.client_names,
+    source.feature_names,
   )
 
 

@@ -51,6 +51,7 @@ class GuidanceDataset(NamedTuple):
     sample: One example of the data set before any transform.
     client_names: The names of clients that hold their own examples. None: their
       numbers.
+    feature_names: The name of each column of x. None: they have no names.
   """
 
   train: tuple[examples_lib.Examples, ...]
@@ -59,6 +60,7 @@ class GuidanceDataset(NamedTuple):
   class_names: tuple[str, ...]
   sample: np.ndarray
   client_names: tuple[str, ...] | None = None
+  feature_names: tuple[str, ...] | None = None
 
 
 def default_intensity(dataset: str) -> str:
@@ -268,6 +270,7 @@ def load_guidance(
     class_names=source.class_names,
     sample=(_colored(sample) if is_moved else sample)[0],
     client_names=source.client_names,
+    feature_names=source.feature_names,
   )
 
 

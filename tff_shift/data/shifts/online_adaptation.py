@@ -87,6 +87,9 @@ class OnlineDataset(NamedTuple):
       None: streams are drawn.
     time_names: The names of the domains, the first one before deployment; empty
       without domains.
+    client_names: The names of clients that hold their own examples. None: their
+      numbers.
+    feature_names: The name of each column of x. None: they have no names.
   """
 
   name: str
@@ -101,6 +104,8 @@ class OnlineDataset(NamedTuple):
   client_classes: tuple[np.ndarray, ...] | None = None
   streams: fixed_batches.Streams | None = None
   time_names: tuple[str, ...] = ()
+  client_names: tuple[str, ...] | None = None
+  feature_names: tuple[str, ...] | None = None
 
 
 def load_online(
@@ -207,6 +212,8 @@ def load_online(
     initial=take(initial),
     stream=take(stream),
     class_names=source.class_names,
+    client_names=source.client_names,
+    feature_names=source.feature_names,
     class_distribution=distribution,
     initial_client=_clients_of(source, initial),
     stream_client=_clients_of(source, stream),
@@ -273,6 +280,8 @@ def _load_own(
     initial=examples_lib.take(source, np.sort(initial)),
     stream=stream,
     class_names=source.class_names,
+    client_names=source.client_names,
+    feature_names=source.feature_names,
     class_distribution=distribution,
     initial_client=_clients_of(source, initial),
     streams=fixed_batches.Streams(

@@ -40,7 +40,8 @@ class Table:
     clients: The client of each example, [n] int32; None without a column.
     times: The number of the time of each example, [n] int32; None without a
       column.
-    features: The columns of x; none for images.
+    features: The name of each column of x, also of each element of a column of
+      vectors (`name[0]`, `name[1]`); none for images.
     class_names: The value of the label by class.
     client_names: The value of the client column by client.
     time_names: The value of the time column by number.
@@ -130,8 +131,7 @@ class Table:
         )
     if label in features:
       raise ValueError(f"features: {label!r} is the label")
-    self.features = tuple(map(str, features))
-    self.x = _numbers(frame, features, where)
+    self.x, self.features = numbers(frame, features, where)
 
   def by_client(self) -> list[tuple[np.ndarray, np.ndarray]]:
     """Returns (x, y) of each client, in the order of the rows."""
@@ -178,12 +178,22 @@ def check_roles(
   return used
 
 
-def _numbers(
+def numbers(
   frame: "pandas.DataFrame",
   features: Sequence[str],
-  where: Callable[[int], str],
-) -> np.ndarray:
-  """Returns columns as x, [n, features] float32."""
+  where: Callable[[int], str] = row_name,
+) -> tuple[np.ndarray, tuple[str, ...]]:
+  """Returns columns as x, [n, features] float32, and the names of its columns.
+
+  Args:
+    frame: The examples.
+    features: Columns of numbers, or of vectors of one length.
+    where: Returns the name of a row in messages by its position.
+
+  Raises:
+    ValueError: If a column does not exist or has other or missing values; one
+      line that names it.
+  """
   import pandas
 
   if not len(features):
@@ -193,7 +203,7 @@ def _numbers(
     if column not in frame.columns:
       raise ValueError(f"features: {column!r} is not a column")
     values = frame[column]
-    if isinstance(values.iloc[0], (list, np.ndarray)):
+    if len(values) and isinstance(values.iloc[0], (list, np.ndarray)):
       vectors[column] = _vectors(values, column, where)
     elif not pandas.api.types.is_any_real_numeric_dtype(
       values
@@ -218,16 +228,17 @@ def _numbers(
       " values"
     )
   if not vectors:
-    return frame[list(features)].to_numpy(np.float32)
-  return np.concatenate(
-    [
-      vectors[column]
-      if column in vectors
-      else frame[[column]].to_numpy(np.float32)
-      for column in features
-    ],
-    axis=1,
-  )
+    x = frame[list(features)].to_numpy(np.float32)
+    return x, tuple(map(str, features))
+  parts, names = [], []
+  for column in features:
+    if column in vectors:
+      parts.append(vectors[column])
+      names += [f"{column}[{at}]" for at in range(parts[-1].shape[1])]
+    else:
+      parts.append(frame[[column]].to_numpy(np.float32))
+      names.append(str(column))
+  return np.concatenate(parts, axis=1), tuple(names)
 
 
 def _check_numbers(

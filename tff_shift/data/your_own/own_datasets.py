@@ -58,6 +58,7 @@ KEYS = {
   "domain": "[n] integers, ordered by time",
   "client": "[n] integers or texts, the client that holds each example",
   "class_names": "[classes] texts",
+  "feature_names": "[features] texts, the name of each column of x",
   "num_train": "number of leading examples that are for training",
 }
 _REQUIRED = ("x", "y")
@@ -275,6 +276,7 @@ def _read_table(
     time=table.times,
     client=table.clients,
     client_names=table.client_names or None,
+    feature_names=table.features or None,
   )
   evolution = None
   if table.times is not None:
@@ -320,7 +322,8 @@ def _read_file(
   loaded = dataset.Dataset(
     arrays["x"],
     arrays["y"],
-    _texts(arrays.get("class_names"), f"class_names of {name}"),
+    _texts(arrays, "class_names", name),
+    feature_names=_texts(arrays, "feature_names", name) or None,
   )
   evolution = None
   if "domain" in arrays:
@@ -392,6 +395,10 @@ def _entry(
     raise ValueError(f"y of {name}: there must be at least 2 classes")
   dtype = examples.input_type(is_image)
   shape = x.shape[1:]
+  if loaded.feature_names is not None:
+    examples.check_feature_names(
+      loaded.feature_names, x.shape, f"feature_names of {name}"
+    )
   given = x
   x, y = examples.checked(
     x, loaded.y, name, shape=shape, dtype=dtype, num_classes=num_classes
@@ -431,19 +438,24 @@ def _default_models(shape: tuple[int, ...]) -> dict[str, str]:
   }
 
 
-def _texts(array: np.ndarray | None, what: str) -> tuple[str, ...]:
-  """Returns texts; empty if there is no array."""
+def _texts(
+  arrays: Mapping[str, np.ndarray], key: str, name: str
+) -> tuple[str, ...]:
+  """Returns the texts of an array of a file; empty without the array."""
+  array, what = arrays.get(key), f"{key} of {name}"
   if array is None:
     return ()
   if array.ndim != 1 or array.dtype.kind != "U":
     raise ValueError(
-      f"{what}: {KEYS['class_names']} wanted, got {array.dtype}"
-      f" {list(array.shape)}"
+      f"{what}: {KEYS[key]} wanted, got {array.dtype} {list(array.shape)}"
     )
   _check_encodable(array, what)
   names = tuple(array.tolist())
   examples.check_names(
-    names, what, lambda number: f"class {number}", warns_of_case=True
+    names,
+    what,
+    lambda number: f"{key.removesuffix('_names')} {number}",
+    warns_of_case=True,
   )
   return names
 

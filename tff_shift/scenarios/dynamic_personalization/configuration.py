@@ -307,6 +307,7 @@ def make_plan() -> Plan:
     aggregators=common_flags.chosen_aggregators(chosen, configuration.rounds),
     model=model,
     class_names=dataset.class_names,
+    feature_names=dataset.feature_names,
     settings={
       **_drift_settings(configuration, has_own_drift),
       "num_clients": configuration.num_clients,

@@ -160,6 +160,7 @@ class DynamicPersonalization(scenario.Scenario):
       threshold=instruments.threshold,
       **participation_flags.chosen(),
       apply_update=self.plan.configuration.apply_update,
+      client_names=self.plan.dataset.client_names,
       callbacks=run.callbacks,
       checkpoint=run.checkpoint,
     )

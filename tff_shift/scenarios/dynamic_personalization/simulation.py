@@ -238,6 +238,7 @@ class DynamicResult(NamedTuple):
     client_states: The clients' states at the end, by client: a sequence that
       draws the first state of clients without a round on request. None if they
       are in a file of a storage.
+    client_names: The names of the clients. None: unknown.
   """
 
   validation_accuracy: float
@@ -246,6 +247,7 @@ class DynamicResult(NamedTuple):
   num_diverged: int = 0
   server_state: Any = None
   client_states: Sequence[Any] | None = None
+  client_names: tuple[str, ...] | None = None
 
   def __repr__(self):
     found = {
@@ -267,8 +269,13 @@ class DynamicResult(NamedTuple):
   def clients_to_dataframe(self) -> pd.DataFrame:
     """Returns a row per stream, period and client, see `frames.of_clients`."""
     return frames.of_clients(
-      inference.clients(name, step)
-      for step, (name, inference) in enumerate(self.inferences.items(), start=1)
+      (
+        inference.clients(name, step)
+        for step, (name, inference) in enumerate(
+          self.inferences.items(), start=1
+        )
+      ),
+      self.client_names,
     )
 
 
@@ -657,6 +664,8 @@ def _check_clients(name: str, drawn: _Drawn, num_clients: int) -> None:
 class _Periods(driver.Steps):
   """The rounds of a run, and after them its streams, one step each."""
 
+  client_names: tuple[str, ...] | None = None
+
   def __init__(
     self,
     algorithm: algorithm_lib.FederatedAlgorithm,
@@ -668,6 +677,7 @@ class _Periods(driver.Steps):
     num_rounds: int,
     threshold: float,
     apply_update: str,
+    client_names: Sequence[str] | None,
     **options: Any,
   ):
     """Validates the arguments of `run`."""
@@ -683,6 +693,9 @@ class _Periods(driver.Steps):
       _check_clients(
         f"stream {distribution}", stream.drawn, training.num_clients
       )
+    if client_names is not None:
+      arguments.sequence("client_names", client_names, training.num_clients)
+      self.client_names = tuple(client_names)
     self.num_steps = self.num_rounds + len(met)
     self._validation = validation
     self._met = met
@@ -768,6 +781,7 @@ def run(
   sampler: participation_lib.Sampler = participation_lib.uniform,
   reporting: participation_lib.Reporting | None = None,
   apply_update: str = "next",
+  client_names: Sequence[str] | None = None,
   callbacks: Sequence[callbacks_lib.Callback] = (),
   checkpoint: checkpoints.Run | None = None,
 ) -> DynamicResult:
@@ -786,6 +800,7 @@ def run(
     sampler: Samples the clients of a round, see `participation`.
     reporting: Which of the sampled clients report. None: all of them.
     apply_update: One of `APPLY_UPDATES`.
+    client_names: The names of the clients. None: their numbers.
     callbacks: They follow the run. A step is a round without measurements or,
       after all rounds, a stream, whose measurements are `Deployed`.
     checkpoint: Saves the run, and resumes it if it was interrupted or had fewer
@@ -812,10 +827,12 @@ def run(
     sampler=sampler,
     reporting=reporting,
     apply_update=apply_update,
+    client_names=client_names,
   )
   measured, *others = driver.run(periods, callbacks, checkpoint)
   return DynamicResult(
     periods.validation_accuracy,
     {each.distribution: each.inference for each in measured},
     *others,
+    periods.client_names,
   )

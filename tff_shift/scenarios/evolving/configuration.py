@@ -304,6 +304,7 @@ def make_plan() -> Plan:
     aggregators=aggregators,
     model=model,
     class_names=datasets[seeds[0]].class_names,
+    feature_names=datasets[seeds[0]].feature_names,
     settings=_settings(
       configuration,
       len(datasets[seeds[0]].domains),

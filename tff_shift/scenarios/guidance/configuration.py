@@ -258,6 +258,7 @@ def make_plan() -> Plan:
     aggregators=aggregators,
     model=model,
     class_names=datasets[seeds[0]].class_names,
+    feature_names=datasets[seeds[0]].feature_names,
     settings={
       "partition": configuration.partition or "given",
       "intensity": configuration.intensity,

@@ -140,7 +140,11 @@ class OnlineAdaptation(scenario.Scenario):
         self.plan.dataset, self.plan.configuration.initial_examples, seed
       )
     return online_adaptation.Deployment(
-      initial, examples_lib.read_only(confusion.numpy()), held_out
+      initial,
+      examples_lib.read_only(confusion.numpy()),
+      held_out,
+      self.plan.dataset.client_names,
+      self.plan.dataset.feature_names,
     )
 
   def parts(self, by_seed):

@@ -110,6 +110,7 @@ class OnlineResult(NamedTuple):
     client_states: The clients' states at the end, by client: a sequence that
       draws the first state of clients without a round on request. None if they
       are in a file of a storage.
+    client_names: The names of the clients. None: unknown.
   """
 
   timesteps: tuple[Timestep, ...]
@@ -117,6 +118,7 @@ class OnlineResult(NamedTuple):
   num_diverged: int = 0
   server_state: Any = None
   client_states: Sequence[Any] | None = None
+  client_names: tuple[str, ...] | None = None
 
   def __repr__(self):
     found = {name: self.mean(name) for name in evaluation.METRICS}
@@ -154,7 +156,9 @@ class OnlineResult(NamedTuple):
 
   def clients_to_dataframe(self) -> pd.DataFrame:
     """Returns a row per time step and client, see `frames.of_clients`."""
-    return frames.of_clients(step.clients for step in self.timesteps)
+    return frames.of_clients(
+      (step.clients for step in self.timesteps), self.client_names
+    )
 
 
 # The data available when a model is deployed.
@@ -494,6 +498,8 @@ def _omega(
 class _Timesteps(driver.Steps):
   """The time steps of a run."""
 
+  client_names: tuple[str, ...] | None = None
+
   make = Timestep
 
   def __init__(
@@ -507,6 +513,12 @@ class _Timesteps(driver.Steps):
       Adaptation, algorithm, client_streams, deployment, **options
     )
     self._streams = client_streams
+    names = getattr(deployment, "client_names", None)
+    if names is not None:
+      arguments.sequence(
+        "deployment.client_names", names, client_streams.num_clients
+      )
+      self.client_names = tuple(map(str, names))
 
   def start(self, storage, callback):
     self._adaptation = self._start(storage=storage, on_loss=callback.on_loss)
@@ -600,5 +612,5 @@ def run(
     resets=resets,
   )
   return OnlineResult(
-    *driver.run(timesteps, callbacks, checkpoint),
+    *driver.run(timesteps, callbacks, checkpoint), timesteps.client_names
   )

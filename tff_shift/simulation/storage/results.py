@@ -285,11 +285,16 @@ class RunFolder:
     for path in sorted((self.path / _FIGURES).glob("*")):
       yield _FIGURES, path
 
-  def describe(self, flags: Mapping[str, Any]) -> run_records.RunConfig:
+  def describe(
+    self,
+    flags: Mapping[str, Any],
+    feature_names: Sequence[str] | None = None,
+  ) -> run_records.RunConfig:
     """Returns the flags and everything else that the results depend on.
 
     Args:
       flags: Every flag of the binary with its value.
+      feature_names: The name of each column of x. None: they have no names.
 
     Raises:
       TypeError: If a value cannot be written as JSON.
@@ -308,13 +313,19 @@ class RunFolder:
       command_line=shlex.join(sys.orig_argv),
       cores=len(os.sched_getaffinity(0)),
       machine=_machine(),
+      feature_names=None if feature_names is None else tuple(feature_names),
       draws=run_records.DRAWS,
       identity=self.identity,
     )
 
-  def write_config(self, flags: Mapping[str, Any]) -> None:
+  def write_config(
+    self,
+    flags: Mapping[str, Any],
+    feature_names: Sequence[str] | None = None,
+  ) -> None:
     """Writes `config.json`, the result of `describe`."""
-    records.write(self.path / run_records.CONFIG, self.describe(flags))
+    described = self.describe(flags, feature_names)
+    records.write(self.path / run_records.CONFIG, described)
 
   def read_config(self) -> run_records.RunConfig | None:
     """Returns the content of `config.json`; None if it does not exist.
@@ -337,6 +348,7 @@ class RunFolder:
     flags: Mapping[str, Any],
     grown: Mapping[str, Any] | None = None,
     *,
+    feature_names: Sequence[str] | None = None,
     keeps_models: bool = False,
   ) -> None:
     """Takes over the folder and records the resumption in `config.json`.
@@ -346,6 +358,7 @@ class RunFolder:
       grown: The earlier values of the flags that have changed because the run
         continues with more rounds, time steps or seeds. Outputs derived from
         the shorter run are removed, and the run gets a new identity.
+      feature_names: As for `write_config`.
       keeps_models: Whether models of the shorter run may be the final ones.
     """
     files.remove(self.path / _DONE)
@@ -362,7 +375,7 @@ class RunFolder:
       # Otherwise rows would also be appended to the file's other links.
       with files.replacing(metrics) as file:
         file.write(self._earlier_rows)
-    config = self.read_config() or self.describe(flags)
+    config = self.read_config() or self.describe(flags, feature_names)
     if grown:
       for name in _DERIVED:
         if name != _MODEL or not keeps_models:

@@ -49,6 +49,7 @@ class RunConfig(records.Record, omit_defaults=True):
     command_line: The command that started it.
     cores: The number of available cores.
     machine: The cores, memory and GPUs of the machine, for readers.
+    feature_names: The name of each column of x. None: they have no names.
     draws: The version of the random numbers, see `DRAWS`.
     identity: A unique id of the run. None: written by an earlier version.
     replaced: The identities that it had before it was continued with more
@@ -67,6 +68,7 @@ class RunConfig(records.Record, omit_defaults=True):
   command_line: str
   cores: records.PositiveInt
   machine: str = ""
+  feature_names: tuple[str, ...] | None = None
   draws: records.PositiveInt = 1
   identity: _Name | None = None
   replaced: tuple[_Name, ...] = ()

@@ -39,12 +39,13 @@ def make_plan() -> plan_lib.Plan:
   given = common_flags.chosen(Configuration)
   chosen = trials.chosen(_LIKE)
   with common_flags.usage_errors():
-    data = {seed: _clients(given, seed) for seed in given.seeds}
-    x = data[given.seeds[0]][0].train.x
+    loaded = {seed: _load(given, seed) for seed in given.seeds}
+    dataset, _ = loaded[given.seeds[0]]
+    x = dataset.domains[0].x
     model = models.build(
       common_flags.model_name(_LIKE),
       input_shape=x.shape[1:],
-      num_classes=2,
+      num_classes=len(dataset.class_names),
       input_dtype=x.dtype,
       input_scaling=input_flags.chosen([x]),
     )
@@ -57,29 +58,21 @@ def make_plan() -> plan_lib.Plan:
       aggregators=common_flags.chosen_aggregators(chosen, rounds),
       model=model,
       settings={
-        "num_domains": given.num_domains,
-        "rounds_per_domain": given.rounds_per_domain,
-        "num_clients": given.num_clients,
+        name: getattr(given, name)
+        for name in ("num_domains", "rounds_per_domain", "num_clients")
       },
       num_steps=given.num_domains,
-      data=data,
+      data={seed: clients for seed, (_, clients) in loaded.items()},
     )
 
 
-def _clients(given: Configuration, seed: int) -> tuple[evolving.Client, ...]:
+def _load(given: Configuration, seed: int):
   # Clients have no training examples of the last domain: it is not used.
-  dataset = evolving.load_evolving(
-    given.dataset,
-    num_domains=given.num_domains + 1,
-    data_dir=given.data_dir,
-    seed=seed,
-  )
-  return evolving.assemble_clients(
-    dataset,
-    num_clients=given.num_clients,
-    dirichlet=float("inf"),
-    test_fraction=0.2,
-    seed=seed,
+  shape = {"num_domains": given.num_domains + 1, "data_dir": given.data_dir}
+  dataset = evolving.load_evolving(given.dataset, **shape, seed=seed)
+  split = {"dirichlet": float("inf"), "test_fraction": 0.2, "seed": seed}
+  return dataset, evolving.assemble_clients(
+    dataset, num_clients=given.num_clients, **split
   )
 
 

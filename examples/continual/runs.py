@@ -47,11 +47,13 @@ class Domains(driver.Steps):
       run_seed=self._seed,
       storage=storage,
       on_loss=callback.on_loss,
+      present=self._present(0),
       **participation_flags.chosen(),
     )
 
   def step(self, running, step, measured):
     """Trains on a domain and evaluates on all so far."""
+    running.present = self._present(step - 1)
     running.data = [self._only(each, step - 1) for each in self._data]
     for _ in range(self._num_rounds):
       running.step()
@@ -65,6 +67,10 @@ class Domains(driver.Steps):
   def told(self, measured):
     """Returns what callbacks are told."""
     return measured.domain, None, measured
+
+  def _present(self, domain):
+    # Clients without examples of the domain are not sampled.
+    return np.flatnonzero([each.domain_sizes[domain] for each in self._data])
 
   def _only(self, data, domain):
     sizes = np.where(np.arange(len(data.domain_sizes)) == domain, 1, 0)

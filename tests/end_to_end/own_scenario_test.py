@@ -62,19 +62,27 @@ def test_it_has_a_binary_resumption_table_figure_and_page(
 
 
 @pytest.mark.slow
-def test_it_takes_ones_own_data(run_here, read_rows, tmp_path):
+def test_it_takes_three_classes_and_clients_without_examples_of_a_domain(
+  run_here, read_rows, tmp_path
+):
   rng = np.random.default_rng(0)
   path = tmp_path / "mine.npz"
-  np.savez(
-    path,
-    x=rng.normal(size=(240, 3)).astype(np.float32),
-    y=rng.integers(0, 2, 240),
-    domain=np.repeat(np.arange(4), 60),
-  )
+  domain, client = np.arange(240) % 4, np.arange(240) // 4 % 3
+  has_examples = (client != 1) | (domain != 1)
+  y = rng.integers(0, 3, 240)
+  arrays = {
+    "x": rng.normal(size=(240, 3)).astype(np.float32) + 3 * np.eye(3)[y],
+    "y": y,
+    "domain": domain,
+    "client": client,
+  }
+  np.savez(path, **{name: all_[has_examples] for name, all_ in arrays.items()})
   arguments = [*_SMALL, "--algorithm=fed_avg", f"--dataset={path}"]
   arguments += [f"--output_dir={tmp_path / 'run'}"]
   assert run_here(continual, arguments) == 0
-  assert len(read_rows(tmp_path / "run")) == 3
+  rows = read_rows(tmp_path / "run")
+  assert len(rows) == 3
+  assert all(0 <= float(row["accuracy"]) <= 100 for row in rows)
 
 
 def test_wrong_flags_are_refused(refused):

@@ -518,6 +518,22 @@ class TestAggregators:
     state = algorithm.initialize(self.ZERO)
     return state, algorithm.initialize_client(state, [self.ZERO] * 2)
 
+  @pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+      ({"aggregator": "secure"}, r"='secure'.*ts\.build_aggregator\(name\)"),
+      (
+        {"server_optimizer": "fed_adam"},
+        r"='fed_adam'.*ts\.build_server_optimizer\(name\)",
+      ),
+    ],
+  )
+  def test_name_in_place_of_its_object_is_refused(
+    self, model, arguments, message
+  ):
+    with pytest.raises(ValueError, match=message):
+      algorithms.build("fed_avg", model, **arguments)
+
   def test_updates_are_clipped(self, model):
     algorithm = build_centre(
       model,

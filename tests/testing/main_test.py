@@ -62,6 +62,26 @@ class TestContract:
     }
     assert all("[leaks_and_draws]" in each for each in failed)
 
+  def test_hyper_parameter_with_the_name_of_a_flag_breaks_it(
+    self, tmp_path, capfd
+  ):
+    path = tmp_path / "counts_rounds.py"
+    path.write_text("""
+import dataclasses
+from tff_shift.algorithms import fed_avg
+from tff_shift.learning import hyperparameters
+
+SCENARIOS = ("evolving",)
+build = fed_avg.build
+
+@dataclasses.dataclass(frozen=True)
+class HParams(fed_avg.HParams):
+  rounds: int = hyperparameters.hparam(1, "Rounds of its own.", minimum=1)
+""")
+    assert self.run(path, "test_names_differ") == 1
+    output = capfd.readouterr().out
+    assert "'rounds' of counts_rounds has the name of another flag" in output
+
 
 class TestUsage:
   def refuse(self, capsys, arguments, message):

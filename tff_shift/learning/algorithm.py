@@ -367,6 +367,14 @@ def build(
     requirements, running_statistics, model, hparams
   )
   factories.check(name, requirements, traits, hparams)
+  if server_optimizer is not None and not isinstance(
+    server_optimizer, tff.learning.optimizers.Optimizer
+  ):
+    raise ValueError(
+      f"server_optimizer={server_optimizer!r} must be an optimizer, such as the"
+      " result of ts.build_server_optimizer(name) or one of"
+      " tff.learning.optimizers"
+    )
   factories.check_server_optimizer(name, requirements, server_optimizer)
   if reports_losses and traits.hides_clients:
     raise ValueError(

@@ -2,12 +2,15 @@
 
 import ast
 import dataclasses
+import importlib
 import inspect
 import math
 
 import pytest
+from absl.testing import flagsaver
 
 from tff_shift import algorithms
+from tff_shift import scenarios
 from tff_shift.testing import forms
 
 
@@ -56,6 +59,15 @@ class TestHyperParameters:
         assert field.default in limits["choices"], field.name
       elif not isinstance(field.default, bool):
         assert limits["minimum"] is not None, field.name
+
+  def test_names_differ_from_those_of_flags(self, algorithm_name):
+    # Every binary of its scenarios would refuse it.
+    for scenario in algorithms.get(algorithm_name).SCENARIOS:
+      binary = importlib.import_module(
+        f"{scenarios.__name__}.{scenario}.configuration"
+      )
+      with flagsaver.flagsaver():
+        binary.Configuration.define_flags()
 
   def test_bad_values_are_refused_in_one_line(self, algorithm_name, model):
     module = algorithms.get(algorithm_name)

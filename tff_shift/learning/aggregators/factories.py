@@ -131,9 +131,22 @@ def wrap(
     | None
   ),
 ) -> Aggregator:
-  """Returns an `Aggregator` for any factory; None is the mean."""
+  """Returns an `Aggregator` for any factory; None is the mean.
+
+  Raises:
+    ValueError: If it is no factory.
+  """
   if isinstance(factory, Aggregator):
     return factory
+  if factory is not None and not isinstance(
+    factory,
+    tff.aggregators.WeightedAggregationFactory
+    | tff.aggregators.UnweightedAggregationFactory,
+  ):
+    raise ValueError(
+      f"aggregator={factory!r} must be an aggregation factory, such as the"
+      " result of ts.build_aggregator(name) or a factory of tff.aggregators"
+    )
   return Aggregator(
     traits_of(factory), factory or tff.aggregators.MeanFactory()
   )

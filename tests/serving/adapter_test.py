@@ -282,7 +282,11 @@ def test_what_is_no_algorithm_of_streams_is_refused(algorithm, tmp_path):
   initial, confusion, _ = DEPLOYMENT
   for broken, message in (
     (([*initial[:1], 3], confusion), "client 1 must be a pair of examples"),
-    ((initial, confusion[:2]), "confusion of client 0"),
+    (
+      (initial, confusion[:2]),
+      r"deployment.confusion: the shape must be \[3, 3\]",
+    ),
+    ((initial, confusion.T), "column 1 has the sum 0.9; its rows have the sum"),
     (([(initial[0].x[:, :2], initial[0].y)], confusion), "x of client 0"),
   ):
     with pytest.raises(ValueError, match=message):

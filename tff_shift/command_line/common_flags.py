@@ -222,10 +222,13 @@ def check_texts() -> None:
   """Checks that text flags can be file names and can be saved.
 
   Raises:
-    UsageError: If a flag of the binary contains a NUL character (possible in
-      flag files) or is not UTF-8.
+    UsageError: If a flag of the binary is empty, contains a NUL character
+      (possible in flag files) or is not UTF-8.
   """
   for flag in configuration.own_flags():
+    if flag.value == "" != flag.default:
+      # Such as --output_dir=$UNSET, which would be the working folder.
+      raise UsageError(f"--{flag.name}: it must be set, or left out")
     values = flag.value if isinstance(flag.value, list) else [flag.value]
     for each in values:
       if isinstance(each, str) and "\0" in each:

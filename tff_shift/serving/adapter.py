@@ -118,9 +118,7 @@ class Adapter:
       )
     checks.algorithm(algorithm)
     checks.data_kind(algorithm, adaptation.AdaptationData)
-    arguments.has(
-      "deployment", deployment, ["initial", "confusion"], "a Deployment"
-    )
+    adaptation.check_deployment(deployment, algorithm.model.num_classes)
     num_clients = arguments.sequence("deployment.initial", deployment.initial)
     if client_names is None:
       client_names = range(num_clients)

@@ -87,9 +87,7 @@ class AdapterClient:
         another client or model, or a damaged one.
     """
     adapter_server.check(algorithm)
-    arguments.has(
-      "deployment", deployment, ["initial", "confusion"], "a Deployment"
-    )
+    adaptation.check_deployment(deployment, algorithm.model.num_classes)
     arguments.sequence("deployment.initial", deployment.initial, 1)
     most = algorithm.max_clients or np.iinfo(np.int32).max
     self.client = arguments.integer("client", client, 0, most - 1)

@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift import arguments
 from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import evaluation
@@ -27,6 +28,9 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.shift import bbse
+
+# The maximum error of the sum of probabilities in float32 or with few digits.
+_SUM_TOLERANCE = 1e-3
 
 
 class AdaptationData(NamedTuple):
@@ -82,7 +86,8 @@ class Deployment(NamedTuple):
   Attributes:
     initial: Each client's labelled examples.
     confusion: The confusion matrix of the pre-trained model,
-      [num_classes, num_classes] float32, see `bbse.confusion_matrix`.
+      [num_classes, num_classes] float32, see `bbse.confusion_matrix`: column j
+      has the probabilities of the predictions of class j, with the sum 1.
     held_out: Labelled examples of the server, which it sends to clients that
       have none of their own, because they join later. None: there are none.
     client_names: The name of each client of `initial`. None: its position.
@@ -94,6 +99,47 @@ class Deployment(NamedTuple):
   held_out: examples_lib.Examples | None = None
   client_names: Sequence[Hashable] | None = None
   feature_names: Sequence[str] | None = None
+
+
+def check_deployment(deployment: Deployment, num_classes: int) -> None:
+  """Checks a deployment: its fields, and the form of its confusion matrix.
+
+  Args:
+    deployment: The deployment.
+    num_classes: The number of classes of the model.
+
+  Raises:
+    ValueError: If it has no such fields, or columns of its confusion matrix are
+      not distributions; one line.
+  """
+  arguments.has(
+    "deployment", deployment, ["initial", "confusion"], "a Deployment"
+  )
+  what = "deployment.confusion"
+  matrix = examples_lib.checked_array(
+    deployment.confusion,
+    what,
+    shape=(num_classes, num_classes),
+    dtype=np.float32,
+  )
+  wanted = "confusion[i, j] is P(predicted i | true j)"
+  if matrix.min() < 0:
+    i, j = np.unravel_index(np.argmin(matrix), matrix.shape)
+    raise ValueError(
+      f"{what}: probabilities are wanted, {wanted}, got {matrix[i, j]:g} at"
+      f" [{i}, {j}]"
+    )
+  sums = matrix.sum(axis=0, dtype=np.float64)
+  are_wrong = abs(sums - 1) > _SUM_TOLERANCE
+  if are_wrong.any():
+    column = int(np.argmax(are_wrong))
+    remedy = "divide the columns of counts by their sums"
+    if np.all(abs(matrix.sum(axis=1, dtype=np.float64) - 1) <= _SUM_TOLERANCE):
+      remedy = "its rows have the sum 1: transpose it"
+    raise ValueError(
+      f"{what}: each column must have the sum 1, since {wanted}; column"
+      f" {column} has the sum {sums[column]:g}; {remedy}"
+    )
 
 
 def adaptation_data(

@@ -259,9 +259,7 @@ class Adaptation:
       ["batch", "num_clients", "num_timesteps", "omega"],
       "an online_adaptation.Streams",
     )
-    arguments.has(
-      "deployment", deployment, ["initial", "confusion"], "a Deployment"
-    )
+    adaptation.check_deployment(deployment, algorithm.model.num_classes)
     arguments.sequence(
       "deployment.initial", deployment.initial, client_streams.num_clients
     )

@@ -30,6 +30,59 @@ def x_of(dtype, size=2):
 Y = np.array([0, 1], np.int32)
 
 
+NAMES = [
+  (["cat", "dog", "cat"], "'cat' is there twice (number 0 and number 2)"),
+  (["a", "a "], "'a' (number 0) and 'a ' (number 1) differ only in blanks"),
+  (
+    ["Z\u00fcrich", "Zu\u0308rich"],
+    r"'Z\xfcrich' (number 0) and 'Zu\u0308rich' (number 1) differ only in their"
+    " Unicode form",
+  ),
+]
+
+
+@pytest.mark.parametrize(("names", "message"), NAMES)
+def test_names_that_look_equal_are_rejected(names, message):
+  with pytest.raises(ValueError) as error:
+    examples.check_names(names, "classes", lambda number: f"number {number}")
+  assert str(error.value).startswith(f"classes: {message}")
+
+
+def test_names_that_differ_in_case_are_reported():
+  with pytest.warns(examples.DataWarning, match="'Yes' and 'yes' differ only"):
+    examples.check_names(["Yes", "yes"], "y", str, warns_of_case=True)
+  with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    examples.check_names(["Yes", "yes", "2", "\u00b2"], "y", str)
+
+
+@pytest.mark.parametrize(
+  ("column", "message"),
+  [
+    # In steps of 128: 1,699,999,872 + 128 is the nearest number of all.
+    (1.7e9 + np.arange(60), "column 1 apart (60 values, 1 left); subtract a"),
+    (1.7e9 + np.arange(600), "column 1 apart (600 values, 6 left); subtract"),
+    # Steps of 128 are 1 % of a deviation of 3,700: 12,900 / sqrt(12).
+    (1.7e9 + np.arange(12_000), "column 1 apart (12,000 values,"),
+    (1.7e9 + np.arange(30_000), None),
+    (np.full(9, 0.1), None),
+    (np.array([0.1, 0.1 + 1e-16]), None),
+    (np.arange(9) / 10, None),
+  ],
+)
+def test_precision_of_float32(column, message):
+  x = np.stack([np.zeros(len(column)), column], axis=1)
+  parts = [x[::2], x[1::2]]
+  if message is None:
+    examples.check_precision(parts, "x")
+    return
+  with pytest.raises(ValueError) as error:
+    examples.check_precision(parts, "x")
+  wanted = f"x: float32 cannot tell the values of {message}"
+  assert str(error.value).startswith(wanted)
+  assert str(error.value).endswith("minimum 1700000000")
+
+
 class TestCasts:
   @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.int32])
   def test_array_of_the_right_type_is_not_copied(self, dtype):

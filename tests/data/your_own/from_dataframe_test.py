@@ -1,5 +1,6 @@
 """Tests of a DataFrame as client data of the scenarios."""
 
+import datetime
 import itertools
 
 import numpy as np
@@ -126,6 +127,40 @@ def test_program_from_a_frame_to_an_accuracy(context):
   assert result.final.server["accuracy"] == 100
 
 
+def mixed(value, row, other):
+  """48 values, one of which differs from the others."""
+  values = [other] * 48
+  values[row] = value
+  return pandas.Series(values)
+
+
+def test_columns_of_one_name_are_refused():
+  frame = make_frame()
+  with pytest.raises(
+    ValueError, match=r"columns: 'age' is there twice \(colum"
+  ):
+    read("evolving", pandas.concat([frame, frame[["age"]]], axis=1))
+
+
+def test_stored_index_is_left_out():
+  frame = make_frame()
+  frame.insert(0, "Unnamed: 0", range(48))
+  with pytest.warns(UserWarning, match="column 'Unnamed: 0' has no name"):
+    named = read("evolving", frame)
+  assert named.features == ("age", "dose")
+
+
+def test_values_are_sorted_by_value():
+  frame = make_frame()
+  first = datetime.date(2024, 2, 1)
+  days = [first + datetime.timedelta(30 * int(m)) for m in frame["month"]]
+  site = frame["site"].map({"a": "10", "b": "9"})
+  named = read("evolving", frame.assign(month=days, site=site))
+  assert named.time_names == ("2024-03-02", "2024-04-01", "2024-05-01")
+  assert named.client_names == ("9", "10")
+  assert set(named.data[0].test.x[-8:, 0]) == {30, 31, 32, 33}
+
+
 @pytest.mark.parametrize(
   ("changes", "options", "message"),
   [
@@ -143,7 +178,64 @@ def test_program_from_a_frame_to_an_accuracy(context):
     ),
     ({"outcome": None}, {}, "label 'outcome' has missing values"),
     ({"outcome": 0.5}, {}, "label 'outcome' has fractions, such as 0.5"),
-    ({"month": "May"}, {}, "time 'month': texts have no order"),
+    (
+      {"month": "May"},
+      {},
+      "time 'month': texts have no order, such as 'May' i",
+    ),
+    (
+      {"outcome": mixed([1], 3, "a")},
+      {},
+      r"label 'outcome' has \[1\] in row 3",
+    ),
+    (
+      {"outcome": mixed({}, 2, "a")},
+      {},
+      "label 'outcome' has {} in row 2; its",
+    ),
+    (
+      {"outcome": mixed(2.5, 4, 1)},
+      {},
+      "has fractions, such as 2.5 in row 4; its",
+    ),
+    ({"outcome": 1j}, {}, "label 'outcome' has complex numbers, such as 1j in"),
+    ({"outcome": mixed(1, 7, "1")}, {}, "label 'outcome': '1' is there twice"),
+    (
+      {"site": mixed("a ", 9, "a")},
+      {},
+      r"'a' \(row 0\) and 'a ' \(row 9\) diff",
+    ),
+    (
+      {"site": mixed(None, 9, "a")},
+      {},
+      "client 'site' has missing values, the",
+    ),
+    ({"dose": 1j}, {}, "features: column 'dose' has values of type complex128"),
+    (
+      {"dose": mixed("x", 5, 1.0)},
+      {},
+      "column 'dose' has 'x' in row 5, not a n",
+    ),
+    (
+      {"dose": mixed(np.inf, 5, 1.0)},
+      {},
+      "column 'dose' has inf in row 5; numb",
+    ),
+    (
+      {"dose": mixed(1e20, 5, 1.0)},
+      {},
+      r"column 'dose' has 1e\+20 in row 5; n",
+    ),
+    (
+      {"dose": 1.7e9 + np.arange(48)},
+      {},
+      r"values of 'dose' apart \(48 values",
+    ),
+    (
+      {"dose ": 1.0},
+      {},
+      r"columns: 'dose' \(column 5\) and 'dose ' \(column 6",
+    ),
     ({}, {"time": None}, "time=None is not allowed for evolving: it must be a"),
     ({}, {"features": []}, "features: there must be at least one column"),
     ({}, {"features": ["size"]}, "features: 'size' is not a column"),

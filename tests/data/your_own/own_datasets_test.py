@@ -116,6 +116,18 @@ class TestFile:
         "class_names of {}: [classes] texts wanted",
       ),
       (
+        {"class_names": np.array(["cat", "dog", "cat"])},
+        "class_names of {}: 'cat' is there twice (class 0 and class 2)",
+      ),
+      (
+        {"client": np.array(["a", "b", "a "])[np.arange(N) % 3]},
+        "client of {}: 'a' (example 0) and 'a ' (example 2) differ only in bl",
+      ),
+      (
+        {"x": 1.7e9 + np.arange(2.0 * N).reshape(N, 2)},
+        "x of {}: float32 cannot tell the values of column 0 apart (60 values,",
+      ),
+      (
         {"class_names": np.array(["a", "b\udc80", "c"])},
         r"class_names of {}: UTF-8 cannot encode half of a surrogate pair, got"
         r" 'b\udc80'",

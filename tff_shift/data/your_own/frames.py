@@ -112,6 +112,7 @@ class Table:
       if domain_order is not None:
         values = _ordered(values, time, domain_order, where)
       values = _inferred(values)
+      _check_values(values, f"time {time!r}", where)
       _check_order(values, time, where)
       self.times, self.time_names = _codes(values, f"time {time!r}", where)
     elif domain_order is not None:

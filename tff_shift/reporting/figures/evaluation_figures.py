@@ -330,7 +330,8 @@ def calibration_of_bins(
     The figure.
 
   Raises:
-    ValueError: If the bins have another shape, or there is no prediction.
+    ValueError: If the bins have another shape, a sum is negative or larger than
+      the number of predictions, or there is no prediction.
   """
   bins = np.asarray(bins, np.float64)
   if bins.ndim != 2 or len(bins) != 3 or not bins.shape[1]:
@@ -339,6 +340,11 @@ def calibration_of_bins(
   total = number.sum()
   if not total > 0:  # Also refuses NaN.
     raise ValueError("there must be at least 1 prediction; got 0")
+  # Sums of float32 have rounding errors.
+  if not np.all((bins >= 0) & (bins <= number * (1 + 1e-5))):
+    raise ValueError(
+      "bins must be numbers of predictions, and sums of values from 0 to 1"
+    )
   error = np.abs(correct - confidence).sum() / total
   used = number > 0
   mean_confidence = 100 * confidence[used] / number[used]

@@ -1,0 +1,190 @@
+"""Tests of CSV and Parquet files: cells as they stand in the file."""
+
+import os
+
+import numpy as np
+import pandas
+import pytest
+
+from tff_shift.data import datasets
+from tff_shift.data import examples
+from tff_shift.data.your_own import from_dataframe
+from tff_shift.data.your_own import own_datasets
+
+OPTIONS = "?label=y&client=c&time=t"
+
+
+@pytest.fixture
+def write(tmp_path):
+  """Returns `write(text, name)`, which gives the name of the data set."""
+
+  def write(text, name="t.csv"):
+    path = tmp_path / name
+    if isinstance(text, pandas.DataFrame):
+      text.to_parquet(path)
+    else:
+      path.write_bytes(text.encode())
+    return f"{path}{OPTIONS}"
+
+  return write
+
+
+def rows(labels="ab", clients="pq", times="12", header="a,c,y,t"):
+  """A row for each client, label and time."""
+  cells = [(c, y, t) for t in times for c in clients for y in labels]
+  lines = [f"{a},{c},{y},{t}" for a, (c, y, t) in enumerate(cells)]
+  return "\n".join([header, *lines, ""])
+
+
+@pytest.mark.parametrize(
+  ("role", "values", "names"),
+  [
+    ("clients", ["7", "007"], ("007", "7")),
+    ("labels", ["NA", "None"], ("NA", "None")),
+    ("labels", ["001", "1"], ("001", "1")),
+    ("clients", ["1e3", "1000", "9"], ("9", "1000", "1e3")),
+    ("clients", ["10", "9", "-1"], ("-1", "9", "10")),
+    ("clients", ["10", "9", "x"], ("10", "9", "x")),
+    ("clients", ["1.10", "1.9"], ("1.10", "1.9")),
+    ("times", ["2020", "2019", "12020"], ("2019", "2020", "12020")),
+    ("times", ["2.0", "10.0"], ("2.0", "10.0")),
+    ("times", ["2024-02-01", "2024-01-31"], ("2024-01-31", "2024-02-01")),
+  ],
+)
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_names_are_texts_of_the_file(write, role, values, names, kind):
+  name = write(rows(**{role: values}))
+  if kind == "parquet":
+    path = name.partition("?")[0]
+    name = write(
+      pandas.read_csv(
+        path, dtype={c: str for c in "cyt"}, keep_default_na=False
+      ),
+      "t.parquet",
+    )
+  loaded = datasets.load(name)
+  evolution = datasets.get(name).evolution
+  read = {
+    "labels": (loaded.class_names, loaded.y),
+    "clients": (loaded.client_names, loaded.client),
+    "times": (evolution.time_names, loaded.time),
+  }
+  assert read[role][0] == names
+  # Every row has the value that stands there.
+  cells = [(c, y, t)
+           for t in (values if role == "times" else "12")
+           for c in (values if role == "clients" else "pq")
+           for y in (values if role == "labels" else "ab")]  # fmt: skip
+  place = {"clients": 0, "labels": 1, "times": 2}[role]
+  assert [names[code] for code in read[role][1]] == [
+    cell[place] for cell in cells
+  ]
+  assert loaded.x.ravel().tolist() == list(range(len(cells)))
+
+
+def test_numbers_are_those_of_pandas(write, tmp_path):
+  """A clean file keeps its classes and bits."""
+  generator = np.random.default_rng(0)
+  frame = pandas.DataFrame(
+    {"a": generator.normal(size=60), "b": generator.integers(0, 9, 60)}
+  ).assign(c=np.arange(60) % 12, y=np.arange(60) % 3 + 9, t=np.arange(60) // 20)
+  frame.to_csv(tmp_path / "t.csv", index=False)
+  loaded = datasets.load(f"{tmp_path}/t.csv{OPTIONS}")
+  named = from_dataframe.frames.Table(
+    pandas.read_csv(tmp_path / "t.csv"), "y", "c", "t"
+  )
+  assert loaded.x.tobytes() == named.x.tobytes()
+  assert loaded.class_names == named.class_names == ("9", "10", "11")
+  assert loaded.client_names == named.client_names
+  for one, two in ((loaded.y, named.y), (loaded.client, named.clients)):
+    np.testing.assert_array_equal(one, two)
+
+
+def test_dictionary_of_parquet_is_sorted(write):
+  frame = pandas.DataFrame({"a": range(8), "c": "p", "t": [1, 2] * 4})
+  names = ["no", "yes"] * 4
+  for ordered, wanted in ((False, ("no", "yes")), (True, ("yes", "no"))):
+    y = pandas.Categorical(names, ["yes", "no"], ordered=ordered)
+    loaded = datasets.load(write(frame.assign(y=y), "t.parquet"))
+    assert loaded.class_names == wanted
+    assert [wanted[code] for code in loaded.y] == names
+
+
+def test_stored_index_is_left_out_with_a_warning(write):
+  text = rows().splitlines()
+  indexed = [",".join(cells) for cells in zip(["", *"01234567"], text,
+                                              strict=True)]  # fmt: skip
+  name = write("\n".join(indexed))
+  with pytest.warns(examples.DataWarning, match="column 'Unnamed: 0' has no"):
+    loaded = datasets.load(name)
+  assert loaded.x.ravel().tolist() == list(range(8))
+
+
+GOOD = "0,p,a,1\n1,q,b,2\n"
+
+
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [
+    ("a,y,y,c,t\n" + GOOD, "header: 'y' is there twice (column 2 and column"),
+    ("a,c,y,t\n0,p,a,1,9\n1,q,b,2,9\n", "line 2 has more values than the head"),
+    ("a,c,y,t\n" + GOOD + "2,p,a,1,9\n", "it cannot be read (Error tokenizing"),
+    ("a,c,y,t\n" + GOOD + "2\0,p,a,1\n", "it cannot be read (line 4 has a NUL"),
+    ("a,c,y,t\n" + GOOD + "\n\nx,p,a,1\n", "features: column 'a' has 'x' in li"
+     "ne 6, not a number"),
+    ("a,c,y,t\n" + GOOD + "3,\"p\n\",a,1\n,p,a,1\n", "client 'c': 'p' (line 2"
+     ") and 'p\\n' (line 4) differ only in blanks"),
+    ("a,c,y,t\n" + GOOD + ",p,a,1\n", "features: column 'a' has 1 missing valu"
+     "es, the first in line 4"),
+    ("a,c,y,t\n" + GOOD + "inf,p,a,1\n", "features: column 'a' has inf in line"
+     " 4"),
+    ("a,c,y,t\n" + GOOD + "2,p,,1\n", "label 'y' has missing values, the first"
+     " in line 4"),
+    ("a,c,y,t\n" + GOOD + "2,p,a\n", "time 't' has missing values, the first i"
+     "n line 4"),
+    ("a,c,y,t\n0,p,1,1\n1,q,0.5,2\n", "label 'y' has fractions, such as 0.5 in"
+     " line 3"),
+    ("a,c,y,t\n" + GOOD + "2,p,a,01\n", "--time=t: '1' (line 2) and '01' (line"
+     " 4) are the same number"),
+    ("a,c,y,t\n" + GOOD + "2,p,a,May\n", "--time=t must be numbers or dates su"
+     "ch as 2024-01-31, got 'May' in line 4"),
+    ("a,c,y,t\n0,p,a,2024-01-31\n1,q,b,2024-02-30\n2,q,b,2024-02-29\n",
+     "--time=t must be numbers or dates such as 2024-01-31, got '2024-02-30' i"
+     "n line 3"),
+    ("a,c,y,t\n1700000000,p,a,1\n1700000001,q,b,2\n", "features: float32 canno"
+     "t tell the values of 'a' apart (2 values, 1 left)"),
+  ],
+)  # fmt: skip
+def test_cells_are_refused_with_value_and_line(write, refusal, text, message):
+  name = write(text)
+  path = name.partition("?")[0]
+  told = refusal(datasets.load, name)
+  assert told.startswith(f"{path}: {message}")
+  assert "\n" not in told
+
+
+def test_late_text_of_a_long_file_makes_no_second_name(write):
+  """Blocks of pandas' reader have one type."""
+  number = 36_000
+  label = [str(n % 2) for n in range(number)]
+  label[-5] = "unknown"
+  lines = [f"{n % 9},p,{y},{n % 2}" for n, y in enumerate(label)]
+  loaded = datasets.load(write("\n".join(["a,c,y,t", *lines])))
+  assert loaded.class_names == ("0", "1", "unknown")
+  assert [loaded.class_names[code] for code in loaded.y] == label
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_other_than_regular_files_are_refused(tmp_path, refusal, suffix):
+  pipe, endless, folder = (tmp_path / f"{n}{suffix}" for n in "abc")
+  os.mkfifo(pipe)
+  endless.symlink_to("/dev/zero")
+  folder.mkdir()
+  for path, kind in (
+    (pipe, "a named pipe"),
+    (endless, "a device"),
+    (folder, "a folder"),
+  ):
+    wanted = f"{path} is {kind}; it must be a file"
+    assert wanted in refusal(datasets.load, f"{path}?label=y")
+    assert wanted in refusal(own_datasets.checksum, f"{path}?label=y")

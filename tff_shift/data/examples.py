@@ -148,16 +148,17 @@ class Pool(Protocol):
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-  """Makes an array read-only: arrays that never change are packed only once.
+  """Copies an array into memory that nothing can write to.
+
+  Arrays that cannot change are packed only once.
 
   Args:
-    array: An array that nothing else writes to.
+    array: The array.
 
   Returns:
-    The same array.
+    The copy, whose flag `writeable` cannot be set.
   """
-  array.flags.writeable = False
-  return array
+  return np.ndarray(array.shape, array.dtype, array.tobytes())
 
 
 def check_pool(pool: Pool, what: str = "the pool") -> None:

@@ -118,21 +118,22 @@ class _KeptValues:
       # Its size is not known before it is serialized. Graphs are small.
       return (executor, id(value)), _SMALLEST, math.inf
     arrays = []
-    if not _collect_arrays(value, arrays):
+    try:
+      structure = _structure(value, arrays)
+    except TypeError:
       return None
     size = sum(each.nbytes for each in arrays)
     if not _SMALLEST <= size <= _KEPT_BYTES:
       return None
-    kinds = tuple((each.shape, each.dtype.str) for each in arrays)
     sample = hash(b"".join(map(_sample, arrays)))
-    key = executor, type_spec, kinds, sample
+    key = executor, type_spec, structure, sample
     before = self._sent_before.get(key)
     self._sent_before[key] = self._num_sent
     if before is None:
       return None
     digest = hashlib.blake2b()
     for each in arrays:
-      digest.update(np.ascontiguousarray(each).data.cast("B"))
+      digest.update(np.ascontiguousarray(each).reshape(-1).view(np.uint8))
     lasts = _KEPT_INTERVALS * (self._num_sent - before)
     return (*key, digest.digest()), size, lasts
 
@@ -162,18 +163,30 @@ class _KeptValues:
         kept.pop(key, None)
 
 
-def _collect_arrays(value: Any, arrays: list[np.ndarray]) -> bool:
-  """Collects the arrays of a value; returns whether it has nothing else."""
+def _structure(value: Any, arrays: list[np.ndarray]) -> Hashable:
+  """Collects the arrays of a value; returns all else: names, boundaries, kinds.
+
+  Args:
+    value: Arrays in Python containers or TFF structures.
+    arrays: The list that they are appended to.
+
+  Raises:
+    TypeError: If the value has anything else.
+  """
   if isinstance(value, np.ndarray | np.generic):
+    if value.dtype.kind not in "biufc":
+      raise TypeError(value.dtype)
     arrays.append(np.asarray(value))
-    return value.dtype.kind in "biufc"
+    return value.shape, value.dtype.str
   if isinstance(value, tff.structure.Struct):
-    value = tff.structure.flatten(value)
+    names, parts = tuple(tff.structure.name_list_with_nones(value)), value
   elif isinstance(value, Mapping):
-    value = value.values()
-  elif not isinstance(value, list | tuple):
-    return False
-  return all(_collect_arrays(each, arrays) for each in value)
+    names, parts = tuple(value), value.values()
+  elif isinstance(value, list | tuple):
+    names, parts = getattr(value, "_fields", None), value
+  else:
+    raise TypeError(type(value))
+  return names, tuple(_structure(part, arrays) for part in parts)
 
 
 def _sample(array: np.ndarray) -> bytes:

@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import logging
 
+from tff_shift.data import examples
 from tff_shift.execution import in_process
 from tff_shift.execution.in_process import cohorts
 from tff_shift.execution.in_process import memory
@@ -156,8 +157,7 @@ class TestOneFunction:
       )
       for num_clients in (6, 4)
     }
-    for each in data:
-      each.rows.flags.writeable = False
+    data = [each._replace(rows=examples.read_only(each.rows)) for each in data]
     joined.clear()
     context = in_process.in_process_context()
     for num_clients in (6, 4, 6, 4, 6, 6, 4):
@@ -347,3 +347,77 @@ class TestOneByOne:
     context = in_process.in_process_context()
     assert run(context, total, [[1, 2], [3]]) == 6
     assert whole == []
+
+
+def _of_clients(function):
+  return tff.tensorflow.computation(function, np.float32)
+
+
+_FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
+
+
+@tff.federated_computation(_FLOATS)
+def _deviations(values):
+  """The sum of the deviations of drawn values from their mean."""
+  drawn = tff.federated_map(
+    _of_clients(lambda value: value + tf.random.uniform([])), values
+  )
+  mean = tff.federated_broadcast(tff.federated_mean(drawn))
+  subtract = tff.tensorflow.computation(
+    lambda one, other: one - other, np.float32, np.float32
+  )
+  return tff.federated_sum(tff.federated_map(subtract, (drawn, mean))), drawn
+
+
+@tff.federated_computation(_FLOATS)
+def _one_depth(values):
+  """A drawn value and its sum."""
+  drawn = tff.federated_map(
+    _of_clients(lambda value: value + tf.random.uniform([])), values
+  )
+  return tff.federated_sum(drawn), drawn
+
+
+class TestDraws:
+  @pytest.mark.parametrize("num_threads", [1, 2])
+  def test_value_without_a_seed_is_drawn_once(self, run, whole, num_threads):
+    context = in_process.in_process_context(num_threads=num_threads)
+    for _ in range(2):
+      total, drawn = run(context, _deviations, [np.float32(0)] * 4)
+      assert abs(total) < 1e-6
+      assert len(set(drawn)) == 4
+    assert not whole
+
+  def test_one_depth_runs_as_one_function(self, run, whole):
+    context = in_process.in_process_context()
+    total, drawn = run(context, _one_depth, [np.float32(0)] * 4)
+    assert whole == [4]
+    np.testing.assert_allclose(total, np.sum(drawn), rtol=1e-6)
+
+
+class TestStructures:
+  def test_part_of_a_struct_that_tensorflow_returns_is_selected(
+    self, run, whole
+  ):
+    two = tff.tensorflow.computation(
+      lambda value: (value + 1.0, value * 2.0), np.float32
+    )
+
+    @tff.federated_computation(np.float32, _FLOATS)
+    def select(scale, values):
+      second = two(scale)[1]
+      return second, tff.federated_sum(values)
+
+    context = in_process.in_process_context()
+    assert run(context, select, np.float32(3), [np.float32(1)] * 2) == (6, 2)
+    assert whole == [2]
+
+  def test_clients_return_structures_of_empty_structures(self, run):
+    nothing = tff.tensorflow.computation(lambda value: ((), ((),)), np.float32)
+
+    @tff.federated_computation(_FLOATS)
+    def empty(values):
+      return tff.federated_map(nothing, values)
+
+    result = run(in_process.in_process_context(), empty, [np.float32(1)] * 2)
+    assert result == [((), ((),))] * 2

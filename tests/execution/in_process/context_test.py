@@ -26,6 +26,42 @@ def test_unsupported_block_is_named(run, context):
     run(context, tff.jax.computation(lambda x: x + 1, np.int32), 1)
 
 
+def _reference_variable():
+  variable = tf.compat.v1.Variable(0.0, use_resource=False)
+  return variable.assign_add(1.0)
+
+
+def _one_shot_iterator():
+  data = tf.data.Dataset.range(3)
+  return tf.compat.v1.data.make_one_shot_iterator(data).get_next()
+
+
+def _accumulator():
+  accumulator = tf.compat.v1.ConditionalAccumulator(tf.float32, shape=())
+  return accumulator.take_grad(1)
+
+
+@pytest.mark.parametrize(
+  ("function", "operation"),
+  [
+    (_reference_variable, "VariableV2"),
+    (_one_shot_iterator, "OneShotIterator"),
+    (_accumulator, "ConditionalAccumulator"),
+  ],
+)
+def test_operation_whose_state_clients_would_share_is_named(
+  run, context, function, operation
+):
+  work = tff.tensorflow.computation(function)
+
+  @tff.federated_computation()
+  def computation():
+    return tff.federated_eval(work, tff.CLIENTS)
+
+  with pytest.raises(NotImplementedError, match=f"{operation}, whose state"):
+    run(context, computation)
+
+
 @pytest.mark.parametrize(
   ("options", "message"),
   [

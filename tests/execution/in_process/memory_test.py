@@ -6,6 +6,7 @@ import weakref
 import numpy as np
 import pytest
 
+from tff_shift.data import examples
 from tff_shift.execution.in_process import memory as memory_lib
 
 FLOAT = np.dtype(np.float32)
@@ -48,9 +49,7 @@ def test_more_than_the_limit_is_not_kept(monkeypatch):
 
 
 def read_only(value, size=LARGE[0]):
-  array = np.full([size, 1024], value, np.float32)
-  array.flags.writeable = False
-  return array
+  return examples.read_only(np.full([size, 1024], value, np.float32))
 
 
 class Packing:
@@ -149,13 +148,31 @@ def test_arrays_that_can_change_are_packed_each_time(pack):
   closed_view.flags.writeable = False
   foreign = np.frombuffer(bytearray(2**20), np.float32).reshape([-1, 1024])
   foreign.flags.writeable = False
-  for each in (array, closed_view, foreign):
+  closed = np.ones(LARGE, np.float32)
+  view = closed[:]
+  closed.flags.writeable = False
+  for each in (array, closed_view, foreign, closed):
     before = pack.count
     for _ in range(3):
       pack(each)
     assert pack.count == before + 3
   array[:] = 2
   assert (pack(closed_view) == 2).all()
+  # A view that was made before, and a flag that is reset.
+  view[:] = 3
+  assert (pack(closed) == 3).all()
+  closed.flags.writeable = True
+  closed[:] = 4
+  closed.flags.writeable = False
+  assert (pack(closed) == 4).all()
+
+
+def test_flag_of_read_only_arrays_cannot_be_set():
+  for array in (np.ones(3), np.zeros((0, 2), np.float32)):
+    closed = examples.read_only(array)
+    np.testing.assert_array_equal(closed, array)
+    with pytest.raises(ValueError, match="WRITEABLE"):
+      closed.flags.writeable = True
 
 
 def test_another_array_in_the_place_of_one_that_is_gone_is_packed(pack):

@@ -156,6 +156,30 @@ class TestKeptValues:
     assert len(keys) == 5
     assert None in keys
 
+  def test_boundaries_and_names_belong_to_the_key(self):
+    kept = worker_executors._KeptValues()
+    rows = np.arange(_SIZE, dtype=np.float32)
+    values = [
+      [[*rows[:600]], [*rows[600:]]],
+      [[*rows[:100]], [*rows[100:]]],
+      {"a": rows, "b": rows},
+      {"b": rows, "a": rows},
+      tff.structure.Struct([("a", rows), ("b", rows)]),
+      tff.structure.Struct([("b", rows), ("a", rows)]),
+    ]
+    keys = set()
+    for value in values * 2:
+      key = kept.key(0, value, self.TYPE)
+      keys.add(key and key[0])
+    # Equal names in equal order are the same structure.
+    assert len(keys - {None}) == 4
+
+  def test_arrays_without_elements_have_a_key(self):
+    value = [np.zeros(_SIZE), np.zeros((0, 400)), np.zeros((3, 0))]
+    first, second = self.keys(value)
+    assert first is None
+    assert second[1] == 8 * _SIZE
+
   def test_what_an_executor_kept_goes_with_it(self):
     kept = worker_executors._KeptValues()
     for executor in (0, 1):

@@ -516,11 +516,15 @@ def _checked(
       num_classes=num_classes,
       allow_empty=allow_empty,
     )
-    for array, original in zip(cast, given, strict=True):
-      # The data below a mask are the caller's own memory.
-      if not isinstance(original, np.ma.MaskedArray) and array is not original:
-        examples_lib.read_only(array)
-    found[key] = cast
+    found[key] = examples_lib.Examples(
+      *(
+        # The data below a mask are the caller's own memory.
+        array
+        if isinstance(original, np.ma.MaskedArray) or array is original
+        else examples_lib.read_only(array)
+        for array, original in zip(cast, given, strict=True)
+      )
+    )
   examples_lib.check_precision((x for x, *_ in pairs.values()), "x")
   return [[found[key] for key in group] for group in places], num_classes
 

@@ -9,7 +9,9 @@ concurrently as far as dependencies allow. Only the aggregates are sequential,
 so that they add up in the order of the clients, with the same bits for any
 number of threads.
 
-An aggregate that depends on another one takes a further loop.
+An aggregate that depends on another one takes a further loop, in which clients'
+values are computed again. So a value that was drawn without a seed would be
+drawn again: such computations run client by client.
 
 Other computations run client by client, see `federated`: data sets, strings,
 variables, clients on several devices, and clients with so much data that the
@@ -122,6 +124,10 @@ def _is_stackable(spec: tf.TensorSpec) -> bool:
   return spec.shape.is_fully_defined()
 
 
+class RepeatedDrawsError(Exception):
+  """A value without a seed would be drawn in each of several loops."""
+
+
 class _Builder(programs.Evaluator):
   """Evaluates a computation to lazy values, and then to tensors."""
 
@@ -136,6 +142,8 @@ class _Builder(programs.Evaluator):
     self._num_clients = num_clients
     self._num_parallel = num_parallel
     self._loops = []
+    self._num_loops = 0
+    self._has_draws = False
 
   def call_compiled(self, function, argument):
     return self._at_server(programs.Closure(function, {}), argument)
@@ -173,6 +181,7 @@ class _Builder(programs.Evaluator):
     )
 
   def _at_clients(self, closure, argument):
+    self._has_draws = self._has_draws or programs.has_draws(closure)
     if argument is None:
       return lazy.ClientValue(lambda known: self._call(closure, None), closure)
     return lazy.ClientValue(
@@ -212,6 +221,9 @@ class _Builder(programs.Evaluator):
     if not ready:
       return False
     self._loops = [each for each in self._loops if each not in ready]
+    self._num_loops += 1
+    if self._has_draws and self._num_loops > 1:
+      raise RepeatedDrawsError()
     aggregates = [each for each in ready if isinstance(each, lazy.Aggregate)]
     collections = [each for each in ready if isinstance(each, lazy.Collection)]
     # In the outer graph, not in the loop's.
@@ -311,6 +323,9 @@ class CohortProgram:
       cache: The programs of the computation.
       device: The full name of the device of server and clients.
       num_parallel: The number of clients that TensorFlow may run concurrently.
+
+    Raises:
+      RepeatedDrawsError: If it must run client by client.
     """
     self._device = device
     self._parameter_type = function.type_signature.parameter

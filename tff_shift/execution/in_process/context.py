@@ -148,6 +148,9 @@ def _unsupported(block: tff.framework.ComputationBuildingBlock) -> str | None:
     kind = block.proto.WhichOneof("computation")
     if kind != "tensorflow":
       return f"a compiled block of the kind {kind}"
+    operation = graphs.shared_state(programs.graph_of(block))
+    if operation is not None:
+      return f"the operation {operation}, whose state all clients would share"
   elif isinstance(block, (tff.framework.Data, tff.framework.Placement)):
     return f"a block of the kind {type(block).__name__}"
   return None
@@ -298,9 +301,13 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       packed = compiled.pack(arg, lender)
       if packed is None:
         return None
-      program = compiled.cohort_program(
-        self._server_device, self._num_parallel(compiled)
-      )
+      try:
+        program = compiled.cohort_program(
+          self._server_device, self._num_parallel(compiled)
+        )
+      except cohorts.RepeatedDrawsError:
+        compiled.pack = None
+        return None
       return program(num_clients, packed)
 
 
@@ -339,7 +346,9 @@ def in_process_context(
   It runs the output of TFF's native compiler, for any computation without
   secure or sequence intrinsics and without JAX. Results are the same for any
   `num_threads`, bit for bit, as long as clients draw random numbers from seeds
-  (`tf.random.stateless_uniform` and similar functions).
+  (`tf.random.stateless_uniform` and similar functions). What is drawn otherwise
+  (`tf.random.uniform`, also with `seed=`) is drawn once per client and call,
+  and depends on the number of threads and on earlier calls.
 
   If clients run on the CPU and TensorFlow's runtime has not started, this
   limits each operation to one thread, for the whole process: concurrent clients

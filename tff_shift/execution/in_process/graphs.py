@@ -41,6 +41,28 @@ _ANONYMOUS_TABLES = {
   "MutableHashTableOfTensorsV2": "AnonymousMutableHashTableOfTensors",
   "MutableDenseHashTableV2": "AnonymousMutableDenseHashTable",
 }
+# Operations whose state is that of a kernel, which all clients would share, and
+# those that wait for other clients.
+_SHARED_STATE = frozenset(
+  {
+    *("Variable", "VariableV2", "TemporaryVariable"),
+    *("HashTable", "MutableHashTable", "MutableHashTableOfTensors"),
+    *("MutableDenseHashTable", "OneShotIterator", "Iterator", "IteratorV2"),
+    *("ConditionalAccumulator", "SparseConditionalAccumulator"),
+    *("ResourceConditionalAccumulator", "Barrier", "MutexV2"),
+    *("FIFOQueue", "FIFOQueueV2", "PaddingFIFOQueue", "PaddingFIFOQueueV2"),
+    *("PriorityQueue", "PriorityQueueV2"),
+    *("RandomShuffleQueue", "RandomShuffleQueueV2", "Stage", "MapStage"),
+    "OrderedMapStage",
+  }
+)
+# Parts of the names of operations whose results are no functions of their
+# inputs, also with a seed.
+_DRAWS = (
+  *("Random", "Multinomial", "TruncatedNormal", "StatefulUniform"),
+  *("StatefulStandardNormal", "RngRead", "NonDeterministicInts"),
+  *("CandidateSampler", "SampleDistortedBoundingBox", "Timestamp", "PyFunc"),
+)
 _NAMING_ATTRIBUTES = ("container", "shared_name", "use_node_name_sharing")
 
 # Loops and conditions, and the attribute with which TensorFlow lowers them.
@@ -161,6 +183,21 @@ def has_resources(graph_def: tf.compat.v1.GraphDef) -> bool:
     node.op == "VarHandleOp"
     or node.op in _ANONYMOUS_TABLES
     or _is_of_data_set(node)
+    for node in _all_nodes(graph_def)
+  )
+
+
+def shared_state(graph_def: tf.compat.v1.GraphDef) -> str | None:
+  """Returns an operation whose state all clients would share, if any."""
+  found = {node.op for node in _all_nodes(graph_def)} & _SHARED_STATE
+  return min(found, default=None)
+
+
+def has_draws(graph_def: tf.compat.v1.GraphDef) -> bool:
+  """Returns whether results of a graph are no functions of its inputs."""
+  return any(
+    not node.op.startswith("Stateless")
+    and any(part in node.op for part in _DRAWS)
     for node in _all_nodes(graph_def)
   )
 

@@ -5,7 +5,6 @@ is a `ClientValue`. `Aggregate` and `Collection` are the outputs of a loop over
 the clients.
 """
 
-import functools
 import itertools
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -30,6 +29,10 @@ class Lazy:
     self._compute = compute
     self._value: values.Value = None
     self._is_done = False
+
+  def __getitem__(self, position: int) -> "Lazy":
+    """Returns an element of a structure."""
+    return Lazy(lambda: self.force()[position], self)
 
   def force(self) -> values.Value:
     """Returns the value; computes it at the first call."""
@@ -157,10 +160,4 @@ def elements(value: Any, count: int) -> Sequence[Any]:
   """Returns the elements of a structure, which may be lazy."""
   if isinstance(value, tuple):
     return value
-  return [
-    Lazy(functools.partial(_element, value, i), value) for i in range(count)
-  ]
-
-
-def _element(value: Lazy, position: int) -> Any:
-  return value.force()[position]
+  return [value[position] for position in range(count)]

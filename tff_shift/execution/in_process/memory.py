@@ -1,9 +1,9 @@
 """Memory for the packed arrays of all clients.
 
 Allocating new memory takes as long as writing to it, so large blocks are reused
-by the next call. What is packed from read-only arrays stays in its block until
-then. If the same arrays recur before, the block is kept for them, and they are
-not packed again.
+by the next call. What is packed from arrays that cannot change
+(`data.examples.read_only`) stays in its block until then. If the same arrays
+recur before, the block is kept for them, and they are not packed again.
 """
 
 import collections
@@ -26,12 +26,12 @@ _MIN_KEPT_BYTES = 2**18
 MAX_KEPT_BYTES = 2**28
 # A block that is kept for its content is not much larger.
 _MAX_WASTE = 2.0
-# Read-only cohorts that do not recur are forgotten after this many others.
+# Cohorts that do not recur are forgotten after this many others.
 _MAX_CONSTANTS = 32
 
 
 class Memory:
-  """Reusable blocks, and arrays packed from read-only arrays."""
+  """Reusable blocks, and what is packed from arrays that cannot change."""
 
   def __init__(self):
     self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class Memory:
   def constant(
     self, column: Sequence[np.ndarray], size: int
   ) -> "_Constant | None":
-    """Returns the record of read-only arrays.
+    """Returns the record of arrays that cannot change.
 
     Args:
       column: An array of each client.
@@ -94,7 +94,7 @@ class Memory:
 
 
 class _Constant:
-  """A column of read-only arrays.
+  """A column of arrays that cannot change.
 
   Attributes:
     packed: The packed arrays; None before they are packed, and after their
@@ -125,7 +125,7 @@ class _Block:
 
   Attributes:
     memory: [bytes] uint8.
-    content: The read-only arrays that are packed in it, if any.
+    content: What is packed in it, if its arrays cannot change.
   """
 
   def __init__(self, size: int):
@@ -143,13 +143,13 @@ class _Block:
 
 
 def _stays_as_it_is(array: np.ndarray) -> bool:
-  """Returns whether an array and its base arrays are read-only."""
+  """Returns whether nothing can write to the memory of an array.
+
+  A flag can be reset, and a view that was made before can be written to.
+  """
   while isinstance(array, np.ndarray):
-    if array.flags.writeable:
-      return False
     array = array.base
-  # Memory of another object may be written through that object.
-  return array is None
+  return isinstance(array, bytes)
 
 
 class Lender:

@@ -261,6 +261,27 @@ def has_resources(function: tff.framework.CompiledComputation) -> bool:
   )
 
 
+def has_draws(closure: Closure) -> bool:
+  """Returns whether a function draws values that its inputs do not determine.
+
+  Args:
+    closure: The function; functions that it captures count too.
+  """
+  blocks = compilation.walk(closure.function)
+  return any(
+    isinstance(block, tff.framework.CompiledComputation)
+    and graphs.has_draws(graph_of(block))
+    for block in blocks
+  ) or any(
+    has_draws(captured)
+    for captured in (
+      closure.environment.get(reference.name)
+      for reference in free_references(closure.function)
+    )
+    if isinstance(captured, Closure)
+  )
+
+
 def free_references(
   block: _BuildingBlock,
 ) -> Iterator[tff.framework.Reference]:

@@ -173,7 +173,11 @@ def to_python(value: Value, type_spec: tff.Type, *, materialize: bool) -> Any:
   if is_clients_list_type(type_spec):
     if not leaf_specs(type_spec.member):
       # An empty value for many clients: made once.
-      nothing = to_python((), type_spec.member, materialize=materialize)
+      nothing = to_python(
+        unflatten(iter(()), type_spec.member),
+        type_spec.member,
+        materialize=materialize,
+      )
       return [nothing] * len(value)
     return [
       to_python(part, type_spec.member, materialize=materialize)

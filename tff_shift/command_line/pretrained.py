@@ -99,6 +99,7 @@ def train(
   *,
   seed: int,
   name: str,
+  refit: examples_lib.Examples | None = None,
 ) -> pretraining.Pretrained:
   """Trains a model or loads it from the cache, and prints its accuracy.
 
@@ -110,6 +111,7 @@ def train(
       weights.
     seed: The seed.
     name: The name of the model in messages.
+    refit: The examples of a last training, see `pretraining.pretrain`.
 
   Returns:
     The weights and predictions of the trained model.
@@ -149,10 +151,12 @@ def train(
         loss=epoch.validation_loss,
         accuracy=epoch.validation_accuracy,
       ),
+      refit=refit,
     )
   print(
     f"{name}: {trained.validation_accuracy:.2f} % on {len(held_out.y)}"
-    f" held-out examples, epoch {trained.best_epoch} of {trained.num_epochs}",
+    f" held-out examples, epoch {trained.best_epoch} of {trained.num_epochs}"
+    + (f"; then trained on all {len(refit.y)}" if refit is not None else ""),
     flush=True,
   )
   return trained

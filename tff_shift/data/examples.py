@@ -598,3 +598,56 @@ def _check_size(
     f" that their squares are finite as {array.dtype}, got {found:g} in"
     f" {column}example {place[0]}"
   )
+
+
+def unscaled(parts: Sequence[np.ndarray], names: Sequence[str] = ()) -> str:
+  """Describes features that hinder training unless they are scaled.
+
+  Args:
+    parts: Examples, [n, ..., features].
+    names: The names of the features. Empty: they have none.
+
+  Returns:
+    The end of a sentence about the features; "" for images, words, and features that are
+    near 1 and vary alike.
+  """
+  rows = feature_rows(parts)
+  if not rows:
+    return ""
+  number = sum(map(len, rows))
+  largest = np.max([np.abs(part).max(axis=0) for part in rows], axis=0)
+  top = int(np.argmax(largest))
+  if largest[top] > _LARGE:
+    return f"are as large as {largest[top]:.3g} ({feature_name(names, top)})"
+  mean = sum(part.sum(axis=0, dtype=np.float64) for part in rows) / number
+  deviation = np.sqrt(
+    sum(np.square(part - mean).sum(axis=0) for part in rows) / number
+  )
+  # A constant has no scale.
+  varied = np.flatnonzero(deviation > np.spacing(largest.astype(np.float32)))
+  if len(varied) < 2:
+    return ""
+  small, large = (
+    int(varied[pick(deviation[varied])]) for pick in (np.argmin, np.argmax)
+  )
+  if deviation[large] <= _LARGE * deviation[small]:
+    return ""
+  return (
+    f"differ in magnitude: {feature_name(names, large)} has standard"
+    f" deviation {deviation[large]:.3g}, {feature_name(names, small)}"
+    f" {deviation[small]:.3g}"
+  )
+
+
+def feature_rows(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+  """Returns features as [n, features]; none of images and words."""
+  return [
+    part.reshape(-1, part.shape[-1])
+    for part in parts
+    if part.size and part.dtype.kind == "f"
+  ]
+
+
+def feature_name(names: Sequence[str], place: int) -> str:
+  """Returns the name of a feature, or its number."""
+  return names[place] if names else f"feature {place}"

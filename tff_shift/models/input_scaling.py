@@ -27,12 +27,16 @@ import numpy as np
 import tensorflow as tf
 
 from tff_shift import arguments
+from tff_shift.data import examples as examples_lib
 
 NAMES = ("zero_one", "minus_one_one", "standardized")
 
 _NUM_LEVELS = 256
 # Networks are made for inputs near 1; standardized inputs rarely exceed this.
 _LARGE = 10
+# Standard deviations that no example is away from a mean by chance.
+_EXTREME = 1_000
+_NUM_LISTED = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +120,8 @@ def standardized(parts: Iterable[np.ndarray]) -> InputScaling:
 
   Returns:
     Mean and standard deviation of each channel or feature over all examples and
-    positions. Constant channels or features are only shifted to 0.
+    positions. Channels or features that are constant, up to the rounding of
+    float32, are only shifted to 0.
 
   Raises:
     ValueError: If there are no examples.
@@ -142,7 +147,7 @@ def standardized(parts: Iterable[np.ndarray]) -> InputScaling:
 
 def _of_features(parts: Sequence[np.ndarray]) -> InputScaling:
   """Returns the scaling of features, see `standardized`."""
-  rows = [part.reshape(-1, part.shape[-1]) for part in parts if part.size]
+  rows = examples_lib.feature_rows(parts)
   if not rows:
     raise ValueError("there is no example to standardise by")
   number = sum(map(len, rows))
@@ -151,12 +156,16 @@ def _of_features(parts: Sequence[np.ndarray]) -> InputScaling:
   variance = sum(np.square(each - mean).sum(axis=0) for each in rows) / number
   deviation = np.sqrt(variance)
   # The mean of equal numbers is rounded, which must not give a standard
-  # deviation; one below float32's range cannot be a divisor.
+  # deviation. Features are float32: what is at most a step of the mean is
+  # rounding, and a number below float32's range cannot be a divisor.
   low, high = (
     least([least(each, axis=0) for each in rows], axis=0)
     for least in (np.min, np.max)
   )
-  is_constant = (low == high) | (deviation < np.finfo(np.float32).tiny)
+  rounding = np.spacing(np.abs(mean).astype(np.float32))
+  is_constant = (low == high) | (
+    deviation <= np.maximum(rounding, np.finfo(np.float32).tiny)
+  )
   return InputScaling(
     tuple(np.where(low == high, low, mean).tolist()),
     tuple(np.where(is_constant, 1.0, deviation).tolist()),
@@ -187,6 +196,36 @@ def advice(
   else:
     return ""
   return f" or, {which}, --input_scaling=standardized"
+
+
+def extremes(
+  scaling: InputScaling,
+  parts: Sequence[np.ndarray],
+  names: Sequence[str] = (),
+) -> str:
+  """Describes features that are extreme after scaling.
+
+  Args:
+    scaling: The scaling.
+    parts: Examples of training and evaluation, [n, ..., features].
+    names: The names of the features. Empty: they have none.
+
+  Returns:
+    The features, for a message; "" if there is none.
+  """
+  rows = examples_lib.feature_rows(parts)
+  if not rows or scaling == ZERO_ONE:
+    return ""
+  with np.errstate(over="ignore"):
+    largest = np.max(
+      [np.abs(scaling.of_array(part)).max(axis=0) for part in rows], axis=0
+    )
+  listed = [
+    f"{examples_lib.feature_name(names, place)} ({largest[place]:.3g})"
+    for place in np.flatnonzero(largest > _EXTREME)
+  ]
+  more = f", and {len(listed) - _NUM_LISTED} more" * (len(listed) > _NUM_LISTED)
+  return ", ".join(listed[:_NUM_LISTED]) + more
 
 
 def _count_levels(images: np.ndarray) -> np.ndarray:

@@ -18,11 +18,14 @@ import numpy as np
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import comparison
 from tff_shift.command_line import plan as plan_lib
+from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.tuning import selection
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
+from tff_shift.models import input_scaling
+from tff_shift.models import split_model
 from tff_shift.reporting import table_results
 from tff_shift.simulation import bounds as bounds_lib
 from tff_shift.simulation.storage import results
@@ -63,6 +66,34 @@ class Scenario:
   def build_options(self, data: Any) -> Mapping[str, Any]:
     """Returns the arguments of `algorithms.build` that the data determine."""
     raise NotImplementedError
+
+  def training_inputs(
+    self, trial: selection.Trial, data: Any
+  ) -> Sequence[np.ndarray]:
+    """Returns the inputs x of the examples that train in a run.
+
+    The scaling of the run's model is computed from them, and from no others.
+    None: all runs share the plan's model.
+
+    Args:
+      trial: The trial.
+      data: The data of `data`.
+    """
+    del trial, data
+    return ()
+
+  def model(
+    self, trial: selection.Trial, data: Any
+  ) -> split_model.SplitModel:
+    """Returns the model of a run, scaled by the examples that train in it."""
+    if not input_flags.depends_on_data():
+      return self.plan.model
+    inputs = self.training_inputs(trial, data)
+    if not inputs:
+      return self.plan.model
+    return split_model.with_input_scaling(
+      self.plan.model, input_scaling.standardized(inputs)
+    )
 
   def run_one(
     self,
@@ -320,9 +351,10 @@ class Scenario:
     for seed in seeds:
       data = self.data(seed, is_test=is_test)
       options = self.build_options(data)
-      key = tuple(options.items())
+      model = self.model(trial, data)
+      key = model.input_scaling, *options.items()
       if key not in built:
-        built[key] = self.running.build(trial, **options)
+        built[key] = self.running.build(trial, model, **options)
       given = dict(self.run_options(data))
       if not is_test:
         given["class_names"] = None

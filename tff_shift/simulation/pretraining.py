@@ -70,7 +70,7 @@ _OTHER_ARRAYS = ("validation_logits", *_Outcome.__struct_fields__)
 
 
 # The names of the sets of examples in messages.
-_SHOWN = {"train": "training", "validation": "validation"}
+_SHOWN = {"train": "training", "validation": "validation", "refit": "refit"}
 
 
 class Epoch(NamedTuple):
@@ -123,6 +123,7 @@ def pretrain(
   seed: int,
   cache_dir: str | os.PathLike[str] | None = None,
   on_epoch: Callable[[Epoch], None] = lambda epoch: None,
+  refit: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Pretrained:
   """Trains a model, or loads it from the cache.
 
@@ -135,7 +136,12 @@ def pretrain(
     seed: Determines the initial weights and the order of the examples, at least
       0.
     cache_dir: The folder of the cache, created if missing. None: no cache.
-    on_epoch: Called after every epoch; not called for a cached result.
+    on_epoch: Called after every epoch of the training with early stopping; not
+      called for a cached result.
+    refit: The examples of a last training, for as many epochs as early stopping
+      chose, such as `train` and `validation` together. The weights are its
+      own; the predictions on the held-out data stay those of a model that was
+      not trained on them. None: there is no such training.
 
   Returns:
     The pre-trained model.
@@ -146,11 +152,13 @@ def pretrain(
     files.WriteError: If the cache cannot be written.
   """
   train, validation = _checked(model, train, validation, hparams)
+  if refit is not None:
+    (refit,) = _checked_examples(model, {"refit": refit})
   seed = arguments.seed("seed", seed)
   arguments.functions(on_epoch=on_epoch)
   if cache_dir is None:
-    return _train(model, train, validation, hparams, seed, on_epoch)
-  key = cache_key(model, train, validation, hparams, seed=seed)
+    return _fit(model, train, validation, hparams, seed, on_epoch, refit)
+  key = cache_key(model, train, validation, hparams, seed=seed, refit=refit)
   path = pathlib.Path(cache_dir) / f"pretrained-{key}.npz"
   # Before the training, so that an error costs no epochs.
   with files.writing(path.parent):
@@ -163,7 +171,9 @@ def pretrain(
     functools.partial(_check_cached, model, len(validation.y), hparams),
   )
   if arrays is None:
-    pretrained = _train(model, train, validation, hparams, seed, on_epoch)
+    pretrained = _fit(
+      model, train, validation, hparams, seed, on_epoch, refit
+    )
     array_cache.save(
       path,
       key,
@@ -277,12 +287,13 @@ def cache_key(
   hparams: pretraining_hparams.PretrainingHParams,
   *,
   seed: int,
+  refit: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> str:
   """Returns the key of everything that determines the result of `pretrain`.
 
   These are the model (names and shapes of weights, their initial values, and
   the function itself as a graph, since strides and numbers of groups do not
-  show in the weights), both sets of examples, the hyper-parameters, the seed,
+  show in the weights), all sets of examples, the hyper-parameters, the seed,
   and the versions of TensorFlow and of this module's format.
 
   Returns:
@@ -311,6 +322,8 @@ def cache_key(
     "hparams": dataclasses.asdict(hparams),
     "seed": seed,
   }
+  if refit is not None:
+    description["refit"] = [array_cache.array_digest(array) for array in refit]
   if model.statistics:
     description["statistics"] = {
       name: array_cache.array_digest(np.asarray(value))
@@ -399,8 +412,26 @@ def _initial_weights(model, seed: int) -> split_model.SplitWeights:
   return _compiled(model.initial_weights, words)(words)
 
 
-def _train(model, train, validation, hparams, seed, on_epoch) -> Pretrained:
-  """Trains with early stopping."""
+def _fit(
+  model, train, validation, hparams, seed, on_epoch, refit
+) -> Pretrained:
+  """Trains with early stopping, and then on the examples of `refit`."""
+  trained = _train(model, train, validation, hparams, seed, on_epoch)
+  if refit is None:
+    return trained
+  hparams = dataclasses.replace(
+    hparams, max_epochs=trained.best_epoch, patience=trained.best_epoch
+  )
+  last = _train(
+    model, refit, validation, hparams, seed, lambda epoch: None, keeps="last"
+  )
+  return trained._replace(weights=last.weights, statistics=last.statistics)
+
+
+def _train(
+  model, train, validation, hparams, seed, on_epoch, keeps="best"
+) -> Pretrained:
+  """Trains with early stopping; keeps the best epoch, or the last one."""
   local_hparams = hyperparameters.LocalHParams(
     batch_size=hparams.batch_size,
     optimizer=hparams.optimizer,
@@ -478,7 +509,7 @@ def _train(model, train, validation, hparams, seed, on_epoch) -> Pretrained:
         )
       )
     on_epoch(epoch)
-    if best is None or epoch.validation_loss < best_loss:
+    if best is None or keeps == "last" or epoch.validation_loss < best_loss:
       best = epoch, weights, statistics, logits
       best_loss = epoch.validation_loss
     elif number - best[0].number >= hparams.patience:

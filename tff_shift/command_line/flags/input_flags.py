@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,20 +14,18 @@ from tff_shift import arguments
 from tff_shift.command_line import configuration
 from tff_shift.command_line import output_folder
 from tff_shift.command_line.flags import dataset_flags
+from tff_shift.data import examples
 
 if TYPE_CHECKING:
   from tff_shift.models import input_scaling
 
 FLAGS = flags.FLAGS
 
-# Larger features saturate a network with weights for inputs near 1.
-_LARGE = 100
-
 _NUMBERS = ("input_mean", "input_std")
 _NUMBER = (
   "For --input_scaling=standardized: {} of pixels divided by 255 (one number,"
   " or one per channel) or of features (one number, or one per feature)."
-  " Default: computed from the training data of the first seed."
+  " Default: computed for each run from the examples that it trains on."
 )
 
 
@@ -49,14 +48,14 @@ class Configuration(configuration.Configuration):
   )
 
 
-def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
+def chosen(
+  parts: Sequence[np.ndarray], names: Sequence[str] = ()
+) -> input_scaling.InputScaling | None:
   """Returns the input scaling of the flags, checked.
 
-  Missing numbers are computed from the examples and stored in the flags, so
-  that config.json records them and resumed runs use them.
-
   Args:
-    parts: The inputs x of the training examples.
+    parts: The inputs x of the examples that train.
+    names: The names of the features. Empty: they have none.
 
   Returns:
     The scaling. None if the inputs are not scaled.
@@ -87,7 +86,7 @@ def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
           + (", or pass --input_scaling=standardized" if are_features else "")
         )
       if are_features:
-        _warn_of_large_features(parts)
+        _warn_of_unscaled(parts, names)
       FLAGS.input_scaling = None
       return None
   if given and name != "standardized":
@@ -100,22 +99,57 @@ def chosen(parts: Sequence[np.ndarray]) -> input_scaling.InputScaling | None:
     raise ValueError(f"--{given[0]} needs --{missing}: set both or neither")
   if given:
     return _parse(parts[0].shape[-1])
-  scaling = input_scaling.make(name, parts)
-  if name == "standardized":
-    FLAGS.input_mean = list(map(repr, scaling.mean))
-    FLAGS.input_std = list(map(repr, scaling.deviation))
-  return scaling
+  return input_scaling.make(name, parts)
 
 
-def _warn_of_large_features(parts: Sequence[np.ndarray]) -> None:
+def depends_on_data() -> bool:
+  """Returns whether the examples that train determine the scaling."""
+  return FLAGS.input_scaling == "standardized" and FLAGS.input_mean is None
+
+
+def _warn_of_unscaled(
+  parts: Sequence[np.ndarray], names: Sequence[str]
+) -> None:
   """Warns of features that hinder training; not all of them diverge."""
-  largest = max(np.abs(part).max(initial=0) for part in parts)
-  if largest > _LARGE:
+  problem = examples.unscaled(parts, names)
+  if problem:
     output_folder.warn(
-      f"features of --dataset={dataset_flags.short_name()} are as large as"
-      f" {largest:.3g}; the model may stay at chance accuracy; pass"
+      f"features of --dataset={dataset_flags.short_name()} {problem} and are"
+      " not scaled; the model may stay at chance accuracy; pass"
       " --input_scaling=standardized"
     )
+
+
+def warn_of_extremes(
+  runs: Iterable[tuple[Sequence[np.ndarray], Sequence[np.ndarray]]],
+  names: Sequence[str] = (),
+) -> None:
+  """Warns once of features that are extreme after scaling.
+
+  Args:
+    runs: The inputs x that train, and those that are evaluated, of each run.
+    names: The names of the features. Empty: they have none.
+  """
+  from tff_shift.models import input_scaling
+
+  if FLAGS.input_scaling != "standardized":
+    return
+  for train, evaluated in runs:
+    if train[0].dtype.kind != "f":
+      return
+    scaling = (
+      input_scaling.standardized(train)
+      if depends_on_data()
+      else _parse(train[0].shape[-1])
+    )
+    listed = input_scaling.extremes(scaling, [*train, *evaluated], names)
+    if listed:
+      output_folder.warn(
+        f"--dataset={dataset_flags.short_name()}: scaled features are more than"
+        " 1,000 standard deviations from the mean of the training examples:"
+        f" {listed}; check the unit of the column, or leave it out"
+      )
+      return
 
 
 def _parse(num_channels: int) -> input_scaling.InputScaling:

@@ -142,6 +142,7 @@ def load_evolving(
   max_examples_per_domain: int | None = None,
   data_dir: str | os.PathLike[str] | None = None,
   seed: int = 0,
+  num_held_out: int = 1,
 ) -> EvolvingDataset:
   """Loads a data set and makes its domains.
 
@@ -161,10 +162,12 @@ def load_evolving(
     data_dir: The folder of all data sets, see `dataset`.
     seed: Seed of the assignment of images to domains, of the examples kept by
       `max_examples_per_domain`, and of the points of circle.
+    num_held_out: The number of domains, the last ones, whose titles do not
+      count in the vocabulary: 1, the target; 2, for `without_target`.
 
   Returns:
     The domains in order. Titles have the vocabulary of the most frequent words
-    in all domains except the last.
+    in all domains that are not held out.
 
   Raises:
     ValueError: If a name, number or angle is not allowed or does not apply to
@@ -227,6 +230,7 @@ def load_evolving(
       [domain.x for domain in domains],
       vocabulary,
       datasets.get(name, data_dir=data_dir).vocabulary_size,
+      num_held_out,
     )
     domains = [
       domain._replace(x=x) for domain, x in zip(domains, ids, strict=True)

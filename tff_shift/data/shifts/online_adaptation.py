@@ -18,9 +18,11 @@ eq. 1; if a data set has a test part, streams are drawn from it; a client's
 labelled data have the label distribution of pre-training and may share examples
 with other clients; streams are drawn with replacement.
 
-Your own data may have classes that never occur, and rare ones. The
+Your own data are pre-trained on as they are: all examples from before
+deployment. They may have classes that never occur, and rare ones. The
 distributions of pre-training and of labelled data are over the classes that
-occur. All examples of a rare class are used, see `load_online`.
+occur before deployment. All examples of a rare class are used, see
+`load_online`.
 
 Your own data with domains have their own drift, which is not drawn: the first
 domain is before deployment, and each other domain is a time step, at which a
@@ -33,6 +35,7 @@ import functools
 import os
 from collections.abc import Callable
 from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +49,7 @@ from tff_shift.data.images import corruptions
 from tff_shift.data.shifts import class_pools
 from tff_shift.data.shifts import fixed_batches
 from tff_shift.data.shifts import own_drift
+from tff_shift.data.your_own import own_datasets
 
 SCENARIO = "online_adaptation"
 SHIFT_KINDS = ("label", "covariate")
@@ -61,6 +65,10 @@ _PART_SHARES = (0.65, 0.15, 0.2)
 # The fraction for streams in a data set without a test part.
 _STREAM_SHARE = 0.3
 
+# A label distribution of pre-training: all labelled examples, as they are.
+AS_IS = "as_is"
+PRETRAINING_DISTRIBUTIONS = (*class_pools.PRETRAINING_DISTRIBUTIONS, AS_IS)
+
 # Number of rare classes that a message names.
 _NUM_LISTED = 3
 
@@ -72,11 +80,15 @@ class OnlineDataset(NamedTuple):
     name: Its name, see `datasets.get`.
     pretraining: The examples for pre-training.
     validation: The examples for early stopping and the confusion matrix.
+    labelled: All examples from before deployment, for a last training with the
+      number of epochs that early stopping chose (`pretrain(refit=...)`). None:
+      there is no such training.
+    num_labelled: The number of examples from before deployment.
     initial: The pool of the clients' labelled data.
     stream: The pool of the streams.
     class_names: The name of each class.
     class_distribution: The requested label distribution of pre-training,
-      [num_classes]; 0 for a class that does not occur.
+      [num_classes]; 0 for a class that does not occur before deployment.
     initial_client: `[n]` integers, the client that holds an example of
       `initial`. None: all clients draw from all examples.
     stream_client: `[n]` integers, the client that holds an example of `stream`.
@@ -106,12 +118,26 @@ class OnlineDataset(NamedTuple):
   time_names: tuple[str, ...] = ()
   client_names: tuple[str, ...] | None = None
   feature_names: tuple[str, ...] | None = None
+  labelled: examples_lib.Examples | None = None
+  num_labelled: int = 0
+
+
+def default_distribution(name: str) -> str:
+  """Returns the label distribution of pre-training, unless it is set.
+
+  Args:
+    name: The name of the data set, see `datasets.get`.
+
+  Returns:
+    `as_is` for a user's data, and `uniform`, as in the paper, for others.
+  """
+  return AS_IS if own_datasets.is_own(name) else "uniform"
 
 
 def load_online(
   name: str,
   *,
-  pretraining_distribution: str = "uniform",
+  pretraining_distribution: str | None = None,
   max_pretraining_examples: int | None = None,
   data_dir: str | os.PathLike[str] | None = None,
   seed: int = 0,
@@ -132,10 +158,14 @@ def load_online(
   Args:
     name: The name of the data set, see `datasets.get`.
     pretraining_distribution: `uniform`, `gaussian` or `exponential_decay`, see
-      `class_pools.pretraining_distribution`; over the classes that occur.
+      `class_pools.pretraining_distribution`, over the classes that occur before
+      deployment; or `as_is`: all examples from before deployment, see
+      `OnlineDataset.labelled`; the part `validation` is held out from
+      `pretraining`. None: see `default_distribution`.
     max_pretraining_examples: The maximum number of examples for pre-training,
-      in the distribution as closely as possible. None: half of the part, but,
-      without a rare class, at most as many as keep the distribution.
+      in the distribution as closely as possible. None: all with `as_is`;
+      otherwise half of the part, but, without a rare class, at most as many as
+      keep the distribution.
     data_dir: The folder of all data sets, see `dataset`.
     seed: Seed of the split.
     model_dir: The folder of the pre-trained model that tokenizes texts.
@@ -156,6 +186,8 @@ def load_online(
   """
   # Refuses data sets that the scenario cannot use.
   time_names = own_drift.time_names(name, SCENARIO, data_dir)
+  if pretraining_distribution is None:
+    pretraining_distribution = default_distribution(name)
   source = datasets.load(name, data_dir=data_dir, model_dir=model_dir)
   rng = partition.generator("online parts", seed)
   if time_names:
@@ -192,11 +224,10 @@ def load_online(
     np.concatenate(parts) for parts in zip(*cuts, strict=True)
   )
   occurring = np.unique(source.y)
-  chosen, distribution = _chosen(
+  fitted = _fitted(
     name,
     source,
-    pretraining,
-    occurring,
+    [pretraining, validation, initial],
     pretraining_distribution,
     max_pretraining_examples,
     rng,
@@ -207,14 +238,13 @@ def load_online(
 
   return OnlineDataset(
     name=name,
-    pretraining=take(chosen),
+    **fitted,
     validation=take(validation),
     initial=take(initial),
     stream=take(stream),
     class_names=source.class_names,
     client_names=source.client_names,
     feature_names=source.feature_names,
-    class_distribution=distribution,
     initial_client=_clients_of(source, initial),
     stream_client=_clients_of(source, stream),
     client_classes=(
@@ -263,11 +293,10 @@ def _load_own(
       " examples of clients"
     )
   pretraining, validation, initial = parts
-  chosen, distribution = _chosen(
+  fitted = _fitted(
     f"{time_names[0]!r} of {name}",
     source,
-    pretraining,
-    np.unique(source.y[first]),
+    [pretraining, validation, initial],
     pretraining_distribution,
     max_pretraining_examples,
     rng,
@@ -275,14 +304,13 @@ def _load_own(
   stream, batches = own_drift.grouped(source, [own[1:] for own in groups])
   return OnlineDataset(
     name=name,
-    pretraining=examples_lib.take(source, np.sort(chosen)),
+    **fitted,
     validation=examples_lib.take(source, np.sort(validation)),
     initial=examples_lib.take(source, np.sort(initial)),
     stream=stream,
     class_names=source.class_names,
     client_names=source.client_names,
     feature_names=source.feature_names,
-    class_distribution=distribution,
     initial_client=_clients_of(source, initial),
     streams=fixed_batches.Streams(
       batches,
@@ -292,6 +320,57 @@ def _load_own(
     ),
     time_names=tuple(time_names),
   )
+
+
+def _fitted(
+  name: str,
+  source: dataset_lib.Dataset,
+  parts: Sequence[np.ndarray],
+  pretraining_distribution: str,
+  max_pretraining_examples: int | None,
+  rng: np.random.Generator,
+) -> dict[str, Any]:
+  """Returns the fields of pre-training, see `load_online`.
+
+  Args:
+    name: The name of the data in messages.
+    source: The data set.
+    parts: The indices of the three parts from before deployment.
+    pretraining_distribution: The name of the label distribution.
+    max_pretraining_examples: The maximum number of examples.
+    rng: The random generator.
+  """
+  pretraining, _, initial = parts
+  everything = np.sort(np.concatenate(parts))
+  fields: dict[str, Any] = {"num_labelled": len(everything)}
+  if pretraining_distribution != AS_IS:
+    chosen, distribution = _chosen(
+      name,
+      source,
+      pretraining,
+      np.unique(source.y[everything]),
+      pretraining_distribution,
+      max_pretraining_examples,
+      rng,
+    )
+  else:
+    chosen = np.concatenate([pretraining, initial])
+    counts = np.bincount(
+      source.y[everything], minlength=len(source.class_names)
+    )
+    distribution = counts / counts.sum()
+    if max_pretraining_examples is None:
+      fields["labelled"] = examples_lib.take(source, everything)
+    else:
+      partition.check_positive_integer(
+        "max_pretraining_examples", max_pretraining_examples
+      )
+      chosen = rng.permutation(chosen)[:max_pretraining_examples]
+  return {
+    **fields,
+    "pretraining": examples_lib.take(source, np.sort(chosen)),
+    "class_distribution": distribution,
+  }
 
 
 def _chosen(
@@ -461,7 +540,8 @@ def _labelled(
     distribution = np.zeros_like(distribution)
     classes = dataset.client_classes[client_id]
     distribution[classes] = dataset.class_distribution[classes]
-    distribution /= distribution.sum()
+    # The client may have none of the classes before deployment.
+    distribution /= distribution.sum() or 1.0
   available = int(pool.counts[distribution > 0].sum())
   if not available and dataset.streams is None:
     raise ValueError(

@@ -101,21 +101,25 @@ def number(
 
 
 def keep_frequent(
-  x: Sequence[np.ndarray], vocabulary: Sequence[str], size: int
+  x: Sequence[np.ndarray],
+  vocabulary: Sequence[str],
+  size: int,
+  num_held_out: int = 1,
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-  """Keeps the most frequent words of all domains except the last.
+  """Keeps the most frequent words of all domains except the last ones.
 
   Args:
     x: The ids of each domain, in order, each `[n, length]` int32.
     vocabulary: The word of each id, `RESERVED` first.
     size: The maximum number of ids, including the reserved ones.
+    num_held_out: The number of domains, the last ones, that do not count.
 
   Returns:
     New ids of each domain, sorted by descending frequency after the reserved
     ones, and alphabetically for equal frequencies; and the word of each id.
   """
   counts = np.zeros(len(vocabulary), np.int64)
-  for each in x[:-1]:
+  for each in x[:-num_held_out]:
     counts += np.bincount(each.ravel(), minlength=len(vocabulary))
   counts[: len(RESERVED)] = 0
   kept = sorted(

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import TYPE_CHECKING
 
+import numpy as np
 from absl import flags
 
 from tff_shift import algorithms
@@ -270,15 +271,18 @@ def make_plan() -> Plan:
     # Refuses splits that leave clients or domains without examples.
     clients = {
       seed: _checked(
-        _assemble(configuration, dataset, concepts[seed], seed), chosen
+        configuration,
+        _assemble(configuration, dataset, concepts[seed], seed),
+        chosen,
       )
       for seed, dataset in datasets.items()
     }
     without_target = {
       seed: _checked(
+        configuration,
         _assemble(
           configuration,
-          evolving_data.without_target(datasets[seed]),
+          evolving_data.without_target(_for_selection(configuration, datasets[seed], seed)),
           concepts[seed],
           seed,
         ),
@@ -287,9 +291,14 @@ def make_plan() -> Plan:
       for seed in selection_seeds
       if configuration.select == LAST_SOURCE
     }
-    model = _build_model(configuration, datasets[seeds[0]], clients[seeds[0]])
+    trained = _trained(configuration, clients[seeds[0]])
+    model = _build_model(
+      configuration,
+      datasets[seeds[0]],
+      training_inputs(configuration, chosen[0], clients[seeds[0]]),
+    )
     common_flags.check_sizes(
-      chosen, model, sum(len(each.train.y) for each in clients[seeds[0]])
+      chosen, model, sum(len(client.train.y) for client in trained)
     )
     if configuration.evaluation_clients == 1:
       metric_flags.refuse_single_clients("--evaluation_clients is 1")
@@ -418,6 +427,7 @@ def _check_test_fraction(dataset: evolving_data.EvolvingDataset) -> None:
 
 
 def _checked(
+  configuration: Configuration,
   clients: Sequence[evolving_data.Client],
   chosen: Sequence[selection.Trial],
 ) -> Sequence[evolving_data.Client]:
@@ -426,7 +436,9 @@ def _checked(
 
   for name in dict.fromkeys(each.algorithm for each in chosen):
     try:
-      evolving.left_out(clients, algorithms.min_source_domains(name))
+      evolving.left_out(
+        _trained(configuration, clients), algorithms.min_source_domains(name)
+      )
     except ValueError as error:
       raise common_flags.UsageError(
         f"--algorithm={name} with --dataset={dataset_flags.shown()}: {error}"
@@ -469,8 +481,19 @@ def _warn(
   )
 
 
+def _for_selection(
+  configuration: Configuration,
+  dataset: evolving_data.EvolvingDataset,
+  seed: int,
+) -> evolving_data.EvolvingDataset:
+  """Returns the data set, without the vocabulary of the held-out domain."""
+  if dataset.vocabulary is None:
+    return dataset
+  return _load(configuration, seed, num_held_out=2)
+
+
 def _load(
-  configuration: Configuration, seed: int
+  configuration: Configuration, seed: int, num_held_out: int = 1
 ) -> evolving_data.EvolvingDataset:
   return evolving_data.load_evolving(
     configuration.dataset,
@@ -481,6 +504,7 @@ def _load(
     max_examples_per_domain=configuration.max_examples_per_domain,
     data_dir=configuration.data_dir,
     seed=seed,
+    num_held_out=num_held_out,
   )
 
 
@@ -503,10 +527,37 @@ def _assemble(
   )
 
 
+def _trained(
+  configuration: Configuration, clients: Sequence[evolving_data.Client]
+) -> Sequence[evolving_data.Client]:
+  """Returns the clients without the new ones, which never train."""
+  return clients[: len(clients) - configuration.num_new_clients]
+
+
+def training_inputs(
+  configuration: Configuration,
+  trial: selection.Trial,
+  clients: Sequence[evolving_data.Client],
+) -> list[np.ndarray]:
+  """Returns the inputs x of the examples that train in a run.
+
+  Args:
+    configuration: The values of the flags.
+    trial: The trial, whose algorithm may leave out clients.
+    clients: The clients of the run.
+  """
+  least = algorithms.min_source_domains(trial.algorithm)
+  return [
+    client.train.x
+    for client in _trained(configuration, clients)
+    if np.count_nonzero(client.train.domain_sizes[:-1]) >= least
+  ]
+
+
 def _build_model(
   configuration: Configuration,
   dataset: evolving_data.EvolvingDataset,
-  clients: Sequence[evolving_data.Client],
+  inputs: Sequence[np.ndarray],
 ) -> split_model.SplitModel:
   import tensorflow as tf
 
@@ -523,7 +574,7 @@ def _build_model(
     input_shape=x.shape[1:],
     num_classes=len(dataset.class_names),
     input_dtype=tf.as_dtype(x.dtype),
-    input_scaling=input_flags.chosen([client.train.x for client in clients]),
+    input_scaling=input_flags.chosen(inputs),
     **options,
   )
   return model_flags.changed(model)

@@ -56,6 +56,11 @@ class Evolving(scenario.Scenario):
       "early_stopping": selection_flags.early_stopping(),
     }
 
+  def training_inputs(self, trial, data):
+    """Returns the source domains of the clients that train."""
+    *_, clients = data
+    return planning.training_inputs(self.plan.configuration, trial, clients)
+
   def run_one(self, algorithm, data, seed, run):
     """Trains and evaluates."""
     *_, clients = data
@@ -153,12 +158,13 @@ class Evolving(scenario.Scenario):
     for seed in self.plan.seeds:
       data = self.data(seed, is_test=True)
       options = self.build_options(data)
-      key = tuple(options.items())
+      model = self.model(reading.trial, data)
+      key = model.input_scaling, *options.items()
       if key not in built:
         # One client needs no aggregator.
         built[key] = algorithms.build(
           _CEILING,
-          self.plan.model,
+          model,
           hparams,
           metrics=metric_flags.names(),
           class_names=self.plan.class_names,

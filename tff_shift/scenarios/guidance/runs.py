@@ -65,6 +65,11 @@ class Guidance(scenario.Scenario):
       "early_stopping": selection_flags.early_stopping(),
     }
 
+  def training_inputs(self, trial, data):
+    """Returns the training examples of all clients."""
+    dataset, _ = data
+    return [each.x for each in dataset.train]
+
   def run_one(self, algorithm, data, seed, run):
     """Trains and evaluates."""
     dataset, validation = data

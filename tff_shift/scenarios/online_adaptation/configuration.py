@@ -27,7 +27,6 @@ from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.tuning import selection
 from tff_shift.command_line.tuning import trials
 from tff_shift.data.images import corruptions
-from tff_shift.data.shifts import class_pools
 from tff_shift.data.shifts import online_adaptation
 from tff_shift.data.shifts import own_drift
 from tff_shift.data.shifts import schedules
@@ -191,12 +190,14 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
   )
   pretraining_distribution: str = configuration_lib.setting(
     "uniform",
-    "Label distribution of pre-training: {choices}.",
-    choices=tuple(class_pools.PRETRAINING_DISTRIBUTIONS),
+    "Label distribution of pre-training: {choices} (all labelled examples, as"
+    " they are). Default for your own data: as_is.",
+    choices=online_adaptation.PRETRAINING_DISTRIBUTIONS,
   )
   max_pretraining_examples: int | None = configuration_lib.setting(
     None,
-    "Maximum number of examples for pre-training. Default: half of the data.",
+    "Maximum number of examples for pre-training. Default: half of the data; all"
+    " with --pretraining_distribution=as_is.",
     minimum=1,
   )
   pretraining_seed: int = configuration_lib.seed(
@@ -344,6 +345,13 @@ def check_flags() -> Configuration:
     configuration = dataclasses.replace(
       configuration, shift=tuple(FLAGS.shift), timesteps=FLAGS.timesteps
     )
+  own_drift_flags.set_default(
+    "pretraining_distribution",
+    online_adaptation.default_distribution(configuration.dataset),
+  )
+  configuration = dataclasses.replace(
+    configuration, pretraining_distribution=FLAGS.pretraining_distribution
+  )
   chosen = trials.described(SCENARIO)
   pretrained.chosen_hparams(may_skip=True)
   _check_controls(configuration, chosen)

@@ -41,13 +41,25 @@ class OnlineAdaptation(scenario.Scenario):
         self.plan.configuration.corruption_levels,
         folder,
       )
+    dataset = self.plan.dataset
+    if self.plan.pretraining is not None:
+      number = len((dataset.labelled or dataset.pretraining).y)
+      distribution = self.plan.configuration.pretraining_distribution
+      if distribution == online_adaptation_data.AS_IS:
+        distribution = "as they are"
+      print(
+        f"pre-training on {number} of {dataset.num_labelled} labelled rows,"
+        f" distribution {distribution}",
+        flush=True,
+      )
     self._trained = pretrained.train(
       self.plan.model,
-      self.plan.dataset.pretraining,
-      self.plan.dataset.validation,
+      dataset.pretraining,
+      dataset.validation,
       self.plan.pretraining,
       seed=self.plan.configuration.pretraining_seed,
       name="pre-trained model",
+      refit=dataset.labelled,
     )
     self._model = pretraining.with_pretrained(self.plan.model, self._trained)
 

@@ -404,3 +404,31 @@ class TestCopies:
     # The third, the first and the second; the fourth is another.
     assert examples.num_trained_on(train, test) == 3
     assert examples.num_trained_on(train[:1], [self.X[3:]]) == 0
+
+
+class TestUnscaled:
+  NAMES = ("age", "income")
+
+  @pytest.mark.parametrize(
+    "x, expected",
+    [
+      ([[1, 2], [2, 1]], ""),
+      ([[1, 100], [3, -90]], ""),
+      ([[1, 101], [2, 1]], "are as large as 101 (income)"),
+      ([[-3e4, 2], [2, 1]], "are as large as 3e+04 (age)"),
+      (
+        [[0.001, 1], [0.002, 2]],
+        "differ in magnitude: income has standard deviation 0.5, age 0.0005",
+      ),
+      # A constant has no scale.
+      ([[7, 1], [7, 50]], ""),
+    ],
+  )
+  def test_features_that_hinder_training_are_named(self, x, expected):
+    x = np.float32(x)
+    for parts in ([x], [x[:1], x[:0], x[1:]]):
+      assert examples.unscaled(parts, self.NAMES) == expected
+
+  def test_images_and_words_have_no_scale_of_their_own(self):
+    assert examples.unscaled([np.full((2, 3), 255, np.uint8)]) == ""
+    assert examples.unscaled([np.full((2, 3), 5000, np.int32)]) == ""

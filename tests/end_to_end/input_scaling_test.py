@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas
 import pytest
 
 import tff_shift
@@ -11,7 +12,10 @@ from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 from tff_shift.binaries import online_adaptation
 from tff_shift.command_line import common_flags
+from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.models import input_scaling
+from tff_shift.scenarios.evolving import runs as evolving_runs
+from tff_shift.scenarios.guidance import runs as guidance_runs
 
 pytestmark = pytest.mark.slow
 
@@ -185,8 +189,6 @@ def test_raw_features_train_and_a_saved_model_scales_alike(
   arguments += ["--input_scaling=standardized", "--overwrite"]
   assert run_here(evolving, [*arguments, "--save_model"]) == 0
   assert "as large as" not in capsys.readouterr().err
-  flags = json.loads((run / "config.json").read_text())["flags"]
-  assert [len(flags[f"input_{n}"]) for n in ("mean", "std")] == [3, 3]
   (row, *_) = read_rows(run)
   assert row["input_scaling"] == "standardized"
   model = tff_shift.load(run)
@@ -194,9 +196,9 @@ def test_raw_features_train_and_a_saved_model_scales_alike(
     x, y = arrays["x"], arrays["y"]
   assert np.mean(np.argmax(model.predict(x), axis=1) == y) > 0.9
   # Numbers of its own scale nothing: a model that saw raw ones would be lost.
-  mean, deviation = (
-    np.float64(flags[f"input_{name}"]) for name in ("mean", "std")
-  )
+  (path,) = run.glob("model/**/model.json")
+  saved = json.loads(path.read_text())["network"]
+  mean, deviation = saved["input_mean"], saved["input_deviation"]
   scaled = model.predict((x - mean) / deviation)
   assert len(set(np.argmax(scaled, axis=1).tolist())) == 1
 
@@ -251,7 +253,7 @@ def test_wrong_flags_end_with_one_line(flags, parts, refused):
   assert all(part in line for part in parts)
 
 
-def test_numbers_are_recorded_and_a_run_goes_on_with_no_others(
+def test_run_goes_on_with_other_seeds_but_no_other_numbers(
   run_here, tmp_path, capsys, read_rows
 ):
   arguments = [
@@ -262,11 +264,7 @@ def test_numbers_are_recorded_and_a_run_goes_on_with_no_others(
   ]
   assert run_here(guidance, arguments) == 0
   config = json.loads((tmp_path / "run" / "config.json").read_text())
-  recorded = {
-    name: config["flags"][name] for name in ("input_mean", "input_std")
-  }
-  # Three channels, for digits are tinted.
-  assert [len(numbers) for numbers in recorded.values()] == [3, 3]
+  assert config["flags"]["input_mean"] is config["flags"]["input_std"] is None
   (row,) = read_rows(tmp_path / "run")
   assert row["input_scaling"] == "standardized"
 
@@ -275,12 +273,201 @@ def test_numbers_are_recorded_and_a_run_goes_on_with_no_others(
     common_flags.open_folder(guidance.planning.SCENARIO, plan.model)
 
   again = [*arguments, "--resume"]
-  given = [f"--{name}={','.join(recorded[name])}" for name in recorded]
-  for numbers in ([], given):
-    assert run_here(guidance, [*again, *numbers], open_again) == 0
+  for seeds in ("--seeds=0", "--seeds=0,1"):
+    assert run_here(guidance, [*again, seeds], open_again) == 0
   capsys.readouterr()
-  given[0] = "--input_mean=0.5"
+  given = "--input_mean=0.5", "--input_std=0.5"
   assert run_here(guidance, [*again, *given], open_again) == 2
   errors = capsys.readouterr().err
-  assert "--input_mean was 0." in errors and "and is 0.5" in errors
+  assert "--input_mean was not set and is 0.5" in errors
   assert errors.count("\n") == 1
+
+
+@pytest.fixture
+def model_of(planned):
+  """Returns `model(flags, seed, is_test)`: that of a run, and its data."""
+
+  def find(flags, seed, is_test=True):
+    def ask():
+      plan = evolving.planning.make_plan()
+      scenario = evolving_runs.Evolving(plan)
+      data = scenario.data(seed, is_test=is_test)
+      return scenario.model(plan.trials[0], data), data
+
+    return planned(evolving, flags, ask)
+
+  return find
+
+
+def _source_inputs(clients):
+  return np.concatenate([client.train.x for client in clients])
+
+
+class TestHeldOut:
+  """The scaling of a run does not depend on what it holds out."""
+
+  CLIENTS = np.array(list("pqrs"))[np.arange(400) % 4]
+
+  @pytest.fixture
+  def save(self, tmp_path):
+    """Returns `save(poisoned) -> flags`, which scales chosen rows by 1000."""
+
+    def save_file(poisoned=()):
+      rng = np.random.default_rng(0)
+      x = rng.normal(size=(400, 2)).astype(np.float32)
+      x[poisoned, :] *= 1000
+      domain = np.arange(400) // 100
+      y = np.arange(400) % 3
+      path = tmp_path / "poisoned.npz"
+      np.savez(path, x=x, y=y, domain=domain, client=self.CLIENTS)
+      return [
+        *(f"--dataset={path}", "--algorithm=fed_avg", "--model=mlp"),
+        "--input_scaling=standardized",
+      ]
+
+    return save_file
+
+  def test_target_and_clients_that_never_train(self, model_of, save):
+    new = "--num_new_clients=1"
+    expected, _ = model_of([*save(), new], 0)
+    poisoned = (np.arange(400) >= 300) | (self.CLIENTS == "s")
+    model, (*_, clients) = model_of([*save(poisoned), new], 0)
+    assert model.input_scaling == expected.input_scaling
+    x = _source_inputs(clients[:3])
+    np.testing.assert_allclose(model.input_scaling.deviation, x.std(axis=0))
+    # They do take part without the flag.
+    model, _ = model_of(save(poisoned), 0)
+    assert min(model.input_scaling.deviation) > 100
+
+  def test_source_domain_that_selection_holds_out(self, model_of, save):
+    select = "--select=last_source", "--learning_rate=0.1,0.2"
+    expected, _ = model_of([*save(), *select], 0, is_test=False)
+    flags = [*save(np.arange(400) >= 200), *select]
+    model, _ = model_of(flags, 0, is_test=False)
+    assert model.input_scaling == expected.input_scaling
+    model, _ = model_of(flags, 0)
+    assert min(model.input_scaling.deviation) > 100
+
+  def test_test_examples_of_a_seed(self, model_of, save):
+    flags = [*save(), "--seeds=0,1"]
+    first, _ = model_of(flags, 0)
+    second, (*_, clients) = model_of(flags, 1)
+    assert first.input_scaling != second.input_scaling
+    with np.load(flags[0].partition("=")[2]) as arrays:
+      x = arrays["x"]
+    tested = np.concatenate([client.test.x for client in clients])
+    is_tested = (x[:, np.newaxis] == tested).all(axis=2).any(axis=1)
+    assert is_tested.sum() == len(tested)
+    poisoned, _ = model_of([*save(is_tested), "--seeds=0,1"], 1)
+    assert poisoned.input_scaling == second.input_scaling
+    # Another seed trains on some of them.
+    poisoned, _ = model_of([*save(is_tested), "--seeds=0,1"], 0)
+    assert poisoned.input_scaling != first.input_scaling
+
+  def test_each_seed_runs_and_is_saved_with_its_own(
+    self, run_here, save, tmp_path
+  ):
+    run = tmp_path / "run"
+    flags = [*save(), "--seeds=0,1", "--rounds=1", "--noprogress"]
+    flags += ["--save_model", f"--output_dir={run}"]
+    assert run_here(evolving, flags) == 0
+    means = [
+      json.loads(path.read_text())["network"]["input_mean"]
+      for path in sorted(run.glob("model/**/model.json"))
+    ]
+    assert len(means) == 2 and means[0] != means[1]
+
+  @pytest.mark.parametrize(
+    "binary", [online_adaptation, dynamic_personalization], ids=name_of
+  )
+  def test_parts_that_do_not_train(self, make_plan, monkeypatch, binary, save):
+    monkeypatch.setitem(_PLANS, binary, _VECTORS[binary])
+    path = save()[0].partition("=")[2]
+    with np.load(path) as arrays:
+      x, y = arrays["x"], arrays["y"]
+    flags = f"--dataset={path}", "--input_scaling=standardized"
+    np.savez(path, x=x, y=y)
+    plan, trained = make_plan(binary, *flags)
+    is_trained = (x[:, np.newaxis] == trained).all(axis=2).any(axis=1)
+    assert is_trained.sum() == len(trained) < len(x)
+    np.savez(path, x=np.where(is_trained[:, np.newaxis], x, 1000 * x), y=y)
+    poisoned, _ = make_plan(binary, *flags)
+    assert poisoned.model.input_scaling == plan.model.input_scaling
+
+  def test_queries_of_guidance(self, planned, save):
+    path = save()[0].partition("=")[2]
+    with np.load(path) as arrays:
+      x, y = arrays["x"], arrays["y"]
+    flags = [
+      *(f"--dataset={path}", "--model=mlp", "--algorithm=fed_avg"),
+      *("--num_clients=2", "--input_scaling=standardized", "--seeds=0,1"),
+      "--partition=dirichlet_100",
+      *("--select=validation", "--learning_rate=0.1,0.2"),
+    ]
+
+    def scaling(x, seed, is_test):
+      np.savez(path, x=x, y=y)
+
+      def ask():
+        plan = guidance.planning.make_plan()
+        scenario = guidance_runs.Guidance(plan)
+        data = scenario.data(seed, is_test=is_test)
+        dataset, _ = data
+        return (
+          scenario.model(plan.trials[0], data).input_scaling,
+          np.concatenate([each.x for each in dataset.train]),
+        )
+
+      return planned(guidance, flags, ask)
+
+    for seed, is_test in ((0, True), (1, True), (0, False)):
+      expected, trained = scaling(x, seed, is_test)
+      is_trained = (x[:, np.newaxis] == trained).all(axis=2).any(axis=1)
+      poisoned = np.where(is_trained[:, np.newaxis], x, 1000 * x)
+      assert scaling(poisoned, seed, is_test)[0] == expected
+
+
+def test_vocabulary_of_selection_lacks_the_held_out_domain(planned):
+  flags = (
+    *("--dataset=synthetic_titles", "--algorithm=fed_avg", "--num_clients=2"),
+    *("--select=last_source", "--learning_rate=0.1,0.2"),
+    "--max_examples_per_domain=40",
+  )
+  plan = planned(evolving, flags)
+  dataset = evolving_data.load_evolving(
+    "synthetic_titles", max_examples_per_domain=40, num_held_out=2
+  )
+  assert dataset.vocabulary != plan.datasets[0].vocabulary
+  expected = evolving_data.assemble_clients(
+    evolving_data.without_target(dataset), num_clients=2
+  )
+  for client, same in zip(
+    plan.clients_without_target[0], expected, strict=True
+  ):
+    np.testing.assert_array_equal(client.train.x, same.train.x)
+
+
+@pytest.mark.long
+def test_extreme_columns_and_changed_data_are_said_once(
+  run_here, tmp_path, capsys
+):
+  rng = np.random.default_rng(0)
+  frame = pandas.DataFrame(rng.normal(size=(240, 2)), columns=["a", "kelvin"])
+  frame["month"], frame["y"] = np.arange(240) // 60, np.arange(240) % 2
+  frame.loc[frame.month == 3, "kelvin"] = 1e5
+  frame.to_csv(tmp_path / "table.csv", index=False)
+  flags = [
+    *(f"--dataset={tmp_path / 'table.csv'}", "--label=y", "--time=month"),
+    *("--algorithm=fed_avg", "--num_clients=2", "--rounds=1", "--noprogress"),
+    *("--seeds=0,1", "--max_examples_per_domain=50"),
+    f"--output_dir={tmp_path / 'run'}",
+  ]
+  assert run_here(evolving, [*flags, "--input_scaling=standardized"]) == 0
+  printed, errors = capsys.readouterr()
+  (line,) = errors.splitlines()
+  assert "scaled features" in line and "kelvin (1" in line
+  assert "a (" not in line
+  assert (
+    printed.splitlines()[0]
+    == "the data are changed by --max_examples_per_domain=50"
+  )

@@ -255,6 +255,35 @@ class TestModels:
     )
     np.testing.assert_array_equal(embedding, [[3, -200]])
 
+  def test_rounding_is_not_a_deviation(self):
+    # A stuck sensor in kelvin: neighbours in float32 are 3e-5 apart.
+    stuck = np.float32(293.15)
+    near = np.nextafter(stuck, np.float32(400))
+    x = np.stack([[stuck, near] * 50, np.arange(100)], axis=1)
+    scaling = input_scaling.standardized([np.float32(x)])
+    assert scaling.deviation[0] == 1
+    assert scaling.deviation[1] == pytest.approx(np.arange(100).std())
+    later = scaling.of_array(np.float32([[294, 0]]))
+    assert later[0, 0] == pytest.approx(294 - 293.15, abs=1e-4)
+    # A deviation of more than a step is real.
+    x[::2, 0] -= np.float32(0.001)
+    scaling = input_scaling.standardized([np.float32(x)])
+    assert scaling.deviation[0] == pytest.approx(0.0005, rel=0.1)
+
+  def test_extreme_features_are_named(self):
+    x = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
+    scaling = input_scaling.standardized([x])
+    names = ("age", "kelvin", "dose", "pulse", "weight")
+    assert input_scaling.extremes(scaling, [x], names) == ""
+    later = x[:3].copy()
+    later[1, 1] = -5e3
+    listed = input_scaling.extremes(scaling, [x, later], names)
+    assert listed.startswith("kelvin (") and "," not in listed
+    assert input_scaling.extremes(scaling, [later]).startswith("feature 1 (")
+    later *= 1e6
+    assert "and 2 more" in input_scaling.extremes(scaling, [later], names)
+    assert input_scaling.extremes(input_scaling.ZERO_ONE, [later]) == ""
+
   def test_words_are_not_scaled(self):
     model = bi_lstm.build((4,), 2, vocabulary_size=9, width=2)
     with pytest.raises(ValueError, match="int32, which is not scaled"):

@@ -189,6 +189,44 @@ def trained(model, few, tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_refit_trains_on_all_examples_for_the_chosen_epochs(
+  model, few, tmp_path
+):
+  everything = tuple(map(np.concatenate, zip(*few, strict=True)))
+  hparams = PretrainingHParams(max_epochs=4, patience=1, learning_rate=0.02)
+  first = pretraining.pretrain(model, *few, hparams, seed=1)
+  refit = pretraining.pretrain(
+    model, *few, hparams, seed=1, refit=everything, cache_dir=tmp_path
+  )
+  # What was held out is predicted by a model that was not trained on it.
+  np.testing.assert_array_equal(
+    refit.validation_logits, first.validation_logits
+  )
+  assert refit.best_epoch == first.best_epoch
+  # The last of as many epochs, whatever their loss.
+  epochs = []
+  by_hand = pretraining.pretrain(
+    model,
+    everything,
+    # Its loss falls with every epoch: the last one is the best.
+    everything,
+    dataclasses.replace(hparams, max_epochs=first.best_epoch, patience=9),
+    seed=1,
+    on_epoch=epochs.append,
+  )
+  assert by_hand.best_epoch == first.best_epoch == len(epochs)
+  assert_equal_bits(refit.weights, by_hand.weights)
+  assert differs(refit.weights, first.weights)
+  cached = pretraining.pretrain(
+    model, *few, hparams, seed=1, refit=everything, cache_dir=tmp_path
+  )
+  assert_equal_bits(cached.weights, refit.weights)
+  assert len(list(tmp_path.glob("*.npz"))) == 1
+  pretraining.pretrain(model, *few, hparams, seed=1, cache_dir=tmp_path)
+  assert len(list(tmp_path.glob("*.npz"))) == 2
+
+
 def test_seed_changes_the_order_of_the_examples(model, few, trained):
   # Equal initial weights.
   start = pretraining.with_pretrained(model, trained.pretrained)

@@ -302,6 +302,19 @@ def require(flag: str, is_right: bool, requirement: str) -> None:
     raise UsageError(configuration.refusal(flag, requirement))
 
 
+def changed_data(names: Iterable[str]) -> list[str]:
+  """Returns the flags that are set and change the examples.
+
+  Args:
+    names: The names of the flags of the scenario that do so.
+  """
+  return [
+    f"--{name}={flags.FLAGS[name].value}"
+    for name in (*names, "image_size")
+    if not flags.FLAGS[name].using_default_value
+  ]
+
+
 def check_sizes(
   chosen: Iterable[selection.Trial],
   model: split_model.SplitModel,

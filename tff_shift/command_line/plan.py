@@ -41,6 +41,7 @@ class Plan:
     data: The data of the runs by seed, if the plan has no other fields for it.
     class_names: The names of the classes. Empty: `--metrics` is refused.
     feature_names: The names of the columns of x. None: they have no names.
+    changed_data: The flags that change the examples, with their values.
   """
 
   scenario: str
@@ -58,6 +59,7 @@ class Plan:
   data: Mapping[int, Any] = dataclasses.field(default_factory=dict)
   class_names: Sequence[str] = ()
   feature_names: Sequence[str] | None = None
+  changed_data: Sequence[str] = ()
 
   def num_runs(self, trial: selection.Trial) -> int:
     """Returns the number of runs of a trial, without those for selection."""

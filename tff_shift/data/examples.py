@@ -20,6 +20,9 @@ _NUM_LISTED = 5
 _MAX_ERROR = 0.01
 # Smaller relative deviations are rounding errors of the user's arithmetic.
 _CONSTANT = 1e-12
+# Larger features saturate a network with weights for inputs near 1; where
+# standard deviations differ by this factor, the smaller feature has no effect.
+_LARGE = 100
 
 
 class DataWarning(UserWarning):
@@ -608,8 +611,8 @@ def unscaled(parts: Sequence[np.ndarray], names: Sequence[str] = ()) -> str:
     names: The names of the features. Empty: they have none.
 
   Returns:
-    The end of a sentence about the features; "" for images, words, and features that are
-    near 1 and vary alike.
+    The end of a sentence about the features; "" for images, words, and features
+    that are near 1 and vary alike.
   """
   rows = feature_rows(parts)
   if not rows:
@@ -637,6 +640,24 @@ def unscaled(parts: Sequence[np.ndarray], names: Sequence[str] = ()) -> str:
     f" deviation {deviation[large]:.3g}, {feature_name(names, small)}"
     f" {deviation[small]:.3g}"
   )
+
+
+def warn_of_unscaled(
+  parts: Sequence[np.ndarray], names: Sequence[str] = ()
+) -> None:
+  """Warns of a user's features that hinder training unless they are scaled.
+
+  Args:
+    parts: Examples, [n, ..., features].
+    names: The names of the features. Empty: they have none.
+  """
+  problem = unscaled(parts, names)
+  if problem:
+    warn(
+      f"features {problem}; a model that does not scale them may stay at chance"
+      " accuracy: pass build_model(input_scaling=...), computed by"
+      " models.input_scaling.standardized from the examples that train"
+    )
 
 
 def feature_rows(parts: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -82,9 +82,7 @@ class Scenario:
     del trial, data
     return ()
 
-  def model(
-    self, trial: selection.Trial, data: Any
-  ) -> split_model.SplitModel:
+  def model(self, trial: selection.Trial, data: Any) -> split_model.SplitModel:
     """Returns the model of a run, scaled by the examples that train in it."""
     if not input_flags.depends_on_data():
       return self.plan.model
@@ -242,6 +240,9 @@ class Scenario:
     with common_flags.executor():
       self.prepare()
       self.running = comparison.Comparison(self.plan)
+      if self.plan.changed_data:
+        changes = ", ".join(self.plan.changed_data)
+        print(f"the data are changed by {changes}", flush=True)
       self.begin(self.running.folder)
       rule = None
       if self.criterion is not None:

@@ -171,9 +171,7 @@ def pretrain(
     functools.partial(_check_cached, model, len(validation.y), hparams),
   )
   if arrays is None:
-    pretrained = _fit(
-      model, train, validation, hparams, seed, on_epoch, refit
-    )
+    pretrained = _fit(model, train, validation, hparams, seed, on_epoch, refit)
     array_cache.save(
       path,
       key,

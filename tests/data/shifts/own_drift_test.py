@@ -84,7 +84,9 @@ class TestOnline:
     assert rows(short.batch(1, 1)) == rows_of("late", 2020)
 
   def test_first_domain_of_each_client_is_split(self, save):
-    dataset = online_adaptation.load_online(save(), seed=5)
+    dataset = online_adaptation.load_online(
+      save(), seed=5, pretraining_distribution="uniform"
+    )
     parts = list(map(rows, dataset[1:4]))
     assert len(set(chain(parts))) == sum(map(len, parts))
     assert len(parts[0]) <= 3 * 13
@@ -101,6 +103,39 @@ class TestOnline:
     held_out = online_adaptation.held_out_examples(dataset, 5, 0)
     assert len(held_out.y) == 5
     assert set(rows(held_out)) <= set(parts[1])
+
+  def test_all_rows_before_deployment_train_as_they_are(self, save):
+    name = save()
+    dataset = online_adaptation.load_online(name, seed=5)
+    in_2019 = sorted(chain(rows_of(n, 2019) for n in NAMES))
+    assert rows(dataset.labelled) == in_2019
+    assert dataset.num_labelled == len(in_2019) == 60
+    # Early stopping needs rows that the first training does not see.
+    held_out = rows(dataset.validation)
+    assert len(held_out) == 3 * NUM_HELD_OUT
+    assert sorted([*rows(dataset.pretraining), *held_out]) == in_2019
+    assert dataset.class_distribution.tolist() == [0.5, 0.5]
+    limited = online_adaptation.load_online(
+      name, seed=5, max_pretraining_examples=7
+    )
+    assert limited.labelled is None
+    assert len(limited.pretraining.y) == 7
+    assert set(rows(limited.pretraining)) <= set(rows(dataset.pretraining))
+    assert limited.num_labelled == 60
+
+  def test_later_labels_do_not_change_what_is_fitted(self, save):
+    first = online_adaptation.load_online(save(), seed=5)
+    is_later = ARRAYS["domain"] > 2019
+    poisoned = {
+      **ARRAYS,
+      "y": np.where(is_later, 2, ARRAYS["y"]),
+      "class_names": np.array(["no", "yes", "later"]),
+    }
+    name = save()
+    np.savez(name, **poisoned)
+    again = online_adaptation.load_online(name, seed=5)
+    np.testing.assert_array_equal(again.pretraining.y, first.pretraining.y)
+    assert again.class_distribution.tolist() == [0.5, 0.5, 0]
 
   def test_true_shift_is_that_of_the_labels(self, save):
     streams = online_adaptation.load_online(save()).streams

@@ -118,6 +118,14 @@ class TestKeepFrequent:
     ]
     assert all(each.dtype == np.int32 for each in x)
 
+  def test_domains_that_are_held_out_for_selection_do_not_count(self):
+    x, vocabulary = text.keep_frequent(
+      self.DOMAINS, self.VOCABULARY, 100, num_held_out=2
+    )
+    alone, same = text.keep_frequent(self.DOMAINS[::2], self.VOCABULARY, 100)
+    assert vocabulary == same != (*text.RESERVED, "b", "c", "a")
+    np.testing.assert_array_equal(x[0], alone[0])
+
   def test_rarest_words_are_left_out_first(self):
     x, vocabulary = text.keep_frequent(self.DOMAINS, self.VOCABULARY, 3)
     assert vocabulary == (*text.RESERVED, "b")

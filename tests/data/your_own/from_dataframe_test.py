@@ -2,12 +2,14 @@
 
 import datetime
 import itertools
+import warnings
 
 import numpy as np
 import pandas
 import pytest
 
 import tff_shift as ts
+from tff_shift.data import examples
 from tff_shift.data.your_own import from_dataframe
 
 COLUMNS = {"label": "outcome", "client": "site", "time": "month"}
@@ -259,3 +261,44 @@ def test_wrong_columns_are_named(changes, options, message):
 def test_wrong_frames_are_refused(frame, message):
   with pytest.raises(ValueError, match=message):
     read("evolving", frame)
+
+
+class TestWarnings:
+  def warned(self, scenario, frame, **options):
+    with pytest.warns(examples.DataWarning) as caught:
+      read(scenario, frame, test_fraction=0.25, **options)
+    return [
+      str(each.message)
+      for each in caught
+      if each.category is examples.DataWarning
+    ]
+
+  def test_features_without_a_scale_are_named(self):
+    frame = make_frame(20)
+    frame["dose"] *= 1000.0
+    (line,) = self.warned("evolving", frame)
+    assert "as large as 1.9e+04 (dose)" in line
+    assert "input_scaling" in line
+
+  def test_every_day_is_no_domain(self):
+    frame = make_frame()
+    frame = pandas.concat(
+      frame.assign(month=frame.month + 3 * number) for number in range(17)
+    )
+    many, few = self.warned("evolving", frame)
+    assert "time has 51 values" in many and "51 domains" in many
+    assert few.startswith("'51', the target, has only 16 examples")
+
+  def test_ordinary_tables_give_no_line(self):
+    with warnings.catch_warnings():
+      warnings.simplefilter("error", examples.DataWarning)
+      read("evolving", make_frame(5), test_fraction=0.25)
+
+
+def test_arrays_without_a_scale_are_named():
+  pair = np.float32([[1, 2], [3, 4e4]] * 5), np.arange(10) % 2
+  with pytest.warns(
+    examples.DataWarning, match="as large as 4e\\+04"
+  ) as caught:
+    ts.from_arrays("guidance", [pair, pair])
+  assert "feature 1" in str(caught[0].message)

@@ -15,6 +15,9 @@ from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
 from tff_shift.data.your_own import own_datasets
 
+# More times, or fewer examples of a target, are rarely intended.
+_MANY_TIMES = 50
+_FEW_EXAMPLES = 20
 # The name of the only stream in rows and figures.
 STREAM = "own"
 
@@ -39,6 +42,34 @@ def time_names(
   if not own_datasets.is_own(name) or entry.evolution is None:
     return ()
   return entry.evolution.time_names
+
+
+def warn_of_times(
+  names: Sequence[str],
+  sizes: Sequence[int],
+  what: str,
+  which: str,
+  position: int,
+) -> None:
+  """Warns of too many times in a column, and of a time with too few examples.
+
+  Args:
+    names: The names of the times, in order.
+    sizes: The number of examples of each time.
+    what: What a time is in the scenario, in the plural.
+    which: What the checked time is.
+    position: Its position.
+  """
+  if len(names) > _MANY_TIMES:
+    examples_lib.warn(
+      f"time has {len(names)} values, and therefore there are"
+      f" {len(names)} {what}: join dates to longer periods, such as months"
+    )
+  if sizes[position] < _FEW_EXAMPLES:
+    examples_lib.warn(
+      f"{names[position]!r}, {which}, has only {sizes[position]} examples, so"
+      f" that one of them is {100 / max(1, sizes[position]):.0f} % of accuracy"
+    )
 
 
 def by_client_and_time(

@@ -61,6 +61,7 @@ def evolving(
   test_fraction: float = 0.2,
   seed: int = 0,
   client_names: Sequence[str] | None = None,
+  feature_names: Sequence[str] = (),
   domain_names: Sequence[str] | None = None,
   keep_copies_together: bool = False,
 ) -> tuple[domains_lib.Client, ...]:
@@ -73,6 +74,8 @@ def evolving(
     test_fraction: Test fraction of a client's examples of a source domain.
     seed: Seed of the split.
     client_names: The names of the clients. None: their numbers.
+    feature_names: The names of the columns of x, for a warning of features
+      that need scaling. Empty: their numbers.
     domain_names: The names of the domains. None: their numbers.
     keep_copies_together: Whether examples of a client and domain that are equal
       bit for bit are all for training or all for testing. Otherwise a warning
@@ -92,6 +95,7 @@ def evolving(
     clients,
     lambda client, m: f"{called(client)}, {domain_called(m)}",
     num_classes,
+    feature_names=feature_names,
     allow_empty=True,
   )
   target = len(clients[0]) - 1
@@ -192,6 +196,7 @@ def guidance(
   test_fraction: float = 0.3,
   seed: int = 0,
   client_names: Sequence[str] | None = None,
+  feature_names: Sequence[str] = (),
   keep_copies_together: bool = False,
 ) -> Parts:
   """Makes training and test examples for `guidance.run`.
@@ -203,6 +208,8 @@ def guidance(
     test_fraction: Without `test`, the test fraction of a client's examples.
     seed: Without `test`, seed of the split.
     client_names: The names of the clients. None: their numbers.
+    feature_names: The names of the columns of x, for a warning of features
+      that need scaling. Empty: their numbers.
     keep_copies_together: Whether copies of an example stay in one part, see
       `evolving`.
 
@@ -224,11 +231,15 @@ def guidance(
       [train, test],
       lambda use, client: f"{called(client)}, {_USES[use]}",
       num_classes,
+      feature_names=feature_names,
     )
     made = Parts(*map(tuple, both))
   else:
     (batches,), _ = _checked(
-      [train], lambda _, client: called(client), num_classes
+      [train],
+      lambda _, client: called(client),
+      num_classes,
+      feature_names=feature_names,
     )
     made = Parts(
       *zip(
@@ -289,6 +300,7 @@ def online_adaptation(
   omega: npt.ArrayLike | None = None,
   num_classes: int | None = None,
   client_names: Sequence[str] | None = None,
+  feature_names: Sequence[str] = (),
 ) -> Online:
   """Makes labelled examples and streams, for `online_adaptation.run`.
 
@@ -303,6 +315,8 @@ def online_adaptation(
       shift. None: not known.
     num_classes: The number of classes. None: inferred.
     client_names: The names of the clients. None: their numbers.
+    feature_names: The names of the columns of x, for a warning of features
+      that need scaling. Empty: their numbers.
 
   Returns:
     The validated examples and streams.
@@ -325,6 +339,7 @@ def online_adaptation(
     joined,
     lambda client, number: f"{called(client)}, {_at_timestep(number)}",
     num_classes,
+    feature_names=feature_names,
     allow_empty=True,
   )
   _check_present(batches, _at_timestep)
@@ -354,6 +369,7 @@ def dynamic_personalization(
   drifted: npt.ArrayLike | None = None,
   num_classes: int | None = None,
   client_names: Sequence[str] | None = None,
+  feature_names: Sequence[str] = (),
 ) -> fixed_batches.Periods:
   """Makes periods of the clients, for training, validation or a stream.
 
@@ -368,6 +384,8 @@ def dynamic_personalization(
       detection, and clients do not see it. None: not known.
     num_classes: The number of classes. None: inferred.
     client_names: The names of the clients. None: their numbers.
+    feature_names: The names of the columns of x, for a warning of features
+      that need scaling. Empty: their numbers.
 
   Returns:
     The periods.
@@ -382,6 +400,7 @@ def dynamic_personalization(
     clients,
     lambda client, period: f"{called(client)}, period {period}",
     num_classes,
+    feature_names=feature_names,
     allow_empty=True,
   )
   _check_present(batches, lambda period: f"period {period}")
@@ -452,14 +471,16 @@ def _checked(
   num_classes: int | None,
   *,
   allow_empty: bool = False,
+  feature_names: Sequence[str] = (),
 ) -> tuple[list[list[examples_lib.Examples]], int]:
-  """Validates and casts pairs of x and y.
+  """Validates and casts pairs of x and y; warns of features without a scale.
 
   Args:
     groups: The pairs, in two levels.
     where: Maps a pair's two positions to its name in messages.
     num_classes: The number of classes. None: inferred.
     allow_empty: Whether a pair may have no examples.
+    feature_names: The names of the columns of x. Empty: their numbers.
 
   Returns:
     The examples, and the number of classes.
@@ -526,6 +547,9 @@ def _checked(
       )
     )
   examples_lib.check_precision((x for x, *_ in pairs.values()), "x")
+  examples_lib.warn_of_unscaled(
+    [each.x for each in found.values()], feature_names
+  )
   return [[found[key] for key in group] for group in places], num_classes
 
 

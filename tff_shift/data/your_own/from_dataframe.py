@@ -6,11 +6,22 @@ from typing import Any
 from typing import NamedTuple
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from tff_shift.data.shifts import own_drift
 from tff_shift.data.your_own import frames
 from tff_shift.data.your_own import from_arrays
 
 if TYPE_CHECKING:
   import pandas
+
+
+# What a time is in a scenario, and which one must not be too short.
+_TIMES = {
+  "evolving": ("domains", "the target", -1),
+  "online_adaptation": ("time steps", "before deployment", 0),
+  "dynamic_personalization": ("periods", "the last one", -1),
+}
 
 
 class Named(NamedTuple):
@@ -106,12 +117,18 @@ def named(
   options = {
     "num_classes": max(2, len(table.class_names)),
     "client_names": table.client_names,
+    "feature_names": table.features,
     **options,
   }
   arrays: list[Any]
   if table.times is None:
     arrays = [table.by_client()]
   else:
+    own_drift.warn_of_times(
+      table.time_names,
+      np.bincount(table.times).tolist(),
+      *_TIMES[scenario],
+    )
     grouped = table.by_client_and_time()
     arrays = [grouped]
     if scenario == "online_adaptation":

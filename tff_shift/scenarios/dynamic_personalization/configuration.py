@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import TYPE_CHECKING
 
+import numpy as np
 from absl import flags
 
 from tff_shift import algorithms
@@ -295,12 +296,22 @@ def make_plan() -> Plan:
     if has_own_drift
     else configuration.num_clients * configuration.period_size,
   )
+  input_flags.warn_of_extremes(
+    [
+      (
+        [dataset.train.x],
+        [dataset.validation.x, dataset.public.x, dataset.test.x],
+      )
+    ],
+    getattr(dataset, "feature_names", None) or (),
+  )
   needs_r = any(map(representation_size, chosen))
   needs_extractor = (
     needs_r and configuration.representation == "moments"
   ) or configuration.distance_features == "extractor"
   return Plan(
     scenario=SCENARIO,
+    changed_data=common_flags.changed_data(["max_examples"]),
     configuration=configuration,
     trials=chosen,
     seeds=seeds,
@@ -373,6 +384,9 @@ def _check_own(
     for client in range(configuration.num_clients)
   ]
   own_drift_flags.check_absent(sizes, own.time_names, "periods")
+  own_drift.warn_of_times(
+    own.time_names, np.sum(sizes, axis=0), "periods", "the last one", -1
+  )
   return dataclasses.replace(configuration, period_size=FLAGS.period_size)
 
 
@@ -475,7 +489,9 @@ def _build_model(
     input_shape=dataset.train.x.shape[1:],
     num_classes=len(dataset.class_names),
     input_dtype=tf.as_dtype(dataset.train.x.dtype),
-    input_scaling=input_flags.chosen([dataset.train.x]),
+    input_scaling=input_flags.chosen(
+      [dataset.train.x], getattr(dataset, "feature_names", None) or ()
+    ),
     **options,
   )
   # Only the target network: the extractor is trained on public data. A

@@ -29,6 +29,7 @@ from tff_shift.command_line.tuning import selection
 from tff_shift.command_line.tuning import trials
 from tff_shift.data.shifts import concepts as concepts_lib
 from tff_shift.data.shifts import evolving as evolving_data
+from tff_shift.data.shifts import own_drift
 from tff_shift.data.your_own import own_datasets
 from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.reporting import summary
@@ -40,6 +41,11 @@ FLAGS = flags.FLAGS
 
 SCENARIO = "evolving"
 LAST_SOURCE = "last_source"
+# The flags that change the examples.
+_CHANGING = (
+  *("angle_step", "first_angle", "target_extra_angle"),
+  *("max_examples_per_domain", "concept_drift"),
+)
 _RELABELING, _NUM_CONCEPTS = "reversed", 2
 # More degrees would be lost in rounding.
 _DEGREES: dict[str, Any] = {
@@ -282,7 +288,9 @@ def make_plan() -> Plan:
         configuration,
         _assemble(
           configuration,
-          evolving_data.without_target(_for_selection(configuration, datasets[seed], seed)),
+          evolving_data.without_target(
+            _for_selection(configuration, datasets[seed], seed)
+          ),
           concepts[seed],
           seed,
         ),
@@ -292,10 +300,12 @@ def make_plan() -> Plan:
       if configuration.select == LAST_SOURCE
     }
     trained = _trained(configuration, clients[seeds[0]])
+    feature_names = getattr(datasets[seeds[0]], "feature_names", None) or ()
     model = _build_model(
       configuration,
       datasets[seeds[0]],
       training_inputs(configuration, chosen[0], clients[seeds[0]]),
+      feature_names,
     )
     common_flags.check_sizes(
       chosen, model, sum(len(client.train.y) for client in trained)
@@ -305,8 +315,23 @@ def make_plan() -> Plan:
     aggregators = common_flags.chosen_aggregators(chosen, configuration.rounds)
   if own_datasets.is_own(configuration.dataset):
     _warn(datasets[seeds[0]], clients[seeds[0]])
+  input_flags.warn_of_extremes(
+    (
+      (
+        training_inputs(configuration, chosen[0], clients[seed]),
+        [
+          part.x
+          for client in clients[seed]
+          for part in (client.train, client.test)
+        ],
+      )
+      for seed in seeds
+    ),
+    feature_names,
+  )
   return Plan(
     scenario=SCENARIO,
+    changed_data=common_flags.changed_data(_CHANGING),
     configuration=configuration,
     trials=chosen,
     seeds=seeds,
@@ -450,7 +475,15 @@ def _warn(
   dataset: evolving_data.EvolvingDataset,
   clients: Sequence[evolving_data.Client],
 ) -> None:
-  """Warns of clients without a domain, and of test examples in training."""
+  """Warns of domains, and of test examples in training."""
+  if dataset_flags.entry().evolution is not None:
+    own_drift.warn_of_times(
+      [domain.name for domain in dataset.domains],
+      [len(domain.y) for domain in dataset.domains],
+      "domains",
+      "the target",
+      -1,
+    )
   lacking = {
     client.name: [
       domain.name
@@ -558,6 +591,7 @@ def _build_model(
   configuration: Configuration,
   dataset: evolving_data.EvolvingDataset,
   inputs: Sequence[np.ndarray],
+  feature_names: Sequence[str],
 ) -> split_model.SplitModel:
   import tensorflow as tf
 
@@ -574,7 +608,7 @@ def _build_model(
     input_shape=x.shape[1:],
     num_classes=len(dataset.class_names),
     input_dtype=tf.as_dtype(x.dtype),
-    input_scaling=input_flags.chosen(inputs),
+    input_scaling=input_flags.chosen(inputs, feature_names),
     **options,
   )
   return model_flags.changed(model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 from typing import TYPE_CHECKING
 
@@ -235,7 +236,8 @@ def make_plan() -> Plan:
         seed: guidance.held_out_validation(datasets[seed], seed)
         for seed in selection_seeds
       }
-    model = _build_model(configuration, datasets[seeds[0]])
+    feature_names = getattr(datasets[seeds[0]], "feature_names", None) or ()
+    model = _build_model(configuration, datasets[seeds[0]], feature_names)
     _check_metrics(model)
     common_flags.check_sizes(
       chosen, model, sum(len(each.y) for each in datasets[seeds[0]].train)
@@ -249,8 +251,24 @@ def make_plan() -> Plan:
         for part in (datasets[seeds[0]].train, datasets[seeds[0]].test)
       ),
     )
+  input_flags.warn_of_extremes(
+    (
+      (
+        [each.x for each in dataset.train],
+        [each.x for each in dataset.test],
+      )
+      for dataset in datasets.values()
+    ),
+    feature_names,
+  )
+  changing = ["max_examples"]
+  if configuration.intensity != guidance.default_intensity(
+    configuration.dataset
+  ):
+    changing.append("intensity")
   return Plan(
     scenario=SCENARIO,
+    changed_data=common_flags.changed_data(changing),
     configuration=configuration,
     trials=chosen,
     seeds=seeds,
@@ -311,6 +329,7 @@ def _defaults(algorithm: str, setting: Mapping[str, Any]) -> dict[str, Any]:
 def _build_model(
   configuration: Configuration,
   dataset: guidance.GuidanceDataset,
+  feature_names: Sequence[str],
 ) -> guided_model.GuidedModel:
   import tensorflow as tf
 
@@ -327,7 +346,9 @@ def _build_model(
     input_shape=dataset.sample.shape,
     num_classes=len(dataset.class_names),
     input_dtype=tf.as_dtype(dataset.sample.dtype),
-    input_scaling=input_flags.chosen([each.x for each in dataset.train]),
+    input_scaling=input_flags.chosen(
+      [each.x for each in dataset.train], feature_names
+    ),
     **options,
   )
   # Weight files have no client branch; it is initialized randomly.

@@ -52,6 +52,8 @@ _DRAWING = (
   *("bernoulli_flip", "samples_per_step", "dirichlet", "client_classes"),
   *("schedules", "severities", "corruption_set"),
 )
+# The flags that change the examples.
+_CHANGING = ("shift_kind", "max_pretraining_examples")
 # The values of flags that folders of earlier versions do not have.
 _UNLESS_GIVEN = {
   "schedules": schedules.SOURCES[0],
@@ -196,8 +198,8 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
   )
   max_pretraining_examples: int | None = configuration_lib.setting(
     None,
-    "Maximum number of examples for pre-training. Default: half of the data; all"
-    " with --pretraining_distribution=as_is.",
+    "Maximum number of examples for pre-training. Default: half of the data;"
+    " all with --pretraining_distribution=as_is.",
     minimum=1,
   )
   pretraining_seed: int = configuration_lib.seed(
@@ -417,6 +419,7 @@ def make_plan() -> Plan:
     num_without = labelled.count(0)
     plan = Plan(
       scenario=SCENARIO,
+      changed_data=common_flags.changed_data(_CHANGING),
       configuration=configuration,
       trials=chosen,
       seeds=seeds,
@@ -461,6 +464,32 @@ def make_plan() -> Plan:
         for shift in configuration.shift:
           _draw_each_part(client_streams(plan, shift, seed))
   pretrained.check_cache_folder()
+  input_flags.warn_of_extremes(
+    [
+      (
+        [dataset.pretraining.x],
+        [dataset.validation.x, dataset.initial.x, dataset.stream.x],
+      )
+    ],
+    getattr(dataset, "feature_names", None) or (),
+  )
+  if has_own_drift:
+    own_drift.warn_of_times(
+      dataset.time_names,
+      [
+        dataset.num_labelled,
+        *(
+          sum(
+            len(dataset.streams.batch(client, timestep).y)
+            for client in range(configuration.num_clients)
+          )
+          for timestep in range(1, len(dataset.time_names))
+        ),
+      ],
+      "time steps",
+      "before deployment",
+      0,
+    )
   if num_small:
     output_folder.warn(
       f"{num_small} of {configuration.num_clients} clients have fewer labelled"
@@ -679,7 +708,9 @@ def _build_model(
     input_shape=x.shape[1:],
     num_classes=len(dataset.class_names),
     input_dtype=tf.as_dtype(x.dtype),
-    input_scaling=input_flags.chosen([dataset.pretraining.x]),
+    input_scaling=input_flags.chosen(
+      [dataset.pretraining.x], getattr(dataset, "feature_names", None) or ()
+    ),
     **common_flags.model_options(),
   )
   # Pre-training starts from the weights of the file, unless it is skipped;

@@ -303,7 +303,7 @@ def make_plan() -> Plan:
         [dataset.validation.x, dataset.public.x, dataset.test.x],
       )
     ],
-    getattr(dataset, "feature_names", None) or (),
+    dataset.feature_names or (),
   )
   needs_r = any(map(representation_size, chosen))
   needs_extractor = (
@@ -490,7 +490,7 @@ def _build_model(
     num_classes=len(dataset.class_names),
     input_dtype=tf.as_dtype(dataset.train.x.dtype),
     input_scaling=input_flags.chosen(
-      [dataset.train.x], getattr(dataset, "feature_names", None) or ()
+      [dataset.train.x], dataset.feature_names or ()
     ),
     **options,
   )

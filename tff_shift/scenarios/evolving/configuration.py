@@ -300,7 +300,7 @@ def make_plan() -> Plan:
       if configuration.select == LAST_SOURCE
     }
     trained = _trained(configuration, clients[seeds[0]])
-    feature_names = getattr(datasets[seeds[0]], "feature_names", None) or ()
+    feature_names = datasets[seeds[0]].feature_names or ()
     model = _build_model(
       configuration,
       datasets[seeds[0]],

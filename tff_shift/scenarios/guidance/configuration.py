@@ -236,7 +236,7 @@ def make_plan() -> Plan:
         seed: guidance.held_out_validation(datasets[seed], seed)
         for seed in selection_seeds
       }
-    feature_names = getattr(datasets[seeds[0]], "feature_names", None) or ()
+    feature_names = datasets[seeds[0]].feature_names or ()
     model = _build_model(configuration, datasets[seeds[0]], feature_names)
     _check_metrics(model)
     common_flags.check_sizes(

@@ -471,7 +471,7 @@ def make_plan() -> Plan:
         [dataset.validation.x, dataset.initial.x, dataset.stream.x],
       )
     ],
-    getattr(dataset, "feature_names", None) or (),
+    dataset.feature_names or (),
   )
   if has_own_drift:
     own_drift.warn_of_times(
@@ -709,7 +709,7 @@ def _build_model(
     num_classes=len(dataset.class_names),
     input_dtype=tf.as_dtype(x.dtype),
     input_scaling=input_flags.chosen(
-      [dataset.pretraining.x], getattr(dataset, "feature_names", None) or ()
+      [dataset.pretraining.x], dataset.feature_names or ()
     ),
     **common_flags.model_options(),
   )

@@ -120,7 +120,7 @@ class TestWholeRun:
         assert mean == pytest.approx(sum(values) / 2)
     assert (
       "server accuracy, mean of the last evaluations (%)"
-      in output.splitlines()[0]
+      in output.splitlines()[1]
     )
 
   def test_configuration_and_figures_are_there(self, finished):

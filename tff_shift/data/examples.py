@@ -106,13 +106,9 @@ def check_precision(
   number = sum(map(len, parts))
   # Numbers beyond float32 have other messages.
   with np.errstate(over="ignore", invalid="ignore"):
-    error, size = (
-      np.max([np.abs(value).max(axis=0) for value in values], axis=0)
-      for values in (
-        [part - part.astype(np.float32).astype(np.float64) for part in parts],
-        parts,
-      )
-    )
+    errors = [part - part.astype(np.float32) for part in parts]
+    error = np.max([np.abs(part).max(axis=0) for part in errors], axis=0)
+    size = np.max([np.abs(part).max(axis=0) for part in parts], axis=0)
     centre = parts[0][0].astype(np.float64)
     mean = centre + sum((part - centre).sum(axis=0) for part in parts) / number
     deviation = np.sqrt(

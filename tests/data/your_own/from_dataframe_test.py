@@ -138,9 +138,7 @@ def mixed(value, row, other):
 
 def test_columns_of_one_name_are_refused():
   frame = make_frame()
-  with pytest.raises(
-    ValueError, match=r"columns: 'age' is there twice \("
-  ):
+  with pytest.raises(ValueError, match=r"columns: 'age' is there twice \("):
     read("evolving", pandas.concat([frame, frame[["age"]]], axis=1))
 
 

@@ -160,7 +160,8 @@ def _parse_yaml(text: str) -> dict[str, Any]:
   root = yaml.compose(text, yaml.SafeLoader)
   if not isinstance(root, yaml.MappingNode):
     raise ValueError("it must have a line NAME: VALUE for each flag")
-  values, lines = {}, {}
+  values: dict[str, Any] = {}
+  lines: dict[str, int] = {}
   for key, node in root.value:
     name, line = key.value, key.start_mark.line + 1
     if not isinstance(name, str):

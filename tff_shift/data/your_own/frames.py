@@ -376,8 +376,9 @@ def number_of(text: str) -> decimal.Decimal:
 def _by_value(values: Sequence[object]) -> list[int]:
   """Returns the order of sorted values: of numbers as texts, by number."""
   order = list(range(len(values)))
-  if all(isinstance(value, str) for value in values) and are_numbers(values):
-    order.sort(key=lambda number: number_of(values[number]))
+  texts = [value for value in values if isinstance(value, str)]
+  if len(texts) == len(values) and are_numbers(texts):
+    order.sort(key=lambda number: number_of(texts[number]))
   return order
 
 

@@ -160,7 +160,7 @@ def _check(name: str, image: "Image.Image") -> None:
 
 def _is_deep(image: "Image.Image") -> bool:
   """Returns whether Pillow reduces the channels of an image to 8 bits."""
-  for tile in image.tile:
+  for tile in image.tile:  # type: ignore[attr-defined]  # Of image files.
     # The format of the pixels in the file, and further arguments.
     raw, *rest = tile[3] if isinstance(tile[3], tuple) else (tile[3],)
     if image.format == "PPM" and any(

@@ -13,6 +13,7 @@ import os
 import pathlib
 import re
 from collections.abc import Callable
+from collections.abc import Generator
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -77,7 +78,9 @@ def read_file(path: pathlib.Path, given: Mapping[str, str]) -> Read:
     if role in options
   ]
   is_csv = path.suffix == ".csv"
-  where = functools.partial(_line, path) if is_csv else frames.row_name
+  where: Callable[[int], str] = frames.row_name
+  if is_csv:
+    where = functools.partial(_line, path)
   try:
     frame = (_read_csv if is_csv else _read_parquet)(path, roles)
     for role in ("label", "time"):
@@ -182,7 +185,9 @@ def _refuse_nul(file: IO[bytes]) -> None:
   file.seek(0)
 
 
-def _records(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
+def _records(
+  path: pathlib.Path,
+) -> Generator[tuple[int, list[str]], None, None]:
   """Yields the line and the cells of each record, the header first."""
   with files.reading(path) as file:
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")

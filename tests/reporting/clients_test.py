@@ -165,3 +165,46 @@ class TestRelativeMetrics:
     for accuracies in ([known, unknown], [unknown, known], [{}, known]):
       found = relative_metrics.relative_to_baselines(runs, accuracies, [])
       assert found == runs
+
+
+class TestLowerIsBetter:
+  def frame(self, metric="client_loss"):
+    good = pd.DataFrame(
+      {
+        "algorithm": "good",
+        "seed": 0,
+        "round": 1,
+        "client": range(4),
+        metric: [0.1, 0.2, 0.3, 0.4],
+      }
+    )
+    bad = good.assign(algorithm="bad", **{metric: 2 * good[metric]})
+    return pd.concat([good, bad])
+
+  @pytest.mark.parametrize(
+    "metric", ["client_loss", "client_brier", "client_mean_ece"]
+  )
+  def test_client_whose_loss_doubles_is_harmed(self, metric):
+    both = self.frame(metric)
+    for of, against, share in (("bad", "good", 100), ("good", "bad", 0)):
+      (found,) = clients.harmed(both, of, against, metric).harmed_share
+      assert found == share
+
+  def test_worst_loss_is_the_highest(self):
+    spread = clients.spread(self.frame(), "client_loss")
+    assert spread["worst"].tolist() == [0.4, 0.8]
+    # By linear interpolation, 0.37 is at nine tenths of the way from 0.1.
+    assert spread["percentile_90"].tolist() == pytest.approx([0.37, 0.74])
+    assert "percentile_10" not in spread
+
+  def test_unknown_direction_is_asked_for(self):
+    frame = self.frame("client_dread")
+    for call in (
+      lambda **options: clients.spread(frame, "client_dread", **options),
+      lambda **options: clients.harmed(
+        frame, "bad", "good", "client_dread", **options
+      ),
+    ):
+      with pytest.raises(ValueError, match="client_dread': it is unknown"):
+        call()
+      assert len(call(higher_is_better=False)) in (1, 2)

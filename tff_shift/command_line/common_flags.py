@@ -113,6 +113,7 @@ class Configuration(
       "Comma-separated algorithms to compare: "
       + ", ".join(algorithms.names(kind.scenario))
     ),
+    is_compared=False,
   )
   seeds: tuple[int, ...] = configuration.seeds(
     (0,), "Comma-separated seeds, one run per seed."

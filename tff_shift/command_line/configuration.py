@@ -30,6 +30,10 @@ _PARSERS = {
 }
 # The modules whose classes were defined.
 _modules: set[str] = set()
+# The flags of these classes in which compared runs may differ.
+_not_compared: set[str] = set()
+# The modules whose flags describe methods.
+_modules_of_methods: set[str] = set()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +65,7 @@ def setting(
   infinite: bool = False,
   convert: Callable[[Any], Any] | None = None,
   requirement: str | None = None,
+  is_compared: bool = True,
 ) -> Any:
   """Declares a field of a `Configuration`.
 
@@ -79,6 +84,9 @@ def setting(
     convert: Takes the value of the flag and returns the value of the field;
       raises a ValueError if it is not valid.
     requirement: Describes the valid values, if `convert` is given.
+    is_compared: Whether pages compare methods only between runs with equal
+      values. False: the flag describes the method, or has no effect on its
+      results.
 
   Returns:
     A dataclass field.
@@ -93,6 +101,7 @@ def setting(
       "infinite": infinite,
       "convert": convert,
       "requirement": requirement,
+      "is_compared": is_compared,
     },
   )
 
@@ -157,6 +166,8 @@ def define(kind: type[Configuration]) -> None:
   """
   kinds = _kinds(kind)
   for field in dataclasses.fields(kind):
+    if not field.metadata["is_compared"]:
+      _not_compared.add(field.name)
     value_type, is_list = kinds[field.name]
     text = field.metadata["help"]
     if callable(text):
@@ -202,6 +213,24 @@ def own_flags() -> list[flags.Flag]:
     if is_own(module):
       found.extend(defined)
   return found
+
+
+def not_compared() -> set[str]:
+  """Returns the flags in which compared runs may differ.
+
+  These are the flags of methods, and those without effect on results.
+  """
+  of_modules = flags.FLAGS.flags_by_module_dict()
+  return _not_compared.union(
+    flag.name
+    for module in _modules_of_methods
+    for flag in of_modules.get(module, ())
+  )
+
+
+def declare_of_methods(module: str) -> None:
+  """Declares that all flags that a module defines describe methods."""
+  _modules_of_methods.add(module)
 
 
 def refusal(flag: str, requirement: str) -> str:
@@ -353,9 +382,11 @@ def seeds(default: tuple[int, ...] | None, help: Any) -> Any:
     help,
     convert=_seeds,
     requirement="integers from 0 to 2147483647, at least one and no duplicates",
+    # Values have their seeds; those of selection belong to the method.
+    is_compared=False,
   )
 
 
-def seed(help: str) -> Any:
+def seed(help: str, *, is_compared: bool = True) -> Any:
   """Declares a seed, 0 by default."""
-  return setting(0, help, minimum=0, maximum=2**31 - 1)
+  return setting(0, help, minimum=0, maximum=2**31 - 1, is_compared=is_compared)

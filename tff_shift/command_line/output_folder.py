@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 
 # Flags that may change when a run resumes, because they do not change results
-# (another executor only changes rounding).
+# (another executor only changes rounding). Pages compare runs that differ in
+# them.
 WITHOUT_EFFECT = frozenset(
   {
     "checkpoint_every",
@@ -249,6 +250,12 @@ def _open(
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   from tff_shift.simulation.engine import checkpoints
 
+  # Also the digests of the files of flags, see `common_flags`.
+  folder.not_compared = tuple(
+    name
+    for name in sorted(values)
+    if name.partition(" ")[0] in configuration.not_compared() | WITHOUT_EFFECT
+  )
   described = folder.describe(values)
   grown = {}
   if goes_on:

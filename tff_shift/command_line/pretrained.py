@@ -46,6 +46,7 @@ class Configuration(configuration.Configuration):
   cache_dir: str = configuration.setting(
     "runs/cache",
     lambda kind: f"Folder where {kind.pretrained_models} are cached.",
+    is_compared=False,
   )
 
 

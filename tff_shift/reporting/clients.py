@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tff_shift import arguments
+from tff_shift.learning import metrics
 
 if TYPE_CHECKING:
   import pandas as pd
@@ -36,48 +37,61 @@ _JUDGED = ("target", "test")
 _ROUNDING = 1e-4
 
 
-def spread_of(values: np.ndarray) -> dict[str, float]:
+def spread_of(
+  values: np.ndarray, higher_is_better: bool = True
+) -> dict[str, float]:
   """Returns how a value is spread over clients.
 
   Args:
-    values: [num_clients], higher is better. NaN: the client has no value, and
-      is left out.
+    values: [num_clients]. NaN: the client has no value, and is left out.
+    higher_is_better: Whether higher values are better.
 
   Returns:
-    `worst`, the smallest value; `percentile_10`, the tenth percentile (linear
-    between two clients); and `std`, the standard deviation (divided by the
-    number of clients, which are not a sample). NaN without clients.
+    `worst`; `percentile_10`, the tenth percentile (linear between two clients),
+    or `percentile_90` if lower values are better; and `std`, the standard
+    deviation (divided by the number of clients, which are not a sample). NaN
+    without clients.
   """
   values = np.asarray(values, np.float64)
   values = values[~np.isnan(values)]
+  names = _spread_columns(higher_is_better)
   if not values.size:
-    return dict.fromkeys(("worst", "percentile_10", "std"), np.nan)
-  return {
-    "worst": float(np.min(values)),
-    "percentile_10": float(np.percentile(values, 10)),
-    "std": float(np.std(values)),
-  }
+    return dict.fromkeys(names, np.nan)
+  worst, percent = (np.min, 10) if higher_is_better else (np.max, 90)
+  numbers = worst(values), np.percentile(values, percent), np.std(values)
+  return dict(zip(names, map(float, numbers), strict=True))
 
 
-def is_harmed(values: np.ndarray, reference: np.ndarray) -> np.ndarray:
-  """Returns which clients have a value below the reference's.
+def _spread_columns(higher_is_better: bool) -> tuple[str, str, str]:
+  return "worst", f"percentile_{10 if higher_is_better else 90}", "std"
 
-  A client is harmed if its value is lower by more than 0, up to the rounding of
+
+def is_harmed(
+  values: np.ndarray, reference: np.ndarray, higher_is_better: bool = True
+) -> np.ndarray:
+  """Returns which clients have a value worse than the reference's.
+
+  A client is harmed if its value is worse by more than 0, up to the rounding of
   float32 (0.0001). A client without both values is not.
 
   Args:
-    values: [num_clients], higher is better. NaN: the client has no value.
+    values: [num_clients]. NaN: the client has no value.
     reference: The values of the same clients with another method.
+    higher_is_better: Whether higher values are better.
   """
-  return values < reference - _ROUNDING
+  sign = 1 if higher_is_better else -1
+  return sign * values < sign * reference - _ROUNDING
 
 
-def harmed_share(values: np.ndarray, reference: np.ndarray) -> float:
+def harmed_share(
+  values: np.ndarray, reference: np.ndarray, higher_is_better: bool = True
+) -> float:
   """Returns the percentage of harmed clients, see `is_harmed`.
 
   Args:
-    values: [num_clients], higher is better.
+    values: [num_clients].
     reference: The values of the same clients with another method.
+    higher_is_better: Whether higher values are better.
 
   Returns:
     The percentage of the clients that have both values; NaN without any.
@@ -93,7 +107,8 @@ def harmed_share(values: np.ndarray, reference: np.ndarray) -> float:
   have_both = ~(np.isnan(values) | np.isnan(reference))
   if not have_both.any():
     return float("nan")
-  return 100.0 * float(np.mean(is_harmed(values, reference)[have_both]))
+  harmed_clients = is_harmed(values, reference, higher_is_better)
+  return 100.0 * float(np.mean(harmed_clients[have_both]))
 
 
 def final(
@@ -147,7 +162,11 @@ def final(
 
 
 def spread(
-  clients: pd.DataFrame, metric: str | None = None, num_last: int = 1
+  clients: pd.DataFrame,
+  metric: str | None = None,
+  num_last: int = 1,
+  *,
+  higher_is_better: bool | None = None,
 ) -> pd.DataFrame:
   """Returns how the final values of each run are spread over clients.
 
@@ -155,24 +174,32 @@ def spread(
     clients: A row per evaluation and client.
     metric: The metric, see `final`.
     num_last: See `final`.
+    higher_is_better: Whether higher values are better. None: as the metric
+      declares.
 
   Returns:
     A row per run: its columns, `num_clients`, and those of `spread_of`.
 
   Raises:
-    ValueError: If there is no such column; one line.
+    ValueError: If there is no such column, or its direction is neither declared
+      nor passed; one line.
   """
   import pandas as pd
 
   metric = _metric(clients, metric)
   values = final(clients, metric, num_last)
   run = _run_columns(values, metric)
+  direction = _direction(metric, higher_is_better)
   rows = [
-    {**labels, "num_clients": len(own), **spread_of(own[metric].to_numpy())}
+    {
+      **labels,
+      "num_clients": len(own),
+      **spread_of(own[metric].to_numpy(), direction),
+    }
     for labels, own in _runs(values, run)
   ]
   return pd.DataFrame(
-    rows, columns=[*run, "num_clients", "worst", "percentile_10", "std"]
+    rows, columns=[*run, "num_clients", *_spread_columns(direction)]
   )
 
 
@@ -182,10 +209,12 @@ def harmed(
   against: str,
   metric: str | None = None,
   num_last: int = 1,
+  *,
+  higher_is_better: bool | None = None,
 ) -> pd.DataFrame:
   """Returns the percentage of clients that an algorithm harms.
 
-  A client is harmed if its final accuracy is lower than with the algorithm
+  A client is harmed if its final value is worse than with the algorithm
   `against`, on the same data with the same seed, by more than 0 points.
 
   Args:
@@ -193,16 +222,19 @@ def harmed(
       columns `algorithm` and `seed`.
     of: The algorithm.
     against: The algorithm that it is compared with, such as `local`.
-    metric: The metric, see `final`; higher is better.
+    metric: The metric, see `final`.
     num_last: See `final`.
+    higher_is_better: Whether higher values are better. None: as the metric
+      declares.
 
   Returns:
     A row per run of `of`: its columns, `num_clients`, the number of clients
     with both values, and `harmed_share` in percent.
 
   Raises:
-    ValueError: If there is no such column or algorithm, or `against` has not
-      exactly one run for a run of `of`; one line.
+    ValueError: If there is no such column or algorithm, its direction is
+      neither declared nor passed, or `against` has not exactly one run for a
+      run of `of`; one line.
   """
   import pandas as pd
 
@@ -216,6 +248,7 @@ def harmed(
   arguments.choice("of", of, known)
   arguments.choice("against", against, known)
   paired = [name for name in _PAIRED if name in run]
+  direction = _direction(metric, higher_is_better)
   references = {}
   for labels, own in _runs(values[values["algorithm"] == against], run):
     references.setdefault(tuple(labels[name] for name in paired), []).append(
@@ -237,7 +270,7 @@ def harmed(
         **labels,
         "num_clients": len(both),
         "harmed_share": harmed_share(
-          own[both].to_numpy(), found[0][both].to_numpy()
+          own[both].to_numpy(), found[0][both].to_numpy(), direction
         ),
       }
     )
@@ -254,6 +287,13 @@ def _metric(clients: pd.DataFrame, metric: str | None) -> str:
       f" {', '.join(map(str, clients))}"
     )
   return found
+
+
+def _direction(metric: str, higher_is_better: bool | None) -> bool:
+  """Returns whether higher values are better, by default as declared."""
+  if higher_is_better is None:
+    return metrics.higher_is_better(metric)
+  return higher_is_better
 
 
 def _run_columns(values: pd.DataFrame, metric: str) -> list[str]:

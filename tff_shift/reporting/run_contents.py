@@ -1,62 +1,140 @@
 """Converts run folders of the binaries to the contents of a page.
 
 Each metric of a summary entry is a cell. Its row is the algorithm, with the
-settings in which the entries of the algorithm differ. Its column is the metric,
-with data set and scenario settings.
+settings in which the entries of the algorithm differ. Its column is the metric
+of runs that agree in everything but their methods and what is declared to have
+no effect; the heading says in what columns differ.
 """
 
 import os
 import pathlib
 import shlex
+from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
 
 from tff_shift import records
+from tff_shift import shown_names
 from tff_shift.reporting import read_run
 from tff_shift.reporting import run_folders
 from tff_shift.reporting import summary
 from tff_shift.reporting.pages import contents as contents_lib
 from tff_shift.simulation.storage import run_records
 
-# Scenario settings. All other settings of an entry belong to its method. A
-# metric is compared between methods with equal scenario settings.
-_ABOUT = (
-  *("dirichlet", "num_clients", "num_domains", "participation"),
-  *("availability_period", "availability_share"),
-  *("dropout_rate", "report_deadline"),
-  *("evaluation_clients", "mean_of_last", "angle_step"),
-  *("target_rotation_degrees", "shift", "shift_kind", "corruption_levels"),
-  *("rounds_per_step", "samples_per_step", "initial_examples"),
-  *("pretraining_distribution", "partition", "intensity", "sharing"),
-  *("final_rounds", "train_distributions", "test_distribution"),
-  *("period_size", "periods", "periods_per_distribution", "rest"),
-  *("representation", "distance_features", "apply_update"),
-  *("distance_threshold", "model", "model_parameters", "input_scaling"),
+# Settings of an entry that describe its method, or what was recorded, and are
+# no flags. Flags declare so themselves, see `RunConfig.not_compared`.
+_NOT_COMPARED = frozenset(
+  {
+    *("selection", summary.METRICS),
+    *(summary.NOT_PROTECTED, summary.CLIENT_VALUES),
+  }
 )
+# The maximum number of characters of a value in a heading.
+_LONGEST_VALUE = 40
 _NO_SELECTION = "none"
 # The algorithms that are floors: no client learns from others, none adapts, or
 # all predict the most frequent class.
 _FLOORS = ("local", "source", "majority_class")
 # The algorithms against which a client can be harmed.
 _REFERENCES = ("local", "fed_avg", "source")
-# Parts of the names of metrics where lower is better, in runs of earlier
-# versions and of dynamic_regret. Other runs list them.
-_LESS_IS_BETTER = (
-  *("loss", "variance", "not_finite", "low_accuracy", "false_positive"),
-  *("request", "regret"),
-)
 
 
 def _words(name: str) -> str:
   return name.replace("_", " ").strip()
 
 
-def _differing(entries: Sequence[run_records.Entry], names) -> list[str]:
-  """Returns those of the given settings in which entries differ."""
+class _Row(NamedTuple):
+  """An entry, its run folder, and its identity.
+
+  Attributes:
+    folder: The run folder.
+    entry: The entry.
+    identity: The values of all flags and settings, as texts by name, but those
+      of the method and those that are declared to have no effect. Methods are
+      compared between entries with equal identities.
+  """
+
+  folder: run_folders.RunFolder
+  entry: run_records.Entry
+  identity: Mapping[str, str]
+
+
+def _row(folder: run_folders.RunFolder, entry: run_records.Entry) -> _Row:
+  """Returns an entry with its identity."""
+  left_out = {*folder.config.not_compared, "seeds", "algorithm"}
+  # A setting is the resolved value of the flag of its name.
+  values = folder.config.flags | entry.setting
+  identity = {
+    name: _text(value)
+    for name, value in values.items()
+    if name not in left_out | _NOT_COMPARED
+  }
+  return _Row(folder, entry, {"data set": entry.dataset, **identity})
+
+
+def _text(value: Any) -> str:
+  if isinstance(value, list):
+    return ",".join(map(_text, value))
+  return run_folders.text(value)
+
+
+def _differing(rows: Sequence[_Row]) -> list[str]:
+  """Returns the names in which the identities of rows differ.
+
+  A name that a row lacks belongs to other scenarios, and does not count.
+  """
+  names = dict.fromkeys(name for row in rows for name in row.entry.setting)
+  names |= dict.fromkeys(sorted(name for row in rows for name in row.identity))
   return [
     name
     for name in names
-    if len({run_folders.text(entry.setting.get(name)) for entry in entries}) > 1
+    if len({row.identity[name] for row in rows if name in row.identity}) > 1
   ]
+
+
+def _differing_settings(rows: Sequence[_Row]) -> list[str]:
+  """Returns the settings of methods in which entries differ."""
+  names = dict.fromkeys(name for row in rows for name in row.entry.setting)
+  return [
+    name
+    for name in names
+    if name not in _NOT_COMPARED
+    and not any(name in row.identity for row in rows)
+    and len({run_folders.text(row.entry.setting.get(name)) for row in rows}) > 1
+  ]
+
+
+def _headings(rows: Sequence[_Row]) -> list[tuple[str, ...]]:
+  """Returns what the headings of each row's columns say before the metric.
+
+  Equal identities have equal headings, and others have others.
+  """
+  about = [name for name in _differing(rows) if name != "data set"]
+  datasets = {row.entry.dataset for row in rows}
+  named = {(row.entry.dataset, row.identity.get("dataset")) for row in rows}
+  if len(named) == len(datasets):
+    # The names of the data sets say what this flag says.
+    about = [name for name in about if name != "dataset"]
+  by_identity = {}
+  for row in rows:
+    settings = [
+      f"{_words(name)} {_shortened(row.identity[name])}"
+      for name in about
+      if name in row.identity
+    ]
+    heading = (*([row.entry.dataset] * (len(datasets) > 1)), *settings)
+    taken = [*by_identity.values()]
+    identity = frozenset(row.identity.items())
+    if identity not in by_identity and heading in taken:
+      number = sum(each[: len(heading)] == heading for each in taken)
+      heading = (*heading, f"other settings {number}")
+    by_identity.setdefault(identity, heading)
+  return [by_identity[frozenset(row.identity.items())] for row in rows]
+
+
+def _shortened(value: str) -> str:
+  return shown_names.shortened(value or "none", _LONGEST_VALUE)
 
 
 def _elsewhere(command_line: str) -> str:
@@ -65,91 +143,88 @@ def _elsewhere(command_line: str) -> str:
   return shlex.join([pathlib.Path(word).name for word in words[:1]] + words[1:])
 
 
-def _own_names(entries):
-  """Returns the names of method settings, in order."""
-  names = dict.fromkeys(name for e in entries for name in e.setting)
-  skipped = (
-    *(*_ABOUT, "selection", summary.METRICS, summary.NOT_PROTECTED),
-    summary.CLIENT_VALUES,
-  )
-  return [name for name in names if name not in skipped]
-
-
-def _row_names(entries: Sequence[run_records.Entry]) -> list[str]:
+def _row_names(rows: Sequence[_Row]) -> list[str]:
   """Returns the row name of each entry.
 
   The name has the settings of an algorithm that has several on the same data.
   Settings that were selected per data set do not make different methods.
   """
   names = []
-  for entry in entries:
+  for row in rows:
     same = [
       other
-      for other in entries
-      if other.algorithm == entry.algorithm
-      and (
-        other.dataset == entry.dataset
-        and not _differing([entry, other], _ABOUT)
+      for other in rows
+      if other.entry.algorithm == row.entry.algorithm
+      and other.identity == row.identity
+    ]
+    names.append(
+      ", ".join(
+        [
+          row.entry.algorithm,
+          *_settings(row.entry, _differing_settings(same)),
+        ]
       )
-    ]
-    settings = [
-      f"{_words(name)} {run_folders.text(entry.setting.get(name)) or 'none'}"
-      for name in _differing(same, _own_names(same))
-    ]
-    names.append(", ".join([entry.algorithm, *settings]))
+    )
   return names
+
+
+def _settings(entry: run_records.Entry, names: Sequence[str]) -> list[str]:
+  """Returns settings of an entry as texts, each with its name."""
+  return [
+    f"{_words(name)} {run_folders.text(entry.setting.get(name)) or 'none'}"
+    for name in names
+  ]
 
 
 def _is_selected(entry: run_records.Entry) -> bool:
   return entry.setting.get("selection") not in (None, _NO_SELECTION)
 
 
-def _of_same_selection(entry, entries) -> list[run_records.Entry]:
+def _of_same_selection(row: _Row) -> list[_Row]:
   """Returns the entries of all settings that a selection compared."""
   return [
-    each
-    for each in entries
-    if (each.algorithm, each.dataset) == (entry.algorithm, entry.dataset)
-    and each.scores.keys() == entry.scores.keys()
-    and not _differing([entry, each], _ABOUT)
+    other
+    for other in _rows(row.folder)
+    if other.entry.algorithm == row.entry.algorithm
+    and other.entry.scores.keys() == row.entry.scores.keys()
+    and other.identity == row.identity
   ]
 
 
-def _shown(entries: Sequence[run_records.Entry]) -> list[run_records.Entry]:
+def _rows(folder: run_folders.RunFolder) -> list[_Row]:
+  return [_row(folder, entry) for entry in folder.entries]
+
+
+def _shown(folder: run_folders.RunFolder) -> list[_Row]:
   """Returns the entries that are rows: not those that a selection rejected."""
   return [
-    entry
-    for entry in entries
-    if not entry.scores
-    or _is_selected(entry)
-    or not any(map(_is_selected, _of_same_selection(entry, entries)))
+    row
+    for row in _rows(folder)
+    if not row.entry.scores
+    or _is_selected(row.entry)
+    or not any(_is_selected(other.entry) for other in _of_same_selection(row))
   ]
 
 
-def _trials(
-  folder: run_folders.RunFolder, entry: run_records.Entry, metric: str
-) -> list[contents_lib.Trial]:
+def _trials(row: _Row, metric: str) -> list[contents_lib.Trial]:
   """Returns the values of an entry at all settings of its selection.
 
   Empty if nothing was selected, or if a setting did not run on the test data.
   """
-  if not _is_selected(entry):
+  if not _is_selected(row.entry):
     return []
-  same = _of_same_selection(entry, folder.entries)
-  if len(same) < len(entry.scores) or len(same) < 2:
+  same = _of_same_selection(row)
+  if len(same) < len(row.entry.scores) or len(same) < 2:
     return []
-  names = _differing(same, _own_names(same))
+  names = _differing_settings(same)
   return [
     contents_lib.Trial(
-      label=", ".join(
-        f"{_words(name)} {run_folders.text(each.setting.get(name)) or 'none'}"
-        for name in names
-      ),
-      by_seed=_by_seed(folder, each, metric),
-      is_selected=each is entry,
+      label=", ".join(_settings(other.entry, names)),
+      by_seed=_by_seed(other.folder, other.entry, metric),
+      is_selected=other.entry is row.entry,
     )
-    for each in same
-    if metric in each.metrics
+    for other in same
+    if metric in other.entry.metrics
   ]
 
 
@@ -194,16 +269,6 @@ def main_metrics(folders: Sequence[run_folders.RunFolder]) -> list[str]:
     )
   ]
   return accuracies or names
-
-
-def _column(entry, about, with_dataset, metric) -> tuple[str, ...]:
-  # Settings that an entry lacks belong to other scenarios.
-  settings = [
-    f"{_words(name)} {run_folders.text(entry.setting[name]) or 'none'}"
-    for name in about
-    if name in entry.setting
-  ]
-  return (*([entry.dataset] * with_dataset), *settings, _words(metric))
 
 
 def _curves(folder, entry, row, column, metric):
@@ -283,32 +348,30 @@ def to_contents(
   Returns:
     The contents.
   """
-  entries = [(f, entry) for f in folders for entry in _shown(f.entries)]
-  alone = [entry for _, entry in entries]
-  about = _differing(alone, _ABOUT)
-  with_dataset = len({entry.dataset for entry in alone}) > 1
+  rows = [row for folder in folders for row in _shown(folder)]
   columns, cells, curves, algorithms = {}, {}, [], {}
   runs, clients = {}, {}
-  for (folder, entry), row in zip(entries, _row_names(alone), strict=True):
+  for row, row_name, about in zip(
+    rows, _row_names(rows), _headings(rows), strict=True
+  ):
+    folder, entry, _ = row
     for metric in metrics:
       if metric not in entry.metrics:
         continue
-      heading = _column(entry, about, with_dataset, metric)
+      heading = (*about, _words(metric))
       columns.setdefault(
         heading,
         contents_lib.Column(
           heading=heading,
           metric=_words(metric),
           unit="%" if metric.endswith("accuracy") else "",
-          higher_is_better=metric not in entry.lower_is_better
-          and (
-            summary.METRICS in entry.setting
-            or not any(part in metric for part in _LESS_IS_BETTER)
-          ),
+          higher_is_better=metric not in entry.lower_is_better,
         ),
       )
       # The same method in two folders counts as two methods.
-      name = row if (row, heading) not in cells else f"{row} ({folder.path})"
+      name = row_name
+      if (name, heading) in cells:
+        name = f"{row_name} ({folder.path})"
       algorithms[name] = entry.algorithm
       cells[name, heading] = (
         folder,
@@ -317,7 +380,7 @@ def to_contents(
           column=heading,
           by_seed=_by_seed(folder, entry, metric),
           run=_run(folder, entry, start),
-          trials=_trials(folder, entry, metric),
+          trials=_trials(row, metric),
           budget=budget(entry),
         ),
       )
@@ -341,7 +404,7 @@ def to_contents(
       columns.values(), key=lambda column: groups.index(column.heading[:-1])
     ),
     cells=[*(cell for _, cell in cells.values()), *_missing(folders, cells)],
-    protocol=_common(alone),
+    protocol=_common([row.entry for row in rows]),
     curves=curves,
     problems=[
       f"{folder.path}: {', '.join(folder.unfinished)} did not finish; if it is"
@@ -392,5 +455,5 @@ def _common(entries) -> list[contents_lib.Setting]:
     for name, value in first.items()
     if value is not None
     and all(name in entry.setting for entry in entries)
-    and not _differing(entries, [name])
+    and len({run_folders.text(entry.setting[name]) for entry in entries}) == 1
   ]

@@ -262,8 +262,8 @@ def comparison_table(
     settings: The settings to show, in order, if runs differ in them. Default:
       all.
     best_within: Settings that describe the task. A star marks the best mean of
-      a metric among the runs that agree in them, if there are two or more.
-      Default: no stars.
+      a metric among the runs that agree in them, if there are two or more, and
+      if it is over several seeds. Default: no stars.
 
   Returns:
     The table. Its columns are the algorithm, the data set if there are several,
@@ -334,7 +334,8 @@ def _best(
     for scores in by_task.values()
     if len(scores) > 1
     for row, score in scores.items()
-    if score == max(scores.values())
+    # The best value of a single seed may be chance.
+    if score == max(scores.values()) and len(runs[row].metrics_by_seed) > 1
   }
 
 

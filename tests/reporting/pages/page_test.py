@@ -3,6 +3,7 @@
 import dataclasses
 import html
 import html.parser
+import itertools
 import re
 
 import pytest
@@ -55,6 +56,16 @@ def test_page_is_written_and_replaced_whole(contents, tmp_path):
   first = {each.name: each.read_bytes() for each in folder.iterdir()}
   page.write(contents, folder)
   assert {each.name: each.read_bytes() for each in folder.iterdir()} == first
+
+
+def test_control_characters_are_escaped(contents, tmp_path):
+  changed = dataclasses.replace(
+    contents, title="a\x1b[2Jb\N{RIGHT-TO-LEFT OVERRIDE}", machine="c\x00"
+  )
+  page.write(changed, tmp_path)
+  text = (tmp_path / "report.html").read_text()
+  assert r"a\x1b[2Jb\u202e" in text and r"c\x00" in text
+  assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
 
 
 def test_page_asks_nobody(contents, tmp_path):
@@ -205,6 +216,17 @@ def test_best_is_marked_by_type_and_sign(contents):
   assert best == ["FedAvg", '<b>&"x"', '<b>&"x"']
   assert table.at('<b>&"x"', accuracy).is_best
   assert table.at("FedAvg", loss).is_best
+  # The difference of a single seed may be chance.
+  single = dataclasses.replace(
+    contents,
+    cells=[
+      dataclasses.replace(
+        cell, by_seed=dict(itertools.islice(cell.by_seed.items(), 1))
+      )
+      for cell in contents.cells
+    ],
+  )
+  assert not any(entry.is_best for entry in shown.Table(single).entries)
   # A ceiling is no competitor, and a single method has none.
   without = dataclasses.replace(contents, ceilings=['<b>&"x"', "a_b%"])
   assert not any(entry.is_best for entry in shown.Table(without).entries)

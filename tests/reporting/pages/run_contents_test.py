@@ -16,6 +16,11 @@ from tff_shift.simulation.storage import run_records
 _START = pathlib.Path("page")
 
 
+# The flags of methods, and those without effect, as binaries declare them.
+_METHODS = ("seeds", "algorithm", "learning_rate", "lambda_", "output_dir")
+_FINE_TUNING = ("fine_tuning_steps", "fine_tuning_epochs")
+
+
 def entry(
   algorithm="fed_avg", dataset="circle", values=(50.0, 60.0), **setting
 ):
@@ -55,6 +60,7 @@ def make(tmp_path):
         f"/its/bin/python -m experiments.evolving --output_dir={name}"
       ),
       cores=2,
+      not_compared=(*_METHODS, *_FINE_TUNING),
     )
     records.write(folder / "config.json", config)
     if entries:
@@ -137,6 +143,75 @@ def test_what_runs_are_about_are_columns(make):
     ("fed_avg", ("circle", "test distribution iid", "client accuracy")),
     ("fed_avg", ("digits", "test distribution 0.9", "client accuracy")),
     ("fed_drm", ("digits", "client accuracy")),
+  ]
+
+
+@pytest.mark.parametrize(
+  ("flags", "others", "expected"),
+  [
+    ({"rounds": 2}, {"rounds": 4}, ("rounds 2", "rounds 4")),
+    (
+      {"concept_drift": None},
+      {"concept_drift": "groups"},
+      ("concept drift none", "concept drift groups"),
+    ),
+    (
+      {"schedules": ["sine", "square"]},
+      {"schedules": ["sine"]},
+      ("schedules sine,square", "schedules sine"),
+    ),
+    # A data set of the same name in another file.
+    (
+      {"dataset": "one/circle"},
+      {"dataset": "two/circle"},
+      ("dataset one/circle", "dataset two/circle"),
+    ),
+    # A flag that no list of the package has.
+    ({"unheard_of": 1}, {"unheard_of": 2}, ("unheard of 1", "unheard of 2")),
+  ],
+)
+def test_runs_that_differ_in_a_flag_have_two_columns(
+  make, flags, others, expected
+):
+  contents = contents_of(
+    make("a", entry(), **flags), make("b", entry("ifca"), **others)
+  )
+  assert [column.heading[0] for column in contents.columns] == [*expected]
+  assert [cell.column[0] for cell in contents.cells] == [*expected]
+
+
+def test_flag_that_one_run_lacks_makes_another_column(make):
+  contents = contents_of(make("a", entry(), late=1), make("b", entry("ifca")))
+  assert [column.heading for column in contents.columns] == [
+    ("client accuracy",),
+    ("other settings 1", "client accuracy"),
+  ]
+
+
+def test_long_values_that_look_alike_stay_apart(make):
+  names = [f"{'x' * 50}{letter}{'y' * 50}" for letter in "ab"]
+  contents = contents_of(
+    *(make(each[50], entry(each[50]), path=each) for each in names)
+  )
+  first, second = (column.heading for column in contents.columns)
+  assert first != second and len(first[0]) < 50
+
+
+def test_runs_that_differ_in_methods_only_share_a_column(make):
+  contents = contents_of(
+    make("a", entry(learning_rate=0.1), rounds=2, learning_rate=["0.1"]),
+    make(
+      "b",
+      # The setting is the resolved value of its flag.
+      entry("ifca", rounds=2, selection="validation", learning_rate=0.2),
+      rounds=None,
+      learning_rate=["0.2", "0.3"],
+      output_dir="b",
+    ),
+  )
+  assert places(contents) == [
+    ("fed_avg", ("client accuracy",)),
+    ("ifca", ("client accuracy",)),
   ]
 
 

@@ -16,6 +16,35 @@ def table(contents):
   return shown.Table(contents)
 
 
+@pytest.mark.parametrize(
+  ("row", "cell"),
+  [
+    ("=1+1", "'=1+1"),
+    ("+cmd", "'+cmd"),
+    ("-2+3", "'-2+3"),
+    ("@SUM(A1)", "'@SUM(A1)"),
+    ("\t=1", "\\t=1"),
+    (" =1", "' =1"),
+    ("fed_avg, lambda -1", "fed_avg, lambda -1"),
+    ("a\x1b[2Jb", "a\\x1b[2Jb"),
+  ],
+)
+def test_csv_has_no_formulas(row, cell):
+  column = contents_lib.Column(heading=("c",), metric="m")
+  by_seed = {0: -1.5, 1: -2e-7}
+  contents = contents_lib.Contents(
+    name="n",
+    title="t",
+    columns=[column],
+    cells=[contents_lib.Cell(row=row, column=("c",), by_seed=by_seed)],
+  )
+  text = text_tables.to_csv(shown.Table(contents))
+  (found,) = csv.DictReader(io.StringIO(text))
+  assert found["method"] == cell
+  # Numbers stay as they are.
+  assert found["values"] == "-1.5 -2e-07" and float(found["mean"]) < 0
+
+
 def test_csv_has_exact_numbers(table):
   text = text_tables.to_csv(table)
   rows = list(csv.DictReader(io.StringIO(text)))

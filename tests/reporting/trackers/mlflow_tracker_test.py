@@ -131,3 +131,23 @@ def test_place_that_cannot_be_used_is_told_in_one_line(tmp_path):
     mlflow_tracker.MLflow((tmp_path / "file").as_uri(), "evolving", "one")
   assert "\n" not in str(error.value)
   assert (tmp_path / "file").as_uri() in str(error.value)
+
+
+def test_names_that_differ_have_keys_that_differ(uri):
+  names = ["recall_猫", "recall_狗", "recall__", "Recall__"]
+  for _ in range(2):
+    # A resumed run reports the same names again.
+    tracker = mlflow_tracker.MLflow(uri, "evolving", "one")
+    run = tracker.start("a", {"flag°": 1, "flag²": 2})
+    for step in (1, 2):
+      run.scalars({name: step + i for i, name in enumerate(names)}, step)
+    run.end()
+  client, runs = _read(uri)
+  (found,) = runs.values()
+  assert {key: _points(client, found, key) for key in found.data.metrics} == {
+    "recall__": [(1, 1), (2, 2)],
+    "recall___2": [(1, 2), (2, 3)],
+    "recall___3": [(1, 3), (2, 4)],
+    "Recall___4": [(1, 4), (2, 5)],
+  }
+  assert found.data.params == {"flag_": "1", "flag__2": "2"}

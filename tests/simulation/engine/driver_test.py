@@ -199,6 +199,40 @@ def test_run_that_was_stopped_ends_early_at_the_same_step(tmp_path):
   assert [each.step for each in done.measured] == [2, 4, 6, 8]
 
 
+class Score(NamedTuple):
+  """An evaluation with one metric."""
+
+  name: str
+  value: float
+
+  def rows(self, step):
+    yield {"round": step}, {self.name: self.value}
+
+
+@pytest.mark.parametrize(
+  "metric, higher_is_better, expected",
+  [
+    ("client_brier", None, 3),
+    ("server_mean_ece", None, 3),
+    ("loss", None, 3),
+    ("validation_accuracy", None, 1),
+    # A class that is called loss.
+    ("client_recall_loss", None, 1),
+    ("dread", False, 3),
+    ("dread", True, 1),
+  ],
+)
+def test_best_step_heeds_the_direction_of_the_metric(
+  metric, higher_is_better, expected
+):
+  early = early_stopping.EarlyStopping(
+    metric, 2, higher_is_better=higher_is_better
+  )
+  for step, value in enumerate([0.9, 0.8, 0.7, 0.8], 1):
+    early.on_step(step, 0.0, Score(metric, value))
+  assert early.best_step == expected
+
+
 def test_nan_is_never_better_than_a_number():
   early = early_stopping.EarlyStopping("accuracy", 2)
   for step, accuracy in enumerate([np.nan, 1.0, np.nan, np.nan], 1):
@@ -212,6 +246,10 @@ def test_nan_is_never_better_than_a_number():
   "call, message",
   [
     (lambda: early_stopping.EarlyStopping("loss", 0), "stop_after"),
+    (
+      lambda: early_stopping.EarlyStopping("dread"),
+      "it is unknown whether higher values are better; pass higher_is_better",
+    ),
     (lambda: callbacks.LambdaCallback(on_round=print), "on_round is not"),
     (lambda: callbacks.LambdaCallback(on_end=3), "on_end=3"),
     (lambda: driver.check(None, [print]), "callbacks="),

@@ -11,6 +11,7 @@ from absl import flags
 
 from tff_shift import algorithms
 from tff_shift import arguments
+from tff_shift.command_line import configuration
 from tff_shift.command_line.flags import metric_flags
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.learning import hyperparameters
@@ -33,6 +34,7 @@ _DEFINE = {
 
 def define_flags() -> None:
   """Defines the flags."""
+  configuration.declare_of_methods(__name__)
   flags.DEFINE_string(
     "aggregator",
     "mean",

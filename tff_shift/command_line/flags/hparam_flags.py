@@ -14,6 +14,7 @@ from absl import flags
 
 from tff_shift import algorithms
 from tff_shift import user_modules
+from tff_shift.command_line import configuration
 from tff_shift.command_line.tuning import search
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import metrics
@@ -127,6 +128,7 @@ def define_flags(scenario: str, defaults: Mapping[str, str]) -> None:
     ValueError: If a hyper-parameter has the name of another flag, or if two
       algorithms declare it with different types.
   """
+  configuration.declare_of_methods(__name__)
   _define_import()
   names = algorithms.names(scenario)
   declared = _declared(names)

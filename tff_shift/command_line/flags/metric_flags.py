@@ -31,6 +31,7 @@ class Configuration(configuration.Configuration):
       f"{', '.join(metrics_lib.names())}; mean_<name> is the mean over clients,"
       " each with the value of its own examples."
     ),
+    is_compared=False,
   )
 
 

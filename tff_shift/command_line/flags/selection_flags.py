@@ -44,6 +44,7 @@ class Configuration(common_flags.Configuration):
       f" runs only each algorithm's setting with {kind.criterion_help}."
     ),
     choices=lambda kind: (selection.NONE, kind.criterion),
+    is_compared=False,
   )
   selection_seeds: tuple[int, ...] | None = configuration.seeds(
     None,
@@ -58,6 +59,7 @@ class Configuration(common_flags.Configuration):
       f"With --select={kind.criterion}: also runs the settings that were not"
       " selected."
     ),
+    is_compared=False,
   )
   search: str = configuration.setting(
     search_lib.GRID,
@@ -73,14 +75,18 @@ class Configuration(common_flags.Configuration):
       " the best third at a time."
     ),
     choices=search_lib.SEARCHES,
+    is_compared=False,
   )
   num_trials: int = configuration.setting(
     9,
     f"Number of drawn settings of an algorithm (--search={search_lib.RANDOM} or"
     f" {search_lib.HALVING}).",
     minimum=1,
+    is_compared=False,
   )
-  search_seed: int = configuration.seed("Seed of drawn settings.")
+  search_seed: int = configuration.seed(
+    "Seed of drawn settings.", is_compared=False
+  )
 
   def check_together(self) -> None:
     """Refuses a search that selects nothing, and seeds without runs."""

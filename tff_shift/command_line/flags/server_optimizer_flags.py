@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from tff_shift import arguments
+from tff_shift.command_line import configuration
 from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import server_optimizer_hparams
 
@@ -32,6 +33,7 @@ def _fields() -> dict[str, dict[str, dataclasses.Field]]:
 
 def define_flags() -> None:
   """Defines the flags."""
+  configuration.declare_of_methods(__name__)
   flags.DEFINE_string(
     "server_optimizer",
     None,

@@ -93,6 +93,41 @@ def get(name: str) -> metric_lib.Metric:
   )
 
 
+def higher_is_better(column: str) -> bool:
+  """Returns whether higher values of a column are better, as declared.
+
+  Args:
+    column: The name of a metric, or that of its column, such as `client_brier`,
+      `mean_of_last_server_loss` or `client_recall_cat`.
+
+  Raises:
+    ValueError: If the name does not end in that of a metric.
+  """
+  from tff_shift.learning import evaluation
+
+  directions = {
+    name: metric.higher_is_better for name, metric in evaluation.METRICS.items()
+  }
+  by_class = {}
+  for name in names():
+    metric = get(name)
+    group = by_class if metric.by_class else directions
+    group[metric.by_class or name] = metric.higher_is_better
+  # The longest part of the column that is a metric: a class may be called loss.
+  matches = {
+    match[1]: direction
+    for pattern, group in (("({})$", directions), ("({}_.*)$", by_class))
+    for name, direction in group.items()
+    if (match := re.search(f"(?:^|_){pattern.format(re.escape(name))}", column))
+  }
+  if not matches:
+    raise ValueError(
+      f"metric {column!r}: it is unknown whether higher values are better; pass"
+      " higher_is_better"
+    )
+  return matches[max(matches, key=len)]
+
+
 def is_metric(module: types.ModuleType) -> bool:
   """Returns whether a module of the user has a metric."""
   return hasattr(module, _NAME)

@@ -8,6 +8,7 @@ from typing import Any
 import jinja2
 
 from tff_shift import files
+from tff_shift import shown_names
 from tff_shift.reporting.pages import budgets
 from tff_shift.reporting.pages import charts
 from tff_shift.reporting.pages import contents as contents_lib
@@ -63,7 +64,7 @@ def to_html(contents: contents_lib.Contents, table: shown.Table) -> str:
     )
     for column in table.columns
   ]
-  return environment.get_template("report.html").render(
+  text = environment.get_template("report.html").render(
     contents=contents,
     table=table,
     states=shown.STATES,
@@ -93,6 +94,8 @@ def to_html(contents: contents_lib.Contents, table: shown.Table) -> str:
     **_clients(contents, table),
     **_budget(contents, table),
   )
+  # HTML has no form of control characters: names from outside may have them.
+  return shown_names.lines(text)
 
 
 def _profile(contents, table) -> dict[str, Any]:

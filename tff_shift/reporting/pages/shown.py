@@ -139,8 +139,8 @@ class Entry:
       compared.
     is_certain: Whether the difference is significant.
     program: The value of the authors' program, as text; "" without one.
-    is_best: Whether our value is the best of its column. Rows that are ceilings
-      are not compared.
+    is_best: Whether our value is the best of its column, over several seeds.
+      Rows that are ceilings are not compared.
   """
 
   cell: contents_lib.Cell
@@ -203,7 +203,10 @@ def _entry(agreement, column):
 
 
 def _best(column, entries, ceilings) -> list[Entry]:
-  """Returns the entries with the best value of a column; none without two."""
+  """Returns the entries with the best value of a column; none without two.
+
+  The best value of a single seed is not marked: it may be chance.
+  """
   known = [
     entry
     for entry in entries
@@ -216,7 +219,11 @@ def _best(column, entries, ceilings) -> list[Entry]:
     return []
   choose = max if column.higher_is_better else min
   best = choose(statistics.mean(entry.cell) for entry in known)
-  return [each for each in known if statistics.mean(each.cell) == best]
+  return [
+    each
+    for each in known
+    if statistics.mean(each.cell) == best and len(each.cell.by_seed) > 1
+  ]
 
 
 class Table:

@@ -4,8 +4,10 @@ import csv
 import io
 import itertools
 import re
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 
 from tff_shift import shown_names
 from tff_shift.reporting.pages import contents as contents_lib
@@ -33,6 +35,9 @@ _TEX = {
 _TEX_BOLD = r"\textbf{", "}"
 _MARKDOWN_BOLD = "**", "**"
 
+# A number as `repr` shows it.
+_NUMBER = re.compile(r"[-+]?(\d+(\.\d*)?(e[-+]?\d+)?|inf|nan)")
+
 # TeX joins two of these to a ligature: a dash or a quotation mark.
 _LIGATURES = re.compile(r"([-'`,])(?=\1)")
 
@@ -45,13 +50,38 @@ def _settings(values: Mapping[str, object]) -> str:
   return "; ".join(f"{name}={value}" for name, value in values.items())
 
 
+def _csv_text(text: str) -> str:
+  """Makes a text a cell that no spreadsheet program takes for a formula."""
+  text = shown_names.printable(text)
+  if text.lstrip().startswith(("=", "+", "-", "@")) and not _is_number(text):
+    return f"'{text}"
+  return text
+
+
+def _is_number(text: str) -> bool:
+  return all(_NUMBER.fullmatch(part) for part in text.split())
+
+
+class _Writer:
+  """Writes rows of CSV whose texts are safe in spreadsheet programs."""
+
+  def __init__(self, writer: Any):
+    self._writer = writer
+
+  def writerow(self, cells: Iterable[Any]) -> None:
+    """Writes a row; numbers stay as they are."""
+    self._writer.writerow(
+      [_csv_text(cell) if isinstance(cell, str) else cell for cell in cells]
+    )
+
+
 def to_csv(table: shown.Table) -> str:
   """Formats one line per cell, with all its data.
 
   Numbers have all digits. Unknown values are empty.
   """
   file = io.StringIO()
-  writer = csv.writer(file, lineterminator="\n")
+  writer = _Writer(csv.writer(file, lineterminator="\n"))
   writer.writerow(
     [
       *("method", "column", "metric", "unit"),

@@ -5,6 +5,7 @@ global state, so that programs can track runs of their own.
 """
 
 import contextlib
+import itertools
 import os
 import pathlib
 import re
@@ -129,10 +130,11 @@ class MLflow:
         )
       else:
         self._client.update_run(run.info.run_id, status="RUNNING")
+      keys = _Keys()
       new = [
-        entities.Param(_as_key(key), str(value))
-        for key, value in parameters.items()
-        if _as_key(key) not in run.data.params
+        entities.Param(keys.of(name), str(value))
+        for name, value in parameters.items()
+        if keys.of(name) not in run.data.params
       ]
       for first in range(0, len(new), _MOST_PARAMETERS):
         self._client.log_batch(
@@ -150,6 +152,7 @@ class _MLflowRun:
     self._run_id = run_id
     # The steps that MLflow already has, by scalar.
     self._steps = {}
+    self._keys = _Keys()
 
   def scalars(self, values, step, group=""):
     from mlflow import entities
@@ -158,7 +161,7 @@ class _MLflowRun:
     metrics = []
     with _writing(self._uri):
       for name, value in values.items():
-        key = _as_key(f"{group}/{name}" if group else name)
+        key = self._keys.of(f"{group}/{name}" if group else name)
         known = self._known_steps(key)
         if step not in known:
           known.add(step)
@@ -185,6 +188,29 @@ class _MLflowRun:
       )
 
 
-def _as_key(name: str) -> str:
-  """Replaces characters that MLflow does not allow in names."""
-  return re.sub(r"[^\w\-. /]", "_", name, flags=re.ASCII)
+class _Keys:
+  """The names of MLflow: names that differ have keys that differ.
+
+  MLflow allows ASCII letters, digits and few signs. A key that an earlier name
+  has taken gets a number, so that a resumed run, which reports all names again
+  in the same order, has the same keys.
+  """
+
+  def __init__(self):
+    self._by_name: dict[str, str] = {}
+    self._taken: set[str] = set()
+
+  def of(self, name: str) -> str:
+    """Returns the key of a name."""
+    if name not in self._by_name:
+      cleaned = re.sub(r"[^\w\-. /]", "_", name, flags=re.ASCII)
+      numbered = (f"{cleaned}_{number}" for number in itertools.count(2))
+      key = next(
+        each
+        for each in itertools.chain([cleaned], numbered)
+        # A file store may be on a file system without upper and lower case.
+        if each.casefold() not in self._taken
+      )
+      self._taken.add(key.casefold())
+      self._by_name[name] = key
+    return self._by_name[name]

@@ -113,6 +113,8 @@ class Configuration(
     "Comma-separated distributions of test periods, one stream each:"
     " {choices}.",
     choices=tuple(dynamic_personalization.DISTRIBUTIONS),
+    # An entry of the summary has its own.
+    is_compared=False,
   )
   train_distributions: tuple[str, ...] = configuration_lib.setting(
     tuple(dynamic_personalization.DISTRIBUTIONS),
@@ -194,6 +196,7 @@ class Configuration(
   bounds: bool | None = configuration_lib.setting(
     None,
     f"{common_flags.MAJORITY_HELP}.",
+    is_compared=False,
   )
   public_seed: int = configuration_lib.seed(
     "Seed of the data split and of the server's fits. All --seeds share one"

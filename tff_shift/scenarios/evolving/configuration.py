@@ -129,11 +129,13 @@ class Configuration(
     f"{common_flags.MAJORITY_HELP} (the server: of all); pooled, the ceiling:"
     " fed_avg with all training data in one client, and as many gradient steps"
     " as a whole cohort.",
+    is_compared=False,
   )
   forgetting: bool | None = configuration_lib.setting(
     None,
     "Measures every domain at each evaluation, for the metric forgetting in"
     " summary.json. Evaluations take longer.",
+    is_compared=False,
   )
   mean_of_last: int = configuration_lib.setting(
     3,

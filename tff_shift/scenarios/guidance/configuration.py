@@ -141,6 +141,7 @@ class Configuration(
   bounds: bool | None = configuration_lib.setting(
     None,
     f"{common_flags.MAJORITY_HELP} (the system: of all).",
+    is_compared=False,
   )
   sharing: str | None = configuration_lib.setting(
     None,

@@ -150,17 +150,20 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
     " rates permuted over clients and steps. The advantage of"
     f" {CONTROLLED} over both is due to measuring the shift. They take twice"
     f" the time of {CONTROLLED}.",
+    is_compared=False,
   )
   # Folders of earlier versions have no such flags, and can be resumed.
   bounds: bool | None = configuration_lib.setting(
     None,
     f"{common_flags.MAJORITY_HELP} from before deployment.",
+    is_compared=False,
   )
   reset_control: bool | None = configuration_lib.setting(
     None,
     "Also runs each algorithm with a reset: each time step starts from the"
     " deployed model (rows <algorithm>_reset). An algorithm that is not better"
     " than its reset accumulates nothing. It takes the same time again.",
+    is_compared=False,
   )
   save_deployment: bool | None = configuration_lib.setting(
     None,

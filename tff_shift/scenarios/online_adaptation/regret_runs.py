@@ -203,6 +203,7 @@ def _summarize(
     setting=setting,
     metrics_by_seed=metrics_by_seed,
     rounds=by_steps[-1]["timesteps"],
+    directions={"regret": False, "regret_exponent": False},
     seconds_per_round=seconds / sum(row["timesteps"] for row in rows),
   )
 
@@ -287,6 +288,7 @@ def run(seeds: Sequence[int], timesteps: Sequence[int]) -> None:
       overwrite=FLAGS.overwrite,
     )
     with folder.beginning():
+      folder.not_compared = ("output_dir", "overwrite")
       folder.write_config(
         {
           name: FLAGS[name].value

@@ -3,6 +3,7 @@
 import math
 
 from tff_shift import arguments
+from tff_shift.learning import metrics
 from tff_shift.simulation.engine import callbacks
 
 
@@ -11,8 +12,8 @@ class EarlyStopping(callbacks.Callback):
 
   Attributes:
     keeps_best: Whether the results are those of the best evaluation.
-    best_step: The step of the evaluation with the highest value, the earliest
-      one of several; None before the first evaluation.
+    best_step: The step of the evaluation with the best value, the earliest one
+      of several; None before the first evaluation.
     is_best: Whether the last evaluation is the best one so far.
   """
 
@@ -22,27 +23,33 @@ class EarlyStopping(callbacks.Callback):
     stop_after: int | None = None,
     *,
     keeps_best: bool = False,
+    higher_is_better: bool | None = None,
   ):
     """Stores the arguments.
 
     Args:
-      metric: The metric; higher values are better. It must not be measured on
-        test data.
+      metric: The metric. It must not be measured on test data.
       stop_after: The number of evaluations in a row without a new best value,
         at least 1, after which the run ends. None: it never ends early.
       keeps_best: Whether the results are those of the best evaluation, as if
         the run had ended there. The result of the driver then has no states;
         save them when `is_best`.
+      higher_is_better: Whether higher values are better. None: as the metric
+        declares.
 
     Raises:
-      ValueError: If the number is not allowed.
+      ValueError: If the number is not allowed, or if the direction is neither
+        declared nor passed.
     """
+    if higher_is_better is None:
+      higher_is_better = metrics.higher_is_better(metric)
     if stop_after is not None:
       stop_after = arguments.integer("stop_after", stop_after)
     self.keeps_best = keeps_best
     self.best_step: int | None = None
     self.is_best = False
     self._metric = metric
+    self._sign = 1 if higher_is_better else -1
     self._stop_after = stop_after
     self._best: float | None = None
     self._num_without = 0
@@ -57,8 +64,9 @@ class EarlyStopping(callbacks.Callback):
     self.is_best = False
     if measured is None:
       return
-    for _, metrics in measured.rows(step):
-      value = metrics[self._metric]
+    for _, values in measured.rows(step):
+      # Better is higher from here on.
+      value = self._sign * values[self._metric]
       self.is_best = not math.isnan(value) and (
         self._best is None or value > self._best
       )

@@ -93,12 +93,15 @@ class RunFolder:
       overwrites. It is saved in `config.json` and kept on resumption.
     replaced: The identities that the run had before it was continued with more
       rounds, time steps or seeds.
+    not_compared: The flags that `config.json` names as such, see
+      `run_records.RunConfig`.
   """
 
   def __init__(self, path: pathlib.Path):
     self.path = path
     self.identity = uuid.uuid4().hex
     self.replaced: tuple[str, ...] = ()
+    self.not_compared: tuple[str, ...] = ()
     # Of `metrics.csv`; known after the first row.
     self._columns: tuple[str, ...] | None = None
     self._start_time = datetime.datetime.now(datetime.UTC)
@@ -271,7 +274,8 @@ class RunFolder:
         a file name, as in a label such as `fed_drm, lambda 0.6`, become `_`.
     """
     folder = files.make_folder(self.path / _FIGURES)
-    name = re.sub(r"[^\w.]+", "_", "_".join(parts))
+    # With the sign of numbers: 1e-05 is not 1e+05.
+    name = re.sub(r"[^\w.-]+", "_", "_".join(parts))
     return folder / f"{shown_names.file_name(name)}.png"
 
   def products(self) -> Iterator[tuple[str, pathlib.Path]]:
@@ -316,6 +320,7 @@ class RunFolder:
       feature_names=None if feature_names is None else tuple(feature_names),
       draws=run_records.DRAWS,
       identity=self.identity,
+      not_compared=self.not_compared,
     )
 
   def write_config(

@@ -52,6 +52,8 @@ class RunConfig(records.Record, omit_defaults=True):
     feature_names: The name of each column of x. None: they have no names.
     draws: The version of the random numbers, see `DRAWS`.
     identity: A unique id of the run. None: written by an earlier version.
+    not_compared: The flags that describe methods, or have no effect on results.
+      Methods are compared between runs that agree in all others.
     replaced: The identities that it had before it was continued with more
       rounds, time steps or seeds.
     resumed: The resumptions of the run.
@@ -71,6 +73,7 @@ class RunConfig(records.Record, omit_defaults=True):
   feature_names: tuple[str, ...] | None = None
   draws: records.PositiveInt = 1
   identity: _Name | None = None
+  not_compared: tuple[str, ...] = ()
   replaced: tuple[_Name, ...] = ()
   resumed: tuple[Resumption, ...] = ()
 

@@ -192,9 +192,9 @@ class TestLowerIsBetter:
 
   def test_worst_loss_is_the_highest(self):
     spread = clients.spread(self.frame(), "client_loss")
-    assert spread["worst"].tolist() == [0.4, 0.8]
+    assert spread["worst"].tolist() == [0.8, 0.4]
     # By linear interpolation, 0.37 is at nine tenths of the way from 0.1.
-    assert spread["percentile_90"].tolist() == pytest.approx([0.37, 0.74])
+    assert spread["percentile_90"].tolist() == pytest.approx([0.74, 0.37])
     assert "percentile_10" not in spread
 
   def test_unknown_direction_is_asked_for(self):

@@ -51,6 +51,18 @@ def chosen(*arguments, kind=Configuration, **options):
     return configuration.chosen(kind, **options)
 
 
+def test_flags_are_compared_unless_they_are_declared_otherwise():
+  @dataclasses.dataclass(frozen=True, kw_only=True)
+  class Kind(Configuration):
+    a_path: str = configuration.setting("a", "", is_compared=False)
+
+  chosen(kind=Kind)
+  found = configuration.not_compared()
+  # Values have their seeds.
+  assert {"a_path", "some_seeds"} <= found
+  assert not {"an_integer", "a_switch", "never_declared"} & found
+
+
 def test_defaults_are_those_of_the_class():
   assert chosen() == Configuration()
   assert chosen(kind=Other).an_integer == 7

@@ -104,3 +104,26 @@ def test_wrong_input_is_said_in_a_line(
   assert message in captured.err and captured.err.count("\n") == 1
   assert captured.out == ""
   assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+def test_runs_that_differ_in_more_than_methods_have_two_columns(
+  run_whole, run_report, folder
+):
+  names = []
+  for name, flags in {
+    "method": ["--learning_rate=0.1", "--aggregator=robust", "--bounds"],
+    "longer": ["--rounds=3"],
+    "drift": ["--concept_drift=groups"],
+  }.items():
+    path = folder.parent / name
+    run_whole(evolving, [*_RUN, *flags, f"--output_dir={path}"])
+    output = folder.parent / f"page_{name}"
+    run_report([str(folder), str(path), f"--output_dir={output}"])
+    with open(output / "table.csv", encoding="utf-8") as file:
+      names.append({row["column"] for row in csv.DictReader(file)})
+  method, longer, drift = names
+  assert method == {"client accuracy", "server accuracy"}
+  assert {"rounds 2, client accuracy", "rounds 3, client accuracy"} <= longer
+  assert len(longer) == len(drift) == 4
+  assert any("concept drift groups" in name for name in drift)

@@ -4,6 +4,7 @@ import os
 import re
 
 import numpy as np
+import pandas
 import pytest
 
 from tff_shift.binaries import predict
@@ -151,6 +152,130 @@ def test_what_is_wrong_is_told_in_a_line(
   assert len(error.splitlines()) == 1
   assert re.search(message, error)
   assert not list(tmp_path.glob("*predictions*"))
+
+
+TABLE = pandas.DataFrame({"age": X[:, 1], "dose": X[:, 0], "ward": 7})
+
+
+@pytest.fixture
+def run_named(run_here, served_folder, tmp_path):
+  """Returns `run(file, *flags)` of a model of named columns and clients."""
+  folder = served_folder(
+    feature_names=("dose", "age"), client_names=("2", "3", "1")
+  )
+
+  def run(file, *flags):
+    output = f"--output={tmp_path / 'predictions.npz'}"
+    return run_here(
+      predict, [f"--model={folder}", f"--input={file}", output, *flags]
+    )
+
+  return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
+def test_columns_and_classes_are_matched_by_name(
+  run_named, written, served_folder, tmp_path, capsys, suffix
+):
+  logits = X @ served_folder.values.shared
+  classes = logits.argmax(axis=1)
+  path = tmp_path / f"data{suffix}"
+  names = np.array(["a", "b", "c"])[classes]
+  table = TABLE.assign(outcome=names)
+  if suffix == ".csv":
+    table.to_csv(path, index=False)
+  elif suffix == ".parquet":
+    table.to_parquet(path)
+  else:
+    np.savez(
+      path,
+      x=X[:, ::-1],
+      y=2 - classes,
+      class_names=np.array(["c", "b", "a"]),
+      feature_names=np.array(["age", "dose"]),
+    )
+  flags = [] if suffix == ".npz" else ["--label=outcome"]
+  assert run_named(path, *flags) == 0
+  np.testing.assert_allclose(written()["logits"], logits, rtol=1e-5)
+  out = capsys.readouterr().out
+  assert "accuracy: 100.00 % of 10 examples" in out
+  if suffix == ".npz":
+    assert "classes of the predictions: 0 a, 1 b, 2 c" in out
+  else:
+    assert "columns not used: ward" in out
+
+
+def test_client_is_chosen_by_name(run_named, written, served_folder, tmp_path):
+  np.savez(tmp_path / "data.npz", x=X)
+  assert run_named(tmp_path / "data.npz", "--client=1") == 0
+  values = served_folder.values
+  np.testing.assert_allclose(
+    written()["logits"], X @ (values.shared + values.personal[2]), rtol=1e-5
+  )
+
+
+@pytest.mark.parametrize(
+  ("arrays", "flags", "message"),
+  [
+    ({}, ["--client=0"], "no client '0' in .*; there are 2, 3, 1"),
+    (
+      {"y": np.arange(10) % 2, "class_names": np.array(["a", "d"])},
+      [],
+      r"data\.npz: class_names: 'd' is no class of the model, whose"
+      " class_names are a, b, c",
+    ),
+    (
+      {"y": np.arange(10) % 3, "class_names": np.array(["a", "b"])},
+      [],
+      r"y must lie in 0\.\.1, the classes of class_names, got 0\.\.2",
+    ),
+    (
+      {"class_names": np.array(["a", "a"])},
+      [],
+      "class_names of it: 'a' is there twice",
+    ),
+    (
+      {"feature_names": np.array(["age", "weight"])},
+      [],
+      "x: column 'dose' is missing, and column 'weight' is unknown",
+    ),
+    ({}, ["--label=outcome"], "--label=outcome: --input has no columns"),
+  ],
+)
+def test_names_that_do_not_fit_are_refused(
+  run_named, tmp_path, capsys, arrays, flags, message
+):
+  np.savez(tmp_path / "data.npz", x=X, **arrays)
+  assert run_named(tmp_path / "data.npz", *flags) == 2
+  error = capsys.readouterr().err.strip()
+  assert len(error.splitlines()) == 1
+  assert re.search(message, error)
+
+
+@pytest.mark.parametrize(
+  ("table", "label", "message"),
+  [
+    (TABLE[["age"]], [], "x: column 'dose' is missing"),
+    (TABLE, ["--label=outcome"], "label='outcome' is not a column"),
+    (
+      TABLE.assign(outcome="d"),
+      ["--label=outcome"],
+      "class_names: 'd' is no class of the model",
+    ),
+    (
+      TABLE.assign(outcome=["a"] * 9 + [None]),
+      ["--label=outcome"],
+      "label 'outcome' has missing values",
+    ),
+  ],
+)
+def test_tables_that_do_not_fit_are_refused(
+  run_named, tmp_path, capsys, table, label, message
+):
+  table.to_csv(tmp_path / "data.csv", index=False)
+  assert run_named(tmp_path / "data.csv", *label) == 2
+  assert re.search(message, capsys.readouterr().err)
 
 
 def test_file_that_is_there_is_not_replaced(run_predict, tmp_path, capsys):

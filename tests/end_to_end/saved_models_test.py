@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tff_shift
 from tff_shift.binaries import evolving
@@ -91,6 +92,31 @@ def test_clients_that_are_wrong_are_told_in_a_line(refused, clients):
   assert refused(evolving, flags).endswith(
     f"--save_clients={clients}: it must be none, all, or clients from 0 to 2,"
     " without duplicates\n"
+  )
+
+
+@pytest.mark.slow
+def test_clients_with_names_are_chosen_by_name(
+  run_evolving_here, refused, tmp_path
+):
+  """The clients of a file are hospitals 1, 2 and 3."""
+  rows = np.arange(90)
+  path = tmp_path / "data.npz"
+  x = np.stack([rows % 2, rows % 5], axis=1).astype(np.float32)
+  np.savez(path, x=x, y=rows % 2, domain=rows % 3, client=rows // 30 + 1)
+  flags = [f"--dataset={path}", "--algorithm=local", "--rounds=1"]
+  for clients in ("0", "1,4", "1,1"):
+    assert refused(evolving, [*flags, f"--save_clients={clients}"]).endswith(
+      f"--save_clients={clients}: it must be none, all, or names of clients"
+      " (1, 2, 3), without duplicates\n"
+    )
+  folder = f"--output_dir={tmp_path / 'run'}"
+  save = "--save_model", "--save_clients=3,1"
+  assert run_evolving_here([*flags, *save, folder]) == 0
+  model = tff_shift.load(tmp_path / "run")
+  assert (model.clients, model.client_names) == ((0, 2), ("1", "3"))
+  np.testing.assert_array_equal(
+    model.predict_as("3", x), model.predict_as(tf.constant(2), x)
   )
 
 

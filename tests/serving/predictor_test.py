@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas
 import pytest
 import tensorflow as tf
 
@@ -182,6 +183,30 @@ class TestRefusals:
   def test_client_that_is_not_there(self, predictor, client):
     with pytest.raises(ValueError, match=r"there are 0, 1, 2$"):
       predictor.predict_as(client, X)
+
+  def test_names_of_clients_and_columns_decide(self, served_folder, predictor):
+    """The clients are hospitals 2, 3 and 1."""
+    folder = served_folder(
+      client_names=("2", "3", "1"), feature_names=("dose", "age")
+    )
+    named = tff_shift.load(folder)
+    frame = pandas.DataFrame({"age": X[:, 1], "dose": X[:, 0]})
+    for client in (1, "1"):
+      for x in (X, frame):
+        np.testing.assert_array_equal(
+          named.predict_as(client, x), predictor.predict_as(2, X)
+        )
+    for method in ("predict", "vote", "guide", "answer"):
+      tf.nest.map_structure(
+        np.testing.assert_array_equal,
+        getattr(named, method)(frame),
+        getattr(predictor, method)(X),
+      )
+    np.testing.assert_array_equal(
+      named.predict_for(np.ones(3), frame), predictor.predict_for(np.ones(3), X)
+    )
+    with pytest.raises(ValueError, match=r"no client 0 .* there are 2, 3, 1$"):
+      named.predict_as(0, X)
 
   def test_what_a_model_lacks_is_told_with_what_it_has(self, served_folder):
     folder = served_folder(

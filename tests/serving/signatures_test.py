@@ -53,7 +53,12 @@ def called(loaded, signature):
 
 @pytest.mark.parametrize(
   ("signature", "row"),
-  [("serving_default", 0), ("client_0", 1), ("client_1", 2), ("client_2", 3)],
+  [
+    ("serving_default", 0),
+    ("client_north", 1),
+    ("client_south", 2),
+    ("client_west", 3),
+  ],
 )
 def test_predictions_have_logits_classes_and_probabilities(
   loaded, logits, signature, row
@@ -116,7 +121,7 @@ def test_tensorflow_shows_the_signatures(served_federation):
     timeout=300,
   ).stdout
   keys = set(re.findall(r'key: "(\w+)"', shown))
-  assert keys >= {"serving_default", "answer", "guide", "vote", "client_2"}
+  assert keys >= {"serving_default", "answer", "guide", "vote", "client_west"}
 
 
 class TestService:
@@ -178,7 +183,7 @@ class TestService:
       ({"instances": [[1.0, 1e39]]}, "must be finite numbers of float32"),
       (
         {"instances": [[1.0, 2.0]], "signature_name": "anwser"},
-        "signature_name 'anwser' is unknown; the model has answer, client_0",
+        "signature_name 'anwser' is unknown; the model has answer, client_no",
       ),
     ],
   )

@@ -5,11 +5,16 @@ r"""Predicts the examples of a file with a saved model of a run.
 
 The input is an .npz file (numpy.savez) with an array x: examples [n, ...] with
 the shape and type of the training inputs, or, for a model of titles, texts [n].
-If it has an array y with classes [n], the accuracy is printed.
+If it has an array y with classes [n], the accuracy is printed. Or it is a .csv
+or .parquet file with the columns of the model; --label names the one of the
+classes. Columns and classes are matched by their names: those of a table, and
+the arrays feature_names and class_names of an .npz file. Without names, they
+count by position.
 
 The output is an .npz file. Its arrays depend on the flags:
 
-- by default, logits [n, classes] and predicted classes [n] of the server model;
+- by default, logits [n, classes] and predicted classes [n] of the server model,
+  which count in the order of its class_names;
 - with --client, the same of that client's personal model;
 - with --vote, the classes [n] predicted by most clients;
 - with --guide, routes [n] and probabilities [n, clients], and, if all clients
@@ -18,9 +23,13 @@ The output is an .npz file. Its arrays depend on the flags:
 
 from __future__ import annotations
 
-import os
+import contextlib
 import pathlib
 from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +42,9 @@ from tff_shift.command_line import common_flags
 from tff_shift.command_line import output_folder
 from tff_shift.command_line import program
 from tff_shift.data import array_files
+from tff_shift.data import examples
+from tff_shift.data.your_own import own_datasets
+from tff_shift.data.your_own import own_tables
 
 if TYPE_CHECKING:
   from tff_shift.serving import predictor
@@ -49,11 +61,22 @@ def define_flags() -> None:
     None,
     "Folder of the model, or of a run with exactly one model.",
   )
-  flags.DEFINE_string("input", None, "An .npz file with x, and optionally y.")
+  flags.DEFINE_string(
+    "input",
+    None,
+    "An .npz file with x, and optionally y, feature_names and class_names; or a"
+    " .csv or .parquet file with the columns of the model.",
+  )
+  flags.DEFINE_string(
+    "label", None, "The column of the class in a .csv or .parquet file."
+  )
   flags.DEFINE_string("output", None, "The .npz file to write.")
   flags.DEFINE_bool("overwrite", False, "Replaces an existing --output.")
-  flags.DEFINE_integer(
-    "client", None, "Predicts with the personal model of this client."
+  flags.DEFINE_string(
+    "client",
+    None,
+    "Predicts with the personal model of the client of this name; if clients"
+    " have no names, of this number.",
   )
   flags.DEFINE_bool(
     "guide", False, "Routes each example to a client, which predicts it."
@@ -97,40 +120,145 @@ def _check_flags() -> None:
     files.check_writable(output.parent)
 
 
-def _read_input() -> tuple[np.ndarray, np.ndarray | None]:
-  """Returns x, and y or None."""
-  path = FLAGS.input
-  if not os.path.exists(path):
-    raise common_flags.UsageError(f"--input={path}: the file does not exist")
-  try:
-    arrays = array_files.read_npz(path)
-  except ValueError as error:
-    raise common_flags.UsageError(f"--input={path}: {error}") from error
-  if "x" not in arrays:
+class _Input(NamedTuple):
+  """The examples of a file.
+
+  Attributes:
+    x: The examples, an array or a frame without the column of the class.
+    y: The number of the class of each example, or its name. None: unknown.
+    class_names: The name of each number in y. None: y has the model's.
+    feature_names: The name of each column of an array. None: they have none.
+  """
+
+  x: Any
+  y: np.ndarray | None
+  class_names: Sequence[str] | None = None
+  feature_names: Sequence[str] | None = None
+
+
+def _read_input() -> _Input:
+  """Reads the file.
+
+  Raises:
+    ValueError: If its content is not valid; the message is the reason.
+  """
+  path = pathlib.Path(FLAGS.input)
+  if path.suffix in own_datasets.TABLES:
+    frame = own_tables.read_frame(path, FLAGS.label)
+    if FLAGS.label is None:
+      return _Input(frame, None)
+    names = frame.pop(FLAGS.label)
+    if names.isna().any():
+      raise ValueError(f"label {FLAGS.label!r} has missing values")
+    return _Input(frame, names.map(str).to_numpy(str))
+  if FLAGS.label is not None:
     raise common_flags.UsageError(
-      f"--input={path}: it must have an array x; it has"
-      f" {', '.join(arrays) or 'none'}"
+      f"--label={FLAGS.label}: --input has no columns; its classes are y"
+    )
+  arrays = array_files.read_npz(path)
+  if "x" not in arrays:
+    raise ValueError(
+      f"it must have an array x; it has {', '.join(arrays) or 'none'}"
     )
   x, y = arrays["x"], arrays.get("y")
   if not x.ndim:
-    raise common_flags.UsageError(f"--input={path}: x has no examples")
+    raise ValueError("x has no examples")
   if y is not None and (
     y.shape != x.shape[:1] or not np.issubdtype(y.dtype, np.integer)
   ):
-    raise common_flags.UsageError(
-      f"--input={path}: y is {y.dtype} {y.shape}; it must have an integer for"
-      f" each of the {len(x)} examples"
+    raise ValueError(
+      f"y is {y.dtype} {y.shape}; it must have an integer for each of the"
+      f" {len(x)} examples"
     )
-  return x, y
+  class_names, feature_names = (
+    own_datasets.texts(arrays, key, "it") or None
+    for key in ("class_names", "feature_names")
+  )
+  if feature_names is not None:
+    examples.check_feature_names(feature_names, x.shape, "feature_names")
+  if class_names is not None and y is not None:
+    _check_classes(y, len(class_names), "class_names")
+  return _Input(x, y, class_names, feature_names)
 
 
-def _check_classes(y: np.ndarray | None, num_classes: int) -> None:
-  """Refuses classes that the model cannot predict."""
-  if y is not None and len(y) and not 0 <= y.min() <= y.max() < num_classes:
-    raise common_flags.UsageError(
-      f"--input={FLAGS.input}: y must lie in 0..{num_classes - 1}, the classes"
-      f" of the model, got {y.min()}..{y.max()}"
+def _check_classes(y: np.ndarray, num_classes: int, what: str) -> None:
+  """Refuses numbers of classes that there are not."""
+  if len(y) and not 0 <= y.min() <= y.max() < num_classes:
+    raise ValueError(
+      f"y must lie in 0..{num_classes - 1}, the classes of {what}, got"
+      f" {y.min()}..{y.max()}"
     )
+
+
+def _classes_of(given: _Input, model: predictor.Predictor) -> np.ndarray | None:
+  """Returns the model's class of each example, by name if names are known."""
+  y, names = given.y, given.class_names
+  if y is None:
+    return None
+  if y.dtype.kind == "U":
+    names, y = np.unique(y, return_inverse=True)
+    if model.class_names is None:
+      raise ValueError(
+        "the classes of the model have no names; give their numbers as y of an"
+        " .npz file"
+      )
+  if names is None or model.class_names is None:
+    _check_classes(y, model.num_classes, "the model")
+    return y
+  known = {name: number for number, name in enumerate(model.class_names)}
+  for number in np.unique(y):
+    if names[number] not in known:
+      raise ValueError(
+        f"class_names: {str(names[number])!r} is no class of the model, whose"
+        f" class_names are {', '.join(model.class_names)}"
+      )
+  if list(names) != list(model.class_names):
+    order = ", ".join(f"{number} {name}" for name, number in known.items())
+    print(shown_names.line(f"classes of the predictions: {order}"))
+  return np.array([known.get(name, -1) for name in names])[y]
+
+
+def _examples_of(given: _Input, model: predictor.Predictor) -> np.ndarray:
+  """Returns the valid examples, columns by name if names are known."""
+  x = given.x
+  if given.feature_names is not None:
+    import pandas
+
+    x = pandas.DataFrame(x, columns=list(given.feature_names))
+  elif hasattr(x, "columns"):
+    if model.feature_names is None:
+      raise ValueError(
+        "the columns of the model have no names; give x of an .npz file"
+      )
+    known = {name.partition("[")[0] for name in model.feature_names}
+    others = [
+      name
+      for name in x.columns
+      if name not in model.feature_names and name not in known
+    ]
+    if others:
+      print(shown_names.line(f"columns not used: {', '.join(others)}"))
+    x = x.drop(columns=others)
+  elif x.dtype.kind == "U" and x.ndim == 1:
+    x = model.ids_of(x.tolist())
+  # All at once: messages name the number of an example in the file.
+  return model.checked(x)
+
+
+@contextlib.contextmanager
+def _refusals_of_input() -> Iterator[None]:
+  """Refuses the input with its name."""
+  path = FLAGS.input
+  try:
+    yield
+  except common_flags.UsageError:
+    raise
+  except FileNotFoundError as error:
+    raise common_flags.UsageError(
+      f"--input={path}: the file does not exist"
+    ) from error
+  except (ValueError, OSError) as error:
+    raise common_flags.UsageError(f"--input={path}: {error}") from error
 
 
 def _chosen(model: predictor.Predictor) -> _Predict:
@@ -152,7 +280,10 @@ def _chosen(model: predictor.Predictor) -> _Predict:
   if FLAGS.vote:
     return lambda x: {"classes": model.vote(x).numpy()}
   if FLAGS.client is not None:
-    return lambda x: from_logits(model.predict_as(FLAGS.client, x))
+    client: str | int = FLAGS.client
+    if model.client_names is None and FLAGS.client.isdecimal():
+      client = int(client)
+    return lambda x: from_logits(model.predict_as(client, x))
   return lambda x: from_logits(model.predict(x))
 
 
@@ -170,18 +301,13 @@ def _in_batches(predict: _Predict, x: np.ndarray) -> dict[str, np.ndarray]:
 def main() -> None:
   """Predicts the input and writes the output."""
   _check_flags()
-  x, y = _read_input()
+  with _refusals_of_input():
+    given = _read_input()
   with common_flags.usage_errors():
     model = tff_shift.load(FLAGS.model)
-  _check_classes(y, model.num_classes)
+  with _refusals_of_input():
+    y, x = _classes_of(given, model), _examples_of(given, model)
   with common_flags.usage_errors():
-    if x.dtype.kind == "U" and x.ndim == 1:
-      x = model.ids_of(x.tolist())
-    try:
-      # All at once: messages name the number of an example in the file.
-      x = model.checked(x)
-    except ValueError as error:
-      raise ValueError(f"--input={FLAGS.input}: {error}") from error
     found = _in_batches(_chosen(model), x)
   array_files.write_npz(FLAGS.output, found)
   if y is not None and len(y) and "classes" in found:

@@ -200,7 +200,7 @@ def chosen(
   with usage_errors():
     dataset_flags.check(kind.scenario)
     found = configuration.chosen(kind, unchecked())
-    saved_models.chosen_clients(found.num_clients)
+    saved_models.chosen_clients(found.num_clients, dataset_flags.client_names())
   if found.model is not None:
     try:
       models.check_name(found.model)

@@ -12,6 +12,7 @@ from absl import flags
 from tff_shift import files
 from tff_shift.command_line import configuration
 from tff_shift.command_line import output_folder
+from tff_shift.reporting import summary
 
 if TYPE_CHECKING:
   from tff_shift.learning import algorithm as algorithm_lib
@@ -34,13 +35,19 @@ class Configuration(configuration.Configuration):
   )
   save_clients: tuple[str, ...] = configuration.setting(
     (_NONE,),
-    "Clients whose personal models are saved as well: none, all, or"
-    " comma-separated numbers, starting at 0.",
+    "Clients whose personal models are saved as well: none, all, or their"
+    " comma-separated names; if they have no names, their numbers from 0.",
   )
 
 
-def chosen_clients(num_clients: int) -> list[int]:
+def chosen_clients(
+  num_clients: int, client_names: Sequence[str] | None = None
+) -> list[int]:
   """Returns the clients of `--save_clients`, in ascending order.
+
+  Args:
+    num_clients: The number of clients.
+    client_names: Their names. None: their numbers.
 
   Raises:
     ValueError: If the flag is wrong.
@@ -50,20 +57,23 @@ def chosen_clients(num_clients: int) -> list[int]:
     return list(range(num_clients))
   if given == [_NONE]:
     return []
-  try:
-    clients = [int(each) for each in given]
-  except ValueError:
-    clients = []
+  allowed = f"clients from 0 to {num_clients - 1}"
+  if client_names is not None:
+    allowed = f"names of clients ({summary.shortened(client_names, ', ')})"
+  number_of = {
+    str(name): number
+    for number, name in enumerate(client_names or range(num_clients))
+  }
   if (
-    not clients
-    or not 0 <= min(clients) <= max(clients) < num_clients
-    or len(set(clients)) != len(clients)
+    not given
+    or not number_of.keys() >= set(given)
+    or len(set(given)) != len(given)
   ):
     raise ValueError(
-      f"--save_clients={','.join(given)}: it must be none, all, or clients"
-      f" from 0 to {num_clients - 1}, without duplicates"
+      f"--save_clients={','.join(given)}: it must be none, all, or {allowed},"
+      " without duplicates"
     )
-  return sorted(clients)
+  return sorted(number_of[name] for name in given)
 
 
 def save(
@@ -84,7 +94,7 @@ def save(
     vocabulary: The word of each token id. None if inputs are no titles.
     feature_names: The names of the columns of x. None: they have no names.
   """
-  clients = chosen_clients(len(running.data))
+  clients = chosen_clients(len(running.data), running.client_names)
   # A flag of online_adaptation.
   with_deployment = bool(getattr(FLAGS, "save_deployment", False))
   if not FLAGS.save_model or not (

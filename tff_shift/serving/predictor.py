@@ -150,7 +150,8 @@ class Predictor:
     """Returns the logits of a client's own model.
 
     Args:
-      client: One of `clients`; a number, or an int32 scalar tensor.
+      client: The client's name, if clients have names, otherwise its number:
+        one of `clients`. A tensor, an int32 scalar, is always the number.
       x: The examples.
 
     Returns:
@@ -161,12 +162,29 @@ class Predictor:
         `tf.function`, TensorFlow's `InvalidArgumentError` when it runs.
     """
     function = self._function("predict_as")
-    if not tf.is_tensor(client) and client not in self.clients:
-      raise ValueError(
-        f"there is no client {client!r} in this model of {self.algorithm};"
-        f" there are {', '.join(map(str, self.clients))}"
-      )
+    if not tf.is_tensor(client):
+      client = self.number_of(client)
     return function(tf.cast(client, tf.int32), self._examples(x))
+
+  def number_of(self, client: Any) -> int:
+    """Returns the number of a client, one of `clients`.
+
+    Args:
+      client: Its name; the number 3 is the name "3". Without names, its number.
+
+    Raises:
+      ValueError: If it is not among the clients; one line.
+    """
+    if self.client_names is not None:
+      known = dict(zip(self.client_names, self.clients, strict=True))
+      if str(client) in known:
+        return known[str(client)]
+    elif client in self.clients:
+      return int(client)
+    raise ValueError(
+      f"there is no client {client!r} in this model of {self.algorithm}; there"
+      f" are {', '.join(map(str, self.client_names or self.clients))}"
+    )
 
   def guide(self, x: Any) -> Routing:
     """Returns the best client for each example."""

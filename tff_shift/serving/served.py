@@ -5,7 +5,7 @@ alone, such as TensorFlow Serving. All of them take the examples as `x`:
 
     serving_default  the server's logits, classes and probabilities; without a
                      server model those of `answer`, if there is one
-    client_<id>      the same of a client's own model
+    client_<name>    the same of a client's own model; without names, by number
     vote             the classes that most clients predict
     guide            the routes, and the probability of each client
     answer           the classes, and the routes
@@ -274,10 +274,13 @@ def signatures(
   if "predict" in made:
     add(_DEFAULT, lambda x: predictions(made["predict"](x)))
   if "predict_as" in made:
-    for client in parts.clients[:_MOST_CLIENTS]:
+    called = parts.clients if names.clients is None else names.clients
+    for client, name in list(zip(parts.clients, called, strict=True))[
+      :_MOST_CLIENTS
+    ]:
       # One graph of a client is called by all.
       add(
-        f"client_{client}",
+        f"client_{name}",
         lambda x, client=client: predictions(made["predict_as"](client, x)),
       )
   if "guide" in made:

@@ -130,6 +130,13 @@ def check(scenario: str) -> None:
   FLAGS.num_clients = num_clients
 
 
+def client_names() -> tuple[str, ...] | None:
+  """Returns the names of the clients of `--dataset`; None: their numbers."""
+  if not own_datasets.is_own(FLAGS.dataset) or entry().num_clients is None:
+    return None
+  return datasets.load(FLAGS.dataset, data_dir=FLAGS.data_dir).client_names
+
+
 def _name_options() -> None:
   """Makes the options of a table or a folder part of the data set's name.
 

@@ -12,7 +12,6 @@ from tff_shift.command_line import common_flags
 from tff_shift.command_line import output_folder
 from tff_shift.command_line.flags import config_file
 from tff_shift.command_line.flags import dataset_flags
-from tff_shift.data import datasets
 from tff_shift.data.shifts import own_drift
 from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.reporting import summary
@@ -83,10 +82,7 @@ def check_absent(
   Raises:
     UsageError: If the aggregator needs all clients.
   """
-  names_of_clients = datasets.load(
-    FLAGS.dataset, data_dir=FLAGS.data_dir
-  ).client_names
-  clients = names_of_clients or tuple(map(str, range(len(sizes))))
+  clients = dataset_flags.client_names() or tuple(map(str, range(len(sizes))))
   lacking = {
     client: [names[time] for time in np.flatnonzero(np.equal(own, 0))]
     for client, own in zip(clients, sizes, strict=True)

@@ -66,7 +66,7 @@ _REQUIRED = ("x", "y")
 # Why a scenario would ignore the domains of a file.
 _WITHOUT_DOMAINS = {"guidance": "its clients have no domains"}
 
-_TABLES = ".csv", ".parquet"
+TABLES = ".csv", ".parquet"
 _COLUMNS = (
   *("label", "client", "time", "features"),
   *("image", "image_size", "domain_order"),
@@ -84,7 +84,7 @@ def is_own(name: str) -> bool:
 
 def is_table(name: str) -> bool:
   """Returns whether a name refers to a table, with or without its columns."""
-  return name.partition("?")[0].endswith(_TABLES)
+  return name.partition("?")[0].endswith(TABLES)
 
 
 def is_file(name: str) -> bool:
@@ -322,8 +322,8 @@ def _read_file(
   loaded = dataset.Dataset(
     arrays["x"],
     arrays["y"],
-    _texts(arrays, "class_names", name),
-    feature_names=_texts(arrays, "feature_names", name) or None,
+    texts(arrays, "class_names", name),
+    feature_names=texts(arrays, "feature_names", name) or None,
   )
   evolution = None
   if "domain" in arrays:
@@ -438,10 +438,19 @@ def _default_models(shape: tuple[int, ...]) -> dict[str, str]:
   }
 
 
-def _texts(
+def texts(
   arrays: Mapping[str, np.ndarray], key: str, name: str
 ) -> tuple[str, ...]:
-  """Returns the texts of an array of a file; empty without the array."""
+  """Returns the texts of an array of a file; empty without the array.
+
+  Args:
+    arrays: The arrays of the file.
+    key: The key of the array, `class_names` or `feature_names`.
+    name: The name of the file in messages.
+
+  Raises:
+    ValueError: If it has no texts, or two are equal; one line.
+  """
   array, what = arrays.get(key), f"{key} of {name}"
   if array is None:
     return ()

@@ -103,6 +103,29 @@ def read_file(path: pathlib.Path, given: Mapping[str, str]) -> Read:
   )
 
 
+def read_frame(path: pathlib.Path, label: str | None) -> "pandas.DataFrame":
+  """Reads the columns of a CSV or Parquet file.
+
+  Args:
+    path: The file.
+    label: The column of the class, which of a CSV file is read as texts. None:
+      no column.
+
+  Returns:
+    The frame.
+
+  Raises:
+    OSError: If it cannot be read.
+    ValueError: If the content or the column is not valid; the message is the
+      reason.
+  """
+  roles = [] if label is None else [label]
+  read = _read_csv if path.suffix == ".csv" else _read_parquet
+  frame = read(path, roles)
+  frames.check_roles({"label": label}, frame.columns)
+  return frame
+
+
 class _RefusedError(ValueError):
   """The reason for refusing a file, without its name."""
 

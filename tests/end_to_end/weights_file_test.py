@@ -13,6 +13,7 @@ from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 from tff_shift.binaries import online_adaptation
 from tff_shift.command_line import pretrained
+from tff_shift.serving import description
 from tff_shift.simulation import pretraining_hparams
 
 # So small that no weight of order 1 moves by a bit.
@@ -201,3 +202,47 @@ def test_a_run_goes_on_with_the_file_of_its_start_alone(
   assert run_here(evolving, [*command, "--resume"]) == 2
   errors = capsys.readouterr().err
   assert "--weights_file (SHA-256) was " in errors
+
+
+@pytest.mark.parametrize(
+  ("named", "message"),
+  [
+    (
+      {"class_names": ("sick", "well")},
+      "its class_names are sick, well, and those of --dataset are well, sick;",
+    ),
+    (
+      {"feature_names": ("dose", "age")},
+      "its feature_names are dose, age, and those of --dataset are age, dose;",
+    ),
+    # The names are right, and the arrays are not those of the model.
+    ({"class_names": ("well", "sick")}, "has no weight 'backbone/a'"),
+    # Numbers are no names.
+    ({"class_names": ("0", "1")}, "has no weight 'backbone/a'"),
+  ],
+)
+def test_names_of_a_saved_model_decide(tmp_path, refused, named, message):
+  folder = tmp_path / "model"
+  folder.mkdir()
+  np.savez(folder / "weights.npz", **{"backbone/a": [1.0], "head/b": [1.0]})
+  described = description.Description(
+    **{"algorithm": "fed_avg", "hparams": {}, "model": "mlp"},
+    **{"input_shape": (2,), "input_dtype": "float32", "num_classes": 2},
+    **{"clients": (), "functions": (), "request_shape": None},
+    **{"class_names": None, **named},
+  )
+  description.write(folder, described)
+  rows = np.arange(40)
+  x = np.stack([rows % 2, rows % 5], axis=1).astype(np.float32)
+  np.savez(
+    tmp_path / "data.npz",
+    **{"x": x, "y": rows % 2, "domain": rows % 4},
+    class_names=np.array(["well", "sick"]),
+    feature_names=np.array(["age", "dose"]),
+  )
+  for path in (folder, folder / "weights.npz"):
+    flags = (
+      *("--algorithm=fed_avg", f"--dataset={tmp_path / 'data.npz'}"),
+      *("--num_clients=2", "--rounds=1", f"--weights_file={path}"),
+    )
+    assert message in refused(evolving, flags)

@@ -110,8 +110,8 @@ class Description(records.Record):
       examples.check_feature_names(
         self.feature_names, (None, *self.input_shape), "feature_names"
       )
-    for field in ("clients", "functions"):
-      values = getattr(self, field)
+    for field in ("clients", "functions", "class_names", "client_names"):
+      values = getattr(self, field) or ()
       if len(set(values)) < len(values):
         raise ValueError(f"{field} has one of them twice")
     if not self.clients and _OF_CLIENTS & set(self.functions):

@@ -47,7 +47,8 @@ class Predictor:
 
   Its methods take examples `x`, [n, ...] of `input_shape`, as arrays or
   tensors, of every type that training takes, and validate and cast them as
-  training does (`examples.checked_array`). They return tensors, and also work
+  training does (`examples.checked_array`). Columns of data frames are matched
+  by name (`columns.matched`). They return tensors, and also work
   inside a `tf.function`, where values are unknown: such a tensor must have
   `input_dtype`. Each method raises a ValueError if the model does not support
   it, or the examples are not valid.
@@ -270,6 +271,10 @@ def _is_symbolic(value: Any) -> bool:
 
 def load(folder: str | os.PathLike[str]) -> Predictor:
   """Loads a trained model.
+
+  A saved model is a program: loading it can run operations of its graph, so
+  load only folders that you trust. Before that, `model.json` is validated, and
+  compared with the other files.
 
   Args:
     folder: The folder of a model, or one that has exactly one below it, such as

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 from typing import TYPE_CHECKING
 
@@ -75,19 +76,26 @@ def options() -> dict[str, Any]:
   return {name: each for name, each in chosen.items() if each is not None}
 
 
-def changed(model: split_model.SplitModel) -> split_model.SplitModel:
+def changed(
+  model: split_model.SplitModel,
+  class_names: Sequence[str],
+  feature_names: Sequence[str] | None,
+) -> split_model.SplitModel:
   """Applies `--normalization` and `--weights_file` to a model.
 
   Args:
     model: The model to train, without a guide: weight files have none.
+    class_names: The names of the classes of the data.
+    feature_names: The names of the columns of x. None: they have no names.
 
   Returns:
     The changed model.
 
   Raises:
     FileNotFoundError: If the weights file does not exist.
-    ValueError: If the file is damaged or does not fit the model, or if the
-      model has no group normalisation to replace.
+    ValueError: If the file is damaged or does not fit the model, if its classes
+      or columns have other names or another order, or if the model has no group
+      normalisation to replace.
   """
   if FLAGS.normalization == "batch":
     model = models.with_batch_normalization(model)
@@ -95,7 +103,45 @@ def changed(model: split_model.SplitModel) -> split_model.SplitModel:
     return model
   from tff_shift.models import split_model
 
+  _check_names(FLAGS.weights_file, class_names, feature_names)
   return split_model.load_weights(model, FLAGS.weights_file)
+
+
+def _check_names(
+  path: str, class_names: Sequence[str], feature_names: Sequence[str] | None
+) -> None:
+  """Refuses the weights of a saved run for other classes or columns."""
+  from tff_shift.data import array_files
+  from tff_shift.serving import description
+
+  folder = pathlib.Path(path)
+  if folder.name == description.WEIGHTS_FILE:
+    folder = folder.parent
+  weights = folder / description.WEIGHTS_FILE
+  if not (folder / description.FILE).is_file() or not weights.is_file():
+    return
+  described = description.read(folder)
+  arrays = array_files.read_npz(weights)
+  for part, what, theirs, names in (
+    ("head/", "class_names", described.class_names, class_names),
+    ("backbone/", "feature_names", described.feature_names, feature_names),
+  ):
+    # A part that the file lacks is drawn.
+    if not any(name.startswith(part) for name in arrays):
+      continue
+    if theirs is None or names is None or _are_numbers(theirs, names):
+      continue
+    if tuple(theirs) != tuple(names):
+      raise ValueError(
+        f"--weights_file={path}: its {what} are {', '.join(theirs)}, and those"
+        f" of --dataset are {', '.join(names)}; weights belong to names in"
+        " their order"
+      )
+
+
+def _are_numbers(*names: Sequence[str]) -> bool:
+  """Returns whether some names are only numbers from 0: unknown."""
+  return any(list(each) == list(map(str, range(len(each)))) for each in names)
 
 
 def digest_of_weights() -> str | None:

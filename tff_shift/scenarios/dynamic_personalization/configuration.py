@@ -499,7 +499,7 @@ def _build_model(
   )
   # Only the target network: the extractor is trained on public data. A
   # hypernetwork initially generates nearly these weights.
-  return model_flags.changed(model)
+  return model_flags.changed(model, dataset.class_names, dataset.feature_names)
 
 
 def _periods(

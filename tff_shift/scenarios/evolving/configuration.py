@@ -613,4 +613,4 @@ def _build_model(
     input_scaling=input_flags.chosen(inputs, feature_names),
     **options,
   )
-  return model_flags.changed(model)
+  return model_flags.changed(model, dataset.class_names, dataset.feature_names)

@@ -353,7 +353,7 @@ def _build_model(
     **options,
   )
   # Weight files have no client branch; it is initialized randomly.
-  model = model_flags.changed(model)
+  model = model_flags.changed(model, dataset.class_names, dataset.feature_names)
   if isinstance(model, guided_model.GuidedModel):
     return model
   return guided_model.with_guide(model, configuration.num_clients, _GUIDE_WIDTH)

@@ -718,7 +718,7 @@ def _build_model(
   )
   # Pre-training starts from the weights of the file, unless it is skipped;
   # clients start from the pre-trained model.
-  return model_flags.changed(model)
+  return model_flags.changed(model, dataset.class_names, dataset.feature_names)
 
 
 def client_streams(

@@ -98,6 +98,13 @@ EXAMPLES = {
     specification.names()[0]
   ).to_fields(),
   run_records.Metric: run_summary().to_record().metrics["accuracy"].to_fields(),
+  # Names differ, and each column of x has one.
+  description.Description: {
+    "input_shape": [2],
+    **dict.fromkeys(
+      ("class_names", "client_names", "feature_names"), ["a", "b"]
+    ),
+  },
   llama_checkpoint.Config: _WIDTH,
   llama_checkpoint.ConfigFile: _WIDTH,
 }

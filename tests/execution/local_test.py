@@ -178,7 +178,9 @@ class TestLocalContext:
       assert total([1]) == 1
       (worker,) = workers(started())
       worker.kill()
-      with pytest.raises(RuntimeError, match=r"(?s)died.*SIGKILL"):
+      with pytest.raises(
+        RuntimeError, match=r"(?s)died.*--max_concurrent_clients.*SIGKILL"
+      ):
         total([1])
 
   @pytest.mark.slow

@@ -314,8 +314,7 @@ class Worker(contextlib.AbstractContextManager):
     if self._supervisor.poll() is not None:
       raise RuntimeError(
         f"The TFF worker {self._pid} ({self._binary}) died. If memory ran out,"
-        " lower max_concurrent_computation_calls. Its last output:\n"
-        + self.log_tail()
+        " lower --max_concurrent_clients. Its last output:\n" + self.log_tail()
       )
 
   def stop(self) -> None:

@@ -14,6 +14,7 @@ from tff_shift import execution
 pytestmark = pytest.mark.cpp
 
 AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
+AT_SERVER = tff.FederatedType(np.float32, tff.SERVER)
 
 
 class TestResults:
@@ -65,10 +66,115 @@ class TestResults:
       total([1.0, -1.0, 2.0])
     assert re.fullmatch(
       r"the worker 127.0.0.1:\d+ answers CreateCall with INTERNAL: .*"
-      r"; the computation seems to fail there",
+      r"; the computation seems to fail there for client 1 of 3",
       str(error.value),
     )
     assert total([1.0, 1.0, 2.0]) == 4.0
+
+  @pytest.mark.slow
+  def test_failure_of_the_server_names_no_client(self, context):
+    @tff.tensorflow.computation(np.float32)
+    def check(value):
+      with tf.control_dependencies([tf.debugging.assert_positive(value)]):
+        return tf.identity(value)
+
+    total = tff.federated_computation(
+      lambda values: tff.federated_map(check, tff.federated_sum(values)),
+      AT_CLIENTS,
+    )
+    with pytest.raises(execution.WorkerError, match=r"fail there$"):
+      total([1.0, -1.0, -2.0])
+
+  def test_result_that_all_clients_share(self, context):
+    @tff.federated_computation(AT_CLIENTS, AT_SERVER)
+    def broadcast(values, value):
+      return tff.federated_sum(values), tff.federated_broadcast(value)
+
+    assert broadcast([1.0, 2.0, 4.0], 5.0) == (7.0, 5.0)
+
+    @tff.federated_computation(AT_CLIENTS, AT_SERVER)
+    def broadcast_alone(values, value):
+      del values
+      return tff.federated_broadcast(value)
+
+    assert broadcast_alone([1.0, 2.0, 4.0], 5.0) == 5.0
+    with pytest.raises(ValueError, match="share needs a client; there are 0"):
+      broadcast_alone([], 5.0)
+
+
+@tff.tensorflow.computation(np.float32)
+def add_noise(value):
+  return value + tf.random.uniform([])
+
+
+@tff.tensorflow.computation(np.float32, np.float32)
+def subtract(a, b):
+  return a - b
+
+
+class TestDraws:
+  """A value that is drawn without a seed has one value in a call."""
+
+  @pytest.fixture(scope="class")
+  def context(self, workers, use):
+    with use(workers[:2]) as context:
+      yield context
+
+  def test_independent_draws_of_clients(self, context, caplog):
+    @tff.federated_computation(AT_CLIENTS)
+    def draw_twice(values):
+      first = tff.federated_map(add_noise, values)
+      second = tff.federated_map(add_noise, values)
+      return first, second, tff.federated_sum(first)
+
+    first, second, total = draw_twice([0.0] * 4)
+    assert len({*first, *second}) == 8
+    # What is summed is what clients keep.
+    np.testing.assert_allclose(total, sum(first), rtol=1e-6)
+    assert not caplog.records
+
+  def test_draw_before_and_after_an_aggregate(self, context, caplog):
+    @tff.federated_computation(AT_CLIENTS)
+    def center(values):
+      drawn = tff.federated_map(add_noise, values)
+      mean = tff.federated_mean(drawn)
+      centered = tff.federated_map(
+        subtract, (drawn, tff.federated_broadcast(mean))
+      )
+      return drawn, centered, mean
+
+    drawn, centered, mean = center([0.0] * 4)
+    np.testing.assert_allclose(np.mean(drawn), mean, rtol=1e-6)
+    np.testing.assert_allclose(np.subtract(drawn, mean), centered, atol=1e-6)
+    assert "a value without a seed would be drawn several" in caplog.text
+
+  @pytest.mark.parametrize("has_aggregate", [False, True])
+  def test_draw_of_the_server(self, context, has_aggregate):
+    @tff.federated_computation(AT_CLIENTS, AT_SERVER)
+    def shift(values, value):
+      drawn = tff.federated_map(add_noise, value)
+      shifted = tff.federated_map(
+        subtract, (values, tff.federated_broadcast(drawn))
+      )
+      if has_aggregate:
+        return shifted, drawn, tff.federated_sum(values)
+      return shifted, drawn
+
+    shifted, drawn, *_ = shift([0.0] * 4, 0.0)
+    np.testing.assert_allclose(shifted, [-drawn] * 4, rtol=1e-6)
+
+  def test_draw_after_the_aggregates(self, context, caplog):
+    @tff.federated_computation(AT_CLIENTS)
+    def noisy_sum(values):
+      total = tff.federated_sum(values)
+      noisy = tff.federated_map(add_noise, total)
+      return noisy, tff.federated_map(subtract, (noisy, total)), total
+
+    noisy, noise, total = noisy_sum([1.0, 2.0])
+    assert total == 3.0
+    assert 0.0 < noise < 1.0
+    np.testing.assert_allclose(noisy - total, noise, atol=1e-6)
+    assert not caplog.records
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """Tests of how computations are taken apart."""
 
+import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift.execution import compilation
@@ -36,3 +38,30 @@ class TestPlan:
     assert (plan.early, plan.late) == ([], [(0,), (1,)])
     plan = mergeable.Plan(count)
     assert (plan.early, plan.late) == ([(0,)], [(1,)])
+
+  @pytest.mark.slow
+  @pytest.mark.parametrize(
+    ("draw", "is_whole"),
+    [
+      (lambda x: x + tf.random.uniform([]), True),
+      # Its value depends on earlier draws.
+      (lambda x: x + tf.random.normal([], seed=1), True),
+      (lambda x: tf.function(lambda y: y + tf.random.uniform([]))(x), True),
+      (lambda x: tf.nn.dropout([x], 0.5)[0], True),
+      (lambda x: tf.nn.experimental.stateless_dropout([x], 0.5, [1, 2])[0], 0),
+      (lambda x: x + tf.random.stateless_uniform([], [1, 2]), False),
+    ],
+  )
+  def test_draws_before_and_after_an_aggregate(self, draw, is_whole):
+    draw = tff.tensorflow.computation(draw, np.float32)
+    subtract = tff.tensorflow.computation(
+      lambda a, b: a - b, np.float32, np.float32
+    )
+
+    @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+    def center(values):
+      drawn = tff.federated_map(draw, values)
+      mean = tff.federated_broadcast(tff.federated_mean(drawn))
+      return tff.federated_map(subtract, (drawn, mean))
+
+    assert (mergeable.Plan(center).whole is not None) == is_whole

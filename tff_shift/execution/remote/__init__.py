@@ -16,7 +16,9 @@ form: each worker gets consecutive clients, in equal numbers up to one. The
 first remaining worker merges the partial aggregates, in the order of the
 clients, and does the server's work. Without aggregates there is nothing to
 merge. One worker runs the whole computation if it has no clients, if no
-argument determines their number, or if an aggregate depends on another.
+argument determines their number, if an aggregate depends on another, or if a
+value that is drawn without a seed would be drawn several times (a warning
+names the reason).
 Results differ from those of one worker in the last bits of sums.
 
 Time limits. TFF's executor calls a worker without a deadline, and retries for
@@ -38,7 +40,8 @@ and `Compute`, may take any time, or `compute_timeout`.
 
 If a worker answers a request with an error, or with an unreadable message, an
 `execution.WorkerError` names the probable cause (`diagnosis`): the other
-workers would probably answer in the same way.
+workers would probably answer in the same way. If a computation fails, it is run
+again on some of its clients, to name the one whose work fails alone.
 
 Not limited: without `compute_timeout`, the time that a worker computes while it
 answers other requests; and the time to serialize a value in this process.

@@ -131,12 +131,7 @@ class BoundedChannel:
     if code in _AGAIN:
       return diagnosis.UnavailableError(f"{name}: {diagnosis.status(error)}")
     if code is not grpc.StatusCode.DEADLINE_EXCEEDED:
-      seems = {}
-      if computes:
-        seems["otherwise"] = diagnosis.COMPUTATION_FAILS
-      return errors.WorkerError(
-        diagnosis.refusal(self._address, name, error, **seems)
-      )
+      return diagnosis.refusal(self._address, name, error, computes=computes)
     reason = (
       f"the worker {self._address} has not answered {name} for"
       f" {seconds:.1f} seconds"

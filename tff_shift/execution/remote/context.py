@@ -1,13 +1,17 @@
 """The TFF context that runs computations on several workers."""
 
 import contextlib
+from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 
 import tensorflow_federated as tff
 
 from tff_shift.execution import compilation
+from tff_shift.execution import errors
 from tff_shift.execution import remote_workers
 from tff_shift.execution.in_process import values
+from tff_shift.execution.remote import diagnosis
 from tff_shift.execution.remote import mergeable
 from tff_shift.execution.remote import pool as pool_lib
 from tff_shift.execution.remote import worker as worker_lib
@@ -36,23 +40,33 @@ class RemoteContext(tff.framework.SyncContext):
     Raises:
       WorkerError: If a worker is lost, and the others do not take over its
         work; or if a worker answers with an error, such as one of the work
-        itself.
+        itself, which names the client whose work fails alone, if any.
       TypeError: If the argument is not of the computation's parameter type.
-      ValueError: If parts of the argument disagree on the number of clients.
+      ValueError: If parts of the argument disagree on the number of clients, or
+        there are none to share a result.
     """
     plan = self._plans.get(comp)
-    if plan.whole is not None:
-      (result,) = self._pool.run([(plan.whole, arg)])
-      return result
     parameter_type = comp.type_signature.parameter
     num_clients = values.count_clients(arg, parameter_type)
-    parts = [
-      mergeable.take_clients(arg, parameter_type, clients)
-      for clients in self._assign(plan, num_clients)
-    ]
+    if num_clients == 0 and plan.num_receivers([*plan.early, *plan.late]):
+      raise ValueError(
+        "a result that all clients share needs a client; there are 0 clients"
+      )
+
+    def take(clients: slice) -> object:
+      if plan.whole is not None and clients == slice(0, num_clients):
+        return arg
+      return mergeable.take_clients(arg, parameter_type, clients)
+
+    if plan.whole is not None:
+      (result,) = self._run(
+        plan.whole, take, [slice(0, num_clients)], num_clients
+      )
+      return result
+    parts = list(self._assign(plan, num_clients))
     started = [
       tff.structure.from_container(each)
-      for each in self._pool.run([(plan.start, part) for part in parts])
+      for each in self._run(plan.start, take, parts, num_clients)
     ]
     if not plan.has_aggregate:
       return plan.assemble(_join(plan, plan.early, started))
@@ -61,11 +75,13 @@ class RemoteContext(tff.framework.SyncContext):
     if not any(map(plan.is_at_clients, plan.late)):
       # The server needs only the partial aggregates: the clients' data need not
       # be sent again.
-      parts = [mergeable.take_clients(arg, parameter_type, slice(0))]
-    finish = plan.finish(len(partials))
+      parts = [slice(0, plan.num_receivers(plan.late))]
     merged = tff.structure.Struct.unnamed(*partials)
-    finished = self._pool.run(
-      [(finish, tff.structure.Struct.unnamed(part, merged)) for part in parts]
+    finished = self._run(
+      plan.finish(len(partials)),
+      lambda clients: tff.structure.Struct.unnamed(take(clients), merged),
+      parts,
+      num_clients,
     )
     leaves |= _join(plan, plan.late, finished)
     return plan.assemble(leaves)
@@ -77,13 +93,71 @@ class RemoteContext(tff.framework.SyncContext):
     depend on them.
     """
     if not plan.has_aggregate and not any(map(plan.is_at_clients, plan.early)):
-      yield slice(0)
+      yield slice(0, plan.num_receivers(plan.early))
       return
     num_parts = max(1, min(self._pool.num_workers, num_clients))
     for part in range(num_parts):
       yield slice(
         num_clients * part // num_parts, num_clients * (part + 1) // num_parts
       )
+
+  def _run(
+    self,
+    computation: tff.framework.ConcreteComputation,
+    take: Callable[[slice], object],
+    parts: Sequence[slice],
+    num_clients: int | None,
+  ) -> list[object]:
+    """Runs a computation for each part of the clients.
+
+    Args:
+      computation: The computation.
+      take: Returns its argument for some of the clients.
+      parts: The parts.
+      num_clients: The number of all clients, for messages; or None.
+
+    Returns:
+      The results.
+    """
+    try:
+      return self._pool.run([(computation, take(part)) for part in parts])
+    except diagnosis.ComputationError as error:
+      client = None
+      if num_clients is not None:
+        with contextlib.suppress(errors.WorkerError):
+          client = self._find_failing(computation, take, parts[error.task])
+      if client is None:
+        raise
+      raise errors.WorkerError(
+        f"{error} for client {client} of {num_clients}"
+      ) from error
+
+  def _find_failing(
+    self,
+    computation: tff.framework.ConcreteComputation,
+    take: Callable[[slice], object],
+    part: slice,
+  ) -> int | None:
+    """Finds a client whose work fails alone, by halving; None if none does."""
+
+    def fails(start: int, stop: int) -> bool:
+      try:
+        self._pool.run([(computation, take(slice(start, stop)))])
+      except diagnosis.ComputationError:
+        return True
+      return False
+
+    start, stop = part.start, part.stop
+    # Without clients, the server's work is left.
+    if fails(start, start):
+      return None
+    while stop - start > 1:
+      middle = (start + stop) // 2
+      if fails(start, middle):
+        stop = middle
+      else:
+        start = middle
+    return start if stop > start and fails(start, stop) else None
 
 
 def _join(plan, paths, results) -> dict:

@@ -37,7 +37,7 @@ _SEEMS = {
   ),
 }
 _BROKEN = "it seems to be broken, or of another version of TFF"
-COMPUTATION_FAILS = "the computation seems to fail there"
+_COMPUTATION_FAILS = "the computation seems to fail there"
 
 # Codes without an answer of the server: gRPC itself reports them.
 NO_ANSWER = frozenset(
@@ -47,6 +47,16 @@ NO_ANSWER = frozenset(
 
 class WorkerLostError(errors.WorkerError):
   """A worker does not answer; another one may take over its work."""
+
+
+class ComputationError(errors.WorkerError):
+  """A worker answers that a computation fails.
+
+  Attributes:
+    task: The index of the computation among those that were run together.
+  """
+
+  task = 0
 
 
 class UnavailableError(errors.WorkerError):
@@ -64,18 +74,23 @@ def status(error: grpc.RpcError) -> str:
 
 
 def refusal(
-  address: str, request: str, error: grpc.RpcError, otherwise: str = _BROKEN
-) -> str:
-  """Describes a worker that answers a request with an error.
+  address: str, request: str, error: grpc.RpcError, *, computes: bool = False
+) -> errors.WorkerError:
+  """Returns the error of a worker that answers a request with an error.
 
   Args:
     address: The worker's `host:port`.
     request: The request.
     error: The answer.
-    otherwise: The diagnosis if the error's code is not sufficient.
+    computes: Whether the request computes: its computation is then the probable
+      cause, unless the error's code says otherwise.
   """
-  seems = _SEEMS.get(error.code(), otherwise)
-  return f"the worker {address} answers {request} with {status(error)}; {seems}"
+  kind, seems = errors.WorkerError, _SEEMS.get(error.code(), _BROKEN)
+  if computes and error.code() not in _SEEMS:
+    kind, seems = ComputationError, _COMPUTATION_FAILS
+  return kind(
+    f"the worker {address} answers {request} with {status(error)}; {seems}"
+  )
 
 
 def unreadable(address: str, request: str, reason: str) -> str:

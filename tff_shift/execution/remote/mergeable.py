@@ -10,9 +10,16 @@ things differ here from TFF's `MergeableCompExecutionContext`:
   returned with the partial aggregates unless they depend on the merged ones.
 - TFF combines clients' results in the order in which workers finish. Here they,
   and the partial aggregates, are in the order of the clients.
+
+A value that is drawn without a seed has one value in a call. One worker
+therefore runs the whole computation if it would be drawn several times: by
+several workers, such as a value that the server draws and broadcasts, or before
+and after the aggregates.
 """
 
+import collections
 import functools
+import itertools
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -23,7 +30,13 @@ from absl import logging
 
 from tff_shift import shown_names
 from tff_shift.execution import compilation
+from tff_shift.execution.in_process import graphs
+from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
+
+_REPEATED_DRAWS = "a value without a seed would be drawn several times"
+# The calls that draw a value for each client.
+_AT_CLIENTS = frozenset({"federated_eval_at_clients", "federated_map"})
 
 # The position of an element in a nested structure: an index for each level.
 _Path = tuple[int, ...]
@@ -35,7 +48,8 @@ class Plan:
   Attributes:
     result_type: The type of the computation's result.
     whole: The computation itself if one worker must run it because it has no
-      clients or cannot be split; otherwise None.
+      clients, cannot be split or would draw a value several times; otherwise
+      None.
     start: `argument -> <partial aggregate, early results>`, run for each part
       of the clients; without the former if nothing is aggregated.
     has_aggregate: Whether there are partial aggregates, and `finish`.
@@ -54,25 +68,25 @@ class Plan:
     if not _has_clients(signature.parameter):
       self.whole = _compile(computation)
       return
+    original = computation
+    computation = _number_draws(computation)
     if not _aggregates(computation):
-      self.start = _compile(
-        _function(
-          signature.parameter,
-          lambda argument: _select(computation(argument), paths),
-        )
+      start = _function(
+        signature.parameter,
+        lambda argument: _select(computation(argument), paths),
       )
+      if _repeats_draws(start):
+        self._run_whole(original, _REPEATED_DRAWS)
+      else:
+        self.start = _compile(start)
       return
     try:
       self._form = tff.backends.native.compile_to_mergeable_comp_form(
         computation
       )
     except ValueError as error:
-      logging.warning(
-        "one worker alone runs a computation that cannot be split: %s",
-        # The rest of the message is a page of examples.
-        shown_names.line(str(error).split(". ")[0]),
-      )
-      self.whole = _compile(computation)
+      # The rest of the message is a page of examples.
+      self._run_whole(original, str(error).split(". ")[0])
       return
     self.has_aggregate = True
     self._parameter_type = signature.parameter
@@ -85,20 +99,52 @@ class Plan:
     ):
       self.early = []
     self.late = [path for path in paths if path not in self.early]
-    self.start = _compile(
-      _share_calls(
-        _function(
-          signature.parameter,
-          lambda argument: (
-            self._form.up_to_merge(argument),
-            _select(computation(argument), self.early),
-          ),
-        )
+    start = _share_calls(
+      _function(
+        signature.parameter,
+        lambda argument: (
+          self._form.up_to_merge(argument),
+          _select(computation(argument), self.early),
+        ),
       )
     )
     self._partial_type = self._form.up_to_merge.type_signature.result
+    if _repeats_draws(start, self._build_finish(1)):
+      self._run_whole(original, _REPEATED_DRAWS)
+      return
+    self.start = _compile(start)
     # One computation for each number of parts.
-    self.finish = functools.cache(self._build_finish)
+    self.finish = functools.cache(
+      lambda num_parts: _compile(self._build_finish(num_parts))
+    )
+
+  def _run_whole(
+    self, computation: tff.framework.ConcreteComputation, reason: str
+  ) -> None:
+    """Leaves the whole computation to one worker."""
+    logging.warning(
+      "one worker alone runs a computation that cannot be split: %s",
+      shown_names.line(reason),
+    )
+    self.whole = _compile(computation)
+
+  def num_receivers(self, paths: Sequence[_Path]) -> int:
+    """Returns how many clients it takes to return parts of the result.
+
+    Args:
+      paths: The parts; those with a value for each client do not count.
+
+    Returns:
+      1 if there is a value that all clients share: TFF's executor has none
+      without a client. Otherwise 0.
+    """
+    return int(
+      any(
+        _is_placed(_type_at(self.result_type, path), tff.CLIENTS)
+        and not self.is_at_clients(path)
+        for path in paths
+      )
+    )
 
   def is_at_clients(self, path: _Path) -> bool:
     """Returns whether a part of the result has a value for each client."""
@@ -115,11 +161,9 @@ class Plan:
         )
       return _select(self._form.after_merge(argument, merged), self.late)
 
-    return _compile(
-      _function(
-        [self._parameter_type, [self._partial_type] * num_parts],
-        lambda both: finish(both[0], both[1]),
-      )
+    return _function(
+      [self._parameter_type, [self._partial_type] * num_parts],
+      lambda both: finish(both[0], both[1]),
     )
 
   def assemble(self, leaves: Mapping[_Path, object]) -> object:
@@ -211,6 +255,92 @@ def _is_placed(
   return (
     isinstance(type_spec, tff.FederatedType)
     and type_spec.placement is placement
+  )
+
+
+def _draws(block: tff.framework.ComputationBuildingBlock) -> bool:
+  """Returns whether a block is TensorFlow that draws without a seed."""
+  return isinstance(
+    block, tff.framework.CompiledComputation
+  ) and graphs.has_draws(programs.graph_of(block))
+
+
+def _number_draws(
+  computation: tff.framework.ConcreteComputation,
+) -> tff.framework.ConcreteComputation:
+  """Makes the graphs of all calls that draw different from each other.
+
+  Copies of a call, which have one value, can then be told from independent
+  calls of one function.
+  """
+  if not any(map(_draws, compilation.walk(computation.to_building_block()))):
+    return computation
+  count = itertools.count()
+
+  def number(block):
+    if not _draws(block):
+      return block, False
+    graph_def = programs.graph_of(block)
+    graph_def.node.add(name=f"call_that_draws_{next(count)}", op="NoOp")
+    proto = type(block.proto)()
+    proto.CopyFrom(block.proto)
+    proto.tensorflow.graph_def.Pack(graph_def)
+    return tff.framework.CompiledComputation(
+      proto, type_signature=block.type_signature
+    ), True
+
+  numbered, _ = tff.framework.transform_postorder(
+    compilation.to_call_dominant(computation), number
+  )
+  return tff.framework.ConcreteComputation.with_type(
+    tff.framework.ConcreteComputation.from_building_block(numbered),
+    computation.type_signature,
+  )
+
+
+def _repeats_draws(
+  start: tff.framework.ConcreteComputation,
+  finish: tff.framework.ConcreteComputation | None = None,
+) -> bool:
+  """Returns whether parts of a computation would draw a value several times.
+
+  Args:
+    start: What each worker runs, with numbered draws.
+    finish: What runs after the aggregates, likewise, if there are any.
+  """
+  counts: collections.Counter[bytes] = collections.Counter()
+  for part in [start] if finish is None else [start, finish]:
+    for call in _calls(part):
+      draws = [
+        block.proto.SerializeToString(deterministic=True)
+        for block in compilation.walk(call)
+        if _draws(block)
+      ]
+      counts.update(draws)
+      if draws and part is start and not _is_call_at_clients(call):
+        return True
+  return max(counts.values(), default=0) > 1
+
+
+def _calls(
+  computation: tff.framework.ConcreteComputation,
+) -> list[tff.framework.ComputationBuildingBlock]:
+  """Lists the calls of a computation that its result needs."""
+  block = tff.framework.to_call_dominant(computation.to_building_block())
+  calls = []
+  while isinstance(block, (tff.framework.Lambda, tff.framework.Block)):
+    if isinstance(block, tff.framework.Block):
+      calls += [call for _, call in block.locals]
+    block = block.result
+  return calls
+
+
+def _is_call_at_clients(block: tff.framework.ComputationBuildingBlock) -> bool:
+  """Returns whether a block calls a function once for each client."""
+  return (
+    isinstance(block, tff.framework.Call)
+    and isinstance(block.function, tff.framework.Intrinsic)
+    and block.function.uri in _AT_CLIENTS
   )
 
 

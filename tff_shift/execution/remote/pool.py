@@ -65,8 +65,8 @@ class WorkerPool:
     Raises:
       WorkerError: If a worker is lost and its task is not to be repeated, no
         worker is left, or the pool is closed; then again at each call. Also if
-        a worker answers with an error, such as one of the computation, since
-        the others would probably give the same.
+        a worker answers with an error, since the others would probably give
+        the same; a `ComputationError` if it is one of the computation.
       Exception: If an argument is not valid.
     """
     if self._failure is not None:
@@ -91,6 +91,9 @@ class WorkerPool:
         except diagnosis.WorkerLostError as error:
           self._remove(worker, str(error))
           waiting.appendleft(position)
+        except diagnosis.ComputationError as error:
+          error.task = position
+          raise
     return results
 
   def close(self) -> None:

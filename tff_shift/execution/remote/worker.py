@@ -234,9 +234,7 @@ class RemoteWorker:
       # A restarting proxy may answer anything for a while.
       if error.code() in diagnosis.NO_ANSWER or self.ready.done():
         raise diagnosis.UnavailableError(diagnosis.status(error)) from error
-      raise errors.WorkerError(
-        diagnosis.refusal(self.address, "a sign of life", error)
-      ) from error
+      raise diagnosis.refusal(self.address, "a sign of life", error) from error
 
   def _is_rehearsal_due(self, last: float) -> bool:
     """Returns whether a rehearsal is due beside the signs of life.

@@ -9,6 +9,10 @@ from tff_shift.execution import compilation
 from tff_shift.execution.remote import mergeable
 
 
+def _last(_, element):
+  return tf.cast(element, tf.float32)
+
+
 class TestPlan:
   def num_maps(self, computation, member_type):
     """Counts the calls that map something to values of a type at clients."""
@@ -48,6 +52,10 @@ class TestPlan:
       (lambda x: x + tf.random.normal([], seed=1), True),
       (lambda x: tf.function(lambda y: y + tf.random.uniform([]))(x), True),
       (lambda x: tf.nn.dropout([x], 0.5)[0], True),
+      (
+        lambda x: tf.data.Dataset.range(9).shuffle(9).reduce(x, _last),
+        True,
+      ),
       (lambda x: tf.nn.experimental.stateless_dropout([x], 0.5, [1, 2])[0], 0),
       (lambda x: x + tf.random.stateless_uniform([], [1, 2]), False),
     ],

@@ -260,9 +260,18 @@ def _is_placed(
 
 def _draws(block: tff.framework.ComputationBuildingBlock) -> bool:
   """Returns whether a block is TensorFlow that draws without a seed."""
-  return isinstance(
-    block, tff.framework.CompiledComputation
-  ) and graphs.has_draws(programs.graph_of(block))
+  if not isinstance(block, tff.framework.CompiledComputation):
+    return False
+  graph_def = programs.graph_of(block)
+  functions = graph_def.library.function
+  nodes = itertools.chain(
+    graph_def.node, *(each.node_def for each in functions)
+  )
+  return graphs.has_draws(graph_def) or any(
+    # Data sets, also with a seed.
+    node.op.startswith("Shuffle")
+    for node in nodes
+  )
 
 
 def _number_draws(

@@ -133,7 +133,7 @@ class _KeptValues:
       return None
     digest = hashlib.blake2b()
     for each in arrays:
-      digest.update(np.ascontiguousarray(each).reshape(-1).view(np.uint8))
+      digest.update(np.ascontiguousarray(each).reshape(-1).view(np.uint8).data)
     lasts = _KEPT_INTERVALS * (self._num_sent - before)
     return (*key, digest.digest()), size, lasts
 

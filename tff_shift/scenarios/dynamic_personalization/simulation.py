@@ -834,5 +834,4 @@ def run(
     periods.validation_accuracy,
     {each.distribution: each.inference for each in measured},
     *others,
-    periods.client_names,
-  )
+  )._replace(client_names=periods.client_names)

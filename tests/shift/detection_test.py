@@ -73,6 +73,17 @@ def test_threshold_is_exceeded_strictly_and_gaps_are_quiet():
   assert found.tolist() == [2, 4]
 
 
+@pytest.mark.parametrize("threshold", [np.nan, np.inf])
+def test_threshold_must_be_finite(threshold):
+  with pytest.raises(ValueError, match=r"^threshold=.* a finite number"):
+    detection.thresholded([1.0], threshold)
+
+
+def test_nan_is_no_detection_of_a_client():
+  with pytest.raises(ValueError, match=r"^detected must be finite .* \[nan\]"):
+    detection.evaluate_clients([[0.0], [np.nan]], [[0], [1]])
+
+
 class TestMMD:
   def test_value_is_the_sum_over_pairs(self):
     rng = np.random.default_rng(0)
@@ -119,9 +130,59 @@ class TestMMD:
     )
     assert p_value == 0.01
 
+  @pytest.mark.parametrize("offset", [1e6, 1e8, 1e9, 1.7e9])
+  def test_a_constant_added_to_all_values_changes_nothing(self, offset):
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(size=(60, 3)), rng.normal(1, size=(60, 3))
+    expected = detection.mmd(one, other)
+    assert expected[1] == pytest.approx(1 / 201)
+    # Of numbers that are rounded like the shifted ones.
+    shifted = one + offset, other + offset
+    assert detection.mmd(*shifted) == pytest.approx(expected, rel=1e-5)
+
+  def test_two_far_clusters_keep_the_distances_within_one(self):
+    rng = np.random.default_rng(0)
+    near, other = rng.normal(size=(60, 1)), rng.normal(2, size=(60, 1))
+    # 1 example of 61 is far away: no centre is near to all.
+    samples = [np.append(each, [[1e9]], axis=0) for each in (near, other)]
+    assert detection.mmd(*samples)[1] == pytest.approx(1 / 201)
+
+  def test_width_of_a_column_that_is_mostly_0_is_that_of_unequal_pairs(self):
+    rng = np.random.default_rng(0)
+    samples = [
+      np.append(np.zeros(150), rng.normal(mean, 0.2, 50))[:, np.newaxis]
+      for mean in (1, 10)
+    ]
+    value, p_value = detection.mmd(*samples)
+    assert p_value == pytest.approx(1 / 201)
+    pooled = np.concatenate(samples)
+    squared = np.square(pooled - pooled.T)
+    pairs = squared[np.triu_indices(400, 1)]
+    width = np.median(pairs[pairs > 0])
+    kernel = np.exp(-squared / (2 * width))
+    same = [
+      (block.sum() - 200) / (200 * 199)
+      for block in (kernel[:200, :200], kernel[200:, 200:])
+    ]
+    expected = sum(same) - 2 * kernel[:200, 200:].mean()
+    assert value == pytest.approx(expected, rel=1e-9)
+
+  def test_two_constants_are_a_shift(self):
+    zeros = np.zeros((20, 1))
+    assert detection.mmd(zeros, zeros + 3)[1] == pytest.approx(1 / 201)
+
   def test_equal_examples_are_no_shift(self):
     same = np.ones((5, 2))
     assert detection.mmd(same, same) == (pytest.approx(0), 1.0)
+
+  @pytest.mark.parametrize("bad", [np.nan, np.inf])
+  def test_numbers_that_are_not_finite_are_refused(self, bad):
+    one, other = np.zeros((2, 3, 1))
+    other[1] = bad
+    with pytest.raises(ValueError, match=r"^other must be finite numbers; got"):
+      detection.mmd(one, other)
+    with pytest.raises(ValueError, match=r"^one must be finite numbers; got"):
+      detection.mmd(other, one)
 
   def test_refusal(self):
     with pytest.raises(ValueError, match=r"got \[2, 3\] and \[1, 3\]"):
@@ -137,6 +198,13 @@ class TestRiver:
     assert len(found) >= 1 and 500 <= found[0] < 600
     noise = np.random.default_rng(0).uniform(size=1000)
     assert not len(detection.adwin(noise))
+
+  def test_numbers_that_are_not_finite_are_refused(self):
+    stream = np.append(self.STREAM, np.nan)
+    with pytest.raises(ValueError, match=r"^values must be finite numbers"):
+      detection.adwin(stream)
+    with pytest.raises(ValueError, match=r"^errors must be finite numbers"):
+      detection.ddm(stream)
 
   def test_ddm_detects_a_rise_and_no_fall(self):
     rng = np.random.default_rng(0)

@@ -50,6 +50,27 @@ class TestFeatureDistance:
       )
     assert distances.distance(other, one) == pytest.approx(expected, rel=1e-9)
 
+  @pytest.mark.parametrize("offset", [1e6, 1e9, 1.7e9])
+  @pytest.mark.parametrize("method", ["exact", "sinkhorn"])
+  def test_a_constant_added_to_all_values_changes_nothing(self, offset, method):
+    one, other = pair(0)
+    labels = [np.arange(20) % 2] * 2
+    for options in ({}, {"labels": labels}):
+      expected = distances.distance(one, other, method=method, **options)
+      found = distances.distance(
+        one + offset, other + offset, method=method, **options
+      )
+      assert found == pytest.approx(expected, rel=1e-5)
+
+  def test_scaler_must_give_finite_numbers(self):
+    one, other = pair(0)
+    scaler = preprocessing.FunctionTransformer(lambda x: x / np.zeros(3))
+    with (
+      np.errstate(divide="ignore"),
+      pytest.raises(ValueError, match=r"^scaled examples must be finite"),
+    ):
+      distances.distance(one, other, scaler=scaler)
+
   def test_periods_of_different_sizes_have_equal_weight(self):
     one, other = pair(1, n=12, m=4)
     # Each example of the smaller one counts as three.

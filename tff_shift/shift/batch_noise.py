@@ -81,4 +81,4 @@ def correct(distance, first, second) -> tf.Tensor:
     them. 0 if the distance is 0: the same batch again, or a mean of zero.
   """
   corrected = distance - (1.0 - distance) * 0.5 * (first + second)
-  return tf.where(distance > 0, corrected, 0.0)
+  return tf.where(distance <= 0, 0.0, corrected)  # NaN stays.

@@ -103,11 +103,14 @@ def estimate(
   num_classes = confusion.shape[0]
   values, left, right = tf.linalg.svd(confusion)
   rank_tolerance = num_classes * float(np.finfo(np.float32).eps)
-  kept = values >= max(threshold, rank_tolerance) * values[0]
+  dropped = values < max(threshold, rank_tolerance) * values[0]
   coordinates = tf.linalg.matvec(left, predicted, transpose_a=True)
-  coordinates = tf.where(kept, tf.math.divide_no_nan(coordinates, values), 0.0)
+  coordinates = tf.where(
+    dropped, 0.0, tf.math.divide_no_nan(coordinates, values)
+  )
   positive = tf.nn.relu(tf.linalg.matvec(right, coordinates))
   total = tf.reduce_sum(positive)
+  # NaN stays: it must not become a uniform distribution.
   return tf.where(
-    total > 0, tf.math.divide_no_nan(positive, total), 1.0 / num_classes
+    total <= 0, 1.0 / num_classes, tf.math.divide_no_nan(positive, total)
   )

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy import typing as npt
+from scipy.spatial import distance as spatial
 
 from tff_shift import arguments
 
@@ -80,6 +81,7 @@ def evaluate_clients(
 
   Args:
     detected: Whether a client detects a drift in a step, [steps, clients] bool.
+      NaN is refused.
     drifted: Whether a step is the first one of a new distribution, [steps,
       clients] bool.
     horizon: See `evaluate`.
@@ -88,9 +90,11 @@ def evaluate_clients(
     The mean delay over the drifts of all clients, and sums over clients.
 
   Raises:
-    ValueError: If the shapes differ, or the horizon is negative.
+    ValueError: If the shapes differ, a number is not finite, or the horizon is
+      negative.
   """
-  detected, drifted = np.asarray(detected), np.asarray(drifted)
+  detected = _finite("detected", detected)
+  drifted = _finite("drifted", drifted)
   if detected.ndim != 2 or detected.shape != drifted.shape:
     raise ValueError(
       "detected and drifted must have one shape [steps, clients]; got"
@@ -164,7 +168,11 @@ def thresholded(signal: npt.ArrayLike, threshold: float) -> np.ndarray:
 
   Returns:
     The indices of the detections, from 0, [n] int64.
+
+  Raises:
+    ValueError: If the threshold is not finite.
   """
+  threshold = arguments.number("threshold", threshold)
   return np.flatnonzero(np.asarray(signal, np.float64) > threshold)
 
 
@@ -185,7 +193,7 @@ def adwin(values: npt.ArrayLike, delta: float = 0.002) -> np.ndarray:
   Raises:
     ModuleNotFoundError: If river is not installed; one line.
   """
-  return _by_example(_river().ADWIN(delta=delta), values)
+  return _by_example(_river().ADWIN(delta=delta), "values", values)
 
 
 def ddm(errors: npt.ArrayLike, warm_start: int = 30) -> np.ndarray:
@@ -204,7 +212,8 @@ def ddm(errors: npt.ArrayLike, warm_start: int = 30) -> np.ndarray:
   Raises:
     ModuleNotFoundError: If river is not installed; one line.
   """
-  return _by_example(_river().binary.DDM(warm_start=warm_start), errors)
+  detector = _river().binary.DDM(warm_start=warm_start)
+  return _by_example(detector, "errors", errors)
 
 
 def _river():
@@ -218,10 +227,27 @@ def _river():
   return drift
 
 
-def _by_example(detector, values) -> np.ndarray:
+def _finite(name: str, values: npt.ArrayLike) -> np.ndarray:
+  """Returns an array; refuses NaN and infinity, which detect nothing."""
+  values = np.asarray(values)
+  if values.dtype.kind not in "biuf" or not np.isfinite(values).all():
+    raise ValueError(
+      f"{name} must be finite numbers; got"
+      f" {arguments.shown(_first_others(values))}"
+    )
+  return values
+
+
+def _first_others(values: np.ndarray):
+  if values.dtype.kind == "f":
+    return values[~np.isfinite(values)].tolist()
+  return values.tolist()
+
+
+def _by_example(detector, name, values) -> np.ndarray:
   """Feeds a detector of river, which resets itself after a detection."""
   found = []
-  for index, value in enumerate(np.asarray(values).tolist()):
+  for index, value in enumerate(_finite(name, values).tolist()):
     detector.update(value)
     if detector.drift_detected:
       found.append(index)
@@ -242,6 +268,10 @@ def mmd(
   kernel, whose width is the median distance of two examples (Section 8). The
   p-value is that of permutations of the pooled examples.
 
+  If more than half of the pairs are equal, as in a column that is mostly 0, the
+  width is the median distance of the other pairs: a kernel of width 0 would
+  only ask whether two examples are equal.
+
   Args:
     one: [n, features] numbers, at least two examples.
     other: [m, features] numbers, at least two examples.
@@ -253,9 +283,11 @@ def mmd(
     1 / (num_permutations + 1).
 
   Raises:
-    ValueError: If shapes do not match, or an argument is not allowed.
+    ValueError: If shapes do not match, a number is not finite, or an argument
+      is not allowed.
   """
-  one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+  one = _finite("one", one).astype(np.float64)
+  other = _finite("other", other).astype(np.float64)
   num_permutations = arguments.integer("num_permutations", num_permutations)
   if (
     one.ndim != 2
@@ -268,12 +300,13 @@ def mmd(
       f" {list(one.shape)} and {list(other.shape)}"
     )
   pooled = np.concatenate([one, other])
-  squares = np.square(pooled).sum(axis=1)
-  squared = squares[:, None] + squares[None] - 2 * pooled @ pooled.T
-  squared = np.maximum(squared, 0)
-  pairs = squared[np.triu_indices(len(pooled), 1)]
+  # Differences first: |x|^2 + |y|^2 - 2xy loses all digits far from zero.
+  pairs = spatial.pdist(pooled, "sqeuclidean")
   width = np.median(pairs)
-  kernel = np.exp(-squared / (2 * width)) if width > 0 else 1.0 * (squared == 0)
+  if not width and pairs.any():
+    width = np.median(pairs[pairs > 0])
+  # Equal examples: any width gives the same.
+  kernel = np.exp(-spatial.squareform(pairs) / (2 * (width or 1.0)))
   np.fill_diagonal(kernel, 0)
   rng = np.random.default_rng([arguments.seed("seed", seed)])
   orders = np.stack(

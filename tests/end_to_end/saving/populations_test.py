@@ -207,7 +207,9 @@ class TestSomeClientsAreEvaluated:
     assert entry["setting"]["evaluation_clients"] == 3
 
   def test_all_of_them_are_everybody(self, run, in_memory, read_rows):
-    same = read_rows(run("--evaluation_clients=12"))
+    # The last round, which is evaluated on all domains, is left out: sums of
+    # larger batches may be rounded otherwise.
+    same = read_rows(run("--evaluation_clients=12", "--rounds=3"))[:2]
     everybody = read_rows(in_memory)[:2]
     assert {row.pop("evaluation_clients") for row in same} == {"12"}
     assert {row.pop("evaluation_clients") for row in everybody} == {"0"}

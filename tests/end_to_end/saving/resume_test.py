@@ -111,7 +111,7 @@ def test_run_that_ends_early_again_and_again_ends_as_one_that_does_not(
     process.send_signal(signal.SIGCONT)
     # Returns only when nobody holds the pipes any more.
     assert process.communicate() == (
-      "",
+      "the data are changed by --max_examples_per_domain=90\n",
       "evolving: interrupted; partial results were saved; repeat the command to"
       " continue\n",
     )

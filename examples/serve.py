@@ -10,6 +10,9 @@ algorithms. A request may name a signature (`"signature_name": "answer"`), see
 tff_shift/serving/served.py. For `answer` of a guided federation, such as
 FedDRM's, the response to a query has the client's name and its answer.
 
+A saved model is a program: serve models of sources that you trust. A body has
+at most 16 MiB, and a request arrives within 30 seconds.
+
 It is a small example on werkzeug, for one machine. TensorFlow Serving itself
 serves the same folder, below a folder with the version's number:
 
@@ -19,6 +22,8 @@ serves the same folder, below a folder with the version's number:
 import json
 import os
 import pathlib
+import socket
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,7 +46,31 @@ _ROUTES = routing.Map(
     ),
   ]
 )
+_MAX_BODY_BYTES = 2**24
+_MAX_SECONDS = 30
 _DEFAULT = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+
+
+class _Request(wrappers.Request):
+  max_content_length = _MAX_BODY_BYTES
+
+
+class Handler(serving.WSGIRequestHandler):
+  """Handles a request, which must arrive in time."""
+
+  # Of a single read, and thus of a client that sends nothing.
+  timeout = _MAX_SECONDS
+
+  def handle(self) -> None:
+    """Ends reading after `timeout`, also from a client that sends slowly."""
+    timer = threading.Timer(
+      self.timeout, self.connection.shutdown, [socket.SHUT_RD]
+    )
+    timer.start()
+    try:
+      super().handle()
+    finally:
+      timer.cancel()
 
 
 class Service:
@@ -60,7 +89,7 @@ class Service:
 
   def __call__(self, environ: Mapping[str, Any], start_response: Any) -> Any:
     """Answers a request."""
-    request = wrappers.Request(environ)
+    request = _Request(environ)
     try:
       endpoint, values = _ROUTES.bind_to_environ(environ).match()
       if values["name"] != self._name:
@@ -92,14 +121,16 @@ class Service:
   def _predict(self, request: wrappers.Request) -> dict[str, Any]:
     """Returns the outputs of a signature for each example."""
     try:
-      given = json.loads(request.get_data())
-      instances = given["instances"]
-    except (ValueError, KeyError, TypeError):
+      content = json.loads(request.get_data())
+      instances = content["instances"]
+      name = content.get("signature_name", _DEFAULT)
+    except exceptions.ClientDisconnected:
+      raise exceptions.RequestTimeout("the body is incomplete") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
       raise exceptions.BadRequest(
         'the body must be JSON: {"instances": [[...], ...]}'
       ) from None
-    name = given.get("signature_name", _DEFAULT)
-    if name not in self._model.signatures:
+    if not isinstance(name, str) or name not in self._model.signatures:
       raise exceptions.BadRequest(
         f"signature_name {name!r} is unknown; the model has"
         f" {', '.join(sorted(self._model.signatures))}"
@@ -120,8 +151,11 @@ class Service:
     """Returns the examples of a request."""
     wanted = f"{list(spec.shape[1:])} of {spec.dtype.name}"
     try:
-      x = np.asarray(instances, np.float64)
-    except (ValueError, TypeError):
+      x = np.asarray(instances)
+      if x.dtype.kind in "US":
+        raise TypeError("texts are no numbers")
+      x = x.astype(np.float64)
+    except (ValueError, TypeError, OverflowError, RecursionError):
       raise exceptions.BadRequest(
         f"instances must be numbers, each {wanted}"
       ) from None
@@ -159,7 +193,13 @@ def define_flags() -> None:
   flags.DEFINE_string("model", None, "Folder of a saved model.")
   flags.DEFINE_string("name", "model", "Name of the model in addresses.")
   flags.DEFINE_string("host", "127.0.0.1", "Address to listen on.")
-  flags.DEFINE_integer("port", 8501, "Port to listen on; 0: any.")
+  flags.DEFINE_integer(
+    "port",
+    8501,
+    "Port to listen on; 0: any.",
+    lower_bound=0,
+    upper_bound=2**16 - 1,
+  )
 
 
 def main(argv: list[str]) -> None:
@@ -169,7 +209,11 @@ def main(argv: list[str]) -> None:
   if not FLAGS.model or not pathlib.Path(FLAGS.model).is_dir():
     raise app.UsageError("--model must be the folder of a saved model")
   server = serving.make_server(
-    FLAGS.host, FLAGS.port, Service(FLAGS.model, FLAGS.name), threaded=True
+    FLAGS.host,
+    FLAGS.port,
+    Service(FLAGS.model, FLAGS.name),
+    threaded=True,
+    request_handler=Handler,
   )
   print(
     f"http://{FLAGS.host}:{server.server_port}/v1/models/{FLAGS.name}",

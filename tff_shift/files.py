@@ -222,6 +222,11 @@ def temporary_path(path: pathlib.Path) -> pathlib.Path:
   return path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.tmp")
 
 
+def temporary_pattern(name: str) -> str:
+  """Returns a pattern of `pathlib.Path.glob` for temporary paths of a name."""
+  return f".{name}.{'[0-9a-f]' * 16}.tmp"
+
+
 @contextlib.contextmanager
 def replacing_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   """Creates a folder that replaces `folder` at the end of the block.

@@ -368,6 +368,88 @@ class TestMessages:
     )
     assert server.receive({"north": message}).clients == (0,)
 
+  def test_invalid_fields_are_refused(self, apart):
+    server, north = apart.server, apart.clients["north"]
+    broadcast, x = server.begin(["north", "south"]), draw(5, 1).x
+    value = broadcast.value
+    infinite = tf.nest.map_structure(lambda leaf: leaf * np.inf, value.weights)
+    for changes, match in (
+      ({"value": value._replace(weights=infinite)}, "weights that are not fin"),
+      ({"round_num": 2**53}, "round_num: .*9007199254740992"),
+      ({"round_num": 1}, "is of round 1, and its state is of round 0"),
+      ({"round_num": -1}, "round_num: .*-1"),
+      ({"timestep": 1.5}, "timestep: .*1.5"),
+      ({"timestep": 2}, "time step 2 in round 0; every time step has a round"),
+      ({"timestep": 0}, "no time step has begun"),
+      ({"clients": (1, 0)}, "must be different and ascending"),
+      ({"clients": (0, 0)}, "must be different and ascending"),
+      ({"clients": None}, "clients"),
+      ({"clients": (2**31,)}, "clients"),
+      ({"clients": (), "phase": 1}, "asks no client in phase 1"),
+      ({"key": 3}, "another algorithm, deployed model or seed"),
+      ({"value": None}, "has values of another type"),
+    ):
+      changed = dataclasses.replace(broadcast, **changes)
+      self.refused(north, north.receive, changed, x, match=match)
+    message = north.receive(broadcast, x)
+    other = apart.clients["south"].receive(broadcast, x)
+    value = message.value
+    infinite = tf.nest.map_structure(lambda leaf: leaf + np.inf, value.update)
+    report = value.report
+    for changes, match in (
+      ({"clients": ()}, "was sent by the client at position none"),
+      ({"clients": (0, 1)}, "was sent by the client at position 0, 1"),
+      ({"round_num": 2**53}, "round_num: .*9007199254740992"),
+      ({"timestep": 2}, "has timestep=2, and the server is at timestep=1"),
+      (
+        {"value": value._replace(update=infinite)},
+        "has update that is not",
+      ),
+      ({"value": value._replace(weight=np.float32("nan"))}, "has weight that"),
+      ({"value": value._replace(weight=np.float32(-1))}, "has weight -1.0 and"),
+      ({"value": value._replace(has_weight=np.float32(9))}, "has_weight 9.0"),
+      (
+        {
+          "value": value._replace(
+            report=type(report)({**report, "counts": np.float32(1e9)})
+          )
+        },
+        "has counts 1000000000.0; it is 0 or 1",
+      ),
+      (
+        {
+          "value": value._replace(
+            report=type(report)({**report, "diverged": np.float32("nan")})
+          )
+        },
+        "has diverged nan; it is 0 or 1",
+      ),
+    ):
+      changed = dataclasses.replace(message, **changes)
+      self.refused(
+        server,
+        server.receive,
+        {"north": changed, "south": other},
+        match=f"the message of client 'north'.*{match}",
+      )
+    # Finite numbers whose mean is not.
+    large = tf.nest.map_structure(
+      lambda leaf: np.full_like(leaf, 3e38), value.update
+    )
+    self.refused(
+      server,
+      server.receive,
+      {
+        name: dataclasses.replace(
+          each,
+          value=each.value._replace(update=large, weight=np.float32(3e38)),
+        )
+        for name, each in (("north", message), ("south", other))
+      },
+      match="the messages of 'north', 'south' give weights that are not finite",
+    )
+    assert server.receive({"north": message, "south": other}).clients == (0, 1)
+
   @pytest.mark.parametrize(
     ("x", "match"),
     [
@@ -414,7 +496,7 @@ def test_state_of_another_client_is_refused(algorithm, tmp_path):
   client.receive(open_server(algorithm, tmp_path).broadcast)
   client.save()
   client.close()
-  with pytest.raises(ValueError, match="of another model, deployment or other"):
+  with pytest.raises(ValueError, match="client was 0, and is 1"):
     open_client(algorithm, tmp_path, 0, client=1)
 
 
@@ -444,3 +526,14 @@ def test_aggregators_that_hide_clients_need_one_process(tmp_path):
     open_server(algorithm, tmp_path)
   with pytest.raises(ValueError, match="hides single updates"):
     open_client(algorithm, tmp_path, 0)
+
+
+@pytest.mark.slow
+def test_names_of_a_saved_server_come_first(algorithm, tmp_path):
+  with open_server(algorithm, tmp_path, client_names=NAMES[:2]) as server:
+    server.save()
+  with open_server(algorithm, tmp_path) as server:
+    assert server.begin(["west"]).clients == (2,)
+  for names in (NAMES[::-1], NAMES[:1]):
+    with pytest.raises(ValueError, match="must begin with the saved ones, 'no"):
+      open_server(algorithm, tmp_path, client_names=names)

@@ -3,11 +3,13 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import sqlite3
 import subprocess
 import sys
 
 import numpy as np
+import pandas
 import pytest
 import tensorflow as tf
 
@@ -230,28 +232,208 @@ def test_predicting_changes_nothing_and_refuses(adapted):
     adapted.predict("west", draw(3, 1).x[0])
 
 
-@pytest.mark.parametrize(
-  "other",
-  [
-    {"seed": 6},
-    {"rounds_per_step": 2},
-    {"participation": 0.5},
-    {"client_names": ("a", "b", "c")},
-  ],
-)
-def test_a_state_of_other_arguments_is_refused(algorithm, tmp_path, other):
-  with open_adapter(algorithm, tmp_path) as adapter:
+@pytest.fixture(scope="module")
+def saved(algorithm, tmp_path_factory):
+  """The folder of a state after the first time step."""
+  folder = tmp_path_factory.mktemp("saved")
+  with (
+    ts.execution.use("in_process"),
+    open_adapter(algorithm, folder) as adapter,
+  ):
     adapter.adapt(Streams().by_name(1))
     adapter.save()
-  with pytest.raises(ValueError, match="of another model, deployment or other"):
-    open_adapter(algorithm, tmp_path, **other)
+  return folder
+
+
+def opened(algorithm, folder, deployment=DEPLOYMENT, **options):
+  options = {"client_names": NAMES, "seed": 5, **options}
+  return ts.Adapter(algorithm, deployment, folder, **options)
+
+
+@pytest.mark.parametrize(
+  ("other", "message"),
+  [
+    ({"seed": 6}, "seed was 5, and is 6"),
+    ({"rounds_per_step": 2}, "rounds_per_step was 1, and is 2"),
+    (
+      {"participation": 0.5, "seed": 6},
+      "seed was 5, and is 6; participation was 1.0, and is 0.5",
+    ),
+    (
+      {"client_names": ("north", "south", "east")},
+      "client_names lacks 'west', with a saved state, and has 'east', without"
+      " one",
+    ),
+    (
+      {
+        "client_names": NAMES[:2],
+        "deployment": DEPLOYMENT._replace(initial=DEPLOYMENT.initial[:2]),
+      },
+      r"client_names lacks 'west', with a saved state\. Keep the names",
+    ),
+    (
+      {
+        "deployment": DEPLOYMENT._replace(
+          initial=[*DEPLOYMENT.initial[:2], draw(9, 8)],
+          feature_names=tuple("abcd"),
+        )
+      },
+      r'deployment.feature_names was null, and is \["a", "b", "c", "d"\];'
+      " deployment.initial of client 'west' differs",
+    ),
+    (
+      {"deployment": DEPLOYMENT._replace(confusion=np.eye(3, dtype="f4"))},
+      "origin: deployment.confusion differs. Use what",
+    ),
+  ],
+)
+def test_a_state_of_other_arguments_is_refused(
+  algorithm, saved, other, message
+):
+  with pytest.raises(ValueError, match=message) as error:
+    opened(algorithm, saved, **other)
+  assert "\n" not in str(error.value)
+  # The folder is free again.
+  opened(algorithm, saved).close()
+
+
+def test_a_state_of_other_hyper_parameters_is_refused(saved):
+  with pytest.raises(ValueError, match=r"hparams.eta_max was 1.0, and is 0.5"):
+    opened(build(eta_max=0.5), saved)
+
+
+@pytest.mark.slow
+def test_a_client_joins_a_saved_state_as_within_a_process(algorithm, tmp_path):
+  late = {name: Streams().batch(i, 2).x for i, name in enumerate(NAMES)}
+  late["west"] = draw(7, 3).x
+  with opened(algorithm, tmp_path / "whole") as whole:
+    whole.adapt({name: Streams().by_name(1)[name] for name in NAMES[:2]})
+    whole.adapt(late)
+  first = DEPLOYMENT._replace(initial=DEPLOYMENT.initial[:2])
+  folder = tmp_path / "parts"
+  with opened(algorithm, folder, first, client_names=NAMES[:2]) as adapter:
+    adapter.adapt({name: Streams().by_name(1)[name] for name in NAMES[:2]})
+    adapter.save()
+  # In another order, too: clients are known by name.
+  order = [2, 1, 0]
+  with opened(
+    algorithm,
+    folder,
+    DEPLOYMENT._replace(initial=[DEPLOYMENT.initial[i] for i in order]),
+    client_names=[NAMES[i] for i in order],
+  ) as adapter:
+    assert adapter.timestep == 1
+    assert list(adapter.learning_rates) == ["west", "south", "north"]
+    adapter.adapt(late)
+    assert bits(adapter) == bits(whole)
+    assert adapter.learning_rates == whole.learning_rates
+    adapter.save()
+  with opened(algorithm, folder) as again:
+    assert bits(again) == bits(whole)
+
+
+@pytest.mark.slow
+def test_a_save_that_fails_costs_no_later_one(algorithm, tmp_path):
+  with open_adapter(algorithm, tmp_path) as adapter:
+    for timestep in (1, 2):
+      adapter.adapt(Streams().by_name(timestep))
+      if timestep == 1:
+        adapter.save()
+    with contextlib.closing(
+      sqlite3.connect(tmp_path / "adapter.sqlite", isolation_level=None)
+    ) as other:
+      other.execute("BEGIN EXCLUSIVE")
+      for _ in range(2):
+        with pytest.raises(OSError, match="database is locked"):
+          adapter.save()
+    adapter.save()
+    kept = bits(adapter)
+  with open_adapter(algorithm, tmp_path) as again:
+    assert bits(again) == kept
+    assert again.timestep == 2
+
+
+def test_a_folder_has_one_adapter(algorithm, saved):
+  with (
+    open_adapter(algorithm, saved),
+    pytest.raises(ValueError, match=f"{saved} is in use by another"),
+  ):
+    open_adapter(algorithm, saved)
+  lock = saved / ".adapter.sqlite.lock"
+  program = (
+    "import fcntl, sys, time; file = open(sys.argv[1], 'a');"
+    " fcntl.flock(file, fcntl.LOCK_EX); print(flush=True); time.sleep(60)"
+  )
+  with subprocess.Popen(
+    [sys.executable, "-c", program, lock], stdout=subprocess.PIPE
+  ) as process:
+    try:
+      process.stdout.readline()
+      with pytest.raises(ValueError, match="is in use by another"):
+        open_adapter(algorithm, saved)
+    finally:
+      process.kill()
+  open_adapter(algorithm, saved).close()
+
+
+@pytest.mark.parametrize("field", ["timestep", "round_num"])
+def test_a_changed_record_is_refused(algorithm, saved, tmp_path, field):
+  shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+  with (
+    contextlib.closing(sqlite3.connect(tmp_path / "adapter.sqlite")) as file,
+    file,
+  ):
+    file.execute(
+      "UPDATE checkpoints SET record ="
+      f" replace(record, '\"{field}\": 1', '\"{field}\": 7')"
+    )
+    ((record,),) = file.execute("SELECT record FROM checkpoints")
+  assert f'"{field}": 7' in record
+  with pytest.raises(ValueError, match="the saved state is damaged") as error:
+    open_adapter(algorithm, tmp_path)
+  assert "digest" in str(error.value)
+
+
+def test_links_to_files_are_refused_and_to_folders_followed(
+  algorithm, saved, tmp_path
+):
+  (tmp_path / "folder").symlink_to(saved)
+  with open_adapter(algorithm, tmp_path / "folder") as adapter:
+    assert adapter.timestep == 1
+  (tmp_path / "adapter.sqlite").symlink_to(saved / "adapter.sqlite")
+  with pytest.raises(ValueError, match=r"adapter\.sqlite is a link"):
+    open_adapter(algorithm, tmp_path)
+
+
+def test_earlier_format_is_refused_by_its_number(algorithm, saved, tmp_path):
+  shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+  with (
+    contextlib.closing(sqlite3.connect(tmp_path / "adapter.sqlite")) as file,
+    file,
+  ):
+    file.execute("UPDATE run SET key = ?", ["0" * 64])
+  with pytest.raises(ValueError, match="has format 1, and this version of tff"):
+    open_adapter(algorithm, tmp_path)
+
+
+def test_columns_of_data_frames_are_matched_by_name(algorithm, saved, tmp_path):
+  columns = list("abcd")
+  named = DEPLOYMENT._replace(feature_names=columns)
+  x = draw(6, 1).x
+  frame = pandas.DataFrame(x, columns=columns)
+  with opened(algorithm, tmp_path, named) as adapter:
+    wanted = adapter.predict("west", x)
+    found = adapter.predict("west", frame[["d", "b", "a", "c"]])
+    np.testing.assert_array_equal(found.probabilities, wanted.probabilities)
+    with pytest.raises(ValueError, match="client 'west': column d is missing"):
+      adapter.adapt({"west": frame[["a", "b", "c"]]})
 
 
 def test_a_damaged_state_is_refused(algorithm, tmp_path):
   with open_adapter(algorithm, tmp_path) as adapter:
     adapter.adapt(Streams().by_name(1))
     adapter.save()
-  (path,) = tmp_path.iterdir()
+  (path,) = tmp_path.glob("*.sqlite")
   with contextlib.closing(sqlite3.connect(path)) as file, file:
     file.execute(
       "UPDATE states SET content = zeroblob(length(content)) WHERE owner = 1"

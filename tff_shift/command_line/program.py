@@ -22,7 +22,6 @@ import inspect
 import os
 import pathlib
 import select
-import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -37,6 +36,7 @@ from tff_shift import execution
 from tff_shift import files
 from tff_shift import renamed_flags
 from tff_shift import shown_names
+from tff_shift import signals
 from tff_shift import user_modules
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import configuration
@@ -143,29 +143,6 @@ def _warnings_in_one_line() -> Iterator[None]:
 
     warnings.showwarning = show_line
     yield
-
-
-class Terminated(KeyboardInterrupt):
-  """Raised on SIGTERM; ends a binary as Ctrl-C does."""
-
-
-@contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-  """Raises `Terminated` on the first SIGTERM; a second ends the process."""
-
-  def terminate(signal_number, _):
-    signal.signal(signal_number, signal.SIG_DFL)
-    raise Terminated
-
-  if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-    # The parent process ignores SIGTERM on purpose, for example `nohup`.
-    yield
-    return
-  signal.signal(signal.SIGTERM, terminate)
-  try:
-    yield
-  finally:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextlib.contextmanager
@@ -299,7 +276,7 @@ def run(
         print(shown_names.line(str(done)))
 
   try:
-    with _ended_by_sigterm():
+    with signals.raised():
       app.run(guarded_main, flags_parser=parse)
   except KeyboardInterrupt as error:
     # Interrupted after flag parsing, before the binary's first line.
@@ -307,8 +284,10 @@ def run(
 
 
 def _how(error: KeyboardInterrupt) -> str:
-  return "terminated" if isinstance(error, Terminated) else "interrupted"
+  if isinstance(error, signals.Terminated):
+    return "terminated"
+  return "interrupted"
 
 
 def _code(error: KeyboardInterrupt) -> int:
-  return 143 if isinstance(error, Terminated) else 130
+  return 143 if isinstance(error, signals.Terminated) else 130

@@ -157,17 +157,22 @@ class AlgorithmSpec(NamedTuple):
   predicts_batches: bool = False
 
 
+class FirstStates(list):
+  """The states of clients of which none has taken part in a round."""
+
+
 class Start(NamedTuple):
   """The arguments of a phase, in order.
 
   Attributes:
     server_state: The server's state.
-    client_states: The state of each client.
+    client_states: The state of each client if it takes part in the first round.
+      Of clients that join later, see `FederatedAlgorithm.join_clients`.
     data: The data of each client.
   """
 
   server_state: ServerState
-  client_states: list[Any]
+  client_states: FirstStates
   data: list[Any]
 
 
@@ -280,7 +285,52 @@ class FederatedAlgorithm:
     client_states = self.initialize_client(
       server_state, [each.seed for each in data]
     )
-    return Start(server_state, client_states, data)
+    return Start(server_state, FirstStates(client_states), data)
+
+  def join_clients(
+    self,
+    server_state: ServerState,
+    client_states: Sequence[Any],
+    data: Sequence[Any],
+    cohort: Sequence[int],
+  ) -> list[Any]:
+    """Adds the states of clients that take part for the first time.
+
+    Call it before each round in which not all clients take part. A client's
+    first state is computed from the weights of its first round, as in the
+    drivers.
+
+    Args:
+      server_state: The server's state before the round.
+      client_states: The states of `start`, or those of earlier rounds with None
+        for each client that has not taken part.
+      data: The data of all clients, from `start`.
+      cohort: The positions of the clients that take part in the round.
+
+    Returns:
+      The state of each client by position; None without a round so far.
+
+    Raises:
+      ValueError: If the numbers of clients differ, or a position is not valid;
+        one line.
+    """
+    num_clients = arguments.sequence("data", data)
+    arguments.sequence("client_states", client_states, num_clients)
+    cohort = [
+      arguments.integer("cohort", client, 0, num_clients - 1)
+      for client in cohort
+    ]
+    if isinstance(client_states, FirstStates):
+      client_states = [None] * num_clients
+    states = list(client_states)
+    new = [client for client in dict.fromkeys(cohort) if states[client] is None]
+    if new:
+      joined = self.initialize_client(
+        server_state, [data[client].seed for client in new]
+      )
+      for client, state in zip(new, joined, strict=True):
+        states[client] = state
+    return states
 
   def __repr__(self):
     return (

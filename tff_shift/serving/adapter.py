@@ -25,6 +25,7 @@ from tff_shift.data import examples as examples_lib
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.models import split_model
 from tff_shift.serving import adapter_state
+from tff_shift.serving import columns
 from tff_shift.serving import deployed
 from tff_shift.serving import own_models
 from tff_shift.simulation.engine import checks
@@ -87,11 +88,14 @@ class Adapter:
       deployment: Each client's labelled examples from before deployment, as
         `Examples` or pairs (x, y), and the confusion matrix of the deployed
         model. None: those of the folder.
-      state_folder: The folder of the state; created by the first `save`.
+      state_folder: The folder of the state, which no other object may use. It
+        may be a link.
       model: The network of a folder that cannot build it, such as that of a
         Keras model; its weights come from the folder.
-      client_names: The name of each client, all different. None: its position
-        in `deployment.initial`, from 0.
+      client_names: The name of each client, all different. None:
+        `deployment.client_names`, or its position in `deployment.initial`, from
+        0. A saved state needs the names of its clients, in any order. Further
+        clients join: they start from the weights of their first round.
       seed: Determines batches and cohorts, from 0 to 2**32 - 1.
       rounds_per_step: The number of rounds per time step, at least 1; 1 if the
         algorithm's clients share nothing.
@@ -101,8 +105,8 @@ class Adapter:
     Raises:
       FileNotFoundError: If there is no folder of a saved model.
       ValueError: If an argument is not allowed, a saved model lacks what is
-        needed, or the folder has the state of another deployment, of other
-        arguments or a damaged one.
+        needed, the folder is in use, or it has a damaged state or one of
+        another deployment or of other arguments, which the line names.
     """
     if isinstance(algorithm, str | os.PathLike):
       folder = algorithm
@@ -121,12 +125,12 @@ class Adapter:
     adaptation.check_deployment(deployment, algorithm.model.num_classes)
     num_clients = arguments.sequence("deployment.initial", deployment.initial)
     if client_names is None:
+      client_names = getattr(deployment, "client_names", None)
+    if client_names is None:
       client_names = range(num_clients)
     arguments.sequence("client_names", client_names, num_clients)
-    self._names = adapter_state.Names(client_names)
-    self.client_names = self._names.names
+    self.client_names = adapter_state.Names(client_names).names
     self._algorithm = algorithm
-    self._deployment = adapter_state.with_examples(deployment)
     self._seed = arguments.seed("seed", seed)
     rounds_per_step = arguments.integer("rounds_per_step", rounds_per_step)
     participation = arguments.participation(participation)
@@ -134,22 +138,52 @@ class Adapter:
       rounds_per_step, participation = 1, 1.0
     self._rounds_per_step = rounds_per_step
     self._validator = client_data.ClientDataValidator(algorithm)
+    self._models = own_models.OwnModels(algorithm)
     self._timestep = self._saved = 0
+    deployment = adapter_state.with_examples(deployment)
+    self._file = adapter_state.StateFile(state_folder, _FILE)
+    try:
+      self._open(deployment, participation)
+    except BaseException:
+      self._file.close()
+      raise
+
+  def _open(
+    self, deployment: adaptation.Deployment, participation: float
+  ) -> None:
+    """Starts with the deployed model, or restores the last saved time step."""
+    record = self._file.restore(adapter_state.Saved)
+    names = () if record is None else record.client_names
+    order = adapter_state.order(self._file.path, names, self.client_names)
+    self._names = adapter_state.Names([self.client_names[i] for i in order])
+    self._deployment = deployment._replace(
+      initial=[deployment.initial[i] for i in order]
+    )
     # Data without a batch are refused, so the first states have one.
-    first = np.zeros((1, *algorithm.model.input_shape), self._dtype)
-    self._batches = [first] * num_clients
+    first = np.zeros((1, *self._algorithm.model.input_shape), self._dtype)
+    self._batches = [first] * len(order)
     self._rounds = rounds_lib.Rounds(
-      algorithm,
+      self._algorithm,
       self._data(),
       run_seed=self._seed,
       participation=participation,
     )
-    self._batches = [first[:0]] * num_clients
-    self._models = own_models.OwnModels(algorithm)
-    self._file = adapter_state.StateFile(
-      state_folder, _FILE, self._key(participation)
+    self._batches = [first[:0]] * len(order)
+    self._initial = tuple(map(adapter_state.digest, self._deployment.initial))
+    self._origin = adapter_state.origin(
+      self._algorithm,
+      self._rounds.server_state,
+      **adapter_state.of_deployment(self._deployment),
+      seed=self._seed,
+      rounds_per_step=self._rounds_per_step,
+      participation=participation,
     )
-    self._restore()
+    if record is None:
+      return
+    before = adapter_state.by_client(names, record.initial)
+    now = adapter_state.by_client(names, self._initial)
+    self._file.check_origin(record.origin | before, self._origin | now)
+    self._restore(record)
 
   @property
   def timestep(self) -> int:
@@ -159,12 +193,9 @@ class Adapter:
   @property
   def learning_rates(self) -> dict[Hashable, float]:
     """The learning rate of each client, by name; NaN if it has none."""
+    positions = map(self._names.position, self.client_names)
     return dict(
-      zip(
-        self.client_names,
-        self._rates(range(len(self.client_names))),
-        strict=True,
-      )
+      zip(self.client_names, self._rates(list(positions)), strict=True)
     )
 
   def adapt(self, batches: Mapping[Hashable, npt.ArrayLike]) -> Adapted:
@@ -172,7 +203,8 @@ class Adapter:
 
     Args:
       batches: The unlabelled examples of each client that has some, [n, ...],
-        by the client's name. Other clients are absent and keep their state.
+        or a data frame with the columns `deployment.feature_names`, by the
+        client's name. Other clients are absent and keep their state.
 
     Returns:
       What the time step has done.
@@ -212,7 +244,7 @@ class Adapter:
       self._timestep,
       float(loss),
       {
-        self.client_names[client]: rate
+        self._names.names[client]: rate
         for client, rate in zip(present, rates, strict=True)
       },
     )
@@ -261,6 +293,9 @@ class Adapter:
       adapter_state.Saved,
       timestep=self._timestep,
       round_num=running.round_num,
+      origin=self._origin,
+      client_names=self._names.texts,
+      initial=self._initial,
     )
     self._saved = self._timestep
 
@@ -293,6 +328,7 @@ class Adapter:
   def _inputs(self, client: Hashable, x: npt.ArrayLike) -> np.ndarray:
     """Returns valid examples without labels."""
     name = f"the batch of client {client!r}"
+    x = columns.matched(x, self._deployment.feature_names, name)
     return self._validator.queries(examples_lib.as_array(x, name), name)
 
   def _checked(
@@ -319,22 +355,8 @@ class Adapter:
     for state in self._rounds.states.take(clients):
       yield float(getattr(state, "learning_rate", np.nan))
 
-  def _key(self, participation: float) -> str:
-    """Returns the key of everything that determines the states."""
-    return adapter_state.key(
-      self._algorithm,
-      (self._rounds.server_state, *adapter_state.arrays_of(self._deployment)),
-      client_names=list(map(repr, self.client_names)),
-      seed=self._seed,
-      rounds_per_step=self._rounds_per_step,
-      participation=participation,
-    )
-
-  def _restore(self) -> None:
-    """Restores the last saved time step, if there is one."""
-    record = self._file.restore(adapter_state.Saved)
-    if record is None:
-      return
+  def _restore(self, record: adapter_state.Saved) -> None:
+    """Restores a saved time step; clients without a state are to join."""
     running = self._rounds
     running.server_state = encoding.from_bytes(
       self._file.read(run_file.SERVER), running.server_state

@@ -26,6 +26,7 @@ from tff_shift.learning import randomness
 from tff_shift.serving import adapter_messages
 from tff_shift.serving import adapter_server
 from tff_shift.serving import adapter_state
+from tff_shift.serving import columns
 from tff_shift.serving import own_models
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.storage import encoding
@@ -37,7 +38,7 @@ _FILE = "adapter_client.sqlite"
 _OWN = 0
 
 
-class _Progress(adapter_state.Saved):
+class _Progress(adapter_state.Saved, kw_only=True):
   """The record of a saved client.
 
   Attributes:
@@ -77,14 +78,15 @@ class AdapterClient:
       algorithm: The algorithm of the server.
       deployment: As for `ts.Adapter`; `initial` has the examples of this client
         alone.
-      state_folder: The client's own folder; created by the first `save`. It has
-        the client's state, the last broadcast and the last batch.
+      state_folder: The client's own folder, which no other object may use. It
+        may be a link. It has the client's state, the last broadcast and the
+        last batch.
       client: The client's position in the server's `client_names`, from 0.
       seed: The seed of the server.
 
     Raises:
-      ValueError: If an argument is not allowed, or the folder has the state of
-        another client or model, or a damaged one.
+      ValueError: If an argument is not allowed, the folder is in use, or it has
+        a damaged state or one of other arguments, which the line names.
     """
     adapter_server.check(algorithm)
     adaptation.check_deployment(deployment, algorithm.model.num_classes)
@@ -109,21 +111,27 @@ class AdapterClient:
       state.weights, state.round_num, state.seed
     )
     self._state: Any = None
-    self._key = adapter_messages.key(algorithm, state.weights, self._seed)
+    self._key = adapter_state.key(algorithm, state, self._seed)
     self._models = own_models.OwnModels(
       algorithm, algorithm.join.type_signature.parameter[0]
     )
-    self._file = adapter_state.StateFile(
-      state_folder,
-      _FILE,
-      adapter_state.key(
-        algorithm,
-        (state.weights, *adapter_state.arrays_of(self._deployment)),
-        seed=self._seed,
-        client=self.client,
+    self._origin = adapter_state.origin(
+      algorithm,
+      state,
+      **adapter_state.of_deployment(self._deployment),
+      **adapter_state.by_client(
+        [str(self.client)],
+        [adapter_state.digest(self._deployment.initial[0])],
       ),
+      seed=self._seed,
+      client=self.client,
     )
-    self._restore()
+    self._file = adapter_state.StateFile(state_folder, _FILE)
+    try:
+      self._restore()
+    except BaseException:
+      self._file.close()
+      raise
 
   @property
   def timestep(self) -> int:
@@ -152,9 +160,9 @@ class AdapterClient:
       client.
 
     Raises:
-      ValueError: If the broadcast is of another model, an earlier round, or
-        damaged, or the batch is missing or not valid; one line. The state stays
-        as before.
+      ValueError: If the broadcast is of another model, an earlier round, has
+        numbers that no server sends, or is damaged, or the batch is missing or
+        not valid; one line. The state stays as before.
     """
     found = adapter_messages.received(
       broadcast,
@@ -164,6 +172,7 @@ class AdapterClient:
       * max(1, len(self._algorithm.phases)),
       "the broadcast",
     )
+    adapter_messages.check_broadcast(found, self._algorithm)
     is_asked = self.client in found.clients
     self._check_order(found, is_asked)
     batch = self._batch
@@ -243,6 +252,7 @@ class AdapterClient:
       phase=self._phase,
       answered=self._answered,
       batch=encoding.to_json(self._batch),
+      origin=self._origin,
     )
 
   def close(self) -> None:
@@ -278,6 +288,7 @@ class AdapterClient:
 
   def _inputs(self, x: npt.ArrayLike) -> np.ndarray:
     name = f"the batch of client {self.client}"
+    x = columns.matched(x, self._deployment.feature_names, name)
     return self._validator.queries(examples_lib.as_array(x, name), name)
 
   def _checked(
@@ -322,6 +333,7 @@ class AdapterClient:
     found = self._file.restore(_Progress)
     if found is None:
       return
+    self._file.check_origin(found.origin, self._origin)
     self._received = encoding.from_bytes(
       self._file.read(run_file.SERVER), self._received
     )

@@ -92,16 +92,18 @@ class AdapterServer:
 
     Args:
       algorithm: As for `ts.Adapter`; clients build the same one.
-      state_folder: The folder of the state; created by the first `save`.
+      state_folder: The folder of the state, which no other object may use. It
+        may be a link.
       client_names: The name of each client, all different. A client's position
-        among them is its `client` in `ts.AdapterClient`.
+        among them is its `client` in `ts.AdapterClient`. Those of a saved state
+        come first, in the same order; further clients join.
       seed: As for `ts.Adapter`; clients have the same one.
       rounds_per_step: As for `ts.Adapter`.
       participation: As for `ts.Adapter`.
 
     Raises:
-      ValueError: If an argument is not allowed, or the folder has the state of
-        another model or of other arguments, or a damaged one.
+      ValueError: If an argument is not allowed, the folder is in use, or it has
+        a damaged state or one of other arguments, which the line names.
     """
     check(algorithm)
     num_clients = arguments.sequence("client_names", client_names)
@@ -123,30 +125,45 @@ class AdapterServer:
     self._rounds_per_step = rounds_per_step if algorithm.phases else 0
     self._participation = participation
     self._state = algorithm.initialize(randomness.server_seed(self._seed))
-    self._key = adapter_messages.key(algorithm, self._state.weights, self._seed)
+    self._key = adapter_state.key(algorithm, self._state, self._seed)
+    self._origin = adapter_state.origin(
+      algorithm,
+      self._state,
+      seed=self._seed,
+      rounds_per_step=rounds_per_step,
+      participation=participation,
+    )
     self._progress = _Progress(
       timestep=0,
       round_num=0,
       states=run_file.Content(num_rows=0, digest="0" * 64),
+      origin=self._origin,
+      client_names=self._names.texts,
     )
-    self._file = adapter_state.StateFile(
-      state_folder,
-      _FILE,
-      adapter_state.key(
-        algorithm,
-        self._state,
-        client_names=list(map(repr, self.client_names)),
-        seed=self._seed,
-        rounds_per_step=rounds_per_step,
-        participation=participation,
-      ),
-    )
-    found = self._file.restore(_Progress)
-    if found is not None:
-      self._progress = found
-      self._state = encoding.from_bytes(
-        self._file.read(run_file.SERVER), self._state
+    self._file = adapter_state.StateFile(state_folder, _FILE)
+    try:
+      self._restore()
+    except BaseException:
+      self._file.close()
+      raise
+
+  def _restore(self) -> None:
+    """Restores the last saved state, if there is one."""
+    record = self._file.restore(_Progress)
+    if record is None:
+      return
+    self._file.check_origin(record.origin, self._origin)
+    names = self._names.texts
+    if names[: len(record.client_names)] != record.client_names:
+      raise ValueError(
+        f"{self._file.path}: client_names must begin with the saved ones,"
+        f" {', '.join(record.client_names)}, and has {', '.join(names)}."
+        " Clients know their positions; new names follow"
       )
+    self._progress = record.replace(client_names=names)
+    self._state = encoding.from_bytes(
+      self._file.read(run_file.SERVER), self._state
+    )
 
   @property
   def timestep(self) -> int:
@@ -219,8 +236,9 @@ class AdapterServer:
       The next broadcast. If it asks no client, the time step has ended.
 
     Raises:
-      ValueError: If a message is of another client, round, phase or type, or
-        damaged; one line. The state stays as before.
+      ValueError: If a message is of another client, round, phase or type, has
+        numbers that no client sends, or is damaged; one line. The state stays
+        as before.
       errors.DivergedError: If the updates of all clients are not finite. The
         state stays as before.
     """
@@ -230,9 +248,9 @@ class AdapterServer:
     if not isinstance(messages, Mapping):
       raise ValueError("messages must be a dictionary of client and message")
     values = {}
-    for name, given in messages.items():
+    for name, content in messages.items():
       position = self._names.position(name)
-      values[position] = self._message(name, position, given).value
+      values[position] = self._message(name, position, content).value
     if not values:
       self._state = self._state._replace(round_num=np.int32(now.round_num + 1))
       self._progress = self._next_round(_after_round(now))
@@ -245,6 +263,12 @@ class AdapterServer:
     if metrics["num_diverged"] == metrics["num_clients"]:
       raise errors.DivergedError(
         self._algorithm.name, now.round_num + 1, len(values)
+      )
+    if not adapter_messages.is_finite(state.weights):
+      raise ValueError(
+        f"the messages of {self._names.shown(sorted(values))} give weights that"
+        " are not finite; leave out a client whose update or weight is too"
+        " large"
       )
     if now.phase + 1 < len(self._algorithm.phases):
       now = now.replace(phase=now.phase + 1, asked=tuple(sorted(values)))
@@ -313,7 +337,7 @@ class AdapterServer:
     if found.clients != (position,):
       raise ValueError(
         f"{what}, which has position {position}, was sent by the client at"
-        f" position {found.clients[0]}"
+        f" position {', '.join(map(str, found.clients)) or 'none'}"
       )
     for field in ("timestep", "round_num", "phase"):
       if getattr(found, field) != getattr(now, field):
@@ -321,6 +345,7 @@ class AdapterServer:
           f"{what} has {field}={getattr(found, field)}, and the server is at"
           f" {field}={getattr(now, field)}"
         )
+    adapter_messages.check_message(found.value, what)
     return found
 
 

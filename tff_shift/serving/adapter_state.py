@@ -1,11 +1,16 @@
 """The files of states of `ts.Adapter`, and of its clients and server apart."""
 
 import dataclasses
+import fcntl
+import json
 import os
 import pathlib
+import re
+import weakref
 from collections.abc import Hashable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import TypeVar
@@ -14,16 +19,23 @@ import numpy as np
 import tensorflow as tf
 
 from tff_shift import arguments
+from tff_shift import files
 from tff_shift import records
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.models import fingerprint
+from tff_shift.serving import columns
 from tff_shift.simulation.storage import array_cache
+from tff_shift.simulation.storage import encoding
 from tff_shift.simulation.storage import run_file
 from tff_shift.techniques import adaptation
 
 # The maximum number of names in a line.
 _MOST_NAMES = 10
+_FORMAT = 2
+_KEY = f"states of adapters, format {_FORMAT}"
+_REMEDY = "name another folder to start from the deployed model"
+_DIGEST = re.compile(r'"[0-9a-f]{64}"')
 
 
 class Saved(records.Record):
@@ -33,40 +45,78 @@ class Saved(records.Record):
     timestep: The number of time steps.
     round_num: The number of rounds.
     states: The states in the file.
+    origin: What determines the states, see `origin`.
+    client_names: The names of the clients by position, see `Names.texts`.
+    initial: The digest of the labelled examples of each client.
   """
+
+  FORMAT = _FORMAT
+  HAS_DIGEST = True
 
   timestep: records.Count
   round_num: records.Count
   states: run_file.Content
+  origin: dict[str, Any]
+  client_names: tuple[str, ...] = ()
+  initial: tuple[str | None, ...] = ()
 
 
 _S = TypeVar("_S", bound=Saved)
 
 
 class StateFile:
-  """A file of states that belong to one algorithm and its arguments.
+  """A file of states, which one object at a time may use.
+
+  The lock belongs to the open file. The system releases it when the process
+  ends, however it ends.
 
   Attributes:
     path: The file.
   """
 
-  def __init__(self, folder: str | os.PathLike[str], name: str, key: str):
-    """Sets the path; the first `save` creates the file.
+  def __init__(self, folder: str | os.PathLike[str], name: str):
+    """Creates and locks the folder; the first `save` creates the file.
 
     Args:
-      folder: The folder of the state.
+      folder: The folder of the state; a link is followed.
       name: The name of the file.
-      key: The key of everything that determines the states.
+
+    Raises:
+      ValueError: If the folder is in use, or the file is a link.
+      files.WriteError: If the folder cannot be written.
     """
-    self.path = pathlib.Path(folder) / name
-    self._file = run_file.RunFile(self.path, key)
+    folder = pathlib.Path(os.path.realpath(folder))
+    self.path = folder / name
+    if self.path.is_symlink():
+      raise ValueError(
+        f"{self.path} is a link, and no state is saved through links; name the"
+        " folder of the file that it points to"
+      )
+    files.make_folder(folder)
+    lock = files.open_to_append(folder / f".{name}.lock")
+    self._unlock = weakref.finalize(self, os.close, lock)
+    try:
+      # Unlike `lockf`, also within a process.
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+      self._unlock()
+      if isinstance(error, BlockingIOError):
+        raise ValueError(
+          f"{folder} is in use by another object, in this process or another"
+          " one; close it, or name another folder"
+        ) from error
+      raise files.WriteError(folder, error.strerror) from error
+    run_file.remove_leftovers(folder, name)
+    self._file = run_file.RunFile(self.path, _KEY)
     self._step = 0
+    self._content: run_file.Content | None = None
+    self._has_failed = False
 
   def restore(self, kind: type[_S]) -> _S | None:
     """Returns the last saved record; None without one.
 
     Raises:
-      ValueError: If the file has another key or is damaged; one line.
+      ValueError: If the file has another format or is damaged; one line.
     """
     self._file.check_format()
     try:
@@ -76,18 +126,45 @@ class StateFile:
       self._step, text = next(iter(saved.items()))
       record = records.decode(text, kind)
       self._file.restore(self._step, record.states)
+    except run_file.OtherRunError as error:
+      raise ValueError(
+        f"{self.path} has format 1, and this version of tff_shift reads format"
+        f" {_FORMAT}; {_REMEDY}"
+      ) from error
     except (run_file.UnusableError, ValueError) as error:
       raise ValueError(
-        f"{self.path}: the saved state is of another model, deployment or"
-        f" other arguments, or damaged ({error}); name another folder to start"
-        " from the deployed model"
+        f"{self.path}: the saved state is damaged ({error}); {_REMEDY}"
       ) from error
+    self._content = record.states
     return record
+
+  def check_origin(
+    self, saved: Mapping[str, Any], current: Mapping[str, Any]
+  ) -> None:
+    """Refuses a state that other arguments have determined.
+
+    Args:
+      saved: The origin in the record, see `origin`.
+      current: The present one.
+
+    Raises:
+      ValueError: If they differ; one line that names each difference.
+    """
+    differences = [
+      _difference(name, saved.get(name), current.get(name))
+      for name in dict.fromkeys([*saved, *current])
+      if saved.get(name) != current.get(name)
+    ]
+    if differences:
+      raise ValueError(
+        f"{self.path}: the saved state is of another origin:"
+        f" {'; '.join(differences)}. Use what it was saved with, or {_REMEDY}"
+      )
 
   def save(
     self, states: Iterable[tuple[int, bytes]], kind: type[_S], **fields: Any
   ) -> None:
-    """Saves states, by client or `run_file.SERVER`, and a record.
+    """Saves all states, by client or `run_file.SERVER`, and a record.
 
     Args:
       states: The states.
@@ -95,12 +172,27 @@ class StateFile:
       **fields: Its fields but `states`.
 
     Raises:
-      files.WriteError: If they cannot be written.
+      files.WriteError: If they cannot be written. The last saved ones remain,
+        and the next call may succeed.
     """
-    self._file.write(states)
-    record = kind(states=self._file.content, **fields)
-    self._file.commit(self._step + 1, records.encode(record, indent=None))
+    if not self._unlock.alive:
+      raise files.WriteError(self.path, "it is closed")
+    try:
+      if self._has_failed:
+        self._file = run_file.RunFile(self.path, _KEY)
+        if self._content is not None:
+          self._file.restore(self._step, self._content)
+        self._has_failed = False
+      self._file.write(states)
+      record = kind(states=self._file.content, **fields)
+      self._file.commit(self._step + 1, records.encode(record, indent=None))
+    except BaseException:
+      # Discards what is not committed.
+      self._file.close()
+      self._has_failed = True
+      raise
     self._step += 1
+    self._content = record.states
 
   def read(self, owner: int) -> bytes | None:
     """Returns the saved state of a client or the server; None without one."""
@@ -111,8 +203,9 @@ class StateFile:
     return self._file.read_clients()
 
   def close(self) -> None:
-    """Closes the file."""
+    """Closes the file and releases the folder."""
     self._file.close()
+    self._unlock()
 
 
 class Names:
@@ -126,8 +219,16 @@ class Names:
     """Raises a ValueError unless the names are different."""
     self.names = tuple(names)
     self._position = {name: i for i, name in enumerate(self.names)}
-    if len(self._position) < len(self.names):
+    # Saved states have the texts.
+    if len(set(map(repr, self.names))) < len(self.names) or len(
+      self._position
+    ) < len(self.names):
       raise ValueError("client_names must be different")
+
+  @property
+  def texts(self) -> tuple[str, ...]:
+    """The names as texts, by position, for a saved state."""
+    return tuple(map(repr, self.names))
 
   def position(self, name: Hashable) -> int:
     """Returns the position of a client.
@@ -154,45 +255,130 @@ class Names:
     return f"{names[0]!r}, {names[1]!r}, ..., {names[-1]!r} ({len(names)})"
 
 
-def key(
-  algorithm: algorithm_lib.FederatedAlgorithm, arrays: Any, **arguments: Any
-) -> str:
-  """Returns the key of everything that determines states.
+def order(
+  path: pathlib.Path, saved: Sequence[str], names: Sequence[Hashable]
+) -> list[int]:
+  """Returns the positions of names, those of a saved state first.
+
+  Clients keep the position of their first time step, which their random numbers
+  depend on; new ones follow.
+
+  Args:
+    path: The file of the saved state.
+    saved: The saved names by position.
+    names: The present names.
+
+  Raises:
+    ValueError: If a saved name is missing; one line that names it.
+  """
+  texts = list(map(repr, names))
+  missing = [name for name in saved if name not in texts]
+  if missing:
+    new = [name for name in texts if name not in saved]
+    raise ValueError(
+      f"{path}: client_names lacks {_listed(missing)}, with a saved state"
+      + (f", and has {_listed(new)}, without one" if new else "")
+      + ". Keep the names of all saved clients: one that gets no batch is"
+      " absent. A name cannot be changed"
+    )
+  known = [texts.index(name) for name in saved]
+  return known + sorted(set(range(len(texts))).difference(known))
+
+
+def _listed(names: Sequence[str]) -> str:
+  more = ", ..." if len(names) > _MOST_NAMES else ""
+  return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def origin(
+  algorithm: algorithm_lib.FederatedAlgorithm, state: Any, **arguments: Any
+) -> dict[str, Any]:
+  """Returns what determines states, JSON types by name; digests of arrays.
 
   Args:
     algorithm: The algorithm.
-    arrays: A nested structure of arrays, such as the deployed weights.
-    **arguments: Other arguments, JSON types.
+    state: The first state of the server, a named tuple with `weights`.
+    **arguments: Further arguments, JSON types.
   """
+  others = state._replace(weights=())
+  found = {
+    "algorithm": algorithm.name,
+    **{
+      f"hparams.{name}": value
+      for name, value in dataclasses.asdict(algorithm.hparams).items()
+    },
+    "model": fingerprint.function_digest(algorithm.model),
+    "deployed weights": digest(state.weights),
+    "aggregator, server optimizer or number of clients of the algorithm": (
+      array_cache.key(
+        {"structure": encoding.structure(state), "values": digest(others)}
+      )
+    ),
+    **arguments,
+  }
+  # Tuples become lists, as in a file.
+  return json.loads(json.dumps(records.to_json(found)))
+
+
+def digest(arrays: Any) -> str | None:
+  """Returns a digest of a nested structure of arrays; None without arrays."""
+  if arrays is None:
+    return None
   return array_cache.key(
     {
-      "algorithm": algorithm.name,
-      "hparams": dataclasses.asdict(algorithm.hparams),
-      "model": fingerprint.function_digest(algorithm.model),
       "arrays": [
         array_cache.array_digest(np.asarray(array))
         for array in tf.nest.flatten(arrays)
-      ],
-      **arguments,
+      ]
     }
   )
 
 
-def arrays_of(deployment: adaptation.Deployment) -> list[Any]:
-  """Returns the arrays of a deployment, for `key`."""
-  return [
-    deployment.confusion,
-    *deployment.initial,
-    *(deployment.held_out or ()),
-  ]
+def key(
+  algorithm: algorithm_lib.FederatedAlgorithm, state: Any, seed: int
+) -> str:
+  """Returns a digest of the origin of packets, see `origin`."""
+  return array_cache.key(origin(algorithm, state, seed=seed))
+
+
+def of_deployment(deployment: adaptation.Deployment) -> dict[str, Any]:
+  """Returns the origin of all of a deployment but `initial`."""
+  names = deployment.feature_names
+  return {
+    "deployment.confusion": digest(deployment.confusion),
+    "deployment.held_out": digest(deployment.held_out),
+    "deployment.feature_names": None if names is None else list(names),
+  }
+
+
+def by_client(names: Sequence[str], digests: Sequence[Any]) -> dict[str, Any]:
+  """Returns the origin of the labelled examples of named clients."""
+  return {
+    f"deployment.initial of client {name}": found
+    for name, found in zip(names, digests, strict=False)
+  }
+
+
+def _difference(name: str, saved: Any, current: Any) -> str:
+  shown = [json.dumps(value) for value in (saved, current)]
+  if any(_DIGEST.fullmatch(text) or len(text) > 80 for text in shown):
+    return f"{name} differs"
+  return f"{name} was {shown[0]}, and is {shown[1]}"
 
 
 def with_examples(deployment: adaptation.Deployment) -> adaptation.Deployment:
   """Returns a deployment with `Examples` instead of pairs (x, y).
 
+  Columns of data frames are matched by name, see `columns.matched`.
+
   Raises:
     ValueError: If an entry is no pair of arrays; one line.
   """
+  feature_names = getattr(deployment, "feature_names", None)
+  if feature_names is None:
+    feature_names = _columns_of(deployment.initial)
+  if feature_names is not None:
+    feature_names = tuple(map(str, feature_names))
 
   def converted(pair, what):
     if pair is None:
@@ -204,7 +390,9 @@ def with_examples(deployment: adaptation.Deployment) -> adaptation.Deployment:
         f"{what} must be a pair of examples and labels"
       ) from None
     return examples_lib.Examples(
-      examples_lib.as_array(x, f"x of {what}"),
+      examples_lib.as_array(
+        columns.matched(x, feature_names, f"x of {what}"), f"x of {what}"
+      ),
       examples_lib.as_array(y, f"y of {what}"),
     )
 
@@ -215,4 +403,14 @@ def with_examples(deployment: adaptation.Deployment) -> adaptation.Deployment:
     ],
     deployment.confusion,
     converted(getattr(deployment, "held_out", None), "deployment.held_out"),
+    getattr(deployment, "client_names", None),
+    feature_names,
   )
+
+
+def _columns_of(initial: Sequence[Any]) -> Sequence[str] | None:
+  """Returns the columns of the first data frame of examples, if any."""
+  for pair in initial:
+    if isinstance(pair, tuple | list) and hasattr(pair[0], "columns"):
+      return pair[0].columns
+  return None

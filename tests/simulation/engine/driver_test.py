@@ -1,10 +1,13 @@
 """The loop of all drivers, with rounds that only count."""
 
+import gc
+import signal
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from tff_shift import signals
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import client_states
@@ -259,3 +262,48 @@ def test_nan_is_never_better_than_a_number():
 def test_wrong_argument_is_named(call, message):
   with pytest.raises(ValueError, match=message):
     call()
+
+
+class SignalInCollection(Rising):
+  """Gets a signal in a callback of garbage collection, in its third step."""
+
+  def __init__(self, number):
+    super().__init__()
+    self.number, self.done = number, []
+
+  def step(self, running, step, measured):
+    super().step(running, step, measured)
+    if step == 3:
+      gc.callbacks.append(self.interrupted)
+      gc.collect()
+      gc.callbacks.remove(self.interrupted)
+    self.done.append(step)
+
+  def interrupted(self, phase, _):
+    if phase == "start":
+      signal.raise_signal(self.number)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+  ("number", "error"),
+  [
+    (signal.SIGINT, KeyboardInterrupt),
+    (signal.SIGTERM, signals.Terminated),
+  ],
+)
+def test_signal_that_garbage_collection_discards_ends_the_run(number, error):
+  steps = SignalInCollection(number)
+  before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+  with pytest.raises(KeyboardInterrupt) as found, signals.raised():
+    try:
+      driver.run(steps, [], None)
+    finally:
+      # A second signal ends the process at once.
+      assert signal.getsignal(number) is signal.SIG_DFL
+  assert found.type is error
+  assert steps.done == [1, 2, 3]
+  assert steps.running.is_closed
+  after = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+  assert before == after
+  signals.check()

@@ -135,6 +135,7 @@ class Checkpoints:
       run_file.RunFile(path).check_format()
     if every:
       files.make_folder(folder.checkpoints)
+      run_file.remove_leftovers(folder.checkpoints, f"*{_SUFFIX}")
 
   def run(
     self,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
+from tff_shift import signals
 from tff_shift.simulation.engine import callbacks as callbacks_lib
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
@@ -192,6 +193,7 @@ def run(
       is_over=callback.should_stop,
       client_names=steps.client_names,
     ):
+      signals.check()
       num_measured = len(measured)
       loss = steps.step(running, step, measured)
       if len(measured) > num_measured:

@@ -18,6 +18,7 @@ from absl import logging
 
 from tff_shift import arguments
 from tff_shift import errors
+from tff_shift import signals
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import phases
 from tff_shift.learning import randomness
@@ -275,6 +276,7 @@ class Rounds:
       ValueError: If data built on request or the sampler's result are not
         valid. The run stays as before the round.
     """
+    signals.check()
     start = time.perf_counter()
     chosen = self._reporters()
     if not chosen:

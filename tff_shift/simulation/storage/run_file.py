@@ -106,6 +106,10 @@ class UnusableError(ValueError):
   """The reason why a checkpoint cannot be used."""
 
 
+class OtherRunError(UnusableError):
+  """The file belongs to another key."""
+
+
 class UseError(files.WriteError):
   """The file cannot be used any longer, for example on a full disk.
 
@@ -118,6 +122,18 @@ class UseError(files.WriteError):
     self.strerror = str(error)
     # The last byte of an extended code is the basic code.
     self.is_damage = getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+
+
+def remove_leftovers(folder: pathlib.Path, name: str = "*") -> None:
+  """Removes the temporary files of processes that were killed.
+
+  Args:
+    folder: The folder, which this process has locked.
+    name: A pattern for the names of files of runs.
+  """
+  with files.writing(folder):
+    for path in list(folder.glob(files.temporary_pattern(name))):
+      files.remove(path)
 
 
 class Content(records.Record):
@@ -204,7 +220,7 @@ class RunFile:
       if found != "ok":
         raise UnusableError(f"the file is damaged: {' '.join(found.split())}")
       if connection.execute("SELECT * FROM run").fetchall() != [(self._key,)]:
-        raise UnusableError("it belongs to a run with other flags")
+        raise OtherRunError("it belongs to a run with other flags")
       return dict(
         connection.execute("SELECT * FROM checkpoints ORDER BY step DESC")
       )

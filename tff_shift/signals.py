@@ -1,0 +1,65 @@
+"""Signals that end a run.
+
+A handler raises an exception, which also ends waiting. Python discards the
+exception if the handler happens to run in a callback of garbage collection,
+such as jax's, or in `__del__`. So it also sets a flag, which loops read.
+"""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+
+class Terminated(KeyboardInterrupt):
+  """Raised on SIGTERM; ends a binary as Ctrl-C does."""
+
+
+# The signals, the handlers that are replaced, and what is raised instead.
+# Others are of a parent process that ignores a signal, for example `nohup`.
+_KINDS = (
+  (signal.SIGINT, signal.default_int_handler, KeyboardInterrupt),
+  (signal.SIGTERM, signal.SIG_DFL, Terminated),
+)
+_received: type[KeyboardInterrupt] | None = None
+
+
+@contextlib.contextmanager
+def raised() -> Iterator[None]:
+  """Raises an exception on the first SIGINT or SIGTERM of a block.
+
+  A second one ends the process at once.
+  """
+  global _received
+  kinds = {
+    number: (default, kind)
+    for number, default, kind in _KINDS
+    if signal.getsignal(number) is default
+  }
+
+  def interrupt(number, _):
+    global _received
+    for each in kinds:
+      signal.signal(each, signal.SIG_DFL)
+    _received = kinds[number][1]
+    raise _received
+
+  _received = None
+  for number in kinds:
+    signal.signal(number, interrupt)
+  try:
+    yield
+  finally:
+    _received = None
+    for number, (default, _) in kinds.items():
+      signal.signal(number, default)
+
+
+def check() -> None:
+  """Raises the exception of a signal that was received, see `raised`.
+
+  Raises:
+    KeyboardInterrupt: After SIGINT.
+    Terminated: After SIGTERM.
+  """
+  if _received is not None:
+    raise _received

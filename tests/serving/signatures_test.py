@@ -1,15 +1,22 @@
 """The signatures of saved models, read without tff_shift, and over HTTP."""
 
+import functools
 import http.client
 import json
 import pathlib
 import re
+import select
+import socket
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from absl import flags
+from werkzeug import serving
 from werkzeug import test
 
 from examples import serve
@@ -185,6 +192,19 @@ class TestService:
         {"instances": [[1.0, 2.0]], "signature_name": "anwser"},
         "signature_name 'anwser' is unknown; the model has answer, client_no",
       ),
+      ({"instances": [[1.0, 10**400]]}, "instances must be numbers"),
+      ({"instances": [["1.0", "2.0"]]}, "instances must be numbers"),
+      ({"instances": {}}, "instances must be numbers"),
+      (
+        {"instances": [[1.0, 2.0]], "signature_name": []},
+        "signature_name [] is unknown",
+      ),
+      (
+        {"instances": [[1.0, 2.0]], "signature_name": {}},
+        "signature_name {} is unknown",
+      ),
+      ('{"instances": ' + "[" * 100_000, "the body must be JSON"),
+      ({"instances": json.loads("[" * 50 + "]" * 50)}, "instances must be"),
     ],
   )
   def test_bad_requests_are_answered_in_one_line(self, post, body, message):
@@ -192,10 +212,62 @@ class TestService:
     assert status == 400
     assert message in found["error"] and "\n" not in found["error"]
 
+  def test_large_bodies_are_refused(self, post):
+    status, found = post(" " * (2**24 + 1))
+    assert status == 413
+    assert "capacity limit" in found["error"]
+
   def test_other_models_and_methods_are_refused(self, post):
     status, found = post({"instances": [[1.0, 2.0]]}, name="other")
     assert (status, found["error"]) == (404, "there is no model other")
     assert post.client.post("/v1/models/federation").status_code == 405
+
+
+def test_slow_requests_end(served_federation, monkeypatch):
+  monkeypatch.setattr(serve.Handler, "timeout", 0.5)
+  server = serving.make_server(
+    "127.0.0.1",
+    0,
+    serve.Service(served_federation),
+    threaded=True,
+    request_handler=serve.Handler,
+  )
+  thread = threading.Thread(target=server.serve_forever)
+  thread.start()
+  try:
+    with socket.create_connection(("127.0.0.1", server.server_port)) as client:
+      client.settimeout(20)
+      client.sendall(
+        b"POST /v1/models/model:predict HTTP/1.1\r\nContent-Length: 99\r\n\r\n"
+      )
+      start = time.monotonic()
+      # Each byte comes in time, and all of them would take 30 seconds.
+      while not select.select([client], [], [], 0.3)[0]:
+        client.sendall(b" ")
+        assert time.monotonic() < start + 10
+      assert b" 408 " in client.recv(1000)
+  finally:
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_port_must_exist():
+  values = flags.FlagValues()
+  with pytest.MonkeyPatch.context() as patches:
+    patches.setattr(serve.flags, "FLAGS", values)
+    for name in ("string", "integer"):
+      define = getattr(flags, f"DEFINE_{name}")
+      patches.setattr(
+        serve.flags,
+        f"DEFINE_{name}",
+        functools.partial(define, flag_values=values),
+      )
+    serve.define_flags()
+  for port in (-1, 65_536, 99_999):
+    with pytest.raises(flags.IllegalFlagValueError, match="65535"):
+      values(["serve", f"--port={port}"])
+  values(["serve", "--port=65535"])
 
 
 @pytest.mark.slow

@@ -327,6 +327,18 @@ def test_runs_that_nobody_asks_for_are_removed(tmp_path):
   ]
 
 
+def test_temporary_files_of_a_killed_process_are_removed(tmp_path):
+  folder = results.RunFolder(tmp_path)
+  folder.checkpoints.mkdir()
+  left = files.temporary_path(folder.checkpoints / "a.sqlite")
+  left.write_bytes(b"half")
+  others = [".a.sqlite.tmp", "a.sqlite.0123456789abcdef.tmp"]
+  for name in others:
+    (folder.checkpoints / name).write_text("mine")
+  checkpoints.Checkpoints(folder, {"rounds": 3}, every=2)
+  assert sorted(path.name for path in folder.checkpoints.iterdir()) == others
+
+
 def truncate(path):
   os.truncate(path, path.stat().st_size // 2)
 

@@ -550,3 +550,56 @@ class TestRounds:
     assert run.starts == [0, 2]
     run.seconds += [8.0, 2.0]
     assert run.seconds_per_round == 1.5
+
+
+@pytest.mark.slow
+def test_clients_that_join_in_a_loop_have_the_states_of_the_driver():
+  algorithm = algorithms.build(
+    "moon",
+    mlp.mlp(input_shape=(4,), num_classes=3, input_dtype=np.float32, width=4),
+    algorithms.get("moon").HParams(learning_rate=0.3, batch_size=4),
+  )
+  generator = np.random.default_rng(0)
+  data = [
+    client_dataset.ClientDataset.from_arrays(
+      generator.normal(size=(8, 4)).astype(np.float32),
+      generator.integers(0, 3, 8).astype(np.int32),
+    )
+    for _ in range(3)
+  ]
+  cohorts = [[0, 1], [1, 2], [0, 2]]
+  server, states, data = algorithm.start(data, RUN_SEED)
+  running = rounds.Rounds(
+    algorithm,
+    data,
+    run_seed=RUN_SEED,
+    sampler=lambda known: cohorts[known.round_num],
+  )
+  for round_num, cohort in enumerate(cohorts):
+    before = list(states)
+    states = algorithm.join_clients(server, states, data, cohort)
+    if not round_num:
+      assert states[2] is None
+    else:
+      assert all(
+        now is then
+        for now, then in zip(states, before, strict=True)
+        if then is not None
+      )
+    for phase in algorithm.phases:
+      server, updated, _ = phase(
+        server,
+        [states[client] for client in cohort],
+        [data[client] for client in cohort],
+      )
+      for client, state in zip(cohort, updated, strict=True):
+        states[client] = state
+    running.step()
+  assert equal_bits(server, running.server_state)
+  assert equal_bits(states, running.client_states)
+  for clients, arguments, message in (
+    (states, [3], "cohort"),
+    (states[:2], [0], "client_states"),
+  ):
+    with pytest.raises(ValueError, match=message):
+      algorithm.join_clients(server, clients, data, arguments)

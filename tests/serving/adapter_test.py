@@ -425,7 +425,7 @@ def test_columns_of_data_frames_are_matched_by_name(algorithm, saved, tmp_path):
     wanted = adapter.predict("west", x)
     found = adapter.predict("west", frame[["d", "b", "a", "c"]])
     np.testing.assert_array_equal(found.probabilities, wanted.probabilities)
-    with pytest.raises(ValueError, match="client 'west': column 'd' is missing"):
+    with pytest.raises(ValueError, match="'west': column 'd' is missing"):
       adapter.adapt({"west": frame[["a", "b", "c"]]})
 
 

@@ -140,7 +140,9 @@ class Adapter:
     self._validator = client_data.ClientDataValidator(algorithm)
     self._models = own_models.OwnModels(algorithm)
     self._timestep = self._saved = 0
-    deployment = adapter_state.with_examples(deployment)
+    deployment = adapter_state.with_examples(
+      deployment, algorithm.model.input_shape
+    )
     self._file = adapter_state.StateFile(state_folder, _FILE)
     try:
       self._open(deployment, participation)

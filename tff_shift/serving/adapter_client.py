@@ -95,7 +95,9 @@ class AdapterClient:
     self.client = arguments.integer("client", client, 0, most - 1)
     self.message_types = adapter_messages.message_types(algorithm)
     self._algorithm = algorithm
-    self._deployment = adapter_state.with_examples(deployment)
+    self._deployment = adapter_state.with_examples(
+      deployment, algorithm.model.input_shape
+    )
     self._seed = arguments.seed("seed", seed)
     self._validator = client_data.ClientDataValidator(algorithm)
     model = algorithm.model

@@ -366,19 +366,25 @@ def _difference(name: str, saved: Any, current: Any) -> str:
   return f"{name} was {shown[0]}, and is {shown[1]}"
 
 
-def with_examples(deployment: adaptation.Deployment) -> adaptation.Deployment:
+def with_examples(
+  deployment: adaptation.Deployment, input_shape: Sequence[int]
+) -> adaptation.Deployment:
   """Returns a deployment with `Examples` instead of pairs (x, y).
 
   Columns of data frames are matched by name, see `columns.matched`.
 
   Raises:
-    ValueError: If an entry is no pair of arrays; one line.
+    ValueError: If an entry is no pair of arrays, or names of features do not
+      fit the shape of an input; one line.
   """
   feature_names = getattr(deployment, "feature_names", None)
   if feature_names is None:
     feature_names = _columns_of(deployment.initial)
   if feature_names is not None:
     feature_names = tuple(map(str, feature_names))
+    examples_lib.check_feature_names(
+      feature_names, (None, *input_shape), "deployment.feature_names"
+    )
 
   def converted(pair, what):
     if pair is None:

@@ -8,6 +8,7 @@ such as jax's, or in `__del__`. So it also sets a flag, which loops read.
 import contextlib
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 
 class Terminated(KeyboardInterrupt):
@@ -16,7 +17,7 @@ class Terminated(KeyboardInterrupt):
 
 # The signals, the handlers that are replaced, and what is raised instead.
 # Others are of a parent process that ignores a signal, for example `nohup`.
-_KINDS = (
+_KINDS: tuple[tuple[signal.Signals, Any, type[KeyboardInterrupt]], ...] = (
   (signal.SIGINT, signal.default_int_handler, KeyboardInterrupt),
   (signal.SIGTERM, signal.SIG_DFL, Terminated),
 )

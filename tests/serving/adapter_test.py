@@ -461,7 +461,7 @@ def test_bad_arguments_are_refused(algorithm, tmp_path, change, message):
 def test_what_is_no_algorithm_of_streams_is_refused(algorithm, tmp_path):
   with pytest.raises(ValueError, match="deployment"):
     ts.Adapter(algorithm, ([], []), tmp_path)
-  initial, confusion, _ = DEPLOYMENT
+  initial, confusion = DEPLOYMENT.initial, DEPLOYMENT.confusion
   for broken, message in (
     (([*initial[:1], 3], confusion), "client 1 must be a pair of examples"),
     (

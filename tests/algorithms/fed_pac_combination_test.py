@@ -55,6 +55,16 @@ class TestStatistics:
     np.testing.assert_allclose(found.means, means, atol=1e-6)
     np.testing.assert_allclose(found.v, v / 9, rtol=1e-5)
 
+  def test_variance_far_from_zero(self, run_in_graph):
+    rng = np.random.default_rng(0)
+    features = np.float32(1e4 + rng.integers(-8, 8, (50, 3)) / 8)
+    found = run_in_graph(
+      lambda f: fed_pac.feature_statistics(f, np.zeros(50, np.int32), 1),
+      features,
+    )
+    expected = np.float64(features).var(axis=0).sum() / 50
+    np.testing.assert_allclose(found.v, expected, rtol=1e-3)
+
   def test_variance_of_one_example_is_zero(self, run_in_graph):
     features = np.full((1, 3), 0.1, np.float32)
     found = run_in_graph(

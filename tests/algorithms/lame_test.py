@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import scipy.spatial
 import scipy.special
 import tensorflow as tf
 
@@ -88,6 +89,22 @@ class TestAffinities:
     # A width of 0: they are alike.
     np.testing.assert_array_equal(
       lame.rbf_affinity(same, 3)(tf.eye(4)), np.ones([4, 4])
+    )
+
+  @pytest.mark.parametrize("neighbors", [1, 3])
+  def test_without_a_width_it_is_that_to_the_nearest_different_one(
+    self, neighbors
+  ):
+    # Three examples in each of three directions.
+    angles = np.repeat([0.0, 0.4, 2.0], 3)
+    features = np.float32(np.stack([np.cos(angles), np.sin(angles)], axis=1))
+    apart = scipy.spatial.distance.cdist(features, features)
+    # From 0 to 0.4, back, and from 2 to 0.4.
+    width = 2 / 3 * 2 * np.sin(0.2) + 1 / 3 * 2 * np.sin(0.8)
+    np.testing.assert_allclose(
+      lame.rbf_affinity(features, neighbors)(tf.eye(9)),
+      np.exp(-(apart**2) / (2 * width**2)),
+      atol=1e-6,
     )
 
   def test_length_of_features_does_not_count(self):

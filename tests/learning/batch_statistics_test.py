@@ -154,6 +154,52 @@ def run_rounds(algorithm, rounds, data=DATA):
   return state, clients
 
 
+COLUMNS = {
+  "pressure": (101_325, 20),
+  "frequency": (50, 0.02),
+  "kelvin": (293.15, 0.05),
+  "latitude": (47.37, 0.01),
+  "meter": (250_000, 100),
+  "year": (2021, 1.5),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_rounds", [1, 3])
+def test_variances_far_from_zero(model, fed_avg_with, num_rounds):
+  """In a first round, the means of clients are far from the server's."""
+  algorithm = fed_avg_with("none")
+  names = tuple(COLUMNS)
+  for first in (0, 3):
+    means, deviations = np.transpose(
+      [COLUMNS[name] for name in names[first : first + 3]]
+    )
+    data = []
+    for client in range(3):
+      rng = np.random.default_rng(client)
+      x = np.float32(
+        means + deviations * rng.normal(0.2 * client, 1, (SIZE, 3))
+      )
+      data.append(make_client(client, SIZE)._replace(x=x))
+    state, _ = run_rounds(algorithm, num_rounds, data)
+    mean, variance = np.zeros(3), np.ones(3)
+    for _ in range(num_rounds):
+      statistics = []
+      for client in data:
+        own, x = (mean, variance), np.float64(client.x)
+        for _ in range(STEPS):
+          own = (
+            MOMENTUM * own[0] + (1 - MOMENTUM) * x.mean(axis=0),
+            MOMENTUM * own[1] + (1 - MOMENTUM) * x.var(axis=0),
+          )
+        statistics.append(own)
+      mean, variance = pooled(statistics, [1, 1, 1])
+    found = state.weights.statistics
+    np.testing.assert_allclose(found[0], mean, rtol=1e-6)
+    # The clients' means have a relative rounding error of 1e-7.
+    np.testing.assert_allclose(found[1], variance, rtol=1e-3)
+
+
 def assert_close(found, expected, atol=1e-5):
   for one, other in zip(found, expected, strict=True):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=atol)

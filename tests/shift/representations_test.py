@@ -152,6 +152,23 @@ class TestPca:
     )
     np.testing.assert_allclose(r[6:], coordinates.std(axis=0), atol=0.02)
 
+  def test_a_constant_added_to_all_values_changes_nothing(self):
+    rng = np.random.default_rng(0)
+    # So many examples that scikit-learn sums squares.
+    public = rng.normal(size=(600, 3)) * [1, 2, 3]
+    x = rng.normal(size=(50, 3))
+    expected = representations.fit("pca", public, size=4)(x)
+    found = representations.fit("pca", public + 1e9, size=4)(x + 1e9)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+  def test_directions_without_variance_are_refused(self, refusal):
+    public = np.zeros([20, 3])
+    public[:, 0] = np.arange(20)
+    assert refusal(representations.fit, "pca", public, size=4) == (
+      "size must be at most 2 for pca with public examples that vary in 1"
+      " directions only, got 4"
+    )
+
 
 @pytest.mark.slow
 class TestTSne:

@@ -149,12 +149,17 @@ def feature_statistics(features, y, num_classes: int) -> FeatureStatistics:
   count = tf.cast(tf.maximum(tf.size(y), 1), tf.float32)
   sums = prototypes.class_sums(features, y, num_classes)
   h = sums.total / count
-  squares = tf.reduce_sum(tf.square(features)) / count
-  # Rounding can make the difference negative.
-  variance = tf.maximum(squares - tf.reduce_sum(tf.square(h)), 0.0)
-  return FeatureStatistics(
-    h, variance / count, prototypes.class_means(sums).mean
+  means = prototypes.class_means(sums).mean
+  # E|f|^2 - |h|^2 as variances within classes and between them: the difference
+  # of squares of large numbers is not precise.
+  within = tf.reduce_sum(
+    tf.math.squared_difference(features, tf.gather(means, y))
   )
+  fractions = sums.count / count
+  between = tf.reduce_sum(
+    fractions * (1.0 - fractions) * tf.reduce_sum(tf.square(means), axis=1)
+  )
+  return FeatureStatistics(h, (within / count + between) / count, means)
 
 
 def combinations(h, v, present) -> tf.Tensor:

@@ -27,8 +27,10 @@ Choices:
   * Features are the embeddings, the input of the model's head, at length 1.
   * affinity=rbf is exp(-d_ij^2 / (2 sigma^2)) of the distances d_ij, the
     default of the authors' program. sigma is the mean distance of an example to
-    its k-th nearest example, itself counted, as in the program. An example has
-    affinity 1 with itself. It takes n x n numbers.
+    its k-th nearest example, itself counted, as in the program. If that is 0,
+    as for k = 1 or many equal examples, sigma is the mean distance to the
+    nearest example that differs. An example has affinity 1 with itself. It
+    takes n x n numbers.
   * affinity=knn is 1 for the k nearest other examples, and not symmetric. Equal
     distances go to the lower position. The program leaves out the nearest
     example instead of the example itself, which differs for equal examples.
@@ -58,6 +60,9 @@ AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
 # this step.
 _TOLERANCE = 1e-8
 _FIRST_STOP = 3
+
+# Features of equal examples, at length 1, differ by less.
+_ROUNDING = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,9 +119,11 @@ def rbf_affinity(
   number = tf.minimum(num_neighbors, tf.shape(apart)[0])
   nearest = -tf.math.top_k(-apart, number).values
   width = tf.reduce_mean(nearest[:, -1])
-  # Without a width, examples at distance 0 are alike, and no others.
-  exponent = tf.math.divide_no_nan(tf.square(apart), 2.0 * tf.square(width))
-  matrix = tf.where((width > 0) | tf.equal(apart, 0.0), tf.exp(-exponent), 0.0)
+  others = tf.where(apart > _ROUNDING, apart, float("inf"))
+  width_of_others = tf.reduce_mean(tf.reduce_min(others, axis=1))
+  width = tf.where(width > _ROUNDING, width, width_of_others)
+  # If all examples are equal, the width is infinite, and the affinity 1.
+  matrix = tf.exp(-tf.square(apart) / (2.0 * tf.square(width)))
   return lambda z: tf.matmul(matrix, z)
 
 

@@ -9,13 +9,14 @@ functions are wrapped to run in a scope with the statistics
 (`modes.with_statistics`), in which local training updates them.
 
 A client starts from the server's statistics and ends with its own running
-statistics and weight n. The server sums n, n * mean and
-n * (variance + mean^2) over clients and pools them,
+statistics and weight n. With d = mean - (the server's mean), which both know,
+the server sums n, n * d and n * (variance + d^2) over clients and pools them,
 
-    mean = sum(n mean) / sum(n)
-    variance = sum(n (variance + mean^2)) / sum(n) - mean^2,
+    mean = (the server's mean) + sum(n d) / sum(n)
+    variance = sum(n (variance + d^2)) / sum(n) - (sum(n d) / sum(n))^2,
 
 which is the variance over all examples, including the variance between clients.
+The sums are float64, because d is far from 0 in a first round.
 `personal_norm` chooses what is personal:
 
   * `none`: nothing, as in FedAvg.
@@ -111,7 +112,8 @@ class Sums(NamedTuple):
     own: The algorithm's own addends.
     count: The client's weight, a float32 scalar.
     moments: For each statistic of the server, count times mean, or count times
-      mean of squares, [num_channels] float32.
+      mean of squares, both relative to the server's mean, [num_channels]
+      float64.
   """
 
   own: Any
@@ -329,7 +331,10 @@ def bind(
       has_weight = bool(tf.nest.flatten(result.weight))
       count = result.weight if has_weight else client_weight(data)
       count = tf.cast(count, tf.float32)
-      plaintext_sum = Sums(plaintext_sum, count, _moments(layout, moved, count))
+      centre = layout.unpack(layout.server, weights.statistics)
+      plaintext_sum = Sums(
+        plaintext_sum, count, _moments(layout, moved, centre, count)
+      )
     return result._replace(
       update=update, client_state=state, plaintext_sum=plaintext_sum
     )
@@ -337,7 +342,9 @@ def bind(
   def update_server(weights, mean_update, plaintext_sum, info):
     own_sum, statistics = plaintext_sum, initial()
     if layout.server:
-      own_sum, statistics = plaintext_sum.own, _pooled(layout, plaintext_sum)
+      own_sum = plaintext_sum.own
+      centre = layout.unpack(layout.server, weights.statistics)
+      statistics = _pooled(layout, plaintext_sum, centre)
     with modes.with_statistics(statistics) as moved:
       if functions.update_server is None:
         found = info.step(weights.weights, mean_update)
@@ -565,37 +572,50 @@ class _Normalizers:
 
 
 def _moments(
-  layout: _Layout, statistics: Mapping[str, tf.Tensor], count
+  layout: _Layout,
+  statistics: Mapping[str, tf.Tensor],
+  centre: Mapping[str, tf.Tensor],
+  count,
 ) -> tuple[tf.Tensor, ...]:
-  """Returns count times means, and count times means of squares."""
+  """Returns count times means, and count times means of squares.
+
+  Both are relative to the means of `centre`: the difference of squares of large
+  numbers has no digits left.
+  """
+  count = tf.cast(count, tf.float64)
 
   def moment(name):
     layer, _, kind = name.rpartition("/")
+    of_mean = f"{layer}/moving_mean"
+    mean = tf.cast(statistics[of_mean], tf.float64)
+    deviation = mean - tf.cast(centre[of_mean], tf.float64)
     if kind == "moving_mean":
-      return count * statistics[name]
-    mean = statistics[f"{layer}/moving_mean"]
-    return count * (statistics[name] + tf.square(mean))
+      return count * deviation
+    variance = tf.cast(statistics[name], tf.float64)
+    return count * (variance + tf.square(deviation))
 
   return tuple(map(moment, _names_at_server(layout)))
 
 
-def _pooled(layout: _Layout, sums: Sums) -> dict[str, tf.Tensor]:
+def _pooled(
+  layout: _Layout, sums: Sums, centre: Mapping[str, tf.Tensor]
+) -> dict[str, tf.Tensor]:
   """Computes means and variances, by name, from the sums over clients."""
   names = _names_at_server(layout)
+  count = tf.cast(sums.count, tf.float64)
   means = {
-    name: value / sums.count
-    for name, value in zip(names, sums.moments, strict=True)
+    name: value / count for name, value in zip(names, sums.moments, strict=True)
   }
 
   def statistic(name):
     layer, _, kind = name.rpartition("/")
     if kind == "moving_mean":
-      return means[name]
+      return tf.cast(centre[name], tf.float64) + means[name]
     # Rounding can make it negative if examples hardly differ.
-    mean = means[f"{layer}/moving_mean"]
-    return tf.maximum(means[name] - tf.square(mean), 0.0)
+    deviation = means[f"{layer}/moving_mean"]
+    return tf.maximum(means[name] - tf.square(deviation), 0.0)
 
-  return {name: statistic(name) for name in names}
+  return {name: tf.cast(statistic(name), tf.float32) for name in names}
 
 
 def _names_at_server(layout: _Layout) -> list[str]:

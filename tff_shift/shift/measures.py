@@ -51,7 +51,8 @@ def _distributions(previous, current) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
   both = tf.nn.relu(tf.stack([previous, current]))
   totals = tf.reduce_sum(both, axis=1, keepdims=True)
   first, second = tf.unstack(tf.math.divide_no_nan(both, totals))
-  return first, second, tf.reduce_all(totals > 0)
+  # NaN is not 0: it must not become "no shift".
+  return first, second, tf.reduce_all(tf.not_equal(totals, 0))
 
 
 def kl_divergence(previous, current) -> tf.Tensor:

@@ -32,6 +32,7 @@ from sklearn import cluster
 from sklearn import decomposition
 from sklearn import manifold
 from sklearn import neighbors
+from sklearn import pipeline
 from sklearn import preprocessing
 
 from tff_shift import arguments
@@ -177,6 +178,14 @@ def _fit_moments(public):
 def _fit_pca(public, size, random_state):
   # Whitened: the standard deviation of public data is 1 in each component.
   pca = _components(public, size // 2, random_state, whiten=True)
+  variances = pca[-1].explained_variance_
+  rank = int(np.sum(variances > np.finfo(np.float64).eps * variances[0]))
+  # Divided by a deviation that is rounding, new examples would have any r.
+  if rank < len(variances):
+    raise ValueError(
+      f"size must be at most {2 * rank} for pca with public examples that vary"
+      f" in {rank} directions only, got {size}"
+    )
   return lambda rows: _mean_and_deviation(pca.transform(rows))
 
 
@@ -188,8 +197,11 @@ def _components(public, number, random_state, whiten=False):
       f"size must be at most {2 * most} for pca with public examples"
       f" {list(public.shape)}, got {2 * number}"
     )
-  return decomposition.PCA(
-    number, whiten=whiten, random_state=random_state
+  # Centred first: scikit-learn computes covariances as E[x^2] - E[x]^2, which
+  # has no digits left far from zero.
+  return pipeline.make_pipeline(
+    preprocessing.StandardScaler(with_std=False),
+    decomposition.PCA(number, whiten=whiten, random_state=random_state),
   ).fit(public)
 
 

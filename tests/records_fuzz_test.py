@@ -101,9 +101,9 @@ EXAMPLES = {
   # Names differ, and each column of x has one.
   description.Description: {
     "input_shape": [2],
-    **dict.fromkeys(
-      ("class_names", "client_names", "feature_names"), ["a", "b"]
-    ),
+    "class_names": ["a", "b"],
+    "client_names": ["a", "b"],
+    "feature_names": ["a", "b"],
   },
   llama_checkpoint.Config: _WIDTH,
   llama_checkpoint.ConfigFile: _WIDTH,

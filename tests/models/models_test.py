@@ -329,3 +329,54 @@ class TestBuild:
     monkeypatch.setattr(model_size, "_MANY", 100)
     for one, other in zip(expected, drawn(), strict=True):
       np.testing.assert_array_equal(one, other)
+
+
+class TestSettingsOfTheUser:
+  """Keras's settings are hidden inputs of the layers that name none."""
+
+  NAMES = (
+    *("cnn", "mlp", "residual_cnn", "mini_resnet", "wide_resnet"),
+    *("lenet", "guided_cnn"),
+  )
+
+  @pytest.fixture(params=["channels_first", "float64", "mixed_float16"])
+  def setting(self, request):
+    """Changes a setting as `keras.json` or a program would."""
+    keras, name = tf.keras, request.param
+    before = keras.backend.image_data_format(), keras.backend.floatx()
+    policy = keras.mixed_precision.global_policy()
+
+    def change():
+      if name == "channels_first":
+        keras.backend.set_image_data_format(name)
+      elif name == "float64":
+        keras.backend.set_floatx(name)
+      keras.mixed_precision.set_global_policy(
+        policy if name == "channels_first" else name
+      )
+
+    yield change
+    keras.backend.set_image_data_format(before[0])
+    keras.backend.set_floatx(before[1])
+    keras.mixed_precision.set_global_policy(policy)
+
+  def _numbers(self, name):
+    shape = (16, 16, 3)
+    model = models.build(
+      name,
+      input_shape=shape,
+      num_classes=3,
+      input_dtype=tf.float32,
+      **SMALL.get(name, {}),
+    )
+    x = np.random.default_rng(0).normal(size=(2, *shape)).astype(np.float32)
+    weights = model.initial_weights(np.int32([1, 2]))
+    return tf.nest.flatten((weights, model.predict(weights, x)))
+
+  @pytest.mark.long
+  @pytest.mark.parametrize("name", NAMES)
+  def test_do_not_change_the_networks(self, name, setting):
+    expected = self._numbers(name)
+    setting()
+    for value, other in zip(self._numbers(name), expected, strict=True):
+      np.testing.assert_array_equal(value, other)

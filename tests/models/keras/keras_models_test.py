@@ -1,5 +1,9 @@
 """Whole Keras models as `SplitModel`s: equal logits, or one line of refusal."""
 
+import inspect
+import threading
+from concurrent import futures
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -391,6 +395,14 @@ def two_inputs():
   return tf.keras.Model([x, y], layers.Dense(3)(joined))
 
 
+FACTOR = tf.Variable(2.0, name="factor")
+
+
+def with_operation(function):
+  x = layers.Input((4,))
+  return tf.keras.Model(x, function(layers.Dense(3)(layers.Dense(5)(x))))
+
+
 def dense(stack, *, last=None):
   return lambda: sequential(
     layers.Dense(5), *stack(), last or layers.Dense(3, name="last")
@@ -400,7 +412,51 @@ def dense(stack, *, last=None):
 REFUSED = {
   "softmax": (
     lambda: sequential(layers.Dense(5), layers.Dense(3, "softmax", name="p")),
-    "layer 'p' ends in softmax; logits are wanted",
+    r"layer 'p' ends in softmax; logits are wanted, which two lines give:"
+    r" `model.get_layer\('p'\).activation = None` and"
+    r" `split = ts.from_keras\(model\)`$",
+  ),
+  "softmax_inside": (
+    lambda: sequential(
+      sequential(layers.Dense(3, "softmax", name="p"), name="base")
+    ),
+    r"`model.get_layer\('base'\).get_layer\('p'\).activation = None`",
+  ),
+  "softmax_operation": (
+    lambda: with_operation(tf.nn.softmax),
+    r"ends in softmax.*model = tf.keras.Model\(model.input, .*\.input\)`",
+  ),
+  "masked_logits": (
+    lambda: sequential(
+      layers.Masking(), layers.Dense(5), layers.Dense(3, name="last")
+    ),
+    "layer 'last' gives the logits a mask",
+  ),
+  "masked_cut": (
+    lambda: sequential(
+      layers.Dense(5),
+      layers.Masking(),
+      layers.Dense(3, name="last"),
+      layers.Lambda(lambda x: 1 * x, mask=lambda *_: None),
+    ),
+    "layer 'last', which takes a vector with a mask",
+  ),
+  "python": (
+    dense(
+      lambda: [
+        layers.Lambda(
+          lambda x: tf.ensure_shape(
+            tf.numpy_function(np.square, [x], tf.float32), [None, 5]
+          ),
+          name="square",
+        )
+      ]
+    ),
+    "layer 'square' calls Python",
+  ),
+  "foreign_variable": (
+    dense(lambda: [layers.Lambda(lambda x: x * FACTOR)]),
+    "uses the variable 'factor:0', which is a weight of no layer",
   ),
   "softmax_layer": (
     dense(lambda: [layers.Dense(3)], last=layers.Softmax(name="p")),
@@ -630,3 +686,154 @@ def test_the_model_of_the_user_can_still_be_called(make):
   # Traced in graphs of TFF, where Keras takes other classes.
   ts.build_algorithm("fed_avg", model, ts.hparams("fed_avg"))
   np.testing.assert_array_equal(keras_model(x).numpy(), before)
+
+
+@pytest.mark.slow
+def test_lines_of_a_refusal_give_logits():
+  models_of_probabilities = (
+    (sequential(layers.Dense(5), layers.Dense(3, "softmax", name="p")), 0),
+    (with_operation(tf.nn.softmax), 1),
+    (sequential(layers.Dense(5), layers.Dense(3), layers.Softmax(name="p")), 1),
+  )
+  x = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+  for model, _ in models_of_probabilities:
+    expected = model(x).numpy()
+    with pytest.raises(ValueError, match="which two lines give") as error:
+      ts.from_keras(model)
+    names = {"model": model, "ts": ts, "tf": tf}
+    for line in str(error.value).split("`")[1::2]:
+      exec(line.replace("(model)", "(model, initial='given')"), names)
+    logits = predict(names["split"], x)
+    np.testing.assert_allclose(tf.nn.softmax(logits), expected, rtol=1e-5)
+    assert np.ptp(np.sum(logits, -1)) > 1e-3
+
+
+@pytest.mark.slow
+def test_operations_are_as_before(tmp_path):
+  def build():
+    x = layers.Input((4,))
+    return tf.keras.Model(x, layers.Dense(3)(x[:, 1:] / 2.0 - 1.0))
+
+  x = np.ones([2, 4], np.float32)
+  for _ in range(2):
+    keras_model = randomize(build())
+    model = ts.from_keras(keras_model, initial="given")
+    np.testing.assert_allclose(predict(model, x), keras_model(x), rtol=1e-6)
+  signature = inspect.signature(tf.math.truediv)
+  assert list(signature.parameters) == ["x", "y", "name"]
+  keras_model.save(tmp_path / "model.keras")
+  loaded = tf.keras.models.load_model(tmp_path / "model.keras")
+  np.testing.assert_array_equal(loaded(x), keras_model(x))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["model.keras", "model", "model.h5"])
+def test_adapted_layers_may_have_been_saved(tmp_path, file):
+  x = np.random.default_rng(0).normal(50, 9, (200, 3)).astype(np.float32)
+  norm = layers.Normalization()
+  norm.adapt(x)
+  sequential(norm, layers.Dense(2), shape=(3,)).save(tmp_path / file)
+  keras_model = tf.keras.models.load_model(tmp_path / file)
+  model = ts.from_keras(keras_model, initial="given")
+  logits = predict(model, x[:5])
+  np.testing.assert_allclose(logits, keras_model(x[:5]), rtol=1e-5, atol=1e-5)
+  assert np.ptp(logits) < 20  # Of features around 50 they would not be.
+
+
+@pytest.mark.slow
+def test_adapted_bins_may_have_been_saved(tmp_path):
+  x = np.random.default_rng(0).normal(50, 9, (200, 3)).astype(np.float32)
+  bins = layers.Discretization(num_bins=4, output_mode="multi_hot")
+  bins.adapt(x)
+  sequential(bins, layers.Dense(2), shape=(3,)).save(tmp_path / "model.keras")
+  keras_model = tf.keras.models.load_model(tmp_path / "model.keras")
+  model = ts.from_keras(keras_model, initial="given")
+  np.testing.assert_allclose(
+    predict(model, x[:5]), keras_model(x[:5]), rtol=1e-5
+  )
+
+
+@pytest.mark.slow
+def test_checks_of_values_stay_in_the_graph_of_their_function(run_in_graph):
+  unit = layers.Input((1,))
+  code = layers.CategoryEncoding(3, output_mode="one_hot", name="code")(unit)
+  keras_model = tf.keras.Model(unit, layers.Dense(2)(code))
+  model = ts.from_keras(keras_model, initial="given")
+  ts.build_algorithm("fed_avg", model, ts.hparams("fed_avg"))
+  x = np.float32([[0], [2], [1]])
+  logits = run_in_graph(lambda x: predict(model, x), x)
+  np.testing.assert_allclose(logits, keras_model(x), rtol=1e-6)
+  with pytest.raises(tf.errors.InvalidArgumentError, match="num_tokens=3"):
+    run_in_graph(lambda x: predict(model, x), x + 7)
+
+
+class Focal(tf.keras.losses.SparseCategoricalCrossentropy):
+  pass
+
+
+LOSSES = {
+  "a CategoricalFocalCrossentropy": (
+    tf.keras.losses.CategoricalFocalCrossentropy(from_logits=True),
+    "the loss CategoricalFocalCrossentropy, which is not used",
+  ),
+  "smoothed": (
+    tf.keras.losses.CategoricalCrossentropy(label_smoothing=0.1),
+    "the loss CategoricalCrossentropy with label_smoothing=0.1",
+  ),
+  "subclass": (Focal(), "the loss Focal,"),
+  "mse": ("mse", "the loss mse,"),
+  "function": (lambda y, z: z, "the loss <lambda>,"),
+  "sparse": ("sparse_categorical_crossentropy", None),
+  "sparse function": (tf.keras.losses.sparse_categorical_crossentropy, None),
+  "name of a class": ("SparseCategoricalCrossentropy", None),
+  "cross-entropy": (tf.keras.losses.CategoricalCrossentropy(), None),
+  "in a list": ([tf.keras.losses.SparseCategoricalCrossentropy()], None),
+  "no loss": (None, None),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LOSSES)
+def test_compiled_loss_is_cross_entropy_or_said_not_to_be_used(kind, recwarn):
+  loss, message = LOSSES[kind]
+  keras_model = perceptron()
+  keras_model.compile(loss=loss)
+  ts.from_keras(keras_model)
+  texts = [str(warning.message) for warning in recwarn]
+  said = [text for text in texts if "compiled with the loss" in text]
+  assert len(said) == (message is not None)
+  assert all(message in text for text in said)
+
+
+@pytest.mark.long
+def test_threads_build_models_and_call_others():
+  def build():
+    return sequential(
+      layers.Dense(5),
+      layers.BatchNormalization(),
+      layers.LayerNormalization(),
+      layers.Dropout(0.1),
+      layers.Dense(3),
+    )
+
+  keras_model, x = build(), np.ones([2, 4], np.float32)
+  expected = keras_model(x).numpy()
+  is_done = threading.Event()
+
+  def call():
+    while not is_done.is_set():
+      np.testing.assert_array_equal(keras_model(x), expected)
+
+  def make(_):
+    model = ts.from_keras(build)
+    ts.build_algorithm("fed_avg", model, ts.hparams("fed_avg"))
+    return model.weight_names()
+
+  with futures.ThreadPoolExecutor() as pool:
+    calls = pool.submit(call)
+    try:
+      names = list(pool.map(make, range(3)))
+    finally:
+      is_done.set()
+    calls.result()
+  assert names == [names[0]] * 3

@@ -3,8 +3,10 @@
 Each check raises a ValueError of one line that names the layer.
 """
 
+import functools
 import itertools
 import re
+import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -13,12 +15,34 @@ import tensorflow as tf
 
 from tff_shift.models import modes
 from tff_shift.models import split_model
+from tff_shift.models.keras import keras_parts
+from tff_shift.models.keras import layer_names
 
 _PROBABILITIES = ("softmax", "sigmoid")
+_CROSS_ENTROPIES = (
+  tf.keras.losses.SparseCategoricalCrossentropy,
+  tf.keras.losses.CategoricalCrossentropy,
+)
+_CROSS_ENTROPY_FUNCTIONS = (
+  tf.keras.losses.sparse_categorical_crossentropy,
+  tf.keras.losses.categorical_crossentropy,
+)
+_CROSS_ENTROPY_NAMES = (
+  "sparse_categorical_crossentropy",
+  "categorical_crossentropy",
+)
+# Options of a loss, each with the values that do not change it.
+_LOSS_OPTIONS = {
+  "label_smoothing": (0,),
+  "ignore_class": (None,),
+  "axis": (-1,),
+  "reduction": ("auto", "sum_over_batch_size"),
+}
 # Operations with random numbers that a run's seed does not determine; below,
 # operations that write to variables.
 _RANDOM = re.compile(r"(?!Stateless).*(Random|TruncatedNormal|Multinomial|Rng)")
 _WRITING = re.compile(r"Assign|ResourceScatter")
+_PYTHON = re.compile(r"(Eager)?PyFunc")
 _TABLE = re.compile(r"LookupTable|.*HashTable")
 
 
@@ -83,17 +107,63 @@ def check_scaling(model: tf.keras.Model, dtype: tf.DType) -> None:
       )
 
 
-def check_layers(model: tf.keras.Model) -> None:
-  """Refuses layers that behave differently here than in Keras."""
+def check_loss(model: tf.keras.Model) -> None:
+  """Warns if a model was compiled with another loss than cross-entropy."""
+  loss = getattr(model, "loss", None)
+  if isinstance(loss, list | tuple | dict) and len(loss) == 1:
+    (loss,) = loss.values() if isinstance(loss, dict) else loss
+  if loss is None:
+    return
+  if isinstance(loss, tf.keras.losses.Loss):
+    name = type(loss).__name__
+    # Changes of the loss, by their names in its configuration.
+    changes = {
+      key: value
+      for key, value in loss.get_config().items()
+      if key in _LOSS_OPTIONS and value not in _LOSS_OPTIONS[key]
+    }
+    is_used = type(loss) in _CROSS_ENTROPIES and not changes
+    name += "".join(f" with {key}={value}" for key, value in changes.items())
+  else:
+    name = loss if isinstance(loss, str) else getattr(loss, "__name__", loss)
+    is_used = layer_names.snake_case(str(name)) in _CROSS_ENTROPY_NAMES and (
+      isinstance(loss, str) or loss in _CROSS_ENTROPY_FUNCTIONS
+    )
+  if not is_used:
+    warnings.warn(
+      f"model {model.name!r} was compiled with the loss {name}, which is not"
+      " used: algorithms here train by the mean cross-entropy of the logits",
+      stacklevel=3,
+    )
+
+
+def _check_last(model: tf.keras.Model, access: str) -> None:
+  """Refuses models that end in probabilities."""
   last = model.outputs[0]._keras_history.layer
+  layer = f"{access}.get_layer({last.name!r})"
+  if isinstance(last, tf.keras.Model):
+    return _check_last(last, layer)
   activation = getattr(getattr(last, "activation", None), "__name__", None)
-  if isinstance(last, tf.keras.layers.Softmax):
-    activation = "softmax"
+  lines = f"{layer}.activation = None"
+  is_softmax = isinstance(last, tf.keras.layers.Softmax)
+  # A layer of an operation, such as `tf.nn.softmax`.
+  symbol = getattr(last, "symbol", None) or ""
+  if is_softmax or symbol.split(".")[-1] in _PROBABILITIES:
+    activation = "softmax" if is_softmax else symbol.split(".")[-1]
+    lines = f"model = tf.keras.Model(model.input, {layer}.input)"
+    if access != "model":
+      lines = f"a model {access!r} without this layer"
   if activation in _PROBABILITIES:
     raise ValueError(
-      f"layer {last.name!r} ends in {activation}; logits are wanted, so leave"
-      " this activation out"
+      f"layer {last.name!r} ends in {activation}; logits are wanted, which two"
+      f" lines give: `{lines}` and `split = ts.from_keras(model)`"
     )
+  return None
+
+
+def check_layers(model: tf.keras.Model) -> None:
+  """Refuses layers that behave differently here than in Keras."""
+  _check_last(model, "model")
   for layer in _all_layers(model):
     if getattr(layer, "renorm", False) or getattr(
       layer, "virtual_batch_size", None
@@ -132,6 +202,65 @@ def check_layers(model: tf.keras.Model) -> None:
       )
 
 
+def check_calls(model: tf.keras.Model) -> None:
+  """Refuses arguments of calls that a function of weights cannot honour."""
+  for layer in _all_layers(model):
+    for node in layer.inbound_nodes:
+      training = node.call_kwargs.get("training")
+      if not isinstance(training, bool | int | None):
+        raise ValueError(
+          f"layer {layer.name!r} is called with training= of a tensor; True,"
+          " False or nothing is wanted"
+        )
+  if getattr(model.outputs[0], "_keras_mask", None) is not None:
+    last = model.outputs[0]._keras_history.layer
+    raise ValueError(
+      f"layer {last.name!r} gives the logits a mask, by which Keras leaves"
+      " examples out of the loss; leave the mask of whole examples out"
+    )
+  copied = tf.keras.models.clone_model(model)
+  always: list[str] = []
+  for layer in _all_layers(copied):
+    keras_parts.use_seed([layer], functools.partial(_record, layer, always))
+    if keras_parts.is_trained_normalization(layer):
+      layer.call = functools.partial(_normalize, layer, layer.call, always)
+  specs = [tf.TensorSpec(each.shape, each.dtype) for each in copied.inputs]
+  tf.function(
+    lambda x: copied(x if len(x) > 1 else x[0], training=False),
+    autograph=False,
+  ).get_concrete_function(specs)
+  if always:
+    raise ValueError(
+      f"layer {always[0]!r} is called with training=True, so that it draws"
+      " random numbers or changes its statistics at predictions too; call it"
+      " without training="
+    )
+
+
+def _record(
+  layer: tf.keras.layers.Layer, always: list[str], number: int
+) -> tf.Tensor:
+  """Stores the name of a layer that draws in evaluation."""
+  del number
+  always.append(layer.name)
+  return tf.zeros([2], tf.int32)
+
+
+def _normalize(
+  layer: tf.keras.layers.BatchNormalization,
+  evaluate: Callable[..., tf.Tensor],
+  always: list[str],
+  inputs,
+  training=None,
+  mask=None,
+) -> tf.Tensor:
+  """Normalises in evaluation, and stores the name of a layer in training."""
+  del mask
+  if layer._get_training_value(training):
+    always.append(layer.name)
+  return evaluate(inputs, training=False)
+
+
 def _all_layers(model) -> Iterator[tf.keras.layers.Layer]:
   """Yields all layers, including layers inside of layers."""
   for layer in model.layers:
@@ -140,7 +269,7 @@ def _all_layers(model) -> Iterator[tf.keras.layers.Layer]:
 
 
 def check_writes(model: tf.keras.Model) -> None:
-  """Refuses layers that write to variables, or look values up in a table."""
+  """Refuses operations that are no functions of weights and examples."""
   # Running statistics of batch normalisation are handled separately.
   model = tf.keras.models.clone_model(model)
   for layer in _all_layers(model):
@@ -150,6 +279,13 @@ def check_writes(model: tf.keras.Model) -> None:
   traced = tf.function(
     lambda x: model(x if len(x) > 1 else x[0], training=True)
   ).get_concrete_function(specs)
+  known = {id(each) for each in model.variables}
+  for variable in traced.graph.variables:
+    if variable.dtype.is_floating and id(variable) not in known:
+      raise ValueError(
+        f"a layer uses the variable {variable.name!r}, which is a weight of no"
+        " layer; make a layer that creates it by add_weight"
+      )
   names = [layer.name for layer in model.layers]
   for pattern, message in (
     (_WRITING, "writes to a variable; a function of weights cannot"),
@@ -158,6 +294,7 @@ def check_writes(model: tf.keras.Model) -> None:
       "looks values up in a table; do it before, and let the model take"
       " numbers",
     ),
+    (_PYTHON, "calls Python, which no graph can be sent with"),
   ):
     _refuse(_nodes_of(traced.graph, pattern), names, message)
 

@@ -100,6 +100,13 @@ def splitter(model: tf.keras.Model, inputs: Mapping[str, slice]) -> Splitter:
   return Splitter(features, tuple(specs), num_features)
 
 
+def _is_adapted(layer: tf.keras.layers.Layer) -> bool:
+  """Whether a layer was adapted, in this process or before it was saved."""
+  if isinstance(layer, tf.keras.layers.Normalization):
+    return layer.built and bool(layer.count > 0)
+  return layer.built and tf.size(layer.summary) > 0
+
+
 def adapted_numbers(layer: tf.keras.layers.Layer) -> dict[str, Any]:
   """Returns constants in place of the numbers to which a layer was adapted.
 
@@ -126,15 +133,17 @@ def adapted_numbers(layer: tf.keras.layers.Layer) -> dict[str, Any]:
     found = (("bin_boundaries", "bin_boundaries"),)
   else:
     return {}
-  if not layer.is_adapted:
+  if not _is_adapted(layer):
     names = " and ".join(name for name, _ in found)
     raise ValueError(
       f"layer {layer.name!r} was not adapted; call its adapt(examples), or give"
       f" it {names}"
     )
   constants = {
-    name: np.asarray(getattr(layer, attribute)).tolist()
-    for name, attribute in found
+    name: np.reshape(
+      getattr(layer, name), np.shape(getattr(layer, saved))
+    ).tolist()
+    for name, saved in found
   }
   # Keras takes only one of both.
   return {**constants, "num_bins": None} if len(found) == 1 else constants

@@ -81,6 +81,7 @@ def from_keras(
   new_names = {}
   try:
     keras_checks.check_form(model, inputs)
+    keras_checks.check_loss(model)
     split = None
     if inputs is None:
       input_shape = tuple(model.input_shape[1:])
@@ -95,6 +96,7 @@ def from_keras(
     model = _clone(model, {})
     keras_checks.check_scaling(model, dtype)
     keras_checks.check_layers(model)
+    keras_checks.check_calls(model)
     keras_checks.check_writes(model)
     new_names = layer_names.counted(model.layers)
     backbone, head = _cut(_clone(model, new_names), new_names, cut)
@@ -160,6 +162,7 @@ def with_group_normalization(
     settings["axis"] = axes[0]
     settings["groups"] = math.gcd(groups, layer.input_shape[axes[0]])
     settings["trainable"] = layer.trainable
+    settings["dtype"] = config["dtype"]
     if not layer_names.is_by_keras(layer):
       settings["name"] = layer.name
     return tf.keras.layers.GroupNormalization(**settings)
@@ -205,6 +208,7 @@ def with_batch_normalization(
     return tf.keras.layers.BatchNormalization(
       **settings | {"epsilon": 1e-5, "momentum": 0.9, "name": layer.name},
       trainable=layer.trainable,
+      dtype=config["dtype"],
     )
 
   found: dict[str, Any] = {}
@@ -293,6 +297,8 @@ def _cut(
     between = inputs[name]
     if len(between.shape) != 2 or between.shape[1] is None:
       return f"takes {tuple(between.shape[1:])}, which is not a vector"
+    if getattr(between, "_keras_mask", None) is not None:
+      return "takes a vector with a mask, which the head would not get"
     if between.dtype != tf.float32:
       return f"takes {between.dtype.name}, which is not float32"
     backbone = tf.keras.Model(model.input, between)

@@ -6,7 +6,6 @@ weights when the layers of the copy create variables. TFF's functional models do
 the same (`tff.learning.models.functional_model_from_keras`).
 """
 
-import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import tensorflow as tf
 from tff_shift import draws
 from tff_shift.models import modes
 from tff_shift.models import parts
+from tff_shift.models.keras import fixed_layers
 from tff_shift.models.keras import layer_names
 
 
@@ -145,7 +145,7 @@ class _Created(NamedTuple):
   initializer: Any
 
 
-def _use_seed(
+def use_seed(
   layers: Iterable[tf.keras.layers.Layer],
   seed: Callable[[int], tf.Tensor],
 ) -> None:
@@ -165,6 +165,13 @@ def _use_seed(
       generator.make_seed_for_stateless_op = lambda: seed(next(numbers))
 
 
+def _unconverted(call: Callable[..., Any]) -> Callable[..., Any]:
+  """Returns a function that AutoGraph calls as it is."""
+  return tf.autograph.experimental.do_not_convert(
+    lambda *arguments, **options: call(*arguments, **options)
+  )
+
+
 def _clone(
   keras_model: tf.keras.Model, create: Callable[..., tf.Tensor]
 ) -> tf.keras.Model:
@@ -174,22 +181,30 @@ def _clone(
     if isinstance(layer, tf.keras.Model):
       return tf.keras.models.clone_model(layer, clone_function=copy)
     copied = type(layer).from_config(layer.get_config())
+    if hasattr(copied, "_call_wrapper"):
+      # A layer of an operation, such as `x / 2`. AutoGraph would put a wrapper
+      # without arguments into the decorators of the TensorFlow function itself,
+      # for the whole process.
+      copied.call = _unconverted(copied.call)
     # Before they are built, since some would create a state.
-    _use_seed(copied._flatten_layers(), lambda _: tf.zeros([2], tf.int32))
-    for each in filter(_is_trained_normalization, copied._flatten_layers()):
+    use_seed(copied._flatten_layers(), lambda _: tf.zeros([2], tf.int32))
+    for each in filter(is_trained_normalization, copied._flatten_layers()):
       # Keras calls layers when it copies a model, and this one would write.
       each.call = lambda inputs, training=None, mask=None: inputs
     return copied
 
   with tf.variable_creator_scope(lambda _, **options: create(**options)):
     copied = copy(keras_model)
-  for each in filter(_is_trained_normalization, copied._flatten_layers()):
+  for each in filter(is_trained_normalization, copied._flatten_layers()):
     del each.call
   for each in copied._flatten_layers():
     if isinstance(each, tf.keras.layers.LayerNormalization):
       # The fused kernel of TensorFlow with oneDNN corrupts memory if clients
       # with different batch sizes run concurrently.
       each._fused = False
+    if isinstance(each, tf.keras.layers.LSTM | tf.keras.layers.GRU):
+      # Without the kernel for GPUs, which takes seconds to trace.
+      each._could_use_gpu_kernel = False
   return copied
 
 
@@ -279,27 +294,6 @@ def _has_own_layers(keras_model: tf.keras.Model) -> bool:
   )
 
 
-@contextlib.contextmanager
-def _classes_as_before(keras_model: tf.keras.Model) -> Iterator[None]:
-  """Restores the classes of a model's layers.
-
-  Copies that are made in TFF's graphs get Keras's classes for TensorFlow 1.
-  Keras changes the bases of the layers' classes for this, so that no existing
-  model with such layers could be called any longer.
-  """
-  before = {
-    each: each.__bases__
-    for layer in keras_model._flatten_layers()
-    for each in type(layer).__mro__
-  }
-  try:
-    yield
-  finally:
-    for each, bases in before.items():
-      if each.__bases__ != bases:
-        each.__bases__ = bases
-
-
 def _in_own_function(
   call: Callable[..., tf.Tensor], *arguments, autograph: bool
 ) -> tf.Tensor:
@@ -310,11 +304,21 @@ def _in_own_function(
   were alone.
   """
   function = tf.function(call, autograph=autograph)
-  # Made concrete first: TensorFlow warns of functions that are often retraced.
-  return function.get_concrete_function(*arguments)(*arguments)
+  # Traced as if called eagerly: in TFF's graphs Keras would change the bases of
+  # its classes to those for TensorFlow 1, for all threads of the process.
+  with tf.__internal__.eager_context.eager_mode():
+    concrete = function.get_concrete_function(
+      *tf.nest.map_structure(_spec, arguments)
+    )
+  return concrete(*arguments)
 
 
-def _is_trained_normalization(layer: tf.keras.layers.Layer) -> bool:
+def _spec(value: Any) -> tf.TensorSpec:
+  return tf.TensorSpec(value.shape, value.dtype)
+
+
+def is_trained_normalization(layer: tf.keras.layers.Layer) -> bool:
+  """Whether a layer is a batch normalisation that is not frozen."""
   return (
     isinstance(layer, tf.keras.layers.BatchNormalization) and layer.trainable
   )
@@ -326,7 +330,7 @@ def _normalizations(
   """Yields the trained batch normalisations, each with its name."""
   for layer in keras_model.layers:
     for name, owner in _owners(layer, layer.name):
-      if _is_trained_normalization(owner):
+      if is_trained_normalization(owner):
         yield name, owner
 
 
@@ -341,13 +345,18 @@ def _normalize_by_statistics(
 
 
 def _moments(
-  layer: tf.keras.layers.BatchNormalization, inputs
+  layer: tf.keras.layers.BatchNormalization, inputs, mask
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
   """Returns mean, biased and unbiased variance of a batch, [channels] each."""
   (axis,) = layer.axis
   others = [each for each in range(len(inputs.shape)) if each != axis]
-  mean, variance = tf.nn.moments(inputs, others)
-  size = tf.cast(tf.size(inputs) // inputs.shape[axis], tf.float32)
+  if mask is None or layer.fused:  # Keras ignores it too if it fuses the layer.
+    mean, variance = tf.nn.moments(inputs, others)
+    size = tf.cast(tf.size(inputs) // inputs.shape[axis], tf.float32)
+  else:
+    present = tf.expand_dims(tf.cast(mask, tf.float32), -1)
+    mean, variance = tf.nn.weighted_moments(inputs, others, present)
+    size = tf.reduce_sum(tf.broadcast_to(present, tf.shape(inputs)), others)
   return mean, variance, variance * size / tf.maximum(size - 1.0, 1.0)
 
 
@@ -367,8 +376,8 @@ def _collect_moments(
   evaluate = layer.call
 
   def call(inputs, training=None, mask=None):
-    del training, mask
-    mean, _, unbiased = _moments(layer, inputs)
+    del training
+    mean, _, unbiased = _moments(layer, inputs, mask)
     found[f"{name}/moving_mean"] = mean
     found[f"{name}/moving_variance"] = unbiased
     return evaluate(inputs)
@@ -383,7 +392,8 @@ def _normalize_by_batch(
 
   As in Keras, with the momentum and the epsilon of the layer: outputs use the
   biased variance of the batch, and the running variance moves towards the
-  unbiased one if Keras fuses the layer, which it does for images. In evaluation
+  unbiased one if Keras fuses the layer, which it does for images. A call with
+  training=False uses the running statistics and keeps them. In evaluation
   (`modes.by_batch`) the statistics become those that outputs use.
 
   Args:
@@ -392,9 +402,9 @@ def _normalize_by_batch(
   """
 
   def call(inputs, training=None, mask=None):
-    del training, mask
     (axis,) = layer.axis
-    mean, variance, unbiased = _moments(layer, inputs)
+    is_evaluation = modes.current() is None
+    uses_batch = is_evaluation or layer._get_training_value(training)
     shape = [1] * len(inputs.shape)
     shape[axis] = -1
     offset, scale = (
@@ -404,12 +414,15 @@ def _normalize_by_batch(
     current = modes.statistics()
     names = [f"{name}/{kind}" for kind in ("moving_mean", "moving_variance")]
     running = modes.Moments(*(current[each] for each in names))
-    if modes.current() is None:
+    mean, variance = running
+    if uses_batch:
+      mean, variance, unbiased = _moments(layer, inputs, mask)
+    if is_evaluation:
       mean, variance = modes.mixed(
         tf.shape(inputs)[0], modes.Moments(mean, variance), running
       )
       current.update(zip(names, (mean, variance), strict=True))
-    else:
+    elif uses_batch:
       seen = mean, unbiased if layer.fused else variance
       for each, old, value in zip(names, running, seen, strict=True):
         current[each] = old - (old - value) * (1.0 - layer.momentum)
@@ -482,7 +495,7 @@ def make_part(
   moving = {
     number: f"{parts.STREAMS[stream]}/{names[number]}"
     for number, weight in enumerate(weights)
-    if _is_trained_normalization(weight.owner) and not is_trained[number]
+    if is_trained_normalization(weight.owner) and not is_trained[number]
   }
   ours = [each for each in in_order if is_trained[each]]
   fixed = [
@@ -496,8 +509,7 @@ def make_part(
   has_own_layers = _has_own_layers(keras_model)
 
   def in_own_function(call, *arguments):
-    with _classes_as_before(keras_model):
-      return _in_own_function(call, *arguments, autograph=has_own_layers)
+    return _in_own_function(call, *arguments, autograph=has_own_layers)
 
   def given(weights, frozen):
     values = dict(zip(ours, weights, strict=True))
@@ -525,7 +537,7 @@ def make_part(
     def call(creatable, others, x):
       copied = _with_weights(keras_model, creatable, others)
       if mode:
-        _use_seed(
+        use_seed(
           copied._flatten_layers(),
           lambda n: draws.fold_in(seed(), n),
         )
@@ -577,7 +589,7 @@ def make_part(
     normalizers=tuple(
       names[each]
       for each in ours
-      if _is_trained_normalization(weights[each].owner)
+      if is_trained_normalization(weights[each].owner)
     ),
   )
 
@@ -634,7 +646,7 @@ def cut_last_layer(part: parts.Part) -> tuple[parts.Part, parts.Part]:
   # A copy: calling the layer again would add to its original model.
   linear = tf.keras.Sequential(
     [
-      tf.keras.layers.InputLayer(last.input_shape[1:]),
+      fixed_layers.InputLayer(last.input_shape[1:]),
       type(last).from_config(last.get_config()),
     ],
     name=keras_model.name,
@@ -646,8 +658,8 @@ def linear_head(embedding_size: int, num_classes: int) -> tf.keras.Model:
   """Builds a head of one linear layer with a bias."""
   return tf.keras.Sequential(
     [
-      tf.keras.layers.InputLayer((embedding_size,)),
-      tf.keras.layers.Dense(num_classes, name="classifier"),
+      fixed_layers.InputLayer((embedding_size,)),
+      fixed_layers.Dense(num_classes, name="classifier"),
     ],
     name="linear_head",
   )

@@ -17,6 +17,7 @@ Choices that the paper leaves open:
 import tensorflow as tf
 
 from tff_shift.models import split_model
+from tff_shift.models.keras import fixed_layers as layers
 
 _CHANNELS_PER_GROUP = 8
 _STRIDES = (2, 2, 2, 1)
@@ -44,7 +45,6 @@ def build(
   Raises:
     ValueError: If channels are not multiples of 8.
   """
-  layers = tf.keras.layers
   if any(c < 1 or c % _CHANNELS_PER_GROUP for c in channels):
     raise ValueError(
       f"channels={channels} of the CNN must be multiples of"

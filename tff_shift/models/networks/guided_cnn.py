@@ -13,6 +13,7 @@ those of `residual` and `projection`.
 import tensorflow as tf
 
 from tff_shift.models import guided_model
+from tff_shift.models.keras import fixed_layers as layers
 from tff_shift.models.networks import projection
 from tff_shift.models.networks import residual
 
@@ -47,17 +48,15 @@ def build(
   """
 
   def trunk():
-    x = image = tf.keras.layers.Input(input_shape)
+    x = image = layers.Input(input_shape)
     for index, (count, kernel_size) in enumerate(
       zip(channels, _KERNEL_SIZES, strict=True), start=1
     ):
       name = f"layer{index}"
       x = residual.convolve(x, count, kernel_size, strides=2, name=name)
       x = residual.normalize(x, groups, name=name)
-      x = tf.keras.layers.ReLU()(x)
-    return tf.keras.Model(
-      image, tf.keras.layers.Flatten()(x), name="guided_cnn_trunk"
-    )
+      x = layers.ReLU()(x)
+    return tf.keras.Model(image, layers.Flatten()(x), name="guided_cnn_trunk")
 
   feature_size = trunk().output_shape[-1]
   return guided_model.build_guided_model(

@@ -20,6 +20,7 @@ import math
 import tensorflow as tf
 
 from tff_shift.models import guided_model
+from tff_shift.models.keras import fixed_layers as layers
 from tff_shift.models.networks import projection
 from tff_shift.models.networks import residual
 from tff_shift.models.networks import shared_stages
@@ -42,14 +43,14 @@ def _initializers(num_inputs: int):
 def _convolve(x, index: int):
   """Applies one of the two convolutional stages, counted from 1."""
   channels, groups = _CHANNELS_AND_GROUPS[index - 1]
-  x = tf.keras.layers.Conv2D(
+  x = layers.Conv2D(
     channels,
     _KERNEL_SIZE,
     name=f"layer{index}_convolution",
     **_initializers(_KERNEL_SIZE**2 * x.shape[-1]),
   )(x)
   x = residual.normalize(x, groups, name=f"layer{index}")
-  return tf.keras.layers.MaxPooling2D(2)(tf.keras.layers.ReLU()(x))
+  return layers.MaxPooling2D(2)(layers.ReLU()(x))
 
 
 def _project(x, width: int, name: str):
@@ -58,7 +59,7 @@ def _project(x, width: int, name: str):
 
 def _connect(x):
   """Applies the stage of the linear layers."""
-  x = tf.keras.layers.Flatten()(x)
+  x = layers.Flatten()(x)
   for index, width in enumerate(
     _LINEAR_WIDTHS, start=len(_CHANNELS_AND_GROUPS) + 1
   ):
@@ -105,7 +106,6 @@ def build(
     )
   stages = (lambda x: _convolve(x, 1), lambda x: _convolve(x, 2), _connect)
   num_shared = shared_stages.SHARED_STAGES[sharing]
-  layers = tf.keras.layers
 
   def trunk():
     x = image = layers.Input(input_shape)

@@ -16,6 +16,7 @@ those of the other residual networks here, see `residual`.
 import tensorflow as tf
 
 from tff_shift.models import split_model
+from tff_shift.models.keras import fixed_layers as layers
 from tff_shift.models.networks import residual
 
 # Of the negative part, in the program's leaky ReLUs.
@@ -25,14 +26,13 @@ _MOMENTUM = 0.9
 
 
 def _normalize(x, name: str):
-  return tf.keras.layers.BatchNormalization(
+  return layers.BatchNormalization(
     epsilon=_EPSILON, momentum=_MOMENTUM, name=f"{name}_normalization"
   )(x)
 
 
 def _block(x, channels: int, *, strides: int, dropout: float, name: str):
   """Applies two convolutions, dropout between them, and a shortcut."""
-  layers = tf.keras.layers
   y = residual.convolve(x, channels, 3, strides=strides, name=f"{name}.layer1")
   y = layers.LeakyReLU(_SLOPE)(_normalize(y, f"{name}.layer1"))
   y = layers.Dropout(dropout)(y)
@@ -65,7 +65,6 @@ def build(
   Returns:
     A `SplitModel` with an embedding of 4 x `width`.
   """
-  layers = tf.keras.layers
 
   def backbone():
     image = layers.Input(input_shape)

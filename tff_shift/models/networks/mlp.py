@@ -10,6 +10,7 @@ to one layer.
 import tensorflow as tf
 
 from tff_shift.models import split_model
+from tff_shift.models.keras import fixed_layers as layers
 
 
 def build(
@@ -31,7 +32,6 @@ def build(
   Returns:
     A `SplitModel` with an embedding of `width`.
   """
-  layers = tf.keras.layers
 
   def backbone():
     return tf.keras.Sequential(

@@ -12,6 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_shift.models.keras import fixed_layers as layers
+
 # The authors' value; Keras's default is 1e-3.
 _EPSILON = 1e-5
 
@@ -34,7 +36,7 @@ def linear(x, units: int, *, name: str, **initializers: Any):
     scale=2.0, mode="fan_in", distribution="untruncated_normal"
   )
   options = {"kernel_initializer": kaiming_normal} | initializers
-  return tf.keras.layers.Dense(units, name=name, **options)(x)
+  return layers.Dense(units, name=name, **options)(x)
 
 
 def project(x, width: int, *, name: str = "projection", **initializers: Any):
@@ -50,15 +52,15 @@ def project(x, width: int, *, name: str = "projection", **initializers: Any):
     A Keras tensor [batch, width].
   """
   x = linear(x, width, name=f"{name}_linear", **initializers)
-  x = tf.keras.layers.LayerNormalization(
-    epsilon=_EPSILON, name=f"{name}_normalization"
-  )(x)
-  return tf.keras.layers.ReLU()(x)
+  x = layers.LayerNormalization(epsilon=_EPSILON, name=f"{name}_normalization")(
+    x
+  )
+  return layers.ReLU()(x)
 
 
 def target_branch(feature_size: int, width: int) -> tf.keras.Model:
   """Builds the target branch of Fig. 2: a projection of the features."""
-  features = tf.keras.layers.Input((feature_size,))
+  features = layers.Input((feature_size,))
   return tf.keras.Model(
     features, project(features, width), name="target_branch"
   )
@@ -68,7 +70,7 @@ def client_branch(
   feature_size: int, width: int, num_clients: int
 ) -> tf.keras.Model:
   """Builds the client branch of Fig. 2: a projection and a linear layer."""
-  features = tf.keras.layers.Input((feature_size,))
+  features = layers.Input((feature_size,))
   logits = linear(
     project(features, width), num_clients, name="client_classifier"
   )
@@ -77,6 +79,6 @@ def client_branch(
 
 def head(embedding_size: int, num_classes: int) -> tf.keras.Model:
   """Builds the head of Fig. 2: one linear layer with a bias."""
-  embedding = tf.keras.layers.Input((embedding_size,))
+  embedding = layers.Input((embedding_size,))
   logits = linear(embedding, num_classes, name="classifier")
   return tf.keras.Model(embedding, logits, name="head")

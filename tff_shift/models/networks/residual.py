@@ -9,6 +9,8 @@ values here.
 
 import tensorflow as tf
 
+from tff_shift.models.keras import fixed_layers as layers
+
 # The default of other libraries; Keras's default is 1e-3.
 _EPSILON = 1e-5
 
@@ -29,8 +31,8 @@ def convolve(
     A Keras tensor, height and width divided by `strides` and rounded up.
   """
   if strides > 1 and kernel_size > 1:
-    x = tf.keras.layers.ZeroPadding2D(kernel_size // 2)(x)
-  return tf.keras.layers.Conv2D(
+    x = layers.ZeroPadding2D(kernel_size // 2)(x)
+  return layers.Conv2D(
     channels,
     kernel_size,
     strides=strides,
@@ -64,7 +66,7 @@ def normalize(x, groups: int, *, name: str, initial_scale: float = 1.0):
       f"groups={groups} does not divide the {channels} channels of layer"
       f" {name!r}"
     )
-  return tf.keras.layers.GroupNormalization(
+  return layers.GroupNormalization(
     groups,
     epsilon=_EPSILON,
     gamma_initializer=tf.keras.initializers.Constant(initial_scale),
@@ -102,7 +104,7 @@ def block(
   Raises:
     ValueError: If the groups do not divide the channels.
   """
-  relu = tf.keras.layers.ReLU
+  relu = layers.ReLU
   y = convolve(x, channels, 3, strides=strides, name=f"{name}.layer1")
   y = relu()(normalize(y, groups, name=f"{name}.layer1"))
   y = convolve(y, channels, 3, name=f"{name}.layer2")
@@ -110,4 +112,4 @@ def block(
   if x.shape[1:] != y.shape[1:]:
     x = convolve(x, channels, 1, strides=strides, name=f"{name}.shortcut")
     x = normalize(x, groups, name=f"{name}.shortcut")
-  return relu()(tf.keras.layers.Add()([x, y]))
+  return relu()(layers.Add()([x, y]))

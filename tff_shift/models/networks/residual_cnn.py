@@ -18,6 +18,7 @@ Choices that the paper leaves open:
 import tensorflow as tf
 
 from tff_shift.models import split_model
+from tff_shift.models.keras import fixed_layers as layers
 from tff_shift.models.keras import keras_parts
 from tff_shift.models.networks import residual
 
@@ -49,9 +50,9 @@ def build(
   """
 
   def backbone():
-    image = tf.keras.layers.Input(input_shape)
+    image = layers.Input(input_shape)
     x = residual.convolve(image, width, 3, name="stem")
-    x = tf.keras.layers.ReLU()(residual.normalize(x, groups, name="stem"))
+    x = layers.ReLU()(residual.normalize(x, groups, name="stem"))
     for block in range(1, _NUM_BLOCKS + 1):
       x = residual.block(
         x,
@@ -60,7 +61,7 @@ def build(
         groups=groups,
         name=f"block{block}",
       )
-    x = tf.keras.layers.GlobalAveragePooling2D()(x)
+    x = layers.GlobalAveragePooling2D()(x)
     return tf.keras.Model(image, x, name="residual_cnn_backbone")
 
   def head():

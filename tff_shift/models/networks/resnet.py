@@ -16,6 +16,7 @@ weights: see `input_scaling`.
 import tensorflow as tf
 
 from tff_shift.models import split_model
+from tff_shift.models.keras import fixed_layers as layers
 from tff_shift.models.keras import keras_parts
 from tff_shift.models.networks import residual
 
@@ -46,7 +47,6 @@ def trunk(
   Raises:
     ValueError: If the stem is unknown or `groups` does not divide `width`.
   """
-  layers = tf.keras.layers
   if stem not in ("imagenet", "cifar"):
     raise ValueError(f"unknown stem {stem!r}; known stems: imagenet, cifar")
   image = layers.Input(input_shape)

@@ -20,6 +20,7 @@ Choices that the second paper leaves open:
 import tensorflow as tf
 
 from tff_shift.models import split_model
+from tff_shift.models.keras import fixed_layers as layers
 from tff_shift.models.keras import keras_parts
 from tff_shift.models.networks import residual
 
@@ -29,7 +30,7 @@ _NUM_STAGES = 3
 
 def _block(x, channels: int, strides: int, groups: int, name: str):
   """Applies normalisation, ReLU and convolution twice, and a shortcut."""
-  relu = tf.keras.layers.ReLU
+  relu = layers.ReLU
   normalized = relu()(residual.normalize(x, groups, name=f"{name}.layer1"))
   y = residual.convolve(
     normalized, channels, 3, strides=strides, name=f"{name}.layer1"
@@ -40,7 +41,7 @@ def _block(x, channels: int, strides: int, groups: int, name: str):
     x = residual.convolve(
       normalized, channels, 1, strides=strides, name=f"{name}.shortcut"
     )
-  return tf.keras.layers.Add()([x, y])
+  return layers.Add()([x, y])
 
 
 def build(
@@ -69,7 +70,6 @@ def build(
     ValueError: If the depth is not 10, 16, 22, ..., or if `groups` does not
       divide 16.
   """
-  layers = tf.keras.layers
   if depth < 10 or depth % 6 != 4:
     raise ValueError(
       f"depth={depth} of a wide ResNet must be one of 10, 16, 22, 28, ..."

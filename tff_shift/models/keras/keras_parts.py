@@ -414,7 +414,8 @@ def _normalize_by_batch(
     current = modes.statistics()
     names = [f"{name}/{kind}" for kind in ("moving_mean", "moving_variance")]
     running = modes.Moments(*(current[each] for each in names))
-    mean, variance = running
+    # An earlier call of the same step may have moved them.
+    mean, variance = map(tf.stop_gradient, running)
     if uses_batch:
       mean, variance, unbiased = _moments(layer, inputs, mask)
     if is_evaluation:

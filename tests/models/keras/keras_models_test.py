@@ -413,14 +413,17 @@ REFUSED = {
   "softmax": (
     lambda: sequential(layers.Dense(5), layers.Dense(3, "softmax", name="p")),
     r"layer 'p' ends in softmax; logits are wanted, which two lines give:"
-    r" `model.get_layer\('p'\).activation = None` and"
+    r" `model.get_layer\('p'\).activation = tf.keras.activations.linear` and"
     r" `split = ts.from_keras\(model\)`$",
   ),
   "softmax_inside": (
     lambda: sequential(
-      sequential(layers.Dense(3, "softmax", name="p"), name="base")
+      tf.keras.Sequential(
+        [layers.InputLayer((4,)), layers.Dense(3, "softmax", name="p")],
+        name="base",
+      )
     ),
-    r"`model.get_layer\('base'\).get_layer\('p'\).activation = None`",
+    r"`model.get_layer\('base'\).get_layer\('p'\).activation = tf.keras",
   ),
   "softmax_operation": (
     lambda: with_operation(tf.nn.softmax),

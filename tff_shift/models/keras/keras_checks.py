@@ -144,7 +144,7 @@ def _check_last(model: tf.keras.Model, access: str) -> None:
   if isinstance(last, tf.keras.Model):
     return _check_last(last, layer)
   activation = getattr(getattr(last, "activation", None), "__name__", None)
-  lines = f"{layer}.activation = None"
+  lines = f"{layer}.activation = tf.keras.activations.linear"
   is_softmax = isinstance(last, tf.keras.layers.Softmax)
   # A layer of an operation, such as `tf.nn.softmax`.
   symbol = getattr(last, "symbol", None) or ""

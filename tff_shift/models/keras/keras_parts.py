@@ -310,6 +310,16 @@ def _in_own_function(
     concrete = function.get_concrete_function(
       *tf.nest.map_structure(_spec, arguments)
     )
+  if not tf.executing_eagerly():
+    # TFF's graphs cannot capture values of eager execution.
+    concrete.set_external_captures(
+      [
+        value
+        if tf.is_symbolic_tensor(value) or value.dtype == tf.resource
+        else tf.constant(value.numpy())
+        for value in concrete.captured_inputs
+      ]
+    )
   return concrete(*arguments)
 
 

@@ -744,19 +744,6 @@ def test_adapted_layers_may_have_been_saved(tmp_path, file):
 
 
 @pytest.mark.slow
-def test_adapted_bins_may_have_been_saved(tmp_path):
-  x = np.random.default_rng(0).normal(50, 9, (200, 3)).astype(np.float32)
-  bins = layers.Discretization(num_bins=4, output_mode="multi_hot")
-  bins.adapt(x)
-  sequential(bins, layers.Dense(2), shape=(3,)).save(tmp_path / "model.keras")
-  keras_model = tf.keras.models.load_model(tmp_path / "model.keras")
-  model = ts.from_keras(keras_model, initial="given")
-  np.testing.assert_allclose(
-    predict(model, x[:5]), keras_model(x[:5]), rtol=1e-5
-  )
-
-
-@pytest.mark.slow
 def test_checks_of_values_stay_in_the_graph_of_their_function(run_in_graph):
   unit = layers.Input((1,))
   code = layers.CategoryEncoding(3, output_mode="one_hot", name="code")(unit)

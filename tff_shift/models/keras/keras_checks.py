@@ -112,7 +112,7 @@ def check_loss(model: tf.keras.Model) -> None:
   loss = getattr(model, "loss", None)
   if isinstance(loss, list | tuple | dict) and len(loss) == 1:
     (loss,) = loss.values() if isinstance(loss, dict) else loss
-  if loss is None:
+  if not loss:  # Keras keeps {} for None.
     return
   if isinstance(loss, tf.keras.losses.Loss):
     name = type(loss).__name__

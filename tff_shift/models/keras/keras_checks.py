@@ -11,6 +11,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
+import numpy as np
 import tensorflow as tf
 
 from tff_shift.models import modes
@@ -69,6 +70,7 @@ def check_form(
         f"layer {layer.name!r} is a model that is neither functional nor a"
         " Sequential one that begins with an InputLayer, so it cannot be copied"
       )
+  _check_constants(model)
   if inputs is None and len(model.inputs) != 1:
     raise ValueError(
       f"it has {len(model.inputs)} inputs; give the features of each of them by"
@@ -95,6 +97,19 @@ def check_form(
     raise ValueError(
       f"its output is {model.outputs[0].dtype.name}; float32 is wanted"
     )
+
+
+def _check_constants(model: tf.keras.Model) -> None:
+  """Refuses masks of constants, which Keras copies as lists of texts."""
+  for node in itertools.chain(*model._nodes_by_depth.values()):
+    if isinstance(node.layer, tf.keras.Model):
+      _check_constants(node.layer)
+    for value in tf.nest.flatten([node.call_args, node.call_kwargs]):
+      if isinstance(value, np.ndarray | tf.Tensor) and value.dtype == bool:
+        raise ValueError(
+          f"layer {node.layer.name!r} is called with a constant of booleans,"
+          " which Keras cannot copy; compute it from the input, or in a layer"
+        )
 
 
 def check_scaling(model: tf.keras.Model, dtype: tf.DType) -> None:

@@ -167,7 +167,7 @@ def test_clients_with_few_classes_and_labels_run_to_the_end(
   arguments = (
     *("--algorithm=fed_ade", "--timesteps=4", "--shift=square"),
     *("--initial_examples=10", "--dirichlet=0.001"),
-    "--cache_dir=cache",
+    *("--cache_dir=cache", "--pretraining_distribution=uniform"),
   )
   assert run_file(_ONLINE, _few_classes(), *arguments) == 0
   # 30 examples: 9 for the stream, 20 % of the other 21 are labelled.

@@ -166,8 +166,9 @@ class TestAggregators:
     )
     output, errors = capsys.readouterr()
     assert (code, errors) == (0, "")
-    first, table = output.split("\n", 1)
+    first, changed, table = output.split("\n", 2)
     assert first.startswith("secure aggregation is simulated:")
+    assert changed.startswith("the data are changed by")
     assert table.startswith("algorithm")
     # Of the first rate, with the mean.
     losses, expected = (

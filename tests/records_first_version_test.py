@@ -14,7 +14,6 @@ from tff_shift import renamed_flags
 from tff_shift.reporting import run_folders
 from tff_shift.reproduction import plan_file
 from tff_shift.reproduction.jobs import records as job_records
-from tff_shift.serving import description
 from tff_shift.simulation.storage import run_records
 
 _FOLDER = pathlib.Path(__file__).with_name("first_version")
@@ -23,7 +22,6 @@ _KINDS = {
   "summary.json": run_records.Summary,
   "plan.json": plan_file.Plan,
   "fed_avg.job.json": job_records.JobRecord,
-  "model.json": description.Description,
 }
 
 

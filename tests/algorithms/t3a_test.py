@@ -207,6 +207,7 @@ class TestWork:
       ],
     )
     np.testing.assert_array_equal(all_domains, other_classes)
-    np.testing.assert_array_equal(all_domains[4:], alone)
+    # Batches of other sizes: a matrix product may round otherwise.
+    np.testing.assert_allclose(all_domains[4:], alone, rtol=1e-6)
     # Another client sees them in another order.
     assert np.any(all_domains != other_client)

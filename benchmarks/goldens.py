@@ -108,7 +108,7 @@ def runs(root: pathlib.Path) -> dict[str, tuple[str, str]]:
   for path in sorted((root / "experiments" / "presets").rglob("*.flags")):
     binary, name = path.parent.name, f"{path.parent.name}/{path.stem}"
     preset = dict(re.findall("^--(.*?)=(.*)$", path.read_text(), re.MULTILINE))
-    flags = f"--flagfile={path} {short[binary]}"
+    flags = f"--flagfile={path} {short[binary]} {short.get(name, '')}"
     for flag in sorted(_LISTS & preset.keys()):
       flags += f" --{flag}={preset[flag].split(',')[-1]}"
     if "algorithm" in preset:
@@ -116,8 +116,8 @@ def runs(root: pathlib.Path) -> dict[str, tuple[str, str]]:
       continue
     for line in algorithms.get(name, algorithms[binary]).split():
       found[f"{name} {line}"] = binary, f"{flags} --algorithm={line}"
-  for binary in short:
-    for name, flags in parser[binary].items() if binary in parser else ():
+  for binary in sorted(algorithms.keys() & set(parser)):
+    for name, flags in parser[binary].items():
       found[name] = binary, f"{short[binary]} {flags}"
   always = parser["every run"]["flags"]
   return {
@@ -381,7 +381,7 @@ def main() -> None:
   git = ["git", "-C", str(_ROOT), "rev-parse", f"{given.against}^{{commit}}"]
   commit = subprocess.check_output(git, text=True).strip()
   start = time.monotonic()
-  key = _sha(pathlib.Path(__file__).read_bytes())[:8]
+  key = _sha(pathlib.Path(__file__).read_bytes() + _RUNS.read_bytes())[:8]
   options = given.only, given.processes
   with _checkout(commit) as tree:
     old = _work_all(

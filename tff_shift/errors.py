@@ -27,5 +27,9 @@ class DivergedError(RuntimeError):
     self.round_num = round_num
 
 
+class PrivacyWarning(UserWarning):
+  """A privacy guarantee is weak; the message is one line."""
+
+
 class NoiseWarning(UserWarning):
   """Noise dominates client updates; the message is one line."""

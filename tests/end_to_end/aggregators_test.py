@@ -82,15 +82,21 @@ class TestAggregators:
     assert code == 0
     # 2 * sqrt(264704) / 2; of `local` there is nothing to say.
     assert "fed_evolve: the noise in the mean of a round is about 514" in errors
-    assert errors.count("\n") == 1
+    # Of few clients, the probability of no guarantee is large.
+    assert "dp: delta=0.218 with 4 clients, the probability" in errors
+    assert errors.count("\n") == 2
     expected = privacy_accounting.account(
       noise_multiplier=2.0, num_clients=4, clients_per_round=2, num_rounds=2
     )
     first = output.splitlines()[0]
     assert first.startswith(
-      f"dp: epsilon={expected.epsilon:.4g} at delta={4**-1.1:.4g} for"
+      f"dp: epsilon={expected.fixed_size_epsilon:.4g} at delta={4**-1.1:.4g}"
+      " for replacing a client, for the weights of a run of 2 rounds"
     )
-    assert f"epsilon={expected.replacement_epsilon:.4g} for rep" in first
+    assert (
+      f"not for these cohorts: {expected.poisson_epsilon:.4g} for adding or"
+      in first
+    )
     flags = json.loads((tmp_path / "run" / "config.json").read_text())["flags"]
     assert (flags["aggregator"], flags["clipping_norm"]) == ("dp", 0.5)
     local, fed_evolve = (
@@ -101,6 +107,21 @@ class TestAggregators:
       }
       for run in read_runs(tmp_path / "run")
     )
+    setting = read_runs(tmp_path / "run")[1]["setting"]
+    assert {
+      name: value
+      for name, value in setting.items()
+      if name.startswith("epsilon")
+    } == {
+      "epsilon": expected.fixed_size_epsilon,
+      "epsilon_delta": expected.delta,
+      "epsilon_relation": "replacing a client",
+      "epsilon_sampling": (
+        "cohorts of a fixed size, a fraction of 0.5 of the clients"
+      ),
+      "epsilon_fixed_cohort_size": expected.fixed_size_epsilon,
+      "epsilon_poisson": expected.poisson_epsilon,
+    }
     # Nothing is shared there.
     assert local == {}
     # `zeroing` is none of dp's; a delta of 0 stands for what is printed.
@@ -114,6 +135,33 @@ class TestAggregators:
     # The server is not told what it would predict with.
     rows = read_rows(tmp_path / "run")
     assert all(row["server_accuracy"] == "" for row in rows)
+
+  @pytest.mark.long
+  def test_private_run_of_independent_clients(
+    self, run_evolving, capsys, tmp_path, read_rows, read_runs
+  ):
+    flags = (
+      *("--algorithm=fed_avg", "--aggregator=dp", "--clipping=fixed"),
+      *("--client_sampling=poisson", "--participation=0.25", "--rounds=4"),
+      *("--clipping_norm=0.5", "--noise_multiplier=2", "--seeds=0"),
+    )
+    assert run_evolving(*flags) == 0
+    expected = privacy_accounting.account(
+      noise_multiplier=2.0,
+      num_clients=4,
+      clients_per_round=1,
+      num_rounds=4,
+      is_poisson=True,
+    )
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith(
+      f"dp: epsilon={expected.poisson_epsilon:.4g} at delta={4**-1.1:.4g} for"
+      " adding or removing a client"
+    )
+    (found,) = read_runs(tmp_path / "run")
+    assert found["setting"]["epsilon"] == expected.poisson_epsilon
+    assert found["setting"]["client_sampling"] == "poisson"
+    assert len(read_rows(tmp_path / "run")) == 4
 
   @pytest.mark.long
   def test_private_run_by_a_tree_resumes_with_the_same_noise(

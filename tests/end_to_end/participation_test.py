@@ -60,7 +60,7 @@ def test_rounds_without_reports_are_rows_without_a_loss(
   [
     (
       "client_sampling=by_los",
-      "must be one of uniform, in_turn, by_size, by_availability, by_loss; did",
+      "of uniform, poisson, in_turn, by_size, by_availability, by_loss; did",
     ),
     (
       "loss_candidates=4",
@@ -75,7 +75,18 @@ def test_rounds_without_reports_are_rows_without_a_loss(
       "loss_candidates=2 is not allowed: it must be an integer at least 3 and",
     ),
     ("client_sampling=in_turn", "--client_sampling=in_turn has no effect"),
-    ("client_sampling=by_availability aggregator=dp", "for uniform sampling"),
+    (
+      "client_sampling=by_availability aggregator=dp",
+      "for uniform and poisson",
+    ),
+    *(
+      (f"client_sampling=poisson aggregator={name}", f"{name}: it must be dp")
+      for name in ("mean", "dp_ftrl", "secure")
+    ),
+    (
+      "client_sampling=poisson aggregator=dp dropout_rate=0.1",
+      "--dropout_rate is not allowed with --client_sampling=poisson: epsilon",
+    ),
     ("client_sampling=by_size aggregator=dp_ftrl", "be in_turn or uniform"),
     (
       "client_sampling=in_turn aggregator=dp_ftrl dropout_rate=0.1",

@@ -455,11 +455,6 @@ KEEPING = {
     for name in server_optimizer_hparams.HPARAMS
   },
   "robust": lambda: factories.build("robust"),
-  "dp": lambda: factories.build(
-    "dp",
-    aggregator_hparams.AggregatorHParams(noise_multiplier=0.1),
-    clients_per_round=2,
-  ),
   "dp_ftrl": lambda: factories.build(
     "dp_ftrl",
     aggregator_hparams.AggregatorHParams(noise_multiplier=0.1),
@@ -524,8 +519,38 @@ class TestRoundOfNobody:
         weighting="uniform",
         train_client=train_empty_as_well,
       ),
-      has_noise=name in ("dp", "dp_ftrl", "stock without weights"),
+      has_noise=name in ("dp_ftrl", "stock without weights"),
     )
+
+  @pytest.mark.parametrize(
+    "nobody", [(), NOBODY], ids=["no client", "no examples"]
+  )
+  def test_with_dp_it_is_a_round_of_noise(self, nobody):
+    aggregator = factories.build(
+      "dp",
+      aggregator_hparams.AggregatorHParams(
+        noise_multiplier=1.0, clipping="fixed", clipping_norm=4.0
+      ),
+      clients_per_round=2,
+    )
+    algorithm = build(
+      aggregator, weighting="uniform", train_client=train_empty_as_well
+    )
+    (phase,) = algorithm.phases
+    weights = []
+    state = algorithm.initialize(SEED)
+    for _ in range(50):
+      state, clients, metrics = phase(
+        state,
+        algorithm.initialize_client(state, [SEED] * len(nobody)),
+        [*nobody],
+      )
+      assert len(clients) == len(nobody) and np.isnan(metrics["loss"])
+      weights.append(state.weights)
+    steps = np.diff(weights, axis=0)
+    assert np.all(steps != 0)
+    # 1 * 4 / 2; the standard error of a deviation is 1 / sqrt(2 n) of it.
+    assert np.std(steps) == pytest.approx(2, rel=5 / np.sqrt(2 * steps.size))
 
   @pytest.mark.cpp
   def test_leaves_all_as_it_was_on_the_cpp_executor(self):

@@ -353,9 +353,14 @@ class Comparison:
 
   def _of_aggregator(self, trial: selection.Trial) -> dict[str, Any]:
     # Algorithms that aggregate nothing have no aggregator.
-    if self.plan.aggregators.get(trial.algorithm) is None:
+    aggregator = self.plan.aggregators.get(trial.algorithm)
+    if aggregator is None:
       return {}
-    return aggregator_flags.settings() | server_optimizer_flags.settings()
+    return (
+      aggregator_flags.settings()
+      | aggregator.guarantee
+      | server_optimizer_flags.settings()
+    )
 
   def runs(
     self,

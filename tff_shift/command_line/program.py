@@ -45,7 +45,11 @@ from tff_shift.command_line.flags import config_file
 from tff_shift.command_line.flags import preset_flag
 from tff_shift.data import examples
 
-_OWN_WARNINGS = (examples.DataWarning, errors.NoiseWarning)
+_OWN_WARNINGS = (
+  examples.DataWarning,
+  errors.NoiseWarning,
+  errors.PrivacyWarning,
+)
 # What most runs set, in the order of a command.
 _EVERYDAY = {
   "algorithm": "algorithms to compare, comma-separated",

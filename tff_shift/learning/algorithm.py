@@ -561,6 +561,7 @@ def build(
         server_optimizer=server_optimizer,
         num_clients=num_clients,
         place=len(surveys) if surveys else None,
+        num_expected=traits.num_expected,
       )
     except phases.NoStepError as error:
       raise ValueError(

@@ -75,7 +75,7 @@ class UpdateInfo(NamedTuple):
   Attributes:
     round_num: The round from 0, an int32 scalar.
     num_counted: The number of participants with a weight above 0, a float32
-      scalar.
+      scalar; with `dp` the expected number, for any participants.
     num_clients: The number of all clients, an int. None: `algorithms.build` was
       not given it.
     memory: The state of `algorithm.AlgorithmSpec.initial_memory`.

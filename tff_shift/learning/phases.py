@@ -15,7 +15,8 @@ kept.
 If no client of a round has examples, the server state stays bit-identical:
 weights, momentum, adaptive clipping norms. Only the round number increases, as
 the driver's does. The mean loss of the round is NaN. Privacy accounting counts
-the round.
+the round. With `dp` it is a round of noise alone, also if no client takes part:
+whether there is noise must not tell who takes part.
 
 The loss does not decide divergence: a client with a finite update and a loss
 that is not finite counts, and the mean loss of the round is then not finite.
@@ -353,6 +354,7 @@ def aggregating_phase(
   server_optimizer: tff.learning.optimizers.Optimizer | None = None,
   num_clients: int | None = None,
   place: int | None = None,
+  num_expected: int | None = None,
 ) -> Phase:
   """Builds an aggregating phase: broadcast, train, average, apply.
 
@@ -367,6 +369,7 @@ def aggregating_phase(
     num_clients: The number of all clients, for `info`.
     place: Its place among the states of `ServerState.aggregator`. None: there
       is only one state.
+    num_expected: See `factories.Traits`.
 
   Returns:
     The phase.
@@ -391,6 +394,9 @@ def aggregating_phase(
   def apply_update(
     weights, optimizer_state, memory, mean_update, summed, counted, round_num
   ):
+    if num_expected is not None:
+      counted = tf.constant(num_expected, tf.float32)
+
     def updated():
       states = [optimizer_state]
       step: Callable[[Any, Any], Any] = function_types.add

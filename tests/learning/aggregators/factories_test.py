@@ -230,6 +230,7 @@ class TestPrivate:
       clients_per_round=20,
       num_rounds=30,
       delta=1e-3,
+      is_poisson=True,
     ).epsilon == pytest.approx(accountant.get_epsilon(1e-3), rel=1e-4)
 
   def test_noise_just_below_the_limit_of_the_adaptive_norm_is_allowed(self):

@@ -19,6 +19,7 @@ def account(**changes) -> privacy_accounting.Guarantee:
     "clients_per_round": 1,
     "num_rounds": 10_000,
     "delta": 1e-5,
+    "is_poisson": True,
   }
   return privacy_accounting.account(**(values | changes))
 
@@ -57,15 +58,55 @@ class TestEpsilon:
     assert 1.0 < account().epsilon < 1.26
 
   @pytest.mark.slow
-  def test_tighter_accountant_gives_less_but_not_much(self):
+  @pytest.mark.parametrize(
+    ("noise", "q", "num_rounds", "delta"),
+    [
+      (1.1, 0.01, 500, 4e-5),
+      (2.0, 0.1, 100, 1e-5),
+      (1.0, 0.01, 1000, 1e-5),
+      (0.8, 0.05, 50, 1e-4),
+      (4.0, 0.5, 200, 1e-6),
+      (1.5, 1.0, 20, 1e-5),
+    ],
+  )
+  def test_second_accountant(self, noise, q, num_rounds, delta):
+    """By privacy loss distributions, which are tight; RDP is a bound."""
     accountant = dp_accounting.pld.PLDAccountant()
-    event = dp_accounting.GaussianDpEvent(2.0)
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(0.1, event), 100)
-    lower = accountant.get_epsilon(1e-5)
+    accountant.compose(
+      dp_accounting.PoissonSampledDpEvent(
+        q, dp_accounting.GaussianDpEvent(noise)
+      ),
+      num_rounds,
+    )
+    tight = accountant.get_epsilon(delta)
     found = account(
-      noise_multiplier=2.0, clients_per_round=10, num_rounds=100
+      noise_multiplier=noise,
+      num_clients=10_000,
+      clients_per_round=round(q * 10_000),
+      num_rounds=num_rounds,
+      delta=delta,
     ).epsilon
-    assert lower < found < 1.15 * lower
+    # From 1.07 times (q = 1) to 1.23 times.
+    assert tight < found < 1.25 * tight
+
+  def test_number_that_holds_is_epsilon(self):
+    options = {
+      "num_clients": 10_000,
+      "clients_per_round": 100,
+      "num_rounds": 500,
+      "noise_multiplier": 1.1,
+      "delta": 1e-6,
+    }
+    poisson, fixed = (
+      account(is_poisson=each, **options) for each in (True, False)
+    )
+    assert poisson.epsilon == pytest.approx(1.57, abs=0.005)
+    assert poisson.relation == "adding or removing a client"
+    assert fixed.epsilon == pytest.approx(15.1, abs=0.05)
+    assert fixed.relation == "replacing a client"
+    for one in (poisson, fixed):
+      assert one.poisson_epsilon == poisson.epsilon
+      assert one.fixed_size_epsilon == fixed.epsilon
 
   @pytest.mark.parametrize(
     "num_rounds, noise, clients_per_round", [(10_000, 4.0, 1), (50, 1.5, 20)]
@@ -90,7 +131,7 @@ class TestEpsilon:
     # A Gaussian has the divergence order / (2 noise^2).
     for epsilon, noise in (
       (found.epsilon, 4.0),
-      (found.replacement_epsilon, 2.0),
+      (found.fixed_size_epsilon, 2.0),
     ):
       expected = best_epsilon(lambda a, n=noise: 10 * a / (2 * n * n), 1e-5)
       assert 0.97 * expected < epsilon <= expected * (1 + 1e-9)
@@ -106,11 +147,11 @@ class TestEpsilon:
     ):
       other = account(**({"clients_per_round": 2} | better))
       assert other.epsilon < middle.epsilon
-      assert other.replacement_epsilon < middle.replacement_epsilon
+      assert other.fixed_size_epsilon < middle.fixed_size_epsilon
 
   def test_without_noise_there_is_no_privacy(self):
     found = account(noise_multiplier=0.0)
-    assert found.epsilon == found.replacement_epsilon == math.inf
+    assert found.poisson_epsilon == found.fixed_size_epsilon == math.inf
 
 
 class TestDelta:

@@ -46,6 +46,46 @@ def test_cohorts_can_be_repeated():
     participation.repeated(participation.uniform, 0)
 
 
+class TestPoisson:
+  def test_each_client_takes_part_independently(self):
+    sampler = participation.poisson(0.3)
+    took_part = np.zeros((NUM_DRAWS, 4), bool)
+    for round_num in range(NUM_DRAWS):
+      took_part[round_num, sampler(known(1, [1] * 4, round_num=round_num))] = 1
+    assert all(is_frequency(count, 0.3) for count in took_part.sum(axis=0))
+    # Pairs, and nobody at all: a fixed size would have none.
+    pairs = took_part[:, :1] & took_part[:, 1:]
+    assert all(is_frequency(count, 0.09) for count in pairs.sum(axis=0))
+    assert is_frequency((~took_part.any(axis=1)).sum(), 0.7**4)
+
+  def test_draw_depends_on_seed_round_and_client_alone(self):
+    sampler = participation.poisson(0.5)
+    of_many = sampler(known(50, [1] * 100, round_num=3))
+    of_few = sampler(known(1, [9] * 10, round_num=3))
+    assert of_few == [client for client in of_many if client < 10]
+    present = known(2, [1] * 100, round_num=3)._replace(
+      present=np.arange(0, 100, 7)
+    )
+    assert sampler(present) == [client for client in of_many if not client % 7]
+    assert of_many != sampler(known(50, [1] * 100, round_num=4))
+    assert of_many != sampler(known(50, [1] * 100, round_num=3, run_seed=9))
+
+  def test_nobody_is_a_cohort_of_it_alone(self):
+    sampler = participation.poisson(1e-9)
+    assert sampler(known(1, [1] * 5)) == []
+    assert (
+      sampler.may_be_empty and participation.repeated(sampler, 2).may_be_empty
+    )
+    assert participation.checked_cohort([], 5, may_be_empty=True) == []
+    with pytest.raises(ValueError, match="each sampled client, at least one"):
+      participation.checked_cohort([], 5)
+
+  @pytest.mark.parametrize("probability", [0, -0.1, 1.1, NAN])
+  def test_refusals(self, probability):
+    with pytest.raises(ValueError, match=r"^probability=.* at most 1"):
+      participation.poisson(probability)
+
+
 def is_frequency(count, fraction):
   """A binomial count is refused once in a million."""
   return scipy.stats.binomtest(int(count), NUM_DRAWS, fraction).pvalue > 1e-6

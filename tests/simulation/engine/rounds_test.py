@@ -17,8 +17,11 @@ from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
+from tff_shift.learning.aggregators import aggregator_hparams
+from tff_shift.learning.aggregators import factories
 from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import client_states
+from tff_shift.simulation.engine import participation
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import run_file
 
@@ -146,6 +149,50 @@ class TestRounds:
       ),
     )
     assert len(run.client_states) == NUM_CLIENTS
+
+  @pytest.mark.slow
+  def test_round_of_no_client_has_noise_alone(self, data):
+    aggregator = factories.build(
+      "dp",
+      aggregator_hparams.AggregatorHParams(
+        noise_multiplier=0.01, clipping="fixed"
+      ),
+      clients_per_round=2,
+    )
+    private = algorithms.build(
+      fed_rep,
+      mlp.build((2,), width=4, head_width=3),
+      fed_rep.HParams(
+        batch_size=4,
+        local_steps=1,
+        head_steps=1,
+        learning_rate=0.2,
+        client_weighting="uniform",
+      ),
+      aggregator=aggregator,
+    )
+    run = self.start(
+      private, data, participation=0.3, sampler=participation.poisson(0.3)
+    )
+    sizes = []
+    for _ in range(12):
+      before = Snapshot.of(run)
+      sizes.append(run.step()["num_clients"])
+      assert not equal_bits(before.server.weights, run.server_state.weights)
+      if not sizes[-1]:
+        assert equal_bits(before.clients, run.client_states)
+        assert np.isnan(run.losses[-1])
+    assert 0 in sizes and len(set(sizes)) > 2
+    assert run.round_num == run.server_state.round_num == 12
+
+  def test_poisson_sampling_allows_no_reporting(self, algorithm, data):
+    with pytest.raises(ValueError, match=r"^reporting is not allowed with a"):
+      self.start(
+        algorithm,
+        data,
+        sampler=participation.poisson(0.3),
+        reporting=participation.Reporting(0.1),
+      )
 
   @pytest.mark.slow
   def test_only_data_and_states_of_participants_are_asked_for(

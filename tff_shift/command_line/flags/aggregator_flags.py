@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import warnings
 from collections.abc import Iterable
 from typing import Any
 from typing import TYPE_CHECKING
@@ -11,6 +13,7 @@ from absl import flags
 
 from tff_shift import algorithms
 from tff_shift import arguments
+from tff_shift import errors
 from tff_shift.command_line import configuration
 from tff_shift.command_line.flags import metric_flags
 from tff_shift.command_line.flags import participation_flags
@@ -151,7 +154,7 @@ def chosen(
   """Returns the aggregator of the flags for each algorithm, checked.
 
   Prints the privacy guarantee of `dp` and `dp_ftrl`, that `secure` is
-  simulated, and what all three do not protect.
+  simulated, and what all three do not protect. Warns of a large delta.
 
   Args:
     trials: Algorithm names and hyper-parameters. A name may repeat.
@@ -186,8 +189,10 @@ def chosen(
         clients_per_round=clients_per_round,
         num_rounds=num_rounds,
         delta=hparams.dp_delta,
+        is_poisson=participation_flags.is_poisson(),
       )
       print(_describe(guarantee), flush=True)
+      aggregator.guarantee = _settings_of(guarantee)
     if FLAGS.aggregator == "dp_ftrl":
       separation = participation_flags.separation(
         num_clients, clients_per_round
@@ -201,6 +206,9 @@ def chosen(
         delta=hparams.dp_delta,
       )
       print(_describe_tree(tree, hparams, num_rounds), flush=True)
+      aggregator.guarantee = _settings_of_tree(tree)
+    if aggregator.guarantee:
+      _warn_of_delta(aggregator.guarantee["epsilon_delta"], num_clients)
     if FLAGS.aggregator in aggregator_hparams.PRIVATE:
       print(
         f"{FLAGS.aggregator}: epsilon does not cover {not_protected()}",
@@ -244,14 +252,81 @@ def _check(
   return found
 
 
+def _warn_of_delta(delta: float, num_clients: int) -> None:
+  from tff_shift.learning.aggregators import privacy_accounting
+
+  if delta > privacy_accounting.LARGE_DELTA:
+    warnings.warn(
+      f"{FLAGS.aggregator}: delta={delta:.3g} with {num_clients} clients, the"
+      " probability with which the guarantee may fail altogether; it should be"
+      f" at most {privacy_accounting.LARGE_DELTA:g}: use more clients, or set"
+      " --dp_delta, for a larger epsilon",
+      errors.PrivacyWarning,
+      stacklevel=2,
+    )
+
+
+def _settings_of(guarantee: privacy_accounting.Guarantee) -> dict[str, Any]:
+  """Returns the guarantee of a run of `dp` by setting, for summary.json."""
+  return {
+    "epsilon": _storable(guarantee.epsilon),
+    "epsilon_delta": guarantee.delta,
+    "epsilon_relation": guarantee.relation,
+    "epsilon_sampling": _sampling(guarantee, participation_flags.is_poisson()),
+    "epsilon_fixed_cohort_size": _storable(guarantee.fixed_size_epsilon),
+    "epsilon_poisson": _storable(guarantee.poisson_epsilon),
+  }
+
+
+def _settings_of_tree(
+  guarantee: privacy_accounting.TreeGuarantee,
+) -> dict[str, Any]:
+  """Returns the guarantee of a run of `dp_ftrl`, see `_settings_of`."""
+  from tff_shift.learning.aggregators import privacy_accounting
+
+  return {
+    "epsilon": _storable(guarantee.epsilon),
+    "epsilon_delta": guarantee.delta,
+    "epsilon_relation": privacy_accounting.ZERO_OUT,
+    "epsilon_sampling": _taking_part(guarantee),
+    "epsilon_replacement": _storable(guarantee.replacement_epsilon),
+  }
+
+
+def _storable(epsilon: float) -> float | str:
+  """Returns a number that JSON holds, or infinity as a word."""
+  return epsilon if math.isfinite(epsilon) else "infinite"
+
+
+def _sampling(guarantee: privacy_accounting.Guarantee, is_poisson: bool) -> str:
+  if is_poisson:
+    return (
+      "each client takes part in a round with probability"
+      f" {guarantee.sampling_probability:g}, independently of the others"
+    )
+  return (
+    "cohorts of a fixed size, a fraction of"
+    f" {guarantee.sampling_probability:g} of the clients"
+  )
+
+
 def _describe(guarantee: privacy_accounting.Guarantee) -> str:
+  from tff_shift.learning.aggregators import privacy_accounting
+
+  is_poisson = participation_flags.is_poisson()
+  other_epsilon, other_relation = (
+    (guarantee.fixed_size_epsilon, privacy_accounting.REPLACE)
+    if is_poisson
+    else (guarantee.poisson_epsilon, privacy_accounting.ADD_OR_REMOVE)
+  )
   return (
     f"dp: epsilon={guarantee.epsilon:.4g} at delta={guarantee.delta:.4g} for"
-    f" the weights of a run of {guarantee.num_rounds} rounds with noise"
-    f" multiplier {guarantee.noise_multiplier:g}, if each client takes part"
-    f" in a round with probability {guarantee.sampling_probability:g},"
-    " independently of the others; if the cohort size is fixed, as here,"
-    f" epsilon={guarantee.replacement_epsilon:.4g} for replacing a client"
+    f" {guarantee.relation}, for the weights of a run of"
+    f" {guarantee.num_rounds} rounds with noise multiplier"
+    f" {guarantee.noise_multiplier:g}, and"
+    f" {_sampling(guarantee, is_poisson)}; not for these cohorts:"
+    f" {other_epsilon:.4g} for {other_relation}, if"
+    f" {_sampling(guarantee, not is_poisson)}"
     + (
       "; --seeds determine the cohorts, and sampling adds privacy only against"
       " those who do not know the seeds"
@@ -261,22 +336,24 @@ def _describe(guarantee: privacy_accounting.Guarantee) -> str:
   )
 
 
+def _taking_part(guarantee: privacy_accounting.TreeGuarantee) -> str:
+  if guarantee.separation == 1:
+    return "each client may take part in every round"
+  return (
+    f"each client takes part in at most {guarantee.max_rounds} rounds, at"
+    f" least {guarantee.separation} apart"
+  )
+
+
 def _describe_tree(
   guarantee: privacy_accounting.TreeGuarantee,
   hparams: aggregator_hparams.AggregatorHParams,
   num_rounds: int,
 ) -> str:
-  if guarantee.separation == 1:
-    taking_part = "each client may take part in every round"
-  else:
-    taking_part = (
-      f"each client takes part in at most {guarantee.max_rounds} rounds, at"
-      f" least {guarantee.separation} apart"
-    )
   return (
     f"dp_ftrl: epsilon={guarantee.epsilon:.4g} at delta={guarantee.delta:.4g}"
     f" for the weights of a run of {num_rounds} rounds with noise multiplier"
     f" {hparams.noise_multiplier:g}, for replacing a client's updates by zeros,"
-    f" if {taking_part}; epsilon={guarantee.replacement_epsilon:.4g} for"
-    " replacing a client"
+    f" if {_taking_part(guarantee)};"
+    f" epsilon={guarantee.replacement_epsilon:.4g} for replacing a client"
   )

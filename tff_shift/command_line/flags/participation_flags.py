@@ -21,7 +21,8 @@ _BY_SIZE = "by_size"
 _BY_AVAILABILITY = "by_availability"
 _BY_LOSS = "by_loss"
 _IN_TURN = "in_turn"
-_SAMPLERS = _UNIFORM, _IN_TURN, _BY_SIZE, _BY_AVAILABILITY, _BY_LOSS
+_POISSON = "poisson"
+_SAMPLERS = _UNIFORM, _POISSON, _IN_TURN, _BY_SIZE, _BY_AVAILABILITY, _BY_LOSS
 # The sampler that each flag belongs to.
 _OWNERS = {
   "availability_period": _BY_AVAILABILITY,
@@ -46,7 +47,8 @@ class Configuration(configuration.Configuration):
 
   client_sampling: str = configuration.setting(
     _UNIFORM,
-    "How the clients of a round are sampled: uniform; in_turn, in a fixed"
+    "How the clients of a round are sampled: uniform; poisson, independently,"
+    " so that the cohort size varies (only with dp); in_turn, in a fixed"
     " random order, again and again; by_size, with"
     " probabilities proportional to numbers of examples; by_availability,"
     " uniformly among the clients that are available in the round; by_loss, the"
@@ -118,11 +120,23 @@ def check() -> None:
     ValueError: If a flag is wrong.
   """
   name = FLAGS.client_sampling
-  if FLAGS.aggregator == "dp" and name != _UNIFORM:
+  if FLAGS.aggregator == "dp" and name not in (_UNIFORM, _POISSON):
     raise ValueError(
       f"--client_sampling={name} is not allowed with --aggregator=dp: epsilon"
-      " is computed for uniform sampling"
+      " is computed for uniform and poisson"
     )
+  if name == _POISSON:
+    if FLAGS.aggregator != "dp":
+      raise ValueError(
+        f"--client_sampling={name} is not allowed with"
+        f" --aggregator={FLAGS.aggregator}: it must be dp, whose epsilon needs"
+        " independent clients"
+      )
+    for flag in {*given()} & {*_REPORTING}:
+      raise ValueError(
+        f"--{flag} is not allowed with --client_sampling={name}: epsilon is"
+        " computed for clients that take part independently"
+      )
   if FLAGS.aggregator == "dp_ftrl" and name not in (_UNIFORM, _IN_TURN):
     raise ValueError(
       f"--client_sampling={name} is not allowed with --aggregator=dp_ftrl,"
@@ -168,6 +182,11 @@ def check_cohort() -> None:
     )
 
 
+def is_poisson() -> bool:
+  """Returns whether each client takes part independently."""
+  return FLAGS.client_sampling == _POISSON
+
+
 def separation(num_clients: int, clients_per_round: int) -> int:
   """Returns the least difference of two rounds of a client."""
   if FLAGS.client_sampling != _IN_TURN:
@@ -199,6 +218,7 @@ def chosen() -> dict[str, Any]:
 
   samplers = {
     _UNIFORM: lambda: participation.uniform,
+    _POISSON: lambda: participation.poisson(_num_sampled() / FLAGS.num_clients),
     _IN_TURN: lambda: participation.in_turn,
     _BY_SIZE: lambda: participation.by_size,
     _BY_AVAILABILITY: lambda: participation.by_availability(

@@ -61,6 +61,8 @@ class Traits(NamedTuple):
     hides_clients: Whether it hides individual updates from the server.
     compresses: Whether it compresses updates.
     noise: The noise that it adds to the mean. None: no noise, or unknown.
+    num_expected: The number of clients that counts as taking part in every
+      round, so that nothing depends on how many do. None: the actual one.
   """
 
   name: str
@@ -70,10 +72,17 @@ class Traits(NamedTuple):
   hides_clients: bool
   compresses: bool
   noise: update_noise.Noise | None = None
+  num_expected: int | None = None
 
 
 class Aggregator(tff.aggregators.WeightedAggregationFactory):
-  """An aggregation factory with its traits."""
+  """An aggregation factory with its traits.
+
+  Attributes:
+    traits: Its traits.
+    guarantee: The privacy guarantee of a run with it, by setting. Empty: there
+      is none, or it is not known.
+  """
 
   def __init__(
     self,
@@ -92,6 +101,7 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
       is_secure: Whether everything that leaves a client is a secure sum.
     """
     self.traits = traits
+    self.guarantee: dict[str, Any] = {}
     if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
       factory = tff.aggregators.as_weighted_aggregator(factory)
     self._factory = factory
@@ -108,10 +118,13 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
 
     Returns:
       The process. If all weights of a round are 0, its result is zeros, and a
-      state with tensors stays bit-identical.
+      state with tensors stays bit-identical. With `num_expected`, such a round
+      is like any other: whether it has noise must not tell who takes part.
     """
     with _quiet():
       process = self._factory.create(value_type, weight_type)
+      if self.traits.num_expected is not None:
+        return process
       return _unchanged_without_participants(process, self._count)
 
 
@@ -361,6 +374,7 @@ def build(
     hides_clients=name in aggregator_hparams.HIDING,
     compresses=name == "compressed",
     noise=_noise(name, hparams, clients_per_round) if is_private else None,
+    num_expected=clients_per_round if name == "dp" else None,
   )
   if name == "mean":
     return Aggregator(traits, tff.aggregators.MeanFactory())

@@ -17,6 +17,15 @@ from tff_shift import arguments
 # add more than 0.07 to every epsilon.
 LEAST_DELTA = 1e-30
 
+# A delta above this is a guarantee for few clients only: it is the probability
+# with which the guarantee may fail altogether.
+LARGE_DELTA = 1e-3
+
+# What two neighbouring runs differ in.
+ADD_OR_REMOVE = "adding or removing a client"
+REPLACE = "replacing a client"
+ZERO_OUT = "replacing a client's updates by zeros"
+
 
 class Guarantee(NamedTuple):
   """The privacy guarantee for the weights of a whole run.
@@ -25,11 +34,13 @@ class Guarantee(NamedTuple):
   as well as (epsilon, delta)-differential privacy allows.
 
   Attributes:
-    epsilon: For adding or removing a client, if each client takes part in a
-      round independently with the sampling probability (Poisson sampling).
-    replacement_epsilon: For replacing a client by another, if exactly this
+    epsilon: The one that holds for the cohorts of the run.
+    relation: What it is for, `REPLACE` or `ADD_OR_REMOVE`.
+    fixed_size_epsilon: For replacing a client by another, if exactly this
       fraction of the clients takes part in each round.
-    delta: The delta of both.
+    poisson_epsilon: For adding or removing a client, if each client takes part
+      in a round independently with the sampling probability.
+    delta: The delta of all.
     sampling_probability: Clients per round over number of clients, q.
     noise_multiplier: Standard deviation of the noise in a sum, over the norm to
       which a client's addend is clipped.
@@ -37,7 +48,9 @@ class Guarantee(NamedTuple):
   """
 
   epsilon: float
-  replacement_epsilon: float
+  relation: str
+  fixed_size_epsilon: float
+  poisson_epsilon: float
   delta: float
   sampling_probability: float
   noise_multiplier: float
@@ -72,15 +85,19 @@ def account(
   clients_per_round: int,
   num_rounds: int,
   delta: float = 0.0,
+  is_poisson: bool = False,
 ) -> Guarantee:
   """Accounts for the privacy of a run.
 
   Args:
     noise_multiplier: See `Guarantee`; at 0 both epsilons are infinite.
     num_clients: The number of clients.
-    clients_per_round: The number of clients in a round, at least 1.
+    clients_per_round: The number of clients in a round, at least 1; for Poisson
+      sampling the expected number.
     num_rounds: The number of rounds.
     delta: The delta for which epsilon is computed; 0: `num_clients ** -1.1`.
+    is_poisson: Whether each client takes part independently. Otherwise cohorts
+      have a fixed size.
 
   Returns:
     The guarantee.
@@ -111,17 +128,21 @@ def account(
   gaussian, halved = (
     dp_accounting.GaussianDpEvent(noise_multiplier / moved) for moved in (1, 2)
   )
+  poisson = epsilon(
+    relation.ADD_OR_REMOVE_ONE,
+    dp_accounting.PoissonSampledDpEvent(probability, gaussian),
+  )
+  fixed_size = epsilon(
+    relation.REPLACE_ONE,
+    dp_accounting.SampledWithoutReplacementDpEvent(
+      num_clients, clients_per_round, halved
+    ),
+  )
   return Guarantee(
-    epsilon=epsilon(
-      relation.ADD_OR_REMOVE_ONE,
-      dp_accounting.PoissonSampledDpEvent(probability, gaussian),
-    ),
-    replacement_epsilon=epsilon(
-      relation.REPLACE_ONE,
-      dp_accounting.SampledWithoutReplacementDpEvent(
-        num_clients, clients_per_round, halved
-      ),
-    ),
+    epsilon=poisson if is_poisson else fixed_size,
+    relation=ADD_OR_REMOVE if is_poisson else REPLACE,
+    fixed_size_epsilon=fixed_size,
+    poisson_epsilon=poisson,
     delta=delta,
     sampling_probability=probability,
     noise_multiplier=noise_multiplier,

@@ -51,7 +51,8 @@ class Known(NamedTuple):
 
 
 # A sampler returns at least one id of a present client. It needs losses if it
-# has an attribute `needs_losses` that is true.
+# has an attribute `needs_losses` that is true, and may return no id if it has
+# an attribute `may_be_empty` that is true.
 Sampler = Callable[[Known], Sequence[int]]
 
 
@@ -85,6 +86,45 @@ def sample_uniformly(
     num_clients, size=num_sampled, replace=False
   )
   return _ascending(chosen)
+
+
+def poisson(probability: float) -> Sampler:
+  """Returns a sampler by which clients take part independently.
+
+  The epsilon of `dp` for adding or removing a client is for this sampling. The
+  cohort size varies around `probability` times the number of clients, and may
+  be 0: such a round has noise alone. The time of a round is O(N).
+
+  Args:
+    probability: The probability that a client takes part in a round, above 0
+      and at most 1. The draw of a client depends only on the run's seed, the
+      round and the client's id.
+
+  Returns:
+    A sampler.
+
+  Raises:
+    ValueError: If an argument is not allowed.
+  """
+  probability = arguments.number(
+    "probability",
+    probability,
+    "above 0 and at most 1",
+    lambda value: 0 < value <= 1,
+  )
+
+  def sample(known: Known) -> list[int]:
+    draws = _generator(known.run_seed, known.round_num).random(
+      known.num_clients
+    )
+    clients = np.flatnonzero(draws < probability)
+    if known.present is not None:
+      clients = clients[np.isin(clients, known.present)]
+    return _ascending(clients)
+
+  # A function can have attributes, which its type does not show.
+  sample.may_be_empty = True  # type: ignore[attr-defined]
+  return sample
 
 
 def in_turn(known: Known) -> list[int]:
@@ -145,9 +185,8 @@ def repeated(sampler: Sampler, period: int) -> Sampler:
     return sampler(known._replace(round_num=known.round_num % period))
 
   # A function can have attributes, which its type does not show.
-  sample.needs_losses = getattr(  # type: ignore[attr-defined]
-    sampler, "needs_losses", False
-  )
+  for name in ("needs_losses", "may_be_empty"):
+    setattr(sample, name, getattr(sampler, name, False))
   return sample
 
 
@@ -253,7 +292,10 @@ def by_loss(num_candidates: int) -> Sampler:
 
 
 def checked_cohort(
-  chosen: Any, num_clients: int, present: np.ndarray | None = None
+  chosen: Any,
+  num_clients: int,
+  present: np.ndarray | None = None,
+  may_be_empty: bool = False,
 ) -> list[int]:
   """Validates the result of a sampler.
 
@@ -261,6 +303,7 @@ def checked_cohort(
     chosen: The result.
     num_clients: The number of clients.
     present: The clients that may be sampled. None: all.
+    may_be_empty: Whether there may be no id.
 
   Returns:
     The ids, ascending, since the order of clients changes the bits of a mean.
@@ -269,6 +312,8 @@ def checked_cohort(
     ValueError: If there is no id, or one is not a client's, an absent client's
       or a duplicate.
   """
+  if may_be_empty and not chosen:
+    return []
   arguments.sequence("the sampler's result", chosen, what="sampled client")
   found = sorted(
     arguments.integer("a client of the sampler", each, 0, num_clients - 1)

@@ -174,6 +174,12 @@ class Rounds:
     self._run_seed = arguments.seed("run_seed", run_seed)
     arguments.functions(on_loss=on_loss, sampler=sampler)
     checks.reporting(reporting)
+    self._may_be_empty = getattr(sampler, "may_be_empty", False)
+    if self._may_be_empty and reporting is not None:
+      raise ValueError(
+        "reporting is not allowed with a Poisson sampler, whose clients take"
+        " part independently"
+      )
     num_clients = arguments.sequence("data", data)
     max_clients = getattr(algorithm, "max_clients", None)
     if max_clients is not None and num_clients > max_clients:
@@ -185,6 +191,7 @@ class Rounds:
     if not algorithm.phases:
       # Nothing is trained, so it does not matter who takes part.
       sampler, reporting = participation_lib.uniform, None
+      self._may_be_empty = False
     self.client_losses = _first_losses(algorithm, num_clients)
     if self.client_losses is None and getattr(sampler, "needs_losses", False):
       raise ValueError(
@@ -262,7 +269,8 @@ class Rounds:
     """Runs a round.
 
     A round in which no client reports is abandoned: no phase runs, and only the
-    round number increases, here and in the server's state.
+    round number increases, here and in the server's state. If the sampler may
+    return no client, as `participation.poisson`, the phases run without one.
 
     Returns:
       The metrics of its last phase, without `phases.CLIENT_LOSSES`; empty if
@@ -279,14 +287,14 @@ class Rounds:
     signals.check()
     start = time.perf_counter()
     chosen = self._reporters()
-    if not chosen:
+    if not chosen and not self._may_be_empty:
       return self._abandon(start)
     data = [self.data[client] for client in chosen]
     server_state, metrics, num_diverged = self.server_state, {}, 0
     states = self.states.take(chosen, [client.seed for client in data])
     for phase in self.algorithm.phases:
       server_state, states, metrics = phase(server_state, states, data)
-      if metrics["num_diverged"] == metrics["num_clients"]:
+      if chosen and metrics["num_diverged"] == metrics["num_clients"]:
         raise errors.DivergedError(
           self.algorithm.name,
           self.round_num + 1,
@@ -342,6 +350,7 @@ class Rounds:
       self._sampler(known._replace(num_sampled=num_selected)),
       known.num_clients,
       known.present,
+      self._may_be_empty,
     )
     if self._reporting is None:
       return chosen

@@ -122,6 +122,18 @@ class TestAggregators:
       "epsilon_fixed_cohort_size": expected.fixed_size_epsilon,
       "epsilon_poisson": expected.poisson_epsilon,
     }
+    for row in read_rows(tmp_path / "run"):
+      told = {
+        name: value for name, value in row.items() if name.startswith("epsilon")
+      }
+      if row["algorithm"] == "local":
+        assert set(told.values()) == {""}
+      else:
+        assert told == {
+          name: str(value)
+          for name, value in setting.items()
+          if name.startswith("epsilon")
+        }
     # Nothing is shared there.
     assert local == {}
     # `zeroing` is none of dp's; a delta of 0 stands for what is printed.

@@ -493,6 +493,13 @@ class Comparison:
       ),
       f"seed_{seed}",
     ]
+    aggregators = [each for each in self.plan.aggregators.values() if each]
+    # Columns of all runs, empty for algorithms that aggregate nothing.
+    guarantee = dict.fromkeys(
+      name for each in aggregators for name in each.guarantee
+    )
+    if (aggregator := self.plan.aggregators.get(trial.algorithm)) is not None:
+      guarantee |= aggregator.guarantee
     tracked_run = trackers.started(
       self._tracker,
       "/".join(curve),
@@ -519,7 +526,13 @@ class Comparison:
       yield Run(
         trial,
         num_steps,
-        {**run_labels, **self.plan.settings, **hparams, "seed": seed},
+        {
+          **run_labels,
+          **self.plan.settings,
+          **hparams,
+          **guarantee,
+          "seed": seed,
+        },
         curve,
         bar,
         self._saved.run({**run_labels, **own, "seed": seed}, bar.start),

@@ -27,7 +27,7 @@ from tff_shift.simulation.storage import run_records
 _NOT_COMPARED = frozenset(
   {
     *("selection", summary.METRICS),
-    *(summary.NOT_PROTECTED, summary.CLIENT_VALUES),
+    *(summary.NOT_PROTECTED, summary.CLIENT_VALUES, *summary.GUARANTEE),
   }
 )
 # The maximum number of characters of a value in a heading.
@@ -350,7 +350,7 @@ def to_contents(
   """
   rows = [row for folder in folders for row in _shown(folder)]
   columns, cells, curves, algorithms = {}, {}, [], {}
-  runs, clients = {}, {}
+  runs, clients, guarantees = {}, {}, {}
   for row, row_name, about in zip(
     rows, _row_names(rows), _headings(rows), strict=True
   ):
@@ -373,6 +373,8 @@ def to_contents(
       if (name, heading) in cells:
         name = f"{row_name} ({folder.path})"
       algorithms[name] = entry.algorithm
+      if "epsilon" in entry.setting:
+        guarantees[name, about] = _guarantee(name, about, entry.setting)
       cells[name, heading] = (
         folder,
         contents_lib.Cell(
@@ -405,6 +407,7 @@ def to_contents(
     ),
     cells=[*(cell for _, cell in cells.values()), *_missing(folders, cells)],
     protocol=_common([row.entry for row in rows]),
+    guarantees=[*guarantees.values()],
     curves=curves,
     problems=[
       f"{folder.path}: {', '.join(folder.unfinished)} did not finish; if it is"
@@ -419,6 +422,29 @@ def to_contents(
       contents_lib.ClientValues(column=heading, by_method=by_method)
       for heading, by_method in clients.items()
     ],
+  )
+
+
+def _guarantee(
+  row: str, about: tuple[str, ...], setting: Mapping[str, Any]
+) -> contents_lib.Guarantee:
+  """Returns the privacy guarantee in the settings of an entry."""
+  numbers = {
+    name: f"{value:.4g}" if isinstance(value, float) else str(value)
+    for name, value in setting.items()
+    if name in summary.GUARANTEE
+  }
+  return contents_lib.Guarantee(
+    row=row,
+    column=about,
+    epsilon=numbers.pop("epsilon"),
+    delta=numbers.pop("epsilon_delta"),
+    relation=numbers.pop("epsilon_relation"),
+    sampling=numbers.pop("epsilon_sampling"),
+    others=", ".join(
+      f"{_words(name.removeprefix('epsilon'))} {number}"
+      for name, number in numbers.items()
+    ),
   )
 
 

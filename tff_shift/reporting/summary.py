@@ -26,6 +26,16 @@ MEAN_OF_LAST = "mean_of_last_"
 METRICS = "metrics"
 # The setting that says what the aggregator does not protect.
 NOT_PROTECTED = "not_protected"
+# The settings with the privacy guarantee of a run.
+GUARANTEE = (
+  "epsilon",
+  "epsilon_delta",
+  "epsilon_relation",
+  "epsilon_sampling",
+  "epsilon_fixed_cohort_size",
+  "epsilon_poisson",
+  "epsilon_replacement",
+)
 # The setting that says why values of single clients are missing.
 CLIENT_VALUES = "client_values"
 # The end of the name of a standard deviation.

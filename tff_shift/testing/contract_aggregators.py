@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift import algorithms
@@ -125,6 +126,20 @@ class TestAggregators:
       running.step(each)
     compare.assert_close(*[each.server_state.weights for each in runs], 1e-6)
     compare.assert_close(*[each.client_states for each in runs], 1e-6)
+
+  @pytest.mark.every_algorithm
+  def test_private_round_without_clients_stays_finite(
+    self, built, private, client_data
+  ):
+    # By Poisson sampling, nobody may take part.
+    run = running.start(private, [client_data.make(built.algorithm, 0)])
+    state = run.server_state
+    for phase in private.phases:
+      state, clients, metrics = phase(state, [], [])
+      assert len(clients) == metrics["num_clients"] == 0
+    assert all(
+      np.isfinite(leaf).all() for leaf in tf.nest.flatten(state.weights)
+    )
 
   def test_weights_are_refused_where_they_do_not_count(
     self, built, aggregators, model, uniform

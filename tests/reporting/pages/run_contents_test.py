@@ -11,6 +11,8 @@ from tff_shift import records
 from tff_shift.reporting import run_contents
 from tff_shift.reporting import run_folders
 from tff_shift.reporting import summary
+from tff_shift.reporting.pages import contents as contents_lib
+from tff_shift.reporting.pages import page
 from tff_shift.simulation.storage import run_records
 
 _START = pathlib.Path("page")
@@ -453,3 +455,45 @@ def test_budget_has_the_steps_of_fine_tuning(make, steps, known):
   tuned = entry("fed_avg_ft", fine_tuning_steps=steps, fine_tuning_epochs=1)
   (cell,) = contents_of(make("a", tuned)).cells
   assert cell.budget.fine_tuning_steps == known
+
+
+def test_privacy_of_methods_is_shown_and_makes_no_columns(make, tmp_path):
+  private = {
+    "epsilon": 15.0721,
+    "epsilon_delta": 1e-6,
+    "epsilon_relation": "replacing a client",
+    "epsilon_sampling": "cohorts of a fixed size",
+    "epsilon_fixed_cohort_size": 15.0721,
+    "epsilon_poisson": 1.5671,
+  }
+  infinite = private | {"epsilon": "infinite"}
+  contents = contents_of(
+    make(
+      "a",
+      entry("local"),
+      entry("fed_avg", **private),
+      entry("fed_evp", **infinite),
+    )
+  )
+  assert [cell.column for cell in contents.cells] == [("client accuracy",)] * 3
+  first, second = contents.guarantees
+  assert first == contents_lib.Guarantee(
+    row="fed_avg",
+    column=(),
+    epsilon="15.07",
+    delta="1e-06",
+    relation="replacing a client",
+    sampling="cohorts of a fixed size",
+    others="fixed cohort size 15.07, poisson 1.567",
+  )
+  assert (second.row, second.epsilon) == ("fed_evp", "infinite")
+  page.write(contents, tmp_path / "page")
+  text = (tmp_path / "page" / "report.html").read_text()
+  section = text[text.index('id="privacy"') :]
+  for told in (*private.values(), "infinite"):
+    shown = f"{told:.4g}" if isinstance(told, float) else told
+    assert f">{shown}<" in section or shown in first.others
+
+
+def test_page_without_privacy_has_no_section_of_it(make):
+  assert not contents_of(make("a", entry())).guarantees

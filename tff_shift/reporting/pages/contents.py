@@ -198,6 +198,29 @@ class ClientValues:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Guarantee:
+  """The privacy guarantee of a method, as texts.
+
+  Attributes:
+    row: The method.
+    column: The first headings of the columns that it is for.
+    epsilon: The epsilon that holds for the cohorts of the run.
+    delta: Its delta.
+    relation: What two runs differ in that epsilon compares.
+    sampling: How the clients of a round are sampled.
+    others: The other values of epsilon, with their names.
+  """
+
+  row: str
+  column: tuple[str, ...]
+  epsilon: str
+  delta: str
+  relation: str
+  sampling: str
+  others: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Contents:
   """The contents of a page.
 
@@ -213,6 +236,7 @@ class Contents:
     columns: The columns, in the order of the paper.
     cells: All cells, in any order.
     protocol: The settings.
+    guarantees: The privacy guarantees of the methods that have one.
     curves: The curves of our runs.
     decisions: Sections of BUILD_NOTES.md about the table, as pairs of heading
       and Markdown.
@@ -236,6 +260,7 @@ class Contents:
   columns: Sequence[Column] = ()
   cells: Sequence[Cell] = ()
   protocol: Sequence[Setting] = ()
+  guarantees: Sequence[Guarantee] = ()
   curves: Sequence[Curve] = ()
   decisions: Sequence[tuple[str, str]] = ()
   problems: Sequence[str] = ()

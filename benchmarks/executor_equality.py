@@ -2,6 +2,7 @@
 
   python -m benchmarks.executor_equality
   python -m benchmarks.executor_equality --algorithms=fed_ade --workloads=
+  python -m benchmarks.executor_equality --gpu
 
 The table has the largest difference between an executor and `local`, over all
 results of all computations of an algorithm in two rounds. On every executor,
@@ -11,6 +12,11 @@ not accumulate. Integers and the order of clients must be equal.
 Then remote workers alternate with the local executor on the workloads of
 `benchmarks.executor_speed`. All workers share the cores of this machine: the
 ratio shows the cost of distributing a round, not the gain of several machines.
+
+With `--gpu`, the default devices are compared with the CPU instead, in process,
+again from the CPU's previous results. A computation is repeated on the devices:
+`repeated` is the largest difference of the two results, 0 if they have the same
+bits. TF32 is off. Without a GPU all differences are 0.
 """
 
 import contextlib
@@ -356,6 +362,34 @@ def _compare_results(names: list[str]) -> bool:
   return worst <= _TOLERANCE
 
 
+def _compare_devices(names: list[str]) -> None:
+  """Prints a line for each algorithm: the default devices beside the CPU."""
+  tf.config.experimental.enable_tensor_float_32_execution(False)
+  install = tff.framework.get_context_stack().install
+  with (
+    execution.use("in_process") as devices,
+    execution.use(
+      "in_process", server_device="CPU:0", client_devices=["CPU:0"]
+    ) as cpu,
+  ):
+    print(f"{'algorithm':12} {'to CPU':>8} {'repeated':>8}  computation")
+    for name in names:
+      algorithm = build(name)
+      with install(cpu):
+        calls = run_all(algorithm)
+      to_cpu, repeated = {}, 0.0
+      with install(devices):
+        for call in calls:
+          first, second = (call.computation(*call.arguments) for _ in range(2))
+          to_cpu[call.name] = largest_difference(first, call.result)
+          repeated = max(repeated, largest_difference(second, first))
+      largest = max(to_cpu, key=to_cpu.get)
+      print(
+        f"{name:12} {to_cpu[largest]:8.1e} {repeated:8.1e}  {largest}",
+        flush=True,
+      )
+
+
 def _compare_speed(workloads: list[str]) -> None:
   """Prints the seconds of a round on remote workers and the local executor."""
   print("median seconds per round; median ratio to local in a repetition")
@@ -383,6 +417,9 @@ def main(_) -> None:
   # TFF logs at each compilation which small graphs it did not optimise.
   logging.set_verbosity(logging.WARNING)
   names = FLAGS.algorithms or algorithms.names()
+  if FLAGS.gpu:
+    _compare_devices(names)
+    return
   if names != ["none"] and not _compare_results(names):
     raise SystemExit(1)
   _compare_speed([name for name in FLAGS.workloads if name])
@@ -395,5 +432,6 @@ if __name__ == "__main__":
     [],
     "Algorithms to compare, comma-separated. Default: all; none: none.",
   )
+  flags.DEFINE_bool("gpu", False, "Compare the default devices with the CPU.")
   FLAGS.set_default("workloads", ["cnn", "tiny", "large_state"])
   app.run(main)

@@ -1,7 +1,7 @@
 """Runs the benchmarks of ratios and adds their results to history.md.
 
   python -m benchmarks.history
-  python -m benchmarks.history --benchmarks=call_count --processes=1
+  python -m benchmarks.history --benchmarks=algorithm_cost --processes=1
 
 Each benchmark runs in several processes, one after the other, because ratios
 vary more between processes than within one. A row of `benchmarks/history.md`
@@ -59,10 +59,6 @@ BENCHMARKS = {
     ("--repetitions=5", "--algorithms=fed_avg,fed_rep,fed_ade"),
     r"\| (?P<name>\w+) \| \d.* \| (?P<value>[\d.]+) \| [\d.]+ \|",
   ),
-  "checkpoint_cost": Benchmark(
-    (), r"(?P<name>\S.*?) {2,}save .* (?P<value>[\d.]+) times a plain write"
-  ),
-  "call_count": Benchmark((), r"(?P<name>calls between files): (?P<value>\d+)"),
 }
 
 

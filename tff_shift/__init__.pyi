@@ -16,7 +16,6 @@ from tff_shift.data.your_own import from_arrays_of as from_arrays
 from tff_shift.data.your_own import from_client_data_of as from_client_data
 from tff_shift.data.your_own import from_dataframe_of as from_dataframe
 from tff_shift.data.your_own import from_huggingface_of as from_huggingface
-from tff_shift.data.your_own import from_river_of as from_river
 from tff_shift import execution as execution
 from tff_shift.learning.aggregators.factories import build as build_aggregator
 from tff_shift.learning.aggregators.server_optimizers import build as build_server_optimizer
@@ -71,7 +70,6 @@ __all__ = [
   'from_dataframe',
   'from_huggingface',
   'from_keras',
-  'from_river',
   'hparams',
   'load',
   'load_algorithm',

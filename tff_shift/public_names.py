@@ -37,7 +37,6 @@ NAMES: dict[str, tuple[str, str | None]] = {
   "from_client_data": ("tff_shift.data.your_own", "from_client_data_of"),
   "from_dataframe": ("tff_shift.data.your_own", "from_dataframe_of"),
   "from_huggingface": ("tff_shift.data.your_own", "from_huggingface_of"),
-  "from_river": ("tff_shift.data.your_own", "from_river_of"),
   "load_dynamic_personalization": (
     f"{_SHIFTS}.dynamic_personalization",
     "load_dynamic",

@@ -45,7 +45,7 @@ class TestMeasures:
 
   def test_output_without_a_measure_is_refused(self):
     with pytest.raises(ValueError, match="no line of the output matches"):
-      history.measures(history.BENCHMARKS["call_count"], "changed\n")
+      history.measures(history.BENCHMARKS["algorithm_cost"], "changed\n")
 
 
 def test_spread_is_median_minimum_and_maximum():
@@ -56,7 +56,7 @@ class TestFile:
   def test_what_is_written_is_read(self):
     tables = {
       "round_cost": [_row(commit="new"), _row()],
-      "call_count": [_row()],
+      "algorithm_cost": [_row()],
     }
     text = history.render("# Title\n\nText.\n\n", tables)
     assert history.parse(text) == ("# Title\n\nText.\n\n", tables)
@@ -64,8 +64,8 @@ class TestFile:
 
   def test_new_measure_is_a_column_with_empty_cells(self):
     rows = [_row(**{"100 clients": "1 (1 to 1)"}), _row()]
-    _, tables = history.parse(history.render("", {"call_count": rows}))
-    assert tables["call_count"][1] == _row(**{"100 clients": ""})
+    _, tables = history.parse(history.render("", {"algorithm_cost": rows}))
+    assert tables["algorithm_cost"][1] == _row(**{"100 clients": ""})
 
   def test_own_file_is_readable(self):
     text = history._FILE.read_text()

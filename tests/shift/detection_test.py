@@ -1,18 +1,9 @@
 """Measures of drift detection, counted by hand, and detectors."""
 
-import importlib.util
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 from tff_shift.shift import detection
-
-needs_river = pytest.mark.skipif(
-  importlib.util.find_spec("river") is None,
-  reason="river is an extra that the lock does not have",
-)
 
 
 class TestEvaluate:
@@ -187,46 +178,3 @@ class TestMMD:
   def test_refusal(self):
     with pytest.raises(ValueError, match=r"got \[2, 3\] and \[1, 3\]"):
       detection.mmd(np.zeros((2, 3)), np.zeros((1, 3)))
-
-
-@needs_river
-class TestRiver:
-  STREAM = np.repeat([0, 1], 500)
-
-  def test_adwin_detects_a_jump_and_no_noise(self):
-    found = detection.adwin(self.STREAM)
-    assert len(found) >= 1 and 500 <= found[0] < 600
-    noise = np.random.default_rng(0).uniform(size=1000)
-    assert not len(detection.adwin(noise))
-
-  def test_numbers_that_are_not_finite_are_refused(self):
-    stream = np.append(self.STREAM, np.nan)
-    with pytest.raises(ValueError, match=r"^values must be finite numbers"):
-      detection.adwin(stream)
-    with pytest.raises(ValueError, match=r"^errors must be finite numbers"):
-      detection.ddm(stream)
-
-  def test_ddm_detects_a_rise_and_no_fall(self):
-    rng = np.random.default_rng(0)
-    low, high = rng.uniform(size=(2, 500)) < [[0.1], [0.6]]
-    found = detection.ddm(np.concatenate([low, high]))
-    assert len(found) >= 1 and 500 <= found[0] < 600
-    falls = detection.ddm(np.concatenate([high, low]))
-    assert not np.any(falls >= 500)
-
-
-def test_missing_river_is_one_line(tmp_path):
-  # A package of this name that is not there, whatever is installed.
-  program = (
-    "import sys; sys.modules['river'] = None\n"
-    "from tff_shift.shift import detection\n"
-    "try:\n  detection.adwin([0.0])\n"
-    "except ModuleNotFoundError as error:\n  print(error)\n"
-  )
-  ended = subprocess.run(
-    [sys.executable, "-c", program], capture_output=True, text=True, check=True
-  )
-  assert ended.stdout == (
-    "ADWIN and DDM need river; install the extra river: pip install"
-    " 'tff_shift[river]'\n"
-  )

@@ -14,8 +14,7 @@ alarms. They leave open which detections belong to a change. Here:
   - All other detections are false alarms, also further ones in a window: the
     distribution has changed once.
 
-`thresholded`, `adwin`, `ddm` and `mmd` are detectors. ADWIN and DDM are those
-of river, the extra `river` of this package.
+`thresholded` and `mmd` are detectors.
 """
 
 import math
@@ -27,11 +26,6 @@ from numpy import typing as npt
 from scipy.spatial import distance as spatial
 
 from tff_shift import arguments
-
-_INSTALL = (
-  "ADWIN and DDM need river; install the extra river: pip install"
-  " 'tff_shift[river]'"
-)
 
 
 class Detection(NamedTuple):
@@ -176,57 +170,6 @@ def thresholded(signal: npt.ArrayLike, threshold: float) -> np.ndarray:
   return np.flatnonzero(np.asarray(signal, np.float64) > threshold)
 
 
-def adwin(values: npt.ArrayLike, delta: float = 0.002) -> np.ndarray:
-  """Detects changes of a mean, by adaptive windowing.
-
-  Learning from Time-Changing Data with Adaptive Windowing (Bifet, Gavaldà; SDM
-  2007), as river implements it.
-
-  Args:
-    values: [n] numbers of single examples, such as the confidence of each
-      prediction, which needs no labels, or whether it is wrong.
-    delta: The significance.
-
-  Returns:
-    The indices of the detections, from 0, [n] int64.
-
-  Raises:
-    ModuleNotFoundError: If river is not installed; one line.
-  """
-  return _by_example(_river().ADWIN(delta=delta), "values", values)
-
-
-def ddm(errors: npt.ArrayLike, warm_start: int = 30) -> np.ndarray:
-  """Detects a rise of the error rate, by the drift detection method.
-
-  Learning with Drift Detection (Gama, Medas, Castillo, Rodrigues; SBIA 2004),
-  as river implements it. It needs labels.
-
-  Args:
-    errors: [n] bool, whether the prediction of each example is wrong.
-    warm_start: The number of examples before the first detection.
-
-  Returns:
-    The indices of the detections, from 0, [n] int64.
-
-  Raises:
-    ModuleNotFoundError: If river is not installed; one line.
-  """
-  detector = _river().binary.DDM(warm_start=warm_start)
-  return _by_example(detector, "errors", errors)
-
-
-def _river():
-  try:
-    # Imported here because it is optional.
-    from river import drift
-  except ModuleNotFoundError as error:
-    if error.name != "river":
-      raise
-    raise ModuleNotFoundError(_INSTALL, name="river") from None
-  return drift
-
-
 def _finite(name: str, values: npt.ArrayLike) -> np.ndarray:
   """Returns an array; refuses NaN and infinity, which detect nothing."""
   values = np.asarray(values)
@@ -242,16 +185,6 @@ def _first_others(values: np.ndarray):
   if values.dtype.kind == "f":
     return values[~np.isfinite(values)].tolist()
   return values.tolist()
-
-
-def _by_example(detector, name, values) -> np.ndarray:
-  """Feeds a detector of river, which resets itself after a detection."""
-  found = []
-  for index, value in enumerate(_finite(name, values).tolist()):
-    detector.update(value)
-    if detector.drift_detected:
-      found.append(index)
-  return np.array(found, np.int64)
 
 
 def mmd(

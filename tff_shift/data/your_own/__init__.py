@@ -6,7 +6,6 @@ from tff_shift.data.your_own import from_arrays
 from tff_shift.data.your_own import from_client_data
 from tff_shift.data.your_own import from_dataframe
 from tff_shift.data.your_own import from_huggingface
-from tff_shift.data.your_own import from_river
 
 _SCENARIOS = (
   "dynamic_personalization",
@@ -114,22 +113,3 @@ def from_huggingface_of(scenario: str, dataset: Any, **columns: Any) -> Any:
   """
   _check(scenario)
   return from_huggingface.read(scenario, dataset, **columns)
-
-
-def from_river_of(scenario: str, streams: Any, **options: Any) -> Any:
-  """Reads streams of river as a scenario's data, see `from_river.table`.
-
-  Args:
-    scenario: `evolving`, `online_adaptation` or `dynamic_personalization`.
-    streams: One stream of river, or a stream for each client by its name.
-    **options: `num_steps`, `examples_per_step` and further arguments of
-      `from_river.table`.
-
-  Returns:
-    A `from_dataframe.Named`; its `data` is what `run_<scenario>` takes.
-
-  Raises:
-    ValueError: If the scenario is unknown or the data do not fit, in one line.
-  """
-  _check(scenario)
-  return from_river.read(scenario, streams, **options)

@@ -1,4 +1,4 @@
-"""Streams of river as tables, for drivers with your own drift.
+"""Turns streams of river into tables, for clients with your own drift.
 
 A stream of river is iterable and gives `(x, y)`: a dictionary of features, and
 the class. Its synthetic generators (`river.datasets.synth`) have concepts that
@@ -17,15 +17,9 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-from tff_shift import arguments
-from tff_shift.data.your_own import from_dataframe
-
-if TYPE_CHECKING:
-  import pandas
+import pandas
 
 # The columns beside the features.
 CLIENT, TIME, LABEL = "client", "time", "label"
@@ -40,7 +34,7 @@ def table(
   examples_per_step: int,
   labelled_examples: int | None = None,
   num_clients: int | None = None,
-) -> "pandas.DataFrame":
+) -> pandas.DataFrame:
   """Deals the examples of streams to clients and time steps.
 
   Args:
@@ -57,8 +51,8 @@ def table(
 
   Returns:
     A frame with the columns `client`, `time` from 0 to `num_steps`, `label` and
-    a column of each feature; a row for each example. It is for `read`,
-    `from_dataframe` and, as a .csv file, for `--dataset` with `--label=label
+    a column of each feature; a row for each example. It is for
+    `ts.from_dataframe` and, as a .csv file, for `--dataset` with `--label=label
     --client=client --time=time`.
 
   Raises:
@@ -66,13 +60,8 @@ def table(
       has other features than the first one, a feature that is no number or a
       class that is one with decimals; one line.
   """
-  import pandas
-
-  num_steps = arguments.integer("num_steps", num_steps)
-  examples_per_step = arguments.integer("examples_per_step", examples_per_step)
   if labelled_examples is None:
     labelled_examples = examples_per_step
-  labelled_examples = arguments.integer("labelled_examples", labelled_examples)
   if isinstance(streams, Mapping) != (num_clients is None):
     raise ValueError(
       f"num_clients={num_clients} is not allowed: it must be the number of"
@@ -86,7 +75,6 @@ def table(
       for row in _timed(stream, sizes, f"the stream of {name!r}")
     ]
   else:
-    num_clients = arguments.integer("num_clients", num_clients)
     rows = _timed(streams, [num_clients * size for size in sizes], "the stream")
     dealt = [(number % num_clients, row) for number, row in enumerate(rows)]
   if not dealt:
@@ -102,33 +90,6 @@ def table(
     _check(x, y, features, place)
     records.append((client, time, y, *(float(x[name]) for name in features)))
   return pandas.DataFrame(records, columns=[CLIENT, TIME, LABEL, *features])
-
-
-def read(scenario: str, streams: Any, **options: Any) -> from_dataframe.Named:
-  """Reads streams as the client data of a scenario.
-
-  Args:
-    scenario: A scenario with times, a function of `from_arrays`.
-    streams: See `table`.
-    **options: Further arguments of `table`, and of the function in
-      `from_arrays`.
-
-  Returns:
-    The data and the names.
-
-  Raises:
-    ValueError: See `table` and `from_dataframe.read`.
-  """
-  own = ("num_steps", "examples_per_step", "labelled_examples", "num_clients")
-  dealing = {name: options.pop(name) for name in own if name in options}
-  return from_dataframe.read(
-    scenario,
-    table(streams, **dealing),
-    label=LABEL,
-    client=CLIENT,
-    time=TIME,
-    **options,
-  )
 
 
 def _timed(

@@ -1,7 +1,7 @@
 """Compares drift detectors on streams whose drift times are known.
 
-  python -m benchmarks.drift_detection --seeds=0,1,2
-  python -m benchmarks.drift_detection --output=results/drift_detection.json
+  python -m examples.drift_detection --seeds=0,1,2
+  python -m examples.drift_detection --output=results/drift_detection.json
 
 The streams are those of dynamic personalization on the embedded digits: periods
 of a client, whose label distribution changes every few periods. A network that
@@ -153,6 +153,51 @@ _PAIRWISE = (
 )
 
 
+def adwin(values: np.ndarray) -> np.ndarray:
+  """Detects changes of a mean, by adaptive windowing.
+
+  Learning from Time-Changing Data with Adaptive Windowing (Bifet, Gavaldà; SDM
+  2007), as river implements it.
+
+  Args:
+    values: [n] numbers of single examples, such as the confidence of each
+      prediction, which needs no labels, or whether it is wrong.
+
+  Returns:
+    The indices of the detections, from 0, [n] int64.
+  """
+  from river import drift
+
+  return _by_example(drift.ADWIN(), values)
+
+
+def ddm(errors: np.ndarray) -> np.ndarray:
+  """Detects a rise of the error rate, by the drift detection method.
+
+  Learning with Drift Detection (Gama, Medas, Castillo, Rodrigues; SBIA 2004),
+  as river implements it. It needs labels.
+
+  Args:
+    errors: [n] bool, whether the prediction of each example is wrong.
+
+  Returns:
+    The indices of the detections, from 0, [n] int64.
+  """
+  from river import drift
+
+  return _by_example(drift.binary.DDM(), errors)
+
+
+def _by_example(detector, values) -> np.ndarray:
+  """Feeds a detector of river, which resets itself after a detection."""
+  detections = []
+  for index, value in enumerate(values.tolist()):
+    detector.update(value)
+    if detector.drift_detected:
+      detections.append(index)
+  return np.array(detections, np.int64)
+
+
 def _by_period(found: np.ndarray, periods: Sequence[Period]) -> np.ndarray:
   """Converts indices of examples to periods, without duplicates."""
   ends = np.cumsum([len(each.errors) for each in periods])
@@ -187,9 +232,9 @@ def detectors(
     # Its import must not count as time of a detector.
     importlib.import_module("river.drift")
     found |= {
-      "adwin_confidence": by_example(detection.adwin, "confidences"),
-      "adwin_errors": by_example(detection.adwin, "errors"),
-      "ddm_errors": by_example(detection.ddm, "errors"),
+      "adwin_confidence": by_example(adwin, "confidences"),
+      "adwin_errors": by_example(adwin, "errors"),
+      "ddm_errors": by_example(ddm, "errors"),
     }
   else:
     print("river is not installed: without ADWIN and DDM")

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from examples import anda
 from tff_shift.data import datasets
-from tff_shift.data.your_own import anda
 
 _SIZE = 4
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tff_shift as ts
-from tff_shift.data.your_own import from_river
+from examples import from_river
 
 needs_river = pytest.mark.skipif(
   importlib.util.find_spec("river") is None,
@@ -51,12 +51,14 @@ def test_each_client_has_its_stream():
 
 
 def test_data_are_those_of_a_scenario():
-  named = ts.from_river(
+  named = ts.from_dataframe(
     "online_adaptation",
-    counted(),
-    num_steps=3,
-    examples_per_step=4,
-    num_clients=2,
+    from_river.table(
+      counted(), num_steps=3, examples_per_step=4, num_clients=2
+    ),
+    label="label",
+    client="client",
+    time="time",
   )
   assert named.client_names == ("0", "1")
   assert named.time_names == ("0", "1", "2", "3")

@@ -3,13 +3,12 @@
 import types
 
 from tff_shift.command_line import comparison
-from tff_shift.reporting.trackers import trackers
+from tff_shift.reporting import trackers
 from tff_shift.simulation.storage import results
 
 
 def tracked(folder):
-  tracker = trackers.TensorBoard(folder.path / "tensorboard")
-  return tracker.start("fed_avg/seed_3", {})
+  return [trackers.TensorBoard(folder.path / "tensorboard", "fed_avg/seed_3")]
 
 
 def test_predictions_that_are_no_numbers_are_warned_of_once(

@@ -47,7 +47,6 @@ from tff_shift.reporting import progress
 from tff_shift.reporting import relative_metrics
 from tff_shift.reporting import summary
 from tff_shift.reporting.figures import evaluation_figures
-from tff_shift.reporting.trackers import trackers
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import early_stopping as early_stopping_lib
@@ -114,7 +113,7 @@ class Run(callbacks.Callback):
     bar: progress.Progress,
     checkpoint: checkpoints.Run,
     folder: results.RunFolder,
-    tracked: trackers.TrackedRun,
+    tracked: Sequence[callbacks.Callback],
     class_names: Sequence[str] | None,
     vocabulary: Sequence[str] | None = None,
     what_may_help: str = "",
@@ -135,7 +134,7 @@ class Run(callbacks.Callback):
     self._labels = labels
     self._curve = curve
     self._folder = folder
-    self._tracking = trackers.Tracking(tracked)
+    self._trackers = tracked
     self._class_names = class_names
     self._feature_names = feature_names
     self._vocabulary = vocabulary
@@ -155,7 +154,8 @@ class Run(callbacks.Callback):
 
   def on_loss(self, round_num, loss):
     """Tracks the loss."""
-    self._tracking.on_loss(round_num, loss)
+    for tracker in self._trackers:
+      tracker.on_loss(round_num, loss)
 
   def on_step(self, step, loss, measured):
     """Writes and tracks the measurements, and shows progress."""
@@ -172,7 +172,8 @@ class Run(callbacks.Callback):
       )
       self._warn_of_not_finite(metrics)
       self._latest = metrics.get(self._shown_metric)
-    self._tracking.on_step(step, loss, measured)
+    for tracker in self._trackers:
+      tracker.on_step(step, loss, measured)
     if loss is None and rows:
       loss = rows[-1][1].get("loss")
     self._num_more += max(0, len(rows) - 1)
@@ -290,8 +291,12 @@ class Comparison:
       self.folder.beginning(),
       common_flags.usage_errors(),
       output_folder.unwritable_refused("mlflow_uri"),
+      # A tracker that cannot be used is refused here; `finish` replaces it.
+      tracker_flags.started(
+        plan.scenario, self.folder, "comparison", plan.settings
+      ),
     ):
-      self._tracker = tracker_flags.make(plan.scenario, self.folder)
+      pass
     self._summaries = []
     # The final accuracy of each client in the runs of each summary, by seed.
     self._client_accuracies = []
@@ -500,8 +505,9 @@ class Comparison:
     )
     if (aggregator := self.plan.aggregators.get(trial.algorithm)) is not None:
       guarantee |= aggregator.guarantee
-    tracked_run = trackers.started(
-      self._tracker,
+    tracked_run = tracker_flags.started(
+      self.plan.scenario,
+      self.folder,
       "/".join(curve),
       {
         **run_labels,
@@ -681,10 +687,11 @@ class Comparison:
       print("*: the best mean of its column")
     for line in summary.left_out_lines(runs):
       print(shown_names.line(line))
-    with trackers.started(
-      self._tracker, "comparison", self.plan.settings
+    with tracker_flags.started(
+      self.plan.scenario, self.folder, "comparison", self.plan.settings
     ) as tracked:
       for name, path in self.folder.products():
-        tracked.artifact(path, name)
+        for tracker in tracked:
+          tracker.artifact(path, name)
     common_flags.note_done(self.folder)
     print(shown_names.printable(f"results: {self.folder.path}"))

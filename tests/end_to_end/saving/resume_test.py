@@ -16,8 +16,8 @@ import pytest
 from benchmarks import resume
 from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import evolving
+from tff_shift.reporting import trackers
 from tff_shift.reporting.figures import drawing
-from tff_shift.reporting.trackers import trackers
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import results
@@ -149,8 +149,8 @@ def test_run_that_ends_early_again_and_again_ends_as_one_that_does_not(
       *("metrics.csv", ""),
     ),
     (
-      *(trackers.TensorBoard, "release"),
-      lambda _, name, __, step: step == 6 and "seed_1" in name,
+      *(trackers.TensorBoard, "scalars"),
+      lambda own, _, step, *__: step == 6 and own._folder.name == "seed_1",
       *("seed_1", ""),
     ),
     (

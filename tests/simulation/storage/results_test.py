@@ -397,9 +397,8 @@ class TestSummaryFile:
 def test_import_does_not_load_tensorflow():
   program = """
 import sys
-from tff_shift.reporting import progress
+from tff_shift.reporting import progress, trackers
 from tff_shift.reporting.figures import drawing, figures
-from tff_shift.reporting.trackers import trackers
 from tff_shift.simulation.storage import results
 assert "tensorflow" not in sys.modules
 assert "tensorflow_federated" not in sys.modules

@@ -1,5 +1,6 @@
 """Experiment tracking: flags of TensorBoard, MLflow and Weights & Biases."""
 
+import contextlib
 import dataclasses
 import importlib.util
 import os
@@ -8,13 +9,14 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
 
 from absl import flags
 
 from tff_shift.command_line import configuration
-from tff_shift.reporting.trackers import mlflow_tracker
-from tff_shift.reporting.trackers import trackers
-from tff_shift.reporting.trackers import wandb_tracker
+from tff_shift.reporting import trackers
 from tff_shift.simulation.storage import results
 
 FLAGS = flags.FLAGS
@@ -94,35 +96,41 @@ def _check_place(uri: str) -> None:
       )
 
 
-def make(scenario: str, folder: results.RunFolder) -> trackers.Tracker:
-  """Returns the tracker of the flags, after `check`.
+@contextlib.contextmanager
+def started(
+  scenario: str,
+  folder: results.RunFolder,
+  name: str,
+  parameters: Mapping[str, Any],
+) -> Iterator[list[trackers.Tracker]]:
+  """Starts a run with each tracker of the flags, after `check`.
 
   Args:
     scenario: The name of the binary.
     folder: The output folder.
+    name: The unique name of the run; slashes group runs.
+    parameters: The parameters of the run.
 
-  Returns:
-    The tracker.
+  Yields:
+    The trackers; their runs end with the `with` block.
 
   Raises:
     files.WriteError: If a tracker cannot use its folder or server.
   """
+  place = folder.path.absolute()
+  run = name, parameters, (folder.identity, *folder.replaced)
+  title = f"tff_shift {scenario}"
   makers: dict[str, Callable[[], trackers.Tracker]] = {
-    "tensorboard": lambda: trackers.TensorBoard(folder.path / "tensorboard"),
-    "mlflow": lambda: mlflow_tracker.MLflow(
-      FLAGS.mlflow_uri or (folder.path / "mlruns").absolute().as_uri(),
-      f"tff_shift {scenario}",
-      folder.identity,
-      folder.replaced,
+    "tensorboard": lambda: trackers.TensorBoard(place / "tensorboard", name),
+    "mlflow": lambda: trackers.MLflow(
+      FLAGS.mlflow_uri or (place / "mlruns").as_uri(), title, *run
     ),
     # wandb makes the folder wandb in it.
-    "wandb": lambda: wandb_tracker.WandB(
-      folder.path.absolute(),
-      f"tff_shift {scenario}",
-      folder.identity,
-      folder.replaced,
-    ),
+    "wandb": lambda: trackers.WandB(place, title, *run),
   }
-  return trackers.Several(
-    [makers[name]() for name in FLAGS.tracker if name != _NONE]
-  )
+  with contextlib.ExitStack() as stack:
+    yield [
+      stack.enter_context(makers[tracker]())
+      for tracker in FLAGS.tracker
+      if tracker != _NONE
+    ]

@@ -7,7 +7,7 @@
                    metric, see `run_records.Entry`
     figures/       PNG and PDF files
     tensorboard/   event files, one folder per run name, see `trackers`
-    mlruns/        MLflow's runs, see `mlflow_tracker`; kept when a run is
+    mlruns/        MLflow's runs, see there; kept when a run is
                    overwritten
     checkpoints/   one SQLite file per run name, from which interrupted runs
                    resume, see `checkpoints`

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tff_shift.binaries import evolving
-from tff_shift.reporting.trackers import wandb_tracker
+from tff_shift.reporting import trackers
 
 wandb = pytest.importorskip(
   "wandb", reason="wandb is an extra that the lock does not have"
@@ -62,10 +62,10 @@ def read(folder):
 
 
 def test_runs_have_parameters_points_and_files(tmp_path):
-  tracker = wandb_tracker.WandB(tmp_path, "evolving", "one")
   # Several runs at a time, as trials and their comparison.
-  other = tracker.start("comparison", {})
-  run = tracker.start("fed_avg/seed_0", {"learning_rate": 0.1, "mu": None})
+  other = trackers.WandB(tmp_path, "evolving", "comparison", {})
+  parameters = {"learning_rate": 0.1, "mu": None}
+  run = trackers.WandB(tmp_path, "evolving", "fed_avg/seed_0", parameters)
   for step in (1, 2, 5):
     run.scalars({"loss": 0.5 * step, "share": math.nan}, step)
     run.scalars({"accuracy": 10.0 * step}, step, group="0.4+0.4")
@@ -97,8 +97,7 @@ def test_runs_have_parameters_points_and_files(tmp_path):
 def test_run_that_starts_again_replaces_its_files(tmp_path):
   for loss, replaced in ((1.0, []), (2.0, []), (3.0, ["one"])):
     identity = "two" if replaced else "one"
-    tracker = wandb_tracker.WandB(tmp_path, "evolving", identity, replaced)
-    run = tracker.start("a", {})
+    run = trackers.WandB(tmp_path, "evolving", "a", {}, [identity, *replaced])
     run.scalars({"loss": loss}, 1)
     run.end()
     # Another program starts it again.

@@ -158,8 +158,8 @@ class TestControls:
     _, *runs = read_runs(folder)
     assert [run["algorithm"] for run in runs] == list(self._NAMES)
     assert [run["setting"] for run in runs] == [runs[0]["setting"]] * 3
-    # Names, rule, a row for each, the meaning of the star, and the results.
-    assert [line.split()[0] for line in output.splitlines()[-6:-2]] == [
+    # Names, rule, a row for each, and the results.
+    assert [line.split()[0] for line in output.splitlines()[-5:-1]] == [
       "source",
       *self._NAMES,
     ]

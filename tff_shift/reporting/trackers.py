@@ -111,7 +111,9 @@ class TensorBoard(Tracker):
 
 
 @contextlib.contextmanager
-def _telling(place: str | os.PathLike[str], kind: type) -> Iterator[None]:
+def _telling(
+  place: str | os.PathLike[str], kind: type[Exception]
+) -> Iterator[None]:
   """Converts exceptions of a tracker's package to `files.WriteError`."""
   try:
     with files.writing(place):
@@ -153,9 +155,9 @@ class MLflow(Tracker):
     self._telling = lambda: _telling(uri, mlflow.MlflowException)
     with self._telling():
       self._client = client = mlflow.MlflowClient(tracking_uri=uri)
-      place = client.get_experiment_by_name(experiment)
+      known = client.get_experiment_by_name(experiment)
       place = (
-        place.experiment_id if place else client.create_experiment(experiment)
+        known.experiment_id if known else client.create_experiment(experiment)
       )
       ids = [_digest(identity, name) for identity in identities]
       for earlier in ids:
@@ -163,12 +165,12 @@ class MLflow(Tracker):
           client.delete_run(run.info.run_id)
       tags = {"tff_shift": ids[0]}
       self._run = client.create_run(place, run_name=name, tags=tags).info.run_id
-      all_of_them = [
+      entities = [
         mlflow.entities.Param(_key(key), str(value))
         for key, value in parameters.items()
       ]
-      for first in range(0, len(all_of_them), _MOST_PARAMETERS):
-        part = all_of_them[first : first + _MOST_PARAMETERS]
+      for first in range(0, len(entities), _MOST_PARAMETERS):
+        part = entities[first : first + _MOST_PARAMETERS]
         client.log_batch(self._run, params=part)
 
   def scalars(self, values, step, group=""):

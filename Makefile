@@ -26,7 +26,7 @@ help:
 	@echo 'make test-notebooks the five notebooks, a minute each'
 	@echo 'make test-fast   the tests that are not marked slow: every module, in minutes'
 	@echo 'make benchmark   ratios of speed in five processes each, into benchmarks/history.md'
-	@echo 'make lint        linter, format, types, spelling; are lock and tables up to date?'
+	@echo 'make lint        linter, format, types, spelling, size; are lock and tables up to date?'
 	@echo 'make docs        the documentation site, in site/; fails on a broken link'
 	@echo 'make lock        compiles requirements.in into requirements.txt'
 	@echo 'make wheel       dist/tff_shift-*.whl'
@@ -138,6 +138,7 @@ lint: setup check-lock
 	$(BIN)/mypy
 	$(BIN)/python -m tff_shift.command_line.write_methods --check
 	$(BIN)/python -m tff_shift.reproduction.claims --check
+	$(BIN)/python -m benchmarks.size --check
 
 docs: setup
 	# Not --quiet: warnings that are not shown are not counted, and break nothing.

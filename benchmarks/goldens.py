@@ -51,6 +51,8 @@ from typing import Any
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _CHANGED = pathlib.Path(__file__).with_name("goldens_changed.json")
 _RUNS = pathlib.Path(__file__).with_name("goldens_runs.ini")
+# Of a process, before it starts anew.
+_MAX_BYTES = 1.8e9
 _PARTS = ("metrics", "weights", "summary")
 
 # Columns of metrics.csv and keys of summary.json, old to new; new names that
@@ -241,6 +243,7 @@ def _run(binary: str, commands: list[str], folder: pathlib.Path) -> dict:
 
 def work(root: pathlib.Path, folder: pathlib.Path, only: str) -> None:
   """Runs what no other process has begun; digests go to files in `folder`."""
+  import psutil
   from absl import app
   from matplotlib.backends import backend_agg
   from matplotlib.backends import backend_pdf
@@ -274,6 +277,9 @@ def work(root: pathlib.Path, folder: pathlib.Path, only: str) -> None:
     (place / "digests.json").write_text(text, encoding="utf-8")
     seconds = time.process_time() - start
     print(f"{seconds:6.1f} CPU s {name} {found.get('error', '')}", flush=True)
+    if psutil.Process().memory_info().rss > _MAX_BYTES:
+      # Graphs stay in memory.
+      os.execv(sys.executable, sys.orig_argv)
 
 
 def _work_all(

@@ -267,6 +267,8 @@ _REFUSED = [
   ("--seeds=-1", "{}", "integers"),
   ("--seeds=0,0", "{}", "duplicates"),
   ("--selection_seeds=7", "--selection_seeds", "subset of --seeds"),
+  ("--dataset=", "--dataset: it must be set, or left out"),
+  ("--output_dir=", "--output_dir: it must be set, or left out"),
   ("--select=target", "{}", "last_source"),
   ("--select=last_source --num_domains=2", "--num_domains=2", "at least 3"),
   (

@@ -12,7 +12,6 @@ from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 from tff_shift.binaries import online_adaptation
 from tff_shift.command_line import common_flags
-from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.models import input_scaling
 from tff_shift.scenarios.evolving import runs as evolving_runs
 from tff_shift.scenarios.guidance import runs as guidance_runs
@@ -427,24 +426,25 @@ class TestHeldOut:
       assert scaling(poisoned, seed, is_test)[0] == expected
 
 
-def test_vocabulary_of_selection_lacks_the_held_out_domain(planned):
+def test_vocabulary_has_the_words_of_training_examples_alone(planned):
   flags = (
-    *("--dataset=synthetic_titles", "--algorithm=fed_avg", "--num_clients=2"),
+    *("--dataset=synthetic_titles", "--algorithm=fed_avg", "--num_clients=3"),
     *("--select=last_source", "--learning_rate=0.1,0.2"),
-    "--max_examples_per_domain=40",
+    *("--max_examples_per_domain=40", "--num_new_clients=1"),
   )
   plan = planned(evolving, flags)
-  dataset = evolving_data.load_evolving(
-    "synthetic_titles", max_examples_per_domain=40, num_held_out=2
-  )
-  assert dataset.vocabulary != plan.datasets[0].vocabulary
-  expected = evolving_data.assemble_clients(
-    evolving_data.without_target(dataset), num_clients=2
-  )
-  for client, same in zip(
-    plan.clients_without_target[0], expected, strict=True
-  ):
-    np.testing.assert_array_equal(client.train.x, same.train.x)
+  words = len(plan.datasets[0].vocabulary)
+  for clients in (plan.clients[0], plan.clients_without_target[0]):
+    *trained, new = clients
+    known = {id for client in trained for id in client.train.x.ravel()}
+    # Every word of training examples is known, and no other: test examples and
+    # the new client have unknown words.
+    assert 1 not in known
+    for x in (new.train.x, *(client.test.x for client in clients)):
+      assert 1 in x and {*x.ravel()} <= {1, *known}
+  # All of them; word 0 is padding and 1 is unknown.
+  known = {id for client in plan.clients[0][:2] for id in client.train.x.flat}
+  assert known == {0, *range(2, words)}
 
 
 @pytest.mark.long

@@ -127,6 +127,17 @@ class TestMoments:
     # Of public data: nothing but the standard.
     np.testing.assert_allclose(r(public), [0, 0, 1, 1], atol=1e-7)
 
+  def test_stuck_sensor_is_shifted_and_not_divided_by_rounding(self):
+    # An air pressure whose last bit flips: float32's step there is 6.1e-5.
+    stuck = np.float32(1013.25)
+    flipped = np.nextafter(stuck, np.float32(2000))
+    pressure = np.where(np.arange(40) % 2, stuck, flipped)
+    public = np.stack([np.arange(40) % 4, pressure], axis=1).astype(np.float32)
+    r = representations.fit("moments", public, extractor=lambda x: x)
+    moved = public + np.float32([0, 1])
+    # Mean and deviation of both features; a rise of 1 is 1, not 32,768.
+    np.testing.assert_allclose(r(moved), [0, 1, 1, 0], atol=1e-4)
+
   def test_extractor_must_give_features_of_each_example(self, refusal):
     x = np.ones([4, 3])
     assert (

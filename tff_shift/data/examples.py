@@ -668,3 +668,14 @@ def feature_rows(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
 def feature_name(names: Sequence[str], place: int) -> str:
   """Returns the name of a feature, or its number."""
   return names[place] if names else f"feature {place}"
+
+
+def is_rounding(deviation: np.ndarray, mean: np.ndarray) -> np.ndarray:
+  """Returns whether standard deviations are rounding, [features] bool.
+
+  The mean of equal numbers is rounded, which must not give a standard
+  deviation. Features are float32: what is at most a step of the mean is
+  rounding, and a number below float32's range cannot be a divisor.
+  """
+  rounding = np.spacing(np.abs(mean).astype(np.float32))
+  return deviation <= np.maximum(rounding, np.finfo(np.float32).tiny)

@@ -155,17 +155,11 @@ def _of_features(parts: Sequence[np.ndarray]) -> InputScaling:
   # In two passes, since means can be far larger than standard deviations.
   variance = sum(np.square(each - mean).sum(axis=0) for each in rows) / number
   deviation = np.sqrt(variance)
-  # The mean of equal numbers is rounded, which must not give a standard
-  # deviation. Features are float32: what is at most a step of the mean is
-  # rounding, and a number below float32's range cannot be a divisor.
   low, high = (
     least([least(each, axis=0) for each in rows], axis=0)
     for least in (np.min, np.max)
   )
-  rounding = np.spacing(np.abs(mean).astype(np.float32))
-  is_constant = (low == high) | (
-    deviation <= np.maximum(rounding, np.finfo(np.float32).tiny)
-  )
+  is_constant = (low == high) | examples_lib.is_rounding(deviation, mean)
   return InputScaling(
     tuple(np.where(low == high, low, mean).tolist()),
     tuple(np.where(is_constant, 1.0, deviation).tolist()),

@@ -36,6 +36,7 @@ from sklearn import pipeline
 from sklearn import preprocessing
 
 from tff_shift import arguments
+from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
 from tff_shift.shift import choices
 from tff_shift.shift import distances
@@ -170,8 +171,20 @@ def _mean_and_deviation(rows) -> np.ndarray:
   return np.concatenate([rows.mean(axis=0), rows.std(axis=0)])
 
 
+def standard_scaler(public: _Rows) -> preprocessing.StandardScaler:
+  """Fits the standardisation of features, [n, features].
+
+  Features that are constant, up to the rounding of float32, are only shifted
+  to 0: divided by a deviation that is rounding, any new value would be a drift.
+  """
+  scaler = preprocessing.StandardScaler().fit(np.asarray(public, np.float64))
+  deviation = np.sqrt(scaler.var_)
+  scaler.scale_[examples_lib.is_rounding(deviation, scaler.mean_)] = 1.0
+  return scaler
+
+
 def _fit_moments(public):
-  scaler = preprocessing.StandardScaler().fit(public)
+  scaler = standard_scaler(public)
   return lambda rows: _mean_and_deviation(scaler.transform(rows))
 
 

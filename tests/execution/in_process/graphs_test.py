@@ -4,6 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow.python.framework import op_def_registry
+
+from tff_shift.execution.in_process import graphs
+from tff_shift.execution.in_process import programs
 
 INTS_AT_CLIENTS = tff.FederatedType(np.int32, tff.CLIENTS)
 
@@ -99,3 +103,37 @@ def test_loop_over_a_dataset_within_another(run, context):
 
   # 0, 0, 0 + 1, 0 + 1 + 2, 0 + 1 + 2 + 3
   assert run(context, sum_of_sums, tf.data.Dataset.range(5)) == 10
+
+
+def test_every_operation_with_a_seed_draws():
+  """Asks TensorFlow's own register of operations."""
+  missing = set()
+  for name in dir(tf.raw_ops):
+    definition = op_def_registry.get(name)
+    if definition is None or name.startswith("Stateless"):
+      continue
+    words = {
+      argument.name for argument in (*definition.attr, *definition.input_arg)
+    }
+    graph_def = tf.compat.v1.GraphDef()
+    graph_def.node.add(name="node", op=name)
+    if any(
+      "seed" in word and not word.startswith("T") for word in words
+    ) and not graphs.has_draws(graph_def):
+      missing.add(name)
+  # The kernel has a seed and no draw: it looks for common numbers.
+  assert missing == {"ComputeAccidentalHits"}
+
+
+def test_draws_of_a_data_set_are_draws():
+  def computation(shuffled):
+    @tff.tensorflow.computation
+    def draw():
+      data = tf.data.Dataset.range(9)
+      data = data.shuffle(9) if shuffled else data
+      return data.reduce(np.int64(0), lambda total, each: 10 * total + each)
+
+    return programs.graph_of(draw.to_compiled_building_block())
+
+  assert graphs.has_draws(computation(True))
+  assert not graphs.has_draws(computation(False))

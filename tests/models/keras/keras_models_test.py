@@ -482,6 +482,17 @@ REFUSED = {
     ),
     "layer 'look' looks values up in a table",
   ),
+  "strings": (
+    lambda: sequential(
+      layers.StringLookup(
+        vocabulary=["a", "b"], output_mode="multi_hot", name="look"
+      ),
+      layers.Dense(3),
+      shape=(2,),
+      dtype="string",
+    ),
+    "layer 'look' looks values up in a table",
+  ),
   "not_adapted": (
     lambda: sequential(layers.Normalization(name="scale"), layers.Dense(3)),
     r"layer 'scale' was not adapted; call its adapt\(examples\)",
@@ -741,6 +752,20 @@ def test_adapted_layers_may_have_been_saved(tmp_path, file):
   logits = predict(model, x[:5])
   np.testing.assert_allclose(logits, keras_model(x[:5]), rtol=1e-5, atol=1e-5)
   assert np.ptp(logits) < 20  # Of features around 50 they would not be.
+
+
+@pytest.mark.slow
+def test_hashed_numbers_are_those_of_keras(run_in_graph):
+  keras_model = sequential(
+    layers.Hashing(4, salt=7, output_mode="multi_hot"),
+    layers.Dense(2),
+    shape=(2,),
+    dtype="int32",
+  )
+  model = ts.from_keras(keras_model, initial="given")
+  x = np.int32([[1, 2], [5, -7], [0, 3]])
+  logits = run_in_graph(lambda x: predict(model, x), x)
+  np.testing.assert_allclose(logits, keras_model(x), rtol=1e-6)
 
 
 @pytest.mark.slow

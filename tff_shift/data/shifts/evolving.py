@@ -24,6 +24,8 @@ import dataclasses
 import itertools
 import math
 import os
+from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -142,7 +144,7 @@ def load_evolving(
   max_examples_per_domain: int | None = None,
   data_dir: str | os.PathLike[str] | None = None,
   seed: int = 0,
-  num_held_out: int = 1,
+  counted: Callable[[EvolvingDataset], Iterable[np.ndarray]] | None = None,
 ) -> EvolvingDataset:
   """Loads a data set and makes its domains.
 
@@ -162,12 +164,14 @@ def load_evolving(
     data_dir: The folder of all data sets, see `dataset`.
     seed: Seed of the assignment of images to domains, of the examples kept by
       `max_examples_per_domain`, and of the points of circle.
-    num_held_out: The number of domains, the last ones, whose titles do not
-      count in the vocabulary: 1, the target; 2, for `without_target`.
+    counted: Takes the data set with the ids of all words, returns the titles
+      whose words count in the vocabulary, such as the training examples of
+      `assemble_clients`, arrays [n, length]. None: those of all source domains,
+      with the test examples that a later partition takes from them.
 
   Returns:
     The domains in order. Titles have the vocabulary of the most frequent words
-    in all domains that are not held out.
+    that count.
 
   Raises:
     ValueError: If a name, number or angle is not allowed or does not apply to
@@ -224,24 +228,29 @@ def load_evolving(
     domains.append(
       Domain(x, source.y[indices], domain_names[m], client, for_test)
     )
-  vocabulary = source.vocabulary
-  if vocabulary is not None:
-    ids, vocabulary = text.keep_frequent(
-      [domain.x for domain in domains],
-      vocabulary,
-      datasets.get(name, data_dir=data_dir).vocabulary_size,
-      num_held_out,
-    )
-    domains = [
-      domain._replace(x=x) for domain, x in zip(domains, ids, strict=True)
-    ]
-  return EvolvingDataset(
+  dataset = EvolvingDataset(
     own_datasets.short_name(name),
     tuple(domains),
     source.class_names,
-    vocabulary,
+    source.vocabulary,
     source.client_names,
     source.feature_names,
+  )
+  if dataset.vocabulary is None:
+    return dataset
+  ids, vocabulary = text.keep_frequent(
+    [domain.x for domain in domains],
+    dataset.vocabulary,
+    datasets.get(name, data_dir=data_dir).vocabulary_size,
+    [domain.x for domain in domains[:-1]]
+    if counted is None
+    else counted(dataset),
+  )
+  return dataset._replace(
+    domains=tuple(
+      domain._replace(x=x) for domain, x in zip(domains, ids, strict=True)
+    ),
+    vocabulary=vocabulary,
   )
 
 

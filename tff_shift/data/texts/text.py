@@ -8,8 +8,9 @@ character or as e and an accent, are the same word (normal form NFC). Scripts
 without spaces between words are not split into words. A title is a row of the
 ids of its first words, padded on the right with `PADDING`.
 
-A model's vocabulary consists of the most frequent words in the source domains:
-the words of the target are unseen in training. All other words are `UNKNOWN`.
+A model's vocabulary consists of the most frequent words of the examples that
+train it: words of the target, of test examples and of new clients alone are
+unseen in training. All other words are `UNKNOWN`.
 """
 
 # Decisions: BUILD_NOTES, "Reddit titles".
@@ -18,6 +19,7 @@ import functools
 import re
 import sys
 import unicodedata
+from collections.abc import Iterable
 from collections.abc import Sequence
 
 import numpy as np
@@ -104,23 +106,23 @@ def keep_frequent(
   x: Sequence[np.ndarray],
   vocabulary: Sequence[str],
   size: int,
-  num_held_out: int = 1,
+  counted: Iterable[np.ndarray],
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-  """Keeps the most frequent words of all domains except the last ones.
+  """Keeps the words that are most frequent in some examples.
 
   Args:
     x: The ids of each domain, in order, each `[n, length]` int32.
     vocabulary: The word of each id, `RESERVED` first.
     size: The maximum number of ids, including the reserved ones.
-    num_held_out: The number of domains, the last ones, that do not count.
+    counted: The ids of the examples whose words count, arrays [n, length].
 
   Returns:
     New ids of each domain, sorted by descending frequency after the reserved
     ones, and alphabetically for equal frequencies; and the word of each id.
   """
   counts = np.zeros(len(vocabulary), np.int64)
-  for each in x[:-num_held_out]:
-    counts += np.bincount(each.ravel(), minlength=len(vocabulary))
+  for titles in counted:
+    counts += np.bincount(titles.ravel(), minlength=len(vocabulary))
   counts[: len(RESERVED)] = 0
   kept = sorted(
     np.flatnonzero(counts), key=lambda word: (-counts[word], vocabulary[word])

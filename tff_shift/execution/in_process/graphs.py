@@ -62,6 +62,9 @@ _DRAWS = (
   *("Random", "Multinomial", "TruncatedNormal", "StatefulUniform"),
   *("StatefulStandardNormal", "RngRead", "NonDeterministicInts"),
   *("CandidateSampler", "SampleDistortedBoundingBox", "Timestamp", "PyFunc"),
+  # Data sets that draw: those of no or of one seed draw in each iteration.
+  *("Shuffle", "SamplingDataset", "SnapshotDataset", "AnonymousSeedGenerator"),
+  *("CudnnRNN", "RecordInput", "FractionalAvgPool", "FractionalMaxPool"),
 )
 _NAMING_ATTRIBUTES = ("container", "shared_name", "use_node_name_sharing")
 

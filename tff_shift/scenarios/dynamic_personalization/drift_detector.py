@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-from sklearn import preprocessing
 
 from tff_shift import arguments
 from tff_shift import models
@@ -210,7 +209,7 @@ def fit(
   features, scaler = scaled, None
   if distance_features == "extractor":
     features = extractor
-    scaler = preprocessing.StandardScaler().fit(extractor(dataset.public.x))
+    scaler = representations.standard_scaler(extractor(dataset.public.x))
 
   def distance(one, other):
     return distances.distance(one, other, scaler=scaler)

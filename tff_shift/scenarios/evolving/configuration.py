@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import types
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -290,9 +291,7 @@ def make_plan() -> Plan:
         configuration,
         _assemble(
           configuration,
-          evolving_data.without_target(
-            _for_selection(configuration, datasets[seed], seed)
-          ),
+          _for_selection(configuration, datasets[seed], seed),
           concepts[seed],
           seed,
         ),
@@ -521,15 +520,36 @@ def _for_selection(
   dataset: evolving_data.EvolvingDataset,
   seed: int,
 ) -> evolving_data.EvolvingDataset:
-  """Returns the data set, without the vocabulary of the held-out domain."""
-  if dataset.vocabulary is None:
-    return dataset
-  return _load(configuration, seed, num_held_out=2)
+  """Returns the data set without its target, and without its words."""
+  if dataset.vocabulary is not None:
+    dataset = _load(configuration, seed, evolving_data.without_target)
+  return evolving_data.without_target(dataset)
 
 
 def _load(
-  configuration: Configuration, seed: int, num_held_out: int = 1
+  configuration: Configuration,
+  seed: int,
+  training_part: Callable[
+    [evolving_data.EvolvingDataset], evolving_data.EvolvingDataset
+  ] = lambda dataset: dataset,
 ) -> evolving_data.EvolvingDataset:
+  """Loads the data set; its vocabulary has the words of what trains alone.
+
+  Args:
+    configuration: The values of the flags.
+    seed: The seed.
+    training_part: Takes the data set, returns the one that clients train on.
+  """
+
+  def counted(dataset):
+    clients = _assemble(
+      configuration,
+      training_part(dataset),
+      _concepts(configuration, dataset, seed),
+      seed,
+    )
+    return [client.train.x for client in _trained(configuration, clients)]
+
   return evolving_data.load_evolving(
     configuration.dataset,
     num_domains=configuration.num_domains,
@@ -539,7 +559,7 @@ def _load(
     max_examples_per_domain=configuration.max_examples_per_domain,
     data_dir=configuration.data_dir,
     seed=seed,
-    num_held_out=num_held_out,
+    counted=counted,
   )
 
 

@@ -26,10 +26,12 @@ import contextlib
 import signal
 import sys
 import time
+from collections.abc import Iterator
 
 from absl import flags
 
 from tff_shift import shown_names
+from tff_shift import signals
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import program
 
@@ -57,10 +59,6 @@ def define_flags() -> None:
   )
 
 
-def _terminate(signal_number, _) -> None:
-  sys.exit(128 + signal_number)
-
-
 def main() -> None:
   """Starts the workers, prints their addresses and waits."""
   common_flags.require("num_workers", FLAGS.num_workers >= 1, "at least 1")
@@ -77,8 +75,7 @@ def main() -> None:
   def start(port):
     return local.Worker.start(FLAGS.max_concurrent_clients, port=port)
 
-  signal.signal(signal.SIGTERM, _terminate)
-  with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt):
+  with contextlib.ExitStack() as stack, _ended_by_signals():
     workers = []
     stack.callback(_stop, workers)
     for position in range(FLAGS.num_workers):
@@ -90,6 +87,7 @@ def main() -> None:
     last_used: dict[int, float] = {}
     while workers:
       time.sleep(_PAUSE_SECONDS)
+      signals.check()
       for worker in list(workers):
         try:
           worker.check_running()
@@ -103,6 +101,17 @@ def main() -> None:
           if worker in workers:
             workers.remove(worker)
     sys.exit("no worker is left")
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+  """Ends without a line: to be stopped is how this binary ends."""
+  try:
+    yield
+  except signals.Terminated:
+    sys.exit(128 + signal.SIGTERM)
+  except KeyboardInterrupt:
+    pass
 
 
 def _stop(workers) -> None:

@@ -188,6 +188,30 @@ def test_run_that_ends_early_again_and_again_ends_as_one_that_does_not(
   assert len(config["resumed"]) == 9
 
 
+def test_process_that_is_terminated_can_be_resumed(
+  whole, tmp_path, run_evolving, start_binary
+):
+  folder = tmp_path / "run"
+  arguments = [*_SMALL, f"--output_dir={folder}"]
+  process = start_binary("evolving", arguments)
+  try:
+    while resume.num_rows(folder) < 3:
+      assert process.poll() is None, process.communicate()
+      time.sleep(0.02)
+    process.terminate()
+    assert process.communicate()[1] == (
+      "evolving: terminated; partial results were saved; continue with"
+      f" --resume --output_dir={folder}\n"
+    )
+    assert process.returncode == 143
+  finally:
+    process.kill()
+    process.wait()
+  assert 3 <= resume.num_rows(folder) < 16
+  assert run_evolving([*arguments, "--resume"]) == 0
+  assert resume.differences(whole, folder) == []
+
+
 def test_comparison_sees_a_difference(whole, finished):
   assert resume.differences(whole, finished) == []
   with open(finished / "metrics.csv", "a") as file:

@@ -89,8 +89,8 @@ workers: setup
 # The page of claims is of the archives in results/raw.
 index: setup
 	$(BIN)/python -m tff_shift.command_line.write_index
-	$(BIN)/python -m tff_shift.command_line.write_methods
-	$(BIN)/python -m tff_shift.reproduction.claims
+	$(BIN)/python -m experiments.papers.write_methods
+	$(BIN)/python -m experiments.papers.claims
 
 PYTEST := $(BIN)/python -m pytest
 USUAL := not long and not every_algorithm and not notebook
@@ -136,8 +136,8 @@ lint: setup check-lock
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell .
 	$(BIN)/mypy
-	$(BIN)/python -m tff_shift.command_line.write_methods --check
-	$(BIN)/python -m tff_shift.reproduction.claims --check
+	$(BIN)/python -m experiments.papers.write_methods --check
+	$(BIN)/python -m experiments.papers.claims --check
 	$(BIN)/python -m benchmarks.size --check
 
 docs: setup

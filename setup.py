@@ -73,7 +73,7 @@ _BINARIES = {
     "report",
     "workers",
   )
-} | {"reproduce": "tff_shift.reproduction.reproduce"}
+} | {"reproduce": "experiments.reproduce"}
 
 # Folders of `experiments` that an installed package has inside.
 _SHIPPED = ("presets", "tables")
@@ -105,8 +105,8 @@ setuptools.setup(
     "tff_shift.command_line": ["*.toml"],
     "tff_shift.presets": ["*/*.flags"],
     "tff_shift.reporting.pages": ["templates/*"],
-    "tff_shift.reproduction": ["reported_values/*.json"],
-    "tff_shift.reproduction.jobs": ["*.toml"],
+    "experiments.papers": ["reported_values/*.json"],
+    "experiments.papers": ["*.toml"],
     "tff_shift.tables": ["*.toml"],
   },
   entry_points={

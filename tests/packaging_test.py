@@ -141,7 +141,7 @@ class TestWheel:
     assert "tff_shift/py.typed" in wanted
     assert "tff_shift/presets/evolving/demo.flags" in wanted
     assert "tff_shift/reporting/pages/templates/report.html" in wanted
-    assert "tff_shift/reproduction/reported_values/fed_drm.json" in wanted
+    assert "experiments/papers/reported_values/fed_drm.json" in wanted
     assert "tff_shift/tables/fed_drm_1.toml" in wanted
     assert wanted <= names
     assert all(name in wanted or ".dist-info/" in name for name in names), (

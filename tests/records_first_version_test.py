@@ -12,8 +12,8 @@ import pytest
 from tff_shift import records
 from tff_shift import renamed_flags
 from tff_shift.reporting import run_folders
-from tff_shift.reproduction import plan_file
-from tff_shift.reproduction.jobs import records as job_records
+from experiments.papers import plan_file
+from experiments.papers import job_folder as job_folder_lib
 from tff_shift.simulation.storage import run_records
 
 _FOLDER = pathlib.Path(__file__).with_name("first_version")

@@ -30,11 +30,11 @@ from tff_shift.models.networks import llama_random
 from tff_shift.reporting import run_contents
 from tff_shift.reporting import run_folders
 from tff_shift.reporting import summary
-from tff_shift.reproduction import plan_file
-from tff_shift.reproduction import specification
-from tff_shift.reproduction.jobs import costs
-from tff_shift.reproduction.jobs import job as job_lib
-from tff_shift.reproduction.jobs import records as job_records
+from experiments.papers import plan_file
+from experiments.papers import specification
+from experiments.papers import costs
+from experiments.papers import job as job_lib
+from experiments.papers import job_folder as job_folder_lib
 from tff_shift.serving import description
 from tff_shift.simulation.storage import encoding
 from tff_shift.simulation.storage import results

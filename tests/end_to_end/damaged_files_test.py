@@ -17,7 +17,7 @@ from tff_shift.binaries import evolving
 from tff_shift.binaries import online_adaptation
 from tff_shift.binaries import predict
 from tff_shift.binaries import report
-from tff_shift.reproduction import reproduce
+from experiments import reproduce
 
 _FIRST_VERSION = pathlib.Path(__file__).parents[1] / "first_version"
 

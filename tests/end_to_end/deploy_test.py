@@ -22,7 +22,7 @@ import yaml
 from tff_shift import execution
 from tff_shift.command_line.flags import preset_flag
 from tff_shift.execution import local
-from tff_shift.reproduction import reproduce
+from experiments import reproduce
 
 _DEPLOY = pathlib.Path(__file__).parents[2] / "deploy"
 _COMPOSE = yaml.safe_load((_DEPLOY / "compose.yaml").read_text())

@@ -11,9 +11,9 @@ from absl import flags
 from absl.testing import flagsaver
 
 from tff_shift.command_line import program
-from tff_shift.reproduction import reproduce
-from tff_shift.reproduction.jobs import progress
-from tff_shift.reproduction.jobs import running
+from experiments import reproduce
+from experiments.papers import progress
+from experiments.papers import running
 
 pytestmark = pytest.mark.long
 

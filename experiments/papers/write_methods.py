@@ -1,0 +1,413 @@
+"""Writes the tables of methods from the files of the algorithms.
+
+`docs/reference/methods.md` is the whole page; the README has a short table
+between two comments. Both are made from the algorithms' docstrings, `SCENARIOS`
+and `AGGREGATION_REQUIREMENTS`, and from `peers.toml`.
+
+Run `python -m experiments.papers.write_methods`, or `make index`. With
+`--check` nothing is written, and the exit code is 1 if a table is out of date.
+"""
+
+import functools
+import inspect
+import pathlib
+import pkgutil
+import re
+import sys
+import tomllib
+import types
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+from tff_shift import algorithms
+from tff_shift import execution  # noqa: F401  Lets TFF exit cleanly.
+from tff_shift import index
+from tff_shift.learning.aggregators import aggregator_hparams
+from tff_shift.learning.aggregators import factories
+
+ROOT = index.FOLDER.parent
+PEERS = pathlib.Path(__file__).parent / "peers.toml"
+PAGE = "docs/reference/methods.md"
+README = "README.md"
+START = "<!-- The table of methods: `make index` writes it. -->\n"
+END = "<!-- End of the table of methods. -->\n"
+
+_HEAD = """# Methods
+
+The name of a method is the value of `--algorithm` and the name of its file in
+`tff_shift/algorithms/`. The file's docstring has the equations;
+[BUILD_NOTES](../../BUILD_NOTES.md) has the decisions where a paper is silent or
+contradicts itself. `make index` writes this page from these files.
+
+## Papers
+
+The last column links to the method's file in {libraries}, as read on {read}. An
+empty place means that no such file was found.
+
+| name | method | paper | scenarios | also in |
+| --- | --- | --- | --- | --- |
+"""
+
+_CLIENTS = """
+## Clients
+
+What leaves a client in a round, and what is personal and stays. [What leaves a
+client](../explanation/privacy.md) has what evaluations add, [choose an
+aggregator](../how_to/aggregate.md) what the aggregators do. `robust`, `secure`
+and `compressed` are meant with their default clipping.
+
+| name | leaves a client | stays | aggregators |
+| --- | --- | --- | --- |
+"""
+
+# How a link in a docstring becomes an address.
+_ADDRESSES = {
+  "arXiv": "https://arxiv.org/abs/",
+  "doi": "https://doi.org/",
+  "openreview": "https://openreview.net/forum?id=",
+}
+_LINK = re.compile(r"(?P<kind>arXiv|doi|openreview|https):(?P<rest>\S+)")
+# Title (authors; venue and year, link).
+_PAPER = re.compile(
+  r"(?P<title>[^()]+) \((?P<authors>[^();]+); (?P<rest>[^()]+)\)"
+)
+_NO_PAPER = "No paper of its own. "
+_LEAVES = "What leaves a client: "
+
+
+class Paper(NamedTuple):
+  """A paper as a docstring names it.
+
+  Attributes:
+    title: Its title.
+    authors: Its authors.
+    venue: Venue and year.
+    address: Its address in the web; empty: none is known.
+  """
+
+  title: str
+  authors: str
+  venue: str
+  address: str
+
+
+class Method(NamedTuple):
+  """What the tables have of an algorithm.
+
+  Attributes:
+    name: The value of `--algorithm`.
+    title: The name in the paper's spelling.
+    summary: The method in a few words.
+    papers: Its papers, the first one first.
+    scenarios: The scenarios that it supports.
+    leaves: What leaves a client.
+    stays: What is personal.
+    aggregators: The aggregators that it supports.
+    refused: Why each of the others is refused.
+    no_aggregation: Why nothing is aggregated; empty: something is.
+  """
+
+  name: str
+  title: str
+  summary: str
+  papers: tuple[Paper, ...]
+  scenarios: tuple[str, ...]
+  leaves: str
+  stays: str
+  aggregators: tuple[str, ...]
+  refused: Mapping[str, str]
+  no_aggregation: str
+
+
+def _address(text: str) -> str:
+  """Returns the address of the link in a text; empty without a link."""
+  found = _LINK.search(text)
+  if not found:
+    return ""
+  return _ADDRESSES.get(found["kind"], "https:") + found["rest"]
+
+
+def papers(paragraph: str) -> tuple[Paper, ...]:
+  """Returns the papers of a method.
+
+  Args:
+    paragraph: The second paragraph of the docstring: `Title (authors; venue
+      year, link)`, and further papers after "and".
+
+  Returns:
+    The papers. None if the paragraph says that there is no own paper.
+
+  Raises:
+    ValueError: If the paragraph has another form.
+  """
+  text = " ".join(paragraph.split())
+  if text.startswith(_NO_PAPER):
+    return ()
+  found = []
+  while match := _PAPER.match(text):
+    venue = _LINK.sub("", match["rest"]).strip(" ,")
+    found.append(
+      Paper(match["title"], match["authors"], venue, _address(match["rest"]))
+    )
+    text = text[match.end() :]
+    if not text.startswith(", and "):
+      return tuple(found)
+    text = text.removeprefix(", and ")
+  raise ValueError(
+    "the second paragraph must start with 'Title (authors; venue year, link)'"
+    f" or with {_NO_PAPER.strip()!r}; it is {paragraph!r}"
+  )
+
+
+def clients(docstring: str) -> tuple[str, str]:
+  """Returns what leaves a client, and what stays.
+
+  Args:
+    docstring: The docstring of an algorithm. It has one paragraph that begins
+      with "What leaves a client: "; its sentences with "stay" or "stays" are
+      about what is personal.
+  """
+  found = [each for each in docstring.split("\n\n") if each.startswith(_LEAVES)]
+  if len(found) != 1:
+    raise ValueError(
+      f"there must be one paragraph that starts with {_LEAVES.strip()!r};"
+      f" there are {len(found)}"
+    )
+  text = " ".join(found[0].removeprefix(_LEAVES).split())
+  leaves, stays = [], []
+  for sentence in re.split(r"(?<=\.) ", text[0].upper() + text[1:]):
+    is_personal = re.search(r"\bstays?\b", sentence)
+    (stays if is_personal else leaves).append(sentence)
+  return " ".join(leaves), " ".join(stays)
+
+
+@functools.cache
+def _traits() -> Mapping[str, factories.Traits]:
+  """Returns the traits of each aggregator."""
+  return {
+    name: factories.build(name, clients_per_round=100).traits
+    for name in aggregator_hparams.NAMES
+  }
+
+
+def describe(name: str, module: types.ModuleType) -> Method:
+  """Returns the entry of an algorithm.
+
+  Args:
+    name: The algorithm's name.
+    module: Its module.
+
+  Raises:
+    ValueError: If its docstring lacks a part; one line with the name.
+  """
+  docstring = inspect.getdoc(module) or ""
+  try:
+    first, second = docstring.split("\n\n")[:2]
+    title, colon, summary = first.partition(": ")
+    if not colon:
+      raise ValueError(
+        "the first line must be 'Name: the method in few words.'"
+      )
+    of_papers = papers(second)
+    leaves, stays = clients(docstring)
+  except ValueError as error:
+    raise ValueError(f"tff_shift/algorithms/{name}.py: {error}") from error
+  requirements = getattr(
+    module, "AGGREGATION_REQUIREMENTS", factories.NO_REQUIREMENTS
+  )
+  refusals = {
+    aggregator: factories.refusal(requirements, traits)
+    for aggregator, traits in _traits().items()
+  }
+  return Method(
+    name=name,
+    title=title,
+    summary=summary,
+    papers=of_papers,
+    scenarios=tuple(module.SCENARIOS),
+    leaves=leaves,
+    stays=stays,
+    aggregators=tuple(each for each in refusals if not refusals[each]),
+    refused={each: reason for each, reason in refusals.items() if reason},
+    no_aggregation=requirements.no_aggregation,
+  )
+
+
+def all_methods() -> list[Method]:
+  """Imports the package's algorithms and returns their entries."""
+  names = sorted(
+    each.name for each in pkgutil.iter_modules(algorithms.__path__)
+  )
+  return [describe(name, algorithms.get(name)) for name in names]
+
+
+def _row(*cells: str) -> str:
+  escaped = (" ".join(cell.split()).replace("|", "\\|") for cell in cells)
+  return "| " + " | ".join(escaped) + " |\n"
+
+
+def _code(names: Iterable[str]) -> str:
+  return ", ".join(f"`{name}`" for name in names)
+
+
+def _linked(text: str, address: str) -> str:
+  return f"[{text}]({address})" if address else text
+
+
+def _of_papers(method: Method) -> str:
+  return "; ".join(
+    f"{_linked(each.title, each.address)} ({each.authors}; {each.venue})"
+    for each in method.papers
+  )
+
+
+def _title_of(scenario: str) -> str:
+  return scenario.replace("_", " ")
+
+
+def _other_libraries(method: Method, peers: Mapping[str, Any]) -> str:
+  return ", ".join(
+    _linked(
+      peer["name"],
+      f"{peer['repository']}/blob/{peer['commit']}/{peer['files'][method.name]}",
+    )
+    for peer in peers["peers"]
+    if method.name in peer["files"]
+  )
+
+
+def _aggregators(method: Method) -> str:
+  """Returns the aggregators that a method supports, and why not others."""
+  if method.no_aggregation:
+    return f"none: {method.no_aggregation}"
+  if not method.refused:
+    return "all"
+  by_reason = {}
+  for name, reason in method.refused.items():
+    by_reason.setdefault(reason, []).append(name)
+  return "; ".join(
+    [_code(method.aggregators)]
+    + [f"not {_code(names)}: {why}" for why, names in by_reason.items()]
+  )
+
+
+def page(methods: Sequence[Method], peers: Mapping[str, Any]) -> str:
+  """Returns the text of `docs/reference/methods.md`."""
+  libraries = [
+    _linked(each["name"], each["repository"]) for each in peers["peers"]
+  ]
+  head = _HEAD.format(
+    libraries=f"{', '.join(libraries[:-1])} and {libraries[-1]}",
+    read=peers["read"],
+  )
+  lines = [head]
+  for each in methods:
+    scenarios = (
+      _linked(_title_of(name), f"../explanation/{name}.md")
+      for name in each.scenarios
+    )
+    lines.append(
+      _row(
+        f"`{each.name}`",
+        f"{each.title}: {each.summary}",
+        _of_papers(each),
+        ", ".join(scenarios),
+        _other_libraries(each, peers),
+      )
+    )
+  lines.append(_CLIENTS)
+  for each in methods:
+    lines.append(
+      _row(f"`{each.name}`", each.leaves, each.stays, _aggregators(each))
+    )
+  return "".join(lines)
+
+
+def short_table(methods: Sequence[Method]) -> str:
+  """Returns the README's table: a row per scenario, papers as links."""
+  scenarios = dict.fromkeys(
+    name for method in methods for name in method.scenarios
+  )
+  lines = [_row("scenario", "methods"), _row("---", "---")]
+  for scenario in sorted(scenarios):
+    found = (
+      _linked(each.title, each.papers[0].address if each.papers else "")
+      for each in methods
+      if scenario in each.scenarios
+    )
+    lines.append(
+      _row(
+        _linked(_title_of(scenario), f"docs/explanation/{scenario}.md"),
+        ", ".join(found),
+      )
+    )
+  return "".join(lines)
+
+
+def _with_table(text: str, table: str) -> str:
+  """Returns the README with the table between the two comments."""
+  if text.count(START) != 1 or text.count(END) != 1:
+    raise ValueError(
+      f"{README} must have the lines {START.strip()!r} and {END.strip()!r} once"
+    )
+  before, _, rest = text.partition(START)
+  return before + START + "\n" + table + "\n" + END + rest.partition(END)[2]
+
+
+def texts(root: pathlib.Path) -> dict[str, str]:
+  """Returns the files with up-to-date tables, by path relative to `root`."""
+  methods = all_methods()
+  peers = tomllib.loads(PEERS.read_text(encoding="utf-8"))
+  readme = (root / README).read_text(encoding="utf-8")
+  return {
+    PAGE: page(methods, peers),
+    README: _with_table(readme, short_table(methods)),
+  }
+
+
+def main(arguments: Sequence[str], root: pathlib.Path = ROOT) -> int:
+  """Writes or checks the tables.
+
+  Args:
+    arguments: `--check`, or nothing.
+    root: The folder of the README.
+
+  Returns:
+    The exit code.
+  """
+  if list(arguments) not in ([], ["--check"]):
+    print(
+      f"write_methods: the only argument is --check; it is {arguments}",
+      file=sys.stderr,
+    )
+    return 2
+  if not (root / README).is_file():
+    print(
+      f"write_methods: there is no {README} in {root}: run it in a checkout",
+      file=sys.stderr,
+    )
+    return 2
+  try:
+    wanted = texts(root)
+  except ValueError as error:
+    print(f"write_methods: {error}", file=sys.stderr)
+    return 2
+  exit_code = 0
+  for name, text in wanted.items():
+    path = root / name
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+      continue
+    if arguments:
+      print(f"{name} is not up to date: run make index", file=sys.stderr)
+      exit_code = 1
+    else:
+      path.parent.mkdir(parents=True, exist_ok=True)
+      path.write_text(text, encoding="utf-8")
+  return exit_code
+
+
+if __name__ == "__main__":
+  sys.exit(main(sys.argv[1:]))

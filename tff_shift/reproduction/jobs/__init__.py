@@ -1,1 +1,0 @@
-"""Jobs of a table: planning, costs, and running them in processes."""

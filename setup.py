@@ -65,7 +65,6 @@ _BINARIES = {
   name: f"tff_shift.binaries.{name}"
   for name in (
     "dynamic_personalization",
-    "dynamic_regret",
     "evolving",
     "guidance",
     "online_adaptation",
@@ -73,10 +72,7 @@ _BINARIES = {
     "report",
     "workers",
   )
-} | {"reproduce": "experiments.reproduce"}
-
-# Folders of `experiments` that an installed package has inside.
-_SHIPPED = ("presets", "tables")
+}
 
 setuptools.setup(
   name="tff_shift",
@@ -94,20 +90,16 @@ setuptools.setup(
     "Topic :: Scientific/Engineering :: Artificial Intelligence",
     "Typing :: Typed",
   ],
-  # One package: what `experiments` has beside programs goes into it.
+  # One package: the presets of `experiments` go into it.
   packages=[
     *setuptools.find_packages(include=["tff_shift*"]),
-    *(f"tff_shift.{name}" for name in _SHIPPED),
+    "tff_shift.presets",
   ],
-  package_dir={f"tff_shift.{name}": f"experiments/{name}" for name in _SHIPPED},
+  package_dir={"tff_shift.presets": "experiments/presets"},
   package_data={
     "tff_shift": ["__init__.pyi", "index.json", "py.typed"],
-    "tff_shift.command_line": ["*.toml"],
     "tff_shift.presets": ["*/*.flags"],
     "tff_shift.reporting.pages": ["templates/*"],
-    "experiments.papers": ["reported_values/*.json"],
-    "experiments.papers": ["*.toml"],
-    "tff_shift.tables": ["*.toml"],
   },
   entry_points={
     "console_scripts": [

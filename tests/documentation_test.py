@@ -112,7 +112,9 @@ def test_files_and_modules_that_pages_name_are_there():
     )
     names += [
       f"{module.replace('.', '/')}.py"
-      for module in re.findall(r"-m ((?:benchmarks|experiments)\.\w+)", text)
+      for module in re.findall(
+        r"-m ((?:benchmarks|experiments)\.[\w.]+\w)", text
+      )
     ]
     found += len(names)
     for name in names:

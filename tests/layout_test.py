@@ -23,6 +23,7 @@ def imported_rooms(path):
     if isinstance(node, ast.ImportFrom) and node.module:
       for each in node.names:
         parts = f"{node.module}.{each.name}".split(".")
+        assert parts[0] != "experiments", path
         if parts[0] == "tff_shift" and len(parts) > 1:
           yield parts[1]
 

@@ -1,7 +1,6 @@
 """Files of the first version, as it wrote them, are still read.
 
-In `first_version/` lie those of a run of two algorithms and two seeds, of a
-plan and of a job.
+In `first_version/` lie those of a run of two algorithms and two seeds.
 """
 
 import json
@@ -12,16 +11,12 @@ import pytest
 from tff_shift import records
 from tff_shift import renamed_flags
 from tff_shift.reporting import run_folders
-from experiments.papers import plan_file
-from experiments.papers import job_folder as job_folder_lib
 from tff_shift.simulation.storage import run_records
 
 _FOLDER = pathlib.Path(__file__).with_name("first_version")
 _KINDS = {
   "config.json": run_records.RunConfig,
   "summary.json": run_records.Summary,
-  "plan.json": plan_file.Plan,
-  "fed_avg.job.json": job_records.JobRecord,
 }
 
 

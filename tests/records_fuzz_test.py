@@ -23,6 +23,9 @@ from hypothesis import strategies as st
 
 import experiments
 import tff_shift
+from experiments.papers import costs
+from experiments.papers import plan_file
+from experiments.papers import specification
 from tff_shift import records
 from tff_shift.data.texts import tokens
 from tff_shift.models.networks import llama_checkpoint
@@ -30,11 +33,6 @@ from tff_shift.models.networks import llama_random
 from tff_shift.reporting import run_contents
 from tff_shift.reporting import run_folders
 from tff_shift.reporting import summary
-from experiments.papers import plan_file
-from experiments.papers import specification
-from experiments.papers import costs
-from experiments.papers import job as job_lib
-from experiments.papers import job_folder as job_folder_lib
 from tff_shift.serving import description
 from tff_shift.simulation.storage import encoding
 from tff_shift.simulation.storage import results
@@ -371,33 +369,10 @@ def read_plan(folder):
     plan.check("evolving")
 
 
-def _place(folder):
-  job = job_lib.Job(
-    folder="job",
-    binary="evolving",
-    dataset="circle",
-    method="fed_avg",
-    flags={},
-    of_paper={},
-    compared=(),
-  )
-  return job_records.JobFolder(folder, job)
-
-
-def write_job(folder):
-  records.write(
-    folder / "job.job.json",
-    job_records.JobRecord(
-      arguments=("--rounds=3",), exit_code=0, ended=_TEXTS[-1]
-    ),
-  )
-
-
 # What writes the files of a folder, and what reads them.
 READERS = {
   "run": (write_run, read_run),
   "plan": (write_plan, read_plan),
-  "job": (write_job, lambda folder: _place(folder).read()),
   "model": (write_model, read_model),
   "language model": (write_language_model, read_language_model),
 }

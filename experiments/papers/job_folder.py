@@ -73,11 +73,11 @@ class JobFolder:
     config = self.config()
     if config is None:
       return None
-    last = config.resumed[-1] if config.resumed else config
+    command_line = config.command_line
+    if config.resumed:
+      command_line = config.resumed[-1].command_line
     done = results.RunFolder(self.folder).read_done()
-    state = State(
-      shlex.split(last.command_line), done is not None, config.machine
-    )
+    state = State(shlex.split(command_line), done is not None, config.machine)
     if done is None:
       return state
     ended = done.ended or config.start_time

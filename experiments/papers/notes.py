@@ -1,4 +1,4 @@
-"""Reads sections of BUILD_NOTES.md, which an installed wheel does not have."""
+"""Reads sections of BUILD_NOTES.md."""
 
 import functools
 import pathlib
@@ -18,10 +18,10 @@ def _texts() -> Mapping[str, str]:
 
 
 def has(heading: str) -> bool:
-  """Returns whether the file has a heading; True without the file."""
-  return not PATH.is_file() or heading in _texts()
+  """Returns whether the file has a heading."""
+  return heading in _texts()
 
 
 def on(heading: str) -> str:
-  """Returns the text below a heading; empty without the file."""
-  return _texts()[heading] if PATH.is_file() else ""
+  """Returns the text below a heading."""
+  return _texts()[heading]

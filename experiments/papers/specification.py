@@ -66,9 +66,8 @@ from experiments.papers import papers
 from experiments.papers import templates
 from tff_shift import arguments
 from tff_shift import records
-from tff_shift import shipped
 
-_FOLDER = shipped.folder("tables")
+_FOLDER = pathlib.Path(__file__).parents[1] / "tables"
 
 BINARIES = (
   "dynamic_personalization",

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from examples import tiny_llama
+from experiments import reproduce
 from tff_shift.binaries import evolving
 from tff_shift.binaries import online_adaptation
 from tff_shift.binaries import predict
 from tff_shift.binaries import report
-from experiments import reproduce
 
 _FIRST_VERSION = pathlib.Path(__file__).parents[1] / "first_version"
 

@@ -19,10 +19,10 @@ import pytest
 import tensorflow_federated as tff
 import yaml
 
+from experiments import reproduce
 from tff_shift import execution
 from tff_shift.command_line.flags import preset_flag
 from tff_shift.execution import local
-from experiments import reproduce
 
 _DEPLOY = pathlib.Path(__file__).parents[2] / "deploy"
 _COMPOSE = yaml.safe_load((_DEPLOY / "compose.yaml").read_text())
@@ -50,6 +50,9 @@ algorithm = "fed_rep"
 label = "accuracy"
 reads = "{evaluated}_accuracy"
 """  # noqa: E501 (an inline table has one line)
+
+
+_REPRODUCE = ["python", "-m", "experiments.reproduce"]
 
 
 def _manifests(name):
@@ -87,7 +90,7 @@ def _commands():
     if command == ["sh", "-c"]:
       (script,) = _container(manifest)["args"]
       command = shlex.split(script.partition(">")[0])
-    if command[0].startswith("tff-shift-"):
+    if command[:2] == _REPRODUCE[:2] or command[0].startswith("tff-shift-"):
       yield pytest.param(command, id=name)
 
 
@@ -95,10 +98,12 @@ def _commands():
 def test_commands_are_binaries_with_flags_that_they_know(
   command, run_here, monkeypatch
 ):
-  name = command[0].removeprefix("tff-shift-").replace("-", "_")
-  arguments = preset_flag.expand([name, *command[1:]], name)[1:]
-  module, options = reproduce, {"takes_arguments": True}
-  if name != "reproduce":
+  if command[:3] == _REPRODUCE:
+    arguments = command[3:]
+    module, options = reproduce, {"takes_arguments": True}
+  else:
+    name = command[0].removeprefix("tff-shift-").replace("-", "_")
+    arguments = preset_flag.expand([name, *command[1:]], name)[1:]
     module = importlib.import_module(f"tff_shift.binaries.{name}")
     options = {}
   monkeypatch.chdir(_DEPLOY.parent)
@@ -284,11 +289,9 @@ class TestKubernetes:
   @pytest.mark.long
   def test_grid_has_a_pod_for_each_line(self, tmp_path):
     """The shells of the pods, with a folder for /runs."""
-    stub = tmp_path / "bin" / "tff-shift-reproduce"
+    stub = tmp_path / "bin" / "python"
     stub.parent.mkdir()
-    stub.write_text(
-      f'#!/bin/sh\nexec {sys.executable} -m experiments.reproduce "$@"\n'
-    )
+    stub.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     stub.chmod(0o755)
 
     def run(name, **environment):
@@ -320,8 +323,12 @@ class TestKubernetes:
     (script,) = _container(_GRID["Job", "grid-plan"])["args"]
     planned = shlex.split(script.partition(">")[0])
     page = _container(_PAGE["Job", "grid-page"])["command"]
-    assert page[:2] == planned[:2]
-    assert {*page[2:]} - {*planned} == {"--resume"}
+    assert page[:4] == planned[:4]
+    assert {*page[4:]} - {*planned} == {"--resume"}
+    # The folder with the checkout in the image.
+    for manifest in (*_GRID.values(), *_PAGE.values()):
+      if manifest["kind"] == "Job":
+        assert _container(manifest)["workingDir"] == "/tff_shift"
 
 
 class _Slurm:

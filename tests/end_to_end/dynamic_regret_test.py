@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tff_shift.binaries import dynamic_regret
+from experiments import dynamic_regret
 
 _SMALL = ("--seeds=1", "--timesteps=4,16")
 

@@ -9,8 +9,8 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from experiments import dynamic_regret
 from tff_shift.binaries import dynamic_personalization
-from tff_shift.binaries import dynamic_regret
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 from tff_shift.binaries import online_adaptation

@@ -4,16 +4,17 @@ import dataclasses
 import signal
 import subprocess
 import sys
+import threading
+import time
 import types
 
 import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from tff_shift.command_line import program
 from experiments import reproduce
-from experiments.papers import progress
 from experiments.papers import running
+from tff_shift.command_line import program
 
 pytestmark = pytest.mark.long
 
@@ -42,17 +43,11 @@ reads = "{evaluated}_accuracy"
 """  # noqa: E501 (an inline table has one line)
 
 
-class _Killing(progress.ProgressReporter):
-  """Kills a binary as soon as it has saved something, once."""
-
-  killed = False
-
-  def update(self, running, waiting):
-    for job, place, _ in running:
-      saved = any((place.folder / "checkpoints").glob("**/*"))
-      if saved and not _Killing.killed:
-        _Killing.killed = True
-        self.kill(job)
+def _kill_once_saved(folder, processes):
+  """Kills a binary as soon as it has saved something."""
+  while not (processes and any(folder.glob("*/*/checkpoints/**/*"))):
+    time.sleep(0.01)
+  processes[-1].send_signal(signal.SIGKILL)
 
 
 @pytest.fixture
@@ -101,7 +96,6 @@ def test_killed_job_is_resumed_by_its_line_and_collected(
   assert len(whole.cells) == 2 and all(c.by_seed for c in whole.cells)
   # An iteration of each of the three source domains.
   assert [c.budget.num_gradients for c in whole.cells] == [3.0, 3.0]
-  monkeypatch.setattr(progress, "ProgressReporter", _Killing)
   processes = []
   start = running.subprocess.Popen
 
@@ -110,13 +104,10 @@ def test_killed_job_is_resumed_by_its_line_and_collected(
     return processes[-1]
 
   monkeypatch.setattr(running.subprocess, "Popen", popen)
-  monkeypatch.setattr(
-    _Killing,
-    "kill",
-    lambda self, job: processes[-1].send_signal(signal.SIGKILL),
-    raising=False,
-  )
   folder = f"--output_dir={tmp_path}/killed"
+  threading.Thread(
+    target=_kill_once_saved, args=[tmp_path / "killed", processes]
+  ).start()
   code, first = run("--full", folder)
   assert code == 3
   assert "ended by SIGKILL" in first.problems[0]

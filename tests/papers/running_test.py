@@ -5,8 +5,11 @@ import os
 import pathlib
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import markupsafe
 import psutil
@@ -15,7 +18,7 @@ from scipy import stats
 
 from experiments.papers import child
 from experiments.papers import job as job_lib
-from experiments.papers import progress
+from experiments.papers import job_folder
 from experiments.papers import reductions
 from experiments.papers import running
 from experiments.papers import specification
@@ -23,7 +26,7 @@ from experiments.papers import specification
 _METHODS = ("fed_avg", "fed_rep", "fed_evp")
 _SMALL = ("--reduce=num_seeds=2,rounds=5", "--only=" + ",".join(_METHODS))
 _IID = "rotated_digits_dirichlet_inf"
-_TABLES = pathlib.Path(__file__).parents[3] / "experiments" / "tables"
+_TABLES = pathlib.Path(__file__).parents[2] / "experiments" / "tables"
 
 pytestmark = pytest.mark.usefixtures("fake_binaries")
 
@@ -210,8 +213,6 @@ def test_the_page_has_the_columns_that_are_asked_for(
       ("--full", "--columns=x"),
       "--columns=x: it must be part of one of rotated_digits",
     ),
-    (("--full", "--shard=2/1"), "--shard was removed: run the lines of --p"),
-    (("--merge=a,b",), "--merge was removed: run the lines of --print_jobs"),
     (("--full", "--print_jobs", "--page_only"), "set only one of them"),
     (
       ("--full", "--print_jobs", "--only=fed_avg", "--output_dir=a\nb"),
@@ -346,18 +347,6 @@ def test_p_values_are_computed_from_the_other_table(
   assert pages[0].name == "fed_evolve/11"
 
 
-class _Silent(progress.ProgressReporter):
-  """Tells nothing; interrupts when a job waits."""
-
-  def __init__(self):
-    super().__init__(1, 1, is_silent=True)
-
-  def update(self, running, waiting):
-    for _, place, _ in running:
-      if (place.folder / "waits").exists():
-        raise KeyboardInterrupt
-
-
 def _one_job(method="fed_avg"):
   planned = job_lib.plan(
     specification.load("demo/digits"), reductions.Reductions()
@@ -365,20 +354,30 @@ def _one_job(method="fed_avg"):
   return job_lib.chosen(planned, [method], ["inf"])[0]
 
 
-def _run(job, folder):
+def _run(job, folder, num_processes=1):
   command = job_lib.resuming_command(job, folder)
-  return running.run([job], [command], folder, 1, _Silent())
+  return running.run([job], [command], folder, num_processes)
+
+
+def _interrupt(file):
+  """Sends Ctrl-C to this process as soon as a file is there."""
+  while not file.exists():
+    time.sleep(0.05)
+  os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_binaries(tmp_path, monkeypatch):
+@pytest.mark.parametrize("num_processes", [1, 2])
+def test_ctrl_c_ends_the_binaries(num_processes, tmp_path, monkeypatch, capsys):
   monkeypatch.setenv("FAKE_WAITS", "fed_avg")
   job = _one_job()
+  place = job_folder.JobFolder(tmp_path, job)
+  threading.Thread(target=_interrupt, args=[place.folder / "waits"]).start()
   with pytest.raises(KeyboardInterrupt):
-    _run(job, tmp_path)
-  place = records.JobFolder(tmp_path, job)
+    _run(job, tmp_path, num_processes)
   assert (place.folder / "interrupted").exists()
-  assert place.read().exit_code is None
+  assert not place.read().is_finished
+  assert "FAILED" not in capsys.readouterr().out
   # It is free, and goes on.
   monkeypatch.delenv("FAKE_WAITS")
   (place.folder / "waits").unlink()
@@ -415,27 +414,6 @@ def test_binaries_end_when_the_runner_is_killed(tmp_path, monkeypatch):
     parent.kill()
     psutil.wait_procs([process])
   assert not process.is_running()
-
-
-def test_damaged_records_are_told(tmp_path):
-  place = records.JobFolder(tmp_path, _one_job())
-  place.folder.parent.mkdir(parents=True)
-  pathlib.Path(f"{place.folder}.job.json").write_text('{"argum')
-  with pytest.raises(ValueError, match=r"job\.json: it is .*; remove it and"):
-    place.read()
-
-
-def test_remaining_time_follows_from_what_is_done(tmp_path):
-  job = _one_job()
-  place = records.JobFolder(tmp_path, job)
-  place.folder.mkdir(parents=True)
-  # 6 runs of 3 evaluations; the first line names the columns.
-  (place.folder / "metrics.csv").write_text("x\n" * 10)
-  teller = progress.ProgressReporter(1, 1, is_silent=True)
-  assert progress.share_done(job, place) == 0.5
-  assert teller.seconds_left([], [job]) is None
-  assert teller.seconds_left([(job, place, 60.0)], []) == pytest.approx(60.0)
-  assert teller.seconds_left([(job, place, 60.0)], [job]) == pytest.approx(180)
 
 
 @pytest.mark.slow

@@ -1,14 +1,15 @@
 """Methods whose values lie in one run folder: Fed-ADE's controls."""
 
 import csv
+import sys
 
 import pytest
 
 from experiments.papers import collect
 from experiments.papers import job as job_lib
+from experiments.papers import job_folder
 from experiments.papers import reductions
 from experiments.papers import specification
-from tff_shift import records as records_lib
 from tff_shift.reporting import summary
 from tff_shift.simulation.storage import results
 
@@ -41,12 +42,12 @@ def test_controls_share_a_job_that_the_method_does_not_have(planned):
   assert "--controls" in mean.arguments
 
 
-def test_each_reads_its_own_entry_and_rows(planned, tmp_path):
+def test_each_reads_its_own_entry_and_rows(planned, tmp_path, monkeypatch):
   job = planned["fix_lr_mean"].job
-  place = records.JobFolder(tmp_path, job)
+  place = job_folder.JobFolder(tmp_path, job)
   place.folder.mkdir(parents=True)
-  record = records.JobRecord(arguments=tuple(job.arguments))
-  records_lib.write(f"{place.folder}.job.json", record)
+  monkeypatch.setattr(sys, "orig_argv", ["python", *job.arguments])
+  results.RunFolder(place.folder).write_config({})
   results.RunFolder(place.folder).write_summary(
     [
       summary.RunSummary(

@@ -31,7 +31,6 @@ from tff_shift.scenarios.evolving import simulation as evolving
 from tff_shift.scenarios.guidance import queries
 from tff_shift.scenarios.guidance import simulation as guidance
 from tff_shift.scenarios.online_adaptation import rate_controls
-from tff_shift.scenarios.online_adaptation import regret
 from tff_shift.scenarios.online_adaptation import (
   simulation as online_adaptation,
 )
@@ -303,10 +302,6 @@ PROBLEM = types.SimpleNamespace(num_classes=5)
 HALVES = np.array([0.5, 0.5, 0, 0, 0])
 
 
-def _stream(omega, target=HALVES):
-  return lambda: regret.draw_stream(PROBLEM, np.array(omega), target, 1, 0)
-
-
 def _num_rounds(num_timesteps, rounds_per_step):
   return lambda: rate_controls.num_rounds(
     num_timesteps,
@@ -357,20 +352,6 @@ _FOLDER = types.SimpleNamespace(__truediv__=None)
 @pytest.mark.parametrize(
   "call, name",
   [
-    (lambda: regret.Problem("1"), "weight_decay"),
-    (lambda: regret.Problem(math.inf), "weight_decay"),
-    (lambda: regret.Problem(0), "weight_decay must be above 0, got 0"),
-    (_stream([0.0, 2]), "omega"),
-    (_stream([0.0]), "omega"),
-    (_stream([0.0, 1], HALVES / 2), "target"),
-    (_stream([0.0, 0], HALVES[:2]), "target"),
-    (lambda: regret.bound(-1, 3), "cumulative_shift"),
-    (lambda: regret.bound(1, 0), "num_timesteps"),
-    (lambda: regret.build(PROBLEM, "1"), "ratio"),
-    (
-      lambda: regret.regrets(PROBLEM, np.zeros([2, 1]), HALVES[:1], [0, 0]),
-      "distributions",
-    ),
     (_sample(0, 1.0, 0, 0), "num_clients="),
     (_sample(2, "1", 0, 0), "participation="),
     (_sample(2, 1.0, -1, 0), "run_seed="),

@@ -3,12 +3,15 @@
 import pathlib
 from collections.abc import Sequence
 
-from tff_shift import shipped
 from tff_shift.command_line import common_flags
 from tff_shift.command_line.flags import config_file
 
 _FLAG = "preset"
-_FOLDER = shipped.folder("presets")
+_PACKAGE = pathlib.Path(__file__).parents[2]
+_FOLDER = _PACKAGE / "presets"
+if not _FOLDER.is_dir():
+  # In a checkout they are beside the package.
+  _FOLDER = _PACKAGE.parent / "experiments" / "presets"
 
 
 def names(binary: str) -> list[str]:

@@ -2,12 +2,12 @@
 
 import pathlib
 from typing import Annotated
-from typing import ClassVar
 
 import msgspec
 
 from tff_shift import files
 from tff_shift import records
+from tff_shift import shown_names
 from tff_shift.reproduction import binary_flags
 from tff_shift.reproduction import reductions
 
@@ -25,8 +25,6 @@ class Plan(records.Record):
   """
 
   FORMAT = 1
-  # Files without a format have the same fields.
-  UPGRADES: ClassVar = {0: dict}
 
   reduce: dict[str, str]
   more_flags: tuple[str, ...] = ()
@@ -59,7 +57,7 @@ class Plan(records.Record):
         raise ValueError(f"--reduce={text}: it must be name=value")
       binary_flags.parsed(list(self.more_flags), binary)
     except ValueError as error:
-      raise ValueError(records.one_line(f"{NAME}: {error}")) from error
+      raise ValueError(shown_names.line(f"{NAME}: {error}")) from error
 
 
 def read(folder: pathlib.Path) -> Plan | None:

@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Annotated
-from typing import ClassVar
 
 import msgspec
 
@@ -38,8 +37,6 @@ class JobRecord(records_lib.Record):
   """
 
   FORMAT = 1
-  # Files without a format have the same fields.
-  UPGRADES: ClassVar = {0: dict}
 
   arguments: tuple[str, ...]
   exit_code: Annotated[int, msgspec.Meta(ge=-255, le=255)] | None = None

@@ -15,7 +15,6 @@
     done.json      only in finished runs: the flags, and digests of the files
                    above, see `Done`
 
-Nothing is written through links in the folder; the folder itself can be a link.
 Values are written as passed. All accuracies are in percent.
 """
 
@@ -39,13 +38,11 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import ClassVar
 
 import numpy as np
 
 from tff_shift import files
 from tff_shift import records
-from tff_shift import renamed_flags
 from tff_shift import shown_names
 from tff_shift.simulation.storage import folder_lock
 from tff_shift.simulation.storage import run_records
@@ -73,7 +70,6 @@ class Done(records.Record):
   """
 
   FORMAT = 2
-  UPGRADES: ClassVar = {1: renamed_flags.rewrite_config}
 
   flags: dict[str, Any]
   files: dict[str, str]
@@ -143,7 +139,6 @@ class RunFolder:
       # Before files of an earlier run are removed: it may be active.
       folder_lock.take(path)
       if has_files:
-        files.refuse_links_below(path / _MLFLOW)
         # Replaced first: if this fails, the earlier run is still complete.
         files.write_atomically(path / _METRICS, "")
         for name in _OTHERS:
@@ -194,8 +189,6 @@ class RunFolder:
 
     Raises:
       ValueError: If there is no run in the folder, or an active one.
-      files.WriteError: If something in it is a link through which the run would
-        write.
     """
     folder = cls(pathlib.Path(path))
     if not folder.has_run():
@@ -203,9 +196,6 @@ class RunFolder:
         f"--output_dir: {str(path)!r} holds no run to resume (no {_METRICS});"
         " start it without --resume"
       )
-    files.refuse_links(folder.path / _METRICS)
-    for name in (*_FOLDERS, _MLFLOW):
-      files.refuse_links_below(folder.path / name)
     folder_lock.take(folder.path)
     return folder
 
@@ -374,12 +364,7 @@ class RunFolder:
     ):
       for leftover in list(folder.glob(pattern)):
         files.remove(leftover)
-    metrics = self.path / _METRICS
-    self._earlier_rows = metrics.read_bytes()
-    if metrics.stat().st_nlink > 1:
-      # Otherwise rows would also be appended to the file's other links.
-      with files.replacing(metrics) as file:
-        file.write(self._earlier_rows)
+    self._earlier_rows = (self.path / _METRICS).read_bytes()
     config = self.read_config() or self.describe(flags, feature_names)
     if grown:
       for name in _DERIVED:
@@ -440,7 +425,7 @@ class RunFolder:
     self.cut_metrics()
     path = self.path / _METRICS
     # A single write of the line: an interrupt never leaves a partial row.
-    with files.writing(path), open(files.open_to_append(path), "ab") as file:
+    with files.writing(path), open(path, "ab") as file:
       file.write(line.encode())
 
   def write_summary(self, entries: Iterable[run_records.Entry]) -> None:

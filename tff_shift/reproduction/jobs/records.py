@@ -119,7 +119,7 @@ class JobFolder:
       state = state.replace(seconds=max(0.0, (end - start).total_seconds()))
     return state.replace(
       exit_code=0,
-      summary=done.files.get(run_records.SUMMARY),
+      summary=self._digest(),
       ended=done.ended or config.start_time,
     )
 

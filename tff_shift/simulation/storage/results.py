@@ -12,8 +12,7 @@
     checkpoints/   one SQLite file per run name, from which interrupted runs
                    resume, see `checkpoints`
     model/         trained models, one folder per run name, see `serving`
-    done.json      only in finished runs: the flags, and digests of the files
-                   above, see `Done`
+    done.json      only in finished runs: the flags, see `Done`
 
 Values are written as passed. All accuracies are in percent.
 """
@@ -22,7 +21,6 @@ import contextlib
 import csv
 import datetime
 import glob
-import hashlib
 import importlib.metadata
 import io
 import os
@@ -65,14 +63,12 @@ class Done(records.Record):
 
   Attributes:
     flags: The flags that requested it, in JSON types.
-    files: The SHA-256 of config.json, metrics.csv and summary.json by name.
     ended: The time when it finished.
   """
 
-  FORMAT = 2
+  FORMAT = 3
 
   flags: dict[str, Any]
-  files: dict[str, str]
   ended: records.TimeOrNone = ""
 
 
@@ -221,15 +217,16 @@ class RunFolder:
     return is_done
 
   def read_done(self) -> Done | None:
-    """Returns the record of a finished run; None if a file has changed since.
+    """Returns the record of a finished run; None if a file is missing.
 
     A run without a valid record resumes and writes it again.
     """
     try:
       done = records.read(self.path / _DONE, Done)
-      return done if done.files == self._digests() else None
     except (FileNotFoundError, ValueError):
       return None
+    names = (run_records.CONFIG, _METRICS, run_records.SUMMARY)
+    return done if all((self.path / name).exists() for name in names) else None
 
   def write_done(self, flags: Mapping[str, Any]) -> None:
     """Records that the run is finished; nothing may be written afterwards.
@@ -238,18 +235,7 @@ class RunFolder:
       flags: The flags that requested the run, in JSON types.
     """
     ended = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    records.write(
-      self.path / _DONE,
-      Done(flags=dict(flags), files=self._digests(), ended=ended),
-    )
-
-  def _digests(self) -> dict[str, str]:
-    digests = {}
-    for name in (run_records.CONFIG, _METRICS, run_records.SUMMARY):
-      with contextlib.suppress(FileNotFoundError):
-        content = files.read_bytes(self.path / name)
-        digests[name] = hashlib.sha256(content).hexdigest()
-    return digests
+    records.write(self.path / _DONE, Done(flags=dict(flags), ended=ended))
 
   @property
   def checkpoints(self) -> pathlib.Path:

@@ -43,18 +43,6 @@ def test_temporary_name_is_another_each_time_and_fits(tmp_path):
   assert max(map(len, names)) < 255
 
 
-def test_a_taken_temporary_name_is_not_written_through(tmp_path, monkeypatch):
-  outside = tmp_path / "outside"
-  outside.write_text("kept")
-  planted = tmp_path / "planted"
-  planted.symlink_to(outside)
-  monkeypatch.setattr(files, "temporary_path", lambda path: planted)
-  with pytest.raises(files.WriteError, match="File exists"):
-    files.write_atomically(tmp_path / "a.json", "new")
-  assert outside.read_text() == "kept"
-  assert planted.is_symlink()
-
-
 def test_old_file_is_kept_where_writing_fails(tmp_path):
   (tmp_path / "a").write_text("old")
   with pytest.raises(RuntimeError), files.replacing(tmp_path / "a") as file:
@@ -118,58 +106,6 @@ def test_old_folder_is_kept_where_writing_fails(tmp_path, no_file_above):
     (folder / "file").write_text("longer than ten")
   assert os.listdir(tmp_path) == ["a"]
   assert (tmp_path / "a" / "file").read_text() == "old"
-
-
-def test_folder_is_not_made_through_a_link(tmp_path):
-  outside = tmp_path / "outside"
-  outside.mkdir()
-  (tmp_path / "run").symlink_to(outside)
-  # What is above the folder is the user's own choice.
-  files.make_folder(tmp_path / "run" / "figures", "a", "b")
-  assert (outside / "figures" / "a" / "b").is_dir()
-  (outside / "figures" / "c").symlink_to(tmp_path)
-  for parts in (("c",), ("c", "d")):
-    with pytest.raises(
-      files.WriteError, match=r"figures/c cannot .* is a link"
-    ):
-      files.make_folder(tmp_path / "run" / "figures", *parts)
-  with pytest.raises(files.WriteError, match=r"figures/c cannot .* is a link"):
-    files.refuse_links_below(outside / "figures")
-  with pytest.raises(files.WriteError, match=r"run cannot be .* is a link"):
-    files.refuse_links_below(tmp_path / "run")
-  files.refuse_links_below(outside / "figures" / "a")
-  assert not (tmp_path / "d").exists()
-
-
-def _link_to_nothing(path):
-  path.symlink_to(path.with_name("outside"))
-
-
-@pytest.mark.parametrize(
-  ("make", "reason"),
-  [
-    (_link_to_nothing, "it is a link, and nothing is written through links"),
-    (os.mkdir, "it is a folder; it must be a file"),
-    (os.mkfifo, "it is a named pipe; it must be a file"),
-  ],
-)
-def test_nothing_but_a_file_is_appended_to(tmp_path, make, reason):
-  make(tmp_path / "a")
-  with pytest.raises(files.WriteError) as raised:
-    files.open_to_append(tmp_path / "a")
-  assert str(raised.value).startswith(
-    f"{tmp_path / 'a'} cannot be written: {reason}"
-  )
-  assert os.listdir(tmp_path) == ["a"]
-
-
-def test_file_is_made_and_appended_to(tmp_path, umask):
-  for _ in range(2):
-    with open(files.open_to_append(tmp_path / "a"), "ab") as file:
-      file.write(b"row\n")
-  assert (tmp_path / "a").read_bytes() == b"row\nrow\n"
-  found = (tmp_path / "a").stat()
-  assert stat.S_IMODE(found.st_mode) == 0o666 & ~umask
 
 
 def test_whether_a_folder_can_be_written_is_tried(tmp_path):

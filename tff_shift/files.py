@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import itertools
 import os
 import pathlib
 import secrets
@@ -22,9 +21,6 @@ _KINDS = {
   stat.S_IFCHR: "a device",
   stat.S_IFBLK: "a device",
 }
-# Other users who can write to a folder could create a link there, through which
-# a file elsewhere would be changed.
-_LINK = "it is a link, and nothing is written through links; remove it"
 
 
 class WriteError(OSError):
@@ -117,16 +113,12 @@ def _check_regular(
   path: str | os.PathLike[str], found: os.stat_result, max_bytes: int | None
 ) -> None:
   if not stat.S_ISREG(found.st_mode):
-    raise ValueError(f"{path} is {_no_file(found)}")
+    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
+    raise ValueError(f"{path} is {kind}; it must be a file")
   if max_bytes is not None and found.st_size > max_bytes:
     raise ValueError(
       f"{path} has {found.st_size:,} bytes; at most {max_bytes:,} are read"
     )
-
-
-def _no_file(found: os.stat_result) -> str:
-  kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
-  return f"{kind}; it must be a file"
 
 
 def read_text(
@@ -191,10 +183,8 @@ def _write_failure(error: Exception) -> str | None:
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
   """Opens a temporary file that replaces `path` at the end of the block.
 
-  Readers see either the old or the new file. The temporary file is created
-  exclusively in the same folder with an unpredictable name, so that nothing is
-  written through planted links. A link at `path` is replaced, not followed. The
-  umask determines the file mode.
+  Readers see either the old or the new file. A link at `path` is replaced, not
+  followed. The umask determines the file mode.
 
   Yields:
     The temporary file, open for writing bytes.
@@ -204,16 +194,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
   """
   path = pathlib.Path(path)
   temporary = temporary_path(path)
-  flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
   with writing(path):
-    descriptor = os.open(temporary, flags, 0o666)
     try:
-      with os.fdopen(descriptor, "wb") as file:
+      with open(temporary, "xb") as file:
         yield file
       os.replace(temporary, path)
     finally:
-      with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary)
+      temporary.unlink(missing_ok=True)
 
 
 def temporary_path(path: pathlib.Path) -> pathlib.Path:
@@ -231,8 +218,7 @@ def temporary_pattern(name: str) -> str:
 def replacing_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
   """Creates a folder that replaces `folder` at the end of the block.
 
-  As in `replacing`, nothing is written through links. For a moment neither the
-  old nor the new folder exists.
+  For a moment neither the old nor the new folder exists.
 
   Args:
     folder: The folder. It may be missing, a link or a file.
@@ -263,89 +249,23 @@ def remove(path: pathlib.Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def refuse_links(folder: pathlib.Path, *parts: str) -> None:
-  """Refuses folders that are links, through which other files would change.
-
-  Args:
-    folder: The folder, which need not exist. Its parents may be links.
-    *parts: The path of a folder in it, as names.
-
-  Raises:
-    WriteError: If the folder, or a folder on the path, is a link.
-  """
-  for path in itertools.accumulate(
-    parts, pathlib.Path.joinpath, initial=folder
-  ):
-    if path.is_symlink():
-      raise WriteError(path, _LINK)
-
-
-def refuse_links_below(folder: pathlib.Path) -> None:
-  """Refuses a folder that is a link or contains one at any depth.
-
-  Raises:
-    WriteError: If there is a link.
-  """
-  refuse_links(folder)
-  for inner, folders, names in os.walk(folder):
-    for name in (*folders, *names):
-      refuse_links(pathlib.Path(inner, name))
-
-
 def make_folder(folder: pathlib.Path, *parts: str) -> pathlib.Path:
   """Creates a folder and its parents, if they are missing.
 
   Args:
-    folder: A folder. Its parents may be links.
+    folder: A folder.
     *parts: The path of the folder to create within `folder`, as names.
 
   Returns:
     The created folder.
 
   Raises:
-    WriteError: If a folder is a link or cannot be created.
+    WriteError: If a folder cannot be created.
   """
-  refuse_links(folder, *parts)
   path = folder.joinpath(*parts)
   with writing(path):
     path.mkdir(parents=True, exist_ok=True)
   return path
-
-
-def open_to_append(path: pathlib.Path) -> int:
-  """Opens a regular file for appending, not through links.
-
-  Args:
-    path: The file, created if it is missing.
-
-  Returns:
-    A file descriptor for appending.
-
-  Raises:
-    WriteError: If it is not a regular file, or cannot be written.
-  """
-  # Opening a named pipe would wait for a reader.
-  flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-  flags |= os.O_NONBLOCK | os.O_CLOEXEC
-  with writing(path):
-    refuse_links(path)
-    try:
-      descriptor = os.open(path, flags, 0o666)
-    except OSError as error:
-      with contextlib.suppress(FileNotFoundError):
-        _check_appendable(path, os.lstat(path))
-      raise error
-    try:
-      _check_appendable(path, os.fstat(descriptor))
-    except WriteError:
-      os.close(descriptor)
-      raise
-  return descriptor
-
-
-def _check_appendable(path: pathlib.Path, found: os.stat_result) -> None:
-  if not stat.S_ISREG(found.st_mode):
-    raise WriteError(path, f"it is {_no_file(found)}")
 
 
 def check_writable(folder: pathlib.Path) -> None:

@@ -9,6 +9,7 @@ from experiments.papers import binary_flags
 from experiments.papers import reductions
 from tff_shift import files
 from tff_shift import records
+from tff_shift import shown_names
 
 NAME = "plan.json"
 
@@ -56,7 +57,7 @@ class Plan(records.Record):
         raise ValueError(f"--reduce={text}: it must be name=value")
       binary_flags.parsed(list(self.more_flags), binary)
     except ValueError as error:
-      raise ValueError(records.one_line(f"{NAME}: {error}")) from error
+      raise ValueError(shown_names.line(f"{NAME}: {error}")) from error
 
 
 def read(folder: pathlib.Path) -> Plan | None:

@@ -397,7 +397,7 @@ def _at_fault(
   file for a missing field.
   """
   *lower, at_fault = layers
-  if re.fullmatch(r"the field \w+ is missing", str(error)):
+  if re.fullmatch(r"Object missing required field `\w+`", str(error)):
     return at_fault
   for number in range(len(lower), 0, -1):
     try:

@@ -1,8 +1,6 @@
 """Tests of files of arrays: whole, or refused in one line."""
 
-import io
 import os
-import zipfile
 
 import numpy as np
 import pytest
@@ -62,52 +60,13 @@ class _Harmful:
     return pytest.fail, ("it was unpickled",)
 
 
-@pytest.mark.parametrize(
-  "objects",
-  [
-    {"x": np.zeros(2), "y": np.zeros(2, int)},
-    np.array(["a", "b"], object),
-    np.array([np.zeros(1), np.zeros(2)], object),
-    np.zeros(2, [("name", object), ("number", int)]),
-    _Harmful(),
-  ],
-)
+@pytest.mark.parametrize("objects", [np.array(["a", "b"], object), _Harmful()])
 def test_array_of_objects_is_named_with_what_to_do(path, objects, refusal):
   np.savez(path, right=np.zeros(2), other=np.array(objects))
   told = refusal(array_files.read_npz, path)
   assert told.startswith("its array 'other' has Python objects")
   assert "astype(str)" in told and "savez(path, **dictionary)" in told
   assert "damaged" not in told and "\n" not in told
-
-
-def test_damaged_array_of_objects_is_damaged(path):
-  np.savez(path, other=np.array(["a", "b"], object))
-  content = bytearray(path.read_bytes())
-  content[content.index(b"NUMPY") + 130] ^= 1
-  path.write_bytes(content)
-  with pytest.raises(ValueError, match=r"^it is damaged: wrong checksum"):
-    array_files.read_npz(path)
-
-
-def test_file_in_it_that_is_no_array_is_named(path):
-  with zipfile.ZipFile(path, "a") as archive:
-    archive.writestr("readme.txt", "text")
-  with pytest.raises(ValueError, match=r"^'readme.txt' in it is not an array"):
-    array_files.read_npz(path)
-
-
-def test_header_that_says_more_than_there_is_is_refused(tmp_path, refusal):
-  path = tmp_path / "arrays.npz"
-  header = io.BytesIO()
-  format.write_array_header_1_0(
-    header, {"descr": "<f4", "fortran_order": False, "shape": (10**12,)}
-  )
-  with zipfile.ZipFile(path, "w") as archive:
-    archive.writestr("x.npy", header.getvalue() + bytes(80))
-  assert refusal(array_files.read_npz, path) == (
-    "it is damaged: its array 'x' is declared as float32 [1000000000000],"
-    " 3.64 TiB, and has 80 bytes"
-  )
 
 
 def test_what_does_not_fit_in_memory_is_not_unpacked(
@@ -119,8 +78,8 @@ def test_what_does_not_fit_in_memory_is_not_unpacked(
   monkeypatch.setattr(memory, "limit", lambda: 8 * 10**6)
   monkeypatch.setattr(format, "read_array", pytest.fail)
   assert refusal(array_files.read_npz, path) == (
-    "it is too large, above all its array 'x': this would need 7.63 MiB of"
-    " memory, but only 7.63 MiB are available"
+    "it is too large: this would need 7.63 MiB of memory, but only 7.63 MiB are"
+    " available"
   )
 
 
@@ -140,13 +99,6 @@ def test_what_is_no_file_is_refused(make, reason, tmp_path, refusal):
   assert refusal(array_files.read_npz, tmp_path / "arrays.npz").startswith(
     reason
   )
-
-
-def test_array_that_stands_in_it_twice_is_refused(path):
-  with zipfile.ZipFile(path, "a") as archive:
-    archive.writestr("b", archive.read("b.npy"))
-  with pytest.raises(ValueError, match=r"^it is damaged: 'b' is in it tw"):
-    array_files.read_npz(path)
 
 
 def test_damaged_npy_is_refused_in_one_line(tmp_path, refusal):

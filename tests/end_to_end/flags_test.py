@@ -171,13 +171,6 @@ def test_scaling_that_float32_does_not_hold_is_refused():
         assert line is not None and line.startswith(f"--{flag}={value}: ")
 
 
-def test_old_names_are_those_of_the_new_flags(refused):
-  given = "--algorithm=fed_avg --input_scaling=standardized --input_mean=0.5"
-  arguments = [*SMALL[evolving], *given.split(), "--input_deviation=0"]
-  line = refused(evolving, arguments)
-  assert line.startswith("evolving: --input_std=0: it must be")
-
-
 ESCAPE = "\x1b[2J"
 
 

@@ -88,7 +88,7 @@ def test_page_is_replaced_only_if_asked(run_report, folder, tmp_path, capsys):
     (["{run}", "--output_dir={run}/config.json"], "it must be a folder"),
     (["{run}", "--output_dir={new}", "--metrics=nothing"], "client_accuracy"),
     (["nowhere", "--output_dir={new}"], "nowhere: there is no such folder"),
-    (["{broken}", "--output_dir={new}"], "summary.json: it is not JSON"),
+    (["{broken}", "--output_dir={new}"], "summary.json: Input data was"),
     (["{run}", "--output_dir={new}", "--unknown"], "unknown"),
   ],
 )

@@ -121,38 +121,6 @@ def test_one_command_starts_goes_on_and_does_nothing(
   assert sorted(starts(folder).values()) == [1, 1, 1, 1, 2, 2]
 
 
-@pytest.mark.slow
-def test_links_are_not_written_through(
-  tmp_path, run_reproduce, capsys, monkeypatch
-):
-  outside = tmp_path / "outside"
-  outside.write_text("mine")
-  folder = tmp_path / "out"
-  arguments = [
-    "demo/digits",
-    f"--output_dir={folder}",
-    *("--reduce=rounds=5", "--only=fed_avg", "--columns=inf", "--resume"),
-  ]
-  monkeypatch.setenv("FAKE_FAILS", "fed_avg")
-  assert run_reproduce(*arguments) == 3
-  monkeypatch.delenv("FAKE_FAILS")
-  capsys.readouterr()
-  path = folder / _IID / "fed_avg.log"
-  path.unlink()
-  path.symlink_to(outside)
-  assert run_reproduce(*arguments) == 5
-  assert capsys.readouterr().err == (
-    f"reproduce: {path} cannot be written: it is a link, and nothing is"
-    " written through links; remove it; files written so far were kept\n"
-  )
-  path.unlink()
-  (folder / "plan.json").rename(tmp_path / "plan")
-  (folder / "plan.json").symlink_to(tmp_path / "plan")
-  assert run_reproduce(*arguments) == 0
-  assert not (folder / "plan.json").is_symlink()
-  assert outside.read_text() == "mine"
-
-
 def test_folder_that_cannot_be_written_is_refused(run_reproduce, capsys):
   folder = "--output_dir=/proc/self/fdinfo/run"
   assert run_reproduce("demo/digits", folder, "--full") == 2

@@ -375,10 +375,10 @@ class TestMessages:
     infinite = tf.nest.map_structure(lambda leaf: leaf * np.inf, value.weights)
     for changes, match in (
       ({"value": value._replace(weights=infinite)}, "weights that are not fin"),
-      ({"round_num": 2**53}, "round_num: .*9007199254740992"),
+      ({"round_num": 2**53}, "round_num"),
       ({"round_num": 1}, "is of round 1, and its state is of round 0"),
-      ({"round_num": -1}, "round_num: .*-1"),
-      ({"timestep": 1.5}, "timestep: expected int, got float"),
+      ({"round_num": -1}, ">= 0 - at .*round_num"),
+      ({"timestep": 1.5}, r"`int`, got `float` - at `\$.timestep"),
       ({"timestep": 2}, "time step 2 in round 0; every time step has a round"),
       ({"timestep": 0}, "no time step has begun"),
       ({"clients": (1, 0)}, "must be different and ascending"),
@@ -399,7 +399,7 @@ class TestMessages:
     for changes, match in (
       ({"clients": ()}, "was sent by the client at position none"),
       ({"clients": (0, 1)}, "was sent by the client at position 0, 1"),
-      ({"round_num": 2**53}, "round_num: .*9007199254740992"),
+      ({"round_num": 2**53}, "round_num"),
       ({"timestep": 2}, "has timestep=2, and the server is at timestep=1"),
       (
         {"value": value._replace(update=infinite)},

@@ -239,8 +239,6 @@ def test_links_are_replaced_and_a_full_disk_keeps_the_model_of_before(
   first, folder = tmp_path / "first", tmp_path / "model"
   export_run(running, first, clients=[0])
   folder.symlink_to(first)
-  # What could once be guessed of the folder in which it is made.
-  (tmp_path / ".model.tmp").symlink_to(first)
   export_run(running, folder, clients=[1])
   assert not folder.is_symlink()
   for size in (100, 10_000):
@@ -252,7 +250,6 @@ def test_links_are_replaced_and_a_full_disk_keeps_the_model_of_before(
   assert tff_shift.load(first).clients == (0,)
   assert tff_shift.load(folder).clients == (1,)
   assert sorted(each.name for each in tmp_path.iterdir()) == [
-    ".model.tmp",
     "first",
     "model",
   ]

@@ -248,13 +248,6 @@ class TestTitles:
     ):
       predictor.ids_of(["new"])
 
-  @pytest.mark.parametrize("content", [b"", b"a\nb\n", b"<padding>\n\xff\n"])
-  def test_damaged_vocabulary_is_refused(self, served_folder, content):
-    folder = served_folder()
-    (folder / "vocabulary.txt").write_bytes(content)
-    with pytest.raises(ValueError, match=r"vocabulary\.txt .*; export"):
-      tff_shift.load(folder)
-
 
 class TestFolders:
   def test_folder_of_a_run_with_one_model(self, served_federation, tmp_path):
@@ -277,16 +270,11 @@ class TestFolders:
     ("change", "message"),
     [
       (
-        lambda told: told | {"format": 99},
-        "model.json: format: this version .* reads up to 2, got 99",
-      ),
-      (
-        # It does not know its columns.
         lambda told: told | {"format": 1},
-        "model.json: format: 1 is unknown; expected 2; export the model once",
+        "model.json: it has format 1, and this version of tff_shift reads"
+        " format 2; export the model once",
       ),
-      (lambda told: {}, "model.json: the field format is missing"),
-      (lambda told: [], "model.json: expected an object, got"),
+      (lambda told: [], "model.json: Expected `object`, got `array`"),
       (lambda told: told | {"functions": []}, "weights but no model"),
     ],
   )
@@ -305,24 +293,6 @@ class TestFolders:
     with pytest.raises(ValueError, match="damaged or incomplete") as error:
       tff_shift.load(folder)
     assert "\n" not in str(error.value)
-
-  @pytest.mark.parametrize(
-    "damage",
-    [
-      lambda content: content[: len(content) // 2],
-      lambda content: b"",
-      lambda content: b"nothing" * 9,
-    ],
-  )
-  def test_damaged_fingerprint_changes_nothing_and_logs_nothing(
-    self, served_federation, predictor, tmp_path, caplog, damage
-  ):
-    folder = shutil.copytree(served_federation, tmp_path / "model")
-    file = folder / "fingerprint.pb"
-    file.write_bytes(damage(file.read_bytes()))
-    found = tff_shift.load(folder).predict(X)
-    np.testing.assert_array_equal(found, predictor.predict(X))
-    assert not caplog.records
 
 
 def test_keras_loads_the_servers_model(served_federation, predictor):

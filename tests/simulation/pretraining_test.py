@@ -3,14 +3,12 @@
 import dataclasses
 import os
 import pathlib
-import re
 import shutil
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging
 
 from tff_shift.data import datasets
 from tff_shift.models import parts
@@ -350,44 +348,6 @@ class TestCache:
     assert os.listdir(trained.cache) == [f"pretrained-{key}.npz"]
     with np.load(trained.cache / f"pretrained-{key}.npz") as arrays:
       assert set(tf.nest.flatten(model.weight_names())) < set(arrays)
-
-  @pytest.mark.parametrize(
-    ("changed", "change", "reason"),
-    [
-      ("backbone/layer1/kernel", lambda array: array[:0], "shape"),
-      ("backbone/layer1/kernel", lambda array: array * np.nan, "not finite"),
-      ("head/layer5/bias", lambda array: array.astype(int), "not float32"),
-      ("validation_logits", lambda array: array[:-1], "logits has shape"),
-      (
-        "validation_accuracy",
-        lambda array: 100.5,
-        "validation_accuracy: .* <= 100",
-      ),
-      ("best_epoch", lambda array: 0, "best_epoch: .* >= 1"),
-      ("num_epochs", lambda array: 3, "num_epochs is 3"),
-      ("num_epochs", lambda array: [2, 2], "num_epochs: .* got array"),
-      ("key", lambda array: "other", "it holds another result"),
-      ("key", lambda array: [str(array)] * 2, "it holds another result"),
-    ],
-  )
-  def test_what_cannot_be_a_result_is_made_again(
-    self, changed, change, reason, model, pretrain, tmp_path, monkeypatch
-  ):
-    (path,) = (tmp_path / "cache").iterdir()
-    with np.load(path) as arrays:
-      kept = dict(arrays)
-    kept[changed] = change(kept[changed])
-    np.savez(path, **kept)
-    warnings = []
-    monkeypatch.setattr(
-      logging, "warning", lambda *args: warnings.append(args[0] % args[1:])
-    )
-    monkeypatch.setattr(pretraining, "_train", _Again.train)
-    with pytest.raises(_Again):
-      pretrain(model)
-    (warning,) = warnings
-    assert f"{path} cannot be used and is computed again: " in warning
-    assert re.search(reason, warning) and "\n" not in warning
 
   def test_folder_in_the_place_of_a_result_costs_no_epochs(
     self, model, pretrain, tmp_path, monkeypatch

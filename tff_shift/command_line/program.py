@@ -34,7 +34,6 @@ from absl import logging
 from tff_shift import errors
 from tff_shift import execution
 from tff_shift import files
-from tff_shift import renamed_flags
 from tff_shift import shown_names
 from tff_shift import signals
 from tff_shift import user_modules
@@ -243,7 +242,7 @@ def run(
       with common_flags.usage_errors():
         expanded = config_file.expand(arguments, [*flags.FLAGS])
       expanded = preset_flag.expand(expanded, _name(main))
-      rest = flags.FLAGS(renamed_flags.rewrite_arguments(expanded))
+      rest = flags.FLAGS(expanded)
       common_flags.check_texts()
     except (flags.Error, common_flags.UsageError) as error:
       fail(error, 2)

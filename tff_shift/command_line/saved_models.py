@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from tff_shift import files
 from tff_shift.command_line import configuration
 from tff_shift.command_line import output_folder
 from tff_shift.reporting import summary
@@ -103,7 +102,6 @@ def save(
     return
   from tff_shift.serving import export
 
-  files.refuse_links(run_folder / FOLDER, *curve[:-1])
   folder = run_folder.joinpath(FOLDER, *curve)
   try:
     export.export(

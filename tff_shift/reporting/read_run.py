@@ -75,8 +75,7 @@ class RunData:
     if not self.has_clients:
       raise ValueError(
         f"{self.path}: there are no values of clients: the run has saved no"
-        " checkpoint yet (or has --checkpoint_every=0), was written by an"
-        " earlier version, or has more than"
+        " checkpoint yet (or has --checkpoint_every=0), or has more than"
         f" {client_values.MAX_CLIENTS:,} clients"
       )
 

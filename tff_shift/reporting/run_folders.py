@@ -104,32 +104,17 @@ def read_rows(path: pathlib.Path) -> Sequence[Mapping[str, str]]:
   An incomplete last line is ignored.
 
   Raises:
-    ValueError: If it is damaged; one line that names file and line.
+    ValueError: If it is damaged; one line that names the file.
   """
   try:
     content = files.read_text(path / _METRICS)
   except FileNotFoundError:
     return []
-  reader = csv.reader(io.StringIO(content[: content.rfind("\n") + 1]))
-  rows = []
+  whole = io.StringIO(content[: content.rfind("\n") + 1])
   try:
-    columns = next(reader, [])
-    if len(set(columns)) < len(columns):
-      raise ValueError("two columns have the same name")
-    for cells in reader:
-      if len(cells) != len(columns):
-        raise ValueError(
-          f"it has {len(cells)} cells for {len(columns)} columns"
-        )
-      row = dict(zip(columns, cells, strict=True))
-      for name in {"seed", *_STEPS} & row.keys():
-        _to_number(name, row[name])
-      rows.append(row)
-  except (ValueError, csv.Error) as error:
-    raise ValueError(
-      f"{path / _METRICS}: line {reader.line_num}: {error}"
-    ) from error
-  return rows
+    return list(csv.DictReader(whole))
+  except csv.Error as error:
+    raise ValueError(f"{path / _METRICS}: {error}") from error
 
 
 def check_seeds(
@@ -156,30 +141,13 @@ def check_seeds(
 
 
 def _seeds(path: pathlib.Path, config: run_records.RunConfig) -> list[int]:
-  """Returns the seeds of a run; checks the lists of seeds and algorithms."""
-  for name in ("seeds", "algorithm"):
-    value = config.flags.get(name)
-    is_list = isinstance(value, list) and all(
-      isinstance(each, str) for each in value
-    )
-    if not is_list and not (name == "algorithm" and value is None):
-      raise ValueError(
-        f"{path / run_records.CONFIG}: flags.{name} must be a list of texts"
-      )
+  """Returns the seeds of a run."""
   try:
     return [int(seed) for seed in config.flags["seeds"]]
-  except ValueError as error:
+  except (KeyError, TypeError, ValueError) as error:
     raise ValueError(
-      f"{path / run_records.CONFIG}: flags.seeds must be whole numbers"
+      f"{path / run_records.CONFIG}: flags.seeds: {error}"
     ) from error
-
-
-def _to_number(name: str, cell: str) -> float:
-  """Parses a number in a cell of `metrics.csv`."""
-  try:
-    return int(cell) if name == "seed" else float(cell)
-  except ValueError as error:
-    raise ValueError(f"{name} is {cell[:30]!r}; it must be a number") from error
 
 
 def text(value: Any) -> str:
@@ -221,8 +189,8 @@ def curves(
       continue
     if all(row[name] == text(known[name]) for name in known if name in row):
       try:
-        value = _to_number(metric, row[metric])
+        seed, point = int(row["seed"]), (float(row[step]), float(row[metric]))
       except ValueError as error:
         raise ValueError(f"{folder / _METRICS}: {error}") from error
-      by_seed.setdefault(int(row["seed"]), []).append((float(row[step]), value))
+      by_seed.setdefault(seed, []).append(point)
   return step, {seed: sorted(points) for seed, points in by_seed.items()}

@@ -136,7 +136,6 @@ class AdapterServer:
     self._progress = _Progress(
       timestep=0,
       round_num=0,
-      states=run_file.Content(num_rows=0, digest="0" * 64),
       origin=self._origin,
       client_names=self._names.texts,
     )

@@ -32,8 +32,7 @@ from tff_shift.techniques import adaptation
 
 # The maximum number of names in a line.
 _MOST_NAMES = 10
-_FORMAT = 2
-_KEY = f"states of adapters, format {_FORMAT}"
+_KEY = "states of adapters"
 _REMEDY = "name another folder to start from the deployed model"
 _DIGEST = re.compile(r'"[0-9a-f]{64}"')
 
@@ -44,18 +43,13 @@ class Saved(records.Record):
   Attributes:
     timestep: The number of time steps.
     round_num: The number of rounds.
-    states: The states in the file.
     origin: What determines the states, see `origin`.
     client_names: The names of the clients by position, see `Names.texts`.
     initial: The digest of the labelled examples of each client.
   """
 
-  FORMAT = _FORMAT
-  HAS_DIGEST = True
-
   timestep: records.Count
   round_num: records.Count
-  states: run_file.Content
   origin: dict[str, Any]
   client_names: tuple[str, ...] = ()
   initial: tuple[str | None, ...] = ()
@@ -87,13 +81,9 @@ class StateFile:
     """
     folder = pathlib.Path(os.path.realpath(folder))
     self.path = folder / name
-    if self.path.is_symlink():
-      raise ValueError(
-        f"{self.path} is a link, and no state is saved through links; name the"
-        " folder of the file that it points to"
-      )
     files.make_folder(folder)
-    lock = files.open_to_append(folder / f".{name}.lock")
+    with files.writing(folder):
+      lock = os.open(folder / f".{name}.lock", os.O_WRONLY | os.O_CREAT, 0o666)
     self._unlock = weakref.finalize(self, os.close, lock)
     try:
       # Unlike `lockf`, also within a process.
@@ -109,7 +99,6 @@ class StateFile:
     run_file.remove_leftovers(folder, name)
     self._file = run_file.RunFile(self.path, _KEY)
     self._step = 0
-    self._content: run_file.Content | None = None
     self._has_failed = False
 
   def restore(self, kind: type[_S]) -> _S | None:
@@ -125,17 +114,11 @@ class StateFile:
         return None
       self._step, text = next(iter(saved.items()))
       record = records.decode(text, kind)
-      self._file.restore(self._step, record.states)
-    except run_file.OtherRunError as error:
-      raise ValueError(
-        f"{self.path} has format 1, and this version of tff_shift reads format"
-        f" {_FORMAT}; {_REMEDY}"
-      ) from error
-    except (run_file.UnusableError, ValueError) as error:
+      self._file.restore(self._step)
+    except ValueError as error:
       raise ValueError(
         f"{self.path}: the saved state is damaged ({error}); {_REMEDY}"
       ) from error
-    self._content = record.states
     return record
 
   def check_origin(
@@ -169,7 +152,7 @@ class StateFile:
     Args:
       states: The states.
       kind: The class of the record.
-      **fields: Its fields but `states`.
+      **fields: Its fields.
 
     Raises:
       files.WriteError: If they cannot be written. The last saved ones remain,
@@ -180,19 +163,18 @@ class StateFile:
     try:
       if self._has_failed:
         self._file = run_file.RunFile(self.path, _KEY)
-        if self._content is not None:
-          self._file.restore(self._step, self._content)
+        if self._step:
+          self._file.restore(self._step)
         self._has_failed = False
       self._file.write(states)
-      record = kind(states=self._file.content, **fields)
-      self._file.commit(self._step + 1, records.encode(record, indent=None))
+      record = records.encode(kind(**fields), indent=None)
+      self._file.commit(self._step + 1, record)
     except BaseException:
       # Discards what is not committed.
       self._file.close()
       self._has_failed = True
       raise
     self._step += 1
-    self._content = record.states
 
   def read(self, owner: int) -> bytes | None:
     """Returns the saved state of a client or the server; None without one."""

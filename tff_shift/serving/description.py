@@ -12,7 +12,6 @@ import msgspec
 from tff_shift import files
 from tff_shift import records
 from tff_shift.data import examples
-from tff_shift.data.texts import text
 
 FILE = "model.json"
 WEIGHTS_FILE = "weights.npz"
@@ -28,8 +27,6 @@ _Client = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Function = Literal[
   "predict", "predict_as", "predict_for", "guide", "answer", "vote"
 ]
-# Functions that need clients beside the server.
-_OF_CLIENTS = frozenset({"predict_as", "answer", "vote"})
 
 
 class Network(records.Record):
@@ -110,17 +107,10 @@ class Description(records.Record):
       examples.check_feature_names(
         self.feature_names, (None, *self.input_shape), "feature_names"
       )
-    for field in ("clients", "functions", "class_names", "client_names"):
+    for field in ("class_names", "client_names"):
       values = getattr(self, field) or ()
       if len(set(values)) < len(values):
         raise ValueError(f"{field} has one of them twice")
-    if not self.clients and _OF_CLIENTS & set(self.functions):
-      raise ValueError(
-        f"functions has {min(_OF_CLIENTS & set(self.functions))}, and clients"
-        " has none"
-      )
-    if "predict_for" in self.functions and self.request_shape is None:
-      raise ValueError("functions has predict_for, and request_shape is null")
 
 
 def attribute(function: str) -> str:
@@ -165,18 +155,15 @@ def read_vocabulary(folder: pathlib.Path) -> tuple[str, ...] | None:
     The words, or None if there is no such file.
 
   Raises:
-    ValueError: If the file is damaged.
+    ValueError: If the file cannot be read; one line.
   """
   path = folder / _VOCABULARY_FILE
   try:
-    *vocabulary, rest = files.read_text(path).split("\n")
+    return tuple(files.read_text(path).split("\n")[:-1])
   except FileNotFoundError:
     return None
   except ValueError as error:
     raise ValueError(f"{error}; {_REMEDY}") from error
-  if rest or tuple(vocabulary[:2]) != text.RESERVED:
-    raise ValueError(f"{path} is damaged; {_REMEDY}")
-  return tuple(vocabulary)
 
 
 def _version(package: str) -> str | None:

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_shift import library_logs
+from tff_shift.data import array_files
 from tff_shift.data import examples
 from tff_shift.data.texts import text
-from tff_shift.serving import agreement
 from tff_shift.serving import columns
 from tff_shift.serving import description
 
@@ -89,19 +88,14 @@ class Predictor:
         " has no model at the server, and no clients were saved"
         " (--save_clients)"
       )
-    agreement.check_files(folder, described)
     try:
-      # If fingerprint.pb, which is not needed here, cannot be read, TensorFlow
-      # logs a traceback and continues.
-      with library_logs.without("absl", "Fingerprint was found, but"):
-        self._model = tf.saved_model.load(os.fspath(folder))
+      self._model = tf.saved_model.load(os.fspath(folder))
     # The type of the error depends on the damaged bytes.
     except Exception as error:
       raise ValueError(
         f"{folder} holds a model that is damaged or incomplete"
-        f" ({type(error).__name__}); export it once more"
+        f" ({array_files.first_line(error)}); export it once more"
       ) from error
-    agreement.check_model(folder, described, self._model)
 
   def ids_of(self, titles: Sequence[str]) -> np.ndarray:
     """Converts titles to the inputs of a model of titles.

@@ -18,22 +18,17 @@ determines the result (`cache_key`); see `array_cache`.
 """
 
 import dataclasses
-import functools
 import os
 import pathlib
 from collections.abc import Callable
-from collections.abc import Mapping
-from typing import Annotated
 from typing import Any
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import tensorflow as tf
 
 from tff_shift import arguments
 from tff_shift import files
-from tff_shift import records
 from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import evaluation
@@ -51,22 +46,9 @@ from tff_shift.simulation.storage import array_cache
 FORMAT = 2
 
 
-class _Outcome(records.Record):
-  """The outcome of a training; in the cache, an array for each field."""
-
-  validation_accuracy: Annotated[float, msgspec.Meta(ge=0, le=100)]
-  num_epochs: records.PositiveInt
-  best_epoch: records.PositiveInt
-
-  def __post_init__(self):
-    if self.best_epoch > self.num_epochs:
-      raise ValueError(
-        f"best_epoch is {self.best_epoch}, and there were {self.num_epochs}"
-      )
-
-
 # The arrays in a result's file beside the weights.
-_OTHER_ARRAYS = ("validation_logits", *_Outcome.__struct_fields__)
+_NUMBERS = ("validation_accuracy", "num_epochs", "best_epoch")
+_OTHER_ARRAYS = ("validation_logits", *_NUMBERS)
 
 
 # The names of the sets of examples in messages.
@@ -164,12 +146,7 @@ def pretrain(
   with files.writing(path.parent):
     path.parent.mkdir(parents=True, exist_ok=True)
   names = [*tf.nest.flatten(model.weight_names()), *model.statistics]
-  arrays = array_cache.load(
-    path,
-    key,
-    [*names, *_OTHER_ARRAYS],
-    functools.partial(_check_cached, model, len(validation.y), hparams),
-  )
+  arrays = array_cache.load(path, key, [*names, *_OTHER_ARRAYS])
   if arrays is None:
     pretrained = _fit(model, train, validation, hparams, seed, on_epoch, refit)
     array_cache.save(
@@ -185,7 +162,7 @@ def pretrain(
     statistics={name: arrays[name] for name in model.statistics},
     validation_logits=arrays["validation_logits"],
     validation_y=validation.y,
-    **_outcome(arrays).to_fields(),
+    **{name: arrays[name].item() for name in _NUMBERS},
   )
 
 
@@ -246,35 +223,6 @@ def untrained(
     validation_accuracy=100 * float(num_correct) / len(validation.y),
     num_epochs=0,
     best_epoch=0,
-  )
-
-
-def _check_cached(
-  model: split_model.SplitModel,
-  num_validation: int,
-  hparams: pretraining_hparams.PretrainingHParams,
-  arrays: Mapping[str, np.ndarray],
-) -> None:
-  """Refuses arrays that cannot be a result of `pretrain`."""
-  weights = {k: v for k, v in arrays.items() if k not in _OTHER_ARRAYS}
-  if any(each.dtype != np.float32 for each in weights.values()):
-    raise ValueError("its weights are not float32")
-  split_model.with_weights(model, weights)
-  logits = arrays["validation_logits"]
-  if logits.shape != (num_validation, model.num_classes):
-    raise ValueError(f"validation_logits has shape {logits.shape}")
-  num_epochs = _outcome(arrays).num_epochs
-  if num_epochs > hparams.max_epochs:
-    raise ValueError(
-      f"num_epochs is {num_epochs}, and max_epochs is {hparams.max_epochs}"
-    )
-
-
-def _outcome(arrays: Mapping[str, np.ndarray]) -> _Outcome:
-  """Returns the outcome of a training; raises a ValueError if not valid."""
-  return records.convert(
-    {name: arrays[name].tolist() for name in _Outcome.__struct_fields__},
-    _Outcome,
   )
 
 

@@ -42,7 +42,7 @@ def test_what_cannot_be_used_is_named(folder):
   (folder / "config.json").write_text(json.dumps({"vocab_size": 5}))
   assert "gives the token 5" in refusal() and "declares 5" in refusal()
   (folder / "config.json").write_text("{}")
-  assert "config.json: the field vocab_size is missing" in refusal()
+  assert "config.json: Object missing required field `vocab_size`" in refusal()
   (folder / "tokenizer.json").write_text("{}")
   assert "tokenizer.json cannot be used" in refusal()
   (folder / "tokenizer.json").unlink()

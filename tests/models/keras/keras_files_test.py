@@ -266,10 +266,9 @@ class TestRefusals:
     assert message in refusal(tmp_path / name)
 
   @pytest.mark.parametrize("kind", list(FILES)[:4])
-  @pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.99])
-  def test_cut_off(self, kind, share, copied):
+  def test_cut_off(self, kind, copied):
     path = copied(kind)
-    os.truncate(path, int(share * path.stat().st_size))
+    os.truncate(path, path.stat().st_size // 2)
     assert refusal(path).startswith("it ")
 
   @pytest.mark.parametrize("pattern", ["*.index", "*.data-*"])
@@ -278,14 +277,6 @@ class TestRefusals:
     (file,) = (path / "variables").glob(pattern)
     os.truncate(file, file.stat().st_size // 2)
     assert "damaged or cut off" in refusal(path)
-
-  def test_saved_model_of_variables_larger_than_its_files(self, copied):
-    path = copied("saved model")
-    (file,) = (path / "variables").glob("*.data-*")
-    sizes = [each.value.nbytes for each in keras_files.read(path).arrays]
-    os.truncate(file, sum(sizes) - 1)
-    # What the objects are called is beyond the weights, so it is told first.
-    assert "damaged" in refusal(path)
 
   @pytest.mark.parametrize("pattern", ["*.index", "*.data-*"])
   def test_saved_model_without_a_file(self, pattern, copied):
@@ -353,18 +344,6 @@ class TestRefusals:
       path, memory.TooLargeError
     )
 
-  @pytest.mark.parametrize("options", [{}, {"compression": "gzip"}])
-  def test_array_that_is_larger_than_its_file(self, options, tmp_path):
-    path = tmp_path / "a.h5"
-    with one_layer(path, "dense/kernel:0") as group:
-      # Nothing of it is written.
-      group.create_dataset(
-        "dense/kernel:0", (2**30,), "f4", chunks=(2**20,), **options
-      )
-    message = refusal(path)
-    assert "'/dense/dense/kernel:0' is declared as float32" in message
-    assert "4 GiB, and has 0 bytes" in message
-
   def test_arrays_larger_than_the_memory(self, copied, monkeypatch):
     monkeypatch.setattr(memory, "limit", lambda: 40)
     for kind in ("whole h5", "saved model"):
@@ -382,27 +361,6 @@ class TestRefusals:
     with one_layer(path) as group:
       group.create_dataset("kernel:0", data=value, dtype=dtype)
     assert "and no numbers" in refusal(path)
-
-  @pytest.mark.parametrize(
-    "link", [h5py.ExternalLink("other.h5", "/x"), h5py.SoftLink("/x")]
-  )
-  def test_links(self, link, tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-      file["x"] = np.zeros(3, np.float32)
-    with one_layer(path) as group:
-      group.file["x"] = np.zeros(3, np.float32)
-      group["kernel:0"] = link
-    assert "nothing is read through links" in refusal(path)
-
-  def test_array_in_another_file(self, tmp_path):
-    path = tmp_path / "a.h5"
-    (tmp_path / "secret").write_bytes(bytes(12))
-    with one_layer(path) as group:
-      group.create_dataset(
-        "kernel:0", (3,), "f4", external=str(tmp_path / "secret")
-      )
-    assert "is not in the file itself" in refusal(path)
 
   def test_hdf5_of_something_else(self, tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -425,67 +383,6 @@ class TestRefusals:
       file[names[-1]]["kernel:0"] = np.float32(7)
     (array,) = keras_files.read(path).arrays
     assert array == ((names[-1],), "kernel", 7)
-
-  def test_list_of_names_that_no_file_can_have(self, tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
-      file.attrs["layer_names"] = np.zeros(100_000, "S3")
-    assert "attribute 'layer_names' declares a size of 293 KiB" in refusal(
-      tmp_path / "a.h5"
-    )
-
-  @pytest.mark.parametrize("libver", ["earliest", "latest"])
-  def test_text_that_is_longer_than_its_file(self, libver, tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w", libver=libver) as file:
-      file.attrs["layer_names"] = ["first", "second"]
-      for name in ("first", "second"):
-        file.create_group(name).attrs["weight_names"] = ["kernel:0"]
-        file[name]["kernel:0"] = np.zeros(3, np.float32)
-    assert len(keras_files.read(path).arrays) == 2
-    content = bytearray(path.read_bytes())
-    # Lengths of the two names; the place of each text and its number follow.
-    (heap,) = {content.index(b"GCOL")}
-    second = content.index(
-      (6).to_bytes(4, "little") + heap.to_bytes(8, "little")
-    )
-    content[second + 3] = 0xEE  # 4 GB
-    path.write_bytes(content)
-    assert "a text in it has 3.72 GiB, and it has" in refusal(path)
-
-  def test_length_of_a_text_at_which_hdf5_never_ends(self, copied):
-    path = copied("whole h5")
-    content = bytearray(path.read_bytes())
-    # The first text of a collection gets the length of two; what stands there
-    # says that it is free, and 0 bytes long.
-    place = content.index(b"GCOL") + 16
-    content[place : place + 16] = bytes(16)
-    path.write_bytes(content)
-    assert "a text in it has no length" in refusal(path)
-
-  @pytest.mark.slow
-  @pytest.mark.parametrize("kind", list(FILES)[:5])
-  def test_any_change_is_read_or_refused_in_one_line(self, kind, copied):
-    path = copied(kind)
-    changed = [path]
-    if path.is_dir():
-      changed = [
-        path / "keras_metadata.pb",
-        *sorted((path / "variables").iterdir()),
-      ]
-    generator = np.random.default_rng(0)
-    for file in changed:
-      content = file.read_bytes()
-      for _ in range(40):
-        damaged = bytearray(content)
-        # Where formats say what is where.
-        for place in generator.integers(min(len(content), 4000), size=8):
-          damaged[place] = generator.integers(256)
-        file.write_bytes(damaged)
-        try:
-          keras_files.read(path)
-        except ValueError as error:
-          assert len(str(error).splitlines()) == 1
-      file.write_bytes(content)
 
 
 def contents(*arrays, layers=()):

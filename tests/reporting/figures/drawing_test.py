@@ -476,15 +476,6 @@ class TestFiles:
     assert content == (tmp_path / "again.pdf").read_bytes()
     assert first.read_bytes() == (tmp_path / "again.png").read_bytes()
 
-  def test_links_are_replaced_and_not_followed(self, tmp_path):
-    (tmp_path / "outside").write_text("mine")
-    for name in ("a.png", "a.pdf"):
-      (tmp_path / name).symlink_to(tmp_path / "outside")
-    self._draw(tmp_path / "a.png")
-    assert (tmp_path / "outside").read_text() == "mine"
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF-")
-
   @pytest.mark.slow
   def test_figures_are_whole_or_as_before(self, tmp_path, no_file_above):
     self._draw(tmp_path / "a.png")

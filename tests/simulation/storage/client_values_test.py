@@ -220,42 +220,9 @@ class TestInAFile:
     assert "values of clients are damaged" in problems[0]
     assert self.steps(path) == [2, 4, 6, 8, 9]
 
-  def test_file_of_an_earlier_version_goes_on(self, path, problems):
-    self.run(path, problems, 4)
-    with sqlite3.connect(path) as connection:
-      connection.execute("DROP TABLE evaluations")
-      connection.execute("DROP TABLE details")
-      connection.execute("DELETE FROM measurements")
-      # Its measurements have no values of clients.
-      for step, record in connection.execute(
-        "SELECT * FROM checkpoints"
-      ).fetchall():
-        connection.execute(
-          "UPDATE checkpoints SET record = ? WHERE step = ?",
-          (without_clients(record), step),
-        )
-    connection.close()
-    assert run_file.read_clients(path) is None
-    found = self.run(path, problems, 8)
-    assert [each.clients is None for each in found.measured] == [
-      *(True, True, False, False)
-    ]
-    assert self.steps(path) == [6, 8] and not problems
-
   def test_other_files_are_refused_in_one_line(self, path):
     path.write_bytes(b"no database" * 1000)
     with pytest.raises(
       ValueError, match=r"cannot be read .*file is not a data"
     ):
       run_file.read_clients(path)
-
-
-def without_clients(record):
-  """A record as an earlier version has written it."""
-  found = checkpoints.records.decode(record, checkpoints.Record)
-  return checkpoints.records.encode(
-    found.replace(
-      measured=tuple({"step": each["step"]} for each in found.measured)
-    ),
-    indent=None,
-  )

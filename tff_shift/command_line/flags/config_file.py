@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import yaml
 from absl import flags
 
 from tff_shift import arguments as arguments_lib
 from tff_shift import files
-from tff_shift import records
-from tff_shift import renamed_flags
 
 _FLAG = "config"
 # The flags of a run in its config.json, and those of them that name its folder.
@@ -117,7 +116,7 @@ def _read(path: str) -> dict[str, Any]:
   try:
     text = files.read_text(path, max_bytes=_MAX_BYTES)
     if text.lstrip().startswith("{"):
-      values = records.parse_json(text)
+      values = msgspec.json.decode(text)
     else:
       values = _parse_yaml(text)
   except (OSError, yaml.YAMLError, RecursionError) as error:
@@ -130,7 +129,7 @@ def _read(path: str) -> dict[str, Any]:
     reason = str(error).replace(f"{path} ", "it ", 1)
     raise ValueError(f"--{_FLAG}={path}: {reason}") from error
   if isinstance(values.get(_FLAGS_OF_RUN), Mapping):
-    values = renamed_flags.rewrite_config(values)[_FLAGS_OF_RUN]
+    values = values[_FLAGS_OF_RUN]
     digest = values.get(_DIGEST_OF_DATASET)
     values = {
       name: value

@@ -37,7 +37,6 @@ class Configuration(configuration.Configuration):
 
 def names() -> list[str]:
   """Returns the names of the flag."""
-  # Without the flag, as in earlier versions, whose runs can then be resumed.
   return FLAGS.metrics or []
 
 

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tff_shift import files
 from tff_shift import installed
-from tff_shift import records
 from tff_shift.data import array_files
 from tff_shift.data.your_own import frames
 from tff_shift.data.your_own import from_dataframe
@@ -235,8 +236,8 @@ def saved_files(folder: pathlib.Path) -> list[pathlib.Path]:
     ValueError: If `state.json` is damaged; one line.
   """
   try:
-    state = records.parse_json(files.read_text(folder / _STATE))
+    state = msgspec.json.decode(files.read_bytes(folder / _STATE))
     names = [item["filename"] for item in state["_data_files"]]
-  except (KeyError, TypeError) as error:
+  except (msgspec.DecodeError, KeyError, TypeError, RecursionError) as error:
     raise ValueError(f"{folder / _STATE} lists no files of data") from error
   return [folder / _INFO, *(folder / name for name in names)]

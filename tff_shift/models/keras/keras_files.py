@@ -6,19 +6,17 @@
     a folder               a SavedModel: of `model.save`, `model.export` or TF
 
 No objects are created from a configuration and no code of a file is run: a
-configuration is JSON, from which names and classes of layers are read. Sizes
-declared in a file are checked against the file before memory is allocated.
+configuration is JSON, from which names and classes of layers are read. Arrays
+that are too large for the memory are refused.
 """
 
 import contextlib
 import io
 import json
 import math
-import mmap
 import os
 import pathlib
 import re
-import struct
 import zipfile
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -49,14 +47,6 @@ _CONFIG_FILE, _WEIGHTS_FILE = "config.json", "model.weights.h5"
 _METADATA_FILE = "keras_metadata.pb"
 _VARIABLES = pathlib.PurePath("variables", "variables")
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-# Limit for texts. Configurations of large models are below 1 MiB.
-_MAX_TEXT = 2**26
-# HDF5 keeps lists of texts, or references to them, in 64 KiB.
-_MAX_ATTRIBUTE = 2**17
-# Nesting depth of models.
-_MAX_DEPTH = 50
-# Deflate expands a byte to at most 1,032.
-_MAX_DEFLATED = 1100
 # The contents of a file of a compiled model beside the weights.
 _OF_TRAINING = re.compile(
   r"_?(optimizer|(compiled_)?metrics|compiled_loss|loss)"
@@ -64,17 +54,7 @@ _OF_TRAINING = re.compile(
 # Groups in which Keras 2.14 and later keep the layers of a model.
 _LAYERS = ("_layer_checkpoint_dependencies", "layers")
 _OWN = "vars"
-# A collection of texts in HDF5: header, size, and number and length of a text.
-_HEAP = b"GCOL\1\0\0\0"
-_HEAP_SIZE, _HEAP_OBJECT = struct.Struct("<Q"), struct.Struct("<H6xQ")
-# HDF5 headers of text attributes: version, sizes of name, type and space; type
-# classes; and the length of a text, before its address.
-_ATTRIBUTES = (b"layer_names", b"weight_names", b"model_config")
-_END_OF_NAME = re.compile(rb"\d*\0")
-_ATTRIBUTE_SIZES, _OF_TEXTS = struct.Struct("<BxHHH"), 9
-_TEXT_LENGTH = struct.Struct("<I")
 _LAYER_EDGE = re.compile(r"layer(_with_weights)?-\d+")
-
 
 # Hints for files with little information.
 _CLASSES_ALONE = (
@@ -217,27 +197,18 @@ def _read_keras(file: IO[bytes]) -> Contents:
     )
   with zipfile.ZipFile(file) as archive:
     members = {each.filename: each for each in archive.infolist()}
-    if len(members) < len(archive.infolist()):
-      raise _RefusedError("it is damaged: a name is in it twice")
     for name in (_CONFIG_FILE, _WEIGHTS_FILE):
       if name not in members:
         raise _RefusedError(
           f"it has no {name}; a .keras file of tf.keras 2.14 (model.save) has"
         )
-    if members[_CONFIG_FILE].file_size > _MAX_TEXT:
-      raise _RefusedError(
-        f"its {_CONFIG_FILE} is too large,"
-        f" {memory.described(members[_CONFIG_FILE].file_size)}"
-      )
-    size = members[_WEIGHTS_FILE].file_size
-    # Once as bytes, and once as arrays.
-    memory.check(2 * size, f"its {_WEIGHTS_FILE} is too large")
+    # Weights: once as bytes, and once as arrays.
+    for name in (_CONFIG_FILE, _WEIGHTS_FILE):
+      memory.check(2 * members[name].file_size, f"its {name} is too large")
     layers = _layers_of(archive.read(_CONFIG_FILE), _CONFIG_FILE)
     content = archive.read(_WEIGHTS_FILE)
   with _opened(io.BytesIO(content), _WEIGHTS_FILE) as group:
-    return Contents(
-      tuple(_Hdf5Reader(len(content)).arrays(group, layers)), layers
-    )
+    return Contents(tuple(_Hdf5Reader().arrays(group, layers)), layers)
 
 
 def _layers_of(text: bytes | str, where: str) -> tuple[Layer, ...]:
@@ -251,10 +222,8 @@ def _layers_of(text: bytes | str, where: str) -> tuple[Layer, ...]:
   return _inner_layers(config)
 
 
-def _inner_layers(config: Any, depth: int = 0) -> tuple[Layer, ...]:
+def _inner_layers(config: Any) -> tuple[Layer, ...]:
   """Returns the layers of a model's configuration; () for other layers."""
-  if depth > _MAX_DEPTH:
-    raise _RefusedError(f"more than {_MAX_DEPTH} models are in one another")
   inner = _get(_get(config, "config"), "layers")
   if not isinstance(inner, list):
     return ()
@@ -263,9 +232,7 @@ def _inner_layers(config: Any, depth: int = 0) -> tuple[Layer, ...]:
     name = _get(_get(each, "config"), "name") or _get(each, "name")
     class_name = _get(each, "class_name")
     if isinstance(name, str) and isinstance(class_name, str):
-      found.append(
-        Layer(name, class_name.split(">")[-1], _inner_layers(each, depth + 1))
-      )
+      found.append(Layer(name, class_name.split(">")[-1], _inner_layers(each)))
   return tuple(found)
 
 
@@ -282,99 +249,13 @@ def _opened(file: IO[bytes], what: str) -> Iterator[h5py.File]:
     raise _RefusedError(
       f"{what} is not an HDF5 file (model.save or save_weights of tf.keras)"
     )
-  file.seek(0)
-  if isinstance(file, io.BytesIO):
-    _check_texts(file.getvalue())
-  else:
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-      _check_texts(content)
   with h5py.File(file, "r") as group:
     yield group
 
 
-def _check_texts(content: bytes | mmap.mmap) -> None:
-  """Refuses texts for which HDF5's library takes all memory or time."""
-  _check_heaps(content)
-  _check_lengths(content)
-
-
-def _check_lengths(content: bytes | mmap.mmap) -> None:
-  """Refuses attributes with texts that are longer than the file.
-
-  The library allocates the memory before it looks for the text.
-  """
-  for name, name_size in _attributes_in(content):
-    # Three versions of the header before a name; one is padded to multiples of
-    # 8.
-    for version, before, multiple in ((1, 8, 8), (2, 8, 1), (3, 9, 1)):
-      if name < before:
-        continue
-      *header, kind_size, space_size = _ATTRIBUTE_SIZES.unpack_from(
-        content, name - before
-      )
-      kind, space, data = (
-        name + sum(-(-size // multiple) * multiple for size in sizes)
-        for sizes in (
-          (name_size,),
-          (name_size, kind_size),
-          (name_size, kind_size, space_size),
-        )
-      )
-      if data > len(content):
-        continue
-      if header != [version, name_size] or content[kind] & 15 != _OF_TEXTS:
-        continue
-      shape = struct.unpack_from(
-        f"<{content[space + 1]}Q",
-        content,
-        space + (8 if content[space] == 1 else 4),
-      )
-      count = math.prod(shape)
-      for place in range(data, data + min(16 * count, _MAX_ATTRIBUTE), 16):
-        (length,) = _TEXT_LENGTH.unpack_from(content, place)
-        if length > len(content):
-          raise _RefusedError(
-            f"it is damaged: a text in it has {memory.described(length)}, and"
-            f" it has {memory.described(len(content))}; save it again"
-          )
-
-
-def _attributes_in(content: bytes | mmap.mmap) -> Iterator[tuple[int, int]]:
-  """Yields positions and lengths of the names of text attributes."""
-  for name in _ATTRIBUTES:
-    place = content.find(name)
-    while place >= 0:
-      end = _END_OF_NAME.match(content, place + len(name))
-      if end:
-        yield place, end.end() - place
-      place = content.find(name, place + 1)
-
-
-def _check_heaps(content: bytes | mmap.mmap) -> None:
-  """Refuses damaged lengths of texts, with which HDF5 would loop for ever.
-
-  Its library steps from text to text of a collection by their lengths; a free
-  space of length 0 makes no progress.
-  """
-  start = content.find(_HEAP)
-  while start >= 0:
-    (size,) = _HEAP_SIZE.unpack_from(content, start + len(_HEAP))
-    place, end = start + 16, min(start + size, len(content))
-    while place + _HEAP_OBJECT.size <= end:
-      number, length = _HEAP_OBJECT.unpack_from(content, place)
-      step = length if number == 0 else 16 + -(-length // 8) * 8
-      if not step:
-        raise _RefusedError(
-          "it is damaged: a text in it has no length; save it again"
-        )
-      place += step
-    start = content.find(_HEAP, start + 1)
-
-
 def _read_hdf5(file: IO[bytes]) -> Contents:
-  size = os.fstat(file.fileno()).st_size
   with _opened(file, "it") as group:
-    reader = _Hdf5Reader(size)
+    reader = _Hdf5Reader()
     if any(name in group for name in _LAYERS):
       layers = _layers_by_class(group)
       return Contents(
@@ -402,13 +283,6 @@ def _read_hdf5(file: IO[bytes]) -> Contents:
 
 def _attribute(group: h5py.Group, name: str) -> list[str]:
   """Returns the texts of an attribute."""
-  described = group.attrs.get_id(name)
-  num_bytes = math.prod(described.shape) * described.dtype.itemsize
-  if num_bytes > _MAX_ATTRIBUTE:
-    raise _RefusedError(
-      f"it is damaged: its attribute {name!r} declares a size of"
-      f" {memory.described(num_bytes)}; save it again"
-    )
   return [
     each.decode("utf-8") if isinstance(each, bytes) else str(each)
     for each in np.ravel(group.attrs[name])
@@ -427,49 +301,25 @@ def _texts(group: h5py.Group, name: str) -> list[str]:
 
 
 class _Hdf5Reader:
-  """Reads arrays of an HDF5 file, and checks their sizes against the file.
+  """Reads arrays of an HDF5 file, as many as fit into the memory."""
 
-  Args:
-    size: The size of the file, in bytes.
-  """
-
-  def __init__(self, size: int):
-    self._size = size
+  def __init__(self):
     self._num_bytes = 0
 
   def child(self, group: h5py.Group, name: str) -> Any:
-    """Returns the object of a name or path in a group; follows no links."""
-    for part in name.split("/"):
-      if not isinstance(group, h5py.Group) or part not in group:
-        raise _RefusedError(f"it is damaged: {name!r} is not in it")
-      if not isinstance(group.get(part, getlink=True), h5py.HardLink):
-        raise _RefusedError(
-          f"its {name!r} is a link, and nothing is read through links"
-        )
-      group = group[part]
-    return group
+    """Returns the object of a name or path in a group."""
+    if name not in group:
+      raise _RefusedError(f"it is damaged: {name!r} is not in it")
+    return group[name]
 
   def array(self, group: h5py.Group, name: str) -> np.ndarray:
     """Reads an array."""
     found = self.child(group, name)
-    if not isinstance(found, h5py.Dataset):
+    if not isinstance(found, h5py.Dataset) or found.shape is None:
       raise _RefusedError(f"it is damaged: {name!r} in it is not an array")
     name = found.name or name
     _check_type(found.dtype, name)
-    if found.shape is None or found.is_virtual or found.external:
-      raise _RefusedError(f"its array {name!r} is not in the file itself")
-    num_bytes = math.prod(found.shape) * found.dtype.itemsize
-    stored = found.id.get_storage_size()
-    if found.id.get_create_plist().get_nfilters():
-      stored *= _MAX_DEFLATED
-    self._num_bytes += num_bytes
-    if num_bytes > stored or stored > _MAX_DEFLATED * self._size:
-      raise _RefusedError(
-        f"it is damaged: its array {name!r} is declared as"
-        f" {found.dtype} {list(found.shape)},"
-        f" {memory.described(num_bytes)}, and has"
-        f" {memory.described(min(stored, self._size))}; save it again"
-      )
+    self._num_bytes += math.prod(found.shape) * found.dtype.itemsize
     memory.check(self._num_bytes, f"it is too large, with its array {name!r}")
     return found[()]
 
@@ -502,8 +352,6 @@ class _Hdf5Reader:
     Yields:
       The arrays; they have no names.
     """
-    if len(path) > _MAX_DEPTH:
-      raise _RefusedError(f"more than {_MAX_DEPTH} groups are nested")
     if _OWN in group:
       own = self.child(group, _OWN)
       for number in sorted(own, key=_number):
@@ -527,7 +375,7 @@ class _Hdf5Reader:
 
 
 def _number(text: str) -> int:
-  if not (text.isascii() and text.isdecimal() and len(text) < 9):
+  if not text.isdecimal():
     raise _RefusedError(f"it is damaged: {text!r} in it is not a number")
   return int(text)
 
@@ -593,13 +441,11 @@ def layers_of(model: tf.keras.Model) -> tuple[Layer, ...]:
   )
 
 
-def _layers_by_class(group: h5py.Group, depth: int = 0) -> tuple[Layer, ...]:
+def _layers_by_class(group: h5py.Group) -> tuple[Layer, ...]:
   """Returns the layers of a group, each named by its class.
 
   Layers of a class are in order; the order of the classes is unknown.
   """
-  if depth > _MAX_DEPTH:
-    raise _RefusedError(f"more than {_MAX_DEPTH} groups are nested")
   found = []
   for name in _LAYERS:
     inside = group.get(name)
@@ -608,9 +454,7 @@ def _layers_by_class(group: h5py.Group, depth: int = 0) -> tuple[Layer, ...]:
         kind, _, number = key.rpartition("_")
         if not (number.isdecimal() and kind in inside):
           kind, number = key, "0"
-        layers: tuple[Layer, ...] = ()
-        if isinstance(inside.get(key, getlink=True), h5py.HardLink):
-          layers = _layers_by_class(inside[key], depth + 1)
+        layers = _layers_by_class(inside[key])
         found.append((kind, _number(number), key, layers))
   return tuple(Layer(key, None, inner) for *_, key, inner in sorted(found))
 
@@ -666,12 +510,6 @@ def _read_saved_model(folder: pathlib.Path) -> Contents:
       raise _RefusedError(f"it is damaged: its variable {name!r} is missing")
     _check_type(np.dtype(dtypes[key].as_numpy_dtype), "/".join((*owners, name)))
     num_bytes += math.prod(shapes[key]) * dtypes[key].size
-  stored = sum(path.stat().st_size for path in data)
-  if num_bytes > stored:
-    raise _RefusedError(
-      f"it is damaged: its variables are {memory.described(num_bytes)}, and"
-      f" {_VARIABLES}.data-* have {memory.described(stored)}; save it again"
-    )
   memory.check(num_bytes, "it is too large")
   arrays = tuple(
     Array(owners, name, reader.get_tensor(key))
@@ -685,7 +523,7 @@ def _read_saved_model(folder: pathlib.Path) -> Contents:
 def _metadata(path: pathlib.Path) -> dict[str, tuple[str, str]]:
   """Returns name and class of the layers of a Keras model, by their paths."""
   try:
-    content = files.read_bytes(path, max_bytes=_MAX_TEXT)
+    content = files.read_bytes(path)
   except FileNotFoundError:
     return {}
   metadata = saved_metadata_pb2.SavedMetadata()
@@ -719,22 +557,16 @@ class _Objects:
   ):
     self._nodes = graph.nodes
     self._metadata = metadata
-    if not len(self._nodes):
-      raise _RefusedError("it is damaged: it has no objects; save it again")
 
   def _children(self, number: int) -> dict[str, int]:
-    if not 0 <= number < len(self._nodes):
-      raise _RefusedError("it is damaged: an object is missing; save it again")
     return {
       each.local_name: each.node_id for each in self._nodes[number].children
     }
 
   def _inner(
-    self, number: int, path: str, depth: int = 0
+    self, number: int, path: str
   ) -> Iterator[tuple[int, str, str, str]]:
     """Yields number, path, name and class of the layers of a model."""
-    if depth > _MAX_DEPTH:
-      raise _RefusedError(f"more than {_MAX_DEPTH} models are nested")
     seen = {}
     for edge, child in self._children(number).items():
       if _LAYER_EDGE.fullmatch(edge):
@@ -744,13 +576,11 @@ class _Objects:
       if known is not None:
         yield child, known, *self._metadata[known]
 
-  def layers(
-    self, number: int = 0, path: str = "root", depth: int = 0
-  ) -> tuple[Layer, ...]:
+  def layers(self, number: int = 0, path: str = "root") -> tuple[Layer, ...]:
     """Returns the layers of the model; () if their names are unknown."""
     return tuple(
-      Layer(name, kind, self.layers(child, inner, depth + 1))
-      for child, inner, name, kind in self._inner(number, path, depth)
+      Layer(name, kind, self.layers(child, inner))
+      for child, inner, name, kind in self._inner(number, path)
     )
 
   def variables(self) -> list[tuple[tuple[str, ...], str, str]]:
@@ -767,14 +597,14 @@ class _Objects:
     return found
 
   def _owners(
-    self, number: int, path: str, names: tuple[str, ...], depth: int = 0
+    self, number: int, path: str, names: tuple[str, ...]
   ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yields each weight with the names of its layers."""
-    for child, inner, name, _ in self._inner(number, path, depth):
+    for child, inner, name, _ in self._inner(number, path):
       for weight in self._weights(child):
         yield weight, (*names, name)
       # The innermost is yielded last and overrides.
-      yield from self._owners(child, inner, (*names, name), depth + 1)
+      yield from self._owners(child, inner, (*names, name))
 
   def _weights(self, number: int) -> list[int]:
     listed = self._children(number).get("variables")
@@ -793,7 +623,6 @@ class _Objects:
     ]
 
   def _stored(self, number: int) -> tuple[str, str]:
-    self._children(number)
     for each in self._nodes[number].attributes:
       if each.name == "VARIABLE_VALUE":
         return each.full_name or f"variable_{number}", each.checkpoint_key

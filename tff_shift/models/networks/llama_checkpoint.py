@@ -26,6 +26,7 @@ import tensorflow as tf
 from tff_shift import files
 from tff_shift import installed
 from tff_shift import records
+from tff_shift import shown_names
 from tff_shift.data import array_files
 from tff_shift.data.texts import tokens
 
@@ -330,7 +331,7 @@ def _files(folder: pathlib.Path) -> dict[str, pathlib.Path]:
         f"there is no {folder / name}, which {index} lists"
       ) from error
     except ValueError as error:
-      raise ValueError(records.one_line(f"{index} lists {error}")) from error
+      raise ValueError(shown_names.line(f"{index} lists {error}")) from error
   return {weight: folder / name for weight, name in listed.items()}
 
 

@@ -192,9 +192,8 @@ class Configuration(
     "Maximum number of examples of the data set to use. Default: all.",
     minimum=1,
   )
-  # Folders of earlier versions have no such flag, and can be resumed.
-  bounds: bool | None = configuration_lib.setting(
-    None,
+  bounds: bool = configuration_lib.setting(
+    False,
     f"{common_flags.MAJORITY_HELP}.",
     is_compared=False,
   )

@@ -124,16 +124,15 @@ class Configuration(
     " new_client_...).",
     minimum=0,
   )
-  # Folders of earlier versions have no such flags, and can be resumed.
-  bounds: bool | None = configuration_lib.setting(
-    None,
+  bounds: bool = configuration_lib.setting(
+    False,
     f"{common_flags.MAJORITY_HELP} (the server: of all); pooled, the ceiling:"
     " fed_avg with all training data in one client, and as many gradient steps"
     " as a whole cohort.",
     is_compared=False,
   )
-  forgetting: bool | None = configuration_lib.setting(
-    None,
+  forgetting: bool = configuration_lib.setting(
+    False,
     "Measures every domain at each evaluation, for the metric forgetting in"
     " summary.json. Evaluations take longer.",
     is_compared=False,
@@ -149,7 +148,6 @@ class Configuration(
     "Dirichlet concentration of the clients' label distributions; inf: IID,"
     " small: heterogeneous.",
   )
-  # Folders of earlier versions have no such flags, and can be resumed.
   concept_drift: str | None = configuration_lib.setting(
     None,
     "Gives labels another meaning, a concept, for some clients: groups, from"

@@ -137,9 +137,8 @@ class Configuration(
     " is evaluated (50 in the paper).",
     minimum=1,
   )
-  # Folders of earlier versions have no such flag, and can be resumed.
-  bounds: bool | None = configuration_lib.setting(
-    None,
+  bounds: bool = configuration_lib.setting(
+    False,
     f"{common_flags.MAJORITY_HELP} (the system: of all).",
     is_compared=False,
   )

@@ -54,12 +54,8 @@ _DRAWING = (
 )
 # The flags that change the examples.
 _CHANGING = ("shift_kind", "max_pretraining_examples")
-# The values of flags that folders of earlier versions do not have.
-_UNLESS_GIVEN = {
-  "schedules": schedules.SOURCES[0],
-  "severities": online_adaptation.SEVERITIES[0],
-  "corruption_set": online_adaptation.CORRUPTION_SETS[0],
-}
+# Settings of a run only where they differ from their defaults.
+_UNLESS_DEFAULT = ("schedules", "severities", "corruption_set")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,30 +103,29 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
     " the paper, which flips at nearly every step.",
     choices=schedules.BERNOULLI_FLIPS,
   )
-  # Folders of earlier versions have no such flags, and can be resumed.
-  schedules: str | None = configuration_lib.setting(
-    None,
-    "Whose schedules --shift names: paper (default); program, those of the"
+  schedules: str = configuration_lib.setting(
+    schedules.SOURCES[0],
+    "Whose schedules --shift names: paper; program, those of the"
     " program that the authors of Fed-ADE released, whose Bernoulli weights are"
     " drawn for each client and step; online_label_shift, whose square phases"
     " have sqrt(T) steps (Baby et al. 2023).",
     choices=schedules.SOURCES,
   )
-  severities: str | None = configuration_lib.setting(
-    None,
+  severities: str = configuration_lib.setting(
+    online_adaptation.SEVERITIES[0],
     "Severity of the corruptions at the weight omega: zero_to_five, 5 omega,"
-    " rounded (default); one_to_five, 4 omega, rounded up, plus 1, as in the"
+    " rounded; one_to_five, 4 omega, rounded up, plus 1, as in the"
     " authors' program.",
     choices=online_adaptation.SEVERITIES,
   )
-  corruption_set: str | None = configuration_lib.setting(
-    None,
-    "Corruptions of the clients: all, 19 (default); benchmark, the 15 without"
+  corruption_set: str = configuration_lib.setting(
+    online_adaptation.CORRUPTION_SETS[0],
+    "Corruptions of the clients: all, 19; benchmark, the 15 without"
     " the extra ones, as in the authors' program.",
     choices=online_adaptation.CORRUPTION_SETS,
   )
-  repeat_cohorts: bool | None = configuration_lib.setting(
-    None,
+  repeat_cohorts: bool = configuration_lib.setting(
+    False,
     "Whether each time step samples the cohorts of the first time step, as the"
     " authors' program does: other clients never take part.",
   )
@@ -152,21 +147,20 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
     f" the time of {CONTROLLED}.",
     is_compared=False,
   )
-  # Folders of earlier versions have no such flags, and can be resumed.
-  bounds: bool | None = configuration_lib.setting(
-    None,
+  bounds: bool = configuration_lib.setting(
+    False,
     f"{common_flags.MAJORITY_HELP} from before deployment.",
     is_compared=False,
   )
-  reset_control: bool | None = configuration_lib.setting(
-    None,
+  reset_control: bool = configuration_lib.setting(
+    False,
     "Also runs each algorithm with a reset: each time step starts from the"
     " deployed model (rows <algorithm>_reset). An algorithm that is not better"
     " than its reset accumulates nothing. It takes the same time again.",
     is_compared=False,
   )
-  save_deployment: bool | None = configuration_lib.setting(
-    None,
+  save_deployment: bool = configuration_lib.setting(
+    False,
     "Whether saved models have what ts.Adapter starts from: the deployed model,"
     " its confusion matrix, and the labelled examples of all clients.",
   )
@@ -227,7 +221,7 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
           f" out, or pass --{applies_to}={needed}"
         )
     default = FLAGS["bernoulli_flip"].default
-    if self.drawn("schedules") != "paper" and self.bernoulli_flip != default:
+    if self.schedules != "paper" and self.bernoulli_flip != default:
       raise ValueError(
         f"--bernoulli_flip={self.bernoulli_flip} does not apply to"
         f" --schedules={self.schedules}, which defines the flips; leave one of"
@@ -240,10 +234,6 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
         f" --aggregator={FLAGS.aggregator}: epsilon is computed for cohorts"
         " that are sampled in each round"
       )
-
-  def drawn(self, name: str) -> str:
-    """Returns the value of a flag, or its default if it is not given."""
-    return getattr(self, name) or _UNLESS_GIVEN[name]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -302,7 +292,7 @@ def _omega(
   configuration: Configuration, shift: str, timesteps: int, seed: int
 ) -> np.ndarray:
   """Returns the weight omega of eq. 1, see `online_adaptation.Streams`."""
-  source = configuration.drawn("schedules")
+  source = configuration.schedules
 
   def omega_of(seed):
     return schedules.omega(
@@ -523,8 +513,8 @@ def _drift_settings(
     "client_classes": configuration.client_classes,
     **{
       name: getattr(configuration, name)
-      for name in _UNLESS_GIVEN
-      if getattr(configuration, name)
+      for name in _UNLESS_DEFAULT
+      if getattr(configuration, name) != FLAGS[name].default
     },
   }
 
@@ -605,7 +595,7 @@ def _check_images(x: np.ndarray) -> None:
 
 def is_reset(configuration: Configuration, trial: selection.Trial) -> bool:
   """Returns whether a trial is also run with a reset at each time step."""
-  return bool(configuration.reset_control) and trial.algorithm != _NO_ADAPTATION
+  return configuration.reset_control and trial.algorithm != _NO_ADAPTATION
 
 
 def reset_name(algorithm: str) -> str:
@@ -737,8 +727,8 @@ def client_streams(
     dirichlet=plan.configuration.dirichlet,
     archive=plan.archive,
     corruption_levels=plan.configuration.corruption_levels,
-    corruption_set=plan.configuration.drawn("corruption_set"),
-    severities=plan.configuration.drawn("severities"),
+    corruption_set=plan.configuration.corruption_set,
+    severities=plan.configuration.severities,
     seed=seed,
     pool_client=plan.dataset.stream_client,
     client_classes=plan.dataset.client_classes,

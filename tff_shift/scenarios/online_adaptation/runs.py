@@ -267,7 +267,7 @@ def _prescribed_rates(
     participation=plan.configuration.participation,
     # Absent clients have no rate.
     is_present=~np.isnan(rates),
-    repeats_cohorts=bool(plan.configuration.repeat_cohorts),
+    repeats_cohorts=plan.configuration.repeat_cohorts,
   )
   return rate_controls.prescribe(control, rates, counts, seed)
 

@@ -5,8 +5,7 @@ checkpoint at regular intervals. Finished runs can be continued with more steps.
 Each run has one file with its last two checkpoints, see `run_file`. A
 checkpoint consists of the states of the server and of the clients that have
 taken part, and of the record: the measurements so far, durations and training
-losses of rounds, the clients' last losses if they report them, and digests that
-detect damage.
+losses of rounds, and the clients' last losses if they report them.
 
 A checkpoint is one transaction, so a process can be killed at any time without
 damage to the previous checkpoint. Damaged checkpoints and those of another run
@@ -52,9 +51,7 @@ class Record(records.Record):
   """A checkpoint's record.
 
   Attributes:
-    step: The step after which it was saved.
     structure: The digest of the structure of everything that is saved.
-    states: The states of the server and the clients in the file.
     seconds: The duration of each round, see `rounds.Rounds`.
     starts: The rounds before which the run started or resumed.
     num_diverged: The number of diverged client updates so far.
@@ -64,11 +61,7 @@ class Record(records.Record):
       has reported none. Unset: clients do not report losses.
   """
 
-  HAS_DIGEST = True
-
-  step: records.PositiveInt
   structure: records.Sha256
-  states: run_file.Content
   seconds: tuple[_Seconds, ...]
   starts: tuple[records.Count, ...]
   num_diverged: records.Count
@@ -125,12 +118,6 @@ class Checkpoints:
     self._max_states_in_memory = max_states_in_memory
     self._on_problem = on_problem
     self._paths = set()
-    if next(folder.checkpoints.glob("*/state_*"), None) is not None:
-      raise ValueError(
-        f"--resume: the run in {folder.path} was saved by an earlier version of"
-        " tff_shift in a format that this version does not read; start again in"
-        " another folder or with --overwrite"
-      )
     for path in folder.checkpoints.glob(f"*{_SUFFIX}"):
       run_file.RunFile(path).check_format()
     if every:
@@ -281,9 +268,7 @@ class Run:
     self._file.write_details(self._labels, self._client_names)
     self._file.write_measurements(list(client_values.found_in(measured)))
     record = Record(
-      step=step,
       structure=_structure(running),
-      states=self._file.content,
       seconds=tuple(running.seconds),
       starts=tuple(running.starts),
       num_diverged=running.num_diverged,
@@ -307,9 +292,9 @@ class Run:
     self._file.check_format()
     for step, text in self._saved().items():
       try:
-        record = _read_record(step, text, running)
+        record = _read_record(text, running)
         found = _made(record, make, self._file.read_measurements())
-        self._file.restore(step, record.states)
+        self._file.restore(step)
       except run_file.UnusableError as error:
         self._on_problem(
           f"checkpoint {step} in {self._file.path} cannot be used: {error}; the"
@@ -412,12 +397,10 @@ def too_long(done: int, requested: int, what: str = "steps") -> ValueError:
   )
 
 
-def _read_record(step: int, text: str, running: rounds.Rounds) -> Record:
-  """Returns the validated record of a step."""
+def _read_record(text: str, running: rounds.Rounds) -> Record:
+  """Returns the validated record of a checkpoint."""
   try:
     record = records.decode(text, Record)
-    if record.step != step:
-      raise ValueError(f"step is {record.step}, and its row has {step}")
   except ValueError as error:
     raise run_file.UnusableError(f"its record is damaged: {error}") from error
   if record.structure != _structure(running):

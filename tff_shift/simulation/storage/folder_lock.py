@@ -20,7 +20,8 @@ def take(folder: pathlib.Path) -> None:
     files.WriteError: If the lock cannot be written.
   """
   # Never closed: closing releases the lock.
-  lock = files.open_to_append(folder / NAME)
+  with files.writing(folder / NAME):
+    lock = os.open(folder / NAME, os.O_WRONLY | os.O_CREAT, 0o666)
   try:
     fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError as error:

@@ -12,10 +12,8 @@
     checkpoints/   one SQLite file per run name, from which interrupted runs
                    resume, see `checkpoints`
     model/         trained models, one folder per run name, see `serving`
-    done.json      only in finished runs: the flags, and digests of the files
-                   above, see `Done`
+    done.json      only in finished runs: the flags, see `Done`
 
-Nothing is written through links in the folder; the folder itself can be a link.
 Values are written as passed. All accuracies are in percent.
 """
 
@@ -23,7 +21,6 @@ import contextlib
 import csv
 import datetime
 import glob
-import hashlib
 import importlib.metadata
 import io
 import os
@@ -39,13 +36,11 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
-from typing import ClassVar
 
 import numpy as np
 
 from tff_shift import files
 from tff_shift import records
-from tff_shift import renamed_flags
 from tff_shift import shown_names
 from tff_shift.simulation.storage import folder_lock
 from tff_shift.simulation.storage import run_records
@@ -68,15 +63,12 @@ class Done(records.Record):
 
   Attributes:
     flags: The flags that requested it, in JSON types.
-    files: The SHA-256 of config.json, metrics.csv and summary.json by name.
     ended: The time when it finished.
   """
 
-  FORMAT = 2
-  UPGRADES: ClassVar = {1: renamed_flags.rewrite_config}
+  FORMAT = 3
 
   flags: dict[str, Any]
-  files: dict[str, str]
   ended: records.TimeOrNone = ""
 
 
@@ -143,7 +135,6 @@ class RunFolder:
       # Before files of an earlier run are removed: it may be active.
       folder_lock.take(path)
       if has_files:
-        files.refuse_links_below(path / _MLFLOW)
         # Replaced first: if this fails, the earlier run is still complete.
         files.write_atomically(path / _METRICS, "")
         for name in _OTHERS:
@@ -194,8 +185,6 @@ class RunFolder:
 
     Raises:
       ValueError: If there is no run in the folder, or an active one.
-      files.WriteError: If something in it is a link through which the run would
-        write.
     """
     folder = cls(pathlib.Path(path))
     if not folder.has_run():
@@ -203,9 +192,6 @@ class RunFolder:
         f"--output_dir: {str(path)!r} holds no run to resume (no {_METRICS});"
         " start it without --resume"
       )
-    files.refuse_links(folder.path / _METRICS)
-    for name in (*_FOLDERS, _MLFLOW):
-      files.refuse_links_below(folder.path / name)
     folder_lock.take(folder.path)
     return folder
 
@@ -231,15 +217,16 @@ class RunFolder:
     return is_done
 
   def read_done(self) -> Done | None:
-    """Returns the record of a finished run; None if a file has changed since.
+    """Returns the record of a finished run; None if a file is missing.
 
     A run without a valid record resumes and writes it again.
     """
     try:
       done = records.read(self.path / _DONE, Done)
-      return done if done.files == self._digests() else None
     except (FileNotFoundError, ValueError):
       return None
+    names = (run_records.CONFIG, _METRICS, run_records.SUMMARY)
+    return done if all((self.path / name).exists() for name in names) else None
 
   def write_done(self, flags: Mapping[str, Any]) -> None:
     """Records that the run is finished; nothing may be written afterwards.
@@ -248,18 +235,7 @@ class RunFolder:
       flags: The flags that requested the run, in JSON types.
     """
     ended = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    records.write(
-      self.path / _DONE,
-      Done(flags=dict(flags), files=self._digests(), ended=ended),
-    )
-
-  def _digests(self) -> dict[str, str]:
-    digests = {}
-    for name in (run_records.CONFIG, _METRICS, run_records.SUMMARY):
-      with contextlib.suppress(FileNotFoundError):
-        content = files.read_bytes(self.path / name)
-        digests[name] = hashlib.sha256(content).hexdigest()
-    return digests
+    records.write(self.path / _DONE, Done(flags=dict(flags), ended=ended))
 
   @property
   def checkpoints(self) -> pathlib.Path:
@@ -374,12 +350,7 @@ class RunFolder:
     ):
       for leftover in list(folder.glob(pattern)):
         files.remove(leftover)
-    metrics = self.path / _METRICS
-    self._earlier_rows = metrics.read_bytes()
-    if metrics.stat().st_nlink > 1:
-      # Otherwise rows would also be appended to the file's other links.
-      with files.replacing(metrics) as file:
-        file.write(self._earlier_rows)
+    self._earlier_rows = (self.path / _METRICS).read_bytes()
     config = self.read_config() or self.describe(flags, feature_names)
     if grown:
       for name in _DERIVED:
@@ -440,7 +411,7 @@ class RunFolder:
     self.cut_metrics()
     path = self.path / _METRICS
     # A single write of the line: an interrupt never leaves a partial row.
-    with files.writing(path), open(files.open_to_append(path), "ab") as file:
+    with files.writing(path), open(path, "ab") as file:
       file.write(line.encode())
 
   def write_summary(self, entries: Iterable[run_records.Entry]) -> None:

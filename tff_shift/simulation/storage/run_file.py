@@ -1,7 +1,7 @@
 """The file of a run: its checkpoints and all states, an SQLite database.
 
     run           the key of the run
-    checkpoints   the record of each checkpoint, JSON text with its digest
+    checkpoints   the record of each checkpoint, JSON text, and its digest
     states        one row per part of a state of the server or of a client
     measurements  one row per evaluation and metric: a value of each client
     evaluations   the columns of each evaluation in metrics.csv, JSON text
@@ -14,8 +14,9 @@ rows up to S, and restoring it removes the rows above. The file has the last two
 checkpoints.
 
 The cost of a checkpoint depends on the number of changed states, not on the
-number of clients. SQLite does not detect a changed bit in a blob, so all rows
-have digests. Their sum is updated incrementally and detects missing rows.
+number of clients. SQLite does not detect a changed bit in a row, so a
+checkpoint has a digest of its record and of the sum of the digests of its
+states, which is updated incrementally.
 """
 
 import contextlib
@@ -36,13 +37,12 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_shift import files
-from tff_shift import records
 from tff_shift.simulation.storage import client_values
 
 # The owner of the server's state; clients are numbers from 0.
 SERVER = -1
 
-_FORMAT = 1
+_FORMAT = 2
 _NUM_KEPT = 2
 _SUFFIXES = ("", "-journal")
 # SQLite's header, with the position of `user_version`.
@@ -55,7 +55,8 @@ _MODULUS = 2**256
 _ABOVE_ALL = 2**62
 _SCHEMA = (
   "CREATE TABLE run (key TEXT NOT NULL)",
-  "CREATE TABLE checkpoints (step INTEGER PRIMARY KEY, record TEXT NOT NULL)",
+  "CREATE TABLE checkpoints"
+  " (step INTEGER PRIMARY KEY, record TEXT NOT NULL, digest TEXT NOT NULL)",
   # The digest first: SQLite finds it without reading a long content.
   "CREATE TABLE states (owner INTEGER, part INTEGER, step INTEGER,"
   " digest BLOB NOT NULL, content BLOB NOT NULL,"
@@ -63,14 +64,9 @@ _SCHEMA = (
   "CREATE INDEX states_by_step ON states (step)",
   "CREATE TABLE measurements (step INTEGER, metric TEXT,"
   " digest BLOB NOT NULL, content BLOB NOT NULL, PRIMARY KEY (step, metric))",
+  "CREATE TABLE evaluations (step INTEGER PRIMARY KEY, places TEXT NOT NULL)",
+  "CREATE TABLE details (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
   f"PRAGMA user_version = {_FORMAT}",
-)
-# Tables that files of earlier versions do not have.
-_ADDED = (
-  "CREATE TABLE IF NOT EXISTS evaluations"
-  " (step INTEGER PRIMARY KEY, places TEXT NOT NULL)",
-  "CREATE TABLE IF NOT EXISTS details"
-  " (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
 )
 # The names of details.
 _LABELS, _NAMES = "labels", "client_names"
@@ -89,7 +85,7 @@ _LAST_PARTS = (
 )
 # The plus sign has SQLite read in the order of owners, not of steps.
 _ALL = (
-  "SELECT owner, part, digest, content, MAX(step) FROM states"
+  "SELECT owner, part, CAST(content AS BLOB), MAX(step) FROM states"
   " WHERE +step <= ? GROUP BY owner, part"
 )
 # Deletes the rows that have a newer one between two steps.
@@ -104,10 +100,6 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 class UnusableError(ValueError):
   """The reason why a checkpoint cannot be used."""
-
-
-class OtherRunError(UnusableError):
-  """The file belongs to another key."""
 
 
 class UseError(files.WriteError):
@@ -136,23 +128,22 @@ def remove_leftovers(folder: pathlib.Path, name: str = "*") -> None:
       files.remove(path)
 
 
-class Content(records.Record):
-  """The expected states of a checkpoint.
-
-  Attributes:
-    num_rows: The number of parts of states.
-    digest: The digest of all of them, 64 hexadecimal digits.
-  """
-
-  num_rows: records.Count
-  digest: records.Sha256
-
-
 def _digest(owner: int, part: int, content: bytes | memoryview) -> bytes:
-  found = hashlib.sha256(owner.to_bytes(8, "little", signed=True))
-  found.update(part.to_bytes(8, "little"))
+  found = hashlib.sha256(f"{owner}/{part}/".encode())
   found.update(content)
   return found.digest()
+
+
+def _checkpoint_digest(step: int, record: str, total: int) -> str:
+  """Returns the digest of a checkpoint.
+
+  Args:
+    step: Its step.
+    record: Its record.
+    total: The sum of the digests of its states.
+  """
+  text = f"{step}/{total % _MODULUS}/{record}"
+  return hashlib.sha256(text.encode()).hexdigest()
 
 
 class RunFile:
@@ -184,27 +175,22 @@ class RunFile:
     self._measured = {}
     # The step of the next writes, and those of checkpoints, descending.
     self._next, self._steps = 1, []
-    self._num_rows = self._sum = 0
+    self._sum = 0
 
   def exists(self) -> bool:
-    """Whether there is a file; links count as missing."""
-    return (
-      not self._is_temporary
-      and self.path.exists()
-      and not self.path.is_symlink()
-    )
+    """Whether there is a file."""
+    return not self._is_temporary and self.path.exists()
 
   def check_format(self) -> None:
-    """Raises a ValueError if a newer version has written the file."""
+    """Raises a ValueError if the file has another format."""
     if self.exists():
       with files.reading(self.path) as file:
         header = file.read(_VERSION.stop)
       found = int.from_bytes(header[_VERSION], "big")
-      if header.startswith(_MAGIC) and found > _FORMAT:
+      if header.startswith(_MAGIC) and found != _FORMAT:
         raise ValueError(
-          f"{self.path} was written by a newer version of tff_shift (format"
-          f" {found}; this version reads up to {_FORMAT}); use that version, or"
-          " start again in another folder or with --overwrite"
+          f"{self.path} has format {found}, and this version of tff_shift reads"
+          f" format {_FORMAT}; start again in another folder or overwrite it"
         )
 
   def checkpoints(self) -> dict[int, str]:
@@ -216,13 +202,12 @@ class RunFile:
     if not self.exists():
       return {}
     with self._reading() as connection:
-      (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-      if found != "ok":
-        raise UnusableError(f"the file is damaged: {' '.join(found.split())}")
       if connection.execute("SELECT * FROM run").fetchall() != [(self._key,)]:
-        raise OtherRunError("it belongs to a run with other flags")
+        raise UnusableError("it belongs to a run with other flags")
       return dict(
-        connection.execute("SELECT * FROM checkpoints ORDER BY step DESC")
+        connection.execute(
+          "SELECT step, record FROM checkpoints ORDER BY step DESC"
+        )
       )
 
   def last_step(self) -> int:
@@ -231,42 +216,32 @@ class RunFile:
       (last,) = connection.execute("SELECT MAX(step) FROM states").fetchone()
     return last or 0
 
-  def restore(self, step: int, content: Content) -> None:
+  def restore(self, step: int) -> None:
     """Restores and verifies the states of a checkpoint.
 
-    Args:
-      step: Its step.
-      content: The states when it was saved.
-
     Raises:
-      UnusableError: If the states have changed; the file stays as it is.
+      UnusableError: If it has changed or is missing; the file stays as it is.
     """
-    num_rows = total = 0
+    total = 0
     with self._reading() as connection:
-      for owner, part, digest, state, _ in connection.execute(_ALL, (step,)):
-        is_whole = isinstance(state, bytes)
-        if not is_whole or digest != _digest(owner, part, state):
-          name = "the server" if owner == SERVER else f"client {owner}"
-          raise UnusableError(
-            f"its states are damaged: the state of {name} has changed"
-          )
-        num_rows += 1
-        total += int.from_bytes(digest, "little")
-    if content != _content(num_rows, total):
-      raise UnusableError("its states are damaged: some are missing")
-    with self._using() as connection:
-      steps = [
-        each
-        for (each,) in connection.execute(
-          "SELECT step FROM checkpoints ORDER BY step DESC"
+      for owner, part, state, _ in connection.execute(_ALL, (step,)):
+        total += int.from_bytes(_digest(owner, part, state), "little")
+      saved = {
+        row[0]: row[1:]
+        for row in connection.execute(
+          "SELECT * FROM checkpoints ORDER BY step DESC"
         )
-      ]
+      }
+    record, digest = saved.get(step, ("", ""))
+    if digest != _checkpoint_digest(step, record, total):
+      raise UnusableError("it is damaged: its digest is another")
+    steps = list(saved)
     if max(self.last_step(), steps[0]) > step:
       with self._changing() as connection:
         self._remove_above(connection, step)
     self._steps = [each for each in steps if each <= step]
     self._next = step + 1
-    self._num_rows, self._sum = num_rows, total
+    self._sum = total
 
   def move(self, step: int) -> None:
     """Makes the restored states those of an earlier step.
@@ -286,9 +261,14 @@ class RunFile:
     for table in _STEPPED:
       connection.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
 
+  @property
+  def _has_content(self) -> bool:
+    """Whether there is a file, which reading would otherwise create."""
+    return self._connection is not None or self.exists()
+
   def read(self, owner: int) -> bytes | None:
     """Returns the last state of a client or the server; None: there is none."""
-    if not self._num_rows:
+    if not self._has_content:
       return None
     with self._using() as connection:
       parts = connection.execute(_LAST_PARTS, (owner,)).fetchall()
@@ -296,12 +276,12 @@ class RunFile:
 
   def read_clients(self) -> Iterator[tuple[int, bytes]]:
     """Yields each client with a state, in order, and its last state."""
-    if self._num_rows:
+    if self._has_content:
       with self._using() as connection:
         rows = connection.execute(_ALL, (_ABOVE_ALL,))
         for owner, parts in itertools.groupby(rows, lambda row: row[0]):
           if owner != SERVER:
-            yield owner, b"".join(part[3] for part in parts)
+            yield owner, b"".join(part[2] for part in parts)
 
   def write(self, states: Iterable[tuple[int, bytes]]) -> None:
     """Writes new states, made permanent by the next `commit`.
@@ -320,23 +300,18 @@ class RunFile:
           piece = memoryview(content)[start : start + _MAX_PART]
           digest = _digest(owner, part, piece)
           last, _ = connection.execute(_LAST_DIGEST, (owner, part)).fetchone()
-          if last is None:
-            self._num_rows += 1
-          else:
-            self._sum -= int.from_bytes(last, "little")
+          self._sum -= int.from_bytes(last or b"", "little")
           self._sum += int.from_bytes(digest, "little")
           connection.execute(_WRITE, (owner, part, self._next, digest, piece))
 
   def read_measurements(self) -> dict[str, bytes]:
-    """Returns all undamaged values of clients, by digest."""
+    """Returns all values of clients, by digest."""
     with self._reading() as connection:
       return {
-        digest.hex(): content
-        for step, metric, digest, content in connection.execute(
-          "SELECT * FROM measurements"
+        client_values.digest(step, metric, content).hex(): content
+        for step, metric, content in connection.execute(
+          "SELECT step, metric, CAST(content AS BLOB) FROM measurements"
         )
-        if isinstance(content, bytes)
-        and digest == client_values.digest(step, metric, content)
       }
 
   def keep_measurements(
@@ -414,11 +389,6 @@ class RunFile:
         [(name, json.dumps(each)) for name, each in details.items()],
       )
 
-  @property
-  def content(self) -> Content:
-    """The last states, for the record of a checkpoint."""
-    return _content(self._num_rows, self._sum)
-
   def commit(self, step: int, record: str) -> None:
     """Makes the writes and a record permanent, as the checkpoint of a step.
 
@@ -432,7 +402,8 @@ class RunFile:
     steps = [step, *self._steps]
     with self._changing() as connection:
       connection.execute(
-        "INSERT INTO checkpoints VALUES (?, ?)", (step, record)
+        "INSERT INTO checkpoints VALUES (?, ?, ?)",
+        (step, record, _checkpoint_digest(step, record, self._sum)),
       )
       # Here, not with the next writes: SQLite reuses the space of rows that an
       # earlier transaction removed without a copy in the journal.
@@ -483,8 +454,6 @@ class RunFile:
       try:
         if not connection.in_transaction:
           connection.execute("BEGIN IMMEDIATE")
-          for statement in _ADDED:
-            connection.execute(statement)
         yield connection
       except sqlite3.Error:
         # Restores the last checkpoint and releases the file.
@@ -501,10 +470,8 @@ class RunFile:
         os.unlink(name)
         return connection
       files.make_folder(self.path.parent)
-      if not os.path.lexists(self.path):
+      if not self.path.exists():
         self._create()
-      # SQLite would follow a link.
-      os.close(files.open_to_append(self.path))
     return _connect(self.path)
 
   def _create(self) -> None:
@@ -512,7 +479,7 @@ class RunFile:
     temporary = files.temporary_path(self.path)
     try:
       # With the permissions of other files. SQLite would give fewer.
-      os.close(os.open(temporary, os.O_CREAT | os.O_EXCL, 0o666))
+      temporary.touch(exist_ok=False)
       with contextlib.closing(
         _connect(temporary, is_temporary=True)
       ) as connection:
@@ -523,7 +490,7 @@ class RunFile:
 
   def _create_tables(self, connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
-    for statement in (*_SCHEMA, *_ADDED):
+    for statement in _SCHEMA:
       connection.execute(statement)
     connection.execute("INSERT INTO run VALUES (?)", (self._key,))
     connection.execute("COMMIT")
@@ -568,7 +535,7 @@ def read_clients(path: pathlib.Path) -> SavedValues | None:
     path: The file. Its run may be active: the result is of its last checkpoint.
 
   Returns:
-    The values; None if an earlier version has written the file.
+    The values; None before the first checkpoint.
 
   Raises:
     ValueError: If the file cannot be read, or values are damaged; one line.
@@ -578,11 +545,6 @@ def read_clients(path: pathlib.Path) -> SavedValues | None:
     with contextlib.closing(
       sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     ) as connection:
-      tables = {
-        name for (name,) in connection.execute("SELECT name FROM sqlite_master")
-      }
-      if not {"details", *_OF_CLIENTS} <= tables:
-        return None
       # In one transaction, between two checkpoints of an active run.
       connection.execute("BEGIN")
       details = {
@@ -623,7 +585,3 @@ def read_clients(path: pathlib.Path) -> SavedValues | None:
       )
     )
   return SavedValues(details[_LABELS], details.get(_NAMES), values)
-
-
-def _content(num_rows: int, total: int) -> Content:
-  return Content(num_rows=num_rows, digest=f"{total % _MODULUS:064x}")

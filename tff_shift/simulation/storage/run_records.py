@@ -4,16 +4,13 @@ Reading them does not import TensorFlow.
 """
 
 import math
-import shlex
 import statistics
 from typing import Annotated
 from typing import Any
-from typing import ClassVar
 
 import msgspec
 
 from tff_shift import records
-from tff_shift import renamed_flags
 
 CONFIG = "config.json"
 SUMMARY = "summary.json"
@@ -51,7 +48,7 @@ class RunConfig(records.Record, omit_defaults=True):
     machine: The cores, memory and GPUs of the machine, for readers.
     feature_names: The name of each column of x. None: they have no names.
     draws: The version of the random numbers, see `DRAWS`.
-    identity: A unique id of the run. None: written by an earlier version.
+    identity: A unique id of the run. None: an archive of `results/raw`.
     not_compared: The flags that describe methods, or have no effect on results.
       Methods are compared between runs that agree in all others.
     replaced: The identities that it had before it was continued with more
@@ -60,8 +57,6 @@ class RunConfig(records.Record, omit_defaults=True):
   """
 
   FORMAT = 2
-  # Files without a format have the same fields.
-  UPGRADES: ClassVar = {0: dict, 1: renamed_flags.rewrite_config}
 
   flags: dict[str, Any]
   versions: dict[str, str | None]
@@ -77,12 +72,6 @@ class RunConfig(records.Record, omit_defaults=True):
   replaced: tuple[_Name, ...] = ()
   resumed: tuple[Resumption, ...] = ()
 
-  def __post_init__(self):
-    try:
-      shlex.split(self.command_line)
-    except ValueError as error:
-      raise ValueError(f"command_line is not a shell's: {error}") from error
-
 
 class Metric(records.Record):
   """A final metric: its mean, standard deviation and value for each seed."""
@@ -90,15 +79,6 @@ class Metric(records.Record):
   mean: records.Number
   std: records.Magnitude
   seeds: Annotated[tuple[records.Number, ...], msgspec.Meta(min_length=1)]
-
-  def __post_init__(self):
-    found, values = records.to_float(self.mean), self.values
-    if not math.isclose(found, mean(values), rel_tol=1e-6, abs_tol=1e-12) and (
-      math.isfinite(found) or math.isfinite(mean(values))
-    ):
-      raise ValueError(
-        f"the mean {self.mean} is not the mean of the seeds, {mean(values)}"
-      )
 
   @property
   def values(self) -> list[float]:
@@ -111,13 +91,6 @@ class LeftOut(records.Record):
 
   num_clients: records.PositiveInt
   clients: tuple[str, ...]
-
-  def __post_init__(self):
-    if self.num_clients != len(self.clients):
-      raise ValueError(
-        f"num_clients is {self.num_clients}, and there are"
-        f" {len(self.clients)} clients"
-      )
 
 
 class Entry(records.Record, omit_defaults=True):
@@ -155,38 +128,11 @@ class Entry(records.Record, omit_defaults=True):
   bytes_up: records.Count | None = None
   gradients: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
-  def __post_init__(self):
-    numbers = {name: len(each.seeds) for name, each in self.metrics.items()}
-    for name, number in numbers.items():
-      first = next(iter(numbers))
-      if number != numbers[first]:
-        raise ValueError(
-          f"metrics.{name} has {number} seeds, and metrics.{first} has"
-          f" {numbers[first]}"
-        )
-      if len(self.num_diverged) not in (0, number):
-        raise ValueError(
-          f"num_diverged has {len(self.num_diverged)} numbers, and"
-          f" metrics.{name} has {number} seeds"
-        )
-
-
-def _from_format_0(fields: dict[str, Any]) -> dict[str, Any]:
-  """Adds fields that did not exist in the first versions."""
-  runs = fields.get("runs")
-  if not isinstance(runs, list):
-    return fields
-  added = {"num_diverged": [], "scores": {}}
-  return fields | {
-    "runs": [added | each if isinstance(each, dict) else each for each in runs]
-  }
-
 
 class Summary(records.Record):
   """The final metrics of all runs of a folder: `summary.json`."""
 
   FORMAT = 1
-  UPGRADES: ClassVar = {0: _from_format_0}
 
   runs: tuple[Entry, ...]
 

@@ -102,7 +102,7 @@ def _say(word: str, text: str) -> None:
 
 def _start(command: Sequence[str], log: pathlib.Path) -> subprocess.Popen:
   files.make_folder(log.parent)
-  with open(files.open_to_append(log), "ab") as output:
+  with files.writing(log), open(log, "ab") as output:
     return subprocess.Popen(
       [
         *(sys.executable, os.fspath(pathlib.Path(child.__file__))),

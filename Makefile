@@ -104,7 +104,7 @@ SINGLE := algorithms data end_to_end execution learning models scenarios simulat
 PARTS := tests/models '$(BINARIES)/[e-l]*_test.py' \
   '$(BINARIES)/[p-s]*_test.py' '$(SINGLE:%=--ignore=tests/%)' \
   'tests/data tests/execution' \
-  '$(ALGORITHMS)/fed_*_test.py' tests/learning '$(BINARIES)/[m-o]*_test.py' \
+  '$(ALGORITHMS)/fed_*_test.py' $(ALGORITHMS)/parts tests/learning '$(BINARIES)/[m-o]*_test.py' \
   'tests/simulation tests/scenarios' $(BINARIES)/saving '$(ALGORITHMS)/[a-e]*_test.py' \
   '$(BINARIES)/[t-z]*_test.py' '$(BINARIES)/[a-d]*_test.py' \
   '$(ALGORITHMS)/f[!e]*_test.py $(ALGORITHMS)/[g-z]*_test.py'

@@ -46,7 +46,7 @@ _DIRECT = [
 # TFF 0.87.0 itself is not here, for no installer could bring it: it asks for
 # jaxlib 0.4.14, which is gone (overrides.txt). All else that it asks for is,
 # with the jaxlib that there is, so that TFF can be added with --no-deps.
-# `tff_shift.installed` says so where it is missing.
+# `tff_shift._util.installed` says so where it is missing.
 _OF_TFF = [
   "attrs>=23.1,<24",
   "cachetools>=5.3,<6",
@@ -97,7 +97,7 @@ setuptools.setup(
   ],
   package_dir={"tff_shift.presets": "experiments/presets"},
   package_data={
-    "tff_shift": ["__init__.pyi", "index.json", "py.typed"],
+    "tff_shift": ["__init__.pyi", "_util/index.json", "py.typed"],
     "tff_shift.presets": ["*/*.flags"],
     "tff_shift.reporting.pages": ["templates/*"],
   },

@@ -32,6 +32,7 @@ from absl import flags
 from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift import models
+from tff_shift.algorithms.parts import model_stack
 from tff_shift.data import client_dataset
 from tff_shift.data.shifts import concepts as concepts_lib
 from tff_shift.data.shifts import evolving
@@ -40,7 +41,6 @@ from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.scenarios.evolving import simulation
 from tff_shift.simulation.engine import rounds
-from tff_shift.techniques import model_stack
 
 FLAGS = flags.FLAGS
 

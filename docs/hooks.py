@@ -123,7 +123,7 @@ def on_page_markdown(markdown, *, page, **_):
 def on_files(files, *, config):
   """Adds a page for each package."""
   for folder in sorted((_ROOT / _PACKAGE).iterdir()):
-    if (folder / "__init__.py").exists():
+    if folder.name[0] != "_" and (folder / "__init__.py").exists():
       files.append(
         files_lib.File.generated(
           config, f"api/{folder.name}.md", content=_page(folder)

@@ -60,7 +60,7 @@ from absl import flags
 from scipy import optimize
 from scipy import special
 
-from tff_shift import shown_names
+from tff_shift._util import shown_names
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import configuration
 from tff_shift.command_line import output_folder
@@ -306,9 +306,9 @@ def build(
   # After the flag checks: TensorFlow takes seconds.
   import tensorflow as tf
 
+  from tff_shift.algorithms.parts import adaptation
   from tff_shift.shift import bbse
   from tff_shift.shift import dynamics
-  from tff_shift.techniques import adaptation
 
   inputs = tf.constant(problem.inputs, tf.float32)
   embeddings = tf.constant(problem.embeddings, tf.float32)

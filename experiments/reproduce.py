@@ -43,8 +43,8 @@ from experiments.papers import running
 from experiments.papers import specification
 from experiments.papers import table
 from tff_shift import execution
-from tff_shift import files
-from tff_shift import shown_names
+from tff_shift._util import files
+from tff_shift._util import shown_names
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import configuration
 from tff_shift.command_line import output_folder

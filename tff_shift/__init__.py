@@ -11,7 +11,7 @@ import importlib
 import os
 from typing import Any
 
-from tff_shift.public_names import NAMES as _NAMES
+from tff_shift._util.public_names import NAMES as _NAMES
 
 # TensorFlow reads it on import. Its messages about startup and graph
 # optimization do not help users. An existing value is kept.

@@ -5,6 +5,7 @@ from tff_shift.algorithms import build as build_algorithm
 from tff_shift.algorithms import hparams as hparams
 from tff_shift.algorithms import load as load_algorithm
 from tff_shift.algorithms import names as algorithm_names
+from tff_shift.algorithms.parts.adaptation import Deployment as Deployment
 from tff_shift.data.client_dataset import ClientDataset as ClientDataset
 from tff_shift.data import datasets as datasets
 from tff_shift.data.shifts.dynamic_personalization import load_dynamic as load_dynamic_personalization
@@ -43,7 +44,6 @@ from tff_shift.simulation.engine.early_stopping import EarlyStopping as EarlySto
 from tff_shift.simulation.engine import participation as participation
 from tff_shift.simulation.pretraining import pretrain as pretrain
 from tff_shift.simulation.pretraining import with_pretrained as with_pretrained
-from tff_shift.techniques.adaptation import Deployment as Deployment
 
 __all__ = [
   'Adapter',

@@ -13,7 +13,7 @@ import sys
 from absl import app
 from absl import flags
 
-from tff_shift import files
+from tff_shift._util import files
 
 FLAGS = flags.FLAGS
 

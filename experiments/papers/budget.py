@@ -14,7 +14,7 @@ from experiments.papers import job as job_lib
 from experiments.papers import job_folder
 from experiments.papers import reductions as reductions_lib
 from experiments.papers import running
-from tff_shift import records as records_lib
+from tff_shift._util import records as records_lib
 from tff_shift.reporting.pages import shown
 
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}

@@ -39,7 +39,7 @@ from absl import flags
 from experiments.papers import binary_flags
 from experiments.papers import claims
 from experiments.papers import specification
-from tff_shift import files
+from tff_shift._util import files
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import output_folder
 from tff_shift.command_line import program

@@ -17,7 +17,7 @@ from experiments.papers import job_folder
 from experiments.papers import notes
 from experiments.papers import papers
 from experiments.papers import specification
-from tff_shift import records as records_lib
+from tff_shift._util import records as records_lib
 from tff_shift.reporting import read_run
 from tff_shift.reporting import run_contents
 from tff_shift.reporting import run_folders

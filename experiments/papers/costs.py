@@ -10,7 +10,7 @@ import msgspec
 
 from experiments.papers import binary_flags
 from experiments.papers import job as job_lib
-from tff_shift import records
+from tff_shift._util import records
 
 # The time of imports, data loading and graph building of each job.
 STARTUP_SECONDS = 25.0

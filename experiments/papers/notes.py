@@ -5,7 +5,7 @@ import pathlib
 import re
 from collections.abc import Mapping
 
-from tff_shift import files
+from tff_shift._util import files
 
 PATH = pathlib.Path(__file__).parents[2] / "BUILD_NOTES.md"
 

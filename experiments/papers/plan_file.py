@@ -7,9 +7,9 @@ import msgspec
 
 from experiments.papers import binary_flags
 from experiments.papers import reductions
-from tff_shift import files
-from tff_shift import records
-from tff_shift import shown_names
+from tff_shift._util import files
+from tff_shift._util import records
+from tff_shift._util import shown_names
 
 NAME = "plan.json"
 

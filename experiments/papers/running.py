@@ -15,8 +15,8 @@ import tqdm
 from experiments.papers import child
 from experiments.papers import job as job_lib
 from experiments.papers import job_folder
-from tff_shift import files
-from tff_shift import shown_names
+from tff_shift._util import files
+from tff_shift._util import shown_names
 from tff_shift.reporting.pages import shown
 
 # The time for a binary to end after each signal.

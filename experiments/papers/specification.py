@@ -64,8 +64,8 @@ import msgspec
 from experiments.papers import notes
 from experiments.papers import papers
 from experiments.papers import templates
-from tff_shift import arguments
-from tff_shift import records
+from tff_shift._util import arguments
+from tff_shift._util import records
 
 _FOLDER = pathlib.Path(__file__).parents[1] / "tables"
 

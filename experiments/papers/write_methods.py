@@ -11,7 +11,6 @@ Run `python -m experiments.papers.write_methods`, or `make index`. With
 import functools
 import inspect
 import pathlib
-import pkgutil
 import re
 import sys
 import tomllib
@@ -24,7 +23,7 @@ from typing import NamedTuple
 
 from tff_shift import algorithms
 from tff_shift import execution  # noqa: F401  Lets TFF exit cleanly.
-from tff_shift import index
+from tff_shift._util import index
 from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.learning.aggregators import factories
 
@@ -238,10 +237,7 @@ def describe(name: str, module: types.ModuleType) -> Method:
 
 def all_methods() -> list[Method]:
   """Imports the package's algorithms and returns their entries."""
-  names = sorted(
-    each.name for each in pkgutil.iter_modules(algorithms.__path__)
-  )
-  return [describe(name, algorithms.get(name)) for name in names]
+  return [describe(name, algorithms.get(name)) for name in algorithms.names()]
 
 
 def _row(*cells: str) -> str:

@@ -10,11 +10,11 @@ import tensorflow as tf
 from tff_shift import algorithms
 from tff_shift.algorithms import cfl
 from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms.parts import continual_tasks
+from tff_shift.algorithms.parts import fisher_information
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.simulation.engine import rounds
-from tff_shift.techniques import continual_tasks
-from tff_shift.techniques import fisher_information
 
 pytestmark = pytest.mark.slow
 

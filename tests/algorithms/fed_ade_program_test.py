@@ -11,11 +11,11 @@ from tff_shift import algorithms
 from tff_shift.algorithms import fed_ade
 from tff_shift.algorithms import fix_lr
 from tff_shift.algorithms import source
+from tff_shift.algorithms.parts import adaptation
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.shift import dynamics
 from tff_shift.simulation.engine import rounds
-from tff_shift.techniques import adaptation
 
 pytestmark = pytest.mark.slow
 

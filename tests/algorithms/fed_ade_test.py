@@ -9,9 +9,9 @@ import tensorflow as tf
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_ade
 from tff_shift.algorithms import fix_lr
+from tff_shift.algorithms.parts import two_phase_adaptation
 from tff_shift.models import split_model
 from tff_shift.simulation.engine import rounds
-from tff_shift.techniques import two_phase_adaptation
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,11 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import fed_evp
+from tff_shift.algorithms.parts import prototypes
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.models.networks import mlp
-from tff_shift.techniques import prototypes
 
 pytestmark = pytest.mark.slow
 

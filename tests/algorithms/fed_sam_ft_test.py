@@ -6,9 +6,9 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import fed_sam_ft
+from tff_shift.algorithms.parts import sharpness
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.techniques import sharpness
 
 pytestmark = pytest.mark.slow
 

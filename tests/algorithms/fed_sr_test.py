@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import draws
+from tff_shift._util import draws
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_sr
 from tff_shift.learning import local_training

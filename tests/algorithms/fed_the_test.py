@@ -9,11 +9,11 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_the
+from tff_shift.algorithms.parts import augmentations
+from tff_shift.algorithms.parts import test_time_adaptation
 from tff_shift.data import client_dataset
 from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
-from tff_shift.techniques import augmentations
-from tff_shift.techniques import test_time_adaptation
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,10 @@ from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import flux
 from tff_shift.algorithms import local as local_algorithm
+from tff_shift.algorithms.parts import client_groups
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
 from tff_shift.simulation.engine import rounds
-from tff_shift.techniques import client_groups
 
 pytestmark = pytest.mark.slow
 

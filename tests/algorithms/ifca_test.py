@@ -9,10 +9,10 @@ import tensorflow as tf
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import ifca
+from tff_shift.algorithms.parts import model_stack
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.simulation.engine import rounds
-from tff_shift.techniques import model_stack
 
 pytestmark = pytest.mark.slow
 

@@ -12,11 +12,11 @@ from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import memo
+from tff_shift.algorithms.parts import augmentations
+from tff_shift.algorithms.parts import test_time_adaptation
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
-from tff_shift.techniques import augmentations
-from tff_shift.techniques import test_time_adaptation
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tff_shift.algorithms import shot
 from tff_shift.algorithms import source
+from tff_shift.algorithms.parts import test_time_adaptation
 from tff_shift.learning import local_training
-from tff_shift.techniques import test_time_adaptation
 
 pytestmark = pytest.mark.slow
 

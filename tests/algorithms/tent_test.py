@@ -13,10 +13,10 @@ from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.algorithms import source
 from tff_shift.algorithms import tent
+from tff_shift.algorithms.parts import fisher_information
 from tff_shift.learning import randomness
 from tff_shift.learning import work
 from tff_shift.models import split_model
-from tff_shift.techniques import fisher_information
 
 layers = tf.keras.layers
 HParams = tent.HParams

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tff_shift.algorithms import unida
-from tff_shift.techniques import domain_adversaries
+from tff_shift.algorithms.parts import domain_adversaries
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.lib import format
 
-from tff_shift import memory
+from tff_shift._util import memory
 from tff_shift.data import array_files
 
 ARRAYS = {"a/kernel": np.arange(6, dtype=np.float32), "b": np.array(5)}

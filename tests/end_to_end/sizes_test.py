@@ -2,7 +2,7 @@
 
 import pytest
 
-from tff_shift import memory
+from tff_shift._util import memory
 from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance

@@ -7,7 +7,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_shift import algorithms
-from tff_shift import memory
+from tff_shift._util import memory
 from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import sizes

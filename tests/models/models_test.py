@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import memory
 from tff_shift import models
+from tff_shift._util import memory
 from tff_shift.models import model_size
 from tff_shift.models import split_model
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import draws
+from tff_shift._util import draws
 from tff_shift.models import parts
 from tff_shift.models.keras import keras_parts
 

@@ -18,7 +18,7 @@ from experiments.papers import reductions
 from experiments.papers import specification
 from experiments.papers import table
 from experiments.papers import templates
-from tff_shift import records
+from tff_shift._util import records
 from tff_shift.reporting.pages import contents as contents_lib
 
 _NOTHING = reductions.Reductions()

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tff_shift import files
+from tff_shift._util import files
 from tff_shift.reporting import trackers
 
 # Before anything imports MLflow.

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing import event_accumulator
 
-from tff_shift import files
+from tff_shift._util import files
 from tff_shift.reporting import trackers
 
 

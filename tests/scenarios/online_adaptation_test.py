@@ -13,6 +13,7 @@ from tff_shift.algorithms import lame
 from tff_shift.algorithms import prior_correction
 from tff_shift.algorithms import source
 from tff_shift.algorithms import tent
+from tff_shift.algorithms.parts import adaptation
 from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
 from tff_shift.data.shifts import online_adaptation as online_adaptation_data
@@ -29,7 +30,6 @@ from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import rounds
-from tff_shift.techniques import adaptation
 
 pytestmark = pytest.mark.usefixtures("context")
 

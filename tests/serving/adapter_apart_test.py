@@ -17,7 +17,7 @@ import tensorflow_federated as tff
 
 import tff_shift as ts
 from tests.serving import adapter_test
-from tff_shift import errors
+from tff_shift._util import errors
 from tff_shift.learning import phases
 
 pytestmark = pytest.mark.usefixtures("context")

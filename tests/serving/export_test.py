@@ -6,7 +6,7 @@ import tensorflow as tf
 
 import tff_shift
 from tff_shift import algorithms
-from tff_shift import files
+from tff_shift._util import files
 from tff_shift.data import client_dataset
 from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.learning import algorithm as algorithm_lib

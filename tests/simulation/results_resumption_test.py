@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tff_shift import files
+from tff_shift._util import files
 from tff_shift.simulation.storage import results
 
 _FLAGS = {"rounds": 3, "seeds": ["0"]}

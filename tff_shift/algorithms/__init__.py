@@ -35,9 +35,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tff_shift import arguments
-from tff_shift import index
-from tff_shift import user_modules
+from tff_shift._util import arguments
+from tff_shift._util import index
+from tff_shift._util import user_modules
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import metrics as metrics_lib
 
@@ -75,7 +75,8 @@ _registered: dict[str, types.ModuleType] = {}
 
 @functools.cache
 def _own_names() -> tuple[str, ...]:
-  return tuple(sorted(m.name for m in pkgutil.iter_modules(__path__)))
+  files = (m.name for m in pkgutil.iter_modules(__path__) if not m.ispkg)
+  return tuple(sorted(files))
 
 
 def names(scenario: str | None = None) -> tuple[str, ...]:

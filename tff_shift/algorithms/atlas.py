@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.algorithms.parts import adaptation
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -29,7 +30,6 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
-from tff_shift.techniques import adaptation
 
 SCENARIOS = ("online_adaptation",)
 

@@ -57,7 +57,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_shift import draws
+from tff_shift._util import draws
+from tff_shift.algorithms.parts import adaptation
+from tff_shift.algorithms.parts import test_time_adaptation
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -65,8 +67,6 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import modes
 from tff_shift.models import split_model
-from tff_shift.techniques import adaptation
-from tff_shift.techniques import test_time_adaptation
 
 SCENARIOS = ("online_adaptation",)
 

@@ -34,8 +34,9 @@ import numpy as np
 import tensorflow as tf
 from sklearn import datasets
 
-from tff_shift import draws
-from tff_shift import memory
+from tff_shift._util import draws
+from tff_shift._util import memory
+from tff_shift.algorithms.parts import continual_tasks
 from tff_shift.data import client_dataset
 from tff_shift.data.texts import text
 from tff_shift.learning import algorithm
@@ -46,7 +47,6 @@ from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import modes
 from tff_shift.models import split_model
-from tff_shift.techniques import continual_tasks
 
 SCENARIOS = ("evolving",)
 

@@ -34,6 +34,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.algorithms.parts import continual_tasks
+from tff_shift.algorithms.parts import fisher_information
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
@@ -41,8 +43,6 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
-from tff_shift.techniques import continual_tasks
-from tff_shift.techniques import fisher_information
 
 SCENARIOS = ("evolving",)
 

@@ -44,15 +44,15 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift import draws
+from tff_shift._util import draws
 from tff_shift.algorithms import fed_rep
+from tff_shift.algorithms.parts import simplex_programs
 from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
-from tff_shift.techniques import simplex_programs
 
 SCENARIOS = ("guidance",)
 

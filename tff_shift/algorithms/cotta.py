@@ -48,7 +48,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift import draws
+from tff_shift._util import draws
+from tff_shift.algorithms.parts import adaptation
+from tff_shift.algorithms.parts import augmentations
+from tff_shift.algorithms.parts import stream_steps
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -56,9 +59,6 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
-from tff_shift.techniques import adaptation
-from tff_shift.techniques import augmentations
-from tff_shift.techniques import stream_steps
 
 SCENARIOS = ("online_adaptation",)
 

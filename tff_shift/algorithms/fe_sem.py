@@ -51,11 +51,11 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms.parts import model_stack
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.models import split_model
-from tff_shift.techniques import model_stack
 
 SCENARIOS = ("evolving", "guidance", "dynamic_personalization")
 

@@ -35,13 +35,13 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_shift.algorithms import p_fed_hn
+from tff_shift.algorithms.parts import hypernetwork
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import periods
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
-from tff_shift.techniques import hypernetwork
 
 SCENARIOS = ("dynamic_personalization",)
 

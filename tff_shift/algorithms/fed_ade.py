@@ -36,6 +36,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.algorithms.parts import adaptation
+from tff_shift.algorithms.parts import two_phase_adaptation
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -44,8 +46,6 @@ from tff_shift.models import split_model
 from tff_shift.shift import batch_noise
 from tff_shift.shift import dynamics
 from tff_shift.shift import measures
-from tff_shift.techniques import adaptation
-from tff_shift.techniques import two_phase_adaptation
 
 SCENARIOS = ("online_adaptation",)
 

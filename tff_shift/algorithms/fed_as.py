@@ -42,6 +42,9 @@ import dataclasses
 
 import tensorflow as tf
 
+from tff_shift.algorithms.parts import adaptation
+from tff_shift.algorithms.parts import fisher_information
+from tff_shift.algorithms.parts import prototypes
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -51,9 +54,6 @@ from tff_shift.learning.aggregators import factories
 from tff_shift.models import guided_model
 from tff_shift.models import modes
 from tff_shift.models import split_model
-from tff_shift.techniques import adaptation
-from tff_shift.techniques import fisher_information
-from tff_shift.techniques import prototypes
 
 SCENARIOS = ("evolving", "guidance")
 

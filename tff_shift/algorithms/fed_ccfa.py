@@ -51,7 +51,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift import draws
+from tff_shift._util import draws
+from tff_shift.algorithms.parts import adaptation
+from tff_shift.algorithms.parts import client_groups
+from tff_shift.algorithms.parts import prototypes
+from tff_shift.algorithms.parts import stream_labels
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
@@ -61,10 +65,6 @@ from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
-from tff_shift.techniques import adaptation
-from tff_shift.techniques import client_groups
-from tff_shift.techniques import prototypes
-from tff_shift.techniques import stream_labels
 
 SCENARIOS = ("online_adaptation",)
 

@@ -47,6 +47,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.algorithms.parts import model_stack
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
@@ -54,7 +55,6 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
-from tff_shift.techniques import model_stack
 
 SCENARIOS = ("evolving", "guidance", "dynamic_personalization")
 

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.algorithms.parts import prototypes
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
@@ -37,7 +38,6 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import modes
 from tff_shift.models import split_model
-from tff_shift.techniques import prototypes
 
 SCENARIOS = ("evolving",)
 

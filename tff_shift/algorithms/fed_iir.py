@@ -40,13 +40,13 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms.parts import gradient_corrections
 from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
-from tff_shift.techniques import gradient_corrections
 
 SCENARIOS = ("evolving", "guidance", "dynamic_personalization")
 RUNNING_STATISTICS = algorithm.ONE_MODEL

@@ -51,6 +51,9 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_prox
 from tff_shift.algorithms import fed_rep
+from tff_shift.algorithms.parts import adaptation
+from tff_shift.algorithms.parts import prototypes
+from tff_shift.algorithms.parts import simplex_programs
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -58,9 +61,6 @@ from tff_shift.learning import local_training
 from tff_shift.learning.aggregators import client_slots
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
-from tff_shift.techniques import adaptation
-from tff_shift.techniques import prototypes
-from tff_shift.techniques import simplex_programs
 
 SCENARIOS = ("guidance",)
 

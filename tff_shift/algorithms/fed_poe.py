@@ -46,15 +46,15 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift import draws
+from tff_shift._util import draws
+from tff_shift.algorithms.parts import adaptation
+from tff_shift.algorithms.parts import stream_labels
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
-from tff_shift.techniques import adaptation
-from tff_shift.techniques import stream_labels
 
 SCENARIOS = ("online_adaptation",)
 

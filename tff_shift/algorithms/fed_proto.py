@@ -47,6 +47,8 @@ import dataclasses
 
 import tensorflow as tf
 
+from tff_shift.algorithms.parts import adaptation
+from tff_shift.algorithms.parts import prototypes
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -55,8 +57,6 @@ from tff_shift.learning import randomness
 from tff_shift.learning import safe_norms
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
-from tff_shift.techniques import adaptation
-from tff_shift.techniques import prototypes
 
 SCENARIOS = ("evolving", "guidance", "dynamic_personalization")
 

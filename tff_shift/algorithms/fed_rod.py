@@ -28,13 +28,13 @@ import dataclasses
 
 import tensorflow as tf
 
+from tff_shift.algorithms.parts import balanced_softmax
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
-from tff_shift.techniques import balanced_softmax
 
 SCENARIOS = ("evolving", "guidance")
 

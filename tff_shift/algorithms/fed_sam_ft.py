@@ -29,10 +29,10 @@ import dataclasses
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
+from tff_shift.algorithms.parts import sharpness
 from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
 from tff_shift.models import split_model
-from tff_shift.techniques import sharpness
 
 SCENARIOS = ("evolving", "guidance")
 RUNNING_STATISTICS = algorithm.ONE_MODEL

@@ -22,10 +22,10 @@ import dataclasses
 import tensorflow as tf
 
 from tff_shift.algorithms import tent
+from tff_shift.algorithms.parts import adaptation
 from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
 from tff_shift.models import split_model
-from tff_shift.techniques import adaptation
 
 SCENARIOS = tent.SCENARIOS
 

@@ -35,6 +35,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms.parts import augmentations
+from tff_shift.algorithms.parts import balanced_softmax
+from tff_shift.algorithms.parts import test_time_adaptation
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -43,9 +46,6 @@ from tff_shift.learning import randomness
 from tff_shift.learning import sizes
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
-from tff_shift.techniques import augmentations
-from tff_shift.techniques import balanced_softmax
-from tff_shift.techniques import test_time_adaptation
 
 SCENARIOS = ("evolving",)
 

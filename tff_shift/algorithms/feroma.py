@@ -44,7 +44,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift import draws
+from tff_shift._util import draws
+from tff_shift.algorithms.parts import adaptation
+from tff_shift.algorithms.parts import continual_tasks
+from tff_shift.algorithms.parts import model_stack
+from tff_shift.algorithms.parts import prototypes
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -53,10 +57,6 @@ from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
-from tff_shift.techniques import adaptation
-from tff_shift.techniques import continual_tasks
-from tff_shift.techniques import model_stack
-from tff_shift.techniques import prototypes
 
 SCENARIOS = ("evolving", "dynamic_personalization")
 

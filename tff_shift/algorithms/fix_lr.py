@@ -13,10 +13,10 @@ examples, and the mean risk of both updates. Head and label estimates stay.
 
 import dataclasses
 
+from tff_shift.algorithms.parts import two_phase_adaptation
 from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
 from tff_shift.models import split_model
-from tff_shift.techniques import two_phase_adaptation
 
 SCENARIOS = ("online_adaptation",)
 

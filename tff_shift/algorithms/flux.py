@@ -52,8 +52,12 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_shift import draws
+from tff_shift._util import draws
 from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms.parts import adaptation
+from tff_shift.algorithms.parts import client_groups
+from tff_shift.algorithms.parts import model_stack
+from tff_shift.algorithms.parts import prototypes
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -62,10 +66,6 @@ from tff_shift.learning.aggregators import client_slots
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import parts
 from tff_shift.models import split_model
-from tff_shift.techniques import adaptation
-from tff_shift.techniques import client_groups
-from tff_shift.techniques import model_stack
-from tff_shift.techniques import prototypes
 
 SCENARIOS = ("evolving", "guidance", "dynamic_personalization")
 

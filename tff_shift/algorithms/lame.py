@@ -41,12 +41,12 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from tff_shift.algorithms.parts import adaptation
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
-from tff_shift.techniques import adaptation
 
 SCENARIOS = ("online_adaptation",)
 

@@ -27,6 +27,9 @@ import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
+from tff_shift.algorithms.parts import augmentations
+from tff_shift.algorithms.parts import image_operations
+from tff_shift.algorithms.parts import test_time_adaptation
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
@@ -34,9 +37,6 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
 from tff_shift.learning import sizes
 from tff_shift.models import split_model
-from tff_shift.techniques import augmentations
-from tff_shift.techniques import image_operations
-from tff_shift.techniques import test_time_adaptation
 
 SCENARIOS = ("evolving",)
 RUNNING_STATISTICS = algorithm.ONE_MODEL

@@ -27,15 +27,15 @@ import dataclasses
 from typing import Any
 from typing import NamedTuple
 
-from tff_shift import draws
+from tff_shift._util import draws
 from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms.parts import hypernetwork
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
-from tff_shift.techniques import hypernetwork
 
 SCENARIOS = ("dynamic_personalization",)
 

@@ -51,14 +51,14 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.algorithms.parts import adaptation
+from tff_shift.algorithms.parts import label_priors
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
 from tff_shift.shift import expectation_maximization
-from tff_shift.techniques import adaptation
-from tff_shift.techniques import label_priors
 
 SCENARIOS = ("online_adaptation",)
 

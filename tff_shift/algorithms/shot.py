@@ -48,14 +48,14 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tff_shift.algorithms.parts import adaptation
+from tff_shift.algorithms.parts import stream_steps
+from tff_shift.algorithms.parts import test_time_adaptation
 from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
-from tff_shift.techniques import adaptation
-from tff_shift.techniques import stream_steps
-from tff_shift.techniques import test_time_adaptation
 
 SCENARIOS = ("online_adaptation",)
 

@@ -26,12 +26,12 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_avg_ft
+from tff_shift.algorithms.parts import test_time_adaptation
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
-from tff_shift.techniques import test_time_adaptation
 
 SCENARIOS = ("evolving",)
 RUNNING_STATISTICS = algorithm.ONE_MODEL

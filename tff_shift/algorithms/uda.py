@@ -22,10 +22,10 @@ Written from general knowledge of the method, not from its paper.
 
 import dataclasses
 
+from tff_shift.algorithms.parts import domain_adversaries
 from tff_shift.learning import algorithm
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
-from tff_shift.techniques import domain_adversaries
 
 SCENARIOS = ("online_adaptation",)
 

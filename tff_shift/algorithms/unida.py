@@ -36,12 +36,12 @@ import math
 
 import tensorflow as tf
 
+from tff_shift.algorithms.parts import domain_adversaries
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
-from tff_shift.techniques import domain_adversaries
 
 SCENARIOS = ("online_adaptation",)
 

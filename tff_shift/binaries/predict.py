@@ -36,8 +36,8 @@ import numpy as np
 from absl import flags
 
 import tff_shift
-from tff_shift import files
-from tff_shift import shown_names
+from tff_shift._util import files
+from tff_shift._util import shown_names
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import output_folder
 from tff_shift.command_line import program

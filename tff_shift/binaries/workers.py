@@ -30,8 +30,8 @@ from collections.abc import Iterator
 
 from absl import flags
 
-from tff_shift import shown_names
-from tff_shift import signals
+from tff_shift._util import shown_names
+from tff_shift._util import signals
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import program
 

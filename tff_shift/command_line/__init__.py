@@ -3,7 +3,7 @@
 import os
 import sys
 
-from tff_shift import installed
+from tff_shift._util import installed
 
 # Here, because TensorFlow reads it when it is imported. Clients in parallel
 # with one thread each are faster than one client after the other with all

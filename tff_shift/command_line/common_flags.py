@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from tff_shift import algorithms
-from tff_shift import arguments
 from tff_shift import execution
 from tff_shift import models
-from tff_shift import shown_names
+from tff_shift._util import arguments
+from tff_shift._util import shown_names
 from tff_shift.command_line import configuration
 from tff_shift.command_line import output_folder
 from tff_shift.command_line import saved_models

@@ -23,8 +23,8 @@ from absl import flags
 
 from tff_shift import algorithms
 from tff_shift import execution
-from tff_shift import shown_names
-from tff_shift import user_modules
+from tff_shift._util import shown_names
+from tff_shift._util import user_modules
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import output_folder
 from tff_shift.command_line import plan as plan_lib

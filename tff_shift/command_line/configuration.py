@@ -16,8 +16,8 @@ from typing import Any
 
 from absl import flags
 
-from tff_shift import arguments
-from tff_shift import shown_names
+from tff_shift._util import arguments
+from tff_shift._util import shown_names
 
 # The upper limit of every count: a larger number looks like a run that hangs.
 MOST = 10_000_000

@@ -18,8 +18,8 @@ import numpy as np
 from absl import flags
 
 from tff_shift import execution
-from tff_shift import files
-from tff_shift import shown_names
+from tff_shift._util import files
+from tff_shift._util import shown_names
 from tff_shift.command_line import configuration
 from tff_shift.data import examples
 from tff_shift.simulation.storage import results

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from tff_shift import files
+from tff_shift._util import files
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import configuration
 from tff_shift.data import examples as examples_lib

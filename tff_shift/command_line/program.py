@@ -31,12 +31,12 @@ from absl import app
 from absl import flags
 from absl import logging
 
-from tff_shift import errors
 from tff_shift import execution
-from tff_shift import files
-from tff_shift import shown_names
-from tff_shift import signals
-from tff_shift import user_modules
+from tff_shift._util import errors
+from tff_shift._util import files
+from tff_shift._util import shown_names
+from tff_shift._util import signals
+from tff_shift._util import user_modules
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import configuration
 from tff_shift.command_line import output_folder

@@ -18,8 +18,8 @@ from typing import Any
 import tff_shift
 from tff_shift import algorithms
 from tff_shift import execution  # noqa: F401  Lets TFF exit cleanly.
-from tff_shift import index
-from tff_shift import public_names
+from tff_shift._util import index
+from tff_shift._util import public_names
 from tff_shift.models import networks
 
 STUB = index.FOLDER / "__init__.pyi"
@@ -152,8 +152,7 @@ def _field(field: dataclasses.Field) -> index.Field:
 
 def make() -> index.Index:
   """Imports all algorithms and models and returns their index."""
-  names = [module.name for module in pkgutil.iter_modules(algorithms.__path__)]
-  found = {name: _algorithm(name) for name in sorted(names)}
+  found = {name: _algorithm(name) for name in algorithms.names()}
   files = [module.name for module in pkgutil.iter_modules(networks.__path__)]
   recorded = {source for each in found.values() for source in each.sources}
   recorded |= {f"models/networks/{name}.py" for name in files}

@@ -10,8 +10,8 @@ from typing import IO
 import numpy as np
 from numpy.lib import format
 
-from tff_shift import files
-from tff_shift import memory
+from tff_shift._util import files
+from tff_shift._util import memory
 
 
 def first_line(error: Exception) -> str:

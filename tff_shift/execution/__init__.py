@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.execution.errors import WorkerError
 from tff_shift.execution.remote_workers import ON_WORKER_FAILURE
 from tff_shift.execution.remote_workers import RemoteWorkers

@@ -47,7 +47,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 from typing import TYPE_CHECKING
 
-from tff_shift import installed
+from tff_shift._util import installed
 
 # A process that only starts workers has no need of TFF's import, of seconds and
 # hundreds of MB.

@@ -6,7 +6,7 @@ import re
 import ssl
 from collections.abc import Sequence
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 
 # The values of `RemoteWorkers.on_worker_failure`.
 ON_WORKER_FAILURE = ("repeat", "stop")

@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.learning import batch_statistics
 from tff_shift.learning import evaluation
 from tff_shift.learning import frozen_weights

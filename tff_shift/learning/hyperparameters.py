@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 
 # Steps, examples and rounds are counted in int32, in sums and products of
 # several numbers. Larger values also look like a run that hangs.

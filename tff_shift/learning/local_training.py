@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_shift import draws
+from tff_shift._util import draws
 from tff_shift.data import client_dataset
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness

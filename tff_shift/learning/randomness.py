@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_shift import arguments
-from tff_shift import draws
+from tff_shift._util import arguments
+from tff_shift._util import draws
 
 SEED_SHAPE = (2,)
 SEED_TYPE = tff.TensorType(np.int32, SEED_SHAPE)

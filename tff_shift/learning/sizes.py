@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_shift import memory
+from tff_shift._util import memory
 from tff_shift.learning import hyperparameters
 from tff_shift.models import split_model
 

@@ -21,9 +21,9 @@ from collections.abc import Mapping
 from typing import Any
 from typing import TYPE_CHECKING
 
-from tff_shift import arguments
-from tff_shift import index
-from tff_shift import installed
+from tff_shift._util import arguments
+from tff_shift._util import index
+from tff_shift._util import installed
 
 # Checked here, because saved models work without TFF and models do not.
 installed.require_tff()

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.data import examples as examples_lib
 
 NAMES = ("zero_one", "minus_one_one", "standardized")

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_shift import memory
+from tff_shift._util import memory
 from tff_shift.models import split_model
 
 # Training holds the weights, their gradients and the weights after a step.

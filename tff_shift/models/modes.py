@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift import draws
+from tff_shift._util import draws
 
 
 class Training:

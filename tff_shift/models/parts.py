@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tff_shift import draws
+from tff_shift._util import draws
 from tff_shift.data import examples
 from tff_shift.models import modes
 

@@ -23,7 +23,7 @@ from typing import Self
 
 import tensorflow as tf
 
-from tff_shift import files
+from tff_shift._util import files
 from tff_shift.data import array_files
 from tff_shift.models import input_scaling as scaling_lib
 from tff_shift.models import parts

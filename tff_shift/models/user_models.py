@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_shift import user_modules
+from tff_shift._util import user_modules
 from tff_shift.models import split_model
 from tff_shift.models.keras import keras_models
 

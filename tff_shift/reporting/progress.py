@@ -15,7 +15,7 @@ from typing import Protocol
 
 import tqdm
 
-from tff_shift import shown_names
+from tff_shift._util import shown_names
 
 # Without the speed, to fit in 80 columns.
 _BAR_FORMAT = (

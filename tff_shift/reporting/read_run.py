@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tff_shift import files
+from tff_shift._util import files
 from tff_shift.reporting import clients as clients_lib
 from tff_shift.reporting import run_folders
 from tff_shift.simulation.engine import frames

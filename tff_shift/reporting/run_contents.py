@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
-from tff_shift import records
-from tff_shift import shown_names
+from tff_shift._util import records
+from tff_shift._util import shown_names
 from tff_shift.reporting import read_run
 from tff_shift.reporting import run_folders
 from tff_shift.reporting import summary

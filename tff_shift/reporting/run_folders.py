@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-from tff_shift import files
-from tff_shift import records
+from tff_shift._util import files
+from tff_shift._util import records
 from tff_shift.simulation.storage import run_records
 
 _METRICS = "metrics.csv"

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tff_shift import records
-from tff_shift import shown_names
+from tff_shift._util import records
+from tff_shift._util import shown_names
 from tff_shift.simulation.storage import run_records
 
 # The prefix of metrics that are means over the last evaluations.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tff_shift import files
+from tff_shift._util import files
 from tff_shift.learning.metrics import reliability
 from tff_shift.reporting.figures import evaluation_figures
 from tff_shift.simulation.storage import results

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import Self
 
-from tff_shift import files
+from tff_shift._util import files
 from tff_shift.simulation.engine import callbacks
 
 # Of one request to MLflow.

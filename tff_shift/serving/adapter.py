@@ -20,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tff_shift import arguments
+from tff_shift._util import arguments
+from tff_shift.algorithms.parts import adaptation
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.models import split_model
@@ -33,7 +34,6 @@ from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import rounds as rounds_lib
 from tff_shift.simulation.storage import encoding
 from tff_shift.simulation.storage import run_file
-from tff_shift.techniques import adaptation
 
 _FILE = "adapter.sqlite"
 

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tff_shift import arguments
-from tff_shift import records
+from tff_shift._util import arguments
+from tff_shift._util import records
+from tff_shift.algorithms.parts import adaptation
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import phases
@@ -31,7 +32,6 @@ from tff_shift.serving import own_models
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.storage import encoding
 from tff_shift.simulation.storage import run_file
-from tff_shift.techniques import adaptation
 
 _FILE = "adapter_client.sqlite"
 # The owner of the client's state in the file.

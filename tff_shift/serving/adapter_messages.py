@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_shift import records
+from tff_shift._util import records
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import phases

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from tff_shift import arguments
-from tff_shift import errors
-from tff_shift import records
+from tff_shift._util import arguments
+from tff_shift._util import errors
+from tff_shift._util import records
+from tff_shift.algorithms.parts import adaptation
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import phases
 from tff_shift.learning import randomness
@@ -34,7 +35,6 @@ from tff_shift.simulation.engine import participation as participation_lib
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import encoding
 from tff_shift.simulation.storage import run_file
-from tff_shift.techniques import adaptation
 
 _FILE = "adapter_server.sqlite"
 

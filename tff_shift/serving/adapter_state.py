@@ -18,9 +18,10 @@ from typing import TypeVar
 import numpy as np
 import tensorflow as tf
 
-from tff_shift import arguments
-from tff_shift import files
-from tff_shift import records
+from tff_shift._util import arguments
+from tff_shift._util import files
+from tff_shift._util import records
+from tff_shift.algorithms.parts import adaptation
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.models import fingerprint
@@ -28,7 +29,6 @@ from tff_shift.serving import columns
 from tff_shift.simulation.storage import array_cache
 from tff_shift.simulation.storage import encoding
 from tff_shift.simulation.storage import run_file
-from tff_shift.techniques import adaptation
 
 # The maximum number of names in a line.
 _MOST_NAMES = 10

@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift import models
+from tff_shift.algorithms.parts import adaptation
 from tff_shift.data import array_files
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import algorithm as algorithm_lib
@@ -31,7 +32,6 @@ from tff_shift.models import fingerprint
 from tff_shift.models import input_scaling
 from tff_shift.models import split_model
 from tff_shift.serving import description
-from tff_shift.techniques import adaptation
 
 _SCENARIO = "online_adaptation"
 _WEIGHTS, _X, _Y, _CONFUSION = "weights/", "x/", "y/", "confusion"

@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from tff_shift import files
-from tff_shift import records
+from tff_shift._util import files
+from tff_shift._util import records
 from tff_shift.data import examples
 
 FILE = "model.json"

@@ -31,7 +31,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_shift import files
+from tff_shift._util import files
 from tff_shift.data import array_files
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib

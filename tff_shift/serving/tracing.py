@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift import wrapped_functions
+from tff_shift._util import wrapped_functions
 
 
 class Traced(NamedTuple):

@@ -25,7 +25,7 @@ import numpy as np
 from numpy import typing as npt
 from scipy.spatial import distance as spatial
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 
 
 class Detection(NamedTuple):

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import ot
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.data import examples
 from tff_shift.data import partition
 from tff_shift.data.shifts import dynamic_personalization

@@ -35,7 +35,7 @@ from sklearn import neighbors
 from sklearn import pipeline
 from sklearn import preprocessing
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
 from tff_shift.shift import choices

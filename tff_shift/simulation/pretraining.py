@@ -27,8 +27,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_shift import arguments
-from tff_shift import files
+from tff_shift._util import arguments
+from tff_shift._util import files
 from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import evaluation

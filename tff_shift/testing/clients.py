@@ -5,11 +5,11 @@ import types
 import numpy as np
 import pytest
 
+from tff_shift.algorithms.parts import adaptation
 from tff_shift.data import client_dataset
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
 from tff_shift.learning import randomness
-from tff_shift.techniques import adaptation
 from tff_shift.testing import forms
 
 

@@ -8,11 +8,11 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_shift import algorithms
+from tff_shift.algorithms.parts import adaptation
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
-from tff_shift.techniques import adaptation
 from tff_shift.testing import forms
 from tff_shift.testing import running
 

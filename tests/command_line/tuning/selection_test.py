@@ -6,7 +6,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from tff_shift import errors
+from tff_shift._util import errors
 from tff_shift.command_line.tuning import selection
 
 _SCORES = {

@@ -12,7 +12,7 @@ import pandas
 import pytest
 from PIL import Image
 
-from tff_shift import memory
+from tff_shift._util import memory
 from tff_shift.data import datasets
 from tff_shift.data.shifts import evolving
 from tff_shift.data.your_own import image_files

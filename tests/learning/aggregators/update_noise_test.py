@@ -7,8 +7,8 @@ import pytest
 import tensorflow_federated as tff
 
 from tff_shift import algorithms
-from tff_shift import errors
 from tff_shift import models
+from tff_shift._util import errors
 from tff_shift.learning.aggregators import factories
 from tff_shift.learning.aggregators import update_noise
 from tff_shift.learning.aggregators.aggregator_hparams import (

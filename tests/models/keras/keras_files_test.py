@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import memory
+from tff_shift._util import memory
 from tff_shift.models.keras import keras_files
 from tff_shift.models.keras import keras_names
 

@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 
-from tff_shift import installed
+from tff_shift._util import installed
 from tff_shift.models.networks import llama_checkpoint
 from tff_shift.models.networks import llama_random
 

@@ -16,7 +16,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 from PIL import Image
 
-from tff_shift import files
+from tff_shift._util import files
 from tff_shift.data.images import color_transforms
 from tff_shift.reporting.figures import drawing
 from tff_shift.reporting.figures import figures

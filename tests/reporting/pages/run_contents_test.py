@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tff_shift import records
+from tff_shift._util import records
 from tff_shift.reporting import run_contents
 from tff_shift.reporting import run_folders
 from tff_shift.reporting import summary

@@ -15,7 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift import algorithms
-from tff_shift import files
+from tff_shift._util import files
 from tff_shift.algorithms import fed_rep
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib

@@ -5,6 +5,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from tff_shift.algorithms.parts import adaptation
 from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import local_training
@@ -13,7 +14,6 @@ from tff_shift.learning import randomness
 from tff_shift.models.networks import bi_lstm
 from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import client_data
-from tff_shift.techniques import adaptation
 
 
 def make_examples(size):

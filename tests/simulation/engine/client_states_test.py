@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import files
+from tff_shift._util import files
 from tff_shift.simulation.engine import client_states
 from tff_shift.simulation.storage import run_file
 

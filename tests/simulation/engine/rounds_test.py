@@ -10,7 +10,7 @@ import scipy.stats
 import tensorflow as tf
 
 from tff_shift import algorithms
-from tff_shift import errors
+from tff_shift._util import errors
 from tff_shift.algorithms import fed_rep
 from tff_shift.algorithms import moon
 from tff_shift.data import client_dataset

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from absl import logging
 
-from tff_shift import files
+from tff_shift._util import files
 from tff_shift.simulation.storage import array_cache
 
 KEY = array_cache.key({"seed": 1})

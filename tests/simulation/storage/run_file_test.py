@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tff_shift import files
+from tff_shift._util import files
 from tff_shift.simulation.storage import run_file
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from tff_shift import algorithms
-from tff_shift import arguments
-from tff_shift import errors
+from tff_shift._util import arguments
+from tff_shift._util import errors
 from tff_shift.command_line import configuration
 from tff_shift.command_line.flags import metric_flags
 from tff_shift.command_line.flags import participation_flags

@@ -10,8 +10,8 @@ import msgspec
 import yaml
 from absl import flags
 
-from tff_shift import arguments as arguments_lib
-from tff_shift import files
+from tff_shift._util import arguments as arguments_lib
+from tff_shift._util import files
 
 _FLAG = "config"
 # The flags of a run in its config.json, and those of them that name its folder.

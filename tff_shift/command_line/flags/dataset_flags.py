@@ -6,7 +6,7 @@ from typing import Any
 
 from absl import flags
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.command_line import configuration
 from tff_shift.data import dataset
 from tff_shift.data import datasets

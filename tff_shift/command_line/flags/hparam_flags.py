@@ -13,7 +13,7 @@ from typing import Any
 from absl import flags
 
 from tff_shift import algorithms
-from tff_shift import user_modules
+from tff_shift._util import user_modules
 from tff_shift.command_line import configuration
 from tff_shift.command_line.tuning import search
 from tff_shift.learning import hyperparameters

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from absl import flags
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.command_line import configuration
 from tff_shift.command_line import output_folder
 from tff_shift.command_line.flags import dataset_flags

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.command_line import configuration
 
 if TYPE_CHECKING:

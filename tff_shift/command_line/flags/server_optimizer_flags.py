@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.command_line import configuration
 from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import server_optimizer_hparams

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
-from tff_shift import arguments
-from tff_shift import errors
+from tff_shift._util import arguments
+from tff_shift._util import errors
 from tff_shift.command_line.tuning import search
 
 # The name of the criterion if nothing was selected.

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.data import dataset
 from tff_shift.data import examples
 from tff_shift.data.texts import text

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.data import partition
 
 # The intensity without any change; grey images stay grey.

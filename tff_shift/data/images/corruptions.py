@@ -42,7 +42,7 @@ from typing import Any
 
 import numpy as np
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.data import partition
 from tff_shift.data.images import corruption_monotone
 from tff_shift.data.images import corruption_operators as operators

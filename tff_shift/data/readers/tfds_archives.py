@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tff_shift import library_logs
-from tff_shift import memory
+from tff_shift._util import library_logs
+from tff_shift._util import memory
 from tff_shift.data import array_files
 from tff_shift.data import dataset
 from tff_shift.data import examples

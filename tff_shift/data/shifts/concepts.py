@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.data import partition
 
 DRIFTS = ("groups", "staggered")

@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib

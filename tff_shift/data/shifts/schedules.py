@@ -40,7 +40,7 @@ import math
 
 import numpy as np
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.data import partition
 
 BERNOULLI_FLIPS = ("inverse_sqrt", "as_printed")

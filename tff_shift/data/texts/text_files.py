@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
-from tff_shift import files
+from tff_shift._util import files
 
 
 def lines(path: pathlib.Path) -> Iterator[str]:

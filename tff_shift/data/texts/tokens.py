@@ -7,9 +7,9 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from tff_shift import files
-from tff_shift import installed
-from tff_shift import records
+from tff_shift._util import files
+from tff_shift._util import installed
+from tff_shift._util import records
 from tff_shift.data import array_files
 
 # After the last token of a text.

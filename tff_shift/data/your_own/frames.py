@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.data import examples
 
 if TYPE_CHECKING:

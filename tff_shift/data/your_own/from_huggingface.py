@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tff_shift import files
-from tff_shift import installed
+from tff_shift._util import files
+from tff_shift._util import installed
 from tff_shift.data import array_files
 from tff_shift.data.your_own import frames
 from tff_shift.data.your_own import from_dataframe

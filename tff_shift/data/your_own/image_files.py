@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tff_shift import arguments
-from tff_shift import memory
-from tff_shift import shown_names
+from tff_shift._util import arguments
+from tff_shift._util import memory
+from tff_shift._util import shown_names
 from tff_shift.data import array_files
 
 if TYPE_CHECKING:

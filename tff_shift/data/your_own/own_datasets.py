@@ -36,8 +36,8 @@ from typing import Any
 
 import numpy as np
 
-from tff_shift import files
-from tff_shift import shown_names
+from tff_shift._util import files
+from tff_shift._util import shown_names
 from tff_shift.data import array_files
 from tff_shift.data import dataset
 from tff_shift.data import examples

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tff_shift import files
-from tff_shift import memory
+from tff_shift._util import files
+from tff_shift._util import memory
 from tff_shift.data import array_files
 from tff_shift.data import examples
 from tff_shift.data.your_own import frames

@@ -27,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_shift import wrapped_functions
+from tff_shift._util import wrapped_functions
 from tff_shift.execution import compilation
 from tff_shift.execution.in_process import lazy
 from tff_shift.execution.in_process import packing

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_shift import wrapped_functions
+from tff_shift._util import wrapped_functions
 from tff_shift.execution import compilation
 from tff_shift.execution.in_process import graphs
 from tff_shift.execution.in_process import values

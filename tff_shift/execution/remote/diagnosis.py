@@ -7,7 +7,7 @@ import time
 
 import grpc
 
-from tff_shift import shown_names
+from tff_shift._util import shown_names
 from tff_shift.execution import errors
 from tff_shift.execution import remote_workers
 

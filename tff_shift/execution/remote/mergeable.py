@@ -28,7 +28,7 @@ from typing import Any
 import tensorflow_federated as tff
 from absl import logging
 
-from tff_shift import shown_names
+from tff_shift._util import shown_names
 from tff_shift.execution import compilation
 from tff_shift.execution.in_process import graphs
 from tff_shift.execution.in_process import programs

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow_federated as tff
 from absl import logging
 
-from tff_shift import shown_names
+from tff_shift._util import shown_names
 from tff_shift.execution import errors
 from tff_shift.execution.remote import diagnosis
 from tff_shift.execution.remote import worker as worker_lib

@@ -42,8 +42,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_shift import arguments
-from tff_shift import library_logs
+from tff_shift._util import arguments
+from tff_shift._util import library_logs
 from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.learning.aggregators import tree_noise

@@ -11,7 +11,7 @@ of noise Practical and Private (Deep) Learning without Sampling or Shuffling
 import math
 from typing import NamedTuple
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 
 # The accountant's largest order is 1024: for smaller deltas the limited orders
 # add more than 0.07 to every epsilon.

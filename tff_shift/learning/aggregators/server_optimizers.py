@@ -26,7 +26,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import server_optimizer_hparams
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_shift import errors
+from tff_shift._util import errors
 
 _REMEDY = (
   "a smaller --noise_multiplier, more clients in a round or fewer weights may"

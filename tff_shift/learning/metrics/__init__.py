@@ -20,8 +20,8 @@ import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tff_shift import arguments
-from tff_shift import user_modules
+from tff_shift._util import arguments
+from tff_shift._util import user_modules
 
 if TYPE_CHECKING:
   from tff_shift.learning import metric as metric_lib

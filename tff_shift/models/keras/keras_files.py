@@ -33,9 +33,9 @@ from google.protobuf import message as protobuf
 from keras.protobuf import saved_metadata_pb2
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from tff_shift import files
-from tff_shift import memory
-from tff_shift import shown_names
+from tff_shift._util import files
+from tff_shift._util import memory
+from tff_shift._util import shown_names
 from tff_shift.data import array_files
 from tff_shift.models.keras import layer_names
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tff_shift import draws
+from tff_shift._util import draws
 from tff_shift.models import modes
 from tff_shift.models import parts
 from tff_shift.models.keras import fixed_layers

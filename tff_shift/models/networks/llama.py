@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_shift import draws
+from tff_shift._util import draws
 from tff_shift.data.texts import tokens as tokens_lib
 from tff_shift.models import parts
 from tff_shift.models import split_model

@@ -23,10 +23,10 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 
-from tff_shift import files
-from tff_shift import installed
-from tff_shift import records
-from tff_shift import shown_names
+from tff_shift._util import files
+from tff_shift._util import installed
+from tff_shift._util import records
+from tff_shift._util import shown_names
 from tff_shift.data import array_files
 from tff_shift.data.texts import tokens
 

@@ -7,9 +7,9 @@ import msgspec
 import numpy as np
 import tensorflow as tf
 
-from tff_shift import files
-from tff_shift import installed
-from tff_shift import records
+from tff_shift._util import files
+from tff_shift._util import installed
+from tff_shift._util import records
 from tff_shift.models.networks import llama_checkpoint
 
 

@@ -38,8 +38,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
-from tff_shift import files
-from tff_shift import shown_names
+from tff_shift._util import files
+from tff_shift._util import shown_names
 
 DPI = 120
 # The last one is Tol's wine: Okabe and Ito's yellow is too pale for lines.

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from numpy import typing as npt
 from scipy import stats
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.reporting.figures import drawing
 
 _Style = dict[str, Any]

@@ -7,8 +7,8 @@ from typing import Any
 
 import jinja2
 
-from tff_shift import files
-from tff_shift import shown_names
+from tff_shift._util import files
+from tff_shift._util import shown_names
 from tff_shift.reporting.pages import budgets
 from tff_shift.reporting.pages import charts
 from tff_shift.reporting.pages import contents as contents_lib

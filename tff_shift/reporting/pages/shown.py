@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Sequence
 
-from tff_shift import shown_names
+from tff_shift._util import shown_names
 from tff_shift.reporting.pages import contents as contents_lib
 from tff_shift.reporting.pages import statistics
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-from tff_shift import shown_names
+from tff_shift._util import shown_names
 from tff_shift.reporting.pages import contents as contents_lib
 from tff_shift.reporting.pages import shown
 from tff_shift.reporting.pages import statistics

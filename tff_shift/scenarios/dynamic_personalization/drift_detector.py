@@ -20,8 +20,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_shift import arguments
 from tff_shift import models
+from tff_shift._util import arguments
 from tff_shift.data import examples
 from tff_shift.data import partition
 from tff_shift.data.shifts import dynamic_personalization

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
 from tff_shift.data.shifts import dynamic_personalization

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.data import client_dataset
 from tff_shift.data import partition
 from tff_shift.data.shifts import evolving

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.data import examples
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import guidance

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.data import client_dataset
 from tff_shift.data import examples
 from tff_shift.learning import algorithm as algorithm_lib

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from absl import flags
 
-from tff_shift import memory
 from tff_shift import models
+from tff_shift._util import memory
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import configuration as configuration_lib
 from tff_shift.command_line import output_folder

@@ -17,11 +17,11 @@ import dataclasses
 
 import numpy as np
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.algorithms import fix_lr
+from tff_shift.algorithms.parts import two_phase_adaptation
 from tff_shift.data import partition
 from tff_shift.simulation.engine import rounds
-from tff_shift.techniques import two_phase_adaptation
 
 NAMES = ("fix_lr_mean", "fed_ade_shuffled")
 

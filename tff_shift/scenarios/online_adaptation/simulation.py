@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tff_shift import arguments
+from tff_shift._util import arguments
+from tff_shift.algorithms.parts import adaptation
 from tff_shift.data import examples as examples_lib
 from tff_shift.data.shifts import online_adaptation
 from tff_shift.learning import algorithm as algorithm_lib
@@ -42,7 +43,6 @@ from tff_shift.simulation.engine import participation as participation_lib
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import client_values
 from tff_shift.simulation.storage import results
-from tff_shift.techniques import adaptation
 
 if TYPE_CHECKING:
   import pandas as pd

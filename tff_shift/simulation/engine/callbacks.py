@@ -9,7 +9,7 @@ from typing import Any
 from typing import Protocol
 from typing import TYPE_CHECKING
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 
 if TYPE_CHECKING:
   import numpy as np

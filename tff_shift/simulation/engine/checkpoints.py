@@ -30,10 +30,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tff_shift import arguments
-from tff_shift import files
-from tff_shift import records
-from tff_shift import shown_names
+from tff_shift._util import arguments
+from tff_shift._util import files
+from tff_shift._util import records
+from tff_shift._util import shown_names
 from tff_shift.simulation.engine import client_states
 from tff_shift.simulation.engine import rounds
 from tff_shift.simulation.storage import array_cache

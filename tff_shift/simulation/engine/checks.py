@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.simulation.engine import participation
 

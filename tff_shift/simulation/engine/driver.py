@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
-from tff_shift import signals
+from tff_shift._util import signals
 from tff_shift.simulation.engine import callbacks as callbacks_lib
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks

@@ -2,7 +2,7 @@
 
 import math
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.learning import metrics
 from tff_shift.simulation.engine import callbacks
 

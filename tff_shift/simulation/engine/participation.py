@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_shift import arguments
+from tff_shift._util import arguments
 from tff_shift.learning import randomness
 
 # Digits of a product of decimal fractions that are not rounding errors.

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from tff_shift import arguments
-from tff_shift import errors
-from tff_shift import signals
+from tff_shift._util import arguments
+from tff_shift._util import errors
+from tff_shift._util import signals
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import phases
 from tff_shift.learning import randomness

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from tff_shift import records
-from tff_shift import shown_names
+from tff_shift._util import records
+from tff_shift._util import shown_names
 from tff_shift.data import array_files
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tff_shift import records
+from tff_shift._util import records
 from tff_shift.simulation.storage import array_cache
 from tff_shift.simulation.storage import client_values
 

@@ -4,7 +4,7 @@ import fcntl
 import os
 import pathlib
 
-from tff_shift import files
+from tff_shift._util import files
 
 NAME = ".lock"
 

@@ -39,9 +39,9 @@ from typing import Any
 
 import numpy as np
 
-from tff_shift import files
-from tff_shift import records
-from tff_shift import shown_names
+from tff_shift._util import files
+from tff_shift._util import records
+from tff_shift._util import shown_names
 from tff_shift.simulation.storage import folder_lock
 from tff_shift.simulation.storage import run_records
 

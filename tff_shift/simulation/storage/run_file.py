@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_shift import files
+from tff_shift._util import files
 from tff_shift.simulation.storage import client_values
 
 # The owner of the server's state; clients are numbers from 0.

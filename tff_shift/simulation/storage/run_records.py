@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tff_shift import records
+from tff_shift._util import records
 
 CONFIG = "config.json"
 SUMMARY = "summary.json"

@@ -1,0 +1,181 @@
+"""Domain classifiers: gradients against finite differences, in float64."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_shift.algorithms.parts import domain_adversaries
+
+STRENGTH = 0.7
+
+
+@pytest.fixture(scope="module")
+def classifier():
+  generator = np.random.default_rng(0)
+  shapes = [(4, 3), (3,), (3, 1), (1,)]
+  return tuple(generator.normal(size=shape) for shape in shapes)
+
+
+@pytest.fixture(scope="module")
+def batches():
+  """Examples of source and target, and their weights."""
+  generator = np.random.default_rng(1)
+  return (
+    generator.normal(size=(5, 6)),
+    generator.normal(size=(7, 6)) + 0.5,
+    generator.uniform(size=5),
+    generator.uniform(size=7),
+  )
+
+
+KERNEL = np.random.default_rng(2).normal(size=(6, 4))
+
+
+def loss_in_numpy(
+  kernel, classifier, source, target, source_weights, target_weights
+):
+  """L of embeddings tanh(x @ kernel), example by example."""
+  kernel1, bias1, kernel2, bias2 = classifier
+
+  def probability(x):
+    hidden = np.maximum(np.tanh(x @ kernel) @ kernel1 + bias1, 0)
+    return 1 / (1 + np.exp(-(hidden @ kernel2 + bias2)[0]))
+
+  return np.mean(
+    [
+      -w * np.log(probability(x))
+      for x, w in zip(source, source_weights, strict=True)
+    ]
+  ) + np.mean(
+    [
+      -w * np.log(1 - probability(x))
+      for x, w in zip(target, target_weights, strict=True)
+    ]
+  )
+
+
+def difference_quotients(function, values, step=1e-6):
+  slopes = np.zeros_like(values)
+  for index in np.ndindex(values.shape):
+    moved = [values.copy(), values.copy()]
+    moved[0][index] += step
+    moved[1][index] -= step
+    slopes[index] = (function(moved[0]) - function(moved[1])) / (2 * step)
+  return slopes
+
+
+class TestReversedLoss:
+  @pytest.fixture(scope="class")
+  def found(self, classifier, batches):
+    """The loss, and its gradients for the kernel and for the classifier."""
+    source, target, *weights = map(tf.constant, batches)
+    kernel = tf.constant(KERNEL)
+    parts = tuple(map(tf.constant, classifier))
+    with tf.GradientTape() as tape:
+      tape.watch((kernel, parts))
+      loss = domain_adversaries.reversed_loss(
+        parts,
+        tf.tanh(source @ kernel),
+        tf.tanh(target @ kernel),
+        tf.constant(STRENGTH, tf.float64),
+        *weights,
+      )
+    return loss, *tape.gradient(loss, (kernel, parts))
+
+  def test_value_is_the_loss(self, found, classifier, batches):
+    np.testing.assert_allclose(
+      found[0], loss_in_numpy(KERNEL, classifier, *batches), rtol=1e-12
+    )
+
+  def test_backbone_is_sent_up_the_loss(self, found, classifier, batches):
+    slopes = difference_quotients(
+      lambda kernel: loss_in_numpy(kernel, classifier, *batches), KERNEL
+    )
+    assert np.max(np.abs(slopes)) > 1e-2
+    np.testing.assert_allclose(found[1], -STRENGTH * slopes, atol=1e-8)
+
+  def test_classifier_is_sent_down_the_loss(self, found, classifier, batches):
+    for place, part in enumerate(classifier):
+      slopes = difference_quotients(
+        lambda moved, place=place: loss_in_numpy(
+          KERNEL,
+          (*classifier[:place], moved, *classifier[place + 1 :]),
+          *batches,
+        ),
+        part,
+      )
+      np.testing.assert_allclose(found[2][place], slopes, atol=1e-8)
+
+
+class TestDomainLoss:
+  def test_examples_count_one_by_default(self, classifier, batches):
+    source, target, *_ = batches
+    found = domain_adversaries.domain_loss(
+      tuple(map(tf.constant, classifier)),
+      np.tanh(source @ KERNEL),
+      np.tanh(target @ KERNEL),
+    )
+    expected = loss_in_numpy(
+      KERNEL, classifier, source, target, np.ones(5), np.ones(7)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+  @pytest.mark.slow
+  def test_equal_domains_cannot_be_told_apart(self, classifier, batches):
+    """However a classifier learns, it ends at probabilities of a half."""
+    embeddings = tf.constant(np.tanh(batches[0] @ KERNEL))
+    parts = [tf.Variable(part) for part in classifier]
+    parts[-1].assign([3.0])
+    losses = []
+    for _ in range(60):
+      with tf.GradientTape() as tape:
+        loss = domain_adversaries.domain_loss(parts, embeddings, embeddings)
+      losses.append(float(loss))
+      for part, slope in zip(parts, tape.gradient(loss, parts), strict=True):
+        part.assign_sub(0.5 * slope)
+    assert losses[0] > 2 * np.log(2) + 0.1
+    assert min(losses) >= 2 * np.log(2) - 1e-12
+    assert losses[-1] < 2 * np.log(2) + 1e-3
+    logits = domain_adversaries.domain_logits(parts, embeddings)
+    # Each example is right in one domain and wrong in the other.
+    right = np.concatenate([logits > 0, logits <= 0])
+    assert right.mean() == 0.5
+    np.testing.assert_allclose(tf.sigmoid(logits), 0.5, atol=0.05)
+
+
+class TestReversalStrength:
+  @pytest.mark.parametrize("timestep", [1, 4, 20, 33])
+  def test_rises_over_the_time_steps(self, timestep):
+    hparams = domain_adversaries.AdversarialHParams(
+      domain_weight=0.5, domain_ramp=20
+    )
+    share = min(timestep / 20, 1)
+    np.testing.assert_allclose(
+      domain_adversaries.reversal_strength(hparams, timestep),
+      0.5 * (2 / (1 + np.exp(-10 * share)) - 1),
+      rtol=1e-5,
+    )
+
+  def test_without_a_ramp_is_there_at_once(self):
+    hparams = domain_adversaries.AdversarialHParams(
+      domain_weight=0.5, domain_ramp=0
+    )
+    assert domain_adversaries.reversal_strength(hparams, 1) == 0.5
+
+
+def test_classifier_is_drawn_by_its_seed():
+  first, same, other = (
+    domain_adversaries.initial_classifier(tf.constant([1, seed]), 4, 3, 2)
+    for seed in (0, 0, 1)
+  )
+  assert [tuple(part.shape) for part in first] == [
+    (4, 3),
+    (3,),
+    (3, 3),
+    (3,),
+    (3, 1),
+    (1,),
+  ]
+  for one, two, three in zip(first[::2], same[::2], other[::2], strict=True):
+    np.testing.assert_array_equal(one, two)
+    assert np.all(one != three)

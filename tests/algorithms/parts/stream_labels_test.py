@@ -1,0 +1,62 @@
+"""What clients learn from in place of a labelled stream."""
+
+import numpy as np
+import pytest
+
+from tff_shift.algorithms.parts import adaptation
+from tff_shift.algorithms.parts import stream_labels
+from tff_shift.testing import clients
+from tff_shift.testing import fixtures
+
+model = fixtures.model
+make_adapting_client = clients.make_adapting_client
+
+
+@pytest.fixture(scope="module")
+def client(make_adapting_client):
+  return make_adapting_client(0, 7, 5)
+
+
+def lesson_of(model, run_in_graph, client, labels, predicted):
+  """Runs `lesson`; its predictions of the stream are given."""
+  hparams = stream_labels.StreamLabelsHParams(stream_labels=labels)
+  return run_in_graph(
+    lambda data, logits: stream_labels.lesson(
+      model, hparams, None, data, lambda x: logits
+    ),
+    client,
+    predicted,
+  )
+
+
+PREDICTED = np.eye(3, dtype=np.float32)[[2, 0, 2, 2, 0]]
+
+
+class TestLesson:
+  @pytest.mark.slow
+  def test_risk_weights_labelled_examples_by_the_estimate(
+    self, model, client, run_in_graph
+  ):
+    found = lesson_of(model, run_in_graph, client, "risk", PREDICTED)
+
+    def expect(data):
+      hparams = stream_labels.StreamLabelsHParams()
+      classes = adaptation.estimate_classes(model, hparams, None, data)
+      return classes, adaptation.class_weights(classes, data.y)
+
+    classes, weights = run_in_graph(expect, client)
+    np.testing.assert_array_equal(found.examples.x, client.x)
+    np.testing.assert_array_equal(found.examples.y, client.y)
+    np.testing.assert_array_equal(found.classes, classes)
+    np.testing.assert_array_equal(found.class_weights, weights)
+
+  def test_pseudo_labels_are_the_predicted_classes(
+    self, model, client, run_in_graph
+  ):
+    found = lesson_of(model, run_in_graph, client, "pseudo", PREDICTED)
+    np.testing.assert_array_equal(found.examples.x, client.stream_x)
+    np.testing.assert_array_equal(found.examples.y, [2, 0, 2, 2, 0])
+    np.testing.assert_array_equal(found.examples.domain_sizes, [5])
+    np.testing.assert_allclose(found.classes, [0.4, 0, 0.6], rtol=1e-6)
+    # Every example counts one.
+    np.testing.assert_array_equal(found.class_weights, np.ones(3))

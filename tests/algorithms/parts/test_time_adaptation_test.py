@@ -1,0 +1,229 @@
+"""Test-time adaptation: the marginal entropy, and going from x to x."""
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import scipy.special
+import scipy.stats
+import tensorflow as tf
+
+from tff_shift.algorithms.parts import test_time_adaptation
+from tff_shift.learning import hyperparameters
+from tff_shift.models import modes
+
+SEED = np.array([3, 4], np.int32)
+
+
+class TestMarginalEntropy:
+  @pytest.fixture(scope="class")
+  def with_gradient(self, compile_in_graph):
+    def compute(logits):
+      with tf.GradientTape() as tape:
+        tape.watch(logits)
+        value = test_time_adaptation.marginal_entropy(logits)
+      return value, tape.gradient(value, logits)
+
+    return compile_in_graph(compute, tf.TensorSpec([None, 3], tf.float32))
+
+  def test_is_that_of_the_mean_and_not_the_mean_of_those(self, with_gradient):
+    # Certain of one class each: the mean is 1/2, 1/2, 0.
+    value, _ = with_gradient(np.float32([[50, 0, 0], [0, 50, 0]]))
+    np.testing.assert_allclose(value, np.log(2), rtol=1e-6)
+
+  def test_agrees_with_scipy(self, with_gradient):
+    logits = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    mean = scipy.special.softmax(np.float64(logits), axis=1).mean(axis=0)
+    np.testing.assert_allclose(
+      with_gradient(logits)[0], scipy.stats.entropy(mean), rtol=1e-6
+    )
+
+  def test_gradient_of_one_prediction(self, with_gradient):
+    # dH/dz_j = -p_j (log p_j + H).
+    logits = np.float32([[1, 0.5, -2]])
+    value, gradient = with_gradient(logits)
+    p = scipy.special.softmax(logits)
+    np.testing.assert_allclose(gradient, -p * (np.log(p) + value), atol=1e-6)
+
+  def test_copies_are_one(self, with_gradient):
+    logits = np.float32([[1, 0.5, -2]])
+    once, often = with_gradient(logits), with_gradient(logits.repeat(4, axis=0))
+    np.testing.assert_allclose(often[0], once[0], rtol=1e-6)
+    np.testing.assert_allclose(often[1].sum(axis=0), once[1][0], atol=1e-6)
+
+  def test_is_finite_where_probabilities_are_not(self, with_gradient):
+    # exp(-300) is 0 to a float32.
+    value, gradient = with_gradient(np.float32([[300, 0, -300]] * 2))
+    assert value == 0
+    assert np.all(np.isfinite(gradient))
+
+
+class TestDescendMarginalEntropy:
+  def test_step_of_a_linear_model(self, run_in_graph):
+    # By hand: eta * x (outer) p (log p + H) is added.
+    generator = np.random.default_rng(0)
+    weights = generator.normal(size=(4, 3)).astype(np.float32)
+    x = generator.normal(size=4).astype(np.float32)
+    adapted = run_in_graph(
+      lambda w, x: test_time_adaptation.descend_marginal_entropy(
+        lambda w, x: x @ w,
+        w,
+        lambda step: tf.repeat(x[tf.newaxis], 5, axis=0),
+        1,
+        hyperparameters.LocalHParams(learning_rate=0.5),
+      ),
+      weights,
+      x,
+    )
+    p = scipy.special.softmax(np.float64(x @ weights))
+    change = 0.5 * np.outer(x, p * (np.log(p) + scipy.stats.entropy(p)))
+    np.testing.assert_allclose(adapted, weights + change, atol=1e-6)
+
+  def test_steps_have_augmentations_of_their_own(self, run_in_graph):
+    # The gradient of a step without an input is zero.
+    def adapt(num_steps):
+      return run_in_graph(
+        lambda w: test_time_adaptation.descend_marginal_entropy(
+          lambda w, x: x @ w,
+          w,
+          lambda step: tf.where(step < 2, 0.0, tf.ones([1, 4])),
+          num_steps,
+          hyperparameters.LocalHParams(learning_rate=0.5),
+        ),
+        np.eye(4, 3, dtype=np.float32),
+      )
+
+    np.testing.assert_array_equal(adapt(2), np.eye(4, 3))
+    assert np.any(adapt(3) != np.eye(4, 3))
+
+
+class TestInFullBatches:
+  @pytest.mark.parametrize(
+    ("num_examples", "num_batches"), [(0, 0), (1, 1), (4, 1), (5, 2)]
+  )
+  def test_batches_are_full_and_results_in_order(
+    self, run_in_graph, num_examples, num_batches
+  ):
+    def function(batch):
+      assert batch["x"].shape == (4, 2)
+      assert batch["y"].shape == (4,)
+      own = batch["x"][:, :1] + tf.cast(batch["y"], tf.float32)[:, tf.newaxis]
+      # Zeros fill up the last batch.
+      total = tf.fill([4, 1], tf.reduce_sum(batch["x"][:, 1]))
+      return tf.concat([own, total], axis=1)
+
+    x = np.arange(2 * num_examples, dtype=np.float32).reshape(-1, 2)
+    found = run_in_graph(
+      lambda x, y: test_time_adaptation.in_full_batches(
+        function, {"x": x, "y": y}, 4, width=2
+      ),
+      x,
+      np.arange(num_examples, dtype=np.int32),
+    )
+    totals = [x[4 * i : 4 * i + 4, 1].sum() for i in range(num_batches)]
+    np.testing.assert_array_equal(
+      found,
+      np.stack(
+        [3 * np.arange(num_examples), np.repeat(totals, 4)[:num_examples]],
+        axis=1,
+      ),
+    )
+
+
+class TestAdaptEach:
+  """A method whose history is the sum of what it has seen, and how often."""
+
+  @pytest.fixture(scope="class")
+  def compile_adaptation(self, compile_in_graph):
+    def compile_with(seed):
+      def add(history, example, domain, place):
+        total, count = history
+        total += example["value"]
+        count += 1
+        return tf.stack(
+          [
+            total,
+            tf.cast(count, tf.float32),
+            tf.cast(domain, tf.float32),
+            tf.cast(place, tf.float32),
+            example["row"][0],
+          ]
+        ), (total, count)
+
+      return compile_in_graph(
+        lambda value, sizes: test_time_adaptation.adapt_each(
+          {"value": value, "row": tf.stack([value, -value], axis=1)},
+          (tf.constant(0.0), tf.constant(0)),
+          add,
+          domain_sizes=sizes,
+          width=5,
+          seed=seed,
+        ),
+        tf.TensorSpec([None], tf.float32),
+        tf.TensorSpec([3], tf.int32),
+      )
+
+    return compile_with
+
+  @pytest.fixture(scope="class")
+  def in_order(self, compile_adaptation):
+    return compile_adaptation(None)
+
+  @pytest.fixture(scope="class")
+  def at_random(self, compile_adaptation):
+    return compile_adaptation(SEED)
+
+  def test_history_starts_anew_at_every_domain(self, in_order):
+    np.testing.assert_array_equal(
+      in_order(np.float32([1, 2, 3, 4, 5]), np.int32([2, 0, 3])),
+      [
+        [1, 1, 0, 0, 1],
+        [3, 2, 0, 1, 2],
+        [3, 1, 2, 0, 3],
+        [7, 2, 2, 1, 4],
+        [12, 3, 2, 2, 5],
+      ],
+    )
+
+  def test_nothing_gives_nothing(self, in_order):
+    assert in_order(np.float32([]), np.int32([0, 0, 0])).shape == (0, 5)
+
+  def test_random_order_visits_each_once(self, at_random):
+    x = np.arange(1, 31, dtype=np.float32)
+    found = at_random(x, np.int32([10, 0, 20]))
+    np.testing.assert_array_equal(found[:, 4], x)
+    np.testing.assert_array_equal(found[:, 3], [*range(10), *range(20)])
+    visits = found[:10, 1], found[10:, 1]
+    for order in visits:
+      np.testing.assert_array_equal(np.sort(order), np.arange(len(order)) + 1)
+      assert np.any(np.diff(order) != 1)
+      # The history is of those that came before.
+    for order, values, totals in (
+      (visits[0], x[:10], found[:10, 0]),
+      (visits[1], x[10:], found[10:, 0]),
+    ):
+      by_visit = np.argsort(order)
+      np.testing.assert_array_equal(
+        totals[by_visit], np.cumsum(values[by_visit])
+      )
+    # Another domain has another order.
+    assert np.any(np.argsort(visits[1])[:10] != np.argsort(visits[0]))
+
+  @hypothesis.settings(max_examples=30, deadline=None)
+  @hypothesis.given(st.lists(st.integers(0, 4), min_size=3, max_size=3))
+  def test_domain_alone_is_as_beside_the_others(self, at_random, sizes):
+    x = np.arange(1, sum(sizes) + 1, dtype=np.float32)
+    target = x[len(x) - sizes[-1] :]
+    together = at_random(x, np.int32(sizes))
+    alone = at_random(target, np.int32([0, 0, sizes[-1]]))
+    np.testing.assert_array_equal(together[len(x) - sizes[-1] :], alone)
+
+
+def test_batches_are_not_padded_where_models_normalise_by_them():
+  with (
+    modes.by_batch(),
+    pytest.raises(ValueError, match="padding would change"),
+  ):
+    test_time_adaptation.in_full_batches(
+      lambda x: x, tf.zeros([5, 3]), 4, width=3
+    )

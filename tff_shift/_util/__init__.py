@@ -1,0 +1,1 @@
+"""What all folders of the package share."""

@@ -1,12 +1,12 @@
 """The flag `--config`: files of flags in YAML, or the config.json of a run."""
 
+import json
 import re
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import yaml
 from absl import flags
 
@@ -116,7 +116,9 @@ def _read(path: str) -> dict[str, Any]:
   try:
     text = files.read_text(path, max_bytes=_MAX_BYTES)
     if text.lstrip().startswith("{"):
-      values = msgspec.json.decode(text)
+      values = json.loads(
+        text, object_pairs_hook=_unique, parse_constant=_refuse_constant
+      )
     else:
       values = _parse_yaml(text)
   except (OSError, yaml.YAMLError, RecursionError) as error:
@@ -144,6 +146,20 @@ def _read(path: str) -> dict[str, Any]:
     if digest is not None:
       values["dataset_sha256"] = digest
   return dict(values)
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+  """Returns the fields of a JSON object; refuses a name that is there twice."""
+  fields = dict(pairs)
+  if len(fields) < len(pairs):
+    names = [name for name, _ in pairs]
+    twice = next(name for name in names if names.count(name) > 1)
+    raise ValueError(f"{twice!r} is there twice")
+  return fields
+
+
+def _refuse_constant(name: str) -> None:
+  raise ValueError(f"{name} is not a JSON number")
 
 
 def _parse_yaml(text: str) -> dict[str, Any]:

@@ -100,6 +100,18 @@ class TestHarmed:
     assert found["num_clients"].tolist() == [2, 1]
     assert found["harmed_share"].tolist() == [50, 0]
 
+  def test_names_decide_which_clients_are_the_same(self):
+    rows = frame(mine=[[10, 30]], local=[[25, 5]])
+    # The files of the two runs have them in another order.
+    is_north = (rows["algorithm"] == "mine") == (rows["client"] == 0)
+    rows["client_name"] = np.where(is_north, "north", "south")
+    # 10 beside 5 in the north, 30 beside 25 in the south.
+    assert clients.harmed(rows, "mine", "local")["harmed_share"].tolist() == [0]
+    unnamed = rows.drop(columns="client_name")
+    assert clients.harmed(unnamed, "mine", "local")[
+      "harmed_share"
+    ].tolist() == [50]
+
   def test_runs_without_one_counterpart_are_refused(self):
     rows = frame(mine=[[10], [20]], local=[[10]])
     with pytest.raises(ValueError, match=r"one run with seed 1, got 0; keep"):

@@ -241,6 +241,9 @@ def harmed(
   for name in ("algorithm", "seed"):
     if name not in clients:
       raise ValueError(f"clients: there is no column {name}")
+  if _NAME in clients and clients[_NAME].notna().all():
+    # Runs on other files may number the same clients otherwise.
+    clients = clients.assign(**{_CLIENT: clients[_NAME]})
   metric = _metric(clients, metric)
   values = final(clients, metric, num_last)
   run = _run_columns(values, metric)

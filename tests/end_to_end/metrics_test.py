@@ -87,6 +87,8 @@ def test_own_metric_with_an_aggregator_that_does_not_protect_it(
       *_CIRCLE,
       *(f"--import={tmp_path / 'dread.py'}", "--metrics=mean_dread"),
       *("--aggregator=dp", "--noise_multiplier=0", "--clipping=adaptive"),
+      # The default of three clients would be warned of.
+      "--dp_delta=0.001",
       f"--output_dir={tmp_path / 'run'}",
     ],
   )

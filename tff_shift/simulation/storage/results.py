@@ -219,14 +219,16 @@ class RunFolder:
   def read_done(self) -> Done | None:
     """Returns the record of a finished run; None if a file is missing.
 
-    A run without a valid record resumes and writes it again.
+    A run without valid records resumes and writes them again, or says which of
+    its files is damaged.
     """
     try:
       done = records.read(self.path / _DONE, Done)
+      records.read(self.path / run_records.CONFIG, run_records.RunConfig)
+      records.read(self.path / run_records.SUMMARY, run_records.Summary)
     except (FileNotFoundError, ValueError):
       return None
-    names = (run_records.CONFIG, _METRICS, run_records.SUMMARY)
-    return done if all((self.path / name).exists() for name in names) else None
+    return done if (self.path / _METRICS).exists() else None
 
   def write_done(self, flags: Mapping[str, Any]) -> None:
     """Records that the run is finished; nothing may be written afterwards.

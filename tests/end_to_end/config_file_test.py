@@ -65,7 +65,7 @@ def test_config_of_a_run_is_one_without_its_folder(tmp_path):
     ("progress: !!bool 'yes'", "line 1: progress has the tag tag:yaml.org,2"),
     ("rounds: !!python/name:os.x", "line 1: rounds has the tag tag:yaml.org"),
     ("rounds: 1\nseed: 0\nrounds: 2", "rounds is there twice, in lines 1, 3"),
-    ('{"rounds": 1', "Input data was truncated"),
+    ('{"rounds": 1', "Expecting ',' delimiter: line 1"),
     ('{"rounds": {"a": 1}}', "rounds has the value {'a': 1}; it must be a"),
     ('{"seeds": [true]}', "seeds has the value True; it must be a text"),
     ("seeds: ['0,1']", "seeds has the value '0,1'; it must be a text"),

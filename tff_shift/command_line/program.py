@@ -277,6 +277,10 @@ def run(
         main(*[rest[1:]] * takes_arguments)
       except output_folder.NothingToDoError as done:
         print(shown_names.line(str(done)))
+      except Exception:
+        # TensorFlow's C++ code may take a signal's exception for its own.
+        signals.check()
+        raise
 
   try:
     with signals.raised():

@@ -59,13 +59,13 @@ def num_tokens(path: pathlib.Path) -> int:
 
 def rooms(root: pathlib.Path) -> dict[str, int]:
   """Returns the number of tokens by room, such as "tff_shift/models"."""
-  found: dict[str, int] = {}
+  counts: dict[str, int] = {}
   for folder in _FOLDERS:
     for path in sorted((root / folder).rglob("*.py")):
       parts = path.relative_to(root).parts
       room = "/".join(parts[: min(2, len(parts) - 1)])
-      found[room] = found.get(room, 0) + num_tokens(path)
-  return found
+      counts[room] = counts.get(room, 0) + num_tokens(path)
+  return counts
 
 
 def grown(old: Mapping[str, int], new: Mapping[str, int], by: float) -> list:

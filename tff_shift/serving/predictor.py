@@ -267,8 +267,7 @@ def load(folder: str | os.PathLike[str]) -> Predictor:
   """Loads a trained model.
 
   A saved model is a program: loading it can run operations of its graph, so
-  load only folders that you trust. Before that, `model.json` is validated, and
-  compared with the other files.
+  load only folders that you trust. Before that, `model.json` is validated.
 
   Args:
     folder: The folder of a model, or one that has exactly one below it, such as

@@ -1,7 +1,20 @@
-# With Python 3.11 and make, `make demo` and `make test` do everything.
+# With Python 3.13, 3.12 or 3.11 and make, `make demo` and `make test` do everything.
 
-PYTHON ?= python3.11
-VENV := .venv
+# 2.14: the versions that TFF pins, on Python 3.11.
+TENSORFLOW ?= 2.21
+ifeq ($(TENSORFLOW),2.21)
+  LOCK := requirements.txt
+  VENV := .venv
+  # The newest that is installed.
+  PYTHON ?= $(shell for python in python3.13 python3.12 python3.11; do \
+    $$python -c '' 2>/dev/null && echo $$python && exit; done; echo python3)
+else ifeq ($(TENSORFLOW),2.14)
+  LOCK := requirements-tf2.14.txt
+  VENV := .venv-tf2.14
+  PYTHON ?= python3.11
+else
+  $(error TENSORFLOW=$(TENSORFLOW): 2.21 or 2.14)
+endif
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # Processes for the tests: one per core.
@@ -28,14 +41,14 @@ help:
 	@echo 'make benchmark   ratios of speed in five processes each, into benchmarks/history.md'
 	@echo 'make lint        linter, format, types, spelling, size; are lock and tables up to date?'
 	@echo 'make docs        the documentation site, in site/; fails on a broken link'
-	@echo 'make lock        compiles requirements.in into requirements.txt'
+	@echo 'make lock        compiles requirements.in into requirements.txt and requirements-tf2.14.txt'
 	@echo 'make wheel       dist/tff_shift-*.whl'
 	@echo 'make clean       removes the environment and all results'
 
 setup: $(INSTALLED)
 
-$(INSTALLED): requirements.txt setup.sh
-	@./setup.sh '$(PYTHON)' '$(VENV)'
+$(INSTALLED): $(LOCK) setup.sh
+	@./setup.sh '$(PYTHON)' '$(VENV)' '$(LOCK)'
 	@touch $@
 
 # Its line says which file to open.
@@ -144,21 +157,27 @@ docs: setup
 	# Not --quiet: warnings that are not shown are not counted, and break nothing.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# The override lifts TFF's pin of a release of jaxlib that is gone.
-COMPILE := $(BIN)/uv pip compile --quiet --no-config --no-header \
-  --python-version 3.11 --override overrides.txt requirements.in
+# The overrides lift what TFF pins: $(call compile,LOCK,OVERRIDES,OPTIONS).
+compile = $(BIN)/uv pip compile --quiet --no-config --no-header \
+  --python-version 3.11 \
+  --override $(2) requirements.in --output-file $(1) $(3)
+compile-new = $(call compile,$(1),overrides.txt,--universal $(2))
+compile-old = $(call compile,$(1),overrides-tf2.14.txt,$(2))
 
 lock: setup
-	$(COMPILE) --upgrade --output-file requirements.txt
+	$(call compile-new,requirements.txt,--upgrade)
+	$(call compile-old,requirements-tf2.14.txt,--upgrade)
 
-# Compiling on top of the lock keeps its versions: it only changes where
-# requirements.in or overrides.txt ask for something else.
+# Compiling on top of a lock keeps its versions: it only changes where
+# requirements.in or the overrides ask for something else.
 check-lock: setup
-	@cp requirements.txt $(VENV)/lock.txt
-	@$(COMPILE) --output-file $(VENV)/lock.txt 2>$(VENV)/lock.log || \
-	  { cat $(VENV)/lock.log >&2; exit 1; }
-	@cmp -s requirements.txt $(VENV)/lock.txt || \
-	  { echo 'requirements.txt is not up to date: run make lock' >&2; exit 1; }
+	@cp requirements.txt $(VENV)/new.txt
+	@cp requirements-tf2.14.txt $(VENV)/old.txt
+	@$(call compile-new,$(VENV)/new.txt)
+	@$(call compile-old,$(VENV)/old.txt)
+	@cmp -s requirements.txt $(VENV)/new.txt && \
+	  cmp -s requirements-tf2.14.txt $(VENV)/old.txt || \
+	  { echo 'the locks are not up to date: run make lock' >&2; exit 1; }
 
 # What lies in build/ from before would go in.
 wheel: setup
@@ -168,4 +187,4 @@ wheel: setup
 	@rm -rf build
 
 clean:
-	rm -rf $(VENV) runs build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-tf2.14 runs build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -5,60 +5,61 @@ import sys
 
 import setuptools
 
-if sys.version_info[:2] != (3, 11):
+if not (3, 11) <= sys.version_info[:2] <= (3, 13):
   # In place of an error of the first dependency that other versions lack.
   sys.exit(
-    "tff_shift needs Python 3.11, because TensorFlow Federated 0.87 does; this"
-    f" is Python {sys.version.split()[0]}"
+    "tff_shift needs Python 3.11, 3.12 or 3.13; this is Python"
+    f" {sys.version.split()[0]}"
   )
 
 _HERE = pathlib.Path(__file__).parent
 
-# What a user of the library needs; bounds and reasons: requirements.in.
+# What a user of the library needs; reasons: requirements.in.
 _DIRECT = [
   "POT>=0.9.4,<0.10",
-  "absl-py>=1.2,<2",
-  "dp-accounting>=0.4.3,<0.5",
+  "absl-py>=1.2,<3",
+  "decorator",
+  "dp-accounting>=0.6,<0.7",
   "grpcio>=1.46,<2",
   "h5py>=3.9,<4",
   "importlib_resources>=6,<8",
   "jinja2>=3.1,<4",
   "markdown>=3.6,<4",
   "markupsafe>=2.1,<4",
-  "matplotlib>=3.8,<3.11",
-  "mlxtend>=0.23.1,<0.24",
+  "matplotlib>=3.8,<4",
+  "mlxtend>=0.23.1,<1",
   "msgspec>=0.20,<0.23",
-  "numpy>=1.25,<1.26",
-  "pandas>=2.1,<3",
+  "numpy>=2,<3",
+  "pandas>=2.1,<4",
   "pillow>=10",
-  "pyarrow<25",
+  "pyarrow",
   "pyyaml>=6,<7",
-  "scikit-learn>=1.5,<1.6",
-  "scipy>=1.9.3,<1.10",
-  "tensorflow==2.14.1",
+  "scikit-learn>=1.5,<2",
+  "scipy>=1.13,<2",
+  "setuptools",
+  "tensorboard",
+  "tensorflow==2.21.0",
   "tensorflow-datasets==4.9.10",
-  "tensorflow-metadata<1.18",
-  "tensorflow-privacy==0.9.0",
+  "tensorflow-metadata",
+  "tensorflow-probability==0.25.0",
+  "tf_keras==2.21.0",
   "threadpoolctl>=3.1,<4",
   "tqdm>=4.66,<5",
 ]
 
-# TFF 0.87.0 itself is not here, for no installer could bring it: it asks for
-# jaxlib 0.4.14, which is gone (overrides.txt). All else that it asks for is,
-# with the jaxlib that there is, so that TFF can be added with --no-deps.
-# `tff_shift._util.installed` says so where it is missing.
+# TFF 0.87.0 and tensorflow-privacy 0.9.0 themselves are not here, for no
+# installer could bring them: they ask for an older Python, and TFF for older
+# releases of most that it needs. What else runs beside them is.
+# `tff_shift._util.installed` says so where they are missing.
 _OF_TFF = [
-  "attrs>=23.1,<24",
-  "cachetools>=5.3,<6",
-  "dm-tree==0.1.8",
-  "google-vizier==0.1.11",
-  "googleapis-common-protos==1.61.0",
-  "jax==0.4.18",
-  "jaxlib==0.4.18",
-  "ml-dtypes>=0.2.0,<0.3",
+  "attrs>=23.1",
+  "cachetools>=5.3",
+  "dm-tree>=0.1.8",
+  "googleapis-common-protos>=1.61",
+  "ml-dtypes>=0.5",
   "portpicker>=1.6,<2",
-  "tensorflow-model-optimization==0.7.5",
-  "typing-extensions>=4.5.0,<4.6",
+  "tensorflow-model-optimization==0.8.1",
+  "typing-extensions>=4.6",
 ]
 
 _BINARIES = {
@@ -87,6 +88,8 @@ setuptools.setup(
   license_files=["LICENSE"],
   classifiers=[
     "Programming Language :: Python :: 3.11",
+    "Programming Language :: Python :: 3.12",
+    "Programming Language :: Python :: 3.13",
     "Topic :: Scientific/Engineering :: Artificial Intelligence",
     "Typing :: Typed",
   ],
@@ -107,32 +110,25 @@ setuptools.setup(
       for name, module in _BINARIES.items()
     ]
   },
-  python_requires=">=3.11,<3.12",
-  # With the marker, pip on another Python names the version, not the first
-  # dependency that cannot be built there.
-  install_requires=[
-    f'{each}; python_version == "3.11"' for each in _DIRECT + _OF_TFF
-  ],
+  python_requires=">=3.11,<3.14",
+  install_requires=_DIRECT + _OF_TFF,
   extras_require={
-    "gpu": ["tensorflow[and-cuda]==2.14.1"],
-    # tokenizers of the extra text needs huggingface-hub before 1. Not in the
-    # lock, which has nothing that downloads models.
-    "huggingface": ["datasets>=5,<6", "huggingface-hub<1"],
-    "mlflow": ["mlflow-skinny>=2.16,<3.6"],
-    # Not in the lock: 60 packages for notebooks only. IPython from 8.18 on
-    # needs a newer typing-extensions than TFF allows.
+    "gpu": ["tensorflow[and-cuda]==2.21.0"],
+    # Not in the lock, which has nothing that downloads models.
+    "huggingface": ["datasets>=5,<6"],
+    "mlflow": ["mlflow-skinny>=2.16,<4"],
+    # Not in the lock: 60 packages for notebooks only.
     "notebook": [
       "ipykernel>=6.29,<8",
-      "ipython>=8.17,<8.18",
-      "jupyterlab>=4.2,<4.6",
+      "ipython>=8.17,<10",
+      "jupyterlab>=4.2,<5",
       "nbclient>=0.10,<1",
       "nbformat>=5.10,<6",
     ],
-    # Not in the lock: drift detectors to compare with. 0.22 needs SciPy 1.14.
-    "river": ["river>=0.21.1,<0.22"],
-    # Not in the lock, which tests no service. 0.20 needs a newer
-    # typing-extensions than TFF allows.
-    "wandb": ["wandb>=0.19,<0.20"],
-    "text": ["safetensors>=0.5.3,<0.6", "tokenizers>=0.19.1,<0.20"],
+    # Not in the lock: drift detectors to compare with.
+    "river": ["river>=0.21.1,<1"],
+    # Not in the lock, which tests no service.
+    "wandb": ["wandb>=0.19,<1"],
+    "text": ["safetensors>=0.5.3,<1", "tokenizers>=0.19.1,<1"],
   },
 )

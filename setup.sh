@@ -1,12 +1,13 @@
 #!/bin/sh
-# Makes the virtual environment: ./setup.sh PYTHON VENV. Called by the Makefile.
+# Makes the virtual environment: ./setup.sh PYTHON VENV LOCK. Called by the Makefile.
 #
-# The lock is installed without resolving, because TFF's own pin of jaxlib is of
-# a release that is gone (overrides.txt). What is wrong with the machine is said
-# in one line.
+# The lock is installed without resolving and without asking what TFF says of
+# Python and of other packages, because it runs beside newer ones (overrides.txt).
+# What is wrong with the machine is said in one line.
 set -u
 python=$1
 venv=$2
+lock=$3
 log=$venv.log
 
 fail() {
@@ -14,27 +15,33 @@ fail() {
   exit 1
 }
 
+case $lock in
+*tf2.14*) needed=3.11 ;;
+*) needed="3.13, 3.12 or 3.11" ;;
+esac
 command -v "$python" >/dev/null 2>&1 ||
-  fail "there is no '$python'; install Python 3.11, or name it: make PYTHON=/path/to/python3.11"
+  fail "there is no '$python'; install Python $needed, or name it: make PYTHON=/path/to/python3"
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) ||
-  fail "'$python' does not run; name a Python 3.11: make PYTHON=/path/to/python3.11"
-[ "$version" = 3.11 ] ||
-  fail "'$python' is Python $version; TensorFlow Federated 0.87 needs 3.11: make PYTHON=/path/to/python3.11"
+  fail "'$python' does not run; name a Python $needed: make PYTHON=/path/to/python3"
+case " $needed " in
+*" $version "* | *" $version,"*) ;;
+*) fail "'$python' is Python $version; $lock needs $needed: make PYTHON=/path/to/python3" ;;
+esac
 
 # Made anew: what an interrupted or older installation left may not fit.
 rm -rf "$venv"
 "$python" -m venv "$venv" >"$log" 2>&1 ||
-  fail "'$python -m venv' failed; on Debian and Ubuntu install python3.11-venv (see $log)"
+  fail "'$python -m venv' failed; on Debian and Ubuntu install python$version-venv (see $log)"
 
-echo "setup: installing requirements.txt into $venv (about 2 GB, once)"
+echo "setup: installing $lock into $venv by Python $version (about 2 GB, once)"
 "$venv/bin/pip" install --disable-pip-version-check --no-input --no-deps \
-  --requirement requirements.txt >"$log" 2>&1 || {
+  --ignore-requires-python --requirement $lock >"$log" 2>&1 || {
   if grep -qiE 'NewConnectionError|ConnectTimeout|name resolution|Network is unreachable|ProxyError|Could not find a version' "$log"; then
     fail "packages could not be downloaded: is there a network, and does pip reach a package index? (see $log)"
   elif grep -qiE 'gcc|compiler|Microsoft Visual C' "$log"; then
-    fail "a package has to be compiled and there is no compiler: install gcc and the headers of Python 3.11 (see $log)"
+    fail "a package has to be compiled and there is no compiler: install gcc and the headers of Python $version (see $log)"
   fi
-  fail "installing requirements.txt failed (see $log)"
+  fail "installing $lock failed (see $log)"
 }
 "$venv/bin/pip" install --disable-pip-version-check --no-input --no-deps \
   --no-build-isolation --editable . >>"$log" 2>&1 ||

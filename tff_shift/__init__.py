@@ -11,6 +11,7 @@ import importlib
 import os
 from typing import Any
 
+from tff_shift._util import tff_imports
 from tff_shift._util.public_names import NAMES as _NAMES
 
 # TensorFlow reads it on import. Its messages about startup and graph
@@ -22,6 +23,10 @@ os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 # gRPC reads it on import. Failed connections, for example because of a refused
 # certificate, also raise errors.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+# TensorFlow from 2.16 on reads it when `tf.keras` is first used: TFF and the
+# models of this package take the Keras 2 of `tf_keras`.
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+tff_imports.add_hook()
 
 __all__ = sorted(_NAMES)
 

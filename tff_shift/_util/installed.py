@@ -8,14 +8,30 @@ import types
 def require_tff() -> None:
   """Raises an ImportError of one line if TFF is missing.
 
-  This package cannot require TFF, because TFF requires a release of jaxlib that
-  is no longer available. It requires the other dependencies of TFF itself.
+  This package cannot require TFF, because TFF requires an older Python and
+  older releases of what it needs, which this package requires itself.
   """
   if importlib.util.find_spec("tensorflow_federated") is None:
     raise ImportError(
       "tff_shift: TensorFlow Federated is missing; install it with `pip install"
-      " --no-deps tensorflow-federated==0.87.0` (without --no-deps, pip needs a"
-      " release of jaxlib that is no longer available)"
+      " --no-deps --ignore-requires-python tensorflow-federated==0.87.0"
+      " tensorflow-privacy==0.9.0` (it runs beside newer releases than it asks"
+      " for)"
+    )
+
+
+def require_keras_2() -> None:
+  """Raises an ImportError of one line if `tf.keras` is Keras 3.
+
+  It is if a program used `tf.keras` before `tff_shift` was imported and without
+  TF_USE_LEGACY_KERAS=1.
+  """
+  import tensorflow as tf
+
+  if tf.keras.Model.__module__.startswith("keras.src.models"):
+    raise ImportError(
+      "tff_shift: tf.keras is Keras 3 here; import tff_shift before tf.keras is"
+      " used, or set TF_USE_LEGACY_KERAS=1 before Python starts"
     )
 
 

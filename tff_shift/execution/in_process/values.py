@@ -329,9 +329,17 @@ def _has_compatible_dtype(value: Any, expected: Any) -> bool:
   )
   for python_type, kind in kinds:
     if isinstance(value, python_type):
-      # A Python number is accepted if its value fits.
-      return np.issubdtype(expected, kind) and np.can_cast(value, expected)
+      return np.issubdtype(expected, kind) and _fits(value, expected)
   return False
+
+
+def _fits(value: complex, expected: type[np.number]) -> bool:
+  """Returns whether a Python number is within the limits of a dtype."""
+  if isinstance(value, int):
+    limits = np.iinfo(expected)
+    return int(limits.min) <= value <= int(limits.max)
+  size = max(abs(value.real), abs(value.imag))
+  return not np.isfinite(value) or size <= float(np.finfo(expected).max)
 
 
 @functools.cache

@@ -30,8 +30,8 @@ import h5py
 import numpy as np
 import tensorflow as tf
 from google.protobuf import message as protobuf
-from keras.protobuf import saved_metadata_pb2
 from tensorflow.core.protobuf import trackable_object_graph_pb2
+from tensorflow.python.keras.protobuf import saved_metadata_pb2
 
 from tff_shift._util import files
 from tff_shift._util import memory

@@ -289,7 +289,7 @@ def _with_weights(
 def _has_own_layers(keras_model: tf.keras.Model) -> bool:
   """Whether layers are not Keras's: only their code may need AutoGraph."""
   return any(
-    type(layer).__module__.partition(".")[0] != "keras"
+    type(layer).__module__.partition(".")[0] not in ("keras", "tf_keras")
     for layer in keras_model._flatten_layers()
   )
 

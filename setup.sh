@@ -33,9 +33,28 @@ rm -rf "$venv"
 "$python" -m venv "$venv" >"$log" 2>&1 ||
   fail "'$python -m venv' failed; on Debian and Ubuntu install python$version-venv (see $log)"
 
+install() {
+  "$venv/bin/pip" install --disable-pip-version-check --no-input --no-deps \
+    --ignore-requires-python "$@" >>"$log" 2>&1
+}
+
+# TFF's wheel is of Linux on x86-64, where its worker and its C++ executor run. In
+# process, its Python files are enough.
+install_lock() {
+  if [ "$(uname -sm)" = "Linux x86_64" ]; then
+    install --requirement "$lock"
+    return
+  fi
+  grep -v '^tensorflow-federated==' "$lock" >"$venv/others.txt"
+  purelib=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  install --requirement "$venv/others.txt" &&
+    install --only-binary=:all: --platform manylinux_2_31_x86_64 \
+      --implementation py --abi none --target "$purelib" \
+      "$(grep -o '^tensorflow-federated==[^ ]*' "$lock")"
+}
+
 echo "setup: installing $lock into $venv by Python $version (about 2 GB, once)"
-"$venv/bin/pip" install --disable-pip-version-check --no-input --no-deps \
-  --ignore-requires-python --requirement $lock >"$log" 2>&1 || {
+install_lock || {
   if grep -qiE 'NewConnectionError|ConnectTimeout|name resolution|Network is unreachable|ProxyError|Could not find a version' "$log"; then
     fail "packages could not be downloaded: is there a network, and does pip reach a package index? (see $log)"
   elif grep -qiE 'gcc|compiler|Microsoft Visual C' "$log"; then
@@ -43,7 +62,6 @@ echo "setup: installing $lock into $venv by Python $version (about 2 GB, once)"
   fi
   fail "installing $lock failed (see $log)"
 }
-"$venv/bin/pip" install --disable-pip-version-check --no-input --no-deps \
-  --no-build-isolation --editable . >>"$log" 2>&1 ||
+install --no-build-isolation --editable . ||
   fail "installing tff_shift itself failed (see $log)"
 rm -f "$log"

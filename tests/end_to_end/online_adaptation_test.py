@@ -1,7 +1,6 @@
 """The binary `experiments.online_adaptation`, run whole."""
 
 import functools
-import json
 
 import numpy as np
 import pytest
@@ -227,11 +226,11 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
   monkeypatch,
 ):
   folder = tmp_path / "covariate"
-  corrupt, levels = corruptions.corrupt, []
+  corrupt, names = corruptions.corrupt, []
 
-  def noting(*arguments, corruption_levels):
-    levels.append(corruption_levels)
-    return corrupt(*arguments, corruption_levels=corruption_levels)
+  def noting(images, name, *arguments):
+    names.append(name)
+    return corrupt(images, name, *arguments)
 
   monkeypatch.setattr(corruptions, "corrupt", noting)
   with drawn_figures("corruptions"):
@@ -239,15 +238,12 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
       [
         *(each for each in _CORRUPTED if each != "--local_epochs=1"),
         *(f"--cache_dir={cache_dir}", f"--output_dir={folder}"),
-        *("--local_steps=2", "--corruption_levels=monotone"),
+        "--local_steps=2",
       ]
     )
   assert code == 0
-  config = json.loads((folder / "config.json").read_text())
-  assert config["flags"]["corruption_levels"] == "monotone"
   # Of the figure and of the streams, whose last step has a severity.
-  assert len(levels) > 6 * len(corruptions.names())
-  assert set(levels) == {"monotone"}
+  assert len(names) > 6 * len(corruptions.names())
   assert len(read_rows(folder)) == 3
   (run,) = read_runs(folder)
   assert (folder / "figures" / "corruptions.png").stat().st_size > 1000
@@ -373,7 +369,6 @@ _REFUSED = [
   ("--shift=", "{}", "linear"),
   ("--shift_kind=concept", "{}", "covariate"),
   ("--corrupted_images=downloaded", "--corrupted_images", "archive"),
-  ("--corruption_levels=linear", "--corruption_levels", "monotone"),
   ("--bernoulli_flip=always", "--bernoulli_flip", "as_printed"),
   ("--pretraining_distribution=zipf", "{}", "gaussian"),
   ("--model=alexnet", "{}", "residual_cnn"),
@@ -425,18 +420,6 @@ _REFUSED = [
   ("--dataset=cifar10 --data_dir=/nowhere", "/nowhere", "cifar10"),
   ("--shift_kind=covariate --corrupted_images=archive", "cifar10", "digits"),
   ("--corrupted_images=archive", "{}", "does not apply", "--shift_kind=label"),
-  (
-    "--corruption_levels=monotone",
-    "{}",
-    "does not apply",
-    "--shift_kind=label",
-  ),
-  (
-    "--dataset=cifar10 --shift_kind=covariate --corrupted_images=archive"
-    " --corruption_levels=monotone",
-    "--corruption_levels=monotone",
-    "--corrupted_images=computed",
-  ),
   *(
     (f"--{name}=0", f"--{name}=0", "at least 1")
     for name in (

@@ -33,20 +33,17 @@ def load(photographs):
 
 @pytest.fixture(scope="session")
 def all_severities(load):
-  """Returns `all_severities(name, kind, levels)`: clean, and severities 1 to 5.
+  """Returns `all_severities(name, kind)`: clean, and severities 1 to 5.
 
   It gives `[6, N, height, width, channels]`.
   """
 
   @functools.cache
-  def corrupted(name, kind, levels):
+  def corrupted(name, kind):
     images = load(kind)
     seeds = np.arange(len(images))
     return np.stack(
-      [
-        corruptions.corrupt(images, name, each, seeds, corruption_levels=levels)
-        for each in range(6)
-      ]
+      [corruptions.corrupt(images, name, each, seeds) for each in range(6)]
     )
 
   return corrupted
@@ -58,7 +55,6 @@ def constant(value):
 
 KINDS = pytest.mark.parametrize("kind", ["digits", "photographs"])
 EVERY = pytest.mark.parametrize("name", NAMES)
-BOTH = pytest.mark.parametrize("levels", corruptions.LEVELS)
 
 
 class TestEveryCorruption:
@@ -78,9 +74,8 @@ class TestEveryCorruption:
 
   @EVERY
   @KINDS
-  @BOTH
-  def test_every_image_changes(self, name, kind, levels, all_severities):
-    clean, *corrupted = all_severities(name, kind, levels)
+  def test_every_image_changes(self, name, kind, all_severities):
+    clean, *corrupted = all_severities(name, kind)
     for images in corrupted:
       assert images.dtype == np.uint8
       assert images.shape == clean.shape
@@ -88,37 +83,19 @@ class TestEveryCorruption:
 
   @EVERY
   @KINDS
-  def test_mean_squared_error_of_monotone_levels_rises(
-    self, name, kind, all_severities
-  ):
-    severities = all_severities(name, kind, "monotone").astype(np.float64)
-    errors = np.mean((severities - severities[0]) ** 2, axis=(1, 2, 3, 4))
-    assert np.all(np.diff(errors) > 0), errors
-
-  @EVERY
-  @KINDS
-  @BOTH
   def test_example_is_the_same_in_any_batch(
-    self, name, kind, levels, load, all_severities
+    self, name, kind, load, all_severities
   ):
     images = load(kind)
     for severity in (2, 5):
-      batch = all_severities(name, kind, levels)[severity]
+      batch = all_severities(name, kind)[severity]
       backwards = corruptions.corrupt(
-        images[::-1],
-        name,
-        severity,
-        np.arange(len(images))[::-1],
-        corruption_levels=levels,
+        images[::-1], name, severity, np.arange(len(images))[::-1]
       )
       np.testing.assert_array_equal(backwards[::-1], batch)
       for index in (0, 7):
         alone = corruptions.corrupt(
-          images[index : index + 1],
-          name,
-          severity,
-          [index],
-          corruption_levels=levels,
+          images[index : index + 1], name, severity, [index]
         )
         np.testing.assert_array_equal(alone[0], batch[index])
 
@@ -179,10 +156,6 @@ class TestRefusal:
         r"images must be .* at least 8, got shape \[2, 8, 7, 3\]",
       ),
       ({"name": "rain"}, "corruption must be one of gaussian_noise, .* 'rain'"),
-      (
-        {"corruption_levels": "rising"},
-        "corruption_levels must be one of published, monotone, got 'rising'",
-      ),
       ({"severity": 6}, "severity must be an integer from 0 to 5, got 6"),
       ({"severity": -1}, "severity must be an integer from 0 to 5, got -1"),
       ({"severity": 2.5}, "severity must be an integer from 0 to 5, got 2.5"),

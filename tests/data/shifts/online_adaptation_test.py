@@ -495,25 +495,6 @@ class TestCovariateShift:
       assert len(set(positions)) > 3
       np.testing.assert_array_equal(batch.y, images.y[positions])
 
-  @pytest.mark.parametrize("levels", corruptions.LEVELS)
-  def test_levels_are_those_that_were_asked_for(self, images, levels):
-    found = make_covariate_streams(
-      [0, 0.2], images, num_clients=NUM_CORRUPTIONS, corruption_levels=levels
-    )
-    # It draws nothing, and no image is the same at both levels.
-    batch = found.batch(found.corruption_names.index("saturate"), 1)
-    corrupted = images._replace(
-      x=corruptions.corrupt(
-        images.x,
-        "saturate",
-        1,
-        np.arange(len(images.x)),
-        corruption_levels=levels,
-      )
-    )
-    positions = positions_in(corrupted, batch.x)
-    np.testing.assert_array_equal(batch.y, images.y[positions])
-
   def test_published_images_are_used_where_there_are_any(self):
     # An image of the archive says which one it is; its order is not the pool's.
     def archive(name, severity):
@@ -751,7 +732,6 @@ class TestArchiveOf:
       {"shift_kind": "both"},
       "shift_kind must be one of label, covariate, got 'both'",
     ),
-    ({"corruption_levels": "rising"}, "corruption_levels must be one of "),
     ({"num_clients": 0}, "num_clients must be "),
     ({"samples_per_step": 0}, "samples_per_step must be "),
     ({"dirichlet": -1.0}, "dirichlet must "),

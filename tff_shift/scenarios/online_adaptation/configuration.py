@@ -48,8 +48,8 @@ CONTROLLED = "fed_ade"
 _NO_ADAPTATION = "source"
 # The flags that draw the drift.
 _DRAWING = (
-  *("shift", "shift_kind", "corrupted_images", "corruption_levels"),
-  *("bernoulli_flip", "samples_per_step", "dirichlet", "client_classes"),
+  *("shift", "shift_kind", "corrupted_images", "bernoulli_flip"),
+  *("samples_per_step", "dirichlet", "client_classes"),
   *("schedules", "severities", "corruption_set"),
 )
 # The flags that change the examples.
@@ -90,12 +90,6 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
     " images of --dataset; or archive, the published CIFAR-10-C or"
     " CIFAR-100-C.",
     choices=("computed", "archive"),
-  )
-  corruption_levels: str = configuration_lib.setting(
-    "published",
-    "Severity levels of computed corruptions: published, as in CIFAR-10-C; or"
-    " monotone, where each level changes images more than the level below.",
-    choices=corruptions.LEVELS,
   )
   bernoulli_flip: str = configuration_lib.setting(
     "inverse_sqrt",
@@ -209,8 +203,6 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
     super().check_together()
     for flag, applies_to, needed in (
       ("corrupted_images", "shift_kind", "covariate"),
-      ("corruption_levels", "shift_kind", "covariate"),
-      ("corruption_levels", "corrupted_images", "computed"),
       ("severities", "shift_kind", "covariate"),
       ("corruption_set", "shift_kind", "covariate"),
     ):
@@ -508,7 +500,6 @@ def _drift_settings(
     return {}
   return {
     "shift_kind": configuration.shift_kind,
-    "corruption_levels": configuration.corruption_levels,
     "dirichlet": str(configuration.dirichlet),
     "client_classes": configuration.client_classes,
     **{
@@ -726,7 +717,6 @@ def client_streams(
     shift_kind=plan.configuration.shift_kind,
     dirichlet=plan.configuration.dirichlet,
     archive=plan.archive,
-    corruption_levels=plan.configuration.corruption_levels,
     corruption_set=plan.configuration.corruption_set,
     severities=plan.configuration.severities,
     seed=seed,

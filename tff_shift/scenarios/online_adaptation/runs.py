@@ -37,9 +37,7 @@ class OnlineAdaptation(scenario.Scenario):
     """Draws the corruptions, and trains the deployed model."""
     if self.plan.configuration.shift_kind == "covariate":
       online_adaptation_results.draw_corruptions(
-        self.plan.dataset.stream.x[0],
-        self.plan.configuration.corruption_levels,
-        folder,
+        self.plan.dataset.stream.x[0], folder
       )
     dataset = self.plan.dataset
     if self.plan.pretraining is not None:

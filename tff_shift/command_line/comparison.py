@@ -46,6 +46,7 @@ from tff_shift.models import split_model
 from tff_shift.reporting import progress
 from tff_shift.reporting import relative_metrics
 from tff_shift.reporting import summary
+from tff_shift.reporting.figures import drawing
 from tff_shift.reporting.figures import evaluation_figures
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
@@ -644,7 +645,7 @@ class Comparison:
     """Draws the final accuracies of single clients, of the first seed."""
     for varied, by_label in self._clients.items():
       told = [f"{name.replace('_', ' ')} {value}" for name, value in varied]
-      evaluation_figures.save(
+      drawing.save(
         evaluation_figures.distribution_over_clients(
           by_label, title=", ".join(["Clients", *told])
         ),

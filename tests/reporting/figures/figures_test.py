@@ -2,6 +2,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from experiments import dynamic_regret
 from tff_shift.data.images import color_transforms
 from tff_shift.reporting.figures import drawing
 from tff_shift.reporting.figures import figures
@@ -237,7 +238,7 @@ class TestOnline:
 
   def test_powers_are_straight_lines_and_references_are_dashed(self):
     x = np.geomspace(10, 1000, 5)
-    (axes,) = online_adaptation_figures.lines_with_slopes(
+    (axes,) = dynamic_regret.lines_with_slopes(
       x, {"a": [x]}, {"b": 2 * x}, None, xlabel="", ylabel=""
     ).axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")

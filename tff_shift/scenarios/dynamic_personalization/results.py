@@ -186,7 +186,7 @@ def draw_timeline(
   drifted = np.zeros(0)
   if stream.drifted is not None:
     drifted = stream.drifted[:, client]
-  evaluation_figures.save(
+  drawing.save(
     evaluation_figures.drift_timeline(
       {label: each.accuracy[:, client] for label, each in first.items()},
       1 + np.flatnonzero(drifted),

@@ -10,7 +10,6 @@ from tff_shift.binaries import evolving
 from tff_shift.reporting import clients
 from tff_shift.reporting import read_run
 from tff_shift.reporting import run_contents
-from tff_shift.reporting import run_folders
 
 FLAGS = (
   *("--algorithm=fed_avg,local", "--dataset=circle", "--num_domains=3"),
@@ -70,7 +69,7 @@ def test_frames_agree_with_the_files(folder, tmp_path):
     share = np.mean(fed_avg[seed] < local[seed] - 1e-4)
     assert 100 * share == harmed["harmed_share"][place]
   assert read_run.final_client_values(run, run.summary[0], "no_metric") == {}
-  folders = [run_folders.read(folder)]
+  folders = [read_run.read(folder)]
   (shown,) = run_contents.to_contents(
     folders, metrics=["client_accuracy"], title="", command="", start=tmp_path
   ).clients

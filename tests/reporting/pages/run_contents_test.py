@@ -8,8 +8,8 @@ import re
 import pytest
 
 from tff_shift._util import records
+from tff_shift.reporting import read_run
 from tff_shift.reporting import run_contents
-from tff_shift.reporting import run_folders
 from tff_shift.reporting import summary
 from tff_shift.reporting.pages import contents as contents_lib
 from tff_shift.reporting.pages import page
@@ -74,7 +74,7 @@ def make(tmp_path):
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    return run_folders.read(folder)
+    return read_run.read(folder)
 
   return write
 
@@ -335,7 +335,7 @@ def test_main_metrics_are_accuracies_of_clients(make):
 def test_damaged_file_is_refused(make, name, content, message, refusal):
   path = make("run", entry()).path
   (path / name).write_text(content)
-  told = refusal(run_folders.read, path)
+  told = refusal(read_run.read, path)
   assert message in told and str(path) in told
 
 
@@ -349,14 +349,14 @@ def test_file_that_is_none_is_refused(make):
     ):
       make_other(path / name)
       with pytest.raises(ValueError, match=rf"{name} is {kind}"):
-        run_folders.read(path)
+        read_run.read(path)
       (os.rmdir if kind == "a folder" else os.unlink)(path / name)
     os.rename(path / "kept", path / name)
   (path / "config.json").unlink()
   with pytest.raises(
     ValueError, match=r"a run folder, because it has no config"
   ):
-    run_folders.read(path)
+    read_run.read(path)
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ def test_row_that_is_not_whole_is_none(make):
   path = make("run", rows=[{"round": 1, "seed": 3}]).path
   with open(path / "metrics.csv", "a") as file:
     file.write("2,")
-  assert run_folders.read(path).rows == [{"round": "1", "seed": "3"}]
+  assert read_run.read(path).rows == [{"round": "1", "seed": "3"}]
 
 
 def test_cell_that_is_no_number_is_named(make):
@@ -388,7 +388,7 @@ def test_cell_that_is_no_number_is_named(make):
 
 def test_missing_folder_is_refused(tmp_path):
   with pytest.raises(ValueError, match="there is no such folder"):
-    run_folders.read(tmp_path / "nowhere")
+    read_run.read(tmp_path / "nowhere")
 
 
 def test_direction_of_a_metric_is_that_of_the_run(make):

@@ -23,7 +23,7 @@ def test_predictions_that_are_no_numbers_are_warned_of_once(
     bar=types.SimpleNamespace(update=lambda *args, **values: None),
     checkpoint=None,
     folder=folder,
-    tracked=tracked(folder),
+    trackers=tracked(folder),
     class_names=None,
   )
   for step, share in enumerate([0.0, 0.25, 1.0]):
@@ -51,7 +51,7 @@ def test_every_round_has_a_loss_and_evaluations_have_rows(
     bar=types.SimpleNamespace(update=lambda *args, **values: None),
     checkpoint=None,
     folder=folder,
-    tracked=tracked(folder),
+    trackers=tracked(folder),
     class_names=None,
   )
   evaluation = types.SimpleNamespace(

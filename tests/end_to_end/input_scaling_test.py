@@ -269,7 +269,9 @@ def test_run_goes_on_with_other_seeds_but_no_other_numbers(
 
   def open_again():
     plan = guidance.planning.make_plan()
-    common_flags.open_folder(guidance.planning.SCENARIO, plan.model)
+    common_flags.open_folder(
+      guidance.planning.SCENARIO, plan.model, plan.what_follows, None
+    )
 
   again = [*arguments, "--resume"]
   for seeds in ("--seeds=0", "--seeds=0,1"):

@@ -438,8 +438,8 @@ def _frozen_digest(model: split_model.SplitModel) -> str | None:
 def open_folder(
   scenario: str,
   model: split_model.SplitModel,
-  what_follows: Callable[[int], str | None] = lambda before: None,
-  feature_names: Sequence[str] | None = None,
+  what_follows: Callable[[int], str | None],
+  feature_names: Sequence[str] | None,
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   """Creates the folder of the run, or reopens it with `--resume`.
 

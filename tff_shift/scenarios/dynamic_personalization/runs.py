@@ -200,7 +200,6 @@ class DynamicPersonalization(scenario.Scenario):
 
   def bounds(self, readings):
     """Yields the floor on each stream."""
-    del readings
     for name in self.plan.configuration.test_distributions:
 
       def bound_of(seed, name=name):

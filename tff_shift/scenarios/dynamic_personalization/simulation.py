@@ -220,7 +220,6 @@ class Deployed(NamedTuple):
 
   def rows(self, step: int) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """See `callbacks.Measurements`; a row for each period."""
-    del step
     for period in range(1, len(self.inference.distances) + 1):
       yield _place(self.distribution, period), self.inference.of_period(period)
 

@@ -114,7 +114,6 @@ class Guidance(scenario.Scenario):
 
   def bounds(self, readings):
     """Yields the floor."""
-    del readings
     by_seed = self.plan.datasets
     yield (
       self.majority(

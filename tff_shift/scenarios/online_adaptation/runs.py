@@ -246,7 +246,6 @@ class OnlineAdaptation(scenario.Scenario):
 
 def _no_rates(shift: str, seed: int) -> None:
   """Lets clients use their own learning rates."""
-  del shift, seed
 
 
 def _prescribed_rates(

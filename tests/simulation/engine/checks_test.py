@@ -374,8 +374,6 @@ _FOLDER = types.SimpleNamespace(__truediv__=None)
     (_pretrain(seed=-1), "seed"),
     (_pretrain(hparams=fed_avg.HParams()), "hparams"),
     (_pretrain(train=POOL.x), "train"),
-    (lambda: guidance.evaluate(None, [1], GUIDANCE.test), "train_sizes"),
-    (lambda: guidance.evaluate(None, [0, 0], GUIDANCE.test), "train_sizes"),
     (_build(num_queries=0), "num_queries"),
     (_build(num_evaluation_domains=0), "num_evaluation_domains"),
     (_build({"batch_size": 4}), "hparams"),

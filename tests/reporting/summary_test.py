@@ -53,15 +53,6 @@ class TestRunSummary:
     np.testing.assert_equal(run.mean("loss"), mean)
     assert math.isnan(run.standard_deviation("loss"))
 
-  def test_refuses_seeds_with_different_metrics(self, make_summary):
-    rows = {4: {"accuracy": 1.0}, 5: {"loss": 1.0}}
-    with pytest.raises(ValueError, match="seed 5 has the metrics"):
-      make_summary(metrics_by_seed=rows)
-
-  def test_refuses_no_seeds(self, make_summary):
-    with pytest.raises(ValueError, match="at least one seed"):
-      make_summary(metrics_by_seed={})
-
 
 class TestLastAndMean:
   EVALUATIONS = (

@@ -288,8 +288,7 @@ def test_program_of_the_authors_runs_whole(
   # Of two rounds with one of three clients each, the first rate is recorded for
   # the others, and all others in each step.
   counts = rate_controls.num_rounds(
-    9,
-    3,
+    np.ones([9, 3], bool),
     run_seed=3,
     rounds_per_step=2,
     participation=0.3,

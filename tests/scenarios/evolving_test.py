@@ -443,8 +443,6 @@ class TestForgetting:
     accuracies[0][2] = 40
     assert evolving.forgetting(accuracies) == pytest.approx((20 + 0 - 30) / 3)
     assert np.isnan(evolving.forgetting([[np.nan], [1]]))
-    with pytest.raises(ValueError, match="at least 2 evaluations, got 1"):
-      evolving.forgetting(accuracies[:1])
 
   def test_it_is_of_the_source_domains(self, algorithm, clients, finished):
     assert finished.result.forgetting is None

@@ -46,14 +46,14 @@ class TestPrescribe:
       moved.add(found[0, 0])
     assert len(moved) > 2
 
-  def test_unknown_control_is_refused_with_those_that_there_are(self):
-    with pytest.raises(ValueError, match=r"'fed_up'.*fix_lr_mean"):
-      rate_controls.prescribe("fed_up", RATES, COUNTS, 0)
-
 
 def test_rounds_are_counted_as_they_are_drawn():
   found = rate_controls.num_rounds(
-    3, 7, run_seed=5, rounds_per_step=2, participation=0.4
+    np.ones([3, 7], bool),
+    run_seed=5,
+    rounds_per_step=2,
+    participation=0.4,
+    repeats_cohorts=False,
   )
   for step in range(3):
     drawn = [
@@ -65,8 +65,7 @@ def test_rounds_are_counted_as_they_are_drawn():
 
 def test_rounds_of_repeated_cohorts_are_those_of_the_first_step():
   found = rate_controls.num_rounds(
-    3,
-    7,
+    np.ones([3, 7], bool),
     run_seed=5,
     rounds_per_step=2,
     participation=0.4,

@@ -199,15 +199,8 @@ def forgetting(accuracies: Sequence[np.ndarray]) -> float:
 
   Returns:
     The mean over the domains, in the unit of the accuracies; NaN without any.
-
-  Raises:
-    ValueError: If there are fewer than two evaluations.
   """
   found = np.asarray(accuracies, np.float64)
-  if len(found) < 2:
-    raise ValueError(
-      f"accuracies must be of at least 2 evaluations, got {len(found)}"
-    )
   found = found[:, ~np.isnan(found).any(axis=0)]
   if not found.size:
     return float("nan")
@@ -705,14 +698,7 @@ def evaluated_clients(
 
   Returns:
     Different clients, in ascending order.
-
-  Raises:
-    ValueError: If an argument is not allowed.
   """
-  num_clients = arguments.integer("num_clients", num_clients)
-  num_evaluated = arguments.integer(
-    "num_evaluated", num_evaluated, 0, num_clients
-  )
   if not num_evaluated:
     return list(range(num_clients))
   generator = partition.generator("clients to evaluate", [run_seed, round_num])

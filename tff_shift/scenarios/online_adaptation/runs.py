@@ -258,12 +258,11 @@ def _prescribed_rates(
   """Returns an ablation's rates for a schedule and a seed."""
   rates = online_adaptation_results.learning_rates(reading.by_seed[seed][shift])
   counts = rate_controls.num_rounds(
-    *rates.shape,
+    # Absent clients have no rate.
+    ~np.isnan(rates),
     run_seed=seed,
     rounds_per_step=plan.configuration.rounds_per_step,
     participation=plan.configuration.participation,
-    # Absent clients have no rate.
-    is_present=~np.isnan(rates),
     repeats_cohorts=plan.configuration.repeat_cohorts,
   )
   return rate_controls.prescribe(control, rates, counts, seed)

@@ -258,7 +258,8 @@ def order(
   if missing:
     new = [name for name in texts if name not in saved]
     raise ValueError(
-      f"{path}: client_names lacks {columns.listed(missing)}, with a saved state"
+      f"{path}: client_names lacks {columns.listed(missing)}, with a saved"
+      " state"
       + (f", and has {columns.listed(new)}, without one" if new else "")
       + ". Keep the names of all saved clients: one that gets no batch is"
       " absent. A name cannot be changed"

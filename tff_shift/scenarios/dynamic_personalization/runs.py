@@ -234,8 +234,3 @@ def _stream_names(plan: planning.Plan) -> tuple[str, ...]:
     return ()
   # Period 0 is the last training period.
   return plan.dataset.periods.time_names[plan.configuration.train_periods - 1 :]
-
-
-def run(plan: planning.Plan) -> None:
-  """Runs the comparison of a plan."""
-  DynamicPersonalization(plan).run()

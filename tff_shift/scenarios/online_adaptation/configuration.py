@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from absl import flags
 
-from tff_shift import models
 from tff_shift._util import memory
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import configuration as configuration_lib
@@ -36,7 +35,6 @@ from tff_shift.learning.aggregators import aggregator_hparams
 if TYPE_CHECKING:
   from tff_shift.data import examples
   from tff_shift.learning.aggregators import factories
-  from tff_shift.models import split_model
   from tff_shift.simulation import pretraining_hparams
 
 FLAGS = flags.FLAGS
@@ -396,7 +394,15 @@ def make_plan() -> Plan:
     else:
       num_examples += configuration.num_clients * configuration.samples_per_step
       _check_memory(configuration, dataset, num_examples)
-    model = _build_model(configuration, dataset)
+    # Pre-training starts from the weights of --weights_file, unless it is
+    # skipped; clients start from the pre-trained model.
+    model = common_flags.built_model(
+      SCENARIO,
+      [dataset.pretraining.x],
+      dataset.class_names,
+      dataset.feature_names,
+      common_flags.model_options(),
+    )
     common_flags.check_sizes(chosen, model, num_examples, will_be_trained=True)
     num_small = sum(
       0 < size < configuration.initial_examples for size in labelled
@@ -678,28 +684,6 @@ def _draw_each_part(drawn: online_adaptation.Streams) -> None:
   }
   for client, timestep in parts.values():
     drawn.batch(client, timestep)
-
-
-def _build_model(
-  configuration: Configuration,
-  dataset: online_adaptation.OnlineDataset,
-) -> split_model.SplitModel:
-  import tensorflow as tf
-
-  x = dataset.stream.x
-  model = models.build(
-    common_flags.model_name(SCENARIO),
-    input_shape=x.shape[1:],
-    num_classes=len(dataset.class_names),
-    input_dtype=tf.as_dtype(x.dtype),
-    input_scaling=input_flags.chosen(
-      [dataset.pretraining.x], dataset.feature_names or ()
-    ),
-    **common_flags.model_options(),
-  )
-  # Pre-training starts from the weights of the file, unless it is skipped;
-  # clients start from the pre-trained model.
-  return model_flags.changed(model, dataset.class_names, dataset.feature_names)
 
 
 def client_streams(

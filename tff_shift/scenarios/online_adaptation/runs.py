@@ -333,8 +333,3 @@ def _draw_rates(
       ylabel="Cumulative S",
       title=f"{trial.label}, each client with seed {plan.seeds[0]}",
     )
-
-
-def run(plan: planning.Plan) -> None:
-  """Runs the comparison of a plan."""
-  OnlineAdaptation(plan).run()

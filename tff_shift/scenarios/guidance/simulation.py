@@ -227,15 +227,17 @@ def evaluate(
     system = federation.vote(x)
   else:
     routing = np.zeros([len(test)] * 2, np.int64)
-    for prefix in ("uncorrected_", ""):
+    for prefix in ("", "uncorrected_"):
       routes = federation.guide(x, corrected=not prefix).routes
       # Queries routed to their origin are answered already.
       away = np.flatnonzero(routes != origins)
-      system = own.copy()
-      system[away] = federation.answer(x[away], routes[away]).classes
-      found[f"{prefix}system_accuracy"] = _percent(np.mean(system == y))
+      classes = own.copy()
+      classes[away] = federation.answer(x[away], routes[away]).classes
+      found[f"{prefix}system_accuracy"] = _percent(np.mean(classes == y))
       found[f"{prefix}client_accuracy"] = _percent(np.mean(routes == origins))
-    np.add.at(routing, (origins, routes), 1)
+      if not prefix:
+        system = classes
+        np.add.at(routing, (origins, routes), 1)
   found["system_accuracy"] = _percent(np.mean(system == y))
   if metrics.metrics:
     found |= _chosen_metrics(metrics, own, system, y, origins)

@@ -21,15 +21,6 @@ HPARAMS = fed_ctta.HParams(
 NOISE_SEED = np.int32([6, 7])
 NUM_CLIENTS = 4
 
-# Once for each of its hyper-parameters: then graphs of it are found again.
-build = functools.cache(
-  functools.partial(fed_ctta.build, num_clients=NUM_CLIENTS)
-)
-
-
-def changed(**changes):
-  return dataclasses.replace(HPARAMS, **changes)
-
 
 def softmax(logits):
   exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -48,14 +39,14 @@ def clients(make_adapting_client):
 
 
 @pytest.fixture(scope="module")
-def shared(build, model):
-  return build(model, HPARAMS).initial_weights(NOISE_SEED)
+def shared(build):
+  return build(HPARAMS).initial_weights(NOISE_SEED)
 
 
 @pytest.fixture(scope="module")
-def states(build, model, clients, shared):
+def states(build, clients, shared):
   """States of clients that have adapted before, each in its own way."""
-  functions = build(model, HPARAMS)
+  functions = build(HPARAMS)
   generator = np.random.default_rng(0)
 
   def perturbed(client):
@@ -72,12 +63,12 @@ def states(build, model, clients, shared):
 
 
 @pytest.fixture(scope="module")
-def run(build, model, clients, states, shared):
+def run(build, clients, states, shared):
   """Returns `run(chosen, **changes)`: results, server, personal results."""
 
   @functools.cache
   def run(chosen=(0, 1, 2), **changes):
-    functions = build(model, changed(**changes))
+    functions = build(HPARAMS, **changes)
     results = [
       functions.train_client(shared, states[i], clients[i], 2) for i in chosen
     ]
@@ -187,12 +178,12 @@ class TestRound:
     np.testing.assert_array_equal(new.models.head[0][1], 0)
 
   def test_a_client_whose_model_did_not_arrive_keeps_its_own(
-    self, build, model, run, clients, compare
+    self, build, run, clients, compare
   ):
     results, _, _ = run()
     _, new, _ = run(chosen=(0, 2))
     state = results[1].client_state
-    kept = build(model, HPARAMS).personalize_client(new, state, clients[1], 2)
+    kept = build(HPARAMS).personalize_client(new, state, clients[1], 2)
     assert compare.equal_bits(kept.client_state, state)
 
   def test_pseudo_labels_on_demand(self, run, clients, states, oracle, compare):
@@ -207,10 +198,10 @@ class TestRound:
     compare.assert_close(results[0].client_state.weights, expected, 1e-5)
 
   def test_first_indicator_has_no_memory(
-    self, build, model, clients, states, shared, noise, oracle
+    self, build, clients, states, shared, noise, oracle
   ):
     state = states[0]._replace(indicator=np.zeros(3, np.float32))
-    result = build(model, HPARAMS).train_client(shared, state, clients[0], 2)
+    result = build(HPARAMS).train_client(shared, state, clients[0], 2)
     np.testing.assert_allclose(
       result.client_state.indicator,
       oracle.predict(result.client_state.weights, noise).mean(axis=0),

@@ -69,14 +69,6 @@ def test_spellings_that_are_equivalent_are_one(title):
     assert text.words_of(word) == [word]
 
 
-def test_accents_have_one_spelling():
-  one, two = (
-    text.words_of("CAFÉ"),
-    text.words_of("CAFE\N{COMBINING ACUTE ACCENT}"),
-  )
-  assert one == two == ["café"]
-
-
 @hypothesis.given(st.text(st.characters(max_codepoint=0x17F), max_size=30))
 def test_words_without_marks_are_as_before(title):
   title = unicodedata.normalize("NFC", title.replace("İ", ""))

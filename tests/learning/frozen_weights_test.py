@@ -69,9 +69,8 @@ def clients():
     client_dataset.ClientDataset.from_arrays(
       x=generator.normal(size=(6 + i, 5)).astype(np.float32),
       y=generator.integers(0, 3, 6 + i).astype(np.int32),
-      domain_sizes=np.array([6 + i], np.int32),
       seed=randomness.client_seed(0, i),
-      client_id=np.int32(i),
+      client_id=i,
     )
     for i in range(NUM_CLIENTS)
   ]

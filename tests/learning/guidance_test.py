@@ -109,9 +109,8 @@ def make_data(*sizes):
     client_dataset.ClientDataset.from_arrays(
       x=np.zeros([size, 2], np.float32),
       y=np.zeros([size], np.int32),
-      domain_sizes=np.array([size], np.int32),
       seed=randomness.client_seed(0, client),
-      client_id=np.int32(client),
+      client_id=client,
     )
     for client, size in enumerate(sizes)
   ]

@@ -53,16 +53,12 @@ class TestSummaries:
     directions = [unit(row) for row in rows]
     np.testing.assert_allclose(z, np.mean(directions, axis=0), atol=1e-6)
 
-  def test_zero_embeddings_contribute_zero(self, summaries):
-    rows = np.zeros([4, SIZE], np.float32)
-    rows[0] = [3, 4, 0, 0, 0]
-    _, z = summaries(rows)
-    np.testing.assert_allclose(z, [0.15, 0.2, 0, 0, 0], rtol=1e-6)
-
   def test_tiny_and_huge_embeddings_have_a_direction(self, summaries):
     row = np.array([3, 4, 0, 0, 0], np.float32)
-    _, z = summaries(np.stack([row * 1e-30, row * 1e30]).astype(np.float32))
-    np.testing.assert_allclose(z, [0.6, 0.8, 0, 0, 0], rtol=1e-6)
+    rows = np.stack([row * 1e-30, row * 1e30, row * 0]).astype(np.float32)
+    _, z = summaries(rows)
+    # Of three, one has none.
+    np.testing.assert_allclose(z, [0.4, 1.6 / 3, 0, 0, 0], rtol=1e-6)
 
   def test_empty_batch_is_zero(self, summaries):
     q, z = summaries(np.zeros([0, SIZE], np.float32))
@@ -107,11 +103,6 @@ class TestSignals:
       for signal in signals(vector, rng.uniform(0.1, 10) * vector):
         assert 0 <= signal <= 1e-7
 
-  def test_signals_orthogonal_and_opposite_vectors(self, signals):
-    first, second = np.eye(SIZE)[:2]
-    np.testing.assert_allclose(signals(first, second), [1, 0.5])
-    np.testing.assert_allclose(signals(first, -first), [1, 1])
-
   def test_signals_zero_vector_is_no_shift(self, signals):
     zero, vector = np.zeros(SIZE), np.arange(SIZE)
     assert signals(zero, vector) == (0, 0)
@@ -134,14 +125,10 @@ class TestCombine:
       dynamics.combine(first, second, False, True).numpy() == representation
     )
 
-  def test_combine_nothing_is_refused(self):
-    with pytest.raises(ValueError, match=r"^there is no signal: .* be True$"):
-      dynamics.combine(
-        tf.constant(0.1),
-        tf.constant(0.2),
-        use_uncertainty=False,
-        use_representation=False,
-      )
+  def test_combine_nothing_is_refused(self, refusal):
+    signals = tf.constant(0.1), tf.constant(0.2)
+    told = refusal(dynamics.combine, *signals, False, False)
+    assert told.startswith("there is no signal: ")
 
 
 # TensorFlow takes numbers below the smallest normal float32 for 0.
@@ -176,8 +163,6 @@ class TestLearningRate:
   @pytest.mark.parametrize(
     "minimum, maximum", [(0.2, 0.1), (-0.1, 0.1), (float("nan"), 0.1)]
   )
-  def test_rate_bad_bounds_are_refused(self, minimum, maximum):
-    with pytest.raises(
-      ValueError, match=r"^learning rates must be 0 <= minimum <= maximum, .*"
-    ):
-      dynamics.learning_rate(tf.constant(0.5), minimum, maximum)
+  def test_rate_bad_bounds_are_refused(self, minimum, maximum, refusal):
+    told = refusal(dynamics.learning_rate, tf.constant(0.5), minimum, maximum)
+    assert told.startswith("learning rates must be 0 <= minimum <= maximum, ")

@@ -196,8 +196,6 @@ def test_values_are_sorted_by_value():
     ),
     ({}, {"time": None}, "time=None is not allowed for evolving: it must be a"),
     ({}, {"features": []}, "features: there must be at least one column"),
-    ({}, {"features": ["size"]}, "features: 'size' is not a column"),
-    ({}, {"features": ["dose", "outcome"]}, "features: 'outcome' is the label"),
     ({}, {"client_names": ["x"]}, "client_names: the names are those of the"),
   ],
 )

@@ -137,9 +137,8 @@ class TestThroughTff:
       client_dataset.ClientDataset.from_arrays(
         x=np.array([[client_id, 0.1], [9, 9]], np.float32),
         y=np.zeros(2, np.int32),
-        domain_sizes=np.array([2], np.int32),
         seed=np.zeros(2, np.int32),
-        client_id=np.int32(client_id),
+        client_id=client_id,
       )
       for client_id in (1, 4)
     ]
@@ -155,9 +154,8 @@ class TestThroughTff:
       client_dataset.ClientDataset.from_arrays(
         x=np.full((1, 2), value, np.float32),
         y=np.zeros(1, np.int32),
-        domain_sizes=np.array([1], np.int32),
         seed=np.zeros(2, np.int32),
-        client_id=np.int32(client_id),
+        client_id=client_id,
       )
       for client_id, value in enumerate((np.nan, 2))
     ]

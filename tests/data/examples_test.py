@@ -264,7 +264,7 @@ class TestMasks:
       examples.as_array(nest(x.filled(0)), "x"), nest(x.filled(0))
     )
 
-  def test_all_entrances_refuse_it(self):
+  def test_all_entrances_refuse_it(self, refusal):
     x, y = np.zeros((3, 2), np.float32), np.zeros(3, np.int32)
     masked_x, masked_y = (np.ma.array(a, mask=a == 0) for a in (x, y))
     entrances = [
@@ -278,13 +278,13 @@ class TestMasks:
       entrance(x, y)
     for entrance in entrances:
       for given in ((masked_x, y), (x, masked_y)):
-        with pytest.raises(ValueError, match="values are masked"):
-          entrance(*given)
+        assert "values are masked" in refusal(entrance, *given)
 
 
-def test_pool_of_two_lengths_is_refused():
-  with pytest.raises(ValueError, match=r"got 3 examples and 2 classes$"):
-    examples.check_pool(examples.Examples(np.zeros([3, 1]), Y))
+def test_pool_of_two_lengths_is_refused(refusal):
+  assert refusal(
+    examples.check_pool, examples.Examples(np.zeros([3, 1]), Y)
+  ).endswith("got 3 examples and 2 classes")
 
 
 class TestNumClasses:

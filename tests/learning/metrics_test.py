@@ -138,18 +138,6 @@ def test_sums_of_clients_give_the_metrics_of_all_predictions(
       assert np.isnan(value[0]).all(), f"{name} of no examples"
 
 
-def test_brier_score_of_two_classes_is_twice_that_of_one(context):
-  evaluate, _ = evaluation_of(["brier"], 2)
-  rng = np.random.default_rng(3)
-  y = rng.integers(0, 2, 50).astype(np.int32)
-  logits = rng.normal(size=(50, 2)).astype(np.float32)
-  found = evaluate([(logits, y, np.int32([0, 50]))])
-  p = scipy.special.softmax(np.float64(logits), axis=1)[:, 1]
-  np.testing.assert_allclose(
-    found["brier"][1], 2 * oracle.brier_score_loss(y, p), rtol=1e-6
-  )
-
-
 @pytest.mark.slow
 class TestByHand:
   # Probabilities 1/2, 1/4, 1/4, with each class once as the most probable.

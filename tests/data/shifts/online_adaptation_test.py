@@ -343,16 +343,6 @@ class TestLabelShift:
     }
     assert len(drawn) == 24
 
-  def test_shift_is_the_distance_of_consecutive_distributions(self):
-    found = make_streams([0, 0.5, 0.2, 0.2], dirichlet=1.0)
-    for client, target in enumerate(found.targets):
-      whole_way = np.abs(target - 1 / 3).sum()
-      np.testing.assert_allclose(
-        [found.shift(client, timestep) for timestep in (1, 2, 3)],
-        [0.5 * whole_way, 0.3 * whole_way, 0],
-        rtol=1e-9,
-      )
-
 
 @pytest.fixture(scope="module")
 def images():

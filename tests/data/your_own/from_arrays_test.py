@@ -364,6 +364,7 @@ class TestCopies:
     assert not set(train.x[:, 0]) & set(test.x[:, 0])
     assert len(test.y) == (9 if function == "guidance" else 6)
 
-  def test_copies_of_one_example_cannot_be_split(self):
-    with pytest.raises(ValueError, match=r"of 2 examples, all copies of one, "):
-      from_arrays.split(*GOOD, keep_copies_together=True)
+  def test_copies_of_one_example_cannot_be_split(self, refusal):
+    assert "of 2 examples, all copies of one, " in refusal(
+      from_arrays.split, *GOOD, keep_copies_together=True
+    )

@@ -104,7 +104,7 @@ def test_so_many_examples_of_a_client_are_kept(client_data):
 
 
 @pytest.mark.parametrize("name", ["pixels", "label"])
-def test_what_is_masked_is_refused(name):
+def test_what_is_masked_is_refused(name, refusal):
   arrays = {"pixels": np.arange(6.0)[:, np.newaxis], "label": np.arange(6) % 2}
 
   def of_arrays(as_dictionary):
@@ -115,8 +115,9 @@ def test_what_is_masked_is_refused(name):
   assert len(from_client_data.guidance(of_arrays(True), **KEYS).train) == 1
   arrays[name][2] = np.ma.masked
   for as_dictionary, keys in ((True, KEYS), (False, {})):
-    with pytest.raises(ValueError, match=r"of client 'a': 1 of 6 values are"):
-      from_client_data.guidance(of_arrays(as_dictionary), **keys)
+    assert "of client 'a': 1 of 6 values are" in refusal(
+      from_client_data.guidance, of_arrays(as_dictionary), **keys
+    )
 
 
 def test_elements_may_be_pairs(client_data, refusal):

@@ -187,13 +187,14 @@ class TestDomains:
     assert "/" in name and name.endswith(".npz")
     assert evolving.load_evolving(name).name == pathlib.Path(name).stem
 
-  def test_images_without_domains_are_turned(self, save):
+  def test_images_without_domains_are_turned(self, save, refusal):
     name = save(x=images(1))
     turned = evolving.load_evolving(name, angle_step=90, num_domains=2)
     assert [each.name for each in turned.domains] == ["0 deg", "90 deg"]
     assert len(evolving.load_evolving(name, angle_step=5).domains) == 8
-    with pytest.raises(ValueError, match="has no domains: give angle_step"):
-      evolving.load_evolving(name)
+    assert "has no domains: give angle_step" in refusal(
+      evolving.load_evolving, name
+    )
 
 
 class TestLabels:
@@ -225,7 +226,7 @@ class TestClients:
   def owners(self, x):
     return set(self.OWNER[x[:, 0].astype(int) // 2].tolist())
 
-  def test_domains_stay_with_their_clients(self, save):
+  def test_domains_stay_with_their_clients(self, save, refusal):
     name = save(client=self.CLIENT, domain=np.arange(N) // 30)
     loaded = evolving.load_evolving(name)
     clients = evolving.assemble_clients(loaded, num_clients=3)
@@ -236,8 +237,9 @@ class TestClients:
         assert self.owners(side.x) == {client.client_id}
     assert [client.name for client in clients] == ["a", "b", "c"]
     for number in (2, 4):
-      with pytest.raises(ValueError, match=r"^num_clients must be 3, the num"):
-        evolving.assemble_clients(loaded, num_clients=number)
+      assert refusal(
+        evolving.assemble_clients, loaded, num_clients=number
+      ).startswith("num_clients must be 3, the num")
 
   def test_clients_may_lack_domains_and_the_target(self, save):
     # a has 1970 and 1980, b all, c came in 1990, the target.
@@ -371,7 +373,7 @@ class TestClients:
     told = refusal(dynamic_personalization.load_dynamic, name, seed=0)
     assert "would be empty for client 1; " in told
 
-  def test_clients_must_count_from_zero(self):
+  def test_clients_must_count_from_zero(self, refusal):
     loaded = dataset_lib.Dataset(
       np.zeros((3, 2), np.float32), np.arange(3), ("a", "b", "c")
     )
@@ -381,10 +383,9 @@ class TestClients:
       load=lambda folder: loaded,
     )  # fmt: skip
     wrong = loaded._replace(client=np.array([0, 2, 2]))
-    with pytest.raises(
-      ValueError, match=r"^client of toy: each of 0..1 wanted"
-    ):
-      datasets.checked(wrong, entry, "toy")
+    assert refusal(datasets.checked, wrong, entry, "toy").startswith(
+      "client of toy: each of 0..1 wanted"
+    )
 
 
 class TestOfficialSplit:

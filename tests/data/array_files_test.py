@@ -85,7 +85,7 @@ def test_what_does_not_fit_in_memory_is_not_unpacked(
 
 
 @pytest.mark.parametrize(
-  ("make", "reason"),
+  "make, reason",
   [
     (os.mkfifo, "it is a named pipe; it must be a file"),
     (os.mkdir, "it is a folder; it must be a file"),

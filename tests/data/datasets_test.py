@@ -98,7 +98,7 @@ class TestLoad:
 
 LOADED = dataset.Dataset(
   x=np.zeros((4, 2), np.float32),
-  y=np.array([0, 1, 2, 0], np.int32),
+  y=np.int32([0, 1, 2, 0]),
   class_names=("a", "b", "c"),
   time=np.array([1, 1, 2, 2]),
   num_train=3,

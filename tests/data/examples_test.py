@@ -20,7 +20,7 @@ def x_of(dtype, size=2):
   return np.arange(size * 6).reshape(size, *SHAPE).astype(dtype)
 
 
-Y = np.array([0, 1], np.int32)
+Y = np.int32([0, 1])
 
 
 def test_names_that_differ_in_case_are_reported():
@@ -32,7 +32,7 @@ def test_names_that_differ_in_case_are_reported():
 
 
 @pytest.mark.parametrize(
-  ("column", "message"),
+  "column, message",
   [
     # In steps of 128: 1,699,999,872 + 128 is the nearest number of all.
     (1.7e9 + np.arange(60), "column 1 apart (60 values, 1 left); subtract a"),
@@ -201,7 +201,7 @@ class TestSizes:
     return examples.checked_sizes(sizes, num_examples, "toy", num_domains)
 
   def test_what_adds_up_is_taken_and_cast(self):
-    sizes = np.array([0, 3, 2], np.int32)
+    sizes = np.int32([0, 3, 2])
     assert self.check(sizes) is sizes
     cast = self.check([2, 3], num_domains=2)
     assert cast.dtype == np.int32 and cast.tolist() == [2, 3]
@@ -325,7 +325,7 @@ class TestNumClasses:
 
 
 class TestCopies:
-  X = np.array([[0, 1], [2, 3], [0, 1], [2, 3.5]], np.float32)
+  X = np.float32([[0, 1], [2, 3], [0, 1], [2, 3.5]])
 
   def test_examples_are_those_of_the_first_that_is_the_same(self):
     assert examples.copies(self.X).tolist() == [0, 1, 0, 3]

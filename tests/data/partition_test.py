@@ -196,7 +196,7 @@ class TestPartitionByClass:
     )
 
   @hypothesis.given(labelled_clients(), SEEDS)
-  @hypothesis.settings(max_examples=60, deadline=None)
+  @hypothesis.settings(max_examples=60)
   def test_every_example_is_dealt_once_and_by_its_share(self, dealing, seed):
     labels, proportions = dealing
     parts = partition.partition_by_class(labels, proportions, seed)
@@ -208,7 +208,7 @@ class TestPartitionByClass:
     assert np.all(np.abs(counts - quotas) < 1 + 1e-6)
 
   @hypothesis.given(labelled_clients(st.just(math.inf)), SEEDS)
-  @hypothesis.settings(max_examples=60, deadline=None)
+  @hypothesis.settings(max_examples=60)
   def test_sizes_iid_differ_by_at_most_one(self, dealing, seed):
     labels, proportions = dealing
     num_clients, num_classes = proportions.shape
@@ -224,7 +224,7 @@ class TestPartitionByClass:
 class TestDirichletOverClients:
   # From 0.5: with less, one class for nine clients may leave someone nothing.
   @hypothesis.given(labelled_clients(), st.floats(0.5, 100), SEEDS)
-  @hypothesis.settings(max_examples=60, deadline=None)
+  @hypothesis.settings(max_examples=60)
   def test_every_example_is_dealt_once(self, dealing, alpha, seed):
     labels, proportions = dealing
     hypothesis.assume(len(labels) >= 10 * len(proportions))
@@ -332,7 +332,7 @@ class TestShards:
   @hypothesis.given(
     st.integers(1, 6), st.integers(1, 5), st.integers(0, 50), SEEDS
   )
-  @hypothesis.settings(max_examples=60, deadline=None)
+  @hypothesis.settings(max_examples=60)
   def test_every_example_is_dealt_once_in_equal_shards(
     self, num_clients, shards_per_client, surplus, seed
   ):
@@ -359,7 +359,7 @@ class TestSplitTrainTest:
     st.floats(0, 1, exclude_min=True, exclude_max=True),
     SEEDS,
   )
-  @hypothesis.settings(max_examples=100, deadline=None)
+  @hypothesis.settings(max_examples=100)
   def test_split_is_a_partition_of_the_asked_size(self, size, fraction, seed):
     indices = np.arange(size) * 3 + 1
     train, test = partition.split_train_test(indices, fraction, seed)

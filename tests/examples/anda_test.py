@@ -162,7 +162,7 @@ def test_file_is_a_data_set_of_the_scenarios(images, tmp_path, scenario):
 
 
 @pytest.mark.parametrize(
-  ("options", "words"),
+  "options, words",
   [
     ({"kind": "colour"}, "kind must be one of covariate"),
     ({"kind": "label", "num_colors": 2}, "num_colors does not apply to"),
@@ -193,7 +193,7 @@ def test_refusals(images, options, words):
 
 
 @pytest.mark.parametrize(
-  ("x", "y"),
+  "x, y",
   [
     (np.zeros([4, 3], np.uint8), np.zeros(4, int)),
     (np.zeros([4, 3, 3, 1], np.float32), np.zeros(4, int)),

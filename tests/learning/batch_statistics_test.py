@@ -268,7 +268,7 @@ def own_models(rounds, initial):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-  ("name", "options"),
+  "name, options",
   [
     ("ditto", {"ditto_lambda": 0.0}),
     ("apfl", {"mixture_weight": 1.0, "adapt_mixture": False}),
@@ -336,10 +336,7 @@ def test_personal_head_on_shared_statistics_agrees_with_numpy(model, context):
       state.weights, clients[client], DATA[client], x
     )
     np.testing.assert_allclose(
-      logits,
-      predict((*shared, kernel), statistics, x.x),
-      rtol=1e-4,
-      atol=1e-4,
+      logits, predict((*shared, kernel), statistics, x.x), rtol=1e-4, atol=1e-4
     )
 
 

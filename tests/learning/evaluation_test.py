@@ -66,19 +66,19 @@ class TestPredictByDomain:
     )
 
   def test_history_starts_anew_at_every_domain(self, predict):
-    x = np.array([1, 2, 3, 4, 5], np.float32)
+    x = np.float32([1, 2, 3, 4, 5])
     np.testing.assert_array_equal(
-      predict(x, np.array([2, 0, 3], np.int32)),
+      predict(x, np.int32([2, 0, 3])),
       [[1, 0], [3, 0], [3, 2], [7, 2], [12, 2]],
     )
 
-  @hypothesis.settings(max_examples=30, deadline=None)
+  @hypothesis.settings(max_examples=30)
   @hypothesis.given(st.lists(st.integers(0, 4), min_size=3, max_size=3))
   def test_target_alone_is_predicted_as_beside_the_others(self, predict, sizes):
     x = np.arange(1, sum(sizes) + 1, dtype=np.float32)
     target = x[len(x) - sizes[-1] :]
     together = predict(x, np.array(sizes, np.int32))
-    alone = predict(target, np.array([0, 0, sizes[-1]], np.int32))
+    alone = predict(target, np.int32([0, 0, sizes[-1]]))
     np.testing.assert_array_equal(together[len(x) - sizes[-1] :], alone)
 
 
@@ -145,7 +145,7 @@ class TestPredictInBatches:
 
 
 class TestDomainMetrics:
-  @hypothesis.settings(max_examples=40, deadline=None)
+  @hypothesis.settings(max_examples=40)
   @hypothesis.given(
     st.lists(st.integers(0, 9), min_size=1, max_size=5),
     st.integers(0, 2**32 - 1),

@@ -21,7 +21,7 @@ from tff_shift.models.split_model import SplitWeights
 # Nothing here has random layers.
 train = functools.partial(local_training.train, seed=None)
 
-SEED = np.array([11, -12], np.int32)
+SEED = np.int32([11, -12])
 DATA_SPEC = client_dataset.ClientDataset(
   x=tf.TensorSpec([None, 1], tf.float32),
   y=tf.TensorSpec([None], tf.int32),
@@ -102,7 +102,7 @@ def stream(draw, batch_size, size, num_epochs=3) -> np.ndarray:
 
 class TestBatches:
   @pytest.mark.slow
-  @hypothesis.settings(max_examples=40, deadline=None)
+  @hypothesis.settings(max_examples=40)
   @hypothesis.given(sizes_of_domains, batch_sizes, seeds)
   def test_pooled_epochs_hold_each_example_once(
     self, draw_pooled, sizes, batch_size, seed
@@ -116,7 +116,7 @@ class TestBatches:
       np.testing.assert_array_equal(np.sort(in_epoch), np.arange(size))
 
   @pytest.mark.slow
-  @hypothesis.settings(max_examples=40, deadline=None)
+  @hypothesis.settings(max_examples=40)
   @hypothesis.given(sizes_of_domains, batch_sizes, seeds, st.data())
   def test_domain_epochs_hold_each_example_of_the_domain_once(
     self, draw_domain, sizes, batch_size, seed, choice
@@ -337,15 +337,12 @@ def regression_gradient(weights, x, y):
 
 class TestScheduledRate:
   @pytest.mark.parametrize(
-    ("schedule", "rates"),
+    "schedule, rates",
     [
       ({}, [0.4] * 5),
       ({"cosine_rounds": 4}, [0.4, 0.341421, 0.2, 0.058579, 0.0]),
       ({"decay_rounds": 2}, [0.4, 0.4, 0.04, 0.04, 0.004]),
-      (
-        {"decay_rounds": 1, "decay_factor": 0.5},
-        [0.4, 0.2, 0.1, 0.05, 0.025],
-      ),
+      ({"decay_rounds": 1, "decay_factor": 0.5}, [0.4, 0.2, 0.1, 0.05, 0.025]),
     ],
   )
   def test_rates_of_rounds(self, run_in_graph, schedule, rates):
@@ -362,7 +359,7 @@ class TestScheduledRate:
     assert local_training.scheduled_rate(hparams, None) == 0.4
 
   @pytest.mark.parametrize(
-    ("schedule", "message"),
+    "schedule, message",
     [
       (
         {"decay_rounds": 3, "cosine_rounds": 4},
@@ -552,7 +549,7 @@ class TestTrain:
     assert bits(computed) == bits(trained(name))
 
   @pytest.mark.parametrize(
-    ("name", "moves"),
+    "name, moves",
     [
       ("momentum_decay", (True, False)),
       ("adam_decay", (False, True)),
@@ -683,7 +680,7 @@ class TestTrain:
 class TestProject:
   def test_each_step_ends_where_weights_may_be(self, run_in_graph):
     # The loss is a w, so that a step adds -rate a, and momentum more.
-    slopes = np.array([1.0, -3.0, 0.2], np.float32)
+    slopes = np.float32([1.0, -3.0, 0.2])
 
     def work(weights):
       return train(
@@ -699,7 +696,7 @@ class TestProject:
       ).weights
 
     start = SplitWeights(
-      (np.array([0.2, 0.5, 1.0], np.float32),), (np.full(3, 7, np.float32),)
+      (np.float32([0.2, 0.5, 1.0]),), (np.full(3, 7, np.float32),)
     )
     found = run_in_graph(work, start)
     weights, mean = np.float64(start.backbone[0]), 0.0
@@ -714,7 +711,7 @@ class TestProject:
 
 
 @pytest.mark.parametrize(
-  ("weights", "expected"),
+  "weights, expected",
   [
     # Probabilities 1/2 and 1/4 of the true classes.
     ((), (np.log(2) + np.log(4)) / 2),
@@ -780,8 +777,8 @@ class TestTrainOnPool:
 class TestDifferentiate:
   """Sharpness-aware minimisation of sum(a w^2) / 2, whose gradient is a w."""
 
-  CURVATURE = (np.array([1.0, 2.0], np.float32), np.float32(4.0))
-  START = (np.array([1.0, -2.0], np.float32), np.float32(0.5))
+  CURVATURE = (np.float32([1.0, 2.0]), np.float32(4.0))
+  START = (np.float32([1.0, -2.0]), np.float32(0.5))
   RHO, RATE, DECAY = 0.3, 0.1, 0.05
 
   def train(self, run_in_graph, rho):
@@ -835,7 +832,7 @@ class TestDifferentiate:
 class TestMoments:
   """Steps down sum(w^2) / 2, in two calls and in one."""
 
-  START = (np.array([1.0, -2.0], np.float32), np.float32(0.5))
+  START = (np.float32([1.0, -2.0]), np.float32(0.5))
 
   def steps(self, hparams, numbers, **options):
     def loss_fn(current, step, carry):

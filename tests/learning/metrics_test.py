@@ -104,7 +104,7 @@ def expected(logits, y):
 
 
 @pytest.mark.slow
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=60)
 @hypothesis.given(
   st.integers(0, 2**32 - 1),
   st.lists(st.integers(0, 40), min_size=3, max_size=3),
@@ -254,7 +254,7 @@ class TestOwn:
     assert chosen.directions == {"sureness": False, "mean_sureness": False}
 
   @pytest.mark.parametrize(
-    ("functions", "message"),
+    "functions, message",
     [
       ({"per_example": "logits[:, 0] / 0.0"}, "must be finite"),
       (
@@ -283,7 +283,7 @@ class TestOwn:
 
 class TestRefusals:
   @pytest.mark.parametrize(
-    ("names", "message"),
+    "names, message",
     [
       (["macro_f"], "did you mean macro_f1"),
       (["nll"], "metric 'nll' is the column loss, which is always measured"),

@@ -68,7 +68,7 @@ class TestDerive:
 
 
 class TestFold:
-  SEED = np.array([1, 2], np.int32)
+  SEED = np.int32([1, 2])
 
   # The first is the example in TensorFlow's documentation of the operation.
   @pytest.mark.parametrize(

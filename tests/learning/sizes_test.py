@@ -86,7 +86,7 @@ def _counts():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "field"), _counts())
+@pytest.mark.parametrize("name, field", _counts())
 def test_largest_count_fits_or_is_refused(
   name, field, model, contract_hparams, with_limit
 ):

@@ -9,7 +9,7 @@ WEIGHTS = split_model.SplitWeights((1, 2, 3), (4,))
 
 
 @pytest.mark.parametrize(
-  ("chosen", "taken", "put"),
+  "chosen, taken, put",
   [
     (((True, False, True), (True,)), (1, 3, 4), ((-1, 2, -3), (-4,))),
     (((False, True, False), (False,)), (2,), ((1, -2, 3), (4,))),

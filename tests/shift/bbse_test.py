@@ -49,7 +49,7 @@ class TestPredictionDistribution:
       LOGITS,
     )
 
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(SEEDS, st.integers(1, 30))
   def test_distributions_match_numpy(self, distributions, seed, num_examples):
     logits, _ = random_batch(seed, num_examples)
@@ -60,7 +60,7 @@ class TestPredictionDistribution:
     np.testing.assert_allclose(soft, probabilities.mean(axis=0), rtol=1e-5)
 
   def test_hard_ties_count_for_the_lowest_class(self, distributions):
-    logits = np.array([[0, 5, 5, 1], [7, 7, 7, 7], [0, 0, 1, 1]], np.float32)
+    logits = np.float32([[0, 5, 5, 1], [7, 7, 7, 7], [0, 0, 1, 1]])
     hard, soft = distributions(logits)
     np.testing.assert_allclose(hard, [1 / 3, 1 / 3, 1 / 3, 0])
     np.testing.assert_allclose(soft.sum(), 1, rtol=1e-6)
@@ -84,7 +84,7 @@ class TestConfusionMatrix:
       CLASSES,
     )
 
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(SEEDS, st.integers(0, 20))
   def test_columns_match_numpy(self, confusions, seed, num_examples):
     logits, y = random_batch(seed, num_examples)
@@ -107,7 +107,7 @@ class TestEstimate:
   def estimate(self, compile_in_graph):
     return compile_in_graph(bbse.estimate, DISTRIBUTION, MATRIX)
 
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(SEEDS, st.floats(0.5, 1))
   def test_estimate_invertible_matrix_recovers_the_distribution(
     self, estimate, seed, diagonal
@@ -119,7 +119,7 @@ class TestEstimate:
       estimate(confusion @ truth, confusion), truth, atol=2e-5
     )
 
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(SEEDS, st.floats(0, 0.2))
   def test_estimate_any_matrix_matches_pseudo_inverse(
     self, estimate, seed, diagonal
@@ -140,14 +140,13 @@ class TestEstimate:
     self, run_in_graph, threshold
   ):
     """Two classes that are predicted alike cannot be told apart."""
-    confusion = np.array(
+    confusion = np.float32(
       [
         [0.9, 0.0, 0.0, 0.1],
         [0.0, 0.5, 0.5, 0.0],
         [0.0, 0.5, 0.5, 0.0],
         [0.1, 0.0, 0.0, 0.9],
-      ],
-      np.float32,
+      ]
     )
     truth = np.array([0.3, 0.5, 0.1, 0.1])
     estimated = run_in_graph(
@@ -175,7 +174,7 @@ class TestEstimate:
       estimated, direction / direction.sum(), atol=1e-6
     )
 
-  @hypothesis.settings(deadline=None, max_examples=10)
+  @hypothesis.settings(max_examples=10)
   @hypothesis.given(SEEDS)
   def test_estimate_is_on_the_simplex_and_empty_batch_is_uniform(
     self, estimate, seed

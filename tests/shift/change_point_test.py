@@ -92,7 +92,7 @@ def sequences(draw):
 
 class TestObserve:
   @pytest.mark.slow
-  @hypothesis.settings(deadline=None, max_examples=15)
+  @hypothesis.settings(max_examples=15)
   @hypothesis.given(sequences())
   def test_signals_match_the_enumeration_of_segmentations(
     self, detect, sequence

@@ -87,9 +87,7 @@ class TestMMD:
     assert np.sum(np.array(p_values) <= 0.05) <= 20
     assert 0.4 < np.mean(p_values) < 0.6
     _, p_value = detection.mmd(
-      rng.normal(size=(20, 3)),
-      rng.normal(2, size=(20, 3)),
-      num_permutations=99,
+      rng.normal(size=(20, 3)), rng.normal(2, size=(20, 3)), num_permutations=99
     )
     assert p_value == 0.01
 
@@ -143,7 +141,7 @@ FINITE, NOT_FINITE = np.zeros((3, 1)), np.array([[0.0], [np.inf], [0.0]])
 
 
 @pytest.mark.parametrize(
-  ("function", "arguments", "message"),
+  "function, arguments, message",
   [
     ("evaluate", ([2, 1], []), "detections must be ascending integers "),
     ("evaluate", ([], [1, 1]), "drift_times must be ascending"),

@@ -29,7 +29,7 @@ def pair(seed, n=20, m=20, size=3):
 
 
 class TestFeatureDistance:
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(SEEDS, st.integers(2, 30))
   def test_distance_is_the_cheapest_pairing(self, seed, n):
     one, other = pair(seed, n, n)
@@ -120,7 +120,7 @@ class TestSinkhorn:
 
 
 class TestLabelDistance:
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(SEEDS)
   def test_both_terms_share_the_cheapest_pairing(self, seed):
     one, other = pair(seed)
@@ -193,7 +193,7 @@ class TestThreshold:
     values = np.random.default_rng(0).permutation(np.arange(1, 11))
     assert distances.calibrate(values, quantile) == expected
 
-  @hypothesis.settings(deadline=None, max_examples=50)
+  @hypothesis.settings(max_examples=50)
   @hypothesis.given(
     st.lists(st.floats(0, 100), min_size=1, max_size=30), st.floats(0.01, 1)
   )
@@ -220,7 +220,7 @@ class TestRefusals:
     assert "got" in refusal(distances.distance, other, change(one))
 
   @pytest.mark.parametrize(
-    ("options", "message"),
+    "options, message",
     [
       (
         {"method": "fast"},

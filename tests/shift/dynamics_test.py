@@ -44,7 +44,7 @@ class TestSummaries:
       ROWS,
     )
 
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(BATCHES.filter(len))
   def test_summaries_match_equations_11_and_13(self, summaries, rows):
     q, z = summaries(rows)
@@ -54,7 +54,7 @@ class TestSummaries:
     np.testing.assert_allclose(z, np.mean(directions, axis=0), atol=1e-6)
 
   def test_tiny_and_huge_embeddings_have_a_direction(self, summaries):
-    row = np.array([3, 4, 0, 0, 0], np.float32)
+    row = np.float32([3, 4, 0, 0, 0])
     rows = np.stack([row * 1e-30, row * 1e30, row * 0]).astype(np.float32)
     _, z = summaries(rows)
     # Of three, one has none.
@@ -79,7 +79,7 @@ class TestSignals:
       VECTOR,
     )
 
-  @hypothesis.settings(deadline=None, max_examples=50)
+  @hypothesis.settings(max_examples=50)
   @hypothesis.given(VECTORS.filter(np.any), VECTORS.filter(np.any))
   def test_signals_match_equations_12_and_14(self, signals, previous, current):
     uncertainty, representation = signals(previous, current)
@@ -91,7 +91,7 @@ class TestSignals:
     # Probabilities are not negative, and eq. 12 is 1 at most.
     np.testing.assert_allclose(uncertainty, min(distance, 1), atol=1e-6)
 
-  @hypothesis.settings(deadline=None, max_examples=50)
+  @hypothesis.settings(max_examples=50)
   @hypothesis.given(VECTORS)
   def test_signals_identical_vectors_are_exactly_zero(self, signals, vector):
     assert signals(vector, vector) == (0, 0)
@@ -110,7 +110,7 @@ class TestSignals:
 
 
 class TestCombine:
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(SIGNALS, SIGNALS)
   def test_combine_matches_equation_10_and_its_ablations(
     self, uncertainty, representation
@@ -136,7 +136,7 @@ RATES = st.just(0.0) | st.floats(1e-37, 1)
 
 
 class TestLearningRate:
-  @hypothesis.settings(deadline=None, max_examples=50)
+  @hypothesis.settings(max_examples=50)
   @hypothesis.given(SIGNALS, RATES, RATES)
   def test_rate_matches_equation_9_within_its_bounds(self, signal, one, other):
     minimum, maximum = sorted((one, other))
@@ -152,7 +152,7 @@ class TestLearningRate:
   def test_rate_at_the_ends_and_beyond_is_the_bound(
     self, run_in_graph, minimum, maximum
   ):
-    signals = np.array([-0.5, 0, 1, 1.0000001, 7], np.float32)
+    signals = np.float32([-0.5, 0, 1, 1.0000001, 7])
     rates = run_in_graph(
       lambda signal: dynamics.learning_rate(signal, minimum, maximum), signals
     )

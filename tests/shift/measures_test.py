@@ -56,7 +56,7 @@ def compare(compile_in_graph):
 
 class TestMeasures:
   @pytest.mark.parametrize("name", measures.names())
-  @hypothesis.settings(deadline=None, max_examples=20)
+  @hypothesis.settings(max_examples=20)
   @hypothesis.given(SEEDS, st.sampled_from([0.05, 1, 20]))
   def test_signals_lie_between_zero_and_one(
     self, compare, name, seed, concentration
@@ -140,7 +140,7 @@ class TestMeasures:
 
 
 class TestKlDivergence:
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(SEEDS, st.sampled_from([0.1, 1, 20]))
   def test_signal_matches_entropy_with_floor(
     self, compare, seed, concentration
@@ -155,7 +155,7 @@ class TestKlDivergence:
 
 
 class TestWasserstein:
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(SEEDS, st.sampled_from([0.1, 1, 20]))
   def test_signal_matches_pot(self, compare, seed, concentration):
     previous, current = distributions(seed, concentration)

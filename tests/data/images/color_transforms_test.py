@@ -23,7 +23,7 @@ def random_images(num_images=3, num_channels=3):
 
 class TestPool:
   @pytest.mark.parametrize(
-    ("intensity", "gammas", "hues", "saturations"),
+    "intensity, gammas, hues, saturations",
     [
       ("low", (0.9, 1.1), (-0.01, 0.01), (0.9, 1.1)),
       ("mid", (0.75, 1.25), (-0.05, 0.05), (0.7, 1.3)),
@@ -135,7 +135,7 @@ class TestApply:
 
 class TestTint:
   def test_grey_becomes_a_shade_of_orange(self):
-    images = np.array([0, 100, 255], np.uint8).reshape(3, 1, 1, 1)
+    images = np.uint8([0, 100, 255]).reshape(3, 1, 1, 1)
     result = color_transforms.tint(images)
     assert result.dtype == np.uint8
     np.testing.assert_array_equal(

@@ -187,7 +187,7 @@ GOOD = json.dumps(records(1)[0]).encode()
 
 
 @pytest.mark.parametrize(
-  ("name", "lines", "expected"),
+  "name, lines, expected",
   [
     ("a.jsonl", [GOOD, b"", b'{"title": '], "line 3: it is not JSON"),
     ("a.jsonl", [GOOD, b"[1]"], "line 2: it is not a JSON object"),

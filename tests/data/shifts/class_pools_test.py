@@ -68,7 +68,7 @@ class TestDraw:
     assert labels[positions[:500]].mean() == pytest.approx(0.5, abs=0.112)
 
   @hypothesis.given(pools(smallest=1), st.integers(0, 80), SEEDS)
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   def test_draw_has_the_size_and_only_wanted_classes(self, drawn, size, seed):
     labels, num_classes, distribution = drawn
     pool = class_pools.ClassPool(labels, num_classes)
@@ -142,7 +142,7 @@ class TestDrawWithoutReplacement:
     np.testing.assert_allclose(counts[[1, 2, 4]], 4000 / 3, atol=106)
 
   @hypothesis.given(pools(), st.floats(0, 1), SEEDS)
-  @hypothesis.settings(deadline=None, max_examples=50)
+  @hypothesis.settings(max_examples=50)
   def test_counts_are_the_nearest_the_pool_allows(self, drawn, share, seed):
     labels, num_classes, distribution = drawn
     pool = class_pools.ClassPool(labels, num_classes)

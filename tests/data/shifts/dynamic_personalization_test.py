@@ -31,12 +31,7 @@ def equal(one, other) -> bool:
 class TestBatch:
   @pytest.mark.parametrize(
     "name, heavy",
-    [
-      ("iid", []),
-      ("0.7", [28]),
-      ("0.5+0.5", [20, 20]),
-      ("0.1+0.8", [4, 32]),
-    ],
+    [("iid", []), ("0.7", [28]), ("0.5+0.5", [20, 20]), ("0.1+0.8", [4, 32])],
   )
   def test_heavy_labels_have_their_shares(self, name, heavy):
     found = make(name)
@@ -63,7 +58,7 @@ class TestBatch:
     counts = np.bincount(found.batch(0, 0).y, minlength=5)
     assert [counts[label] for label in found.heavy_labels(0, 0)] == heavy
 
-  @hypothesis.settings(deadline=None, max_examples=60)
+  @hypothesis.settings(max_examples=60)
   @hypothesis.given(
     st.sampled_from(dynamic_personalization.DISTRIBUTIONS),
     st.sampled_from(dynamic_personalization.RESTS),
@@ -352,7 +347,6 @@ class TestLoadDynamic:
     assert dataset.class_names == source.class_names
 
   @hypothesis.settings(
-    deadline=None,
     max_examples=25,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
   )

@@ -271,7 +271,7 @@ def assembled(draw):
 
 class TestAssembleClients:
   @hypothesis.given(assembled())
-  @hypothesis.settings(max_examples=40, deadline=None)
+  @hypothesis.settings(max_examples=40)
   def test_every_example_has_one_owner_and_one_role(self, case):
     dataset, options = case
     clients = evolving.assemble_clients(dataset, **options)
@@ -294,7 +294,7 @@ class TestAssembleClients:
       np.testing.assert_array_equal(np.sort(ids), domain.x[:, 0])
 
   @hypothesis.given(assembled())
-  @hypothesis.settings(max_examples=40, deadline=None)
+  @hypothesis.settings(max_examples=40)
   def test_data_set_without_target_keeps_the_split(self, case):
     dataset, options = case
     hypothesis.assume(len(dataset.domains) > 2)

@@ -37,7 +37,7 @@ def loaded(monkeypatch):
 
 class TestParsePartition:
   @pytest.mark.parametrize(
-    ("text", "expected"),
+    "text, expected",
     [
       ("dirichlet_0.3", ("dirichlet", 0.3)),
       ("dirichlet_10", ("dirichlet", 10.0)),
@@ -180,7 +180,7 @@ class TestDigits:
     assert {each.tobytes() for each in plain.train[5].x} <= own
 
   @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes, message",
     [
       ({"dataset": "svhn"}, "dataset must be one of "),
       ({"partition": "iid"}, "partition must be"),

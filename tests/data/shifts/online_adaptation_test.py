@@ -348,7 +348,7 @@ class TestLabelShift:
 def images():
   """Six images that all differ, and their classes."""
   x = np.random.default_rng(0).integers(0, 256, (6, 16, 16, 3), np.uint8)
-  return examples_lib.Examples(x, np.array([0, 0, 1, 1, 2, 2], np.int32))
+  return examples_lib.Examples(x, np.int32([0, 0, 1, 1, 2, 2]))
 
 
 def make_covariate_streams(omega, pool, **options) -> online_adaptation.Streams:
@@ -531,7 +531,7 @@ class TestClientClasses:
 class TestFewClasses:
   """Clients who hold some classes only, and classes that never occur."""
 
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(st.data())
   def test_batch_has_the_distribution_that_is_told(self, data):
     # Classes 0 and 4 never occur.
@@ -628,7 +628,7 @@ class TestArchiveOf:
   def test_archive_of_the_data_set_is_read_once(self, monkeypatch, tmp_path):
     asked = []
     x = np.zeros((2, 32, 32, 3), np.uint8)
-    y = np.array([99, 0], np.int32)
+    y = np.int32([99, 0])
 
     def load(*arguments, data_dir):
       asked.append((*arguments, data_dir))

@@ -25,7 +25,7 @@ def flip_rate(num_timesteps, num_seeds, **kwargs):
 
 class TestOmega:
   @hypothesis.given(NAMES, TIMESTEPS, SEEDS, FLIPS)
-  @hypothesis.settings(deadline=None, max_examples=100)
+  @hypothesis.settings(max_examples=100)
   def test_values_are_weights_that_start_at_0(self, name, steps, seed, flip):
     weights = schedules.omega(name, steps, seed=seed, bernoulli_flip=flip)
     assert weights.shape == (steps + 1,)
@@ -130,8 +130,7 @@ class TestProgram:
   def test_sine_has_a_period_of_9_steps_around_a_half(self):
     found = self.drawn("sine")
     np.testing.assert_allclose(
-      found[:5],
-      (1 + np.sin(np.deg2rad([0, 40, 80, 120, 160]))) / 2,
+      found[:5], (1 + np.sin(np.deg2rad([0, 40, 80, 120, 160]))) / 2
     )
     np.testing.assert_allclose(found[:-9], found[9:])
 

@@ -183,7 +183,7 @@ class TestPlaces:
 
 
 GOOD = np.zeros((2, 3), np.float32), np.array([0, 1])
-NAN = np.array([[0, 0, 0], [0, np.nan, 0]], np.float32), np.array([0, 1])
+NAN = np.float32([[0, 0, 0], [0, np.nan, 0]]), np.array([0, 1])
 EMPTY = np.zeros((0, 3), np.float32), np.zeros(0, int)
 IMAGE = np.zeros((2, 3), np.uint8), np.array([0, 1])
 WIDE = np.zeros((2, 4), np.float32), np.array([0, 1])
@@ -329,11 +329,7 @@ _WRONG = {
       "y of client 0, period 1: classes must lie in 0..2, got 7 for example 1",
       {"num_classes": 3},
     ),
-    (
-      [[[GOOD, GOOD]]],
-      "drifted: [1, 2] bools wanted",
-      {"drifted": [[True]]},
-    ),
+    ([[[GOOD, GOOD]]], "drifted: [1, 2] bools wanted", {"drifted": [[True]]}),
   ],
 }
 

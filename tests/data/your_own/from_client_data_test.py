@@ -169,16 +169,8 @@ def fails(*_):
       KEYS | {"domain_of": fails},
       "domain_of of client 'a': KeyError (",
     ),
-    (
-      "guidance",
-      KEYS | {"domain_key": "year"},
-      "domain_key: guidance",
-    ),
-    (
-      "guidance",
-      KEYS | {"domain_of": lambda *_: 0},
-      "domain_of: guidance",
-    ),
+    ("guidance", KEYS | {"domain_key": "year"}, "domain_key: guidance"),
+    ("guidance", KEYS | {"domain_of": lambda *_: 0}, "domain_of: guidance"),
     (
       "guidance",
       KEYS | {"max_examples_per_client": 0},

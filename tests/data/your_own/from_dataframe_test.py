@@ -75,9 +75,7 @@ class TestEvolving:
   def test_chosen_features_and_classes_in_the_order_of_categories(self):
     outcome = pandas.Categorical(make_frame()["outcome"], ["sick", "healthy"])
     named = read(
-      "evolving",
-      make_frame(outcome=outcome, note="text"),
-      features=["dose"],
+      "evolving", make_frame(outcome=outcome, note="text"), features=["dose"]
     )
     assert named.features == ("dose",)
     assert named.class_names == ("sick", "healthy")
@@ -147,7 +145,7 @@ def test_values_are_sorted_by_value():
 
 
 @pytest.mark.parametrize(
-  ("changes", "options", "message"),
+  "changes, options, message",
   [
     ({}, {"label": "age_"}, "label='age_' is not a column; there are site, mo"),
     ({}, {"time": "site"}, "client='site' has another role too"),
@@ -156,11 +154,7 @@ def test_values_are_sorted_by_value():
       {},
       "time 'month': texts have no order, such as 'May' i",
     ),
-    (
-      {"outcome": mixed([1], 3, "a")},
-      {},
-      "label 'outcome' has [1] in row 3",
-    ),
+    ({"outcome": mixed([1], 3, "a")}, {}, "label 'outcome' has [1] in row 3"),
     (
       {"outcome": mixed({}, 2, "a")},
       {},
@@ -184,18 +178,12 @@ def test_values_are_sorted_by_value():
       {},
       "column 'dose' has 'x' in row 5, not a n",
     ),
-    (
-      {"dose": mixed(1e20, 5, 1.0)},
-      {},
-      "column 'dose' has 1e+20 in row 5; n",
-    ),
-    (
-      {"dose ": 1.0},
-      {},
-      "columns: 'dose' (column 5) and 'dose ' (column 6",
-    ),
+    ({"dose": mixed(1e20, 5, 1.0)}, {}, "column 'dose' has 1e+20 in row 5; n"),
+    ({"dose ": 1.0}, {}, "columns: 'dose' (column 5) and 'dose ' (column 6"),
     ({}, {"time": None}, "time=None is not allowed for evolving: it must be a"),
     ({}, {"features": []}, "features: there must be at least one column"),
+    ({}, {"features": ["size"]}, "features: 'size' is not a column"),
+    ({}, {"features": ["dose", "outcome"]}, "features: 'outcome' is the label"),
     ({}, {"client_names": ["x"]}, "client_names: the names are those of the"),
   ],
 )

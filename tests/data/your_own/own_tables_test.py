@@ -40,7 +40,7 @@ def rows(**values):
 
 
 @pytest.mark.parametrize(
-  ("role", "values", "names"),
+  "role, values, names",
   [
     ("clients", ["7", "007"], ("007", "7")),
     ("labels", ["NA", "None"], ("NA", "None")),
@@ -124,7 +124,7 @@ GOOD = "0,p,a,1\n1,q,b,2\n"
 
 
 @pytest.mark.parametrize(
-  ("text", "message"),
+  "text, message",
   [
     ("a,y,y,c,t\n" + GOOD, "header: 'y' is there twice (column 2 and column"),
     ("a,c,y,t\n0,p,a,1,9\n1,q,b,2,9\n", "line 2 has more values than the head"),

@@ -42,7 +42,7 @@ def table_of(chosen):
 
 
 class TestTotal:
-  @settings(max_examples=20, deadline=None)
+  @settings(max_examples=20)
   @given(st.lists(st.integers(0, NUM_CLIENTS - 1), min_size=1, unique=True))
   def test_sum_holds_the_value_of_each_client(self, chosen):
     placed = [client_slots.place(value_of(each), each) for each in chosen]
@@ -137,7 +137,7 @@ class TestThroughTff:
     zeros = np.zeros(2, np.int32)
     clients = [
       client_dataset.ClientDataset.from_arrays(
-        np.array([row, [9, 9]], np.float32), zeros, None, zeros, client_id
+        np.float32([row, [9, 9]]), zeros, None, zeros, client_id
       )
       for client_id, row in rows.items()
     ]

@@ -59,7 +59,7 @@ class TestEpsilon:
 
   @pytest.mark.slow
   @pytest.mark.parametrize(
-    ("noise", "q", "num_rounds", "delta"),
+    "noise, q, num_rounds, delta",
     [
       (1.1, 0.01, 500, 4e-5),
       (2.0, 0.1, 100, 1e-5),
@@ -196,7 +196,7 @@ def most_squares(num_rounds, separation):
 
 
 @pytest.mark.parametrize(
-  ("function", "changes", "message"),
+  "function, changes, message",
   [
     *(
       (

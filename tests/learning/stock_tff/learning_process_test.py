@@ -259,7 +259,7 @@ class TestRefusals:
     )
 
   @pytest.mark.parametrize(
-    ("changes", "client_data", "message"),
+    "changes, client_data, message",
     [
       ({}, "sequences", "client_data must be 'arrays', 'sequence' or the"),
       ({"is_stateless": False}, "sequence", "fed_avg keeps personal state"),

@@ -27,7 +27,7 @@ def data_type():
 
 class TestCheck:
   @pytest.mark.parametrize(
-    ("element_spec", "are_batches", "has_domains"),
+    "element_spec, are_batches, has_domains",
     [
       ((spec(tf.float32, 2), spec(tf.int32)), False, False),
       ([spec(tf.float64, 2), spec(tf.int64)], False, False),
@@ -52,7 +52,7 @@ class TestCheck:
     assert elements[1:] == (are_batches, has_domains)
 
   @pytest.mark.parametrize(
-    ("element_spec", "complaint"),
+    "element_spec, complaint",
     [
       (
         spec(tf.float32, 2),

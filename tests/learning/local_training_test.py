@@ -268,11 +268,6 @@ class TestNumLocalSteps:
       batch_size=batch_size,
     )
 
-  def test_without_stragglers_all_clients_train_all_steps(self, count):
-    for client, round_num in itertools.product(range(20), range(5)):
-      data = numbered([4], randomness.client_seed(0, client))
-      assert count(data, round_num, local_steps=6, straggler_ratio=0.0) == 6
-
   @pytest.mark.slow
   def test_stragglers_train_a_uniform_number_of_steps(self, count):
     tau, ratio, num_draws = 4, 0.3, 2000

@@ -387,6 +387,10 @@ class TestContribution:
     )
     assert isinstance(form, tff.framework.MergeableCompForm)
 
+  def test_needs_must_speak_of_it(self):
+    with pytest.raises(TypeError, match="AGGREGATION_REQUIREMENTS"):
+      build(train_client=self.train_client, update_server=self.update_server)
+
 
 # What keeps something from round to round. Adaptive norms come with clipping.
 KEEPING = {

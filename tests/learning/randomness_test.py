@@ -117,13 +117,3 @@ class TestFold:
       [fold(randomness.client_seed(0, client)) for client in range(20)]
     )
     assert len(np.unique(folded, axis=0)) == 20 * len(Purpose) * 10
-
-  def test_order_of_what_is_folded_counts(self, run_in_graph):
-    first, second = run_in_graph(
-      lambda seed: (
-        randomness.fold(seed, 1, 2, 7),
-        randomness.fold(seed, 2, 1, 7),
-      ),
-      self.SEED,
-    )
-    assert first.tolist() != second.tolist()

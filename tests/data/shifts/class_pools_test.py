@@ -204,7 +204,7 @@ class TestArguments:
     rng = np.random.default_rng(0)
     assert refusal(draw, np.array(distribution), size, rng).startswith(message)
 
-  def test_what_the_pool_has_not_is_refused(self, refusal):
+  def test_more_than_the_pool_holds_is_refused(self, refusal):
     pool = class_pools.ClassPool(np.array([0, 0, 2]), 3)
     rng = np.random.default_rng(0)
     assert refusal(pool.draw, np.array([0.5, 0.25, 0.25]), 3, rng) == (

@@ -133,7 +133,7 @@ class TestThroughTff:
     return build(requirements=REQUIREMENTS, num_clients=NUM_CLIENTS)
 
   def weights_after(self, algorithm, rows):
-    """Returns the table after a round of clients whose first row is given."""
+    """Returns the table after a round: the first row of each client by id."""
     zeros = np.zeros(2, np.int32)
     clients = [
       client_dataset.ClientDataset.from_arrays(

@@ -132,48 +132,32 @@ class TestEveryModel:
   @pytest.mark.slow
   def test_initial_weights_of_equal_seeds_are_equal(self, case):
     _, _, result = case
-    for one, again in zip(
-      tf.nest.flatten(result["weights"]),
-      tf.nest.flatten(result["again"]),
-      strict=True,
-    ):
-      np.testing.assert_array_equal(one, again)
+    np.testing.assert_equal(result["again"], result["weights"])
     if result["backbone"]:
-      for one, again in zip(
-        result["weights"].backbone, result["backbone"], strict=True
-      ):
-        np.testing.assert_array_equal(one, again)
+      np.testing.assert_equal(result["backbone"], result["weights"].backbone)
 
   @pytest.mark.slow
-  def test_initial_kernels_of_other_seed_or_layer_differ(self, case):
+  def test_initial_kernels_of_other_seed_or_layer_differ(self, case, by_name):
     name, model, result = case
     starts = []
-    for weight_name, *kernels in zip(
-      tf.nest.flatten(model.weight_names()),
-      tf.nest.flatten(result["weights"]),
-      tf.nest.flatten(result["other_weights"]),
-      strict=True,
-    ):
+    others = by_name(model, result["other_weights"])
+    for weight_name, one in by_name(model, result["weights"]).items():
+      other = others[weight_name]
       if weight_name.endswith("/kernel"):
-        one, other = kernels
         assert not np.any(one == other), weight_name
         # In units of the standard deviation: one seed for two layers would give
         # equal numbers, whatever the shapes.
         deviation = np.sqrt(kernel_variance(name, weight_name, one.shape))
-        starts += [round(float(k.flat[0] / deviation), 5) for k in kernels]
+        starts += [round(float(k.flat[0] / deviation), 5) for k in (one, other)]
     assert len(starts) >= 2 * 5
     assert len(set(starts)) == len(starts)
 
-  def test_initial_values_have_their_distribution(self, case):
+  def test_initial_values_have_their_distribution(self, case, by_name):
     name, model, result = case
     assert model.num_parameters == sum(
       w.size for w in tf.nest.flatten(result["weights"])
     )
-    for weight_name, weight in zip(
-      tf.nest.flatten(model.weight_names()),
-      tf.nest.flatten(result["weights"]),
-      strict=True,
-    ):
+    for weight_name, weight in by_name(model, result["weights"]).items():
       assert weight.dtype == np.float32
       kind = weight_name.split("/")[-1]
       if kind == "kernel":
@@ -327,8 +311,7 @@ class TestBuild:
 
     expected = drawn()
     monkeypatch.setattr(model_size, "_MANY", 100)
-    for one, other in zip(expected, drawn(), strict=True):
-      np.testing.assert_array_equal(one, other)
+    np.testing.assert_equal(drawn(), expected)
 
 
 class TestSettingsOfTheUser:
@@ -339,26 +322,28 @@ class TestSettingsOfTheUser:
     *("lenet", "guided_cnn"),
   )
 
-  @pytest.fixture(params=["channels_first", "float64", "mixed_float16"])
-  def setting(self, request):
+  @pytest.fixture
+  def change(self):
     """Changes a setting as `keras.json` or a program would."""
-    keras, name = tf.keras, request.param
+    keras = tf.keras
     before = keras.backend.image_data_format(), keras.backend.floatx()
     policy = keras.mixed_precision.global_policy()
 
-    def change():
+    def restore():
+      keras.backend.set_image_data_format(before[0])
+      keras.backend.set_floatx(before[1])
+      keras.mixed_precision.set_global_policy(policy)
+
+    def change(name):
+      restore()
       if name == "channels_first":
-        keras.backend.set_image_data_format(name)
-      elif name == "float64":
+        return keras.backend.set_image_data_format(name)
+      if name == "float64":
         keras.backend.set_floatx(name)
-      keras.mixed_precision.set_global_policy(
-        policy if name == "channels_first" else name
-      )
+      return keras.mixed_precision.set_global_policy(name)
 
     yield change
-    keras.backend.set_image_data_format(before[0])
-    keras.backend.set_floatx(before[1])
-    keras.mixed_precision.set_global_policy(policy)
+    restore()
 
   def _numbers(self, name):
     shape = (16, 16, 3)
@@ -371,12 +356,14 @@ class TestSettingsOfTheUser:
     )
     x = np.random.default_rng(0).normal(size=(2, *shape)).astype(np.float32)
     weights = model.initial_weights(np.int32([1, 2]))
-    return tf.nest.flatten((weights, model.predict(weights, x)))
+    return weights, model.predict(weights, x)
 
   @pytest.mark.long
   @pytest.mark.parametrize("name", NAMES)
-  def test_do_not_change_the_networks(self, name, setting):
+  def test_do_not_change_the_networks(self, name, change):
     expected = self._numbers(name)
-    setting()
-    for value, other in zip(self._numbers(name), expected, strict=True):
-      np.testing.assert_array_equal(value, other)
+    for setting in ("channels_first", "float64", "mixed_float16"):
+      change(setting)
+      tf.nest.map_structure(
+        np.testing.assert_array_equal, self._numbers(name), expected
+      )

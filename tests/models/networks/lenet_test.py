@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift.models import split_model
 from tff_shift.models.networks import lenet
 
 SEED = np.array([1, 2], np.int32)
@@ -97,9 +96,7 @@ def test_class_logits_agree_with_numpy(
   )
 
   model = models["deep"]
-  weights = split_model.SplitWeights(
-    *(tuple(values[name] for name in part) for part in model.weight_names())
-  )
+  weights = tf.nest.map_structure(values.get, model.weight_names())
   logits = run_in_graph(lambda x: model.predict(weights, x), x)
   np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
 
@@ -114,9 +111,7 @@ def test_copies_of_shared_weights_give_what_sharing_gives(
     generator.normal(size=shape).astype(np.float32)
     for shape in deep.client_branch.shapes
   )
-  weights = split_model.SplitWeights(
-    *(tuple(values[name] for name in part) for part in deep.weight_names())
-  )
+  weights = tf.nest.map_structure(values.get, deep.weight_names())
   branches = {}
   for sharing, model in models.items():
     assert model.weight_names() == deep.weight_names()

@@ -57,7 +57,7 @@ def small():
   )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_last_layer_is_the_last_convolution_with_its_normalization(small):
   last = np.array(small.backbone.names)[list(small.last_backbone_layer())]
   assert last.tolist() == [
@@ -118,12 +118,8 @@ def test_embedding_agrees_with_numpy(
   x = np.random.default_rng(0).random((2, size, size, 3), np.float32)
   expected = forward(reference, values, x, stem, groups=2)
 
-  embedding = run_in_graph(
-    lambda x: model.embed(
-      tuple(values[name] for name in model.weight_names().backbone), x
-    ),
-    x,
-  )
+  weights = tuple(map(values.get, model.weight_names().backbone))
+  embedding = run_in_graph(lambda x: model.embed(weights, x), x)
 
   assert embedding.shape == (2, 32)
   np.testing.assert_allclose(embedding, expected, rtol=1e-3, atol=1e-4)

@@ -66,7 +66,7 @@ def randomize(keras_model):
 
 
 class Compared(NamedTuple):
-  """A model of random weights, examples, and what Keras makes of them."""
+  """A model of random weights, examples, and the numbers of Keras."""
 
   model: split_model.SplitModel
   x: np.ndarray

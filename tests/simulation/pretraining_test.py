@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures.keras_models import sequential
 from tff_shift.data import datasets
 from tff_shift.models import input_scaling
 from tff_shift.models import parts
@@ -469,16 +470,12 @@ def test_running_statistics_are_pretrained(few, tmp_path):
   layers = tf.keras.layers
   model = split_model.build_split_model(
     "normalized",
-    backbone=lambda: tf.keras.Sequential(
-      [
-        layers.InputLayer((28, 28, 1)),
-        layers.Flatten(),
-        layers.BatchNormalization(momentum=0.5, name="norm"),
-      ]
+    backbone=lambda: sequential(
+      (28, 28, 1),
+      layers.Flatten(),
+      layers.BatchNormalization(momentum=0.5, name="norm"),
     ),
-    head=lambda: tf.keras.Sequential(
-      [layers.InputLayer((784,)), layers.Dense(10, name="last")]
-    ),
+    head=lambda: sequential((784,), layers.Dense(10, name="last")),
     input_dtype=tf.uint8,
   )
   hparams = PretrainingHParams(max_epochs=3, patience=3, batch_size=24)
@@ -507,7 +504,7 @@ def test_frozen_weights_are_used_and_are_no_constants_of_a_graph(monkeypatch):
   generator = np.random.default_rng(0)
   base = generator.normal(size=(200, 300)).astype(np.float32)
   layers = tf.keras.layers
-  head = tf.keras.Sequential([layers.InputLayer((300,)), layers.Dense(2)])
+  head = sequential((300,), layers.Dense(2))
   model = split_model.SplitModel(
     name="frozen",
     backbone=parts.Part(

@@ -92,7 +92,9 @@ _RANDOM = {
   "AlphaDropout": lambda: layers.AlphaDropout(0.5),
   "LSTM": lambda: lstm(dropout=0.5),
   "GRU": lambda: gru(recurrent_dropout=0.5),
-  "Bidirectional": lambda: layers.Bidirectional(gru(dropout=0.5)),
+  "Bidirectional": lambda: layers.Bidirectional(
+    layers.SimpleRNN(4, dropout=0.5)
+  ),
   "TimeDistributed": lambda: layers.TimeDistributed(layers.Dropout(0.5)),
 }
 EQUAL = {
@@ -119,13 +121,13 @@ EQUAL = {
       (make(), arguments)
       for make in (
         lambda: layers.SimpleRNN(4),
-        lambda: layers.GRU(4),
+        gru,
         lambda: lstm(return_sequences=True),
         lambda: layers.RNN(layers.GRUCell(4)),
       )
       for arguments in ({"mask": "mask"}, {"initial_state": "state"})
     ),
-    (layers.Bidirectional(gru()), {"mask": "mask"}),
+    (layers.Bidirectional(layers.SimpleRNN(4)), {"mask": "mask"}),
     (layers.TimeDistributed(layers.Dense(2)), {"mask": "mask"}),
     (layers.GlobalAveragePooling1D(), {"mask": "mask"}),
   ),

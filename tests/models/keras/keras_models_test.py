@@ -169,9 +169,9 @@ def predict(model, x):
 
 @functools.cache
 def compared(build, cut):
-  """A Keras model of random weights, examples, its logits, and what it makes.
+  """Returns a randomized Keras model, examples, its logits, its `SplitModel`.
 
-  Keras takes no calls of a model after a graph has had layers of its classes.
+  Keras allows no calls of a model after a graph has made layers of its classes.
   """
   keras_model = randomize(build())
   x = examples(keras_model)

@@ -1,6 +1,7 @@
 """Tests of what every model has to be, and of finding one by its name."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -51,6 +52,19 @@ def kernel_variance(name, weight_name, shape):
 # Of titles, and of tokens of a folder that has to be there: their own tests
 # look at what is looked at here. And the trunk of `guided_resnet`, see there.
 NOT_HERE = ("bi_lstm", "llama", "resnet")
+
+# The last layer of the backbone, and the number of its weights: with its
+# normalisation.
+LAST_LAYERS = {
+  "cnn": ("layer4_", 4),
+  "guided_cnn": ("projection_", 4),
+  "guided_resnet": ("projection_", 4),
+  "lenet": ("projection_", 4),
+  "mini_resnet": ("block3.layer2_", 3),
+  "mlp": ("layer3/", 2),
+  "residual_cnn": ("block3.layer2_", 3),
+  "wide_resnet": ("stage3.block1.layer2_", 5),
+}
 
 # With many layers, which take seconds to build.
 LARGE = (
@@ -195,11 +209,12 @@ class TestEveryModel:
       assert np.any(gradient), name
 
   def test_last_layer_is_the_end_of_the_backbone_only(self, case):
-    _, model, _ = case
-    is_last = model.last_backbone_layer()
-    assert len(is_last) == len(model.backbone.names)
-    assert is_last[-1]
-    assert not is_last[0]
+    name, model, _ = case
+    layer, size = LAST_LAYERS[name]
+    names = model.backbone.names
+    last = np.array(names)[list(model.last_backbone_layer())]
+    assert last.tolist() == [each for each in names if each.startswith(layer)]
+    assert len(last) == size < len(names)
 
   def test_head_can_be_cut_to_one_linear_layer(self, case):
     _, model, _ = case
@@ -312,6 +327,34 @@ class TestBuild:
     expected = drawn()
     monkeypatch.setattr(model_size, "_MANY", 100)
     np.testing.assert_equal(drawn(), expected)
+
+
+@pytest.mark.parametrize(
+  ("name", "options", "message"),
+  [
+    ("cnn", {"channels": (8, 8, 8, 12)}, "multiples of 8"),
+    ("cnn", {"channels": (4, 8, 8, 8)}, "multiples of 8"),
+    ("guided_cnn", {"groups": 3}, "groups=3 does not divide the 16"),
+    ("lenet", {"sharing": "half"}, "'half'.*none, shallow, mid, deep"),
+    ("lenet", {"input_shape": (15, 16, 1)}, r"\(15, 16, 1\).*16 x 16"),
+    ("resnet", {"stem": "mnist"}, "'mnist'.*imagenet, cifar"),
+    ("wide_resnet", {"groups": 5}, "groups=5 does not divide"),
+    *(
+      ("wide_resnet", {"depth": depth}, f"depth={depth} .* 10, 16, 22")
+      for depth in (4, 12, 18, -2)
+    ),
+    *(
+      (name, {"width": 8, "groups": groups}, f"groups={groups}.* 8 channels")
+      for name in ("residual_cnn", "resnet")
+      for groups in (0, 3, 16)
+    ),
+  ],
+)
+def test_options_that_make_no_network_are_refused(
+  name, options, message, refusal
+):
+  shape = {"input_shape": (32, 32, 3), "num_classes": 10}
+  assert re.search(message, refusal(models.build, name, **shape | options))
 
 
 class TestSettingsOfTheUser:

@@ -153,13 +153,3 @@ def test_weights_start_uniformly_up_to_one_over_the_root_of_inputs(
     # Of n uniform numbers all stay below 0.75 with probability 0.75^n; n >= 32.
     assert np.abs(kernel).max() > 0.9 * bound
     assert np.abs(bias).max() > 0.75 * bound
-
-
-class TestErrors:
-  def test_unknown_sharing_is_refused_with_the_known_ones(self):
-    with pytest.raises(ValueError, match=r"'half'.*none, shallow, mid, deep"):
-      lenet.build(sharing="half")
-
-  def test_image_that_is_too_small_is_refused(self):
-    with pytest.raises(ValueError, match=r"\(15, 16, 1\).*16 x 16"):
-      lenet.build((15, 16, 1))

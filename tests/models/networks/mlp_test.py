@@ -16,12 +16,6 @@ def test_parameters_are_those_of_appendix_d():
   assert model.num_parameters == 148_930
 
 
-def test_last_layer_is_the_third():
-  model = mlp.build(width=4)
-  last = np.array(model.backbone.names)[list(model.last_backbone_layer())]
-  assert last.tolist() == ["layer3/kernel", "layer3/bias"]
-
-
 def test_forward_pass_agrees_with_numpy(run_in_graph, reference):
   model = mlp.build(width=6, head_width=5)
   values = reference.random_weights(model, seed=1)

@@ -31,16 +31,6 @@ def test_number_for_cifar10_is_counted_by_hand():
   assert model.embedding_size == 128
 
 
-@pytest.mark.slow
-def test_last_layer_is_the_last_convolution_with_its_normalization(small):
-  last = np.array(small.backbone.names)[list(small.last_backbone_layer())]
-  assert last.tolist() == [
-    "block3.layer2_convolution/kernel",
-    "block3.layer2_normalization/gamma",
-    "block3.layer2_normalization/beta",
-  ]
-
-
 def forward(reference, values, x, groups):
   """The embedding, with NumPy."""
 
@@ -87,9 +77,3 @@ def test_embedding_and_logits_agree_with_numpy(small, run_in_graph, reference):
     rtol=1e-3,
     atol=1e-4,
   )
-
-
-@pytest.mark.parametrize("groups", [0, 3, 16])
-def test_groups_that_do_not_divide_the_width_are_refused(groups):
-  with pytest.raises(ValueError, match=f"groups={groups}.* 8 channels"):
-    residual_cnn.build((32, 32, 3), width=8, groups=groups)

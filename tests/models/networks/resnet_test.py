@@ -123,14 +123,3 @@ def test_embedding_agrees_with_numpy(
 
   assert embedding.shape == (2, 32)
   np.testing.assert_allclose(embedding, expected, rtol=1e-3, atol=1e-4)
-
-
-class TestErrors:
-  def test_unknown_stem_is_refused_with_the_known_ones(self):
-    with pytest.raises(ValueError, match=r"'mnist'.*imagenet, cifar"):
-      resnet.build(stem="mnist")
-
-  @pytest.mark.parametrize("groups", [0, 3, 16])
-  def test_groups_that_do_not_divide_the_channels_are_refused(self, groups):
-    with pytest.raises(ValueError, match=f"groups={groups}.* 8 channels"):
-      resnet.build((32, 32, 3), width=8, groups=groups)

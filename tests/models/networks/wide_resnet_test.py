@@ -50,19 +50,6 @@ def test_parameters_are_those_of_wrn_16_2():
 
 
 @pytest.mark.slow
-def test_last_layer_is_the_last_convolution_with_its_normalizations(small):
-  model = small(1)
-  last = np.array(model.backbone.names)[list(model.last_backbone_layer())]
-  assert last.tolist() == [
-    "stage3.block1.layer2_normalization/gamma",
-    "stage3.block1.layer2_normalization/beta",
-    "stage3.block1.layer2_convolution/kernel",
-    "stage3.block1.layer2_last_normalization/gamma",
-    "stage3.block1.layer2_last_normalization/beta",
-  ]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("widening_factor", [1, 2])
 def test_embedding_agrees_with_numpy(
   widening_factor, small, run_in_graph, reference
@@ -99,14 +86,3 @@ def test_embedding_agrees_with_numpy(
 
   assert embedding.shape == (2, 64 * widening_factor)
   np.testing.assert_allclose(embedding, expected, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("depth", [4, 12, 18, -2])
-def test_depth_without_whole_blocks_is_refused(depth):
-  with pytest.raises(ValueError, match=f"depth={depth} .* 10, 16, 22"):
-    wide_resnet.build(depth=depth)
-
-
-def test_groups_that_do_not_divide_the_channels_are_refused():
-  with pytest.raises(ValueError, match=r"groups=5 does not divide"):
-    wide_resnet.build(groups=5)

@@ -466,17 +466,6 @@ def normalized_model():
   return ts.from_keras(keras_model, initial="given")
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.every_algorithm
-def test_every_method_of_streams_adapts(name, tmp_path):
-  model = normalized_model()
-  adapter = open_adapter(build(name, model), tmp_path)
-  for timestep in (1, 2):
-    adapter.adapt(Streams().by_name(timestep))
-  adapter.save()
-  assert np.isfinite(adapter.predict("west", draw(4, 0).x).probabilities).all()
-
-
 @pytest.mark.slow
 def test_a_keras_model_that_is_deployed_starts_from_its_weights(tmp_path):
   keras_model = tf.keras.Sequential(

@@ -117,16 +117,10 @@ EQUAL = {
   "twice": lambda: twice(NONE, OFF),
   "twice, training last": lambda: twice(OFF, NONE),
   "recurrent": lambda: called(
-    *(
-      (make(), arguments)
-      for make in (
-        lambda: layers.SimpleRNN(4),
-        gru,
-        lambda: lstm(return_sequences=True),
-        lambda: layers.RNN(layers.GRUCell(4)),
-      )
-      for arguments in ({"mask": "mask"}, {"initial_state": "state"})
-    ),
+    (layers.SimpleRNN(4), {"mask": "mask"}),
+    (gru(), {"initial_state": "state"}),
+    (lstm(return_sequences=True), {"initial_state": "state"}),
+    (layers.RNN(layers.GRUCell(4)), {"mask": "mask"}),
     (layers.Bidirectional(layers.SimpleRNN(4)), {"mask": "mask"}),
     (layers.TimeDistributed(layers.Dense(2)), {"mask": "mask"}),
     (layers.GlobalAveragePooling1D(), {"mask": "mask"}),

@@ -374,22 +374,33 @@ def test_a_folder_has_one_adapter(algorithm, saved):
 
 
 @pytest.mark.parametrize(
-  "change",
+  ("statement", "message"),
   [
     *(
-      f"checkpoints SET record = replace(record, '\"{field}\": 1',"
-      f" '\"{field}\": 7')"
+      (
+        f"UPDATE checkpoints SET record = replace(record, '\"{field}\": 1',"
+        f" '\"{field}\": 7')",
+        "saved state is damaged.*digest",
+      )
       for field in ("timestep", "round_num")
     ),
-    "states SET content = zeroblob(length(content)) WHERE owner = 1",
+    (
+      "UPDATE states SET content = zeroblob(length(content)) WHERE owner = 1",
+      "saved state is damaged.*digest",
+    ),
+    ("PRAGMA user_version = 1", "has format 1, and this version of tff_shift"),
   ],
 )
-def test_a_damaged_state_is_refused(algorithm, saved, tmp_path, change):
+def test_a_changed_file_is_refused(
+  algorithm, saved, tmp_path, statement, message
+):
   shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
-  with contextlib.closing(sqlite3.connect(tmp_path / "adapter.sqlite")) as file:
-    assert file.execute(f"UPDATE {change}").rowcount == 1
-    file.commit()
-  with pytest.raises(ValueError, match=r"saved state is damaged.*digest"):
+  with (
+    contextlib.closing(sqlite3.connect(tmp_path / "adapter.sqlite")) as file,
+    file,
+  ):
+    file.execute(statement)
+  with pytest.raises(ValueError, match=message):
     open_adapter(algorithm, tmp_path)
 
 

@@ -8,12 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hypothesis_numpy
 
 from tests.fixtures.keras_models import sequential
-from tff_shift import models
 from tff_shift.models import guided_model
 from tff_shift.models import input_scaling
 from tff_shift.models import split_model
 from tff_shift.models.networks import bi_lstm
-from tff_shift.models.networks import lenet
 from tff_shift.models.networks import mlp
 
 layers = tf.keras.layers
@@ -207,16 +205,22 @@ class TestModels:
     self, run_in_graph
   ):
     """Where the tasks share nothing, the guide takes the image itself."""
-    scaled = models.build(
-      "lenet",
-      input_shape=(16, 16, 2),
-      num_classes=3,
-      num_clients=4,
-      sharing="none",
-      input_scaling=input_scaling.MINUS_ONE_ONE,
+
+    def build(input_dtype):
+      return guided_model.build_guided_model(
+        "apart",
+        trunk=None,
+        target_branch=lambda: sequential((2,), layers.Dense(3, name="goal")),
+        head=lambda: sequential((3,), layers.Dense(3, name="head")),
+        client_branch=lambda: sequential((2,), layers.Dense(4, name="guide")),
+        input_dtype=input_dtype,
+      )
+
+    scaled = split_model.with_input_scaling(
+      build(tf.uint8), input_scaling.MINUS_ONE_ONE
     )
-    of_floats = lenet.build((16, 16, 2), 3, 4, "none", tf.float32)
-    x = np.random.default_rng(0).integers(0, 256, (2, 16, 16, 2), np.uint8)
+    of_floats = build(tf.float32)
+    x = np.random.default_rng(0).integers(0, 256, (5, 2), np.uint8)
 
     def both(x):
       seed = tf.constant([1, 2])

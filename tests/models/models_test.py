@@ -80,7 +80,13 @@ LARGE = (
 @pytest.fixture(
   scope="module",
   params=[
-    pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE))
+    pytest.param(
+      name,
+      # Of 18 layers: half a minute.
+      marks=pytest.mark.long
+      if name == "guided_resnet"
+      else [pytest.mark.slow] * (name in LARGE),
+    )
     for name in models.names()
     if name not in NOT_HERE
   ],

@@ -168,10 +168,10 @@ class TestOneFunction:
     # Each cohort once in memory that is lent, and once in its own.
     assert len(joined) == 4
 
-  def test_containers_are_those_of_the_type(self, run, context):
+  def test_containers_are_those_of_the_type(self, run):
     states, data = make_clients(2)
     mean, new_states, total, weights = run(
-      context, one_round, WEIGHTS, states, data
+      in_process.in_process_context(), one_round, WEIGHTS, states, data
     )
     assert isinstance(new_states, list) and len(new_states) == 2
     assert mean.shape == (2,) and total.shape == (3,)
@@ -180,9 +180,11 @@ class TestOneFunction:
       total, np.sum([each.vector for each in data], axis=0), rtol=1e-6
     )
 
-  def test_clients_states_do_not_share_memory(self, run, context):
+  def test_clients_states_do_not_share_memory(self, run):
     states, data = make_clients(3)
-    _, new_states, _, _ = run(context, one_round, WEIGHTS, states, data)
+    _, new_states, _, _ = run(
+      in_process.in_process_context(), one_round, WEIGHTS, states, data
+    )
     arrays = [state[0] for state in new_states]
     assert not any(
       np.shares_memory(one, other)
@@ -203,7 +205,7 @@ class TestOneFunction:
       assert bits(run(context, one_round, WEIGHTS, states, data)) == expected
 
   def test_aggregate_that_depends_on_another_takes_a_second_loop(
-    self, run, context, whole
+    self, run, whole
   ):
     at_clients = tff.FederatedType(np.float32, tff.CLIENTS)
 
@@ -217,11 +219,13 @@ class TestOneFunction:
       distances = tff.federated_map(squared_distance, (numbers, mean))
       return tff.federated_mean(distances), distances
 
-    found, distances = run(context, variance, [*np.float32([1, 2, 6])])
+    found, distances = run(
+      in_process.in_process_context(), variance, [*np.float32([1, 2, 6])]
+    )
     assert found == np.float32(14 / 3) and distances == [4, 1, 9]
     assert whole == [3]
 
-  def test_loop_at_the_server(self, run, context, whole):
+  def test_loop_at_the_server(self, run, whole):
     # TensorFlow names its frame as that of the loop over clients.
     @tff.tensorflow.computation(np.int32)
     def double(number):
@@ -232,10 +236,12 @@ class TestOneFunction:
     def doubled_sum(numbers):
       return tff.federated_map(double, tff.federated_sum(numbers))
 
-    found = run(context, doubled_sum, [*np.int32([3, 4])])
+    found = run(
+      in_process.in_process_context(), doubled_sum, [*np.int32([3, 4])]
+    )
     assert found == 112 and whole == [2]
 
-  def test_gradient_of_a_condition(self, run, context, whole):
+  def test_gradient_of_a_condition(self, run, whole):
     @tff.tensorflow.computation(np.float32)
     def slope(x):
       with tf.GradientTape() as tape:
@@ -251,7 +257,7 @@ class TestOneFunction:
     def slopes(numbers):
       return tff.federated_map(slope, numbers)
 
-    found = run(context, slopes, [*np.float32([2, -1])])
+    found = run(in_process.in_process_context(), slopes, [*np.float32([2, -1])])
     np.testing.assert_allclose(found, [4 * np.cos(4), -1], rtol=1e-6)
     assert whole == [2]
 
@@ -292,10 +298,9 @@ class TestOneByOne:
     (line,) = said
     assert "client by client" in line and "no memory is left" in line
 
-  def test_other_values_than_arrays_of_the_type_are_converted(
-    self, run, context, whole
-  ):
+  def test_other_values_than_arrays_of_the_type_are_converted(self, run, whole):
     states, data = make_clients(2)
+    context = in_process.in_process_context()
     expected = bits(run(context, one_round, WEIGHTS, states, data))
     tensors = [each._replace(rows=tf.constant(each.rows)) for each in data]
     found = run(context, one_round, WEIGHTS.tolist(), states, tensors)
@@ -311,23 +316,24 @@ class TestOneByOne:
       ({"number": np.float32(1)}, "float32"),
     ],
   )
-  def test_wrong_values_are_refused(self, run, context, change, message):
+  def test_wrong_values_are_refused(self, run, change, message):
     states, data = make_clients(2)
     with pytest.raises(TypeError, match=message):
       run(
-        context,
+        in_process.in_process_context(),
         one_round,
         WEIGHTS,
         states,
         [data[0], data[1]._replace(**change)],
       )
 
-  def test_without_clients(self, run, context, whole):
+  def test_without_clients(self, run, whole):
+    context = in_process.in_process_context()
     _, states, total, _ = run(context, one_round, WEIGHTS, [], [])
     assert states == [] and total.tolist() == [0, 0, 0]
     assert whole == []
 
-  def test_data_sets_and_variables(self, run, context, whole):
+  def test_data_sets_and_variables(self, run, whole):
     @tff.tensorflow.computation(tff.SequenceType(np.int32))
     def add_up(numbers):
       return numbers.reduce(0, lambda a, b: a + b)
@@ -338,6 +344,7 @@ class TestOneByOne:
     def total(numbers):
       return tff.federated_sum(tff.federated_map(add_up, numbers))
 
+    context = in_process.in_process_context()
     assert run(context, total, [[1, 2], [3]]) == 6
     assert whole == []
 
@@ -381,7 +388,8 @@ class TestDraws:
       assert len(set(drawn)) == 4
     assert not whole
 
-  def test_one_depth_runs_as_one_function(self, run, context, whole):
+  def test_one_depth_runs_as_one_function(self, run, whole):
+    context = in_process.in_process_context()
     total, drawn = run(context, _one_depth, [np.float32(0)] * 4)
     assert whole == [4]
     np.testing.assert_allclose(total, np.sum(drawn), rtol=1e-6)
@@ -389,7 +397,7 @@ class TestDraws:
 
 class TestStructures:
   def test_part_of_a_struct_that_tensorflow_returns_is_selected(
-    self, run, context, whole
+    self, run, whole
   ):
     two = tff.tensorflow.computation(
       lambda value: (value + 1.0, value * 2.0), np.float32
@@ -400,15 +408,16 @@ class TestStructures:
       second = two(scale)[1]
       return second, tff.federated_sum(values)
 
+    context = in_process.in_process_context()
     assert run(context, select, np.float32(3), [np.float32(1)] * 2) == (6, 2)
     assert whole == [2]
 
-  def test_clients_return_structures_of_empty_structures(self, run, context):
+  def test_clients_return_structures_of_empty_structures(self, run):
     nothing = tff.tensorflow.computation(lambda value: ((), ((),)), np.float32)
 
     @tff.federated_computation(_FLOATS)
     def empty(values):
       return tff.federated_map(nothing, values)
 
-    result = run(context, empty, [np.float32(1)] * 2)
+    result = run(in_process.in_process_context(), empty, [np.float32(1)] * 2)
     assert result == [((), ((),))] * 2

@@ -40,7 +40,7 @@ def pretrained(model, clients, run_in_graph):
 
 
 @pytest.fixture(scope="module")
-def start(build, pretrained):
+def first(build, pretrained):
   """The server's weights, and a client's state with two anchors.
 
   The client's classifier is not the one that all start with.
@@ -61,10 +61,10 @@ class TestClient:
     return clients[0]
 
   @pytest.fixture(scope="class")
-  def expected(self, pretrained, start, client, oracle):
-    """Returns `expected(k_factor, start)`: heads, backbone, losses in NumPy.
+  def expected(self, pretrained, first, client, oracle):
+    """Returns `expected(k_factor, first)`: heads, backbone, losses in NumPy.
 
-    `start` is the classifier that is trained for comparison.
+    `first` is the classifier that is trained for comparison.
     """
     classes = oracle.estimated_classes(pretrained, client)
     backbone, head = pretrained.backbone, pretrained.head
@@ -74,7 +74,7 @@ class TestClient:
       return oracle.risk(logits, client.y, classes)
 
     def alignment(features):
-      anchors = start[1].anchors
+      anchors = first[1].anchors
       total = 0.0
       for row, label in zip(features, client.y, strict=True):
         if label == 1:
@@ -97,7 +97,7 @@ class TestClient:
     there = classes[classes > 0]
     k = -np.sum(there * np.log(there)) / 0.5
 
-    def run(k_factor, compared_start=start[0].head):
+    def run(k_factor, compared_start=first[0].head):
       balanced, _ = oracle.descend(
         compared_start,
         [
@@ -136,7 +136,7 @@ class TestClient:
   def test_round(
     self,
     build,
-    start,
+    first,
     client,
     expected,
     oracle,
@@ -145,8 +145,8 @@ class TestClient:
     round_num,
     k_factor,
   ):
-    weights, state = start
-    result = build(HPARAMS, **changes).train_client(*start, client, round_num)
+    weights, state = first
+    result = build(HPARAMS, **changes).train_client(*first, client, round_num)
     head = state.head if changes else weights.head
     balanced, own, backbone, loss = expected(k_factor, head)
     compare.assert_close(
@@ -171,10 +171,10 @@ class TestClient:
     assert np.max(np.abs(plain[0] - aligned[0])) > 1e-3
 
   def test_pseudo_labels_are_those_of_its_model(
-    self, build, start, client, pretrained, oracle
+    self, build, first, client, pretrained, oracle
   ):
     result = build(HPARAMS, stream_labels="pseudo").train_client(
-      *start, client, 0
+      *first, client, 0
     )
     y = oracle.predict(pretrained, client.stream_x).argmax(axis=1)
     means = result.plaintext_sum.value.means
@@ -184,13 +184,13 @@ class TestClient:
 
 class TestRoundOfThree:
   @pytest.fixture(scope="class")
-  def run(self, build, start, clients):
+  def run(self, build, first, clients):
     """Returns `run(**changes)`: clients' heads and states after a round."""
 
     @functools.cache
     def run_with(chosen=(0, 1, 2), **changes):
       functions = build(HPARAMS, **changes)
-      weights, state = start
+      weights, state = first
       own = [
         state._replace(
           head=tf.nest.map_structure(lambda w, i=i: w + np.float32(i), head)
@@ -213,7 +213,7 @@ class TestRoundOfThree:
 
     return run_with
 
-  def test_one_group_has_an_averaged_head(self, run, start, compare):
+  def test_one_group_has_an_averaged_head(self, run, first, compare):
     results, new, personal = run(cluster_distance=2.0)
     mean = tf.nest.map_structure(
       lambda *each: np.mean(each, axis=0),
@@ -229,7 +229,7 @@ class TestRoundOfThree:
       assert each.loss == result.loss
     moved = tf.nest.map_structure(
       lambda w, *each: w + np.mean(each, axis=0),
-      start[0].backbone,
+      first[0].backbone,
       *[result.update for result in results],
     )
     compare.assert_close(new.backbone, moved, 1e-6)
@@ -251,7 +251,7 @@ class TestFiveClientsOfOneConcept:
   BEFORE = np.array([0, 0, 0, 1, 1])
 
   @pytest.fixture(scope="class")
-  def same_row(self, make_adapting_client, context):
+  def same_row(self, start, make_adapting_client, context):
     """Returns `same_row(**changes)`: by class, of whom the row is one, 1 or 0.
 
     That is after a round of all five, [3, 5, 5].

@@ -1,6 +1,7 @@
 """A run of a binary as data frames."""
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -11,11 +12,11 @@ from tff_shift.reporting import clients
 from tff_shift.reporting import read_run
 from tff_shift.reporting import run_contents
 
-FLAGS = (
-  *("--algorithm=fed_avg,local", "--dataset=circle", "--num_domains=3"),
-  *("--max_examples_per_domain=60", "--num_clients=3", "--rounds=3"),
-  *("--local_steps=1", "--evaluate_every=2", "--seeds=0,1", "--noprogress"),
-)
+FLAGS = shlex.split("""
+  --algorithm=fed_avg,local --dataset=circle --num_domains=3
+  --max_examples_per_domain=60 --num_clients=3 --rounds=3 --local_steps=1
+  --evaluate_every=2 --seeds=0,1 --noprogress
+""")
 
 
 @pytest.fixture

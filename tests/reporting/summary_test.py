@@ -71,16 +71,6 @@ class TestLastAndMean:
       "mean_of_last_client_accuracy": mean,
     }
 
-  def test_table_tells_both_in_percent(self, make_summary):
-    metrics = summary.last_and_mean(self.EVALUATIONS, 2)
-    table = summary.comparison_table(
-      [make_summary(metrics_by_seed={0: metrics})]
-    )
-    head, _, row = table.splitlines()
-    title = "client accuracy, mean of the last evaluations (%)"
-    assert f"client accuracy (%)  {title}" in head
-    assert row.split()[1:3] == ["60.00", "70.00"]
-
 
 class TestComparisonTable:
   def test_layout(self, make_summary):

@@ -507,29 +507,16 @@ class TestInfer:
 
 
 class TestValidate:
-  def test_mean_over_clients_and_iid_periods(self, train):
-    running, _ = train(fed_avg)
-    drawn = make_periods("iid")
-    clients = deployment.Clients(running, None)
-    expected = np.mean(
-      [
-        clients.measure(dynamic_personalization.batches(drawn, period))[
-          "accuracy"
-        ]
-        for period in range(1, 11)
-      ]
-    )
-    assert dynamic_personalization.validate(
-      running, drawn, None
-    ) == pytest.approx(expected)
-
-  def test_clients_ask_for_their_model_first(self, train):
-    running, _ = train(fed_3da)
+  @pytest.mark.parametrize("module", [fed_avg, fed_3da])
+  def test_mean_over_clients_and_iid_periods(self, train, module):
+    running, _ = train(module)
     drawn = make_periods("iid")
     clients = deployment.Clients(running, represent)
-    clients.request(
-      dynamic_personalization.batches(drawn, 0), np.ones(NUM_CLIENTS, bool)
-    )
+    if module is fed_3da:
+      # Clients ask for their model first.
+      clients.request(
+        dynamic_personalization.batches(drawn, 0), np.ones(NUM_CLIENTS, bool)
+      )
     expected = np.mean(
       [
         clients.measure(dynamic_personalization.batches(drawn, period))[

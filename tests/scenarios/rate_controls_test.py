@@ -47,35 +47,23 @@ class TestPrescribe:
     assert len(moved) > 2
 
 
-def test_rounds_are_counted_as_they_are_drawn():
+@pytest.mark.parametrize("repeats_cohorts", [False, True])
+def test_rounds_are_counted_as_they_are_drawn(repeats_cohorts):
   found = rate_controls.num_rounds(
     np.ones([3, 7], bool),
     run_seed=5,
     rounds_per_step=2,
     participation=0.4,
-    repeats_cohorts=False,
+    repeats_cohorts=repeats_cohorts,
   )
   for step in range(3):
+    # Repeated cohorts are those of the first step.
+    first = 0 if repeats_cohorts else 2 * step
     drawn = [
-      *rounds.sample_clients(7, 0.4, 5, 2 * step),
-      *rounds.sample_clients(7, 0.4, 5, 2 * step + 1),
+      *rounds.sample_clients(7, 0.4, 5, first),
+      *rounds.sample_clients(7, 0.4, 5, first + 1),
     ]
     np.testing.assert_array_equal(found[step], np.bincount(drawn, minlength=7))
-
-
-def test_rounds_of_repeated_cohorts_are_those_of_the_first_step():
-  found = rate_controls.num_rounds(
-    np.ones([3, 7], bool),
-    run_seed=5,
-    rounds_per_step=2,
-    participation=0.4,
-    repeats_cohorts=True,
-  )
-  drawn = [
-    *rounds.sample_clients(7, 0.4, 5, 0),
-    *rounds.sample_clients(7, 0.4, 5, 1),
-  ]
-  np.testing.assert_array_equal(found, [np.bincount(drawn, minlength=7)] * 3)
 
 
 @pytest.mark.parametrize("variant", ["published", "program"])

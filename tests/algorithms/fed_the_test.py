@@ -217,7 +217,8 @@ class TestPlus:
       lambda x, seed, count: tf.repeat(x[tf.newaxis], count, axis=0),
     )
 
-  @pytest.fixture(scope="class")
+  # Of each test: `build` keeps what it traced, with `copies` or without.
+  @pytest.fixture
   def images(self):
     return mlp.build(
       (2, 2, 1), num_classes=3, width=8, head_width=6, input_dtype=tf.uint8

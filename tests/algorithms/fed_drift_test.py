@@ -306,6 +306,12 @@ class TestRound:
       [names[first], names[best[2][1]], -1],
     ]
 
+  def test_server_opens_the_model(self, opened, models, best, compare):
+    assert opened.table.astype(int).tolist()[2] == [8, 2, 0, 1]
+    assert compare.equal_bits(row(opened.models, 2), row(models, best[0][1]))
+    for k in range(2):
+      assert compare.equal_bits(row(opened.models, k), row(models, k))
+
   def places(self, best, losses, clients):
     """The model of each example of each client; the new one is a copy."""
     first = losses[2][: clients[2].domain_sizes[0], :2].mean(axis=0).argmin()

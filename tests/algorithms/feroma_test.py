@@ -92,6 +92,17 @@ class TestProfile:
       run_in_graph(feroma.moments, embeddings), found[:8]
     )
 
+  def test_reversed_labels_change_only_the_part_of_classes(self, run_in_graph):
+    generator = np.random.default_rng(0)
+    embeddings = np.float32(generator.normal(size=(9, 4)))
+    y = np.int32(np.arange(9) % 3)
+    one, other = (
+      run_in_graph(lambda e, y: feroma.profile(e, y, 3), embeddings, labels)
+      for labels in (y, 2 - y)
+    )
+    np.testing.assert_array_equal(one[:8], other[:8])
+    np.testing.assert_array_equal(one[8:16], other[24:])
+
 
 class TestAssociation:
   @pytest.mark.parametrize(
@@ -227,6 +238,35 @@ class TestLimits:
       run.server_state.weights.extractor, received[-1].backbone
     )
     assert run.step()["loss"] != plain.step()["loss"]
+
+  def test_a_threshold_above_one_is_fed_avg_bit_for_bit(
+    self, start, data, compare
+  ):
+    hparams = dataclasses.replace(HPARAMS, threshold=1.5, warm_up_rounds=0)
+    run = start(hparams, data, 3)
+    plain = start(fed_avg.HParams(**COMMON), data, 3)
+    assert compare.equal_bits(
+      run.server_state.weights.mean, plain.server_state.weights
+    )
+
+  def test_equal_profiles_are_fed_avg_up_to_rounding(
+    self, start, make_client, compare
+  ):
+    # The same examples in other batches.
+    first = make_client(0, [8])
+    data = [
+      first._replace(seed=randomness.client_seed(0, i), client_id=np.int32(i))
+      for i in range(NUM_CLIENTS)
+    ]
+    run = start(HPARAMS, data, 5)
+    plain = start(fed_avg.HParams(**COMMON), data, 5)
+    compare.assert_close(
+      run.server_state.weights.mean, plain.server_state.weights, 1e-5
+    )
+    assert not compare.equal_bits(
+      row(run.server_state.weights.models, 0),
+      row(run.server_state.weights.models, 1),
+    )
 
 
 def test_clients_train_from_models_of_their_concept(

@@ -184,8 +184,8 @@ class TestRound:
       hparams = dataclasses.replace(unsure, confidence_threshold=threshold)
       functions = build(hparams)
       assert functions.predicts_batches
-      found = functions.predict_as_client((), apart, client, examples)
-      np.testing.assert_allclose(found, expected, atol=1e-5)
+      logits = functions.predict_as_client((), apart, client, examples)
+      np.testing.assert_allclose(logits, expected, atol=1e-5)
 
   def test_weights_return_to_the_source_at_random(
     self, build, client, weights, apart, compare

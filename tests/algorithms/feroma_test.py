@@ -139,8 +139,8 @@ class TestRound:
     functions = build(HPARAMS, num_clients=NUM_CLIENTS, threshold=threshold)
     trained, profiles, results = [], [], []
     for client in clients:
-      found = functions.train_client(weights, (), client, ROUND)
-      results.append(found)
+      result = functions.train_client(weights, (), client, ROUND)
+      results.append(result)
       own = profile_of(oracle, weights.extractor, client)
       # The third client's profile is of another extractor.
       w = np.exp(-np.linalg.norm(weights.profiles[:2] - own, axis=1))
@@ -154,11 +154,11 @@ class TestRound:
         )
       batches = oracle.batches(client, 2, randomness.Purpose.TRAIN, ROUND)
       after, loss = oracle.descend(first, oracle.losses(batches), RATE)
-      np.testing.assert_allclose(found.loss, loss, rtol=1e-4)
+      np.testing.assert_allclose(result.loss, loss, rtol=1e-4)
       trained.append(after)
       profiles.append(own)
       compare.assert_close(
-        found.update,
+        result.update,
         tf.nest.map_structure(np.subtract, after, weights.mean),
         1e-4,
       )
@@ -168,32 +168,33 @@ class TestRound:
     slots = client_slots.total(
       [each.plaintext_sum for each in results], NUM_CLIENTS
     )
-    found = functions.update_server(weights, mean, slots, ROUND)
-    compare.assert_close(found.models, stack(*trained), 1e-4)
+    result = functions.update_server(weights, mean, slots, ROUND)
+    compare.assert_close(result.models, stack(*trained), 1e-4)
     compare.assert_close(
-      found.mean,
+      result.mean,
       tf.nest.map_structure(lambda each: each.mean(axis=0), stack(*trained)),
       1e-4,
     )
-    np.testing.assert_allclose(found.profiles, profiles, atol=1e-4)
-    assert found.written.tolist() == [5, 5, 5]
-    assert compare.equal_bits(found.extractor, weights.extractor)
+    np.testing.assert_allclose(result.profiles, profiles, atol=1e-4)
+    assert result.written.tolist() == [5, 5, 5]
+    assert compare.equal_bits(result.extractor, weights.extractor)
 
   def test_client_outside_of_the_cohort_keeps_its_row(
     self, functions, weights, clients, compare
   ):
     sent = functions.train_client(weights, (), clients[1], ROUND)
-    found = functions.update_server(
+    updated = functions.update_server(
       weights,
       sent.update,
       client_slots.total([sent.plaintext_sum], NUM_CLIENTS),
       ROUND,
     )
-    assert found.written.tolist() == [4, 5, 1]
+    assert updated.written.tolist() == [4, 5, 1]
     for number in (0, 2):
       assert compare.equal_bits(
         *(
-          row((each.models, each.profiles), number) for each in (found, weights)
+          row((each.models, each.profiles), number)
+          for each in (updated, weights)
         )
       )
 

@@ -79,8 +79,8 @@ class TestRound:
     mean = tf.nest.map_structure(
       lambda *each: np.mean(each, axis=0), *[each.update for each in results]
     )
-    found, fractions = functions.update_server(models, mean, (), 0)
-    compare.assert_close(found, expected, 1e-5)
+    updated, fractions = functions.update_server(models, mean, (), 0)
+    compare.assert_close(updated, expected, 1e-5)
     np.testing.assert_allclose(fractions, members / 4, rtol=1e-6)
 
   def test_model_that_nobody_chooses_keeps_its_bits(

@@ -129,7 +129,7 @@ class TestTraining:
     self, build, model, client, weights, personal, run_in_graph, compare
   ):
     state = apfl.ClientState(personal, np.float32(1))
-    found = build(HPARAMS, adapt_mixture=False).train_client(
+    result = build(HPARAMS, adapt_mixture=False).train_client(
       weights, state, client, ROUND
     )
 
@@ -140,8 +140,8 @@ class TestTraining:
       ).weights
 
     alone = run_in_graph(train, personal, client)
-    assert compare.equal_bits(found.client_state.personal, alone)
-    assert found.client_state.alpha == 1
+    assert compare.equal_bits(result.client_state.personal, alone)
+    assert result.client_state.alpha == 1
 
 
 class TestPrediction:

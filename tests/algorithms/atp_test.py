@@ -169,7 +169,7 @@ class TestRates:
     self, build, result, start, client, weights, make_client, oracle
   ):
     examples = make_client(5, [7])
-    found = build(HPARAMS).predict_as_client(
+    logits = build(HPARAMS).predict_as_client(
       start, result.client_state, client, examples
     )
     adapted = tf.nest.pack_sequence_as(
@@ -185,7 +185,7 @@ class TestRates:
       ],
     )
     expected = oracle.predict(adapted, examples.x)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
     plain = oracle.predict(weights, examples.x)
     assert np.max(np.abs(expected - plain)) > 1e-3
 
@@ -316,18 +316,18 @@ class TestLimits:
     np.testing.assert_array_equal(result.update, 0)
     for each in tf.nest.flatten(result.client_state.direction):
       assert np.all(np.isfinite(each)) and np.any(each != 0)
-    found = functions.predict_as_client(
+    logits = functions.predict_as_client(
       rates, result.client_state, client, make_client(5, [7])
     )
-    np.testing.assert_array_equal(found, expected(model))
+    np.testing.assert_array_equal(logits, expected(model))
 
   def test_before_the_first_time_step_it_is_the_source(
     self, build, model, client, first_state, make_client, expected
   ):
-    found = build(HPARAMS).predict_as_client(
+    logits = build(HPARAMS).predict_as_client(
       np.ones(4, np.float32), first_state, client, make_client(5, [7])
     )
-    np.testing.assert_array_equal(found, expected(model))
+    np.testing.assert_array_equal(logits, expected(model))
 
 
 class TestStatistics:

@@ -26,14 +26,14 @@ def test_batch_is_normalized_by_itself(
   assert functions.predicts_batches
   shared = functions.initial_weights(client.seed)
   state = functions.initial_client_state(client.seed, shared)
-  found = functions.predict_as_client(shared, state, client, examples)
+  logits = functions.predict_as_client(shared, state, client, examples)
   (kernel, bias, scale, shift), (head, head_bias) = run_in_graph(
     normalized_model.initial_weights, client.seed
   )
   before = examples.x @ kernel + bias
   normed = (before - before.mean(0)) / np.sqrt(before.var(0) + 1e-3)
   expected = np.maximum(normed * scale + shift, 0) @ head + head_bias
-  np.testing.assert_allclose(found, expected, atol=1e-5)
+  np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
 def test_batches_are_not_predicted_by_statistics_of_the_source(

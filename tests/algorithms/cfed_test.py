@@ -212,13 +212,13 @@ class TestServer:
   def test_adds_the_mean_where_it_does_not_distil(
     self, build, weights, change, compare, is_later, options
   ):
-    found = build(HPARAMS, **options).update_server(
+    updated = build(HPARAMS, **options).update_server(
       weights, change, self.plaintext_sum(is_later, False), 3
     )
     assert compare.equal_bits(
-      found.model, tf.nest.map_structure(np.add, weights.model, change)
+      updated.model, tf.nest.map_structure(np.add, weights.model, change)
     )
-    assert compare.equal_bits(found.teacher, weights.teacher)
+    assert compare.equal_bits(updated.teacher, weights.teacher)
 
   @pytest.mark.parametrize(
     ("is_later", "distil_from"),
@@ -237,7 +237,7 @@ class TestServer:
     distil_from,
   ):
     plaintext_sum = self.plaintext_sum(is_later, True)
-    found = build(HPARAMS, distil_from=distil_from).update_server(
+    result = build(HPARAMS, distil_from=distil_from).update_server(
       weights, change, plaintext_sum, 3
     )
     targets = plaintext_sum.probabilities + says(oracle, weights.model, public)
@@ -251,11 +251,11 @@ class TestServer:
       distillation_losses(oracle, targets / 3, public, seed, run_in_graph, 2),
       0.1,
     )
-    compare.assert_close(found.model, expected, 1e-5)
+    compare.assert_close(result.model, expected, 1e-5)
     moved = tf.nest.map_structure(np.subtract, expected, start)
     assert max(np.abs(w).max() for w in tf.nest.flatten(moved)) > 1e-3
     # The domain is over: it is the next teacher.
-    assert compare.equal_bits(found.teacher, found.model)
+    assert compare.equal_bits(result.teacher, result.model)
 
 
 class TestRounds:

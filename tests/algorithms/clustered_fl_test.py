@@ -106,14 +106,14 @@ class TestSplit:
     ],
   )
   def test_threshold_keeps_the_cluster(self, keeps, splits):
-    found = self.split(round_num=7, **keeps)
-    np.testing.assert_array_equal(found.clusters, [0] * 5)
+    result = self.split(round_num=7, **keeps)
+    np.testing.assert_array_equal(result.clusters, [0] * 5)
     np.testing.assert_array_equal(
-      found.origins, range(keeps.get("num_models", 4))
+      result.origins, range(keeps.get("num_models", 4))
     )
     # Just beyond it, not.
-    found = self.split(round_num=7, **splits)
-    np.testing.assert_array_equal(found.clusters, [0, 1, 1, 0, 1])
+    result = self.split(round_num=7, **splits)
+    np.testing.assert_array_equal(result.clusters, [0, 1, 1, 0, 1])
 
   def test_clusters_are_split_by_the_numbers_of_clients(self):
     # Cluster 0 has the clients 0, 3, 4, 7; cluster 1 the clients 1, 2, 5, 6.
@@ -176,7 +176,7 @@ class TestRound:
       *[each.update for each in results],
     )
     slots = client_slots.total([each.plaintext_sum for each in results], 4)
-    found, memory = functions.update_server(
+    updated, memory = functions.update_server(
       shared, mean, slots, ROUND, functions.initial_memory(np.int32([0, 0]))
     )
     for k in range(4):
@@ -189,9 +189,9 @@ class TestRound:
           ),
           *trained,
         )
-      compare.assert_close(row(found.models, k), expected, 1e-5)
-    assert compare.equal_bits(row(found.models, 3), row(models, 3))
-    np.testing.assert_array_equal(found.clusters, chosen)
+      compare.assert_close(row(updated.models, k), expected, 1e-5)
+    assert compare.equal_bits(row(updated.models, 3), row(models, 3))
+    np.testing.assert_array_equal(updated.clusters, chosen)
     np.testing.assert_array_equal(memory.last.present, [1, 1, 1, 0])
     compare.assert_close(
       row(memory.last.values.update, 2), results[2].update, 0

@@ -7,8 +7,11 @@ import pytest
 import tensorflow as tf
 
 from tff_shift.algorithms import cotta
+from tff_shift.algorithms import source
+from tff_shift.algorithms.parts import adaptation
 from tff_shift.learning import randomness
 from tff_shift.models.networks import bi_lstm
+from tff_shift.models.networks import mlp
 
 pytestmark = pytest.mark.slow
 
@@ -181,8 +184,8 @@ class TestRound:
       hparams = dataclasses.replace(unsure, confidence_threshold=threshold)
       functions = build(hparams)
       assert functions.predicts_batches
-      found = functions.predict_as_client((), apart, client, examples)
-      np.testing.assert_allclose(found, expected, atol=1e-5)
+      logits = functions.predict_as_client((), apart, client, examples)
+      np.testing.assert_allclose(logits, expected, atol=1e-5)
 
   def test_weights_return_to_the_source_at_random(
     self, build, client, weights, apart, compare
@@ -231,6 +234,57 @@ class TestLimits:
     state = functions.initial_client_state(client.seed, ())
     result = functions.train_client((), state, client, 2)
     assert compare.equal_bits(result.client_state.student, weights)
+
+  def test_a_teacher_without_students_predicts_as_the_source(
+    self, build, client, weights, apart, make_client, compare
+  ):
+    functions = build(HPARAMS, teacher_memory=1.0)
+    state = functions.train_client(
+      (), apart._replace(teacher=weights), client, 2
+    ).client_state
+    assert compare.equal_bits(state.teacher, weights)
+    assert not compare.equal_bits(state.student, apart.student)
+    examples = make_client(5, [7])
+    np.testing.assert_array_equal(
+      functions.predict_as_client((), state, client, examples),
+      build(source.HParams()).predict_as_client(weights, (), client, examples),
+    )
+
+  def test_without_memory_the_teacher_is_the_student(
+    self, build, client, apart, compare
+  ):
+    functions = build(HPARAMS, teacher_memory=0.0)
+    state = functions.train_client((), apart, client, 2).client_state
+    compare.assert_close(state.teacher, state.student, 1e-6)
+
+
+def test_images_are_adapted_to(build, run_in_graph):
+  """A round of images, with all augmentations."""
+  model = mlp.build(
+    (6, 5, 3), num_classes=3, width=6, head_width=5, input_dtype=tf.uint8
+  )
+  generator = np.random.default_rng(5)
+
+  def images(number):
+    return generator.integers(0, 256, (number, 6, 5, 3)).astype(np.uint8)
+
+  functions = build(
+    changed(confidence_threshold=2.0, num_augmentations=4), model=model
+  )
+  weights = run_in_graph(model.initial_weights, SEED)
+  state = cotta.ClientState(weights, weights, ({},))
+  data = adaptation.AdaptationData(
+    x=images(3),
+    y=np.int32([0, 1, 2]),
+    stream_x=images(5),
+    timestep=np.int32(1),
+    confusion=np.eye(3, dtype=np.float32),
+    seed=SEED,
+  )
+  teacher = functions.train_client((), state, data, 2).client_state.teacher
+  for new, old in zip(*map(tf.nest.flatten, (teacher, weights)), strict=True):
+    assert np.all(np.isfinite(new))
+    assert np.any(new != old)
 
 
 class TestAugmentations:

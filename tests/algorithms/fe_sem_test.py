@@ -75,7 +75,7 @@ class TestRound:
     mean = tf.nest.map_structure(
       lambda *each: np.mean(each, axis=0), *[each.update for each in results]
     )
-    found, fractions = functions.update_server(centres, mean, (), 0)
+    updated, fractions = functions.update_server(centres, mean, (), 0)
     np.testing.assert_array_equal(fractions, [0.5, 0.5, 0])
     for k in range(2):
       # A centre is the mean of its clients' models.
@@ -83,8 +83,8 @@ class TestRound:
         lambda *each: np.mean(each, axis=0),
         *[own for own, at in zip(trained, nearest, strict=True) if at == k],
       )
-      compare.assert_close(row(found, k), expected, 1e-5)
-    assert compare.equal_bits(row(found, 2), row(centres, 2))
+      compare.assert_close(row(updated, k), expected, 1e-5)
+    assert compare.equal_bits(row(updated, 2), row(centres, 2))
 
   def test_first_centre_is_that_of_the_smallest_loss(
     self, build, centres, make_client, oracle, compare

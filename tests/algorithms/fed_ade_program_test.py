@@ -315,10 +315,10 @@ def test_rounds_agree_with_numpy(
   ]
   data = [batches[0], batches[1], batches[1], batches[2]]
   hparams = dataclasses.replace(PROGRAM, reference_share=0.3)
-  found = rounds_alone(build(hparams, model=normalized), client, data)
+  result = rounds_alone(build(hparams, model=normalized), client, data)
   expected = Oracle(normalized, oracle.gradient, hparams)
   rates = []
-  for (_, state, loss), each in zip(found, data, strict=True):
+  for (_, state, loss), each in zip(result, data, strict=True):
     rate, entropy = expected.round(np.float64(each.stream_x), each.timestep)
     rates.append(rate)
     np.testing.assert_allclose(state.rate, rate, rtol=1e-5)
@@ -335,9 +335,9 @@ def test_rounds_agree_with_numpy(
       strict=True,
     ):
       np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-5)
-  assert found[0][1].rate == np.float32(PROGRAM.eta_min)
+  assert result[0][1].rate == np.float32(PROGRAM.eta_min)
   assert len(set(rates)) == 4
-  means = [state.learning_rate for _, state, _ in found]
+  means = [state.learning_rate for _, state, _ in result]
   np.testing.assert_allclose(
     means, [rates[0], rates[1], np.mean(rates[1:3]), rates[3]], rtol=1e-4
   )
@@ -423,9 +423,9 @@ class TestSwitches:
 
   @pytest.mark.long
   def test_each_changes_what_a_client_has(self, after, compare):
-    found = [after(), *(after(**{k: v}) for k, v in self.PROGRAM.items())]
-    assert all(np.isfinite(state.learning_rate) for _, state in found)
-    for one, other in itertools.combinations(found, 2):
+    result = [after(), *(after(**{k: v}) for k, v in self.PROGRAM.items())]
+    assert all(np.isfinite(state.learning_rate) for _, state in result)
+    for one, other in itertools.combinations(result, 2):
       assert not compare.equal_bits(
         tf.nest.flatten(one), tf.nest.flatten(other)
       )

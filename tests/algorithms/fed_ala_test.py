@@ -85,7 +85,7 @@ class TestMixture:
   ):
     rate = 1.5
     # Neither the model's optimizer nor its decay count.
-    found = learn(
+    result = learn(
       make_state(personal.head, mixture, 1),
       client,
       ala_rate=rate,
@@ -102,10 +102,10 @@ class TestMixture:
           expected, slopes, weights.head, personal.head, strict=True
         )
       )
-    compare.assert_close(found.mixture, expected, 1e-5)
-    assert compare.equal_bits(found.personal, personal.head)
+    compare.assert_close(result.mixture, expected, 1e-5)
+    assert compare.equal_bits(result.personal, personal.head)
     # Some have come to a bound, and some have not.
-    kernel = found.mixture[0]
+    kernel = result.mixture[0]
     assert 0 < np.sum((kernel > 0) & (kernel < 1)) < kernel.size
 
   def test_first_passes_end_when_losses_have_settled(
@@ -113,9 +113,9 @@ class TestMixture:
   ):
     def passes(is_settled, **changes):
       state = make_state(personal.head, mixture, is_settled)
-      found = learn(state, client, ala_rate=0.05, **changes)
-      assert found.is_settled == 1
-      return found.mixture
+      result = learn(state, client, ala_rate=0.05, **changes)
+      assert result.is_settled == 1
+      return result.mixture
 
     one_by_one = make_state(personal.head, mixture, 1)
     for _ in range(3):
@@ -217,15 +217,15 @@ class TestRound:
       )
 
     expected, fed_avg_logits = work(fed_avg.HParams(**COMMON))
-    found, logits = work(HPARAMS, ala_rate=0.0, ala_layers=ala_layers)
+    actual, logits = work(HPARAMS, ala_rate=0.0, ala_layers=ala_layers)
     programs, program_logits = work(HPARAMS, variant="program")
     assert compare.equal_bits(logits, fed_avg_logits)
-    for result in (found, programs):
+    for result in (actual, programs):
       assert compare.equal_bits(
         (result.update, result.loss), (expected.update, expected.loss)
       )
     own = programs.client_state.personal
-    kept = found.client_state.personal
+    kept = actual.client_state.personal
     # The last tensors of the model.
     assert compare.equal_bits(kept, own[-len(kept) :])
     assert len(kept) == (4 if ala_layers == 0 else 2)

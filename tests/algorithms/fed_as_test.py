@@ -112,11 +112,11 @@ class TestPublished:
   def test_prediction_may_be_with_what_the_next_round_trains(
     self, build, received, last, client, oracle, compare
   ):
-    found = build(ALIGNED).prepare_client(received, last, client, ROUND)
+    prepared = build(ALIGNED).prepare_client(received, last, client, ROUND)
     batches = oracle.batches(client, 3, *TO_PREDICT)
     expected = align(oracle, client, received, last, batches)
-    compare.assert_close(found, expected, 1e-5)
-    assert compare.equal_bits(found.head, last.head)
+    compare.assert_close(prepared, expected, 1e-5)
+    assert compare.equal_bits(prepared.head, last.head)
 
   def test_alignment_has_neither_momentum_nor_decay(
     self, build, received, last, client, compare
@@ -133,12 +133,12 @@ class TestPublished:
   def test_steps_can_be_given(
     self, build, received, last, client, oracle, compare
   ):
-    found = build(ALIGNED, alignment_steps=1).prepare_client(
+    result = build(ALIGNED, alignment_steps=1).prepare_client(
       received, last, client, ROUND
     )
     batches = oracle.batches(client, 1, *TO_PREDICT)
     compare.assert_close(
-      found, align(oracle, client, received, last, batches), 1e-5
+      result, align(oracle, client, received, last, batches), 1e-5
     )
 
   @pytest.mark.parametrize("variant", ["published", "program"])

@@ -114,10 +114,10 @@ def test_head_is_drawn_with_the_seed_as_that_of_fed_avg_ft(build, compare):
   heads = []
   for run_seed in range(2):
     seed = randomness.server_seed(run_seed)
-    found, plain = (
+    result, plain = (
       build(module.HParams(**COMMON)).initial_weights(seed)
       for module in (fed_babu, fed_avg_ft)
     )
-    assert compare.equal_bits(found, plain)
-    heads.append(found.head)
+    assert compare.equal_bits(result, plain)
+    heads.append(result.head)
   assert np.any(heads[0][0] != heads[1][0])

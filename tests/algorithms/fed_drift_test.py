@@ -306,6 +306,12 @@ class TestRound:
       [names[first], names[best[2][1]], -1],
     ]
 
+  def test_server_opens_the_model(self, opened, models, best, compare):
+    assert opened.table.astype(int).tolist()[2] == [8, 2, 0, 1]
+    assert compare.equal_bits(row(opened.models, 2), row(models, best[0][1]))
+    for k in range(2):
+      assert compare.equal_bits(row(opened.models, k), row(models, k))
+
   def places(self, best, losses, clients):
     """The model of each example of each client; the new one is a copy."""
     first = losses[2][: clients[2].domain_sizes[0], :2].mean(axis=0).argmin()
@@ -356,10 +362,10 @@ class TestRound:
     for number, (client, place) in enumerate(
       zip(clients, all_places, strict=True)
     ):
-      found = functions.train_client(
+      result = functions.train_client(
         opened, looked[number].client_state, client, self.ROUND
       )
-      results.append(found.update)
+      results.append(result.update)
       loss_sum = 0.0
       for k in np.unique(place):
         own = place == k
@@ -386,9 +392,9 @@ class TestRound:
           *map(tf.nest.flatten, (totals, trained, start)), strict=True
         ):
           total[k] += weight * (new - old)
-      np.testing.assert_allclose(found.loss, loss_sum / len(place), rtol=1e-5)
+      np.testing.assert_allclose(result.loss, loss_sum / len(place), rtol=1e-5)
       np.testing.assert_array_equal(
-        found.update.members > 0, np.isin(np.arange(3), place)
+        result.update.members > 0, np.isin(np.arange(3), place)
       )
     weights = [len(each.y) for each in clients]
     if weighting == "uniform":
@@ -416,9 +422,9 @@ class TestRound:
   ):
     state = known([7, 7], 1, 0.0)
     for survey in build(HPARAMS, num_clients=3, task_rounds=4).surveys:
-      found = survey.survey_client(weights, state, clients[0], 3)
-      assert not found.has_trained
-      assert compare.equal_bits(found.client_state, state)
+      result = survey.survey_client(weights, state, clients[0], 3)
+      assert not result.has_trained
+      assert compare.equal_bits(result.client_state, state)
 
 
 class TestLimits:
@@ -452,7 +458,7 @@ class TestLimits:
     state = functions.initial_client_state(client.seed, weights)
     survey = functions.surveys[0].survey_client
     state = survey(weights, state, client, 0).client_state
-    found = functions.train_client(weights, state, client, 0)
+    result = functions.train_client(weights, state, client, 0)
     part = client._replace(
       x=client.x[:6],
       y=client.y[:6],
@@ -462,7 +468,7 @@ class TestLimits:
     plain = build(fed_avg.HParams(**COMMON)).train_client(
       row(weights.models, 0), (), part, 0
     )
-    assert compare.equal_bits(row(found.update.models, 0), plain.update)
+    assert compare.equal_bits(row(result.update.models, 0), plain.update)
 
 
 class TestTwoConcepts:

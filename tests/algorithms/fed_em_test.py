@@ -55,6 +55,12 @@ class TestExpectation:
     )
     np.testing.assert_allclose(found.pi, [23 / 56, 33 / 56], rtol=1e-6)
 
+  def test_one_model_has_weight_1_exactly(self):
+    losses = np.random.default_rng(0).exponential(5, (1, 100))
+    expected = fed_em.expect(tf.ones([1]), tf.constant(losses, tf.float32))
+    np.testing.assert_array_equal(expected.q, np.ones((100, 1)))
+    np.testing.assert_array_equal(expected.pi, [1])
+
   def test_without_examples_the_mixture_stays(self):
     found = fed_em.expect(tf.constant(PI), tf.zeros([2, 0]))
     np.testing.assert_array_equal(found.pi, PI)

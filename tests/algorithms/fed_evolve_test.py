@@ -284,9 +284,12 @@ class TestServerEvaluation:
     assert np.isnan(metrics["loss"])
 
   def test_examples_of_such_a_class_do_not_count_in_the_loss(self, evaluate):
-    found = evaluate([1.13, 1.5, 600], [0, 1, 2]), evaluate([1.13, 1.5], [0, 1])
-    assert [each["num_examples"] for each in found] == [3, 2]
-    np.testing.assert_allclose(
-      found[0]["pooled_accuracy"] * 3, found[1]["pooled_accuracy"] * 2
+    result = (
+      evaluate([1.13, 1.5, 600], [0, 1, 2]),
+      evaluate([1.13, 1.5], [0, 1]),
     )
-    assert found[0]["loss"] == found[1]["loss"] < 1
+    assert [each["num_examples"] for each in result] == [3, 2]
+    np.testing.assert_allclose(
+      result[0]["pooled_accuracy"] * 3, result[1]["pooled_accuracy"] * 2
+    )
+    assert result[0]["loss"] == result[1]["loss"] < 1

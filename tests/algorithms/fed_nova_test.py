@@ -85,14 +85,14 @@ def test_round_agrees_with_the_oracle(
   mean = tf.nest.map_structure(
     lambda one, other: share[0] * one + share[1] * other, *updates
   )
-  found = functions.update_server(weights, mean, (), ROUND)
+  updated = functions.update_server(weights, mean, (), ROUND)
   expected = tf.nest.map_structure(
     lambda w, one, other: w
     + np.dot(share, counts) * (share[0] * one + share[1] * other),
     weights,
     *directions,
   )
-  compare.assert_close(found, expected, 1e-5)
+  compare.assert_close(updated, expected, 1e-5)
 
 
 class TestRounds:

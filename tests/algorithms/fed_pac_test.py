@@ -121,11 +121,11 @@ class TestClient:
     # In round 0 there is nothing to align to.
     for weight, c in ((0.0, centroids), (0.7, shared.centroids)):
       hparams = dataclasses.replace(HPARAMS, alignment_weight=weight)
-      found = build(hparams).train_client(
+      result = build(hparams).train_client(
         shared._replace(centroids=c), personal, client, ROUND
       )
       assert compare.equal_bits(
-        (found.update, found.client_state.head, found.loss),
+        (result.update, result.client_state.head, result.loss),
         (expected.update, expected.client_state, expected.loss),
       )
 
@@ -162,17 +162,17 @@ class TestServer:
       (0, *heads, share[0]),
       (2, *heads[::-1], share[1]),
     ):
-      found = functions.personalize_client(
+      result = functions.personalize_client(
         after, personal._replace(loss=np.float32(3)), make_client(one, [6]), 0
       )
       compare.assert_close(
-        found.client_state.head,
+        result.client_state.head,
         tf.nest.map_structure(
           lambda w, o, a=a: (1 - a) * w + a * o, own, other
         ),
         1e-5,
       )
-      assert found.loss == 3
+      assert result.loss == 3
     # The other two have not taken part.
     for rows, old in zip(after.heads, shared.heads, strict=True):
       np.testing.assert_array_equal(rows[[1, 3]], old[[1, 3]])

@@ -192,13 +192,13 @@ class TestServer:
     update = tf.nest.map_structure(np.ones_like, weights.federated)
     moved = tf.nest.map_structure(lambda w: w + 1, weights.federated)
     for round_num, place in ((0, None), (1, 1), (2, None), (3, 2), (5, None)):
-      found = functions.update_server(weights, update, (), round_num)
-      compare.assert_close(found.federated, moved, 0.0)
+      updated = functions.update_server(weights, update, (), round_num)
+      compare.assert_close(updated.federated, moved, 0.0)
       expected = tf.nest.map_structure(np.copy, weights.snapshots)
       if place is not None:
         for table, new in zip(expected, moved, strict=True):
           table[place] = new
-      compare.assert_close(found.snapshots, expected, 0.0)
+      compare.assert_close(updated.snapshots, expected, 0.0)
 
 
 class TestPredictions:

@@ -106,11 +106,11 @@ class TestRound:
     self, build, shared, weighting
   ):
     mean = tf.constant([[0.5] * 8 + [0.25], [0.0] * 9, [0.0] * 9])
-    found = build(HPARAMS, client_weighting=weighting).update_server(
+    result = build(HPARAMS, client_weighting=weighting).update_server(
       shared, mean, (), 0
     )
-    np.testing.assert_array_equal(found[0], np.full(8, 2))
-    np.testing.assert_array_equal(found[1:], shared[1:])
+    np.testing.assert_array_equal(result[0], np.full(8, 2))
+    np.testing.assert_array_equal(result[1:], shared[1:])
 
 
 @pytest.mark.parametrize("limit", ["no weight", "no prototypes"])
@@ -122,7 +122,7 @@ def test_limit_is_local_training_bit_for_bit(
     functions = build(HPARAMS, prototype_weight=0.0)
   else:
     shared = np.zeros_like(shared)
-  found = functions.train_client(shared, weights, client, ROUND)
+  result = functions.train_client(shared, weights, client, ROUND)
 
   # The steps of FedAvg and of local training.
   def train(start, data):
@@ -133,7 +133,7 @@ def test_limit_is_local_training_bit_for_bit(
 
   alone = run_in_graph(train, weights, client)
   assert compare.equal_bits(
-    (found.client_state, found.loss), (alone.weights, alone.loss)
+    (result.client_state, result.loss), (alone.weights, alone.loss)
   )
 
 

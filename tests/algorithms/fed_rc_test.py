@@ -122,14 +122,14 @@ class TestRound:
   ):
     update = tf.nest.map_structure(np.ones_like, models)
     sums = np.float32([[3, 0], [1, 0], [0, 0]])
-    found = build(HPARAMS).update_server(
+    updated = build(HPARAMS).update_server(
       fed_rc.Shared(models, CLASSES), update, sums, ROUND
     )
     compare.assert_close(
-      found.models, tf.nest.map_structure(lambda w: w + 1, models), 1e-6
+      updated.models, tf.nest.map_structure(lambda w: w + 1, models), 1e-6
     )
-    np.testing.assert_allclose(found.classes[:, 0], [0.75, 0.25, 0])
-    np.testing.assert_array_equal(found.classes[:, 1], CLASSES[:, 1])
+    np.testing.assert_allclose(updated.classes[:, 0], [0.75, 0.25, 0])
+    np.testing.assert_array_equal(updated.classes[:, 1], CLASSES[:, 1])
 
   def test_fractions_are_those_of_the_cohort_of_the_round_before(
     self, start, make_client, oracle
@@ -177,5 +177,7 @@ def test_prediction_uses_no_label_of_what_is_predicted(
   logits = [oracle.predict(row(models, k), other.x) for k in range(2)]
   mixture = np.exp(fed_em.mix(expected.astype(np.float32), np.float32(logits)))
   for y in (other.y, 2 - other.y):
-    found = functions.predict_as_client(shared, pi, client, other._replace(y=y))
-    np.testing.assert_allclose(np.exp(found), mixture, rtol=1e-4)
+    result = functions.predict_as_client(
+      shared, pi, client, other._replace(y=y)
+    )
+    np.testing.assert_allclose(np.exp(result), mixture, rtol=1e-4)

@@ -93,12 +93,12 @@ class TestPredictions:
     self, functions, weights, own_head, make_client, oracle
   ):
     client, examples = make_client(0, [6, 5]), make_client(1, [0, 7])
-    found = functions.predict_as_client(weights, own_head, client, examples)
+    logits = functions.predict_as_client(weights, own_head, client, examples)
     both = tuple(
       np.add(*pair) for pair in zip(weights.head, own_head, strict=True)
     )
     np.testing.assert_allclose(
-      found, oracle.predict(weights._replace(head=both), examples.x), atol=1e-5
+      logits, oracle.predict(weights._replace(head=both), examples.x), atol=1e-5
     )
 
 

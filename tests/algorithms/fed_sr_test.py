@@ -61,13 +61,13 @@ def test_divergence_of_two_normals(run_in_graph):
     return np.array([values], np.float32)
 
   # KL(N(1, 1) || N(0, 4)) = log 2 + (1 + 1) / 8 - 1 / 2, twice.
-  found = run_in_graph(
+  result = run_in_graph(
     fed_sr.divergence, row(1, 1), row(1, 1), row(0, 0), row(2, 2)
   )
-  np.testing.assert_allclose(found, [2 * (np.log(2) - 0.25)], rtol=1e-6)
+  np.testing.assert_allclose(result, [2 * (np.log(2) - 0.25)], rtol=1e-6)
   # Without deviations it is a number.
-  found = run_in_graph(fed_sr.divergence, *[row(0.0)] * 4)
-  assert np.isfinite(found).all()
+  result = run_in_graph(fed_sr.divergence, *[row(0.0)] * 4)
+  assert np.isfinite(result).all()
 
 
 class TestTraining:
@@ -152,7 +152,7 @@ class TestPrediction:
   def test_is_the_mean_of_probabilities(
     self, functions, weights, client, oracle, run_in_graph
   ):
-    found = functions.predict_as_server(weights, (), client)
+    result = functions.predict_as_server(weights, (), client)
     noise = run_in_graph(
       lambda seed: draws.normal([20, 1, SIZE], seed), np.zeros(2, np.int32)
     )
@@ -161,15 +161,17 @@ class TestPrediction:
     probabilities = np.exp(logits)
     probabilities /= probabilities.sum(axis=-1, keepdims=True)
     np.testing.assert_allclose(
-      np.exp(found), probabilities.mean(axis=0), atol=1e-5
+      np.exp(result), probabilities.mean(axis=0), atol=1e-5
     )
 
   def test_without_draws_the_mean_is_classified(
     self, build, weights, client, oracle
   ):
-    found = build(HPARAMS, num_samples=0).predict_as_server(weights, (), client)
+    result = build(HPARAMS, num_samples=0).predict_as_server(
+      weights, (), client
+    )
     np.testing.assert_allclose(
-      found, oracle.predict(weights.model, client.x), atol=1e-5
+      result, oracle.predict(weights.model, client.x), atol=1e-5
     )
 
   def test_depends_on_the_example_alone(

@@ -129,7 +129,7 @@ class TestPredictions:
     oracle,
   ):
     client = make_client(0, [6, 5])
-    found = functions.predict_as_client(weights, personal, client, examples)
+    result = functions.predict_as_client(weights, personal, client, examples)
     # The order in which they come.
     order = run_in_graph(
       lambda seed, sizes: test_time_adaptation.adapt_each(
@@ -165,7 +165,7 @@ class TestPredictions:
       lambda inputs: fed_the.find_mixtures(inputs, 20, 3.0), inputs
     )
     np.testing.assert_allclose(
-      found, (mixtures.T[:, :, np.newaxis] * logits).sum(axis=0), atol=1e-3
+      result, (mixtures.T[:, :, np.newaxis] * logits).sum(axis=0), atol=1e-3
     )
 
   def test_predictions_depend_on_own_examples_alone(

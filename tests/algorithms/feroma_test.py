@@ -92,6 +92,17 @@ class TestProfile:
       run_in_graph(feroma.moments, embeddings), found[:8]
     )
 
+  def test_reversed_labels_change_only_the_part_of_classes(self, run_in_graph):
+    generator = np.random.default_rng(0)
+    embeddings = np.float32(generator.normal(size=(9, 4)))
+    y = np.int32(np.arange(9) % 3)
+    one, other = (
+      run_in_graph(lambda e, y: feroma.profile(e, y, 3), embeddings, labels)
+      for labels in (y, 2 - y)
+    )
+    np.testing.assert_array_equal(one[:8], other[:8])
+    np.testing.assert_array_equal(one[8:16], other[24:])
+
 
 class TestAssociation:
   @pytest.mark.parametrize(
@@ -128,8 +139,8 @@ class TestRound:
     functions = build(HPARAMS, num_clients=NUM_CLIENTS, threshold=threshold)
     trained, profiles, results = [], [], []
     for client in clients:
-      found = functions.train_client(weights, (), client, ROUND)
-      results.append(found)
+      result = functions.train_client(weights, (), client, ROUND)
+      results.append(result)
       own = profile_of(oracle, weights.extractor, client)
       # The third client's profile is of another extractor.
       w = np.exp(-np.linalg.norm(weights.profiles[:2] - own, axis=1))
@@ -143,11 +154,11 @@ class TestRound:
         )
       batches = oracle.batches(client, 2, randomness.Purpose.TRAIN, ROUND)
       after, loss = oracle.descend(first, oracle.losses(batches), RATE)
-      np.testing.assert_allclose(found.loss, loss, rtol=1e-4)
+      np.testing.assert_allclose(result.loss, loss, rtol=1e-4)
       trained.append(after)
       profiles.append(own)
       compare.assert_close(
-        found.update,
+        result.update,
         tf.nest.map_structure(np.subtract, after, weights.mean),
         1e-4,
       )
@@ -157,32 +168,33 @@ class TestRound:
     slots = client_slots.total(
       [each.plaintext_sum for each in results], NUM_CLIENTS
     )
-    found = functions.update_server(weights, mean, slots, ROUND)
-    compare.assert_close(found.models, stack(*trained), 1e-4)
+    result = functions.update_server(weights, mean, slots, ROUND)
+    compare.assert_close(result.models, stack(*trained), 1e-4)
     compare.assert_close(
-      found.mean,
+      result.mean,
       tf.nest.map_structure(lambda each: each.mean(axis=0), stack(*trained)),
       1e-4,
     )
-    np.testing.assert_allclose(found.profiles, profiles, atol=1e-4)
-    assert found.written.tolist() == [5, 5, 5]
-    assert compare.equal_bits(found.extractor, weights.extractor)
+    np.testing.assert_allclose(result.profiles, profiles, atol=1e-4)
+    assert result.written.tolist() == [5, 5, 5]
+    assert compare.equal_bits(result.extractor, weights.extractor)
 
   def test_client_outside_of_the_cohort_keeps_its_row(
     self, functions, weights, clients, compare
   ):
     sent = functions.train_client(weights, (), clients[1], ROUND)
-    found = functions.update_server(
+    updated = functions.update_server(
       weights,
       sent.update,
       client_slots.total([sent.plaintext_sum], NUM_CLIENTS),
       ROUND,
     )
-    assert found.written.tolist() == [4, 5, 1]
+    assert updated.written.tolist() == [4, 5, 1]
     for number in (0, 2):
       assert compare.equal_bits(
         *(
-          row((each.models, each.profiles), number) for each in (found, weights)
+          row((each.models, each.profiles), number)
+          for each in (updated, weights)
         )
       )
 
@@ -227,6 +239,35 @@ class TestLimits:
       run.server_state.weights.extractor, received[-1].backbone
     )
     assert run.step()["loss"] != plain.step()["loss"]
+
+  def test_a_threshold_above_one_is_fed_avg_bit_for_bit(
+    self, start, data, compare
+  ):
+    hparams = dataclasses.replace(HPARAMS, threshold=1.5, warm_up_rounds=0)
+    run = start(hparams, data, 3)
+    plain = start(fed_avg.HParams(**COMMON), data, 3)
+    assert compare.equal_bits(
+      run.server_state.weights.mean, plain.server_state.weights
+    )
+
+  def test_equal_profiles_are_fed_avg_up_to_rounding(
+    self, start, make_client, compare
+  ):
+    # The same examples in other batches.
+    first = make_client(0, [8])
+    data = [
+      first._replace(seed=randomness.client_seed(0, i), client_id=np.int32(i))
+      for i in range(NUM_CLIENTS)
+    ]
+    run = start(HPARAMS, data, 5)
+    plain = start(fed_avg.HParams(**COMMON), data, 5)
+    compare.assert_close(
+      run.server_state.weights.mean, plain.server_state.weights, 1e-5
+    )
+    assert not compare.equal_bits(
+      row(run.server_state.weights.models, 0),
+      row(run.server_state.weights.models, 1),
+    )
 
 
 def test_clients_train_from_models_of_their_concept(

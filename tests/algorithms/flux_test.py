@@ -283,10 +283,10 @@ class TestTwoKinds:
       ]
     )
     for y in (test.y, 2 - test.y):
-      found = functions.predict_as_client(
+      logits = functions.predict_as_client(
         weights, (), data[0], test._replace(y=y)
       )
-      np.testing.assert_allclose(found, expected, atol=1e-4)
+      np.testing.assert_allclose(logits, expected, atol=1e-4)
 
   @pytest.mark.long
   @pytest.mark.cpp

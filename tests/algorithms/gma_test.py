@@ -54,15 +54,15 @@ class TestMask:
       (1.0, [1, 0, 1 / 4, 0, 27 / 16]),
       (0.0, [1, -1 / 2, 1 / 2, 0, 9 / 4]),
     ):
-      found = new_weights(changes, threshold)
-      np.testing.assert_allclose(found, expected, rtol=1e-6)
+      result = new_weights(changes, threshold)
+      np.testing.assert_allclose(result, expected, rtol=1e-6)
 
   def test_weighted_votes_weigh_as_much_as_changes(self, new_weights):
     # Of weights 1 and 3 the heavier one decides: agreement 1/2, mean 5/4.
     changes, weights = [[-1.0], [2.0]], np.float32([1, 3])
     for threshold, expected in ((0.5, 5 / 4), (0.6, 5 / 8)):
-      found = new_weights(changes, threshold, weights)
-      np.testing.assert_allclose(found, [expected], rtol=1e-6)
+      result = new_weights(changes, threshold, weights)
+      np.testing.assert_allclose(result, [expected], rtol=1e-6)
 
   def test_agreement_at_the_threshold_reaches_it(self, run_in_graph):
     # In any number of clients, thirds and tenths included.

@@ -79,12 +79,36 @@ class TestRound:
     mean = tf.nest.map_structure(
       lambda *each: np.mean(each, axis=0), *[each.update for each in results]
     )
-    found, fractions = functions.update_server(models, mean, (), 0)
-    compare.assert_close(found, expected, 1e-5)
+    updated, fractions = functions.update_server(models, mean, (), 0)
+    compare.assert_close(updated, expected, 1e-5)
     np.testing.assert_allclose(fractions, members / 4, rtol=1e-6)
+
+  def test_model_that_nobody_chooses_keeps_its_bits(
+    self, start, make_client, compare
+  ):
+    data = [make_client(i, [6, 5]) for i in range(3)]
+    run = start(HPARAMS, data)
+    before = run.server_state.weights
+    run.step()
+    after, fractions = run.server_state.weights, run.server_state.memory
+    moved = [
+      not compare.equal_bits(row(before, k), row(after, k)) for k in range(3)
+    ]
+    assert moved == [fraction > 0 for fraction in fractions]
+    assert False in moved and True in moved
+    np.testing.assert_allclose(np.sum(fractions), 1, rtol=1e-6)
 
 
 class TestLimits:
+  def test_of_equal_models_the_first_is_chosen(
+    self, build, models, make_client
+  ):
+    same = stack(*[row(models, 1)] * 3)
+    client = make_client(0, [6, 5])
+    update = build(HPARAMS).train_client(same, (), client, ROUND).update
+    np.testing.assert_array_equal(update.members, [1, 0, 0])
+    assert not any(np.any(rows[1:]) for rows in tf.nest.flatten(update.models))
+
   def test_model_with_a_loss_that_is_not_a_number_is_not_chosen(
     self, build, models, make_client
   ):

@@ -144,9 +144,9 @@ class TestPredictions:
     examples = make_client(3, [size])
     weights = run_in_graph(model.initial_weights, randomness.server_seed(0))
     logits = oracle.predict(weights, examples.x)
-    found = predict(HParams(max_steps=4), examples)
+    result = predict(HParams(max_steps=4), examples)
     np.testing.assert_allclose(
-      scipy.special.softmax(found, axis=1),
+      scipy.special.softmax(result, axis=1),
       numpy_lame(
         oracle.embed(weights.backbone, examples.x), logits, min(5, size), 4
       )

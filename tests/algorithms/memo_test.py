@@ -107,12 +107,12 @@ class TestAdaptation:
   ):
     client, examples = make_images(0, [5]), make_images(1, [2, 1])
     hparams = changed(test_time_steps=num_steps, augmentation=augmentation)
-    found = build(hparams, model=images_model).predict_as_client(
+    result = build(hparams, model=images_model).predict_as_client(
       weights, (), client, examples
     )
     flat = lambda x: np.reshape(x, [-1, 20]) / 255  # noqa: E731
     seed = randomness.fold(client.seed, randomness.Purpose.TEST_TIME)
-    for x, logits in zip(examples.x, found, strict=True):
+    for x, logits in zip(examples.x, result, strict=True):
 
       def entropy_at(step, x=x):
         views = x[np.newaxis]

@@ -67,16 +67,16 @@ def test_steps_agree_with_the_oracle(
 def test_first_round_of_a_client_is_that_of_fed_avg_bit_for_bit(
   build, client, weights, compare
 ):
-  found = build(moon.HParams(**COMMON)).train_client(
+  result = build(moon.HParams(**COMMON)).train_client(
     weights, weights.backbone, client, ROUND
   )
   plain = build(fed_avg.HParams(**COMMON)).train_client(
     weights, (), client, ROUND
   )
-  assert compare.equal_bits(found.update, plain.update)
+  assert compare.equal_bits(result.update, plain.update)
   # The default mu is 5.
   np.testing.assert_allclose(
-    found.loss, plain.loss + 5 * math.log(2), rtol=1e-5
+    result.loss, plain.loss + 5 * math.log(2), rtol=1e-5
   )
 
 

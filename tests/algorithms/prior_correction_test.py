@@ -89,8 +89,8 @@ class TestLimits:
     # A repeated time step counts once.
     steps = (1, 1, 2, 3)
     expected, _ = adapt(fth.HParams(), steps)
-    found, _ = adapt(HParams(memory="history"), steps)
-    np.testing.assert_array_equal(found, expected)
+    result, _ = adapt(HParams(memory="history"), steps)
+    np.testing.assert_array_equal(result, expected)
 
   def test_all_memories_agree_after_one_time_step(self, adapt):
     found = [
@@ -113,8 +113,8 @@ class TestLimits:
     assert np.any(last(memory="window", window=2) != last(memory="history"))
 
   def test_much_smoothing_is_the_source(self, adapt):
-    found, _ = adapt(HParams(smoothing=1e9), (1,))
-    np.testing.assert_allclose(found[1], found[0], atol=1e-6)
+    result, _ = adapt(HParams(smoothing=1e9), (1,))
+    np.testing.assert_allclose(result[1], result[0], atol=1e-6)
 
 
 @pytest.mark.slow
@@ -174,11 +174,11 @@ class TestFitScale:
   def test_predictions_are_scaled(self, adapt):
     hparams = HParams(calibration="temperature", memory="none")
     plain = dataclasses.replace(hparams, calibration="none")
-    found, state = adapt(hparams, (1,))
+    result, state = adapt(hparams, (1,))
     expected, _ = adapt(plain, (1,))
     shift = expected[1] - expected[0]
     np.testing.assert_allclose(
-      found[1], state.scale * expected[0] + shift, atol=1e-5
+      result[1], state.scale * expected[0] + shift, atol=1e-5
     )
 
 

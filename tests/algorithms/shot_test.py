@@ -168,11 +168,11 @@ class TestRound:
     backbone = tf.nest.map_structure(
       lambda w: w + np.float32(0.1), weights.backbone
     )
-    found = build(HPARAMS).predict_as_client(
+    logits = build(HPARAMS).predict_as_client(
       (), shot.ClientState(backbone, ({},)), client, examples
     )
     expected = oracle.predict(weights._replace(backbone=backbone), examples.x)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
 class TestLimits:
@@ -191,8 +191,8 @@ class TestLimits:
         loss, backbone, 2, HPARAMS.training, seed=None
       ).weights
 
-    found = train(diversity=0.0, pseudo_label_weight=0.0)
+    result = train(diversity=0.0, pseudo_label_weight=0.0)
     assert compare.equal_bits(
-      found.client_state.backbone,
+      result.client_state.backbone,
       run_in_graph(descend, weights.backbone, client),
     )

@@ -96,11 +96,55 @@ class TestPredict:
     expected = [predict_by_hand(weights, z, num_supports) for z in parts]
     np.testing.assert_allclose(found, np.concatenate(expected), atol=1e-5)
 
+  def test_examples_of_higher_entropy_change_nothing(
+    self, weights, predict, features_of, make_client
+  ):
+    x = make_client(0, [9]).x
+    features = features_of(weights, x)
+    # Rows that are certain of their own class, and no other.
+    kernel = 20 * np.linalg.qr(np.random.default_rng(0).normal(size=(6, 3)))[0]
+    sharp = weights._replace(head=(np.float32(kernel), np.zeros(3, np.float32)))
+    # Features of little length are not certain.
+    low = sharp._replace(
+      backbone=(
+        *weights.backbone[:-2],
+        *(w / 1e4 for w in weights.backbone[-2:]),
+      )
+    )
+    np.testing.assert_allclose(
+      predict(low, x, [9], 1),
+      features / 1e4 @ (kernel / 20),
+      rtol=1e-3,
+      atol=1e-8,
+    )
+
 
 class TestWork:
   @pytest.fixture(scope="class")
   def functions(self, build):
     return build(t3a.HParams(num_supports=3, **COMMON))
+
+  def test_predictions_depend_on_own_examples_alone(
+    self, functions, weights, make_client
+  ):
+    client, examples = make_client(0, [6, 5]), make_client(1, [4, 0, 9])
+    target = examples._replace(
+      x=examples.x[4:], y=examples.y[4:], domain_sizes=np.int32([0, 0, 9])
+    )
+    all_domains, other_classes, alone, other_client = (
+      functions.predict_as_client(weights, weights, *call)
+      for call in (
+        (client, examples),
+        (client, examples._replace(y=(examples.y + 1) % 3)),
+        (client, target),
+        (make_client(2, [6, 5]), examples),
+      )
+    )
+    np.testing.assert_array_equal(all_domains, other_classes)
+    # Batches of other sizes: a matrix product may round otherwise.
+    np.testing.assert_allclose(all_domains[4:], alone, rtol=1e-6)
+    # Another client sees them in another order.
+    assert np.any(all_domains != other_client)
 
   def test_training_and_server_are_those_of_fed_avg_ft(
     self, build, model, functions, weights, make_client, compare

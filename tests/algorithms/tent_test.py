@@ -15,6 +15,7 @@ from tff_shift.algorithms import tent
 from tff_shift.algorithms.parts import fisher_information
 from tff_shift.learning import randomness
 from tff_shift.learning import work
+from tff_shift.models import split_model
 
 layers = tf.keras.layers
 HParams = tent.HParams
@@ -227,6 +228,28 @@ class TestEata:
       assert not np.any(each)
     assert any(np.any(each) for each in tf.nest.flatten(memory.moments))
 
+  def test_without_filters_and_anchor_it_is_tent_with_weights(
+    self, adapt, oracle
+  ):
+    weights, _, _ = adapt(
+      sgd(
+        rule="eata",
+        entropy_margin=1.0,
+        similarity_margin=1.1,
+        fisher_weight=0.0,
+      )
+    )
+    start = (np.ones(4), np.zeros(4))
+    factors = np.exp(np.log(2) - entropies_of(*start))
+    slopes = oracle.gradient(
+      lambda w: np.mean(factors * entropies_of(*w)), start
+    )
+    np.testing.assert_allclose(
+      weights,
+      [w - 0.1 * g for w, g in zip(start, slopes, strict=True)],
+      **SMALL,
+    )
+
 
 class TestSar:
   @pytest.mark.slow
@@ -292,6 +315,23 @@ class TestSar:
     assert tent.move_mean(-1.0, 0.5, True) == 0.5
     np.testing.assert_allclose(tent.move_mean(0.5, 1.0, True), 0.55)
     assert tent.move_mean(0.5, 1.0, False) == 0.5
+
+  def test_without_distance_and_margin_it_is_tent(self, adapt):
+    expected, moments, _ = adapt(sgd(momentum=0.9), 3)
+    weights, memory, _ = adapt(
+      sgd(
+        rule="sar",
+        momentum=0.9,
+        entropy_margin=10.0,
+        rho=0.0,
+        reset_entropy=0.0,
+      ),
+      3,
+    )
+    np.testing.assert_allclose(weights, expected, **SMALL)
+    np.testing.assert_allclose(
+      tf.nest.flatten(memory.moments), tf.nest.flatten(moments.moments), **SMALL
+    )
 
 
 class TestWeightsThatAdapt:
@@ -384,6 +424,23 @@ class TestBatchNormalization:
     np.testing.assert_allclose(
       logits, normalized_entropies(expected, x, rest)[0], rtol=0, atol=1e-3
     )
+
+  def test_running_statistics_can_be_used_instead(
+    self, run, normalized_model, run_in_graph
+  ):
+    x, weights, logits = run(normalize_by="source")
+    names = tf.nest.flatten(normalized_model.weight_names())
+    values = tf.nest.flatten(normalized_model.initial_weights(SEED))
+    by_name = dict(zip(names, values, strict=True))
+    by_name["backbone/norm/gamma"] = weights[0]
+    by_name["backbone/norm/beta"] = weights[1]
+    adapted = split_model.with_weights(
+      normalized_model, by_name | dict(normalized_model.statistics)
+    )
+    expected = run_in_graph(
+      lambda x: adapted.predict(adapted.initial_weights(SEED), x), x
+    )
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-4)
 
   def test_only_by_batch_it_predicts_batches(
     self, build, normalized_model, hand_model

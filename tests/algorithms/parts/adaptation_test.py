@@ -60,8 +60,8 @@ class TestRisk:
     self, compute, logits, y, distribution, weights
   ):
     y = np.int32(y)
-    found, risk = compute(np.float32(distribution), logits, y)
-    np.testing.assert_allclose(found, weights, rtol=1e-6)
+    result, risk = compute(np.float32(distribution), logits, y)
+    np.testing.assert_allclose(result, weights, rtol=1e-6)
     losses = losses_by_hand(logits, y)
     expected = sum(distribution[c] * losses[y == c].mean() for c in set(y))
     np.testing.assert_allclose(risk, expected, rtol=1e-6)
@@ -257,18 +257,18 @@ class TestEstimateClasses:
     }
     assert np.abs(expected["pretrained"] - expected["current"]).max() > 0.1
     for name, distribution in expected.items():
-      found = estimate(data, label_estimator=name)
-      np.testing.assert_allclose(found, distribution, rtol=0, atol=1e-5)
+      result = estimate(data, label_estimator=name)
+      np.testing.assert_allclose(result, distribution, rtol=0, atol=1e-5)
 
   def test_soft_predictions(self, run_in_graph, model, current, data, estimate):
     logits = run_in_graph(model.predict, current, data.stream_x)
     # So mild a matrix that soft predictions, all near uniform, are not clipped.
     data = data._replace(confusion=np.eye(3, dtype=np.float32))
-    found = estimate(data, label_estimator="current", soft_predictions=True)
+    result = estimate(data, label_estimator="current", soft_predictions=True)
     expected = self.by_hand(logits, data.confusion, soft=True)
     hard = self.by_hand(logits, data.confusion)
     assert np.abs(expected - hard).max() > 0.05
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)
 
   def test_threshold_leaves_out_what_it_says(self, data, estimate):
     # Singular values 1, 0.1 and 0.1: above 0.1 only the mean is left.
@@ -286,11 +286,11 @@ class TestEstimateClasses:
   [("unlabelled", "stream_x", np.zeros(300)), ("labelled", "x", [2, 0, 1, 1])],
 )
 def test_part_of_the_data_is_one_domain(run_in_graph, data, part, x, y):
-  found = run_in_graph(lambda data: getattr(data, part), data)
-  np.testing.assert_array_equal(found.x, getattr(data, x))
-  np.testing.assert_array_equal(found.y, y)
-  np.testing.assert_array_equal(found.domain_sizes, [len(y)])
-  np.testing.assert_array_equal(found.seed, data.seed)
+  result = run_in_graph(lambda data: getattr(data, part), data)
+  np.testing.assert_array_equal(result.x, getattr(data, x))
+  np.testing.assert_array_equal(result.y, y)
+  np.testing.assert_array_equal(result.domain_sizes, [len(y)])
+  np.testing.assert_array_equal(result.seed, data.seed)
 
 
 def test_weight_of_a_client_is_the_size_of_its_stream(run_in_graph, data):

@@ -132,7 +132,8 @@ test: setup
 test-all: test
 	$(PYTEST) $(IN_PROCESSES) -m long $(BINARIES)
 	$(PYTEST) $(IN_PROCESSES) -m long --ignore=$(BINARIES)
-	$(PYTEST) $(IN_PROCESSES) -m 'every_algorithm and not long'
+	$(PYTEST) $(IN_PROCESSES) -m 'every_algorithm and not long' $(ALGORITHMS)
+	$(PYTEST) $(IN_PROCESSES) -m 'every_algorithm and not long' --ignore=$(ALGORITHMS)
 
 test-notebooks: setup
 	$(PYTEST) -m notebook

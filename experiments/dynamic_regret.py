@@ -57,6 +57,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from absl import flags
+from matplotlib import ticker
 from scipy import optimize
 from scipy import special
 
@@ -68,13 +69,17 @@ from tff_shift.command_line import program
 from tff_shift.data import partition
 from tff_shift.data.shifts import schedules
 from tff_shift.reporting import summary
-from tff_shift.scenarios.online_adaptation import figures
+from tff_shift.reporting.figures import drawing
 from tff_shift.simulation.storage import results
 
 FLAGS = flags.FLAGS
 
 # Classes overlap such that four of five examples are classified correctly.
 _NUM_CLASSES, _EMBEDDING_SIZE, _CLASS_SIZE, _SPREAD = 5, 8, 40, 0.5
+
+# The ratio over which the lines at a point are spread on a logarithmic axis.
+_DODGE = 1.1
+_REFERENCE_DASHES = ("--", ":", "-.")
 
 # The largest entry of the gradient at an accepted optimum.
 _GRADIENT_TOLERANCE = 1e-7
@@ -577,7 +582,7 @@ def _draw(frame: pd.DataFrame, folder: results.RunFolder) -> None:
     }
     # References start at the first value of the first curve.
     first = next(iter(series.values())).mean(axis=0)[0]
-    figures.lines_with_slopes(
+    lines_with_slopes(
       x,
       series,
       {name: first * line / line[0] for name, line in references.items()},
@@ -595,6 +600,72 @@ def _draw(frame: pd.DataFrame, folder: results.RunFolder) -> None:
     bounds = rows.groupby("timesteps")["bound"].mean()
     references = {"V^(1/3) T^(2/3)": bounds.to_numpy()}
     draw((*setting, "algorithm"), rows, references)
+
+
+def lines_with_slopes(
+  x: np.ndarray,
+  series: Mapping[str, np.ndarray],
+  references: Mapping[str, np.ndarray],
+  path: drawing.Path,
+  *,
+  xlabel: str,
+  ylabel: str,
+) -> drawing.Path:
+  """Plots measured growth and reference lines on logarithmic axes.
+
+  A power of x is a straight line, whose slope is the exponent.
+
+  Args:
+    x: `[points]` positive values, in order.
+    series: For each label, `[seeds, points]` positive values; NaN leaves a gap.
+    references: For each label, `[points]` positive values, drawn dashed and
+      without markers.
+    path: The PNG file; the PDF file is written next to it.
+    xlabel: Name and unit of `x`.
+    ylabel: Name and unit of the values.
+
+  Returns:
+    `path`.
+  """
+  figure, axes = drawing.new_figure("", xlabel, ylabel)
+  axes.set(xscale="log", yscale="log")
+  for index, (name, by_seed) in enumerate(series.items()):
+    style = drawing.line_style(index)
+    # Next to each other, so that error bars do not overlap.
+    offset = (index + 0.5) / len(series) - 0.5 if len(by_seed) > 1 else 0.0
+    beside = np.asarray(x) * _DODGE**offset
+    axes.plot(
+      beside, np.mean(by_seed, axis=0), label=drawing.label(name), **style
+    )
+    drawing.draw_error_bars(axes, beside, by_seed, style["color"])
+  for index, (name, values) in enumerate(references.items()):
+    dashes = _REFERENCE_DASHES[index % len(_REFERENCE_DASHES)]
+    axes.plot(
+      x,
+      values,
+      label=drawing.label(name),
+      color=drawing.GREY,
+      linestyle=dashes,
+      linewidth=1.4,
+    )
+  # Error bars would move the lower limits of logarithmic axes far down.
+  shown = [np.ravel(values) for values in references.values()]
+  for by_seed in series.values():
+    mean, spread = drawing.mean_and_spread(by_seed)
+    shown += [mean] if spread is None else [mean - spread, mean, mean + spread]
+  heights = np.concatenate(shown)
+  for limit, values in ((axes.set_xlim, x), (axes.set_ylim, heights)):
+    positive = np.asarray(values)[np.greater(values, 0)]
+    low, high = positive.min(), positive.max()
+    margin = max(_DODGE, (high / low) ** 0.05)
+    limit(low / margin, high * margin)
+  for axis in (axes.xaxis, axes.yaxis):
+    # An axis of one decade would have no labels with powers of ten only.
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    axis.set_minor_locator(ticker.NullLocator())
+  drawing.add_legend(figure)
+  return drawing.save(figure, path)
 
 
 def measure(seeds: Sequence[int], timesteps: Sequence[int]) -> None:

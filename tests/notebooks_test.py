@@ -32,7 +32,7 @@ def test_cells_are_text_and_code():
 
 
 @pytest.mark.parametrize(
-  ("program", "message"),
+  "program, message",
   [
     ("x = 1\n# %%\n", "must begin with"),
     ("", "must begin with"),

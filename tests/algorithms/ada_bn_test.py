@@ -6,7 +6,6 @@ import pytest
 import tff_shift
 from tff_shift import algorithms
 from tff_shift.algorithms import ada_bn
-from tff_shift.algorithms import source
 from tff_shift.algorithms import tent
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import randomness
@@ -62,17 +61,15 @@ class TestMoments:
 
 
 @pytest.fixture(scope="module")
-def predict(normalized_model, run_in_graph, make_adapting_client):
-  """Returns `predict(module, hparams, examples)` for algorithms of a batch."""
+def predict(build, normalized_model, make_adapting_client):
+  """Returns `predict(hparams, examples)` for algorithms of a batch."""
   client = make_adapting_client(0, 6, 8)
 
-  def predict(module, hparams, examples):
-    functions = module.build(normalized_model, hparams)
-    weights = run_in_graph(functions.initial_weights, SEED)
-    state = run_in_graph(functions.initial_client_state, SEED, weights)
-    return run_in_graph(
-      functions.predict_as_client, weights, state, client, examples
-    )
+  def predict(hparams, examples):
+    functions = build(hparams, model=normalized_model)
+    weights = functions.initial_weights(SEED)
+    state = functions.initial_client_state(SEED, weights)
+    return functions.predict_as_client(weights, state, client, examples)
 
   return predict
 
@@ -124,37 +121,10 @@ class TestBatch:
       )
     ]
     np.testing.assert_allclose(
-      predict(ada_bn, HParams(source_examples=number), examples),
+      predict(HParams(source_examples=number), examples),
       by_numpy.predict(examples.x, *moments),
       **CLOSE,
     )
-
-  @pytest.mark.slow
-  def test_batch_alone_is_tent_without_steps(self, predict, make_client):
-    examples = make_client(3, [20])
-    np.testing.assert_array_equal(
-      predict(ada_bn, HParams(), examples),
-      predict(tent, tent.HParams(adaptation_steps=0), examples),
-    )
-
-  def test_limits_are_the_source(self, predict, make_client):
-    examples = make_client(3, [300])
-    expected = predict(source, source.HParams(), examples)
-    found = predict(ada_bn, HParams(statistics_of="source"), examples)
-    np.testing.assert_array_equal(found, expected)
-    found = predict(ada_bn, HParams(source_examples=1e30), examples)
-    np.testing.assert_allclose(found, expected, **CLOSE)
-
-  def test_repeated_batch_has_the_same_predictions(self, predict, make_client):
-    examples = make_client(3, [20])
-    twice = examples._replace(
-      x=np.tile(examples.x, [2, 1]),
-      y=np.tile(examples.y, 2),
-      domain_sizes=np.int32([40]),
-    )
-    found = predict(ada_bn, HParams(), twice)
-    expected = predict(ada_bn, HParams(), examples)
-    np.testing.assert_allclose(found, np.tile(expected, [2, 1]), **CLOSE)
 
   def test_each_domain_is_a_batch(self, predict, make_client):
     both = make_client(3, [8, 0, 12])
@@ -162,34 +132,30 @@ class TestBatch:
       x=both.x[:8], y=both.y[:8], domain_sizes=np.int32([8])
     )
     np.testing.assert_allclose(
-      predict(ada_bn, HParams(), both)[:8],
-      predict(ada_bn, HParams(), first),
+      predict(HParams(), both)[:8],
+      predict(HParams(), first),
       **CLOSE,
     )
 
 
 @pytest.fixture(scope="module")
-def stream(normalized_model, run_in_graph, make_adapting_client, make_client):
+def stream(build, normalized_model, make_adapting_client, make_client):
   """Returns `stream(sizes)`: batches, the last state, and its predictions."""
-  functions = ada_bn.build(normalized_model, HParams(statistics_of="stream"))
+  functions = build(HParams(statistics_of="stream"), model=normalized_model)
   examples = make_client(9, [7])
 
   def stream(sizes, timesteps=None):
-    state = run_in_graph(functions.initial_client_state, SEED, ())
+    state = functions.initial_client_state(SEED, ())
     batches = []
     for timestep, size in enumerate(sizes, 1):
       data = make_adapting_client(timestep, 6, size)._replace(
         timestep=np.int32(timesteps[timestep - 1] if timesteps else timestep)
       )
       batches.append(data.stream_x)
-      result = run_in_graph(
-        functions.train_client, (), state, data, np.int32(0)
-      )
+      result = functions.train_client((), state, data, 0)
       state = result.client_state
       assert np.isfinite(result.loss)
-    logits = run_in_graph(
-      functions.predict_as_client, (), state, data, examples
-    )
+    logits = functions.predict_as_client((), state, data, examples)
     return batches, state, examples.x, logits
 
   return stream
@@ -216,45 +182,6 @@ class TestStream:
     for one, other in zip(expected.statistics, without.statistics, strict=True):
       np.testing.assert_array_equal(one, other)
     assert without.timestep == 2
-
-  def test_first_state_predicts_like_the_source(
-    self, normalized_model, run_in_graph, make_adapting_client, make_client
-  ):
-    data, examples = make_adapting_client(0, 6, 8), make_client(3, [9])
-    found = []
-    for module, hparams in (
-      (ada_bn, HParams(statistics_of="stream")),
-      (source, source.HParams()),
-    ):
-      functions = module.build(normalized_model, hparams)
-      weights = run_in_graph(functions.initial_weights, SEED)
-      state = run_in_graph(functions.initial_client_state, SEED, weights)
-      found.append(
-        run_in_graph(
-          functions.predict_as_client, weights, state, data, examples
-        )
-      )
-    np.testing.assert_array_equal(*found)
-
-
-class TestRefusals:
-  def test_model_without_batch_normalisation(self, model):
-    with pytest.raises(ValueError, match="would predict like source"):
-      algorithms.build(ada_bn, model)
-
-  @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-      (
-        {"statistics_of": "stream", "source_examples": 3.0},
-        "source_examples=3.0 is not allowed with statistics_of=stream",
-      ),
-      ({"scored": "before"}, "it belongs to statistics_of=stream"),
-    ],
-  )
-  def test_what_would_be_ignored(self, normalized_model, options, message):
-    with pytest.raises(ValueError, match=message):
-      algorithms.build(ada_bn, normalized_model, HParams(**options))
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from tff_shift.algorithms import apfl
-from tff_shift.algorithms import fed_avg
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 
@@ -13,20 +12,9 @@ pytestmark = pytest.mark.slow
 
 ROUND = 2
 RATE = 0.25
-COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
+HPARAMS = apfl.HParams(batch_size=4, local_steps=2, learning_rate=RATE)
 # Two iterations of a step for each of the two domains.
 NUM_STEPS = 4
-
-
-def train(model, **changes):
-  functions = apfl.build(model, apfl.HParams(**COMMON | changes))
-  return lambda weights, state, data: functions.train_client(
-    weights, state, data, tf.constant(ROUND)
-  )
-
-
-def train_seed(data):
-  return randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
 
 
 def mix(alpha, own, shared):
@@ -79,22 +67,20 @@ class TestTraining:
   )
   def test_steps_agree_with_the_oracle(
     self,
-    model,
+    build,
     client,
     weights,
     personal,
     oracle,
-    run_in_graph,
     compare,
     mixture,
     mixture_rate,
   ):
     alpha = 0.3
-    result = run_in_graph(
-      train(model, mixture=mixture, mixture_learning_rate=mixture_rate),
-      weights,
-      apfl.ClientState(personal, np.float32(alpha)),
-      client,
+    result = build(
+      HPARAMS, mixture=mixture, mixture_learning_rate=mixture_rate
+    ).train_client(
+      weights, apfl.ClientState(personal, np.float32(alpha)), client, ROUND
     )
     batches = oracle.batches(client, NUM_STEPS, randomness.Purpose.TRAIN, ROUND)
     own, shared, expected = descend(
@@ -109,26 +95,8 @@ class TestTraining:
     )
 
   @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-  def test_what_leaves_the_client_is_that_of_fed_avg(
-    self, model, client, weights, personal, run_in_graph, compare, optimizer
-  ):
-    hparams = COMMON | {"optimizer": optimizer, "weight_decay": 0.01}
-    state = apfl.ClientState(personal, np.float32(0.4))
-    found = run_in_graph(train(model, **hparams), weights, state, client)
-    plain = run_in_graph(
-      lambda w, data: fed_avg.train_client(
-        model, fed_avg.HParams(**hparams), w, data, tf.constant(ROUND)
-      ),
-      weights,
-      client,
-    )
-    assert compare.equal_bits(
-      (found.update, found.loss), (plain.update, plain.loss)
-    )
-
-  @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
   def test_weight_decay_is_of_the_shared_model_alone(
-    self, model, client, weights, personal, run_in_graph, compare, optimizer
+    self, build, client, weights, personal, compare, optimizer
   ):
     state = apfl.ClientState(personal, np.float32(0.4))
     # One step: w has not decayed before it.
@@ -137,12 +105,9 @@ class TestTraining:
       domain_sizes=np.array([len(client.y)], client.domain_sizes.dtype)
     )
     found, plain, decayed = (
-      run_in_graph(
-        train(model, optimizer=optimizer, **once, **changes),
-        weights,
-        state,
-        one,
-      ).client_state.personal
+      build(HPARAMS, optimizer=optimizer, **once, **changes)
+      .train_client(weights, state, one, ROUND)
+      .client_state.personal
       for changes in (
         {"weight_decay": 0.1},
         {},
@@ -161,61 +126,30 @@ class TestTraining:
     )
 
   def test_all_of_its_own_is_local_training_bit_for_bit(
-    self, model, client, weights, personal, run_in_graph, compare
+    self, build, model, client, weights, personal, run_in_graph, compare
   ):
     state = apfl.ClientState(personal, np.float32(1))
-    found = run_in_graph(
-      train(model, adapt_mixture=False), weights, state, client
-    ).client_state
-    alone = run_in_graph(
-      lambda own, data: (
-        local_training.train_on_pool(
-          model.predict,
-          own,
-          data,
-          NUM_STEPS,
-          train_seed(data),
-          apfl.HParams(**COMMON),
-        ).weights
-      ),
-      personal,
-      client,
+    result = build(HPARAMS, adapt_mixture=False).train_client(
+      weights, state, client, ROUND
     )
-    assert compare.equal_bits(found.personal, alone)
-    assert found.alpha == 1
 
-  def test_nothing_of_its_own_trains_nothing_of_its_own(
-    self, model, client, weights, personal, run_in_graph, compare
-  ):
-    state = apfl.ClientState(personal, np.float32(0))
-    # Nor does it decay.
-    found = run_in_graph(
-      train(model, adapt_mixture=False, weight_decay=0.1),
-      weights,
-      state,
-      client,
-    ).client_state
-    assert compare.equal_bits(found, state)
+    def train(own, data):
+      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
+      return local_training.train_on_pool(
+        model.predict, own, data, NUM_STEPS, seed, HPARAMS
+      ).weights
 
-  def test_between_equal_models_nothing_moves_alpha(
-    self, model, make_client, weights, run_in_graph
-  ):
-    # One step: then the models differ.
-    found = run_in_graph(
-      train(model, local_steps=1),
-      weights,
-      apfl.ClientState(weights, np.float32(0.3)),
-      make_client(0, [9]),
-    ).client_state
-    np.testing.assert_allclose(found.alpha, 0.3, atol=1e-6)
+    alone = run_in_graph(train, personal, client)
+    assert compare.equal_bits(result.client_state.personal, alone)
+    assert result.client_state.alpha == 1
 
 
 class TestPrediction:
   @pytest.mark.parametrize("mixture", ["weights", "logits"])
   def test_agrees_with_the_oracle(
-    self, model, client, weights, personal, oracle, run_for_each, mixture
+    self, build, client, weights, personal, oracle, run_for_each, mixture
   ):
-    functions = apfl.build(model, apfl.HParams(mixture=mixture))
+    functions = build(apfl.HParams(mixture=mixture))
     alphas = [0.0, 0.3, 1.0]
     results = run_for_each(
       lambda shared, state, data: (
@@ -241,8 +175,9 @@ class TestPrediction:
       np.testing.assert_allclose(found, expected, atol=1e-5)
 
   def test_first_model_is_what_the_server_sends(
-    self, model, client, weights, run_in_graph, compare
+    self, build, client, weights, compare
   ):
-    functions = apfl.build(model, apfl.HParams(mixture_weight=0.2))
-    first = run_in_graph(functions.initial_client_state, client.seed, weights)
+    first = build(apfl.HParams(mixture_weight=0.2)).initial_client_state(
+      client.seed, weights
+    )
     assert compare.equal_bits(first, apfl.ClientState(weights, np.float32(0.2)))

@@ -44,10 +44,10 @@ def weights(model, client, run_in_graph):
 
 
 @pytest.fixture(scope="module")
-def first_state(model, client, run_in_graph):
-  functions = atp.build(model, HPARAMS)
-  rates = run_in_graph(functions.initial_weights, client.seed)
-  return run_in_graph(functions.initial_client_state, client.seed, rates)
+def first_state(build, client):
+  functions = build(HPARAMS)
+  rates = functions.initial_weights(client.seed)
+  return functions.initial_client_state(client.seed, rates)
 
 
 @pytest.fixture(scope="module")
@@ -116,14 +116,8 @@ class TestRates:
     return np.float32([0.3, -0.2, 0.1, 0.4])
 
   @pytest.fixture(scope="class")
-  def result(self, model, client, first_state, start, run_in_graph):
-    return run_in_graph(
-      atp.build(model, HPARAMS).train_client,
-      start,
-      first_state,
-      client,
-      np.int32(2),
-    )
+  def result(self, build, client, first_state, start):
+    return build(HPARAMS).train_client(start, first_state, client, 2)
 
   def test_a_round_agrees_with_the_oracle(
     self, result, start, client, weights, oracle, run_in_graph
@@ -172,23 +166,11 @@ class TestRates:
     assert result.client_state.timestep == 1
 
   def test_prediction_is_of_the_adapted_model(
-    self,
-    model,
-    result,
-    start,
-    client,
-    weights,
-    make_client,
-    oracle,
-    run_in_graph,
+    self, build, result, start, client, weights, make_client, oracle
   ):
     examples = make_client(5, [7])
-    found = run_in_graph(
-      atp.build(model, HPARAMS).predict_as_client,
-      start,
-      result.client_state,
-      client,
-      examples,
+    logits = build(HPARAMS).predict_as_client(
+      start, result.client_state, client, examples
     )
     adapted = tf.nest.pack_sequence_as(
       weights,
@@ -203,7 +185,7 @@ class TestRates:
       ],
     )
     expected = oracle.predict(adapted, examples.x)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
     plain = oracle.predict(weights, examples.x)
     assert np.max(np.abs(expected - plain)) > 1e-3
 
@@ -244,62 +226,40 @@ class TestLabelledBatches:
     batch = self.draw(run_in_graph, client, [0, 0, 1], batch_size=1000)
     np.testing.assert_allclose(np.mean(batch.y), 4 / 9, atol=0.08)
 
-  def test_batches_of_steps_differ(self, run_in_graph, client):
-    one, other = (
-      self.draw(run_in_graph, client, [1, 1, 1], step=step, batch_size=20)
-      for step in (0, 1)
-    )
-    assert np.any(one.x != other.x)
-
   @pytest.mark.parametrize("labelled_classes", ["own", "estimated"])
   def test_without_labelled_examples_rates_stay(
-    self, labelled_classes, model, client, first_state, compile_in_graph
+    self, labelled_classes, build, client, first_state, run_for_each
   ):
-    functions = atp.build(model, changed(labelled_classes=labelled_classes))
     rates = np.full(4, 0.1, np.float32)
-    arguments = rates, first_state, client, np.int32(0)
-    specs = tf.nest.map_structure(
-      lambda value: tf.TensorSpec(np.shape(value), np.asarray(value).dtype),
-      arguments,
-    )
     # As in a computation, where the number of examples is not known.
-    data = specs[2]._replace(
-      x=tf.TensorSpec([None, 5], tf.float32), y=tf.TensorSpec([None], tf.int32)
-    )
-    result = compile_in_graph(
-      functions.train_client, *specs[:2], data, specs[3]
-    )(
-      *arguments[:2],
-      client._replace(x=client.x[:0], y=client.y[:0]),
-      arguments[3],
+    _, result = run_for_each(
+      build(HPARAMS, labelled_classes=labelled_classes).train_client,
+      [
+        (rates, first_state, each, np.int32(0))
+        for each in (client, client._replace(x=client.x[:0], y=client.y[:0]))
+      ],
     )
     np.testing.assert_array_equal(result.update, 0)
 
 
 class TestHistory:
   @pytest.fixture(scope="class")
-  def states(
-    self, model, client, first_state, make_adapting_client, run_in_graph
-  ):
+  def states(self, build, client, first_state, make_adapting_client):
     """Returns `run(history)`: states after time steps 1, 1 and 2."""
     other = make_adapting_client(1, 9, 6)
 
     def run(history):
-      functions = atp.build(model, changed(history=history))
-      state, states = first_state, []
-      for timestep, data in ((1, client), (1, client), (2, other)):
+      functions = build(HPARAMS, history=history)
+      states = [first_state]
+      for timestep, stream in ((1, client), (1, client), (2, other)):
         data = client._replace(
-          stream_x=data.stream_x, timestep=np.int32(timestep)
+          stream_x=stream.stream_x, timestep=np.int32(timestep)
         )
-        state = run_in_graph(
-          functions.train_client,
-          np.zeros(4, np.float32),
-          state,
-          data,
-          np.int32(0),
-        ).client_state
-        states.append(state)
-      return states
+        result = functions.train_client(
+          np.zeros(4, np.float32), states[-1], data, 0
+        )
+        states.append(result.client_state)
+      return states[1:]
 
     return run
 
@@ -329,51 +289,45 @@ class TestHistory:
 
 
 class TestLimits:
-  def source(self, model, client, examples, run_in_graph):
-    functions = source.build(model, source.HParams())
-    weights = run_in_graph(model.initial_weights, client.seed)
-    return run_in_graph(
-      functions.predict_as_client, weights, (), client, examples
-    )
+  @pytest.fixture
+  def expected(self, build, client, make_client):
+    """Returns `expected(model)`: the predictions of the source."""
+
+    def predict(model):
+      functions = build(source.HParams(), model=model)
+      weights = functions.initial_weights(client.seed)
+      return functions.predict_as_client(
+        weights, (), client, make_client(5, [7])
+      )
+
+    return predict
 
   @pytest.mark.parametrize("which", ["model", "normalized"])
   def test_without_rates_it_is_the_source(
-    self, which, request, client, make_client, run_in_graph
+    self, build, which, request, client, make_client, expected
   ):
     """Bit for bit, with the direction of a batch and eta = 0."""
-    model, examples = request.getfixturevalue(which), make_client(5, [7])
-    functions = atp.build(model, changed(learning_rate=0.0))
-    rates = run_in_graph(functions.initial_weights, client.seed)
+    model = request.getfixturevalue(which)
+    functions = build(HPARAMS, model=model, learning_rate=0.0)
+    rates = functions.initial_weights(client.seed)
     np.testing.assert_array_equal(rates, 0)
-    state = run_in_graph(functions.initial_client_state, client.seed, rates)
-    result = run_in_graph(
-      functions.train_client, rates, state, client, np.int32(0)
-    )
+    state = functions.initial_client_state(client.seed, rates)
+    result = functions.train_client(rates, state, client, 0)
     np.testing.assert_array_equal(result.update, 0)
     for each in tf.nest.flatten(result.client_state.direction):
-      assert np.all(np.isfinite(each))
-      assert np.any(each != 0)
-    found = run_in_graph(
-      functions.predict_as_client, rates, result.client_state, client, examples
+      assert np.all(np.isfinite(each)) and np.any(each != 0)
+    logits = functions.predict_as_client(
+      rates, result.client_state, client, make_client(5, [7])
     )
-    np.testing.assert_array_equal(
-      found, self.source(model, client, examples, run_in_graph)
-    )
+    np.testing.assert_array_equal(logits, expected(model))
 
   def test_before_the_first_time_step_it_is_the_source(
-    self, model, client, first_state, make_client, run_in_graph
+    self, build, model, client, first_state, make_client, expected
   ):
-    examples = make_client(5, [7])
-    found = run_in_graph(
-      atp.build(model, HPARAMS).predict_as_client,
-      np.ones(4, np.float32),
-      first_state,
-      client,
-      examples,
+    logits = build(HPARAMS).predict_as_client(
+      np.ones(4, np.float32), first_state, client, make_client(5, [7])
     )
-    np.testing.assert_array_equal(
-      found, self.source(model, client, examples, run_in_graph)
-    )
+    np.testing.assert_array_equal(logits, expected(model))
 
 
 class TestStatistics:
@@ -501,20 +455,16 @@ class TestStatistics:
     variance, slopes = run_in_graph(adapt, tensors, direction)
     # The first is below the bound in the model itself.
     np.testing.assert_allclose(
-      variance,
-      [1e-7, 1e-5, 1e-5, 1e-5, 0.1, 0.3, 0.5, 0.7],
-      rtol=1e-5,
+      variance, [1e-7, 1e-5, 1e-5, 1e-5, 0.1, 0.3, 0.5, 0.7], rtol=1e-5
     )
     np.testing.assert_allclose(slopes[7], -8 * 0.7, rtol=1e-6)
 
   def test_rates_of_a_round_move_with_those_of_statistics(
-    self, normalized, client, run_in_graph
+    self, build, normalized, client
   ):
-    functions = atp.build(normalized, HPARAMS)
-    rates = run_in_graph(functions.initial_weights, client.seed)
+    functions = build(HPARAMS, model=normalized)
+    rates = functions.initial_weights(client.seed)
     assert rates.shape == (8,)
-    state = run_in_graph(functions.initial_client_state, client.seed, rates)
-    result = run_in_graph(
-      functions.train_client, rates, state, client, np.int32(0)
-    )
+    state = functions.initial_client_state(client.seed, rates)
+    result = functions.train_client(rates, state, client, 0)
     assert np.all(result.update != 0)

@@ -1,7 +1,6 @@
 """CFeD: some clients learn, some review, and the server distils."""
 
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
@@ -9,17 +8,13 @@ import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift.algorithms import cfed
-from tff_shift.algorithms import fed_avg
 from tff_shift.data import client_dataset
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.simulation.engine import rounds
-from tff_shift.testing import running
 
 pytestmark = pytest.mark.slow
 
-# Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(cfed.build)
 
 COMMON = {"batch_size": 4, "learning_rate": 0.1}
 # Three domains in six rounds.
@@ -86,59 +81,33 @@ def distillation_losses(oracle, targets, public, seed, run_in_graph, num_steps):
   ]
 
 
-def train(model, hparams, run_in_graph, weights, client, round_num):
-  return run_in_graph(
-    work(model, hparams).train_client, weights, (), client, np.int32(round_num)
-  )
-
-
-def plain_descent(model, run_in_graph, weights, client, domain, round_num):
-  """FedAvg on one domain, with as many steps as on all three."""
-  end = np.cumsum(client.domain_sizes)[domain]
-  chosen = slice(end - client.domain_sizes[domain], end)
-  hparams = fed_avg.HParams(local_steps=3, **COMMON)
-  return run_in_graph(
-    lambda w, data: fed_avg.train_client(
-      model, hparams, w, data, tf.constant(round_num)
-    ),
-    weights,
-    client._replace(
-      x=client.x[chosen],
-      y=client.y[chosen],
-      domain_sizes=client.domain_sizes[domain : domain + 1],
-      num_examples=client.domain_sizes[domain],
-    ),
-  )
-
-
 class TestClients:
   @pytest.mark.parametrize(
     ("review_share", "round_num", "domain"), [(1.0, 1, 0), (0.0, 3, 1)]
   )
   def test_who_learns_does_what_fed_avg_does_on_the_domain(
     self,
-    model,
+    learn_alone,
+    build,
     weights,
     client,
-    run_in_graph,
     compare,
     review_share,
     round_num,
     domain,
   ):
-    hparams = dataclasses.replace(HPARAMS, review_share=review_share)
-    result = train(model, hparams, run_in_graph, weights, client, round_num)
-    expected = plain_descent(
-      model, run_in_graph, weights.model, client, domain, round_num
+    result = build(HPARAMS, review_share=review_share).train_client(
+      weights, (), client, round_num
     )
+    expected = learn_alone(weights.model, client, domain, round_num)
     assert compare.equal_bits(result.update, expected.update)
     assert compare.equal_bits(result.loss, expected.loss)
 
   def test_who_reviews_distils_from_the_teacher(
-    self, model, weights, client, public, oracle, run_in_graph, compare
+    self, build, weights, client, public, oracle, run_in_graph, compare
   ):
     hparams = dataclasses.replace(HPARAMS, review_share=1.0)
-    result = train(model, hparams, run_in_graph, weights, client, 3)
+    result = build(hparams).train_client(weights, (), client, 3)
     seed = run_in_graph(
       lambda data: randomness.fold(data.seed, randomness.Purpose.TRAIN, 3, 1),
       client,
@@ -161,11 +130,11 @@ class TestClients:
     np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
     # The classes are not looked at.
     other = client._replace(y=2 - client.y)
-    again = train(model, hparams, run_in_graph, weights, other, 3)
+    again = build(hparams).train_client(weights, (), other, 3)
     assert compare.equal_bits(again, result)
 
   def test_who_reviews_is_drawn_for_each_client_and_round(
-    self, model, weights, make_client, run_for_each
+    self, build, weights, make_client, run_for_each
   ):
     # A client that learns tells classes apart, one that reviews does not.
     clients = [make_client(i, SIZES) for i in range(20)]
@@ -174,7 +143,7 @@ class TestClients:
       for number in (3, 4)
       for each in clients
     ]
-    functions = work(model, HPARAMS)
+    functions = build(HPARAMS)
     losses, others = (
       np.array(
         [
@@ -200,17 +169,16 @@ class TestClients:
   )
   def test_contributes_what_it_says_and_where_the_rounds_are(
     self,
-    model,
+    build,
     weights,
     client,
     public,
     oracle,
-    run_in_graph,
     round_num,
     is_later,
     is_last,
   ):
-    result = train(model, HPARAMS, run_in_graph, weights, client, round_num)
+    result = build(HPARAMS).train_client(weights, (), client, round_num)
     found = result.plaintext_sum
     trained = tf.nest.map_structure(np.add, weights.model, result.update)
     np.testing.assert_allclose(
@@ -237,33 +205,20 @@ class TestServer:
       np.int32(2 * is_last),
     )
 
-  def update(self, model, run_in_graph, hparams, *arguments):
-    return run_in_graph(
-      running.with_info(work(model, hparams).update_server),
-      *arguments,
-      np.int32(3),
-    )
-
   @pytest.mark.parametrize(
     ("is_later", "options"),
     [(False, {"distil_from": "second_domain"}), (True, {"server_steps": 0})],
   )
   def test_adds_the_mean_where_it_does_not_distil(
-    self, model, weights, change, run_in_graph, compare, is_later, options
+    self, build, weights, change, compare, is_later, options
   ):
-    hparams = dataclasses.replace(HPARAMS, **options)
-    found = self.update(
-      model,
-      run_in_graph,
-      hparams,
-      weights,
-      change,
-      self.plaintext_sum(is_later, False),
+    updated = build(HPARAMS, **options).update_server(
+      weights, change, self.plaintext_sum(is_later, False), 3
     )
     assert compare.equal_bits(
-      found.model, tf.nest.map_structure(np.add, weights.model, change)
+      updated.model, tf.nest.map_structure(np.add, weights.model, change)
     )
-    assert compare.equal_bits(found.teacher, weights.teacher)
+    assert compare.equal_bits(updated.teacher, weights.teacher)
 
   @pytest.mark.parametrize(
     ("is_later", "distil_from"),
@@ -271,7 +226,7 @@ class TestServer:
   )
   def test_distils_from_the_mean_of_the_clients_and_its_old_model(
     self,
-    model,
+    build,
     weights,
     change,
     public,
@@ -282,13 +237,8 @@ class TestServer:
     distil_from,
   ):
     plaintext_sum = self.plaintext_sum(is_later, True)
-    found = self.update(
-      model,
-      run_in_graph,
-      dataclasses.replace(HPARAMS, distil_from=distil_from),
-      weights,
-      change,
-      plaintext_sum,
+    result = build(HPARAMS, distil_from=distil_from).update_server(
+      weights, change, plaintext_sum, 3
     )
     targets = plaintext_sum.probabilities + says(oracle, weights.model, public)
     seed = run_in_graph(
@@ -301,11 +251,11 @@ class TestServer:
       distillation_losses(oracle, targets / 3, public, seed, run_in_graph, 2),
       0.1,
     )
-    compare.assert_close(found.model, expected, 1e-5)
+    compare.assert_close(result.model, expected, 1e-5)
     moved = tf.nest.map_structure(np.subtract, expected, start)
     assert max(np.abs(w).max() for w in tf.nest.flatten(moved)) > 1e-3
     # The domain is over: it is the next teacher.
-    assert compare.equal_bits(found.teacher, found.model)
+    assert compare.equal_bits(result.teacher, result.model)
 
 
 class TestRounds:

@@ -1,15 +1,11 @@
 """CFL: past domains are quadratic functions that a client keeps."""
 
-import dataclasses
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift.algorithms import cfl
-from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms.parts import continual_tasks
 from tff_shift.algorithms.parts import fisher_information
 from tff_shift.learning import local_training
@@ -18,8 +14,6 @@ from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
-# Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(cfl.build)
 
 COMMON = {"batch_size": 4, "learning_rate": 0.1}
 # Three domains in six rounds.
@@ -38,40 +32,6 @@ def nothing(weights):
   """The state of a client at its start."""
   zeros = tf.nest.map_structure(np.zeros_like, weights)
   return cfl.Past(zeros, zeros, np.float32(0), np.float32(0), np.int32(-1))
-
-
-def train(model, hparams, run_in_graph, weights, past, client, round_num):
-  return run_in_graph(
-    work(model, hparams).train_client,
-    weights,
-    past,
-    client,
-    np.int32(round_num),
-  )
-
-
-def domain_of(client, domain):
-  """The examples of one domain, in NumPy."""
-  end = np.cumsum(client.domain_sizes)[domain]
-  chosen = slice(end - client.domain_sizes[domain], end)
-  return client._replace(
-    x=client.x[chosen],
-    y=client.y[chosen],
-    domain_sizes=client.domain_sizes[domain : domain + 1],
-    num_examples=client.domain_sizes[domain],
-  )
-
-
-def plain_descent(model, run_in_graph, weights, client, domain, round_num):
-  """FedAvg on one domain, with as many steps as on all three."""
-  hparams = fed_avg.HParams(local_steps=3, **COMMON)
-  return run_in_graph(
-    lambda w, data: fed_avg.train_client(
-      model, hparams, w, data, tf.constant(round_num)
-    ),
-    weights,
-    domain_of(client, domain),
-  )
 
 
 def moments(oracle, weights, client):
@@ -139,33 +99,31 @@ class TestExpansion:
 
 class TestTraining:
   def test_first_domain_is_fed_avg_on_it(
-    self, model, client, weights, run_in_graph, compare
+    self, learn_alone, build, client, weights, compare
   ):
-    result = train(
-      model, HPARAMS, run_in_graph, weights, nothing(weights), client, 1
-    )
-    expected = plain_descent(model, run_in_graph, weights, client, 0, 1)
+    result = build(HPARAMS).train_client(weights, nothing(weights), client, 1)
+    expected = learn_alone(weights, client, 0, 1)
     assert compare.equal_bits(result.update, expected.update)
     assert compare.equal_bits(
       result.client_state, nothing(weights)._replace(domain=np.int32(0))
     )
 
   def test_past_of_no_weight_is_forgotten(
-    self, model, client, weights, run_in_graph, compare
+    self, learn_alone, build, client, weights, compare
   ):
     past = nothing(weights)._replace(domain=np.int32(0))
     forgets = cfl.HParams(
       task_rounds=6, past_weight=0.0, local_steps=1, **COMMON
     )
-    result = train(model, forgets, run_in_graph, weights, past, client, 3)
-    expected = plain_descent(model, run_in_graph, weights, client, 1, 3)
+    result = build(forgets).train_client(weights, past, client, 3)
+    expected = learn_alone(weights, client, 1, 3)
     assert compare.equal_bits(result.update, expected.update)
 
   def test_domain_that_is_over_is_expanded_where_the_client_meets_the_next(
-    self, model, client, weights, oracle, run_in_graph, compare
+    self, domain_of, build, client, weights, oracle, run_in_graph, compare
   ):
     past = nothing(weights)._replace(domain=np.int32(0))
-    result = train(model, HPARAMS, run_in_graph, weights, past, client, 3)
+    result = build(HPARAMS).train_client(weights, past, client, 3)
     _, gradient, fisher = moments(oracle, weights, domain_of(client, 0))
     fisher = tf.nest.map_structure(lambda f: 2 * f, fisher)
     state = result.client_state
@@ -205,15 +163,16 @@ class TestTraining:
     )
     np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-4)
     # In the next round of the domain nothing is added.
-    again = train(model, HPARAMS, run_in_graph, weights, state, client, 3)
+    again = build(HPARAMS).train_client(weights, state, client, 3)
     assert compare.equal_bits(again.client_state, state)
 
   def test_without_linear_term_the_old_weights_are_a_minimum(
-    self, model, client, weights, oracle, run_in_graph
+    self, build, client, weights, oracle, run_in_graph
   ):
     past = nothing(weights)._replace(domain=np.int32(0))
-    hparams = dataclasses.replace(HPARAMS, linear_term=False)
-    result = train(model, hparams, run_in_graph, weights, past, client, 3)
+    result = build(HPARAMS, linear_term=False).train_client(
+      weights, past, client, 3
+    )
     state = result.client_state
     loss, slope = run_in_graph(
       lambda past, w: (
@@ -232,15 +191,15 @@ class TestTraining:
     assert np.any(state.curvature.head[0] > 1e-4)
 
   def test_of_a_domain_without_examples_nothing_is_learned(
-    self, model, make_client, weights, run_in_graph
+    self, build, make_client, weights
   ):
     client = make_client(0, [4, 0, 5])
     start = nothing(weights)._replace(domain=np.int32(0))
-    result = train(model, HPARAMS, run_in_graph, weights, start, client, 3)
+    result = build(HPARAMS).train_client(weights, start, client, 3)
     assert not any(np.any(w) for w in tf.nest.flatten(result.update))
     # It is not among the past ones either.
     state = result.client_state
-    later = train(model, HPARAMS, run_in_graph, weights, state, client, 5)
+    later = build(HPARAMS).train_client(weights, state, client, 5)
     assert (state.count, later.client_state.count) == (1, 1)
 
 

@@ -57,31 +57,11 @@ class TestProjection:
         coefficients @ layer, SHARES @ project(layer, ORDERS), rtol=1e-10
       )
 
-  def test_order_counts(self, projected):
-    updates = draw()
-    backwards = ORDERS[:, ::-1].copy()
-    assert (
-      np.abs(
-        projected(updates)[:-1] - projected(updates, orders=backwards)[:-1]
-      ).max()
-      > 1e-3
-    )
-
   def test_two_in_conflict_by_hand(self, projected):
     # u_1 = (1, 0), u_2 = (-2, 2): u_1' = (1/2, 1/2), u_2' = (0, 2).
     updates = np.array([[[1.0, 0], [-2, 2]]])
     found = projected(updates, np.array([0.5, 0.5]), np.int32([[0, 1], [1, 0]]))
     np.testing.assert_allclose(found[0] @ updates[0], [1 / 4, 5 / 4])
-
-  def test_without_conflict_it_is_the_mean_bit_for_bit(
-    self, projected, run_in_graph
-  ):
-    updates = draw()[-1:]
-    np.testing.assert_array_equal(projected(updates), [SHARES])
-    found = run_in_graph(
-      con_free.pairwise_projected_mean, products_of(updates), SHARES
-    )
-    np.testing.assert_array_equal(found, [SHARES])
 
   def test_who_has_sent_nothing_does_not_count(self, projected):
     updates, shares = draw(), np.array([0.2, 0, 0.5, 0.3])

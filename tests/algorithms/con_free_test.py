@@ -1,23 +1,14 @@
 """ConFREE: FedRep without the conflicts of its clients."""
 
-import dataclasses
-import functools
-
 import numpy as np
 import pytest
 
 from tff_shift.algorithms import con_free
 from tff_shift.algorithms import fed_rep
 from tff_shift.learning import randomness
-from tff_shift.testing import forms
-from tff_shift.testing import running
 
 pytestmark = pytest.mark.slow
 
-# Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(
-  functools.partial(con_free.build, num_clients=forms.NUM_CLIENTS)
-)
 
 COMMON = {
   "head_steps": 1,
@@ -85,45 +76,33 @@ def updates(backbone):
 
 
 @pytest.fixture(scope="module")
-def update_server(model, backbone, run_in_graph):
+def update_server(build, backbone):
   """Returns `update(updates, weights=None, **changes)`, the server's change."""
 
   def run(updates, weights=None, **changes):
-    functions = work(model, dataclasses.replace(HPARAMS, **changes))
     rows, weight, present = tables(updates, weights)
     slots = con_free.Sent(rows, weight, ORDER_KEYS), present
-    return run_in_graph(
-      running.with_info(functions.update_server),
-      tuple(np.zeros_like(w) for w in backbone),
-      mean_of(rows, weight),
-      slots,
-      np.int32(0),
+    return build(HPARAMS, **changes).update_server(
+      tuple(np.zeros_like(w) for w in backbone), mean_of(rows, weight), slots, 0
     )
 
   return run
 
 
 class TestServer:
+  @pytest.mark.parametrize("weights", [None, {0: 5.0, 1: 1.0, 3: 2.0}])
   def test_guide_is_the_mean_of_what_is_not_in_conflict(
-    self, update_server, updates
+    self, update_server, updates, weights
   ):
-    found = update_server(updates, conflict_aversion=0.0)
-    for layer, change in enumerate(found):
-      of_layer = {client: each[layer] for client, each in updates.items()}
-      projected = project(of_layer, ORDER_KEYS)
-      expected = np.mean(projected, axis=0)
-      np.testing.assert_allclose(change, expected, atol=1e-5)
-      plain = np.mean(list(of_layer.values()), axis=0)
-      assert np.abs(expected - plain).max() > 0.1
-
-  def test_weights_count_in_the_mean(self, update_server, updates):
-    weights = {0: 5.0, 1: 1.0, 3: 2.0}
     found = update_server(updates, weights, conflict_aversion=0.0)
+    shares = list(weights.values()) if weights else [1, 1, 1]
     for layer, change in enumerate(found):
       of_layer = {client: each[layer] for client, each in updates.items()}
       projected = project(of_layer, ORDER_KEYS)
-      expected = np.average(projected, axis=0, weights=[5, 1, 2])
+      expected = np.average(projected, axis=0, weights=shares)
       np.testing.assert_allclose(change, expected, atol=1e-5)
+      plain = np.average(list(of_layer.values()), axis=0, weights=shares)
+      assert np.abs(expected - plain).max() > 0.1
 
   def test_step_turns_to_the_client_that_it_helps_least(
     self, update_server, updates
@@ -183,7 +162,7 @@ class TestServer:
 
 class TestClient:
   def test_sends_what_fed_rep_sends_in_its_row(
-    self, model, backbone, make_client, run_in_graph, compare
+    self, build, backbone, make_client, compare
   ):
     client = make_client(2, [11])
     keys = []
@@ -191,16 +170,15 @@ class TestClient:
       hparams = COMMON | {"client_weighting": weighting}
       for round_num in (3, 4):
         found, plain = (
-          run_in_graph(
-            functions.train_client,
+          functions.train_client(
             backbone,
-            run_in_graph(functions.initial_client_state, client.seed, backbone),
+            functions.initial_client_state(client.seed, backbone),
             client,
             round_num,
           )
           for functions in (
-            work(model, con_free.HParams(**hparams)),
-            fed_rep.build(model, fed_rep.HParams(**hparams)),
+            build(con_free.HParams(**hparams)),
+            build(fed_rep.HParams(**hparams)),
           )
         )
         assert compare.equal_bits(found._replace(plaintext_sum=()), plain)

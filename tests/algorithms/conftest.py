@@ -1,6 +1,8 @@
 """What the tests of the algorithms share: the contract's, a NumPy oracle."""
 
 import contextlib
+import dataclasses
+import importlib
 import types
 
 import numpy as np
@@ -20,6 +22,8 @@ from tff_shift.simulation.engine import client_data as client_data_lib
 from tff_shift.simulation.engine import rounds
 from tff_shift.testing import clients
 from tff_shift.testing import fixtures
+from tff_shift.testing import forms
+from tff_shift.testing import running
 from tff_shift.testing import type_walk as type_walks
 
 # The fixtures that the contract is tested with.
@@ -91,6 +95,22 @@ def _losses(batches):
     lambda w, batch=batch: _cross_entropy(_predict(w, batch.x), batch.y)
     for batch in batches
   ]
+
+
+def _estimated_classes(weights, client):
+  """BBSE: the distribution of the classes of a client's stream."""
+  predicted = _predict(weights, client.stream_x).argmax(axis=1)
+  shares = np.bincount(predicted, minlength=3) / len(predicted)
+  classes = np.maximum(np.linalg.solve(client.confusion, shares), 0)
+  return classes / classes.sum()
+
+
+def _risk(logits, y, classes):
+  """Eq. 4 of Fed-ADE's paper, class by class."""
+  return sum(
+    share * _cross_entropy(logits[y == c], y[y == c])
+    for c, share in enumerate(classes)
+  )
 
 
 def _class_means(embeddings, y):
@@ -200,6 +220,65 @@ def weights(model, run_in_graph):
   return run_in_graph(model.initial_weights, randomness.server_seed(0))
 
 
+@pytest.fixture(scope="session")
+def domain_of():
+  """Returns `domain_of(client, domain)`: a client with one of its domains."""
+
+  def part_of(client, domain):
+    end = np.cumsum(client.domain_sizes)[domain]
+    part = slice(end - client.domain_sizes[domain], end)
+    return client._replace(
+      x=client.x[part],
+      y=client.y[part],
+      domain_sizes=client.domain_sizes[domain : domain + 1],
+      num_examples=client.domain_sizes[domain],
+    )
+
+  return part_of
+
+
+@pytest.fixture(scope="module")
+def learn_alone(build, domain_of):
+  """Returns `learn(weights, client, domain, round_num)`: FedAvg on a domain.
+
+  With as many steps as on three domains.
+  """
+  hparams = algorithms.hparams(
+    "fed_avg", local_steps=3, batch_size=4, learning_rate=0.1
+  )
+
+  def learn(weights, client, domain, round_num):
+    part = domain_of(client, domain)
+    return build(hparams).train_client(weights, (), part, round_num)
+
+  return learn
+
+
+@pytest.fixture(scope="session")
+def two_concepts(make_client):
+  """Returns `make(num_clients, domain_sizes, is_reversed)`: a linear concept.
+
+  Where `is_reversed(client, example)` holds, the classes are the other way
+  round.
+  """
+
+  def make(num_clients, domain_sizes, is_reversed):
+    generator = np.random.default_rng(0)
+    direction = generator.normal(size=(5, 3))
+    numbers = np.arange(sum(domain_sizes))
+
+    def concept(i):
+      x = generator.normal(size=(len(numbers), 5)).astype(np.float32)
+      y = np.argmax(x @ direction, axis=1).astype(np.int32)
+      return make_client(i, domain_sizes)._replace(
+        x=x, y=np.where(is_reversed(i, numbers), 2 - y, y).astype(np.int32)
+      )
+
+    return [concept(i) for i in range(num_clients)]
+
+  return make
+
+
 @pytest.fixture(scope="module")
 def personal(model, run_in_graph):
   """A personal model far from the server's."""
@@ -229,6 +308,8 @@ def oracle(run_in_graph):
     predict=_predict,
     cross_entropy=_cross_entropy,
     losses=_losses,
+    estimated_classes=_estimated_classes,
+    risk=_risk,
     class_means=_class_means,
     alignment_loss=_alignment_loss,
     gradient=_gradient,
@@ -236,6 +317,83 @@ def oracle(run_in_graph):
     work_network=_work_network,
     train_work_network=_train_work_network,
   )
+
+
+def _module_of(hparams):
+  return importlib.import_module(type(hparams).__module__)
+
+
+@pytest.fixture(scope="module")
+def build(model, run_in_graph):
+  """Returns `build(hparams, model=model, num_clients=4, **changes)`.
+
+  It gives the functions of the algorithm whose hyper-parameters they are, which
+  run in a graph. Round numbers may be Python's; for `update_server` one stands
+  in place of `info`.
+  """
+
+  def in_graph(function):
+    def work(*arguments):
+      if not tf.executing_eagerly():
+        return function(*arguments)
+      return run_in_graph(
+        function, *(np.int32(a) if isinstance(a, int) else a for a in arguments)
+      )
+
+    return function and work
+
+  built = {}
+
+  def functions_of(
+    hparams, model=model, num_clients=forms.NUM_CLIENTS, **changes
+  ):
+    hparams = dataclasses.replace(hparams, **changes)
+    key = hparams, id(model), num_clients
+    if key not in built:
+      spec = algorithms.spec_builder(_module_of(hparams), num_clients)(
+        model, hparams
+      )
+      surveys = tuple(
+        survey._replace(survey_client=in_graph(survey.survey_client))
+        for survey in spec.surveys
+      )
+      update = spec.update_server and running.with_info(spec.update_server)
+      spec = spec._replace(surveys=surveys, update_server=update)
+      functions = {
+        name: in_graph(value)
+        for name, value in spec._asdict().items()
+        if callable(value)
+      }
+      # With the model, whose id is not given to another one then.
+      built[key] = spec._replace(**functions), model
+    return built[key][0]
+
+  return functions_of
+
+
+@pytest.fixture(scope="module")
+def start(model, context):
+  """Returns `start(hparams, data, num_rounds=0, model=model, **options)`.
+
+  It gives a run of the algorithm whose hyper-parameters they are, after some
+  rounds. The options are those of `rounds.Rounds`.
+  """
+  del context
+  built = {}
+
+  def run(hparams, data, num_rounds=0, model=model, run_seed=0, **options):
+    key = hparams, id(model), len(data)
+    if key not in built:
+      algorithm = algorithms.build(
+        _module_of(hparams), model, hparams, num_clients=len(data)
+      )
+      built[key] = algorithm, model
+    current = rounds.Rounds(built[key][0], data, run_seed=run_seed, **options)
+    for _ in range(num_rounds):
+      current.step()
+    return current
+
+  return run
 
 
 @pytest.fixture(scope="session")
@@ -313,8 +471,9 @@ def quadratics(context):
   """Two clients with the losses u^2 / 2 and 4 (u - 1)^2 / 2.
 
   The mean is smallest at 0.8. `start(name, coefficients=..., repeats=...,
-  at=0.0, participation=1.0, **hparams)` starts a run, whose `u(run)` is the
-  server's weight. `repeats` is the number of equal examples of each client.
+  at=0.0, participation=1.0, num_rounds=0, **hparams)` starts a run, whose
+  `u(run)` is the server's weight. `repeats` is the number of equal examples of
+  each client.
   """
   del context
 
@@ -324,6 +483,7 @@ def quadratics(context):
     repeats=(1, 1),
     at=0.0,
     participation=1.0,
+    num_rounds=0,
     **values,
   ):
     data = client_data_lib.training_data(
@@ -340,7 +500,10 @@ def quadratics(context):
       module.HParams(batch_size=1, **values),
       num_clients=len(data),
     )
-    return rounds.Rounds(built, data, run_seed=0, participation=participation)
+    run = rounds.Rounds(built, data, run_seed=0, participation=participation)
+    for _ in range(num_rounds):
+      run.step()
+    return run
 
   def u(run):
     weights = run.server_state.weights
@@ -350,42 +513,19 @@ def quadratics(context):
 
 
 @pytest.fixture
-def runs_beside_fed_avg(context, model, make_client):
-  """Returns `run(module, **options)`: three rounds of a limit of FedAvg.
+def executors_agree(start, compare):
+  """Returns `check(hparams, data, num_rounds)`, which gives the weights.
 
-  `limit` has the hyper-parameters of that limit, by default one server model.
-  It gives the run and FedAvg's on the same data. The losses of each round are
-  equal.
+  Those of TFF's executor and of two workers are compared with those of this
+  process.
   """
-  del context
 
-  def run(
-    module, *, limit=types.MappingProxyType({"num_models": 1}), **options
-  ):
-    # Sizes whose fractions are no float32 numbers.
-    data = [make_client(i, [5 + 2 * i, 4]) for i in range(3)]
-    fed_avg = algorithms.get("fed_avg")
-    runs = [
-      rounds.Rounds(algorithms.build(each, model, hparams), data, run_seed=0)
-      for each, hparams in (
-        (module, module.HParams(**limit, **options)),
-        (fed_avg, fed_avg.HParams(**options)),
-      )
-    ]
-    for _ in range(3):
-      one, plain = (each.step()["loss"] for each in runs)
-      assert one == plain
-    return runs
+  def check(hparams, data, num_rounds):
+    def weights():
+      return start(hparams, data, num_rounds).server_state.weights
 
-  return run
-
-
-@pytest.fixture
-def on_other_executors():
-  """Returns `run(compute)`: results on TFF's executor and on two workers."""
-
-  def run(compute):
-    found = []
+    with execution.use("in_process"):
+      here = weights()
     with contextlib.ExitStack() as workers:
       addresses = [
         workers.enter_context(local.Worker.start()).address for _ in range(2)
@@ -396,7 +536,7 @@ def on_other_executors():
         ("remote", {"remote_workers": remote}),
       ):
         with execution.use(name, **options):
-          found.append(compute())
-    return found
+          compare.assert_close(here, weights(), 1e-5)
+    return here
 
-  return run
+  return check

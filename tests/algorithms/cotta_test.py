@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from tff_shift.algorithms import cotta
 from tff_shift.algorithms import source
+from tff_shift.algorithms.parts import adaptation
 from tff_shift.learning import randomness
-from tff_shift.models import split_model
+from tff_shift.models.networks import bi_lstm
 from tff_shift.models.networks import mlp
 
 pytestmark = pytest.mark.slow
@@ -58,16 +59,6 @@ def apart(weights):
   return cotta.ClientState(moved(weights, 0), moved(weights, 1), ({},))
 
 
-def train(functions, run_in_graph, state, client, round_num=2):
-  return run_in_graph(
-    functions.train_client, (), state, client, np.int32(round_num)
-  )
-
-
-def first_state(functions, run_in_graph, client):
-  return run_in_graph(functions.initial_client_state, client.seed, ())
-
-
 class TestConsistency:
   def test_value_and_gradient(self, run_in_graph):
     generator = np.random.default_rng(0)
@@ -87,16 +78,6 @@ class TestConsistency:
     )
     np.testing.assert_allclose(gradient, (p - targets) / 4, atol=1e-7)
 
-  def test_equal_predictions_have_no_gradient(self, run_in_graph):
-    def differentiate(logits):
-      with tf.GradientTape() as tape:
-        tape.watch(logits)
-        value = cotta.consistency(logits, tf.nn.softmax(logits))
-      return tape.gradient(value, logits)
-
-    logits = np.random.default_rng(1).normal(size=(50, 7)).astype(np.float32)
-    np.testing.assert_array_equal(run_in_graph(differentiate, logits), 0)
-
 
 class TestRound:
   def step_by_hand(self, oracle, student, teacher, targets, x):
@@ -111,10 +92,11 @@ class TestRound:
     return new, teacher, value
 
   def test_two_steps_agree_with_the_oracle(
-    self, model, client, apart, oracle, run_in_graph, compare
+    self, build, client, apart, oracle, compare
   ):
-    functions = cotta.build(model, changed(adaptation_steps=2))
-    result = train(functions, run_in_graph, apart, client)
+    result = build(HPARAMS, adaptation_steps=2).train_client(
+      (), apart, client, 2
+    )
     student, teacher, losses = apart.student, apart.teacher, []
     for _ in range(2):
       targets = softmax(oracle.predict(teacher, client.stream_x))
@@ -140,9 +122,7 @@ class TestRound:
           teacher,
           run_in_graph(
             lambda x, seed, number=number: cotta.augment(
-              x,
-              randomness.fold(seed, number),
-              changed(augmentation_noise=0.5),
+              x, randomness.fold(seed, number), changed(augmentation_noise=0.5)
             ),
             x,
             seed,
@@ -154,10 +134,9 @@ class TestRound:
     )
 
   def test_a_step_towards_the_mean_over_augmentations(
-    self, model, client, apart, unsure, oracle, run_in_graph, compare
+    self, build, client, apart, unsure, oracle, run_in_graph, compare
   ):
-    functions = cotta.build(model, unsure)
-    result = train(functions, run_in_graph, apart, client)
+    result = build(unsure).train_client((), apart, client, 2)
     seed = run_in_graph(
       lambda seed: randomness.fold(seed, randomness.Purpose.TRAIN, 2, 0, 0),
       client.seed,
@@ -172,13 +151,13 @@ class TestRound:
     )
     compare.assert_close(result.client_state.student, student, 1e-5)
     compare.assert_close(result.client_state.teacher, teacher, 1e-5)
-    plain = train(cotta.build(model, HPARAMS), run_in_graph, apart, client)
+    plain = build(HPARAMS).train_client((), apart, client, 2)
     difference = plain.client_state.student.head[0] - student.head[0]
     assert np.max(np.abs(difference)) > 1e-3
 
   def test_the_source_decides_whether_a_batch_is_augmented(
     self,
-    model,
+    build,
     client,
     weights,
     apart,
@@ -203,24 +182,18 @@ class TestRound:
       (confidence + 1e-4, averaged),
     ):
       hparams = dataclasses.replace(unsure, confidence_threshold=threshold)
-      functions = cotta.build(model, hparams)
+      functions = build(hparams)
       assert functions.predicts_batches
-      found = run_in_graph(
-        functions.predict_as_client, (), apart, client, examples
-      )
-      np.testing.assert_allclose(found, expected, atol=1e-5)
+      logits = functions.predict_as_client((), apart, client, examples)
+      np.testing.assert_allclose(logits, expected, atol=1e-5)
 
   def test_weights_return_to_the_source_at_random(
-    self, model, client, weights, apart, run_in_graph, compare
+    self, build, client, weights, apart, compare
   ):
     kept, some, other = (
-      train(
-        cotta.build(model, changed(restore_probability=probability)),
-        run_in_graph,
-        apart,
-        client,
-        round_num,
-      ).client_state
+      build(HPARAMS, restore_probability=probability)
+      .train_client((), apart, client, round_num)
+      .client_state
       for probability, round_num in ((0.0, 2), (0.3, 2), (0.3, 3))
     )
     # The teacher has learned from the student before.
@@ -244,54 +217,74 @@ class TestRound:
 
 
 class TestLimits:
-  def test_a_confident_source_moves_nothing(
-    self, model, client, run_in_graph, compare
-  ):
+  def test_a_confident_source_moves_nothing(self, build, client, compare):
     """Bit for bit, at the published optimizer, rate and restoration."""
-    functions = cotta.build(
-      model, cotta.HParams(adaptation_steps=3, num_augmentations=0)
-    )
-    state = first_state(functions, run_in_graph, client)
-    result = train(functions, run_in_graph, state, client)
+    functions = build(cotta.HParams(adaptation_steps=3, num_augmentations=0))
+    state = functions.initial_client_state(client.seed, ())
+    result = functions.train_client((), state, client, 2)
     assert compare.equal_bits(result.client_state[:2], state[:2])
 
   @pytest.mark.parametrize(
     "changes", [{"learning_rate": 0.0}, {"restore_probability": 1.0}]
   )
   def test_the_student_stays_the_source(
-    self, changes, model, client, weights, run_in_graph, compare
+    self, build, changes, client, weights, compare
   ):
-    functions = cotta.build(
-      model, cotta.HParams(confidence_threshold=2.0, **changes)
-    )
-    state = first_state(functions, run_in_graph, client)
-    result = train(functions, run_in_graph, state, client)
+    functions = build(cotta.HParams(confidence_threshold=2.0, **changes))
+    state = functions.initial_client_state(client.seed, ())
+    result = functions.train_client((), state, client, 2)
     assert compare.equal_bits(result.client_state.student, weights)
 
   def test_a_teacher_without_students_predicts_as_the_source(
-    self, model, client, weights, apart, make_client, run_in_graph, compare
+    self, build, client, weights, apart, make_client, compare
   ):
-    functions = cotta.build(model, changed(teacher_memory=1.0))
-    state = apart._replace(teacher=weights)
-    result = train(functions, run_in_graph, state, client)
-    assert compare.equal_bits(result.client_state.teacher, weights)
-    assert not compare.equal_bits(result.client_state.student, state.student)
+    functions = build(HPARAMS, teacher_memory=1.0)
+    state = functions.train_client(
+      (), apart._replace(teacher=weights), client, 2
+    ).client_state
+    assert compare.equal_bits(state.teacher, weights)
+    assert not compare.equal_bits(state.student, apart.student)
     examples = make_client(5, [7])
-    found, plain = (
-      run_in_graph(each.predict_as_client, shared, own, client, examples)
-      for each, shared, own in (
-        (functions, (), result.client_state),
-        (source.build(model, source.HParams()), weights, ()),
-      )
+    np.testing.assert_array_equal(
+      functions.predict_as_client((), state, client, examples),
+      build(source.HParams()).predict_as_client(weights, (), client, examples),
     )
-    np.testing.assert_array_equal(found, plain)
 
   def test_without_memory_the_teacher_is_the_student(
-    self, model, client, apart, run_in_graph, compare
+    self, build, client, apart, compare
   ):
-    functions = cotta.build(model, changed(teacher_memory=0.0))
-    state = train(functions, run_in_graph, apart, client).client_state
+    functions = build(HPARAMS, teacher_memory=0.0)
+    state = functions.train_client((), apart, client, 2).client_state
     compare.assert_close(state.teacher, state.student, 1e-6)
+
+
+def test_images_are_adapted_to(build, run_in_graph):
+  """A round of images, with all augmentations."""
+  model = mlp.build(
+    (6, 5, 3), num_classes=3, width=6, head_width=5, input_dtype=tf.uint8
+  )
+  generator = np.random.default_rng(5)
+
+  def images(number):
+    return generator.integers(0, 256, (number, 6, 5, 3)).astype(np.uint8)
+
+  functions = build(
+    changed(confidence_threshold=2.0, num_augmentations=4), model=model
+  )
+  weights = run_in_graph(model.initial_weights, SEED)
+  state = cotta.ClientState(weights, weights, ({},))
+  data = adaptation.AdaptationData(
+    x=images(3),
+    y=np.int32([0, 1, 2]),
+    stream_x=images(5),
+    timestep=np.int32(1),
+    confusion=np.eye(3, dtype=np.float32),
+    seed=SEED,
+  )
+  teacher = functions.train_client((), state, data, 2).client_state.teacher
+  for new, old in zip(*map(tf.nest.flatten, (teacher, weights)), strict=True):
+    assert np.all(np.isfinite(new))
+    assert np.any(new != old)
 
 
 class TestAugmentations:
@@ -390,67 +383,9 @@ class TestAugmentations:
     np.testing.assert_allclose(found.std(), 0.2, rtol=0.05)
     np.testing.assert_allclose(found.mean(), 0, atol=0.01)
 
-  def test_images_are_adapted_to(self, make_client, run_in_graph, compare):
-    """A round of images, with all augmentations."""
-    model = mlp.build(
-      (6, 5, 3), num_classes=3, width=6, head_width=5, input_dtype=tf.uint8
-    )
-    generator = np.random.default_rng(5)
-
-    def images(number):
-      return generator.integers(0, 256, (number, 6, 5, 3)).astype(np.uint8)
-
-    functions = cotta.build(
-      model, changed(confidence_threshold=2.0, num_augmentations=4)
-    )
-    weights = run_in_graph(model.initial_weights, SEED)
-    state = cotta.ClientState(weights, weights, ({},))
-    data = cotta.adaptation.AdaptationData(
-      x=images(3),
-      y=np.int32([0, 1, 2]),
-      stream_x=images(5),
-      timestep=np.int32(1),
-      confusion=np.eye(3, dtype=np.float32),
-      seed=SEED,
-    )
-    result = train(functions, run_in_graph, state, data)
-    for new, old in zip(
-      *map(tf.nest.flatten, (result.client_state.teacher, weights)), strict=True
-    ):
-      assert np.all(np.isfinite(new))
-      assert np.any(new != old)
-
   def test_tokens_are_refused(self, refusal):
-    layers = tf.keras.layers
-    model = split_model.build_split_model(
-      "tokens",
-      backbone=lambda: tf.keras.Sequential(
-        [
-          layers.InputLayer((4,), dtype=tf.int32),
-          layers.Embedding(9, 3),
-          layers.GlobalAveragePooling1D(),
-        ]
-      ),
-      head=lambda: tf.keras.Sequential(
-        [layers.InputLayer((3,)), layers.Dense(3)]
-      ),
-      input_dtype=tf.int32,
-    )
+    model = bi_lstm.build(input_shape=(4,), vocabulary_size=9, width=1)
     message = refusal(cotta.build, model, HPARAMS)
     assert "cotta without --num_augmentations=0" in message
     assert "takes int32 [4]" in message
     cotta.build(model, changed(num_augmentations=0))
-
-
-def test_batch_normalization_uses_the_batch(
-  normalized_model, client, make_client, run_in_graph
-):
-  functions = cotta.build(normalized_model, HPARAMS)
-  state = first_state(functions, run_in_graph, client)
-  examples = make_client(5, [7])
-  found = run_in_graph(functions.predict_as_client, (), state, client, examples)
-  (kernel, bias, scale, shift), (head, head_bias) = state.teacher
-  before = examples.x @ kernel + bias
-  normed = (before - before.mean(0)) / np.sqrt(before.var(0) + 1e-3)
-  expected = np.maximum(normed * scale + shift, 0) @ head + head_bias
-  np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
 from tff_shift.algorithms import fe_sem
 from tff_shift.learning import randomness
-from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -33,10 +31,8 @@ def square(one, other):
 
 
 @pytest.fixture(scope="module")
-def centres(model, run_in_graph):
-  return run_in_graph(
-    fe_sem.build(model, HPARAMS).initial_weights, randomness.server_seed(0)
-  )
+def centres(build):
+  return build(HPARAMS).initial_weights(randomness.server_seed(0))
 
 
 def between(centres, one, other, fraction):
@@ -53,9 +49,9 @@ def between(centres, one, other, fraction):
 
 class TestRound:
   def test_agrees_with_the_oracle(
-    self, model, centres, make_client, oracle, run_in_graph, compare
+    self, build, centres, make_client, oracle, compare
   ):
-    functions = fe_sem.build(model, HPARAMS)
+    functions = build(HPARAMS)
     clients = [make_client(i, [6 + i, 5]) for i in range(4)]
     states = [
       between(centres, *each)
@@ -67,11 +63,7 @@ class TestRound:
       assert k == np.argmin(
         [square(state.weights, row(centres, each)) for each in range(3)]
       )
-      results.append(
-        run_in_graph(
-          functions.train_client, centres, state, client, np.int32(ROUND)
-        )
-      )
+      results.append(functions.train_client(centres, state, client, ROUND))
       batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
       weights, loss = oracle.descend(
         row(centres, k), oracle.losses(batches), RATE
@@ -83,11 +75,7 @@ class TestRound:
     mean = tf.nest.map_structure(
       lambda *each: np.mean(each, axis=0), *[each.update for each in results]
     )
-    found, fractions = run_in_graph(
-      lambda old, update: functions.update_server(old, update, (), None),
-      centres,
-      mean,
-    )
+    updated, fractions = functions.update_server(centres, mean, (), 0)
     np.testing.assert_array_equal(fractions, [0.5, 0.5, 0])
     for k in range(2):
       # A centre is the mean of its clients' models.
@@ -95,50 +83,35 @@ class TestRound:
         lambda *each: np.mean(each, axis=0),
         *[own for own, at in zip(trained, nearest, strict=True) if at == k],
       )
-      compare.assert_close(row(found, k), expected, 1e-5)
-    assert compare.equal_bits(row(found, 2), row(centres, 2))
+      compare.assert_close(row(updated, k), expected, 1e-5)
+    assert compare.equal_bits(row(updated, 2), row(centres, 2))
 
   def test_first_centre_is_that_of_the_smallest_loss(
-    self, model, centres, make_client, oracle, run_in_graph, compare
+    self, build, centres, make_client, oracle, compare
   ):
-    functions = fe_sem.build(model, HPARAMS)
+    functions = build(HPARAMS)
     client = make_client(0, [7])
     losses = [
       oracle.cross_entropy(oracle.predict(row(centres, k), client.x), client.y)
       for k in range(3)
     ]
-    first = functions.initial_client_state(None, centres)
+    first = functions.initial_client_state(client.seed, centres)
     for state, expected in (
       (first, np.argmin(losses)),
       (between(centres, np.argmax(losses), 0, 0.0), np.argmax(losses)),
     ):
-      prepared = run_in_graph(
-        functions.prepare_client,
-        centres,
-        tf.nest.map_structure(np.asarray, state),
-        client,
-        np.int32(0),
+      prepared = functions.prepare_client(
+        centres, tf.nest.map_structure(np.asarray, state), client, 0
       )
       assert compare.equal_bits(prepared, row(centres, expected))
 
 
 class TestLimits:
-  @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
-  def test_one_centre_is_fed_avg_bit_for_bit(
-    self, runs_beside_fed_avg, compare, weighting
-  ):
-    options = COMMON | {"client_weighting": weighting}
-    runs = runs_beside_fed_avg(fe_sem, **options)
-    one, plain = (run.server_state.weights for run in runs)
-    assert compare.equal_bits(row(one, 0), plain)
-
   def test_centres_that_are_far_apart_keep_their_clients(
-    self, model, make_client, context
+    self, start, make_client
   ):
     data = [make_client(i, [6, 5]) for i in range(4)]
-    run = rounds.Rounds(
-      algorithms.build(fe_sem, model, HPARAMS), data, run_seed=0
-    )
+    run = start(HPARAMS, data)
     fractions = []
     for _ in range(3):
       run.step()
@@ -151,14 +124,3 @@ class TestLimits:
         square(state.weights, row(centres, k)) for k in range(3)
       )
       assert distances[0] < distances[1] / 4
-
-
-def test_squared_distances_are_over_all_tensors():
-  weights = tf.constant([[1.0, 2.0]]), tf.constant([3.0])
-  centres = (
-    tf.constant([[[1.0, 0.0]], [[1.0, 2.0]]]),
-    tf.constant([[0.0], [3.5]]),
-  )
-  np.testing.assert_array_equal(
-    fe_sem.squared_distances(weights, centres), [13.0, 0.25]
-  )

@@ -1,19 +1,13 @@
 """Fed-3DA: what a client does to the hypernetwork, and what it asks of it."""
 
-import dataclasses
-import types
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
 from tff_shift.algorithms import fed_3da
 from tff_shift.data import client_dataset
-from tff_shift.learning import local_training
 from tff_shift.learning import periods
 from tff_shift.learning import randomness
-from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -30,20 +24,8 @@ HPARAMS = fed_3da.HParams(
 
 
 @pytest.fixture(scope="module")
-def built(model):
-  return algorithms.build(fed_3da, model, HPARAMS), fed_3da.build(
-    model, HPARAMS
-  )
-
-
-@pytest.fixture(scope="module")
-def algorithm(built):
-  return built[0]
-
-
-@pytest.fixture(scope="module")
-def functions(built):
-  return built[1]
+def functions(build):
+  return build(HPARAMS)
 
 
 @pytest.fixture(scope="module")
@@ -51,30 +33,14 @@ def clients(make_period_client):
   return [make_period_client(i, 10 + i, SIZE) for i in range(3)]
 
 
-@pytest.fixture(scope="module")
-def first_round(algorithm, clients, context):
-  """The states before and after a round."""
-  run = rounds.Rounds(algorithm, clients, run_seed=0)
-  before = run.server_state, list(run.client_states)
-  run.step()
-  return types.SimpleNamespace(
-    before=before, after=(run.server_state, list(run.client_states))
-  )
+@pytest.fixture
+def run(start, clients):
+  return start(HPARAMS, clients)
 
 
 def examples_of(client):
   """The examples of a period as data to predict."""
   return client_dataset.ClientDataset(*client[:-1])
-
-
-class TestPeriodData:
-  def test_has_the_fields_of_client_data_in_their_order(self, model):
-    names = client_dataset.ClientDataset._fields
-    assert periods.PeriodData._fields == (*names, "representation")
-    data_type = periods.data_type(model, SIZE)
-    plain = local_training.data_type(model)
-    assert [data_type[name] for name in names] == list(plain)
-    assert str(data_type.representation) == "float32[3]"
 
 
 class TestTraining:
@@ -83,11 +49,9 @@ class TestTraining:
   ):
     round_num = 5
     client = clients[0]
-    phi = run_in_graph(functions.initial_weights, randomness.server_seed(0))
+    phi = functions.initial_weights(randomness.server_seed(0))
     in_use = run_in_graph(model.initial_weights, client.seed)
-    result = run_in_graph(
-      functions.train_client, phi, in_use, client, np.int32(round_num)
-    )
+    result = functions.train_client(phi, in_use, client, round_num)
     # One epoch of 10 examples is three batches of 4.
     batches = oracle.batches(client, 3, randomness.Purpose.TRAIN, round_num)
     by_phi, _, mean_loss = oracle.train_work_network(
@@ -104,51 +68,27 @@ class TestTraining:
       result.client_state, oracle.work_network(phi, client.representation), 1e-6
     )
 
-  def test_without_a_rate_the_meta_network_stays(
-    self, model, clients, first_round, oracle, run_for_each, compare
-  ):
-    hparams = dataclasses.replace(HPARAMS, meta_learning_rate=0.0)
-    server_state, client_states = first_round.before
-    results = run_for_each(
-      fed_3da.build(model, hparams).train_client,
-      [
-        (server_state.weights, state, client, np.int32(0))
-        for state, client in zip(client_states, clients, strict=True)
-      ],
-    )
-    for client, result in zip(clients, results, strict=True):
-      assert result.loss > 0
-      # The server adds the mean of updates of nothing.
-      assert not any(np.any(w) for w in tf.nest.flatten(result.update))
-      compare.assert_close(
-        result.client_state,
-        oracle.work_network(server_state.weights, client.representation),
-        1e-6,
-      )
-
 
 class TestUse:
   def test_client_predicts_with_what_it_holds(
     self, model, functions, clients, oracle, run_in_graph
   ):
-    phi = run_in_graph(functions.initial_weights, randomness.server_seed(1))
+    phi = functions.initial_weights(randomness.server_seed(1))
     held = run_in_graph(model.initial_weights, clients[0].seed)
     examples = examples_of(clients[1])
-    logits = run_in_graph(
-      functions.predict_as_client, phi, held, clients[0], examples
-    )
+    logits = functions.predict_as_client(phi, held, clients[0], examples)
     np.testing.assert_allclose(
       logits, oracle.predict(held, examples.x), atol=1e-5
     )
 
   def test_request_gives_what_the_meta_network_gives(
-    self, algorithm, first_round, oracle, compare
+    self, run, oracle, compare
   ):
-    server_state, _ = first_round.after
+    run.step()
     r = np.array([0.5, -1.0, 2.0], np.float32)
     compare.assert_close(
-      algorithm.request(server_state, r),
-      oracle.work_network(server_state.weights, r),
+      run.algorithm.request(run.server_state, r),
+      oracle.work_network(run.server_state.weights, r),
       1e-6,
     )
 
@@ -156,9 +96,7 @@ class TestUse:
 class TestDrift:
   """Two distributions whose classes contradict each other."""
 
-  def test_client_that_drifts_is_sent_the_other_model(
-    self, model, make_client, context
-  ):
+  def test_client_that_drifts_is_sent_the_other_model(self, start, make_client):
     representations = np.array([[1, 0, -1], [-1, 1, 0]], np.float32)
     x = make_client(0, [60]).x
     y = (x[:, 0] > 0).astype(np.int32)
@@ -171,15 +109,15 @@ class TestDrift:
       )
     ]
     hparams = fed_3da.HParams(
-      representation_size=SIZE, local_steps=20, batch_size=20, learning_rate=0.1
+      representation_size=SIZE,
+      local_steps=20,
+      batch_size=20,
+      learning_rate=0.1,
     )
-    algorithm = algorithms.build(fed_3da, model, hparams)
-    run = rounds.Rounds(algorithm, clients, run_seed=0)
-    for _ in range(25):
-      run.step()
+    run = start(hparams, clients, 25)
 
     def accuracy(client, state):
-      metrics = algorithm.evaluate_clients(
+      metrics = run.algorithm.evaluate_clients(
         run.server_state, [state], [client], [examples_of(client)]
       )
       return metrics["accuracy"][0]
@@ -187,5 +125,5 @@ class TestDrift:
     held = run.client_states[0]
     assert accuracy(clients[0], held) > 0.95
     assert accuracy(clients[1], held) < 0.05
-    sent = algorithm.request(run.server_state, representations[1])
+    sent = run.algorithm.request(run.server_state, representations[1])
     assert accuracy(clients[1], sent) > 0.95

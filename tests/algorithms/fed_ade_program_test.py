@@ -2,20 +2,18 @@
 
 import dataclasses
 import itertools
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
 from tff_shift.algorithms import fed_ade
 from tff_shift.algorithms import fix_lr
-from tff_shift.algorithms import source
 from tff_shift.algorithms.parts import adaptation
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.shift import dynamics
-from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -115,12 +113,6 @@ def client(make_adapting_client):
   return make_adapting_client(0, 6, 8)
 
 
-def program_of(model, **changes):
-  if not model.statistics:
-    changes["running_statistics"] = "fixed"
-  return fed_ade.build(model, dataclasses.replace(PROGRAM, **changes))
-
-
 class TestNumbers:
   """Numbers computed from the program's equations by hand."""
 
@@ -156,13 +148,18 @@ class TestNumbers:
       atol=1e-6,
     )
 
-  def test_moving_reference(self, rounds_alone):
+  def test_moving_reference(self, build, rounds_alone):
     model = linear(np.eye(2), np.zeros([2, 2]))
     half = 0.5**0.5
     batches = [[1, 0]], [[0, 1]], [[0, 1]], [[half, half]]
-    functions = program_of(model, eta_min=0.0, eta_max=TINY)
     found = rounds_alone(
-      functions,
+      build(
+        PROGRAM,
+        model=model,
+        running_statistics="fixed",
+        eta_min=0.0,
+        eta_max=TINY,
+      ),
       client_with(batches[0], 2),
       [client_with(x, 2, t) for t, x in enumerate(batches, start=1)],
     )
@@ -197,16 +194,24 @@ class TestNumbers:
       ),
     ],
   )
-  def test_order_of_the_steps(self, changes, entropies, slope, rounds_alone):
+  def test_order_of_the_steps(
+    self, build, changes, entropies, slope, rounds_alone
+  ):
     model = linear([[1.0]], [[1.0, 0.0]])
     data = client_with([[1.0], [2.0]], 2)
-    hparams = fix_lr.HParams(
-      variant="program",
-      running_statistics="fixed",
-      learning_rate=0.1,
-      **changes,
+    ((_, state, loss),) = rounds_alone(
+      build(
+        fix_lr.HParams(
+          variant="program",
+          running_statistics="fixed",
+          learning_rate=0.1,
+          **changes,
+        ),
+        model=model,
+      ),
+      data,
+      [1],
     )
-    ((_, state, loss),) = rounds_alone(fix_lr.build(model, hparams), data, [1])
     np.testing.assert_allclose(loss, np.mean(entropies[:4]), atol=1e-6)
     ((kernel,), (head, bias)) = state.weights
     np.testing.assert_allclose(kernel, [[slope]], atol=1e-6)
@@ -296,7 +301,9 @@ class Oracle:
     return rate, np.mean(values)
 
 
-def test_rounds_agree_with_numpy(normalized, client, oracle, rounds_alone):
+def test_rounds_agree_with_numpy(
+  build, normalized, client, oracle, rounds_alone
+):
   """Four rounds; in the second time step a client takes part twice."""
   generator = np.random.default_rng(8)
   batches = [
@@ -307,34 +314,30 @@ def test_rounds_agree_with_numpy(normalized, client, oracle, rounds_alone):
     for timestep in (1, 2, 3)
   ]
   data = [batches[0], batches[1], batches[1], batches[2]]
-  found = rounds_alone(program_of(normalized), client, data)
-  expected = Oracle(normalized, oracle.gradient, PROGRAM)
+  hparams = dataclasses.replace(PROGRAM, reference_share=0.3)
+  result = rounds_alone(build(hparams, model=normalized), client, data)
+  expected = Oracle(normalized, oracle.gradient, hparams)
   rates = []
-  for (_, state, loss), each in zip(found, data, strict=True):
+  for (_, state, loss), each in zip(result, data, strict=True):
     rate, entropy = expected.round(np.float64(each.stream_x), each.timestep)
     rates.append(rate)
     np.testing.assert_allclose(state.rate, rate, rtol=1e-5)
     np.testing.assert_allclose(loss, entropy, rtol=1e-5)
     np.testing.assert_allclose(
-      state.dynamics.last.summaries.probabilities,
-      expected.histogram,
-      atol=1e-6,
+      state.dynamics.last.summaries.probabilities, expected.histogram, atol=1e-6
     )
     np.testing.assert_allclose(
       state.dynamics.last.summaries.direction, expected.reference, atol=1e-5
     )
     for value, other in zip(
       tf.nest.flatten((state.weights, state.statistics)),
-      [
-        *tf.nest.flatten(expected.weights),
-        *(expected.mean, expected.variance),
-      ],
+      [*tf.nest.flatten(expected.weights), *(expected.mean, expected.variance)],
       strict=True,
     ):
       np.testing.assert_allclose(value, other, rtol=1e-5, atol=1e-5)
-  assert found[0][1].rate == np.float32(PROGRAM.eta_min)
+  assert result[0][1].rate == np.float32(PROGRAM.eta_min)
   assert len(set(rates)) == 4
-  means = [state.learning_rate for _, state, _ in found]
+  means = [state.learning_rate for _, state, _ in result]
   np.testing.assert_allclose(
     means, [rates[0], rates[1], np.mean(rates[1:3]), rates[3]], rtol=1e-4
   )
@@ -342,12 +345,12 @@ def test_rounds_agree_with_numpy(normalized, client, oracle, rounds_alone):
 
 class TestLimits:
   def test_equal_bounds_are_a_fixed_rate(
-    self, normalized, client, rounds_alone, compare
+    self, build, normalized, client, rounds_alone, compare
   ):
     """Whatever is measured: the bits of FixLR with the same updates."""
     expected = rounds_alone(
-      fix_lr.build(
-        normalized, fix_lr.HParams(variant="program", learning_rate=0.3)
+      build(
+        fix_lr.HParams(variant="program", learning_rate=0.3), model=normalized
       ),
       client,
       [1, 2, 2],
@@ -355,8 +358,9 @@ class TestLimits:
     for summary, reference in itertools.product(
       ("softmax", "histogram"), ("last", "ema")
     ):
-      functions = program_of(
-        normalized,
+      functions = build(
+        PROGRAM,
+        model=normalized,
         eta_min=0.3,
         eta_max=0.3,
         summary=summary,
@@ -371,159 +375,29 @@ class TestLimits:
         assert compare.equal_bits(loss, fixed_loss)
         assert state.learning_rate == np.float32(0.3)
 
-  def test_rate_0_without_normalisation_is_no_adaptation(
-    self, model, client, make_client, context
-  ):
-    model = fixed(model)
-    hparams = dataclasses.replace(
-      PROGRAM, running_statistics="fixed", eta_min=0.0, eta_max=0.0
-    )
-    found = []
-    for module, own in (fed_ade, hparams), (source, source.HParams()):
-      algorithm = algorithms.build(module, model, own)
-      run = rounds.Rounds(algorithm, [client], run_seed=0)
-      for _ in range(2):
-        run.step()
-      found.append(
-        algorithm.evaluate_clients(
-          run.server_state, run.client_states, run.data, [make_client(9, [6])]
-        )
-      )
-    assert found[0] == found[1]
-
-  def test_rate_0_moves_statistics_alone(
-    self, normalized, client, rounds_alone, compare
-  ):
-    """By one pass and two steps of each kind, on the same batch."""
-    functions = program_of(normalized, eta_min=0.0, eta_max=0.0)
-    ((_, state, _),) = rounds_alone(functions, client, [1])
-    initial = normalized.initial_weights(client.seed)
-    assert compare.equal_bits(
-      state.weights, tf.nest.map_structure(np.asarray, initial)
-    )
-    kernel, bias, *_ = initial.backbone
-    x = client.stream_x @ kernel + bias
-    old = MOMENTUM**5
-    for value, start, moment in zip(
-      state.statistics,
-      STATISTICS.values(),
-      (np.mean(x, axis=0), np.var(x, axis=0)),
-      strict=True,
-    ):
-      np.testing.assert_allclose(
-        value, old * start + (1 - old) * moment, rtol=1e-4, atol=1e-6
-      )
-
-  def test_no_steps_give_the_same_labels(
-    self, normalized, client, rounds_alone
-  ):
-    """S_lab is 0 from the second round with the same batch on."""
-    functions = program_of(
-      normalized,
-      stream_steps=0,
-      eta_min=0.0,
-      eta_max=1.0,
-      use_representation=False,
-    )
-    other = client._replace(stream_x=-client.stream_x, timestep=np.int32(2))
-    found = rounds_alone(functions, client, [1, other, other])
-    rates = [state.rate for _, state, _ in found]
-    assert rates[0] == rates[2] == 0.0
-    assert rates[1] > 0.0
-
-  def test_share_1_compares_consecutive_rounds(self, client, rounds_alone):
-    generator = np.random.default_rng(2)
-    kernel, head = generator.normal(size=(5, 4)), np.zeros([4, 3])
-    batches = generator.normal(1.0, size=(3, 8, 5))
-    functions = program_of(
-      linear(kernel, head), eta_min=0.0, eta_max=TINY, reference_share=1.0
-    )
-    found = rounds_alone(
-      functions,
-      client_with(batches[0], 3),
-      [client_with(x, 3, t) for t, x in enumerate(batches, start=1)],
-    )
-    means = (batches @ kernel).mean(axis=1)
-    means /= np.linalg.norm(means, axis=1, keepdims=True)
-    for (_, state, _), one, other in zip(
-      found[1:], means[:-1], means[1:], strict=True
-    ):
-      np.testing.assert_allclose(
-        2 * state.rate / TINY, (1 - one @ other) / 2, atol=1e-6
-      )
-
-  def test_scales_of_logits_and_embeddings_do_not_matter(self):
-    generator = np.random.default_rng(4)
-    rows = tf.constant(generator.normal(size=(7, 4)), tf.float32)
-    for function in dynamics.label_histogram, dynamics.direction_of_mean:
-      np.testing.assert_array_equal(function(rows), function(2.0 * rows))
-
   def test_a_client_does_not_depend_on_others(
-    self, normalized, make_adapting_client, context, compare
+    self, start, normalized, make_adapting_client, compare
   ):
-    algorithm = algorithms.build(fed_ade, normalized, PROGRAM)
-    assert len(algorithm.phases) == 1
     data = [make_adapting_client(i, 6, 8 + i) for i in range(3)]
-
-    def state_of_last(chosen):
-      run = rounds.Rounds(algorithm, chosen, run_seed=0)
-      for _ in range(2):
-        run.step()
-      return run.client_states[-1], run.server_state
-
-    together, server = state_of_last(data)
-    alone, _ = state_of_last(data[-1:])
-    assert compare.equal_bits(together, alone)
+    together, alone = (
+      start(PROGRAM, part, 2, model=normalized) for part in (data, data[-1:])
+    )
+    assert len(together.algorithm.phases) == 1
+    assert compare.equal_bits(
+      together.client_states[-1], alone.client_states[-1]
+    )
     # The server has a mean, which nobody receives.
     initial = normalized.initial_backbone(data[0].seed)
     assert not compare.equal_bits(
-      server.weights, tf.nest.map_structure(np.asarray, initial)
+      together.server_state.weights, tf.nest.map_structure(np.asarray, initial)
     )
 
 
 class TestSwitches:
   """What single switches change in the method of the paper."""
 
-  @pytest.fixture(scope="class")
-  def after(self, normalized, client, rounds_alone):
-    """Returns `run(**changes)`: the weights and state after three rounds."""
-
-    def run(**changes):
-      hparams = fed_ade.HParams(
-        eta_min=0.1, eta_max=0.5, local_epochs=1, head_epochs=1, **changes
-      )
-      functions = fed_ade.build(normalized, hparams)
-      *_, (weights, state, _) = rounds_alone(functions, client, [1, 2, 2])
-      return weights, state
-
-    return run
-
-  @pytest.mark.long
-  def test_each_changes_what_a_client_has(self, after, compare):
-    found = [after()]
-    for changes in (
-      {"objective": "entropy"},
-      {"order": "head_first"},
-      {"share": "nothing"},
-      {"running_statistics": "moving"},
-      {"summary": "histogram"},
-      {"reference": "ema"},
-    ):
-      found.append(after(**changes))
-      assert np.isfinite(found[-1][1].learning_rate)
-    for one, other in itertools.combinations(found, 2):
-      assert not compare.equal_bits(
-        tf.nest.flatten(one), tf.nest.flatten(other)
-      )
-
-  def test_statistics_of_a_client_stay_with_it(self, after):
-    weights, state = after(running_statistics="moving")
-    assert len(weights) == 4
-    for value, start in zip(state.statistics, STATISTICS.values(), strict=True):
-      assert np.all(value != start)
-
-  def test_all_of_them_are_the_program(self, after, compare):
-    switches = {
+  PROGRAM = types.MappingProxyType(
+    {
       "objective": "entropy",
       "order": "head_first",
       "share": "nothing",
@@ -531,7 +405,33 @@ class TestSwitches:
       "summary": "histogram",
       "reference": "ema",
     }
-    assert compare.equal_bits(after(variant="program"), after(**switches))
+  )
+
+  @pytest.fixture(scope="class")
+  def after(self, build, normalized, client, rounds_alone):
+    """Returns `run(**changes)`: the weights and state after three rounds."""
+
+    def run(**changes):
+      hparams = fed_ade.HParams(
+        eta_min=0.1, eta_max=0.5, local_epochs=1, head_epochs=1, **changes
+      )
+      functions = build(hparams, model=normalized)
+      *_, (weights, state, _) = rounds_alone(functions, client, [1, 2, 2])
+      return weights, state
+
+    return run
+
+  @pytest.mark.long
+  def test_each_changes_what_a_client_has(self, after, compare):
+    result = [after(), *(after(**{k: v}) for k, v in self.PROGRAM.items())]
+    assert all(np.isfinite(state.learning_rate) for _, state in result)
+    for one, other in itertools.combinations(result, 2):
+      assert not compare.equal_bits(
+        tf.nest.flatten(one), tf.nest.flatten(other)
+      )
+
+  def test_all_of_them_are_the_program(self, after, compare):
+    assert compare.equal_bits(after(variant="program"), after(**self.PROGRAM))
     assert compare.equal_bits(
       after(),
       after(
@@ -545,34 +445,12 @@ class TestSwitches:
       ),
     )
 
-  @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-      (
-        {"correct_batch_noise": True, "summary": "histogram"},
-        r"correct_batch_noise=True.*summary=softmax",
-      ),
-      ({"reference": "ema", "compare": "rounds"}, r"compare=rounds.*ema"),
-      ({"reference_share": 0.5}, r"reference_share=0\.5.*reference=ema"),
-      ({"stream_steps": 3}, r"stream_steps=3.*objective=entropy"),
-      (
-        {"running_statistics": "moving"},
-        r"running_statistics=moving.*'two_layers'.*mini_resnet",
-      ),
-      ({"variant": "program"}, r"running_statistics=moving.*'two_layers'"),
-    ],
-  )
-  def test_what_would_have_no_effect_is_refused(self, model, changes, message):
-    with pytest.raises(ValueError, match=message) as caught:
-      algorithms.build(fed_ade, model, fed_ade.HParams(**changes))
-    assert "\n" not in str(caught.value)
 
-
-def test_dropout_is_drawn_for_each_round(client, rounds_alone):
+def test_dropout_is_drawn_for_each_round(build, client, rounds_alone):
   """At rate 0 the same batch has other labels, and the model predicts alike."""
   model = fixed(layered(dropout=0.5), statistics=STATISTICS)
-  functions = program_of(
-    model, eta_min=0.0, eta_max=TINY, use_representation=False
+  functions = build(
+    PROGRAM, model=model, eta_min=0.0, eta_max=TINY, use_representation=False
   )
   found = rounds_alone(functions, client, [1, 2, 2, 2])
   assert any(state.rate > 0 for _, state, _ in found)
@@ -587,20 +465,12 @@ def test_dropout_is_drawn_for_each_round(client, rounds_alone):
 
 
 def test_clients_predict_with_their_running_statistics(
-  normalized, client, rounds_alone, run_in_graph, make_client
+  build, normalized, client, rounds_alone, make_client
 ):
-  functions = program_of(normalized)
+  functions = build(PROGRAM, model=normalized)
   ((backbone, state, _),) = rounds_alone(functions, client, [1])
   examples = make_client(9, [6])
-  logits = run_in_graph(
-    lambda backbone, state, data, examples: functions.predict_as_client(
-      backbone, state, data, examples
-    ),
-    backbone,
-    state,
-    client,
-    examples,
-  )
+  logits = functions.predict_as_client(backbone, state, client, examples)
   kernel, bias, gamma, beta = state.weights.backbone
   mean, variance = state.statistics
   x = examples.x @ kernel + bias

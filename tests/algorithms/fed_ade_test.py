@@ -71,29 +71,18 @@ def oracle_round(oracle):
       (embeddings / np.where(lengths > 0, lengths, 1)).mean(axis=0),
     )
 
-  def risk(logits, client, classes):
-    """Eq. 4, class by class."""
-    return sum(
-      classes[c]
-      * oracle.cross_entropy(logits[client.y == c], client.y[client.y == c])
-      for c in range(3)
-    )
-
   def run(pretrained, weights, client):
     q0, z0 = summarize(pretrained, client.x)
     q1, z1 = summarize(weights, client.stream_x)
     signal = ((1 - cosine(q0, q1)) + (1 - cosine(z0, z1)) / 2) / 2
     rate = HPARAMS.eta_min + (HPARAMS.eta_max - HPARAMS.eta_min) * signal
-    predicted = oracle.predict(pretrained, client.stream_x).argmax(axis=1)
-    shares = np.bincount(predicted, minlength=3) / len(predicted)
-    classes = np.maximum(np.linalg.solve(client.confusion, shares), 0)
-    classes /= classes.sum()
+    classes = oracle.estimated_classes(pretrained, client)
     trained, _ = oracle.descend(
       weights,
-      [lambda w: risk(oracle.predict(w, client.x), client, classes)],
+      [lambda w: oracle.risk(oracle.predict(w, client.x), client.y, classes)],
       rate,
     )
-    return trained, rate, classes, risk
+    return trained, rate, classes
 
   return run
 
@@ -125,7 +114,7 @@ class TestRound:
       compare.assert_close(state.head, weights.head, 0.0)
 
   def test_rate_and_classes(self, first, expected):
-    for state, (_, rate, classes, _) in zip(first[1], expected, strict=True):
+    for state, (_, rate, classes) in zip(first[1], expected, strict=True):
       np.testing.assert_allclose(state.learning_rate, rate, rtol=1e-5)
       np.testing.assert_allclose(state.classes, classes, atol=1e-6)
       assert HPARAMS.eta_min < state.learning_rate < HPARAMS.eta_max
@@ -154,15 +143,15 @@ class TestRound:
     assert int(server_state.round_num) == 0
     assert int(state.round_num) == 1
     compare.assert_close(state.weights, server_state.weights, 0.0)
-    for before, after, client, (_, rate, classes, risk) in zip(
+    for before, after, client, (_, rate, classes) in zip(
       client_states, states, clients, expected, strict=True
     ):
       embeddings = oracle.embed(server_state.weights, client.x)
       head, _ = oracle.descend(
         before.head,
         [
-          lambda h, e=embeddings, c=client, k=classes, r=risk: r(
-            oracle.classify(h, e), c, k
+          lambda h, e=embeddings, y=client.y, k=classes: oracle.risk(
+            oracle.classify(h, e), y, k
           )
         ]
         * HPARAMS.head_epochs,
@@ -171,28 +160,16 @@ class TestRound:
       compare.assert_close(after.head, head, 1e-5)
       compare.assert_close(after.dynamics, before.dynamics, 0.0)
 
-  def test_memory_of_the_estimators_is_classes_and_embedding(
-    self, model, start
-  ):
-    summaries = start[1][0].dynamics.summaries
-    assert sum(np.size(s) for s in tf.nest.flatten(summaries)) == (
-      model.num_classes + model.embedding_size
-    )
-    measures = start[1][0].dynamics
-    assert tf.nest.flatten((measures.uncertainty, measures.representation)) == (
-      []
-    )
-
 
 class TestWhatIsCompared:
   @pytest.fixture(scope="class")
-  def states_after(self, pretrained, clients, rounds_alone):
+  def states_after(self, build, pretrained, clients, rounds_alone):
     """Returns `run(timesteps, **changes)`: a client's state after each."""
 
     def run(timesteps, **changes):
-      hparams = dataclasses.replace(HPARAMS, **changes)
-      functions = fed_ade.build(pretrained[0], hparams)
-      states = rounds_alone(functions, clients[0], timesteps)
+      states = rounds_alone(
+        build(HPARAMS, **changes, model=pretrained[0]), clients[0], timesteps
+      )
       return [state for _, state, _ in states]
 
     return run
@@ -277,7 +254,7 @@ class TestWhatIsCompared:
 
 class TestFixLr:
   def test_is_fed_ade_without_a_range(
-    self, pretrained, clients, rounds_alone, compare
+    self, build, pretrained, clients, rounds_alone, compare
   ):
     model, _ = pretrained
     shared = {
@@ -285,31 +262,11 @@ class TestFixLr:
       for field in dataclasses.fields(two_phase_adaptation.TwoPhaseHParams)
     }
     works = (
-      fed_ade.build(model, fed_ade.HParams(**shared, eta_min=0.3, eta_max=0.3)),
-      fix_lr.build(model, fix_lr.HParams(**shared, learning_rate=0.3)),
+      build(fed_ade.HParams(**shared, eta_min=0.3, eta_max=0.3), model=model),
+      build(fix_lr.HParams(**shared, learning_rate=0.3), model=model),
     )
     (adaptive,), (fixed,) = (
       rounds_alone(functions, clients[1], [1]) for functions in works
     )
     assert compare.equal_bits(adaptive[0], fixed[0])
     assert compare.equal_bits(adaptive[1].head, fixed[1].head)
-
-
-class TestRefusals:
-  @pytest.mark.parametrize(
-    ("values", "message"),
-    [
-      ({"eta_min": 0.2, "eta_max": 0.1}, "eta_max=0.1.*eta_min=0.2"),
-      (
-        {"use_uncertainty": False, "use_representation": False},
-        "use_uncertainty=False.*use_representation",
-      ),
-      (
-        {"correct_batch_noise": True, "similarity": "wasserstein"},
-        "correct_batch_noise=True.*similarity='wasserstein'",
-      ),
-    ],
-  )
-  def test_values_that_do_not_go_together(self, model, values, message):
-    with pytest.raises(ValueError, match=message):
-      algorithms.build(fed_ade, model, fed_ade.HParams(**values))

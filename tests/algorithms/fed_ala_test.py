@@ -1,5 +1,8 @@
 """FedALA: how much of the global model a client takes, weight by weight."""
 
+import dataclasses
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,6 +15,7 @@ pytestmark = pytest.mark.slow
 
 ROUND = 3
 COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": 0.2}
+HPARAMS = fed_ala.HParams(**COMMON)
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +41,6 @@ def make_state(personal, mixture, is_settled):
   return fed_ala.ClientState(personal, mixture, np.int32(is_settled))
 
 
-def make_hparams(**changes):
-  return fed_ala.HParams(**COMMON | changes)
-
-
 @pytest.fixture(scope="module")
 def pass_batches(client, oracle):
   """The batches of 4 of a pass: 0.8 of 11 examples are 9, three batches."""
@@ -57,25 +57,18 @@ def mixed(weights, personal, mixture):
 
 
 @pytest.fixture(scope="module")
-def learn(model, compile_in_graph):
-  """Returns `learn(hparams, weights, state, data)`, at round `ROUND`."""
-  compiled = {}
+def learn(model, run_in_graph, weights):
+  """Returns `learn(state, data, **changes)`, at round `ROUND`."""
 
-  def learn(hparams, *arguments):
-    specs = tf.nest.map_structure(
-      lambda value: tf.TensorSpec(np.shape(value), value.dtype), arguments
+  @functools.cache
+  def function_of(hparams):
+    return lambda *arguments: fed_ala.learn_mixture(
+      model, hparams, *arguments, tf.constant(ROUND)
     )
-    key = hparams, len(arguments[-1].y)
-    if key not in compiled:
-      compiled[key] = compile_in_graph(
-        lambda *inputs: fed_ala.learn_mixture(
-          model, hparams, *inputs, tf.constant(ROUND)
-        ),
-        *specs,
-      )
-    return compiled[key](*arguments)
 
-  return learn
+  return lambda state, data, **changes: run_in_graph(
+    function_of(dataclasses.replace(HPARAMS, **changes)), weights, state, data
+  )
 
 
 class TestMixture:
@@ -92,11 +85,14 @@ class TestMixture:
   ):
     rate = 1.5
     # Neither the model's optimizer nor its decay count.
-    hparams = make_hparams(
-      ala_rate=rate, optimizer="adam", momentum=0.9, weight_decay=0.1
+    result = learn(
+      make_state(personal.head, mixture, 1),
+      client,
+      ala_rate=rate,
+      optimizer="adam",
+      momentum=0.9,
+      weight_decay=0.1,
     )
-    state = make_state(personal.head, mixture, 1)
-    found = learn(hparams, weights, state, client)
     expected = tuple(map(np.float64, mixture))
     for loss in oracle.losses(pass_batches):
       slopes = oracle.gradient(loss, mixed(weights, personal, expected)).head
@@ -106,27 +102,24 @@ class TestMixture:
           expected, slopes, weights.head, personal.head, strict=True
         )
       )
-    compare.assert_close(found.mixture, expected, 1e-5)
-    assert compare.equal_bits(found.personal, personal.head)
+    compare.assert_close(result.mixture, expected, 1e-5)
+    assert compare.equal_bits(result.personal, personal.head)
     # Some have come to a bound, and some have not.
-    kernel = found.mixture[0]
+    kernel = result.mixture[0]
     assert 0 < np.sum((kernel > 0) & (kernel < 1)) < kernel.size
 
   def test_first_passes_end_when_losses_have_settled(
-    self, client, weights, personal, mixture, learn, compare
+    self, client, personal, mixture, learn, compare
   ):
     def passes(is_settled, **changes):
       state = make_state(personal.head, mixture, is_settled)
-      hparams = make_hparams(ala_rate=0.05, **changes)
-      found = learn(hparams, weights, state, client)
-      assert found.is_settled == 1
-      return found.mixture
+      result = learn(state, client, ala_rate=0.05, **changes)
+      assert result.is_settled == 1
+      return result.mixture
 
     one_by_one = make_state(personal.head, mixture, 1)
     for _ in range(3):
-      one_by_one = learn(
-        make_hparams(ala_rate=0.05), weights, one_by_one, client
-      )
+      one_by_one = learn(one_by_one, client, ala_rate=0.05)
     never = {"ala_threshold": 0.0}
     assert compare.equal_bits(
       passes(0, ala_max_passes=3, **never), one_by_one.mixture
@@ -152,25 +145,21 @@ class TestMixture:
   ):
     loss, *_ = oracle.losses(pass_batches)
     state = make_state(personal.head, mixture, 1)
-    hparams = make_hparams(ala_rate=0.3, ala_share=1e-6)
+    options = {"ala_rate": 0.3, "ala_share": 1e-6}
     # A pass of one batch: its loss is that before its step.
     losses, states = [], []
     for _ in range(14):
       losses.append(loss(mixed(weights, personal, state.mixture)))
-      state = learn(hparams, weights, state, client)
+      state = learn(state, client, **options)
       states.append(state)
     spreads = [np.std(losses[i - 10 : i]) for i in range(11, 15)]
     assert spreads == sorted(spreads, reverse=True)
     found = learn(
-      make_hparams(
-        ala_rate=0.3,
-        ala_share=1e-6,
-        # After 13 passes, and not after 12.
-        ala_threshold=float(np.mean(spreads[1:3])),
-      ),
-      weights,
       make_state(personal.head, mixture, 0),
       client,
+      # After 13 passes, and not after 12.
+      ala_threshold=float(np.mean(spreads[1:3])),
+      **options,
     )
     assert compare.equal_bits(found.mixture, states[12].mixture)
 
@@ -184,39 +173,24 @@ class TestMixture:
     else:
       own = weights.head
     state = make_state(own, mixture, 0)
-    assert compare.equal_bits(
-      learn(make_hparams(), weights, state, client), state
-    )
+    assert compare.equal_bits(learn(state, client), state)
 
 
 class TestRound:
   def test_training_starts_from_the_mixture(
-    self,
-    model,
-    client,
-    weights,
-    personal,
-    mixture,
-    learn,
-    run_in_graph,
-    compare,
+    self, build, client, weights, personal, mixture, learn, compare
   ):
-    hparams = make_hparams(momentum=0.5, weight_decay=0.01)
+    options = {"momentum": 0.5, "weight_decay": 0.01}
     state = make_state(personal.head, mixture, 1)
-    functions = fed_ala.build(model, hparams)
-    result = run_in_graph(
-      functions.train_client, weights, state, client, np.int32(ROUND)
+    result = build(HPARAMS, **options).train_client(
+      weights, state, client, ROUND
     )
-    learned = learn(hparams, weights, state, client)
+    learned = learn(state, client, **options)
     start = mixed(weights, personal, learned.mixture)
     # The other layers are the server's.
     assert compare.equal_bits(start.backbone, weights.backbone)
-    plain = run_in_graph(
-      lambda *arguments: fed_avg.train_client(
-        model, hparams, *arguments, tf.constant(ROUND)
-      ),
-      start,
-      client,
+    plain = build(fed_avg.HParams(**COMMON, **options)).train_client(
+      start, (), client, ROUND
     )
     trained = tf.nest.map_structure(np.add, start, plain.update)
     compare.assert_close(result.client_state.personal, trained.head, 1e-5)
@@ -230,43 +204,28 @@ class TestRound:
 
   @pytest.mark.parametrize("ala_layers", [1, 0])
   def test_at_one_it_is_fed_avg_and_the_program_bit_for_bit(
-    self, model, client, weights, personal, run_in_graph, compare, ala_layers
+    self, build, client, weights, personal, compare, ala_layers
   ):
-    hparams = COMMON | {"momentum": 0.5, "weight_decay": 0.01}
-    plain, still, program = (
-      module.build(model, module.HParams(**hparams, **values))
-      for module, values in (
-        (fed_avg, {}),
-        (fed_ala, {"ala_rate": 0.0, "ala_layers": ala_layers}),
-        (fed_ala, {"variant": "program"}),
+    def work(hparams, **changes):
+      functions = build(hparams, momentum=0.5, weight_decay=0.01, **changes)
+      state = functions.initial_client_state(client.seed, personal)
+      prepare = functions.prepare_client or (lambda *_: ())
+      prepared = prepare(weights, state, client, ROUND)
+      return (
+        functions.train_client(weights, state, client, ROUND),
+        functions.predict_as_client(weights, prepared, client, client),
       )
-    )
 
-    def work(functions):
-      def everything(weights, personal, data):
-        round_num = tf.constant(ROUND)
-        state = functions.initial_client_state(data.seed, personal)
-        result = functions.train_client(weights, state, data, round_num)
-        prepare = functions.prepare_client or (lambda *_: ())
-        prepared = prepare(weights, state, data, round_num)
-        return result, functions.predict_as_client(
-          weights, prepared, data, data
-        )
-
-      return run_in_graph(everything, weights, personal, client)
-
-    found, logits = work(still)
-    expected, fed_avg_logits = work(plain)
-    assert compare.equal_bits(
-      (found.update, found.loss), (expected.update, expected.loss)
-    )
+    expected, fed_avg_logits = work(fed_avg.HParams(**COMMON))
+    actual, logits = work(HPARAMS, ala_rate=0.0, ala_layers=ala_layers)
+    programs, program_logits = work(HPARAMS, variant="program")
     assert compare.equal_bits(logits, fed_avg_logits)
-    programs, program_logits = work(program)
-    assert compare.equal_bits(
-      (programs.update, programs.loss), (expected.update, expected.loss)
-    )
+    for result in (actual, programs):
+      assert compare.equal_bits(
+        (result.update, result.loss), (expected.update, expected.loss)
+      )
     own = programs.client_state.personal
-    kept = found.client_state.personal
+    kept = actual.client_state.personal
     # The last tensors of the model.
     assert compare.equal_bits(kept, own[-len(kept) :])
     assert len(kept) == (4 if ala_layers == 0 else 2)
@@ -276,58 +235,33 @@ class TestRound:
 
 class TestPrediction:
   def test_client_predicts_with_what_the_next_round_starts_from(
-    self,
-    model,
-    client,
-    weights,
-    personal,
-    mixture,
-    learn,
-    run_in_graph,
-    compare,
+    self, build, client, weights, personal, mixture, learn, compare
   ):
-    hparams = make_hparams()
     state = make_state(personal.head, mixture, 0)
-    prepared = run_in_graph(
-      fed_ala.build(model, hparams).prepare_client,
-      weights,
-      state,
-      client,
-      np.int32(ROUND),
-    )
-    learned = learn(hparams, weights, state, client)
+    prepared = build(HPARAMS).prepare_client(weights, state, client, ROUND)
+    learned = learn(state, client)
     assert not compare.equal_bits(learned.mixture, mixture)
     compare.assert_close(
       prepared, mixed(weights, personal, learned.mixture), 1e-6
     )
 
   def test_program_predicts_with_the_trained_model(
-    self, model, client, weights, personal, oracle, run_in_graph
+    self, build, client, weights, personal, oracle
   ):
-    functions = fed_ala.build(model, make_hparams(variant="program"))
-
-    def predict(weights, personal, data):
-      state = functions.initial_client_state(data.seed, personal)
-      prepared = functions.prepare_client(
-        weights, state, data, tf.constant(ROUND)
-      )
-      return functions.predict_as_client(weights, prepared, data, data)
-
-    logits = run_in_graph(predict, weights, personal, client)
+    functions = build(HPARAMS, variant="program")
+    state = functions.initial_client_state(client.seed, personal)
+    prepared = functions.prepare_client(weights, state, client, ROUND)
     np.testing.assert_allclose(
-      logits, oracle.predict(personal, client.x), atol=1e-5
+      functions.predict_as_client(weights, prepared, client, client),
+      oracle.predict(personal, client.x),
+      atol=1e-5,
     )
 
+  @pytest.mark.parametrize("variant", ["published", "program"])
   def test_who_never_took_part_predicts_as_the_server(
-    self, model, client, weights, run_in_graph, compare
+    self, build, client, weights, compare, variant
   ):
-    for variant in ("published", "program"):
-      functions = fed_ala.build(model, make_hparams(variant=variant))
-
-      def prepare(weights, data, functions=functions):
-        state = functions.initial_client_state(data.seed, weights)
-        return functions.prepare_client(
-          weights, state, data, tf.constant(ROUND)
-        )
-
-      assert compare.equal_bits(run_in_graph(prepare, weights, client), weights)
+    functions = build(HPARAMS, variant=variant)
+    state = functions.initial_client_state(client.seed, weights)
+    prepared = functions.prepare_client(weights, state, client, ROUND)
+    assert compare.equal_bits(prepared, weights)

@@ -1,13 +1,11 @@
 """FedAS: backbones are aligned, and clients count by Fisher information."""
 
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
 from tff_shift.algorithms import fed_as
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
@@ -16,8 +14,6 @@ from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
-# Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(fed_as.build)
 
 HPARAMS = fed_as.HParams(
   local_steps=2,
@@ -50,12 +46,11 @@ def last(model, run_in_graph):
 
 
 @pytest.fixture(scope="module")
-def train(model, received, client, run_in_graph):
+def train(build, received, client):
   """Returns `train(hparams, last)`, a client's result."""
 
   def run(hparams, last):
-    functions = work(model, hparams)
-    return run_in_graph(functions.train_client, received, last, client, ROUND)
+    return build(hparams).train_client(received, last, client, ROUND)
 
   return run
 
@@ -115,24 +110,19 @@ class TestPublished:
     np.testing.assert_allclose(result.weight, trace, rtol=1e-4)
 
   def test_prediction_may_be_with_what_the_next_round_trains(
-    self, model, received, last, client, oracle, run_in_graph, compare
+    self, build, received, last, client, oracle, compare
   ):
-    functions = work(model, ALIGNED)
-    found = run_in_graph(
-      functions.prepare_client, received, last, client, ROUND
-    )
+    prepared = build(ALIGNED).prepare_client(received, last, client, ROUND)
     batches = oracle.batches(client, 3, *TO_PREDICT)
     expected = align(oracle, client, received, last, batches)
-    compare.assert_close(found, expected, 1e-5)
-    assert compare.equal_bits(found.head, last.head)
+    compare.assert_close(prepared, expected, 1e-5)
+    assert compare.equal_bits(prepared.head, last.head)
 
   def test_alignment_has_neither_momentum_nor_decay(
-    self, model, received, last, client, run_in_graph, compare
+    self, build, received, last, client, compare
   ):
     found = [
-      run_in_graph(
-        work(model, hparams).prepare_client, received, last, client, ROUND
-      )
+      build(hparams).prepare_client(received, last, client, ROUND)
       for hparams in (
         dataclasses.replace(ALIGNED, momentum=0.0),
         dataclasses.replace(ALIGNED, weight_decay=0.1, optimizer="adam"),
@@ -141,25 +131,22 @@ class TestPublished:
     assert compare.equal_bits(*found)
 
   def test_steps_can_be_given(
-    self, model, received, last, client, oracle, run_in_graph, compare
+    self, build, received, last, client, oracle, compare
   ):
-    functions = work(model, dataclasses.replace(ALIGNED, alignment_steps=1))
-    found = run_in_graph(
-      functions.prepare_client, received, last, client, ROUND
+    result = build(ALIGNED, alignment_steps=1).prepare_client(
+      received, last, client, ROUND
     )
     batches = oracle.batches(client, 1, *TO_PREDICT)
     compare.assert_close(
-      found, align(oracle, client, received, last, batches), 1e-5
+      result, align(oracle, client, received, last, batches), 1e-5
     )
 
   @pytest.mark.parametrize("variant", ["published", "program"])
   def test_client_that_has_never_trained_does_not_align(
-    self, model, received, client, train, run_in_graph, compare, variant
+    self, build, model, received, client, train, run_in_graph, compare, variant
   ):
     hparams = dataclasses.replace(HPARAMS, variant=variant)
-    first = run_in_graph(
-      work(model, hparams).initial_client_state, client.seed, received
-    )
+    first = build(hparams).initial_client_state(client.seed, received)
     assert compare.equal_bits(first.backbone, received)
     found = train(hparams, first)
 
@@ -248,10 +235,9 @@ class TestPrediction:
     ],
   )
   def test_model_is_that_of_the_variant_unless_told(
-    self, model, received, last, client, oracle, run_in_graph, changes, expected
+    self, build, received, last, client, oracle, run_in_graph, changes, expected
   ):
-    hparams = dataclasses.replace(HPARAMS, **changes)
-    functions = work(model, hparams)
+    functions = build(HPARAMS, **changes)
 
     def predict(backbone, last, data):
       prepared = last
@@ -269,7 +255,7 @@ class TestPrediction:
     )
 
   def test_federation_evaluates_what_clients_last_trained(
-    self, model, make_client, context, oracle
+    self, start, make_client, oracle
   ):
     """Also of clients that the last round left out, or that no round drew."""
     clients = [make_client(i, [6 + i]) for i in range(4)]
@@ -286,12 +272,7 @@ class TestPrediction:
     run_seed = next(
       each for each in range(100) if len(set.union(*sampled(each))) == 3
     )
-    run = rounds.Rounds(
-      algorithms.build(fed_as, model, HPARAMS),
-      clients,
-      run_seed=run_seed,
-      participation=0.5,
-    )
+    run = start(HPARAMS, clients, run_seed=run_seed, participation=0.5)
     drawn = sampled(run_seed)
     for _ in drawn:
       run.step()

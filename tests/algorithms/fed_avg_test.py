@@ -19,21 +19,16 @@ RATE = 0.5
 class TestTraining:
   @pytest.mark.parametrize("sizes", [[7], [6, 5, 7]])
   def test_steps_agree_with_the_oracle(
-    self, model, make_client, oracle, run_in_graph, compare, sizes
+    self, build, model, make_client, oracle, run_in_graph, compare, sizes
   ):
     round_num, local_steps, batch_size = 3, 2, 4
-    hparams = fed_avg.HParams(
-      local_steps=local_steps, batch_size=batch_size, learning_rate=RATE
-    )
     client = make_client(0, sizes)
     weights = run_in_graph(model.initial_weights, client.seed)
-    result = run_in_graph(
-      fed_avg.build(model, hparams).train_client,
-      weights,
-      (),
-      client,
-      np.int32(round_num),
-    )
+    result = build(
+      fed_avg.HParams(
+        local_steps=local_steps, batch_size=batch_size, learning_rate=RATE
+      )
+    ).train_client(weights, (), client, round_num)
     # As many steps as there are domains in an iteration, from all of them.
     batches = oracle.batches(
       client,

@@ -135,15 +135,6 @@ class TestMerge:
         found.anchors[client, 1], sent.means[:3, 1].mean(axis=0), atol=1e-6
       )
 
-  def test_two_groups_have_means_of_their_own(self):
-    sent = sent_by([0, 1, 0, 1, 1])
-    found = fed_ccfa.merge(sent, 0.1, 5)
-    for members in ([0, 2], [1, 3, 4]):
-      for client in members:
-        np.testing.assert_allclose(
-          found.rows[client], sent.rows[members].mean(axis=0), atol=1e-6
-        )
-
   def test_classes_have_groups_of_their_own(self):
     sent = sent_by([0, 1, 0, 1, 1])
     compared = np.copy(sent.compared)

@@ -1,22 +1,16 @@
 """FedCCFA: a client's round against NumPy, and rounds of several clients."""
 
-import dataclasses
 import functools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
 from tff_shift.algorithms import fed_ccfa
 from tff_shift.learning.aggregators import client_slots
-from tff_shift.simulation.engine import rounds
-from tff_shift.testing import running
 
 pytestmark = pytest.mark.slow
 
-# Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(functools.partial(fed_ccfa.build, num_clients=4))
 
 NUM_EXAMPLES = 9
 RATE = 0.05
@@ -46,31 +40,17 @@ def pretrained(model, clients, run_in_graph):
 
 
 @pytest.fixture(scope="module")
-def start(model, pretrained, run_in_graph):
+def first(build, pretrained):
   """The server's weights, and a client's state with two anchors.
 
   The client's classifier is not the one that all start with.
   """
-  functions = work(model, HPARAMS)
-  weights = run_in_graph(functions.initial_weights, np.zeros(2, np.int32))
+  weights = build(HPARAMS).initial_weights(np.zeros(2, np.int32))
   assert np.max(np.abs(weights.head[0] - pretrained.head[0])) > 0.1
   weights = weights._replace(backbone=pretrained.backbone)
   anchors = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
   anchors[1] = 0
   return weights, fed_ccfa.ClientState(pretrained.head, anchors, np.float32(0))
-
-
-def estimated_classes(oracle, pretrained, client):
-  predicted = oracle.predict(pretrained, client.stream_x).argmax(axis=1)
-  shares = np.bincount(predicted, minlength=3) / len(predicted)
-  classes = np.maximum(np.linalg.solve(client.confusion, shares), 0)
-  return classes / classes.sum()
-
-
-def train(model, hparams, run_in_graph, start, client, round_num):
-  return run_in_graph(
-    work(model, hparams).train_client, *start, client, np.int32(round_num)
-  )
 
 
 class TestClient:
@@ -81,24 +61,20 @@ class TestClient:
     return clients[0]
 
   @pytest.fixture(scope="class")
-  def expected(self, pretrained, start, client, oracle):
-    """Returns `expected(k_factor, start)`: heads, backbone, losses in NumPy.
+  def expected(self, pretrained, first, client, oracle):
+    """Returns `expected(k_factor, first)`: heads, backbone, losses in NumPy.
 
-    `start` is the classifier that is trained for comparison.
+    `first` is the classifier that is trained for comparison.
     """
-    classes = estimated_classes(oracle, pretrained, client)
+    classes = oracle.estimated_classes(pretrained, client)
     backbone, head = pretrained.backbone, pretrained.head
     embeddings = oracle.embed(backbone, client.x)
 
     def risk(logits):
-      return sum(
-        share
-        * oracle.cross_entropy(logits[client.y == c], client.y[client.y == c])
-        for c, share in enumerate(classes)
-      )
+      return oracle.risk(logits, client.y, classes)
 
     def alignment(features):
-      anchors = start[1].anchors
+      anchors = first[1].anchors
       total = 0.0
       for row, label in zip(features, client.y, strict=True):
         if label == 1:
@@ -121,7 +97,7 @@ class TestClient:
     there = classes[classes > 0]
     k = -np.sum(there * np.log(there)) / 0.5
 
-    def run(k_factor, compared_start=start[0].head):
+    def run(k_factor, compared_start=first[0].head):
       balanced, _ = oracle.descend(
         compared_start,
         [
@@ -147,9 +123,32 @@ class TestClient:
 
     return run
 
-  def check(self, result, expected, start, client, oracle, compare):
-    balanced, own, backbone, loss = expected
-    weights, state = start
+  @pytest.mark.parametrize(
+    ("changes", "round_num", "k_factor"),
+    [
+      ({}, 2, 1.0),
+      # Features are not aligned yet.
+      ({}, 1, 0.0),
+      # The comparison may start from its own classifier.
+      ({"compared_start": "own"}, 2, 1.0),
+    ],
+  )
+  def test_round(
+    self,
+    build,
+    first,
+    client,
+    expected,
+    oracle,
+    compare,
+    changes,
+    round_num,
+    k_factor,
+  ):
+    weights, state = first
+    result = build(HPARAMS, **changes).train_client(*first, client, round_num)
+    head = state.head if changes else weights.head
+    balanced, own, backbone, loss = expected(k_factor, head)
     compare.assert_close(
       tf.nest.map_structure(np.add, weights.backbone, result.update),
       backbone,
@@ -167,35 +166,16 @@ class TestClient:
     for c, mean in oracle.class_means(features, client.y).items():
       np.testing.assert_allclose(sent.means[c], mean, atol=1e-5)
 
-  def test_round_with_alignment(
-    self, model, start, client, expected, oracle, run_in_graph, compare
-  ):
-    result = train(model, HPARAMS, run_in_graph, start, client, 2)
-    self.check(result, expected(1.0), start, client, oracle, compare)
-    # It makes a difference.
+  def test_alignment_makes_a_difference(self, expected):
     plain, aligned = expected(0.0)[2], expected(1.0)[2]
     assert np.max(np.abs(plain[0] - aligned[0])) > 1e-3
 
-  def test_round_before_features_are_aligned(
-    self, model, start, client, expected, oracle, run_in_graph, compare
-  ):
-    result = train(model, HPARAMS, run_in_graph, start, client, 1)
-    self.check(result, expected(0.0), start, client, oracle, compare)
-
-  def test_comparison_may_start_from_its_own_classifier(
-    self, model, start, client, expected, oracle, run_in_graph, compare
-  ):
-    hparams = dataclasses.replace(HPARAMS, compared_start="own")
-    result = train(model, hparams, run_in_graph, start, client, 2)
-    self.check(
-      result, expected(1.0, start[1].head), start, client, oracle, compare
-    )
-
   def test_pseudo_labels_are_those_of_its_model(
-    self, model, start, client, pretrained, oracle, run_in_graph
+    self, build, first, client, pretrained, oracle
   ):
-    hparams = dataclasses.replace(HPARAMS, stream_labels="pseudo")
-    result = train(model, hparams, run_in_graph, start, client, 0)
+    result = build(HPARAMS, stream_labels="pseudo").train_client(
+      *first, client, 0
+    )
     y = oracle.predict(pretrained, client.stream_x).argmax(axis=1)
     means = result.plaintext_sum.value.means
     has_class = np.isin(np.arange(3), y)
@@ -204,14 +184,13 @@ class TestClient:
 
 class TestRoundOfThree:
   @pytest.fixture(scope="class")
-  def run(self, model, start, clients, run_in_graph):
+  def run(self, build, first, clients):
     """Returns `run(**changes)`: clients' heads and states after a round."""
 
     @functools.cache
     def run_with(chosen=(0, 1, 2), **changes):
-      hparams = dataclasses.replace(HPARAMS, **changes)
-      functions = work(model, hparams)
-      weights, state = start
+      functions = build(HPARAMS, **changes)
+      weights, state = first
       own = [
         state._replace(
           head=tf.nest.map_structure(lambda w, i=i: w + np.float32(i), head)
@@ -219,35 +198,22 @@ class TestRoundOfThree:
         for i, head in enumerate([state.head] * 3)
       ]
       results = [
-        train(model, hparams, run_in_graph, (weights, own[i]), clients[i], 0)
-        for i in chosen
+        functions.train_client(weights, own[i], clients[i], 0) for i in chosen
       ]
       slots = client_slots.total([r.plaintext_sum for r in results], 4)
       update = tf.nest.map_structure(
         lambda *each: np.mean(each, axis=0), *[r.update for r in results]
       )
-      new = run_in_graph(
-        running.with_info(functions.update_server),
-        weights,
-        update,
-        slots,
-        np.int32(0),
-      )
+      new = functions.update_server(weights, update, slots, 0)
       personal = [
-        run_in_graph(
-          functions.personalize_client,
-          new,
-          result.client_state,
-          clients[i],
-          np.int32(0),
-        )
+        functions.personalize_client(new, result.client_state, clients[i], 0)
         for i, result in zip(chosen, results, strict=True)
       ]
       return results, new, personal
 
     return run_with
 
-  def test_one_group_has_an_averaged_head(self, run, start, compare):
+  def test_one_group_has_an_averaged_head(self, run, first, compare):
     results, new, personal = run(cluster_distance=2.0)
     mean = tf.nest.map_structure(
       lambda *each: np.mean(each, axis=0),
@@ -263,7 +229,7 @@ class TestRoundOfThree:
       assert each.loss == result.loss
     moved = tf.nest.map_structure(
       lambda w, *each: w + np.mean(each, axis=0),
-      start[0].backbone,
+      first[0].backbone,
       *[result.update for result in results],
     )
     compare.assert_close(new.backbone, moved, 1e-6)
@@ -278,28 +244,6 @@ class TestRoundOfThree:
         each.client_state.anchors, result.plaintext_sum.value.means
       )
 
-  def test_two_clients_keep_their_heads(self, run, compare):
-    results, _, personal = run(chosen=(0, 2), cluster_distance=2.0)
-    for each, result in zip(personal, results, strict=True):
-      assert compare.equal_bits(
-        each.client_state.head, result.client_state.head
-      )
-
-  def test_client_whose_work_is_lost_keeps_its_state(
-    self, model, run, start, clients, run_in_graph, compare
-  ):
-    _, new, _ = run(chosen=(0, 2), cluster_distance=2.0)
-    state = start[1]
-    hparams = dataclasses.replace(HPARAMS, cluster_distance=2.0)
-    lost = run_in_graph(
-      work(model, hparams).personalize_client,
-      new,
-      state,
-      clients[1],
-      np.int32(0),
-    )
-    assert compare.equal_bits(lost.client_state, state)
-
 
 class TestFiveClientsOfOneConcept:
   """Their classifiers are far apart, of two other concepts before."""
@@ -307,7 +251,7 @@ class TestFiveClientsOfOneConcept:
   BEFORE = np.array([0, 0, 0, 1, 1])
 
   @pytest.fixture(scope="class")
-  def same_row(self, model, make_adapting_client, context):
+  def same_row(self, start, make_adapting_client, context):
     """Returns `same_row(**changes)`: by class, of whom the row is one, 1 or 0.
 
     That is after a round of all five, [3, 5, 5].
@@ -322,12 +266,7 @@ class TestFiveClientsOfOneConcept:
       clients.append(client._replace(y=y, client_id=np.int32(number)))
 
     def run(**changes):
-      hparams = fed_ccfa.HParams(batch_size=10, **changes)
-      current = rounds.Rounds(
-        algorithms.build(fed_ccfa, model, hparams, num_clients=5),
-        clients,
-        run_seed=0,
-      )
+      current = start(fed_ccfa.HParams(batch_size=10, **changes), clients)
       current.client_states = [
         state._replace(head=(heads[group], np.zeros(3, np.float32)))
         for state, group in zip(current.client_states, self.BEFORE, strict=True)

@@ -8,11 +8,9 @@ import pytest
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_ctta
-from tff_shift.algorithms import source
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
 from tff_shift.models.networks import mlp
-from tff_shift.testing import running
 
 pytestmark = pytest.mark.slow
 
@@ -22,15 +20,6 @@ HPARAMS = fed_ctta.HParams(
 )
 NOISE_SEED = np.int32([6, 7])
 NUM_CLIENTS = 4
-
-# Once for each of its hyper-parameters: then graphs of it are found again.
-build = functools.cache(
-  functools.partial(fed_ctta.build, num_clients=NUM_CLIENTS)
-)
-
-
-def changed(**changes):
-  return dataclasses.replace(HPARAMS, **changes)
 
 
 def softmax(logits):
@@ -50,18 +39,18 @@ def clients(make_adapting_client):
 
 
 @pytest.fixture(scope="module")
-def shared(model, run_in_graph):
-  return run_in_graph(build(model, HPARAMS).initial_weights, NOISE_SEED)
+def shared(build):
+  return build(HPARAMS).initial_weights(NOISE_SEED)
 
 
 @pytest.fixture(scope="module")
-def states(model, clients, shared, run_in_graph):
+def states(build, clients, shared):
   """States of clients that have adapted before, each in its own way."""
-  functions = build(model, HPARAMS)
+  functions = build(HPARAMS)
   generator = np.random.default_rng(0)
 
   def perturbed(client):
-    state = run_in_graph(functions.initial_client_state, client.seed, shared)
+    state = functions.initial_client_state(client.seed, shared)
     return state._replace(
       weights=tf.nest.map_structure(
         lambda w: np.float32(w + generator.normal(0, 0.3, w.shape)),
@@ -74,35 +63,22 @@ def states(model, clients, shared, run_in_graph):
 
 
 @pytest.fixture(scope="module")
-def run(model, clients, states, shared, run_in_graph):
+def run(build, clients, states, shared):
   """Returns `run(chosen, **changes)`: results, server, personal results."""
 
   @functools.cache
   def run(chosen=(0, 1, 2), **changes):
-    functions = build(model, changed(**changes))
+    functions = build(HPARAMS, **changes)
     results = [
-      run_in_graph(
-        functions.train_client, shared, states[i], clients[i], np.int32(2)
-      )
-      for i in chosen
+      functions.train_client(shared, states[i], clients[i], 2) for i in chosen
     ]
     slots = client_slots.total(
       [each.plaintext_sum for each in results], NUM_CLIENTS
     )
-    new = run_in_graph(
-      running.with_info(functions.update_server),
-      shared,
-      (),
-      slots,
-      np.int32(2),
-    )
+    new = functions.update_server(shared, (), slots, 2)
     personal = [
-      run_in_graph(
-        functions.personalize_client,
-        new,
-        result.client_state,
-        clients[i],
-        np.int32(2),
+      functions.personalize_client(
+        new, result.client_state, clients[i], 2
       ).client_state
       for i, result in zip(chosen, results, strict=True)
     ]
@@ -121,17 +97,6 @@ class TestMixture:
     np.testing.assert_allclose(shares[0, 0] / shares[0, 1], 1.6368, rtol=1e-4)
     np.testing.assert_allclose(shares[0, 0] / shares[0, 2], 5.5749, rtol=1e-4)
     np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-6)
-
-  def test_length_of_an_indicator_does_not_count(self, run_in_graph):
-    indicators = np.random.default_rng(0).normal(size=(4, 3))
-    one, other = (
-      run_in_graph(
-        lambda each: fed_ctta.mixture_weights(each, "similarity"),
-        np.float32(scale * indicators),
-      )
-      for scale in (1, [[4], [1], [2], [8]])
-    )
-    np.testing.assert_allclose(one, other, atol=1e-6)
 
   def test_uniform_is_the_plain_mean(self, run_in_graph):
     shares = run_in_graph(
@@ -213,18 +178,12 @@ class TestRound:
     np.testing.assert_array_equal(new.models.head[0][1], 0)
 
   def test_a_client_whose_model_did_not_arrive_keeps_its_own(
-    self, model, run, clients, run_in_graph, compare
+    self, build, run, clients, compare
   ):
     results, _, _ = run()
     _, new, _ = run(chosen=(0, 2))
     state = results[1].client_state
-    kept = run_in_graph(
-      build(model, HPARAMS).personalize_client,
-      new,
-      state,
-      clients[1],
-      np.int32(2),
-    )
+    kept = build(HPARAMS).personalize_client(new, state, clients[1], 2)
     assert compare.equal_bits(kept.client_state, state)
 
   def test_pseudo_labels_on_demand(self, run, clients, states, oracle, compare):
@@ -239,16 +198,10 @@ class TestRound:
     compare.assert_close(results[0].client_state.weights, expected, 1e-5)
 
   def test_first_indicator_has_no_memory(
-    self, model, clients, states, shared, noise, oracle, run_in_graph
+    self, build, clients, states, shared, noise, oracle
   ):
     state = states[0]._replace(indicator=np.zeros(3, np.float32))
-    result = run_in_graph(
-      build(model, HPARAMS).train_client,
-      shared,
-      state,
-      clients[0],
-      np.int32(2),
-    )
+    result = build(HPARAMS).train_client(shared, state, clients[0], 2)
     np.testing.assert_allclose(
       result.client_state.indicator,
       oracle.predict(result.client_state.weights, noise).mean(axis=0),
@@ -263,43 +216,6 @@ class TestLimits:
     assert compare.equal_bits(personal, result.client_state)
     among_others, _, _ = run()
     assert compare.equal_bits(result.client_state, among_others[1].client_state)
-
-  def test_equal_models_stay(self, run, compare):
-    """Of one client three times, to rounding."""
-    (result,), _, _ = run(chosen=(0,))
-    sent = fed_ctta.Sent(
-      *tf.nest.map_structure(
-        lambda each: np.stack([each] * 3),
-        (result.client_state.weights, result.client_state.indicator),
-      )
-    )
-    mixed = tf.nest.map_structure(
-      lambda each: np.asarray(each[2]), fed_ctta.mix(sent, "similarity")
-    )
-    compare.assert_close(mixed, result.client_state.weights, 1e-6)
-
-  @pytest.mark.parametrize(
-    "changes", [{"learning_rate": 0.0}, {"adaptation_steps": 0}]
-  )
-  def test_without_steps_a_client_is_the_source(
-    self, changes, model, clients, shared, make_client, run_in_graph, compare
-  ):
-    functions = build(model, dataclasses.replace(fed_ctta.HParams(), **changes))
-    client, examples = clients[0], make_client(5, [7])
-    state = run_in_graph(functions.initial_client_state, client.seed, shared)
-    result = run_in_graph(
-      functions.train_client, shared, state, client, np.int32(0)
-    )
-    weights = run_in_graph(model.initial_weights, client.seed)
-    assert compare.equal_bits(result.client_state.weights, weights)
-    found, plain = (
-      run_in_graph(each.predict_as_client, server, own, client, examples)
-      for each, server, own in (
-        (functions, shared, result.client_state),
-        (source.build(model, source.HParams()), weights, ()),
-      )
-    )
-    np.testing.assert_array_equal(found, plain)
 
 
 class TestNoise:
@@ -346,21 +262,3 @@ class TestNoise:
     )
     message = refusal(fed_ctta.draw_noise, model, 3, NOISE_SEED)
     assert "noise needs the size of its vocabulary" in message
-
-
-def test_batch_normalization_uses_the_batch(
-  normalized_model, clients, make_client, run_in_graph
-):
-  functions = build(normalized_model, HPARAMS)
-  assert functions.predicts_batches
-  shared = run_in_graph(functions.initial_weights, NOISE_SEED)
-  state = run_in_graph(functions.initial_client_state, clients[0].seed, shared)
-  examples = make_client(5, [7])
-  found = run_in_graph(
-    functions.predict_as_client, shared, state, clients[0], examples
-  )
-  (kernel, bias, scale, shift), (head, head_bias) = state.weights
-  before = examples.x @ kernel + bias
-  normed = (before - before.mean(0)) / np.sqrt(before.var(0) + 1e-3)
-  expected = np.maximum(normed * scale + shift, 0) @ head + head_bias
-  np.testing.assert_allclose(found, expected, atol=1e-5)

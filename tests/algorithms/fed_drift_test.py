@@ -10,27 +10,18 @@ import scipy.cluster.hierarchy
 import scipy.spatial.distance
 import tensorflow as tf
 
-from tff_shift import algorithms
-from tff_shift import execution
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_drift
-from tff_shift.learning import hyperparameters
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
-from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
 RATE = 0.3
 COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
-HPARAMS = fed_drift.HParams(num_models=3, **COMMON)
 NUM_CLIENTS = 3
+HPARAMS = fed_drift.HParams(num_models=3, **COMMON)
 NOTHING = fed_drift._NO_LOSS
-
-
-def build(model, **changes):
-  hparams = dataclasses.replace(HPARAMS, **changes)
-  return fed_drift.build(model, hparams, NUM_CLIENTS)
 
 
 def stack(*models):
@@ -41,9 +32,9 @@ def row(models, number):
   return tf.nest.map_structure(lambda w: w[number], models)
 
 
-def table(*rows):
-  """A row is (number, into, owner, step) of a place."""
-  return np.float32(rows)
+def table(rows):
+  """A row is the number, into, owner, step of a place."""
+  return np.float32([row.split() for row in rows.split(",")])
 
 
 def known(numbers, step, best, has_drifted=False):
@@ -58,74 +49,99 @@ def known(numbers, step, best, has_drifted=False):
 @pytest.fixture(scope="module")
 def models(model, run_in_graph):
   """Three different models."""
-  return stack(
-    *(
-      run_in_graph(model.initial_weights, randomness.server_seed(seed))
-      for seed in range(3)
-    )
-  )
+  seeds = map(randomness.server_seed, range(3))
+  return stack(*(run_in_graph(model.initial_weights, seed) for seed in seeds))
+
+
+@pytest.fixture(scope="module")
+def functions(build):
+  return build(HPARAMS, num_clients=NUM_CLIENTS)
 
 
 class TestOpenModels:
-  UNUSED = (-1, 1, -1, -1), (-1, 2, -1, -1)
-
-  def run(self, run_in_graph, rows, drifts, best, step=4, eager=False):
-    """Returns the new table, and from which place each model was copied."""
-    reports = fed_drift.Report(
-      np.float32(drifts), np.float32(best), np.float32([step] * len(drifts))
+  @pytest.mark.parametrize(
+    ("rows", "drifts", "best", "eager", "expected", "copied_from"),
+    [
+      # Each client that drifts gets a copy of its best model.
+      (
+        "0 0 -1 3, -1 1 -1 -1, -1 2 -1 -1",
+        "0 1 1",
+        "0 0 0",
+        False,
+        "0 0 -1 4, 1 1 1 4, 2 2 2 4",
+        "0 0 0",
+      ),
+      # Eager clients share one.
+      (
+        "0 0 -1 3, -1 1 -1 -1, -1 2 -1 -1",
+        "0 1 1",
+        "0 0 0",
+        True,
+        "0 0 -1 4, 1 1 3 4, -1 2 -1 -1",
+        "0 0 2",
+      ),
+      # Without a drift only steps and owners change.
+      (
+        "0 0 -1 3, 1 1 2 3, -1 2 -1 -1",
+        "0 0 0",
+        "1 1 1",
+        False,
+        "0 0 -1 3, 1 1 -1 4, -1 2 -1 -1",
+        "0 1 2",
+      ),
+      # The model that was chosen least recently is replaced.
+      (
+        "5 0 -1 3, 4 1 -1 2, 7 2 -1 3",
+        "1 0 0",
+        "0 2 2",
+        False,
+        "5 0 -1 4, 8 1 0 4, 7 2 -1 4",
+        "0 0 2",
+      ),
+      # Merged places are taken first.
+      (
+        "5 0 -1 1, 6 0 -1 3, 7 2 -1 2",
+        "1 0 0",
+        "2 2 2",
+        False,
+        "5 0 -1 1, 8 1 0 4, 7 2 -1 4",
+        "0 2 2",
+      ),
+      # Then the least recent model, and what was merged into it is gone.
+      (
+        "5 0 -1 1, 6 0 -1 1, 7 2 -1 2, 8 0 -1 1",
+        "1 1 1",
+        "2 2 2",
+        False,
+        "11 0 2 4, 9 1 0 4, 7 2 -1 4, 10 3 1 4",
+        "2 2 2 2",
+      ),
+      # A client stays if all models are chosen.
+      (
+        "0 0 -1 3, 1 1 -1 3",
+        "1 0",
+        "0 1",
+        False,
+        "0 0 -1 4, 1 1 -1 4",
+        "0 1",
+      ),
+    ],
+  )
+  def test_places_and_copies_by_hand(
+    self, run_in_graph, rows, drifts, best, eager, expected, copied_from
+  ):
+    drifts, best, copied_from = (
+      np.float32(each.split()) for each in (drifts, best, copied_from)
     )
-    weights = fed_drift.Weights(
-      np.arange(len(rows), dtype=np.float32)[:, np.newaxis], table(*rows)
-    )
+    models = np.arange(len(copied_from), dtype=np.float32)[:, np.newaxis]
     found = run_in_graph(
       lambda *each: fed_drift.open_models(*each, eager),
-      weights,
-      reports,
-      np.ones(len(drifts), np.float32),
+      fed_drift.Weights(models, table(rows)),
+      fed_drift.Report(drifts, best, np.full_like(best, 4)),
+      np.ones_like(drifts),
     )
-    return found.table.astype(int).tolist(), found.models[:, 0].tolist()
-
-  def test_each_client_that_drifts_gets_a_copy_of_its_best(self, run_in_graph):
-    rows = (0, 0, -1, 3), *self.UNUSED
-    found = self.run(run_in_graph, rows, [0, 1, 1], [0, 0, 0])
-    expected = [[0, 0, -1, 4], [1, 1, 1, 4], [2, 2, 2, 4]]
-    assert found == (expected, [0, 0, 0])
-
-  def test_eager_clients_share_one(self, run_in_graph):
-    rows = (0, 0, -1, 3), *self.UNUSED
-    found = self.run(run_in_graph, rows, [0, 1, 1], [0, 0, 0], eager=True)
-    expected = [[0, 0, -1, 4], [1, 1, 3, 4], [-1, 2, -1, -1]]
-    assert found == (expected, [0, 0, 2])
-
-  def test_without_a_drift_only_steps_and_owners_change(self, run_in_graph):
-    rows = (0, 0, -1, 3), (1, 1, 2, 3), (-1, 2, -1, -1)
-    found = self.run(run_in_graph, rows, [0, 0, 0], [1, 1, 1])
-    expected = [[0, 0, -1, 3], [1, 1, -1, 4], [-1, 2, -1, -1]]
-    assert found == (expected, [0, 1, 2])
-
-  def test_model_chosen_least_recently_is_replaced(self, run_in_graph):
-    rows = (5, 0, -1, 3), (4, 1, -1, 2), (7, 2, -1, 3)
-    found = self.run(run_in_graph, rows, [1, 0, 0], [0, 2, 2])
-    expected = [[5, 0, -1, 4], [8, 1, 0, 4], [7, 2, -1, 4]]
-    assert found == (expected, [0, 0, 2])
-
-  def test_merged_places_are_taken_first(self, run_in_graph):
-    rows = (5, 0, -1, 1), (6, 0, -1, 3), (7, 2, -1, 2)
-    found = self.run(run_in_graph, rows, [1, 0, 0], [2, 2, 2])
-    expected = [[5, 0, -1, 1], [8, 1, 0, 4], [7, 2, -1, 4]]
-    assert found == (expected, [0, 2, 2])
-
-  def test_what_was_merged_into_a_replaced_model_is_gone(self, run_in_graph):
-    # Two drifts: the merged place is taken, then the least recent model.
-    rows = (5, 0, -1, 1), (6, 0, -1, 1), (7, 2, -1, 2), (8, 0, -1, 1)
-    found = self.run(run_in_graph, rows, [1, 1, 1], [2, 2, 2])
-    expected = [[11, 0, 2, 4], [9, 1, 0, 4], [7, 2, -1, 4], [10, 3, 1, 4]]
-    assert found == (expected, [2, 2, 2, 2])
-
-  def test_client_stays_if_all_models_are_chosen(self, run_in_graph):
-    rows = (0, 0, -1, 3), (1, 1, -1, 3)
-    found = self.run(run_in_graph, rows, [1, 0], [0, 1])
-    assert found == ([[0, 0, -1, 4], [1, 1, -1, 4]], [0, 1])
+    np.testing.assert_array_equal(found.table, table(expected))
+    np.testing.assert_array_equal(found.models[:, 0], copied_from)
 
 
 class TestMerging:
@@ -178,7 +194,7 @@ class TestMerging:
     four = stack(*(row(models, k) for k in (0, 1, 2, 0)))
     # The third was just opened, for client 1; places 0 and 3 are alike.
     weights = fed_drift.Weights(
-      four, table((0, 0, -1, 1), (1, 1, -1, 1), (2, 2, 1, 1), (3, 3, -1, 2))
+      four, table("0 0 -1 1, 1 1 -1 1, 2 2 1 1, 3 3 -1 2")
     )
     counts = np.float32([1, 2, 3, 3])
     means = np.float32([[1, 9, 1, 1], [9, 1, 9, 9], [1, 9, 1, 1], [1, 9, 1, 1]])
@@ -205,7 +221,7 @@ class TestRound:
   """The first round of step 1, of clients with data of two models."""
 
   ROUND = 1
-  TABLE = (4, 0, -1, 0), (7, 1, -1, 0), (-1, 2, -1, -1)
+  TABLE = "4 0 -1 0, 7 1 -1 0, -1 2 -1 -1"
 
   @pytest.fixture(scope="class")
   def clients(self, make_client):
@@ -213,7 +229,7 @@ class TestRound:
 
   @pytest.fixture(scope="class")
   def weights(self, models):
-    return fed_drift.Weights(models, table(*self.TABLE))
+    return fed_drift.Weights(models, table(self.TABLE))
 
   @pytest.fixture(scope="class")
   def losses(self, models, clients, oracle):
@@ -252,19 +268,19 @@ class TestRound:
       known([], -1, NOTHING),
     ]
 
-  def survey(self, model, number, weights, states, clients, run_in_graph):
-    client_of = build(model).surveys[number].survey_client
+  def survey(self, functions, number, weights, states, clients):
+    survey_client = functions.surveys[number].survey_client
     return [
-      run_in_graph(client_of, weights, *each, np.int32(self.ROUND))
+      survey_client(weights, *each, self.ROUND)
       for each in zip(states, clients, strict=True)
     ]
 
   @pytest.fixture(scope="class")
-  def looked(self, model, weights, states, clients, run_in_graph):
-    return self.survey(model, 0, weights, states, clients, run_in_graph)
+  def looked(self, functions, weights, states, clients):
+    return self.survey(functions, 0, weights, states, clients)
 
   @pytest.fixture(scope="class")
-  def opened(self, model, weights, looked, run_in_graph):
+  def opened(self, weights, looked, run_in_graph):
     slots = client_slots.total(
       [each.plaintext_sum for each in looked], NUM_CLIENTS
     )
@@ -306,10 +322,10 @@ class TestRound:
     ]
 
   def test_clients_report_the_losses_of_models(
-    self, model, looked, opened, best, losses, clients, run_in_graph
+    self, functions, looked, opened, best, losses, clients
   ):
     states = [each.client_state for each in looked]
-    reported = self.survey(model, 1, opened, states, clients, run_in_graph)
+    reported = self.survey(functions, 1, opened, states, clients)
     for found, each, place in zip(
       reported, losses, self.places(best, losses, clients), strict=True
     ):
@@ -324,18 +340,19 @@ class TestRound:
   @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
   def test_training_agrees_with_the_oracle(
     self,
-    model,
+    build,
     looked,
     opened,
     best,
     losses,
     clients,
     oracle,
-    run_in_graph,
     compare,
     weighting,
   ):
-    functions = build(model, client_weighting=weighting)
+    functions = build(
+      HPARAMS, num_clients=NUM_CLIENTS, client_weighting=weighting
+    )
     all_places = self.places(best, losses, clients)
     totals = tf.nest.map_structure(
       lambda w: np.zeros(w.shape, np.float64), opened.models
@@ -345,14 +362,10 @@ class TestRound:
     for number, (client, place) in enumerate(
       zip(clients, all_places, strict=True)
     ):
-      found = run_in_graph(
-        functions.train_client,
-        opened,
-        looked[number].client_state,
-        client,
-        np.int32(self.ROUND),
+      result = functions.train_client(
+        opened, looked[number].client_state, client, self.ROUND
       )
-      results.append(found.update)
+      results.append(result.update)
       loss_sum = 0.0
       for k in np.unique(place):
         own = place == k
@@ -379,9 +392,9 @@ class TestRound:
           *map(tf.nest.flatten, (totals, trained, start)), strict=True
         ):
           total[k] += weight * (new - old)
-      np.testing.assert_allclose(found.loss, loss_sum / len(place), rtol=1e-5)
+      np.testing.assert_allclose(result.loss, loss_sum / len(place), rtol=1e-5)
       np.testing.assert_array_equal(
-        found.update.members > 0, np.isin(np.arange(3), place)
+        result.update.members > 0, np.isin(np.arange(3), place)
       )
     weights = [len(each.y) for each in clients]
     if weighting == "uniform":
@@ -390,11 +403,7 @@ class TestRound:
       lambda *each: np.float32(np.average(each, axis=0, weights=weights)),
       *results,
     )
-    after, fractions = run_in_graph(
-      lambda old, update: functions.update_server(old, update, (), None),
-      opened,
-      mean,
-    )
+    after, fractions = functions.update_server(opened, mean, (), 0)
     expected = tf.nest.map_structure(
       lambda w, total: (
         w + total / weight_of_model.reshape([-1] + [1] * (total.ndim - 1))
@@ -409,16 +418,13 @@ class TestRound:
     )
 
   def test_later_rounds_of_a_step_report_nothing(
-    self, model, weights, clients, run_in_graph, compare
+    self, build, weights, clients, compare
   ):
-    functions = build(model, task_rounds=4)
     state = known([7, 7], 1, 0.0)
-    for survey in functions.surveys:
-      found = run_in_graph(
-        survey.survey_client, weights, state, clients[0], np.int32(3)
-      )
-      assert not found.has_trained
-      assert compare.equal_bits(found.client_state, state)
+    for survey in build(HPARAMS, num_clients=3, task_rounds=4).surveys:
+      result = survey.survey_client(weights, state, clients[0], 3)
+      assert not result.has_trained
+      assert compare.equal_bits(result.client_state, state)
 
 
 class TestLimits:
@@ -429,23 +435,12 @@ class TestLimits:
     [{"num_models": 1, "drift_threshold": 0.0}, {"drift_threshold": 1e9}],
   )
   def test_without_drifts_the_last_step_is_fed_avg_bit_for_bit(
-    self, model, make_client, context, compare, weighting, options
+    self, start, make_client, compare, weighting, options
   ):
     data = [make_client(i, [5 + 2 * i, 4]) for i in range(NUM_CLIENTS)]
     common = COMMON | {"client_weighting": weighting}
-    run, plain = (
-      rounds.Rounds(
-        algorithms.build(module, model, hparams, num_clients=NUM_CLIENTS),
-        data,
-        run_seed=0,
-      )
-      for module, hparams in (
-        (fed_drift, dataclasses.replace(HPARAMS, **common, **options)),
-        (fed_avg, fed_avg.HParams(**common)),
-      )
-    )
-    run.step()
-    plain.step()
+    run = start(dataclasses.replace(HPARAMS, **common, **options), data, 1)
+    plain = start(fed_avg.HParams(**common), data, 1)
     plain.server_state = plain.server_state._replace(
       weights=row(run.server_state.weights.models, 0)
     )
@@ -456,137 +451,100 @@ class TestLimits:
     )
 
   def test_first_step_is_fed_avg_on_its_data(
-    self, model, make_client, run_in_graph, compare
+    self, build, functions, make_client, compare
   ):
-    functions = build(model)
     client = make_client(0, [6, 5])
-    weights = run_in_graph(functions.initial_weights, randomness.server_seed(0))
-    state = run_in_graph(
-      functions.initial_client_state, randomness.client_seed(0, 0), weights
-    )
-    state = run_in_graph(
-      functions.surveys[0].survey_client, weights, state, client, np.int32(0)
-    ).client_state
-    found = run_in_graph(
-      functions.train_client, weights, state, client, np.int32(0)
-    )
-    part = make_client(0, [6, 5])._replace(
+    weights = functions.initial_weights(randomness.server_seed(0))
+    state = functions.initial_client_state(client.seed, weights)
+    survey = functions.surveys[0].survey_client
+    state = survey(weights, state, client, 0).client_state
+    result = functions.train_client(weights, state, client, 0)
+    part = client._replace(
       x=client.x[:6],
       y=client.y[:6],
       domain_sizes=np.int32([6]),
       num_examples=np.int32(6),
     )
-    plain = run_in_graph(
-      lambda w, data: fed_avg.train_client(model, HPARAMS, w, data, 0),
-      row(weights.models, 0),
-      part,
+    plain = build(fed_avg.HParams(**COMMON)).train_client(
+      row(weights.models, 0), (), part, 0
     )
-    assert compare.equal_bits(row(found.update.models, 0), plain.update)
+    assert compare.equal_bits(row(result.update.models, 0), plain.update)
 
 
 class TestTwoConcepts:
   """Two of four clients have reversed labels, from some step on."""
 
-  def data(self, make_client, first_step):
-    generator = np.random.default_rng(0)
-    direction = generator.normal(size=(5, 3))
+  @pytest.fixture
+  def run(self, start, two_concepts):
+    """Returns `run(first_step, **options)`, after twelve rounds."""
 
-    def concept(i):
-      x = generator.normal(size=(160, 5)).astype(np.float32)
-      y = np.argmax(x @ direction, axis=1).astype(np.int32)
-      is_reversed = (i < 2) & (np.arange(160) >= 40 * first_step)
-      return make_client(i, [40] * 4)._replace(
-        x=x, y=np.where(is_reversed, 2 - y, y).astype(np.int32)
+    def run(first_step, **options):
+      data = two_concepts(
+        4, [40] * 4, lambda i, k: (i < 2) & (k >= 40 * first_step)
+      )
+      return start(
+        fed_drift.HParams(
+          task_rounds=12,
+          batch_size=40,
+          local_steps=10,
+          learning_rate=RATE,
+          **options,
+        ),
+        data,
+        12,
       )
 
-    return [concept(i) for i in range(4)]
-
-  def run(self, model, data, **options):
-    hparams = fed_drift.HParams(
-      task_rounds=12,
-      batch_size=40,
-      local_steps=10,
-      learning_rate=RATE,
-      **options,
-    )
-    run = rounds.Rounds(
-      algorithms.build(fed_drift, model, hparams, num_clients=4),
-      data,
-      run_seed=0,
-    )
-    for _ in range(12):
-      run.step()
     return run
 
   @pytest.mark.long
   @pytest.mark.parametrize(
     "options",
-    [
-      {},
-      {"eager": True},
-      {"criterion": "error", "drift_threshold": 0.2},
-    ],
+    [{}, {"eager": True}, {"criterion": "error", "drift_threshold": 0.2}],
   )
-  def test_drift_opens_a_model_that_both_clients_share(
-    self, model, make_client, context, options
-  ):
-    run = self.run(model, self.data(make_client, 2), **options)
-    numbers = [state.numbers[:4].tolist() for state in run.client_states]
+  def test_drift_opens_a_model_that_both_clients_share(self, run, options):
+    drifted = run(2, **options)
+    numbers = [state.numbers[:4].tolist() for state in drifted.client_states]
     assert numbers[2] == numbers[3] == [0, 0, 0, 0]
     for own in numbers[:2]:
       assert own[:2] == [0, 0] and own[2] == own[3] == numbers[0][3] > 0
-    np.testing.assert_allclose(np.sort(run.server_state.memory)[-2:], [0.5, 1])
-
-  def test_models_of_clients_are_merged_to_one_per_concept(
-    self, model, make_client, context
-  ):
-    run = self.run(
-      model, self.data(make_client, 0), start="clients", num_models=6
+    np.testing.assert_allclose(
+      np.sort(drifted.server_state.memory)[-2:], [0.5, 1]
     )
-    numbers = [int(state.numbers[3]) for state in run.client_states]
+
+  def test_models_of_clients_are_merged_to_one_per_concept(self, run):
+    states = run(0, start="clients", num_models=6).client_states
+    numbers = [int(state.numbers[3]) for state in states]
     assert numbers[0] == numbers[1] != numbers[2] == numbers[3]
     # All data of a client moved to the merged model.
-    for state, number in zip(run.client_states, numbers, strict=True):
+    for state, number in zip(states, numbers, strict=True):
       assert state.numbers[:4].tolist() == [number] * 4
 
 
 class TestPrediction:
   def test_is_by_the_model_of_the_newest_data_and_uses_no_label(
-    self, model, models, make_client, oracle, run_in_graph
+    self, functions, models, make_client, oracle
   ):
-    functions = build(model)
     client, other = make_client(0, [4, 5]), make_client(1, [7])
-    weights = fed_drift.Weights(
-      models, table((4, 0, -1, 0), (7, 0, -1, 0), (8, 2, -1, 1))
-    )
+    weights = fed_drift.Weights(models, table("4 0 -1 0, 7 0 -1 0, 8 2 -1 1"))
     for state, number in (
       (known([4, 8], 1, 0.0), 2),
       # Model 7 was merged into model 4.
       (known([8, 7], 1, 0.0), 0),
     ):
       for y in (other.y, 2 - other.y):
-        prepared = run_in_graph(
-          functions.prepare_client, weights, state, client, np.int32(2)
-        )
-        logits = run_in_graph(
-          functions.predict_as_client,
-          weights,
-          prepared,
-          client,
-          other._replace(y=y),
+        prepared = functions.prepare_client(weights, state, client, 2)
+        logits = functions.predict_as_client(
+          weights, prepared, client, other._replace(y=y)
         )
         np.testing.assert_allclose(
           logits, oracle.predict(row(models, number), other.x), atol=1e-5
         )
 
   def test_client_that_joins_takes_the_best_for_its_newest_data(
-    self, model, models, make_client, oracle, run_in_graph, compare
+    self, functions, models, make_client, oracle, compare
   ):
-    functions = build(model)
     client = make_client(0, [4, 5])
-    weights = fed_drift.Weights(
-      models, table((4, 0, -1, 0), (7, 1, -1, 0), (-1, 2, -1, -1))
-    )
+    weights = fed_drift.Weights(models, table("4 0 -1 0, 7 1 -1 0, -1 2 -1 -1"))
     losses = [
       oracle.cross_entropy(
         oracle.predict(row(models, k), client.x[4:]), client.y[4:]
@@ -594,62 +552,27 @@ class TestPrediction:
       for k in range(2)
     ]
     for state in (known([], -1, NOTHING), known([4], 0, 0.0)):
-      prepared = run_in_graph(
-        functions.prepare_client, weights, state, client, np.int32(2)
-      )
+      prepared = functions.prepare_client(weights, state, client, 2)
       assert compare.equal_bits(prepared, row(models, np.argmin(losses)))
     # Before the second step, the model of the first one.
-    prepared = run_in_graph(
-      functions.prepare_client,
-      weights,
-      known([7], 0, 0.0),
-      client,
-      np.int32(1),
-    )
+    prepared = functions.prepare_client(weights, known([7], 0, 0.0), client, 1)
     assert compare.equal_bits(prepared, row(models, 1))
 
 
 @pytest.mark.long
 @pytest.mark.cpp
-def test_executors_agree(model, make_client, compare, on_other_executors):
+def test_executors_agree(make_client, executors_agree):
   data = [make_client(i, [6, 5]) for i in range(NUM_CLIENTS)]
   # Two clients open a model, the third finds no place, and all are merged.
   hparams = dataclasses.replace(HPARAMS, start="clients", merge_threshold=1e9)
-
-  def weights_after_two_rounds():
-    run = rounds.Rounds(
-      algorithms.build(fed_drift, model, hparams, num_clients=NUM_CLIENTS),
-      data,
-      run_seed=0,
-    )
-    run.step()
-    run.step()
-    return run.server_state.weights
-
-  with execution.use("in_process"):
-    here = weights_after_two_rounds()
-  assert here.table[:, 1].tolist() == [0, 0, 0]
-  for there in on_other_executors(weights_after_two_rounds):
-    compare.assert_close(here, there, 1e-5)
+  weights = executors_agree(hparams, data, 2)
+  assert weights.table[:, 1].tolist() == [0, 0, 0]
 
 
-class TestRefusals:
-  def test_threshold_of_merging_with_eager(self, refusal):
-    hparams = fed_drift.HParams(eager=True, merge_threshold=0.3)
-    message = refusal(hyperparameters.validate, hparams)
-    assert "merge_threshold=0.3 is not allowed with eager" in message
-
-  def test_more_steps_than_states_have(self, model, make_client, run_in_graph):
-    client = make_client(0, [1] * (fed_drift._MAX_STEPS + 1))
-    functions = build(model)
-    weights = run_in_graph(functions.initial_weights, randomness.server_seed(0))
-    with pytest.raises(
-      tf.errors.InvalidArgumentError, match="at most 1000 domains"
-    ):
-      run_in_graph(
-        functions.train_client,
-        weights,
-        known([], -1, NOTHING),
-        client,
-        np.int32(0),
-      )
+def test_more_steps_than_states_have_are_refused(functions, make_client):
+  client = make_client(0, [1] * (fed_drift._MAX_STEPS + 1))
+  weights = functions.initial_weights(randomness.server_seed(0))
+  with pytest.raises(
+    tf.errors.InvalidArgumentError, match="at most 1000 domains"
+  ):
+    functions.train_client(weights, known([], -1, NOTHING), client, 0)

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.slow
 RATE, GAMMA = 0.3, 0.7
 ROUND = 3
 COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
+HPARAMS = fed_iir.HParams(alignment=GAMMA, **COMMON)
 # Gradients u and 4 (u - 1) of the only weight, which is the head.
 QUADRATIC = {
   "head": "classifier",
@@ -19,12 +20,6 @@ QUADRATIC = {
   "local_steps": 1,
   "alignment": 0.5,
 }
-
-
-def build(model, **hparams):
-  return fed_iir.build(
-    model, fed_iir.HParams(**(COMMON | {"alignment": GAMMA} | hparams))
-  )
 
 
 def head_gradient(oracle, weights, batch):
@@ -41,11 +36,10 @@ class TestClient:
   # Eleven examples: the last batch of size 4 is not full.
   @pytest.mark.parametrize("batch_size", [4, 11])
   def test_survey_is_the_gradient_of_all_examples(
-    self, model, client, weights, oracle, run_in_graph, compare, batch_size
+    self, build, client, weights, oracle, run_in_graph, compare, batch_size
   ):
-    functions = build(model, batch_size=batch_size, weight_decay=0.1)
     shared = fed_iir.Shared(weights, weights.head)
-    (survey,) = functions.surveys
+    (survey,) = build(HPARAMS, batch_size=batch_size, weight_decay=0.1).surveys
     result = run_in_graph(
       survey.survey_client, shared, (), client, np.int32(ROUND)
     )
@@ -55,18 +49,14 @@ class TestClient:
     np.testing.assert_allclose(result.loss, loss(weights), rtol=1e-5)
 
   def test_steps_agree_with_the_oracle(
-    self, model, client, weights, oracle, run_in_graph, compare
+    self, build, client, weights, oracle, compare
   ):
     generator = np.random.default_rng(0)
     mean = tuple(
       generator.normal(size=w.shape).astype(np.float32) for w in weights.head
     )
-    result = run_in_graph(
-      build(model).train_client,
-      fed_iir.Shared(weights, mean),
-      (),
-      client,
-      np.int32(ROUND),
+    result = build(HPARAMS).train_client(
+      fed_iir.Shared(weights, mean), (), client, ROUND
     )
     batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
 
@@ -89,17 +79,14 @@ class TestClient:
       RATE,
     )
     compare.assert_close(
-      result.update,
-      tf.nest.map_structure(np.subtract, trained, weights),
-      1e-5,
+      result.update, tf.nest.map_structure(np.subtract, trained, weights), 1e-5
     )
     np.testing.assert_allclose(result.loss, loss, rtol=1e-5)
 
 
 class TestQuadratics:
   def test_rounds_computed_by_hand(self, quadratics):
-    run = quadratics.start("fed_iir", **QUADRATIC)
-    run.step()
+    run = quadratics.start("fed_iir", **QUADRATIC, num_rounds=1)
     # The mean of 0 and -4 is -2, and g = -0.1. The clients' gradients are
     # 0 + (0 + 0.1) and -4 + 4 (-4 + 0.1).
     np.testing.assert_allclose(
@@ -111,14 +98,13 @@ class TestQuadratics:
     run.step()
     # The same round's gradients at 0.975: 0.975 and -0.1.
     np.testing.assert_allclose(
-      run.server_state.weights.gradient[0],
-      -0.095 + 0.05 * 0.4375,
-      rtol=1e-5,
+      run.server_state.weights.gradient[0], -0.095 + 0.05 * 0.4375, rtol=1e-5
     )
 
   def test_without_decay_the_average_is_the_mean_of_the_round(self, quadratics):
-    run = quadratics.start("fed_iir", **QUADRATIC, average_decay=0.0)
-    run.step()
+    run = quadratics.start(
+      "fed_iir", **QUADRATIC, average_decay=0.0, num_rounds=1
+    )
     np.testing.assert_allclose(
       run.server_state.weights.gradient[0], -2.0, rtol=1e-6
     )
@@ -138,17 +124,3 @@ class TestQuadratics:
     # the mean of u and 4 (u - 1).
     u = (4 + 12 * gamma) / (5 + 9 * gamma)
     np.testing.assert_allclose(quadratics.u(run), u, rtol=1e-4)
-
-
-class TestLimits:
-  @pytest.mark.long
-  @pytest.mark.parametrize("head", ["last_layer", "classifier"])
-  def test_without_the_penalty_it_is_fed_avg_bit_for_bit(
-    self, runs_beside_fed_avg, compare, head
-  ):
-    one, plain = runs_beside_fed_avg(
-      fed_iir, limit={"alignment": 0.0, "head": head}, **COMMON
-    )
-    assert compare.equal_bits(
-      one.server_state.weights.model, plain.server_state.weights
-    )

@@ -1,33 +1,16 @@
 """FedNova: the server averages updates per step."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
-from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_nova
-from tff_shift.learning import function_types
 from tff_shift.learning import randomness
-from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
 ROUND = 3
 COMMON = {"batch_size": 4, "learning_rate": 0.3}
-
-
-@pytest.fixture(scope="module")
-def weights(model, run_in_graph):
-  return run_in_graph(model.initial_weights, randomness.server_seed(0))
-
-
-def train(functions):
-  return lambda weights, data: functions.train_client(
-    weights, (), data, tf.constant(ROUND)
-  )
 
 
 def factors_of_recursion(num_steps, rho, pull):
@@ -75,16 +58,14 @@ class TestFactors:
 
 
 def test_round_agrees_with_the_oracle(
-  model, make_client, weights, oracle, run_in_graph, compare
+  build, make_client, weights, oracle, compare
 ):
   # An epoch of 11 and of 5 examples: 4 steps (two domains) and 2 steps.
   clients = [make_client(0, [6, 5]), make_client(1, [5])]
-  functions = fed_nova.build(
-    model, fed_nova.HParams(local_epochs=1, momentum=0.5, **COMMON)
-  )
+  functions = build(fed_nova.HParams(local_epochs=1, momentum=0.5, **COMMON))
   updates, directions, counts = [], [], []
   for client, num_steps in zip(clients, (4, 2), strict=True):
-    updates.append(run_in_graph(train(functions), weights, client).update)
+    updates.append(functions.train_client(weights, (), client, ROUND).update)
     y, velocity = weights, tf.nest.map_structure(np.zeros_like, weights)
     batches = oracle.batches(client, num_steps, randomness.Purpose.TRAIN, ROUND)
     for loss in oracle.losses(batches):
@@ -104,54 +85,17 @@ def test_round_agrees_with_the_oracle(
   mean = tf.nest.map_structure(
     lambda one, other: share[0] * one + share[1] * other, *updates
   )
-  found = functions.update_server(
-    weights, mean, (), function_types.UpdateInfo(ROUND)
-  )
+  updated = functions.update_server(weights, mean, (), ROUND)
   expected = tf.nest.map_structure(
     lambda w, one, other: w
     + np.dot(share, counts) * (share[0] * one + share[1] * other),
     weights,
     *directions,
   )
-  compare.assert_close(found, expected, 1e-5)
+  compare.assert_close(updated, expected, 1e-5)
 
 
 class TestRounds:
-  def run(self, module, model, make_client, **hparams):
-    built = algorithms.build(
-      module, model, module.HParams(**(COMMON | hparams)), num_clients=4
-    )
-    data = [make_client(i, [5 + i]) for i in range(4)]
-    current = rounds.Rounds(built, data, run_seed=0)
-    for _ in range(3):
-      current.step()
-    return current.server_state.weights
-
-  @pytest.mark.parametrize("local_steps", [4, 3])
-  def test_equal_numbers_of_steps_are_fed_avg(
-    self, context, model, make_client, compare, local_steps
-  ):
-    del context
-    found, expected = (
-      self.run(each, model, make_client, local_steps=local_steps)
-      for each in (fed_nova, fed_avg)
-    )
-    compare.assert_close(found, expected, 1e-6)
-    if local_steps == 4:
-      # Divisions by a power of two are exact.
-      assert compare.equal_bits(found, expected)
-
-  def test_unequal_numbers_of_steps_are_not(
-    self, context, model, make_client, compare
-  ):
-    del context
-    found, expected = (
-      self.run(each, model, make_client, local_epochs=3)
-      for each in (fed_nova, fed_avg)
-    )
-    with pytest.raises(AssertionError):
-      compare.assert_close(found, expected, 1e-4)
-
   def test_more_steps_pull_fed_avg_and_not_fed_nova(self, quadratics):
     """Clients at 0 and 1 take one step and four steps of equal curvature."""
     ends = {}
@@ -162,24 +106,10 @@ class TestRounds:
         repeats=(1, 4),
         local_epochs=1,
         learning_rate=0.1,
+        num_rounds=100,
       )
-      for _ in range(100):
-        run.step()
       ends[name] = quadratics.u(run)
     # A step keeps 0.9 of the distance: 0.1 u = (1 - 0.9^4) (1 - u).
     assert ends["fed_avg"] == pytest.approx(0.3439 / 0.4439, 1e-5)
     # The same with means of steps; 0.5 for a small rate.
     assert ends["fed_nova"] == pytest.approx(0.085975 / 0.185975, 1e-5)
-
-
-@pytest.mark.parametrize(
-  ("wrong", "named"),
-  [
-    ({"optimizer": "adam"}, "optimizer=adam"),
-    ({"personal_norm": "all"}, "personal_norm=all"),
-  ],
-)
-def test_what_has_no_number_of_steps_is_refused(model, wrong, named):
-  hparams = dataclasses.replace(fed_nova.HParams(), **wrong)
-  with pytest.raises(ValueError, match=f"{named} is not allowed.*must be"):
-    algorithms.build("fed_nova", model, hparams)

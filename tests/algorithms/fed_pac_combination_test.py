@@ -110,33 +110,3 @@ class TestCombinations:
     h, _ = draw(0)
     np.testing.assert_array_equal(combine(h, np.zeros(6)), np.eye(6))
     np.testing.assert_array_equal(combine(h[:1], [0.3]), [[1]])
-
-  def test_absent_clients_do_not_count(self, combine):
-    h, v = draw(1)
-    present = np.array([1, 1, 0, 1, 0, 1])
-    found = combine(h, v, present)
-    there = present > 0
-    assert not found[:, ~there].any()
-    alone = combine(h[there], v[there])
-    np.testing.assert_allclose(found[there][:, there], alone, atol=1e-6)
-
-
-def test_heads_are_combined_and_others_keep_theirs(run_in_graph):
-  generator = np.random.default_rng(0)
-  shapes = (3, 4, 2), (3, 2)
-  heads, before = (
-    tuple(np.float32(generator.normal(size=s)) for s in shapes)
-    for _ in range(2)
-  )
-  combination = np.float32([[0.25, 0, 0.75], [0, 0, 1], [1, 0, 0]])
-  found = run_in_graph(
-    fed_pac.combine_heads,
-    heads,
-    combination,
-    np.float32([1, 0, 1]),
-    before,
-  )
-  for new, rows, old in zip(found, heads, before, strict=True):
-    np.testing.assert_allclose(new[0], rows[0] / 4 + rows[2] * 3 / 4, 1e-6)
-    np.testing.assert_array_equal(new[1], old[1])
-    np.testing.assert_array_equal(new[2], rows[0])

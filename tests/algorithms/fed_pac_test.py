@@ -1,7 +1,6 @@
 """FedPAC: features are aligned, and heads are made of all heads."""
 
 import dataclasses
-import functools
 
 import numpy as np
 import pytest
@@ -13,14 +12,9 @@ from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
 from tff_shift.models import split_model
 from tff_shift.testing import forms
-from tff_shift.testing import running
 
 pytestmark = pytest.mark.slow
 
-# Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(
-  functools.partial(fed_pac.build, num_clients=forms.NUM_CLIENTS)
-)
 
 COMMON = {
   "head_steps": 1,
@@ -33,36 +27,24 @@ ROUND = 5
 
 
 @pytest.fixture(scope="module")
-def functions(model):
-  return work(model, HPARAMS)
+def functions(build):
+  return build(HPARAMS)
 
 
 @pytest.fixture(scope="module")
-def shared(functions, run_in_graph):
-  return run_in_graph(functions.initial_weights, randomness.server_seed(0))
+def shared(functions):
+  return functions.initial_weights(randomness.server_seed(0))
 
 
 @pytest.fixture(scope="module")
-def personal(functions, shared, run_in_graph):
-  return run_in_graph(
-    functions.initial_client_state, randomness.client_seed(0, 0), shared
-  )
+def personal(functions, shared):
+  return functions.initial_client_state(randomness.client_seed(0, 0), shared)
 
 
 @pytest.fixture(scope="module")
 def client(make_client):
   # Number 2, without examples of class 1.
   return make_client(2, [11], y=[0, 2, 2] * 3 + [0, 2])
-
-
-@pytest.fixture(scope="module")
-def train(run_in_graph):
-  """Returns `train(functions, weights, state, data, round_num=ROUND)`."""
-
-  def run(functions, weights, state, data, round_num=ROUND):
-    return run_in_graph(functions.train_client, weights, state, data, round_num)
-
-  return run
 
 
 def part_of(part):
@@ -72,7 +54,7 @@ def part_of(part):
 
 class TestClient:
   def test_backbone_goes_towards_the_centroids(
-    self, functions, shared, personal, client, train, oracle, compare
+    self, functions, shared, personal, client, oracle, compare
   ):
     centroids = np.float32(np.random.default_rng(0).normal(size=(3, 8)))
     # Nobody had class 2: it takes the client's own mean.
@@ -80,8 +62,8 @@ class TestClient:
     features = oracle.embed(shared.backbone, client.x)
     targets = centroids.copy()
     targets[2] = features[client.y == 2].mean(axis=0)
-    result = train(
-      functions, shared._replace(centroids=centroids), personal, client
+    result = functions.train_client(
+      shared._replace(centroids=centroids), personal, client, ROUND
     )
 
     def align(batch):
@@ -111,9 +93,9 @@ class TestClient:
     assert result.client_state.loss == result.loss
 
   def test_sends_statistics_of_before_and_centroids_of_after(
-    self, functions, shared, personal, client, train, oracle
+    self, functions, shared, personal, client, oracle
   ):
-    result = train(functions, shared, personal, client)
+    result = functions.train_client(shared, personal, client, ROUND)
     ((h, v, head), number), class_sums = result.plaintext_sum
     assert number == 3
     features = oracle.embed(shared.backbone, client.x)
@@ -131,29 +113,31 @@ class TestClient:
     np.testing.assert_array_equal(class_sums[:, -1], [4, 0, 7])
 
   def test_without_alignment_it_trains_as_fed_rep_bit_for_bit(
-    self, model, shared, personal, client, train, compare
+    self, build, shared, personal, client, compare
   ):
     centroids = np.ones_like(shared.centroids)
-    other = fed_rep.build(model, fed_rep.HParams(**COMMON))
-    expected = train(other, shared.backbone, personal.head, client)
+    other = build(fed_rep.HParams(**COMMON))
+    expected = other.train_client(shared.backbone, personal.head, client, ROUND)
     # In round 0 there is nothing to align to.
     for weight, c in ((0.0, centroids), (0.7, shared.centroids)):
       hparams = dataclasses.replace(HPARAMS, alignment_weight=weight)
-      found = train(
-        work(model, hparams), shared._replace(centroids=c), personal, client
+      result = build(hparams).train_client(
+        shared._replace(centroids=c), personal, client, ROUND
       )
       assert compare.equal_bits(
-        (found.update, found.client_state.head, found.loss),
+        (result.update, result.client_state.head, result.loss),
         (expected.update, expected.client_state, expected.loss),
       )
 
 
 class TestServer:
   def test_combines_heads_and_renews_centroids(
-    self, functions, shared, personal, make_client, train, run_in_graph, compare
+    self, functions, shared, personal, make_client, compare
   ):
     clients = [make_client(i, [6 + i], y=[0, 2] * 3 + [0] * i) for i in (0, 2)]
-    results = [train(functions, shared, personal, each) for each in clients]
+    results = [
+      functions.train_client(shared, personal, each, ROUND) for each in clients
+    ]
     sent = client_slots.total(
       [each.plaintext_sum for each in results], forms.NUM_CLIENTS
     )
@@ -161,13 +145,7 @@ class TestServer:
     before = shared._replace(
       centroids=np.arange(24, dtype=np.float32).reshape(3, 8)
     )
-    after = run_in_graph(
-      running.with_info(functions.update_server),
-      before,
-      mean,
-      sent,
-      np.int32(0),
-    )
+    after = functions.update_server(before, mean, sent, 0)
     compare.assert_close(after.backbone, [w + 1 for w in shared.backbone], 1e-6)
     sums = np.sum([each.plaintext_sum[1] for each in results], axis=0)
     np.testing.assert_allclose(
@@ -184,21 +162,17 @@ class TestServer:
       (0, *heads, share[0]),
       (2, *heads[::-1], share[1]),
     ):
-      found = run_in_graph(
-        functions.personalize_client,
-        after,
-        personal._replace(loss=np.float32(3)),
-        make_client(one, [6]),
-        np.int32(0),
+      result = functions.personalize_client(
+        after, personal._replace(loss=np.float32(3)), make_client(one, [6]), 0
       )
       compare.assert_close(
-        found.client_state.head,
+        result.client_state.head,
         tf.nest.map_structure(
           lambda w, o, a=a: (1 - a) * w + a * o, own, other
         ),
         1e-5,
       )
-      assert found.loss == 3
+      assert result.loss == 3
     # The other two have not taken part.
     for rows, old in zip(after.heads, shared.heads, strict=True):
       np.testing.assert_array_equal(rows[[1, 3]], old[[1, 3]])
@@ -206,22 +180,23 @@ class TestServer:
 
 class TestProgram:
   @pytest.fixture(scope="class")
-  def run(self, model, shared, personal, client, train):
+  def run(self, build, shared, personal, client):
     def run(mu):
-      hparams = dataclasses.replace(
+      functions = build(
         HPARAMS, variant="program", backbone_mu=mu, local_steps=3
       )
-      functions = work(model, hparams)
       assert functions.update_server is functions.personalize_client is None
-      return train(functions, shared.backbone, personal.head, client)
+      return functions.train_client(
+        shared.backbone, personal.head, client, ROUND
+      )
 
     return run
 
   def test_without_the_term_it_is_fed_rep_bit_for_bit(
-    self, model, shared, personal, client, train, run, compare
+    self, build, shared, personal, client, run, compare
   ):
-    other = fed_rep.build(model, fed_rep.HParams(**COMMON | {"local_steps": 3}))
-    expected = train(other, shared.backbone, personal.head, client)
+    other = build(fed_rep.HParams(**COMMON | {"local_steps": 3}))
+    expected = other.train_client(shared.backbone, personal.head, client, ROUND)
     assert compare.equal_bits(run(0.0), expected)
 
   def test_term_holds_the_backbone_and_not_the_head(self, run, compare):

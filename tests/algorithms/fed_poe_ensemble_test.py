@@ -30,11 +30,6 @@ ENSEMBLE = fed_poe.Ensemble(
 )
 
 
-def weighted(losses, values):
-  weights = np.exp(-0.5 * np.array(losses))
-  return np.tensordot(weights / weights.sum(), np.stack(values), 1)
-
-
 class TestMix:
   def test_at_the_start_all_count_alike(self):
     ensemble = fed_poe.initial_ensemble(HPARAMS)
@@ -95,17 +90,6 @@ class TestScore:
       lambda logits: -tf.reduce_mean(tf.gather(logits, y, batch_dims=1)),
     )
 
-  def test_model_with_smaller_loss_gains_weight(self):
-    y = np.array([0, 2, 1, 1, 0])
-    right = 0.98 * np.eye(3)[y] + 0.02 / 3
-    of_models = OF_MODELS._replace(federated=right.astype(np.float32))
-    found = self.score(of_models=of_models)
-    before, after = (
-      fed_poe.normalized_weights(0.5, tf.stack(each.losses[:2])).numpy()
-      for each in (ENSEMBLE, found)
-    )
-    assert after[1] > before[1] + 0.05
-
   def test_at_a_rate_of_zero_all_keep_their_weight(self):
     hparams = dataclasses.replace(HPARAMS, meta_rate=0.0)
     mixture = fed_poe.mix(hparams, self.score(hparams), OF_MODELS)
@@ -134,17 +118,6 @@ class TestSnapshots:
         HPARAMS, first, 2, tf.constant([0, number])
       )
       np.testing.assert_array_equal(found.drawn, [1, 0, 0, 0])
-
-  def test_server_keeps_one_at_the_end_of_each_period(self):
-    snapshots = (tf.zeros([4, 2]),)
-    for round_num in range(15):
-      snapshots = fed_poe.keep_snapshot(
-        HPARAMS, snapshots, (tf.fill([2], round_num + 1.0),), round_num
-      )
-    # After 3, 6 and 9 rounds; for 12 and 15 there is no room.
-    np.testing.assert_array_equal(
-      snapshots[0], [[0, 0], [3, 3], [6, 6], [9, 9]]
-    )
 
   def test_client_knows_what_the_server_has(self):
     """In each round it counts the snapshots of the rounds before."""

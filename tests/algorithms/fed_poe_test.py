@@ -1,20 +1,14 @@
 """FedPOE: a client's round and the server's step against NumPy."""
 
-import dataclasses
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tff_shift.algorithms import fed_poe
-from tff_shift.learning import function_types
 from tff_shift.models import split_model
 
 pytestmark = pytest.mark.slow
 
-# Once for each of its hyper-parameters: then graphs of it are found again.
-work = functools.cache(fed_poe.build)
 
 NUM_EXAMPLES = 9
 RATE = 0.3
@@ -79,13 +73,6 @@ def arguments(heads, client):
   )
 
 
-def estimated_classes(oracle, pretrained, client):
-  predicted = oracle.predict(pretrained, client.stream_x).argmax(axis=1)
-  shares = np.bincount(predicted, minlength=3) / len(predicted)
-  classes = np.maximum(np.linalg.solve(client.confusion, shares), 0)
-  return classes / classes.sum()
-
-
 def mixed(of_models, ensemble):
   """The three levels in NumPy."""
 
@@ -103,9 +90,8 @@ def mixed(of_models, ensemble):
 
 class TestRound:
   @pytest.fixture(scope="class")
-  def result(self, model, arguments, run_in_graph):
-    functions = work(model, HPARAMS)
-    return run_in_graph(functions.train_client, *arguments, np.int32(2))
+  def result(self, build, arguments):
+    return build(HPARAMS).train_client(*arguments, 2)
 
   @pytest.fixture(scope="class")
   def embeddings(self, oracle, pretrained, client):
@@ -114,7 +100,7 @@ class TestRound:
   @pytest.fixture(scope="class")
   def risk(self, oracle, pretrained, client):
     """The risk of probabilities of the labelled examples, class by class."""
-    classes = estimated_classes(oracle, pretrained, client)
+    classes = oracle.estimated_classes(pretrained, client)
     return lambda probabilities: sum(
       share * -np.mean(np.log(probabilities[client.y == c, c]))
       for c, share in enumerate(classes)
@@ -162,10 +148,9 @@ class TestRound:
 
   def test_snapshot_of_the_rounds_before_joins(
     self,
-    model,
+    build,
     arguments,
     result,
-    run_in_graph,
     heads,
     embeddings,
     oracle,
@@ -174,12 +159,11 @@ class TestRound:
   ):
     # After two rounds there are two snapshots, after four three.
     assert result.client_state.ensemble.num_snapshots == 2
-    functions = work(model, HPARAMS)
-    later = run_in_graph(functions.train_client, *arguments, np.int32(4))
+    later = build(HPARAMS).train_client(*arguments, 4)
     ensemble = later.client_state.ensemble
     assert ensemble.num_snapshots == 3
     # It has its own losses, of all rounds: those of this round and of before.
-    classes = estimated_classes(oracle, pretrained, client)
+    classes = oracle.estimated_classes(pretrained, client)
     counts = np.bincount(client.y, minlength=3)
     weights = PAST + classes * len(client.y) / counts
     probabilities = softmax(oracle.classify(heads[4], embeddings))
@@ -193,100 +177,53 @@ class TestRound:
       later.client_state.past.class_weights, weights, rtol=1e-5
     )
     # Or those of the federated models of the rounds.
-    hparams = dataclasses.replace(HPARAMS, snapshot_losses="federated")
     weights, state, data = arguments
-    later = run_in_graph(
-      work(model, hparams).train_client,
-      weights,
-      state._replace(past=()),
-      data,
-      np.int32(4),
+    later = build(HPARAMS, snapshot_losses="federated").train_client(
+      weights, state._replace(past=()), data, 4
     )
     ensemble = later.client_state.ensemble
     assert ensemble.snapshot_losses[2] == ensemble.losses[1]
 
 
 class TestServer:
-  def test_adds_the_mean_and_keeps_a_snapshot(
-    self, model, arguments, run_in_graph, compare
-  ):
-    functions = work(model, HPARAMS)
+  def test_adds_the_mean_and_keeps_a_snapshot(self, build, arguments, compare):
+    functions = build(HPARAMS)
     weights, *_ = arguments
     update = tf.nest.map_structure(np.ones_like, weights.federated)
     moved = tf.nest.map_structure(lambda w: w + 1, weights.federated)
     for round_num, place in ((0, None), (1, 1), (2, None), (3, 2), (5, None)):
-      found = run_in_graph(
-        lambda w, u, r: functions.update_server(
-          w, u, (), function_types.UpdateInfo(r)
-        ),
-        weights,
-        update,
-        np.int32(round_num),
-      )
-      compare.assert_close(found.federated, moved, 0.0)
+      updated = functions.update_server(weights, update, (), round_num)
+      compare.assert_close(updated.federated, moved, 0.0)
       expected = tf.nest.map_structure(np.copy, weights.snapshots)
       if place is not None:
         for table, new in zip(expected, moved, strict=True):
           table[place] = new
-      compare.assert_close(found.snapshots, expected, 0.0)
+      compare.assert_close(updated.snapshots, expected, 0.0)
 
 
 class TestPredictions:
   def test_mixture_of_all_models(
-    self, model, arguments, heads, pretrained, oracle, make_client, run_in_graph
+    self, build, arguments, heads, pretrained, oracle, make_client
   ):
     examples = make_client(4, [6])
-    functions = work(model, HPARAMS)
-    logits = run_in_graph(functions.predict_as_client, *arguments, examples)
+    logits = build(HPARAMS).predict_as_client(*arguments, examples)
     embeddings = oracle.embed(pretrained.backbone, examples.x)
     of_models = [softmax(oracle.classify(h, embeddings)) for h in heads]
     _, _, total = mixed(of_models, ENSEMBLE)
     np.testing.assert_allclose(np.exp(logits), total, rtol=1e-4)
 
-  def test_equal_weights_and_one_snapshot_are_the_plain_mean(
-    self, model, arguments, heads, pretrained, oracle, make_client, run_in_graph
-  ):
-    examples = make_client(4, [6])
-    hparams = dataclasses.replace(HPARAMS, max_snapshots=1)
-    functions = work(model, hparams)
-    weights, state, client = arguments
-    first = run_in_graph(
-      functions.initial_client_state, client.seed, weights
-    ).ensemble
-    logits = run_in_graph(
-      functions.predict_as_client,
-      weights._replace(snapshots=stacked(heads[2])),
-      state._replace(ensemble=first),
-      client,
-      examples,
-    )
-    embeddings = oracle.embed(pretrained.backbone, examples.x)
-    own, federated, stored = (
-      softmax(oracle.classify(h, embeddings)) for h in heads[:3]
-    )
-    np.testing.assert_allclose(
-      np.exp(logits), (own + federated) / 4 + stored / 2, rtol=1e-5
-    )
-
 
 class TestOptions:
   def test_pseudo_labels_are_those_of_the_mixture(
-    self, model, arguments, heads, pretrained, client, oracle, run_in_graph
+    self, build, arguments, heads, pretrained, client, oracle
   ):
-    hparams = dataclasses.replace(
+    weights, state, data = arguments
+    result = build(
       HPARAMS,
       stream_labels="pseudo",
       snapshot_losses="federated",
       batch_size=len(client.stream_x),
-    )
-    weights, state, data = arguments
-    result = run_in_graph(
-      work(model, hparams).train_client,
-      weights,
-      state._replace(past=()),
-      data,
-      np.int32(1),
-    )
+    ).train_client(weights, state._replace(past=()), data, 1)
     embeddings = oracle.embed(pretrained.backbone, client.stream_x)
     of_models = [softmax(oracle.classify(h, embeddings)) for h in heads]
     y = mixed(of_models, ENSEMBLE)[2].argmax(axis=1)
@@ -298,32 +235,17 @@ class TestOptions:
 
   @pytest.mark.parametrize("room", [100, 20])
   def test_new_snapshot_is_scored_on_past_pseudo_labels(
-    self,
-    model,
-    arguments,
-    heads,
-    pretrained,
-    client,
-    oracle,
-    run_in_graph,
-    room,
+    self, build, arguments, heads, pretrained, client, oracle, room
   ):
-    hparams = dataclasses.replace(
-      HPARAMS, stream_labels="pseudo", past_examples=room
-    )
-    functions = work(model, hparams)
+    functions = build(HPARAMS, stream_labels="pseudo", past_examples=room)
     weights, state, _ = arguments
-    first = run_in_graph(functions.initial_client_state, client.seed, weights)
+    first = functions.initial_client_state(client.seed, weights)
     state = state._replace(past=first.past)
     n, labels = len(client.stream_x), []
     streams = [np.roll(client.stream_x, k, axis=1) for k in range(5)]
     for number, x in enumerate(streams):
-      state = run_in_graph(
-        functions.train_client,
-        weights,
-        state,
-        client._replace(stream_x=x),
-        np.int32(number),
+      state = functions.train_client(
+        weights, state, client._replace(stream_x=x), number
       ).client_state
       labels.append(state.past.kept.y[:n])
     # All, or the latest ones for all.
@@ -338,25 +260,18 @@ class TestOptions:
     )
 
   def test_all_weights_are_trained_on_demand(
-    self, model, client, pretrained, oracle, run_in_graph, compare
+    self, build, client, pretrained, oracle, compare
   ):
-    hparams = dataclasses.replace(HPARAMS, trained="all", max_snapshots=1)
-    functions = work(model, hparams)
-    weights = run_in_graph(functions.initial_weights, client.seed)
+    functions = build(HPARAMS, trained="all", max_snapshots=1)
+    weights = functions.initial_weights(client.seed)
     assert isinstance(weights.federated, split_model.SplitWeights)
-    state = run_in_graph(functions.initial_client_state, client.seed, weights)
-    result = run_in_graph(
-      functions.train_client, weights, state, client, np.int32(0)
-    )
-    classes = estimated_classes(oracle, pretrained, client)
+    state = functions.initial_client_state(client.seed, weights)
+    result = functions.train_client(weights, state, client, 0)
+    classes = oracle.estimated_classes(pretrained, client)
 
     def risk(weights):
       logits = oracle.predict(weights, client.x)
-      return sum(
-        share
-        * oracle.cross_entropy(logits[client.y == c], client.y[client.y == c])
-        for c, share in enumerate(classes)
-      )
+      return oracle.risk(logits, client.y, classes)
 
     expected, _ = oracle.descend(pretrained, [risk], RATE)
     compare.assert_close(result.client_state.own, expected, 1e-5)

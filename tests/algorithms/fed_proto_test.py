@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
 from tff_shift.algorithms import fed_proto
 from tff_shift.algorithms import local
 from tff_shift.learning import evaluation
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -24,11 +22,6 @@ WEIGHTINGS = ["num_examples", "uniform"]
 
 
 @pytest.fixture(scope="module")
-def weights(model, run_in_graph):
-  return run_in_graph(model.initial_weights, randomness.server_seed(0))
-
-
-@pytest.fixture(scope="module")
 def shared():
   """Prototypes of two of three classes."""
   generator = np.random.default_rng(0)
@@ -37,32 +30,21 @@ def shared():
   return means
 
 
-def train(functions, run_in_graph, *arguments):
-  return run_in_graph(
-    lambda shared, state, data: functions.train_client(
-      shared, state, data, tf.constant(ROUND)
-    ),
-    *arguments,
-  )
-
-
 class TestRound:
   @pytest.mark.parametrize("distance", ["mean_square", "l2"])
   def test_steps_agree_with_the_oracle(
     self,
-    model,
+    build,
     weights,
     shared,
     make_client,
     oracle,
-    run_in_graph,
     compare,
     distance,
   ):
-    hparams = dataclasses.replace(HPARAMS, prototype_distance=distance)
     client = make_client(0, [6, 5])
-    result = train(
-      fed_proto.build(model, hparams), run_in_graph, shared, weights, client
+    result = build(HPARAMS, prototype_distance=distance).train_client(
+      shared, weights, client, ROUND
     )
 
     def loss_on(batch):
@@ -92,16 +74,14 @@ class TestRound:
 
   @pytest.mark.parametrize("weighting", WEIGHTINGS)
   def test_prototypes_are_means_over_the_clients_with_the_class(
-    self, model, make_client, oracle, context, weighting
+    self, start, make_client, oracle, weighting
   ):
     labels = [[0, 0, 0, 1, 1], [0, 1, 1], [1, 1, 1, 1, 1, 1, 1]]
     data = [
       make_client(i, [len(y)], y=np.array(y)) for i, y in enumerate(labels)
     ]
     hparams = dataclasses.replace(HPARAMS, client_weighting=weighting)
-    run = rounds.Rounds(
-      algorithms.build(fed_proto, model, hparams), data, run_seed=0
-    )
+    run = start(hparams, data)
     run.step()
     found = run.server_state.weights
     np.testing.assert_array_equal(found[2], np.zeros(8))
@@ -123,77 +103,46 @@ class TestRound:
 
   @pytest.mark.parametrize("weighting", WEIGHTINGS)
   def test_prototype_stays_while_nobody_has_the_class(
-    self, model, shared, weighting
+    self, build, shared, weighting
   ):
-    hparams = dataclasses.replace(HPARAMS, client_weighting=weighting)
-    functions = fed_proto.build(model, hparams)
     mean = tf.constant([[0.5] * 8 + [0.25], [0.0] * 9, [0.0] * 9])
-    found = functions.update_server(shared, mean, (), None)
-    np.testing.assert_array_equal(found[0], np.full(8, 2))
-    np.testing.assert_array_equal(found[1:], shared[1:])
+    result = build(HPARAMS, client_weighting=weighting).update_server(
+      shared, mean, (), 0
+    )
+    np.testing.assert_array_equal(result[0], np.full(8, 2))
+    np.testing.assert_array_equal(result[1:], shared[1:])
 
 
-class TestLimits:
-  @pytest.mark.parametrize("limit", ["no weight", "no prototypes"])
-  def test_is_local_training_bit_for_bit(
-    self, model, weights, shared, make_client, run_in_graph, compare, limit
-  ):
-    hparams = HPARAMS
-    if limit == "no weight":
-      hparams = dataclasses.replace(HPARAMS, prototype_weight=0.0)
-    else:
-      shared = np.zeros_like(shared)
-    client = make_client(0, [6, 5])
-    found = train(
-      fed_proto.build(model, hparams), run_in_graph, shared, weights, client
-    )
-    # The steps of FedAvg and of local training.
-    alone = run_in_graph(
-      lambda start, data: local_training.train_on_pool(
-        model.predict,
-        start,
-        data,
-        4,
-        randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND),
-        local.HParams(**COMMON),
-      ),
-      weights,
-      client,
-    )
-    assert compare.equal_bits(
-      (found.client_state, found.loss), (alone.weights, alone.loss)
+@pytest.mark.parametrize("limit", ["no weight", "no prototypes"])
+def test_limit_is_local_training_bit_for_bit(
+  start, build, model, client, weights, shared, run_in_graph, compare, limit
+):
+  functions = build(HPARAMS)
+  if limit == "no weight":
+    functions = build(HPARAMS, prototype_weight=0.0)
+  else:
+    shared = np.zeros_like(shared)
+  result = functions.train_client(shared, weights, client, ROUND)
+
+  # The steps of FedAvg and of local training.
+  def train(start, data):
+    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
+    return local_training.train_on_pool(
+      model.predict, start, data, 4, seed, local.HParams(**COMMON)
     )
 
-  def test_prototypes_of_one_client_are_its_own_means(
-    self, model, make_client, oracle, context
-  ):
-    client = make_client(0, [11])
-    run = rounds.Rounds(
-      algorithms.build(fed_proto, model, HPARAMS), [client], run_seed=0
-    )
-    run.step()
-    own = oracle.class_means(
-      oracle.embed(run.client_states[0].backbone, client.x), client.y
-    )
-    for c, mean in own.items():
-      np.testing.assert_allclose(run.server_state.weights[c], mean, atol=1e-6)
+  alone = run_in_graph(train, weights, client)
+  assert compare.equal_bits(
+    (result.client_state, result.loss), (alone.weights, alone.loss)
+  )
 
 
 class TestPrediction:
-  def predict(self, model, run_in_graph, hparams, shared, weights, client):
-    return run_in_graph(
-      fed_proto.build(model, hparams).predict_as_client,
-      shared,
-      weights,
-      client,
-      client,
-    )
-
   def test_is_the_class_of_the_nearest_prototype(
-    self, model, weights, shared, make_client, oracle, run_in_graph
+    self, build, weights, shared, make_client, oracle
   ):
     client = make_client(0, [9])
-    logits = self.predict(model, run_in_graph, HPARAMS, shared, weights, client)
+    logits = build(HPARAMS).predict_as_client(shared, weights, client, client)
     embeddings = oracle.embed(weights.backbone, client.x)
     distances = np.linalg.norm(embeddings[:, np.newaxis] - shared, axis=-1)
     np.testing.assert_allclose(
@@ -207,7 +156,7 @@ class TestPrediction:
 
   @pytest.mark.parametrize("case", ["before the first", "classifier"])
   def test_own_classifier_predicts(
-    self, model, weights, shared, make_client, oracle, run_in_graph, case
+    self, build, weights, shared, make_client, oracle, case
   ):
     hparams = HPARAMS
     if case == "classifier":
@@ -215,7 +164,7 @@ class TestPrediction:
     else:
       shared = np.zeros_like(shared)
     client = make_client(0, [9])
-    logits = self.predict(model, run_in_graph, hparams, shared, weights, client)
+    logits = build(hparams).predict_as_client(shared, weights, client, client)
     np.testing.assert_allclose(
       logits, oracle.predict(weights, client.x), atol=1e-5
     )

@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
 from tff_shift.algorithms import fed_em
 from tff_shift.algorithms import fed_rc
-from tff_shift.learning import function_types
 from tff_shift.learning import randomness
-from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -27,10 +24,8 @@ def row(models, number):
 
 
 @pytest.fixture(scope="module")
-def models(model, run_in_graph):
-  shared = run_in_graph(
-    fed_rc.build(model, HPARAMS).initial_weights, randomness.server_seed(0)
-  )
+def models(build):
+  shared = build(HPARAMS).initial_weights(randomness.server_seed(0))
   np.testing.assert_array_equal(shared.classes, np.ones([3, 2]))
   return shared.models
 
@@ -98,17 +93,11 @@ def test_sums_of_classes():
 
 class TestRound:
   def test_client_agrees_with_the_oracle(
-    self, model, models, make_client, oracle, run_in_graph, compare
+    self, build, model, models, make_client, oracle, run_in_graph, compare
   ):
     client = make_client(0, [6, 5])
     shared = fed_rc.Shared(models, CLASSES)
-    result = run_in_graph(
-      fed_rc.build(model, HPARAMS).train_client,
-      shared,
-      PI,
-      client,
-      np.int32(ROUND),
-    )
+    result = build(HPARAMS).train_client(shared, PI, client, ROUND)
     q = expectation(oracle, models, PI, CLASSES, client)
     np.testing.assert_allclose(result.client_state, q.mean(axis=0), rtol=1e-5)
     np.testing.assert_allclose(
@@ -129,31 +118,24 @@ class TestRound:
     np.testing.assert_allclose(result.loss, expected.loss, rtol=1e-5)
 
   def test_server_sums_over_clients_and_leaves_an_empty_cluster(
-    self, model, models, run_in_graph, compare
+    self, build, models, compare
   ):
     update = tf.nest.map_structure(np.ones_like, models)
     sums = np.float32([[3, 0], [1, 0], [0, 0]])
-    found = run_in_graph(
-      lambda shared, update, sums: fed_rc.build(model, HPARAMS).update_server(
-        shared, update, sums, function_types.UpdateInfo(ROUND)
-      ),
-      fed_rc.Shared(models, CLASSES),
-      update,
-      sums,
+    updated = build(HPARAMS).update_server(
+      fed_rc.Shared(models, CLASSES), update, sums, ROUND
     )
     compare.assert_close(
-      found.models, tf.nest.map_structure(lambda w: w + 1, models), 1e-6
+      updated.models, tf.nest.map_structure(lambda w: w + 1, models), 1e-6
     )
-    np.testing.assert_allclose(found.classes[:, 0], [0.75, 0.25, 0])
-    np.testing.assert_array_equal(found.classes[:, 1], CLASSES[:, 1])
+    np.testing.assert_allclose(updated.classes[:, 0], [0.75, 0.25, 0])
+    np.testing.assert_array_equal(updated.classes[:, 1], CLASSES[:, 1])
 
   def test_fractions_are_those_of_the_cohort_of_the_round_before(
-    self, model, make_client, context, oracle
+    self, start, make_client, oracle
   ):
     data = [make_client(i, [5 + i, 4]) for i in range(3)]
-    run = rounds.Rounds(
-      algorithms.build(fed_rc, model, HPARAMS), data, run_seed=0
-    )
+    run = start(HPARAMS, data)
     for _ in range(2):
       before, states = run.server_state.weights, run.client_states
       run.step()
@@ -166,57 +148,36 @@ class TestRound:
       )
 
 
-class TestLimits:
-  @pytest.mark.long
-  @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
-  def test_rounds_of_one_model_are_those_of_fed_avg_bit_for_bit(
-    self, runs_beside_fed_avg, compare, weighting
-  ):
-    options = COMMON | {"client_weighting": weighting}
-    runs = runs_beside_fed_avg(fed_rc, **options)
-    one, plain = (run.server_state.weights for run in runs)
-    assert compare.equal_bits(row(one.models, 0), plain)
-
-  def test_first_round_is_that_of_fed_em_bit_for_bit(
-    self, model, make_client, context, compare
-  ):
-    data = [make_client(i, [5 + i, 4]) for i in range(3)]
-    one, other = (
-      rounds.Rounds(
-        algorithms.build(module, model, module.HParams(num_models=2, **COMMON)),
-        data,
-        run_seed=0,
-      )
-      for module in (fed_rc, fed_em)
-    )
-    one.step()
-    other.step()
-    assert compare.equal_bits(
-      (one.server_state.weights.models, one.client_states),
-      (other.server_state.weights, other.client_states),
-    )
-    one.step()
-    other.step()
-    assert not compare.equal_bits(
-      one.server_state.weights.models, other.server_state.weights
-    )
+def test_first_round_is_that_of_fed_em_bit_for_bit(start, make_client, compare):
+  data = [make_client(i, [5 + i, 4]) for i in range(3)]
+  one, other = (
+    start(hparams, data, 1)
+    for hparams in (HPARAMS, fed_em.HParams(num_models=2, **COMMON))
+  )
+  assert compare.equal_bits(
+    (one.server_state.weights.models, one.client_states),
+    (other.server_state.weights, other.client_states),
+  )
+  one.step()
+  other.step()
+  assert not compare.equal_bits(
+    one.server_state.weights.models, other.server_state.weights
+  )
 
 
 def test_prediction_uses_no_label_of_what_is_predicted(
-  model, models, make_client, oracle, run_in_graph
+  build, models, make_client, oracle
 ):
-  functions = fed_rc.build(model, HPARAMS)
+  functions = build(HPARAMS)
   shared = fed_rc.Shared(models, CLASSES)
   client, other = make_client(0, [7]), make_client(1, [9])
-  pi = run_in_graph(
-    functions.prepare_client, shared, PI, client, np.int32(ROUND)
-  )
+  pi = functions.prepare_client(shared, PI, client, ROUND)
   expected = expectation(oracle, models, PI, CLASSES, client).mean(axis=0)
   np.testing.assert_allclose(pi, expected, rtol=1e-5)
   logits = [oracle.predict(row(models, k), other.x) for k in range(2)]
   mixture = np.exp(fed_em.mix(expected.astype(np.float32), np.float32(logits)))
   for y in (other.y, 2 - other.y):
-    found = run_in_graph(
-      functions.predict_as_client, shared, pi, client, other._replace(y=y)
+    result = functions.predict_as_client(
+      shared, pi, client, other._replace(y=y)
     )
-    np.testing.assert_allclose(np.exp(found), mixture, rtol=1e-4)
+    np.testing.assert_allclose(np.exp(result), mixture, rtol=1e-4)

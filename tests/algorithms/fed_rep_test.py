@@ -1,7 +1,5 @@
 """FedRep: the head stays at home, the backbone is averaged."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -38,8 +36,8 @@ def cut(model, head):
 
 
 @pytest.fixture(scope="module")
-def functions(model, head):
-  return fed_rep.build(model, dataclasses.replace(HPARAMS, head=head))
+def functions(build, head):
+  return build(HPARAMS, head=head)
 
 
 class TestTraining:
@@ -49,10 +47,8 @@ class TestTraining:
     round_num = 5
     client = make_client(0, [6, 5])
     backbone = run_in_graph(cut.initial_backbone, randomness.server_seed(0))
-    head = run_in_graph(functions.initial_client_state, client.seed, ())
-    result = run_in_graph(
-      functions.train_client, backbone, head, client, np.int32(round_num)
-    )
+    head = functions.initial_client_state(client.seed, ())
+    result = functions.train_client(backbone, head, client, round_num)
     # Per iteration a step for each of the two domains.
     for_head, for_backbone = (
       oracle.batches(client, number, randomness.Purpose.TRAIN, round_num, part)

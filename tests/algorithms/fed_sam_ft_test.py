@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import fed_sam_ft
 from tff_shift.algorithms.parts import sharpness
 from tff_shift.learning import local_training
@@ -17,24 +16,11 @@ RATE = 0.25
 COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
 
 
-def everything(functions):
-  return lambda weights, data: (
-    functions.train_client(weights, (), data, tf.constant(ROUND)),
-    functions.prepare_client(weights, (), data, tf.constant(ROUND)),
-  )
-
-
-def test_round_agrees_with_the_oracle(
-  model, client, weights, oracle, run_in_graph, compare
-):
+def test_round_agrees_with_the_oracle(build, client, weights, oracle, compare):
   rho, decay, momentum = 0.4, 0.1, 0.5
-  functions = fed_sam_ft.build(
-    model,
-    fed_sam_ft.HParams(
-      rho=rho, weight_decay=decay, momentum=momentum, **COMMON
-    ),
-  )
-  result, _ = run_in_graph(everything(functions), weights, client)
+  result = build(
+    fed_sam_ft.HParams(rho=rho, weight_decay=decay, momentum=momentum, **COMMON)
+  ).train_client(weights, (), client, ROUND)
   current = tf.nest.map_structure(np.float64, weights)
   moved = tf.nest.map_structure(np.zeros_like, current)
   losses = []
@@ -58,41 +44,6 @@ def test_round_agrees_with_the_oracle(
   )
   np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-5)
   assert result.client_state == ()
-
-
-@pytest.mark.parametrize(
-  "optimizer",
-  [
-    {"optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01},
-    {"optimizer": "adam"},
-  ],
-)
-def test_without_a_move_it_is_fed_avg_ft_bit_for_bit(
-  model, client, weights, run_in_graph, compare, optimizer
-):
-  hparams = COMMON | optimizer
-  found, plain = (
-    run_in_graph(everything(functions), weights, client)
-    for functions in (
-      fed_sam_ft.build(model, fed_sam_ft.HParams(rho=0.0, **hparams)),
-      fed_avg_ft.build(model, fed_avg_ft.HParams(**hparams)),
-    )
-  )
-  assert compare.equal_bits(found, plain)
-
-
-def test_fine_tuning_takes_plain_steps(
-  model, client, weights, run_in_graph, compare
-):
-  (trained, prepared), (plain, expected) = (
-    run_in_graph(everything(functions), weights, client)
-    for functions in (
-      fed_sam_ft.build(model, fed_sam_ft.HParams(rho=0.4, **COMMON)),
-      fed_avg_ft.build(model, fed_avg_ft.HParams(**COMMON)),
-    )
-  )
-  assert compare.equal_bits(prepared, expected)
-  assert not compare.equal_bits(trained.update, plain.update)
 
 
 def test_gradient_of_zeros_moves_nothing(run_in_graph):

@@ -1,7 +1,5 @@
 """FedSR: a noisy representation, kept short and close to its class."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -21,15 +19,15 @@ SIZE = 8
 
 
 @pytest.fixture(scope="module")
-def functions(model):
-  return fed_sr.build(model, HPARAMS)
+def functions(build):
+  return build(HPARAMS)
 
 
 @pytest.fixture(scope="module")
-def weights(functions, run_in_graph):
+def weights(functions):
   """Weights whose layer for sigma is not zeros."""
   generator = np.random.default_rng(0)
-  found = run_in_graph(functions.initial_weights, randomness.server_seed(0))
+  found = functions.initial_weights(randomness.server_seed(0))
   deviation = (
     generator.normal(size=(SIZE, SIZE)).astype(np.float32) / 4,
     generator.normal(size=SIZE).astype(np.float32),
@@ -58,15 +56,18 @@ def represent(oracle, weights, x):
   return mean, softplus(mean @ kernel + bias)
 
 
-def train(functions, run_in_graph, weights, gaussians, client):
-  return run_in_graph(
-    lambda shared, own, data: functions.train_client(
-      shared, own, data, tf.constant(ROUND)
-    ),
-    weights,
-    gaussians,
-    client,
+def test_divergence_of_two_normals(run_in_graph):
+  def row(*values):
+    return np.array([values], np.float32)
+
+  # KL(N(1, 1) || N(0, 4)) = log 2 + (1 + 1) / 8 - 1 / 2, twice.
+  result = run_in_graph(
+    fed_sr.divergence, row(1, 1), row(1, 1), row(0, 0), row(2, 2)
   )
+  np.testing.assert_allclose(result, [2 * (np.log(2) - 0.25)], rtol=1e-6)
+  # Without deviations it is a number.
+  result = run_in_graph(fed_sr.divergence, *[row(0.0)] * 4)
+  assert np.isfinite(result).all()
 
 
 class TestTraining:
@@ -75,13 +76,12 @@ class TestTraining:
     functions,
     weights,
     gaussians,
-    make_client,
+    client,
     oracle,
     run_in_graph,
     compare,
   ):
-    client = make_client(0, [6, 5])
-    result = train(functions, run_in_graph, weights, gaussians, client)
+    result = functions.train_client(weights, gaussians, client, ROUND)
 
     def draw(data):
       seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
@@ -127,11 +127,11 @@ class TestTraining:
     np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
 
   def test_without_noise_and_penalties_it_is_fed_avg(
-    self, model, make_client, run_in_graph, compare
+    self, build, model, client, run_in_graph, compare
   ):
-    hparams = fed_sr.HParams(norm_penalty=0.0, class_penalty=0.0, **COMMON)
-    functions = fed_sr.build(model, hparams)
-    client = make_client(0, [6, 5])
+    functions = build(
+      fed_sr.HParams(norm_penalty=0.0, class_penalty=0.0, **COMMON)
+    )
     plain = run_in_graph(model.initial_weights, client.seed)
     # The softplus of it is 0.
     no_noise = (
@@ -139,94 +139,59 @@ class TestTraining:
       np.full(SIZE, -1e4, np.float32),
     )
     weights = fed_sr.Weights(plain, no_noise)
-    gaussians = run_in_graph(
-      functions.initial_client_state, client.seed, weights
-    )
-    result = train(functions, run_in_graph, weights, gaussians, client)
-    expected = run_in_graph(
-      lambda w, data: fed_avg.train_client(
-        model, fed_avg.HParams(**COMMON), w, data, tf.constant(ROUND)
-      ),
-      plain,
-      client,
+    gaussians = functions.initial_client_state(client.seed, weights)
+    result = functions.train_client(weights, gaussians, client, ROUND)
+    expected = build(fed_avg.HParams(**COMMON)).train_client(
+      plain, (), client, ROUND
     )
     assert compare.equal_bits(result.update.model, expected.update)
     assert compare.equal_bits(result.client_state, gaussians)
-    found, logits = run_in_graph(
-      lambda w, data: (
-        functions.predict_as_server(w, (), data),
-        model.predict(w.model, data.x),
-      ),
-      weights,
-      client,
-    )
-    logits = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    np.testing.assert_allclose(found, logits, atol=1e-5)
-    # With noise it is not.
-    noisy = fed_sr.Weights(
-      plain, tf.nest.map_structure(np.zeros_like, no_noise)
-    )
-    result = train(functions, run_in_graph, noisy, gaussians, client)
-    assert not compare.equal_bits(result.update.model, expected.update)
 
 
 class TestPrediction:
   def test_is_the_mean_of_probabilities(
-    self, functions, weights, make_client, oracle, run_in_graph
+    self, functions, weights, client, oracle, run_in_graph
   ):
-    client = make_client(0, [4])
-    found = run_in_graph(
-      lambda w, data: functions.predict_as_server(w, (), data), weights, client
-    )
+    result = functions.predict_as_server(weights, (), client)
     noise = run_in_graph(
-      lambda seed: draws.normal([20, 1, SIZE], seed),
-      np.zeros(2, np.int32),
+      lambda seed: draws.normal([20, 1, SIZE], seed), np.zeros(2, np.int32)
     )
     mean, deviation = represent(oracle, weights, client.x)
     logits = oracle.classify(weights.model.head, mean + deviation * noise)
     probabilities = np.exp(logits)
     probabilities /= probabilities.sum(axis=-1, keepdims=True)
     np.testing.assert_allclose(
-      np.exp(found), probabilities.mean(axis=0), atol=1e-5
+      np.exp(result), probabilities.mean(axis=0), atol=1e-5
     )
 
   def test_without_draws_the_mean_is_classified(
-    self, model, weights, make_client, oracle, run_in_graph
+    self, build, weights, client, oracle
   ):
-    client = make_client(0, [4])
-    functions = fed_sr.build(model, dataclasses.replace(HPARAMS, num_samples=0))
-    found = run_in_graph(
-      lambda w, data: functions.predict_as_server(w, (), data), weights, client
+    result = build(HPARAMS, num_samples=0).predict_as_server(
+      weights, (), client
     )
     np.testing.assert_allclose(
-      found, oracle.predict(weights.model, client.x), atol=1e-5
+      result, oracle.predict(weights.model, client.x), atol=1e-5
     )
 
   def test_depends_on_the_example_alone(
-    self, functions, weights, gaussians, make_client, run_in_graph
+    self, functions, weights, gaussians, make_client
   ):
-    client = make_client(0, [7])
+    client, other = make_client(0, [7]), make_client(1, [2])
     turned = client._replace(x=client.x[::-1], y=1 - client.y)
     # More than one batch of the evaluation.
     many = client._replace(x=np.tile(client.x, (40, 1)))
-    predict = lambda data: run_in_graph(  # noqa: E731
-      lambda w, own, examples: functions.predict_as_client(
-        w, own, make_client(1, [2]), examples
-      ),
-      weights,
-      gaussians,
-      data,
+    alone, of_turned, of_many = (
+      functions.predict_as_client(weights, gaussians, other, examples)
+      for examples in (client, turned, many)
     )
-    alone = predict(client)
-    np.testing.assert_allclose(predict(turned)[::-1], alone, atol=1e-6)
-    np.testing.assert_allclose(
-      predict(many), np.tile(alone, (40, 1)), atol=1e-6
-    )
+    np.testing.assert_allclose(of_turned[::-1], alone, atol=1e-6)
+    np.testing.assert_allclose(of_many, np.tile(alone, (40, 1)), atol=1e-6)
 
 
-def test_first_gaussians_are_standard(functions, weights, run_in_graph):
+def test_first_gaussians_are_standard(functions, weights):
   seed = randomness.client_seed(0, 0)
-  first = run_in_graph(functions.initial_client_state, seed, weights)
+  first = functions.initial_client_state(seed, weights)
   np.testing.assert_array_equal(first.mean, np.zeros((3, SIZE)))
   np.testing.assert_array_equal(first.deviation, np.ones((3, SIZE)))
   assert first.scale == 1.0

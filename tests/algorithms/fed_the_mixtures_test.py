@@ -81,31 +81,6 @@ class TestFind:
       np.testing.assert_allclose(found[place : place + 1], alone, atol=1e-6)
     assert find(draw(0, 0)).shape == (0, 2)
 
-  def test_equal_heads_count_alike(self, find):
-    inputs = draw(2, 5)
-    equal = inputs._replace(
-      personal_logits=inputs.logits,
-      distances=inputs.distances[:, :1].repeat(2, axis=1),
-    )
-    # Not to the last bit: machines' softmax of equal numbers differs there.
-    np.testing.assert_allclose(find(equal), np.full((5, 2), 0.5), atol=1e-6)
-
-  def test_nearer_descriptor_counts_where_heads_disagree(self, find):
-    # The cosine of the heads' probabilities is 0.
-    sure = np.float32([[30, 0, 0, 0]])
-    inputs = fed_the.MixtureInputs(
-      sure, sure[:, [1, 0, 2, 3]], np.float32([[2, 1]])
-    )
-    assert find(inputs)[0, 1] > 0.9
-    nearer = inputs._replace(distances=inputs.distances[:, ::-1])
-    np.testing.assert_allclose(find(nearer), find(inputs)[:, ::-1], atol=1e-6)
-
-  def test_surer_head_counts_where_heads_agree(self, find):
-    # Distances hardly count.
-    flat = np.float32([[0.2, 0.1, 0.1, 0.1]])
-    inputs = fed_the.MixtureInputs(flat * 12, flat, np.float32([[1, 1]]))
-    assert find(inputs)[0, 0] > 0.9
-
   def test_search_ends_where_the_slope_is_small(self, find):
     # A step of Adam is as long as the rate, however small the slope is.
     sure = np.float32([[30, 0, 0, 0]])
@@ -115,17 +90,6 @@ class TestFind:
     np.testing.assert_allclose(find(inputs), [[0.5, 0.5]], atol=1e-6)
     steeper = inputs._replace(distances=np.float32([[1, 1 + 1e-3]]))
     assert find(steeper)[0, 0] > 0.9
-
-  def test_no_steps_give_the_mean(self, run_in_graph):
-    found = run_in_graph(
-      lambda inputs: fed_the.mix_logits(
-        fed_the.find_mixtures(inputs, 0, 0.2), inputs[0], inputs[1]
-      ),
-      draw(0, 3),
-    )
-    np.testing.assert_allclose(
-      found, (draw(0, 3)[0] + draw(0, 3)[1]) / 2, rtol=1e-6
-    )
 
 
 class TestSmooth:
@@ -143,8 +107,3 @@ class TestSmooth:
     np.testing.assert_array_equal(
       found, [[4], [0.75 * 2], [0.25 * 8 + 0.75 * 5], [8]]
     )
-
-  @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.1), (0.1, 1.0)])
-  def test_rate_of_one_leaves_features(self, smooth, alpha, beta):
-    z = np.arange(12, dtype=np.float32).reshape(4, 3)
-    np.testing.assert_allclose(smooth(z, [4], alpha, beta), z, rtol=1e-6)

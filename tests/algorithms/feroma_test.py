@@ -6,14 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
-from tff_shift import execution
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import feroma
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
-from tff_shift.simulation.engine import rounds
-from tff_shift.testing import running
 
 pytestmark = pytest.mark.slow
 
@@ -22,19 +18,6 @@ NUM_CLIENTS = 3
 COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
 HPARAMS = feroma.HParams(warm_up_rounds=2, **COMMON)
 ROUND = 4
-
-
-def build(model, **changes):
-  hparams = dataclasses.replace(HPARAMS, **changes)
-  return feroma.build(model, hparams, NUM_CLIENTS)
-
-
-def start(module, model, data, hparams):
-  return rounds.Rounds(
-    algorithms.build(module, model, hparams, num_clients=len(data)),
-    data,
-    run_seed=0,
-  )
 
 
 def row(models, number):
@@ -58,21 +41,23 @@ def numpy_profile(embeddings, y, num_classes=3):
   )
 
 
+def profile_of(oracle, extractor, client):
+  return numpy_profile(oracle.embed(extractor, client.x), client.y)
+
+
 @pytest.fixture(scope="module")
-def weights(model, run_in_graph, make_client, oracle):
+def weights(model, run_in_graph, clients, oracle):
   """Three models; the last one's profile is of the warm-up."""
   made = [
     run_in_graph(model.initial_weights, randomness.server_seed(seed))
     for seed in range(5)
   ]
-  profiles = []
-  for i in range(NUM_CLIENTS):
-    # Near to the client of the round, whose id is the next one.
-    client = make_client((i + 1) % NUM_CLIENTS, [7])
-    profiles.append(
-      numpy_profile(oracle.embed(made[4].backbone, client.x), client.y)
-      + 0.01 * i
-    )
+  # Near to the client of the round, whose id is the next one.
+  profiles = [
+    profile_of(oracle, made[4].backbone, clients[(i + 1) % NUM_CLIENTS])
+    + 0.01 * i
+    for i in range(NUM_CLIENTS)
+  ]
   return feroma.Weights(
     mean=made[3],
     extractor=made[4].backbone,
@@ -80,6 +65,11 @@ def weights(model, run_in_graph, make_client, oracle):
     profiles=np.float32(profiles),
     written=np.float32([4, 2, 1]),
   )
+
+
+@pytest.fixture(scope="module")
+def functions(build):
+  return build(HPARAMS, num_clients=NUM_CLIENTS)
 
 
 @pytest.fixture(scope="module")
@@ -144,23 +134,14 @@ class TestAssociation:
 class TestRound:
   @pytest.mark.parametrize("threshold", [0.05, 0.9, 1.1])
   def test_agrees_with_the_oracle(
-    self,
-    model,
-    weights,
-    clients,
-    oracle,
-    run_in_graph,
-    compare,
-    threshold,
+    self, build, weights, clients, oracle, compare, threshold
   ):
-    functions = build(model, threshold=threshold)
+    functions = build(HPARAMS, num_clients=NUM_CLIENTS, threshold=threshold)
     trained, profiles, results = [], [], []
     for client in clients:
-      found = run_in_graph(
-        functions.train_client, weights, (), client, np.int32(ROUND)
-      )
-      results.append(found)
-      own = numpy_profile(oracle.embed(weights.extractor, client.x), client.y)
+      result = functions.train_client(weights, (), client, ROUND)
+      results.append(result)
+      own = profile_of(oracle, weights.extractor, client)
       # The third client's profile is of another extractor.
       w = np.exp(-np.linalg.norm(weights.profiles[:2] - own, axis=1))
       w /= w.sum()
@@ -173,11 +154,11 @@ class TestRound:
         )
       batches = oracle.batches(client, 2, randomness.Purpose.TRAIN, ROUND)
       after, loss = oracle.descend(first, oracle.losses(batches), RATE)
-      np.testing.assert_allclose(found.loss, loss, rtol=1e-4)
+      np.testing.assert_allclose(result.loss, loss, rtol=1e-4)
       trained.append(after)
       profiles.append(own)
       compare.assert_close(
-        found.update,
+        result.update,
         tf.nest.map_structure(np.subtract, after, weights.mean),
         1e-4,
       )
@@ -187,55 +168,42 @@ class TestRound:
     slots = client_slots.total(
       [each.plaintext_sum for each in results], NUM_CLIENTS
     )
-    found = run_in_graph(
-      running.with_info(functions.update_server),
-      weights,
-      mean,
-      slots,
-      np.int32(ROUND),
-    )
-    compare.assert_close(found.models, stack(*trained), 1e-4)
+    result = functions.update_server(weights, mean, slots, ROUND)
+    compare.assert_close(result.models, stack(*trained), 1e-4)
     compare.assert_close(
-      found.mean,
+      result.mean,
       tf.nest.map_structure(lambda each: each.mean(axis=0), stack(*trained)),
       1e-4,
     )
-    np.testing.assert_allclose(found.profiles, profiles, atol=1e-4)
-    assert found.written.tolist() == [5, 5, 5]
-    assert compare.equal_bits(found.extractor, weights.extractor)
+    np.testing.assert_allclose(result.profiles, profiles, atol=1e-4)
+    assert result.written.tolist() == [5, 5, 5]
+    assert compare.equal_bits(result.extractor, weights.extractor)
 
   def test_client_outside_of_the_cohort_keeps_its_row(
-    self, model, weights, clients, run_in_graph, compare
+    self, functions, weights, clients, compare
   ):
-    functions = build(model)
-    sent = run_in_graph(
-      functions.train_client, weights, (), clients[1], np.int32(ROUND)
-    )
-    found = run_in_graph(
-      running.with_info(functions.update_server),
+    sent = functions.train_client(weights, (), clients[1], ROUND)
+    updated = functions.update_server(
       weights,
       sent.update,
       client_slots.total([sent.plaintext_sum], NUM_CLIENTS),
-      np.int32(ROUND),
+      ROUND,
     )
-    assert found.written.tolist() == [4, 5, 1]
+    assert updated.written.tolist() == [4, 5, 1]
     for number in (0, 2):
-      for name in ("models", "profiles"):
-        assert compare.equal_bits(
-          row(getattr(found, name), number),
-          row(getattr(weights, name), number),
+      assert compare.equal_bits(
+        *(
+          row((each.models, each.profiles), number)
+          for each in (updated, weights)
         )
+      )
 
   def test_noise_is_added_to_the_sent_profile_alone(
-    self, model, weights, clients, run_in_graph, compare
+    self, build, weights, clients, compare
   ):
     plain, noisy = (
-      run_in_graph(
-        build(model, profile_noise=noise).train_client,
-        weights,
-        (),
-        clients[0],
-        np.int32(ROUND),
+      build(HPARAMS, num_clients=3, profile_noise=noise).train_client(
+        weights, (), clients[0], ROUND
       )
       for noise in (0.0, 0.5)
     )
@@ -245,14 +213,17 @@ class TestRound:
 
 
 class TestLimits:
+  @pytest.fixture
+  def data(self, make_client):
+    return [make_client(i, [5 + 2 * i]) for i in range(NUM_CLIENTS)]
+
   @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
   def test_warm_up_is_fed_avg_bit_for_bit(
-    self, model, make_client, context, compare, weighting
+    self, start, data, compare, weighting
   ):
-    data = [make_client(i, [5 + 2 * i]) for i in range(NUM_CLIENTS)]
     common = COMMON | {"client_weighting": weighting}
-    run = start(feroma, model, data, feroma.HParams(warm_up_rounds=3, **common))
-    plain = start(fed_avg, model, data, fed_avg.HParams(**common))
+    run = start(feroma.HParams(warm_up_rounds=3, **common), data)
+    plain = start(fed_avg.HParams(**common), data)
     received = []
     for _ in range(3):
       received.append(plain.server_state.weights)
@@ -269,8 +240,18 @@ class TestLimits:
     )
     assert run.step()["loss"] != plain.step()["loss"]
 
+  def test_a_threshold_above_one_is_fed_avg_bit_for_bit(
+    self, start, data, compare
+  ):
+    hparams = dataclasses.replace(HPARAMS, threshold=1.5, warm_up_rounds=0)
+    run = start(hparams, data, 3)
+    plain = start(fed_avg.HParams(**COMMON), data, 3)
+    assert compare.equal_bits(
+      run.server_state.weights.mean, plain.server_state.weights
+    )
+
   def test_equal_profiles_are_fed_avg_up_to_rounding(
-    self, model, make_client, context, compare
+    self, start, make_client, compare
   ):
     # The same examples in other batches.
     first = make_client(0, [8])
@@ -278,11 +259,8 @@ class TestLimits:
       first._replace(seed=randomness.client_seed(0, i), client_id=np.int32(i))
       for i in range(NUM_CLIENTS)
     ]
-    run = start(feroma, model, data, HPARAMS)
-    plain = start(fed_avg, model, data, fed_avg.HParams(**COMMON))
-    for _ in range(5):
-      run.step()
-      plain.step()
+    run = start(HPARAMS, data, 5)
+    plain = start(fed_avg.HParams(**COMMON), data, 5)
     compare.assert_close(
       run.server_state.weights.mean, plain.server_state.weights, 1e-5
     )
@@ -291,118 +269,71 @@ class TestLimits:
       row(run.server_state.weights.models, 1),
     )
 
-  def test_a_threshold_above_one_is_fed_avg_bit_for_bit(
-    self, model, make_client, context, compare
-  ):
-    data = [make_client(i, [5 + 2 * i]) for i in range(NUM_CLIENTS)]
-    hparams = dataclasses.replace(HPARAMS, threshold=1.5, warm_up_rounds=0)
-    run = start(feroma, model, data, hparams)
-    plain = start(fed_avg, model, data, fed_avg.HParams(**COMMON))
-    for _ in range(3):
-      run.step()
-      plain.step()
-    assert compare.equal_bits(
-      run.server_state.weights.mean, plain.server_state.weights
-    )
 
-
-class TestTwoConcepts:
-  def test_clients_train_from_models_of_their_concept(
-    self, model, make_client, context, run_in_graph, oracle
-  ):
-    generator = np.random.default_rng(0)
-    direction = generator.normal(size=(5, 3))
-
-    def concept(i):
-      x = generator.normal(size=(80, 5)).astype(np.float32)
-      y = np.argmax(x @ direction, axis=1).astype(np.int32)
-      return make_client(i, [80])._replace(x=x, y=y if i < 2 else 2 - y)
-
-    data = [concept(i) for i in range(4)]
-    hparams = feroma.HParams(
-      batch_size=40, local_steps=10, learning_rate=RATE, warm_up_rounds=2
-    )
-    run = start(feroma, model, data, hparams)
-    for _ in range(8):
-      run.step()
-    weights = run.server_state.weights
-    functions = feroma.build(model, hparams, 4)
-    for number, client in enumerate(data):
-      own = numpy_profile(oracle.embed(weights.extractor, client.x), client.y)
-      distance = np.linalg.norm(weights.profiles - own, axis=1)
-      others = distance[:2] if number >= 2 else distance[2:]
-      alike = distance[2:] if number >= 2 else distance[:2]
-      assert alike.max() < others.min()
-      prepared = run_in_graph(
-        functions.prepare_client, weights, (), client, np.int32(8)
-      )
-      logits = oracle.predict(prepared, client.x)
-      assert np.mean(logits.argmax(axis=1) == client.y) > 0.85
+def test_clients_train_from_models_of_their_concept(
+  start, build, two_concepts, oracle
+):
+  data = two_concepts(4, [80], lambda i, _: i >= 2)
+  hparams = feroma.HParams(
+    batch_size=40, local_steps=10, learning_rate=RATE, warm_up_rounds=2
+  )
+  weights = start(hparams, data, 8).server_state.weights
+  for number, client in enumerate(data):
+    own = profile_of(oracle, weights.extractor, client)
+    distance = np.linalg.norm(weights.profiles - own, axis=1)
+    pairs = distance[:2], distance[2:]
+    assert pairs[number // 2].max() < pairs[1 - number // 2].min()
+    prepared = build(hparams).prepare_client(weights, (), client, 8)
+    logits = oracle.predict(prepared, client.x)
+    assert np.mean(logits.argmax(axis=1) == client.y) > 0.85
 
 
 class TestPrediction:
   def test_by_training_data_it_uses_no_label_of_the_target(
-    self, model, weights, clients, make_client, oracle, run_in_graph
+    self, functions, weights, clients, make_client, oracle
   ):
-    functions = build(model)
     client, other = clients[0], make_client(9, [6])
-    own = numpy_profile(oracle.embed(weights.extractor, client.x), client.y)
+    own = profile_of(oracle, weights.extractor, client)
     w = np.exp(-np.linalg.norm(weights.profiles[:2] - own, axis=1))
     w[w / w.sum() < HPARAMS.threshold] = 0
     expected = tf.nest.map_structure(
       lambda models: np.tensordot(w / w.sum(), models[:2], 1), weights.models
     )
+    prepared = functions.prepare_client(weights, (), client, ROUND)
     for y in (other.y, 2 - other.y):
-      prepared = run_in_graph(
-        functions.prepare_client, weights, (), client, np.int32(ROUND)
-      )
-      logits = run_in_graph(
-        functions.predict_as_client,
-        weights,
-        prepared,
-        client,
-        other._replace(y=y),
+      logits = functions.predict_as_client(
+        weights, prepared, client, other._replace(y=y)
       )
       np.testing.assert_allclose(
         logits, oracle.predict(expected, other.x), atol=1e-4
       )
 
   def test_by_inputs_the_nearest_profile_without_labels_decides(
-    self, model, weights, clients, oracle, run_in_graph
+    self, build, weights, clients, oracle
   ):
-    functions = build(model, assignment="inputs")
+    functions = build(HPARAMS, num_clients=3, assignment="inputs")
     assert functions.prepare_client is None and functions.predicts_batches
     found = []
     for client in clients:
-      logits = run_in_graph(
-        functions.predict_as_client, weights, (), clients[0], client
-      )
-      own = numpy_profile(oracle.embed(weights.extractor, client.x), client.y)[
-        :16
-      ]
+      logits = functions.predict_as_client(weights, (), clients[0], client)
+      own = profile_of(oracle, weights.extractor, client)[:16]
       nearest = np.linalg.norm(weights.profiles[:2, :16] - own, axis=1).argmin()
       found.append(nearest)
-      np.testing.assert_allclose(
-        logits,
-        oracle.predict(row(weights.models, nearest), client.x),
-        atol=1e-4,
-      )
+      expected = oracle.predict(row(weights.models, nearest), client.x)
+      np.testing.assert_allclose(logits, expected, atol=1e-4)
     # The profiles are those of the next clients.
     assert found[1:] == [0, 1]
 
   @pytest.mark.parametrize("assignment", ["training", "inputs"])
   def test_without_a_profile_it_is_the_mean_model(
-    self, model, weights, clients, oracle, run_in_graph, assignment
+    self, build, weights, clients, oracle, assignment
   ):
-    functions = build(model, assignment=assignment)
+    functions = build(HPARAMS, num_clients=3, assignment=assignment)
     nothing = weights._replace(written=np.zeros(3, np.float32))
-    prepared = ()
-    if functions.prepare_client is not None:
-      prepared = run_in_graph(
-        functions.prepare_client, nothing, (), clients[0], np.int32(ROUND)
-      )
-    logits = run_in_graph(
-      functions.predict_as_client, nothing, prepared, clients[0], clients[1]
+    prepare = functions.prepare_client or (lambda *_: ())
+    prepared = prepare(nothing, (), clients[0], ROUND)
+    logits = functions.predict_as_client(
+      nothing, prepared, clients[0], clients[1]
     )
     np.testing.assert_allclose(
       logits, oracle.predict(weights.mean, clients[1].x), atol=1e-5
@@ -410,17 +341,6 @@ class TestPrediction:
 
 
 @pytest.mark.cpp
-def test_executors_agree(model, make_client, compare, on_other_executors):
+def test_executors_agree(make_client, executors_agree):
   data = [make_client(i, [6, 5]) for i in range(NUM_CLIENTS)]
-  hparams = dataclasses.replace(HPARAMS, warm_up_rounds=1)
-
-  def weights_after_two_rounds():
-    run = start(feroma, model, data, hparams)
-    run.step()
-    run.step()
-    return run.server_state.weights
-
-  with execution.use("in_process"):
-    here = weights_after_two_rounds()
-  for there in on_other_executors(weights_after_two_rounds):
-    compare.assert_close(here, there, 1e-5)
+  executors_agree(dataclasses.replace(HPARAMS, warm_up_rounds=1), data, 2)

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift.algorithms import flute
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 from tff_shift.simulation.engine import rounds
@@ -23,12 +22,6 @@ HPARAMS = flute.HParams(
   feature_penalty=0.01,
   head_penalty=0.02,
 )
-NO_PENALTIES = {
-  "simplex_penalty": 0.0,
-  "head_penalty": 0.0,
-  "feature_penalty": 0.0,
-  "simplex_rate": 0.0,
-}
 ROUND = 5
 
 
@@ -41,17 +34,6 @@ def distance(kernel, present):
   return np.linalg.norm(products / np.linalg.norm(products) - simplex)
 
 
-def train(model, hparams, run_in_graph, weights, client):
-  functions = flute.build(model, hparams)
-  return run_in_graph(
-    lambda backbone, head, data: functions.train_client(
-      backbone, head, data, tf.constant(ROUND)
-    ),
-    *weights,
-    client,
-  )
-
-
 class TestSimplex:
   def test_distance_is_that_of_the_formula(self, run_in_graph):
     generator = np.random.default_rng(0)
@@ -60,22 +42,6 @@ class TestSimplex:
       present = np.array(present, np.float32)
       found = run_in_graph(flute.simplex_distance, kernel, present)
       np.testing.assert_allclose(found, distance(kernel, present), rtol=1e-5)
-
-  def test_is_zero_of_a_simplex_however_long_and_turned(self, run_in_graph):
-    generator = np.random.default_rng(1)
-    rotation, _ = np.linalg.qr(generator.normal(size=(10, 10)))
-    simplex = np.eye(10) - 0.1
-    kernel = (7 * rotation @ simplex).astype(np.float32)
-    present = np.ones(10, np.float32)
-    assert run_in_graph(flute.simplex_distance, kernel, present) < 1e-5
-    # Nor does length or direction count elsewhere.
-    other = generator.normal(size=(10, 10)).astype(np.float32)
-    found = [
-      run_in_graph(flute.simplex_distance, each.astype(np.float32), present)
-      for each in (other, 3 * other, rotation @ other)
-    ]
-    np.testing.assert_allclose(found, found[0], rtol=1e-5)
-    assert found[0] > 0.1
 
   def test_step_goes_down_the_gradient(self, run_in_graph, oracle):
     generator = np.random.default_rng(2)
@@ -102,14 +68,15 @@ class TestSimplex:
 class TestTraining:
   @pytest.mark.parametrize("feature_norm", ["mean", "sum"])
   def test_head_first_then_all_then_the_server_step(
-    self, model, make_client, oracle, run_in_graph, compare, feature_norm
+    self, build, model, make_client, oracle, run_in_graph, compare, feature_norm
   ):
-    hparams = dataclasses.replace(HPARAMS, feature_norm=feature_norm)
     over_batch = getattr(np, feature_norm)
     client = make_client(0, [6, 5], y=[0, 2] * 5 + [0])
     present = np.array([1, 0, 1])
     weights = run_in_graph(model.initial_weights, client.seed)
-    result = train(model, hparams, run_in_graph, weights, client)
+    result = build(HPARAMS, feature_norm=feature_norm).train_client(
+      *weights, client, ROUND
+    )
 
     def loss_of(batch, feature_penalty):
       def loss(w):
@@ -147,27 +114,6 @@ class TestTraining:
     )
     np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
 
-  def test_without_penalties_all_weights_are_trained_at_once(
-    self, model, make_client, run_in_graph, compare
-  ):
-    client = make_client(0, [6, 5])
-    hparams = dataclasses.replace(HPARAMS, head_steps=0, **NO_PENALTIES)
-    weights = run_in_graph(model.initial_weights, client.seed)
-    result = train(model, hparams, run_in_graph, weights, client)
-
-    def plain(weights, data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND, 1)
-      return local_training.train_on_pool(
-        model.predict, weights, data, 2, seed, hparams
-      ).weights
-
-    trained = run_in_graph(plain, weights, client)
-    assert compare.equal_bits(result.client_state, trained.head)
-    assert compare.equal_bits(
-      result.update,
-      tf.nest.map_structure(np.subtract, trained.backbone, weights.backbone),
-    )
-
 
 class TestSharedHead:
   @pytest.fixture(scope="class")
@@ -179,7 +125,7 @@ class TestSharedHead:
     return algorithms.build(flute, model, hparams)
 
   def test_server_has_the_mean_and_clients_are_as_without(
-    self, model, algorithm, make_client, run_for_each, context, compare
+    self, build, algorithm, make_client, run_for_each, context, compare
   ):
     clients = [make_client(i, [5 + i]) for i in range(3)]
     run = rounds.Rounds(algorithm, clients, run_seed=0)
@@ -188,7 +134,7 @@ class TestSharedHead:
     assert compare.equal_bits(heads[0], heads[1])
     run.step()
     alone = run_for_each(
-      flute.build(model, HPARAMS).train_client,
+      build(HPARAMS).train_client,
       [
         (backbone, head, client, np.int32(0))
         for head, client in zip(heads, clients, strict=True)
@@ -208,4 +154,4 @@ class TestSharedHead:
     )
     assert not compare.equal_bits(found.backbone, backbone)
     assert algorithm.evaluate_server is not None
-    assert flute.build(model, HPARAMS).predict_as_server is None
+    assert build(HPARAMS).predict_as_server is None

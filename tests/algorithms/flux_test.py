@@ -7,14 +7,11 @@ import pytest
 import tensorflow as tf
 from sklearn import cluster
 
-from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import flux
 from tff_shift.algorithms import local as local_algorithm
 from tff_shift.algorithms.parts import client_groups
-from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
-from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -23,8 +20,6 @@ HPARAMS = flux.HParams(
   clustering_round=2, max_clusters=4, descriptor_size=3, **COMMON
 )
 NUM_CLASSES = 3
-# Larger than any distance.
-EVERYONE = {"eps": "fixed", "cluster_distance": 1e30}
 NOBODY = {"eps": "fixed", "cluster_distance": 0.0}
 
 
@@ -177,71 +172,28 @@ class TestClusters:
     assert found.sizes.sum() == 5
 
 
-def start(model, data, hparams, **options):
-  algorithm = algorithms.build(flux, model, hparams, num_clients=len(data))
-  return rounds.Rounds(algorithm, data, run_seed=0, **options)
-
-
 def row(models, number):
   return tf.nest.map_structure(lambda w: w[number], models)
 
 
-class TestLimits:
-  @pytest.fixture
-  def data(self, make_client):
-    return [make_client(i, [5 + 2 * i, 4]) for i in range(4)]
-
-  @pytest.mark.long
-  @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
-  @pytest.mark.parametrize(
-    "changes", [EVERYONE, {"clustering_round": 9}, {"max_clusters": 1}]
-  )
-  def test_one_cluster_is_fed_avg_bit_for_bit(
-    self, model, data, context, compare, changes, weighting
-  ):
-    common = {"client_weighting": weighting}
-    run = start(model, data, dataclasses.replace(HPARAMS, **changes, **common))
-    plain = rounds.Rounds(
-      algorithms.build(fed_avg, model, fed_avg.HParams(**COMMON | common)),
-      data,
-      run_seed=0,
+def test_clusters_of_one_client_are_local_from_the_round_on(
+  start, make_client, compare
+):
+  data = [make_client(i, [5 + 2 * i, 4]) for i in range(4)]
+  run = start(dataclasses.replace(HPARAMS, **NOBODY), data, 2)
+  common = start(fed_avg.HParams(**COMMON), data, 2)
+  assert run.server_state.weights.clusters.assigned.tolist() == [0, 1, 2, 3]
+  alone = start(local_algorithm.HParams(**COMMON), data)
+  alone.client_states = [common.server_state.weights] * 4
+  alone.server_state = alone.server_state._replace(round_num=np.int32(2))
+  alone.round_num = 2
+  for _ in range(2):
+    assert run.step()["loss"] == alone.step()["loss"]
+  # Of four clients, the mean and its division by a quarter are exact.
+  for number in range(4):
+    assert compare.equal_bits(
+      row(run.server_state.weights.models, number), alone.client_states[number]
     )
-    for _ in range(4):
-      assert run.step()["loss"] == plain.step()["loss"]
-    found = row(run.server_state.weights.models, 0)
-    assert compare.equal_bits(found, plain.server_state.weights)
-
-  def test_clusters_of_one_client_are_local_from_the_round_on(
-    self, model, data, context, compare
-  ):
-    run = start(model, data, dataclasses.replace(HPARAMS, **NOBODY))
-    common = rounds.Rounds(
-      algorithms.build(fed_avg, model, fed_avg.HParams(**COMMON)),
-      data,
-      run_seed=0,
-    )
-    for _ in range(2):
-      run.step()
-      common.step()
-    assert run.server_state.weights.clusters.assigned.tolist() == [0, 1, 2, 3]
-    alone = rounds.Rounds(
-      algorithms.build(
-        local_algorithm, model, local_algorithm.HParams(**COMMON)
-      ),
-      data,
-      run_seed=0,
-    )
-    alone.client_states = [common.server_state.weights] * 4
-    alone.server_state = alone.server_state._replace(round_num=np.int32(2))
-    alone.round_num = 2
-    for _ in range(2):
-      assert run.step()["loss"] == alone.step()["loss"]
-    # Of four clients, the mean and its division by a quarter are exact.
-    for number in range(4):
-      assert compare.equal_bits(
-        row(run.server_state.weights.models, number),
-        alone.client_states[number],
-      )
 
 
 class TestTwoKinds:
@@ -259,11 +211,8 @@ class TestTwoKinds:
       for i, client in enumerate(clients)
     ]
 
-  def test_are_found_and_have_a_model_each(
-    self, model, data, oracle, context, compare
-  ):
-    run = start(model, data, self.HPARAMS)
-    run.step()
+  def test_are_found_and_have_a_model_each(self, start, data, oracle, compare):
+    run = start(self.HPARAMS, data, 1)
     before = run.server_state.weights
     assert not np.any(before.clusters.sizes)
     run.step()
@@ -302,35 +251,26 @@ class TestTwoKinds:
     )
 
   def test_client_that_was_absent_goes_to_the_nearest(
-    self, model, data, run_in_graph, context, compare
+    self, start, build, data, compare
   ):
-    run = start(
-      model,
-      data,
+    weights = start(
       self.HPARAMS,
+      data,
+      3,
       sampler=lambda known: [0, 1, 2, 3],
       participation=0.7,
-    )
-    for _ in range(3):
-      run.step()
-    weights = run.server_state.weights
+    ).server_state.weights
     assert weights.clusters.assigned.tolist() == [0, 1, 0, 1, -1, -1]
-    functions = flux.build(model, self.HPARAMS, 6)
+    functions = build(self.HPARAMS, num_clients=6)
     for client in (4, 5):
-      prepared = run_in_graph(
-        functions.prepare_client, weights, (), data[client], np.int32(3)
-      )
+      prepared = functions.prepare_client(weights, (), data[client], 3)
       assert compare.equal_bits(prepared, row(weights.models, client % 2))
 
   def test_nearest_is_chosen_for_each_domain_without_its_labels(
-    self, model, data, make_client, oracle, run_in_graph, context
+    self, start, build, data, make_client, oracle
   ):
-    run = start(model, data, self.HPARAMS)
-    for _ in range(3):
-      run.step()
-    weights = run.server_state.weights
-    hparams = dataclasses.replace(self.HPARAMS, predict_with="nearest")
-    functions = flux.build(model, hparams, 6)
+    weights = start(self.HPARAMS, data, 3).server_state.weights
+    functions = build(self.HPARAMS, num_clients=6, predict_with="nearest")
     assert functions.predicts_batches and functions.prepare_client is None
     test = make_client(9, [100, 100])
     test = test._replace(
@@ -343,47 +283,13 @@ class TestTwoKinds:
       ]
     )
     for y in (test.y, 2 - test.y):
-      found = run_in_graph(
-        functions.predict_as_client, weights, (), data[0], test._replace(y=y)
+      logits = functions.predict_as_client(
+        weights, (), data[0], test._replace(y=y)
       )
-      np.testing.assert_allclose(found, expected, atol=1e-4)
+      np.testing.assert_allclose(logits, expected, atol=1e-4)
 
   @pytest.mark.long
   @pytest.mark.cpp
-  def test_executors_agree(self, model, data, context, on_other_executors):
-    del context
-
-    def run():
-      running = start(model, data, self.HPARAMS)
-      for _ in range(3):
-        running.step()
-      return running.server_state.weights
-
-    expected = run()
-    for found in on_other_executors(run):
-      assert found.clusters.assigned.tolist() == [0, 1] * 3
-      tf.nest.map_structure(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-        found,
-        expected,
-      )
-
-
-def test_first_models_are_fed_avgs_and_equal(model, run_in_graph, compare):
-  seed = randomness.server_seed(0)
-  found = run_in_graph(flux.build(model, HPARAMS, 4).initial_weights, seed)
-  plain = run_in_graph(model.initial_weights, seed)
-  for number in range(4):
-    assert compare.equal_bits(row(found.models, number), plain)
-
-
-def test_distance_without_its_rule_is_refused(model, refusal):
-  def build(**changes):
-    return algorithms.build(
-      flux, model, dataclasses.replace(HPARAMS, **changes), num_clients=4
-    )
-
-  message = refusal(build, cluster_distance=2.0)
-  assert "cluster_distance=2.0 is not allowed with eps=elbow" in message
-  message = refusal(build, eps="fixed", elbow_factor=2.0)
-  assert "elbow_factor=2.0 is not allowed with eps=fixed" in message
+  def test_executors_agree(self, data, executors_agree):
+    weights = executors_agree(self.HPARAMS, data, 3)
+    assert weights.clusters.assigned.tolist() == [0, 1] * 3

@@ -3,28 +3,16 @@
 import numpy as np
 import pytest
 
-from tff_shift import algorithms
 from tff_shift.algorithms import fth
-from tff_shift.simulation.engine import rounds
-
-
-@pytest.fixture(scope="module")
-def algorithm(model, context):
-  return algorithms.build(fth, model, fth.HParams())
-
-
-@pytest.fixture(scope="module")
-def functions(model):
-  return fth.build(model, fth.HParams())
 
 
 class TestFth:
   @pytest.mark.slow
   def test_history_is_the_mean_of_one_estimate_per_timestep(
-    self, algorithm, make_adapting_client
+    self, start, make_adapting_client
   ):
     clients = [make_adapting_client(0, 6, 8), make_adapting_client(1, 6, 8)]
-    run = rounds.Rounds(algorithm, clients[:1], run_seed=0)
+    run = start(fth.HParams(), clients[:1])
     totals = []
     # The stream of another client comes in at time step 2.
     for timestep, stream in ((1, 0), (1, 0), (2, 1)):
@@ -41,7 +29,7 @@ class TestFth:
     np.testing.assert_allclose(np.sum(totals[2].total), 2, rtol=1e-6)
 
   def test_predictions_are_weighted_by_the_history(
-    self, functions, make_adapting_client, make_client, run_in_graph
+    self, build, make_adapting_client, make_client
   ):
     data, examples = make_adapting_client(0, 6, 8), make_client(5, [7])
     nothing = fth.History(np.zeros(3, np.float32), np.float32(0), np.int32(0))
@@ -49,7 +37,7 @@ class TestFth:
       np.array([1.0, 0.5, 0.5], np.float32), np.float32(2), np.int32(2)
     )
     plain, weighted = (
-      run_in_graph(functions.predict_as_client, (), state, data, examples)
+      build(fth.HParams()).predict_as_client((), state, data, examples)
       for state in (nothing, history)
     )
     # Shares 1/2, 1/4, 1/4 over the uniform prior.

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import ifca
 from tff_shift.algorithms.parts import model_stack
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
-from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -31,17 +29,15 @@ def row(models, number):
 
 
 @pytest.fixture(scope="module")
-def models(model, run_in_graph):
-  return run_in_graph(
-    ifca.build(model, HPARAMS).initial_weights, randomness.server_seed(0)
-  )
+def models(build):
+  return build(HPARAMS).initial_weights(randomness.server_seed(0))
 
 
 class TestRound:
   def test_agrees_with_the_oracle(
-    self, model, models, make_client, oracle, run_in_graph, compare
+    self, build, models, make_client, oracle, compare
   ):
-    functions = ifca.build(model, HPARAMS)
+    functions = build(HPARAMS)
     clients = [make_client(i, [6 + i, 5]) for i in range(4)]
     losses = np.array(
       [
@@ -62,11 +58,7 @@ class TestRound:
     )
     results = []
     for client, k in zip(clients, chosen, strict=True):
-      results.append(
-        run_in_graph(
-          functions.train_client, models, (), client, np.int32(ROUND)
-        )
-      )
+      results.append(functions.train_client(models, (), client, ROUND))
       batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
       start = row(models, k)
       trained, loss = oracle.descend(start, oracle.losses(batches), RATE)
@@ -87,21 +79,15 @@ class TestRound:
     mean = tf.nest.map_structure(
       lambda *each: np.mean(each, axis=0), *[each.update for each in results]
     )
-    found, fractions = run_in_graph(
-      lambda old, update: functions.update_server(old, update, (), None),
-      models,
-      mean,
-    )
-    compare.assert_close(found, expected, 1e-5)
+    updated, fractions = functions.update_server(models, mean, (), 0)
+    compare.assert_close(updated, expected, 1e-5)
     np.testing.assert_allclose(fractions, members / 4, rtol=1e-6)
 
   def test_model_that_nobody_chooses_keeps_its_bits(
-    self, model, make_client, context, compare
+    self, start, make_client, compare
   ):
     data = [make_client(i, [6, 5]) for i in range(3)]
-    run = rounds.Rounds(
-      algorithms.build(ifca, model, HPARAMS), data, run_seed=0
-    )
+    run = start(HPARAMS, data)
     before = run.server_state.weights
     run.step()
     after, fractions = run.server_state.weights, run.server_state.memory
@@ -114,114 +100,69 @@ class TestRound:
 
 
 class TestLimits:
-  @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
-  def test_one_model_is_fed_avg_bit_for_bit(
-    self, runs_beside_fed_avg, compare, weighting
-  ):
-    options = COMMON | {"client_weighting": weighting}
-    runs = runs_beside_fed_avg(ifca, **options)
-    one, plain = (run.server_state.weights for run in runs)
-    assert compare.equal_bits(row(one, 0), plain)
-
   def test_of_equal_models_the_first_is_chosen(
-    self, model, models, make_client, run_in_graph, compare
+    self, build, models, make_client
   ):
-    functions = ifca.build(model, HPARAMS)
     same = stack(*[row(models, 1)] * 3)
     client = make_client(0, [6, 5])
-    update = run_in_graph(
-      functions.train_client, same, (), client, np.int32(ROUND)
-    ).update
+    update = build(HPARAMS).train_client(same, (), client, ROUND).update
     np.testing.assert_array_equal(update.members, [1, 0, 0])
     assert not any(np.any(rows[1:]) for rows in tf.nest.flatten(update.models))
 
   def test_model_with_a_loss_that_is_not_a_number_is_not_chosen(
-    self, model, models, make_client, run_in_graph
+    self, build, models, make_client
   ):
     diverged = tf.nest.map_structure(
       lambda w: np.full_like(w[0], np.nan), models
     )
     wrong = stack(diverged, row(models, 1), diverged)
-    functions = ifca.build(model, HPARAMS)
-    update = run_in_graph(
-      functions.train_client,
-      wrong,
-      (),
-      make_client(0, [6, 5]),
-      np.int32(ROUND),
-    ).update
+    update = (
+      build(HPARAMS)
+      .train_client(wrong, (), make_client(0, [6, 5]), ROUND)
+      .update
+    )
     np.testing.assert_array_equal(update.members, [0, 1, 0])
     assert all(np.all(np.isfinite(w)) for w in tf.nest.flatten(update.models))
 
 
-class TestTwoConcepts:
-  """Half of the clients have other classes for the same examples."""
-
-  def test_from_a_model_of_each_the_concepts_are_found(
-    self, model, make_client, context
-  ):
-    generator = np.random.default_rng(0)
-    direction = generator.normal(size=(5, 3))
-
-    def concept(i):
-      x = generator.normal(size=(40, 5)).astype(np.float32)
-      y = np.argmax(x @ direction, axis=1).astype(np.int32)
-      return make_client(i, [40])._replace(x=x, y=y if i < 3 else 2 - y)
-
-    data = [concept(i) for i in range(6)]
-    hparams = dataclasses.replace(HPARAMS, num_models=2, batch_size=40)
-    starts = []
-    for part in (data[:3], data[3:]):
-      run = rounds.Rounds(
-        algorithms.build(fed_avg, model, fed_avg.HParams(**COMMON)),
-        part,
-        run_seed=0,
-      )
-      for _ in range(3):
-        run.step()
-      starts.append(run.server_state.weights)
-    run = rounds.Rounds(
-      algorithms.build(ifca, model, hparams), data, run_seed=0
+def test_from_a_model_of_each_concept_both_are_found(
+  start, build, two_concepts, compare
+):
+  data = two_concepts(6, [40], lambda i, _: i >= 3)
+  hparams = dataclasses.replace(HPARAMS, num_models=2, batch_size=40)
+  starts = [
+    start(fed_avg.HParams(**COMMON), part, 3).server_state.weights
+    for part in (data[:3], data[3:])
+  ]
+  run = start(hparams, data)
+  run.server_state = run.server_state._replace(weights=stack(*starts))
+  for _ in range(3):
+    run.step()
+    np.testing.assert_allclose(run.server_state.memory, [0.5] * 2)
+  weights = run.server_state.weights
+  for number, client in enumerate(data):
+    assert compare.equal_bits(
+      build(hparams).prepare_client(weights, (), client, 0),
+      row(weights, number // 3),
     )
-    run.server_state = run.server_state._replace(weights=stack(*starts))
-    for _ in range(3):
-      run.step()
-      np.testing.assert_allclose(run.server_state.memory, [0.5] * 2)
-    functions = ifca.build(model, hparams)
-    for number, client in enumerate(data):
-      prepared = functions.prepare_client(
-        run.server_state.weights, (), client, 0
-      )
-      tf.nest.map_structure(
-        np.testing.assert_array_equal,
-        prepared,
-        row(run.server_state.weights, number // 3),
-      )
 
 
-class TestPrediction:
-  def test_uses_no_label_of_what_is_predicted(
-    self, model, models, make_client, oracle, run_in_graph
-  ):
-    functions = ifca.build(model, HPARAMS)
-    client, other = make_client(0, [7]), make_client(1, [7])
-    losses = [
-      oracle.cross_entropy(oracle.predict(row(models, k), client.x), client.y)
-      for k in range(3)
-    ]
-    expected = oracle.predict(row(models, np.argmin(losses)), other.x)
-    for y in (other.y, 2 - other.y):
-      prepared = run_in_graph(
-        functions.prepare_client, models, (), client, np.int32(ROUND)
-      )
-      logits = run_in_graph(
-        functions.predict_as_client,
-        models,
-        prepared,
-        client,
-        other._replace(y=y),
-      )
-      np.testing.assert_allclose(logits, expected, atol=1e-5)
+def test_prediction_uses_no_label_of_what_is_predicted(
+  build, models, make_client, oracle
+):
+  functions = build(HPARAMS)
+  client, other = make_client(0, [7]), make_client(1, [7])
+  losses = [
+    oracle.cross_entropy(oracle.predict(row(models, k), client.x), client.y)
+    for k in range(3)
+  ]
+  expected = oracle.predict(row(models, np.argmin(losses)), other.x)
+  prepared = functions.prepare_client(models, (), client, ROUND)
+  for y in (other.y, 2 - other.y):
+    logits = functions.predict_as_client(
+      models, prepared, client, other._replace(y=y)
+    )
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
 class TestInitialModels:
@@ -244,7 +185,7 @@ class TestInitialModels:
     more = tf.nest.map_structure(lambda w: w[:2], models)
     assert compare.equal_bits(fewer, more)
 
-  def test_given_weights_are_refused(self, model, models, refusal):
+  def test_given_weights_are_refused(self, build, model, models, refusal):
     pairs = zip(
       tf.nest.flatten(model.weight_names()),
       tf.nest.flatten(row(models, 0)),
@@ -254,4 +195,4 @@ class TestInitialModels:
     message = refusal(ifca.build, given, HPARAMS)
     assert "num_models=3 is not allowed for ifca" in message
     assert "num_models=1" in message
-    ifca.build(given, dataclasses.replace(HPARAMS, num_models=1))
+    build(HPARAMS, num_models=1, model=given)

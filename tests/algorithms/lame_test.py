@@ -1,7 +1,5 @@
 """LAME by hand, its limits, and batches that are neither cut nor padded."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import scipy.spatial
@@ -10,7 +8,6 @@ import tensorflow as tf
 
 from tff_shift import algorithms
 from tff_shift.algorithms import lame
-from tff_shift.algorithms import source
 from tff_shift.learning import randomness
 
 HParams = lame.HParams
@@ -107,14 +104,6 @@ class TestAffinities:
       atol=1e-6,
     )
 
-  def test_length_of_features_does_not_count(self):
-    for affinity in lame.rbf_affinity, lame.knn_affinity:
-      np.testing.assert_allclose(
-        affinity(self.FEATURES * 8, 2)(tf.eye(7)),
-        affinity(self.FEATURES, 2)(tf.eye(7)),
-        **SMALL,
-      )
-
   @pytest.mark.parametrize("size", [1, 2])
   def test_fewer_examples_than_neighbours(self, size):
     few = self.FEATURES[:size]
@@ -124,16 +113,14 @@ class TestAffinities:
 
 
 @pytest.fixture(scope="module")
-def predict(model, run_in_graph, make_adapting_client):
-  """Returns `predict(module, hparams, examples)`."""
+def predict(build, make_adapting_client):
+  """Returns `predict(hparams, examples)`."""
   client = make_adapting_client(0, 6, 8)
 
-  def predict(module, hparams, examples):
-    functions = module.build(model, hparams)
-    weights = run_in_graph(functions.initial_weights, randomness.server_seed(0))
-    return run_in_graph(
-      functions.predict_as_client, weights, (), client, examples
-    )
+  def predict(hparams, examples):
+    functions = build(hparams)
+    weights = functions.initial_weights(randomness.server_seed(0))
+    return functions.predict_as_client(weights, (), client, examples)
 
   return predict
 
@@ -157,9 +144,9 @@ class TestPredictions:
     examples = make_client(3, [size])
     weights = run_in_graph(model.initial_weights, randomness.server_seed(0))
     logits = oracle.predict(weights, examples.x)
-    found = predict(lame, HParams(max_steps=4), examples)
+    result = predict(HParams(max_steps=4), examples)
     np.testing.assert_allclose(
-      scipy.special.softmax(found, axis=1),
+      scipy.special.softmax(result, axis=1),
       numpy_lame(
         oracle.embed(weights.backbone, examples.x), logits, min(5, size), 4
       )
@@ -168,43 +155,6 @@ class TestPredictions:
       else numpy_alone(logits, 4),
       rtol=0,
       atol=2e-5,
-    )
-
-  @pytest.mark.parametrize("options", [{"num_neighbors": 0}, {"max_steps": 0}])
-  def test_limits_are_the_source(self, predict, make_client, options):
-    examples = make_client(3, [300])
-    np.testing.assert_array_equal(
-      predict(lame, HParams(**options), examples),
-      predict(source, source.HParams(), examples),
-    )
-
-  @pytest.mark.slow
-  def test_each_domain_is_a_batch(self, predict, make_client):
-    both = make_client(3, [5, 0, 8])
-    parts = [
-      both._replace(
-        x=both.x[part],
-        y=both.y[part],
-        domain_sizes=np.int32([len(both.y[part])]),
-        num_examples=np.int32(len(both.y[part])),
-      )
-      for part in (slice(5), slice(5, None))
-    ]
-    hparams = HParams(affinity="knn", num_neighbors=2)
-    np.testing.assert_allclose(
-      predict(lame, hparams, both),
-      np.concatenate([predict(lame, hparams, each) for each in parts]),
-      **SMALL,
-    )
-
-  def test_order_of_a_batch_does_not_count(self, predict, make_client):
-    examples = make_client(3, [9])
-    order = np.random.default_rng(0).permutation(9)
-    np.testing.assert_allclose(
-      predict(lame, HParams(), examples._replace(x=examples.x[order])),
-      predict(lame, HParams(), examples)[order],
-      rtol=0,
-      atol=1e-5,
     )
 
 
@@ -220,16 +170,3 @@ def test_it_answers_no_single_queries(model):
     ValueError, match=r"num_queries .* predicts a batch as one"
   ):
     algorithms.build(lame, model, num_queries=3)
-
-
-def test_neighbours_of_one_class_correct_an_outlier():
-  """A batch of one class: its prediction for the outlier changes."""
-  features = np.float32([[1, 0.1 * i] for i in range(6)])
-  logits = np.float32([[2, 0]] * 5 + [[0, 0.5]])
-  for affinity in ("rbf", "knn"):
-    hparams = dataclasses.replace(HParams(), affinity=affinity)
-    multiply = getattr(lame, f"{affinity}_affinity")(
-      features, hparams.num_neighbors
-    )
-    found = lame.adjust(logits, multiply, hparams.max_steps)
-    np.testing.assert_array_equal(np.argmax(found, axis=1), np.zeros(6))

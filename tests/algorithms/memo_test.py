@@ -1,7 +1,6 @@
 """MEMO: a model adapts to each example alone, before it predicts it."""
 
 import dataclasses
-import types
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import memo
 from tff_shift.algorithms.parts import augmentations
-from tff_shift.algorithms.parts import test_time_adaptation
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
@@ -75,7 +73,7 @@ def spec_of(value):
 
 
 @pytest.fixture(scope="module")
-def predict(images_model, make_images, weights, compile_in_graph):
+def predict(build, images_model, make_images, weights, compile_in_graph):
   """Returns `predict(weights, state, data, examples)` of a client."""
   client = make_images(0, [3, 4])
   specs = tf.nest.map_structure(spec_of, client)._replace(
@@ -84,9 +82,12 @@ def predict(images_model, make_images, weights, compile_in_graph):
   weights_specs = tf.nest.map_structure(
     lambda w: tf.TensorSpec(w.shape, w.dtype), weights
   )
-  functions = memo.build(images_model, HPARAMS)
   return compile_in_graph(
-    functions.predict_as_client, weights_specs, (), specs, specs
+    build(HPARAMS, model=images_model).predict_as_client,
+    weights_specs,
+    (),
+    specs,
+    specs,
   )
 
 
@@ -96,26 +97,22 @@ class TestAdaptation:
   )
   def test_agrees_with_the_oracle(
     self,
+    build,
     images_model,
     make_images,
     weights,
     oracle,
-    run_in_graph,
     num_steps,
     augmentation,
   ):
     client, examples = make_images(0, [5]), make_images(1, [2, 1])
     hparams = changed(test_time_steps=num_steps, augmentation=augmentation)
-    found = run_in_graph(
-      memo.build(images_model, hparams).predict_as_client,
-      weights,
-      (),
-      client,
-      examples,
+    result = build(hparams, model=images_model).predict_as_client(
+      weights, (), client, examples
     )
     flat = lambda x: np.reshape(x, [-1, 20]) / 255  # noqa: E731
     seed = randomness.fold(client.seed, randomness.Purpose.TEST_TIME)
-    for x, logits in zip(examples.x, found, strict=True):
+    for x, logits in zip(examples.x, result, strict=True):
 
       def entropy_at(step, x=x):
         views = x[np.newaxis]
@@ -141,26 +138,6 @@ class TestAdaptation:
       before = oracle.predict(weights, flat(x))[0]
       assert np.max(np.abs(expected - before)) > 0.01
 
-  def test_entropy_falls(
-    self, images_model, make_images, weights, run_in_graph
-  ):
-    hparams = changed(
-      augmentation="none", test_time_steps=10, test_time_learning_rate=0.02
-    )
-    x = make_images(0, [1]).x[0]
-
-    def entropies(weights, x):
-      adapted = memo.adapt(images_model, hparams, weights, x, tf.zeros([2]))
-      return [
-        test_time_adaptation.marginal_entropy(
-          images_model.predict(each, x[tf.newaxis])
-        )
-        for each in (weights, adapted)
-      ]
-
-    before, after = run_in_graph(entropies, weights, x)
-    assert after < 0.99 * before
-
   def test_rate_and_optimizer_of_the_program(
     self, images_model, make_images, weights, run_in_graph, compare
   ):
@@ -184,66 +161,47 @@ class TestAdaptation:
     np.testing.assert_allclose(tf.nest.flatten(steps), 0.01, rtol=0.01)
 
 
-class TestExamplesAreAlone:
-  """Each is adapted to from the same weights, whatever stands beside it."""
-
-  @pytest.fixture(scope="class")
-  def data(self, make_images, weights, predict):
-    client, examples = make_images(0, [6]), make_images(1, [3, 4])
-    client = client._replace(domain_sizes=np.int32([6, 0]))
-    return types.SimpleNamespace(
-      client=client,
-      examples=examples,
-      logits=predict(weights, (), client, examples),
-    )
-
-  def test_classes_are_not_looked_at(self, data, weights, predict):
-    others = data.examples._replace(y=(data.examples.y + 1) % 3)
-    np.testing.assert_array_equal(
-      predict(weights, (), data.client, others), data.logits
-    )
-
-  def test_order_and_domains_do_not_matter(self, data, weights, predict):
-    order = np.array([6, 2, 0, 5, 1, 3, 4])
-    for sizes in ([3, 4], [0, 7]):
-      others = data.examples._replace(
-        x=data.examples.x[order], domain_sizes=np.int32(sizes)
+def test_each_example_is_adapted_to_alone(weights, predict, make_images):
+  """From the same weights, whatever stands beside it."""
+  client, examples = make_images(0, [6]), make_images(1, [3, 4])
+  client = client._replace(domain_sizes=np.int32([6, 0]))
+  logits = predict(weights, (), client, examples)
+  order = np.array([6, 2, 0, 5, 1, 3, 4])
+  other_client = make_images(2, [6, 0])._replace(seed=client.seed)
+  for data, others, expected in (
+    # Classes are not looked at.
+    (client, examples._replace(y=(examples.y + 1) % 3), logits),
+    *(
+      (
+        client,
+        examples._replace(x=examples.x[order], domain_sizes=np.int32(sizes)),
+        logits[order],
       )
-      np.testing.assert_array_equal(
-        predict(weights, (), data.client, others), data.logits[order]
-      )
-
-  def test_domain_alone(self, data, weights, predict):
-    target = data.examples._replace(
-      x=data.examples.x[3:],
-      y=data.examples.y[3:],
-      domain_sizes=np.int32([0, 4]),
-    )
-    np.testing.assert_array_equal(
-      predict(weights, (), data.client, target), data.logits[3:]
-    )
-
-  def test_clients_draw_their_own(self, data, weights, predict, make_images):
-    other = data.client._replace(seed=make_images(1, [1]).seed)
-    assert np.all(predict(weights, (), other, data.examples) != data.logits)
-
-  def test_examples_of_the_client_do_not_matter(
-    self, data, weights, predict, make_images
+      for sizes in ([3, 4], [0, 7])
+    ),
+    (
+      client,
+      examples._replace(
+        x=examples.x[3:], y=examples.y[3:], domain_sizes=np.int32([0, 4])
+      ),
+      logits[3:],
+    ),
+    (other_client, examples, logits),
   ):
-    other = make_images(2, [6, 0])._replace(seed=data.client.seed)
-    np.testing.assert_array_equal(
-      predict(weights, (), other, data.examples), data.logits
-    )
+    np.testing.assert_array_equal(predict(weights, (), data, others), expected)
+  # Clients draw their own augmentations.
+  other = client._replace(seed=make_images(1, [1]).seed)
+  assert np.all(predict(weights, (), other, examples) != logits)
 
 
 class TestBesideFedAvg:
   @pytest.fixture(scope="class")
-  def everything(self, images_model, make_images, weights, run_in_graph):
+  def everything(self, build, images_model, make_images, weights, run_in_graph):
     """Returns what an algorithm does with a client, and predicts."""
     client, examples = make_images(0, [6, 5]), make_images(1, [3, 4])
 
-    def compute(module, hparams):
-      functions = module.build(images_model, hparams)
+    def compute(hparams):
+      functions = build(hparams, model=images_model)
       prepare = functions.prepare_client or (lambda *_: ())
       return run_in_graph(
         lambda weights, data, examples: (
@@ -264,8 +222,8 @@ class TestBesideFedAvg:
   def of_fed_avg(self, everything):
     common = {"batch_size": 4, "local_steps": 1, "learning_rate": 0.3}
     return {
-      False: everything(fed_avg, fed_avg.HParams(**common)),
-      True: everything(fed_avg_ft, fed_avg_ft.HParams(**common)),
+      False: everything(fed_avg.HParams(**common)),
+      True: everything(fed_avg_ft.HParams(**common)),
     }
 
   @pytest.mark.parametrize("personalized", [False, True])
@@ -275,14 +233,12 @@ class TestBesideFedAvg:
     hparams = changed(
       personalized=personalized, test_time_steps=0, augmentation="none"
     )
-    assert compare.equal_bits(
-      everything(memo, hparams), of_fed_avg[personalized]
-    )
+    assert compare.equal_bits(everything(hparams), of_fed_avg[personalized])
 
   def test_who_adapts(self, everything, of_fed_avg, compare):
     for personalized in (False, True):
       trained, client, server = everything(
-        memo, changed(personalized=personalized, augmentation="none")
+        changed(personalized=personalized, augmentation="none")
       )
       plain = of_fed_avg[personalized]
       assert compare.equal_bits(trained, plain[0])
@@ -290,10 +246,10 @@ class TestBesideFedAvg:
       assert compare.equal_bits(server, plain[2]) == personalized
 
   def test_personal_model_is_what_is_adapted(
-    self, images_model, make_images, weights, run_in_graph, compare
+    self, build, images_model, make_images, weights, run_in_graph, compare
   ):
     hparams = changed(personalized=True, augmentation="none")
-    functions = memo.build(images_model, hparams)
+    functions = build(hparams, model=images_model)
     client, examples = make_images(0, [6, 5]), make_images(1, [3, 4])
     tuned, found = run_in_graph(
       lambda weights, data, examples: (
@@ -339,8 +295,3 @@ class TestThroughTff:
     # Sums of losses, up to 3 here: 1e-5 of them.
     compare.assert_close(here, there, 3e-5)
     assert np.all(here[1]["num_examples"] == [4, 3])
-
-
-def test_points_are_refused(model):
-  with pytest.raises(ValueError, match=r"^memo without .*float32 \[5\]$"):
-    algorithms.build(memo, model)

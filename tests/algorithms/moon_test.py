@@ -17,25 +17,9 @@ COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": 0.3}
 
 
 @pytest.fixture(scope="module")
-def client(make_client):
-  return make_client(0, [6, 5])
-
-
-@pytest.fixture(scope="module")
-def weights(model, run_in_graph):
-  return run_in_graph(model.initial_weights, randomness.server_seed(0))
-
-
-@pytest.fixture(scope="module")
 def last(model, run_in_graph):
   """The backbone of another model."""
   return run_in_graph(model.initial_weights, randomness.server_seed(1)).backbone
-
-
-def train(functions):
-  return lambda weights, state, data: functions.train_client(
-    weights, state, data, tf.constant(ROUND)
-  )
 
 
 def term(trained, received, last, temperature):
@@ -49,13 +33,12 @@ def term(trained, received, last, temperature):
 
 
 def test_steps_agree_with_the_oracle(
-  model, client, weights, last, oracle, run_in_graph, compare
+  build, client, weights, last, oracle, compare
 ):
   mu, temperature = 2.0, 0.5
-  functions = moon.build(
-    model, moon.HParams(mu=mu, temperature=temperature, **COMMON)
-  )
-  result = run_in_graph(train(functions), weights, last, client)
+  result = build(
+    moon.HParams(mu=mu, temperature=temperature, **COMMON)
+  ).train_client(weights, last, client, ROUND)
 
   def objective(batch):
     def value(w):
@@ -81,46 +64,19 @@ def test_steps_agree_with_the_oracle(
   np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-  "optimizer",
-  [
-    {"optimizer": "sgd", "momentum": 0.5, "weight_decay": 0.01},
-    {"optimizer": "adam"},
-  ],
-)
-def test_without_the_term_it_is_fed_avg_bit_for_bit(
-  model, client, weights, last, run_in_graph, compare, optimizer
-):
-  hparams = COMMON | optimizer
-  found = run_in_graph(
-    train(moon.build(model, moon.HParams(mu=0.0, **hparams))),
-    weights,
-    last,
-    client,
-  )
-  plain = run_in_graph(
-    train(fed_avg.build(model, fed_avg.HParams(**hparams))), weights, (), client
-  )
-  assert compare.equal_bits(found.update, plain.update)
-  assert compare.equal_bits(found.loss, plain.loss)
-
-
 def test_first_round_of_a_client_is_that_of_fed_avg_bit_for_bit(
-  model, client, weights, run_in_graph, compare
+  build, client, weights, compare
 ):
-  found = run_in_graph(
-    train(moon.build(model, moon.HParams(**COMMON))),
-    weights,
-    weights.backbone,
-    client,
+  result = build(moon.HParams(**COMMON)).train_client(
+    weights, weights.backbone, client, ROUND
   )
-  plain = run_in_graph(
-    train(fed_avg.build(model, fed_avg.HParams(**COMMON))), weights, (), client
+  plain = build(fed_avg.HParams(**COMMON)).train_client(
+    weights, (), client, ROUND
   )
-  assert compare.equal_bits(found.update, plain.update)
+  assert compare.equal_bits(result.update, plain.update)
   # The default mu is 5.
   np.testing.assert_allclose(
-    found.loss, plain.loss + 5 * math.log(2), rtol=1e-5
+    result.loss, plain.loss + 5 * math.log(2), rtol=1e-5
   )
 
 
@@ -139,23 +95,3 @@ def test_zero_embedding_has_a_finite_gradient():
     tape.watch(zeros)
     loss = moon.contrastive_loss(zeros, one, -one, temperature=0.5)
   assert np.all(np.isfinite(tape.gradient(loss, zeros)))
-
-
-def test_larger_terms_keep_embeddings_nearer_to_the_received_model(
-  model, client, weights, last, run_in_graph, oracle
-):
-  terms = []
-  for mu in (0.0, 1.0, 5.0):
-    functions = moon.build(model, moon.HParams(mu=mu, **COMMON))
-    result = run_in_graph(train(functions), weights, last, client)
-    terms.append(
-      term(
-        *(
-          oracle.embed(backbone, client.x)
-          for backbone in (result.client_state, weights.backbone, last)
-        ),
-        0.5,
-      )
-    )
-  assert terms == sorted(terms, reverse=True)
-  assert terms[-1] < terms[0]

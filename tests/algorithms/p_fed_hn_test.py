@@ -1,12 +1,9 @@
 """pFedHN: the hypernetwork is shared, an embedding of its own is not."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import algorithms
 from tff_shift.algorithms import p_fed_hn
 from tff_shift.learning import randomness
 
@@ -25,20 +22,8 @@ HPARAMS = p_fed_hn.HParams(
 
 
 @pytest.fixture(scope="module")
-def built(model):
-  return algorithms.build(p_fed_hn, model, HPARAMS), p_fed_hn.build(
-    model, HPARAMS
-  )
-
-
-@pytest.fixture(scope="module")
-def algorithm(built):
-  return built[0]
-
-
-@pytest.fixture(scope="module")
-def functions(built):
-  return built[1]
+def functions(build):
+  return build(HPARAMS)
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +32,12 @@ def clients(make_client):
 
 
 class TestTraining:
-  def test_agrees_with_the_oracle(
-    self, functions, clients, oracle, run_in_graph, compare
-  ):
+  def test_agrees_with_the_oracle(self, functions, clients, oracle, compare):
     round_num = 5
     client = clients[0]
-    phi = run_in_graph(functions.initial_weights, randomness.server_seed(0))
-    embedding = run_in_graph(functions.initial_client_state, client.seed, ())
-    result = run_in_graph(
-      functions.train_client, phi, embedding, client, np.int32(round_num)
-    )
+    phi = functions.initial_weights(randomness.server_seed(0))
+    embedding = functions.initial_client_state(client.seed, ())
+    result = functions.train_client(phi, embedding, client, round_num)
     batches = oracle.batches(client, 2, randomness.Purpose.TRAIN, round_num)
     by_phi, by_embedding, mean_loss = oracle.train_work_network(
       phi, embedding, batches, 0.3
@@ -72,36 +53,6 @@ class TestTraining:
       result.client_state - embedding, moved, rtol=0, atol=2e-6
     )
     np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
-
-  @pytest.mark.parametrize(
-    ("still", "moving"),
-    [
-      ("meta_learning_rate", "embedding_learning_rate"),
-      ("embedding_learning_rate", "meta_learning_rate"),
-    ],
-  )
-  def test_what_has_no_rate_stays(
-    self, model, functions, clients, run_in_graph, still, moving
-  ):
-    client = clients[0]
-    phi = run_in_graph(functions.initial_weights, randomness.server_seed(0))
-    embedding = run_in_graph(functions.initial_client_state, client.seed, ())
-    hparams = dataclasses.replace(HPARAMS, **{still: 0.0})
-    result = run_in_graph(
-      p_fed_hn.build(model, hparams).train_client,
-      phi,
-      embedding,
-      client,
-      np.int32(0),
-    )
-    moves = {
-      "meta_learning_rate": any(
-        np.any(w) for w in tf.nest.flatten(result.update)
-      ),
-      "embedding_learning_rate": np.any(result.client_state != embedding),
-    }
-    assert not moves[still]
-    assert moves[moving]
 
 
 class TestEmbeddings:
@@ -120,13 +71,11 @@ class TestEmbeddings:
     assert abs(numbers.var() - 1) < 5 * np.sqrt(2 / 700)
 
   def test_client_predicts_with_the_model_of_its_embedding(
-    self, functions, clients, oracle, run_in_graph
+    self, functions, clients, oracle
   ):
-    phi = run_in_graph(functions.initial_weights, randomness.server_seed(1))
+    phi = functions.initial_weights(randomness.server_seed(1))
     client, other = clients[:2]
-    embedding = run_in_graph(functions.initial_client_state, client.seed, ())
-    logits = run_in_graph(
-      functions.predict_as_client, phi, embedding, client, other
-    )
+    embedding = functions.initial_client_state(client.seed, ())
+    logits = functions.predict_as_client(phi, embedding, client, other)
     expected = oracle.predict(oracle.work_network(phi, embedding), other.x)
     np.testing.assert_allclose(logits, expected, atol=1e-5)

@@ -15,44 +15,24 @@ ROUND = 3
 COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": 0.3}
 
 
-@pytest.fixture(scope="module")
-def client(make_client):
-  return make_client(0, [6, 5])
-
-
-@pytest.fixture(scope="module")
-def weights(model, run_in_graph):
-  return run_in_graph(model.initial_weights, randomness.server_seed(0))
-
-
-def train(functions, state):
-  return lambda weights, data: functions.train_client(
-    weights, state, data, tf.constant(ROUND)
-  )
-
-
 def squared_distance(one, other):
   pairs = zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True)
   return sum(np.sum((a - b) ** 2) for a, b in pairs)
 
 
-def test_steps_agree_with_the_oracle(
-  model, client, weights, oracle, run_in_graph, compare
-):
+def test_steps_agree_with_the_oracle(build, client, weights, oracle, compare):
   strength, rate, beta = 2.0, 0.1, 1.5
-  functions = p_fed_me.build(
-    model,
+  # The state is no part of training.
+  state = tf.nest.map_structure(np.zeros_like, weights)
+  result = build(
     p_fed_me.HParams(
       moreau_lambda=strength,
       personal_steps=3,
       outer_rate=rate,
       server_beta=beta,
       **COMMON,
-    ),
-  )
-  # The state is no part of training.
-  state = tf.nest.map_structure(np.zeros_like, weights)
-  result = run_in_graph(train(functions, state), weights, client)
+    )
+  ).train_client(weights, state, client, ROUND)
   personal = copy = tf.nest.map_structure(np.float64, weights)
   values = []
   # Two local steps for each of the two domains.
@@ -106,17 +86,17 @@ def test_envelope_computed_by_hand(quadratics):
     local_steps=1,
     personal_steps=100,
     learning_rate=0.05,
+    num_rounds=1,
   )
-  run.step()
   np.testing.assert_allclose(run.client_states[0].head[0], 0.9375, rtol=1e-6)
   # 1 - 0.005 * 15 * (1 - 0.9375)
   np.testing.assert_allclose(quadratics.u(run), 0.9953125, rtol=1e-6)
 
 
 def test_clients_predict_with_their_personal_models(
-  model, client, weights, run_in_graph, oracle
+  build, model, client, weights, run_in_graph, oracle
 ):
-  functions = p_fed_me.build(model, p_fed_me.HParams(**COMMON))
+  functions = build(p_fed_me.HParams(**COMMON))
   other = run_in_graph(model.initial_weights, randomness.server_seed(1))
   logits = run_in_graph(
     lambda *each: functions.predict_as_client(*each),

@@ -16,23 +16,11 @@ RATE, ALPHA = 0.3, 0.2
 # Of the oracle, in float64.
 DELTA = 1e-3
 COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
-FORMS = ("exact", "hessian_free", "first_order")
+HPARAMS = per_fed_avg.HParams(inner_rate=ALPHA, **COMMON)
 
 
 def add(weights, factor, direction):
   return tf.nest.map_structure(lambda w, d: w + factor * d, weights, direction)
-
-
-def build(model, **hparams):
-  return per_fed_avg.build(
-    model, per_fed_avg.HParams(**(COMMON | {"inner_rate": ALPHA} | hparams))
-  )
-
-
-def train(functions):
-  return lambda weights, data: functions.train_client(
-    weights, (), data, tf.constant(ROUND)
-  )
 
 
 @pytest.mark.parametrize(
@@ -45,9 +33,9 @@ def train(functions):
   ],
 )
 def test_steps_agree_with_the_oracle(
-  model, client, weights, oracle, run_in_graph, compare, options, tolerance
+  build, client, weights, oracle, compare, options, tolerance
 ):
-  result = run_in_graph(train(build(model, **options)), weights, client)
+  result = build(HPARAMS, **options).train_client(weights, (), client, ROUND)
   # D, D', D'', two iterations of a step for each of the two domains.
   inner, outer, curvature = (
     oracle.losses(
@@ -77,16 +65,6 @@ def test_steps_agree_with_the_oracle(
   np.testing.assert_allclose(result.loss, np.mean(values), rtol=1e-5)
 
 
-def test_forms_differ(model, client, weights, run_in_graph, compare):
-  exact, free, first = (
-    run_in_graph(train(build(model, hessian=form)), weights, client).update
-    for form in FORMS
-  )
-  compare.assert_close(exact, free, 1e-3)
-  with pytest.raises(AssertionError):
-    compare.assert_close(exact, first, 1e-3)
-
-
 class TestQuadratics:
   @pytest.mark.parametrize(
     ("options", "gradient"),
@@ -107,8 +85,8 @@ class TestQuadratics:
       learning_rate=0.5,
       inner_rate=0.1,
       **options,
+      num_rounds=1,
     )
-    run.step()
     np.testing.assert_allclose(quadratics.u(run), 1 - 0.5 * gradient, rtol=1e-4)
 
   def test_optimum_weights_clients_by_what_a_step_leaves(self, quadratics):
@@ -131,56 +109,28 @@ class TestQuadratics:
       momentum=0.5,
       weight_decay=0.1,
     )
-    spec = run.algorithm.spec
     adapted = run_in_graph(
-      lambda weights, data: spec.prepare_client(weights, (), data, 0),
+      run.algorithm.spec.prepare_client,
       run.server_state.weights,
+      (),
       run.data[1],
+      np.int32(0),
     )
     # 1 + (2 - 1) (1 - 0.1 * 4)^2, without momentum and decay.
     np.testing.assert_allclose(adapted.head[0], 1.36, rtol=1e-5)
 
 
-class TestLimits:
-  @pytest.mark.parametrize("form", FORMS)
-  def test_inner_rate_of_0_is_fed_avg_bit_for_bit(
-    self, runs_beside_fed_avg, compare, form
-  ):
-    one, plain = runs_beside_fed_avg(
-      per_fed_avg, limit={"inner_rate": 0.0, "hessian": form}, **COMMON
-    )
-    assert compare.equal_bits(
-      one.server_state.weights, plain.server_state.weights
-    )
-
-  @pytest.mark.parametrize(
-    "limit", [{"inner_rate": 0.0}, {"adaptation_steps": 0}]
-  )
-  def test_client_that_does_not_adapt_has_the_server_model(
-    self, model, client, weights, run_in_graph, compare, limit
-  ):
-    functions = build(model, **limit)
-    adapted = run_in_graph(
-      lambda w, data: functions.prepare_client(w, (), data, 0), weights, client
-    )
-    assert compare.equal_bits(adapted, weights)
-
-
 def test_prediction_uses_no_label_of_what_is_predicted(
-  model, client, weights, make_client, oracle, run_in_graph
+  build, client, weights, make_client, oracle
 ):
-  functions = build(model)
+  functions = build(HPARAMS)
   other = make_client(1, [9])
   (batch,) = oracle.batches(client, 1, randomness.Purpose.PERSONALIZE)
   adapted, _ = oracle.descend(weights, oracle.losses([batch]), ALPHA)
+  prepared = functions.prepare_client(weights, (), client, 0)
   for y in (other.y, 2 - other.y):
-    logits = run_in_graph(
-      lambda w, data, examples: functions.predict_as_client(
-        w, functions.prepare_client(w, (), data, 0), data, examples
-      ),
-      weights,
-      client,
-      other._replace(y=y),
+    logits = functions.predict_as_client(
+      weights, prepared, client, other._replace(y=y)
     )
     np.testing.assert_allclose(
       logits, oracle.predict(adapted, other.x), atol=1e-5
@@ -203,11 +153,3 @@ def test_gradients_are_counted(context, model, client, options, gradients):
   )
   # Two steps for each of two domains.
   assert work.gradients_of_round(built, [client]) == 4 * gradients
-
-
-def test_delta_that_has_no_effect_is_refused(model, refusal):
-  hparams = {**COMMON, "hessian": "first_order", "hessian_delta": 0.1}
-  message = refusal(
-    algorithms.build, "per_fed_avg", model, per_fed_avg.HParams(**hparams)
-  )
-  assert "hessian_delta=0.1 is not allowed with hessian=first_order" in message

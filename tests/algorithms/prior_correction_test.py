@@ -7,39 +7,33 @@ import pytest
 import scipy.special
 import tensorflow as tf
 
-from tff_shift import algorithms
 from tff_shift.algorithms import fth
 from tff_shift.algorithms import prior_correction
-from tff_shift.algorithms import source
 from tff_shift.learning import hyperparameters
 
 HParams = prior_correction.HParams
 
 
 @pytest.fixture(scope="module")
-def adapt(model, run_in_graph, make_adapting_client, make_client):
-  """Returns `adapt(module, hparams, time steps)`, logits after each of them.
+def adapt(build, make_adapting_client, make_client):
+  """Returns `adapt(hparams, time steps)`, logits after each of them.
 
   Each time step has another stream. The first logits are those of before.
   """
   client, examples = make_adapting_client(0, 6, 8), make_client(5, [7])
 
-  def adapt(module, hparams, timesteps=(1, 2, 3)):
-    functions = module.build(model, hparams)
-    state = run_in_graph(functions.initial_client_state, client.seed, ())
+  def adapt(hparams, timesteps=(1, 2, 3)):
+    functions = build(hparams)
+    state = functions.initial_client_state(client.seed, ())
     found = []
     for timestep in (None, *timesteps):
       if timestep is not None:
         data = make_adapting_client(timestep, 6, 8)._replace(
           seed=client.seed, timestep=np.int32(timestep)
         )
-        result = run_in_graph(
-          functions.train_client, (), state, data, np.int32(0)
-        )
+        result = functions.train_client((), state, data, 0)
         state = result.client_state
-      found.append(
-        run_in_graph(functions.predict_as_client, (), state, client, examples)
-      )
+      found.append(functions.predict_as_client((), state, client, examples))
     return found, state
 
   return adapt
@@ -88,37 +82,19 @@ class TestExperts:
       atol=1e-6,
     )
 
-  def test_one_expert_is_no_memory(self):
-    assert experts_of([0.5, 0.6, 0.9], number=1)[-1] == np.float32(0.9)
-
 
 @pytest.mark.slow
 class TestLimits:
-  def test_before_the_first_time_step_it_is_the_source(
-    self, adapt, model, run_in_graph, make_adapting_client, make_client
-  ):
-    client = make_adapting_client(0, 6, 8)
-    expected = run_in_graph(
-      source.build(model, source.HParams()).predict_as_client,
-      run_in_graph(model.initial_weights, client.seed),
-      (),
-      client,
-      make_client(5, [7]),
-    )
-    for prior in ("uniform", "labelled"):
-      found, _ = adapt(prior_correction, HParams(prior=prior), ())
-      np.testing.assert_array_equal(found[0], expected)
-
   def test_history_is_fth_bit_for_bit(self, adapt):
     # A repeated time step counts once.
     steps = (1, 1, 2, 3)
-    expected, _ = adapt(fth, fth.HParams(), steps)
-    found, _ = adapt(prior_correction, HParams(memory="history"), steps)
-    np.testing.assert_array_equal(found, expected)
+    expected, _ = adapt(fth.HParams(), steps)
+    result, _ = adapt(HParams(memory="history"), steps)
+    np.testing.assert_array_equal(result, expected)
 
   def test_all_memories_agree_after_one_time_step(self, adapt):
     found = [
-      adapt(prior_correction, HParams(memory=memory), (1,))[0][-1]
+      adapt(HParams(memory=memory), (1,))[0][-1]
       for memory in ("none", "history", "window", "flh_ftl")
     ]
     for each in found[1:]:
@@ -126,7 +102,7 @@ class TestLimits:
 
   def test_windows_of_one_and_of_all_time_steps(self, adapt):
     def last(**options):
-      return adapt(prior_correction, HParams(**options))[0][-1]
+      return adapt(HParams(**options))[0][-1]
 
     np.testing.assert_array_equal(
       last(memory="window", window=1), last(memory="none")
@@ -137,15 +113,14 @@ class TestLimits:
     assert np.any(last(memory="window", window=2) != last(memory="history"))
 
   def test_much_smoothing_is_the_source(self, adapt):
-    found, _ = adapt(prior_correction, HParams(smoothing=1e9), (1,))
-    np.testing.assert_allclose(found[1], found[0], atol=1e-6)
+    result, _ = adapt(HParams(smoothing=1e9), (1,))
+    np.testing.assert_allclose(result[1], result[0], atol=1e-6)
 
 
 @pytest.mark.slow
 def test_correction_by_hand(adapt):
   """The estimate is the mean softmax of two passes of EM over the stream."""
   found, state = adapt(
-    prior_correction,
     HParams(estimator="em", memory="none", prior="labelled"),
     (1,),
   )
@@ -199,25 +174,12 @@ class TestFitScale:
   def test_predictions_are_scaled(self, adapt):
     hparams = HParams(calibration="temperature", memory="none")
     plain = dataclasses.replace(hparams, calibration="none")
-    found, state = adapt(prior_correction, hparams, (1,))
-    expected, _ = adapt(prior_correction, plain, (1,))
+    result, state = adapt(hparams, (1,))
+    expected, _ = adapt(plain, (1,))
     shift = expected[1] - expected[0]
     np.testing.assert_allclose(
-      found[1], state.scale * expected[0] + shift, atol=1e-5
+      result[1], state.scale * expected[0] + shift, atol=1e-5
     )
-
-
-@pytest.mark.parametrize(
-  ("options", "message"),
-  [
-    ({"em_passes": 3}, "em_passes=3 is not allowed with estimator=bbse"),
-    ({"window": 3}, "window=3 is not allowed with memory=flh_ftl"),
-    ({"memory": "none", "max_experts": 3}, "it belongs to memory=flh_ftl"),
-  ],
-)
-def test_what_would_be_ignored_is_refused(model, options, message):
-  with pytest.raises(ValueError, match=message):
-    algorithms.build(prior_correction, model, HParams(**options))
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,10 @@
 """SHOT against NumPy: its loss, its pseudo-labels, a round and its limits."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tff_shift.algorithms import shot
-from tff_shift.algorithms import source
 from tff_shift.algorithms.parts import test_time_adaptation
 from tff_shift.learning import local_training
 
@@ -22,10 +19,6 @@ HPARAMS = shot.HParams(
   diversity=0.7,
   pseudo_label_weight=0.4,
 )
-
-
-def changed(**changes):
-  return dataclasses.replace(HPARAMS, **changes)
 
 
 def softmax(logits):
@@ -65,16 +58,18 @@ def weights(model, client, run_in_graph):
   return run_in_graph(model.initial_weights, client.seed)
 
 
-def train(model, hparams, run_in_graph, backbone, client):
-  functions = shot.build(model, hparams)
-  state = run_in_graph(functions.initial_client_state, client.seed, ())
-  return run_in_graph(
-    functions.train_client,
-    (),
-    state._replace(backbone=backbone),
-    client,
-    np.int32(3),
-  )
+@pytest.fixture(scope="module")
+def train(build, client, weights):
+  """Returns `train(**changes)`, a round from the source."""
+
+  def train(**changes):
+    functions = build(HPARAMS, **changes)
+    state = functions.initial_client_state(client.seed, ())
+    return functions.train_client(
+      (), state._replace(backbone=weights.backbone), client, 3
+    )
+
+  return train
 
 
 class TestLoss:
@@ -118,15 +113,6 @@ class TestPseudoLabels:
     assert np.any(found != logits.argmax(axis=1))
     assert np.all(found != 3)
 
-  def test_one_outlier_joins_its_neighbours(self, run_in_graph):
-    """Predicted as class 1, and among examples of class 0."""
-    embeddings = [[5, 0], [5.1, 0], [4.9, 0.1], [0, 5], [0, 5.1]]
-    logits = [[9, 0], [9, 0], [0, 0.1], [0, 9], [0, 9]]
-    found = run_in_graph(
-      shot.pseudo_labels, np.float32(embeddings), np.float32(logits)
-    )
-    np.testing.assert_array_equal(found, [0, 0, 0, 1, 1])
-
 
 class TestRound:
   @pytest.fixture(scope="class")
@@ -159,65 +145,40 @@ class TestRound:
   )
   def test_agrees_with_the_oracle(
     self,
+    train,
     beta,
     diversity,
     num_steps,
-    model,
-    client,
     weights,
     expected,
-    run_in_graph,
     compare,
   ):
-    hparams = changed(
+    result = train(
       pseudo_label_weight=beta, diversity=diversity, adaptation_steps=num_steps
     )
-    result = train(model, hparams, run_in_graph, weights.backbone, client)
     backbone, loss = expected(beta, diversity, num_steps)
     compare.assert_close(result.client_state.backbone, backbone, 1e-5)
     np.testing.assert_allclose(result.loss, loss, atol=1e-6)
     assert np.max(np.abs(backbone[0] - weights.backbone[0])) > 1e-3
 
   def test_prediction_has_the_first_head(
-    self, model, client, weights, make_client, oracle, run_in_graph
+    self, build, client, weights, make_client, oracle
   ):
     examples = make_client(5, [7])
     backbone = tf.nest.map_structure(
       lambda w: w + np.float32(0.1), weights.backbone
     )
-    found = run_in_graph(
-      shot.build(model, HPARAMS).predict_as_client,
-      (),
-      shot.ClientState(backbone, ({},)),
-      client,
-      examples,
+    logits = build(HPARAMS).predict_as_client(
+      (), shot.ClientState(backbone, ({},)), client, examples
     )
     expected = oracle.predict(weights._replace(backbone=backbone), examples.x)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
 class TestLimits:
-  def test_at_rate_0_it_is_the_source(
-    self, model, client, weights, make_client, run_in_graph, compare
-  ):
-    hparams = shot.HParams(learning_rate=0.0)
-    result = train(model, hparams, run_in_graph, weights.backbone, client)
-    assert compare.equal_bits(result.client_state.backbone, weights.backbone)
-    examples = make_client(5, [7])
-    found, plain = (
-      run_in_graph(functions.predict_as_client, shared, own, client, examples)
-      for functions, shared, own in (
-        (shot.build(model, hparams), (), result.client_state),
-        (source.build(model, source.HParams()), weights, ()),
-      )
-    )
-    np.testing.assert_array_equal(found, plain)
-
   def test_without_diversity_and_labels_it_descends_the_entropy(
-    self, model, client, weights, run_in_graph, compare
+    self, train, model, client, weights, run_in_graph, compare
   ):
-    hparams = changed(diversity=0.0, pseudo_label_weight=0.0)
-
     def descend(backbone, data):
       def loss(current, step, carry):
         logits = model.classify(
@@ -227,53 +188,11 @@ class TestLimits:
         return tf.reduce_mean(entropies), carry
 
       return local_training.train(
-        loss, backbone, 2, hparams.training, seed=None
+        loss, backbone, 2, HPARAMS.training, seed=None
       ).weights
 
-    found = train(model, hparams, run_in_graph, weights.backbone, client)
+    result = train(diversity=0.0, pseudo_label_weight=0.0)
     assert compare.equal_bits(
-      found.client_state.backbone,
+      result.client_state.backbone,
       run_in_graph(descend, weights.backbone, client),
     )
-
-
-class TestBatchNormalization:
-  def test_a_batch_is_normalized_by_itself(
-    self, normalized_model, client, make_client, run_in_graph
-  ):
-    functions = shot.build(normalized_model, HPARAMS)
-    assert functions.predicts_batches
-    state = run_in_graph(functions.initial_client_state, client.seed, ())
-    examples = make_client(5, [7])
-    found = run_in_graph(
-      functions.predict_as_client, (), state, client, examples
-    )
-    (kernel, bias, scale, shift), (head, head_bias) = run_in_graph(
-      normalized_model.initial_weights, client.seed
-    )
-    before = examples.x @ kernel + bias
-    normed = (before - before.mean(0)) / np.sqrt(before.var(0) + 1e-3)
-    expected = np.maximum(normed * scale + shift, 0) @ head + head_bias
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-
-  def test_or_by_the_statistics_of_the_source(
-    self, normalized_model, client, make_client, run_in_graph
-  ):
-    functions = shot.build(
-      normalized_model, changed(normalize_by="source", learning_rate=0.0)
-    )
-    assert not functions.predicts_batches
-    state = run_in_graph(functions.initial_client_state, client.seed, ())
-    result = run_in_graph(
-      functions.train_client, (), state, client, np.int32(0)
-    )
-    examples = make_client(5, [7])
-    weights = run_in_graph(normalized_model.initial_weights, client.seed)
-    found, plain = (
-      run_in_graph(each.predict_as_client, shared, own, client, examples)
-      for each, shared, own in (
-        (functions, (), result.client_state),
-        (source.build(normalized_model, source.HParams()), weights, ()),
-      )
-    )
-    np.testing.assert_array_equal(found, plain)

@@ -33,22 +33,13 @@ def client(make_adapting_client):
 
 
 @pytest.fixture(scope="module")
-def state(model, client, run_in_graph):
-  functions = uda.build(model, HPARAMS)
-  return run_in_graph(functions.initial_client_state, client.seed, ())
-
-
-def train(model, hparams, run_in_graph, state, client):
-  return run_in_graph(
-    uda.build(model, hparams).train_client, (), state, client, np.int32(3)
-  )
+def state(build, client):
+  return build(HPARAMS).initial_client_state(client.seed, ())
 
 
 class TestRound:
-  def test_two_gradients_of_a_step(
-    self, model, state, client, oracle, run_in_graph, compare
-  ):
-    result = train(model, HPARAMS, run_in_graph, state, client)
+  def test_two_gradients_of_a_step(self, build, state, client, oracle, compare):
+    result = build(HPARAMS).train_client((), state, client, 3)
 
     def of_classes(state):
       return oracle.cross_entropy(
@@ -85,12 +76,12 @@ class TestRound:
     assert np.max(np.abs(difference)) > 1e-2
 
   def test_without_reversal_the_model_learns_as_from_labels_alone(
-    self, model, state, client, run_in_graph, compare
+    self, build, model, state, client, run_in_graph, compare
   ):
     hparams = dataclasses.replace(
       HPARAMS, domain_weight=0.0, batch_size=4, local_epochs=3
     )
-    result = train(model, hparams, run_in_graph, state, client)
+    result = build(hparams).train_client((), state, client, 3)
 
     def learn(weights, data):
       seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, 3)
@@ -112,11 +103,10 @@ class TestRound:
     )
 
   def test_clients_start_from_the_model_with_classifiers_of_their_own(
-    self, model, state, make_adapting_client, run_in_graph
+    self, build, state, make_adapting_client
   ):
     other = make_adapting_client(1, NUM_EXAMPLES, NUM_EXAMPLES)
-    functions = uda.build(model, HPARAMS)
-    second = run_in_graph(functions.initial_client_state, other.seed, ())
+    second = build(HPARAMS).initial_client_state(other.seed, ())
     assert np.all(state.classifiers[0][0] != second.classifiers[0][0])
     assert [np.shape(w) for w in second.classifiers[0]] == [
       (8, 6),

@@ -1,6 +1,5 @@
 """UNIDA's weights, training and predictions against NumPy."""
 
-import dataclasses
 import types
 
 import numpy as np
@@ -90,18 +89,13 @@ def client(make_adapting_client):
 
 
 @pytest.fixture(scope="module")
-def state(model, client, run_in_graph):
-  functions = unida.build(model, HPARAMS)
-  return run_in_graph(functions.initial_client_state, client.seed, ())
+def state(build, client):
+  return build(HPARAMS).initial_client_state(client.seed, ())
 
 
 class TestRound:
-  def test_gradients_of_a_step(
-    self, model, state, client, oracle, run_in_graph, compare
-  ):
-    result = run_in_graph(
-      unida.build(model, HPARAMS).train_client, (), state, client, np.int32(0)
-    )
+  def test_gradients_of_a_step(self, build, state, client, oracle, compare):
+    result = build(HPARAMS).train_client((), state, client, 0)
 
     def weigh(x, temperature):
       return transferability(
@@ -160,13 +154,12 @@ class TestRound:
 
 class TestPredictions:
   @pytest.fixture(scope="class")
-  def predict(self, model, state, client, make_client, run_in_graph):
+  def predict(self, build, state, client, make_client):
     examples = make_client(5, [40])
 
     def predict_with(**changes):
-      functions = unida.build(model, dataclasses.replace(HPARAMS, **changes))
-      return run_in_graph(
-        functions.predict_as_client, (), state, client, examples
+      return build(HPARAMS, **changes).predict_as_client(
+        (), state, client, examples
       )
 
     return predict_with

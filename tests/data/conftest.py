@@ -104,3 +104,26 @@ def _write_tfds(
 def write_tfds():
   """Returns `write(folder, name, version, features, splits, config=None)`."""
   return _write_tfds
+
+
+@pytest.fixture(scope="session")
+def write_tfds_images():
+  """Returns `write(folder, name, version, shape, num_classes, splits)`.
+
+  Of each example, the splits have the image and the label.
+  """
+
+  def write(folder, name, version, shape, num_classes, splits, **options):
+    import tensorflow_datasets as tfds
+
+    features = {
+      "image": tfds.features.Image(shape=shape),
+      "label": tfds.features.ClassLabel(num_classes=num_classes),
+    }
+    rows = {
+      split: [dict(zip(features, pair, strict=True)) for pair in pairs]
+      for split, pairs in splits.items()
+    }
+    _write_tfds(folder, name, version, features, rows, **options)
+
+  return write

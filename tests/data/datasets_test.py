@@ -50,9 +50,6 @@ class TestEntries:
     assert entry.dtype in (np.uint8, np.int32, np.float32)
     assert all(size >= 1 for size in entry.shape)
     assert entry.num_classes >= 2
-
-  def test_scenarios_and_their_models_exist(self, name):
-    entry = datasets.get(name)
     assert set(entry.models) <= set(SCENARIOS)
     assert set(entry.models.values()) <= set(models.names())
     assert ("evolving" in entry.models) == (entry.evolution is not None)
@@ -82,11 +79,7 @@ class TestLoad:
     )
     assert len(set(loaded.class_names)) == entry.num_classes
 
-  def test_generated_data_are_a_function_of_seed_and_domains(self):
-    first, again, other = (datasets.load("circle", seed=s) for s in (0, 0, 1))
-    np.testing.assert_array_equal(first.x, again.x)
-    assert np.all(first.x != other.x)
-    assert np.unique(first.time).tolist() == list(range(1, 31))
+  def test_number_of_domains_that_are_generated(self):
     fewer = datasets.load("circle", num_domains=3)
     assert np.unique(fewer.time).tolist() == [1, 2, 3]
 
@@ -105,7 +98,7 @@ class TestLoad:
 
 LOADED = dataset.Dataset(
   x=np.zeros((4, 2), np.float32),
-  y=np.array([0, 1, 2, 0], np.int32),
+  y=np.int32([0, 1, 2, 0]),
   class_names=("a", "b", "c"),
   time=np.array([1, 1, 2, 2]),
   num_train=3,
@@ -136,7 +129,6 @@ class TestChecked:
   @pytest.mark.parametrize(
     "changes, message",
     [
-      ({"vocabulary": None}, "vocabulary of toy: it must name the word of "),
       ({"vocabulary": ("a", "b", "c")}, "vocabulary of toy: it must name "),
       ({"x": np.full((4, 2), 3)}, "x of toy: ids of words must lie in 0..2, "),
       ({"x": np.full((4, 2), -1)}, "x of toy: ids of words must lie in 0..2, "),
@@ -158,7 +150,6 @@ class TestChecked:
       ({"x": np.zeros((4, 3), np.float32)}, "x of toy: the shape must be "),
       ({"y": np.array([0, 1, 3, 0])}, "y of toy: classes must lie in 0..2, "),
       ({"class_names": ("a",)}, "class_names of toy: there must be 3, got 1"),
-      ({"num_train": 0}, "num_train of toy: it must lie in 1..3, "),
       ({"num_train": 4}, "num_train of toy: it must lie in 1..3, "),
       ({"time": None}, "time of toy: its domains are ranges of time, "),
       ({"time": np.arange(3)}, "time of toy: 4 integers wanted, "),
@@ -236,11 +227,8 @@ class TestNewDataset:
 
   def test_new_data_set_evolves(self, small_digits):
     loaded = evolving.load_evolving(small_digits, num_domains=3)
-    assert [each.name for each in loaded.domains] == [
-      "0 deg",
-      "90 deg",
-      "180 deg",
-    ]
+    names = [each.name for each in loaded.domains]
+    assert names == ["0 deg", "90 deg", "180 deg"]
     # Turned back, they are scikit-learn's images.
     turned_back = np.concatenate(
       [
@@ -250,12 +238,6 @@ class TestNewDataset:
     )
     pixels = (sklearn_datasets.load_digits().data * (255 / 16)).astype(np.uint8)
     assert sorted(map(bytes, turned_back)) == sorted(map(bytes, pixels))
-
-  def test_new_data_set_is_refused_angles_by_its_own_evolution(
-    self, small_digits, refusal
-  ):
-    message = refusal(evolving.load_evolving, "circle", angle_step=1.0)
-    assert small_digits in message
 
   def test_domains_may_be_the_numbers_in_time(
     self, small_digits, monkeypatch, refusal

@@ -16,36 +16,11 @@ def check(x, y, **changes):
   return examples.checked(x, y, "toy", **(expected | changes))
 
 
-def refusal(x, y, **changes) -> str:
-  with pytest.raises(ValueError) as error:
-    check(x, y, **changes)
-  assert "\n" not in str(error.value)
-  return str(error.value)
-
-
 def x_of(dtype, size=2):
   return np.arange(size * 6).reshape(size, *SHAPE).astype(dtype)
 
 
-Y = np.array([0, 1], np.int32)
-
-
-NAMES = [
-  (["cat", "dog", "cat"], "'cat' is there twice (number 0 and number 2)"),
-  (["a", "a "], "'a' (number 0) and 'a ' (number 1) differ only in blanks"),
-  (
-    ["Z\u00fcrich", "Zu\u0308rich"],
-    r"'Z\xfcrich' (number 0) and 'Zu\u0308rich' (number 1) differ only in their"
-    " Unicode form",
-  ),
-]
-
-
-@pytest.mark.parametrize(("names", "message"), NAMES)
-def test_names_that_look_equal_are_rejected(names, message):
-  with pytest.raises(ValueError) as error:
-    examples.check_names(names, "classes", lambda number: f"number {number}")
-  assert str(error.value).startswith(f"classes: {message}")
+Y = np.int32([0, 1])
 
 
 def test_names_that_differ_in_case_are_reported():
@@ -57,7 +32,7 @@ def test_names_that_differ_in_case_are_reported():
 
 
 @pytest.mark.parametrize(
-  ("column", "message"),
+  "column, message",
   [
     # In steps of 128: 1,699,999,872 + 128 is the nearest number of all.
     (1.7e9 + np.arange(60), "column 1 apart (60 values, 1 left); subtract a"),
@@ -70,17 +45,15 @@ def test_names_that_differ_in_case_are_reported():
     (np.arange(9) / 10, None),
   ],
 )
-def test_precision_of_float32(column, message):
+def test_precision_of_float32(column, message, refusal):
   x = np.stack([np.zeros(len(column)), column], axis=1)
   parts = [x[::2], x[1::2]]
   if message is None:
     examples.check_precision(parts, "x")
     return
-  with pytest.raises(ValueError) as error:
-    examples.check_precision(parts, "x")
-  wanted = f"x: float32 cannot tell the values of {message}"
-  assert str(error.value).startswith(wanted)
-  assert str(error.value).endswith("minimum 1700000000")
+  told = refusal(examples.check_precision, parts, "x")
+  assert told.startswith(f"x: float32 cannot tell the values of {message}")
+  assert told.endswith("minimum 1700000000")
 
 
 class TestCasts:
@@ -118,31 +91,22 @@ class TestCasts:
     # float32 has 23 bits: halfway and a bit more goes up.
     assert np.all(check(x, Y[:1]).x == np.float32(1 + 2.0**-23))
 
-  def test_numbers_are_as_large_as_their_squares_are_finite(self):
+  def test_numbers_are_as_large_as_their_squares_are_finite(self, refusal):
     largest = np.float32(2**64 * (1 - 2.0**-24))  # Its square is below 2**128.
     x = np.full((2, *SHAPE), largest, np.float32)
     assert check(x, Y).x is x
     x = x_of(np.float64)
     x[1].flat[0] = -3e38
-    with pytest.raises(ValueError) as error:
-      check(x, np.zeros(len(x), int))
-    assert str(error.value) == (
+    assert refusal(check, x, Y) == (
       "x of toy: numbers must lie between -1.8e+19 and 1.8e+19, so that their"
       " squares are finite as float32, got -3e+38 in example 1"
     )
-    x[1].flat[0] = -np.inf
-    with pytest.raises(
-      ValueError, match="finite as float32, got -inf in example 1"
-    ):
-      check(x, np.zeros(len(x), int))
 
-  def test_column_of_a_number_that_is_too_large(self):
+  def test_column_of_a_number_that_is_too_large(self, refusal):
     x = np.zeros((3, 4), np.float32)
     x[2, 1] = 2e19
-    with pytest.raises(ValueError, match=r"got 2e.19 in column 1 of example 2"):
-      examples.checked(
-        x, np.zeros(3, int), "it", shape=(4,), dtype=np.float32, num_classes=2
-      )
+    told = refusal(check, x, np.zeros(3, int), shape=(4,))
+    assert told.endswith("got 2e+19 in column 1 of example 2")
     # What is asked of a model may be as large as it likes.
     assert examples.checked_array(x, "it", shape=(3, 4), dtype=np.float32) is x
 
@@ -167,11 +131,6 @@ class TestRefusals:
         {},
         "the shape must be [n, 2, 3], got [2, 3, 2]",
       ),
-      (
-        np.zeros((2, 2, 3, 1), np.float32),
-        {},
-        "the shape must be [n, 2, 3], got [2, 2, 3, 1]",
-      ),
       (np.float32(1), {"shape": ()}, "the shape must be [n], got []"),
       (
         np.zeros((0, *SHAPE), np.float32),
@@ -184,19 +143,9 @@ class TestRefusals:
         "floating-point numbers wanted, to become float32, got uint8",
       ),
       (
-        x_of(np.float32),
-        {"dtype": np.uint8},
-        "integers wanted, to become uint8, got float32",
-      ),
-      (
         x_of(bool),
         {"dtype": np.uint8},
         "integers wanted, to become uint8, got bool",
-      ),
-      (
-        x_of(object),
-        {},
-        "floating-point numbers wanted, to become float32, got object",
       ),
       (
         x_of(np.int64) * 25,
@@ -210,8 +159,8 @@ class TestRefusals:
       ),
     ],
   )
-  def test_wrong_x_is_named(self, x, changes, message):
-    assert refusal(x, Y, **changes) == f"x of toy: {message}"
+  def test_wrong_x_is_named(self, x, changes, message, refusal):
+    assert refusal(check, x, Y, **changes) == f"x of toy: {message}"
 
   @pytest.mark.parametrize(
     "value, dtype",
@@ -222,10 +171,10 @@ class TestRefusals:
       (1e39, np.float64),  # float32 ends at 3.4e38.
     ],
   )
-  def test_number_that_is_not_finite_is_found(self, value, dtype):
+  def test_number_that_is_not_finite_is_found(self, value, dtype, refusal):
     x = x_of(dtype, size=5)
     x[3, 1, 2] = value
-    assert refusal(x, np.zeros(5, np.int32)) == (
+    assert refusal(check, x, np.zeros(5, np.int32)) == (
       "x of toy: all numbers must be finite as float32, got"
       f" {x[3, 1, 2]} in example 3"
     )
@@ -237,18 +186,14 @@ class TestRefusals:
         np.array([0, 1, 1]),
         "the shape must be [2], a class for each example, got [3]",
       ),
-      (
-        np.array([[0], [1]]),
-        "the shape must be [2], a class for each example, got [2, 1]",
-      ),
-      (np.array([0.0, 1.0]), "integers wanted, to become int32, got float64"),
       (np.array([0, 2]), "classes must lie in 0..1, got 2 for example 1"),
       (np.array([-1, 0]), "classes must lie in 0..1, got -1 for example 0"),
       (np.array([0, 2**32]), "integers must lie in -2147483648.."),
     ],
   )
-  def test_wrong_y_is_named(self, y, message):
-    assert refusal(x_of(np.float32), y).startswith(f"y of toy: {message}")
+  def test_wrong_y_is_named(self, y, message, refusal):
+    told = refusal(check, x_of(np.float32), y)
+    assert told.startswith(f"y of toy: {message}")
 
 
 class TestSizes:
@@ -256,7 +201,7 @@ class TestSizes:
     return examples.checked_sizes(sizes, num_examples, "toy", num_domains)
 
   def test_what_adds_up_is_taken_and_cast(self):
-    sizes = np.array([0, 3, 2], np.int32)
+    sizes = np.int32([0, 3, 2])
     assert self.check(sizes) is sizes
     cast = self.check([2, 3], num_domains=2)
     assert cast.dtype == np.int32 and cast.tolist() == [2, 3]
@@ -268,16 +213,13 @@ class TestSizes:
       ([6, -1], None, "numbers of at least 0 wanted that add up to 5"),
       # As 32-bit integers, the sum would wrap around to 5.
       ([2**31 - 1, 2**31 - 1, 7], None, "that add up to 5"),
-      ([[5]], None, "the shape must be [n], got [1, 1]"),
       ([5], 2, "the shape must be [2], got [1]"),
       ([2.5, 2.5], None, "integers wanted, to become int32, got float64"),
     ],
   )
-  def test_what_does_not_is_named(self, sizes, num_domains, message):
-    with pytest.raises(ValueError) as error:
-      self.check(sizes, num_domains=num_domains)
-    assert str(error.value).startswith("domain_sizes of toy: ")
-    assert message in str(error.value)
+  def test_what_does_not_is_named(self, sizes, num_domains, message, refusal):
+    told = refusal(self.check, sizes, num_domains=num_domains)
+    assert told.startswith("domain_sizes of toy: ") and message in told
 
 
 class TestArray:
@@ -293,15 +235,14 @@ class TestArray:
     "value, message",
     [
       ([[1.0], [2.0, 3.0]], "r: an array is wanted, got list"),
-      ([1.0], "r: the shape must be [2], got [1]"),
-      ([1.0, np.nan], "r: all numbers must be finite as float32"),
       ([1, 2], "r: floating-point numbers wanted"),
     ],
   )
-  def test_what_is_none_is_named(self, value, message):
-    with pytest.raises(ValueError) as error:
-      examples.checked_array(value, "r", shape=(2,), dtype=np.float32)
-    assert str(error.value).startswith(message)
+  def test_what_is_none_is_named(self, value, message, refusal):
+    told = refusal(
+      examples.checked_array, value, "r", shape=(2,), dtype=np.float32
+    )
+    assert told.startswith(message)
 
 
 class TestMasks:
@@ -323,7 +264,7 @@ class TestMasks:
       examples.as_array(nest(x.filled(0)), "x"), nest(x.filled(0))
     )
 
-  def test_all_entrances_refuse_it(self):
+  def test_all_entrances_refuse_it(self, refusal):
     x, y = np.zeros((3, 2), np.float32), np.zeros(3, np.int32)
     masked_x, masked_y = (np.ma.array(a, mask=a == 0) for a in (x, y))
     entrances = [
@@ -337,13 +278,13 @@ class TestMasks:
       entrance(x, y)
     for entrance in entrances:
       for given in ((masked_x, y), (x, masked_y)):
-        with pytest.raises(ValueError, match="values are masked"):
-          entrance(*given)
+        assert "values are masked" in refusal(entrance, *given)
 
 
-def test_pool_of_two_lengths_is_refused():
-  with pytest.raises(ValueError, match=r"got 3 examples and 2 classes$"):
-    examples.check_pool(examples.Examples(np.zeros([3, 1]), Y))
+def test_pool_of_two_lengths_is_refused(refusal):
+  assert refusal(
+    examples.check_pool, examples.Examples(np.zeros([3, 1]), Y)
+  ).endswith("got 3 examples and 2 classes")
 
 
 class TestNumClasses:
@@ -372,11 +313,9 @@ class TestNumClasses:
       )
     assert warning.endswith("without an example: 0, 2, 4, 6, 8, ...")
 
-  @pytest.mark.parametrize("highest", [20, 27_000_007, 10**15])
-  def test_identifiers_are_refused(self, highest):
-    with pytest.raises(ValueError) as error:
-      self.infer([0, 1, 2, 3], [4, highest, 5], [7, 8, 9])
-    assert str(error.value) == (
+  @pytest.mark.parametrize("highest", [20, 10**15])
+  def test_identifiers_are_refused(self, highest, refusal):
+    assert refusal(self.infer, [0, 1, 2, 3], [4, highest, 5], [7, 8, 9]) == (
       f"y1: the greatest label is {highest}, and 10 of the {highest + 1}"
       f" classes 0..{highest} occur; if labels are identifiers, number them"
       " from 0 to 9 (y = numpy.unique(y, return_inverse=True)[1]), and if there"
@@ -386,7 +325,7 @@ class TestNumClasses:
 
 
 class TestCopies:
-  X = np.array([[0, 1], [2, 3], [0, 1], [2, 3.5]], np.float32)
+  X = np.float32([[0, 1], [2, 3], [0, 1], [2, 3.5]])
 
   def test_examples_are_those_of_the_first_that_is_the_same(self):
     assert examples.copies(self.X).tolist() == [0, 1, 0, 3]

@@ -5,6 +5,7 @@ import functools
 import io
 import json
 import re
+import shlex
 import shutil
 
 import pytest
@@ -18,24 +19,21 @@ from tff_shift.learning.aggregators import privacy_accounting
 
 pytestmark = pytest.mark.slow
 
-_SMALL = (
-  *("--dataset=circle", "--num_domains=4", "--max_examples_per_domain=90"),
-  *("--num_clients=4", "--rounds=2", "--local_steps=1", "--evaluate_every=1"),
-  *("--optimizer=adam", "--learning_rate=1e-3", "--noprogress"),
-)
-_ONLINE = (
-  *("--dataset=digits", "--model=mlp", "--model_width=4"),
-  *("--max_pretraining_examples=200", "--pretraining_epochs=1"),
-  *("--timesteps=2", "--num_clients=2"),
-  *("--samples_per_step=5", "--initial_examples=6", "--head_epochs=1"),
-  *("--local_epochs=1", "--noprogress"),
-)
-_DYNAMIC = (
-  *("--dataset=digits", "--max_examples=600", "--num_clients=3", "--rounds=1"),
-  *("--period_size=20", "--periods=1", "--test_distributions=iid"),
-  *("--model=mlp", "--model_width=4", "--representation=pca"),
-  *("--distance_threshold=1", "--noprogress"),
-)
+_SMALL = shlex.split("""
+  --dataset=circle --num_domains=4 --max_examples_per_domain=90 --num_clients=4
+  --rounds=2 --local_steps=1 --evaluate_every=1 --optimizer=adam
+  --learning_rate=1e-3 --noprogress
+""")
+_ONLINE = shlex.split("""
+  --dataset=digits --model=mlp --model_width=4 --max_pretraining_examples=200
+  --pretraining_epochs=1 --timesteps=2 --num_clients=2 --samples_per_step=5
+  --initial_examples=6 --head_epochs=1 --local_epochs=1 --noprogress
+""")
+_DYNAMIC = shlex.split("""
+  --dataset=digits --max_examples=600 --num_clients=3 --rounds=1
+  --period_size=20 --periods=1 --test_distributions=iid --model=mlp
+  --model_width=4 --representation=pca --distance_threshold=1 --noprogress
+""")
 
 
 @pytest.fixture
@@ -67,6 +65,11 @@ def diverged(run_here, tmp_path_factory):
       ],
     )
   return folder, code, errors.getvalue()
+
+
+def _epsilons(row):
+  """The columns of a row that say how private a run is."""
+  return {k: v for k, v in row.items() if k.startswith("epsilon")}
 
 
 class TestAggregators:
@@ -108,11 +111,8 @@ class TestAggregators:
       for run in read_runs(tmp_path / "run")
     )
     setting = read_runs(tmp_path / "run")[1]["setting"]
-    assert {
-      name: value
-      for name, value in setting.items()
-      if name.startswith("epsilon")
-    } == {
+    epsilons = _epsilons(setting)
+    assert epsilons == {
       "epsilon": expected.fixed_size_epsilon,
       "epsilon_delta": expected.delta,
       "epsilon_relation": "replacing a client",
@@ -123,17 +123,10 @@ class TestAggregators:
       "epsilon_poisson": expected.poisson_epsilon,
     }
     for row in read_rows(tmp_path / "run"):
-      told = {
-        name: value for name, value in row.items() if name.startswith("epsilon")
-      }
       if row["algorithm"] == "local":
-        assert set(told.values()) == {""}
+        assert set(_epsilons(row).values()) == {""}
       else:
-        assert told == {
-          name: str(value)
-          for name, value in setting.items()
-          if name.startswith("epsilon")
-        }
+        assert _epsilons(row) == {k: str(v) for k, v in epsilons.items()}
     # Nothing is shared there.
     assert local == {}
     # `zeroing` is none of dp's; a delta of 0 stands for what is printed.
@@ -152,11 +145,11 @@ class TestAggregators:
   def test_private_run_of_independent_clients(
     self, run_evolving, capsys, tmp_path, read_rows, read_runs
   ):
-    flags = (
-      *("--algorithm=fed_avg", "--aggregator=dp", "--clipping=fixed"),
-      *("--client_sampling=poisson", "--participation=0.25", "--rounds=4"),
-      *("--clipping_norm=0.5", "--noise_multiplier=2", "--seeds=0"),
-    )
+    flags = shlex.split("""
+      --algorithm=fed_avg --aggregator=dp --clipping=fixed
+      --client_sampling=poisson --participation=0.25 --rounds=4
+      --clipping_norm=0.5 --noise_multiplier=2 --seeds=0
+    """)
     assert run_evolving(*flags) == 0
     expected = privacy_accounting.account(
       noise_multiplier=2.0,
@@ -179,11 +172,11 @@ class TestAggregators:
   def test_private_run_by_a_tree_resumes_with_the_same_noise(
     self, run_evolving, capsys, tmp_path, read_rows, read_runs
   ):
-    flags = (
-      *("--algorithm=fed_avg", "--aggregator=dp_ftrl", "--participation=0.5"),
-      *("--clipping_norm=0.5", "--noise_multiplier=0.1", "--tree_restart=2"),
-      "--client_sampling=in_turn",
-    )
+    flags = shlex.split("""
+      --algorithm=fed_avg --aggregator=dp_ftrl --participation=0.5
+      --clipping_norm=0.5 --noise_multiplier=0.1 --tree_restart=2
+      --client_sampling=in_turn
+    """)
     assert run_evolving(*flags, "--rounds=3") == 0
     expected = privacy_accounting.account_tree(
       noise_multiplier=0.1,

@@ -1,5 +1,6 @@
 """FedBN and FedAvg with batch normalisation, through the binary."""
 
+import shlex
 import textwrap
 
 import numpy as np
@@ -31,11 +32,11 @@ _MODEL = textwrap.dedent(
     )
   """
 )
-_FLAGS = (
-  *("--dataset=rotated_digits", "--num_domains=3"),
-  *("--max_examples_per_domain=40", "--normalization=batch", "--num_clients=2"),
-  *("--batch_size=8", "--local_steps=2", "--evaluate_every=1", "--noprogress"),
-)
+_FLAGS = shlex.split("""
+  --dataset=rotated_digits --num_domains=3 --max_examples_per_domain=40
+  --normalization=batch --num_clients=2 --batch_size=8 --local_steps=2
+  --evaluate_every=1 --noprogress
+""")
 _STATISTICS = "backbone/norm/moving_variance"
 
 

@@ -1,15 +1,17 @@
 """Floors, ceilings, forgetting and the reset control in whole runs."""
 
+import shlex
+
 import pytest
 
 from tff_shift.binaries import evolving
 from tff_shift.binaries import online_adaptation
 
-CIRCLE = (
-  *("--dataset=circle", "--num_domains=3", "--max_examples_per_domain=60"),
-  *("--num_clients=4", "--rounds=2", "--evaluate_every=1", "--local_steps=3"),
-  *("--participation=0.5", "--bounds", "--forgetting", "--noprogress"),
-)
+CIRCLE = shlex.split("""
+  --dataset=circle --num_domains=3 --max_examples_per_domain=60 --num_clients=4
+  --rounds=2 --evaluate_every=1 --local_steps=3 --participation=0.5 --bounds
+  --forgetting --noprogress
+""")
 
 
 @pytest.mark.long

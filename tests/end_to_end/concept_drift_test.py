@@ -1,6 +1,8 @@
 """Concepts that differ between clients and times, in a whole run."""
 
 import json
+import re
+import shlex
 
 import numpy as np
 import pytest
@@ -8,10 +10,10 @@ import pytest
 from tff_shift.binaries import evolving
 from tff_shift.data.shifts import concepts
 
-_SMALL = (
-  *("--dataset=circle", "--num_domains=6", "--max_examples_per_domain=40"),
-  *("--num_clients=4", "--rounds=1", "--local_steps=1", "--noprogress"),
-)
+_SMALL = shlex.split("""
+  --dataset=circle --num_domains=6 --max_examples_per_domain=40 --num_clients=4
+  --rounds=1 --local_steps=1 --noprogress
+""")
 
 
 @pytest.mark.long
@@ -59,22 +61,21 @@ def test_plan_has_the_concepts_that_its_flags_determine(planned, tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("arguments", "parts"),
+  ("flags", "message"),
   [
-    (["--relabeling=shifted"], ["--relabeling=shifted", "--concept_drift"]),
-    (["--num_concepts=2"], ["--num_concepts=2", "--concept_drift"]),
-    (["--concept_drift=sudden"], ["concept_drift", "groups", "staggered"]),
+    ("--relabeling=shifted", "--relabeling=shifted.* --concept_drift"),
+    ("--num_concepts=2", "--num_concepts=2.* --concept_drift"),
+    ("--concept_drift=sudden", "concept_drift.* groups.* staggered"),
     (
-      ["--concept_drift=groups", "--num_concepts=3"],
-      ["num_concepts must be at most 2 with relabeling=reversed"],
+      "--concept_drift=groups --num_concepts=3",
+      "num_concepts must be at most 2 with relabeling=reversed",
     ),
     (
-      ["--concept_drift=staggered", "--num_domains=3"],
-      ["num_domains must be at least 4"],
+      "--concept_drift=staggered --num_domains=3",
+      "num_domains must be at least 4",
     ),
   ],
 )
-def test_what_makes_no_sense_is_refused(refused, arguments, parts):
-  message = refused(evolving, [*_SMALL, "--algorithm=fed_avg", *arguments])
-  for part in parts:
-    assert part in message
+def test_what_makes_no_sense_is_refused(refused, flags, message):
+  line = refused(evolving, [*_SMALL, "--algorithm=fed_avg", *flags.split()])
+  assert re.search(message, line)

@@ -16,31 +16,6 @@ from tff_shift.reporting import summary
 from tff_shift.simulation.storage import results
 
 
-def _content(folder):
-  # Modes tell pipes from files, which must not be opened.
-  return {
-    path.relative_to(folder): path.read_bytes() if path.is_file() else None
-    for path in folder.rglob("*")
-    if path.name != ".lock"
-  }
-
-
-@pytest.fixture
-def refused(run_here, tmp_path, capsys):
-  """Returns `refused(binary, arguments, **options) -> message`."""
-
-  def run(binary, arguments, **options):
-    before = _content(tmp_path)
-    assert run_here(binary, arguments, **options) == 2
-    captured = capsys.readouterr()
-    assert captured.err.count("\n") == 1 and captured.out == ""
-    assert captured.err[:-1].isprintable()
-    assert _content(tmp_path) == before
-    return captured.err
-
-  return run
-
-
 def _change(path, **fields):
   path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
@@ -85,6 +60,16 @@ def _truncate(path):
       "summary.json",
       lambda path: _change(path, runs=[3]),
       "summary.json: Expected `object`, got `int` - at `$.runs[0]`",
+    ),
+    (
+      "metrics.csv",
+      lambda path: path.write_text(f"a\n{2**18 * '1'}\n"),
+      "metrics.csv: field larger",
+    ),
+    (
+      "config.json",
+      lambda path: _change(path, flags={"seeds": ["0", "x"]}),
+      "flags.seeds: invalid literal for int",
     ),
     (
       "config.json",

@@ -3,6 +3,8 @@
 Whole runs of a data set of its own are in `own_data_test`.
 """
 
+import shlex
+
 import pytest
 
 from tff_shift.binaries import dynamic_personalization
@@ -19,32 +21,31 @@ pytestmark = pytest.mark.slow
   [
     (
       evolving,
-      (
-        *("--algorithm=local", "--num_domains=2"),
-        *("--max_examples_per_domain=40", "--rounds=1", "--local_steps=1"),
-      ),
+      shlex.split("""
+        --algorithm=local --num_domains=2 --max_examples_per_domain=40
+        --rounds=1 --local_steps=1
+      """),
     ),
     (
       online_adaptation,
-      (
-        *("--algorithm=source", "--timesteps=1", "--samples_per_step=5"),
-        *("--initial_examples=5", "--pretraining_epochs=1"),
-      ),
+      shlex.split("""
+        --algorithm=source --timesteps=1 --samples_per_step=5
+        --initial_examples=5 --pretraining_epochs=1
+      """),
     ),
     (
       guidance,
-      (
-        *("--algorithm=fed_drm", "--rounds=1", "--local_steps=1"),
-        *("--batch_size=8", "--max_examples=80"),
-      ),
+      shlex.split("""
+        --algorithm=fed_drm --rounds=1 --local_steps=1 --batch_size=8
+        --max_examples=80
+      """),
     ),
     (
       dynamic_personalization,
-      (
-        *("--algorithm=local", "--rounds=1", "--periods=2"),
-        *("--test_distributions=iid", "--period_size=20"),
-        "--pretraining_epochs=1",
-      ),
+      shlex.split("""
+        --algorithm=local --rounds=1 --periods=2 --test_distributions=iid
+        --period_size=20 --pretraining_epochs=1
+      """),
     ),
   ],
 )

@@ -172,13 +172,6 @@ def certificates(tmp_path_factory):
   return folder
 
 
-def test_certificates_need_a_name():
-  done = subprocess.run(
-    [_DEPLOY / "certificates.sh", "folder"], capture_output=True, text=True
-  )
-  assert done.returncode == 2 and done.stderr.startswith("usage: ")
-
-
 @pytest.fixture
 def free_ports():
   """Two ports that nobody listens on."""

@@ -2,6 +2,7 @@
 
 import functools
 import re
+import shlex
 
 import numpy as np
 import pytest
@@ -11,12 +12,11 @@ from tff_shift.binaries import dynamic_personalization
 # The contract runs over all of them; here are those that differ in what they
 # leave.
 _ALGORITHMS = ("fed_3da", "fed_avg")
-_SMALL = (
-  *("--dataset=digits", "--max_examples=600", "--num_clients=3", "--rounds=2"),
-  *("--period_size=20", "--periods=4", "--periods_per_distribution=2"),
-  *("--pretraining_epochs=1", "--model=mlp", "--model_width=4"),
-  "--noprogress",
-)
+_SMALL = shlex.split("""
+  --dataset=digits --max_examples=600 --num_clients=3 --rounds=2
+  --period_size=20 --periods=4 --periods_per_distribution=2
+  --pretraining_epochs=1 --model=mlp --model_width=4 --noprogress
+""")
 # Flags of hypernetworks.
 _SMALL_META = ("--hidden_width=6", "--num_hidden=1")
 
@@ -97,13 +97,8 @@ class TestWholeRun:
         assert value("request_share") == pytest.approx(
           100 * np.mean(requests) / 3
         )
-        # At least the variance of the means of the periods.
-        deviation = np.array(accuracy) - value("validation_accuracy")
-        assert value("multi_period_variance") >= np.mean(deviation**2) - 1e-9
-        assert 0 <= value("low_accuracy_share") <= 100
         found = value("true_positive_rate")
         assert (found is None) == (distribution == "iid")
-        assert 0 <= value("false_positive_rate") <= 100
 
   def test_figures_are_there(self, finished):
     figures = {p.stem for p in (finished[0] / "figures").glob("*.png")}
@@ -210,52 +205,39 @@ class TestBadFlags:
   @pytest.mark.parametrize(
     "flags, named",
     [
-      ("--dataset=cifar", "--dataset=cifar"),
       ("--test_distributions=0.6", "--test_distributions=0.6"),
       ("--test_distributions=iid,iid", "duplicates"),
       ("--train_distributions=", "--train_distributions="),
       ("--period_size=1", "--period_size=1: it must be at least 2"),
       ("--period_size=200", "--period_size=200: it must be at most half"),
-      ("--periods=0", "--periods=0"),
       ("--periods_per_distribution=0", "--periods_per_distribution=0"),
       ("--rest=none", "--rest=none"),
-      ("--num_clients=0", "--num_clients=0"),
-      ("--rounds=0", "--rounds=0"),
       ("--representation=mean", "--representation=mean"),
       ("--representation_size=9", "=9: it must be 64"),
-      ("--representation_size=64,9", "=64,9: it must be 64"),
       (
         "--representation=pca --representation_size=9",
         "size must be even for pca",
       ),
       ("--distance_features=labels", "--distance_features=labels"),
       ("--threshold_quantile=0", "--threshold_quantile=0"),
-      ("--distance_threshold=-1", "--distance_threshold=-1"),
       (
         "--distance_threshold=1 --threshold_quantile=0.9",
         "leave one of them out",
       ),
       ("--apply_update=later", "--apply_update=later"),
       ("--public_fraction=0.95", "public_fraction"),
-      ("--max_examples=0", "--max_examples=0"),
       ("--max_examples=5", "part of digits would be empty"),
-      ("--model=resnet9", "--model=resnet9"),
       ("--model=cnn --model_width=5", "channels"),
       (
         "--model=cnn --model_width=8 --normalization=batch",
         "fed_3da does not change the running",
       ),
-      ("--learning_rate=0", "--learning_rate=0"),
       (
         "--algorithm=local --meta_learning_rate=1",
         "belongs to fed_3da, p_fed_hn, none of which",
       ),
       ("--algorithm=fed_ade", "--algorithm=fed_ade"),
       ("--cache_dir=/dev/null/cache", "--cache_dir=/dev/null/cache"),
-      (
-        "--dataset=fashion_mnist --data_dir=/nowhere",
-        "'fashion_mnist' is not in",
-      ),
     ],
   )
   def test_one_line_and_nothing_written(self, flags, named, refused):

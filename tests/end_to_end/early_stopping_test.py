@@ -1,17 +1,18 @@
 """The flags of early stopping in whole binaries."""
 
+import shlex
+
 import numpy as np
 import pytest
 
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 
-_SMALL = (
-  *("--dataset=circle", "--num_domains=4", "--max_examples_per_domain=60"),
-  *("--num_clients=6", "--local_steps=1", "--evaluate_every=1"),
-  *("--algorithm=fed_avg", "--learning_rate=0.1", "--noprogress"),
-  "--save_model",
-)
+_SMALL = shlex.split("""
+  --dataset=circle --num_domains=4 --max_examples_per_domain=60 --num_clients=6
+  --local_steps=1 --evaluate_every=1 --algorithm=fed_avg --learning_rate=0.1
+  --noprogress --save_model
+""")
 
 
 def _weights(folder):
@@ -73,14 +74,14 @@ def test_guidance_does_not_train_on_validation_examples(
 
 
 @pytest.mark.parametrize(
-  ("flags", "message"),
+  ("flag", "message"),
   [
-    (["--stop_after=0"], "--stop_after=0: it must be at least 1"),
-    (["--keep=first"], "must be one of last, best"),
+    ("--stop_after=0", "--stop_after=0: it must be at least 1"),
+    ("--keep=first", "must be one of last, best"),
   ],
 )
-def test_wrong_flags_are_refused(flags, message, refused):
-  assert message in refused(evolving, [*_SMALL, *flags])
+def test_wrong_flags_are_refused(flag, message, refused):
+  assert message in refused(evolving, [*_SMALL, flag])
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import math
+import shlex
 import warnings
 
 import numpy as np
@@ -22,24 +23,23 @@ from tff_shift.command_line.tuning import trials
 FLAGS = flags.FLAGS
 
 SMALL = {
-  evolving: (
-    *("--dataset=rotated_digits", "--num_domains=3"),
-    *("--max_examples_per_domain=40", "--num_clients=2", "--rounds=2"),
-  ),
-  online_adaptation: (
-    *("--dataset=digits", "--model=mlp", "--model_width=4", "--timesteps=2"),
-    *("--num_clients=2", "--samples_per_step=5", "--initial_examples=6"),
-  ),
-  guidance: (
-    *("--dataset=digits", "--max_examples=300", "--num_clients=2"),
-    *("--rounds=2", "--model=mlp", "--model_width=4"),
-  ),
-  dynamic_personalization: (
-    *("--dataset=digits", "--max_examples=600", "--num_clients=2"),
-    *("--rounds=1", "--period_size=20", "--periods=1"),
-    *("--test_distributions=iid", "--model=mlp", "--model_width=4"),
-    *("--representation=pca", "--distance_threshold=1"),
-  ),
+  evolving: shlex.split("""
+    --dataset=rotated_digits --num_domains=3 --max_examples_per_domain=40
+    --num_clients=2 --rounds=2
+  """),
+  online_adaptation: shlex.split("""
+    --dataset=digits --model=mlp --model_width=4 --timesteps=2 --num_clients=2
+    --samples_per_step=5 --initial_examples=6
+  """),
+  guidance: shlex.split("""
+    --dataset=digits --max_examples=300 --num_clients=2 --rounds=2 --model=mlp
+    --model_width=4
+  """),
+  dynamic_personalization: shlex.split("""
+    --dataset=digits --max_examples=600 --num_clients=2 --rounds=1
+    --period_size=20 --periods=1 --test_distributions=iid --model=mlp
+    --model_width=4 --representation=pca --distance_threshold=1
+  """),
 }
 # What a flag has to have beside it.
 BESIDE = {

@@ -1,8 +1,7 @@
 """The binary `experiments.guidance`, run whole."""
 
 import functools
-import os
-import pathlib
+import shlex
 
 import numpy as np
 import pytest
@@ -12,11 +11,11 @@ from tff_shift.binaries import guidance
 # The contract runs over all of them; here are those that differ in what they
 # leave.
 _ALGORITHMS = ("fed_avg_ft", "fed_drm")
-_SMALL = (
-  *("--dataset=digits", "--model=mlp", "--max_examples=400"),
-  *("--num_clients=4", "--rounds=3", "--evaluate_every=2", "--local_steps=2"),
-  *("--batch_size=8", "--learning_rate=0.05", "--noprogress"),
-)
+_SMALL = shlex.split("""
+  --dataset=digits --model=mlp --max_examples=400 --num_clients=4 --rounds=3
+  --evaluate_every=2 --local_steps=2 --batch_size=8 --learning_rate=0.05
+  --noprogress
+""")
 
 
 @pytest.fixture
@@ -211,28 +210,20 @@ class TestBadFlags:
   @pytest.mark.parametrize(
     "flags, named",
     [
-      ("--dataset=cifar", "--dataset=cifar"),
       ("--partition=dirichlet", "partition must be dirichlet_<alpha>"),
       ("--intensity=huge", "--intensity=huge"),
       ("--num_clients=0", "--num_clients=0"),
       ("--num_clients=60", "54"),
       ("--num_clients=9 --intensity=low", "intensity"),
-      ("--rounds=0", "--rounds=0"),
       ("--final_rounds=4", "--final_rounds=4"),
       ("--select=test", "--select=test"),
-      ("--selection_seeds=5", "--selection_seeds"),
-      ("--participation=0", "--participation=0"),
       ("--lambda_=1.5", "lambda_=1.5"),
       ("--lambda_=half", "--lambda_=half: it must be a number at least 0"),
-      ("--lambda_=0.5,0.50", "duplicates"),
       ("--lambda_=0.9 --algorithm=fed_rep", "--lambda_ belongs to"),
-      ("--learning_rate=-1", "learning_rate=-1"),
       ("--sharing=deep", "no option 'sharing'"),
       ("--model=lenet --sharing=some", "--sharing=some"),
-      ("--model=resnet9", "--model=resnet9"),
       ("--algorithm=fed_ade", "--algorithm=fed_ade"),
       ("--max_examples=20", "examples"),
-      ("--dataset=cifar10 --data_dir=/nowhere", "'cifar10' is not in"),
     ],
   )
   def test_one_line_and_nothing_written(self, flags, named, refused):
@@ -251,22 +242,3 @@ def test_sharing_is_that_of_the_model(planned):
   # Weights that both tasks share: a convolution with its normalisation, or all
   # but those of the tasks' own layers.
   assert [plan.model.trunk_size for plan in plans] == [16, 4]
-
-
-@pytest.mark.slow
-def test_real_photographs(run_guidance, read_rows, tmp_path):
-  data_dir = os.environ.get("TFDS_DATA_DIR")
-  if not data_dir or not (pathlib.Path(data_dir) / "cifar10").is_dir():
-    pytest.skip("TFDS_DATA_DIR names no folder with cifar10")
-  folder = tmp_path / "run"
-  code = run_guidance(
-    [
-      *_SMALL,
-      *("--algorithm=fed_avg", "--dataset=cifar10", "--rounds=1"),
-      "--partition=5_spc",
-      f"--output_dir={folder}",
-    ]
-  )
-  assert code == 0
-  (row,) = read_rows(folder)
-  assert row["dataset"] == "cifar10"

@@ -1,6 +1,7 @@
 """The flags of what is done to pixels, in every binary."""
 
 import json
+import shlex
 
 import numpy as np
 import pandas
@@ -18,26 +19,25 @@ from tff_shift.scenarios.guidance import runs as guidance_runs
 
 pytestmark = pytest.mark.slow
 
-_GUIDANCE = (
-  *("--dataset=digits", "--model=mlp", "--model_width=4"),
-  *("--algorithm=fed_avg", "--max_examples=200", "--num_clients=3"),
-  "--noprogress",
-)
+_GUIDANCE = shlex.split("""
+  --dataset=digits --model=mlp --model_width=4 --algorithm=fed_avg
+  --max_examples=200 --num_clients=3 --noprogress
+""")
 _PLANS = {
-  evolving: (
-    *("--algorithm=fed_avg", "--model=mlp", "--dataset=rotated_digits"),
-    *("--num_domains=3", "--num_clients=2"),
-  ),
+  evolving: shlex.split("""
+    --algorithm=fed_avg --model=mlp --dataset=rotated_digits --num_domains=3
+    --num_clients=2
+  """),
   guidance: _GUIDANCE,
-  online_adaptation: (
-    *("--algorithm=source", "--dataset=digits", "--model=mlp"),
-    *("--num_clients=2", "--timesteps=2"),
-  ),
-  dynamic_personalization: (
-    *("--algorithm=local", "--dataset=digits", "--max_examples=600"),
-    *("--num_clients=2", "--period_size=20", "--distance_threshold=1"),
-    *("--distance_features=extractor", "--test_distributions=iid"),
-  ),
+  online_adaptation: shlex.split("""
+    --algorithm=source --dataset=digits --model=mlp --num_clients=2
+    --timesteps=2
+  """),
+  dynamic_personalization: shlex.split("""
+    --algorithm=local --dataset=digits --max_examples=600 --num_clients=2
+    --period_size=20 --distance_threshold=1 --distance_features=extractor
+    --test_distributions=iid
+  """),
 }
 # That of each paper, where it says one.
 _DEFAULTS = {
@@ -89,23 +89,6 @@ def test_default_is_that_of_the_paper(make_plan, binary):
   name = _DEFAULTS[binary]
   assert plan.settings["input_scaling"] == name
   assert plan.model.input_scaling == input_scaling.make(name, [images])
-
-
-@pytest.mark.parametrize(
-  "binary",
-  [each for each in _PLANS if _DEFAULTS[each] != "standardized"],
-  ids=name_of,
-)
-def test_numbers_are_those_of_the_training_part(make_plan, binary):
-  plan, images = make_plan(
-    binary, "--input_scaling=standardized", "--seeds=1,0"
-  )
-  pixels = images.reshape(-1, images.shape[-1]) / 255
-  scaling = plan.model.input_scaling
-  np.testing.assert_allclose(scaling.mean, pixels.mean(axis=0), rtol=1e-9)
-  np.testing.assert_allclose(scaling.deviation, pixels.std(axis=0), rtol=1e-9)
-  if binary is dynamic_personalization:
-    assert plan.extractor.input_scaling == scaling
 
 
 @pytest.fixture
@@ -269,7 +252,9 @@ def test_run_goes_on_with_other_seeds_but_no_other_numbers(
 
   def open_again():
     plan = guidance.planning.make_plan()
-    common_flags.open_folder(guidance.planning.SCENARIO, plan.model)
+    common_flags.open_folder(
+      guidance.planning.SCENARIO, plan.model, plan.what_follows, None
+    )
 
   again = [*arguments, "--resume"]
   for seeds in ("--seeds=0", "--seeds=0,1"):
@@ -296,6 +281,11 @@ def model_of(planned):
     return planned(evolving, flags, ask)
 
   return find
+
+
+def is_among(part, x):
+  """Whether rows of x are among those of a part of it, [n]."""
+  return (x[:, np.newaxis] == part).all(axis=2).any(axis=1)
 
 
 def _source_inputs(clients):
@@ -355,7 +345,7 @@ class TestHeldOut:
     with np.load(flags[0].partition("=")[2]) as arrays:
       x = arrays["x"]
     tested = np.concatenate([client.test.x for client in clients])
-    is_tested = (x[:, np.newaxis] == tested).all(axis=2).any(axis=1)
+    is_tested = is_among(tested, x)
     assert is_tested.sum() == len(tested)
     poisoned, _ = model_of([*save(is_tested), "--seeds=0,1"], 1)
     assert poisoned.input_scaling == second.input_scaling
@@ -387,7 +377,7 @@ class TestHeldOut:
     flags = f"--dataset={path}", "--input_scaling=standardized"
     np.savez(path, x=x, y=y)
     plan, trained = make_plan(binary, *flags)
-    is_trained = (x[:, np.newaxis] == trained).all(axis=2).any(axis=1)
+    is_trained = is_among(trained, x)
     assert is_trained.sum() == len(trained) < len(x)
     np.savez(path, x=np.where(is_trained[:, np.newaxis], x, 1000 * x), y=y)
     poisoned, _ = make_plan(binary, *flags)
@@ -421,17 +411,17 @@ class TestHeldOut:
 
     for seed, is_test in ((0, True), (1, True), (0, False)):
       expected, trained = scaling(x, seed, is_test)
-      is_trained = (x[:, np.newaxis] == trained).all(axis=2).any(axis=1)
+      is_trained = is_among(trained, x)
       poisoned = np.where(is_trained[:, np.newaxis], x, 1000 * x)
       assert scaling(poisoned, seed, is_test)[0] == expected
 
 
 def test_vocabulary_has_the_words_of_training_examples_alone(planned):
-  flags = (
-    *("--dataset=synthetic_titles", "--algorithm=fed_avg", "--num_clients=3"),
-    *("--select=last_source", "--learning_rate=0.1,0.2"),
-    *("--max_examples_per_domain=40", "--num_new_clients=1"),
-  )
+  flags = shlex.split("""
+    --dataset=synthetic_titles --algorithm=fed_avg --num_clients=3
+    --select=last_source --learning_rate=0.1,0.2 --max_examples_per_domain=40
+    --num_new_clients=1
+  """)
   plan = planned(evolving, flags)
   words = len(plan.datasets[0].vocabulary)
   for clients in (plan.clients[0], plan.clients_without_target[0]):

@@ -4,6 +4,7 @@ Nothing is downloaded: the model has random weights.
 """
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -15,12 +16,11 @@ from tff_shift.binaries import online_adaptation
 from tff_shift.data import datasets
 from tff_shift.models.networks import llama_checkpoint
 
-_SMALL = (
-  *("--dataset=synthetic_relations", "--client_classes=disjoint"),
-  *("--timesteps=2", "--num_clients=2", "--samples_per_step=12"),
-  *("--initial_examples=24", "--max_pretraining_examples=1865"),
-  *("--pretraining_epochs=12", "--noprogress"),
-)
+_SMALL = shlex.split("""
+  --dataset=synthetic_relations --client_classes=disjoint --timesteps=2
+  --num_clients=2 --samples_per_step=12 --initial_examples=24
+  --max_pretraining_examples=1865 --pretraining_epochs=12 --noprogress
+""")
 
 
 @pytest.fixture(scope="module")

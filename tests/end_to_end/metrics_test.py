@@ -1,6 +1,7 @@
 """The flag `--metrics` of each binary, run whole."""
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -11,14 +12,13 @@ from tff_shift.binaries import guidance
 from tff_shift.binaries import online_adaptation
 from tff_shift.learning import metrics
 
-_CIRCLE = (
-  *("--dataset=circle", "--num_domains=3", "--max_examples_per_domain=60"),
-  *("--num_clients=3", "--rounds=1", "--algorithm=fed_avg", "--noprogress"),
-)
-_DIGITS = (
-  *("--dataset=digits", "--model=mlp", "--model_width=4", "--num_clients=2"),
-  "--noprogress",
-)
+_CIRCLE = shlex.split("""
+  --dataset=circle --num_domains=3 --max_examples_per_domain=60 --num_clients=3
+  --rounds=1 --algorithm=fed_avg --noprogress
+""")
+_DIGITS = shlex.split("""
+  --dataset=digits --model=mlp --model_width=4 --num_clients=2 --noprogress
+""")
 _STREAM = (
   *(*_DIGITS, "--max_pretraining_examples=200", "--pretraining_epochs=1"),
   *("--timesteps=2", "--samples_per_step=9", "--initial_examples=6"),

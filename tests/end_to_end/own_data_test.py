@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -21,10 +22,10 @@ _EVOLVING = (
 )
 _ONLINE = (
   online_adaptation,
-  (
-    *("--algorithm=source", "--timesteps=1", "--samples_per_step=5"),
-    *("--initial_examples=5", "--pretraining_epochs=1"),
-  ),
+  shlex.split("""
+    --algorithm=source --timesteps=1 --samples_per_step=5 --initial_examples=5
+    --pretraining_epochs=1
+  """),
 )
 _GUIDANCE = (
   guidance,
@@ -32,11 +33,10 @@ _GUIDANCE = (
 )
 _DYNAMIC = (
   dynamic_personalization,
-  (
-    *("--algorithm=local", "--rounds=1", "--periods=1"),
-    *("--test_distributions=0.5", "--train_distributions=iid"),
-    *("--period_size=10", "--pretraining_epochs=1"),
-  ),
+  shlex.split("""
+    --algorithm=local --rounds=1 --periods=1 --test_distributions=0.5
+    --train_distributions=iid --period_size=10 --pretraining_epochs=1
+  """),
 )
 
 
@@ -164,11 +164,10 @@ def test_clients_with_few_classes_and_labels_run_to_the_end(
 ):
   # Q_T is one class, which the client may not hold; at the end of square it is
   # all that is drawn.
-  arguments = (
-    *("--algorithm=fed_ade", "--timesteps=4", "--shift=square"),
-    *("--initial_examples=10", "--dirichlet=0.001"),
-    *("--cache_dir=cache", "--pretraining_distribution=uniform"),
-  )
+  arguments = shlex.split("""
+    --algorithm=fed_ade --timesteps=4 --shift=square --initial_examples=10
+    --dirichlet=0.001 --cache_dir=cache --pretraining_distribution=uniform
+  """)
   assert run_file(_ONLINE, _few_classes(), *arguments) == 0
   # 30 examples: 9 for the stream, 20 % of the other 21 are labelled.
   assert capsys.readouterr().err.splitlines() == [

@@ -1,6 +1,7 @@
 """A table, as CSV or Parquet, runs in the binaries by the names of columns."""
 
 import json
+import shlex
 
 import numpy as np
 import pandas
@@ -11,10 +12,10 @@ from tff_shift.binaries import guidance
 from tff_shift.data import datasets
 from tff_shift.data.your_own import own_datasets
 
-_EVOLVING = (
-  *("--algorithm=fed_avg,fed_evolve", "--optimizer=adam", "--rounds=3"),
-  *("--learning_rate=0.05", "--local_steps=5", "--noprogress"),
-)
+_EVOLVING = shlex.split("""
+  --algorithm=fed_avg,fed_evolve --optimizer=adam --rounds=3
+  --learning_rate=0.05 --local_steps=5 --noprogress
+""")
 
 
 def make_table():

@@ -65,13 +65,6 @@ def test_each_is_read(binary, flags, wrong, presets, refused):
     assert wrong in line
 
 
-def test_wrong_preset_ends_a_binary_in_one_line(run_evolving, capsys):
-  assert run_evolving(["--preset=dem"]) == 2
-  errors = capsys.readouterr().err
-  assert errors.startswith("evolving: --preset: evolving has no preset 'dem'")
-  assert errors.count("\n") == 1
-
-
 def test_flags_after_a_preset_count(run_evolving, capsys):
   # The preset's rounds are right, and these are not.
   assert run_evolving(["--preset=demo", "--rounds=0"]) == 2

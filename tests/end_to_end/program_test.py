@@ -1,7 +1,6 @@
 """How a binary begins: its flags and its help."""
 
 import re
-import runpy
 import sys
 import unittest.mock
 
@@ -9,7 +8,6 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from experiments import dynamic_regret
 from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
@@ -65,28 +63,6 @@ def test_help_says_which_algorithms_have_another_default(run_here, capsys):
   )
   # All that have it agree.
   assert "Default: last_layer. (" in output
-
-
-@pytest.mark.parametrize(
-  "binary",
-  [
-    dynamic_personalization,
-    dynamic_regret,
-    evolving,
-    guidance,
-    online_adaptation,
-  ],
-)
-def test_file_that_is_run_reads_its_flags(binary, monkeypatch, capsys):
-  name = binary.__name__.rpartition(".")[2]
-  monkeypatch.setattr(sys, "argv", [name, "--seeds=-1"])
-  with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
-    flags.FLAGS.unparse_flags()
-    runpy.run_path(binary.__file__, run_name="__main__")
-  assert end.value.code == 2
-  errors = capsys.readouterr().err
-  assert errors.startswith(f"{name}: --")
-  assert errors.count("\n") == 1
 
 
 @pytest.mark.slow

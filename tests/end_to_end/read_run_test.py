@@ -1,6 +1,7 @@
 """A run of a binary as data frames."""
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -10,13 +11,12 @@ from tff_shift.binaries import evolving
 from tff_shift.reporting import clients
 from tff_shift.reporting import read_run
 from tff_shift.reporting import run_contents
-from tff_shift.reporting import run_folders
 
-FLAGS = (
-  *("--algorithm=fed_avg,local", "--dataset=circle", "--num_domains=3"),
-  *("--max_examples_per_domain=60", "--num_clients=3", "--rounds=3"),
-  *("--local_steps=1", "--evaluate_every=2", "--seeds=0,1", "--noprogress"),
-)
+FLAGS = shlex.split("""
+  --algorithm=fed_avg,local --dataset=circle --num_domains=3
+  --max_examples_per_domain=60 --num_clients=3 --rounds=3 --local_steps=1
+  --evaluate_every=2 --seeds=0,1 --noprogress
+""")
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_frames_agree_with_the_files(folder, tmp_path):
     share = np.mean(fed_avg[seed] < local[seed] - 1e-4)
     assert 100 * share == harmed["harmed_share"][place]
   assert read_run.final_client_values(run, run.summary[0], "no_metric") == {}
-  folders = [run_folders.read(folder)]
+  folders = [read_run.read(folder)]
   (shown,) = run_contents.to_contents(
     folders, metrics=["client_accuracy"], title="", command="", start=tmp_path
   ).clients

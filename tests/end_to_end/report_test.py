@@ -3,19 +3,18 @@
 import csv
 import functools
 import json
-import shutil
+import shlex
 
 import pytest
 
 from tff_shift.binaries import evolving
 from tff_shift.binaries import report
 
-_RUN = (
-  *("--dataset=circle", "--num_domains=4", "--num_clients=3", "--rounds=2"),
-  *("--algorithm=local,fed_avg", "--evaluate_every=1", "--seeds=0,1"),
-  *("--local_steps=1", "--learning_rate=0.01", "--tracker=none"),
-  *("--checkpoint_every=0", "--noprogress"),
-)
+_RUN = shlex.split("""
+  --dataset=circle --num_domains=4 --num_clients=3 --rounds=2
+  --algorithm=local,fed_avg --evaluate_every=1 --seeds=0,1 --local_steps=1
+  --learning_rate=0.01 --tracker=none --checkpoint_every=0 --noprogress
+""")
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +54,6 @@ def test_page_has_the_numbers_of_the_run(run_report, folder, capsys):
     assert (row["state"], row["folder"]) == ("done", "../circle")
   text = (output / "report.html").read_text(encoding="utf-8")
   assert "<h1>Two</h1>" in text
-  # A line for each algorithm at the clients, one at the server.
-  assert text[text.index('id="figures"') :].count("<polyline") == 3
-  # And a profile for each.
-  assert text.count("<polyline") == 5
-  spent = {row["method"]: row for row in rows}
-  assert float(spent["fed_avg"]["bytes_up"]) > float(spent["local"]["bytes_up"])
   assert "experiments.report" in (output / "table.md").read_text()
 
 
@@ -72,10 +65,9 @@ def test_page_is_replaced_only_if_asked(run_report, folder, tmp_path, capsys):
   before = (output / "report.html").read_bytes()
   assert run_report(arguments) == 2
   assert "pass --overwrite" in capsys.readouterr().err
+  assert (output / "report.html").read_bytes() == before
   assert run_report([*arguments, "--overwrite"]) == 0
-  assert len((output / "report.html").read_bytes()) == len(before) + len(
-    " --overwrite"
-  )
+  assert b" --overwrite" in (output / "report.html").read_bytes()
 
 
 @pytest.mark.slow
@@ -88,17 +80,13 @@ def test_page_is_replaced_only_if_asked(run_report, folder, tmp_path, capsys):
     (["{run}", "--output_dir={run}/config.json"], "it must be a folder"),
     (["{run}", "--output_dir={new}", "--metrics=nothing"], "client_accuracy"),
     (["nowhere", "--output_dir={new}"], "nowhere: there is no such folder"),
-    (["{broken}", "--output_dir={new}"], "summary.json: Input data was"),
     (["{run}", "--output_dir={new}", "--unknown"], "unknown"),
   ],
 )
 def test_wrong_input_is_said_in_a_line(
   run_report, folder, tmp_path, capsys, arguments, message
 ):
-  broken = tmp_path / "broken"
-  shutil.copytree(folder, broken)
-  (broken / "summary.json").write_text("{")
-  places = {"run": folder, "broken": broken, "new": tmp_path / "new"}
+  places = {"run": folder, "new": tmp_path / "new"}
   assert run_report([each.format(**places) for each in arguments]) == 2
   captured = capsys.readouterr()
   assert message in captured.err and captured.err.count("\n") == 1
@@ -114,7 +102,6 @@ def test_runs_that_differ_in_more_than_methods_have_two_columns(
   for name, flags in {
     "method": ["--learning_rate=0.1", "--aggregator=robust", "--bounds"],
     "longer": ["--rounds=3"],
-    "drift": ["--concept_drift=groups"],
   }.items():
     path = folder.parent / name
     run_whole(evolving, [*_RUN, *flags, f"--output_dir={path}"])
@@ -122,8 +109,7 @@ def test_runs_that_differ_in_more_than_methods_have_two_columns(
     run_report([str(folder), str(path), f"--output_dir={output}"])
     with open(output / "table.csv", encoding="utf-8") as file:
       names.append({row["column"] for row in csv.DictReader(file)})
-  method, longer, drift = names
+  method, longer = names
   assert method == {"client accuracy", "server accuracy"}
   assert {"rounds 2, client accuracy", "rounds 3, client accuracy"} <= longer
-  assert len(longer) == len(drift) == 4
-  assert any("concept drift groups" in name for name in drift)
+  assert len(longer) == 4

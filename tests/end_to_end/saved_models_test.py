@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ import tff_shift
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 
-FLAGS = (
-  *("--dataset=circle", "--num_domains=5", "--num_clients=3", "--rounds=1"),
-  *("--model_width=4", "--batch_size=8", "--local_steps=1"),
-)
+FLAGS = shlex.split("""
+  --dataset=circle --num_domains=5 --num_clients=3 --rounds=1 --model_width=4
+  --batch_size=8 --local_steps=1
+""")
 
 
 @pytest.fixture(scope="module")

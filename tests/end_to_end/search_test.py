@@ -1,17 +1,17 @@
 """Random search and successive halving in whole binaries."""
 
 import collections
+import shlex
 
 import pytest
 
 from tff_shift.binaries import evolving
 
-_SMALL = (
-  *("--dataset=circle", "--num_domains=4", "--max_examples_per_domain=60"),
-  *("--num_clients=3", "--local_steps=1", "--evaluate_every=2"),
-  *("--algorithm=fed_avg", "--learning_rate=1e-3..1e-1"),
-  *("--rounds=6", "--noprogress"),
-)
+_SMALL = shlex.split("""
+  --dataset=circle --num_domains=4 --max_examples_per_domain=60 --num_clients=3
+  --local_steps=1 --evaluate_every=2 --algorithm=fed_avg
+  --learning_rate=1e-3..1e-1 --rounds=6 --noprogress
+""")
 
 
 @pytest.mark.long

@@ -1,16 +1,17 @@
 """The flag `--server_optimizer` in whole binaries."""
 
 import json
+import shlex
 
 import pytest
 
 from tff_shift.binaries import evolving
 
-_SMALL = (
-  *("--dataset=circle", "--num_domains=4", "--max_examples_per_domain=60"),
-  *("--num_clients=4", "--local_steps=1", "--evaluate_every=1"),
-  *("--algorithm=fed_avg", "--learning_rate=0.1", "--noprogress"),
-)
+_SMALL = shlex.split("""
+  --dataset=circle --num_domains=4 --max_examples_per_domain=60 --num_clients=4
+  --local_steps=1 --evaluate_every=1 --algorithm=fed_avg --learning_rate=0.1
+  --noprogress
+""")
 
 
 @pytest.mark.long

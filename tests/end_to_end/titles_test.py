@@ -1,6 +1,7 @@
 """Titles through the binaries: files of posts, methods, models, predictions."""
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -10,10 +11,10 @@ from tff_shift.binaries import evolving
 from tff_shift.binaries import predict
 from tff_shift.data.readers import text_archives
 
-_SMALL = (
-  *("--num_clients=2", "--rounds=1", "--local_steps=1", "--batch_size=4"),
-  *("--model_width=3", "--embedding_width=2", "--noprogress"),
-)
+_SMALL = shlex.split("""
+  --num_clients=2 --rounds=1 --local_steps=1 --batch_size=4 --model_width=3
+  --embedding_width=2 --noprogress
+""")
 
 
 def write_posts(folder):

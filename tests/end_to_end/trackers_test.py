@@ -3,17 +3,18 @@
 import contextlib
 import importlib.util
 import json
+import shlex
 import sqlite3
 
 import pytest
 
 from tff_shift.binaries import evolving
 
-_RUN = (
-  *("--algorithm=local", "--dataset=circle", "--num_domains=4"),
-  *("--num_clients=2", "--max_examples_per_domain=20", "--rounds=2"),
-  *("--evaluate_every=1", "--checkpoint_every=1", "--seeds=0,1"),
-)
+_RUN = shlex.split("""
+  --algorithm=local --dataset=circle --num_domains=4 --num_clients=2
+  --max_examples_per_domain=20 --rounds=2 --evaluate_every=1
+  --checkpoint_every=1 --seeds=0,1
+""")
 
 
 @pytest.mark.parametrize(
@@ -24,10 +25,12 @@ _RUN = (
     ("--tracker=none,none", "duplicates"),
     ("--tracker=none,tensorboard", "none excludes all others"),
     ("--mlflow_uri=runs", "--mlflow_uri needs --tracker=mlflow"),
-    ("--tracker=mlflow", "--tracker=mlflow: MLflow is not installed; instal"),
-    ("--tracker=mlflow", "the extra mlflow: pip install 'tff_shift[mlflow]'"),
+    (
+      "--tracker=mlflow",
+      "--tracker=mlflow: MLflow is not installed; install the extra mlflow: pip"
+      " install 'tff_shift[mlflow]'",
+    ),
     ("--tracker=wandb", "--tracker=wandb: Weights & Biases is not installed"),
-    ("--tracker=wandb", "the extra wandb: pip install 'tff_shift[wandb]'"),
     (
       "--tracker=mlflow --mlflow_uri=http://127.0.0.1:1",
       "--mlflow_uri=http://127.0.0.1:1: no answer",

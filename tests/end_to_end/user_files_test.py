@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import shlex
 import shutil
 
 import pytest
@@ -10,10 +11,10 @@ from tff_shift import algorithms
 from tff_shift.binaries import evolving
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
-TINY = (
-  *("--dataset=circle", "--rounds=2", "--num_clients=2", "--num_domains=3"),
-  *("--max_examples_per_domain=12", "--batch_size=4"),
-)
+TINY = shlex.split("""
+  --dataset=circle --rounds=2 --num_clients=2 --num_domains=3
+  --max_examples_per_domain=12 --batch_size=4
+""")
 
 
 @pytest.fixture(autouse=True)

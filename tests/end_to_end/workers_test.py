@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import functools
 import os
+import shlex
 import signal
 import socket
 import time
@@ -21,12 +22,11 @@ from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.cpp
 
-_SMALL = (
-  *("--algorithm=fed_rep", "--dataset=circle", "--num_domains=4"),
-  *("--max_examples_per_domain=90", "--num_clients=3", "--rounds=4"),
-  *("--local_steps=1", "--evaluate_every=1", "--learning_rate=1e-2"),
-  *("--checkpoint_every=1", "--noprogress"),
-)
+_SMALL = shlex.split("""
+  --algorithm=fed_rep --dataset=circle --num_domains=4
+  --max_examples_per_domain=90 --num_clients=3 --rounds=4 --local_steps=1
+  --evaluate_every=1 --learning_rate=1e-2 --checkpoint_every=1 --noprogress
+""")
 
 
 def _ports(flag):
@@ -368,31 +368,26 @@ class TestBadFlags:
   @pytest.mark.parametrize(
     ("flags", "named"),
     [
-      (["--executor=remote"], "--executor=remote needs --workers="),
-      (["--workers=one:1"], "--workers belongs to --executor=remote"),
-      (["--worker_timeout=3"], "--worker_timeout belongs to"),
-      (["--compute_timeout=3"], "--compute_timeout belongs to"),
-      (["--executor=remote", "--workers=one"], "must each be host:port"),
-      (
-        ["--executor=remote", "--workers=one:1", "--worker_timeout=0"],
-        "worker_timeout must be seconds above 0",
-      ),
-      (
-        ["--executor=remote", "--workers=one:1", "--on_worker_failure=cry"],
-        "--on_worker_failure=cry",
-      ),
-      (
-        [
-          *("--executor=remote", "--workers=one:1"),
-          "--worker_certificate=nowhere",
-        ],
-        "worker_certificate: there is no file nowhere",
-      ),
-      (
-        ["--executor=remote", "--workers=one:1", "--max_concurrent_clients=2"],
-        "max_concurrent_clients is a setting of the remote workers",
+      ("--executor=remote", "--executor=remote needs --workers="),
+      ("--workers=one:1", "--workers belongs to --executor=remote"),
+      ("--worker_timeout=3", "--worker_timeout belongs to"),
+      ("--executor=remote --workers=one", "must each be host:port"),
+      *(
+        (f"--executor=remote --workers=one:1 {flags}", named)
+        for flags, named in (
+          ("--worker_timeout=0", "worker_timeout must be seconds above 0"),
+          ("--on_worker_failure=cry", "--on_worker_failure=cry"),
+          (
+            "--worker_certificate=nowhere",
+            "worker_certificate: there is no file nowhere",
+          ),
+          (
+            "--max_concurrent_clients=2",
+            "max_concurrent_clients is a setting of the remote workers",
+          ),
+        )
       ),
     ],
   )
   def test_one_line_and_nothing_written(self, refused, flags, named):
-    assert named in refused(evolving, [*_SMALL, *flags])
+    assert named in refused(evolving, [*_SMALL, *flags.split()])

@@ -72,7 +72,7 @@ def test_data_are_those_of_a_scenario():
 
 
 @pytest.mark.parametrize(
-  ("streams", "options", "message"),
+  "streams, options, message",
   [
     (counted(), {}, "num_clients=None is not allowed"),
     ({"a": counted()}, {"num_clients": 2}, "num_clients=2 is not allowed"),

@@ -56,7 +56,7 @@ def test_client_without_examples_is_no_route():
   assert np.isfinite(routing["probabilities"]).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
   numpy_strategies.arrays(
     np.float32, (3, 4), elements=strategies.floats(-30, 30, width=32)
@@ -83,7 +83,7 @@ def test_no_query_has_no_route(prefix):
   assert routing[f"{prefix}routes"].shape == (0,)
 
 
-X = np.array([[1, 2], [-3, 1], [0, 0]], np.float32)
+X = np.float32([[1, 2], [-3, 1], [0, 0]])
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +109,8 @@ def make_data(*sizes):
     client_dataset.ClientDataset.from_arrays(
       x=np.zeros([size, 2], np.float32),
       y=np.zeros([size], np.int32),
-      domain_sizes=np.array([size], np.int32),
       seed=randomness.client_seed(0, client),
-      client_id=np.int32(client),
+      client_id=client,
     )
     for client, size in enumerate(sizes)
   ]
@@ -119,7 +118,7 @@ def make_data(*sizes):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-  ("weighting", "shares"),
+  "weighting, shares",
   [
     pytest.param("num_examples", [0.9, 0.1], marks=pytest.mark.slow),
     ("uniform", [0.5, 0.5]),
@@ -145,14 +144,14 @@ def test_client_that_predicts_no_numbers_neither_answers_nor_votes(build):
   def predict_only(chosen):
     """The last bias of the other client is NaN, the chosen one's class 1."""
     biases = [np.full([2], np.nan, np.float32)] * 2
-    biases[chosen] = np.array([-1e6, 1e6], np.float32)
+    biases[chosen] = np.float32([-1e6, 1e6])
     return [
       (*head[:-1], bias) for head, bias in zip(states, biases, strict=True)
     ]
 
   for chosen in (0, 1):
     heads = predict_only(chosen)
-    routes = np.array([0, 1, 0], np.int32)
+    routes = np.int32([0, 1, 0])
     np.testing.assert_array_equal(
       algorithm.guidance.answer(state, heads, data, X, routes),
       np.where(routes == chosen, 1, guidance.NO_CLIENT),

@@ -50,7 +50,7 @@ OTHERS = {
 
 class TestMessages:
   @pytest.mark.parametrize(
-    ("name", "value", "limits"),
+    "name, value, limits",
     [
       ("word", "three", "one of one, two"),
       ("flag", 1, "True or False"),
@@ -76,20 +76,6 @@ class TestMessages:
 
   def test_first_bad_field_is_named(self):
     assert refusal(Every(count=8, share=2.0)).startswith("count=8 ")
-
-  def test_limits_of_a_field_without_limits_are_its_type(self):
-    (number,) = (f for f in dataclasses.fields(Every) if f.name == "number")
-    assert hyperparameters.describe_limits(number) == "a number"
-
-  def test_help_is_kept_for_the_command_line(self):
-    assert {f.metadata["help"] for f in dataclasses.fields(Every)} == {
-      "A word.",
-      "A switch.",
-      "A number of things.",
-      "A share.",
-      "A rate.",
-      "Any number.",
-    }
 
 
 class TestScalarsOfNumpy:
@@ -120,12 +106,7 @@ class TestValidate:
   @pytest.mark.parametrize(
     "values",
     [
-      {},
       {"word": "two", "flag": True},
-      {"count": 1},
-      {"count": 7},
-      {"share": 0},
-      {"share": 1},
       {"share": np.float64(0.25)},
       {"rate": 1.2e-38},
       {"rate": 10},
@@ -238,12 +219,10 @@ class TestCheckTogether:
 
 
 class TestLocalHParams:
-  def test_defaults_are_allowed(self):
-    hyperparameters.validate(LocalHParams())
-
   @pytest.mark.parametrize(
     "values",
     [
+      {},
       {"momentum": 1.0},
       {"straggler_ratio": 1.0},
       {"local_steps": 1, "batch_size": 1},
@@ -258,15 +237,11 @@ class TestLocalHParams:
   @pytest.mark.parametrize(
     "name, value, limits",
     [
-      ("local_steps", 0, "an integer at least 1"),
       ("local_epochs", -1, "an integer at least 0"),
-      ("batch_size", 0, "an integer at least 1"),
       ("optimizer", "lamb", "one of sgd, adam, adamw"),
       ("learning_rate", 0.0, "a number above 0"),
-      ("learning_rate", -0.1, "a number above 0"),
       ("momentum", 1.1, "a number at least 0 and at most 1"),
       ("weight_decay", -1e-4, "a number at least 0"),
-      ("straggler_ratio", 1.1, "a number at least 0 and at most 1"),
       ("client_weighting", "size", "one of uniform, num_examples"),
     ],
   )
@@ -275,19 +250,12 @@ class TestLocalHParams:
       f"{name}={value!r} is not allowed: it must be {limits}"
     )
 
-  def test_values_are_fixed_once_made(self):
-    with pytest.raises(dataclasses.FrozenInstanceError):
-      LocalHParams().learning_rate = 1.0
-
 
 @dataclasses.dataclass(frozen=True)
 class _Variants(hyperparameters.HParams):
   variant: str = hyperparameters.variant_hparam("what a program runs")
   choice: str = hyperparameters.switch_hparam(
-    "What is chosen",
-    published="first",
-    program="second",
-    others=("third",),
+    "What is chosen", published="first", program="second", others=("third",)
   )
 
 

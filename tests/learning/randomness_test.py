@@ -62,18 +62,13 @@ class TestDerive:
     }
     assert len(seeds) == 5 * len(Purpose) * 200
 
-  def test_both_words_vary_over_clients(self):
-    seeds = np.array([randomness.client_seed(0, i) for i in range(500)])
-    assert len(np.unique(seeds[:, 0])) == len(np.unique(seeds[:, 1])) == 500
-
   @pytest.mark.parametrize("path", [(-1,), (0, -1), (0, 1, -5)])
-  def test_negative_integers_are_refused(self, path):
-    with pytest.raises(ValueError, match="non-negative"):
-      randomness.derive(*path)
+  def test_negative_integers_are_refused(self, path, refusal):
+    assert "non-negative" in refusal(randomness.derive, *path)
 
 
 class TestFold:
-  SEED = np.array([1, 2], np.int32)
+  SEED = np.int32([1, 2])
 
   # The first is the example in TensorFlow's documentation of the operation.
   @pytest.mark.parametrize(
@@ -122,13 +117,3 @@ class TestFold:
       [fold(randomness.client_seed(0, client)) for client in range(20)]
     )
     assert len(np.unique(folded, axis=0)) == 20 * len(Purpose) * 10
-
-  def test_order_of_what_is_folded_counts(self, run_in_graph):
-    first, second = run_in_graph(
-      lambda seed: (
-        randomness.fold(seed, 1, 2, 7),
-        randomness.fold(seed, 2, 1, 7),
-      ),
-      self.SEED,
-    )
-    assert first.tolist() != second.tolist()

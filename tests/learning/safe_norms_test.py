@@ -8,7 +8,7 @@ from tff_shift.learning import safe_norms
 
 class TestLength:
   def test_is_the_root_of_the_sum_of_squares(self, run_in_graph):
-    values = np.array([[3, 4], [0, 12]], np.float32)
+    values = np.float32([[3, 4], [0, 12]])
     rows, whole = run_in_graph(
       lambda v: (safe_norms.length(v, axis=1), safe_norms.length(v)), values
     )

@@ -43,7 +43,7 @@ def test_epochs_follow_the_examples(gradients):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ("name", "number"),
+  "name, number",
   [
     # A copy of the server model, and the personal one.
     ("ditto", 4),

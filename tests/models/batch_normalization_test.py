@@ -1,11 +1,13 @@
 """Batch normalisation in models: Keras's numbers, and running statistics."""
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures.keras_models import sequential
 from tff_shift import models
 from tff_shift.learning import local_training
 from tff_shift.learning.hyperparameters import LocalHParams
@@ -18,36 +20,32 @@ layers = tf.keras.layers
 SEED = np.int32([1, 2])
 
 
-def sequential(*stack, shape):
-  return tf.keras.Sequential([layers.InputLayer(shape), *stack])
-
-
 def vectors():
   return sequential(
+    (4,),
     layers.Dense(6),
     layers.BatchNormalization(name="norm", momentum=0.9),
     layers.Dense(3),
-    shape=(4,),
   )
 
 
 def images():
   """Two layers of other settings, one without a scale."""
   return sequential(
+    (6, 6, 2),
     layers.Conv2D(6, 3),
     layers.BatchNormalization(name="norm", scale=False, epsilon=0.1),
     layers.GlobalAveragePooling2D(),
     layers.BatchNormalization(name="second"),
     layers.Dense(3),
-    shape=(6, 6, 2),
   )
 
 
 def nested():
   return sequential(
-    sequential(layers.Dense(5), layers.BatchNormalization(), shape=(4,)),
+    (4,),
+    sequential((4,), layers.Dense(5), layers.BatchNormalization()),
     layers.Dense(3),
-    shape=(4,),
   )
 
 
@@ -67,27 +65,54 @@ def randomize(keras_model):
   return keras_model
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("build", [vectors, images, nested])
-def test_training_and_evaluation_are_those_of_keras(build):
-  keras_model = randomize(build())
+class Compared(NamedTuple):
+  """A model of random weights, examples, and the numbers of Keras."""
+
+  model: split_model.SplitModel
+  x: np.ndarray
+  evaluated: np.ndarray
+  moments: list
+  trained: np.ndarray
+  moved: list
+
+
+@pytest.fixture(scope="module", params=[vectors, images, nested])
+def compared(request):
+  keras_model = randomize(request.param())
   shape = (5, *keras_model.input_shape[1:])
   x = np.random.default_rng(5).normal(size=shape).astype(np.float32)
   evaluated = keras_model(x).numpy()
   model = models.from_keras(keras_model, initial="given")
+  moments = []
+  for layer in keras_model._flatten_layers():
+    if isinstance(layer, layers.BatchNormalization):
+      of_layer = tf.keras.Model(first_inputs(keras_model), layer.input)
+      flat = np.float64(of_layer(x)).reshape(-1, layer.input.shape[-1])
+      moments += [flat.mean(axis=0), flat.var(axis=0, ddof=1)]
+  # Moves the statistics.
   trained = keras_model(x, training=True).numpy()
   moved = [w.numpy() for w in keras_model.weights if "moving" in w.name]
+  return Compared(model, x, evaluated, moments, trained, moved)
 
+
+@pytest.mark.slow
+def test_training_and_evaluation_are_those_of_keras(compared):
+  model, x = compared.model, compared.x
   weights = model.initial_weights(SEED)
   close = {"rtol": 1e-5, "atol": 1e-5}
-  np.testing.assert_allclose(model.predict(weights, x), evaluated, **close)
+  np.testing.assert_allclose(
+    model.predict(weights, x), compared.evaluated, **close
+  )
   with (
     modes.with_statistics(model.statistics) as statistics,
     modes.training(lambda: tf.constant(SEED)),
   ):
-    np.testing.assert_allclose(model.predict(weights, x), trained, **close)
-  assert len(statistics) == len(moved)
-  for (name, found), expected in zip(statistics.items(), moved, strict=True):
+    np.testing.assert_allclose(
+      model.predict(weights, x), compared.trained, **close
+    )
+  for (name, found), expected in zip(
+    statistics.items(), compared.moved, strict=True
+  ):
     np.testing.assert_allclose(found, expected, err_msg=name, **close)
     assert np.any(np.abs(found - model.statistics[name]) > 1e-3)
 
@@ -100,10 +125,10 @@ def test_training_and_evaluation_are_those_of_keras(build):
 def test_one_step_by_hand(shape, expected):
   model = models.from_keras(
     sequential(
+      shape[1:],
       layers.BatchNormalization(momentum=0.9, epsilon=1e-3, name="norm"),
       layers.Flatten(),
       layers.Dense(2, use_bias=False, kernel_initializer="ones"),
-      shape=shape[1:],
     )
   )
   x = np.float32([1, 2, 3, 6]).reshape(shape)
@@ -151,21 +176,18 @@ def test_second_gradient_of_a_step_moves_nothing():
       )
       return result.weights, tuple(statistics.values())
 
-  for one, other in zip(
-    tf.nest.flatten(train()),
-    tf.nest.flatten(train(differentiate=twice)),
-    strict=True,
-  ):
-    np.testing.assert_array_equal(one, other)
+  tf.nest.map_structure(
+    np.testing.assert_array_equal, train(differentiate=twice), train()
+  )
 
 
 def test_without_statistics_to_move_training_normalises_by_those_there_are():
   """One step on scale and shift, by hand: the loss is sum(logits * slope)."""
   keras_model = randomize(
     sequential(
+      (4,),
       layers.BatchNormalization(name="norm", epsilon=0.25),
       layers.Dense(3, use_bias=False),
-      shape=(4,),
     )
   )
   model = models.from_keras(keras_model, initial="given")
@@ -198,19 +220,14 @@ def test_without_statistics_to_move_training_normalises_by_those_there_are():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [vectors, images])
-def test_by_batch_a_model_predicts_as_in_training_and_moves_nothing(build):
-  keras_model = randomize(build())
-  shape = (5, *keras_model.input_shape[1:])
-  x = np.random.default_rng(5).normal(size=shape).astype(np.float32)
-  model = models.from_keras(keras_model, initial="given")
-  expected = keras_model(x, training=True)
+def test_by_batch_a_model_predicts_as_in_training_and_moves_nothing(compared):
+  model, x = compared.model, compared.x
   with modes.with_statistics(model.statistics) as statistics, modes.by_batch():
     found = model.predict(model.initial_weights(SEED), x)
     twice = model.predict(
       model.initial_weights(SEED), np.tile(x, (2, 1, 1, 1)[: x.ndim])
     )
-  np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+  np.testing.assert_allclose(found, compared.trained, rtol=1e-5, atol=1e-5)
   # A batch that is repeated has the same moments.
   np.testing.assert_allclose(twice[5:], found, rtol=1e-4, atol=1e-4)
   for name, value in model.statistics.items():
@@ -218,12 +235,8 @@ def test_by_batch_a_model_predicts_as_in_training_and_moves_nothing(build):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("build", [vectors, images, nested])
-def test_moments_are_observed_in_evaluation(build):
-  keras_model = randomize(build())
-  shape = (5, *keras_model.input_shape[1:])
-  x = np.random.default_rng(5).normal(size=shape).astype(np.float32)
-  model = models.from_keras(keras_model, initial="given")
+def test_moments_are_observed_in_evaluation(compared):
+  model, x = compared.model, compared.x
   weights = model.initial_weights(SEED)
   # Also within a scope in which batches normalise themselves.
   with modes.by_batch(), modes.observing_moments() as moments:
@@ -231,18 +244,7 @@ def test_moments_are_observed_in_evaluation(build):
   np.testing.assert_array_equal(found, model.predict(weights, x))
   assert modes.observed_moments() is None
   assert moments.keys() == model.statistics.keys()
-  inputs = []
-  for layer in keras_model._flatten_layers():
-    if isinstance(layer, layers.BatchNormalization):
-      of_layer = tf.keras.Model(first_inputs(keras_model), layer.input)
-      inputs.append(np.float64(of_layer(x)))
-  flat = [each.reshape(-1, each.shape[-1]) for each in inputs]
-  expected = [
-    moment
-    for each in flat
-    for moment in (each.mean(axis=0), each.var(axis=0, ddof=1))
-  ]
-  for one, other in zip(moments.values(), expected, strict=True):
+  for one, other in zip(moments.values(), compared.moments, strict=True):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
@@ -256,11 +258,9 @@ def test_drawn_models_start_from_initial_statistics():
   )
 
 
-def test_statistics_can_be_given_with_the_weights():
+def test_statistics_can_be_given_with_the_weights(by_name):
   model = models.from_keras(vectors)
-  names = tf.nest.flatten(model.weight_names())
-  weights = tf.nest.flatten(model.initial_weights(SEED))
-  values = dict(zip(names, weights, strict=True))
+  values = by_name(model, model.initial_weights(SEED))
   with pytest.raises(ValueError, match="norm/moving_mean' is missing"):
     split_model.with_weights(model, values)
   values["backbone/norm/moving_mean"] = np.full(6, 2.0)
@@ -296,12 +296,11 @@ class TestInPlaceOfGroups:
     assert changed.weight_names() == model.weight_names()
     # Mean and variance for a scale and a shift.
     assert len(changed.statistics) == sum(changed.normalizers.backbone) > 0
-    for one, other in zip(
-      tf.nest.flatten(model.initial_weights(SEED)),
-      tf.nest.flatten(changed.initial_weights(SEED)),
-      strict=True,
-    ):
-      np.testing.assert_array_equal(one, other)
+    tf.nest.map_structure(
+      np.testing.assert_array_equal,
+      changed.initial_weights(SEED),
+      model.initial_weights(SEED),
+    )
     layer = changed.backbone.source.keras_model.get_layer("stem_normalization")
     assert (layer.epsilon, layer.momentum) == (1e-5, 0.9)
 
@@ -327,9 +326,7 @@ class TestInPlaceOfGroups:
 
 def test_renormalisation_is_refused():
   keras_model = sequential(
-    layers.BatchNormalization(renorm=True, name="norm"),
-    layers.Dense(3),
-    shape=(4,),
+    (4,), layers.BatchNormalization(renorm=True, name="norm"), layers.Dense(3)
   )
   with pytest.raises(ValueError, match="layer 'norm' has renorm"):
     models.from_keras(keras_model)

@@ -4,6 +4,7 @@ import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 
 def _convolve(x, kernel, strides=1):
@@ -35,6 +36,18 @@ def _random_weights(model, seed):
         value = generator.uniform(0.5, 1.5, shape)
       weights[f"{prefix}/{name}"] = value.astype(np.float32)
   return weights
+
+
+@pytest.fixture(scope="session")
+def by_name():
+  """Returns `by_name(model, weights)`, a dictionary."""
+  return lambda model, weights: dict(
+    zip(
+      tf.nest.flatten(model.weight_names()),
+      tf.nest.flatten(weights),
+      strict=True,
+    )
+  )
 
 
 @pytest.fixture(scope="session")

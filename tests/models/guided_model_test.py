@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures.keras_models import sequential
 from tff_shift.models import fingerprint
 from tff_shift.models import guided_model
 from tff_shift.models import split_model
@@ -16,17 +17,13 @@ SEED = np.array([1, 2], np.int32)
 NUM_CLIENTS = 5
 
 
-def keras_model(input_shape, *stack):
-  return tf.keras.Sequential([layers.InputLayer(input_shape), *stack])
-
-
 def build_small(input_dtype=tf.float32, **replaced):
   """Points [3] to features [4], embedding [2], 2 classes and 5 clients."""
   parts = {
-    "trunk": lambda: keras_model((3,), layers.Dense(4, name="trunk")),
-    "target_branch": lambda: keras_model((4,), layers.Dense(2, name="goal")),
-    "head": lambda: keras_model((2,), layers.Dense(2, name="head")),
-    "client_branch": lambda: keras_model(
+    "trunk": lambda: sequential((3,), layers.Dense(4, name="trunk")),
+    "target_branch": lambda: sequential((4,), layers.Dense(2, name="goal")),
+    "head": lambda: sequential((2,), layers.Dense(2, name="head")),
+    "client_branch": lambda: sequential(
       (4,), layers.Dense(NUM_CLIENTS, name="guide")
     ),
   }
@@ -38,22 +35,22 @@ def build_small(input_dtype=tf.float32, **replaced):
 def build_without_sharing():
   return build_small(
     trunk=None,
-    target_branch=lambda: keras_model((3,), layers.Dense(2, name="goal")),
-    client_branch=lambda: keras_model((3,), layers.Dense(NUM_CLIENTS)),
+    target_branch=lambda: sequential((3,), layers.Dense(2, name="goal")),
+    client_branch=lambda: sequential((3,), layers.Dense(NUM_CLIENTS)),
   )
 
 
 def build_with_images():
   """Features are an image, and each branch has a convolution."""
   return build_small(
-    trunk=lambda: keras_model((6, 6, 1), layers.Conv2D(2, 3, name="trunk")),
-    target_branch=lambda: keras_model(
+    trunk=lambda: sequential((6, 6, 1), layers.Conv2D(2, 3, name="trunk")),
+    target_branch=lambda: sequential(
       (4, 4, 2),
       layers.Conv2D(3, 3, name="goal"),
       layers.GlobalAveragePooling2D(),
       layers.Dense(2, name="goal_linear"),
     ),
-    client_branch=lambda: keras_model(
+    client_branch=lambda: sequential(
       (4, 4, 2),
       layers.Conv2D(3, 3, name="guide"),
       layers.Flatten(),
@@ -156,24 +153,6 @@ class TestPrediction:
     )
     assert len(calls) == 1
 
-  def test_uint8_example_is_scaled_for_the_guide_too(self, run_in_graph):
-    model = build_small(input_dtype=tf.uint8)
-    scaled = dataclasses.replace(model, input_dtype=tf.float32)
-    weights, client_branch = random_weights(model)
-    x = np.array([[0, 51, 255]], np.uint8)
-
-    clients, expected = run_in_graph(
-      lambda x: (
-        model.predict_client(weights.backbone, client_branch, x),
-        scaled.predict_client(
-          weights.backbone, client_branch, tf.constant([[0, 0.2, 1]])
-        ),
-      ),
-      x,
-    )
-
-    np.testing.assert_allclose(clients, expected, rtol=1e-5)
-
 
 @pytest.mark.slow
 class TestGradients:
@@ -243,13 +222,10 @@ class TestParts:
     assert model.num_parameters == 8 + 6
     assert model.num_guided_parameters == 14 + 20
 
-  def test_given_weights_leave_the_guide(self, run_in_graph):
+  def test_given_weights_leave_the_guide(self, by_name, run_in_graph):
     model = build_small()
     weights, client_branch = random_weights(model)
-    names = tf.nest.flatten(model.weight_names())
-    given = split_model.with_weights(
-      model, dict(zip(names, tf.nest.flatten(weights), strict=True))
-    )
+    given = split_model.with_weights(model, by_name(model, weights))
 
     def predict(seed, x):
       backbone = given.initial_weights(seed).backbone
@@ -265,10 +241,10 @@ class TestParts:
   def test_digest_is_that_of_the_function_without_the_guide(self):
     digest = fingerprint.function_digest(build_small())
     other_guide = build_small(
-      client_branch=lambda: keras_model((4,), layers.Dense(9))
+      client_branch=lambda: sequential((4,), layers.Dense(9))
     )
     other_trunk = build_small(
-      trunk=lambda: keras_model(
+      trunk=lambda: sequential(
         (3,), layers.Dense(4, activation="relu", name="trunk")
       )
     )
@@ -282,8 +258,7 @@ class TestInitialWeights:
     first, second = (
       run_in_graph(model.initial_client_branch, seed) for seed in (SEED, SEED)
     )
-    for one, other in zip(first, second, strict=True):
-      np.testing.assert_array_equal(one, other)
+    np.testing.assert_equal(first, second)
     other = run_in_graph(model.initial_client_branch, SEED + 1)
     for shape, name, weight, another in zip(
       model.client_branch.shapes,
@@ -299,7 +274,7 @@ class TestInitialWeights:
   def test_client_branch_has_numbers_of_its_own(self, run_in_graph):
     # Same shapes and initializers everywhere: one stream would give equal bits.
     def build_square():
-      return keras_model((3,), layers.Dense(3))
+      return sequential((3,), layers.Dense(3))
 
     model = build_small(
       trunk=None,
@@ -327,10 +302,7 @@ class TestWithGuide:
       lambda seed: (model.initial_weights(seed), guided.initial_weights(seed)),
       SEED,
     )
-    for weight, expected in zip(
-      tf.nest.flatten(other), tf.nest.flatten(one), strict=True
-    ):
-      np.testing.assert_array_equal(weight, expected)
+    np.testing.assert_equal(other, one)
     assert guided.weight_names() == model.weight_names()
     assert guided.num_parameters == model.num_parameters
     assert fingerprint.function_digest(guided) == (
@@ -374,7 +346,7 @@ class TestWithHead:
   def model(self):
     """With a hidden layer of 3 in its head."""
     return build_small(
-      head=lambda: keras_model(
+      head=lambda: sequential(
         (2,),
         layers.Dense(3, activation="tanh", name="hidden"),
         layers.Dense(2, name="head"),
@@ -403,8 +375,7 @@ class TestWithHead:
 
     one, other = run_in_graph(predict, SEED, examples(model))
     assert len(other[0].head) == 2
-    for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True):
-      np.testing.assert_array_equal(a, b)
+    np.testing.assert_equal(tf.nest.flatten(other), tf.nest.flatten(one))
 
   def test_guide_stands_on_the_embedding_of_a_cut_model(self):
     cut = split_model.with_head(mlp.build(width=4, head_width=3), "last_layer")
@@ -422,15 +393,15 @@ class TestFrozen:
   def model(self):
     """Half of the trunk, all of the target branch, half of the guide."""
     return build_small(
-      trunk=lambda: keras_model(
+      trunk=lambda: sequential(
         (3,),
         layers.Dense(4, name="trunk", trainable=False),
         layers.Dense(4, name="trunk2"),
       ),
-      target_branch=lambda: keras_model(
+      target_branch=lambda: sequential(
         (4,), layers.Dense(2, name="goal", trainable=False)
       ),
-      client_branch=lambda: keras_model(
+      client_branch=lambda: sequential(
         (4,),
         layers.Dense(4, name="guide", trainable=False),
         layers.Dense(NUM_CLIENTS, name="guide2"),
@@ -488,27 +459,27 @@ class TestErrors:
     ("replaced", "message"),
     [
       (
-        {"target_branch": lambda: keras_model((3,), layers.Dense(2))},
+        {"target_branch": lambda: sequential((3,), layers.Dense(2))},
         r"trunk gives \(4,\) and target branch takes \(3,\)",
       ),
       (
-        {"client_branch": lambda: keras_model((3,), layers.Dense(5))},
+        {"client_branch": lambda: sequential((3,), layers.Dense(5))},
         r"trunk gives \(4,\) and client branch takes \(3,\)",
       ),
       (
         {
           "trunk": None,
-          "client_branch": lambda: keras_model((3,), layers.Dense(5)),
+          "client_branch": lambda: sequential((3,), layers.Dense(5)),
         },
         r"target branch takes \(4,\) and client branch takes \(3,\)",
       ),
       (
-        {"head": lambda: keras_model((3,), layers.Dense(2))},
+        {"head": lambda: sequential((3,), layers.Dense(2))},
         r"target branch gives \(2,\) and head takes \(3,\)",
       ),
       (
         {
-          "client_branch": lambda: keras_model(
+          "client_branch": lambda: sequential(
             (4,), layers.Dense(4), layers.Reshape((2, 2))
           )
         },
@@ -516,7 +487,7 @@ class TestErrors:
       ),
       (
         {
-          "target_branch": lambda: keras_model(
+          "target_branch": lambda: sequential(
             (4,), layers.Dense(2, name="trunk")
           )
         },

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures.keras_models import sequential
 from tff_shift import models
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
@@ -22,12 +23,8 @@ Y = np.int32([0, 1, 1, 0, 1])
 def linear(*stack, **options):
   """A linear model behind layers that have no weights."""
   return models.from_keras(
-    tf.keras.Sequential(
-      [
-        layers.InputLayer((4,)),
-        *stack,
-        layers.Dense(2, use_bias=False, name="last", **options),
-      ]
+    sequential(
+      (4,), *stack, layers.Dense(2, use_bias=False, name="last", **options)
     )
   )
 
@@ -117,21 +114,17 @@ class TestRandomLayers:
   @pytest.mark.slow
   def test_augmentations_are_drawn_in_training_alone(self):
     model = models.from_keras(
-      tf.keras.Sequential(
-        [
-          layers.InputLayer((6, 6, 1)),
-          tf.keras.Sequential(
-            [
-              layers.RandomFlip(),
-              layers.RandomTranslation(0.3, 0.3),
-              layers.RandomRotation(0.2),
-              layers.RandomZoom(0.2),
-              layers.RandomContrast(0.2),
-            ]
-          ),
-          layers.Flatten(),
-          layers.Dense(2),
-        ]
+      sequential(
+        (6, 6, 1),
+        tf.keras.Sequential(
+          [
+            layers.RandomFlip(),
+            layers.RandomRotation(0.2),
+            layers.RandomContrast(0.2),
+          ]
+        ),
+        layers.Flatten(),
+        layers.Dense(2),
       ),
     )
     weights = model.initial_weights(tf.constant(SEED))
@@ -181,14 +174,12 @@ class TestRegularizers:
 class TestGraphs:
   def test_without_such_layers_training_leaves_nothing(self):
     model = models.from_keras(
-      tf.keras.Sequential(
-        [
-          layers.InputLayer((6, 4)),
-          layers.Conv1D(4, 3),
-          layers.GroupNormalization(2),
-          layers.LSTM(3, recurrent_activation="hard_sigmoid"),
-          layers.Dense(2),
-        ]
+      sequential(
+        (6, 4),
+        layers.Conv1D(4, 3),
+        layers.GroupNormalization(2),
+        layers.LSTM(3, recurrent_activation="hard_sigmoid"),
+        layers.Dense(2),
       )
     )
     assert fingerprint._graph_digest(model, True) == fingerprint._graph_digest(

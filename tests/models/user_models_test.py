@@ -89,9 +89,7 @@ class TestBuild:
   @pytest.mark.parametrize(
     ("function", "options", "width"),
     [
-      ("build", {}, 8),
       ("build", {"width": 5}, 5),
-      ("build", {"input_dtype": tf.uint8}, 8),
       ("split", {"input_dtype": tf.uint8}, 8),
       ("anything", {"width": 7, "input_dtype": tf.float32}, 7),
     ],

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures.keras_models import sequential
 from tff_shift import models
 from tff_shift.models import guided_model
 from tff_shift.models import split_model
@@ -18,15 +19,13 @@ SEED = np.array([1, 2], np.int32)
 NAMES = ("a.keras", "a.h5", "weights.hdf5", "a.weights.h5", "saved", "exported")
 
 
-def perceptron(width=6, num_classes=3, **options):
+def perceptron(num_classes=3, **options):
   """Layers of Keras's own names, two of them of one shape."""
-  return tf.keras.Sequential(
-    [
-      layers.InputLayer((6,)),
-      layers.Dense(width, activation="relu"),
-      layers.Dense(6, activation="tanh", **options),
-      layers.Dense(num_classes, name="last"),
-    ],
+  return sequential(
+    (6,),
+    layers.Dense(6, activation="relu"),
+    layers.Dense(6, activation="tanh", **options),
+    layers.Dense(num_classes, name="last"),
     name="perceptron",
   )
 
@@ -40,13 +39,11 @@ def with_branches():
 
 
 def recurrent():
-  return tf.keras.Sequential(
-    [
-      layers.InputLayer((6,)),
-      layers.Reshape((3, 2)),
-      layers.Bidirectional(layers.SimpleRNN(2)),
-      layers.Dense(3),
-    ],
+  return sequential(
+    (6,),
+    layers.Reshape((3, 2)),
+    layers.Bidirectional(layers.SimpleRNN(2)),
+    layers.Dense(3),
     name="recurrent",
   )
 
@@ -148,20 +145,14 @@ class TestLogits:
 
   def test_of_a_model_that_is_built_of_two(self, run_in_graph, tmp_path):
     expected = saved(
-      lambda: tf.keras.Sequential(
-        [layers.InputLayer((6,)), *(layers.Dense(6) for _ in range(3))]
-      ),
+      lambda: sequential((6,), *(layers.Dense(6) for _ in range(3))),
       tmp_path / "a.keras",
     )
     # Names of Keras's own, which are not counted anew in such a model.
     model = split_model.build_split_model(
       "two",
-      backbone=lambda: tf.keras.Sequential(
-        [layers.InputLayer((6,)), layers.Dense(6), layers.Dense(6)]
-      ),
-      head=lambda: tf.keras.Sequential(
-        [layers.InputLayer((6,)), layers.Dense(6)]
-      ),
+      backbone=lambda: sequential((6,), layers.Dense(6), layers.Dense(6)),
+      head=lambda: sequential((6,), layers.Dense(6)),
       input_dtype=tf.float32,
     )
     loaded = split_model.load_weights(model, tmp_path / "a.keras")
@@ -170,24 +161,16 @@ class TestLogits:
     )
 
   @pytest.mark.slow
-  def test_of_a_folder_that_a_run_has_left(self, run_in_graph, tmp_path):
+  def test_of_a_folder_that_a_run_has_left(
+    self, by_name, run_in_graph, tmp_path
+  ):
     model = of_perceptron()
-    values = dict(
-      zip(
-        tf.nest.flatten(model.weight_names()),
-        trained(perceptron).get_weights(),
-        strict=True,
-      )
-    )
+    values = by_name(model, trained(perceptron).get_weights())
     np.savez(tmp_path / "weights.npz", **values)
     (tmp_path / "model.json").touch()
     loaded = split_model.load_weights(model, tmp_path)
-    for name, weight in zip(
-      tf.nest.flatten(model.weight_names()),
-      tf.nest.flatten(run_in_graph(loaded.initial_weights, SEED)),
-      strict=True,
-    ):
-      np.testing.assert_array_equal(weight, values[name])
+    found = by_name(loaded, run_in_graph(loaded.initial_weights, SEED))
+    np.testing.assert_equal(found, values)
 
 
 class TestParts:
@@ -201,14 +184,11 @@ class TestParts:
     weights, drawn = (
       run_in_graph(each.initial_weights, SEED) for each in (given, model)
     )
-    for one, other in zip(weights.backbone, expected, strict=True):
-      np.testing.assert_array_equal(one, other)
+    np.testing.assert_equal(list(weights.backbone), expected)
     np.testing.assert_array_equal(weights.head[0], drawn.head[0])
 
   def test_head_alone(self, run_in_graph, tmp_path):
-    head = tf.keras.Sequential(
-      [layers.InputLayer((6,)), layers.Dense(3, name="last")]
-    )
+    head = sequential((6,), layers.Dense(3, name="last"))
     save(head, tmp_path / "a.h5")
     kernel = head.get_weights()[0]
     model = of_perceptron()
@@ -242,26 +222,22 @@ class TestParts:
 
     # Both tasks see the frozen weights of the file.
     np.testing.assert_array_equal(*run_in_graph(features, SEED, examples()))
-    for one, other in zip(
-      run_in_graph(model.initial_client_branch, SEED),
+    np.testing.assert_equal(
       run_in_graph(given.initial_client_branch, SEED),
-      strict=True,
-    ):
-      np.testing.assert_array_equal(one, other)
+      run_in_graph(model.initial_client_branch, SEED),
+    )
 
   def test_layers_of_a_model_with_a_trunk(self, run_in_graph, tmp_path):
     def part(*sizes, name):
       stack = [layers.Dense(size, name=f"{name}{size}") for size in sizes[1:]]
-      return tf.keras.Sequential([layers.InputLayer(sizes[:1]), *stack])
+      return sequential(sizes[:1], *stack)
 
     built = trained(
-      lambda: tf.keras.Sequential(
-        [
-          layers.InputLayer((6,)),
-          layers.Dense(5, name="a5"),
-          layers.Dense(4, name="b4"),
-          layers.Dense(3, name="c3"),
-        ]
+      lambda: sequential(
+        (6,),
+        layers.Dense(5, name="a5"),
+        layers.Dense(4, name="b4"),
+        layers.Dense(3, name="c3"),
       )
     )
     save(built, tmp_path / "a.keras")
@@ -276,30 +252,16 @@ class TestParts:
     )
     given = split_model.load_weights(model, tmp_path / "a.keras")
     weights = run_in_graph(given.initial_weights, SEED)
-    for one, other in zip(tf.nest.flatten(weights), expected, strict=True):
-      np.testing.assert_array_equal(one, other)
+    np.testing.assert_equal(tf.nest.flatten(weights), expected)
 
 
 class TestRefusals:
   @pytest.mark.parametrize("name", NAMES[:4])
-  @pytest.mark.parametrize(
-    ("build", "messages"),
-    [
-      (
-        functools.partial(perceptron, num_classes=4),
-        ("'head/last/kernel' has shape (6, 4), and the model takes (6, 3)",),
-      ),
-      (
-        functools.partial(perceptron, width=7),
-        ("'backbone/dense.1/kernel' has shape (6, 7)", "takes (6, 6)"),
-      ),
-    ],
-  )
-  def test_other_models(self, build, messages, name, tmp_path):
-    model = of_perceptron()
-    line = refusal(model, save(trained(build), tmp_path / name))
-    for message in messages:
-      assert message in line
+  def test_other_models(self, name, tmp_path):
+    build = functools.partial(perceptron, num_classes=4)
+    line = refusal(of_perceptron(), save(trained(build), tmp_path / name))
+    shapes = "has shape (6, 4), and the model takes (6, 3)"
+    assert f"'head/last/kernel' {shapes}" in line
 
   @pytest.mark.parametrize(
     ("name", "message"),
@@ -325,14 +287,12 @@ class TestRefusals:
 
   def test_statistics_are_named_and_not_dropped(self, tmp_path):
     model = of_perceptron()
-    with_statistics = tf.keras.Sequential(
-      [
-        layers.InputLayer((6,)),
-        layers.Dense(6),
-        layers.BatchNormalization(),
-        layers.Dense(6),
-        layers.Dense(3, name="last"),
-      ]
+    with_statistics = sequential(
+      (6,),
+      layers.Dense(6),
+      layers.BatchNormalization(),
+      layers.Dense(6),
+      layers.Dense(3, name="last"),
     )
     for name in NAMES[:4]:
       line = refusal(model, save(with_statistics, tmp_path / name))
@@ -340,7 +300,7 @@ class TestRefusals:
 
   def test_frozen_weights_must_be_there(self, tmp_path):
     model = models.from_keras(frozen)
-    first = tf.keras.Sequential([layers.InputLayer((6,)), layers.Dense(6)])
+    first = sequential((6,), layers.Dense(6))
     # It is told of the layer that comes first: that is not a frozen one.
     line = refusal(model, save(trained(lambda: first), tmp_path / "a.keras"))
     assert "'backbone/dense.2/kernel' is missing" in line
@@ -348,24 +308,16 @@ class TestRefusals:
   def test_trained_weights_must_be_there(self, tmp_path):
     def build(is_whole):
       stack = [layers.Dense(6, name="b")] if is_whole else []
-      return tf.keras.Sequential(
-        [
-          layers.InputLayer((6,)),
-          layers.Dense(6, name="a", trainable=False),
-          *stack,
-          layers.Dense(3, name="c"),
-        ]
+      return sequential(
+        (6,),
+        layers.Dense(6, name="a", trainable=False),
+        *stack,
+        layers.Dense(3, name="c"),
       )
 
     model = models.from_keras(functools.partial(build, True))
     path = save(build(False), tmp_path / "a.keras")
     assert "'backbone/b/kernel' is missing" in refusal(model, path)
-
-  def test_number_that_is_not_finite(self, tmp_path):
-    whole = perceptron()
-    whole.layers[0].bias.assign(np.full(6, np.nan))
-    line = refusal(of_perceptron(), save(whole, tmp_path / "a.h5"))
-    assert "'backbone/dense.1/bias' has numbers that are not finite" in line
 
   def test_model_that_is_written_by_hand(self, tmp_path):
     line = refusal(
@@ -381,7 +333,7 @@ class TestRefusals:
     assert "must end in .npz, .keras, .h5, .hdf5, or it must be" in line
 
   def test_empty_file(self, tmp_path):
-    empty = tf.keras.Sequential([layers.InputLayer((6,)), layers.ReLU()])
+    empty = sequential((6,), layers.ReLU())
     path = save(empty, tmp_path / "a.keras")
     assert "it has no weights" in refusal(of_perceptron(), path)
 

@@ -164,8 +164,3 @@ def test_unknown_fields_are_refused(tmp_path):
   path.write_text("[tables]\n[[claims]]\ncolour = 1\n")
   with pytest.raises(ValueError, match=r"claims\.toml: .*colour"):
     claims.read(path)
-
-
-def test_only_argument_is_check(capsys):
-  assert claims.main(["--chek"]) == 2
-  assert "the only argument is --check" in capsys.readouterr().err

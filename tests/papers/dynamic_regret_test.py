@@ -74,17 +74,6 @@ class TestRisk:
       expected, rel=1e-12
     )
 
-  def test_class_risks_of_zeros_are_the_logarithm_of_the_classes(self, problem):
-    risks = problem.class_risks(np.zeros((3, *problem.shape)))
-    np.testing.assert_allclose(risks, np.full((3, 5), np.log(5)))
-
-  def test_class_risk_counts_the_class_alone(self, problem):
-    theta = random_theta(problem, 1)
-    expected = [
-      keras_risk(problem, theta, 5.0 * (problem.y == each)) for each in range(5)
-    ]
-    np.testing.assert_allclose(problem.class_risks(theta), expected, rtol=1e-12)
-
   @CHEAP
   @hypothesis.given(SEEDS)
   def test_gradient_matches_finite_differences(self, problem, seed):

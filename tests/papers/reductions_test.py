@@ -147,11 +147,6 @@ def _everything():
   return _first(len(_RUNGS))
 
 
-def test_each_rung_costs_less():
-  found = [estimate(_first(n)) for n in range(len(_RUNGS) + 1)]
-  assert found == sorted(found, reverse=True)
-
-
 def test_a_budget_below_the_least_is_refused():
   with pytest.raises(ValueError, match="select methods"):
     budget.fit(_RUNGS, estimate, 1.0)

@@ -180,13 +180,9 @@ reads = "client_accuracy"
   "old, new, message",
   [
     ('title = "Mine"', "titel = 1", "unknown field `titel`"),
-    ('title = "Mine"', "title = 1", "Expected `str`, got `int` - at .*title"),
     ('title = "Mine"', "", "missing required field `title`"),
     ('"evolving"', '"evolve"', "binary: it must be one of dyn"),
     ('["circle"]', '["square"]', "'square', which a cell has, is missing"),
-    ('["fed_avg"]', '["fed_evp"]', "'fed_evp', which a cell has"),
-    ('["accuracy"]', '["loss"]', "'loss', which a cell has"),
-    ("reads =", "read =", "unknown field `read`"),
     ('preset = "circle"', 'preset = "c"', "datasets.circle.preset: "),
     ("[methods.", 'flags.rounds = "x"\n[methods.', "circle.flags.rounds: "),
     ("[methods.", "flags.round = 1\n[methods.", "no flag --round"),
@@ -196,9 +192,7 @@ reads = "client_accuracy"
       "seeds = [0, 1, 0]\n[ours]",
       r"seeds: .*duplicates.* \[0, 1, 0\]",
     ),
-    ("[ours]", "seeds = [0, 1.0]\n[ours]", r"`float` - at .*seeds\[1\]"),
     ("[ours]", "seeds = []\n[ours]", "`array` of length >= 1 - at .*seeds"),
-    ("[ours]", f"seeds = [{2**31}]\n[ours]", r"Expected `int` <= .*seeds\[0\]"),
     ("[ours]", "selection_seeds = [1]\n[ours]", "must be a subset of seeds"),
     ("[ours]", 'decisions = ["None"]\n[ours]', "has no heading 'None'"),
     ("[ours]", 'rungs = ["rounds=50%", "round=1"]\n[ours]', r"rungs\[1\]: "),
@@ -209,32 +203,18 @@ reads = "client_accuracy"
       "flags.seeds: --seeds is not allowed",
     ),
     ("[ours]", 'flags.rounds = ["x"]\n[ours]', "flags.rounds: --rounds=x: "),
-    ("[ours]", "flags.rounds = [[1]]\n[ours]", r"Expected .* - at .*flags"),
-    ("[ours]", "flags.rounds = 1979-05-27\n[ours]", "got `date` - at .*flags"),
     ("[ours]", 'grid.momentum = "x"\n[ours]', "grid.momentum: "),
-    (
-      "[ours]",
-      '[[differs]]\nname = "a"\n[ours]',
-      r"missing .*differs\[0\]",
-    ),
     (
       "[ours]",
       '[[differs]]\nname="a"\npaper="b"\nours="c"\nprogram="d"\n[ours]',
       r"program needs reason.* - at .*differs\[0\]",
     ),
     ("[ours]", 'floors = ["pooled"]\n[ours]', "floors: there is no method"),
-    ("[ours]", 'references = ["x"]\n[ours]', "references: there is no method"),
     (
       "[ours]",
       '[[programs]]\ndataset="circle"\nmethod="fed_avg"\nmetric="loss"\n'
       'mean=1.0\nnote="Why."\n[ours]',
       r"programs\[0\]: mine/1 has no such cell",
-    ),
-    (
-      "[ours]",
-      '[[programs]]\ndataset="circle"\nmethod="fed_avg"\nmetric="accuracy"\n'
-      'mean=1.0\nnote=""\n[ours]',
-      r"`str` of length >= 1 - at .*programs\[0\]\.note",
     ),
     (
       "[methods.",
@@ -354,7 +334,6 @@ def test_jobs_of_one_folder_are_refused(tmp_path):
 @pytest.mark.parametrize(
   ("flags", "message"),
   [
-    ("rounds = 0", "--rounds=0: it must be at least 1"),
     ("learning_rate = -1.0", "--learning_rate=-1.0 is not allowed"),
     ("evaluate_every = 0", "--evaluate_every=0: it must be"),
     ('dirichlet = "0"', "--dirichlet=0: it must be a number above 0"),

@@ -106,20 +106,6 @@ def test_progress_prints_lines_to_a_pipe_when_asked_to():
   )
 
 
-@pytest.mark.parametrize(
-  ("rounds", "expected"), [([1], "1/10"), ([1, 5], "5/10"), ([10], "10/10")]
-)
-def test_update_moves_to_the_given_round(monkeypatch, rounds, expected):
-  terminal = _Terminal()
-  monkeypatch.setattr(sys, "stderr", terminal)
-  with progress(10) as bar:
-    for round_number in rounds:
-      bar.update(round_number)
-  last = terminal.getvalue().rstrip().split("\r")[-1]
-  assert f" {expected} " in last
-  assert "loss" not in last
-
-
 def test_progress_ends_its_line_when_the_block_fails(monkeypatch):
   terminal = _Terminal()
   monkeypatch.setattr(sys, "stderr", terminal)

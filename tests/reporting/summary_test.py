@@ -53,15 +53,6 @@ class TestRunSummary:
     np.testing.assert_equal(run.mean("loss"), mean)
     assert math.isnan(run.standard_deviation("loss"))
 
-  def test_refuses_seeds_with_different_metrics(self, make_summary):
-    rows = {4: {"accuracy": 1.0}, 5: {"loss": 1.0}}
-    with pytest.raises(ValueError, match="seed 5 has the metrics"):
-      make_summary(metrics_by_seed=rows)
-
-  def test_refuses_no_seeds(self, make_summary):
-    with pytest.raises(ValueError, match="at least one seed"):
-      make_summary(metrics_by_seed={})
-
 
 class TestLastAndMean:
   EVALUATIONS = (
@@ -79,16 +70,6 @@ class TestLastAndMean:
       "client_accuracy": 60.0,
       "mean_of_last_client_accuracy": mean,
     }
-
-  def test_table_tells_both_in_percent(self, make_summary):
-    metrics = summary.last_and_mean(self.EVALUATIONS, 2)
-    table = summary.comparison_table(
-      [make_summary(metrics_by_seed={0: metrics})]
-    )
-    head, _, row = table.splitlines()
-    title = "client accuracy, mean of the last evaluations (%)"
-    assert f"client accuracy (%)  {title}" in head
-    assert row.split()[1:3] == ["60.00", "70.00"]
 
 
 class TestComparisonTable:

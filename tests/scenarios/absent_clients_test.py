@@ -22,6 +22,7 @@ from tff_shift.scenarios.online_adaptation import (
   simulation as online_adaptation,
 )
 from tff_shift.shift import distances
+from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -166,14 +167,26 @@ class TestDynamic:
       seen.append(known.present.tolist())
       return known.present
 
-    return seen, dynamic_personalization.train(
+    periods = [
+      dynamic_personalization.training_data(
+        algorithm, drawn, period, represent, RUN_SEED
+      )
+      for period in range(2)
+    ]
+    present = [
+      [client for client, each in enumerate(data) if len(each.y)]
+      for data in periods
+    ]
+    running = rounds.Rounds(
       algorithm,
-      drawn,
-      represent,
-      num_rounds=2,
+      periods[0],
+      present=present[0],
       run_seed=RUN_SEED,
       sampler=sample,
     )
+    for running.present, running.data in zip(present, periods, strict=True):
+      running.step()
+    return seen, running
 
   @pytest.fixture(scope="class")
   def stream(self):

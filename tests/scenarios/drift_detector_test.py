@@ -191,10 +191,6 @@ class TestFit:
   @pytest.mark.parametrize(
     ("options", "start"),
     [
-      (
-        {"distance_features": "labels"},
-        "distance_features must be one of pixels, extractor, got",
-      ),
       ({"representation": "mean"}, "representation must be one of t_sne"),
       (
         {"representation": "pca", "representation_size": 5},

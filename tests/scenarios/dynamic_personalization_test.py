@@ -33,6 +33,7 @@ from tff_shift.shift import distances
 from tff_shift.shift import representations
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
+from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -94,6 +95,23 @@ INSTRUMENTS = drift_detector.Instruments(
 TRAINING = make_periods(dynamic_personalization_data.DISTRIBUTIONS, seed=1)
 
 
+def train_in_periods(
+  algorithm, drawn, represent, *, num_rounds, run_seed, **options
+):
+  """Returns the rounds after training, one period per round."""
+
+  def data_of(period):
+    return dynamic_personalization.training_data(
+      algorithm, drawn, period, represent, run_seed
+    )
+
+  running = rounds.Rounds(algorithm, data_of(0), run_seed=run_seed, **options)
+  for period in range(num_rounds):
+    running.data = data_of(period)
+    running.step()
+  return running
+
+
 @pytest.fixture(scope="module")
 def model():
   return mlp.build((3,), num_classes=NUM_CLASSES, width=6, head_width=5)
@@ -110,7 +128,7 @@ def train(model):
         module, model, HPARAMS[module], num_evaluation_domains=NUM_CLIENTS
       )
       losses = []
-      running = dynamic_personalization.train(
+      running = train_in_periods(
         algorithm,
         TRAINING,
         represent,
@@ -278,7 +296,7 @@ class TestTrain:
     """Two rounds by hand, with the algorithm's own phase."""
     running, losses = train(fed_avg)
     (phase,) = running.algorithm.phases
-    state = dynamic_personalization.train(
+    state = train_in_periods(
       running.algorithm, TRAINING, None, num_rounds=1, run_seed=RUN_SEED
     ).server_state
     data = dynamic_personalization.training_data(
@@ -289,7 +307,7 @@ class TestTrain:
 
   def test_who_does_not_take_part_stays(self, train):
     algorithm = train(local)[0].algorithm
-    one = dynamic_personalization.train(
+    one = train_in_periods(
       algorithm, TRAINING, None, num_rounds=1, run_seed=0, participation=0.3
     )
     before = algorithm.initialize_client(
@@ -489,29 +507,16 @@ class TestInfer:
 
 
 class TestValidate:
-  def test_mean_over_clients_and_iid_periods(self, train):
-    running, _ = train(fed_avg)
-    drawn = make_periods("iid")
-    clients = deployment.Clients(running, None)
-    expected = np.mean(
-      [
-        clients.measure(dynamic_personalization.batches(drawn, period))[
-          "accuracy"
-        ]
-        for period in range(1, 11)
-      ]
-    )
-    assert dynamic_personalization.validate(
-      running, drawn, None
-    ) == pytest.approx(expected)
-
-  def test_clients_ask_for_their_model_first(self, train):
-    running, _ = train(fed_3da)
+  @pytest.mark.parametrize("module", [fed_avg, fed_3da])
+  def test_mean_over_clients_and_iid_periods(self, train, module):
+    running, _ = train(module)
     drawn = make_periods("iid")
     clients = deployment.Clients(running, represent)
-    clients.request(
-      dynamic_personalization.batches(drawn, 0), np.ones(NUM_CLIENTS, bool)
-    )
+    if module is fed_3da:
+      # Clients ask for their model first.
+      clients.request(
+        dynamic_personalization.batches(drawn, 0), np.ones(NUM_CLIENTS, bool)
+      )
     expected = np.mean(
       [
         clients.measure(dynamic_personalization.batches(drawn, period))[
@@ -576,7 +581,7 @@ class TestRun:
       ],
     )
     losses = []
-    running = dynamic_personalization.train(
+    running = train_in_periods(
       algorithm,
       TRAINING,
       represent,
@@ -739,7 +744,7 @@ def test_a_model_for_the_distribution_is_better_than_one_for_all(train):
   met = dynamic_personalization.measure_stream(used, 10, INSTRUMENTS)
   accuracy = {}
   for module in (fed_3da, fed_avg):
-    running = dynamic_personalization.train(
+    running = train_in_periods(
       train(module)[0].algorithm, drawn, fitted, num_rounds=60, run_seed=0
     )
     found = dynamic_personalization.infer(

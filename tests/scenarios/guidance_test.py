@@ -128,26 +128,6 @@ class TestEvaluate:
 
 
 class TestFinal:
-  def test_mean_and_spread_over_the_last_rounds(self):
-    result = guidance.GuidanceResult(
-      {
-        round_num: guidance.Evaluation(value, 2 * value)
-        for round_num, value in ((2, 1.0), (5, 30.0), (6, 40.0))
-      },
-      final_rounds=(5, 6),
-      routing=None,
-      seconds_per_round=0.0,
-    )
-    final = result.final()
-    assert final == {
-      "system_accuracy": 35.0,
-      "system_accuracy_over_rounds": pytest.approx(np.sqrt(50)),
-      "average_accuracy": 70.0,
-      "average_accuracy_over_rounds": pytest.approx(np.sqrt(200)),
-      "not_finite": 0.0,
-      "not_finite_over_rounds": 0.0,
-    }
-
   def test_one_round_has_no_spread(self):
     result = guidance.GuidanceResult(
       {3: guidance.Evaluation(1.0, 2.0)}, (3,), None, 0.0

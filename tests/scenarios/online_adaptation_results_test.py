@@ -101,16 +101,11 @@ class TestRankCorrelation:
       ([3, 2, 1, 0], -1),
       ([0.2, 0.1, 7, 5], 0.6),
     ):
-      assert online_adaptation_results.rank_correlation(
-        np.array(measured), true
-      ) == pytest.approx(expected)
-
-  def test_all_clients_and_steps_are_ranked_together(self):
-    true = np.array([[1.0, 2], [3, 4]])
-    measured = np.array([[0.2, 0.1], [7, 5]])
-    assert online_adaptation_results.rank_correlation(
-      measured, true
-    ) == pytest.approx(0.6)
+      # All clients and steps are ranked together.
+      for shape in ([4], [2, 2]):
+        assert online_adaptation_results.rank_correlation(
+          np.reshape(measured, shape), true.reshape(shape)
+        ) == pytest.approx(expected)
 
   def test_what_is_the_same_throughout_has_no_ranks(self):
     equal, other = np.ones(3), np.array([1.0, 2, 3])
@@ -152,9 +147,9 @@ class TestFigures:
     assert path.name == "accuracy_sine.png"
     assert "%" in options["ylabel"]
 
-  def test_rates_stand_beside_the_true_shift_of_four_clients(
-    self, drawn, folder, client_streams
-  ):
+  @pytest.fixture
+  def adapted(self, drawn, folder, client_streams):
+    """What the figures of one run have been asked to draw."""
     online_adaptation_results.draw_adaptation(
       make_result([1, 2, 3], RATES),
       client_streams,
@@ -163,7 +158,12 @@ class TestFigures:
       "square",
       7,
     )
-    (rates, shifts, path), options = drawn["rates_over_time"]
+    return drawn
+
+  def test_rates_stand_beside_the_true_shift_of_four_clients(
+    self, adapted, client_streams
+  ):
+    (rates, shifts, path), options = adapted["rates_over_time"]
     assert options["title"] == "Learning rates, square shift, seed 7"
     true = online_adaptation_results.true_shift(client_streams)
     assert list(rates) == list(shifts) == [f"client {i}" for i in range(4)]
@@ -175,17 +175,9 @@ class TestFigures:
     assert path.name == "learning_rates_square.png"
 
   def test_estimates_stand_beside_the_true_classes_of_a_client(
-    self, drawn, folder, client_streams
+    self, adapted, client_streams
   ):
-    online_adaptation_results.draw_adaptation(
-      make_result([1, 2, 3], RATES),
-      client_streams,
-      CLASS_NAMES,
-      folder,
-      "square",
-      7,
-    )
-    (estimated, true, names, path), options = drawn["class_distributions"]
+    (estimated, true, names, path), options = adapted["class_distributions"]
     np.testing.assert_allclose(
       estimated, [[0, 0.2, 0.8], [0.1, 0.2, 0.7], [0.2, 0.2, 0.6]]
     )

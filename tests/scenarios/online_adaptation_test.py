@@ -446,11 +446,6 @@ class TestFedAde:
       for first, second in zip(one, other, strict=True):
         np.testing.assert_array_equal(first, second)
     assert result.seconds_per_round > 0
-    for name in ("accuracy", "loss"):
-      for means, when in (("after", ""), ("before", "_before")):
-        assert result.mean(name + when) == pytest.approx(
-          sum(getattr(step, means)[name] for step in whole[0]) / 3
-        )
 
   @pytest.mark.slow
   def test_run_that_was_stopped_ends_as_one_that_was_not(
@@ -544,6 +539,7 @@ class TestFedAde:
     reset = self.run(algorithm, resets=True).timesteps
     still = self.run(build(source)).timesteps
     assert [each.before for each in reset] == [each.before for each in still]
+    assert whole[0][0].before == still[0].before
     assert reset[0].after == whole[0][0].after
     assert reset[0].after != reset[0].before
     assert whole[0][-1].before != still[-1].before
@@ -554,21 +550,6 @@ class TestFedAde:
       for name, values in step.measured().items():
         if "accuracy" in name and "pooled" not in name:
           assert np.mean(step.clients[name]) == pytest.approx(values)
-
-  def test_run_starts_from_the_pretrained_model(
-    self, whole, model, weights, run_for_each
-  ):
-    client_streams = make_streams()
-    batches = [client_streams.batch(client, 1) for client in range(NUM_CLIENTS)]
-    found = run_for_each(
-      model.predict, [(weights, batch.x) for batch in batches]
-    )
-    accuracies = [
-      100 * np.mean(logits.argmax(axis=1) == batch.y)
-      for logits, batch in zip(found, batches, strict=True)
-    ]
-    assert len(set(accuracies)) > 1
-    assert whole[0][0].before["accuracy"] == pytest.approx(np.mean(accuracies))
 
   def test_rates_and_estimates_are_those_of_the_clients(self, algorithm, whole):
     first = whole[0][0]

@@ -46,37 +46,24 @@ class TestPrescribe:
       moved.add(found[0, 0])
     assert len(moved) > 2
 
-  def test_unknown_control_is_refused_with_those_that_there_are(self):
-    with pytest.raises(ValueError, match=r"'fed_up'.*fix_lr_mean"):
-      rate_controls.prescribe("fed_up", RATES, COUNTS, 0)
 
-
-def test_rounds_are_counted_as_they_are_drawn():
+@pytest.mark.parametrize("repeats_cohorts", [False, True])
+def test_rounds_are_counted_as_they_are_drawn(repeats_cohorts):
   found = rate_controls.num_rounds(
-    3, 7, run_seed=5, rounds_per_step=2, participation=0.4
-  )
-  for step in range(3):
-    drawn = [
-      *rounds.sample_clients(7, 0.4, 5, 2 * step),
-      *rounds.sample_clients(7, 0.4, 5, 2 * step + 1),
-    ]
-    np.testing.assert_array_equal(found[step], np.bincount(drawn, minlength=7))
-
-
-def test_rounds_of_repeated_cohorts_are_those_of_the_first_step():
-  found = rate_controls.num_rounds(
-    3,
-    7,
+    np.ones([3, 7], bool),
     run_seed=5,
     rounds_per_step=2,
     participation=0.4,
-    repeats_cohorts=True,
+    repeats_cohorts=repeats_cohorts,
   )
-  drawn = [
-    *rounds.sample_clients(7, 0.4, 5, 0),
-    *rounds.sample_clients(7, 0.4, 5, 1),
-  ]
-  np.testing.assert_array_equal(found, [np.bincount(drawn, minlength=7)] * 3)
+  for step in range(3):
+    # Repeated cohorts are those of the first step.
+    first = 0 if repeats_cohorts else 2 * step
+    drawn = [
+      *rounds.sample_clients(7, 0.4, 5, first),
+      *rounds.sample_clients(7, 0.4, 5, first + 1),
+    ]
+    np.testing.assert_array_equal(found[step], np.bincount(drawn, minlength=7))
 
 
 @pytest.mark.parametrize("variant", ["published", "program"])

@@ -121,6 +121,8 @@ def test_every_method_of_streams_runs_apart(name, tmp_path):
     apart.adapt(batches)
     adapter.adapt(batches)
   assert_same(apart, adapter)
+  adapter.save()
+  assert np.isfinite(adapter.predict("west", draw(4, 0).x).probabilities).all()
 
 
 # A program of a client, which reads broadcasts and batches as they come, and

@@ -10,6 +10,7 @@ from tff_shift.models import split_model
 from tff_shift.serving import deployed
 from tff_shift.serving import description
 from tff_shift.serving import export
+from tff_shift.serving import naming
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -24,9 +25,9 @@ def deployed_model(**options):
     input_dtype=tf.float32,
     **{"width": 4, "head_width": 3, **options},
   )
-  names = tf.nest.flatten(model.weight_names())
-  weights = tf.nest.flatten(model.initial_weights([3, 1]))
-  return split_model.with_weights(model, dict(zip(names, weights, strict=True)))
+  return split_model.with_weights(
+    model, naming.by_name(model.initial_weights([3, 1]), model)
+  )
 
 
 def save_run(algorithm, folder, **options):
@@ -148,17 +149,15 @@ def test_scaling_and_normalisation_are_built_again(tmp_path):
     network=deployed.network(model),
   )
   description.write(tmp_path, described)
-  weights = tf.nest.flatten(model.initial_weights([3, 1]))
-  names = tf.nest.flatten(model.weight_names())
+  drawn = model.initial_weights([3, 1])
   np.savez(
     tmp_path / description.WEIGHTS_FILE,
-    **dict(zip(names, weights, strict=True)),
+    **naming.by_name(drawn, model),
     **model.statistics,
   )
   found = ts.load_model(tmp_path)
   assert found.input_scaling == model.input_scaling
   x = np.arange(128, dtype=np.uint8).reshape(2, 8, 8, 1)
-  drawn = model.initial_weights([3, 1])
   np.testing.assert_array_equal(
     found.predict(found.initial_weights([0, 0]), x), model.predict(drawn, x)
   )

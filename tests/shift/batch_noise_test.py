@@ -62,7 +62,7 @@ class TestCorrect:
 
   @pytest.mark.slow
   @pytest.mark.parametrize(
-    ("other", "tolerance"),
+    "other, tolerance",
     [((0.1, 0.2, 0.3, 0.4), 0.003), ((0.4, 0.3, 0.2, 0.1), 0.01)],
     ids=["same", "other"],
   )

@@ -49,7 +49,7 @@ class TestPredictionDistribution:
       LOGITS,
     )
 
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(SEEDS, st.integers(1, 30))
   def test_distributions_match_numpy(self, distributions, seed, num_examples):
     logits, _ = random_batch(seed, num_examples)
@@ -60,7 +60,7 @@ class TestPredictionDistribution:
     np.testing.assert_allclose(soft, probabilities.mean(axis=0), rtol=1e-5)
 
   def test_hard_ties_count_for_the_lowest_class(self, distributions):
-    logits = np.array([[0, 5, 5, 1], [7, 7, 7, 7], [0, 0, 1, 1]], np.float32)
+    logits = np.float32([[0, 5, 5, 1], [7, 7, 7, 7], [0, 0, 1, 1]])
     hard, soft = distributions(logits)
     np.testing.assert_allclose(hard, [1 / 3, 1 / 3, 1 / 3, 0])
     np.testing.assert_allclose(soft.sum(), 1, rtol=1e-6)
@@ -84,7 +84,7 @@ class TestConfusionMatrix:
       CLASSES,
     )
 
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(SEEDS, st.integers(0, 20))
   def test_columns_match_numpy(self, confusions, seed, num_examples):
     logits, y = random_batch(seed, num_examples)
@@ -101,25 +101,13 @@ class TestConfusionMatrix:
           expected = predictions[kind][y == label].mean(axis=0)
         np.testing.assert_allclose(measured[:, label], expected, rtol=1e-5)
 
-  @hypothesis.settings(deadline=None, max_examples=10)
-  @hypothesis.given(SEEDS)
-  def test_matrix_times_true_distribution_is_the_predicted_one(
-    self, confusions, seed
-  ):
-    """Q_yhat = M Q_y on the data that M was measured on."""
-    logits, y = random_batch(seed, 40)
-    hard, _ = confusions(logits, y)
-    truth = np.bincount(y, minlength=NUM_CLASSES) / 40
-    predicted = np.bincount(logits.argmax(axis=1), minlength=NUM_CLASSES) / 40
-    np.testing.assert_allclose(hard @ truth, predicted, atol=1e-6)
-
 
 class TestEstimate:
   @pytest.fixture(scope="class")
   def estimate(self, compile_in_graph):
     return compile_in_graph(bbse.estimate, DISTRIBUTION, MATRIX)
 
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(SEEDS, st.floats(0.5, 1))
   def test_estimate_invertible_matrix_recovers_the_distribution(
     self, estimate, seed, diagonal
@@ -131,7 +119,7 @@ class TestEstimate:
       estimate(confusion @ truth, confusion), truth, atol=2e-5
     )
 
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(SEEDS, st.floats(0, 0.2))
   def test_estimate_any_matrix_matches_pseudo_inverse(
     self, estimate, seed, diagonal
@@ -152,14 +140,13 @@ class TestEstimate:
     self, run_in_graph, threshold
   ):
     """Two classes that are predicted alike cannot be told apart."""
-    confusion = np.array(
+    confusion = np.float32(
       [
         [0.9, 0.0, 0.0, 0.1],
         [0.0, 0.5, 0.5, 0.0],
         [0.0, 0.5, 0.5, 0.0],
         [0.1, 0.0, 0.0, 0.9],
-      ],
-      np.float32,
+      ]
     )
     truth = np.array([0.3, 0.5, 0.1, 0.1])
     estimated = run_in_graph(
@@ -187,28 +174,7 @@ class TestEstimate:
       estimated, direction / direction.sum(), atol=1e-6
     )
 
-  def test_estimate_class_never_predicted_is_clipped_to_zero(self, estimate):
-    """Class 0 is in a tenth of class 1: M p = e_1 needs p_0 = -1/8."""
-    confusion = np.eye(NUM_CLASSES)
-    confusion[:2, :2] = [[0.9, 0.1], [0.1, 0.9]]
-    np.testing.assert_allclose(
-      np.linalg.solve(confusion, [0, 1, 0, 0]), [-1 / 8, 9 / 8, 0, 0]
-    )
-    np.testing.assert_allclose(
-      estimate(np.eye(NUM_CLASSES)[1], confusion), [0, 1, 0, 0], atol=1e-6
-    )
-
-  def test_estimate_model_that_never_predicts_a_class_is_finite(self, estimate):
-    """Class 3 is always taken for class 2: its row is zero and M singular."""
-    confusion = np.eye(NUM_CLASSES)
-    confusion[:, 3] = [0, 0, 1, 0]
-    np.testing.assert_allclose(
-      estimate(np.array([0.5, 0, 0.5, 0]), confusion),
-      [0.5, 0, 0.25, 0.25],
-      atol=1e-6,
-    )
-
-  @hypothesis.settings(deadline=None, max_examples=10)
+  @hypothesis.settings(max_examples=10)
   @hypothesis.given(SEEDS)
   def test_estimate_is_on_the_simplex_and_empty_batch_is_uniform(
     self, estimate, seed
@@ -227,8 +193,7 @@ class TestEstimate:
     )
 
   @pytest.mark.parametrize("threshold", [-0.1, 1.5, float("nan")])
-  def test_estimate_bad_threshold_is_refused(self, threshold):
-    with pytest.raises(
-      ValueError, match=r"^threshold must lie between 0 and 1, got \S+$"
-    ):
-      bbse.estimate(tf.zeros([2]), tf.eye(2), threshold=threshold)
+  def test_estimate_bad_threshold_is_refused(self, threshold, refusal):
+    assert refusal(
+      bbse.estimate, tf.zeros([2]), tf.eye(2), threshold=threshold
+    ) == (f"threshold must lie between 0 and 1, got {threshold}")

@@ -92,7 +92,7 @@ def sequences(draw):
 
 class TestObserve:
   @pytest.mark.slow
-  @hypothesis.settings(deadline=None, max_examples=15)
+  @hypothesis.settings(max_examples=15)
   @hypothesis.given(sequences())
   def test_signals_match_the_enumeration_of_segmentations(
     self, detect, sequence
@@ -102,15 +102,6 @@ class TestObserve:
       change_probability(sequence[: end + 1]) for end in range(1, len(sequence))
     ]
     np.testing.assert_allclose(signals, expected, rtol=1e-3, atol=1e-5)
-
-  def test_signal_jump_is_high_and_steady_is_low(self, detect):
-    first, second = np.array([0.8, 0.1, 0.1]), np.array([0.1, 0.1, 0.8])
-    noise = 0.02 * np.random.default_rng(0).normal(size=(9, SIZE))
-    signals, _ = detect(np.array([first] * 5 + [second] * 4) + noise)
-    jump = 4
-    assert signals[jump] > 0.99
-    # Less than the hazard: a steady sequence speaks against a change.
-    assert np.delete(signals, jump).max() < change_point.HAZARD
 
   def test_belief_names_the_length_of_the_segment(self, detect):
     first, second = np.array([1.0, 0, 0]), np.array([0, 0, 1.0])

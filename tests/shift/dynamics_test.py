@@ -44,7 +44,7 @@ class TestSummaries:
       ROWS,
     )
 
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(BATCHES.filter(len))
   def test_summaries_match_equations_11_and_13(self, summaries, rows):
     q, z = summaries(rows)
@@ -53,16 +53,12 @@ class TestSummaries:
     directions = [unit(row) for row in rows]
     np.testing.assert_allclose(z, np.mean(directions, axis=0), atol=1e-6)
 
-  def test_zero_embeddings_contribute_zero(self, summaries):
-    rows = np.zeros([4, SIZE], np.float32)
-    rows[0] = [3, 4, 0, 0, 0]
-    _, z = summaries(rows)
-    np.testing.assert_allclose(z, [0.15, 0.2, 0, 0, 0], rtol=1e-6)
-
   def test_tiny_and_huge_embeddings_have_a_direction(self, summaries):
-    row = np.array([3, 4, 0, 0, 0], np.float32)
-    _, z = summaries(np.stack([row * 1e-30, row * 1e30]).astype(np.float32))
-    np.testing.assert_allclose(z, [0.6, 0.8, 0, 0, 0], rtol=1e-6)
+    row = np.float32([3, 4, 0, 0, 0])
+    rows = np.stack([row * 1e-30, row * 1e30, row * 0]).astype(np.float32)
+    _, z = summaries(rows)
+    # Of three, one has none.
+    np.testing.assert_allclose(z, [0.4, 1.6 / 3, 0, 0, 0], rtol=1e-6)
 
   def test_empty_batch_is_zero(self, summaries):
     q, z = summaries(np.zeros([0, SIZE], np.float32))
@@ -83,7 +79,7 @@ class TestSignals:
       VECTOR,
     )
 
-  @hypothesis.settings(deadline=None, max_examples=50)
+  @hypothesis.settings(max_examples=50)
   @hypothesis.given(VECTORS.filter(np.any), VECTORS.filter(np.any))
   def test_signals_match_equations_12_and_14(self, signals, previous, current):
     uncertainty, representation = signals(previous, current)
@@ -95,7 +91,7 @@ class TestSignals:
     # Probabilities are not negative, and eq. 12 is 1 at most.
     np.testing.assert_allclose(uncertainty, min(distance, 1), atol=1e-6)
 
-  @hypothesis.settings(deadline=None, max_examples=50)
+  @hypothesis.settings(max_examples=50)
   @hypothesis.given(VECTORS)
   def test_signals_identical_vectors_are_exactly_zero(self, signals, vector):
     assert signals(vector, vector) == (0, 0)
@@ -107,11 +103,6 @@ class TestSignals:
       for signal in signals(vector, rng.uniform(0.1, 10) * vector):
         assert 0 <= signal <= 1e-7
 
-  def test_signals_orthogonal_and_opposite_vectors(self, signals):
-    first, second = np.eye(SIZE)[:2]
-    np.testing.assert_allclose(signals(first, second), [1, 0.5])
-    np.testing.assert_allclose(signals(first, -first), [1, 1])
-
   def test_signals_zero_vector_is_no_shift(self, signals):
     zero, vector = np.zeros(SIZE), np.arange(SIZE)
     assert signals(zero, vector) == (0, 0)
@@ -119,7 +110,7 @@ class TestSignals:
 
 
 class TestCombine:
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(SIGNALS, SIGNALS)
   def test_combine_matches_equation_10_and_its_ablations(
     self, uncertainty, representation
@@ -134,14 +125,10 @@ class TestCombine:
       dynamics.combine(first, second, False, True).numpy() == representation
     )
 
-  def test_combine_nothing_is_refused(self):
-    with pytest.raises(ValueError, match=r"^there is no signal: .* be True$"):
-      dynamics.combine(
-        tf.constant(0.1),
-        tf.constant(0.2),
-        use_uncertainty=False,
-        use_representation=False,
-      )
+  def test_combine_nothing_is_refused(self, refusal):
+    signals = tf.constant(0.1), tf.constant(0.2)
+    told = refusal(dynamics.combine, *signals, False, False)
+    assert told.startswith("there is no signal: ")
 
 
 # TensorFlow takes numbers below the smallest normal float32 for 0.
@@ -149,7 +136,7 @@ RATES = st.just(0.0) | st.floats(1e-37, 1)
 
 
 class TestLearningRate:
-  @hypothesis.settings(deadline=None, max_examples=50)
+  @hypothesis.settings(max_examples=50)
   @hypothesis.given(SIGNALS, RATES, RATES)
   def test_rate_matches_equation_9_within_its_bounds(self, signal, one, other):
     minimum, maximum = sorted((one, other))
@@ -165,7 +152,7 @@ class TestLearningRate:
   def test_rate_at_the_ends_and_beyond_is_the_bound(
     self, run_in_graph, minimum, maximum
   ):
-    signals = np.array([-0.5, 0, 1, 1.0000001, 7], np.float32)
+    signals = np.float32([-0.5, 0, 1, 1.0000001, 7])
     rates = run_in_graph(
       lambda signal: dynamics.learning_rate(signal, minimum, maximum), signals
     )
@@ -176,8 +163,6 @@ class TestLearningRate:
   @pytest.mark.parametrize(
     "minimum, maximum", [(0.2, 0.1), (-0.1, 0.1), (float("nan"), 0.1)]
   )
-  def test_rate_bad_bounds_are_refused(self, minimum, maximum):
-    with pytest.raises(
-      ValueError, match=r"^learning rates must be 0 <= minimum <= maximum, .*"
-    ):
-      dynamics.learning_rate(tf.constant(0.5), minimum, maximum)
+  def test_rate_bad_bounds_are_refused(self, minimum, maximum, refusal):
+    told = refusal(dynamics.learning_rate, tf.constant(0.5), minimum, maximum)
+    assert told.startswith("learning rates must be 0 <= minimum <= maximum, ")

@@ -23,7 +23,7 @@ def estimate(run_in_graph):
 
 
 @pytest.mark.parametrize(
-  ("num_passes", "expected"),
+  "num_passes, expected",
   list(
     zip(
       (0, 1, 2, 3, 4, 200),

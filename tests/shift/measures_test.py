@@ -56,7 +56,7 @@ def compare(compile_in_graph):
 
 class TestMeasures:
   @pytest.mark.parametrize("name", measures.names())
-  @hypothesis.settings(deadline=None, max_examples=20)
+  @hypothesis.settings(max_examples=20)
   @hypothesis.given(SEEDS, st.sampled_from([0.05, 1, 20]))
   def test_signals_lie_between_zero_and_one(
     self, compare, name, seed, concentration
@@ -140,7 +140,7 @@ class TestMeasures:
 
 
 class TestKlDivergence:
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(SEEDS, st.sampled_from([0.1, 1, 20]))
   def test_signal_matches_entropy_with_floor(
     self, compare, seed, concentration
@@ -153,20 +153,9 @@ class TestKlDivergence:
     for signal in compare("kl_divergence", previous, current):
       np.testing.assert_allclose(signal, 1 - np.exp(-divergence), atol=2e-6)
 
-  def test_signal_above_the_floor_is_the_divergence_of_the_paper(self, compare):
-    """KL(current || previous) by hand, and not the other way round."""
-    previous = np.array([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
-    current = np.array([0.25, 0.35, 0.1, 0.1, 0.1, 0.1])
-    divergence = 0.25 * np.log(0.5) + 0.35 * np.log(3.5)
-    np.testing.assert_allclose(
-      compare("kl_divergence", previous, current),
-      1 - np.exp(-divergence),
-      rtol=1e-5,
-    )
-
 
 class TestWasserstein:
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(SEEDS, st.sampled_from([0.1, 1, 20]))
   def test_signal_matches_pot(self, compare, seed, concentration):
     previous, current = distributions(seed, concentration)
@@ -174,10 +163,6 @@ class TestWasserstein:
       np.testing.assert_allclose(
         signal, line_distance(previous, current), atol=2e-6
       )
-
-  def test_signal_is_the_distance_of_two_classes(self, compare):
-    one, two = np.eye(SIZE)[[1, 4]]
-    np.testing.assert_allclose(compare("wasserstein", one, two), 3 / 5)
 
   def test_signal_single_class_is_no_shift(self, run_in_graph):
     one = np.ones(1, np.float32)
@@ -190,8 +175,6 @@ class TestGet:
       measures.names()
     )
 
-  def test_get_unknown_name_is_refused(self):
-    with pytest.raises(
-      ValueError, match=r"^no measure 'l2'; there are cosine, .*bayesian_cpd$"
-    ):
-      measures.get("l2")
+  def test_get_unknown_name_is_refused(self, refusal):
+    told = refusal(measures.get, "l2")
+    assert told.startswith("no measure 'l2'; there are cosine, ")

@@ -36,7 +36,7 @@ def fitted(digits):
 
 class TestAll:
   @pytest.mark.slow
-  @hypothesis.settings(deadline=None, max_examples=15)
+  @hypothesis.settings(max_examples=15)
   @hypothesis.given(NAMES, st.integers(2, 50), st.integers(0, 2**31))
   def test_vector_has_a_fixed_size_and_no_order(
     self, fitted, digits, name, n, seed

@@ -86,7 +86,7 @@ def test_slow_drift_drowns_in_the_noise_of_small_batches():
 
 
 @pytest.mark.parametrize(
-  ("schedule", "batch_size", "least_gain"),
+  "schedule, batch_size, least_gain",
   [("linear", 50, 0.1), ("linear", 500, 0.3), ("square", 50, -0.05)],
 )
 def test_correction_for_noise_measures_better_or_as_well(

@@ -90,8 +90,9 @@ def expect(pi, losses) -> Expectation:
   Returns:
     The `Expectation`; without examples, pi is as before.
   """
-  # A softmax, so that the only model has weight 1 exactly.
-  q = tf.nn.softmax(tf.math.log(pi) - tf.transpose(losses), axis=1)
+  # The only model has weight 1 exactly; by `tf.nn.softmax`, 1 - 2**-24 for some
+  # examples on processors whose reciprocals it approximates.
+  q = tf.exp(tf.nn.log_softmax(tf.math.log(pi) - tf.transpose(losses), axis=1))
   number = tf.shape(q)[0]
   mean = tf.reduce_sum(q, axis=0) / tf.cast(tf.maximum(number, 1), tf.float32)
   return Expectation(q, tf.where(number > 0, mean, pi))

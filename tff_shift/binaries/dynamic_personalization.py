@@ -27,7 +27,7 @@ def main() -> None:
     runs as dynamic_personalization_runs,
   )
 
-  dynamic_personalization_runs.run(plan)
+  dynamic_personalization_runs.DynamicPersonalization(plan).run()
 
 
 def run() -> None:

@@ -23,7 +23,7 @@ def main() -> None:
   # Imports TensorFlow, so it comes after the flag checks.
   from tff_shift.scenarios.evolving import runs as evolving_runs
 
-  evolving_runs.run(plan)
+  evolving_runs.Evolving(plan).run()
 
 
 def run() -> None:

@@ -21,7 +21,7 @@ def main() -> None:
   # Imports TensorFlow, so it comes after the flag checks.
   from tff_shift.scenarios.guidance import runs as guidance_runs
 
-  guidance_runs.run(plan)
+  guidance_runs.Guidance(plan).run()
 
 
 def run() -> None:

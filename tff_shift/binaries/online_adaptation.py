@@ -25,7 +25,7 @@ def main() -> None:
     runs as online_adaptation_runs,
   )
 
-  online_adaptation_runs.run(plan)
+  online_adaptation_runs.OnlineAdaptation(plan).run()
 
 
 def run() -> None:

@@ -21,8 +21,8 @@ from tff_shift._util import shown_names
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import output_folder
 from tff_shift.command_line import program
+from tff_shift.reporting import read_run
 from tff_shift.reporting import run_contents
-from tff_shift.reporting import run_folders
 
 FLAGS = flags.FLAGS
 
@@ -65,7 +65,7 @@ def _check_output() -> pathlib.Path:
   return folder
 
 
-def _chosen_metrics(folders: Sequence[run_folders.RunFolder]) -> list[str]:
+def _chosen_metrics(folders: Sequence[read_run.RunData]) -> list[str]:
   known = run_contents.metric_names(folders)
   if FLAGS.metrics is None:
     return run_contents.main_metrics(folders)
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> None:
   if len({path.absolute() for path in paths}) < len(paths):
     raise common_flags.UsageError("a run folder is named twice")
   with common_flags.usage_errors():
-    folders = [run_folders.read(path) for path in paths]
+    folders = [read_run.read(path) for path in paths]
     contents = run_contents.to_contents(
       folders,
       metrics=_chosen_metrics(folders),

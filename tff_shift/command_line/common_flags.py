@@ -44,6 +44,8 @@ from tff_shift.command_line.tuning import selection
 from tff_shift.reporting import progress
 
 if TYPE_CHECKING:
+  import numpy as np
+
   from tff_shift.learning.aggregators import factories
   from tff_shift.models import split_model
   from tff_shift.simulation.engine import checkpoints
@@ -392,6 +394,38 @@ def model_options() -> dict[str, Any]:
   return model_flags.options() | ({} if width is None else {"width": width})
 
 
+def built_model(
+  scenario: str,
+  inputs: Sequence[np.ndarray],
+  class_names: Sequence[str],
+  feature_names: Sequence[str] | None,
+  options: Mapping[str, Any],
+) -> split_model.SplitModel:
+  """Builds the model of the flags.
+
+  Args:
+    scenario: The scenario, for its default model.
+    inputs: The inputs x of the training examples.
+    class_names: The names of the classes.
+    feature_names: The names of the columns of x. None: they have no names.
+    options: The options of the model.
+
+  Returns:
+    The model, as `--normalization` and `--weights_file` change it.
+  """
+  import tensorflow as tf
+
+  model = models.build(
+    model_name(scenario),
+    input_shape=inputs[0].shape[1:],
+    num_classes=len(class_names),
+    input_dtype=tf.as_dtype(inputs[0].dtype),
+    input_scaling=input_flags.chosen(inputs, feature_names or ()),
+    **options,
+  )
+  return model_flags.changed(model, class_names, feature_names)
+
+
 def output_dir(scenario: str) -> pathlib.Path:
   """Returns `--output_dir`, or a new folder name in runs/."""
   if flags.FLAGS.output_dir is not None:
@@ -438,8 +472,8 @@ def _frozen_digest(model: split_model.SplitModel) -> str | None:
 def open_folder(
   scenario: str,
   model: split_model.SplitModel,
-  what_follows: Callable[[int], str | None] = lambda before: None,
-  feature_names: Sequence[str] | None = None,
+  what_follows: Callable[[int], str | None],
+  feature_names: Sequence[str] | None,
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   """Creates the folder of the run, or reopens it with `--resume`.
 

@@ -46,6 +46,7 @@ from tff_shift.models import split_model
 from tff_shift.reporting import progress
 from tff_shift.reporting import relative_metrics
 from tff_shift.reporting import summary
+from tff_shift.reporting.figures import drawing
 from tff_shift.reporting.figures import evaluation_figures
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
@@ -90,71 +91,61 @@ def spending(running: rounds.Rounds) -> Spending:
   )
 
 
-def _measure_nothing(running: rounds.Rounds) -> None:
-  del running
-
-
+@dataclasses.dataclass(eq=False)
 class Run(callbacks.Callback):
   """Writes and shows one run, a trial with a seed.
 
   Attributes:
     trial: The trial.
     num_steps: The number of steps.
+    labels: The first columns of its rows.
+    curve: The parts of the name of the run.
+    bar: The progress bar.
     checkpoint: The checkpoints of the run.
-    callbacks: The callbacks of the run, this one among them.
+    folder: The output folder.
+    trackers: The trackers of the run.
+    class_names: See `Comparison.run`, as the others.
+    what_may_help: Advice on predictions that are not finite.
+    measure_spending: Takes the rounds of a run that starts. None: not measured.
+    feature_names: The names of the columns of x. None: they have no names.
   """
 
-  def __init__(
-    self,
-    trial: selection.Trial,
-    num_steps: int,
-    labels: Mapping[str, Any],
-    curve: Sequence[str],
-    bar: progress.Progress,
-    checkpoint: checkpoints.Run,
-    folder: results.RunFolder,
-    tracked: Sequence[callbacks.Callback],
-    class_names: Sequence[str] | None,
-    vocabulary: Sequence[str] | None = None,
-    what_may_help: str = "",
-    shown_metric: str = "accuracy",
-    early_stopping: early_stopping_lib.EarlyStopping | None = None,
-    time_names: Sequence[str] = (),
-    on_start: Callable[[rounds.Rounds], None] = lambda running: None,
-    feature_names: Sequence[str] | None = None,
-  ):
-    self.trial = trial
-    self.num_steps = num_steps
-    self.checkpoint = checkpoint
-    # It is told first.
-    self.callbacks = [each for each in (early_stopping, self) if each]
-    self._early_stopping = early_stopping
-    self._running: rounds.Rounds | None = None
-    self._bar = bar
-    self._labels = labels
-    self._curve = curve
-    self._folder = folder
-    self._trackers = tracked
-    self._class_names = class_names
-    self._feature_names = feature_names
-    self._vocabulary = vocabulary
-    self._what_may_help = what_may_help
-    self._shown_metric = shown_metric
-    self._time_names = time_names
-    self._tell_start = on_start
-    self._latest = None
-    # A stream is one step, with a step of the bar for each period.
-    self._num_more = 0
-    self._has_warned = False
+  trial: selection.Trial
+  num_steps: int
+  labels: Mapping[str, Any]
+  curve: Sequence[str]
+  bar: progress.Progress
+  checkpoint: checkpoints.Run
+  folder: results.RunFolder
+  trackers: Sequence[callbacks.Callback]
+  class_names: Sequence[str] | None
+  vocabulary: Sequence[str] | None = None
+  what_may_help: str = ""
+  shown_metric: str = "accuracy"
+  early_stopping: early_stopping_lib.EarlyStopping | None = None
+  time_names: Sequence[str] = ()
+  measure_spending: Callable[[rounds.Rounds], None] | None = None
+  feature_names: Sequence[str] | None = None
+  _latest = None
+  # A stream is one step, with a step of the bar for each period.
+  _num_more = 0
+  _has_warned = False
+
+  @property
+  def callbacks(self) -> list[callbacks.Callback]:
+    """The callbacks of the run, this one among them."""
+    # Early stopping is told first.
+    return [each for each in (self.early_stopping, self) if each]
 
   def on_start(self, running):
     """Remembers the rounds."""
     self._running = running
-    self._tell_start(running)
+    if self.measure_spending is not None:
+      self.measure_spending(running)
 
   def on_loss(self, round_num, loss):
     """Tracks the loss."""
-    for tracker in self._trackers:
+    for tracker in self.trackers:
       tracker.on_loss(round_num, loss)
 
   def on_step(self, step, loss, measured):
@@ -163,34 +154,34 @@ class Run(callbacks.Callback):
     rows = list(measured.rows(step)) if measured is not None else []
     for place, metrics in rows:
       time = {}
-      if self._time_names:
+      if self.time_names:
         # The number of the step or period comes last.
         *_, number = place.values()
-        time["time"] = self._time_names[number]
-      self._folder.write_metrics(
-        {**self._labels, **place, **time, **in_row, **metrics}
+        time["time"] = self.time_names[number]
+      self.folder.write_metrics(
+        {**self.labels, **place, **time, **in_row, **metrics}
       )
       self._warn_of_not_finite(metrics)
-      self._latest = metrics.get(self._shown_metric)
-    for tracker in self._trackers:
+      self._latest = metrics.get(self.shown_metric)
+    for tracker in self.trackers:
       tracker.on_step(step, loss, measured)
     if loss is None and rows:
       loss = rows[-1][1].get("loss")
     self._num_more += max(0, len(rows) - 1)
     # After a stream, `on_period` has shown its last period.
     if step <= self.num_steps:
-      self._bar.update(step, loss=loss, accuracy=self._latest)
+      self.bar.update(step, loss=loss, accuracy=self._latest)
     # The states of an earlier, replayed step are gone, and its model is saved.
     if (
       self._keeps_best()
-      and self._early_stopping.is_best
+      and self.early_stopping.is_best
       and self._running.round_num == step
     ):
       self._save()
 
   def on_period(self, step, stream, period, accuracy):
     """Shows progress within a stream."""
-    self._bar.update(
+    self.bar.update(
       step - 1 + self._num_more + period, accuracy=float(np.nanmean(accuracy))
     )
 
@@ -200,18 +191,18 @@ class Run(callbacks.Callback):
       self._save()
 
   def _keeps_best(self) -> bool:
-    return bool(self._early_stopping and self._early_stopping.keeps_best)
+    return bool(self.early_stopping and self.early_stopping.keeps_best)
 
   def _save(self) -> None:
     """Writes the model of the run, unless it only serves selection."""
-    if self._class_names is not None:
+    if self.class_names is not None:
       saved_models.save(
         self._running,
-        self._folder.path,
-        self._curve,
-        self._class_names,
-        self._vocabulary,
-        self._feature_names,
+        self.folder.path,
+        self.curve,
+        self.class_names,
+        self.vocabulary,
+        self.feature_names,
       )
 
   def _warn_of_not_finite(self, measured):
@@ -222,8 +213,8 @@ class Run(callbacks.Callback):
     if not self._has_warned and any(each and each > 0 for each in fractions):
       self._has_warned = True
       output_folder.warn(
-        f"{', '.join(self._curve)}: predictions that are not finite count as"
-        f" wrong (column not_finite); {self._what_may_help}"
+        f"{', '.join(self.curve)}: predictions that are not finite count as"
+        f" wrong (column not_finite); {self.what_may_help}"
       )
 
 
@@ -525,9 +516,6 @@ class Comparison:
       run=(self._num_begun, self._num_runs),
       is_replayed=True,
     )
-    measure_spending: Callable[[rounds.Rounds], None] = _measure_nothing
-    if is_test:
-      measure_spending = functools.partial(self._measure_spending, trial)
     with tracked_run as tracked, progress_bar as bar:
       yield Run(
         trial,
@@ -555,7 +543,7 @@ class Comparison:
         shown_metric,
         early_stopping,
         time_names,
-        measure_spending,
+        functools.partial(self._measure_spending, trial) if is_test else None,
         self.plan.feature_names,
       )
 
@@ -644,7 +632,7 @@ class Comparison:
     """Draws the final accuracies of single clients, of the first seed."""
     for varied, by_label in self._clients.items():
       told = [f"{name.replace('_', ' ')} {value}" for name, value in varied]
-      evaluation_figures.save(
+      drawing.save(
         evaluation_figures.distribution_over_clients(
           by_label, title=", ".join(["Clients", *told])
         ),

@@ -204,8 +204,8 @@ def unwritable_refused(flag: str) -> Iterator[None]:
 def open_folder(
   path: pathlib.Path,
   values: Mapping[str, Any],
-  what_follows: Callable[[int], str | None] = lambda before: None,
-  feature_names: Sequence[str] | None = None,
+  what_follows: Callable[[int], str | None],
+  feature_names: Sequence[str] | None,
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   """Creates the folder of the run, or reopens it with `--resume`.
 
@@ -228,26 +228,18 @@ def open_folder(
     goes_on = FLAGS.resume
     if is_auto():
       goes_on = results.RunFolder(path).has_run()
-    if goes_on:
-      return _open(
-        results.RunFolder.resume(path),
-        values,
-        goes_on,
-        what_follows,
-        feature_names,
-      )
-    folder = results.RunFolder.create(path, overwrite=FLAGS.overwrite)
+    folder = (
+      results.RunFolder.resume(path)
+      if goes_on
+      else results.RunFolder.create(path, overwrite=FLAGS.overwrite)
+    )
     with folder.beginning():
-      return _open(folder, values, goes_on, what_follows, feature_names)
+      return folder, _open(folder, values, goes_on, what_follows, feature_names)
 
 
 def _open(
-  folder: results.RunFolder,
-  values: Mapping[str, Any],
-  goes_on: bool,
-  what_follows: Callable[[int], str | None],
-  feature_names: Sequence[str] | None,
-) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
+  folder, values, goes_on, what_follows, feature_names
+) -> checkpoints.Checkpoints:
   from tff_shift.simulation.engine import checkpoints
 
   # Also the digests of the files of flags, see `common_flags`.
@@ -292,7 +284,7 @@ def _open(
     folder.write_config(values, feature_names)
   # Messages name the folder with --resume, also if its name was generated.
   FLAGS.output_dir = str(folder.path)
-  return folder, saved
+  return saved
 
 
 def _check_flags(

@@ -63,7 +63,6 @@ class Plan:
 
   def num_runs(self, trial: selection.Trial) -> int:
     """Returns the number of runs of a trial, without those for selection."""
-    del trial
     return len(self.seeds)
 
   def what_follows(self, before: int) -> str | None:
@@ -75,7 +74,6 @@ class Plan:
     Returns:
       The flag and the remedy, a part of a line. None if it can be extended.
     """
-    del before
     for name in self.hparams_of_steps:
       owners = [
         each.algorithm for each in self.trials if hasattr(each.hparams, name)

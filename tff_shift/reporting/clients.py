@@ -18,20 +18,17 @@ import numpy as np
 
 from tff_shift._util import arguments
 from tff_shift.learning import metrics
+from tff_shift.reporting import run_folders
 
 if TYPE_CHECKING:
   import pandas as pd
 
 # Accuracies of scenarios, of which a frame has one.
 _ACCURACIES = ("client_accuracy", "accuracy", "own_accuracy")
-_STEPS = ("round", "timestep", "period")
 _CLIENT, _NAME = "client", "client_name"
 # Columns that name the data of a run; two runs with equal ones are paired.
 _PAIRED = ("dataset", "shift", "test_distribution", "seed")
-_RUN = ("algorithm", "held_out", *_PAIRED)
-# The values of `held_out` of runs that do not only serve selection.
-_JUDGED = ("target", "test")
-
+_RUN = ("algorithm", run_folders.HELD_OUT, *_PAIRED)
 
 # Values of float32 in percent that should be equal differ by less.
 _ROUNDING = 1e-4
@@ -132,12 +129,12 @@ def final(
   """
   num_last = arguments.integer("num_last", num_last)
   metric = _metric(clients, metric)
-  step = next((name for name in _STEPS if name in clients), None)
+  step = next((name for name in run_folders.STEPS if name in clients), None)
   for name, found in (("round, timestep or period", step), (_CLIENT, _CLIENT)):
     if found not in clients:
       raise ValueError(f"clients: there is no column {name}")
-  if "held_out" in clients:
-    clients = clients[clients["held_out"].isin(_JUDGED)]
+  if run_folders.HELD_OUT in clients:
+    clients = clients[clients[run_folders.HELD_OUT].isin(run_folders.JUDGED)]
   columns = list(clients)
   run = [
     name
@@ -145,7 +142,7 @@ def final(
     if name in _RUN
     or (
       place < columns.index(step)
-      and name not in (_CLIENT, _NAME, *_STEPS, metric)
+      and name not in (_CLIENT, _NAME, *run_folders.STEPS, metric)
     )
   ]
   clients = clients[clients[metric].notna()]

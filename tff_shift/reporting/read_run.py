@@ -7,6 +7,7 @@ import functools
 import io
 import os
 import pathlib
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -32,16 +33,43 @@ class RunData:
     path: The folder.
     config: The content of `config.json`.
     summary: The entries of `summary.json`; empty for an unfinished run.
-    metrics: The rows of `metrics.csv`.
+    rows: The rows of `metrics.csv`, as texts.
+    seeds: The seeds, in the order of the values of a summary.
   """
 
   path: pathlib.Path
   config: run_records.RunConfig
   summary: Sequence[run_records.Entry]
-  metrics: pd.DataFrame
+  rows: Sequence[Mapping[str, str]]
+  seeds: Sequence[int]
 
   def __repr__(self):
-    return f"RunData({str(self.path)!r}, {len(self.metrics)} rows)"
+    return f"RunData({str(self.path)!r}, {len(self.rows)} rows)"
+
+  @property
+  def unfinished(self) -> list[str]:
+    """The requested algorithms that have no entry."""
+    requested = self.config.flags.get("algorithm") or []
+    found = {entry.algorithm for entry in self.summary}
+    return [name for name in requested if name not in found]
+
+  @functools.cached_property
+  def metrics(self) -> pd.DataFrame:
+    """The rows of `metrics.csv`.
+
+    Raises:
+      ValueError: If the file is damaged.
+    """
+    import pandas as pd
+
+    if not self.rows:
+      return pd.DataFrame()
+    text = files.read_text(self.path / run_folders.METRICS)
+    return pd.read_csv(
+      # Without an incomplete last line.
+      io.StringIO(text[: text.rfind("\n") + 1]),
+      float_precision="round_trip",
+    )
 
   @functools.cached_property
   def has_clients(self) -> bool:
@@ -117,10 +145,7 @@ def final_client_values(
     return {}
   num_last = entry.setting.get("final_rounds") or 1
   final = clients_lib.final(run.clients, metric, num_last)
-  known = entry.setting | {
-    "algorithm": entry.algorithm,
-    "dataset": entry.dataset,
-  }
+  known = run_folders.settings(entry)
   for name in final.columns.intersection(list(known)):
     wanted = run_folders.text(known[name])
     final = final[final[name].map(run_folders.text) == wanted]
@@ -144,16 +169,16 @@ def read(folder: str | os.PathLike[str]) -> RunData:
     ValueError: If it is not a run folder, or a file is damaged; one line that
       names the folder or file.
   """
-  import pandas as pd
-
   path = pathlib.Path(folder)
-  content = run_folders.read(path)
-  metrics = pd.DataFrame()
-  if content.rows:
-    text = files.read_text(path / "metrics.csv")
-    metrics = pd.read_csv(
-      # Without an incomplete last line.
-      io.StringIO(text[: text.rfind("\n") + 1]),
-      float_precision="round_trip",
+  if not path.is_dir():
+    raise ValueError(f"{path}: there is no such folder")
+  config = run_folders.read_config(path)
+  if config is None:
+    raise ValueError(
+      f"{path}: not a run folder, because it has no {run_records.CONFIG}"
     )
-  return RunData(path, content.config, content.entries, metrics)
+  seeds = run_folders.seeds(path, config)
+  entries = run_folders.read_entries(path)
+  for number, entry in enumerate(entries):
+    run_folders.check_seeds(path, number, entry, len(seeds))
+  return RunData(path, config, entries, run_folders.read_rows(path), seeds)

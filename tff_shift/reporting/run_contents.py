@@ -55,12 +55,12 @@ class _Row(NamedTuple):
       compared between entries with equal identities.
   """
 
-  folder: run_folders.RunFolder
+  folder: read_run.RunData
   entry: run_records.Entry
   identity: Mapping[str, str]
 
 
-def _row(folder: run_folders.RunFolder, entry: run_records.Entry) -> _Row:
+def _row(folder: read_run.RunData, entry: run_records.Entry) -> _Row:
   """Returns an entry with its identity."""
   left_out = {*folder.config.not_compared, "seeds", "algorithm"}
   # A setting is the resolved value of the flag of its name.
@@ -191,11 +191,11 @@ def _of_same_selection(row: _Row) -> list[_Row]:
   ]
 
 
-def _rows(folder: run_folders.RunFolder) -> list[_Row]:
-  return [_row(folder, entry) for entry in folder.entries]
+def _rows(folder: read_run.RunData) -> list[_Row]:
+  return [_row(folder, entry) for entry in folder.summary]
 
 
-def _shown(folder: run_folders.RunFolder) -> list[_Row]:
+def _shown(folder: read_run.RunData) -> list[_Row]:
   """Returns the entries that are rows: not those that a selection rejected."""
   return [
     row
@@ -250,14 +250,14 @@ def budget(entry: run_records.Entry) -> contents_lib.Budget:
   )
 
 
-def metric_names(folders: Sequence[run_folders.RunFolder]) -> list[str]:
+def metric_names(folders: Sequence[read_run.RunData]) -> list[str]:
   """Returns the metrics in run folders, in alphabetical order."""
   return sorted(
-    {name for f in folders for entry in f.entries for name in entry.metrics}
+    {name for f in folders for entry in f.summary for name in entry.metrics}
   )
 
 
-def main_metrics(folders: Sequence[run_folders.RunFolder]) -> list[str]:
+def main_metrics(folders: Sequence[read_run.RunData]) -> list[str]:
   """Returns the main metrics: accuracies averaged over clients, or else all."""
   names = metric_names(folders)
   accuracies = [
@@ -283,7 +283,7 @@ def _curves(folder, entry, row, column, metric):
 
 
 def _run(
-  folder: run_folders.RunFolder, entry, start: pathlib.Path
+  folder: read_run.RunData, entry, start: pathlib.Path
 ) -> contents_lib.Run:
   flags, setting = folder.config.flags, entry.setting
   chosen = {}
@@ -298,7 +298,7 @@ def _run(
   if not chosen:
     seconds = len(folder.seeds) * sum(
       each.rounds * records.to_float(each.seconds_per_round)
-      for each in folder.entries
+      for each in folder.summary
     )
   return contents_lib.Run(
     folder=os.path.relpath(folder.path, start),
@@ -307,7 +307,7 @@ def _run(
     scores={k: records.to_float(v) for k, v in entry.scores.items()},
     seconds=seconds,
     is_finished=not folder.unfinished,
-    num_diverged=sum(sum(each.num_diverged) for each in folder.entries),
+    num_diverged=sum(sum(each.num_diverged) for each in folder.summary),
   )
 
 
@@ -329,7 +329,7 @@ def _machine(folders) -> str:
 
 
 def to_contents(
-  folders: Sequence[run_folders.RunFolder],
+  folders: Sequence[read_run.RunData],
   *,
   metrics: Sequence[str],
   title: str,
@@ -350,7 +350,7 @@ def to_contents(
   """
   rows = [row for folder in folders for row in _shown(folder)]
   columns, cells, curves, algorithms = {}, {}, [], {}
-  runs, clients, guarantees = {}, {}, {}
+  clients, guarantees = {}, {}
   for row, row_name, about in zip(
     rows, _row_names(rows), _headings(rows), strict=True
   ):
@@ -387,9 +387,7 @@ def to_contents(
         ),
       )
       curves += _curves(folder, entry, name, heading, metric)
-      if folder.path not in runs:
-        runs[folder.path] = read_run.read(folder.path)
-      found = read_run.final_client_values(runs[folder.path], entry, metric)
+      found = read_run.final_client_values(folder, entry, metric)
       if found:
         clients.setdefault(heading, {})[name] = {
           seed: tuple(values) for seed, values in found.items()

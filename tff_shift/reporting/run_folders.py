@@ -5,7 +5,6 @@ A folder has `config.json`, `metrics.csv` and `summary.json`, as written by
 """
 
 import csv
-import dataclasses
 import io
 import pathlib
 from collections.abc import Mapping
@@ -16,62 +15,12 @@ from tff_shift._util import files
 from tff_shift._util import records
 from tff_shift.simulation.storage import run_records
 
-_METRICS = "metrics.csv"
+METRICS = "metrics.csv"
 # The step columns of metrics.csv, and the values of the column `held_out` in
 # final runs. Runs for hyper-parameter selection have other values.
-_STEPS = ("round", "timestep", "period")
-_HELD_OUT = "held_out"
-_JUDGED = ("target", "test")
-
-
-@dataclasses.dataclass(frozen=True)
-class RunFolder:
-  """The content of a run folder.
-
-  Attributes:
-    path: The folder.
-    config: The content of `config.json`.
-    entries: The entries of `summary.json`.
-    rows: The rows of `metrics.csv`.
-    seeds: The seeds, in the order of the values of a summary.
-  """
-
-  path: pathlib.Path
-  config: run_records.RunConfig
-  entries: Sequence[run_records.Entry]
-  rows: Sequence[Mapping[str, str]]
-  seeds: Sequence[int]
-
-  @property
-  def unfinished(self) -> list[str]:
-    """The requested algorithms that have no entry."""
-    requested = self.config.flags.get("algorithm") or []
-    found = {entry.algorithm for entry in self.entries}
-    return [name for name in requested if name not in found]
-
-
-def read(path: pathlib.Path) -> RunFolder:
-  """Reads a run folder.
-
-  Returns:
-    The content. Entries of an unfinished run are missing or incomplete.
-
-  Raises:
-    ValueError: If it is not a run folder, or a file is damaged; one line that
-      names the folder or file.
-  """
-  if not path.is_dir():
-    raise ValueError(f"{path}: there is no such folder")
-  config = read_config(path)
-  if config is None:
-    raise ValueError(
-      f"{path}: not a run folder, because it has no {run_records.CONFIG}"
-    )
-  seeds = _seeds(path, config)
-  entries = read_entries(path)
-  for number, entry in enumerate(entries):
-    check_seeds(path, number, entry, len(seeds))
-  return RunFolder(path, config, entries, read_rows(path), seeds)
+STEPS = ("round", "timestep", "period")
+HELD_OUT = "held_out"
+JUDGED = ("target", "test")
 
 
 def read_config(path: pathlib.Path) -> run_records.RunConfig | None:
@@ -107,14 +56,14 @@ def read_rows(path: pathlib.Path) -> Sequence[Mapping[str, str]]:
     ValueError: If it is damaged; one line that names the file.
   """
   try:
-    content = files.read_text(path / _METRICS)
+    content = files.read_text(path / METRICS)
   except FileNotFoundError:
     return []
   whole = io.StringIO(content[: content.rfind("\n") + 1])
   try:
     return list(csv.DictReader(whole))
   except csv.Error as error:
-    raise ValueError(f"{path / _METRICS}: {error}") from error
+    raise ValueError(f"{path / METRICS}: {error}") from error
 
 
 def check_seeds(
@@ -140,8 +89,8 @@ def check_seeds(
       )
 
 
-def _seeds(path: pathlib.Path, config: run_records.RunConfig) -> list[int]:
-  """Returns the seeds of a run."""
+def seeds(path: pathlib.Path, config: run_records.RunConfig) -> list[int]:
+  """Returns the seeds of a run, in the order of the values of a summary."""
   try:
     return [int(seed) for seed in config.flags["seeds"]]
   except (KeyError, TypeError, ValueError) as error:
@@ -153,6 +102,14 @@ def _seeds(path: pathlib.Path, config: run_records.RunConfig) -> list[int]:
 def text(value: Any) -> str:
   """Formats a setting as in `metrics.csv` and tables."""
   return "" if value is None else str(value)
+
+
+def settings(entry: run_records.Entry) -> dict[str, Any]:
+  """Returns the columns of `metrics.csv` by which an entry has rows."""
+  return entry.setting | {
+    "algorithm": entry.algorithm,
+    "dataset": entry.dataset,
+  }
 
 
 def curves(
@@ -176,21 +133,18 @@ def curves(
   Raises:
     ValueError: If a cell is not a number; one line that names the file.
   """
-  step = next((name for name in _STEPS if rows and name in rows[0]), "")
+  step = next((name for name in STEPS if rows and name in rows[0]), "")
   if not step or not {"seed", metric} <= rows[0].keys():
     return "", {}
-  known = entry.setting | {
-    "algorithm": entry.algorithm,
-    "dataset": entry.dataset,
-  }
+  known = settings(entry)
   by_seed = {}
   for row in rows:
-    if row.get(_HELD_OUT, _JUDGED[0]) not in _JUDGED or not row[metric]:
+    if row.get(HELD_OUT, JUDGED[0]) not in JUDGED or not row[metric]:
       continue
     if all(row[name] == text(known[name]) for name in known if name in row):
       try:
         seed, point = int(row["seed"]), (float(row[step]), float(row[metric]))
       except ValueError as error:
-        raise ValueError(f"{folder / _METRICS}: {error}") from error
+        raise ValueError(f"{folder / METRICS}: {error}") from error
       by_seed.setdefault(seed, []).append(point)
   return step, {seed: sorted(points) for seed, points in by_seed.items()}

@@ -92,16 +92,6 @@ class RunSummary:
   bytes_up: int | None = None
   gradients: float | None = None
 
-  def __post_init__(self):
-    if not self.metrics_by_seed:
-      raise ValueError(f"summary of {self.algorithm}: needs at least one seed")
-    for seed, metrics in self.metrics_by_seed.items():
-      if sorted(metrics) != self.metric_names:
-        raise ValueError(
-          f"summary of {self.algorithm}: seed {seed} has the metrics"
-          f" {sorted(metrics)}, the first seed has {self.metric_names}"
-        )
-
   @property
   def metric_names(self) -> list[str]:
     """The names of the metrics, sorted."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from tff_shift._util import files
 from tff_shift.learning.metrics import reliability
+from tff_shift.reporting.figures import drawing
 from tff_shift.reporting.figures import evaluation_figures
 from tff_shift.simulation.storage import results
 
@@ -43,12 +44,12 @@ def write(
   counts = np.sum(list(by_seed.values()), axis=0)
   title = f"{label}, {name.replace('_', ' ')}"
   if name.endswith(_CONFUSION):
-    evaluation_figures.save(
+    drawing.save(
       evaluation_figures.confusion_matrix(counts, class_names, title=title),
       path,
     )
   if name.endswith(_RELIABILITY) and reliability.bins(counts)[0].any():
-    evaluation_figures.save(
+    drawing.save(
       evaluation_figures.calibration_of_bins(
         reliability.bins(counts), title=title
       ),

@@ -60,7 +60,6 @@ class Scenario:
       is_test: Whether the run uses the test data; otherwise it only serves
         selection.
     """
-    del is_test
     return self.plan.data[seed]
 
   def build_options(self, data: Any) -> Mapping[str, Any]:
@@ -79,7 +78,6 @@ class Scenario:
       trial: The trial.
       data: The data of `data`.
     """
-    del trial, data
     return ()
 
   def model(self, trial: selection.Trial, data: Any) -> split_model.SplitModel:
@@ -136,7 +134,6 @@ class Scenario:
     Returns:
       [num_clients]; NaN: the client has none. None: it is not known.
     """
-    del varied
     return getattr(result, "client_accuracy", None)
 
   def columns(self) -> Sequence[str]:
@@ -161,7 +158,6 @@ class Scenario:
       result: The result of `run_one`.
       **varied: The part of `parts`.
     """
-    del result, varied
     return {}
 
   def score(self, result: Any) -> float:
@@ -170,7 +166,6 @@ class Scenario:
 
   def run_options(self, data: Any) -> Mapping[str, Any]:
     """Returns further arguments of `Comparison.run`, such as `class_names`."""
-    del data
     return {}
 
   def parts(
@@ -190,7 +185,6 @@ class Scenario:
     self, reading: selection.TrialResult
   ) -> Iterable[selection.TrialResult]:
     """Runs the ablations of a trial."""
-    del reading
     return ()
 
   def bounds(
@@ -206,7 +200,6 @@ class Scenario:
       A result, by seed a `bounds_lib.Bound` or a result of `run_one`, and the
       part of `parts` that it is of.
     """
-    del readings
     return iter(())
 
   def prepare(self) -> None:

@@ -258,18 +258,14 @@ def order(
   if missing:
     new = [name for name in texts if name not in saved]
     raise ValueError(
-      f"{path}: client_names lacks {_listed(missing)}, with a saved state"
-      + (f", and has {_listed(new)}, without one" if new else "")
+      f"{path}: client_names lacks {columns.listed(missing)}, with a saved"
+      " state"
+      + (f", and has {columns.listed(new)}, without one" if new else "")
       + ". Keep the names of all saved clients: one that gets no batch is"
       " absent. A name cannot be changed"
     )
   known = [texts.index(name) for name in saved]
   return known + sorted(set(range(len(texts))).difference(known))
-
-
-def _listed(names: Sequence[str]) -> str:
-  more = ", ..." if len(names) > _MOST_NAMES else ""
-  return ", ".join(names[:_MOST_NAMES]) + more
 
 
 def origin(

@@ -57,7 +57,7 @@ def matched(
         )
         if names
       )
-      + f"; the model's columns are {_listed(feature_names)}"
+      + f"; the model's columns are {listed(feature_names)}"
     )
   if not x.columns.is_unique:
     twice = x.columns[x.columns.duplicated()][0]
@@ -68,18 +68,19 @@ def matched(
     raise ValueError(f"{what}: {error}") from error
   if sorted(names) != sorted(feature_names):
     raise ValueError(
-      f"{what}: its vectors make the columns {_listed(names)}; the model's"
-      f" columns are {_listed(feature_names)}"
+      f"{what}: its vectors make the columns {listed(names)}; the model's"
+      f" columns are {listed(feature_names)}"
     )
   position = {name: at for at, name in enumerate(names)}
   return np.take(found, [position[name] for name in feature_names], axis=1)
 
 
 def _shown(names: Sequence[str]) -> str:
-  quoted = _listed([repr(name) for name in names])
+  quoted = listed([repr(name) for name in names])
   return f"column {quoted} is" if len(names) == 1 else f"columns {quoted} are"
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+  """Joins the first ten names."""
   more = ", ..." if len(names) > _MOST_NAMES else ""
   return ", ".join(names[:_MOST_NAMES]) + more

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from tff_shift.algorithms.parts import augmentations
 from tff_shift.algorithms.parts import image_operations
-from tff_shift.models.networks import cnn
 from tff_shift.models.networks import mlp
 
 Operation = image_operations.Operation
@@ -168,11 +167,6 @@ class TestAugment:
 
 
 class TestRefusal:
-  @pytest.mark.slow
-  def test_images_are_taken(self):
-    for shape in ((16, 16, 1), (16, 8, 3)):
-      augmentations.check_images("test", cnn.build(shape, channels=(8,) * 4))
-
   @pytest.mark.parametrize(
     "model",
     [

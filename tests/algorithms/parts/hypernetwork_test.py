@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from tff_shift.algorithms.parts import hypernetwork
-from tff_shift.models import split_model
 from tff_shift.models.networks import mlp
 
 INPUT_SIZE, WIDTH = 3, 4
@@ -52,14 +51,6 @@ def point(network, run_in_graph):
 
 
 class TestWorkNetwork:
-  @pytest.mark.slow
-  def test_weights_are_those_of_the_model(self, model, point):
-    assert isinstance(point.weights, split_model.SplitWeights)
-    assert [w.shape for w in point.weights.backbone] == list(
-      model.backbone.shapes
-    )
-    assert [w.shape for w in point.weights.head] == list(model.head.shapes)
-
   def test_weights_agree_with_numpy(self, point):
     features = np.float64(point.r)
     for kernel, bias in point.phi.hidden:
@@ -132,15 +123,6 @@ class TestPullBack:
         found, np.tensordot(direction, by_weight, axes=1), rtol=1e-4, atol=1e-5
       )
 
-  def test_output_biases_move_by_the_direction(
-    self, network, point, run_in_graph
-  ):
-    by_phi, _ = run_in_graph(pull_back(network), *point_of(point))
-    for layer, change in zip(
-      by_phi.output, tf.nest.flatten(point.direction), strict=True
-    ):
-      np.testing.assert_array_equal(layer.bias, RATE * change)
-
 
 class TestInitialWeights:
   @pytest.mark.slow
@@ -165,28 +147,6 @@ class TestInitialWeights:
       assert 0.005 < np.sqrt(np.mean(spread**2)) < 0.02
     for one, other in zip(*weights, strict=True):
       assert np.any(one != other)
-
-  def test_a_vector_of_zeros_gives_the_initial_model(
-    self, model, network, run_in_graph
-  ):
-    phi = run_in_graph(network.initial_weights, SEED)
-    weights = run_in_graph(network, phi, np.zeros(INPUT_SIZE, np.float32))
-    for found, expected in zip(
-      tf.nest.flatten(weights),
-      tf.nest.flatten(run_in_graph(model.initial_weights, SEED)),
-      strict=True,
-    ):
-      np.testing.assert_array_equal(found, expected)
-
-  def test_draws_are_a_function_of_the_seed(self, network, run_in_graph):
-    one, again, other = (
-      run_in_graph(network.initial_weights, seed)
-      for seed in (SEED, SEED, SEED + 1)
-    )
-    for a, b, c in zip(*map(tf.nest.flatten, (one, again, other)), strict=True):
-      np.testing.assert_array_equal(a, b)
-      assert a.dtype == np.float32
-      assert np.any(a != c) or not np.any(a)
 
   def test_layers_of_equal_shape_are_drawn_apart(self, model, run_in_graph):
     # All hidden layers have one shape, and so have three of the outputs.

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from tff_shift.algorithms.parts import adaptation
 from tff_shift.algorithms.parts import stream_steps
-from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 
 HPARAMS = stream_steps.StreamHParams(
@@ -62,9 +61,3 @@ def test_without_examples_no_step_is_taken(descend):
   assert result.weights[0] == 1
   assert result.loss == 0
   np.testing.assert_array_equal(tf.nest.flatten(result.moments), [0])
-
-
-def test_momentum_that_would_be_ignored_is_refused(refusal):
-  hparams = stream_steps.StreamHParams(optimizer="adam", momentum=0.5)
-  message = refusal(hyperparameters.validate, hparams)
-  assert "momentum=0.5 is not allowed with optimizer=adam" in message

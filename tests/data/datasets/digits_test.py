@@ -20,16 +20,6 @@ def test_digits_are_all_there_in_order():
   assert source.num_train is None
 
 
-def test_pixel_between_four_is_their_mean():
-  # Behind the margin of 4, pixel (2, 7) lies at ((2 + 0.5) / 2.5 - 0.5,
-  # (7 + 0.5) / 2.5 - 0.5) = (0.5, 2.5) of the 8x8 image, amid the values 5,
-  # 13, 13 and 15 of 16.
-  image = sklearn_datasets.load_digits().images[0]
-  np.testing.assert_array_equal(image[:2, 2:4], [[5, 13], [13, 15]])
-  pixel = datasets.load("digits").x[0, 4 + 2, 4 + 7, 0]
-  assert pixel == round((5 + 13 + 13 + 15) / 4 * 255 / 16)
-
-
 def test_pixels_match_another_library():
   images = sklearn_datasets.load_digits().images * 255 / 16
   expected = scipy.ndimage.zoom(

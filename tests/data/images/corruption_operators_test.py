@@ -12,17 +12,14 @@ def constant(value, channels=3, side=32, count=1):
   return np.full((count, side, side, channels), value, np.uint8)
 
 
-def corrupt_one(image, name, severity, seed=0, levels="published"):
+def corrupt_one(image, name, severity, seed=0):
   """Corrupts one `[height, width, channels]` image; int64 for arithmetic."""
-  result = corruptions.corrupt(
-    image[np.newaxis], name, severity, [seed], corruption_levels=levels
-  )
+  result = corruptions.corrupt(image[np.newaxis], name, severity, [seed])
   return result[0].astype(np.int64)
 
 
-def monotone(image, name, severity, seed=0):
-  """Does so by the monotone levels, which are rounded to nearest."""
-  return corrupt_one(image, name, severity, seed, "monotone")
+def assert_rounded_down(corrupted, expected):
+  np.testing.assert_allclose(corrupted, expected - 0.5, atol=0.51)
 
 
 class TestBlur:
@@ -32,45 +29,21 @@ class TestBlur:
     expected = ndimage.gaussian_filter(
       image[..., 0].astype(np.float64), sigma, mode="nearest"
     )
-    blurred = monotone(image.astype(np.uint8), "gaussian_blur", 5)
-    np.testing.assert_allclose(blurred[..., 0], expected, atol=0.51)
+    blurred = corrupt_one(image.astype(np.uint8), "gaussian_blur", 5)
+    assert_rounded_down(blurred[..., 0], expected)
 
   def test_defocus_blur_radius_of_one_and_a_half_is_a_square_of_nine(
     self, photographs
   ):
     image = photographs[3]
-    # The pixels within 1.5 of the middle are 3 x 3, their edge is a Gaussian of
-    # 0.3: along either axis three equal weights, blurred.
-    edge = np.exp(-(np.arange(-1, 2) ** 2) / (2 * 0.3**2))
-    weights = np.convolve(np.full(3, 1 / 3), edge / edge.sum())
+    # The pixels within 1.5 of the middle are 3 x 3, and the Gaussian of 0.1 on
+    # their edge has no width.
     expected = image.astype(np.float64)
     for axis in (0, 1):
-      expected = ndimage.correlate1d(expected, weights, axis, mode="mirror")
-    np.testing.assert_allclose(
-      monotone(image, "defocus_blur", 5), expected, atol=0.51
-    )
+      expected = ndimage.uniform_filter1d(expected, 3, axis, mode="mirror")
+    assert_rounded_down(corrupt_one(image, "defocus_blur", 5), expected)
 
-  def test_zoom_blur_is_the_mean_of_zooms(self, photographs):
-    image = photographs[4].astype(np.float64)
-    zooms = [image]
-    for factor in 1 + np.arange(26) / 100:
-      # Source row of row r: middle + (r - middle) / factor.
-      zooms.append(
-        ndimage.affine_transform(
-          image,
-          np.diag([1 / factor, 1 / factor, 1]),
-          offset=[15.5 * (1 - 1 / factor)] * 2 + [0],
-          order=1,
-          mode="nearest",
-        )
-      )
-    np.testing.assert_allclose(
-      monotone(photographs[4], "zoom_blur", 5),
-      np.mean(zooms, axis=0),
-      atol=0.51,
-    )
-
-  @pytest.mark.parametrize("severity, passes", [(3, 1), (5, 2)])
+  @pytest.mark.parametrize("severity, passes", [(2, 1), (4, 2)])
   def test_frosted_glass_blur_takes_pixels_from_above_left(
     self, severity, passes
   ):
@@ -78,25 +51,13 @@ class TestBlur:
     for axis in (0, 1):
       place = np.indices((32, 32))[axis]
       image = (4 * place)[..., np.newaxis].astype(np.uint8)
-      mixed = monotone(image, "frosted_glass_blur", severity)[..., 0]
-      moved = place - mixed / 4
+      mixed = corrupt_one(image, "frosted_glass_blur", severity)[..., 0]
+      moved = place - np.rint(mixed / 4)
       assert set(np.unique(moved)) == set(range(passes + 1))
       assert np.mean(moved) == pytest.approx(passes / 2, abs=0.12 * passes)
 
 
 class TestWeather:
-  def test_frost_on_black_is_bluish_and_grey_has_its_luma(self):
-    frosty = monotone(constant(0)[0], "frost", 5, seed=9)
-    red, green, blue = np.moveaxis(frosty, -1, 0)
-    assert np.all(red < green)
-    assert np.all(green < blue)
-    assert 0.5 * 0.6 * 255 < blue.max() <= 0.6 * 255
-    assert blue.std() > 10
-    grey = monotone(constant(0, channels=1)[0], "frost", 5, seed=9)[..., 0]
-    np.testing.assert_allclose(
-      grey, 0.299 * red + 0.587 * green + 0.114 * blue, atol=1.01
-    )
-
   def test_published_frost_dims_and_adds_shares_of_one_piece_of_ice(self):
     keep_and_share = ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))
     rng = partition.generator("corruption frost", 3)
@@ -104,8 +65,7 @@ class TestWeather:
     for severity, (keep, share) in enumerate(keep_and_share, 1):
       frosty = corrupt_one(constant(100)[0], "frost", severity, seed=3)
       expected = 100 * keep + 255 * share * ice
-      # Rounded down.
-      np.testing.assert_allclose(frosty, expected - 0.5, atol=0.51)
+      assert_rounded_down(frosty, expected)
 
   def test_ice_has_the_colors_and_deviations_of_the_photographs(self):
     rngs = [np.random.default_rng(seed) for seed in range(400)]
@@ -133,37 +93,24 @@ class TestWeather:
     assert products.mean() / inner.var() == pytest.approx(0.38, abs=0.08)
 
   def test_water_of_spatter_has_its_color_on_black(self):
-    wet = monotone(constant(0)[0], "spatter", 1)
+    wet = corrupt_one(constant(0)[0], "spatter", 1)
     np.testing.assert_array_equal(wet[..., 1], wet[..., 2])
-    # At most 0.3 of the pale turquoise (175, 238, 238).
-    assert wet[..., 0].max() == pytest.approx(0.3 * 175, abs=0.51)
-    assert wet[..., 1].max() == pytest.approx(0.3 * 238, abs=0.51)
+    # At most half of the pale turquoise (175, 238, 238).
+    assert wet[..., 0].max() == 87
+    assert wet[..., 1].max() == 119
 
   def test_mud_of_spatter_covers_by_four_fifths_or_not(self):
-    muddy = monotone(constant(255)[0], "spatter", 5)
+    muddy = corrupt_one(constant(255)[0], "spatter", 5)
     clean = np.all(muddy == 255, axis=-1)
-    assert 0.2 < clean.mean() < 0.9
+    assert 0.2 < clean.mean() < 0.95
     mud = np.array([63, 42, 20])
     assert np.all(muddy[~clean] >= mud)
     assert np.all(muddy[~clean] <= np.rint(0.2 * 255 + 0.8 * mud))
 
 
 class TestColor:
-  @pytest.mark.parametrize("severity, added", [(1, 0.05), (5, 0.3)])
-  def test_brightness_adds_to_the_value_of_hsv(
-    self, photographs, severity, added
-  ):
-    image = photographs[8]
-    hsv = colors.rgb_to_hsv(image / 255)
-    hsv[..., 2] = np.minimum(hsv[..., 2] + added, 1)
-    np.testing.assert_allclose(
-      monotone(image, "brightness", severity),
-      255 * colors.hsv_to_rgb(hsv),
-      atol=0.51,
-    )
-
   @pytest.mark.parametrize(
-    "severity, factor, added", [(1, 1.5, 0), (3, 2, 0.1), (5, 2.5, 0.2)]
+    "severity, factor, added", [(3, 1.5, 0), (4, 2, 0.1), (5, 2.5, 0.2)]
   )
   def test_saturate_changes_the_saturation_of_hsv(
     self, photographs, severity, factor, added
@@ -172,40 +119,26 @@ class TestColor:
     image[:4] = 120  # Grey, whose hue is that of red.
     hsv = colors.rgb_to_hsv(image / 255)
     hsv[..., 1] = np.minimum(hsv[..., 1] * factor + added, 1)
-    np.testing.assert_allclose(
-      monotone(image, "saturate", severity),
-      255 * colors.hsv_to_rgb(hsv),
-      atol=0.51,
+    assert_rounded_down(
+      corrupt_one(image, "saturate", severity), 255 * colors.hsv_to_rgb(hsv)
     )
 
   def test_saturate_on_grey_changes_the_value(self):
     image = constant(100, channels=1)[0]
     image[0] = 0
-    saturated = monotone(image, "saturate", 3)
-    assert np.all(saturated[0] == round(0.1 * 255))
-    assert np.all(saturated[1:] == round(2 * 100 + 0.1 * 255))
-
-  def test_contrast_shrinks_to_the_mean_of_each_channel(self):
-    image = np.zeros((8, 8, 3), np.uint8)
-    image[:4] = [200, 100, 0]
-    shrunk = monotone(image, "contrast", 5)
-    # Means 100, 50, 0, and 0.15 of the distances 100, 50, 0.
-    np.testing.assert_array_equal(
-      shrunk[0], np.tile(np.array([115, 58, 0]), (8, 1))
-    )
-    np.testing.assert_array_equal(
-      shrunk[7], np.tile(np.array([85, 42, 0]), (8, 1))
-    )
+    saturated = corrupt_one(image, "saturate", 4)
+    assert np.all(saturated[0] == int(0.1 * 255))
+    assert np.all(saturated[1:] == int(2 * 100 + 0.1 * 255))
 
 
 class TestDigital:
   def test_elastic_severity_1_maps_a_plane_to_a_plane(self):
     down, right = np.indices((32, 32))
     image = (40 + 3 * down + 2 * right)[..., np.newaxis].astype(np.uint8)
-    moved = monotone(image, "elastic", 1)[..., 0]
-    # Corners of the middle square move by up to 0.96 pixels, and so does
-    # everything that is not near the edge by less than four.
-    inner = np.s_[4:28, 4:28]
+    moved = corrupt_one(image, "elastic", 1)[..., 0]
+    # Corners of the middle square move by up to 2.56 pixels, and everything
+    # that is not near the edge by less than eight.
+    inner = np.s_[8:24, 8:24]
     basis = np.stack([np.ones((32, 32)), down, right], axis=-1)[inner]
     basis = basis.reshape(-1, 3)
     values = moved[inner].reshape(-1)

@@ -33,32 +33,24 @@ def load(photographs):
 
 @pytest.fixture(scope="session")
 def all_severities(load):
-  """Returns `all_severities(name, kind, levels)`: clean, and severities 1 to 5.
+  """Returns `all_severities(name, kind)`: clean, and severities 1 to 5.
 
   It gives `[6, N, height, width, channels]`.
   """
 
   @functools.cache
-  def corrupted(name, kind, levels):
+  def corrupted(name, kind):
     images = load(kind)
     seeds = np.arange(len(images))
     return np.stack(
-      [
-        corruptions.corrupt(images, name, each, seeds, corruption_levels=levels)
-        for each in range(6)
-      ]
+      [corruptions.corrupt(images, name, each, seeds) for each in range(6)]
     )
 
   return corrupted
 
 
-def constant(value):
-  return np.full((1, 32, 32, 3), value, np.uint8)
-
-
 KINDS = pytest.mark.parametrize("kind", ["digits", "photographs"])
 EVERY = pytest.mark.parametrize("name", NAMES)
-BOTH = pytest.mark.parametrize("levels", corruptions.LEVELS)
 
 
 class TestEveryCorruption:
@@ -78,9 +70,8 @@ class TestEveryCorruption:
 
   @EVERY
   @KINDS
-  @BOTH
-  def test_every_image_changes(self, name, kind, levels, all_severities):
-    clean, *corrupted = all_severities(name, kind, levels)
+  def test_every_image_changes(self, name, kind, all_severities):
+    clean, *corrupted = all_severities(name, kind)
     for images in corrupted:
       assert images.dtype == np.uint8
       assert images.shape == clean.shape
@@ -88,37 +79,19 @@ class TestEveryCorruption:
 
   @EVERY
   @KINDS
-  def test_mean_squared_error_of_monotone_levels_rises(
-    self, name, kind, all_severities
-  ):
-    severities = all_severities(name, kind, "monotone").astype(np.float64)
-    errors = np.mean((severities - severities[0]) ** 2, axis=(1, 2, 3, 4))
-    assert np.all(np.diff(errors) > 0), errors
-
-  @EVERY
-  @KINDS
-  @BOTH
   def test_example_is_the_same_in_any_batch(
-    self, name, kind, levels, load, all_severities
+    self, name, kind, load, all_severities
   ):
     images = load(kind)
     for severity in (2, 5):
-      batch = all_severities(name, kind, levels)[severity]
+      batch = all_severities(name, kind)[severity]
       backwards = corruptions.corrupt(
-        images[::-1],
-        name,
-        severity,
-        np.arange(len(images))[::-1],
-        corruption_levels=levels,
+        images[::-1], name, severity, np.arange(len(images))[::-1]
       )
       np.testing.assert_array_equal(backwards[::-1], batch)
       for index in (0, 7):
         alone = corruptions.corrupt(
-          images[index : index + 1],
-          name,
-          severity,
-          [index],
-          corruption_levels=levels,
+          images[index : index + 1], name, severity, [index]
         )
         np.testing.assert_array_equal(alone[0], batch[index])
 
@@ -136,71 +109,32 @@ class TestEveryCorruption:
     assert result.shape == shape
     assert np.all(np.any(result != images, axis=(1, 2, 3)))
 
-  @EVERY
-  def test_empty_batch_stays_empty(self, name):
-    images = np.zeros((0, 16, 16, 3), np.uint8)
-    assert corruptions.corrupt(images, name, 3, []).shape == images.shape
-
-  @EVERY
-  def test_constant_image_has_one_value_where_only_structure_changes(
-    self, name
-  ):
-    structural = {
-      "defocus_blur",
-      "frosted_glass_blur",
-      "motion_blur",
-      "zoom_blur",
-      "contrast",
-      "elastic",
-      "pixelate",
-      "jpeg_compression",
-      "gaussian_blur",
-    }
-    corrupted = corruptions.corrupt(constant(128), name, 5, [0])
-    unchanged = np.array_equal(corrupted, constant(128))
-    assert unchanged == (name in structural)
-
 
 class TestRefusal:
   @pytest.mark.parametrize(
     "change, message",
     [
       ({"images": np.zeros((2, 8, 8, 3))}, "images must be uint8, got float64"),
-      (
-        {"images": np.zeros((2, 8, 8), np.uint8)},
-        r"images must be \[N, .*\] .* got shape \[2, 8, 8\]",
-      ),
-      (
-        {"images": np.zeros((2, 8, 8, 2), np.uint8)},
-        r"images must be .* got shape \[2, 8, 8, 2\]",
-      ),
-      (
-        {"images": np.zeros((2, 8, 7, 3), np.uint8)},
-        r"images must be .* at least 8, got shape \[2, 8, 7, 3\]",
-      ),
-      ({"name": "rain"}, "corruption must be one of gaussian_noise, .* 'rain'"),
-      (
-        {"corruption_levels": "rising"},
-        "corruption_levels must be one of published, monotone, got 'rising'",
-      ),
+      ({"images": np.zeros((2, 8, 8), np.uint8)}, "images must be [N, "),
+      ({"images": np.zeros((2, 8, 8, 2), np.uint8)}, "images must be [N, "),
+      ({"images": np.zeros((2, 8, 7, 3), np.uint8)}, "images must be [N, "),
+      ({"name": "rain"}, "corruption must be one of gaussian_noise, "),
       ({"severity": 6}, "severity must be an integer from 0 to 5, got 6"),
       ({"severity": -1}, "severity must be an integer from 0 to 5, got -1"),
       ({"severity": 2.5}, "severity must be an integer from 0 to 5, got 2.5"),
       (
         {"seeds": [1, 2, 3]},
-        r"seeds must be one integer for each of 2 images, got shape \[3\]",
+        "seeds must be one integer for each of 2 images, got shape [3]",
       ),
       ({"seeds": [1, -2]}, "seed must be a non-negative integer, got -2"),
-      ({"seeds": [0.5, 1]}, "seed must be a non-negative integer, got 0.5"),
     ],
   )
-  def test_bad_argument_is_refused(self, change, message):
+  def test_bad_argument_is_refused(self, change, message, refusal):
     arguments = {
       "images": np.zeros((2, 8, 8, 3), np.uint8),
       "name": "fog",
       "severity": 2,
       "seeds": [1, 2],
     }
-    with pytest.raises(ValueError, match=f"^{message}$") as caught:
-      corruptions.corrupt(**{**arguments, **change})
-    assert "\n" not in str(caught.value)
+    told = refusal(corruptions.corrupt, **{**arguments, **change})
+    assert told.startswith(message)

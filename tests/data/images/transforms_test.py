@@ -45,24 +45,6 @@ class TestRotate:
       rotated, np.rot90(images, quarter_turns, axes=(1, 2))
     )
 
-  def test_positive_angle_turns_counter_clockwise(self):
-    image = np.zeros((1, 5, 5, 1), np.uint8)
-    image[0, 2, 4, 0] = 200  # In the middle of the right edge.
-    rotated = transforms.rotate(image, 90)
-    assert rotated[0, 0, 2, 0] == 200  # In the middle of the upper edge.
-    assert rotated.sum() == 200
-
-  def test_eighth_turn_interpolates_towards_zero_outside(self):
-    image = np.zeros((1, 3, 3, 1), np.float64)
-    image[0, 1, 2, 0] = 100
-    rotated = transforms.rotate(image, 45)[0, :, :, 0]
-    # The upper right corner was sqrt(2) to the right of the centre, which lies
-    # between the lit pixel (at 1) and the zero outside (at 2).
-    assert rotated[0, 2] == pytest.approx(100 * (2 - math.sqrt(2)))
-    # Above the centre: 1/sqrt(2) to the right of it, and as much above.
-    part = 1 / math.sqrt(2)
-    assert rotated[0, 1] == pytest.approx(100 * part * (1 - part))
-
   @pytest.mark.parametrize("degrees", [15, 8, -23.5, 100, 170])
   @pytest.mark.parametrize("shape", [(6, 6), (7, 5)])
   def test_values_match_the_bilinear_formula(self, degrees, shape):
@@ -90,13 +72,14 @@ class TestRotate:
     assert not rotated[0].any()
     assert not rotated[1, :, :, :2].any()
 
-  def test_images_without_channels_are_refused(self):
-    with pytest.raises(
-      ValueError, match=r"^images must be \[N, height, width, channels\], got"
-    ):
-      transforms.rotate(np.zeros((3, 28, 28)), 15)
-
-  @pytest.mark.parametrize("degrees", [math.nan, math.inf])
-  def test_angle_not_finite_is_refused(self, degrees):
-    with pytest.raises(ValueError, match=r"^degrees must be a finite number"):
-      transforms.rotate(np.zeros((1, 4, 4, 1)), degrees)
+  @pytest.mark.parametrize(
+    "shape, degrees, message",
+    [
+      ((3, 28, 28), 15, "images must be [N, height, width, channels], got"),
+      ((1, 4, 4, 1), math.nan, "degrees must be a finite number"),
+      ((1, 4, 4, 1), math.inf, "degrees must be a finite number"),
+    ],
+  )
+  def test_bad_arguments_are_refused(self, shape, degrees, message, refusal):
+    told = refusal(transforms.rotate, np.zeros(shape), degrees)
+    assert told.startswith(message)

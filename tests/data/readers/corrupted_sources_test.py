@@ -66,12 +66,6 @@ class TestCorruptionNames:
       f"{name}_{severity}" for name in names for severity in range(1, 6)
     } == {config.name for config in configs}
 
-  def test_dataset_unknown_lists_the_names(self):
-    with pytest.raises(
-      ValueError, match=r"'cifar10'; known are cifar10_corrupted, cifar100_co"
-    ):
-      corrupted_sources.corruption_names("cifar10")
-
 
 class TestCifar100:
   @pytest.mark.parametrize("severity", [1, 3, 5])
@@ -114,59 +108,62 @@ class TestCifar100:
     )
     assert source.x[0, 0, 0, 0] == NUM_IMAGES
 
+  @pytest.fixture
+  def archive(self, tmp_path):
+    """A small archive, of which the tests damage a file."""
+    archive = tmp_path / corrupted_sources.CIFAR100_FOLDER
+    archive.mkdir()
+    np.save(archive / "fog.npy", np.zeros((10, 32, 32, 3), np.uint8))
+    np.save(archive / "labels.npy", np.zeros(10, np.int64))
+    return archive
+
+  @pytest.fixture
+  def refusal_of_fog(self, archive, refusal):
+    """Returns the line that refuses the archive."""
+    return lambda: refusal(
+      corrupted_sources.load_corrupted,
+      "cifar100_corrupted",
+      "fog",
+      1,
+      data_dir=archive.parent,
+    )
+
   @pytest.mark.parametrize(
     "file, array, message",
     [
       (
         "fog.npy",
         np.zeros((9, 32, 32, 3), np.uint8),
-        r"fog\.npy holds uint8 \[9, 32, 32, 3\]; .* uint8 \[10, 32, 32, 3\]$",
+        "fog.npy holds uint8 [9, 32, 32, 3]; it must hold uint8 [10, 32, ",
       ),
       (
         "fog.npy",
         np.zeros((10, 32, 32, 3), np.float32),
-        r"fog\.npy holds float32 \[10, 32, 32, 3\]; it must hold uint8",
+        "fog.npy holds float32 [10, 32, 32, 3]; it must hold uint8",
       ),
       (
         "labels.npy",
         np.zeros(9, np.int64),
-        r"labels\.npy holds int64 \[9\]; it must hold integers \[5 \* number",
+        "labels.npy holds int64 [9]; it must hold integers [5 * number",
       ),
       (
         "labels.npy",
         np.full(10, 100),
-        r"labels\.npy holds labels 100\.\.100; they must lie in 0\.\.99$",
+        "labels.npy holds labels 100..100; they must lie in 0..99",
       ),
     ],
   )
-  def test_array_wrong_is_refused(self, tmp_path, file, array, message):
-    archive = tmp_path / corrupted_sources.CIFAR100_FOLDER
-    archive.mkdir()
-    np.save(archive / "fog.npy", np.zeros((10, 32, 32, 3), np.uint8))
-    np.save(archive / "labels.npy", np.zeros(10, np.int64))
+  def test_array_wrong_is_refused(
+    self, archive, file, array, message, refusal_of_fog
+  ):
     np.save(archive / file, array)
-    with pytest.raises(ValueError, match=message) as error:
-      corrupted_sources.load_corrupted(
-        "cifar100_corrupted", "fog", 1, data_dir=tmp_path
-      )
-    assert "\n" not in str(error.value)
+    assert message in refusal_of_fog()
 
   @pytest.mark.parametrize("kept", [0, 60, 5000])
-  def test_file_cut_off_is_named(self, tmp_path, kept, refusal):
-    archive = tmp_path / corrupted_sources.CIFAR100_FOLDER
-    archive.mkdir()
-    np.save(archive / "fog.npy", np.zeros((10, 32, 32, 3), np.uint8))
-    np.save(archive / "labels.npy", np.zeros(10, np.int64))
+  def test_file_cut_off_is_named(self, archive, kept, refusal_of_fog):
     content = (archive / "fog.npy").read_bytes()
     (archive / "fog.npy").write_bytes(content[:kept])
-    told = refusal(
-      corrupted_sources.load_corrupted,
-      "cifar100_corrupted",
-      "fog",
-      1,
-      data_dir=tmp_path,
-    )
-    assert "fog.npy cannot be read as an array" in told
+    assert "fog.npy cannot be read as an array" in refusal_of_fog()
 
 
 class TestCifar10:
@@ -180,6 +177,7 @@ class TestCifar10:
       assert ours.x.dtype == np.uint8
       assert ours.y.dtype == np.int32
       assert ours.num_train is None
+      assert ours.class_names[::9] == ("airplane", "truck")
       archive = corrupted_sources.load_corrupted(
         "cifar100_corrupted", corruption, severity, data_dir=written
       )
@@ -190,14 +188,6 @@ class TestCifar10:
       np.testing.assert_array_equal(ours.y, archive.y[order])
       orders.append(order)
     np.testing.assert_array_equal(*orders)
-
-  def test_class_names_are_words(self, written):
-    source = corrupted_sources.load_corrupted(
-      "cifar10_corrupted", "brightness", 1, data_dir=written
-    )
-    assert len(source.class_names) == 10
-    assert source.class_names[0] == "airplane"
-    assert source.class_names[9] == "truck"
 
 
 class TestLoadCorrupted:
@@ -227,12 +217,16 @@ class TestLoadCorrupted:
   @pytest.mark.parametrize(
     "arguments, message",
     [
-      (("cifar", "fog", 1), r"^unknown corrupted data set 'cifar'; known are "),
-      ((DATASETS[0], "fogs", 1), r"^unknown corruption 'fogs'; .* fog, frost"),
-      ((DATASETS[0], "fog", 0), r"^severity must be .* at least 1, got 0$"),
-      ((DATASETS[1], "fog", 6), r"^severity must lie in 1\.\.5, got 6$"),
+      (("cifar", "fog", 1), "unknown corrupted data set 'cifar'; known are "),
+      ((DATASETS[0], "fogs", 1), "unknown corruption 'fogs'; "),
+      ((DATASETS[0], "fog", 0), "severity must be "),
+      ((DATASETS[1], "fog", 6), "severity must lie in 1..5, got 6"),
     ],
   )
-  def test_argument_wrong_is_refused(self, tmp_path, arguments, message):
-    with pytest.raises(ValueError, match=message):
-      corrupted_sources.load_corrupted(*arguments, data_dir=tmp_path)
+  def test_argument_wrong_is_refused(
+    self, tmp_path, arguments, message, refusal
+  ):
+    told = refusal(
+      corrupted_sources.load_corrupted, *arguments, data_dir=tmp_path
+    )
+    assert told.startswith(message)

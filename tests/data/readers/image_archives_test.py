@@ -26,11 +26,8 @@ class TestPortraits:
     assert source.x.shape == (3, 32, 32, 1)
     assert source.x.dtype == np.uint8
     np.testing.assert_array_equal(source.time, [1950, 2013, 1905])
-    assert [source.class_names[y] for y in source.y] == [
-      "female",
-      "female",
-      "male",
-    ]
+    names = [source.class_names[y] for y in source.y]
+    assert names == ["female", "female", "male"]
     assert (source.y.dtype, source.time.dtype) == (np.int32, np.int32)
     assert np.all(source.x[0] == 90)
     assert np.all(source.x[1, :, :15] == 0)
@@ -53,17 +50,19 @@ def _enlarge(path):
 @pytest.mark.parametrize(
   "name, damage, message",
   [
-    ("Ohio_1905.png", lambda _: None, "does not carry its time .+"),
-    ("1905_Ohio.png", _cut, "cannot be read as an image .+"),
-    ("1905_Ohio.png", _enlarge, "cannot be read as an image .+"),
+    ("Ohio_1905.png", lambda _: None, "does not carry its time "),
+    ("1905_Ohio.png", _cut, "cannot be read as an image "),
+    ("1905_Ohio.png", _enlarge, "cannot be read as an image "),
   ],
 )
-def test_portrait_that_cannot_be_used_is_named(tmp_path, name, damage, message):
+def test_portrait_that_cannot_be_used_is_named(
+  tmp_path, name, damage, message, refusal
+):
   image = np.random.default_rng(0).integers(0, 255, (8, 8)).astype(np.uint8)
   write_portrait(tmp_path, "F", name, image)
   damage(tmp_path / image_archives.PORTRAITS_FOLDER / "F" / name)
-  with pytest.raises(ValueError, match=rf"^.+{name} {message}$"):
-    image_archives.portraits(tmp_path)
+  told = refusal(image_archives.portraits, tmp_path)
+  assert f"{name} {message}" in told
 
 
 def write_caltran(folder, images, labels):
@@ -99,11 +98,8 @@ class TestCaltran:
     assert source.x.shape == (3, 224, 224, 3)
     assert source.x.dtype == np.uint8
     np.testing.assert_array_equal(source.time, [23, 0, 14])
-    assert [source.class_names[y] for y in source.y] == [
-      "car",
-      "no car",
-      "no car",
-    ]
+    names = [source.class_names[y] for y in source.y]
+    assert names == ["car", "no car", "no car"]
     assert (source.y.dtype, source.time.dtype) == (np.int32, np.int32)
     # JPEG keeps a flat colour to within a few levels.
     np.testing.assert_allclose(source.x[0, 100, 100], [250, 0, 0], atol=5)
@@ -115,47 +111,41 @@ class TestCaltran:
     source = image_archives.caltran(tmp_path)
     np.testing.assert_array_equal(source.time, [7])
 
-  def test_image_missing_is_named(self, tmp_path):
-    image = np.zeros((8, 8, 3), np.uint8)
-    names = ["2013-03-04-07-00", "2013-03-04-08-00"]
-    archive = write_caltran(tmp_path, dict.fromkeys(names, image), [1, -1])
-    (archive / "2013-03-04-08-00.jpg").unlink()
-    with pytest.raises(
-      ValueError, match=r"^.+2013-03-04-08-00\.jpg cannot be read .+$"
-    ):
-      image_archives.caltran(tmp_path)
-
-  @pytest.mark.parametrize("stem", ["2013-03-04-24-00", "2013-03-04-0700"])
-  def test_name_without_hour_is_refused(self, tmp_path, stem):
-    image = np.zeros((8, 8, 3), np.uint8)
-    write_caltran(tmp_path, {stem: image}, [1])
-    with pytest.raises(
-      ValueError, match=rf"^.+{stem}\.jpg does not carry its time .+$"
-    ):
-      image_archives.caltran(tmp_path)
-
-  def test_labels_too_few_are_refused(self, tmp_path):
-    image = np.zeros((8, 8, 3), np.uint8)
-    names = ["2013-03-04-07-00", "2013-03-04-08-00"]
-    write_caltran(tmp_path, dict.fromkeys(names, image), [1])
-    with pytest.raises(
-      ValueError, match=r"^.+ holds 2 names and 1 labels; it must .+$"
-    ):
-      image_archives.caltran(tmp_path)
+  @pytest.mark.parametrize(
+    "stems, num_labels, missing, message",
+    [
+      (["2013-03-04-24-00"], 1, "", "24-00.jpg does not carry its time "),
+      (["2013-03-04-0700"], 1, "", "0700.jpg does not carry its time "),
+      (
+        ["2013-03-04-07-00", "2013-03-04-08-00"],
+        1,
+        "",
+        " holds 2 names and 1 ",
+      ),
+      (
+        ["2013-03-04-07-00"],
+        1,
+        "2013-03-04-07-00.jpg",
+        "00.jpg cannot be read ",
+      ),
+    ],
+  )
+  def test_names_that_do_not_fit_are_refused(
+    self, tmp_path, stems, num_labels, missing, message, refusal
+  ):
+    images = dict.fromkeys(stems, np.zeros((8, 8, 3), np.uint8))
+    archive = write_caltran(tmp_path, images, [1] * num_labels)
+    if missing:
+      (archive / missing).unlink()
+    assert message in refusal(image_archives.caltran, tmp_path)
 
   @pytest.mark.parametrize(
     "content, message",
     [
       ({"labels": np.ones(1)}, "does not hold 'names'"),
       ({"names": np.array(["a"], object)}, "does not hold 'labels'"),
-      (
-        {"names": ["2013-03-04-07-00"], "labels": [np.nan]},
-        "labels that are not finite numbers",
-      ),
-      (
-        {"names": ["2013-03-04-07-00"], "labels": ["yes"]},
-        "labels that are not finite numbers",
-      ),
+      ({"names": ["a"], "labels": [np.nan]}, "labels that are not finite"),
+      ({"names": ["a"], "labels": ["yes"]}, "labels that are not finite"),
     ],
   )
   def test_labels_of_another_form_are_refused(
@@ -166,8 +156,7 @@ class TestCaltran:
     path = archive / "caltran_dataset_labels.mat"
     scipy.io.savemat(path, content)
     told = refusal(image_archives.caltran, tmp_path)
-    assert told.startswith(f"{path} ")
-    assert message in told
+    assert told.startswith(f"{path} ") and message in told
 
   @pytest.mark.parametrize(
     "damage",
@@ -256,21 +245,21 @@ class TestTinyImagenet:
   @pytest.mark.parametrize(
     "name, text, message",
     [
-      ("words.txt", None, r"words\.txt cannot be read \(.+; unpack .+ again"),
-      ("words.txt", "n01\tgoldfish\nn02\tfrog\n", "does not name n03, .+"),
-      ("words.txt", "n01 fish\n", r"words\.txt has the line 'n01 fish'; .+"),
-      ("val/val_annotations.txt", None, r"annotations\.txt cannot be read .+"),
+      ("words.txt", None, "words.txt cannot be read ("),
+      ("words.txt", "n01\tgoldfish\nn02\tfrog\n", "does not name n03, "),
+      ("words.txt", "n01 fish\n", "words.txt has the line 'n01 fish'; "),
+      ("val/val_annotations.txt", None, "annotations.txt cannot be read "),
       (
         "val/val_annotations.txt",
         "val_0.JPEG\tn04\t0\t32\t44\t62\n",
-        r"gives val_0\.JPEG the class n04, .+",
+        "gives val_0.JPEG the class n04, ",
       ),
-      ("val/images/val_0.JPEG", None, r"val_0\.JPEG cannot be read as .+"),
-      ("train/n01/images", None, r"n01/images holds no \*\.JPEG; .+"),
+      ("val/images/val_0.JPEG", None, "val_0.JPEG cannot be read as "),
+      ("train/n01/images", None, "n01/images holds no *.JPEG; "),
     ],
   )
   def test_archive_that_is_not_whole_is_refused(
-    self, tmp_path, name, text, message
+    self, tmp_path, name, text, message, refusal
   ):
     path = write_tiny_imagenet(tmp_path) / name
     if text is not None:
@@ -278,5 +267,4 @@ class TestTinyImagenet:
     else:
       for each in [*path.glob("*")] if path.is_dir() else [path]:
         each.unlink()
-    with pytest.raises(ValueError, match=rf"^.+{message}$"):
-      image_archives.tiny_imagenet(tmp_path)
+    assert message in refusal(image_archives.tiny_imagenet, tmp_path)

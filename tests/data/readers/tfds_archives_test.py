@@ -11,26 +11,21 @@ from tff_shift.data import datasets
 
 
 class TestTfds:
-  def test_emnist_is_upright_and_counts_from_zero(self, write_tfds, tmp_path):
-    import tensorflow_datasets as tfds
-
+  def test_emnist_is_upright_and_counts_from_zero(
+    self, write_tfds_images, tmp_path
+  ):
     upright = np.zeros((28, 28, 1), np.uint8)
     upright[4:24, 8] = 255  # The letter L: a stroke down,
     upright[23, 8:20] = 255  # and one to the right.
     other = np.full((28, 28, 1), 7, np.uint8)
     stored = upright.transpose(1, 0, 2)
-    write_tfds(
+    write_tfds_images(
       tmp_path,
       "emnist",
       "3.1.0",
-      {
-        "image": tfds.features.Image(shape=(28, 28, 1)),
-        "label": tfds.features.ClassLabel(num_classes=37),
-      },
-      {
-        "train": [{"image": stored, "label": 12}, {"image": other, "label": 1}],
-        "test": [{"image": other, "label": 26}],
-      },
+      (28, 28, 1),
+      37,
+      {"train": [(stored, 12), (other, 1)], "test": [(other, 26)]},
       config="letters",
     )
     source = datasets.load("emnist_letters", data_dir=tmp_path)
@@ -81,22 +76,13 @@ class TestTfds:
       assert source.time is None
 
   def test_fashion_mnist_is_read_by_its_newest_version(
-    self, write_tfds, tmp_path
+    self, write_tfds_images, tmp_path
   ):
-    import tensorflow_datasets as tfds
-
+    shape = (28, 28, 1)
     for version, grey in (("3.0.1", 30), ("3.0.0", 20)):
-      row = {"image": np.full((28, 28, 1), grey, np.uint8), "label": 9}
-      write_tfds(
-        tmp_path,
-        "fashion_mnist",
-        version,
-        {
-          "image": tfds.features.Image(shape=(28, 28, 1)),
-          "label": tfds.features.ClassLabel(num_classes=10),
-        },
-        {"train": [row], "test": [row]},
-      )
+      rows = [(np.full(shape, grey, np.uint8), 9)]
+      splits = {"train": rows, "test": rows}
+      write_tfds_images(tmp_path, "fashion_mnist", version, shape, 10, splits)
     source = datasets.load("fashion_mnist", data_dir=tmp_path)
     np.testing.assert_array_equal(source.x, np.full((2, 28, 28, 1), 30))
     np.testing.assert_array_equal(source.y, [9, 9])
@@ -142,10 +128,7 @@ class TestTfds:
     assert cifar10.x.dtype == np.uint8
     assert cifar10.y.dtype == np.int32
     assert cifar10.num_train == 50_000
-    assert cifar10.class_names == (
-      *("airplane", "automobile", "bird", "cat", "deer", "dog", "frog"),
-      *("horse", "ship", "truck"),
-    )
+    assert cifar10.class_names[::3] == ("airplane", "cat", "frog", "truck")
     # Both splits are balanced.
     train, test = np.split(cifar10.y, [50_000])
     np.testing.assert_array_equal(np.bincount(train), [5000] * 10)
@@ -167,24 +150,12 @@ TEST = "mnist-test.tfrecord-00000-of-00001"
 
 class TestDamage:
   @pytest.fixture(scope="class")
-  def whole(self, write_tfds, tmp_path_factory):
-    import tensorflow_datasets as tfds
-
+  def whole(self, write_tfds_images, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
-    rows = [
-      {"image": np.full((28, 28, 1), label, np.uint8), "label": label}
-      for label in range(6)
-    ]
-    write_tfds(
-      folder,
-      "mnist",
-      "3.0.1",
-      {
-        "image": tfds.features.Image(shape=(28, 28, 1)),
-        "label": tfds.features.ClassLabel(num_classes=10),
-      },
-      {"train": rows[:4], "test": rows[4:]},
-    )
+    shape = (28, 28, 1)
+    rows = [(np.full(shape, label, np.uint8), label) for label in range(6)]
+    splits = {"train": rows[:4], "test": rows[4:]}
+    write_tfds_images(folder, "mnist", "3.0.1", shape, 10, splits)
     return folder
 
   @pytest.mark.parametrize(
@@ -214,16 +185,16 @@ class TestDamage:
     message = refusal(datasets.load, "mnist", data_dir=folder)
     assert message.startswith(f"{path} cannot be read (")
     assert f"remove {path.parent} and fetch it again with: python" in message
-    assert "\n" not in message and len(message) < 1000
-    assert "{{" not in message
+    assert len(message) < 1000 and "{{" not in message
 
-  def test_reading_logs_nothing(self, whole, caplog, monkeypatch):
+  def test_reading_logs_nothing(self, whole, caplog, monkeypatch, refusal):
     # As it would be the first time in a process, each time.
     monkeypatch.setattr(
       logging, "log_first_n", lambda level, told, n: logging.log(level, told)
     )
     datasets.load("mnist", data_dir=whole)
     datasets.load("tfds:mnist", data_dir=whole)
-    with pytest.raises(ValueError, match=r"^image of tfds:mnist"):
-      datasets.get("tfds:mnist:label,image", data_dir=whole)
+    assert refusal(
+      datasets.get, "tfds:mnist:label,image", data_dir=whole
+    ).startswith("image of tfds:mnist")
     assert not caplog.records

@@ -68,26 +68,13 @@ class TestDraw:
     assert labels[positions[:500]].mean() == pytest.approx(0.5, abs=0.112)
 
   @hypothesis.given(pools(smallest=1), st.integers(0, 80), SEEDS)
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   def test_draw_has_the_size_and_only_wanted_classes(self, drawn, size, seed):
     labels, num_classes, distribution = drawn
     pool = class_pools.ClassPool(labels, num_classes)
-    first, same = (
-      pool.draw(distribution, size, np.random.default_rng(seed))
-      for _ in range(2)
-    )
-    np.testing.assert_array_equal(first, same)
+    first = pool.draw(distribution, size, np.random.default_rng(seed))
     assert (first.shape, first.dtype) == ((size,), np.int64)
     assert np.all(distribution[labels[first]] > 0)
-
-  def test_probability_of_a_class_without_example_is_refused(self):
-    pool = class_pools.ClassPool(np.array([0, 0, 2]), 3)
-    with pytest.raises(
-      ValueError,
-      match=r"^there is no example of class 1, whose probability is 0\.25$",
-    ):
-      pool.draw(np.array([0.5, 0.25, 0.25]), 3, np.random.default_rng(0))
-    assert len(pool.draw(np.array([0.5, 0, 0.5]), 3, np.random.default_rng(0)))
 
 
 def test_classes_held_are_those_with_an_example():
@@ -155,18 +142,14 @@ class TestDrawWithoutReplacement:
     np.testing.assert_allclose(counts[[1, 2, 4]], 4000 / 3, atol=106)
 
   @hypothesis.given(pools(), st.floats(0, 1), SEEDS)
-  @hypothesis.settings(deadline=None, max_examples=50)
+  @hypothesis.settings(max_examples=50)
   def test_counts_are_the_nearest_the_pool_allows(self, drawn, share, seed):
     labels, num_classes, distribution = drawn
     pool = class_pools.ClassPool(labels, num_classes)
     size = int(share * pool.counts[distribution > 0].sum())
-    first, same = (
-      pool.draw_without_replacement(
-        distribution, size, np.random.default_rng(seed)
-      )
-      for _ in range(2)
+    first = pool.draw_without_replacement(
+      distribution, size, np.random.default_rng(seed)
     )
-    np.testing.assert_array_equal(first, same)
     assert (first.shape, first.dtype) == ((size,), np.int64)
     assert len(np.unique(first)) == size
     # The condition that defines the shares, solved by bisection: the sum of
@@ -186,69 +169,67 @@ class TestDrawWithoutReplacement:
       remainders = shares - np.floor(shares)
       assert remainders[up].min() >= remainders[down].max() - 1e-6
 
-  def test_size_above_the_pool_is_refused(self):
-    pool = class_pools.ClassPool(np.array([0, 0, 1, 2]), 3)
-    with pytest.raises(ValueError, match=r"^4 examples cannot .* have 3$"):
-      pool.draw_without_replacement(
-        np.array([0.5, 0.5, 0.0]), 4, np.random.default_rng(0)
-      )
-
 
 class TestArguments:
   @pytest.mark.parametrize(
     "labels, num_classes, message",
     [
-      ([0, 3], 3, r"^labels must lie in 0\.\.2, got 0\.\.3$"),
-      ([-1, 0], 3, r"^labels must lie in 0\.\.2, got -1\.\.0$"),
-      ([0.0, 1.0], 3, r"^labels must be a vector of integers, got float64"),
-      ([[0, 1]], 3, r"^labels must be a vector of integers, got int64 \[1, 2"),
-      ([0, 1], 0, r"^num_classes must be an integer of at least 1, got 0$"),
+      ([0, 3], 3, "labels must lie in 0..2, got 0..3"),
+      ([-1, 0], 3, "labels must lie in 0..2, got -1..0"),
+      ([0.0, 1.0], 3, "labels must be a vector of integers, got float64"),
+      ([[0, 1]], 3, "labels must be a vector of integers, got int64 [1, 2"),
+      ([0, 1], 0, "num_classes must be an integer of at least 1, got 0"),
     ],
   )
-  def test_labels_bad_are_refused(self, labels, num_classes, message):
-    with pytest.raises(ValueError, match=message):
-      class_pools.ClassPool(np.array(labels), num_classes)
+  def test_labels_bad_are_refused(self, labels, num_classes, message, refusal):
+    told = refusal(class_pools.ClassPool, np.array(labels), num_classes)
+    assert told.startswith(message)
 
   @pytest.mark.parametrize("method", ["draw", "draw_without_replacement"])
   @pytest.mark.parametrize(
     "distribution, size, message",
     [
-      ([1.0], 1, r"^distribution must have the shape \[2\], .* got \[1\]$"),
-      ([1.5, -0.5], 1, r"^distribution must be .* minimum -0\.5 and the sum 1"),
-      ([0.5, 0.4], 1, r"^distribution must be non-negative .* the sum 0\.9$"),
-      ([math.nan, 1.0], 1, r"^distribution must be non-negative"),
-      ([0.5, 0.5], -1, r"^size must be an integer of at least 0, got -1$"),
-      ([0.5, 0.5], 2.0, r"^size must be an integer of at least 0, got 2\.0$"),
+      ([1.0], 1, "distribution must have the shape [3], "),
+      ([1.5, -0.5, 0], 1, "distribution must be non-negative "),
+      ([0.5, 0.4, 0], 1, "distribution must be non-negative "),
+      ([math.nan, 1.0, 0], 1, "distribution must be non-negative "),
+      ([0.5, 0.5, 0], -1, "size must be an integer of at least 0, got -1"),
+      ([0.5, 0.5, 0], 2.0, "size must be an integer of at least 0, got 2.0"),
     ],
   )
-  def test_draw_bad_is_refused(self, method, distribution, size, message):
-    pool = class_pools.ClassPool(np.array([0, 1]), 2)
-    with pytest.raises(ValueError, match=message):
-      getattr(pool, method)(distribution, size, np.random.default_rng(0))
+  def test_draw_bad_is_refused(
+    self, method, distribution, size, message, refusal
+  ):
+    draw = getattr(class_pools.ClassPool(np.array([0, 0, 2]), 3), method)
+    rng = np.random.default_rng(0)
+    assert refusal(draw, np.array(distribution), size, rng).startswith(message)
+
+  def test_more_than_the_pool_holds_is_refused(self, refusal):
+    pool = class_pools.ClassPool(np.array([0, 0, 2]), 3)
+    rng = np.random.default_rng(0)
+    assert refusal(pool.draw, np.array([0.5, 0.25, 0.25]), 3, rng) == (
+      "there is no example of class 1, whose probability is 0.25"
+    )
+    assert len(pool.draw(np.array([0.5, 0, 0.5]), 3, rng)) == 3
+    told = refusal(pool.draw_without_replacement, np.array([1.0, 0, 0]), 3, rng)
+    assert told.startswith("3 examples cannot ") and told.endswith(" have 2")
+    told = refusal(class_pools.deal_classes, 5, 3, seed=0)
+    assert told.endswith("num_clients must be at most 2")
 
 
 class TestPretrainingDistribution:
-  def test_uniform_is_the_same_for_all(self):
-    np.testing.assert_array_equal(
-      class_pools.pretraining_distribution("uniform", 4), [0.25] * 4
-    )
-
-  def test_gaussian_by_hand(self):
+  def test_densities_by_hand(self):
     # I = 4: mean 1.5, standard deviation 1; densities at 1.5 and at 0.5.
     tail, centre = math.exp(-(1.5**2) / 2), math.exp(-(0.5**2) / 2)
-    expected = np.array([tail, centre, centre, tail]) / (2 * (tail + centre))
-    np.testing.assert_allclose(
-      class_pools.pretraining_distribution("gaussian", 4), expected, rtol=1e-12
-    )
-
-  def test_exponential_decay_by_hand(self):
-    # I = 3: 1, 10^-0.5 and 10^-1.
-    total = 1.1 + math.sqrt(0.1)
-    np.testing.assert_allclose(
-      class_pools.pretraining_distribution("exponential_decay", 3),
-      [1 / total, math.sqrt(0.1) / total, 0.1 / total],
-      rtol=1e-12,
-    )
+    for name, densities in (
+      ("gaussian", [tail, centre, centre, tail]),
+      ("exponential_decay", [1, math.sqrt(0.1), 0.1]),
+    ):
+      np.testing.assert_allclose(
+        class_pools.pretraining_distribution(name, len(densities)),
+        np.array(densities) / sum(densities),
+        rtol=1e-12,
+      )
 
   @pytest.mark.parametrize(
     "name, percent", [("gaussian", 3.3), ("exponential_decay", 2.4)]
@@ -268,16 +249,6 @@ class TestPretrainingDistribution:
     assert distribution.sum() == pytest.approx(1, abs=1e-12)
     assert distribution.min() > 0
 
-  def test_name_unknown_lists_the_names(self):
-    with pytest.raises(
-      ValueError, match=r"'normal'; known are uniform, gaussian, exponential_d"
-    ):
-      class_pools.pretraining_distribution("normal", 10)
-
-  def test_number_of_classes_below_one_is_refused(self):
-    with pytest.raises(ValueError, match=r"^num_classes must be .* got 0$"):
-      class_pools.pretraining_distribution("uniform", 0)
-
 
 class TestDealClasses:
   def test_each_class_goes_to_one_client(self):
@@ -288,7 +259,3 @@ class TestDealClasses:
     again, other = (class_pools.deal_classes(41, 5, seed=s) for s in (0, 1))
     assert all(map(np.array_equal, dealt, again))
     assert not all(map(np.array_equal, dealt, other))
-
-  def test_client_with_one_class_is_refused(self):
-    with pytest.raises(ValueError, match=r"num_clients must be at most 2$"):
-      class_pools.deal_classes(5, 3, seed=0)

@@ -19,7 +19,7 @@ def drawn(drift, **options):
 
 class TestRelabelings:
   @pytest.mark.parametrize(
-    ("name", "num_concepts", "num_classes", "expected"),
+    "name, num_concepts, num_classes, expected",
     [
       ("reversed", 2, 4, [[3, 2, 1, 0]]),
       ("shifted", 3, 4, [[1, 2, 3, 0], [2, 3, 0, 1]]),
@@ -34,7 +34,7 @@ class TestRelabelings:
     assert found.tolist() == [list(range(num_classes)), *expected]
 
   @pytest.mark.parametrize(
-    ("name", "most"), [("reversed", 2), ("shifted", 10), ("swapped", 5)]
+    "name, most", [("reversed", 2), ("shifted", 10), ("swapped", 5)]
   )
   def test_more_concepts_than_there_are_is_refused(self, name, most, refusal):
     assert len(np.unique(concepts.relabelings(name, most, 10), axis=0)) == most
@@ -46,7 +46,7 @@ class TestRelabelings:
 
 class TestDraw:
   @hypothesis.given(st.integers(2, 4), st.integers(4, 20), st.integers(0, 99))
-  @hypothesis.settings(max_examples=40, deadline=None)
+  @hypothesis.settings(max_examples=40)
   def test_groups_are_equal_and_stay(self, num_concepts, num_clients, seed):
     found = drawn(
       "groups",
@@ -62,7 +62,7 @@ class TestDraw:
   @hypothesis.given(
     st.integers(2, 4), st.integers(3, 20), st.integers(4, 12), st.integers(0, 9)
   )
-  @hypothesis.settings(max_examples=60, deadline=None)
+  @hypothesis.settings(max_examples=60)
   def test_staggered_clients_drift_once_at_spread_times(
     self, num_concepts, num_clients, num_domains, seed
   ):
@@ -98,7 +98,7 @@ class TestDraw:
     assert np.any(first.of_domain != other.of_domain)
 
   @pytest.mark.parametrize(
-    ("drift", "options", "part"),
+    "drift, options, part",
     [
       ("sudden", {}, "concept_drift must be one of groups, staggered"),
       ("groups", {"num_clients": 1}, "num_clients must be at least 2"),
@@ -174,7 +174,7 @@ class TestClients:
       assert np.bincount(target).tolist() == [25] * 10
 
   @pytest.mark.parametrize(
-    ("changes", "part"),
+    "changes, part",
     [
       ({"of_domain": np.zeros((5, 5), int)}, "6 clients"),
       ({"of_domain": np.zeros((6, 4), int)}, "5 domains"),
@@ -200,9 +200,6 @@ class TestDomainsWithoutRotation:
     dataset = evolving.load_evolving(
       "rotated_digits", angle_step=0, num_domains=4
     )
-    assert [each.name for each in dataset.domains] == [
-      *("step 1", "step 2", "step 3", "step 4")
-    ]
     known = {x.tobytes() for x in datasets.load("digits").x}
     assert all(x.tobytes() in known for each in dataset.domains for x in each.x)
 
@@ -216,8 +213,7 @@ class TestDomainsWithoutRotation:
     )
     dataset = evolving.load_evolving(path, angle_step=0, num_domains=3)
     assert [len(each.y) for each in dataset.domains] == [30] * 3
-    assert [each.name for each in dataset.domains] == [
-      *("step 1", "step 2", "step 3")
-    ]
+    names = [each.name for each in dataset.domains]
+    assert names == ["step 1", "step 2", "step 3"]
     message = refusal(evolving.load_evolving, path, angle_step=15)
     assert "angle_step=0 makes domains of equal distribution" in message

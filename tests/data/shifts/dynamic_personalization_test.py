@@ -31,16 +31,7 @@ def equal(one, other) -> bool:
 class TestBatch:
   @pytest.mark.parametrize(
     "name, heavy",
-    [
-      ("iid", []),
-      ("0.5", [20]),
-      ("0.7", [28]),
-      ("0.8", [32]),
-      ("0.9", [36]),
-      ("0.4+0.4", [16, 16]),
-      ("0.5+0.5", [20, 20]),
-      ("0.1+0.8", [4, 32]),
-    ],
+    [("iid", []), ("0.7", [28]), ("0.5+0.5", [20, 20]), ("0.1+0.8", [4, 32])],
   )
   def test_heavy_labels_have_their_shares(self, name, heavy):
     found = make(name)
@@ -67,7 +58,7 @@ class TestBatch:
     counts = np.bincount(found.batch(0, 0).y, minlength=5)
     assert [counts[label] for label in found.heavy_labels(0, 0)] == heavy
 
-  @hypothesis.settings(deadline=None, max_examples=60)
+  @hypothesis.settings(max_examples=60)
   @hypothesis.given(
     st.sampled_from(dynamic_personalization.DISTRIBUTIONS),
     st.sampled_from(dynamic_personalization.RESTS),
@@ -144,12 +135,11 @@ class TestBatch:
     assert (drawn < 4).sum() == 36
     assert len(set(drawn[drawn >= 4])) == 4
 
-  def test_period_larger_than_the_pool_comes_with_replacement(self):
-    for rest in dynamic_personalization.RESTS:
-      batch = make("iid", period_size=700, rest=rest).batch(0, 0)
-      assert len(batch.y) == 700
-      batch = make("0.5", period_size=2000, rest=rest).batch(0, 0)
-      assert len(batch.y) == 2000
+  @pytest.mark.parametrize("rest", dynamic_personalization.RESTS)
+  def test_period_larger_than_the_pool_comes_with_replacement(self, rest):
+    for name, size in (("iid", 700), ("0.5", 2000)):
+      batch = make(name, period_size=size, rest=rest).batch(0, 0)
+      assert len(batch.y) == size
 
   def test_order_does_not_tell_the_label(self):
     found = make("0.5+0.5", period_size=60)
@@ -170,14 +160,11 @@ class TestDistribution:
       for period in range(400):
         names[found.distribution(client, period)] += 1
         labels.update(found.heavy_labels(client, period))
-    assert (
-      scipy.stats.chisquare(
-        [names[name] for name in dynamic_personalization.DISTRIBUTIONS]
-      ).pvalue
-      > 1e-3
-    )
     # Rare classes too: the pool's class sizes do not matter.
-    assert scipy.stats.chisquare([labels[c] for c in range(5)]).pvalue > 1e-3
+    assert set(names) == set(dynamic_personalization.DISTRIBUTIONS)
+    assert set(labels) == set(range(5))
+    for counts in (names, labels):
+      assert scipy.stats.chisquare(list(counts.values())).pvalue > 1e-3
 
   def test_draws_are_functions_of_seed_client_and_period(self):
     first = make(["0.5", "0.1+0.8"])
@@ -280,10 +267,6 @@ class TestDistribution:
     assert len({found.distribution(0, p) for p in range(20)}) == 3
     assert not any(found.is_drift(0, p) for p in range(1, 20))
 
-  def test_iid_never_drifts(self):
-    found = make("iid")
-    assert not any(found.is_drift(0, period) for period in range(1, 10))
-
 
 class TestRefusals:
   @pytest.mark.parametrize(
@@ -291,7 +274,6 @@ class TestRefusals:
     [
       ({"distribution": "0.6"}, "distribution must be one of iid, 0.5,"),
       ({"distribution": ()}, "distribution must be one of "),
-      ({"distribution": ["iid", "x"]}, "distribution must be one of "),
       ({"rest": "all"}, "rest must be one of others, any, got 'all'"),
       ({"num_clients": 0}, "num_clients must be "),
       ({"period_size": 0}, "period_size must be "),
@@ -302,14 +284,18 @@ class TestRefusals:
     options = {"distribution": "iid", **options}
     assert refusal(make, **options).startswith(start)
 
-  def test_bad_clients_and_periods_are_refused(self, refusal):
+  @pytest.mark.parametrize(
+    "method, arguments, message",
+    [
+      ("batch", (3, 0), "client must be below num_clients=3, got 3"),
+      ("batch", (-1, 0), "client must be "),
+      ("heavy_labels", (0, -1), "period must be "),
+      ("is_drift", (0, 0), "period must be "),
+    ],
+  )
+  def test_bad_places_are_refused(self, method, arguments, message, refusal):
     found = make("iid")
-    assert refusal(found.batch, 3, 0) == (
-      "client must be below num_clients=3, got 3"
-    )
-    assert refusal(found.batch, -1, 0).startswith("client must be ")
-    assert refusal(found.heavy_labels, 0, -1).startswith("period must be ")
-    assert refusal(found.is_drift, 0, 0).startswith("period must be ")
+    assert refusal(getattr(found, method), *arguments).startswith(message)
 
   @pytest.mark.parametrize(
     "name, rest, needed",
@@ -331,18 +317,10 @@ class TestRefusals:
     assert max(heavy) < needed
 
   def test_labels_beyond_the_classes_are_refused(self, refusal):
-    assert (
-      refusal(
-        dynamic_personalization.Periods,
-        POOL,
-        4,
-        "iid",
-        num_clients=1,
-        period_size=1,
-        seed=0,
-      )
-      == "labels of the pool must lie in 0..3"
-    )
+    options = {"num_clients": 1, "period_size": 1, "seed": 0}
+    assert refusal(
+      dynamic_personalization.Periods, POOL, 4, "iid", **options
+    ) == ("labels of the pool must lie in 0..3")
 
 
 def numbered(monkeypatch, num_train):
@@ -369,7 +347,6 @@ class TestLoadDynamic:
     assert dataset.class_names == source.class_names
 
   @hypothesis.settings(
-    deadline=None,
     max_examples=25,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
   )
@@ -392,13 +369,8 @@ class TestLoadDynamic:
       np.testing.assert_array_equal(part.y, part.x[:, 0] % 4)
     if num_train is not None:
       assert dataset.test.x.min() >= num_train
-      assert (
-        max(
-          part.x.max()
-          for part in (dataset.train, dataset.validation, dataset.public)
-        )
-        < num_train
-      )
+      for part in (dataset.train, dataset.validation, dataset.public):
+        assert part.x.max() < num_train
 
   def test_archives_test_part_is_the_test(self, monkeypatch):
     numbered(monkeypatch, 200)

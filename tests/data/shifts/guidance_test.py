@@ -28,11 +28,6 @@ def class_counts(examples, num_classes=10):
 
 
 @pytest.fixture
-def cifar10(load_once):
-  return load_once("cifar10")
-
-
-@pytest.fixture
 def loaded(monkeypatch):
   """Lets `datasets.load` give the data sets that a test puts in here."""
   held = {}
@@ -42,7 +37,7 @@ def loaded(monkeypatch):
 
 class TestParsePartition:
   @pytest.mark.parametrize(
-    ("text", "expected"),
+    "text, expected",
     [
       ("dirichlet_0.3", ("dirichlet", 0.3)),
       ("dirichlet_10", ("dirichlet", 10.0)),
@@ -123,13 +118,14 @@ class TestDigits:
     np.testing.assert_array_equal(again.x, found.test[0].x)
     assert not np.array_equal(other.x, found.test[0].x)
 
-  def test_client_without_validation_example_is_named(self, dataset):
+  def test_client_without_validation_example_is_named(self, dataset, refusal):
     few = dataset.train[1]._replace(
       x=dataset.train[1].x[:2], y=dataset.train[1].y[:2]
     )
     train = (dataset.train[0], few, *dataset.train[2:])
-    with pytest.raises(ValueError, match="client 1 would have no validation"):
-      guidance.held_out_validation(dataset._replace(train=train), 0)
+    dataset = dataset._replace(train=train)
+    told = refusal(guidance.held_out_validation, dataset, 0)
+    assert told.startswith("client 1 would have no validation")
 
   def test_thirty_percent_are_for_testing(self, dataset):
     for train, test in zip(dataset.train, dataset.test, strict=True):
@@ -150,13 +146,6 @@ class TestDigits:
     assert sizes["dirichlet_0.3"].max() > 1.5 * sizes["dirichlet_0.3"].min()
     assert np.ptp(sizes["5_spc"]) <= 5
     assert np.ptp(sizes["dirichlet_inf"]) <= 1
-
-  def test_intensity_changes_the_colors_alone(self, dataset):
-    low = load(intensity="low")
-    assert low.transforms == color_transforms.pool(8, "low")
-    for one, other in zip(low.test, dataset.test, strict=True):
-      np.testing.assert_array_equal(one.y, other.y)
-      assert np.any(one.x != other.x)
 
   def test_result_is_a_function_of_the_seed(self, dataset):
     first, same, other = dataset, load(seed=0), load(seed=1)
@@ -190,29 +179,28 @@ class TestDigits:
     own = {each.tobytes() for each in datasets.load("digits").x}
     assert {each.tobytes() for each in plain.train[5].x} <= own
 
-  def test_client_without_test_examples_is_refused(self):
-    with pytest.raises(
-      ValueError, match=r"^client 0 would have no test .* has 3 .*; use fewer"
-    ):
-      load(partition="3_spc", max_examples=24, test_fraction=0.1)
-
   @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes, message",
     [
-      ({"dataset": "svhn"}, "^dataset must be one of .* 'svhn'$"),
-      ({"partition": "iid"}, "^partition must be"),
-      ({"intensity": "max"}, "^intensity must be"),
-      ({"num_clients": 55}, "^num_clients must be 1 to 54"),
-      ({"max_examples": 0}, "^max_examples must be .* got 0$"),
-      ({"test_fraction": 1.0}, "^test_fraction must lie"),
-      ({"max_examples": 50}, "need 80, got 50; use fewer clients"),
-      ({"seed": -1}, "^seed must be"),
+      ({"dataset": "svhn"}, "dataset must be one of "),
+      ({"partition": "iid"}, "partition must be"),
+      ({"intensity": "max"}, "intensity must be"),
+      ({"num_clients": 55}, "num_clients must be 1 to 54"),
+      ({"max_examples": 0}, "max_examples must be "),
+      ({"test_fraction": 1.0}, "test_fraction must lie"),
+      (
+        {"max_examples": 50},
+        "8 clients of at least 10 examples need 80, got 50",
+      ),
+      ({"seed": -1}, "seed must be"),
+      (
+        {"partition": "3_spc", "max_examples": 24, "test_fraction": 0.1},
+        "client 0 would have no test ",
+      ),
     ],
   )
-  def test_wrong_arguments_are_refused_in_one_line(self, changes, message):
-    with pytest.raises(ValueError, match=message) as caught:
-      load(**changes)
-    assert "\n" not in str(caught.value)
+  def test_wrong_arguments_are_refused(self, changes, message, refusal):
+    assert refusal(load, **changes).startswith(message)
 
 
 class TestCifar20:
@@ -235,19 +223,3 @@ class TestCifar20:
       strict=True,
     ):
       np.testing.assert_array_equal(one.y // 5, other.y)
-
-
-@pytest.mark.slow
-class TestCifar10:
-  def test_clients_hold_the_images_of_both_splits(self, cifar10, loaded):
-    loaded["cifar10"] = cifar10
-    dataset = load("cifar10", partition="5_spc", max_examples=8000)
-    counts = class_counts(dataset.train) + class_counts(dataset.test)
-    np.testing.assert_array_equal(counts.sum(axis=0), [800] * 10)
-    np.testing.assert_array_equal(counts.sum(axis=1), [1000] * 8)
-    assert np.count_nonzero(counts, axis=1).max() <= 5
-    assert [len(each.y) for each in dataset.test] == [300] * 8
-    assert dataset.train[0].x.shape == (700, 32, 32, 3)
-    # Gamma is the first bit: odd clients are darker than even ones.
-    means = np.array([each.x.mean() for each in dataset.train])
-    assert means[1::2].max() < means[::2].min()

@@ -308,35 +308,10 @@ class TestLabelShift:
       np.testing.assert_array_equal(found.class_distribution(client, 2), target)
     assert len({tuple(target) for target in found.targets}) == 4
 
-  @hypothesis.settings(deadline=None, max_examples=25)
-  @hypothesis.given(
-    st.lists(st.floats(0, 1), min_size=2, max_size=5),
-    st.floats(0.05, 10),
-    st.integers(0, 2**31),
-  )
-  def test_distribution_is_one_for_every_weight(self, omega, dirichlet, seed):
-    found = make_streams(omega, dirichlet=dirichlet, seed=seed)
-    for timestep in range(len(omega)):
-      distribution = found.class_distribution(1, timestep)
-      assert distribution.min() >= 0
-      np.testing.assert_allclose(distribution.sum(), 1, rtol=1e-12)
-
-  def test_dirichlet_sets_how_uneven_targets_are(self):
-    # Infinity is uniform: nothing ever moves.
+  def test_infinite_dirichlet_never_moves(self):
     still = make_streams([0, 1], dirichlet=np.inf)
     np.testing.assert_array_equal(still.targets, np.full((4, 3), 1 / 3))
     assert still.shift(0, 1) == 0
-    # The mean of sum q_i^2 is (a + 1) / (3 a + 1): 0.85 at 0.1, 0.35 at 10.
-    uneven, even = (
-      np.square(
-        make_streams([0, 1], dirichlet=dirichlet, num_clients=200).targets
-      )
-      .sum(axis=1)
-      .mean()
-      for dirichlet in (0.1, 10.0)
-    )
-    assert uneven == pytest.approx(1.1 / 1.3, abs=0.1)
-    assert even == pytest.approx(11 / 31, abs=0.03)
 
   def test_batch_has_the_class_distribution_of_its_step(self):
     found = make_streams(
@@ -368,22 +343,12 @@ class TestLabelShift:
     }
     assert len(drawn) == 24
 
-  def test_shift_is_the_distance_of_consecutive_distributions(self):
-    found = make_streams([0, 0.5, 0.2, 0.2], dirichlet=1.0)
-    for client, target in enumerate(found.targets):
-      whole_way = np.abs(target - 1 / 3).sum()
-      np.testing.assert_allclose(
-        [found.shift(client, timestep) for timestep in (1, 2, 3)],
-        [0.5 * whole_way, 0.3 * whole_way, 0],
-        rtol=1e-9,
-      )
-
 
 @pytest.fixture(scope="module")
 def images():
   """Six images that all differ, and their classes."""
   x = np.random.default_rng(0).integers(0, 256, (6, 16, 16, 3), np.uint8)
-  return examples_lib.Examples(x, np.array([0, 0, 1, 1, 2, 2], np.int32))
+  return examples_lib.Examples(x, np.int32([0, 0, 1, 1, 2, 2]))
 
 
 def make_covariate_streams(omega, pool, **options) -> online_adaptation.Streams:
@@ -421,7 +386,7 @@ class TestCovariateShift:
     ]
 
   @pytest.mark.parametrize(
-    ("name", "expected"),
+    "name, expected",
     [
       ("linear", [1] + [2] * 24 + [3] * 25 + [4] * 25 + [5] * 25),
       ("sine", ([3, 5, 5, 5, 4, 3, 2, 2, 2] * 12)[:100]),
@@ -455,8 +420,6 @@ class TestCovariateShift:
     np.testing.assert_allclose(
       labels.class_distribution(1, 2), 0.6 * start + 0.4 * target
     )
-    with pytest.raises(ValueError, match="a row for each of 4 clients, got 3"):
-      make_streams(omega[:3])
 
   def test_corruptions_of_the_benchmark_are_15(self, images):
     found = make_covariate_streams(
@@ -465,54 +428,33 @@ class TestCovariateShift:
     assert sorted(found[:15]) == sorted(corruptions.names()[:15])
     assert found[15:] == found[:15]
 
-  def test_shift_is_the_change_of_severity(self, images):
-    found = make_covariate_streams([0, 0.1, 0.5, 0.3, 0.3], images)
-    # Severities 0, 1, 3, 2, 2.
-    for client in range(4):
-      np.testing.assert_allclose(
-        [found.shift(client, timestep) for timestep in (1, 2, 3, 4)],
-        [0.2, 0.4, 0.2, 0],
-      )
-
-  def test_image_is_corrupted_in_one_way_wherever_it_is_drawn(self, images):
+  # Of random numbers, and of none.
+  @pytest.mark.parametrize("name", ["gaussian_noise", "saturate"])
+  @pytest.mark.parametrize("levels", corruptions.LEVELS)
+  def test_image_is_corrupted_in_one_way_wherever_it_is_drawn(
+    self, name, levels, images
+  ):
     found = make_covariate_streams(
-      [0, 1, 1], images, num_clients=NUM_CORRUPTIONS, samples_per_step=20
+      [0, 0.2, 1, 1],
+      images,
+      num_clients=NUM_CORRUPTIONS,
+      samples_per_step=20,
+      corruption_levels=levels,
     )
-    # A corruption that draws random numbers.
-    client = found.corruption_names.index("gaussian_noise")
-    corrupted = images._replace(
-      x=np.concatenate(
-        [
-          corruptions.corrupt(image[np.newaxis], "gaussian_noise", 5, [i])
-          for i, image in enumerate(images.x)
-        ]
-      )
-    )
-    assert np.all(np.any(corrupted.x != images.x, axis=(1, 2, 3)))
-    for timestep in (1, 2):
+    client = found.corruption_names.index(name)
+    for timestep, severity in ((1, 1), (2, 5), (3, 5)):
+      corrupted = [
+        corruptions.corrupt(
+          image[np.newaxis], name, severity, [i], corruption_levels=levels
+        )
+        for i, image in enumerate(images.x)
+      ]
+      pool = images._replace(x=np.concatenate(corrupted))
+      assert np.all(np.any(pool.x != images.x, axis=(1, 2, 3)))
       batch = found.batch(client, timestep)
-      positions = positions_in(corrupted, batch.x)
+      positions = positions_in(pool, batch.x)
       assert len(set(positions)) > 3
       np.testing.assert_array_equal(batch.y, images.y[positions])
-
-  @pytest.mark.parametrize("levels", corruptions.LEVELS)
-  def test_levels_are_those_that_were_asked_for(self, images, levels):
-    found = make_covariate_streams(
-      [0, 0.2], images, num_clients=NUM_CORRUPTIONS, corruption_levels=levels
-    )
-    # It draws nothing, and no image is the same at both levels.
-    batch = found.batch(found.corruption_names.index("saturate"), 1)
-    corrupted = images._replace(
-      x=corruptions.corrupt(
-        images.x,
-        "saturate",
-        1,
-        np.arange(len(images.x)),
-        corruption_levels=levels,
-      )
-    )
-    positions = positions_in(corrupted, batch.x)
-    np.testing.assert_array_equal(batch.y, images.y[positions])
 
   def test_published_images_are_used_where_there_are_any(self):
     # An image of the archive says which one it is; its order is not the pool's.
@@ -589,7 +531,7 @@ class TestClientClasses:
 class TestFewClasses:
   """Clients who hold some classes only, and classes that never occur."""
 
-  @hypothesis.settings(deadline=None, max_examples=25)
+  @hypothesis.settings(max_examples=25)
   @hypothesis.given(st.data())
   def test_batch_has_the_distribution_that_is_told(self, data):
     # Classes 0 and 4 never occur.
@@ -647,28 +589,6 @@ class TestFewClasses:
     np.testing.assert_array_equal(targets[0][:, :4], targets[1][:, 1:5])
     assert not targets[1][:, [0, 5]].any()
 
-  @pytest.mark.parametrize(
-    "options",
-    [
-      {"pool_client": np.zeros(100, int)},
-      {"client_classes": [[0], [], [1], [2]]},
-      {
-        "pool_client": np.repeat([0, 1, 2, 3], 25),
-        "client_classes": [[0], [0], [2], [2]],
-      },
-    ],
-  )
-  def test_client_with_nothing_to_draw_is_named(self, options, refusal):
-    assert refusal(make_streams, [0, 1], **options).startswith(
-      "client 1 cannot draw a stream"
-    )
-
-  def test_each_example_must_have_a_client(self, refusal):
-    assert refusal(make_streams, [0, 1], pool_client=np.zeros(99, int)) == (
-      "pool_client must have a client for each of 100 examples, got the shape"
-      " [99]"
-    )
-
   def test_archive_without_a_class_of_the_pool_is_refused(self, refusal):
     found = make_covariate_streams(
       [0, 1],
@@ -708,7 +628,7 @@ class TestArchiveOf:
   def test_archive_of_the_data_set_is_read_once(self, monkeypatch, tmp_path):
     asked = []
     x = np.zeros((2, 32, 32, 3), np.uint8)
-    y = np.array([99, 0], np.int32)
+    y = np.int32([99, 0])
 
     def load(*arguments, data_dir):
       asked.append((*arguments, data_dir))
@@ -730,12 +650,11 @@ class TestArchiveOf:
     ):
       read("snow", 2)
 
-  @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-  def test_archive_that_is_absent_is_named(self, name, tmp_path):
+  def test_archive_that_is_absent_is_named(self, tmp_path):
     with pytest.raises(
-      dataset_lib.DatasetNotFoundError, match=f"'{name}_corrupted"
+      dataset_lib.DatasetNotFoundError, match="'cifar10_corrupted"
     ):
-      online_adaptation.archive_of(name, tmp_path)("fog", 3)
+      online_adaptation.archive_of("cifar10", tmp_path)("fog", 3)
 
   def test_data_set_without_archive_is_refused(self, refusal):
     assert refusal(online_adaptation.archive_of, "digits") == (
@@ -751,12 +670,30 @@ class TestArchiveOf:
       {"shift_kind": "both"},
       "shift_kind must be one of label, covariate, got 'both'",
     ),
-    ({"corruption_levels": "rising"}, "corruption_levels must be one of "),
     ({"num_clients": 0}, "num_clients must be "),
     ({"samples_per_step": 0}, "samples_per_step must be "),
     ({"dirichlet": -1.0}, "dirichlet must "),
     ({"seed": -1}, "seed must "),
+    (
+      {"omega": np.zeros((3, 2))},
+      "omega must have a row for each of 4 clients, got 3",
+    ),
+    (
+      {"pool_client": np.zeros(99, int)},
+      "pool_client must have a client for each of 100 examples, got the shape"
+      " [99]",
+    ),
+    ({"pool_client": np.zeros(100, int)}, "client 1 cannot draw a stream"),
+    ({"client_classes": [[0], [], [1], [2]]}, "client 1 cannot draw a stream"),
+    (
+      {
+        "pool_client": np.repeat([0, 1, 2, 3], 25),
+        "client_classes": [[0], [0], [2], [2]],
+      },
+      "client 1 cannot draw a stream",
+    ),
   ],
 )
 def test_bad_values_are_refused(options, start, refusal):
-  assert refusal(make_streams, [0, 1], **options).startswith(start)
+  options = {"omega": [0, 1], **options}
+  assert refusal(make_streams, **options).startswith(start)

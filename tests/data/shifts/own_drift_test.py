@@ -225,7 +225,7 @@ class TestDynamic:
 
 
 @pytest.mark.parametrize(
-  ("scenario", "left_out", "options", "message"),
+  "scenario, left_out, options, message",
   [
     *(
       (scenario, left_out, options, message)

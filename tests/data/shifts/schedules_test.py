@@ -25,7 +25,7 @@ def flip_rate(num_timesteps, num_seeds, **kwargs):
 
 class TestOmega:
   @hypothesis.given(NAMES, TIMESTEPS, SEEDS, FLIPS)
-  @hypothesis.settings(deadline=None, max_examples=100)
+  @hypothesis.settings(max_examples=100)
   def test_values_are_weights_that_start_at_0(self, name, steps, seed, flip):
     weights = schedules.omega(name, steps, seed=seed, bernoulli_flip=flip)
     assert weights.shape == (steps + 1,)
@@ -34,51 +34,28 @@ class TestOmega:
     assert weights.min() >= 0
     assert weights.max() <= 1
 
-  @hypothesis.given(NAMES, TIMESTEPS, SEEDS, FLIPS)
-  @hypothesis.settings(deadline=None, max_examples=25)
-  def test_values_are_a_function_of_the_arguments(
-    self, name, steps, seed, flip
-  ):
-    first = schedules.omega(name, steps, seed=seed, bernoulli_flip=flip)
-    second = schedules.omega(name, steps, seed=seed, bernoulli_flip=flip)
-    np.testing.assert_array_equal(first, second)
+  @pytest.mark.parametrize(
+    "name, num_timesteps, expected",
+    [
+      ("linear", 4, [0, 0.25, 0.5, 0.75, 1]),
+      # sqrt(16) = 4: the angle grows by 45 degrees a step; without the absolute
+      # value the steps 5 to 7 would be negative.
+      ("sine", 16, [0, np.sqrt(0.5), 1, np.sqrt(0.5)] * 4 + [0]),
+      # sqrt(16) / 2 = 2 steps of each value.
+      ("square", 16, [0, 0, 1, 1] * 4 + [0]),
+      # sqrt(9) / 2 = 1.5: the value changes at 1.5, 3, 4.5, 6, 7.5 and 9.
+      ("square", 9, [0, 0, 1, 0, 0, 1, 0, 0, 1, 0]),
+      # sqrt(10) / 2 = 1.58: it changes at 1.58, 3.16, 4.74, 6.32, 7.91, 9.49.
+      ("square", 10, [0, 0, 1, 1, 0, 1, 1, 0, 1, 1, 0]),
+    ],
+  )
+  def test_weights_by_hand(self, name, num_timesteps, expected):
+    weights = schedules.omega(name, num_timesteps, seed=3)
+    np.testing.assert_allclose(weights, expected, atol=1e-15)
 
-  def test_linear_rises_to_1(self):
-    np.testing.assert_array_equal(
-      schedules.omega("linear", 4), [0, 0.25, 0.5, 0.75, 1]
-    )
-
-  def test_sine_has_period_sqrt_of_timesteps(self):
-    # sqrt(16) = 4: the angle grows by 45 degrees a step; without the absolute
-    # value the steps 5 to 7 would be negative.
-    half = np.sqrt(0.5)
-    np.testing.assert_allclose(
-      schedules.omega("sine", 16), [0, half, 1, half] * 4 + [0], atol=1e-15
-    )
-
-  def test_square_even_root_has_equal_phases(self):
-    # sqrt(16) / 2 = 2 steps of each value.
-    np.testing.assert_array_equal(
-      schedules.omega("square", 16), [0, 0, 1, 1] * 4 + [0]
-    )
-
-  def test_square_uneven_root_rounds_the_phases(self):
-    # sqrt(9) / 2 = 1.5: the value changes at 1.5, 3, 4.5, 6, 7.5 and 9.
-    np.testing.assert_array_equal(
-      schedules.omega("square", 9), [0, 0, 1, 0, 0, 1, 0, 0, 1, 0]
-    )
-
-  def test_square_irrational_root_rounds_the_phases(self):
-    # sqrt(10) / 2 = 1.58: it changes at 1.58, 3.16, 4.74, 6.32, 7.91, 9.49.
-    np.testing.assert_array_equal(
-      schedules.omega("square", 10), [0, 0, 1, 1, 0, 1, 1, 0, 1, 1, 0]
-    )
-
-  def test_bernoulli_default_flips_once_in_sqrt_of_timesteps(self):
+  def test_bernoulli_flips_or_stays_once_in_sqrt_of_timesteps(self):
     # 100,000 steps: the standard error of the rate is 0.3 / 316 = 0.00095.
     assert flip_rate(100, 1000) == pytest.approx(0.1, abs=0.004)
-
-  def test_bernoulli_as_printed_keeps_once_in_sqrt_of_timesteps(self):
     rate = flip_rate(100, 1000, bernoulli_flip="as_printed")
     assert rate == pytest.approx(0.9, abs=0.004)
 
@@ -97,12 +74,6 @@ class TestOmega:
     assert np.any(of_client(0) != of_client(1))
     np.testing.assert_array_equal(of_client(1), of_client(1))
 
-  @pytest.mark.parametrize("name", ["linear", "sine", "square"])
-  def test_other_schedules_ignore_the_seed(self, name):
-    np.testing.assert_array_equal(
-      schedules.omega(name, 30, seed=1), schedules.omega(name, 30, seed=2)
-    )
-
   def test_online_label_shift_has_longer_phases_of_square_alone(self):
     def drawn(name, **options):
       return schedules.omega(name, 16, seed=3, **options)
@@ -119,27 +90,25 @@ class TestOmega:
   @pytest.mark.parametrize(
     "arguments, options, message",
     [
-      (("sinus", 9), {}, "schedule must be one of linear, sine, square, .*"),
-      (("linear", 0), {}, "num_timesteps must be an integer of at least 1, .*"),
-      (("linear", 2.5), {}, "num_timesteps must be an integer .* got 2.5"),
+      (("sinus", 9), {}, "schedule must be one of linear, sine, square, "),
+      (("linear", 0), {}, "num_timesteps must be an integer of at least 1, "),
       (
         ("sine", 9),
         {"bernoulli_flip": "half"},
         "bernoulli_flip must be one of inverse_sqrt, as_printed, got 'half'",
       ),
-      (("bernoulli", 9), {"seed": -1}, "seed must be .* got -1"),
-      (("sine", 9), {"source": "other"}, "source must be one of paper, .*"),
+      (("bernoulli", 9), {"seed": -1}, "seed must be "),
+      (("sine", 9), {"source": "other"}, "source must be one of paper, "),
       (
         ("bernoulli", 9),
         {"source": "program", "bernoulli_flip": "as_printed"},
-        "bernoulli_flip=as_printed is not allowed with source=program, .*",
+        "bernoulli_flip=as_printed is not allowed with source=program, ",
       ),
     ],
   )
-  def test_bad_argument_is_refused(self, arguments, options, message):
-    with pytest.raises(ValueError, match=f"^{message}$") as caught:
-      schedules.omega(*arguments, **options)
-    assert "\n" not in str(caught.value)
+  def test_bad_argument_is_refused(self, arguments, options, message, refusal):
+    told = refusal(schedules.omega, *arguments, **options)
+    assert told.startswith(message)
 
 
 class TestProgram:
@@ -161,8 +130,7 @@ class TestProgram:
   def test_sine_has_a_period_of_9_steps_around_a_half(self):
     found = self.drawn("sine")
     np.testing.assert_allclose(
-      found[:5],
-      (1 + np.sin(np.deg2rad([0, 40, 80, 120, 160]))) / 2,
+      found[:5], (1 + np.sin(np.deg2rad([0, 40, 80, 120, 160]))) / 2
     )
     np.testing.assert_allclose(found[:-9], found[9:])
 
@@ -180,7 +148,7 @@ class TestProgram:
     assert changes.mean() == pytest.approx(48.4, abs=0.2)
 
   @pytest.mark.parametrize("name", schedules.names())
-  @pytest.mark.parametrize("num_timesteps", [1, 2, 3, 4])
+  @pytest.mark.parametrize("num_timesteps", range(1, 5))
   def test_few_steps_have_weights(self, name, num_timesteps):
     found = schedules.omega(name, num_timesteps, source="program")
     assert found.shape == (num_timesteps + 1,)

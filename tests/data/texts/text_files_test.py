@@ -14,7 +14,7 @@ def test_lines_end_where_a_line_ends(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("make", "reason"),
+  "make, reason",
   [
     (os.mkfifo, "is a named pipe; it must be a file"),
     (os.mkdir, "is a folder; it must be a file"),

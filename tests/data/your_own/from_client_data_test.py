@@ -104,7 +104,7 @@ def test_so_many_examples_of_a_client_are_kept(client_data):
 
 
 @pytest.mark.parametrize("name", ["pixels", "label"])
-def test_what_is_masked_is_refused(name):
+def test_what_is_masked_is_refused(name, refusal):
   arrays = {"pixels": np.arange(6.0)[:, np.newaxis], "label": np.arange(6) % 2}
 
   def of_arrays(as_dictionary):
@@ -115,18 +115,23 @@ def test_what_is_masked_is_refused(name):
   assert len(from_client_data.guidance(of_arrays(True), **KEYS).train) == 1
   arrays[name][2] = np.ma.masked
   for as_dictionary, keys in ((True, KEYS), (False, {})):
-    with pytest.raises(ValueError, match=r"of client 'a': 1 of 6 values are"):
-      from_client_data.guidance(of_arrays(as_dictionary), **keys)
+    assert "of client 'a': 1 of 6 values are" in refusal(
+      from_client_data.guidance, of_arrays(as_dictionary), **keys
+    )
 
 
-def test_elements_may_be_pairs(client_data):
+def test_elements_may_be_pairs(client_data, refusal):
   pairs = client_data.preprocess(
     lambda data: data.map(lambda each: (each["pixels"], each["label"]))
   )
   (one, _), _ = from_client_data.guidance(pairs)
   assert one.x.shape == (4, 1)
-  with pytest.raises(ValueError, match="x_key 'pixels': elements are"):
-    from_client_data.guidance(pairs, **KEYS)
+  told = refusal(from_client_data.guidance, pairs, **KEYS)
+  assert "x_key 'pixels': elements are" in told
+
+
+def fails(*_):
+  raise KeyError("city")
 
 
 @pytest.mark.parametrize(
@@ -155,6 +160,18 @@ def test_elements_may_be_pairs(client_data):
       "domain of client 'a': integers wanted, got float64",
     ),
     (
+      "dynamic_personalization",
+      KEYS | {"domain_of": lambda *_: (2019, 1)},
+      "domain of client 'a': integers wanted, got int64",
+    ),
+    (
+      "dynamic_personalization",
+      KEYS | {"domain_of": fails},
+      "domain_of of client 'a': KeyError (",
+    ),
+    ("guidance", KEYS | {"domain_key": "year"}, "domain_key: guidance"),
+    ("guidance", KEYS | {"domain_of": lambda *_: 0}, "domain_of: guidance"),
+    (
       "guidance",
       KEYS | {"max_examples_per_client": 0},
       "max_examples_per_client must be an integer of at least 1",
@@ -169,29 +186,7 @@ def test_what_is_wrong_is_named(
   ).startswith(message)
 
 
-def fails(*_):
-  raise KeyError("city")
-
-
-@pytest.mark.parametrize(
-  "domain_of, message",
-  [
-    (fails, "domain_of of client 'a': KeyError ("),
-    (lambda *_: (2019, 1), "domain of client 'a': integers wanted, got int64"),
-  ],
-)
-def test_what_a_function_of_the_user_gives_is_checked(
-  domain_of, message, client_data, refusal
-):
-  assert refusal(
-    from_client_data.dynamic_personalization,
-    client_data,
-    domain_of=domain_of,
-    **KEYS,
-  ).startswith(message)
-
-
-def test_client_that_cannot_be_made_is_named():
+def test_client_that_cannot_be_made_is_named(refusal):
   def make(client_id):
     if client_id == "b":
       raise RuntimeError("no such file")
@@ -200,29 +195,25 @@ def test_client_that_cannot_be_made_is_named():
   lazy = mock.Mock(spec=["client_ids", "create_tf_dataset_for_client"])
   lazy.client_ids = ["a", "b"]
   lazy.create_tf_dataset_for_client = make
-  with pytest.raises(ValueError, match=r"^client 'b': its examples cannot be"):
-    from_client_data.guidance(lazy, **KEYS)
+  told = refusal(from_client_data.guidance, lazy, **KEYS)
+  assert told.startswith("client 'b': its examples cannot be")
 
 
-def test_elements_within_elements_are_no_arrays(client_data):
+def test_elements_within_elements_are_no_arrays(client_data, refusal):
   nested = client_data.preprocess(
     lambda data: data.map(
       lambda each: {"inner": {"x": each["pixels"]}, "label": each["label"]}
     )
   )
-  with pytest.raises(ValueError, match=r"^x_key 'inner': it must be one of"):
-    from_client_data.guidance(nested, x_key="inner", y_key="label")
+  told = refusal(
+    from_client_data.guidance, nested, x_key="inner", y_key="label"
+  )
+  assert told.startswith("x_key 'inner': it must be one of")
   pairs = client_data.preprocess(
     lambda data: data.map(lambda each: ({"x": each["pixels"]}, each["label"]))
   )
-  with pytest.raises(ValueError, match=r"^client 'a': x and y of its elements"):
-    from_client_data.guidance(pairs)
-
-
-def test_domains_that_guidance_would_ignore_are_refused(client_data):
-  for options in ({"domain_key": "year"}, {"domain_of": lambda *_: 0}):
-    with pytest.raises(ValueError, match=f"^{next(iter(options))}: guidance"):
-      from_client_data.guidance(client_data, **KEYS, **options)
+  told = refusal(from_client_data.guidance, pairs)
+  assert told.startswith("client 'a': x and y of its elements")
 
 
 def test_code_of_the_page_runs():
@@ -289,12 +280,10 @@ class TestRepeatedExamples:
       "dynamic_personalization",
     ],
   )
-  def test_pipeline_without_end_is_refused(self, function):
+  def test_pipeline_without_end_is_refused(self, function, refusal):
     endless = make_client_data().preprocess(lambda data: data.repeat())
-    with pytest.raises(
-      ValueError, match=r"^client 'a': its pipeline has no end; leave repeat"
-    ):
-      getattr(from_client_data, function)(endless, **KEYS)
+    told = refusal(getattr(from_client_data, function), endless, **KEYS)
+    assert told.startswith("client 'a': its pipeline has no end; leave repeat")
 
 
 class TestClientsThatLackDomains:
@@ -325,18 +314,14 @@ class TestClientsThatLackDomains:
       range(10, 16)
     )
 
-  def test_messages_call_clients_and_domains_by_name(self, lacking):
+  def test_messages_call_clients_and_domains_by_name(self, lacking, refusal):
     wrong = lacking.preprocess(
       lambda data: data.map(
         lambda each: each | {"pixels": 0.0 / (each["pixels"] - 15.0)}
       )
     )
-    with pytest.raises(
-      ValueError, match=r"^x of client 'south', domain '2020': all numbers"
-    ):
-      from_client_data.evolving(wrong, domain_key="year", **KEYS)
-    with pytest.raises(ValueError, match=r"^x of client 'south': all numbers"):
-      from_client_data.guidance(wrong, **KEYS)
+    told = refusal(from_client_data.evolving, wrong, domain_key="year", **KEYS)
+    assert told.startswith("x of client 'south', domain '2020': all numbers")
 
   def test_clients_are_absent_at_times_that_they_lack(self, lacking):
     initial, streams = from_client_data.online_adaptation(

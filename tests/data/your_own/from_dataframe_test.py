@@ -75,23 +75,20 @@ class TestEvolving:
   def test_chosen_features_and_classes_in_the_order_of_categories(self):
     outcome = pandas.Categorical(make_frame()["outcome"], ["sick", "healthy"])
     named = read(
-      "evolving",
-      make_frame(outcome=outcome, note="text"),
-      features=["dose"],
+      "evolving", make_frame(outcome=outcome, note="text"), features=["dose"]
     )
     assert named.features == ("dose",)
     assert named.class_names == ("sick", "healthy")
     assert named.data[0].train.x.shape[1:] == (1,)
 
 
-def test_guidance_has_no_time():
+def test_guidance_has_no_time(refusal):
   frame = make_frame().drop(columns="month")
   named = read("guidance", frame, time=None, test_fraction=0.5)
   assert named.time_names == ()
   assert [len(each.y) for each in named.data.train] == [12, 12]
   message = "time='month' is not allowed for guidance: it must be left out"
-  with pytest.raises(ValueError, match=message):
-    read("guidance", frame)
+  assert message in refusal(read, "guidance", frame)
 
 
 def test_first_time_of_a_stream_is_labelled():
@@ -136,20 +133,6 @@ def mixed(value, row, other):
   return pandas.Series(values)
 
 
-def test_columns_of_one_name_are_refused():
-  frame = make_frame()
-  with pytest.raises(ValueError, match=r"columns: 'age' is there twice \("):
-    read("evolving", pandas.concat([frame, frame[["age"]]], axis=1))
-
-
-def test_stored_index_is_left_out():
-  frame = make_frame()
-  frame.insert(0, "Unnamed: 0", range(48))
-  with pytest.warns(UserWarning, match="column 'Unnamed: 0' has no name"):
-    named = read("evolving", frame)
-  assert named.features == ("age", "dose")
-
-
 def test_values_are_sorted_by_value():
   frame = make_frame()
   first = datetime.date(2024, 2, 1)
@@ -162,32 +145,16 @@ def test_values_are_sorted_by_value():
 
 
 @pytest.mark.parametrize(
-  ("changes", "options", "message"),
+  "changes, options, message",
   [
     ({}, {"label": "age_"}, "label='age_' is not a column; there are site, mo"),
     ({}, {"time": "site"}, "client='site' has another role too"),
-    (
-      {"note": "x"},
-      {},
-      "features: column 'note' has 'x' in row 0, not a num",
-    ),
-    (
-      {"dose": np.nan},
-      {},
-      "features: column 'dose' has 48 missing values, th",
-    ),
-    ({"outcome": None}, {}, "label 'outcome' has missing values"),
-    ({"outcome": 0.5}, {}, "label 'outcome' has fractions, such as 0.5"),
     (
       {"month": "May"},
       {},
       "time 'month': texts have no order, such as 'May' i",
     ),
-    (
-      {"outcome": mixed([1], 3, "a")},
-      {},
-      r"label 'outcome' has \[1\] in row 3",
-    ),
+    ({"outcome": mixed([1], 3, "a")}, {}, "label 'outcome' has [1] in row 3"),
     (
       {"outcome": mixed({}, 2, "a")},
       {},
@@ -201,11 +168,6 @@ def test_values_are_sorted_by_value():
     ({"outcome": 1j}, {}, "label 'outcome' has complex numbers, such as 1j in"),
     ({"outcome": mixed(1, 7, "1")}, {}, "label 'outcome': '1' is there twice"),
     (
-      {"site": mixed("a ", 9, "a")},
-      {},
-      r"'a' \(row 0\) and 'a ' \(row 9\) diff",
-    ),
-    (
       {"site": mixed(None, 9, "a")},
       {},
       "client 'site' has missing values, the",
@@ -216,26 +178,8 @@ def test_values_are_sorted_by_value():
       {},
       "column 'dose' has 'x' in row 5, not a n",
     ),
-    (
-      {"dose": mixed(np.inf, 5, 1.0)},
-      {},
-      "column 'dose' has inf in row 5; numb",
-    ),
-    (
-      {"dose": mixed(1e20, 5, 1.0)},
-      {},
-      r"column 'dose' has 1e\+20 in row 5; n",
-    ),
-    (
-      {"dose": 1.7e9 + np.arange(48)},
-      {},
-      r"values of 'dose' apart \(48 values",
-    ),
-    (
-      {"dose ": 1.0},
-      {},
-      r"columns: 'dose' \(column 5\) and 'dose ' \(column 6",
-    ),
+    ({"dose": mixed(1e20, 5, 1.0)}, {}, "column 'dose' has 1e+20 in row 5; n"),
+    ({"dose ": 1.0}, {}, "columns: 'dose' (column 5) and 'dose ' (column 6"),
     ({}, {"time": None}, "time=None is not allowed for evolving: it must be a"),
     ({}, {"features": []}, "features: there must be at least one column"),
     ({}, {"features": ["size"]}, "features: 'size' is not a column"),
@@ -243,22 +187,19 @@ def test_values_are_sorted_by_value():
     ({}, {"client_names": ["x"]}, "client_names: the names are those of the"),
   ],
 )
-def test_wrong_columns_are_named(changes, options, message):
-  with pytest.raises(ValueError, match=message) as error:
-    read("evolving", make_frame(**changes), **options)
-  assert "\n" not in str(error.value)
+def test_wrong_columns_are_named(changes, options, message, refusal):
+  told = refusal(read, "evolving", make_frame(**changes), **options)
+  assert message in told
 
 
-@pytest.mark.parametrize(
-  ("frame", "message"),
-  [
+def test_wrong_frames_are_refused(refusal):
+  frame = make_frame()
+  for wrong, message in (
     ({"a": [1]}, "a pandas.DataFrame is wanted, got dict"),
-    (make_frame()[:0], "the frame has no rows"),
-  ],
-)
-def test_wrong_frames_are_refused(frame, message):
-  with pytest.raises(ValueError, match=message):
-    read("evolving", frame)
+    (frame[:0], "the frame has no rows"),
+    (pandas.concat([frame, frame[["age"]]], axis=1), "'age' is there twice ("),
+  ):
+    assert message in refusal(read, "evolving", wrong)
 
 
 class TestWarnings:

@@ -60,7 +60,7 @@ def test_vectors_and_numbers_are_features():
 
 
 @pytest.mark.parametrize(
-  ("columns", "options", "message"),
+  "columns, options, message",
   [
     ({}, {"label": "labl"}, "label='labl' is not a column; there are image,"),
     ({}, {"image": "age"}, "image='age' has the type Value, not Image; use"),

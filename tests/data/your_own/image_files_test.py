@@ -87,7 +87,7 @@ def write(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("content", "pixels"),
+  "content, pixels",
   [
     (encoded([[7, 8]], kind="bmp"), [[[7], [8]]]),
     (encoded([[[1, 2, 3], [4, 5, 6]]]), [[[1, 2, 3], [4, 5, 6]]]),
@@ -114,7 +114,7 @@ def test_images_of_a_set_get_one_mode_and_size():
 
 
 @pytest.mark.parametrize(
-  ("contents", "message"),
+  "contents, message",
   [
     ([b"no"], "0.png is not an image of a known format"),
     ([encoded(np.eye(50))[:-30]], "0.png cannot be read as an image ("),
@@ -173,7 +173,7 @@ def test_digest_and_data_follow_the_files(write):
 
 
 @pytest.mark.parametrize(
-  ("names", "options", "message"),
+  "names, options, message",
   [
     ("a/x.txt", "", "{}/a/x.txt is not an image (.png, "),
     ("a/x.png b/.no", "", "{}/b is empty; a folder of a class must have"),

@@ -4,7 +4,6 @@ import numpy as np
 import pandas
 import pytest
 
-from tff_shift.data import datasets
 from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.data.shifts import evolving
 from tff_shift.data.shifts import guidance
@@ -76,52 +75,3 @@ def test_elements_of_vectors_have_the_name_of_their_column():
   table = frames.Table(frame, "y")
   assert table.features == ("age", "v[0]", "v[1]")
   np.testing.assert_array_equal(table.x, [[1, 1, 1], [2, 0, 0]])
-
-
-def test_columns_of_a_file_of_arrays(tmp_path):
-  path = str(tmp_path / "table.npz")
-  arrays = {"x": np.arange(8.0).reshape(4, 2), "y": np.arange(4) % 2}
-  np.savez(path, **arrays)
-  assert datasets.load(path).feature_names is None
-  np.savez(path, **arrays, feature_names=np.array(["b", "a"]))
-  assert datasets.load(path).feature_names == ("b", "a")
-
-
-@pytest.mark.parametrize(
-  ("make", "message"),
-  [
-    (
-      lambda: from_arrays.evolving_domains(
-        [pair(0), pair(1)], class_names=["cat", "dog", "cat"]
-      ),
-      r"class_names: 'cat' is there twice \(class 0 and class 2\)",
-    ),
-    (
-      lambda: from_arrays.evolving_domains(
-        [pair(0), pair(1)], names=["2020", "2020 "]
-      ),
-      r"names: '2020' \(domain 0\) and '2020 ' \(domain 1\) differ only in",
-    ),
-    (
-      lambda: from_arrays.evolving(
-        [[pair(0), pair(1)]] * 2, client_names=["a", "a"]
-      ),
-      r"client_names: 'a' is there twice \(client 0 and client 1\)",
-    ),
-    (
-      lambda: from_arrays.evolving(
-        [[pair(0), pair(1)]], domain_names=["a", "a"]
-      ),
-      r"domain_names: 'a' is there twice \(domain 0 and domain 1\)",
-    ),
-    (
-      lambda: from_arrays.guidance(
-        [[x.astype(np.float64) + 1.7e9, y] for x, y in [pair(0), pair(1)]]
-      ),
-      "x: float32 cannot tell the values of column 0 apart",
-    ),
-  ],
-)
-def test_names_and_values_that_look_equal_are_rejected(make, message):
-  with pytest.raises(ValueError, match=message):
-    make()

@@ -43,19 +43,18 @@ def images(channels):
 
 class TestFile:
   def test_entry_says_what_the_file_holds(self, save):
-    name = save(num_train=np.array(40))
+    assert datasets.load(save()).feature_names is None
+    name = save(num_train=np.array(40), feature_names=np.array(["b", "a"]))
     entry = datasets.get(name)
-    assert (entry.shape, entry.dtype, entry.num_classes) == (
-      (2,),
-      np.float32,
-      3,
-    )
+    assert (entry.shape, entry.dtype) == ((2,), np.float32)
+    assert entry.num_classes == 3
     assert set(entry.models.values()) == {"mlp"}
     loaded = datasets.load(name)
     np.testing.assert_array_equal(loaded.x, make_arrays()["x"])
     assert loaded.y.dtype == np.int32
     assert loaded.class_names == ("0", "1", "2")
     assert loaded.num_train == 40
+    assert loaded.feature_names == ("b", "a")
 
   @pytest.mark.parametrize("channels, dynamic", [(1, "mlp"), (3, "cnn")])
   def test_images_have_the_models_of_digits_and_cifar10(
@@ -103,8 +102,6 @@ class TestFile:
         " features] wanted, got float64 [60, 8, 8, 3]; of pixels from 0 to 1,"
         " np.rint(255 * x)",
       ),
-      ({"x": images(3)[..., 0]}, "x of {}: uint8 images [n, height, width"),
-      ({"x": images(2)}, "x of {}: uint8 images [n, height, width"),
       ({"x": images(3) + 1}, "x of {}: integers must lie in 0..255"),
       ({"x": np.array(1.0)}, "x of {}: uint8 images [n, height, width"),
       (
@@ -128,14 +125,9 @@ class TestFile:
         "x of {}: float32 cannot tell the values of column 0 apart (60 values,",
       ),
       (
-        {"class_names": np.array(["a", "b\udc80", "c"])},
-        r"class_names of {}: UTF-8 cannot encode half of a surrogate pair, got"
-        r" 'b\udc80'",
-      ),
-      (
-        {"feature_names": np.array(["age"])},
-        "feature_names of {}: a name for each column of x [60, 2] wanted, got"
-        " 1",
+        {"class_names": np.array(["Z\u00fcrich", "Zu\u0308rich", "c"])},
+        r"class_names of {}: 'Z\xfcrich' (class 0) and 'Zu\u0308rich' (class 1)"
+        " differ only in their Unicode form",
       ),
       (
         {"feature_names": np.array(["age", "age"])},
@@ -154,10 +146,6 @@ class TestFile:
       ({"domain": np.zeros(N)}, "domain of {}: [n] integers, ordered by"),
       ({"domain": np.zeros(N, int)}, "domain of {}: there must be at least 2"),
       (
-        {"domain": np.arange(N - 1)},
-        "domain of {}: [n] integers, ordered by",
-      ),
-      (
         {"client": np.zeros((N, 1), int)},
         "client of {}: [n] integers or texts",
       ),
@@ -166,18 +154,13 @@ class TestFile:
   def test_what_is_wrong_is_named(self, changes, message, save, refusal):
     name = save(**changes)
     told = refusal(datasets.load, name)
-    found = told
-    assert found.startswith(message.format(name)) or found.startswith(
-      f"{name}: {message}"
-    )
+    assert told.startswith((message.format(name), f"{name}: {message}"))
 
-  def test_damaged_file_is_refused_in_one_line(self, save, tmp_path):
+  def test_damaged_file_is_refused_in_one_line(self, save, refusal):
     name = save()
-    path = tmp_path / "tabular.npz"
+    path = pathlib.Path(name)
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(ValueError, match=r"tabular\.npz: it is ") as error:
-      datasets.get(name)
-    assert "\n" not in str(error.value)
+    assert refusal(datasets.get, name).startswith(f"{name}: it is ")
 
   def test_missing_file_is_named(self):
     with pytest.raises(
@@ -204,13 +187,14 @@ class TestDomains:
     assert "/" in name and name.endswith(".npz")
     assert evolving.load_evolving(name).name == pathlib.Path(name).stem
 
-  def test_images_without_domains_are_turned(self, save):
+  def test_images_without_domains_are_turned(self, save, refusal):
     name = save(x=images(1))
     turned = evolving.load_evolving(name, angle_step=90, num_domains=2)
     assert [each.name for each in turned.domains] == ["0 deg", "90 deg"]
     assert len(evolving.load_evolving(name, angle_step=5).domains) == 8
-    with pytest.raises(ValueError, match="has no domains: give angle_step"):
-      evolving.load_evolving(name)
+    assert "has no domains: give angle_step" in refusal(
+      evolving.load_evolving, name
+    )
 
 
 class TestLabels:
@@ -242,7 +226,7 @@ class TestClients:
   def owners(self, x):
     return set(self.OWNER[x[:, 0].astype(int) // 2].tolist())
 
-  def test_domains_stay_with_their_clients(self, save):
+  def test_domains_stay_with_their_clients(self, save, refusal):
     name = save(client=self.CLIENT, domain=np.arange(N) // 30)
     loaded = evolving.load_evolving(name)
     clients = evolving.assemble_clients(loaded, num_clients=3)
@@ -253,8 +237,9 @@ class TestClients:
         assert self.owners(side.x) == {client.client_id}
     assert [client.name for client in clients] == ["a", "b", "c"]
     for number in (2, 4):
-      with pytest.raises(ValueError, match=r"^num_clients must be 3, the num"):
-        evolving.assemble_clients(loaded, num_clients=number)
+      assert refusal(
+        evolving.assemble_clients, loaded, num_clients=number
+      ).startswith("num_clients must be 3, the num")
 
   def test_clients_may_lack_domains_and_the_target(self, save):
     # a has 1970 and 1980, b all, c came in 1990, the target.
@@ -321,74 +306,74 @@ class TestClients:
     for client in range(3):
       assert self.owners(drawn.batch(client, 0).x) == {client}
 
-  def test_guided_clients_stay_as_they_are(self, save):
+  def test_guided_clients_are_not_dealt_again(self, save, refusal):
     name = save(client=self.CLIENT, x=images(3))
-    options = {"num_clients": 3, "intensity": "low", "seed": 0}
-    dealt = guidance.load_guidance(name, partition=None, **options)
-    for client, (train, test) in enumerate(
-      zip(dealt.train, dealt.test, strict=True)
-    ):
-      labels = sorted([*train.y, *test.y])
-      assert labels == sorted(make_arrays()["y"][client == self.OWNER])
-    with pytest.raises(
-      ValueError, match=r"^partition '2_spc' does not go with"
-    ):
-      guidance.load_guidance(name, partition="2_spc", **options)
-    with pytest.raises(ValueError, match=r"^partition None does not go with"):
-      guidance.load_guidance("digits", partition=None, **options)
+    for dataset, partition in ((name, "2_spc"), ("digits", None)):
+      assert refusal(
+        guidance.load_guidance,
+        dataset,
+        num_clients=3,
+        partition=partition,
+        seed=0,
+      ).startswith(f"partition {partition!r} does not go with")
 
   def test_own_images_and_vectors_stay_as_they_are(self, save):
     for x in (images(3), images(1), make_arrays()["x"]):
       name = save(client=self.CLIENT, x=x)
       held = guidance.load_guidance(name, num_clients=3, partition=None, seed=0)
-      dtype = np.float32 if x.ndim == 2 else np.uint8
-      own = {row.tobytes() for row in x.astype(dtype)}
-      found = [row for part in held[:2] for each in part for row in each.x]
-      assert len(found) == N
-      assert {row.tobytes() for row in found} == own
-      assert held.sample.tobytes() == x.astype(dtype)[0].tobytes()
+      x = x.astype(np.float32 if x.ndim == 2 else np.uint8)
+      for client in range(3):
+        rows = [
+          (row.tobytes(), label)
+          for part in held[:2]
+          for row, label in zip(part[client].x, part[client].y, strict=True)
+        ]
+        expected = np.flatnonzero(client == self.OWNER)
+        assert sorted(rows) == sorted(
+          (x[i].tobytes(), make_arrays()["y"][i]) for i in expected
+        )
+      assert held.sample.tobytes() == x[0].tobytes()
       assert held.client_names == ("a", "b", "c")
       assert set(held.transforms) == {color_transforms.ColorTransform()}
 
-  def test_own_images_are_moved_if_that_is_asked_for(self, save):
-    name = save(x=images(1))
-    held = guidance.load_guidance(
-      name, num_clients=2, partition="dirichlet_inf", intensity="low", seed=0
+  def test_own_images_are_moved_if_that_is_asked_for(self, save, refusal):
+    load = functools.partial(
+      guidance.load_guidance,
+      num_clients=2,
+      partition="dirichlet_inf",
+      intensity="low",
+      seed=0,
     )
+    held = load(save(x=images(1)))
     assert held.transforms == color_transforms.pool(2, "low")
     assert held.sample.shape == (8, 8, 3)
-    with pytest.raises(
-      ValueError, match=r"^intensity 'low' changes .* has vectors of 2 numbers"
-    ):
-      guidance.load_guidance(
-        save(), num_clients=2, partition="2_spc", intensity="low", seed=0
-      )
+    told = refusal(load, save())
+    assert told.startswith("intensity 'low' changes ")
+    assert "has vectors of 2 numbers" in told
 
-  def test_any_number_of_clients_is_guided(self, save):
+  def test_any_number_of_clients_is_guided(self, save, refusal):
+    load = functools.partial(guidance.load_guidance, partition=None, seed=0)
     name = save(client=np.arange(N))
-    with pytest.raises(ValueError, match="no client has both a training and"):
-      guidance.load_guidance(name, num_clients=N, partition=None, seed=0)
+    told = refusal(load, name, num_clients=N)
+    assert "no client has both a training and" in told
     # 20 clients of two examples, and 20 of one, who are asked nothing.
     client = np.concatenate([np.repeat(np.arange(20), 2), np.arange(20, 40)])
-    held = guidance.load_guidance(
-      save(client=client), num_clients=40, partition=None, seed=0
-    )
+    name = save(client=client)
+    held = load(name, num_clients=40)
     sizes = [[len(each.y) for each in part] for part in held[:2]]
     assert sizes == [[1] * 40, [1] * 20 + [0] * 20]
     for number in (39, 41):
-      with pytest.raises(ValueError, match=r"^num_clients must be 40, the num"):
-        guidance.load_guidance(name, num_clients=number, partition=None, seed=0)
+      told = refusal(load, name, num_clients=number)
+      assert told.startswith("num_clients must be 40, the num")
 
-  def test_clients_with_too_little_are_named(self, save):
-    few = np.where(np.arange(N) < 2, 1, 0)
-    with pytest.raises(
-      ValueError, match=r"^client 1 of .* has 2 examples, too"
-    ):
-      online_adaptation.load_online(save(client=few))
-    with pytest.raises(ValueError, match="would be empty for client 1; "):
-      dynamic_personalization.load_dynamic(save(client=few), seed=0)
+  def test_clients_with_too_little_are_named(self, save, refusal):
+    name = save(client=np.where(np.arange(N) < 2, 1, 0))
+    told = refusal(online_adaptation.load_online, name)
+    assert told.startswith("client 1 of ") and "has 2 examples, too" in told
+    told = refusal(dynamic_personalization.load_dynamic, name, seed=0)
+    assert "would be empty for client 1; " in told
 
-  def test_clients_must_count_from_zero(self):
+  def test_clients_must_count_from_zero(self, refusal):
     loaded = dataset_lib.Dataset(
       np.zeros((3, 2), np.float32), np.arange(3), ("a", "b", "c")
     )
@@ -398,10 +383,9 @@ class TestClients:
       load=lambda folder: loaded,
     )  # fmt: skip
     wrong = loaded._replace(client=np.array([0, 2, 2]))
-    with pytest.raises(
-      ValueError, match=r"^client of toy: each of 0..1 wanted"
-    ):
-      datasets.checked(wrong, entry, "toy")
+    assert refusal(datasets.checked, wrong, entry, "toy").startswith(
+      "client of toy: each of 0..1 wanted"
+    )
 
 
 class TestOfficialSplit:
@@ -509,40 +493,48 @@ class TestOfficialSplit:
     held = guidance.load_guidance("digits", **options)
     assert sum(len(each.y) for each in held.test) == round(0.3 * 1797)
 
-  def test_what_cannot_be_is_refused(self, save):
-    name = self.file(save)
-    loaded = evolving.load_evolving(name)
-    with pytest.raises(ValueError, match=r"^test_fraction does not apply to"):
-      evolving.assemble_clients(loaded, num_clients=2, test_fraction=0.2)
-    with pytest.raises(ValueError, match=r"^test_fraction does not apply to"):
-      guidance.load_guidance(
-        save(num_train=np.array(self.NUM_TRAIN)),
-        num_clients=2,
-        partition="2_spc",
-        seed=0,
-        test_fraction=0.2,
+  def test_what_cannot_be_is_refused(self, save, refusal):
+    clients = np.arange(N) % 2
+    by_time, backwards = np.arange(N) // 20, np.arange(N)[::-1] // 20
+    for changes, options, start, end in (
+      (
+        {"domain": self.YEAR, "num_train": self.NUM_TRAIN},
+        {"test_fraction": 0.2},
+        "test_fraction does not apply to",
+        "",
+      ),
+      (
+        {"domain": by_time, "num_train": 21},
+        {},
+        "client 1 would have no training example in domain '1'",
+        "",
+      ),
+      (
+        {"domain": by_time, "num_train": 20, "client": clients},
+        {},
+        "domain '1' of ",
+        ", a source, has no training example",
+      ),
+      (
+        {"domain": backwards, "num_train": 59, "client": clients},
+        {},
+        "domain '2' of ",
+        ", the target, has no test example",
+      ),
+    ):
+      loaded = evolving.load_evolving(save(**changes))
+      told = refusal(
+        evolving.assemble_clients, loaded, num_clients=2, **options
       )
-    by_time = {"domain": np.arange(N) // 20, "num_train": np.array(21)}
-    loaded = evolving.load_evolving(save(**by_time))
-    with pytest.raises(
-      ValueError,
-      match=r"^client 1 would have no training example in domain '1'",
-    ):
-      evolving.assemble_clients(loaded, num_clients=2)
-    by_time["num_train"] = np.array(20)
-    held = {"client": np.arange(N) % 2}
-    loaded = evolving.load_evolving(save(**by_time, **held))
-    with pytest.raises(
-      ValueError, match=r"^domain '1' of .*, a source, has no training example"
-    ):
-      evolving.assemble_clients(loaded, num_clients=2)
-    by_time["num_train"] = np.array(59)
-    by_time["domain"] = np.arange(N)[::-1] // 20
-    loaded = evolving.load_evolving(save(**by_time, **held))
-    with pytest.raises(
-      ValueError, match=r"^domain '2' of .*, the target, has no test example"
-    ):
-      evolving.assemble_clients(loaded, num_clients=2)
+      assert told.startswith(start) and end in told
+    assert refusal(
+      guidance.load_guidance,
+      save(num_train=self.NUM_TRAIN),
+      num_clients=2,
+      partition="2_spc",
+      seed=0,
+      test_fraction=0.2,
+    ).startswith("test_fraction does not apply to")
 
 
 class TestTfds:
@@ -611,7 +603,7 @@ class TestTfds:
     ],
   )
   def test_keys_that_are_more_than_two_features_are_refused(
-    self, supervised, told, tmp_path, write_tfds
+    self, supervised, told, tmp_path, write_tfds, refusal
   ):
     import tensorflow_datasets as tfds
 
@@ -630,17 +622,15 @@ class TestTfds:
       },
       supervised_keys=supervised,
     )
-    with pytest.raises(
-      ValueError, match=r"^tfds:toy_table does not have two"
-    ) as e:
-      datasets.get("tfds:toy_table", data_dir=tmp_path)
-    assert told in str(e.value) and "tfds:toy_table:<x>,<y>" in str(e.value)
+    message = refusal(datasets.get, "tfds:toy_table", data_dir=tmp_path)
+    assert message.startswith("tfds:toy_table does not have two")
+    assert told in message and "tfds:toy_table:<x>,<y>" in message
     # What the message says to do.
     named = datasets.load("tfds:toy_table:both,label", data_dir=tmp_path)
     assert (named.x.tolist(), named.y.tolist()) == ([[1, 2]], [1])
 
   def test_what_is_no_vector_with_a_class_is_refused(
-    self, tmp_path, write_tfds
+    self, tmp_path, write_tfds, refusal
   ):
     import tensorflow_datasets as tfds
 
@@ -651,12 +641,9 @@ class TestTfds:
       "flag": tfds.features.Scalar(np.bool_),
       "text": tfds.features.Text(),
       "ragged": tfds.features.Tensor(shape=(None,), dtype=np.float32),
-      "sequence": tfds.features.Sequence(np.float32),
-      "of_three": tfds.features.Sequence(np.int64, length=3),
       "film": tfds.features.Video(shape=(2, 4, 4, 3)),
       "inner": tfds.features.FeaturesDict({"a": np.float32}),
       "photograph": tfds.features.Image(shape=(None, None, 3)),
-      "sound": tfds.features.Audio(),
       "box": tfds.features.BBoxFeature(),
     }
     row = {
@@ -666,20 +653,18 @@ class TestTfds:
       "flag": True,
       "text": "a",
       "ragged": np.ones(2, np.float32),
-      "sequence": [1],
-      "of_three": [1, 2, 3],
       "film": np.zeros((2, 4, 4, 3), np.uint8),
       "inner": {"a": 1},
       "photograph": np.zeros((3, 4, 3), np.uint8),
-      "sound": np.zeros(9, np.int64),
       "box": tfds.features.BBox(0.0, 0.0, 1.0, 1.0),
     }
     write_tfds(tmp_path, "toy_kinds", "1.0.0", kinds, {"train": [row]})
 
     def refuse(x, y, named):
-      with pytest.raises(ValueError, match=f"^{named} of tfds:toy_kinds") as e:
-        datasets.get(f"tfds:toy_kinds:{x},{y}", data_dir=tmp_path)
-      assert "\n" not in str(e.value) and "fetch" not in str(e.value)
+      name = f"tfds:toy_kinds:{x},{y}"
+      told = refusal(datasets.get, name, data_dir=tmp_path)
+      assert told.startswith(f"{named} of tfds:toy_kinds")
+      assert "fetch" not in told
 
     # A class that int32 does not hold is none, and is not cut to its 32 bits.
     refuse("image", "label", "y")
@@ -689,7 +674,7 @@ class TestTfds:
       refuse(kind, "label", kind)
 
   def test_set_without_examples_or_dictionaries_is_refused(
-    self, tmp_path, write_tfds
+    self, tmp_path, write_tfds, refusal
   ):
     import tensorflow_datasets as tfds
 
@@ -701,15 +686,15 @@ class TestTfds:
       {"train": [[{"image": 0.5, "label": 1}]]},
       supervised_keys=None,
     )
-    with pytest.raises(ValueError, match=r"be dictionaries .* got Sequence"):
-      datasets.get("tfds:toy_episodes", data_dir=tmp_path)
+    told = refusal(datasets.get, "tfds:toy_episodes", data_dir=tmp_path)
+    assert "be dictionaries " in told and "got Sequence" in told
     features = {
       "image": tfds.features.Tensor(shape=(2,), dtype=np.float32),
       "label": tfds.features.Scalar(np.int64),
     }
     write_tfds(tmp_path, "toy_empty", "1.0.0", features, {})
-    with pytest.raises(ValueError, match=r"^tfds:toy_empty holds no example$"):
-      datasets.get("tfds:toy_empty", data_dir=tmp_path)
+    told = refusal(datasets.get, "tfds:toy_empty", data_dir=tmp_path)
+    assert told == "tfds:toy_empty holds no example"
 
   def test_absent_set_is_named_with_what_fetches_it(self, tmp_path):
     with pytest.raises(dataset_lib.DatasetNotFoundError, match="fetch it with"):
@@ -718,6 +703,7 @@ class TestTfds:
   @pytest.mark.parametrize(
     "name", ["tfds:", "tfds:../x", "tfds:a:b", "tfds:a/.."]
   )
-  def test_what_is_no_name_is_refused(self, name):
-    with pytest.raises(ValueError, match=r"^dataset must be tfds:<name> or"):
-      datasets.get(name)
+  def test_what_is_no_name_is_refused(self, name, refusal):
+    assert refusal(datasets.get, name).startswith(
+      "dataset must be tfds:<name> or"
+    )

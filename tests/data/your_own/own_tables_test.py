@@ -29,15 +29,18 @@ def write(tmp_path):
   return write
 
 
-def rows(labels="ab", clients="pq", times="12", header="a,c,y,t"):
-  """A row for each client, label and time."""
-  cells = [(c, y, t) for t in times for c in clients for y in labels]
-  lines = [f"{a},{c},{y},{t}" for a, (c, y, t) in enumerate(cells)]
-  return "\n".join([header, *lines, ""])
+def cells_of(labels="ab", clients="pq", times="12"):
+  """The client, label and time of each row: all that there are."""
+  return [(c, y, t) for t in times for c in clients for y in labels]
+
+
+def rows(**values):
+  lines = [f"{a},{c},{y},{t}" for a, (c, y, t) in enumerate(cells_of(**values))]
+  return "\n".join(["a,c,y,t", *lines, ""])
 
 
 @pytest.mark.parametrize(
-  ("role", "values", "names"),
+  "role, values, names",
   [
     ("clients", ["7", "007"], ("007", "7")),
     ("labels", ["NA", "None"], ("NA", "None")),
@@ -71,10 +74,7 @@ def test_names_are_texts_of_the_file(write, role, values, names, kind):
   }
   assert read[role][0] == names
   # Every row has the value that stands there.
-  cells = [(c, y, t)
-           for t in (values if role == "times" else "12")
-           for c in (values if role == "clients" else "pq")
-           for y in (values if role == "labels" else "ab")]  # fmt: skip
+  cells = cells_of(**{role: values})
   place = {"clients": 0, "labels": 1, "times": 2}[role]
   assert [names[code] for code in read[role][1]] == [
     cell[place] for cell in cells
@@ -124,7 +124,7 @@ GOOD = "0,p,a,1\n1,q,b,2\n"
 
 
 @pytest.mark.parametrize(
-  ("text", "message"),
+  "text, message",
   [
     ("a,y,y,c,t\n" + GOOD, "header: 'y' is there twice (column 2 and column"),
     ("a,c,y,t\n0,p,a,1,9\n1,q,b,2,9\n", "line 2 has more values than the head"),

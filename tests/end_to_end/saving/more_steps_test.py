@@ -6,6 +6,7 @@ What they end with is what a run has that had them from the start.
 import contextlib
 import functools
 import json
+import shlex
 import shutil
 import sqlite3
 
@@ -22,30 +23,27 @@ from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.slow
 
-_EVOLVING = (
-  *("--algorithm=fed_avg,fed_rep", "--dataset=circle", "--num_domains=4"),
-  *("--max_examples_per_domain=90", "--num_clients=3", "--participation=0.7"),
-  *("--local_steps=1", "--evaluate_every=3", "--mean_of_last=2"),
-  *("--optimizer=adam", "--learning_rate=1e-2", "--checkpoint_every=2"),
-)
-_GUIDANCE = (
-  *("--algorithm=fed_rep", "--dataset=digits", "--num_clients=3"),
-  *("--participation=0.7", "--max_examples=200", "--model=mlp"),
-  *("--model_width=4", "--local_steps=1", "--batch_size=16"),
-  *("--evaluate_every=2", "--final_rounds=2", "--checkpoint_every=1"),
-)
-_DYNAMIC = (
-  *("--algorithm=local", "--dataset=digits", "--max_examples=600"),
-  *("--num_clients=3", "--participation=0.7", "--period_size=20"),
-  *("--periods=2", "--test_distributions=iid,0.9", "--model=mlp"),
-  *("--model_width=4", "--distance_threshold=1", "--checkpoint_every=2"),
-)
-_ONLINE = (
-  *("--algorithm=fth", "--timesteps=3", "--dataset=digits", "--model=mlp"),
-  *("--model_width=4", "--num_clients=3", "--initial_examples=20"),
-  *("--samples_per_step=20", "--pretraining_epochs=1"),
-  "--max_pretraining_examples=200",
-)
+_EVOLVING = shlex.split("""
+  --algorithm=fed_avg,fed_rep --dataset=circle --num_domains=4
+  --max_examples_per_domain=90 --num_clients=3 --participation=0.7
+  --local_steps=1 --evaluate_every=3 --mean_of_last=2 --optimizer=adam
+  --learning_rate=1e-2 --checkpoint_every=2
+""")
+_GUIDANCE = shlex.split("""
+  --algorithm=fed_rep --dataset=digits --num_clients=3 --participation=0.7
+  --max_examples=200 --model=mlp --model_width=4 --local_steps=1 --batch_size=16
+  --evaluate_every=2 --final_rounds=2 --checkpoint_every=1
+""")
+_DYNAMIC = shlex.split("""
+  --algorithm=local --dataset=digits --max_examples=600 --num_clients=3
+  --participation=0.7 --period_size=20 --periods=2 --test_distributions=iid,0.9
+  --model=mlp --model_width=4 --distance_threshold=1 --checkpoint_every=2
+""")
+_ONLINE = shlex.split("""
+  --algorithm=fth --timesteps=3 --dataset=digits --model=mlp --model_width=4
+  --num_clients=3 --initial_examples=20 --samples_per_step=20
+  --pretraining_epochs=1 --max_pretraining_examples=200
+""")
 
 
 @pytest.fixture(scope="module")

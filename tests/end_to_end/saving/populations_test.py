@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shlex
 import shutil
 import sqlite3
 
@@ -16,42 +17,37 @@ from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.slow
 
-_SMALL = (
-  *("--dataset=circle", "--num_domains=4", "--max_examples_per_domain=200"),
-  *("--num_clients=12", "--participation=0.25", "--rounds=12"),
-  *("--local_steps=1", "--evaluate_every=1", "--optimizer=adam"),
-  *("--learning_rate=1e-2", "--noprogress", "--algorithm=fed_rep"),
-  "--checkpoint_every=3",
-)
+_SMALL = shlex.split("""
+  --dataset=circle --num_domains=4 --max_examples_per_domain=200
+  --num_clients=12 --participation=0.25 --rounds=12 --local_steps=1
+  --evaluate_every=1 --optimizer=adam --learning_rate=1e-2 --noprogress
+  --algorithm=fed_rep --checkpoint_every=3
+""")
 _ON_DISK = (*_SMALL, "--max_states_in_memory=2")
 _OTHERS = {
   "dynamic_personalization": (
     dynamic_personalization,
-    (
-      *("--algorithm=local", "--dataset=digits", "--max_examples=600"),
-      *("--num_clients=3", "--rounds=3", "--period_size=20", "--periods=2"),
-      *("--test_distributions=0.9", "--distance_threshold=1", "--model=mlp"),
-      *("--model_width=4", "--participation=0.5"),
-    ),
+    shlex.split("""
+      --algorithm=local --dataset=digits --max_examples=600 --num_clients=3
+      --rounds=3 --period_size=20 --periods=2 --test_distributions=0.9
+      --distance_threshold=1 --model=mlp --model_width=4 --participation=0.5
+    """),
   ),
   "guidance": (
     guidance,
-    (
-      *("--algorithm=fed_rep", "--dataset=digits", "--num_clients=4"),
-      *("--max_examples=200", "--model=mlp", "--model_width=4", "--rounds=3"),
-      *("--local_steps=1", "--batch_size=16", "--evaluate_every=2"),
-      "--participation=0.5",
-    ),
+    shlex.split("""
+      --algorithm=fed_rep --dataset=digits --num_clients=4 --max_examples=200
+      --model=mlp --model_width=4 --rounds=3 --local_steps=1 --batch_size=16
+      --evaluate_every=2 --participation=0.5
+    """),
   ),
   "online_adaptation": (
     online_adaptation,
-    (
-      *("--algorithm=fth", "--dataset=digits", "--model=mlp"),
-      *("--model_width=4", "--timesteps=3", "--num_clients=4"),
-      *("--initial_examples=20", "--samples_per_step=20"),
-      *("--pretraining_epochs=1", "--max_pretraining_examples=200"),
-      "--participation=0.5",
-    ),
+    shlex.split("""
+      --algorithm=fth --dataset=digits --model=mlp --model_width=4 --timesteps=3
+      --num_clients=4 --initial_examples=20 --samples_per_step=20
+      --pretraining_epochs=1 --max_pretraining_examples=200 --participation=0.5
+    """),
   ),
 }
 _RUN = "checkpoints/fed_rep-circle-target-0.01-0.sqlite"
@@ -235,19 +231,16 @@ class TestSomeClientsAreEvaluated:
 
 
 @pytest.mark.parametrize(
-  ("arguments", "expected"),
+  ("flag", "limit"),
   [
-    (["--max_states_in_memory=0"], ("--max_states_in_memory=0", "at least 1")),
-    (["--evaluation_clients=-1"], ("--evaluation_clients=-1", "at least 0")),
-    (
-      ["--evaluation_clients=13"],
-      ("--evaluation_clients=13", "at most --num_clients"),
-    ),
+    ("--max_states_in_memory=0", "at least 1"),
+    ("--evaluation_clients=-1", "at least 0"),
+    ("--evaluation_clients=13", "at most --num_clients"),
   ],
 )
-def test_wrong_flags_are_refused(refused, arguments, expected):
-  errors = refused(evolving, [*_SMALL, *arguments])
-  assert all(part in errors for part in expected)
+def test_wrong_flags_are_refused(refused, flag, limit):
+  line = refused(evolving, [*_SMALL, flag])
+  assert flag in line and limit in line
 
 
 def test_other_evaluation_is_another_run(in_memory, run_evolving, capsys):

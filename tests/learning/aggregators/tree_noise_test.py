@@ -158,9 +158,8 @@ def test_two_workers_without_noise_are_the_mean_of_dp():
     client_dataset.ClientDataset.from_arrays(
       x=np.float32([[each, 1], [0, each]]),
       y=np.int32([0, 1]),
-      domain_sizes=np.int32([2]),
       seed=np.int32([each, 5]),
-      client_id=np.int32(each),
+      client_id=each,
     )
     for each in range(4)
   ]

@@ -72,11 +72,7 @@ def arrays(run_in_graph, with_domains=False):
       sizes = [np.sum(domain == 3), np.sum(domain == 4)]
     y = y.astype(np.int32)
     seed = run_in_graph(lambda x, y: sequences.seed_of(x, y, SEED), x, y)
-    clients.append(
-      client_dataset.ClientDataset.from_arrays(
-        x, y, np.array(sizes, np.int32), seed
-      )
-    )
+    clients.append(client_dataset.ClientDataset.from_arrays(x, y, sizes, seed))
   return clients
 
 
@@ -188,7 +184,7 @@ class TestStockLoops:
     asyncio.set_event_loop(asyncio.new_event_loop())
     x, y = joined(6 for _ in range(3))
     evaluation_data = client_dataset.ClientDataset.from_arrays(
-      x, y, np.int32([18]), np.zeros(2, np.int32)
+      x, y, seed=np.zeros(2, np.int32)
     )
 
     def evaluate(state, data):
@@ -232,7 +228,7 @@ class TestStockLoops:
       learning_process.server_state(algorithm, state),
       [],
       client_dataset.ClientDataset.from_arrays(
-        x, y, np.int32([14]), np.zeros(2, np.int32)
+        x, y, seed=np.zeros(2, np.int32)
       ),
     )
     assert found["num_examples"] == 14
@@ -253,35 +249,43 @@ class TestStockLoops:
 
 
 class TestRefusals:
-  def test_data_of_another_name(self, algorithm):
-    with pytest.raises(ValueError, match="must be 'arrays', 'sequence' or the"):
-      learning_process.as_learning_process(algorithm, client_data="sequences")
-
   @pytest.mark.slow
-  def test_domains_that_are_missing(self, with_domains):
-    with pytest.raises(ValueError) as error:
-      learning_process.as_learning_process(with_domains, client_data="sequence")
-    assert str(error.value) == (
+  def test_domains_that_are_missing(self, with_domains, refusal):
+    assert refusal(
+      learning_process.as_learning_process, with_domains, client_data="sequence"
+    ) == (
       "fed_evp steps from domain to domain: the elements must be (x, y,"
       " domain), and client_data their element_spec"
     )
 
-  def test_personal_state(self, algorithm):
-    personal = dataclasses.replace(algorithm, is_stateless=False)
-    with pytest.raises(ValueError, match=r"^fed_avg keeps personal state"):
-      learning_process.as_learning_process(personal, client_data="sequence")
+  @pytest.mark.parametrize(
+    "changes, client_data, message",
+    [
+      ({}, "sequences", "client_data must be 'arrays', 'sequence' or the"),
+      ({"is_stateless": False}, "sequence", "fed_avg keeps personal state"),
+    ],
+  )
+  def test_state_and_data(
+    self, algorithm, changes, client_data, message, refusal
+  ):
+    changed = dataclasses.replace(algorithm, **changes)
+    told = refusal(
+      learning_process.as_learning_process, changed, client_data=client_data
+    )
+    assert told.startswith(message)
+
+  def test_evaluation_of_single_examples(self, model, refusal):
+    examples = sequences.examples(local_training.data_type(model))
+    told = refusal(learning_process.functional_model, model, examples)
+    assert "takes batches" in told
 
   @pytest.mark.slow
-  def test_data_of_another_kind(self, model):
+  def test_data_of_another_kind(self, model, refusal):
     # In truth it also keeps a state.
     periods = dataclasses.replace(
       algorithms.build("fed_3da", model), is_stateless=True
     )
-    with pytest.raises(ValueError, match=r"^clients of fed_3da have more than"):
-      learning_process.as_learning_process(periods, client_data="sequence")
-
-  def test_evaluation_of_single_examples(self, model):
-    with pytest.raises(ValueError, match="takes batches"):
-      learning_process.functional_model(
-        model, sequences.examples(local_training.data_type(model))
-      )
+    told = refusal(
+      learning_process.as_learning_process, periods, client_data="sequence"
+    )
+    assert told.startswith("clients of fed_3da have more than")

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.fixtures.keras_models import sequential
 from tff_shift.execution import local
 from tff_shift.models import parts
 from tff_shift.models.keras import keras_parts
@@ -28,10 +29,6 @@ simple_lstm = functools.partial(
 )
 RECURRENT = {
   "gru": lambda: layers.GRU(UNITS, name="layer1"),
-  "gru_reset_before": lambda: layers.GRU(
-    UNITS, reset_after=False, name="layer1"
-  ),
-  "simple_rnn": lambda: layers.SimpleRNN(UNITS, name="layer1"),
   "cell": lambda: layers.RNN(layers.LSTMCell(UNITS), name="layer1"),
   "bidirectional_lstm": lambda: layers.Bidirectional(
     layers.LSTM(UNITS), name="layer1"
@@ -43,12 +40,11 @@ RECURRENT = {
 
 
 def embed_and(*stack):
-  return tf.keras.Sequential(
-    [
-      layers.InputLayer((TOKENS.shape[1],), dtype="int32"),
-      layers.Embedding(7, 2, mask_zero=True, name="words"),
-      *stack,
-    ]
+  return sequential(
+    (TOKENS.shape[1],),
+    layers.Embedding(7, 2, mask_zero=True, name="words"),
+    *stack,
+    dtype="int32",
   )
 
 
@@ -99,7 +95,7 @@ class Absolute(layers.Layer):
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_own_layers_may_have_conditions_on_values(sign, run_in_graph):
-  part = make_part(tf.keras.Sequential([layers.InputLayer((2,)), Absolute()]))
+  part = make_part(sequential((2,), Absolute()))
   x = np.float32([[1, 2]])
   np.testing.assert_array_equal(
     run_in_graph(lambda x: part((), x), sign * x), x
@@ -308,14 +304,12 @@ def partly_frozen():
 
   All kernels have one shape, so that a mistaken order does not show as such.
   """
-  keras_model = tf.keras.Sequential(
-    [
-      layers.InputLayer((2,)),
-      layers.Dense(2, name="a", trainable=False),
-      layers.Dense(2, name="b"),
-      Shift(name="shift"),
-      layers.Dense(2, name="c", trainable=False),
-    ]
+  keras_model = sequential(
+    (2,),
+    layers.Dense(2, name="a", trainable=False),
+    layers.Dense(2, name="b"),
+    Shift(name="shift"),
+    layers.Dense(2, name="c", trainable=False),
   )
   generator = np.random.default_rng(3)
   keras_model.set_weights(
@@ -375,9 +369,7 @@ class TestFrozen:
 
   def test_frozen_layers_take_no_part_in_the_draws(self, run_in_graph):
     part = make_part(partly_frozen())
-    alone = make_part(
-      tf.keras.Sequential([layers.InputLayer((2,)), layers.Dense(2, name="b")])
-    )
+    alone = make_part(sequential((2,), layers.Dense(2, name="b")))
     for one, other in zip(
       run_in_graph(part.initial_weights, SEED),
       run_in_graph(alone.initial_weights, SEED),
@@ -404,11 +396,9 @@ class TestFrozen:
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-6)
 
   def test_layer_without_initializers_may_be_frozen(self, run_in_graph):
-    inner = tf.keras.Sequential([layers.InputLayer((2,)), layers.Dense(3)])
+    inner = sequential((2,), layers.Dense(3))
     inner.trainable = False
-    keras_model = tf.keras.Sequential(
-      [layers.InputLayer((2,)), inner, layers.Dense(2, name="last")]
-    )
+    keras_model = sequential((2,), inner, layers.Dense(2, name="last"))
     part = make_part(keras_model)
     assert part.names == ("last/kernel", "last/bias")
     assert [value.shape for value in part.frozen] == [(2, 3), (3,)]
@@ -416,9 +406,7 @@ class TestFrozen:
 
 class TestMemory:
   def test_graphs_that_a_part_was_called_in_are_let_go(self):
-    part = make_part(
-      tf.keras.Sequential([layers.InputLayer((2,)), layers.Dense(3)])
-    )
+    part = make_part(sequential((2,), layers.Dense(3)))
 
     def trace():
       with tf.Graph().as_default() as graph:
@@ -436,9 +424,7 @@ def test_layer_normalization_has_no_kernel_that_is_unsafe_in_parallel(
 ):
   """TensorFlow's fused kernel corrupts memory, see `keras_parts`."""
   layer = layers.LayerNormalization(epsilon=0.01)
-  part = keras_parts.make_part(
-    tf.keras.Sequential([layers.InputLayer((3,)), layer]), parts.HEAD
-  )
+  part = keras_parts.make_part(sequential((3,), layer), parts.HEAD)
   x = np.float32([[1, 2, 6], [0, 0, 0]])
   weights = np.float32([2, 1, 1]), np.float32([0, 0, 5])
 
@@ -477,14 +463,12 @@ class TestErrors:
       lambda: [layers.Dense(4), layers.Reshape((2, 2)), layers.Dense(3)],
       lambda: [
         layers.Dense(2),
-        tf.keras.Sequential(
-          [layers.InputLayer((2,)), layers.Dense(3)], name="inner"
-        ),
+        sequential((2,), layers.Dense(3), name="inner"),
       ],
     ],
   )
   def test_part_without_linear_end_cannot_be_cut(self, stack):
-    keras_model = tf.keras.Sequential([layers.InputLayer((2,)), *stack()])
+    keras_model = sequential((2,), *stack())
     with pytest.raises(ValueError, match="does not end in a linear") as error:
       keras_parts.cut_last_layer(make_part(keras_model))
     assert "\n" not in str(error.value)

@@ -22,11 +22,6 @@ def test_parameters_are_counted_by_hand():
   assert model.embedding_size == 64
 
 
-def test_last_layer_is_the_projection():
-  model = guided_cnn.build((8, 8, 1), channels=(8, 8, 8), width=4)
-  assert model.last_backbone_layer() == (False,) * 9 + (True,) * 4
-
-
 @pytest.mark.slow
 def test_features_agree_with_numpy(run_in_graph, reference):
   # 9, 5, 3 and 2 positions on a side.
@@ -58,8 +53,3 @@ def test_features_agree_with_numpy(run_in_graph, reference):
   np.testing.assert_allclose(
     features, expected.reshape(3, -1), rtol=1e-3, atol=1e-4
   )
-
-
-def test_groups_that_do_not_divide_the_channels_are_refused():
-  with pytest.raises(ValueError, match=r"groups=3 does not divide the 16"):
-    guided_cnn.build(groups=3)

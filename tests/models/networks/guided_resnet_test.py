@@ -57,18 +57,6 @@ def test_sizes_are_passed_on(full, small):
   assert (full.num_clients, small.num_clients) == (8, 5)
 
 
-def test_last_layer_is_the_projection(small):
-  is_last = small.last_backbone_layer()
-  last = np.array(small.backbone.names)[list(is_last)]
-  assert last.tolist() == [
-    "projection_linear/kernel",
-    "projection_linear/bias",
-    "projection_normalization/gamma",
-    "projection_normalization/beta",
-  ]
-  assert small.trunk_size == len(is_last) - 4
-
-
 def test_scale_of_the_second_normalization_starts_at_zero(small, run_in_graph):
   weights = run_in_graph(small.initial_backbone, SEED)
   starts = {

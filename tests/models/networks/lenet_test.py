@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift.models import split_model
 from tff_shift.models.networks import lenet
 
 SEED = np.array([1, 2], np.int32)
@@ -97,9 +96,7 @@ def test_class_logits_agree_with_numpy(
   )
 
   model = models["deep"]
-  weights = split_model.SplitWeights(
-    *(tuple(values[name] for name in part) for part in model.weight_names())
-  )
+  weights = tf.nest.map_structure(values.get, model.weight_names())
   logits = run_in_graph(lambda x: model.predict(weights, x), x)
   np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
 
@@ -114,9 +111,7 @@ def test_copies_of_shared_weights_give_what_sharing_gives(
     generator.normal(size=shape).astype(np.float32)
     for shape in deep.client_branch.shapes
   )
-  weights = split_model.SplitWeights(
-    *(tuple(values[name] for name in part) for part in deep.weight_names())
-  )
+  weights = tf.nest.map_structure(values.get, deep.weight_names())
   branches = {}
   for sharing, model in models.items():
     assert model.weight_names() == deep.weight_names()
@@ -158,13 +153,3 @@ def test_weights_start_uniformly_up_to_one_over_the_root_of_inputs(
     # Of n uniform numbers all stay below 0.75 with probability 0.75^n; n >= 32.
     assert np.abs(kernel).max() > 0.9 * bound
     assert np.abs(bias).max() > 0.75 * bound
-
-
-class TestErrors:
-  def test_unknown_sharing_is_refused_with_the_known_ones(self):
-    with pytest.raises(ValueError, match=r"'half'.*none, shallow, mid, deep"):
-      lenet.build(sharing="half")
-
-  def test_image_that_is_too_small_is_refused(self):
-    with pytest.raises(ValueError, match=r"\(15, 16, 1\).*16 x 16"):
-      lenet.build((15, 16, 1))

@@ -1,6 +1,5 @@
 """Tests of what figures draw and explain, and of the files that they leave."""
 
-import functools
 import itertools
 import math
 import subprocess
@@ -16,8 +15,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.text import Text
 from PIL import Image
 
+from experiments import dynamic_regret
 from tff_shift._util import files
-from tff_shift.data.images import color_transforms
 from tff_shift.reporting.figures import drawing
 from tff_shift.reporting.figures import figures
 from tff_shift.scenarios.dynamic_personalization import figures as dynamic
@@ -147,7 +146,7 @@ class TestSpread:
 
   def test_regret_has_error_bars(self):
     x = np.array([10.0, 20.0, 40.0])
-    figure = online.lines_with_slopes(
+    figure = dynamic_regret.lines_with_slopes(
       x, {"a": _BY_SEED}, {"b": x}, None, xlabel="", ylabel=""
     )
     (axes,) = figure.axes
@@ -281,7 +280,7 @@ _DRAWINGS = {
   "shift_scatter": lambda path: online.shift_scatter(
     _SERIES, _SERIES, path, xlabel="$x$_", ylabel="y", title=_TITLE
   ),
-  "lines_with_slopes": lambda path: online.lines_with_slopes(
+  "lines_with_slopes": lambda path: dynamic_regret.lines_with_slopes(
     np.arange(1.0, 4.0),
     {name: [[1.0, 2.0, 3.0]] for name in _NAMES},
     _SERIES,
@@ -493,187 +492,6 @@ class TestFiles:
   def test_pdf_is_made_of_lines_not_of_pixels(self, tmp_path):
     self._draw(tmp_path / "a.png")
     assert b"/Subtype /Image" not in (tmp_path / "a.pdf").read_bytes()
-
-
-_IMAGE, _CURVE = np.zeros((1, 8, 8), np.uint8), ([1, 2], [[1.0, 2.0]])
-_TITLED = {"title": ""}
-_LABELS = {"xlabel": "", "ylabel": ""}
-_MOVED = color_transforms.pool(1)
-
-
-def _over_periods(path, curve=_CURVE, validation="a", detected=((0, 0),)):
-  dynamic.accuracy_over_periods(
-    {"a": drawing.Curve(*curve)}, {validation: [1]}, [[0, 0]], detected, path
-  )
-
-
-def _with_slopes(x, series, references):
-  return lambda path: online.lines_with_slopes(
-    x, series, references, path, **_LABELS
-  )
-
-
-def _over_time(curve):
-  return lambda path: online.accuracy_over_time(
-    {"fth": curve}, np.zeros((1, 4)), path, ylabel="y"
-  )
-
-
-def _rates(rates, shifts):
-  return lambda path: online.rates_over_time(rates, shifts, path, **_TITLED)
-
-
-def _classes(estimated, true, names):
-  return lambda path: online.class_distributions(
-    np.ones(estimated), np.ones(true), names, path, **_TITLED
-  )
-
-
-def _shifts(true, estimated):
-  return lambda path: online.shift_scatter(
-    true, estimated, path, **_TITLED, **_LABELS
-  )
-
-
-def _curves(*curve):
-  return lambda path: figures.learning_curves({"a": curve}, path, "value")
-
-
-def _domains(values, target):
-  return lambda path: figures.accuracy_per_domain(
-    {"a": values}, ["x", "y"], target, path
-  )
-
-
-def _images(*images):
-  return lambda path: figures.example_images(
-    dict(zip("ab", images, strict=False)), path
-  )
-
-
-def _points(points, labels):
-  return lambda path: figures.scatter_domains(
-    {"a": np.zeros(points)}, {"a": np.zeros(labels)}, path
-  )
-
-
-def _moved(sample, transforms=_MOVED):
-  return lambda path: guidance_figures.client_transforms(
-    sample, transforms, path
-  )
-
-
-def _counts(*shape):
-  return lambda path: guidance_figures.class_counts(
-    np.ones(shape), ["cat", "dog"], path, **_TITLED
-  )
-
-
-def _routing(*shape):
-  return lambda path: guidance_figures.routing_matrix(
-    np.ones(shape), path, **_TITLED
-  )
-
-
-@pytest.mark.parametrize(
-  "draw, message",
-  [
-    (_curves([1, 2], [[1.0]]), r"a: values must be \[seeds, 2\]; got \[1, 1\]"),
-    (_curves([1, 2], [1.0, 2.0]), r"a: values must be \[seeds, 2\]; got \[2\]"),
-    (_curves([], np.zeros((0, 0))), r"a: .*; got \[0, 0\]"),
-    (_domains([[1.0, 2.0]], -1), "target_index must be 0 to 1"),
-    (_domains([[1.0, 2.0]], 2), "target_index must be 0 to 1"),
-    (_domains([[1.0]], 1), r"a: values must be \[seeds, 2\]"),
-    (_images(_IMAGE.astype(np.float32)), "a must be uint8"),
-    (_images(_IMAGE[0]), "a must be uint8"),
-    (_images(np.zeros((1, 8, 8, 2), np.uint8)), "a must be uint8"),
-    (_images(_IMAGE, _IMAGE[:, 1:]), "one size"),
-    (_images(), "one size"),
-    (_points((4, 3), 4), "points of a must be"),
-    (_points((4, 2), 3), "a: labels must have 4 entries"),
-    (_over_time(_CURVE), "fth: time steps must have 3 entries; got 2"),
-    (
-      _over_time(([1, 2, 3], [[1.0]])),
-      r"fth: values must be \[seeds, 3\]; got \[1, 1\]",
-    ),
-    (_rates({"a": [1.0, 2.0]}, {"a": [1.0]}), "a: series must have 2 entries"),
-    (
-      _rates({"a": [1.0], "b": [1.0, 2.0]}, {"a": [1.0], "b": [1.0]}),
-      "b: series must have 1 entries; got 2",
-    ),
-    (
-      _rates({"a": [1.0]}, {"b": [1.0]}),
-      r"shifts must have the series \['a'\]",
-    ),
-    (_rates({}, {}), "at least one"),
-    (_classes((3, 2), (4, 2), "ab"), r"\[3, 2\] and \[4, 2\]"),
-    (_classes(2, 2, "ab"), "one shape"),
-    (_classes((3, 2), (3, 2), "abc"), "class_names must have 2 entries; got 3"),
-    (
-      _shifts({"sine": np.ones(3)}, {"sine": np.ones(2)}),
-      "sine: series must have 3 entries; got 2",
-    ),
-    (
-      _shifts({"sine": np.ones(3)}, {"linear": np.ones(3)}),
-      r"estimated must have the series \['sine'\]",
-    ),
-    (
-      _with_slopes([1, 2], {"a": [[1.0]]}, {}),
-      r"a: values must be \[seeds, 2\]",
-    ),
-    (_with_slopes([1, 2], {}, {"b": [1.0]}), "b: values must have 2 entries"),
-    (_with_slopes([0, 2], {"a": [[1.0, 2.0]]}, {}), "x: .* positive; got 0"),
-    (
-      _with_slopes([1, 2], {"a": [[np.nan, -3.0]]}, {}),
-      "a: .* positive; got -3",
-    ),
-    (_with_slopes([1, 2], {}, {"b": [0.0, 1.0]}), "b: .* positive; got 0"),
-    (_moved(np.zeros((4, 4, 1), np.uint8)), "images"),
-    (_moved(np.zeros((4, 4, 3))), "images must be"),
-    (
-      _moved(np.zeros((4, 4, 3), np.uint8), ()),
-      "transforms must have at least",
-    ),
-    (_counts(3), r"counts must be \[clients, classes\]; got \[3\]"),
-    (_counts(0, 2), "counts must be"),
-    (_counts(2, 3), "class_names must have 3 entries; got 2"),
-    (
-      _routing(2, 3),
-      r"^counts must be \[clients, clients\], origin by route; got",
-    ),
-    (_routing(4), r"^counts must be \[clients, clients\]"),
-    (_routing(0, 0), r"^counts must be \[clients, clients\]"),
-    (
-      lambda path: guidance_figures.trade_off([0.1, 0.9], {"s": [[5.0]]}, path),
-      r"^s: values must be \[seeds, 2\]; got \[1, 1\]$",
-    ),
-    (
-      functools.partial(_over_periods, detected=[[0]]),
-      r"detected: values must be \[seeds, 2\]; got \[1, 1\]",
-    ),
-    (
-      functools.partial(_over_periods, validation="b"),
-      "validation must have the curves",
-    ),
-    (
-      functools.partial(_over_periods, curve=([1], [[1.0]])),
-      "a: periods must have 2 entries; got 1",
-    ),
-    (
-      lambda path: dynamic.distance_over_periods(
-        [1.0, 9.0], [True], 1.0, path, title=""
-      ),
-      "^drifted: values must have 2 entries; got 1$",
-    ),
-  ],
-)
-def test_what_does_not_match_is_refused_before_a_file_is_there(
-  draw, message, tmp_path
-):
-  with pytest.raises(ValueError, match=message) as error:
-    draw(tmp_path / "figure.png")
-  assert "\n" not in str(error.value)
-  assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

@@ -152,10 +152,6 @@ class TestRefusals:
         "kind",
       ),
       (
-        lambda: figures.confusion_matrix([[1, 2]], ["a"]),
-        None,
-      ),
-      (
         lambda: figures.confusion_matrix([[1, 2, 3]], ["a"]),
         r"counts must be \[1, 1\] or \[1, 2\]",
       ),
@@ -174,9 +170,6 @@ class TestRefusals:
     ],
   )
   def test_line(self, draw, message):
-    if message is None:
-      assert draw().alt_text
-      return
     with pytest.raises(ValueError, match=message) as caught:
       draw()
     assert "\n" not in str(caught.value)

@@ -199,14 +199,6 @@ def test_whole_heading_sorts(opened):
   assert button.size["width"] >= width - 2
 
 
-def test_best_is_bold_and_has_a_sign(opened):
-  best = find_all(opened, "#matrix td strong")
-  assert [each.text.split()[0] for each in best] == ["0.375", "71.00", "0.375"]
-  assert all("★" in each.text for each in best)
-  weights = {each.value_of_css_property("font-weight") for each in best}
-  assert weights == {"700"}
-
-
 @pytest.mark.parametrize("width", [360, 1280])
 def test_every_section_fits(opened, width):
   show(opened, width=width)

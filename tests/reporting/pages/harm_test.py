@@ -73,10 +73,3 @@ def test_clients_and_seeds_without_values():
   assert (harmed.difference, harmed.share, harmed.loss) == (-10.0, 1.0, 10.0)
   assert found[1].num_clients == 2
   assert not found[2].harms
-
-
-def test_other_clients_are_refused():
-  with pytest.raises(
-    ValueError, match="seed 0, 'a' has 1 clients and 'local' has 2"
-  ):
-    harm.clients({"local": {0: [1.0, 2.0]}, "a": {0: [1.0]}}, ["local"])

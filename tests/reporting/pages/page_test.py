@@ -1,6 +1,7 @@
 """The files of a page, and the parts of it that need no browser."""
 
 import dataclasses
+import functools
 import html
 import html.parser
 import itertools
@@ -114,6 +115,9 @@ def test_addresses_of_folders_are_folders(contents, tmp_path):
   assert 'href="javascript%3Aa%20b%3F%23%25/"' in text
 
 
+_percent = functools.partial(shown.number, unit="%")
+
+
 def test_notes_are_text_and_no_program():
   text = notes.to_html(
     "# Why\n\n<b onclick='x'>no</b> [out](https://example.org/a)"
@@ -131,31 +135,24 @@ def test_notes_are_text_and_no_program():
 
 
 @pytest.mark.parametrize(
-  ("value", "unit", "text"),
+  ("show", "value", "text"),
   [
-    (None, "%", "\N{EN DASH}"),
-    (12.345, "%", "12.35"),
-    (-0.5, "%", "\N{MINUS SIGN}0.50"),
-    (0.123456, "", "0.1235"),
-    (float("nan"), "%", "not finite"),
+    (_percent, None, "\N{EN DASH}"),
+    (_percent, 12.345, "12.35"),
+    (_percent, -0.5, "\N{MINUS SIGN}0.50"),
+    (_percent, float("nan"), "not finite"),
+    (shown.duration, None, "not known"),
+    (shown.duration, 1.26, "1.26 s"),
+    (shown.duration, 61, "1 min"),
+    (shown.duration, 3599, "1 h 00 min"),
+    (shown.num_bytes, None, "not known"),
+    (shown.num_bytes, 999, "999 B"),
+    (shown.num_bytes, 12_345, "12.3 kB"),
+    (shown.num_bytes, 2_500_000_000, "2.5 GB"),
   ],
 )
-def test_numbers_as_text(value, unit, text):
-  assert shown.number(value, unit) == text
-
-
-@pytest.mark.parametrize(
-  ("seconds", "text"),
-  [
-    (None, "not known"),
-    (1.26, "1.26 s"),
-    (61, "1 min"),
-    (3599, "1 h 00 min"),
-    (7500, "2 h 05 min"),
-  ],
-)
-def test_durations_as_text(seconds, text):
-  assert shown.duration(seconds) == text
+def test_quantities_as_text(show, value, text):
+  assert show(value) == text
 
 
 def test_verdict_knows_what_is_better(contents):
@@ -168,11 +165,6 @@ def test_verdict_knows_what_is_better(contents):
   assert table.at('<b>&"x"', loss).verdict == shown.WORSE
   assert table.at("APFL", accuracy).verdict == ""
   assert table.at("APFL", loss) is None
-
-
-def test_each_run_is_counted_once(contents):
-  folders = [run.folder for run in shown.Table(contents).runs()]
-  assert folders == ["runs/fed_avg", "runs/odd", "runs/a_b%"]
 
 
 def test_states_of_cells(contents):
@@ -274,21 +266,6 @@ def test_page_says_what_is_not_known(contents, tmp_path):
   ):
     assert sentence in found, sentence
   assert "program is" not in found
-
-
-@pytest.mark.parametrize(
-  ("value", "text"),
-  [
-    (None, "not known"),
-    (0, "0 B"),
-    (999, "999 B"),
-    (1_398_572, "1.4 MB"),
-    (12_345, "12.3 kB"),
-    (2_500_000_000, "2.5 GB"),
-  ],
-)
-def test_bytes_as_text(value, text):
-  assert shown.num_bytes(value) == text
 
 
 def test_no_accuracy_differs_by_more_than_all():

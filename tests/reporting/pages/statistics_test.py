@@ -173,7 +173,7 @@ class TestOrderings:
     assert found.interval == pytest.approx((2 - reach, 2 + reach), abs=1e-5)
     t = 2 * math.sqrt(3)
     assert found.p_value == pytest.approx(1 - t / math.sqrt(t**2 + 2))
-    assert found.threshold is None
+    assert (found.spread, found.threshold) == (1, None)
     assert not found.is_certain
 
   def test_less_can_be_better(self):
@@ -244,6 +244,7 @@ class TestOrderings:
     ]
     near, far = (1 - t / math.sqrt(t**2 + 2) for t in (5 * math.sqrt(3), 10))
     assert [each.p_value for each in found] == pytest.approx([near, far, None])
+    assert [each.num_tests for each in found] == [3, 3, 3]
     # Three times the smallest; twice the next is less, and is raised to it.
     assert [each.adjusted for each in found] == pytest.approx(
       [3 * far, 3 * far, None]
@@ -321,26 +322,3 @@ class TestOrderings:
       [p_values[0], 2 * p_values[1]]
     )
     assert [each.is_certain for each in found] == [False, True]
-
-
-def test_interval_of_a_pair_by_hand():
-  column = contents_lib.Column(heading=_HEADING, metric="accuracy")
-  one, other = cell("a", [70.0, 74.0]), cell("b", [69.0, 71.0])
-  # Differences 1 and 3: 2 +- 12.7062 * sqrt(2) / sqrt(2).
-  assert statistics.paired_interval(column, one, other) == pytest.approx(
-    (2 - 12.7062, 2 + 12.7062), abs=1e-4
-  )
-  (found,) = statistics.orderings(table(one, other))
-  assert found.spread == pytest.approx(2**0.5)
-  assert statistics.paired_interval(column, one, one) is None
-  assert statistics.paired_interval(column, one, cell("c", [1.0])) is None
-
-
-def test_tests_are_counted_over_all_pairs_of_a_column():
-  cells = [
-    cell(row, [v, v + 1, v - row_])
-    for row_, (row, v) in enumerate([("a", 70.0), ("b", 60.0), ("c", 50.0)])
-  ]
-  found = statistics.orderings(table(*cells))
-  # Three pairs, of which the two of the best method are returned.
-  assert [each.num_tests for each in found] == [3, 3]

@@ -528,9 +528,7 @@ class TestStatesOnDisk:
     assert len(drive.running.states.in_memory) == 1
     return folder
 
-  @pytest.mark.parametrize(
-    "limit", [1, pytest.param(2, marks=pytest.mark.slow)]
-  )
+  @pytest.mark.parametrize("limit", [1, 2])
   @pytest.mark.parametrize("stop_in", [1, 3, 5, None])
   def test_run_ends_with_the_same_bits(
     self, make, whole, problems, stop_in, limit
@@ -552,11 +550,8 @@ class TestStatesOnDisk:
   @pytest.mark.parametrize(
     "limits", [(None, 1, None), (1, None, 1), (None, None, 2), (2, 2, None)]
   )
-  @pytest.mark.parametrize(
-    "stops", [(3, 5), pytest.param((4, 5), marks=pytest.mark.slow)]
-  )
-  def test_limit_may_change(self, make, whole, problems, limits, stops):
-    for limit, stop_in in zip(limits, (*stops, None), strict=True):
+  def test_limit_may_change(self, make, whole, problems, limits):
+    for limit, stop_in in zip(limits, (3, 5, None), strict=True):
       drive = Drive(make(limit), stop_in=stop_in)
     assert drive.bits() == whole.bits()
     assert problems == []

@@ -23,14 +23,12 @@ from tff_shift.data.your_own import from_arrays
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
 from tff_shift.models.networks import mlp
-from tff_shift.scenarios.dynamic_personalization import drift_detector
 from tff_shift.scenarios.dynamic_personalization import (
   simulation as dynamic_personalization,
 )
 from tff_shift.scenarios.evolving import simulation as evolving
 from tff_shift.scenarios.guidance import queries
 from tff_shift.scenarios.guidance import simulation as guidance
-from tff_shift.scenarios.online_adaptation import rate_controls
 from tff_shift.scenarios.online_adaptation import (
   simulation as online_adaptation,
 )
@@ -302,35 +300,9 @@ PROBLEM = types.SimpleNamespace(num_classes=5)
 HALVES = np.array([0.5, 0.5, 0, 0, 0])
 
 
-def _num_rounds(num_timesteps, rounds_per_step):
-  return lambda: rate_controls.num_rounds(
-    num_timesteps,
-    1,
-    run_seed=0,
-    rounds_per_step=rounds_per_step,
-    participation=1,
-  )
-
-
-def _prescribe(counts):
-  return lambda: rate_controls.prescribe(
-    "fix_lr_mean", np.ones([2, 2]), counts, 0
-  )
-
-
 def _choose(scores):
   trials = [selection.Trial("a", None, {})]
   return lambda: selection.choose(trials, scores)
-
-
-def _fit(distance_features, period_size):
-  return lambda: drift_detector.fit(
-    None,
-    representation=None,
-    representation_size=2,
-    distance_features=distance_features,
-    period_size=period_size,
-  )
 
 
 def _pretrain(train=POOL, hparams=None, seed=0):
@@ -356,16 +328,6 @@ _FOLDER = types.SimpleNamespace(__truediv__=None)
     (_sample(2, "1", 0, 0), "participation="),
     (_sample(2, 1.0, -1, 0), "run_seed="),
     (_sample(2, 1.0, 0, -1), "round_num="),
-    (lambda: evolving.evaluated_clients(0, 0, 0, 1), "num_clients="),
-    (lambda: evolving.evaluated_clients(3, 4, 0, 1), "num_evaluated="),
-    (_num_rounds(0, 1), "num_timesteps"),
-    (_num_rounds(1, 0), "rounds_per_step"),
-    (_prescribe(np.ones([1, 2], int)), "counts"),
-    (_prescribe(np.zeros([2, 2], int)), "counts"),
-    (lambda: list(selection.compare([], dict)), "trials"),
-    (lambda: list(selection.compare([1], None)), "run"),
-    (lambda: selection.choose([], []), "trials"),
-    (_choose([]), "scores"),
     (_choose([math.nan]), "the score of a"),
     (lambda: checkpoints.Run(None, "", every=-1), "every"),
     (lambda: checkpoints.Run(_FOLDER, "", every=1.5), "every"),
@@ -373,13 +335,9 @@ _FOLDER = types.SimpleNamespace(__truediv__=None)
       lambda: dynamic_personalization.measure_stream(PERIODS, 0, None),
       "num_periods",
     ),
-    (_fit("pixels", 0), "period_size"),
-    (_fit("extractor", 2), "extractor"),
     (_pretrain(seed=-1), "seed"),
     (_pretrain(hparams=fed_avg.HParams()), "hparams"),
     (_pretrain(train=POOL.x), "train"),
-    (lambda: guidance.evaluate(None, [1], GUIDANCE.test), "train_sizes"),
-    (lambda: guidance.evaluate(None, [0, 0], GUIDANCE.test), "train_sizes"),
     (_build(num_queries=0), "num_queries"),
     (_build(num_evaluation_domains=0), "num_evaluation_domains"),
     (_build({"batch_size": 4}), "hparams"),

@@ -62,20 +62,8 @@ class TestSampleClients:
       num_clients, participation, run_seed, round_num
     )
 
-  @pytest.mark.parametrize(
-    "num_clients, participation, size",
-    [
-      (20, 1.0, 20),
-      (20, 0.3, 6),
-      (10, 0.25, 3),  # Half a client counts as one.
-      (10, 0.24, 2),
-      (10, 0.01, 1),
-      (1, 0.5, 1),
-      (3, 1e-9, 1),
-    ],
-  )
-  def test_number_of_clients(self, num_clients, participation, size):
-    assert size == len(rounds.sample_clients(num_clients, participation, 0, 0))
+  def test_half_a_client_counts_as_one(self):
+    assert len(rounds.sample_clients(10, 0.25, 0, 0)) == 3
 
   def test_every_client_takes_part_equally_often_over_rounds(self):
     num_rounds = 1000
@@ -511,12 +499,6 @@ class TestRounds:
       (after.server, after.clients), (before.server, before.clients)
     )
     assert after.round_num == before.round_num == 1
-
-  def test_bad_share_is_refused_and_no_round_runs(self, algorithm, data):
-    run = self.start(algorithm, data, participation=0.0)
-    with pytest.raises(ValueError, match="participation"):
-      run.step()
-    assert run.round_num == 0
 
   def test_data_may_be_replaced_between_rounds(self, algorithm, data):
     run = self.start(algorithm, data, participation=0.5)

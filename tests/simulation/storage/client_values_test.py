@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from tests.simulation.engine import driver_test
 from tff_shift.simulation.engine import checkpoints
-from tff_shift.simulation.engine import client_states
 from tff_shift.simulation.engine import driver
 from tff_shift.simulation.engine import frames
 from tff_shift.simulation.storage import client_values
@@ -94,32 +94,6 @@ class Measured(NamedTuple):
     yield {"round": step}, {}
 
 
-class Counting:
-  """The part of `rounds.Rounds` that drivers use, without computations."""
-
-  num_diverged, client_losses, seconds_per_round = 0, None, 1.0
-
-  def __init__(self):
-    self.server_state = np.int32(0)
-    self.states = client_states.ClientStates(
-      1, lambda seeds: [()] * len(seeds), int
-    )
-    self.losses, self.seconds, self.starts = [], [], []
-
-  def step(self):
-    self.server_state = np.int32(self.server_state + 1)
-    self.seconds.append(0.5)
-
-  def resume(self, server_state, states, seconds, *_):
-    self.server_state, self.seconds = server_state, seconds
-
-  def kept_states(self):
-    return int(self.server_state), None
-
-  def close(self):
-    self.states.close()
-
-
 class Evaluating(driver.Steps):
   """Evaluates every second step and the last one, as `evolving` does."""
 
@@ -130,7 +104,7 @@ class Evaluating(driver.Steps):
     self._stop_in = stop_in
 
   def start(self, storage, callback):
-    running = Counting()
+    running = driver_test.Counting(callback.on_loss)
     running.states.attach(storage)
     return running
 

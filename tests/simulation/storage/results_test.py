@@ -76,10 +76,6 @@ class TestCreate:
     assert folder.path == path
     assert _tree(path) == {"metrics.csv": b""}
 
-  def test_accepts_an_empty_folder(self, tmp_path):
-    results.RunFolder.create(str(tmp_path))
-    assert list(_tree(tmp_path)) == ["metrics.csv"]
-
   @pytest.mark.parametrize(
     "files, name, overwrite, message",
     [
@@ -168,19 +164,6 @@ class TestMetrics:
     assert (folder.path / "metrics.csv").read_text() == (
       "round,accuracy,loss\n1,,0.5\n2,,0.25\n"
     )
-
-  def test_each_row_is_readable_at_once(self, folder):
-    for seed in range(3):
-      folder.write_metrics(_ROW | {"accuracy": 10.0 * seed, "seed": seed})
-      with open(folder.path / "metrics.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-      assert len(rows) == seed + 1
-      assert rows[-1] == {
-        "algorithm": "",
-        "seed": str(seed),
-        "round": "",
-        "accuracy": str(10.0 * seed),
-      }
 
   def test_values_survive_the_file_unchanged(self, folder):
     value = 100.0 / 3.0

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
-from tff_shift._util import arguments
 from tff_shift._util import errors
 from tff_shift.command_line.tuning import search
 
@@ -107,10 +106,8 @@ def choose(trials: Sequence[Trial], scores: Sequence[float]) -> Trial:
     is smallest.
 
   Raises:
-    ValueError: If there is no trial, or if a score is missing or NaN.
+    ValueError: If a score is NaN.
   """
-  arguments.sequence("trials", trials, what="setting")
-  arguments.sequence("scores", scores, len(trials), what="trial")
   for trial, score in zip(trials, scores, strict=True):
     if math.isnan(score):
       raise ValueError(
@@ -173,22 +170,9 @@ def compare(
     on_choice: Called with the trials of an algorithm, their scores and the
       selected trial.
 
-  Returns:
-    An iterator that runs one trial at a time and yields its result.
-
-  Raises:
-    ValueError: If there is no trial, or an argument has the wrong type.
+  Yields:
+    The result of one trial at a time.
   """
-  arguments.sequence("trials", trials, what="setting")
-  arguments.functions(run=run, on_choice=on_choice)
-  if rule is not None:
-    arguments.functions(**{"rule.score": rule.score})
-  return _compare(trials, run, rule, all_settings, on_choice)
-
-
-def _compare(
-  trials, run, rule, all_settings, on_choice
-) -> Iterator[TrialResult]:
   for algorithm in dict.fromkeys(each.algorithm for each in trials):
     mine = [each for each in trials if each.algorithm == algorithm]
     chosen, by_label = None, {}

@@ -1,6 +1,7 @@
 """Makes the trials that the flags define."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
@@ -23,6 +24,9 @@ def chosen(
   scenario: str,
   defaults: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = _no_values,
   overrides: Callable[[str], Mapping[str, Any]] = _no_values,
+  kind_of: Callable[[str], type[hyperparameters.HParams]] = (
+    lambda name: algorithms.get(name).HParams
+  ),
 ) -> list[selection.Trial]:
   """Returns a trial for each combination of an algorithm's flag values.
 
@@ -32,6 +36,7 @@ def chosen(
       are not set; `setting` has the flags that are set. Values of
       hyper-parameters that the algorithm lacks are ignored.
     overrides: `algorithm -> values` that replace those of the flags.
+    kind_of: Takes an algorithm, returns the class of its hyper-parameters.
 
   Returns:
     The trials, grouped by algorithm. The values of the last hyper-parameter
@@ -40,46 +45,18 @@ def chosen(
   Raises:
     UsageError: If a flag is wrong.
   """
-  return _all(
-    scenario, defaults, overrides, lambda name: algorithms.get(name).HParams
-  )
-
-
-def described(
-  scenario: str,
-  defaults: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] = _no_values,
-  overrides: Callable[[str], Mapping[str, Any]] = _no_values,
-) -> list[selection.Trial]:
-  """Returns the trials of `chosen` without importing the algorithms.
-
-  Their hyper-parameters are instances of `algorithms.describe(name).hparams`.
-  Each value is checked separately, not in combination.
-
-  Args:
-    scenario: The name of the binary.
-    defaults: The defaults, as in `chosen`.
-    overrides: The overrides, as in `chosen`.
-
-  Returns:
-    The trials in the order of `chosen`.
-
-  Raises:
-    UsageError: If a flag is wrong.
-  """
-  return _all(
-    scenario,
-    defaults,
-    overrides,
-    lambda name: algorithms.describe(name).hparams,
-  )
-
-
-def _all(scenario, defaults, overrides, kind_of) -> list[selection.Trial]:
   return [
     trial
     for name in common_flags.chosen_algorithms(scenario)
     for trial in _of_algorithm(name, kind_of(name), defaults, overrides(name))
   ]
+
+
+# As `chosen`, without importing the algorithms. Each hyper-parameter is checked
+# separately, not in combination.
+described = functools.partial(
+  chosen, kind_of=lambda name: algorithms.describe(name).hparams
+)
 
 
 def _of_algorithm(

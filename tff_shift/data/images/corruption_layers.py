@@ -37,7 +37,7 @@ _ICE_OCTAVES = ((0.4, 0.5), (1, 0.15), (3, 0.15))
 _ICE_BETWEEN = 0.2
 
 # Brightens surfaces that rise from the upper left to the lower right.
-EMBOSS = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], np.float32)
+_EMBOSS = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], np.float32)
 
 # Canny's thresholds: a gradient above the first is an edge if it is connected
 # to one above the second. Gradients are sums of absolute Sobel filters.
@@ -96,7 +96,7 @@ def light(surface: np.ndarray, inside: np.ndarray, scale: float) -> np.ndarray:
   # The added millionth corrects rounding errors of whole numbers.
   levels = np.floor(_mean_of_9(distance) + 1e-6).clip(0, 255)
   shades = ndimage.correlate(
-    _equalized(levels), EMBOSS[np.newaxis], mode="mirror"
+    _equalized(levels), _EMBOSS[np.newaxis], mode="mirror"
   )
   shades = np.rint(_mean_of_9(shades.clip(0, 255)))
   return (thickness / 255 * shades).astype(np.float32)[..., np.newaxis]

@@ -18,7 +18,6 @@ CIFAR-10-C. Every operator has the signature
 
 import io
 import math
-from collections.abc import Callable
 
 import numpy as np
 from PIL import Image
@@ -107,13 +106,11 @@ def frosted_glass_blur(
   sigma: float,
   reach: int,
   passes: int,
-  *,
-  whole: bool = True,
 ) -> Images:
   """Replaces each pixel by a nearby one, between two blurs.
 
   The blurs soften single pixels at any image size: `scale` applies only to
-  `reach`. With `whole`, the result of the first blur is rounded down to 8 bits.
+  `reach`. The result of the first blur is rounded down to 8 bits.
 
   The other pixel lies up to `reach` above and to the left, and less than that
   below and to the right. `reach + 1` rows and columns above and on the left
@@ -128,9 +125,7 @@ def frosted_glass_blur(
   # The maximum of all levels, so that all levels start with the same moves.
   shape = (_MOST_PASSES, 2, *rows[inner].shape[1:])
   moves = np.stack([rng.integers(-reach, reach, shape) for rng in rngs], axis=2)
-  mixed = primitives.blur(images, sigma)
-  if whole:
-    mixed = primitives.rounded_down(mixed) / 255
+  mixed = primitives.rounded_down(primitives.blur(images, sigma)) / 255
   for down, right in moves[:passes]:
     mixed[inner] = mixed[which, rows[inner] + down, columns[inner] + right]
   return primitives.blur(mixed, sigma)
@@ -149,17 +144,12 @@ def motion_blur(
 
 
 def zoom_blur(
-  images: Images,
-  rngs: Generators,
-  scale: float,
-  steps: int,
-  *,
-  whole_pixels: bool = True,
+  images: Images, rngs: Generators, scale: float, steps: int
 ) -> Images:
   """Averages the image with `steps` zooms into it, 1 % apart from 1.00 on."""
   del rngs, scale
   factors = (1.0, *(1 + np.arange(steps) / 100))
-  return primitives.zoom(images, factors, whole_pixels=whole_pixels)
+  return primitives.zoom(images, factors)
 
 
 def snow(
@@ -173,8 +163,6 @@ def snow(
   radius: float,
   sigma: float,
   keep: float,
-  *,
-  whole_pixels: bool = True,
 ) -> Images:
   """Whitens the image and adds falling flakes, once from each side.
 
@@ -184,7 +172,7 @@ def snow(
   """
   flakes = primitives.normal(rngs, (*images.shape[1:3], 1))
   flakes = mean + deviation * flakes
-  flakes = primitives.zoom(flakes, (zoom * scale,), whole_pixels=whole_pixels)
+  flakes = primitives.zoom(flakes, (zoom * scale,))
   flakes = np.where(flakes < threshold, np.float32(0), flakes.clip(0, 1))
   angles = np.array([rng.uniform(-135, -45) for rng in rngs])
   flakes = primitives.smear(flakes, angles, scale * radius, scale * sigma)
@@ -194,16 +182,11 @@ def snow(
 
 
 def frost(
-  images: Images,
-  rngs: Generators,
-  scale: float,
-  keep: float,
-  share: float,
-  *,
-  ice: Callable[..., np.ndarray] = corruption_layers.ice,
+  images: Images, rngs: Generators, scale: float, keep: float, share: float
 ) -> Images:
-  """Adds `share` times `ice(rngs, shape, scale)` to `keep` times the image."""
-  return keep * images + share * ice(rngs, images.shape[1:], scale)
+  """Adds `share` times ice to `keep` times the image."""
+  ice = corruption_layers.ice(rngs, images.shape[1:], scale)
+  return keep * images + share * ice
 
 
 def fog(
@@ -362,12 +345,10 @@ def spatter(
   threshold: float,
   strength: float,
   mud: bool,
-  *,
-  light: Callable[..., np.ndarray] = corruption_layers.light,
 ) -> Images:
   """Adds drops where blurred noise exceeds `threshold`.
 
-  Water adds `light(surface, inside, scale)`, scaled to the maximum `strength`.
+  Water adds the light on drops, scaled to the maximum `strength`.
   Mud covers the image where drops, blurred by `strength`, reach 0.8.
   """
   channels = images.shape[3]
@@ -380,6 +361,6 @@ def spatter(
     cover = primitives.blur(inside.astype(np.float32), scale * strength)
     cover = np.where(cover < 0.8, np.float32(0), cover)
     return images * (1 - cover) + primitives.tinted(cover, _MUD, channels)
-  relief = light(surface, inside, scale)
+  relief = corruption_layers.light(surface, inside, scale)
   shine = strength * relief / primitives.largest(relief)
   return images + primitives.tinted(shine, _WATER, channels)

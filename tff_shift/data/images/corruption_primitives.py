@@ -112,17 +112,16 @@ def smear(
   return result
 
 
-def zoom(
-  images: Images, factors: tuple[float, ...], *, whole_pixels: bool
-) -> np.ndarray:
+def zoom(images: Images, factors: tuple[float, ...]) -> np.ndarray:
   """Averages zooms into the middle of images, one for each factor.
+
+  As in CIFAR-10-C, a zoom cuts out whole pixels, stretches them to whole pixels
+  and crops the result. It differs slightly from its factor, and its middle from
+  the image's middle.
 
   Args:
     images: `[N, height, width, channels]` float32.
     factors: Each at least 1; all are averaged.
-    whole_pixels: Whether, as in CIFAR-10-C, a zoom cuts out whole pixels,
-      stretches them to whole pixels and crops the result. It then differs
-      slightly from its factor, and its middle from the image's middle.
 
   Returns:
     `[N, height, width, channels]` float32.
@@ -130,7 +129,7 @@ def zoom(
   num_images, height, width, channels = images.shape
   # One column per image and channel: a sparse matrix then maps the pixels.
   columns = images.transpose(1, 2, 0, 3).reshape(height * width, -1)
-  zoomed = _zoom_matrix(height, width, factors, whole_pixels) @ columns
+  zoomed = _zoom_matrix(height, width, factors) @ columns
   return zoomed.reshape(height, width, num_images, channels).transpose(
     2, 0, 1, 3
   )
@@ -138,14 +137,13 @@ def zoom(
 
 @functools.lru_cache(maxsize=16)
 def _zoom_matrix(
-  height: int, width: int, factors: tuple[float, ...], whole_pixels: bool
+  height: int, width: int, factors: tuple[float, ...]
 ) -> sparse.csr_matrix:
   """Returns `[height * width, height * width]`, the mean of the zooms."""
-  sources = _whole_pixel_sources if whole_pixels else _exact_sources
   zooms = [
     sparse.kron(
-      _interpolation(sources(height, factor)),
-      _interpolation(sources(width, factor)),
+      _interpolation(_sources(height, factor)),
+      _interpolation(_sources(width, factor)),
       "csr",
     )
     for factor in factors
@@ -153,13 +151,7 @@ def _zoom_matrix(
   return (sum(zooms[1:], zooms[0]) / len(factors)).astype(np.float32)
 
 
-def _exact_sources(length: int, factor: float) -> np.ndarray:
-  """Returns the source of each pixel of a line enlarged about its middle."""
-  middle = (length - 1) / 2
-  return middle + (np.arange(length) - middle) / factor
-
-
-def _whole_pixel_sources(length: int, factor: float) -> np.ndarray:
+def _sources(length: int, factor: float) -> np.ndarray:
   """Returns the sources for a stretched piece of whole pixels."""
   piece = math.ceil(length / factor)
   stretched = round(piece * factor)

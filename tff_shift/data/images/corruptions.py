@@ -12,10 +12,9 @@ pixels: these do not depend on the size.
 Every example has its own seed: its corruption does not depend on the batch, and
 all severities use the same draws.
 
-Levels and operations are the published ones by default, although the published
-error does not increase with each severity (see `corruption_monotone` for levels
-whose error does). To process batches at once, and without the dependencies of
-the authors' code, some operations differ in detail:
+Levels and operations are the published ones, although the error does not
+increase with each severity. To process batches at once, and without the
+dependencies of the authors' code, some operations differ in detail:
 
 - frost: noise with their colours, standard deviations and correlations replaces
   the authors' photographs, see `corruption_layers.ice`.
@@ -38,13 +37,11 @@ property that a corruption changes is not changed: black in `shot_noise`,
 # Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from tff_shift._util import arguments
 from tff_shift.data import partition
-from tff_shift.data.images import corruption_monotone
 from tff_shift.data.images import corruption_operators as operators
 from tff_shift.data.images import corruption_primitives as primitives
 
@@ -57,7 +54,7 @@ _Operator = Callable[..., operators.Images]
 _Level = tuple[float, ...]
 
 # For each corruption its operator and the operator's numbers per severity.
-_PUBLISHED: dict[str, tuple[_Operator, tuple[_Level, ...]]] = {
+_CORRUPTIONS: dict[str, tuple[_Operator, tuple[_Level, ...]]] = {
   "gaussian_noise": (
     operators.gaussian_noise,
     ((0.04,), (0.06,), (0.08,), (0.09,), (0.10,)),
@@ -155,21 +152,9 @@ _PUBLISHED: dict[str, tuple[_Operator, tuple[_Level, ...]]] = {
 }
 
 
-_CORRUPTIONS: dict[str, dict[str, tuple[Callable[..., Any], Any]]] = {
-  "published": _PUBLISHED,
-  "monotone": {**_PUBLISHED, **corruption_monotone.CORRUPTIONS},
-}
-LEVELS = tuple(_CORRUPTIONS)
-
-
 def names() -> tuple[str, ...]:
   """Returns the names: the 15 of the benchmark, then its 4 extra ones."""
-  return tuple(_PUBLISHED)
-
-
-def check_levels(levels: str) -> None:
-  """Raises ValueError unless there are levels of this name."""
-  arguments.choice("corruption_levels", levels, LEVELS)
+  return tuple(_CORRUPTIONS)
 
 
 def check_images(images: np.ndarray) -> None:
@@ -195,12 +180,7 @@ def check_images(images: np.ndarray) -> None:
 
 
 def corrupt(
-  images: np.ndarray,
-  name: str,
-  severity: int,
-  seeds: np.ndarray,
-  *,
-  corruption_levels: str = "published",
+  images: np.ndarray, name: str, severity: int, seeds: np.ndarray
 ) -> np.ndarray:
   """Corrupts every image of a batch, each by its own seed.
 
@@ -211,20 +191,17 @@ def corrupt(
     severity: 0 (the images unchanged) to 5 (most corrupted).
     seeds: `[N]` non-negative integers. The draws for an image are a function of
       `name` and its seed.
-    corruption_levels: One of `LEVELS`: `published`, those of CIFAR-10-C, or
-      `monotone`, whose error increases with each severity.
 
   Returns:
     A new `[N, height, width, channels]` uint8 array.
 
   Raises:
-    ValueError: If the images have another dtype or shape, the corruption, the
-      severity or the levels do not exist, or the seeds are not one non-negative
-      integer per image.
+    ValueError: If the images have another dtype or shape, the corruption or the
+      severity does not exist, or the seeds are not one non-negative integer per
+      image.
   """
   images, seeds = np.asarray(images), np.asarray(seeds)
   check_images(images)
-  check_levels(corruption_levels)
   arguments.choice("corruption", name, names())
   if (
     not isinstance(severity, int | np.integer)
@@ -241,10 +218,8 @@ def corrupt(
   rngs = [partition.generator(f"corruption {name}", seed) for seed in seeds]
   if severity == 0 or not rngs:
     return images.copy()
-  operator, levels = _CORRUPTIONS[corruption_levels][name]
+  operator, levels = _CORRUPTIONS[name]
   scale = max(1.0, min(images.shape[1:3]) / _PUBLISHED_SIDE)
   unit = images.astype(np.float32) / 255
   corrupted = operator(unit, rngs, scale, *levels[severity - 1])
-  if corruption_levels == "published":
-    return primitives.rounded_down(corrupted).astype(np.uint8)
-  return np.rint(255 * corrupted.clip(0, 1)).astype(np.uint8)
+  return primitives.rounded_down(corrupted).astype(np.uint8)

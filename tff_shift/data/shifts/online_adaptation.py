@@ -612,7 +612,6 @@ class Streams:
     shift_kind: str = "label",
     dirichlet: float = 0.1,
     archive: Callable[[str, int], examples_lib.Examples] | None = None,
-    corruption_levels: str = "published",
     corruption_set: str = "all",
     severities: str = "zero_to_five",
     seed: int = 0,
@@ -632,7 +631,6 @@ class Streams:
       dirichlet: Concentration of the Dirichlet distribution of Q_T.
       archive: The reader of corrupted images, see `archive_of`. None: they are
         computed from the pool.
-      corruption_levels: For computed corruptions, one of `corruptions.LEVELS`.
       corruption_set: The corruptions of the clients, one of `CORRUPTION_SETS`.
       severities: How omega determines the severity, one of `SEVERITIES`.
       seed: Seed of all draws.
@@ -647,7 +645,6 @@ class Streams:
     arguments.choice("shift_kind", shift_kind, SHIFT_KINDS)
     arguments.choice("corruption_set", corruption_set, CORRUPTION_SETS)
     arguments.choice("severities", severities, SEVERITIES)
-    corruptions.check_levels(corruption_levels)
     partition.check_positive_integer("num_clients", num_clients)
     partition.check_positive_integer("samples_per_step", samples_per_step)
     examples_lib.check_pool(pool)
@@ -694,7 +691,6 @@ class Streams:
     self._pool = pool
     self._num_samples = samples_per_step
     self._archive = archive
-    self._corruption_levels = corruption_levels
     self._severities = severities
     self._seed = seed
     self._by_class = functools.cache(
@@ -808,13 +804,7 @@ class Streams:
     examples = self._examples(*part)
     x = examples.x[positions]
     if severity and self._archive is None:
-      x = corruptions.corrupt(
-        x,
-        name,
-        severity,
-        positions,
-        corruption_levels=self._corruption_levels,
-      )
+      x = corruptions.corrupt(x, name, severity, positions)
     return examples_lib.Examples(
       examples_lib.read_only(x), examples.y[positions]
     )

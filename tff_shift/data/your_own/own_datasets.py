@@ -265,7 +265,6 @@ def _read_table(
   name: str, path: pathlib.Path, state: Any
 ) -> tuple[dataset.DatasetInfo, str | None, dict[pathlib.Path, Any]]:
   """Reads a table or a folder: see `_table`, and the states of its images."""
-  del state
   given = _given(name)
   read = own_tables.read_folder if is_folder(name) else own_tables.read_file
   table, digest, images = read(path, given)
@@ -306,7 +305,6 @@ def _read_file(
   name: str, path: pathlib.Path, state: tuple[int, int]
 ) -> tuple[dataset.DatasetInfo, None]:
   """Reads an .npz file and makes its entry."""
-  del state
   try:
     arrays = array_files.read_npz(path)
   except ValueError as error:

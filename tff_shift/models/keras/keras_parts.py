@@ -594,7 +594,7 @@ def make_part(
     statistics={
       name: values[each]
       if is_given
-      else created[each].initializer(values[each].shape).numpy()
+      else created[each].initializer(values[each].shape, tf.float32).numpy()
       for each, name in moving.items()
     },
     normalizers=tuple(

@@ -18,9 +18,9 @@ import functools
 import os
 import pathlib
 import textwrap
+from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-from collections.abc import Sized
 from typing import Any
 from typing import Literal
 from typing import NamedTuple
@@ -87,6 +87,7 @@ _SHOWN = "\N{WORD JOINER}"
 _TITLE = "title: "
 
 
+Path = str | os.PathLike[str]
 # Values, [seeds, ...].
 BySeed = Sequence[Sequence[float]] | Sequence[np.ndarray] | np.ndarray
 
@@ -231,13 +232,9 @@ def draw_curves(
     axes: The axes. The horizontal axis only gets whole numbers.
     curves: The curves by label.
     in_legend: Whether the curves are in the legend.
-
-  Raises:
-    ValueError: If a curve does not have one value per round, or has no seed.
   """
   for index, (name, curve) in enumerate(curves.items()):
     rounds, by_seed = Curve(*curve)
-    check_seeds(name, by_seed, len(rounds))
     mean, _ = mean_and_spread(by_seed)
     style = line_style(index)
     # About ten markers per line, on different rounds for different lines.
@@ -405,11 +402,8 @@ def add_legend(figure: Figure) -> None:
   Args:
     figure: The figure with all its artists.
   """
-  found = {}
-  for axes in figure.axes:
-    for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
-      found.setdefault(text, handle)
-  names = sorted(found, key=lambda text: _SPREAD in text)
+  found = _legend_entries(figure)
+  names = list(found)
   left_out = len(names) - _MOST_ENTRIES
   if left_out > 0:
     # The last entry may explain bands or error bars.
@@ -427,16 +421,9 @@ def add_legend(figure: Figure) -> None:
   figure.set_figheight(
     max(figure.get_figheight(), _LEGEND_LINE * num_lines + 0.5)
   )
-  legend = figure.legend(
-    [found[name] for name in names],
-    # Labels that start with an underscore are also refused here.
-    [_SHOWN + text for text in labels],
-    loc="outside right upper",
-    fontsize=TICK_SIZE,
-    frameon=False,
+  _draw_legend(
+    figure, [found[name] for name in names], labels, loc="outside right upper"
   )
-  for each, text in zip(legend.get_texts(), labels, strict=True):
-    each.set_text(text)
   # The legend is next to the title, which must fit above the axes.
   longest = max(
     (len(line) for t in labels for line in t.split("\n")), default=0
@@ -458,17 +445,13 @@ def add_legend_below(figure: Figure) -> None:
   Args:
     figure: The figure with all its artists.
   """
-  handles = {}
-  for axes in figure.axes:
-    for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
-      handles.setdefault(text, handle)
-  names = sorted(handles, key=lambda text: _SPREAD in text)
+  handles = _legend_entries(figure)
   shown = {
     text: "\n".join(
       shown_names.shortened(line, _LEGEND_COLUMN)
       for line in text.removeprefix(_SHOWN).split("\n")
     )
-    for text in names
+    for text in handles
   }
   lines = [line for text in shown.values() for line in text.split("\n")]
   # The handle of an entry is about as wide as six characters.
@@ -476,16 +459,37 @@ def add_legend_below(figure: Figure) -> None:
   num_columns = max(1, min(4, int(figure.get_figwidth() / width)))
   num_rows = -(-len(lines) // num_columns)
   figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * num_rows)
-  legend = figure.legend(
-    [handles[text] for text in names],
-    # Labels that start with an underscore are refused.
-    [_SHOWN + text for text in names],
+  _draw_legend(
+    figure,
+    handles.values(),
+    shown.values(),
     loc="outside lower center",
     ncols=num_columns,
+  )
+
+
+def _legend_entries(figure: Figure) -> dict[str, Any]:
+  """Returns each label's first artist; explanations of spread come last."""
+  found = {}
+  for axes in figure.axes:
+    for handle, text in zip(*axes.get_legend_handles_labels(), strict=True):
+      found.setdefault(text, handle)
+  return dict(sorted(found.items(), key=lambda item: _SPREAD in item[0]))
+
+
+def _draw_legend(
+  figure: Figure, handles: Iterable[Any], labels: Iterable[str], **style: Any
+) -> None:
+  """Draws a legend outside the axes."""
+  legend = figure.legend(
+    list(handles),
+    # Labels that start with an underscore are refused.
+    [_SHOWN + text for text in labels],
     fontsize=TICK_SIZE,
     frameon=False,
+    **style,
   )
-  for each, text in zip(legend.get_texts(), shown.values(), strict=True):
+  for each, text in zip(legend.get_texts(), labels, strict=True):
     each.set_text(text)
 
 
@@ -515,27 +519,6 @@ def thinned(count: int, kept: int | None) -> list[int]:
   return indices
 
 
-def check_length(name: str, what: str, values: Sized, expected: int) -> None:
-  """Raises a ValueError unless values have the expected length."""
-  if len(values) != expected:
-    raise ValueError(
-      f"{name}: {what} must have {expected} entries; got {len(values)}"
-    )
-
-
-def check_seeds(
-  name: str,
-  by_seed: BySeed,
-  num_points: int,
-) -> None:
-  """Raises a ValueError unless values have shape `[seeds, num_points]`."""
-  shape = np.shape(by_seed)
-  if len(shape) != 2 or not shape[0] or shape[1] != num_points:
-    raise ValueError(
-      f"{name}: values must be [seeds, {num_points}]; got {list(shape)}"
-    )
-
-
 def take_literally(figure: Figure) -> None:
   """Makes all text literal: text between dollar signs is not a formula."""
   for axes in figure.axes:
@@ -546,9 +529,7 @@ def take_literally(figure: Figure) -> None:
     each.set_parse_math(False)
 
 
-def save(
-  figure: Figure, path: str | os.PathLike[str]
-) -> str | os.PathLike[str]:
+def save(figure: Figure, path: Path) -> Path:
   """Writes a figure as a PNG file and as a PDF file of the same name.
 
   Equal figures give equal files, because they have no date.

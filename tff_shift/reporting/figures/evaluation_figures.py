@@ -9,7 +9,6 @@ The last expression of a notebook's cell is displayed, with or without
 """
 
 import io
-import os
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -45,6 +44,8 @@ _NUM_BINS = 15
 # The most methods that the text of a figure describes.
 _MOST_DESCRIBED = 8
 
+save = drawing.save
+
 
 class DescribedFigure(Figure):
   """A figure with a description, which notebooks display.
@@ -60,24 +61,6 @@ class DescribedFigure(Figure):
     buffer = io.BytesIO()
     FigureCanvasAgg(self).print_png(buffer)
     return buffer.getvalue(), {"alt": self.alt_text}
-
-
-def save(
-  figure: Figure, path: str | os.PathLike[str]
-) -> str | os.PathLike[str]:
-  """Writes a figure as a PNG file and as a PDF file of the same name.
-
-  Args:
-    figure: The figure.
-    path: The PNG file.
-
-  Returns:
-    `path`.
-
-  Raises:
-    files.WriteError: If a file cannot be written.
-  """
-  return drawing.save(figure, path)
 
 
 def distribution_over_clients(
@@ -450,7 +433,10 @@ def drift_timeline(
   by_seed = {name: np.atleast_2d(each) for name, each in accuracy.items()}
   num_steps = next(iter(by_seed.values())).shape[-1]
   for name, each in by_seed.items():
-    drawing.check_seeds(name, each, num_steps)
+    if each.ndim != 2 or each.shape[1] != num_steps:
+      raise ValueError(
+        f"{name}: values must be [seeds, {num_steps}]; got {list(each.shape)}"
+      )
   detections = {} if detections is None else detections
   last_step = first_step + num_steps - 1
   for name, times in {"drift_times": drift_times, **detections}.items():

@@ -3,7 +3,6 @@
 The module `drawing` has the common parts of figures.
 """
 
-import os
 import textwrap
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -35,11 +34,11 @@ _NARROWEST_TITLE = 3.0
 
 def learning_curves(
   curves: Mapping[str, drawing.Curve],
-  path: str | os.PathLike[str],
+  path: drawing.Path,
   ylabel: str,
   title: str = "",
   xlabel: str = "Round",
-) -> str | os.PathLike[str]:
+) -> drawing.Path:
   """Plots a value over rounds, one line with a band per label.
 
   Args:
@@ -51,9 +50,6 @@ def learning_curves(
 
   Returns:
     `path`.
-
-  Raises:
-    ValueError: If a curve does not have one value per round, or has no seed.
   """
   figure, axes = drawing.new_figure(title, xlabel, ylabel)
   drawing.draw_curves(axes, curves)
@@ -65,10 +61,10 @@ def accuracy_per_domain(
   values: Mapping[str, drawing.BySeed],
   domain_names: Sequence[str],
   target_index: int | None,
-  path: str | os.PathLike[str],
+  path: drawing.Path,
   title: str = "",
   ylabel: str = "Accuracy (%)",
-) -> str | os.PathLike[str]:
+) -> drawing.Path:
   """Plots a value per domain, one line per label, with error bars.
 
   Args:
@@ -81,16 +77,8 @@ def accuracy_per_domain(
 
   Returns:
     `path`.
-
-  Raises:
-    ValueError: If a label does not have one value per domain, or the target
-      index is out of range.
   """
   num_domains = len(domain_names)
-  if target_index is not None and not 0 <= target_index < num_domains:
-    raise ValueError(
-      f"target_index must be 0 to {num_domains - 1}; got {target_index}"
-    )
   figure, axes = drawing.new_figure(title, "Domain", ylabel)
   if target_index is not None:
     edges = target_index - 0.5, target_index + 0.5
@@ -98,7 +86,6 @@ def accuracy_per_domain(
       *edges, color=drawing.PALE, linewidth=0, label="target (held out)"
     )
   for index, (label, by_seed) in enumerate(values.items()):
-    drawing.check_seeds(label, by_seed, num_domains)
     # Next to each other within a domain, so that error bars do not overlap.
     offset = 0.0
     if len(by_seed) > 1:
@@ -117,9 +104,9 @@ def accuracy_per_domain(
 
 def example_images(
   images_by_row: Mapping[str, np.ndarray],
-  path: str | os.PathLike[str],
+  path: drawing.Path,
   title: str = "",
-) -> str | os.PathLike[str]:
+) -> drawing.Path:
   """Plots a grid of example images, one named row per domain or client.
 
   Args:
@@ -131,16 +118,9 @@ def example_images(
 
   Returns:
     `path`.
-
-  Raises:
-    ValueError: If there are no images, or they are not uint8 images of one
-      size.
   """
-  rows = [_as_rgb(name, images) for name, images in images_by_row.items()]
-  sizes = {images.shape[1:3] for images in rows}
-  if len(sizes) != 1:
-    raise ValueError(f"images must have one size; got {sorted(sizes)}")
-  height, width = sizes.pop()
+  rows = [_as_rgb(images) for images in images_by_row.values()]
+  height, width = rows[0].shape[1:3]
   # Whole screen pixels per image pixel, so that no image is blurred.
   scale = max(1, round(72 / max(height, width)))
   gap = 4
@@ -195,9 +175,9 @@ def example_images(
 
 def example_texts(
   texts_by_row: Mapping[str, Sequence[str]],
-  path: str | os.PathLike[str],
+  path: drawing.Path,
   title: str = "",
-) -> str | os.PathLike[str]:
+) -> drawing.Path:
   """Plots example texts as lines in named groups.
 
   Args:
@@ -240,10 +220,10 @@ def example_texts(
 def scatter_domains(
   points_by_domain: Mapping[str, np.ndarray],
   labels_by_domain: Mapping[str, np.ndarray],
-  path: str | os.PathLike[str],
+  path: drawing.Path,
   title: str = "",
   class_names: Sequence[str] | None = None,
-) -> str | os.PathLike[str]:
+) -> drawing.Path:
   """Plots the points of all domains: domain as colour, class as marker.
 
   Args:
@@ -255,9 +235,6 @@ def scatter_domains(
 
   Returns:
     `path`.
-
-  Raises:
-    ValueError: If a domain's points are not two-dimensional or lack labels.
   """
   figure, axes = drawing.new_figure(title, "", "")
   names = list(points_by_domain)
@@ -267,15 +244,8 @@ def scatter_domains(
     {int(label) for labels in labels_by_domain.values() for label in labels}
   )
   for name, color in zip(names, colors, strict=True):
-    points = np.asarray(points_by_domain[name])
-    if points.ndim != 2 or points.shape[1] != 2:
-      raise ValueError(
-        f"points of {name} must be [count, 2]; got {list(points.shape)}"
-      )
-    labels = np.asarray(labels_by_domain.get(name, ()))
-    drawing.check_length(name, "labels", labels, len(points))
     for index, label in enumerate(classes):
-      x, y = points[labels == label].T
+      x, y = points_by_domain[name][labels_by_domain[name] == label].T
       axes.scatter(
         x,
         y,
@@ -323,16 +293,8 @@ def scatter_domains(
   return drawing.save(figure, path)
 
 
-def _as_rgb(name: str, images: np.ndarray) -> np.ndarray:
+def _as_rgb(images: np.ndarray) -> np.ndarray:
   """Returns `[count, height, width, 3]` uint8 images."""
-  images = np.asarray(images)
   if images.ndim == 3:
     images = images[..., np.newaxis]
-  valid = images.ndim == 4 and images.shape[-1] in (1, 3)
-  if images.dtype != np.uint8 or not valid:
-    raise ValueError(
-      f"images of {name} must be uint8 [count, height, width] or"
-      f" [count, height, width, 1 or 3]; got {images.dtype}"
-      f" {list(images.shape)}"
-    )
   return np.broadcast_to(images, (*images.shape[:3], 3))

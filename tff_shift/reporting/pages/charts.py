@@ -215,14 +215,14 @@ class CurvePlot:
   title: str
   caption: str
   step: str
-  width: float
-  height: float
   left: float
-  top: float
-  bottom: float
   x_ticks: Sequence[Tick]
   y_ticks: Sequence[Tick]
   lines: Sequence[Line]
+  width: float = _WIDTH
+  height: float = _CURVE_HEIGHT
+  top: float = _TOP
+  bottom: float = _CURVE_HEIGHT - _BOTTOM
 
 
 def _averaged(curves: Sequence[contents_lib.Curve]) -> np.ndarray:
@@ -280,11 +280,7 @@ def _curve_plot(
     title=shown.heading(column.heading),
     caption=shown.caption(column),
     step=step,
-    width=_WIDTH,
-    height=_CURVE_HEIGHT,
     left=left,
-    top=_TOP,
-    bottom=_CURVE_HEIGHT - _BOTTOM,
     x_ticks=x.ticks,
     y_ticks=y.ticks,
     lines=[
@@ -344,11 +340,7 @@ def profile_plot(
     title="Share of the columns within tau of the best (%)",
     caption="",
     step="tau (points)",
-    width=_WIDTH,
-    height=_CURVE_HEIGHT,
     left=left,
-    top=_TOP,
-    bottom=_CURVE_HEIGHT - _BOTTOM,
     x_ticks=x.ticks,
     y_ticks=y.ticks,
     lines=[_profile_line(each, rows, last, x, y) for each in profiles],

@@ -80,9 +80,6 @@ def clients(
 
   Returns:
     The methods that have a client with a value with each seed, in order.
-
-  Raises:
-    ValueError: If two methods have a different number of clients with a seed.
   """
   sign = 1 if higher_is_better else -1
   # Better is higher from here on.
@@ -92,7 +89,6 @@ def clients(
     }
     for row, seeds in by_method.items()
   }
-  _check(values)
   found = []
   for row, by_seed in values.items():
     if not by_seed or any(np.isnan(v).all() for v in by_seed.values()):
@@ -115,19 +111,6 @@ def clients(
       )
     )
   return found
-
-
-def _check(values) -> None:
-  """Refuses methods with different clients."""
-  sizes = {}
-  for row, by_seed in values.items():
-    for seed, each in by_seed.items():
-      other, size = sizes.setdefault(seed, (row, len(each)))
-      if len(each) != size:
-        raise ValueError(
-          f"by_method: with seed {seed}, {row!r} has {len(each)} clients and"
-          f" {other!r} has {size}: they must have the same clients"
-        )
 
 
 def _mean(values: Iterable[float]) -> float:

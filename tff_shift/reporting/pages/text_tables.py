@@ -62,27 +62,12 @@ def _is_number(text: str) -> bool:
   return all(_NUMBER.fullmatch(part) for part in text.split())
 
 
-class _Writer:
-  """Writes rows of CSV whose texts are safe in spreadsheet programs."""
-
-  def __init__(self, writer: Any):
-    self._writer = writer
-
-  def writerow(self, cells: Iterable[Any]) -> None:
-    """Writes a row; numbers stay as they are."""
-    self._writer.writerow(
-      [_csv_text(cell) if isinstance(cell, str) else cell for cell in cells]
-    )
-
-
 def to_csv(table: shown.Table) -> str:
   """Formats one line per cell, with all its data.
 
   Numbers have all digits. Unknown values are empty.
   """
-  file = io.StringIO()
-  writer = _Writer(csv.writer(file, lineterminator="\n"))
-  writer.writerow(
+  rows: list[list[Any]] = [
     [
       *("method", "column", "metric", "unit"),
       *("higher_is_better", "state"),
@@ -95,12 +80,12 @@ def to_csv(table: shown.Table) -> str:
       *("program_note", "oracle_mean", "oracle", "tuning_optimism"),
       *("gradients_per_round", "bytes_down", "bytes_up", "seconds_per_round"),
     ]
-  )
+  ]
   for entry in table.entries:
     cell, column, run = entry.cell, entry.column, entry.cell.run
     paper, program, budget = cell.paper, cell.program, cell.budget
     oracle = tuning.optimism(cell, column.higher_is_better)
-    writer.writerow(
+    rows.append(
       [
         cell.row,
         shown.heading(cell.column),
@@ -164,6 +149,11 @@ def to_csv(table: shown.Table) -> str:
         ),
       ]
     )
+  file = io.StringIO()
+  csv.writer(file, lineterminator="\n").writerows(
+    [_csv_text(cell) if isinstance(cell, str) else cell for cell in row]
+    for row in rows
+  )
   return file.getvalue()
 
 
@@ -247,22 +237,26 @@ def escape_markdown(text: str) -> str:
   return text.replace("&", "&amp;")
 
 
-def _markdown_row(cells) -> str:
-  return _joined(map(escape_markdown, cells))
-
-
-def _joined(cells) -> str:
-  return "| " + " | ".join(cells) + " |"
-
-
 def to_markdown_table(
-  head: Sequence[str], rows: Sequence[Sequence[str]]
+  head: Sequence[str], rows: Iterable[Sequence[str]], number: str = "---:"
 ) -> str:
-  """Formats plain texts as a table; all columns but the first are numbers."""
-  units = ["---", *["---:"] * (len(head) - 1)]
-  return "\n".join(
-    [_markdown_row(head), _joined(units), *map(_markdown_row, rows)]
+  """Formats plain texts as a table.
+
+  Args:
+    head: The heads of the columns.
+    rows: The rows.
+    number: The alignment of all columns but the first.
+  """
+  return _markdown_table(
+    head, [map(escape_markdown, row) for row in rows], number
   )
+
+
+def _markdown_table(head, rows, number) -> str:
+  """As `to_markdown_table`, of escaped cells."""
+  units = ["---", *[number] * (len(head) - 1)]
+  lines = [map(escape_markdown, head), units, *rows]
+  return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def to_markdown(contents: contents_lib.Contents, table: shown.Table) -> str:
@@ -318,14 +312,19 @@ def _protocol(contents):
   ]
   if not differing:
     return ""
-  rows = [
-    _markdown_row(["setting", "paper", "run", "reason"]),
-    "| --- | --- | --- | --- |",
-  ]
-  for each in differing:
-    ours = f"{each.ours} (reduced)" if each.is_reduced else each.ours
-    rows.append(_markdown_row([each.name, each.paper, ours, each.reason]))
-  return "\n".join(rows)
+  return to_markdown_table(
+    ["setting", "paper", "run", "reason"],
+    [
+      [
+        each.name,
+        each.paper,
+        f"{each.ours} (reduced)" if each.is_reduced else each.ours,
+        each.reason,
+      ]
+      for each in differing
+    ],
+    "---",
+  )
 
 
 def _results(table):
@@ -334,8 +333,7 @@ def _results(table):
     heads.append(shown.heading(column.heading))
     if table.has_paper:
       heads.append("paper")
-  units = ["---", *["---:"] * (len(heads) - 1)]
-  rows = [_markdown_row(heads), "| " + " | ".join(units) + " |"]
+  rows = []
   for row in table.rows:
     cells = [escape_markdown(row)]
     for column in table.columns:
@@ -343,5 +341,5 @@ def _results(table):
       cells.append(_bold(entry, escape_markdown(_ours(entry)), _MARKDOWN_BOLD))
       if table.has_paper:
         cells.append(escape_markdown(entry.paper if entry else ""))
-    rows.append(_joined(cells))
-  return "\n".join(rows)
+    rows.append(cells)
+  return _markdown_table(heads, rows, "---:")

@@ -12,7 +12,6 @@ import numpy as np
 from absl import flags
 
 from tff_shift import algorithms
-from tff_shift import models
 from tff_shift._util import memory
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import configuration as configuration_lib
@@ -474,8 +473,6 @@ def _build_model(
   configuration: Configuration,
   dataset: dynamic_personalization.DynamicDataset,
 ) -> split_model.SplitModel:
-  import tensorflow as tf
-
   name = common_flags.model_name(SCENARIO)
   width = configuration.model_width or _WIDTHS.get(name)
   options = model_flags.options()
@@ -486,19 +483,15 @@ def _build_model(
     options["width"] = width
     if name == "mlp":
       options["head_width"] = width
-  model = models.build(
-    name,
-    input_shape=dataset.train.x.shape[1:],
-    num_classes=len(dataset.class_names),
-    input_dtype=tf.as_dtype(dataset.train.x.dtype),
-    input_scaling=input_flags.chosen(
-      [dataset.train.x], dataset.feature_names or ()
-    ),
-    **options,
+  # --weights_file is only for the target network: the extractor is trained on
+  # public data. A hypernetwork initially generates nearly these weights.
+  return common_flags.built_model(
+    SCENARIO,
+    [dataset.train.x],
+    dataset.class_names,
+    dataset.feature_names,
+    options,
   )
-  # Only the target network: the extractor is trained on public data. A
-  # hypernetwork initially generates nearly these weights.
-  return model_flags.changed(model, dataset.class_names, dataset.feature_names)
 
 
 def _periods(

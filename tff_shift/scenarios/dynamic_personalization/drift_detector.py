@@ -28,7 +28,6 @@ from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.learning import evaluation
 from tff_shift.models import input_scaling as scaling_lib
 from tff_shift.models import split_model
-from tff_shift.shift import choices
 from tff_shift.shift import distances
 from tff_shift.shift import representations
 
@@ -184,14 +183,8 @@ def fit(
     The functions.
 
   Raises:
-    ValueError: If a value is not allowed or does not fit the data.
+    ValueError: If a value does not fit the data.
   """
-  arguments.choice("distance_features", distance_features, choices.FEATURES)
-  period_size = arguments.integer("period_size", period_size)
-  if threshold is not None:
-    threshold = checked_threshold(threshold)
-  if representation == "moments" or distance_features == "extractor":
-    arguments.functions(extractor=extractor)
 
   def scaled(x):
     return x if x.dtype == np.uint8 else input_scaling.of_array(x)

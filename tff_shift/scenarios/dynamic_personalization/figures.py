@@ -5,7 +5,6 @@ The module `drawing` has the common parts of figures. Evaluated periods start at
 """
 
 import math
-import os
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -20,10 +19,10 @@ def accuracy_over_periods(
   validation: Mapping[str, Sequence[float] | np.ndarray],
   drifted: drawing.BySeed | None,
   detected: drawing.BySeed,
-  path: str | os.PathLike[str],
+  path: drawing.Path,
   *,
   time_names: Sequence[str] = (),
-) -> str | os.PathLike[str]:
+) -> drawing.Path:
   """Plots accuracies over periods (Fed-3DA, Fig. 4), and drifts below them.
 
   In the upper panel, a short line on the left marks the validation accuracy of
@@ -43,23 +42,8 @@ def accuracy_over_periods(
 
   Returns:
     `path`.
-
-  Raises:
-    ValueError: If there is not one value per period, or not one validation
-      accuracy per curve.
   """
-  num_periods = np.shape(detected if drifted is None else drifted)[-1]
-  for name, percentages in (("drifted", drifted), ("detected", detected)):
-    if percentages is not None:
-      drawing.check_seeds(name, percentages, num_periods)
-  if validation.keys() != curves.keys():
-    raise ValueError(
-      f"validation must have the curves {list(curves)}; got {list(validation)}"
-    )
-  for label, curve in curves.items():
-    drawing.check_length(
-      label, "periods", drawing.Curve(*curve).rounds, num_periods
-    )
+  num_periods = np.shape(detected)[-1]
   figure = drawing.blank_figure(height=5.5)
   upper, lower = figure.subplots(2, sharex=True, height_ratios=(3, 1))
   drawing.style_axes(upper, "", "", "Accuracy (%)")
@@ -111,11 +95,11 @@ def distance_over_periods(
   distances: Sequence[float] | np.ndarray,
   drifted: Sequence[bool] | np.ndarray | None,
   threshold: float,
-  path: str | os.PathLike[str],
+  path: drawing.Path,
   *,
   title: str,
   time_names: Sequence[str] = (),
-) -> str | os.PathLike[str]:
+) -> drawing.Path:
   """Plots the distance of a client's data to the previous period.
 
   Bands mark true drifts, points mark detected drifts.
@@ -131,14 +115,10 @@ def distance_over_periods(
 
   Returns:
     `path`.
-
-  Raises:
-    ValueError: If there is not one value per period.
   """
   distances = np.asarray(distances)
   if drifted is None:
     drifted = np.zeros(len(distances), bool)
-  drawing.check_length("drifted", "values", drifted, len(distances))
   figure, axes = drawing.new_figure(title, "Period", "Distance")
   label = "drift"
   for index in np.flatnonzero(drifted):

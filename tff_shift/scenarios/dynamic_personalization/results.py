@@ -46,10 +46,7 @@ def final_metrics(
     # Pairs as clients of one period, [1, pairs].
     return values if is_present.all() else values[is_present][np.newaxis]
 
-  accuracy = of_present(inference.accuracy)
-  (variance,) = metrics.multi_period_variance(accuracy, validation_accuracy)
-  (below,) = metrics.multi_period_variance_below(accuracy, validation_accuracy)
-  (low_share,) = metrics.low_accuracy_share(accuracy, validation_accuracy)
+  accuracies = of_present(inference.accuracy), validation_accuracy
   detection = {}
   if inference.drifted is not None:
     has_distance = ~np.isnan(inference.distances)
@@ -71,9 +68,11 @@ def final_metrics(
       name: dynamic_personalization.mean_over_present(name, of_present(values))
       for name, values in inference.measured.items()
     },
-    "multi_period_variance": float(variance),
-    "multi_period_variance_below": float(below),
-    "low_accuracy_share": float(low_share),
+    "multi_period_variance": metrics.multi_period_variance(*accuracies),
+    "multi_period_variance_below": metrics.multi_period_variance_below(
+      *accuracies
+    ),
+    "low_accuracy_share": metrics.low_accuracy_share(*accuracies),
     "request_share": _percent(of_present(inference.requested)),
     **detection,
   }
@@ -186,7 +185,7 @@ def draw_timeline(
   drifted = np.zeros(0)
   if stream.drifted is not None:
     drifted = stream.drifted[:, client]
-  evaluation_figures.save(
+  drawing.save(
     evaluation_figures.drift_timeline(
       {label: each.accuracy[:, client] for label, each in first.items()},
       1 + np.flatnonzero(drifted),

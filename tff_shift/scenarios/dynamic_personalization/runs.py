@@ -200,7 +200,6 @@ class DynamicPersonalization(scenario.Scenario):
 
   def bounds(self, readings):
     """Yields the floor on each stream."""
-    del readings
     for name in self.plan.configuration.test_distributions:
 
       def bound_of(seed, name=name):
@@ -235,8 +234,3 @@ def _stream_names(plan: planning.Plan) -> tuple[str, ...]:
     return ()
   # Period 0 is the last training period.
   return plan.dataset.periods.time_names[plan.configuration.train_periods - 1 :]
-
-
-def run(plan: planning.Plan) -> None:
-  """Runs the comparison of a plan."""
-  DynamicPersonalization(plan).run()

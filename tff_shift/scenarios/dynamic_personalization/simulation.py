@@ -56,7 +56,6 @@ from tff_shift.simulation.engine import callbacks as callbacks_lib
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
-from tff_shift.simulation.engine import client_states
 from tff_shift.simulation.engine import driver
 from tff_shift.simulation.engine import frames
 from tff_shift.simulation.engine import participation as participation_lib
@@ -220,7 +219,6 @@ class Deployed(NamedTuple):
 
   def rows(self, step: int) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """See `callbacks.Measurements`; a row for each period."""
-    del step
     for period in range(1, len(self.inference.distances) + 1):
       yield _place(self.distribution, period), self.inference.of_period(period)
 
@@ -344,96 +342,6 @@ def _present(data: Sequence[Any]) -> list[int]:
   return [client for client, each in enumerate(data) if len(each.y)]
 
 
-def train(
-  algorithm: algorithm_lib.FederatedAlgorithm,
-  drawn: _Drawn,
-  represent: _Represent | None,
-  *,
-  num_rounds: int,
-  run_seed: int,
-  participation: float = 1.0,
-  sampler: participation_lib.Sampler = participation_lib.uniform,
-  reporting: participation_lib.Reporting | None = None,
-  on_loss: Callable[[int, float], None] = lambda round_num, loss: None,
-) -> rounds.Rounds:
-  """Trains an algorithm, one period per round.
-
-  Args:
-    algorithm: The algorithm.
-    drawn: The periods of training.
-    represent: Maps examples to r. None: the algorithm takes none.
-    num_rounds: The number of rounds, at least 1.
-    run_seed: Determines initial weights, batches and cohorts.
-    participation: The client fraction per round, above 0 and at most 1. A
-      client never sees its examples of a period in which it does not take part.
-    sampler: Samples the clients of a round, see `participation`.
-    reporting: Which of the sampled clients report. None: all of them.
-    on_loss: Called after each round with the number of completed rounds and the
-      mean training loss.
-
-  Returns:
-    The rounds, with the states of server and clients after the last one.
-
-  Raises:
-    ValueError: If an argument is not allowed, or examples do not match the
-      algorithm.
-  """
-  num_rounds = arguments.integer("num_rounds", num_rounds)
-  running, data_of = _start(
-    algorithm,
-    drawn,
-    represent,
-    run_seed=run_seed,
-    on_loss=on_loss,
-    participation=participation,
-    sampler=sampler,
-    reporting=reporting,
-  )
-  for done in range(1, num_rounds + 1):
-    _give(running, data_of(done))
-    running.step()
-  return running
-
-
-def _start(
-  algorithm: algorithm_lib.FederatedAlgorithm,
-  drawn: _Drawn,
-  represent: _Represent | None,
-  *,
-  run_seed: int,
-  on_loss: Callable[[int, float], None],
-  participation: float,
-  sampler: participation_lib.Sampler,
-  reporting: participation_lib.Reporting | None,
-  storage: client_states.Storage | None = None,
-) -> tuple[rounds.Rounds, Callable[[int], list[Any]]]:
-  """Returns the initial rounds, and a function from a round to its data."""
-  _check_algorithm(algorithm)
-  run_seed = arguments.seed("run_seed", run_seed)
-  participation = arguments.participation(participation)
-  _check_periods("training", drawn)
-  if takes_representation(algorithm):
-    arguments.functions(represent=represent)
-
-  # Drawing a period and its r can take longer than training on it.
-  @functools.lru_cache(maxsize=1)
-  def data_of(round_num):
-    return training_data(algorithm, drawn, round_num - 1, represent, run_seed)
-
-  running = rounds.Rounds(
-    algorithm,
-    data_of(1),
-    present=_present(data_of(1)),
-    run_seed=run_seed,
-    participation=participation,
-    sampler=sampler,
-    reporting=reporting,
-    storage=storage,
-    on_loss=on_loss,
-  )
-  return running, data_of
-
-
 def validate(
   running: rounds.Rounds,
   drawn: _Drawn,
@@ -448,12 +356,7 @@ def validate(
 
   Returns:
     Percent, the mean over clients with examples and periods.
-
-  Raises:
-    ValueError: If the algorithm has another number of evaluation domains, or
-      the periods have other clients.
   """
-  _check_clients("drawn", drawn, len(running.data))
   clients = deployment.Clients(running, represent)
   first = batches(drawn, 0)
   clients.request(first, _have_examples(first))
@@ -555,15 +458,7 @@ def infer(
 
   Returns:
     The measurements.
-
-  Raises:
-    ValueError: If an argument is not allowed, or the algorithm has another
-      number of evaluation domains.
   """
-  threshold = _checked_threshold(threshold, apply_update)
-  arguments.has("stream", stream, Stream._fields, "a Stream")
-  arguments.sequence("stream.distances", stream.distances, what="period")
-  _check_clients("stream", stream.drawn, len(running.data))
   clients = deployment.Clients(running, represent)
   first = batches(stream.drawn, 0)
   have_joined = _have_examples(first)
@@ -629,26 +524,11 @@ def majority_class(
   )
 
 
-def _check_algorithm(algorithm: algorithm_lib.FederatedAlgorithm) -> None:
-  """Refuses algorithms that cannot be trained in periods."""
-  checks.algorithm(algorithm)
-  checks.trains(algorithm)
-  checks.data_kind(
-    algorithm, client_dataset.ClientDataset, period_data.PeriodData
-  )
-
-
 def _check_periods(name: str, drawn: Any) -> None:
   """Refuses values that are not periods."""
   arguments.has(
     name, drawn, ["batch", "num_clients"], "a dynamic_personalization.Periods"
   )
-
-
-def _checked_threshold(threshold: float, apply_update: str) -> float:
-  """Validates the arguments of drift detection."""
-  arguments.choice("apply_update", apply_update, choices.APPLY_UPDATES)
-  return instruments_lib.checked_threshold(threshold)
 
 
 def _check_clients(name: str, drawn: _Drawn, num_clients: int) -> None:
@@ -675,17 +555,28 @@ class _Periods(driver.Steps):
     represent: _Represent | None,
     *,
     num_rounds: int,
+    run_seed: int,
     threshold: float,
     apply_update: str,
     client_names: Sequence[str] | None,
-    **options: Any,
+    **cohorts: Any,
   ):
     """Validates the arguments of `run`."""
-    _check_algorithm(algorithm)
+    checks.algorithm(algorithm)
+    checks.trains(algorithm)
+    checks.data_kind(
+      algorithm, client_dataset.ClientDataset, period_data.PeriodData
+    )
     self.num_rounds = arguments.integer("num_rounds", num_rounds)
-    self._threshold = _checked_threshold(threshold, apply_update)
-    self._apply_update = apply_update
+    self._run_seed = arguments.seed("run_seed", run_seed)
+    arguments.participation(cohorts["participation"])
+    self._apply_update = arguments.choice(
+      "apply_update", apply_update, choices.APPLY_UPDATES
+    )
+    self._threshold = instruments_lib.checked_threshold(threshold)
     _check_periods("training", training)
+    if takes_representation(algorithm):
+      arguments.functions(represent=represent)
     deployment.check_domains(algorithm, training.num_clients)
     _check_clients("validation", validation, training.num_clients)
     for distribution, stream in met.items():
@@ -700,19 +591,30 @@ class _Periods(driver.Steps):
     self._validation = validation
     self._met = met
     self._represent = represent
-    self._start = functools.partial(
-      _start, algorithm, training, represent, **options
+    self._algorithm = algorithm
+    self._cohorts = cohorts
+    # Drawing a period and its r can take longer than training on it.
+    self._data_of = functools.lru_cache(maxsize=1)(
+      lambda period: training_data(
+        algorithm, training, period, represent, run_seed
+      )
     )
 
   def start(self, storage, callback):
     self._callback = callback
-    running, self._data_of = self._start(
-      storage=storage, on_loss=callback.on_loss
+    data = self._data_of(0)
+    return rounds.Rounds(
+      self._algorithm,
+      data,
+      present=_present(data),
+      run_seed=self._run_seed,
+      storage=storage,
+      on_loss=callback.on_loss,
+      **self._cohorts,
     )
-    return running
 
   def step(self, running, step, measured):
-    _give(running, self._data_of(min(step, self.num_rounds)))
+    _give(running, self._data_of(min(step, self.num_rounds) - 1))
     if step <= self.num_rounds:
       running.step()
       return running.losses[-1]
@@ -760,7 +662,7 @@ class _Periods(driver.Steps):
 
   def end(self, running, measured):
     # Also for a finished run that is resumed.
-    _give(running, self._data_of(running.round_num))
+    _give(running, self._data_of(running.round_num - 1))
     if not measured:
       self.validation_accuracy = self.validate(running)
     else:

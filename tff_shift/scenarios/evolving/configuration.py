@@ -23,7 +23,6 @@ from tff_shift.command_line import plan
 from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import metric_flags
-from tff_shift.command_line.flags import model_flags
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.tuning import selection
@@ -299,12 +298,14 @@ def make_plan() -> Plan:
       if configuration.select == LAST_SOURCE
     }
     trained = _trained(configuration, clients[seeds[0]])
-    feature_names = datasets[seeds[0]].feature_names or ()
-    model = _build_model(
-      configuration,
-      datasets[seeds[0]],
+    class_names = datasets[seeds[0]].class_names
+    feature_names = datasets[seeds[0]].feature_names
+    model = common_flags.built_model(
+      SCENARIO,
       training_inputs(configuration, chosen[0], clients[seeds[0]]),
+      class_names,
       feature_names,
+      _model_options(configuration),
     )
     common_flags.check_sizes(
       chosen, model, sum(len(client.train.y) for client in trained)
@@ -326,7 +327,7 @@ def make_plan() -> Plan:
       )
       for seed in seeds
     ),
-    feature_names,
+    feature_names or (),
   )
   return Plan(
     scenario=SCENARIO,
@@ -336,8 +337,8 @@ def make_plan() -> Plan:
     seeds=seeds,
     aggregators=aggregators,
     model=model,
-    class_names=datasets[seeds[0]].class_names,
-    feature_names=datasets[seeds[0]].feature_names,
+    class_names=class_names,
+    feature_names=feature_names,
     settings=_settings(
       configuration,
       len(datasets[seeds[0]].domains),
@@ -607,28 +608,12 @@ def training_inputs(
   ]
 
 
-def _build_model(
-  configuration: Configuration,
-  dataset: evolving_data.EvolvingDataset,
-  inputs: Sequence[np.ndarray],
-  feature_names: Sequence[str],
-) -> split_model.SplitModel:
-  import tensorflow as tf
-
-  x = dataset.domains[0].x
-  name = common_flags.model_name(SCENARIO)
+def _model_options(configuration: Configuration) -> dict[str, Any]:
   options = common_flags.model_options()
   if configuration.embedding_width is not None:
     options["embedding_width"] = configuration.embedding_width
   size = dataset_flags.entry().vocabulary_size
+  name = common_flags.model_name(SCENARIO)
   if size is not None and "vocabulary_size" in models.options(name):
     options["vocabulary_size"] = size
-  model = models.build(
-    name,
-    input_shape=x.shape[1:],
-    num_classes=len(dataset.class_names),
-    input_dtype=tf.as_dtype(x.dtype),
-    input_scaling=input_flags.chosen(inputs, feature_names),
-    **options,
-  )
-  return model_flags.changed(model, dataset.class_names, dataset.feature_names)
+  return options

@@ -215,8 +215,3 @@ class Evolving(scenario.Scenario):
 
   def _first_dataset(self):
     return self.plan.datasets[self.plan.seeds[0]]
-
-
-def run(plan: planning.Plan) -> None:
-  """Runs the comparison of a plan."""
-  Evolving(plan).run()

@@ -70,8 +70,8 @@ class Evaluation(NamedTuple):
   round_num: int
   train_loss: float
   client: Mapping[str, float]
-  server: Mapping[str, float] | None
-  client_per_domain: Mapping[str, np.ndarray] | None
+  server: Mapping[str, float] | None = None
+  client_per_domain: Mapping[str, np.ndarray] | None = None
   validation_accuracy: float | None = None
   new_client: Mapping[str, float] | None = None
   tables: Mapping[str, np.ndarray] | None = None
@@ -199,15 +199,8 @@ def forgetting(accuracies: Sequence[np.ndarray]) -> float:
 
   Returns:
     The mean over the domains, in the unit of the accuracies; NaN without any.
-
-  Raises:
-    ValueError: If there are fewer than two evaluations.
   """
   found = np.asarray(accuracies, np.float64)
-  if len(found) < 2:
-    raise ValueError(
-      f"accuracies must be of at least 2 evaluations, got {len(found)}"
-    )
   found = found[:, ~np.isnan(found).any(axis=0)]
   if not found.size:
     return float("nan")
@@ -475,7 +468,7 @@ class _Training(driver.Steps):
     self.left_out = client_data.LeftOut()
     self._num_trained = num_clients - num_new_clients
     self._candidates: Sequence[int] = range(self._num_trained)
-    self._new = range(self._num_trained, num_clients)
+    self._new = list(range(self._num_trained, num_clients))
     if isinstance(self._clients, list):
       can_predict = algorithm.spec.can_predict
       self.left_out = left_out(
@@ -551,20 +544,69 @@ class _Training(driver.Steps):
     measured.append(self._evaluate(running, True))
 
   def _evaluate(self, running, is_last):
-    chosen = evaluated_clients(
+    """Evaluates some clients' models, and the server's on their pooled data."""
+    places = evaluated_clients(
       len(self._candidates),
       min(self._num_evaluated, len(self._candidates)),
       self._run_seed,
       running.round_num,
     )
-    return _evaluate(
-      running,
-      self._clients,
-      self._target,
-      [self._candidates[place] for place in chosen],
-      new=self._new,
-      all_domains=is_last or self._validates or self._measures_forgetting,
-      validates=self._validates,
+    clients = [self._candidates[place] for place in places]
+    all_domains = is_last or self._validates or self._measures_forgetting
+    data = [running.data[client] for client in clients]
+    tests = [self._clients[client].test for client in clients]
+    targets = list(map(self._target, clients, tests))
+    means, own = _at_clients(
+      running, clients, data, tests if all_domains else targets
+    )
+    evaluated = {"client": means}
+    values = [("client_", clients, evaluation.report_clients(own, -1))]
+    if self._new:
+      evaluated["new_client"], own = _at_clients(
+        running,
+        self._new,
+        [running.data[client] for client in self._new],
+        [
+          self._target(client, self._clients[client].test)
+          for client in self._new
+        ],
+      )
+      values.append(
+        ("new_client_", self._new, evaluation.report_clients(own, -1))
+      )
+    if self._algorithm.evaluate_server is not None:
+      evaluated["server"] = self._algorithm.evaluate_server(
+        running.server_state, data, _pool(targets)
+      )
+    metrics = self._algorithm.metrics
+    found: dict[str, Any] = {
+      who: evaluation.report(each, lambda values: float(values[-1]), metrics)
+      for who, each in evaluated.items()
+    }
+    if all_domains:
+      found["client_per_domain"] = evaluation.report(means, np.asarray, metrics)
+      found["tables"] = {
+        f"{who}_{name}": table
+        for who in ("client", "server")
+        if who in evaluated
+        for name, table in evaluation.tables(
+          evaluated[who], metrics, domains=slice(-1, None)
+        ).items()
+      } or None
+    if self._validates:
+      found["validation_accuracy"] = evaluation.report(
+        means, lambda values: float(values[-2])
+      )["accuracy"]
+    return Evaluation(
+      running.round_num,
+      running.losses[-1],
+      clients=client_values.of_some(
+        running.round_num,
+        {"round": running.round_num},
+        len(self._clients),
+        values,
+      ),
+      **found,
     )
 
 
@@ -656,91 +698,12 @@ def evaluated_clients(
 
   Returns:
     Different clients, in ascending order.
-
-  Raises:
-    ValueError: If an argument is not allowed.
   """
-  num_clients = arguments.integer("num_clients", num_clients)
-  num_evaluated = arguments.integer(
-    "num_evaluated", num_evaluated, 0, num_clients
-  )
   if not num_evaluated:
     return list(range(num_clients))
   generator = partition.generator("clients to evaluate", [run_seed, round_num])
   chosen = generator.choice(num_clients, num_evaluated, replace=False)
   return sorted(chosen.tolist())
-
-
-def _evaluate(
-  run_rounds: rounds.Rounds,
-  clients: Sequence[evolving.Client],
-  target: Callable[
-    [int, client_dataset.ClientDataset], client_dataset.ClientDataset
-  ],
-  chosen: Sequence[int],
-  *,
-  new: Sequence[int],
-  all_domains: bool,
-  validates: bool,
-) -> Evaluation:
-  """Evaluates some clients' models, and the server's on their pooled data."""
-  algorithm = run_rounds.algorithm
-  data = [run_rounds.data[client] for client in chosen]
-  tests = [clients[client].test for client in chosen]
-  targets = list(map(target, chosen, tests))
-  at_clients, own = _at_clients(
-    run_rounds, chosen, data, tests if all_domains else targets
-  )
-  values = [("client_", chosen, evaluation.report_clients(own, -1))]
-  at_new = None
-  if new:
-    at_new, own = _at_clients(
-      run_rounds,
-      new,
-      [run_rounds.data[client] for client in new],
-      [target(client, clients[client].test) for client in new],
-    )
-    values.append(("new_client_", new, evaluation.report_clients(own, -1)))
-  at_server = None
-  if algorithm.evaluate_server is not None:
-    at_server = algorithm.evaluate_server(
-      run_rounds.server_state,
-      data,
-      _pool(targets),
-    )
-  metrics = algorithm.metrics
-  return Evaluation(
-    round_num=run_rounds.round_num,
-    train_loss=run_rounds.losses[-1],
-    client=evaluation.report(at_clients, _of_target, metrics),
-    server=(
-      None
-      if at_server is None
-      else evaluation.report(at_server, _of_target, metrics)
-    ),
-    client_per_domain=(
-      evaluation.report(at_clients, np.asarray, metrics)
-      if all_domains
-      else None
-    ),
-    validation_accuracy=(
-      evaluation.report(at_clients, _of_last_source)["accuracy"]
-      if validates
-      else None
-    ),
-    new_client=(
-      None if at_new is None else evaluation.report(at_new, _of_target, metrics)
-    ),
-    tables=(
-      _tables(at_clients, at_server, metrics) or None if all_domains else None
-    ),
-    clients=client_values.of_some(
-      run_rounds.round_num,
-      {"round": run_rounds.round_num},
-      len(clients),
-      values,
-    ),
-  )
 
 
 def _at_clients(
@@ -760,23 +723,3 @@ def _at_clients(
     data,
     tests,
   )
-
-
-def _tables(at_clients, at_server, metrics) -> dict[str, np.ndarray]:
-  """Returns the tables of counts on the target, of clients and server."""
-  return {
-    f"{who}_{name}": table
-    for who, means in (("client", at_clients), ("server", at_server))
-    if means is not None
-    for name, table in evaluation.tables(
-      means, metrics, domains=slice(-1, None)
-    ).items()
-  }
-
-
-def _of_target(means: np.ndarray) -> float:
-  return float(means[-1])
-
-
-def _of_last_source(means: np.ndarray) -> float:
-  return float(means[-2])

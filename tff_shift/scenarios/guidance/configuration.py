@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from collections.abc import Sequence
 from typing import Any
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ from tff_shift.command_line import plan
 from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import metric_flags
-from tff_shift.command_line.flags import model_flags
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.tuning import trials
@@ -236,8 +234,7 @@ def make_plan() -> Plan:
         seed: guidance.held_out_validation(datasets[seed], seed)
         for seed in selection_seeds
       }
-    feature_names = datasets[seeds[0]].feature_names or ()
-    model = _build_model(configuration, datasets[seeds[0]], feature_names)
+    model = _build_model(configuration, datasets[seeds[0]])
     _check_metrics(model)
     common_flags.check_sizes(
       chosen, model, sum(len(each.y) for each in datasets[seeds[0]].train)
@@ -259,7 +256,7 @@ def make_plan() -> Plan:
       )
       for dataset in datasets.values()
     ),
-    feature_names,
+    datasets[seeds[0]].feature_names or (),
   )
   changing = ["max_examples"]
   if configuration.intensity != guidance.default_intensity(
@@ -329,30 +326,22 @@ def _defaults(algorithm: str, setting: Mapping[str, Any]) -> dict[str, Any]:
 def _build_model(
   configuration: Configuration,
   dataset: guidance.GuidanceDataset,
-  feature_names: Sequence[str],
 ) -> guided_model.GuidedModel:
-  import tensorflow as tf
-
   from tff_shift.models import guided_model
 
   options = common_flags.model_options()
   if configuration.sharing is not None:
     options["sharing"] = configuration.sharing
-  name = common_flags.model_name(SCENARIO)
-  if "num_clients" in models.options(name):
+  if "num_clients" in models.options(common_flags.model_name(SCENARIO)):
     options["num_clients"] = configuration.num_clients
-  model = models.build(
-    name,
-    input_shape=dataset.sample.shape,
-    num_classes=len(dataset.class_names),
-    input_dtype=tf.as_dtype(dataset.sample.dtype),
-    input_scaling=input_flags.chosen(
-      [each.x for each in dataset.train], feature_names
-    ),
-    **options,
-  )
   # Weight files have no client branch; it is initialized randomly.
-  model = model_flags.changed(model, dataset.class_names, dataset.feature_names)
+  model = common_flags.built_model(
+    SCENARIO,
+    [each.x for each in dataset.train],
+    dataset.class_names,
+    dataset.feature_names,
+    options,
+  )
   if isinstance(model, guided_model.GuidedModel):
     return model
   return guided_model.with_guide(model, configuration.num_clients, _GUIDE_WIDTH)

@@ -4,7 +4,6 @@ The module `drawing` has the common parts of figures.
 """
 
 import math
-import os
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -23,8 +22,8 @@ _FEW_COLUMNS, _MANY_COLUMNS = 4, 5
 def client_transforms(
   sample: np.ndarray,
   transforms: Sequence[color_transforms.ColorTransform],
-  path: str | os.PathLike[str],
-) -> str | os.PathLike[str]:
+  path: drawing.Path,
+) -> drawing.Path:
   """Plots an image as each client sees it (FedDRM, Fig. 7 and 9 to 11).
 
   Args:
@@ -34,12 +33,7 @@ def client_transforms(
 
   Returns:
     `path`.
-
-  Raises:
-    ValueError: If the image has another shape or type, or there is no client.
   """
-  if not transforms:
-    raise ValueError("transforms must have at least 1 entry; got 0")
   images = [
     color_transforms.apply(sample[np.newaxis], transform)[0]
     for transform in transforms
@@ -64,10 +58,10 @@ def client_transforms(
 def class_counts(
   counts: np.ndarray,
   class_names: Sequence[str],
-  path: str | os.PathLike[str],
+  path: drawing.Path,
   *,
   title: str,
-) -> str | os.PathLike[str]:
+) -> drawing.Path:
   """Plots the number of examples per client and class (FedDRM, Fig. 8).
 
   The upper panel shows the clients' sizes. The lower panel shows a colour per
@@ -81,17 +75,8 @@ def class_counts(
 
   Returns:
     `path`.
-
-  Raises:
-    ValueError: If `counts` is not a matrix, or there is not one name per class.
   """
-  counts = np.asarray(counts)
-  if counts.ndim != 2 or not counts.size:
-    raise ValueError(
-      f"counts must be [clients, classes]; got {list(counts.shape)}"
-    )
   num_clients, num_classes = counts.shape
-  drawing.check_length("classes", "class_names", class_names, num_classes)
   figure = drawing.blank_figure(height=5.5)
   upper, lower = figure.subplots(2, sharex=True, height_ratios=(1, 3))
   # Above the figure: next to long class names, the axes are too narrow.
@@ -116,8 +101,8 @@ def class_counts(
 
 
 def routing_matrix(
-  counts: np.ndarray, path: str | os.PathLike[str], *, title: str
-) -> str | os.PathLike[str]:
+  counts: np.ndarray, path: drawing.Path, *, title: str
+) -> drawing.Path:
   """Plots to which client the queries of each client are routed.
 
   Args:
@@ -129,16 +114,7 @@ def routing_matrix(
 
   Returns:
     `path`.
-
-  Raises:
-    ValueError: If `counts` is not a square matrix.
   """
-  counts = np.asarray(counts)
-  if counts.ndim != 2 or not counts.size or len(counts) != counts.shape[1]:
-    raise ValueError(
-      "counts must be [clients, clients], origin by route; got"
-      f" {list(counts.shape)}"
-    )
   figure, axes = drawing.new_figure(title, "Guided to client", "From client")
   drawing.draw_row_percentages(
     figure, axes, counts, "Queries of the client (%)"
@@ -151,8 +127,8 @@ def routing_matrix(
 def trade_off(
   lambdas: Sequence[float] | np.ndarray,
   curves: Mapping[str, drawing.BySeed],
-  path: str | os.PathLike[str],
-) -> str | os.PathLike[str]:
+  path: drawing.Path,
+) -> drawing.Path:
   """Plots accuracies over the weight of the class loss (FedDRM, Fig. 4).
 
   Args:
@@ -162,9 +138,6 @@ def trade_off(
 
   Returns:
     `path`.
-
-  Raises:
-    ValueError: If a curve does not have one value per weight.
   """
   figure, axes = drawing.new_figure("", "Weight λ", "Accuracy (%)")
   drawing.draw_curves(

@@ -114,7 +114,6 @@ class Guidance(scenario.Scenario):
 
   def bounds(self, readings):
     """Yields the floor."""
-    del readings
     by_seed = self.plan.datasets
     yield (
       self.majority(
@@ -145,8 +144,3 @@ class Guidance(scenario.Scenario):
     """Draws the curves, and system against average accuracy."""
     guidance_results.draw_accuracy(by_label, folder)
     guidance_results.draw_trade_off(self.running.summaries, folder)
-
-
-def run(plan: planning.Plan) -> None:
-  """Runs the comparison of a plan."""
-  Guidance(plan).run()

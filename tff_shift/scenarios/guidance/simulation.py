@@ -204,19 +204,7 @@ def evaluate(
   Returns:
     The evaluation, and the number of queries of each client routed to each,
     [origin, route] int64, None without a guide.
-
-  Raises:
-    ValueError: If an entry for a client is missing, or numbers are not allowed.
   """
-  num_clients = arguments.sequence("test", test)
-  arguments.sequence("train_sizes", train_sizes, num_clients)
-  train_sizes = [
-    arguments.integer("train_sizes", each, 0) for each in train_sizes
-  ]
-  if not sum(train_sizes):
-    raise ValueError(
-      "train_sizes must not all be 0: the mean over clients is weighted by them"
-    )
   x = np.concatenate([each.x for each in test])
   y = np.concatenate([each.y for each in test])
   origins = np.repeat(
@@ -224,62 +212,43 @@ def evaluate(
   )
   own = federation.answer(x, origins).classes
   with_queries = [i for i, each in enumerate(test) if len(each.y)]
-  average = _percent(
-    np.average(
-      [np.mean((own == y)[origins == i]) for i in with_queries],
-      weights=[train_sizes[i] for i in with_queries],
-    )
-  )
-  # Each query was sent to a client, so a missing answer was not finite.
-  not_finite = float(np.mean(own == learned.NO_CLIENT))
-  if not federation.can_guide:
-    vote = federation.vote(x)
-    system = _percent(np.mean(vote == y))
-    evaluation = Evaluation(
-      system,
-      average,
-      not_finite,
-      clients=_of_clients(metrics, own, vote, y, origins, len(test), round_num),
-    )
-    return _with_others(evaluation, metrics, own, vote, y, origins), None
-  found, answers = [], []
-  for corrected in (True, False):
-    routes = federation.guide(x, corrected=corrected).routes
-    # Queries routed to their origin are answered already.
-    away = np.flatnonzero(routes != origins)
-    classes = own.copy()
-    classes[away] = federation.answer(x[away], routes[away]).classes
-    answers.append(classes)
-    found.append(
-      (
-        routes,
-        _percent(np.mean(classes == y)),
-        _percent(np.mean(routes == origins)),
+  found: dict[str, Any] = {
+    "average_accuracy": _percent(
+      np.average(
+        [np.mean((own == y)[origins == i]) for i in with_queries],
+        weights=[train_sizes[i] for i in with_queries],
       )
-    )
-  (routes, system, client), (_, plain_system, plain_client) = found
-  routing = np.zeros([len(test)] * 2, np.int64)
-  np.add.at(routing, (origins, routes), 1)
-  evaluation = Evaluation(
-    system,
-    average,
-    not_finite,
-    plain_system,
-    client,
-    plain_client,
-    clients=_of_clients(
-      metrics, own, answers[0], y, origins, len(test), round_num
     ),
-  )
-  return _with_others(evaluation, metrics, own, answers[0], y, origins), routing
+    # Each query was sent to a client, so a missing answer was not finite.
+    "not_finite": float(np.mean(own == learned.NO_CLIENT)),
+  }
+  routing = None
+  if not federation.can_guide:
+    system = federation.vote(x)
+  else:
+    routing = np.zeros([len(test)] * 2, np.int64)
+    for prefix in ("", "uncorrected_"):
+      routes = federation.guide(x, corrected=not prefix).routes
+      # Queries routed to their origin are answered already.
+      away = np.flatnonzero(routes != origins)
+      classes = own.copy()
+      classes[away] = federation.answer(x[away], routes[away]).classes
+      found[f"{prefix}system_accuracy"] = _percent(np.mean(classes == y))
+      found[f"{prefix}client_accuracy"] = _percent(np.mean(routes == origins))
+      if not prefix:
+        system = classes
+        np.add.at(routing, (origins, routes), 1)
+  found["system_accuracy"] = _percent(np.mean(system == y))
+  if metrics.metrics:
+    found |= _chosen_metrics(metrics, own, system, y, origins)
+  clients = _of_clients(metrics, own, system, y, origins, len(test), round_num)
+  return Evaluation(**found, clients=clients), routing
 
 
-def _with_others(
-  found: Evaluation, metrics: metric_lib.Chosen, own, system, y, origins
-) -> Evaluation:
-  """Adds the metrics of the own answers and of the system's."""
-  if not metrics.metrics:
-    return found
+def _chosen_metrics(
+  metrics: metric_lib.Chosen, own, system, y, origins
+) -> dict[str, Any]:
+  """Returns the metrics of the own answers and of the system's, and tables."""
   others, tables = {}, {}
   for who, predicted in (("own", own), ("system", system)):
     means = metric_lib.of_labels(
@@ -291,7 +260,7 @@ def _with_others(
     others |= {f"{who}_{name}": value for name, value in reported.items()}
     counts = evaluation_lib.tables(means, metrics, domains=slice(None))
     tables |= {f"{who}_{name}": table for name, table in counts.items()}
-  return found._replace(others=others, tables=tables)
+  return {"others": others, "tables": tables}
 
 
 def _of_clients(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from absl import flags
 
-from tff_shift import models
 from tff_shift._util import memory
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import configuration as configuration_lib
@@ -36,7 +35,6 @@ from tff_shift.learning.aggregators import aggregator_hparams
 if TYPE_CHECKING:
   from tff_shift.data import examples
   from tff_shift.learning.aggregators import factories
-  from tff_shift.models import split_model
   from tff_shift.simulation import pretraining_hparams
 
 FLAGS = flags.FLAGS
@@ -48,8 +46,8 @@ CONTROLLED = "fed_ade"
 _NO_ADAPTATION = "source"
 # The flags that draw the drift.
 _DRAWING = (
-  *("shift", "shift_kind", "corrupted_images", "corruption_levels"),
-  *("bernoulli_flip", "samples_per_step", "dirichlet", "client_classes"),
+  *("shift", "shift_kind", "corrupted_images", "bernoulli_flip"),
+  *("samples_per_step", "dirichlet", "client_classes"),
   *("schedules", "severities", "corruption_set"),
 )
 # The flags that change the examples.
@@ -90,12 +88,6 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
     " images of --dataset; or archive, the published CIFAR-10-C or"
     " CIFAR-100-C.",
     choices=("computed", "archive"),
-  )
-  corruption_levels: str = configuration_lib.setting(
-    "published",
-    "Severity levels of computed corruptions: published, as in CIFAR-10-C; or"
-    " monotone, where each level changes images more than the level below.",
-    choices=corruptions.LEVELS,
   )
   bernoulli_flip: str = configuration_lib.setting(
     "inverse_sqrt",
@@ -209,8 +201,6 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
     super().check_together()
     for flag, applies_to, needed in (
       ("corrupted_images", "shift_kind", "covariate"),
-      ("corruption_levels", "shift_kind", "covariate"),
-      ("corruption_levels", "corrupted_images", "computed"),
       ("severities", "shift_kind", "covariate"),
       ("corruption_set", "shift_kind", "covariate"),
     ):
@@ -404,7 +394,15 @@ def make_plan() -> Plan:
     else:
       num_examples += configuration.num_clients * configuration.samples_per_step
       _check_memory(configuration, dataset, num_examples)
-    model = _build_model(configuration, dataset)
+    # Pre-training starts from the weights of --weights_file, unless it is
+    # skipped; clients start from the pre-trained model.
+    model = common_flags.built_model(
+      SCENARIO,
+      [dataset.pretraining.x],
+      dataset.class_names,
+      dataset.feature_names,
+      common_flags.model_options(),
+    )
     common_flags.check_sizes(chosen, model, num_examples, will_be_trained=True)
     num_small = sum(
       0 < size < configuration.initial_examples for size in labelled
@@ -508,7 +506,6 @@ def _drift_settings(
     return {}
   return {
     "shift_kind": configuration.shift_kind,
-    "corruption_levels": configuration.corruption_levels,
     "dirichlet": str(configuration.dirichlet),
     "client_classes": configuration.client_classes,
     **{
@@ -689,28 +686,6 @@ def _draw_each_part(drawn: online_adaptation.Streams) -> None:
     drawn.batch(client, timestep)
 
 
-def _build_model(
-  configuration: Configuration,
-  dataset: online_adaptation.OnlineDataset,
-) -> split_model.SplitModel:
-  import tensorflow as tf
-
-  x = dataset.stream.x
-  model = models.build(
-    common_flags.model_name(SCENARIO),
-    input_shape=x.shape[1:],
-    num_classes=len(dataset.class_names),
-    input_dtype=tf.as_dtype(x.dtype),
-    input_scaling=input_flags.chosen(
-      [dataset.pretraining.x], dataset.feature_names or ()
-    ),
-    **common_flags.model_options(),
-  )
-  # Pre-training starts from the weights of the file, unless it is skipped;
-  # clients start from the pre-trained model.
-  return model_flags.changed(model, dataset.class_names, dataset.feature_names)
-
-
 def client_streams(
   plan: Plan, shift: str, seed: int
 ) -> online_adaptation.Streams:
@@ -726,7 +701,6 @@ def client_streams(
     shift_kind=plan.configuration.shift_kind,
     dirichlet=plan.configuration.dirichlet,
     archive=plan.archive,
-    corruption_levels=plan.configuration.corruption_levels,
     corruption_set=plan.configuration.corruption_set,
     severities=plan.configuration.severities,
     seed=seed,

@@ -4,32 +4,26 @@ The module `drawing` has the common parts of figures. Time steps run from 1 to
 T. Step 0 is the state before adaptation; it has omega(0) but no accuracy.
 """
 
-import os
 from collections.abc import Mapping
 from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
-from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 from tff_shift.reporting.figures import drawing
 
-# The ratio over which the lines at a point are spread on a logarithmic axis.
-_DODGE = 1.1
-_REFERENCE_DASHES = ("--", ":", "-.")
-
 
 def accuracy_over_time(
   curves: Mapping[str, drawing.Curve],
   omega: np.ndarray | None,
-  path: str | os.PathLike[str],
+  path: drawing.Path,
   *,
   ylabel: str,
   time_names: Sequence[str] = (),
-) -> str | os.PathLike[str]:
+) -> drawing.Path:
   """Plots the accuracy of each algorithm over time, with omega(t) below it.
 
   Args:
@@ -42,9 +36,6 @@ def accuracy_over_time(
 
   Returns:
     `path`.
-
-  Raises:
-    ValueError: If a curve does not have one value per time step.
   """
   if omega is None:
     figure, axes = drawing.new_figure("", "Time step", ylabel)
@@ -54,10 +45,6 @@ def accuracy_over_time(
     drawing.add_legend(figure)
     return drawing.save(figure, path)
   num_steps = np.shape(omega)[-1] - 1
-  drawing.check_seeds("omega", omega, num_steps + 1)
-  for label, curve in curves.items():
-    steps = drawing.Curve(*curve).rounds
-    drawing.check_length(label, "time steps", steps, num_steps)
   figure, upper, lower = _two_panels(ylabel, "Weight ω(t)", (3, 1))
   drawing.draw_curves(upper, curves)
   # Steps are centred at their time, because omega is only defined there.
@@ -81,11 +68,11 @@ def accuracy_over_time(
 def rates_over_time(
   rates: Mapping[str, np.ndarray],
   shifts: Mapping[str, np.ndarray],
-  path: str | os.PathLike[str],
+  path: drawing.Path,
   *,
   title: str,
   time_names: Sequence[str] = (),
-) -> str | os.PathLike[str]:
+) -> drawing.Path:
   """Plots clients' learning rates over time, and their true shift below.
 
   Args:
@@ -97,11 +84,8 @@ def rates_over_time(
 
   Returns:
     `path`.
-
-  Raises:
-    ValueError: If clients or numbers of time steps differ.
   """
-  num_steps = _check_series("shifts", rates, shifts)
+  num_steps = len(next(iter(rates.values())))
   figure, upper, lower = _two_panels(
     "Learning rate η", "True shift |Q(t) - Q(t-1)|₁", (1, 1)
   )
@@ -131,11 +115,11 @@ def class_distributions(
   estimated: np.ndarray,
   true: np.ndarray,
   class_names: Sequence[str],
-  path: str | os.PathLike[str],
+  path: drawing.Path,
   *,
   title: str,
   time_names: Sequence[str] = (),
-) -> str | os.PathLike[str]:
+) -> drawing.Path:
   """Plots the estimated and the true label distribution over time.
 
   The colour is the square root of the probability, on a common scale, because
@@ -151,18 +135,8 @@ def class_distributions(
 
   Returns:
     `path`.
-
-  Raises:
-    ValueError: If the shapes differ, or there is not one name per class.
   """
-  estimated, true = np.asarray(estimated), np.asarray(true)
-  if estimated.ndim != 2 or estimated.shape != true.shape:
-    raise ValueError(
-      "estimated and true must have one shape [T, classes]; got"
-      f" {list(estimated.shape)} and {list(true.shape)}"
-    )
   num_steps, num_classes = estimated.shape
-  drawing.check_length("classes", "class_names", class_names, num_classes)
   figure = drawing.blank_figure()
   panels = figure.subplots(1, 2, sharex=True, sharey=True)
   drawing.set_figure_title(figure, title)
@@ -197,12 +171,12 @@ def class_distributions(
 def shift_scatter(
   true: Mapping[str, np.ndarray],
   estimated: Mapping[str, np.ndarray],
-  path: str | os.PathLike[str],
+  path: drawing.Path,
   *,
   xlabel: str,
   ylabel: str,
   title: str,
-) -> str | os.PathLike[str]:
+) -> drawing.Path:
   """Plots measured against true cumulative shift, one point per client.
 
   Args:
@@ -215,11 +189,7 @@ def shift_scatter(
 
   Returns:
     `path`.
-
-  Raises:
-    ValueError: If schedules or numbers of clients differ.
   """
-  _check_series("estimated", true, estimated)
   figure, axes = drawing.new_figure(title, xlabel, ylabel)
   for index, name in enumerate(true):
     style = drawing.line_style(index) | {"linestyle": "none"}
@@ -235,87 +205,6 @@ def shift_scatter(
   return drawing.save(figure, path)
 
 
-def lines_with_slopes(
-  x: np.ndarray,
-  series: Mapping[str, np.ndarray],
-  references: Mapping[str, np.ndarray],
-  path: str | os.PathLike[str],
-  *,
-  xlabel: str,
-  ylabel: str,
-) -> str | os.PathLike[str]:
-  """Plots measured growth and reference lines on logarithmic axes.
-
-  A power of x is a straight line, whose slope is the exponent.
-
-  Args:
-    x: `[points]` positive values, in order.
-    series: For each label, `[seeds, points]` positive values; NaN leaves a gap.
-    references: For each label, `[points]` positive values, drawn dashed and
-      without markers.
-    path: The PNG file; the PDF file is written next to it.
-    xlabel: Name and unit of `x`.
-    ylabel: Name and unit of the values.
-
-  Returns:
-    `path`.
-
-  Raises:
-    ValueError: If a label does not have one value per point, or if a value is
-      not positive.
-  """
-  single = {"x": x, **references}
-  for name, values in series.items():
-    drawing.check_seeds(name, values, len(x))
-  for name, values in single.items():
-    drawing.check_length(name, "values", values, len(x))
-  for name, values in {**single, **series}.items():
-    if np.any(np.asarray(values) <= 0):
-      raise ValueError(
-        f"{name}: values on a logarithmic axis must be positive; got"
-        f" {np.nanmin(values):g}"
-      )
-  figure, axes = drawing.new_figure("", xlabel, ylabel)
-  axes.set(xscale="log", yscale="log")
-  for index, (name, by_seed) in enumerate(series.items()):
-    style = drawing.line_style(index)
-    # Next to each other, so that error bars do not overlap.
-    offset = (index + 0.5) / len(series) - 0.5 if len(by_seed) > 1 else 0.0
-    beside = np.asarray(x) * _DODGE**offset
-    axes.plot(
-      beside, np.mean(by_seed, axis=0), label=drawing.label(name), **style
-    )
-    drawing.draw_error_bars(axes, beside, by_seed, style["color"])
-  for index, (name, values) in enumerate(references.items()):
-    dashes = _REFERENCE_DASHES[index % len(_REFERENCE_DASHES)]
-    axes.plot(
-      x,
-      values,
-      label=drawing.label(name),
-      color=drawing.GREY,
-      linestyle=dashes,
-      linewidth=1.4,
-    )
-  # Error bars would move the lower limits of logarithmic axes far down.
-  shown = [np.ravel(values) for values in references.values()]
-  for by_seed in series.values():
-    mean, spread = drawing.mean_and_spread(by_seed)
-    shown += [mean] if spread is None else [mean - spread, mean, mean + spread]
-  heights = np.concatenate(shown)
-  for limit, values in ((axes.set_xlim, x), (axes.set_ylim, heights)):
-    positive = np.asarray(values)[np.greater(values, 0)]
-    low, high = positive.min(), positive.max()
-    margin = max(_DODGE, (high / low) ** 0.05)
-    limit(low / margin, high * margin)
-  for axis in (axes.xaxis, axes.yaxis):
-    # An axis of one decade would have no labels with powers of ten only.
-    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter(ticker.FormatStrFormatter("%g"))
-    axis.set_minor_locator(ticker.NullLocator())
-  drawing.add_legend(figure)
-  return drawing.save(figure, path)
-
-
 def _two_panels(
   upper_label: str, lower_label: str, height_ratios: tuple[int, int]
 ) -> tuple[Figure, Axes, Axes]:
@@ -325,20 +214,3 @@ def _two_panels(
   drawing.style_axes(upper, "", "", upper_label)
   drawing.style_axes(lower, "", "Time step", lower_label)
   return figure, upper, lower
-
-
-def _check_series(
-  other: str,
-  first_series: Mapping[str, np.ndarray],
-  second_series: Mapping[str, np.ndarray],
-) -> int:
-  """Returns the common length of all series in both mappings."""
-  if not first_series or first_series.keys() != second_series.keys():
-    raise ValueError(
-      f"{other} must have the series {list(first_series)}, at least one; got"
-      f" {list(second_series)}"
-    )
-  length = len(next(iter(first_series.values())))
-  for name, values in [*first_series.items(), *second_series.items()]:
-    drawing.check_length(name, "series", values, length)
-  return length

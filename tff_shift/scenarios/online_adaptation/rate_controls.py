@@ -17,7 +17,6 @@ import dataclasses
 
 import numpy as np
 
-from tff_shift._util import arguments
 from tff_shift.algorithms import fix_lr
 from tff_shift.algorithms.parts import two_phase_adaptation
 from tff_shift.data import partition
@@ -39,44 +38,32 @@ def fixed_rate(
 
 
 def num_rounds(
-  num_timesteps: int,
-  num_clients: int,
+  is_present: np.ndarray,
   *,
   run_seed: int,
   rounds_per_step: int,
   participation: float,
-  is_present: np.ndarray | None = None,
-  repeats_cohorts: bool = False,
+  repeats_cohorts: bool,
 ) -> np.ndarray:
   """Counts the rounds in which each client takes part.
 
   Clients are sampled as in `online_adaptation.run`.
 
   Args:
-    num_timesteps: The number of time steps.
-    num_clients: The number of clients.
+    is_present: Whether a client has examples at a time step,
+      [num_timesteps, num_clients] bool.
     run_seed: The run's seed.
     rounds_per_step: The number of rounds per time step.
     participation: The client fraction per round.
-    is_present: Whether a client has examples at a time step,
-      [num_timesteps, num_clients] bool. None: all have.
     repeats_cohorts: Whether each time step has the cohorts of the first one.
 
   Returns:
     [num_timesteps, num_clients] int64.
-
-  Raises:
-    ValueError: If an argument is not allowed.
   """
-  num_timesteps = arguments.integer("num_timesteps", num_timesteps)
-  num_clients = arguments.integer("num_clients", num_clients)
-  rounds_per_step = arguments.integer("rounds_per_step", rounds_per_step)
-  counts = np.zeros([num_timesteps, num_clients], np.int64)
-  present = np.arange(num_clients)
-  for round_num in range(num_timesteps * rounds_per_step):
+  counts = np.zeros(is_present.shape, np.int64)
+  for round_num in range(len(is_present) * rounds_per_step):
     step = round_num // rounds_per_step
-    if is_present is not None:
-      present = np.flatnonzero(is_present[step])
+    present = np.flatnonzero(is_present[step])
     chosen = rounds.sample_clients(
       len(present),
       participation,
@@ -103,18 +90,7 @@ def prescribe(
     Rates of the shape and type of `rates`. The mean rate over the clients'
     rounds is preserved up to rounding; permuted rates also preserve the number
     of rounds at each rate.
-
-  Raises:
-    ValueError: If there is no such ablation, the shapes of rates and counts
-      differ, or there are no rounds.
   """
-  if name not in NAMES:
-    raise ValueError(f"no control {name!r}; there are {', '.join(NAMES)}")
-  if rates.shape != counts.shape or not counts.any():
-    raise ValueError(
-      f"counts must have the shape of rates, {list(rates.shape)}, and a round,"
-      f" got {list(counts.shape)} with {int(counts.sum())} rounds"
-    )
   rates = np.where(np.isnan(rates), np.float32(0), rates)
   if name == "fix_lr_mean":
     mean = np.average(rates.astype(np.float64), weights=counts)

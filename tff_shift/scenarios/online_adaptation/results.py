@@ -181,14 +181,11 @@ def draw_adaptation(
   )
 
 
-def draw_corruptions(
-  image: np.ndarray, corruption_levels: str, folder: results.RunFolder
-) -> None:
+def draw_corruptions(image: np.ndarray, folder: results.RunFolder) -> None:
   """Plots an image under every corruption at every severity.
 
   Args:
     image: [height, width, channels] uint8.
-    corruption_levels: One of `corruptions.LEVELS`.
     folder: The run's folder.
   """
   # The uncorrupted image, then each severity.
@@ -197,13 +194,7 @@ def draw_corruptions(
     {
       name: np.concatenate(
         [
-          corruptions.corrupt(
-            image[np.newaxis],
-            name,
-            severity,
-            np.array([0]),
-            corruption_levels=corruption_levels,
-          )
+          corruptions.corrupt(image[np.newaxis], name, severity, np.array([0]))
           for severity in severities
         ]
       )

@@ -37,9 +37,7 @@ class OnlineAdaptation(scenario.Scenario):
     """Draws the corruptions, and trains the deployed model."""
     if self.plan.configuration.shift_kind == "covariate":
       online_adaptation_results.draw_corruptions(
-        self.plan.dataset.stream.x[0],
-        self.plan.configuration.corruption_levels,
-        folder,
+        self.plan.dataset.stream.x[0], folder
       )
     dataset = self.plan.dataset
     if self.plan.pretraining is not None:
@@ -248,7 +246,6 @@ class OnlineAdaptation(scenario.Scenario):
 
 def _no_rates(shift: str, seed: int) -> None:
   """Lets clients use their own learning rates."""
-  del shift, seed
 
 
 def _prescribed_rates(
@@ -261,12 +258,11 @@ def _prescribed_rates(
   """Returns an ablation's rates for a schedule and a seed."""
   rates = online_adaptation_results.learning_rates(reading.by_seed[seed][shift])
   counts = rate_controls.num_rounds(
-    *rates.shape,
+    # Absent clients have no rate.
+    ~np.isnan(rates),
     run_seed=seed,
     rounds_per_step=plan.configuration.rounds_per_step,
     participation=plan.configuration.participation,
-    # Absent clients have no rate.
-    is_present=~np.isnan(rates),
     repeats_cohorts=plan.configuration.repeat_cohorts,
   )
   return rate_controls.prescribe(control, rates, counts, seed)
@@ -337,8 +333,3 @@ def _draw_rates(
       ylabel="Cumulative S",
       title=f"{trial.label}, each client with seed {plan.seeds[0]}",
     )
-
-
-def run(plan: planning.Plan) -> None:
-  """Runs the comparison of a plan."""
-  OnlineAdaptation(plan).run()

@@ -9,8 +9,12 @@ that the rest of TFF takes from them is a function that says why.
 `tensorflow_privacy` 0.9.0 imports TensorFlow's estimators, which TensorFlow
 2.16 and later do not have. It imports nothing if `sys.skip_tf_privacy_import`
 exists; what TFF uses of it is then imported when it is first asked for.
+
+The default context that TFF makes when it is imported ends its worker in a
+destructor, which from Python 3.13 on runs after the modules that it needs.
 """
 
+import atexit
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -133,7 +137,19 @@ class _Finder(importlib.abc.MetaPathFinder):
     return spec
 
 
+def _end_default_context() -> None:
+  tff = sys.modules.get("tensorflow_federated")
+  if tff is not None:
+    contexts = importlib.import_module(
+      f"{_TFF}.core.impl.context_stack.runtime_error_context"
+    )
+    tff.framework.get_context_stack().set_default_context(
+      contexts.create_runtime_error_context()
+    )
+
+
 def add_hook() -> None:
   """Adds the hook, once."""
   if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
     sys.meta_path.insert(0, _Finder())
+    atexit.register(_end_default_context)

@@ -65,6 +65,7 @@ _DRAWS = (
   # Data sets that draw: those of no or of one seed draw in each iteration.
   *("Shuffle", "SamplingDataset", "SnapshotDataset", "AnonymousSeedGenerator"),
   *("CudnnRNN", "RecordInput", "FractionalAvgPool", "FractionalMaxPool"),
+  *("KmeansPlusPlus", "KMC2Chain"),
 )
 _NAMING_ATTRIBUTES = ("container", "shared_name", "use_node_name_sharing")
 

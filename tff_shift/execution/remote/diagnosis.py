@@ -39,12 +39,6 @@ _SEEMS = {
 _BROKEN = "it seems to be broken, or of another version of TFF"
 _COMPUTATION_FAILS = "the computation seems to fail there"
 
-# Codes without an answer of the server: gRPC itself reports them.
-NO_ANSWER = frozenset(
-  {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
-)
-
-
 class WorkerLostError(errors.WorkerError):
   """A worker does not answer; another one may take over its work."""
 
@@ -66,6 +60,16 @@ class UnavailableError(errors.WorkerError):
 def one_line(text: str) -> str:
   """Returns a text as one line of bounded length, safe for a terminal."""
   return shown_names.shortened(shown_names.line(text), _MOST_CHARACTERS)
+
+
+def has_no_answer(error: grpc.RpcError) -> bool:
+  """Returns whether an error is of gRPC itself, not of a server."""
+  return (
+    error.code()
+    in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+    # Newer gRPC checks the name in a certificate a second time, at each call.
+    or "match SSL server name" in (error.details() or "")
+  )
 
 
 def status(error: grpc.RpcError) -> str:
@@ -186,6 +190,8 @@ def _with_tls(
 ) -> str | None:
   context = ssl.create_default_context(cafile=settings.worker_certificate)
   context.set_alpn_protocols(["h2"])
+  # Python asks for it from 3.13 on, gRPC does not.
+  context.verify_flags &= ~ssl.VERIFY_X509_STRICT
   if settings.worker_client_certificate is not None:
     context.load_cert_chain(
       settings.worker_client_certificate, settings.worker_client_key

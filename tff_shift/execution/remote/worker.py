@@ -232,7 +232,7 @@ class RemoteWorker:
       if error.code() is grpc.StatusCode.UNIMPLEMENTED:
         return
       # A restarting proxy may answer anything for a while.
-      if error.code() in diagnosis.NO_ANSWER or self.ready.done():
+      if diagnosis.has_no_answer(error) or self.ready.done():
         raise diagnosis.UnavailableError(diagnosis.status(error)) from error
       raise diagnosis.refusal(self.address, "a sign of life", error) from error
 

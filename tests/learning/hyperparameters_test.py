@@ -122,7 +122,7 @@ class TestValidate:
   )
   def test_the_limits_decide(self, number, count):
     allowed = 1 <= count <= 7 and (
-      number == 0 or np.finfo(np.float32).tiny <= number <= 1
+      number == 0 or float(np.finfo(np.float32).tiny) <= number <= 1
     )
     hparams = Every(share=number, count=count)
     if allowed:

@@ -21,7 +21,9 @@ from tff_shift._util import shown_names
 
 # Describes the range of numbers that are converted to float32, in messages.
 FLOAT32 = "of a size that float32 holds, 1.2e-38 to 3.4e+38"
-_FLOAT32 = np.finfo(np.float32)
+# As Python's numbers: NumPy 2 compares a Python number with a float32 in float32.
+_SMALLEST = float(np.finfo(np.float32).tiny)
+_LARGEST = float(np.finfo(np.float32).max)
 _LONGEST_VALUE = 50
 
 # Seeds, and seeds derived from them, have 32 bits.
@@ -85,7 +87,7 @@ def is_float32(value: float) -> bool:
 
   Then it does not become infinite or 0 in float32.
   """
-  return not value or bool(_FLOAT32.tiny <= abs(value) <= _FLOAT32.max)
+  return not value or bool(_SMALLEST <= abs(value) <= _LARGEST)
 
 
 def shown(value: Any) -> str:

@@ -46,7 +46,8 @@ def generator(purpose: str, seed: Seed) -> np.random.Generator:
     parts = tuple(seed)
   for part in parts:
     if not isinstance(part, int | np.integer) or part < 0:
-      raise ValueError(f"seed must be a non-negative integer, got {part!r}")
+      shown = int(part) if isinstance(part, np.integer) else part
+      raise ValueError(f"seed must be a non-negative integer, got {shown!r}")
   # The purpose comes first: NumPy pads a short seed with zeros, so that [s] and
   # [s, 0] are the same stream, and a trailing purpose would be ambiguous.
   return np.random.default_rng([zlib.crc32(purpose.encode()), *parts])

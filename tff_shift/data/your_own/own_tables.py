@@ -140,24 +140,28 @@ def _read_csv(path: pathlib.Path, roles: Sequence[str]) -> "pandas.DataFrame":
     try:
       with contextlib.closing(_records(path)) as records:
         _, header = next(records, (1, []))
-      frame = pandas.read_csv(
-        file,
-        low_memory=False,
-        # Converters see the text of each cell, such as NA and 007.
-        converters={column: str for column in roles if column in header},
-      )
+        line, first = next(records, (2, []))
+      names = [column for column in roles if column in header]
+      frame = pandas.read_csv(file, low_memory=False)
+      if names:
+        file.seek(0)
+        # The text of each cell, such as NA and 007.
+        frame[names] = pandas.read_csv(
+          file, usecols=names, dtype=object, na_filter=False
+        )[names]
     except Exception as error:
       raise _unreadable(error) from error
   # pandas would rename equal names.
   _check_header(
     [name or f"Unnamed: {number}" for number, name in enumerate(header)]
   )
-  if not isinstance(frame.index, pandas.RangeIndex):
+  # pandas would take the first column for names of rows.
+  if len(first) > len(header):
     raise _RefusedError(
-      f"{_line(path, 0)} has more values than the header, which has"
+      f"line {line} has more values than the header, which has"
       f" {len(header)} names"
     )
-  for column in set(roles) & set(header):
+  for column in names:
     frame[column] = frame[column].where(
       frame[column].str.strip().astype(bool), None
     )

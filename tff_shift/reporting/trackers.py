@@ -149,6 +149,8 @@ class MLflow(Tracker):
     """
     # MLflow 3 sends telemetry unless this is set before its import.
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # Newer releases want a database by default; a folder needs no server.
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     # Imported here because it takes seconds and is optional.
     import mlflow
 

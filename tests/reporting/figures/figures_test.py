@@ -307,4 +307,4 @@ class TestDynamic:
     levels = [
       line.get_ydata()[0] for line in others if line.get_linestyle() == "--"
     ]
-    assert levels == [5.0] * np.isfinite(threshold)
+    assert levels == [5.0] * int(np.isfinite(threshold))

@@ -70,7 +70,7 @@ _SPREAD = "deviation over"
 _LEGEND_WIDTH = 30
 # The longest label of a legend below the axes, whose labels have one line.
 _LEGEND_COLUMN = 45
-_LEGEND_LINE = 0.17
+_LEGEND_LINE = 0.175
 # The width in inches of a character of the legend, and of a title.
 _LEGEND_CHARACTER, TITLE_CHARACTER = 0.08, 0.1
 # The height of a title line in inches.

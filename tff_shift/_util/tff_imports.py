@@ -51,7 +51,9 @@ _OF_PRIVACY = {
   "dp_query.gaussian_query": ("GaussianSumQuery",),
   "dp_query.no_privacy_query": ("NoPrivacySumQuery",),
   "dp_query.normalized_query": ("NormalizedQuery",),
-  "dp_query.quantile_adaptive_clip_sum_query": ("QuantileAdaptiveClipSumQuery",),
+  "dp_query.quantile_adaptive_clip_sum_query": (
+    "QuantileAdaptiveClipSumQuery",
+  ),
   "dp_query.quantile_adaptive_clip_tree_query": ("QAdaClipTreeResSumQuery",),
   "dp_query.quantile_estimator_query": (
     "NoPrivacyQuantileEstimatorQuery",

@@ -215,7 +215,11 @@ def most_squares(num_rounds, separation):
         " round: the accountant of epsilon does not support such a"
         f" {amount} value",
       )
-      for noise, amount in ((1e-170, "small"), (1e20, "large"), (1e300, "large"))
+      for noise, amount in (
+        (1e-170, "small"),
+        (1e20, "large"),
+        (1e300, "large"),
+      )
     ),
     *(
       (function, changes, message)

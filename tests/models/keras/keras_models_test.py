@@ -515,7 +515,10 @@ REFUSED = {
     "layer 'mine' is a model that is neither functional nor",
   ),
   "unknown_cut": (perceptron, r"no layer 'nope'.*embed"),
-  "no_model": (lambda: 3, "a Keras model is wanted, got int"),
+  "no_model": (
+    lambda: 3,
+    "a model of Keras 2 is wanted, as tf.keras builds it",
+  ),
 }
 
 

@@ -39,6 +39,7 @@ _SEEMS = {
 _BROKEN = "it seems to be broken, or of another version of TFF"
 _COMPUTATION_FAILS = "the computation seems to fail there"
 
+
 class WorkerLostError(errors.WorkerError):
   """A worker does not answer; another one may take over its work."""
 

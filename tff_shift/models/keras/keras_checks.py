@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -47,6 +48,19 @@ _PYTHON = re.compile(r"(Eager)?PyFunc")
 _TABLE = re.compile(r"LookupTable|.*HashTable")
 
 
+def is_keras_3(model: Any) -> bool:
+  """Whether a value is a model of Keras 3, which need not be imported."""
+  return any(
+    kind.__module__.startswith("keras.src.models")
+    for kind in type(model).__mro__
+  )
+
+
+def type_name(value: Any) -> str:
+  """Returns the name of a value's type, with the generation of Keras."""
+  return type(value).__name__ + " of Keras 3" * is_keras_3(value)
+
+
 def check_form(
   model: tf.keras.Model, inputs: Mapping[str, slice] | None = None
 ) -> None:
@@ -56,8 +70,8 @@ def check_form(
   """
   if not isinstance(model, tf.keras.Model):
     raise ValueError(
-      f"a Keras model is wanted, got {type(model).__name__} (of keras in"
-      " TensorFlow 2.14, tf.keras)"
+      "a model of Keras 2 is wanted, as tf.keras builds it after tff_shift is"
+      f" imported, got {type_name(model)}"
     )
   if not getattr(model, "_is_graph_network", False):
     raise ValueError(

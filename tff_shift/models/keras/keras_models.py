@@ -71,10 +71,12 @@ def from_keras(
       f"unknown initial {initial!r}; known: {', '.join(INITIAL)}"
     )
   if not isinstance(model, tf.keras.Model):
-    if not callable(model):
+    # A model of Keras 3 can be called, too.
+    if not callable(model) or keras_checks.is_keras_3(model):
       raise ValueError(
-        "a Keras model or a function that builds one is wanted, got"
-        f" {type(model).__name__}"
+        "a model of Keras 2 or a function that builds one is wanted, as"
+        " tf.keras builds it after tff_shift is imported, got"
+        f" {keras_checks.type_name(model)}"
       )
     model = model()
   name = name or getattr(model, "name", type(model).__name__)

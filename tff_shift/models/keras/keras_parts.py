@@ -17,10 +17,13 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tff_shift._util import draws
+from tff_shift._util import installed
 from tff_shift.models import modes
 from tff_shift.models import parts
 from tff_shift.models.keras import fixed_layers
 from tff_shift.models.keras import layer_names
+
+installed.require_keras_2()
 
 
 class _Source(NamedTuple):

@@ -21,7 +21,7 @@ from tff_shift._util import shown_names
 
 # Describes the range of numbers that are converted to float32, in messages.
 FLOAT32 = "of a size that float32 holds, 1.2e-38 to 3.4e+38"
-# As Python's numbers: NumPy 2 compares a Python number with a float32 in float32.
+# Python numbers: NumPy 2 compares a Python number with a float32 in float32.
 _SMALLEST = float(np.finfo(np.float32).tiny)
 _LARGEST = float(np.finfo(np.float32).max)
 _LONGEST_VALUE = 50

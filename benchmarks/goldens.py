@@ -23,7 +23,8 @@ with one interpreter, by `python -m experiments.<binary>` alone. --cache_dir has
 the digests of commits; this tree runs every time, as it is: change no file of
 it meanwhile. Presets whose data are missing are named with the reason. TFF
 draws the noise of privacy and the rounding of --aggregator=compressed without a
-seed: the noise is 0 here, and compressed is not run.
+seed: the noise of dp is 0 here, and dp_ftrl, whose state has a drawn seed, and
+compressed are not run.
 """
 
 import argparse

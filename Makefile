@@ -23,7 +23,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 N ?= 2
 
 .PHONY: help setup demo demo-short demo-online demo-guidance demo-dynamic report \
-  notebooks workers index test test-all test-fast test-notebooks benchmark lint lock check-lock docs wheel clean
+  notebooks workers index test test-all test-fast test-contract test-notebooks benchmark lint lock check-lock docs wheel clean
 
 help:
 	@echo 'make demo        FedAvg, FedEvolve and FedEvp on rotated digits'
@@ -38,6 +38,7 @@ help:
 	@echo 'make test-all    all tests: long ones, the contract of every algorithm'
 	@echo 'make test-notebooks the five notebooks, a minute each'
 	@echo 'make test-fast   the tests that are not marked slow: every module, in minutes'
+	@echo 'make test-contract the contract of algorithms of all forms'
 	@echo 'make benchmark   ratios of speed in five processes each, into benchmarks/history.md'
 	@echo 'make lint        linter, format, types, spelling, size; are lock and tables up to date?'
 	@echo 'make docs        the documentation site, in site/; fails on a broken link'
@@ -140,6 +141,9 @@ test-notebooks: setup
 
 test-fast: setup
 	$(PYTEST) $(IN_PROCESSES) -m 'not slow and $(USUAL)'
+
+test-contract: setup
+	$(PYTEST) $(IN_PROCESSES) -m '$(USUAL)' $(ALGORITHMS)/contract_test.py
 
 # Not a test: it needs an idle machine for some twenty minutes.
 benchmark: setup

@@ -3,6 +3,8 @@
   python -m benchmarks.executor_equality
   python -m benchmarks.executor_equality --algorithms=fed_ade --workloads=
   python -m benchmarks.executor_equality --gpu
+  python -m benchmarks.executor_equality --states=FILE.npz
+  python -m benchmarks.executor_equality --compare=FILE.npz
 
 The table has the largest difference between an executor and `local`, over all
 results of all computations of an algorithm in two rounds. On every executor,
@@ -17,6 +19,10 @@ With `--gpu`, the default devices are compared with the CPU instead, in process,
 again from the CPU's previous results. A computation is repeated on the devices:
 `repeated` is the largest difference of the two results, 0 if they have the same
 bits. TF32 is off. Without a GPU all differences are 0.
+
+`--states` writes the results after three rounds in process into a file, and
+`--compare`, with other releases of TensorFlow, Python or NumPy, says which have
+the same bits.
 """
 
 import contextlib
@@ -53,6 +59,7 @@ _NUM_CLASSES = 3
 _NUM_EVALUATION_DOMAINS = 4
 _NUM_QUERIES = 6
 _TOLERANCE = 1e-5
+_NUM_COMPARED_ROUNDS = 3
 # Few steps, so that a round is short, at rates that change all weights.
 _HPARAMS = {
   "batch_size": 4,
@@ -390,6 +397,43 @@ def _compare_devices(names: list[str]) -> None:
       )
 
 
+def _numbers_of(name: str) -> dict[str, np.ndarray]:
+  """Returns the numbers of an algorithm's results by computation and place."""
+  with execution.use("in_process"):
+    calls = run_all(build(name), num_rounds=_NUM_COMPARED_ROUNDS)
+  return {
+    f"{name}/{call.name}/{place}": np.asarray(value)
+    for call in calls
+    for place, value in enumerate(tf.nest.flatten(call.result))
+  }
+
+
+def _write_states(names: list[str], path: str) -> None:
+  numbers = {}
+  for name in names:
+    numbers |= _numbers_of(name)
+  np.savez(path, **numbers)
+
+
+def _compare_states(names: list[str], path: str) -> None:
+  """Prints a line for each algorithm: the same bits, or the difference."""
+  with np.load(path) as file:
+    print(f"{'algorithm':16} {'difference':>10}  computation")
+    for name in names:
+      differences = {}
+      for key, value in _numbers_of(name).items():
+        if value.tobytes() != file[key].tobytes():
+          differences[key] = largest_difference(value, file[key])
+      if not differences:
+        print(f"{name:16} {'equal':>10}", flush=True)
+        continue
+      largest = max(differences, key=differences.get)
+      computation = largest.split("/")[1]
+      print(
+        f"{name:16} {differences[largest]:10.1e}  {computation}", flush=True
+      )
+
+
 def _compare_speed(workloads: list[str]) -> None:
   """Prints the seconds of a round on remote workers and the local executor."""
   print("median seconds per round; median ratio to local in a repetition")
@@ -420,6 +464,12 @@ def main(_) -> None:
   if FLAGS.gpu:
     _compare_devices(names)
     return
+  if FLAGS.states:
+    _write_states(names, FLAGS.states)
+    return
+  if FLAGS.compare:
+    _compare_states(names, FLAGS.compare)
+    return
   if names != ["none"] and not _compare_results(names):
     raise SystemExit(1)
   _compare_speed([name for name in FLAGS.workloads if name])
@@ -433,5 +483,7 @@ if __name__ == "__main__":
     "Algorithms to compare, comma-separated. Default: all; none: none.",
   )
   flags.DEFINE_bool("gpu", False, "Compare the default devices with the CPU.")
+  flags.DEFINE_string("states", None, "File for the results of three rounds.")
+  flags.DEFINE_string("compare", None, "File of --states to compare with.")
   FLAGS.set_default("workloads", ["cnn", "tiny", "large_state"])
   app.run(main)

@@ -259,6 +259,7 @@ def _open(
         " --overwrite or in another --output_dir"
       )
     grown = _check_flags(before.flags, described.flags, what_follows)
+    _check_tensorflow(folder.path, before.versions, described.versions)
     _warn_of_other_software(before, described)
   saved = checkpoints.Checkpoints(
     folder,
@@ -328,6 +329,22 @@ def _check_flags(
         f" --{name}={grown[name]}, or start a new run in another --output_dir"
       )
   return grown
+
+
+def _check_tensorflow(
+  path: pathlib.Path,
+  before: Mapping[str, str | None],
+  now: Mapping[str, str | None],
+) -> None:
+  """Refuses to go on with kernels that round differently."""
+  old, new = (str(versions.get("tensorflow")) for versions in (before, now))
+  # Patches of a release have its kernels.
+  if old.rpartition(".")[0] != new.rpartition(".")[0]:
+    raise ValueError(
+      f"--resume: the run in {path} was started with TensorFlow {old}, and this"
+      f" is {new}, which rounds differently; go on with {old}, or start a new"
+      " run, with --overwrite or in another --output_dir"
+    )
 
 
 def _warn_of_other_software(

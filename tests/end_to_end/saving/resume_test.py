@@ -265,7 +265,7 @@ def test_what_leaves_results_as_they_are_may_change(
   whole, finished, run_evolving, capsys
 ):
   config = json.loads((finished / "config.json").read_text())
-  config["versions"]["tensorflow"] = "2.0"
+  config["versions"]["numpy"] = "0.1"
   (finished / "config.json").write_text(json.dumps(config))
   code = run_evolving(
     [
@@ -281,6 +281,15 @@ def test_what_leaves_results_as_they_are_may_change(
   # Other software may leave them or not.
   assert errors.startswith("evolving: versions differ from the earlier run")
   assert errors.count("\n") == 1
+
+
+def test_other_kernels_are_refused_with_both_versions(finished, refused):
+  config = json.loads((finished / "config.json").read_text())
+  now = config["versions"]["tensorflow"]
+  config["versions"]["tensorflow"] = "2.0.0"
+  (finished / "config.json").write_text(json.dumps(config))
+  given = [*_SMALL, f"--output_dir={finished}", "--resume"]
+  assert f"TensorFlow 2.0.0, and this is {now}" in refused(evolving, given)
 
 
 def test_drifting_clients_go_on_in_training_and_in_use(

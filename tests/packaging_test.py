@@ -191,6 +191,24 @@ class TestWheel:
     assert sorted(metadata["Requires-Python"].split(",")) == ["<3.14", ">=3.11"]
 
 
+def test_no_file_names_the_oldest_python_alone():
+  # What was measured once; the locks; what is of the one Python that TFF pins.
+  exempt = re.compile(
+    r"results/|requirements.*\.txt|.*tf2\.14|.*/reported_values"
+  )
+  listed = subprocess.run(
+    ["git", "ls-files"], cwd=_ROOT, capture_output=True, text=True, check=True
+  ).stdout.split()
+  alone = []
+  for name in listed:
+    content = (_ROOT / name).read_bytes() if (_ROOT / name).is_file() else b""
+    versions = {*re.findall(rb"(?<![\d.])3(?:\.|, )1[123](?![\d])", content)}
+    minors = {version[-2:] for version in versions}
+    if b"11" in minors and len(minors) < 3 and not exempt.match(name):
+      alone.append(name)
+  assert alone == []
+
+
 @pytest.mark.parametrize("version", [(3, 10), (3, 14)])
 def test_other_pythons_are_refused_before_a_dependency_is(version):
   # pip runs setup.py before it looks for the lock's packages.

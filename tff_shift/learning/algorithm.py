@@ -497,10 +497,20 @@ def build(
   update_noise.warn(name, traits.noise, update_type)
   aggregate = aggregator.create(update_type, tff.TensorType(np.float32))
   aggregates = [*map(aggregation, surveys), aggregate]
+  update_types = [
+    *(each.type_signature.result[0].update for each in surveys),
+    update_type,
+  ]
 
   @tff.federated_computation(tff.FederatedType(seed_type, tff.SERVER))
   def initialize(seed):
     nothing = optimizer = memory = tff.federated_value((), tff.SERVER)
+    aggregator_states = tuple(
+      aggregator.initialize(process, kind, seed, number)
+      for number, (process, kind) in enumerate(
+        zip(aggregates, update_types, strict=True)
+      )
+    )
     if server_optimizer is not None:
       optimizer = tff.federated_eval(
         _initial_optimizer(server_optimizer, update_type), tff.SERVER
@@ -512,9 +522,7 @@ def build(
     return tff.federated_zip(
       ServerState(
         weights=tff.federated_map(initial_weights, seed),
-        aggregator=tuple(each.initialize() for each in aggregates)
-        if surveys
-        else aggregate.initialize(),
+        aggregator=aggregator_states if surveys else aggregator_states[0],
         round_num=tff.federated_value(0, tff.SERVER),
         seed=seed if functions.starts_alike else nothing,
         optimizer=optimizer,

@@ -34,6 +34,7 @@ class Purpose(enum.IntEnum):
   LAYERS = 8
   AVAILABILITY = 9
   REPORT = 10
+  NOISE = 11
 
 
 def derive(run_seed: int, *path: int) -> np.ndarray:

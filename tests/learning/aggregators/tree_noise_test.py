@@ -141,6 +141,38 @@ class TestNoise:
     first, second = (rounds_of(process, UPDATES, 1)[0] for _ in range(2))
     assert np.all(first != second)
 
+  def test_is_a_function_of_the_seed(self):
+    model = mlp.build((2,), num_classes=2, width=3, head_width=3)
+    hparams = HParams(noise_multiplier=NOISE, clipping="fixed")
+    algorithm = algorithms.build(
+      "fed_avg",
+      model,
+      aggregator=factories.build("dp_ftrl", hparams, clients_per_round=2),
+    )
+    data = [
+      client_dataset.ClientDataset.from_arrays(
+        x=np.float32([[1, 2]]), y=np.int32([0]), seed=np.int32([1, 5])
+      )
+    ]
+
+    def weights_of(seed):
+      state = algorithm.initialize(np.int32([seed, 7]))
+      start = state.weights
+      for _ in range(2):
+        state, _, _ = algorithm.phases[0](state, [()], data)
+      return np.concatenate(
+        [
+          np.ravel(end - begin)
+          for begin, end in zip(
+            *map(tf.nest.flatten, (start, state.weights)), strict=True
+          )
+        ]
+      )
+
+    first = weights_of(3)
+    np.testing.assert_array_equal(first, weights_of(3))
+    assert np.all(first != weights_of(4))
+
   def test_is_the_same_from_the_same_state(self):
     process = create("dp_ftrl", NOISE, restart=4)
     results, states = rounds_of(process, UPDATES, 6)

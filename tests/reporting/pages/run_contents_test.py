@@ -54,7 +54,7 @@ def make(tmp_path):
     algorithms = list(dict.fromkeys(each.algorithm for each in entries))
     config = run_records.RunConfig(
       flags={"seeds": ["3", "5"], "algorithm": algorithms} | flags,
-      versions={"python": "3.11"},
+      versions={"python": "3.12.1"},
       git_commit=None,
       start_time="2026-11-22T23:00:00+00:00",
       command_line=(
@@ -106,7 +106,7 @@ def test_algorithms_are_rows_and_metrics_columns(make):
   missing = contents.cells[1].by_seed
   assert missing[3] != missing[3] and missing[5] == 60.0
   assert contents.date == "2026-11-22"
-  assert contents.machine == "2 cores, python 3.11"
+  assert contents.machine == "2 cores, python 3.12.1"
   assert [(each.name, each.ours) for each in contents.protocol] == [
     ("dirichlet", "inf"),
     ("selection", "none"),

@@ -25,10 +25,10 @@ Aggregators hide the update and, in `secure`, the client's weight. Losses,
 counts and the sums of evaluations are measurements of the experiment: they are
 plaintext sums under every aggregator, and epsilon does not cover them.
 
-The noise of `dp` and the seed of the noise of `dp_ftrl` come from TensorFlow's
-generator without a seed, because anyone who can recompute the noise can
-subtract it. Runs with noise are the only runs that equal seeds do not
-reproduce.
+The noise of `dp` and the rounding of `compressed` come from TensorFlow's
+generator without a seed: TFF takes none. The noise of `dp_ftrl` is a function
+of the run's seed. Anyone who knows it can subtract the noise: with data that
+are not public, it must be secret.
 """
 
 import contextlib
@@ -102,6 +102,9 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
     """
     self.traits = traits
     self.guarantee: dict[str, Any] = {}
+    self._tree = (
+      factory if isinstance(factory, tree_noise.TreeFactory) else None
+    )
     if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
       factory = tff.aggregators.as_weighted_aggregator(factory)
     self._factory = factory
@@ -126,6 +129,31 @@ class Aggregator(tff.aggregators.WeightedAggregationFactory):
       if self.traits.num_expected is not None:
         return process
       return _unchanged_without_participants(process, self._count)
+
+  def initialize(
+    self,
+    process: tff.templates.AggregationProcess,
+    value_type: tff.Type,
+    seed: tff.Value,
+    number: int,
+  ) -> tff.Value:
+    """Initializes a process of `create`, in a federated computation.
+
+    Args:
+      process: The process.
+      value_type: The type of an update.
+      seed: The server's seed, int32 [2] at the server; of noise that has one.
+      number: Distinguishes the processes of an algorithm.
+
+    Returns:
+      The state.
+    """
+    state = process.initialize()
+    if self._tree is None:
+      return state
+    return tff.federated_map(
+      self._tree.seeded(value_type, process, number), (state, seed)
+    )
 
 
 def _quiet() -> contextlib.AbstractContextManager:

@@ -22,6 +22,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
 
+from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import update_noise
 
 # Every draw adds 1 for each tensor; the seeds stay far below 2**63.
@@ -29,10 +30,22 @@ _SEEDS = 2**62
 
 
 class _NoiseGenerator(tfp.tree_aggregation.GaussianNoiseGenerator):
-  """Noise whose seed cannot be guessed; tensorflow-privacy's is the time."""
+  """Noise of a seed in the graph; without one, the seed cannot be guessed.
+
+  tensorflow-privacy's generator takes the time.
+  """
+
+  def __init__(self, stddev, specs, given=None):
+    super().__init__(stddev, specs)
+    self._given = given
 
   def initialize(self):
-    seeds = tf.random.uniform([2], maxval=_SEEDS, dtype=tf.int64)
+    if self._given is None:
+      seeds = tf.random.uniform([2], maxval=_SEEDS, dtype=tf.int64)
+    else:
+      seeds = tf.random.stateless_uniform(
+        [2], self._given, maxval=_SEEDS, dtype=tf.int64
+      )
     return self.make_state(seeds, super().initialize().stddev)
 
 
@@ -60,19 +73,51 @@ class TreeFactory(tff.aggregators.UnweightedAggregationFactory):
       value_type: The type of an update.
 
     Returns:
-      The process. Its state has the seed of the noise.
+      The process. Its state has the seed of the noise, drawn at random.
     """
+    query = self._query(value_type)
+    return tff.aggregators.DifferentiallyPrivateFactory(query).create(
+      value_type
+    )
+
+  def seeded(
+    self,
+    value_type: tff.Type,
+    process: tff.templates.AggregationProcess,
+    number: int,
+  ) -> tff.Computation:
+    """Makes the noise a function of a seed.
+
+    Whoever knows the seed can subtract the noise.
+
+    Args:
+      value_type: The type of an update.
+      process: A process whose state is that of `create`.
+      number: Processes of other numbers have other noise.
+
+    Returns:
+      `(state, seed) -> state`: an initial state, int32 [2] seed.
+    """
+    state_type = process.initialize.type_signature.result.member
+
+    @tff.tensorflow.computation(state_type, randomness.SEED_TYPE)
+    def with_seed(state, seed):
+      seed = randomness.fold(seed, randomness.Purpose.NOISE, number)
+      # The nodes of the first leaf are drawn with the state.
+      drawn = self._query(value_type, seed).initial_global_state()
+      return drawn, *list(state)[1:]
+
+    return with_seed
+
+  def _query(self, value_type, seed=None):
     specs = tff.types.type_to_tf_tensor_specs(value_type)
     query = tfp.TreeResidualSumQuery(
       specs,
-      _NoiseGenerator(self._noise.multiplier * self._norm, specs),
+      _NoiseGenerator(self._noise.multiplier * self._norm, specs, seed),
       lambda record, norm: tf.clip_by_global_norm(record, norm)[0],
       self._norm,
     )
     if self._restart:
       indicator = tfp.restart_query.PeriodicRoundRestartIndicator(self._restart)
       query = tfp.RestartQuery(query, indicator)
-    query = tfp.NormalizedQuery(query, float(self._noise.num_clients))
-    return tff.aggregators.DifferentiallyPrivateFactory(query).create(
-      value_type
-    )
+    return tfp.NormalizedQuery(query, float(self._noise.num_clients))

@@ -1,6 +1,6 @@
 """Readers of Keras model files, which read only the arrays.
 
-    model.keras            the format of tf.keras 2.14: config.json and weights
+    model.keras            the format of tf.keras: config.json and weights
     model.h5, model.hdf5   a whole model, or `save_weights`
     model.weights.h5       weights only, in the layout of .keras
     a folder               a SavedModel: of `model.save`, `model.export` or TF
@@ -192,15 +192,14 @@ def _damaged(error: Exception) -> str:
 def _read_keras(file: IO[bytes]) -> Contents:
   if not zipfile.is_zipfile(file):
     raise _RefusedError(
-      "it is not a .keras file (model.save of tf.keras 2.14), which is a zip"
-      " archive"
+      "it is not a .keras file (model.save of tf.keras), which is a zip archive"
     )
   with zipfile.ZipFile(file) as archive:
     members = {each.filename: each for each in archive.infolist()}
     for name in (_CONFIG_FILE, _WEIGHTS_FILE):
       if name not in members:
         raise _RefusedError(
-          f"it has no {name}; a .keras file of tf.keras 2.14 (model.save) has"
+          f"it has no {name}; a .keras file of tf.keras (model.save) has"
         )
     # Weights: once as bytes, and once as arrays.
     for name in (_CONFIG_FILE, _WEIGHTS_FILE):

@@ -115,8 +115,8 @@ class _Loader(importlib.abc.Loader):
       self._loader.exec_module(module)
     # A JAX that is too new lacks attributes, not modules.
     except (ImportError, AttributeError) as error:
-      name, *of_user = _NEEDING[module.__name__]
-      setattr(module, name, _refusal(*of_user, error))
+      name, public_name, needed = _NEEDING[module.__name__]
+      setattr(module, name, _refusal(public_name, needed, error))
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -196,7 +196,8 @@ def _classes_of(given: _Input, model: predictor.Predictor) -> np.ndarray | None:
   if y is None:
     return None
   if y.dtype.kind == "U":
-    names, y = np.unique(y, return_inverse=True)
+    texts, y = np.unique(y, return_inverse=True)
+    names = texts.tolist()
     if model.class_names is None:
       raise ValueError(
         "the classes of the model have no names; give their numbers as y of an"

@@ -102,7 +102,7 @@ class _KeptValues:
   def __init__(self):
     self._num_sent = 0
     self._sent_before = cachetools.LRUCache(_SENT_BEFORE)
-    self._values = cachetools.TLRUCache(
+    self._values: cachetools.TLRUCache = cachetools.TLRUCache(
       _KEPT_BYTES,
       lambda _, kept, now: now + kept.lasts,
       timer=lambda: self._num_sent,

@@ -216,7 +216,7 @@ def extremes(
     )
   listed = [
     f"{examples_lib.feature_name(names, place)} ({largest[place]:.3g})"
-    for place in np.flatnonzero(largest > _EXTREME)
+    for place in np.flatnonzero(largest > _EXTREME).tolist()
   ]
   more = f", and {len(listed) - _NUM_LISTED} more" * (len(listed) > _NUM_LISTED)
   return ", ".join(listed[:_NUM_LISTED]) + more

@@ -84,7 +84,7 @@ def check_absent(
   """
   clients = dataset_flags.client_names() or tuple(map(str, range(len(sizes))))
   lacking = {
-    client: [names[time] for time in np.flatnonzero(np.equal(own, 0))]
+    client: [names[time] for time, size in enumerate(own) if not size]
     for client, own in zip(clients, sizes, strict=True)
   }
   lacking = {client: times for client, times in lacking.items() if times}

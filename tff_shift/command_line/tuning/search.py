@@ -59,7 +59,7 @@ def draw(values: Sequence[Any], name: str, seed: int, number: int) -> Any:
     The value; a number of a range has three significant digits.
   """
   generator = partition.generator(f"search {name}", [seed, number])
-  value = values[generator.integers(len(values))]
+  value = values[int(generator.integers(len(values)))]
   if not is_range(value):
     return value
   low, high = ends(value)

@@ -120,6 +120,7 @@ def _omega_of_program(
   """Computes the weights of the authors' program, see the module."""
   # Before the first of the program's steps is the state of pre-training.
   steps = np.arange(num_timesteps)
+  weights: np.ndarray
   last = num_timesteps - 1
   period = max(math.isqrt(last), 1)
   if name == "linear":

@@ -360,7 +360,7 @@ def _table_of_images(
   images: list[pathlib.Path] = []
 
   def read_images(paths):
-    for row in np.flatnonzero(paths.isna()):
+    for row in np.flatnonzero(paths.isna()).tolist():
       raise ValueError(f"image={paths.name!r} has no path in {where(row)}")
     images.extend(folder / path for path in paths if isinstance(path, str))
     return image_files.read(

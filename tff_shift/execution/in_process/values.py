@@ -333,7 +333,7 @@ def _has_compatible_dtype(value: Any, expected: Any) -> bool:
   return False
 
 
-def _fits(value: complex, expected: type[np.number]) -> bool:
+def _fits(value: complex, expected: Any) -> bool:
   """Returns whether a Python number is within the limits of a dtype."""
   if isinstance(value, int):
     limits = np.iinfo(expected)

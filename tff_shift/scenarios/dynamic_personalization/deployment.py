@@ -127,7 +127,7 @@ class Clients:
     algorithm = self._running.algorithm
     if algorithm.request is None:
       return np.zeros(len(examples), bool)
-    for client in np.flatnonzero(wanted):
+    for client in np.flatnonzero(wanted).tolist():
       own = self._validator.examples(examples[client], client)
       self._states[client] = algorithm.request(
         self._running.server_state, self._represent(own.x)

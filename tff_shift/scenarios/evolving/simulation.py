@@ -411,7 +411,7 @@ def _pool(
   return client_dataset.ClientDataset.from_arrays(
     np.concatenate([part.x[where] for part, where in slices]),
     np.concatenate([part.y[where] for part, where in slices]),
-    np.sum([part.domain_sizes for part in parts], axis=0, dtype=np.int32),
+    np.stack([part.domain_sizes for part in parts]).sum(axis=0, dtype=np.int32),
     client_data.NO_SEED,
   )
 

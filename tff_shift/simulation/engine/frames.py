@@ -61,7 +61,7 @@ def of_clients(
       if not metrics:
         continue
       has_any = ~np.all(np.isnan(list(metrics.values())), axis=0)
-      clients = np.flatnonzero(has_any)
+      clients = np.flatnonzero(has_any).tolist()
       known: dict[str, Any] = {CLIENT: clients}
       if names is not None:
         known[CLIENT_NAME] = [names[client] for client in clients]

@@ -44,16 +44,12 @@ def require_text(name: str) -> types.ModuleType:
   Raises:
     ValueError: If it is missing; one line with the command to install it.
   """
-  return _require(
-    name, "text", "--no-deps tokenizers==0.19.1 safetensors==0.5.3"
-  )
+  return _require(name, "text", "--no-deps tokenizers safetensors")
 
 
 def require_huggingface() -> types.ModuleType:
   """Imports `datasets`, the extra `huggingface`, as `require_text` does."""
-  return _require(
-    "datasets", "huggingface", '"datasets>=5,<6" "huggingface-hub<1"'
-  )
+  return _require("datasets", "huggingface", '"datasets>=5,<6"')
 
 
 def _require(name: str, extra: str, packages: str) -> types.ModuleType:

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tff_shift._util import tff_imports
+
 _ABSENT = """
 import sys
 
@@ -63,6 +65,18 @@ def test_tff_computes_without_jax_and_vizier():
     " module named 'vizier')",
   ]
   assert "Traceback" not in errors
+
+
+def test_an_import_of_tensorflow_writes_nothing():
+  assert run("import tff_shift, tensorflow") == (0, [], "")
+
+
+def test_other_lines_of_an_import_are_passed_on(capfd):
+  with tff_imports._without_noise():
+    os.write(2, b"a failure\nWARNING: All log messages before")
+    os.write(2, b" absl::InitializeLog() is called are written to STDERR\n")
+    os.write(2, b"another\n")
+  assert capfd.readouterr().err == "a failure\nanother\n"
 
 
 @pytest.mark.skipif(

@@ -10,18 +10,27 @@ that the rest of TFF takes from them is a function that says why.
 2.16 and later do not have. It imports nothing if `sys.skip_tf_privacy_import`
 exists; what TFF uses of it is then imported when it is first asked for.
 
+TensorFlow 2.21 writes on import that it finds no CUDA drivers, before it reads
+TF_CPP_MIN_LOG_LEVEL (its issue 100442): these lines are left out of what the
+import writes to standard error.
+
 The default context that TFF makes when it is imported ends its worker in a
 destructor, which from Python 3.13 on runs after the modules that it needs.
 """
 
 import atexit
+import contextlib
 import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
+import re
 import sys
+import tempfile
 import types
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 from typing import NoReturn
@@ -40,6 +49,12 @@ _NEEDING = {
     "google-vizier",
   ),
 }
+_TENSORFLOW = "tensorflow"
+_STDERR = 2
+_NOISE = re.compile(
+  rb"WARNING: All log messages before absl::InitializeLog\(\).*\n"
+  rb"|I0000 .* Could not find cuda drivers on your machine.*\n"
+)
 _PRIVACY = "tensorflow_privacy"
 # What TFF and its users take from `tensorflow_privacy`, by module.
 _OF_PRIVACY = {
@@ -93,16 +108,44 @@ def _refusal(
   return refuse
 
 
+@contextlib.contextmanager
+def _without_noise() -> Iterator[None]:
+  """Leaves TensorFlow's lines out of what a block writes to standard error."""
+  try:
+    stderr = os.dup(_STDERR)
+  except OSError:
+    # It is closed.
+    yield
+    return
+  with tempfile.TemporaryFile() as file:
+    os.dup2(file.fileno(), _STDERR)
+    try:
+      yield
+    finally:
+      os.dup2(stderr, _STDERR)
+      file.seek(0)
+      text = _NOISE.sub(b"", file.read())
+      with contextlib.suppress(OSError), open(stderr, "wb") as real:
+        real.write(text)
+
+
 class _Loader(importlib.abc.Loader):
   """Executes a module by its loader, and mends what is absent."""
 
   def __init__(self, loader: importlib.abc.Loader):
     self._loader = loader
 
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._loader, name)
+
   def create_module(self, spec):
     return self._loader.create_module(spec)
 
   def exec_module(self, module: types.ModuleType) -> None:
+    if module.__name__ == _TENSORFLOW:
+      with _without_noise():
+        self._loader.exec_module(module)
+      return
     if module.__name__ == _PRIVACY:
       sys.skip_tf_privacy_import = True  # type: ignore[attr-defined]
       try:
@@ -130,6 +173,9 @@ class _Finder(importlib.abc.MetaPathFinder):
   ) -> importlib.machinery.ModuleSpec | None:
     if fullname == _PRIVACY:
       if importlib.util.find_spec("tensorflow_estimator"):
+        return None
+    elif fullname == _TENSORFLOW:
+      if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "0") == "0":
         return None
     elif fullname not in _NEEDING:
       return None

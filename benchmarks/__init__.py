@@ -2,3 +2,6 @@
 
 Run them as modules: `python -m benchmarks.<name>`.
 """
+
+# Before them: it makes TFF importable.
+import tff_shift  # noqa: F401

@@ -346,6 +346,7 @@ class TestWorkerThatFails:
 # then a line for each that has ended.
 PROGRAM = """
   import json, os, signal, sys, time
+  import tff_shift
   import numpy as np
   import psutil
   import tensorflow as tf

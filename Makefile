@@ -23,7 +23,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 N ?= 2
 
 .PHONY: help setup demo demo-short demo-online demo-guidance demo-dynamic report \
-  notebooks workers index test test-all test-fast test-contract test-notebooks benchmark lint lock check-lock docs wheel clean
+  notebooks workers index test test-all test-every test-long test-fast test-contract test-notebooks benchmark lint lock check-lock docs wheel clean
 
 help:
 	@echo 'make demo        FedAvg, FedEvolve and FedEvp on rotated digits'
@@ -36,6 +36,8 @@ help:
 	@echo 'make index       index.json, the tables of methods and the page of claims'
 	@echo 'make test        the tests; the contract of algorithms of all forms'
 	@echo 'make test-all    all tests: long ones, the contract of every algorithm'
+	@echo 'make test-every  the contract of every algorithm; of test-all'
+	@echo 'make test-long   the long tests; of test-all'
 	@echo 'make test-notebooks the five notebooks, a minute each'
 	@echo 'make test-fast   the tests that are not marked slow: every module, in minutes'
 	@echo 'make test-contract the contract of algorithms of all forms'
@@ -130,11 +132,15 @@ test: setup
 	  'printed=$$($(PYTEST) -m "$(USUAL)" {} 2>&1); status=$$?; \
 	  printf "%s\n" "$$printed"; exit $$status'
 
-test-all: test
-	$(PYTEST) $(IN_PROCESSES) -m long $(BINARIES)
-	$(PYTEST) $(IN_PROCESSES) -m long --ignore=$(BINARIES)
+test-all: test test-every test-long
+
+test-every: setup
 	$(PYTEST) $(IN_PROCESSES) -m 'every_algorithm and not long' $(ALGORITHMS)
 	$(PYTEST) $(IN_PROCESSES) -m 'every_algorithm and not long' --ignore=$(ALGORITHMS)
+
+test-long: setup
+	$(PYTEST) $(IN_PROCESSES) -m long $(BINARIES)
+	$(PYTEST) $(IN_PROCESSES) -m long --ignore=$(BINARIES)
 
 test-notebooks: setup
 	$(PYTEST) -m notebook

@@ -225,10 +225,10 @@ class TestRound:
         (result.update, result.loss), (expected.update, expected.loss)
       )
     own = programs.client_state.personal
-    kept = actual.client_state.personal
+    personal = actual.client_state.personal
     # The last tensors of the model.
-    assert compare.equal_bits(kept, own[-len(kept) :])
-    assert len(kept) == (4 if ala_layers == 0 else 2)
+    assert compare.equal_bits(personal, own[-len(personal) :])
+    assert len(personal) == (4 if ala_layers == 0 else 2)
     # There clients predict with what they have trained.
     assert not compare.equal_bits(program_logits, fed_avg_logits)
 

@@ -288,7 +288,7 @@ class TestServerEvaluation:
       evaluate([1.13, 1.5, 600], [0, 1, 2]),
       evaluate([1.13, 1.5], [0, 1]),
     )
-    assert [each["num_examples"] for each in result] == [3, 2]
+    assert [part["num_examples"] for part in result] == [3, 2]
     np.testing.assert_allclose(
       result[0]["pooled_accuracy"] * 3, result[1]["pooled_accuracy"] * 2
     )

@@ -193,8 +193,8 @@ class TestRound:
     for number in (0, 2):
       assert compare.equal_bits(
         *(
-          row((each.models, each.profiles), number)
-          for each in (updated, weights)
+          row((state.models, state.profiles), number)
+          for state in (updated, weights)
         )
       )
 

@@ -31,10 +31,12 @@ class TestMultiPeriodVariance:
   @pytest.mark.parametrize("accuracy, size", [(0.5767, 100), (0.907, 1000)])
   def test_iid_periods_have_binomial_noise(self, accuracy, size):
     correct = np.random.default_rng(0).binomial(size, accuracy, (1000, 10))
-    found = metrics.multi_period_variance(100 * correct / size, 100 * accuracy)
+    variance = metrics.multi_period_variance(
+      100 * correct / size, 100 * accuracy
+    )
     expected = 1e4 * accuracy * (1 - accuracy) / size
     # Relative standard error of 10,000 squares: sqrt(2 / 10,000) = 1.4 %.
-    np.testing.assert_allclose(found, expected, rtol=0.07)
+    np.testing.assert_allclose(variance, expected, rtol=0.07)
 
 
 class TestLowAccuracyShare:
@@ -47,8 +49,8 @@ class TestLowAccuracyShare:
   def test_equation_5_as_printed_would_count_the_others(self):
     # A perfect client has no low accuracy, a useless one has nothing else.
     for accuracy, expected in ((80, 0), (0, 100)):
-      found = metrics.low_accuracy_share(np.full([4, 2], float(accuracy)), 80)
-      assert found == expected
+      share = metrics.low_accuracy_share(np.full([4, 2], float(accuracy)), 80)
+      assert share == expected
 
   @pytest.mark.parametrize("validation", [90.7, 57.67, 87.1, 82.5, 33.3])
   def test_threshold_itself_is_not_below(self, validation):

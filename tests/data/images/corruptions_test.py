@@ -43,7 +43,7 @@ def all_severities(load):
     images = load(kind)
     seeds = np.arange(len(images))
     return np.stack(
-      [corruptions.corrupt(images, name, each, seeds) for each in range(6)]
+      [corruptions.corrupt(images, name, level, seeds) for level in range(6)]
     )
 
   return corrupted

@@ -225,6 +225,7 @@ def evaluate(
   routing = None
   if not federation.can_guide:
     system = federation.vote(x)
+    found["system_accuracy"] = _percent(np.mean(system == y))
   else:
     routing = np.zeros([len(test)] * 2, np.int64)
     for prefix in ("", "uncorrected_"):
@@ -238,7 +239,6 @@ def evaluate(
       if not prefix:
         system = classes
         np.add.at(routing, (origins, routes), 1)
-  found["system_accuracy"] = _percent(np.mean(system == y))
   if metrics.metrics:
     found |= _chosen_metrics(metrics, own, system, y, origins)
   clients = _of_clients(metrics, own, system, y, origins, len(test), round_num)

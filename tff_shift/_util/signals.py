@@ -1,12 +1,14 @@
 """Signals that end a run.
 
-A handler raises an exception, which also ends waiting. Python discards the
-exception if the handler happens to run in a callback of garbage collection,
-such as jax's, or in `__del__`. So it also sets a flag, which loops read.
+A handler raises an exception, which also ends waiting. Python discards and
+prints the exception if the handler happens to run in `__del__` or in a callback
+of garbage collection or of C++. So it also sets a flag, which loops read, and
+what was discarded is not printed.
 """
 
 import contextlib
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +24,35 @@ _KINDS: tuple[tuple[signal.Signals, Any, type[KeyboardInterrupt]], ...] = (
   (signal.SIGTERM, signal.SIG_DFL, Terminated),
 )
 _received: type[KeyboardInterrupt] | None = None
+
+
+def _is_of_signal(error: BaseException | None) -> bool:
+  """Is this the exception of a handler, or what C made of it?"""
+  while error is not None:
+    if isinstance(error, KeyboardInterrupt):
+      return True
+    error = error.__cause__ or error.__context__
+  return False
+
+
+@contextlib.contextmanager
+def _discarded_in_silence() -> Iterator[None]:
+  """Prints no exception of a signal that Python or C++ discards."""
+  discarded, printed = sys.unraisablehook, sys.excepthook
+
+  def show_discarded(arguments):
+    if not _is_of_signal(arguments.exc_value):
+      discarded(arguments)
+
+  def show_printed(kind, error, traceback):
+    if not _is_of_signal(error):
+      printed(kind, error, traceback)
+
+  sys.unraisablehook, sys.excepthook = show_discarded, show_printed
+  try:
+    yield
+  finally:
+    sys.unraisablehook, sys.excepthook = discarded, printed
 
 
 @contextlib.contextmanager
@@ -48,7 +79,8 @@ def raised() -> Iterator[None]:
   for number in kinds:
     signal.signal(number, interrupt)
   try:
-    yield
+    with _discarded_in_silence():
+      yield
   finally:
     _received = None
     for number, (default, _) in kinds.items():

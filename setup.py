@@ -4,6 +4,7 @@ import pathlib
 import sys
 
 import setuptools
+from setuptools.command import build_py
 
 if not (3, 11) <= sys.version_info[:2] <= (3, 13):
   # In place of an error of the first dependency that other versions lack.
@@ -75,6 +76,19 @@ _BINARIES = {
   )
 }
 
+
+class BuildWithPth(build_py.build_py):
+  """Adds the file with which Python imports tff_shift before TFF.
+
+  TFF could not be imported otherwise: tff_shift/_util/tff_imports.py.
+  """
+
+  def run(self):
+    """Builds the package and adds the file."""
+    super().run()
+    self.copy_file("tff_shift.pth", self.build_lib)
+
+
 setuptools.setup(
   name="tff_shift",
   version="0.1.0",
@@ -110,6 +124,7 @@ setuptools.setup(
       for name, module in _BINARIES.items()
     ]
   },
+  cmdclass={"build_py": BuildWithPth},
   python_requires=">=3.11,<3.14",
   install_requires=_DIRECT + _OF_TFF,
   extras_require={

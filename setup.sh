@@ -38,6 +38,10 @@ install() {
     --ignore-requires-python "$@" >>"$log" 2>&1
 }
 
+purelib() {
+  "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+}
+
 # TFF's wheel is of Linux on x86-64, where its worker and its C++ executor run. In
 # process, its Python files are enough.
 install_lock() {
@@ -46,10 +50,9 @@ install_lock() {
     return
   fi
   grep -v '^tensorflow-federated==' "$lock" >"$venv/others.txt"
-  purelib=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
   install --requirement "$venv/others.txt" &&
     install --only-binary=:all: --platform manylinux_2_31_x86_64 \
-      --implementation py --abi none --target "$purelib" \
+      --implementation py --abi none --target "$(purelib)" \
       "$(grep -o '^tensorflow-federated==[^ ]*' "$lock")"
 }
 
@@ -62,6 +65,8 @@ install_lock || {
   fi
   fail "installing $lock failed (see $log)"
 }
-install --no-build-isolation --editable . ||
+install --no-build-isolation --editable . &&
+  # Of a wheel it is a part, see setup.py; of an editable installation it is not.
+  cp tff_shift.pth "$(purelib)" ||
   fail "installing tff_shift itself failed (see $log)"
 rm -f "$log"

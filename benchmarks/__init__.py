@@ -2,6 +2,3 @@
 
 Run them as modules: `python -m benchmarks.<name>`.
 """
-
-# Before them: it makes TFF importable.
-import tff_shift  # noqa: F401

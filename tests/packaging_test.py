@@ -127,7 +127,7 @@ class TestWheel:
     folder = tmp_path_factory.mktemp("wheel")
     for name in ("tff_shift", "experiments"):
       shutil.copytree(_ROOT / name, folder / "source" / name)
-    for name in ("setup.py", "README.md", "LICENSE"):
+    for name in ("setup.py", "tff_shift.pth", "README.md", "LICENSE"):
       shutil.copy(_ROOT / name, folder / "source")
     subprocess.run(
       [
@@ -160,6 +160,8 @@ class TestWheel:
     assert "tff_shift/py.typed" in wanted
     assert "tff_shift/presets/evolving/demo.flags" in wanted
     assert "tff_shift/reporting/pages/templates/report.html" in wanted
+    # Beside the package, where Python reads it.
+    wanted.add("tff_shift.pth")
     assert wanted <= names
     assert all(name in wanted or ".dist-info/" in name for name in names), (
       "nothing else goes in"

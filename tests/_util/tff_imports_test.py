@@ -67,6 +67,19 @@ def test_tff_computes_without_jax_and_vizier():
   assert "Traceback" not in errors
 
 
+def test_tff_may_be_imported_before_the_package(tmp_path):
+  program = _ABSENT + (
+    "import tensorflow_federated as tff; print('tff_shift' in sys.modules)"
+  )
+  # Not in the checkout, whose packages are on the path.
+  assert run(program, cwd=tmp_path) == (0, ["True"], "")
+
+
+def test_a_program_without_tff_does_not_import_the_package(tmp_path):
+  program = "import sys, json; print('tff_shift' in sys.modules)"
+  assert run(program, cwd=tmp_path) == (0, ["False"], "")
+
+
 def test_an_import_of_tensorflow_writes_nothing():
   assert run("import tff_shift, tensorflow") == (0, [], "")
 

@@ -55,6 +55,13 @@ def test_equal_models_have_equal_digests_whatever_was_built_before():
   assert len(first) == 64
 
 
+def test_digest_is_the_same_on_all_supported_platforms(convolution):
+  # Computed with TensorFlow 2.14.
+  assert convolution[1] == (
+    "1a13b8e4c4ceecef46cebeef75e11cdbac557dd83a1057bd14c23d4caf40fd0a"
+  )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "option",

@@ -29,8 +29,8 @@ def function_digest(model: split_model.SplitModel) -> str:
 
   Returns:
     A SHA-256 digest of 64 hexadecimal digits. Equal digests mean equal
-    operations in equal order, and equal frozen weights. It depends on the
-    version of TensorFlow.
+    operations in equal order, and equal frozen weights, in any process and with
+    any release of TensorFlow that builds the same operations.
   """
   frozen = tf.nest.flatten((model.backbone.frozen, model.head.frozen))
   digest, in_training = (
@@ -48,7 +48,7 @@ def frozen_digest(model: split_model.SplitModel) -> str:
 
 def _graph_digest(model: split_model.SplitModel, is_training: bool) -> str:
   """Returns a digest of the graph of the logits and of the penalty, if any."""
-  with tf.Graph().as_default() as graph:
+  with tf.Graph().as_default():
     weights = split_model.SplitWeights(
       *(
         tuple(
@@ -70,7 +70,10 @@ def _graph_digest(model: split_model.SplitModel, is_training: bool) -> str:
       results = [bound.predict(weights, x)]
       if is_training:
         results.append(modes.current().penalty())
-  graph_def = graph.as_graph_def()
+    # What operations gain in later releases are attributes with a default.
+    graph_def = tf.compat.v1.train.export_meta_graph(
+      strip_default_attrs=True
+    ).graph_def
   functions = {
     function.signature.name: function for function in graph_def.library.function
   }

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tree
 
 from tff_shift._util import records
 from tff_shift.simulation.storage import array_cache
@@ -22,10 +23,11 @@ _CLIENTS = "values_of_clients"
 
 def structure(states: Any) -> str:
   """Returns a digest of the names, types and shapes of a structure's leaves."""
-  described = tf.nest.map_structure(
-    lambda leaf: f"{np.asarray(leaf).dtype}{np.shape(leaf)}", states
-  )
-  return array_cache.key({"structure": repr(described)})
+  described = [
+    [*map(str, path), f"{np.asarray(leaf).dtype}{np.shape(leaf)}"]
+    for path, leaf in tree.flatten_with_path(states)
+  ]
+  return array_cache.key({"structure": described})
 
 
 def to_bytes(states: Any, template: Any) -> bytes:

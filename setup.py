@@ -129,7 +129,6 @@ setuptools.setup(
   install_requires=_DIRECT + _OF_TFF,
   extras_require={
     "gpu": ["tensorflow[and-cuda]==2.21.0"],
-    # Not in the lock, which has nothing that downloads models.
     "huggingface": ["datasets>=5,<6"],
     "mlflow": ["mlflow-skinny>=2.16,<4"],
     # Not in the lock: 60 packages for notebooks only.
@@ -140,7 +139,6 @@ setuptools.setup(
       "nbclient>=0.10,<1",
       "nbformat>=5.10,<6",
     ],
-    # Not in the lock: drift detectors to compare with.
     "river": ["river>=0.21.1,<1"],
     # Not in the lock, which tests no service.
     "wandb": ["wandb>=0.19,<1"],

@@ -93,8 +93,6 @@ def test_lock_has_the_extra_text():
       rf"^{each.name}==(\S+)$", read("requirements.txt"), re.MULTILINE
     )
     assert version in each.specifier
-  # Only what downloads models needs it.
-  assert "huggingface" not in read("requirements.txt")
 
 
 def test_package_asks_for_what_tff_asks_for():

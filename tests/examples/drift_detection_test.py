@@ -9,7 +9,7 @@ from examples import drift_detection
 
 pytestmark = pytest.mark.skipif(
   importlib.util.find_spec("river") is None,
-  reason="river is an extra that the lock does not have",
+  reason="river: only in the lock of TensorFlow 2.21",
 )
 
 

@@ -11,7 +11,7 @@ from examples import from_river
 
 needs_river = pytest.mark.skipif(
   importlib.util.find_spec("river") is None,
-  reason="river is an extra that the lock does not have",
+  reason="river: only in the lock of TensorFlow 2.21",
 )
 
 

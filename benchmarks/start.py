@@ -105,12 +105,13 @@ def _run_until_first_row() -> None:
     return result
 
   def watch():
+    from tff_shift.command_line import common_flags
     from tff_shift.command_line import comparison
     from tff_shift.scenarios.evolving import runs
     from tff_shift.simulation.engine import rounds
 
     mark("the rest of the package, and Matplotlib")
-    after(configuration, "_build_model", "data and model")
+    after(common_flags, "built_model", "data and model")
     after(runs.Evolving, "begin", "folder and figures of the data")
     after(comparison.Comparison, "build", "building the algorithm")
     after(comparison, "spending", "what a client spends")

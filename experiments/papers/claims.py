@@ -147,7 +147,9 @@ def unpack(name: str, of: str, folder: pathlib.Path) -> Archive:
     folder: An empty folder for its files.
   """
   with tarfile.open(_RESULTS / "raw" / f"{name}.tar.xz") as packed:
-    packed.extractall(folder, filter="data")
+    # Releases of Python before June 2023 have no filters.
+    packed.extraction_filter = getattr(tarfile, "data_filter", None)
+    packed.extractall(folder)
   return read_folder(name, of, folder)
 
 

@@ -13,7 +13,8 @@ _RESULTS = pathlib.Path(__file__).parents[2] / "results"
 def test_command_reads_an_archive(tmp_path, run_here, capsys):
   name = "fed_ade_4_cifar10"
   with tarfile.open(_RESULTS / "raw" / f"{name}.tar.xz") as packed:
-    packed.extractall(tmp_path / name, filter="data")
+    packed.extraction_filter = getattr(tarfile, "data_filter", None)
+    packed.extractall(tmp_path / name)
   table = _RESULTS / "tables/fed_ade_4_high_rates.toml"
   output = tmp_path / "curves"
   code = run_here(

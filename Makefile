@@ -50,7 +50,7 @@ help:
 
 setup: $(INSTALLED)
 
-$(INSTALLED): $(LOCK) setup.sh
+$(INSTALLED): $(LOCK) setup.sh tff_shift.pth
 	@./setup.sh '$(PYTHON)' '$(VENV)' '$(LOCK)'
 	@touch $@
 

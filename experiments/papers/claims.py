@@ -12,8 +12,8 @@ import dataclasses
 import itertools
 import pathlib
 import shlex
+import shutil
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -146,10 +146,7 @@ def unpack(name: str, of: str, folder: pathlib.Path) -> Archive:
     of: Its table.
     folder: An empty folder for its files.
   """
-  with tarfile.open(_RESULTS / "raw" / f"{name}.tar.xz") as packed:
-    # Releases of Python before June 2023 have no filters.
-    packed.extraction_filter = getattr(tarfile, "data_filter", None)
-    packed.extractall(folder)
+  shutil.unpack_archive(_RESULTS / "raw" / f"{name}.tar.xz", folder)
   return read_folder(name, of, folder)
 
 

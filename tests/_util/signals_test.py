@@ -1,3 +1,5 @@
+"""Signals whose exceptions Python or C++ discards."""
+
 import gc
 import os
 import signal
@@ -46,7 +48,7 @@ def test_signal_in_a_callback_of_garbage_collection_is_not_lost(discarded):
 def test_other_exceptions_that_are_discarded_are_printed(discarded):
   with signals.raised():
     collected_with(lambda _: 1 // 0)
-  assert [each.exc_type for each in discarded] == [ZeroDivisionError]
+  assert [exception.exc_type for exception in discarded] == [ZeroDivisionError]
 
 
 def test_what_c_makes_of_the_exception_is_not_printed(monkeypatch):

@@ -9,6 +9,10 @@ import pytest
 
 from tff_shift._util import tff_imports
 
+needs_keras_3 = pytest.mark.skipif(
+  not importlib.util.find_spec("tf_keras"),
+  reason="TensorFlow 2.14 brings no Keras 3",
+)
 _ABSENT = """
 import sys
 
@@ -92,10 +96,7 @@ def test_other_lines_of_an_import_are_passed_on(capfd):
   assert capfd.readouterr().err == "a failure\nanother\n"
 
 
-@pytest.mark.skipif(
-  not importlib.util.find_spec("tf_keras"),
-  reason="tf.keras of TensorFlow 2.14 is Keras 2",
-)
+@needs_keras_3
 def test_keras_3_in_place_of_tf_keras_is_said_in_one_line():
   code, lines, errors = run(
     "import tensorflow as tf; tf.keras.Model\n"
@@ -114,10 +115,7 @@ def test_keras_3_in_place_of_tf_keras_is_said_in_one_line():
   ]
 
 
-@pytest.mark.skipif(
-  not importlib.util.find_spec("tf_keras"),
-  reason="TensorFlow 2.14 brings no Keras 3",
-)
+@needs_keras_3
 def test_a_model_of_keras_3_is_refused_by_its_generation():
   code, lines, errors = run(
     "import tff_shift as ts, keras\n"

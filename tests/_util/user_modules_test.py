@@ -27,8 +27,8 @@ def refusal(name):
 
 try:
   compile("\0", "", "exec")
-except (SyntaxError, ValueError) as refused:
-  NULL = type(refused)
+except (SyntaxError, ValueError) as error:
+  NULL = type(error)
 
 
 class TestLoad:

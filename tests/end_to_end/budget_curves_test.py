@@ -1,7 +1,7 @@
 """The command `budget_curves`, on an archive of results."""
 
 import pathlib
-import tarfile
+import shutil
 
 import pytest
 
@@ -12,9 +12,7 @@ _RESULTS = pathlib.Path(__file__).parents[2] / "results"
 
 def test_command_reads_an_archive(tmp_path, run_here, capsys):
   name = "fed_ade_4_cifar10"
-  with tarfile.open(_RESULTS / "raw" / f"{name}.tar.xz") as packed:
-    packed.extraction_filter = getattr(tarfile, "data_filter", None)
-    packed.extractall(tmp_path / name)
+  shutil.unpack_archive(_RESULTS / "raw" / f"{name}.tar.xz", tmp_path / name)
   table = _RESULTS / "tables/fed_ade_4_high_rates.toml"
   output = tmp_path / "curves"
   code = run_here(

@@ -90,8 +90,8 @@ def _of_privacy(name: str) -> Any:
   """Returns a name of `tensorflow_privacy` that its `__init__` left out."""
   for module, names in _OF_PRIVACY.items():
     if name in names or name == module.rpartition(".")[-1]:
-      found = importlib.import_module(f"{_PRIVACY}.privacy.{module}")
-      return getattr(found, name) if name in names else found
+      imported = importlib.import_module(f"{_PRIVACY}.privacy.{module}")
+      return getattr(imported, name) if name in names else imported
   raise AttributeError(
     f"tensorflow_privacy.{name} is not available beside this TensorFlow; its"
     " query classes are"

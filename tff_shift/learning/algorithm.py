@@ -498,7 +498,7 @@ def build(
   aggregate = aggregator.create(update_type, tff.TensorType(np.float32))
   aggregates = [*map(aggregation, surveys), aggregate]
   update_types = [
-    *(each.type_signature.result[0].update for each in surveys),
+    *(survey.type_signature.result[0].update for survey in surveys),
     update_type,
   ]
 

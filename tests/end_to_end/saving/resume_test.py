@@ -257,8 +257,8 @@ def test_damage_and_lost_rows_are_mended(whole, finished, run_evolving, capsys):
 def test_other_flags_are_refused_and_nothing_is_changed(
   finished, refused, flags, expected
 ):
-  given = [*_SMALL, f"--output_dir={finished}", *flags.split()]
-  assert expected in refused(evolving, given)
+  command = [*_SMALL, f"--output_dir={finished}", *flags.split()]
+  assert expected in refused(evolving, command)
 
 
 def test_what_leaves_results_as_they_are_may_change(
@@ -288,8 +288,8 @@ def test_other_kernels_are_refused_with_both_versions(finished, refused):
   now = config["versions"]["tensorflow"]
   config["versions"]["tensorflow"] = "2.0.0"
   (finished / "config.json").write_text(json.dumps(config))
-  given = [*_SMALL, f"--output_dir={finished}", "--resume"]
-  assert f"TensorFlow 2.0.0, and this is {now}" in refused(evolving, given)
+  command = [*_SMALL, f"--output_dir={finished}", "--resume"]
+  assert f"TensorFlow 2.0.0, and this is {now}" in refused(evolving, command)
 
 
 def test_drifting_clients_go_on_in_training_and_in_use(
@@ -400,5 +400,5 @@ class TestAuto:
       os.truncate(finished / "config.json", 100)
     elif prepare == "without rows":
       (finished / "metrics.csv").unlink()
-    given = [*_SMALL, f"--output_dir={finished}", "--resume=auto", flag]
-    assert expected in refused(evolving, given)
+    command = [*_SMALL, f"--output_dir={finished}", "--resume=auto", flag]
+    assert expected in refused(evolving, command)

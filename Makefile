@@ -23,17 +23,17 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 N ?= 2
 
 .PHONY: help setup demo demo-short demo-online demo-guidance demo-dynamic report \
-  notebooks workers index test test-all test-every test-long test-fast test-contract test-notebooks benchmark lint lock check-lock docs wheel clean
+  notebooks workers index test test-all test-every test-long test-fast test-contract test-notebooks benchmark lint lock check-lock docs wheel release clean
 
 help:
-	@echo 'make demo        FedAvg, FedEvolve and FedEvp on rotated digits'
+	@echo 'make demo        FedEvolve and FedEvp beside FedAvg on digits that rotate'
 	@echo 'make demo-online Fed-ADE, fixed rates and no adaptation on a drifting stream'
 	@echo 'make demo-guidance FedDRM guides queries about coloured digits to clients'
 	@echo 'make demo-dynamic Fed-3DA sends new weights to clients whose digits drift'
 	@echo 'make report      a table of a paper on embedded digits, as a page, in minutes'
 	@echo 'make notebooks   the notebooks of examples/notebooks as .ipynb, in runs/notebooks'
 	@echo 'make workers N=2 TFF workers on this machine, until Ctrl-C'
-	@echo 'make index       index.json, the tables of methods and the page of claims'
+	@echo 'make index       index.json, the page of methods and the page of claims'
 	@echo 'make test        the tests; the contract of algorithms of all forms'
 	@echo 'make test-all    all tests: long ones, the contract of every algorithm'
 	@echo 'make test-every  the contract of every algorithm; of test-all'
@@ -46,6 +46,7 @@ help:
 	@echo 'make docs        the documentation site, in site/; fails on a broken link'
 	@echo 'make lock        compiles requirements.in into requirements.txt and requirements-tf2.14.txt'
 	@echo 'make wheel       dist/tff_shift-*.whl'
+	@echo 'make release     checks a release and writes it into dist/; publishes nothing'
 	@echo 'make clean       removes the environment and all results'
 
 setup: $(INSTALLED)
@@ -101,7 +102,7 @@ workers: setup
 	@$(BIN)/python -m experiments.workers --num_workers=$(N)
 
 # Command lines read the index instead of importing algorithms and models. The
-# tables of methods in docs/reference/methods.md and the README are of the same files.
+# page of methods, docs/reference/methods.md, is of the same files.
 # The page of claims is of the archives in results/raw.
 index: setup
 	$(BIN)/python -m tff_shift.command_line.write_index
@@ -196,6 +197,9 @@ wheel: setup
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation \
 	  --wheel-dir dist .
 	@rm -rf build
+
+release:
+	@./.ci/release
 
 clean:
 	rm -rf .venv .venv-tf2.14 runs build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -91,7 +91,7 @@ class BuildWithPth(build_py.build_py):
 
 setuptools.setup(
   name="tff_shift",
-  version="0.1.0",
+  version="0.2.0",
   description=(
     "Federated learning under distribution shift, as TensorFlow Federated"
     " computations"

@@ -38,6 +38,7 @@ def place_in_site(path):
   Args:
     path: The file's path relative to the repository's root.
   """
+  # The site has no README: it starts with the index.
   if path == "README.md":
     return "index.md"
   if path.startswith("docs/"):

@@ -219,12 +219,7 @@ def test_code_of_the_readme_learns_and_prints_nothing_else():
     timeout=600,
     check=True,
   )
-  assert re.findall(r"^round (\d+): ", ended.stdout, re.MULTILINE) == [
-    "5",
-    "10",
-    "15",
-    "20",
-  ]
+  fed_avg, fed_evolve = map(int, re.findall(r": (\d+) %", ended.stdout))
   # Ten classes: chance is 10 %.
-  assert percentages(ended.stdout)[-1] > 60
+  assert 30 < fed_avg < fed_evolve - 10
   assert ended.stderr == ""

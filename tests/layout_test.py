@@ -1,4 +1,4 @@
-"""Imports run in the order of the README's layout only."""
+"""Imports run in the order of the layout in CONTRIBUTING.md only."""
 
 import ast
 import pathlib
@@ -10,7 +10,7 @@ _ROOT = pathlib.Path(__file__).parents[1]
 
 
 def rooms_in_order():
-  text = (_ROOT / "README.md").read_text()
+  text = (_ROOT / "CONTRIBUTING.md").read_text()
   block = re.search(
     r"imports only from those before it:\n\n((?:    .*\n)+)", text
   )

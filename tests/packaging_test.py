@@ -117,6 +117,23 @@ def test_old_lock_has_the_releases_that_tff_asks_for():
       assert version in requirement.specifier
 
 
+def test_release_without_a_date_is_refused(tmp_path):
+  # Until its day the section has no date.
+  for name in ("setup.py", "CITATION.cff"):
+    shutil.copy(_ROOT / name, tmp_path)
+  (tmp_path / "CHANGELOG.md").write_text("## [0.9.0] - unreleased\n")
+  (tmp_path / ".ci").mkdir()
+  shutil.copy(_ROOT / ".ci/release", tmp_path / ".ci")
+  process = subprocess.run(
+    [tmp_path / ".ci/release"], capture_output=True, text=True, check=False
+  )
+  assert process.returncode == 1
+  assert process.stderr.startswith(
+    "release: CHANGELOG.md starts with '## [0.9.0] - unreleased'; of setup.py"
+  )
+  assert process.stderr.count("\n") == 1
+
+
 @pytest.mark.slow
 class TestWheel:
   @pytest.fixture(scope="class")

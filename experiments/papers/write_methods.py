@@ -1,11 +1,10 @@
-"""Writes the tables of methods from the files of the algorithms.
+"""Writes `docs/reference/methods.md` from the files of the algorithms.
 
-`docs/reference/methods.md` is the whole page; the README has a short table
-between two comments. Both are made from the algorithms' docstrings, `SCENARIOS`
-and `AGGREGATION_REQUIREMENTS`, and from `peers.toml`.
+The page is made from the algorithms' docstrings, `SCENARIOS` and
+`AGGREGATION_REQUIREMENTS`, and from `peers.toml`.
 
 Run `python -m experiments.papers.write_methods`, or `make index`. With
-`--check` nothing is written, and the exit code is 1 if a table is out of date.
+`--check` nothing is written, and the exit code is 1 if the page is out of date.
 """
 
 import functools
@@ -30,36 +29,37 @@ from tff_shift.learning.aggregators import factories
 ROOT = index.FOLDER.parent
 PEERS = pathlib.Path(__file__).parent / "peers.toml"
 PAGE = "docs/reference/methods.md"
-README = "README.md"
-START = "<!-- The table of methods: `make index` writes it. -->\n"
-END = "<!-- End of the table of methods. -->\n"
 
 _HEAD = """# Methods
 
+For readers who look for a method, its paper, or what it sends: all {number} methods.
 The name of a method is the value of `--algorithm` and the name of its file in
 `tff_shift/algorithms/`. The file's docstring has the equations;
 [BUILD_NOTES](../../BUILD_NOTES.md) has the decisions where a paper is silent or
 contradicts itself. `make index` writes this page from these files.
 
+## Scenarios
+
+{scenarios}
 ## Papers
 
-The last column links to the method's file in {libraries}, as read on {read}. An
-empty place means that no such file was found.
+"Also in" links to the method's file in {libraries}, as read on {read}; it is absent
+where no such file was found.
 
-| name | method | paper | scenarios | also in |
-| --- | --- | --- | --- | --- |
+| name | method |
+| --- | --- |
 """
 
 _CLIENTS = """
 ## Clients
 
-What leaves a client in a round, and what is personal and stays. [What leaves a
-client](../explanation/privacy.md) has what evaluations add, [choose an
-aggregator](../how_to/aggregate.md) what the aggregators do. `robust`, `secure`
-and `compressed` are meant with their default clipping.
+The values that a client sends in a round, the personal values that it keeps, and the
+aggregators that a method supports. [What leaves a client](../explanation/privacy.md)
+adds evaluations, [choose an aggregator](../how_to/aggregate.md) describes the
+aggregators. `robust`, `secure` and `compressed` have their default clipping.
 
-| name | leaves a client | stays | aggregators |
-| --- | --- | --- | --- |
+| name | in a round |
+| --- | --- |
 """
 
 # How a link in a docstring becomes an address.
@@ -290,86 +290,63 @@ def _aggregators(method: Method) -> str:
   )
 
 
+def _scenarios(methods: Sequence[Method]) -> str:
+  """Returns a list of the scenarios with their methods."""
+  names = sorted({name for method in methods for name in method.scenarios})
+  lines = []
+  for scenario in names:
+    members = [m.name for m in methods if scenario in m.scenarios]
+    link = _linked(_title_of(scenario), f"../explanation/{scenario}.md")
+    lines.append(f"- {link} ({len(members)}): {_code(members)}\n")
+  return "".join(lines)
+
+
 def page(methods: Sequence[Method], peers: Mapping[str, Any]) -> str:
-  """Returns the text of `docs/reference/methods.md`."""
+  """Returns the text of `docs/reference/methods.md`.
+
+  Two columns, so that a table fits on a telephone.
+  """
   libraries = [
-    _linked(each["name"], each["repository"]) for each in peers["peers"]
+    _linked(peer["name"], peer["repository"]) for peer in peers["peers"]
   ]
-  head = _HEAD.format(
-    libraries=f"{', '.join(libraries[:-1])} and {libraries[-1]}",
-    read=peers["read"],
-  )
-  lines = [head]
-  for each in methods:
-    scenarios = (
-      _linked(_title_of(name), f"../explanation/{name}.md")
-      for name in each.scenarios
+  lines = [
+    _HEAD.format(
+      number=len(methods),
+      scenarios=_scenarios(methods),
+      libraries=f"{', '.join(libraries[:-1])} and {libraries[-1]}",
+      read=peers["read"],
     )
-    lines.append(
-      _row(
-        f"`{each.name}`",
-        f"{each.title}: {each.summary}",
-        _of_papers(each),
-        ", ".join(scenarios),
-        _other_libraries(each, peers),
-      )
-    )
+  ]
+  for method in methods:
+    others = _other_libraries(method, peers)
+    cell = [
+      f"{method.title}: {method.summary}",
+      _of_papers(method),
+      f"Also in {others}" if others else "",
+    ]
+    lines.append(_row(f"`{method.name}`", "<br>".join(filter(None, cell))))
   lines.append(_CLIENTS)
-  for each in methods:
-    lines.append(
-      _row(f"`{each.name}`", each.leaves, each.stays, _aggregators(each))
-    )
+  for method in methods:
+    cell = [
+      f"Sent: {method.leaves}",
+      f"Kept: {method.stays}" if method.stays else "",
+      f"Aggregators: {_aggregators(method)}",
+    ]
+    lines.append(_row(f"`{method.name}`", "<br>".join(filter(None, cell))))
   return "".join(lines)
 
 
-def short_table(methods: Sequence[Method]) -> str:
-  """Returns the README's table: a row per scenario, papers as links."""
-  scenarios = dict.fromkeys(
-    name for method in methods for name in method.scenarios
-  )
-  lines = [_row("scenario", "methods"), _row("---", "---")]
-  for scenario in sorted(scenarios):
-    found = (
-      _linked(each.title, each.papers[0].address if each.papers else "")
-      for each in methods
-      if scenario in each.scenarios
-    )
-    lines.append(
-      _row(
-        _linked(_title_of(scenario), f"docs/explanation/{scenario}.md"),
-        ", ".join(found),
-      )
-    )
-  return "".join(lines)
-
-
-def _with_table(text: str, table: str) -> str:
-  """Returns the README with the table between the two comments."""
-  if text.count(START) != 1 or text.count(END) != 1:
-    raise ValueError(
-      f"{README} must have the lines {START.strip()!r} and {END.strip()!r} once"
-    )
-  before, _, rest = text.partition(START)
-  return before + START + "\n" + table + "\n" + END + rest.partition(END)[2]
-
-
-def texts(root: pathlib.Path) -> dict[str, str]:
-  """Returns the files with up-to-date tables, by path relative to `root`."""
-  methods = all_methods()
-  peers = tomllib.loads(PEERS.read_text(encoding="utf-8"))
-  readme = (root / README).read_text(encoding="utf-8")
-  return {
-    PAGE: page(methods, peers),
-    README: _with_table(readme, short_table(methods)),
-  }
+def text() -> str:
+  """Returns the up-to-date page."""
+  return page(all_methods(), tomllib.loads(PEERS.read_text(encoding="utf-8")))
 
 
 def main(arguments: Sequence[str], root: pathlib.Path = ROOT) -> int:
-  """Writes or checks the tables.
+  """Writes or checks the page.
 
   Args:
     arguments: `--check`, or nothing.
-    root: The folder of the README.
+    root: The folder of the checkout.
 
   Returns:
     The exit code.
@@ -380,29 +357,25 @@ def main(arguments: Sequence[str], root: pathlib.Path = ROOT) -> int:
       file=sys.stderr,
     )
     return 2
-  if not (root / README).is_file():
+  path = root / PAGE
+  if not path.parent.is_dir():
     print(
-      f"write_methods: there is no {README} in {root}: run it in a checkout",
+      f"write_methods: there is no {path.parent}: run it in a checkout",
       file=sys.stderr,
     )
     return 2
   try:
-    wanted = texts(root)
+    expected = text()
   except ValueError as error:
     print(f"write_methods: {error}", file=sys.stderr)
     return 2
-  exit_code = 0
-  for name, text in wanted.items():
-    path = root / name
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
-      continue
-    if arguments:
-      print(f"{name} is not up to date: run make index", file=sys.stderr)
-      exit_code = 1
-    else:
-      path.parent.mkdir(parents=True, exist_ok=True)
-      path.write_text(text, encoding="utf-8")
-  return exit_code
+  if path.is_file() and path.read_text(encoding="utf-8") == expected:
+    return 0
+  if arguments:
+    print(f"{PAGE} is not up to date: run make index", file=sys.stderr)
+    return 1
+  path.write_text(expected, encoding="utf-8")
+  return 0
 
 
 if __name__ == "__main__":

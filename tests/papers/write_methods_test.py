@@ -1,4 +1,4 @@
-"""Tests of the tables of methods, held against the files themselves."""
+"""Tests of the page of methods, held against the files themselves."""
 
 import types
 
@@ -29,7 +29,7 @@ def module(text=_TEXT, **names):
 
 
 @pytest.mark.slow
-def test_tables_are_those_of_the_files(capsys):
+def test_page_is_that_of_the_files(capsys):
   assert write_methods.main(["--check"]) == 0, capsys.readouterr().err
 
 
@@ -100,21 +100,16 @@ def test_missing_part_is_refused_with_the_file(old, new, message):
   assert message in str(caught.value)
 
 
-def test_outdated_tables_are_named_and_written(tmp_path, capsys):
-  readme = tmp_path / "README.md"
-  readme.write_text(
-    f"before\n{write_methods.START}old\n{write_methods.END}after\n"
-  )
+def test_outdated_page_is_named_and_written(tmp_path, capsys):
+  page = tmp_path / write_methods.PAGE
+  page.parent.mkdir(parents=True)
   assert write_methods.main(["--check"], tmp_path) == 1
-  told = capsys.readouterr().err
-  assert "docs/reference/methods.md is not up to date: run make index" in told
-  assert "README.md is not up to date: run make index" in told
-  assert not (tmp_path / "docs").exists()
+  assert f"{write_methods.PAGE} is not up to date" in capsys.readouterr().err
+  assert not page.exists()
   assert write_methods.main([], tmp_path) == 0
   assert write_methods.main(["--check"], tmp_path) == 0
-  text = readme.read_text()
-  assert text.startswith("before\n") and text.endswith("after\n")
-  assert "old" not in text
+  page.write_text("old")
+  assert write_methods.main(["--check"], tmp_path) == 1
 
 
 def test_page_has_each_reason_once():
@@ -127,11 +122,11 @@ def test_page_has_each_reason_once():
   peers = {"peers": [{"name": n, "repository": n, "files": {}} for n in "ab"]}
   row = write_methods.page([found], peers | {"read": ""}).splitlines()[-1]
   assert row.endswith(
-    "| `mean`; not `robust`, `dp`, `dp_ftrl`, `secure`, `compressed`: it adds |"
+    "<br>Aggregators: `mean`; not `robust`, `dp`, `dp_ftrl`, `secure`,"
+    " `compressed`: it adds |"
   )
 
 
-def test_readme_without_the_comments_is_refused(tmp_path, capsys):
-  (tmp_path / "README.md").write_text("nothing\n")
+def test_folder_without_the_documentation_is_refused(tmp_path, capsys):
   assert write_methods.main([], tmp_path) == 2
-  assert "README.md must have the lines" in capsys.readouterr().err
+  assert "run it in a checkout" in capsys.readouterr().err

@@ -4,7 +4,7 @@ r"""Writes a report page of run folders.
 
 Reads the results in run folders, of finished and unfinished runs, and writes
 report.html (one file for any browser, offline), table.csv, table.tex and
-table.md. The page has means and standard deviations over seeds, paired tests of
+table.md, and prints whether the best method is ahead of the second. The page has means and standard deviations over seeds, paired tests of
 the best method of each column against the others, curves, commands and run
 times. Your own algorithms and data sets are supported.
 """
@@ -101,8 +101,11 @@ def main(arguments: Sequence[str]) -> None:
     )
   # Imports Matplotlib, so it comes after the flag checks.
   from tff_shift.reporting.pages import page
+  from tff_shift.reporting.pages import statistics
 
   page.write(contents, output)
+  for sentence in statistics.sentences(contents):
+    print(shown_names.printable(sentence))
   print(shown_names.printable(f"page: {output / _PAGE}"))
 
 

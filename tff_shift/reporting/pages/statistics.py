@@ -337,3 +337,39 @@ def orderings(contents: contents_lib.Contents) -> list[Ordering]:
     for each, p, shown in zip(found, adjusted, is_shown, strict=True)
     if shown
   ]
+
+
+def sentences(contents: contents_lib.Contents) -> list[str]:
+  """Returns a sentence for each column of the first metric.
+
+  It compares the best method with the second, and says whether their difference
+  is significant at 5 % after the correction for all pairs.
+  """
+  by_column = {}
+  for ordering in orderings(contents):
+    # The second-best method comes first.
+    by_column.setdefault(ordering.column, ordering)
+  return [
+    f"{', '.join(column.heading)}: {_sentence(by_column[column.heading])}"
+    for column in contents.columns
+    if column.metric == contents.columns[0].metric
+    and column.heading in by_column
+  ]
+
+
+def _sentence(ordering: Ordering) -> str:
+  if ordering.difference is None:
+    return f"{ordering.better} and {ordering.worse} have no seed in common"
+  lead = (
+    f"{ordering.better} is {ordering.difference:.1f} ahead of {ordering.worse},"
+    " the second"
+  )
+  if ordering.interval is None:
+    return f"{lead}; more seeds are needed to see whether by chance"
+  low, high = ordering.interval
+  interval = (
+    f"95 % interval {low:.1f} to {high:.1f}, {ordering.num_seeds} seeds"
+  )
+  if ordering.is_certain:
+    return f"{lead} ({interval})"
+  return f"no method is shown to be the best; {lead} ({interval})"

@@ -64,6 +64,20 @@ class Adapter:
 
   Attributes:
     client_names: The name of each client.
+
+  Examples:
+    >>> model = ts.build_model(
+    ...   "mlp", input_shape=(2,), num_classes=2, input_dtype=np.float32
+    ... )
+    >>> algorithm = ts.build_algorithm("lame", model)
+    >>> labelled = np.eye(2), np.arange(2)
+    >>> deployment = ts.Deployment([labelled] * 2, np.eye(2, dtype=np.float32))
+    >>> with ts.execution.use("in_process"):
+    ...   with ts.Adapter(algorithm, deployment, folder) as adapter:
+    ...     step = adapter.adapt({1: np.eye(2)})
+    ...     predictions = adapter.predict(1, np.eye(2))
+    >>> step.timestep, predictions.probabilities.shape
+    (1, (2, 2))
   """
 
   def __init__(

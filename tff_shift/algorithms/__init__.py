@@ -356,9 +356,7 @@ def build(
       aggregator, the server optimizer or the model.
 
   Examples:
-    >>> model = ts.build_model(
-    ...   "mlp", input_shape=(2,), num_classes=2, input_dtype=np.float32
-    ... )
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
     >>> algorithm = ts.build_algorithm(
     ...   "fed_avg", model, ts.hparams("fed_avg", local_steps=1)
     ... )

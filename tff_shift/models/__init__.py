@@ -164,9 +164,7 @@ def build(
       the scaling does not fit its input.
 
   Examples:
-    >>> model = ts.build_model(
-    ...   "mlp", input_shape=(2,), num_classes=2, input_dtype=np.float32
-    ... )
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
     >>> weights = model.initial_weights(np.int32([0, 1]))
     >>> model.predict(weights, np.zeros((3, 2), np.float32)).shape.as_list()
     [3, 2]

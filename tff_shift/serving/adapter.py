@@ -66,9 +66,7 @@ class Adapter:
     client_names: The name of each client.
 
   Examples:
-    >>> model = ts.build_model(
-    ...   "mlp", input_shape=(2,), num_classes=2, input_dtype=np.float32
-    ... )
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
     >>> algorithm = ts.build_algorithm("lame", model)
     >>> labelled = np.eye(2), np.arange(2)
     >>> deployment = ts.Deployment([labelled] * 2, np.eye(2, dtype=np.float32))

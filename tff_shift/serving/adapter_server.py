@@ -78,9 +78,7 @@ class AdapterServer:
     loss: The mean training loss of the last phase; NaN before the first one.
 
   Examples:
-    >>> model = ts.build_model(
-    ...   "mlp", input_shape=(2,), num_classes=2, input_dtype=np.float32
-    ... )
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
     >>> algorithm = ts.build_algorithm("fth", model)
     >>> with ts.execution.use("in_process"):
     ...   server = ts.AdapterServer(

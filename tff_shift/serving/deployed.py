@@ -119,16 +119,14 @@ def model(
 
   Examples:
     >>> from tff_shift.serving import export
-    >>> model = ts.build_model(
-    ...   "mlp", input_shape=(2,), num_classes=2, input_dtype=np.float32
-    ... )
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
     >>> algorithm = ts.build_algorithm("source", model)
     >>> data = [ts.ClientDataset.from_arrays(np.eye(2), np.arange(2))]
     >>> with ts.execution.use("in_process"):
     ...   state = algorithm.initialize(np.int32([0, 0]))
     ...   export.export(algorithm, state, [()], data, folder / "model")
     >>> ts.load_model(folder / "model").head.shapes
-    ((256, 64), (64,), (64, 2), (2,))
+    ((4, 64), (64,), (64, 2), (2,))
   """
   folder, described = _described(folder)
   is_given = built is not None

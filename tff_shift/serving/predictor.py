@@ -282,9 +282,7 @@ def load(folder: str | os.PathLike[str]) -> Predictor:
 
   Examples:
     >>> from tff_shift.serving import export
-    >>> model = ts.build_model(
-    ...   "mlp", input_shape=(2,), num_classes=2, input_dtype=np.float32
-    ... )
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
     >>> algorithm = ts.build_algorithm("fed_avg", model)
     >>> data = [ts.ClientDataset.from_arrays(np.eye(2), np.arange(2))]
     >>> with ts.execution.use("in_process"):

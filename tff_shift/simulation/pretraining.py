@@ -135,9 +135,7 @@ def pretrain(
 
   Examples:
     >>> from tff_shift.simulation.pretraining_hparams import PretrainingHParams
-    >>> model = ts.build_model(
-    ...   "mlp", input_shape=(2,), num_classes=2, input_dtype=np.float32
-    ... )
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
     >>> data = np.float32([[0, 1], [1, 0]] * 4), np.arange(8) % 2
     >>> hparams = PretrainingHParams(max_epochs=1)
     >>> pretrained = ts.pretrain(model, data, data, hparams, seed=0)
@@ -306,9 +304,7 @@ def with_pretrained(
 
   Examples:
     >>> from tff_shift.simulation.pretraining_hparams import PretrainingHParams
-    >>> model = ts.build_model(
-    ...   "mlp", input_shape=(2,), num_classes=2, input_dtype=np.float32
-    ... )
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
     >>> data = np.float32([[0, 1], [1, 0]] * 4), np.arange(8) % 2
     >>> hparams = PretrainingHParams(max_epochs=1)
     >>> pretrained = ts.pretrain(model, data, data, hparams, seed=0)

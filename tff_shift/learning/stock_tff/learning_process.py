@@ -65,9 +65,7 @@ def as_learning_process(
       does not support these. If `client_data` does not fit the algorithm.
 
   Examples:
-    >>> model = ts.build_model(
-    ...   "mlp", input_shape=(2,), num_classes=2, input_dtype=np.float32
-    ... )
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
     >>> process = ts.as_learning_process(ts.build_algorithm("fed_avg", model))
     >>> print(process.next.type_signature.result.metrics)
     <loss=float32,num_clients=float32,num_diverged=float32>@SERVER

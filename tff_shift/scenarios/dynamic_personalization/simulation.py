@@ -718,9 +718,7 @@ def run(
   Examples:
     >>> x, y = np.random.default_rng(0).normal(size=(8, 2)), np.arange(8) % 2
     >>> periods = ts.from_arrays("dynamic_personalization", [[(x, y)] * 11] * 2)
-    >>> model = ts.build_model(
-    ...   "mlp", input_shape=(2,), num_classes=2, input_dtype=np.float32
-    ... )
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
     >>> algorithm = ts.build_algorithm("local", model, num_evaluation_domains=2)
     >>> with ts.execution.use("in_process"):
     ...   result = ts.run_dynamic_personalization(

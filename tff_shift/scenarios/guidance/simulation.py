@@ -564,9 +564,7 @@ def run(
   Examples:
     >>> x, y = np.random.default_rng(0).normal(size=(10, 2)), np.arange(10) % 2
     >>> train, test = ts.from_arrays("guidance", [(x, y), (x + 1, y)])
-    >>> model = ts.build_model(
-    ...   "mlp", input_shape=(2,), num_classes=2, input_dtype=np.float32
-    ... )
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
     >>> algorithm = ts.build_algorithm("local", model, num_queries=4)
     >>> with ts.execution.use("in_process"):
     ...   result = ts.run_guidance(

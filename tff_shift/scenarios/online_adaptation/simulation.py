@@ -601,9 +601,7 @@ def run(
     >>> data = ts.from_arrays(
     ...   "online_adaptation", [(x, y)] * 2, [[(x + 1, y), (x + 2, y)]] * 2
     ... )
-    >>> model = ts.build_model(
-    ...   "mlp", input_shape=(2,), num_classes=2, input_dtype=np.float32
-    ... )
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
     >>> algorithm = ts.build_algorithm("source", model)
     >>> confusion = np.eye(2, dtype=np.float32)
     >>> deployment = ts.Deployment(data.initial, confusion)

@@ -50,12 +50,12 @@ def test_what_lists_names_needs_no_tensorflow():
 
 
 @pytest.fixture
-def folder(tmp_path, request, monkeypatch):
-  """An empty folder; for `read_run`, that of a run."""
-  # Files in the folder are registered for this example alone.
+def folder(name, tmp_path, monkeypatch):
+  """An empty folder; for `read_run`, a run folder."""
+  # Examples register files, which later tests must not see.
   monkeypatch.setattr(algorithms, "_registered", {})
   monkeypatch.setattr(metrics, "_registered", {})
-  if request.getfixturevalue("name") != "read_run":
+  if name != "read_run":
     return tmp_path
   shutil.unpack_archive(_RUNS, tmp_path)
   return next(tmp_path.glob("*/fed_avg"))
@@ -63,14 +63,14 @@ def folder(tmp_path, request, monkeypatch):
 
 @pytest.mark.parametrize("name", ts.__all__)
 def test_examples_of_docstrings(name, folder):
-  """Runs the `>>>` lines: `ts`, `np`, `pd` and `folder` are defined."""
+  """Runs the `>>>` lines with `ts`, `np`, `pd` and an empty `folder`."""
   if name == "from_huggingface":
     pytest.importorskip(
       "datasets", reason="the extra huggingface is not installed"
     )
   names = {"ts": ts, "np": np, "pd": pd, "folder": folder}
   test = doctest.DocTestParser().get_doctest(
-    inspect.getdoc(getattr(ts, name)), names, f"ts.{name}", None, None
+    inspect.getdoc(getattr(ts, name)) or "", names, f"ts.{name}", None, None
   )
   assert test.examples, f"the docstring of ts.{name} has no example"
   runner = doctest.DocTestRunner(

@@ -360,7 +360,7 @@ def build(
     >>> algorithm = ts.build_algorithm(
     ...   "fed_avg", model, ts.hparams("fed_avg", local_steps=1)
     ... )
-    >>> print(algorithm.phases[0].type_signature.result[2])
+    >>> print(algorithm.phases[0].type_signature.result[2])  # Metrics.
     <loss=float32,num_clients=float32,num_diverged=float32>@SERVER
   """
   from tff_shift.learning import algorithm as algorithm_lib

@@ -72,10 +72,10 @@ class Adapter:
     >>> deployment = ts.Deployment([labelled] * 2, np.eye(2, dtype=np.float32))
     >>> with ts.execution.use("in_process"):
     ...   with ts.Adapter(algorithm, deployment, folder) as adapter:
-    ...     step = adapter.adapt({1: np.eye(2)})
-    ...     predictions = adapter.predict(1, np.eye(2))
-    >>> step.timestep, predictions.probabilities.shape
-    (1, (2, 2))
+    ...     adapted = adapter.adapt({1: np.eye(2)})
+    ...     adapter.save()
+    >>> adapted.timestep, list(adapted.learning_rates)  # Client 0 is absent.
+    (1, [1])
   """
 
   def __init__(

@@ -1,17 +1,25 @@
 """The names of `import tff_shift as ts`."""
 
+import doctest
+import inspect
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import tff_shift as ts
+from tff_shift import algorithms
 from tff_shift.command_line import write_index
+from tff_shift.learning import metrics
 
-_PAGE = pathlib.Path(__file__).parents[1] / "docs/reference/library.md"
+_ROOT = pathlib.Path(__file__).parents[1]
+_PAGE = _ROOT / "docs/reference/library.md"
+_RUNS = _ROOT / "results/raw/demo_mnist_5k.tar.xz"
 
 
 def test_the_page_has_each_name_and_no_other():
@@ -39,6 +47,38 @@ def test_what_lists_names_needs_no_tensorflow():
     " sys.exit('tensorflow' in sys.modules)"
   )
   subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.fixture
+def folder(name, tmp_path, monkeypatch):
+  """An empty folder; for `read_run`, a run folder."""
+  # Examples register files, which later tests must not see.
+  monkeypatch.setattr(algorithms, "_registered", {})
+  monkeypatch.setattr(metrics, "_registered", {})
+  if name != "read_run":
+    return tmp_path
+  shutil.unpack_archive(_RUNS, tmp_path)
+  return next(tmp_path.glob("*/fed_avg"))
+
+
+@pytest.mark.parametrize("name", ts.__all__)
+def test_examples_of_docstrings(name, folder):
+  """Runs the `>>>` lines with `ts`, `np`, `pd` and an empty `folder`."""
+  if name == "from_huggingface":
+    pytest.importorskip(
+      "datasets", reason="the extra huggingface is not installed"
+    )
+  names = {"ts": ts, "np": np, "pd": pd, "folder": folder}
+  test = doctest.DocTestParser().get_doctest(
+    inspect.getdoc(getattr(ts, name)) or "", names, f"ts.{name}", None, None
+  )
+  assert test.examples, f"the docstring of ts.{name} has no example"
+  runner = doctest.DocTestRunner(
+    optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+  )
+  report = []
+  runner.run(test, out=report.append)
+  assert not runner.failures, "".join(report)
 
 
 def examples(seed, size=12):

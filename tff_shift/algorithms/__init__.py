@@ -87,6 +87,11 @@ def names(scenario: str | None = None) -> tuple[str, ...]:
 
   Returns:
     The names, including registered ones.
+
+  Examples:
+    >>> names = ts.algorithm_names("evolving")
+    >>> "fed_avg" in names, "fed_ade" in names
+    (True, False)
   """
   every = tuple(sorted((*_own_names(), *_registered)))
   if scenario is None:
@@ -170,6 +175,13 @@ def load(name: str | os.PathLike[str]) -> types.ModuleType:
   Raises:
     ValueError: If it cannot be imported, or is not an algorithm: see
       `register`.
+
+  Examples:
+    >>> path = folder / "my_fed_avg.py"
+    >>> _ = path.write_text("from tff_shift.algorithms.fed_avg import *")
+    >>> module = ts.load_algorithm(path)
+    >>> "my_fed_avg" in ts.algorithm_names(), module.HParams().local_steps
+    (True, 5)
   """
   return user_modules.load_and_register(name, register)
 
@@ -342,6 +354,14 @@ def build(
     ValueError: If there is no such algorithm or metric, if a hyper-parameter
       has a value that is not allowed, or if the algorithm does not support the
       aggregator, the server optimizer or the model.
+
+  Examples:
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
+    >>> algorithm = ts.build_algorithm(
+    ...   "fed_avg", model, ts.hparams("fed_avg", local_steps=1)
+    ... )
+    >>> print(algorithm.phases[0].type_signature.result[2])  # Metrics.
+    <loss=float32,num_clients=float32,num_diverged=float32>@SERVER
   """
   from tff_shift.learning import algorithm as algorithm_lib
 
@@ -404,6 +424,11 @@ def hparams(
   Raises:
     ValueError: If there is no such algorithm or hyper-parameter, or a value is
       out of range.
+
+  Examples:
+    >>> hparams = ts.hparams("fed_avg", learning_rate=0.1)
+    >>> hparams.learning_rate, hparams.local_steps
+    (0.1, 5)
   """
   kind = _module(algorithm).HParams
   known = [field.name for field in dataclasses.fields(kind)]

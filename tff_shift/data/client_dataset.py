@@ -23,6 +23,12 @@ class ClientDataset(NamedTuple):
       yet part of a run.
     client_id: The client's id, an int32 scalar, for algorithms that distinguish
       clients.
+
+  Examples:
+    >>> x, y = np.zeros((5, 2), np.float32), np.int32([0, 1, 0, 1, 1])
+    >>> data = ts.ClientDataset.from_arrays(x, y, domain_sizes=[3, 2])
+    >>> int(data.num_examples), data.domain_sizes.tolist()
+    (5, [3, 2])
   """
 
   x: Any

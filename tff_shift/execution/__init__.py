@@ -1,12 +1,15 @@
 """Execution contexts for TensorFlow Federated computations.
 
-    from tff_shift import execution
-
-    with execution.use("auto"):
-      state = process.initialize()
-      result = process.next(state, client_data)
-
 Importing this package is cheap; TensorFlow Federated is imported by `use`.
+
+Examples:
+  >>> import tensorflow_federated as tff
+  >>> @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+  ... def total(values):
+  ...   return tff.federated_sum(values)
+  >>> with ts.execution.use("in_process"):
+  ...   print(int(total([1, 2, 3])))
+  6
 """
 
 from __future__ import annotations

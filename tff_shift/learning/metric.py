@@ -48,6 +48,16 @@ class Metric:
     counts_clients: Whether the metric is the unweighted mean over the clients
       for which `value` is defined, each with the value of its own examples.
       Otherwise it is the value of the examples of all clients.
+
+  Examples:
+    >>> import tensorflow as tf
+    >>> top_2 = ts.Metric(
+    ...   lambda logits, y: tf.cast(tf.math.in_top_k(y, logits, 2), tf.float32),
+    ...   lambda sums, num_examples: sums / num_examples,
+    ... )
+    >>> logits = np.float32([[3, 2, 1], [3, 2, 1]])
+    >>> top_2.per_example(logits, np.int32([1, 2])).numpy().tolist()
+    [1.0, 0.0]
   """
 
   per_example: Callable[[Any, Any], tf.Tensor]

@@ -62,7 +62,12 @@ def _module(name: str) -> types.ModuleType:
 
 
 def names() -> tuple[str, ...]:
-  """Returns the names that `build` accepts, in alphabetical order."""
+  """Returns the names that `build` accepts, in alphabetical order.
+
+  Examples:
+    >>> {"cnn", "mlp", "resnet"} <= set(ts.model_names())
+    True
+  """
   return _names(tuple(networks.__path__))
 
 
@@ -157,6 +162,12 @@ def build(
     ValueError: If there is no such model or option, if its `build` refuses a
       value or returns another type, if the model cannot fit in memory, or if
       the scaling does not fit its input.
+
+  Examples:
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
+    >>> weights = model.initial_weights(np.int32([0, 1]))
+    >>> model.predict(weights, np.zeros((3, 2), np.float32)).shape.as_list()
+    [3, 2]
   """
   from tff_shift.models import model_size
   from tff_shift.models import split_model

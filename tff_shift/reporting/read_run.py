@@ -168,6 +168,13 @@ def read(folder: str | os.PathLike[str]) -> RunData:
   Raises:
     ValueError: If it is not a run folder, or a file is damaged; one line that
       names the folder or file.
+
+  Examples:
+    >>> run = ts.read_run(folder)  # Of FedAvg with two seeds.
+    >>> run.config.flags["algorithm"], list(run.seeds), run.unfinished
+    (['fed_avg'], [0, 1], [])
+    >>> run.metrics.groupby("seed")["round"].max().tolist()
+    [15, 15]
   """
   path = pathlib.Path(folder)
   if not path.is_dir():

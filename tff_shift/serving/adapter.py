@@ -64,6 +64,18 @@ class Adapter:
 
   Attributes:
     client_names: The name of each client.
+
+  Examples:
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
+    >>> algorithm = ts.build_algorithm("lame", model)
+    >>> labelled = np.eye(2), np.arange(2)
+    >>> deployment = ts.Deployment([labelled] * 2, np.eye(2, dtype=np.float32))
+    >>> with ts.execution.use("in_process"):
+    ...   with ts.Adapter(algorithm, deployment, folder) as adapter:
+    ...     adapted = adapter.adapt({1: np.eye(2)})
+    ...     adapter.save()
+    >>> adapted.timestep, list(adapted.learning_rates)  # Client 0 is absent.
+    (1, [1])
   """
 
   def __init__(

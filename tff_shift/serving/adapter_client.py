@@ -61,6 +61,17 @@ class AdapterClient:
     client: The client's position among the clients of the server.
     message_types: The TFF type of its message in each phase of a round: all
       that leaves the client.
+
+  Examples:
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
+    >>> algorithm = ts.build_algorithm("fth", model)
+    >>> labelled = np.eye(2), np.arange(2)
+    >>> deployment = ts.Deployment([labelled], np.eye(2, dtype=np.float32))
+    >>> with ts.execution.use("in_process"):
+    ...   client = ts.AdapterClient(algorithm, deployment, folder, client=1)
+    >>> print(client.message_types[0].report)
+    <loss=float32,counts=float32,diverged=float32>
+    >>> client.close()
   """
 
   def __init__(

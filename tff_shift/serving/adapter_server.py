@@ -76,6 +76,18 @@ class AdapterServer:
     client_names: The name of each client.
     message_types: The TFF type of a client's message in each phase of a round.
     loss: The mean training loss of the last phase; NaN before the first one.
+
+  Examples:
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
+    >>> algorithm = ts.build_algorithm("fth", model)
+    >>> with ts.execution.use("in_process"):
+    ...   server = ts.AdapterServer(
+    ...     algorithm, folder, client_names=["north", "south"]
+    ...   )
+    >>> broadcast = server.begin(["south"])
+    >>> server.asked, broadcast.clients
+    (('south',), (1,))
+    >>> server.close()
   """
 
   def __init__(

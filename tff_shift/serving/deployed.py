@@ -116,6 +116,17 @@ def model(
     FileNotFoundError: If there is no such folder.
     ValueError: If the network is unknown or another one, or weights are
       missing; one line.
+
+  Examples:
+    >>> from tff_shift.serving import export
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
+    >>> algorithm = ts.build_algorithm("source", model)
+    >>> data = [ts.ClientDataset.from_arrays(np.eye(2), np.arange(2))]
+    >>> with ts.execution.use("in_process"):
+    ...   state = algorithm.initialize(np.int32([0, 0]))
+    ...   export.export(algorithm, state, [()], data, folder / "model")
+    >>> ts.load_model(folder / "model").head.shapes
+    ((4, 64), (64,), (64, 2), (2,))
   """
   folder, described = _described(folder)
   is_given = built is not None

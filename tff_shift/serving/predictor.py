@@ -279,6 +279,18 @@ def load(folder: str | os.PathLike[str]) -> Predictor:
   Raises:
     FileNotFoundError: If there is no such folder.
     ValueError: If there is no model or several, or if it is damaged; one line.
+
+  Examples:
+    >>> from tff_shift.serving import export
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
+    >>> algorithm = ts.build_algorithm("fed_avg", model)
+    >>> data = [ts.ClientDataset.from_arrays(np.eye(2), np.arange(2))]
+    >>> with ts.execution.use("in_process"):
+    ...   state = algorithm.initialize(np.int32([0, 0]))
+    ...   export.export(algorithm, state, [()], data, folder / "model")
+    >>> model = ts.load(folder / "model")
+    >>> model.predict(np.zeros((3, 2), np.float32)).shape.as_list()
+    [3, 2]
   """
   folder = pathlib.Path(folder)
   if not folder.is_dir():

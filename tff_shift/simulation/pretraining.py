@@ -132,6 +132,15 @@ def pretrain(
     ValueError: If a hyper-parameter, the seed or the data are not allowed, or
       if a loss is not finite.
     files.WriteError: If the cache cannot be written.
+
+  Examples:
+    >>> from tff_shift.simulation.pretraining_hparams import PretrainingHParams
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
+    >>> data = np.float32([[0, 1], [1, 0]] * 4), np.arange(8) % 2
+    >>> hparams = PretrainingHParams(max_epochs=1)
+    >>> pretrained = ts.pretrain(model, data, data, hparams, seed=0)
+    >>> pretrained.num_epochs, pretrained.validation_logits.shape
+    (1, (8, 2))
   """
   train, validation = _checked(model, train, validation, hparams)
   if refit is not None:
@@ -292,6 +301,17 @@ def with_pretrained(
 
   Raises:
     ValueError: If the weights' names or shapes are not the model's.
+
+  Examples:
+    >>> from tff_shift.simulation.pretraining_hparams import PretrainingHParams
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
+    >>> data = np.float32([[0, 1], [1, 0]] * 4), np.arange(8) % 2
+    >>> hparams = PretrainingHParams(max_epochs=1)
+    >>> pretrained = ts.pretrain(model, data, data, hparams, seed=0)
+    >>> model = ts.with_pretrained(model, pretrained)
+    >>> weights = model.initial_weights(np.int32([0, 1]))
+    >>> np.array_equal(weights.head[0], pretrained.weights.head[0])
+    True
   """
   return split_model.with_weights(
     model, _by_name(model, pretrained.weights) | pretrained.statistics

@@ -92,6 +92,16 @@ class Deployment(NamedTuple):
       have none of their own, because they join later. None: there are none.
     client_names: The name of each client of `initial`. None: its position.
     feature_names: The name of each column of x. None: they have no names.
+
+  Examples:
+    >>> x, y = np.zeros((4, 2), np.float32), np.int32([0, 1, 0, 1])
+    >>> deployment = ts.Deployment(
+    ...   initial=[(x, y), (x, y)],
+    ...   confusion=np.float32([[0.9, 0.2], [0.1, 0.8]]),
+    ...   client_names=["north", "south"],
+    ... )
+    >>> deployment.confusion.sum(axis=0).tolist()
+    [1.0, 1.0]
   """
 
   initial: Sequence[examples_lib.Examples]

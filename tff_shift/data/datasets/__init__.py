@@ -3,6 +3,12 @@
 A new data set is a new file with `DATASET`, a `dataset.DatasetInfo`; there is
 no list to edit. Its docstring gives the source of the data. Names of the form
 `path/to/data.npz` or `tfds:<name>` need no file here, see `own_datasets`.
+
+Examples:
+  >>> "circle" in ts.datasets.names("evolving")
+  True
+  >>> ts.datasets.load("circle", seed=0, num_domains=2).x.shape
+  (2000, 2)
 """
 
 import functools

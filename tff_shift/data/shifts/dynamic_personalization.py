@@ -154,6 +154,13 @@ def load_dynamic(
   Raises:
     ValueError: If a value is not allowed, or a part would be empty.
     DatasetNotFoundError: If the data set is not on the disk.
+
+  Examples:
+    >>> dataset = ts.load_dynamic_personalization(
+    ...   "digits", seed=0, max_examples=100
+    ... )
+    >>> len(dataset.train.y), len(dataset.validation.y), len(dataset.test.y)
+    (64, 8, 20)
   """
   # Refuses data sets that the scenario cannot use.
   time_names = own_drift.time_names(dataset, SCENARIO, data_dir)

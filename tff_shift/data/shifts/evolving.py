@@ -177,6 +177,13 @@ def load_evolving(
     ValueError: If a name, number or angle is not allowed or does not apply to
       the data set, or there are more domains than the data can fill.
     DatasetNotFoundError: If the data set is not on the disk.
+
+  Examples:
+    >>> dataset = ts.load_evolving(
+    ...   "circle", num_domains=3, max_examples_per_domain=40
+    ... )
+    >>> [domain.x.shape for domain in dataset.domains]
+    [(40, 2), (40, 2), (40, 2)]
   """
   evolution = evolution_of(name, angle_step, data_dir=data_dir)
   if num_domains is None:
@@ -334,6 +341,16 @@ def assemble_clients(
   Raises:
     ValueError: If a number is out of range or does not apply, or clients or
       domains would have no examples.
+
+  Examples:
+    >>> dataset = ts.load_evolving(
+    ...   "circle", num_domains=3, max_examples_per_domain=40
+    ... )
+    >>> clients = ts.assemble_clients(dataset, num_clients=2)
+    >>> [len(client.train.y) for client in clients]
+    [32, 32]
+    >>> clients[0].test.domain_sizes.tolist()
+    [4, 4, 20]
   """
   if len(dataset.domains) < 2:
     raise ValueError(

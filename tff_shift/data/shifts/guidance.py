@@ -175,6 +175,16 @@ def load_guidance(
     ValueError: If a name or number is wrong or does not apply, or a client
       would have too few examples.
     DatasetNotFoundError: If the data set is not on the disk.
+
+  Examples:
+    >>> dataset = ts.load_guidance(
+    ...   "digits",
+    ...   num_clients=2, partition="dirichlet_10", max_examples=40, seed=0,
+    ... )
+    >>> dataset.train[0].x.shape[1:]
+    (28, 28, 3)
+    >>> sum(len(client.y) for client in dataset.train + dataset.test)
+    40
   """
   entry = datasets.get(dataset, SCENARIO, data_dir=data_dir)
   if (partition is None) != (entry.num_clients is not None):

@@ -183,6 +183,11 @@ def load_online(
     ValueError: If a name is unknown or a number is not allowed.
     FileNotFoundError: If the model's tokenizer is missing.
     DatasetNotFoundError: If the data set is not on the disk.
+
+  Examples:
+    >>> dataset = ts.load_online_adaptation("digits", seed=0)
+    >>> len(dataset.class_names), dataset.stream.x.shape[1:]
+    (10, (28, 28, 1))
   """
   # Refuses data sets that the scenario cannot use.
   time_names = own_drift.time_names(name, SCENARIO, data_dir)

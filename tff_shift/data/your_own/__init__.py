@@ -49,6 +49,12 @@ def from_arrays_of(scenario: str, *arrays: Any, **options: Any) -> Any:
   Raises:
     ValueError: If the scenario is unknown or an array does not fit, in one
       line.
+
+  Examples:
+    >>> x, y = np.random.default_rng(0).normal(size=(10, 3)), np.arange(10) % 2
+    >>> clients = ts.from_arrays("evolving", [[(x, y), (x + 1, y)]])
+    >>> len(clients[0].train.y), clients[0].test.domain_sizes.tolist()
+    (8, [2, 10])
   """
   return _of(from_arrays, scenario)(*arrays, **options)
 
@@ -69,6 +75,16 @@ def from_client_data_of(scenario: str, client_data: Any, **options: Any) -> Any:
 
   Raises:
     ValueError: If the scenario is unknown or the data do not fit, in one line.
+
+  Examples:
+    >>> import tensorflow_federated as tff
+    >>> x, y = np.random.default_rng(0).normal(size=(10, 3)), np.arange(10) % 2
+    >>> client_data = tff.simulation.datasets.TestClientData(
+    ...   {"north": (x, y), "south": (x + 1, y)}
+    ... )
+    >>> data = ts.from_client_data("guidance", client_data)
+    >>> [len(client.y) for client in data.train]
+    [7, 7]
   """
   return _of(from_client_data, scenario)(client_data, **options)
 
@@ -88,6 +104,19 @@ def from_dataframe_of(scenario: str, frame: Any, **columns: Any) -> Any:
 
   Raises:
     ValueError: If the scenario is unknown or the data do not fit, in one line.
+
+  Examples:
+    >>> frame = pd.DataFrame({
+    ...   "site": ["north", "south"] * 200,
+    ...   "year": [2007] * 200 + [2008] * 200,
+    ...   "sex": ["f", "f", "m", "m"] * 100,
+    ...   "mass": np.linspace(3, 5, 400),
+    ... })
+    >>> named = ts.from_dataframe(
+    ...   "evolving", frame, label="sex", client="site", time="year"
+    ... )
+    >>> named.client_names, named.time_names, named.features
+    (('north', 'south'), ('2007', '2008'), ('mass',))
   """
   _check(scenario)
   return from_dataframe.read(scenario, frame, **columns)
@@ -110,6 +139,18 @@ def from_huggingface_of(scenario: str, dataset: Any, **columns: Any) -> Any:
 
   Raises:
     ValueError: If the scenario is unknown or the data do not fit, in one line.
+
+  Examples:
+    >>> import datasets
+    >>> dataset = datasets.Dataset.from_dict({
+    ...   "site": ["north", "south"] * 10, "sex": ["f", "f", "m", "m"] * 5,
+    ...   "mass": np.linspace(3, 5, 20),
+    ... })
+    >>> named = ts.from_huggingface(
+    ...   "guidance", dataset, label="sex", client="site"
+    ... )
+    >>> named.client_names, named.class_names
+    (('north', 'south'), ('f', 'm'))
   """
   _check(scenario)
   return from_huggingface.read(scenario, dataset, **columns)

@@ -386,6 +386,11 @@ def build(
   Raises:
     ValueError: If the name or a hyper-parameter is not allowed; one line that
       names it.
+
+  Examples:
+    >>> aggregator = ts.build_aggregator("secure")
+    >>> aggregator.traits.hides_clients, aggregator.traits.bounds_updates
+    (True, True)
   """
   arguments.choice("aggregator", name, aggregator_hparams.NAMES)
   hparams = hparams or aggregator_hparams.AggregatorHParams()

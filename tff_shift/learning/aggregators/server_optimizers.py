@@ -96,6 +96,14 @@ def build(name: str, **values: float) -> tff.learning.optimizers.Optimizer:
   Raises:
     ValueError: If there is no such optimizer or hyper-parameter, or a value is
       out of range; one line that names it.
+
+  Examples:
+    >>> import tensorflow as tf
+    >>> optimizer = ts.build_server_optimizer("fed_avg_m", learning_rate=0.5)
+    >>> weights, gradient = tf.constant([1.0, 1.0]), tf.constant([2.0, 4.0])
+    >>> state = optimizer.initialize(tf.TensorSpec([2]))
+    >>> optimizer.next(state, weights, gradient)[1].numpy().tolist()
+    [0.0, -1.0]
   """
   kinds = server_optimizer_hparams.HPARAMS
   arguments.choice("server_optimizer", name, tuple(kinds))

@@ -50,7 +50,12 @@ def _own_names() -> tuple[str, ...]:
 
 
 def names() -> tuple[str, ...]:
-  """Returns the names of the metrics, in alphabetical order."""
+  """Returns the names of the metrics, in alphabetical order.
+
+  Examples:
+    >>> {"brier", "ece", "macro_f1"} <= set(ts.metric_names())
+    True
+  """
   return tuple(sorted((*_own_names(), *_registered)))
 
 
@@ -145,6 +150,15 @@ def load(name: str | os.PathLike[str]) -> types.ModuleType:
 
   Raises:
     ValueError: If it cannot be imported, or has no metric: see `register`.
+
+  Examples:
+    >>> path = folder / "my_accuracy.py"
+    >>> _ = path.write_text(
+    ...   "from tff_shift.learning.metrics.balanced_accuracy import METRIC"
+    ... )
+    >>> metric = ts.load_metric(path).METRIC
+    >>> "my_accuracy" in ts.metric_names(), metric.higher_is_better
+    (True, True)
   """
   return user_modules.load_and_register(name, register)
 

@@ -63,6 +63,12 @@ def as_learning_process(
     ValueError: If clients keep a personal state between rounds, a round has
       more than one phase, or the model has frozen weights: a learning process
       does not support these. If `client_data` does not fit the algorithm.
+
+  Examples:
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
+    >>> process = ts.as_learning_process(ts.build_algorithm("fed_avg", model))
+    >>> print(process.next.type_signature.result.metrics)
+    <loss=float32,num_clients=float32,num_diverged=float32>@SERVER
   """
   phase = _the_phase(algorithm)
   server_type, _, data_type = phase.type_signature.parameter

@@ -65,6 +65,15 @@ def from_keras(
 
   Raises:
     ValueError: If the model is not supported; one line with the reason.
+
+  Examples:
+    >>> import tensorflow as tf
+    >>> body = tf.keras.layers.Dense(4, activation="relu", input_shape=(2,))
+    >>> model = ts.from_keras(
+    ...   tf.keras.Sequential([body, tf.keras.layers.Dense(3)])
+    ... )
+    >>> model.num_classes, model.head.shapes
+    (3, ((4, 3), (3,)))
   """
   if initial not in INITIAL:
     raise ValueError(

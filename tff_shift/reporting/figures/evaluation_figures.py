@@ -1,11 +1,15 @@
 """Figures of an evaluation, returned as Matplotlib figures.
 
-    figure = ts.figures.distribution_over_clients({"fed_avg": accuracies})
-    ts.figures.save(figure, "clients.png")  # and clients.pdf
-
 The last expression of a notebook's cell is displayed, with or without
 `%matplotlib inline`. Pyplot is not used: nothing has to be closed.
 `figure.alt_text` describes the figure in one sentence, for pages that embed it.
+
+Examples:
+  >>> figure = ts.figures.distribution_over_clients({"fed_avg": [60, 70, 80]})
+  >>> _ = ts.figures.save(figure, folder / "clients.png")  # and clients.pdf
+  >>> print(figure.alt_text)
+  Accuracy of a client (%) by method. fed_avg: 3 clients, median 70, 10th
+  percentile 62, worst 60.
 """
 
 import io

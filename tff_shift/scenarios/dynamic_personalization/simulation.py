@@ -714,6 +714,19 @@ def run(
   Raises:
     ValueError: If an argument is not allowed, or examples do not match the
       algorithm.
+
+  Examples:
+    >>> x, y = np.random.default_rng(0).normal(size=(8, 2)), np.arange(8) % 2
+    >>> periods = ts.from_arrays("dynamic_personalization", [[(x, y)] * 11] * 2)
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
+    >>> algorithm = ts.build_algorithm("local", model, num_evaluation_domains=2)
+    >>> with ts.execution.use("in_process"):
+    ...   result = ts.run_dynamic_personalization(
+    ...     algorithm, periods, periods, {}, None,
+    ...     num_rounds=1, run_seed=0, threshold=np.inf,
+    ...   )
+    >>> len(result.client_states), 0 <= result.validation_accuracy <= 100
+    (2, True)
   """
   driver.check(checkpoint, callbacks)
   periods = _Periods(

@@ -661,6 +661,16 @@ def run(
       algorithm, or no client can be trained or evaluated. A list or tuple of
       clients is validated before the first round, any other sequence client by
       client on request.
+
+  Examples:
+    >>> dataset = ts.load_evolving("circle", num_domains=3)
+    >>> clients = ts.assemble_clients(dataset, num_clients=2)
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
+    >>> algorithm = ts.build_algorithm("local", model, num_evaluation_domains=3)
+    >>> with ts.execution.use("in_process"):
+    ...   result = ts.run_evolving(algorithm, clients, num_rounds=1, run_seed=0)
+    >>> result.to_dataframe()["round"].tolist()
+    [1]
   """
   driver.check(checkpoint, callbacks)
   training = _Training(

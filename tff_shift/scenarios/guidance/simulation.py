@@ -560,6 +560,18 @@ def run(
   Raises:
     ValueError: If an argument is not allowed, or a client's data do not match
       the algorithm.
+
+  Examples:
+    >>> x, y = np.random.default_rng(0).normal(size=(10, 2)), np.arange(10) % 2
+    >>> train, test = ts.from_arrays("guidance", [(x, y), (x + 1, y)])
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
+    >>> algorithm = ts.build_algorithm("local", model, num_queries=4)
+    >>> with ts.execution.use("in_process"):
+    ...   result = ts.run_guidance(
+    ...     algorithm, train, test, num_rounds=1, run_seed=0
+    ...   )
+    >>> result.to_dataframe()["round"].tolist()
+    [1]
   """
   driver.check(checkpoint, callbacks)
   training = _Training(

@@ -595,6 +595,22 @@ def run(
   Raises:
     ValueError: If an argument is not allowed, or a client's data do not match
       the algorithm.
+
+  Examples:
+    >>> x, y = np.random.default_rng(0).normal(size=(8, 2)), np.arange(8) % 2
+    >>> data = ts.from_arrays(
+    ...   "online_adaptation", [(x, y)] * 2, [[(x + 1, y), (x + 2, y)]] * 2
+    ... )
+    >>> model = ts.build_model("mlp", input_shape=(2,), num_classes=2, width=4)
+    >>> algorithm = ts.build_algorithm("source", model)
+    >>> confusion = np.eye(2, dtype=np.float32)
+    >>> deployment = ts.Deployment(data.initial, confusion)
+    >>> with ts.execution.use("in_process"):
+    ...   result = ts.run_online_adaptation(
+    ...     algorithm, data.streams, deployment, run_seed=0
+    ...   )
+    >>> len(result.to_dataframe())
+    2
   """
   driver.check(checkpoint, callbacks)
   timesteps = _Timesteps(

@@ -40,6 +40,14 @@ class Callback:
   A resumed run first calls `on_loss` and `on_step` for earlier rounds and
   measurements, so a callback has the same knowledge as if the run had never
   stopped.
+
+  Examples:
+    >>> class Show(ts.Callback):
+    ...   def on_step(self, step, loss, measured):
+    ...     print(f"step {step}: loss {loss}")
+    >>> callbacks = [Show()]  # For a driver, which calls the methods.
+    >>> callbacks[0].on_step(1, 0.5, None)
+    step 1: loss 0.5
   """
 
   def on_start(self, running: rounds.Rounds) -> None:
@@ -105,7 +113,15 @@ class Callback:
 
 
 class LambdaCallback(Callback):
-  """A callback made of functions, as in Keras."""
+  """A callback made of functions, as in Keras.
+
+  Examples:
+    >>> show = ts.LambdaCallback(
+    ...   on_loss=lambda round_num, loss: print(f"round {round_num}: {loss}")
+    ... )
+    >>> show.on_loss(1, 0.5)  # The driver's call.
+    round 1: 0.5
+  """
 
   def __init__(self, **methods: Callable[..., Any]):
     """Replaces methods.

@@ -15,6 +15,15 @@ class EarlyStopping(callbacks.Callback):
     best_step: The step of the evaluation with the best value, the earliest one
       of several; None before the first evaluation.
     is_best: Whether the last evaluation is the best one so far.
+
+  Examples:
+    >>> import types
+    >>> stop = ts.EarlyStopping("validation_accuracy", stop_after=2)
+    >>> for step, accuracy in enumerate([70.0, 80.0, 75.0, 79.0], start=1):
+    ...   rows = [({"round": step}, {"validation_accuracy": accuracy})]
+    ...   stop.on_step(step, None, types.SimpleNamespace(rows=lambda _: rows))
+    >>> stop.best_step, stop.should_stop()
+    (2, True)
   """
 
   def __init__(

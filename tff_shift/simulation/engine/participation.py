@@ -4,6 +4,15 @@ A sampler is a function from `Known`, what the server knows before a round, to
 the ids of the sampled clients. `Reporting` simulates clients that fail or are
 late. All are pure functions of the run's seed, the round and what is known, so
 that a resumed run has the same cohorts as an uninterrupted one.
+
+Examples:
+  >>> known = ts.participation.Known(
+  ...   run_seed=0, round_num=0, num_clients=6, num_sampled=2,
+  ...   sizes=lambda: np.ones(6, np.int64), losses=None,
+  ... )
+  >>> rounds = [known._replace(round_num=number) for number in range(3)]
+  >>> sorted(sum(map(ts.participation.in_turn, rounds), []))
+  [0, 1, 2, 3, 4, 5]
 """
 
 import dataclasses

@@ -32,9 +32,9 @@ PAGE = "docs/reference/methods.md"
 
 _HEAD = """# Methods
 
-For readers who look for a method, its paper, or what it sends: all {number} methods.
-The name of a method is the value of `--algorithm` and the name of its file in
-`tff_shift/algorithms/`. The file's docstring has the equations;
+For readers who look for a method, its paper, or the values that it sends: all
+{number} methods. The name of a method is the value of `--algorithm` and the name of
+its file in `tff_shift/algorithms/`. The file's docstring has the equations;
 [BUILD_NOTES](../../BUILD_NOTES.md) has the decisions where a paper is silent or
 contradicts itself. `make index` writes this page from these files.
 
@@ -43,8 +43,8 @@ contradicts itself. `make index` writes this page from these files.
 {scenarios}
 ## Papers
 
-"Also in" links to the method's file in {libraries}, as read on {read}; it is absent
-where no such file was found.
+"Also in" links to the method's file in {libraries}, as read on {read}; it is
+absent where no such file was found.
 
 | name | method |
 | --- | --- |
@@ -53,10 +53,11 @@ where no such file was found.
 _CLIENTS = """
 ## Clients
 
-The values that a client sends in a round, the personal values that it keeps, and the
-aggregators that a method supports. [What leaves a client](../explanation/privacy.md)
-adds evaluations, [choose an aggregator](../how_to/aggregate.md) describes the
-aggregators. `robust`, `secure` and `compressed` have their default clipping.
+The values that a client sends in a round, the personal values that it keeps, and
+the aggregators that a method supports. [What leaves a
+client](../explanation/privacy.md) adds evaluations, [choose an
+aggregator](../how_to/aggregate.md) describes the aggregators. `robust`, `secure` and
+`compressed` have their default clipping.
 
 | name | in a round |
 | --- | --- |

@@ -33,10 +33,10 @@ PAGE = "docs/reference/methods.md"
 _HEAD = """# Methods
 
 For readers who look for a method, its paper, or the values that it sends: all
-{number} methods. The name of a method is the value of `--algorithm` and the name
-of its file in `tff_shift/algorithms/`. The file's docstring has the equations;
-[BUILD_NOTES](../../BUILD_NOTES.md) has the decisions where a paper is silent or
-contradicts itself. `make index` writes this page from these files.
+{number} methods. The name of a method is the value of `--algorithm`, and its
+file is in `tff_shift/algorithms/`. The file's docstring has the equations;
+[BUILD_NOTES](../../BUILD_NOTES.md) has the decisions where a paper is silent
+or contradicts itself. `make index` writes this page from these files.
 
 ## Scenarios
 
@@ -56,8 +56,8 @@ _CLIENTS = """
 The values that a client sends in a round, the personal values that it keeps,
 and the aggregators that a method supports. [What leaves a
 client](../explanation/privacy.md) adds evaluations, [choose an
-aggregator](../how_to/aggregate.md) describes the aggregators. `robust`, `secure`
-and `compressed` have their default clipping.
+aggregator](../how_to/aggregate.md) the aggregators. `robust`, `secure` and
+`compressed` have their default clipping.
 
 | name | in a round |
 | --- | --- |

@@ -122,6 +122,10 @@ def test_files_and_modules_that_pages_name_are_there():
   assert found > 100
 
 
+def test_readme_is_short():
+  assert len((_ROOT / "README.md").read_text().splitlines()) <= 120
+
+
 class TestNotes:
   """Code names the section of BUILD_NOTES.md that has its decisions."""
 

@@ -10,6 +10,7 @@ indented block holds commands. Comments of a page are instructions:
 A block with a title is a file that later blocks use.
 """
 
+import functools
 import os
 import pathlib
 import re
@@ -34,6 +35,13 @@ _PART = re.compile(
   re.MULTILINE | re.DOTALL,
 )
 _WIDTH = 72
+# end_to_end/documented_commands_test.py checks the flags of these binaries.
+_SCENARIOS = (
+  "evolving",
+  "online_adaptation",
+  "guidance",
+  "dynamic_personalization",
+)
 
 
 class Block(NamedTuple):
@@ -117,8 +125,17 @@ def commands(page):
   for block in blocks(page):
     if block.language == "commands" and not block.note:
       for command in block.code.replace("\\\n", " ").splitlines():
-        # Flags of the scenarios: end_to_end/documented_commands_test.py.
         yield command.removeprefix(".venv/bin/"), titles
+
+
+@functools.cache
+def sources(path):
+  """Returns the code that may define the flags of a module."""
+  shared = ("tff_shift/command_line", "tff_shift/binaries", "tff_shift/testing")
+  files = [*path.parent.glob("*.py")]
+  for folder in shared:
+    files += (_ROOT / folder).rglob("*.py")
+  return "\n".join(file.read_text(encoding="utf-8") for file in files)
 
 
 @pytest.mark.parametrize("page", _PAGES)
@@ -132,8 +149,11 @@ def test_commands_name_targets_modules_and_files(page):
     else:
       module = re.match(r"python -m ((?:\w+\.)*\w+)", command)
       assert module, command
-      path = _ROOT / module[1].replace(".", "/")
-      assert path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+      path = (_ROOT / module[1].replace(".", "/")).with_suffix(".py")
+      assert path.exists() or (path.with_suffix("") / "__main__.py").exists()
+      if path.stem not in _SCENARIOS:
+        for flag in re.findall(r" --(?:no)?(\w+)", command):
+          assert re.search(rf"\b{flag}\b", sources(path)), flag
 
 
 @pytest.mark.long

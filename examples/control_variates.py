@@ -26,13 +26,13 @@ from tff_shift.learning.aggregators import factories
 
 SCENARIOS = ("evolving", "guidance", "dynamic_personalization")
 AGGREGATION_REQUIREMENTS = factories.AggregationRequirements(
-  no_clipping="a norm would cover model updates and control variates together",
+  no_clipping="one norm would cover updates and control variates",
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class HParams(hyperparameters.LocalHParams):
-  """Hyper-parameters of local training, and the server's learning rate."""
+  """Hyper-parameters of local training and of the server."""
 
   server_rate: float = hyperparameters.hparam(
     1.0,
@@ -43,7 +43,7 @@ class HParams(hyperparameters.LocalHParams):
 
 
 class Shared(NamedTuple):
-  """What the server sends.
+  """The values that the server broadcasts.
 
   Attributes:
     model: The model's weights x.
@@ -66,12 +66,15 @@ def build(model, hparams, num_clients):
   """
   if hparams.optimizer != "sgd" or hparams.momentum:
     raise ValueError(
-      "control_variates needs --optimizer=sgd without --momentum: otherwise the"
-      " way of a client is not its mean gradient times the learning rate"
+      "control_variates needs --optimizer=sgd without --momentum:"
+      " otherwise the model update is not the mean gradient times the"
+      " learning rate"
     )
 
+  map_structure = tf.nest.map_structure
+
   def zeros(weights):
-    return tf.nest.map_structure(tf.zeros_like, weights)
+    return map_structure(tf.zeros_like, weights)
 
   def initial_weights(seed):
     weights = model.initial_weights(seed)
@@ -81,13 +84,12 @@ def build(model, hparams, num_clients):
     num_steps = local_training.num_local_steps(hparams, data, round_num)
     num_steps *= local_training.num_domains(data)
     # The gradient of <c - c_i, y> is c - c_i.
-    correction = tf.nest.map_structure(tf.subtract, shared.control, control)
+    correction = map_structure(tf.subtract, shared.control, control)
 
     def linear(weights):
-      pairs = zip(
-        tf.nest.flatten(correction), tf.nest.flatten(weights), strict=True
-      )
-      return tf.add_n([tf.reduce_sum(one * other) for one, other in pairs])
+      products = map_structure(tf.multiply, correction, weights)
+      sums = map_structure(tf.reduce_sum, products)
+      return tf.add_n(tf.nest.flatten(sums))
 
     result = local_training.train_on_pool(
       model.predict,
@@ -99,19 +101,19 @@ def build(model, hparams, num_clients):
       penalty=linear,
       round_num=round_num,
     )
-    update = tf.nest.map_structure(tf.subtract, result.weights, shared.model)
-    # A client without examples takes no step, and its result does not count.
-    way = local_training.scheduled_rate(hparams, round_num) * tf.cast(
-      tf.maximum(num_steps, 1), tf.float32
-    )
+    update = map_structure(tf.subtract, result.weights, shared.model)
+    # A client without examples takes no step and does not count.
+    rate = local_training.scheduled_rate(hparams, round_num)
+    scale = rate * tf.cast(tf.maximum(num_steps, 1), tf.float32)
     # c_i - c + (x - y) / (K eta)
-    new_control = tf.nest.map_structure(
-      lambda difference, moved: -difference - moved / way, correction, update
+    new_control = map_structure(
+      lambda difference, delta: -difference - delta / scale,
+      correction,
+      update,
     )
+    change = map_structure(tf.subtract, new_control, control)
     return algorithm.ClientResult(
-      update=Shared(
-        update, tf.nest.map_structure(tf.subtract, new_control, control)
-      ),
+      update=Shared(update, change),
       client_state=new_control,
       loss=result.loss,
     )
@@ -119,15 +121,20 @@ def build(model, hparams, num_clients):
   def update_server(shared, mean_update, plaintext_sum, info):
     fraction = info.num_counted / num_clients
     return Shared(
-      tf.nest.map_structure(
+      map_structure(
         lambda x, mean: x + hparams.server_rate * mean,
         shared.model,
         mean_update.model,
       ),
-      tf.nest.map_structure(
-        lambda c, mean: c + fraction * mean, shared.control, mean_update.control
+      map_structure(
+        lambda c, mean: c + fraction * mean,
+        shared.control,
+        mean_update.control,
       ),
     )
+
+  def predict(shared, examples):
+    return evaluation.predict(model, shared.model, examples.x)
 
   return algorithm.AlgorithmSpec(
     initial_weights=initial_weights,
@@ -135,9 +142,9 @@ def build(model, hparams, num_clients):
     train_client=train_client,
     update_server=update_server,
     predict_as_client=lambda shared, control, data, examples: (
-      evaluation.predict(model, shared.model, examples.x)
+      predict(shared, examples)
     ),
-    predict_as_server=lambda shared, summary, examples: evaluation.predict(
-      model, shared.model, examples.x
+    predict_as_server=lambda shared, summary, examples: (
+      predict(shared, examples)
     ),
   )

@@ -129,50 +129,23 @@ def test_composition_gives_the_same_on_three_executors(run_example):
   assert "86 examples" in found[0] and "4 client states" in found[0]
 
 
-def test_composition_runs_as_the_page_shows_it():
-  page = (_README.parent / "docs/how_to/compose.md").read_text()
-  names = {}
-  exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), names)
-  assert names["server_state"].round_num == 2
-  assert names["finished"].round_num == 3
-
-
-def run_page(name, folder):
-  """Runs the code of a page in a folder; returns what it prints."""
-  page = (_README.parent / "docs/how_to" / name).read_text(encoding="utf-8")
-  code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
-  return subprocess.run(
-    [sys.executable, "-c", code],
-    cwd=folder,
-    env={**os.environ, "PYTHONPATH": str(_README.parent)},
-    capture_output=True,
-    text=True,
-    timeout=600,
-    check=True,
-  ).stdout.splitlines()
-
-
-@pytest.mark.long
-def test_model_adapts_as_the_page_shows_it(tmp_path):
-  rates, classes, message_type, apart = run_page(
-    "adapt_in_production.md", tmp_path
-  )
-  assert re.fullmatch(r"\{'north': 0\.\d+, 'west': 0\.\d+\}", rates)
-  assert message_type.startswith("<update=<")
-  # The same batches, in one process and apart.
-  assert classes == apart
-  assert {each.name for each in tmp_path.iterdir()} == {
-    *("state", "server", "device_0", "device_1", "device_2")
-  }
-
-
 @pytest.mark.long
 def test_saved_model_is_served_as_the_page_shows_it(
   served_federation, tmp_path
 ):
   (tmp_path / "runs").mkdir()
   (tmp_path / "runs/federation").symlink_to(served_federation)
-  (names,) = run_page("serve.md", tmp_path)
+  page = (_README.parent / "docs/how_to/serve.md").read_text(encoding="utf-8")
+  (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+  names = subprocess.run(
+    [sys.executable, "-c", code],
+    cwd=tmp_path,
+    env={**os.environ, "PYTHONPATH": str(_README.parent)},
+    capture_output=True,
+    text=True,
+    timeout=600,
+    check=True,
+  ).stdout
   assert names.startswith("tf.Tensor([b'") and "dtype=string" in names
 
 

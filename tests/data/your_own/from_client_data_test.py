@@ -1,7 +1,5 @@
 """Tests of TFF's `ClientData`, with TFF's own `TestClientData`."""
 
-import pathlib
-import re
 from unittest import mock
 
 import numpy as np
@@ -11,9 +9,6 @@ import tensorflow_federated as tff
 from tff_shift.data.your_own import from_client_data
 
 KEYS = {"x_key": "pixels", "y_key": "label"}
-
-
-_PAGE = pathlib.Path(__file__).parents[3] / "docs/how_to/arrays.md"
 
 
 def make_client_data():
@@ -214,17 +209,6 @@ def test_elements_within_elements_are_no_arrays(client_data, refusal):
   )
   told = refusal(from_client_data.guidance, pairs)
   assert told.startswith("client 'a': x and y of its elements")
-
-
-def test_code_of_the_page_runs():
-  text = _PAGE.read_text(encoding="utf-8")
-  (code,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
-  found = {}
-  exec(code, found)
-  assert found["clients"][3].train.domain_sizes.tolist() == [6, 6, 0]
-  assert [len(each.y) for each in found["train"]] == [21] * 4
-  assert found["client_streams"].num_timesteps == 6
-  assert found["drawn"].num_periods == 5
 
 
 class TestRepeatedExamples:

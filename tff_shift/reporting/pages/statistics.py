@@ -16,6 +16,7 @@ Spreads are sample standard deviations. The papers do not define theirs; they
 are assumed to be sample standard deviations as well.
 """
 
+import collections
 import dataclasses
 import itertools
 import math
@@ -342,13 +343,12 @@ def orderings(contents: contents_lib.Contents) -> list[Ordering]:
 def sentences(contents: contents_lib.Contents) -> list[str]:
   """Returns a sentence for each column of the first metric.
 
-  It compares the best method with the second, and says whether their difference
-  is significant at 5 % after the correction for all pairs.
+  It says which leads of the best method are significant at 5 %, after the
+  correction for all pairs of the page.
   """
-  by_column = {}
+  by_column = collections.defaultdict(list)
   for ordering in orderings(contents):
-    # The second-best method comes first.
-    by_column.setdefault(ordering.column, ordering)
+    by_column[ordering.column].append(ordering)
   return [
     f"{', '.join(column.heading)}: {_sentence(by_column[column.heading])}"
     for column in contents.columns
@@ -357,19 +357,32 @@ def sentences(contents: contents_lib.Contents) -> list[str]:
   ]
 
 
-def _sentence(ordering: Ordering) -> str:
+def _lead(ordering: Ordering) -> str:
   if ordering.difference is None:
-    return f"{ordering.better} and {ordering.worse} have no seed in common"
-  lead = (
-    f"{ordering.better} is {ordering.difference:.1f} ahead of {ordering.worse},"
-    " the second"
-  )
+    return f"{ordering.worse} (no seed in common)"
   if ordering.interval is None:
-    return f"{lead}; more seeds are needed to see whether by chance"
+    return f"{ordering.worse} by {ordering.difference:.1f} (no interval)"
   low, high = ordering.interval
-  interval = (
-    f"95 % interval {low:.1f} to {high:.1f}, {ordering.num_seeds} seeds"
+  return (
+    f"{ordering.worse} by {ordering.difference:.1f} ({low:.1f} to {high:.1f})"
   )
-  if ordering.is_certain:
-    return f"{lead} ({interval})"
-  return f"no method is shown to be the best; {lead} ({interval})"
+
+
+def _sentence(compared: Sequence[Ordering]) -> str:
+  """Compares the best method of a column with the others."""
+  parts = [
+    f"{words} {', '.join(_lead(ordering) for ordering in group)}"
+    for words, group in (
+      ("is ahead of", [o for o in compared if o.is_certain]),
+      (
+        "is not shown to be ahead of",
+        [o for o in compared if not o.is_certain],
+      ),
+    )
+    if group
+  ]
+  seeds = max(ordering.num_seeds for ordering in compared)
+  return (
+    f"{compared[0].better} {', and '.join(parts)}; 95 % intervals, {seeds}"
+    f" seed{'s' if seeds > 1 else ''}"
+  )

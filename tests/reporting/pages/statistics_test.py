@@ -334,14 +334,14 @@ def test_sentence_about_the_best_method():
     cell("c", [9.0, 9.0, 9.0]),
   )
   assert statistics.sentences(contents) == [
-    "accuracy: a is ahead of b by 5.0 (2.5 to 7.5), and is not shown to be"
-    " ahead of c by 2.0 (-0.5 to 4.5); 95 % intervals, 3 seeds"
+    "accuracy: a is not shown to be ahead of c by 2.0 (-0.5 to 4.5); ahead of b"
+    " by 5.0 (2.5 to 7.5) (95 % intervals, 3 seeds)"
   ]
 
 
 def test_sentence_about_one_seed():
   contents = table(cell("b", [1.0]), cell("a", [2.0]))
   assert statistics.sentences(contents) == [
-    "accuracy: a is not shown to be ahead of b by 1.0 (no interval); 95 %"
-    " intervals, 1 seed"
+    "accuracy: a is not shown to be ahead of b by 1.0 (no interval) (95 %"
+    " intervals, 1 seed)"
   ]

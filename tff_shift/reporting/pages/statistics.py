@@ -370,19 +370,10 @@ def _lead(ordering: Ordering) -> str:
 
 def _sentence(compared: Sequence[Ordering]) -> str:
   """Compares the best method of a column with the others."""
-  parts = [
-    f"{words} {', '.join(_lead(ordering) for ordering in group)}"
-    for words, group in (
-      ("is ahead of", [o for o in compared if o.is_certain]),
-      (
-        "is not shown to be ahead of",
-        [o for o in compared if not o.is_certain],
-      ),
-    )
-    if group
-  ]
+  certain = {True: "ahead of", False: "not shown to be ahead of"}
+  leads = [f"{certain[o.is_certain]} {_lead(o)}" for o in compared]
   seeds = max(ordering.num_seeds for ordering in compared)
   return (
-    f"{compared[0].better} {', and '.join(parts)}; 95 % intervals, {seeds}"
-    f" seed{'s' if seeds > 1 else ''}"
+    f"{compared[0].better} is {'; '.join(leads)} (95 % intervals, {seeds}"
+    f" seed{'s' if seeds > 1 else ''})"
   )

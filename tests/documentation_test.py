@@ -160,8 +160,8 @@ class TestNotes:
 @pytest.mark.parametrize(
   ("source", "link", "expected"),
   [
-    ("index.md", "docs/how_to/gpu.md#x", "how_to/gpu.md#x"),
-    ("index.md", "results/README.md", "results/README.md"),
+    ("index.md", "how_to/gpu.md#x", "how_to/gpu.md#x"),
+    ("index.md", "../results/README.md", "results/README.md"),
     ("how_to/gpu.md", "../../results/gpu.md", "../results/gpu.md"),
     ("how_to/gpu.md", "../../README.md", "../index.md"),
     ("how_to/gpu.md", "resume.md", "resume.md"),

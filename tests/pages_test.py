@@ -7,7 +7,7 @@ indented block holds commands. Comments of a page are instructions:
     <!-- run by: PATH -->     the next block is run by this file
     <!-- not run: REASON -->  the next block is not run
 
-A block with a title is a file that commands use.
+A block with a title is a file that commands and later blocks use.
 """
 
 import functools
@@ -171,6 +171,9 @@ def run(path):
   "page", [param for param in _PAGES if program(param.values[0])]
 )
 def test_code_runs(page, tmp_path):
+  for block in blocks(page):
+    if block.title:
+      (tmp_path / block.title).write_text(block.code, encoding="utf-8")
   # Lines of the page, so that an error names the line of the page.
   path = tmp_path / f"{page.stem}_page.py"
   path.write_text(program(page), encoding="utf-8")

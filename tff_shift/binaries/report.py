@@ -4,8 +4,8 @@ r"""Writes a report page of run folders.
 
 Reads the results in run folders, of finished and unfinished runs, writes
 report.html (one file for any browser, offline), table.csv, table.tex and
-table.md, and prints whether the best method of the first metric is ahead of the
-second. The page has means and standard deviations over seeds, paired tests of
+table.md, and prints for each column whether the best method is ahead of the
+others. The page has means and standard deviations over seeds, paired tests of
 the best method of each column against the others, curves, commands and run
 times. Your own algorithms and data sets are supported.
 """

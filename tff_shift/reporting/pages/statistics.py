@@ -341,7 +341,7 @@ def orderings(contents: contents_lib.Contents) -> list[Ordering]:
 
 
 def sentences(contents: contents_lib.Contents) -> list[str]:
-  """Returns a sentence for each column of the first metric.
+  """Returns a sentence for each column with at least two methods.
 
   It says which leads of the best method are significant at 5 %, after the
   correction for all pairs of the page.
@@ -352,8 +352,7 @@ def sentences(contents: contents_lib.Contents) -> list[str]:
   return [
     f"{', '.join(column.heading)}: {_sentence(by_column[column.heading])}"
     for column in contents.columns
-    if column.metric == contents.columns[0].metric
-    and column.heading in by_column
+    if column.heading in by_column
   ]
 
 

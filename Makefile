@@ -67,7 +67,7 @@ demo: setup
 demo-short: setup
 	$(BIN)/python -m experiments.evolving \
 	  --flagfile=experiments/presets/evolving/demo.flags \
-	  --rounds=2 --output_dir=runs/demo-short --overwrite
+	  --rounds=2 --seeds=0,1 --output_dir=runs/demo-short --overwrite
 	$(call page,runs/demo-short)
 
 demo-online: setup

@@ -29,7 +29,7 @@ help:
 	@echo 'make demo        FedEvolve and FedEvp beside FedAvg on digits that rotate'
 	@echo 'make demo-online Fed-ADE, fixed rates and no adaptation on a drifting stream'
 	@echo 'make demo-guidance FedDRM guides queries about coloured digits to clients'
-	@echo 'make demo-dynamic Fed-3DA sends new weights to clients whose digits drift'
+	@echo 'make demo-dynamic Fed-3DA sends new weights to clients whose classes drift'
 	@echo 'make report      a table of a paper on embedded digits, as a page, in minutes'
 	@echo 'make notebooks   the notebooks of examples/notebooks as .ipynb, in runs/notebooks'
 	@echo 'make workers N=2 TFF workers on this machine, until Ctrl-C'

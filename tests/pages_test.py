@@ -3,7 +3,8 @@
 A fenced block of Python runs, after the blocks above it, as one program. An
 indented block holds commands. Comments of a page are instructions:
 
-    <!-- setup                lines of Python that the page leaves to its reader
+    <!-- setup                lines of Python that readers do not see, such as
+                              their own objects, and what the page promises
     <!-- run by: PATH -->     the next block is run by this file
     <!-- not run: REASON -->  the next block is not run
 

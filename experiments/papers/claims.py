@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 from experiments.papers import binary_flags
+from experiments.papers import generated_page
 from experiments.papers import plan_file
 from experiments.papers import reductions
 from experiments.papers import specification
@@ -413,36 +414,16 @@ def read(path: pathlib.Path) -> Source:
     raise ValueError(f"{path}: {error}") from error
 
 
+def text() -> str:
+  """Returns the up-to-date page."""
+  source = read(_RESULTS / SOURCE)
+  with tempfile.TemporaryDirectory(prefix="tff-shift-") as folder:
+    return page(source, pathlib.Path(folder))
+
+
 def main(arguments: Sequence[str]) -> int:
-  """Writes or checks the page.
-
-  Args:
-    arguments: `--check`, or nothing.
-
-  Returns:
-    The exit code.
-  """
-  if list(arguments) not in ([], ["--check"]):
-    print(
-      f"claims: the only argument is --check; it is {arguments}",
-      file=sys.stderr,
-    )
-    return 2
-  try:
-    source = read(_RESULTS / SOURCE)
-    with tempfile.TemporaryDirectory(prefix="tff-shift-") as folder:
-      text = page(source, pathlib.Path(folder))
-  except (OSError, ValueError) as error:
-    print(f"claims: {error}", file=sys.stderr)
-    return 2
-  path = _RESULTS / PAGE
-  if path.is_file() and path.read_text(encoding="utf-8") == text:
-    return 0
-  if arguments:
-    print(f"{PAGE} is not up to date: run make index", file=sys.stderr)
-    return 1
-  path.write_text(text, encoding="utf-8")
-  return 0
+  """Writes or checks the page; see `generated_page.run`."""
+  return generated_page.run(_RESULTS / PAGE, text, arguments)
 
 
 if __name__ == "__main__":

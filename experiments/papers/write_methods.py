@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
+from experiments.papers import generated_page
 from tff_shift import algorithms
 from tff_shift import execution  # noqa: F401  Lets TFF exit cleanly.
 from tff_shift._util import index
@@ -343,40 +344,8 @@ def text() -> str:
 
 
 def main(arguments: Sequence[str], root: pathlib.Path = ROOT) -> int:
-  """Writes or checks the page.
-
-  Args:
-    arguments: `--check`, or nothing.
-    root: The folder of the checkout.
-
-  Returns:
-    The exit code.
-  """
-  if list(arguments) not in ([], ["--check"]):
-    print(
-      f"write_methods: the only argument is --check; it is {arguments}",
-      file=sys.stderr,
-    )
-    return 2
-  path = root / PAGE
-  if not path.parent.is_dir():
-    print(
-      f"write_methods: there is no {path.parent}: run it in a checkout",
-      file=sys.stderr,
-    )
-    return 2
-  try:
-    expected = text()
-  except ValueError as error:
-    print(f"write_methods: {error}", file=sys.stderr)
-    return 2
-  if path.is_file() and path.read_text(encoding="utf-8") == expected:
-    return 0
-  if arguments:
-    print(f"{PAGE} is not up to date: run make index", file=sys.stderr)
-    return 1
-  path.write_text(expected, encoding="utf-8")
-  return 0
+  """Writes or checks the page of a checkout; see `generated_page.run`."""
+  return generated_page.run(root / PAGE, text, arguments)
 
 
 if __name__ == "__main__":

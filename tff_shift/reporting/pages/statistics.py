@@ -350,9 +350,8 @@ def sentences(contents: contents_lib.Contents) -> list[str]:
   for ordering in orderings(contents):
     by_column[ordering.column].append(ordering)
   return [
-    f"{', '.join(column.heading)}: {_sentence(by_column[column.heading])}"
-    for column in contents.columns
-    if column.heading in by_column
+    f"{', '.join(heading)}: {_sentence(compared)}"
+    for heading, compared in by_column.items()
   ]
 
 

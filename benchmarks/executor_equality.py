@@ -216,8 +216,8 @@ def run_all(
         kind.member,
         client,
         purpose,
-        # Some clients have more examples than others.
-        [4 + client] + [5] * (num_domains - 1),
+        # Some clients have more examples than others, and some as many.
+        [4 + client % 2] + [5] * (num_domains - 1),
       )
       for client in range(_NUM_CLIENTS)
     ]

@@ -1,6 +1,7 @@
 """Times rounds of many small clients against a plain TensorFlow loop.
 
   python -m benchmarks.small_clients
+  python -m benchmarks.small_clients --batch_clients --norest
 
 A client takes four steps of FedAvg. The weights after a round must agree with
 the loop of `benchmarks.plain_loop`. Both alternate; times are medians. So do
@@ -26,6 +27,7 @@ FLAGS = flags.FLAGS
 flags.DEFINE_list("num_clients", ["10", "100", "1000"], "Clients in a round.")
 flags.DEFINE_integer("repetitions", 7, "Rounds of each implementation.")
 flags.DEFINE_bool("rest", True, "Times changing cohorts, too.")
+flags.DEFINE_bool("batch_clients", False, "Runs the clients in batches.")
 
 _STEPS = 4
 _TOLERANCE = 1e-5
@@ -109,7 +111,7 @@ def _evaluation() -> None:
 def main(_) -> None:
   """Prints seconds and ratios."""
   counts = [int(each) for each in FLAGS.num_clients]
-  with execution.use("in_process"):
+  with execution.use("in_process", batch_clients=FLAGS.batch_clients):
     for num_clients in counts:
       _compare(num_clients)
     _evaluation()

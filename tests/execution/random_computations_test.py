@@ -410,6 +410,15 @@ def in_process_contexts():
 
 
 @pytest.fixture(scope="module")
+def batch_contexts():
+  """All clients in one batch, and two in each."""
+  return [
+    in_process.in_process_context(batch_clients=True, clients_per_batch=number)
+    for number in (0, 2)
+  ]
+
+
+@pytest.fixture(scope="module")
 def worker_contexts():
   """The C++ executor and two remote workers."""
   with contextlib.ExitStack() as stack:
@@ -428,6 +437,19 @@ def worker_contexts():
 @hypothesis.given(examples())
 def test_in_process(in_process_contexts, example):
   check(in_process_contexts, example)
+
+
+@pytest.mark.slow
+@settings(12)
+@hypothesis.given(examples())
+def test_in_batches(batch_contexts, example):
+  member, program, arguments = example
+  if {"reduce", "select"} & {method for method, _, _ in program[0]}:
+    for context in batch_contexts:
+      with context, pytest.raises(execution.NotBatchedError):
+        build(member, program)(arguments[0])
+  else:
+    check(batch_contexts, example)
 
 
 @pytest.mark.cpp

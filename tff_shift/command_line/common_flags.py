@@ -86,6 +86,10 @@ MAJORITY_HELP = (
 )
 
 
+# The values of `--batch_clients`, as `execution.use` takes them.
+_BATCHES: dict[str, bool | str] = {"auto": "auto", "true": True, "false": False}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Configuration(
   saved_models.Configuration,
@@ -146,6 +150,20 @@ class Configuration(
     "Number of clients that train in parallel. 0: one per core (in_process), no"
     " limit (local). Remote workers take their limit when they start.",
     minimum=0,
+  )
+  batch_clients: str = configuration.setting(
+    "auto",
+    "Whether clients run in batches, each operation once for many of them: one"
+    " of {choices}. auto: on a GPU. true: what cannot is an error, instead of"
+    " running client by client. Results change by rounding.",
+    choices=tuple(_BATCHES),
+    is_compared=False,
+  )
+  clients_per_batch: int = configuration.setting(
+    0,
+    "Number of clients of a batch, at most. 0: all.",
+    minimum=0,
+    is_compared=False,
   )
   num_clients: int = configuration.setting(10, "Number of clients.", minimum=1)
   participation: float = configuration.setting(
@@ -507,6 +525,8 @@ def executor() -> contextlib.AbstractContextManager:
     return execution.use(
       flags.FLAGS.executor,
       max_concurrent_clients=flags.FLAGS.max_concurrent_clients or None,
+      batch_clients=_BATCHES[flags.FLAGS.batch_clients],
+      clients_per_batch=flags.FLAGS.clients_per_batch,
       remote_workers=worker_flags.chosen(),
     )
 

@@ -4,7 +4,7 @@ Each error is one line. Exit codes:
 
 - 0: success, or nothing was left to do (`--resume=auto`).
 - 2: a flag or a file is wrong, or a folder is not writable. Raised before the
-  run starts.
+  run starts, except what `--batch_clients=true` finds at the first call.
 - 3: a run diverged.
 - 4: a remote worker is unreachable, was lost (`--on_worker_failure`) or
   returned an error.
@@ -257,6 +257,8 @@ def run(
         yield
     except common_flags.UsageError as error:
       fail(error, 2)
+    except execution.NotBatchedError as error:
+      fail(f"--batch_clients=true: {error}", 2)
     except errors.DivergedError as error:
       fail(f"{error}; partial results were saved", 3)
     except execution.WorkerError as error:

@@ -38,6 +38,11 @@ class ClientDataset(NamedTuple):
   seed: Any = None
   client_id: Any = np.int32(0)
 
+  @staticmethod
+  def fields_of_shapes() -> tuple[str, ...]:
+    """Returns the fields that clients of one batch have in common."""
+    return ("domain_sizes",)
+
   @classmethod
   def from_arrays(
     cls,

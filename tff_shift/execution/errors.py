@@ -6,3 +6,7 @@ class WorkerError(RuntimeError):
 
   The state before the computation that raises this is unchanged.
   """
+
+
+class NotBatchedError(RuntimeError):
+  """A computation cannot run in batches; the message says why."""

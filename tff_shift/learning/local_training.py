@@ -80,12 +80,12 @@ def _draw(size, num_draws, seed) -> tf.Tensor:
     seed: An int32 tensor of shape [2].
 
   Returns:
-    [num_draws] int32, each from 0 to size - 1; zeros if there are no examples.
+    [num_draws or more] int32, each from 0 to size - 1; zeros if there are no
+    examples.
   """
   size = tf.maximum(size, 1)
   num_orders = -(-num_draws // size)
-  orders = draws.permutations(num_orders, size, seed)
-  return tf.reshape(orders, [-1])[:num_draws]
+  return tf.reshape(draws.permutations(num_orders, size, seed), [-1])
 
 
 def _take(
@@ -95,9 +95,9 @@ def _take(
   batch_size: int,
   weights: Any = (),
 ) -> Batch:
-  """Returns batch `number` of the drawn indices [n * batch_size]."""
+  """Returns batch `number` of the drawn indices."""
   start = number * batch_size
-  places = tf.ensure_shape(places[start : start + batch_size], [batch_size])
+  places = tf.slice(places, [start], [batch_size])
   return Batch(
     tf.gather(data.x, places),
     tf.gather(data.y, places),
@@ -153,7 +153,7 @@ def domain_batches(
 
   def draw(domain):
     size = data.domain_sizes[domain]
-    places = _draw(size, num_draws, randomness.fold(seed, domain))
+    places = _draw(size, num_draws, randomness.fold(seed, domain))[:num_draws]
     # Index -1 makes the gather fail for a domain without examples.
     return tf.where(size > 0, starts[domain] + places, -1)
 

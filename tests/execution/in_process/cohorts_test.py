@@ -102,8 +102,8 @@ def whole(monkeypatch):
   calls = []
   run = cohorts.CohortProgram.__call__
 
-  def counted(self, num_clients, packed):
-    result = run(self, num_clients, packed)
+  def counted(self, num_clients, packed, *batches):
+    result = run(self, num_clients, packed, *batches)
     calls.append(num_clients)
     return result
 

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -33,6 +34,7 @@ from tff_shift.execution.in_process import lazy
 from tff_shift.execution.in_process import packing
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
+from tff_shift.execution.in_process import vectorization
 
 _INTRINSICS = frozenset(
   {
@@ -51,34 +53,33 @@ _INTRINSICS = frozenset(
 )
 
 
-def is_possible(function: tff.framework.ComputationBuildingBlock) -> bool:
-  """Returns whether a computation can become one function.
+def problem(function: tff.framework.ComputationBuildingBlock) -> str | None:
+  """Returns why a computation with clients cannot become one function.
 
   Args:
     function: The computation's building block, prepared for this process.
+
+  Returns:
+    None if it can; "" if it has no clients.
   """
-  if not isinstance(function, tff.framework.Lambda):
-    return False
-  signature = function.type_signature
-  if signature.parameter is None or not (
-    _is_dense(signature.parameter, _is_packable)
-    and _is_dense(signature.result, _is_stackable)
-  ):
-    return False
-  has_clients = any(
-    values.is_clients_list_type(each) for each in _walk(signature.parameter)
-  )
-  return has_clients and all(
-    _is_fit(block) for block in compilation.walk(function)
-  )
-
-
-def _is_fit(block: tff.framework.ComputationBuildingBlock) -> bool:
-  if isinstance(block, tff.framework.Intrinsic):
-    return block.uri in _INTRINSICS
-  if isinstance(block, tff.framework.CompiledComputation):
-    return not programs.has_resources(block)
-  return True
+  parameter = function.type_signature.parameter
+  if not isinstance(function, tff.framework.Lambda) or parameter is None:
+    return ""
+  if not any(values.is_clients_list_type(each) for each in _walk(parameter)):
+    return ""
+  if not _is_dense(parameter, _is_packable):
+    return "its arguments are not all tensors with one axis of open size"
+  if not _is_dense(function.type_signature.result, _is_stackable):
+    return "its results at clients are not all tensors of fixed shapes"
+  for block in compilation.walk(function):
+    if isinstance(block, tff.framework.Intrinsic):
+      if block.uri not in _INTRINSICS:
+        return f"it has the intrinsic {block.uri}"
+    elif isinstance(
+      block, tff.framework.CompiledComputation
+    ) and programs.has_resources(block):
+      return "it has variables, tables or data sets"
+  return None
 
 
 def _walk(type_spec: tff.Type) -> Iterator[tff.Type]:
@@ -127,6 +128,22 @@ def _is_stackable(spec: tf.TensorSpec) -> bool:
 class RepeatedDrawsError(Exception):
   """A value without a seed would be drawn in each of several loops."""
 
+  def __str__(self):
+    return "it draws without a seed, and has aggregates of aggregates"
+
+
+class _Blocks(NamedTuple):
+  """The clients of each batch.
+
+  Attributes:
+    ends: The number of clients before each block, and of all, [blocks + 1]
+      int32.
+    places: The place of each client among those of all blocks, [clients] int32.
+  """
+
+  ends: tf.Tensor
+  places: tf.Tensor
+
 
 class _Builder(programs.Evaluator):
   """Evaluates a computation to lazy values, and then to tensors."""
@@ -137,8 +154,10 @@ class _Builder(programs.Evaluator):
     device: str,
     num_clients: tf.Tensor,
     num_parallel: int,
+    blocks: _Blocks | None,
   ):
     self._graph = programs.GraphEvaluator(cache, device)
+    self._blocks = blocks
     self._num_clients = num_clients
     self._num_parallel = num_parallel
     self._loops = []
@@ -232,17 +251,28 @@ class _Builder(programs.Evaluator):
       lazy.force_inputs(each.part, seen)
       if isinstance(each, lazy.Aggregate):
         lazy.force_inputs(each.accumulate, seen)
-    totals = [
-      [
-        programs.with_declared_shape(tf.convert_to_tensor(leaf), spec)
-        for leaf, spec in zip(
-          values.flatten(lazy.force(each.zero)),
-          values.leaf_specs(each.type_spec),
-          strict=True,
-        )
-      ]
-      for each in aggregates
+    if self._blocks is not None:
+      sums = list(filter(self._is_sum, aggregates))
+      aggregates = [each for each in aggregates if each not in sums]
+      self._batch(self._blocks, sums, aggregates, collections)
+      collections = []
+    if aggregates or collections:
+      self._loop(aggregates, collections)
+    return True
+
+  def _zero(self, aggregate: lazy.Aggregate) -> list[tf.Tensor]:
+    return [
+      programs.with_declared_shape(tf.convert_to_tensor(leaf), spec)
+      for leaf, spec in zip(
+        values.flatten(lazy.force(aggregate.zero)),
+        values.leaf_specs(aggregate.type_spec),
+        strict=True,
+      )
     ]
+
+  def _loop(self, aggregates, collections):
+    """Computes aggregates and collections client by client."""
+    totals = list(map(self._zero, aggregates))
     lists = [
       [
         tf.TensorArray(
@@ -292,7 +322,121 @@ class _Builder(programs.Evaluator):
       each.total = values.unflatten(iter(total), each.type_spec)
     for each, arrays in zip(collections, lists, strict=True):
       each.stacked = [array.stack() for array in arrays]
-    return True
+
+  def _batch(self, blocks, sums, aggregates, collections):
+    """Computes clients' values block by block.
+
+    Args:
+      blocks: The clients of each block.
+      sums: Their parts are added in one operation, and blocks in their order.
+      aggregates: Their parts are kept for `_loop`, which accumulates them in
+        the order of the clients.
+      collections: Their parts are returned.
+    """
+    totals = list(map(self._zero, sums))
+    num_blocks = tf.size(blocks.ends) - 1
+    types = [_part_type(each) for each in aggregates]
+    types += [each.type_spec for each in collections]
+    kept = [
+      [
+        tf.TensorArray(
+          spec.dtype,
+          size=num_blocks,
+          element_shape=tf.TensorShape([None]).concatenate(spec.shape),
+          infer_shape=False,
+        )
+        for spec in values.leaf_specs(type_spec)
+      ]
+      for type_spec in types
+    ]
+    values_of = [each.part for each in (*sums, *aggregates, *collections)]
+
+    def body(number, totals, kept):
+      start, stop = blocks.ends[number], blocks.ends[number + 1]
+
+      def of_client(index):
+        known = {lazy.BLOCK: (start, stop), lazy.INDEX: index}
+        return [
+          [tf.identity(leaf) for leaf in values.flatten(each.of_client(known))]
+          for each in values_of
+        ]
+
+      parts = vectorization.map_clients(of_client, stop - start)
+      new_totals = [
+        [old + tf.reduce_sum(leaf, 0) for old, leaf in zip(*pair, strict=True)]
+        for pair in zip(totals, parts[: len(sums)], strict=True)
+      ]
+      new_kept = [
+        [array.write(number, leaf) for array, leaf in zip(*pair, strict=True)]
+        for pair in zip(kept, parts[len(sums) :], strict=True)
+      ]
+      return number + 1, new_totals, new_kept
+
+    _, totals, kept = tf.while_loop(
+      lambda number, *_: number < num_blocks,
+      body,
+      (tf.constant(0), totals, kept),
+      parallel_iterations=1,
+    )
+    for each, total in zip(sums, totals, strict=True):
+      each.total = values.unflatten(iter(total), each.type_spec)
+    tables = [
+      [tf.gather(array.concat(), blocks.places) for array in arrays]
+      for arrays in kept
+    ]
+    for each, table, type_spec in zip(
+      [*aggregates, *collections], tables, types, strict=True
+    ):
+      if isinstance(each, lazy.Aggregate):
+        each.part = _rows(table, type_spec)
+      else:
+        each.stacked = table
+
+  def _is_sum(self, aggregate: lazy.Aggregate) -> bool:
+    """Returns whether an aggregate adds its parts, and does nothing else."""
+    if lazy.captured(aggregate.accumulate):
+      return False
+    types = aggregate.type_spec, _part_type(aggregate)
+    specs = [values.leaf_specs(each) for each in types]
+    if specs[0] != specs[1]:
+      return False
+
+    def trace(*inputs):
+      leaves = iter(inputs)
+      argument = tuple(values.unflatten(leaves, each) for each in types)
+      return values.flatten(self._call(aggregate.accumulate, argument))
+
+    graph = wrapped_functions.wrap(trace, [*specs[0], *specs[1]]).graph
+    pairs = zip(
+      graph.inputs[: len(specs[0])], graph.inputs[len(specs[0]) :], strict=True
+    )
+    return all(
+      _source(result).type == "AddV2"
+      and [_source(each) for each in _source(result).inputs]
+      == [each.op for each in pair]
+      for result, pair in zip(graph.outputs, pairs, strict=True)
+    )
+
+
+def _source(tensor: tf.Tensor) -> tf.Operation:
+  """Returns the operation that computes a value."""
+  while tensor.op.type in ("EnsureShape", "Identity", "PlaceholderWithDefault"):
+    tensor = tensor.op.inputs[0]
+  return tensor.op
+
+
+def _part_type(aggregate: lazy.Aggregate) -> tff.Type:
+  """Returns the type of a client's part of an aggregate."""
+  return aggregate.accumulate.function.type_signature.parameter[1]
+
+
+def _rows(table: Sequence[tf.Tensor], type_spec: tff.Type) -> lazy.ClientValue:
+  """Returns the clients' values of a table of each leaf."""
+  return lazy.ClientValue(
+    lambda known: values.unflatten(
+      (leaf[known[lazy.INDEX]] for leaf in table), type_spec
+    )
+  )
 
 
 def _kept_apart(value: values.Value) -> values.Value:
@@ -315,28 +459,35 @@ class CohortProgram:
     cache: programs.ProgramCache,
     device: str,
     num_parallel: int,
+    *,
+    in_batches: bool,
   ):
     """Traces the computation.
 
     Args:
-      function: The computation's building block, for which `is_possible` holds.
+      function: The computation's building block, without a `problem`.
       cache: The programs of the computation.
       device: The full name of the device of server and clients.
       num_parallel: The number of clients that TensorFlow may run concurrently.
+      in_batches: Whether clients run in batches instead.
 
     Raises:
       RepeatedDrawsError: If it must run client by client.
+      ValueError: If it cannot run in batches.
     """
     self._device = device
     self._parameter_type = function.type_signature.parameter
     self._result_type = function.type_signature.result
     signature = [tf.TensorSpec([], tf.int32)]
+    if in_batches:
+      signature += [tf.TensorSpec([None], tf.int32)] * len(_Blocks._fields)
     for type_spec in _placed(self._parameter_type):
       signature += packing.packed_specs(type_spec)
 
     def trace(num_clients, *inputs):
-      builder = _Builder(cache, device, num_clients, num_parallel)
       leaves = iter(inputs)
+      blocks = _Blocks(next(leaves), next(leaves)) if in_batches else None
+      builder = _Builder(cache, device, num_clients, num_parallel, blocks)
       argument = _argument(self._parameter_type, leaves)
       result = builder.call(programs.Closure(function, {}), argument)
       results = _collect(result, self._result_type, builder)
@@ -354,19 +505,22 @@ class CohortProgram:
 
     self._function = wrapped_functions.wrap(trace, signature)
 
-  def __call__(self, num_clients: int, packed: Sequence[np.ndarray]) -> Any:
+  def __call__(
+    self, num_clients: int, packed: Sequence[np.ndarray], *blocks: np.ndarray
+  ) -> Any:
     """Runs the computation.
 
     Args:
       num_clients: The number of clients.
       packed: The result of `packing.Packer`.
+      *blocks: The fields of `_Blocks`, if clients run in batches.
 
     Returns:
       The result in the form for `values.to_python`, of NumPy values.
     """
     with tf.device(self._device):
       results = self._function(
-        tf.constant(num_clients), *map(packing.to_tensor, packed)
+        tf.constant(num_clients), *blocks, *map(packing.to_tensor, packed)
       )
     leaves = iter([tensor.numpy() for tensor in results])
     return packing.unpack(leaves, self._result_type, num_clients)
@@ -399,9 +553,19 @@ def _argument(type_spec: tff.Type, leaves: Iterator[tf.Tensor]) -> Any:
 
   def of_client(known):
     index = known[lazy.INDEX]
+    start, stop = known.get(lazy.BLOCK, (None, None))
     found = []
     for table, ends, shape in parts:
-      if ends is None:
+      if start is not None:
+        if ends is None:
+          rows = table[start:stop]
+        else:
+          # The clients of a block have as many rows each.
+          rows = table[ends[start] : ends[stop]]
+          num_rows = (ends[stop] - ends[start]) // (stop - start)
+          rows = tf.reshape(rows, [stop - start, num_rows, *shape[1:]])
+        found.append(tf.ensure_shape(tf.gather(rows, index), shape))
+      elif ends is None:
         found.append(table[index])
       else:
         rows = table[ends[index] : ends[index + 1]]

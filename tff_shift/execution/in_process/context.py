@@ -2,7 +2,9 @@
 
 import asyncio
 import concurrent.futures
+import functools
 import inspect
+import re
 import textwrap
 import threading
 from collections.abc import Sequence
@@ -13,6 +15,8 @@ import tensorflow_federated as tff
 from absl import logging
 
 from tff_shift.execution import compilation
+from tff_shift.execution import errors
+from tff_shift.execution.in_process import blocks
 from tff_shift.execution.in_process import cohorts
 from tff_shift.execution.in_process import devices
 from tff_shift.execution.in_process import federated
@@ -21,26 +25,34 @@ from tff_shift.execution.in_process import memory
 from tff_shift.execution.in_process import packing
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
+from tff_shift.execution.in_process import vectorization
 
 
 def _to_native(
-  computation: tff.framework.ConcreteComputation,
+  computation: tff.framework.ConcreteComputation, *, keeps_functions: bool
 ) -> tff.framework.ComputationBuildingBlock:
   """Does the work of TFF's native compiler without most optimisations.
 
   TensorFlow optimises a function of this process at its first call, so graphs
   only need to be made importable here: functions are inlined, which preserves
   the order of reads and writes of variables.
+
+  Args:
+    computation: The computation.
+    keeps_functions: Whether loops and conditions stay calls of functions.
+
+  Returns:
+    Its building block.
   """
   native, _ = tff.framework.transform_postorder(
     compilation.to_call_dominant(compilation.simulate_secure_sums(computation)),
-    _with_functions_in_line,
+    functools.partial(_with_functions_in_line, keeps_functions),
   )
   return native
 
 
 def _with_functions_in_line(
-  block: tff.framework.ComputationBuildingBlock,
+  keeps_functions: bool, block: tff.framework.ComputationBuildingBlock
 ) -> tuple[tff.framework.ComputationBuildingBlock, bool]:
   """Transforms a block of TensorFlow that has functions."""
   if not isinstance(block, tff.framework.CompiledComputation):
@@ -76,17 +88,29 @@ def _with_functions_in_line(
     )
     return native.to_building_block()
 
+  def unlowered():
+    return _with_graph(block.proto, graphs.with_lowering(graph_def, False))
+
+  if keeps_functions:
+    return transform(unlowered()), True
   native = transform(block.proto)
   if graphs.has_loops_in_functions(programs.graph_of(native)):
     # TensorFlow can only import some of them. It replaces loops itself later.
-    native = transform(
-      _with_graph(block.proto, graphs.with_lowering(graph_def, False))
-    )
-    lowered = graphs.with_lowering(programs.graph_of(native), True)
-    native = tff.framework.CompiledComputation(
-      _with_graph(native.proto, lowered), type_signature=native.type_signature
-    )
+    native = transform(unlowered())
+    native, _ = _with_lowering(native)
   return native, True
+
+
+def _with_lowering(
+  block: tff.framework.ComputationBuildingBlock,
+) -> tuple[tff.framework.ComputationBuildingBlock, bool]:
+  """Lets TensorFlow replace the loops and conditions of a block."""
+  if not isinstance(block, tff.framework.CompiledComputation):
+    return block, False
+  lowered = graphs.with_lowering(programs.graph_of(block), True)
+  return tff.framework.CompiledComputation(
+    _with_graph(block.proto, lowered), type_signature=block.type_signature
+  ), True
 
 
 def _with_graph(proto, graph_def: tf.compat.v1.GraphDef):
@@ -100,15 +124,23 @@ def _with_graph(proto, graph_def: tf.compat.v1.GraphDef):
 class _CompiledComputation:
   """A computation in the form that this process runs."""
 
-  def __init__(self, computation: tff.framework.ConcreteComputation):
-    self.function = _to_native(computation)
+  def __init__(
+    self, in_batches: bool, computation: tff.framework.ConcreteComputation
+  ):
+    self.function = _to_native(computation, keeps_functions=in_batches)
+    if in_batches:
+      self._batch_function = self.function
+      self.function, _ = tff.framework.transform_postorder(
+        self.function, _with_lowering
+      )
     self.programs = programs.ProgramCache()
     self._cohort_program: cohorts.CohortProgram | None = None
-    # Whether it was said that it runs client by client.
+    self._batch_program: cohorts.CohortProgram | None = None
+    # Whether it was said why it runs client by client.
     self.was_said = False
     self._lock = threading.Lock()
-    blocks = compilation.walk(self.function)
-    for block in blocks:
+    parts = compilation.walk(self.function)
+    for block in parts:
       problem = _unsupported(block)
       if problem is not None:
         signature = computation.type_signature.compact_representation()
@@ -120,11 +152,47 @@ class _CompiledComputation:
     self.has_unsafe_kernels = any(
       isinstance(block, tff.framework.CompiledComputation)
       and graphs.has_unsafe_kernels(programs.graph_of(block))
-      for block in blocks
+      for block in parts
     )
-    self.pack = None
-    if cohorts.is_possible(self.function):
+    self.name = _name(computation)
+    # Why it cannot be one function; "": it has no clients.
+    self.problem = cohorts.problem(self.function)
+    # Why it cannot run in batches, as far as this was tried.
+    self.not_batched: str | None = None
+    if self.problem is None:
       self.pack = packing.Packer(computation.type_signature.parameter)
+
+  def batch_program(self, device: str) -> cohorts.CohortProgram:
+    """Returns the computation in batches, built on first use.
+
+    Args:
+      device: The full name of the device of server and clients.
+
+    Raises:
+      NotBatchedError: If an operation cannot be batched.
+    """
+    with self._lock:
+      if self._batch_program is None:
+        with vectorization.Notes() as notes:
+          try:
+            self._batch_program = cohorts.CohortProgram(
+              self._batch_function,
+              programs.ProgramCache(keeps_functions=True),
+              device,
+              1,
+              in_batches=True,
+            )
+          # TensorFlow's converters fail in many ways.
+          except Exception as error:
+            raise notes.not_batched(error) from error
+        self.programs.num_traces += 1
+        if notes.looped:
+          logging.info(
+            "%s runs in batches, except for %s: client by client",
+            self.name,
+            ", ".join(sorted(notes.looped)),
+          )
+      return self._batch_program
 
   def cohort_program(
     self, device: str, num_parallel: int
@@ -133,10 +201,28 @@ class _CompiledComputation:
     with self._lock:
       if self._cohort_program is None:
         self._cohort_program = cohorts.CohortProgram(
-          self.function, self.programs, device, num_parallel
+          self.function,
+          self.programs,
+          device,
+          num_parallel,
+          in_batches=False,
         )
         self.programs.num_traces += 1
       return self._cohort_program
+
+
+def _name(computation: tff.framework.ConcreteComputation) -> str:
+  """Returns the name of the Python function, as far as TFF keeps it."""
+  block = computation.to_building_block()
+  names = [getattr(block, "parameter_name", None) or ""]
+  result = getattr(block, "result", None)
+  if isinstance(result, tff.framework.Block):
+    names.insert(0, result.locals[0][0])
+  for name in names:
+    found = re.fullmatch(r"fc_(.+)_symbol_\d+|(.+)_arg", name)
+    if found:
+      return found[1] or found[2]
+  return "computation"
 
 
 def _unsupported(block: tff.framework.ComputationBuildingBlock) -> str | None:
@@ -190,6 +276,8 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     num_threads: int | None,
     default_num_clients: int,
     materialize: bool,
+    batch_clients: bool | str,
+    clients_per_batch: int,
   ):
     super().__init__()
     if num_threads is not None and num_threads < 1:
@@ -197,6 +285,14 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     if default_num_clients < 0:
       raise ValueError(
         f"default_num_clients must be 0 or more; got {default_num_clients}"
+      )
+    if batch_clients not in ("auto", True, False):
+      raise ValueError(
+        f"batch_clients must be 'auto', True or False; got {batch_clients!r}"
+      )
+    if clients_per_batch < 0:
+      raise ValueError(
+        f"clients_per_batch must be 0 or more; got {clients_per_batch}"
       )
     self._server_device, self._client_devices = devices.choose(
       server_device, client_devices
@@ -212,7 +308,16 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     self._default_num_clients = default_num_clients
     self._materialize = materialize
     self._memory = memory.Memory()
-    self._compiled = compilation.CompilationCache(_CompiledComputation)
+    self._batch_clients = batch_clients
+    self._clients_per_batch = clients_per_batch
+    self._in_batches = batch_clients is True or (
+      batch_clients == "auto"
+      and not any("CPU" in device for device in self._client_devices)
+    )
+    self._compiled = compilation.CompilationCache(
+      functools.partial(_CompiledComputation, self._in_batches)
+    )
+    self._forms = dict[str, str]()
 
   @property
   def num_imports(self) -> int:
@@ -223,6 +328,15 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
   def num_traces(self) -> int:
     """The number of functions made."""
     return sum(each.programs.num_traces for each in self._compiled.living())
+
+  @property
+  def forms(self) -> dict[str, str]:
+    """How each computation with clients ran last, by its name.
+
+    `batch`, `loop` or `client by client`. TFF does not keep the names of
+    computations without federated values; computations of one name share it.
+    """
+    return dict(self._forms)
 
   def invoke(
     self, comp: tff.framework.ConcreteComputation, arg: object
@@ -254,13 +368,17 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       num_clients = self._default_num_clients
     result_type = comp.type_signature.result
     failure = None
-    try:
-      result = self._run_whole(compiled, arg, parameter_type, num_clients)
+    for form, run in (("batch", self._run_batch), ("loop", self._run_loop)):
+      try:
+        result = run(compiled, arg, parameter_type, num_clients)
+      except tf.errors.OpError as error:
+        # In another form, or client by client, so that the error names the
+        # client.
+        failure = failure or (form, error)
+        continue
       if result is not None:
+        self._note(compiled, form, failure)
         return values.to_python(result, result_type, materialize=False)
-    except tf.errors.OpError as error:
-      # Client by client, so that the error names the client.
-      failure = str(error)
     if parameter_type is not None:
       arg = values.to_tensors(
         arg, parameter_type, self._client_devices, self._server_device
@@ -273,25 +391,65 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       self._client_pool if self._num_parallel(compiled) > 1 else None,
     )
     result = evaluator.run(compiled.function, arg, result_type)
-    if failure is not None and not compiled.was_said:
+    if num_clients:
+      self._note(compiled, "client by client", failure)
+    return values.to_python(result, result_type, materialize=self._materialize)
+
+  def _note(self, compiled, form, failure) -> None:
+    """Notes the form in which a computation ran, and says what failed before.
+
+    Args:
+      compiled: The computation.
+      form: Its form.
+      failure: The form that failed before, and why; or None.
+
+    Raises:
+      NotBatchedError: If batches failed that were asked for.
+    """
+    self._forms[compiled.name] = form
+    if failure is None:
+      return
+    failed, error = failure
+    if failed == "batch":
+      self._refuse(compiled, vectorization.failure(error))
+    elif not compiled.was_said:
       compiled.was_said = True
       # Not a warning: such computations are correct, and only slower.
       logging.info(
-        "a computation runs client by client, which takes longer; in one"
-        " function it fails: %s",
-        textwrap.shorten(failure, 500),
+        "%s runs client by client, which takes longer; in one function it"
+        " fails: %s",
+        compiled.name,
+        textwrap.shorten(str(error), 500),
       )
-    return values.to_python(result, result_type, materialize=self._materialize)
+
+  def _refuse(self, compiled, reason) -> None:
+    """Lets a computation run in another form, or raises an error.
+
+    Args:
+      compiled: The computation.
+      reason: Why its clients cannot run in batches.
+
+    Raises:
+      NotBatchedError: If batches were asked for.
+    """
+    is_new = compiled.not_batched is None
+    compiled.not_batched = reason
+    message = f"the clients of {compiled.name} cannot run in batches: {reason}"
+    if self._batch_clients is True:
+      raise errors.NotBatchedError(message)
+    if is_new:
+      logging.info(message)
 
   def _num_parallel(self, compiled: _CompiledComputation) -> int:
     """Returns the number of clients that may run concurrently."""
     on_cpu = any("CPU" in device for device in self._client_devices)
     return 1 if on_cpu and compiled.has_unsafe_kernels else self._num_threads
 
-  def _run_whole(self, compiled, arg, parameter_type, num_clients):
+  def _run_loop(self, compiled, arg, parameter_type, num_clients):
     """Runs a computation as one function; None if this is not possible."""
+    del parameter_type
     if (
-      compiled.pack is None
+      compiled.problem is not None
       or not self._materialize
       or num_clients == 0
       or {*self._client_devices} != {self._server_device}
@@ -305,10 +463,42 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
         program = compiled.cohort_program(
           self._server_device, self._num_parallel(compiled)
         )
-      except cohorts.RepeatedDrawsError:
-        compiled.pack = None
+      except cohorts.RepeatedDrawsError as error:
+        compiled.problem = str(error)
         return None
       return program(num_clients, packed)
+
+  def _run_batch(self, compiled, arg, parameter_type, num_clients):
+    """Runs a computation in batches; None if it runs in another form."""
+    if not self._in_batches or num_clients == 0 or compiled.problem == "":
+      return None
+    reason = compiled.not_batched or compiled.problem
+    if not self._materialize:
+      reason = "its results stay tensors (materialize=False)"
+    elif {*self._client_devices} != {self._server_device}:
+      reason = "its server and clients have several devices"
+    if reason is not None:
+      self._refuse(compiled, reason)
+      return None
+    plan = blocks.plan(compiled.pack.shapes(arg), self._clients_per_batch)
+    with self._memory.lent() as lender:
+      packed = compiled.pack(arg, lender, plan.order)
+      if packed is None:
+        # Lists, tensors or numbers of other types.
+        tensors = values.to_tensors(
+          arg, parameter_type, self._client_devices, self._server_device
+        )
+        arg = tf.nest.map_structure(lambda each: each.numpy(), tensors)
+        packed = compiled.pack(arg, lender, plan.order)
+      if packed is None:
+        self._refuse(compiled, "its clients have more than a GiB together")
+        return None
+      try:
+        program = compiled.batch_program(self._server_device)
+      except errors.NotBatchedError as error:
+        self._refuse(compiled, str(error))
+        return None
+      return program(num_clients, packed, plan.ends, plan.places)
 
 
 class AsyncInProcessContext(_Installable, tff.framework.AsyncContext):
@@ -334,6 +524,8 @@ def in_process_context(
   *,
   default_num_clients: int = 0,
   materialize: bool = True,
+  batch_clients: bool | str = "auto",
+  clients_per_batch: int = 0,
 ) -> InProcessContext:
   """Returns a TFF context that runs computations in this process.
 
@@ -369,6 +561,11 @@ def in_process_context(
       Otherwise they are eager tensors on the device where they were computed;
       a state passed to the next call is then neither copied nor moved.
       `to_numpy` converts them to NumPy values.
+    batch_clients: Whether clients run in batches: the same operation of many
+      clients as one. `"auto"`: on GPUs, where it takes far less time. Results
+      are those of the other forms up to rounding. What cannot be batched is
+      said in the log; True: it is an error.
+    clients_per_batch: The number of clients of a batch at most; 0: all.
 
   Returns:
     The context.
@@ -382,6 +579,8 @@ def in_process_context(
     num_threads,
     default_num_clients,
     materialize,
+    batch_clients,
+    clients_per_batch,
   )
 
 
@@ -392,6 +591,8 @@ def async_in_process_context(
   *,
   default_num_clients: int = 0,
   materialize: bool = True,
+  batch_clients: bool | str = "auto",
+  clients_per_batch: int = 0,
 ) -> AsyncInProcessContext:
   """Returns the asynchronous form of `in_process_context`.
 
@@ -414,5 +615,7 @@ def async_in_process_context(
       num_threads,
       default_num_clients,
       materialize,
+      batch_clients,
+      clients_per_batch,
     )
   )

@@ -27,6 +27,7 @@ from collections.abc import Set
 import tensorflow as tf
 
 from tff_shift.execution.in_process import loops
+from tff_shift.execution.in_process import vectorization
 
 # The name that gives every execution of a `VarHandleOp` a variable of its own
 # (`ResourceHandle::ANONYMOUS_NAME` in TensorFlow's C++ sources). TensorFlow
@@ -90,11 +91,14 @@ class PreparedGraph:
     graph_def: The graph without the placeholders of `feeds`.
     feeds: The names of the tensors that receive the argument's leaves.
     fetches: The names of the tensors that hold the result's leaves.
+    keeps_functions: Whether the import keeps the graphs of functions, for
+      `vectorization`.
   """
 
   graph_def: tf.compat.v1.GraphDef
   feeds: Sequence[str]
   fetches: Sequence[str]
+  keeps_functions: bool
 
   def import_into_current_graph(
     self, arguments: Sequence[tf.Tensor], device: str
@@ -119,6 +123,10 @@ class PreparedGraph:
       _tensor_name(name) for node in graph_def.node for name in node.input
     }
     computed = [name for name in self.fetches if name not in arguments_by_name]
+    if self.keeps_functions and graph_def.library.function:
+      vectorization.import_functions(
+        graph_def, tf.compat.v1.get_default_graph()
+      )
     with tf.device(device):
       outputs = tf.import_graph_def(
         graph_def,
@@ -141,6 +149,7 @@ def prepare(
   feeds: Sequence[str],
   fetches: Sequence[str],
   initializer: str,
+  keeps_functions: bool,
 ) -> PreparedGraph:
   """Rewrites a block's graph as described in the module's docstring.
 
@@ -149,6 +158,7 @@ def prepare(
     feeds: The names of the tensors that receive the argument.
     fetches: The names of the tensors that hold the result.
     initializer: The name of the operation to run first, or ''.
+    keeps_functions: See `PreparedGraph`.
 
   Returns:
     The rewritten graph.
@@ -178,7 +188,7 @@ def prepare(
     _run_first(pruned, _node_name(initializer), fed_nodes)
   loops.loop_over_datasets(pruned)
   _drop_unused_functions(pruned)
-  return PreparedGraph(pruned, feeds, fetches)
+  return PreparedGraph(pruned, feeds, fetches, keeps_functions)
 
 
 def has_resources(graph_def: tf.compat.v1.GraphDef) -> bool:

@@ -13,8 +13,11 @@ from typing import Any
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
 
-# The key of the client's number among the known values.
+# The key of the client's number among the known values: of all clients, or of
+# those of `BLOCK`.
 INDEX = object()
+# The key of the block's first client and of the one behind its last.
+BLOCK = object()
 
 
 class Lazy:

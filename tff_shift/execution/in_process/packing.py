@@ -97,20 +97,58 @@ class Packer:
       (spec.dtype.as_numpy_dtype, tuple(spec.shape.as_list())) for spec in specs
     ]
     self._leaves = _leaves_function(self._member)
+    self._determining = list(_determining(self._member))
+
+  def shapes(self, argument: Any) -> list[tuple[Any, ...]]:
+    """Returns what determines the shapes of each client's values.
+
+    Args:
+      argument: The argument of a computation.
+
+    Returns:
+      A tuple for each client: of open sizes, and of the fields that the
+      container of a type names by `fields_of_shapes()`; [] without clients.
+    """
+    if self._is_structure:
+      pairs = values.pair_elements(argument, self._type)
+      columns = [
+        packer.shapes(part)
+        for (part, _), packer in zip(pairs, self._parts, strict=True)
+      ]
+      return [sum(row, ()) for row in zip(*filter(None, columns), strict=True)]
+    if not self._is_of_clients:
+      return []
+    ragged = [
+      i for i, (_, shape) in enumerate(self._checks) if None in shape[:1]
+    ]
+    if not ragged and not self._determining:
+      return [()] * len(argument)
+    return [
+      (
+        *(np.shape(row[i])[:1] for i in ragged),
+        *(np.asarray(row[i]).tobytes() for i in self._determining),
+      )
+      for row in map(self._leaves, argument)
+    ]
 
   def __call__(
-    self, argument: Any, lender: memory_lib.Lender
+    self,
+    argument: Any,
+    lender: memory_lib.Lender,
+    order: Sequence[int] | None = None,
   ) -> list[np.ndarray] | None:
     """Packs the clients' values into one array per leaf.
 
     Args:
       argument: The argument of a computation.
       lender: Provides the arrays.
+      order: The order of the clients in the arrays. None: theirs, and clients
+        have at most `MAX_CLIENT_BYTES`.
 
     Returns:
       The arrays; None if the argument does not consist of NumPy values of
       exactly the right types, or if clients have more than `MAX_CLIENT_BYTES`
-      on average or `MAX_BYTES` together.
+      on average (without `order`) or `MAX_BYTES` together.
 
     Raises:
       TypeError: If a structure differs from the type.
@@ -119,7 +157,7 @@ class Packer:
       packed = []
       pairs = values.pair_elements(argument, self._type)
       for (part, _), packer in zip(pairs, self._parts, strict=True):
-        found = packer(part, lender)
+        found = packer(part, lender, order)
         if found is None:
           return None
         packed += found
@@ -128,11 +166,16 @@ class Packer:
       leaves = self._leaves(argument)
       return leaves if self._fits([[leaf] for leaf in leaves]) else None
     rows = list(map(self._leaves, argument))
+    most = MAX_BYTES
+    if order is None:
+      most = min(most, MAX_CLIENT_BYTES * len(rows))
+    else:
+      rows = [rows[client] for client in order]
     columns = list(zip(*rows, strict=True))
     if not rows or not self._fits(columns):
       return None
     sizes = [sum(leaf.nbytes for leaf in column) for column in columns]
-    if sum(sizes) > min(MAX_CLIENT_BYTES * len(rows), MAX_BYTES):
+    if sum(sizes) > most:
       return None
     packed = []
     for column, size, (_, shape) in zip(
@@ -207,6 +250,20 @@ def to_tensor(array: np.ndarray) -> tf.Tensor:
   except (tf.errors.InvalidArgumentError, BufferError, TypeError):
     # A type that the protocol does not support, or a read-only array.
     return tf.convert_to_tensor(array)
+
+
+def _determining(type_spec: tff.Type, start: int = 0) -> Iterator[int]:
+  """Yields the places of the leaves that determine shapes of other values."""
+  if isinstance(type_spec, tff.StructType):
+    container = getattr(type_spec, "python_container", None)
+    names = getattr(container, "fields_of_shapes", tuple)()
+    for name, element in tff.structure.iter_elements(type_spec):
+      number = len(values.leaf_specs(element))
+      if name in names:
+        yield from range(start, start + number)
+      else:
+        yield from _determining(element, start)
+      start += number
 
 
 def _leaves_function(type_spec: tff.Type) -> Callable[[Any], list[Any]]:

@@ -100,7 +100,8 @@ class ProgramCache:
     num_traces: How many programs were made.
   """
 
-  def __init__(self):
+  def __init__(self, *, keeps_functions: bool = False):
+    self._keeps_functions = keeps_functions
     self.num_imports = 0
     self.num_traces = 0
     self._lock = threading.Lock()
@@ -159,7 +160,7 @@ class ProgramCache:
     """
     prepared = self._prepared.get(id(function))
     if prepared is None:
-      prepared = _prepare(function)
+      prepared = _prepare(function, self._keeps_functions)
       self._prepared[id(function)] = prepared
     self.num_imports += 1
     return prepared.import_into_current_graph(arguments, device)
@@ -308,7 +309,7 @@ def free_references(
 
 
 def _prepare(
-  function: tff.framework.CompiledComputation,
+  function: tff.framework.CompiledComputation, keeps_functions: bool
 ) -> graphs.PreparedGraph:
   """Prepares the graph of a TensorFlow block."""
   proto = function.proto.tensorflow
@@ -320,6 +321,7 @@ def _prepare(
     feeds,
     list(_tensor_names(proto.result)),
     proto.initialize_op,
+    keeps_functions,
   )
 
 

@@ -1,0 +1,78 @@
+"""Compares clients in batches with the loop over clients, for each algorithm.
+
+  python -m benchmarks.batched_clients
+  python -m benchmarks.batched_clients --algorithms=fed_avg,fed_ade
+
+A line has the largest difference between the two over all results of all
+computations in two rounds, each computation from the loop's previous results;
+the operations that ran in a loop over the clients of a batch; and the
+computations that cannot run in batches. Integers must be equal.
+"""
+
+import logging as python_logging
+import re
+
+from absl import app
+from absl import flags
+from absl import logging
+
+from benchmarks import executor_equality
+from tff_shift import algorithms
+from tff_shift import execution
+
+FLAGS = flags.FLAGS
+
+
+class _Messages(python_logging.Handler):
+  """Collects what is logged."""
+
+  def __init__(self):
+    super().__init__()
+    self.texts = []
+
+  def emit(self, record):
+    self.texts.append(record.getMessage())
+
+
+def _compare(name: str) -> str:
+  """Returns the line of an algorithm."""
+  with execution.use("in_process", batch_clients=False):
+    calls = executor_equality.run_all(executor_equality.build(name))
+  messages = _Messages()
+  logging.get_absl_logger().addHandler(messages)
+  differences, reasons = {}, {}
+  with execution.use("in_process", batch_clients=True):
+    for call in calls:
+      try:
+        found = call.computation(*call.arguments)
+      except execution.NotBatchedError as error:
+        reasons[call.name] = re.sub(".*batches: ", "", str(error))
+        continue
+      differences[call.name] = executor_equality.largest_difference(
+        found, call.result
+      )
+  logging.get_absl_logger().removeHandler(messages)
+  looped = set()
+  for text in messages.texts:
+    part = re.search("except for (.*): client by client", text)
+    looped |= set(part[1].split(", ")) if part else set()
+  largest = max(differences, key=differences.get)
+  return (
+    f"{name:18} {differences[largest]:8.1e} {largest:22.22}"
+    f" {', '.join(sorted(looped)) or '-'}"
+    + "".join(f"\n  {key}: {reason:.160}" for key, reason in reasons.items())
+  )
+
+
+def main(_) -> None:
+  """Prints a line for each algorithm."""
+  logging.set_verbosity(logging.INFO)
+  logging.get_absl_handler().setLevel(logging.WARNING)
+  print(f"{'algorithm':18} {'largest':>8} {'of':22} in a loop")
+  for name in FLAGS.algorithms or algorithms.names():
+    print(_compare(name), flush=True)
+
+
+if __name__ == "__main__":
+  flags.DEFINE_list("algorithms", [], "Algorithms to compare. Default: all.")
+  app.run(main)

@@ -1,0 +1,293 @@
+"""Tests of clients in batches: beside the loop over clients."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from benchmarks import executor_equality
+from tff_shift import execution
+from tff_shift.data import client_dataset
+from tff_shift.execution import in_process
+from tff_shift.execution.in_process import blocks
+from tff_shift.execution.in_process import converters
+
+NUMBER = tff.TensorType(np.float32)
+ROWS = tff.TensorType(np.float32, (None, 2))
+AT_CLIENTS = tff.FederatedType(NUMBER, tff.CLIENTS)
+
+
+def in_batches(**options):
+  return in_process.in_process_context(batch_clients=True, **options)
+
+
+def in_a_loop():
+  return in_process.in_process_context(batch_clients=False)
+
+
+def map_of(function, member):
+  """Returns a computation of clients' values with the same function."""
+  call = tff.tensorflow.computation(function, member)
+
+  @tff.federated_computation(tff.FederatedType(member, tff.CLIENTS))
+  def mapped(values):
+    return tff.federated_map(call, values)
+
+  return mapped
+
+
+@tff.tensorflow.computation(NUMBER, ROWS)
+def train(weight, rows):
+  # As many steps as rows, and a branch that depends on them.
+  _, result = tf.while_loop(
+    lambda step, _: step < tf.shape(rows)[0],
+    lambda step, total: (step + 1, 0.9 * total + rows[step]),
+    (tf.constant(0), tf.fill([2], weight)),
+  )
+  return tf.cond(
+    tf.reduce_sum(result) > 0, lambda: result, lambda: tf.abs(result) + 1
+  )
+
+
+@tff.tensorflow.computation(train.type_signature.result)
+def sum_of(vector):
+  return tf.reduce_sum(vector)
+
+
+@tff.tensorflow.computation(train.type_signature.result, NUMBER)
+def distance(vector, mean):
+  return tf.reduce_sum((vector - mean) ** 2)
+
+
+@tff.federated_computation(
+  tff.FederatedType(NUMBER, tff.SERVER), tff.FederatedType(ROWS, tff.CLIENTS)
+)
+def one_round(weight, rows):
+  vectors = tff.federated_map(train, (tff.federated_broadcast(weight), rows))
+  mean = tff.federated_mean(tff.federated_map(sum_of, vectors))
+  # An aggregate of an aggregate, and values at clients.
+  distances = tff.federated_map(
+    distance, (vectors, tff.federated_broadcast(mean))
+  )
+  return mean, tff.federated_sum(vectors), tff.federated_max(distances), vectors
+
+
+def rows_of(*sizes):
+  generator = np.random.default_rng(sizes)
+  return [generator.normal(size=(n, 2)).astype(np.float32) for n in sizes]
+
+
+class TestBlocks:
+  @pytest.mark.parametrize("most", [0, 1, 2, 5])
+  def test_each_client_is_in_one_block_of_its_shape(self, most):
+    shapes = [3, 1, 3, 3, 2, 1, 3, 3]
+    plan = blocks.plan(shapes, most)
+    groups = [
+      plan.order[start:end]
+      for start, end in zip(plan.ends[:-1], plan.ends[1:], strict=True)
+    ]
+    assert sorted(plan.order) == list(range(8))
+    assert all(group == sorted(group) for group in groups)
+    assert all(len({shapes[i] for i in group}) == 1 for group in groups)
+    assert all(0 < len(group) <= (most or 8) for group in groups)
+    assert [plan.order[place] for place in plan.places] == list(range(8))
+
+
+class TestBatches:
+  @pytest.mark.parametrize("most", [0, 2])
+  def test_results_are_those_of_the_loop(self, run, most):
+    context = in_batches(clients_per_batch=most)
+    for sizes in ((3, 3, 3), (0, 4, 2, 4, 4, 0), (1,)):
+      arguments = np.float32(0.5), rows_of(*sizes)
+      found = run(context, one_round, *arguments)
+      expected = run(in_a_loop(), one_round, *arguments)
+      tf.nest.map_structure(
+        lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-6),
+        found,
+        expected,
+      )
+    assert context.forms == {"one_round": "batch"}
+    assert context.num_traces == 1
+
+  def test_what_depends_on_the_order_keeps_the_order_of_clients(self, run):
+    @tff.tensorflow.computation(NUMBER, NUMBER)
+    def accumulate(total, value):
+      return 2 * total + value
+
+    first = tff.tensorflow.computation(lambda rows: rows[0, 0], ROWS)
+    report = tff.tensorflow.computation(lambda total: total, NUMBER)
+
+    @tff.federated_computation(tff.FederatedType(ROWS, tff.CLIENTS))
+    def ordered(rows):
+      return tff.federated_aggregate(
+        tff.federated_map(first, rows), 0.0, accumulate, accumulate, report
+      )
+
+    rows = [np.full((n, 2), x, np.float32) for n, x in ((2, 1), (1, 3), (2, 5))]
+    assert run(in_batches(), ordered, rows) == 2 * (2 * 1 + 3) + 5
+
+  def test_what_determines_shapes_is_equal_in_a_batch(self, run):
+    # The sum of as many draws as the first domain has examples.
+    def draw(data):
+      drawn = tf.random.stateless_uniform([data.domain_sizes[0]], [1, 2])
+      return tf.reduce_sum(drawn)
+
+    x, y = np.zeros([5, 1], np.float32), np.zeros(5, np.int32)
+    data = [
+      client_dataset.ClientDataset.from_arrays(x, y, sizes, np.int32([1, 2]))
+      for sizes in ([2, 3], [4, 1], [2, 3])
+    ]
+    sizes, number = tff.TensorType(np.int32, (None,)), tff.TensorType(np.int32)
+    member = client_dataset.ClientDataset(
+      tff.TensorType(np.float32, (None, 1)),
+      sizes,
+      sizes,
+      number,
+      tff.TensorType(np.int32, (2,)),
+      number,
+    )
+    computation = map_of(draw, tff.types.to_type(member))
+    assert run(in_batches(), computation, data) == run(
+      in_a_loop(), computation, data
+    )
+
+  def test_lists_and_tensors_are_values_too(self, run):
+    double = map_of(lambda x: 2 * x, NUMBER)
+    assert run(in_batches(), double, [1.0, tf.constant(2.0), 3.5]) == [2, 4, 7]
+
+  def test_branch_without_clients_is_not_run(self, run):
+    # With no clients the stacking of the loop's values would fail.
+    def choose(x):
+      return tf.cond(
+        x > 0,
+        lambda: tf.map_fn(lambda i: x + i, tf.range(3.0)),
+        lambda: tf.zeros([3]),
+      )
+
+    computation = map_of(choose, NUMBER)
+    for numbers in ([1, 2], [-1, -2], [1, -1, 2]):
+      found = run(in_batches(), computation, list(np.float32(numbers)))
+      for x, vector in zip(numbers, found, strict=True):
+        assert vector.tolist() == ([x, x + 1, x + 2] if x > 0 else [0, 0, 0])
+
+  def test_error_names_the_client(self, run):
+    def check(x):
+      with tf.control_dependencies([tf.debugging.Assert(x < 3, ["too large"])]):
+        return tf.identity(x)
+
+    context = in_batches()
+    with pytest.raises(
+      in_process.ClientError, match=r"client 1 of 3[\s\S]*too large"
+    ):
+      run(context, map_of(check, NUMBER), list(np.float32([1, 4, 2])))
+
+  @pytest.mark.slow
+  def test_fed_avg(self):
+    algorithm = executor_equality.build("fed_avg")
+    with execution.use("in_process"):
+      calls = executor_equality.run_all(
+        algorithm, beside_rounds=("evaluate_clients", "vote")
+      )
+    with execution.use("in_process", batch_clients=True):
+      differences = [
+        executor_equality.largest_difference(
+          each.computation(*each.arguments), each.result
+        )
+        for each in calls
+      ]
+    assert max(differences) < 1e-6
+
+
+class TestNotBatched:
+  def test_reason_is_an_error(self, run):
+    count = tff.tensorflow.computation(
+      lambda values: values.reduce(0, lambda total, _: total + 1),
+      tff.SequenceType(np.int32),
+    )
+
+    @tff.federated_computation(
+      tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS)
+    )
+    def counts(values):
+      return tff.federated_map(count, values)
+
+    with pytest.raises(
+      execution.NotBatchedError,
+      match=r"the clients of counts cannot.*argument",
+    ):
+      run(in_batches(), counts, [[1, 2], [3]])
+    with in_a_loop() as context:
+      assert counts([[1, 2], [3]]) == [2, 1]
+    assert context.forms == {"counts": "client by client"}
+
+  def test_operation_is_named(self, run):
+    # As many numbers as the client's value is.
+    computation = map_of(
+      lambda x: tf.reduce_sum(tf.random.stateless_uniform([x], [1, 2])),
+      tff.TensorType(np.int32),
+    )
+    with pytest.raises(
+      execution.NotBatchedError, match="the operation Stateless"
+    ):
+      run(in_batches(), computation, list(np.int32([1, 2])))
+
+  def test_auto_is_the_loop_on_a_cpu(self, run):
+    context = in_process.in_process_context(client_devices=["CPU:0"])
+    run(context, one_round, np.float32(0.5), rows_of(1, 2))
+    assert context.forms == {"one_round": "loop"}
+
+  @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+      ({"batch_clients": "yes"}, "batch_clients must be 'auto', True or False"),
+      ({"clients_per_batch": -1}, "clients_per_batch must be 0 or more"),
+    ],
+  )
+  def test_values_out_of_range(self, options, message):
+    with pytest.raises(ValueError, match=message):
+      execution.use("in_process", **options)
+    with pytest.raises(
+      ValueError, match="a setting of the executor in_process"
+    ):
+      execution.use("local", **options)
+
+
+class TestConverters:
+  @pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+  @pytest.mark.parametrize("size", [1, 2, 7, 8])
+  def test_philox_draws_tensorflows_numbers(self, dtype, size):
+    key = np.uint64([[0], [2**64 - 1], [123456789123456789]])
+    # The lower half overflows in the second.
+    counter = np.uint64([[0, 0], [2**64 - 1, 5], [2**63, 2**64 - 1]])
+    found = converters.philox(tf.as_dtype(dtype))(
+      tf.constant(key), tf.constant(counter), tf.constant(size)
+    )
+    expected = [
+      tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[size], key=k, counter=c, alg=1, dtype=dtype
+      )
+      for k, c in zip(key, counter, strict=True)
+    ]
+    np.testing.assert_array_equal(found, expected)
+
+  def test_concatenation_of_parts_of_different_lengths(self, run):
+    def concatenate(x):
+      array = tf.TensorArray(
+        tf.float32, 2, infer_shape=False, element_shape=[None]
+      )
+      array = array.write(0, [x]).write(1, [x, x + 1])
+      return tf.ensure_shape(array.concat(), [3])
+
+    found = run(
+      in_batches(), map_of(concatenate, NUMBER), list(np.float32([1, 5]))
+    )
+    assert [each.tolist() for each in found] == [[1, 1, 2], [5, 5, 6]]
+
+  def test_top_k(self, run):
+    computation = map_of(
+      lambda x: tf.math.top_k(x, 2), tff.TensorType(np.float32, (3,))
+    )
+    found = run(
+      in_batches(), computation, list(np.float32([[1, 3, 2], [5, 4, 6]]))
+    )
+    assert [each.indices.tolist() for each in found] == [[1, 2], [2, 0]]

@@ -1,0 +1,264 @@
+"""A function of one client, applied to many clients in one batch.
+
+TensorFlow's vectorisation turns a graph of one client into a graph of the same
+operations on stacked tensors, loops and conditions included. It is used here
+for graphs that were imported, and with three additions: an operation that it
+can only run in a loop over the clients is noted; a loop is converted once
+instead of until the stacking of its variables is a fixed point; and a few
+operations are converted that TensorFlow runs in a loop.
+
+The converters of TensorFlow are no public interface. Nothing outside of this
+file depends on them.
+"""
+
+import contextvars
+import functools
+import logging
+import re
+import textwrap
+import types
+from collections.abc import Callable
+from typing import Self
+
+import tensorflow as tf
+from tensorflow.core.function.polymorphism import function_type
+from tensorflow.python.eager.polymorphic_function import concrete_function
+from tensorflow.python.saved_model import function_deserialization
+
+from tff_shift.execution import errors
+from tff_shift.execution.in_process import converters
+
+# Their values follow from shapes, which are those of one client.
+_OF_SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
+
+
+def failure(error: tf.errors.OpError) -> str:
+  """Returns the operation that failed in a batch, and why, in one line."""
+  operation = re.search(r"(\w+?)(?:_\d+)?/pfor/", error.message)
+  reason = re.search(r"([^\n]+)\n\t \[\[", error.message)
+  name = f"the operation {operation[1]}: " if operation else ""
+  return name + textwrap.shorten(reason[1] if reason else error.message, 500)
+
+
+class Notes(logging.Filter):
+  """What the vectorisation does in a `with` block, in the current thread.
+
+  Attributes:
+    looped: The types of operations that run in a loop over the clients.
+    failed: The type of the operation that cannot be converted, or "".
+  """
+
+  def __init__(self):
+    super().__init__()
+    self.looped = set[str]()
+    self.failed = ""
+
+  def __enter__(self) -> Self:
+    self._token = _notes.set(self)
+    tf.get_logger().addFilter(self)
+    return self
+
+  def __exit__(self, *exception_info) -> None:
+    tf.get_logger().removeFilter(self)
+    _notes.reset(self._token)
+
+  def not_batched(self, error: Exception) -> errors.NotBatchedError:
+    """Returns the error that says why a computation cannot run in batches."""
+    # TensorFlow's report of an error can fail itself.
+    cause: BaseException = error
+    while cause.__context__ is not None:
+      cause = cause.__context__
+    reason = textwrap.shorten(str(cause), 500)
+    if self.failed:
+      reason = f"the operation {self.failed}: {reason}"
+    return errors.NotBatchedError(reason)
+
+  def filter(self, record: logging.LogRecord) -> bool:
+    """Takes the operation from TensorFlow's message, which is not shown."""
+    if _notes.get() is not self or record.module != "pfor":
+      return True
+    found = re.search(
+      'while pfor was converting op .*?op: "(.*?)"',
+      record.getMessage(),
+      re.DOTALL,
+    )
+    if found and not self.failed:
+      self.failed = found[1]
+    return False
+
+
+_notes = contextvars.ContextVar[Notes | None]("notes", default=None)
+
+
+def map_clients(
+  function: Callable[[tf.Tensor], list[tf.Tensor]], num_clients: tf.Tensor
+) -> list[tf.Tensor]:
+  """Returns `function` of 0 to `num_clients - 1`, stacked.
+
+  Args:
+    function: From the number of a client, an int32 scalar, to tensors. Their
+      shapes are those of all clients.
+    num_clients: An int32 scalar, 1 or more.
+
+  Returns:
+    A tensor for each of the function's, with a first axis of clients.
+
+  Raises:
+    ValueError: If an operation can neither be vectorised nor run in a loop.
+  """
+  return tf.vectorized_map(function, tf.range(num_clients), warn=False)
+
+
+def import_functions(graph_def: tf.compat.v1.GraphDef, graph: tf.Graph) -> None:
+  """Moves the functions of a graph, whose names are unique, to `graph`.
+
+  The vectorisation needs the graphs of functions, which an import of their
+  definitions does not keep.
+
+  Args:
+    graph_def: Loses its functions; its nodes get their new names.
+    graph: The graph under construction.
+  """
+  functions = function_deserialization.load_function_def_library(
+    graph_def.library, load_shared_name_suffix="", wrapper_function=_with_type
+  )
+  for node in graph_def.node:
+    function_deserialization.fix_node_def(node, functions, "")
+  for function in functions.values():
+    function.add_to_graph(graph)
+  graph_def.ClearField("library")
+
+
+def _with_type(function):
+  """Returns a loaded function with the type of its results."""
+  graph = function.graph
+  specs = [tf.TensorSpec(each.shape, each.dtype) for each in graph.inputs]
+  results = [tf.TensorSpec(each.shape, each.dtype) for each in graph.outputs]
+  return concrete_function.ConcreteFunction.from_func_graph(
+    graph,
+    function_type.from_structured_signature((tuple(specs), {}), results, {}),
+    attrs=function.function_def.attr,
+  )
+
+
+_loop_over_one = converters.pfor._fallback_converter
+
+
+def _noted(pfor_input, *arguments, **options):
+  notes = _notes.get()
+  if notes is not None:
+    notes.looped.add(pfor_input.op_type)
+  return _loop_over_one(pfor_input, *arguments, **options)
+
+
+# TensorFlow falls back without a word where it has a converter.
+converters.pfor._fallback_converter = _noted
+# The conversion of Python's control flow takes longer than that of operations,
+# and the functions that TensorFlow traces have none.
+converters.pfor.def_function = types.SimpleNamespace(
+  function=functools.partial(tf.function, autograph=False)
+)
+
+
+@converters.register("StatelessWhile", "While")
+def _while(inputs):
+  """Stacks what the body makes different for each client, once."""
+  loop = converters.pfor.WhileV2(inputs)
+  stacked = {i for i, each in enumerate(inputs.inputs) if each.is_stacked}
+  needed = _stacked_variables(loop._body_func.graph, stacked)
+  inputs.stack_inputs(sorted(needed - stacked), tile_variants=True)
+  return loop()
+
+
+def _stacked_variables(body: tf.Graph, stacked: set[int]) -> set[int]:
+  """Returns the variables of a loop that depend on stacked ones."""
+  stacked = set(stacked)
+  while True:
+    different = {body.inputs[i].op.name for i in stacked}
+    # A body is imported in the order in which it can be computed.
+    for operation in body.get_operations():
+      if operation.type not in _OF_SHAPES and (
+        _is_random(operation)
+        or any(each.op.name in different for each in operation.inputs)
+      ):
+        different.add(operation.name)
+    new = {
+      i for i, each in enumerate(body.outputs) if each.op.name in different
+    }
+    if new <= stacked:
+      return stacked
+    stacked |= new
+
+
+def _is_random(operation: tf.Operation) -> bool:
+  return operation.op_def.is_stateful and operation.type not in (
+    "Assert",
+    "Case",
+    "If",
+    "PartitionedCall",
+    "StatefulPartitionedCall",
+    "While",
+  )
+
+
+@converters.register("StatelessIf", "If")
+def _if(inputs):
+  """Runs each branch for its clients, but not for none of them.
+
+  Operations can fail without clients, and then have no shapes.
+  """
+  condition, is_stacked, _ = inputs.input(0)
+  if not is_stacked:
+    return converters.pfor._convert_if(inputs)
+  loop = inputs.pfor
+  chosen = tf.cast(condition, tf.int32)
+  # The clients among all clients, and among those of this operation.
+  clients = tf.dynamic_partition(loop.all_indices, chosen, 2)
+  places = clients
+  if loop.all_indices_partitioned:
+    numbers = tf.range(loop.loop_len_vector[0])
+    places = tf.dynamic_partition(numbers, chosen, 2)
+  results = [
+    _of_branch(inputs, inputs.get_attr(name).name, *of_branch)
+    for name, *of_branch in zip(
+      ("else_branch", "then_branch"), clients, places, strict=True
+    )
+  ]
+  return [
+    converters.pfor.wrap(_merged(places, parts))
+    for parts in zip(*results, strict=True)
+  ]
+
+
+def _of_branch(inputs, name, clients, places):
+  """Returns the stacked results of a branch for some clients."""
+  outputs = inputs.op.outputs
+
+  def run():
+    arguments = [
+      converters.pfor.wrap(tf.gather(each.t, places), True)
+      if each.is_stacked
+      else each
+      for each in inputs.inputs[1:]
+    ]
+    return converters.pfor._outputs_for_branch(name, clients, inputs, arguments)
+
+  def nothing():
+    return [
+      tf.zeros([0, *(size or 0 for size in each.shape or ())], each.dtype)
+      for each in outputs
+    ]
+
+  return tf.cond(tf.size(places) > 0, run, nothing)
+
+
+def _merged(places, parts):
+  """Returns the results of both branches in the order of the clients."""
+  ends = [tf.size(each) == 0 for each in places]
+  return tf.cond(
+    ends[0],
+    lambda: parts[1],
+    lambda: tf.cond(
+      ends[1], lambda: parts[0], lambda: tf.dynamic_stitch(places, parts)
+    ),
+  )

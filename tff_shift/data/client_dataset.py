@@ -40,8 +40,8 @@ class ClientDataset(NamedTuple):
 
   @staticmethod
   def fields_of_shapes() -> tuple[str, ...]:
-    """Returns the fields that clients of one batch have in common."""
-    return ("domain_sizes",)
+    """Returns the fields that are equal for the clients of a batch."""
+    return "domain_sizes", "num_examples"
 
   @classmethod
   def from_arrays(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow_federated as tff
 
+from tff_shift.data import client_dataset
 from tff_shift.learning import local_training
 from tff_shift.models import split_model
 
@@ -39,6 +40,11 @@ class PeriodData(NamedTuple):
   seed: Any
   client_id: Any
   representation: Any
+
+  @staticmethod
+  def fields_of_shapes() -> tuple[str, ...]:
+    """As in `ClientDataset`."""
+    return client_dataset.ClientDataset.fields_of_shapes()
 
 
 def data_type(

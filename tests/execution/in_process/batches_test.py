@@ -151,6 +151,17 @@ class TestBatches:
       in_a_loop(), computation, data
     )
 
+  def test_results_stay_tensors_without_materialize(self, run):
+    arguments = np.float32(0.5), rows_of(3, 1, 3)
+    found = run(in_batches(materialize=False), one_round, *arguments)
+    assert all(isinstance(each, tf.Tensor) for each in tf.nest.flatten(found))
+    again = run(in_batches(), one_round, *arguments)
+    tf.nest.map_structure(np.testing.assert_array_equal, found, again)
+    # They are arguments of a further call.
+    mean, *_ = run(in_batches(), one_round, found[0], rows_of(2))
+    expected, *_ = run(in_batches(), one_round, again[0], rows_of(2))
+    assert mean == expected
+
   def test_lists_and_tensors_are_values_too(self, run):
     double = map_of(lambda x: 2 * x, NUMBER)
     assert run(in_batches(), double, [1.0, tf.constant(2.0), 3.5]) == [2, 4, 7]
@@ -230,6 +241,17 @@ class TestNotBatched:
       execution.NotBatchedError, match="the operation Stateless"
     ):
       run(in_batches(), computation, list(np.int32([1, 2])))
+
+  def test_convolution_with_a_kernel_per_client_is_refused(self, run):
+    convolve = map_of(
+      lambda kernel: tf.nn.conv2d(
+        tf.ones([1, 4, 4, 1]), kernel, strides=1, padding="VALID"
+      ),
+      tff.TensorType(np.float32, (2, 2, 1, 1)),
+    )
+    kernels = list(np.ones([3, 2, 2, 1, 1], np.float32))
+    with pytest.raises(execution.NotBatchedError, match="operation Conv2D"):
+      run(in_batches(), convolve, kernels)
 
   def test_auto_is_the_loop_on_a_cpu(self, run):
     context = in_process.in_process_context(client_devices=["CPU:0"])

@@ -456,6 +456,7 @@ class CohortProgram:
   def __init__(
     self,
     function: tff.framework.Lambda,
+    parameter_type: tff.Type,
     cache: programs.ProgramCache,
     device: str,
     num_parallel: int,
@@ -466,6 +467,7 @@ class CohortProgram:
 
     Args:
       function: The computation's building block, without a `problem`.
+      parameter_type: The computation's, whose containers the block has lost.
       cache: The programs of the computation.
       device: The full name of the device of server and clients.
       num_parallel: The number of clients that TensorFlow may run concurrently.
@@ -476,7 +478,7 @@ class CohortProgram:
       ValueError: If it cannot run in batches.
     """
     self._device = device
-    self._parameter_type = function.type_signature.parameter
+    self._parameter_type = parameter_type
     self._result_type = function.type_signature.result
     signature = [tf.TensorSpec([], tf.int32)]
     if in_batches:
@@ -506,7 +508,11 @@ class CohortProgram:
     self._function = wrapped_functions.wrap(trace, signature)
 
   def __call__(
-    self, num_clients: int, packed: Sequence[np.ndarray], *blocks: np.ndarray
+    self,
+    num_clients: int,
+    packed: Sequence[np.ndarray],
+    *blocks: np.ndarray,
+    materialize: bool = True,
   ) -> Any:
     """Runs the computation.
 
@@ -514,16 +520,18 @@ class CohortProgram:
       num_clients: The number of clients.
       packed: The result of `packing.Packer`.
       *blocks: The fields of `_Blocks`, if clients run in batches.
+      materialize: Whether tensors become NumPy values.
 
     Returns:
-      The result in the form for `values.to_python`, of NumPy values.
+      The result in the form for `values.to_python`.
     """
     with tf.device(self._device):
       results = self._function(
         tf.constant(num_clients), *blocks, *map(packing.to_tensor, packed)
       )
-    leaves = iter([tensor.numpy() for tensor in results])
-    return packing.unpack(leaves, self._result_type, num_clients)
+    if materialize:
+      results = [tensor.numpy() for tensor in results]
+    return packing.unpack(iter(results), self._result_type, num_clients)
 
 
 def _placed(type_spec: tff.Type) -> Iterator[tff.Type]:
@@ -545,31 +553,28 @@ def _argument(type_spec: tff.Type, leaves: Iterator[tf.Tensor]) -> Any:
     return values.unflatten(leaves, packing.member_of(type_spec))
   parts = []
   for spec in values.leaf_specs(type_spec.member):
-    table = next(leaves)
-    if spec.shape.rank and spec.shape[0] is None:
-      parts.append((table, next(leaves), spec.shape))
-    else:
-      parts.append((table, None, spec.shape))
+    is_ragged = spec.shape.rank and spec.shape[0] is None
+    parts.append(
+      (next(leaves), next(leaves) if is_ragged else None, spec.shape)
+    )
+  of_shapes = frozenset(packing.leaves_of_shapes(type_spec.member))
 
   def of_client(known):
     index = known[lazy.INDEX]
-    start, stop = known.get(lazy.BLOCK, (None, None))
+    block = known.get(lazy.BLOCK)
     found = []
-    for table, ends, shape in parts:
-      if start is not None:
-        if ends is None:
-          rows = table[start:stop]
-        else:
-          # The clients of a block have as many rows each.
-          rows = table[ends[start] : ends[stop]]
-          num_rows = (ends[stop] - ends[start]) // (stop - start)
-          rows = tf.reshape(rows, [stop - start, num_rows, *shape[1:]])
-        found.append(tf.ensure_shape(tf.gather(rows, index), shape))
-      elif ends is None:
-        found.append(table[index])
+    for place, (table, ends, shape) in enumerate(parts):
+      if block is None or place in of_shapes:
+        # What determines shapes is that of the first client of the block.
+        client = index if block is None else block[0]
+        row = (
+          table[client]
+          if ends is None
+          else table[ends[client] : ends[client + 1]]
+        )
       else:
-        rows = table[ends[index] : ends[index + 1]]
-        found.append(tf.ensure_shape(rows, shape))
+        row = tf.gather(_of_block(table, ends, *block), index)
+      found.append(row if ends is None else tf.ensure_shape(row, shape))
     return values.unflatten(iter(found), type_spec.member)
 
   return lazy.ClientValue(of_client)
@@ -589,3 +594,14 @@ def _collect(value: Any, type_spec: tff.Type, builder: _Builder) -> list[Any]:
   if values.is_clients_list_type(type_spec):
     return [builder.collect(value, type_spec.member)]
   return [value]
+
+
+def _of_block(table, ends, start, stop) -> tf.Tensor:
+  """Returns the values of a block's clients, which have as many rows each."""
+  if ends is None:
+    return table[start:stop]
+  rows = table[ends[start] : ends[stop]]
+  number = stop - start
+  shape = [[number, (ends[stop] - ends[start]) // number], tf.shape(rows)[1:]]
+  known = tf.TensorShape([None, None]).concatenate(table.shape[1:])
+  return tf.ensure_shape(tf.reshape(rows, tf.concat(shape, 0)), known)

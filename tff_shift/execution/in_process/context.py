@@ -155,12 +155,13 @@ class _CompiledComputation:
       for block in parts
     )
     self.name = _name(computation)
+    self.parameter_type = computation.type_signature.parameter
     # Why it cannot be one function; "": it has no clients.
     self.problem = cohorts.problem(self.function)
     # Why it cannot run in batches, as far as this was tried.
     self.not_batched: str | None = None
     if self.problem is None:
-      self.pack = packing.Packer(computation.type_signature.parameter)
+      self.pack = packing.Packer(self.parameter_type)
 
   def batch_program(self, device: str) -> cohorts.CohortProgram:
     """Returns the computation in batches, built on first use.
@@ -175,8 +176,9 @@ class _CompiledComputation:
       if self._batch_program is None:
         with vectorization.Notes() as notes:
           try:
-            self._batch_program = cohorts.CohortProgram(
+            program = cohorts.CohortProgram(
               self._batch_function,
+              self.parameter_type,
               programs.ProgramCache(keeps_functions=True),
               device,
               1,
@@ -185,6 +187,8 @@ class _CompiledComputation:
           # TensorFlow's converters fail in many ways.
           except Exception as error:
             raise notes.not_batched(error) from error
+        notes.check()
+        self._batch_program = program
         self.programs.num_traces += 1
         if notes.looped:
           logging.info(
@@ -202,6 +206,7 @@ class _CompiledComputation:
       if self._cohort_program is None:
         self._cohort_program = cohorts.CohortProgram(
           self.function,
+          self.parameter_type,
           self.programs,
           device,
           num_parallel,
@@ -370,7 +375,7 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     failure = None
     for form, run in (("batch", self._run_batch), ("loop", self._run_loop)):
       try:
-        result = run(compiled, arg, parameter_type, num_clients)
+        result = run(compiled, arg, num_clients)
       except tf.errors.OpError as error:
         # In another form, or client by client, so that the error names the
         # client.
@@ -445,9 +450,8 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     on_cpu = any("CPU" in device for device in self._client_devices)
     return 1 if on_cpu and compiled.has_unsafe_kernels else self._num_threads
 
-  def _run_loop(self, compiled, arg, parameter_type, num_clients):
+  def _run_loop(self, compiled, arg, num_clients):
     """Runs a computation as one function; None if this is not possible."""
-    del parameter_type
     if (
       compiled.problem is not None
       or not self._materialize
@@ -468,14 +472,12 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
         return None
       return program(num_clients, packed)
 
-  def _run_batch(self, compiled, arg, parameter_type, num_clients):
+  def _run_batch(self, compiled, arg, num_clients):
     """Runs a computation in batches; None if it runs in another form."""
     if not self._in_batches or num_clients == 0 or compiled.problem == "":
       return None
     reason = compiled.not_batched or compiled.problem
-    if not self._materialize:
-      reason = "its results stay tensors (materialize=False)"
-    elif {*self._client_devices} != {self._server_device}:
+    if {*self._client_devices} != {self._server_device}:
       reason = "its server and clients have several devices"
     if reason is not None:
       self._refuse(compiled, reason)
@@ -486,7 +488,10 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       if packed is None:
         # Lists, tensors or numbers of other types.
         tensors = values.to_tensors(
-          arg, parameter_type, self._client_devices, self._server_device
+          arg,
+          compiled.parameter_type,
+          self._client_devices,
+          self._server_device,
         )
         arg = tf.nest.map_structure(lambda each: each.numpy(), tensors)
         packed = compiled.pack(arg, lender, plan.order)
@@ -498,7 +503,13 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       except errors.NotBatchedError as error:
         self._refuse(compiled, str(error))
         return None
-      return program(num_clients, packed, plan.ends, plan.places)
+      return program(
+        num_clients,
+        packed,
+        plan.ends,
+        plan.places,
+        materialize=self._materialize,
+      )
 
 
 class AsyncInProcessContext(_Installable, tff.framework.AsyncContext):

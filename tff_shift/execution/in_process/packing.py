@@ -54,10 +54,8 @@ def packed_specs(type_spec: tff.Type) -> list[tf.TensorSpec]:
   return specs
 
 
-def unpack(
-  leaves: Iterator[np.ndarray], type_spec: tff.Type, num_clients: int
-) -> Any:
-  """Arranges the tensors of a result; clients' values become lists."""
+def unpack(leaves: Iterator[Any], type_spec: tff.Type, num_clients: int) -> Any:
+  """Arranges arrays or tensors of a result; clients' values become lists."""
   if isinstance(type_spec, tff.StructType):
     return tuple(
       unpack(leaves, element, num_clients)
@@ -66,13 +64,15 @@ def unpack(
   if not values.is_clients_list_type(type_spec):
     return values.unflatten(leaves, member_of(type_spec))
   tables = [next(leaves) for _ in values.leaf_specs(type_spec.member)]
-  return [
+  columns = [
     # Copies, since a view would keep the values of all clients alive.
-    values.unflatten(
-      (table[client].copy() for table in tables), type_spec.member
-    )
-    for client in range(num_clients)
+    [row.copy() for row in table]
+    if isinstance(table, np.ndarray)
+    else tf.unstack(table)
+    for table in tables
   ]
+  rows = zip(*columns, strict=True) if columns else [()] * num_clients
+  return [values.unflatten(iter(row), type_spec.member) for row in rows]
 
 
 class Packer:
@@ -97,7 +97,7 @@ class Packer:
       (spec.dtype.as_numpy_dtype, tuple(spec.shape.as_list())) for spec in specs
     ]
     self._leaves = _leaves_function(self._member)
-    self._determining = list(_determining(self._member))
+    self._determining = list(leaves_of_shapes(self._member))
 
   def shapes(self, argument: Any) -> list[tuple[Any, ...]]:
     """Returns what determines the shapes of each client's values.
@@ -252,7 +252,7 @@ def to_tensor(array: np.ndarray) -> tf.Tensor:
     return tf.convert_to_tensor(array)
 
 
-def _determining(type_spec: tff.Type, start: int = 0) -> Iterator[int]:
+def leaves_of_shapes(type_spec: tff.Type, start: int = 0) -> Iterator[int]:
   """Yields the places of the leaves that determine shapes of other values."""
   if isinstance(type_spec, tff.StructType):
     container = getattr(type_spec, "python_container", None)
@@ -262,7 +262,7 @@ def _determining(type_spec: tff.Type, start: int = 0) -> Iterator[int]:
       if name in names:
         yield from range(start, start + number)
       else:
-        yield from _determining(element, start)
+        yield from leaves_of_shapes(element, start)
       start += number
 
 

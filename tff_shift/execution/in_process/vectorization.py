@@ -28,6 +28,13 @@ from tensorflow.python.saved_model import function_deserialization
 from tff_shift.execution import errors
 from tff_shift.execution.in_process import converters
 
+_CONVOLUTIONS = frozenset(
+  {
+    *("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput"),
+    *("Conv3D", "Conv3DBackpropFilterV2", "Conv3DBackpropInputV2"),
+  }
+)
+
 # Their values follow from shapes, which are those of one client.
 _OF_SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
 
@@ -61,6 +68,18 @@ class Notes(logging.Filter):
   def __exit__(self, *exception_info) -> None:
     tf.get_logger().removeFilter(self)
     _notes.reset(self._token)
+
+  def check(self) -> None:
+    """Refuses a batch whose main work runs client by client.
+
+    Raises:
+      NotBatchedError: If convolutions with a kernel per client run in a loop.
+    """
+    convolutions = sorted(self.looped & _CONVOLUTIONS)
+    if convolutions:
+      raise errors.NotBatchedError(
+        f"the operation {convolutions[0]}: it would run client by client"
+      )
 
   def not_batched(self, error: Exception) -> errors.NotBatchedError:
     """Returns the error that says why a computation cannot run in batches."""
@@ -208,7 +227,9 @@ def _if(inputs):
   Operations can fail without clients, and then have no shapes.
   """
   condition, is_stacked, _ = inputs.input(0)
-  if not is_stacked:
+  if not is_stacked or any(
+    each.dtype == tf.variant for each in inputs.op.outputs
+  ):
     return converters.pfor._convert_if(inputs)
   loop = inputs.pfor
   chosen = tf.cast(condition, tf.int32)

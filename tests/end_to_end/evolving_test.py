@@ -137,6 +137,31 @@ class TestWholeRun:
     assert read_runs(tmp_path) == [first]
 
 
+@pytest.mark.slow
+def test_batches_of_clients_give_the_same_rows(
+  finished, tmp_path, run_evolving, read_rows, capsys
+):
+  arguments = [
+    *_SMALL,
+    *("--algorithm=fed_evp", "--seeds=0", "--batch_clients=true"),
+    f"--output_dir={tmp_path}",
+  ]
+  assert run_evolving([*arguments, "--executor=local"]) == 2
+  message = capsys.readouterr().err
+  assert "batch_clients is a setting of the executor in_process" in message
+  assert run_evolving(arguments) == 0
+  rows = read_rows(tmp_path)
+  expected = [
+    row
+    for row in read_rows(finished[0])
+    if (row["algorithm"], row["seed"]) == ("fed_evp", "0")
+  ]
+  assert len(rows) == len(expected) == 2
+  for row, other in zip(rows, expected, strict=True):
+    for name in ("train_loss", "client_accuracy"):
+      assert float(row[name]) == pytest.approx(float(other[name]), rel=1e-4)
+
+
 @pytest.mark.long
 def test_selection_runs_each_setting_and_keeps_the_best(
   tmp_path, run_evolving, read_rows, read_runs, capsys

@@ -7,8 +7,8 @@ can only run in a loop over the clients is noted; a loop is converted once
 instead of until the stacking of its variables is a fixed point; and a few
 operations are converted that TensorFlow runs in a loop.
 
-The converters of TensorFlow are no public interface. Nothing outside of this
-file depends on them.
+TensorFlow's vectorisation has no public interface for that. Nothing outside of
+this file and `converters` depends on its parts.
 """
 
 import contextvars

@@ -3,10 +3,12 @@
   python -m benchmarks.batched_clients
   python -m benchmarks.batched_clients --algorithms=fed_avg,fed_ade
 
-A line has the largest difference between the two over all results of all
-computations in two rounds, each computation from the loop's previous results;
-the operations that ran in a loop over the clients of a batch; and the
-computations that cannot run in batches. Integers must be equal.
+First the operations of a round of FedAvg with small clients
+(`benchmarks.plain_loop`) in each form, counted by TensorFlow's profiler. Then a
+line for each algorithm. It has the largest difference between the two over all
+results of all computations in two rounds, each computation from the loop's
+previous results; the operations that ran in a loop over the clients of a batch;
+and the computations that cannot run in batches. Integers must be equal.
 """
 
 import logging as python_logging
@@ -16,7 +18,9 @@ from absl import app
 from absl import flags
 from absl import logging
 
+from benchmarks import device_check
 from benchmarks import executor_equality
+from benchmarks import plain_loop
 from tff_shift import algorithms
 from tff_shift import execution
 
@@ -37,19 +41,21 @@ class _Messages(python_logging.Handler):
 def _compare(name: str) -> str:
   """Returns the line of an algorithm."""
   with execution.use("in_process", batch_clients=False):
-    calls = executor_equality.run_all(executor_equality.build(name))
+    calls = executor_equality.run_all(
+      executor_equality.build(name), num_sizes=2
+    )
   messages = _Messages()
   logging.get_absl_logger().addHandler(messages)
   differences, reasons = {}, {}
   with execution.use("in_process", batch_clients=True):
     for call in calls:
       try:
-        found = call.computation(*call.arguments)
+        result = call.computation(*call.arguments)
       except execution.NotBatchedError as error:
         reasons[call.name] = re.sub(".*batches: ", "", str(error))
         continue
       differences[call.name] = executor_equality.largest_difference(
-        found, call.result
+        result, call.result
       )
   logging.get_absl_logger().removeHandler(messages)
   looped = set()
@@ -64,10 +70,25 @@ def _compare(name: str) -> str:
   )
 
 
+def _print_operations() -> None:
+  """Prints the number of operations of a round."""
+  for is_batch in (False, True):
+    with execution.use("in_process", batch_clients=is_batch):
+      # Of a longer loop the profiler keeps only a part.
+      for num_clients in (10, 100) if is_batch else (10,):
+        run = plain_loop.start_fed_avg(num_clients, num_steps=4)
+        run.step()
+        counts = device_check.count_events(run.step)
+        form = "batch" if is_batch else "loop"
+        operations = "not shown" if counts is None else counts["operations"]
+        print(f"{form}, {num_clients} clients: {operations} operations")
+
+
 def main(_) -> None:
-  """Prints a line for each algorithm."""
+  """Prints the operations, and a line for each algorithm."""
   logging.set_verbosity(logging.INFO)
   logging.get_absl_handler().setLevel(logging.WARNING)
+  _print_operations()
   print(f"{'algorithm':18} {'largest':>8} {'of':22} in a loop")
   for name in FLAGS.algorithms or algorithms.names():
     print(_compare(name), flush=True)

@@ -191,6 +191,7 @@ def run_all(
     "vote",
   ),
   num_rounds: int = 2,
+  num_sizes: int = _NUM_CLIENTS,
 ) -> list[Call]:
   """Calls the computations of an algorithm.
 
@@ -198,6 +199,7 @@ def run_all(
     algorithm: The result of `build`.
     beside_rounds: The computations to call after the rounds, if they exist.
     num_rounds: The number of rounds.
+    num_sizes: How many different numbers of examples the clients have.
 
   Returns:
     The calls, in TFF's current context.
@@ -216,8 +218,8 @@ def run_all(
         kind.member,
         client,
         purpose,
-        # Some clients have more examples than others, and some as many.
-        [4 + client % 2] + [5] * (num_domains - 1),
+        # Some clients have more examples than others.
+        [4 + client % num_sizes] + [5] * (num_domains - 1),
       )
       for client in range(_NUM_CLIENTS)
     ]

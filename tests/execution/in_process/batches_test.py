@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from absl import logging
 
+from benchmarks import device_check
 from benchmarks import executor_equality
 from tff_shift import execution
 from tff_shift.data import client_dataset
@@ -81,16 +83,16 @@ class TestBlocks:
   @pytest.mark.parametrize("most", [0, 1, 2, 5])
   def test_each_client_is_in_one_block_of_its_shape(self, most):
     shapes = [3, 1, 3, 3, 2, 1, 3, 3]
-    plan = blocks.plan(shapes, most)
+    order, plan = blocks.plan(shapes, most)
     groups = [
-      plan.order[start:end]
+      order[start:end]
       for start, end in zip(plan.ends[:-1], plan.ends[1:], strict=True)
     ]
-    assert sorted(plan.order) == list(range(8))
+    assert sorted(order) == list(range(8))
     assert all(group == sorted(group) for group in groups)
     assert all(len({shapes[i] for i in group}) == 1 for group in groups)
     assert all(0 < len(group) <= (most or 8) for group in groups)
-    assert [plan.order[place] for place in plan.places] == list(range(8))
+    assert [order[place] for place in plan.places] == list(range(8))
 
 
 class TestBatches:
@@ -99,11 +101,11 @@ class TestBatches:
     context = in_batches(clients_per_batch=most)
     for sizes in ((3, 3, 3), (0, 4, 2, 4, 4, 0), (1,)):
       arguments = np.float32(0.5), rows_of(*sizes)
-      found = run(context, one_round, *arguments)
+      result = run(context, one_round, *arguments)
       expected = run(in_a_loop(), one_round, *arguments)
       tf.nest.map_structure(
         lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-6),
-        found,
+        result,
         expected,
       )
     assert context.forms == {"one_round": "batch"}
@@ -153,12 +155,12 @@ class TestBatches:
 
   def test_results_stay_tensors_without_materialize(self, run):
     arguments = np.float32(0.5), rows_of(3, 1, 3)
-    found = run(in_batches(materialize=False), one_round, *arguments)
-    assert all(isinstance(each, tf.Tensor) for each in tf.nest.flatten(found))
+    result = run(in_batches(materialize=False), one_round, *arguments)
+    assert all(isinstance(leaf, tf.Tensor) for leaf in tf.nest.flatten(result))
     again = run(in_batches(), one_round, *arguments)
-    tf.nest.map_structure(np.testing.assert_array_equal, found, again)
+    tf.nest.map_structure(np.testing.assert_array_equal, result, again)
     # They are arguments of a further call.
-    mean, *_ = run(in_batches(), one_round, found[0], rows_of(2))
+    mean, *_ = run(in_batches(), one_round, result[0], rows_of(2))
     expected, *_ = run(in_batches(), one_round, again[0], rows_of(2))
     assert mean == expected
 
@@ -177,8 +179,8 @@ class TestBatches:
 
     computation = map_of(choose, NUMBER)
     for numbers in ([1, 2], [-1, -2], [1, -1, 2]):
-      found = run(in_batches(), computation, list(np.float32(numbers)))
-      for x, vector in zip(numbers, found, strict=True):
+      result = run(in_batches(), computation, list(np.float32(numbers)))
+      for x, vector in zip(numbers, result, strict=True):
         assert vector.tolist() == ([x, x + 1, x + 2] if x > 0 else [0, 0, 0])
 
   def test_error_names_the_client(self, run):
@@ -192,19 +194,59 @@ class TestBatches:
     ):
       run(context, map_of(check, NUMBER), list(np.float32([1, 4, 2])))
 
+  def test_operations_and_sums_run_once_for_all_clients(self, run):
+    @tff.federated_computation(
+      tff.FederatedType(NUMBER, tff.SERVER),
+      tff.FederatedType(ROWS, tff.CLIENTS),
+    )
+    def total(weight, rows):
+      weights = tff.federated_broadcast(weight)
+      return tff.federated_sum(tff.federated_map(train, (weights, rows)))
+
+    def operations(context, num_clients):
+      arguments = np.float32(0.5), rows_of(*[3] * num_clients)
+      run(context, total, *arguments)
+      counts = device_check.count_events(
+        lambda: run(context, total, *arguments)
+      )
+      if counts is None:
+        pytest.skip("this TensorFlow cannot read its profiles")
+      return counts["operations"]
+
+    # Less than one for each of the 40 clients more; the loop has many.
+    context, loop = in_batches(), in_a_loop()
+    assert operations(context, 44) - operations(context, 4) < 40
+    assert operations(loop, 44) - operations(loop, 4) > 40 * 20
+
+  def test_operation_in_a_loop_is_said_once(self, run, monkeypatch):
+    said = []
+    monkeypatch.setattr(
+      logging, "info", lambda text, *words: said.append(text % words)
+    )
+    singular = map_of(
+      lambda x: tf.linalg.svd(x, compute_uv=False),
+      tff.TensorType(np.float32, (2, 2)),
+    )
+    context = in_batches()
+    matrices = [np.diag(np.float32([2, x])) for x in (1, 5, 3)]
+    for _ in range(2):
+      result = run(context, singular, matrices)
+      np.testing.assert_allclose(result, [[2, 1], [5, 2], [3, 2]], rtol=1e-6)
+    assert said == ["mapped runs in batches, except for Svd: client by client"]
+
   @pytest.mark.slow
   def test_fed_avg(self):
     algorithm = executor_equality.build("fed_avg")
     with execution.use("in_process"):
       calls = executor_equality.run_all(
-        algorithm, beside_rounds=("evaluate_clients", "vote")
+        algorithm, ("evaluate_clients", "vote"), num_sizes=2
       )
     with execution.use("in_process", batch_clients=True):
       differences = [
         executor_equality.largest_difference(
-          each.computation(*each.arguments), each.result
+          call.computation(*call.arguments), call.result
         )
-        for each in calls
+        for call in calls
       ]
     assert max(differences) < 1e-6
 
@@ -262,6 +304,7 @@ class TestNotBatched:
     ("options", "message"),
     [
       ({"batch_clients": "yes"}, "batch_clients must be 'auto', True or False"),
+      ({"batch_clients": 1}, "batch_clients must be 'auto', True or False"),
       ({"clients_per_batch": -1}, "clients_per_batch must be 0 or more"),
     ],
   )

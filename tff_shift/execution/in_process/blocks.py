@@ -2,35 +2,37 @@
 
 from collections.abc import Hashable
 from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 
 
 class Blocks(NamedTuple):
-  """A partition of clients into blocks.
+  """The clients of each batch; arrays, or tensors in a graph.
 
   Attributes:
-    order: The clients of the first block, then those of the next one.
     ends: The number of clients before each block, and of all, [blocks + 1]
       int32.
-    places: The position of each client in `order`, [clients] int32.
+    places: The place of each client among those of all blocks, [clients] int32.
   """
 
-  order: list[int]
-  ends: np.ndarray
-  places: np.ndarray
+  ends: Any
+  places: Any
 
 
-def plan(shapes: Sequence[Hashable], most: int) -> Blocks:
+def plan(shapes: Sequence[Hashable], most: int) -> tuple[list[int], Blocks]:
   """Returns blocks of clients of equal shapes, in the order of the clients.
 
   Args:
     shapes: The shapes of each client's values.
     most: The number of clients of a block at most; 0: no limit.
 
+  Returns:
+    The clients of the first block, then those of the next one; and the blocks.
+
   Examples:
-    >>> plan([5, 7, 5, 5], most=2)._asdict()["order"]
+    >>> plan([5, 7, 5, 5], most=2)[0]
     [0, 2, 3, 1]
   """
   by_shape: dict[Hashable, list[int]] = {}
@@ -41,6 +43,5 @@ def plan(shapes: Sequence[Hashable], most: int) -> Blocks:
   for group in by_shape.values():
     full, rest = divmod(len(group), most) if most else (0, len(group))
     sizes += [most] * full + [rest] * (rest > 0)
-  return Blocks(
-    order, np.cumsum(sizes, dtype=np.int32), np.argsort(order).astype(np.int32)
-  )
+  places = np.argsort(order).astype(np.int32)
+  return order, Blocks(np.cumsum(sizes, dtype=np.int32), places)

@@ -1,4 +1,4 @@
-"""A whole computation as one TensorFlow function, with a loop over clients.
+"""A whole computation as one TensorFlow function, for all of its clients.
 
 For small clients, Python overhead between TensorFlow calls costs more than
 training. If possible, a computation is therefore traced once, for any number of
@@ -13,6 +13,10 @@ An aggregate that depends on another one takes a further loop, in which clients'
 values are computed again. So a value that was drawn without a seed would be
 drawn again: such computations run client by client.
 
+In batches, the loop is over blocks of clients of equal shapes, and an operation
+runs once for all clients of a block (`vectorization`). Aggregates that only add
+are added as a whole; what others accumulate is kept for a loop over clients.
+
 Other computations run client by client, see `federated`: data sets, strings,
 variables, clients on several devices, and clients with so much data that the
 overhead of a call is negligible.
@@ -22,7 +26,6 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -30,6 +33,7 @@ import tensorflow_federated as tff
 
 from tff_shift._util import wrapped_functions
 from tff_shift.execution import compilation
+from tff_shift.execution.in_process import blocks as blocks_lib
 from tff_shift.execution.in_process import lazy
 from tff_shift.execution.in_process import packing
 from tff_shift.execution.in_process import programs
@@ -132,19 +136,6 @@ class RepeatedDrawsError(Exception):
     return "it draws without a seed, and has aggregates of aggregates"
 
 
-class _Blocks(NamedTuple):
-  """The clients of each batch.
-
-  Attributes:
-    ends: The number of clients before each block, and of all, [blocks + 1]
-      int32.
-    places: The place of each client among those of all blocks, [clients] int32.
-  """
-
-  ends: tf.Tensor
-  places: tf.Tensor
-
-
 class _Builder(programs.Evaluator):
   """Evaluates a computation to lazy values, and then to tensors."""
 
@@ -154,7 +145,7 @@ class _Builder(programs.Evaluator):
     device: str,
     num_clients: tf.Tensor,
     num_parallel: int,
-    blocks: _Blocks | None,
+    blocks: blocks_lib.Blocks | None,
   ):
     self._graph = programs.GraphEvaluator(cache, device)
     self._blocks = blocks
@@ -482,13 +473,17 @@ class CohortProgram:
     self._result_type = function.type_signature.result
     signature = [tf.TensorSpec([], tf.int32)]
     if in_batches:
-      signature += [tf.TensorSpec([None], tf.int32)] * len(_Blocks._fields)
+      signature += [tf.TensorSpec([None], tf.int32)] * len(
+        blocks_lib.Blocks._fields
+      )
     for type_spec in _placed(self._parameter_type):
       signature += packing.packed_specs(type_spec)
 
     def trace(num_clients, *inputs):
       leaves = iter(inputs)
-      blocks = _Blocks(next(leaves), next(leaves)) if in_batches else None
+      blocks = None
+      if in_batches:
+        blocks = blocks_lib.Blocks(next(leaves), next(leaves))
       builder = _Builder(cache, device, num_clients, num_parallel, blocks)
       argument = _argument(self._parameter_type, leaves)
       result = builder.call(programs.Closure(function, {}), argument)
@@ -519,7 +514,7 @@ class CohortProgram:
     Args:
       num_clients: The number of clients.
       packed: The result of `packing.Packer`.
-      *blocks: The fields of `_Blocks`, if clients run in batches.
+      *blocks: The fields of `Blocks`, if clients run in batches.
       materialize: Whether tensors become NumPy values.
 
     Returns:

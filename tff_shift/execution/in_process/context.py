@@ -134,6 +134,7 @@ class _CompiledComputation:
         self.function, _with_lowering
       )
     self.programs = programs.ProgramCache()
+    self.batch_programs = programs.ProgramCache(keeps_functions=True)
     self._cohort_program: cohorts.CohortProgram | None = None
     self._batch_program: cohorts.CohortProgram | None = None
     # Whether it was said why it runs client by client.
@@ -179,7 +180,7 @@ class _CompiledComputation:
             program = cohorts.CohortProgram(
               self._batch_function,
               self.parameter_type,
-              programs.ProgramCache(keeps_functions=True),
+              self.batch_programs,
               device,
               1,
               in_batches=True,
@@ -291,7 +292,8 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       raise ValueError(
         f"default_num_clients must be 0 or more; got {default_num_clients}"
       )
-    if batch_clients not in ("auto", True, False):
+    # Not `in`: 1 is equal to True, but no request for batches.
+    if batch_clients != "auto" and not isinstance(batch_clients, bool):
       raise ValueError(
         f"batch_clients must be 'auto', True or False; got {batch_clients!r}"
       )
@@ -327,7 +329,10 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
   @property
   def num_imports(self) -> int:
     """The number of blocks imported."""
-    return sum(each.programs.num_imports for each in self._compiled.living())
+    return sum(
+      compiled.programs.num_imports + compiled.batch_programs.num_imports
+      for compiled in self._compiled.living()
+    )
 
   @property
   def num_traces(self) -> int:
@@ -482,9 +487,11 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     if reason is not None:
       self._refuse(compiled, reason)
       return None
-    plan = blocks.plan(compiled.pack.shapes(arg), self._clients_per_batch)
+    order, plan = blocks.plan(
+      compiled.pack.shapes(arg), self._clients_per_batch
+    )
     with self._memory.lent() as lender:
-      packed = compiled.pack(arg, lender, plan.order)
+      packed = compiled.pack(arg, lender, order)
       if packed is None:
         # Lists, tensors or numbers of other types.
         tensors = values.to_tensors(
@@ -494,7 +501,7 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
           self._server_device,
         )
         arg = tf.nest.map_structure(lambda each: each.numpy(), tensors)
-        packed = compiled.pack(arg, lender, plan.order)
+        packed = compiled.pack(arg, lender, order)
       if packed is None:
         self._refuse(compiled, "its clients have more than a GiB together")
         return None
@@ -503,13 +510,7 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       except errors.NotBatchedError as error:
         self._refuse(compiled, str(error))
         return None
-      return program(
-        num_clients,
-        packed,
-        plan.ends,
-        plan.places,
-        materialize=self._materialize,
-      )
+      return program(num_clients, packed, *plan, materialize=self._materialize)
 
 
 class AsyncInProcessContext(_Installable, tff.framework.AsyncContext):

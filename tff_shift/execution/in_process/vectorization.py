@@ -96,13 +96,13 @@ class Notes(logging.Filter):
     """Takes the operation from TensorFlow's message, which is not shown."""
     if _notes.get() is not self or record.module != "pfor":
       return True
-    found = re.search(
+    message = re.search(
       'while pfor was converting op .*?op: "(.*?)"',
       record.getMessage(),
       re.DOTALL,
     )
-    if found and not self.failed:
-      self.failed = found[1]
+    if message and not self.failed:
+      self.failed = message[1]
     return False
 
 

@@ -137,6 +137,26 @@ def permutations(number, size, seed) -> tf.Tensor:
   return tf.argsort(_bits([number, size], seed, tf.int64), axis=1)
 
 
+def orders(num_draws, size, seed) -> tf.Tensor:
+  """Draws random orders, one after the other, as `permutations` does.
+
+  Args:
+    num_draws: The number of draws, an int32 scalar. The shapes of all values
+      are determined by it.
+    size: The number of elements of an order, an int32 scalar, 1 or more.
+    seed: An int32 tensor of shape [2].
+
+  Returns:
+    [num_draws] int32: the rows of `permutations`. The last one is wrong unless
+    it is complete.
+  """
+  places = tf.range(num_draws)
+  by_number = tf.argsort(_bits([num_draws], seed, tf.int64))
+  # Stable: the numbers of each order stay sorted.
+  sorted_places = tf.gather(by_number, tf.argsort(by_number // size))
+  return sorted_places - places // size * size
+
+
 def categories(num_draws: int, probabilities, seed) -> tf.Tensor:
   """Draws categories with replacement.
 

@@ -215,6 +215,7 @@ def build(
 ) -> algorithm.AlgorithmSpec:
   """Builds the spec of APFL; see `algorithm.AlgorithmSpec`."""
 
+  @local_training.allows_padding
   def predict_as_client(weights, state, data, examples):
     del data
     return predict_mixture(
@@ -229,8 +230,10 @@ def build(
     initial_client_state=lambda seed, weights: ClientState(
       weights, tf.constant(hparams.mixture_weight, tf.float32)
     ),
-    train_client=lambda weights, state, data, round_num: train_client(
-      model, hparams, weights, state, data, round_num
+    train_client=local_training.allows_padding(
+      lambda weights, state, data, round_num: train_client(
+        model, hparams, weights, state, data, round_num
+      )
     ),
     predict_as_client=predict_as_client,
   )

@@ -28,6 +28,7 @@ from tff_shift.algorithms import fed_prox
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
 from tff_shift.models import modes
 from tff_shift.models import split_model
 
@@ -59,6 +60,7 @@ def build(
   """
   personal_hparams = dataclasses.replace(hparams, weight_decay=0.0)
 
+  @local_training.allows_padding
   def train_client(weights, personal, data, round_num):
     shared = fed_avg.train_client(model, hparams, weights, data, round_num)
     with modes.of_model("personal"):
@@ -74,6 +76,7 @@ def build(
       client_state=tf.nest.map_structure(tf.add, personal, own.update)
     )
 
+  @local_training.allows_padding
   def predict_as_client(weights, personal, data, examples):
     del weights, data
     with modes.of_model("personal"):

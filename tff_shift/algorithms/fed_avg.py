@@ -86,11 +86,15 @@ def build(
   """Builds the spec of FedAvg; see `algorithm.AlgorithmSpec`."""
   return algorithm.AlgorithmSpec(
     initial_weights=model.initial_weights,
-    train_client=lambda weights, _, data, round_num: train_client(
-      model, hparams, weights, data, round_num
+    train_client=local_training.allows_padding(
+      lambda weights, _, data, round_num: train_client(
+        model, hparams, weights, data, round_num
+      )
     ),
-    predict_as_client=lambda weights, _, data, examples: evaluation.predict(
-      model, weights, examples.x
+    predict_as_client=local_training.allows_padding(
+      lambda weights, _, data, examples: evaluation.predict(
+        model, weights, examples.x
+      )
     ),
     predict_as_server=lambda weights, _, examples: evaluation.predict(
       model, weights, examples.x

@@ -128,7 +128,7 @@ def prepare_client(
   num_steps = hparams.fine_tuning_epochs * epoch_steps
   if hparams.fine_tuning_steps:
     # A client without examples has no batches.
-    num_steps = hparams.fine_tuning_steps * tf.minimum(epoch_steps, 1)
+    num_steps = hparams.fine_tuning_steps * local_training.has_examples(data)
   return fine_tune(
     model,
     hparams,
@@ -146,14 +146,20 @@ def build(
   """Builds the spec of FedAvgFT; see `algorithm.AlgorithmSpec`."""
   return algorithm.AlgorithmSpec(
     initial_weights=model.initial_weights,
-    train_client=lambda weights, _, data, round_num: fed_avg.train_client(
-      model, hparams, weights, data, round_num
+    train_client=local_training.allows_padding(
+      lambda weights, _, data, round_num: fed_avg.train_client(
+        model, hparams, weights, data, round_num
+      )
     ),
-    prepare_client=lambda weights, _, data, round_num: prepare_client(
-      model, hparams, weights, data, round_num
+    prepare_client=local_training.allows_padding(
+      lambda weights, _, data, round_num: prepare_client(
+        model, hparams, weights, data, round_num
+      )
     ),
-    predict_as_client=lambda _, personal_weights, data, examples: (
-      evaluation.predict(model, personal_weights, examples.x)
+    predict_as_client=local_training.allows_padding(
+      lambda _, personal_weights, data, examples: (
+        evaluation.predict(model, personal_weights, examples.x)
+      )
     ),
     predict_as_server=lambda weights, _, examples: evaluation.predict(
       model, weights, examples.x

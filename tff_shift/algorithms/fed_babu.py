@@ -24,6 +24,7 @@ from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
@@ -61,6 +62,7 @@ def build(
   """
   model = split_model.with_head(model, hparams.head)
 
+  @local_training.allows_padding
   def train_client(weights, _, data, round_num):
     result = fed_avg.train_client(
       model,
@@ -76,6 +78,7 @@ def build(
     del plaintext_sum
     return weights._replace(backbone=info.step(weights.backbone, mean_update))
 
+  @local_training.allows_padding
   def prepare_client(weights, _, data, round_num):
     return fed_avg_ft.prepare_client(
       model,

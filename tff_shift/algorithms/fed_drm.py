@@ -191,11 +191,15 @@ def build(
     ),
     initial_client_state=lambda seed, weights: model.initial_head(seed),
     starts_alike=True,
-    train_client=lambda shared, head, data, round_num: train_client(
-      model, hparams, shared, head, data, round_num
+    train_client=local_training.allows_padding(
+      lambda shared, head, data, round_num: train_client(
+        model, hparams, shared, head, data, round_num
+      )
     ),
-    predict_as_client=lambda shared, head, _, examples: evaluation.predict(
-      model, split_model.SplitWeights(shared.backbone, head), examples.x
+    predict_as_client=local_training.allows_padding(
+      lambda shared, head, _, examples: evaluation.predict(
+        model, split_model.SplitWeights(shared.backbone, head), examples.x
+      )
     ),
     guide_queries=guide_queries,
     max_clients=model.num_clients,

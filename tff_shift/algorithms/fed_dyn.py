@@ -49,6 +49,7 @@ from tff_shift.algorithms import fed_prox
 from tff_shift.algorithms.parts import gradient_corrections
 from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
 
@@ -97,6 +98,7 @@ def build(
     num_clients: N, the number of all clients.
   """
 
+  @local_training.allows_padding
   def train_client(weights, summed, data, round_num):
     result = fed_avg.train_client(
       model,

@@ -115,6 +115,7 @@ def build(
     weights = model.initial_weights(seed)
     return Shared(weights, tf.nest.map_structure(tf.zeros_like, weights.head))
 
+  @local_training.allows_padding
   def survey_client(shared, state, data, round_num):
     found = gradient_corrections.gradient_of_all(
       lambda head, x: model.classify(
@@ -138,6 +139,7 @@ def build(
       )
     )
 
+  @local_training.allows_padding
   def train_client(shared, state, data, round_num):
     def loss(weights, batch):
       embeddings = model.embed(weights.backbone, batch.x)
@@ -178,8 +180,10 @@ def build(
     surveys=(algorithm.Survey(survey_client, update_average),),
     train_client=train_client,
     update_server=update_server,
-    predict_as_client=lambda shared, state, data, examples: (
-      plain.predict_as_client(shared.model, state, data, examples)
+    predict_as_client=local_training.allows_padding(
+      lambda shared, state, data, examples: (
+        plain.predict_as_client(shared.model, state, data, examples)
+      )
     ),
     predict_as_server=lambda shared, summary, examples: (
       plain.predict_as_server(shared.model, summary, examples)

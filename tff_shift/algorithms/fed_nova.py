@@ -126,6 +126,7 @@ def build(
 ) -> algorithm.AlgorithmSpec:
   """Builds the spec of FedNova; see `algorithm.AlgorithmSpec`."""
 
+  @local_training.allows_padding
   def train_client(weights, _, data, round_num):
     result = fed_avg.train_client(
       model,

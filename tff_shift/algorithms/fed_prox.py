@@ -28,6 +28,7 @@ import tensorflow as tf
 from tff_shift.algorithms import fed_avg
 from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
@@ -78,6 +79,7 @@ def with_proximal_term(
 ) -> algorithm.AlgorithmSpec:
   """Returns the spec of an algorithm whose clients train as FedProx's do."""
 
+  @local_training.allows_padding
   def train_client(weights, _, data, round_num):
     return fed_avg.train_client(
       model,

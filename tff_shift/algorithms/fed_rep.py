@@ -131,10 +131,14 @@ def build(
     initial_weights=model.initial_backbone,
     initial_client_state=lambda seed, weights: model.initial_head(seed),
     starts_alike=True,
-    train_client=lambda backbone, head, data, round_num: train_client(
-      model, hparams, backbone, head, data, round_num
+    train_client=local_training.allows_padding(
+      lambda backbone, head, data, round_num: train_client(
+        model, hparams, backbone, head, data, round_num
+      )
     ),
-    predict_as_client=lambda backbone, head, _, examples: evaluation.predict(
-      model, split_model.SplitWeights(backbone, head), examples.x
+    predict_as_client=local_training.allows_padding(
+      lambda backbone, head, _, examples: evaluation.predict(
+        model, split_model.SplitWeights(backbone, head), examples.x
+      )
     ),
   )

@@ -32,6 +32,7 @@ from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms.parts import sharpness
 from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
 from tff_shift.models import split_model
 
 SCENARIOS = ("evolving", "guidance")
@@ -56,12 +57,14 @@ def build(
 ) -> algorithm.AlgorithmSpec:
   """Builds the spec of FedSAMFT; see `algorithm.AlgorithmSpec`."""
   return fed_avg_ft.build(model, hparams)._replace(
-    train_client=lambda weights, _, data, round_num: fed_avg.train_client(
-      model,
-      hparams,
-      weights,
-      data,
-      round_num,
-      differentiate=sharpness.sharpness_aware(hparams.rho),
+    train_client=local_training.allows_padding(
+      lambda weights, _, data, round_num: fed_avg.train_client(
+        model,
+        hparams,
+        weights,
+        data,
+        round_num,
+        differentiate=sharpness.sharpness_aware(hparams.rho),
+      )
     )
   )

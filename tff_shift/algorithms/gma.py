@@ -35,6 +35,7 @@ import tensorflow as tf
 from tff_shift.algorithms import fed_avg
 from tff_shift.learning import algorithm
 from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
 
@@ -102,6 +103,7 @@ def build(
 ) -> algorithm.AlgorithmSpec:
   """Builds the spec of GMA; see `algorithm.AlgorithmSpec`."""
 
+  @local_training.allows_padding
   def train_client(weights, _, data, round_num):
     result = fed_avg.train_client(model, hparams, weights, data, round_num)
     # As in the template's mean; clients without examples have no vote.

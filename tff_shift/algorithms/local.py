@@ -14,6 +14,7 @@ from tff_shift.algorithms import fed_avg
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import split_model
 
@@ -39,6 +40,7 @@ def build(
   A client's state is its whole model; the server has none.
   """
 
+  @local_training.allows_padding
   def train_client(weights, personal_weights, data, round_num):
     del weights  # Empty: the server has no weights.
     result = fed_avg.train_client(
@@ -56,7 +58,9 @@ def build(
     initial_weights=lambda seed: (),
     initial_client_state=lambda seed, weights: model.initial_weights(seed),
     train_client=train_client,
-    predict_as_client=lambda _, weights, data, examples: evaluation.predict(
-      model, weights, examples.x
+    predict_as_client=local_training.allows_padding(
+      lambda _, weights, data, examples: evaluation.predict(
+        model, weights, examples.x
+      )
     ),
   )

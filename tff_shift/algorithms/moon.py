@@ -96,6 +96,7 @@ def build(
   A client's state is the backbone of its last model.
   """
 
+  @local_training.allows_padding
   def train_client(weights, last, data, round_num):
     # Training changes the running statistics of the scope.
     received_statistics = modes.moving_statistics() | {}

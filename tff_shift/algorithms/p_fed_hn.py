@@ -34,6 +34,7 @@ from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
@@ -125,6 +126,7 @@ def build(
       randomness.fold(seed, randomness.Purpose.INITIALIZE),
     )
 
+  @local_training.allows_padding
   def train_client(phi, embedding, data, round_num):
     result = train_work_network(
       network, hparams, phi, embedding, data, round_num
@@ -141,7 +143,9 @@ def build(
     initial_weights=network.initial_weights,
     initial_client_state=initial_embedding,
     train_client=train_client,
-    predict_as_client=lambda phi, embedding, _, examples: evaluation.predict(
-      model, network(phi, embedding), examples.x
+    predict_as_client=local_training.allows_padding(
+      lambda phi, embedding, _, examples: evaluation.predict(
+        model, network(phi, embedding), examples.x
+      )
     ),
   )

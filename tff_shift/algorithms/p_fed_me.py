@@ -169,6 +169,7 @@ def build(
   A client's state is its personal model, with which it predicts only.
   """
 
+  @local_training.allows_padding
   def predict_as_client(weights, personal, data, examples):
     del weights, data
     with modes.of_model("personal"):
@@ -176,8 +177,10 @@ def build(
 
   return fed_avg.build(model, hparams)._replace(
     initial_client_state=lambda seed, weights: weights,
-    train_client=lambda weights, _, data, round_num: train_client(
-      model, hparams, weights, data, round_num
+    train_client=local_training.allows_padding(
+      lambda weights, _, data, round_num: train_client(
+        model, hparams, weights, data, round_num
+      )
     ),
     predict_as_client=predict_as_client,
   )

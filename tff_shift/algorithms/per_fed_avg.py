@@ -206,25 +206,29 @@ def build(
     hparams, optimizer="sgd", momentum=0.0, weight_decay=0.0
   )
 
+  @local_training.allows_padding
   def prepare_client(weights, _, data, round_num):
     del round_num
     # A client without examples has no batches.
-    has_examples = tf.minimum(data.num_examples, 1)
     return fed_avg_ft.fine_tune(
       model,
       plain,
-      hparams.adaptation_steps * has_examples,
+      hparams.adaptation_steps * local_training.has_examples(data),
       weights,
       data,
       learning_rate=hparams.inner_rate,
     )
 
   return fed_avg.build(model, hparams)._replace(
-    train_client=lambda weights, _, data, round_num: train_client(
-      model, hparams, weights, data, round_num
+    train_client=local_training.allows_padding(
+      lambda weights, _, data, round_num: train_client(
+        model, hparams, weights, data, round_num
+      )
     ),
     prepare_client=prepare_client,
-    predict_as_client=lambda _, adapted, data, examples: evaluation.predict(
-      model, adapted, examples.x
+    predict_as_client=local_training.allows_padding(
+      lambda _, adapted, data, examples: evaluation.predict(
+        model, adapted, examples.x
+      )
     ),
   )

@@ -132,6 +132,7 @@ def build(
     weights = model.initial_weights(seed)
     return Shared(weights, _zeros(weights))
 
+  @local_training.allows_padding
   def train_client(shared, control, data, round_num):
     # c - c_i
     correction = tf.nest.map_structure(tf.subtract, shared.control, control)
@@ -197,8 +198,10 @@ def build(
     initial_client_state=lambda seed, shared: _zeros(shared.model),
     train_client=train_client,
     update_server=update_server,
-    predict_as_client=lambda shared, _, data, examples: (
-      plain.predict_as_client(shared.model, (), data, examples)
+    predict_as_client=local_training.allows_padding(
+      lambda shared, _, data, examples: (
+        plain.predict_as_client(shared.model, (), data, examples)
+      )
     ),
     predict_as_server=lambda shared, summary, examples: (
       plain.predict_as_server(shared.model, summary, examples)

@@ -248,6 +248,9 @@ def _open(
     for name in sorted(values)
     if name.partition(" ")[0] in configuration.not_compared() | WITHOUT_EFFECT
   )
+  memory = execution.batch_memory()
+  if memory is not None:
+    folder.batching = run_records.Batching(memory=memory)
   described = folder.describe(values)
   grown = {}
   if goes_on:
@@ -260,6 +263,8 @@ def _open(
       )
     grown = _check_flags(before.flags, described.flags, what_follows)
     _check_tensorflow(folder.path, before.versions, described.versions)
+    folder.batching = before.batching
+    execution.keep_batch_memory(before.batching and before.batching.memory)
     _warn_of_other_software(before, described)
   saved = checkpoints.Checkpoints(
     folder,

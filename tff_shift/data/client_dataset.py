@@ -64,3 +64,29 @@ class ClientDataset(NamedTuple):
       seed,
       np.int32(client_id),
     )
+
+
+class PaddedDataset(ClientDataset):
+  """A `ClientDataset` with rows that are no examples, after the examples.
+
+  A computation of this type has declared that it does not read them, see
+  `local_training.allows_padding`. Clients of unequal numbers of examples can
+  then be in one batch.
+  """
+
+  __slots__ = ()
+
+  @staticmethod
+  def fields_of_shapes() -> tuple[str, ...]:
+    """Returns none: clients of a batch may differ in their numbers."""
+    return ()
+
+  @staticmethod
+  def fields_of_zeros() -> tuple[str, ...]:
+    """Returns the fields that are 0 at the same places in a batch."""
+    return ("domain_sizes",)
+
+  @staticmethod
+  def padded_fields() -> tuple[str, ...]:
+    """Returns the fields that may have more rows than examples."""
+    return "x", "y"

@@ -36,7 +36,9 @@ __all__ = [
   "NotBatchedError",
   "RemoteWorkers",
   "WorkerError",
+  "batch_memory",
   "check_bytes_sent",
+  "keep_batch_memory",
   "use",
 ]
 
@@ -78,6 +80,35 @@ def check_bytes_sent(executor: str, num_bytes: int) -> None:
       f" {num_bytes / 2**20:.0f} MiB, with every call, and takes at most"
       f" {MOST_BYTES_SENT // 2**20} MiB; use the executor in_process"
     )
+
+
+def batch_memory() -> int | None:
+  """Returns the memory of the batches of the current context, in bytes.
+
+  It determines the number of clients of a batch, and thereby the last bits of
+  results. None: its clients do not run in batches.
+  """
+  batching = getattr(_current_context(), "batching", None)
+  return batching.memory if batching and batching.in_batches else None
+
+
+def keep_batch_memory(value: int | None) -> None:
+  """Lets the current context run batches as an earlier one did.
+
+  Args:
+    value: Its `batch_memory`.
+  """
+  context = _current_context()
+  if hasattr(context, "batching"):
+    context.batching = context.batching._replace(
+      in_batches=value is not None, memory=value or context.batching.memory
+    )
+
+
+def _current_context() -> tff.framework.SyncContext:
+  import tensorflow_federated as tff
+
+  return tff.framework.get_context_stack().current
 
 
 def use(

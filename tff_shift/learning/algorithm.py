@@ -17,6 +17,7 @@ computations.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -145,13 +146,17 @@ class AlgorithmSpec(NamedTuple):
   initial_memory: function_types.InitialMemoryFn | None = None
   surveys: tuple[Survey, ...] = ()
   fixed_weights: tuple[str, ...] = ()
-  summarize_client: function_types.SummarizeClientFn = lambda weights, data: ()
+  summarize_client: function_types.SummarizeClientFn = (
+    local_training.allows_padding(lambda weights, data: ())
+  )
   answer_request: function_types.AnswerRequestFn | None = None
   request_type: tff.Type | None = None
   can_predict: function_types.CanPredictFn | None = None
   guide_queries: function_types.GuideQueriesFn | None = None
   examples_type: tff.Type | None = None
-  num_examples: function_types.ClientWeightFn = lambda data: data.num_examples
+  num_examples: function_types.ClientWeightFn = local_training.allows_padding(
+    lambda data: data.num_examples
+  )
   max_clients: int | None = None
   normalizers: Any = None
   predicts_batches: bool = False
@@ -445,8 +450,11 @@ def build(
   weights_type = initial_weights.type_signature.result
   shared_type = frozen_weights.shared_type(weights_type, model)
   client_type = initial_client_state.type_signature.result
-  examples_type = functions.examples_type or local_training.data_type(model)
-  evaluation_type = local_training.data_type(model, num_evaluation_domains)
+  data_type = functools.partial(
+    local_training.data_type, model, allows_padding=_allow_padding(functions)
+  )
+  examples_type = functions.examples_type or data_type()
+  evaluation_type = data_type(num_evaluation_domains)
   is_local = not tff.structure.flatten(weights_type)
   weighting = hyperparameters.client_weighting(hparams)
   client_types = shared_type, client_type, examples_type
@@ -668,6 +676,23 @@ def build(
       hides_clients=traits.hides_clients,
     ),
     model,
+  )
+
+
+def _allow_padding(functions: AlgorithmSpec) -> bool:
+  """Returns whether all functions of a client's data allow padding."""
+  return all(
+    function is None or local_training.does_allow_padding(function)
+    for function in [
+      functions.train_client,
+      functions.predict_as_client,
+      functions.personalize_client,
+      functions.prepare_client,
+      functions.summarize_client,
+      functions.can_predict,
+      functions.num_examples,
+      *(survey.survey_client for survey in functions.surveys),
+    ]
   )
 
 

@@ -51,6 +51,7 @@ import tensorflow as tf
 
 from tff_shift.learning import function_types
 from tff_shift.learning import hyperparameters
+from tff_shift.learning import local_training
 from tff_shift.learning.aggregators import factories
 from tff_shift.models import modes
 from tff_shift.models import split_model
@@ -379,7 +380,7 @@ def bind(
       return (updated, *memory) if memory else updated
 
     return survey._replace(
-      survey_client=survey_client,
+      survey_client=declared_as(survey.survey_client, survey_client),
       update_server=(
         update_after_survey if has_server_model else survey.update_server
       ),
@@ -437,7 +438,13 @@ def bind(
 
   def if_there(wrapped):
     """Returns a wrapped function, or None if the algorithm does not have it."""
-    return wrapped if getattr(functions, wrapped.__name__) else None
+    function = getattr(functions, wrapped.__name__)
+    return declared_as(function, wrapped) if function else None
+
+  def declared_as(function, wrapped):
+    if local_training.does_allow_padding(function):
+      return local_training.allows_padding(wrapped)
+    return wrapped
 
   trains = functions.train_client is not None
   return functions._replace(
@@ -450,7 +457,7 @@ def bind(
     surveys=tuple(map(with_survey, functions.surveys)),
     personalize_client=if_there(personalize_client),
     prepare_client=if_there(prepare_client),
-    predict_as_client=predict_as_client,
+    predict_as_client=if_there(predict_as_client),
     # Without statistics, the server has no model to predict with.
     predict_as_server=(
       None if is_personal else with_server(functions.predict_as_server)

@@ -361,10 +361,10 @@ def domain_metrics(
   """Sums the metrics over the examples of each domain.
 
   Args:
-    logits: [num_examples, num_classes] float32.
-    y: The true classes, [num_examples] int32.
+    logits: [num_examples or more, num_classes] float32.
+    y: The true classes, [num_examples or more] int32.
     domain_sizes: The number of examples of each domain, in order, [num_domains]
-      int32.
+      int32. Rows after them are ignored.
     chosen: The metrics besides `METRICS`.
 
   Returns:
@@ -374,10 +374,12 @@ def domain_metrics(
     the sums of the chosen metrics, see `metric.domain_sums`.
   """
   num_domains = tf.size(domain_sizes)
-  domains = tf.repeat(tf.range(num_domains), domain_sizes)
+  # The domain of padding is the number of domains.
+  is_after = tf.range(tf.size(y))[:, None] >= tf.cumsum(domain_sizes)
+  domains = tf.reduce_sum(tf.cast(is_after, tf.int32), axis=1)
 
   def add_up(values):
-    return tf.math.unsorted_segment_sum(values, domains, num_domains)
+    return metric_lib.domain_sum(values, domains, num_domains)
 
   sums, counts = collections.OrderedDict(), collections.OrderedDict()
   for name, metric in METRICS.items():

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift._util import batch_values
 from tff_shift._util import draws
 from tff_shift.data import client_dataset
 from tff_shift.learning import hyperparameters
@@ -28,7 +29,10 @@ from tff_shift.models import split_model
 
 
 def data_type(
-  model: split_model.SplitModel, num_domains: int | None = None
+  model: split_model.SplitModel,
+  num_domains: int | None = None,
+  *,
+  allows_padding: bool = False,
 ) -> tff.Type:
   """Returns the TFF type of `ClientDataset` for a model's inputs.
 
@@ -37,9 +41,13 @@ def data_type(
     num_domains: The number of domains. None: any number, as in training data.
       Evaluation data have a fixed number, since sums over clients need a fixed
       shape.
+    allows_padding: Whether it is a `PaddedDataset`.
   """
+  container = client_dataset.ClientDataset
+  if allows_padding:
+    container = client_dataset.PaddedDataset
   return tff.types.to_type(
-    client_dataset.ClientDataset(
+    container(
       x=tff.TensorType(
         model.input_dtype.as_numpy_dtype, (None, *model.input_shape)
       ),
@@ -50,6 +58,30 @@ def data_type(
       client_id=tff.TensorType(np.int32),
     )
   )
+
+
+def allows_padding(function: Callable[..., Any]) -> Callable[..., Any]:
+  """Declares that a function of an `AlgorithmSpec` ignores padding.
+
+  It reads of `x` and `y`, of a client's data and of evaluation data, the rows
+  of examples alone: as many as `num_examples` and `domain_sizes` say, and not
+  as long as `y` is; each row by itself. If all functions of a spec say so,
+  clients of unequal sizes can be in one batch. The contract of algorithms
+  compares results with and without padding.
+
+  Args:
+    function: The function.
+
+  Returns:
+    The function.
+  """
+  function.allows_padding = True  # type: ignore[attr-defined]
+  return function
+
+
+def does_allow_padding(function: Callable[..., Any]) -> bool:
+  """Returns what `allows_padding` has declared."""
+  return getattr(function, "allows_padding", False)
 
 
 class Batch(NamedTuple):
@@ -66,7 +98,7 @@ class Batch(NamedTuple):
   weights: Any = ()
 
 
-def _draw(size, num_draws, seed) -> tf.Tensor:
+def _draw(data: client_dataset.ClientDataset, size, num_draws, seed):
   """Draws indices of examples without replacement, epoch by epoch.
 
   The draws run through a random order of the examples, then through the next
@@ -74,6 +106,7 @@ def _draw(size, num_draws, seed) -> tf.Tensor:
   drawn equally often.
 
   Args:
+    data: The client's data, whose rows are `size` or more.
     size: The number of examples, an int32 scalar.
     num_draws: The number of draws, an int32 scalar. It does not change the
       first draws.
@@ -83,9 +116,11 @@ def _draw(size, num_draws, seed) -> tf.Tensor:
     [num_draws or more] int32, each from 0 to size - 1; zeros if there are no
     examples.
   """
-  size = tf.maximum(size, 1)
-  num_orders = -(-num_draws // size)
-  return tf.reshape(draws.permutations(num_orders, size, seed), [-1])
+  # Clients of a batch have as many rows, not as many examples.
+  num_rows = tf.maximum(tf.size(data.y), 1)
+  num_draws = batch_values.largest(num_draws)
+  orders = draws.orders(num_draws + num_rows, tf.maximum(size, 1), seed)
+  return orders[:num_draws]
 
 
 def _take(
@@ -128,7 +163,7 @@ def pooled_batches(
     `(number) -> Batch`, with the number from 0, an int32 scalar. A batch does
     not depend on `num_batches`.
   """
-  places = _draw(data.num_examples, num_batches * batch_size, seed)
+  places = _draw(data, data.num_examples, num_batches * batch_size, seed)
   return lambda number: _take(data, places, number, batch_size, example_weights)
 
 
@@ -153,7 +188,7 @@ def domain_batches(
 
   def draw(domain):
     size = data.domain_sizes[domain]
-    places = _draw(size, num_draws, randomness.fold(seed, domain))[:num_draws]
+    places = _draw(data, size, num_draws, randomness.fold(seed, domain))
     # Index -1 makes the gather fail for a domain without examples.
     return tf.where(size > 0, starts[domain] + places, -1)
 
@@ -172,7 +207,9 @@ def domain_of_example(data: client_dataset.ClientDataset) -> tf.Tensor:
 
 def num_domains(data: client_dataset.ClientDataset) -> tf.Tensor:
   """Returns the number of domains with examples, an int32 scalar."""
-  return tf.math.count_nonzero(data.domain_sizes, dtype=tf.int32)
+  return batch_values.equal(
+    tf.math.count_nonzero(data.domain_sizes, dtype=tf.int32)
+  )
 
 
 def without_empty_domains(
@@ -188,6 +225,11 @@ def without_empty_domains(
   return data._replace(
     domain_sizes=tf.cond(tf.size(held) > 0, lambda: held, lambda: sizes[:1])
   )
+
+
+def has_examples(data: client_dataset.ClientDataset) -> tf.Tensor:
+  """Returns 1, or 0 for a client without examples; equal in a batch."""
+  return tf.minimum(tf.size(data.y), 1)
 
 
 def epoch_steps(
@@ -214,19 +256,18 @@ def num_local_steps(
   Returns:
     An int32 scalar, at least 1; 0 for a client without examples.
   """
-  has_examples = tf.minimum(data.num_examples, 1)
   steps = tf.constant(hparams.local_steps)
   if hparams.local_epochs:
     per_step = tf.maximum(num_domains(data), 1) * hparams.batch_size
     steps = -(-hparams.local_epochs * data.num_examples // per_step)
   if not hparams.straggler_ratio:
-    return steps * has_examples
+    return steps * has_examples(data)
   seed = randomness.fold(data.seed, randomness.Purpose.STRAGGLE, round_num)
   is_straggler = draws.uniform([], seed) < hparams.straggler_ratio
   fewer = draws.integers(
     [], randomness.fold(seed, 1), 1, tf.maximum(steps, 1) + 1
   )
-  return tf.where(is_straggler, fewer, steps) * has_examples
+  return tf.where(is_straggler, fewer, steps) * has_examples(data)
 
 
 def scheduled_rate(

@@ -107,6 +107,22 @@ def sums_names(chosen: Chosen) -> dict[Callable[..., Any], str]:
   return names
 
 
+def domain_sum(values, domains, num_domains) -> tf.Tensor:
+  """Sums values over the examples of each domain.
+
+  Args:
+    values: [n, ...].
+    domains: The domain of each example, [n] int32; `num_domains` for rows that
+      are no examples.
+    num_domains: The number of domains.
+
+  Returns:
+    [num_domains, ...].
+  """
+  sums = tf.math.unsorted_segment_sum(values, domains, num_domains + 1)
+  return sums[:num_domains]
+
+
 def domain_sums(
   chosen: Chosen, logits, y, domains, num_domains
 ) -> collections.OrderedDict[str, tf.Tensor]:
@@ -116,7 +132,8 @@ def domain_sums(
     chosen: The metrics.
     logits: [num_examples, num_classes] float32.
     y: The true classes, [num_examples] int32.
-    domains: The domain of each example, [num_examples] int32.
+    domains: The domain of each example, [num_examples] int32, as in
+      `domain_sum`.
     num_domains: The number of domains.
 
   Returns:
@@ -141,7 +158,7 @@ def _add_up(per_example, logits, y, domains, num_domains) -> tf.Tensor:
   def add(start, sums):
     part = slice(start, start + batch)
     values = tf.ensure_shape(per_example(logits[part], y[part]), [None, *shape])
-    added = tf.math.unsorted_segment_sum(values, domains[part], num_domains)
+    added = domain_sum(values, domains[part], num_domains)
     return start + batch, tf.ensure_shape(sums + added, sums_shape)
 
   zeros = tf.zeros(tf.concat([[num_domains], np.int32(shape)], axis=0))

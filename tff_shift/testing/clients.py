@@ -75,6 +75,14 @@ def _client_data_type(algorithm):
   return algorithm.evaluate_clients.type_signature.parameter[2].member
 
 
+def _kind(algorithm):
+  """Returns the container of an algorithm's data, for makers of data."""
+  container = _client_data_type(algorithm).python_container
+  if container is client_dataset.PaddedDataset:
+    return client_dataset.ClientDataset
+  return container
+
+
 def _make_client_of(algorithm, client_id, more=0):
   """Makes random data of an algorithm's type.
 
@@ -93,7 +101,7 @@ def _make_client_of(algorithm, client_id, more=0):
       client_id, 9 + more, *data_type.representation.shape
     ),
   }
-  return make[data_type.python_container]()
+  return make[_kind(algorithm)]()
 
 
 def _make_empty_of(algorithm, client_id):
@@ -111,27 +119,30 @@ def _make_empty_of(algorithm, client_id):
       client_id, 0, *data_type.representation.shape
     ),
   }
-  return make[data_type.python_container]()
+  return make[_kind(algorithm)]()
 
 
 def _expected_data_type(algorithm, model):
   """Returns the expected type of the data of an algorithm's kind."""
   data_type = _client_data_type(algorithm)
   expected = {
-    client_dataset.ClientDataset: lambda: local_training.data_type(model),
+    client_dataset.ClientDataset: lambda: local_training.data_type(
+      model,
+      allows_padding=data_type.python_container is client_dataset.PaddedDataset,
+    ),
     adaptation.AdaptationData: lambda: adaptation.data_type(model),
     periods.PeriodData: lambda: periods.data_type(
       model, *data_type.representation.shape
     ),
   }
-  return expected[data_type.python_container]()
+  return expected[_kind(algorithm)]()
 
 
 @pytest.fixture(scope="session")
 def client_data():
   """Makers of client data by algorithm, see the functions above."""
   return types.SimpleNamespace(
-    kind=lambda algorithm: _client_data_type(algorithm).python_container,
+    kind=_kind,
     expected_type=_expected_data_type,
     make=_make_client_of,
     make_empty=_make_empty_of,

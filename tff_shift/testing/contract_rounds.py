@@ -8,6 +8,7 @@ import scipy.special
 import tensorflow as tf
 
 from tff_shift import algorithms
+from tff_shift.data import client_dataset
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
@@ -183,6 +184,27 @@ class TestRounds:
     for state in tf.nest.flatten(states):
       assert np.all(np.isfinite(state))
 
+  def test_padding_that_is_allowed_changes_no_bit(
+    self, built, data, run, evaluation_data, compare
+  ):
+    data_type = built.algorithm.evaluate_clients.type_signature.parameter[2]
+    if data_type.member.python_container is not client_dataset.PaddedDataset:
+      pytest.skip("it reads all rows: padding is not allowed")
+    server_state, states = run.states[1]
+    results = [
+      (
+        one_round(built.algorithm, server_state, states, examples),
+        built.algorithm.evaluate_each_client(
+          server_state, list(states), examples, tests
+        ),
+      )
+      for examples, tests in (
+        (data, evaluation_data),
+        ([*map(padded, data)], [*map(padded, evaluation_data)]),
+      )
+    ]
+    assert compare.equal_bits(*results)
+
   def test_client_without_examples_counts_nowhere(
     self, built, data, run, client_data, compare
   ):
@@ -199,6 +221,17 @@ class TestRounds:
       )
       found.append((server_state, [each["loss"] for each in metrics]))
     compare.assert_close(*found, 1e-6)
+
+
+def padded(data):
+  """Returns data with rows that are no examples, and unlike them."""
+  num_rows, generator = 3, np.random.default_rng(len(data.y))
+  shape = num_rows, *data.x.shape[1:]
+  rows = generator.normal(5.0, 9.0, shape).astype(data.x.dtype)
+  classes = generator.integers(0, 3, num_rows).astype(data.y.dtype)
+  return data._replace(
+    x=np.concatenate([data.x, rows]), y=np.concatenate([data.y, classes])
+  )
 
 
 def one_round(algorithm, server_state, client_states, data):

@@ -9,11 +9,22 @@ from absl import logging
 from benchmarks import device_check
 from benchmarks import executor_equality
 from tff_shift import execution
+from tff_shift._util import batch_values
+from tff_shift.algorithms import fed_avg
 from tff_shift.data import client_dataset
 from tff_shift.execution import in_process
 from tff_shift.execution.in_process import blocks
 from tff_shift.execution.in_process import converters
+from tff_shift.execution.in_process import memory
+from tff_shift.execution.in_process import packing
+from tff_shift.execution.in_process import vectorization
+from tff_shift.learning import algorithm
+from tff_shift.learning import local_training
+from tff_shift.learning.aggregators import aggregator_hparams
+from tff_shift.learning.aggregators import factories
+from tff_shift.models.networks import mlp
 
+ONE_FEATURE = mlp.build((1,), num_classes=2, width=2, head_width=2)
 NUMBER = tff.TensorType(np.float32)
 ROWS = tff.TensorType(np.float32, (None, 2))
 AT_CLIENTS = tff.FederatedType(NUMBER, tff.CLIENTS)
@@ -250,6 +261,162 @@ class TestBatches:
       ]
     assert max(differences) < 1e-6
 
+  @pytest.mark.slow
+  @pytest.mark.parametrize("name", ["compressed", "dp", "robust", "secure"])
+  def test_aggregators(self, name):
+    # Noise is drawn anew in each call.
+    noiseless = aggregator_hparams.AggregatorHParams(
+      noise_multiplier=0.0, clipping="fixed", clipping_norm=0.1
+    )
+    built = algorithm.build(
+      "fed_avg",
+      fed_avg.build,
+      mlp.build((5,), num_classes=3, width=4, head_width=4),
+      fed_avg.HParams(batch_size=4, local_steps=2, client_weighting="uniform"),
+      num_evaluation_domains=1,
+      aggregator=factories.build(
+        name, noiseless if name == "dp" else None, clients_per_round=5
+      ),
+    )
+    with execution.use("in_process", batch_clients=False):
+      calls = executor_equality.run_all(built, ())
+    with execution.use("in_process", batch_clients=True):
+      differences = [
+        executor_equality.largest_difference(
+          call.computation(*call.arguments), call.result
+        )
+        for call in calls
+      ]
+    assert max(differences) < 1e-6
+
+
+class TestPadding:
+  def test_clients_of_unequal_sizes_are_in_one_batch(self, run):
+    # The mean of the examples, and as many steps as there are domains.
+    def work(data):
+      places = tf.range(batch_values.largest(data.num_examples))
+      rows = tf.gather(data.x, tf.minimum(places, data.num_examples - 1))
+      held = tf.cast(places < data.num_examples, tf.float32)
+      mean = tf.reduce_sum(rows[:, 0] * held) / tf.reduce_sum(held)
+      num_domains = local_training.num_domains(data)
+      return tf.while_loop(
+        lambda step, _: step < num_domains,
+        lambda step, total: (step + 1, total + mean),
+        (tf.constant(0), 0.0),
+      )[1]
+
+    def make(*sizes):
+      x = np.arange(sum(sizes), dtype=np.float32)[:, None]
+      y = np.zeros(sum(sizes), np.int32)
+      return client_dataset.ClientDataset.from_arrays(
+        x, y, sizes, np.int32([1, 2])
+      )
+
+    data = [make(3, 2), make(4, 4), make(5, 1), make(0, 6)]
+    member = local_training.data_type(ONE_FEATURE, allows_padding=True)
+    assert run(in_batches(), map_of(work, member), data) == [4, 7, 5, 2.5]
+    # 5, 8 and 6 rows are 8; the fourth has another number of domains.
+    pack = packing.Packer(tff.FederatedType(member, tff.CLIENTS))
+    order, plan = blocks.plan(pack.shapes(data), 0)
+    assert (order, plan.ends.tolist()) == ([0, 1, 2, 3], [0, 3, 4])
+
+  @pytest.mark.parametrize(
+    ("size", "padded"), [(0, 0), (1, 1), (2, 2), (3, 4), (8, 8), (9, 16)]
+  )
+  def test_rows_are_powers_of_two(self, size, padded):
+    member = local_training.data_type(ONE_FEATURE, allows_padding=True)
+    pack = packing.Packer(tff.FederatedType(member, tff.CLIENTS))
+    x, y = np.ones([size, 1], np.float32), np.zeros(size, np.int32)
+    data = client_dataset.ClientDataset.from_arrays(x, y, seed=np.int32([1, 2]))
+    with memory.Memory().lent() as lender:
+      packed = [np.array(each) for each in pack([data], lender, [0])]
+      as_it_is = [np.array(each) for each in pack([data], lender)]
+    assert packed[0].ravel().tolist() == [1] * size + [0] * (padded - size)
+    assert packed[1].tolist() == packed[3].tolist() == [0, padded]
+    assert as_it_is[0].ravel().tolist() == [1] * size
+
+  def test_value_that_is_not_equal_is_an_error(self, run):
+    computation = map_of(lambda x: batch_values.equal(x) + 0, NUMBER)
+    assert run(in_a_loop(), computation, list(np.float32([1, 2]))) == [1, 2]
+    assert run(in_batches(), computation, list(np.float32([2, 2]))) == [2, 2]
+    with pytest.raises(execution.NotBatchedError, match="of a batch differ"):
+      run(in_batches(), computation, list(np.float32([1, 2])))
+
+  def test_a_function_that_reads_all_rows_is_not_padded(self):
+    model = ONE_FEATURE
+    hparams = fed_avg.HParams()
+    spec = fed_avg.build(model, hparams)
+
+    def container(spec):
+      built = algorithm.build(
+        "mine", lambda *_: spec, model, hparams, num_evaluation_domains=1
+      )
+      return built.phases[0].type_signature.parameter[2].member.python_container
+
+    assert container(spec) is client_dataset.PaddedDataset
+    plain = spec._replace(train_client=lambda *each: spec.train_client(*each))
+    assert container(plain) is client_dataset.ClientDataset
+
+
+class TestSizes:
+  def test_bytes_of_a_client(self):
+    @tf.function(
+      input_signature=[tf.TensorSpec([None, 3]), tf.TensorSpec([None, None])],
+      autograph=False,
+    )
+    def work(vectors, rows):
+      total = tf.while_loop(
+        lambda step, _: step < 2,
+        lambda step, total: (step + 1, total + 1.0),
+        (0, vectors),
+        shape_invariants=(tf.TensorShape([]), vectors.shape),
+      )[1]
+      return total, rows * 2.0
+
+    found = vectorization.num_bytes(work.get_concrete_function().graph)
+    # The vectors as an argument, in the loop and in its body (argument, sum and
+    # result), as the loop's result, and returned; the rows similarly.
+    assert found[0] % 12 == 0 and found[0] >= 5 * 12
+    assert found[1] == 3 * 4
+
+  @pytest.mark.parametrize(
+    ("total", "each", "expected"), [(100, 30, 2), (100, 200, 1), (128, 1, 128)]
+  )
+  def test_as_many_as_fit(self, total, each, expected):
+    assert blocks.most_clients(total, each) == expected
+
+  def test_blocks_follow_from_the_memory(self, run):
+    arguments = np.float32(0.5), rows_of(*[4] * 8)
+    expected = {
+      most: run(in_batches(clients_per_batch=most), one_round, *arguments)
+      for most in (1, 2, 4, 8)
+    }
+    context = in_batches()
+    run(context, one_round, *arguments)
+    (compiled,) = context._compiled.living()
+    of_client = compiled._batch_program.bytes_per_client(4)
+    for most, result in expected.items():
+      # Half of it is for the data.
+      context.batching = context.batching._replace(memory=2 * most * of_client)
+      tf.nest.map_structure(
+        np.testing.assert_array_equal,
+        run(context, one_round, *arguments),
+        result,
+      )
+
+  def test_an_earlier_run_is_kept(self):
+    with execution.use("in_process", batch_clients=False):
+      assert execution.batch_memory() is None
+      execution.keep_batch_memory(1000)
+      assert execution.batch_memory() == 1000
+    with execution.use("in_process", batch_clients=True) as context:
+      assert execution.batch_memory() > 2**20
+      execution.keep_batch_memory(None)
+      assert execution.batch_memory() is None
+      double = map_of(lambda x: 2 * x, NUMBER)
+      assert double(list(np.float32([1, 2]))) == [2, 4]
+      assert context.forms == {"mapped": "loop"}
+
 
 class TestNotBatched:
   def test_reason_is_an_error(self, run):
@@ -347,6 +514,17 @@ class TestConverters:
       in_batches(), map_of(concatenate, NUMBER), list(np.float32([1, 5]))
     )
     assert [each.tolist() for each in found] == [[1, 1, 2], [5, 5, 6]]
+
+  @pytest.mark.parametrize("num_clients", [1, 3])
+  @pytest.mark.parametrize("axes", [None, [0], [-1]])
+  def test_squeeze_keeps_the_axis_of_clients(self, run, axes, num_clients):
+    computation = map_of(
+      lambda x: tf.squeeze(x, axes), tff.TensorType(np.float32, (1, 2, 1))
+    )
+    values = [np.full([1, 2, 1], i, np.float32) for i in range(num_clients)]
+    assert [
+      each.tolist() for each in run(in_batches(), computation, values)
+    ] == [np.squeeze(value, axes and tuple(axes)).tolist() for value in values]
 
   def test_top_k(self, run):
     computation = map_of(

@@ -65,6 +65,48 @@ print("OPTIONS", tf.config.optimizer.get_experimental_options())
 """
 
 
+BATCHES_SCRIPT = """
+import numpy as np
+import tensorflow as tf
+tf.debugging.set_log_device_placement(True)
+tf.config.set_logical_device_configuration(
+  tf.config.list_physical_devices("CPU")[0],
+  [tf.config.LogicalDeviceConfiguration()] * 3,
+)
+import tensorflow_federated as tff
+from tff_shift.execution import in_process
+
+CPUS = ["CPU:0", "CPU:1", "CPU:2"]
+contexts = [
+  in_process.in_process_context(
+    "CPU:0", devices, batch_clients=True, clients_per_batch=most
+  )
+  for devices, most in ((CPUS[1:], 0), (CPUS, 2), (CPUS[:1], 2))
+]
+
+@tff.tensorflow.computation((np.float32, [None]))
+def client_work(values):
+  return tf.linalg.norm(values)
+
+@tff.federated_computation(
+  tff.FederatedType((np.float32, [None]), tff.CLIENTS)
+)
+def norms(values):
+  result = tff.federated_map(client_work, values)
+  return result, tff.federated_mean(result), tff.federated_max(result)
+
+values = [np.full(n, 2, np.float32) for n in (1, 4, 4, 9, 4, 9, 0)]
+for context in contexts:
+  with context:
+    result, mean, largest = norms(values)
+  assert result == [2, 4, 4, 6, 4, 6, 0], result
+  np.testing.assert_allclose(mean, 26 / 7)
+  assert largest == 6
+  assert context.forms == {"norms": "batch"}
+  print("DONE", flush=True)
+"""
+
+
 def test_what_the_caller_said_of_remapping_stays():
   options = tf.config.optimizer
   former = options.get_experimental_options().get("remapping", False)
@@ -97,6 +139,34 @@ def test_tensorflow_is_not_to_reserve_a_whole_gpu(given, expected):
   assert finished.stdout.split() == [expected, "False"]
 
 
+def placements(output):
+  """Returns the devices of each operation, as the placer prints them."""
+  found = collections.defaultdict(set)
+  for operation, device in re.findall(
+    # The node's name, operation and device.
+    r"^\S+: \((\w+)\): /job:localhost.*/device:(CPU:\d)$",
+    output,
+    re.MULTILINE,
+  ):
+    found[operation].add(device)
+  return found
+
+
+@pytest.mark.slow
+def test_each_device_has_batches_of_its_own():
+  finished = subprocess.run(
+    [sys.executable, "-c", textwrap.dedent(BATCHES_SCRIPT)],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+  )
+  assert finished.returncode == 0, finished.stderr[-2000:]
+  first, second, third, _ = finished.stdout.split("DONE")
+  assert placements(first)["Sqrt"] == {"CPU:1", "CPU:2"}
+  assert placements(second)["Sqrt"] == {"CPU:0", "CPU:1", "CPU:2"}
+  assert placements(third)["Sqrt"] == {"CPU:0"}
+
+
 @pytest.mark.long
 def test_placer_puts_each_operation_where_it_was_asked_for():
   # TensorFlow's devices are settled once for a process.
@@ -112,14 +182,7 @@ def test_placer_puts_each_operation_where_it_was_asked_for():
   # Clients side by side leave one thread to each operation.
   assert "THREADS 1" in finished.stdout
   assert "'remapping': False" in finished.stdout
-  found = collections.defaultdict(set)
-  for operation, device in re.findall(
-    # The placer prints each node's name, operation and device.
-    r"^\S+: \((\w+)\): /job:localhost.*/device:(CPU:\d)$",
-    finished.stdout,
-    re.MULTILINE,
-  ):
-    found[operation].add(device)
+  found = placements(finished.stdout)
   for operation in (
     *("MatMul", "MatrixInverse", "VarHandleOp", "AssignAddVariableOp"),
     "ReadVariableOp",

@@ -8,6 +8,18 @@ from typing import NamedTuple
 import numpy as np
 
 
+class Batching(NamedTuple):
+  """What determines the batches of a run, and thereby its last bits.
+
+  Attributes:
+    in_batches: Whether clients run in batches where this is possible.
+    memory: What the batch of a device may take, in bytes.
+  """
+
+  in_batches: bool
+  memory: int
+
+
 class Blocks(NamedTuple):
   """The clients of each batch; arrays, or tensors in a graph.
 
@@ -19,6 +31,11 @@ class Blocks(NamedTuple):
 
   ends: Any
   places: Any
+
+
+def most_clients(memory: int, bytes_per_client: int) -> int:
+  """Returns the largest power of two of clients that fit; at least 1."""
+  return 1 << (max(memory // max(bytes_per_client, 1), 1).bit_length() - 1)
 
 
 def plan(shapes: Sequence[Hashable], most: int) -> tuple[list[int], Blocks]:

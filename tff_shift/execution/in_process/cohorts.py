@@ -22,6 +22,8 @@ variables, clients on several devices, and clients with so much data that the
 overhead of a call is negligible.
 """
 
+import collections
+import functools
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -145,9 +147,14 @@ class _Builder(programs.Evaluator):
     device: str,
     num_clients: tf.Tensor,
     num_parallel: int,
+    client_devices: Sequence[str],
     blocks: blocks_lib.Blocks | None,
   ):
     self._graph = programs.GraphEvaluator(cache, device)
+    # Of the clients, in batches.
+    self._graphs = {
+      each: programs.GraphEvaluator(cache, each) for each in client_devices
+    }
     self._blocks = blocks
     self._num_clients = num_clients
     self._num_parallel = num_parallel
@@ -332,7 +339,8 @@ class _Builder(programs.Evaluator):
       [
         tf.TensorArray(
           spec.dtype,
-          size=num_blocks,
+          # With those of devices that have no block in the last turn.
+          size=-(-num_blocks // len(self._graphs)) * len(self._graphs),
           element_shape=tf.TensorShape([None]).concatenate(spec.shape),
           infer_shape=False,
         )
@@ -342,7 +350,7 @@ class _Builder(programs.Evaluator):
     ]
     values_of = [each.part for each in (*sums, *aggregates, *collections)]
 
-    def body(number, totals, kept):
+    def parts_of(number):
       start, stop = blocks.ends[number], blocks.ends[number + 1]
 
       def of_client(index):
@@ -353,15 +361,47 @@ class _Builder(programs.Evaluator):
         ]
 
       parts = vectorization.map_clients(of_client, stop - start)
-      new_totals = [
-        [old + tf.reduce_sum(leaf, 0) for old, leaf in zip(*pair, strict=True)]
-        for pair in zip(totals, parts[: len(sums)], strict=True)
+      added = [[tf.reduce_sum(leaf, 0) for leaf in each] for each in parts]
+      return added[: len(sums)] + parts[len(sums) :]
+
+    def nothing():
+      zeros = [list(map(tf.zeros_like, total)) for total in totals]
+      empty = [
+        [
+          tf.zeros([0, *spec.shape], spec.dtype)
+          for spec in values.leaf_specs(type_spec)
+        ]
+        for type_spec in types
       ]
-      new_kept = [
-        [array.write(number, leaf) for array, leaf in zip(*pair, strict=True)]
-        for pair in zip(kept, parts[len(sums) :], strict=True)
-      ]
-      return number + 1, new_totals, new_kept
+      return zeros + empty
+
+    def body(number, totals, kept):
+      # At the same time on all devices.
+      for place, (device, graph) in enumerate(self._graphs.items()):
+        server_graph, self._graph = self._graph, graph
+        with tf.device(device):
+          parts = (
+            tf.cond(
+              number + place < num_blocks,
+              functools.partial(parts_of, number + place),
+              nothing,
+            )
+            if place
+            else parts_of(number)
+          )
+        self._graph = server_graph
+        totals = [
+          list(map(tf.add, *pair))
+          for pair in zip(totals, parts[: len(sums)], strict=True)
+        ]
+        kept = [
+          [
+            array.write(number + place, leaf)
+            for array, leaf in zip(*pair, strict=True)
+          ]
+          for pair in zip(kept, parts[len(sums) :], strict=True)
+        ]
+      return number + len(self._graphs), totals, kept
 
     _, totals, kept = tf.while_loop(
       lambda number, *_: number < num_blocks,
@@ -451,8 +491,7 @@ class CohortProgram:
     cache: programs.ProgramCache,
     device: str,
     num_parallel: int,
-    *,
-    in_batches: bool,
+    client_devices: Sequence[str] = (),
   ):
     """Traces the computation.
 
@@ -462,7 +501,8 @@ class CohortProgram:
       cache: The programs of the computation.
       device: The full name of the device of server and clients.
       num_parallel: The number of clients that TensorFlow may run concurrently.
-      in_batches: Whether clients run in batches instead.
+      client_devices: The full names of the devices that have batches of
+        clients; (): clients run in a loop.
 
     Raises:
       RepeatedDrawsError: If it must run client by client.
@@ -472,7 +512,7 @@ class CohortProgram:
     self._parameter_type = parameter_type
     self._result_type = function.type_signature.result
     signature = [tf.TensorSpec([], tf.int32)]
-    if in_batches:
+    if client_devices:
       signature += [tf.TensorSpec([None], tf.int32)] * len(
         blocks_lib.Blocks._fields
       )
@@ -482,9 +522,11 @@ class CohortProgram:
     def trace(num_clients, *inputs):
       leaves = iter(inputs)
       blocks = None
-      if in_batches:
+      if client_devices:
         blocks = blocks_lib.Blocks(next(leaves), next(leaves))
-      builder = _Builder(cache, device, num_clients, num_parallel, blocks)
+      builder = _Builder(
+        cache, device, num_clients, num_parallel, client_devices, blocks
+      )
       argument = _argument(self._parameter_type, leaves)
       result = builder.call(programs.Closure(function, {}), argument)
       results = _collect(result, self._result_type, builder)
@@ -501,6 +543,22 @@ class CohortProgram:
       ]
 
     self._function = wrapped_functions.wrap(trace, signature)
+    self._num_bytes: collections.Counter[int] | None = None
+
+  def bytes_per_client(self, num_rows: int) -> int:
+    """Returns a bound of what a client in a batch takes.
+
+    Args:
+      num_rows: The number of rows of its data.
+
+    Returns:
+      The bytes of the outputs of all operations; most live less long.
+    """
+    if self._num_bytes is None:
+      self._num_bytes = vectorization.num_bytes(self._function.graph)
+    return sum(
+      number * num_rows**power for power, number in self._num_bytes.items()
+    )
 
   def __call__(
     self,

@@ -14,6 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from absl import logging
 
+from tff_shift._util import memory as memory_limits
 from tff_shift.execution import compilation
 from tff_shift.execution import errors
 from tff_shift.execution.in_process import blocks
@@ -77,6 +78,8 @@ def _with_functions_in_line(
   options.memory_optimization = options.NO_MEM_OPT
   options.meta_optimizer_iterations = options.ONE
   options.function_optimization = options.ON
+  # It would remove what `batch_values` says.
+  options.disable_model_pruning = keeps_functions
 
   def transform(proto):
     native = tff.backends.native.transform_to_native_form(
@@ -128,11 +131,16 @@ class _CompiledComputation:
     self, in_batches: bool, computation: tff.framework.ConcreteComputation
   ):
     self.function = _to_native(computation, keeps_functions=in_batches)
+    # Why it cannot be one function; "": it has no clients.
+    self.problem = cohorts.problem(self.function)
     if in_batches:
       self._batch_function = self.function
-      self.function, _ = tff.framework.transform_postorder(
-        self.function, _with_lowering
-      )
+      if self.problem is None:
+        self.function, _ = tff.framework.transform_postorder(
+          self.function, _with_lowering
+        )
+      else:
+        self.function = _to_native(computation, keeps_functions=False)
     self.programs = programs.ProgramCache()
     self.batch_programs = programs.ProgramCache(keeps_functions=True)
     self._cohort_program: cohorts.CohortProgram | None = None
@@ -157,18 +165,19 @@ class _CompiledComputation:
     )
     self.name = _name(computation)
     self.parameter_type = computation.type_signature.parameter
-    # Why it cannot be one function; "": it has no clients.
-    self.problem = cohorts.problem(self.function)
     # Why it cannot run in batches, as far as this was tried.
     self.not_batched: str | None = None
     if self.problem is None:
       self.pack = packing.Packer(self.parameter_type)
 
-  def batch_program(self, device: str) -> cohorts.CohortProgram:
+  def batch_program(
+    self, device: str, client_devices: Sequence[str]
+  ) -> cohorts.CohortProgram:
     """Returns the computation in batches, built on first use.
 
     Args:
-      device: The full name of the device of server and clients.
+      device: The full name of the server's device.
+      client_devices: Those of the clients, each of which has batches.
 
     Raises:
       NotBatchedError: If an operation cannot be batched.
@@ -183,7 +192,7 @@ class _CompiledComputation:
               self.batch_programs,
               device,
               1,
-              in_batches=True,
+              client_devices,
             )
           # TensorFlow's converters fail in many ways.
           except Exception as error:
@@ -211,7 +220,6 @@ class _CompiledComputation:
           self.programs,
           device,
           num_parallel,
-          in_batches=False,
         )
         self.programs.num_traces += 1
       return self._cohort_program
@@ -225,9 +233,9 @@ def _name(computation: tff.framework.ConcreteComputation) -> str:
   if isinstance(result, tff.framework.Block):
     names.insert(0, result.locals[0][0])
   for name in names:
-    found = re.fullmatch(r"fc_(.+)_symbol_\d+|(.+)_arg", name)
-    if found:
-      return found[1] or found[2]
+    match = re.fullmatch(r"fc_(.+)_symbol_\d+|(.+)_arg", name)
+    if match:
+      return match[1] or match[2]
   return "computation"
 
 
@@ -317,14 +325,27 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     self._memory = memory.Memory()
     self._batch_clients = batch_clients
     self._clients_per_batch = clients_per_batch
-    self._in_batches = batch_clients is True or (
-      batch_clients == "auto"
-      and not any("CPU" in device for device in self._client_devices)
-    )
-    self._compiled = compilation.CompilationCache(
-      functools.partial(_CompiledComputation, self._in_batches)
-    )
     self._forms = dict[str, str]()
+    self.batching = blocks.Batching(
+      batch_clients is True
+      or (
+        batch_clients == "auto"
+        and not any("CPU" in device for device in self._client_devices)
+      ),
+      min(map(devices.memory_of, self._client_devices)),
+    )
+
+  @property
+  def batching(self) -> blocks.Batching:
+    """What determines the batches; another run's, so that bits are its."""
+    return self._batching
+
+  @batching.setter
+  def batching(self, value: blocks.Batching) -> None:
+    self._batching = value
+    self._compiled = compilation.CompilationCache(
+      functools.partial(_CompiledComputation, value.in_batches)
+    )
 
   @property
   def num_imports(self) -> int:
@@ -364,6 +385,7 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       TypeError: If the argument is not of the computation's parameter type.
       ValueError: If parts of the argument disagree on the number of clients.
       NotImplementedError: If a part of the computation is not supported.
+      NotBatchedError: If it cannot run in batches that were asked for.
       ClientError: If a client's work fails.
       tf.errors.OpError: If the server's work fails.
     """
@@ -479,19 +501,29 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
 
   def _run_batch(self, compiled, arg, num_clients):
     """Runs a computation in batches; None if it runs in another form."""
-    if not self._in_batches or num_clients == 0 or compiled.problem == "":
+    if (
+      not self._batching.in_batches
+      or num_clients == 0
+      or compiled.problem == ""
+    ):
       return None
     reason = compiled.not_batched or compiled.problem
-    if {*self._client_devices} != {self._server_device}:
-      reason = "its server and clients have several devices"
     if reason is not None:
       self._refuse(compiled, reason)
       return None
-    order, plan = blocks.plan(
-      compiled.pack.shapes(arg), self._clients_per_batch
-    )
+    try:
+      program = compiled.batch_program(
+        self._server_device, self._client_devices
+      )
+    except errors.NotBatchedError as error:
+      self._refuse(compiled, str(error))
+      return None
+    shapes = compiled.pack.shapes(arg)
+    order, plan = blocks.plan(shapes, self._most_clients(program, shapes))
+    # As much is left for the work of a batch.
+    max_bytes = self._batching.memory // 2
     with self._memory.lent() as lender:
-      packed = compiled.pack(arg, lender, order)
+      packed = compiled.pack(arg, lender, order, max_bytes)
       if packed is None:
         # Lists, tensors or numbers of other types.
         tensors = values.to_tensors(
@@ -501,16 +533,25 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
           self._server_device,
         )
         arg = tf.nest.map_structure(lambda each: each.numpy(), tensors)
-        packed = compiled.pack(arg, lender, order)
+        packed = compiled.pack(arg, lender, order, max_bytes)
       if packed is None:
-        self._refuse(compiled, "its clients have more than a GiB together")
-        return None
-      try:
-        program = compiled.batch_program(self._server_device)
-      except errors.NotBatchedError as error:
-        self._refuse(compiled, str(error))
+        self._refuse(
+          compiled,
+          "its clients have more than"
+          f" {memory_limits.described(max_bytes)} together",
+        )
         return None
       return program(num_clients, packed, *plan, materialize=self._materialize)
+
+  def _most_clients(self, program, shapes) -> int:
+    """Returns the number of clients of a batch, at most."""
+    sizes = (size for shape in shapes for size in shape)
+    rows = max((size for size in sizes if isinstance(size, int)), default=1)
+    most = self._clients_per_batch or blocks.most_clients(
+      self._batching.memory // 2, program.bytes_per_client(rows)
+    )
+    # Every device has a batch.
+    return min(most, -(-len(shapes) // len(self._client_devices)))
 
 
 class AsyncInProcessContext(_Installable, tff.framework.AsyncContext):

@@ -12,6 +12,8 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from tff_shift._util import batch_values
+
 # `tensorflow.python.ops.parallel_for.pfor` is a function.
 pfor: Any = importlib.import_module("tensorflow.python.ops.parallel_for.pfor")
 
@@ -48,6 +50,20 @@ def _top_k(inputs: Input) -> Output:
     sorted=inputs.get_attr("sorted"),
   )
   return pfor.wrap(values), pfor.wrap(indices)
+
+
+@register("Squeeze")
+def _squeeze(inputs: Input) -> Output:
+  """TensorFlow's converter can remove the axis of a single client."""
+  shape = inputs.op.inputs[0].shape
+  axes = inputs.get_attr("squeeze_dims")
+  if not axes:
+    if not shape.is_fully_defined():
+      return pfor._fallback_converter(inputs)
+    axes = [axis for axis, size in enumerate(shape) if size == 1]
+  axes = [axis + (axis >= 0) for axis in axes]
+  value = inputs.stacked_input(0)
+  return pfor.wrap(tf.squeeze(value, axes) if axes else value)
 
 
 @register("TensorListConcatV2")
@@ -105,16 +121,28 @@ def _full_integers(inputs: Input) -> Output:
   return pfor.wrap(tf.reshape(drawn, tf.concat([num_clients, shape], 0)))
 
 
+@register("PreventGradient")
+def _identity(inputs: Input) -> Output:
+  value = inputs.input(0)
+  message = inputs.get_attr("message").decode()
+  if message == batch_values.EQUAL:
+    return pfor.wrap(_equal(value), False)
+  if message == batch_values.LARGEST and value.is_stacked:
+    return pfor.wrap(tf.reduce_max(value.t), False)
+  return value
+
+
 def _equal(value: Output) -> tf.Tensor:
   """Returns a value that is the same for all clients, or fails.
 
-  A shape may be computed from the data of a client.
+  A shape or a number of steps may be computed from the data of a client.
   """
   if not value.is_stacked:
     return value.t
   first = value.t[0]
   check = tf.debugging.Assert(
-    tf.reduce_all(value.t == first), ["clients differ in a shape", value.t]
+    tf.reduce_all(value.t == first),
+    ["clients of a batch differ in a shape or a number of steps", value.t],
   )
   with tf.control_dependencies([check]):
     return tf.identity(first)

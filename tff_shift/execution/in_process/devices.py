@@ -6,6 +6,11 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+# TensorFlow's only account of the memory of a GPU.
+from tensorflow.python.client import device_lib
+
+from tff_shift._util import memory
+
 
 def choose(
   server_device: str | None, client_devices: Sequence[str] | None
@@ -70,6 +75,19 @@ def default_num_threads(client_devices: Sequence[str]) -> int:
     return len(os.sched_getaffinity(0))
   # One client keeps a GPU busy while another one waits for the host.
   return 2 * len(client_devices)
+
+
+def memory_of(device: str) -> int:
+  """Returns the memory in bytes that clients on a device may take."""
+  if "CPU" in device:
+    return memory.limit() // 2
+  # Without what other processes had taken when the runtime started.
+  (free,) = (
+    each.memory_limit
+    for each in device_lib.list_local_devices()
+    if device.endswith(each.name)
+  )
+  return free * 3 // 4
 
 
 def _full_name(device: str) -> str:

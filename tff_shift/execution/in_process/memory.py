@@ -57,7 +57,7 @@ class Memory:
 
     Args:
       column: An array of each client.
-      size: Their size in bytes.
+      size: The size of what is packed, in bytes: with padding it is another.
 
     Returns:
       The record; None if the arrays can change or are small.
@@ -66,7 +66,7 @@ class Memory:
       return None
     if not all(map(_stays_as_it_is, column)):
       return None
-    key = tuple(map(id, column))
+    key = size, *map(id, column)
     with self._lock:
       found = self._constants.pop(key, None)
       if found is not None and found.is_of(column):
@@ -174,7 +174,7 @@ class Lender:
 
     Args:
       column: An array of each client.
-      size: Their size in bytes.
+      size: The size of what is packed, in bytes.
       pack: Packs them into the array from a function `(shape, dtype) -> array`.
 
     Returns:

@@ -6,6 +6,8 @@ row per client.
 """
 
 import functools
+import math
+import operator
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
@@ -98,6 +100,8 @@ class Packer:
     ]
     self._leaves = _leaves_function(self._member)
     self._determining = list(leaves_of_shapes(self._member))
+    self._with_zeros = list(_leaves_named("fields_of_zeros", self._member))
+    self._padded = frozenset(_leaves_named("padded_fields", self._member))
 
   def shapes(self, argument: Any) -> list[tuple[Any, ...]]:
     """Returns what determines the shapes of each client's values.
@@ -106,8 +110,10 @@ class Packer:
       argument: The argument of a computation.
 
     Returns:
-      A tuple for each client: of open sizes, and of the fields that the
-      container of a type names by `fields_of_shapes()`; [] without clients.
+      A tuple for each client: of open sizes (ints), those of the fields that
+      the container of a type names by `padded_fields()` rounded up; of the
+      fields that it names by `fields_of_shapes()`; and of the zeros of those
+      that it names by `fields_of_zeros()`. [] without clients.
     """
     if self._is_structure:
       pairs = values.pair_elements(argument, self._type)
@@ -125,8 +131,12 @@ class Packer:
       return [()] * len(argument)
     return [
       (
-        *(np.shape(row[i])[:1] for i in ragged),
+        *(
+          _padded_size(_size(row[i])) if i in self._padded else _size(row[i])
+          for i in ragged
+        ),
         *(np.asarray(row[i]).tobytes() for i in self._determining),
+        *((np.asarray(row[i]) == 0).tobytes() for i in self._with_zeros),
       )
       for row in map(self._leaves, argument)
     ]
@@ -136,6 +146,7 @@ class Packer:
     argument: Any,
     lender: memory_lib.Lender,
     order: Sequence[int] | None = None,
+    max_bytes: int | None = None,
   ) -> list[np.ndarray] | None:
     """Packs the clients' values into one array per leaf.
 
@@ -144,11 +155,12 @@ class Packer:
       lender: Provides the arrays.
       order: The order of the clients in the arrays. None: theirs, and clients
         have at most `MAX_CLIENT_BYTES`.
+      max_bytes: What clients may have together; None: `MAX_BYTES`.
 
     Returns:
       The arrays; None if the argument does not consist of NumPy values of
       exactly the right types, or if clients have more than `MAX_CLIENT_BYTES`
-      on average (without `order`) or `MAX_BYTES` together.
+      on average (without `order`) or `max_bytes` together.
 
     Raises:
       TypeError: If a structure differs from the type.
@@ -157,7 +169,7 @@ class Packer:
       packed = []
       pairs = values.pair_elements(argument, self._type)
       for (part, _), packer in zip(pairs, self._parts, strict=True):
-        found = packer(part, lender, order)
+        found = packer(part, lender, order, max_bytes)
         if found is None:
           return None
         packed += found
@@ -166,23 +178,35 @@ class Packer:
       leaves = self._leaves(argument)
       return leaves if self._fits([[leaf] for leaf in leaves]) else None
     rows = list(map(self._leaves, argument))
-    most = MAX_BYTES
+    if max_bytes is None:
+      max_bytes = MAX_BYTES
     if order is None:
-      most = min(most, MAX_CLIENT_BYTES * len(rows))
+      max_bytes = min(max_bytes, MAX_CLIENT_BYTES * len(rows))
     else:
       rows = [rows[client] for client in order]
     columns = list(zip(*rows, strict=True))
     if not rows or not self._fits(columns):
       return None
-    sizes = [sum(leaf.nbytes for leaf in column) for column in columns]
-    if sum(sizes) > most:
+    packs = []
+    for place, (column, (_, shape)) in enumerate(
+      zip(columns, self._checks, strict=True)
+    ):
+      num_bytes = sum(leaf.nbytes for leaf in column)
+      if not shape or shape[0] is not None:
+        packs.append((column, num_bytes, _stack))
+        continue
+      is_padded = order is not None and place in self._padded
+      sizes = [len(leaf) for leaf in column]
+      if is_padded:
+        sizes = list(map(_padded_size, sizes))
+        row = math.prod(column[0].shape[1:]) * column[0].itemsize
+        num_bytes = sum(sizes) * row
+      packs.append((column, num_bytes, functools.partial(_join, sizes)))
+    if sum(num_bytes for _, num_bytes, _ in packs) > max_bytes:
       return None
     packed = []
-    for column, size, (_, shape) in zip(
-      columns, sizes, self._checks, strict=True
-    ):
-      pack = _join if shape and shape[0] is None else _stack
-      packed += lender.pack(column, size, functools.partial(pack, column))
+    for column, num_bytes, pack in packs:
+      packed += lender.pack(column, num_bytes, functools.partial(pack, column))
     return packed
 
   def _fits(self, columns: Sequence[Sequence[Any]]) -> bool:
@@ -213,15 +237,19 @@ def _has_shape(found: tuple[int, ...], shape: tuple[int | None, ...]) -> bool:
 
 
 def _join(
-  column: Sequence[np.ndarray], new_array: Callable[..., np.ndarray]
+  sizes: Sequence[int],
+  column: Sequence[np.ndarray],
+  new_array: Callable[..., np.ndarray],
 ) -> list[np.ndarray]:
-  """Returns all rows, and the end of each client."""
-  sizes = [len(leaf) for leaf in column]
+  """Returns all rows, zeros up to each client's size, and its end."""
   rows = new_array((sum(sizes), *column[0].shape[1:]), column[0].dtype)
-  return [
-    np.concatenate(column, out=rows),
-    np.cumsum([0, *sizes], dtype=np.int32),
-  ]
+  ends = np.cumsum([0, *sizes], dtype=np.int32)
+  if all(map(operator.eq, sizes, map(len, column))):
+    return [np.concatenate(column, out=rows), ends]
+  for leaf, start, end in zip(column, ends[:-1], ends[1:], strict=True):
+    rows[start : start + len(leaf)] = leaf
+    rows[start + len(leaf) : end] = 0
+  return [rows, ends]
 
 
 def _stack(
@@ -252,18 +280,35 @@ def to_tensor(array: np.ndarray) -> tf.Tensor:
     return tf.convert_to_tensor(array)
 
 
-def leaves_of_shapes(type_spec: tff.Type, start: int = 0) -> Iterator[int]:
+def leaves_of_shapes(type_spec: tff.Type) -> Iterator[int]:
   """Yields the places of the leaves that determine shapes of other values."""
+  return _leaves_named("fields_of_shapes", type_spec)
+
+
+def _leaves_named(
+  method: str, type_spec: tff.Type, start: int = 0
+) -> Iterator[int]:
+  """Yields the places of the leaves that a method of containers names."""
   if isinstance(type_spec, tff.StructType):
     container = getattr(type_spec, "python_container", None)
-    names = getattr(container, "fields_of_shapes", tuple)()
+    names = getattr(container, method, tuple)()
     for name, element in tff.structure.iter_elements(type_spec):
       number = len(values.leaf_specs(element))
       if name in names:
         yield from range(start, start + number)
       else:
-        yield from leaves_of_shapes(element, start)
+        yield from _leaves_named(method, element, start)
       start += number
+
+
+def _size(leaf: Any) -> int:
+  """Returns the size of the first axis, if there is one."""
+  return (np.shape(leaf) or (0,))[0]
+
+
+def _padded_size(size: int) -> int:
+  """Returns the next power of two; 0 for no rows."""
+  return 1 << (size - 1).bit_length() if size else 0
 
 
 def _leaves_function(type_spec: tff.Type) -> Callable[[Any], list[Any]]:
@@ -279,7 +324,7 @@ def _leaves_function(type_spec: tff.Type) -> Callable[[Any], list[Any]]:
   )
 
   def leaves(value):
-    if is_named_tuple and type(value) is container:
+    if is_named_tuple and getattr(value, "_fields", None) == container._fields:
       if has_tensors_alone:
         return value
       parts = value

@@ -11,9 +11,11 @@ TensorFlow's vectorisation has no public interface for that. Nothing outside of
 this file and `converters` depends on its parts.
 """
 
+import collections
 import contextvars
 import functools
 import logging
+import math
 import re
 import textwrap
 import types
@@ -126,6 +128,32 @@ def map_clients(
     ValueError: If an operation can neither be vectorised nor run in a loop.
   """
   return tf.vectorized_map(function, tf.range(num_clients), warn=False)
+
+
+def num_bytes(graph: tf.Graph) -> collections.Counter[int]:
+  """Returns the size of the outputs of all operations, for one client.
+
+  Args:
+    graph: The graph of a batch. What differs between clients has a first axis
+      of open size.
+
+  Returns:
+    Bytes by the number of further axes of open size.
+  """
+  sizes = collections.Counter[int]()
+  for operation in graph.get_operations():
+    for output in operation.outputs:
+      shape = output.shape
+      if shape.rank and shape[0] is None and output.dtype.size:
+        known = [size for size in shape[1:] if size is not None]
+        sizes[shape.rank - 1 - len(known)] += math.prod(
+          known, start=output.dtype.size
+        )
+    for attribute in operation.node_def.attr.values():
+      if attribute.HasField("func"):
+        function = graph._get_function(attribute.func.name)
+        sizes += num_bytes(function.graph)
+  return sizes
 
 
 def import_functions(graph_def: tf.compat.v1.GraphDef, graph: tf.Graph) -> None:

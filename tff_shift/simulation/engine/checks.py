@@ -33,7 +33,7 @@ def data_kind(value: algorithm_lib.FederatedAlgorithm, *kinds: type) -> None:
   """
   data_type = value.evaluate_clients.type_signature.parameter[2].member
   found = data_type.python_container
-  if found not in kinds:
+  if not issubclass(found or object, kinds):
     raise ValueError(
       f"algorithm {value.name} is not allowed: its clients take"
       f" {found and found.__name__}, and this driver gives"

@@ -10,9 +10,9 @@ that the rest of TFF takes from them is a function that says why.
 2.16 and later do not have. It imports nothing if `sys.skip_tf_privacy_import`
 exists; what TFF uses of it is then imported when it is first asked for.
 
-TensorFlow 2.21 writes on import that it finds no CUDA drivers, before it reads
-TF_CPP_MIN_LOG_LEVEL (its issue 100442): these lines are left out of what the
-import writes to standard error.
+TensorFlow 2.21 writes on import what it finds, such as no CUDA drivers, before
+it reads TF_CPP_MIN_LOG_LEVEL (its issue 100442): these lines are left out of
+what the import writes to standard error.
 
 The default context that TFF makes when it is imported ends its worker in a
 destructor, which from Python 3.13 on runs after the modules that it needs.
@@ -53,7 +53,7 @@ _TENSORFLOW = "tensorflow"
 _STDERR = 2
 _NOISE = re.compile(
   rb"WARNING: All log messages before absl::InitializeLog\(\).*\n"
-  rb"|I0000 .* Could not find cuda drivers on your machine.*\n"
+  rb"|I0000 .*\n"
 )
 _PRIVACY = "tensorflow_privacy"
 # What TFF and its users take from `tensorflow_privacy`, by module.

@@ -48,6 +48,18 @@ def _forget(cache: dict[int, object], key: int, _: weakref.ref) -> None:
   cache.pop(key, None)
 
 
+_blocks = CompilationCache[tff.framework.ComputationBuildingBlock](
+  lambda computation: computation.to_building_block()
+)
+
+
+def block_of(
+  computation: tff.framework.ConcreteComputation,
+) -> tff.framework.ComputationBuildingBlock:
+  """Returns the building block of a computation, read only once."""
+  return _blocks.get(computation)
+
+
 def simulate_secure_sums(
   computation: tff.framework.ConcreteComputation,
 ) -> tff.framework.ConcreteComputation:
@@ -65,7 +77,7 @@ def simulate_secure_sums(
   """
   if not any(
     isinstance(block, tff.framework.Intrinsic) and block.uri.startswith(_SECURE)
-    for block in walk(computation.to_building_block())
+    for block in walk(block_of(computation))
   ):
     return computation
   # Flat, because protocol buffers do not support deeply nested computations.
@@ -97,6 +109,6 @@ def to_call_dominant(
   Intrinsics that TFF defines in terms of other intrinsics are expanded.
   """
   whole, _ = tff.tensorflow.replace_intrinsics_with_bodies(
-    computation.to_building_block()
+    block_of(computation)
   )
   return tff.framework.to_call_dominant(whole)

@@ -194,6 +194,33 @@ class TestBatches:
       for x, vector in zip(numbers, result, strict=True):
         assert vector.tolist() == ([x, x + 1, x + 2] if x > 0 else [0, 0, 0])
 
+  def test_draws_in_a_branch_of_a_loop_are_those_of_a_client(self, run):
+    def draw(x):
+      def step(number, drawn):
+        return number + 1, tf.cond(
+          number > 0, lambda: tf.random.uniform([]), lambda: drawn
+        )
+
+      _, drawn = tf.while_loop(
+        lambda number, _: number < 2, step, (tf.constant(0), tf.constant(2.0))
+      )
+      return x + drawn
+
+    result = run(in_batches(), map_of(draw, NUMBER), [np.float32(0)] * 3)
+    assert max(result) < 1
+    assert len(set(result)) == 3
+
+  def test_variable_of_a_loop_may_become_equal_for_all_clients(self, run):
+    def reset(x):
+      _, result = tf.while_loop(
+        lambda number, _: number < 2,
+        lambda number, _: (number + 1, tf.cast(number, tf.float32)),
+        (tf.constant(0), x),
+      )
+      return result
+
+    assert run(in_batches(), map_of(reset, NUMBER), [2.0, 3.0]) == [1, 1]
+
   def test_error_names_the_client(self, run):
     def check(x):
       with tf.control_dependencies([tf.debugging.Assert(x < 3, ["too large"])]):

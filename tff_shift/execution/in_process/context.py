@@ -227,7 +227,7 @@ class _CompiledComputation:
 
 def _name(computation: tff.framework.ConcreteComputation) -> str:
   """Returns the name of the Python function, as far as TFF keeps it."""
-  block = computation.to_building_block()
+  block = compilation.block_of(computation)
   names = [getattr(block, "parameter_name", None) or ""]
   result = getattr(block, "result", None)
   if isinstance(result, tff.framework.Block):

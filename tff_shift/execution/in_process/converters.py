@@ -42,6 +42,33 @@ def register(*names: str) -> Callable[[Callable[[Input], Output]], Any]:
   return decorate
 
 
+_broadcast_in_graph = pfor._PforInput.expanddim_inputs_for_broadcast
+
+
+def _broadcast(inputs: Input) -> None:
+  """Gives all stacked inputs the same rank.
+
+  TensorFlow 2.14 has several operations for it, also where ranks are known.
+  """
+  ranks = [value.t.shape.rank for value in inputs.inputs]
+  if None in ranks:
+    _broadcast_in_graph(inputs)
+    return
+  ranks = [
+    rank + (not value.is_stacked)
+    for rank, value in zip(ranks, inputs.inputs, strict=True)
+  ]
+  for place, (rank, value) in enumerate(zip(ranks, inputs.inputs, strict=True)):
+    if value.is_stacked:
+      tensor = value.t
+      for _ in range(max(ranks) - rank):
+        tensor = tf.expand_dims(tensor, 1)
+      inputs.inputs[place] = pfor.wrap(tensor, True)
+
+
+pfor._PforInput.expanddim_inputs_for_broadcast = _broadcast
+
+
 @register("TopKV2")
 def _top_k(inputs: Input) -> Output:
   values, indices = tf.raw_ops.TopKV2(
@@ -173,50 +200,40 @@ def philox(dtype: tf.DType) -> Callable[..., tf.Tensor]:
 
 
 def _philox(dtype, key, counter, size):
+  # 32-bit words in 64 bits, so that a product keeps its upper half. What else
+  # is in the upper halves is dropped only before the words are multiplied.
+  mask, shift, *numbers = (
+    tf.constant(number, tf.uint64)
+    for number in (_LOW, _WORD, *_MULTIPLIERS, *_WEYL)
+  )
+  multipliers, steps = numbers[:2], numbers[2:]
+
+  def upper(words):
+    return tf.bitwise.right_shift(words, shift)
+
   per_block = 4 if dtype.size == 4 else 2
   blocks = tf.cast(tf.range(-(-size // per_block)), tf.uint64)[None]
   low = counter[:, :1] + blocks
   high = counter[:, 1:] + tf.cast(low < blocks, tf.uint64)
-  # 32-bit words in 64 bits, so that a product keeps its upper half.
-  words = [*_halves(low), *_halves(high)]
-  keys = _halves(key)
+  words = [low, upper(low), high, upper(high)]
+  keys = [key, upper(key)]
   for number in range(_ROUNDS):
     if number:
-      keys = [
-        (each + tf.constant(step, tf.uint64)) & _constant(_LOW)
-        for each, step in zip(keys, _WEYL, strict=True)
-      ]
-    (low_0, high_0), (low_1, high_1) = (
-      _halves(words[i] * _constant(factor))
-      for i, factor in zip((0, 2), _MULTIPLIERS, strict=True)
+      keys = [word + step for word, step in zip(keys, steps, strict=True)]
+    first, second = (
+      (words[i] & mask) * multiplier
+      for i, multiplier in zip((0, 2), multipliers, strict=True)
     )
     words = [
-      high_1 ^ words[1] ^ keys[0],
-      low_1,
-      high_0 ^ words[3] ^ keys[1],
-      low_0,
+      upper(second) ^ words[1] ^ keys[0],
+      second,
+      upper(first) ^ words[3] ^ keys[1],
+      first,
     ]
+  drawn = tf.stack(words, -1) & mask
   if per_block == 4:
-    drawn = tf.cast(tf.stack(words, -1), tf.uint32)
+    drawn = tf.cast(drawn, tf.uint32)
   else:
-    drawn = tf.stack(
-      [
-        lower | tf.bitwise.left_shift(upper, _constant(_WORD))
-        for lower, upper in (words[:2], words[2:])
-      ],
-      -1,
-    )
+    drawn = drawn[..., ::2] | tf.bitwise.left_shift(drawn[..., 1::2], shift)
   drawn = tf.reshape(drawn, [tf.shape(key)[0], tf.size(blocks) * per_block])
   return tf.bitcast(drawn[:, :size], dtype)
-
-
-def _halves(words: tf.Tensor) -> list[tf.Tensor]:
-  """Returns the lower and the upper 32 bits."""
-  return [
-    words & _constant(_LOW),
-    tf.bitwise.right_shift(words, _constant(_WORD)),
-  ]
-
-
-def _constant(value: int) -> tf.Tensor:
-  return tf.constant(value, tf.uint64)

@@ -207,34 +207,114 @@ converters.pfor.def_function = types.SimpleNamespace(
 )
 
 
+def _in_line(function, loop, arguments):
+  """Adds the converted operations of a function to the current graph.
+
+  TensorFlow's own version traces a function of them, which takes longer and
+  which it later puts in line.
+  """
+  graph = function.graph
+  for tensor, argument in zip(graph.inputs, arguments, strict=True):
+    loop._add_conversion(tensor, argument)
+  results = graph.outputs[: len(function.function_type.flat_outputs)]
+  return [loop._convert_helper(result) for result in results]
+
+
+converters.pfor._convert_function_call = _in_line
+
+
 @converters.register("StatelessWhile", "While")
 def _while(inputs):
   """Stacks what the body makes different for each client, once."""
   loop = converters.pfor.WhileV2(inputs)
+  body, condition = loop._body_func.graph, loop._cond_func.graph
   stacked = {i for i, each in enumerate(inputs.inputs) if each.is_stacked}
-  needed = _stacked_variables(loop._body_func.graph, stacked)
+  needed = _stacked_variables(body, stacked)
   inputs.stack_inputs(sorted(needed - stacked), tile_variants=True)
-  return loop()
+  if condition.outputs[0].op.name in _different(condition, needed):
+    return loop()
+  return _while_in_step(inputs, loop)
+
+
+def _while_in_step(inputs, loop):
+  """Converts a loop of as many steps for each client.
+
+  TensorFlow's own version has a condition and lists in each step, for clients
+  that end before others.
+  """
+  stacked = [value.is_stacked for value in inputs.inputs]
+  missing = []
+
+  def converted(function, variables):
+    outer = inputs.pfor
+    part = converters.pfor.PFor(
+      outer.loop_var,
+      outer.loop_len_vector[0],
+      function.graph.get_operations(),
+      outer.fallback_to_while_loop,
+      outer.all_indices,
+      outer.all_indices_partitioned,
+      outer.pfor_config,
+    )
+    arguments = map(converters.pfor.wrap, variables, stacked)
+    return part, _in_line(function, part, arguments)
+
+  def condition(*variables):
+    _, (result,) = converted(loop._cond_func, variables)
+    return result.t
+
+  def body(*variables):
+    part, results = converted(loop._body_func, variables)
+    missing[:] = [
+      place
+      for place, result in enumerate(results)
+      if result.is_stacked and not stacked[place]
+    ]
+    if missing:
+      return variables
+    return [
+      part._unwrap_or_tile(result) if is_stacked else result.t
+      for result, is_stacked in zip(results, stacked, strict=True)
+    ]
+
+  results = tf.while_loop(
+    condition,
+    body,
+    [value.t for value in inputs.inputs],
+    shape_invariants=loop._output_shapes(),
+    parallel_iterations=inputs.get_attr("parallel_iterations"),
+  )
+  if missing:
+    # Drawn in a branch or a call. The loop so far is left unused.
+    inputs.stack_inputs(missing, tile_variants=True)
+    return _while(inputs)
+  return list(map(converters.pfor.wrap, results, stacked))
 
 
 def _stacked_variables(body: tf.Graph, stacked: set[int]) -> set[int]:
   """Returns the variables of a loop that depend on stacked ones."""
   stacked = set(stacked)
   while True:
-    different = {body.inputs[i].op.name for i in stacked}
-    # A body is imported in the order in which it can be computed.
-    for operation in body.get_operations():
-      if operation.type not in _OF_SHAPES and (
-        _is_random(operation)
-        or any(each.op.name in different for each in operation.inputs)
-      ):
-        different.add(operation.name)
+    different = _different(body, stacked)
     new = {
       i for i, each in enumerate(body.outputs) if each.op.name in different
     }
     if new <= stacked:
       return stacked
     stacked |= new
+
+
+def _different(graph: tf.Graph, stacked: set[int]) -> set[str]:
+  """Returns the operations that differ between clients if some inputs do."""
+  different = {graph.inputs[i].op.name for i in stacked}
+  # A function is imported in the order in which it can be computed.
+  for operation in graph.get_operations():
+    if operation.type not in _OF_SHAPES and (
+      _is_random(operation)
+      or any(each.op.name in different for each in operation.inputs)
+    ):
+      different.add(operation.name)
+  return different
 
 
 def _is_random(operation: tf.Operation) -> bool:
@@ -274,8 +354,7 @@ def _if(inputs):
     )
   ]
   return [
-    converters.pfor.wrap(_merged(places, parts))
-    for parts in zip(*results, strict=True)
+    converters.pfor.wrap(result, True) for result in _merged(places, results)
   ]
 
 
@@ -303,11 +382,15 @@ def _of_branch(inputs, name, clients, places):
 
 def _merged(places, parts):
   """Returns the results of both branches in the order of the clients."""
-  ends = [tf.size(each) == 0 for each in places]
+  ends = [tf.size(numbers) == 0 for numbers in places]
   return tf.cond(
     ends[0],
     lambda: parts[1],
     lambda: tf.cond(
-      ends[1], lambda: parts[0], lambda: tf.dynamic_stitch(places, parts)
+      ends[1],
+      lambda: parts[0],
+      lambda: [
+        tf.dynamic_stitch(places, pair) for pair in zip(*parts, strict=True)
+      ],
     ),
   )

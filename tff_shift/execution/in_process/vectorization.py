@@ -37,8 +37,9 @@ _CONVOLUTIONS = frozenset(
   }
 )
 
-# Their values follow from shapes, which are those of one client.
-_OF_SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
+# Their values follow from shapes, which are those of one client, or are those
+# of all clients (`batch_values`).
+_OF_ALL = frozenset({"PreventGradient", "Rank", "Shape", "ShapeN", "Size"})
 
 
 def failure(error: tf.errors.OpError) -> str:
@@ -309,7 +310,7 @@ def _different(graph: tf.Graph, stacked: set[int]) -> set[str]:
   different = {graph.inputs[i].op.name for i in stacked}
   # A function is imported in the order in which it can be computed.
   for operation in graph.get_operations():
-    if operation.type not in _OF_SHAPES and (
+    if operation.type not in _OF_ALL and (
       _is_random(operation)
       or any(each.op.name in different for each in operation.inputs)
     ):

@@ -7,8 +7,10 @@ First the operations of a round of FedAvg with small clients
 (`benchmarks.plain_loop`) in each form, counted by TensorFlow's profiler. Then a
 line for each algorithm. It has the largest difference between the two over all
 results of all computations in two rounds, each computation from the loop's
-previous results; the operations that ran in a loop over the clients of a batch;
-and the computations that cannot run in batches. Integers must be equal.
+previous results; whether clients are padded to equal sizes, and then are of
+five sizes instead of two; the operations that ran in a loop over the clients of
+a batch; and the computations that cannot run in batches. Integers must be
+equal.
 """
 
 import logging as python_logging
@@ -23,6 +25,7 @@ from benchmarks import executor_equality
 from benchmarks import plain_loop
 from tff_shift import algorithms
 from tff_shift import execution
+from tff_shift.data import client_dataset
 
 FLAGS = flags.FLAGS
 
@@ -40,10 +43,11 @@ class _Messages(python_logging.Handler):
 
 def _compare(name: str) -> str:
   """Returns the line of an algorithm."""
+  built = executor_equality.build(name)
+  data_type = built.evaluate_clients.type_signature.parameter[2].member
+  is_padded = data_type.python_container is client_dataset.PaddedDataset
   with execution.use("in_process", batch_clients=False):
-    calls = executor_equality.run_all(
-      executor_equality.build(name), num_sizes=2
-    )
+    calls = executor_equality.run_all(built, num_sizes=5 if is_padded else 2)
   messages = _Messages()
   logging.get_absl_logger().addHandler(messages)
   differences, reasons = {}, {}
@@ -65,7 +69,7 @@ def _compare(name: str) -> str:
   largest = max(differences, key=differences.get)
   return (
     f"{name:18} {differences[largest]:8.1e} {largest:22.22}"
-    f" {', '.join(sorted(looped)) or '-'}"
+    f" {'yes' if is_padded else '-':7} {', '.join(sorted(looped)) or '-'}"
     + "".join(f"\n  {key}: {reason:.160}" for key, reason in reasons.items())
   )
 
@@ -89,7 +93,7 @@ def main(_) -> None:
   logging.set_verbosity(logging.INFO)
   logging.get_absl_handler().setLevel(logging.WARNING)
   _print_operations()
-  print(f"{'algorithm':18} {'largest':>8} {'of':22} in a loop")
+  print(f"{'algorithm':18} {'largest':>8} {'of':22} padding in a loop")
   for name in FLAGS.algorithms or algorithms.names():
     print(_compare(name), flush=True)
 

@@ -161,7 +161,8 @@ class Configuration(
   )
   clients_per_batch: int = configuration.setting(
     0,
-    "Number of clients of a batch, at most. 0: all.",
+    "Number of clients of a batch, at most. 0: the power of two that fits in"
+    " memory.",
     minimum=0,
     is_compared=False,
   )

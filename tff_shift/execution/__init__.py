@@ -149,7 +149,7 @@ def use(
       `context.forms` tells which computation took which form; what cannot run
       in batches is said in the log, or is an error (True).
     clients_per_batch: For `in_process`: the number of clients of a batch at
-      most; 0: all.
+      most; 0: the largest power of two whose work fits in memory.
     remote_workers: The workers, required for `remote`.
 
   Returns:

@@ -79,7 +79,7 @@ def allows_padding(function: Callable[..., Any]) -> Callable[..., Any]:
   return function
 
 
-def does_allow_padding(function: Callable[..., Any]) -> bool:
+def does_allow_padding(function: Any) -> bool:
   """Returns what `allows_padding` has declared."""
   return getattr(function, "allows_padding", False)
 

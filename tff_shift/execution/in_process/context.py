@@ -618,7 +618,8 @@ def in_process_context(
       clients as one. `"auto"`: on GPUs, where it takes far less time. Results
       are those of the other forms up to rounding. What cannot be batched is
       said in the log; True: it is an error.
-    clients_per_batch: The number of clients of a batch at most; 0: all.
+    clients_per_batch: The number of clients of a batch at most; 0: the largest
+      power of two whose work fits in the memory of a device, see `batching`.
 
   Returns:
     The context.

@@ -27,13 +27,7 @@ from tensorflow.python.saved_model import function_deserialization
 
 from tff_shift.execution import errors
 from tff_shift.execution.in_process import converters
-
-_CONVOLUTIONS = frozenset(
-  {
-    *("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput"),
-    *("Conv3D", "Conv3DBackpropFilterV2", "Conv3DBackpropInputV2"),
-  }
-)
+from tff_shift.execution.in_process import convolutions  # noqa: F401
 
 # Their values follow from shapes, which are those of one client.
 _OF_SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
@@ -68,18 +62,6 @@ class Notes(logging.Filter):
   def __exit__(self, *exception_info) -> None:
     tf.get_logger().removeFilter(self)
     _notes.reset(self._token)
-
-  def check(self) -> None:
-    """Refuses a batch whose main work runs client by client.
-
-    Raises:
-      NotBatchedError: If convolutions with a kernel per client run in a loop.
-    """
-    convolutions = sorted(self.looped & _CONVOLUTIONS)
-    if convolutions:
-      raise errors.NotBatchedError(
-        f"the operation {convolutions[0]}: it would run client by client"
-      )
 
   def not_batched(self, error: Exception) -> errors.NotBatchedError:
     """Returns the error that says why a computation cannot run in batches."""

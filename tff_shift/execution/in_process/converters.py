@@ -91,7 +91,7 @@ def _full_integers(inputs: Input) -> Output:
   algorithm = tf.get_static_value(inputs.unstacked_input(3))
   if algorithm is None or algorithm not in _PHILOX:
     return pfor._fallback_converter(inputs)
-  shape = _equal(inputs.input(0))
+  shape = equal(inputs.input(0))
   num_clients = inputs.pfor.loop_len_vector
   key, counter = (
     each.t
@@ -105,7 +105,7 @@ def _full_integers(inputs: Input) -> Output:
   return pfor.wrap(tf.reshape(drawn, tf.concat([num_clients, shape], 0)))
 
 
-def _equal(value: Output) -> tf.Tensor:
+def equal(value: Output) -> tf.Tensor:
   """Returns a value that is the same for all clients, or fails.
 
   A shape may be computed from the data of a client.
@@ -192,3 +192,37 @@ def _halves(words: tf.Tensor) -> list[tf.Tensor]:
 
 def _constant(value: int) -> tf.Tensor:
   return tf.constant(value, tf.uint64)
+
+
+@register("ZerosLike")
+def _zeros(inputs: Input) -> Output:
+  """A list has a zero for each element, which knows its own shape."""
+  if inputs.op.outputs[0].dtype != tf.variant:
+    return pfor._convert_zeros_like(inputs)
+  handle = pfor._untile_variant(inputs.stacked_input(0))
+  return pfor.wrap(pfor._tile_variant(tf.raw_ops.ZerosLike(x=handle), inputs))
+
+
+_shape_of_any_rank = pfor._stack_tensor_list_shape
+
+
+def _shape_of_elements(shape: tf.Tensor, num_clients: tf.Tensor) -> tf.Tensor:
+  """Returns the shape of a list's elements, stacked.
+
+  TensorFlow forgets their rank if one of their sizes is unknown.
+  """
+  shape = tf.convert_to_tensor(shape)
+  if shape.shape.rank != 1:
+    return _shape_of_any_rank(shape, num_clients)
+  return tf.concat([tf.cast(num_clients, shape.dtype), shape], 0)
+
+
+pfor._stack_tensor_list_shape = _shape_of_elements
+
+
+@register("TensorListReserve")
+def _reserved(inputs: Input) -> Output:
+  """A shape can come from a list of what each step of a loop kept."""
+  for place, value in enumerate(inputs.inputs):
+    inputs.inputs[place] = pfor.wrap(equal(value), False)
+  return pfor._convert_tensor_list_reserve(inputs)

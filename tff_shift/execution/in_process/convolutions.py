@@ -378,13 +378,12 @@ def _with_depth(tensor: tf.Tensor, depth: _Size) -> tf.Tensor:
 def _of_images(inputs: converters.Input) -> converters.Output:
   if not inputs.input(1).is_stacked:
     return converters.pfor._convert_flatten_batch(inputs, inputs.op_type, [0])
-  axes, grouped = _axes(inputs), _is_grouped(inputs)
-  inputs.stack_inputs()
+  axes = _axes(inputs)
+  images, kernels = _stacked(inputs, 0, 1)
   convolve = _convolve if len(axes) == 2 else _convolve_3d
-  found = convolve(
-    inputs.stacked_input(0), inputs.stacked_input(1), axes, grouped
+  return converters.pfor.wrap(
+    convolve(images, kernels, axes, _is_grouped(inputs))
   )
-  return converters.pfor.wrap(found)
 
 
 @converters.register("Conv2DBackpropInput", "Conv3DBackpropInputV2")
@@ -393,32 +392,49 @@ def _to_images(inputs: converters.Input) -> converters.Output:
     return converters.pfor._convert_flatten_batch_shape_input(
       inputs, inputs.op_type, flatten_dims=[2], shape_dim=0
     )
-  axes, grouped = _axes(inputs), _is_grouped(inputs)
-  inputs.stack_inputs([1, 2])
+  axes, sizes = _axes(inputs), _result_sizes(inputs, 0)
+  kernels, gradient = _stacked(inputs, 1, 2)
   convolve = _gradient_of_images if len(axes) == 2 else _gradient_of_images_3d
-  found = convolve(
-    _result_sizes(inputs, 0),
-    inputs.stacked_input(1),
-    inputs.stacked_input(2),
-    axes,
-    grouped,
+  return converters.pfor.wrap(
+    convolve(sizes, kernels, gradient, axes, _is_grouped(inputs))
   )
-  return converters.pfor.wrap(found)
 
 
 @converters.register("Conv2DBackpropFilter", "Conv3DBackpropFilterV2")
 def _to_kernels(inputs: converters.Input) -> converters.Output:
-  axes, grouped = _axes(inputs), _is_grouped(inputs)
-  inputs.stack_inputs([0, 2])
+  axes, sizes = _axes(inputs), _result_sizes(inputs, 1)
+  images, gradient = _stacked(inputs, 0, 2)
   convolve = _gradient_of_kernels if len(axes) == 2 else _gradient_of_kernels_3d
-  found = convolve(
-    inputs.stacked_input(0),
-    _result_sizes(inputs, 1),
-    inputs.stacked_input(2),
-    axes,
-    grouped,
+  return converters.pfor.wrap(
+    convolve(images, sizes, gradient, axes, _is_grouped(inputs))
   )
-  return converters.pfor.wrap(found)
+
+
+def _operands_stacked(name: str, convert, *places: int) -> None:
+  """Registers TensorFlow's converter for operands that clients may share."""
+
+  @converters.register(name)
+  def convert_stacked(inputs):
+    inputs.stack_inputs(places)
+    return convert(inputs)
+
+
+_operands_stacked(
+  "DepthwiseConv2dNative",
+  converters.pfor._convert_depthwise_conv2d_native,
+  0,
+  1,
+)
+_operands_stacked(
+  "DepthwiseConv2dNativeBackpropInput",
+  converters.pfor._convert_depthwise_conv2d_native_backprop_input,
+  *(1, 2),
+)
+_operands_stacked(
+  "DepthwiseConv2dNativeBackpropFilter",
+  converters.pfor._convert_depthwise_conv2d_native_backprop_filter,
+  *(0, 2),
+)
 
 
 @converters.register("FusedBatchNormV3")
@@ -449,6 +465,15 @@ def _is_grouped(inputs: converters.Input) -> bool:
   return is_grouped(inputs.op.device, inputs.op.outputs[0].dtype)
 
 
+def _stacked(inputs: converters.Input, *places: int) -> list[tf.Tensor]:
+  """Returns operands of a convolution, of all clients."""
+  inputs.stack_inputs(places)
+  operands = [inputs.stacked_input(place) for place in places]
+  for each in operands:
+    each.set_shape([None] * (1 + len(inputs.get_attr("strides"))))
+  return operands
+
+
 def _axes(inputs: converters.Input) -> list[_Axis]:
   """Returns the axes of windows."""
   _check_channels_last(inputs)
@@ -474,7 +499,8 @@ def _check_channels_last(inputs: converters.Input) -> None:
 
 def _result_sizes(inputs: converters.Input, index: int) -> list[_Size]:
   """Returns the sizes of a client's result, of which an input is a vector."""
-  sizes = inputs.unstacked_input(index)
+  sizes = converters.equal(inputs.input(index))
   known = converters.pfor.tensor_util.constant_value_as_shape(sizes)
-  known = known.merge_with(inputs.op.outputs[0].shape).as_list()
+  known = known.merge_with(inputs.op.outputs[0].shape)
+  known = known.merge_with([None] * len(inputs.get_attr("strides")))
   return [sizes[i] if size is None else size for i, size in enumerate(known)]

@@ -88,10 +88,30 @@ def _concatenation(inputs: Input) -> Output:
 
 @register("StatelessRandomUniformFullIntV2")
 def _full_integers(inputs: Input) -> Output:
+  return draw(inputs, inputs.get_attr("dtype"), lambda bits: bits)
+
+
+def draw(
+  inputs: Input,
+  dtype: tf.DType,
+  convert: Callable[[tf.Tensor], tf.Tensor],
+  multiple: int = 1,
+) -> Output:
+  """Converts an operation that draws numbers from a key and a counter.
+
+  Args:
+    inputs: The operation's: shape, key, counter, algorithm, and any others.
+    dtype: The type of the bits of a number, see `philox`.
+    convert: From bits, [clients, draws], to numbers.
+    multiple: The draws are a multiple of this.
+
+  Returns:
+    The numbers.
+  """
   algorithm = tf.get_static_value(inputs.unstacked_input(3))
   if algorithm is None or algorithm not in _PHILOX:
     return pfor._fallback_converter(inputs)
-  shape = equal(inputs.input(0))
+  shape = tf.cast(equal(inputs.input(0)), tf.int32)
   num_clients = inputs.pfor.loop_len_vector
   key, counter = (
     each.t
@@ -99,9 +119,10 @@ def _full_integers(inputs: Input) -> Output:
     else tf.tile(each.t[None], tf.concat([num_clients, [1]], 0))
     for each in (inputs.input(1), inputs.input(2))
   )
-  shape = tf.cast(shape, tf.int32)
-  draw = philox(inputs.get_attr("dtype"))
-  drawn = draw(key, counter, tf.reduce_prod(shape))
+  size = tf.reduce_prod(shape)
+  drawn = convert(philox(dtype)(key, counter, -(-size // multiple) * multiple))
+  if multiple > 1:
+    drawn = drawn[:, :size]
   return pfor.wrap(tf.reshape(drawn, tf.concat([num_clients, shape], 0)))
 
 
@@ -226,3 +247,146 @@ def _reserved(inputs: Input) -> Output:
   for place, value in enumerate(inputs.inputs):
     inputs.inputs[place] = pfor.wrap(equal(value), False)
   return pfor._convert_tensor_list_reserve(inputs)
+
+
+@register("TensorListGetItem")
+def _get_item(inputs: Input) -> Output:
+  """Takes from the elements at any client's place each client's part."""
+  handle, place, shape = inputs.inputs
+  if not handle.is_stacked or not place.is_stacked:
+    return pfor._convert_tensor_list_get_item(inputs)
+  places, which = tf.unique(place.t)
+  elements = tf.raw_ops.TensorListGather(
+    input_handle=pfor._untile_variant(handle.t),
+    indices=places,
+    element_shape=_shape_of_elements(equal(shape), inputs.pfor.loop_len_vector),
+    element_dtype=inputs.get_attr("element_dtype"),
+  )
+  which = tf.stack([which, tf.range(tf.size(which))], -1)
+  return pfor.wrap(tf.gather_nd(elements, which))
+
+
+@register("TensorListSetItem")
+def _set_item(inputs: Input) -> Output:
+  """A place that is a client's own is one of several to scatter to."""
+  place = inputs.input(1)
+  if not place.is_stacked or place.t is inputs.pfor.all_indices:
+    return pfor._convert_tensor_array_set_item(inputs)
+  inputs.stack_inputs([2])
+  item = inputs.stacked_input(2)
+  inputs.inputs[1:] = [pfor.wrap(each[:, None]) for each in (item, place.t)]
+  return pfor._convert_tensor_list_scatter(inputs)
+
+
+@register("StridedSlice")
+def _slice(inputs: Input) -> Output:
+  """An element at a place that is a client's own."""
+  value, place = inputs.inputs[:2]
+  length = place.t.shape[-1]
+  masks = "begin_mask", "ellipsis_mask", "new_axis_mask"
+  if (
+    not place.is_stacked
+    or length is None
+    or inputs.get_attr("shrink_axis_mask") != 2**length - 1
+    or any(map(inputs.get_attr, masks))
+  ):
+    return pfor._convert_strided_slice(inputs)
+  place = place.t
+  batch = int(value.is_stacked)
+  sizes = tf.shape(value.t, place.dtype)[batch : batch + length]
+  place = tf.where(place < 0, place + sizes, place)
+  return pfor.wrap(tf.gather_nd(value.t, place, batch))
+
+
+@register(
+  *("TensorScatterAdd", "TensorScatterMax", "TensorScatterMin"),
+  *("TensorScatterSub", "TensorScatterUpdate"),
+)
+def _scatter(inputs: Input) -> Output:
+  inputs.stack_inputs()
+  tensor, places, updates = (each.t for each in inputs.inputs)
+  return _with_attributes(inputs, tensor, _with_client(places), updates)
+
+
+@register("ScatterNd")
+def _scatter_to_zeros(inputs: Input) -> Output:
+  inputs.stack_inputs([0, 1])
+  places, updates, shape = inputs.inputs
+  shape = equal(shape)
+  num_clients = tf.cast(inputs.pfor.loop_len_vector, shape.dtype)
+  return _with_attributes(
+    inputs,
+    _with_client(places.t),
+    updates.t,
+    tf.concat([num_clients, shape], 0),
+  )
+
+
+def _with_client(places: tf.Tensor) -> tf.Tensor:
+  """Puts the number of a client before each place, [clients, ..., axes]."""
+  numbers = tf.range(tf.shape(places, places.dtype)[0], dtype=places.dtype)
+  numbers = tf.reshape(numbers, [-1] + [1] * (places.shape.rank - 1))
+  return tf.concat([numbers + tf.zeros_like(places[..., :1]), places], -1)
+
+
+def _with_attributes(inputs: Input, *stacked: tf.Tensor) -> Output:
+  """Returns the results of the operation with other inputs."""
+  dtypes = [each.dtype for each in inputs.op.outputs]
+  attributes = inputs.op.node_def.attr
+  found = pfor._create_op(inputs.op_type, list(stacked), dtypes, attributes)
+  return [pfor.wrap(each) for each in found.outputs]
+
+
+@register("Svd")
+def _singular_values(inputs: Input) -> Output:
+  found = _with_attributes(inputs, inputs.stacked_input(0))
+  if inputs.get_attr("compute_uv"):
+    return found
+  # The vectors are empty, also of many matrices.
+  return [found[0], *(pfor.wrap(each.t, False) for each in found[1:])]
+
+
+@register("Qr")
+def _orthogonal(inputs: Input) -> Output:
+  return _with_attributes(inputs, inputs.stacked_input(0))
+
+
+@register("L2Loss")
+def _half_of_squares(inputs: Input) -> Output:
+  value = tf.reshape(
+    inputs.stacked_input(0), [inputs.pfor.loop_len_vector[0], -1]
+  )
+  return pfor.wrap(tf.reduce_sum(tf.square(value), 1) / 2)
+
+
+@register("Bincount", "DenseBincount")
+def _counts(inputs: Input) -> Output:
+  """Counts in rows, each of them a client's."""
+  binary = inputs.op_type == "DenseBincount" and inputs.get_attr(
+    "binary_output"
+  )
+  if inputs.op_type == "DenseBincount" and inputs.op.inputs[0].shape.rank != 1:
+    return pfor._fallback_converter(inputs)
+  has_weights = inputs.op.inputs[2].shape.num_elements() != 0
+  inputs.stack_inputs([0, 2] if has_weights else [0])
+  values, _, weights = (each.t for each in inputs.inputs)
+  rows = [inputs.pfor.loop_len_vector[0], -1]
+  counts = tf.raw_ops.DenseBincount(
+    input=tf.reshape(values, rows),
+    size=equal(inputs.input(1)),
+    weights=tf.reshape(weights, rows) if has_weights else weights,
+    binary_output=binary,
+  )
+  return pfor.wrap(counts)
+
+
+@register(
+  "ResizeBilinear", "ResizeNearestNeighbor", "ResizeNearestNeighborGrad"
+)
+def _resize(inputs: Input) -> Output:
+  return pfor._convert_flatten_batch(inputs, inputs.op_type, [0])
+
+
+@register("ResizeBilinearGrad")
+def _resize_gradient(inputs: Input) -> Output:
+  return pfor._convert_flatten_batch(inputs, inputs.op_type, [0, 1])

@@ -28,6 +28,7 @@ from tensorflow.python.saved_model import function_deserialization
 from tff_shift.execution import errors
 from tff_shift.execution.in_process import converters
 from tff_shift.execution.in_process import convolutions  # noqa: F401
+from tff_shift.execution.in_process import draws  # noqa: F401
 
 # Their values follow from shapes, which are those of one client.
 _OF_SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size"})

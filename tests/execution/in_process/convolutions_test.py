@@ -9,45 +9,8 @@ import tensorflow as tf
 from hypothesis import strategies
 
 from tff_shift.execution.in_process import convolutions
-from tff_shift.execution.in_process import vectorization
 
-# Of a difference, relative to the largest value.
-TOLERANCES = {"float32": 2e-6, "float64": 1e-12}
 CLIENTS = 3
-
-
-def in_a_batch(function, *stacked):
-  """Returns the results of clients, and what ran client by client."""
-
-  # The executor does not know the number of clients.
-  @tf.function(
-    input_signature=[
-      tf.TensorSpec([None, *each.shape[1:]], each.dtype) for each in stacked
-    ]
-  )
-  def run(*stacked):
-    return vectorization.map_clients(
-      lambda i: function(*(tf.gather(each, i) for each in stacked)),
-      tf.shape(stacked[0])[0],
-    )
-
-  with vectorization.Notes() as notes:
-    found = run(*stacked)
-  return found, notes.looped
-
-
-def check(function, *stacked, reference=None, looped=()):
-  """Compares a batch with a loop."""
-  found, notes = in_a_batch(function, *stacked)
-  assert notes == set(looped)
-  reference = tf.function(reference or function)
-  each = [reference(*values) for values in zip(*stacked, strict=True)]
-  for one, other in zip(found, zip(*each, strict=True), strict=True):
-    other = np.stack(other)
-    assert one.shape == other.shape and one.dtype == other.dtype
-    difference = np.max(np.abs(one - other))
-    tolerance = TOLERANCES.get(one.dtype.name, 0)
-    assert difference <= tolerance * max(1, np.max(np.abs(other)))
 
 
 def derived(function):
@@ -102,7 +65,7 @@ class Geometry:
     """
     places = [
       [i * dilation for i in range(size)]
-      for size, dilation in zip(self.kernel, self.dilations)
+      for size, dilation in zip(self.kernel, self.dilations, strict=False)
     ]
     sizes = [each[-1] + 1 for each in places] + kernel.shape[-2:]
     places = np.stack(np.meshgrid(*places, indexing="ij"), -1)
@@ -138,22 +101,26 @@ def form(request, monkeypatch):
   return request.param
 
 
-def check_convolution(geometry, images, kernels, own="both"):
-  """Compares a convolution of which one or both operands are a client's."""
+@pytest.fixture
+def check_convolution(check_batch):
+  """Returns a function that compares a convolution with a loop."""
 
-  def of_client(convolve):
-    if own == "images":
-      return lambda images: convolve(images, kernels[0])
-    if own == "kernels":
-      return lambda kernel: convolve(images[0], kernel)
-    return convolve
+  def check(geometry, images, kernels, own="both"):
+    def of_client(convolve):
+      if own == "images":
+        return lambda images: convolve(images, kernels[0])
+      if own == "kernels":
+        return lambda kernel: convolve(images[0], kernel)
+      return convolve
 
-  stacked = {"images": [images], "kernels": [kernels]}
-  check(
-    of_client(derived(geometry.convolve)),
-    *stacked.get(own, [images, kernels]),
-    reference=of_client(derived(geometry.plainly)),
-  )
+    stacked = {"images": [images], "kernels": [kernels]}
+    check_batch(
+      of_client(derived(geometry.convolve)),
+      *stacked.get(own, [images, kernels]),
+      reference=of_client(derived(geometry.plainly)),
+    )
+
+  return check
 
 
 class TestConvolutions:
@@ -167,7 +134,8 @@ class TestConvolutions:
     phases=[hypothesis.Phase.generate],
     suppress_health_check=list(hypothesis.HealthCheck),
   )
-  def test_two_dimensions(self, form, geometry, own):
+  @pytest.mark.slow
+  def test_two_dimensions(self, form, check_convolution, geometry, own):
     # TensorFlow's own, which a CPU does not have.
     hypothesis.assume(
       own != "images"
@@ -178,59 +146,123 @@ class TestConvolutions:
       geometry, draw(2, 7, 8, 2), draw(*geometry.kernel, 2, 3), own
     )
 
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     "geometry",
     [
       Geometry((2, 3, 2), (2, 1, 2)),
-      # TensorFlow mistakes the shape of other dilations.
+      # TensorFlow mistakes the shape if dilations differ.
       Geometry((3, 2, 1), (1, 2, 1), (2, 2, 2), "VALID"),
     ],
   )
   @pytest.mark.parametrize("own", ["both", "images", "kernels"])
-  def test_three_dimensions(self, form, geometry, own):
+  def test_three_dimensions(self, form, check_convolution, geometry, own):
     if own == "images":
       geometry = dataclasses.replace(geometry, dilations=(1, 1, 1))
     check_convolution(
       geometry, draw(2, 5, 6, 4, 2), draw(*geometry.kernel, 2, 3), own
     )
 
-  @pytest.mark.parametrize("own", ["both", "images", "kernels"])
+  @pytest.mark.slow
   @pytest.mark.parametrize("rank", [2, 3])
-  def test_transposed(self, form, own, rank):
+  def test_transposed(self, form, check_batch, rank):
     sizes = [5, 4, 3][:rank]
-    kernels, images = draw(*[3, 2, 3][:rank], 3, 2), draw(2, *sizes, 2)
 
     def convolve(images, kernel):
       return tf.nn.conv_transpose(
         images, kernel, [2, *(2 * each for each in sizes), 3], 2
       )
 
-    function = derived(convolve)
-    if own == "both":
-      check(function, images, kernels)
-    elif own == "images":
-      check(lambda images: function(images, kernels[0]), images)
-    else:
-      check(lambda kernel: function(images[0], kernel), kernels)
-
-  def test_groups_of_the_model_itself(self, monkeypatch):
-    monkeypatch.setattr(convolutions, "is_grouped", lambda *_: True)
-    geometry = Geometry((3, 3), (2, 1))
-    check(
-      derived(geometry.convolve), draw(2, 5, 6, 4), draw(3, 3, 2, 6)
+    check_batch(
+      derived(convolve), draw(2, *sizes, 2), draw(*[3, 2, 3][:rank], 3, 2)
     )
 
-  def test_patches_of_double_precision(self):
-    geometry = Geometry((3, 2), (2, 1), (1, 2))
+  def test_patches_of_double_precision(self, monkeypatch, check_convolution):
+    monkeypatch.setattr(convolutions, "is_grouped", lambda *_: False)
     check_convolution(
-      geometry,
+      Geometry((3, 2), (2, 1), (1, 2)),
       draw(2, 7, 8, 2, dtype="float64"),
       draw(3, 2, 2, 3, dtype="float64"),
     )
 
-  def test_channels_first_run_client_by_client(self):
+  def test_groups_of_the_model_itself(self, form, check_batch):
+    convolve = Geometry((3, 3), (2, 1)).convolve
+    images, kernels = draw(2, 5, 6, 4), draw(3, 3, 2, 6)
+    if form == "groups":
+      check_batch(derived(convolve), images, kernels)
+    else:
+      check_batch(
+        lambda *values: [convolve(*values)], images, kernels, looped={"Conv2D"}
+      )
+
+  @pytest.mark.parametrize(
+    ("device", "dtype", "has_onednn", "machine", "expected"),
+    [
+      ("/device:GPU:0", "float64", False, "x86_64", True),
+      ("/device:CPU:0", "float32", True, "x86_64", True),
+      ("/device:CPU:0", "float64", True, "x86_64", False),
+      ("/device:CPU:0", "float32", False, "x86_64", False),
+      ("/device:CPU:0", "float32", True, "aarch64", False),
+    ],
+  )
+  def test_form(
+    self, monkeypatch, device, dtype, has_onednn, machine, expected
+  ):
+    monkeypatch.setattr(
+      convolutions._port, "IsMklEnabled", lambda: has_onednn, raising=True
+    )
+    monkeypatch.setattr(convolutions.platform, "machine", lambda: machine)
+    assert convolutions.is_grouped(device, tf.as_dtype(dtype)) == expected
+
+
+class TestDepthwise:
+  @pytest.mark.parametrize("own", ["both", "images", "kernels"])
+  @pytest.mark.parametrize("padding", ["SAME", "VALID"])
+  def test_an_operand_may_be_shared(self, check_batch, own, padding):
+    images, kernels = draw(2, 5, 6, 3), draw(3, 2, 3, 2)
+
+    @derived
     def convolve(images, kernel):
-      return [
-        tf.nn.conv2d(images, kernel, 1, "SAME", "NCHW")
-      ]
-    found, looped = in_a_batch
+      return tf.nn.depthwise_conv2d(images, kernel, [1, 1, 1, 1], padding)
+
+    if own == "both":
+      check_batch(convolve, images, kernels)
+    elif own == "images":
+      check_batch(lambda images: convolve(images, kernels[0]), images)
+    else:
+      check_batch(lambda kernel: convolve(images[0], kernel), kernels)
+
+
+class TestBatchNormalisation:
+  @pytest.mark.parametrize("is_training", [False, True])
+  @pytest.mark.parametrize("own", ["both", "images", "scale"])
+  def test_scale_and_statistics_of_a_client(
+    self, check_batch, is_training, own
+  ):
+    images, scales = draw(6, 5, 5, 3), draw(3)
+
+    @derived
+    def normalise(images, scale):
+      return tf.raw_ops.FusedBatchNormV3(
+        x=images,
+        scale=scale,
+        offset=2 * scale,
+        mean=scale + 0.5,
+        variance=scale**2 + 0.5,
+        is_training=is_training,
+      ).y
+
+    if own == "both":
+      check_batch(normalise, images, scales)
+    elif own == "images":
+      check_batch(lambda images: normalise(images, scales[0]), images)
+    else:
+      check_batch(lambda scale: normalise(images[0], scale), scales)
+
+
+class TestPooling:
+  @pytest.mark.parametrize("pool", [tf.nn.max_pool, tf.nn.avg_pool])
+  @pytest.mark.parametrize("rank", [2, 3])
+  def test_windows_overlap(self, check_batch, pool, rank):
+    images = draw(2, *[5, 6, 4][:rank], 2)
+    check_batch(derived(lambda images: pool(images, 3, 2, "SAME")), images)

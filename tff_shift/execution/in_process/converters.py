@@ -215,11 +215,14 @@ def _constant(value: int) -> tf.Tensor:
   return tf.constant(value, tf.uint64)
 
 
+_zeros_of_tensors = pfor._pfor_converter_registry["ZerosLike"]
+
+
 @register("ZerosLike")
 def _zeros(inputs: Input) -> Output:
   """A list has a zero for each element, which knows its own shape."""
   if inputs.op.outputs[0].dtype != tf.variant:
-    return pfor._convert_zeros_like(inputs)
+    return _zeros_of_tensors(inputs)
   handle = pfor._untile_variant(inputs.stacked_input(0))
   return pfor.wrap(pfor._tile_variant(tf.raw_ops.ZerosLike(x=handle), inputs))
 
@@ -241,12 +244,23 @@ def _shape_of_elements(shape: tf.Tensor, num_clients: tf.Tensor) -> tf.Tensor:
 pfor._stack_tensor_list_shape = _shape_of_elements
 
 
-@register("TensorListReserve")
-def _reserved(inputs: Input) -> Output:
-  """A shape can come from a list of what each step of a loop kept."""
-  for place, value in enumerate(inputs.inputs):
-    inputs.inputs[place] = pfor.wrap(equal(value), False)
-  return pfor._convert_tensor_list_reserve(inputs)
+def _make_equal(name: str, *places: int) -> None:
+  """Registers TensorFlow's converter for sizes that may be stacked.
+
+  They can come from a list of what each step of a loop kept.
+  """
+  convert = pfor._pfor_converter_registry[name]
+
+  @register(name)
+  def convert_equal(inputs):
+    for place in places:
+      size = equal(inputs.input(place))
+      inputs.inputs[place] = pfor.wrap(size, False)
+    return convert(inputs)
+
+
+_make_equal("TensorListReserve", 0, 1)
+_make_equal("UnsortedSegmentSum", 2)
 
 
 @register("TensorListGetItem")
@@ -280,22 +294,34 @@ def _set_item(inputs: Input) -> Output:
 
 @register("StridedSlice")
 def _slice(inputs: Input) -> Output:
-  """An element at a place that is a client's own."""
-  value, place = inputs.inputs[:2]
-  length = place.t.shape[-1]
-  masks = "begin_mask", "ellipsis_mask", "new_axis_mask"
+  """Takes elements, or rows one after the other, at a client's own place."""
+  value, start, stop, step = inputs.inputs
+  length = start.t.shape[-1]
+  masks = "begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask"
+  shrinks = inputs.get_attr("shrink_axis_mask")
+  is_element = bool(length) and shrinks == 2 ** (length or 0) - 1
+  is_row = length == 1 and not shrinks and tf.get_static_value(step.t) == 1
   if (
-    not place.is_stacked
-    or length is None
-    or inputs.get_attr("shrink_axis_mask") != 2**length - 1
+    not start.is_stacked
     or any(map(inputs.get_attr, masks))
+    or not (is_element or is_row)
   ):
     return pfor._convert_strided_slice(inputs)
-  place = place.t
   batch = int(value.is_stacked)
-  sizes = tf.shape(value.t, place.dtype)[batch : batch + length]
-  place = tf.where(place < 0, place + sizes, place)
-  return pfor.wrap(tf.gather_nd(value.t, place, batch))
+  sizes = tf.shape(value.t, start.t.dtype)[batch : batch + length]
+
+  def from_start(place):
+    return tf.where(place < 0, place + sizes, place)
+
+  place = from_start(start.t)
+  if is_element:
+    return pfor.wrap(tf.gather_nd(value.t, place, batch))
+  place, end = (
+    tf.clip_by_value(each, 0, sizes) for each in (place, from_start(stop.t))
+  )
+  count = equal(pfor.wrap(tf.maximum(end - place, 0)))[0]
+  rows = place + tf.range(count, dtype=place.dtype)
+  return pfor.wrap(tf.gather(value.t, rows, axis=batch, batch_dims=batch))
 
 
 @register(

@@ -97,6 +97,8 @@ geometries = strategies.builds(
 @pytest.fixture(params=["groups", "patches"])
 def form(request, monkeypatch):
   is_grouped = request.param == "groups"
+  if is_grouped and not convolutions.is_grouped("/device:CPU:0", tf.float32):
+    pytest.skip("a CPU has gradients of groups with oneDNN only")
   monkeypatch.setattr(convolutions, "is_grouped", lambda *_: is_grouped)
   return request.param
 
@@ -131,17 +133,15 @@ class TestConvolutions:
   # Each example is traced, which would take long to make smaller.
   @hypothesis.settings(
     max_examples=10,
+    derandomize=True,
     phases=[hypothesis.Phase.generate],
     suppress_health_check=list(hypothesis.HealthCheck),
   )
   @pytest.mark.slow
   def test_two_dimensions(self, form, check_convolution, geometry, own):
-    # TensorFlow's own, which a CPU does not have.
-    hypothesis.assume(
-      own != "images"
-      or isinstance(geometry.padding, str)
-      or geometry.dilations == (1, 1)
-    )
+    if own == "images":
+      # TensorFlow's own converter, and not every CPU has these gradients.
+      geometry = dataclasses.replace(geometry, dilations=(1, 1))
     check_convolution(
       geometry, draw(2, 7, 8, 2), draw(*geometry.kernel, 2, 3), own
     )
@@ -160,7 +160,7 @@ class TestConvolutions:
     if own == "images":
       geometry = dataclasses.replace(geometry, dilations=(1, 1, 1))
     check_convolution(
-      geometry, draw(2, 5, 6, 4, 2), draw(*geometry.kernel, 2, 3), own
+      geometry, draw(1, 5, 6, 3, 2), draw(*geometry.kernel, 2, 3), own
     )
 
   @pytest.mark.slow

@@ -8,7 +8,7 @@ instead of until the stacking of its variables is a fixed point; and a few
 operations are converted that TensorFlow runs in a loop.
 
 TensorFlow's vectorisation has no public interface for that. Nothing outside of
-this file and `converters` depends on its parts.
+this file, `converters`, `convolutions` and `draws` depends on its parts.
 """
 
 import contextvars

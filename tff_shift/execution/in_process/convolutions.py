@@ -238,7 +238,8 @@ def _rows(
   clients, batch, *inner, depth = _sizes(images)
   if not all(isinstance(each, int) for each in window):
     raise converters.pfor.ConversionNotImplementedError(_UNKNOWN)
-  if kernel_depth != depth:
+  depths = [kernel_depth, depth]
+  if all(isinstance(each, int) for each in depths) and depth != kernel_depth:
     raise converters.pfor.ConversionNotImplementedError("It has groups.")
   windows = tf.image.extract_patches(
     tf.reshape(images, [clients * batch, *inner, depth]),

@@ -8,6 +8,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_shift.execution import in_process
+from tff_shift.execution.in_process import vectorization
+
+# Of a difference, relative to the largest value.
+_TOLERANCES = {tf.float32: 2e-6, tf.float64: 1e-12}
 
 
 def _run(context, computation, *arguments):
@@ -19,6 +23,51 @@ def _run(context, computation, *arguments):
 def run():
   """Returns `run(context, computation, *arguments)`."""
   return _run
+
+
+def _in_a_batch(function, stacked):
+  """Returns the results of clients, and what ran client by client."""
+  # The executor does not know the number of clients.
+  signature = [
+    tf.TensorSpec([None, *each.shape[1:]], each.dtype) for each in stacked
+  ]
+
+  @tf.function(input_signature=signature, autograph=False)
+  def run(*stacked):
+    return vectorization.map_clients(
+      lambda i: function(*(tf.gather(each, i) for each in stacked)),
+      tf.shape(stacked[0])[0],
+    )
+
+  with vectorization.Notes() as notes:
+    found = run(*stacked)
+  return found, notes.looped
+
+
+def _check_batch(function, *stacked, reference=None, looped=()):
+  found, notes = _in_a_batch(function, stacked)
+  assert notes == set(looped)
+  reference = tf.function(reference or function, autograph=False)
+  each = [
+    reference(*map(tf.constant, row)) for row in zip(*stacked, strict=True)
+  ]
+  for one, other in zip(found, zip(*each, strict=True), strict=True):
+    other = np.stack(other)
+    assert one.shape == other.shape and one.dtype == other.dtype
+    difference = np.max(np.abs(one - other), initial=0)
+    size = max(1, np.max(np.abs(other), initial=0))
+    assert difference <= _TOLERANCES.get(one.dtype, 0) * size
+
+
+@pytest.fixture(scope="session")
+def check_batch():
+  """Returns `check_batch(function, *stacked, reference, looped)`.
+
+  It compares a function of clients in a batch with a loop over clients: of the
+  same function, or of a reference. Operations in `looped` run in a loop in the
+  batch too, and no others.
+  """
+  return _check_batch
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,10 @@ From the outside in: `context` (TFF's interface), `cohorts` (a whole computation
 as one TensorFlow function: a loop over clients, or clients in batches),
 `federated` (otherwise: the work of server and clients, client by client),
 `programs` (a client's work as one TensorFlow function), `graphs` (preparation
-of a serialized graph), `vectorization` and `converters` (a client's graph for
-many clients), `values`, `devices`, `packing` (the values of all clients in one
-array per leaf) and `blocks` (which clients are in a batch).
+of a serialized graph), `vectorization`, `converters`, `convolutions` and
+`draws` (a client's graph for many clients), `values`, `devices`, `packing` (the
+values of all clients in one array per leaf) and `blocks` (which clients are in
+a batch).
 """
 
 from tff_shift.execution.in_process.context import async_in_process_context

@@ -197,7 +197,6 @@ class _CompiledComputation:
           # TensorFlow's converters fail in many ways.
           except Exception as error:
             raise notes.not_batched(error) from error
-        notes.check()
         self._batch_program = program
         self.programs.num_traces += 1
         if notes.looped:

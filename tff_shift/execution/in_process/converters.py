@@ -131,10 +131,30 @@ def _concatenation(inputs: Input) -> Output:
 
 @register("StatelessRandomUniformFullIntV2")
 def _full_integers(inputs: Input) -> Output:
+  return draw(inputs, inputs.get_attr("dtype"), lambda bits: bits)
+
+
+def draw(
+  inputs: Input,
+  dtype: tf.DType,
+  convert: Callable[[tf.Tensor], tf.Tensor],
+  multiple: int = 1,
+) -> Output:
+  """Converts an operation that draws numbers from a key and a counter.
+
+  Args:
+    inputs: The operation's: shape, key, counter, algorithm, and any others.
+    dtype: The type of the bits of a number, see `philox`.
+    convert: From bits, [clients, draws], to numbers.
+    multiple: The draws are a multiple of this.
+
+  Returns:
+    The numbers.
+  """
   algorithm = tf.get_static_value(inputs.unstacked_input(3))
   if algorithm is None or algorithm not in _PHILOX:
     return pfor._fallback_converter(inputs)
-  shape = _equal(inputs.input(0))
+  shape = tf.cast(equal(inputs.input(0)), tf.int32)
   num_clients = inputs.pfor.loop_len_vector
   key, counter = (
     each.t
@@ -142,9 +162,10 @@ def _full_integers(inputs: Input) -> Output:
     else tf.tile(each.t[None], tf.concat([num_clients, [1]], 0))
     for each in (inputs.input(1), inputs.input(2))
   )
-  shape = tf.cast(shape, tf.int32)
-  draw = philox(inputs.get_attr("dtype"))
-  drawn = draw(key, counter, tf.reduce_prod(shape))
+  size = tf.reduce_prod(shape)
+  drawn = convert(philox(dtype)(key, counter, -(-size // multiple) * multiple))
+  if multiple > 1:
+    drawn = drawn[:, :size]
   return pfor.wrap(tf.reshape(drawn, tf.concat([num_clients, shape], 0)))
 
 
@@ -153,13 +174,13 @@ def _identity(inputs: Input) -> Output:
   value = inputs.input(0)
   message = inputs.get_attr("message").decode()
   if message == batch_values.EQUAL:
-    return pfor.wrap(_equal(value), False)
+    return pfor.wrap(equal(value), False)
   if message == batch_values.LARGEST and value.is_stacked:
     return pfor.wrap(tf.reduce_max(value.t), False)
   return value
 
 
-def _equal(value: Output) -> tf.Tensor:
+def equal(value: Output) -> tf.Tensor:
   """Returns a value that is the same for all clients, or fails.
 
   A shape or a number of steps may be computed from the data of a client.
@@ -237,3 +258,206 @@ def _philox(dtype, key, counter, size):
     drawn = drawn[..., ::2] | tf.bitwise.left_shift(drawn[..., 1::2], shift)
   drawn = tf.reshape(drawn, [tf.shape(key)[0], tf.size(blocks) * per_block])
   return tf.bitcast(drawn[:, :size], dtype)
+
+
+_zeros_of_tensors = pfor._pfor_converter_registry["ZerosLike"]
+
+
+@register("ZerosLike")
+def _zeros(inputs: Input) -> Output:
+  """A list has a zero for each element, which knows its own shape."""
+  if inputs.op.outputs[0].dtype != tf.variant:
+    return _zeros_of_tensors(inputs)
+  handle = pfor._untile_variant(inputs.stacked_input(0))
+  return pfor.wrap(pfor._tile_variant(tf.raw_ops.ZerosLike(x=handle), inputs))
+
+
+_shape_of_any_rank = pfor._stack_tensor_list_shape
+
+
+def _shape_of_elements(shape: tf.Tensor, num_clients: tf.Tensor) -> tf.Tensor:
+  """Returns the shape of a list's elements, stacked.
+
+  TensorFlow forgets their rank if one of their sizes is unknown.
+  """
+  shape = tf.convert_to_tensor(shape)
+  if shape.shape.rank != 1:
+    return _shape_of_any_rank(shape, num_clients)
+  return tf.concat([tf.cast(num_clients, shape.dtype), shape], 0)
+
+
+pfor._stack_tensor_list_shape = _shape_of_elements
+
+
+def _make_equal(name: str, *places: int) -> None:
+  """Registers TensorFlow's converter for sizes that may be stacked.
+
+  They can come from a list of what each step of a loop kept.
+  """
+  convert = pfor._pfor_converter_registry[name]
+
+  @register(name)
+  def convert_equal(inputs):
+    for place in places:
+      size = equal(inputs.input(place))
+      inputs.inputs[place] = pfor.wrap(size, False)
+    return convert(inputs)
+
+
+_make_equal("TensorListReserve", 0, 1)
+_make_equal("UnsortedSegmentSum", 2)
+
+
+@register("TensorListGetItem")
+def _get_item(inputs: Input) -> Output:
+  """Takes from the elements at any client's place each client's part."""
+  handle, place, shape = inputs.inputs
+  if not handle.is_stacked or not place.is_stacked:
+    return pfor._convert_tensor_list_get_item(inputs)
+  places, which = tf.unique(place.t)
+  elements = tf.raw_ops.TensorListGather(
+    input_handle=pfor._untile_variant(handle.t),
+    indices=places,
+    element_shape=_shape_of_elements(equal(shape), inputs.pfor.loop_len_vector),
+    element_dtype=inputs.get_attr("element_dtype"),
+  )
+  which = tf.stack([which, tf.range(tf.size(which))], -1)
+  return pfor.wrap(tf.gather_nd(elements, which))
+
+
+@register("TensorListSetItem")
+def _set_item(inputs: Input) -> Output:
+  """A place that is a client's own is one of several to scatter to."""
+  place = inputs.input(1)
+  if not place.is_stacked or place.t is inputs.pfor.all_indices:
+    return pfor._convert_tensor_array_set_item(inputs)
+  inputs.stack_inputs([2])
+  item = inputs.stacked_input(2)
+  inputs.inputs[1:] = [pfor.wrap(each[:, None]) for each in (item, place.t)]
+  return pfor._convert_tensor_list_scatter(inputs)
+
+
+@register("StridedSlice")
+def _slice(inputs: Input) -> Output:
+  """Takes elements, or rows one after the other, at a client's own place."""
+  value, start, stop, step = inputs.inputs
+  length = start.t.shape[-1]
+  masks = "begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask"
+  shrinks = inputs.get_attr("shrink_axis_mask")
+  is_element = bool(length) and shrinks == 2 ** (length or 0) - 1
+  is_row = length == 1 and not shrinks and tf.get_static_value(step.t) == 1
+  if (
+    not start.is_stacked
+    or any(map(inputs.get_attr, masks))
+    or not (is_element or is_row)
+  ):
+    return pfor._convert_strided_slice(inputs)
+  batch = int(value.is_stacked)
+  sizes = tf.shape(value.t, start.t.dtype)[batch : batch + length]
+
+  def from_start(place):
+    return tf.where(place < 0, place + sizes, place)
+
+  place = from_start(start.t)
+  if is_element:
+    return pfor.wrap(tf.gather_nd(value.t, place, batch))
+  place, end = (
+    tf.clip_by_value(each, 0, sizes) for each in (place, from_start(stop.t))
+  )
+  count = equal(pfor.wrap(tf.maximum(end - place, 0)))[0]
+  rows = place + tf.range(count, dtype=place.dtype)
+  return pfor.wrap(tf.gather(value.t, rows, axis=batch, batch_dims=batch))
+
+
+@register(
+  *("TensorScatterAdd", "TensorScatterMax", "TensorScatterMin"),
+  *("TensorScatterSub", "TensorScatterUpdate"),
+)
+def _scatter(inputs: Input) -> Output:
+  inputs.stack_inputs()
+  tensor, places, updates = (each.t for each in inputs.inputs)
+  return _with_attributes(inputs, tensor, _with_client(places), updates)
+
+
+@register("ScatterNd")
+def _scatter_to_zeros(inputs: Input) -> Output:
+  inputs.stack_inputs([0, 1])
+  places, updates, shape = inputs.inputs
+  shape = equal(shape)
+  num_clients = tf.cast(inputs.pfor.loop_len_vector, shape.dtype)
+  return _with_attributes(
+    inputs,
+    _with_client(places.t),
+    updates.t,
+    tf.concat([num_clients, shape], 0),
+  )
+
+
+def _with_client(places: tf.Tensor) -> tf.Tensor:
+  """Puts the number of a client before each place, [clients, ..., axes]."""
+  numbers = tf.range(tf.shape(places, places.dtype)[0], dtype=places.dtype)
+  numbers = tf.reshape(numbers, [-1] + [1] * (places.shape.rank - 1))
+  return tf.concat([numbers + tf.zeros_like(places[..., :1]), places], -1)
+
+
+def _with_attributes(inputs: Input, *stacked: tf.Tensor) -> Output:
+  """Returns the results of the operation with other inputs."""
+  dtypes = [each.dtype for each in inputs.op.outputs]
+  attributes = inputs.op.node_def.attr
+  found = pfor._create_op(inputs.op_type, list(stacked), dtypes, attributes)
+  return [pfor.wrap(each) for each in found.outputs]
+
+
+@register("Svd")
+def _singular_values(inputs: Input) -> Output:
+  found = _with_attributes(inputs, inputs.stacked_input(0))
+  if inputs.get_attr("compute_uv"):
+    return found
+  # The vectors are empty, also of many matrices.
+  return [found[0], *(pfor.wrap(each.t, False) for each in found[1:])]
+
+
+@register("Qr")
+def _orthogonal(inputs: Input) -> Output:
+  return _with_attributes(inputs, inputs.stacked_input(0))
+
+
+@register("L2Loss")
+def _half_of_squares(inputs: Input) -> Output:
+  value = tf.reshape(
+    inputs.stacked_input(0), [inputs.pfor.loop_len_vector[0], -1]
+  )
+  return pfor.wrap(tf.reduce_sum(tf.square(value), 1) / 2)
+
+
+@register("Bincount", "DenseBincount")
+def _counts(inputs: Input) -> Output:
+  """Counts in rows, each of them a client's."""
+  binary = inputs.op_type == "DenseBincount" and inputs.get_attr(
+    "binary_output"
+  )
+  if inputs.op_type == "DenseBincount" and inputs.op.inputs[0].shape.rank != 1:
+    return pfor._fallback_converter(inputs)
+  has_weights = inputs.op.inputs[2].shape.num_elements() != 0
+  inputs.stack_inputs([0, 2] if has_weights else [0])
+  values, _, weights = (each.t for each in inputs.inputs)
+  rows = [inputs.pfor.loop_len_vector[0], -1]
+  counts = tf.raw_ops.DenseBincount(
+    input=tf.reshape(values, rows),
+    size=equal(inputs.input(1)),
+    weights=tf.reshape(weights, rows) if has_weights else weights,
+    binary_output=binary,
+  )
+  return pfor.wrap(counts)
+
+
+@register(
+  "ResizeBilinear", "ResizeNearestNeighbor", "ResizeNearestNeighborGrad"
+)
+def _resize(inputs: Input) -> Output:
+  return pfor._convert_flatten_batch(inputs, inputs.op_type, [0])
+
+
+@register("ResizeBilinearGrad")
+def _resize_gradient(inputs: Input) -> Output:
+  return pfor._convert_flatten_batch(inputs, inputs.op_type, [0, 1])

@@ -8,7 +8,7 @@ instead of until the stacking of its variables is a fixed point; and a few
 operations are converted that TensorFlow runs in a loop.
 
 TensorFlow's vectorisation has no public interface for that. Nothing outside of
-this file and `converters` depends on its parts.
+this file, `converters`, `convolutions` and `draws` depends on its parts.
 """
 
 import collections
@@ -29,13 +29,8 @@ from tensorflow.python.saved_model import function_deserialization
 
 from tff_shift.execution import errors
 from tff_shift.execution.in_process import converters
-
-_CONVOLUTIONS = frozenset(
-  {
-    *("Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput"),
-    *("Conv3D", "Conv3DBackpropFilterV2", "Conv3DBackpropInputV2"),
-  }
-)
+from tff_shift.execution.in_process import convolutions  # noqa: F401
+from tff_shift.execution.in_process import draws  # noqa: F401
 
 # Their values follow from shapes, which are those of one client, or are those
 # of all clients (`batch_values`).
@@ -71,18 +66,6 @@ class Notes(logging.Filter):
   def __exit__(self, *exception_info) -> None:
     tf.get_logger().removeFilter(self)
     _notes.reset(self._token)
-
-  def check(self) -> None:
-    """Refuses a batch whose main work runs client by client.
-
-    Raises:
-      NotBatchedError: If convolutions with a kernel per client run in a loop.
-    """
-    convolutions = sorted(self.looped & _CONVOLUTIONS)
-    if convolutions:
-      raise errors.NotBatchedError(
-        f"the operation {convolutions[0]}: it would run client by client"
-      )
 
   def not_batched(self, error: Exception) -> errors.NotBatchedError:
     """Returns the error that says why a computation cannot run in batches."""

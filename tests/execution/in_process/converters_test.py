@@ -131,6 +131,22 @@ class TestArrays:
       weights,
     )
 
+  @pytest.mark.parametrize("dtype", [np.int32, np.int64])
+  def test_what_is_in_no_segment_is_left_out(self, check_batch, dtype):
+    def compute(ids, x):
+      return [
+        reduce(x, ids, 3)
+        for reduce in (
+          tf.math.unsorted_segment_max,
+          tf.math.unsorted_segment_min,
+          tf.math.unsorted_segment_prod,
+          tf.math.unsorted_segment_sum,
+        )
+      ]
+
+    ids = np.array([[0, 2, -1], [-1, 1, 1], [-5, -1, 2]], dtype)
+    check_batch(compute, ids, draw(3, 2))
+
   def test_decompositions_and_sums(self, check_batch):
     check_batch(
       lambda x: [

@@ -287,25 +287,34 @@ def _shape_of_elements(shape: tf.Tensor, num_clients: tf.Tensor) -> tf.Tensor:
 
 
 pfor._stack_tensor_list_shape = _shape_of_elements
+_reserved = pfor._pfor_converter_registry["TensorListReserve"]
 
 
-def _make_equal(name: str, *places: int) -> None:
-  """Registers TensorFlow's converter for sizes that may be stacked.
+@register("TensorListReserve")
+def _reserve(inputs: Input) -> Output:
+  """Sizes may be stacked: from a list of what each step of a loop kept."""
+  inputs.inputs[:2] = [pfor.wrap(equal(size), False) for size in inputs.inputs]
+  return _reserved(inputs)
 
-  They can come from a list of what each step of a loop kept.
-  """
+
+def _make_segments_own(name: str) -> None:
+  """Registers TensorFlow's converter for segments of each client."""
   convert = pfor._pfor_converter_registry[name]
 
   @register(name)
-  def convert_equal(inputs):
-    for place in places:
-      size = equal(inputs.input(place))
-      inputs.inputs[place] = pfor.wrap(size, False)
+  def convert_segments(inputs):
+    _, ids, number = inputs.inputs
+    # TensorFlow 2.14 adds what is in no segment to another client's.
+    places = tf.where(ids.t < 0, ids.t.dtype.min, ids.t)
+    inputs.inputs[1:] = [
+      pfor.wrap(places, ids.is_stacked),
+      pfor.wrap(equal(number), False),
+    ]
     return convert(inputs)
 
 
-_make_equal("TensorListReserve", 0, 1)
-_make_equal("UnsortedSegmentSum", 2)
+for _name in ("Max", "Min", "Prod", "Sum"):
+  _make_segments_own(f"UnsortedSegment{_name}")
 
 
 @register("TensorListGetItem")

@@ -46,6 +46,7 @@ from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift import models
 from tff_shift.execution import local
+from tff_shift.execution.in_process import values
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
@@ -155,16 +156,21 @@ def make_data(
   shape = data_type.x.shape[1:]
   generator = np.random.default_rng([client, purpose])
   num_examples = sum(domain_sizes)
+
+  def draw(number):
+    kind = values.tensor_dtype(data_type.x).as_numpy_dtype
+    if np.issubdtype(kind, np.integer):
+      return generator.integers(0, 50, (number, *shape), kind)
+    return generator.normal(size=(number, *shape)).astype(np.float32)
+
   fields = {
-    "x": generator.normal(size=(num_examples, *shape)).astype(np.float32),
+    "x": draw(num_examples),
     "y": np.arange(num_examples, dtype=np.int32) % _NUM_CLASSES,
     "domain_sizes": np.array(domain_sizes, np.int32),
     "num_examples": np.int32(num_examples),
     "seed": randomness.client_seed(0, client),
     "client_id": np.int32(client),
-    "stream_x": generator.normal(size=(domain_sizes[0] + 2, *shape)).astype(
-      np.float32
-    ),
+    "stream_x": draw(domain_sizes[0] + 2),
     "timestep": np.int32(1),
   }
   if "confusion" in kind._fields:
@@ -192,6 +198,7 @@ def run_all(
   ),
   num_rounds: int = 2,
   num_sizes: int = _NUM_CLIENTS,
+  num_clients: int = _NUM_CLIENTS,
 ) -> list[Call]:
   """Calls the computations of an algorithm.
 
@@ -200,6 +207,7 @@ def run_all(
     beside_rounds: The computations to call after the rounds, if they exist.
     num_rounds: The number of rounds.
     num_sizes: How many different numbers of examples the clients have.
+    num_clients: The number of clients.
 
   Returns:
     The calls, in TFF's current context.
@@ -221,7 +229,7 @@ def run_all(
         # Some clients have more examples than others.
         [4 + client % num_sizes] + [5] * (num_domains - 1),
       )
-      for client in range(_NUM_CLIENTS)
+      for client in range(num_clients)
     ]
     for purpose, (kind, num_domains) in enumerate(
       [(signature[2], 3), (signature[3], _NUM_EVALUATION_DOMAINS)]

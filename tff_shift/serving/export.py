@@ -235,6 +235,8 @@ def _tensors(
       ),
       specs,
       *own_data,
+      # Of the same fields: data may be of a type without padding.
+      check_types=False,
     ),
   )
 

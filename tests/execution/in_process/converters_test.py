@@ -158,6 +158,11 @@ class TestArrays:
       draw(2, 3, 4),
     )
 
+  def test_softmax_of_many_axes(self, check_batch):
+    check_batch(
+      lambda x: [tf.nn.softmax(x), tf.nn.log_softmax(x)], draw(2, 1, 2, 3, 4)
+    )
+
   def test_order(self, check_batch):
     check_batch(
       lambda x: [

@@ -165,6 +165,8 @@ class _CompiledComputation:
     )
     self.name = _name(computation)
     self.parameter_type = computation.type_signature.parameter
+    # The operations of batches that run client by client.
+    self.looped = set[str]()
     # Why it cannot run in batches, as far as this was tried.
     self.not_batched: str | None = None
     if self.problem is None:
@@ -198,6 +200,7 @@ class _CompiledComputation:
           except Exception as error:
             raise notes.not_batched(error) from error
         self._batch_program = program
+        self.looped = notes.looped
         self.programs.num_traces += 1
         if notes.looped:
           logging.info(

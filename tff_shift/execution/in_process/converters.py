@@ -439,6 +439,15 @@ def _half_of_squares(inputs: Input) -> Output:
   return pfor.wrap(tf.reduce_sum(tf.square(value), 1) / 2)
 
 
+@register("LogSoftmax", "Softmax")
+def _softmax(inputs: Input) -> Output:
+  """Rows of a matrix: oneDNN takes five axes at most."""
+  value = inputs.stacked_input(0)
+  shape = tf.shape(value)
+  (result,) = _with_attributes(inputs, tf.reshape(value, [-1, shape[-1]]))
+  return pfor.wrap(tf.reshape(result.t, shape))
+
+
 @register("Bincount", "DenseBincount")
 def _counts(inputs: Input) -> Output:
   """Counts in rows, each of them a client's."""

@@ -1,0 +1,85 @@
+"""Counts the operations that a computation executes, without a GPU.
+
+The functions of its calls run once more in a session of TensorFlow that traces
+each operation. Nearly every operation with an output of floats is a launch of a
+kernel on a GPU; shapes and the numbers of loops are computed on the host.
+"""
+
+import re
+from collections.abc import Callable
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+
+from tff_shift.execution.in_process import cohorts
+from tff_shift.execution.in_process import packing
+
+# They pass values on.
+_PASSING = frozenset(
+  {
+    *("Const", "Enter", "EnsureShape", "Exit", "ExpandDims", "Identity"),
+    *("IdentityN", "LoopCond", "Merge", "NextIteration", "NoOp"),
+    *("PlaceholderWithDefault", "PreventGradient", "Rank", "ReadVariableOp"),
+    *("Reshape", "Shape", "ShapeN", "Size", "Squeeze", "StopGradient"),
+    *("Switch", "TensorListGetItem", "TensorListLength", "TensorListReserve"),
+    *("TensorListSetItem", "_Arg", "_Recv", "_Retval", "_Send"),
+  }
+)
+_FLOATS = {each.as_datatype_enum for each in (tf.float32, tf.float64)}
+_LOWERED = "_lower_using_switch_merge"
+
+
+def count(run: Callable[[], object]) -> tuple[int, int]:
+  """Returns how many operations a call executes in loops or batches.
+
+  Args:
+    run: Calls computations in process.
+
+  Returns:
+    All operations, and those with a kernel on floats.
+  """
+  calls = []
+
+  def call(program, num_clients, packed, *blocks, **options):
+    tensors = tf.constant(num_clients), *blocks, *map(packing.to_tensor, packed)
+    calls.append((program._function, [np.array(each) for each in tensors]))
+    return original(program, num_clients, packed, *blocks, **options)
+
+  original = cohorts.CohortProgram.__call__
+  with mock.patch.object(cohorts.CohortProgram, "__call__", call):
+    run()
+  counts = [_traced(*each) for each in calls]
+  return sum(each[0] for each in counts), sum(each[1] for each in counts)
+
+
+def _traced(function, arguments) -> tuple[int, int]:
+  definition = function.graph.as_graph_def()
+  nodes = [*definition.node]
+  for each in definition.library.function:
+    nodes += each.node_def
+  for node in nodes:
+    if _LOWERED in node.attr or re.fullmatch("(Stateless)?(If|While)", node.op):
+      node.attr[_LOWERED].b = True
+  metadata = tf.compat.v1.RunMetadata()
+  with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+    tf.import_graph_def(definition, name="")
+    inputs, outputs = (
+      [graph.get_tensor_by_name(each.name) for each in tensors]
+      for tensors in (function.graph.inputs, function.graph.outputs)
+    )
+    session.run(
+      outputs,
+      dict(zip(inputs, arguments, strict=True)),
+      tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE),
+      metadata,
+    )
+  num_operations = num_kernels = 0
+  for device in metadata.step_stats.dev_stats:
+    for node in device.node_stats:
+      kind = re.search(r"= *(\w+)\(", node.timeline_label)
+      num_operations += 1
+      num_kernels += (kind[1] if kind else "") not in _PASSING and any(
+        each.tensor_description.dtype in _FLOATS for each in node.output
+      )
+  return num_operations, num_kernels

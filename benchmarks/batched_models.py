@@ -136,9 +136,11 @@ def _line(name: str, algorithm: str) -> str:
     return f"{name:14} {algorithm:10} {error!s:.200}"
   two, three = _kernels(built, False)
   loop = two + (_NUM_CLIENTS - 2) * (three - two)
+  # Clients with many values are called one by one, and are not counted.
+  ratio = f"1/{loop / batch:<5.0f}" if loop else "-      "
   return (
-    f"{name:14} {algorithm:10} {difference:8.1e} {batch:7,} {loop:9,}"
-    f"  1/{loop / batch:<5.0f} {', '.join(looped) or '-'}"
+    f"{name:14} {algorithm:10} {difference:8.1e} {batch:7,} {loop or '-':>9}"
+    f"  {ratio} {', '.join(looped) or '-'}"
   )
 
 

@@ -174,6 +174,11 @@ class TestBatches:
     expected, *_ = run(in_batches(), one_round, again[0], rows_of(2))
     assert mean == expected
 
+  def test_results_that_cannot_be_added(self, run):
+    is_positive = map_of(lambda x: x > 0, NUMBER)
+    numbers = list(np.float32([1, -2, 3]))
+    assert run(in_batches(), is_positive, numbers) == [True, False, True]
+
   def test_lists_and_tensors_are_values_too(self, run):
     double = map_of(lambda x: 2 * x, NUMBER)
     assert run(in_batches(), double, [1.0, tf.constant(2.0), 3.5]) == [2, 4, 7]

@@ -361,8 +361,10 @@ class _Builder(programs.Evaluator):
         ]
 
       parts = vectorization.map_clients(of_client, stop - start)
-      added = [[tf.reduce_sum(leaf, 0) for leaf in each] for each in parts]
-      return added[: len(sums)] + parts[len(sums) :]
+      added = [
+        [tf.reduce_sum(leaf, 0) for leaf in each] for each in parts[: len(sums)]
+      ]
+      return added + parts[len(sums) :]
 
     def nothing():
       zeros = [list(map(tf.zeros_like, total)) for total in totals]

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_shift._util import batch_values
 from tff_shift.data import client_dataset
 from tff_shift.learning import evaluation
 from tff_shift.learning import frozen_weights
@@ -166,12 +167,17 @@ def build_guidance(
 
   @tff.tensorflow.computation(*client_types, routes_type)
   def answer_own(weights, client_state, data, x, routes):
-    own = tf.where(tf.equal(routes, data.client_id))
-    classes = predict(
-      weights, client_state, data, tf.gather(x, tf.squeeze(own, 1))
-    )
+    is_own = tf.equal(routes, data.client_id)
+    number = tf.math.count_nonzero(is_own, dtype=tf.int32)
+    own_first = tf.argsort(tf.cast(~is_own, tf.int32), stable=True)
+    # In a batch of clients, some predict more queries than their own.
+    places = own_first[: batch_values.largest(number)]
+    classes = predict(weights, client_state, data, tf.gather(x, places))
     # Sums to NO_CLIENT if no client answers, or its logits are not finite.
-    return tf.scatter_nd(own, classes - NO_CLIENT, [num_queries])
+    answers = tf.where(
+      tf.range(tf.size(places)) < number, classes - NO_CLIENT, 0
+    )
+    return tf.scatter_nd(places[:, None], answers, [num_queries])
 
   @tff.tensorflow.computation(*client_types)
   def cast_votes(weights, client_state, data, x):

@@ -480,6 +480,15 @@ class TestNotBatched:
     ):
       run(in_batches(), computation, list(np.int32([1, 2])))
 
+  def test_auto_is_the_loop_if_no_batch_has_two_clients(self, run):
+    context = in_process.in_process_context(client_devices=["CPU:0"])
+    context.batching = context.batching._replace(in_batches=True)
+    forms = []
+    for sizes in ((2, 2), (1, 2), (3,), (1, 2, 1)):
+      run(context, one_round, np.float32(0.5), rows_of(*sizes))
+      forms.append(context.forms["one_round"])
+    assert forms == ["batch", "loop", "loop", "batch"]
+
   def test_auto_is_the_loop_on_a_cpu(self, run):
     context = in_process.in_process_context(client_devices=["CPU:0"])
     run(context, one_round, np.float32(0.5), rows_of(1, 2))

@@ -522,6 +522,10 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       return None
     shapes = compiled.pack.shapes(arg)
     order, plan = blocks.plan(shapes, self._most_clients(program, shapes))
+    if self._batch_clients == "auto" and len(plan.ends) > num_clients:
+      # As many operations as the loop has: memory, or unequal sizes, leave a
+      # batch to each client.
+      return None
     # As much is left for the work of a batch.
     max_bytes = self._batching.memory // 2
     with self._memory.lent() as lender:

@@ -296,7 +296,7 @@ def oracle(run_in_graph):
   def batches(client, number, *words, size=4):
     def draw(data):
       seed = randomness.fold(data.seed, *words)
-      drawn = local_training.pooled_batches(data, number, size, seed)
+      drawn = local_training.pooled_batches(data, int(number), size, seed)
       return [drawn(visit) for visit in range(number)]
 
     return run_in_graph(draw, client)

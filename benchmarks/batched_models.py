@@ -138,8 +138,9 @@ def _line(name: str, algorithm: str) -> str:
   loop = two + (_NUM_CLIENTS - 2) * (three - two)
   # Clients with many values are called one by one, and are not counted.
   ratio = f"1/{loop / batch:<5.0f}" if loop else "-      "
+  shown = f"{loop:,}" if loop else "-"
   return (
-    f"{name:14} {algorithm:10} {difference:8.1e} {batch:7,} {loop or '-':>9}"
+    f"{name:14} {algorithm:10} {difference:8.1e} {batch:7,} {shown:>9}"
     f"  {ratio} {', '.join(looped) or '-'}"
   )
 

@@ -32,11 +32,11 @@ def packed(monkeypatch):
   count = collections.Counter()
   join = packing._join
 
-  def counted(column, new_array):
+  def counted(sizes, column, new_array):
     if column[0].ndim == 2:
       assert len(column) == NUM_CLIENTS
       count[column[0][0].tobytes()] += 1
-    return join(column, new_array)
+    return join(sizes, column, new_array)
 
   monkeypatch.setattr(packing, "_join", counted)
   with execution.use("in_process"):

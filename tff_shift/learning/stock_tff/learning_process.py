@@ -256,7 +256,7 @@ def _collection(
       f"client_data must be {ARRAYS!r}, {SEQUENCE!r} or the element_spec of a"
       f" pipeline, got {client_data!r}"
     )
-  if data_type.python_container is not client_dataset.ClientDataset:
+  if not issubclass(data_type.python_container, client_dataset.ClientDataset):
     raise ValueError(
       f"clients of {algorithm.name} have more than examples and classes, which"
       " a sequence of examples cannot contain"

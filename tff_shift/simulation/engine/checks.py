@@ -3,6 +3,7 @@
 from typing import Any
 
 from tff_shift._util import arguments
+from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.simulation.engine import participation
 
@@ -34,6 +35,10 @@ def data_kind(value: algorithm_lib.FederatedAlgorithm, *kinds: type) -> None:
   data_type = value.evaluate_clients.type_signature.parameter[2].member
   found = data_type.python_container
   if not issubclass(found or object, kinds):
+    if issubclass(found or object, client_dataset.ClientDataset):
+      found = (
+        client_dataset.ClientDataset
+      )  # With padding, it is given the same.
     raise ValueError(
       f"algorithm {value.name} is not allowed: its clients take"
       f" {found and found.__name__}, and this driver gives"

@@ -75,12 +75,17 @@ def _client_data_type(algorithm):
   return algorithm.evaluate_clients.type_signature.parameter[2].member
 
 
+def _allows_padding(algorithm):
+  """Returns whether clients' data may have rows that are no examples."""
+  container = _client_data_type(algorithm).python_container
+  return container is client_dataset.PaddedDataset
+
+
 def _kind(algorithm):
   """Returns the container of an algorithm's data, for makers of data."""
-  container = _client_data_type(algorithm).python_container
-  if container is client_dataset.PaddedDataset:
+  if _allows_padding(algorithm):
     return client_dataset.ClientDataset
-  return container
+  return _client_data_type(algorithm).python_container
 
 
 def _make_client_of(algorithm, client_id, more=0):
@@ -127,8 +132,7 @@ def _expected_data_type(algorithm, model):
   data_type = _client_data_type(algorithm)
   expected = {
     client_dataset.ClientDataset: lambda: local_training.data_type(
-      model,
-      allows_padding=data_type.python_container is client_dataset.PaddedDataset,
+      model, allows_padding=_allows_padding(algorithm)
     ),
     adaptation.AdaptationData: lambda: adaptation.data_type(model),
     periods.PeriodData: lambda: periods.data_type(
@@ -142,6 +146,7 @@ def _expected_data_type(algorithm, model):
 def client_data():
   """Makers of client data by algorithm, see the functions above."""
   return types.SimpleNamespace(
+    allows_padding=_allows_padding,
     kind=_kind,
     expected_type=_expected_data_type,
     make=_make_client_of,

@@ -82,7 +82,11 @@ class TestForm:
     state = algorithm.initialize.type_signature.result
     client_states = algorithm.initialize_client.type_signature.result
     examples = client_data.expected_type(algorithm, model)
-    to_predict = local_training.data_type(model, built.num_domains)
+    to_predict = local_training.data_type(
+      model,
+      built.num_domains,
+      allows_padding=client_data.allows_padding(algorithm),
+    )
     sums = tff.TensorType(np.float32, [built.num_domains])
     at_server = tff.FederatedType(
       tff.StructWithPythonType(

@@ -8,7 +8,6 @@ import scipy.special
 import tensorflow as tf
 
 from tff_shift import algorithms
-from tff_shift.data import client_dataset
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
@@ -185,10 +184,9 @@ class TestRounds:
       assert np.all(np.isfinite(state))
 
   def test_padding_that_is_allowed_changes_no_bit(
-    self, built, data, run, evaluation_data, compare
+    self, built, data, run, evaluation_data, client_data, compare
   ):
-    data_type = built.algorithm.evaluate_clients.type_signature.parameter[2]
-    if data_type.member.python_container is not client_dataset.PaddedDataset:
+    if not client_data.allows_padding(built.algorithm):
       pytest.skip("it reads all rows: padding is not allowed")
     server_state, states = run.states[1]
     results = [

@@ -81,13 +81,15 @@ def memory_of(device: str) -> int:
   """Returns the memory in bytes that clients on a device may take."""
   if "CPU" in device:
     return memory.limit() // 2
-  # Without what other processes had taken when the runtime started.
-  (free,) = (
-    each.memory_limit
-    for each in device_lib.list_local_devices()
-    if device.endswith(each.name)
-  )
-  return free * 3 // 4
+  # Without what other processes had taken when the runtime started. A part of
+  # a GPU, as configured by the caller, is not listed.
+  limits = {
+    listed.name: listed.memory_limit
+    for listed in device_lib.list_local_devices()
+    if listed.device_type != "CPU"
+  }
+  place = device[device.index("/device:") :]
+  return limits.get(place, min(limits.values())) * 3 // 4
 
 
 def _full_name(device: str) -> str:

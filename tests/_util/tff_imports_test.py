@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 
@@ -69,6 +70,16 @@ def test_tff_computes_without_jax_and_vizier():
     " module named 'vizier')",
   ]
   assert "Traceback" not in errors
+
+
+def test_a_program_in_the_background_of_a_script_ends():
+  # Its children ignore the signal with which TFF ends its worker.
+  def ignore():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+  code, lines, errors = run(_ABSENT + _COMPUTE, preexec_fn=ignore, timeout=300)
+  assert code == 0, errors
+  assert lines[0] == "3.0 False False"
 
 
 def test_tff_may_be_imported_before_the_package(tmp_path):

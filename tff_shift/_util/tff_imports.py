@@ -15,7 +15,9 @@ it reads TF_CPP_MIN_LOG_LEVEL (its issue 100442): these lines are left out of
 what the import writes to standard error.
 
 The default context that TFF makes when it is imported ends its worker in a
-destructor, which from Python 3.13 on runs after the modules that it needs.
+destructor. At the end of a program the modules that it needs may be gone; and
+it sends SIGINT and waits, for ever if the program runs in the background of a
+script: the worker then ignores this signal.
 """
 
 import atexit
@@ -25,7 +27,9 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
+import pathlib
 import re
+import signal
 import sys
 import tempfile
 import types
@@ -187,13 +191,26 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 def _end_default_context() -> None:
   tff = sys.modules.get("tensorflow_federated")
-  if tff is not None:
-    contexts = importlib.import_module(
-      f"{_TFF}.core.impl.context_stack.runtime_error_context"
-    )
-    tff.framework.get_context_stack().set_default_context(
-      contexts.create_runtime_error_context()
-    )
+  if tff is None:
+    return
+  for worker in _workers():
+    with contextlib.suppress(ProcessLookupError):
+      os.kill(worker, signal.SIGTERM)
+  contexts = importlib.import_module(
+    f"{_TFF}.core.impl.context_stack.runtime_error_context"
+  )
+  tff.framework.get_context_stack().set_default_context(
+    contexts.create_runtime_error_context()
+  )
+
+
+def _workers() -> Iterator[int]:
+  """Yields the ids of this process's workers: TFF has them on Linux alone."""
+  for path in pathlib.Path("/proc/self/task").glob("*/children"):
+    for child in path.read_text(encoding="ascii").split():
+      with contextlib.suppress(OSError):
+        if os.readlink(f"/proc/{child}/exe").endswith("/worker_binary"):
+          yield int(child)
 
 
 def add_hook() -> None:

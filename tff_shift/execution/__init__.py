@@ -14,9 +14,7 @@ Examples:
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -47,19 +45,6 @@ EXECUTORS = ("auto", "in_process", "local", "remote")
 
 # Limit for data that every call sends to another process (frozen weights).
 MOST_BYTES_SENT = 256 * 2**20
-
-
-@atexit.register
-def _let_default_context_go() -> None:
-  """Replaces TFF's default context before the interpreter shuts down.
-
-  Its `__del__` needs Python modules that no longer exist at the very end of the
-  process. Every program that imports TFF and never uses the default context
-  would end with the traceback of an AttributeError.
-  """
-  tff = sys.modules.get("tensorflow_federated")
-  if tff is not None:
-    tff.framework.set_default_context(tff.test.create_runtime_error_context())
 
 
 def check_bytes_sent(executor: str, num_bytes: int) -> None:

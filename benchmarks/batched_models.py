@@ -113,13 +113,16 @@ def _line(name: str, algorithm: str) -> str:
       if hasattr(hparams, key)
     },
   )
-  built = algorithms.build(
-    module,
-    _build_model(name),
-    hparams,
-    num_clients=_NUM_CLIENTS,
-    num_evaluation_domains=4,
-  )
+  try:
+    built = algorithms.build(
+      module,
+      _build_model(name),
+      hparams,
+      num_clients=_NUM_CLIENTS,
+      num_evaluation_domains=4,
+    )
+  except ValueError as refusal:
+    return f"{name:14} {algorithm:10} {refusal!s:.200}"
   with execution.use("in_process", batch_clients=False):
     calls = executor_equality.run_all(
       built, ("evaluate_clients",), num_sizes=1, num_clients=3

@@ -39,6 +39,10 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("tests")
 
+# In the background of a script it is ignored, by children too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+  signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 # How much a process may grow until it looks for garbage everywhere, in bytes.
 _GROWTH = 2e8

@@ -284,23 +284,7 @@ class SignalInCollection(Rising):
       signal.raise_signal(self.number)
 
 
-@pytest.fixture
-def usual_handlers():
-  """Those of a program in the foreground: others ignore SIGINT."""
-  usual = {
-    signal.SIGINT: signal.default_int_handler,
-    signal.SIGTERM: signal.SIG_DFL,
-  }
-  before = {
-    number: signal.signal(number, handler) for number, handler in usual.items()
-  }
-  yield
-  for number, handler in before.items():
-    signal.signal(number, handler)
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.usefixtures("usual_handlers")
 @pytest.mark.parametrize(
   ("number", "error"),
   [

@@ -49,15 +49,16 @@ _DIRECT = [
 ]
 
 # TFF 0.87.0 and tensorflow-privacy 0.9.0 themselves are not here, for no
-# installer could bring them: they ask for an older Python, and TFF for older
+# resolver could bring them: they ask for an older Python, and TFF for older
 # releases of most that it needs. What else runs beside them is.
-# `tff_shift._util.installed` says so where they are missing.
+# `python -m tff_shift.install_tff` does, without what they ask for.
 _OF_TFF = [
   "attrs>=23.1",
   "cachetools>=5.3",
   "dm-tree>=0.1.8",
   "googleapis-common-protos>=1.61",
   "ml-dtypes>=0.5",
+  "packaging>=22",
   "portpicker>=1.6,<2",
   "tensorflow-model-optimization==0.8.1",
   "typing-extensions>=4.6",

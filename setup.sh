@@ -38,22 +38,11 @@ install() {
     --ignore-requires-python "$@" >>"$log" 2>&1
 }
 
-purelib() {
-  "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
-}
-
-# TFF's wheel is of Linux on x86-64, where its worker and its C++ executor run. In
-# process, its Python files are enough.
+# TFF last, by what knows how to install it on any platform, and imports it.
 install_lock() {
-  if [ "$(uname -sm)" = "Linux x86_64" ]; then
-    install --requirement "$lock"
-    return
-  fi
   grep -v '^tensorflow-federated==' "$lock" >"$venv/others.txt"
   install --requirement "$venv/others.txt" &&
-    install --only-binary=:all: --platform manylinux_2_31_x86_64 \
-      --implementation py --abi none --target "$(purelib)" \
-      "$(grep -o '^tensorflow-federated==[^ ]*' "$lock")"
+    "$venv/bin/python" -m tff_shift.install_tff >>"$log" 2>&1
 }
 
 echo "setup: installing $lock into $venv by Python $version (about 2 GB, once)"
@@ -67,6 +56,7 @@ install_lock || {
 }
 install --no-build-isolation --editable . &&
   # Of a wheel it is a part, see setup.py; of an editable installation it is not.
-  cp tff_shift.pth "$(purelib)" ||
+  cp tff_shift.pth "$("$venv/bin/python" -c \
+    'import sysconfig; print(sysconfig.get_path("purelib"))')" ||
   fail "installing tff_shift itself failed (see $log)"
 rm -f "$log"

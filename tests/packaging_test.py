@@ -10,12 +10,15 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 
 import pytest
 import tensorflow as tf
 from packaging import requirements
 from packaging import utils
+
+from tff_shift import install_tff
 
 _ROOT = pathlib.Path(__file__).parents[1]
 # What TFF asks for at import; the package's import hook does without it.
@@ -262,8 +265,53 @@ def test_missing_tff_is_said_in_one_line():
   assert process.returncode == 2
   assert process.stdout == ""
   assert process.stderr.startswith(
-    "tff_shift: TensorFlow Federated is missing; install it with `pip install"
-    " --no-deps --ignore-requires-python tensorflow-federated==0.87.0"
-    " tensorflow-privacy==0.9.0`"
+    "tff_shift: TensorFlow Federated is missing; install it with `python -m"
+    " tff_shift.install_tff`"
   )
   assert process.stderr.count("\n") == 1
+
+
+def test_releases_of_tff_are_those_of_the_lock():
+  for requirement in (install_tff.TFF, install_tff.PRIVACY):
+    assert f"\n{requirement}\n" in read("requirements.in")
+
+
+@pytest.mark.parametrize("uv", [None, "/bin/uv"])
+def test_tff_is_installed_alone(uv):
+  here = install_tff.command(install_tff.TFF, True, uv)
+  elsewhere = install_tff.command(install_tff.TFF, False, uv)
+  for words in (here, elsewhere):
+    assert words[-1] == install_tff.TFF
+    assert "--no-deps" in words
+    # uv has no such option, and does not need it.
+    assert ("--ignore-requires-python" in words) == (uv is None)
+  site = sysconfig.get_path("purelib")
+  assert f"--target={site}" in elsewhere
+  assert not any("--target" in word or "manylinux" in word for word in here)
+
+
+@pytest.mark.slow
+def test_what_is_installed_stays():
+  process = subprocess.run(
+    [sys.executable, "-m", "tff_shift.install_tff"],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert process.stdout.startswith(
+    "tensorflow-federated 0.87.0 is installed already.\n"
+    "tensorflow-privacy 0.9.0 is installed already.\n"
+    f"TFF 0.87.0 runs beside TensorFlow {tf.__version__}"
+  )
+
+
+@pytest.mark.slow
+def test_failed_installation_is_said_in_one_line():
+  words = install_tff.command("tff-shift-absent==1", True)
+  with pytest.raises(SystemExit) as error:
+    install_tff.run([*words, "--no-index"])
+  assert error.value.code == (
+    "install_tff: Could not find a version that satisfies the requirement"
+    " tff-shift-absent==1 (from versions: none)"
+  )

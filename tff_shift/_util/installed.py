@@ -13,10 +13,8 @@ def require_tff() -> None:
   """
   if importlib.util.find_spec("tensorflow_federated") is None:
     raise ImportError(
-      "tff_shift: TensorFlow Federated is missing; install it with `pip install"
-      " --no-deps --ignore-requires-python tensorflow-federated==0.87.0"
-      " tensorflow-privacy==0.9.0` (it runs beside newer releases than it asks"
-      " for)"
+      "tff_shift: TensorFlow Federated is missing; install it with `python -m"
+      " tff_shift.install_tff`"
     )
 
 

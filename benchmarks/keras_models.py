@@ -2,6 +2,7 @@
 
   python -m benchmarks.keras_models
   python -m benchmarks.keras_models --models=cnn_dropout,mobilenet --seeds=0
+  python -m benchmarks.keras_models --keras_3
 
 Each is converted by `models.from_keras` and trained by FedAvg in process on
 scikit-learn's digits: of the 1,797 images of 8x8, 400 are for evaluation, 300
@@ -18,9 +19,20 @@ with, for each model:
 
 Ends with exit code 1 if a loaded model predicts another class than the trained
 one for any image.
+
+With `--keras_3`, Keras 3 builds the models, and they are trained for one step:
+the table shows how far models that `models.from_keras` has converted are from
+Keras 3's own, and the exit code is 1 if one is farther than 1e-5:
+
+  weights           numbers of trained and frozen weights
+  logits            the largest difference of a logit of the images for
+                    evaluation, relative to the largest logit if above 1
+  loss              the difference of the loss, with regularizers, after a step
+                    of SGD without random numbers
 """
 
 import functools
+import importlib
 import pathlib
 import statistics
 import sys
@@ -46,6 +58,7 @@ from tff_shift.algorithms import fed_avg
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import frozen_weights
+from tff_shift.models.keras import keras_3
 from tff_shift.serving import export
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import rounds
@@ -55,8 +68,9 @@ _MODELS = flags.DEFINE_list(
 )
 _ROUNDS = flags.DEFINE_integer("rounds", 10, "Rounds of FedAvg.", lower_bound=1)
 _SEEDS = flags.DEFINE_list("seeds", ["0", "1", "2"], "Seeds, comma-separated.")
-
-layers = tf.keras.layers
+_KERAS_3 = flags.DEFINE_boolean(
+  "keras_3", False, "Compare models of Keras 3 with their conversions."
+)
 
 _IMAGE = (8, 8, 1)
 _NUM_CLASSES = 10
@@ -113,23 +127,25 @@ def _load(seed: int) -> _Digits:
   return _Digits(public, test, clients)
 
 
-def _sequential(*stack, shape=_IMAGE) -> tf.keras.Model:
-  return tf.keras.Sequential(
+def _sequential(keras, *stack, shape=_IMAGE) -> Any:
+  layers = keras.layers
+  return keras.Sequential(
     [layers.InputLayer(shape), *stack, layers.Dense(_NUM_CLASSES)]
   )
 
 
-def _convolutions(convolution=layers.Conv2D, **options) -> list:
+def _convolutions(layers, convolution="Conv2D", **options) -> list:
   return [
     layers.Conv2D(16, 3, activation="relu", **options),
-    convolution(32, 3, activation="relu", **options),
+    getattr(layers, convolution)(32, 3, activation="relu", **options),
     layers.GlobalAveragePooling2D(),
   ]
 
 
-def _base() -> tf.keras.Model:
+def _base(keras) -> Any:
   """Builds the pre-trained base: a CNN with batch normalisation."""
-  return tf.keras.Sequential(
+  layers = keras.layers
+  return keras.Sequential(
     [
       layers.InputLayer(_IMAGE),
       layers.Conv2D(16, 3, use_bias=False),
@@ -144,9 +160,10 @@ def _base() -> tf.keras.Model:
   )
 
 
-def _mobilenet() -> tf.keras.Model:
+def _mobilenet(keras) -> Any:
   """Builds a MobileNetV2 for images enlarged four times."""
-  base = tf.keras.applications.MobileNetV2(
+  layers = keras.layers
+  base = keras.applications.MobileNetV2(
     (32, 32, 3), alpha=0.35, include_top=False, weights=None, pooling="avg"
   )
   for layer in base.layers:
@@ -156,45 +173,47 @@ def _mobilenet() -> tf.keras.Model:
   x = layers.Input(_IMAGE)
   larger = layers.UpSampling2D(4, interpolation="bilinear")(x)
   colored = layers.Concatenate()([larger] * 3)
-  return tf.keras.Model(x, base(layers.Rescaling(2.0, -1.0)(colored)))
+  return keras.Model(x, base(layers.Rescaling(2.0, -1.0)(colored)))
 
 
 @functools.cache
 def _pretrained_weights(
-  build: Callable[[], tf.keras.Model], seed: int
+  keras, build: Callable[[Any], Any], seed: int
 ) -> list[np.ndarray]:
   """Trains a base with Keras, on images that no client has."""
-  tf.keras.utils.set_random_seed(seed)
-  base, public = build(), _load(seed).public
-  model = tf.keras.Sequential([base, layers.Dense(_NUM_CLASSES)])
+  keras.utils.set_random_seed(seed)
+  base, public = build(keras), _load(seed).public
+  model = keras.Sequential([base, keras.layers.Dense(_NUM_CLASSES)])
   model.compile(
-    "adam", tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    "adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True)
   )
   model.fit(public.x, public.y, epochs=_BASE_EPOCHS, verbose=0)
   return base.get_weights()
 
 
-def _frozen(build: Callable[[], tf.keras.Model], seed: int) -> tf.keras.Model:
+def _frozen(keras, build: Callable[[Any], Any], seed: int) -> Any:
   """Builds a pre-trained base and freezes it."""
-  base = build()
-  base.set_weights(_pretrained_weights(build, seed))
+  base = build(keras)
+  base.set_weights(_pretrained_weights(keras, build, seed))
   base.trainable = False
   return base
 
 
-def _attention(images: np.ndarray) -> tf.keras.Model:
+def _attention(keras, images: np.ndarray) -> Any:
   """Builds an attention block over the rows of an image."""
   del images
+  layers = keras.layers
   x = layers.Input(_IMAGE)
   rows = layers.Dense(32)(layers.Reshape(_IMAGE[:2])(x))
   attended = layers.MultiHeadAttention(4, 8, dropout=0.1)(rows, rows)
   rows = layers.LayerNormalization()(layers.Add()([rows, attended]))
-  return tf.keras.Model(x, layers.Dense(_NUM_CLASSES)(layers.Flatten()(rows)))
+  return keras.Model(x, layers.Dense(_NUM_CLASSES)(layers.Flatten()(rows)))
 
 
-def _two_inputs(images: np.ndarray) -> tf.keras.Model:
+def _two_inputs(keras, images: np.ndarray) -> Any:
   """Builds a model with the upper and the lower half of an image as inputs."""
   del images
+  layers = keras.layers
   upper = layers.Input((4, 8, 1), name="upper")
   lower = layers.Input((32,), name="lower")
   convolved = layers.Conv2D(16, 3, activation="relu")(upper)
@@ -204,15 +223,16 @@ def _two_inputs(images: np.ndarray) -> tf.keras.Model:
       layers.Dense(32, activation="relu")(lower),
     ]
   )
-  return tf.keras.Model([upper, lower], layers.Dense(_NUM_CLASSES)(joined))
+  return keras.Model([upper, lower], layers.Dense(_NUM_CLASSES)(joined))
 
 
-def _normalized(images: np.ndarray) -> tf.keras.Model:
+def _normalized(keras, images: np.ndarray) -> Any:
   """Builds an MLP after a layer that was adapted to images."""
+  layers = keras.layers
   normalization = layers.Normalization(axis=None)
   normalization.adapt(images)
   return _sequential(
-    normalization, layers.Flatten(), layers.Dense(32, activation="relu")
+    keras, normalization, layers.Flatten(), layers.Dense(32, activation="relu")
   )
 
 
@@ -220,20 +240,22 @@ def _flat(images: np.ndarray) -> np.ndarray:
   return images.reshape(len(images), -1)
 
 
-def _table(seed: int) -> dict[str, _Model]:
-  """Returns the models by name."""
+def _table(seed: int, keras=tf.keras) -> dict[str, _Model]:
+  """Returns the models by name, as `tf.keras` or Keras 3 builds them."""
+  layers = keras.layers
 
   def features(images):
-    return _frozen(_base, seed)(images).numpy()
+    return _frozen(keras, _base, seed)(images).numpy()
 
-  l2 = tf.keras.regularizers.L2(1e-3)
+  l2 = keras.regularizers.L2(1e-3)
   return {
     "logistic": _Model(
-      "logistic regression", lambda _: _sequential(layers.Flatten())
+      "logistic regression", lambda _: _sequential(keras, layers.Flatten())
     ),
     "head": _Model(
       "a head of two layers, on features of a base",
       lambda _: _sequential(
+        keras,
         layers.Dense(32, activation="relu", name="hidden"),
         shape=(_BASE_WIDTH,),
       ),
@@ -242,49 +264,58 @@ def _table(seed: int) -> dict[str, _Model]:
     ),
     "cnn_dropout": _Model(
       "CNN with dropout",
-      lambda _: _sequential(*_convolutions(), layers.Dropout(0.3)),
+      lambda _: _sequential(keras, *_convolutions(layers), layers.Dropout(0.3)),
     ),
     "cnn_augmentation": _Model(
       "CNN with translation, rotation and noise inside",
       lambda _: _sequential(
+        keras,
         layers.RandomTranslation(0.1, 0.1),
         layers.RandomRotation(0.05),
         layers.GaussianNoise(0.05),
-        *_convolutions(),
+        *_convolutions(layers),
       ),
     ),
     "cnn_l2": _Model(
       "CNN with L2 regularizers",
-      lambda _: _sequential(*_convolutions(kernel_regularizer=l2)),
+      lambda _: _sequential(
+        keras, *_convolutions(layers, kernel_regularizer=l2)
+      ),
     ),
     "base": _Model(
       "frozen base with batch normalisation, trained before",
-      lambda _: _sequential(_frozen(_base, seed)),
+      lambda _: _sequential(keras, _frozen(keras, _base, seed)),
     ),
     "mobilenet": _Model(
       "frozen MobileNetV2 (alpha 0.35, 32x32), trained before",
-      lambda _: _sequential(_frozen(_mobilenet, seed)),
+      lambda _: _sequential(keras, _frozen(keras, _mobilenet, seed)),
     ),
-    "attention": _Model("MultiHeadAttention with dropout", _attention),
+    "attention": _Model(
+      "MultiHeadAttention with dropout", functools.partial(_attention, keras)
+    ),
     "bi_gru": _Model(
       "bidirectional GRU with recurrent dropout",
       lambda _: _sequential(
+        keras,
         layers.Reshape(_IMAGE[:2]),
         layers.Bidirectional(layers.GRU(16, recurrent_dropout=0.1)),
       ),
     ),
     "two_inputs": _Model(
       "two inputs",
-      _two_inputs,
+      functools.partial(_two_inputs, keras),
       _flat,
       {"inputs": {"upper": slice(0, 32), "lower": slice(32, 64)}},
     ),
-    "normalization": _Model("adapted Normalization and an MLP", _normalized),
+    "normalization": _Model(
+      "adapted Normalization and an MLP", functools.partial(_normalized, keras)
+    ),
     "separable": _Model(
       "depthwise and separable convolutions",
       lambda _: _sequential(
+        keras,
         layers.DepthwiseConv2D(3, depth_multiplier=8, activation="relu"),
-        *_convolutions(layers.SeparableConv2D),
+        *_convolutions(layers, "SeparableConv2D"),
       ),
     ),
   }
@@ -352,6 +383,81 @@ def _measure(row: _Model, digits: _Digits, seed: int) -> _Measured:
   )
 
 
+class _Compared(NamedTuple):
+  """How far a converted model is from that of Keras 3."""
+
+  num_trained: int
+  num_frozen: int
+  logits: float
+  loss: float
+
+
+def _compare(name: str, seed: int) -> _Compared:
+  """Converts a model of Keras 3, and takes one step with both."""
+  keras = importlib.import_module("keras")
+  keras.utils.set_random_seed(seed)
+  digits, row = _load(seed), _table(seed, keras)[name]
+  x, y = row.features(digits.test.x), digits.test.y
+  theirs = row.build(digits.public.x)
+  model = models.from_keras(theirs, initial="given", **row.options)
+  logits = model.predict(model.initial_weights(tf.constant([seed, 1])), x)
+  rebuilt = keras_3.rebuild(theirs)
+  keras_3.copy_weights(theirs, rebuilt)
+  if row.options.get("inputs"):
+    x = [
+      x[:, features].reshape(-1, *tensor.shape[1:])
+      for features, tensor in zip(
+        row.options["inputs"].values(), rebuilt.inputs, strict=True
+      )
+    ]
+  wanted = theirs(x, training=False)
+  return _Compared(
+    model.num_parameters,
+    model.num_frozen_parameters,
+    float(np.max(np.abs(logits - wanted)) / max(1, np.max(np.abs(wanted)))),
+    abs(_loss_after_step(theirs, x, y) - _loss_after_step(rebuilt, x, y)),
+  )
+
+
+def _loss_after_step(model: Any, x: Any, y: np.ndarray) -> float:
+  """Takes a step of SGD; random numbers would differ, so it is without them."""
+
+  def loss():
+    logits = model(x, training=False)
+    return tf.reduce_mean(
+      tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+    ) + sum(model.losses)
+
+  variables = model.trainable_variables
+  with tf.GradientTape() as tape:
+    before = loss()
+  if keras_3.is_keras_3(model):
+    # They wrap TensorFlow's.
+    variables = [variable.value for variable in variables]
+  gradients = tape.gradient(before, variables)
+  for variable, gradient in zip(variables, gradients, strict=True):
+    variable.assign_sub(0.1 * gradient)
+  return float(loss())
+
+
+def _print_compared(names: list[str], seeds: list[int]) -> bool:
+  """Prints a row for each model; returns whether all are close."""
+  print("| model | weights | logits | loss |\n| --- | --- | --- | --- |")
+  all_close = True
+  for name in names:
+    compared = [_compare(name, seed) for seed in seeds]
+    logits = max(of_seed.logits for of_seed in compared)
+    loss = max(of_seed.loss for of_seed in compared)
+    all_close &= max(logits, loss) <= 1e-5
+    print(
+      f"| {_table(seeds[0])[name].title}"
+      f" | {compared[0].num_trained:,} + {compared[0].num_frozen:,}"
+      f" | {logits:.2g} | {loss:.2g} |",
+      flush=True,
+    )
+  return all_close
+
+
 def main(_) -> None:
   """Measures all models and prints the table."""
   # TFF logs each compilation at INFO.
@@ -364,6 +470,8 @@ def main(_) -> None:
     raise app.UsageError(
       f"--models: unknown model {wrong[0]!r}; known: {', '.join(known)}"
     )
+  if _KERAS_3.value:
+    sys.exit(0 if _print_compared(_MODELS.value or known, seeds) else 1)
   print(
     "| model | trained | frozen | before | after | difference | seconds |\n"
     "| --- | --- | --- | --- | --- | --- | --- |",

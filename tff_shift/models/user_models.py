@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tff_shift._util import user_modules
 from tff_shift.models import split_model
+from tff_shift.models.keras import keras_3
 from tff_shift.models.keras import keras_models
 
 _ALWAYS_GIVEN = ("input_shape", "num_classes")
@@ -92,7 +93,7 @@ def from_function(
   except Exception as error:
     raise ValueError(f"{name}: {user_modules.describe(error)}") from error
   shown = _shown(name)
-  if isinstance(result, tf.keras.Model):
+  if isinstance(result, tf.keras.Model) or keras_3.is_keras_3(result):
     result = keras_models.from_keras(
       result, input_dtype=options.get("input_dtype"), name=shown
     )

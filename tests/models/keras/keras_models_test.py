@@ -517,7 +517,7 @@ REFUSED = {
   "unknown_cut": (perceptron, r"no layer 'nope'.*embed"),
   "no_model": (
     lambda: 3,
-    "a model of Keras 2 is wanted, as tf.keras builds it",
+    "a Keras model is wanted, got int",
   ),
 }
 

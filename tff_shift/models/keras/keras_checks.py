@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,14 +21,10 @@ from tff_shift.models.keras import layer_names
 
 _PROBABILITIES = ("softmax", "sigmoid")
 _CROSS_ENTROPIES = (
-  tf.keras.losses.SparseCategoricalCrossentropy,
-  tf.keras.losses.CategoricalCrossentropy,
+  "SparseCategoricalCrossentropy",
+  "CategoricalCrossentropy",
 )
 _CROSS_ENTROPY_FUNCTIONS = (
-  tf.keras.losses.sparse_categorical_crossentropy,
-  tf.keras.losses.categorical_crossentropy,
-)
-_CROSS_ENTROPY_NAMES = (
   "sparse_categorical_crossentropy",
   "categorical_crossentropy",
 )
@@ -48,19 +43,6 @@ _PYTHON = re.compile(r"(Eager)?PyFunc")
 _TABLE = re.compile(r"LookupTable|.*HashTable")
 
 
-def is_keras_3(model: Any) -> bool:
-  """Whether a value is a model of Keras 3, which need not be imported."""
-  return any(
-    kind.__module__.startswith("keras.src.models")
-    for kind in type(model).__mro__
-  )
-
-
-def type_name(value: Any) -> str:
-  """Returns the name of a value's type, with the generation of Keras."""
-  return type(value).__name__ + " of Keras 3" * is_keras_3(value)
-
-
 def check_form(
   model: tf.keras.Model, inputs: Mapping[str, slice] | None = None
 ) -> None:
@@ -69,10 +51,7 @@ def check_form(
   A model has one input, or those of `inputs`.
   """
   if not isinstance(model, tf.keras.Model):
-    raise ValueError(
-      "a model of Keras 2 is wanted, as tf.keras builds it after tff_shift is"
-      f" imported, got {type_name(model)}"
-    )
+    raise ValueError(f"a Keras model is wanted, got {type(model).__name__}")
   if not getattr(model, "_is_graph_network", False):
     raise ValueError(
       "it must be a functional model, or a Sequential one that begins with an"
@@ -143,7 +122,7 @@ def check_loss(model: tf.keras.Model) -> None:
     (loss,) = loss.values() if isinstance(loss, dict) else loss
   if not loss:  # Keras keeps {} for None.
     return
-  if isinstance(loss, tf.keras.losses.Loss):
+  if hasattr(loss, "get_config"):
     name = type(loss).__name__
     # Changes of the loss, by their names in its configuration.
     changes = {
@@ -151,12 +130,18 @@ def check_loss(model: tf.keras.Model) -> None:
       for key, value in loss.get_config().items()
       if key in _LOSS_OPTIONS and value not in _LOSS_OPTIONS[key]
     }
-    is_used = type(loss) in _CROSS_ENTROPIES and not changes
+    is_used = (
+      name in _CROSS_ENTROPIES
+      and layer_names.is_of_keras(type(loss))
+      and not changes
+    )
     name += "".join(f" with {key}={value}" for key, value in changes.items())
   else:
     name = loss if isinstance(loss, str) else getattr(loss, "__name__", loss)
-    is_used = layer_names.snake_case(str(name)) in _CROSS_ENTROPY_NAMES and (
-      isinstance(loss, str) or loss in _CROSS_ENTROPY_FUNCTIONS
+    is_used = layer_names.snake_case(
+      str(name)
+    ) in _CROSS_ENTROPY_FUNCTIONS and (
+      isinstance(loss, str) or layer_names.is_of_keras(loss)
     )
   if not is_used:
     warnings.warn(

@@ -331,7 +331,10 @@ class _Hdf5Reader:
       inside = self.child(group, layer)
       for weight in _texts(inside, "weight_names"):
         path = weight.split(":")[0].split("/")
-        if path[0] != layer and layer != top:
+        if layer in path:
+          # Keras 3 begins with the name of a Sequential model.
+          path = path[path.index(layer) :]
+        elif layer != top:
           path = [layer, *path]
         yield Array(tuple(path[:-1]), path[-1], self.array(inside, weight))
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tff_shift.models import parts
 from tff_shift.models import split_model
+from tff_shift.models.keras import keras_3
 from tff_shift.models.keras import keras_checks
 from tff_shift.models.keras import keras_inputs
 from tff_shift.models.keras import keras_parts
@@ -46,7 +47,8 @@ def from_keras(
   Args:
     model: A Sequential or functional model to logits [batch, num_classes], or a
       function that builds one. It may contain nested models. Weights that are
-      not trainable are frozen.
+      not trainable are frozen. A model of Keras 3 is first converted to
+      `tf.keras`.
     cut: The name of the first layer of the head; it takes a vector. None: the
       last layer with weights.
     input_dtype: `tf.uint8` for images in 0..255, which become float32 between 0
@@ -79,20 +81,23 @@ def from_keras(
     raise ValueError(
       f"unknown initial {initial!r}; known: {', '.join(INITIAL)}"
     )
-  if not isinstance(model, tf.keras.Model):
-    # A model of Keras 3 can be called, too.
-    if not callable(model) or keras_checks.is_keras_3(model):
+  if not isinstance(model, tf.keras.Model) and not keras_3.is_keras_3(model):
+    if not callable(model):
       raise ValueError(
-        "a model of Keras 2 or a function that builds one is wanted, as"
-        " tf.keras builds it after tff_shift is imported, got"
-        f" {keras_checks.type_name(model)}"
+        "a Keras model or a function that builds one is wanted, got"
+        f" {type(model).__name__}"
       )
     model = model()
   name = name or getattr(model, "name", type(model).__name__)
   new_names = {}
   try:
+    given = model
+    if keras_3.is_keras_3(given):
+      model = keras_3.rebuild(given)
     keras_checks.check_form(model, inputs)
-    keras_checks.check_loss(model)
+    keras_checks.check_loss(given)
+    if model is not given:
+      keras_3.copy_weights(given, model)
     split = None
     if inputs is None:
       input_shape = tuple(model.input_shape[1:])

@@ -31,11 +31,16 @@ _DIRECTION = re.compile(
   r"(forward|backward)_(layer|(.*[._])?(lstm|gru|rnn)([._]\d+)?)"
 )
 # Names of a layer's attributes in files without names, and their usual names.
+# Those of Keras 3 have no underscore.
 _ATTRIBUTES = {
-  "_query_dense": "query",
-  "_key_dense": "key",
-  "_value_dense": "value",
-  "_output_dense": "attention_output",
+  f"{underscore}{name}_dense": usual
+  for underscore in ("_", "")
+  for name, usual in (
+    ("query", "query"),
+    ("key", "key"),
+    ("value", "value"),
+    ("output", "attention_output"),
+  )
 }
 # The class of a functional model, and Keras's default name for such a model.
 _FUNCTIONAL, _MODEL = "functional", "model"
@@ -131,6 +136,9 @@ def _match_weights(theirs: _Group, ours: _Group) -> dict[str, np.ndarray]:
         f" {len(wanted)} weight(s) there ({', '.join(wanted)})"
       )
     given = wanted
+  if "depthwise_kernel" in wanted and "kernel" not in wanted:
+    # In a DepthwiseConv2D of Keras 3.
+    given = ["depthwise_kernel" if name == "kernel" else name for name in given]
   if len(set(given)) < len(given) or len(set(wanted)) < len(wanted):
     twice = next(
       each

@@ -292,7 +292,7 @@ def _with_weights(
 def _has_own_layers(keras_model: tf.keras.Model) -> bool:
   """Whether layers are not Keras's: only their code may need AutoGraph."""
   return any(
-    type(layer).__module__.partition(".")[0] not in ("keras", "tf_keras")
+    not layer_names.is_of_keras(type(layer))
     for layer in keras_model._flatten_layers()
   )
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import tensorflow as tf
 
@@ -26,6 +27,11 @@ def is_by_keras(layer: tf.keras.layers.Layer) -> bool:
   """Returns whether a layer's name was chosen by Keras."""
   kind = snake_case(type(layer).__name__)
   return re.fullmatch(rf"{kind}(_\d+)?", layer.name) is not None
+
+
+def is_of_keras(kind: Any) -> bool:
+  """Whether a class or function is Keras's, of any generation."""
+  return kind.__module__.partition(".")[0] in ("keras", "tf_keras")
 
 
 def snake_case(name: str) -> str:

@@ -1,0 +1,304 @@
+"""Models of Keras 3: converted with equal logits, or one line of refusal."""
+
+import importlib.util
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tff_shift as ts
+from tff_shift import models
+from tff_shift.models import split_model
+
+if not importlib.util.find_spec("tf_keras"):
+  pytest.skip("Keras 3: only beside TensorFlow 2.21", allow_module_level=True)
+
+import keras
+
+layers = keras.layers
+_ROOT = pathlib.Path(__file__).parents[3]
+
+
+def sequential(*stack, shape=(4,), dtype=None):
+  return keras.Sequential(
+    [layers.Input(shape, dtype=dtype), *stack, layers.Dense(3)]
+  )
+
+
+def branches():
+  """Two ways that are merged, a layer that is used twice, arguments by name."""
+  x = layers.Input((4, 3))
+  twice = layers.Dense(3, activation="silu")
+  y = layers.MultiHeadAttention(2, 3, dropout=0.1)(
+    query=twice(x), value=twice(twice(x)), use_causal_mask=True
+  )
+  y = layers.GlobalAveragePooling1D()(layers.Add()([x, y]))
+  _, state = layers.GRU(4, return_state=True)(x)
+  return keras.Model(x, layers.Dense(3)(layers.Concatenate()([y, state])))
+
+
+def nested():
+  """A frozen base with batch normalisation, called twice, and its input."""
+  x = layers.Input((7, 7, 2))
+  y = layers.DepthwiseConv2D(3, padding="same")(x)
+  y = layers.LeakyReLU(0.2)(layers.BatchNormalization()(y))
+  inner = keras.Model(x, y)
+  inner.trainable = False
+  x = layers.Input((7, 7, 2))
+  base = keras.Model(x, inner(inner(x)))
+  y = layers.GlobalAveragePooling2D()(base(base(x), training=False))
+  return keras.Model(x, layers.Dense(3)(y))
+
+
+def in_both_directions():
+  return sequential(layers.Bidirectional(layers.LSTM(4)), shape=(5, 2))
+
+
+def recurrent():
+  cells = [layers.GRUCell(3), layers.LSTMCell(2)]
+  return sequential(
+    layers.Embedding(7, 2, mask_zero=True),
+    layers.Bidirectional(layers.GRU(4, return_sequences=True)),
+    layers.TimeDistributed(layers.Dense(3)),
+    layers.RNN(cells),
+    shape=(5,),
+    dtype="int32",
+  )
+
+
+def adapted():
+  examples = np.random.default_rng(0).normal(5, 3, (50, 4)).astype("float32")
+  normalization = layers.Normalization()
+  normalization.adapt(examples)
+  bins = layers.Discretization(num_bins=4)
+  bins.adapt((examples - 5) / 3)
+  return sequential(
+    normalization, bins, layers.Embedding(4, 2), layers.Flatten()
+  )
+
+
+def built_later():
+  model = keras.Sequential([layers.Dense(5), layers.Dense(3)])
+  model.build((None, 4))
+  return model
+
+
+BUILDS = branches, nested, recurrent, adapted, built_later
+
+
+def randomized(model):
+  """Gives weights values that differ, but for those of `Normalization`."""
+  generator = np.random.default_rng(1)
+  for weight in model.weights:
+    if weight.name not in ("mean", "variance", "count"):
+      # Variances are above 0.
+      weight.assign(generator.uniform(0.1, 1, weight.shape))
+  return model
+
+
+def examples(model):
+  generator = np.random.default_rng(2)
+  shape = (6, *model.inputs[0].shape[1:])
+  if model.inputs[0].dtype == "int32":
+    return generator.integers(0, 7, shape).astype(np.int32)
+  return generator.normal(2, 3, shape).astype(np.float32)
+
+
+def predict(model, x):
+  return model.predict(model.initial_weights(tf.constant([1, 2])), x)
+
+
+def assert_equal(logits, expected):
+  np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+  assert np.ptp(logits) > 1e-2
+
+
+@pytest.mark.slow
+class TestLogits:
+  @pytest.mark.parametrize("build", BUILDS)
+  def test_are_those_of_keras_3(self, build):
+    model = randomized(build())
+    x = examples(model)
+    expected = model(x)
+    converted = ts.from_keras(model, initial="given")
+    assert_equal(predict(converted, x), expected)
+    np.testing.assert_array_equal(model(x), expected)
+    trained, frozen = (
+      sum(np.prod(weight.shape) for weight in weights)
+      for weights in (model.trainable_weights, model.non_trainable_weights)
+    )
+    assert converted.num_parameters == trained
+    if build is not adapted:
+      assert converted.num_frozen_parameters == frozen
+
+  @pytest.mark.parametrize("kind", ["keras", "h5"])
+  def test_of_loaded_models_are_those_of_keras_3(self, tmp_path, kind):
+    model = randomized(branches())
+    x = examples(model)
+    model.save(tmp_path / f"model.{kind}")
+    loaded = keras.saving.load_model(tmp_path / f"model.{kind}")
+    assert_equal(predict(ts.from_keras(loaded, initial="given"), x), model(x))
+
+  @pytest.mark.parametrize("build", [branches, nested, in_both_directions])
+  @pytest.mark.parametrize("kind", ["keras", "h5", "weights.h5"])
+  def test_of_files_of_weights_are_those_of_keras_3(
+    self, tmp_path, build, kind
+  ):
+    model = randomized(build())
+    x = examples(model)
+    path = tmp_path / f"model.{kind}"
+    (model.save_weights if "weights" in kind else model.save)(path)
+    given = split_model.load_weights(ts.from_keras(build), path)
+    assert_equal(predict(given, x), model(x))
+
+  def test_of_several_inputs_are_those_of_keras_3(self):
+    first, second = (layers.Input((3,), name=name) for name in ("b", "a"))
+    merged = layers.Concatenate()([first, second])
+    model = keras.Model(
+      {"b": first, "a": second}, layers.Dense(3)(merged), name="two"
+    )
+    x = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+    converted = ts.from_keras(
+      model, initial="given", inputs={"b": slice(3), "a": slice(3, 6)}
+    )
+    expected = model({"b": x[:, :3], "a": x[:, 3:]})
+    assert_equal(predict(converted, x), expected)
+
+
+@pytest.mark.slow
+def test_model_of_a_file_may_be_of_keras_3(tmp_path):
+  file = tmp_path / "mine.py"
+  file.write_text(
+    "import keras\n\n\n"
+    "def build(input_shape, num_classes):\n"
+    "  return keras.Sequential(\n"
+    "    [keras.Input(input_shape), keras.layers.Dense(num_classes)]\n"
+    "  )\n"
+  )
+  model = models.build(f"{file}:build", input_shape=(2,), num_classes=3)
+  assert model.num_parameters == 9
+
+
+def test_loss_of_keras_3_is_known(recwarn):
+  model = sequential()
+  model.compile(
+    loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  )
+  ts.from_keras(model)
+  assert not [w for w in recwarn if "compiled" in str(w.message)]
+  model.compile(loss="mse")
+  with pytest.warns(UserWarning, match="the loss mse, which is not used"):
+    ts.from_keras(model)
+
+
+class Own(layers.Layer):
+  def call(self, x):
+    return x
+
+
+class Subclassed(keras.Model):
+  def call(self, x):
+    return x
+
+
+def shared():
+  dense = layers.Dense(4)
+  base = keras.Sequential([layers.Input((4,)), dense])
+  return sequential(base, dense)
+
+
+def with_operation():
+  x = layers.Input((4,))
+  return keras.Model(x, layers.Dense(3)(x + 1.0))
+
+
+def with_adapters():
+  model = sequential(layers.Dense(4, name="adapted"))
+  model.get_layer("adapted").enable_lora(2)
+  return model
+
+
+REFUSED = {
+  "own layer": (lambda: sequential(Own(name="own")), "'own' is a layer of"),
+  "subclassed": (Subclassed, "is a subclassed model (Subclassed)"),
+  "operation": (
+    with_operation,
+    "needs keras.src.ops.numpy.Add, which tf.keras",
+  ),
+  "unknown layer": (
+    lambda: sequential(layers.RMSNormalization(name="rms")),
+    "layer 'rms' needs keras.layers.RMSNormalization, which tf.keras does not",
+  ),
+  "unknown field": (with_adapters, "layer 'adapted' has lora_rank=2, which"),
+  "unknown activation": (
+    lambda: sequential(layers.Dense(4, activation="glu", name="gated")),
+    "layer 'gated' raises an error (ValueError: Unknown activation",
+  ),
+  "function": (
+    lambda: sequential(layers.Lambda(lambda x: x, name="function")),
+    "layer 'function' calls a Python function",
+  ),
+  "shared layer": (shared, "is in two models"),
+  "other weights": (
+    lambda: sequential(layers.SpectralNormalization(layers.Dense(3), name="s")),
+    "layer 's' has other weights in tf.keras",
+  ),
+  "other outputs": (
+    lambda: sequential(layers.Dense(9, activation="hard_sigmoid")),
+    "outputs of tf.keras's layers differ from its own",
+  ),
+}
+
+
+class TestRefusal:
+  @pytest.mark.parametrize("case", REFUSED)
+  def test_names_the_generation_and_the_layer(self, case):
+    build, reason = REFUSED[case]
+    with pytest.raises(ValueError) as error:
+      ts.from_keras(build())
+    (line,) = str(error.value).splitlines()
+    assert "it is a Keras 3 model, and cannot be converted: " in line
+    assert reason in line
+    assert line.endswith("; build it by tf.keras (import tf_keras as keras)")
+
+  def test_names_another_backend(self, monkeypatch):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(ValueError, match="Keras's backend is jax, not tensorf"):
+      ts.from_keras(sequential)
+
+  def test_of_a_model_that_was_not_built_says_what_is_missing(self):
+    with pytest.raises(ValueError, match="begins with an InputLayer"):
+      ts.from_keras(keras.Sequential([layers.Dense(3)]))
+
+
+def run(*arguments):
+  return subprocess.run(
+    [sys.executable, *arguments],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+    check=False,
+  )
+
+
+@pytest.mark.slow
+def test_keras_3_is_not_imported():
+  result = run(
+    "-c",
+    "import sys, tff_shift as ts\n"
+    "import tensorflow as tf\n"
+    "x = tf.keras.layers.Input((2,))\n"
+    "ts.from_keras(tf.keras.Model(x, tf.keras.layers.Dense(2)(x)))\n"
+    "sys.exit('keras' in sys.modules)\n",
+  )
+  assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.long
+def test_twelve_models_are_converted():
+  result = run("-m", "benchmarks.keras_models", "--keras_3", "--seeds=0")
+  assert result.returncode == 0, result.stderr
+  assert len(result.stdout.splitlines()) == 2 + 12

@@ -4,8 +4,8 @@
   python -m benchmarks.batched_clients --algorithms=fed_avg,fed_ade
 
 First the operations of a round of FedAvg with small clients
-(`benchmarks.plain_loop`) in each form, counted by TensorFlow's profiler. Then a
-line for each algorithm. It has the largest difference between the two over all
+(`benchmarks.plain_loop`) in each form (`benchmarks.kernels`). Then a line for
+each algorithm. It has the largest difference between the two over all
 results of all computations in two rounds, each computation from the loop's
 previous results; whether clients are padded to equal sizes, and then are of
 five sizes instead of two; the operations that ran in a loop over the clients of
@@ -20,8 +20,8 @@ from absl import app
 from absl import flags
 from absl import logging
 
-from benchmarks import device_check
 from benchmarks import executor_equality
+from benchmarks import kernels
 from benchmarks import plain_loop
 from tff_shift import algorithms
 from tff_shift import execution
@@ -78,14 +78,15 @@ def _print_operations() -> None:
   """Prints the number of operations of a round."""
   for is_batch in (False, True):
     with execution.use("in_process", batch_clients=is_batch):
-      # Of a longer loop the profiler keeps only a part.
-      for num_clients in (10, 100) if is_batch else (10,):
+      for num_clients in (10, 100):
         run = plain_loop.start_fed_avg(num_clients, num_steps=4)
         run.step()
-        counts = device_check.count_events(run.step)
+        operations, on_floats = kernels.count(run.step)
         form = "batch" if is_batch else "loop"
-        operations = "not shown" if counts is None else counts["operations"]
-        print(f"{form}, {num_clients} clients: {operations} operations")
+        print(
+          f"{form}, {num_clients} clients: {operations:,} operations,"
+          f" {on_floats:,} with a kernel on floats"
+        )
 
 
 def main(_) -> None:

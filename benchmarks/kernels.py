@@ -5,6 +5,7 @@ each operation. Nearly every operation with an output of floats is a launch of a
 kernel on a GPU; shapes and the numbers of loops are computed on the host.
 """
 
+import itertools
 import re
 from collections.abc import Callable
 from unittest import mock
@@ -26,7 +27,7 @@ _PASSING = frozenset(
     *("TensorListSetItem", "_Arg", "_Recv", "_Retval", "_Send"),
   }
 )
-_FLOATS = {each.as_datatype_enum for each in (tf.float32, tf.float64)}
+_FLOATS = {dtype.as_datatype_enum for dtype in (tf.float32, tf.float64)}
 _LOWERED = "_lower_using_switch_merge"
 
 
@@ -43,21 +44,24 @@ def count(run: Callable[[], object]) -> tuple[int, int]:
 
   def call(program, num_clients, packed, *blocks, **options):
     tensors = tf.constant(num_clients), *blocks, *map(packing.to_tensor, packed)
-    calls.append((program._function, [np.array(each) for each in tensors]))
+    calls.append((program._function, [*map(np.array, tensors)]))
     return original(program, num_clients, packed, *blocks, **options)
 
   original = cohorts.CohortProgram.__call__
   with mock.patch.object(cohorts.CohortProgram, "__call__", call):
     run()
-  counts = [_traced(*each) for each in calls]
-  return sum(each[0] for each in counts), sum(each[1] for each in counts)
+  counts = list(itertools.starmap(_traced, calls))
+  return (
+    sum(num_operations for num_operations, _ in counts),
+    sum(num_kernels for _, num_kernels in counts),
+  )
 
 
 def _traced(function, arguments) -> tuple[int, int]:
   definition = function.graph.as_graph_def()
   nodes = [*definition.node]
-  for each in definition.library.function:
-    nodes += each.node_def
+  for function_definition in definition.library.function:
+    nodes += function_definition.node_def
   for node in nodes:
     if _LOWERED in node.attr or re.fullmatch("(Stateless)?(If|While)", node.op):
       node.attr[_LOWERED].b = True
@@ -65,7 +69,7 @@ def _traced(function, arguments) -> tuple[int, int]:
   with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
     tf.import_graph_def(definition, name="")
     inputs, outputs = (
-      [graph.get_tensor_by_name(each.name) for each in tensors]
+      [graph.get_tensor_by_name(tensor.name) for tensor in tensors]
       for tensors in (function.graph.inputs, function.graph.outputs)
     )
     session.run(
@@ -80,6 +84,6 @@ def _traced(function, arguments) -> tuple[int, int]:
       kind = re.search(r"= *(\w+)\(", node.timeline_label)
       num_operations += 1
       num_kernels += (kind[1] if kind else "") not in _PASSING and any(
-        each.tensor_description.dtype in _FLOATS for each in node.output
+        output.tensor_description.dtype in _FLOATS for output in node.output
       )
   return num_operations, num_kernels

@@ -27,7 +27,7 @@ EXACT = {
   "integer": draws.integer,
   "integers": lambda seed: draws.integers([1000], seed, 3, 10),
   "uniform": lambda seed: draws.uniform([1000], seed),
-  "permutations": lambda seed: draws.permutations(4, 50, seed),
+  "orders": lambda seed: draws.orders(200, 50, seed),
   "categories": lambda seed: draws.categories(
     50, tf.constant([0.5, 0.0, 0.25, 0.25]), seed
   ),
@@ -71,8 +71,8 @@ class TestBits:
       (expected([3, 5], tf.int32) & draws.POSITIVE) % (2**31 - 1),
     )
     np.testing.assert_array_equal(
-      draws.permutations(2, 7, seed),
-      np.argsort(expected([2, 7], tf.int64), axis=1),
+      draws.orders(14, 7, seed),
+      np.argsort(expected([2, 7], tf.int64), axis=1).ravel(),
     )
 
 
@@ -131,9 +131,16 @@ class TestIntegers:
     assert drawn.numpy().tolist() == [1] * 9
 
 
-class TestPermutations:
+class TestOrders:
+  def test_number_of_draws_does_not_change_the_first(self):
+    drawn = draws.orders(20, 5, SEED)
+    np.testing.assert_array_equal(draws.orders(13, 5, SEED)[:10], drawn[:10])
+
+  def test_nothing_of_no_elements(self):
+    assert draws.orders(0, 0, SEED).shape == [0]
+
   def test_all_orders_are_equally_likely(self):
-    drawn = draws.permutations(NUM_DRAWS, 3, SEED).numpy()
+    drawn = draws.orders(NUM_DRAWS * 3, 3, SEED).numpy().reshape(-1, 3)
     assert np.all(np.sort(drawn, axis=1) == [0, 1, 2])
     _, counts = np.unique(drawn, axis=0, return_counts=True)
     assert len(counts) == 6

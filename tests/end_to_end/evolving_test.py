@@ -161,13 +161,13 @@ def test_batches_of_clients_give_the_same_rows(
     for name in ("train_loss", "client_accuracy"):
       assert float(row[name]) == pytest.approx(float(other[name]), rel=1e-4)
   config = json.loads((tmp_path / "config.json").read_bytes())
-  assert config["batching"]["memory"] > 2**20
+  assert config["batch_memory"] > 2**20
   # As if it had begun on a smaller machine.
-  config["batching"]["memory"] = 2**24
+  config["batch_memory"] = 2**24
   (tmp_path / "config.json").write_text(json.dumps(config))
   assert run_evolving([*arguments, "--rounds=3", "--resume"]) == 0
   resumed = json.loads((tmp_path / "config.json").read_bytes())
-  assert resumed["batching"] == config["batching"]
+  assert resumed["batch_memory"] == 2**24
 
 
 @pytest.mark.long

@@ -256,8 +256,6 @@ class TestWorkers:
     former = {
       each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)
     }
-    # A process in the background of a shell ignores it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield functools.partial(run_here, workers)
     for each, handler in former.items():
       signal.signal(each, handler)

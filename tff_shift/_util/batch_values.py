@@ -12,6 +12,7 @@ import tensorflow as tf
 # Mark the operations, which are identities.
 EQUAL = "equal for the clients of a batch"
 LARGEST = "at least this for the clients of a batch"
+_IDENTITY = "PreventGradient"
 
 
 def equal(value: Any) -> tf.Tensor:
@@ -36,3 +37,10 @@ def largest(value: Any) -> tf.Tensor:
     In a batch the largest value of all clients, without gradient.
   """
   return tf.raw_ops.PreventGradient(input=value, message=LARGEST)
+
+
+def is_declared(operation: tf.Operation) -> bool:
+  """Returns whether an operation is a declaration of this module."""
+  return operation.type == _IDENTITY and operation.get_attr(
+    "message"
+  ).decode() in (EQUAL, LARGEST)

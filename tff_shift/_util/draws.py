@@ -121,35 +121,22 @@ def normal(shape: Any, seed) -> tf.Tensor:
   return math.sqrt(2.0) * tf.math.erfinv(2.0 * p - 1.0)
 
 
-def permutations(number, size, seed) -> tf.Tensor:
-  """Draws random orders.
+def orders(num_draws, size, seed) -> tf.Tensor:
+  """Draws random orders, one after the other.
 
   Args:
-    number: The number of orders, an int32 scalar.
-    size: The number of elements of each, an int32 scalar.
+    num_draws: The number of draws, an int32 scalar, which determines all
+      shapes.
+    size: The number of elements of an order, an int32 scalar; it may be 0 if
+      nothing is drawn.
     seed: An int32 tensor of shape [2].
 
   Returns:
-    [number, size] int32; each row has the integers from 0 to size - 1.
+    [num_draws] int32; each `size` of them are the integers from 0 to size - 1.
+    An order at the end that is not complete is none.
   """
   # Sorts random numbers: `RandomIndexShuffle`, which needs no memory, takes 10
   # microseconds per index.
-  return tf.argsort(_bits([number, size], seed, tf.int64), axis=1)
-
-
-def orders(num_draws, size, seed) -> tf.Tensor:
-  """Draws random orders, one after the other, as `permutations` does.
-
-  Args:
-    num_draws: The number of draws, an int32 scalar. The shapes of all values
-      are determined by it.
-    size: The number of elements of an order, an int32 scalar, 1 or more.
-    seed: An int32 tensor of shape [2].
-
-  Returns:
-    [num_draws] int32: the rows of `permutations`. The last one is wrong unless
-    it is complete.
-  """
   places = tf.range(num_draws)
   by_number = tf.argsort(_bits([num_draws], seed, tf.int64))
   # Stable: the numbers of each order stay sorted.

@@ -225,7 +225,7 @@ def jitter(images, seed, scale: float) -> tf.Tensor:
       lambda x: _blend(x, _grey(x), 1.0 + amount(4, 0.5)),
       lambda x: tf.image.adjust_hue(x, amount(5, 0.06)),
     ]
-  order = draws.permutations(1, len(changes), randomness.fold(seed, 0))[0]
+  order = draws.orders(len(changes), len(changes), randomness.fold(seed, 0))
   for place in range(len(changes)):
     images = tf.switch_case(
       order[place],

@@ -231,7 +231,8 @@ def balance_examples(
   Returns:
     The examples, in a random order.
   """
-  order = draws.permutations(1, tf.size(data.y), seed)[0]
+  size = tf.size(data.y)
+  order = draws.orders(size, size, seed)
   membership = tf.one_hot(tf.gather(data.y, order), num_classes, dtype=tf.int32)
   counts = tf.reduce_sum(membership, axis=0)
   rarest = tf.reduce_min(tf.where(counts > 0, counts, most))

@@ -248,9 +248,7 @@ def _open(
     for name in sorted(values)
     if name.partition(" ")[0] in configuration.not_compared() | WITHOUT_EFFECT
   )
-  memory = execution.batch_memory()
-  if memory is not None:
-    folder.batching = run_records.Batching(memory=memory)
+  folder.batch_memory = execution.batch_memory()
   described = folder.describe(values)
   grown = {}
   if goes_on:
@@ -263,8 +261,8 @@ def _open(
       )
     grown = _check_flags(before.flags, described.flags, what_follows)
     _check_tensorflow(folder.path, before.versions, described.versions)
-    folder.batching = before.batching
-    execution.keep_batch_memory(before.batching and before.batching.memory)
+    folder.batch_memory = before.batch_memory
+    execution.keep_batch_memory(before.batch_memory)
     _warn_of_other_software(before, described)
   saved = checkpoints.Checkpoints(
     folder,

@@ -73,8 +73,7 @@ def batch_memory() -> int | None:
   It determines the number of clients of a batch, and thereby the last bits of
   results. None: its clients do not run in batches.
   """
-  batching = getattr(_current_context(), "batching", None)
-  return batching.memory if batching and batching.in_batches else None
+  return getattr(_current_context(), "batch_memory", None)
 
 
 def keep_batch_memory(value: int | None) -> None:
@@ -84,10 +83,8 @@ def keep_batch_memory(value: int | None) -> None:
     value: Its `batch_memory`.
   """
   context = _current_context()
-  if hasattr(context, "batching"):
-    context.batching = context.batching._replace(
-      in_batches=value is not None, memory=value or context.batching.memory
-    )
+  if hasattr(context, "batch_memory"):
+    context.batch_memory = value
 
 
 def _current_context() -> tff.framework.SyncContext:

@@ -89,6 +89,19 @@ def rows_of(*sizes):
   return [generator.normal(size=(n, 2)).astype(np.float32) for n in sizes]
 
 
+def difference_of_batches(built, beside_rounds):
+  """Returns the largest difference to the loop over clients of five sizes."""
+  with execution.use("in_process", batch_clients=False):
+    calls = executor_equality.run_all(built, beside_rounds)
+  with execution.use("in_process", batch_clients=True):
+    return max(
+      executor_equality.largest_difference(
+        call.computation(*call.arguments), call.result
+      )
+      for call in calls
+    )
+
+
 class TestBlocks:
   @pytest.mark.parametrize("most", [0, 1, 2, 5])
   def test_each_client_is_in_one_block_of_its_shape(self, most):
@@ -281,19 +294,8 @@ class TestBatches:
 
   @pytest.mark.slow
   def test_fed_avg(self):
-    algorithm = executor_equality.build("fed_avg")
-    with execution.use("in_process"):
-      calls = executor_equality.run_all(
-        algorithm, ("evaluate_clients", "vote"), num_sizes=2
-      )
-    with execution.use("in_process", batch_clients=True):
-      differences = [
-        executor_equality.largest_difference(
-          call.computation(*call.arguments), call.result
-        )
-        for call in calls
-      ]
-    assert max(differences) < 1e-6
+    built = executor_equality.build("fed_avg")
+    assert difference_of_batches(built, ("evaluate_clients", "vote")) < 1e-6
 
   @pytest.mark.slow
   @pytest.mark.parametrize("name", ["compressed", "robust", "secure"])
@@ -307,16 +309,7 @@ class TestBatches:
       num_evaluation_domains=1,
       aggregator=factories.build(name, clients_per_round=5),
     )
-    with execution.use("in_process", batch_clients=False):
-      calls = executor_equality.run_all(built, ())
-    with execution.use("in_process", batch_clients=True):
-      differences = [
-        executor_equality.largest_difference(
-          call.computation(*call.arguments), call.result
-        )
-        for call in calls
-      ]
-    assert max(differences) < 1e-6
+    assert difference_of_batches(built, ()) < 1e-6
 
 
 class TestPadding:
@@ -409,10 +402,10 @@ class TestSizes:
     assert found[1] == 3 * 4
 
   @pytest.mark.parametrize(
-    ("total", "each", "expected"), [(100, 30, 2), (100, 200, 1), (128, 1, 128)]
+    ("total", "client", "most"), [(100, 30, 2), (100, 200, 1), (128, 1, 128)]
   )
-  def test_as_many_as_fit(self, total, each, expected):
-    assert blocks.most_clients(total, each) == expected
+  def test_as_many_as_fit(self, total, client, most):
+    assert blocks.most_clients(total, client) == most
 
   def test_blocks_follow_from_the_memory(self, run):
     arguments = np.float32(0.5), rows_of(*[4] * 8)
@@ -426,7 +419,7 @@ class TestSizes:
     of_client = compiled._batch_program.bytes_per_client(4)
     for most, result in expected.items():
       # Half of it is for the data.
-      context.batching = context.batching._replace(memory=2 * most * of_client)
+      context.batch_memory = 2 * most * of_client
       tf.nest.map_structure(
         np.testing.assert_array_equal,
         run(context, one_round, *arguments),
@@ -482,7 +475,7 @@ class TestNotBatched:
 
   def test_auto_is_the_loop_if_no_batch_has_two_clients(self, run):
     context = in_process.in_process_context(client_devices=["CPU:0"])
-    context.batching = context.batching._replace(in_batches=True)
+    context.batch_memory = 2**30
     forms = []
     for sizes in ((2, 2), (1, 2), (3,), (1, 2, 1)):
       run(context, one_round, np.float32(0.5), rows_of(*sizes))

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -152,16 +151,18 @@ def placements(output):
   return found
 
 
-@pytest.mark.slow
-def test_each_device_has_batches_of_its_own():
+def printed(script):
+  """Returns what a script prints: devices are settled once for a process."""
   finished = subprocess.run(
-    [sys.executable, "-c", textwrap.dedent(BATCHES_SCRIPT)],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
+    [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True
   )
   assert finished.returncode == 0, finished.stderr[-2000:]
-  first, second, third, _ = finished.stdout.split("DONE")
+  return finished.stdout
+
+
+@pytest.mark.slow
+def test_each_device_has_batches_of_its_own():
+  first, second, third, _ = printed(BATCHES_SCRIPT).split("DONE")
   assert placements(first)["Sqrt"] == {"CPU:1", "CPU:2"}
   assert placements(second)["Sqrt"] == {"CPU:0", "CPU:1", "CPU:2"}
   assert placements(third)["Sqrt"] == {"CPU:0"}
@@ -169,20 +170,14 @@ def test_each_device_has_batches_of_its_own():
 
 @pytest.mark.long
 def test_placer_puts_each_operation_where_it_was_asked_for():
-  # TensorFlow's devices are settled once for a process.
-  finished = subprocess.run(
-    [sys.executable, "-c", textwrap.dedent(PLACEMENT_SCRIPT)],
-    cwd=ROOT,
-    capture_output=True,
-    text=True,
-  )
-  assert "RESULT 2.25" in finished.stdout, finished.stderr[-2000:]
+  output = printed(PLACEMENT_SCRIPT)
+  assert "RESULT 2.25" in output
   # Client work on two devices; zero, addition and determinant on the server.
-  assert "IMPORTS 5" in finished.stdout
+  assert "IMPORTS 5" in output
   # Clients side by side leave one thread to each operation.
-  assert "THREADS 1" in finished.stdout
-  assert "'remapping': False" in finished.stdout
-  found = placements(finished.stdout)
+  assert "THREADS 1" in output
+  assert "'remapping': False" in output
+  found = placements(output)
   for operation in (
     *("MatMul", "MatrixInverse", "VarHandleOp", "AssignAddVariableOp"),
     "ReadVariableOp",

@@ -195,21 +195,17 @@ class TestLostWorker:
         # To the process, as Ctrl-C: this thread alone would not wake the other.
         os.kill(os.getpid(), signal.SIGINT)
 
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-      with local.Worker.start() as worker:
-        thread = threading.Thread(target=interrupt)
-        thread.start()
-        start = time.monotonic()
-        with pytest.raises(KeyboardInterrupt), use([worker]):
-          try:
-            count([10**15])
-          finally:
-            interrupted.set()
-        assert time.monotonic() - start < DEADLINE
-        thread.join()
-    finally:
-      signal.signal(signal.SIGINT, former)
+    with local.Worker.start() as worker:
+      thread = threading.Thread(target=interrupt)
+      thread.start()
+      start = time.monotonic()
+      with pytest.raises(KeyboardInterrupt), use([worker]):
+        try:
+          count([10**15])
+        finally:
+          interrupted.set()
+      assert time.monotonic() - start < DEADLINE
+      thread.join()
 
 
 def test_broken_connection_is_mended(workers, proxy, use, count, caplog):

@@ -89,7 +89,7 @@ def _order(size, domain, seed) -> tf.Tensor:
   """Returns the order of the examples of a domain, [size] int32."""
   if seed is None:
     return tf.range(size)
-  return draws.permutations(1, size, randomness.fold(seed, domain))[0]
+  return draws.orders(size, size, randomness.fold(seed, domain))
 
 
 def adapt_each(

@@ -8,18 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 
-class Batching(NamedTuple):
-  """What determines the batches of a run, and thereby its last bits.
-
-  Attributes:
-    in_batches: Whether clients run in batches where this is possible.
-    memory: What the batch of a device may take, in bytes.
-  """
-
-  in_batches: bool
-  memory: int
-
-
 class Blocks(NamedTuple):
   """The clients of each batch; arrays, or tensors in a graph.
 

@@ -328,25 +328,27 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     self._batch_clients = batch_clients
     self._clients_per_batch = clients_per_batch
     self._forms = dict[str, str]()
-    self.batching = blocks.Batching(
-      batch_clients is True
-      or (
-        batch_clients == "auto"
-        and not any("CPU" in device for device in self._client_devices)
-      ),
-      min(map(devices.memory_of, self._client_devices)),
-    )
+    self.batch_memory = None
+    if batch_clients is True or (
+      batch_clients == "auto"
+      and not any("CPU" in device for device in self._client_devices)
+    ):
+      self.batch_memory = min(map(devices.memory_of, self._client_devices))
 
   @property
-  def batching(self) -> blocks.Batching:
-    """What determines the batches; another run's, so that bits are its."""
-    return self._batching
+  def batch_memory(self) -> int | None:
+    """What the clients of a device may take in batches, in bytes.
 
-  @batching.setter
-  def batching(self, value: blocks.Batching) -> None:
-    self._batching = value
+    None: clients do not run in batches. With that of another run, batches have
+    its sizes and results its bits.
+    """
+    return self._batch_memory
+
+  @batch_memory.setter
+  def batch_memory(self, value: int | None) -> None:
+    self._batch_memory = value
     self._compiled = compilation.CompilationCache(
-      functools.partial(_CompiledComputation, value.in_batches)
+      functools.partial(_CompiledComputation, value is not None)
     )
 
   @property
@@ -503,11 +505,7 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
 
   def _run_batch(self, compiled, arg, num_clients):
     """Runs a computation in batches; None if it runs in another form."""
-    if (
-      not self._batching.in_batches
-      or num_clients == 0
-      or compiled.problem == ""
-    ):
+    if self._batch_memory is None or not num_clients or compiled.problem == "":
       return None
     reason = compiled.not_batched or compiled.problem
     if reason is not None:
@@ -527,7 +525,7 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       # batch to each client.
       return None
     # As much is left for the work of a batch.
-    max_bytes = self._batching.memory // 2
+    max_bytes = self._batch_memory // 2
     with self._memory.lent() as lender:
       packed = compiled.pack(arg, lender, order, max_bytes)
       if packed is None:
@@ -554,7 +552,7 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     sizes = (size for shape in shapes for size in shape)
     rows = max((size for size in sizes if isinstance(size, int)), default=1)
     most = self._clients_per_batch or blocks.most_clients(
-      self._batching.memory // 2, program.bytes_per_client(rows)
+      self._batch_memory // 2, program.bytes_per_client(rows)
     )
     # Every device has a batch.
     return min(most, -(-len(shapes) // len(self._client_devices)))
@@ -625,7 +623,7 @@ def in_process_context(
       are those of the other forms up to rounding. What cannot be batched is
       said in the log; True: it is an error.
     clients_per_batch: The number of clients of a batch at most; 0: the largest
-      power of two whose work fits in the memory of a device, see `batching`.
+      power of two whose work fits in half of `batch_memory`.
 
   Returns:
     The context.

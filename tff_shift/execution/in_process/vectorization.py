@@ -27,14 +27,14 @@ from tensorflow.core.function.polymorphism import function_type
 from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.saved_model import function_deserialization
 
+from tff_shift._util import batch_values
 from tff_shift.execution import errors
 from tff_shift.execution.in_process import converters
 from tff_shift.execution.in_process import convolutions  # noqa: F401
 from tff_shift.execution.in_process import draws  # noqa: F401
 
-# Their values follow from shapes, which are those of one client, or are those
-# of all clients (`batch_values`).
-_OF_ALL = frozenset({"PreventGradient", "Rank", "Shape", "ShapeN", "Size"})
+# Their values follow from shapes, which are those of one client.
+_OF_SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
 
 
 def failure(error: tf.errors.OpError) -> str:
@@ -293,9 +293,12 @@ def _different(graph: tf.Graph, stacked: set[int]) -> set[str]:
   different = {graph.inputs[i].op.name for i in stacked}
   # A function is imported in the order in which it can be computed.
   for operation in graph.get_operations():
-    if operation.type not in _OF_ALL and (
+    is_equal = operation.type in _OF_SHAPES or batch_values.is_declared(
+      operation
+    )
+    if not is_equal and (
       _is_random(operation)
-      or any(each.op.name in different for each in operation.inputs)
+      or any(tensor.op.name in different for tensor in operation.inputs)
     ):
       different.add(operation.name)
   return different

@@ -85,7 +85,7 @@ class RunFolder:
       overwrites. It is saved in `config.json` and kept on resumption.
     replaced: The identities that the run had before it was continued with more
       rounds, time steps or seeds.
-    batching: As in `run_records.RunConfig`.
+    batch_memory: As in `run_records.RunConfig`.
     not_compared: The flags that `config.json` names as such, see
       `run_records.RunConfig`.
   """
@@ -95,7 +95,7 @@ class RunFolder:
     self.identity = uuid.uuid4().hex
     self.replaced: tuple[str, ...] = ()
     self.not_compared: tuple[str, ...] = ()
-    self.batching: run_records.Batching | None = None
+    self.batch_memory: int | None = None
     # Of `metrics.csv`; known after the first row.
     self._columns: tuple[str, ...] | None = None
     self._start_time = datetime.datetime.now(datetime.UTC)
@@ -301,7 +301,7 @@ class RunFolder:
       draws=run_records.DRAWS,
       identity=self.identity,
       not_compared=self.not_compared,
-      batching=self.batching,
+      batch_memory=self.batch_memory,
     )
 
   def write_config(

@@ -21,16 +21,6 @@ DRAWS = 2
 _Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
-class Batching(records.Record):
-  """How clients run in batches, which determines the last bits of results.
-
-  Attributes:
-    memory: What the clients of a device may take together, in bytes.
-  """
-
-  memory: records.PositiveInt
-
-
 class Resumption(records.Record, omit_defaults=True):
   """The time and command of a resumption.
 
@@ -61,7 +51,8 @@ class RunConfig(records.Record, omit_defaults=True):
     identity: A unique id of the run. None: an archive of `results/raw`.
     not_compared: The flags that describe methods, or have no effect on results.
       Methods are compared between runs that agree in all others.
-    batching: None: clients do not run in batches.
+    batch_memory: What the clients of a device may take in batches, in bytes. It
+      determines last bits. None: clients do not run in batches.
     replaced: The identities that it had before it was continued with more
       rounds, time steps or seeds.
     resumed: The resumptions of the run.
@@ -80,7 +71,7 @@ class RunConfig(records.Record, omit_defaults=True):
   draws: records.PositiveInt = 1
   identity: _Name | None = None
   not_compared: tuple[str, ...] = ()
-  batching: Batching | None = None
+  batch_memory: records.PositiveInt | None = None
   replaced: tuple[_Name, ...] = ()
   resumed: tuple[Resumption, ...] = ()
 

@@ -243,11 +243,14 @@ class TestBatches:
       with tf.control_dependencies([tf.debugging.Assert(x < 3, ["too large"])]):
         return tf.identity(x)
 
-    context = in_batches()
-    with pytest.raises(
-      in_process.ClientError, match=r"client 1 of 3[\s\S]*too large"
-    ):
-      run(context, map_of(check, NUMBER), list(np.float32([1, 4, 2])))
+    def take(x):
+      return tf.gather([5.0, 6.0, 7.0], tf.cast(x, tf.int32))
+
+    for function, reason in ((check, "too large"), (take, "not in \\[0, 3\\)")):
+      with pytest.raises(
+        in_process.ClientError, match=rf"client 1 of 3[\s\S]*{reason}"
+      ):
+        run(in_batches(), map_of(function, NUMBER), list(np.float32([1, 4, 2])))
 
   def test_operations_and_sums_run_once_for_all_clients(self, run):
     @tff.federated_computation(
@@ -313,6 +316,20 @@ class TestBatches:
 
 
 class TestPadding:
+  @pytest.mark.slow
+  @pytest.mark.parametrize(
+    "options", [{"local_epochs": 2}, {"local_steps": 4, "straggler_ratio": 0.5}]
+  )
+  def test_clients_may_take_different_numbers_of_steps(self, options):
+    built = algorithm.build(
+      "fed_avg",
+      fed_avg.build,
+      mlp.build((5,), num_classes=3, width=4, head_width=4),
+      fed_avg.HParams(batch_size=4, **options),
+      num_evaluation_domains=1,
+    )
+    assert difference_of_batches(built, ()) < 1e-6
+
   def test_clients_of_unequal_sizes_are_in_one_batch(self, run):
     # The mean of the examples, and as many steps as there are domains.
     def work(data):

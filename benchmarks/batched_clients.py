@@ -2,6 +2,7 @@
 
   python -m benchmarks.batched_clients
   python -m benchmarks.batched_clients --algorithms=fed_avg,fed_ade
+  python -m benchmarks.batched_clients --compile_clients
 
 First the operations of a round of FedAvg with small clients
 (`benchmarks.plain_loop`) in each form (`benchmarks.kernels`). Then a line for
@@ -9,8 +10,8 @@ each algorithm. It has the largest difference between the two over all
 results of all computations in two rounds, each computation from the loop's
 previous results; whether clients are padded to equal sizes, and then are of
 five sizes instead of two; the operations that ran in a loop over the clients of
-a batch; and the computations that cannot run in batches. Integers must be
-equal.
+a batch; and the computations that cannot run in batches, or whose batches XLA
+cannot compile. Integers must be equal.
 """
 
 import logging as python_logging
@@ -51,7 +52,11 @@ def _compare(name: str) -> str:
   messages = _Messages()
   logging.get_absl_logger().addHandler(messages)
   differences, reasons = {}, {}
-  with execution.use("in_process", batch_clients=True):
+  with execution.use(
+    "in_process",
+    batch_clients=True,
+    compile_clients=FLAGS.compile_clients,
+  ):
     for call in calls:
       try:
         result = call.computation(*call.arguments)
@@ -66,6 +71,9 @@ def _compare(name: str) -> str:
   for text in messages.texts:
     part = re.search("except for (.*): client by client", text)
     looped |= set(part[1].split(", ")) if part else set()
+    part = re.search("batches of (.*) are not compiled: (.*)", text, re.DOTALL)
+    if part:
+      reasons[f"{part[1]}, not compiled"] = part[2]
   largest = max(differences, key=differences.get)
   return (
     f"{name:18} {differences[largest]:8.1e} {largest:22.22}"
@@ -93,7 +101,8 @@ def main(_) -> None:
   """Prints the operations, and a line for each algorithm."""
   logging.set_verbosity(logging.INFO)
   logging.get_absl_handler().setLevel(logging.WARNING)
-  _print_operations()
+  if not FLAGS.compile_clients:
+    _print_operations()
   print(f"{'algorithm':18} {'largest':>8} {'of':22} padding in a loop")
   for name in FLAGS.algorithms or algorithms.names():
     print(_compare(name), flush=True)
@@ -101,4 +110,5 @@ def main(_) -> None:
 
 if __name__ == "__main__":
   flags.DEFINE_list("algorithms", [], "Algorithms to compare. Default: all.")
+  flags.DEFINE_bool("compile_clients", False, "Whether XLA compiles batches.")
   app.run(main)

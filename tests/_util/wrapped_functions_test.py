@@ -60,9 +60,9 @@ def test_functions_of_a_part_go_with_it(left):
   with tf.Graph().as_default() as graph:
     x, y = (tf.compat.v1.placeholder(tf.float32, [2]) for _ in range(2))
     output = repeat(x, 2) + repeat(y, 1)
-  function = wrapped_functions.from_graph(graph, [x, y], output)
+  function = wrapped_functions.from_graph(graph.as_graph_def(), [x, y], [output])
   del graph, x, y, output
-  found = function(tf.constant([1.0, 2.0]), tf.constant([1.0, 0.0]))
+  (found,) = function(tf.constant([1.0, 2.0]), tf.constant([1.0, 0.0]))
   np.testing.assert_array_equal(found, [6, 8])
   del function, found
   assert not left()

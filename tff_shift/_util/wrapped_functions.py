@@ -34,26 +34,47 @@ def wrap(
 
 
 def from_graph(
-  graph: tf.Graph, inputs: Sequence[tf.Tensor], output: tf.Tensor
-) -> Callable[..., tf.Tensor]:
-  """Makes a function of a graph that has no variables.
+  definition: tf.compat.v1.GraphDef,
+  inputs: Sequence[tf.Tensor],
+  outputs: Sequence[tf.Tensor],
+) -> Any:
+  """Makes a function of a part of a graph that has no variables.
 
   Args:
-    graph: The graph. Names are kept, and unused operations are removed.
-    inputs: Its placeholders that the function takes, in order.
-    output: The result.
+    definition: The graph.
+    inputs: What the function takes, tensors of the graph or of another one with
+      the same names; the only outputs of their operations.
+    outputs: The results.
 
   Returns:
-    The function; its graph lives as long as the function.
+    TensorFlow's `WrappedFunction`, `(*tensors) -> tensors`; its graph has the
+    operations that the results need, and lives as long as the function.
   """
-  definition = graph.as_graph_def()
-  whole = wrap(lambda: tf.import_graph_def(definition, name=""), [])
-  return _released(
-    whole.prune(
-      [whole.graph.get_tensor_by_name(each.name) for each in inputs],
-      whole.graph.get_tensor_by_name(output.name),
-    )
+  part = tf.compat.v1.GraphDef.FromString(definition.SerializeToString())
+  given = {each.op.name for each in inputs}
+  for node in part.node:
+    if node.name in given:
+      node.ClearField("input")
+  part = tf.compat.v1.graph_util.extract_sub_graph(
+    part, [each.op.name for each in outputs]
   )
+  needed = {node.name for node in part.node}
+  for i in reversed(range(len(part.node))):
+    if part.node[i].name in given:
+      del part.node[i]
+
+  def trace(*arguments):
+    values = {
+      tensor.name: argument
+      for tensor, argument in zip(inputs, arguments, strict=True)
+      if tensor.op.name in needed
+    }
+    names = [each.name for each in outputs if each.name not in values]
+    found = tf.import_graph_def(part, values, names)
+    values.update(zip(names, found, strict=True))
+    return [tf.identity(values[each.name]) for each in outputs]
+
+  return wrap(trace, [tf.TensorSpec(each.shape, each.dtype) for each in inputs])
 
 
 def _released(function):

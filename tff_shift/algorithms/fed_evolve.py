@@ -232,9 +232,9 @@ def _last_held(domain_sizes) -> tf.Tensor:
     [num_domains] int32. If no earlier domain has examples, the first one that
     has; 0 if none has.
   """
-  held = tf.cast(tf.where(domain_sizes > 0)[:, 0], tf.int32)
+  held = local_training.held_first(domain_sizes)
   num_before = tf.cumsum(tf.cast(domain_sizes > 0, tf.int32))
-  return tf.gather(tf.concat([held, [0]], 0), tf.maximum(num_before - 1, 0))
+  return tf.gather(held, tf.maximum(num_before - 1, 0))
 
 
 def build(

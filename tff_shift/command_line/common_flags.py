@@ -166,6 +166,12 @@ class Configuration(
     minimum=0,
     is_compared=False,
   )
+  compile_clients: bool = configuration.setting(
+    False,
+    "Whether XLA compiles batches of clients: seconds for each new size, faster"
+    " rounds. Results change by rounding.",
+    is_compared=False,
+  )
   num_clients: int = configuration.setting(10, "Number of clients.", minimum=1)
   participation: float = configuration.setting(
     1.0,
@@ -528,6 +534,7 @@ def executor() -> contextlib.AbstractContextManager:
       max_concurrent_clients=flags.FLAGS.max_concurrent_clients or None,
       batch_clients=_BATCHES[flags.FLAGS.batch_clients],
       clients_per_batch=flags.FLAGS.clients_per_batch,
+      compile_clients=flags.FLAGS.compile_clients,
       remote_workers=worker_flags.chosen(),
     )
 

@@ -103,6 +103,7 @@ def use(
   materialize: bool = True,
   batch_clients: bool | str = "auto",
   clients_per_batch: int = 0,
+  compile_clients: bool = False,
   remote_workers: RemoteWorkers | None = None,
 ) -> contextlib.AbstractContextManager[tff.framework.SyncContext]:
   """Returns a context manager that runs the TFF computations of its block.
@@ -132,6 +133,9 @@ def use(
       in batches is said in the log, or is an error (True).
     clients_per_batch: For `in_process`: the number of clients of a batch at
       most; 0: the largest power of two whose work fits in memory.
+    compile_clients: For `in_process`: whether XLA compiles batches, also on a
+      CPU. It takes seconds for each new number of clients and of their
+      examples; what it cannot compile is said in the log.
     remote_workers: The workers, required for `remote`.
 
   Returns:
@@ -153,6 +157,7 @@ def use(
     "materialize": not materialize,
     "batch_clients": batch_clients != "auto",
     "clients_per_batch": clients_per_batch != 0,
+    "compile_clients": compile_clients,
   }
   if executor in ("local", "remote"):
     for name, is_given in in_process_settings.items():
@@ -188,4 +193,5 @@ def use(
     materialize=materialize,
     batch_clients=batch_clients,
     clients_per_batch=clients_per_batch,
+    compile_clients=compile_clients,
   )

@@ -212,6 +212,18 @@ def num_domains(data: client_dataset.ClientDataset) -> tf.Tensor:
   )
 
 
+def held_first(domain_sizes) -> tf.Tensor:
+  """Returns the domains, those with examples before the others.
+
+  Args:
+    domain_sizes: [num_domains] int32.
+
+  Returns:
+    [num_domains] int32; both groups keep their order.
+  """
+  return tf.argsort(tf.cast(tf.equal(domain_sizes, 0), tf.int32), stable=True)
+
+
 def without_empty_domains(
   data: client_dataset.ClientDataset,
 ) -> client_dataset.ClientDataset:
@@ -220,11 +232,8 @@ def without_empty_domains(
   The remaining domains keep their order: the client steps from each to its next
   one. A client without any examples keeps one empty domain.
   """
-  sizes = data.domain_sizes
-  held = tf.boolean_mask(sizes, sizes > 0)
-  return data._replace(
-    domain_sizes=tf.cond(tf.size(held) > 0, lambda: held, lambda: sizes[:1])
-  )
+  held = held_first(data.domain_sizes)[: tf.maximum(num_domains(data), 1)]
+  return data._replace(domain_sizes=tf.gather(data.domain_sizes, held))
 
 
 def has_examples(data: client_dataset.ClientDataset) -> tf.Tensor:

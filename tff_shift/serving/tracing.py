@@ -38,7 +38,8 @@ class Traced(NamedTuple):
       The result.
     """
     flat = tf.nest.flatten(structure)
-    return self.function(*(flat[position] for position in self.used))
+    (result,) = self.function(*(flat[position] for position in self.used))
+    return result
 
 
 def trace(function: Callable[..., tf.Tensor], *specs: Any) -> Traced:
@@ -67,7 +68,7 @@ def trace(function: Callable[..., tf.Tensor], *specs: Any) -> Traced:
   )
   needed_inputs = [inputs[each] for each in used]
   return Traced(
-    wrapped_functions.from_graph(graph, needed_inputs, output),
+    wrapped_functions.from_graph(graph.as_graph_def(), needed_inputs, [output]),
     used,
     output.shape,
   )

@@ -1,5 +1,7 @@
 """Tests of clients in batches: beside the loop over clients."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -315,6 +317,61 @@ class TestBatches:
     assert difference_of_batches(built, ()) < 1e-6
 
 
+class TestCompiled:
+  def test_results_are_those_of_the_loop(self, run):
+    """FedAvg trains as in the loop; draws are the same."""
+    context = in_process.in_process_context(compile_clients=True)
+    built = executor_equality.build("fed_avg")
+    with execution.use("in_process", batch_clients=False):
+      calls = executor_equality.run_all(built, ["evaluate_clients"])
+    for call in calls:
+      assert (
+        executor_equality.largest_difference(
+          run(context, call.computation, *call.arguments), call.result
+        )
+        < 1e-6
+      )
+    assert set(context.forms.values()) == {"compiled batch"}
+
+  def test_both_branches_are_run(self, run):
+    def root(x):
+      return tf.cond(x < 0, lambda: [0.0, x], lambda: [tf.sqrt(x), x])
+
+    context = in_process.in_process_context(compile_clients=True)
+    results = run(context, map_of(root, NUMBER), list(np.float32([4, -1, 9])))
+    assert np.array(results).tolist() == [[2, 4], [0, -1], [3, 9]]
+    assert context.forms["mapped"] == "compiled batch"
+
+  @pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+      (
+        lambda x: tf.random.stateless_uniform([], [1, 2]) + x,
+        "XLA draws other numbers: StatelessRandomUniformV2",
+      ),
+      (
+        lambda x: tf.random.uniform([], x, x + 0.1),
+        "XLA draws other numbers: drawn without a seed",
+      ),
+      (
+        lambda x: tf.reduce_sum(tf.range(x)),
+        "a shape depends on data: Range",
+      ),
+    ],
+    ids=["draw", "draw without a seed", "shape"],
+  )
+  def test_what_cannot_be_compiled_is_said_once(
+    self, run, caplog, function, reason
+  ):
+    caplog.set_level("INFO")
+    context = in_process.in_process_context(compile_clients=True)
+    computation = map_of(function, NUMBER)
+    for _ in range(2):
+      run(context, computation, list(np.float32([2])))
+    assert len(re.findall(reason, caplog.text)) == 1
+    assert context.forms["mapped"] == "batch"
+
+
 class TestPadding:
   @pytest.mark.slow
   @pytest.mark.parametrize(
@@ -510,6 +567,10 @@ class TestNotBatched:
       ({"batch_clients": "yes"}, "batch_clients must be 'auto', True or False"),
       ({"batch_clients": 1}, "batch_clients must be 'auto', True or False"),
       ({"clients_per_batch": -1}, "clients_per_batch must be 0 or more"),
+      (
+        {"compile_clients": True, "batch_clients": False},
+        "compile_clients needs batches",
+      ),
     ],
   )
   def test_values_out_of_range(self, options, message):

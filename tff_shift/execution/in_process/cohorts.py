@@ -41,6 +41,7 @@ from tff_shift.execution.in_process import packing
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
 from tff_shift.execution.in_process import vectorization
+from tff_shift.execution.in_process import xla
 
 _INTRINSICS = frozenset(
   {
@@ -149,7 +150,13 @@ class _Builder(programs.Evaluator):
     num_parallel: int,
     client_devices: Sequence[str],
     blocks: blocks_lib.Blocks | None,
+    is_compiled: bool,
   ):
+    # Those of clients.
+    self.arguments: list[_Argument] = []
+    self._is_compiled = is_compiled
+    # That of compiled batches, as of `vectorization.num_bytes`.
+    self.num_bytes = collections.Counter[int]()
     self._graph = programs.GraphEvaluator(cache, device)
     # Of the clients, in batches.
     self._graphs = {
@@ -353,18 +360,38 @@ class _Builder(programs.Evaluator):
     def parts_of(number):
       start, stop = blocks.ends[number], blocks.ends[number + 1]
 
-      def of_client(index):
-        known = {lazy.BLOCK: (start, stop), lazy.INDEX: index}
-        return [
-          [tf.identity(leaf) for leaf in values.flatten(each.of_client(known))]
-          for each in values_of
+      def of_block(rows):
+        block = dict(zip(self.arguments, rows, strict=True))
+        stacked = [
+          leaf
+          for argument, leaves in block.items()
+          for leaf in argument.stacked(leaves)
         ]
 
-      parts = vectorization.map_clients(of_client, stop - start)
-      added = [
-        [tf.reduce_sum(leaf, 0) for leaf in each] for each in parts[: len(sums)]
-      ]
-      return added + parts[len(sums) :]
+        def of_client(index):
+          known = {lazy.BLOCK: block, lazy.INDEX: index}
+          return [
+            list(map(tf.identity, values.flatten(each.of_client(known))))
+            for each in values_of
+          ]
+
+        parts = vectorization.map_clients(
+          # Known to XLA.
+          of_client,
+          tf.shape(stacked[0])[0] if stacked else stop - start,
+        )
+        added = [
+          [tf.reduce_sum(leaf, 0) for leaf in each]
+          for each in parts[: len(sums)]
+        ]
+        return added + parts[len(sums) :]
+
+      rows = [each.of_block(start, stop) for each in self.arguments]
+      if not self._is_compiled:
+        return of_block(rows)
+      parts, num_bytes = xla.call(of_block, rows)
+      self.num_bytes += num_bytes
+      return parts
 
     def nothing():
       zeros = [list(map(tf.zeros_like, total)) for total in totals]
@@ -494,6 +521,8 @@ class CohortProgram:
     device: str,
     num_parallel: int,
     client_devices: Sequence[str] = (),
+    *,
+    is_compiled: bool = False,
   ):
     """Traces the computation.
 
@@ -505,8 +534,10 @@ class CohortProgram:
       num_parallel: The number of clients that TensorFlow may run concurrently.
       client_devices: The full names of the devices that have batches of
         clients; (): clients run in a loop.
+      is_compiled: Whether XLA compiles the batches.
 
     Raises:
+      NotCompiledError: If XLA would draw other numbers.
       RepeatedDrawsError: If it must run client by client.
       ValueError: If it cannot run in batches.
     """
@@ -527,13 +558,21 @@ class CohortProgram:
       if client_devices:
         blocks = blocks_lib.Blocks(next(leaves), next(leaves))
       builder = _Builder(
-        cache, device, num_clients, num_parallel, client_devices, blocks
+        cache,
+        device,
+        num_clients,
+        num_parallel,
+        client_devices,
+        blocks,
+        is_compiled,
       )
-      argument = _argument(self._parameter_type, leaves)
+      argument = _argument(self._parameter_type, leaves, builder.arguments)
       result = builder.call(programs.Closure(function, {}), argument)
       results = _collect(result, self._result_type, builder)
       while builder.run_loop():
         pass
+      if is_compiled:
+        self._num_bytes = builder.num_bytes
       return [
         tensor
         for each in results
@@ -544,8 +583,8 @@ class CohortProgram:
         )
       ]
 
-    self._function = wrapped_functions.wrap(trace, signature)
     self._num_bytes: collections.Counter[int] | None = None
+    self._function = wrapped_functions.wrap(trace, signature)
 
   def bytes_per_client(self, num_rows: int) -> int:
     """Returns a bound of what a client in a batch takes.
@@ -598,41 +637,79 @@ def _placed(type_spec: tff.Type) -> Iterator[tff.Type]:
     yield type_spec
 
 
-def _argument(type_spec: tff.Type, leaves: Iterator[tf.Tensor]) -> Any:
-  """Arranges the tensors of `packing.Packer` as the computation's argument."""
+class _Argument(lazy.ClientValue):
+  """Clients' values in the computation's argument, packed."""
+
+  def __init__(self, type_spec: tff.Type, leaves: Iterator[tf.Tensor]):
+    super().__init__(self._rows)
+    self._type = type_spec
+    # Of each leaf the tensor, the end of each client or None, and the shape.
+    self._tables = [
+      (
+        next(leaves),
+        next(leaves) if spec.shape.rank and spec.shape[0] is None else None,
+        spec.shape,
+      )
+      for spec in values.leaf_specs(type_spec)
+    ]
+    self._of_shapes = frozenset(packing.leaves_of_shapes(type_spec))
+
+  def _rows(self, known):
+    index = known[lazy.INDEX]
+    if lazy.BLOCK not in known:
+      return self._with_type(
+        _of_client(table, ends, index) for table, ends, _ in self._tables
+      )
+    return self._with_type(
+      leaf if place in self._of_shapes else tf.gather(leaf, index)
+      for place, leaf in enumerate(known[lazy.BLOCK][self])
+    )
+
+  def _with_type(self, rows):
+    shaped = (
+      row if ends is None else tf.ensure_shape(row, shape)
+      for row, (_, ends, shape) in zip(rows, self._tables, strict=True)
+    )
+    return values.unflatten(shaped, self._type)
+
+  def of_block(self, start: tf.Tensor, stop: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the stacked leaves of the clients from `start` to `stop - 1`.
+
+    A leaf that determines shapes is that of the first client.
+    """
+    return [
+      _of_client(table, ends, start)
+      if place in self._of_shapes
+      else _of_block(table, ends, start, stop)
+      for place, (table, ends, _) in enumerate(self._tables)
+    ]
+
+  def stacked(self, leaves: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns those of `of_block` that have an axis of clients."""
+    return [
+      leaf for place, leaf in enumerate(leaves) if place not in self._of_shapes
+    ]
+
+
+def _argument(
+  type_spec: tff.Type, leaves: Iterator[tf.Tensor], arguments: list[_Argument]
+) -> Any:
+  """Arranges the tensors of `packing.Packer` as the computation's argument.
+
+  Args:
+    type_spec: The type of the argument, or of a part of it.
+    leaves: The tensors.
+    arguments: Gets the values of clients.
+  """
   if isinstance(type_spec, tff.StructType):
     return tuple(
-      _argument(element, leaves) for element in values.element_types(type_spec)
+      _argument(element, leaves, arguments)
+      for element in values.element_types(type_spec)
     )
   if not values.is_clients_list_type(type_spec):
     return values.unflatten(leaves, packing.member_of(type_spec))
-  parts = []
-  for spec in values.leaf_specs(type_spec.member):
-    is_ragged = spec.shape.rank and spec.shape[0] is None
-    parts.append(
-      (next(leaves), next(leaves) if is_ragged else None, spec.shape)
-    )
-  of_shapes = frozenset(packing.leaves_of_shapes(type_spec.member))
-
-  def of_client(known):
-    index = known[lazy.INDEX]
-    block = known.get(lazy.BLOCK)
-    found = []
-    for place, (table, ends, shape) in enumerate(parts):
-      if block is None or place in of_shapes:
-        # What determines shapes is that of the first client of the block.
-        client = index if block is None else block[0]
-        row = (
-          table[client]
-          if ends is None
-          else table[ends[client] : ends[client + 1]]
-        )
-      else:
-        row = tf.gather(_of_block(table, ends, *block), index)
-      found.append(row if ends is None else tf.ensure_shape(row, shape))
-    return values.unflatten(iter(found), type_spec.member)
-
-  return lazy.ClientValue(of_client)
+  arguments.append(_Argument(type_spec.member, leaves))
+  return arguments[-1]
 
 
 def _collect(value: Any, type_spec: tff.Type, builder: _Builder) -> list[Any]:
@@ -649,6 +726,10 @@ def _collect(value: Any, type_spec: tff.Type, builder: _Builder) -> list[Any]:
   if values.is_clients_list_type(type_spec):
     return [builder.collect(value, type_spec.member)]
   return [value]
+
+
+def _of_client(table, ends, index) -> tf.Tensor:
+  return table[index] if ends is None else table[ends[index] : ends[index + 1]]
 
 
 def _of_block(table, ends, start, stop) -> tf.Tensor:

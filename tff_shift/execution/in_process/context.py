@@ -27,6 +27,7 @@ from tff_shift.execution.in_process import packing
 from tff_shift.execution.in_process import programs
 from tff_shift.execution.in_process import values
 from tff_shift.execution.in_process import vectorization
+from tff_shift.execution.in_process import xla
 
 
 def _to_native(
@@ -144,7 +145,8 @@ class _CompiledComputation:
     self.programs = programs.ProgramCache()
     self.batch_programs = programs.ProgramCache(keeps_functions=True)
     self._cohort_program: cohorts.CohortProgram | None = None
-    self._batch_program: cohorts.CohortProgram | None = None
+    # By whether XLA compiles it.
+    self._batch_programs: dict[bool, cohorts.CohortProgram] = {}
     # Whether it was said why it runs client by client.
     self.was_said = False
     self._lock = threading.Lock()
@@ -169,23 +171,26 @@ class _CompiledComputation:
     self.looped = set[str]()
     # Why it cannot run in batches, as far as this was tried.
     self.not_batched: str | None = None
+    # Why XLA cannot compile its batches, as far as this was tried.
+    self.not_compiled: str | None = None
     if self.problem is None:
       self.pack = packing.Packer(self.parameter_type)
 
   def batch_program(
-    self, device: str, client_devices: Sequence[str]
+    self, device: str, client_devices: Sequence[str], is_compiled: bool
   ) -> cohorts.CohortProgram:
     """Returns the computation in batches, built on first use.
 
     Args:
       device: The full name of the server's device.
       client_devices: Those of the clients, each of which has batches.
+      is_compiled: Whether XLA compiles the batches.
 
     Raises:
       NotBatchedError: If an operation cannot be batched.
     """
     with self._lock:
-      if self._batch_program is None:
+      if is_compiled not in self._batch_programs:
         with vectorization.Notes() as notes:
           try:
             program = cohorts.CohortProgram(
@@ -195,11 +200,12 @@ class _CompiledComputation:
               device,
               1,
               client_devices,
+              is_compiled=is_compiled,
             )
           # TensorFlow's converters fail in many ways.
           except Exception as error:
             raise notes.not_batched(error) from error
-        self._batch_program = program
+        self._batch_programs[is_compiled] = program
         self.looped = notes.looped
         self.programs.num_traces += 1
         if notes.looped:
@@ -208,7 +214,7 @@ class _CompiledComputation:
             self.name,
             ", ".join(sorted(notes.looped)),
           )
-      return self._batch_program
+      return self._batch_programs[is_compiled]
 
   def cohort_program(
     self, device: str, num_parallel: int
@@ -294,6 +300,7 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     materialize: bool,
     batch_clients: bool | str,
     clients_per_batch: int,
+    compile_clients: bool,
   ):
     super().__init__()
     if num_threads is not None and num_threads < 1:
@@ -311,6 +318,8 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       raise ValueError(
         f"clients_per_batch must be 0 or more; got {clients_per_batch}"
       )
+    if compile_clients and batch_clients is False:
+      raise ValueError("compile_clients needs batches; got batch_clients=False")
     self._server_device, self._client_devices = devices.choose(
       server_device, client_devices
     )
@@ -327,11 +336,12 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     self._memory = memory.Memory()
     self._batch_clients = batch_clients
     self._clients_per_batch = clients_per_batch
+    self._compile_clients = compile_clients
     self._forms = dict[str, str]()
     self.batch_memory = None
-    if batch_clients is True or (
-      batch_clients == "auto"
-      and not any("CPU" in device for device in self._client_devices)
+    on_gpus = not any("CPU" in device for device in self._client_devices)
+    if batch_clients is not False and (
+      batch_clients is True or compile_clients or on_gpus
     ):
       self.batch_memory = min(map(devices.memory_of, self._client_devices))
 
@@ -368,8 +378,9 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
   def forms(self) -> dict[str, str]:
     """How each computation with clients ran last, by its name.
 
-    `batch`, `loop` or `client by client`. TFF does not keep the names of
-    computations without federated values; computations of one name share it.
+    `compiled batch`, `batch`, `loop` or `client by client`. TFF does not keep
+    the names of computations without federated values; computations of one name
+    share it.
     """
     return dict(self._forms)
 
@@ -404,7 +415,11 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       num_clients = self._default_num_clients
     result_type = comp.type_signature.result
     failure = None
-    for form, run in (("batch", self._run_batch), ("loop", self._run_loop)):
+    for form, run in (
+      ("compiled batch", self._run_compiled),
+      ("batch", self._run_batch),
+      ("loop", self._run_loop),
+    ):
       try:
         result = run(compiled, arg, num_clients)
       except tf.errors.OpError as error:
@@ -503,7 +518,22 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
         return None
       return program(num_clients, packed)
 
-  def _run_batch(self, compiled, arg, num_clients):
+  def _run_compiled(self, compiled, arg, num_clients):
+    """Runs a computation in batches that XLA compiles; None if it cannot."""
+    if not self._compile_clients or compiled.not_compiled is not None:
+      return None
+    try:
+      return self._run_batch(compiled, arg, num_clients, is_compiled=True)
+    except (tf.errors.OpError, errors.NotBatchedError) as error:
+      compiled.not_compiled = xla.failure(error)
+      logging.info(
+        "the batches of %s are not compiled: %s",
+        compiled.name,
+        compiled.not_compiled,
+      )
+      return None
+
+  def _run_batch(self, compiled, arg, num_clients, *, is_compiled=False):
     """Runs a computation in batches; None if it runs in another form."""
     if self._batch_memory is None or not num_clients or compiled.problem == "":
       return None
@@ -513,9 +543,11 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       return None
     try:
       program = compiled.batch_program(
-        self._server_device, self._client_devices
+        self._server_device, self._client_devices, is_compiled
       )
     except errors.NotBatchedError as error:
+      if is_compiled:
+        raise
       self._refuse(compiled, str(error))
       return None
     shapes = compiled.pack.shapes(arg)
@@ -583,6 +615,7 @@ def in_process_context(
   materialize: bool = True,
   batch_clients: bool | str = "auto",
   clients_per_batch: int = 0,
+  compile_clients: bool = False,
 ) -> InProcessContext:
   """Returns a TFF context that runs computations in this process.
 
@@ -624,6 +657,9 @@ def in_process_context(
       said in the log; True: it is an error.
     clients_per_batch: The number of clients of a batch at most; 0: the largest
       power of two whose work fits in half of `batch_memory`.
+    compile_clients: Whether XLA compiles batches, also on a CPU, once for each
+      number of clients and of their examples. Draws are the same; what it
+      cannot compile runs in batches that are not, which is said in the log.
 
   Returns:
     The context.
@@ -639,6 +675,7 @@ def in_process_context(
     materialize,
     batch_clients,
     clients_per_batch,
+    compile_clients,
   )
 
 
@@ -651,6 +688,7 @@ def async_in_process_context(
   materialize: bool = True,
   batch_clients: bool | str = "auto",
   clients_per_batch: int = 0,
+  compile_clients: bool = False,
 ) -> AsyncInProcessContext:
   """Returns the asynchronous form of `in_process_context`.
 
@@ -675,5 +713,6 @@ def async_in_process_context(
       materialize,
       batch_clients,
       clients_per_batch,
+      compile_clients,
     )
   )

@@ -176,7 +176,7 @@ def _identity(inputs: Input) -> Output:
   if message == batch_values.EQUAL:
     return pfor.wrap(equal(value), False)
   if message == batch_values.LARGEST and value.is_stacked:
-    return pfor.wrap(tf.reduce_max(value.t), False)
+    return pfor.wrap(batch_values.largest(tf.reduce_max(value.t)), False)
   return value
 
 
@@ -193,7 +193,7 @@ def equal(value: Output) -> tf.Tensor:
     ["clients of a batch differ in a shape or a number of steps", value.t],
   )
   with tf.control_dependencies([check]):
-    return tf.identity(first)
+    return batch_values.equal(first)
 
 
 @functools.cache

@@ -16,7 +16,7 @@ from tff_shift.execution.in_process import values
 # The key of the client's number among the known values: of all clients, or of
 # those of `BLOCK`.
 INDEX = object()
-# The key of the block's first client and of the one behind its last.
+# The key of the values of a block's clients: those of each argument, by it.
 BLOCK = object()
 
 

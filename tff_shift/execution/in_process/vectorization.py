@@ -12,6 +12,7 @@ this file, `converters`, `convolutions` and `draws` depends on its parts.
 """
 
 import collections
+import contextlib
 import contextvars
 import functools
 import logging
@@ -20,6 +21,9 @@ import re
 import textwrap
 import types
 from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
 from typing import Self
 
 import tensorflow as tf
@@ -93,6 +97,17 @@ class Notes(logging.Filter):
 
 
 _notes = contextvars.ContextVar[Notes | None]("notes", default=None)
+_has_fixed_shapes = contextvars.ContextVar("has_fixed_shapes", default=False)
+
+
+@contextlib.contextmanager
+def fixed_shapes() -> Iterator[None]:
+  """Makes the batches of the block ones without shapes that depend on data."""
+  token = _has_fixed_shapes.set(True)
+  try:
+    yield
+  finally:
+    _has_fixed_shapes.reset(token)
 
 
 def map_clients(
@@ -162,13 +177,22 @@ def import_functions(graph_def: tf.compat.v1.GraphDef, graph: tf.Graph) -> None:
 
 def _with_type(function):
   """Returns a loaded function with the type of its results."""
-  graph = function.graph
+  return function_of(function.graph, function.function_def.attr)
+
+
+def function_of(graph: Any, attributes: Mapping[str, Any]) -> Any:
+  """Returns TensorFlow's `ConcreteFunction` of a graph.
+
+  Args:
+    graph: A `FuncGraph`.
+    attributes: Those of the function.
+  """
   specs = [tf.TensorSpec(each.shape, each.dtype) for each in graph.inputs]
   results = [tf.TensorSpec(each.shape, each.dtype) for each in graph.outputs]
   return concrete_function.ConcreteFunction.from_func_graph(
     graph,
     function_type.from_structured_signature((tuple(specs), {}), results, {}),
-    attrs=function.function_def.attr,
+    attrs=attributes,
   )
 
 
@@ -319,13 +343,16 @@ def _is_random(operation: tf.Operation) -> bool:
 def _if(inputs):
   """Runs each branch for its clients, but not for none of them.
 
-  Operations can fail without clients, and then have no shapes.
+  Operations can fail without clients, and then have no shapes. With
+  `fixed_shapes`, both run for all of them.
   """
   condition, is_stacked, _ = inputs.input(0)
   if not is_stacked or any(
     each.dtype == tf.variant for each in inputs.op.outputs
   ):
     return converters.pfor._convert_if(inputs)
+  if _has_fixed_shapes.get():
+    return _chosen(inputs, condition)
   loop = inputs.pfor
   chosen = tf.cast(condition, tf.int32)
   # The clients among all clients, and among those of this operation.
@@ -342,6 +369,23 @@ def _if(inputs):
   ]
   return [
     converters.pfor.wrap(result, True) for result in _merged(places, results)
+  ]
+
+
+def _chosen(inputs, condition):
+  """Runs both branches for all clients, and takes one of their results."""
+  branches = (
+    converters.pfor._outputs_for_branch(
+      inputs.get_attr(name).name, None, inputs, inputs.inputs[1:]
+    )
+    for name in ("then_branch", "else_branch")
+  )
+  return [
+    converters.pfor.wrap(
+      tf.where(tf.reshape(condition, [-1] + [1] * (one.shape.rank - 1)), *pair)
+    )
+    for pair in zip(*branches, strict=True)
+    for one in pair[:1]
   ]
 
 

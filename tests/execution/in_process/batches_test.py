@@ -367,7 +367,7 @@ class TestCompiled:
     context = in_process.in_process_context(compile_clients=True)
     computation = map_of(function, NUMBER)
     for _ in range(2):
-      run(context, computation, list(np.float32([2])))
+      run(context, computation, list(np.float32([2, 2])))
     assert len(re.findall(reason, caplog.text)) == 1
     assert context.forms["mapped"] == "batch"
 

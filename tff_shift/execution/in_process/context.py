@@ -415,11 +415,7 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
       num_clients = self._default_num_clients
     result_type = comp.type_signature.result
     failure = None
-    for form, run in (
-      ("compiled batch", self._run_compiled),
-      ("batch", self._run_batch),
-      ("loop", self._run_loop),
-    ):
+    for form, run in (("batch", self._run_batch), ("loop", self._run_loop)):
       try:
         result = run(compiled, arg, num_clients)
       except tf.errors.OpError as error:
@@ -457,6 +453,8 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     Raises:
       NotBatchedError: If batches failed that were asked for.
     """
+    if form == "batch" and self._is_compiled(compiled):
+      form = "compiled batch"
     self._forms[compiled.name] = form
     if failure is None:
       return
@@ -518,29 +516,33 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
         return None
       return program(num_clients, packed)
 
-  def _run_compiled(self, compiled, arg, num_clients):
-    """Runs a computation in batches that XLA compiles; None if it cannot."""
-    if not self._compile_clients or compiled.not_compiled is not None:
-      return None
-    try:
-      return self._run_batch(compiled, arg, num_clients, is_compiled=True)
-    except (tf.errors.OpError, errors.NotBatchedError) as error:
-      compiled.not_compiled = xla.failure(error)
-      logging.info(
-        "the batches of %s are not compiled: %s",
-        compiled.name,
-        compiled.not_compiled,
-      )
-      return None
+  def _is_compiled(self, compiled: _CompiledComputation) -> bool:
+    """Returns whether XLA compiles the batches of a computation."""
+    return self._compile_clients and compiled.not_compiled is None
 
-  def _run_batch(self, compiled, arg, num_clients, *, is_compiled=False):
+  def _run_batch(self, compiled, arg, num_clients):
     """Runs a computation in batches; None if it runs in another form."""
+    if self._is_compiled(compiled):
+      try:
+        return self._run_blocks(compiled, arg, num_clients)
+      except (tf.errors.OpError, errors.NotBatchedError) as error:
+        compiled.not_compiled = xla.failure(error)
+        logging.info(
+          "the batches of %s are not compiled: %s",
+          compiled.name,
+          compiled.not_compiled,
+        )
+    return self._run_blocks(compiled, arg, num_clients)
+
+  def _run_blocks(self, compiled, arg, num_clients):
+    """Runs a computation in batches, compiled or not."""
     if self._batch_memory is None or not num_clients or compiled.problem == "":
       return None
     reason = compiled.not_batched or compiled.problem
     if reason is not None:
       self._refuse(compiled, reason)
       return None
+    is_compiled = self._is_compiled(compiled)
     try:
       program = compiled.batch_program(
         self._server_device, self._client_devices, is_compiled

@@ -30,6 +30,7 @@ flags.DEFINE_list("num_clients", ["10", "100", "1000"], "Clients in a round.")
 flags.DEFINE_integer("repetitions", 7, "Rounds of each implementation.")
 flags.DEFINE_bool("rest", True, "Times changing cohorts, too.")
 flags.DEFINE_bool("batch_clients", False, "Runs the clients in batches.")
+flags.DEFINE_bool("compile_clients", False, "XLA compiles the batches.")
 
 _STEPS = 4
 _TOLERANCE = 1e-5
@@ -121,7 +122,11 @@ def _evaluation() -> None:
 def main(_) -> None:
   """Prints seconds and ratios."""
   counts = [int(each) for each in FLAGS.num_clients]
-  with execution.use("in_process", batch_clients=FLAGS.batch_clients):
+  with execution.use(
+    "in_process",
+    batch_clients=FLAGS.batch_clients or FLAGS.compile_clients,
+    compile_clients=FLAGS.compile_clients,
+  ):
     for num_clients in counts:
       _compare(num_clients)
     _evaluation()

@@ -60,8 +60,10 @@ def test_functions_of_a_part_go_with_it(left):
   with tf.Graph().as_default() as graph:
     x, y = (tf.compat.v1.placeholder(tf.float32, [2]) for _ in range(2))
     output = repeat(x, 2) + repeat(y, 1)
-  function = wrapped_functions.from_graph(graph.as_graph_def(), [x, y], [output])
-  del graph, x, y, output
+  ends = [x, y], [output]
+  part = wrapped_functions.part_of(graph.as_graph_def(), *ends)
+  function = wrapped_functions.from_part(part, *ends)
+  del graph, x, y, output, ends
   (found,) = function(tf.constant([1.0, 2.0]), tf.constant([1.0, 0.0]))
   np.testing.assert_array_equal(found, [6, 8])
   del function, found

@@ -33,22 +33,17 @@ def wrap(
   return _released(tf.compat.v1.wrap_function(trace, signature))
 
 
-def from_graph(
+def part_of(
   definition: tf.compat.v1.GraphDef,
   inputs: Sequence[tf.Tensor],
   outputs: Sequence[tf.Tensor],
-) -> Any:
-  """Makes a function of a part of a graph that has no variables.
+) -> tf.compat.v1.GraphDef:
+  """Returns the operations from inputs, without them, to outputs.
 
   Args:
-    definition: The graph.
-    inputs: What the function takes, tensors of the graph or of another one with
-      the same names; the only outputs of their operations.
-    outputs: The results.
-
-  Returns:
-    TensorFlow's `WrappedFunction`, `(*tensors) -> tensors`; its graph has the
-    operations that the results need, and lives as long as the function.
+    definition: A graph.
+    inputs: Tensors of the graph, or of another one with the same names.
+    outputs: The same.
   """
   part = tf.compat.v1.GraphDef.FromString(definition.SerializeToString())
   given = {each.op.name for each in inputs}
@@ -56,21 +51,39 @@ def from_graph(
     if node.name in given:
       node.ClearField("input")
   part = tf.compat.v1.graph_util.extract_sub_graph(
-    part, [each.op.name for each in outputs]
+    part, [each.op.name for each in outputs if each.op.name not in given]
   )
-  needed = {node.name for node in part.node}
   for i in reversed(range(len(part.node))):
     if part.node[i].name in given:
       del part.node[i]
+  return part
+
+
+def from_part(
+  part: tf.compat.v1.GraphDef,
+  inputs: Sequence[tf.Tensor],
+  outputs: Sequence[tf.Tensor],
+) -> Any:
+  """Makes a function of a part of a graph that has no variables.
+
+  Args:
+    part: The result of `part_of`.
+    inputs: Those of the part, the only outputs of their operations.
+    outputs: Those of the part.
+
+  Returns:
+    TensorFlow's `WrappedFunction`, `(*tensors) -> tensors`; its graph lives as
+    long as the function.
+  """
+  used = {name.partition(":")[0] for node in part.node for name in node.input}
 
   def trace(*arguments):
-    values = {
-      tensor.name: argument
-      for tensor, argument in zip(inputs, arguments, strict=True)
-      if tensor.op.name in needed
-    }
+    values = dict(zip([each.name for each in inputs], arguments, strict=True))
     names = [each.name for each in outputs if each.name not in values]
-    found = tf.import_graph_def(part, values, names)
+    used_values = {
+      each.name: values[each.name] for each in inputs if each.op.name in used
+    }
+    found = tf.import_graph_def(part, used_values, names)
     values.update(zip(names, found, strict=True))
     return [tf.identity(values[each.name]) for each in outputs]
 

@@ -66,9 +66,10 @@ def trace(function: Callable[..., tf.Tensor], *specs: Any) -> Traced:
   used = tuple(
     position for position, each in enumerate(inputs) if each.op in needed
   )
-  needed_inputs = [inputs[each] for each in used]
+  ends = [inputs[each] for each in used], [output]
+  part = wrapped_functions.part_of(graph.as_graph_def(), *ends)
   return Traced(
-    wrapped_functions.from_graph(graph.as_graph_def(), needed_inputs, [output]),
+    wrapped_functions.from_part(part, *ends),
     used,
     output.shape,
   )

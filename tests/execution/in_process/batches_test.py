@@ -333,6 +333,16 @@ class TestCompiled:
       )
     assert set(context.forms.values()) == {"compiled batch"}
 
+  def test_draws_that_clients_share_are_tensorflows(self, run):
+    context = in_process.in_process_context(compile_clients=True)
+    computation = map_of(
+      lambda x: x + tf.random.stateless_uniform([], [1, 2]), NUMBER
+    )
+    result = run(context, computation, list(np.float32([0, 1])))
+    drawn = tf.random.stateless_uniform([], [1, 2]).numpy()
+    assert result == [drawn, 1 + drawn]
+    assert context.forms["mapped"] == "compiled batch"
+
   def test_both_branches_are_run(self, run):
     def root(x):
       return tf.cond(x < 0, lambda: [0.0, x], lambda: [tf.sqrt(x), x])
@@ -346,7 +356,10 @@ class TestCompiled:
     ("function", "reason"),
     [
       (
-        lambda x: tf.random.stateless_uniform([], [1, 2]) + x,
+        lambda x: x
+        + tf.map_fn(
+          lambda y: tf.random.stateless_uniform([], [1, 2]) * y, tf.ones([2])
+        ),
         "XLA draws other numbers: StatelessRandomUniformV2",
       ),
       (

@@ -187,7 +187,7 @@ def prepare(
   if initializer:
     _run_first(pruned, _node_name(initializer), fed_nodes)
   loops.loop_over_datasets(pruned)
-  _drop_unused_functions(pruned)
+  drop_unused_functions(pruned)
   return PreparedGraph(pruned, feeds, fetches, keeps_functions)
 
 
@@ -205,6 +205,23 @@ def shared_state(graph_def: tf.compat.v1.GraphDef) -> str | None:
   """Returns an operation whose state all clients would share, if any."""
   found = {node.op for node in _all_nodes(graph_def)} & _SHARED_STATE
   return min(found, default=None)
+
+
+def drop_unused_functions(graph_def: tf.compat.v1.GraphDef) -> None:
+  """Removes the library's functions that no node uses."""
+  functions = {
+    function.signature.name: function for function in graph_def.library.function
+  }
+  reached = {}
+  pending = list(graph_def.node)
+  while pending:
+    for name in _called_names(pending.pop()):
+      if name in functions and name not in reached:
+        reached[name] = functions[name]
+        pending.extend(functions[name].node_def)
+  pruned = tf.compat.v1.GraphDef()
+  pruned.library.function.extend(reached.values())
+  graph_def.library.CopyFrom(pruned.library)
 
 
 def has_draws(graph_def: tf.compat.v1.GraphDef) -> bool:
@@ -343,23 +360,6 @@ def _called_names(node: tf.compat.v1.NodeDef) -> list[str]:
   """Returns the names of the functions that `node` may call."""
   # A function can also be called as if it were an operation.
   return [node.op, *(each.name for each in _function_attributes(node))]
-
-
-def _drop_unused_functions(graph_def: tf.compat.v1.GraphDef) -> None:
-  """Removes the library's functions that no node uses."""
-  functions = {
-    function.signature.name: function for function in graph_def.library.function
-  }
-  reached = {}
-  pending = list(graph_def.node)
-  while pending:
-    for name in _called_names(pending.pop()):
-      if name in functions and name not in reached:
-        reached[name] = functions[name]
-        pending.extend(functions[name].node_def)
-  pruned = tf.compat.v1.GraphDef()
-  pruned.library.function.extend(reached.values())
-  graph_def.library.CopyFrom(pruned.library)
 
 
 def _rename_functions(graph_def: tf.compat.v1.GraphDef, suffix: str) -> None:

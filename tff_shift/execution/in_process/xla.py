@@ -2,7 +2,8 @@
 
 XLA must know all shapes when it compiles. In the computations of clients, only
 what `batch_values` declares can depend on data and determine a shape: it is
-computed before, and TensorFlow hands it to XLA as a constant.
+computed before, and TensorFlow hands it to XLA as a constant. So are draws that
+all clients share, where XLA's own have other bits.
 
 A compiled batch has no assertions, which XLA ignores with a warning.
 """
@@ -73,22 +74,26 @@ def call(
   with vectorization.fixed_shapes():
     traced = tf.function(function, autograph=False).get_concrete_function(specs)
   graph = traced.graph
-  definition = graph.as_graph_def()
-  _check_draws(definition)
-  declared = [
+  before = [
     operation.outputs[0]
     for operation in graph.get_operations()
-    if batch_values.is_declared(operation)
+    if batch_values.is_declared(operation) or _draws_others(operation.type)
   ]
-  inputs = [*tf.nest.flatten(argument), *traced.captured_inputs]
-  constants = wrapped_functions.from_graph(definition, graph.inputs, declared)
-  _remove_assertions(definition)
-  compiled = wrapped_functions.from_graph(
-    definition, graph.inputs + declared, graph.outputs
+  definition = graph.as_graph_def()
+  ends = graph.inputs, before
+  values = wrapped_functions.from_part(
+    wrapped_functions.part_of(definition, *ends), *ends
   )
+  ends = graph.inputs + before, graph.outputs
+  part = wrapped_functions.part_of(definition, *ends)
+  graphs.drop_unused_functions(part)
+  _check_draws(part)
+  _remove_assertions(part)
+  compiled = wrapped_functions.from_part(part, *ends)
+  inputs = [*tf.nest.flatten(argument), *traced.captured_inputs]
   results = vectorization.function_of(
     compiled.graph, {"_XlaMustCompile": True}
-  )(*inputs, *constants(*inputs))
+  )(*inputs, *values(*inputs))
   return (
     tf.nest.pack_sequence_as(traced.structured_outputs, results),
     vectorization.num_bytes(graph),
@@ -101,12 +106,16 @@ def _node_lists(definition: tf.compat.v1.GraphDef) -> Iterator[Any]:
     yield function.node_def
 
 
+def _draws_others(name: str) -> bool:
+  """Returns whether XLA draws other numbers, by the type of an operation."""
+  is_draw = "Random" in name or "Normal" in name or "Multinomial" in name
+  return name.startswith("Stateless") and is_draw and name not in _EQUAL_DRAWS
+
+
 def _check_draws(definition: tf.compat.v1.GraphDef) -> None:
   """Refuses numbers that XLA draws in another way."""
   types = {node.op for nodes in _node_lists(definition) for node in nodes}
-  draws = {name for name in types if name.startswith("Stateless")}
-  draws &= {name for name in types if "Random" in name or "Normal" in name}
-  others = sorted(draws - _EQUAL_DRAWS)
+  others = sorted(filter(_draws_others, types))
   if others or graphs.has_draws(definition):
     raise NotCompiledError(
       f"XLA draws other numbers: {', '.join(others) or 'drawn without a seed'}"

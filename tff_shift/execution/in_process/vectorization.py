@@ -38,7 +38,7 @@ from tff_shift.execution.in_process import convolutions  # noqa: F401
 from tff_shift.execution.in_process import draws  # noqa: F401
 
 # Their values follow from shapes, which are those of one client.
-_OF_SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
+OF_SHAPES = frozenset({"Rank", "Shape", "ShapeN", "Size"})
 
 
 def failure(error: tf.errors.OpError) -> str:
@@ -317,7 +317,7 @@ def _different(graph: tf.Graph, stacked: set[int]) -> set[str]:
   different = {graph.inputs[i].op.name for i in stacked}
   # A function is imported in the order in which it can be computed.
   for operation in graph.get_operations():
-    is_equal = operation.type in _OF_SHAPES or batch_values.is_declared(
+    is_equal = operation.type in OF_SHAPES or batch_values.is_declared(
       operation
     )
     if not is_equal and (

@@ -20,6 +20,7 @@ import tensorflow as tf
 from tff_shift._util import batch_values
 from tff_shift._util import wrapped_functions
 from tff_shift.execution.in_process import graphs
+from tff_shift.execution.in_process import static_shapes
 from tff_shift.execution.in_process import vectorization
 
 # XLA has the same bits of these alone; `in_process.draws` makes others of them.
@@ -32,10 +33,6 @@ _EQUAL_DRAWS = frozenset(
 
 # What TensorFlow's messages begin with.
 _PLACE = re.compile("Graph execution error|Detected at node|<stack traces")
-
-
-class NotCompiledError(Exception):
-  """A batch cannot be compiled, or not with the same numbers."""
 
 
 def failure(error: Exception) -> str:
@@ -66,7 +63,8 @@ def call(
     The results; and what `vectorization.num_bytes` says of the function.
 
   Raises:
-    NotCompiledError: If it draws numbers that XLA draws in another way.
+    NotCompiledError: If it draws numbers that XLA draws in another way, or has
+      shapes that depend on data.
   """
   specs = tf.nest.map_structure(
     lambda each: tf.TensorSpec(each.shape, each.dtype), argument
@@ -88,6 +86,7 @@ def call(
   part = wrapped_functions.part_of(definition, *ends)
   graphs.drop_unused_functions(part)
   _check_draws(part)
+  static_shapes.check(part, [each.op.name for each in before])
   _remove_assertions(part)
   compiled = wrapped_functions.from_part(part, *ends)
   inputs = [*tf.nest.flatten(argument), *traced.captured_inputs]
@@ -117,7 +116,7 @@ def _check_draws(definition: tf.compat.v1.GraphDef) -> None:
   types = {node.op for nodes in _node_lists(definition) for node in nodes}
   others = sorted(filter(_draws_others, types))
   if others or graphs.has_draws(definition):
-    raise NotCompiledError(
+    raise static_shapes.NotCompiledError(
       f"XLA draws other numbers: {', '.join(others) or 'drawn without a seed'}"
     )
 

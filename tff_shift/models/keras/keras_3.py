@@ -380,10 +380,11 @@ def _ends(config: Mapping[str, Any], layers: Mapping[str, Any]) -> list[Any]:
     given = {k: v for k, v in node["kwargs"].items() if v is not None}
     # A functional model of Keras 3 passes its own `training` to all layers. It
     # stores the one that was given, and the default of the layer's call.
-    if given.pop("training", False) is not False:
+    training = given.pop("training", False)
+    if training is not False:
       _refuse(
-        f"{owner} is called with training=, which Keras 3 does not use in fit"
-        " and predict; leave it out"
+        f"{owner} is called with training={training}, which Keras 3 does not"
+        " use in fit and predict; leave it out"
       )
     known = inspect.signature(layers[name].call).parameters
     for argument in given:
@@ -426,7 +427,9 @@ def _called(owner: str, function: Callable[..., Any], *args, **kwargs) -> Any:
   try:
     return function(*args, **kwargs)
   except Exception as error:
-    message = " ".join(str(error).split())[:_LONGEST_REASON]
+    # Keras 3 colours its messages.
+    message = " ".join(re.sub(r"\x1b\[\d*m", "", str(error)).split())
+    message = message[:_LONGEST_REASON]
     _refuse(f"{owner} raises an error ({type(error).__name__}: {message})")
 
 

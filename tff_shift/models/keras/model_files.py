@@ -78,7 +78,7 @@ def load(path: str | os.PathLike[str]) -> Any:
 def _keras(version: str) -> tuple[Any, str]:
   """Returns the Keras of a file, if it is here, and the name of that here."""
   installed.require_keras_2()
-  name = f"tf.keras {tf.keras.__version__}"
+  name = f"tf.keras of TensorFlow {tf.__version__}"
   if int(version.partition(".")[0]) < 3:
     return tf.keras, name
   keras = importlib.import_module("keras")

@@ -379,13 +379,13 @@ def _class_of(name: str) -> str:
 
 def _known_classes(keras: Any) -> list[str]:
   """Returns the names of the layers of a generation, without aliases."""
-  return [
-    name
-    for name in sorted(dir(keras.layers))
-    if inspect.isclass(getattr(keras.layers, name))
-    and getattr(keras.layers, name).__name__ == name
-    and name not in _WITHOUT_EXAMPLE
-  ]
+  names: dict[type, str] = {}
+  for name in sorted(dir(keras.layers)):
+    kind = getattr(keras.layers, name)
+    if inspect.isclass(kind) and name not in _WITHOUT_EXAMPLE:
+      # Of several names the class's own, if it is one of them.
+      names[kind] = name if name == kind.__name__ else names.get(kind, name)
+  return list(names.values())
 
 
 class _Call(NamedTuple):

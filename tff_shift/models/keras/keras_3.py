@@ -30,6 +30,8 @@ _IN_KWARGS = ("batch_input_shape", "zero_output_for_mask")
 # Relative to the largest output. For MobileNetV2, rounding makes 1e-5; for one
 # layer with Keras 3's `hard_sigmoid`, another function, it is 1e-2.
 _TOLERANCE = 1e-4
+# A kink of an activation can lie between two roundings.
+_OF_GRADIENTS = 1e-2
 _LONGEST_REASON = 120
 
 
@@ -83,31 +85,49 @@ def convert(model: Any) -> tf.keras.Model:
 
 
 def copy_weights(model: Any, rebuilt: tf.keras.Model) -> None:
-  """Copies the weights of a model, and compares outputs.
+  """Copies the weights of a model, and compares outputs and gradients.
 
   Args:
     model: The model of Keras 3.
     rebuilt: The result of `rebuild`.
 
   Raises:
-    ValueError: If weights or outputs differ; one line.
+    ValueError: If weights, outputs or gradients differ; one line.
   """
-  _copy_weights(model, rebuilt)
+  pairs = _copy_weights(model, rebuilt)
   inputs = _examples(rebuilt)
-  wanted, logits = (
-    np.concatenate([np.ravel(output) for output in tf.nest.flatten(outputs)])
-    for outputs in (
-      _called("it", function, inputs, training=False)
-      for function in (model, rebuilt)
-    )
+  wanted, found = (
+    _outputs_and_gradients(function, inputs, [pair[number] for pair in pairs])
+    for number, function in enumerate((model, rebuilt))
   )
-  difference = np.max(np.abs(wanted - logits))
-  # Not a number is refused, too.
-  if not difference <= _TOLERANCE * max(1, np.max(np.abs(wanted))):
-    _refuse(
-      f"outputs of tf.keras's layers differ from its own: {difference:.2g}"
-      f"{_first_other(model, rebuilt, inputs)}"
+  for what, tolerance in ("outputs", _TOLERANCE), ("gradients", _OF_GRADIENTS):
+    difference = np.max(np.abs(wanted[what] - found[what]), initial=0.0)
+    # Not a number is refused, too.
+    if not difference <= tolerance * max(
+      1, np.max(np.abs(wanted[what]), initial=0.0)
+    ):
+      _refuse(
+        f"{what} of tf.keras's layers differ from its own: {difference:.2g}"
+        f"{_first_other(model, rebuilt, inputs)}"
+      )
+
+
+def _outputs_and_gradients(
+  function: Callable[..., Any], inputs: Any, variables: list[Any]
+) -> dict[str, np.ndarray]:
+  """Calls a model in evaluation; all numbers become one vector."""
+  with tf.GradientTape() as tape:
+    outputs = _called("it", function, inputs, training=False)
+    flat = tf.concat(
+      [tf.reshape(output, [-1]) for output in tf.nest.flatten(outputs)], 0
     )
+    loss = tf.tensordot(flat, tf.linspace(-1.0, 1.0, len(flat)), 1)
+  gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
+  vectors = [np.ravel(tf.convert_to_tensor(value)) for value in gradients]
+  return {
+    "outputs": flat.numpy(),
+    "gradients": np.concatenate([np.zeros(0, np.float32), *vectors]),
+  }
 
 
 def _examples(model: tf.keras.Model) -> Any:
@@ -433,12 +453,15 @@ def _called(owner: str, function: Callable[..., Any], *args, **kwargs) -> Any:
     _refuse(f"{owner} raises an error ({type(error).__name__}: {message})")
 
 
-def _copy_weights(model: Any, rebuilt: tf.keras.Model) -> None:
-  """Copies the weights of all layers, also of nested models."""
+def _copy_weights(
+  model: Any, rebuilt: tf.keras.Model
+) -> list[tuple[tf.Variable, tf.Variable]]:
+  """Copies the weights of all layers; returns pairs of trained variables."""
+  pairs = []
   for layer in model.layers:
     copied = rebuilt.get_layer(layer.name)
     if is_keras_3(layer):
-      _copy_weights(layer, copied)
+      pairs += _copy_weights(layer, copied)
       continue
     wanted, known = (
       # `depthwise_kernel` is `kernel` in Keras 3.
@@ -456,7 +479,14 @@ def _copy_weights(model: Any, rebuilt: tf.keras.Model) -> None:
         " layer (trainable=False)"
       )
     copied.set_weights(layer.get_weights())
+    # A weight of Keras 3 wraps TensorFlow's variable.
+    pairs += zip(
+      (weight.value for weight in layer.trainable_weights),
+      copied.trainable_weights,
+      strict=True,
+    )
     if isinstance(copied, tf.keras.layers.Normalization) and wanted:
       # Keras 3 does not count; Keras 2 takes 0 for a layer not adapted.
       copied.count.assign(1)
       copied.finalize_state()
+  return pairs

@@ -82,7 +82,7 @@ def built_once():
 
   def make_once(name, builder, input_shape, num_classes, chosen):
     arguments = name, builder, input_shape, num_classes
-    if models.is_user_function(name):
+    if models.is_user_model(name):
       return make(*arguments, chosen)
     key = *arguments, *sorted(chosen.items())
     if key not in made:

@@ -184,7 +184,8 @@ class Configuration(
     f"One of {', '.join(models.names())}; or your own function,"
     " my_package.my_model:build or path/to/file.py:build, which takes"
     " input_shape and num_classes and returns a SplitModel or a Keras model"
-    " with logits as outputs. Default: the data set's.",
+    " with logits as outputs; or a file of model.save, path/to/model.keras,"
+    " with its weights. Default: the data set's.",
   )
   model_width: int | None = configuration.setting(
     None,
@@ -475,7 +476,7 @@ def _flag_values(
     "import": hparam_flags.digests_of_imports(),
     "weights_file": model_flags.digest_of_weights(),
   }
-  if values.get("model") and models.is_user_function(values["model"]):
+  if values.get("model") and models.is_user_model(values["model"]):
     digests["model"] = models.digest(values["model"])
     if model is not None:
       digests["frozen weights of --model"] = _frozen_digest(model)

@@ -83,24 +83,25 @@ def _is_model(name: str) -> bool:
   return hasattr(_module(name), "build") if known is None else known
 
 
-def is_user_function(name: str) -> bool:
-  """Whether a name is `<module>:<function>`, see `build`."""
-  return ":" in name
+def is_user_model(name: str) -> bool:
+  """Whether a name is `<module>:<function>` or a `.keras` file, see `build`."""
+  return ":" in name or name.lower().endswith(".keras")
 
 
 def check_name(name: str) -> None:
   """Raises a ValueError unless `build` accepts this name."""
-  if is_user_function(name):
+  if is_user_model(name):
     _builder(name)
   elif name not in names():
     raise ValueError(
-      f"unknown model {name!r}; known models: {', '.join(names())}, or <module"
-      f" or file.py>:<function>{arguments.did_you_mean(name, names())}"
+      f"unknown model {name!r}; known models: {', '.join(names())}, <module or"
+      " file.py>:<function>, or a .keras file"
+      f"{arguments.did_you_mean(name, names())}"
     )
 
 
 def digest(name: str) -> str:
-  """Returns the SHA-256 of the file of a user's function, see `build`."""
+  """Returns the SHA-256 of the file of a user's model, see `build`."""
   from tff_shift.models import user_models
 
   return user_models.digest(name)
@@ -108,7 +109,7 @@ def digest(name: str) -> str:
 
 def _builder(name: str) -> Callable[..., Any]:
   """Returns the function that builds the model of a name."""
-  if is_user_function(name):
+  if is_user_model(name):
     from tff_shift.models import user_models
 
     return user_models.find(name)
@@ -147,7 +148,8 @@ def build(
     name: The file of the model without `.py`, one of `names()`. Or your own
       function, `my_package.my_model:build` or `path/to/file.py:build`: it takes
       `input_shape`, `num_classes` and any options, and returns a `SplitModel`
-      or a Keras model (see `from_keras`).
+      or a Keras model (see `from_keras`). Or a whole model that Keras 3 or
+      `tf.keras` has saved, `path/to/model.keras`, with its weights.
     input_shape: The shape of one example, without the batch.
     num_classes: The number of classes.
     input_scaling: The scaling of pixels or features. None: pixels are divided
@@ -184,7 +186,7 @@ def build(
     f"{option_text}",
   )
   options = {key: each for key, each in chosen.items() if key != "input_dtype"}
-  if not is_user_function(name) and all(map(_is_json, options.values())):
+  if not is_user_model(name) and all(map(_is_json, options.values())):
     origin = split_model.Origin(name, options)
     model = dataclasses.replace(model, origin=origin)
   if input_scaling is None:
@@ -206,7 +208,7 @@ def _build(
   chosen: Mapping[str, Any],
 ) -> split_model.SplitModel:
   """Calls the builder of a model."""
-  if is_user_function(name):
+  if is_user_model(name):
     from tff_shift.models import user_models
 
     return user_models.from_function(

@@ -1,4 +1,4 @@
-"""Models built by your own function, named `<module>:<function>`."""
+"""Your own models: of a function, `<module>:<function>`, or a `.keras` file."""
 
 import dataclasses
 import inspect
@@ -13,20 +13,30 @@ from tff_shift._util import user_modules
 from tff_shift.models import split_model
 from tff_shift.models.keras import keras_3
 from tff_shift.models.keras import keras_models
+from tff_shift.models.keras import model_files
 
 _ALWAYS_GIVEN = ("input_shape", "num_classes")
+
+
+def is_file(name: str) -> bool:
+  """Whether a name is that of a `.keras` file."""
+  return name.lower().endswith(model_files.SUFFIX)
 
 
 def find(name: str) -> Callable[..., Any]:
   """Returns the function of a name.
 
   Args:
-    name: `my_package.my_model:build` or `path/to/file.py:build`.
+    name: `my_package.my_model:build`, `path/to/file.py:build` or
+      `path/to/model.keras`, whose function loads the model.
 
   Raises:
-    ValueError: If there is no such module or function, or the function does
-      not take the required arguments; one line.
+    ValueError: If there is no such file, module or function, or the function
+      does not take the required arguments; one line.
   """
+  if is_file(name):
+    model_files.check_exists(name)
+    return lambda input_shape, num_classes: model_files.load(name)
   where, _, function_name = name.rpartition(":")
   if not where or not function_name:
     raise ValueError(
@@ -46,7 +56,9 @@ def find(name: str) -> Callable[..., Any]:
 
 
 def digest(name: str) -> str:
-  """Returns the SHA-256 of the file of a name's function."""
+  """Returns the SHA-256 of the file of a name."""
+  if is_file(name):
+    return split_model.weights_digest(name)
   return user_modules.digest(user_modules.load(name.rpartition(":")[0]))
 
 
@@ -69,11 +81,12 @@ def from_function(
       to the function if it takes it.
 
   Returns:
-    The model; its name is made of the module and the function.
+    The model; its name is made of the module and the function. The weights of a
+    file are its initial weights.
 
   Raises:
-    ValueError: If the function has no such option or raises, or if the result
-      is not a model of such examples; one line.
+    ValueError: If the function has no such option or raises, if a file cannot
+      be loaded, or if the result is not a model of such examples; one line.
   """
   parameters = inspect.signature(function).parameters
   taken = {
@@ -91,11 +104,16 @@ def from_function(
   try:
     result = function(input_shape=input_shape, num_classes=num_classes, **taken)
   except Exception as error:
+    if is_file(name):
+      raise
     raise ValueError(f"{name}: {user_modules.describe(error)}") from error
   shown = _shown(name)
   if isinstance(result, tf.keras.Model) or keras_3.is_keras_3(result):
     result = keras_models.from_keras(
-      result, input_dtype=options.get("input_dtype"), name=shown
+      result,
+      input_dtype=options.get("input_dtype"),
+      name=shown,
+      initial="given" if is_file(name) else "random",
     )
   if not isinstance(result, split_model.SplitModel):
     raise ValueError(
@@ -125,6 +143,8 @@ def _takes_any(parameters: Mapping[str, inspect.Parameter]) -> bool:
 
 def _shown(name: str) -> str:
   """Returns the name without the folders of a file."""
+  if is_file(name):
+    return pathlib.Path(name).name
   where, _, function_name = name.rpartition(":")
   if user_modules.is_file(where):
     where = pathlib.Path(where).stem

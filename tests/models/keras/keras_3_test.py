@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import tff_shift as ts
 from tff_shift import models
+from tff_shift.models import modes
 from tff_shift.models import split_model
 
 if not importlib.util.find_spec("tf_keras"):
@@ -80,13 +81,35 @@ def adapted():
   )
 
 
+def masked():
+  """A mask that inputs carry through layers."""
+  x = layers.Input((5, 3))
+  y = layers.Dense(4)(layers.Masking()(x))
+  y = layers.LSTM(4, return_sequences=True)(y)
+  y = layers.Bidirectional(layers.GRU(2, return_sequences=True))(y)
+  return keras.Model(x, layers.Dense(3)(layers.GlobalAveragePooling1D()(y)))
+
+
+def masked_attention():
+  x = layers.Input((5, 3))
+  y = layers.Dense(4)(layers.Masking()(x))
+  y = layers.Flatten()(layers.MultiHeadAttention(2, 3)(y, y))
+  return keras.Model(x, layers.Dense(3)(y))
+
+
+def masked_sum():
+  x = layers.Input((5, 3))
+  y = layers.Add()([layers.Dense(4)(layers.Masking()(x)), layers.Dense(4)(x)])
+  return keras.Model(x, layers.Dense(3)(layers.GlobalAveragePooling1D()(y)))
+
+
 def built_later():
   model = keras.Sequential([layers.Dense(5), layers.Dense(3)])
   model.build((None, 4))
   return model
 
 
-BUILDS = branches, nested, recurrent, adapted, built_later
+BUILDS = branches, nested, recurrent, adapted, masked, built_later
 
 
 def randomized(model):
@@ -104,7 +127,10 @@ def examples(model):
   shape = (6, *model.inputs[0].shape[1:])
   if model.inputs[0].dtype == "int32":
     return generator.integers(0, 7, shape).astype(np.int32)
-  return generator.normal(2, 3, shape).astype(np.float32)
+  x = generator.normal(2, 3, shape).astype(np.float32)
+  if len(shape) == 3:
+    x[1::2, 2:] = 0  # What `Masking` masks.
+  return x
 
 
 def predict(model, x):
@@ -134,9 +160,13 @@ class TestLogits:
     if build is not adapted:
       assert converted.num_frozen_parameters == frozen
 
-  @pytest.mark.parametrize("kind", ["keras", "h5"])
-  def test_of_loaded_models_are_those_of_keras_3(self, tmp_path, kind):
-    model = randomized(branches())
+  @pytest.mark.parametrize(
+    ("build", "kind"),
+    # Keras 3 itself cannot load masks from .h5.
+    [(branches, "keras"), (branches, "h5"), (masked, "keras")],
+  )
+  def test_of_loaded_models_are_those_of_keras_3(self, tmp_path, build, kind):
+    model = randomized(build())
     x = examples(model)
     model.save(tmp_path / f"model.{kind}")
     loaded = keras.saving.load_model(tmp_path / f"model.{kind}")
@@ -166,6 +196,58 @@ class TestLogits:
     )
     expected = model({"b": x[:, :3], "a": x[:, 3:]})
     assert_equal(predict(converted, x), expected)
+
+
+@pytest.mark.slow
+class TestTraining:
+  def test_functional_model_draws(self):
+    """Keras 3 stores the default of `training`, False, in each call."""
+    x = layers.Input((4,))
+    y = layers.Dense(30, kernel_initializer="zeros", bias_initializer="ones")(x)
+    y = layers.GaussianNoise(0.1)(layers.Dropout(0.5)(y))
+    y = layers.Dense(2, kernel_initializer="ones")(y)
+    model = ts.from_keras(keras.Model(x, y), initial="given")
+    weights = model.initial_weights(tf.constant([1, 2]))
+    with modes.training(lambda: tf.constant([3, 4])):
+      logits = model.predict(weights, np.zeros([500, 4], np.float32))
+    # 30 units that are 2 or 0, with noise of variance 0.01.
+    np.testing.assert_allclose(np.mean(logits), 30, rtol=0.05)
+    np.testing.assert_allclose(np.var(logits[:, 0]), 30.3, rtol=0.2)
+
+  def test_batches_normalise_as_in_fit(self):
+    """Also if a call says training=False, which `fit` replaces."""
+    x = layers.Input((4,))
+    norm = layers.BatchNormalization(momentum=0.6)
+    y = layers.Dense(3)(norm(layers.Dense(4)(x), training=False))
+    keras_model = randomized(keras.Model(x, y))
+    batch = examples(keras_model)
+    model = ts.from_keras(keras_model, initial="given")
+    expected = keras_model(batch, training=True)
+    with (
+      modes.with_statistics(model.statistics) as statistics,
+      modes.training(lambda: tf.constant([3, 4])),
+    ):
+      assert_equal(predict(model, batch), expected)
+    for value, wanted in zip(
+      statistics.values(), norm.non_trainable_weights, strict=True
+    ):
+      np.testing.assert_allclose(value, wanted, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_group_normalization_takes_the_place_of_batch_normalization():
+  stack = layers.Conv2D(4, 3), layers.BatchNormalization(), layers.Flatten()
+  model = randomized(sequential(*stack, shape=(5, 5, 2)))
+  kernel, bias, scale, offset, *_, last, last_bias = model.get_weights()
+  copied = models.with_group_normalization(model, groups=4)
+  assert isinstance(copied, tf.keras.Model)
+  y = tf.nn.conv2d(examples(model), kernel, 1, "VALID") + bias
+  mean, variance = tf.nn.moments(y, [1, 2], keepdims=True)
+  y = (y - mean) / tf.sqrt(variance + 1e-3) * scale + offset
+  expected = tf.reshape(y, [6, -1]) @ last + last_bias
+  np.testing.assert_allclose(
+    copied(examples(model)), expected, rtol=1e-4, atol=1e-4
+  )
 
 
 @pytest.mark.slow
@@ -221,7 +303,49 @@ def with_adapters():
   return model
 
 
+def with_query_mask():
+  x, mask = layers.Input((5, 4)), layers.Input((5,), dtype="bool")
+  attention = layers.MultiHeadAttention(2, 3, name="attended")
+  y = layers.Flatten()(attention(x, x, query_mask=mask))
+  return keras.Model([x, mask], layers.Dense(3)(y))
+
+
+def in_training():
+  x = layers.Input((4,))
+  return keras.Model(
+    x, layers.Dense(3)(layers.Dropout(0.5, name="always")(x, training=True))
+  )
+
+
+def trained_in_part():
+  model = sequential(layers.Dense(4, name="kept"))
+  model.get_layer("kept").bias.trainable = False
+  return model
+
+
 REFUSED = {
+  # tf.keras's Add masks a step if one of the inputs does, Keras 3's if all do.
+  "mask of sums": (
+    masked_sum,
+    ", first in layer 'global_average_pooling1d",
+  ),
+  # Of a step all of whose scores are masked: equal outputs, other gradients.
+  "gradients": (
+    masked_attention,
+    "gradients of tf.keras's layers differ from its own",
+  ),
+  "argument": (
+    with_query_mask,
+    "layer 'attended' is called with query_mask=, which tf.keras does not know",
+  ),
+  "training": (
+    in_training,
+    "layer 'always' is called with training=True, which Keras 3 does not",
+  ),
+  "trained in part": (
+    trained_in_part,
+    "some weights of layer 'kept' are not trained; freeze the layer",
+  ),
   "own layer": (lambda: sequential(Own(name="own")), "'own' is a layer of"),
   "subclassed": (Subclassed, "is a subclassed model (Subclassed)"),
   "operation": (
@@ -299,6 +423,8 @@ def test_keras_3_is_not_imported():
 
 @pytest.mark.long
 def test_twelve_models_are_converted():
-  result = run("-m", "benchmarks.keras_models", "--keras_3", "--seeds=0")
+  result = run(
+    "-m", "benchmarks.keras_models", "--keras_3", "--seeds=0", "--rounds=1"
+  )
   assert result.returncode == 0, result.stderr
   assert len(result.stdout.splitlines()) == 2 + 12

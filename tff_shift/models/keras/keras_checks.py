@@ -196,7 +196,7 @@ def check_layers(model: tf.keras.Model) -> None:
         f"layer {layer.name!r} is stateful: it would remember other clients'"
         " batches"
       )
-    if layer.dtype not in (None, "float32", "int32", "int64"):
+    if layer.dtype not in (None, "float32", "int32", "int64", "bool"):
       raise ValueError(
         f"layer {layer.name!r} has {layer.dtype} weights; float32 is wanted"
       )

@@ -145,17 +145,20 @@ def with_group_normalization(
   """Copies a Keras model, replacing batch by group normalisation.
 
   Args:
-    model: A Sequential or functional model.
+    model: A Sequential or functional model, of `tf.keras` or Keras 3.
     groups: The number of groups. If it does not divide the channels of a layer,
       the largest number that divides both is used.
 
   Returns:
-    The copy. It has the weights of the model except the running statistics, so
-    a trained model must be trained further.
+    The copy, of `tf.keras`. It has the weights of the model except the running
+    statistics, so a trained model must be trained further.
 
   Raises:
-    ValueError: If a layer normalises more than one axis.
+    ValueError: If a layer normalises more than one axis, or if a model of Keras
+      3 cannot be converted.
   """
+  if keras_3.is_keras_3(model):
+    model = keras_3.convert(model)
   copies = []
 
   def copy(layer):

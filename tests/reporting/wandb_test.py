@@ -51,6 +51,8 @@ def read(folder):
   """Returns config, points, files and exit code of each run, by name."""
   from wandb.proto import wandb_internal_pb2
 
+  # A run that has ended may still be in the memory of wandb's process.
+  wandb.teardown()
   found = {}
   for path in folder.glob("wandb/offline-run-*/*.wandb"):
     run = {"config": {}, "points": [], "files": [], "exit": None}
@@ -121,7 +123,6 @@ def test_run_that_starts_again_replaces_its_files(tmp_path):
     run.scalars({"loss": loss}, 1)
     run.end()
     # Another program starts it again.
-    wandb.teardown()
     (found,) = read(tmp_path).values()
     assert [point["loss"] for point in found["points"]] == [loss]
 

@@ -10,7 +10,9 @@ WORKDIR /tff_shift
 # By itself, so that a change of the code does not install all of it again.
 # Without resolving, because TFF runs beside newer releases than it asks for.
 COPY requirements.txt ./
-RUN pip install --no-deps --ignore-requires-python --requirement requirements.txt
+# Without kernels for GPUs TensorFlow takes 0.6 GB less.
+RUN if [ "$GPU" != 1 ]; then sed -i 's/^tensorflow==/tensorflow-cpu==/' requirements.txt; fi && \
+    pip install --no-deps --ignore-requires-python --requirement requirements.txt
 RUN if [ "$GPU" = 1 ]; then pip install 'tensorflow[and-cuda]==2.21.0'; fi
 
 COPY . .

@@ -23,7 +23,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 N ?= 2
 
 .PHONY: help setup demo demo-short demo-online demo-guidance demo-dynamic report \
-  notebooks workers index test test-all test-every test-long test-fast test-contract test-notebooks benchmark lint lock check-lock docs wheel release clean
+  notebooks workers index test test-all test-every test-long test-fast test-contract test-notebooks test-extras benchmark lint lock check-lock docs wheel release clean
 
 help:
 	@echo 'make demo        FedEvolve and FedEvp beside FedAvg on digits that rotate'
@@ -39,6 +39,7 @@ help:
 	@echo 'make test-every  the contract of every algorithm; of test-all'
 	@echo 'make test-long   the long tests; of test-all'
 	@echo 'make test-notebooks the five notebooks, a minute each'
+	@echo 'make test-extras the tests of extras that are not in the lock, installed beside it'
 	@echo 'make test-fast   the tests that are not marked slow: every module, in minutes'
 	@echo 'make test-contract the contract of algorithms of all forms'
 	@echo 'make benchmark   ratios of speed in five processes each, into benchmarks/history.md'
@@ -145,6 +146,15 @@ test-long: setup
 
 test-notebooks: setup
 	$(PYTEST) -m notebook
+
+# Beside the lock, in an environment of its own, which sees that of the lock.
+test-extras: setup
+	$(BIN)/python -m venv $(VENV)-extras
+	cd $(VENV)-extras/lib/python*/site-packages && echo "import site; \
+	  site.addsitedir('$$(echo $(CURDIR)/$(VENV)/lib/python*/site-packages)')" > lock.pth
+	$(VENV)-extras/bin/pip install --quiet --constraint $(LOCK) wandb ipykernel nbclient
+	$(VENV)-extras/bin/python -m pytest tests/reporting/wandb_test.py tests/notebooks_test.py \
+	  -k 'wandb or jupyter'
 
 test-fast: setup
 	$(PYTEST) $(IN_PROCESSES) -m 'not slow and $(USUAL)'

@@ -5,6 +5,8 @@ import collections
 import email
 import hashlib
 import importlib.metadata
+import json
+import os
 import pathlib
 import re
 import shutil
@@ -18,6 +20,7 @@ import tensorflow as tf
 from packaging import requirements
 from packaging import utils
 
+from examples.notebooks import convert
 from tff_shift import install_tff
 
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -25,6 +28,33 @@ _ROOT = pathlib.Path(__file__).parents[1]
 _GONE = {"jax", "jaxlib", "google-vizier"}
 # Like TFF itself, it asks for a Python below 3.12.
 _ADDED = {"tensorflow-federated", "tensorflow-privacy"}
+# Runs cells in a new kernel, and prints what each printed or its error.
+_RUN_CELLS = """
+import json, sys
+import nbclient, nbformat
+cells = [nbformat.v4.new_code_cell(source) for source in json.load(sys.stdin)]
+nbclient.NotebookClient(
+  nbformat.v4.new_notebook(cells=cells), timeout=1200, allow_errors=True
+).execute()
+print(json.dumps([
+  "".join(
+    out.get("text", out.get("evalue", ""))
+    for out in cell["outputs"]
+    if out.get("name") != "stderr"
+  )
+  for cell in cells
+]))
+"""
+_SUM = """
+from tff_shift.execution import in_process
+import numpy as np
+import tensorflow_federated as tff
+@tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
+def total(values):
+  return tff.federated_sum(values)
+with in_process.in_process_context():
+  print(total([1, 2, 3]))
+"""
 
 
 def read(name):
@@ -209,6 +239,52 @@ class TestWheel:
     metadata = email.message_from_bytes(wheel.read(path))
     assert "Apache-2.0" in (metadata["License-Expression"], metadata["License"])
     assert sorted(metadata["Requires-Python"].split(",")) == ["<3.14", ">=3.11"]
+
+  @pytest.mark.long
+  def test_first_cell_of_a_notebook_installs_it(self, wheel, tmp_path):
+    env = tmp_path / "env"
+    python = env / "bin/python"
+
+    def run(*words, **options):
+      return subprocess.run(
+        [python, *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        **options,
+      )
+
+    def run_cells(*cells):
+      process = run(
+        *("-c", _RUN_CELLS),
+        input=json.dumps(cells),
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+      )
+      assert process.returncode == 0, process.stderr
+      # The kernel writes there, too.
+      return json.loads(process.stdout.splitlines()[-1])
+
+    subprocess.run([sys.executable, "-m", "venv", env], check=True)
+    try:
+      process = run(
+        *("-m", "pip", "install", "--retries=1", "ipykernel", "nbclient")
+      )
+      if process.returncode:
+        pytest.skip(f"pip downloads nothing: {process.stderr[-200:]}")
+      first, *others = convert.installation().splitlines()
+      assert first.startswith("PACKAGE = ")
+      cell = "\n".join([f"PACKAGE = {wheel.filename!r}", *others])
+      printed, result = run_cells(cell, _SUM)
+      assert "TFF 0.87.0 runs beside TensorFlow 2.21.0" in printed
+      assert result == "6\n"
+      # It is installed into a kernel that has imported another TensorFlow.
+      run("-m", "pip", "uninstall", "--yes", "tff_shift", check=True)
+      *_, printed = run_cells("import tensorflow", cell)
+      assert printed.endswith("restart, run all cells.")
+      assert run_cells(cell, _SUM) == ["", "6\n"]
+    finally:
+      # 3 GB.
+      shutil.rmtree(env)
 
 
 def test_no_file_names_the_oldest_python_alone():

@@ -6,6 +6,7 @@ A program has cells, which begin with `# %%`; `# %% [markdown]` begins text.
 Needs nbformat, which is part of the extra `notebook`.
 """
 
+import importlib.metadata
 import pathlib
 import re
 import sys
@@ -19,6 +20,22 @@ FLAGS = flags.FLAGS
 
 FOLDER = pathlib.Path(__file__).parent
 _MARK = re.compile(r"^# %%(?P<text> \[markdown\])?\n", re.MULTILINE)
+# The first cell. In an environment that has all of it, it does nothing.
+_INSTALLATION = """\
+PACKAGE = "{wheel}"  # Or /path/of/a/checkout, or git+https://...
+
+import importlib.util
+import subprocess
+import sys
+
+NEEDED = ("tff_shift", "tensorflow_federated")
+if not all(map(importlib.util.find_spec, NEEDED)):
+  for command in (["pip", "install", "-q", PACKAGE], ["tff_shift.install_tff"]):
+    subprocess.run([sys.executable, "-m", *command], check=True)
+  importlib.invalidate_caches()
+  if "tensorflow" in sys.modules:
+    raise SystemExit("TensorFlow was imported before: restart, run all cells.")
+"""
 
 
 def names() -> list[str]:
@@ -61,6 +78,13 @@ def cells(program: str) -> list[tuple[str, str]]:
   return found
 
 
+def installation() -> str:
+  """Returns the cell that installs tff_shift from the wheel beside it."""
+  version = importlib.metadata.version("tff_shift")
+  wheel = f"tff_shift-{version}-py3-none-any.whl"
+  return _INSTALLATION.format(wheel=wheel).rstrip()
+
+
 def convert(program: str):
   """Returns a program with cells as a notebook of nbformat."""
   import nbformat
@@ -70,7 +94,9 @@ def convert(program: str):
   made = [
     # The same program gives the same file.
     make[kind](source, id=f"cell-{index}")
-    for index, (kind, source) in enumerate(cells(program))
+    for index, (kind, source) in enumerate(
+      [("code", installation()), *cells(program)]
+    )
   ]
   kernel = {
     "display_name": "Python 3",

@@ -1,8 +1,22 @@
 """Checks for packages, with installation instructions."""
 
+import contextlib
 import importlib
+import importlib.metadata
 import importlib.util
 import types
+
+
+def version(package: str) -> str | None:
+  """Returns the version of a package; None if it is not installed.
+
+  TensorFlow without kernels for GPUs is the package tensorflow-cpu, whose
+  kernels for the CPU are the same.
+  """
+  for name in (package, f"{package}-cpu"):
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+      return importlib.metadata.version(name)
+  return None
 
 
 def require_tff() -> None:

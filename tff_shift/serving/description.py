@@ -1,6 +1,5 @@
 """`model.json`: the description of an exported run."""
 
-import importlib.metadata
 import pathlib
 from collections.abc import Sequence
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from tff_shift._util import files
+from tff_shift._util import installed
 from tff_shift._util import records
 from tff_shift.data import examples
 
@@ -85,7 +85,7 @@ class Description(records.Record):
   network: Network | None = None
   versions: dict[str, str | None] = msgspec.field(
     default_factory=lambda: {
-      name: _version(name) for name in ("tensorflow", "tff_shift")
+      name: installed.version(name) for name in ("tensorflow", "tff_shift")
     }
   )
 
@@ -164,10 +164,3 @@ def read_vocabulary(folder: pathlib.Path) -> tuple[str, ...] | None:
     return None
   except ValueError as error:
     raise ValueError(f"{error}; {_REMEDY}") from error
-
-
-def _version(package: str) -> str | None:
-  try:
-    return importlib.metadata.version(package)
-  except importlib.metadata.PackageNotFoundError:
-    return None

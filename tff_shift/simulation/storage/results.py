@@ -21,7 +21,6 @@ import contextlib
 import csv
 import datetime
 import glob
-import importlib.metadata
 import io
 import os
 import pathlib
@@ -40,6 +39,7 @@ from typing import Any
 import numpy as np
 
 from tff_shift._util import files
+from tff_shift._util import installed
 from tff_shift._util import records
 from tff_shift._util import shown_names
 from tff_shift.simulation.storage import folder_lock
@@ -287,10 +287,10 @@ class RunFolder:
       flags=flags_to_json(flags),
       versions={
         "python": platform.python_version(),
-        "tensorflow": _version("tensorflow"),
-        "tensorflow_federated": _version("tensorflow_federated"),
+        "tensorflow": installed.version("tensorflow"),
+        "tensorflow_federated": installed.version("tensorflow_federated"),
         "numpy": np.__version__,
-        "tff_shift": _version("tff_shift"),
+        "tff_shift": installed.version("tff_shift"),
       },
       git_commit=_git_commit(pathlib.Path(__file__)),
       start_time=self._start_time.isoformat(timespec="seconds"),
@@ -473,13 +473,6 @@ def _machine() -> str:
     f"{len(os.sched_getaffinity(0))} cores ({platform.machine()}),"
     f" {gigabytes:.0f} GiB, {', '.join(gpus) or 'no GPU'}"
   )
-
-
-def _version(package: str) -> str | None:
-  try:
-    return importlib.metadata.version(package)
-  except importlib.metadata.PackageNotFoundError:
-    return None
 
 
 def _check_folder(path: pathlib.Path, overwrite: bool) -> bool:

@@ -177,7 +177,7 @@ lint: setup check-lock
 
 docs: setup
 	# Not --quiet: warnings that are not shown are not counted, and break nothing.
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # The overrides lift what TFF pins: $(call compile,LOCK,OVERRIDES,OPTIONS).
 compile = $(BIN)/uv pip compile --quiet --no-config --no-header \

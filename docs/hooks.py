@@ -1,7 +1,8 @@
 """Hooks of the documentation site.
 
 They adapt links between the files of the repository, add a page for each
-package with the docstrings of its modules, and check what is built: pictures
+package with the docstrings of its modules, and one with the choices of all
+files, to which links to these files lead. They check what is built: pictures
 have a text for those who do not see them, search needs no server, pages load
 nothing from elsewhere, and there is a dark mode. A fault is a warning, which
 ends `mkdocs build --strict`.
@@ -16,8 +17,18 @@ import re
 from mkdocs import plugins
 from mkdocs.structure import files as files_lib
 
+from experiments.papers import choices
+
 _ROOT = pathlib.Path(__file__).parents[1]
 _PACKAGE = "tff_shift"
+_CHOICES = "reference/choices.md"
+_CHOICES_HEAD = """# Choices
+
+For readers who compare results with a paper, or ask why a part is as it is: the
+decisions where a paper is silent or contradicts itself, and those about the
+package. Each section is in the docstring of its file. [Build
+notes](../BUILD_NOTES.md) are about the whole.
+"""
 # A link of Markdown: ](target#anchor) without a scheme.
 _LINK = re.compile(r"\]\((?![a-z+]+:|#)([^)\s#]+)((?:#[^)\s]*)?)\)")
 _LOG = logging.getLogger("mkdocs.hooks.tff_shift")
@@ -36,13 +47,16 @@ def place_in_site(path):
   """Returns where a file of the repository is in the site; None: nowhere.
 
   Args:
-    path: The file's path relative to the repository's root.
+    path: The file's path relative to the repository's root. A file with choices
+      is in the page of choices.
   """
   # The site has no README: it starts with the index.
   if path == "README.md":
     return "index.md"
   if path.startswith("docs/"):
     return path.removeprefix("docs/")
+  if path == f"{_PACKAGE}/algorithms" or path in choices.of_all():
+    return _CHOICES
   return path if (_ROOT / "docs" / path).exists() else None
 
 
@@ -56,13 +70,28 @@ def links_in_site(markdown, source):
   folder = os.path.dirname(place_in_repository(source))
 
   def link(match):
-    there = place_in_site(os.path.normpath(os.path.join(folder, match[1])))
+    path = os.path.normpath(os.path.join(folder, match[1]))
+    there = place_in_site(path)
     if there is None:
       return match[0]
     relative = os.path.relpath(there, os.path.dirname(source) or ".")
-    return f"]({relative}{match[2]})"
+    anchor = f"#{_anchor(path)}" if path in choices.of_all() else match[2]
+    return f"]({relative}{anchor})"
 
   return _LINK.sub(link, markdown)
+
+
+def _anchor(path):
+  """Returns the anchor of a file in the page of choices."""
+  return re.sub("[/.]", "", path)
+
+
+def _choices():
+  """Returns the page of choices."""
+  return "\n\n".join(
+    [_CHOICES_HEAD]
+    + [f"## `{path}`\n\n{text}" for path, text in choices.of_all().items()]
+  )
 
 
 class _Page(html.parser.HTMLParser):
@@ -122,7 +151,8 @@ def on_page_markdown(markdown, *, page, **_):
 
 
 def on_files(files, *, config):
-  """Adds a page for each package."""
+  """Adds a page for each package, and that of choices."""
+  files.append(files_lib.File.generated(config, _CHOICES, content=_choices()))
   for folder in sorted((_ROOT / _PACKAGE).iterdir()):
     if folder.name[0] != "_" and (folder / "__init__.py").exists():
       files.append(

@@ -19,8 +19,6 @@ cohorts, fewer rounds, examples and local steps. The page marks all reductions.
 The plan is stored in plan.json and is used by --resume.
 """
 
-# Decisions: BUILD_NOTES, "Tables of the papers".
-
 import os
 import pathlib
 import shlex

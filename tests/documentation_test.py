@@ -1,5 +1,6 @@
 """Links, notes and pages of the documentation."""
 
+import ast
 import importlib.util
 import os.path
 import pathlib
@@ -8,6 +9,8 @@ import shutil
 import subprocess
 
 import pytest
+
+from experiments.papers import choices
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _SPEC = importlib.util.spec_from_file_location(
@@ -127,7 +130,11 @@ def test_readme_is_short():
 
 
 class TestNotes:
-  """Code names the section of BUILD_NOTES.md that has its decisions."""
+  """BUILD_NOTES.md is about the whole; code may name its sections."""
+
+  def test_they_are_short(self):
+    # Other decisions are in the docstrings of the files that they are about.
+    assert (_ROOT / "BUILD_NOTES.md").stat().st_size <= 30_000
 
   def named(self):
     for folder in ("tff_shift", "experiments", "examples", "benchmarks"):
@@ -151,10 +158,38 @@ class TestNotes:
     headings = self.headings()
     assert len(headings) == len(set(headings))
 
-  def test_a_paper_has_a_link_from_each_of_its_methods(self):
-    for name in ("fed_evolve", "fed_evp", "fed_ade", "fed_drm", "fed_3da"):
-      path = pathlib.Path(f"tff_shift/algorithms/{name}.py")
-      assert path in [path for path, _ in self.named()]
+
+class TestChoices:
+  """Decisions are in docstrings, and in a page of the site."""
+
+  def test_list_becomes_markdown(self):
+    text = choices.of("tff_shift/algorithms/shot.py")
+    assert text.startswith(
+      "* The paper takes 15 epochs over the target set, in"
+    )
+    assert text.endswith(
+      "\n* Dropout is off in steps, and regularizers do not count."
+    )
+
+  def test_heading_of_another_form_is_a_paragraph(self):
+    text = choices.of("tff_shift/algorithms/clustered_fl.py")
+    assert text.startswith(
+      "Differences from the authors' program\n"
+      "(github.com/felisat/clustered-federated-learning):\n\n* The parts are"
+    )
+
+  def test_file_without_choices(self):
+    assert choices.of("tff_shift/algorithms/source.py") == ""
+
+  def test_every_section_of_a_docstring_is_read(self):
+    paths = choices.of_all()
+    for folder in ("tff_shift", "experiments"):
+      for path in (_ROOT / folder).rglob("*.py"):
+        docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+        lines = [line.strip() for line in docstring.splitlines()]
+        has_section = any(line.startswith("Choices") for line in lines)
+        name = path.relative_to(_ROOT).as_posix()
+        assert (name in paths) == has_section, name
 
 
 @pytest.mark.parametrize(
@@ -171,6 +206,12 @@ class TestNotes:
       "../../reference/data_sets.md",
     ),
     ("BUILD_NOTES.md", "docs/how_to/gpu.md", "how_to/gpu.md"),
+    ("BUILD_NOTES.md", "tff_shift/algorithms", "reference/choices.md"),
+    (
+      "results/evolving.md",
+      "../tff_shift/algorithms/fed_evp.py",
+      "../reference/choices.md#tff_shiftalgorithmsfed_evppy",
+    ),
     ("index.md", "https://arxiv.org/abs/1", "https://arxiv.org/abs/1"),
     ("index.md", "#here", "#here"),
   ],

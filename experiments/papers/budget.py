@@ -1,4 +1,12 @@
-"""Reduces a table to `--budget`: applies rungs until the estimate fits."""
+"""Reduces a table to `--budget`: applies rungs until the estimate fits.
+
+Choices:
+  * Time is estimated from three rounds of the first method and a table of
+    assumed ratios (`costs.toml`). Other load on the machine makes the estimate
+    wrong, not the plan, which is in `plan.json`.
+  * Seeds and rates are reduced first, because they cost most and change a run
+    least.
+"""
 
 import contextlib
 import dataclasses

@@ -21,9 +21,20 @@ that differ in the number of rounds alone are the points of one curve. In a
 stream, time is no budget: the axis is the time step, and the value is the mean
 accuracy up to this step. Values between two evaluations are interpolated. The
 common budget is the last step that all methods reach.
-"""
 
-# Decisions: BUILD_NOTES, "Curves at equal budget".
+Choices:
+  * Bytes and seconds as budgets would give other orders; both are on report
+    pages. Personal models that are trained beside the shared one (Ditto, APFL)
+    count. 100 steps of FedAvg with fine-tuning are more than some whole runs,
+    so it has no curve.
+  * Values are interpolated for each seed: methods are evaluated at different
+    steps, and with the last value the best would change with each evaluation.
+    Nothing is extrapolated: a comparison starts where all methods have a value,
+    and ends where the first method ends.
+  * Selection is not repeated at each step: a curve has the setting that is
+    selected at its end. In dynamic personalization each number of rounds is a
+    run with its own.
+"""
 
 import dataclasses
 import itertools

@@ -1,4 +1,10 @@
-"""Checks a table against its binary, before the first job starts."""
+"""Checks a table against its binary, before the first job starts.
+
+Choices:
+  * A table is checked completely: its types, then its flags by the binary's own
+    parser and checks. Templates allow plain names only: no table needs
+    attributes, indices or formats.
+"""
 
 from collections.abc import Mapping
 from collections.abc import Sequence

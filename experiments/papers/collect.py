@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from experiments.papers import binary_flags
+from experiments.papers import choices
 from experiments.papers import job as job_lib
 from experiments.papers import job_folder
-from experiments.papers import notes
 from experiments.papers import papers
 from experiments.papers import specification
 from tff_shift._util import records as records_lib
@@ -271,7 +271,7 @@ def collect(
     cells=cells,
     protocol=list(settings),
     curves=curves,
-    decisions=[(name, notes.on(name)) for name in spec.decisions],
+    decisions=_decisions(spec, listed),
     problems=_problems(found.values()),
     floors=_rows_of(listed, spec.floors),
     ceilings=_rows_of(listed, spec.ceilings),
@@ -281,6 +281,18 @@ def collect(
       for column, by_method in clients.items()
     ],
   )
+
+
+def _decisions(
+  spec: specification.Specification, planned: Sequence[job_lib.PlannedCell]
+) -> list[tuple[str, str]]:
+  """Returns the choices of a table and its methods, with their files."""
+  methods = (spec.methods[cell.wanted.method] for cell in planned)
+  paths = dict.fromkeys(spec.decisions)
+  for method in methods:
+    paths[f"tff_shift/algorithms/{method.algorithm}.py"] = None
+  texts = choices.of_all()
+  return [(path, texts[path]) for path in paths if path in texts]
 
 
 def _rows_of(

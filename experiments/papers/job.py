@@ -3,6 +3,13 @@
 A job is a method under one setting of a column on one data set, with all values
 of its hyper-parameters and all seeds. Its folder is
 `<data set>_<setting>/<method>`.
+
+Choices:
+  * Smaller jobs (a seed, a rate) would need selection outside of the binaries;
+    larger ones (a column) would lose more when they fail, and could not be
+    distributed over machines. More seeds or rates are another run, in another
+    folder. `done.json` marks the end of a job, and the command line in its
+    `config.json` must have the flags of the job.
 """
 
 import dataclasses

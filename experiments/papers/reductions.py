@@ -11,6 +11,12 @@ The format of `--reduce` is comma-separated:
     rounds=50%             50 % of the paper's value
     evaluate_every=20      at least 20, for fewer evaluations
     model=guided_cnn       a smaller model
+
+Choices:
+  * With two rates of a list of odd length, the middle one and the one above are
+    used: fewer rounds need larger steps.
+  * Steps of the head (FedRep, FLUTE, ...) are at most the local steps if these
+    are reduced.
 """
 
 import dataclasses

@@ -34,7 +34,8 @@ metrics consist of letters, digits and `_ . + -`):
     ours             cells that are not in the paper: the product of the lists
                      datasets, methods, metrics and settings.<name>
     computed         how cells are computed from the runs of the table `of`
-    decisions        headings of BUILD_NOTES.md
+    decisions        files whose choices the page shows, before those of the
+                     methods' files
     silent           flags that the paper does not state
     differs          list of {name, paper, ours, reason}; program: the same in
                      the authors' program, with a reason
@@ -47,6 +48,30 @@ metrics consist of letters, digits and `_ . + -`):
                      the others do not have
     references       methods against which a client can be harmed
     rungs            reductions for `--budget`, in order, each as in `--reduce`
+
+Choices:
+  * Learning rates: the FedEvolve paper states a list for each data set (its
+    Table 10), which every method gets. It does not state the selection; here it
+    is by the last source domain with the first seed. Fed-ADE states its bounds
+    and the three fixed rates, and none for the other methods, which have their
+    defaults. FedDRM states 0.01 for all. Fed-3DA states none: 0.03 and 0.1, and
+    for hypernetworks 0.01 and 0.03, selected on validation periods.
+  * Seeds are 0, 1, 2: the FedEvolve paper has three without naming them, the
+    others do not state them.
+  * Evaluations are every tenth round, and only at the end for T3A, MEMO and
+    FedTHE, whose evaluation takes as long as many rounds.
+  * FedEvolve, Table 7 (weights, transmission) has no runs. Table 11 is computed
+    from Table 1, as a paired two-sided t-test over its six means, which
+    reproduces all 28 of the paper's p-values from its own means.
+  * In the Fed-ADE tables CIFAR-10-C is computed from CIFAR-10, so that the
+    archive is not needed (`--flags=--corrupted_images=archive` reads it). The
+    model without adaptation is always run in Table 1, the two ablations if
+    `--only` names them (they share a run folder).
+  * FedAvg's own vote, which the FedDRM paper does not have, is always run.
+    FedPAC, FedALA, FedAS and ConFREE are as in its authors' program, as
+    published if `--only` names them.
+  * 131 cells have another value in another table of the same paper for the same
+    setting, 110 of them in Fed-ADE (Tables 2, 9 and 10); each has a note.
 """
 
 import dataclasses
@@ -61,7 +86,7 @@ from typing import Any
 
 import msgspec
 
-from experiments.papers import notes
+from experiments.papers import choices
 from experiments.papers import papers
 from experiments.papers import templates
 from tff_shift._util import arguments
@@ -434,9 +459,9 @@ def _check(spec: Specification) -> None:
     refuse("of", "computed and of must be set together")
   if spec.of and spec.of not in names():
     refuse("of", f"there is no table {spec.of}")
-  for heading in spec.decisions:
-    if not notes.has(heading):
-      refuse("decisions", f"{notes.PATH.name} has no heading {heading!r}")
+  for path in spec.decisions:
+    if path not in choices.of_all():
+      refuse("decisions", f"no file {path!r} has choices")
   for name in spec.rows_by:
     if name not in spec.settings:
       refuse("rows_by", f"there is no setting {name!r}")

@@ -35,9 +35,9 @@ _HEAD = """# Methods
 
 For readers who look for a method, its paper, or the values that it sends: all
 {number} methods. The name of a method is the value of `--algorithm`, and its
-file is in `tff_shift/algorithms/`. The file's docstring has the equations;
-[BUILD_NOTES](../../BUILD_NOTES.md) has the decisions where a paper is silent
-or contradicts itself. `make index` writes this page from these files.
+file is in [tff_shift/algorithms](../../tff_shift/algorithms). The file's
+docstring has the equations and, under "Choices:", the decisions where a paper
+is silent or contradicts itself. `make index` writes this page from these files.
 
 ## Scenarios
 

@@ -69,7 +69,10 @@ def test_table_is_run_once_and_shown(tmp_path, run_reproduce, pages, capsys):
   assert (told["rounds"].paper, told["rounds"].ours) == ("30", "5")
   assert told["rounds"].is_reduced and not told["num clients"].is_reduced
   assert not first.is_full
-  assert first.decisions[0][1].startswith("Paper: [Federated Learning under")
+  decisions = dict(first.decisions)
+  assert next(iter(decisions)) == "tff_shift/scenarios/evolving/simulation.py"
+  of_method = decisions["tff_shift/algorithms/fed_evp.py"]
+  assert of_method.startswith("* Text and Algorithm 4 disagree")
   # Nothing is left to run; the plan is kept.
   assert run_reproduce(*arguments[:2], "--resume", _SMALL[1]) == 0
   assert set(starts(folder).values()) == {1}

@@ -194,7 +194,7 @@ reads = "client_accuracy"
     ),
     ("[ours]", "seeds = []\n[ours]", "`array` of length >= 1 - at .*seeds"),
     ("[ours]", "selection_seeds = [1]\n[ours]", "must be a subset of seeds"),
-    ("[ours]", 'decisions = ["None"]\n[ours]', "has no heading 'None'"),
+    ("[ours]", 'decisions = ["None"]\n[ours]', "no file 'None' has choices"),
     ("[ours]", 'rungs = ["rounds=50%", "round=1"]\n[ours]', r"rungs\[1\]: "),
     ("[ours]", 'rungs = ["learning_rate=7"]\n[ours]', r"rungs\[0\]: .*paper's"),
     (

@@ -6,9 +6,10 @@ Each function is a pure function of its seed. The bits are those of Philox
 floating-point draws are not: XLA makes them from other bits. Seeds are
 non-negative, because TensorFlow extends the sign of a negative seed to 64 bits
 and XLA does not.
-"""
 
-# Decisions: BUILD_NOTES, "Other decisions".
+Choices:
+  * Layers of Keras that draw (dropout) have Keras's draws.
+"""
 
 import math
 from typing import Any

@@ -1,4 +1,10 @@
-"""Suppresses log messages of libraries that users cannot act on."""
+"""Suppresses log messages of libraries that users cannot act on.
+
+Choices:
+  * Suppressed are messages that users cannot act on: deprecations of
+    tensorflow-datasets that it uses itself, and the traceback of an unreadable
+    `fingerprint.pb`, on which no prediction depends.
+"""
 
 import contextlib
 import logging

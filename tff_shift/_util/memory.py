@@ -1,4 +1,12 @@
-"""Refuses sizes that exceed memory, before allocating it."""
+"""Refuses sizes that exceed memory, before allocating it.
+
+Choices:
+  * Refused are sizes above the whole memory of the machine or container: swap
+    and the current use by others are ignored. The estimate is a lower bound: a
+    model's weights three times (current weights, gradients, new weights), one
+    batch, one client's state, the data of all clients in a period or step.
+    Weights are counted before they are drawn.
+"""
 
 import os
 import pathlib

@@ -5,9 +5,21 @@ file, its reader and its writer: field names, types and ranges
 (`Annotated[int, msgspec.Meta(ge=1)]`), and in `__post_init__` the constraints
 between fields. An invalid file is refused in one line, its name and the words
 of msgspec.
-"""
 
-# Decisions: BUILD_NOTES, "Files that the package reads back".
+Choices:
+  * A wrong file, or one of another format number, ends a command with exit code
+    2.
+  * There is no defence against attackers: only the program writes these files.
+    A checkpoint has one digest, of its record and its states, because a changed
+    bit must not become a number.
+  * Unknown fields are refused in the package's own files: they come from a
+    newer version or from a misspelt name. A language model's `config.json` and
+    index are written by others and have many fields that are not used here.
+    Only the fields that are used are checked, but `rope_parameters`, which
+    would change the network, is refused.
+  * NaN and infinity, which JSON does not have, are null and strings; as numbers
+    they are refused.
+"""
 
 import contextlib
 import hashlib

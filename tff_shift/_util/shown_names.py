@@ -3,6 +3,13 @@
 Names of data, classes, clients and files, and messages of libraries, come from
 outside. Control characters in them must not move the cursor of a terminal,
 erase a line or reverse the order of other text.
+
+Choices:
+  * Unpaired surrogates are refused on entry (flags, names of classes and
+    clients): no file of a run could contain them, which would only show at its
+    end.
+  * Output on a terminal is escaped when it is printed, including characters
+    that change the direction of text; names in result files are unchanged.
 """
 
 import hashlib

@@ -2,6 +2,16 @@
 
 Errors that their code raises, including the end of the process, are reported in
 one line that names the module: on import by `load`, in calls by `blame`.
+
+Choices:
+  * A user's files (`--import`, `--model=file.py:function`) are imported under a
+    separate name, so that they hide no module; their folder is not searched for
+    their imports. The digests in `config.json` cover these files only.
+  * Any error of their code is reported with file and line, without a traceback;
+    the frames of the traceback show whose code is at fault. In Python the
+    chained errors have the whole traceback, and so has `tff_shift.testing`.
+    `sys.exit` in them is an error even with code 0, because a run would end as
+    if it were done.
 """
 
 import hashlib

@@ -20,9 +20,22 @@ alpha stay.
 
 Written from the equations as generally quoted and from FedTorch, a public
 program by authors of the paper.
-"""
 
-# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+Choices:
+  * alpha starts at 0.5 (`mixture_weight`) and is learned. It is updated at each
+    step, by plain gradient descent for any optimizer, at the models' learning
+    rate; FedTorch updates it once per round (`mixture_learning_rate`,
+    `adapt_mixture`).
+  * The weights are mixed; FedTorch mixes the logits (`mixture=logits`).
+    Predictions use the server's current weights.
+  * v starts as the first model that the client receives, and takes a step for
+    each step of w, on the same batch.
+  * Algorithm 1 has no weight decay; FedTorch's two optimizers decay both w and
+    v. w decays, as in FedAvg. v does not: alpha grad f(vbar) is its whole step,
+    so v does not change at alpha = 0 (`personal_weight_decay`).
+  * Running statistics of v are those of the mixture, because v predicts only as
+    a part of it.
+"""
 
 import dataclasses
 from collections.abc import Callable

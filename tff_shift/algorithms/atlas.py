@@ -12,9 +12,11 @@ the learners. ATLAS is designed for convex risks: here the learners are heads on
 the fixed pre-trained backbone.
 
 What leaves a client: the mean risk of its learners. The learners stay.
-"""
 
-# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+Choices:
+  * 6 rates from 5e-6, each twice the previous one; weights exp(-0.1 cumulative
+    risk) (`smallest_rate`, `num_learners`, `meta_rate`).
+"""
 
 import dataclasses
 from typing import Any

@@ -20,9 +20,22 @@ sums over clients, the trained model's probabilities for the public inputs.
 
 Equations and constants (40 % review; alpha = 0.1, T = 2, without T^2) follow
 the authors' program.
-"""
 
-# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+Choices:
+  * The server's targets are the mean of the probabilities, of which it sees
+    only the sum. Clients without examples do not contribute. The program labels
+    each public input by one model in turn. `server_steps=0` leaves it out.
+  * The server distils from the first domain on, as in the program
+    (`train_CFeD`), where only the clients' review begins with the second task
+    (`distil_from=second_domain`).
+  * Each client reviews with the same probability, drawn in each round, with as
+    many gradient steps as FedAvg's.
+  * The public inputs are 200 inputs of uniform noise, for titles of uniform
+    lengths and uniform words, including unknown ones (`public_data`,
+    `public_examples`, `public_bound`). `public_data=digits` is for images, not
+    if clients hold the same digits.
+  * The server updates its running statistics when it distils.
+"""
 
 import dataclasses
 import math

@@ -33,9 +33,9 @@ its own.
 eps_1 and eps_2 are lengths of updates: they depend on the model, the learning
 rate and the number of local steps. With thresholds that do not fit, no cluster
 is ever split, and this is FedAvg. `server_state.memory.norms` has the two
-lengths of each cluster in the last round; BUILD_NOTES.md has an example.
+lengths of each cluster in the last round.
 
-Choices that the paper leaves open, and differences from the authors' program
+Choices, and differences from the authors' program
 (github.com/felisat/clustered-federated-learning):
   * The parts are those of the paper. The program's are those of complete
     linkage, which keeps clusters compact: `linkage=complete`. It has no gamma:
@@ -50,9 +50,17 @@ Choices that the paper leaves open, and differences from the authors' program
     only. A client that has never trained stays in the part with the lower
     number of models.
   * The optimizer's state is reset every round; in the program it is kept.
+  * On scikit-learn's digits (ten clients of 100 examples, a perceptron of width
+    64, batches of 20, plain steps, seed 0, accuracy on the other 797) with two
+    concepts (the labels of every other client shifted by five), 10 steps at 0.1
+    and 60 rounds, no update is longer than 1: with the published eps_2 of 1.6
+    no cluster is split, and the result is FedAvg's 48.1 %. With eps_1 = 0.25
+    and eps_2 = 0.6 it is 92.7 %: the first split, after round 20, separates the
+    concepts, and later splits follow the noise, to six clusters. With gamma =
+    0.7 there are four, and 94.3 %. FedAvgFT has 91.8 %, FedEM 93.5 % and FedRC
+    94.2 % (two models each), IFCA 48.1 %, whose clients all choose the same
+    model.
 """
-
-# Decisions: BUILD_NOTES, "Rates and thresholds".
 
 import dataclasses
 from typing import Any

@@ -34,9 +34,22 @@ whole backbone at once, projects onto the updates as sent, and adds the mean of
     u_i' = u_i - sum over j != i of min(<u_i, u_j>, 0) / |u_j|^2 u_j
 
 without CAGrad.
-"""
 
-# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+Choices:
+  * Compare rows of the FedDRM paper's tables with `variant=program`.
+  * The authors' program does not divide a projection by the squared length;
+    here it is divided, as in PCGrad. Each client draws the order in which its
+    update is projected against the others, once per round, for all layers.
+  * The published mean is unweighted; clients are weighted as everywhere in
+    guidance (`client_weighting=num_examples`).
+  * The available text does not give alpha: 0.5, CAGrad's (`conflict_aversion`).
+  * Aggregator and server momentum apply to the mean update; the server then
+    adds the combined update minus the mean of the updates as sent.
+  * If updates can cancel each other, the norm of their combination is at least
+    1e-4 of the longest update's.
+  * All clients start with the initial head of the run's seed, see
+    `learning.algorithm`.
+"""
 
 import dataclasses
 from typing import Any

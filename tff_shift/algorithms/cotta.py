@@ -39,6 +39,8 @@ Choices:
     Restored weights keep theirs.
   * Dropout is off, and regularizers do not count.
   * The threshold is the program's for CIFAR-10; it is 0.72 for CIFAR-100.
+  * On digits the mean over augmentations is far worse than the plain
+    prediction: 35 % beside 89 % (`num_augmentations=0` leaves it out).
 """
 
 import dataclasses

@@ -15,9 +15,16 @@ What leaves a client: the update of its copy of w, and the mean training loss of
 this copy. v_k stays.
 
 Written from the steps of the authors' public program.
-"""
 
-# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+Choices:
+  * lambda is 1; the paper chooses it by validation, and Appendix D of the
+    FedEvolve paper has 0.1 (`ditto_lambda`).
+  * v starts as the first model that the client receives, and takes a step for
+    each step of w, on the same batch. It has no weight decay, and is pulled
+    towards the received model, not towards the new mean.
+  * In guidance each of the two models takes 10 steps; the FedDRM authors'
+    program takes 5 and 5 (`local_steps=5`).
+"""
 
 import dataclasses
 

@@ -29,7 +29,7 @@ then rarely change their centre: the first choice decides, and it is IFCA's.
 `server_state.memory` is the fraction of the last cohort in each cluster, which
 only the server has.
 
-Choices that the paper leaves open, and differences between public programs:
+Choices, and differences between public programs:
   * The choice is made by the client, from the received centres, so that the
     server need not know the W_i. In the order of the paper's steps, the centres
     move between a client's choice and its training; here between its training

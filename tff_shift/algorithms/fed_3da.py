@@ -25,9 +25,13 @@ and sends r only in deployment.
 What leaves a client: in training the update of the hypernetwork's weights, and
 the mean training loss; in deployment r, when its data have drifted. The trained
 target network stays.
-"""
 
-# Decisions: BUILD_NOTES, "Clients whose distribution changes: Fed-3DA".
+Choices:
+  * The appendix of the paper is a link that is dead: this follows the paper
+    alone, and pFedHN.
+  * In deployment the target network is as the hypernetwork computes it, not as
+    the client trained it.
+"""
 
 import dataclasses
 

@@ -19,16 +19,28 @@ the direction of the mean embedding with a moving mean. Each difference is a
 hyper-parameter. Use it with a model that has batch normalisation and dropout,
 such as `mini_resnet`. Beside it belong no adaptation (`source`), the same at
 rate 0 (`eta_min=0`, `eta_max=0`), and the same at its mean rate (`--controls`):
-moving statistics adapt a model by themselves. BUILD_NOTES.md compares paper,
-program and this package.
+moving statistics adapt a model by themselves. A table in BUILD_NOTES.md,
+"Paper, program and tff_shift", compares the two and this package.
 
 What leaves a client: the update of the backbone, the number of its unlabelled
 examples, and the mean risk of both updates (program: the mean entropy, and an
 update that no client receives). Head, summaries, label estimates, running
 statistics and learning rate stay.
-"""
 
-# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+Choices:
+  * Algorithm 1 caches q and z in every round, the text compares time steps. S
+    is measured in the first round of a step in which a client takes part,
+    relative to the last step in which it took part; the rate then holds for the
+    step (`compare=rounds`).
+  * At t = 1, S is relative to the summaries of the labelled data under the
+    pre-trained model.
+  * With a single estimator (Table 4) S is this estimator, not halved.
+  * With `reference=ema`, several rounds of a client in a time step have several
+    rates. Each trains at its own; the recorded one is their mean, which
+    `--controls` preserve.
+  * S is as printed. With 50 examples it is mostly the noise of a batch under
+    slow drift: `correct_batch_noise`, see `shift.batch_noise`.
+"""
 
 import dataclasses
 from typing import Any

@@ -31,9 +31,22 @@ of theta_i are kept; the others are not needed.
 stays 1, because its loss uses a copy of theta without gradients: local training
 starts from theta_g, as in FedAvg, and clients predict with their own trained
 models, theta_i.
-"""
 
-# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+Choices:
+  * W is of the last layer (p = 1), learned on 80 % of the examples. Clients
+    predict with the model from which the next round starts; this is where the
+    authors evaluate. With rate 0 for W it is FedAvg, bit for bit.
+  * "Until convergence" is more than ten passes, and a standard deviation of the
+    last ten losses below 0.1, as in the authors' program; at most 30 passes
+    (`ala_threshold`, `ala_max_passes`).
+  * Batches of the passes over W are full and random, new in each round, the
+    same in all passes. They update no running statistics: the program uses a
+    copy of the model for them.
+  * Local training has 10 steps, as in all methods; the passes over W come on
+    top, as in the authors' program. `variant=program` has 5: half of that
+    program's ten steps learn its W. With 5 the published method loses 5 points
+    of system and 3 of average accuracy (results/guidance.md).
+"""
 
 import contextlib
 import dataclasses

@@ -33,9 +33,27 @@ own features: mean of (f(x; theta) - f(x; theta_i))^2, where f are the features
 of the trunk that a guide shares, if there is one. Clients are weighted by
 `client_weighting`, and predict with the new backbone without alignment and
 their head (`predict_with=received`).
-"""
 
-# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+Choices:
+  * Compare rows of the FedDRM paper's tables with `variant=program`.
+  * In the authors' program all clients align the same object in turn. Here each
+    client aligns the model that the server sent; in its first round there is
+    nothing to align to. Alignment takes plain gradient steps with a rate of its
+    own, one epoch, on batches of `batch_size` (16 in the program), on top of
+    the 10 steps that all methods take (`alignment_steps`,
+    `alignment_learning_rate`).
+  * A client predicts with its last trained model, whose Fisher information
+    weights it in the mean: the authors' program evaluates before it sends the
+    new backbone. A client that was not sampled recently therefore predicts with
+    an older model, in every scenario (`predict_with=aligned, received`;
+    results/guidance.md).
+  * A client that never trained predicts with the current server backbone and
+    the first head, the initial head of the run's seed, as in all methods here;
+    in the authors' program with the initial model, which no round has changed.
+  * t_i is over one pass of full batches, over all weights including the head:
+    clients with more examples have larger traces. `secure` is refused: its sums
+    round weights to 1/4096, and traces may be below that.
+"""
 
 import contextlib
 import dataclasses

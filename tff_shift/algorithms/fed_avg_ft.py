@@ -7,9 +7,20 @@ FedAvg's, and a client predicts with a copy fine-tuned on its own training data.
 
 What leaves a client: its model update, and the mean training loss. The
 fine-tuned model stays.
-"""
 
-# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+Choices:
+  * In the FedDRM paper "700 rounds and 100 local steps"; its program takes
+    1,000 steps in the last 100 of 800 rounds, at 4 % of the initial rate and
+    less. Here all rounds are FedAvg's. Once per evaluation each client takes
+    100 steps from the model of the round, at the rates of the rounds that would
+    follow (10 steps each); the cosine ends with these steps. They come on top
+    of the rounds. After 800 rounds no rate is left for them: `rounds=700` and
+    `fine_tuning_steps=1000` are the program (results/guidance.md),
+    `fine_tuning_learning_rate` sets the rate.
+  * In evolving domains a personal epoch minimises the cross-entropy with the
+    optimizer and rate of training (`personalization_epochs`).
+  * A client predicts with the running statistics that fine-tuning has updated.
+"""
 
 import dataclasses
 from collections.abc import Callable

@@ -14,9 +14,17 @@ What leaves a client: the update of the backbone, and the mean training loss.
 The fine-tuned model stays.
 
 Written from the steps of public programs.
-"""
 
-# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+Choices:
+  * The paper tries to fine-tune body, head and both; the FedDRM authors'
+    program updates only the head, for 2,000 steps. Here both, as in the paper's
+    tables, for as many steps as FedAvgFT and at its rates
+    (`fine_tune_part=head`).
+  * The random head is the model's initial head of the run's seed, as in the
+    authors' program; the server holds it and predicts with it. It is not
+    trained and does not decay. `head=classifier` moves the cut;
+    `--weights_file` gives one head to all seeds.
+"""
 
 import dataclasses
 

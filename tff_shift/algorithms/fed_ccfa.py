@@ -41,9 +41,24 @@ Equations and constants follow the authors' program
 (github.com/wenwenwenwenti/FedCCFA). With `stream_labels=risk`, all steps but
 the first weight classes by the estimated label distribution, whose entropy is
 H.
-"""
 
-# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+Choices:
+  * The rate is 0.01, the program's base rate. Plain gradient descent
+    (`momentum`, `weight_decay`).
+  * The compared classifiers start as the one that all clients start with (here
+    the pre-trained one), as in the program, whose server sends it in each
+    round. From each client's own (`compared_start=own`), five clients of one
+    concept are split into two groups. A client's own classifier starts from the
+    same one; in the program a client's first classifier continues from the
+    compared one, because its list is still empty.
+  * With fewer than three clients in a round the distance divides by zero: they
+    are not compared, and each keeps its classifier and its own mean embeddings.
+  * Classes that a client lacks count neither in the entropy nor in the mean (in
+    the program 0 log 0, and a mean that divides by all clients). A class
+    without an anchor is not aligned.
+  * The server's next weights contain the merged table of the round, which the
+    second phase sends to all clients of the round.
+"""
 
 import dataclasses
 from typing import Any

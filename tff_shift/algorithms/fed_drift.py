@@ -39,9 +39,31 @@ model was opened.
 
 `server_state.memory` is for each model the fraction of the last cohort that has
 data of it, which only the server has.
-"""
 
-# Decisions: BUILD_NOTES, "Concept drift: FedDrift and Feroma".
+Choices:
+  * The paper compares losses, the program the accuracy, of which its thresholds
+    are. Here the loss, with delta = 0.5; `criterion=error` for the program's.
+  * The smallest loss at the beginning of the step before, on data that no model
+    had seen, as in the program. The first one is that of an untrained model: no
+    drift is found in the second step.
+  * A new model stays alone until the next step (W = 1 in the program).
+  * Drifts come first, then merging, which sees the new data too, as in the
+    program; the training follows in the same round.
+  * The program pools batches of clients at the server and weights merged models
+    by pairs of client and step. Here L has the sums of losses over all data of
+    the cohort, in the first round of a step, and weights are numbers of
+    examples.
+  * If there is no room (`num_models`), the model that was chosen least recently
+    is replaced, as in the program; if all are chosen in this step, the client
+    stays with its best one. The data of a replaced model go to the model with
+    the smallest loss at the client's next report; the program drops them.
+  * A client that misses a step reports when it takes part again. Data of steps
+    that it has missed go to the model with the smallest loss.
+  * If clients differ from the start, there is still one model for all, which
+    never splits without a drift (`start=clients`).
+  * An iteration has a step per domain of which a model has data, so that the
+    last step costs as much as FedAvg.
+"""
 
 import dataclasses
 from typing import Any

@@ -16,9 +16,18 @@ of a density ratio model (Theorem 2.2, eq. 7).
 
 What leaves a client: the update of backbone and client branch, its number of
 examples and the mean training loss. The target head stays.
-"""
 
-# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+Choices:
+  * lambda weights the loss of the target class, as in Algorithm 1 (0.9 in the
+    authors' program, commit 3479abf, which is followed where the paper is
+    silent).
+  * The paper routes a query to the highest probability; the program subtracts
+    log(n_i / N) first. The correction is by the weights of the mean in training
+    (none with `client_weighting=uniform`). Both are reported (`uncorrected_`
+    metrics; `guide(..., corrected=False)`).
+  * All clients start with the initial head of the run's seed, see
+    `learning.algorithm`.
+"""
 
 import dataclasses
 from typing import Any

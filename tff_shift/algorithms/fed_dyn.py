@@ -27,7 +27,9 @@ it, and 0 is refused.
 What leaves a client: its model update, and the mean training loss with the
 quadratic term. L_k stays. S is known to the server only.
 
-Written from the steps of the authors' program. Choices:
+Written from the steps of the authors' program.
+
+Choices:
   * Clients and server predict with w. The curves of the authors' program are
     those of the mean of all clients' last models, which needs them at the
     server. w moves farther than this mean: twice as far in the first round.

@@ -27,7 +27,7 @@ With K = 1 rounds are those of FedAvg, bit for bit.
 What leaves a client: its updates of all K models, and the mean training loss,
 the sum over k of the M-step's. pi_i and q stay.
 
-Choices that the paper leaves open, and differences from the authors' program
+Choices, and differences from the authors' program
 (github.com/omarfoq/FedEM):
   * q is computed once a round, before training, over all training examples, as
     in the program.

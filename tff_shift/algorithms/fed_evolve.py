@@ -19,9 +19,20 @@ does not receive these sums, and predicts nothing.
 
 The server holds no data, so its prototypes are the mean over clients weighted
 by class counts.
-"""
 
-# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+Choices:
+  * phi and psi have separate initial weights.
+  * In the figure of accuracy per domain, domain m is predicted with the
+    prototypes of domain m - 1, the first domain with its own.
+  * A class without a prototype is never predicted. Its examples count as wrong
+    and are excluded from the measured loss, because any substitute for the
+    missing distance would outweigh all other terms. Without remaining examples
+    the loss is NaN.
+  * If a client lacks domains, the previous domain is the last earlier one that
+    it has. It learns if it has at least two domains. Without any domain it has
+    no prototypes, and predicts nothing.
+  * Distances and the classes of the softmax: see `prototypes`.
+"""
 
 import dataclasses
 from typing import Any

@@ -12,9 +12,25 @@ last layer of phi, in one more epoch on its own data.
 
 What leaves a client: the update of phi and w and the mean training loss. The
 prototypes and the personalised weights stay.
-"""
 
-# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+Choices:
+  * Text and Algorithm 4 disagree whether the prototype includes the batch that
+    is aligned to it. `prototype=current` follows the algorithm, `previous` the
+    text (results/history/evolving.md).
+  * No gradient flows through the part of the prototypes from earlier domains,
+    which was computed with earlier weights. It flows through the part of the
+    current batch.
+  * "The classical cross-entropy loss" of the classifier is over all classes.
+  * A class that is first seen after the first domain starts at its mean; eq. 5
+    as printed would average it with zeros. A class that a domain lacks keeps
+    its prototype.
+  * The last layer of phi is the last one with weights, including its
+    normalisation; `personalization=none, classifier, all` for the rows of Table
+    8.
+  * The personal epoch minimises the cross-entropy with the optimizer and rate
+    of training (`personalization_epochs`).
+  * Distances and the classes of the softmax: see `prototypes`.
+"""
 
 import dataclasses
 

@@ -22,7 +22,7 @@ What leaves a client: the gradient of its loss with respect to the head, before
 the round trains; its model update; and the mean training losses, of all
 examples and with the penalty.
 
-Choices that the paper leaves open, and differences from the authors' program
+Choices, and differences from the authors' program
 (github.com/YamingGuo98/FedIIR):
   * The average starts at 0 without a correction, as in the program: with delta
     = 0.95, the first g is 0.05 times the mean.

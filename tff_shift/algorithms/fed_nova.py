@@ -23,7 +23,9 @@ bit for bit if |a| is a power of two. Clients differ in their steps with
 What leaves a client: its model update divided by |a|, the number |a|, and the
 mean training loss, including the proximal term.
 
-Written from the equations as generally quoted. Choices:
+Written from the equations as generally quoted.
+
+Choices:
   * |a| is computed by the steps' own recursion, so that momentum and a proximal
     term can be combined. It is the sum of a_ij, which is the paper's norm
     unless eta mu is above 1, or momentum overshoots: with constant gradients

@@ -39,9 +39,20 @@ Written from the steps of the authors' program.
 proximal term mu / 2 |theta - theta_received|^2 of the backbone. Heads are not
 combined, and the same values leave a client as in FedRep. It refuses the same
 aggregators as `variant=published`.
-"""
 
-# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+Choices:
+  * Compare rows of the FedDRM paper's tables with `variant=program`.
+  * Weights of heads below 0.001 become 0; the others are rescaled to sum 1. The
+    programs are solved in the graph, by an interior point method that needs no
+    matrix of full rank. Only heads of the cohort are combined; other clients
+    keep theirs.
+  * The head is trained at the common learning rate (0.1 for one epoch in the
+    program). All clients start with the initial head of the run's seed, see
+    `learning.algorithm`.
+  * Classes that no client of the cohort has keep their centroid. A client that
+    has a class without a centroid aligns to its own mean from before training.
+    Round 0 has no alignment, nor has `alignment_weight=0`.
+"""
 
 import dataclasses
 from typing import Any

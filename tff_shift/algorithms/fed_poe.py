@@ -34,9 +34,25 @@ Equations and constants follow the authors' program
 (github.com/pouyamghari/Fed-POE), except that, as in the paper, snapshots are of
 F (the program mixes the client's own model again), and clients train separate
 copies of F (in the program they train one object in turn).
-"""
 
-# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+Choices:
+  * The rate is 0.01, the program's base rate, and the rate of the ensemble
+    weights 1, both divided by the square root of 100 steps (`learning_rate`,
+    `meta_rate`). Plain gradient descent, without the program's momentum, decay
+    and decreasing rates.
+  * loss_t(S_j) is the new snapshot's own loss on the data that the client
+    learned from in round t, as in the program. With labelled examples the sum
+    over rounds follows from the sum of the class weights. Of pseudo-labelled
+    examples the last 1,000 are kept and represent all (`past_examples`);
+    `snapshot_losses=federated` takes the loss of each round's federated model.
+  * The last layer is trained, as in the program; the rest stays pre-trained,
+    and examples are embedded once (`trained=all`).
+  * The program's steps, on the last ten examples, are rounds here: a client
+    scores all models, draws snapshots for the next predictions, and then
+    trains. What it predicts with is in its state. A snapshot every 20 rounds,
+    at most 26 (500 rounds); later ones are not kept (`snapshot_period`,
+    `max_snapshots`, `num_draws`).
+"""
 
 import dataclasses
 import functools

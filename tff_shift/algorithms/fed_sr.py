@@ -23,9 +23,21 @@ trained with the model and stay with the client, starting at r_mu = 0, r_sigma =
 
 mu is the model's embedding, and sigma = softplus(A mu + b) comes from an
 additional linear layer.
-"""
 
-# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+Choices:
+  * The authors double the last layer of the backbone, which here ends in a ReLU
+    or a mean. mu is the model's embedding, and the layer for sigma starts at
+    zeros; `head=classifier` moves the cut. With sigma 0 and without penalties
+    it is FedAvg, bit for bit.
+  * Class Gaussians and C stay at the client, as in the program; Table 7 of the
+    FedEvolve paper seems to count them as sent. It gives the weights of the
+    penalties and no other setting.
+  * Client and server predict with the mean of 20 draws (`num_samples`). They
+    are the same for all examples, clients and rounds, so that a prediction
+    depends on its example alone, and a client predicts as the server does.
+  * For a negative C, for which the program's logarithm is NaN, the absolute
+    value.
+"""
 
 import dataclasses
 from typing import Any

@@ -24,9 +24,23 @@ with h.
 
 What leaves a client: the update of phi and h, its descriptor r_k, and the mean
 loss of phi and h. The personal head stays.
-"""
 
-# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+Choices:
+  * A client predicts with the received backbone, the personal head after one
+    more epoch on it, and the descriptor under it: the state from which the next
+    round would train, bit for bit, as in the authors' program
+    (`personal_epochs`). The mean descriptor is one round older. It and the
+    personal head start at zero.
+  * The 20 steps of Adam at ten times the learning rate are taken for each
+    example separately, and end when its gradient is below 1e-5
+    (`ensemble_steps`, `ensemble_learning_rate`). The program takes means over
+    batches, drops the first example of each batch from the history, and ends
+    per batch.
+  * The mean descriptor has the weights of the server's mean. It is unweighted
+    in the program, as by default here.
+  * A class that a client lacks counts as one example in the balanced softmax:
+    the program adds one to all counts (`class_counts`).
+"""
 
 import dataclasses
 from typing import Any

@@ -34,9 +34,24 @@ What leaves a client: in plaintext, by its id, its trained model and its
 profile, with noise of `profile_noise`; and the mean training loss. The server
 broadcasts all models and profiles in one table, of which a client computes its
 mixture; the paper's server computes it and sends one model.
-"""
 
-# Decisions: BUILD_NOTES, "Concept drift: FedDrift and Feroma".
+Choices:
+  * The extractor is the global model after the rounds of FedAvg in the authors'
+    program, here the one received in the last of them, so that its profiles
+    count from that round on (`warm_up_rounds=0`: the initial one).
+  * Profiles have moments of all features, and zeros for absent classes; the
+    program projects embeddings to a few random directions, and writes -1.
+  * Weights are the paper's softmax; the program has 1 / distance, without
+    threshold. The paper's threshold is not known: 0.05 (`threshold`).
+  * The client computes the mixture, from a table that all receive; the result
+    is the same.
+  * Last model and last profile of clients that did not take part in the last
+    round count.
+  * Clients with labels predict by their training data, because profiles without
+    labels do not see concepts.
+  * The paper's profiles are differentially private. `profile_noise` is
+    optional, and no epsilon is computed of it.
+"""
 
 import dataclasses
 from typing import Any

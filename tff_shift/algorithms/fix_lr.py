@@ -9,8 +9,6 @@ What leaves a client: the update of the backbone, the number of its unlabelled
 examples, and the mean risk of both updates. Head and label estimates stay.
 """
 
-# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
-
 import dataclasses
 
 from tff_shift.algorithms.parts import two_phase_adaptation

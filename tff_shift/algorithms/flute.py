@@ -21,9 +21,19 @@ on all weights. The head and the client's classes stay; with `share_head` the
 head is sent as well.
 
 Equations and numbers are those of the authors' program.
-"""
 
-# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+Choices:
+  * The program's step of the server on the heads is a sum over clients that
+    does not couple them. Each client therefore takes the same step on its own
+    head, which does not leave the client, at the program's rate of 0.5 over 20
+    clients. In the program the step is off by default (`simplex_rate=0`).
+  * |phi(x)|^2 is a mean over the batch, as the cross-entropy; the program sums
+    (`feature_norm=sum`). With the sum, all features became 0 on circle (Adam at
+    5e-4 and at 3e-3).
+  * The FedEvolve paper prints a server accuracy, but the server has no head:
+    there is none, unless `share_head` sends the mean of the heads. Clients'
+    predictions are bit-identical with it.
+"""
 
 import dataclasses
 

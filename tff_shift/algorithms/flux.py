@@ -41,9 +41,27 @@ for the other clusters, the number of the cluster, and the mean training loss;
 in round T0 - 1, in plaintext per client, its descriptor. The server broadcasts
 the models of all clusters, the number of each client's cluster, the centroids,
 and the backbone that described the data.
-"""
 
-# Decisions: BUILD_NOTES, "Other decisions".
+Choices:
+  * The program clusters when a round gains less than a threshold of accuracy on
+    the clients' validation data, or after 80 % of the rounds. Here
+    `clustering_round` is T0, because a round of a cohort has no common
+    validation data.
+  * Clients describe their data with the model that they receive in round T0 -
+    1, and train it, as in the program; the mean of this round is still over all
+    clients.
+  * The number of models is fixed when the computation is built. If DBSCAN finds
+    more clusters, eps grows: the result is single linkage with `max_clusters`
+    clusters, and no client is lost.
+  * P is random, as in the program, whose principal components are those of
+    uniform random points. `predict_with=nearest` is off by default in the
+    program too.
+  * Clusters of one client are exactly `local` only if the mean over the cohort
+    and its division by the client's fraction are exact, as for four clients of
+    equal weights.
+  * With few clients the elbow can lie below the distances within a group, and
+    leave some clients alone: of six clients of two kinds it isolated one.
+"""
 
 import dataclasses
 from typing import Any

@@ -13,8 +13,6 @@ Fed-ADE start (Section 6.1).
 What leaves a client: the mean risk on its labelled data. The history stays.
 """
 
-# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
-
 import dataclasses
 from typing import Any
 from typing import NamedTuple

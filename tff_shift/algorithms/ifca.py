@@ -25,7 +25,7 @@ From models that are near the concepts, it finds the concepts.
 `server_state.memory` is the fraction of the last cohort in each cluster, which
 only the server has.
 
-Choices that the paper leaves open, and differences from the authors' program
+Choices, and differences from the authors' program
 (github.com/jichan3751/ifca):
   * The first models are drawn once, from different seeds. The program draws
     them again until each is chosen by 35 % (K = 2) or 10 % (K = 4) of the

@@ -17,9 +17,23 @@ augmentations.
 
 What leaves a client: its model update, and the mean training loss. Adapted and
 fine-tuned models stay; training does not depend on them.
-"""
 
-# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+Choices:
+  * In MEMO (G) the server adapts. In MEMO (P), `personalized`, it predicts with
+    the global model without adaptation: in Table 1 of the FedEvolve paper T3A's
+    server equals FedAvgFT's to the digit, so the server column does not include
+    the adaptation of client models. For MEMO the tables do not show this.
+  * 3 steps and 32 augmentations are the FedEvolve paper's (MEMO takes one
+    step), plain gradient descent at 0.005 is MEMO's on CIFAR-10. The program of
+    the FedTHE paper keeps the training rate and optimizer, though it means to
+    set 0.0005: `test_time_learning_rate=0`, `test_time_optimizer`.
+  * Each step draws new augmentations. They depend on the client and on the
+    pixels, not on the position of the example. The optimizer is reset for each
+    example.
+  * Points have no augmentations, and the FedEvolve paper has dashes for them:
+    `augmentation=none` minimises the entropy of the prediction for the example
+    itself.
+"""
 
 import dataclasses
 

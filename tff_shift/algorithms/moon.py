@@ -15,7 +15,9 @@ with mu = 0 it is FedAvg, bit for bit.
 What leaves a client: its model update, and the mean training loss, including
 the contrastive term. The backbone of the client's last model stays.
 
-Written from the steps of the authors' program. Choices:
+Written from the steps of the authors' program.
+
+Choices:
   * In its first round a client has no last model and uses the received one: the
     term is mu log 2, and the round is FedAvg's, bit for bit. The program leaves
     the term out.

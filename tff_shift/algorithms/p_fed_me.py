@@ -24,7 +24,9 @@ eta, at most 1 / lambda, where w_i becomes theta_i.
 What leaves a client: beta times the update of w_i, and the mean training loss
 of theta, including the proximal term. theta_i stays.
 
-Written from the steps of the authors' program. Choices:
+Written from the steps of the authors' program.
+
+Choices:
   * R is the number of local steps. A round thus takes K R gradients.
   * In a round, theta starts at the received w and is kept from batch to batch,
     as in the program; the paper leaves the start open. A client that has not
@@ -33,9 +35,15 @@ Written from the steps of the authors' program. Choices:
     the program has one of 0.001.
   * Clients predict with theta_i. The program's personal accuracy is that of
     w_i, which overwrites theta_i, and PFLlib's is that of the server model.
+  * On scikit-learn's digits (ten clients of 100 examples, a perceptron of width
+    64, batches of 20, plain steps, seed 0, accuracy on the other 797), IID, 60
+    rounds of 5 batches, clients and server: FedAvg at 0.05 has 92.3 and 92.3 %,
+    at 0.005 48.6 and 48.6; pFedMe as published (eta 0.005) 47.4 and 49.6, with
+    20 batches 58.5 and 76.7, with `server_beta=2` 53.3 and 55.6; with eta 0.05
+    87.3 and 92.6, with lambda 1 76.1 and 83.2, with 20 batches 96.3 and 96.7.
+  * The default eta (`outer_rate`) is the published one. On IID clients the
+    personal model is worse than w: it fits the last batch.
 """
-
-# Decisions: BUILD_NOTES, "Rates and thresholds".
 
 import dataclasses
 

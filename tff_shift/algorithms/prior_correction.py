@@ -43,6 +43,8 @@ Choices:
     labelled examples, between 1/16 and 16.
   * A full FLH-FTL replaces the expert of smallest weight. The authors' program
     pairs weights with the wrong experts; this is the algorithm of the text.
+  * More passes of EM than two let a batch whose predictions favour one class
+    exclude the others (`em_passes`).
 """
 
 import dataclasses

@@ -26,7 +26,9 @@ What leaves a client: its model update, the change of its control variate (the
 shape of the model), and the mean training loss without the correction. c_i
 stays. The server sends c beside the model.
 
-Written from the algorithm as generally quoted. Choices:
+Written from the algorithm as generally quoted.
+
+Choices:
   * Option II, with eta_g = 1, as in the paper's experiments.
   * Option I takes one pass over all examples of the client, in training mode,
     after the steps. It costs as many gradients as an epoch.

@@ -15,9 +15,18 @@ entropy of the layer's prediction for it. For the feature z of a test example:
 
 What leaves a client: its model update, and the mean training loss. The
 fine-tuned model and the supports stay.
-"""
 
-# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+Choices:
+  * M = 50; the program's M = -1 (keep all), which drops one support of each
+    class, is here M equal to the number of examples (`num_supports`).
+  * Rows of the last layer are supports of the class that the layer predicts for
+    them, as in the authors' program. A class without supports has the logit 0.
+    A bias of the last layer is used in step 1 only.
+  * Examples come one by one; the program adds a whole batch and then predicts
+    it.
+  * The server model is not adjusted: in the FedEvolve paper's tables T3A's
+    server equals FedAvgFT's to the digit.
+"""
 
 import dataclasses
 from typing import Any

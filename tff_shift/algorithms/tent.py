@@ -51,6 +51,10 @@ Choices:
     again. After a reset the moving mean starts anew, and so do the moments.
   * The episodic variant, which resets w at each batch, is `--reset_control`
     with scored=after.
+  * The authors' program refuses group normalisation; SAR's adapts its scales
+    and shifts. `adapted=all` adapts all weights, `reset_entropy` sets the
+    threshold of sar. SAR's program restores the mean loss after a reset, and
+    resets again.
 """
 
 import dataclasses

@@ -27,9 +27,15 @@ What leaves a client: the mean loss. Model and domain classifiers stay.
 
 Equations and numbers are those of the authors' program
 (github.com/thuml/Universal-Domain-Adaptation).
-"""
 
-# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+Choices:
+  * In Fed-ADE the classes before and after are the same, so the largest logit
+    is the prediction. With `unknown_threshold` (-0.5 for w_t in the program) an
+    unknown example has NaN logits: it is wrong and counted in `not_finite`, and
+    the loss is then NaN.
+  * Weights that are all equal in a batch are 1; the program divides by zero.
+  * Domain classifiers, batches and rates: see `domain_adversaries`.
+"""
 
 import dataclasses
 import math

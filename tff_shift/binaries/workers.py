@@ -40,6 +40,9 @@ FLAGS = flags.FLAGS
 _PAUSE_SECONDS = 0.5
 # A driver connects again within a second or two, and a new one is not there so
 # soon: it has to import TensorFlow.
+# The alternative, that a new driver releases the executors of others, would
+# release those of a run that shares the workers too: TFF's ids show their
+# number, not their owner.
 _VACANT_SECONDS = 3.0
 
 

@@ -1,4 +1,10 @@
-"""Common flags: the flags that all scenarios share, and checks of flags."""
+"""Common flags: the flags that all scenarios share, and checks of flags.
+
+Choices:
+  * A batch larger than the data is refused if the user sets it. It is compared
+    with the data of all clients together: a client with fewer examples sees
+    some of them twice, and defaults and presets are for data of any size.
+"""
 
 from __future__ import annotations
 

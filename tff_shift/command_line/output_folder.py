@@ -1,4 +1,14 @@
-"""Checkpoints and output: the flags, and the folder of a run."""
+"""Checkpoints and output: the flags, and the folder of a run.
+
+Choices:
+  * `--resume=auto` with fewer rounds or seeds than the folder has is refused,
+    as with `--resume`. "Done" refers to the flags as they were given, before
+    the data determine some of them (`--input_mean`), so that no data need to be
+    loaded.
+  * Flags that do not affect results may differ on resume (executor, workers,
+    progress, trackers, checkpoint intervals); any other flag is refused by
+    name. Another version or commit gives a warning.
+"""
 
 from __future__ import annotations
 

@@ -14,6 +14,11 @@ Each error is one line. Exit codes:
   message.
 
 After 3, 4, 5, 130 and 143 the results written so far are kept.
+
+Choices:
+  * 5 is for a run that has begun. A folder that cannot be written before that
+    is a wrong flag, 2, also with `--resume`. In `reproduce`, a job that ends
+    with 5 has failed like any other, 3.
 """
 
 import contextlib

@@ -1,6 +1,12 @@
-"""Reads and writes array files; an invalid file is refused in one line."""
+"""Reads and writes array files; an invalid file is refused in one line.
 
-# Decisions: BUILD_NOTES, "Your own data".
+Choices:
+  * Libraries raise more than ten types of errors for damaged files, so readers
+    of archives, weights and caches catch all errors and name the file.
+    Checksums are verified before headers are trusted.
+  * Arrays with an unknown key are refused, because with a misspelt `client` the
+    flags would partition the examples.
+"""
 
 import os
 import zipfile

@@ -1,4 +1,12 @@
-"""The examples of one client, from the data to the federated computation."""
+"""The examples of one client, from the data to the federated computation.
+
+Choices:
+  * There is one type for a client's data, from the data set to the TFF
+    computation. Seed and id are fields, None and 0 until a run sets them:
+    beside the data, they would be one more argument of every function of an
+    algorithm. The number of examples is a field and not the length of `y`, so
+    that data can be padded later; it is checked on entry.
+"""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,16 @@
-"""Examples and their classes as typed arrays, and their validation on entry."""
+"""Examples and their classes as typed arrays, and their validation on entry.
+
+Choices:
+  * Labels without class names: if fewer than half of the classes up to the
+    largest label occur, labels are refused as identifiers; otherwise a warning
+    names the missing ones. One half accepts labels from 1 and small samples of
+    many classes, and bounds allocations to twice the number of classes that
+    occur. Names for all classes are an explicit statement by the user, and
+    there is no check.
+  * Values beyond 1.8e19, whose square overflows float32, are refused in
+    training examples and weights: norms, variances and gradients contain
+    squares. Examples to predict can be as large as float32 allows.
+"""
 
 import hashlib
 import math

@@ -27,6 +27,16 @@ thread.
 The output of both processes goes to a nameless temporary file, whose end is
 part of the error messages, and both run in a session of their own: a Ctrl-C in
 the terminal reaches only Python, which then ends them in order.
+
+Choices:
+  * gRPC logs nothing in this process (`GRPC_VERBOSITY`, unless it was set): its
+    error messages have the same information. A worker keeps its log, which is
+    read if it does not start.
+  * With two malloc arenas (`MALLOC_ARENA_MAX=2`) the worker grows by 0.6 % from
+    round 50 to 300 of FedEvolve with a CNN on digits, with glibc's default by
+    19 %, at the same speed.
+  * The worker listens on all interfaces and has no flag to change that: use it
+    only in a trusted network.
 """
 
 from __future__ import annotations

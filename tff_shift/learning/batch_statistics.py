@@ -35,9 +35,17 @@ An algorithm declares in `RUNNING_STATISTICS`, a `Kept`, which of its models
 have statistics. Personal models keep their own statistics for every
 `personal_norm`. Algorithms that adapt a pre-trained model do not change its
 statistics (`FIXED`).
-"""
 
-# Decisions: BUILD_NOTES, "Other decisions".
+Choices:
+  * Batch normalisation evaluates if it is frozen, as in Keras. A pass with the
+    received weights, as in HBN, would be unaffected by the change of weights,
+    but needs a second pass over all data.
+  * Adaptation has `running_statistics=moving` only as in Fed-ADE's program: a
+    client's own statistics are then in its state (`two_phase_adaptation`).
+  * A sharpness-aware step updates statistics only at its first point.
+    Evaluation is example by example; `modes.by_batch` normalises a whole batch
+    by itself, for methods that state it.
+"""
 
 import dataclasses
 import functools

@@ -7,6 +7,15 @@ follow from both.
 
 A client sends, for each domain, its number of examples and the sum or mean of
 each metric over them, never a prediction.
+
+Choices:
+  * State for predictions is reset at each domain: `predict_by_domain` calls a
+    predictor separately for each one, so that the target's accuracy does not
+    depend on whether other domains are evaluated.
+  * A prediction that is not finite is wrong, whatever its label: a model can
+    have finite weights and no finite logits, or diverge during fine-tuning. The
+    column `not_finite` has the fraction of such predictions; the first one
+    gives a warning.
 """
 
 import collections

@@ -11,6 +11,9 @@ them beside the server state,
 and broadcasts them with the server weights; in process this passes references.
 Algorithms are unaware of frozen weights: their functions are rebuilt with a
 model whose frozen weights are graph inputs.
+
+Choices:
+  * TFF's C++ executors send them with every call.
 """
 
 import dataclasses

@@ -2,6 +2,18 @@
 
 All functions are pure TensorFlow functions of tensors: they can be tested alone
 and become part of a client's TFF computation.
+
+Choices:
+  * The optimizer's state is reset every round.
+  * Weight decay is added to the gradient, as PyTorch's `weight_decay`;
+    `--optimizer=adamw` decouples it.
+  * `--cosine_rounds`: half a cosine over the rounds, constant within a round.
+  * Batches go through random orders of the client's examples. All batches of a
+    round are drawn before the first step; the data are not copied in shuffled
+    order, and all batches are full: a client with fewer examples than a step
+    needs continues in the next random order. FedDRM's program takes a short
+    last batch.
+  * A client without examples takes no step: there is no batch.
 """
 
 import collections

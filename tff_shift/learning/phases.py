@@ -20,6 +20,10 @@ whether there is noise must not tell who takes part.
 
 The loss does not decide divergence: a client with a finite update and a loss
 that is not finite counts, and the mean loss of the round is then not finite.
+
+Choices:
+  * Exit code 3 is for a round in which all clients have diverged; the state of
+    the round before is kept. `num_diverged` counts diverged clients.
 """
 
 import collections

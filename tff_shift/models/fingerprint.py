@@ -3,6 +3,10 @@
 Names and shapes of weights do not determine strides, numbers of groups or
 activations. The graph that maps weights and examples to logits does, so a
 digest of this graph identifies the function.
+
+Choices:
+  * The graph is that in evaluation and, if it differs, that in training with
+    its penalty.
 """
 
 import copy

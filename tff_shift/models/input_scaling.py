@@ -16,6 +16,31 @@ Vectors of floating-point numbers can be scaled there too, feature by feature:
 since features in their own units (years, euros) differ by orders of magnitude,
 and no single step size suits all of them. By default they are not scaled. The
 scaling is part of the model, and therefore of a saved model.
+
+Choices:
+  * FedEvolve: 0 to 1. On rotated MNIST, standardized pixels cost FedEvolve 2.5
+    to 7 points; on digits all methods gain (results/evolving.md).
+  * Fed-ADE has "dataset-wide mean and standard deviation" for CIFAR-10 and
+    nothing for other data sets: `standardized` for all, by the images of
+    pre-training.
+  * FedDRM: -1 to 1, as in the authors' program (results/history/guidance.md has
+    0 to 1).
+  * Fed-3DA: 0 to 1; standardized in the presets of CIFAR-10 and CIFAR-100, by
+    measurement (results/dynamic_personalization.md).
+  * The scaling is a property of the model, in its graph: every user of the
+    model scales in the same way, and a pre-trained model in a cache belongs to
+    its mean and standard deviation.
+  * `standardized` computes mean and standard deviation from the pooled training
+    examples of the first seed, outside of the federation; one model serves all
+    seeds. For other values, such as those of an archive or those on which a
+    population can agree, set the flags. config.json has the values as flags,
+    and `--resume` refuses others.
+  * Vectors are not standardized unless requested, not even in
+    `online_adaptation`, where images are: the points of `circle`, and results
+    on them, would change. Mean and standard deviation are in float64; a
+    constant feature becomes 0. Distances, representations and public inputs use
+    the same scale, because in raw units the largest feature would dominate.
+    Values above 100 give only a warning: not every saturated network diverges.
 """
 
 import dataclasses

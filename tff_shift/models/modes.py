@@ -10,9 +10,24 @@ Batch normalisation has running statistics beside its weights. They belong to a
 separate scope, in which training updates them; without it they are the model's
 own and do not change. If a client has two models of the same architecture, the
 algorithm marks the calls of the second one by another scope.
-"""
 
-# Decisions: BUILD_NOTES, "Other decisions".
+Choices:
+  * Training is a scope, not an argument of `predict`: a model is called in the
+    losses of all algorithms, through cut heads, guides, adapters and user
+    functions. Each would have to pass the argument on; one that forgets it
+    silently trains without dropout.
+  * Draws of random layers depend on (seed of the client's work, step, call,
+    draw). The seed follows from the run, the client, the purpose and the round.
+    Calls count the calls of model parts in a step (which may use two batches),
+    draws the layers within a call, both in order. All are folded into a
+    stateless seed, so nothing has to be stored to resume. Models without such
+    layers have the same graph in training as in evaluation.
+  * A penalty counts once per step and set of weights, however many batches a
+    loss uses; a second set of weights in the same step, such as a personal
+    model beside the shared one, has its own. It is part of the training loss.
+    It adds to `weight_decay`: L2 of strength s moves weights as a decay of 2 s
+    does.
+"""
 
 import contextlib
 import contextvars

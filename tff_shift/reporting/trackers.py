@@ -7,6 +7,17 @@ A tracker is one run in the other program, with a name and parameters:
 
 A resumed run tells all scalars again from its first step, so a tracker first
 deletes what an interrupted run of the same identity and name has left.
+
+Choices:
+  * MLflow runs are identified by the run's identity, which `config.json` has,
+    and its name, so that a kill at any moment does not lead to two MLflow runs
+    for one. MLflow cannot delete a point: a resumed run logs all steps from its
+    first, and skips the steps that MLflow has. Their first value stays, while
+    TensorBoard's files are rewritten; they differ only if the executor was
+    changed.
+  * TensorBoard's names of event files (time, host, process) can be guessed and
+    get an unpredictable suffix; TFF's release manager takes no suffix, so
+    scalars go to `tf.summary` directly.
 """
 
 import contextlib

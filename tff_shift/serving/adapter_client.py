@@ -9,6 +9,17 @@ The client does the clients' half of the computations of the simulation. Its
 state, its examples and its batches stay with it. What it sends to the server,
 see `ts.AdapterServer`, is the message that it returns, of the type in
 `message_types`.
+
+Choices:
+  * The whole phase and its halves (`phases.Phase`) are made of the same
+    functions. TFF's `DistributeAggregateForm` would split the aggregation too,
+    but all its results are at the server, and clients have states here. A
+    message is therefore the value that is aggregated, and aggregators that hide
+    it from the server are refused.
+  * A broadcast is the weights, the round and, if all clients start equal, the
+    seed: neither the aggregator's state nor the optimizer's leaves the server.
+  * A client that does not answer is left out of the rest of its round, and
+    keeps its earlier changes, since no server can take them back.
 """
 
 import os

@@ -17,6 +17,12 @@ Only `deployment.npz` contains examples: a function is traced with a placeholder
 for each tensor, and only the tensors that a result needs are stored
 (`tracing`). Shared tensors are stored once, and the clients' are stacked, so
 that the graph does not grow with the number of clients.
+
+Choices:
+  * A prediction that needs a client's examples is refused: `prepare_client` has
+    to compute a summary of them, such as prototypes. FedEvolve's clients
+    therefore compute the prototypes of all their domains, even if only one is
+    requested.
 """
 
 import contextlib

@@ -12,6 +12,11 @@ alone, such as TensorFlow Serving. All of them take the examples as `x`:
 
 With names of classes or clients, `class_names` and `client_names` are those of
 `classes` and `routes`.
+
+Choices:
+  * A SavedModel is a Keras model if the server has a model: Keras needs a
+    function of examples alone. Others are a plain `tf.Module`. Keras makes
+    saving slower (2 s instead of 0.5 s for the CNN).
 """
 
 import re

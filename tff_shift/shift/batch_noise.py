@@ -39,9 +39,12 @@ component w_i of v_i:
 
 The correction is then cos(m_1, m_2) (1 + (v_1 + v_2) / 2). It vanishes as the
 batches grow.
-"""
 
-# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+Choices:
+  * Negative values are cut off once, in S, so that some noise is left. The
+    corrected S follows the true shift better on every schedule, but still
+    poorly under slow drift (`correct_batch_noise`; off by default).
+"""
 
 import tensorflow as tf
 

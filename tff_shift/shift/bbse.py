@@ -7,9 +7,13 @@ Post-adaptation under Distribution Shift (2026), eq. 4 and Appendix B.
 Under label shift a model confuses classes as often as before,
 M[i, j] = P(predicted i | true j). Predictions on new data then have the
 distribution Q_yhat = M Q_y, which is solved for Q_y.
-"""
 
-# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+Choices:
+  * Singular values of M below 0.05 of the largest are dropped
+    (`svd_threshold`), negative entries are set to 0, and the result is divided
+    by its sum. This biases the estimate for small batches; Lemma 5 has no
+    clipping. Predictions are hard (`soft_predictions`).
+"""
 
 import numpy as np
 import tensorflow as tf

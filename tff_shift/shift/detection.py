@@ -12,7 +12,8 @@ alarms. They leave open which detections belong to a change. Here:
     is s - t: 0 if the first step with new data is detected.
   - A drift without a detection in its window is missed.
   - All other detections are false alarms, also further ones in a window: the
-    distribution has changed once.
+    distribution has changed once, and each detection would cost a request for
+    new weights.
 
 `thresholded` and `mmd` are detectors.
 """

@@ -10,22 +10,23 @@ where f are the features of the examples. The distance of two labels l, l' is
 the distance of their mean features, (mean f of l - mean f' of l')^2. During
 inference there are no labels, and d_l is left out.
 
-Choices that the paper leaves open:
-
-  - Pairing: eq. 2 uses the same index i in both periods without defining which
+Choices:
+  * Pairing: eq. 2 uses the same index i in both periods without defining which
     examples share it. As in the paper's introduction and its source, optimal
     transport pairs them: of all pairings, the cheapest.
-  - With labels, one pairing serves both terms: the cost of a pair is the sum of
+  * With labels, one pairing serves both terms: the cost of a pair is the sum of
     both, as in the source.
-  - The cost is divided by the number of examples: it is the cost per pair, and
+  * The cost is divided by the number of examples: it is the cost per pair, and
     the two periods may differ in size. Pairs of larger periods are still
     closer, so a threshold is specific to a period size.
-  - "The threshold comes from the maximum between the heterogeneous data sets"
+  * "The threshold comes from the maximum between the heterogeneous data sets"
     (Figure 4; the rest is in an appendix that is not available). Here it is a
     quantile of the distances between periods without drift; 1 is the maximum.
+  * Pairs are exact up to 2,000 samples, by Sinkhorn above. Features:
+    `--distance_features`.
+  * The threshold is the 95 % quantile (`--threshold_quantile`,
+    `--distance_threshold`).
 """
-
-# Decisions: BUILD_NOTES, "Clients whose distribution changes: Fed-3DA".
 
 from typing import Any
 

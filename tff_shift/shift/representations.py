@@ -19,9 +19,12 @@ fixed size. There are four definitions of r here, all without labels:
 The last three are fitted to public data at the server, and comparable between
 periods and clients. All are deterministic and independent of the order of the
 examples.
-"""
 
-# Decisions: BUILD_NOTES, "Clients whose distribution changes: Fed-3DA".
+Choices:
+  * The default is `moments` of a small network's features, trained at the
+    server on public data, by measurement (results/dynamic_personalization.md).
+    The paper's own reading carries no information on the classes.
+"""
 
 import dataclasses
 from collections.abc import Callable

@@ -5,13 +5,16 @@ theta that was trained at the server on labelled data. The caller chooses the
 data; this module trains with early stopping on held-out data, and caches the
 result.
 
-Choices that the paper leaves open:
+Choices:
   * Training: the package's local loop, one epoch at a time, for at most
     `max_epochs`. It stops after `patience` epochs without a smaller
     cross-entropy on the held-out data, and keeps the weights of the best epoch.
   * The optimizer state is reset every epoch, as the clients' is every round:
     Adam's moments cover the current epoch only.
   * No augmentation of the images.
+  * In online adaptation: Adam, 1e-3, batches of 32, at most 30 epochs, patience
+    5, and one deployed model for all seeds (`--pretraining_epochs`,
+    `--pretraining_seed`).
 
 The cache is a folder of .npz files, named by a key of everything that
 determines the result (`cache_key`); see `array_cache`.

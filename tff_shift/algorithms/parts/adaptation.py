@@ -8,6 +8,20 @@ estimate, replaces the risk on the unlabelled data (eq. 4).
 
 The type `AdaptationData` does not contain the labels of the stream: adaptation
 cannot use them.
+
+Choices:
+  * Clients start with a uniform prior, as in Section 6.1.
+  * Eq. 4 does not specify whose predictions BBSE uses: those of the pre-trained
+    model, since only for these is the confusion matrix correct
+    (`label_estimator=current`).
+  * A class of which a client has no labelled example drops out of the risk; the
+    other weights are not increased.
+  * Methods of test-time adaptation differ in whether a batch is predicted
+    before or after the adaptation to it: by default as in the method's paper,
+    "Published reading" in its file (`scored`).
+  * Their optimizers keep their moments from batch to batch, in the client's
+    state, as in the programs. In other algorithms a round starts the optimizer
+    anew.
 """
 
 import dataclasses

@@ -23,6 +23,14 @@ for images of three channels is the dark red (128, 0, 0); here all channels are
 Two augmentations are optional, because they change the class of a digit: a flip
 (a mirrored 2 is not a 2) and a random crop (AugMix and MEMO shift images of
 32x32 by up to 4 pixels).
+
+Choices:
+  * Operations are Pillow's, as TensorFlow functions. Mixtures are rounded to
+    uint8.
+  * There is no flip and no crop before the chains, because they change the
+    class of a digit: `augmentation_flip`, `augmentation_crop`;
+    `augmentation_strength` and `augmentation_fill` for the rest. MEMO and
+    FedTHE+ use the same augmentations.
 """
 
 from typing import NamedTuple

@@ -2,6 +2,11 @@
 
 Each domain has a part of the rounds. During its rounds a client trains only on
 its examples of this domain.
+
+Choices:
+  * The tasks of CFL and CFeD are the source domains, in order, each for an
+    equal part of the rounds, with as many gradient steps per round as in FedAvg
+    (`task_rounds`).
 """
 
 from typing import Any

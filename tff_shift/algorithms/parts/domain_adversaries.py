@@ -5,6 +5,21 @@ A client has labelled examples, the source, and its stream, the target. A domain
 classifier d learns to distinguish their embeddings: it minimises the domain
 loss L. The backbone learns to classify the source and to fool d: it minimises
 CE - lambda L. Nothing is shared; each client has its own weights.
+
+Choices:
+  * Fed-ADE has "a fixed learning rate" without its value: 0.01, the base rate
+    of the program of UNIDA's authors. Plain gradient descent, as for other
+    methods; the program has momentum 0.9, weight decay and decreasing rates
+    (`momentum`, `weight_decay`).
+  * A stream has no progress p of training: time step over `domain_ramp`, at
+    most 1. lambda increases with it as published. Model and domain classifiers
+    are kept from step to step.
+  * Domain classifiers have 1 (UDA) and 2 (UNIDA) hidden layers of 100 units
+    (`domain_width`), no dropout. UNIDA's program has 1024 units; each client
+    keeps two such classifiers. Its bottleneck of 256 units is left out, because
+    the model is pre-trained without it.
+  * Each step has a batch of the source and one of the stream, of the same size.
+    The source is not weighted by label estimates: the methods have none.
 """
 
 import dataclasses

@@ -13,9 +13,15 @@ Neither paper specifies initial weights. Here the biases of the outputs are
 initial weights of the target network, and the kernels of the outputs are small.
 Initially every vector therefore gives nearly the same target network, the one
 from which FedAvg with the same seed starts.
-"""
 
-# Decisions: BUILD_NOTES, "Clients whose distribution changes: Fed-3DA".
+Choices:
+  * The authors' program of pFedHN has one more linear layer, without ReLU,
+    before the outputs, which adds no functions to those of the outputs
+    (`hidden_width`, `num_hidden`).
+  * The update is (rate * features) x change, an outer product, instead of rate
+    * (features x change): the rate then scales a vector and not a kernel. The
+    vector's gradient adds the outputs' products in the order of the layers.
+"""
 
 import dataclasses
 import itertools

@@ -3,9 +3,18 @@
 Sources: Prototypical Networks for Few-shot Learning (Snell, Swersky, Zemel;
 NeurIPS 2017); Federated Learning under Evolving Distribution Shifts, eq. 3, 4
 and 6.
-"""
 
-# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+Choices:
+  * `distance=l2` is not squared: "we employ Euclidean distance". `squared_l2`
+    is the distance of prototypical networks, from which eq. 4 comes, and learns
+    faster (results/evolving.md); `cosine` is that of Table 14.
+  * The paper sums the softmax of eq. 4 and 6 over the classes of the client's
+    domain; its Algorithm 1 mentions episodic batches. `softmax_classes=batch`
+    sums over the classes in the batch and learns faster (results/evolving.md).
+    Only classes with a prototype count; examples of other classes are left out,
+    and the mean is over the remaining examples (Algorithms 3 and 4 divide by
+    the batch size).
+"""
 
 from collections.abc import Callable
 from typing import Any

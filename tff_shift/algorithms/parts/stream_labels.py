@@ -4,6 +4,12 @@ Fed-POE and FedCCFA learn from labels at every step, which a stream does not
 have. Fed-ADE: Adaptive Learning Rate for Federated Post-adaptation under
 Distribution Shift (Park, Joe, Kim, Im, Kwon; 2026) uses both as baselines, and
 does not specify their labels.
+
+Choices:
+  * By default (`stream_labels=risk`) they learn from the labelled examples from
+    before deployment, weighted by the estimated label distribution (eq. 4), as
+    Fed-ADE: all methods learn from the same data. Pseudo-labels are the labels
+    that the client predicts with its current model (Fed-POE: its mixture).
 """
 
 import dataclasses

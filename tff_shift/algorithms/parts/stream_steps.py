@@ -3,6 +3,10 @@
 Methods of test-time adaptation take few steps, each on all examples that a
 client has received at once. Their models normalise a batch by its own moments,
 where they have batch normalisation, and predict it as one.
+
+Choices:
+  * Methods that depend on their batch get all examples of a client at a time
+    step, in one call, of any size.
 """
 
 import contextlib

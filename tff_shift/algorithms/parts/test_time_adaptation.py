@@ -4,6 +4,15 @@ The history that a method carries from example to example is reset at every
 domain, and the order of the examples is a pure function of a seed. A client's
 predictions for a domain therefore do not depend on labels, on other domains or
 on other clients.
+
+Choices:
+  * Examples come one by one, in a random order that the client's seed fixes.
+    State is reset at each domain, so that a domain's accuracy does not depend
+    on the domains that are evaluated.
+  * Steps are in evaluation mode (`seed=None`): they adapt a deployed model to a
+    query, and with dropout the answer would depend on a draw. So are teachers,
+    prototypes and embeddings that are computed before the loop. Fine-tuning is
+    training.
 """
 
 from collections.abc import Callable

@@ -14,7 +14,23 @@ predictions for the whole batch of its stream, by steps of the head alone and
 then by steps of all weights. Batch normalisation normalises by this batch, and
 its running statistics move. The averaged backbone is sent to nobody: each
 client keeps its own model. Each of these differences is a hyper-parameter.
-BUILD_NOTES.md compares paper, program and this package.
+A table in BUILD_NOTES.md, "Paper, program and tff_shift", compares the two and
+this package.
+
+Choices:
+  * 4 local epochs in each of the two updates, over the labelled data
+    (`local_epochs`, `head_epochs`).
+  * Clients outside of the cohort receive the new backbone, and keep head and
+    caches.
+  * -sum p log(p + 1e-10) of the program is -sum p log p, from the log-softmax.
+  * `share=nothing`: the update that the server averages is sent, as nominally
+    in the program, and no client receives it, so that rounds and participation
+    are those of the driver. Running statistics do not leave a client. With
+    `share=backbone` they are the client's own too, as in SiloBN.
+  * `running_statistics=moving` without a signal in training mode
+    (`summary=softmax`, FixLR): the pass in training mode over the stream's
+    batch, which moves the statistics once, is part of the update. With equal
+    bounds Fed-ADE is therefore FixLR bit for bit, whatever it measures.
 """
 
 import contextlib

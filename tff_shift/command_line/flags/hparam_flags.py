@@ -2,6 +2,10 @@
 
 Each hyper-parameter of each algorithm has a flag. The user's algorithms and
 metrics (`--import`) are imported before the flags are defined.
+
+Choices:
+  * Flags have the names of the hyper-parameters. An algorithm's file adds its
+    own, and a flag that no chosen algorithm has is refused.
 """
 
 import dataclasses

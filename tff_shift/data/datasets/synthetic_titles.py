@@ -16,6 +16,11 @@ otherwise a common word.
 
 The target may therefore have new words, which no source domain has, or hardly
 ever.
+
+Choices:
+  * The best classifier for the last domain is not the best for all others:
+    naive Bayes, which counts words, has 78 % on the target from all source
+    domains, 90 % from the last one, and 9 % from the first (seed 0).
 """
 
 import numpy as np

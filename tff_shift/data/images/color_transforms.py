@@ -5,16 +5,20 @@ correction, a shift of the hue, and a scaling of the saturation, with different
 values for each client; with many clients also posterisation, which keeps few
 bits of each channel.
 
-Choices that the paper leaves open: the assignment of values to clients, the
-order of the steps (saturation, hue, gamma, posterisation) and the 2 bits follow
-the program of FedDRM's authors. Hue and saturation are those of the HSV colour
-space, as in `tf.image`; that program blends with grey instead of scaling S. It
-rounds to 8 bits after every step and crops at random whenever it reads an
-image. Here an image is rounded once, after the last step, and never cropped, so
-that a client's images are the same in every round.
+Choices:
+  * The assignment of values to clients, the order of the steps (saturation,
+    hue, gamma, posterisation) and the 2 bits follow the program of FedDRM's
+    authors. From client to client, gamma changes first, then hue, then
+    saturation.
+  * Hue and saturation are those of the HSV colour space, as in `tf.image`. The
+    program blends with luma instead of scaling S, and shifts the hue by 25/255
+    instead of 0.1.
+  * An image is rounded once, after the last step, and never cropped, so that a
+    client's images are the same in every round. The program rounds to 8 bits
+    after every step and crops at random whenever it reads an image.
+  * Grey images are tinted orange (hue 1/12, saturation 1/2, value 1): black has
+    no hue, but strokes do.
 """
-
-# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
 
 import itertools
 from typing import NamedTuple

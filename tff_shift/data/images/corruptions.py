@@ -32,9 +32,23 @@ On grey images colours become their luma, and `saturate` changes the value
 instead of the saturation, which grey does not have. An image without the
 property that a corruption changes is not changed: black in `shot_noise`,
 `speckle_noise` and `fog`, one constant value under blurs and `contrast`.
-"""
 
-# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+Choices:
+  * Compared with the authors' script (github.com/hendrycks/robustness,
+    `make_cifar_c.py`) as reimplemented in
+    `tests/data/published_corruptions_test.py`: ratio, ours over the
+    reference's, of the mean absolute change of 100 test images of CIFAR-10,
+    with the same draws, at the worst severity (in brackets): defocus_blur 0.990
+    (4), zoom_blur 0.994 (5), snow 1.001, frost 1.023 (5), gaussian_blur 0.998
+    (1), spatter 1.001 (3), the other thirteen 1.000.
+  * Frost is compared with the authors' photographs, which are not part of this
+    repository, on 40 draws per image (standard error at most 0.008).
+    ImageMagick and OpenCV were not run: for motion blur, the blur of snow,
+    water and the affine part of elastic, the reference computes the definitions
+    of their functions.
+  * An image takes 0.4 ms on average over the corruptions at 32 x 32, 1.3 ms at
+    64 x 64.
+"""
 
 from collections.abc import Callable
 

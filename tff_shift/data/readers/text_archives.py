@@ -9,6 +9,11 @@ Pushshift Reddit Dataset" (ICWSM 2020). Other fields are ignored, and so are
 posts of other subreddits and years, even without the fields. Files are UTF-8.
 They are read line by line, and twice, so that they can be larger than the
 memory. The last result is cached, since each seed of a run loads it.
+
+Choices:
+  * A post that cannot be chosen (another subreddit or none, another year) is
+    skipped, whatever it lacks. A post that can be chosen, but has no time or
+    title, is refused.
 """
 
 import calendar

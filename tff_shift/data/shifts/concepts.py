@@ -26,6 +26,16 @@ Permutations of C classes:
 - shifted: c becomes c + k mod C in concept k, as there.
 - swapped: concept k exchanges the classes 2 k - 1 and 2 k, as in the first
   paper.
+
+Choices:
+  * Concept drift is a case of evolving domains: FedDrift trains on all past
+    data of a client, which only this scenario keeps, and the target is the next
+    step, as its tests are. `feroma` and the clustered methods also run in
+    dynamic personalization.
+  * FedDrift's files have matrices of clients and steps. Here a rule takes their
+    place: every client drifts once, equally many into each step from the third
+    on, as in its staggered setting of two concepts, and the target repeats the
+    last step. `assemble_clients(concepts=)` takes any matrix.
 """
 
 from typing import NamedTuple

@@ -8,8 +8,7 @@ rest are random; in `0.1+0.8` a tenth have label A and eight tenths label B. A
 and B differ and are drawn at random. Labels with a fraction in the name are
 called heavy here.
 
-Choices that the paper leaves open:
-
+Choices:
   - The rest excludes the heavy labels (`rest="others"`): only then does a label
     have exactly the fraction in the name. With `rest="any"` and ten classes,
     55 % of the examples of a period of `0.5` have the label.
@@ -22,8 +21,6 @@ Choices that the paper leaves open:
 Your own data with domains have their own periods, which are not drawn: each
 domain is a period. The first ones are for training, the others are the stream.
 """
-
-# Decisions: BUILD_NOTES, "Clients whose distribution changes: Fed-3DA".
 
 import fractions
 import os

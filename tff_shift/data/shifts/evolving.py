@@ -6,19 +6,31 @@ target, on which no client trains. A domain is a rotation of its images by k
 times an angle, a range of years or hours, or a position on a half circle. Every
 example belongs to exactly one domain.
 
-Choices that the paper leaves open: images are assigned to the domains of a
-rotation at random and in equal numbers (which differ by at most one); rotations
-are counter-clockwise; the last range of years has 13 years, so that it ends
-with the data, in 2013; a client has the same label distribution in all domains;
-a client is tested on its own part of the target domain.
-
 Your own data can have a split into training and test; clients then train on one
 part and are tested on the other, also in the target. The training and test
 splits of the package's data sets are pooled, as in the paper. If examples
 belong to clients, a client may lack domains.
-"""
 
-# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
+Choices:
+  * Images are assigned to the domains of a rotation at random and in equal
+    numbers (which differ by at most one). Rotations are counter-clockwise,
+    bilinear, and 0 outside of the image.
+  * The last range of years has 13 years, so that it ends with the data, in
+    2013.
+  * A client has the same label distribution in all domains: the examples of a
+    class are divided over the clients in proportion to it.
+  * A client is tested on its own part of the target domain, with its own label
+    distribution.
+  * Source domains are split into training and test, 80 : 20
+    (`--test_fraction`). The target is all test data.
+  * The Dirichlet distributions are over the classes that occur in any domain:
+    clients with much weight on a class that never occurs would get few
+    examples. A class that occurs only in the target therefore changes the
+    partition of the other domains when the target is held out.
+  * Numbers of domains are only compared. With fewer `--num_domains` than there
+    are, neighbours are merged. Your own images without domains become 8 domains
+    by default.
+"""
 
 import dataclasses
 import itertools

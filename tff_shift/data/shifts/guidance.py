@@ -4,18 +4,23 @@ FedDRM, Section 3.1 and Appendix F: a data set is partitioned over the clients
 by a Dirichlet distribution or by shards. Each client splits its part 70/30 into
 training and test, and applies its own colour transform to all its images.
 
-Choices that the paper leaves open: training and test split of an archive are
-pooled (the paper counts 60,000 images of CIFAR-10); a Dirichlet draw that gives
-a client too few examples is repeated, see `partition.dirichlet_over_clients`;
-CIFAR-100 with its 20 superclasses is partitioned by the 100 fine labels, as in
-the program of FedDRM's authors. Grey images are tinted first.
-
 Your own data are not changed unless an intensity is given: they can be vectors,
 and any number of clients can hold them. If they have a test split, clients
 train on one part and are tested on the other.
-"""
 
-# Decisions: BUILD_NOTES, "Queries that find their client: FedDRM".
+Choices:
+  * Training and test split of an archive are pooled (the paper counts 60,000
+    images of CIFAR-10). `--max_examples` is stratified.
+  * A Dirichlet draw is over clients for each class; clients with N / m examples
+    receive no more. It is repeated until the smallest client has as many
+    examples as there are classes, see `partition.dirichlet_over_clients`: the
+    rule of the program of FedDRM's authors, whose three printed draws were
+    reproduced to the digit with its generator.
+  * CIFAR-100 with its 20 superclasses is partitioned by the 100 fine labels, as
+    in the program.
+  * Grey images are tinted first. Your own examples with clients are coloured
+    too if an intensity is given: that is the scenario's shift.
+"""
 
 import os
 import re

@@ -13,11 +13,6 @@ streams.
   - Covariate shift: a client has one corruption; its severity is 5 omega(t),
     rounded (see `SEVERITIES`); its classes are uniform.
 
-Choices that the paper leaves open: omega is the same for all clients, as in
-eq. 1; if a data set has a test part, streams are drawn from it; a client's
-labelled data have the label distribution of pre-training and may share examples
-with other clients; streams are drawn with replacement.
-
 Your own data are pre-trained on as they are: all examples from before
 deployment. They may have classes that never occur, and rare ones. The
 distributions of pre-training and of labelled data are over the classes that
@@ -27,9 +22,34 @@ occur before deployment. All examples of a rare class are used, see
 Your own data with domains have their own drift, which is not drawn: the first
 domain is before deployment, and each other domain is a time step, at which a
 client has all its examples in the order of the rows, or none.
-"""
 
-# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
+Choices:
+  * omega is the same for all clients, as in eq. 1.
+  * At severity 0 an image is clean. A client keeps one of the 19 corruptions;
+    each occurs before any occurs twice. `--corrupted_images=archive` reads
+    CIFAR-10-C and CIFAR-100-C instead of computing corruptions.
+  * A draw over all classes, restricted to those of the client and rescaled, is
+    a Dirichlet draw over these. Q_t, the shift and its correlations refer to
+    the distributions that are sampled.
+  * Streams are drawn with replacement from the test part of a data set (digits:
+    a random 30 %), 50 examples per step (`--samples_per_step`).
+  * A client has 100 labelled examples (`--initial_examples`) with the label
+    distribution of pre-training, from a part that pre-training does not use: on
+    examples seen in pre-training, the risk of eq. 4 is near 0. Clients may
+    share examples. A client with fewer examples takes all of them; such clients
+    are counted.
+  * The data not used for streams are split 65 : 15 : 20 into pre-training,
+    early stopping and confusion matrix, and clients. By default at most half of
+    the pre-training part is used (`--max_pretraining_examples`), less if a
+    skewed distribution asks for more examples of a class than there are. A
+    class with less than half of the examples that the distribution asks for
+    does not limit the number: all its examples are used, with a warning. With
+    the exact distribution, six examples of one class of ten would leave 30 to
+    pre-train on.
+  * The Gaussian and exponential-decay distributions of pre-training, whose
+    parameters the paper does not print, are exp(-(i - (I - 1) / 2)^2 / (2 (I /
+    4)^2)) and 10^(-i / (I - 1)).
+"""
 
 import functools
 import os

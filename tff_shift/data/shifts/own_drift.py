@@ -2,6 +2,14 @@
 
 A client holds examples in some of the domains, in the order of time. Examples
 without clients are dealt to clients IID, domain by domain.
+
+Choices:
+  * If examples have a client, the parts of streams and periods are split client
+    by client, and a client draws from its own examples; the distributions are
+    the same as without.
+  * The deal of rows without clients and the split follow `--pretraining_seed`
+    and `--public_seed`, not `--seeds`: all seeds have the same streams, which
+    are data.
 """
 
 import os

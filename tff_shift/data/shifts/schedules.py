@@ -34,8 +34,6 @@ Two programs draw schedules of these names in another way, see `SOURCES`:
   steps, not half as many; the others are as here.
 """
 
-# Decisions: BUILD_NOTES, "Streams that drift: Fed-ADE".
-
 import math
 
 import numpy as np

@@ -11,9 +11,16 @@ ids of its first words, padded on the right with `PADDING`.
 A model's vocabulary consists of the most frequent words of the examples that
 train it: words of the target, of test examples and of new clients alone are
 unseen in training. All other words are `UNKNOWN`.
-"""
 
-# Decisions: BUILD_NOTES, "Reddit titles".
+Choices:
+  * NFKC would also join full-width letters with others, and split Thai and Lao
+    characters in two, an unused spelling.
+  * A vocabulary has the 20,000 most frequent words of the drawn titles of the
+    source domains; ties are in alphabetical order. It is the same for all
+    clients and is counted before training, in plaintext. `--select=last_source`
+    holds out a domain whose words have been counted.
+  * A title has its first 30 words.
+"""
 
 import functools
 import re

@@ -9,6 +9,18 @@ class that occurs unless it is given, see `examples.num_classes_of`. Arrays that
 already have the right type are not copied; copies are read-only. Clients,
 domains and periods count from 0, time steps from 1. Messages use a client's
 number, or its name if given.
+
+Choices:
+  * A masked array is refused, not filled: only the user knows which value
+    stands for a missing one. TensorFlow silently drops the masks of TFF's
+    `TestClientData`, so the private arrays from which it was built are checked.
+  * Prediction refuses the inputs that training refuses, with the same function:
+    a value that is not finite would give a meaningless label.
+  * A period's drift is a change of the label fractions, not of the
+    distribution's name: a client with two labels has the same `0.5` whichever
+    is heavy.
+  * The drift of given periods is unknown without `drifted`, and so is `omega`
+    of given streams: their columns and rates are left out.
 """
 
 import warnings

@@ -21,6 +21,17 @@ A folder's name has a slash. Images can have image_size=<pixels>; domain_order
 is the order of domains, the target last. All are read completely to determine
 their entry, and kept in memory for the next use. Examples are uint8 images of
 one or three channels, or vectors of floating-point numbers.
+
+Choices:
+  * A file has no entry in `datasets`: only the file itself describes its
+    content. It is therefore read completely when the flags are checked, and the
+    last one read stays in memory for the plan. `datasets.get` is the one place
+    that distinguishes names, paths and `tfds:<name>`.
+  * A run identifies the file by its SHA-256, not by its path, which may change.
+    The name in results is the file's stem: only `config.json` distinguishes two
+    files with the same stem.
+  * A table of tensorflow-datasets is refused, not converted to vectors: no rule
+    determines which columns are numbers, codes or texts.
 """
 
 import functools

@@ -20,6 +20,13 @@ are added as a whole; what others accumulate is kept for a loop over clients.
 Other computations run client by client, see `federated`: data sets, strings,
 variables, clients on several devices, and clients with so much data that the
 overhead of a call is negligible.
+
+Choices:
+  * One trace serves all cohort sizes, where a graph with a call per client
+    would be traced for each size. Results have the bits of client-by-client
+    execution. More than 1 MiB per client or 1 GiB in total would be copied once
+    more, and is not packed, nor are results that stay tensors. After an error
+    the computation is repeated client by client: the message names the client.
 """
 
 import collections

@@ -4,6 +4,15 @@ Allocating new memory takes as long as writing to it, so large blocks are reused
 by the next call. What is packed from arrays that cannot change
 (`data.examples.read_only`) stays in its block until then. If the same arrays
 recur before, the block is kept for them, and they are not packed again.
+
+Choices:
+  * Packed arrays are where TensorFlow can use them (aligned, by DLPack): they
+    are copied once, into up to 256 MiB kept for the next call, and 256 MiB more
+    for arrays that recur (packed again, into memory of its own, if the block
+    was reused in between). Only copies into bytes are read-only: a flag can be
+    reset, and an earlier view written to. Arrays recur if they are the same
+    objects, so drivers make the data of a time step, and the training data and
+    targets of evolving domains, once.
 """
 
 import collections

@@ -56,6 +56,22 @@ or authentication. With a certificate, the channel is TLS
 (`grpc.secure_channel`), to a proxy that terminates it beside the worker; with a
 client certificate, the proxy can authenticate the client. The worker's own port
 must then be closed to others.
+
+Choices:
+  * The first worker merges, although it gets all partial sums and the server's
+    state again, half of the bytes of a round with two workers: merging in the
+    driver would move the server's work there.
+  * The health check calls a method that the service does not have, on TFF's
+    connection: gRPC answers for any live server.
+  * INTERNAL and RESOURCE_EXHAUSTED end the run: a computation that fails has
+    these codes too, and would fail on every worker. UNAVAILABLE and
+    FAILED_PRECONDITION (a restarted worker has lost all values) are retried for
+    `worker_timeout` seconds, not counting the time that it computes.
+  * A request's deadline is two seconds above `worker_timeout`, so that a worker
+    that is gone altogether is reported as such.
+  * A certificate without a subjectAltName is left to gRPC, which takes the
+    common name for a host name, but not for an address. Refusing it takes a
+    second connection, which another server might answer.
 """
 
 from tff_shift.execution.remote.context import remote_context

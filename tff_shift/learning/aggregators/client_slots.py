@@ -12,6 +12,12 @@ The server sees every row. An algorithm that uses this must give the reason in
 `factories.AggregationRequirements.per_client_values`, and is refused with
 aggregators that hide or compress updates. A table has num_clients rows,
 regardless of the cohort size.
+
+Choices:
+  * TFF 0.87 cannot collect the clients' values, but it can aggregate by any
+    function. Accumulation adds a value to its row of a table of zeros in place
+    (`TensorStridedSliceUpdate`; `tf.tensor_scatter_nd_add` copies the table for
+    each client). On TFF's C++ executor each step still copies the table.
 """
 
 from typing import Any

@@ -29,6 +29,23 @@ The noise of `dp` and the rounding of `compressed` come from TensorFlow's
 generator without a seed: TFF takes none. The noise of `dp_ftrl` is a function
 of the run's seed. Anyone who knows it can subtract the noise: with data that
 are not public, it must be secret.
+
+Choices:
+  * `dp` has no zeroing (TFF determines the threshold without noise), and its
+    noise has no seed (anyone who can compute the noise can subtract it): the
+    one exception to equal results for equal flags.
+  * `secure` has TFF's secure sums in its type. No executor in TFF 0.87 has the
+    protocol: the executors here add the same integers in plaintext, with the
+    code of TFF's test backend (`execution.compilation.simulate_secure_sums`),
+    bit for bit the result of a secure sum.
+  * Privacy accounting counts one aggregation per round, so `dp` is refused for
+    algorithms with surveys.
+  * Refusals are declared in the algorithms' files (`AGGREGATION_REQUIREMENTS`).
+    FedDRM's guide needs n_i / N, which clipping changes; Fed-3DA sends r in
+    plaintext; GMA's signs are summed in plaintext; FedPAC's and ConFREE's
+    servers distinguish clients; FedAS weights clients by values of any
+    magnitude; FedEvolve's server accuracy is left out if the sums of phi would
+    not be hidden.
 """
 
 import contextlib

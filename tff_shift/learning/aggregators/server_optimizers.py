@@ -16,9 +16,17 @@ al.; ICLR 2021), Algorithm 2. m starts at 0, v at tau^2; no bias correction:
 
 TFF's optimizers of these names differ: its Adam and Yogi correct the bias, its
 Adagrad adds tau inside the root. Its momentum is equal.
-"""
 
-# Decisions: BUILD_NOTES, "The template".
+Choices:
+  * Optimizers step in the phase, not in the aggregator: an optimizer may read
+    the weights (weight decay), and its state is not broadcast.
+  * v starts at tau^2, of which the paper asks for at least this. FedAvgM is
+    without Nesterov momentum, as in its paper's equation. The default learning
+    rates are 1 (FedAvgM) and 0.1: the papers tune them.
+  * Statistics of batch normalisation are pooled, never stepped. An algorithm
+    with its own `update_server` calls `info.step` where it adds the mean
+    update; `con_free` adds more, and is refused.
+"""
 
 import dataclasses
 from typing import Any

@@ -14,9 +14,18 @@ The server adds up the results, so the noise in its weights is N_t: its variance
 grows with log t, and not with t as that of independent noise. The first noise
 of a restarted tree does not replace N_t, but adds to it. The nodes are those of
 tensorflow-privacy; `privacy_accounting.account_tree` computes epsilon.
-"""
 
-# Decisions: BUILD_NOTES, "Execution, checkpoints, aggregation".
+Choices:
+  * The noise is that of a sum of residuals (`TreeResidualSumQuery`), not the
+    cumulative sum that tensorflow-privacy also offers: the server adds results.
+  * The tree's seed is drawn from TensorFlow's generator: tensorflow-privacy
+    takes the clock, which can be guessed. It is part of the state, so that a
+    resumed run has the same noise.
+  * The norm is fixed: TFF's adaptive norm changes only at a restart and spends
+    a part of the budget that the accountant does not know.
+  * `in_turn` is the sampling of the paper: an order that is drawn once. A round
+    in which no client counts is no leaf, as with the other aggregators.
+"""
 
 import tensorflow as tf
 import tensorflow_federated as tff

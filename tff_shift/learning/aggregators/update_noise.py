@@ -1,4 +1,10 @@
-"""The norm of the aggregator's noise, compared to the updates."""
+"""The norm of the aggregator's noise, compared to the updates.
+
+Choices:
+  * If the noise of a round is longer than the longest update (multiplier *
+    sqrt(weights) / clients above 1), a line warns before training. It is not an
+    error, because such runs show the cost of epsilon.
+"""
 
 import math
 import warnings

@@ -9,6 +9,11 @@ one phase. The caller chooses the form of the clients' data:
   * sequences, the form of `tf.data` pipelines and of the data sources of
     `tff.program`. State, weights and metrics then have the form that
     `tff.learning.programs.train_model` and its evaluation require.
+
+Choices:
+  * `tff.learning.programs.train_model` needs metrics at `client_work/train`,
+    and weights that the evaluation's `set_model_weights` takes. On sequences a
+    process has both, and the state of TFF's own algorithms.
 """
 
 from __future__ import annotations

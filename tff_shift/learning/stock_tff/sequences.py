@@ -4,6 +4,11 @@ Elsewhere in this package a client's data are arrays, and batches are drawn
 inside of the computation. Here the graph converts a sequence to such arrays:
 all of its examples, in order. They are in memory at once, as any client's
 arrays are. The only other limit on their number is int32, 2**31 - 1.
+
+Choices:
+  * Clients have no id: a client's seed is the run's seed with a 64-bit
+    fingerprint (FarmHash) of its x and of its y folded in. Two clients with the
+    same examples in the same order draw the same values.
 """
 
 from collections.abc import Mapping

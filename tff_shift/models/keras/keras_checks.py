@@ -1,6 +1,14 @@
 """Checks that a Keras model can be a pure function of its weights.
 
 Each check raises a ValueError of one line that names the layer.
+
+Choices:
+  * Random operations and writes are found in the model's graph, which covers
+    custom layers and lambdas; initializers are inspected in the same way.
+    Refused are losses of activations and constraints, which no loss or
+    optimizer here applies; lookup tables, which are resources and not tensors;
+    and spectral normalisation, which writes to its weights. A normalisation
+    after a softmax is not detected.
 """
 
 import functools

@@ -2,6 +2,13 @@
 
 Models with several inputs take slices of one array; some layers scale features
 with numbers to which they were adapted.
+
+Choices:
+  * `inputs=` takes slices of one array: data sets, splits, checks and saved
+    models have a single `x`.
+  * Adapted layers (`Normalization`, `Discretization`) become constants, not
+    frozen weights: Keras computes with values that it derives when a layer is
+    adapted, and a copy of the layer does not have them.
 """
 
 import dataclasses

@@ -4,6 +4,18 @@ A Keras model holds variables, and a part is a function of its weights. The
 function therefore copies the model whenever it is called, and passes the given
 weights when the layers of the copy create variables. TFF's functional models do
 the same (`tff.learning.models.functional_model_from_keras`).
+
+Choices:
+  * Layer normalisation does not use TensorFlow's fused kernel, which with
+    oneDNN corrupts memory if batches of different sizes run concurrently
+    (TensorFlow 2.14.1). `TF_ENABLE_ONEDNN_OPTS=0` also avoids it, but changes
+    all other kernels.
+  * Copies run in a scope that returns the given tensors as variables, in the
+    order in which layers ask. Each call has its own `tf.function`: TFF's keeps
+    alive every graph in which it was called. Without a function TensorFlow
+    optimises convolutions together with their surroundings, and bits change:
+    FedAvg with the CNN on rotated MNIST has 46.0 % after three rounds instead
+    of 45.5 %.
 """
 
 import dataclasses

@@ -11,6 +11,21 @@ S. Hochreiter and J. Schmidhuber, "Long Short-Term Memory" (Neural Computation
 written by hand because Keras's layer takes several times as long to trace and
 to train in a client's loop: here both directions share a loop, which ends with
 the longest title of a batch.
+
+Choices:
+  * The embedding has 100 values per word, trained from Keras's initial values
+    (`--embedding_width`). No dropout.
+  * phi is embedding and both layers, with the last outputs of the two
+    directions, 512 features. The classifier is one linear layer, so `--head`
+    has no effect. FedEvp's "last layer of phi" is the second layer, both
+    directions.
+  * Four rounds of FedAvg on synthetic titles with 16 units took 14 s of
+    processor time, 33 s with Keras's layers, including 9 s to start the
+    process; accuracies were the same to the digit.
+  * The gradient of the embedding is dense. The default gradient of a lookup is
+    a sum of slices, which some algorithms would have to treat separately. A
+    custom gradient (`tf.custom_gradient`) would work as well, but TensorFlow
+    then refuses to save a model that was imported into another graph.
 """
 
 import tensorflow as tf

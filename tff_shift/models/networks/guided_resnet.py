@@ -8,6 +8,11 @@ another for the clients. The rest of the network follows the authors' program
   * the scale of the second normalisation of a block starts at 0, so that each
     block starts as its shortcut;
   * projections and initial weights as in `projection`.
+
+Choices:
+  * The network has 11,437,138 weights with the guide, 11,303,242 without it,
+    and 2,570 of them are personal. The default of the binary is a small CNN
+    (157,090); `--model=lenet` with `--sharing` has other branches.
 """
 
 import tensorflow as tf

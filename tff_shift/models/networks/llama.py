@@ -11,11 +11,27 @@ The base is frozen (`parts.Part.frozen`): it has no gradients, no averages and
 no copies in checkpoints. The adapters are the backbone's weights. A personal
 linear head takes the last hidden state of an example's last token.
 
-Choices that the paper leaves open: rank 8 and alpha 16; A uniform in +-1 /
-sqrt(width) and B zero, so that the model starts as the base; no dropout.
+Choices:
+  * Rank 8 and alpha 16 (`--lora_rank`, `--lora_alpha`); A uniform in +-1 /
+    sqrt(width) and B zero, so that the model starts as the base; no dropout.
+  * The head's input is the hidden state after the last normalisation; z is the
+    mean of its directions.
+  * The base is as in the files (bfloat16 as published), cast to float32 at each
+    product; norms, softmax, adapters and head are in float32. A matrix is cast
+    when it is needed, and again for the gradient. Control dependencies prevent
+    TensorFlow from doing all casts first and from storing the results, a
+    float32 copy of the base. They need a custom gradient; models are saved
+    without it.
+  * Padding is on the right, with -1, which no tokenizer produces: id 0 is a
+    Llama token. The last token does not see the padding, so no mask is needed.
+  * No library has Llama 3 for TensorFlow 2.14 with Keras 2: keras-nlp 0.12.1
+    lacks the scaling of positions, transformers has no TensorFlow Llama. The
+    test compares with fixtures of transformers 4.44.2 with torch 2.13.0, which
+    cannot be installed beside TFF (typing-extensions).
+  * Layers are not recomputed for the gradient. Activations grow with batch size
+    times length times layers; at 4 times 32 tokens they are small compared to
+    the base. With several GPUs each would need a copy of the base.
 """
-
-# Decisions: BUILD_NOTES, "LAMA with a Llama".
 
 import math
 from typing import Any

@@ -5,7 +5,7 @@ https://arxiv.org/abs/1605.07146), Table 1 with blocks B(3, 3); Federated
 Learning under Evolving Distribution Shifts, Appendix D: convolutions and
 average pooling are the representation, one linear layer the classifier.
 
-Choices that the second paper leaves open:
+Choices:
   * Depth 16, widening factor 2 (WRN-16-2), without dropout. This is the network
     for 32 x 32 of DomainBed (Gulrajani and Lopez-Paz, ICLR 2021,
     https://arxiv.org/abs/2007.01434), the benchmark of domain generalisation
@@ -14,8 +14,6 @@ Choices that the second paper leaves open:
   * Group normalisation with 8 groups in place of batch normalisation (see
     `split_model`).
 """
-
-# Decisions: BUILD_NOTES, "Domains that evolve: FedEvolve and FedEvp".
 
 import tensorflow as tf
 

@@ -12,6 +12,13 @@ that the fonts lack are escaped. Long names are shortened.
 The first axis of values is the seed. Lines and points are means over seeds.
 Bands and error bars are one sample standard deviation up and down, as stated in
 the legend.
+
+Choices:
+  * No text in a figure is parsed as a formula, so that no name of the user's
+    is; the few formulas use plain characters. Control characters in names are
+    escaped. So are characters that the figures' fonts lack: boxes would be
+    indistinguishable, and matplotlib would warn of each. With `font.family` set
+    in a matplotlibrc, figures have the characters.
 """
 
 import functools

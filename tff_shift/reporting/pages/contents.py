@@ -238,8 +238,8 @@ class Contents:
     protocol: The settings.
     guarantees: The privacy guarantees of the methods that have one.
     curves: The curves of our runs.
-    decisions: Sections of BUILD_NOTES.md about the table, as pairs of heading
-      and Markdown.
+    decisions: Choices about the table and its methods, as pairs of heading and
+      Markdown.
     problems: Failures, one line each.
     floors: The rows that show what is reached without learning from others or
       without adaptation.

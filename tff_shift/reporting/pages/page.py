@@ -1,4 +1,10 @@
-"""Writes the files of a page: report.html, table.csv, table.tex, table.md."""
+"""Writes the files of a page: report.html, table.csv, table.tex, table.md.
+
+Choices:
+  * Figures are SVG from a template instead of matplotlib's, so that they take
+    the page's colours (dark, print). The page's security policy forbids network
+    access.
+"""
 
 import math
 import pathlib

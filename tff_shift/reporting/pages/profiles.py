@@ -5,6 +5,10 @@ within tau of the best mean of the column, as a function of tau (Dolan, More:
 Benchmarking optimization software with performance profiles, Mathematical
 Programming 91, 2002). The paper divides by the best; accuracies are subtracted
 here, so that tau is in percentage points.
+
+Choices:
+  * A missing value is no failure, unlike in profiles of solvers: test-time
+    adaptation does not exist where clients train.
 """
 
 import dataclasses

@@ -1,4 +1,12 @@
-"""Final metrics and figures of dynamic personalization."""
+"""Final metrics and figures of dynamic personalization.
+
+Choices:
+  * MPV is in squared percentage points; divided by 10 it is in Table 1's
+    apparent unit (1e-3 of squared fractions), the only one in which its MPV and
+    LAT agree.
+  * LAT counts periods below 90 % of VACC, as the text says; eq. 5 as printed
+    counts the opposite.
+"""
 
 from collections.abc import Mapping
 from collections.abc import Sequence

@@ -4,6 +4,22 @@ The driver of the scenario of Federated Learning under Evolving Distribution
 Shifts: clients train on the source domains. The last domain, the target, is
 only predicted: by every client with its own model on its own test data, and by
 the server on the clients' pooled test data.
+
+Choices:
+  * Algorithms 3 and 4 of the paper have tau local iterations, each over all
+    (pairs of) domains with one random batch each; its Appendix D has 5 or 10
+    epochs. `--local_steps` is tau, and the presets set it to the number of
+    epochs. `--local_epochs` gives the number of iterations that makes this many
+    passes over the examples.
+  * For methods without domains an iteration is one gradient step per source
+    domain, on batches from the pooled domains: as many gradient steps as
+    FedEvp, plus one. A step of FedEvolve passes two batches through two
+    networks and costs twice as much.
+  * The client accuracy is the unweighted mean over clients, each tested on its
+    own part of the target.
+  * The paper reports the accuracy after the last epoch, which varies by 5
+    points and more between evaluations. Results have the last evaluation, and
+    the mean of the last three (`--mean_of_last`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Queries to a federation: any number, to the best client or to all."""
+"""Queries to a federation: any number, to the best client or to all.
+
+Choices:
+  * Ties of a majority vote go to the lowest class, as `torch.mode` on a CPU.
+"""
 
 from collections.abc import Sequence
 from typing import Any

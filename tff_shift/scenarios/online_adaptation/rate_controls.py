@@ -11,6 +11,11 @@ same seed and schedule:
 The rate of a client at a time step is the one in its state at the end of the
 step. It equals the rate used in the step unless a step has several rates, as
 with `compare=rounds` and more than one round per step.
+
+Choices:
+  * The driver writes the rates into the clients' states, so that one FixLR
+    serves all. Permuted rates keep their number of rounds. FixLR at Fed-ADE's
+    own rates, not permuted, reproduces its results bit for bit.
 """
 
 import dataclasses

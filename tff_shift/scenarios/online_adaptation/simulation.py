@@ -9,6 +9,21 @@ these rounds. Adaptation never sees the classes of the stream.
 A client without examples at a time step is absent: it is not sampled and not
 evaluated, and its state does not change. A client that joins later starts from
 the server's state at that time.
+
+Choices:
+  * R rounds are per time step: Algorithm 1 is for one t (`--rounds_per_step`).
+  * Clients outside of the cohort receive the new backbone, keep head and
+    caches, and are evaluated like all others.
+  * Accuracy is measured after the rounds of the step, and also before them
+    (`accuracy_before`).
+  * Localised methods have one round per step, with all clients: nothing is
+    communicated.
+  * With your own drift, a client that joins after the first domain has no
+    labelled examples, which all methods except `source` need. It gets examples
+    of the server's held-out part, since the server has them already; examples
+    of other clients would leave their clients. The part is also used for early
+    stopping, so a late client's examples are slightly easier for the deployed
+    model.
 """
 
 from __future__ import annotations

@@ -11,9 +11,16 @@ A checkpoint is one transaction, so a process can be killed at any time without
 damage to the previous checkpoint. Damaged checkpoints and those of another run
 are reported, and the checkpoint before them is used. All random numbers are
 functions of seed and round (`randomness`), so nothing else is saved.
-"""
 
-# Decisions: BUILD_NOTES, "Execution, checkpoints, aggregation".
+Choices:
+  * Training losses of all rounds are in the record, whether or not the round
+    was evaluated: a resumed run rewrites TensorBoard's files, which would
+    otherwise lack the earlier rounds. On drifting streams the steps of losses
+    are rounds, those of evaluations time steps.
+  * A damaged checkpoint does not end a run, because the results from the one
+    before are bit-identical. A damaged `config.json` does, because the run's
+    flags are then unknown.
+"""
 
 import itertools
 import math

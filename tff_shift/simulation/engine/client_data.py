@@ -2,6 +2,16 @@
 
 Client data are validated once, on entry, so that errors are one-line
 ValueErrors instead of TensorFlow tracebacks.
+
+Choices:
+  * 1,000 clients of 64x784 take 0.04 s. Arrays that are passed again,
+    recognised by identity, are not checked again. An array of the right type
+    stays the same object, because read-only arrays are packed once by identity.
+  * A client without examples is refused: there is nothing to draw a batch from,
+    and TensorFlow's error has many lines. (In computations that are called
+    without a driver it gets weight 0, see `learning.phases`.)
+  * Examples that are not finite are refused: divergence is a result of
+    training, not of its input.
 """
 
 import functools

@@ -4,6 +4,14 @@ A client's first state is a function of its seed and the current server state.
 It is computed on request and takes no memory until the client gets another
 state. Of the other states, the most recently used ones stay in memory, up to a
 limit if there is one. A file has the rest, and all of them at a checkpoint.
+
+Choices:
+  * `result.client_states` is a sequence, not a list, so that the end of a run
+    does not create the first states of 100,000 clients that never took part.
+  * States beyond `--max_states_in_memory` are in SQLite: one file, with
+    transactions, in Python's own library. LMDB needs a map whose size is fixed
+    in advance; a file per client needs 100,000 inodes. The file has versions,
+    so that both checkpoints can be restored.
 """
 
 import itertools

@@ -13,6 +13,17 @@ Examples:
   >>> rounds = [known._replace(round_num=number) for number in range(3)]
   >>> sorted(sum(map(ts.participation.in_turn, rounds), []))
   [0, 1, 2, 3, 4, 5]
+
+Choices:
+  * Durations are log-normal with sigma 1, independent of a client's examples:
+    the sources give no distribution, and with fixed slow clients a deadline
+    would be a bias that the data do not have.
+  * `by_loss` compares the last reported losses (rpow-d), because asking
+    candidates for the loss of the current model costs a download each.
+  * With your own drift, an absent client is left out before the sampler is
+    asked (`Rounds.present`): the cohort size is a fraction of the clients that
+    are present, and a client's state is only drawn when it joins, from the
+    server's state at that time.
 """
 
 import dataclasses

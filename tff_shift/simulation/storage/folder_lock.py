@@ -1,4 +1,9 @@
-"""A lock that reserves a folder for one process."""
+"""A lock that reserves a folder for one process.
+
+Choices:
+  * The lock is a file in the folder, taken before anything in it is replaced,
+    and until the process ends.
+"""
 
 import fcntl
 import os

@@ -15,6 +15,15 @@
     done.json      only in finished runs: the flags, see `Done`
 
 Values are written as passed. All accuracies are in percent.
+
+Choices:
+  * Links within an output folder are replaced if they stand for a file, and
+    refused if they stand for a folder, `metrics.csv` or the lock: anyone who
+    can write there could have created them to change files elsewhere.
+    `--output_dir`, `--cache_dir` and the folders above them are the user's, and
+    may be links.
+  * A last line of `metrics.csv` without a line end was written only partly and
+    is not a row.
 """
 
 import contextlib

@@ -17,6 +17,18 @@ The cost of a checkpoint depends on the number of changed states, not on the
 number of clients. SQLite does not detect a changed bit in a row, so a
 checkpoint has a digest of its record and of the sum of the digests of its
 states, which is updated incrementally.
+
+Choices:
+  * TFF's `FileProgramStateManager` needs a folder and a SavedModel per
+    checkpoint, writes all states each time, and is not atomic with the record.
+  * A rollback journal with full synchronisation, for network folders.
+    `secure_delete` is off: Debian's library has it on, which made a checkpoint
+    of 80 MB take 1.1 s instead of 0.4 s. Pages have 16 kB; with 4 kB it took
+    0.7 s. Old rows are removed at the end of a transaction, so that their space
+    is reused without a copy in the journal: states that change between all
+    checkpoints take three times their size, not two. An empty file has 131 kB.
+  * SQLite takes only a path: the file is first opened without following links,
+    then by SQLite.
 """
 
 import contextlib

@@ -164,7 +164,8 @@ def read_folder(name: str, of: str, folder: pathlib.Path) -> Archive:
   Raises:
     ValueError: If the folder has no plan.
   """
-  wanted = table.Table(of, runs_in=[folder])
+  # No data sets but those of the runs: the same contents on every machine.
+  wanted = table.Table(of, runs_in=[folder], data_dir=str(folder / "no data"))
   plan = plan_file.read(folder)
   if plan is None:
     raise ValueError(f"{name}: there is no {plan_file.NAME}")

@@ -374,16 +374,16 @@ def _grid(columns, cells) -> tuple[list[str], list[list[str]], str]:
     papers((row, column.heading) for row in rows) for column in columns
   ]
   head = ["method", *(["selected"] * with_selected)]
-  for name, is_there in zip(names, has_paper, strict=True):
-    head += [name, "paper"] if is_there else [name]
+  for name, is_shown in zip(names, has_paper, strict=True):
+    head += [name, "paper"] if is_shown else [name]
   body = [
     [
       text_tables.escape_markdown(row),
       *([selected[row]] * with_selected),
       *(
         x
-        for column, is_there in zip(columns, has_paper, strict=True)
-        for x in pair(row, column, is_there)
+        for column, is_shown in zip(columns, has_paper, strict=True)
+        for x in pair(row, column, is_shown)
       ),
     ]
     for row in rows
@@ -416,7 +416,7 @@ def markdown(fields: Mapping[str, str]) -> str:
   names = fields["archive"].split(",")
   sources = [_source(fields, name) for name in names]
   if "at" in fields:
-    return _at_budget(sources[0].made)
+    return _at_budget(names[0], sources[0])
   wanted = fields.get("columns", "").split(",")
   measured = {
     cell.column for source in sources for cell in source.cells if cell.by_seed
@@ -459,10 +459,11 @@ def markdown(fields: Mapping[str, str]) -> str:
   return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _at_budget(made: contents_lib.Contents) -> str:
+def _at_budget(name: str, source: Source) -> str:
   """Returns who is ahead from which budget on, and all at the common one."""
-  text = budget_curves.page(budget_curves.of_table(made))
-  return re.sub("^## .*\n\n", "", text, flags=re.MULTILINE)
+  text = budget_curves.page(budget_curves.of_table(source.made))
+  caption = f"{source.about}; `raw/{name}.tar.xz`.\n\n"
+  return caption + re.sub("^## .*\n\n", "", text, flags=re.MULTILINE)
 
 
 def _caption(names, sources, cells, common) -> str:

@@ -72,6 +72,16 @@ def test_reproductions_have_command_papers_values_and_differences():
   assert "`raw/fed_evolve_15_circle.tar.xz`" in text
 
 
+def test_other_data_sets_of_the_machine_change_nothing(tmp_path, monkeypatch):
+  fields = {"archive": "fed_evolve_3_circle", "of": "fed_evolve/3"}
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "none"))
+  text = result_tables.markdown(fields)
+  for name in ("portraits", "caltran"):
+    (tmp_path / name).mkdir()
+  monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+  assert result_tables.markdown(fields) == text
+
+
 def test_curves_have_a_column_for_each_round():
   text = result_tables.markdown(
     {

@@ -33,7 +33,7 @@ help:
 	@echo 'make report      a table of a paper on embedded digits, as a page, in minutes'
 	@echo 'make notebooks   the notebooks of examples/notebooks as .ipynb, in runs/notebooks'
 	@echo 'make workers N=2 TFF workers on this machine, until Ctrl-C'
-	@echo 'make index       index.json, the page of methods and the page of claims'
+	@echo 'make index       index.json, the page of methods, claims and tables of results'
 	@echo 'make test        the tests; the contract of algorithms of all forms'
 	@echo 'make test-all    all tests: long ones, the contract of every algorithm'
 	@echo 'make test-every  the contract of every algorithm; of test-all'
@@ -104,11 +104,12 @@ workers: setup
 
 # Command lines read the index instead of importing algorithms and models. The
 # page of methods, docs/reference/methods.md, is of the same files.
-# The page of claims is of the archives in results/raw.
+# The page of claims and the tables of results/ are of the archives in results/raw.
 index: setup
 	$(BIN)/python -m tff_shift.command_line.write_index
 	$(BIN)/python -m experiments.papers.write_methods
 	$(BIN)/python -m experiments.papers.claims
+	$(BIN)/python -m experiments.papers.result_tables
 
 PYTEST := $(BIN)/python -m pytest
 USUAL := not long and not every_algorithm and not notebook
@@ -173,6 +174,7 @@ lint: setup check-lock
 	$(BIN)/mypy
 	$(BIN)/python -m experiments.papers.write_methods --check
 	$(BIN)/python -m experiments.papers.claims --check
+	$(BIN)/python -m experiments.papers.result_tables --check
 	$(BIN)/python -m benchmarks.size --check
 
 docs: setup

@@ -1,4 +1,6 @@
-"""Pages of the documentation: their first lines and their blocks of code.
+"""Pages of the documentation and of results.
+
+Of the documentation, their first lines and their blocks of code.
 
 A fenced block of Python runs, after the blocks above it, as one program. An
 indented block holds commands. Comments of a page are instructions:
@@ -9,6 +11,8 @@ indented block holds commands. Comments of a page are instructions:
     <!-- not run: REASON -->  the next block is not run
 
 A block with a title is a file that commands and later blocks use.
+
+Of results, how much prose a page has, and what makes its tables again.
 """
 
 import functools
@@ -195,3 +199,85 @@ def test_files_run(block, tmp_path):
   path = tmp_path / block.title
   path.write_text(block.code, encoding="utf-8")
   run(path)
+
+
+_RESULTS = [
+  pytest.param(page, id=page.stem)
+  for page in sorted((_ROOT / "results").glob("*.md"))
+]
+_MOST_LINES, _MOST_CHARACTERS = 110, 6_000
+# Longer than the limit; it may not grow.
+_LONGER = {"gpu": 7_900}
+_GENERATED = re.compile(r"<!-- table: .*?<!-- end of table -->\n", re.DOTALL)
+_COMMAND = re.compile(r"python -m [\w.]+|\bmake [a-z-]+|\btests/[\w/]+\.py")
+# A command that only an earlier commit knows.
+_GONE = re.compile(r"^    # commit \w+;.*\n(?:    .+\n)+", re.MULTILINE)
+_ONCE = re.compile(r"Measured once\b[^.]*; nothing here makes it\s+again")
+
+
+def prose(text):
+  """Returns the lines outside tables and blocks of code."""
+  text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+  return [
+    line
+    for line in _GENERATED.sub("", text).splitlines()
+    if line.strip() and not line.startswith(("|", "    "))
+  ]
+
+
+def unexplained_tables(text):
+  """Returns the headings whose tables have nothing that makes them again.
+
+  A program writes the table, or the section or the start of the page names a
+  command, or the first line of one of them says that nothing makes it again.
+  """
+  sections = [
+    section.partition("\n\n")
+    for section in re.split(r"^(?=##+ )", text, flags=re.MULTILINE)
+  ]
+  _, _, start = sections[0]
+  headings = []
+  for heading, _, body in sections:
+    is_explained = any(
+      _COMMAND.search(_GONE.sub("", part)) or _ONCE.match(part)
+      for part in (start, body)
+    )
+    has_table = re.search(r"^\|", _GENERATED.sub("", body), re.MULTILINE)
+    if has_table and not is_explained:
+      headings.append(heading)
+  return headings
+
+
+@pytest.mark.parametrize("page", _RESULTS)
+def test_results_have_two_screens_of_prose(page):
+  lines = prose(page.read_text(encoding="utf-8"))
+  assert len(lines) <= _MOST_LINES
+  most = _LONGER.get(page.stem, _MOST_CHARACTERS)
+  assert sum(map(len, lines)) <= most
+
+
+@pytest.mark.parametrize("page", _RESULTS)
+def test_tables_of_results_can_be_made_again_or_say_so(page):
+  assert unexplained_tables(page.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+  ("before", "headings"),
+  [
+    ("Ten seeds:", ["## A"]),
+    ("    # commit abc1234; the script is gone\n    python -m b.c", ["## A"]),
+    ("    python -m b.c", []),
+    ("Measured once, on a Monday; nothing here makes it again.", []),
+  ],
+)
+def test_tables_without_a_command_are_named(before, headings):
+  table = "| a |\n| --- |\n"
+  text = f"# Page\n\nStart.\n\n## A\n\n{before}\n\n{table}\n## B\n\nEnd.\n"
+  assert unexplained_tables(text) == headings
+  generated = f"<!-- table: archive=a -->\n{table}<!-- end of table -->\n"
+  assert unexplained_tables(text.replace(table, generated)) == []
+  assert prose(text.replace(table, generated)) == [
+    line
+    for line in text.splitlines()
+    if line and not line.startswith(("|", " "))
+  ]

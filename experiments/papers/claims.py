@@ -10,6 +10,7 @@ the page that has it, or state why nothing could be measured.
 
 import dataclasses
 import itertools
+import os.path
 import pathlib
 import shlex
 import shutil
@@ -25,6 +26,7 @@ import numpy as np
 
 from experiments.papers import binary_flags
 from experiments.papers import generated_page
+from experiments.papers import job as job_lib
 from experiments.papers import plan_file
 from experiments.papers import reductions
 from experiments.papers import specification
@@ -162,7 +164,8 @@ def read_folder(name: str, of: str, folder: pathlib.Path) -> Archive:
   Raises:
     ValueError: If the folder has no plan.
   """
-  wanted = table.Table(of, runs_in=[folder])
+  # No data sets but those of the runs: the same contents on every machine.
+  wanted = table.Table(of, runs_in=[folder], data_dir=str(folder / "no data"))
   plan = plan_file.read(folder)
   if plan is None:
     raise ValueError(f"{name}: there is no {plan_file.NAME}")
@@ -181,9 +184,28 @@ def read_folder(name: str, of: str, folder: pathlib.Path) -> Archive:
   methods = dict.fromkeys(
     each.wanted.method for each in planned if each.row in rows
   )
+  if columns := _columns(wanted, folder):
+    command.append(f"--columns={columns}")
   command.append(f"--only={','.join(methods)}")
   command.append(f"--output_dir=runs/{name}")
   return Archive(made=made, command=shlex.join(command))
+
+
+def _columns(wanted: table.Table, folder: pathlib.Path) -> str:
+  """Returns the text that selects the measured columns; "" for all columns."""
+  # Also of data sets that are missing on this machine.
+  planned = job_lib.plan(
+    wanted.of, reductions.Reductions(), has_runs=lambda dataset: True
+  )
+  columns = {cell.job.folder.partition("/")[0] for cell in planned if cell.job}
+  measured = sorted({path.parent.parent.name for path in folder.glob("*/*/*")})
+  others = columns - set(measured)
+  common = os.path.commonprefix(measured)
+  if not others:
+    return ""
+  if common and not any(common in name for name in others):
+    return common
+  return ",".join(measured)
 
 
 def pairs(claim: Claim, archives: Mapping[str, Archive]) -> list[Pair]:

@@ -28,7 +28,7 @@ def test_command_reads_an_archive(tmp_path, run_here, capsys):
     "fed_ade_4.png",
   ]
   page = (output / "curves.md").read_text(encoding="utf-8")
-  # As in results/tables/fed_ade_4_cifar10.md.
+  # As in results/online_adaptation.md, "One estimator".
   for line in ("| 67.1 ± 0.0 |", "| 67.3 ± 0.3 |", "| 66.9 ± 0.1 |"):
     assert line in page
 

@@ -247,13 +247,15 @@ def to_markdown_table(
     rows: The rows.
     number: The alignment of all columns but the first.
   """
-  return _markdown_table(
+  return markdown_table(
     head, [map(escape_markdown, row) for row in rows], number
   )
 
 
-def _markdown_table(head, rows, number) -> str:
-  """As `to_markdown_table`, of escaped cells."""
+def markdown_table(
+  head: Sequence[str], rows: Iterable[Iterable[str]], number: str = "---:"
+) -> str:
+  """As `to_markdown_table`, of rows that are Markdown."""
   units = ["---", *[number] * (len(head) - 1)]
   lines = [map(escape_markdown, head), units, *rows]
   return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -342,4 +344,4 @@ def _results(table):
       if table.has_paper:
         cells.append(escape_markdown(entry.paper if entry else ""))
     rows.append(cells)
-  return _markdown_table(heads, rows, "---:")
+  return markdown_table(heads, rows, "---:")

@@ -44,10 +44,12 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import BinaryIO
 from typing import TYPE_CHECKING
 
 from tff_shift._util import installed
+from tff_shift._util import pem
 
 # A process that only starts workers has no need of TFF's import, of seconds and
 # hundreds of MB.
@@ -175,16 +177,65 @@ def _reserve_port(port: int = 0) -> socket.socket:
     ) from error
 
 
+def python_worker(
+  *,
+  host: str = "127.0.0.1",
+  number: int = 0,
+  num_workers: int = 1,
+  certificate: str | None = None,
+  certificate_key: str | None = None,
+  client_authority: str | None = None,
+) -> list[str]:
+  """Returns the command of a worker in Python, `execution.remote.service`.
+
+  Args:
+    host: The address to listen on, of IPv4; 0.0.0.0 for all interfaces.
+    number: The worker's number among those of this machine.
+    num_workers: Their number: they share its GPUs, or else its cores.
+    certificate: A PEM file with the worker's certificate and its chain. None:
+      no encryption.
+    certificate_key: A PEM file with the key of `certificate`.
+    client_authority: A PEM file with the certificates of the authorities that
+      signed the drivers'. None: any driver is served.
+
+  Returns:
+    The program and its first arguments, for `Worker.start`.
+
+  Raises:
+    ValueError: If one of the files is given without another, or holds no
+      certificate or key.
+    FileNotFoundError: If a file does not exist.
+  """
+  flags = {"host": host, "number": number, "num_workers": num_workers}
+  if bool(certificate) != bool(certificate_key):
+    raise ValueError("certificate and certificate_key must be given together")
+  if client_authority and not certificate:
+    raise ValueError(
+      "client_authority must come with certificate: without it there is no"
+      " encryption"
+    )
+  if certificate:
+    pem.check_key("certificate", certificate, "certificate_key", certificate_key)
+    flags |= {"certificate": certificate, "key": certificate_key}
+  if client_authority:
+    pem.check_certificate("client_authority", client_authority)
+    flags["client_authority"] = client_authority
+  return [
+    *(sys.executable, "-m", "tff_shift.execution.remote.service"),
+    *(f"--{name}={value}" for name, value in flags.items()),
+  ]
+
+
 class Worker(contextlib.AbstractContextManager):
-  """A running `worker_binary`, TFF's C++ executor service, and its end.
+  """A running worker, TFF's C++ executor service or another, and its end.
 
   Ended by `stop`, at the end of a `with` block, when the object is collected,
   or with the Python process, however that ends. In a process that was forked
   from that one, `stop` does nothing.
 
-  The binary listens on all network interfaces (it has no flag for that),
-  without encryption, and runs whatever it is sent: use it where the other users
-  and the network are trusted.
+  TFF's listens on all network interfaces (it has no flag for that), without
+  encryption, and runs whatever it is sent: use it where the other users and the
+  network are trusted.
   """
 
   def __init__(
@@ -204,7 +255,7 @@ class Worker(contextlib.AbstractContextManager):
     max_concurrent_computation_calls: int = -1,
     *,
     port: int = 0,
-    binary: str = _WORKER_BINARY,
+    command: Sequence[str] = (_WORKER_BINARY,),
     timeout_seconds: float = 60.0,
   ) -> Worker:
     """Starts a worker and waits until it takes connections.
@@ -213,7 +264,7 @@ class Worker(contextlib.AbstractContextManager):
       max_concurrent_computation_calls: How many calls of one computation (the
         clients of a round) run at the same time; 0 or -1 for no limit.
       port: The TCP port to listen on; 0 for a free one.
-      binary: The program to run.
+      command: The program to run and its first arguments; by default TFF's.
       timeout_seconds: How long the worker may take to start.
 
     Returns:
@@ -231,11 +282,12 @@ class Worker(contextlib.AbstractContextManager):
         "max_concurrent_computation_calls must be a positive number, or 0 or"
         f" -1 for no limit; got {limit}."
       )
+    binary, *arguments = command
     if not os.access(binary, os.X_OK) or not os.path.isfile(binary):
       raise RuntimeError(f"There is no executable TFF worker at {binary}.")
     with contextlib.ExitStack() as on_error, _reserve_port(port) as reservation:
       port = reservation.getsockname()[1]
-      arguments = [str(os.getpid()), binary, f"--port={port}"]
+      arguments += [f"--port={port}"]
       arguments += [f"--max_concurrent_computation_calls={limit}"]
       environment = _ENVIRONMENT | os.environ
       # This package silences gRPC in its own process. A worker's log is read if
@@ -244,7 +296,10 @@ class Worker(contextlib.AbstractContextManager):
       log = on_error.enter_context(tempfile.TemporaryFile())
       supervisor = subprocess.Popen(
         # -I and -S: the environment cannot change what the program imports.
-        [sys.executable, *("-I", "-S", "-c", _SUPERVISOR_PROGRAM), *arguments],
+        [
+          *(sys.executable, "-I", "-S", "-c", _SUPERVISOR_PROGRAM),
+          *(str(os.getpid()), binary, *arguments),
+        ],
         bufsize=0,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

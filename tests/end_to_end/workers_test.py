@@ -310,15 +310,15 @@ class TestWorkers:
   def test_started_anew_when_all_drivers_have_left(
     self, run_workers, monkeypatch, capsys
   ):
-    start, check = local.Worker.start, local.Worker.check_running
+    wait, check = local.Worker.wait_until_ready, local.Worker.check_running
     started, num_checks, drivers = [], 0, contextlib.ExitStack()
 
-    def start_and_connect(*arguments, **settings):
-      started.append(start(*arguments, **settings))
+    def wait_and_connect(self):
+      wait(self)
+      started.append(self)
       if len(started) == 1:
-        address = ("127.0.0.1", started[0].port)
+        address = ("127.0.0.1", self.port)
         drivers.enter_context(socket.create_connection(address))
-      return started[-1]
 
     def leave_at_the_fourth(self):
       nonlocal num_checks
@@ -333,7 +333,7 @@ class TestWorkers:
       check(self)
 
     monkeypatch.setattr(workers, "_VACANT_SECONDS", 0.1)
-    monkeypatch.setattr(local.Worker, "start", start_and_connect)
+    monkeypatch.setattr(local.Worker, "wait_until_ready", wait_and_connect)
     monkeypatch.setattr(local.Worker, "check_running", leave_at_the_fourth)
     with drivers:
       assert run_workers(["--num_workers=1"]) == 0

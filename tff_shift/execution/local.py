@@ -179,7 +179,7 @@ def _reserve_port(port: int = 0) -> socket.socket:
 
 def python_worker(
   *,
-  host: str = "127.0.0.1",
+  all_interfaces: bool = False,
   number: int = 0,
   num_workers: int = 1,
   certificate: str | None = None,
@@ -189,7 +189,8 @@ def python_worker(
   """Returns the command of a worker in Python, `execution.remote.service`.
 
   Args:
-    host: The address to listen on, of IPv4; 0.0.0.0 for all interfaces.
+    all_interfaces: Whether it listens on all network interfaces; otherwise only
+      this machine can connect.
     number: The worker's number among those of this machine.
     num_workers: Their number: they share its GPUs, or else its cores.
     certificate: A PEM file with the worker's certificate and its chain. None:
@@ -206,6 +207,7 @@ def python_worker(
       certificate or key.
     FileNotFoundError: If a file does not exist.
   """
+  host = "0.0.0.0" if all_interfaces else "127.0.0.1"
   flags = {"host": host, "number": number, "num_workers": num_workers}
   if bool(certificate) != bool(certificate_key):
     raise ValueError("certificate and certificate_key must be given together")
@@ -215,7 +217,9 @@ def python_worker(
       " encryption"
     )
   if certificate:
-    pem.check_key("certificate", certificate, "certificate_key", certificate_key)
+    pem.check_key(
+      "certificate", certificate, "certificate_key", certificate_key
+    )
     flags |= {"certificate": certificate, "key": certificate_key}
   if client_authority:
     pem.check_certificate("client_authority", client_authority)
@@ -239,9 +243,14 @@ class Worker(contextlib.AbstractContextManager):
   """
 
   def __init__(
-    self, binary: str, port: int, supervisor: subprocess.Popen, log: BinaryIO
+    self,
+    binary: str,
+    reservation: socket.socket,
+    supervisor: subprocess.Popen,
+    log: BinaryIO,
   ):
-    self._binary, self._port = binary, port
+    self._binary, self._reservation = binary, reservation
+    self._port = reservation.getsockname()[1]
     self._supervisor, self._log = supervisor, log
     self._owner_pid = os.getpid()
     self._pid: int | None = None
@@ -261,20 +270,51 @@ class Worker(contextlib.AbstractContextManager):
     """Starts a worker and waits until it takes connections.
 
     Args:
-      max_concurrent_computation_calls: How many calls of one computation (the
-        clients of a round) run at the same time; 0 or -1 for no limit.
-      port: The TCP port to listen on; 0 for a free one.
-      command: The program to run and its first arguments; by default TFF's.
+      max_concurrent_computation_calls: See `launch`.
+      port: See `launch`.
+      command: See `launch`.
       timeout_seconds: How long the worker may take to start.
 
     Returns:
       The running worker.
 
     Raises:
-      ValueError: If `max_concurrent_computation_calls` is below -1, or the port
-        is taken.
+      ValueError: See `launch`.
       RuntimeError: If the program is missing or ends before it is ready.
       TimeoutError: If the worker is not ready in time.
+    """
+    with contextlib.ExitStack() as on_error:
+      worker = cls.launch(
+        max_concurrent_computation_calls, port=port, command=command
+      )
+      on_error.callback(worker.stop)
+      worker.wait_until_ready(timeout_seconds)
+      on_error.pop_all()
+    return worker
+
+  @classmethod
+  def launch(
+    cls,
+    max_concurrent_computation_calls: int = -1,
+    *,
+    port: int = 0,
+    command: Sequence[str] = (_WORKER_BINARY,),
+  ) -> Worker:
+    """Starts a worker, without waiting until it takes connections.
+
+    Args:
+      max_concurrent_computation_calls: How many calls of one computation (the
+        clients of a round) run at the same time; 0 or -1 for no limit.
+      port: The TCP port to listen on; 0 for a free one.
+      command: The program to run and its first arguments; by default TFF's.
+
+    Returns:
+      The worker.
+
+    Raises:
+      ValueError: If `max_concurrent_computation_calls` is below -1, or the port
+        is taken.
+      RuntimeError: If the program is missing.
     """
     limit = max_concurrent_computation_calls
     if limit < -1:
@@ -284,10 +324,13 @@ class Worker(contextlib.AbstractContextManager):
       )
     binary, *arguments = command
     if not os.access(binary, os.X_OK) or not os.path.isfile(binary):
-      raise RuntimeError(f"There is no executable TFF worker at {binary}.")
-    with contextlib.ExitStack() as on_error, _reserve_port(port) as reservation:
-      port = reservation.getsockname()[1]
-      arguments += [f"--port={port}"]
+      raise RuntimeError(
+        f"There is no executable TFF worker at {binary}. A worker in Python"
+        " needs none: python -m experiments.workers --executor=in_process"
+      )
+    with contextlib.ExitStack() as on_error:
+      reservation = on_error.enter_context(_reserve_port(port))
+      arguments += [f"--port={reservation.getsockname()[1]}"]
       arguments += [f"--max_concurrent_computation_calls={limit}"]
       environment = _ENVIRONMENT | os.environ
       # This package silences gRPC in its own process. A worker's log is read if
@@ -307,11 +350,8 @@ class Worker(contextlib.AbstractContextManager):
         start_new_session=True,
         env=environment,
       )
-      worker = cls(binary, port, supervisor, log)
-      on_error.callback(worker.stop)
-      worker._wait_until_ready(timeout_seconds)
       on_error.pop_all()
-    return worker
+    return cls(binary, reservation, supervisor, log)
 
   @property
   def pid(self) -> int:
@@ -388,11 +428,12 @@ class Worker(contextlib.AbstractContextManager):
     self._supervisor.stdin.close()
     self._supervisor.stdout.close()
     self._log.close()
+    self._reservation.close()
 
   def __exit__(self, *exception_details: object) -> None:
     self.stop()
 
-  def _wait_until_ready(self, timeout_seconds: float) -> None:
+  def wait_until_ready(self, timeout_seconds: float = 60.0) -> None:
     """Waits for the worker's pid, then for its port; see `start`."""
     deadline = time.monotonic() + timeout_seconds
     os.set_blocking(self._supervisor.stdout.fileno(), False)
@@ -409,6 +450,7 @@ class Worker(contextlib.AbstractContextManager):
       if self._pid is not None:
         with contextlib.suppress(OSError):
           socket.create_connection(("127.0.0.1", self._port), 1.0).close()
+          self._reservation.close()
           return
       if time.monotonic() >= deadline:
         raise TimeoutError(

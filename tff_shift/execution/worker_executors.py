@@ -209,6 +209,16 @@ class _WorkerExecutor(tff.framework.RemoteExecutor):
     self._kept.forget(self._number)
     super().close()
 
+  def flush(self) -> None:
+    """Makes the worker release at once what is no longer used.
+
+    TFF waits until there are twenty values, whatever their size.
+    """
+    request = self._dispose_request
+    if request is not None and request.value_ref:
+      self._dispose_request = type(request)(executor=self._executor_id)
+      self._stub.dispose(request)
+
   async def create_value(self, value, type_spec=None):
     known = self._kept.key(self._number, value, type_spec)
     if known is None:

@@ -1,4 +1,4 @@
-"""A remote worker in Python: TFF's executor service over the in-process context.
+"""A remote worker in Python: TFF's executor service, in process.
 
 TFF's own worker is a C++ program for Linux on x86-64 that computes on the CPU.
 This one runs wherever TensorFlow does, on a GPU if there is one, and computes
@@ -17,6 +17,9 @@ TFF's worker; the driver then looks for the client. RESOURCE_EXHAUSTED is a lack
 of memory, FAILED_PRECONDITION an executor that this process does not have: it
 was started anew, and the driver sends everything again.
 """
+
+# The methods of the service have TFF's names.
+# ruff: noqa: N802
 
 import argparse
 import collections
@@ -56,6 +59,9 @@ _NUM_REQUESTS = 32
 # Computations that stay compiled, whether or not a driver still has them: their
 # graphs are sent again for other numbers of clients.
 _NUM_COMPUTATIONS = 256
+# TensorFlow's message is behind the name of a node and this, which TFF's worker
+# does not have.
+_BEFORE_WORDS = "<stack traces unavailable>"
 # gRPC transmits messages of errors in headers of at most 8 KiB.
 _MOST_CHARACTERS = 2000
 
@@ -79,10 +85,12 @@ class _Executor:
     values: The values.
   """
 
+  # Of all executors: a reference is never another executor's value.
+  _ids = map(str, itertools.count())
+
   def __init__(self, num_clients: int):
     self.num_clients = num_clients
     self.values: dict[str, _Held] = {}
-    self._ids = map(str, itertools.count())
 
   def put(self, value: Any, type_spec: tff.Type) -> executor_pb2.ValueRef:
     """Holds a value until it is disposed of; returns the reference to it."""
@@ -116,7 +124,8 @@ def _answered(method: Callable[[Any, Any], Any]) -> Callable[..., Any]:
       problem = problem.__cause__
       if isinstance(problem, tf.errors.ResourceExhaustedError):
         code = grpc.StatusCode.RESOURCE_EXHAUSTED
-    words = str(problem) or type(problem).__name__
+    words = str(problem).rpartition(_BEFORE_WORDS)[2].strip()
+    words = words or type(problem).__name__
     return context.abort(code, words[:_MOST_CHARACTERS])
 
   return answer
@@ -312,7 +321,7 @@ def _context(number: int, num_workers: int, num_threads: int):
   return context
 
 
-def _credentials(
+def tls_credentials(
   certificate: str, key: str, client_authority: str | None
 ) -> grpc.ServerCredentials:
   """Returns those of a server that terminates TLS."""
@@ -356,7 +365,10 @@ def main(arguments: Sequence[str]) -> None:
   """Serves until the process is ended; `local.python_worker` has the flags."""
   parser = argparse.ArgumentParser(prog="worker", allow_abbrev=False)
   flags = collections.OrderedDict(
-    host=str, port=int, number=int, num_workers=int,
+    host=str,
+    port=int,
+    number=int,
+    num_workers=int,
     max_concurrent_computation_calls=int,
   )
   for name, kind in flags.items():
@@ -368,7 +380,7 @@ def main(arguments: Sequence[str]) -> None:
   signal.signal(signal.SIGINT, signal.SIG_DFL)
   credentials = None
   if options.certificate:
-    credentials = _credentials(
+    credentials = tls_credentials(
       options.certificate, options.key, options.client_authority
     )
   context = _context(

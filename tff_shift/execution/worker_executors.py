@@ -198,6 +198,8 @@ class _WorkerExecutor(tff.framework.RemoteExecutor):
   """Validates a worker's results, and sends unchanged values once."""
 
   _numbers = itertools.count()
+  # Set by TFF.
+  _dispose_request: Any
 
   def __init__(self, stub: _WorkerStub, num_clients: int, kept: _KeptValues):
     super().__init__(stub)

@@ -125,15 +125,15 @@ class RemoteContext(tff.framework.SyncContext):
         ]
       )
     total, early = tff.structure.from_container(started)
-    earlies = [early]
+    early_results = [early]
     for part, work in zip(others, works, strict=True):
       with self._named_client(plan.start, take, [part], num_clients):
         (added,) = self._pool.run(
           [work.add_to(total, plan.halves[1])], preferred=work.worker
         )
       total, early = tff.structure.from_container(added)
-      earlies.append(early)
-    return total, earlies
+      early_results.append(early)
+    return total, early_results
 
   def _run(
     self,

@@ -43,8 +43,6 @@ _REPEATED_DRAWS = "a value without a seed would be drawn several times"
 # The calls that draw a value for each client.
 _AT_CLIENTS = frozenset({"federated_eval_at_clients", "federated_map"})
 
-_Computation = tff.framework.ConcreteComputation
-
 # The position of an element in a nested structure: an index for each level.
 _Path = tuple[int, ...]
 
@@ -124,9 +122,7 @@ class Plan:
     self.start, self.finish = _compile(start), _compile(finish)
 
   @functools.cached_property
-  def halves(
-    self,
-  ) -> tuple[_Computation, _Computation]:
+  def halves(self) -> Sequence[tff.framework.ConcreteComputation]:
     """The halves of `start`, for the other parts of the clients.
 
     `argument -> work`, and `<total of the clients before, work> -> <total,
@@ -408,7 +404,7 @@ def _share_calls(
 
 def _split_at_aggregate(
   start: tff.framework.ConcreteComputation,
-) -> tuple[_Computation, _Computation]:
+) -> Sequence[tff.framework.ConcreteComputation]:
   """Splits `Plan.start` into the clients' work and their aggregate.
 
   Args:

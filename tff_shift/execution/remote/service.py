@@ -110,6 +110,7 @@ def _answered(method: Callable[[Any, Any], Any]) -> Callable[..., Any]:
 
   @functools.wraps(method)
   def answer(self, request, context):
+    problem: BaseException
     try:
       return method(self, request)
     except _GoneError as error:

@@ -102,7 +102,8 @@ class Work:
     self._num_clients = values.count_clients(
       argument, computation.type_signature.parameter
     )
-    self._executor = self._result = None
+    self._executor: Any = None
+    self._result: remote_executor.RemoteValue | None = None
 
   def compute(self, worker: "RemoteWorker") -> None:
     """Does the work; a task."""

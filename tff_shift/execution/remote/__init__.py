@@ -1,4 +1,4 @@
-"""TFF's remote execution: one `worker_binary` per machine share the clients.
+"""TFF's remote execution: workers on several machines share the clients.
 
     from tff_shift import execution
 
@@ -6,20 +6,21 @@
     with execution.use("remote", remote_workers=workers):
       state = process.initialize(seed)
 
-From the outside in: `context` (TFF's interface; assigns clients and combines
-results), `mergeable` (splits computations), `pool` (assigns parts to workers,
-again if a worker is lost), `worker` (a channel and a health check),
+A worker is TFF's `worker_binary` or a process of `service`; both serve the same
+requests. From the outside in: `context` (TFF's interface; assigns clients and
+combines results), `mergeable` (splits computations), `pool` (assigns parts to
+workers, again if a worker is lost), `worker` (a channel and a health check),
 `bounded_channel` (deadlines), `diagnosis` (error messages).
 
 Placement. A computation with clients and aggregates runs in TFF's mergeable
-form: each worker gets consecutive clients, in equal numbers up to one. The
-first remaining worker merges the partial aggregates, in the order of the
-clients, and does the server's work. Without aggregates there is nothing to
-merge. One worker runs the whole computation if it has no clients, if no
-argument determines their number, if an aggregate depends on another, or if a
-value that is drawn without a seed would be drawn several times (a warning
-names the reason).
-Results differ from those of one worker in the last bits of sums.
+form: each worker gets consecutive clients, in equal numbers up to one. When all
+have worked, one after the other adds its clients to the total, and the first
+remaining worker does the server's work. One worker runs the whole computation
+if it has no clients, if no argument determines their number, if an aggregate
+depends on another, or if a value that is drawn without a seed would be drawn
+several times (a warning names the reason). Results have the bits of one worker,
+except for batches of clients (`service` on a GPU), whose sizes depend on the
+number of clients.
 
 Time limits. TFF's executor calls a worker without a deadline, and retries for
 ever when the connection is lost. Therefore every worker must give a sign of
@@ -53,9 +54,9 @@ whether or not a worker was lost. A lost worker stays lost for the context.
 
 Security. The workers run any computation that they receive, without encryption
 or authentication. With a certificate, the channel is TLS
-(`grpc.secure_channel`), to a proxy that terminates it beside the worker; with a
-client certificate, the proxy can authenticate the client. The worker's own port
-must then be closed to others.
+(`grpc.secure_channel`), to a worker of `service`, or to a proxy that terminates
+it beside the worker, whose own port must then be closed to others; with a
+client certificate, they can authenticate the client.
 """
 
 from tff_shift.execution.remote.context import remote_context

@@ -265,7 +265,7 @@ class Worker(contextlib.AbstractContextManager):
     *,
     port: int = 0,
     command: Sequence[str] = (_WORKER_BINARY,),
-    timeout_seconds: float = 60.0,
+    timeout_seconds: float = 300.0,
   ) -> Worker:
     """Starts a worker and waits until it takes connections.
 
@@ -433,7 +433,7 @@ class Worker(contextlib.AbstractContextManager):
   def __exit__(self, *exception_details: object) -> None:
     self.stop()
 
-  def wait_until_ready(self, timeout_seconds: float = 60.0) -> None:
+  def wait_until_ready(self, timeout_seconds: float = 300.0) -> None:
     """Waits for the worker's pid, then for its port; see `start`."""
     deadline = time.monotonic() + timeout_seconds
     os.set_blocking(self._supervisor.stdout.fileno(), False)

@@ -1,5 +1,6 @@
 """Tests of the worker in Python: its bits, its values, its errors, its end."""
 
+import concurrent.futures
 import contextlib
 import hashlib
 import threading
@@ -98,6 +99,15 @@ class TestValues:
     # What TFF disposes of at once, what is kept: not more with every round.
     assert 0 < held[3] <= held[2] + 2 * 20
     assert served.service.num_values == 0
+
+  def test_two_drivers_at_the_same_time(self, served, use, center):
+    def drive(number):
+      with use([served], worker_timeout=60.0):
+        return [center([number, number + 2.0])[1] for _ in range(10)]
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+      one, other = pool.map(drive, [1.0, 5.0])
+    assert (one, other) == ([2.0] * 10, [6.0] * 10)
 
   def test_executor_and_its_values(self, served, stub):
     def get(num_clients):

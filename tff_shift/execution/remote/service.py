@@ -22,12 +22,10 @@ was started anew, and the driver sends everything again.
 # ruff: noqa: N802
 
 import argparse
-import collections
 import concurrent.futures
 import functools
 import hashlib
 import itertools
-import os
 import pathlib
 import signal
 import sys
@@ -52,6 +50,7 @@ from tensorflow_federated.python.core.impl.types import type_serialization
 
 from tff_shift.execution import in_process
 from tff_shift.execution import worker_executors
+from tff_shift.execution.in_process import devices
 
 # Requests that are answered at the same time: a computation, signs of life and
 # rehearsals for each of several drivers.
@@ -291,7 +290,9 @@ def _structure(parts: Sequence[tuple[str | None, _Held]]) -> _Held:
   )
 
 
-def _context(number: int, num_workers: int, num_threads: int):
+def _context(
+  number: int, num_workers: int, num_threads: int
+) -> in_process.InProcessContext:
   """Returns the context of one of the workers of a machine.
 
   Args:
@@ -307,7 +308,7 @@ def _context(number: int, num_workers: int, num_threads: int):
     num_sharing = -(-num_workers // len(gpus))
     tf.config.set_visible_devices(share, "GPU")
   elif num_threads < 1:
-    num_threads = max(1, (os.cpu_count() or 1) // num_workers)
+    num_threads = max(1, devices.num_cores() // num_workers)
   context = in_process.InProcessContext(
     server_device=None,
     client_devices=None,
@@ -365,16 +366,11 @@ def serve(
 def main(arguments: Sequence[str]) -> None:
   """Serves until the process is ended; `local.python_worker` has the flags."""
   parser = argparse.ArgumentParser(prog="worker", allow_abbrev=False)
-  flags = collections.OrderedDict(
-    host=str,
-    port=int,
-    number=int,
-    num_workers=int,
-    max_concurrent_computation_calls=int,
-  )
-  for name, kind in flags.items():
-    parser.add_argument(f"--{name}", type=kind, required=True)
-  for name in ("certificate", "key", "client_authority"):
+  for name in ("port", "number", "num_workers"):
+    parser.add_argument(f"--{name}", type=int, required=True)
+  # As of TFF's worker.
+  parser.add_argument("--max_concurrent_computation_calls", type=int, default=0)
+  for name in ("host", "certificate", "key", "client_authority"):
     parser.add_argument(f"--{name}")
   options = parser.parse_args(arguments)
   # Python would wait for the threads that compute.

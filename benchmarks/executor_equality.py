@@ -9,10 +9,12 @@
 The table has the largest difference between an executor and `local`, over all
 results of all computations of an algorithm in two rounds. On every executor,
 each computation starts from the previous results of `local`, so differences do
-not accumulate. Integers and the order of clients must be equal.
+not accumulate. Integers and the order of clients must be equal. `bits` says
+whether results of two Python workers are those of `in_process`.
 
 Then remote workers alternate with the local executor on the workloads of
-`benchmarks.executor_speed`. All workers share the cores of this machine: the
+`benchmarks.executor_speed`; the last number is the largest resident size of the
+workers. All workers share the cores of this machine: the
 ratio shows the cost of distributing a round, not the gain of several machines.
 
 With `--gpu`, the default devices are compared with the CPU instead, in process,
@@ -35,6 +37,7 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
+import psutil
 import tensorflow as tf
 import tensorflow_federated as tff
 from absl import app
@@ -322,15 +325,36 @@ def largest_difference(found: Any, expected: Any) -> float:
 
 
 @contextlib.contextmanager
-def started_workers(num_workers: int) -> Iterator[execution.RemoteWorkers]:
-  """Starts workers on this machine for a `with` block."""
+def started_workers(
+  num_workers: int, in_python: bool = False
+) -> Iterator[list[local.Worker]]:
+  """Starts workers on this machine for a `with` block, TFF's or in Python."""
+  settings = {}
+  if in_python:
+    settings["command"] = local.python_worker(num_workers=num_workers)
   with contextlib.ExitStack() as stack:
-    yield execution.RemoteWorkers(
-      [
-        stack.enter_context(local.Worker.start()).address
-        for _ in range(num_workers)
-      ]
+    yield [
+      stack.enter_context(local.Worker.start(**settings))
+      for _ in range(num_workers)
+    ]
+
+
+def _use(workers: Sequence[local.Worker]):
+  """Returns the executor of workers."""
+  return execution.use(
+    "remote",
+    remote_workers=execution.RemoteWorkers([each.address for each in workers]),
+  )
+
+
+def _has_bits(found: Any, expected: Any) -> bool:
+  """Returns whether two results have the same bits."""
+  return all(
+    np.asarray(one).tobytes() == np.asarray(other).tobytes()
+    for one, other in zip(
+      tf.nest.flatten(found), tf.nest.flatten(expected), strict=True
     )
+  )
 
 
 def _compare_results(names: list[str]) -> bool:
@@ -342,9 +366,8 @@ def _compare_results(names: list[str]) -> bool:
     }
     for number in (2, 3):
       workers = stack.enter_context(started_workers(number))
-      managers[f"remote, {number}"] = execution.use(
-        "remote", remote_workers=workers
-      )
+      managers[f"remote, {number}"] = _use(workers)
+    managers["Python, 2"] = _use(stack.enter_context(started_workers(2, True)))
     contexts = {}
     for label, manager in managers.items():
       # Computations must not run in a context that happens to be installed.
@@ -356,23 +379,23 @@ def _compare_results(names: list[str]) -> bool:
       algorithm = build(name)
       with install(contexts["local"]):
         calls = run_all(algorithm)
-      cells = []
-      for context in contexts.values():
+      cells, results = [], {}
+      for label, context in contexts.items():
         with install(context):
-          differences = {
-            call.name: largest_difference(
-              call.computation(*call.arguments), call.result
-            )
-            for call in calls
-          }
+          results[label] = [call.computation(*call.arguments) for call in calls]
+        differences = {
+          call.name: largest_difference(result, call.result)
+          for call, result in zip(calls, results[label], strict=True)
+        }
         largest = max(differences, key=differences.get)
         value = differences[largest]
         worst = max(worst, value)
         cells.append(f"{value:.1e} {largest[:12]}" if value else "0")
+      is_equal = _has_bits(results["Python, 2"], results["in_process"])
       print(
         f"{name:12}"
         + "".join(f"{each:>22}" for each in cells)
-        + f"  {len(calls)} calls",
+        + f"  {len(calls)} calls, bits {'equal' if is_equal else 'differ'}",
         flush=True,
       )
   print(f"largest difference {worst:.1e}, allowed {_TOLERANCE:.0e}")
@@ -449,19 +472,27 @@ def _compare_speed(workloads: list[str]) -> None:
   print("median seconds per round; median ratio to local in a repetition")
   for name in workloads:
     with contextlib.ExitStack() as stack:
-      managers = {"local": execution.use("local")}
-      for number in (1, 2):
-        managers[f"remote, {number}"] = execution.use(
-          "remote",
-          remote_workers=stack.enter_context(started_workers(number)),
-        )
+      managers, workers = {"local": execution.use("local")}, {}
+      for label, number, in_python in (
+        ("remote, 1", 1, False),
+        ("remote, 2", 2, False),
+        ("Python, 2", 2, True),
+      ):
+        workers[label] = stack.enter_context(started_workers(number, in_python))
+        managers[label] = _use(workers[label])
       seconds = executor_speed.time_in_turn(name, managers)
+      megabytes = {
+        label: max(psutil.Process(each.pid).memory_info().rss for each in of)
+        / 1e6
+        for label, of in workers.items()
+      }
     for label, each in seconds.items():
       ratio = statistics.median(
         own / other for own, other in zip(each, seconds["local"], strict=True)
       )
       print(
-        f"{name:14} {label:10} {statistics.median(each):9.4f} s {ratio:7.2f}",
+        f"{name:14} {label:10} {statistics.median(each):9.4f} s {ratio:7.2f}"
+        + (f" {megabytes[label]:6.0f} MB" if label in megabytes else ""),
         flush=True,
       )
 

@@ -10,14 +10,18 @@ import socket
 import time
 
 import grpc
+import numpy as np
 import psutil
 import pytest
+import tensorflow_federated as tff
 
 from benchmarks import resume
+from tff_shift import execution
 from tff_shift.binaries import evolving
 from tff_shift.binaries import workers
 from tff_shift.command_line import comparison
 from tff_shift.execution import local
+from tff_shift.execution import remote
 from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.cpp
@@ -55,11 +59,15 @@ def built_once():
 
 @pytest.fixture(scope="module")
 def start_workers(start_binary):
-  """Returns `start(num_workers)`: the process, its flag, its workers' pids."""
+  """Returns `start(num_workers, *arguments, program="worker_binary")`.
+
+  It gives the process, its flag, and the pids of its workers.
+  """
   with contextlib.ExitStack() as processes:
 
-    def start(num_workers):
-      process = start_binary("workers", [f"--num_workers={num_workers}"])
+    def start(num_workers, *arguments, program="worker_binary"):
+      arguments = [f"--num_workers={num_workers}", *arguments]
+      process = start_binary("workers", arguments)
       processes.enter_context(process)
       processes.callback(process.kill)
       flag = process.stdout.readline().strip()
@@ -67,12 +75,33 @@ def start_workers(start_binary):
       pids = [
         child.pid
         for child in psutil.Process(process.pid).children(recursive=True)
-        if child.name() == "worker_binary"
+        if program in " ".join(child.cmdline()) and "-c" not in child.cmdline()
       ]
       assert len(pids) == num_workers
       return process, flag, pids
 
     yield start
+
+
+@pytest.fixture
+def center_of():
+  """Returns `center(addresses)`: four numbers minus the mean, and the mean."""
+  subtract = tff.tensorflow.computation(
+    lambda one, other: one - other, np.float32, np.float32
+  )
+
+  @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+  def center(values):
+    mean = tff.federated_mean(values)
+    shared = tff.federated_broadcast(mean)
+    return tff.federated_map(subtract, (values, shared)), mean
+
+  def center_of(addresses):
+    # Not `execution.use`, whose contexts are shared in this folder.
+    with remote.remote_context(execution.RemoteWorkers(addresses)):
+      return center([1.0, 2.0, 3.0, 6.0])
+
+  return center_of
 
 
 def _wait_for_end(pids):
@@ -250,6 +279,47 @@ class TestWorkers:
       with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
 
+  @pytest.mark.slow
+  def test_python_workers(self, start_workers, center_of):
+    process, flag, pids = start_workers(
+      2, "--executor=in_process", program="execution.remote.service"
+    )
+    addresses = flag.removeprefix("--workers=").split(",")
+    assert center_of(addresses) == ([-2.0, -1.0, 0.0, 3.0], 3.0)
+    for pid in pids:
+      hosts = {
+        connection.laddr.ip
+        for connection in psutil.Process(pid).net_connections()
+        if connection.status == psutil.CONN_LISTEN
+      }
+      # gRPC has sockets of IPv6.
+      assert {host.removeprefix("::ffff:") for host in hosts} == {"127.0.0.1"}
+    process.terminate()
+    assert process.wait() == 143
+    _wait_for_end(pids)
+
+  @pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+      ("--all_interfaces", "must be set with --executor=in_process only"),
+      ("--certificate=a", "must be set with --executor=in_process only"),
+      (
+        "--executor=in_process --certificate=a",
+        "certificate and certificate_key must be given together",
+      ),
+      (
+        "--executor=in_process --certificate=a --certificate_key=b",
+        "certificate_key: there is no file b",
+      ),
+      ("--executor=tpu", "--executor"),
+    ],
+  )
+  def test_flags_that_do_not_fit(self, run_here, capsys, flags, message):
+    assert run_here(workers, flags.split()) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
   @pytest.fixture
   def run_workers(self, run_here):
     """Returns `run(arguments) -> exit code`; it is in this process."""
@@ -310,15 +380,15 @@ class TestWorkers:
   def test_started_anew_when_all_drivers_have_left(
     self, run_workers, monkeypatch, capsys
   ):
-    start, check = local.Worker.start, local.Worker.check_running
+    wait, check = local.Worker.wait_until_ready, local.Worker.check_running
     started, num_checks, drivers = [], 0, contextlib.ExitStack()
 
-    def start_and_connect(*arguments, **settings):
-      started.append(start(*arguments, **settings))
+    def wait_and_connect(self):
+      wait(self)
+      started.append(self)
       if len(started) == 1:
-        address = ("127.0.0.1", started[0].port)
+        address = ("127.0.0.1", self.port)
         drivers.enter_context(socket.create_connection(address))
-      return started[-1]
 
     def leave_at_the_fourth(self):
       nonlocal num_checks
@@ -333,7 +403,7 @@ class TestWorkers:
       check(self)
 
     monkeypatch.setattr(workers, "_VACANT_SECONDS", 0.1)
-    monkeypatch.setattr(local.Worker, "start", start_and_connect)
+    monkeypatch.setattr(local.Worker, "wait_until_ready", wait_and_connect)
     monkeypatch.setattr(local.Worker, "check_running", leave_at_the_fourth)
     with drivers:
       assert run_workers(["--num_workers=1"]) == 0

@@ -293,20 +293,20 @@ class TestWorkerThatFails:
   def test_missing_binary(self, tmp_path):
     missing = tmp_path / "worker_binary"
     with pytest.raises(RuntimeError, match=f"no executable.*{missing}"):
-      local.Worker.start(binary=str(missing))
+      local.Worker.start(command=[str(missing)])
 
   def test_not_a_program(self, tmp_path, started):
     program = tmp_path / "program"
     program.write_bytes(b"\x00\x01")
     program.chmod(0o755)
     with pytest.raises(RuntimeError, match="Exec format error"):
-      local.Worker.start(binary=str(program))
+      local.Worker.start(command=[str(program)])
     assert started() == []
 
   def test_ends_at_once(self, tmp_path, started):
     program = write_program(tmp_path, "echo out; echo no library >&2; exit 3")
     with pytest.raises(RuntimeError, match=f"{program} ended") as error:
-      local.Worker.start(binary=program)
+      local.Worker.start(command=[program])
     assert "out\nno library\n" in str(error.value)
     assert "exit code 3" in str(error.value)
     assert started() == []
@@ -318,14 +318,14 @@ class TestWorkerThatFails:
         tmp_path, f"exec {local._WORKER_BINARY} --port={port}"
       )
       with pytest.raises(RuntimeError, match="Address already in use"):
-        local.Worker.start(binary=program)
+        local.Worker.start(command=[program])
     assert started() == []
 
   @pytest.mark.slow
   def test_never_ready(self, tmp_path, started):
     program = write_program(tmp_path, "echo waiting; exec sleep 600")
     with pytest.raises(TimeoutError, match=r"after 4 sec.*\nwaiting"):
-      local.Worker.start(binary=program, timeout_seconds=START_SECONDS)
+      local.Worker.start(command=[program], timeout_seconds=START_SECONDS)
     assert started() == []
 
   @pytest.mark.slow
@@ -333,7 +333,7 @@ class TestWorkerThatFails:
     program = write_program(tmp_path, "trap '' TERM; exec sleep 600")
     start = time.monotonic()
     with pytest.raises(TimeoutError):
-      local.Worker.start(binary=program, timeout_seconds=START_SECONDS)
+      local.Worker.start(command=[program], timeout_seconds=START_SECONDS)
     assert started() == []
     # The time-out, then the grace between SIGTERM and SIGKILL.
     limit = START_SECONDS + 5.0

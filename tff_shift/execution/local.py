@@ -54,10 +54,12 @@ import tempfile
 import time
 import weakref
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import BinaryIO
 from typing import TYPE_CHECKING
 
 from tff_shift._util import installed
+from tff_shift._util import pem
 
 # A process that only starts workers has no need of TFF's import, of seconds and
 # hundreds of MB.
@@ -185,22 +187,80 @@ def _reserve_port(port: int = 0) -> socket.socket:
     ) from error
 
 
+def python_worker(
+  *,
+  all_interfaces: bool = False,
+  number: int = 0,
+  num_workers: int = 1,
+  certificate: str | None = None,
+  certificate_key: str | None = None,
+  client_authority: str | None = None,
+) -> list[str]:
+  """Returns the command of a worker in Python, `execution.remote.service`.
+
+  Args:
+    all_interfaces: Whether it listens on all network interfaces; otherwise only
+      this machine can connect.
+    number: The worker's number among those of this machine.
+    num_workers: Their number: they share its GPUs, or else its cores.
+    certificate: A PEM file with the worker's certificate and its chain. None:
+      no encryption.
+    certificate_key: A PEM file with the key of `certificate`.
+    client_authority: A PEM file with the certificates of the authorities that
+      signed the drivers'. None: any driver is served.
+
+  Returns:
+    The program and its first arguments, for `Worker.start`.
+
+  Raises:
+    ValueError: If one of the files is given without another, or holds no
+      certificate or key.
+    FileNotFoundError: If a file does not exist.
+  """
+  host = "0.0.0.0" if all_interfaces else "127.0.0.1"
+  flags = {"host": host, "number": number, "num_workers": num_workers}
+  if bool(certificate) != bool(certificate_key):
+    raise ValueError("certificate and certificate_key must be given together")
+  if client_authority and not certificate:
+    raise ValueError(
+      "client_authority must come with certificate: without it there is no"
+      " encryption"
+    )
+  if certificate:
+    pem.check_key(
+      "certificate", certificate, "certificate_key", certificate_key
+    )
+    flags |= {"certificate": certificate, "key": certificate_key}
+  if client_authority:
+    pem.check_certificate("client_authority", client_authority)
+    flags["client_authority"] = client_authority
+  return [
+    *(sys.executable, "-m", "tff_shift.execution.remote.service"),
+    *(f"--{name}={value}" for name, value in flags.items()),
+  ]
+
+
 class Worker(contextlib.AbstractContextManager):
-  """A running `worker_binary`, TFF's C++ executor service, and its end.
+  """A running worker, TFF's C++ executor service or another, and its end.
 
   Ended by `stop`, at the end of a `with` block, when the object is collected,
   or with the Python process, however that ends. In a process that was forked
   from that one, `stop` does nothing.
 
-  The binary listens on all network interfaces (it has no flag for that),
-  without encryption, and runs whatever it is sent: use it where the other users
-  and the network are trusted.
+  TFF's listens on all network interfaces (it has no flag for that), without
+  encryption, and runs whatever it is sent: use it where the other users and the
+  network are trusted.
   """
 
   def __init__(
-    self, binary: str, port: int, supervisor: subprocess.Popen, log: BinaryIO
+    self,
+    binary: str,
+    reservation: socket.socket,
+    supervisor: subprocess.Popen,
+    log: BinaryIO,
   ):
-    self._binary, self._port = binary, port
+    self._binary, self._reservation = binary, reservation
+    self._port = reservation.getsockname()[1]
     self._supervisor, self._log = supervisor, log
     self._owner_pid = os.getpid()
     self._pid: int | None = None
@@ -214,26 +274,57 @@ class Worker(contextlib.AbstractContextManager):
     max_concurrent_computation_calls: int = -1,
     *,
     port: int = 0,
-    binary: str = _WORKER_BINARY,
-    timeout_seconds: float = 60.0,
+    command: Sequence[str] = (_WORKER_BINARY,),
+    timeout_seconds: float = 300.0,
   ) -> Worker:
     """Starts a worker and waits until it takes connections.
 
     Args:
-      max_concurrent_computation_calls: How many calls of one computation (the
-        clients of a round) run at the same time; 0 or -1 for no limit.
-      port: The TCP port to listen on; 0 for a free one.
-      binary: The program to run.
+      max_concurrent_computation_calls: See `launch`.
+      port: See `launch`.
+      command: See `launch`.
       timeout_seconds: How long the worker may take to start.
 
     Returns:
       The running worker.
 
     Raises:
-      ValueError: If `max_concurrent_computation_calls` is below -1, or the port
-        is taken.
+      ValueError: See `launch`.
       RuntimeError: If the program is missing or ends before it is ready.
       TimeoutError: If the worker is not ready in time.
+    """
+    with contextlib.ExitStack() as on_error:
+      worker = cls.launch(
+        max_concurrent_computation_calls, port=port, command=command
+      )
+      on_error.callback(worker.stop)
+      worker.wait_until_ready(timeout_seconds)
+      on_error.pop_all()
+    return worker
+
+  @classmethod
+  def launch(
+    cls,
+    max_concurrent_computation_calls: int = -1,
+    *,
+    port: int = 0,
+    command: Sequence[str] = (_WORKER_BINARY,),
+  ) -> Worker:
+    """Starts a worker, without waiting until it takes connections.
+
+    Args:
+      max_concurrent_computation_calls: How many calls of one computation (the
+        clients of a round) run at the same time; 0 or -1 for no limit.
+      port: The TCP port to listen on; 0 for a free one.
+      command: The program to run and its first arguments; by default TFF's.
+
+    Returns:
+      The worker.
+
+    Raises:
+      ValueError: If `max_concurrent_computation_calls` is below -1, or the port
+        is taken.
+      RuntimeError: If the program is missing.
     """
     limit = max_concurrent_computation_calls
     if limit < -1:
@@ -241,11 +332,15 @@ class Worker(contextlib.AbstractContextManager):
         "max_concurrent_computation_calls must be a positive number, or 0 or"
         f" -1 for no limit; got {limit}."
       )
+    binary, *arguments = command
     if not os.access(binary, os.X_OK) or not os.path.isfile(binary):
-      raise RuntimeError(f"There is no executable TFF worker at {binary}.")
-    with contextlib.ExitStack() as on_error, _reserve_port(port) as reservation:
-      port = reservation.getsockname()[1]
-      arguments = [str(os.getpid()), binary, f"--port={port}"]
+      raise RuntimeError(
+        f"There is no executable TFF worker at {binary}. A worker in Python"
+        " needs none: python -m experiments.workers --executor=in_process"
+      )
+    with contextlib.ExitStack() as on_error:
+      reservation = on_error.enter_context(_reserve_port(port))
+      arguments += [f"--port={reservation.getsockname()[1]}"]
       arguments += [f"--max_concurrent_computation_calls={limit}"]
       environment = _ENVIRONMENT | os.environ
       # This package silences gRPC in its own process. A worker's log is read if
@@ -254,7 +349,10 @@ class Worker(contextlib.AbstractContextManager):
       log = on_error.enter_context(tempfile.TemporaryFile())
       supervisor = subprocess.Popen(
         # -I and -S: the environment cannot change what the program imports.
-        [sys.executable, *("-I", "-S", "-c", _SUPERVISOR_PROGRAM), *arguments],
+        [
+          *(sys.executable, "-I", "-S", "-c", _SUPERVISOR_PROGRAM),
+          *(str(os.getpid()), binary, *arguments),
+        ],
         bufsize=0,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -262,11 +360,8 @@ class Worker(contextlib.AbstractContextManager):
         start_new_session=True,
         env=environment,
       )
-      worker = cls(binary, port, supervisor, log)
-      on_error.callback(worker.stop)
-      worker._wait_until_ready(timeout_seconds)
       on_error.pop_all()
-    return worker
+    return cls(binary, reservation, supervisor, log)
 
   @property
   def pid(self) -> int:
@@ -343,11 +438,12 @@ class Worker(contextlib.AbstractContextManager):
     self._supervisor.stdin.close()
     self._supervisor.stdout.close()
     self._log.close()
+    self._reservation.close()
 
   def __exit__(self, *exception_details: object) -> None:
     self.stop()
 
-  def _wait_until_ready(self, timeout_seconds: float) -> None:
+  def wait_until_ready(self, timeout_seconds: float = 300.0) -> None:
     """Waits for the worker's pid, then for its port; see `start`."""
     deadline = time.monotonic() + timeout_seconds
     os.set_blocking(self._supervisor.stdout.fileno(), False)
@@ -364,6 +460,7 @@ class Worker(contextlib.AbstractContextManager):
       if self._pid is not None:
         with contextlib.suppress(OSError):
           socket.create_connection(("127.0.0.1", self._port), 1.0).close()
+          self._reservation.close()
           return
       if time.monotonic() >= deadline:
         raise TimeoutError(

@@ -1,12 +1,11 @@
 """The workers of the executor `remote`, and the handling of failures."""
 
 import dataclasses
-import os
 import re
-import ssl
 from collections.abc import Sequence
 
 from tff_shift._util import arguments
+from tff_shift._util import pem
 
 # The values of `RemoteWorkers.on_worker_failure`.
 ON_WORKER_FAILURE = ("repeat", "stop")
@@ -82,50 +81,10 @@ class RemoteWorkers:
         "worker_client_certificate must come with worker_certificate: without"
         " it there is no encryption"
       )
-    for name in (
-      "worker_certificate",
-      "worker_client_certificate",
-      "worker_client_key",
-    ):
-      path = getattr(self, name)
-      if path is not None and not os.path.isfile(path):
-        raise FileNotFoundError(f"{name}: there is no file {path}")
-    for name in ("worker_certificate", "worker_client_certificate"):
-      if getattr(self, name) is not None:
-        _check_certificate(name, getattr(self, name))
-    if self.worker_client_key is not None:
-      _check_key(self.worker_client_certificate, self.worker_client_key)
-
-
-def _check_certificate(name: str, path: str) -> None:
-  """Refuses files with which gRPC would never connect."""
-  try:
-    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
-  except OSError as error:  # Errors of TLS are OSErrors too.
-    raise ValueError(
-      f"{name}: {path} holds no certificate that can be read"
-      f" ({_reason(error)}); a PEM file is wanted, which begins with"
-      " -----BEGIN CERTIFICATE-----"
-    ) from error
-
-
-def _check_key(certificate: str, key: str) -> None:
-  """Refuses files without a key, with a password, or with another key."""
-  try:
-    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(
-      # Without a password argument, OpenSSL would prompt for one.
-      certificate,
-      key,
-      password="",
-    )
-  except OSError as error:
-    raise ValueError(
-      f"worker_client_key: {key} holds no key of {certificate} that can be read"
-      f" ({_reason(error)}); a PEM file is wanted, without a password, which"
-      " begins with -----BEGIN PRIVATE KEY-----"
-    ) from error
-
-
-def _reason(error: OSError) -> str:
-  """Returns why a file was refused, without the line of Python's source."""
-  return error.strerror.partition(" (_ssl")[0]
+    if self.worker_certificate is not None:
+      pem.check_certificate("worker_certificate", self.worker_certificate)
+    if self.worker_client_certificate is not None:
+      pem.check_key(
+        *("worker_client_certificate", self.worker_client_certificate),
+        *("worker_client_key", self.worker_client_key),
+      )

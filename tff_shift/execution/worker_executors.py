@@ -213,6 +213,8 @@ class _WorkerExecutor(tff.framework.RemoteExecutor):
   """Validates a worker's results, and sends unchanged values once."""
 
   _numbers = itertools.count()
+  # Set by TFF.
+  _dispose_request: Any
 
   def __init__(self, stub: _WorkerStub, num_clients: int, kept: _KeptValues):
     super().__init__(stub)
@@ -223,6 +225,16 @@ class _WorkerExecutor(tff.framework.RemoteExecutor):
   def close(self) -> None:
     self._kept.forget(self._number)
     super().close()
+
+  def flush(self) -> None:
+    """Makes the worker release at once what is no longer used.
+
+    TFF waits until there are twenty values, whatever their size.
+    """
+    request = self._dispose_request
+    if request is not None and request.value_ref:
+      self._dispose_request = type(request)(executor=self._executor_id)
+      self._stub.dispose(request)
 
   async def create_value(self, value, type_spec=None):
     known = self._kept.key(self._number, value, type_spec)

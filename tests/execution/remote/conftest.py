@@ -3,11 +3,13 @@
 import concurrent.futures
 import contextlib
 import datetime
+import functools
 import ipaddress
 import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,10 +52,26 @@ def threads_of_workers() -> list[threading.Thread]:
   ]
 
 
+@pytest.fixture(
+  scope="module",
+  params=["worker_binary", pytest.param("in_process", marks=pytest.mark.slow)],
+)
+def start_worker(request) -> Callable[..., local.Worker]:
+  """Starts a worker, of TFF or in Python; takes what `Worker.start` does."""
+  if request.param == "worker_binary":
+    return local.Worker.start
+  command = local.python_worker(num_workers=2)
+  return functools.partial(local.Worker.start, command=command)
+
+
 @pytest.fixture(scope="module")
-def workers() -> Iterator[list[local.Worker]]:
-  with contextlib.ExitStack() as stack:
-    yield [stack.enter_context(local.Worker.start()) for _ in range(3)]
+def workers(start_worker) -> Iterator[list[local.Worker]]:
+  with (
+    contextlib.ExitStack() as stack,
+    concurrent.futures.ThreadPoolExecutor() as pool,
+  ):
+    started = [pool.submit(start_worker) for _ in range(3)]
+    yield [stack.enter_context(each.result()) for each in started]
 
 
 def _use(workers, **settings):

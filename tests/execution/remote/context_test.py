@@ -102,6 +102,17 @@ class TestResults:
       broadcast_alone([], 5.0)
 
 
+def test_same_bits_for_any_number_of_workers(workers, use, count, center):
+  limits = [1, 2, 4, 10, 31, 100, 317, 1000, 3163, 10_000]
+  # Sums in another order end in other bits.
+  numbers = list(np.random.default_rng(0).normal(size=10).astype(np.float32))
+  results = []
+  for num_workers in (1, 2, 3):
+    with use(workers[:num_workers]):
+      results.append((count(limits), center(numbers)))
+  assert results[0] == results[1] == results[2]
+
+
 @tff.tensorflow.computation(np.float32)
 def add_noise(value):
   return value + tf.random.uniform([])

@@ -93,8 +93,10 @@ class TestLostWorker:
     with use(workers[:2]):
       return count(list(self.LIMITS))
 
-  def test_killed_in_the_middle(self, expected, caplog, use, count):
-    with local.Worker.start() as one, local.Worker.start() as other:
+  def test_killed_in_the_middle(
+    self, start_worker, expected, caplog, use, count
+  ):
+    with start_worker() as one, start_worker() as other:
       with use([one, other]):
         assert count([3, 6]) == ([3, 6], 1.5)
         # It has its part of the computation, and cannot be done with it.
@@ -131,15 +133,15 @@ class TestLostWorker:
     assert not caplog.records
 
   def test_started_anew_within_the_timeout(
-    self, workers, expected, caplog, use, count
+    self, start_worker, workers, expected, caplog, use, count
   ):
     with contextlib.ExitStack() as started:
-      worker = started.enter_context(local.Worker.start())
+      worker = started.enter_context(start_worker())
 
       def start_anew():
         os.kill(worker.pid, signal.SIGKILL)
         worker.stop()
-        started.enter_context(local.Worker.start(port=worker.port))
+        started.enter_context(start_worker(port=worker.port))
 
       with use([workers[0], worker], worker_timeout=DEADLINE):
         assert count([3, 6]) == ([3, 6], 1.5)
@@ -185,7 +187,7 @@ class TestLostWorker:
     with pytest.raises(execution.WorkerError, match="has ended"):
       context.invoke(count, [3])
 
-  def test_interrupt_does_not_wait(self, workers, use, count):
+  def test_interrupt_does_not_wait(self, start_worker, workers, use, count):
     interrupted = threading.Event()
 
     def interrupt():
@@ -195,7 +197,7 @@ class TestLostWorker:
         # To the process, as Ctrl-C: this thread alone would not wake the other.
         os.kill(os.getpid(), signal.SIGINT)
 
-    with local.Worker.start() as worker:
+    with start_worker() as worker:
       thread = threading.Thread(target=interrupt)
       thread.start()
       start = time.monotonic()

@@ -92,14 +92,16 @@ class TestRemote:
       data[0][1] += 1000
       _check(data, 3)
 
-  def test_worker_that_is_started_anew_gets_everything(self, use, data, sent):
-    worker = local.Worker.start()
+  def test_worker_that_is_started_anew_gets_everything(
+    self, start_worker, use, data, sent
+  ):
+    worker = start_worker()
     with worker, use([worker], worker_timeout=60.0):
       for number in range(3):
         _check(data, number)
       os.kill(worker.pid, signal.SIGKILL)
       worker.stop()
-      with local.Worker.start(port=worker.port):
+      with start_worker(port=worker.port):
         sent.clear()
         _check(data, 3)
         assert sum(sent) > 5 * 4 * _SIZE

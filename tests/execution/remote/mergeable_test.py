@@ -33,7 +33,8 @@ class TestPlan:
     assert self.num_maps(form.up_to_merge, work) == 1
     assert self.num_maps(form.after_merge, work) == 1
     assert self.num_maps(plan.start, work) == 1
-    assert self.num_maps(plan.finish(3), work) == 0
+    assert self.num_maps(plan.finish, work) == 0
+    assert [self.num_maps(half, work) for half in plan.halves] == [1, 0]
 
   @pytest.mark.slow
   def test_who_needs_clients(self, count, subtract, center):

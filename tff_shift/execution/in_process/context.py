@@ -385,13 +385,17 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     return dict(self._forms)
 
   def invoke(
-    self, comp: tff.framework.ConcreteComputation, arg: object
+    self,
+    comp: tff.framework.ConcreteComputation,
+    arg: object,
+    default_num_clients: int | None = None,
   ) -> object:
     """Runs a computation; TFF calls this when a computation is called.
 
     Args:
       comp: The computation.
       arg: Its argument, or None if it takes none.
+      default_num_clients: In place of the context's, for this call.
 
     Returns:
       The result: NumPy values or, without `materialize`, tensors.
@@ -411,6 +415,8 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     compiled = self._compiled.get(comp)
     parameter_type = comp.type_signature.parameter
     num_clients = values.count_clients(arg, parameter_type)
+    if num_clients is None:
+      num_clients = default_num_clients
     if num_clients is None:
       num_clients = self._default_num_clients
     result_type = comp.type_signature.result

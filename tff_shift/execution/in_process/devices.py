@@ -72,9 +72,17 @@ def choose(
 def default_num_threads(client_devices: Sequence[str]) -> int:
   """Returns the default number of concurrent clients."""
   if all("CPU" in device for device in client_devices):
-    return len(os.sched_getaffinity(0))
+    return num_cores()
   # One client keeps a GPU busy while another one waits for the host.
   return 2 * len(client_devices)
+
+
+def num_cores() -> int:
+  """Returns the number of cores that this process may use."""
+  # macOS has no such limit.
+  if not hasattr(os, "sched_getaffinity"):
+    return os.cpu_count() or 1
+  return len(os.sched_getaffinity(0))
 
 
 def memory_of(device: str) -> int:

@@ -1,4 +1,4 @@
-"""TFF's remote execution: one `worker_binary` per machine share the clients.
+"""TFF's remote execution: workers on several machines share the clients.
 
     from tff_shift import execution
 
@@ -6,20 +6,21 @@
     with execution.use("remote", remote_workers=workers):
       state = process.initialize(seed)
 
-From the outside in: `context` (TFF's interface; assigns clients and combines
-results), `mergeable` (splits computations), `pool` (assigns parts to workers,
-again if a worker is lost), `worker` (a channel and a health check),
+A worker is TFF's `worker_binary` or a process of `service`; both serve the same
+requests. From the outside in: `context` (TFF's interface; assigns clients and
+combines results), `mergeable` (splits computations), `pool` (assigns parts to
+workers, again if a worker is lost), `worker` (a channel and a health check),
 `bounded_channel` (deadlines), `diagnosis` (error messages).
 
 Placement. A computation with clients and aggregates runs in TFF's mergeable
-form: each worker gets consecutive clients, in equal numbers up to one. The
-first remaining worker merges the partial aggregates, in the order of the
-clients, and does the server's work. Without aggregates there is nothing to
-merge. One worker runs the whole computation if it has no clients, if no
-argument determines their number, if an aggregate depends on another, or if a
-value that is drawn without a seed would be drawn several times (a warning
-names the reason).
-Results differ from those of one worker in the last bits of sums.
+form: each worker gets consecutive clients, in equal numbers up to one. When all
+have worked, one after the other adds its clients to the total, and the first
+remaining worker does the server's work. One worker runs the whole computation
+if it has no clients, if no argument determines their number, if an aggregate
+depends on another, or if a value that is drawn without a seed would be drawn
+several times (a warning names the reason). Results have the bits of one worker,
+except for batches of clients (`service` on a GPU), whose sizes depend on the
+number of clients.
 
 Time limits. TFF's executor calls a worker without a deadline, and retries for
 ever when the connection is lost. Therefore every worker must give a sign of
@@ -53,14 +54,21 @@ whether or not a worker was lost. A lost worker stays lost for the context.
 
 Security. The workers run any computation that they receive, without encryption
 or authentication. With a certificate, the channel is TLS
-(`grpc.secure_channel`), to a proxy that terminates it beside the worker; with a
-client certificate, the proxy can authenticate the client. The worker's own port
-must then be closed to others.
+(`grpc.secure_channel`), to a worker of `service`, or to a proxy that terminates
+it beside the worker, whose own port must then be closed to others; with a
+client certificate, they can authenticate the client.
 
 Choices:
-  * The first worker merges, although it gets all partial sums and the server's
-    state again, half of the bytes of a round with two workers: merging in the
-    driver would move the server's work there.
+  * Clients are added one by one, in their order: sums of the workers' sums have
+    other bits for each number of workers. What clients send stays on their
+    worker, and the total goes from worker to worker. No more is sent than with
+    partial sums; additions are in sequence, and a worker holds an update of
+    each client.
+  * The server's work stays on the first worker, which gets the total and the
+    server's state: in the driver it would save this, and move the work there.
+  * A worker in Python answers FAILED_PRECONDITION for values that it does not
+    have: ids of executors are random and those of values are never used twice,
+    so that a driver of a former process cannot take one for another.
   * The health check calls a method that the service does not have, on TFF's
     connection: gRPC answers for any live server.
   * INTERNAL and RESOURCE_EXHAUSTED end the run: a computation that fails has

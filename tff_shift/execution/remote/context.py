@@ -64,22 +64,18 @@ class RemoteContext(tff.framework.SyncContext):
       )
       return result
     parts = list(self._assign(plan, num_clients))
-    started = [
-      tff.structure.from_container(each)
-      for each in self._run(plan.start, take, parts, num_clients)
-    ]
     if not plan.has_aggregate:
+      started = self._run(plan.start, take, parts, num_clients)
       return plan.assemble(_join(plan, plan.early, started))
-    partials, early = zip(*started, strict=True)
+    total, early = self._aggregate(plan, take, parts, num_clients)
     leaves = _join(plan, plan.early, early)
     if not any(map(plan.is_at_clients, plan.late)):
-      # The server needs only the partial aggregates: the clients' data need not
-      # be sent again.
+      # The server needs only the total: the clients' data need not be sent
+      # again.
       parts = [slice(0, plan.num_receivers(plan.late))]
-    merged = tff.structure.Struct.unnamed(*partials)
     finished = self._run(
-      plan.finish(len(partials)),
-      lambda clients: tff.structure.Struct.unnamed(take(clients), merged),
+      plan.finish,
+      lambda clients: tff.structure.Struct.unnamed(take(clients), total),
       parts,
       num_clients,
     )
@@ -89,8 +85,8 @@ class RemoteContext(tff.framework.SyncContext):
   def _assign(self, plan: mergeable.Plan, num_clients: int) -> Iterator[slice]:
     """Assigns consecutive clients to each worker, as evenly as possible.
 
-    The parts do not change when a worker is lost, since the last bits of a mean
-    depend on them.
+    The parts do not change when a worker is lost: the others take over whole
+    ones.
     """
     if not plan.has_aggregate and not any(map(plan.is_at_clients, plan.early)):
       yield slice(0, plan.num_receivers(plan.early))
@@ -100,6 +96,44 @@ class RemoteContext(tff.framework.SyncContext):
       yield slice(
         num_clients * part // num_parts, num_clients * (part + 1) // num_parts
       )
+
+  def _aggregate(
+    self,
+    plan: mergeable.Plan,
+    take: Callable[[slice], object],
+    parts: Sequence[slice],
+    num_clients: int,
+  ) -> tuple[object, list[object]]:
+    """Lets all parts work at the same time, and adds one after the other.
+
+    Args:
+      plan: The plan.
+      take: Returns the argument for some of the clients.
+      parts: The parts.
+      num_clients: The number of all clients, for messages.
+
+    Returns:
+      The total of all clients, and the early results of each part.
+    """
+    first, *others = parts
+    works = [worker_lib.Work(plan.halves[0], take(part)) for part in others]
+    with self._named_client(plan.start, take, parts, num_clients):
+      started, *_ = self._pool.run(
+        [
+          _invocation(plan.start, take(first)),
+          *(work.compute for work in works),
+        ]
+      )
+    total, early = tff.structure.from_container(started)
+    early_results = [early]
+    for part, work in zip(others, works, strict=True):
+      with self._named_client(plan.start, take, [part], num_clients):
+        (added,) = self._pool.run(
+          [work.add_to(total, plan.halves[1])], preferred=work.worker
+        )
+      total, early = tff.structure.from_container(added)
+      early_results.append(early)
+    return total, early_results
 
   def _run(
     self,
@@ -119,8 +153,29 @@ class RemoteContext(tff.framework.SyncContext):
     Returns:
       The results.
     """
+    with self._named_client(computation, take, parts, num_clients):
+      return self._pool.run(
+        [_invocation(computation, take(part)) for part in parts]
+      )
+
+  @contextlib.contextmanager
+  def _named_client(
+    self,
+    computation: tff.framework.ConcreteComputation,
+    take: Callable[[slice], object],
+    parts: Sequence[slice],
+    num_clients: int | None,
+  ) -> Iterator[None]:
+    """Names the client in the error of a block that runs tasks, if one failed.
+
+    Args:
+      computation: The computation of the tasks, or one with the same work.
+      take: Returns its argument for some of the clients.
+      parts: The clients of each task.
+      num_clients: The number of all clients; or None.
+    """
     try:
-      return self._pool.run([(computation, take(part)) for part in parts])
+      yield
     except diagnosis.ComputationError as error:
       client = None
       if num_clients is not None:
@@ -142,7 +197,8 @@ class RemoteContext(tff.framework.SyncContext):
 
     def fails(start: int, stop: int) -> bool:
       try:
-        self._pool.run([(computation, take(slice(start, stop)))])
+        argument = take(slice(start, stop))
+        self._pool.run([_invocation(computation, argument)])
       except diagnosis.ComputationError:
         return True
       return False
@@ -158,6 +214,12 @@ class RemoteContext(tff.framework.SyncContext):
       else:
         start = middle
     return start if stop > start and fails(start, stop) else None
+
+
+def _invocation(
+  computation: tff.framework.ConcreteComputation, argument: object
+) -> worker_lib.Task:
+  return lambda worker: worker.invoke(computation, argument)
 
 
 def _join(plan, paths, results) -> dict:

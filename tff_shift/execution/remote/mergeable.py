@@ -2,14 +2,19 @@
 
 TFF's mergeable form splits a computation at its aggregates: each worker does
 the part before them with its own clients (`up_to_merge`), the partial
-aggregates are merged, and the part after them runs once (`after_merge`). Two
+aggregates are merged, and the part after them runs once (`after_merge`). Three
 things differ here from TFF's `MergeableCompExecutionContext`:
+
+- Partial aggregates are not merged: sums of sums have other last bits for each
+  number of workers. All workers work at the same time; what their clients send
+  stays there. Then one after the other adds this to the total of the clients
+  before its own, client by client, as a single worker would.
 
 - In TFF's form, clients' results (their new states) come after the aggregates,
   so that every client's work is done twice, before and after. Here they are
   returned with the partial aggregates unless they depend on the merged ones.
-- TFF combines clients' results in the order in which workers finish. Here they,
-  and the partial aggregates, are in the order of the clients.
+- TFF combines clients' results in the order in which workers finish. Here they
+  are in the order of the clients.
 
 A value that is drawn without a seed has one value in a call. One worker
 therefore runs the whole computation if it would be drawn several times: by
@@ -50,9 +55,10 @@ class Plan:
     whole: The computation itself if one worker must run it because it has no
       clients, cannot be split or would draw a value several times; otherwise
       None.
-    start: `argument -> <partial aggregate, early results>`, run for each part
-      of the clients; without the former if nothing is aggregated.
-    has_aggregate: Whether there are partial aggregates, and `finish`.
+    start: `argument -> <total, early results>`, run for the first part of the
+      clients; without a total, and for each part, if nothing is aggregated.
+    has_aggregate: Whether there are totals, `halves` and `finish`.
+    finish: `<argument, total> -> late results`.
     early: The parts of the result that `start` returns.
     late: The parts of the result that come after the aggregates.
   """
@@ -108,15 +114,22 @@ class Plan:
         ),
       )
     )
-    self._partial_type = self._form.up_to_merge.type_signature.result
-    if _repeats_draws(start, self._build_finish(1)):
+    finish = self._build_finish()
+    if _repeats_draws(start, finish):
       self._run_whole(original, _REPEATED_DRAWS)
       return
-    self.start = _compile(start)
-    # One computation for each number of parts.
-    self.finish = functools.cache(
-      lambda num_parts: _compile(self._build_finish(num_parts))
-    )
+    self._shared_start = start
+    self.start, self.finish = _compile(start), _compile(finish)
+
+  @functools.cached_property
+  def halves(self) -> Sequence[tff.framework.ConcreteComputation]:
+    """The halves of `start`, for the other parts of the clients.
+
+    `argument -> work`, and `<total of the clients before, work> -> <total,
+    early results>`.
+    """
+    work, add = _split_at_aggregate(self._shared_start)
+    return _compile(work), _compile(add)
 
   def _run_whole(
     self, computation: tff.framework.ConcreteComputation, reason: str
@@ -150,20 +163,11 @@ class Plan:
     """Returns whether a part of the result has a value for each client."""
     return values.is_clients_list_type(_type_at(self.result_type, path))
 
-  def _build_finish(self, num_parts: int) -> tff.framework.ConcreteComputation:
-    """Builds `<argument, <partial aggregates>> -> late results`."""
-
-    def finish(argument, partials):
-      merged = partials[0]
-      for position in range(1, num_parts):
-        merged = tff.federated_map(
-          self._form.merge, (merged, partials[position])
-        )
-      return _select(self._form.after_merge(argument, merged), self.late)
-
+  def _build_finish(self) -> tff.framework.ConcreteComputation:
+    """Builds `<argument, total> -> late results`."""
     return _function(
-      [self._parameter_type, [self._partial_type] * num_parts],
-      lambda both: finish(both[0], both[1]),
+      [self._parameter_type, self._form.up_to_merge.type_signature.result],
+      lambda both: _select(self._form.after_merge(*both), self.late),
     )
 
   def assemble(self, leaves: Mapping[_Path, object]) -> object:
@@ -395,6 +399,73 @@ def _share_calls(
   )
   return tff.framework.ConcreteComputation.with_type(
     shared, computation.type_signature
+  )
+
+
+def _split_at_aggregate(
+  start: tff.framework.ConcreteComputation,
+) -> Sequence[tff.framework.ConcreteComputation]:
+  """Splits `Plan.start` into the clients' work and their aggregate.
+
+  Args:
+    start: `argument -> <total, early results>`, a list of calls.
+
+  Returns:
+    `argument -> <what clients send, early results>`, and
+    `<total before, <what clients send, early results>> -> <total, early
+    results>`.
+  """
+  function = start.to_building_block()
+  ((name, call),) = (
+    (name, call)
+    for name, call in function.result.locals
+    if isinstance(call.function, tff.framework.Intrinsic)
+    and call.function.uri == "federated_aggregate"
+  )
+  sent, _, *functions = call.argument
+  total, early = function.result.result
+  assert isinstance(total, tff.framework.Reference) and total.name == name
+  work = tff.framework.Lambda(
+    function.parameter_name,
+    function.parameter_type,
+    tff.framework.Block(
+      [each for each in function.result.locals if each[0] != name],
+      tff.framework.Struct([sent, early]),
+    ),
+  )
+  before_and_work = tff.framework.Reference(
+    "before_and_work",
+    tff.StructType([call.type_signature.member, work.type_signature.result]),
+  )
+  before, worked = (
+    tff.framework.Selection(before_and_work, index=index) for index in range(2)
+  )
+  sent, early = (
+    tff.framework.Selection(worked, index=index) for index in range(2)
+  )
+  arguments = tff.framework.Struct([sent, before, *functions])
+  add = tff.framework.Lambda(
+    before_and_work.name,
+    before_and_work.type_signature,
+    tff.framework.Struct(
+      [
+        tff.framework.Call(
+          tff.framework.Intrinsic(
+            call.function.uri,
+            tff.FunctionType(arguments.type_signature, call.type_signature),
+          ),
+          arguments,
+        ),
+        early,
+      ]
+    ),
+  )
+  from_block = tff.framework.ConcreteComputation.from_building_block
+  return from_block(work), tff.framework.ConcreteComputation.with_type(
+    from_block(add),
+    tff.FunctionType(
+      before_and_work.type_signature, start.type_signature.result
+    ),
   )
 
 

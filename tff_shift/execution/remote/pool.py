@@ -4,16 +4,12 @@ import collections
 import concurrent.futures
 from collections.abc import Sequence
 
-import tensorflow_federated as tff
 from absl import logging
 
 from tff_shift._util import shown_names
 from tff_shift.execution import errors
 from tff_shift.execution.remote import diagnosis
 from tff_shift.execution.remote import worker as worker_lib
-
-# A computation in the form of `mergeable`, and its argument.
-Task = tuple[tff.framework.ConcreteComputation, object]
 
 
 class WorkerPool:
@@ -52,11 +48,16 @@ class WorkerPool:
     for each in done:
       each.result()
 
-  def run(self, tasks: Sequence[Task]) -> list[object]:
-    """Runs computations concurrently, at most one on each worker.
+  def run(
+    self,
+    tasks: Sequence[worker_lib.Task],
+    preferred: worker_lib.RemoteWorker | None = None,
+  ) -> list[object]:
+    """Runs tasks concurrently, at most one on each worker.
 
     Args:
-      tasks: The computations. The first goes to the first remaining worker.
+      tasks: The tasks. The first goes to the first remaining worker.
+      preferred: The worker that counts as the first, unless it is lost.
 
     Returns:
       The results, in the order of the tasks: one for each, however often it was
@@ -76,10 +77,12 @@ class WorkerPool:
     running = {}
     while waiting or running:
       busy = {worker for worker, _ in running.values()}
-      for worker in self._workers:
+      for worker in sorted(
+        self._workers, key=lambda worker: worker is not preferred
+      ):
         if waiting and worker not in busy:
           position = waiting.popleft()
-          future = worker.submit(*tasks[position])
+          future = worker.submit(tasks[position])
           running[future] = worker, position
       done, _ = concurrent.futures.wait(
         running, return_when=concurrent.futures.FIRST_COMPLETED

@@ -6,14 +6,20 @@ import contextlib
 import pathlib
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import grpc
 import numpy as np
 import tensorflow_federated as tff
 
+# Its values have no public name.
+from tensorflow_federated.python.core.impl.executors import remote_executor
+
 from tff_shift.execution import errors
 from tff_shift.execution import remote_workers
 from tff_shift.execution import worker_executors
+from tff_shift.execution.in_process import values
 from tff_shift.execution.remote import bounded_channel
 from tff_shift.execution.remote import diagnosis
 
@@ -38,6 +44,9 @@ _CHANNEL_OPTIONS = [
   ("grpc.use_local_subchannel_pool", 1),
 ]
 
+# What a worker does at a time; it gets the `RemoteWorker`.
+Task = Callable[["RemoteWorker"], object]
+
 # A method that the service does not have: gRPC answers for any running server
 # process, without a trace in the worker.
 _ASK_FOR_A_SIGN = "/tensorflow_federated.v0.ExecutorGroup/SignOfLife"
@@ -47,6 +56,94 @@ _ASK_FOR_A_SIGN = "/tensorflow_federated.v0.ExecutorGroup/SignOfLife"
 def _return(number):
   """Returns its argument: the computation of a rehearsal."""
   return number
+
+
+async def _create(
+  executor: tff.framework.RemoteExecutor, value: Any, type_spec: tff.Type
+) -> remote_executor.RemoteValue:
+  """Sends a value, except for what is on the worker.
+
+  The parts of a structure are sent one by one, since those that do not change
+  are sent only once.
+  """
+  if isinstance(value, remote_executor.RemoteValue):
+    return value
+  if isinstance(value, tff.structure.Struct):
+    parts = [
+      (name, await _create(executor, part, element))
+      for part, (name, element) in zip(
+        value, tff.structure.iter_elements(type_spec), strict=True
+      )
+    ]
+    return await executor.create_struct(tff.structure.Struct(parts))
+  return await executor.create_value(
+    tff.tensorflow.transform_args(value), type_spec
+  )
+
+
+class Work:
+  """The work of some clients, whose result stays on the worker.
+
+  Attributes:
+    worker: The worker that has the result; None before `compute`.
+  """
+
+  def __init__(
+    self, computation: tff.framework.ConcreteComputation, argument: object
+  ):
+    """Prepares the work.
+
+    Args:
+      computation: The computation, in the form of `mergeable`.
+      argument: Its argument, which determines the number of clients.
+    """
+    self.worker: RemoteWorker | None = None
+    self._computation, self._argument = computation, argument
+    self._num_clients = values.count_clients(
+      argument, computation.type_signature.parameter
+    )
+    self._executor: Any = None
+    self._result: remote_executor.RemoteValue | None = None
+
+  def compute(self, worker: "RemoteWorker") -> None:
+    """Does the work; a task."""
+    self._executor = worker.executor(self._num_clients)
+    self._result = worker.call(
+      self._num_clients, self._computation, self._argument
+    )
+    self.worker = worker
+
+  def add_to(
+    self, total: object, function: tff.framework.ConcreteComputation
+  ) -> Task:
+    """Returns a task that uses the result and forgets it.
+
+    Args:
+      total: The total of the clients before.
+      function: `<total, result of the work> -> result of the task`.
+
+    Returns:
+      The task. It does the work again if its worker, or the worker's process,
+      is another one by now.
+    """
+
+    def add(worker):
+      if self._executor is not worker.executor(self._num_clients):
+        self.compute(worker)
+      result = worker.call(
+        self._num_clients,
+        function,
+        tff.structure.Struct.unnamed(total, self._result),
+      )
+      value = asyncio.run(result.compute())
+      del result
+      self._result = None
+      self._executor.flush()
+      return tff.types.type_to_py_container(
+        tff.tensorflow.transform_result(value), function.type_signature.result
+      )
+
+    return add
 
 
 class RemoteWorker:
@@ -111,17 +208,14 @@ class RemoteWorker:
     if self._end is not None:
       raise diagnosis.WorkerLostError(self._end)
 
-  def submit(
-    self, computation: tff.framework.ConcreteComputation, argument: object
-  ) -> concurrent.futures.Future:
-    """Starts a computation.
+  def submit(self, task: Task) -> concurrent.futures.Future:
+    """Starts a task.
 
     Args:
-      computation: The computation, in the form of `mergeable`.
-      argument: Its argument, or None if it has none.
+      task: The task; it is run again if the connection was lost.
 
     Returns:
-      A future of the result. If the worker is lost, it fails with a
+      A future of its result. If the worker is lost, it fails with a
       `WorkerLostError`; nothing waits for the hanging call.
     """
     future = concurrent.futures.Future()
@@ -133,7 +227,7 @@ class RemoteWorker:
     # Not in a pool, for which Python would wait before it ends.
     threading.Thread(
       target=self._run,
-      args=(future, computation, argument),
+      args=(future, task),
       name=f"computation on {self.address}",
       daemon=True,
     ).start()
@@ -153,10 +247,58 @@ class RemoteWorker:
     self._leave(f"the connection to the worker {self.address} was closed")
     self._watch_thread.join()
 
-  def _run(self, future, computation, argument) -> None:
-    """Runs a computation and sets its future."""
+  def invoke(
+    self, computation: tff.framework.ConcreteComputation, argument: object
+  ) -> object:
+    """Runs a computation and returns its result; only within a task.
+
+    Args:
+      computation: The computation, in the form of `mergeable`.
+      argument: Its argument, or None if it has none.
+
+    Returns:
+      The result.
+    """
+    return self._context.invoke(computation, argument)
+
+  def executor(self, num_clients: int | None) -> tff.framework.RemoteExecutor:
+    """Returns the executor for a number of clients, the same while it lasts."""
+    return self._executors.create_executor({tff.CLIENTS: num_clients})
+
+  def call(
+    self,
+    num_clients: int | None,
+    computation: tff.framework.ConcreteComputation,
+    argument: object,
+  ) -> remote_executor.RemoteValue:
+    """Runs a computation whose result stays on the worker; within a task.
+
+    Args:
+      num_clients: The number of clients.
+      computation: The computation, in the form of `mergeable`.
+      argument: Its argument, which may have parts that are on the worker.
+
+    Returns:
+      A reference to the result.
+    """
+    executor = self.executor(num_clients)
+
+    async def call():
+      return await executor.create_call(
+        await executor.create_value(computation, computation.type_signature),
+        await _create(executor, argument, computation.type_signature.parameter),
+      )
+
     try:
-      result, error = self._compute(computation, argument), None
+      return asyncio.run(call())
+    except Exception:
+      self._executors.clean_up_executor({tff.CLIENTS: num_clients})
+      raise
+
+  def _run(self, future, task) -> None:
+    """Runs a task and sets its future."""
+    try:
+      result, error = self._compute(task), None
     except BaseException as raised:
       result, error = None, raised
     with self._lock:
@@ -168,8 +310,8 @@ class RemoteWorker:
     else:
       future.set_exception(error)
 
-  def _compute(self, computation, argument) -> object:
-    """Runs a computation, and again while the connection is lost.
+  def _compute(self, task) -> object:
+    """Runs a task, and again while the connection is lost.
 
     The time without a connection is limited: it counts from the first failed
     request, without the time in which the worker computes.
@@ -178,7 +320,7 @@ class RemoteWorker:
     while True:
       computed = self._requests.seconds_computing
       try:
-        return self._context.invoke(computation, argument)
+        return task(self)
       except worker_executors.UnreadableResultError as error:
         raise errors.WorkerError(
           diagnosis.unreadable(self.address, "Compute", str(error))

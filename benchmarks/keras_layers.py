@@ -250,7 +250,7 @@ def _examples() -> dict[str, _Example]:
       "expand_dims": True,
     },
   }
-  of_kind = {
+  of_kind: dict[str, dict[str, Any]] = {
     "vector": vector,
     "sequence": sequence,
     "image": image,
@@ -473,6 +473,7 @@ def _build(keras: Any, example: _Example, call: _Call) -> Any:
 
   arguments = {key: value_of(value) for key, value in call.arguments.items()}
   layer = example.make(layers)
+  args: list[Any]
   if example.operands == "list":
     args = [operands]
   elif example.operands == "arguments":

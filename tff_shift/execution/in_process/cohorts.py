@@ -549,6 +549,8 @@ class CohortProgram:
       ValueError: If it cannot run in batches.
     """
     self._device = device
+    # None: found when it is asked for.
+    self._num_bytes: collections.Counter[int] | None = None
     self._parameter_type = parameter_type
     self._result_type = function.type_signature.result
     signature = [tf.TensorSpec([], tf.int32)]
@@ -590,7 +592,6 @@ class CohortProgram:
         )
       ]
 
-    self._num_bytes: collections.Counter[int] | None = None
     self._function = wrapped_functions.wrap(trace, signature)
 
   def bytes_per_client(self, num_rows: int) -> int:

@@ -309,14 +309,8 @@ def _context(
     tf.config.set_visible_devices(share, "GPU")
   elif num_threads < 1:
     num_threads = max(1, devices.num_cores() // num_workers)
-  context = in_process.InProcessContext(
-    server_device=None,
-    client_devices=None,
-    num_threads=num_threads if num_threads > 0 else None,
-    default_num_clients=0,
-    materialize=True,
-    batch_clients="auto",
-    clients_per_batch=0,
+  context = in_process.in_process_context(
+    num_threads=num_threads if num_threads > 0 else None
   )
   if context.batch_memory is not None:
     context.batch_memory //= num_sharing

@@ -206,8 +206,6 @@ _RESULTS = [
   for page in sorted((_ROOT / "results").glob("*.md"))
 ]
 _MOST_LINES, _MOST_CHARACTERS = 110, 6_000
-# Longer than the limit; it may not grow.
-_LONGER = {"gpu": 7_900}
 _GENERATED = re.compile(r"<!-- table: .*?<!-- end of table -->\n", re.DOTALL)
 _COMMAND = re.compile(r"python -m [\w.]+|\bmake [a-z-]+|\btests/[\w/]+\.py")
 # A command that only an earlier commit knows.
@@ -252,8 +250,7 @@ def unexplained_tables(text):
 def test_results_have_two_screens_of_prose(page):
   lines = prose(page.read_text(encoding="utf-8"))
   assert len(lines) <= _MOST_LINES
-  most = _LONGER.get(page.stem, _MOST_CHARACTERS)
-  assert sum(map(len, lines)) <= most
+  assert sum(map(len, lines)) <= _MOST_CHARACTERS
 
 
 @pytest.mark.parametrize("page", _RESULTS)

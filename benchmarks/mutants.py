@@ -57,6 +57,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pytest
@@ -288,12 +289,14 @@ def names_module(text: str, path: str) -> bool:
 
 
 def selection(
-  number: int, path: str, tests: Iterable[Test], texts: dict, seconds: float
+  number: int, path: str, tests: Sequence[Test], texts: dict, seconds: float
 ) -> list[str]:
   """Returns the names of the tests for a mutant, the most specific first."""
   files = collections.defaultdict(list)
   for test in tests:
     files[test.path].append(test)
+  # Lines that run on import have no test that reaches them.
+  is_reached = any(number in test.reached for test in tests)
   ranks = []
   for file, members in files.items():
     reaching = [test for test in members if number in test.reached]
@@ -301,7 +304,7 @@ def selection(
     total = sum(test.seconds for test in members)
     if reaching or is_named:
       rest = [test for test in members if test not in reaching]
-      members = reaching + rest * (total < _LONG_FILE)
+      members = reaching + rest * (total < _LONG_FILE or not is_reached)
       like = pathlib.PurePath(file).name.startswith(_stem(path))
       ranks.append((not like, not reaching, not is_named, total, members))
   names, spent = [], 0.0

@@ -12,16 +12,16 @@ resumes from its file of results.
 
 1. HEAD is unpacked into a temporary folder; uncommitted changes are not seen.
 2. Kinds of mutants take turns in the draw; a line has one mutant at most.
-3. The tests run once on sources with a mark before the statement of each
-   mutant: they tell which tests reach it and how long each test takes. Marks
-   are statements, since a trace of lines misses functions that AutoGraph
-   converts: it executes a copy.
+3. The test files that name the module of a mutant run once, on sources with a
+   mark before the statement of each mutant: which tests reach it, how long does
+   each take? Marks are statements, since a trace of lines misses functions that
+   AutoGraph converts: it executes a copy.
 4. Each mutant is written into its file, which AutoGraph reads, and tests run
    until one fails: those of files that reach the mark or name the module, files
    named like the module first. A file counts as a whole, since its tests share
    fixtures and compiled functions; if it takes over `_LONG_FILE` seconds, only
    its tests that reach the mark run. No name of a test file is fixed. Tests
-   that fail without a mutant kill nothing.
+   that fail on marked sources, such as those of digests of files, kill nothing.
 
 The tests of a mutant are limited to `--seconds` of processor time unchanged; a
 mutant is killed by time if they take three times as long, and the start of a
@@ -29,8 +29,8 @@ process. Tests run in a child forked from a process that has imported TensorFlow
 and TFF and computed nothing. Survivors may be equivalent: read them, and run
 more tests on them with larger `--seconds`, `--only` and another `--output`.
 
-A mutant takes half a minute, marking the usual tests of the core a quarter of
-an hour on an idle core.
+Recording takes about a quarter of an hour of processor time, a mutant five
+seconds if a test kills it, else up to `--seconds`.
 """
 
 import argparse

@@ -119,9 +119,10 @@ def test_choices_functions_and_kinds():
   with pytest.raises(ValueError, match=r"^on_end=3 .* a function"):
     arguments.functions(on_end=3)
   arguments.has("text", "a", ["upper"], "a text")
-  assert refusal(arguments.has, "text", 3, ["upper"], "a text") == (
-    "text must be a text, got int 3"
-  )
+  for attributes in (["upper"], ["real", "upper"]):
+    assert refusal(arguments.has, "text", 3, attributes, "a text") == (
+      "text must be a text, got int 3"
+    )
 
 
 @pytest.mark.parametrize(

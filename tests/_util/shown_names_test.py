@@ -66,6 +66,12 @@ def test_long_file_names_are_told_apart():
   assert shown_names.file_name("lr=1e-05, a/b") == "lr_1e-05_a_b"
 
 
+def test_file_names_have_200_bytes_at_most():
+  assert shown_names.file_name("a" * 200) == "a" * 200
+  name = shown_names.file_name("a" * 201)
+  assert len(name) == 200 and name.startswith("a" * 183 + "-")
+
+
 @pytest.mark.parametrize("text", ["x\udc80", "\ud83d", "\udfff"])
 def test_half_of_a_pair_is_no_text(text):
   assert not shown_names.is_encodable(text)

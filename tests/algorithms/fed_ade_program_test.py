@@ -13,6 +13,7 @@ from tff_shift.algorithms import fix_lr
 from tff_shift.algorithms.parts import adaptation
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
+from tff_shift.shift import change_point
 from tff_shift.shift import dynamics
 
 pytestmark = pytest.mark.slow
@@ -178,6 +179,27 @@ class TestNumbers:
       ],
       atol=1e-6,
     )
+
+  def test_labels_and_embeddings_have_their_own_states(
+    self, build, rounds_alone
+  ):
+    model = linear(np.eye(2), np.zeros([2, 3]))
+    batches = [[1, 0]], [[0, 1]], [[0, 1]]
+    hparams = dataclasses.replace(PROGRAM, similarity="bayesian_cpd")
+    found = rounds_alone(
+      build(hparams, model=model, running_statistics="fixed"),
+      client_with(batches[0], 3),
+      [client_with(x, 3, t) for t, x in enumerate(batches, start=1)],
+    )
+    expected = change_point.initial_state(3)
+    for _, state, _ in found:
+      # All labels are the first class.
+      labels = tf.constant([1.0, 0.0, 0.0])
+      _, expected = change_point.observe(expected, labels, labels)
+      for one, other in zip(
+        state.dynamics.last.uncertainty, expected, strict=True
+      ):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
 
   @pytest.mark.parametrize(
     ("changes", "entropies", "slope"),

@@ -185,6 +185,10 @@ class TestRound:
     state = results[1].client_state
     kept = build(HPARAMS).personalize_client(new, state, clients[1], 2)
     assert compare.equal_bits(kept.client_state, state)
+    # Its loss is that of the round before; in its first round there is none.
+    first = build(HPARAMS).initial_client_state(clients[1].seed, new)
+    kept = build(HPARAMS).personalize_client(new, first, clients[1], 2)
+    assert compare.equal_bits(kept.client_state, first) and kept.loss == 0
 
   def test_pseudo_labels_on_demand(self, run, clients, states, oracle, compare):
     results, _, _ = run(objective="pseudo", adaptation_steps=1)

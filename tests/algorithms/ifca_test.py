@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_shift.algorithms import fe_sem
 from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_em
+from tff_shift.algorithms import fed_rc
 from tff_shift.algorithms import ifca
 from tff_shift.algorithms.parts import model_stack
 from tff_shift.learning import randomness
@@ -185,14 +188,20 @@ class TestInitialModels:
     more = tf.nest.map_structure(lambda w: w[:2], models)
     assert compare.equal_bits(fewer, more)
 
-  def test_given_weights_are_refused(self, build, model, models, refusal):
+  @pytest.mark.parametrize("module", [fe_sem, fed_em, fed_rc, ifca])
+  def test_given_weights_are_refused(
+    self, build, model, models, refusal, module
+  ):
     pairs = zip(
       tf.nest.flatten(model.weight_names()),
       tf.nest.flatten(row(models, 0)),
       strict=True,
     )
     given = split_model.with_weights(model, dict(pairs))
-    message = refusal(ifca.build, given, HPARAMS)
-    assert "num_models=3 is not allowed for ifca" in message
+    hparams = module.HParams(num_models=3)
+    message = refusal(build, hparams, model=given)
+    name = module.__name__.rpartition(".")[2]
+    assert f"num_models=3 is not allowed for {name} with" in message
     assert "num_models=1" in message
-    build(HPARAMS, num_models=1, model=given)
+    if module is ifca:
+      build(hparams, num_models=1, model=given)

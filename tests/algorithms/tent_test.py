@@ -311,6 +311,19 @@ class TestSar:
     weights, memory, _ = adapt(hparams)
     assert np.any(weights[0] != 1) and memory.rule.loss > 0.02
 
+  @pytest.mark.slow
+  @pytest.mark.parametrize(
+    "ratio, is_reset", [(1 - 5e-5, False), (1 + 5e-5, True)]
+  )
+  def test_threshold_is_that_of_a_thousand_classes(
+    self, adapt, ratio, is_reset
+  ):
+    hparams = sgd(rule="sar", entropy_margin=1.0, reset_entropy=0.0)
+    _, memory, _ = adapt(hparams)
+    threshold = float(memory.rule.loss) * np.log(1000) / np.log(2) * ratio
+    _, memory, _ = adapt(dataclasses.replace(hparams, reset_entropy=threshold))
+    assert (memory.rule.loss == -1) == is_reset
+
   def test_moving_mean_keeps_nine_tenths(self):
     assert tent.move_mean(-1.0, 0.5, True) == 0.5
     np.testing.assert_allclose(tent.move_mean(0.5, 1.0, True), 0.55)

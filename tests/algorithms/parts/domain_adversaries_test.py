@@ -64,6 +64,17 @@ def difference_quotients(function, values, step=1e-6):
   return slopes
 
 
+def test_initial_kernels_fill_the_bounds_of_glorot():
+  kernel1, bias1, kernel2, bias2 = domain_adversaries.initial_classifier(
+    tf.constant([0, 1]), embedding_size=50, width=100, num_hidden=1
+  )
+  # sqrt(6 / (50 + 100)) and sqrt(6 / (100 + 1)).
+  for kernel, bound in ((kernel1, 0.2), (kernel2, 0.24373334)):
+    assert 0.9 * bound < np.max(kernel) < bound
+    assert -bound < np.min(kernel) < -0.9 * bound
+  assert not np.any(bias1) and not np.any(bias2)
+
+
 class TestReversedLoss:
   @pytest.fixture(scope="class")
   def found(self, classifier, batches):

@@ -231,6 +231,10 @@ _WRONG = {
       {"domain_names": ["2018", "2019", "2020"]},
     ),
     (
+      [[[GOOD, EMPTY]] * 2],
+      "domain 1, the target: no client has an example of it",
+    ),
+    (
       [[[GOOD, GOOD], [GOOD, NAN]]],
       "x of client 'south', domain '2019': all numbers",
       {"client_names": ["north", "south"], "domain_names": ["2018", "2019"]},

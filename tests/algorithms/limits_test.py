@@ -7,6 +7,8 @@ from numpy.testing import assert_allclose
 from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift.algorithms import apfl
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
 from tff_shift.models import split_model
 
 pytestmark = pytest.mark.slow
@@ -73,27 +75,60 @@ def test_client_sends_what_it_sends_in_another(
   "name, options, shared",
   [
     ("apfl", {"adapt_mixture": False}, None),
-    ("ditto", {"ditto_lambda": 0.0}, None),
     ("fed_proto", {"prototype_weight": 0.0}, np.ones((3, 8), np.float32)),
     # There are no prototypes.
     ("fed_proto", {"prototype_weight": 0.7}, np.zeros((3, 8), np.float32)),
   ],
 )
 def test_personal_model_is_that_of_local_training(
-  build, client, weights, personal, compare, optimizer, name, options, shared
+  build,
+  model,
+  client,
+  weights,
+  personal,
+  run_in_graph,
+  compare,
+  optimizer,
+  name,
+  options,
+  shared,
 ):
-  shared = weights if shared is None else shared
-  # All of the mixture is its own.
-  state = apfl.ClientState(personal, np.float32(1))
+  hparams = algorithms.hparams(name, optimizer=optimizer, **COMMON, **options)
+  result = (
+    build(hparams)
+    .train_client(
+      weights if shared is None else shared,
+      # All of the mixture is its own.
+      apfl.ClientState(personal, np.float32(1)) if name == "apfl" else personal,
+      client,
+      2,
+    )
+    .client_state
+  )
+
+  def train(start, data):
+    # Two iterations of a step for each of the two domains.
+    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, 2)
+    return local_training.train_on_pool(
+      model.predict, start, data, 4, seed, hparams
+    ).weights
+
+  assert compare.equal_bits(
+    getattr(result, "personal", result), run_in_graph(train, personal, client)
+  )
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_ditto_without_the_pull_is_local_training(
+  build, client, weights, personal, compare, optimizer
+):
   result, alone = (
     build(
-      algorithms.hparams(algorithm, optimizer=optimizer, **COMMON, **values)
-    )
-    .train_client(shared, state if algorithm == "apfl" else personal, client, 2)
-    .client_state
-    for algorithm, values in ((name, options), ("local", {}))
+      algorithms.hparams(name, optimizer=optimizer, **COMMON, **options)
+    ).train_client(weights, personal, client, 2)
+    for name, options in (("ditto", {"ditto_lambda": 0.0}), ("local", {}))
   )
-  assert compare.equal_bits(getattr(result, "personal", result), alone)
+  assert compare.equal_bits(result.client_state, alone.client_state)
 
 
 @pytest.mark.parametrize("name", ["fed_rod", "fed_the"])

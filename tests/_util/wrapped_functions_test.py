@@ -5,7 +5,6 @@ import gc
 import numpy as np
 import pytest
 import tensorflow as tf
-from numpy.testing import assert_array_equal
 from tensorflow.python.eager import context as eager
 
 from tff_shift import algorithms
@@ -51,7 +50,7 @@ def test_functions_of_loops_go_with_the_graph(left):
     lambda x: [repeat(x, 3)], [tf.TensorSpec([2])]
   )
   (found,) = function(tf.constant([1.0, 2.0]))
-  assert_array_equal(found, [8, 16])
+  np.testing.assert_array_equal(found, [8, 16])
   assert left()
   del function, found
   assert not left()
@@ -64,7 +63,7 @@ def test_functions_of_a_part_go_with_it(left):
   function = wrapped_functions.from_graph(graph, [x, y], output)
   del graph, x, y, output
   found = function(tf.constant([1.0, 2.0]), tf.constant([1.0, 0.0]))
-  assert_array_equal(found, [6, 8])
+  np.testing.assert_array_equal(found, [6, 8])
   del function, found
   assert not left()
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import scipy.stats
 import tensorflow as tf
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
 from tff_shift._util import draws
 
@@ -52,37 +54,35 @@ class TestCompiled:
       in_graph(functools.partial(draws.normal, [1000]), is_compiled=each)(SEED)
       for each in (False, True)
     )
-    np.testing.assert_allclose(plain, compiled, rtol=1e-5, atol=1e-6)
+    assert_allclose(plain, compiled, rtol=1e-5, atol=1e-6)
 
 
-class TestBits:
-  @pytest.mark.slow
-  @hypothesis.given(words, words)
-  def test_are_those_of_tensorflow_s_philox(self, first, second):
-    seed = np.array([first, second], np.int32)
+@pytest.mark.slow
+@hypothesis.given(words, words)
+def test_bits_are_those_of_tensorflow_s_philox(first, second):
+  seed = np.array([first, second], np.int32)
 
-    def expected(shape, dtype):
-      return tf.random.stateless_uniform(
-        shape, seed, None, None, dtype, alg="philox"
-      )
-
-    np.testing.assert_array_equal(
-      draws.integers([3, 5], seed, 0, 2**31 - 1),
-      (expected([3, 5], tf.int32) & draws.POSITIVE) % (2**31 - 1),
-    )
-    np.testing.assert_array_equal(
-      draws.orders(14, 7, seed),
-      np.argsort(expected([2, 7], tf.int64), axis=1).ravel(),
+  def expected(shape, dtype):
+    return tf.random.stateless_uniform(
+      shape, seed, None, None, dtype, alg="philox"
     )
 
+  assert_array_equal(
+    draws.integers([3, 5], seed, 0, 2**31 - 1),
+    (expected([3, 5], tf.int32) & draws.POSITIVE) % (2**31 - 1),
+  )
+  assert_array_equal(
+    draws.orders(14, 7, seed),
+    np.argsort(expected([2, 7], tf.int64), axis=1).ravel(),
+  )
 
-class TestFoldIn:
-  @hypothesis.given(words, words, st.integers(-(2**31), 2**31 - 1))
-  def test_seeds_are_not_negative(self, first, second, value):
-    found = draws.fold_in(np.array([first, second], np.int32), value)
-    assert found.dtype == tf.int32 and found.shape == [2]
-    assert np.min(found) >= 0
-    assert found[1] == value % 2**31
+
+@hypothesis.given(words, words, st.integers(-(2**31), 2**31 - 1))
+def test_fold_in_seeds_are_not_negative(first, second, value):
+  found = draws.fold_in(np.array([first, second], np.int32), value)
+  assert found.dtype == tf.int32 and found.shape == [2]
+  assert np.min(found) >= 0
+  assert found[1] == value % 2**31
 
 
 class TestUniform:
@@ -93,14 +93,14 @@ class TestUniform:
     assert scipy.stats.kstest(drawn, "uniform").pvalue > CHANCE
     # All 24 bits vary.
     bits = (drawn.astype(np.float64) * 2**24).astype(np.int64)
-    np.testing.assert_allclose(
+    assert_allclose(
       [np.mean(bits >> each & 1) for each in range(24)], 0.5, atol=0.01
     )
 
   def test_range(self):
     drawn = draws.uniform([NUM_DRAWS], SEED, -3.0, 5.0).numpy()
     unit = draws.uniform([NUM_DRAWS], SEED).numpy()
-    np.testing.assert_array_equal(drawn, np.float32(-3) + 8 * unit)
+    assert_array_equal(drawn, np.float32(-3) + 8 * unit)
 
 
 class TestNormal:
@@ -116,7 +116,7 @@ class TestNormal:
     expected = scipy.stats.norm.ppf(np.float64(ends))
     assert expected == pytest.approx([-5.294704084854598, 5.294704084854598])
     found = np.sqrt(2) * tf.math.erfinv(2 * ends - 1).numpy()
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert_allclose(found, expected, rtol=1e-4)
 
 
 class TestIntegers:
@@ -134,7 +134,7 @@ class TestIntegers:
 class TestOrders:
   def test_number_of_draws_does_not_change_the_first(self):
     drawn = draws.orders(20, 5, SEED)
-    np.testing.assert_array_equal(draws.orders(13, 5, SEED)[:10], drawn[:10])
+    assert_array_equal(draws.orders(13, 5, SEED)[:10], drawn[:10])
 
   def test_nothing_of_no_elements(self):
     assert draws.orders(0, 0, SEED).shape == [0]
@@ -147,11 +147,10 @@ class TestOrders:
     assert scipy.stats.chisquare(counts).pvalue > CHANCE
 
 
-class TestCategories:
-  def test_frequencies_are_the_probabilities(self):
-    probabilities = np.float32([0.0, 2.0, 1.0, 0.0, 5.0, 0.0])
-    drawn = draws.categories(NUM_DRAWS, tf.constant(probabilities), SEED)
-    counts = np.bincount(drawn, minlength=6)
-    assert counts[[0, 3, 5]].tolist() == [0, 0, 0]
-    expected = NUM_DRAWS * probabilities[[1, 2, 4]] / 8
-    assert scipy.stats.chisquare(counts[[1, 2, 4]], expected).pvalue > CHANCE
+def test_frequencies_of_categories_are_the_probabilities():
+  probabilities = np.float32([0.0, 2.0, 1.0, 0.0, 5.0, 0.0])
+  drawn = draws.categories(NUM_DRAWS, tf.constant(probabilities), SEED)
+  counts = np.bincount(drawn, minlength=6)
+  assert counts[[0, 3, 5]].tolist() == [0, 0, 0]
+  expected = NUM_DRAWS * probabilities[[1, 2, 4]] / 8
+  assert scipy.stats.chisquare(counts[[1, 2, 4]], expected).pvalue > CHANCE

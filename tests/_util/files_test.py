@@ -53,7 +53,7 @@ def test_old_file_is_kept_where_writing_fails(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("make", "message"),
+  "make, message",
   [
     (os.mkdir, "is a folder; it must be a file"),
     (os.mkfifo, "is a named pipe; it must be a file"),

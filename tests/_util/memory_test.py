@@ -17,7 +17,7 @@ def test_limit_is_the_whole_memory_of_the_machine(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  ("said", "expected"),
+  "said, expected",
   [
     ("1048576\n", 2**20),
     ("max\n", None),
@@ -37,7 +37,7 @@ def test_limit_is_that_of_a_container(said, expected, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-  ("num_bytes", "expected"),
+  "num_bytes, expected",
   [
     (0, "0 bytes"),
     (1023, "1,023 bytes"),

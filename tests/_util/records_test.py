@@ -38,7 +38,7 @@ _PART = {"mean": 1.5, "seeds": [1, None, "inf"]}
 
 
 @pytest.mark.parametrize(
-  ("text", "message"),
+  "text, message",
   [
     ("", "Input data was truncated"),
     (_text()[:-1], "Input data was truncated"),

@@ -10,7 +10,7 @@ from tff_shift._util import shown_names
 
 
 @pytest.mark.parametrize(
-  ("name", "shown"),
+  "name, shown",
   [
     ("$a_b^{c} 100 %", "$a_b^{c} 100 %"),
     ("two\nlines\tand\x00\x7f", r"two\nlines\tand\x00\x7f"),

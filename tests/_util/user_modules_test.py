@@ -33,7 +33,7 @@ except (SyntaxError, ValueError) as error:
 
 class TestLoad:
   @pytest.mark.parametrize(
-    ("content", "told"),
+    "content, told",
     [
       (
         "\nraise RuntimeError('two\\nlines')",

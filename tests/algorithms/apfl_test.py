@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from numpy.testing import assert_allclose
 
+from tests.fixtures import trees
 from tff_shift.algorithms import apfl
-from tff_shift.learning import local_training
-from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
 
@@ -18,28 +17,19 @@ NUM_STEPS = 4
 
 
 def mix(alpha, own, shared):
-  return tf.nest.map_structure(
-    lambda v, w: alpha * v + (1 - alpha) * w, own, shared
-  )
+  return trees.map(lambda v, w: alpha * v + (1 - alpha) * w, own, shared)
 
 
 def descend(oracle, batches, mixture, own, shared, alpha, mixture_rate):
   """The steps of the docstring in NumPy; returns v, w and alpha."""
-  own, shared = (
-    tf.nest.map_structure(np.float64, each) for each in (own, shared)
-  )
+  own, shared = (trees.map(np.float64, each) for each in (own, shared))
   for batch in batches:
     (loss,) = oracle.losses([batch])
     of_shared = oracle.gradient(loss, shared)
     if mixture == "weights":
       at_mixture = oracle.gradient(loss, mix(alpha, own, shared))
-      of_own = tf.nest.map_structure(lambda g: alpha * g, at_mixture)  # noqa: B023
-      slope = sum(
-        np.sum(g * (v - w))
-        for g, v, w in zip(
-          *map(tf.nest.flatten, (at_mixture, own, shared)), strict=True
-        )
-      )
+      of_own = trees.scale(at_mixture, alpha)
+      slope = trees.inner(at_mixture, trees.subtract(own, shared))
     else:
 
       def loss_of(own, alpha, shared=shared, batch=batch):
@@ -50,18 +40,15 @@ def descend(oracle, batches, mixture, own, shared, alpha, mixture_rate):
 
       of_own = oracle.gradient(lambda v: loss_of(v, alpha), own)  # noqa: B023
       slope = (loss_of(own, alpha + 1e-6) - loss_of(own, alpha - 1e-6)) / 2e-6
-    step = lambda w, g: w - RATE * g  # noqa: E731
-    own, shared = (
-      tf.nest.map_structure(step, own, of_own),
-      tf.nest.map_structure(step, shared, of_shared),
-    )
+    own = trees.add(own, of_own, -RATE)
+    shared = trees.add(shared, of_shared, -RATE)
     alpha = np.clip(alpha - mixture_rate * slope, 0, 1)
   return own, shared, alpha
 
 
 class TestTraining:
   @pytest.mark.parametrize(
-    ("mixture", "mixture_rate"),
+    "mixture, mixture_rate",
     # At the last rate alpha is cut off.
     [("weights", 0.0), ("logits", 0.0), ("weights", 0.1), ("weights", 50.0)],
   )
@@ -82,17 +69,15 @@ class TestTraining:
     ).train_client(
       weights, apfl.ClientState(personal, np.float32(alpha)), client, ROUND
     )
-    batches = oracle.batches(client, NUM_STEPS, randomness.Purpose.TRAIN, ROUND)
+    batches = oracle.of_training(client, NUM_STEPS, ROUND)
     own, shared, expected = descend(
       oracle, batches, mixture, personal, weights, alpha, mixture_rate or RATE
     )
-    np.testing.assert_allclose(result.client_state.alpha, expected, atol=1e-5)
+    assert_allclose(result.client_state.alpha, expected, atol=1e-5)
     assert (expected in (0, 1)) == (mixture_rate > 1)
     assert abs(expected - alpha) > 1e-3
     compare.assert_close(result.client_state.personal, own, 1e-5)
-    compare.assert_close(
-      result.update, tf.nest.map_structure(np.subtract, shared, weights), 1e-5
-    )
+    compare.assert_close(result.update, trees.subtract(shared, weights), 1e-5)
 
   @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
   def test_weight_decay_is_of_the_shared_model_alone(
@@ -117,31 +102,8 @@ class TestTraining:
     assert compare.equal_bits(found, plain)
     assert not compare.equal_bits(decayed, plain)
     # Less by rate * decay * v.
-    compare.assert_close(
-      decayed,
-      tf.nest.map_structure(
-        lambda new, old: new - RATE * np.float32(0.1) * old, plain, personal
-      ),
-      1e-6,
-    )
-
-  def test_all_of_its_own_is_local_training_bit_for_bit(
-    self, build, model, client, weights, personal, run_in_graph, compare
-  ):
-    state = apfl.ClientState(personal, np.float32(1))
-    result = build(HPARAMS, adapt_mixture=False).train_client(
-      weights, state, client, ROUND
-    )
-
-    def train(own, data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
-      return local_training.train_on_pool(
-        model.predict, own, data, NUM_STEPS, seed, HPARAMS
-      ).weights
-
-    alone = run_in_graph(train, personal, client)
-    assert compare.equal_bits(result.client_state.personal, alone)
-    assert result.client_state.alpha == 1
+    expected = trees.add(plain, personal, -RATE * 0.1)
+    compare.assert_close(decayed, expected, 1e-6)
 
 
 class TestPrediction:
@@ -172,7 +134,7 @@ class TestPrediction:
           oracle.predict(weights, client.x),
         )
       )
-      np.testing.assert_allclose(found, expected, atol=1e-5)
+      assert_allclose(found, expected, atol=1e-5)
 
   def test_first_model_is_what_the_server_sends(
     self, build, client, weights, compare

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from numpy.testing import assert_allclose
 
+from tests.fixtures import trees
 from tff_shift.algorithms import atlas
 from tff_shift.models import split_model
 
@@ -20,26 +21,20 @@ HPARAMS = atlas.HParams(
 
 
 @pytest.fixture(scope="module")
-def functions(build, context):
-  return build(HPARAMS)
-
-
-@pytest.fixture(scope="module")
 def client(make_adapting_client):
   return make_adapting_client(0, NUM_INITIAL, 10)
 
 
 @pytest.fixture(scope="module")
-def pretrained(model, client, run_in_graph):
-  return run_in_graph(model.initial_weights, client.seed)
+def pretrained(client, initial):
+  return initial(client.seed)
 
 
 class TestAtlas:
   def test_learners_step_and_are_weighted(
     self, functions, client, pretrained, oracle, compare
   ):
-    state = functions.initial_client_state(client.seed, ())
-    states = [state]
+    states = [functions.initial_client_state(client.seed, ())]
     for round_num in range(2):
       result = functions.train_client((), states[-1], client, round_num)
       states.append(result.client_state)
@@ -49,7 +44,7 @@ class TestAtlas:
     def risk(head):
       return oracle.risk(oracle.classify(head, embeddings), client.y, classes)
 
-    heads = [tf.nest.map_structure(np.float64, pretrained.head)] * 3
+    heads = [trees.map(np.float64, pretrained.head)] * 3
     cumulative = np.zeros(3)
     for after in states[1:]:
       cumulative = cumulative + [risk(head) for head in heads]
@@ -57,26 +52,19 @@ class TestAtlas:
         oracle.descend(head, [risk], rate)[0]
         for head, rate in zip(heads, (0.1, 0.2, 0.4), strict=True)
       ]
-      np.testing.assert_allclose(after.cumulative_risk, cumulative, rtol=1e-5)
-      stacked = tf.nest.map_structure(lambda *each: np.stack(each), *heads)
+      assert_allclose(after.cumulative_risk, cumulative, rtol=1e-5)
+      stacked = trees.stack(*heads)
       compare.assert_close(after.heads, stacked, 1e-5)
 
   def test_prediction_is_that_of_the_weighted_head(
     self, functions, client, pretrained, make_client, oracle
   ):
     examples = make_client(4, [5])
-    state = functions.initial_client_state(client.seed, ())
-    scale = np.array([1.0, 2.0, 4.0], np.float32)
-    state = atlas.Ensemble(
-      tf.nest.map_structure(
-        lambda w: w * scale.reshape(-1, *[1] * (w.ndim - 1)), state.heads
-      ),
-      cumulative_risk=np.array([1.0, 2.0, 3.0], np.float32),
-    )
-    weights = np.exp(-0.7 * np.array([1.0, 2.0, 3.0]))
-    factor = weights @ scale / weights.sum()
-    head = tf.nest.map_structure(lambda w: factor * w, pretrained.head)
-    np.testing.assert_allclose(
+    risks, factors = np.float32([1, 2, 3]), np.float32([1, 2, 4])
+    heads = [trees.scale(pretrained.head, factor) for factor in factors]
+    state = atlas.Ensemble(trees.stack(*heads), cumulative_risk=risks)
+    head = trees.mean(*heads, weights=np.exp(-0.7 * risks))
+    assert_allclose(
       functions.predict_as_client((), state, client, examples),
       oracle.predict(
         split_model.SplitWeights(pretrained.backbone, head), examples.x

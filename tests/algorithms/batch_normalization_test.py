@@ -9,7 +9,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-  ("name", "options"),
+  "name, options",
   [("cotta", {"confidence_threshold": 0.0}), ("fed_ctta", {}), ("shot", {})],
 )
 def test_batch_is_normalized_by_itself(

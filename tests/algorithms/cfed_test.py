@@ -4,14 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from numpy.testing import assert_allclose
 
-from tff_shift import algorithms
+from tests.fixtures import trees
 from tff_shift.algorithms import cfed
 from tff_shift.data import client_dataset
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -36,12 +35,9 @@ def client(make_client):
 
 
 @pytest.fixture(scope="module")
-def weights(model, run_in_graph):
+def weights(initial):
   return cfed.Weights(
-    *(
-      run_in_graph(model.initial_weights, randomness.server_seed(seed))
-      for seed in range(2)
-    ),
+    *map(initial, range(2)),
     seed=randomness.server_seed(5),
   )
 
@@ -53,17 +49,13 @@ def public(model):
 
 def says(oracle, weights, x):
   """The probabilities at temperature 2, in NumPy."""
-  exponents = np.exp(oracle.predict(weights, x) / 2)
-  return exponents / exponents.sum(axis=1, keepdims=True)
+  return oracle.softmax(oracle.predict(weights, x) / 2)
 
 
 def distillation_losses(oracle, targets, public, seed, run_in_graph, num_steps):
   """The losses of distillation of steps on batches of 4, in NumPy."""
   numbers = client_dataset.ClientDataset.from_arrays(
-    public,
-    np.arange(len(public), dtype=np.int32),
-    np.array([len(public)], np.int32),
-    seed,
+    public, np.arange(len(public), dtype=np.int32), seed=seed
   )
   batches = run_in_graph(
     lambda data: [
@@ -83,7 +75,7 @@ def distillation_losses(oracle, targets, public, seed, run_in_graph, num_steps):
 
 class TestClients:
   @pytest.mark.parametrize(
-    ("review_share", "round_num", "domain"), [(1.0, 1, 0), (0.0, 3, 1)]
+    "review_share, round_num, domain", [(1.0, 1, 0), (0.0, 3, 1)]
   )
   def test_who_learns_does_what_fed_avg_does_on_the_domain(
     self,
@@ -124,52 +116,43 @@ class TestClients:
       ),
       0.1,
     )
-    update = tf.nest.map_structure(np.subtract, expected, weights.model)
-    assert max(np.abs(w).max() for w in tf.nest.flatten(update)) > 1e-3
+    update = trees.subtract(expected, weights.model)
+    assert trees.largest(update) > 1e-3
     compare.assert_close(result.update, update, 1e-5)
-    np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
+    assert_allclose(result.loss, mean_loss, rtol=1e-5)
     # The classes are not looked at.
     other = client._replace(y=2 - client.y)
     again = build(hparams).train_client(weights, (), other, 3)
     assert compare.equal_bits(again, result)
 
   def test_who_reviews_is_drawn_for_each_client_and_round(
-    self, build, weights, make_client, run_for_each
+    self, weights, make_client, run_for_each, functions
   ):
     # A client that learns tells classes apart, one that reviews does not.
     clients = [make_client(i, SIZES) for i in range(20)]
-    calls = [
-      (weights, (), each, np.int32(number))
-      for number in (3, 4)
-      for each in clients
-    ]
-    functions = build(HPARAMS)
-    losses, others = (
-      np.array(
-        [
-          result.loss
-          for result in run_for_each(
-            functions.train_client,
-            [
-              (w, s, each._replace(y=np.roll(each.y, shift)), r)
-              for w, s, each, r in calls
-            ],
-          )
-        ]
-      )
+    calls_of_labels = [
+      [
+        (weights, (), each._replace(y=np.roll(each.y, shift)), np.int32(number))
+        for number in (3, 4)
+        for each in clients
+      ]
       for shift in (0, 1)
+    ]
+    train = functions.train_client
+    losses, others = (
+      np.array([result.loss for result in run_for_each(train, calls)])
+      for calls in calls_of_labels
     )
     reviews = (losses == others).reshape(2, 20)
     assert np.all((reviews.sum(axis=1) >= 2) & (reviews.sum(axis=1) <= 14))
     assert np.any(reviews[0] != reviews[1])
 
   @pytest.mark.parametrize(
-    ("round_num", "is_later", "is_last"),
+    "round_num, is_later, is_last",
     [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1), (5, 1, 0), (9, 1, 0)],
   )
   def test_contributes_what_it_says_and_where_the_rounds_are(
     self,
-    build,
     weights,
     client,
     public,
@@ -177,11 +160,12 @@ class TestClients:
     round_num,
     is_later,
     is_last,
+    functions,
   ):
-    result = build(HPARAMS).train_client(weights, (), client, round_num)
+    result = functions.train_client(weights, (), client, round_num)
     found = result.plaintext_sum
-    trained = tf.nest.map_structure(np.add, weights.model, result.update)
-    np.testing.assert_allclose(
+    trained = trees.add(weights.model, result.update)
+    assert_allclose(
       found.probabilities, says(oracle, trained, public), atol=1e-5
     )
     assert (found.num_clients, found.is_later) == (1, is_later)
@@ -192,7 +176,7 @@ class TestServer:
   @pytest.fixture(scope="class")
   def change(self, weights):
     """A mean update."""
-    return tf.nest.map_structure(lambda w: np.full_like(w, 0.01), weights.model)
+    return trees.map(lambda w: np.full_like(w, 0.01), weights.model)
 
   def plaintext_sum(self, is_later, is_last):
     generator = np.random.default_rng(0)
@@ -206,7 +190,7 @@ class TestServer:
     )
 
   @pytest.mark.parametrize(
-    ("is_later", "options"),
+    "is_later, options",
     [(False, {"distil_from": "second_domain"}), (True, {"server_steps": 0})],
   )
   def test_adds_the_mean_where_it_does_not_distil(
@@ -215,13 +199,11 @@ class TestServer:
     updated = build(HPARAMS, **options).update_server(
       weights, change, self.plaintext_sum(is_later, False), 3
     )
-    assert compare.equal_bits(
-      updated.model, tf.nest.map_structure(np.add, weights.model, change)
-    )
+    assert compare.equal_bits(updated.model, trees.add(weights.model, change))
     assert compare.equal_bits(updated.teacher, weights.teacher)
 
   @pytest.mark.parametrize(
-    ("is_later", "distil_from"),
+    "is_later, distil_from",
     [(False, "first_domain"), (True, "first_domain"), (True, "second_domain")],
   )
   def test_distils_from_the_mean_of_the_clients_and_its_old_model(
@@ -245,31 +227,27 @@ class TestServer:
       lambda seed: randomness.fold(seed, randomness.Purpose.TRAIN, 3),
       weights.seed,
     )
-    start = tf.nest.map_structure(np.add, weights.model, change)
+    start = trees.add(weights.model, change)
     expected, _ = oracle.descend(
       start,
       distillation_losses(oracle, targets / 3, public, seed, run_in_graph, 2),
       0.1,
     )
     compare.assert_close(result.model, expected, 1e-5)
-    moved = tf.nest.map_structure(np.subtract, expected, start)
-    assert max(np.abs(w).max() for w in tf.nest.flatten(moved)) > 1e-3
+    moved = trees.subtract(expected, start)
+    assert trees.largest(moved) > 1e-3
     # The domain is over: it is the next teacher.
     assert compare.equal_bits(result.teacher, result.model)
 
 
-class TestRounds:
-  def test_teacher_is_the_model_of_the_end_of_the_last_domain(
-    self, model, make_client, context, compare
-  ):
-    algorithm = algorithms.build(cfed, model, HPARAMS)
-    run = rounds.Rounds(
-      algorithm, [make_client(i, SIZES) for i in range(2)], run_seed=0
-    )
-    states = [run.server_state.weights]
-    for _ in range(5):
-      run.step()
-      states.append(run.server_state.weights)
-    for number, teacher in ((1, 0), (2, 2), (3, 2), (4, 4), (5, 4)):
-      assert compare.equal_bits(states[number].teacher, states[teacher].model)
-    assert not compare.equal_bits(states[4].model, states[5].model)
+def test_teacher_is_the_model_of_the_end_of_the_last_domain(
+  start, make_client, compare
+):
+  run = start(HPARAMS, [make_client(i, SIZES) for i in range(2)])
+  states = [run.server_state.weights]
+  for _ in range(5):
+    run.step()
+    states.append(run.server_state.weights)
+  for number, teacher in ((1, 0), (2, 2), (3, 2), (4, 4), (5, 4)):
+    assert compare.equal_bits(states[number].teacher, states[teacher].model)
+  assert not compare.equal_bits(states[4].model, states[5].model)

@@ -3,14 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
 
-from tff_shift import algorithms
+from tests.fixtures import trees
 from tff_shift.algorithms import cfl
-from tff_shift.algorithms.parts import continual_tasks
-from tff_shift.algorithms.parts import fisher_information
-from tff_shift.learning import local_training
-from tff_shift.learning import randomness
-from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -30,12 +26,12 @@ SIZES = [4, 6, 5]
 
 def nothing(weights):
   """The state of a client at its start."""
-  zeros = tf.nest.map_structure(np.zeros_like, weights)
+  zeros = trees.zeros(weights)
   return cfl.Past(zeros, zeros, np.float32(0), np.float32(0), np.int32(-1))
 
 
 def moments(oracle, weights, client):
-  """Mean loss, gradient and squared gradient over examples, in NumPy."""
+  """Gradient and mean squared gradient over examples, in NumPy."""
   losses = [
     lambda w, i=i: oracle.cross_entropy(
       oracle.predict(w, client.x[i : i + 1]), client.y[i : i + 1]
@@ -43,14 +39,8 @@ def moments(oracle, weights, client):
     for i in range(len(client.y))
   ]
   gradients = [oracle.gradient(loss, weights) for loss in losses]
-  mean = lambda *each: np.mean(each, axis=0)  # noqa: E731
-  return (
-    np.mean([loss(weights) for loss in losses]),
-    tf.nest.map_structure(mean, *gradients),
-    tf.nest.map_structure(
-      lambda *each: np.mean(np.square(each), axis=0), *gradients
-    ),
-  )
+  squares = [trees.map(np.square, each) for each in gradients]
+  return trees.mean(*gradients), trees.mean(*squares)
 
 
 @pytest.fixture(scope="module")
@@ -58,50 +48,37 @@ def client(make_client):
   return make_client(0, SIZES)
 
 
-class TestExpansion:
-  def test_sum_of_quadratic_functions_is_exact(self, run_in_graph):
-    generator = np.random.default_rng(0)
-    functions = [
-      (generator.random(4), generator.normal(size=4)) for _ in range(3)
-    ]
+def test_expansion_of_a_sum_of_quadratic_functions_is_exact(run_in_graph):
+  generator = np.random.default_rng(0)
+  functions = [
+    (generator.random(4), generator.normal(size=4)) for _ in range(3)
+  ]
 
-    def value(w, bend, centre):
-      return np.sum(bend * (w - centre) ** 2) / 2
+  def value(w, bend, centre):
+    return np.sum(bend * (w - centre) ** 2) / 2
 
-    def expand(seen, w):
-      past = cfl.Past(tf.zeros(4), tf.zeros(4), 0.0, 0.0, 2)
-      for number, (bend, centre) in enumerate(functions):
-        anchor = seen[number]
-        bend, centre = (tf.constant(v, tf.float32) for v in (bend, centre))
-        change = anchor - centre
-        loss = tf.reduce_sum(bend * change**2) / 2.0
-        past = cfl.expand(past, anchor, loss, bend * change, bend)
-      return past.count, cfl.past_loss(past, w)
+  def expand(seen, w):
+    past = cfl.Past(tf.zeros(4), tf.zeros(4), 0.0, 0.0, 2)
+    for number, (bend, centre) in enumerate(functions):
+      anchor = seen[number]
+      bend, centre = (tf.constant(v, tf.float32) for v in (bend, centre))
+      change = anchor - centre
+      loss = tf.reduce_sum(bend * change**2) / 2.0
+      past = cfl.expand(past, anchor, loss, bend * change, bend)
+    return past.count, cfl.past_loss(past, w)
 
-    anchors = generator.normal(size=(3, 4)).astype(np.float32)
-    w = generator.normal(size=4).astype(np.float32)
-    count, found = run_in_graph(expand, anchors, w)
-    assert count == 3
-    np.testing.assert_allclose(
-      found, sum(value(w, *each) for each in functions), rtol=1e-4
-    )
-
-  def test_moments_are_those_of_single_examples(
-    self, model, client, weights, oracle, run_in_graph, compare
-  ):
-    found = run_in_graph(
-      lambda w, data: fisher_information.differentiate(model, w, data),
-      weights,
-      client,
-    )
-    compare.assert_close(found, moments(oracle, weights, client), 1e-5)
+  anchors = generator.normal(size=(3, 4)).astype(np.float32)
+  w = generator.normal(size=4).astype(np.float32)
+  count, found = run_in_graph(expand, anchors, w)
+  assert count == 3
+  assert_allclose(found, sum(value(w, *each) for each in functions), rtol=1e-4)
 
 
 class TestTraining:
   def test_first_domain_is_fed_avg_on_it(
-    self, learn_alone, build, client, weights, compare
+    self, learn_alone, client, weights, compare, functions
   ):
-    result = build(HPARAMS).train_client(weights, nothing(weights), client, 1)
+    result = functions.train_client(weights, nothing(weights), client, 1)
     expected = learn_alone(weights, client, 0, 1)
     assert compare.equal_bits(result.update, expected.update)
     assert compare.equal_bits(
@@ -120,27 +97,20 @@ class TestTraining:
     assert compare.equal_bits(result.update, expected.update)
 
   def test_domain_that_is_over_is_expanded_where_the_client_meets_the_next(
-    self, domain_of, build, client, weights, oracle, run_in_graph, compare
+    self, domain_of, client, weights, oracle, run_in_graph, compare, functions
   ):
     past = nothing(weights)._replace(domain=np.int32(0))
-    result = build(HPARAMS).train_client(weights, past, client, 3)
-    _, gradient, fisher = moments(oracle, weights, domain_of(client, 0))
-    fisher = tf.nest.map_structure(lambda f: 2 * f, fisher)
+    result = functions.train_client(weights, past, client, 3)
+    gradient, fisher = moments(oracle, weights, domain_of(client, 0))
+    fisher = trees.scale(fisher, 2)
     state = result.client_state
     compare.assert_close(state.curvature, fisher, 1e-5)
     assert (state.count, state.domain) == (1, 1)
 
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, 3)
-      current = continual_tasks.of_domain(data, 1)
-      draw = local_training.pooled_batches(current, 3, 4, seed)
-      return [draw(step) for step in range(3)]
-
     def expansion(w):
-      flat = map(tf.nest.flatten, (gradient, fisher, w, weights))
       return sum(
         np.sum(g * (now - then) + f * (now - then) ** 2 / 2)
-        for g, f, now, then in zip(*flat, strict=True)
+        for g, f, now, then in trees.pairs(gradient, fisher, w, weights)
       )
 
     before = oracle.cross_entropy(
@@ -154,16 +124,13 @@ class TestTraining:
           + 0.5 * (before + expansion(w))
         )
         / 1.5
-        for batch in run_in_graph(draw_batches, client)
+        for batch in oracle.of_training(domain_of(client, 1), 3, 3)
       ],
       0.1,
     )
-    compare.assert_close(
-      result.update, tf.nest.map_structure(np.subtract, expected, weights), 1e-5
-    )
-    np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-4)
+    oracle.check(result, weights, expected, mean_loss)
     # In the next round of the domain nothing is added.
-    again = build(HPARAMS).train_client(weights, state, client, 3)
+    again = functions.train_client(weights, state, client, 3)
     assert compare.equal_bits(again.client_state, state)
 
   def test_without_linear_term_the_old_weights_are_a_minimum(
@@ -185,34 +152,28 @@ class TestTraining:
     before = oracle.cross_entropy(
       oracle.predict(weights, client.x[:4]), client.y[:4]
     )
-    np.testing.assert_allclose(loss, before, rtol=1e-5)
-    np.testing.assert_allclose(slope, 0, atol=1e-6)
+    assert_allclose(loss, before, rtol=1e-5)
+    assert_allclose(slope, 0, atol=1e-6)
     assert np.all(state.curvature.head[0] >= 0)
     assert np.any(state.curvature.head[0] > 1e-4)
 
   def test_of_a_domain_without_examples_nothing_is_learned(
-    self, build, make_client, weights
+    self, make_client, weights, functions
   ):
     client = make_client(0, [4, 0, 5])
     start = nothing(weights)._replace(domain=np.int32(0))
-    result = build(HPARAMS).train_client(weights, start, client, 3)
-    assert not any(np.any(w) for w in tf.nest.flatten(result.update))
+    result = functions.train_client(weights, start, client, 3)
+    assert not any(np.any(w) for w in trees.leaves(result.update))
     # It is not among the past ones either.
     state = result.client_state
-    later = build(HPARAMS).train_client(weights, state, client, 5)
+    later = functions.train_client(weights, state, client, 5)
     assert (state.count, later.client_state.count) == (1, 1)
 
 
-class TestRounds:
-  def test_each_domain_that_is_over_is_counted(
-    self, model, make_client, context
-  ):
-    algorithm = algorithms.build(cfl, model, HPARAMS)
-    run = rounds.Rounds(
-      algorithm, [make_client(i, SIZES) for i in range(2)], run_seed=0
-    )
-    counts = []
-    for _ in range(6):
-      run.step()
-      counts.append([int(each.count) for each in run.client_states])
-    assert counts == [[0] * 2] * 2 + [[1] * 2] * 2 + [[2] * 2] * 2
+def test_each_domain_that_is_over_is_counted(start, make_client):
+  run = start(HPARAMS, [make_client(i, SIZES) for i in range(2)])
+  counts = []
+  for _ in range(6):
+    run.step()
+    counts.append([int(each.count) for each in run.client_states])
+  assert counts == [[0] * 2] * 2 + [[1] * 2] * 2 + [[2] * 2] * 2

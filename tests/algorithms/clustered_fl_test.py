@@ -5,47 +5,41 @@ import pytest
 import scipy.cluster.hierarchy
 import scipy.spatial.distance
 import tensorflow as tf
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
+from tests.fixtures import trees
 from tff_shift.algorithms import clustered_fl
-from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
 
 pytestmark = pytest.mark.slow
 
 RATE = 0.3
 ROUND = 2
-COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
 
 
-def row(models, number):
-  return tf.nest.map_structure(lambda w: w[number], models)
-
-
-class TestBisect:
-  @pytest.mark.parametrize("linkage", ["single", "complete"])
-  @pytest.mark.parametrize("seed", range(10))
-  def test_agrees_with_scipy(self, linkage, seed):
-    generator = np.random.default_rng(seed)
-    vectors = generator.normal(size=(10, 3))
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    cosines = vectors @ vectors.T
-    # Others are not in the cluster, at random places.
-    members = np.sort(generator.permutation(10)[: 2 + seed % 7])
-    part = clustered_fl.bisect(
-      tf.constant(cosines),
-      tf.constant(np.isin(np.arange(10), members)),
-      linkage,
-    ).numpy()
-    distances = scipy.spatial.distance.squareform(
-      1 - cosines[np.ix_(members, members)], checks=False
-    )
-    labels = scipy.cluster.hierarchy.cut_tree(
-      scipy.cluster.hierarchy.linkage(distances, linkage), 2
-    )[:, 0]
-    # The first member is in the other part.
-    np.testing.assert_array_equal(
-      np.flatnonzero(part), members[labels != labels[0]]
-    )
+@pytest.mark.parametrize("linkage", ["single", "complete"])
+@pytest.mark.parametrize("seed", range(10))
+def test_bisect_agrees_with_scipy(linkage, seed):
+  generator = np.random.default_rng(seed)
+  vectors = generator.normal(size=(10, 3))
+  vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+  cosines = vectors @ vectors.T
+  # Others are not in the cluster, at random places.
+  members = np.sort(generator.permutation(10)[: 2 + seed % 7])
+  part = clustered_fl.bisect(
+    tf.constant(cosines),
+    tf.constant(np.isin(np.arange(10), members)),
+    linkage,
+  ).numpy()
+  distances = scipy.spatial.distance.squareform(
+    1 - cosines[np.ix_(members, members)], checks=False
+  )
+  labels = scipy.cluster.hierarchy.cut_tree(
+    scipy.cluster.hierarchy.linkage(distances, linkage), 2
+  )[:, 0]
+  # The first member is in the other part.
+  assert_array_equal(np.flatnonzero(part), members[labels != labels[0]])
 
 
 def slots_of(updates, weights=None, present=None):
@@ -84,15 +78,13 @@ class TestSplit:
 
   def test_clients_whose_updates_disagree_are_separated(self):
     found = self.split()
-    np.testing.assert_array_equal(found.clusters, [0, 1, 1, 0, 1])
-    np.testing.assert_array_equal(found.origins, [0, 0, 2, 3])
+    assert_array_equal(found.clusters, [0, 1, 1, 0, 1])
+    assert_array_equal(found.origins, [0, 0, 2, 3])
     # The mean of the updates is 0.
-    np.testing.assert_allclose(
-      found.norms, [[0, 2], [0, 0], [0, 0], [0, 0]], atol=1e-6
-    )
+    assert_allclose(found.norms, [[0, 2], [0, 0], [0, 0], [0, 0]], atol=1e-6)
 
   @pytest.mark.parametrize(
-    ("keeps", "splits"),
+    "keeps, splits",
     [
       ({"mean_norm": 0.0}, {}),
       ({"longest_norm": 2.0}, {"longest_norm": 1.99}),
@@ -107,13 +99,11 @@ class TestSplit:
   )
   def test_threshold_keeps_the_cluster(self, keeps, splits):
     result = self.split(round_num=7, **keeps)
-    np.testing.assert_array_equal(result.clusters, [0] * 5)
-    np.testing.assert_array_equal(
-      result.origins, range(keeps.get("num_models", 4))
-    )
+    assert_array_equal(result.clusters, [0] * 5)
+    assert_array_equal(result.origins, range(keeps.get("num_models", 4)))
     # Just beyond it, not.
     result = self.split(round_num=7, **splits)
-    np.testing.assert_array_equal(result.clusters, [0, 1, 1, 0, 1])
+    assert_array_equal(result.clusters, [0, 1, 1, 0, 1])
 
   def test_clusters_are_split_by_the_numbers_of_clients(self):
     # Cluster 0 has the clients 0, 3, 4, 7; cluster 1 the clients 1, 2, 5, 6.
@@ -121,81 +111,71 @@ class TestSplit:
     updates.append([-2, 0])
     clusters = [0, 1, 1, 0, 0, 1, 1, 0]
     found = self.split(slots_of(updates), clusters)
-    np.testing.assert_array_equal(found.clusters, [0, 1, 3, 0, 2, 3, 1, 2])
-    np.testing.assert_array_equal(found.origins, [0, 1, 0, 1])
+    assert_array_equal(found.clusters, [0, 1, 3, 0, 2, 3, 1, 2])
+    assert_array_equal(found.origins, [0, 1, 0, 1])
     # With room for one more only, the first cluster is split.
     found = self.split(slots_of(updates), clusters, num_models=3)
-    np.testing.assert_array_equal(found.clusters, [0, 1, 1, 0, 2, 1, 1, 2])
+    assert_array_equal(found.clusters, [0, 1, 1, 0, 2, 1, 1, 2])
 
   def test_client_that_never_trained_stays(self):
     updates = np.concatenate([UPDATES, [[0, 0]]])
     slots = slots_of(updates, [1] * 5 + [0], [1] * 5 + [0])
     found = self.split(slots, [0] * 6)
-    np.testing.assert_array_equal(found.clusters, [0, 1, 1, 0, 1, 0])
+    assert_array_equal(found.clusters, [0, 1, 1, 0, 1, 0])
 
 
-class TestRound:
-  @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
-  def test_agrees_with_the_oracle(
-    self, build, model, make_client, oracle, run_in_graph, compare, weighting
-  ):
-    # No more rounds before a split than the round of the oracle.
-    functions = build(
-      clustered_fl.HParams(num_models=4, client_weighting=weighting, **COMMON)
+@pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+def test_round_agrees_with_the_oracle(
+  build, make_client, oracle, compare, weighting, initial
+):
+  # No more rounds before a split than the round of the oracle.
+  functions = build(
+    clustered_fl.HParams(
+      num_models=4,
+      client_weighting=weighting,
+      batch_size=4,
+      local_steps=2,
+      learning_rate=RATE,
     )
-    # One example for each of the first three models.
-    models = tf.nest.map_structure(
-      lambda *each: np.stack(each),
-      *[
-        run_in_graph(model.initial_weights, randomness.server_seed(seed))
-        for seed in range(4)
-      ],
+  )
+  # One example for each of the first three models.
+  models = trees.stack(*map(initial, range(4)))
+  chosen = [1, 0, 1, 2]
+  shared = clustered_fl.Shared(models, np.float32(chosen))
+  # Client 3 is not in the cohort.
+  clients = [make_client(i, [6 + i, 5]) for i in range(3)]
+  results, moved = [], {}
+  for client, k in zip(clients, chosen, strict=False):
+    results.append(functions.train_client(shared, (), client, ROUND))
+    batches = oracle.of_training(client, 4, ROUND)
+    trained, loss = oracle.descend(
+      trees.row(models, k), oracle.losses(batches), RATE
     )
-    chosen = [1, 0, 1, 2]
-    shared = clustered_fl.Shared(models, np.float32(chosen))
-    # Client 3 is not in the cohort.
-    clients = [
-      make_client(i, [6 + i, 5])._replace(client_id=np.int32(i))
-      for i in range(3)
-    ]
-    results, moved = [], {}
-    for client, k in zip(clients, chosen, strict=False):
-      results.append(functions.train_client(shared, (), client, ROUND))
-      batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
-      trained, loss = oracle.descend(
-        row(models, k), oracle.losses(batches), RATE
-      )
-      np.testing.assert_allclose(results[-1].loss, loss, rtol=1e-5)
-      size = len(client.y) if weighting == "num_examples" else 1
-      moved.setdefault(k, []).append((size, trained))
-    sizes = np.array(
-      [size for k in (1, 0) for size, _ in moved[k]], np.float64
-    )[[0, 2, 1]]
-    mean = tf.nest.map_structure(
-      lambda *each: np.average(each, axis=0, weights=sizes).astype(np.float32),
-      *[each.update for each in results],
-    )
-    slots = client_slots.total([each.plaintext_sum for each in results], 4)
-    updated, memory = functions.update_server(
-      shared, mean, slots, ROUND, functions.initial_memory(np.int32([0, 0]))
-    )
-    for k in range(4):
-      expected = row(models, k)
-      if k in moved:
-        weights, trained = zip(*moved[k], strict=True)
-        expected = tf.nest.map_structure(
-          lambda *each, weights=weights: np.average(
-            each, axis=0, weights=weights
-          ),
-          *trained,
-        )
-      compare.assert_close(row(updated.models, k), expected, 1e-5)
-    assert compare.equal_bits(row(updated.models, 3), row(models, 3))
-    np.testing.assert_array_equal(updated.clusters, chosen)
-    np.testing.assert_array_equal(memory.last.present, [1, 1, 1, 0])
-    compare.assert_close(
-      row(memory.last.values.update, 2), results[2].update, 0
-    )
+    assert_allclose(results[-1].loss, loss, rtol=1e-5)
+    size = len(client.y) if weighting == "num_examples" else 1
+    moved.setdefault(k, []).append((size, trained))
+  sizes = np.array([size for k in (1, 0) for size, _ in moved[k]], np.float64)[
+    [0, 2, 1]
+  ]
+  mean = trees.map(
+    np.float32, trees.mean(*[each.update for each in results], weights=sizes)
+  )
+  slots = client_slots.total([each.plaintext_sum for each in results], 4)
+  updated, memory = functions.update_server(
+    shared, mean, slots, ROUND, functions.initial_memory(np.int32([0, 0]))
+  )
+  for k in range(4):
+    expected = trees.row(models, k)
+    if k in moved:
+      weights, trained = zip(*moved[k], strict=True)
+      expected = trees.mean(*trained, weights=weights)
+    compare.assert_close(trees.row(updated.models, k), expected, 1e-5)
+  assert compare.equal_bits(trees.row(updated.models, 3), trees.row(models, 3))
+  assert_array_equal(updated.clusters, chosen)
+  assert_array_equal(memory.last.present, [1, 1, 1, 0])
+  compare.assert_close(
+    trees.row(memory.last.values.update, 2), results[2].update, 0
+  )
 
 
 # The minima of the clients' losses.
@@ -225,27 +205,6 @@ class TestQuadratics:
     weights = run.server_state.weights
     return weights.models.head[0][weights.clusters.astype(int)]
 
-  def test_split_and_means_computed_by_hand(self, quadratics):
-    run = self.start(quadratics, num_rounds=1)
-    # The updates 0.1 b have the mean 0: the positive ones are in one part.
-    np.testing.assert_array_equal(
-      run.server_state.weights.clusters, [b < 0 for b in BEST]
-    )
-    np.testing.assert_allclose(
-      self.of_clients(run), [0.2 * np.sign(b) for b in BEST], rtol=1e-5
-    )
-    np.testing.assert_allclose(
-      run.server_state.memory.norms[0], [0, 0.3], atol=1e-6
-    )
-    run.step()
-    # From 0.2 towards 2; the mean updates 0.18 are too long for a split.
-    np.testing.assert_allclose(
-      self.of_clients(run), [0.38 * np.sign(b) for b in BEST], rtol=1e-5
-    )
-    np.testing.assert_allclose(
-      run.server_state.memory.norms[:2], [[0.18, 0.28]] * 2, rtol=1e-5
-    )
-
   @pytest.mark.parametrize("participation", [1.0, 0.5])
   def test_each_client_gets_the_model_of_its_kind(
     self, quadratics, participation
@@ -257,24 +216,22 @@ class TestQuadratics:
     )
     for _ in range(150):
       run.step()
-    np.testing.assert_allclose(self.of_clients(run), BEST, atol=1e-3)
+    assert_allclose(self.of_clients(run), BEST, atol=1e-3)
 
 
-def test_prediction_uses_no_label_of_what_is_predicted(
+def test_client_predicts_with_the_model_of_its_cluster(
   build, weights, personal, make_client, oracle
 ):
-  functions = build(clustered_fl.HParams(num_models=2))
-  models = tf.nest.map_structure(
-    lambda *each: np.stack(each), weights, personal
+  shared = clustered_fl.Shared(
+    trees.stack(weights, personal), np.float32([0, 0, 1, 0])
   )
-  shared = clustered_fl.Shared(models, np.float32([0, 0, 1, 0]))
   other = make_client(7, [9])
   for number, expected in ((2, personal), (3, weights)):
-    client = make_client(0, [5])._replace(client_id=np.int32(number))
-    for y in (other.y, 2 - other.y):
-      logits = functions.predict_as_client(
-        shared, (), client, other._replace(y=y)
-      )
-      np.testing.assert_allclose(
-        logits, oracle.predict(expected, other.x), atol=1e-5
-      )
+    client = make_client(number, [5])
+    assert_allclose(
+      build(clustered_fl.HParams(num_models=2)).predict_as_client(
+        shared, (), client, other
+      ),
+      oracle.predict(expected, other.x),
+      atol=1e-5,
+    )

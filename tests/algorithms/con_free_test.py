@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tff_shift.algorithms import con_free
 from tff_shift.algorithms import fed_rep
@@ -100,7 +101,7 @@ class TestServer:
       of_layer = {client: each[layer] for client, each in updates.items()}
       projected = project(of_layer, ORDER_KEYS)
       expected = np.average(projected, axis=0, weights=shares)
-      np.testing.assert_allclose(change, expected, atol=1e-5)
+      assert_allclose(change, expected, atol=1e-5)
       plain = np.average(list(of_layer.values()), axis=0, weights=shares)
       assert np.abs(expected - plain).max() > 0.1
 
@@ -113,9 +114,7 @@ class TestServer:
     for layer, (guide, change) in enumerate(zip(guides, found, strict=True)):
       step = (1 + alpha**2) * change
       distance = np.linalg.norm(step - guide)
-      np.testing.assert_allclose(
-        distance, alpha * np.linalg.norm(guide), rtol=1e-4
-      )
+      assert_allclose(distance, alpha * np.linalg.norm(guide), rtol=1e-4)
       helped = [inner(each[layer], step) for each in updates.values()]
       before = [inner(each[layer], guide) for each in updates.values()]
       assert min(helped) > min(before)
@@ -146,7 +145,7 @@ class TestServer:
           adjusted -= inner(own, other) / inner(other, other) * other
       expected += weights[client] / 8 * adjusted
     found = np.concatenate([np.ravel(w) for w in found])
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert_allclose(found, expected, atol=1e-5)
 
   @pytest.mark.parametrize("variant", ["published", "program"])
   def test_without_conflict_the_mean_is_added_bit_for_bit(
@@ -160,33 +159,32 @@ class TestServer:
     assert compare.equal_bits(found, mean_of(rows, weight))
 
 
-class TestClient:
-  def test_sends_what_fed_rep_sends_in_its_row(
-    self, build, backbone, make_client, compare
-  ):
-    client = make_client(2, [11])
-    keys = []
-    for weighting, weight in (("uniform", 1), ("num_examples", 11)):
-      hparams = COMMON | {"client_weighting": weighting}
-      for round_num in (3, 4):
-        found, plain = (
-          functions.train_client(
-            backbone,
-            functions.initial_client_state(client.seed, backbone),
-            client,
-            round_num,
-          )
-          for functions in (
-            build(con_free.HParams(**hparams)),
-            build(fed_rep.HParams(**hparams)),
-          )
+def test_client_sends_what_fed_rep_sends_in_its_row(
+  build, backbone, make_client, compare
+):
+  client = make_client(2, [11])
+  keys = []
+  for weighting, weight in (("uniform", 1), ("num_examples", 11)):
+    hparams = COMMON | {"client_weighting": weighting}
+    for round_num in (3, 4):
+      found, plain = (
+        functions.train_client(
+          backbone,
+          functions.initial_client_state(client.seed, backbone),
+          client,
+          round_num,
         )
-        assert compare.equal_bits(found._replace(plaintext_sum=()), plain)
-        sent, number = found.plaintext_sum
-        assert number == 3
-        assert sent.weight == weight
-        assert compare.equal_bits(sent.update, plain.update)
-        keys.append(sent.order_keys)
-    # The order is that of client and round, and of nothing else.
-    np.testing.assert_array_equal(keys[:2], keys[2:])
-    assert np.argsort(keys[0]).tolist() != np.argsort(keys[1]).tolist()
+        for functions in (
+          build(con_free.HParams(**hparams)),
+          build(fed_rep.HParams(**hparams)),
+        )
+      )
+      assert compare.equal_bits(found._replace(plaintext_sum=()), plain)
+      sent, number = found.plaintext_sum
+      assert number == 3
+      assert sent.weight == weight
+      assert compare.equal_bits(sent.update, plain.update)
+      keys.append(sent.order_keys)
+  # The order is that of client and round, and of nothing else.
+  np.testing.assert_array_equal(keys[:2], keys[2:])
+  assert np.argsort(keys[0]).tolist() != np.argsort(keys[1]).tolist()

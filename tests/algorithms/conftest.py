@@ -8,7 +8,10 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
 
+from tests.fixtures import keras_models
+from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift import models
@@ -20,11 +23,14 @@ from tff_shift.models import parts
 from tff_shift.models import split_model
 from tff_shift.simulation.engine import client_data as client_data_lib
 from tff_shift.simulation.engine import rounds
+from tff_shift.testing import applicability
 from tff_shift.testing import clients
 from tff_shift.testing import fixtures
 from tff_shift.testing import forms
 from tff_shift.testing import running
 from tff_shift.testing import type_walk as type_walks
+
+pytest_collection_modifyitems = applicability.leave_out
 
 # The fixtures that the contract is tested with.
 model = fixtures.model
@@ -41,14 +47,12 @@ type_walk = type_walks.type_walk
 def normalized_model():
   """Batch normalisation between two linear layers, all of random weights."""
   layers = tf.keras.layers
-  keras_model = tf.keras.Sequential(
-    [
-      layers.InputLayer((5,)),
-      layers.Dense(6, name="first"),
-      layers.BatchNormalization(name="norm"),
-      layers.ReLU(),
-      layers.Dense(3, name="last"),
-    ]
+  keras_model = keras_models.sequential(
+    (5,),
+    layers.Dense(6, name="first"),
+    layers.BatchNormalization(name="norm"),
+    layers.ReLU(),
+    layers.Dense(3, name="last"),
   )
   generator = np.random.default_rng(4)
   values = [generator.normal(size=w.shape) for w in keras_model.get_weights()]
@@ -87,6 +91,17 @@ def _cross_entropy(logits, y):
   return np.mean(
     [_softmax_loss(row, label) for row, label in zip(logits, y, strict=True)]
   )
+
+
+def _softmax(logits):
+  powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+  return powers / powers.sum(axis=-1, keepdims=True)
+
+
+def _entropy(logits):
+  """The mean entropy of the predictions."""
+  p = _softmax(logits)
+  return -np.mean(np.sum(p * np.log(p), axis=-1))
 
 
 def _losses(batches):
@@ -140,8 +155,8 @@ def _alignment_loss(embeddings, y, means, distance, classes=None):
 
 def _gradient(loss, weights, chosen=None, step=1e-6):
   """Central differences of `loss(weights)`, weight by weight."""
-  flat = [np.array(w, np.float64) for w in tf.nest.flatten(weights)]
-  chosen = tf.nest.flatten(chosen) if chosen else [True] * len(flat)
+  flat = [np.array(w, np.float64) for w in trees.leaves(weights)]
+  chosen = trees.leaves(chosen) if chosen else [True] * len(flat)
   gradient = [np.zeros_like(w) for w in flat]
 
   def loss_at():
@@ -161,14 +176,19 @@ def _gradient(loss, weights, chosen=None, step=1e-6):
 
 def _descend(weights, losses, rate, chosen=None):
   """Plain gradient descent; returns the weights and the mean loss."""
-  weights = tf.nest.map_structure(np.float64, weights)
+  weights = trees.map(np.float64, weights)
   values = []
   for loss in losses:
     values.append(loss(weights))
-    weights = tf.nest.map_structure(
-      lambda w, g: w - rate * g, weights, _gradient(loss, weights, chosen)
-    )
+    weights = trees.add(weights, _gradient(loss, weights, chosen), -rate)
   return weights, np.mean(values)
+
+
+def _check(result, start, trained, loss, tolerance=1e-5):
+  """Compares the update of a client, and its loss."""
+  for change, new, old in trees.pairs(result.update, trained, start):
+    assert_allclose(change, new - old, rtol=0, atol=tolerance)
+  assert_allclose(result.loss, loss, rtol=1e-5)
 
 
 def _work_network(phi, vector):
@@ -191,19 +211,11 @@ def _train_work_network(phi, vector, batches, rate):
     vector, and the mean loss.
   """
   weights = _work_network(phi, vector)
-  trained, loss = _descend(
-    weights,
-    [
-      lambda w, batch=batch: _cross_entropy(_predict(w, batch.x), batch.y)
-      for batch in batches
-    ],
-    rate,
-  )
-  change = tf.nest.flatten(tf.nest.map_structure(np.subtract, trained, weights))
+  trained, loss = _descend(weights, _losses(batches), rate)
+  change = trees.subtract(trained, weights)
 
   def along_the_change(phi_and_vector):
-    made = tf.nest.flatten(_work_network(*phi_and_vector))
-    return sum(np.sum(w * c) for w, c in zip(made, change, strict=True))
+    return trees.inner(_work_network(*phi_and_vector), change)
 
   return *_gradient(along_the_change, (phi, vector)), loss
 
@@ -215,9 +227,27 @@ def client(make_client):
 
 
 @pytest.fixture(scope="module")
-def weights(model, run_in_graph):
+def functions(request, build):
+  """The functions of an algorithm with the `HPARAMS` of the test's file."""
+  return build(request.module.HPARAMS)
+
+
+@pytest.fixture(scope="module")
+def initial(model, run_in_graph):
+  """Returns `initial(seed)`: weights by a server's number or by words [2]."""
+
+  def draw(seed):
+    if isinstance(seed, int):
+      seed = randomness.server_seed(seed)
+    return run_in_graph(model.initial_weights, seed)
+
+  return draw
+
+
+@pytest.fixture(scope="module")
+def weights(initial):
   """The server's initial weights."""
-  return run_in_graph(model.initial_weights, randomness.server_seed(0))
+  return initial(0)
 
 
 @pytest.fixture(scope="session")
@@ -280,9 +310,9 @@ def two_concepts(make_client):
 
 
 @pytest.fixture(scope="module")
-def personal(model, run_in_graph):
+def personal(initial):
   """A personal model far from the server's."""
-  return run_in_graph(model.initial_weights, randomness.server_seed(1))
+  return initial(1)
 
 
 @pytest.fixture(scope="session")
@@ -290,7 +320,8 @@ def oracle(run_in_graph):
   """The model, the losses and gradient descent in NumPy, in float64.
 
   And `batches(client, number, *words, size=4)`: those that are drawn with the
-  seed of the client into which the words are folded.
+  seed of the client into which the words are folded; `of_training` takes the
+  words that come after the purpose.
   """
 
   def batches(client, number, *words, size=4):
@@ -301,8 +332,15 @@ def oracle(run_in_graph):
 
     return run_in_graph(draw, client)
 
+  def of_training(client, number, *words, size=4):
+    return batches(client, number, randomness.Purpose.TRAIN, *words, size=size)
+
   return types.SimpleNamespace(
     batches=batches,
+    of_training=of_training,
+    check=_check,
+    softmax=_softmax,
+    entropy=_entropy,
     embed=_embed,
     classify=_classify,
     predict=_predict,
@@ -412,7 +450,7 @@ def rounds_alone(compile_in_graph):
 
     def step(weights, state, data, round_num):
       found = functions.train_client(weights, state, data, round_num)
-      weights = tf.nest.map_structure(tf.add, weights, found.update)
+      weights = trees.map(tf.add, weights, found.update)
       if functions.personalize_client is not None:
         found = functions.personalize_client(
           weights, found.client_state, data, round_num
@@ -420,12 +458,12 @@ def rounds_alone(compile_in_graph):
       return weights, found.client_state, found.loss
 
     def specs(*values):
-      return tf.nest.map_structure(
+      return trees.map(
         lambda value: tf.TensorSpec(np.shape(value), np.asarray(value).dtype),
         values,
       )
 
-    found = [tf.nest.map_structure(np.asarray, start(client.seed))]
+    found = [trees.map(np.asarray, start(client.seed))]
     compiled = compile_in_graph(step, *specs(*found[0], client, np.int32(0)))
     for round_num, data in enumerate(timesteps):
       if not isinstance(data, tuple):

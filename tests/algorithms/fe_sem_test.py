@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from numpy.testing import assert_array_equal
 
+from tests.fixtures import trees
 from tff_shift.algorithms import fe_sem
 from tff_shift.learning import randomness
 
@@ -15,33 +16,17 @@ COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
 HPARAMS = fe_sem.HParams(num_models=3, **COMMON)
 
 
-def stack(*models):
-  return tf.nest.map_structure(lambda *each: np.stack(each), *models)
-
-
-def row(models, number):
-  return tf.nest.map_structure(lambda w: w[number], models)
-
-
-def square(one, other):
-  return sum(
-    np.sum((a - b) ** 2)
-    for a, b in zip(*map(tf.nest.flatten, (one, other)), strict=True)
-  )
-
-
 @pytest.fixture(scope="module")
-def centres(build):
-  return build(HPARAMS).initial_weights(randomness.server_seed(0))
+def centres(functions):
+  return functions.initial_weights(randomness.server_seed(0))
 
 
 def between(centres, one, other, fraction):
   """A model on the way from one centre to another, of one that has trained."""
   return fe_sem.ClientState(
-    tf.nest.map_structure(
-      lambda a, b: ((1 - fraction) * a + fraction * b).astype(np.float32),
-      row(centres, one),
-      row(centres, other),
+    trees.map(
+      lambda w: np.float32((1 - fraction) * w[one] + fraction * w[other]),
+      centres,
     ),
     np.bool_(True),
   )
@@ -49,9 +34,8 @@ def between(centres, one, other, fraction):
 
 class TestRound:
   def test_agrees_with_the_oracle(
-    self, build, centres, make_client, oracle, compare
+    self, centres, make_client, oracle, compare, functions
   ):
-    functions = build(HPARAMS)
     clients = [make_client(i, [6 + i, 5]) for i in range(4)]
     states = [
       between(centres, *each)
@@ -61,38 +45,39 @@ class TestRound:
     results, trained = [], []
     for client, state, k in zip(clients, states, nearest, strict=True):
       assert k == np.argmin(
-        [square(state.weights, row(centres, each)) for each in range(3)]
+        [
+          trees.squared_distance(state.weights, trees.row(centres, each))
+          for each in range(3)
+        ]
       )
       results.append(functions.train_client(centres, state, client, ROUND))
-      batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
+      batches = oracle.of_training(client, 4, ROUND)
       weights, loss = oracle.descend(
-        row(centres, k), oracle.losses(batches), RATE
+        trees.row(centres, k), oracle.losses(batches), RATE
       )
       np.testing.assert_allclose(results[-1].loss, loss, rtol=1e-5)
       compare.assert_close(results[-1].client_state.weights, weights, 1e-5)
       assert results[-1].client_state.has_trained
       trained.append(weights)
-    mean = tf.nest.map_structure(
-      lambda *each: np.mean(each, axis=0), *[each.update for each in results]
-    )
+    mean = trees.mean(*[each.update for each in results])
     updated, fractions = functions.update_server(centres, mean, (), 0)
-    np.testing.assert_array_equal(fractions, [0.5, 0.5, 0])
+    assert_array_equal(fractions, [0.5, 0.5, 0])
     for k in range(2):
       # A centre is the mean of its clients' models.
-      expected = tf.nest.map_structure(
-        lambda *each: np.mean(each, axis=0),
+      expected = trees.mean(
         *[own for own, at in zip(trained, nearest, strict=True) if at == k],
       )
-      compare.assert_close(row(updated, k), expected, 1e-5)
-    assert compare.equal_bits(row(updated, 2), row(centres, 2))
+      compare.assert_close(trees.row(updated, k), expected, 1e-5)
+    assert compare.equal_bits(trees.row(updated, 2), trees.row(centres, 2))
 
   def test_first_centre_is_that_of_the_smallest_loss(
-    self, build, centres, make_client, oracle, compare
+    self, centres, make_client, oracle, compare, functions
   ):
-    functions = build(HPARAMS)
     client = make_client(0, [7])
     losses = [
-      oracle.cross_entropy(oracle.predict(row(centres, k), client.x), client.y)
+      oracle.cross_entropy(
+        oracle.predict(trees.row(centres, k), client.x), client.y
+      )
       for k in range(3)
     ]
     first = functions.initial_client_state(client.seed, centres)
@@ -101,26 +86,24 @@ class TestRound:
       (between(centres, np.argmax(losses), 0, 0.0), np.argmax(losses)),
     ):
       prepared = functions.prepare_client(
-        centres, tf.nest.map_structure(np.asarray, state), client, 0
+        centres, trees.map(np.asarray, state), client, 0
       )
-      assert compare.equal_bits(prepared, row(centres, expected))
+      assert compare.equal_bits(prepared, trees.row(centres, expected))
 
 
-class TestLimits:
-  def test_centres_that_are_far_apart_keep_their_clients(
-    self, start, make_client
-  ):
-    data = [make_client(i, [6, 5]) for i in range(4)]
-    run = start(HPARAMS, data)
-    fractions = []
-    for _ in range(3):
-      run.step()
-      fractions.append(run.server_state.memory)
-    np.testing.assert_array_equal(fractions, [fractions[0]] * 3)
-    # They have moved less than half of the way between two centres.
-    centres = run.server_state.weights
-    for state in run.client_states:
-      distances = sorted(
-        square(state.weights, row(centres, k)) for k in range(3)
-      )
-      assert distances[0] < distances[1] / 4
+def test_centres_that_are_far_apart_keep_their_clients(start, make_client):
+  data = [make_client(i, [6, 5]) for i in range(4)]
+  run = start(HPARAMS, data)
+  fractions = []
+  for _ in range(3):
+    run.step()
+    fractions.append(run.server_state.memory)
+  assert_array_equal(fractions, [fractions[0]] * 3)
+  # They have moved less than half of the way between two centres.
+  centres = run.server_state.weights
+  for state in run.client_states:
+    distances = sorted(
+      trees.squared_distance(state.weights, trees.row(centres, k))
+      for k in range(3)
+    )
+    assert distances[0] < distances[1] / 4

@@ -4,8 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from numpy.testing import assert_allclose
 
+from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_ade
 from tff_shift.algorithms import fix_lr
@@ -26,21 +27,16 @@ HPARAMS = fed_ade.HParams(
 )
 
 
-def softmax(logits):
-  exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-  return exponentials / exponentials.sum(axis=1, keepdims=True)
-
-
 def cosine(one, other):
   return one @ other / np.linalg.norm(one) / np.linalg.norm(other)
 
 
 @pytest.fixture(scope="module")
-def pretrained(model, run_in_graph):
+def pretrained(model, initial):
   """The model with fixed weights, as after pre-training, and the weights."""
-  weights = run_in_graph(model.initial_weights, np.array([3, 4], np.int32))
-  names = tf.nest.flatten(model.weight_names())
-  values = dict(zip(names, tf.nest.flatten(weights), strict=True))
+  weights = initial(np.array([3, 4], np.int32))
+  names = trees.leaves(model.weight_names())
+  values = dict(zip(names, trees.leaves(weights), strict=True))
   return split_model.with_weights(model, values), weights
 
 
@@ -59,21 +55,30 @@ def algorithm(pretrained, context):
 
 
 @pytest.fixture(scope="module")
-def oracle_round(oracle):
-  """Returns `run(weights, client, previous)`: eq. 4, 6 and 9 to 14 in NumPy."""
+def summarize(oracle):
+  """Returns `summarize(weights, x)`: predictions and directions, by example."""
 
   def summarize(weights, x):
     embeddings = oracle.embed(weights.backbone, x)
     lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
     return (
-      softmax(oracle.predict(weights, x)).mean(axis=0),
+      oracle.softmax(oracle.predict(weights, x)),
       # An embedding of zeros counts as zero.
-      (embeddings / np.where(lengths > 0, lengths, 1)).mean(axis=0),
+      embeddings / np.where(lengths > 0, lengths, 1),
     )
 
+  return summarize
+
+
+@pytest.fixture(scope="module")
+def oracle_round(oracle, summarize):
+  """Returns `run(pretrained, weights, client)`: eq. 4, 6, 9 to 14 in NumPy."""
+
   def run(pretrained, weights, client):
-    q0, z0 = summarize(pretrained, client.x)
-    q1, z1 = summarize(weights, client.stream_x)
+    (q0, z0), (q1, z1) = (
+      [rows.mean(axis=0) for rows in summarize(*each)]
+      for each in ((pretrained, client.x), (weights, client.stream_x))
+    )
     signal = ((1 - cosine(q0, q1)) + (1 - cosine(z0, z1)) / 2) / 2
     rate = HPARAMS.eta_min + (HPARAMS.eta_max - HPARAMS.eta_min) * signal
     classes = oracle.estimated_classes(pretrained, client)
@@ -104,19 +109,10 @@ class TestRound:
     _, weights = pretrained
     return [oracle_round(weights, weights, client) for client in clients]
 
-  def test_every_client_starts_from_the_pretrained_model(
-    self, pretrained, start, compare
-  ):
-    _, weights = pretrained
-    server_state, client_states = start
-    compare.assert_close(server_state.weights, weights.backbone, 0.0)
-    for state in client_states:
-      compare.assert_close(state.head, weights.head, 0.0)
-
   def test_rate_and_classes(self, first, expected):
     for state, (_, rate, classes) in zip(first[1], expected, strict=True):
-      np.testing.assert_allclose(state.learning_rate, rate, rtol=1e-5)
-      np.testing.assert_allclose(state.classes, classes, atol=1e-6)
+      assert_allclose(state.learning_rate, rate, rtol=1e-5)
+      assert_allclose(state.classes, classes, atol=1e-6)
       assert HPARAMS.eta_min < state.learning_rate < HPARAMS.eta_max
 
   def test_heads_take_a_step_of_the_risk(self, first, expected, compare):
@@ -127,13 +123,8 @@ class TestRound:
     self, first, expected, compare
   ):
     (one, *_), (other, *_) = expected
-    compare.assert_close(
-      first[0].weights,
-      tf.nest.map_structure(
-        lambda a, b: (4 * a + 12 * b) / 16, one.backbone, other.backbone
-      ),
-      1e-5,
-    )
+    mean = trees.mean(one.backbone, other.backbone, weights=[4, 12])
+    compare.assert_close(first[0].weights, mean, 1e-5)
 
   def test_second_phase_moves_heads_alone(
     self, algorithm, clients, first, expected, oracle, compare
@@ -174,6 +165,22 @@ class TestWhatIsCompared:
 
     return run
 
+  @pytest.mark.parametrize(
+    "option",
+    [
+      {"similarity": "bayesian_cpd"},
+      {"use_uncertainty": False},
+      {"use_representation": False},
+    ],
+    ids=str,
+  )
+  def test_other_measure_gives_another_rate_within_the_bounds(
+    self, option, states_after, default
+  ):
+    (state,) = states_after([1], **option)
+    assert HPARAMS.eta_min <= state.learning_rate <= HPARAMS.eta_max
+    assert state.learning_rate != default[0].learning_rate
+
   @pytest.fixture(scope="class")
   def default(self, states_after):
     """Two rounds of one time step and one of the next."""
@@ -202,27 +209,12 @@ class TestWhatIsCompared:
     assert first.learning_rate > 0.0
     assert second.learning_rate == 0.0
 
-  def test_other_measure_gives_a_rate_within_the_bounds(
-    self, states_after, default
-  ):
-    (state,) = states_after([1], similarity="bayesian_cpd")
-    assert HPARAMS.eta_min <= state.learning_rate <= HPARAMS.eta_max
-    assert state.learning_rate != default[0].learning_rate
-
   def test_noise_of_batches_is_taken_out_on_demand(
-    self, states_after, default, pretrained, clients, oracle
+    self, states_after, default, pretrained, clients, summarize
   ):
     """Against the cosines of means, corrected in NumPy."""
     (state,) = states_after([1], correct_batch_noise=True)
     _, weights = pretrained
-
-    def rows(x):
-      embeddings = oracle.embed(weights.backbone, x)
-      lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
-      return (
-        softmax(oracle.predict(weights, x)),
-        embeddings / np.where(lengths > 0, lengths, 1),
-      )
 
     def noise(batch):
       mean = batch.mean(axis=0)
@@ -231,42 +223,40 @@ class TestWhatIsCompared:
       return np.sum(orthogonal**2) / (size * (size - 1) * (mean @ mean))
 
     signals = []
-    for pair in zip(rows(clients[0].x), rows(clients[0].stream_x), strict=True):
+    client = clients[0]
+    before, stream = (
+      summarize(weights, x) for x in (client.x, client.stream_x)
+    )
+    for pair in zip(before, stream, strict=True):
       noises = [noise(batch) for batch in pair]
       similarity = cosine(*(batch.mean(axis=0) for batch in pair))
       signals.append(1 - similarity * (1 + sum(noises) / 2))
     signal = np.clip((signals[0] + signals[1] / 2) / 2, 0, 1)
     rate = HPARAMS.eta_min + (HPARAMS.eta_max - HPARAMS.eta_min) * signal
-    np.testing.assert_allclose(state.learning_rate, rate, rtol=1e-5)
+    assert_allclose(state.learning_rate, rate, rtol=1e-5)
     assert state.learning_rate < default[0].learning_rate
     # What the next step is compared with comes with its noise.
-    np.testing.assert_allclose(
+    assert_allclose(
       state.dynamics.summaries.noise,
-      [noise(batch) for batch in rows(clients[0].stream_x)],
+      [noise(batch) for batch in stream],
       rtol=1e-5,
     )
 
-  @pytest.mark.parametrize("which", ["use_uncertainty", "use_representation"])
-  def test_one_estimator_alone(self, which, states_after, default):
-    (state,) = states_after([1], **{which: False})
-    assert state.learning_rate != default[0].learning_rate
 
-
-class TestFixLr:
-  def test_is_fed_ade_without_a_range(
-    self, build, pretrained, clients, rounds_alone, compare
-  ):
-    model, _ = pretrained
-    shared = {
-      field.name: getattr(HPARAMS, field.name)
-      for field in dataclasses.fields(two_phase_adaptation.TwoPhaseHParams)
-    }
-    works = (
-      build(fed_ade.HParams(**shared, eta_min=0.3, eta_max=0.3), model=model),
-      build(fix_lr.HParams(**shared, learning_rate=0.3), model=model),
-    )
-    (adaptive,), (fixed,) = (
-      rounds_alone(functions, clients[1], [1]) for functions in works
-    )
-    assert compare.equal_bits(adaptive[0], fixed[0])
-    assert compare.equal_bits(adaptive[1].head, fixed[1].head)
+def test_fix_lr_is_fed_ade_without_a_range(
+  build, pretrained, clients, rounds_alone, compare
+):
+  model, _ = pretrained
+  shared = {
+    field.name: getattr(HPARAMS, field.name)
+    for field in dataclasses.fields(two_phase_adaptation.TwoPhaseHParams)
+  }
+  works = (
+    build(fed_ade.HParams(**shared, eta_min=0.3, eta_max=0.3), model=model),
+    build(fix_lr.HParams(**shared, learning_rate=0.3), model=model),
+  )
+  (adaptive,), (fixed,) = (
+    rounds_alone(functions, clients[1], [1]) for functions in works
+  )
+  assert compare.equal_bits(adaptive[0], fixed[0])
+  assert compare.equal_bits(adaptive[1].head, fixed[1].head)

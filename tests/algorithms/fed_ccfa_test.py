@@ -4,8 +4,10 @@ import functools
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
+from tests.fixtures import trees
 from tff_shift.algorithms import fed_ccfa
 from tff_shift.learning.aggregators import client_slots
 
@@ -40,12 +42,12 @@ def pretrained(model, clients, run_in_graph):
 
 
 @pytest.fixture(scope="module")
-def first(build, pretrained):
+def first(pretrained, functions):
   """The server's weights, and a client's state with two anchors.
 
   The client's classifier is not the one that all start with.
   """
-  weights = build(HPARAMS).initial_weights(np.zeros(2, np.int32))
+  weights = functions.initial_weights(np.zeros(2, np.int32))
   assert np.max(np.abs(weights.head[0] - pretrained.head[0])) > 0.1
   weights = weights._replace(backbone=pretrained.backbone)
   anchors = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
@@ -124,7 +126,7 @@ class TestClient:
     return run
 
   @pytest.mark.parametrize(
-    ("changes", "round_num", "k_factor"),
+    "changes, round_num, k_factor",
     [
       ({}, 2, 1.0),
       # Features are not aligned yet.
@@ -150,25 +152,24 @@ class TestClient:
     head = state.head if changes else weights.head
     balanced, own, backbone, loss = expected(k_factor, head)
     compare.assert_close(
-      tf.nest.map_structure(np.add, weights.backbone, result.update),
+      trees.add(weights.backbone, result.update),
       backbone,
       1e-5,
     )
     compare.assert_close(result.client_state.head, own, 1e-5)
+    # Alignment makes a difference.
+    other = expected(1 - k_factor, head)[2]
+    assert np.max(np.abs(other[0] - backbone[0])) > 1e-3
     compare.assert_close(result.client_state.anchors, state.anchors, 0.0)
-    np.testing.assert_allclose(result.loss, loss, rtol=1e-5)
+    assert_allclose(result.loss, loss, rtol=1e-5)
     sent = result.plaintext_sum.value
     for rows, head in ((sent.compared, balanced), (sent.rows, own)):
       kernel, bias = head
-      np.testing.assert_allclose(rows[:, :-1], kernel.T, atol=1e-5)
-      np.testing.assert_allclose(rows[:, -1], bias, atol=1e-5)
+      assert_allclose(rows[:, :-1], kernel.T, atol=1e-5)
+      assert_allclose(rows[:, -1], bias, atol=1e-5)
     features = oracle.embed(backbone, client.x)
     for c, mean in oracle.class_means(features, client.y).items():
-      np.testing.assert_allclose(sent.means[c], mean, atol=1e-5)
-
-  def test_alignment_makes_a_difference(self, expected):
-    plain, aligned = expected(0.0)[2], expected(1.0)[2]
-    assert np.max(np.abs(plain[0] - aligned[0])) > 1e-3
+      assert_allclose(sent.means[c], mean, atol=1e-5)
 
   def test_pseudo_labels_are_those_of_its_model(
     self, build, first, client, pretrained, oracle
@@ -179,7 +180,7 @@ class TestClient:
     y = oracle.predict(pretrained, client.stream_x).argmax(axis=1)
     means = result.plaintext_sum.value.means
     has_class = np.isin(np.arange(3), y)
-    np.testing.assert_array_equal(np.any(means != 0, axis=1), has_class)
+    assert_array_equal(np.any(means != 0, axis=1), has_class)
 
 
 class TestRoundOfThree:
@@ -193,17 +194,15 @@ class TestRoundOfThree:
       weights, state = first
       own = [
         state._replace(
-          head=tf.nest.map_structure(lambda w, i=i: w + np.float32(i), head)
+          head=trees.map(lambda w, i=i: w + np.float32(i), state.head)
         )
-        for i, head in enumerate([state.head] * 3)
+        for i in range(3)
       ]
       results = [
         functions.train_client(weights, own[i], clients[i], 0) for i in chosen
       ]
       slots = client_slots.total([r.plaintext_sum for r in results], 4)
-      update = tf.nest.map_structure(
-        lambda *each: np.mean(each, axis=0), *[r.update for r in results]
-      )
+      update = trees.mean(*[r.update for r in results])
       new = functions.update_server(weights, update, slots, 0)
       personal = [
         functions.personalize_client(new, result.client_state, clients[i], 0)
@@ -215,24 +214,21 @@ class TestRoundOfThree:
 
   def test_one_group_has_an_averaged_head(self, run, first, compare):
     results, new, personal = run(cluster_distance=2.0)
-    mean = tf.nest.map_structure(
-      lambda *each: np.mean(each, axis=0),
+    mean = trees.mean(
       *[result.client_state.head for result in results],
     )
     for each, result in zip(personal, results, strict=True):
       compare.assert_close(each.client_state.head, mean, 1e-5)
-      np.testing.assert_allclose(
+      assert_allclose(
         each.client_state.anchors,
         sum(r.plaintext_sum.value.means for r in results) / 3,
         atol=1e-5,
       )
       assert each.loss == result.loss
-    moved = tf.nest.map_structure(
-      lambda w, *each: w + np.mean(each, axis=0),
-      first[0].backbone,
-      *[result.update for result in results],
+    update = trees.mean(*[result.update for result in results])
+    compare.assert_close(
+      new.backbone, trees.add(first[0].backbone, update), 1e-6
     )
-    compare.assert_close(new.backbone, moved, 1e-6)
 
   def test_clients_in_no_group_keep_their_heads(self, run, compare):
     results, _, personal = run(cluster_distance=0.0)
@@ -240,7 +236,7 @@ class TestRoundOfThree:
       assert compare.equal_bits(
         each.client_state.head, result.client_state.head
       )
-      np.testing.assert_array_equal(
+      assert_array_equal(
         each.client_state.anchors, result.plaintext_sum.value.means
       )
 
@@ -280,10 +276,8 @@ class TestFiveClientsOfOneConcept:
     return run
 
   def test_are_one_group(self, same_row):
-    np.testing.assert_array_equal(same_row(), np.ones((3, 5, 5)))
+    assert_array_equal(same_row(), np.ones((3, 5, 5)))
 
   def test_fall_into_two_by_what_they_had_learned(self, same_row):
     two = self.BEFORE[:, np.newaxis] == self.BEFORE
-    np.testing.assert_array_equal(
-      same_row(compared_start="own"), np.int32([two] * 3)
-    )
+    assert_array_equal(same_row(compared_start="own"), np.int32([two] * 3))

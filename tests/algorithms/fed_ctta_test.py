@@ -6,7 +6,10 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
+from tests.fixtures import trees
 from tff_shift.algorithms import fed_ctta
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
@@ -22,16 +25,6 @@ NOISE_SEED = np.int32([6, 7])
 NUM_CLIENTS = 4
 
 
-def softmax(logits):
-  exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-  return exponentials / exponentials.sum(axis=1, keepdims=True)
-
-
-def mean_entropy(logits):
-  p = softmax(logits)
-  return -np.mean(np.sum(p * np.log(p), axis=1))
-
-
 @pytest.fixture(scope="module")
 def clients(make_adapting_client):
   """Clients 0, 1 and 3 of four."""
@@ -39,27 +32,24 @@ def clients(make_adapting_client):
 
 
 @pytest.fixture(scope="module")
-def shared(build):
-  return build(HPARAMS).initial_weights(NOISE_SEED)
+def shared(functions):
+  return functions.initial_weights(NOISE_SEED)
 
 
 @pytest.fixture(scope="module")
-def states(build, clients, shared):
+def states(clients, shared, functions):
   """States of clients that have adapted before, each in its own way."""
-  functions = build(HPARAMS)
-  generator = np.random.default_rng(0)
 
-  def perturbed(client):
+  def perturbed(number, client):
     state = functions.initial_client_state(client.seed, shared)
     return state._replace(
-      weights=tf.nest.map_structure(
-        lambda w: np.float32(w + generator.normal(0, 0.3, w.shape)),
-        state.weights,
+      weights=trees.add(
+        state.weights, trees.normal(state.weights, number, 0.3)
       ),
-      indicator=np.float32(generator.normal(size=3)),
+      indicator=trees.normal(state.indicator, number),
     )
 
-  return [perturbed(client) for client in clients]
+  return [perturbed(*pair) for pair in enumerate(clients)]
 
 
 @pytest.fixture(scope="module")
@@ -87,23 +77,12 @@ def run(build, clients, states, shared):
   return run
 
 
-class TestMixture:
-  def test_weights_by_hand(self, run_in_graph):
-    """Cosines 1, 0.8 and 0 with the first."""
-    indicators = np.float32([[2, 0, 0], [4, 3, 0], [0, 0, 1]])
-    shares = run_in_graph(
-      lambda each: fed_ctta.mixture_weights(each, "similarity"), indicators
-    )
-    np.testing.assert_allclose(shares[0, 0] / shares[0, 1], 1.6368, rtol=1e-4)
-    np.testing.assert_allclose(shares[0, 0] / shares[0, 2], 5.5749, rtol=1e-4)
-    np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-6)
-
-  def test_uniform_is_the_plain_mean(self, run_in_graph):
-    shares = run_in_graph(
-      lambda each: fed_ctta.mixture_weights(each, "uniform"),
-      np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32),
-    )
-    np.testing.assert_allclose(shares, 0.2, rtol=1e-6)
+def test_uniform_mixture_is_the_plain_mean(run_in_graph):
+  shares = run_in_graph(
+    lambda each: fed_ctta.mixture_weights(each, "uniform"),
+    np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32),
+  )
+  assert_allclose(shares, 0.2, rtol=1e-6)
 
 
 class TestRound:
@@ -121,7 +100,7 @@ class TestRound:
     return [
       oracle.descend(
         state.weights,
-        [lambda w, x=client.stream_x: mean_entropy(oracle.predict(w, x))] * 2,
+        [lambda w, x=client.stream_x: oracle.entropy(oracle.predict(w, x))] * 2,
         RATE,
       )
       for client, state in zip(clients, states, strict=True)
@@ -145,49 +124,42 @@ class TestRound:
       results, adapted, indicators, clients, strict=True
     ):
       compare.assert_close(result.client_state.weights, weights, 1e-5)
-      np.testing.assert_allclose(result.loss, loss, rtol=1e-5)
-      np.testing.assert_allclose(
-        result.client_state.indicator, indicator, atol=1e-5
-      )
+      assert_allclose(result.loss, loss, rtol=1e-5)
+      assert_allclose(result.client_state.indicator, indicator, atol=1e-5)
       sent, number = result.plaintext_sum
       assert number == client.client_id + 1
       assert compare.equal_bits(sent.weights, result.client_state.weights)
       assert compare.equal_bits(sent.indicator, result.client_state.indicator)
 
   def test_every_client_receives_its_mixture(
-    self, run, adapted, indicators, compare
+    self, run, adapted, indicators, oracle, compare
   ):
     _, _, personal = run()
     directions = indicators / np.linalg.norm(indicators, axis=1, keepdims=True)
-    shares = softmax(np.exp(directions @ directions.T))
+    shares = oracle.softmax(np.exp(directions @ directions.T))
     for own, state in zip(shares, personal, strict=True):
-      expected = tf.nest.map_structure(
-        lambda *each, own=own: sum(
-          share * w for share, w in zip(own, each, strict=True)
-        ),
-        *[weights for weights, _ in adapted],
-      )
+      expected = trees.mean(*[weights for weights, _ in adapted], weights=own)
       compare.assert_close(state.weights, expected, 1e-5)
     assert np.ptp(shares) > 0.05
     assert np.any(personal[0].weights.head[0] != personal[1].weights.head[0])
 
   def test_table_tells_who_took_part(self, run):
     _, new, _ = run(chosen=(0, 2))
-    np.testing.assert_array_equal(new.written, [3, 0, 0, 3])
-    np.testing.assert_array_equal(new.noise_seed, NOISE_SEED)
-    np.testing.assert_array_equal(new.models.head[0][1], 0)
+    assert_array_equal(new.written, [3, 0, 0, 3])
+    assert_array_equal(new.noise_seed, NOISE_SEED)
+    assert_array_equal(new.models.head[0][1], 0)
 
   def test_a_client_whose_model_did_not_arrive_keeps_its_own(
-    self, build, run, clients, compare
+    self, run, clients, compare, functions
   ):
     results, _, _ = run()
     _, new, _ = run(chosen=(0, 2))
     state = results[1].client_state
-    kept = build(HPARAMS).personalize_client(new, state, clients[1], 2)
+    kept = functions.personalize_client(new, state, clients[1], 2)
     assert compare.equal_bits(kept.client_state, state)
     # Its loss is that of the round before; in its first round there is none.
-    first = build(HPARAMS).initial_client_state(clients[1].seed, new)
-    kept = build(HPARAMS).personalize_client(new, first, clients[1], 2)
+    first = functions.initial_client_state(clients[1].seed, new)
+    kept = functions.personalize_client(new, first, clients[1], 2)
     assert compare.equal_bits(kept.client_state, first) and kept.loss == 0
 
   def test_pseudo_labels_on_demand(self, run, clients, states, oracle, compare):
@@ -202,24 +174,23 @@ class TestRound:
     compare.assert_close(results[0].client_state.weights, expected, 1e-5)
 
   def test_first_indicator_has_no_memory(
-    self, build, clients, states, shared, noise, oracle
+    self, clients, states, shared, noise, oracle, functions
   ):
     state = states[0]._replace(indicator=np.zeros(3, np.float32))
-    result = build(HPARAMS).train_client(shared, state, clients[0], 2)
-    np.testing.assert_allclose(
+    result = functions.train_client(shared, state, clients[0], 2)
+    assert_allclose(
       result.client_state.indicator,
       oracle.predict(result.client_state.weights, noise).mean(axis=0),
       atol=1e-5,
     )
 
 
-class TestLimits:
-  def test_a_client_alone_receives_its_own_model(self, run, compare):
-    """Bit for bit: the local descent of the entropy."""
-    (result,), _, (personal,) = run(chosen=(1,))
-    assert compare.equal_bits(personal, result.client_state)
-    among_others, _, _ = run()
-    assert compare.equal_bits(result.client_state, among_others[1].client_state)
+def test_a_client_alone_receives_its_own_model(run, compare):
+  """Bit for bit: the local descent of the entropy."""
+  (result,), _, (personal,) = run(chosen=(1,))
+  assert compare.equal_bits(personal, result.client_state)
+  among_others, _, _ = run()
+  assert compare.equal_bits(result.client_state, among_others[1].client_state)
 
 
 class TestNoise:
@@ -236,7 +207,7 @@ class TestNoise:
     )
     assert one.shape == (100, 5)
     assert np.all(one != other)
-    np.testing.assert_allclose(one.std(), 1, atol=0.15)
+    assert_allclose(one.std(), 1, atol=0.15)
 
   def test_images_and_tokens(self, run_in_graph):
     images = mlp.build(
@@ -247,7 +218,7 @@ class TestNoise:
     )
     assert (found.dtype, found.shape) == (np.uint8, (400, 4, 3, 1))
     assert (found.min(), found.max()) == (0, 255)
-    np.testing.assert_allclose(found.mean(), 127.5, atol=5)
+    assert_allclose(found.mean(), 127.5, atol=5)
     tokens = dataclasses.replace(
       images, input_dtype=tf.int32, vocabulary_size=9
     )

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from numpy.testing import assert_allclose
 
+from tests.fixtures import trees
 from tff_shift.algorithms import fed_dyn
-from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
 
@@ -17,48 +17,34 @@ HPARAMS = fed_dyn.HParams(alpha=ALPHA, **COMMON)
 EXACT = {"alpha": 0.5, "learning_rate": 0.1, "local_steps": 200}
 
 
-def minus(one, other):
-  return tf.nest.map_structure(np.subtract, one, other)
-
-
-def inner_product(one, other):
-  pairs = zip(tf.nest.flatten(one), tf.nest.flatten(other), strict=True)
-  return sum(np.sum(a * b) for a, b in pairs)
-
-
-def test_steps_agree_with_the_oracle(build, client, weights, oracle, compare):
-  generator = np.random.default_rng(0)
-  summed = tf.nest.map_structure(
-    lambda w: generator.normal(size=w.shape).astype(np.float32), weights
-  )
-  result = build(HPARAMS).train_client(weights, summed, client, ROUND)
+def test_steps_agree_with_the_oracle(
+  client, weights, oracle, compare, functions
+):
+  summed = trees.normal(weights)
+  result = functions.train_client(weights, summed, client, ROUND)
   # g_k of the paper.
-  linear = tf.nest.map_structure(lambda own: -ALPHA * np.float64(own), summed)
+  linear = trees.scale(trees.map(np.float64, summed), -ALPHA)
 
   def objective(loss):
-    def value(u):
-      moved = minus(u, weights)
-      return (
-        loss(u)
-        - inner_product(linear, u)
-        + ALPHA / 2 * inner_product(moved, moved)
-      )
-
-    return value
+    return lambda u: (
+      loss(u)
+      - trees.inner(linear, u)
+      + ALPHA / 2 * trees.squared_distance(u, weights)
+    )
 
   # Two iterations of a step for each of the two domains.
-  batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
+  batches = oracle.of_training(client, 4, ROUND)
   trained, _ = oracle.descend(
     weights,
     [objective(loss) for loss in oracle.losses(batches)],
     COMMON["learning_rate"],
   )
-  update = minus(trained, weights)
+  update = trees.subtract(trained, weights)
   compare.assert_close(result.update, update, 1e-5)
   # g_k - alpha (u - w)
   compare.assert_close(
-    tf.nest.map_structure(lambda own: -ALPHA * own, result.client_state),
-    tf.nest.map_structure(lambda g, moved: g - ALPHA * moved, linear, update),
+    trees.scale(result.client_state, -ALPHA),
+    trees.add(linear, update, -ALPHA),
     1e-5,
   )
 
@@ -71,11 +57,9 @@ def test_memory_is_the_mean_over_all_clients(
   run = start(HPARAMS, data, participation=participation)
   for _ in range(4):
     run.step()
-    mean = tf.nest.map_structure(
-      lambda *each: np.mean(each, axis=0), *run.client_states
-    )
+    mean = trees.mean(*run.client_states)
     compare.assert_close(run.server_state.memory, mean, 1e-6)
-    assert any(np.any(each) for each in tf.nest.flatten(mean))
+    assert any(np.any(each) for each in trees.leaves(mean))
 
 
 class TestQuadratics:
@@ -84,20 +68,18 @@ class TestQuadratics:
   def test_first_round_computed_by_hand(self, quadratics):
     run = quadratics.start("fed_dyn", **EXACT, num_rounds=1)
     # The second client minimises 4 (u - 1)^2 / 2 + u^2 / 4: u = 8/9.
-    np.testing.assert_allclose(quadratics.u(run), 8 / 9, rtol=1e-5)
-    np.testing.assert_allclose(
-      run.server_state.memory.head[0], 4 / 9, rtol=1e-5
-    )
+    assert_allclose(quadratics.u(run), 8 / 9, rtol=1e-5)
+    assert_allclose(run.server_state.memory.head[0], 4 / 9, rtol=1e-5)
 
   @pytest.mark.parametrize("alpha", [0.5, 2.0])
   def test_optimum_is_the_fixed_point(self, quadratics, alpha):
     run = quadratics.start("fed_dyn", **(EXACT | {"alpha": alpha}))
     for _ in range(60):
       run.step()
-    np.testing.assert_allclose(quadratics.u(run), 0.8, rtol=1e-4)
+    assert_allclose(quadratics.u(run), 0.8, rtol=1e-4)
 
   def test_optimum_is_the_fixed_point_of_sampled_clients(self, quadratics):
     run = quadratics.start(
       "fed_dyn", participation=0.5, **EXACT, num_rounds=150
     )
-    np.testing.assert_allclose(quadratics.u(run), 0.8, rtol=1e-3)
+    assert_allclose(quadratics.u(run), 0.8, rtol=1e-3)

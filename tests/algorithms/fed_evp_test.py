@@ -1,12 +1,14 @@
 """FedEvp against eq. 5 to 7, Algorithm 4 and numbers made by hand."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures import trees
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import fed_evp
-from tff_shift.algorithms.parts import prototypes
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
@@ -15,61 +17,6 @@ from tff_shift.models.networks import mlp
 pytestmark = pytest.mark.slow
 
 ROUND_NUM = 6
-
-
-def numbers(values):
-  """Prototypes of dimension 1; None stands for a class that is missing."""
-  return prototypes.Prototypes(
-    np.array([[v or 0] for v in values], np.float32),
-    np.array([v is not None for v in values]),
-  )
-
-
-def update_all(batches):
-  running = numbers([None] * len(batches[0]))
-  steps = []
-  for domain, batch in enumerate(batches):
-    running = fed_evp.update_prototypes(running, numbers(batch), domain)
-    steps.append(running)
-  return steps
-
-
-class TestUpdatePrototypes:
-  """Eq. 5."""
-
-  def test_by_hand(self):
-    steps = update_all(
-      [
-        [3, 4, None, None],
-        [6, None, None, None],
-        [9, 10, 7, None],
-        [2, None, 11, None],
-      ]
-    )
-    np.testing.assert_allclose(
-      [step.mean[:, 0] for step in steps],
-      [
-        [3, 4, 0, 0],
-        # A half of 3 and a half of 6; a class that is missing keeps its
-        # value.
-        [4.5, 4, 0, 0],
-        # Two thirds of 4.5 and of 4, a third of 9 and of 10. What comes
-        # for the first time counts whole, though it comes late.
-        [6, 6, 7, 0],
-        # Three quarters of 6 and of 7, a quarter of 2 and of 11.
-        [5, 6, 8, 0],
-      ],
-      rtol=1e-6,
-    )
-    np.testing.assert_array_equal(
-      [step.present for step in steps],
-      [
-        [True, True, False, False],
-        [True, True, False, False],
-        [True, True, True, False],
-        [True, True, True, False],
-      ],
-    )
 
 
 @pytest.fixture(scope="module")
@@ -81,19 +28,6 @@ def clients(make_client):
     ),
     make_client(1, [4, 8, 3]),
   ]
-
-
-def train(run_in_graph, model, hparams, client):
-  """Returns initial weights and the result of a client's training."""
-  weights = run_in_graph(model.initial_weights, client.seed)
-  result = run_in_graph(
-    lambda w, data: fed_evp.train_client(
-      model, hparams, w, data, tf.constant(ROUND_NUM)
-    ),
-    weights,
-    client,
-  )
-  return weights, result
 
 
 def train_oracle(oracle, run_in_graph, weights, hparams, client):
@@ -156,7 +90,7 @@ def sweep_oracle(oracle, weights, hparams, batches, classes):
 
 class TestTraining:
   @pytest.mark.parametrize(
-    ("prototype", "distance", "softmax_classes"),
+    "prototype, distance, softmax_classes",
     [
       ("current", "l2", "batch"),
       ("current", "squared_l2", "domain"),
@@ -165,11 +99,10 @@ class TestTraining:
   )
   def test_sweeps_over_domains_agree_with_the_oracle(
     self,
-    model,
+    build,
     clients,
     oracle,
     run_in_graph,
-    compare,
     prototype,
     distance,
     softmax_classes,
@@ -182,36 +115,37 @@ class TestTraining:
       distance=distance,
       softmax_classes=softmax_classes,
     )
-    weights, result = train(run_in_graph, model, hparams, clients[0])
+    functions = build(hparams)
+    weights = functions.initial_weights(clients[0].seed)
+    result = functions.train_client(weights, (), clients[0], ROUND_NUM)
     expected, mean_loss = train_oracle(
       oracle, run_in_graph, weights, hparams, clients[0]
     )
-    update = tf.nest.map_structure(np.subtract, expected, weights)
+    update = trees.subtract(expected, weights)
     for part in update:
-      assert max(np.abs(w).max() for w in part) > 1e-2
-    compare.assert_close(result.update, update, 1e-5)
-    np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
+      assert trees.largest(part) > 1e-2
+    oracle.check(result, weights, expected, mean_loss)
     assert result.client_state == ()
 
-  def test_one_domain_has_no_gradient_step(
-    self, model, make_client, run_in_graph
-  ):
-    hparams = fed_evp.HParams(local_steps=3)
-    _, result = train(run_in_graph, model, hparams, make_client(0, [6]))
-    assert not any(np.any(w) for w in tf.nest.flatten(result.update))
+  def test_one_domain_has_no_gradient_step(self, build, make_client):
+    functions, client = (
+      build(fed_evp.HParams(local_steps=3)),
+      make_client(0, [6]),
+    )
+    weights = functions.initial_weights(client.seed)
+    update = functions.train_client(weights, (), client, 0).update
+    assert trees.largest(update) == 0
 
 
-ALL_BACKBONE = tuple(
-  f"layer{i}/{kind}" for i in (1, 2, 3) for kind in ("kernel", "bias")
-)
-ALL_HEAD = tuple(
-  f"layer{i}/{kind}" for i in (4, 5) for kind in ("kernel", "bias")
+# Three layers of the backbone, two of the head.
+LAYERS = tuple(
+  f"layer{i}/{kind}" for i in range(1, 6) for kind in ("kernel", "bias")
 )
 PERSONALIZED = {
-  "default": (*ALL_BACKBONE[-2:], *ALL_HEAD),
+  "default": LAYERS[4:],
   "none": (),
-  "classifier": ALL_HEAD,
-  "all": (*ALL_BACKBONE, *ALL_HEAD),
+  "classifier": LAYERS[6:],
+  "all": LAYERS,
 }
 
 
@@ -235,22 +169,15 @@ class TestPersonalization:
       clients[0],
     )
     names = (*deep.backbone.names, *deep.head.names)
-    changed = tuple(
-      name
-      for name, old, new in zip(
-        names, tf.nest.flatten(weights), tf.nest.flatten(personal), strict=True
-      )
-      if np.any(old != new)
-    )
-    assert changed == PERSONALIZED[personalization]
-    assert changed == tuple(
-      name
-      for name, moves in zip(names, tf.nest.flatten(chosen), strict=True)
-      if moves
-    )
+    changes = [
+      np.any(old != new) for old, new in trees.pairs(weights, personal)
+    ]
+    for is_changed in (changes, trees.leaves(chosen)):
+      changed = tuple(itertools.compress(names, is_changed))
+      assert changed == PERSONALIZED[personalization]
 
   @pytest.mark.parametrize(
-    ("personalization", "num_epochs"),
+    "personalization, num_epochs",
     [("classifier", 1), ("default", 0), ("default", 2)],
   )
   def test_client_predicts_with_its_personal_weights(

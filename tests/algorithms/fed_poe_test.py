@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from numpy.testing import assert_allclose
 
+from tests.fixtures import trees
 from tff_shift.algorithms import fed_poe
 from tff_shift.models import split_model
 
@@ -34,40 +35,30 @@ ENSEMBLE = fed_poe.Ensemble(
 PAST = np.array([3.0, 0.5, 2.0], np.float32)
 
 
-def softmax(logits):
-  exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-  return exponentials / exponentials.sum(axis=1, keepdims=True)
-
-
-def scaled(weights, factor):
-  return tf.nest.map_structure(lambda w: np.float32(factor) * w, weights)
-
-
-def stacked(*each):
-  return tf.nest.map_structure(lambda *w: np.stack(w), *each)
-
-
 @pytest.fixture(scope="module")
 def client(make_adapting_client):
   return make_adapting_client(0, NUM_EXAMPLES, 7)
 
 
 @pytest.fixture(scope="module")
-def pretrained(model, client, run_in_graph):
-  return run_in_graph(model.initial_weights, client.seed)
+def pretrained(client, initial):
+  return initial(client.seed)
 
 
 @pytest.fixture(scope="module")
 def heads(pretrained):
   """L, F and three snapshots, all different."""
-  return [scaled(pretrained.head, f) for f in (1.5, 0.8, 1.0, -0.5, 3.0)]
+  return [
+    trees.scale(pretrained.head, np.float32(factor))
+    for factor in (1.5, 0.8, 1.0, -0.5, 3.0)
+  ]
 
 
 @pytest.fixture(scope="module")
 def arguments(heads, client):
   own, federated, *snapshots = heads
   return (
-    fed_poe.Weights(federated, stacked(*snapshots)),
+    fed_poe.Weights(federated, trees.stack(*snapshots)),
     fed_poe.ClientState(own, ENSEMBLE, fed_poe.Past(PAST, ())),
     client,
   )
@@ -90,8 +81,8 @@ def mixed(of_models, ensemble):
 
 class TestRound:
   @pytest.fixture(scope="class")
-  def result(self, build, arguments):
-    return build(HPARAMS).train_client(*arguments, 2)
+  def result(self, arguments, functions):
+    return functions.train_client(*arguments, 2)
 
   @pytest.fixture(scope="class")
   def embeddings(self, oracle, pretrained, client):
@@ -109,7 +100,7 @@ class TestRound:
   def test_losses_are_of_before_training(
     self, result, heads, embeddings, oracle, risk
   ):
-    of_models = [softmax(oracle.classify(h, embeddings)) for h in heads]
+    of_models = [oracle.softmax(oracle.classify(h, embeddings)) for h in heads]
     tuned, stored, _ = mixed(of_models, ENSEMBLE)
     found = result.client_state.ensemble
     expected = [
@@ -118,10 +109,10 @@ class TestRound:
         ENSEMBLE.losses, (*of_models[:2], tuned, stored), strict=True
       )
     ]
-    np.testing.assert_allclose(found.losses, expected, rtol=1e-5)
+    assert_allclose(found.losses, expected, rtol=1e-5)
     shares = np.exp(-0.5 * np.array([0.2, 0.9]))
     chances = 1 - (1 - shares / shares.sum()) ** 2
-    np.testing.assert_allclose(
+    assert_allclose(
       found.snapshot_losses[:2],
       [0.2, 0.9] + np.array([risk(of_models[2]), risk(of_models[3])]) / chances,
       rtol=1e-5,
@@ -135,16 +126,18 @@ class TestRound:
       heads,
       (
         result.client_state.own,
-        tf.nest.map_structure(np.add, heads[1], result.update),
+        trees.add(heads[1], result.update),
       ),
       strict=False,
     ):
       expected, loss = oracle.descend(
-        head, [lambda h: risk(softmax(oracle.classify(h, embeddings)))], RATE
+        head,
+        [lambda h: risk(oracle.softmax(oracle.classify(h, embeddings)))],
+        RATE,
       )
       compare.assert_close(found, expected, 1e-5)
       losses.append(loss)
-    np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-5)
+    assert_allclose(result.loss, np.mean(losses), rtol=1e-5)
 
   def test_snapshot_of_the_rounds_before_joins(
     self,
@@ -156,26 +149,25 @@ class TestRound:
     oracle,
     pretrained,
     client,
+    functions,
   ):
     # After two rounds there are two snapshots, after four three.
     assert result.client_state.ensemble.num_snapshots == 2
-    later = build(HPARAMS).train_client(*arguments, 4)
+    later = functions.train_client(*arguments, 4)
     ensemble = later.client_state.ensemble
     assert ensemble.num_snapshots == 3
     # It has its own losses, of all rounds: those of this round and of before.
     classes = oracle.estimated_classes(pretrained, client)
     counts = np.bincount(client.y, minlength=3)
     weights = PAST + classes * len(client.y) / counts
-    probabilities = softmax(oracle.classify(heads[4], embeddings))
+    probabilities = oracle.softmax(oracle.classify(heads[4], embeddings))
     losses = -np.log(probabilities[np.arange(len(client.y)), client.y])
-    np.testing.assert_allclose(
+    assert_allclose(
       ensemble.snapshot_losses[2],
       np.mean(weights[client.y] * losses),
       rtol=1e-5,
     )
-    np.testing.assert_allclose(
-      later.client_state.past.class_weights, weights, rtol=1e-5
-    )
+    assert_allclose(later.client_state.past.class_weights, weights, rtol=1e-5)
     # Or those of the federated models of the rounds.
     weights, state, data = arguments
     later = build(HPARAMS, snapshot_losses="federated").train_client(
@@ -185,32 +177,31 @@ class TestRound:
     assert ensemble.snapshot_losses[2] == ensemble.losses[1]
 
 
-class TestServer:
-  def test_adds_the_mean_and_keeps_a_snapshot(self, build, arguments, compare):
-    functions = build(HPARAMS)
-    weights, *_ = arguments
-    update = tf.nest.map_structure(np.ones_like, weights.federated)
-    moved = tf.nest.map_structure(lambda w: w + 1, weights.federated)
-    for round_num, place in ((0, None), (1, 1), (2, None), (3, 2), (5, None)):
-      updated = functions.update_server(weights, update, (), round_num)
-      compare.assert_close(updated.federated, moved, 0.0)
-      expected = tf.nest.map_structure(np.copy, weights.snapshots)
-      if place is not None:
-        for table, new in zip(expected, moved, strict=True):
-          table[place] = new
-      compare.assert_close(updated.snapshots, expected, 0.0)
+def test_server_adds_the_mean_and_keeps_a_snapshot(
+  arguments, compare, functions
+):
+  weights, *_ = arguments
+  update = trees.map(np.ones_like, weights.federated)
+  moved = trees.map(lambda w: w + 1, weights.federated)
+  for round_num, place in ((0, None), (1, 1), (2, None), (3, 2), (5, None)):
+    updated = functions.update_server(weights, update, (), round_num)
+    compare.assert_close(updated.federated, moved, 0.0)
+    expected = trees.map(np.copy, weights.snapshots)
+    if place is not None:
+      for table, new in zip(expected, moved, strict=True):
+        table[place] = new
+    compare.assert_close(updated.snapshots, expected, 0.0)
 
 
-class TestPredictions:
-  def test_mixture_of_all_models(
-    self, build, arguments, heads, pretrained, oracle, make_client
-  ):
-    examples = make_client(4, [6])
-    logits = build(HPARAMS).predict_as_client(*arguments, examples)
-    embeddings = oracle.embed(pretrained.backbone, examples.x)
-    of_models = [softmax(oracle.classify(h, embeddings)) for h in heads]
-    _, _, total = mixed(of_models, ENSEMBLE)
-    np.testing.assert_allclose(np.exp(logits), total, rtol=1e-4)
+def test_predictions_are_a_mixture_of_all_models(
+  arguments, heads, pretrained, oracle, make_client, functions
+):
+  examples = make_client(4, [6])
+  logits = functions.predict_as_client(*arguments, examples)
+  embeddings = oracle.embed(pretrained.backbone, examples.x)
+  of_models = [oracle.softmax(oracle.classify(h, embeddings)) for h in heads]
+  _, _, total = mixed(of_models, ENSEMBLE)
+  assert_allclose(np.exp(logits), total, rtol=1e-4)
 
 
 class TestOptions:
@@ -225,9 +216,9 @@ class TestOptions:
       batch_size=len(client.stream_x),
     ).train_client(weights, state._replace(past=()), data, 1)
     embeddings = oracle.embed(pretrained.backbone, client.stream_x)
-    of_models = [softmax(oracle.classify(h, embeddings)) for h in heads]
+    of_models = [oracle.softmax(oracle.classify(h, embeddings)) for h in heads]
     y = mixed(of_models, ENSEMBLE)[2].argmax(axis=1)
-    np.testing.assert_allclose(
+    assert_allclose(
       result.client_state.ensemble.losses[0],
       1 - np.mean(np.log(of_models[0][np.arange(len(y)), y])),
       rtol=1e-5,
@@ -252,8 +243,8 @@ class TestOptions:
     x = np.concatenate(streams[::-1])[:room]
     y = np.concatenate(labels[::-1])[:room]
     embeddings = oracle.embed(pretrained.backbone, x)
-    probabilities = softmax(oracle.classify(heads[4], embeddings))
-    np.testing.assert_allclose(
+    probabilities = oracle.softmax(oracle.classify(heads[4], embeddings))
+    assert_allclose(
       state.ensemble.snapshot_losses[2],
       -5 * np.mean(np.log(probabilities[np.arange(len(y)), y])),
       rtol=1e-4,

@@ -5,12 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
 from tff_shift.algorithms import fed_proto
-from tff_shift.algorithms import local
 from tff_shift.learning import evaluation
-from tff_shift.learning import local_training
-from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
 
@@ -64,13 +63,13 @@ class TestRound:
 
       return loss
 
-    batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
+    batches = oracle.of_training(client, 4, ROUND)
     assert any(1 in batch.y for batch in batches)
     expected, mean_loss = oracle.descend(
       weights, [loss_on(batch) for batch in batches], RATE
     )
     compare.assert_close(result.client_state, expected, 1e-5)
-    np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
+    assert_allclose(result.loss, mean_loss, rtol=1e-5)
 
   @pytest.mark.parametrize("weighting", WEIGHTINGS)
   def test_prototypes_are_means_over_the_clients_with_the_class(
@@ -84,7 +83,7 @@ class TestRound:
     run = start(hparams, data)
     run.step()
     found = run.server_state.weights
-    np.testing.assert_array_equal(found[2], np.zeros(8))
+    assert_array_equal(found[2], np.zeros(8))
     embeddings = [
       oracle.embed(state.backbone, client.x)
       for state, client in zip(run.client_states, data, strict=True)
@@ -99,7 +98,7 @@ class TestRound:
         expected = np.concatenate(of_class).mean(axis=0)
       else:
         expected = np.mean([rows.mean(axis=0) for rows in of_class], axis=0)
-      np.testing.assert_allclose(found[c], expected, atol=1e-5)
+      assert_allclose(found[c], expected, atol=1e-5)
 
   @pytest.mark.parametrize("weighting", WEIGHTINGS)
   def test_prototype_stays_while_nobody_has_the_class(
@@ -109,62 +108,20 @@ class TestRound:
     result = build(HPARAMS, client_weighting=weighting).update_server(
       shared, mean, (), 0
     )
-    np.testing.assert_array_equal(result[0], np.full(8, 2))
-    np.testing.assert_array_equal(result[1:], shared[1:])
+    assert_array_equal(result[0], np.full(8, 2))
+    assert_array_equal(result[1:], shared[1:])
 
 
-@pytest.mark.parametrize("limit", ["no weight", "no prototypes"])
-def test_limit_is_local_training_bit_for_bit(
-  start, build, model, client, weights, shared, run_in_graph, compare, limit
+def test_prediction_is_the_class_of_the_nearest_prototype(
+  weights, shared, make_client, oracle, functions
 ):
-  functions = build(HPARAMS)
-  if limit == "no weight":
-    functions = build(HPARAMS, prototype_weight=0.0)
-  else:
-    shared = np.zeros_like(shared)
-  result = functions.train_client(shared, weights, client, ROUND)
-
-  # The steps of FedAvg and of local training.
-  def train(start, data):
-    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, ROUND)
-    return local_training.train_on_pool(
-      model.predict, start, data, 4, seed, local.HParams(**COMMON)
-    )
-
-  alone = run_in_graph(train, weights, client)
-  assert compare.equal_bits(
-    (result.client_state, result.loss), (alone.weights, alone.loss)
+  client = make_client(0, [9])
+  logits = functions.predict_as_client(shared, weights, client, client)
+  embeddings = oracle.embed(weights.backbone, client.x)
+  distances = np.linalg.norm(embeddings[:, np.newaxis] - shared, axis=-1)
+  assert_allclose(logits[:, [0, 2]], -distances[:, [0, 2]], rtol=1e-5)
+  assert_array_equal(logits[:, 1], [evaluation.NO_LOGIT] * 9)
+  predicted = evaluation.predicted_classes(logits)
+  assert_array_equal(
+    predicted, np.where(distances[:, 0] < distances[:, 2], 0, 2)
   )
-
-
-class TestPrediction:
-  def test_is_the_class_of_the_nearest_prototype(
-    self, build, weights, shared, make_client, oracle
-  ):
-    client = make_client(0, [9])
-    logits = build(HPARAMS).predict_as_client(shared, weights, client, client)
-    embeddings = oracle.embed(weights.backbone, client.x)
-    distances = np.linalg.norm(embeddings[:, np.newaxis] - shared, axis=-1)
-    np.testing.assert_allclose(
-      logits[:, [0, 2]], -distances[:, [0, 2]], rtol=1e-5
-    )
-    np.testing.assert_array_equal(logits[:, 1], [evaluation.NO_LOGIT] * 9)
-    predicted = evaluation.predicted_classes(logits)
-    np.testing.assert_array_equal(
-      predicted, np.where(distances[:, 0] < distances[:, 2], 0, 2)
-    )
-
-  @pytest.mark.parametrize("case", ["before the first", "classifier"])
-  def test_own_classifier_predicts(
-    self, build, weights, shared, make_client, oracle, case
-  ):
-    hparams = HPARAMS
-    if case == "classifier":
-      hparams = dataclasses.replace(HPARAMS, proto_prediction="classifier")
-    else:
-      shared = np.zeros_like(shared)
-    client = make_client(0, [9])
-    logits = build(hparams).predict_as_client(shared, weights, client, client)
-    np.testing.assert_allclose(
-      logits, oracle.predict(weights, client.x), atol=1e-5
-    )

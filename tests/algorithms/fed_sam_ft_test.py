@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures import trees
 from tff_shift.algorithms import fed_sam_ft
 from tff_shift.algorithms.parts import sharpness
 from tff_shift.learning import local_training
-from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
 
@@ -21,28 +21,20 @@ def test_round_agrees_with_the_oracle(build, client, weights, oracle, compare):
   result = build(
     fed_sam_ft.HParams(rho=rho, weight_decay=decay, momentum=momentum, **COMMON)
   ).train_client(weights, (), client, ROUND)
-  current = tf.nest.map_structure(np.float64, weights)
-  moved = tf.nest.map_structure(np.zeros_like, current)
+  current = trees.map(np.float64, weights)
+  moved = trees.zeros(current)
   losses = []
   # Two iterations of a step for each of the two domains.
-  batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
+  batches = oracle.of_training(client, 4, ROUND)
   for loss in oracle.losses(batches):
     losses.append(loss(current))
     first = oracle.gradient(loss, current)
     # One length over all weights, decay without a part in it.
-    length = np.sqrt(sum(np.sum(g**2) for g in tf.nest.flatten(first)))
-    near = tf.nest.map_structure(
-      lambda w, g, by=rho / length: w + by * g, current, first
-    )
-    second = oracle.gradient(loss, near)
-    moved = tf.nest.map_structure(
-      lambda m, g, w: momentum * m + g + decay * w, moved, second, current
-    )
-    current = tf.nest.map_structure(lambda w, m: w - RATE * m, current, moved)
-  compare.assert_close(
-    result.update, tf.nest.map_structure(np.subtract, current, weights), 1e-5
-  )
-  np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-5)
+    length = np.sqrt(trees.inner(first, first))
+    second = oracle.gradient(loss, trees.add(current, first, rho / length))
+    moved = trees.add(trees.add(second, current, decay), moved, momentum)
+    current = trees.add(current, moved, -RATE)
+  oracle.check(result, weights, current, np.mean(losses))
   assert result.client_state == ()
 
 

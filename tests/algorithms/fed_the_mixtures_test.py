@@ -5,6 +5,7 @@ import pytest
 import scipy.special
 import scipy.stats
 import tensorflow as tf
+from numpy.testing import assert_allclose
 
 from tff_shift.algorithms import fed_the
 
@@ -66,7 +67,7 @@ class TestFind:
     inputs = draw(0, 6)
     found = find(inputs)
     expected = [find_by_hand(*each) for each in zip(*inputs, strict=True)]
-    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert_allclose(found, expected, atol=1e-4)
     assert np.ptp(found[:, 0]) > 0.5
 
   def test_example_does_not_depend_on_the_others(self, find):
@@ -78,7 +79,7 @@ class TestFind:
       alone = find(
         fed_the.MixtureInputs(*(each[place : place + 1] for each in inputs))
       )
-      np.testing.assert_allclose(found[place : place + 1], alone, atol=1e-6)
+      assert_allclose(found[place : place + 1], alone, atol=1e-6)
     assert find(draw(0, 0)).shape == (0, 2)
 
   def test_search_ends_where_the_slope_is_small(self, find):
@@ -87,7 +88,7 @@ class TestFind:
     inputs = fed_the.MixtureInputs(
       sure, sure[:, [1, 0, 2, 3]], np.float32([[1, 1 + 1e-5]])
     )
-    np.testing.assert_allclose(find(inputs), [[0.5, 0.5]], atol=1e-6)
+    assert_allclose(find(inputs), [[0.5, 0.5]], atol=1e-6)
     steeper = inputs._replace(distances=np.float32([[1, 1 + 1e-3]]))
     assert find(steeper)[0, 0] > 0.9
 

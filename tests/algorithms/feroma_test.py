@@ -4,11 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from numpy.testing import assert_allclose
 
+from tests.fixtures import trees
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import feroma
-from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
 
 pytestmark = pytest.mark.slow
@@ -18,14 +18,6 @@ NUM_CLIENTS = 3
 COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
 HPARAMS = feroma.HParams(warm_up_rounds=2, **COMMON)
 ROUND = 4
-
-
-def row(models, number):
-  return tf.nest.map_structure(lambda w: w[number], models)
-
-
-def stack(*models):
-  return tf.nest.map_structure(lambda *each: np.stack(each), *models)
 
 
 def numpy_profile(embeddings, y, num_classes=3):
@@ -41,17 +33,20 @@ def numpy_profile(embeddings, y, num_classes=3):
   )
 
 
+def mixed(weights, w):
+  """The mean of the first two models."""
+  models = (trees.row(weights.models, k) for k in range(2))
+  return trees.mean(*models, weights=w)
+
+
 def profile_of(oracle, extractor, client):
   return numpy_profile(oracle.embed(extractor, client.x), client.y)
 
 
 @pytest.fixture(scope="module")
-def weights(model, run_in_graph, clients, oracle):
+def weights(clients, oracle, initial):
   """Three models; the last one's profile is of the warm-up."""
-  made = [
-    run_in_graph(model.initial_weights, randomness.server_seed(seed))
-    for seed in range(5)
-  ]
+  made = list(map(initial, range(5)))
   # Near to the client of the round, whose id is the next one.
   profiles = [
     profile_of(oracle, made[4].backbone, clients[(i + 1) % NUM_CLIENTS])
@@ -61,7 +56,7 @@ def weights(model, run_in_graph, clients, oracle):
   return feroma.Weights(
     mean=made[3],
     extractor=made[4].backbone,
-    models=stack(*made[:3]),
+    models=trees.stack(*made[:3]),
     profiles=np.float32(profiles),
     written=np.float32([4, 2, 1]),
   )
@@ -77,58 +72,40 @@ def clients(make_client):
   return [make_client(i, [7]) for i in range(NUM_CLIENTS)]
 
 
-class TestProfile:
-  def test_agrees_with_numpy(self, run_in_graph):
-    generator = np.random.default_rng(0)
-    embeddings = np.float32(100 + generator.normal(size=(9, 4)))
-    y = np.int32([0, 2, 0, 2, 2, 0, 0, 2, 0])  # None is of class 1.
-    found = run_in_graph(lambda e, y: feroma.profile(e, y, 3), embeddings, y)
-    np.testing.assert_allclose(
-      found, numpy_profile(np.float64(embeddings), y), rtol=1e-4
-    )
-    assert not found[16:24].any()
-    # The part without labels comes first.
-    np.testing.assert_array_equal(
-      run_in_graph(feroma.moments, embeddings), found[:8]
-    )
-
-  def test_reversed_labels_change_only_the_part_of_classes(self, run_in_graph):
-    generator = np.random.default_rng(0)
-    embeddings = np.float32(generator.normal(size=(9, 4)))
-    y = np.int32(np.arange(9) % 3)
-    one, other = (
-      run_in_graph(lambda e, y: feroma.profile(e, y, 3), embeddings, labels)
-      for labels in (y, 2 - y)
-    )
-    np.testing.assert_array_equal(one[:8], other[:8])
-    np.testing.assert_array_equal(one[8:16], other[24:])
-
-
-class TestAssociation:
-  @pytest.mark.parametrize(
-    ("distance", "is_known", "threshold", "expected"),
-    [
-      # 1 / (1 + e^-1).
-      ([0, 1, 0], [1, 1, 0], 0.0, [0.731059, 0.268941, 0]),
-      ([0, 1, 0], [1, 1, 0], 0.3, [1, 0, 0]),
-      ([5, 5, 5], [1, 1, 1], 0.3, [1 / 3] * 3),
-      ([5, 5, 5], [1, 1, 1], 0.4, [0] * 3),
-      ([5, 5, 5], [0, 0, 0], 0.0, [0] * 3),
-      ([1000, 1001, 1e9], [1, 1, 1], 0.0, [0.731059, 0.268941, 0]),
-    ],
+def test_profile_agrees_with_numpy(run_in_graph):
+  generator = np.random.default_rng(0)
+  embeddings = np.float32(100 + generator.normal(size=(9, 4)))
+  y = np.int32([0, 2, 0, 2, 2, 0, 0, 2, 0])  # None is of class 1.
+  found = run_in_graph(lambda e, y: feroma.profile(e, y, 3), embeddings, y)
+  assert_allclose(found, numpy_profile(np.float64(embeddings), y), rtol=1e-4)
+  assert not found[16:24].any()
+  # The part without labels comes first.
+  np.testing.assert_array_equal(
+    run_in_graph(feroma.moments, embeddings), found[:8]
   )
-  def test_by_hand(self, run_in_graph, distance, is_known, threshold, expected):
-    found = run_in_graph(
-      lambda *each: feroma.associate(*each, threshold),
-      np.float32(distance),
-      np.array(is_known, bool),
-    )
-    np.testing.assert_allclose(found, expected, atol=1e-6)
 
-  def test_distances_are_over_the_given_part(self, run_in_graph):
-    profiles = np.float32([[3, 4, 9], [0, 0, 9]])
-    found = run_in_graph(feroma.distances, np.zeros(2, np.float32), profiles)
-    np.testing.assert_array_equal(found, [5, 0])
+
+@pytest.mark.parametrize(
+  "distance, is_known, threshold, expected",
+  [
+    # 1 / (1 + e^-1).
+    ([0, 1, 0], [1, 1, 0], 0.0, [0.731059, 0.268941, 0]),
+    ([0, 1, 0], [1, 1, 0], 0.3, [1, 0, 0]),
+    ([5, 5, 5], [1, 1, 1], 0.3, [1 / 3] * 3),
+    ([5, 5, 5], [1, 1, 1], 0.4, [0] * 3),
+    ([5, 5, 5], [0, 0, 0], 0.0, [0] * 3),
+    ([1000, 1001, 1e9], [1, 1, 1], 0.0, [0.731059, 0.268941, 0]),
+  ],
+)
+def test_association_by_hand(
+  run_in_graph, distance, is_known, threshold, expected
+):
+  found = run_in_graph(
+    lambda *each: feroma.associate(*each, threshold),
+    np.float32(distance),
+    np.array(is_known, bool),
+  )
+  assert_allclose(found, expected, atol=1e-6)
 
 
 class TestRound:
@@ -148,34 +125,25 @@ class TestRound:
       w[w < threshold] = 0
       first = weights.mean
       if w.any():
-        w /= w.sum()
-        first = tf.nest.map_structure(
-          lambda models, w=w: np.tensordot(w, models[:2], 1), weights.models
-        )
-      batches = oracle.batches(client, 2, randomness.Purpose.TRAIN, ROUND)
+        first = mixed(weights, w)
+      batches = oracle.of_training(client, 2, ROUND)
       after, loss = oracle.descend(first, oracle.losses(batches), RATE)
-      np.testing.assert_allclose(result.loss, loss, rtol=1e-4)
+      oracle.check(result, weights.mean, after, loss, 1e-4)
       trained.append(after)
       profiles.append(own)
-      compare.assert_close(
-        result.update,
-        tf.nest.map_structure(np.subtract, after, weights.mean),
-        1e-4,
-      )
-    mean = tf.nest.map_structure(
-      lambda *each: np.mean(each, axis=0), *(each.update for each in results)
-    )
+
+    mean = trees.mean(*(each.update for each in results))
     slots = client_slots.total(
       [each.plaintext_sum for each in results], NUM_CLIENTS
     )
     result = functions.update_server(weights, mean, slots, ROUND)
-    compare.assert_close(result.models, stack(*trained), 1e-4)
+    compare.assert_close(result.models, trees.stack(*trained), 1e-4)
     compare.assert_close(
       result.mean,
-      tf.nest.map_structure(lambda each: each.mean(axis=0), stack(*trained)),
+      trees.mean(*trained),
       1e-4,
     )
-    np.testing.assert_allclose(result.profiles, profiles, atol=1e-4)
+    assert_allclose(result.profiles, profiles, atol=1e-4)
     assert result.written.tolist() == [5, 5, 5]
     assert compare.equal_bits(result.extractor, weights.extractor)
 
@@ -193,7 +161,7 @@ class TestRound:
     for number in (0, 2):
       assert compare.equal_bits(
         *(
-          row((state.models, state.profiles), number)
+          trees.row((state.models, state.profiles), number)
           for state in (updated, weights)
         )
       )
@@ -224,49 +192,27 @@ class TestLimits:
     common = COMMON | {"client_weighting": weighting}
     run = start(feroma.HParams(warm_up_rounds=3, **common), data)
     plain = start(fed_avg.HParams(**common), data)
-    received = []
     for _ in range(3):
-      received.append(plain.server_state.weights)
+      received = plain.server_state.weights.backbone
       assert run.step()["loss"] == plain.step()["loss"]
       assert compare.equal_bits(
         run.server_state.weights.mean, plain.server_state.weights
       )
     # What clients received in the last of them.
-    found = run.server_state.weights
-    assert compare.equal_bits(found.extractor, received[-1].backbone)
-    run.step()
-    assert compare.equal_bits(
-      run.server_state.weights.extractor, received[-1].backbone
-    )
-    assert run.step()["loss"] != plain.step()["loss"]
+    for _ in range(2):
+      assert compare.equal_bits(run.server_state.weights.extractor, received)
+      losses = run.step()["loss"], plain.step()["loss"]
+    assert losses[0] != losses[1]
 
   def test_a_threshold_above_one_is_fed_avg_bit_for_bit(
     self, start, data, compare
   ):
     hparams = dataclasses.replace(HPARAMS, threshold=1.5, warm_up_rounds=0)
-    run = start(hparams, data, 3)
-    plain = start(fed_avg.HParams(**COMMON), data, 3)
+    run, plain = (
+      start(each, data, 3) for each in (hparams, fed_avg.HParams(**COMMON))
+    )
     assert compare.equal_bits(
       run.server_state.weights.mean, plain.server_state.weights
-    )
-
-  def test_equal_profiles_are_fed_avg_up_to_rounding(
-    self, start, make_client, compare
-  ):
-    # The same examples in other batches.
-    first = make_client(0, [8])
-    data = [
-      first._replace(seed=randomness.client_seed(0, i), client_id=np.int32(i))
-      for i in range(NUM_CLIENTS)
-    ]
-    run = start(HPARAMS, data, 5)
-    plain = start(fed_avg.HParams(**COMMON), data, 5)
-    compare.assert_close(
-      run.server_state.weights.mean, plain.server_state.weights, 1e-5
-    )
-    assert not compare.equal_bits(
-      row(run.server_state.weights.models, 0),
-      row(run.server_state.weights.models, 1),
     )
 
 
@@ -289,24 +235,20 @@ def test_clients_train_from_models_of_their_concept(
 
 
 class TestPrediction:
-  def test_by_training_data_it_uses_no_label_of_the_target(
+  def test_by_training_data_near_models_are_mixed(
     self, functions, weights, clients, make_client, oracle
   ):
     client, other = clients[0], make_client(9, [6])
     own = profile_of(oracle, weights.extractor, client)
     w = np.exp(-np.linalg.norm(weights.profiles[:2] - own, axis=1))
     w[w / w.sum() < HPARAMS.threshold] = 0
-    expected = tf.nest.map_structure(
-      lambda models: np.tensordot(w / w.sum(), models[:2], 1), weights.models
-    )
+    expected = mixed(weights, w)
     prepared = functions.prepare_client(weights, (), client, ROUND)
-    for y in (other.y, 2 - other.y):
-      logits = functions.predict_as_client(
-        weights, prepared, client, other._replace(y=y)
-      )
-      np.testing.assert_allclose(
-        logits, oracle.predict(expected, other.x), atol=1e-4
-      )
+    assert_allclose(
+      functions.predict_as_client(weights, prepared, client, other),
+      oracle.predict(expected, other.x),
+      atol=1e-4,
+    )
 
   def test_by_inputs_the_nearest_profile_without_labels_decides(
     self, build, weights, clients, oracle
@@ -319,8 +261,8 @@ class TestPrediction:
       own = profile_of(oracle, weights.extractor, client)[:16]
       nearest = np.linalg.norm(weights.profiles[:2, :16] - own, axis=1).argmin()
       found.append(nearest)
-      expected = oracle.predict(row(weights.models, nearest), client.x)
-      np.testing.assert_allclose(logits, expected, atol=1e-4)
+      expected = oracle.predict(trees.row(weights.models, nearest), client.x)
+      assert_allclose(logits, expected, atol=1e-4)
     # The profiles are those of the next clients.
     assert found[1:] == [0, 1]
 
@@ -335,7 +277,7 @@ class TestPrediction:
     logits = functions.predict_as_client(
       nothing, prepared, clients[0], clients[1]
     )
-    np.testing.assert_allclose(
+    assert_allclose(
       logits, oracle.predict(weights.mean, clients[1].x), atol=1e-5
     )
 

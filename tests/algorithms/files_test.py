@@ -27,20 +27,19 @@ class TestNames:
 
 
 @pytest.mark.parametrize("name", algorithms.names())
-class TestFile:
-  def test_docstring_names_paper_and_what_leaves_a_client(self, name):
-    docstring = inspect.getdoc(algorithms.get(name))
-    title, empty, *_ = docstring.splitlines()
-    assert title.endswith(".")
-    assert not empty
-    # Where in which paper, or when it appeared, perhaps with a link.
-    assert re.search(
-      r"(Algorithm|Section|Table) \d"
-      r"|;\s([^();]+\s)?(19|20)\d\d(,\s\w+:\S+)?\)",
-      docstring,
-    )
-    assert algorithms.get(name).SCENARIOS
-    assert re.search(r"^What leaves a client: \w", docstring, re.MULTILINE)
+def test_file_docstring_names_paper_and_what_leaves_a_client(name):
+  docstring = inspect.getdoc(algorithms.get(name))
+  title, empty, *_ = docstring.splitlines()
+  assert title.endswith(".")
+  assert not empty
+  # Where in which paper, or when it appeared, perhaps with a link.
+  assert re.search(
+    r"(Algorithm|Section|Table) \d"
+    r"|;\s([^();]+\s)?(19|20)\d\d(,\s\w+:\S+)?\)",
+    docstring,
+  )
+  assert algorithms.get(name).SCENARIOS
+  assert re.search(r"^What leaves a client: \w", docstring, re.MULTILINE)
 
 
 @pytest.mark.slow

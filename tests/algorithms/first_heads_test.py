@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
+from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift.learning import randomness
 from tff_shift.testing import forms
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def start(model, contract_hparams, run_in_graph):
+def start(model, contract_hparams, run_in_graph, initial):
   """Returns `start(name, run_seed, client_id)`: all weights and a state."""
 
   def run(name, run_seed, client_id):
@@ -36,7 +36,7 @@ def start(model, contract_hparams, run_in_graph):
 @pytest.mark.parametrize("name", forms.parameters(algorithms.names()))
 def test_all_draws_are_those_of_the_run(name, start):
   one, other = (start(name, run_seed, 0) for run_seed in (0, 1))
-  for first, second in zip(*map(tf.nest.flatten, (one, other)), strict=True):
+  for first, second in trees.pairs(one, other):
     # What is the same in two runs was not drawn: zeros, ones, flags, or one
     # number over and over.
     assert (
@@ -47,14 +47,14 @@ def test_all_draws_are_those_of_the_run(name, start):
 
 
 def map_shapes(weights):
-  return [np.shape(each) for each in tf.nest.flatten(weights)]
+  return [np.shape(each) for each in trees.leaves(weights)]
 
 
 def test_head_is_that_of_all_clients_and_of_the_model(
-  model, contract_hparams, start, run_in_graph, compare
+  model, contract_hparams, start, compare, initial
 ):
   # As if the model had been sent to all, with the head that FedAvg starts from.
-  expected = run_in_graph(model.initial_weights, randomness.server_seed(3)).head
+  expected = initial(3).head
   found = []
   for name in algorithms.names():
     build = algorithms.spec_builder(name, forms.NUM_CLIENTS)

@@ -4,13 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 from sklearn import cluster
 
+from tests.fixtures import trees
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import flux
 from tff_shift.algorithms import local as local_algorithm
-from tff_shift.algorithms.parts import client_groups
 from tff_shift.learning.aggregators import client_slots
 
 pytestmark = pytest.mark.slow
@@ -85,7 +86,7 @@ class TestDescriptor:
     z = np.float32(generator.normal(size=(20, 3)))
     y = np.int32(generator.choice(classes, size=20))
     found = run_in_graph(lambda *each: flux.describe(*each, NUM_CLASSES), z, y)
-    np.testing.assert_allclose(found, described(z, y), atol=1e-6)
+    assert_allclose(found, described(z, y), atol=1e-6)
 
   def test_of_nothing_is_finite(self, run_in_graph):
     found = run_in_graph(
@@ -93,8 +94,8 @@ class TestDescriptor:
       np.zeros((0, 3), np.float32),
       np.zeros(0, np.int32),
     )
-    np.testing.assert_array_equal(found[:2], np.zeros((2, 3)))
-    np.testing.assert_array_equal(found[2:], np.full((6, 3), -1.0))
+    assert_array_equal(found[:2], np.zeros((2, 3)))
+    assert_array_equal(found[2:], np.full((6, 3), -1.0))
 
 
 class TestClusters:
@@ -136,14 +137,6 @@ class TestClusters:
     )
     assert found.tolist() == [0]
 
-  def test_spanning_tree_by_hand(self, run_in_graph):
-    # On a line at 0, 1, 3, 7.
-    at = np.float32([3, 0, 7, 1])
-    found = run_in_graph(
-      client_groups.spanning_lengths, np.abs(at[:, np.newaxis] - at)
-    )
-    assert found.tolist() == [1, 2, 4]
-
   def test_centroids_are_means_of_the_rows_without_labels(self, run_in_graph):
     rows = make_rows(2, 5)
     values = np.zeros((7, 8, 3), np.float32)
@@ -164,16 +157,12 @@ class TestClusters:
       members = expected == number
       label = int(found.assigned[reported][members][0])
       assert found.sizes[label] == members.sum()
-      np.testing.assert_allclose(
+      assert_allclose(
         found.centroids[label],
         scaled(rows)[members, :2].mean(axis=0),
         atol=1e-5,
       )
     assert found.sizes.sum() == 5
-
-
-def row(models, number):
-  return tf.nest.map_structure(lambda w: w[number], models)
 
 
 def test_clusters_of_one_client_are_local_from_the_round_on(
@@ -192,7 +181,8 @@ def test_clusters_of_one_client_are_local_from_the_round_on(
   # Of four clients, the mean and its division by a quarter are exact.
   for number in range(4):
     assert compare.equal_bits(
-      row(run.server_state.weights.models, number), alone.client_states[number]
+      trees.row(run.server_state.weights.models, number),
+      alone.client_states[number],
     )
 
 
@@ -220,7 +210,7 @@ class TestTwoKinds:
     assert weights.clusters.assigned.tolist() == [0, 1] * 3
     assert weights.clusters.sizes.tolist() == [3, 3, 0, 0]
     # Descriptors are of the model that clients received in this round.
-    received = row(before.models, 0)
+    received = trees.row(before.models, 0)
     assert compare.equal_bits(weights.backbone, received.backbone)
     rows = scaled(
       np.stack(
@@ -234,17 +224,19 @@ class TestTwoKinds:
       )
     )
     for number in range(2):
-      np.testing.assert_allclose(
+      assert_allclose(
         weights.clusters.centroids[number],
         rows[number::2, :2].mean(axis=0),
         atol=1e-5,
       )
     run.step()
-    np.testing.assert_allclose(run.server_state.memory, [0.5, 0.5, 0, 0])
+    assert_allclose(run.server_state.memory, [0.5, 0.5, 0, 0])
     models = run.server_state.weights.models
-    assert not compare.equal_bits(row(models, 0), row(models, 1))
+    assert not compare.equal_bits(trees.row(models, 0), trees.row(models, 1))
     # Nobody trains the others.
-    assert compare.equal_bits(row(models, 2), row(weights.models, 2))
+    assert compare.equal_bits(
+      trees.row(models, 2), trees.row(weights.models, 2)
+    )
     # Once and for all.
     assert compare.equal_bits(
       run.server_state.weights.clusters, weights.clusters
@@ -264,29 +256,25 @@ class TestTwoKinds:
     functions = build(self.HPARAMS, num_clients=6)
     for client in (4, 5):
       prepared = functions.prepare_client(weights, (), data[client], 3)
-      assert compare.equal_bits(prepared, row(weights.models, client % 2))
+      assert compare.equal_bits(prepared, trees.row(weights.models, client % 2))
 
-  def test_nearest_is_chosen_for_each_domain_without_its_labels(
+  def test_nearest_is_chosen_for_each_domain(
     self, start, build, data, make_client, oracle
   ):
     weights = start(self.HPARAMS, data, 3).server_state.weights
     functions = build(self.HPARAMS, num_clients=6, predict_with="nearest")
     assert functions.predicts_batches and functions.prepare_client is None
     test = make_client(9, [100, 100])
-    test = test._replace(
-      x=test.x + np.float32(3 * (np.arange(200) < 100))[:, None]
+    test.x[:100] += 3
+    expected = [
+      oracle.predict(trees.row(weights.models, number), part)
+      for number, part in ((1, test.x[:100]), (0, test.x[100:]))
+    ]
+    assert_allclose(
+      functions.predict_as_client(weights, (), data[0], test),
+      np.concatenate(expected),
+      atol=1e-4,
     )
-    expected = np.concatenate(
-      [
-        oracle.predict(row(weights.models, 1), test.x[:100]),
-        oracle.predict(row(weights.models, 0), test.x[100:]),
-      ]
-    )
-    for y in (test.y, 2 - test.y):
-      logits = functions.predict_as_client(
-        weights, (), data[0], test._replace(y=y)
-      )
-      np.testing.assert_allclose(logits, expected, atol=1e-4)
 
   @pytest.mark.long
   @pytest.mark.cpp

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 from tff_shift.algorithms import fth
 
@@ -25,8 +26,8 @@ class TestFth:
       totals.append(run.client_states[0])
     assert [float(state.num_timesteps) for state in totals] == [1, 1, 2]
     np.testing.assert_array_equal(totals[0].total, totals[1].total)
-    np.testing.assert_allclose(np.sum(totals[0].total), 1, rtol=1e-6)
-    np.testing.assert_allclose(np.sum(totals[2].total), 2, rtol=1e-6)
+    assert_allclose(np.sum(totals[0].total), 1, rtol=1e-6)
+    assert_allclose(np.sum(totals[2].total), 2, rtol=1e-6)
 
   def test_predictions_are_weighted_by_the_history(
     self, build, make_adapting_client, make_client
@@ -42,6 +43,4 @@ class TestFth:
     )
     # Shares 1/2, 1/4, 1/4 over the uniform prior.
     expected = np.log([1.5, 0.75, 0.75])
-    np.testing.assert_allclose(
-      weighted - plain, np.tile(expected, (7, 1)), atol=1e-5
-    )
+    assert_allclose(weighted - plain, np.tile(expected, (7, 1)), atol=1e-5)

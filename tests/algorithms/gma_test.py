@@ -5,7 +5,9 @@ import fractions
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
 
+from tests.fixtures import trees
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import gma
 
@@ -55,14 +57,14 @@ class TestMask:
       (0.0, [1, -1 / 2, 1 / 2, 0, 9 / 4]),
     ):
       result = new_weights(changes, threshold)
-      np.testing.assert_allclose(result, expected, rtol=1e-6)
+      assert_allclose(result, expected, rtol=1e-6)
 
   def test_weighted_votes_weigh_as_much_as_changes(self, new_weights):
     # Of weights 1 and 3 the heavier one decides: agreement 1/2, mean 5/4.
     changes, weights = [[-1.0], [2.0]], np.float32([1, 3])
     for threshold, expected in ((0.5, 5 / 4), (0.6, 5 / 8)):
       result = new_weights(changes, threshold, weights)
-      np.testing.assert_allclose(result, [expected], rtol=1e-6)
+      assert_allclose(result, [expected], rtol=1e-6)
 
   def test_agreement_at_the_threshold_reaches_it(self, run_in_graph):
     # In any number of clients, thirds and tenths included.
@@ -86,52 +88,50 @@ class TestMask:
       np.testing.assert_array_equal(found, 1)
 
 
-class TestClient:
-  @pytest.mark.parametrize(
-    ("client_weighting", "vote_weighting", "weight"),
-    [
-      ("uniform", "uniform", 1),
-      ("num_examples", "uniform", 1),
-      ("uniform", "client_weighting", 1),
-      ("num_examples", "client_weighting", 11),
-    ],
+@pytest.mark.parametrize(
+  "client_weighting, vote_weighting, weight",
+  [
+    ("uniform", "uniform", 1),
+    ("num_examples", "uniform", 1),
+    ("uniform", "client_weighting", 1),
+    ("num_examples", "client_weighting", 11),
+  ],
+)
+def test_client_sends_its_change_and_the_signs_of_it(
+  build,
+  make_client,
+  run_in_graph,
+  compare,
+  client_weighting,
+  vote_weighting,
+  weight,
+  initial,
+):
+  client = make_client(0, [6, 5])
+  # What no example has moves no weight.
+  client.x[:, 2] = 0
+  common = {"client_weighting": client_weighting, "learning_rate": 0.3}
+  weights = initial(client.seed)
+  found, plain = (
+    run_in_graph(
+      lambda w, data, functions=functions: functions.train_client(
+        w, (), data, tf.constant(3)
+      ),
+      weights,
+      client,
+    )
+    for functions in (
+      build(gma.HParams(vote_weighting=vote_weighting, **common)),
+      build(fed_avg.HParams(**common)),
+    )
   )
-  def test_sends_its_change_and_the_signs_of_it(
-    self,
-    build,
-    model,
-    make_client,
-    run_in_graph,
-    compare,
-    client_weighting,
-    vote_weighting,
-    weight,
-  ):
-    client = make_client(0, [6, 5])
-    # What no example has moves no weight.
-    client.x[:, 2] = 0
-    common = {"client_weighting": client_weighting, "learning_rate": 0.3}
-    weights = run_in_graph(model.initial_weights, client.seed)
-    found, plain = (
-      run_in_graph(
-        lambda w, data, functions=functions: functions.train_client(
-          w, (), data, tf.constant(3)
-        ),
-        weights,
-        client,
-      )
-      for functions in (
-        build(gma.HParams(vote_weighting=vote_weighting, **common)),
-        build(fed_avg.HParams(**common)),
-      )
-    )
-    assert compare.equal_bits(
-      (found.update, found.loss), (plain.update, plain.loss)
-    )
-    assert found.plaintext_sum.weight == weight
-    signs = tf.nest.map_structure(
-      lambda change: np.float32(weight) * np.sign(change), plain.update
-    )
-    assert compare.equal_bits(found.plaintext_sum.signs, signs)
-    assert not signs.backbone[0][2].any()
-    assert signs.backbone[0].any()
+  assert compare.equal_bits(
+    (found.update, found.loss), (plain.update, plain.loss)
+  )
+  assert found.plaintext_sum.weight == weight
+  signs = trees.map(
+    lambda change: np.float32(weight) * np.sign(change), plain.update
+  )
+  assert compare.equal_bits(found.plaintext_sum.signs, signs)
+  assert not signs.backbone[0][2].any()
+  assert signs.backbone[0].any()

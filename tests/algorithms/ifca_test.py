@@ -4,8 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
+from tests.fixtures import trees
 from tff_shift.algorithms import fe_sem
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_em
@@ -23,55 +25,37 @@ COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
 HPARAMS = ifca.HParams(num_models=3, **COMMON)
 
 
-def stack(*models):
-  return tf.nest.map_structure(lambda *each: np.stack(each), *models)
-
-
-def row(models, number):
-  return tf.nest.map_structure(lambda w: w[number], models)
-
-
 @pytest.fixture(scope="module")
-def models(build):
-  return build(HPARAMS).initial_weights(randomness.server_seed(0))
+def models(functions):
+  return functions.initial_weights(randomness.server_seed(0))
 
 
 class TestRound:
   def test_agrees_with_the_oracle(
-    self, build, models, make_client, oracle, compare
+    self, models, make_client, oracle, compare, functions
   ):
-    functions = build(HPARAMS)
     clients = [make_client(i, [6 + i, 5]) for i in range(4)]
-    losses = np.array(
+    chosen = np.argmin(
       [
-        [
-          oracle.cross_entropy(
-            oracle.predict(row(models, k), client.x), client.y
-          )
-          for k in range(3)
-        ]
-        for client in clients
-      ]
+        [loss(trees.row(models, k)) for k in range(3)]
+        for loss in oracle.losses(clients)
+      ],
+      axis=1,
     )
-    chosen = losses.argmin(axis=1)
     assert len(set(chosen)) > 1
     # As many steps as domains in each of two iterations.
-    sums = tf.nest.map_structure(
-      lambda w: np.zeros(w.shape, np.float64), models
-    )
+    sums = trees.map(lambda w: np.zeros(w.shape, np.float64), models)
     results = []
     for client, k in zip(clients, chosen, strict=True):
       results.append(functions.train_client(models, (), client, ROUND))
-      batches = oracle.batches(client, 4, randomness.Purpose.TRAIN, ROUND)
-      start = row(models, k)
+      batches = oracle.of_training(client, 4, ROUND)
+      start = trees.row(models, k)
       trained, loss = oracle.descend(start, oracle.losses(batches), RATE)
-      np.testing.assert_allclose(results[-1].loss, loss, rtol=1e-5)
-      for total, new, old in zip(
-        *map(tf.nest.flatten, (sums, trained, start)), strict=True
-      ):
+      assert_allclose(results[-1].loss, loss, rtol=1e-5)
+      for total, new, old in trees.pairs(sums, trained, start):
         total[k] += new - old
     members = np.bincount(chosen, minlength=3)
-    expected = tf.nest.map_structure(
+    expected = trees.map(
       lambda w, total: (
         w
         + total / np.maximum(members, 1).reshape([-1] + [1] * (total.ndim - 1))
@@ -79,12 +63,10 @@ class TestRound:
       models,
       sums,
     )
-    mean = tf.nest.map_structure(
-      lambda *each: np.mean(each, axis=0), *[each.update for each in results]
-    )
+    mean = trees.mean(*[each.update for each in results])
     updated, fractions = functions.update_server(models, mean, (), 0)
     compare.assert_close(updated, expected, 1e-5)
-    np.testing.assert_allclose(fractions, members / 4, rtol=1e-6)
+    assert_allclose(fractions, members / 4, rtol=1e-6)
 
   def test_model_that_nobody_chooses_keeps_its_bits(
     self, start, make_client, compare
@@ -95,37 +77,36 @@ class TestRound:
     run.step()
     after, fractions = run.server_state.weights, run.server_state.memory
     moved = [
-      not compare.equal_bits(row(before, k), row(after, k)) for k in range(3)
+      not compare.equal_bits(trees.row(before, k), trees.row(after, k))
+      for k in range(3)
     ]
     assert moved == [fraction > 0 for fraction in fractions]
     assert False in moved and True in moved
-    np.testing.assert_allclose(np.sum(fractions), 1, rtol=1e-6)
+    assert_allclose(np.sum(fractions), 1, rtol=1e-6)
 
 
 class TestLimits:
   def test_of_equal_models_the_first_is_chosen(
-    self, build, models, make_client
+    self, models, make_client, functions
   ):
-    same = stack(*[row(models, 1)] * 3)
+    same = trees.stack(*[trees.row(models, 1)] * 3)
     client = make_client(0, [6, 5])
-    update = build(HPARAMS).train_client(same, (), client, ROUND).update
-    np.testing.assert_array_equal(update.members, [1, 0, 0])
-    assert not any(np.any(rows[1:]) for rows in tf.nest.flatten(update.models))
+    update = functions.train_client(same, (), client, ROUND).update
+    assert_array_equal(update.members, [1, 0, 0])
+    assert not any(np.any(rows[1:]) for rows in trees.leaves(update.models))
 
   def test_model_with_a_loss_that_is_not_a_number_is_not_chosen(
-    self, build, models, make_client
+    self, models, make_client, functions
   ):
-    diverged = tf.nest.map_structure(
-      lambda w: np.full_like(w[0], np.nan), models
+    model = trees.row(models, 1)
+    diverged = trees.scale(model, np.float32(np.nan))
+    wrong, client = (
+      trees.stack(diverged, model, diverged),
+      make_client(0, [6, 5]),
     )
-    wrong = stack(diverged, row(models, 1), diverged)
-    update = (
-      build(HPARAMS)
-      .train_client(wrong, (), make_client(0, [6, 5]), ROUND)
-      .update
-    )
-    np.testing.assert_array_equal(update.members, [0, 1, 0])
-    assert all(np.all(np.isfinite(w)) for w in tf.nest.flatten(update.models))
+    update = functions.train_client(wrong, (), client, ROUND).update
+    assert_array_equal(update.members, [0, 1, 0])
+    assert all(np.all(np.isfinite(w)) for w in trees.leaves(update.models))
 
 
 def test_from_a_model_of_each_concept_both_are_found(
@@ -138,42 +119,38 @@ def test_from_a_model_of_each_concept_both_are_found(
     for part in (data[:3], data[3:])
   ]
   run = start(hparams, data)
-  run.server_state = run.server_state._replace(weights=stack(*starts))
+  run.server_state = run.server_state._replace(weights=trees.stack(*starts))
   for _ in range(3):
     run.step()
-    np.testing.assert_allclose(run.server_state.memory, [0.5] * 2)
+    assert_allclose(run.server_state.memory, [0.5] * 2)
   weights = run.server_state.weights
   for number, client in enumerate(data):
     assert compare.equal_bits(
       build(hparams).prepare_client(weights, (), client, 0),
-      row(weights, number // 3),
+      trees.row(weights, number // 3),
     )
 
 
-def test_prediction_uses_no_label_of_what_is_predicted(
-  build, models, make_client, oracle
+def test_client_predicts_with_the_model_of_the_smallest_loss(
+  models, make_client, oracle, functions
 ):
-  functions = build(HPARAMS)
   client, other = make_client(0, [7]), make_client(1, [7])
-  losses = [
-    oracle.cross_entropy(oracle.predict(row(models, k), client.x), client.y)
-    for k in range(3)
-  ]
-  expected = oracle.predict(row(models, np.argmin(losses)), other.x)
+  (loss,) = oracle.losses([client])
+  best = np.argmin([loss(trees.row(models, k)) for k in range(3)])
   prepared = functions.prepare_client(models, (), client, ROUND)
-  for y in (other.y, 2 - other.y):
-    logits = functions.predict_as_client(
-      models, prepared, client, other._replace(y=y)
-    )
-    np.testing.assert_allclose(logits, expected, atol=1e-5)
+  assert_allclose(
+    functions.predict_as_client(models, prepared, client, other),
+    oracle.predict(trees.row(models, best), other.x),
+    atol=1e-5,
+  )
 
 
 class TestInitialModels:
   def test_first_is_that_of_the_seed_and_the_others_differ(
-    self, model, models, run_in_graph, compare
+    self, model, models, run_in_graph, compare, initial
   ):
-    plain = run_in_graph(model.initial_weights, randomness.server_seed(0))
-    assert compare.equal_bits(row(models, 0), plain)
+    plain = initial(0)
+    assert compare.equal_bits(trees.row(models, 0), plain)
     kernels = models.backbone[0]
     assert all(
       np.abs(kernels[i] - kernels[j]).max() > 0.1
@@ -185,7 +162,7 @@ class TestInitialModels:
       lambda seed: model_stack.initial_models(model, 2, seed),
       randomness.server_seed(0),
     )
-    more = tf.nest.map_structure(lambda w: w[:2], models)
+    more = trees.map(lambda w: w[:2], models)
     assert compare.equal_bits(fewer, more)
 
   @pytest.mark.parametrize("module", [fe_sem, fed_em, fed_rc, ifca])
@@ -193,8 +170,8 @@ class TestInitialModels:
     self, build, model, models, refusal, module
   ):
     pairs = zip(
-      tf.nest.flatten(model.weight_names()),
-      tf.nest.flatten(row(models, 0)),
+      trees.leaves(model.weight_names()),
+      trees.leaves(trees.row(models, 0)),
       strict=True,
     )
     given = split_model.with_weights(model, dict(pairs))

@@ -2,10 +2,14 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from numpy.testing import assert_allclose
 
+from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift.algorithms import apfl
+from tff_shift.learning import local_training
+from tff_shift.learning import randomness
+from tff_shift.models import split_model
 
 pytestmark = pytest.mark.slow
 
@@ -15,7 +19,7 @@ DECAY = {"momentum": 0.5, "weight_decay": 0.01}
 STATES = {
   "apfl": lambda weights, own: apfl.ClientState(own, np.float32(0.4)),
   "ditto": lambda weights, own: own,
-  "fed_dyn": lambda weights, own: tf.nest.map_structure(np.zeros_like, weights),
+  "fed_dyn": lambda weights, own: trees.zeros(weights),
   "local": lambda weights, own: own,
   "moon": lambda weights, own: own.backbone,
 }
@@ -25,7 +29,7 @@ STATES = {
   "optimizer", [{"optimizer": "sgd", **DECAY}, {"optimizer": "adam"}], ids=str
 )
 @pytest.mark.parametrize(
-  ("name", "options", "other", "other_options"),
+  "name, options, other, other_options",
   [
     ("apfl", {}, "fed_avg", {}),
     ("ditto", {}, "fed_avg", {}),
@@ -67,6 +71,54 @@ def test_client_sends_what_it_sends_in_another(
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(
+  "name, options, shared",
+  [
+    ("apfl", {"adapt_mixture": False}, None),
+    ("fed_proto", {"prototype_weight": 0.0}, np.ones((3, 8), np.float32)),
+    # There are no prototypes.
+    ("fed_proto", {"prototype_weight": 0.7}, np.zeros((3, 8), np.float32)),
+  ],
+)
+def test_personal_model_is_that_of_local_training(
+  build,
+  model,
+  client,
+  weights,
+  personal,
+  run_in_graph,
+  compare,
+  optimizer,
+  name,
+  options,
+  shared,
+):
+  hparams = algorithms.hparams(name, optimizer=optimizer, **COMMON, **options)
+  result = (
+    build(hparams)
+    .train_client(
+      weights if shared is None else shared,
+      # All of the mixture is its own.
+      apfl.ClientState(personal, np.float32(1)) if name == "apfl" else personal,
+      client,
+      2,
+    )
+    .client_state
+  )
+
+  def train(start, data):
+    # Two iterations of a step for each of the two domains.
+    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, 2)
+    return local_training.train_on_pool(
+      model.predict, start, data, 4, seed, hparams
+    ).weights
+
+  assert compare.equal_bits(
+    getattr(result, "personal", result), run_in_graph(train, personal, client)
+  )
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_ditto_without_the_pull_is_local_training(
   build, client, weights, personal, compare, optimizer
 ):
@@ -95,24 +147,63 @@ def test_equally_frequent_classes_are_fed_avg(
 
 
 @pytest.mark.parametrize(
-  ("name", "options"),
+  "name, options",
   [
     ("fed_avg_ft", {"fine_tuning_epochs": 0}),
     ("fed_babu", {"fine_tuning_epochs": 0}),
     ("per_fed_avg", {"inner_rate": 0.0}),
     ("per_fed_avg", {"adaptation_steps": 0}),
+    # Who never took part.
+    ("ditto", {}),
+    ("fed_ala", {}),
+    ("fed_ala", {"variant": "program"}),
   ],
 )
 def test_client_has_the_server_model(
   build, client, weights, compare, name, options
 ):
   functions = build(algorithms.hparams(name, **COMMON, **options))
-  prepared = functions.prepare_client(weights, (), client, 2)
-  assert compare.equal_bits(prepared, weights)
+  state = functions.initial_client_state(client.seed, weights)
+  if functions.prepare_client is not None:
+    state = functions.prepare_client(weights, state, client, 2)
+  assert compare.equal_bits(state, weights)
 
 
 @pytest.mark.parametrize(
-  ("name", "options"),
+  "name, options",
+  [
+    ("ditto", {}),
+    ("fed_3da", {}),
+    ("fed_avg_ft", {}),
+    ("fed_proto", {"proto_prediction": "classifier"}),
+    # Before the first prototypes.
+    ("fed_proto", {}),
+    ("p_fed_me", {}),
+  ],
+)
+def test_client_predicts_with_its_own_model(
+  build, client, personal, make_client, oracle, name, options
+):
+  functions, other = (
+    build(algorithms.hparams(name, **options)),
+    make_client(1, [9]),
+  )
+  shared = functions.initial_weights(client.seed)
+  assert_allclose(
+    functions.predict_as_client(shared, personal, client, other),
+    oracle.predict(personal, other.x),
+    atol=1e-5,
+  )
+  if isinstance(shared, split_model.SplitWeights):
+    assert_allclose(
+      functions.predict_as_server(shared, (), other),
+      oracle.predict(shared, other.x),
+      atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize(
+  "name, options",
   [
     ("fed_babu", {}),
     ("fed_prox_ft", {"mu": 0.7}),
@@ -143,14 +234,14 @@ def one_model(weights, like):
   """The model of a server that has one, or the first of several."""
   for field in ("model", "mean", "models"):
     weights = getattr(weights, field, weights)
-  return tf.nest.map_structure(
+  return trees.map(
     lambda w, plain: w if w.ndim == plain.ndim else w[0], weights, like
   )
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
 @pytest.mark.parametrize(
-  ("name", "options"),
+  "name, options",
   [
     ("fe_sem", ONE_MODEL),
     # Divisions by four steps are exact.
@@ -211,10 +302,12 @@ NO_IMAGES = {"confidence_threshold": 0.0, "num_augmentations": 0}
 
 
 @pytest.mark.parametrize(
-  ("name", "options", "model_name", "num_rounds"),
+  "name, options, model_name, num_rounds",
   [
     ("ada_bn", {"statistics_of": "source"}, "normalized_model", 0),
     ("ada_bn", {"statistics_of": "stream"}, "normalized_model", 0),
+    ("atp", {}, "model", 1),
+    ("atp", {}, "normalized_model", 1),
     ("cotta", {"teacher_memory": 1.0, **NO_IMAGES}, "model", 1),
     ("fed_ctta", NO_RATE, "model", 1),
     ("fed_ctta", NO_STEPS, "model", 1),

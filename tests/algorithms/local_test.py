@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
+from tests.fixtures import trees
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import local
 from tff_shift.learning.stock_tff import learning_process
@@ -28,15 +28,15 @@ def test_client_learns_the_same_in_any_company(start, make_client, compare):
 
 
 def test_rounds_are_local_training_of_fed_avg(
-  start, build, model, make_client, run_in_graph, compare
+  start, build, make_client, compare, initial
 ):
   client = make_client(0, [6, 5])
   (state,) = start(HPARAMS, [client], 2).client_states
-  weights = run_in_graph(model.initial_weights, client.seed)
+  weights = initial(client.seed)
   plain = build(fed_avg.HParams(local_steps=1, batch_size=4, learning_rate=0.3))
   for round_num in range(2):
     update = plain.train_client(weights, (), client, round_num).update
-    weights = tf.nest.map_structure(np.add, weights, update)
+    weights = trees.add(weights, update)
   compare.assert_close(state, weights, 1e-6)
 
 

@@ -4,9 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
-import scipy.special
+import scipy.stats
 import tensorflow as tf
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
+from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_avg_ft
@@ -59,41 +62,20 @@ def make_images(make_client):
 @pytest.fixture(scope="module")
 def weights(images_model, run_in_graph):
   """Random weights whose predictions are neither alike nor certain."""
-  generator = np.random.default_rng(4)
-  return tf.nest.map_structure(
-    lambda w: generator.normal(0.2, 0.5, w.shape).astype(np.float32),
-    run_in_graph(images_model.initial_weights, np.int32([1, 2])),
-  )
-
-
-def spec_of(value):
-  """Returns the type of an array of any length."""
-  shape = np.shape(value)
-  return tf.TensorSpec(shape and [None, *shape[1:]], np.asarray(value).dtype)
+  drawn = run_in_graph(images_model.initial_weights, np.int32([1, 2]))
+  return trees.map(lambda w: w + np.float32(0.2), trees.normal(drawn, 4, 0.5))
 
 
 @pytest.fixture(scope="module")
-def predict(build, images_model, make_images, weights, compile_in_graph):
-  """Returns `predict(weights, state, data, examples)` of a client."""
-  client = make_images(0, [3, 4])
-  specs = tf.nest.map_structure(spec_of, client)._replace(
-    seed=tf.TensorSpec([2], tf.int32), domain_sizes=tf.TensorSpec([2], tf.int32)
-  )
-  weights_specs = tf.nest.map_structure(
-    lambda w: tf.TensorSpec(w.shape, w.dtype), weights
-  )
-  return compile_in_graph(
-    build(HPARAMS, model=images_model).predict_as_client,
-    weights_specs,
-    (),
-    specs,
-    specs,
-  )
+def predict(build, images_model, weights, run_for_each):
+  """Returns `predict(calls)`; a call is data and examples."""
+  work = build(HPARAMS, model=images_model).predict_as_client
+  return lambda calls: run_for_each(work, [(weights, (), *c) for c in calls])
 
 
 class TestAdaptation:
   @pytest.mark.parametrize(
-    ("num_steps", "augmentation"), [(1, "none"), (2, "augmix")]
+    "num_steps, augmentation", [(1, "none"), (2, "augmix")]
   )
   def test_agrees_with_the_oracle(
     self,
@@ -122,10 +104,8 @@ class TestAdaptation:
           )
 
         def loss(current):
-          mean = scipy.special.softmax(
-            oracle.predict(current, flat(views)), axis=1
-          ).mean(axis=0)
-          return -np.sum(mean * np.log(mean))
+          p = oracle.softmax(oracle.predict(current, flat(views)))
+          return scipy.stats.entropy(p.mean(axis=0))
 
         return loss
 
@@ -133,7 +113,7 @@ class TestAdaptation:
         weights, [entropy_at(step) for step in range(num_steps)], 0.2
       )
       expected = oracle.predict(adapted, flat(x))[0]
-      np.testing.assert_allclose(logits, expected, atol=1e-4)
+      assert_allclose(logits, expected, atol=1e-4)
       # The oracle sees whether anything was done.
       before = oracle.predict(weights, flat(x))[0]
       assert np.max(np.abs(expected - before)) > 0.01
@@ -155,43 +135,33 @@ class TestAdaptation:
     )
     # The first step of Adam is of the rate, wherever there is a gradient.
     moved = adapt(test_time_optimizer="adam", test_time_learning_rate=0.01)
-    steps = tf.nest.map_structure(
-      lambda a, b: np.max(np.abs(a - b)), moved, weights
-    )
-    np.testing.assert_allclose(tf.nest.flatten(steps), 0.01, rtol=0.01)
+    steps = trees.map(lambda a, b: np.max(np.abs(a - b)), moved, weights)
+    assert_allclose(trees.leaves(steps), 0.01, rtol=0.01)
 
 
-def test_each_example_is_adapted_to_alone(weights, predict, make_images):
+def test_each_example_is_adapted_to_alone(predict, make_images):
   """From the same weights, whatever stands beside it."""
-  client, examples = make_images(0, [6]), make_images(1, [3, 4])
-  client = client._replace(domain_sizes=np.int32([6, 0]))
-  logits = predict(weights, (), client, examples)
+  client, examples = make_images(0, [6, 0]), make_images(1, [3, 4])
   order = np.array([6, 2, 0, 5, 1, 3, 4])
-  other_client = make_images(2, [6, 0])._replace(seed=client.seed)
-  for data, others, expected in (
-    # Classes are not looked at.
-    (client, examples._replace(y=(examples.y + 1) % 3), logits),
-    *(
-      (
-        client,
-        examples._replace(x=examples.x[order], domain_sizes=np.int32(sizes)),
-        logits[order],
-      )
-      for sizes in ([3, 4], [0, 7])
-    ),
-    (
-      client,
-      examples._replace(
-        x=examples.x[3:], y=examples.y[3:], domain_sizes=np.int32([0, 4])
-      ),
-      logits[3:],
-    ),
-    (other_client, examples, logits),
-  ):
-    np.testing.assert_array_equal(predict(weights, (), data, others), expected)
+  shuffled = examples._replace(x=examples.x[order])
+  last = examples._replace(
+    x=examples.x[3:], y=examples.y[3:], domain_sizes=np.int32([0, 4])
+  )
+  logits, *found, of_last, of_other_data, of_other_client = predict(
+    [
+      (client, examples),
+      (client, shuffled),
+      (client, shuffled._replace(domain_sizes=np.int32([0, 7]))),
+      (client, last),
+      (make_images(2, [6, 0])._replace(seed=client.seed), examples),
+      (client._replace(seed=make_images(1, [1]).seed), examples),
+    ]
+  )
+  assert_array_equal(found, [logits[order]] * 2)
+  assert_array_equal(of_last, logits[3:])
+  assert_array_equal(of_other_data, logits)
   # Clients draw their own augmentations.
-  other = client._replace(seed=make_images(1, [1]).seed)
-  assert np.all(predict(weights, (), other, examples) != logits)
+  assert np.all(of_other_client != logits)
 
 
 class TestBesideFedAvg:

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures import keras_models
+from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
-from tff_shift.models import split_model
 from tff_shift.simulation.engine import rounds
 
 layers = tf.keras.layers
@@ -31,7 +32,7 @@ def build(model, hparams):
     # As long as the client has examples: 1 and 3 times the rate.
     step = hparams.rate * tf.cast(data.num_examples, tf.float32)
     return algorithm_lib.ClientResult(
-      tf.nest.map_structure(lambda each: tf.fill(each.shape, step), weights),
+      trees.map(lambda each: tf.fill(each.shape, step), weights),
       client_state=(),
       loss=tf.constant(0.0),
     )
@@ -55,22 +56,17 @@ MODULE = types.SimpleNamespace(
 
 
 def make_model(*normalization):
-  return split_model.build_split_model(
-    "small",
-    backbone=lambda: tf.keras.Sequential(
-      [layers.InputLayer((2,)), layers.Dense(3), *normalization]
-    ),
-    head=lambda: tf.keras.Sequential(
-      [layers.InputLayer((3,)), layers.Dense(2)]
-    ),
-    input_dtype=tf.float32,
+  return keras_models.split(
+    (2,),
+    lambda: [layers.Dense(3), *(make() for make in normalization)],
+    lambda: [layers.Dense(2)],
   )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "model",
-  [make_model(), make_model(layers.BatchNormalization())],
+  [make_model(), make_model(layers.BatchNormalization)],
   ids=["plain", "normalized"],
 )
 def test_clients_have_equal_weights(context, model):
@@ -84,9 +80,9 @@ def test_clients_have_equal_weights(context, model):
   algorithm = algorithms.build(MODULE, model)
   start = algorithm.start(data, run_seed=0)
   running = rounds.Rounds(algorithm, start.data, run_seed=0)
-  before = tf.nest.flatten(running.server_state.weights)
+  before = trees.leaves(running.server_state.weights)
   running.step()
-  after = tf.nest.flatten(running.server_state.weights)
+  after = trees.leaves(running.server_state.weights)
   # By the number of examples, it would be 0.5 * (1 * 1 + 3 * 3) / 4 = 1.25.
   for index in (0, 1):
     np.testing.assert_allclose(after[index] - before[index], 1.0, rtol=1e-6)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import scipy.special
 import tensorflow as tf
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
 from tff_shift.algorithms import fth
 from tff_shift.algorithms import prior_correction
@@ -46,7 +48,7 @@ def experts_of(estimates, rate=0.5, number=8):
   found = []
   for each in estimates:
     experts = experts.add(tf.constant([each, 1 - each]), rate)
-    np.testing.assert_allclose(tf.reduce_sum(experts.weights), 1, atol=1e-6)
+    assert_allclose(tf.reduce_sum(experts.weights), 1, atol=1e-6)
     found.append(float(experts.mean()[0]))
   return found
 
@@ -54,7 +56,7 @@ def experts_of(estimates, rate=0.5, number=8):
 class TestExperts:
   def test_predictions_by_hand(self):
     """a = 1/2; the second weights are exp(-0.1225) and exp(-0.09)."""
-    np.testing.assert_allclose(
+    assert_allclose(
       experts_of([0.5, 0.6, 0.9, 0.9]),
       [0.5, 0.575, 0.77267357, 0.83272450],
       atol=1e-6,
@@ -62,7 +64,7 @@ class TestExperts:
 
   def test_without_a_rate_the_mix_is_fixed(self):
     """All experts have the same weight, 1/3: means of 1, 2 and 3 estimates."""
-    np.testing.assert_allclose(
+    assert_allclose(
       experts_of([0.5, 0.6, 0.9], rate=0.0)[-1],
       (2.0 / 3 + 1.5 / 2 + 0.9) / 3,
       atol=1e-6,
@@ -76,7 +78,7 @@ class TestExperts:
     weights = np.exp([-0.1225, -0.09])
     weights *= 2 / 3 / weights.sum()
     kept = weights[1] / (weights[1] + 1 / 3)
-    np.testing.assert_allclose(
+    assert_allclose(
       experts_of([0.5, 0.6, 0.9], number=2)[-1],
       kept * 0.75 + (1 - kept) * 0.9,
       atol=1e-6,
@@ -90,7 +92,7 @@ class TestLimits:
     steps = (1, 1, 2, 3)
     expected, _ = adapt(fth.HParams(), steps)
     result, _ = adapt(HParams(memory="history"), steps)
-    np.testing.assert_array_equal(result, expected)
+    assert_array_equal(result, expected)
 
   def test_all_memories_agree_after_one_time_step(self, adapt):
     found = [
@@ -98,23 +100,21 @@ class TestLimits:
       for memory in ("none", "history", "window", "flh_ftl")
     ]
     for each in found[1:]:
-      np.testing.assert_array_equal(each, found[0])
+      assert_array_equal(each, found[0])
 
   def test_windows_of_one_and_of_all_time_steps(self, adapt):
     def last(**options):
       return adapt(HParams(**options))[0][-1]
 
-    np.testing.assert_array_equal(
-      last(memory="window", window=1), last(memory="none")
-    )
-    np.testing.assert_allclose(
+    assert_array_equal(last(memory="window", window=1), last(memory="none"))
+    assert_allclose(
       last(memory="window", window=3), last(memory="history"), atol=1e-6
     )
     assert np.any(last(memory="window", window=2) != last(memory="history"))
 
   def test_much_smoothing_is_the_source(self, adapt):
     result, _ = adapt(HParams(smoothing=1e9), (1,))
-    np.testing.assert_allclose(result[1], result[0], atol=1e-6)
+    assert_allclose(result[1], result[0], atol=1e-6)
 
 
 @pytest.mark.slow
@@ -125,8 +125,8 @@ def test_correction_by_hand(adapt):
     (1,),
   )
   # Six labelled examples, two of each class, so pi is uniform.
-  np.testing.assert_allclose(state.prior, np.full(3, 1 / 3), rtol=1e-6)
-  np.testing.assert_allclose(
+  assert_allclose(state.prior, np.full(3, 1 / 3), rtol=1e-6)
+  assert_allclose(
     found[1] - found[0],
     np.tile(np.log(3 * state.memory.estimates[0]), (7, 1)),
     atol=1e-5,
@@ -135,7 +135,7 @@ def test_correction_by_hand(adapt):
 
 def test_prior_of_labelled_examples():
   found = prior_correction.labelled_prior(np.int32([0, 0, 0, 1]), 3)
-  np.testing.assert_allclose(found, np.array([4, 2, 1]) / 7, rtol=1e-6)
+  assert_allclose(found, np.array([4, 2, 1]) / 7, rtol=1e-6)
 
 
 class TestFitScale:
@@ -151,18 +151,18 @@ class TestFitScale:
       np.mean(scipy.special.logsumexp(s * exact, axis=1) - s * chosen)
       for s in scales
     ]
-    np.testing.assert_allclose(
+    assert_allclose(
       prior_correction.fit_scale(logits, np.int32(y)),
       scales[np.argmin(losses)],
       rtol=1e-3,
     )
 
-  @pytest.mark.parametrize(("y", "expected"), [(0, 16.0), (1, 1 / 16)])
+  @pytest.mark.parametrize("y, expected", [(0, 16.0), (1, 1 / 16)])
   def test_it_has_limits(self, y, expected):
     found = prior_correction.fit_scale(
       np.float32([[2.0, 0.0]] * 3), np.int32([y] * 3)
     )
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert_allclose(found, expected, rtol=1e-4)
 
   def test_without_examples_it_is_one(self):
     found = prior_correction.fit_scale(
@@ -177,13 +177,11 @@ class TestFitScale:
     result, state = adapt(hparams, (1,))
     expected, _ = adapt(plain, (1,))
     shift = expected[1] - expected[0]
-    np.testing.assert_allclose(
-      result[1], state.scale * expected[0] + shift, atol=1e-5
-    )
+    assert_allclose(result[1], state.scale * expected[0] + shift, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-  ("memory", "scored", "expected"),
+  "memory, scored, expected",
   [
     ("none", "published", False),
     ("flh_ftl", "published", True),

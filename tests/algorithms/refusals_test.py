@@ -7,7 +7,7 @@ from tff_shift.testing import forms
 
 
 @pytest.mark.parametrize(
-  ("name", "options", "message"),
+  "name, options, message",
   [
     ("ada_bn", {}, "would predict like source"),
     ("fed_ade", {"eta_min": 0.2, "eta_max": 0.1}, "eta_max=0.1.*eta_min=0.2"),
@@ -134,7 +134,7 @@ def test_in_one_line(model, name, options, message):
 
 
 @pytest.mark.parametrize(
-  ("name", "options", "message"),
+  "name, options, message",
   [
     (
       "ada_bn",

@@ -72,26 +72,27 @@ class TestLoad:
     assert weights == (3.0,)
 
 
-class TestNumberOfClients:
-  @pytest.mark.slow
-  def test_is_an_argument_for_who_takes_it(self, write, model, context):
-    module = algorithms.load(
-      write(
-        "mine.py",
-        GOOD.replace(
-          "build(model, hparams):", "build(model, hparams, num_clients):"
-        ).replace(
-          "_server=update_server)",
-          "_server=update_server, max_clients=num_clients)",
-        ),
-      )
+@pytest.mark.slow
+def test_number_of_clients_is_an_argument_for_who_takes_it(
+  write, model, context
+):
+  module = algorithms.load(
+    write(
+      "mine.py",
+      GOOD.replace(
+        "build(model, hparams):", "build(model, hparams, num_clients):"
+      ).replace(
+        "_server=update_server)",
+        "_server=update_server, max_clients=num_clients)",
+      ),
     )
-    built = algorithms.build(module, model, num_clients=7)
-    assert built.max_clients == 7
-    with pytest.raises(ValueError, match=r"mine needs num_clients, the number"):
-      algorithms.build(module, model)
-    with pytest.raises(ValueError, match="num_clients=0 is not allowed"):
-      algorithms.build(module, model, num_clients=0)
+  )
+  built = algorithms.build(module, model, num_clients=7)
+  assert built.max_clients == 7
+  with pytest.raises(ValueError, match=r"mine needs num_clients, the number"):
+    algorithms.build(module, model)
+  with pytest.raises(ValueError, match="num_clients=0 is not allowed"):
+    algorithms.build(module, model, num_clients=0)
 
 
 class TestRefusals:
@@ -103,7 +104,7 @@ class TestRefusals:
     assert "mine" not in algorithms.names()
 
   @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    "old, new, message",
     [
       ("class HParams", "class Others", "there must be a class HParams"),
       (

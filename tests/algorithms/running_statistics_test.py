@@ -6,7 +6,11 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
+from tests.fixtures import keras_models
+from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import batch_statistics
@@ -23,20 +27,14 @@ NAMES = [n for n in algorithms.names() if algorithms.running_statistics(n)]
 def make_model():
   """The contract's model, with batch normalisation in the backbone."""
   return guided_model.with_guide(
-    split_model.build_split_model(
-      "normalized",
-      backbone=lambda: tf.keras.Sequential(
-        [
-          layers.InputLayer((5,)),
-          layers.Dense(8, name="layer1"),
-          layers.BatchNormalization(momentum=0.5, name="norm"),
-          layers.ReLU(),
-        ]
-      ),
-      head=lambda: tf.keras.Sequential(
-        [layers.InputLayer((8,)), layers.Dense(3, name="layer2")]
-      ),
-      input_dtype=tf.float32,
+    keras_models.split(
+      (5,),
+      lambda: [
+        layers.Dense(8, name="layer1"),
+        layers.BatchNormalization(momentum=0.5, name="norm"),
+        layers.ReLU(),
+      ],
+      lambda: [layers.Dense(3, name="layer2")],
     ),
     num_clients=forms.NUM_CLIENTS,
     width=7,
@@ -49,8 +47,8 @@ def model_for(name):
   if algorithms.running_statistics(name) != algorithm_lib.FIXED:
     return model
   given = zip(
-    tf.nest.flatten(model.weight_names()),
-    tf.nest.flatten(model.initial_weights(randomness.server_seed(0))),
+    trees.leaves(model.weight_names()),
+    trees.leaves(model.initial_weights(randomness.server_seed(0))),
     strict=True,
   )
   return split_model.with_weights(
@@ -133,13 +131,13 @@ def test_statistics_move_where_they_are_kept(name, plain, data, make_client):
   assert len(found) == len(own)
   initial = model_for(name).statistics
   for each in found:
-    values = tf.nest.flatten(each.statistics)
+    values = trees.leaves(each.statistics)
     assert len(values) % len(initial) == 0
     for value, start in zip(values, tuple(initial.values()) * 2, strict=False):
       assert np.isfinite(value).all()
       assert np.any(np.abs(value - start) > 1e-3)
   if not own:
-    everything = tf.nest.map_structure(np.asarray, [state.weights, clients])
+    everything = trees.map(np.asarray, [state.weights, clients])
     assert not isinstance(everything[0], batch_statistics.Normalized)
   to_predict = [make_client(9, [6])] * len(data)
   metrics = plain.evaluate_clients(state, clients, data, to_predict)
@@ -169,9 +167,7 @@ def test_one_client_is_the_same_whatever_is_personal(
   ]
   for each in found[1:]:
     for key, value in each.items():
-      np.testing.assert_allclose(
-        value, found[0][key], rtol=1e-3, atol=1e-4, err_msg=key
-      )
+      assert_allclose(value, found[0][key], rtol=1e-3, atol=1e-4, err_msg=key)
 
 
 def domain_means(data):
@@ -185,18 +181,10 @@ def domain_means(data):
 @pytest.fixture(scope="module")
 def normalizes_inputs():
   """Momentum 0.5, and nothing before what is normalised."""
-  return split_model.build_split_model(
-    "inputs",
-    backbone=lambda: tf.keras.Sequential(
-      [
-        layers.InputLayer((5,)),
-        layers.BatchNormalization(momentum=0.5, name="norm"),
-      ]
-    ),
-    head=lambda: tf.keras.Sequential(
-      [layers.InputLayer((5,)), layers.Dense(3, name="last")]
-    ),
-    input_dtype=tf.float32,
+  return keras_models.split(
+    (5,),
+    lambda: [layers.BatchNormalization(momentum=0.5, name="norm")],
+    lambda: [layers.Dense(3, name="last")],
   )
 
 
@@ -234,19 +222,15 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 @pytest.mark.slow
 def test_each_representation_of_fed_evolve_sees_its_own_domain(train):
   (weights, _), (earlier, later) = train("fed_evolve")
-  np.testing.assert_allclose(
-    weights.statistics["phi"][0], 0.5 * earlier, **CLOSE
-  )
-  np.testing.assert_allclose(weights.statistics["psi"][0], 0.5 * later, **CLOSE)
+  assert_allclose(weights.statistics["phi"][0], 0.5 * earlier, **CLOSE)
+  assert_allclose(weights.statistics["psi"][0], 0.5 * later, **CLOSE)
 
 
 @pytest.mark.slow
 def test_first_domain_of_fed_evp_moves_statistics_too(train):
   """It stands in a branch of a condition."""
   (weights, _), (first, second) = train("fed_evp")
-  np.testing.assert_allclose(
-    weights.statistics[0], 0.25 * first + 0.5 * second, **CLOSE
-  )
+  assert_allclose(weights.statistics[0], 0.25 * first + 0.5 * second, **CLOSE)
 
 
 @pytest.mark.long
@@ -254,15 +238,11 @@ def test_teacher_of_cfed_is_the_model_at_the_end_of_a_domain(train):
   """All steps of a round are in the current domain: here two."""
   options = {"task_rounds": 4, "review_share": 0.0, "public_examples": 6}
   (earlier, later), (first, _) = train("cfed", server_steps=0, **options)
-  np.testing.assert_allclose(
-    earlier.statistics["model"][0], 0.75 * first, **CLOSE
-  )
-  np.testing.assert_array_equal(earlier.statistics["teacher"][0], np.zeros(5))
+  assert_allclose(earlier.statistics["model"][0], 0.75 * first, **CLOSE)
+  assert_array_equal(earlier.statistics["teacher"][0], np.zeros(5))
   for one, other in zip(*later.statistics.values(), strict=True):
-    np.testing.assert_array_equal(one, other)
-  np.testing.assert_allclose(
-    later.statistics["teacher"][0], (1 - 0.5**4) * first, **CLOSE
-  )
+    assert_array_equal(one, other)
+  assert_allclose(later.statistics["teacher"][0], (1 - 0.5**4) * first, **CLOSE)
   # Distillation at the server moves the statistics of its model.
   (distilled, _), _ = train(
     "cfed", server_steps=1, distil_from="first_domain", **options
@@ -273,41 +253,29 @@ def test_teacher_of_cfed_is_the_model_at_the_end_of_a_domain(train):
 
 
 class TestRefusals:
-  def test_server_that_needs_them(self):
-    with pytest.raises(ValueError, match="with fed_drm: its server"):
-      algorithms.build(
-        "fed_drm",
-        make_model(),
-        dataclasses.replace(forms.hparams("fed_drm"), personal_norm="all"),
-      )
-
-  def test_nothing_to_choose(self):
-    with pytest.raises(ValueError, match="only personal models"):
-      algorithms.build(
-        "local",
-        make_model(),
-        dataclasses.replace(forms.hparams("local"), personal_norm="statistics"),
-      )
-
-  def test_fixed_statistics_that_nobody_has_trained(self):
-    with pytest.raises(ValueError, match="initial 0 and 1, which normalise"):
-      algorithms.build("fix_lr", make_model())
+  @pytest.mark.parametrize(
+    "name, options, message",
+    [
+      ("fed_drm", {"personal_norm": "all"}, "with fed_drm: its server"),
+      ("local", {"personal_norm": "statistics"}, "only personal models"),
+      # Fixed statistics that nobody has trained.
+      ("fix_lr", {}, "initial 0 and 1, which normalise"),
+    ],
+  )
+  def test_what_nobody_has_or_needs(self, name, options, message):
+    hparams = dataclasses.replace(forms.hparams(name), **options)
+    with pytest.raises(ValueError, match=message):
+      algorithms.build(name, make_model(), hparams)
 
   @pytest.mark.slow
   def test_layers_of_a_client_s_own(self, context):
-    model = split_model.build_split_model(
-      "own",
-      backbone=lambda: tf.keras.Sequential(
-        [layers.InputLayer((5,)), layers.Dense(4, name="first")]
-      ),
-      head=lambda: tf.keras.Sequential(
-        [
-          layers.InputLayer((4,)),
-          layers.BatchNormalization(name="norm"),
-          layers.Dense(3, name="last"),
-        ]
-      ),
-      input_dtype=tf.float32,
+    model = keras_models.split(
+      (5,),
+      lambda: [layers.Dense(4, name="first")],
+      lambda: [
+        layers.BatchNormalization(name="norm"),
+        layers.Dense(3, name="last"),
+      ],
     )
     options = {"head": "classifier", "local_steps": 1}
     hparams = algorithms.get("fed_rep").HParams(**options)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import scipy.special
 import scipy.stats
-import tensorflow as tf
+from numpy.testing import assert_allclose
 
+from tests.fixtures import trees
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import t3a
 from tff_shift.learning import randomness
@@ -33,7 +34,7 @@ def weights(cut, run_in_graph):
   """Weights with biases that are not zero."""
   drawn = run_in_graph(cut.initial_weights, randomness.server_seed(0))
   generator = np.random.default_rng(1)
-  return tf.nest.map_structure(
+  return trees.map(
     lambda w: w + 0.3 * generator.normal(size=w.shape).astype(np.float32), drawn
   )
 
@@ -94,7 +95,7 @@ class TestPredict:
     found = predict(weights, x, [12, 0, 18], num_supports)
     parts = features_of(weights, x[:12]), features_of(weights, x[12:])
     expected = [predict_by_hand(weights, z, num_supports) for z in parts]
-    np.testing.assert_allclose(found, np.concatenate(expected), atol=1e-5)
+    assert_allclose(found, np.concatenate(expected), atol=1e-5)
 
   def test_examples_of_higher_entropy_change_nothing(
     self, weights, predict, features_of, make_client
@@ -111,7 +112,7 @@ class TestPredict:
         *(w / 1e4 for w in weights.backbone[-2:]),
       )
     )
-    np.testing.assert_allclose(
+    assert_allclose(
       predict(low, x, [9], 1),
       features / 1e4 @ (kernel / 20),
       rtol=1e-3,
@@ -142,7 +143,7 @@ class TestWork:
     )
     np.testing.assert_array_equal(all_domains, other_classes)
     # Batches of other sizes: a matrix product may round otherwise.
-    np.testing.assert_allclose(all_domains[4:], alone, rtol=1e-6)
+    assert_allclose(all_domains[4:], alone, rtol=1e-6)
     # Another client sees them in another order.
     assert np.any(all_domains != other_client)
 
@@ -158,7 +159,7 @@ class TestWork:
         functions.predict_as_server(w, (), client),
       )
 
-    flat, num_backbone = tf.nest.flatten(weights), len(model.backbone.names)
+    flat, num_backbone = trees.leaves(weights), len(model.backbone.names)
     whole = split_model.SplitWeights(
       tuple(flat[:num_backbone]), tuple(flat[num_backbone:])
     )

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
+from tests.fixtures import trees
 from tff_shift.algorithms import uda
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
@@ -33,13 +33,15 @@ def client(make_adapting_client):
 
 
 @pytest.fixture(scope="module")
-def state(build, client):
-  return build(HPARAMS).initial_client_state(client.seed, ())
+def state(client, functions):
+  return functions.initial_client_state(client.seed, ())
 
 
 class TestRound:
-  def test_two_gradients_of_a_step(self, build, state, client, oracle, compare):
-    result = build(HPARAMS).train_client((), state, client, 3)
+  def test_two_gradients_of_a_step(
+    self, state, client, oracle, compare, functions
+  ):
+    result = functions.train_client((), state, client, 3)
 
     def of_classes(state):
       return oracle.cross_entropy(
@@ -66,7 +68,7 @@ class TestRound:
     gradient = down._replace(
       weights=down.weights._replace(backbone=up.weights.backbone)
     )
-    expected = tf.nest.map_structure(lambda w, g: w - RATE * g, state, gradient)
+    expected = trees.add(state, gradient, -RATE)
     compare.assert_close(result.client_state, expected, 1e-5)
     np.testing.assert_allclose(
       result.loss, of_classes(state) + of_domains(state), rtol=1e-5
@@ -103,10 +105,10 @@ class TestRound:
     )
 
   def test_clients_start_from_the_model_with_classifiers_of_their_own(
-    self, build, state, make_adapting_client
+    self, state, make_adapting_client, functions
   ):
     other = make_adapting_client(1, NUM_EXAMPLES, NUM_EXAMPLES)
-    second = build(HPARAMS).initial_client_state(other.seed, ())
+    second = functions.initial_client_state(other.seed, ())
     assert np.all(state.classifiers[0][0] != second.classifiers[0][0])
     assert [np.shape(w) for w in second.classifiers[0]] == [
       (8, 6),

@@ -5,7 +5,9 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
 
+from tests.fixtures import trees
 from tff_shift.algorithms import unida
 from tff_shift.algorithms.parts import domain_adversaries
 
@@ -55,7 +57,7 @@ class TestWeights:
     generator = np.random.default_rng(0)
     logits = generator.normal(size=(6, 4)).astype(np.float32)
     separate = generator.normal(size=6).astype(np.float32)
-    np.testing.assert_allclose(
+    assert_allclose(
       unida.transferability(tf.constant(logits), separate, 3.0),
       transferability(logits, separate, 3.0),
       rtol=1e-5,
@@ -68,14 +70,14 @@ class TestWeights:
       tf.constant([90.0, -90.0]),
       1.0,
     )
-    np.testing.assert_allclose(found, [1, -1], atol=1e-6)
+    assert_allclose(found, [1, -1], atol=1e-6)
 
   def test_normalized_weights_start_at_zero_and_have_a_mean_of_one(self):
     weights = np.array([-0.3, 0.2, 0.7, 0.1], np.float32)
     found = unida.normalize(tf.constant(weights))
-    np.testing.assert_allclose(found, normalize(weights), rtol=1e-5)
+    assert_allclose(found, normalize(weights), rtol=1e-5)
     assert np.min(found) == 0
-    np.testing.assert_allclose(np.mean(found), 1, rtol=1e-6)
+    assert_allclose(np.mean(found), 1, rtol=1e-6)
 
   @pytest.mark.parametrize("number", [1, 3])
   def test_equal_weights_are_ones(self, number):
@@ -89,67 +91,66 @@ def client(make_adapting_client):
 
 
 @pytest.fixture(scope="module")
-def state(build, client):
-  return build(HPARAMS).initial_client_state(client.seed, ())
+def state(client, functions):
+  return functions.initial_client_state(client.seed, ())
 
 
-class TestRound:
-  def test_gradients_of_a_step(self, build, state, client, oracle, compare):
-    result = build(HPARAMS).train_client((), state, client, 0)
+def test_round_gradients_of_a_step(state, client, oracle, compare, functions):
+  result = functions.train_client((), state, client, 0)
 
-    def weigh(x, temperature):
-      return transferability(
-        oracle.predict(state.weights, x),
-        domain_logits(
-          state.classifiers[1], oracle.embed(state.weights.backbone, x)
-        ),
-        temperature,
-      )
-
-    # No gradient goes through them: they are those of before the step.
-    source_weights = normalize(-weigh(client.x, 5.0))
-    target_weights = normalize(weigh(client.stream_x, 0.5))
-
-    def losses(state):
-      of_classes = oracle.cross_entropy(
-        oracle.predict(state.weights, client.x), client.y
-      )
-      source, target = (
-        oracle.embed(state.weights.backbone, x)
-        for x in (client.x, client.stream_x)
-      )
-      adversary, separate = (
-        (
-          np.log(1 + np.exp(-domain_logits(classifier, source))),
-          np.log(1 + np.exp(domain_logits(classifier, target))),
-        )
-        for classifier in state.classifiers
-      )
-      return types.SimpleNamespace(
-        classes=of_classes,
-        weighted=np.mean(source_weights * adversary[0])
-        + np.mean(target_weights * adversary[1]),
-        separate=np.mean(separate[0]) + np.mean(separate[1]),
-      )
-
-    def total(state):
-      found = losses(state)
-      return found.classes + found.weighted + found.separate
-
-    def of_backbone(state):
-      # That of d' ends before it.
-      found = losses(state)
-      return found.classes - 0.8 * found.weighted
-
-    gradient = oracle.gradient(total, state)
-    gradient = gradient._replace(
-      weights=gradient.weights._replace(
-        backbone=oracle.gradient(of_backbone, state).weights.backbone
-      )
+  def weigh(x, temperature):
+    return transferability(
+      oracle.predict(state.weights, x),
+      domain_logits(
+        state.classifiers[1], oracle.embed(state.weights.backbone, x)
+      ),
+      temperature,
     )
-    expected = tf.nest.map_structure(lambda w, g: w - RATE * g, state, gradient)
-    compare.assert_close(result.client_state, expected, 1e-5)
-    np.testing.assert_allclose(result.loss, total(state), rtol=1e-5)
+
+  # No gradient goes through them: they are those of before the step.
+  source_weights = normalize(-weigh(client.x, 5.0))
+  target_weights = normalize(weigh(client.stream_x, 0.5))
+
+  def losses(state):
+    of_classes = oracle.cross_entropy(
+      oracle.predict(state.weights, client.x), client.y
+    )
+    source, target = (
+      oracle.embed(state.weights.backbone, x)
+      for x in (client.x, client.stream_x)
+    )
+    adversary, separate = (
+      (
+        np.log(1 + np.exp(-domain_logits(classifier, source))),
+        np.log(1 + np.exp(domain_logits(classifier, target))),
+      )
+      for classifier in state.classifiers
+    )
+    return types.SimpleNamespace(
+      classes=of_classes,
+      weighted=np.mean(source_weights * adversary[0])
+      + np.mean(target_weights * adversary[1]),
+      separate=np.mean(separate[0]) + np.mean(separate[1]),
+    )
+
+  def total(state):
+    found = losses(state)
+    return found.classes + found.weighted + found.separate
+
+  def of_backbone(state):
+    # That of d' ends before it.
+    found = losses(state)
+    return found.classes - 0.8 * found.weighted
+
+  gradient = oracle.gradient(total, state)
+  gradient = gradient._replace(
+    weights=gradient.weights._replace(
+      backbone=oracle.gradient(of_backbone, state).weights.backbone
+    )
+  )
+  expected = trees.map(lambda w, g: w - RATE * g, state, gradient)
+  compare.assert_close(result.client_state, expected, 1e-5)
+  assert_allclose(result.loss, total(state), rtol=1e-5)
 
 
 class TestPredictions:
@@ -168,9 +169,7 @@ class TestPredictions:
     self, predict, state, make_client, oracle
   ):
     x = make_client(5, [40]).x
-    np.testing.assert_allclose(
-      predict(), oracle.predict(state.weights, x), atol=1e-5
-    )
+    assert_allclose(predict(), oracle.predict(state.weights, x), atol=1e-5)
 
   def test_unknown_is_no_class(self, predict, state, make_client, oracle):
     x = make_client(5, [40]).x
@@ -186,7 +185,7 @@ class TestPredictions:
     found = predict(unknown_threshold=threshold)
     is_known = weights >= threshold
     assert 0 < is_known.sum() < 40
-    np.testing.assert_allclose(found[is_known], logits[is_known], atol=1e-5)
+    assert_allclose(found[is_known], logits[is_known], atol=1e-5)
     assert np.all(np.isnan(found[~is_known]))
 
 

@@ -87,7 +87,7 @@ def test_values_have_the_types_of_the_fields():
 
 
 @pytest.mark.parametrize(
-  ("argument", "requirement"),
+  "argument, requirement",
   [
     ("an_integer=0", "at least 1"),
     ("an_integer=10000001", "at most 10000000"),

@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 from numpy.lib import format
+from numpy.testing import assert_array_equal
 
 from tff_shift._util import memory
 from tff_shift.data import array_files
@@ -23,7 +24,7 @@ def test_all_arrays_are_read(path):
   assert arrays.keys() == ARRAYS.keys()
   for name, array in ARRAYS.items():
     assert arrays[name].dtype == array.dtype
-    np.testing.assert_array_equal(arrays[name], array)
+    assert_array_equal(arrays[name], array)
 
 
 def test_flipped_bit_is_found_or_does_no_harm(path):
@@ -41,7 +42,7 @@ def test_flipped_bit_is_found_or_does_no_harm(path):
       continue
     # In dates and the like; names stand in the file twice.
     for name, array in arrays.items():
-      np.testing.assert_array_equal(array, ARRAYS[name])
+      assert_array_equal(array, ARRAYS[name])
   # The arrays alone, with their headers, are half of the file.
   assert refused > len(content) / 2
 
@@ -105,7 +106,7 @@ def test_what_is_no_file_is_refused(make, reason, tmp_path, refusal):
 def test_damaged_npy_is_refused_in_one_line(tmp_path, refusal):
   path = tmp_path / "array.npy"
   np.save(path, np.arange(9))
-  np.testing.assert_array_equal(array_files.map_npy(path), np.arange(9))
+  assert_array_equal(array_files.map_npy(path), np.arange(9))
   content = path.read_bytes()
   for damaged in (b"", content[:-8], content[:20], b"\0" + content[1:]):
     path.write_bytes(damaged)

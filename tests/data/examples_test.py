@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tff_shift.data import examples
 
@@ -78,7 +79,7 @@ class TestCasts:
   def test_array_of_the_same_kind_is_cast(self, given, dtype):
     checked = check(x_of(given), Y, dtype=dtype)
     assert checked.x.dtype == dtype
-    np.testing.assert_array_equal(checked.x, x_of(dtype))
+    assert_array_equal(checked.x, x_of(dtype))
 
   @pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.int8, np.uint64])
   def test_classes_become_int32(self, dtype):
@@ -119,81 +120,7 @@ class TestCasts:
   def test_limits_of_the_integers_fit(self):
     x = np.full((1, *SHAPE), 255)
     x[0, 0, 0] = 0
-    np.testing.assert_array_equal(check(x, Y[:1], dtype=np.uint8).x, x)
-
-
-class TestRefusals:
-  @pytest.mark.parametrize(
-    "x, changes, message",
-    [
-      (
-        np.zeros((2, 3, 2), np.float32),
-        {},
-        "the shape must be [n, 2, 3], got [2, 3, 2]",
-      ),
-      (np.float32(1), {"shape": ()}, "the shape must be [n], got []"),
-      (
-        np.zeros((0, *SHAPE), np.float32),
-        {},
-        "there must be at least one example",
-      ),
-      (
-        x_of(np.uint8),
-        {},
-        "floating-point numbers wanted, to become float32, got uint8",
-      ),
-      (
-        x_of(bool),
-        {"dtype": np.uint8},
-        "integers wanted, to become uint8, got bool",
-      ),
-      (
-        x_of(np.int64) * 25,
-        {"dtype": np.uint8},
-        "integers must lie in 0..255, the range of uint8, got 0..275",
-      ),
-      (
-        x_of(np.int64) - 1,
-        {"dtype": np.uint8},
-        "integers must lie in 0..255, the range of uint8, got -1..10",
-      ),
-    ],
-  )
-  def test_wrong_x_is_named(self, x, changes, message, refusal):
-    assert refusal(check, x, Y, **changes) == f"x of toy: {message}"
-
-  @pytest.mark.parametrize(
-    "value, dtype",
-    [
-      (np.nan, np.float32),
-      (np.inf, np.float32),
-      (-np.inf, np.float64),
-      (1e39, np.float64),  # float32 ends at 3.4e38.
-    ],
-  )
-  def test_number_that_is_not_finite_is_found(self, value, dtype, refusal):
-    x = x_of(dtype, size=5)
-    x[3, 1, 2] = value
-    assert refusal(check, x, np.zeros(5, np.int32)) == (
-      "x of toy: all numbers must be finite as float32, got"
-      f" {x[3, 1, 2]} in example 3"
-    )
-
-  @pytest.mark.parametrize(
-    "y, message",
-    [
-      (
-        np.array([0, 1, 1]),
-        "the shape must be [2], a class for each example, got [3]",
-      ),
-      (np.array([0, 2]), "classes must lie in 0..1, got 2 for example 1"),
-      (np.array([-1, 0]), "classes must lie in 0..1, got -1 for example 0"),
-      (np.array([0, 2**32]), "integers must lie in -2147483648.."),
-    ],
-  )
-  def test_wrong_y_is_named(self, y, message, refusal):
-    told = refusal(check, x_of(np.float32), y)
-    assert told.startswith(f"y of toy: {message}")
+    assert_array_equal(check(x, Y[:1], dtype=np.uint8).x, x)
 
 
 class TestSizes:
@@ -206,43 +133,108 @@ class TestSizes:
     cast = self.check([2, 3], num_domains=2)
     assert cast.dtype == np.int32 and cast.tolist() == [2, 3]
 
-  @pytest.mark.parametrize(
-    "sizes, num_domains, message",
-    [
-      ([2, 2], None, "add up to 5, the number of examples, got [2, 2]"),
-      ([6, -1], None, "numbers of at least 0 wanted that add up to 5"),
-      # As 32-bit integers, the sum would wrap around to 5.
-      ([2**31 - 1, 2**31 - 1, 7], None, "that add up to 5"),
-      ([5], 2, "the shape must be [2], got [1]"),
-      ([2.5, 2.5], None, "integers wanted, to become int32, got float64"),
-    ],
+
+def test_array_is_cast_and_a_scalar_is_one():
+  cast = examples.checked_array([1.0, 2.0], "r", shape=(2,), dtype=np.float32)
+  assert cast.dtype == np.float32 and cast.tolist() == [1, 2]
+  number = np.int32(3)
+  assert number is examples.checked_array(
+    number, "id", shape=(), dtype=np.int32
   )
-  def test_what_does_not_is_named(self, sizes, num_domains, message, refusal):
-    told = refusal(self.check, sizes, num_domains=num_domains)
-    assert told.startswith("domain_sizes of toy: ") and message in told
 
 
-class TestArray:
-  def test_it_is_cast_and_a_scalar_is_one(self):
-    cast = examples.checked_array([1.0, 2.0], "r", shape=(2,), dtype=np.float32)
-    assert cast.dtype == np.float32 and cast.tolist() == [1, 2]
-    number = np.int32(3)
-    assert number is examples.checked_array(
-      number, "id", shape=(), dtype=np.int32
-    )
+def checked_pair(length):
+  return examples.checked_array(length, "r", shape=(2,), dtype=np.float32)
 
-  @pytest.mark.parametrize(
-    "value, message",
-    [
-      ([[1.0], [2.0, 3.0]], "r: an array is wanted, got list"),
-      ([1, 2], "r: floating-point numbers wanted"),
-    ],
+
+def zeros(*shape):
+  return np.zeros(shape, np.float32)
+
+
+RANGE = "integers must lie in 0..255, the range of uint8, got"
+ADD_UP = "numbers of at least 0 wanted that add up to 5"
+
+
+@pytest.mark.parametrize(
+  "named, x, options, message",
+  [
+    ("x", zeros(2, 3, 2), {}, "the shape must be [n, 2, 3], got [2, 3, 2]"),
+    ("x", np.float32(1), {"shape": ()}, "the shape must be [n], got []"),
+    ("x", zeros(0, *SHAPE), {}, "there must be at least one example"),
+    (
+      "x",
+      x_of(np.uint8),
+      {},
+      "floating-point numbers wanted, to become float32, got uint8",
+    ),
+    (
+      "x",
+      x_of(bool),
+      {"dtype": np.uint8},
+      "integers wanted, to become uint8, got bool",
+    ),
+    ("x", x_of(int) * 25, {"dtype": np.uint8}, f"{RANGE} 0..275"),
+    ("x", x_of(int) - 1, {"dtype": np.uint8}, f"{RANGE} -1..10"),
+    # A class for each example.
+    ("y", zeros(3, *SHAPE), {}, "the shape must be [3], a class for each exam"),
+    (
+      "y",
+      x_of(float),
+      {"y": [0, 2]},
+      "classes must lie in 0..1, got 2 for exa",
+    ),
+    ("y", x_of(float), {"y": [-1, 0]}, "classes must lie in 0..1, got -1 for "),
+    ("y", x_of(float), {"y": [0, 2**32]}, "integers must lie in -2147483648.."),
+  ],
+)
+def test_wrong_examples_are_named(named, x, options, message, refusal):
+  y = np.array(options.pop("y", Y))
+  told = refusal(check, x, y, **options)
+  assert told.startswith(f"{named} of toy: {message}")
+
+
+@pytest.mark.parametrize(
+  "value, dtype",
+  [
+    (np.nan, np.float32),
+    (np.inf, np.float32),
+    (-np.inf, np.float64),
+    (1e39, np.float64),  # float32 ends at 3.4e38.
+  ],
+)
+def test_number_that_is_not_finite_is_found(value, dtype, refusal):
+  x = x_of(dtype, size=5)
+  x[3, 1, 2] = value
+  assert refusal(check, x, np.zeros(5, np.int32)) == (
+    "x of toy: all numbers must be finite as float32, got"
+    f" {x[3, 1, 2]} in example 3"
   )
-  def test_what_is_none_is_named(self, value, message, refusal):
-    told = refusal(
-      examples.checked_array, value, "r", shape=(2,), dtype=np.float32
-    )
-    assert told.startswith(message)
+
+
+@pytest.mark.parametrize(
+  "function, arguments, message",
+  [
+    (
+      TestSizes().check,
+      ([2, 2],),
+      "wanted that add up to 5, the number of exa",
+    ),
+    (TestSizes().check, ([6, -1],), ADD_UP),
+    # As 32-bit integers, the sum would wrap around to 5.
+    (TestSizes().check, ([2**31 - 1, 2**31 - 1, 7],), ADD_UP),
+    (TestSizes().check, ([5], 5, 2), "the shape must be [2], got [1]"),
+    (TestSizes().check, ([2.5, 2.5],), "integers wanted, to become int32, got"),
+    (checked_pair, ([[1.0], [2.0, 3.0]],), "r: an array is wanted, got list"),
+    (checked_pair, ([1, 2],), "r: floating-point numbers wanted"),
+    (
+      examples.check_pool,
+      (examples.Examples(zeros(3, 1), Y),),
+      "got 3 examples and 2 classes",
+    ),
+  ],
+)
+def test_other_wrong_arrays_are_named(function, arguments, message, refusal):
+  assert message in refusal(function, *arguments)
 
 
 class TestMasks:
@@ -251,7 +243,7 @@ class TestMasks:
     data = np.arange(4, dtype=np.float32).reshape(2, 2)
     found = examples.as_array(np.ma.array(data, mask=mask), "x")
     assert type(found) is np.ndarray and np.shares_memory(found, data)
-    np.testing.assert_array_equal(found, data)
+    assert_array_equal(found, data)
 
   @pytest.mark.parametrize(
     "nest", [lambda x: x, list, lambda x: [[row] for row in x], lambda x: (x,)]
@@ -260,7 +252,7 @@ class TestMasks:
     x = np.ma.masked_equal(np.array([[1, 2], [3, -999]]), -999)
     with pytest.raises(ValueError, match=r"^x of a: 1 of \d values are masked"):
       examples.as_array(nest(x), "x of a")
-    np.testing.assert_array_equal(
+    assert_array_equal(
       examples.as_array(nest(x.filled(0)), "x"), nest(x.filled(0))
     )
 
@@ -279,12 +271,6 @@ class TestMasks:
     for entrance in entrances:
       for given in ((masked_x, y), (x, masked_y)):
         assert "values are masked" in refusal(entrance, *given)
-
-
-def test_pool_of_two_lengths_is_refused(refusal):
-  assert refusal(
-    examples.check_pool, examples.Examples(np.zeros([3, 1]), Y)
-  ).endswith("got 3 examples and 2 classes")
 
 
 class TestNumClasses:

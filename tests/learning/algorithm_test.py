@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
+from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.data import client_dataset
@@ -112,21 +115,18 @@ def algorithm(model):
   return build_centre(model)
 
 
-class TestStates:
-  """Those of clients that have not taken part yet."""
-
-  @pytest.mark.slow
-  def test_start_alike_from_the_seed_of_the_run(self, model):
-    algorithm = build_centre(model, starts_alike=True)
-    (phase,) = algorithm.phases
-    for run_seed in (SEED, SEED + 5):
-      state = algorithm.initialize(run_seed)
-      counts = algorithm.initialize_client(state, SEEDS)
-      assert list(counts) == [run_seed[0]] * 3
-      # A client that joins after a round as well.
-      state, _, _ = phase(state, counts[:2], CLIENTS[:2])
-      (late,) = algorithm.initialize_client(state, SEEDS[2:])
-      assert late == run_seed[0]
+@pytest.mark.slow
+def test_states_start_alike_from_the_seed_of_the_run(model):
+  algorithm = build_centre(model, starts_alike=True)
+  (phase,) = algorithm.phases
+  for run_seed in (SEED, SEED + 5):
+    state = algorithm.initialize(run_seed)
+    counts = algorithm.initialize_client(state, SEEDS)
+    assert list(counts) == [run_seed[0]] * 3
+    # A client that joins after a round as well.
+    state, _, _ = phase(state, counts[:2], CLIENTS[:2])
+    (late,) = algorithm.initialize_client(state, SEEDS[2:])
+    assert late == run_seed[0]
 
 
 class TestRounds:
@@ -134,26 +134,26 @@ class TestRounds:
     (phase,) = algorithm.phases
     state = algorithm.initialize(SEED)
     counts = algorithm.initialize_client(state, SEEDS)
-    np.testing.assert_array_equal(state.weights["centre"], [3, 4])
+    assert_array_equal(state.weights["centre"], [3, 4])
     assert state.round_num == 0
     assert list(counts) == [10, 20, 30]
 
     state, counts, metrics = phase(state, counts, CLIENTS)
     # Each client counts alike: the mean of their means, (6, 10) / 3.
-    np.testing.assert_allclose(state.weights["centre"], [2, 10 / 3], rtol=1e-6)
+    assert_allclose(state.weights["centre"], [2, 10 / 3], rtol=1e-6)
     assert isinstance(state, algorithm_lib.ServerState) and state.round_num == 1
     assert list(counts) == [11, 21, 31]
-    np.testing.assert_allclose(metrics["loss"], (2 + 1 + 5) / 3, rtol=1e-6)
+    assert_allclose(metrics["loss"], (2 + 1 + 5) / 3, rtol=1e-6)
     assert metrics["num_clients"] == 3
 
     # The two others, in an order of their own, and the round that follows.
     state, counts, metrics = phase(
       state, [counts[2], counts[1]], [CLIENTS[2], CLIENTS[1]]
     )
-    np.testing.assert_allclose(state.weights["centre"], [2.5, 3.5], rtol=1e-6)
+    assert_allclose(state.weights["centre"], [2.5, 3.5], rtol=1e-6)
     assert state.round_num == 2
     assert list(counts) == [32, 22]
-    np.testing.assert_allclose(metrics["loss"], (105 + 101) / 2, rtol=1e-6)
+    assert_allclose(metrics["loss"], (105 + 101) / 2, rtol=1e-6)
     assert metrics["num_clients"] == 2
 
   def test_clients_predict_with_their_own_state_and_data(self, algorithm):
@@ -168,14 +168,12 @@ class TestRounds:
     )
     # Thresholds 5 and 7.5: 4.5 and 6.5 of the first client are taken for the
     # wrong class; 7.5 is a tie, which the first class wins.
-    np.testing.assert_array_equal(metrics["accuracy"], [0.5, 0.25])
-    np.testing.assert_allclose(
-      metrics["pooled_accuracy"], [0.5, 1 / 3], rtol=1e-6
-    )
-    np.testing.assert_array_equal(metrics["num_examples"], [2, 3])
+    assert_array_equal(metrics["accuracy"], [0.5, 0.25])
+    assert_allclose(metrics["pooled_accuracy"], [0.5, 1 / 3], rtol=1e-6)
+    assert_array_equal(metrics["num_examples"], [2, 3])
     # -log of a logistic function at the distance to the threshold.
     losses = np.logaddexp(0, [0.5, -0.5, 1.5, 0, -1])
-    np.testing.assert_allclose(
+    assert_allclose(
       metrics["loss"], [losses[:2].mean(), losses[2:].mean()], rtol=1e-6
     )
 
@@ -183,12 +181,12 @@ class TestRounds:
       state, [np.float32(0), np.float32(-0.5)], CLIENTS[:2], examples
     )
     for name, values in metrics.items():
-      np.testing.assert_array_equal(again[name], values)
+      assert_array_equal(again[name], values)
     assert [list(each) for each in own] == [["accuracy", "loss"]] * 2
-    np.testing.assert_array_equal(
+    assert_array_equal(
       [each["accuracy"] for each in own], [[0.5, 0], [np.nan, 0.5]]
     )
-    np.testing.assert_allclose(
+    assert_allclose(
       [each["loss"] for each in own],
       [[losses[:2].mean(), losses[2]], [np.nan, losses[3:].mean()]],
       rtol=1e-6,
@@ -204,27 +202,24 @@ class TestRounds:
     metrics = algorithm.evaluate_server(
       state, CLIENTS, client([[21, 0], [23, 0], [23, 0]], [0, 0, 1], [1, 2])
     )
-    np.testing.assert_array_equal(metrics["accuracy"], [1, 0.5])
-    np.testing.assert_array_equal(metrics["num_examples"], [1, 2])
+    assert_array_equal(metrics["accuracy"], [1, 0.5])
+    assert_array_equal(metrics["num_examples"], [1, 2])
 
   def test_state_at_clients_shows_in_the_flag(self, algorithm, model):
     assert not algorithm.is_stateless
     assert build_centre(model, is_stateless=True).is_stateless
 
 
-class TestWeighting:
-  @pytest.mark.slow
-  def test_examples_count_alike_if_asked(self, model):
-    algorithm = build_centre(model, client_weighting="num_examples")
-    state = algorithm.initialize(SEED)
-    counts = algorithm.initialize_client(state, SEEDS)
-    state, _, metrics = algorithm.phases[0](state, counts, CLIENTS)
-    # The mean of all eight examples: (2 + 5 + 0, 6 - 1 + 40) / 8.
-    np.testing.assert_allclose(
-      state.weights["centre"], [7 / 8, 45 / 8], rtol=1e-6
-    )
-    # The loss is a mean over clients all the same.
-    np.testing.assert_allclose(metrics["loss"], 8 / 3, rtol=1e-6)
+@pytest.mark.slow
+def test_examples_count_alike_if_asked(model):
+  algorithm = build_centre(model, client_weighting="num_examples")
+  state = algorithm.initialize(SEED)
+  counts = algorithm.initialize_client(state, SEEDS)
+  state, _, metrics = algorithm.phases[0](state, counts, CLIENTS)
+  # The mean of all eight examples: (2 + 5 + 0, 6 - 1 + 40) / 8.
+  assert_allclose(state.weights["centre"], [7 / 8, 45 / 8], rtol=1e-6)
+  # The loss is a mean over clients all the same.
+  assert_allclose(metrics["loss"], 8 / 3, rtol=1e-6)
 
 
 class Numbers(NamedTuple):
@@ -302,7 +297,7 @@ class TestTwoPhases:
     for round_num in (0, 1):
       state, trained, metrics = train(state, numbers, NUMBERS)
       # Means 3 and 7, of weights 1 and 3.
-      np.testing.assert_allclose(state.weights["centre"], 6, rtol=1e-6)
+      assert_allclose(state.weights["centre"], 6, rtol=1e-6)
       assert state.round_num == round_num
       assert list(trained) == [numbers[0] + 1, numbers[1] + 1]
       assert metrics["loss"] == round_num
@@ -310,9 +305,7 @@ class TestTwoPhases:
       before = state
       state, numbers, metrics = personalize(state, trained, NUMBERS)
       # With the average of this round, which stays as it is.
-      np.testing.assert_allclose(
-        numbers, 100 * np.array(trained) + 6, rtol=1e-6
-      )
+      assert_allclose(numbers, 100 * np.array(trained) + 6, rtol=1e-6)
       assert state.weights == before.weights
       assert state.round_num == round_num + 1
       # Of the second phase: 1 and 7, and the same round as in the first.
@@ -331,7 +324,7 @@ class TestTwoPhases:
       NUMBERS,
       [client([[2, 0], [0, 0]], [1, 0]), client([[2, 0], [0, 0]], [1, 0])],
     )
-    np.testing.assert_allclose(metrics["accuracy"], [0.75], rtol=1e-6)
+    assert_allclose(metrics["accuracy"], [0.75], rtol=1e-6)
     assert algorithm.evaluate_server is None
 
   def test_it_is_no_learning_process(self, algorithm, refusal):
@@ -341,27 +334,26 @@ class TestTwoPhases:
     assert "exactly one phase per round" in told
 
 
-class TestPreparation:
-  def test_clients_predict_from_what_they_prepare(self, model):
-    algorithm = build_on_numbers(
-      model,
-      prepare_client=lambda weights, number, data, round_num: (
-        weights["centre"] + number + data.values[0],
-        tf.cast(round_num, tf.float32),
-      ),
-      predict_as_client=lambda weights, prepared, data, examples: tf.stack(
-        [tf.fill(tf.shape(examples.y), sum(prepared)), examples.x[:, 0]], axis=1
-      ),
-    )
-    state = algorithm.initialize(SEED)._replace(round_num=np.int32(40))
-    # Class 1 where x is above 3 + 2 + 1 + 40 and 3 + 4 + 7 + 40.
-    metrics = algorithm.evaluate_clients(
-      state,
-      [np.float32(2), np.float32(4)],
-      NUMBERS,
-      [client([[45, 0], [47, 0]], [0, 1]), client([[53, 0], [55, 0]], [0, 0])],
-    )
-    np.testing.assert_allclose(metrics["accuracy"], [0.75], rtol=1e-6)
+def test_clients_predict_from_what_they_prepare(model):
+  algorithm = build_on_numbers(
+    model,
+    prepare_client=lambda weights, number, data, round_num: (
+      weights["centre"] + number + data.values[0],
+      tf.cast(round_num, tf.float32),
+    ),
+    predict_as_client=lambda weights, prepared, data, examples: tf.stack(
+      [tf.fill(tf.shape(examples.y), sum(prepared)), examples.x[:, 0]], axis=1
+    ),
+  )
+  state = algorithm.initialize(SEED)._replace(round_num=np.int32(40))
+  # Class 1 where x is above 3 + 2 + 1 + 40 and 3 + 4 + 7 + 40.
+  metrics = algorithm.evaluate_clients(
+    state,
+    [np.float32(2), np.float32(4)],
+    NUMBERS,
+    [client([[45, 0], [47, 0]], [0, 1]), client([[53, 0], [55, 0]], [0, 0])],
+  )
+  assert_allclose(metrics["accuracy"], [0.75], rtol=1e-6)
 
 
 class TestFewerPhases:
@@ -427,20 +419,6 @@ class TestAggregators:
     told = refusal(algorithms.build, "fed_avg", model, **{option: name})
     assert f"={name!r}" in told and f"ts.build_{option}(name)" in told
 
-  def test_updates_are_clipped(self, model):
-    algorithm = build_centre(
-      model,
-      client_weighting="num_examples",
-      aggregator=tff.aggregators.clipping_factory(
-        1.0, tff.aggregators.MeanFactory()
-      ),
-    )
-    state, _, _ = algorithm.phases[0](*self.start(algorithm), self.DATA)
-    # (0.6, 0.8), and three times (0.3, 0.4).
-    np.testing.assert_allclose(
-      state.weights["centre"], [1.5 / 4, 2 / 4], rtol=1e-6
-    )
-
   def test_aggregator_without_weights_is_made_to_fit(self, model):
     # Differential privacy without its noise leaves the clipping, at 1.
     private = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
@@ -450,7 +428,7 @@ class TestAggregators:
       model, aggregator=tff.aggregators.as_weighted_aggregator(private)
     )
     state, _, _ = algorithm.phases[0](*self.start(algorithm), self.DATA)
-    np.testing.assert_allclose(state.weights["centre"], [0.45, 0.6], rtol=1e-6)
+    assert_allclose(state.weights["centre"], [0.45, 0.6], rtol=1e-6)
 
   def test_state_of_the_aggregator_lives_through_the_rounds(self, model):
     algorithm = build_centre(
@@ -461,21 +439,14 @@ class TestAggregators:
     for _ in range(3):
       before = state.weights["centre"]
       state, counts, _ = algorithm.phases[0](state, counts, self.DATA)
-      estimates.append(tf.nest.flatten(state.aggregator))
+      estimates.append(trees.leaves(state.aggregator))
       if len(estimates) == 1:
         # The first estimate of the norm to clip at is 1.
-        np.testing.assert_allclose(
+        assert_allclose(
           state.weights["centre"] - before, [0.45, 0.6], rtol=1e-6
         )
     # What the quantile of the norms is estimated to be moves every round.
     assert estimates[0] and len(set(map(tuple, estimates))) == 3
-
-
-def flat_close(actual, expected, tolerance):
-  for one, other in zip(
-    tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True
-  ):
-    np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
 
 
 @pytest.mark.slow
@@ -514,19 +485,19 @@ class TestLearningProcess:
   ):
     assert isinstance(learning_process, tff.learning.templates.LearningProcess)
     state = algorithm.initialize(randomness.server_seed(9))
-    flat_close(learning_process.initialize(), state, 0)
+    trees.assert_equal(learning_process.initialize(), state)
     output = learning_process.next(learning_process.initialize(), data)
     state, _, metrics = algorithm.phases[0](state, [()] * 3, data)
-    flat_close(output.state, state, 0)
-    flat_close(output.metrics, metrics, 0)
+    trees.assert_equal(output.state, state)
+    trees.assert_equal(output.metrics, metrics)
 
   def test_weights_of_the_learning_process_can_be_read_and_set(
     self, learning_process
   ):
     state = learning_process.initialize()
     weights = learning_process.get_model_weights(state)
-    flat_close(weights, state.weights, 0)
-    doubled = tf.nest.map_structure(lambda w: 2 * w, weights)
+    trees.assert_equal(weights, state.weights)
+    doubled = trees.scale(weights, 2)
     changed = learning_process.set_model_weights(state, doubled)
-    flat_close(changed.weights, doubled, 0)
+    trees.assert_equal(changed.weights, doubled)
     assert changed.round_num == state.round_num

@@ -6,8 +6,12 @@ import types
 
 import numpy as np
 import pytest
+import scipy.special
 import tensorflow as tf
+from numpy.testing import assert_allclose
 
+from tests.fixtures import keras_models
+from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.algorithms import fed_avg
@@ -25,14 +29,10 @@ CLASSES = 2
 def model():
   """Normalised features and a linear classifier without bias."""
   return models.from_keras(
-    tf.keras.Sequential(
-      [
-        layers.InputLayer((3,)),
-        layers.BatchNormalization(
-          momentum=MOMENTUM, epsilon=EPSILON, name="norm"
-        ),
-        layers.Dense(CLASSES, use_bias=False, name="last"),
-      ]
+    keras_models.sequential(
+      (3,),
+      layers.BatchNormalization(momentum=MOMENTUM, epsilon=EPSILON),
+      layers.Dense(CLASSES, use_bias=False),
     )
   )
 
@@ -53,11 +53,6 @@ SIZE = 6
 DATA = [make_client(client, SIZE) for client in range(2)]
 
 
-def softmax(logits):
-  exp = np.exp(logits - logits.max(axis=1, keepdims=True))
-  return exp / exp.sum(axis=1, keepdims=True)
-
-
 def train(weights, statistics, data, trained=(True, True, True)):
   """Local steps of one client, in NumPy; new weights and statistics."""
   rates = [RATE * each for each in trained]
@@ -68,7 +63,7 @@ def train(weights, statistics, data, trained=(True, True, True)):
     batch_mean, batch_variance = x.mean(axis=0), x.var(axis=0)
     normed = (x - batch_mean) / np.sqrt(batch_variance + EPSILON)
     features = normed * gamma + beta
-    slope = (softmax(features @ kernel) - y) / len(y)
+    slope = (scipy.special.softmax(features @ kernel, axis=1) - y) / len(y)
     of_features = slope @ kernel.T
     gamma, beta, kernel = (
       gamma - rates[0] * (of_features * normed).sum(axis=0),
@@ -88,11 +83,11 @@ def predict(weights, statistics, x):
 
 
 def pooled(statistics, counts):
-  means, variances = zip(*statistics, strict=True)
-  mean = np.average(means, axis=0, weights=counts)
-  squares = [v + m**2 for m, v in statistics]
-  del variances
-  return mean, np.average(squares, axis=0, weights=counts) - mean**2
+  mean, square = (
+    np.average(each, axis=0, weights=counts)
+    for each in zip(*((m, v + m**2) for m, v in statistics), strict=True)
+  )
+  return mean, square - mean**2
 
 
 def simulate(personal_norm, rounds, data=DATA, counts=None):
@@ -136,6 +131,18 @@ def simulate(personal_norm, rounds, data=DATA, counts=None):
     return state, [of_client(client) for client in range(len(data))]
 
   return run
+
+
+def assert_predictions(algorithm, state, clients, own):
+  """Clients predict as models (weights, statistics) in NumPy."""
+  x = make_client(7, 5)
+  for client, (weights, statistics) in enumerate(own):
+    logits = algorithm.spec.predict_as_client(
+      state.weights, clients[client], DATA[client], x
+    )
+    assert_allclose(
+      logits, predict(weights, statistics, x.x), rtol=1e-4, atol=1e-4
+    )
 
 
 def hparams(**options):
@@ -194,14 +201,14 @@ def test_variances_far_from_zero(model, fed_avg_with, num_rounds):
         statistics.append(own)
       mean, variance = pooled(statistics, [1, 1, 1])
     found = state.weights.statistics
-    np.testing.assert_allclose(found[0], mean, rtol=1e-6)
+    assert_allclose(found[0], mean, rtol=1e-6)
     # The clients' means have a relative rounding error of 1e-7.
-    np.testing.assert_allclose(found[1], variance, rtol=1e-3)
+    assert_allclose(found[1], variance, rtol=1e-3)
 
 
 def assert_close(found, expected, atol=1e-5):
   for one, other in zip(found, expected, strict=True):
-    np.testing.assert_allclose(one, other, rtol=1e-4, atol=atol)
+    assert_allclose(one, other, rtol=1e-4, atol=atol)
 
 
 @pytest.fixture(scope="module")
@@ -230,14 +237,7 @@ def test_rounds_agree_with_numpy(personal_norm, fed_avg_with):
     assert_close(state.weights.statistics, expected["statistics"])
   else:
     assert algorithm.evaluate_server is None
-  x = make_client(7, 5)
-  for client, (weights, statistics) in enumerate(of_clients):
-    logits = algorithm.spec.predict_as_client(
-      state.weights, clients[client], DATA[client], x
-    )
-    np.testing.assert_allclose(
-      logits, predict(weights, statistics, x.x), rtol=1e-4, atol=1e-4
-    )
+  assert_predictions(algorithm, state, clients, of_clients)
 
 
 @pytest.mark.slow
@@ -249,9 +249,7 @@ def test_fed_bn_is_fed_avg_with_all_of_it_personal(model, fed_avg_with):
   )
   other, _ = run_rounds(fed_avg_with("all"), 2)
   assert module.HParams().personal_norm == "all"
-  tf.nest.map_structure(
-    np.testing.assert_array_equal, one.weights, other.weights
-  )
+  trees.assert_equal(one.weights, other.weights)
 
 
 def own_models(rounds, initial):
@@ -289,15 +287,10 @@ def test_models_of_two_kinds_agree_with_numpy(name, options, model, context):
   for one, other in zip(late.statistics, state.weights.statistics, strict=True):
     assert np.any(one != 0)
     np.testing.assert_array_equal(one, other)
-  x = make_client(7, 5)
-  for client, (weights, statistics) in enumerate(own_models(3, initial)):
-    assert_close(clients[client].statistics, statistics)
-    logits = algorithm.spec.predict_as_client(
-      state.weights, clients[client], DATA[client], x
-    )
-    np.testing.assert_allclose(
-      logits, predict(weights, statistics, x.x), rtol=1e-4, atol=1e-4
-    )
+  own = own_models(3, initial)
+  for client, (_, statistics) in zip(clients, own, strict=True):
+    assert_close(client.statistics, statistics)
+  assert_predictions(algorithm, state, clients, own)
 
 
 @pytest.mark.slow
@@ -330,14 +323,12 @@ def test_personal_head_on_shared_statistics_agrees_with_numpy(model, context):
   assert_close(
     (*state.weights.weights, *state.weights.statistics), (*shared, *statistics)
   )
-  x = make_client(7, 5)
-  for client, kernel in enumerate(kernels):
-    logits = algorithm.spec.predict_as_client(
-      state.weights, clients[client], DATA[client], x
-    )
-    np.testing.assert_allclose(
-      logits, predict((*shared, kernel), statistics, x.x), rtol=1e-4, atol=1e-4
-    )
+  assert_predictions(
+    algorithm,
+    state,
+    clients,
+    [((*shared, kernel), statistics) for kernel in kernels],
+  )
 
 
 @pytest.mark.slow
@@ -364,11 +355,8 @@ def test_a_client_without_examples_counts_nowhere(fed_avg_with):
   algorithm = fed_avg_with("none")
   alone, _ = run_rounds(algorithm, 2, DATA[:1])
   beside, _ = run_rounds(algorithm, 2, [DATA[0], make_client(1, 0)])
-  tf.nest.map_structure(
-    lambda one, other: np.testing.assert_allclose(one, other, 1e-6, 1e-6),
-    alone.weights,
-    beside.weights,
-  )
+  for one, other in trees.pairs(alone.weights, beside.weights):
+    assert_allclose(one, other, 1e-6, 1e-6)
 
 
 @pytest.mark.slow
@@ -391,8 +379,7 @@ def test_nothing_that_trains_touches_statistics(model, fed_avg_with):
     for each in (fed_avg_with("none"), fed_prox)
   )
   # What is normalised are the inputs, which no weight stands before.
-  for one, other in zip(plain, heavy, strict=True):
-    np.testing.assert_array_equal(one, other)
+  trees.assert_equal(plain, heavy)
 
 
 @pytest.mark.slow
@@ -404,9 +391,7 @@ def test_noise_does_not_reach_the_scale_that_new_clients_start_from(
     "fed_avg", model, hparams(personal_norm="all"), aggregator=aggregator
   )
   state, _ = run_rounds(algorithm, 1)
-  scale, shift = state.weights.weights.backbone
-  np.testing.assert_array_equal(scale, np.ones(3))
-  np.testing.assert_array_equal(shift, np.zeros(3))
+  trees.assert_equal(state.weights.weights.backbone, (np.ones(3), np.zeros(3)))
 
 
 class TestRefusals:
@@ -442,7 +427,5 @@ def test_rounds_agree_with_the_cpp_executor(fed_avg_with):
   here = run_rounds(algorithm, 2)
   with local.local_context():
     there = run_rounds(algorithm, 2)
-  for one, other in zip(
-    tf.nest.flatten(here), tf.nest.flatten(there), strict=True
-  ):
-    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+  for one, other in trees.pairs(here, there):
+    assert_allclose(one, other, rtol=1e-5, atol=1e-6)

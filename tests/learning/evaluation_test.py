@@ -9,6 +9,8 @@ import pytest
 import scipy.special
 import tensorflow as tf
 import tensorflow_federated as tff
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
 from tff_shift.learning import evaluation
 from tff_shift.models import modes
@@ -67,7 +69,7 @@ class TestPredictByDomain:
 
   def test_history_starts_anew_at_every_domain(self, predict):
     x = np.float32([1, 2, 3, 4, 5])
-    np.testing.assert_array_equal(
+    assert_array_equal(
       predict(x, np.int32([2, 0, 3])),
       [[1, 0], [3, 0], [3, 2], [7, 2], [12, 2]],
     )
@@ -79,7 +81,7 @@ class TestPredictByDomain:
     target = x[len(x) - sizes[-1] :]
     together = predict(x, np.array(sizes, np.int32))
     alone = predict(target, np.int32([0, 0, sizes[-1]]))
-    np.testing.assert_array_equal(together[len(x) - sizes[-1] :], alone)
+    assert_array_equal(together[len(x) - sizes[-1] :], alone)
 
 
 class TestPredictInBatches:
@@ -120,11 +122,9 @@ class TestPredictInBatches:
     outputs = predict(x)
     assert outputs.shape == (size, 3)
     assert outputs.dtype == np.float32
-    np.testing.assert_array_equal(outputs[:, 0], x.sum(axis=(1, 2)))
-    np.testing.assert_array_equal(outputs[:, 1], x[:, 0, 0])
-    np.testing.assert_array_equal(
-      outputs[:, 2], np.repeat(batch_sizes, batch_sizes)
-    )
+    assert_array_equal(outputs[:, 0], x.sum(axis=(1, 2)))
+    assert_array_equal(outputs[:, 1], x[:, 0, 0])
+    assert_array_equal(outputs[:, 2], np.repeat(batch_sizes, batch_sizes))
 
   @pytest.mark.parametrize("size", [0, 1, 257, 600])
   def test_batch_is_not_cut_where_models_normalise_by_it(
@@ -141,7 +141,7 @@ class TestPredictInBatches:
     outputs = run_in_graph(predict, x.astype(np.float32))
     assert outputs.shape == (size, 2)
     if size:
-      np.testing.assert_allclose(outputs, x - x.mean(axis=0), atol=1e-4)
+      assert_allclose(outputs, x - x.mean(axis=0), atol=1e-4)
 
 
 class TestDomainMetrics:
@@ -156,7 +156,7 @@ class TestDomainMetrics:
     assert all(value.dtype == np.float32 for value in sums.values())
     for name, value in expected.items():
       # Sums of at most 9 losses of float32.
-      np.testing.assert_allclose(sums[name], value, rtol=0, atol=1e-5)
+      assert_allclose(sums[name], value, rtol=0, atol=1e-5)
 
   @pytest.fixture(scope="class")
   def metrics(self, compile_in_graph):
@@ -185,28 +185,21 @@ class TestPredictedClasses:
     )
     classes = run_in_graph(evaluation.predicted_classes, logits)
     none = evaluation.NO_CLASS
-    np.testing.assert_array_equal(classes, [1, none, none, none, none, none, 2])
+    assert_array_equal(classes, [1, none, none, none, none, none, 2])
 
-  def test_diverged_model_is_never_right(self, run_in_graph):
+  @pytest.mark.parametrize("logit", [np.nan, evaluation.NO_LOGIT])
+  def test_model_that_can_predict_no_class_is_never_right(
+    self, run_in_graph, logit
+  ):
     sums = run_in_graph(
       evaluation.domain_metrics,
-      np.full([8, 3], np.nan, np.float32),
+      np.full([8, 3], logit, np.float32),
       np.arange(8, dtype=np.int32) % 3,
       np.int32([3, 5]),
     )
-    np.testing.assert_array_equal(sums["accuracy"], [0, 0])
-    np.testing.assert_array_equal(sums["pooled_accuracy"], [0, 0])
-    np.testing.assert_array_equal(sums["not_finite"], [3, 5])
-
-  def test_model_that_can_predict_no_class_is_never_right(self, run_in_graph):
-    sums = run_in_graph(
-      evaluation.domain_metrics,
-      np.full([3, 3], evaluation.NO_LOGIT, np.float32),
-      np.int32([0, 0, 1]),
-      np.int32([2, 1]),
-    )
-    np.testing.assert_array_equal(sums["accuracy"], [0, 0])
-    np.testing.assert_array_equal(sums["not_finite"], [2, 1])
+    assert_array_equal(sums["accuracy"], [0, 0])
+    assert_array_equal(sums["pooled_accuracy"], [0, 0])
+    assert_array_equal(sums["not_finite"], [3, 5])
 
 
 class TestClassThatCannotBePredicted:
@@ -229,12 +222,12 @@ class TestClassThatCannotBePredicted:
   def test_its_examples_are_wrong_and_count_nowhere_in_the_loss(self, evaluate):
     sums = evaluate([0, 2, 0], [2, 1])
     # -log(3/4) of the one that counts, and -log of 1 / (1 + e^2).
-    np.testing.assert_allclose(
+    assert_allclose(
       sums["loss"], [np.log(4 / 3), np.log1p(np.exp(2))], rtol=1e-6
     )
-    np.testing.assert_array_equal(sums["pooled_accuracy"], [0.5, 0])
-    np.testing.assert_array_equal(sums["num_examples"], [2, 1])
-    np.testing.assert_array_equal(sums["not_finite"], [0, 0])
+    assert_array_equal(sums["pooled_accuracy"], [0.5, 0])
+    assert_array_equal(sums["num_examples"], [2, 1])
+    assert_array_equal(sums["not_finite"], [0, 0])
 
   def test_of_no_others_the_loss_is_not_a_number(self, evaluate):
     sums = evaluate([0, 1, 2], [2, 1])
@@ -262,28 +255,27 @@ def sums_of(num_domains, **values):
   )
 
 
-class TestFinalize:
-  def test_means_by_hand(self, run_in_graph):
-    # Three clients in the first domain, none in the second.
-    means = run_in_graph(
-      evaluation.finalize,
-      sums_of(
-        3,
-        accuracy=[1.5, 0, 1],
-        pooled_accuracy=[6, 0, 1],
-        loss=[4, 0, 0.5],
-        not_finite=[2, 0, 0],
-        num_examples=[8, 0, 1],
-        num_examples_of_loss=[4, 0, 1],
-        num_clients=[3, 0, 1],
-      ),
-    )
-    assert list(means) == [*evaluation.METRICS, "num_examples"]
-    np.testing.assert_array_equal(means["not_finite"], [0.25, np.nan, 0])
-    np.testing.assert_array_equal(means["accuracy"], [0.5, np.nan, 1])
-    np.testing.assert_array_equal(means["pooled_accuracy"], [0.75, np.nan, 1])
-    np.testing.assert_array_equal(means["loss"], [1, np.nan, 0.5])
-    np.testing.assert_array_equal(means["num_examples"], [8, 0, 1])
+def test_finalize_means_by_hand(run_in_graph):
+  # Three clients in the first domain, none in the second.
+  means = run_in_graph(
+    evaluation.finalize,
+    sums_of(
+      3,
+      accuracy=[1.5, 0, 1],
+      pooled_accuracy=[6, 0, 1],
+      loss=[4, 0, 0.5],
+      not_finite=[2, 0, 0],
+      num_examples=[8, 0, 1],
+      num_examples_of_loss=[4, 0, 1],
+      num_clients=[3, 0, 1],
+    ),
+  )
+  assert list(means) == [*evaluation.METRICS, "num_examples"]
+  assert_array_equal(means["not_finite"], [0.25, np.nan, 0])
+  assert_array_equal(means["accuracy"], [0.5, np.nan, 1])
+  assert_array_equal(means["pooled_accuracy"], [0.75, np.nan, 1])
+  assert_array_equal(means["loss"], [1, np.nan, 0.5])
+  assert_array_equal(means["num_examples"], [8, 0, 1])
 
 
 class TestThroughTff:
@@ -344,7 +336,7 @@ class TestThroughTff:
         ("loss", total["loss"][domain] / size),
         ("num_examples", size),
       ):
-        np.testing.assert_allclose(means[name][domain], expected, rtol=1e-6)
+        assert_allclose(means[name][domain], expected, rtol=1e-6)
     for name in ("accuracy", "pooled_accuracy", "loss"):
       assert np.isnan(means[name][2])
     assert means["num_examples"][2] == 0
@@ -355,24 +347,21 @@ class TestThroughTff:
     sums = sums_of(*predictions(np.random.default_rng(9), [4, 0, 6, 1]))
     at_server, at_client = evaluate_server(sums), evaluate_clients([sums])
     assert np.isnan(at_server["accuracy"][1])
-    np.testing.assert_array_equal(
+    assert_array_equal(
       at_server["accuracy"][[0, 2, 3]],
       sums["accuracy"][[0, 2, 3]] / np.float32([4, 6, 1]),
     )
     for name, value in at_client.items():
-      np.testing.assert_array_equal(at_server[name], value)
-    np.testing.assert_array_equal(
-      at_server["accuracy"], at_server["pooled_accuracy"]
-    )
+      assert_array_equal(at_server[name], value)
+    assert_array_equal(at_server["accuracy"], at_server["pooled_accuracy"])
 
 
-class TestTable:
-  def test_accuracies_are_reported_in_percent(self):
-    means = {name: np.float32([0, 0.7]) for name in evaluation.METRICS}
-    found = evaluation.report(means, lambda values: float(values[1]))
-    share = float(np.float32(0.7))
-    assert found["accuracy"] == found["pooled_accuracy"] == 100 * share
-    assert found["loss"] == found["not_finite"] == share
-    arrays = evaluation.report(means, np.asarray)
-    assert arrays["accuracy"].dtype == np.float32
-    np.testing.assert_array_equal(arrays["accuracy"], [0, 70])
+def test_accuracies_are_reported_in_percent():
+  means = {name: np.float32([0, 0.7]) for name in evaluation.METRICS}
+  found = evaluation.report(means, lambda values: float(values[1]))
+  share = float(np.float32(0.7))
+  assert found["accuracy"] == found["pooled_accuracy"] == 100 * share
+  assert found["loss"] == found["not_finite"] == share
+  arrays = evaluation.report(means, np.asarray)
+  assert arrays["accuracy"].dtype == np.float32
+  assert_array_equal(arrays["accuracy"], [0, 70])

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from numpy.testing import assert_allclose
 
+from tests.fixtures import keras_models
+from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift.data import client_dataset
 from tff_shift.execution import in_process
@@ -15,7 +18,6 @@ from tff_shift.learning import frozen_weights
 from tff_shift.learning import randomness
 from tff_shift.learning.stock_tff import learning_process
 from tff_shift.models import guided_model
-from tff_shift.models import split_model
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import rounds
 
@@ -24,35 +26,22 @@ NUM_CLIENTS = 3
 FROZEN_SHAPE = (5, 11)
 
 
-def make_model(kernel=None):
+def make_model():
   """A frozen layer, a layer that is trained, and a head; with a guide."""
   layers = tf.keras.layers
-  if kernel is None:
-    generator = np.random.default_rng(0)
-    kernel = generator.normal(size=FROZEN_SHAPE).astype(np.float32)
-
-  def backbone():
-    return tf.keras.Sequential(
-      [
-        layers.InputLayer((5,)),
-        layers.Dense(
-          11,
-          use_bias=False,
-          kernel_initializer=tf.keras.initializers.Constant(kernel),
-          trainable=False,
-          name="base",
-        ),
-        layers.Dense(6, activation="relu", name="adapter"),
-      ]
-    )
-
-  def head():
-    return tf.keras.Sequential(
-      [layers.InputLayer((6,)), layers.Dense(3, name="classifier")]
-    )
-
-  model = split_model.build_split_model(
-    "frozen", backbone=backbone, head=head, input_dtype=tf.float32
+  kernel = np.random.default_rng(0).normal(size=FROZEN_SHAPE)
+  model = keras_models.split(
+    (5,),
+    lambda: [
+      layers.Dense(
+        11,
+        use_bias=False,
+        kernel_initializer=tf.keras.initializers.Constant(kernel),
+        trainable=False,
+      ),
+      layers.Dense(6, activation="relu"),
+    ],
+    lambda: [layers.Dense(3)],
   )
   return guided_model.with_guide(model, NUM_CLIENTS, width=7)
 
@@ -111,10 +100,6 @@ def two_rounds(algorithm, clients):
   return run
 
 
-def bits(value):
-  return [np.asarray(each).tobytes() for each in tf.nest.flatten(value)]
-
-
 def num_of_frozen_shape(type_signature):
   tensors = tff.structure.flatten(
     tff.types.to_type([type_signature])
@@ -131,8 +116,8 @@ class TestComputations:
   ):
     runs = [two_rounds(each, clients) for each in (algorithm, with_constants)]
     one, other = runs
-    assert bits(one.server_state) == bits(other.server_state)
-    assert bits(one.client_states) == bits(other.client_states)
+    assert trees.bits(one.server_state) == trees.bits(other.server_state)
+    assert trees.bits(one.client_states) == trees.bits(other.client_states)
 
     def evaluate(run):
       found = [
@@ -150,7 +135,7 @@ class TestComputations:
       )
       return found
 
-    assert bits(evaluate(one)) == bits(evaluate(other))
+    assert trees.bits(evaluate(one)) == trees.bits(evaluate(other))
 
   def test_server_predicts_as_with_constants(
     self, context, model, clients, refusal
@@ -161,7 +146,7 @@ class TestComputations:
       algorithm = make("fed_avg", model)
       state = algorithm.initialize(randomness.server_seed(0))
       metrics = algorithm.evaluate_server(state, clients, clients[0])
-      found.append(bits((state, metrics)))
+      found.append(trees.bits((state, metrics)))
       if make is build:
         server, *others = algorithm.evaluate_server.type_signature.parameter
         assert num_of_frozen_shape(server) == 1
@@ -193,7 +178,7 @@ class TestComputations:
       return proto.SerializeToString()
 
     (phase,) = algorithm.phases
-    values = np.asarray(tf.nest.flatten(phase.frozen)[0]).tobytes()
+    values = np.asarray(trees.leaves(phase.frozen)[0]).tobytes()
     assert values not in serialized(phase.computation)
     assert values in serialized(with_constants.phases[0])
 
@@ -208,7 +193,7 @@ class TestComputations:
     states = run.client_states
     with_values = phase(run.server_state, states, clients)[0]
     without = other(run.server_state, states, clients)[0]
-    assert bits(with_values) != bits(without)
+    assert trees.bits(with_values) != trees.bits(without)
     assert model.num_frozen_parameters == 55
 
   @pytest.mark.cpp
@@ -216,12 +201,11 @@ class TestComputations:
     here = two_rounds(algorithm, clients)
     with local_execution.local_context():
       there = two_rounds(algorithm, clients)
-    for one, other in zip(
-      tf.nest.flatten((here.server_state.weights, here.client_states)),
-      tf.nest.flatten((there.server_state.weights, there.client_states)),
-      strict=True,
+    for one, other in trees.pairs(
+      (here.server_state.weights, here.client_states),
+      (there.server_state.weights, there.client_states),
     ):
-      np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
+      assert_allclose(one, other, rtol=0, atol=1e-5)
 
 
 class TestReferences:
@@ -270,30 +254,25 @@ class TestReferences:
       used = tff.federated_map(use, (tff.federated_broadcast(weights), numbers))
       return tff.federated_sum(used)
 
-    found = []
+    expected = 3 * np.asarray(frozen, np.float32).sum(axis=0)
     for context in (
       in_process.in_process_context(),
       local_execution.local_context(),
     ):
       with context:
-        found.append(add_up(frozen, [np.float32(1), np.float32(2)]))
-    expected = 3 * np.asarray(frozen, np.float32).sum(axis=0)
-    for each in found:
-      np.testing.assert_allclose(each, expected, rtol=1e-6)
+        result = add_up(frozen, [np.float32(1), np.float32(2)])
+      assert_allclose(result, expected, rtol=1e-6)
 
 
 @pytest.mark.slow
-class TestCheckpoints:
-  def test_hold_none_of_them(self, algorithm, clients, tmp_path):
-    checkpoint = checkpoints.Run(tmp_path / "run", "key", every=1)
-    run = rounds.Rounds(algorithm, clients, run_seed=0)
-    for _ in checkpoints.steps(
-      checkpoint, 1, run, [], make=dict, replay=lambda each: None
-    ):
-      run.step()
-    values = np.asarray(tf.nest.flatten(make_model().frozen)[0]).tobytes()
-    saved = [
-      path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()
-    ]
-    assert any(map(len, saved))
-    assert not any(values in content for content in saved)
+def test_checkpoints_hold_none_of_them(model, algorithm, clients, tmp_path):
+  checkpoint = checkpoints.Run(tmp_path / "run", "key", every=1)
+  run = rounds.Rounds(algorithm, clients, run_seed=0)
+  for _ in checkpoints.steps(
+    checkpoint, 1, run, [], make=dict, replay=lambda each: None
+  ):
+    run.step()
+  (values,) = trees.bits(model.frozen)
+  saved = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+  assert any(map(len, saved))
+  assert not any(values in content for content in saved)

@@ -50,22 +50,56 @@ OTHERS = {
 
 class TestMessages:
   @pytest.mark.parametrize(
-    "name, value, limits",
+    "kind, name, value, limits",
     [
-      ("word", "three", "one of one, two"),
-      ("flag", 1, "True or False"),
-      ("count", 0, "an integer at least 1 and at most 7"),
-      ("share", 1.5, "a number at least 0 and at most 1"),
-      ("rate", 0, "a number above 0"),
-      ("number", math.nan, "a number"),
+      (Every, "word", "three", "one of one, two"),
+      (Every, "flag", 1, "True or False"),
+      (Every, "count", 0, "an integer at least 1 and at most 7"),
+      (Every, "share", 1.5, "a number at least 0 and at most 1"),
+      (Every, "rate", 0, "a number above 0"),
+      (Every, "number", math.nan, "a number"),
+      (LocalHParams, "local_epochs", -1, "an integer at least 0"),
+      (LocalHParams, "optimizer", "lamb", "one of sgd, adam, adamw"),
+      (LocalHParams, "learning_rate", 0.0, "a number above 0"),
+      (LocalHParams, "momentum", 1.1, "a number at least 0 and at most 1"),
+      (LocalHParams, "weight_decay", -1e-4, "a number at least 0"),
+      (
+        LocalHParams,
+        "client_weighting",
+        "size",
+        "one of uniform, num_examples",
+      ),
     ],
   )
   def test_refusal_names_field_value_and_what_is_allowed(
-    self, name, value, limits
+    self, kind, name, value, limits
   ):
-    assert refusal(Every(**{name: value})) == (
+    assert refusal(kind(**{name: value})) == (
       f"{name}={value!r} is not allowed: it must be {limits}"
     )
+
+  @pytest.mark.parametrize(
+    "hparams, message",
+    [
+      ({"count": 3}, "hparams={'count': 3} is not"),
+      # The first bad field is named.
+      (Every(count=8, share=2.0), "count=8 "),
+      (
+        LocalHParams(decay_rounds=3, cosine_rounds=4),
+        "decay_rounds=3 is not allowed with cosine_rounds=4",
+      ),
+      (
+        LocalHParams(decay_factor=0.5),
+        "decay_factor=0.5 is not allowed without decay_",
+      ),
+      (
+        LocalHParams(decay_rounds=1, decay_factor=1.5),
+        "decay_factor=1.5 is not al",
+      ),
+    ],
+  )
+  def test_starts(self, hparams, message):
+    assert refusal(hparams).startswith(message)
 
   @pytest.mark.parametrize("name", OTHERS)
   def test_values_beyond_the_limits_or_of_other_types_are_refused(self, name):
@@ -73,9 +107,6 @@ class TestMessages:
       # Scalars of NumPy are told as Python's.
       told = value.item() if isinstance(value, np.generic) else value
       assert refusal(Every(**{name: value})).startswith(f"{name}={told!r} ")
-
-  def test_first_bad_field_is_named(self):
-    assert refusal(Every(count=8, share=2.0)).startswith("count=8 ")
 
 
 class TestScalarsOfNumpy:
@@ -98,24 +129,27 @@ class TestScalarsOfNumpy:
     replaced = dataclasses.replace(Every(), count=np.int64(2))
     assert type(replaced.count) is int
 
-  def test_what_is_no_hyper_parameters_is_refused(self):
-    assert refusal({"count": 3}).startswith("hparams={'count': 3} is not")
-
 
 class TestValidate:
   @pytest.mark.parametrize(
-    "values",
+    "hparams",
     [
-      {"word": "two", "flag": True},
-      {"share": np.float64(0.25)},
-      {"rate": 1.2e-38},
-      {"rate": 10},
-      {"number": -3.4e38},
-      {"number": 0},
+      Every(word="two", flag=True),
+      Every(share=np.float64(0.25)),
+      Every(rate=1.2e-38),
+      Every(rate=10),
+      Every(number=-3.4e38),
+      Every(number=0),
+      # Without a field there is nothing to refuse.
+      hyperparameters.HParams(),
+      LocalHParams(momentum=1.0, straggler_ratio=1.0, local_epochs=3),
+      LocalHParams(local_steps=1, batch_size=1),
+      LocalHParams(optimizer="adamw", weight_decay=0.01),
+      LocalHParams(client_weighting="num_examples"),
     ],
   )
-  def test_values_within_the_limits_are_taken(self, values):
-    hyperparameters.validate(Every(**values))
+  def test_values_within_the_limits_are_taken(self, hparams):
+    hyperparameters.validate(hparams)
 
   @hypothesis.given(
     st.one_of(st.floats(), st.integers(-3, 3)), st.integers(-3, 12)
@@ -202,53 +236,13 @@ class Interval(hyperparameters.HParams):
       raise ValueError(f"high={self.high} must be at least low={self.low}")
 
 
-class TestCheckTogether:
-  def test_values_are_checked_beside_each_other(self):
-    hyperparameters.validate(Interval(low=1.0, high=1.0))
-    assert refusal(Interval(low=2.0, high=1.0)) == (
-      "high=1.0 must be at least low=2.0"
-    )
-
-  def test_each_value_is_checked_by_itself_before(self):
-    assert refusal(Interval(low=2.0, high=-1.0)) == (
-      "high=-1.0 is not allowed: it must be a number at least 0"
-    )
-
-  def test_hyperparameters_without_fields_have_nothing_to_refuse(self):
-    hyperparameters.validate(hyperparameters.HParams())
-
-
-class TestLocalHParams:
-  @pytest.mark.parametrize(
-    "values",
-    [
-      {},
-      {"momentum": 1.0},
-      {"straggler_ratio": 1.0},
-      {"local_steps": 1, "batch_size": 1},
-      {"local_epochs": 3},
-      {"optimizer": "adamw", "weight_decay": 0.01},
-      {"client_weighting": "num_examples"},
-    ],
+def test_values_are_checked_beside_each_other():
+  hyperparameters.validate(Interval(low=1.0, high=1.0))
+  assert refusal(Interval(low=2.0, high=1.0)) == (
+    "high=1.0 must be at least low=2.0"
   )
-  def test_values_at_the_limits_are_taken(self, values):
-    hyperparameters.validate(LocalHParams(**values))
-
-  @pytest.mark.parametrize(
-    "name, value, limits",
-    [
-      ("local_epochs", -1, "an integer at least 0"),
-      ("optimizer", "lamb", "one of sgd, adam, adamw"),
-      ("learning_rate", 0.0, "a number above 0"),
-      ("momentum", 1.1, "a number at least 0 and at most 1"),
-      ("weight_decay", -1e-4, "a number at least 0"),
-      ("client_weighting", "size", "one of uniform, num_examples"),
-    ],
-  )
-  def test_refusals(self, name, value, limits):
-    assert refusal(LocalHParams(**{name: value})) == (
-      f"{name}={value!r} is not allowed: it must be {limits}"
-    )
+  # Beforehand each by itself.
+  assert refusal(Interval(low=2.0, high=-1.0)).startswith("high=-1.0 is not")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import scipy.stats
 import tensorflow as tf
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
+from tests.fixtures import trees
 from tff_shift.data import client_dataset
-from tff_shift.learning import hyperparameters
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.learning.hyperparameters import LocalHParams
@@ -96,7 +98,7 @@ def stream(draw, batch_size, size, num_epochs=3) -> np.ndarray:
   for batch in batches:
     assert batch.x.shape == (batch_size, 1)
     assert batch.y.shape == (batch_size,)
-    np.testing.assert_array_equal(batch.x[:, 0], 10.0 * batch.y)
+    assert_array_equal(batch.x[:, 0], 10.0 * batch.y)
   return np.concatenate([batch.y for batch in batches])
 
 
@@ -113,7 +115,7 @@ class TestBatches:
     )
     for epoch in range(3):
       in_epoch = drawn[epoch * size : (epoch + 1) * size]
-      np.testing.assert_array_equal(np.sort(in_epoch), np.arange(size))
+      assert_array_equal(np.sort(in_epoch), np.arange(size))
 
   @pytest.mark.slow
   @hypothesis.settings(max_examples=40)
@@ -132,7 +134,7 @@ class TestBatches:
     assert start <= drawn.min() and drawn.max() < start + size
     for epoch in range(3):
       in_epoch = drawn[epoch * size : (epoch + 1) * size]
-      np.testing.assert_array_equal(np.sort(in_epoch), start + np.arange(size))
+      assert_array_equal(np.sort(in_epoch), start + np.arange(size))
 
   def test_batch_larger_than_the_data_repeats_all_examples_alike(
     self, draw_pooled, draw_domain
@@ -148,21 +150,18 @@ class TestBatches:
     assert sorted(batch.y) == [3, 4]
 
   def test_equal_seeds_give_equal_batches_and_others_do_not(self, draw_pooled):
-    data = numbered([60])
     clients = [randomness.client_seed(0, i) for i in range(10)]
+    # The seed of the data has no part in it.
     first, again = (
-      [draw_pooled(30)(data, 0, seed).y.tolist() for seed in clients]
-      for _ in range(2)
+      [
+        draw_pooled(30)(numbered([60], of_data), 0, seed).y.tolist()
+        for seed in clients
+      ]
+      for of_data in (SEED, -SEED)
     )
     assert first == again
     assert len({tuple(batch) for batch in first}) == 10
     assert len({frozenset(batch) for batch in first}) == 10
-
-  def test_seed_of_the_data_has_no_part_in_it(self, draw_pooled):
-    one, other = (
-      draw_pooled(9)(numbered([9], seed), 0, SEED) for seed in (SEED, -SEED)
-    )
-    np.testing.assert_array_equal(one.y, other.y)
 
   def test_epochs_and_domains_have_orders_of_their_own(
     self, draw_pooled, draw_domain
@@ -203,7 +202,7 @@ class TestBatches:
       lambda data: local_training.pooled_batches(data, 1, 6, SEED)(0), data
     )
     assert batch.x.dtype == dtype
-    np.testing.assert_array_equal(batch.x, x[batch.y])
+    assert_array_equal(batch.x, x[batch.y])
 
 
 class TestSizes:
@@ -211,7 +210,7 @@ class TestSizes:
     domains = run_in_graph(
       local_training.domain_of_example, numbered([3, 0, 2])
     )
-    np.testing.assert_array_equal(domains, [0, 0, 0, 2, 2])
+    assert_array_equal(domains, [0, 0, 0, 2, 2])
 
   @pytest.mark.parametrize(
     "sizes, batch_size, steps",
@@ -330,49 +329,27 @@ def regression_gradient(weights, x, y):
   return [x.T @ slope, slope.sum(axis=0)]
 
 
-class TestScheduledRate:
-  @pytest.mark.parametrize(
-    "schedule, rates",
-    [
-      ({}, [0.4] * 5),
-      ({"cosine_rounds": 4}, [0.4, 0.341421, 0.2, 0.058579, 0.0]),
-      ({"decay_rounds": 2}, [0.4, 0.4, 0.04, 0.04, 0.004]),
-      ({"decay_rounds": 1, "decay_factor": 0.5}, [0.4, 0.2, 0.1, 0.05, 0.025]),
-    ],
-  )
-  def test_rates_of_rounds(self, run_in_graph, schedule, rates):
-    hparams = LocalHParams(learning_rate=0.4, **schedule)
-    found = [
-      run_in_graph(
-        lambda number: local_training.scheduled_rate(hparams, number) + 0.0,
-        np.int32(number),
-      )
-      for number in range(5)
-    ]
-    np.testing.assert_allclose(found, rates, rtol=1e-5, atol=1e-7)
-    # Outside of rounds there is no schedule.
-    assert local_training.scheduled_rate(hparams, None) == 0.4
-
-  @pytest.mark.parametrize(
-    "schedule, message",
-    [
-      (
-        {"decay_rounds": 3, "cosine_rounds": 4},
-        "decay_rounds=3 is not allowed with cosine_rounds=4",
-      ),
-      ({"decay_factor": 0.5}, "decay_factor=0.5 is not allowed without decay_"),
-      ({"decay_rounds": 1, "decay_factor": 1.5}, "decay_factor=1.5 is not al"),
-    ],
-  )
-  def test_one_schedule_with_what_belongs_to_it(
-    self, schedule, message, refusal
-  ):
-    told = refusal(hyperparameters.validate, LocalHParams(**schedule))
-    assert message in told
-
-
-def bits(structure):
-  return [np.asarray(each).tobytes() for each in tf.nest.flatten(structure)]
+@pytest.mark.parametrize(
+  "schedule, rates",
+  [
+    ({}, [0.4] * 5),
+    ({"cosine_rounds": 4}, [0.4, 0.341421, 0.2, 0.058579, 0.0]),
+    ({"decay_rounds": 2}, [0.4, 0.4, 0.04, 0.04, 0.004]),
+    ({"decay_rounds": 1, "decay_factor": 0.5}, [0.4, 0.2, 0.1, 0.05, 0.025]),
+  ],
+)
+def test_scheduled_rates_of_rounds(run_in_graph, schedule, rates):
+  hparams = LocalHParams(learning_rate=0.4, **schedule)
+  found = [
+    run_in_graph(
+      lambda number: local_training.scheduled_rate(hparams, number) + 0.0,
+      np.int32(number),
+    )
+    for number in range(5)
+  ]
+  assert_allclose(found, rates, rtol=1e-5, atol=1e-7)
+  # Outside of rounds there is no schedule.
+  assert local_training.scheduled_rate(hparams, None) == 0.4
 
 
 class Oracle:
@@ -429,26 +406,22 @@ def train_by_hand(hparams, weights, examples, trainable=(True, True)):
 
 
 NUM_STEPS = 7
+
+
 OPTIMIZERS = {
-  "sgd": {"learning_rate": 0.1},
-  "sgd_decay": {"learning_rate": 0.1, "weight_decay": 0.3},
-  "momentum": {"learning_rate": 0.05, "momentum": 0.9},
-  "momentum_decay": {
-    "learning_rate": 0.05,
-    "momentum": 0.5,
-    "weight_decay": 0.3,
-  },
-  "adam": {"optimizer": "adam", "learning_rate": 0.01},
-  "adam_decay": {
-    "optimizer": "adam",
-    "learning_rate": 0.01,
-    "weight_decay": 0.3,
-  },
-  "adamw_decay": {
-    "optimizer": "adamw",
-    "learning_rate": 0.01,
-    "weight_decay": 0.3,
-  },
+  "sgd": LocalHParams(learning_rate=0.1),
+  "sgd_decay": LocalHParams(learning_rate=0.1, weight_decay=0.3),
+  "momentum": LocalHParams(learning_rate=0.05, momentum=0.9),
+  "momentum_decay": LocalHParams(
+    learning_rate=0.05, momentum=0.5, weight_decay=0.3
+  ),
+  "adam": LocalHParams(optimizer="adam", learning_rate=0.01),
+  "adam_decay": LocalHParams(
+    optimizer="adam", learning_rate=0.01, weight_decay=0.3
+  ),
+  "adamw_decay": LocalHParams(
+    optimizer="adamw", learning_rate=0.01, weight_decay=0.3
+  ),
 }
 
 
@@ -496,215 +469,6 @@ def run_training(
   return run_in_graph(work, weights, x, y, np.int32(num_steps), *rates)
 
 
-class TestTrain:
-  @pytest.fixture(scope="class")
-  def trained(self, run_in_graph, problem):
-    """Returns `trained(name)`: the result of an optimizer."""
-    return functools.cache(
-      lambda name: run_training(
-        run_in_graph, problem, LocalHParams(**OPTIMIZERS[name]), NUM_STEPS
-      )
-    )
-
-  @pytest.mark.parametrize("name", OPTIMIZERS)
-  def test_steps_are_those_of_the_optimizer(self, trained, problem, name):
-    hparams = LocalHParams(**OPTIMIZERS[name])
-    expected, losses = train_by_hand(
-      hparams, tf.nest.flatten(problem[0]), problem[1]
-    )
-
-    result = trained(name)
-
-    assert isinstance(result.weights, SplitWeights)
-    for actual, value, start in zip(
-      tf.nest.flatten(result.weights),
-      expected,
-      tf.nest.flatten(problem[0]),
-      strict=True,
-    ):
-      assert np.abs(value - start).max() > 0.02
-      # Seven steps of float32 beside float64.
-      np.testing.assert_allclose(actual, value, rtol=0, atol=2e-6)
-    np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
-
-  @pytest.mark.parametrize(
-    "name", ["momentum_decay", "adam_decay", "adamw_decay"]
-  )
-  def test_rate_that_is_computed_replaces_that_of_the_hyperparameters(
-    self, run_in_graph, problem, trained, name
-  ):
-    hparams = LocalHParams(**OPTIMIZERS[name])
-    computed = run_training(
-      run_in_graph,
-      problem,
-      dataclasses.replace(hparams, learning_rate=0.7),
-      NUM_STEPS,
-      rate=hparams.learning_rate,
-    )
-    assert bits(computed) == bits(trained(name))
-
-  @pytest.mark.parametrize(
-    "name, moves",
-    [
-      ("momentum_decay", (True, False)),
-      ("adam_decay", (False, True)),
-      ("adamw_decay", (True, False)),
-    ],
-  )
-  def test_frozen_weights_stay_bit_for_bit(
-    self, run_in_graph, problem, name, moves
-  ):
-    hparams = LocalHParams(**OPTIMIZERS[name])
-    start = tf.nest.flatten(problem[0])
-    expected, losses = train_by_hand(hparams, start, problem[1], moves)
-
-    result = run_training(
-      run_in_graph,
-      problem,
-      hparams,
-      NUM_STEPS,
-      trainable=SplitWeights((moves[0],), (moves[1],)),
-    )
-
-    moving, frozen = moves.index(True), moves.index(False)
-    actual = tf.nest.flatten(result.weights)
-    assert actual[frozen].tobytes() == start[frozen].tobytes()
-    np.testing.assert_allclose(
-      actual[moving], expected[moving], rtol=0, atol=2e-6
-    )
-    np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
-
-  @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-  def test_all_weights_frozen_only_measures_the_loss(
-    self, run_in_graph, problem, optimizer
-  ):
-    result = run_training(
-      run_in_graph,
-      problem,
-      LocalHParams(optimizer=optimizer, weight_decay=0.5, momentum=0.5),
-      NUM_STEPS,
-      trainable=SplitWeights((False,), (False,)),
-    )
-    weights = tf.nest.flatten(problem[0])
-    losses = [
-      regression_loss(weights, x, y) for x, y in zip(*problem[1], strict=True)
-    ]
-    assert bits(result.weights) == bits(weights)
-    np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
-
-  @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-  def test_no_step_changes_nothing(self, run_in_graph, problem, optimizer):
-    result = run_training(
-      run_in_graph,
-      problem,
-      LocalHParams(optimizer=optimizer, weight_decay=0.5),
-      0,
-    )
-    assert bits(result.weights) == bits(problem[0])
-    assert result.loss == 0.0
-
-  def test_weight_without_part_in_the_loss_only_decays(self, run_in_graph):
-    result = run_in_graph(
-      lambda weights: train(
-        lambda now, step, carry: (tf.reduce_sum(now["used"]), carry),
-        weights,
-        2,
-        LocalHParams(learning_rate=0.5, weight_decay=0.2),
-      ),
-      {"used": np.float32([1.0]), "unused": np.float32([8.0])},
-    )
-    # Each step takes 0.5 * 0.2 of it: 8, 7.2, 6.48.
-    np.testing.assert_allclose(result.weights["unused"], [6.48], rtol=1e-6)
-    # And 1 - 0.5 (1 + 0.2) = 0.4, 0.4 - 0.5 (1 + 0.08) = -0.14.
-    np.testing.assert_allclose(result.weights["used"], [-0.14], rtol=1e-6)
-
-  def test_carry_is_passed_along_and_is_constant_in_a_step(self, run_in_graph):
-    # With loss w * c and the next c = 3 w: were c not a constant for the
-    # gradient, steps would not be those of c alone.
-    def loss_fn(weights, step, carry):
-      value, steps = carry
-      (weight,) = weights
-      return weight * value, (3.0 * weight, steps + step)
-
-    result = run_in_graph(
-      lambda weight, value: train(
-        loss_fn,
-        (weight,),
-        3,
-        LocalHParams(learning_rate=0.5),
-        carry=(value, tf.constant(10)),
-      ),
-      np.float32(1.0),
-      np.float32(2.0),
-    )
-    # (w, c): (1, 2), (0, 3), (-1.5, 0), (-1.5, -4.5); losses 2, 0, 0.
-    assert result.weights == (-1.5,)
-    assert result.carry == (-4.5, 10 + 0 + 1 + 2)
-    np.testing.assert_allclose(result.loss, 2 / 3, rtol=1e-6)
-
-  def test_no_gradient_reaches_earlier_steps_through_carry(self, run_in_graph):
-    # The carry of a step is the weight of that step; the next step's loss is
-    # its square and says nothing about the next step's weight.
-    result = run_in_graph(
-      lambda weight: train(
-        lambda weights, step, carry: (carry**2, weights[0]),
-        (weight,),
-        4,
-        LocalHParams(learning_rate=0.5),
-        carry=tf.constant(5.0),
-      ),
-      np.float32(3.0),
-    )
-    assert result.weights == (3.0,)
-    np.testing.assert_allclose(result.loss, (25 + 3 * 9) / 4)
-
-  def test_carry_without_steps_is_what_came_in(self, run_in_graph):
-    result = run_in_graph(
-      lambda weight: train(
-        lambda weights, step, carry: (weights[0], carry + 1),
-        (weight,),
-        0,
-        LocalHParams(),
-        carry=tf.constant(4),
-      ),
-      np.float32(1.0),
-    )
-    assert result.carry == 4
-
-
-class TestProject:
-  def test_each_step_ends_where_weights_may_be(self, run_in_graph):
-    # The loss is a w, so that a step adds -rate a, and momentum more.
-    slopes = np.float32([1.0, -3.0, 0.2])
-
-    def work(weights):
-      return train(
-        lambda current, step, carry: (
-          tf.reduce_sum(slopes * current.backbone[0] + current.head[0]),
-          carry,
-        ),
-        weights,
-        3,
-        LocalHParams(learning_rate=0.1, momentum=0.5),
-        trainable=SplitWeights((True,), (False,)),
-        project=lambda moved: tuple(tf.clip_by_value(w, 0, 1) for w in moved),
-      ).weights
-
-    start = SplitWeights(
-      (np.float32([0.2, 0.5, 1.0]),), (np.full(3, 7, np.float32),)
-    )
-    found = run_in_graph(work, start)
-    weights, mean = np.float64(start.backbone[0]), 0.0
-    for _ in range(3):
-      mean = 0.5 * mean + slopes
-      weights = np.clip(weights - 0.1 * mean, 0, 1)
-    np.testing.assert_allclose(found.backbone[0], weights, atol=1e-6)
-    # What is not trained is not projected.
-    assert found.head[0].tolist() == [7, 7, 7]
-    assert weights[:2].tolist() == [0, 1]
-    assert 0 < weights[2] < 1
-
-
 @pytest.mark.parametrize(
   "weights, expected",
   [
@@ -721,107 +485,207 @@ def test_cross_entropy_is_a_mean_over_the_batch(
   value = run_in_graph(
     local_training.cross_entropy, logits, np.int32([0, 1]), *weights
   )
-  np.testing.assert_allclose(value, expected, rtol=1e-6)
+  assert_allclose(value, expected, rtol=1e-6)
 
 
-class TestTrainOnPool:
-  @pytest.mark.parametrize("is_weighted", [False, True])
-  def test_steps_use_the_pooled_batches_in_order(
-    self, run_in_graph, draw_pooled, is_weighted
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_steps_use_the_pooled_batches_in_order(
+  run_in_graph, draw_pooled, is_weighted
+):
+  generator = np.random.default_rng(5)
+  data = numbered([4, 3])
+  data = data._replace(x=generator.normal(size=(7, 1)).astype(np.float32))
+  labels = generator.integers(0, 3, 7).astype(np.int32)
+  start = generator.normal(size=(1, 3)).astype(np.float32)
+  hparams = LocalHParams(batch_size=4, learning_rate=0.5)
+  of_examples = generator.uniform(0, 2, 7).astype(np.float32)
+  if not is_weighted:
+    of_examples[:] = 1
+
+  result = run_in_graph(
+    lambda data, weight, steps: local_training.train_on_pool(
+      lambda weights, x: x @ weights[0],
+      (weight,),
+      data,
+      steps,
+      SEED,
+      hparams,
+      example_weights=tf.constant(of_examples) if is_weighted else (),
+    ),
+    data._replace(y=labels),
+    start,
+    np.int32(5),
+  )
+
+  weight, losses = np.float64(start), []
+  for visit in range(5):
+    # The classes of `data` are the numbers of the examples.
+    chosen = draw_pooled(4)(data, visit, SEED).y
+    x, y = data.x[chosen], labels[chosen]
+    probabilities = scipy.special.softmax(x @ weight, axis=1)
+    of_batch = of_examples[chosen]
+    losses.append(-np.mean(of_batch * np.log(probabilities[range(4), y])))
+    errors = of_batch[:, np.newaxis] * (probabilities - np.eye(3)[y])
+    weight = weight - 0.5 * x.T @ errors / 4
+  assert_allclose(result.weights[0], weight, rtol=0, atol=2e-6)
+  assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
+  assert result.carry == ()
+
+
+class TestTrain:
+  @pytest.mark.parametrize(
+    "name, moves",
+    [
+      *((name, (True, True)) for name in OPTIMIZERS),
+      ("momentum_decay", (True, False)),
+      ("adam_decay", (False, True)),
+      ("adamw_decay", (True, False)),
+      *((name, (False, False)) for name in OPTIMIZERS if "decay" in name),
+    ],
+  )
+  def test_steps_are_those_of_the_optimizer_and_frozen_weights_stay(
+    self, run_in_graph, problem, name, moves
   ):
-    generator = np.random.default_rng(5)
-    data = numbered([4, 3])
-    data = data._replace(x=generator.normal(size=(7, 1)).astype(np.float32))
-    labels = generator.integers(0, 3, 7).astype(np.int32)
-    start = generator.normal(size=(1, 3)).astype(np.float32)
-    hparams = LocalHParams(batch_size=4, learning_rate=0.5)
-    of_examples = np.ones(7, np.float32)
-    if is_weighted:
-      of_examples = generator.uniform(0, 2, 7).astype(np.float32)
+    start = trees.leaves(problem[0])
+    expected, losses = train_by_hand(OPTIMIZERS[name], start, problem[1], moves)
+    backbone, head = moves
+
+    result = run_training(
+      run_in_graph,
+      problem,
+      OPTIMIZERS[name],
+      NUM_STEPS,
+      trainable=None if all(moves) else SplitWeights((backbone,), (head,)),
+    )
+
+    assert isinstance(result.weights, SplitWeights)
+    for actual, value, before, is_moved in zip(
+      trees.leaves(result.weights), expected, start, moves, strict=True
+    ):
+      if is_moved:
+        assert np.abs(value - before).max() > 0.02
+        # Seven steps of float32 beside float64.
+        assert_allclose(actual, value, rtol=0, atol=2e-6)
+      else:
+        assert trees.bits(actual) == trees.bits(before)
+    assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
+
+  @pytest.mark.parametrize(
+    "name", ["momentum_decay", "adam_decay", "adamw_decay"]
+  )
+  def test_rate_that_is_computed_replaces_that_of_the_hyperparameters(
+    self, run_in_graph, problem, name
+  ):
+    hparams = OPTIMIZERS[name]
+    given, computed = (
+      run_training(
+        run_in_graph,
+        problem,
+        dataclasses.replace(hparams, learning_rate=of_hparams),
+        NUM_STEPS,
+        rate=rate,
+      )
+      for of_hparams, rate in (
+        (hparams.learning_rate, None),
+        (0.7, hparams.learning_rate),
+      )
+    )
+    assert trees.bits(computed) == trees.bits(given)
+
+  @pytest.mark.parametrize("name", ["sgd_decay", "adam_decay"])
+  def test_no_step_changes_nothing(self, run_in_graph, problem, name):
+    result = run_training(run_in_graph, problem, OPTIMIZERS[name], 0)
+    assert trees.bits(result.weights) == trees.bits(problem[0])
+    assert result.loss == 0.0
+
+  def test_weight_without_part_in_the_loss_only_decays(self, run_in_graph):
+    result = run_in_graph(
+      lambda weights: train(
+        lambda now, step, carry: (tf.reduce_sum(now["used"]), carry),
+        weights,
+        2,
+        LocalHParams(learning_rate=0.5, weight_decay=0.2),
+      ),
+      {"used": np.float32([1.0]), "unused": np.float32([8.0])},
+    )
+    # Each step takes 0.5 * 0.2 of it: 8, 7.2, 6.48.
+    assert_allclose(result.weights["unused"], [6.48], rtol=1e-6)
+    # And 1 - 0.5 (1 + 0.2) = 0.4, 0.4 - 0.5 (1 + 0.08) = -0.14.
+    assert_allclose(result.weights["used"], [-0.14], rtol=1e-6)
+
+  @pytest.mark.parametrize(
+    "steps, weight, carry, loss",
+    # (w, c): (1, 2), (0, 3), (-1.5, 0), (-1.5, -4.5); losses 2, 0, 0.
+    [(3, -1.5, (-4.5, 10 + 0 + 1 + 2), 2 / 3), (0, 1, (2, 10), 0)],
+  )
+  def test_carry_is_passed_along_and_is_constant_in_a_step(
+    self, run_in_graph, steps, weight, carry, loss
+  ):
+    # With loss w * c and the next c = 3 w: were c not a constant for the
+    # gradient, steps would not be those of c alone.
+    def loss_fn(weights, step, carry):
+      value, steps = carry
+      (weight,) = weights
+      return weight * value, (3.0 * weight, steps + step)
 
     result = run_in_graph(
-      lambda data, weight, steps: local_training.train_on_pool(
-        lambda weights, x: x @ weights[0],
-        (weight,),
-        data,
-        steps,
-        SEED,
-        hparams,
-        example_weights=tf.constant(of_examples) if is_weighted else (),
-      ),
-      data._replace(y=labels),
-      start,
-      np.int32(5),
-    )
-
-    weight, losses = np.float64(start), []
-    for visit in range(5):
-      # The classes of `data` are the numbers of the examples.
-      chosen = draw_pooled(4)(data, visit, SEED).y
-      x, y = data.x[chosen], labels[chosen]
-      probabilities = scipy.special.softmax(x @ weight, axis=1)
-      of_batch = of_examples[chosen]
-      losses.append(-np.mean(of_batch * np.log(probabilities[range(4), y])))
-      errors = of_batch[:, np.newaxis] * (probabilities - np.eye(3)[y])
-      weight = weight - 0.5 * x.T @ errors / 4
-    np.testing.assert_allclose(result.weights[0], weight, rtol=0, atol=2e-6)
-    np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
-    assert result.carry == ()
-
-
-class TestDifferentiate:
-  """Sharpness-aware minimisation of sum(a w^2) / 2, whose gradient is a w."""
-
-  CURVATURE = (np.float32([1.0, 2.0]), np.float32(4.0))
-  START = (np.float32([1.0, -2.0]), np.float32(0.5))
-  RHO, RATE, DECAY = 0.3, 0.1, 0.05
-
-  def train(self, run_in_graph, rho):
-    def work(weights):
-      def loss_fn(current, step, carry):
-        loss = sum(
-          tf.reduce_sum(a * w**2) / 2
-          for a, w in zip(self.CURVATURE, current, strict=True)
-        )
-        return loss, carry + 1
-
-      def sharpness_aware(gradient_at, trained):
-        first = gradient_at(trained)
-        scale = rho / tf.linalg.global_norm(first.gradients)
-        second = gradient_at(
-          tuple(
-            w + scale * g for w, g in zip(trained, first.gradients, strict=True)
-          )
-        )
-        return first._replace(gradients=second.gradients)
-
-      return train(
+      lambda weight, value: train(
         loss_fn,
-        weights,
-        4,
-        LocalHParams(learning_rate=self.RATE, weight_decay=self.DECAY),
-        carry=tf.constant(0),
-        **({} if rho is None else {"differentiate": sharpness_aware}),
-      )
-
-    return run_in_graph(work, self.START)
-
-  def test_gradient_is_that_at_the_moved_weights(self, run_in_graph):
-    result = self.train(run_in_graph, self.RHO)
-    weights = np.array([1.0, -2.0, 0.5])
-    a, losses = np.array([1.0, 2.0, 4.0]), []
-    for _ in range(4):
-      losses.append(np.sum(a * weights**2) / 2)
-      first = a * weights
-      moved = weights + self.RHO * first / np.linalg.norm(first)
-      # The decay is that at the weights themselves.
-      weights = weights - self.RATE * (a * moved + self.DECAY * weights)
-    np.testing.assert_allclose(
-      np.append(*result.weights), weights, rtol=0, atol=1e-6
+        (weight,),
+        steps,
+        LocalHParams(learning_rate=0.5),
+        carry=(value, tf.constant(10)),
+      ),
+      np.float32(1.0),
+      np.float32(2.0),
     )
-    np.testing.assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
-    # What is carried is carried once a step, however often it was computed.
-    assert result.carry == 4
+    assert result.weights == (weight,)
+    assert result.carry == carry
+    assert_allclose(result.loss, loss, rtol=1e-6)
+
+  def test_no_gradient_reaches_earlier_steps_through_carry(self, run_in_graph):
+    # The carry of a step is the weight of that step; the next step's loss is
+    # its square and says nothing about the next step's weight.
+    result = run_in_graph(
+      lambda weight: train(
+        lambda weights, step, carry: (carry**2, weights[0]),
+        (weight,),
+        4,
+        LocalHParams(learning_rate=0.5),
+        carry=tf.constant(5.0),
+      ),
+      np.float32(3.0),
+    )
+    assert result.weights == (3.0,)
+    assert_allclose(result.loss, (25 + 3 * 9) / 4)
+
+  def test_each_step_ends_where_weights_may_be(self, run_in_graph):
+    # The loss is a w, so that a step adds -rate a, and momentum more.
+    slopes = np.float32([1.0, -3.0, 0.2])
+    result = run_in_graph(
+      lambda weights: train(
+        lambda current, step, carry: (
+          tf.reduce_sum(slopes * current.backbone[0] + current.head[0]),
+          carry,
+        ),
+        weights,
+        3,
+        LocalHParams(learning_rate=0.1, momentum=0.5),
+        trainable=SplitWeights((True,), (False,)),
+        project=lambda moved: tuple(tf.clip_by_value(w, 0, 1) for w in moved),
+      ).weights,
+      SplitWeights(
+        (np.float32([0.2, 0.5, 1.0]),), (np.full(3, 7, np.float32),)
+      ),
+    )
+    weights, mean = np.array([0.2, 0.5, 1.0]), 0.0
+    for _ in range(3):
+      mean = 0.5 * mean + slopes
+      weights = np.clip(weights - 0.1 * mean, 0, 1)
+    assert_allclose(result.backbone[0], weights, atol=1e-6)
+    # What is not trained is not projected.
+    assert result.head[0].tolist() == [7, 7, 7]
+    assert weights[:2].tolist() == [0, 1] and 0 < weights[2] < 1
 
 
 class TestMoments:
@@ -855,7 +719,9 @@ class TestMoments:
       run_in_graph(self.steps(hparams, numbers), self.START)
       for numbers in ((2, 3), (5,))
     )
-    assert bits((two.weights, two.moments)) == bits((one.weights, one.moments))
+    assert trees.bits((two.weights, two.moments)) == trees.bits(
+      (one.weights, one.moments)
+    )
     anew = run_in_graph(
       lambda weights: train(
         lambda current, step, carry: (tf.reduce_sum(current[0] ** 2), carry),
@@ -867,17 +733,18 @@ class TestMoments:
     )
     # Without moments an optimizer starts anew.
     assert not options or np.any(
-      tf.nest.flatten(anew.moments)[0] != tf.nest.flatten(one.moments)[0]
+      trees.leaves(anew.moments)[0] != trees.leaves(one.moments)[0]
     )
 
   def test_loss_gets_what_the_gradient_is_asked_with(self, run_in_graph):
     # The loss 3 w, and the gradient of 5 w.
     result = run_in_graph(
       lambda weights: train(
-        lambda current, step, carry, factor: (factor * current[0], carry),
+        lambda current, step, carry, factor: (factor * current[0], carry + 1),
         weights,
         1,
         LocalHParams(learning_rate=1.0),
+        carry=tf.constant(0),
         differentiate=lambda gradient_at, trained: gradient_at(
           trained, 3.0
         )._replace(gradients=gradient_at(trained, 5.0).gradients),
@@ -885,6 +752,8 @@ class TestMoments:
       (np.float32(2),),
     )
     assert result.loss == 6 and result.weights[0] == -3
+    # What is carried is carried once a step, however often it was computed.
+    assert result.carry == 1
 
   def test_step_that_is_not_taken_changes_nothing(self, run_in_graph):
     hparams = LocalHParams(learning_rate=0.1, momentum=0.9)
@@ -898,6 +767,5 @@ class TestMoments:
       ),
       self.START,
     )
-    assert bits(result.weights) == bits(self.START)
-    for each in tf.nest.flatten(result.moments):
-      assert not np.any(each)
+    assert trees.bits(result.weights) == trees.bits(self.START)
+    assert not any(map(np.any, trees.leaves(result.moments)))

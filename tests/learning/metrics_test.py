@@ -7,6 +7,8 @@ import pytest
 import scipy.special
 import tensorflow as tf
 import tensorflow_federated as tff
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 from sklearn import metrics as oracle
 
 from tff_shift import algorithms
@@ -122,14 +124,14 @@ def test_sums_of_clients_give_the_metrics_of_all_predictions(
   for name, value in of_all.items():
     # Half of the pairs in a bin may be ranked wrongly.
     error = found["auroc_error"][1] if name == "auroc" else 0.0
-    np.testing.assert_allclose(
+    assert_allclose(
       found[name][1], value, rtol=2e-5, atol=2e-5 + np.nan_to_num(error)
     )
     if name in ("confusion_matrix", "auroc"):
       continue
     by_client = np.array([each[name] for each in of_each], float)
     mean = np.ma.masked_invalid(by_client).mean(axis=0)
-    np.testing.assert_allclose(
+    assert_allclose(
       found[f"mean_{name}"][1], np.ma.filled(mean, np.nan), 2e-5, 2e-5
     )
   tables = {name for name in metrics.names() if metrics.get(name).is_table}
@@ -165,9 +167,7 @@ class TestByHand:
   def test_three_classes(self, measure):
     # Right, right, a dog taken for the third class, right. No third class.
     found, matrix = measure(self.LOGITS, [0, 1, 1, 0])
-    np.testing.assert_array_equal(
-      matrix, [[2, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
-    )
+    assert_array_equal(matrix, [[2, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 0]])
     # F1 of 1 and 2/3; recalls of 1 and 1/2.
     assert found["macro_f1"] == pytest.approx(5 / 6)
     assert found["balanced_accuracy"] == pytest.approx(75)
@@ -185,9 +185,7 @@ class TestByHand:
     logits = self.LOGITS.copy()
     logits[0] = np.nan
     found, matrix = measure(logits, [0, 1, 2, 0])
-    np.testing.assert_array_equal(
-      matrix, [[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0]]
-    )
+    assert_array_equal(matrix, [[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0]])
     assert found["recall_cat"] == 0.5
     assert found["brier"] == pytest.approx((2 + 3 * 3 / 8) / 4)
     # One of confidence 1 is wrong, three of 1/2 are right.
@@ -249,8 +247,8 @@ class TestOwn:
         for rows in ([sure], [sure, unsure, unsure, unsure])
       ]
     )
-    np.testing.assert_allclose(found["sureness"][1], 0.4)
-    np.testing.assert_allclose(found["mean_sureness"][1], 0.625)
+    assert_allclose(found["sureness"][1], 0.4)
+    assert_allclose(found["mean_sureness"][1], 0.625)
     assert chosen.directions == {"sureness": False, "mean_sureness": False}
 
   @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_array_equal
 
 from tff_shift.learning import randomness
 from tff_shift.learning.randomness import Purpose
@@ -31,7 +32,7 @@ class TestDerive:
     ],
   )
   def test_seeds_are_stable(self, seed, expected):
-    np.testing.assert_array_equal(seed, expected)
+    assert_array_equal(seed, expected)
 
   def test_seed_has_the_form_that_tensorflow_takes(self):
     seed = randomness.derive(3, 4, 5)
@@ -49,9 +50,7 @@ class TestDerive:
     assert (
       randomness.derive(*path).tolist() != randomness.derive(*other).tolist()
     )
-    np.testing.assert_array_equal(
-      randomness.derive(*path), randomness.derive(*path)
-    )
+    assert_array_equal(randomness.derive(*path), randomness.derive(*path))
 
   def test_runs_purposes_clients_and_rounds_have_seeds_of_their_own(self):
     seeds = {
@@ -80,7 +79,7 @@ class TestFold:
       lambda seed: randomness.fold(seed, *values), self.SEED
     )
     assert folded.dtype == np.int32
-    np.testing.assert_array_equal(folded, expected)
+    assert_array_equal(folded, expected)
 
   def test_numbers_and_tensors_fold_alike(self, run_in_graph):
     as_numbers, as_tensors, one_by_one = run_in_graph(
@@ -93,13 +92,11 @@ class TestFold:
       np.int32(Purpose.STRAGGLE),
       np.int64(9),
     )
-    np.testing.assert_array_equal(as_tensors, as_numbers)
-    np.testing.assert_array_equal(one_by_one, as_numbers)
+    assert_array_equal(as_tensors, as_numbers)
+    assert_array_equal(one_by_one, as_numbers)
 
   def test_nothing_folded_leaves_the_seed(self, run_in_graph):
-    np.testing.assert_array_equal(
-      run_in_graph(randomness.fold, self.SEED), self.SEED
-    )
+    assert_array_equal(run_in_graph(randomness.fold, self.SEED), self.SEED)
 
   @pytest.mark.slow
   def test_purposes_and_rounds_of_many_clients_differ(self, compile_in_graph):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
+from numpy.testing import assert_allclose
 
 from tff_shift.learning import safe_norms
 
@@ -12,8 +13,8 @@ class TestLength:
     rows, whole = run_in_graph(
       lambda v: (safe_norms.length(v, axis=1), safe_norms.length(v)), values
     )
-    np.testing.assert_allclose(rows, [5, 12])
-    np.testing.assert_allclose(whole, 13)
+    assert_allclose(rows, [5, 12])
+    assert_allclose(whole, 13)
 
   def test_has_a_gradient_at_zero(self, run_in_graph):
     gradient = run_in_graph(

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from numpy.testing import assert_allclose
 
 from tff_shift import execution
 from tff_shift.data import client_dataset
@@ -137,12 +138,12 @@ class TestSurvey:
   @pytest.mark.slow
   def test_training_uses_the_survey_of_its_round(self):
     found, clients = train(build(), 4)
-    np.testing.assert_allclose(found, oracle(4), rtol=1e-6)
+    assert_allclose(found, oracle(4), rtol=1e-6)
     # The first gradient is -3, the mean of 0 and -4 over 1 and 3 examples.
     first = 0.25 * 3 * (1 - 0.9**5) + 0.75 * 3 / 4 * (1 - 0.6**5)
-    np.testing.assert_allclose(found[0], first, rtol=1e-6)
+    assert_allclose(found[0], first, rtol=1e-6)
     # It goes to the minimum of the mean loss; FedAvg does not.
-    np.testing.assert_allclose(train(build(), 40)[0][-1], 12 / 13, rtol=1e-4)
+    assert_allclose(train(build(), 40)[0][-1], 12 / 13, rtol=1e-4)
     # A survey leaves the states of clients as they are.
     assert clients == [4, 4, 4]
 
@@ -168,7 +169,7 @@ class TestSurvey:
     clients = algorithm.initialize_client(state, [SEED] * len(CLIENTS))
     for phase in algorithm.phases[:2]:
       state, clients, _ = phase(state, clients, data())
-    np.testing.assert_allclose(state.weights.gradient, [9.0])
+    assert_allclose(state.weights.gradient, [9.0])
 
   @pytest.mark.slow
   def test_each_aggregator_has_its_own_state(self):
@@ -196,7 +197,7 @@ class TestSurvey:
     found, _ = train(algorithm, 2)
     first, second = oracle(2)
     # The second mean update, from the first weights, and the first one again.
-    np.testing.assert_allclose(found, [first, second + 0.9 * first], rtol=1e-6)
+    assert_allclose(found, [first, second + 0.9 * first], rtol=1e-6)
 
   @pytest.mark.slow
   def test_nobody_with_examples_leaves_the_weights_as_they_were(self):
@@ -242,5 +243,5 @@ def test_executors_agree():
     ):
       with execution.use(name, **options):
         found, clients = train(build(), 3)
-      np.testing.assert_allclose(found, oracle(3), rtol=1e-6)
+      assert_allclose(found, oracle(3), rtol=1e-6)
       assert clients == [3, 3, 3]

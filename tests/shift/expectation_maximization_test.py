@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import scipy.special
+from numpy.testing import assert_allclose
 
 from tff_shift.shift import expectation_maximization
 
@@ -34,14 +35,14 @@ def estimate(run_in_graph):
 )
 def test_passes_by_hand(estimate, num_passes, expected):
   found = estimate([(0.9, 0.1), (0.8, 0.2), (0.1, 0.9), (0.6, 0.4)], num_passes)
-  np.testing.assert_allclose(found, [expected, 1 - expected], atol=1e-6)
+  assert_allclose(found, [expected, 1 - expected], atol=1e-6)
 
 
 def test_one_sided_batch_ends_at_a_vertex(estimate):
   batch = [(0.7, 0.3), (0.6, 0.4), (0.8, 0.2), (0.4, 0.6)]
-  np.testing.assert_allclose(estimate(batch, 5000), [1, 0], atol=1e-3)
+  assert_allclose(estimate(batch, 5000), [1, 0], atol=1e-3)
   # Two passes are far from it: q_1 = 0.625, and 0.4375 / 0.55 and so on.
-  np.testing.assert_allclose(estimate(batch, 2)[0], 0.72640558, atol=1e-6)
+  assert_allclose(estimate(batch, 2)[0], 0.72640558, atol=1e-6)
 
 
 def test_another_prior_beside_numpy(estimate):
@@ -53,14 +54,12 @@ def test_another_prior_beside_numpy(estimate):
     corrected = probabilities * expected / prior
     corrected /= corrected.sum(axis=1, keepdims=True)
     expected = corrected.mean(axis=0)
-  np.testing.assert_allclose(
-    estimate(probabilities, 6, prior), expected, atol=1e-6
-  )
+  assert_allclose(estimate(probabilities, 6, prior), expected, atol=1e-6)
 
 
 def test_class_that_is_impossible_stays_so_and_numbers_finite(estimate):
   found = estimate([(0.9, 0.1), (0.8, 0.2)], 3, (1.0, 1e-30))
-  np.testing.assert_allclose(found.sum(), 1, atol=1e-6)
+  assert_allclose(found.sum(), 1, atol=1e-6)
 
 
 def test_empty_batch_has_the_prior(estimate):

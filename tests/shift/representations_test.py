@@ -4,6 +4,8 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 from sklearn import decomposition
 
 from tff_shift.data.shifts import dynamic_personalization
@@ -47,7 +49,7 @@ class TestAll:
     assert (r.shape, r.dtype) == ((SIZES[name],), np.float32)
     assert fitted[name].size == SIZES[name] and fitted[name].name == name
     assert np.isfinite(r).all()
-    np.testing.assert_array_equal(fitted[name](rng.permutation(x)), r)
+    assert_array_equal(fitted[name](rng.permutation(x)), r)
 
   @pytest.mark.slow
   @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
@@ -58,7 +60,7 @@ class TestAll:
       name, digits.public.x[::-1], seed=3, **OPTIONS[name]
     )
     first, second = digits.train.x[:40], digits.train.x[40:80]
-    np.testing.assert_array_equal(again(first), fitted[name](first))
+    assert_array_equal(again(first), fitted[name](first))
     assert np.any(again(first) != again(second))
 
   @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
@@ -66,13 +68,13 @@ class TestAll:
     r = fitted[name](np.repeat(digits.train.x[:1], 5, axis=0))
     assert np.isfinite(r).all()
     if name in ("moments", "pca"):
-      np.testing.assert_allclose(r[len(r) // 2 :], 0, atol=1e-6)
+      assert_allclose(r[len(r) // 2 :], 0, atol=1e-6)
 
   @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
   def test_pixels_count_from_0_to_1(self, fitted, digits, name):
     if name != "moments":  # There, what to make of them is the extractor's.
       x = digits.train.x[:30]
-      np.testing.assert_array_equal(fitted[name](x), fitted[name](x / 255))
+      assert_array_equal(fitted[name](x), fitted[name](x / 255))
 
   @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
   def test_bad_periods_are_refused(self, fitted, digits, name, refusal):
@@ -118,14 +120,14 @@ class TestMoments:
     public = np.array([[0.0, 0.0], [2.0, 20.0]])
     r = representations.fit("moments", public, extractor=lambda x: x)
     assert r.size == 4
-    np.testing.assert_allclose(
+    assert_allclose(
       r(np.array([[3.0, 10.0], [1.0, 10.0], [5.0, 40.0]])),
       # Standardised: 2, 0, 4 and 0, 0, 3.
       [2, 1, np.sqrt(8 / 3), np.sqrt(2)],
       rtol=1e-6,
     )
     # Of public data: nothing but the standard.
-    np.testing.assert_allclose(r(public), [0, 0, 1, 1], atol=1e-7)
+    assert_allclose(r(public), [0, 0, 1, 1], atol=1e-7)
 
   def test_stuck_sensor_is_shifted_and_not_divided_by_rounding(self):
     # An air pressure whose last bit flips: float32's step there is 6.1e-5.
@@ -136,7 +138,7 @@ class TestMoments:
     r = representations.fit("moments", public, extractor=lambda x: x)
     moved = public + np.float32([0, 1])
     # Mean and deviation of both features; a rise of 1 is 1, not 32,768.
-    np.testing.assert_allclose(r(moved), [0, 1, 1, 0], atol=1e-4)
+    assert_allclose(r(moved), [0, 1, 1, 0], atol=1e-4)
 
   def test_extractor_must_give_features_of_each_example(self, refusal):
     x = np.ones([4, 3])
@@ -158,10 +160,8 @@ class TestPca:
     coordinates /= np.sqrt(pca.explained_variance_)
     r = fitted["pca"](x)
     # The sign of a component is open.
-    np.testing.assert_allclose(
-      np.abs(r[:6]), np.abs(coordinates.mean(axis=0)), atol=0.02
-    )
-    np.testing.assert_allclose(r[6:], coordinates.std(axis=0), atol=0.02)
+    assert_allclose(np.abs(r[:6]), np.abs(coordinates.mean(axis=0)), atol=0.02)
+    assert_allclose(r[6:], coordinates.std(axis=0), atol=0.02)
 
   def test_a_constant_added_to_all_values_changes_nothing(self):
     rng = np.random.default_rng(0)
@@ -170,7 +170,7 @@ class TestPca:
     x = rng.normal(size=(50, 3))
     expected = representations.fit("pca", public, size=4)(x)
     found = representations.fit("pca", public + 1e9, size=4)(x + 1e9)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
   def test_directions_without_variance_are_refused(self, refusal):
     public = np.zeros([20, 3])
@@ -208,7 +208,7 @@ class TestTSneMap:
     r = fitted["t_sne_map"](digits.train.x[:200])
     assert r.sum() == pytest.approx(24, rel=1e-6)
     assert r.min() >= 0
-    np.testing.assert_allclose(r * 200 / 24, np.rint(r * 200 / 24), atol=1e-4)
+    assert_allclose(r * 200 / 24, np.rint(r * 200 / 24), atol=1e-4)
 
   def test_public_examples_are_where_the_map_has_them(self):
     # Four clusters of 25, and as many regions.
@@ -216,10 +216,10 @@ class TestTSneMap:
     centres = 30 * np.eye(4)
     public = np.repeat(centres, 25, axis=0) + rng.normal(size=(100, 4))
     r = representations.fit("t_sne_map", public, size=4)
-    np.testing.assert_allclose(r(public), 1, rtol=1e-6)
+    assert_allclose(r(public), 1, rtol=1e-6)
     # A new period of 3 of one cluster and 1 of another.
     x = centres[[2, 2, 2, 0]] + rng.normal(size=(4, 4))
-    np.testing.assert_allclose(np.sort(r(x)), [0, 0, 1, 3])
+    assert_allclose(np.sort(r(x)), [0, 0, 1, 3])
 
 
 class TestRefusals:

@@ -92,7 +92,7 @@ class TestUsage:
     assert errors.count("\n") == 1
 
   @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments, message",
     [
       ([], "name the file of an algorithm"),
       (["-q"], "name the file of an algorithm"),

@@ -473,7 +473,7 @@ def build(
   shared_type = frozen_weights.shared_type(weights_type, model)
   client_type = initial_client_state.type_signature.result
   data_type = functools.partial(
-    local_training.data_type, model, allows_padding=_allow_padding(functions)
+    local_training.data_type, model, allows_padding=allow_padding(functions)
   )
   examples_type = functions.examples_type or data_type()
   evaluation_type = data_type(num_evaluation_domains)
@@ -701,7 +701,7 @@ def build(
   )
 
 
-def _allow_padding(functions: AlgorithmSpec) -> bool:
+def allow_padding(functions: AlgorithmSpec) -> bool:
   """Returns whether all functions of a client's data allow padding."""
   return all(
     function is None or local_training.does_allow_padding(function)

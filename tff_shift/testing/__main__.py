@@ -55,6 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     return _fail(" ".join(str(error).split()))
   # Before these modules are imported.
   pytest.register_assert_rewrite("tff_shift.testing")
+  from tff_shift.testing import applicability
   from tff_shift.testing import clients
   from tff_shift.testing import fixtures
   from tff_shift.testing import graphs
@@ -69,6 +70,9 @@ def main(arguments: Sequence[str]) -> int:
 
     def pytest_generate_tests(self, metafunc):
       fixtures.parametrize(metafunc, [name])
+
+    def pytest_collection_modifyitems(self, config, items):
+      applicability.leave_out(config, items)
 
   code = pytest.main(
     [

@@ -7,11 +7,12 @@ import pytest
 import tensorflow as tf
 
 from tff_shift import algorithms
-from tff_shift.data import client_dataset
 from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.scenarios.evolving import simulation as evolving
 from tff_shift.simulation.engine import rounds
+from tff_shift.testing import applicability
 from tff_shift.testing import running
+from tff_shift.testing.applicability import applies_if
 
 # The sizes of each source domain for clients with all domains, with a late
 # start, with an absence, and with one domain only.
@@ -20,12 +21,8 @@ _NUM_ROUNDS = 3
 
 
 @pytest.fixture(scope="module")
-def incomplete_data(built, client_data, make_client):
+def incomplete_data(make_client):
   """Training data of clients, most of which lack a domain."""
-  if client_data.kind(built.algorithm) is not client_dataset.ClientDataset:
-    pytest.skip("its data have no domains")
-  if not built.algorithm.phases:
-    pytest.skip("nothing is trained")
   return [make_client(i, sizes) for i, sizes in enumerate(_SIZES)]
 
 
@@ -47,6 +44,7 @@ def is_finite(values):
   )
 
 
+@applies_if(applicability.has_domains, applicability.has_phases)
 class TestRoundsWithAbsentClients:
   def test_clients_without_examples_change_nothing(
     self, built, incomplete_data, compare, make_client
@@ -61,11 +59,10 @@ class TestRoundsWithAbsentClients:
       1e-6,
     )
 
+  @applies_if(applicability.has_no_tasks)
   def test_round_without_what_is_lacking_is_the_same(
     self, built, incomplete_data, compare
   ):
-    if hasattr(algorithms.get(built.name).HParams(), "task_rounds"):
-      pytest.skip("it learns one domain after the other, by their numbers")
     lacking = incomplete_data[2]
     dense = lacking._replace(domain_sizes=np.array([3, 4], np.int32))
     found = [run_rounds(built.algorithm, [each]) for each in (lacking, dense)]
@@ -73,12 +70,11 @@ class TestRoundsWithAbsentClients:
     assert is_finite(found[0].states)
 
 
+@applies_if(applicability.is_of("evolving"))
 class TestEvolvingWithAbsentClients:
   @pytest.fixture(scope="class")
-  def clients(self, built, make_client):
+  def clients(self, make_client):
     """One that leaves, one that joins in the target, and an empty one."""
-    if "evolving" not in algorithms.get(built.name).SCENARIOS:
-      pytest.skip("it is of another scenario")
     made = []
     for position, (train, test) in enumerate(
       [

@@ -12,15 +12,16 @@ import tensorflow_federated as tff
 from tff_shift import algorithms
 from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.learning.aggregators import factories
+from tff_shift.testing import applicability
 from tff_shift.testing import forms
 from tff_shift.testing import running
+from tff_shift.testing.applicability import applies_if
 
 build = functools.partial(algorithms.build, num_clients=forms.NUM_CLIENTS)
 
 
-@pytest.fixture(scope="session")
-def aggregators():
-  """All aggregators; private ones without noise, at a norm without effect."""
+@functools.cache
+def _aggregators():
   no_clipping = aggregator_hparams.AggregatorHParams(
     clipping="none", zeroing=False
   )
@@ -41,26 +42,43 @@ def aggregators():
   }
 
 
-def refusal_of(built, factory, hparams):
+@pytest.fixture(scope="session")
+def aggregators():
+  """All aggregators; private ones without noise, at a norm without effect."""
+  return _aggregators()
+
+
+def uniform_hparams(name):
+  """Returns hyper-parameters with uniform client weights."""
+  hparams = forms.hparams(name)
+  if not applicability.has_client_weights(name):
+    return hparams
+  return dataclasses.replace(hparams, client_weighting="uniform")
+
+
+def refusal_of(name, aggregator):
   """Returns the reason against an aggregator; None if it is supported."""
   try:
     factories.check(
-      built.name, algorithms.requirements(built.name), factory.traits, hparams
+      name,
+      algorithms.requirements(name),
+      _aggregators()[aggregator].traits,
+      uniform_hparams(name),
     )
   except ValueError as refusal:
     return str(refusal)
   return None
 
 
+def supports_dp(name):
+  return refusal_of(name, "dp") is None
+
+
 @pytest.mark.slow
 class TestAggregators:
   @pytest.fixture(scope="class")
-  def uniform(self, built, contract_hparams):
-    """Hyper-parameters with uniform client weights."""
-    hparams = contract_hparams(built.name)
-    if not hasattr(hparams, "client_weighting"):
-      return hparams
-    return dataclasses.replace(hparams, client_weighting="uniform")
+  def uniform(self, built):
+    return uniform_hparams(built.name)
 
   def test_algorithm_says_so_where_nothing_is_shared(self, built):
     algorithm = built.algorithm
@@ -68,14 +86,13 @@ class TestAggregators:
     requirements = algorithms.requirements(built.name)
     assert bool(requirements.no_aggregation) == shares_nothing
 
+  @applies_if(lambda name, aggregator: refusal_of(name, aggregator) is not None)
   @pytest.mark.parametrize("aggregator", aggregator_hparams.NAMES)
   def test_aggregator_that_does_not_fit_is_refused_with_a_reason(
     self, built, aggregators, model, uniform, aggregator
   ):
     factory = aggregators[aggregator]
-    refusal = refusal_of(built, factory, uniform)
-    if refusal is None:
-      pytest.skip("it fits")
+    refusal = refusal_of(built.name, aggregator)
     # `build` enforces the module's requirements.
     with pytest.raises(ValueError) as error:
       build(built.name, model, uniform, aggregator=factory)
@@ -85,14 +102,13 @@ class TestAggregators:
 
   # The template's own tests average with each aggregator, and include a private
   # mean.
+  @applies_if(lambda name, aggregator: refusal_of(name, aggregator) is None)
   @pytest.mark.every_algorithm
   @pytest.mark.parametrize("aggregator", aggregator_hparams.NAMES)
   def test_aggregator_that_fits_averages_what_is_shared(
-    self, built, aggregators, uniform, aggregator
+    self, built, aggregators, aggregator
   ):
     factory = aggregators[aggregator]
-    if refusal_of(built, factory, uniform):
-      pytest.skip("it is refused")
     algorithm = built.algorithm
     weights = algorithm.initialize.type_signature.result.member.weights
     if algorithm.spec.fixed_weights:
@@ -111,10 +127,9 @@ class TestAggregators:
   @pytest.fixture(scope="class")
   def private(self, built, aggregators, model, uniform):
     """The algorithm with `dp`, which ignores client weights."""
-    if refusal_of(built, aggregators["dp"], uniform):
-      pytest.skip("it refuses")
     return build(built.name, model, uniform, aggregator=aggregators["dp"])
 
+  @applies_if(supports_dp)
   @pytest.mark.every_algorithm
   def test_private_mean_without_noise_is_the_mean(
     self, built, private, client_data, compare
@@ -127,6 +142,7 @@ class TestAggregators:
     compare.assert_close(*[each.server_state.weights for each in runs], 1e-6)
     compare.assert_close(*[each.client_states for each in runs], 1e-6)
 
+  @applies_if(supports_dp)
   @pytest.mark.every_algorithm
   def test_private_round_without_clients_stays_finite(
     self, built, private, client_data
@@ -141,11 +157,10 @@ class TestAggregators:
       np.isfinite(leaf).all() for leaf in tf.nest.flatten(state.weights)
     )
 
+  @applies_if(applicability.has_client_weights)
   def test_weights_are_refused_where_they_do_not_count(
     self, built, aggregators, model, uniform
   ):
-    if not hasattr(uniform, "client_weighting"):
-      pytest.skip("clients have no weight")
     with pytest.raises(ValueError, match="is not allowed"):
       build(
         built.name,
@@ -154,12 +169,11 @@ class TestAggregators:
         aggregator=aggregators["dp"],
       )
 
+  @applies_if(supports_dp, applicability.has_server_predictions)
   @pytest.mark.every_algorithm
   def test_sums_for_the_server_are_not_sent_where_clients_are_hidden(
     self, built, private
   ):
-    if built.algorithm.evaluate_server is None:
-      pytest.skip("the server has no model")
     weights = built.algorithm.initialize.type_signature.result.member.weights
     summarize = tff.tensorflow.computation(
       built.functions.summarize_client,

@@ -4,7 +4,6 @@ import collections
 import inspect
 
 import numpy as np
-import pytest
 import tensorflow_federated as tff
 
 from tff_shift import algorithms
@@ -13,6 +12,7 @@ from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import local_training
 from tff_shift.learning import periods
+from tff_shift.testing import applicability
 from tff_shift.testing import forms
 from tff_shift.testing import running
 
@@ -63,10 +63,9 @@ class TestForm:
       assert metrics.placement is tff.SERVER
       assert metrics.member["loss"] == tff.TensorType(np.float32)
 
+  @applicability.applies_if(applicability.answers_requests)
   def test_request_is_answered_with_a_state_of_a_client(self, built):
     algorithm = built.algorithm
-    if algorithm.request is None:
-      pytest.skip("clients cannot request a state")
     signature = algorithm.request.type_signature
     state, content = signature.parameter
     assert state == algorithm.initialize.type_signature.result

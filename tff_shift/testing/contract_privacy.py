@@ -13,6 +13,7 @@ import tensorflow_federated as tff
 
 from tff_shift import algorithms
 from tff_shift.data import client_dataset
+from tff_shift.testing import applicability
 
 
 def count_shapes(tensor_types):
@@ -128,10 +129,8 @@ class TestPrivacyByType:
       assert max([each[shape] for each in sent], default=0) <= shared[shape]
       assert shape not in metrics
 
+  @applicability.applies_if(applicability.is_of("online_adaptation"))
   def test_classes_of_a_stream_do_not_reach_what_adapts(self, algorithm, model):
-    scenarios = algorithms.get(algorithm.name).SCENARIOS
-    if "online_adaptation" not in scenarios:
-      pytest.skip("there are no streams")
     for phase in algorithm.phases:
       client_data = phase.type_signature.parameter[2].member
       # There are unlabelled examples, and one vector of classes: those of the
@@ -146,11 +145,10 @@ class TestPrivacyByType:
         "client_id",
       ]
 
+  @applicability.applies_if(applicability.has_server_predictions)
   def test_server_evaluation_takes_no_personal_state(
     self, algorithm, type_walk
   ):
-    if algorithm.evaluate_server is None:
-      pytest.skip("the server has no model")
     (client_data,) = type_walk.placed(
       algorithm.evaluate_server.type_signature.parameter, tff.CLIENTS
     )

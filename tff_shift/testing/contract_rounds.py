@@ -7,19 +7,16 @@ import pytest
 import scipy.special
 import tensorflow as tf
 
-from tff_shift import algorithms
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
 from tff_shift.simulation.engine import rounds
+from tff_shift.testing import applicability
 from tff_shift.testing import forms
 from tff_shift.testing import running
-
-
-def trains(name):
-  """Whether clients train on batches."""
-  return hasattr(algorithms.get(name).HParams(), "batch_size")
+from tff_shift.testing.applicability import applies_if
+from tff_shift.testing.applicability import has_phases
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +41,8 @@ def parted(built, weights):
 
 class TestRounds:
   @pytest.mark.slow
+  @applies_if(has_phases)
   def test_two_rounds_move_all_weights(self, built, run, compare):
-    if not built.algorithm.phases:
-      pytest.skip("nothing moves")
     moved = []
     for before, after in zip(run.states, run.states[1:], strict=False):
       shared, fixed = zip(
@@ -81,9 +77,8 @@ class TestRounds:
       running.step(again)
       assert compare.equal_bits(running.snapshot(again), state)
 
+  @applies_if(applicability.has_weights)
   def test_other_seed_gives_other_weights(self, built, data, run, compare):
-    if built.algorithm.is_local and not trains(built.name):
-      pytest.skip("there are no weights")
     seed = running.RUN_SEED + 1
     other = running.start(
       built.algorithm,
@@ -100,9 +95,8 @@ class TestRounds:
       after = run.states[1]
     assert not compare.equal_bits(running.snapshot(other), after)
 
+  @applies_if(applicability.trains)
   def test_batches_differ_from_round_to_round(self, built, data, run, compare):
-    if not trains(built.name):
-      pytest.skip("there are no batches")
     (server_state, client_states), _, _ = run.states
 
     def trained(round_num):
@@ -133,11 +127,10 @@ class TestRounds:
     running.step(resumed)
     assert compare.equal_bits(running.snapshot(resumed), run.states[2])
 
+  @applies_if(has_phases)
   def test_client_that_was_not_sampled_is_untouched(
     self, built, data, other_data, compare
   ):
-    if not built.algorithm.phases:
-      pytest.skip("nothing is done by any client")
     half = running.start(built.algorithm, data, participation=0.5)
     chosen = rounds.sample_clients(4, 0.5, running.RUN_SEED, 0)
     left_out = sorted({0, 1, 2, 3} - set(chosen))
@@ -162,11 +155,10 @@ class TestRounds:
     running.step(again)
     assert compare.equal_bits(running.snapshot(again), after)
 
+  @applies_if(has_phases)
   def test_round_of_clients_without_examples_leaves_the_server_as_it_was(
     self, built, run, client_data, compare
   ):
-    if not built.algorithm.phases:
-      pytest.skip("a round has no phase")
     before, states = run.states[1]
     data = [client_data.make_empty(built.algorithm, i) for i in range(4)]
     server_state, states, metrics = one_round(
@@ -183,11 +175,10 @@ class TestRounds:
     for state in tf.nest.flatten(states):
       assert np.all(np.isfinite(state))
 
+  @applies_if(applicability.allows_padding)
   def test_padding_that_is_allowed_changes_no_bit(
-    self, built, data, run, evaluation_data, client_data, compare
+    self, built, data, run, evaluation_data, compare
   ):
-    if not client_data.allows_padding(built.algorithm):
-      pytest.skip("it reads all rows: padding is not allowed")
     server_state, states = run.states[1]
     results = [
       (
@@ -203,11 +194,10 @@ class TestRounds:
     ]
     assert compare.equal_bits(*results)
 
+  @applies_if(has_phases)
   def test_client_without_examples_counts_nowhere(
     self, built, data, run, client_data, compare
   ):
-    if not built.algorithm.phases:
-      pytest.skip("a round has no phase")
     before, states = run.states[1]
     found = []
     for others in ([], [client_data.make_empty(built.algorithm, 1)]):
@@ -245,11 +235,10 @@ def one_round(algorithm, server_state, client_states, data):
 class TestWorkAlone:
   """The pure functions behave outside of TFF as inside."""
 
+  @applies_if(has_phases)
   def test_a_round_of_one_client(self, built, data, run, run_in_graph, compare):
     server_state, client_states = run.states[1]
     functions, phases = built.functions, built.algorithm.phases
-    if not phases:
-      pytest.skip("a round has no phase")
     (client,) = running.at_round([data[2]], 1)
     state, client_state = server_state, client_states[2]
 
@@ -337,20 +326,23 @@ class TestWorkAlone:
         )
       return built.functions.predict_as_client(weights, state, data, examples)
 
-    logits = run_for_each(
-      predict,
-      [
-        (server_state.weights, *each)
-        for each in zip(client_states, data, evaluation_data, strict=True)
-      ],
+    calls = [
+      (server_state.weights, *each)
+      for each in zip(client_states, data, evaluation_data, strict=True)
+    ]
+    *others, examples = calls[0]
+    relabelled = examples._replace(y=(examples.y + 1) % 3)
+    *logits, of_other_classes = run_for_each(
+      predict, [*calls, (*others, relabelled)]
     )
     check_metrics(metrics, logits, evaluation_data)
+    # Predictions do not use the classes of the examples.
+    np.testing.assert_array_equal(of_other_classes, logits[0])
 
+  @applies_if(applicability.has_server_predictions)
   def test_evaluation_of_the_server(
     self, built, data, evaluation_data, run, run_in_graph, run_for_each
   ):
-    if built.algorithm.evaluate_server is None:
-      pytest.skip("the server has no model")
     server_state, _ = run.states[2]
     metrics = built.algorithm.evaluate_server(
       server_state, data, evaluation_data[1]

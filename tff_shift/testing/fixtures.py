@@ -44,7 +44,7 @@ def built(request, model, context):
       num_clients=forms.NUM_CLIENTS,
       num_evaluation_domains=NUM_EVALUATION_DOMAINS,
     ),
-    functions=algorithms.spec_builder(name, forms.NUM_CLIENTS)(model, hparams),
+    functions=forms.functions(name),
     num_domains=NUM_EVALUATION_DOMAINS,
   )
 

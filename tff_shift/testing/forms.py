@@ -83,6 +83,17 @@ def hparams(name: str) -> Any:
   )
 
 
+@functools.cache
+def _functions(name, module):
+  return algorithms.spec_builder(name, NUM_CLIENTS)(model(), hparams(name))
+
+
+def functions(name: str) -> algorithm.AlgorithmSpec:
+  """Returns the functions of an algorithm, of the contract's model."""
+  # Another file may have been registered under this name.
+  return _functions(name, algorithms.get(name))
+
+
 def form(name: str) -> frozenset[Any]:
   """Returns the form of an algorithm: what the template finds in its file.
 
@@ -92,16 +103,15 @@ def form(name: str) -> frozenset[Any]:
   Args:
     name: The name of the algorithm.
   """
-  build = algorithms.spec_builder(name, NUM_CLIENTS)
-  functions = build(model(), hparams(name))
+  spec = functions(name)
   defaults = algorithm.AlgorithmSpec._field_defaults
-  examples_type = functions.examples_type
+  examples_type = spec.examples_type
   requirements = dataclasses.asdict(algorithms.requirements(name))
   return frozenset(
     [
       *(
         (field, value is defaults.get(field))
-        for field, value in functions._asdict().items()
+        for field, value in spec._asdict().items()
       ),
       examples_type and examples_type.python_container,
       *(need for need, reason in requirements.items() if reason),

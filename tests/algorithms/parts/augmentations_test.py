@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
 
+from tests.fixtures import trees
 from tff_shift.algorithms.parts import augmentations
 from tff_shift.algorithms.parts import image_operations
 from tff_shift.models.networks import mlp
@@ -23,7 +25,7 @@ def augment(x, seed=SEED, count=5, **options):
 class TestDraws:
   @pytest.fixture(scope="class")
   def chains(self):
-    return tf.nest.map_structure(
+    return trees.map(
       np.asarray, augmentations.draw_chains(SEED, 3000, 28, 40, 10.0, crop=2)
     )
 
@@ -31,36 +33,36 @@ class TestDraws:
     has_ended = chains.operations == Operation.NONE
     depths = 3 - has_ended.sum(axis=2)
     assert np.array_equal(has_ended, np.sort(has_ended, axis=2))
-    np.testing.assert_allclose(
+    assert_allclose(
       np.bincount(depths.ravel()) / depths.size,
       [0, 1 / 3, 1 / 3, 1 / 3],
       atol=0.02,
     )
     drawn = chains.operations[~has_ended]
-    np.testing.assert_allclose(
+    assert_allclose(
       np.bincount(drawn) / drawn.size, np.full(9, 1 / 9), atol=0.01
     )
 
   def test_weights_are_uniform_on_the_simplex(self, chains):
-    np.testing.assert_allclose(chains.weights.sum(axis=1), 1, rtol=1e-5)
+    assert_allclose(chains.weights.sum(axis=1), 1, rtol=1e-5)
     # Dirichlet(1, 1, 1): mean 1/3, variance 1/18; a coordinate is above 1/2
     # with probability 1/4.
-    np.testing.assert_allclose(chains.weights.mean(axis=0), 1 / 3, atol=0.02)
-    np.testing.assert_allclose(chains.weights.var(axis=0), 1 / 18, atol=0.005)
-    np.testing.assert_allclose(np.mean(chains.weights > 0.5), 0.25, atol=0.02)
+    assert_allclose(chains.weights.mean(axis=0), 1 / 3, atol=0.02)
+    assert_allclose(chains.weights.var(axis=0), 1 / 18, atol=0.005)
+    assert_allclose(np.mean(chains.weights > 0.5), 0.25, atol=0.02)
 
   def test_share_is_uniform(self, chains):
     found, _ = np.histogram(chains.share, bins=4, range=(0, 1))
-    np.testing.assert_allclose(found / 3000, 0.25, atol=0.03)
+    assert_allclose(found / 3000, 0.25, atol=0.03)
 
   def test_shift_and_flip_are_uniform(self, chains):
     for axis in range(2):
       found = np.bincount(chains.shift[:, axis] + 2)
-      np.testing.assert_allclose(found / 3000, np.full(5, 0.2), atol=0.03)
-    np.testing.assert_allclose(chains.is_flipped.mean(), 0.5, atol=0.03)
+      assert_allclose(found / 3000, np.full(5, 0.2), atol=0.03)
+    assert_allclose(chains.is_flipped.mean(), 0.5, atol=0.03)
 
   @pytest.mark.parametrize(
-    ("operation", "smallest", "largest"),
+    "operation, smallest, largest",
     [
       (Operation.AUTOCONTRAST, 0, 0),
       (Operation.EQUALIZE, 0, 0),
@@ -79,7 +81,7 @@ class TestDraws:
   ):
     amounts = chains.amounts[chains.operations == operation]
     assert smallest <= amounts.min() and amounts.max() <= largest
-    np.testing.assert_allclose(
+    assert_allclose(
       [amounts.min(), amounts.max()], [smallest, largest], rtol=0.02, atol=0.5
     )
 
@@ -100,7 +102,7 @@ class TestDraws:
 class TestAugment:
   @pytest.mark.slow
   @pytest.mark.parametrize(
-    ("shape", "strength"), [((28, 28, 1), 1.0), ((9, 14, 3), 10.0)], ids=str
+    "shape, strength", [((28, 28, 1), 1.0), ((9, 14, 3), 10.0)], ids=str
   )
   def test_is_the_mixture_of_its_chains(self, monkeypatch, shape, strength):
     x, drawn = make_image(*shape), []
@@ -113,7 +115,7 @@ class TestAugment:
     monkeypatch.setattr(augmentations, "draw_chains", draw_and_keep)
     found = augment(x, count=8, strength=strength)
     assert found.shape == (8, *shape) and found.dtype == np.uint8
-    (chains,) = tf.nest.map_structure(np.asarray, drawn)
+    (chains,) = trees.map(np.asarray, drawn)
     for i, one in enumerate(found):
       mixed = chains.share[i] * x
       for chain in range(3):
@@ -127,7 +129,7 @@ class TestAugment:
         mixed = (
           mixed + (1 - chains.share[i]) * chains.weights[i, chain] * pixels[0]
         )
-      np.testing.assert_allclose(one, mixed, atol=0.501)
+      assert_allclose(one, mixed, atol=0.501)
 
   @pytest.mark.slow
   def test_pixels_from_outside_are_mid_grey(self):
@@ -147,7 +149,7 @@ class TestAugment:
     x[0, 0] ^= 1
     assert np.mean(augment(x) != again) > 0.5
 
-  @pytest.mark.parametrize(("flip", "crop"), [(0, 0), (1, 0), (0, 1), (1, 1)])
+  @pytest.mark.parametrize("flip, crop", [(0, 0), (1, 0), (0, 1), (1, 1)])
   def test_chains_start_from_flips_and_crops(self, monkeypatch, flip, crop):
     # The chains do nothing.
     monkeypatch.setattr(
@@ -166,19 +168,18 @@ class TestAugment:
     assert {each.tobytes() for each in found} == expected
 
 
-class TestRefusal:
-  @pytest.mark.parametrize(
-    "model",
-    [
-      lambda: mlp.build((2,)),
-      lambda: mlp.build((4, 4, 1), input_dtype=tf.float32),
-      lambda: mlp.build((4, 4, 2), input_dtype=tf.uint8),
-      lambda: mlp.build((16,), input_dtype=tf.uint8),
-    ],
-  )
-  def test_what_is_no_image_is_refused_in_one_line(self, model):
-    model = model()
-    with pytest.raises(ValueError, match=r"^test: .* need images") as error:
-      augmentations.check_images("test", model)
-    assert model.input_dtype.name in str(error.value)
-    assert "\n" not in str(error.value)
+@pytest.mark.parametrize(
+  "model",
+  [
+    lambda: mlp.build((2,)),
+    lambda: mlp.build((4, 4, 1), input_dtype=tf.float32),
+    lambda: mlp.build((4, 4, 2), input_dtype=tf.uint8),
+    lambda: mlp.build((16,), input_dtype=tf.uint8),
+  ],
+)
+def test_what_is_no_image_is_refused_in_one_line(model):
+  model = model()
+  with pytest.raises(ValueError, match=r"^test: .* need images") as error:
+    augmentations.check_images("test", model)
+  assert model.input_dtype.name in str(error.value)
+  assert "\n" not in str(error.value)

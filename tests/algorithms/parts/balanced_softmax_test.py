@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
 
 from tff_shift.algorithms.parts import balanced_softmax
 from tff_shift.learning import local_training
@@ -17,7 +18,7 @@ class TestShift:
     )
 
   @pytest.mark.parametrize(
-    ("class_counts", "weights"),
+    "class_counts, weights",
     [
       ("observed", [1, 1 / 4, 1 / 2, 0]),
       ("at_least_one", [1, 1 / 4, 1 / 2, 1 / 4]),
@@ -29,9 +30,7 @@ class TestShift:
     for gamma in (1.0, 0.5):
       found = shift_of([0, 0, 0, 0, 1, 2, 2], gamma, class_counts)
       assert np.all(np.isfinite(found))
-      np.testing.assert_allclose(
-        np.exp(found), np.power(weights, gamma), rtol=1e-6
-      )
+      assert_allclose(np.exp(found), np.power(weights, gamma), rtol=1e-6)
     assert not shift_of([0, 0, 1], 0.0, class_counts).any()
 
   def test_absent_class_has_no_part_in_loss_and_gradient(self, run_in_graph):
@@ -49,9 +48,9 @@ class TestShift:
 
     loss, gradient = run_in_graph(loss_and_gradient, logits, y)
     # Both classes count alike, and their logits differ by 1.
-    np.testing.assert_allclose(loss, np.log1p(np.exp(-1)), rtol=1e-6)
+    assert_allclose(loss, np.log1p(np.exp(-1)), rtol=1e-6)
     other = np.exp(-1) / (1 + np.exp(-1)) / 2
-    np.testing.assert_allclose(
+    assert_allclose(
       gradient, [[-other, other, 0], [other, -other, 0]], atol=1e-7
     )
 

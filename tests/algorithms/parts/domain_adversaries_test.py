@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
 
 from tff_shift.algorithms.parts import domain_adversaries
 
@@ -54,16 +55,6 @@ def loss_in_numpy(
   )
 
 
-def difference_quotients(function, values, step=1e-6):
-  slopes = np.zeros_like(values)
-  for index in np.ndindex(values.shape):
-    moved = [values.copy(), values.copy()]
-    moved[0][index] += step
-    moved[1][index] -= step
-    slopes[index] = (function(moved[0]) - function(moved[1])) / (2 * step)
-  return slopes
-
-
 def test_initial_kernels_fill_the_bounds_of_glorot():
   kernel1, bias1, kernel2, bias2 = domain_adversaries.initial_classifier(
     tf.constant([0, 1]), embedding_size=50, width=100, num_hidden=1
@@ -94,42 +85,40 @@ class TestReversedLoss:
     return loss, *tape.gradient(loss, (kernel, parts))
 
   def test_value_is_the_loss(self, found, classifier, batches):
-    np.testing.assert_allclose(
+    assert_allclose(
       found[0], loss_in_numpy(KERNEL, classifier, *batches), rtol=1e-12
     )
 
-  def test_backbone_is_sent_up_the_loss(self, found, classifier, batches):
-    slopes = difference_quotients(
+  def test_backbone_is_sent_up_the_loss(
+    self, found, classifier, batches, oracle
+  ):
+    slopes = oracle.gradient(
       lambda kernel: loss_in_numpy(kernel, classifier, *batches), KERNEL
     )
     assert np.max(np.abs(slopes)) > 1e-2
-    np.testing.assert_allclose(found[1], -STRENGTH * slopes, atol=1e-8)
+    assert_allclose(found[1], -STRENGTH * slopes, atol=1e-8)
 
-  def test_classifier_is_sent_down_the_loss(self, found, classifier, batches):
-    for place, part in enumerate(classifier):
-      slopes = difference_quotients(
-        lambda moved, place=place: loss_in_numpy(
-          KERNEL,
-          (*classifier[:place], moved, *classifier[place + 1 :]),
-          *batches,
-        ),
-        part,
-      )
-      np.testing.assert_allclose(found[2][place], slopes, atol=1e-8)
-
-
-class TestDomainLoss:
-  def test_examples_count_one_by_default(self, classifier, batches):
-    source, target, *_ = batches
-    found = domain_adversaries.domain_loss(
-      tuple(map(tf.constant, classifier)),
-      np.tanh(source @ KERNEL),
-      np.tanh(target @ KERNEL),
+  def test_classifier_is_sent_down_the_loss(
+    self, found, classifier, batches, oracle
+  ):
+    slopes = oracle.gradient(
+      lambda moved: loss_in_numpy(KERNEL, moved, *batches), classifier
     )
-    expected = loss_in_numpy(
-      KERNEL, classifier, source, target, np.ones(5), np.ones(7)
-    )
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    for actual, expected in zip(found[2], slopes, strict=True):
+      assert_allclose(actual, expected, atol=1e-8)
+
+
+def test_domain_loss_examples_count_one_by_default(classifier, batches):
+  source, target, *_ = batches
+  found = domain_adversaries.domain_loss(
+    tuple(map(tf.constant, classifier)),
+    np.tanh(source @ KERNEL),
+    np.tanh(target @ KERNEL),
+  )
+  expected = loss_in_numpy(
+    KERNEL, classifier, source, target, np.ones(5), np.ones(7)
+  )
+  assert_allclose(found, expected, rtol=1e-12)
 
 
 class TestReversalStrength:
@@ -139,7 +128,7 @@ class TestReversalStrength:
       domain_weight=0.5, domain_ramp=20
     )
     share = min(timestep / 20, 1)
-    np.testing.assert_allclose(
+    assert_allclose(
       domain_adversaries.reversal_strength(hparams, timestep),
       0.5 * (2 / (1 + np.exp(-10 * share)) - 1),
       rtol=1e-5,

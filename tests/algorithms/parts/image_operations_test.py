@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_array_equal
 from PIL import Image
 from PIL import ImageOps
 
@@ -77,7 +78,7 @@ def images(request):
 
 class TestTables:
   @pytest.mark.parametrize(
-    ("operation", "amount", "function"),
+    "operation, amount, function",
     [
       (Operation.AUTOCONTRAST, 0, ImageOps.autocontrast),
       (Operation.EQUALIZE, 0, ImageOps.equalize),
@@ -94,7 +95,7 @@ class TestTables:
   def test_gives_the_pixels_of_pillow(
     self, images, operation, amount, function
   ):
-    np.testing.assert_array_equal(
+    assert_array_equal(
       transform(images, operation, amount), by_pillow(images, function)
     )
 
@@ -104,7 +105,7 @@ class TestTables:
 
 class TestMaps:
   @pytest.mark.parametrize(
-    ("operation", "amount", "function"),
+    "operation, amount, function",
     [
       *(
         (
@@ -127,7 +128,7 @@ class TestMaps:
     ],
   )
   @pytest.mark.parametrize(
-    ("options", "fill"), [({}, 128), ({"fill": 0}, 0)], ids=str
+    "options, fill", [({}, 128), ({"fill": 0}, 0)], ids=str
   )
   def test_is_within_1_of_pillow(
     self, images, operation, amount, function, options, fill
@@ -145,7 +146,7 @@ class TestMaps:
       (Operation.TRANSLATE_X, (1, 0, pixels, 0, 1, 0)),
       (Operation.TRANSLATE_Y, (1, 0, 0, 0, 1, pixels)),
     ):
-      np.testing.assert_array_equal(
+      assert_array_equal(
         transform(images, operation, pixels),
         by_pillow(images, lambda x, m=matrix: move(x, 128, *m)),
       )
@@ -153,9 +154,7 @@ class TestMaps:
 
 class TestTogether:
   def test_none_changes_nothing(self, images):
-    np.testing.assert_array_equal(
-      transform(images, Operation.NONE, 5.0), images
-    )
+    assert_array_equal(transform(images, Operation.NONE, 5.0), images)
 
   def test_each_image_has_its_own(self, images):
     operations = np.array(sorted(Operation), np.int32)
@@ -167,4 +166,4 @@ class TestTogether:
       tf.constant(amounts),
     )
     for found, *of_one in zip(together, operations, amounts, strict=True):
-      np.testing.assert_array_equal(found, transform(image, *of_one)[0])
+      assert_array_equal(found, transform(image, *of_one)[0])

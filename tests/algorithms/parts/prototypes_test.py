@@ -9,6 +9,8 @@ import pytest
 import scipy.spatial.distance
 import scipy.special
 import tensorflow as tf
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
 from tff_shift.algorithms.parts import prototypes
 from tff_shift.data import client_dataset
@@ -113,16 +115,14 @@ class TestClassMeans:
     num_classes, (embeddings, y), _ = drawn
     sums, means = compute_means(num_classes)(embeddings, y)
     expected = class_means(embeddings, y)
-    np.testing.assert_array_equal(
-      sums.count, np.bincount(y, minlength=num_classes)
-    )
+    assert_array_equal(sums.count, np.bincount(y, minlength=num_classes))
     for label in range(num_classes):
       assert means.present[label] == (label in expected)
       # Sums of at most 10 values of float32.
-      np.testing.assert_allclose(
+      assert_allclose(
         sums.total[label], embeddings[y == label].sum(axis=0), atol=1e-5
       )
-      np.testing.assert_allclose(
+      assert_allclose(
         means.mean[label], expected.get(label, 0), rtol=0, atol=2e-6
       )
 
@@ -134,10 +134,10 @@ class TestDistances:
     _, (embeddings, _), (means, _) = drawn
     roots, squares, cosines = compute_distances(embeddings, means)
     for found, name in ((roots, "l2"), (squares, "squared_l2")):
-      np.testing.assert_allclose(
+      assert_allclose(
         found, distance_matrix(embeddings, means, name), rtol=1e-5, atol=1e-6
       )
-    np.testing.assert_allclose(
+    assert_allclose(
       cosines, distance_matrix(embeddings, means, "cosine"), atol=2e-6
     )
     assert (squares >= 0).all() and (roots >= 0).all()
@@ -159,14 +159,12 @@ class TestDistances:
     roots, squares, cosines = compute_distances(
       [[3.0, 4.0], [0.0, 2.0]], [[0.0, 0.0], [-6.0, -8.0], [5.0, 0.0]]
     )
-    np.testing.assert_array_equal(squares, [[25, 225, 20], [4, 136, 29]])
-    np.testing.assert_allclose(
+    assert_array_equal(squares, [[25, 225, 20], [4, 136, 29]])
+    assert_allclose(
       roots, [[5, 15, 20**0.5], [2, 136**0.5, 29**0.5]], rtol=1e-6
     )
     # The angle to a prototype without length counts as a right one.
-    np.testing.assert_allclose(
-      cosines, [[1, 2, 0.4], [1, 1.8, 1]], rtol=0, atol=1e-6
-    )
+    assert_allclose(cosines, [[1, 2, 0.4], [1, 1.8, 1]], rtol=0, atol=1e-6)
 
   def test_small_distance_between_long_vectors_is_exact(
     self, compute_distances
@@ -175,39 +173,11 @@ class TestDistances:
       [[4096.0, 4096.0]], [[4096.5, 4096.25]]
     )
     assert squares == 0.5**2 + 0.25**2
-    np.testing.assert_allclose(roots, np.hypot(0.5, 0.25), rtol=1e-6)
+    assert_allclose(roots, np.hypot(0.5, 0.25), rtol=1e-6)
 
   def test_unknown_distance_is_refused_with_those_that_there_are(self):
     with pytest.raises(ValueError, match="'l1'; there are l2, squared_l2, cos"):
       prototypes.distances(tf.zeros([1, 2]), tf.zeros([3, 2]), "l1")
-
-
-class TestLogits:
-  @pytest.mark.parametrize("distance", DISTANCES)
-  def test_classes_without_prototype_have_no_probability(
-    self, run_in_graph, distance
-  ):
-    embeddings = np.float32([[1, 0], [0, 3]])
-    means = np.float32([[1, 1], [0, 0], [2, 0]])
-    logits = run_in_graph(
-      lambda embeddings, means, present: prototypes.logits(
-        embeddings, prototypes.Prototypes(means, present), distance
-      ),
-      embeddings,
-      means,
-      np.array([True, False, True]),
-    )
-    # The masked prototype is the nearest of all for the first embedding, but
-    # by cosine.
-    np.testing.assert_allclose(
-      logits[:, [0, 2]],
-      -distance_matrix(embeddings, means[[0, 2]], distance),
-      rtol=0,
-      atol=1e-6,
-    )
-    probabilities = scipy.special.softmax(np.float64(logits), axis=1)
-    assert (probabilities[:, 1] == 0).all()
-    assert np.isfinite(logits).all()
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
@@ -224,24 +194,8 @@ class TestAlignmentLoss:
       later, y_later, class_means(earlier, y_earlier), distance
     )
     # Distances of up to 100 in float32.
-    np.testing.assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
+    assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
     assert all(np.isfinite(gradient).all() for gradient in gradients)
-
-  def test_loss_by_hand(self, compute_loss, distance):
-    # Prototypes (2, 0) and (0, 2); of the three examples of the second batch
-    # one has a class without prototype.
-    loss, _ = compute_loss(3, distance)(
-      [[1.0, 0.0], [3.0, 0.0], [0.0, 2.0]],
-      [0, 0, 1],
-      [[2.0, 0.0], [1.0, 1.0], [9.0, 9.0]],
-      [0, 1, 2],
-    )
-    # (2, 0) is 0 and the root of 8 from them, 0 and 1 by cosine; (1, 1) is as
-    # far from one as from the other.
-    gap = {"l2": 8**0.5, "squared_l2": 8, "cosine": 1}[distance]
-    np.testing.assert_allclose(
-      loss, (np.log(1 + np.exp(-gap)) + np.log(2)) / 2, rtol=1e-6
-    )
 
   @pytest.mark.parametrize(
     "y_earlier, y_later",
@@ -260,7 +214,7 @@ class TestAlignmentLoss:
       earlier, y_earlier, later, y_later
     )
     assert loss == 0
-    np.testing.assert_array_equal(gradients, np.zeros((2, 3, 2)))
+    assert_array_equal(gradients, np.zeros((2, 3, 2)))
 
   def test_embeddings_without_length_have_finite_gradients(
     self, compute_loss, distance
@@ -268,10 +222,12 @@ class TestAlignmentLoss:
     loss, gradients = compute_loss(2, distance)(
       np.zeros((2, 3)), [0, 1], np.zeros((2, 3)), [0, 1]
     )
-    np.testing.assert_allclose(loss, np.log(2), rtol=1e-6)
+    assert_allclose(loss, np.log(2), rtol=1e-6)
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 
-  def test_gradient_flows_through_the_prototypes(self, compute_loss, distance):
+  def test_gradient_flows_through_the_prototypes(
+    self, compute_loss, distance, oracle
+  ):
     # Three classes in common, one in either batch alone.
     y_earlier = np.array([0, 1, 2, 1, 3, 0])
     y_later = np.array([2, 1, 0, 4, 1])
@@ -281,29 +237,14 @@ class TestAlignmentLoss:
 
     _, gradients = compute_loss(5, distance)(earlier, y_earlier, later, y_later)
 
-    def loss(flat):
-      flat_earlier, flat_later = np.split(flat, [earlier.size])
-      return alignment_loss(
-        flat_later.reshape(later.shape),
-        y_later,
-        class_means(flat_earlier.reshape(earlier.shape), y_earlier),
-        distance,
-      )
-
-    start = np.concatenate([earlier.ravel(), later.ravel()]).astype(np.float64)
-    # The differences are those of the loss in float64. There a step of 1e-6
-    # balances what it leaves out (its square, 1e-12, by the third derivative)
-    # and rounding (1e-16 / 1e-6): both stay far below the error of float32 on
-    # the other side, 1e-7 for each of a handful of operations.
-    step = 1e-6
-    expected = np.array(
-      [
-        (loss(start + step * unit) - loss(start - step * unit)) / (2 * step)
-        for unit in np.eye(start.size)
-      ]
+    expected = oracle.gradient(
+      lambda pair: alignment_loss(
+        pair[1], y_later, class_means(pair[0], y_earlier), distance
+      ),
+      (earlier, later),
     )
-    actual = np.concatenate([gradient.ravel() for gradient in gradients])
-    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=2e-6)
+    for found, slopes in zip(gradients, expected, strict=True):
+      assert_allclose(found, slopes, rtol=1e-4, atol=2e-6)
     to_earlier = gradients[0]
     assert (np.abs(to_earlier[y_earlier != 3]).max(axis=1) > 1e-3).all()
     assert not to_earlier[y_earlier == 3].any()
@@ -326,7 +267,7 @@ class TestSoftmaxClasses:
       ],
       self.DATA,
     )
-    np.testing.assert_array_equal(
+    assert_array_equal(
       found,
       [
         [True, False, True, False],
@@ -337,52 +278,3 @@ class TestSoftmaxClasses:
 
   def test_batch_asks_for_nothing(self):
     assert prototypes.softmax_classes("batch", self.DATA, 4)(0) is None
-
-  @pytest.mark.parametrize(
-    ("classes", "others"),
-    [
-      # The batch is of class 0 alone; only a class with a prototype counts.
-      (None, 0),
-      ([True, False, False, False], 0),
-      ([True, True, False, False], 1),
-      ([True, True, True, False], 1),
-      ([True, True, True, True], 2),
-    ],
-  )
-  def test_loss_by_hand(self, run_in_graph, classes, others):
-    # All prototypes are as far from the embedding as its own.
-    loss = run_in_graph(
-      lambda embeddings, means, present: prototypes.alignment_loss(
-        embeddings,
-        tf.constant([0]),
-        prototypes.Prototypes(means, present),
-        "l2",
-        classes if classes is None else tf.constant(classes),
-      ),
-      np.float32([[0, 0]]),
-      np.float32([[3, 4], [5, 0], [0, 0], [-4, 3]]),
-      np.array([True, True, False, True]),
-    )
-    np.testing.assert_allclose(loss, np.log(1 + others), rtol=1e-6, atol=1e-7)
-
-  def test_class_outside_of_the_batch_pushes_away(self, run_in_graph):
-    """It does so only where the softmax goes over the domain."""
-    means = np.float32([[0, 0], [3, 0]])
-
-    def slopes(embeddings):
-      held = prototypes.Prototypes(means, tf.constant([True, True]))
-      return [
-        tf.gradients(
-          prototypes.alignment_loss(
-            embeddings, tf.constant([0]), held, "squared_l2", classes
-          ),
-          embeddings,
-        )[0]
-        for classes in (None, tf.constant([True, True]))
-      ]
-
-    of_batch, of_domain = run_in_graph(slopes, np.float32([[1, 0]]))
-    np.testing.assert_array_equal(of_batch, [[0, 0]])
-    # p (2 (x - 0) - 2 (x - 3)) with p = e^-4 / (e^-1 + e^-4), that of class 1.
-    expected = 6 / (1 + np.exp(3))
-    np.testing.assert_allclose(of_domain, [[expected, 0]], rtol=1e-5)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
 
 from tff_shift.algorithms.parts import simplex_programs
 
@@ -54,7 +55,7 @@ def solve(compile_in_graph):
 def test_no_value_is_above_that_of_scipy(solve, solve_with_scipy, size):
   matrices, slopes = programs(size, 24)
   found = solve(matrices, slopes)
-  np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-12)
+  assert_allclose(found.sum(axis=1), 1, rtol=1e-12)
   assert found.min() >= 0
   for matrix, slope, a in zip(matrices, slopes, found, strict=True):
     scale = max(np.abs(matrix).max(), np.abs(slope).max())
@@ -69,7 +70,7 @@ def test_many_entries_are_found(solve):
   variances = np.arange(1.0, 55)
   (found,) = solve([np.diag(variances)], [np.zeros(54)])
   inverse = 1 / variances
-  np.testing.assert_allclose(found, inverse / inverse.sum(), rtol=1e-8)
+  assert_allclose(found, inverse / inverse.sum(), rtol=1e-8)
 
 
 def test_scale_does_not_count(solve):
@@ -77,13 +78,13 @@ def test_scale_does_not_count(solve):
   found = solve(matrices, slopes)
   for factor in (1e-12, 1e12):
     again = solve(factor * matrices, factor * slopes)
-    np.testing.assert_allclose(again, found, atol=1e-7)
+    assert_allclose(again, found, atol=1e-7)
 
 
 def test_what_does_not_differ_gets_equal_shares(solve):
   zeros, ones = np.zeros((3, 3)), np.ones((3, 3))
   found = solve([zeros, ones], np.ones((2, 3)))
-  np.testing.assert_allclose(found, 1 / 3, rtol=1e-8)
+  assert_allclose(found, 1 / 3, rtol=1e-8)
 
 
 def test_entries_that_are_not_allowed_do_not_count(solve):
@@ -98,4 +99,4 @@ def test_entries_that_are_not_allowed_do_not_count(solve):
   np.testing.assert_array_equal(found, again)
   assert not found[:, ~allowed].any()
   alone = solve(matrices[:, allowed][:, :, allowed], slopes[:, allowed])
-  np.testing.assert_allclose(found[:, allowed], alone, atol=1e-9)
+  assert_allclose(found[:, allowed], alone, atol=1e-9)

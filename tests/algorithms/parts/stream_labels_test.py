@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tff_shift.algorithms.parts import adaptation
 from tff_shift.algorithms.parts import stream_labels
@@ -45,18 +46,18 @@ class TestLesson:
       return classes, adaptation.class_weights(classes, data.y)
 
     classes, weights = run_in_graph(expect, client)
-    np.testing.assert_array_equal(found.examples.x, client.x)
-    np.testing.assert_array_equal(found.examples.y, client.y)
-    np.testing.assert_array_equal(found.classes, classes)
-    np.testing.assert_array_equal(found.class_weights, weights)
+    assert_array_equal(found.examples.x, client.x)
+    assert_array_equal(found.examples.y, client.y)
+    assert_array_equal(found.classes, classes)
+    assert_array_equal(found.class_weights, weights)
 
   def test_pseudo_labels_are_the_predicted_classes(
     self, model, client, run_in_graph
   ):
     found = lesson_of(model, run_in_graph, client, "pseudo", PREDICTED)
-    np.testing.assert_array_equal(found.examples.x, client.stream_x)
-    np.testing.assert_array_equal(found.examples.y, [2, 0, 2, 2, 0])
-    np.testing.assert_array_equal(found.examples.domain_sizes, [5])
+    assert_array_equal(found.examples.x, client.stream_x)
+    assert_array_equal(found.examples.y, [2, 0, 2, 2, 0])
+    assert_array_equal(found.examples.domain_sizes, [5])
     np.testing.assert_allclose(found.classes, [0.4, 0, 0.6], rtol=1e-6)
     # Every example counts one.
-    np.testing.assert_array_equal(found.class_weights, np.ones(3))
+    assert_array_equal(found.class_weights, np.ones(3))

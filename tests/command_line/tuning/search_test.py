@@ -55,7 +55,7 @@ def test_range_is_uniform_on_a_logarithmic_scale():
 
 
 @pytest.mark.parametrize(
-  ("num_settings", "num_rounds", "rungs"),
+  "num_settings, num_rounds, rungs",
   [
     (1, 30, [(1, 10)]),
     (3, 30, [(3, 10)]),

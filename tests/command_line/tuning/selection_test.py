@@ -160,7 +160,7 @@ def test_choose_takes_the_first_of_the_best(scores):
 
 
 @pytest.mark.parametrize(
-  ("compared", "label"),
+  "compared, label",
   [
     ({}, "fed_drm"),
     (

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
 from tff_shift.data.datasets import circle
 
@@ -12,14 +14,14 @@ def test_circle_has_the_sizes_of_the_paper():
   assert source.x.dtype == np.float32
   assert source.y.dtype == np.int32
   assert source.class_names == ("outside", "inside")
-  np.testing.assert_array_equal(np.bincount(source.time), [0] + [1000] * 30)
+  assert_array_equal(np.bincount(source.time), [0] + [1000] * 30)
   assert np.all(np.diff(source.time) >= 0)
 
 
 def test_labels_agree_with_the_boundary():
   source = circle.generate(3)
   radii = np.hypot(*source.x.T.astype(np.float64))
-  np.testing.assert_array_equal(source.y, radii <= 10)
+  assert_array_equal(source.y, radii <= 10)
   # The boundary runs through every cloud.
   rates = [source.y[source.time == m].mean() for m in range(1, 31)]
   assert min(rates) > 0.4 and max(rates) < 0.6
@@ -32,7 +34,7 @@ def test_centres_lie_evenly_on_the_upper_half_circle():
   angles = np.deg2rad(180 / 29 * np.arange(30))
   centres = 10 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
   # Five standard errors of a mean of 1,000 points: 5 * 0.6 / sqrt(1000).
-  np.testing.assert_allclose(means, centres, atol=0.095)
+  assert_allclose(means, centres, atol=0.095)
 
 
 def test_spread_is_that_of_the_paper_in_both_coordinates():
@@ -40,13 +42,13 @@ def test_spread_is_that_of_the_paper_in_both_coordinates():
   angles = np.pi * (source.time - 1) / 29
   offsets = source.x - 10 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
   # Five standard errors: 5 * 0.6 / sqrt(2 * 30000), and 5 / sqrt(30000).
-  np.testing.assert_allclose(offsets.std(axis=0), 0.6, atol=0.0123)
+  assert_allclose(offsets.std(axis=0), 0.6, atol=0.0123)
   assert abs(np.corrcoef(offsets.T)[0, 1]) < 0.029
 
 
 def test_points_are_a_function_of_the_seed():
   first, same, other = (circle.generate(s, 3, 50) for s in (0, 0, 1))
-  np.testing.assert_array_equal(first.x, same.x)
+  assert_array_equal(first.x, same.x)
   assert np.all(first.x != other.x)
   # Clouds have their own draws: (10, 0) and (-10, 0) are 20 apart.
   distances = first.x[:50] - first.x[100:]

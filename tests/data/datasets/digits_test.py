@@ -2,6 +2,7 @@
 
 import numpy as np
 import scipy.ndimage
+from numpy.testing import assert_array_equal
 from sklearn import datasets as sklearn_datasets
 
 from tff_shift.data import datasets
@@ -13,8 +14,8 @@ def test_digits_are_all_there_in_order():
   assert source.x.dtype == np.uint8
   assert (source.x.min(), source.x.max()) == (0, 255)
   assert source.y.dtype == np.int32
-  np.testing.assert_array_equal(source.y[:10], np.arange(10))
-  np.testing.assert_array_equal(source.y, sklearn_datasets.load_digits().target)
+  assert_array_equal(source.y[:10], np.arange(10))
+  assert_array_equal(source.y, sklearn_datasets.load_digits().target)
   assert source.class_names == tuple("0123456789")
   assert source.time is None
   assert source.num_train is None

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from matplotlib import colors
 from scipy import ndimage
 
 from tff_shift.data import partition
@@ -31,30 +30,6 @@ class TestBlur:
     )
     blurred = corrupt_one(image.astype(np.uint8), "gaussian_blur", 5)
     assert_rounded_down(blurred[..., 0], expected)
-
-  def test_defocus_blur_radius_of_one_and_a_half_is_a_square_of_nine(
-    self, photographs
-  ):
-    image = photographs[3]
-    # The pixels within 1.5 of the middle are 3 x 3, and the Gaussian of 0.1 on
-    # their edge has no width.
-    expected = image.astype(np.float64)
-    for axis in (0, 1):
-      expected = ndimage.uniform_filter1d(expected, 3, axis, mode="mirror")
-    assert_rounded_down(corrupt_one(image, "defocus_blur", 5), expected)
-
-  @pytest.mark.parametrize("severity, passes", [(2, 1), (4, 2)])
-  def test_frosted_glass_blur_takes_pixels_from_above_left(
-    self, severity, passes
-  ):
-    # Each level's blur of a quarter of a pixel weighs neighbours by 0.0003.
-    for axis in (0, 1):
-      place = np.indices((32, 32))[axis]
-      image = (4 * place)[..., np.newaxis].astype(np.uint8)
-      mixed = corrupt_one(image, "frosted_glass_blur", severity)[..., 0]
-      moved = place - np.rint(mixed / 4)
-      assert set(np.unique(moved)) == set(range(passes + 1))
-      assert np.mean(moved) == pytest.approx(passes / 2, abs=0.12 * passes)
 
 
 class TestWeather:
@@ -92,56 +67,10 @@ class TestWeather:
     products = inner[:, :, 1:] * inner[:, :, :-1]
     assert products.mean() / inner.var() == pytest.approx(0.38, abs=0.08)
 
-  def test_water_of_spatter_has_its_color_on_black(self):
-    wet = corrupt_one(constant(0)[0], "spatter", 1)
-    np.testing.assert_array_equal(wet[..., 1], wet[..., 2])
-    # At most half of the pale turquoise (175, 238, 238).
-    assert wet[..., 0].max() == 87
-    assert wet[..., 1].max() == 119
 
-  def test_mud_of_spatter_covers_by_four_fifths_or_not(self):
-    muddy = corrupt_one(constant(255)[0], "spatter", 5)
-    clean = np.all(muddy == 255, axis=-1)
-    assert 0.2 < clean.mean() < 0.95
-    mud = np.array([63, 42, 20])
-    assert np.all(muddy[~clean] >= mud)
-    assert np.all(muddy[~clean] <= np.rint(0.2 * 255 + 0.8 * mud))
-
-
-class TestColor:
-  @pytest.mark.parametrize(
-    "severity, factor, added", [(3, 1.5, 0), (4, 2, 0.1), (5, 2.5, 0.2)]
-  )
-  def test_saturate_changes_the_saturation_of_hsv(
-    self, photographs, severity, factor, added
-  ):
-    image = photographs[1].copy()
-    image[:4] = 120  # Grey, whose hue is that of red.
-    hsv = colors.rgb_to_hsv(image / 255)
-    hsv[..., 1] = np.minimum(hsv[..., 1] * factor + added, 1)
-    assert_rounded_down(
-      corrupt_one(image, "saturate", severity), 255 * colors.hsv_to_rgb(hsv)
-    )
-
-  def test_saturate_on_grey_changes_the_value(self):
-    image = constant(100, channels=1)[0]
-    image[0] = 0
-    saturated = corrupt_one(image, "saturate", 4)
-    assert np.all(saturated[0] == int(0.1 * 255))
-    assert np.all(saturated[1:] == int(2 * 100 + 0.1 * 255))
-
-
-class TestDigital:
-  def test_elastic_severity_1_maps_a_plane_to_a_plane(self):
-    down, right = np.indices((32, 32))
-    image = (40 + 3 * down + 2 * right)[..., np.newaxis].astype(np.uint8)
-    moved = corrupt_one(image, "elastic", 1)[..., 0]
-    # Corners of the middle square move by up to 2.56 pixels, and everything
-    # that is not near the edge by less than eight.
-    inner = np.s_[8:24, 8:24]
-    basis = np.stack([np.ones((32, 32)), down, right], axis=-1)[inner]
-    basis = basis.reshape(-1, 3)
-    values = moved[inner].reshape(-1)
-    plane, *_ = np.linalg.lstsq(basis, values, rcond=None)
-    np.testing.assert_allclose(basis @ plane, values, atol=0.7)
-    assert np.any(np.abs(plane - [40, 3, 2]) > 0.05)
+def test_saturate_on_grey_changes_the_value():
+  image = constant(100, channels=1)[0]
+  image[0] = 0
+  saturated = corrupt_one(image, "saturate", 4)
+  assert np.all(saturated[0] == int(0.1 * 255))
+  assert np.all(saturated[1:] == int(2 * 100 + 0.1 * 255))

@@ -2,6 +2,7 @@ import functools
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from tensorflow_datasets.image_classification import cifar10_corrupted
 
 from tff_shift.data import datasets
@@ -65,7 +66,7 @@ class TestEveryCorruption:
   def test_severity_0_is_a_copy(self, name, kind, load):
     images = load(kind)
     clean = corruptions.corrupt(images, name, 0, np.arange(len(images)))
-    np.testing.assert_array_equal(clean, images)
+    assert_array_equal(clean, images)
     assert not np.shares_memory(clean, images)
 
   @EVERY
@@ -88,12 +89,12 @@ class TestEveryCorruption:
       backwards = corruptions.corrupt(
         images[::-1], name, severity, np.arange(len(images))[::-1]
       )
-      np.testing.assert_array_equal(backwards[::-1], batch)
+      assert_array_equal(backwards[::-1], batch)
       for index in (0, 7):
         alone = corruptions.corrupt(
           images[index : index + 1], name, severity, [index]
         )
-        np.testing.assert_array_equal(alone[0], batch[index])
+        assert_array_equal(alone[0], batch[index])
 
   @EVERY
   def test_seed_matters_where_something_is_drawn(self, name, photographs):
@@ -110,31 +111,30 @@ class TestEveryCorruption:
     assert np.all(np.any(result != images, axis=(1, 2, 3)))
 
 
-class TestRefusal:
-  @pytest.mark.parametrize(
-    "change, message",
-    [
-      ({"images": np.zeros((2, 8, 8, 3))}, "images must be uint8, got float64"),
-      ({"images": np.zeros((2, 8, 8), np.uint8)}, "images must be [N, "),
-      ({"images": np.zeros((2, 8, 8, 2), np.uint8)}, "images must be [N, "),
-      ({"images": np.zeros((2, 8, 7, 3), np.uint8)}, "images must be [N, "),
-      ({"name": "rain"}, "corruption must be one of gaussian_noise, "),
-      ({"severity": 6}, "severity must be an integer from 0 to 5, got 6"),
-      ({"severity": -1}, "severity must be an integer from 0 to 5, got -1"),
-      ({"severity": 2.5}, "severity must be an integer from 0 to 5, got 2.5"),
-      (
-        {"seeds": [1, 2, 3]},
-        "seeds must be one integer for each of 2 images, got shape [3]",
-      ),
-      ({"seeds": [1, -2]}, "seed must be a non-negative integer, got -2"),
-    ],
-  )
-  def test_bad_argument_is_refused(self, change, message, refusal):
-    arguments = {
-      "images": np.zeros((2, 8, 8, 3), np.uint8),
-      "name": "fog",
-      "severity": 2,
-      "seeds": [1, 2],
-    }
-    told = refusal(corruptions.corrupt, **{**arguments, **change})
-    assert told.startswith(message)
+@pytest.mark.parametrize(
+  "change, message",
+  [
+    ({"images": np.zeros((2, 8, 8, 3))}, "images must be uint8, got float64"),
+    ({"images": np.zeros((2, 8, 8), np.uint8)}, "images must be [N, "),
+    ({"images": np.zeros((2, 8, 8, 2), np.uint8)}, "images must be [N, "),
+    ({"images": np.zeros((2, 8, 7, 3), np.uint8)}, "images must be [N, "),
+    ({"name": "rain"}, "corruption must be one of gaussian_noise, "),
+    ({"severity": 6}, "severity must be an integer from 0 to 5, got 6"),
+    ({"severity": -1}, "severity must be an integer from 0 to 5, got -1"),
+    ({"severity": 2.5}, "severity must be an integer from 0 to 5, got 2.5"),
+    (
+      {"seeds": [1, 2, 3]},
+      "seeds must be one integer for each of 2 images, got shape [3]",
+    ),
+    ({"seeds": [1, -2]}, "seed must be a non-negative integer, got -2"),
+  ],
+)
+def test_bad_argument_is_refused(change, message, refusal):
+  arguments = {
+    "images": np.zeros((2, 8, 8, 3), np.uint8),
+    "name": "fog",
+    "severity": 2,
+    "seeds": [1, 2],
+  }
+  told = refusal(corruptions.corrupt, **{**arguments, **change})
+  assert told.startswith(message)

@@ -2,6 +2,8 @@ import math
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
 from tff_shift.data.images import transforms
 
@@ -41,9 +43,7 @@ class TestRotate:
     images = random_images((3, 28, 28, 2), dtype)
     rotated = transforms.rotate(images, 90 * quarter_turns)
     assert rotated.dtype == dtype
-    np.testing.assert_array_equal(
-      rotated, np.rot90(images, quarter_turns, axes=(1, 2))
-    )
+    assert_array_equal(rotated, np.rot90(images, quarter_turns, axes=(1, 2)))
 
   @pytest.mark.parametrize("degrees", [15, 8, -23.5, 100, 170])
   @pytest.mark.parametrize("shape", [(6, 6), (7, 5)])
@@ -51,17 +51,17 @@ class TestRotate:
     images = random_images((2, *shape, 1), np.float64)
     expected = [rotate_by_formula(image[..., 0], degrees) for image in images]
     rotated = transforms.rotate(images, degrees)[..., 0]
-    np.testing.assert_allclose(rotated, expected, atol=1e-9)
+    assert_allclose(rotated, expected, atol=1e-9)
     # Integers are the same values, rounded.
     whole = transforms.rotate(images.astype(np.uint8), degrees)[..., 0]
     assert whole.dtype == np.uint8
-    np.testing.assert_allclose(whole, expected, atol=0.5 + 1e-9)
+    assert_allclose(whole, expected, atol=0.5 + 1e-9)
 
   @pytest.mark.parametrize("degrees", [0, 0.0, 360, -720])
   def test_full_turns_are_an_exact_copy(self, degrees):
     images = random_images((2, 4, 6, 1))
     rotated = transforms.rotate(images, degrees)
-    np.testing.assert_array_equal(rotated, images)
+    assert_array_equal(rotated, images)
     assert not np.shares_memory(rotated, images)
 
   def test_channels_and_images_do_not_mix(self):

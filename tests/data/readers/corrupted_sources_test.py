@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tff_shift.data import dataset as dataset_lib
 from tff_shift.data.readers import corrupted_sources
@@ -77,10 +78,10 @@ class TestCifar100:
       first = (5 * number + severity - 1) * NUM_IMAGES
       assert source.x.shape == (NUM_IMAGES, 32, 32, 3)
       assert source.x.dtype == np.uint8
-      np.testing.assert_array_equal(
+      assert_array_equal(
         source.x[:, 31, 0, 2], np.arange(first, first + NUM_IMAGES)
       )
-      np.testing.assert_array_equal(source.y, [0, 1, 2, 3, 4, 0, 1])
+      assert_array_equal(source.y, [0, 1, 2, 3, 4, 0, 1])
       assert source.y.dtype == np.int32
       assert source.num_train is None
       # In memory: nothing goes on reading from the file.
@@ -108,86 +109,73 @@ class TestCifar100:
     )
     assert source.x[0, 0, 0, 0] == NUM_IMAGES
 
-  @pytest.fixture
-  def archive(self, tmp_path):
-    """A small archive, of which the tests damage a file."""
+  @pytest.mark.parametrize(
+    "file, content, message",
+    [
+      (
+        "fog",
+        np.zeros((9, 32, 32, 3), np.uint8),
+        "holds uint8 [9, 32, 32, 3]; it must hold uint8 [10, 32, ",
+      ),
+      (
+        "fog",
+        np.zeros((10, 32, 32, 3), np.float32),
+        "holds float32 [10, 32, 32, 3]; it must hold uint8",
+      ),
+      (
+        "labels",
+        np.zeros(9, int),
+        "holds int64 [9]; it must hold integers [5 ",
+      ),
+      (
+        "labels",
+        np.full(10, 100),
+        "holds labels 100..100; they must lie in 0..",
+      ),
+      # Cut off after so many bytes.
+      *(("fog", size, "cannot be read as an array") for size in (0, 60, 5000)),
+    ],
+  )
+  def test_wrong_file_is_named(self, tmp_path, file, content, message, refusal):
     archive = tmp_path / corrupted_sources.CIFAR100_FOLDER
     archive.mkdir()
     np.save(archive / "fog.npy", np.zeros((10, 32, 32, 3), np.uint8))
     np.save(archive / "labels.npy", np.zeros(10, np.int64))
-    return archive
-
-  @pytest.fixture
-  def refusal_of_fog(self, archive, refusal):
-    """Returns the line that refuses the archive."""
-    return lambda: refusal(
+    path = archive / f"{file}.npy"
+    if isinstance(content, int):
+      path.write_bytes(path.read_bytes()[:content])
+    else:
+      np.save(path, content)
+    assert f"{file}.npy {message}" in refusal(
       corrupted_sources.load_corrupted,
       "cifar100_corrupted",
       "fog",
       1,
-      data_dir=archive.parent,
+      data_dir=tmp_path,
     )
 
-  @pytest.mark.parametrize(
-    "file, array, message",
-    [
-      (
-        "fog.npy",
-        np.zeros((9, 32, 32, 3), np.uint8),
-        "fog.npy holds uint8 [9, 32, 32, 3]; it must hold uint8 [10, 32, ",
-      ),
-      (
-        "fog.npy",
-        np.zeros((10, 32, 32, 3), np.float32),
-        "fog.npy holds float32 [10, 32, 32, 3]; it must hold uint8",
-      ),
-      (
-        "labels.npy",
-        np.zeros(9, np.int64),
-        "labels.npy holds int64 [9]; it must hold integers [5 * number",
-      ),
-      (
-        "labels.npy",
-        np.full(10, 100),
-        "labels.npy holds labels 100..100; they must lie in 0..99",
-      ),
-    ],
-  )
-  def test_array_wrong_is_refused(
-    self, archive, file, array, message, refusal_of_fog
-  ):
-    np.save(archive / file, array)
-    assert message in refusal_of_fog()
 
-  @pytest.mark.parametrize("kept", [0, 60, 5000])
-  def test_file_cut_off_is_named(self, archive, kept, refusal_of_fog):
-    content = (archive / "fog.npy").read_bytes()
-    (archive / "fog.npy").write_bytes(content[:kept])
-    assert "fog.npy cannot be read as an array" in refusal_of_fog()
-
-
-class TestCifar10:
-  @pytest.mark.parametrize("corruption", FILES)
-  def test_images_are_those_of_the_archive(self, written, corruption):
-    orders = []
-    for severity in (1, 4):
-      ours = corrupted_sources.load_corrupted(
-        "cifar10_corrupted", corruption, severity, data_dir=written
-      )
-      assert ours.x.dtype == np.uint8
-      assert ours.y.dtype == np.int32
-      assert ours.num_train is None
-      assert ours.class_names[::9] == ("airplane", "truck")
-      archive = corrupted_sources.load_corrupted(
-        "cifar100_corrupted", corruption, severity, data_dir=written
-      )
-      # tensorflow-datasets shuffles; the constants tell which image is which.
-      order = ours.x[:, 0, 0, 0].astype(int) - int(archive.x[0, 0, 0, 0])
-      np.testing.assert_array_equal(np.sort(order), np.arange(NUM_IMAGES))
-      np.testing.assert_array_equal(ours.x, archive.x[order])
-      np.testing.assert_array_equal(ours.y, archive.y[order])
-      orders.append(order)
-    np.testing.assert_array_equal(*orders)
+@pytest.mark.parametrize("corruption", FILES)
+def test_cifar10_images_are_those_of_the_archive(written, corruption):
+  orders = []
+  for severity in (1, 4):
+    ours = corrupted_sources.load_corrupted(
+      "cifar10_corrupted", corruption, severity, data_dir=written
+    )
+    assert ours.x.dtype == np.uint8
+    assert ours.y.dtype == np.int32
+    assert ours.num_train is None
+    assert ours.class_names[::9] == ("airplane", "truck")
+    archive = corrupted_sources.load_corrupted(
+      "cifar100_corrupted", corruption, severity, data_dir=written
+    )
+    # tensorflow-datasets shuffles; the constants tell which image is which.
+    order = ours.x[:, 0, 0, 0].astype(int) - int(archive.x[0, 0, 0, 0])
+    assert_array_equal(np.sort(order), np.arange(NUM_IMAGES))
+    assert_array_equal(ours.x, archive.x[order])
+    assert_array_equal(ours.y, archive.y[order])
+    orders.append(order)
+  assert_array_equal(*orders)
 
 
 class TestLoadCorrupted:

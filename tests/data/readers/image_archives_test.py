@@ -3,6 +3,8 @@ import zlib
 import numpy as np
 import pytest
 import scipy.io
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 from PIL import Image
 
 from tff_shift.data.readers import image_archives
@@ -25,7 +27,7 @@ class TestPortraits:
     source = image_archives.portraits(tmp_path)
     assert source.x.shape == (3, 32, 32, 1)
     assert source.x.dtype == np.uint8
-    np.testing.assert_array_equal(source.time, [1950, 2013, 1905])
+    assert_array_equal(source.time, [1950, 2013, 1905])
     names = [source.class_names[y] for y in source.y]
     assert names == ["female", "female", "male"]
     assert (source.y.dtype, source.time.dtype) == (np.int32, np.int32)
@@ -97,19 +99,19 @@ class TestCaltran:
     source = image_archives.caltran(tmp_path)
     assert source.x.shape == (3, 224, 224, 3)
     assert source.x.dtype == np.uint8
-    np.testing.assert_array_equal(source.time, [23, 0, 14])
+    assert_array_equal(source.time, [23, 0, 14])
     names = [source.class_names[y] for y in source.y]
     assert names == ["car", "no car", "no car"]
     assert (source.y.dtype, source.time.dtype) == (np.int32, np.int32)
     # JPEG keeps a flat colour to within a few levels.
-    np.testing.assert_allclose(source.x[0, 100, 100], [250, 0, 0], atol=5)
-    np.testing.assert_allclose(source.x[1, 100, 100], [0, 0, 250], atol=5)
+    assert_allclose(source.x[0, 100, 100], [250, 0, 0], atol=5)
+    assert_allclose(source.x[1, 100, 100], [0, 0, 250], atol=5)
 
   def test_single_image_is_a_data_set_too(self, tmp_path):
     image = np.zeros((8, 8, 3), np.uint8)
     write_caltran(tmp_path, {"2013-03-04-07-00": image}, [1])
     source = image_archives.caltran(tmp_path)
-    np.testing.assert_array_equal(source.time, [7])
+    assert_array_equal(source.time, [7])
 
   @pytest.mark.parametrize(
     "stems, num_labels, missing, message",
@@ -146,37 +148,29 @@ class TestCaltran:
       ({"names": np.array(["a"], object)}, "does not hold 'labels'"),
       ({"names": ["a"], "labels": [np.nan]}, "labels that are not finite"),
       ({"names": ["a"], "labels": ["yes"]}, "labels that are not finite"),
+      *(
+        (damage, "cannot be read as a MATLAB file before version 7.3 (")
+        for damage in (
+          lambda content: b"",
+          lambda content: content[:200],
+          lambda content: content[:-9],
+          lambda content: b"not MATLAB at all" * 20,
+          # What version 7.3 begins with.
+          lambda content: content[:124] + b"\x00\x02IM" + content[128:],
+        )
+      ),
     ],
   )
-  def test_labels_of_another_form_are_refused(
-    self, tmp_path, content, message, refusal
-  ):
-    archive = tmp_path / "caltran"
-    archive.mkdir()
-    path = archive / "caltran_dataset_labels.mat"
-    scipy.io.savemat(path, content)
-    told = refusal(image_archives.caltran, tmp_path)
-    assert told.startswith(f"{path} ") and message in told
-
-  @pytest.mark.parametrize(
-    "damage",
-    [
-      lambda content: b"",
-      lambda content: content[:200],
-      lambda content: content[:-9],
-      lambda content: b"not MATLAB at all" * 20,
-      # What version 7.3 begins with.
-      lambda content: content[:124] + b"\x00\x02IM" + content[128:],
-    ],
-  )
-  def test_labels_damaged_are_refused(self, tmp_path, damage, refusal):
+  def test_wrong_labels_are_refused(self, tmp_path, content, message, refusal):
     image = np.zeros((8, 8, 3), np.uint8)
     archive = write_caltran(tmp_path, {"2013-03-04-07-00": image}, [1])
     path = archive / "caltran_dataset_labels.mat"
-    path.write_bytes(damage(path.read_bytes()))
-    assert refusal(image_archives.caltran, tmp_path).startswith(
-      f"{path} cannot be read as a MATLAB file before version 7.3 ("
-    )
+    if callable(content):
+      path.write_bytes(content(path.read_bytes()))
+    else:
+      scipy.io.savemat(path, content)
+    told = refusal(image_archives.caltran, tmp_path)
+    assert told.startswith(f"{path} ") and message in told
 
 
 WNIDS = ("n02", "n01", "n03")
@@ -231,7 +225,7 @@ class TestTinyImagenet:
     assert source.y.dtype == np.int32
     assert source.num_train == 6
     assert source.time is None
-    np.testing.assert_array_equal(source.y, [0, 0, 1, 1, 2, 2, 2, 1, 0])
+    assert_array_equal(source.y, [0, 0, 1, 1, 2, 2, 2, 1, 0])
     assert source.class_names == (
       "tailed frog",
       "goldfish, Carassius auratus",
@@ -239,8 +233,8 @@ class TestTinyImagenet:
     )
     # JPEG keeps a flat colour to within a few levels; grey became RGB.
     greys = [[0] * 3, [20] * 3, [40] * 3, [60] * 3, [80] * 3, [100] * 3]
-    np.testing.assert_allclose(source.x[:6, 32, 32], greys, atol=5)
-    np.testing.assert_allclose(source.x[6:, 32, 32], [[0, 0, 250]] * 3, atol=5)
+    assert_allclose(source.x[:6, 32, 32], greys, atol=5)
+    assert_allclose(source.x[6:, 32, 32], [[0, 0, 250]] * 3, atol=5)
 
   @pytest.mark.parametrize(
     "name, text, message",

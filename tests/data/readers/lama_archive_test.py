@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tff_shift.data import dataset
 from tff_shift.data import datasets
@@ -69,15 +70,15 @@ def test_facts_are_subject_and_object_of_100_a_relation(data_dir, model_dir):
   assert (loaded.x[:, 4:] == tokens.PADDING).all()
   assert (loaded.x[:, [0, 2]] == [1, 2]).all()
   relation = 40 - loaded.y
-  np.testing.assert_array_equal(loaded.x[:, 3], 3 + relation)
+  assert_array_equal(loaded.x[:, 3], 3 + relation)
   subject = loaded.x[:, 1] - 44
-  np.testing.assert_array_equal(subject // _NUM_FACTS, relation)
+  assert_array_equal(subject // _NUM_FACTS, relation)
   # Different facts, and of each relation others.
   assert len(set(subject)) == len(subject)
   drawn = [set(subject[loaded.y == each] % _NUM_FACTS) for each in range(40)]
   assert len(set(map(frozenset, drawn))) > 30
   again = datasets.load("lama", data_dir=data_dir, model_dir=model_dir)
-  np.testing.assert_array_equal(loaded.x, again.x)
+  assert_array_equal(loaded.x, again.x)
 
 
 def refusal(data_dir, model_dir, kind=ValueError):

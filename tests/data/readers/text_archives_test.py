@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tff_shift.data import datasets
 from tff_shift.data.readers import text_archives
@@ -127,8 +128,8 @@ def test_as_many_are_drawn_of_each_whatever_the_files(tmp_path, monkeypatch):
   write(other, rows[::2], "b.jsonl")
   write(other, rows[1::2][::-1], "a.csv")
   again = datasets.load("reddit", data_dir=other)
-  np.testing.assert_array_equal(again.x, drawn.x)
-  np.testing.assert_array_equal(again.y, drawn.y)
+  assert_array_equal(again.x, drawn.x)
+  assert_array_equal(again.y, drawn.y)
 
 
 def test_csv_and_texts_of_numbers_and_marks_are_read(tmp_path):

@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 from absl import logging
+from numpy.testing import assert_array_equal
 
 from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
@@ -29,8 +30,8 @@ class TestTfds:
       config="letters",
     )
     source = datasets.load("emnist_letters", data_dir=tmp_path)
-    np.testing.assert_array_equal(source.x, [upright, other, other])
-    np.testing.assert_array_equal(source.y, [11, 0, 25])
+    assert_array_equal(source.x, [upright, other, other])
+    assert_array_equal(source.y, [11, 0, 25])
     assert source.x.dtype == np.uint8
     assert source.x.flags.c_contiguous
     assert source.y.dtype == np.int32
@@ -68,8 +69,8 @@ class TestTfds:
       ("cifar20", [13, 0, 19], coarse),
     ):
       source = datasets.load(name, data_dir=tmp_path)
-      np.testing.assert_array_equal(source.x, images)
-      np.testing.assert_array_equal(source.y, labels)
+      assert_array_equal(source.x, images)
+      assert_array_equal(source.y, labels)
       assert source.y.dtype == np.int32
       assert source.class_names == tuple(class_names)
       assert source.num_train == 2
@@ -84,8 +85,8 @@ class TestTfds:
       splits = {"train": rows, "test": rows}
       write_tfds_images(tmp_path, "fashion_mnist", version, shape, 10, splits)
     source = datasets.load("fashion_mnist", data_dir=tmp_path)
-    np.testing.assert_array_equal(source.x, np.full((2, 28, 28, 1), 30))
-    np.testing.assert_array_equal(source.y, [9, 9])
+    assert_array_equal(source.x, np.full((2, 28, 28, 1), 30))
+    assert_array_equal(source.y, [9, 9])
     assert source.num_train == 1
 
   @pytest.mark.slow
@@ -97,11 +98,11 @@ class TestTfds:
     assert source.x.dtype == np.uint8
     assert source.y.dtype == np.int32
     # Published counts per class of the two splits, training first.
-    np.testing.assert_array_equal(
+    assert_array_equal(
       np.bincount(source.y[:60_000]),
       [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
     )
-    np.testing.assert_array_equal(
+    assert_array_equal(
       np.bincount(source.y[60_000:]),
       [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
     )
@@ -119,7 +120,7 @@ class TestTfds:
         download=False,
       )
       stored = [example["image"] for example in tfds.as_numpy(head)]
-      np.testing.assert_array_equal(source.x[start : start + 9], stored)
+      assert_array_equal(source.x[start : start + 9], stored)
 
   @pytest.mark.slow
   def test_cifar10_is_the_official_one(self, load_once):
@@ -131,8 +132,8 @@ class TestTfds:
     assert cifar10.class_names[::3] == ("airplane", "cat", "frog", "truck")
     # Both splits are balanced.
     train, test = np.split(cifar10.y, [50_000])
-    np.testing.assert_array_equal(np.bincount(train), [5000] * 10)
-    np.testing.assert_array_equal(np.bincount(test), [1000] * 10)
+    assert_array_equal(np.bincount(train), [5000] * 10)
+    assert_array_equal(np.bincount(test), [1000] * 10)
     # The published means of red, green and blue; a copy that was stored as JPEG
     # is off by up to 0.01.
     means = cifar10.x[:50_000].mean(axis=(0, 1, 2)) / 255

@@ -6,6 +6,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from tff_shift.data import datasets
 from tff_shift.data.shifts import concepts
@@ -94,7 +95,7 @@ class TestDraw:
   @pytest.mark.parametrize("drift", concepts.DRIFTS)
   def test_seed_decides_which_clients(self, drift):
     first, same, other = (drawn(drift, seed=each) for each in (0, 0, 1))
-    np.testing.assert_array_equal(first.of_domain, same.of_domain)
+    assert_array_equal(first.of_domain, same.of_domain)
     assert np.any(first.of_domain != other.of_domain)
 
   @pytest.mark.parametrize(
@@ -130,12 +131,12 @@ class TestClients:
     changed = evolving.assemble_clients(dataset, **self.OPTIONS, concepts=found)
     for number, (one, other) in enumerate(zip(plain, changed, strict=True)):
       for before, after in ((one.train, other.train), (one.test, other.test)):
-        np.testing.assert_array_equal(before.x, after.x)
-        np.testing.assert_array_equal(before.domain_sizes, after.domain_sizes)
+        assert_array_equal(before.x, after.x)
+        assert_array_equal(before.domain_sizes, after.domain_sizes)
         assert after.y.dtype == np.int32
         domains = np.repeat(np.arange(5), before.domain_sizes)
         is_reversed = found.of_domain[number, domains] == 1
-        np.testing.assert_array_equal(
+        assert_array_equal(
           after.y, np.where(is_reversed, 9 - before.y, before.y)
         )
         assert is_reversed.any() or not len(after.y)
@@ -147,7 +148,7 @@ class TestClients:
     )
     for one, other in zip(whole, shorter, strict=True):
       size = one.train.domain_sizes[:3].sum()
-      np.testing.assert_array_equal(one.train.y[:size], other.train.y)
+      assert_array_equal(one.train.y[:size], other.train.y)
 
   def test_iid_clients_of_all_concepts_have_the_same_label_distribution(self):
     # A hundred of each class in each domain: every label is as frequent.
@@ -206,11 +207,7 @@ class TestDomainsWithoutRotation:
   def test_vectors_without_domains_have_them_too(self, tmp_path, refusal):
     generator = np.random.default_rng(0)
     path = str(tmp_path / "points.npz")
-    np.savez(
-      path,
-      x=generator.normal(size=(90, 3)).astype(np.float32),
-      y=np.arange(90) % 3,
-    )
+    np.savez(path, x=generator.normal(size=(90, 3)), y=np.arange(90) % 3)
     dataset = evolving.load_evolving(path, angle_step=0, num_domains=3)
     assert [len(each.y) for each in dataset.domains] == [30] * 3
     names = [each.name for each in dataset.domains]

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import scipy.stats
+from numpy.testing import assert_array_equal
 
 from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
@@ -19,9 +20,11 @@ Y = np.repeat(np.arange(5, dtype=np.int32), [4, 60, 60, 300, 76])
 POOL = examples.Examples(np.arange(500, dtype=np.float32), Y)
 
 
-def make(distribution, **options) -> dynamic_personalization.Periods:
+def make(distribution, pool=POOL, num_classes=5, **options):
   options = {"num_clients": 3, "period_size": 40, "seed": 7, **options}
-  return dynamic_personalization.Periods(POOL, 5, distribution, **options)
+  return dynamic_personalization.Periods(
+    pool, num_classes, distribution, **options
+  )
 
 
 def equal(one, other) -> bool:
@@ -29,20 +32,6 @@ def equal(one, other) -> bool:
 
 
 class TestBatch:
-  @pytest.mark.parametrize(
-    "name, heavy",
-    [("iid", []), ("0.7", [28]), ("0.5+0.5", [20, 20]), ("0.1+0.8", [4, 32])],
-  )
-  def test_heavy_labels_have_their_shares(self, name, heavy):
-    found = make(name)
-    for period in range(8):
-      labels = found.heavy_labels(1, period)
-      counts = np.bincount(found.batch(1, period).y, minlength=5)
-      assert found.distribution(1, period) == name
-      assert len(set(labels)) == len(heavy)
-      assert list(counts[list(labels)]) == heavy
-      assert counts.sum() == 40
-
   @pytest.mark.parametrize(
     "name, size, heavy",
     [
@@ -73,11 +62,12 @@ class TestBatch:
     found = make(name, rest=rest, period_size=size, seed=seed)
     batch = found.batch(client, period)
     assert len(batch.x) == len(batch.y) == size
-    np.testing.assert_array_equal(batch.y, Y[batch.x.astype(int)])
+    assert_array_equal(batch.y, Y[batch.x.astype(int)])
     counts = np.bincount(batch.y, minlength=5)
     labels = found.heavy_labels(client, period)
+    assert found.distribution(client, period) == name
     shares = [] if name == "iid" else [float(s) for s in name.split("+")]
-    assert len(labels) == len(shares)
+    assert len(set(labels)) == len(shares)
     for label, share in zip(labels, shares, strict=True):
       # At most a half more or less; with any rest, that may add to it.
       assert counts[label] >= math.ceil(share * size - 0.5 - 1e-9) - (
@@ -181,15 +171,11 @@ class TestDistribution:
     assert len(drawn) == 18
 
   def test_two_pools_with_one_seed_have_the_same_distributions(self):
-    other = dynamic_personalization.Periods(
-      examples.Examples(POOL.x[::2], POOL.y[::2]),
-      5,
-      dynamic_personalization.DISTRIBUTIONS,
-      num_clients=3,
-      period_size=11,
-      seed=7,
+    pool = examples.Examples(POOL.x[::2], POOL.y[::2])
+    found, other = (
+      make(dynamic_personalization.DISTRIBUTIONS, **options)
+      for options in ({}, {"pool": pool, "period_size": 11})
     )
-    found = make(dynamic_personalization.DISTRIBUTIONS)
     for period in range(20):
       assert found.distribution(1, period) == other.distribution(1, period)
       assert found.heavy_labels(1, period) == other.heavy_labels(1, period)
@@ -238,14 +224,8 @@ class TestDistribution:
       pool = examples.Examples(
         np.arange(60), np.repeat(np.arange(2, dtype=np.int32), sizes)
       )
-      found = dynamic_personalization.Periods(
-        pool,
-        2,
-        ("iid", "0.5", "0.9"),
-        num_clients=1,
-        period_size=4000,
-        seed=1,
-        rest=rest,
+      found = make(
+        ("iid", "0.5", "0.9"), pool, 2, period_size=4000, seed=1, rest=rest
       )
       # Drawn with replacement, 4000 examples tell the shares.
       shares = [np.mean(found.batch(0, p).y) for p in range(40)]
@@ -255,14 +235,8 @@ class TestDistribution:
 
   def test_one_label_never_drifts(self):
     pool = examples.Examples(np.arange(9), np.zeros(9, np.int32))
-    found = dynamic_personalization.Periods(
-      pool,
-      2,
-      ("iid", "0.5", "0.9"),
-      num_clients=1,
-      period_size=4,
-      seed=1,
-      rest="any",
+    found = make(
+      ("iid", "0.5", "0.9"), pool, 2, period_size=4, seed=1, rest="any"
     )
     assert len({found.distribution(0, p) for p in range(20)}) == 3
     assert not any(found.is_drift(0, p) for p in range(1, 20))
@@ -270,7 +244,7 @@ class TestDistribution:
 
 class TestRefusals:
   @pytest.mark.parametrize(
-    "options, start",
+    "options, message",
     [
       ({"distribution": "0.6"}, "distribution must be one of iid, 0.5,"),
       ({"distribution": ()}, "distribution must be one of "),
@@ -278,24 +252,45 @@ class TestRefusals:
       ({"num_clients": 0}, "num_clients must be "),
       ({"period_size": 0}, "period_size must be "),
       ({"periods_per_distribution": 0}, "periods_per_distribution must "),
+      ({"num_classes": 4}, "labels of the pool must lie in 0..3"),
     ],
   )
-  def test_bad_values_are_refused(self, options, start, refusal):
+  def test_bad_values_are_refused(self, options, message, refusal):
     options = {"distribution": "iid", **options}
-    assert refusal(make, **options).startswith(start)
+    assert refusal(make, **options).startswith(message)
 
   @pytest.mark.parametrize(
-    "method, arguments, message",
+    "function, arguments, options, message",
     [
-      ("batch", (3, 0), "client must be below num_clients=3, got 3"),
-      ("batch", (-1, 0), "client must be "),
-      ("heavy_labels", (0, -1), "period must be "),
-      ("is_drift", (0, 0), "period must be "),
+      ("batch", (3, 0), {}, "client must be below num_clients=3, got 3"),
+      ("batch", (-1, 0), {}, "client must be "),
+      ("heavy_labels", (0, -1), {}, "period must be "),
+      ("is_drift", (0, 0), {}, "period must be "),
+      *(
+        ("load", (), options, message)
+        for options, message in (
+          ({"dataset": "emnist"}, "dataset must be one of "),
+          ({"public_fraction": 0}, "public_fraction must lie between 0 and 1"),
+          (
+            {"public_fraction": 0.6, "validation_fraction": 0.4},
+            "public_fraction and validation_fraction must leave a part",
+          ),
+          ({"test_fraction": math.nan}, "test_fraction must lie "),
+          ({"max_examples": 0}, "max_examples must be "),
+          ({"max_examples": 3}, "the validation part of digits would be empty"),
+        )
+      ),
     ],
   )
-  def test_bad_places_are_refused(self, method, arguments, message, refusal):
-    found = make("iid")
-    assert refusal(getattr(found, method), *arguments).startswith(message)
+  def test_bad_arguments_are_refused(
+    self, function, arguments, options, message, refusal
+  ):
+    if function == "load":
+      function = dynamic_personalization.load_dynamic
+      options = {"dataset": "digits", "seed": 0, **options}
+    else:
+      function = getattr(make("iid"), function)
+    assert refusal(function, *arguments, **options).startswith(message)
 
   @pytest.mark.parametrize(
     "name, rest, needed",
@@ -308,19 +303,11 @@ class TestRefusals:
       pool = examples.Examples(
         np.zeros(9), np.arange(9, dtype=np.int32) % num_present
       )
-      return dynamic_personalization.Periods(
-        pool, 8, name, num_clients=1, period_size=4, seed=0, rest=rest
-      )
+      return make(name, pool, 8, period_size=4, rest=rest)
 
     assert f"at least {needed} classes" in refusal(make_with, needed - 1)
     heavy = make_with(needed).heavy_labels(0, 0)
     assert max(heavy) < needed
-
-  def test_labels_beyond_the_classes_are_refused(self, refusal):
-    options = {"num_clients": 1, "period_size": 1, "seed": 0}
-    assert refusal(
-      dynamic_personalization.Periods, POOL, 4, "iid", **options
-    ) == ("labels of the pool must lie in 0..3")
 
 
 def numbered(monkeypatch, num_train):
@@ -366,7 +353,7 @@ class TestLoadDynamic:
     assert len(positions) == min(300, max_examples or 300)
     assert len(set(positions)) == len(positions)
     for part in dataset[1:5]:
-      np.testing.assert_array_equal(part.y, part.x[:, 0] % 4)
+      assert_array_equal(part.y, part.x[:, 0] % 4)
     if num_train is not None:
       assert dataset.test.x.min() >= num_train
       for part in (dataset.train, dataset.validation, dataset.public):
@@ -390,23 +377,3 @@ class TestLoadDynamic:
       first[1:5], again[1:5], other[1:5], strict=True
     ):
       assert equal(one, same) and not equal(one, another)
-
-  @pytest.mark.parametrize(
-    "options, start",
-    [
-      ({"dataset": "emnist"}, "dataset must be one of "),
-      ({"public_fraction": 0}, "public_fraction must lie between 0 and 1"),
-      (
-        {"public_fraction": 0.6, "validation_fraction": 0.4},
-        "public_fraction and validation_fraction must leave a part",
-      ),
-      ({"test_fraction": math.nan}, "test_fraction must lie "),
-      ({"max_examples": 0}, "max_examples must be "),
-      ({"max_examples": 3}, "the validation part of digits would be empty"),
-    ],
-  )
-  def test_bad_values_are_refused(self, options, start, refusal):
-    options = {"dataset": "digits", "seed": 0, **options}
-    assert refusal(dynamic_personalization.load_dynamic, **options).startswith(
-      start
-    )

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pandas
 import pytest
+from numpy.testing import assert_array_equal
 
 import tff_shift as ts
 from tff_shift.data.shifts import dynamic_personalization
@@ -134,14 +135,14 @@ class TestOnline:
     name = save()
     np.savez(name, **poisoned)
     again = online_adaptation.load_online(name, seed=5)
-    np.testing.assert_array_equal(again.pretraining.y, first.pretraining.y)
+    assert_array_equal(again.pretraining.y, first.pretraining.y)
     assert again.class_distribution.tolist() == [0.5, 0.5, 0]
 
   def test_true_shift_is_that_of_the_labels(self, save):
     streams = online_adaptation.load_online(save()).streams
     shifts = [[streams.shift(c, t) for t in (1, 2)] for c in range(4)]
     # From 1/2 to 1/4 of a label is an L1 distance of 1/2.
-    np.testing.assert_array_equal(
+    assert_array_equal(
       shifts, [[np.nan, 0.5], [np.nan, 0], [0.5, np.nan], [0.5, 0]]
     )
     assert streams.class_distribution(3, 1).tolist() == [0.75, 0.25]
@@ -179,8 +180,8 @@ class TestOnline:
     for client in range(4):
       for timestep in (1, 2):
         one, other = (s.batch(client, timestep) for s in (read, streams))
-        np.testing.assert_array_equal(one.x, other.x)
-        np.testing.assert_array_equal(one.y, other.y)
+        assert_array_equal(one.x, other.x)
+        assert_array_equal(one.y, other.y)
         assert read.shift(client, timestep) == pytest.approx(
           streams.shift(client, timestep), nan_ok=True
         )
@@ -192,36 +193,35 @@ class TestOnline:
     assert not len(periods.batch(0, 1).y)
 
 
-class TestDynamic:
-  def test_training_periods_are_split_and_the_others_stay_whole(self, save):
-    dataset = dynamic_personalization.load_dynamic(save(), seed=0)
-    own = dataset.periods
-    parts = {
-      "public": set(rows(dataset.public)),
-      "validation": set(rows(dataset.validation)),
-      "train": set(rows(dataset.train)),
-    }
-    for client, name in enumerate(NAMES):
-      held = set(rows_of(name, 2019, 2020))
-      found = [held & part for part in parts.values()]
-      assert set.union(*found) == held
-      # A tenth is public, and a tenth is for validation.
-      ends = np.rint(np.array([0.1, 0.2]) * len(held)).astype(int)
-      assert list(map(len, found)) == [
-        ends[0],
-        ends[1] - ends[0],
-        len(held) - ends[1],
-      ]
-      for period, year in enumerate((2019, 2020)):
-        in_year = sorted(parts["train"].intersection(rows_of(name, year)))
-        assert rows(own.train.batch(client, period)) == in_year
-        # Further rounds start again.
-        assert rows(own.train.batch(client, period + 4)) == in_year
-        # The stream goes on from the last training period.
-        whole = rows_of(name, year + 1)
-        assert rows(own.stream.batch(client, period)) == whole
-    assert own.stream.num_periods == 2
-    assert own.stream.is_drift(0, 1) is None
+def test_training_periods_are_split_and_the_others_stay_whole(save):
+  dataset = dynamic_personalization.load_dynamic(save(), seed=0)
+  own = dataset.periods
+  parts = {
+    "public": set(rows(dataset.public)),
+    "validation": set(rows(dataset.validation)),
+    "train": set(rows(dataset.train)),
+  }
+  for client, name in enumerate(NAMES):
+    held = set(rows_of(name, 2019, 2020))
+    found = [held & part for part in parts.values()]
+    assert set.union(*found) == held
+    # A tenth is public, and a tenth is for validation.
+    ends = np.rint(np.array([0.1, 0.2]) * len(held)).astype(int)
+    assert list(map(len, found)) == [
+      ends[0],
+      ends[1] - ends[0],
+      len(held) - ends[1],
+    ]
+    for period, year in enumerate((2019, 2020)):
+      in_year = sorted(parts["train"].intersection(rows_of(name, year)))
+      assert rows(own.train.batch(client, period)) == in_year
+      # Further rounds start again.
+      assert rows(own.train.batch(client, period + 4)) == in_year
+      # The stream goes on from the last training period.
+      whole = rows_of(name, year + 1)
+      assert rows(own.stream.batch(client, period)) == whole
+  assert own.stream.num_periods == 2
+  assert own.stream.is_drift(0, 1) is None
 
 
 @pytest.mark.parametrize(

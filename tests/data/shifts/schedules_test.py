@@ -2,6 +2,8 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
 from tff_shift.data.shifts import schedules
 
@@ -51,7 +53,7 @@ class TestOmega:
   )
   def test_weights_by_hand(self, name, num_timesteps, expected):
     weights = schedules.omega(name, num_timesteps, seed=3)
-    np.testing.assert_allclose(weights, expected, atol=1e-15)
+    assert_allclose(weights, expected, atol=1e-15)
 
   def test_bernoulli_flips_or_stays_once_in_sqrt_of_timesteps(self):
     # 100,000 steps: the standard error of the rate is 0.3 / 316 = 0.00095.
@@ -65,27 +67,25 @@ class TestOmega:
   def test_bernoulli_one_timestep_is_certain(self, flip, expected):
     for seed in range(20):
       weights = schedules.omega("bernoulli", 1, seed=seed, bernoulli_flip=flip)
-      np.testing.assert_array_equal(weights, expected)
+      assert_array_equal(weights, expected)
 
   def test_bernoulli_clients_differ_and_repeat(self):
     def of_client(client):
       return schedules.omega("bernoulli", 200, seed=(3, client))
 
     assert np.any(of_client(0) != of_client(1))
-    np.testing.assert_array_equal(of_client(1), of_client(1))
+    assert_array_equal(of_client(1), of_client(1))
 
   def test_online_label_shift_has_longer_phases_of_square_alone(self):
     def drawn(name, **options):
       return schedules.omega(name, 16, seed=3, **options)
 
-    np.testing.assert_array_equal(
+    assert_array_equal(
       drawn("square", source="online_label_shift"),
       [0, 0, 0, 0, 1, 1, 1, 1] * 2 + [0],
     )
     for name in "linear", "sine", "bernoulli":
-      np.testing.assert_array_equal(
-        drawn(name, source="online_label_shift"), drawn(name)
-      )
+      assert_array_equal(drawn(name, source="online_label_shift"), drawn(name))
 
   @pytest.mark.parametrize(
     "arguments, options, message",
@@ -120,19 +120,19 @@ class TestProgram:
     return found[1:]
 
   def test_linear_starts_at_0_and_ends_at_1(self):
-    np.testing.assert_allclose(self.drawn("linear"), np.arange(100) / 99)
+    assert_allclose(self.drawn("linear"), np.arange(100) / 99)
 
   def test_square_has_phases_of_4_steps(self):
-    np.testing.assert_array_equal(
+    assert_array_equal(
       self.drawn("square")[:20], [*[0] * 4, *[1] * 4] * 2 + [0] * 4
     )
 
   def test_sine_has_a_period_of_9_steps_around_a_half(self):
     found = self.drawn("sine")
-    np.testing.assert_allclose(
+    assert_allclose(
       found[:5], (1 + np.sin(np.deg2rad([0, 40, 80, 120, 160]))) / 2
     )
-    np.testing.assert_allclose(found[:-9], found[9:])
+    assert_allclose(found[:-9], found[9:])
 
   @pytest.mark.slow
   def test_bernoulli_has_no_memory(self):

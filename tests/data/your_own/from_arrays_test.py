@@ -6,6 +6,7 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from tff_shift.data.shifts import evolving
 from tff_shift.data.your_own import from_arrays
@@ -34,7 +35,7 @@ def numbers_of(parts):
 
 def assert_labels_go_with_examples(parts):
   for each in parts:
-    np.testing.assert_array_equal(each.y, each.x[:, 0] % 3)
+    assert_array_equal(each.y, each.x[:, 0] % 3)
     assert (each.x.dtype, each.y.dtype) == (np.float32, np.int32)
 
 
@@ -79,9 +80,9 @@ class TestEveryExampleOnce:
     periods = from_arrays.dynamic_personalization(groups)
     for client, own in enumerate(groups):
       for place, (x, _) in enumerate(own):
-        np.testing.assert_array_equal(periods.batch(client, place).x, x)
+        assert_array_equal(periods.batch(client, place).x, x)
         found = streams.batch(client, place) if place else initial[client]
-        np.testing.assert_array_equal(found.x, x)
+        assert_array_equal(found.x, x)
 
 
 class TestEvolving:

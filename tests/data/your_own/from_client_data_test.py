@@ -115,16 +115,6 @@ def test_what_is_masked_is_refused(name, refusal):
     )
 
 
-def test_elements_may_be_pairs(client_data, refusal):
-  pairs = client_data.preprocess(
-    lambda data: data.map(lambda each: (each["pixels"], each["label"]))
-  )
-  (one, _), _ = from_client_data.guidance(pairs)
-  assert one.x.shape == (4, 1)
-  told = refusal(from_client_data.guidance, pairs, **KEYS)
-  assert "x_key 'pixels': elements are" in told
-
-
 def fails(*_):
   raise KeyError("city")
 
@@ -194,21 +184,68 @@ def test_client_that_cannot_be_made_is_named(refusal):
   assert told.startswith("client 'b': its examples cannot be")
 
 
-def test_elements_within_elements_are_no_arrays(client_data, refusal):
-  nested = client_data.preprocess(
-    lambda data: data.map(
-      lambda each: {"inner": {"x": each["pixels"]}, "label": each["label"]}
-    )
-  )
+def pair(each):
+  return each["pixels"], each["label"]
+
+
+def nested(each):
+  return {"inner": {"x": each["pixels"]}, "label": each["label"]}
+
+
+def nested_pair(each):
+  return {"x": each["pixels"]}, each["label"]
+
+
+def test_elements_may_be_pairs(client_data):
+  pairs = client_data.preprocess(lambda data: data.map(pair))
+  (one, _), _ = from_client_data.guidance(pairs)
+  assert one.x.shape == (4, 1)
+
+
+@pytest.mark.parametrize(
+  "function, process, options, message",
+  [
+    (
+      "guidance",
+      lambda data: data.map(pair),
+      KEYS,
+      "x_key 'pixels': elements ",
+    ),
+    (
+      "guidance",
+      lambda data: data.map(nested),
+      KEYS | {"x_key": "inner"},
+      "x_key 'inner': it must be one of",
+    ),
+    (
+      "guidance",
+      lambda data: data.map(nested_pair),
+      {},
+      "client 'a': x and y of its elements",
+    ),
+    *(
+      (
+        function,
+        lambda data: data.repeat(),
+        KEYS,
+        "client 'a': its pipeline has no end; leave repeat",
+      )
+      for function in (
+        *("evolving", "evolving_domains", "guidance"),
+        *("online_adaptation", "dynamic_personalization"),
+      )
+    ),
+  ],
+)
+def test_wrong_pipelines_are_refused(
+  function, process, options, message, client_data, refusal
+):
   told = refusal(
-    from_client_data.guidance, nested, x_key="inner", y_key="label"
+    getattr(from_client_data, function),
+    client_data.preprocess(process),
+    **options,
   )
-  assert told.startswith("x_key 'inner': it must be one of")
-  pairs = client_data.preprocess(
-    lambda data: data.map(lambda each: ({"x": each["pixels"]}, each["label"]))
-  )
-  told = refusal(from_client_data.guidance, pairs)
-  assert told.startswith("client 'a': x and y of its elements")
+  assert told.startswith(message)
 
 
 class TestRepeatedExamples:
@@ -253,21 +290,6 @@ class TestRepeatedExamples:
   def test_examples_to_test_that_are_given_are_warned_of(self, client_data):
     with pytest.warns(UserWarning, match=r"^12 of 12 test examples are also"):
       from_client_data.guidance(client_data, client_data, **KEYS)
-
-  @pytest.mark.parametrize(
-    "function",
-    [
-      "evolving",
-      "evolving_domains",
-      "guidance",
-      "online_adaptation",
-      "dynamic_personalization",
-    ],
-  )
-  def test_pipeline_without_end_is_refused(self, function, refusal):
-    endless = make_client_data().preprocess(lambda data: data.repeat())
-    told = refusal(getattr(from_client_data, function), endless, **KEYS)
-    assert told.startswith("client 'a': its pipeline has no end; leave repeat")
 
 
 class TestClientsThatLackDomains:

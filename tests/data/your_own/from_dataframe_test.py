@@ -49,9 +49,11 @@ class TestEvolving:
     assert first.train.domain_sizes.tolist() == [6, 6, 0]
     assert first.test.domain_sizes.tolist() == [2, 2, 8]
     ages = np.concatenate([first.train.x, first.test.x])[:, 0]
-    assert sorted(ages) == sorted(
-      [*[10, 11, 12, 13] * 2, *[20, 21, 22, 23] * 2, *[30, 31, 32, 33] * 2]
-    )
+    assert sorted(ages) == [
+      10 * month + number
+      for month in (1, 2, 3)
+      for number in (0, 0, 1, 1, 2, 2, 3, 3)
+    ]
     assert first.train.x.dtype == np.float32
 
   def test_dates_and_ordered_texts_have_an_order(self):

@@ -26,13 +26,6 @@ def test_of_clients():
   assert [each.name for each in clients] == ["north", "south"]
 
 
-def test_of_classes():
-  data = from_arrays.evolving_domains(
-    [pair(0), pair(1)], class_names=np.array(["cat", "dog"])
-  )
-  assert data.class_names == ("cat", "dog")
-
-
 def load_all(name):
   """Loads a data set of two clients and four times as each scenario does."""
   timed, untimed = name, name.replace("&time=month", "")

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
@@ -48,14 +49,14 @@ class TestTotal:
     placed = [client_slots.place(value_of(each), each) for each in chosen]
     summed = client_slots.total(placed, NUM_CLIENTS)
     for name, table in table_of(chosen).items():
-      np.testing.assert_array_equal(summed.values[name], table)
-    np.testing.assert_array_equal(
+      assert_array_equal(summed.values[name], table)
+    assert_array_equal(
       summed.present, [float(i in chosen) for i in range(NUM_CLIENTS)]
     )
 
   def test_infinite_value_stays_in_its_row(self):
     row = client_slots.place(tf.constant([np.inf, np.nan]), 1)
-    np.testing.assert_array_equal(
+    assert_array_equal(
       client_slots.total([row], 3).values, [[0, 0], [np.inf, np.nan], [0, 0]]
     )
 
@@ -66,8 +67,8 @@ class TestTotal:
       for number, each in ((0, 2.0), (client_id, np.nan))
     ]
     summed = client_slots.total(rows, NUM_CLIENTS)
-    np.testing.assert_array_equal(summed.values, [2, 0, 0, 0, 0])
-    np.testing.assert_array_equal(summed.present, [1, 0, 0, 0, 0])
+    assert_array_equal(summed.values, [2, 0, 0, 0, 0])
+    assert_array_equal(summed.present, [1, 0, 0, 0, 0])
 
   def test_zeros_in_place_of_a_row_are_none(self):
     row = client_slots.place(tf.constant(3.0), 2)
@@ -85,7 +86,7 @@ class TestTotal:
       for i in range(2)
     ]
     summed = client_slots.total(values, 2)
-    np.testing.assert_array_equal(summed["own"][0].values, [3, 4])
+    assert_array_equal(summed["own"][0].values, [3, 4])
     assert summed["sum"] == 21
 
 
@@ -149,12 +150,12 @@ class TestThroughTff:
     weights = self.weights_after(algorithm, {1: (1, 0.1), 4: (4, 0.1)})
     expected = np.zeros((NUM_CLIENTS, 2), np.float32)
     expected[1], expected[4] = (1, 0.1), (4, 0.1)
-    np.testing.assert_array_equal(weights.values, expected)
-    np.testing.assert_array_equal(weights.present, [0, 1, 0, 0, 1])
+    assert_array_equal(weights.values, expected)
+    assert_array_equal(weights.present, [0, 1, 0, 0, 1])
 
   def test_client_that_diverges_has_no_row(self, algorithm):
     weights = self.weights_after(algorithm, {0: (np.nan, 0), 1: (2, 2)})
-    np.testing.assert_array_equal(weights.present, [0, 1, 0, 0, 0])
+    assert_array_equal(weights.present, [0, 1, 0, 0, 0])
 
   def test_a_client_sends_its_row_alone(self, algorithm):
     _, message = algorithm.client_halves[0].type_signature.result

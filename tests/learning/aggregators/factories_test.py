@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from numpy.testing import assert_allclose
 
 from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import aggregator_hparams
@@ -46,12 +47,11 @@ def clipped(updates, norm):
   return updates * np.minimum(1, norm / norms)
 
 
-class TestMean:
-  def test_weights_count(self):
-    result, _ = run(create("mean"), UPDATES, WEIGHTS)
-    np.testing.assert_allclose(
-      result, np.average(UPDATES, axis=0, weights=WEIGHTS), rtol=1e-6
-    )
+def test_weights_of_a_mean_count():
+  result, _ = run(create("mean"), UPDATES, WEIGHTS)
+  assert_allclose(
+    result, np.average(UPDATES, axis=0, weights=WEIGHTS), rtol=1e-6
+  )
 
 
 class TestRobust:
@@ -59,7 +59,7 @@ class TestRobust:
   def test_adaptive_norm_is_one_at_first_and_grows_with_the_norms(self):
     process = create("robust")
     result, output = run(process, UPDATES, WEIGHTS)
-    np.testing.assert_allclose(
+    assert_allclose(
       result,
       np.average(clipped(UPDATES, 1.0), axis=0, weights=WEIGHTS),
       rtol=1e-5,
@@ -67,7 +67,7 @@ class TestRobust:
     result, _ = run(process, UPDATES, WEIGHTS, output.state)
     # One norm of three is below; the target is 0.8 and the rate 0.2.
     norm = np.exp(0.2 * (0.8 - 1 / 3))
-    np.testing.assert_allclose(
+    assert_allclose(
       result,
       np.average(clipped(UPDATES, norm), axis=0, weights=WEIGHTS),
       rtol=1e-5,
@@ -80,7 +80,7 @@ class TestRobust:
     updates = np.array([[3, 4], [0, 22], [0, -20.9]])
     result, output = run(process, updates, [1, 1, 2])
     kept = clipped(updates, 2.5) * [[1], [0], [1]]
-    np.testing.assert_allclose(
+    assert_allclose(
       result, np.average(kept, axis=0, weights=[1, 1, 2]), rtol=1e-5
     )
     assert output.measurements["zeroed_count"] == 1
@@ -88,12 +88,12 @@ class TestRobust:
   def test_zeroing_alone(self):
     process = create("robust", HParams(clipping="none"))
     result, _ = run(process, [[3, 4], [0, 22]], [1, 1])
-    np.testing.assert_allclose(result, [1.5, 2])
+    assert_allclose(result, [1.5, 2])
 
   def test_nothing_of_both_is_the_mean(self):
     process = create("robust", HParams(clipping="none", zeroing=False))
     result, _ = run(process, [[3, 4], [0, 22]], [1, 1])
-    np.testing.assert_allclose(result, [1.5, 13])
+    assert_allclose(result, [1.5, 13])
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ class TestSecure:
   def test_it_is_the_mean_to_its_quantisation(self, process):
     result, output = run(process, UPDATES, WEIGHTS)
     # A sum of three numbers in -100 .. 100 is computed in float32.
-    np.testing.assert_allclose(
+    assert_allclose(
       result,
       np.average(UPDATES, axis=0, weights=WEIGHTS),
       rtol=0,
@@ -115,7 +115,7 @@ class TestSecure:
 
   def test_what_is_beyond_the_range_of_the_sum_is_cut_off(self, process):
     result, _ = run(process, [[300, 4], [3, 4]], [1, 1])
-    np.testing.assert_allclose(result, [51.5, 4], atol=1e-4)
+    assert_allclose(result, [51.5, 4], atol=1e-4)
 
   def test_all_that_leaves_clients_is_a_secure_sum(self, type_walk_uris):
     process = create("secure", HParams(clipping="fixed"))
@@ -146,24 +146,23 @@ def type_walk_uris():
   return uris
 
 
-class TestCompressed:
-  def test_large_tensors_are_close_and_small_ones_the_same(self):
-    updates = np.random.default_rng(1).normal(size=(3, 20_001))
-    updates = updates.astype(np.float32)
-    types = tff.types.to_type([(np.float32, (20_001,)), (np.float32, (20,))])
-    process = factories.build(
-      "compressed", HParams(clipping="none", zeroing=False)
-    ).create(types, WEIGHT)
-    output = process.next(
-      process.initialize(), [[row, row[:20]] for row in updates], list(WEIGHTS)
-    )
-    expected = np.average(updates, axis=0, weights=WEIGHTS)
-    large, small = output.result
-    # Each client's numbers lie on 256 levels between its least and greatest.
-    steps = np.ptp(updates, axis=1) / 255
-    error = np.abs(large - expected).max()
-    assert 0 < error <= np.average(steps, weights=WEIGHTS)
-    np.testing.assert_allclose(small, expected[:20], rtol=1e-5, atol=1e-6)
+def test_compressed_large_tensors_are_close_and_small_ones_the_same():
+  updates = np.random.default_rng(1).normal(size=(3, 20_001))
+  updates = updates.astype(np.float32)
+  types = tff.types.to_type([(np.float32, (20_001,)), (np.float32, (20,))])
+  process = factories.build(
+    "compressed", HParams(clipping="none", zeroing=False)
+  ).create(types, WEIGHT)
+  output = process.next(
+    process.initialize(), [[row, row[:20]] for row in updates], list(WEIGHTS)
+  )
+  expected = np.average(updates, axis=0, weights=WEIGHTS)
+  large, small = output.result
+  # Each client's numbers lie on 256 levels between its least and greatest.
+  steps = np.ptp(updates, axis=1) / 255
+  error = np.abs(large - expected).max()
+  assert 0 < error <= np.average(steps, weights=WEIGHTS)
+  assert_allclose(small, expected[:20], rtol=1e-5, atol=1e-6)
 
 
 class TestPrivate:
@@ -173,9 +172,7 @@ class TestPrivate:
     process = create("dp", self.FIXED, clients_per_round=4)
     result, _ = run(process, UPDATES, WEIGHTS)
     # Weights do not count, and three clients came.
-    np.testing.assert_allclose(
-      result, clipped(UPDATES, 2.5).sum(axis=0) / 4, rtol=1e-5
-    )
+    assert_allclose(result, clipped(UPDATES, 2.5).sum(axis=0) / 4, rtol=1e-5)
 
   def test_noise_has_its_standard_deviation_and_differs(self):
     size, clients, noise, norm = 20_000, 8, 1.5, 0.5
@@ -401,16 +398,15 @@ def test_refusals(name, hparams, clients, message, refusal):
   assert told.startswith(message)
 
 
-class TestQuiet:
-  def test_only_the_one_message_is_left_out(self, caplog, monkeypatch):
-    logger = tf.get_logger()
-    monkeypatch.setattr(logger, "propagate", True)
-    with caplog.at_level(logging.ERROR, "tensorflow"):
-      with factories._quiet():
-        logger.error("Object was never used (type Operation)")
-        logger.error("something else")
-      logger.error("Object was never used, later")
-    assert [record.getMessage() for record in caplog.records] == [
-      "something else",
-      "Object was never used, later",
-    ]
+def test_only_the_one_message_is_left_out(caplog, monkeypatch):
+  logger = tf.get_logger()
+  monkeypatch.setattr(logger, "propagate", True)
+  with caplog.at_level(logging.ERROR, "tensorflow"):
+    with factories._quiet():
+      logger.error("Object was never used (type Operation)")
+      logger.error("something else")
+    logger.error("Object was never used, later")
+  assert [record.getMessage() for record in caplog.records] == [
+    "something else",
+    "Object was never used, later",
+  ]

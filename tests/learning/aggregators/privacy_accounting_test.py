@@ -141,21 +141,19 @@ class TestEpsilon:
     assert found.poisson_epsilon == found.fixed_size_epsilon == math.inf
 
 
-class TestDelta:
-  def test_default_is_a_power_of_the_number_of_clients(self):
-    assert account(delta=0.0).delta == pytest.approx(100**-1.1)
-    assert account_tree(delta=0.0).delta == pytest.approx(1000**-1.1)
-    assert account(num_clients=1, delta=0.1).sampling_probability == 1
+def test_delta_default_is_a_power_of_the_number_of_clients():
+  assert account(delta=0.0).delta == pytest.approx(100**-1.1)
+  assert account_tree(delta=0.0).delta == pytest.approx(1000**-1.1)
+  assert account(num_clients=1, delta=0.1).sampling_probability == 1
 
 
-class TestRange:
-  def test_least_delta_still_depends_on_the_noise(self):
-    # One round of all clients: the order 1024 alone would give 0.0675.
-    options = {"num_rounds": 1, "clients_per_round": 100, "delta": 1e-30}
-    much, more = (
-      account(noise_multiplier=noise, **options).epsilon for noise in (20, 40)
-    )
-    assert 0.0675 < more < 0.6 * much
+def test_least_delta_still_depends_on_the_noise():
+  # One round of all clients: the order 1024 alone would give 0.0675.
+  options = {"num_rounds": 1, "clients_per_round": 100, "delta": 1e-30}
+  much, more = (
+    account(noise_multiplier=noise, **options).epsilon for noise in (20, 40)
+  )
+  assert 0.0675 < more < 0.6 * much
 
 
 def account_tree(**options):

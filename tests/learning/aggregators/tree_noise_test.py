@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
+from numpy.testing import assert_allclose
+from numpy.testing import assert_array_equal
 
 from tff_shift import algorithms
 from tff_shift import execution
@@ -100,13 +102,11 @@ def covariance(num_rounds, restart=0):
 def test_variances_by_hand():
   scale = (NOISE * NORM / NUM_CLIENTS) ** 2
   # One leaf; the best of 1 and 1/2 + 1/2; this and a leaf.
-  np.testing.assert_allclose(
-    np.diag(covariance(3)) / scale, [1, 2 / 3, 5 / 3], rtol=1e-12
-  )
-  np.testing.assert_allclose(
+  assert_allclose(np.diag(covariance(3)) / scale, [1, 2 / 3, 5 / 3], rtol=1e-12)
+  assert_allclose(
     np.diag(covariance(3, restart=2)) / scale, [1, 2 / 3, 5 / 3], rtol=1e-12
   )
-  np.testing.assert_allclose(
+  assert_allclose(
     np.diag(covariance(4, restart=1)) / scale, [1, 2, 3, 4], rtol=1e-12
   )
 
@@ -118,7 +118,7 @@ class TestNoise:
   def test_without_it_the_mean_is_that_of_dp(self, restart):
     found, _ = rounds_of(create("dp_ftrl", 0.0, restart=restart), UPDATES, 5)
     expected, _ = rounds_of(create("dp", 0.0), UPDATES, 5)
-    np.testing.assert_array_equal(found, expected)
+    assert_array_equal(found, expected)
     assert np.any(found)
 
   @pytest.mark.parametrize("restart", [0, 3])
@@ -170,7 +170,7 @@ class TestNoise:
       )
 
     first = weights_of(3)
-    np.testing.assert_array_equal(first, weights_of(3))
+    assert_array_equal(first, weights_of(3))
     assert np.all(first != weights_of(4))
 
   def test_is_the_same_from_the_same_state(self):
@@ -178,7 +178,7 @@ class TestNoise:
     results, states = rounds_of(process, UPDATES, 6)
     for done in (1, 3, 4):
       again, _ = rounds_of(process, UPDATES, 6 - done, states[done - 1])
-      np.testing.assert_array_equal(again, results[done:])
+      assert_array_equal(again, results[done:])
 
 
 @pytest.mark.long
@@ -209,7 +209,7 @@ def test_two_workers_without_noise_are_the_mean_of_dp():
     remote = execution.RemoteWorkers([each.address for each in workers])
     with execution.use("remote", remote_workers=remote):
       tf.nest.map_structure(
-        np.testing.assert_array_equal, weights_of("dp_ftrl"), weights_of("dp")
+        assert_array_equal, weights_of("dp_ftrl"), weights_of("dp")
       )
 
 
@@ -221,7 +221,7 @@ def test_cpp_executor_keeps_the_state_of_the_tree():
     results, states = rounds_of(process, UPDATES, 6)
     again, _ = rounds_of(process, UPDATES, 3, states[2])
     exact, _ = rounds_of(create("dp_ftrl", 0.0, restart=4), UPDATES, 6)
-  np.testing.assert_array_equal(again, results[3:])
+  assert_array_equal(again, results[3:])
   assert len(np.unique(results - exact)) == results.size
 
 
@@ -232,4 +232,4 @@ def test_round_of_nobody_is_no_leaf(context):
   _, (state,) = rounds_of(process, UPDATES, 1)
   output = process.next(state, UPDATES, [0.0] * 3)
   assert not np.any(np.concatenate(output.result))
-  tf.nest.map_structure(np.testing.assert_array_equal, output.state, state)
+  tf.nest.map_structure(assert_array_equal, output.state, state)

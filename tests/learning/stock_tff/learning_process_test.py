@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_evp
@@ -76,13 +77,6 @@ def arrays(run_in_graph, with_domains=False):
   return clients
 
 
-def flat_close(found, expected, tolerance):
-  for one, other in zip(
-    tf.nest.flatten(found), tf.nest.flatten(expected), strict=True
-  ):
-    np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
-
-
 @pytest.fixture(scope="module")
 def algorithm(model):
   return algorithms.build(fed_avg, model, fed_avg.HParams(**HPARAMS))
@@ -126,8 +120,10 @@ def check_rounds(algorithm, num_parts, batch_sizes, run_in_graph):
     )
     state, expected = output.state, wanted.state
     assert isinstance(state, tff.learning.templates.LearningAlgorithmState)
-    flat_close(learning_process.server_state(algorithm, state), expected, 0)
-    flat_close(output.metrics["client_work"]["train"], wanted.metrics, 0)
+    trees.assert_equal(
+      learning_process.server_state(algorithm, state), expected
+    )
+    trees.assert_equal(output.metrics["client_work"]["train"], wanted.metrics)
   moved = np.subtract(
     state.global_model_weights.trainable[0],
     before.global_model_weights.trainable[0],
@@ -138,7 +134,7 @@ def check_rounds(algorithm, num_parts, batch_sizes, run_in_graph):
 
   # Batches of other sizes are the same examples.
   again = process.next(before, pipelines(num_parts, batch_sizes[1]))
-  flat_close(again.state, state, 0)
+  trees.assert_equal(again.state, state)
 
 
 @pytest.mark.usefixtures("context")
@@ -240,11 +236,9 @@ class TestStockLoops:
 
   def test_weights_can_be_set(self, process):
     state = process.initialize()
-    doubled = tf.nest.map_structure(
-      lambda w: 2 * w, process.get_model_weights(state)
-    )
+    doubled = trees.scale(process.get_model_weights(state), 2)
     changed = process.set_model_weights(state, doubled)
-    flat_close(process.get_model_weights(changed), doubled, 0)
+    trees.assert_equal(process.get_model_weights(changed), doubled)
     assert changed.client_work == state.client_work
 
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
 
 from tff_shift.learning import local_training
 from tff_shift.learning.stock_tff import sequences
@@ -132,8 +133,8 @@ class TestCollection:
     x, y = draw(size)
     plain = tf.data.Dataset.from_tensor_slices((x, y))
     expected = collect(plain, data_type)
-    np.testing.assert_array_equal(expected.x, x)
-    np.testing.assert_array_equal(expected.y, y)
+    assert_array_equal(expected.x, x)
+    assert_array_equal(expected.y, y)
     assert expected.x.dtype == np.float32 and expected.y.dtype == np.int32
     assert expected.domain_sizes.tolist() == [size]
     assert expected.client_id == 0
@@ -147,7 +148,7 @@ class TestCollection:
         collect(other, data_type), expected, strict=True
       ):
         assert found.dtype == wanted.dtype
-        np.testing.assert_array_equal(found, wanted)
+        assert_array_equal(found, wanted)
 
   @pytest.mark.slow
   def test_domains_are_sorted_and_the_order_within_is_kept(self, data_type):
@@ -157,8 +158,8 @@ class TestCollection:
       tf.data.Dataset.from_tensor_slices((x, y, domain)).batch(4), data_type
     )
     order = [1, 3, 0, 2, 5, 4]
-    np.testing.assert_array_equal(found.x, x[order])
-    np.testing.assert_array_equal(found.y, y[order])
+    assert_array_equal(found.x, x[order])
+    assert_array_equal(found.y, y[order])
     assert found.domain_sizes.tolist() == [2, 3, 1]
 
   @pytest.mark.slow

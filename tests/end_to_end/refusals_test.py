@@ -669,7 +669,7 @@ def test_wrong_flags_are_refused_in_a_line(
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(memory, "limit", lambda: 4 * 2**30)
   options = {"takes_arguments": True} if binary is budget_curves else {}
-  line = refused(binary, f"{first} {flags}", **options)
+  line = refused(binary, [first, flags], **options)
   assert all(part in line for part in parts), line
 
 

@@ -302,23 +302,6 @@ def refused(tmp_path, capsys):
 
 
 @pytest.fixture(scope="session")
-def run_whole():
-  """Returns `run(binary, arguments) -> output`.
-
-  It runs the binary as `run_here` does, to its end and without a complaint.
-  """
-
-  def run(binary, arguments):
-    output, errors = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-      code = _run_here(binary, arguments)
-    assert (code, errors.getvalue()) == (0, "")
-    return output.getvalue()
-
-  return run
-
-
-@pytest.fixture(scope="session")
 def run_evolving():
   """Returns `run(arguments) -> exit code`."""
   return functools.partial(_run_here, evolving)
@@ -348,33 +331,6 @@ def _start(binary, arguments, **options):
 def start_binary():
   """Returns `start(binary, arguments, **options)`, which gives a `Popen`."""
   return _start
-
-
-def _read_rows(folder):
-  with open(folder / "metrics.csv", encoding="utf-8") as file:
-    return list(csv.DictReader(file))
-
-
-@pytest.fixture(scope="session")
-def read_rows():
-  """Returns `read(folder)`, which gives the rows of metrics.csv."""
-  return _read_rows
-
-
-def _read_runs(folder):
-  runs = json.loads((folder / "summary.json").read_text())["runs"]
-  for run in runs:
-    del run["seconds_per_round"]
-  return runs
-
-
-@pytest.fixture(scope="session")
-def read_runs():
-  """Returns `read(folder)`, which gives the runs of summary.json.
-
-  They come without their times: the same flags give the same runs.
-  """
-  return _read_runs
 
 
 @pytest.fixture(scope="session")

@@ -63,9 +63,3 @@ def test_each_is_read(binary, flags, wrong, presets, refused):
     # What is not allowed stops the run once all flags are known.
     line = refused(binary, [f"--flagfile={preset}", flags, wrong])
     assert wrong in line
-
-
-def test_flags_after_a_preset_count(run_evolving, capsys):
-  # The preset's rounds are right, and these are not.
-  assert run_evolving(["--preset=demo", "--rounds=0"]) == 2
-  assert capsys.readouterr().err.startswith("evolving: --rounds")

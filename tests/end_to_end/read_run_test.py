@@ -1,7 +1,7 @@
 """A run of a binary as data frames."""
 
 import json
-import shlex
+import shutil
 
 import numpy as np
 import pytest
@@ -12,18 +12,22 @@ from tff_shift.reporting import clients
 from tff_shift.reporting import read_run
 from tff_shift.reporting import run_contents
 
-FLAGS = shlex.split("""
+FLAGS = """
   --algorithm=fed_avg,local --dataset=circle --num_domains=3
   --max_examples_per_domain=60 --num_clients=3 --rounds=3 --local_steps=1
   --evaluate_every=2 --seeds=0,1 --noprogress
-""")
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(run_in, tmp_path_factory):
+  folder = tmp_path_factory.mktemp("runs") / "run"
+  return run_in(folder, evolving, FLAGS, errors="").folder
 
 
 @pytest.fixture
-def folder(run_whole, tmp_path):
-  path = tmp_path / "run"
-  run_whole(evolving, [*FLAGS, f"--output_dir={path}"])
-  return path
+def folder(whole, tmp_path):
+  return shutil.copytree(whole, tmp_path / "run")
 
 
 @pytest.mark.long

@@ -40,7 +40,7 @@ def test_config_of_a_run_is_one_without_its_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("text", "message"),
+  "text, message",
   [
     (None, "it cannot be read: [Errno 2]"),
     ("rounds: [", "it cannot be read: while parsing"),

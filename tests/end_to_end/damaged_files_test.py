@@ -49,7 +49,7 @@ def _truncate(path):
 
 
 @pytest.mark.parametrize(
-  ("name", "damage", "message"),
+  "name, damage, message",
   [
     ("config.json", _truncate, "config.json: Input data was truncated"),
     (
@@ -87,7 +87,7 @@ def test_report(refused, folder, tmp_path, name, damage, message):
 
 
 @pytest.mark.parametrize(
-  ("damage", "message"),
+  "damage, message",
   [
     (_truncate, "config.json: Input data was truncated"),
     (
@@ -113,7 +113,7 @@ def test_run_that_drew_other_numbers_does_not_go_on(refused, folder):
 
 
 @pytest.mark.parametrize(
-  ("damage", "message"),
+  "damage, message",
   [
     (_truncate, "model.json: Input data was truncated"),
     (
@@ -132,7 +132,7 @@ def test_prediction(refused, served_federation, tmp_path, damage, message):
 
 
 @pytest.mark.parametrize(
-  ("damage", "message"),
+  "damage, message",
   [
     (
       lambda path: _change(path, format=0),

@@ -280,7 +280,7 @@ def make_plan(planned, tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("flag", "values"),
+  "flag, values",
   [
     ("--nouse_uncertainty", [False]),
     ("--use_uncertainty=true,false", [True, False]),

@@ -7,10 +7,11 @@ import pandas
 import pytest
 
 from tests.fixtures import tables
+from tests.fixtures.arrays import normal
 from tff_shift.binaries import predict
 from tff_shift.data import array_files
 
-X = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)
+X = normal(0, 10, 2)
 BROKEN = X * np.where(np.arange(10) == 7, np.nan, 1)[:, np.newaxis]
 
 
@@ -220,7 +221,7 @@ def test_client_is_chosen_by_name(run_named, written, served_folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("data", "flags", "message"),
+  "data, flags, message",
   [
     ({}, "--client=0", "no client '0' in .*; there are 2, 3, 1"),
     (

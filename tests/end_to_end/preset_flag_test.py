@@ -31,7 +31,7 @@ def test_preset_becomes_its_file_in_its_place(given, presets):
 
 
 @pytest.mark.parametrize(
-  ("argument", "binary", "complaint"),
+  "argument, binary, complaint",
   [
     ("--preset=dem", "guidance", "--preset: guidance has no preset 'dem'"),
     ("--preset", "guidance", "has no preset ''"),
@@ -48,7 +48,7 @@ def test_other_names_are_refused(argument, binary, complaint):
 
 
 @pytest.mark.parametrize(
-  ("binary", "flags", "wrong"),
+  "binary, flags, wrong",
   [
     (dynamic_personalization, "--algorithm=local", "--rounds=0"),
     (evolving, "--algorithm=fed_evolve", "--learning_rate=0"),

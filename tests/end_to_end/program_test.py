@@ -17,7 +17,7 @@ from tff_shift.command_line import program
 
 
 @pytest.mark.parametrize(
-  ("binary", "own", "hyperparameter"),
+  "binary, own, hyperparameter",
   [
     (evolving, "angle_step", "prototype"),
     (online_adaptation, "timesteps", "eta_min"),
@@ -85,7 +85,7 @@ def test_output_on_a_full_disk_is_told_in_one_line(start_binary):
 
 
 @pytest.mark.parametrize(
-  ("argument", "value", "written"),
+  "argument, value, written",
   [
     ("--resume", True, "--resume"),
     ("--noresume", False, "--noresume"),

@@ -70,7 +70,7 @@ def test_a_flag_that_there_is_not(binary):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ("binary", "flag", "exit_code"),
+  "binary, flag, exit_code",
   [*((each, "help", 0) for each in _BINARIES), (_SCENARIOS[0], "helpfull", 1)],
 )
 def test_help(binary, flag, exit_code):

@@ -122,7 +122,7 @@ def _broken(text, where, statement):
 
 
 @pytest.mark.parametrize(
-  ("where", "statement", "code", "message"),
+  "where, statement, code, message",
   [
     ("file", "import sys; sys.exit()", 2, "it ends the process (sys.exit)"),
     ("file", "raise KeyboardInterrupt", 130, "interrupted before anything"),

@@ -157,7 +157,7 @@ def test_a_run_goes_on_with_the_file_of_its_start_alone(model, run, tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("named", "message"),
+  "named, message",
   [
     (
       {"class_names": ("sick", "well")},

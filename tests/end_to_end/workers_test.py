@@ -251,7 +251,7 @@ class TestWorkers:
 
   @pytest.mark.slow
   @pytest.mark.parametrize(
-    ("asked", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)]
+    "asked, code", [(signal.SIGTERM, 143), (signal.SIGINT, 0)]
   )
   def test_workers_end_with_it_when_it_is_asked_to(
     self, run_workers, while_they_run, capsys, asked, code

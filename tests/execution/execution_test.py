@@ -37,7 +37,7 @@ def test_local_runs_in_another_process():
 
 
 @pytest.mark.parametrize(
-  ("executor", "settings", "message"),
+  "executor, settings, message",
   [
     ("gpu", {}, "one of auto, in_process, local, remote, got 'gpu'"),
     ("local", {"materialize": False}, "materialize is a setting of .* in_pro"),

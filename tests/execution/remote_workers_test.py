@@ -11,7 +11,7 @@ BROKEN_PEM = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 
 class TestSettings:
   @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings, message",
     [
       ({"workers": []}, "one host:port or more; got none"),
       ({"workers": ["one"]}, "must each be host:port; got 'one'"),

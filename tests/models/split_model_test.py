@@ -9,7 +9,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.fixtures.arrays import normal
 from tests.fixtures.keras_models import sequential
+from tests.fixtures.refusals import refused
 from tff_shift.models import parts
 from tff_shift.models import split_model
 from tff_shift.models.networks import cnn
@@ -113,7 +115,7 @@ class TestNames:
 
 class TestErrors:
   def test_parts_that_do_not_fit_are_refused(self):
-    with pytest.raises(ValueError, match=r"gives \(3,\) and head takes \(4,\)"):
+    with refused(r"gives \(3,\) and head takes \(4,\)"):
       split_model.build_split_model(
         "misfit",
         backbone=lambda: sequential((2,), layers.Dense(3)),
@@ -122,7 +124,7 @@ class TestErrors:
       )
 
   @pytest.mark.parametrize(
-    ("input_dtype", "taken", "message"),
+    "input_dtype, taken, message",
     [
       (tf.int32, tf.float32, "come as int32 .* takes float32"),
       (tf.uint8, tf.int32, "come as float32 .* takes int32"),
@@ -144,7 +146,7 @@ class TestErrors:
       def call(self, x):
         return x * self.scale
 
-    with pytest.raises(ValueError, match=r"'second'|'first'.*'scale'"):
+    with refused(r"'second'|'first'.*'scale'"):
       two_branches(lambda name: Scale(name=name))
 
 
@@ -157,7 +159,7 @@ class TestGivenWeights:
     equal_bits(weights.backbone, [weight + 1 for weight in drawn.backbone])
 
   @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes, message",
     [
       ({"backbone/layer2/bias": None}, "'backbone/layer2/bias'"),
       ({"backbone/layer9/bias": np.zeros(4)}, "'backbone/layer9/bias'"),
@@ -209,7 +211,7 @@ class TestWeightsFile:
     assert re.search(r"weights\.npz.*damaged", line)
 
   @pytest.mark.parametrize(
-    ("bias", "reason"),
+    "bias, reason",
     [
       ([0.0, np.nan], ".* not finite"),
       ([0.0, np.inf], ".* not finite"),
@@ -335,13 +337,13 @@ class TestWithHead:
         tf.nn.relu(model.embed(weights.backbone, x)),
       )
 
-    x = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
+    x = normal(0, 5, 2)
     logits, expected, embedding, activated = run_in_graph(predict, SEED, x)
     equal_bits((logits, embedding), (expected, activated))
     assert np.any(embedding == 0) and np.any(embedding > 0)
 
   def test_unknown_head_is_refused_with_the_known_ones(self, small_mlp):
-    with pytest.raises(ValueError, match=r"'all'.*last_layer, classifier"):
+    with refused(r"'all'.*last_layer, classifier"):
       split_model.with_head(small_mlp, "all")
 
   def test_model_that_cannot_be_cut_is_named(self, small_mlp, refusal):
@@ -418,7 +420,7 @@ class TestFrozen:
 
   def test_values_of_another_structure_are_refused(self, model, small_mlp):
     for one, values in ((model, ()), (small_mlp, model.frozen)):
-      with pytest.raises(ValueError, match="structure"):
+      with refused("structure"):
         one.with_frozen(values)
 
   def test_traced_tensors_leave_no_constants(self, model):

@@ -87,7 +87,7 @@ def build(name, **options):
 class TestBuild:
   @pytest.mark.slow
   @pytest.mark.parametrize(
-    ("function", "options", "width"),
+    "function, options, width",
     [
       ("build", {"width": 5}, 5),
       ("split", {"input_dtype": tf.uint8}, 8),
@@ -125,7 +125,7 @@ class TestBuild:
 
 
 @pytest.mark.parametrize(
-  ("name", "message"),
+  "name, message",
   [
     ("{path}:raising", "RuntimeError: two lines"),
     ("{path}:number", "must return a SplitModel or a Keras model; it returned"),

@@ -131,7 +131,7 @@ class TestFit:
     assert np.mean(pairs <= fitted.threshold) == 0.8
 
   @pytest.mark.parametrize(
-    ("name", "size"), [("moments", 4), ("pca", 6), ("t_sne_map", 6)]
+    "name, size", [("moments", 4), ("pca", 6), ("t_sne_map", 6)]
   )
   def test_representation_is_fitted_to_public_data(self, name, size):
     fitted = fit(
@@ -189,7 +189,7 @@ class TestFit:
       )
 
   @pytest.mark.parametrize(
-    ("options", "start"),
+    "options, start",
     [
       ({"representation": "mean"}, "representation must be one of t_sne"),
       (

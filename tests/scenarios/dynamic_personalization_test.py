@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures.refusals import refused
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_3da
 from tff_shift.algorithms import fed_avg
@@ -185,7 +186,7 @@ class TestBadData:
 
   def test_period_of_training_is_refused(self, typed_algorithm, model):
     drawn = make_periods("iid", kind=ShortPeriods)
-    with pytest.raises(ValueError, match=self.REFUSAL):
+    with refused(self.REFUSAL):
       dynamic_personalization.training_data(
         typed_algorithm(model), drawn, 0, None, RUN_SEED
       )
@@ -194,7 +195,7 @@ class TestBadData:
   def test_period_in_use_is_refused(self, train):
     running, _ = train(fed_avg)
     drawn = make_periods("iid", kind=ShortPeriods)
-    with pytest.raises(ValueError, match=self.REFUSAL):
+    with refused(self.REFUSAL):
       dynamic_personalization.validate(running, drawn, represent)
 
   @pytest.mark.parametrize(
@@ -233,12 +234,12 @@ class TestBadData:
     given = dynamic_personalization.batches(
       make_periods("iid", kind=ShortPeriods), 0
     )
-    with pytest.raises(ValueError, match=self.REFUSAL):
+    with refused(self.REFUSAL):
       clients.request(given, np.ones(len(given), bool))
 
   def test_pool_of_two_lengths_is_refused(self):
     pool = make_pool(9, 0)
-    with pytest.raises(ValueError, match=r"9 examples and 8 classes"):
+    with refused(r"9 examples and 8 classes"):
       dynamic_personalization_data.Periods(
         pool._replace(y=pool.y[1:]),
         NUM_CLASSES,
@@ -435,9 +436,7 @@ class TestInfer:
 
     return accuracy
 
-  @pytest.mark.parametrize(
-    ("apply_update", "late"), [("next", 1), ("current", 0)]
-  )
+  @pytest.mark.parametrize("apply_update, late", [("next", 1), ("current", 0)])
   def test_model_is_that_for_the_period_before_or_for_this_one(
     self, train, stream, accuracy_with, apply_update, late
   ):
@@ -718,9 +717,7 @@ class TestRun:
     assert calls == [3, "0.8", "iid"]
     assert self.bits(found) == self.bits(self.run(algorithm, met))
     # Another round less has as many steps as there are with a stream more.
-    with pytest.raises(
-      ValueError, match="saved after 3 rounds, more than the 2 requested"
-    ):
+    with refused("saved after 3 rounds, more than the 2 requested"):
       self.run(
         algorithm,
         met | {"0.5": met["iid"]},

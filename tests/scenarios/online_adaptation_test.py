@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures.refusals import refused
 from tff_shift import algorithms
 from tff_shift.algorithms import atlas
 from tff_shift.algorithms import fed_ade
@@ -159,18 +160,14 @@ class ShortStreams(online_adaptation_data.Streams):
 
 class TestBadData:
   def test_stream_is_refused_in_its_step(self, typed_algorithm, drawn_model):
-    with pytest.raises(
-      ValueError, match=r"^y of client 2: .* \[20\].* \[19\]$"
-    ):
+    with refused(r"^y of client 2: .* \[20\].* \[19\]$"):
       start(typed_algorithm(drawn_model), make_streams(ShortStreams))
 
   @pytest.mark.slow
   def test_labelled_examples_are_refused_first(self, build):
     initial = list(DEPLOYMENT.initial)
     initial[1] = initial[1]._replace(y=initial[1].y + 1)
-    with pytest.raises(
-      ValueError, match=r"^y of client 1: classes must lie in"
-    ):
+    with refused(r"^y of client 1: classes must lie in"):
       online_adaptation.Adaptation(
         build(source),
         make_streams(),
@@ -180,7 +177,7 @@ class TestBadData:
 
   def test_pool_of_two_lengths_is_refused(self):
     pool = make_examples(9, 0)
-    with pytest.raises(ValueError, match=r"9 examples and 8 classes"):
+    with refused(r"9 examples and 8 classes"):
       online_adaptation_data.Streams(
         pool._replace(y=pool.y[1:]),
         3,
@@ -285,7 +282,7 @@ class TestScored:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-  ("module", "hparams"),
+  "module, hparams",
   [
     (tent, tent.HParams(adapted="all", learning_rate=0.1)),
     (prior_correction, prior_correction.HParams()),
@@ -503,9 +500,7 @@ class TestFedAde:
 
     run(0, 0.3, 0.9)
     # Those of a schedule that stretches.
-    with pytest.raises(
-      ValueError, match=r"omega of time step 2 was 0\.9 and is 0\.6"
-    ):
+    with refused(r"omega of time step 2 was 0\.9 and is 0\.6"):
       run(0, 0.3, 0.6, 0.9)
     for one, other in zip(run(0, 0.3, 0.9, 0.2), whole[0], strict=True):
       for first, second in zip(one, other, strict=True):

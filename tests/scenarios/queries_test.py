@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies
 
+from tests.fixtures.arrays import normal
 from tff_shift import algorithms
 from tff_shift.algorithms import local
 from tff_shift.data import client_dataset
@@ -20,7 +21,7 @@ NUM_CLIENTS = 3
 NUM_CLASSES = 4
 # Fewer than are asked, so that batches are filled up.
 NUM_QUERIES = 5
-QUERIES = np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)
+QUERIES = normal(0, 12, 2)
 
 
 @pytest.fixture(scope="module")

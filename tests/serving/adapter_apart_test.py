@@ -453,7 +453,7 @@ class TestMessages:
     assert server.receive({"north": message, "south": other}).clients == (0, 1)
 
   @pytest.mark.parametrize(
-    ("x", "match"),
+    "x, match",
     [
       (np.full((2, 4), np.nan, np.float32), "the batch of client 0"),
       (np.zeros((2, 3), np.float32), "the batch of client 0"),

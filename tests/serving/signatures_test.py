@@ -20,9 +20,10 @@ from werkzeug import serving
 from werkzeug import test
 
 from examples import serve
+from tests.fixtures.arrays import normal
 
 ROOT = pathlib.Path(__file__).parents[2]
-X = np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)
+X = normal(0, 12, 2)
 CLASSES = np.array(["a", "b", "c"])
 CLIENTS = np.array(["north", "south", "west"])
 
@@ -59,7 +60,7 @@ def called(loaded, signature):
 
 
 @pytest.mark.parametrize(
-  ("signature", "row"),
+  "signature, row",
   [
     ("serving_default", 0),
     ("client_north", 1),
@@ -177,7 +178,7 @@ class TestService:
     }
 
   @pytest.mark.parametrize(
-    ("body", "message"),
+    "body, message",
     [
       ("{", "the body must be JSON"),
       ({}, "the body must be JSON"),

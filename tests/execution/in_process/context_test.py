@@ -43,7 +43,7 @@ def _accumulator():
 
 
 @pytest.mark.parametrize(
-  ("function", "operation"),
+  "function, operation",
   [
     (_reference_variable, "VariableV2"),
     (_one_shot_iterator, "OneShotIterator"),
@@ -64,7 +64,7 @@ def test_operation_whose_state_clients_would_share_is_named(
 
 
 @pytest.mark.parametrize(
-  ("options", "message"),
+  "options, message",
   [
     ({"num_threads": 0}, "num_threads must be 1 or more; got 0"),
     ({"default_num_clients": -1}, "default_num_clients"),

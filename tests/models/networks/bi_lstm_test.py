@@ -196,7 +196,7 @@ def test_last_layer_is_the_second_in_both_directions(model):
 
 
 @pytest.mark.parametrize(
-  ("options", "message"),
+  "options, message",
   [
     (
       {"input_dtype": tf.float32},

@@ -32,7 +32,7 @@ def x():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ("sharing", "guided", "trunk_size"),
+  "sharing, guided, trunk_size",
   [
     ("none", 2_081_554, 0),
     ("shallow", 2_079_058, 4),

@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from tests.fixtures.arrays import normal
 from tff_shift.models.networks import mlp
 
 
@@ -19,7 +20,7 @@ def test_parameters_are_those_of_appendix_d():
 def test_forward_pass_agrees_with_numpy(run_in_graph, reference):
   model = mlp.build(width=6, head_width=5)
   values = reference.random_weights(model, seed=1)
-  x = np.random.default_rng(0).normal(size=(7, 2)).astype(np.float32)
+  x = normal(0, 7, 2)
 
   def linear(part, layer, x):
     return x @ values[f"{part}/{layer}/kernel"] + values[f"{part}/{layer}/bias"]

@@ -104,7 +104,7 @@ def forward(reference, values, x, stem, groups):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("stem", "size"), [("imagenet", 38), ("cifar", 20)])
+@pytest.mark.parametrize("stem, size", [("imagenet", 38), ("cifar", 20)])
 def test_embedding_agrees_with_numpy(
   stem, size, small, run_in_graph, reference
 ):

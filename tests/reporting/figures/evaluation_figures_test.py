@@ -136,7 +136,7 @@ class TestTimeline:
 
 class TestRefusals:
   @pytest.mark.parametrize(
-    ("draw", "message"),
+    "draw, message",
     [
       (lambda: figures.distribution_over_clients({}), "at least 1 method"),
       (

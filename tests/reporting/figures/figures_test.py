@@ -173,7 +173,7 @@ class TestOnline:
     # The root of a probability.
     np.testing.assert_allclose(left.norm([0, 0.25, 1]), [0, 0.5, 1])
 
-  @pytest.mark.parametrize(("num_classes", "num_labels"), [(10, 10), (200, 16)])
+  @pytest.mark.parametrize("num_classes, num_labels", [(10, 10), (200, 16)])
   def test_labels_of_many_classes_are_thinned(self, num_classes, num_labels):
     values = np.full((9, num_classes), 1 / num_classes)
     figure = online_adaptation_figures.class_distributions(

@@ -17,7 +17,7 @@ def table(contents):
 
 
 @pytest.mark.parametrize(
-  ("row", "cell"),
+  "row, cell",
   [
     ("=1+1", "'=1+1"),
     ("+cmd", "'+cmd"),
@@ -109,7 +109,7 @@ def test_tex_has_no_bare_specials():
 
 
 @pytest.mark.parametrize(
-  ("name", "tex", "markdown"),
+  "name, tex, markdown",
   [
     ("$x_1$", r"\$x\_1\$", r"\$x\_1\$"),
     ("10^$20$", r"10\textasciicircum{}\$20\$", r"10^\$20\$"),

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from tests.fixtures import tables
 from tff_shift.binaries import evolving
 from tff_shift.binaries import online_adaptation
 from tff_shift.command_line.flags import config_file
@@ -41,22 +42,36 @@ def test_config_of_a_run_is_one_without_its_folder(tmp_path):
 
 @pytest.mark.parametrize(
   "text, message",
-  [
-    (None, "it cannot be read: [Errno 2]"),
-    ("rounds: [", "it cannot be read: while parsing"),
-    ("- rounds", "it must have a line NAME: VALUE for each flag"),
-    ("round: 3", "round is not a flag; did you mean rounds?"),
-    ("rounds: {a: 3}", "line 1: rounds is nested; it must be a text, a"),
-    ("seed: 0\nrounds: 1:30", "line 2: rounds: 1:30 has several meanings in"),
-    ("rounds: 010", "line 1: rounds: 010 has several meanings in YAML; write"),
-    ("label: no", "line 1: label: no has several meanings"),
-    ("progress: !!bool 'yes'", "line 1: progress has the tag tag:yaml.org,2"),
-    ("rounds: !!python/name:os.x", "line 1: rounds has the tag tag:yaml.org"),
-    ("rounds: 1\nseed: 0\nrounds: 2", "rounds is there twice, in lines 1, 3"),
-    ('{"rounds": 1', "Expecting ',' delimiter: line 1"),
-    ('{"rounds": {"a": 1}}', "rounds has the value {'a': 1}; it must be a"),
-    ("seeds: ['0,1']", "seeds has the value '0,1'; it must be a text"),
-  ],
+  tables.cases(r"""
+None
+    it cannot be read: [Errno 2]
+"rounds: ["
+    it cannot be read: while parsing
+"- rounds"
+    it must have a line NAME: VALUE for each flag
+"round: 3"
+    round is not a flag; did you mean rounds?
+"rounds: {a: 3}"
+    line 1: rounds is nested; it must be a text, a
+"seed: 0\nrounds: 1:30"
+    line 2: rounds: 1:30 has several meanings in
+"rounds: 010"
+    line 1: rounds: 010 has several meanings in YAML; write
+"label: no"
+    line 1: label: no has several meanings
+"progress: !!bool 'yes'"
+    line 1: progress has the tag tag:yaml.org,2
+"rounds: !!python/name:os.x"
+    line 1: rounds has the tag tag:yaml.org
+"rounds: 1\nseed: 0\nrounds: 2"
+    rounds is there twice, in lines 1, 3
+'{"rounds": 1'
+    Expecting ',' delimiter: line 1
+'{"rounds": {"a": 1}}'
+    rounds has the value {'a': 1}; it must be a
+"seeds: ['0,1']"
+    seeds has the value '0,1'; it must be a text
+"""),
 )
 def test_file_that_has_no_flags_is_refused(text, message, refused, tmp_path):
   path = tmp_path / "run.yaml"

@@ -123,26 +123,24 @@ def _broken(text, where, statement):
 
 @pytest.mark.parametrize(
   "where, statement, code, message",
-  [
-    ("file", "import sys; sys.exit()", 2, "it ends the process (sys.exit)"),
-    ("file", "raise KeyboardInterrupt", 130, "interrupted before anything"),
-    (
-      "hparams",
-      "check_together = lambda _: 1 / 0",
-      2,
-      "ZeroDivisionError: div",
-    ),
-    ("work", "exit(0)", 2, "it ends the process (sys.exit)"),
-    ("work", "raise KeyboardInterrupt", 130, "interrupted; files written"),
-    ("update_server", "weights[99]", 2, "IndexError: tuple index out of"),
-    ("update_server", "tf.ones(2) + tf.ones(3)", 2, "Dimensions must be equal"),
-    (
-      "work",
-      "return 3",
-      2,
-      "must return an algorithm.AlgorithmSpec; it returned int",
-    ),
-  ],
+  tables.cases("""
+"file", "import sys; sys.exit()", 2
+    it ends the process (sys.exit)
+"file", "raise KeyboardInterrupt", 130
+    interrupted before anything
+"hparams", "check_together = lambda _: 1 / 0", 2
+    ZeroDivisionError: div
+"work", "exit(0)", 2
+    it ends the process (sys.exit)
+"work", "raise KeyboardInterrupt", 130
+    interrupted; files written
+"update_server", "weights[99]", 2
+    IndexError: tuple index out of
+"update_server", "tf.ones(2) + tf.ones(3)", 2
+    Dimensions must be equal
+"work", "return 3", 2
+    must return an algorithm.AlgorithmSpec; it returned int
+"""),
 )
 def test_whatever_a_file_raises_is_told_of_it(
   files, run, where, statement, code, message

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures import tables
 from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
@@ -158,20 +159,16 @@ def test_a_run_goes_on_with_the_file_of_its_start_alone(model, run, tmp_path):
 
 @pytest.mark.parametrize(
   "named, message",
-  [
-    (
-      {"class_names": ("sick", "well")},
-      "its class_names are sick, well, and those of --dataset are well, sick;",
-    ),
-    (
-      {"feature_names": ("dose", "age")},
-      "its feature_names are dose, age, and those of --dataset are age, dose;",
-    ),
-    # The names are right, and the arrays are not those of the model.
-    ({"class_names": ("well", "sick")}, "has no weight 'backbone/a'"),
-    # Numbers are no names.
-    ({"class_names": ("0", "1")}, "has no weight 'backbone/a'"),
-  ],
+  tables.cases("""
+{"class_names": ("sick", "well")}
+    its class_names are sick, well, and those of --dataset are well, sick;
+{"feature_names": ("dose", "age")}
+    its feature_names are dose, age, and those of --dataset are age, dose;
+{"class_names": ("well", "sick")}
+    has no weight 'backbone/a'
+{"class_names": ("0", "1")}
+    has no weight 'backbone/a'
+"""),
 )
 def test_names_of_a_saved_model_decide(tmp_path, refused, named, message):
   folder = tmp_path / "model"

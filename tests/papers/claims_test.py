@@ -3,6 +3,7 @@
 import pytest
 
 from experiments.papers import claims
+from tests.fixtures import tables
 from tests.fixtures.refusals import refused
 from tff_shift.reporting.pages import contents
 
@@ -144,16 +145,18 @@ def test_verdict(found, verdict):
 
 @pytest.mark.parametrize(
   "fields, words",
-  [
-    ({"verdict": "holds", "measured": "x"}, "set either better or verdict"),
-    ({"better": "", "archives": ()}, "set either better or verdict"),
-    ({"archives": ()}, "better and archives need each other"),
-    ({"measured": "x"}, "verdict and measured need each other"),
-    (
-      {"better": "", "archives": (), "verdict": "yes", "measured": "x"},
-      "verdict is 'yes'; it must be one of",
-    ),
-  ],
+  tables.cases("""
+{"verdict": "holds", "measured": "x"}
+    set either better or verdict
+{"better": "", "archives": ()}
+    set either better or verdict
+{"archives": ()}
+    better and archives need each other
+{"measured": "x"}
+    verdict and measured need each other
+{"better": "", "archives": (), "verdict": "yes", "measured": "x"}
+    verdict is 'yes'; it must be one of
+"""),
 )
 def test_wrong_claims_are_refused(fields, words):
   with refused(words):

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.fixtures import tables
 from tests.fixtures.refusals import refused
 from tff_shift.reporting import clients
 from tff_shift.reporting import relative_metrics
@@ -68,12 +69,16 @@ class TestSpread:
 
   @pytest.mark.parametrize(
     "columns, metric, message",
-    [
-      (["round", "client", "loss"], None, "no column client_accuracy or accur"),
-      (["round", "client", "loss"], "f1", "no column f1, only round, client"),
-      (["round", "loss"], "loss", "there is no column client"),
-      (["client", "loss"], "loss", "no column round, timestep or period"),
-    ],
+    tables.cases("""
+["round", "client", "loss"], None
+    no column client_accuracy or accur
+["round", "client", "loss"], "f1"
+    no column f1, only round, client
+["round", "loss"], "loss"
+    there is no column client
+["client", "loss"], "loss"
+    no column round, timestep or period
+"""),
   )
   def test_missing_columns_are_named(self, columns, metric, message):
     with refused(message):

@@ -49,13 +49,11 @@ def make_examples(num_examples, seed) -> examples_lib.Examples:
   return examples_lib.Examples(x.astype(np.float32), y)
 
 
-@pytest.fixture(scope="module")
-def drawn_model():
-  return mlp.build((5,), num_classes=3, width=8, head_width=6)
+DRAWN = mlp.build((5,), num_classes=3, width=8, head_width=6)
 
 
 @pytest.fixture(scope="module")
-def weights(drawn_model, run_in_graph):
+def weights(run_in_graph):
   """Weights that a little pre-training gives."""
   examples = make_examples(60, 9)
   seed = np.array([3, 4], np.int32)
@@ -64,8 +62,8 @@ def weights(drawn_model, run_in_graph):
   def pretrain(x, y, seed):
     data = client_dataset.ClientDataset(x, y, tf.shape(y), tf.size(y), seed)
     return local_training.train_on_pool(
-      drawn_model.predict,
-      drawn_model.initial_weights(seed),
+      DRAWN.predict,
+      DRAWN.initial_weights(seed),
       data,
       30,
       seed,
@@ -76,12 +74,10 @@ def weights(drawn_model, run_in_graph):
 
 
 @pytest.fixture(scope="module")
-def model(drawn_model, weights):
-  names = tf.nest.flatten(drawn_model.weight_names())
+def model(weights):
+  names = tf.nest.flatten(DRAWN.weight_names())
   values = tf.nest.flatten(weights)
-  return split_model.with_weights(
-    drawn_model, dict(zip(names, values, strict=True))
-  )
+  return split_model.with_weights(DRAWN, dict(zip(names, values, strict=True)))
 
 
 def make_streams(
@@ -159,9 +155,9 @@ class ShortStreams(online_adaptation_data.Streams):
 
 
 class TestBadData:
-  def test_stream_is_refused_in_its_step(self, typed_algorithm, drawn_model):
+  def test_stream_is_refused_in_its_step(self, typed_algorithm):
     with refused(r"^y of client 2: .* \[20\].* \[19\]$"):
-      start(typed_algorithm(drawn_model), make_streams(ShortStreams))
+      start(typed_algorithm(DRAWN), make_streams(ShortStreams))
 
   @pytest.mark.slow
   def test_labelled_examples_are_refused_first(self, build):

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 import tff_shift as ts
+from tests.fixtures import tables
 from tests.fixtures.refusals import refused
 from tff_shift import algorithms
 from tff_shift.data import examples as examples_lib
@@ -420,13 +421,18 @@ def test_columns_of_data_frames_are_matched_by_name(algorithm, saved, tmp_path):
 
 @pytest.mark.parametrize(
   "change, message",
-  [
-    ({"client_names": ("a", "a", "b")}, "client_names must be different"),
-    ({"client_names": ("a", "b")}, "client_names"),
-    ({"seed": -1}, "seed"),
-    ({"rounds_per_step": 0}, "rounds_per_step"),
-    ({"participation": 0.0}, "participation"),
-  ],
+  tables.cases("""
+{"client_names": ("a", "a", "b")}
+    client_names must be different
+{"client_names": ("a", "b")}
+    client_names
+{"seed": -1}
+    seed
+{"rounds_per_step": 0}
+    rounds_per_step
+{"participation": 0.0}
+    participation
+"""),
 )
 def test_bad_arguments_are_refused(algorithm, tmp_path, change, message):
   with refused(message):

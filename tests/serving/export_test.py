@@ -25,9 +25,7 @@ from tff_shift.simulation.engine import rounds
 NUM_CLIENTS = 3
 
 
-@pytest.fixture(scope="module")
-def model():
-  return mlp.build((2,), num_classes=3, width=6, head_width=5)
+MODEL = mlp.build((2,), num_classes=3, width=6, head_width=5)
 
 
 def make_data(client, num_examples=6):
@@ -190,9 +188,9 @@ def test_feddrm_answers_as_its_federation(context, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def running(model, start):
+def running(start):
   """Clients with models of their own."""
-  return start(algorithms.build("local", model))
+  return start(algorithms.build("local", MODEL))
 
 
 @pytest.mark.slow
@@ -272,7 +270,7 @@ def test_model_is_replaced_and_nothing_else(running, tmp_path):
 
 
 @pytest.mark.slow
-def test_prediction_from_examples_is_refused(model, start, tmp_path):
+def test_prediction_from_examples_is_refused(start, tmp_path):
   fields = ["x"]
 
   def work(model, hparams):
@@ -285,7 +283,7 @@ def test_prediction_from_examples_is_refused(model, start, tmp_path):
     return functions._replace(predict_as_client=predict_as_client)
 
   algorithm = algorithm_lib.build(
-    "peeks", work, model, algorithms.get("fed_avg").HParams()
+    "peeks", work, MODEL, algorithms.get("fed_avg").HParams()
   )
   running = start(algorithm)
   for field in ("x", "y"):

@@ -28,9 +28,7 @@ def build_model(width=16):
   )
 
 
-@pytest.fixture(scope="module")
-def model():
-  return build_model()
+MODEL = build_model()
 
 
 @pytest.fixture(scope="module")
@@ -77,11 +75,11 @@ def cross_entropies(logits, y):
 
 class TestTraining:
   @pytest.fixture(scope="class")
-  def run(self, model, digits):
+  def run(self, digits):
     epochs = []
     hparams = PretrainingHParams(max_epochs=25, patience=2, learning_rate=5e-3)
     pretrained = pretraining.pretrain(
-      model, *digits, hparams, seed=1, on_epoch=epochs.append
+      MODEL, *digits, hparams, seed=1, on_epoch=epochs.append
     )
     return pretrained, epochs, hparams
 
@@ -114,12 +112,10 @@ class TestTraining:
       best.validation_loss, rel=1e-5
     )
 
-  def test_logits_are_those_of_the_weights(
-    self, run, model, digits, run_in_graph
-  ):
+  def test_logits_are_those_of_the_weights(self, run, digits, run_in_graph):
     pretrained, _, _ = run
     _, (x, _) = digits
-    logits = run_in_graph(model.predict, pretrained.weights, x)
+    logits = run_in_graph(MODEL.predict, pretrained.weights, x)
     np.testing.assert_allclose(
       logits, pretrained.validation_logits, rtol=1e-4, atol=1e-4
     )
@@ -138,10 +134,10 @@ class TestTraining:
     assert pretrained.num_epochs < hparams.max_epochs
 
   def test_model_with_pretrained_weights_starts_from_them(
-    self, run, model, run_in_graph
+    self, run, run_in_graph
   ):
     pretrained, _, _ = run
-    started = pretraining.with_pretrained(model, pretrained)
+    started = pretraining.with_pretrained(MODEL, pretrained)
     weights = run_in_graph(started.initial_weights, np.array([8, 9], np.int32))
     assert_equal_bits(weights, pretrained.weights)
 
@@ -158,10 +154,10 @@ class Trained(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def trained(model, few, tmp_path_factory):
+def trained(few, tmp_path_factory):
   cache, epochs = tmp_path_factory.mktemp("trained") / "cache", []
   pretrained = pretraining.pretrain(
-    model,
+    MODEL,
     *few,
     Trained.HPARAMS,
     seed=Trained.SEED,
@@ -172,14 +168,12 @@ def trained(model, few, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_refit_trains_on_all_examples_for_the_chosen_epochs(
-  model, few, tmp_path
-):
+def test_refit_trains_on_all_examples_for_the_chosen_epochs(few, tmp_path):
   everything = tuple(map(np.concatenate, zip(*few, strict=True)))
   hparams = PretrainingHParams(max_epochs=4, patience=1, learning_rate=0.02)
-  first = pretraining.pretrain(model, *few, hparams, seed=1)
+  first = pretraining.pretrain(MODEL, *few, hparams, seed=1)
   refit = pretraining.pretrain(
-    model, *few, hparams, seed=1, refit=everything, cache_dir=tmp_path
+    MODEL, *few, hparams, seed=1, refit=everything, cache_dir=tmp_path
   )
   # What was held out is predicted by a model that was not trained on it.
   np.testing.assert_array_equal(
@@ -189,7 +183,7 @@ def test_refit_trains_on_all_examples_for_the_chosen_epochs(
   # The last of as many epochs, whatever their loss.
   epochs = []
   by_hand = pretraining.pretrain(
-    model,
+    MODEL,
     everything,
     # Its loss falls with every epoch: the last one is the best.
     everything,
@@ -201,17 +195,17 @@ def test_refit_trains_on_all_examples_for_the_chosen_epochs(
   assert_equal_bits(refit.weights, by_hand.weights)
   assert differs(refit.weights, first.weights)
   cached = pretraining.pretrain(
-    model, *few, hparams, seed=1, refit=everything, cache_dir=tmp_path
+    MODEL, *few, hparams, seed=1, refit=everything, cache_dir=tmp_path
   )
   assert_equal_bits(cached.weights, refit.weights)
   assert len(list(tmp_path.glob("*.npz"))) == 1
-  pretraining.pretrain(model, *few, hparams, seed=1, cache_dir=tmp_path)
+  pretraining.pretrain(MODEL, *few, hparams, seed=1, cache_dir=tmp_path)
   assert len(list(tmp_path.glob("*.npz"))) == 2
 
 
-def test_seed_changes_the_order_of_the_examples(model, few, trained):
+def test_seed_changes_the_order_of_the_examples(few, trained):
   # Equal initial weights.
-  start = pretraining.with_pretrained(model, trained.pretrained)
+  start = pretraining.with_pretrained(MODEL, trained.pretrained)
   one, other = (
     pretraining.pretrain(start, *few, Trained.HPARAMS, seed=seed)
     for seed in (1, 2)
@@ -220,7 +214,7 @@ def test_seed_changes_the_order_of_the_examples(model, few, trained):
 
 
 @pytest.mark.slow
-def test_epoch_goes_on_from_the_weights_of_the_one_before(model, few):
+def test_epoch_goes_on_from_the_weights_of_the_one_before(few):
   train, _ = few
   epochs = []
   # With one batch of all examples, the loss of a step is that of the weights
@@ -229,7 +223,7 @@ def test_epoch_goes_on_from_the_weights_of_the_one_before(model, few):
     max_epochs=4, batch_size=24, optimizer="sgd", learning_rate=0.1
   )
   pretraining.pretrain(
-    model, train, train, hparams, seed=0, on_epoch=epochs.append
+    MODEL, train, train, hparams, seed=0, on_epoch=epochs.append
   )
   np.testing.assert_allclose(
     [epoch.training_loss for epoch in epochs[1:]],
@@ -244,7 +238,7 @@ def test_epoch_goes_on_from_the_weights_of_the_one_before(model, few):
 @pytest.mark.slow
 class TestEarlyStopping:
   def test_weights_that_do_not_move_stop_after_epochs_in_orders_of_their_own(
-    self, model, few, run_in_graph
+    self, few, run_in_graph
   ):
     (x, y), validation = few
     x, y = x[:3], y[:3]
@@ -257,13 +251,13 @@ class TestEarlyStopping:
     )
     epochs = []
     pretrained = pretraining.pretrain(
-      model, (x, y), validation, hparams, seed=0, on_epoch=epochs.append
+      MODEL, (x, y), validation, hparams, seed=0, on_epoch=epochs.append
     )
     assert (pretrained.num_epochs, pretrained.best_epoch) == (9, 1)
     # Two batches of two for three examples: all once, and one of them, at
     # random, once more. The weights stay as they are.
     losses = cross_entropies(
-      run_in_graph(model.predict, pretrained.weights, x), y
+      run_in_graph(MODEL.predict, pretrained.weights, x), y
     )
     possible = (losses.sum() + losses) / 4
     found = [
@@ -273,15 +267,15 @@ class TestEarlyStopping:
     assert all(len(each) == 1 for each in found)
     assert len({int(each[0]) for each in found}) > 1
 
-  def test_best_weights_are_kept_not_the_last(self, model, few):
+  def test_best_weights_are_kept_not_the_last(self, few):
     train, (x, y) = few
     # Whoever learns the training data gets worse at these.
     wrong = x, (y + 1) % 10
     hparams = PretrainingHParams(patience=3, learning_rate=1e-2, batch_size=8)
-    stopped = pretraining.pretrain(model, train, wrong, hparams, seed=0)
+    stopped = pretraining.pretrain(MODEL, train, wrong, hparams, seed=0)
     assert stopped.num_epochs == stopped.best_epoch + 3
     until_best = pretraining.pretrain(
-      model,
+      MODEL,
       train,
       wrong,
       dataclasses.replace(hparams, max_epochs=stopped.best_epoch),
@@ -321,39 +315,39 @@ class TestCache:
 
     return pretrain
 
-  def test_second_call_does_not_train(self, model, few, trained, pretrain):
+  def test_second_call_does_not_train(self, few, trained, pretrain):
     assert trained.num_epochs == 2
     # Built anew, as another process would.
     cached, num_epochs = pretrain(build_model())
     assert num_epochs == 0
     assert_equal_bits(cached, trained.pretrained)
     assert type(cached.weights) is type(trained.pretrained.weights)
-    key = pretraining.cache_key(model, *few, Trained.HPARAMS, seed=Trained.SEED)
+    key = pretraining.cache_key(MODEL, *few, Trained.HPARAMS, seed=Trained.SEED)
     assert os.listdir(trained.cache) == [f"pretrained-{key}.npz"]
     with np.load(trained.cache / f"pretrained-{key}.npz") as arrays:
-      assert set(tf.nest.flatten(model.weight_names())) < set(arrays)
+      assert set(tf.nest.flatten(MODEL.weight_names())) < set(arrays)
 
   def test_folder_in_the_place_of_a_result_costs_no_epochs(
-    self, model, pretrain, tmp_path, monkeypatch
+    self, pretrain, tmp_path, monkeypatch
   ):
     (path,) = (tmp_path / "cache").iterdir()
     path.unlink()
     os.mkfifo(path)
     monkeypatch.setattr(pretraining, "_train", _Again.train)
     with pytest.raises(_Again):
-      pretrain(model)
+      pretrain(MODEL)
     path.unlink()
     path.mkdir()
     with refused("is a folder; it must be a file"):
-      pretrain(model)
+      pretrain(MODEL)
 
 
 class TestCacheKey:
   hparams = PretrainingHParams()
 
   @pytest.fixture(scope="class")
-  def key(self, model, few):
-    return self.key_of(model, *few)
+  def key(self, few):
+    return self.key_of(MODEL, *few)
 
   def key_of(self, model, train, validation, hparams=hparams, seed=0):
     return pretraining.cache_key(model, train, validation, hparams, seed=seed)
@@ -366,70 +360,70 @@ class TestCacheKey:
 
   @pytest.mark.slow
   @pytest.mark.parametrize("field", dataclasses.fields(PretrainingHParams))
-  def test_key_depends_on_every_hyperparameter(self, field, model, few, key):
+  def test_key_depends_on_every_hyperparameter(self, field, few, key):
     if field.name == "optimizer":
       changed = "sgd"
     else:
       changed = field.default + type(field.default)(1)
     hparams = dataclasses.replace(self.hparams, **{field.name: changed})
-    assert self.key_of(model, *few, hparams) != key
+    assert self.key_of(MODEL, *few, hparams) != key
 
   @pytest.mark.slow
-  def test_key_depends_on_the_data(self, model, few, key):
+  def test_key_depends_on_the_data(self, few, key):
     (x, y), (other_x, other_y) = few
     changed_x, changed_other_x = x.copy(), other_x.copy()
     changed_x[-1, 5, 5] ^= 1
     changed_other_x[-1, 5, 5] ^= 1
     keys = {
       key,
-      self.key_of(model, (changed_x, y), (other_x, other_y)),
-      self.key_of(model, (x, (y + 1) % 10), (other_x, other_y)),
-      self.key_of(model, (x, y), (changed_other_x, other_y)),
-      self.key_of(model, (x, y), (other_x, (other_y + 1) % 10)),
-      self.key_of(model, (other_x, other_y), (x, y)),
+      self.key_of(MODEL, (changed_x, y), (other_x, other_y)),
+      self.key_of(MODEL, (x, (y + 1) % 10), (other_x, other_y)),
+      self.key_of(MODEL, (x, y), (changed_other_x, other_y)),
+      self.key_of(MODEL, (x, y), (other_x, (other_y + 1) % 10)),
+      self.key_of(MODEL, (other_x, other_y), (x, y)),
     }
     assert len(keys) == 6
 
   @pytest.mark.slow
-  def test_key_depends_on_seed_and_versions(self, model, few, key, monkeypatch):
-    keys = {key, self.key_of(model, *few, seed=1)}
+  def test_key_depends_on_seed_and_versions(self, few, key, monkeypatch):
+    keys = {key, self.key_of(MODEL, *few, seed=1)}
     monkeypatch.setattr(pretraining, "FORMAT", pretraining.FORMAT + 1)
-    keys.add(self.key_of(model, *few))
+    keys.add(self.key_of(MODEL, *few))
     monkeypatch.setattr(tf, "__version__", "0.0.0")
-    keys.add(self.key_of(model, *few))
+    keys.add(self.key_of(MODEL, *few))
     assert len(keys) == 4
 
   @pytest.mark.slow
-  def test_key_depends_on_the_model(self, model, few, key):
+  def test_key_depends_on_the_model(self, few, key):
     weights = {
       name: np.zeros(shape, np.float32)
       for name, shape in zip(
-        tf.nest.flatten(model.weight_names()),
-        [*model.backbone.shapes, *model.head.shapes],
+        tf.nest.flatten(MODEL.weight_names()),
+        [*MODEL.backbone.shapes, *MODEL.head.shapes],
         strict=True,
       )
     }
     others = [
       build_model(width=12),
-      dataclasses.replace(model, name="other"),
-      split_model.with_weights(model, weights),
+      dataclasses.replace(MODEL, name="other"),
+      split_model.with_weights(MODEL, weights),
       # Leaves no trace in the weights.
-      split_model.with_input_scaling(model, input_scaling.MINUS_ONE_ONE),
+      split_model.with_input_scaling(MODEL, input_scaling.MINUS_ONE_ONE),
     ]
     keys = [self.key_of(other, *few) for other in others]
     assert len({key, *keys}) == 5
 
-  def test_types_of_numpy_are_cast_first(self, model, few, key):
+  def test_types_of_numpy_are_cast_first(self, few, key):
     as_numpy_has_them = [(np.int64(x), np.int64(y)) for x, y in few]
-    assert self.key_of(model, *as_numpy_has_them) == key
+    assert self.key_of(MODEL, *as_numpy_has_them) == key
 
 
 class TestErrors:
   @pytest.mark.slow
-  def test_loss_that_is_not_finite_names_the_learning_rate(self, model, few):
+  def test_loss_that_is_not_finite_names_the_learning_rate(self, few):
     hparams = PretrainingHParams(optimizer="sgd", learning_rate=1e30)
     with pytest.raises(ValueError, match=r"learning_rate=1e\+30") as error:
-      pretraining.pretrain(model, *few, hparams, seed=0)
+      pretraining.pretrain(MODEL, *few, hparams, seed=0)
     assert "\n" not in str(error.value)
 
   @pytest.mark.parametrize(
@@ -445,7 +439,7 @@ class TestErrors:
     ],
   )
   def test_data_that_do_not_fit_the_model_are_refused(
-    self, change, message, model, few
+    self, change, message, few
   ):
     train, validation = few
     for name, data in (
@@ -455,13 +449,13 @@ class TestErrors:
       with pytest.raises(
         ValueError, match=f"^. of the {name} .*{message}"
       ) as error:
-        pretraining.pretrain(model, *data, PretrainingHParams(), seed=0)
+        pretraining.pretrain(MODEL, *data, PretrainingHParams(), seed=0)
       assert "\n" not in str(error.value)
 
-  def test_hyperparameter_that_is_not_allowed_is_refused(self, model, few):
+  def test_hyperparameter_that_is_not_allowed_is_refused(self, few):
     with refused("max_epochs=0"):
       pretraining.pretrain(
-        model, *few, PretrainingHParams(max_epochs=0), seed=0
+        MODEL, *few, PretrainingHParams(max_epochs=0), seed=0
       )
 
 

@@ -8,6 +8,7 @@ from absl import logging
 
 from benchmarks import device_check
 from benchmarks import executor_equality
+from tests.fixtures import tables
 from tests.fixtures.refusals import refused
 from tff_shift import execution
 from tff_shift._util import batch_values
@@ -507,11 +508,14 @@ class TestNotBatched:
 
   @pytest.mark.parametrize(
     "options, message",
-    [
-      ({"batch_clients": "yes"}, "batch_clients must be 'auto', True or False"),
-      ({"batch_clients": 1}, "batch_clients must be 'auto', True or False"),
-      ({"clients_per_batch": -1}, "clients_per_batch must be 0 or more"),
-    ],
+    tables.cases("""
+{"batch_clients": "yes"}
+    batch_clients must be 'auto', True or False
+{"batch_clients": 1}
+    batch_clients must be 'auto', True or False
+{"clients_per_batch": -1}
+    clients_per_batch must be 0 or more
+"""),
   )
   def test_values_out_of_range(self, options, message):
     with refused(message):

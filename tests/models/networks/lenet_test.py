@@ -25,9 +25,7 @@ def values(models, reference):
   return reference.random_weights(models["deep"], seed=1)
 
 
-@pytest.fixture(scope="module")
-def x():
-  return np.random.default_rng(0).random((3, 32, 32, 3), np.float32)
+X = np.random.default_rng(0).random((3, 32, 32, 3), np.float32)
 
 
 @pytest.mark.slow
@@ -53,9 +51,7 @@ def test_parameters_are_the_published_numbers(
 
 
 @pytest.mark.slow
-def test_class_logits_agree_with_numpy(
-  models, values, x, run_in_graph, reference
-):
+def test_class_logits_agree_with_numpy(models, values, run_in_graph, reference):
   def weight(layer, kind):
     return values[f"backbone/{layer}/{kind}"]
 
@@ -87,7 +83,7 @@ def test_class_logits_agree_with_numpy(
     )
     return reference.relu(normalized[:, 0, 0])
 
-  expected = convolve(convolve(x, "layer1", 8), "layer2", 16).reshape(3, -1)
+  expected = convolve(convolve(X, "layer1", 8), "layer2", 16).reshape(3, -1)
   assert expected.shape == (3, 5 * 5 * 64)
   for layer in ("layer3", "layer4", "projection"):
     expected = project(expected, layer)
@@ -97,13 +93,13 @@ def test_class_logits_agree_with_numpy(
 
   model = models["deep"]
   weights = tf.nest.map_structure(values.get, model.weight_names())
-  logits = run_in_graph(lambda x: model.predict(weights, x), x)
+  logits = run_in_graph(lambda x: model.predict(weights, x), X)
   np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow
 def test_copies_of_shared_weights_give_what_sharing_gives(
-  models, values, x, run_in_graph
+  models, values, run_in_graph
 ):
   deep = models["deep"]
   generator = np.random.default_rng(2)
@@ -124,7 +120,7 @@ def test_copies_of_shared_weights_give_what_sharing_gives(
       models[sharing].predict_both(weights, branches[sharing], x)
       for sharing in SHARING
     ],
-    x,
+    X,
   )
   for both in found:
     for one, other in zip(both, expected, strict=True):

@@ -223,10 +223,9 @@ def test_columns_of_the_same_data_stand_side_by_side(make):
     metrics=("client_accuracy", "client_loss"),
   )
   assert [column.heading for column in contents.columns] == [
-    ("shift sine", "client accuracy"),
-    ("shift sine", "client loss"),
-    ("shift square", "client accuracy"),
-    ("shift square", "client loss"),
+    (f"shift {shift}", f"client {metric}")
+    for shift in ("sine", "square")
+    for metric in ("accuracy", "loss")
   ]
 
 
@@ -276,15 +275,11 @@ def test_stopped_run_shows_what_is_missing(make, tmp_path):
 
 
 def row(seed, number, accuracy, **changes):
+  names = "algorithm dataset held_out dirichlet learning_rate"
+  values = "fed_avg circle target inf 0.1"
   return {
-    "algorithm": "fed_avg",
-    "dataset": "circle",
-    "held_out": "target",
-    "dirichlet": "inf",
-    "learning_rate": "0.1",
-    "seed": seed,
-    "round": number,
-    "client_accuracy": accuracy,
+    **dict(zip(names.split(), values.split(), strict=True)),
+    **{"seed": seed, "round": number, "client_accuracy": accuracy},
   } | changes
 
 

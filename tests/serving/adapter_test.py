@@ -43,11 +43,17 @@ class Streams:
     is_absent = client == 2 and timestep == 2
     return draw(0 if is_absent else 8 + client, timestep, client)
 
-  def by_name(self, timestep):
-    batches = {
-      name: self.batch(client, timestep).x for client, name in enumerate(NAMES)
-    }
-    return {name: x for name, x in batches.items() if len(x)}
+
+STREAMS = Streams()
+X = draw(4, 0).x
+
+
+def by_name(timestep):
+  """The batches of the clients that are present."""
+  batches = {
+    name: STREAMS.batch(client, timestep).x for client, name in enumerate(NAMES)
+  }
+  return {name: x for name, x in batches.items() if len(x)}
 
 
 DEPLOYMENT = ts.Deployment(
@@ -103,7 +109,7 @@ def test_same_batches_give_the_bits_of_a_run(algorithm, tmp_path, options):
   )
   adapter = open_adapter(algorithm, tmp_path, **options)
   for step in run.timesteps:
-    adapted = adapter.adapt(Streams().by_name(step.timestep))
+    adapted = adapter.adapt(by_name(step.timestep))
     wanted = {
       name: rate
       for name, rate in zip(NAMES, step.learning_rates.tolist(), strict=True)
@@ -124,10 +130,10 @@ def test_accuracy_is_that_of_the_run(algorithm, tmp_path):
   run = ts.run_online_adaptation(algorithm, Streams(), DEPLOYMENT, run_seed=5)
   adapter = open_adapter(algorithm, tmp_path)
   for timestep in range(1, NUM_STEPS + 1):
-    adapter.adapt(Streams().by_name(timestep))
+    adapter.adapt(by_name(timestep))
   accuracy = []
   for client, name in enumerate(NAMES):
-    x, y = Streams().batch(client, NUM_STEPS)
+    x, y = STREAMS.batch(client, NUM_STEPS)
     predicted = adapter.predict(name, x)
     np.testing.assert_allclose(predicted.probabilities.sum(axis=1), 1, 1e-5)
     accuracy.append(100 * np.mean(predicted.classes == y))
@@ -140,10 +146,10 @@ def test_accuracy_is_that_of_the_run(algorithm, tmp_path):
 def test_a_new_process_goes_on_with_the_same_bits(algorithm, tmp_path):
   whole = open_adapter(algorithm, tmp_path / "whole")
   for timestep in range(1, NUM_STEPS + 1):
-    whole.adapt(Streams().by_name(timestep))
+    whole.adapt(by_name(timestep))
   with open_adapter(algorithm, tmp_path / "parts") as first:
-    first.adapt(Streams().by_name(1))
-    first.adapt(Streams().by_name(2))
+    first.adapt(by_name(1))
+    first.adapt(by_name(2))
     first.save()
     # Not saved, so it is lost.
     first.adapt({"south": draw(5, 99).x})
@@ -153,7 +159,7 @@ def test_a_new_process_goes_on_with_the_same_bits(algorithm, tmp_path):
     "with ts.execution.use('in_process'):\n"
     "  adapter = t.open_adapter(t.build(), sys.argv[1])\n"
     "  assert adapter.timestep == 2\n"
-    "  adapter.adapt(t.Streams().by_name(3))\n"
+    "  adapter.adapt(t.by_name(3))\n"
     "  adapter.save()\n"
     "  pickle.dump(t.bits(adapter), open(sys.argv[2], 'wb'))\n"
   )
@@ -174,19 +180,19 @@ def test_a_new_process_goes_on_with_the_same_bits(algorithm, tmp_path):
   "batches, message",
   [
     ({}, "batches must be a dictionary of client and batch"),
-    ([draw(4, 0).x], "batches must be a dictionary of client and batch"),
+    ([X], "batches must be a dictionary of client and batch"),
     (
-      {"north": draw(4, 0).x, "nroth": draw(4, 0).x},
+      {"north": X, "nroth": X},
       "client 'nroth' is unknown; did you mean north?; the clients are"
       " 'north', 'south', 'west'",
     ),
-    ({"north": draw(4, 0).x[:0]}, "batch of client 'north' has no examples"),
+    ({"north": X[:0]}, "batch of client 'north' has no examples"),
     (
-      {"south": draw(4, 0).x, "north": draw(4, 0).x[:, :3]},
+      {"south": X, "north": X[:, :3]},
       "the batch of client 'north'",
     ),
     (
-      {"south": draw(4, 0).x, "north": np.full((2, 4), np.nan, np.float32)},
+      {"south": X, "north": np.full((2, 4), np.nan, np.float32)},
       "the batch of client 'north'",
     ),
     ({"north": np.array([["a"] * 4])}, "the batch of client 'north'"),
@@ -203,7 +209,7 @@ def test_bad_batches_are_refused_and_change_nothing(adapted, batches, message):
 @pytest.fixture(scope="module")
 def adapted(algorithm, tmp_path_factory):
   adapter = open_adapter(algorithm, tmp_path_factory.mktemp("state"))
-  adapter.adapt(Streams().by_name(1))
+  adapter.adapt(by_name(1))
   return adapter
 
 
@@ -219,7 +225,7 @@ def test_a_time_step_that_fails_changes_nothing(adapted, monkeypatch):
   monkeypatch.setattr(adapted._rounds, "step", fail)
   monkeypatch.setattr(adapted, "_rounds_per_step", 2)
   with pytest.raises(KeyboardInterrupt):
-    adapted.adapt(Streams().by_name(2))
+    adapted.adapt(by_name(2))
   assert len(calls) == 1
   assert bits(adapted) == before
 
@@ -242,7 +248,7 @@ def saved(algorithm, tmp_path_factory):
     ts.execution.use("in_process"),
     open_adapter(algorithm, folder) as adapter,
   ):
-    adapter.adapt(Streams().by_name(1))
+    adapter.adapt(by_name(1))
     adapter.save()
   return folder
 
@@ -301,17 +307,17 @@ def test_a_state_of_other_hyper_parameters_is_refused(saved):
 
 @pytest.mark.slow
 def test_a_client_joins_a_saved_state_as_within_a_process(algorithm, tmp_path):
-  late = {name: Streams().batch(i, 2).x for i, name in enumerate(NAMES)}
+  late = {name: STREAMS.batch(i, 2).x for i, name in enumerate(NAMES)}
   late["west"] = draw(7, 3).x
   with open_adapter(algorithm, tmp_path / "whole") as whole:
-    whole.adapt({name: Streams().by_name(1)[name] for name in NAMES[:2]})
+    whole.adapt({name: by_name(1)[name] for name in NAMES[:2]})
     whole.adapt(late)
   first = DEPLOYMENT._replace(initial=DEPLOYMENT.initial[:2])
   folder = tmp_path / "parts"
   with open_adapter(
     algorithm, folder, first, client_names=NAMES[:2]
   ) as adapter:
-    adapter.adapt({name: Streams().by_name(1)[name] for name in NAMES[:2]})
+    adapter.adapt({name: by_name(1)[name] for name in NAMES[:2]})
     adapter.save()
   # In another order, too: clients are known by name.
   order = [2, 1, 0]
@@ -335,7 +341,7 @@ def test_a_client_joins_a_saved_state_as_within_a_process(algorithm, tmp_path):
 def test_a_save_that_fails_costs_no_later_one(algorithm, tmp_path):
   with open_adapter(algorithm, tmp_path) as adapter:
     for timestep in (1, 2):
-      adapter.adapt(Streams().by_name(timestep))
+      adapter.adapt(by_name(timestep))
       if timestep == 1:
         adapter.save()
     with contextlib.closing(

@@ -76,7 +76,7 @@ def saved(tmp_path_factory):
 
 def adapt_all(adapter):
   for timestep in range(1, adapter_test.NUM_STEPS + 1):
-    batches = adapter_test.Streams().by_name(timestep)
+    batches = adapter_test.by_name(timestep)
     adapter.adapt(batches)
   return adapter._rounds
 

@@ -31,23 +31,23 @@ def build_model(width=16):
 MODEL = build_model()
 
 
-@pytest.fixture(scope="module")
-def digits():
+def make_digits():
   """700 training examples and 300 others."""
   source = datasets.load("digits")
   order = np.random.default_rng(0).permutation(len(source.y))
-  train, validation = order[:700], order[700:1000]
-  return (
-    (source.x[train], source.y[train]),
-    (source.x[validation], source.y[validation]),
-  )
+  parts = order[:700], order[700:1000]
+  return [(source.x[part], source.y[part]) for part in parts]
 
 
-@pytest.fixture(scope="module")
-def few(digits):
-  """24 training examples and 10 others."""
-  (x, y), (other_x, other_y) = digits
-  return (x[:24], y[:24]), (other_x[:10], other_y[:10])
+DIGITS = make_digits()
+# 24 training examples and 10 others.
+FEW = [
+  (x[:size], y[:size]) for (x, y), size in zip(DIGITS, (24, 10), strict=True)
+]
+
+
+def pretrain(hparams, data=FEW, **options):
+  return pretraining.pretrain(MODEL, *data, hparams, **{"seed": 0} | options)
 
 
 def assert_equal_bits(one, other):
@@ -75,11 +75,11 @@ def cross_entropies(logits, y):
 
 class TestTraining:
   @pytest.fixture(scope="class")
-  def run(self, digits):
+  def run(self):
     epochs = []
     hparams = PretrainingHParams(max_epochs=25, patience=2, learning_rate=5e-3)
-    pretrained = pretraining.pretrain(
-      MODEL, *digits, hparams, seed=1, on_epoch=epochs.append
+    pretrained = pretrain(
+      hparams, DIGITS, seed=1, on_epoch=epochs.append
     )
     return pretrained, epochs, hparams
 
@@ -93,11 +93,9 @@ class TestTraining:
     )
 
   @pytest.mark.slow
-  def test_result_is_the_epoch_of_the_smallest_validation_loss(
-    self, run, digits
-  ):
+  def test_result_is_the_epoch_of_the_smallest_validation_loss(self, run):
     pretrained, epochs, _ = run
-    _, (_, y) = digits
+    _, (_, y) = DIGITS
     best = min(epochs, key=lambda epoch: epoch.validation_loss)
     logits = pretrained.validation_logits
     assert pretrained.best_epoch == best.number
@@ -112,9 +110,9 @@ class TestTraining:
       best.validation_loss, rel=1e-5
     )
 
-  def test_logits_are_those_of_the_weights(self, run, digits, run_in_graph):
+  def test_logits_are_those_of_the_weights(self, run, run_in_graph):
     pretrained, _, _ = run
-    _, (x, _) = digits
+    _, (x, _) = DIGITS
     logits = run_in_graph(MODEL.predict, pretrained.weights, x)
     np.testing.assert_allclose(
       logits, pretrained.validation_logits, rtol=1e-4, atol=1e-4
@@ -154,11 +152,9 @@ class Trained(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def trained(few, tmp_path_factory):
+def trained(tmp_path_factory):
   cache, epochs = tmp_path_factory.mktemp("trained") / "cache", []
-  pretrained = pretraining.pretrain(
-    MODEL,
-    *few,
+  pretrained = pretrain(
     Trained.HPARAMS,
     seed=Trained.SEED,
     cache_dir=cache,
@@ -168,13 +164,11 @@ def trained(few, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_refit_trains_on_all_examples_for_the_chosen_epochs(few, tmp_path):
-  everything = tuple(map(np.concatenate, zip(*few, strict=True)))
+def test_refit_trains_on_all_examples_for_the_chosen_epochs(tmp_path):
+  everything = tuple(map(np.concatenate, zip(*FEW, strict=True)))
   hparams = PretrainingHParams(max_epochs=4, patience=1, learning_rate=0.02)
-  first = pretraining.pretrain(MODEL, *few, hparams, seed=1)
-  refit = pretraining.pretrain(
-    MODEL, *few, hparams, seed=1, refit=everything, cache_dir=tmp_path
-  )
+  first = pretrain(hparams, seed=1)
+  refit = pretrain(hparams, seed=1, refit=everything, cache_dir=tmp_path)
   # What was held out is predicted by a model that was not trained on it.
   np.testing.assert_array_equal(
     refit.validation_logits, first.validation_logits
@@ -194,37 +188,33 @@ def test_refit_trains_on_all_examples_for_the_chosen_epochs(few, tmp_path):
   assert by_hand.best_epoch == first.best_epoch == len(epochs)
   assert_equal_bits(refit.weights, by_hand.weights)
   assert differs(refit.weights, first.weights)
-  cached = pretraining.pretrain(
-    MODEL, *few, hparams, seed=1, refit=everything, cache_dir=tmp_path
-  )
+  cached = pretrain(hparams, seed=1, refit=everything, cache_dir=tmp_path)
   assert_equal_bits(cached.weights, refit.weights)
   assert len(list(tmp_path.glob("*.npz"))) == 1
-  pretraining.pretrain(MODEL, *few, hparams, seed=1, cache_dir=tmp_path)
+  pretrain(hparams, seed=1, cache_dir=tmp_path)
   assert len(list(tmp_path.glob("*.npz"))) == 2
 
 
-def test_seed_changes_the_order_of_the_examples(few, trained):
+def test_seed_changes_the_order_of_the_examples(trained):
   # Equal initial weights.
   start = pretraining.with_pretrained(MODEL, trained.pretrained)
   one, other = (
-    pretraining.pretrain(start, *few, Trained.HPARAMS, seed=seed)
+    pretraining.pretrain(start, *FEW, Trained.HPARAMS, seed=seed)
     for seed in (1, 2)
   )
   assert differs(one.weights, other.weights)
 
 
 @pytest.mark.slow
-def test_epoch_goes_on_from_the_weights_of_the_one_before(few):
-  train, _ = few
+def test_epoch_goes_on_from_the_weights_of_the_one_before():
+  train, _ = FEW
   epochs = []
   # With one batch of all examples, the loss of a step is that of the weights
   # before it, which is what the epoch before found on the same examples.
   hparams = PretrainingHParams(
     max_epochs=4, batch_size=24, optimizer="sgd", learning_rate=0.1
   )
-  pretraining.pretrain(
-    MODEL, train, train, hparams, seed=0, on_epoch=epochs.append
-  )
+  pretrain(hparams, (train, train), on_epoch=epochs.append)
   np.testing.assert_allclose(
     [epoch.training_loss for epoch in epochs[1:]],
     [epoch.validation_loss for epoch in epochs[:-1]],
@@ -238,9 +228,9 @@ def test_epoch_goes_on_from_the_weights_of_the_one_before(few):
 @pytest.mark.slow
 class TestEarlyStopping:
   def test_weights_that_do_not_move_stop_after_epochs_in_orders_of_their_own(
-    self, few, run_in_graph
+    self, run_in_graph
   ):
-    (x, y), validation = few
+    (x, y), validation = FEW
     x, y = x[:3], y[:3]
     hparams = PretrainingHParams(
       max_epochs=99,
@@ -250,9 +240,7 @@ class TestEarlyStopping:
       learning_rate=1e-30,
     )
     epochs = []
-    pretrained = pretraining.pretrain(
-      MODEL, (x, y), validation, hparams, seed=0, on_epoch=epochs.append
-    )
+    pretrained = pretrain(hparams, ((x, y), validation), on_epoch=epochs.append)
     assert (pretrained.num_epochs, pretrained.best_epoch) == (9, 1)
     # Two batches of two for three examples: all once, and one of them, at
     # random, once more. The weights stay as they are.
@@ -267,19 +255,16 @@ class TestEarlyStopping:
     assert all(len(each) == 1 for each in found)
     assert len({int(each[0]) for each in found}) > 1
 
-  def test_best_weights_are_kept_not_the_last(self, few):
-    train, (x, y) = few
+  def test_best_weights_are_kept_not_the_last(self):
+    train, (x, y) = FEW
     # Whoever learns the training data gets worse at these.
     wrong = x, (y + 1) % 10
     hparams = PretrainingHParams(patience=3, learning_rate=1e-2, batch_size=8)
-    stopped = pretraining.pretrain(MODEL, train, wrong, hparams, seed=0)
+    stopped = pretrain(hparams, (train, wrong))
     assert stopped.num_epochs == stopped.best_epoch + 3
-    until_best = pretraining.pretrain(
-      MODEL,
-      train,
-      wrong,
+    until_best = pretrain(
       dataclasses.replace(hparams, max_epochs=stopped.best_epoch),
-      seed=0,
+      (train, wrong),
     )
     assert_equal_bits(stopped.weights, until_best.weights)
     assert_equal_bits(stopped.validation_logits, until_best.validation_logits)
@@ -294,7 +279,7 @@ class _Again(Exception):  # noqa: N818 (it is a sign)
 @pytest.mark.slow
 class TestCache:
   @pytest.fixture
-  def pretrain(self, few, trained, tmp_path):
+  def pretrain(self, trained, tmp_path):
     """Returns `pretrain(model)`: the result and the number of epochs run.
 
     The cache is a copy of what `trained` has left.
@@ -305,7 +290,7 @@ class TestCache:
       epochs = []
       pretrained = pretraining.pretrain(
         model,
-        *few,
+        *FEW,
         Trained.HPARAMS,
         seed=Trained.SEED,
         cache_dir=tmp_path / "cache",
@@ -315,14 +300,14 @@ class TestCache:
 
     return pretrain
 
-  def test_second_call_does_not_train(self, few, trained, pretrain):
+  def test_second_call_does_not_train(self, trained, pretrain):
     assert trained.num_epochs == 2
     # Built anew, as another process would.
     cached, num_epochs = pretrain(build_model())
     assert num_epochs == 0
     assert_equal_bits(cached, trained.pretrained)
     assert type(cached.weights) is type(trained.pretrained.weights)
-    key = pretraining.cache_key(MODEL, *few, Trained.HPARAMS, seed=Trained.SEED)
+    key = pretraining.cache_key(MODEL, *FEW, Trained.HPARAMS, seed=Trained.SEED)
     assert os.listdir(trained.cache) == [f"pretrained-{key}.npz"]
     with np.load(trained.cache / f"pretrained-{key}.npz") as arrays:
       assert set(tf.nest.flatten(MODEL.weight_names())) < set(arrays)
@@ -346,31 +331,31 @@ class TestCacheKey:
   hparams = PretrainingHParams()
 
   @pytest.fixture(scope="class")
-  def key(self, few):
-    return self.key_of(MODEL, *few)
+  def key(self):
+    return self.key_of(MODEL, *FEW)
 
   def key_of(self, model, train, validation, hparams=hparams, seed=0):
     return pretraining.cache_key(model, train, validation, hparams, seed=seed)
 
   @pytest.mark.slow
-  def test_key_does_not_depend_on_what_was_traced_before(self, few, key):
+  def test_key_does_not_depend_on_what_was_traced_before(self, key):
     build_model(width=5)
-    assert self.key_of(build_model(), *few) == key
+    assert self.key_of(build_model(), *FEW) == key
     assert len(key) == 64
 
   @pytest.mark.slow
   @pytest.mark.parametrize("field", dataclasses.fields(PretrainingHParams))
-  def test_key_depends_on_every_hyperparameter(self, field, few, key):
+  def test_key_depends_on_every_hyperparameter(self, field, key):
     if field.name == "optimizer":
       changed = "sgd"
     else:
       changed = field.default + type(field.default)(1)
     hparams = dataclasses.replace(self.hparams, **{field.name: changed})
-    assert self.key_of(MODEL, *few, hparams) != key
+    assert self.key_of(MODEL, *FEW, hparams) != key
 
   @pytest.mark.slow
-  def test_key_depends_on_the_data(self, few, key):
-    (x, y), (other_x, other_y) = few
+  def test_key_depends_on_the_data(self, key):
+    (x, y), (other_x, other_y) = FEW
     changed_x, changed_other_x = x.copy(), other_x.copy()
     changed_x[-1, 5, 5] ^= 1
     changed_other_x[-1, 5, 5] ^= 1
@@ -385,16 +370,16 @@ class TestCacheKey:
     assert len(keys) == 6
 
   @pytest.mark.slow
-  def test_key_depends_on_seed_and_versions(self, few, key, monkeypatch):
-    keys = {key, self.key_of(MODEL, *few, seed=1)}
+  def test_key_depends_on_seed_and_versions(self, key, monkeypatch):
+    keys = {key, self.key_of(MODEL, *FEW, seed=1)}
     monkeypatch.setattr(pretraining, "FORMAT", pretraining.FORMAT + 1)
-    keys.add(self.key_of(MODEL, *few))
+    keys.add(self.key_of(MODEL, *FEW))
     monkeypatch.setattr(tf, "__version__", "0.0.0")
-    keys.add(self.key_of(MODEL, *few))
+    keys.add(self.key_of(MODEL, *FEW))
     assert len(keys) == 4
 
   @pytest.mark.slow
-  def test_key_depends_on_the_model(self, few, key):
+  def test_key_depends_on_the_model(self, key):
     weights = {
       name: np.zeros(shape, np.float32)
       for name, shape in zip(
@@ -410,20 +395,20 @@ class TestCacheKey:
       # Leaves no trace in the weights.
       split_model.with_input_scaling(MODEL, input_scaling.MINUS_ONE_ONE),
     ]
-    keys = [self.key_of(other, *few) for other in others]
+    keys = [self.key_of(other, *FEW) for other in others]
     assert len({key, *keys}) == 5
 
-  def test_types_of_numpy_are_cast_first(self, few, key):
-    as_numpy_has_them = [(np.int64(x), np.int64(y)) for x, y in few]
+  def test_types_of_numpy_are_cast_first(self, key):
+    as_numpy_has_them = [(np.int64(x), np.int64(y)) for x, y in FEW]
     assert self.key_of(MODEL, *as_numpy_has_them) == key
 
 
 class TestErrors:
   @pytest.mark.slow
-  def test_loss_that_is_not_finite_names_the_learning_rate(self, few):
+  def test_loss_that_is_not_finite_names_the_learning_rate(self):
     hparams = PretrainingHParams(optimizer="sgd", learning_rate=1e30)
     with pytest.raises(ValueError, match=r"learning_rate=1e\+30") as error:
-      pretraining.pretrain(MODEL, *few, hparams, seed=0)
+      pretrain(hparams)
     assert "\n" not in str(error.value)
 
   @pytest.mark.parametrize(
@@ -438,10 +423,8 @@ class TestErrors:
       (lambda x, y: (x, y - 9), r"must lie in 0\.\.9"),
     ],
   )
-  def test_data_that_do_not_fit_the_model_are_refused(
-    self, change, message, few
-  ):
-    train, validation = few
+  def test_data_that_do_not_fit_the_model_are_refused(self, change, message):
+    train, validation = FEW
     for name, data in (
       ("training", (change(*train), validation)),
       ("validation", (train, change(*validation))),
@@ -449,18 +432,16 @@ class TestErrors:
       with pytest.raises(
         ValueError, match=f"^. of the {name} .*{message}"
       ) as error:
-        pretraining.pretrain(MODEL, *data, PretrainingHParams(), seed=0)
+        pretrain(PretrainingHParams(), data)
       assert "\n" not in str(error.value)
 
-  def test_hyperparameter_that_is_not_allowed_is_refused(self, few):
+  def test_hyperparameter_that_is_not_allowed_is_refused(self):
     with refused("max_epochs=0"):
-      pretraining.pretrain(
-        MODEL, *few, PretrainingHParams(max_epochs=0), seed=0
-      )
+      pretrain(PretrainingHParams(max_epochs=0))
 
 
 @pytest.mark.slow
-def test_running_statistics_are_pretrained(few, tmp_path):
+def test_running_statistics_are_pretrained(tmp_path):
   """Inputs that are normalised first, each epoch one batch of all examples."""
   layers = tf.keras.layers
   model = split_model.build_split_model(
@@ -474,21 +455,21 @@ def test_running_statistics_are_pretrained(few, tmp_path):
     input_dtype=tf.uint8,
   )
   hparams = PretrainingHParams(max_epochs=3, patience=3, batch_size=24)
-  found = pretraining.pretrain(model, *few, hparams, seed=0, cache_dir=tmp_path)
+  found = pretraining.pretrain(model, *FEW, hparams, seed=0, cache_dir=tmp_path)
   mean, variance = found.statistics.values()
-  x = np.float64(few[0][0]).reshape(24, -1) / 255
+  x = np.float64(FEW[0][0]).reshape(24, -1) / 255
   left = 0.5**found.best_epoch
   np.testing.assert_allclose(mean, (1 - left) * x.mean(0), atol=1e-6)
   np.testing.assert_allclose(
     variance, left + (1 - left) * x.var(0), rtol=1e-5, atol=1e-6
   )
-  again = pretraining.pretrain(model, *few, hparams, seed=0, cache_dir=tmp_path)
+  again = pretraining.pretrain(model, *FEW, hparams, seed=0, cache_dir=tmp_path)
   trained = pretraining.with_pretrained(model, again)
   for name, value in found.statistics.items():
     np.testing.assert_array_equal(trained.statistics[name], value)
   # What was kept to choose the epoch are predictions with them.
   np.testing.assert_allclose(
-    trained.predict(trained.initial_weights(np.int32([0, 0])), few[1][0]),
+    trained.predict(trained.initial_weights(np.int32([0, 0])), FEW[1][0]),
     found.validation_logits,
     rtol=1e-5,
     atol=1e-5,

@@ -1,6 +1,7 @@
 """Tests of rounds: who takes part, and what a round leaves behind."""
 
 import dataclasses
+from typing import NamedTuple
 
 import hypothesis
 import hypothesis.strategies as st
@@ -111,24 +112,27 @@ def algorithm():
   return algorithms.build(fed_rep, MODEL, HPARAMS)
 
 
-@dataclasses.dataclass(frozen=True)
-class Snapshot:
+class Snapshot(NamedTuple):
   server: object
   clients: tuple
   round_num: int
 
-  @classmethod
-  def of(cls, run):
-    return cls(run.server_state, tuple(run.client_states), run.round_num)
+
+def snapshot(run):
+  states = tuple(run.client_states)
+  return Snapshot(run.server_state, states, run.round_num)
 
 
 class TestRounds:
+  def half(self, algorithm, **options):
+    return self.start(algorithm, participation=0.5, **options)
+
   def start(self, algorithm, data=DATA, **options):
     return rounds.Rounds(algorithm, data, run_seed=RUN_SEED, **options)
 
   @pytest.mark.slow
   def test_states_at_round_zero_are_those_of_all_clients(self, algorithm):
-    run = self.start(algorithm, participation=0.5)
+    run = self.half(algorithm)
     assert run.round_num == 0 and run.seconds == []
     assert equal_bits(
       run.server_state, algorithm.initialize(randomness.server_seed(RUN_SEED))
@@ -160,7 +164,7 @@ class TestRounds:
     )
     sizes = []
     for _ in range(12):
-      before = Snapshot.of(run)
+      before = snapshot(run)
       sizes.append(run.step()["num_clients"])
       assert not equal_bits(before.server.weights, run.server_state.weights)
       if not sizes[-1]:
@@ -208,7 +212,7 @@ class TestRounds:
       made.clear()
       first.clear()
 
-    plain = self.start(algorithm, participation=0.5)
+    plain = self.half(algorithm)
     for _ in range(4):
       plain.step()
     assert equal_bits(run.server_state, plain.server_state)
@@ -299,10 +303,10 @@ class TestRounds:
     assert equal_bits(run.client_states[:-1], states[1:])
 
   def test_step_runs_the_phase_on_the_sampled_clients_alone(self, algorithm):
-    run = self.start(algorithm, participation=0.5)
+    run = self.half(algorithm)
     taken_part = set()
     for round_num in range(3):
-      before = Snapshot.of(run)
+      before = snapshot(run)
       metrics = run.step()
 
       chosen = rounds.sample_clients(NUM_CLIENTS, 0.5, RUN_SEED, round_num)
@@ -328,7 +332,7 @@ class TestRounds:
   ):
     (phase,) = algorithm.phases
     run = self.start(dataclasses.replace(algorithm, phases=(phase,) * 2), DATA)
-    before = Snapshot.of(run)
+    before = snapshot(run)
     metrics = run.step()
 
     server, states, _ = phase(before.server, list(before.clients), DATA)
@@ -347,7 +351,7 @@ class TestRounds:
 
     run = self.start(algorithm)
     run.step()
-    before, seconds = Snapshot.of(run), list(run.seconds)
+    before, seconds = snapshot(run), list(run.seconds)
     run.algorithm = dataclasses.replace(algorithm, phases=(phase, fails))
     with pytest.raises(error, match="in the second phase"):
       run.step()
@@ -410,7 +414,7 @@ class TestRounds:
 
     run = self.start(algorithm, rounds.DataOnDemand(NUM_CLIENTS, make))
     run.step()
-    before = Snapshot.of(run)
+    before = snapshot(run)
     with refused(r"^y of client 2: classes must lie"):
       run.step()
     assert run.server_state is before.server and run.round_num == 1
@@ -434,7 +438,7 @@ class TestRounds:
     self, algorithm, caplog
   ):
     run = self.start(algorithm, self.with_bad_numbers(DATA, {2}))
-    before = Snapshot.of(run)
+    before = snapshot(run)
     assert run.step()["num_diverged"] == 1
     assert run.num_diverged == 1
     for client in range(NUM_CLIENTS):
@@ -464,9 +468,9 @@ class TestRounds:
     assert run.num_diverged == 4
 
   def test_round_of_which_all_clients_diverge_stops_the_run(self, algorithm):
-    run = self.start(algorithm, participation=0.5)
+    run = self.half(algorithm)
     run.step()
-    before = Snapshot.of(run)
+    before = snapshot(run)
     run.data = self.with_bad_numbers(
       DATA, rounds.sample_clients(NUM_CLIENTS, 0.5, RUN_SEED, 1)
     )
@@ -477,16 +481,16 @@ class TestRounds:
       " finite; a smaller learning rate may help"
     )
     assert (error.value.algorithm, error.value.round_num) == ("fed_rep", 2)
-    after = Snapshot.of(run)
+    after = snapshot(run)
     assert equal_bits(
       (after.server, after.clients), (before.server, before.clients)
     )
     assert after.round_num == before.round_num == 1
 
   def test_data_may_be_replaced_between_rounds(self, algorithm):
-    run = self.start(algorithm, participation=0.5)
+    run = self.half(algorithm)
     run.step()
-    before = Snapshot.of(run)
+    before = snapshot(run)
     # Each client goes on with the examples of its neighbour.
     run.data = [
       neighbour._replace(seed=own.seed)
@@ -511,7 +515,7 @@ class TestRounds:
   def test_algorithm_without_phases_changes_nothing(self, algorithm):
     run = self.start(dataclasses.replace(algorithm, phases=()), DATA)
     assert run.seconds_per_round == 0.0
-    before = Snapshot.of(run)
+    before = snapshot(run)
     for round_num in (1, 2):
       assert run.step() == {}
       assert equal_bits(run.server_state, before.server)
@@ -519,18 +523,19 @@ class TestRounds:
       assert run.round_num == len(run.seconds) == round_num
     assert np.isfinite(run.seconds_per_round)
 
-  @pytest.mark.parametrize(
-    "seconds, mean", [([9.0, 1.0, 2.0], 1.5), ([9.0], 9.0), ([], 0.0)]
-  )
-  def test_first_round_does_not_count_for_the_speed_unless_alone(
-    self, algorithm, seconds, mean
+  def test_first_round_of_each_process_counts_for_the_speed_only_if_alone(
+    self, algorithm
   ):
     run = self.start(algorithm)
-    run.seconds = seconds
-    assert run.seconds_per_round == mean
+    for run.seconds, mean in (([9.0, 1.0, 2.0], 1.5), ([9.0], 9.0), ([], 0.0)):
+      assert run.seconds_per_round == mean
+    run.resume(run.server_state, run.client_states, [9.0, 1.0], [0])
+    assert run.starts == [0, 2]
+    run.seconds += [8.0, 2.0]
+    assert run.seconds_per_round == 1.5
 
   def test_resumed_run_goes_on_as_the_one_before(self, algorithm):
-    whole = self.start(algorithm, participation=0.5)
+    whole = self.half(algorithm)
     for _ in range(2):
       whole.step()
     told = []
@@ -553,15 +558,6 @@ class TestRounds:
     assert equal_bits(resumed.client_states, whole.client_states)
     assert len(whole.seconds) == 3
     assert told == list(enumerate(whole.losses, start=1)) and len(told) == 3
-
-  def test_first_round_of_each_process_does_not_count_for_the_speed(
-    self, algorithm
-  ):
-    run = self.start(algorithm)
-    run.resume(run.server_state, run.client_states, [9.0, 1.0], [0])
-    assert run.starts == [0, 2]
-    run.seconds += [8.0, 2.0]
-    assert run.seconds_per_round == 1.5
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ class TestAggregators:
       "--participation=0.5",
     )
     # 2 * sqrt(264704) / 2; of `local` there is nothing to say.
-    noise, delta = ended.errors.splitlines()
+    delta, noise = ended.errors.splitlines()
     assert "fed_evolve: the noise in the mean of a round is about 514" in noise
     # Of few clients, the probability of no guarantee is large.
     assert "dp: delta=0.218 with 4 clients, the probability" in delta

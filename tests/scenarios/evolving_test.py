@@ -9,6 +9,7 @@ import scipy.special
 import tensorflow as tf
 
 from tests.fixtures.refusals import refused
+from tests.fixtures.runs import Record
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.data import client_dataset
@@ -17,7 +18,6 @@ from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
 from tff_shift.scenarios.evolving import simulation as evolving
-from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import rounds
 
@@ -130,15 +130,9 @@ run_alike = functools.partial(
 @pytest.fixture(scope="module")
 def finished(algorithm):
   recorded, arguments, states = recording(algorithm)
-  calls = []
-  result = run_alike(
-    recorded,
-    CLIENTS,
-    callbacks=[
-      callbacks.LambdaCallback(on_step=lambda *values: calls.append(values))
-    ],
-  )
-  return Finished(result, calls, arguments, states)
+  record = Record()
+  result = run_alike(recorded, CLIENTS, callbacks=[record])
+  return Finished(result, record.steps, arguments, states)
 
 
 class TestTrainingData:
@@ -318,74 +312,55 @@ class TestRun:
   def test_run_that_was_stopped_ends_as_one_that_was_not(
     self, finished, algorithm, tmp_path
   ):
-    calls, losses, ends = [], [], []
-
-    def run(on_step):
-      losses.clear()
+    def run(record):
       return run_alike(
         algorithm,
         CLIENTS,
-        callbacks=[
-          callbacks.LambdaCallback(
-            on_step=on_step,
-            on_loss=lambda *loss: losses.append(loss),
-            on_end=lambda running: ends.append(running.round_num),
-          )
-        ],
+        callbacks=[record],
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=3),
       ).evaluations
 
-    def stop(round_num, *_):
-      if round_num == 4:
-        raise KeyboardInterrupt
-
+    stopped, resumed, told = Record(stop=4), Record(), Record()
     with pytest.raises(KeyboardInterrupt):
-      run(stop)
-    assert not ends
-    *earlier, last = run(lambda *values: calls.append(values))
-    assert ends == [5]
+      run(stopped)
+    assert not stopped.ended
+    *earlier, last = run(resumed)
     # The evaluation of before is told again.
-    assert [call[0] for call in calls] == [2, 4, 5]
-    # And the loss of each round, evaluated or not, of before or not.
-    every_loss = [call[:2] for call in finished.calls]
-    assert losses == every_loss
-    assert calls[0] == (2, earlier[0].train_loss, earlier[0])
+    assert [call[0] for call in resumed.steps] == [2, 4, 5]
+    assert resumed.steps[0] == (2, earlier[0].train_loss, earlier[0])
     assert earlier == list(finished.result.evaluations[:-1])
     assert without_domains(last) == without_domains(finished.result.final)
     for name, values in finished.result.final.client_per_domain.items():
       np.testing.assert_array_equal(last.client_per_domain[name], values)
     # And one that has come to its end is told whole.
-    calls.clear()
-    *again, _ = run(lambda *values: calls.append(values))
+    *again, _ = run(told)
     assert again == earlier
-    assert ends == [5, 5]
-    assert losses == every_loss
-    assert [call[0] for call in calls] == [2, 4, 5]
+    assert [call[0] for call in told.steps] == [2, 4, 5]
+    for record in (resumed, told):
+      assert [running.round_num for running in record.ended] == [5]
+      # The loss of each round, evaluated or not, of before or not.
+      assert record.losses == [call[:2] for call in finished.calls]
 
   @pytest.mark.parametrize("fewer", [3, 4])
   def test_run_that_takes_more_rounds_ends_as_one_that_had_them(
     self, finished, algorithm, tmp_path, fewer
   ):
     """The third round is evaluated as the last one alone, the fourth too."""
-    told = []
 
-    def run(num_rounds):
-      told.clear()
+    def run(num_rounds, *told):
       return run_alike(
         algorithm,
         CLIENTS,
         num_rounds=num_rounds,
-        callbacks=[
-          callbacks.LambdaCallback(
-            on_step=lambda *values: told.append(values[0])
-          )
-        ],
+        callbacks=told,
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=5),
       ).evaluations
 
     assert run(fewer)[-1].client_per_domain is not None
-    *earlier, last = run(5)
-    assert sorted({2, 4, 5, *range(fewer + 1, 6)}) == told
+    told = Record()
+    *earlier, last = run(5, told)
+    steps = [step[0] for step in told.steps]
+    assert sorted({2, 4, 5, *range(fewer + 1, 6)}) == steps
     # Nor is there what is measured on single domains.
     assert earlier == list(finished.result.evaluations[:-1])
     assert without_domains(last) == without_domains(finished.result.final)

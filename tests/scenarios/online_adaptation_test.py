@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.fixtures.refusals import refused
+from tests.fixtures.runs import Record
 from tff_shift import algorithms
 from tff_shift.algorithms import atlas
 from tff_shift.algorithms import fed_ade
@@ -27,7 +28,6 @@ from tff_shift.scenarios.online_adaptation import rate_controls
 from tff_shift.scenarios.online_adaptation import (
   simulation as online_adaptation,
 )
-from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.engine import rounds
@@ -288,22 +288,18 @@ class TestScored:
 def test_what_a_method_keeps_survives_a_stop(model, module, hparams, tmp_path):
   algorithm = algorithms.build(module, model, hparams)
 
-  def run(folder, on_step=lambda *row: None):
+  def run(folder, **options):
     return online_adaptation.run(
       algorithm,
       make_streams(),
       DEPLOYMENT,
       run_seed=RUN_SEED,
-      callbacks=[callbacks.LambdaCallback(on_step=on_step)],
       checkpoint=checkpoints.Run(tmp_path / folder, "key", every=1),
+      **options,
     )
 
-  def stop(timestep, *_):
-    if timestep == 2:
-      raise KeyboardInterrupt
-
   with pytest.raises(KeyboardInterrupt):
-    run("stopped", stop)
+    run("stopped", callbacks=[Record(stop=2)])
   results = run("stopped"), run("whole")
   states = [
     tf.nest.flatten([result.client_states[c] for c in range(NUM_CLIENTS)])
@@ -423,13 +419,9 @@ class TestFedAde:
 
   @pytest.mark.slow
   def test_same_flags_give_the_same_numbers(self, algorithm, whole):
-    told = []
-    result = self.run(
-      algorithm,
-      callbacks=[
-        callbacks.LambdaCallback(on_step=lambda *row: told.append(row[-1]))
-      ],
-    )
+    record = Record()
+    result = self.run(algorithm, callbacks=[record])
+    told = [row[-1] for row in record.steps]
     assert [step.timestep for step in result.timesteps] == [1, 2, 3]
     assert [step.omega for step in result.timesteps] == [0.3, 0.9, 0.2]
     assert all(
@@ -444,39 +436,28 @@ class TestFedAde:
   def test_run_that_was_stopped_ends_as_one_that_was_not(
     self, algorithm, whole, tmp_path
   ):
-    losses, ends = [], []
-
-    def run(on_step):
-      losses.clear()
+    def run(record):
       return self.run(
         algorithm,
-        callbacks=[
-          callbacks.LambdaCallback(
-            on_step=on_step,
-            on_loss=lambda *loss: losses.append(loss),
-            on_end=lambda running: ends.append(running.data[0].timestep),
-          )
-        ],
+        callbacks=[record],
         checkpoint=checkpoints.Run(tmp_path / "run", "key", every=1),
       ).timesteps
 
-    def stop(timestep, *_):
-      if timestep == 2:
-        raise KeyboardInterrupt
-
+    stopped, resumed, again = Record(stop=2), Record(), Record()
     with pytest.raises(KeyboardInterrupt):
-      run(stop)
-    before = list(losses)
-    assert len(before) == 2 * self.ROUNDS_PER_STEP
-    told = []
-    result = run(lambda *row: told.append(row[-1]))
-    # A run that was finished ends with the data of its last step, too.
-    run(lambda *row: None)
-    assert ends == [3, 3]
-    # The loss of each round of each step, once.
-    assert [each[0] for each in losses] == list(range(1, 10))
-    assert losses[: len(before)] == before
+      run(stopped)
+    assert len(stopped.losses) == 2 * self.ROUNDS_PER_STEP
+    assert not stopped.ended
+    result = run(resumed)
+    run(again)
+    for record in (resumed, again):
+      # A run that was finished ends with the data of its last step, too.
+      assert [each.data[0].timestep for each in record.ended] == [3]
+      # The loss of each round of each step, once.
+      assert [each[0] for each in record.losses] == list(range(1, 10))
+      assert record.losses[: len(stopped.losses)] == stopped.losses
     # What was restored is told first.
+    told = [row[-1] for row in resumed.steps]
     assert [step.timestep for step in told] == [1, 2, 3]
     for one, other, third in zip(result, whole[0], told, strict=True):
       assert one is third

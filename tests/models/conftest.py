@@ -22,7 +22,13 @@ def _normalize(x, groups, gamma, beta, epsilon=1e-5):
 
 
 class Reference:
-  """NumPy's layers with random weights of a model, by the names of layers."""
+  """NumPy's layers with random weights of a model, by the names of layers.
+
+  `convolve` and `normalize` are of arrays alone.
+  """
+
+  convolve = staticmethod(_convolve)
+  normalize = staticmethod(_normalize)
 
   def __init__(self, model, seed=1, groups=1, epsilon=1e-5):
     self.values = _random_weights(model, seed)
@@ -36,20 +42,20 @@ class Reference:
     kernel = self.weight(f"{name}/kernel", part)
     return x @ kernel + self.values.get(f"{part}/{name}/bias", 0)
 
-  def convolve(self, x, name, strides=1):
-    x = _convolve(x, self.weight(f"{name}_convolution/kernel"), strides)
+  def convolution(self, x, name, strides=1):
+    x = self.convolve(x, self.weight(f"{name}_convolution/kernel"), strides)
     return x + self.values.get(f"backbone/{name}_convolution/bias", 0)
 
-  def normalize(self, x, name, groups=None):
+  def normalization(self, x, name, groups=None):
     gamma, beta = (
       self.weight(f"{name}_normalization/{kind}") for kind in ("gamma", "beta")
     )
     groups = groups or self.groups
-    return _normalize(x, groups, gamma, beta, self.epsilon)
+    return self.normalize(x, groups, gamma, beta, self.epsilon)
 
   def layer(self, x, name, strides=1, groups=None):
     """A convolution and its normalisation."""
-    return self.normalize(self.convolve(x, name, strides), name, groups)
+    return self.normalization(self.convolution(x, name, strides), name, groups)
 
   def relu(self, x):
     return np.maximum(x, 0)

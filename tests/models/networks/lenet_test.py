@@ -54,8 +54,8 @@ def test_parameters_are_the_published_numbers(
 def test_class_logits_agree_with_numpy(models, numpy, run_in_graph):
   def convolve(x, layer, groups):
     # Without a border: what a border of two adds is cut off.
-    x = numpy.convolve(x, layer)[:, 2:-2, 2:-2]
-    x = numpy.relu(numpy.normalize(x, layer, groups))
+    x = numpy.convolution(x, layer)[:, 2:-2, 2:-2]
+    x = numpy.relu(numpy.normalization(x, layer, groups))
     batch, height, width, channels = x.shape
     return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max((2, 4))
 
@@ -64,7 +64,7 @@ def test_class_logits_agree_with_numpy(models, numpy, run_in_graph):
   for layer in ("layer3", "layer4", "projection"):
     x = numpy.linear(expected, f"{layer}_linear")
     # Layer normalisation is group normalisation at one position in one group.
-    normalized = numpy.normalize(x[:, None, None], layer)
+    normalized = numpy.normalization(x[:, None, None], layer)
     expected = numpy.relu(normalized[:, 0, 0])
   expected = numpy.linear(expected, "classifier", "head")
 

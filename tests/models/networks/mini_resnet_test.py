@@ -34,7 +34,7 @@ def forward(numpy, statistics, x):
   """The embedding in evaluation, with NumPy."""
 
   def layer(x, name, strides):
-    x = numpy.convolve(x, name, strides)
+    x = numpy.convolution(x, name, strides)
     name = f"{name}_normalization"
     mean, variance = (
       statistics[f"backbone/{name}/moving_{kind}"]

@@ -56,11 +56,11 @@ def test_embedding_agrees_with_numpy(
 ):
   model = small(widening_factor)
   numpy = reference(model, groups=4)
-  convolve = numpy.convolve
+  convolve = numpy.convolution
   x = np.random.default_rng(0).random((2, 10, 10, 3), np.float32)
 
   def activate(x, name):
-    return numpy.relu(numpy.normalize(x, name))
+    return numpy.relu(numpy.normalization(x, name))
 
   expected = convolve(x, "stem")
   for stage in (1, 2, 3):

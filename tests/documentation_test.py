@@ -191,7 +191,7 @@ class TestChoices:
 
 
 @pytest.mark.parametrize(
-  ("source", "link", "expected"),
+  "source, link, expected",
   [
     ("index.md", "how_to/gpu.md#x", "how_to/gpu.md#x"),
     ("index.md", "../results/README.md", "results/README.md"),

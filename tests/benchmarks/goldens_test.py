@@ -66,7 +66,7 @@ def test_times_do_not_count(write):
 
 
 @pytest.mark.parametrize(
-  ("part", "change", "algorithms"),
+  "part, change, algorithms",
   [
     ("metrics", {"loss": "0.25000000000000006"}, {"fed_avg"}),
     (

@@ -74,7 +74,7 @@ class TestFile:
 
 class TestMoved:
   @pytest.mark.parametrize(
-    ("cell", "expected"),
+    "cell, expected",
     [
       ("1.3 (1.3 to 1.5)", []),
       ("1 (0.9 to 1.1)", []),

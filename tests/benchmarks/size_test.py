@@ -69,7 +69,7 @@ def test_comments_and_docstrings_do_not_count(root):
 
 
 @pytest.mark.parametrize(
-  ("number", "is_wrong"), [(_NUM, False), (_NUM + 1, False), (_NUM - 1, True)]
+  "number, is_wrong", [(_NUM, False), (_NUM + 1, False), (_NUM - 1, True)]
 )
 def test_growth_without_git(set_number, number, is_wrong):
   set_number(number)

@@ -1,6 +1,5 @@
 """FedBN and FedAvg with batch normalisation, through the binary."""
 
-import shlex
 import textwrap
 
 import numpy as np
@@ -32,11 +31,17 @@ _MODEL = textwrap.dedent(
     )
   """
 )
-_FLAGS = shlex.split("""
+_FLAGS = """
   --dataset=rotated_digits --num_domains=3 --max_examples_per_domain=40
   --normalization=batch --num_clients=2 --batch_size=8 --local_steps=2
-  --evaluate_every=1 --noprogress
-""")
+  --evaluate_every=1 --noprogress --algorithm=fed_avg,fed_bn
+"""
+_ONLINE = """
+  --dataset=digits --shift=linear --normalization=batch --timesteps=2
+  --num_clients=2 --samples_per_step=5 --initial_examples=6 --local_epochs=1
+  --head_epochs=1 --max_pretraining_examples=100 --pretraining_epochs=1
+  --save_model --save_clients=all --noprogress --algorithm=fed_ade,source
+"""
 _STATISTICS = "backbone/norm/moving_variance"
 
 
@@ -49,47 +54,25 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def finished(model, run_whole, tmp_path_factory):
+def finished(model, run_in, tmp_path_factory):
   """Two rounds at once, and in two parts; gives the folders by name."""
   folder = tmp_path_factory.mktemp("runs")
-
-  def run(name, *arguments):
-    run_whole(
-      evolving,
-      (
-        *_FLAGS,
-        f"--model={model}",
-        f"--output_dir={folder / name}",
-        *arguments,
-      ),
-    )
-
-  both = "--algorithm=fed_avg,fed_bn"
-  run("whole", both, "--rounds=2", "--save_model", "--save_clients=all")
-  run("parts", both, "--rounds=1")
-  run("parts", both, "--rounds=2", "--resume")
+  for name, flags in (
+    ("whole", "--rounds=2 --save_model --save_clients=all"),
+    ("parts", "--rounds=1"),
+    ("parts", "--rounds=2 --resume"),
+  ):
+    given = evolving, _FLAGS, f"--model={model}", flags
+    run_in(folder / name, *given, errors="")
   return folder
 
 
 @pytest.mark.long
 def test_statistics_of_pretraining_stay_while_a_model_adapts(
-  model, run_whole, tmp_path
+  model, run, tmp_path
 ):
-  def run(*arguments):
-    run_whole(
-      online_adaptation,
-      (
-        *("--dataset=digits", "--shift=linear", f"--model={model}"),
-        *("--normalization=batch", "--timesteps=2", "--num_clients=2"),
-        *("--samples_per_step=5", "--initial_examples=6", "--local_epochs=1"),
-        *("--head_epochs=1", "--max_pretraining_examples=100"),
-        *("--pretraining_epochs=1", f"--cache_dir={tmp_path / 'cache'}"),
-        *("--save_model", "--save_clients=all", "--noprogress"),
-        *arguments,
-      ),
-    )
-
-  run("--algorithm=fed_ade,source", f"--output_dir={tmp_path / 'run'}")
+  flags = f"--model={model}", f"--cache_dir={tmp_path / 'cache'}"
+  run(online_adaptation, _ONLINE, *flags, errors="")
   (path,) = (tmp_path / "cache").glob("pretrained-*.npz")
   with np.load(path) as arrays:
     pretrained = arrays[_STATISTICS]

@@ -8,8 +8,10 @@ import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -143,7 +145,15 @@ def _collected_as_before():
     gc.set_threshold(*before)
 
 
+def _split(arguments):
+  """The arguments in texts; flags begin with two dashes behind a blank."""
+  texts = [arguments] if isinstance(arguments, str) else map(str, arguments)
+  flags = (re.split(r"\s+(?=--\w)", text.strip()) for text in texts)
+  return [flag for split in flags for flag in split if flag]
+
+
 def _run_here(binary, arguments, main=None, **options):
+  arguments = _split(arguments)
   # A scenario in one file is its own configuration's module.
   flags_of = planning = getattr(binary, "planning", binary)
   if hasattr(planning, "SCENARIO"):
@@ -170,9 +180,71 @@ def run_here():
   """Returns `run(binary, arguments, main=None, **options) -> exit code`.
 
   It runs the binary, a module, in this process, or `main` in its place; options
-  are `program.run`'s.
+  are `program.run`'s. Arguments are a text or several, of one flag or more.
   """
   return _run_here
+
+
+class Run(NamedTuple):
+  """A run of a binary that has ended."""
+
+  folder: pathlib.Path
+  code: int
+  output: str
+  errors: str
+
+  @property
+  def rows(self):
+    """The rows of metrics.csv."""
+    with open(self.folder / "metrics.csv", encoding="utf-8") as file:
+      return list(csv.DictReader(file))
+
+  @property
+  def runs(self):
+    """The runs of summary.json without times: the same flags give the same."""
+    runs = json.loads((self.folder / "summary.json").read_text())["runs"]
+    for run in runs:
+      del run["seconds_per_round"]
+    return runs
+
+  @property
+  def config(self):
+    """What config.json has."""
+    return json.loads((self.folder / "config.json").read_text())
+
+  @property
+  def figures(self):
+    """The names of the figures."""
+    return {path.stem for path in self.folder.glob("figures/*.png")}
+
+
+@pytest.fixture(scope="session")
+def run_in():
+  """Returns `run(folder, binary, *flags, code=0, errors=None) -> Run`.
+
+  It runs the binary as `run_here` does, into a folder, to the end with a code,
+  and with these errors, if they are given.
+  """
+
+  def run(folder, binary, *flags, code=0, errors=None, **options):
+    output, told = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(told):
+      arguments = [*flags, f"--output_dir={folder}"]
+      ended = _run_here(binary, arguments, **options)
+    run = Run(folder, ended, output.getvalue(), told.getvalue())
+    assert ended == code, run.errors
+    assert errors in (None, run.errors)
+    return run
+
+  return run
+
+
+@pytest.fixture
+def run(run_in, tmp_path):
+  """Returns `run(binary, *flags, folder="run", ...)`: `run_in` a new folder."""
+  return lambda *given, folder="run", **options: run_in(
+    tmp_path / folder, *given, **options
+  )
 
 
 @pytest.fixture(scope="session")
@@ -207,15 +279,14 @@ def _content(folder):
 def refused(tmp_path, capsys):
   """Returns `refused(binary, arguments, **options) -> the line`.
 
-  Arguments may be a text with blanks between them; results go to the folder
-  `run` if they name no other. The exit code is 2, and nothing is printed or
+  Results of a scenario go to the folder `run` if the arguments, as those of
+  `run_here`, name no other. The exit code is 2, and nothing is printed or
   written otherwise.
   """
 
   def run(binary, arguments, **options):
-    if isinstance(arguments, str):
-      arguments = arguments.split()
-    if not any("--output" in each for each in arguments):
+    arguments = _split(arguments)
+    if hasattr(getattr(binary, "planning", binary), "SCENARIO"):
       arguments = [f"--output_dir={tmp_path / 'run'}", *arguments]
     before = _content(tmp_path)
     capsys.readouterr()
@@ -226,23 +297,6 @@ def refused(tmp_path, capsys):
     assert errors.startswith(f"{binary.__name__.rpartition('.')[2]}: ")
     assert _content(tmp_path) == before
     return errors
-
-  return run
-
-
-@pytest.fixture(scope="session")
-def run_whole():
-  """Returns `run(binary, arguments) -> output`.
-
-  It runs the binary as `run_here` does, to its end and without a complaint.
-  """
-
-  def run(binary, arguments):
-    output, errors = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
-      code = _run_here(binary, arguments)
-    assert (code, errors.getvalue()) == (0, "")
-    return output.getvalue()
 
   return run
 
@@ -264,7 +318,7 @@ def _start(binary, arguments, **options):
       _WITH_CTRL_C,
       "-m",
       f"experiments.{binary}",
-      *arguments,
+      *_split(arguments),
     ],
     cwd=_ROOT,
     text=True,
@@ -277,33 +331,6 @@ def _start(binary, arguments, **options):
 def start_binary():
   """Returns `start(binary, arguments, **options)`, which gives a `Popen`."""
   return _start
-
-
-def _read_rows(folder):
-  with open(folder / "metrics.csv", encoding="utf-8") as file:
-    return list(csv.DictReader(file))
-
-
-@pytest.fixture(scope="session")
-def read_rows():
-  """Returns `read(folder)`, which gives the rows of metrics.csv."""
-  return _read_rows
-
-
-def _read_runs(folder):
-  runs = json.loads((folder / "summary.json").read_text())["runs"]
-  for run in runs:
-    del run["seconds_per_round"]
-  return runs
-
-
-@pytest.fixture(scope="session")
-def read_runs():
-  """Returns `read(folder)`, which gives the runs of summary.json.
-
-  They come without their times: the same flags give the same runs.
-  """
-  return _read_runs
 
 
 @pytest.fixture(scope="session")

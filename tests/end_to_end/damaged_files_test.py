@@ -15,6 +15,8 @@ from tff_shift.binaries import report
 from tff_shift.reporting import summary
 from tff_shift.simulation.storage import results
 
+_RESUMED = "--dataset=circle --algorithm=fed_avg --resume"
+
 
 def _change(path, **fields):
   path.write_text(json.dumps(json.loads(path.read_text()) | fields))
@@ -47,7 +49,7 @@ def _truncate(path):
 
 
 @pytest.mark.parametrize(
-  ("name", "damage", "message"),
+  "name, damage, message",
   [
     ("config.json", _truncate, "config.json: Input data was truncated"),
     (
@@ -85,7 +87,7 @@ def test_report(refused, folder, tmp_path, name, damage, message):
 
 
 @pytest.mark.parametrize(
-  ("damage", "message"),
+  "damage, message",
   [
     (_truncate, "config.json: Input data was truncated"),
     (
@@ -97,21 +99,13 @@ def test_report(refused, folder, tmp_path, name, damage, message):
 )
 def test_resumption(refused, folder, damage, message):
   damage(folder / "config.json")
-  arguments = [
-    *("--dataset=circle", "--algorithm=fed_avg", "--resume"),
-    f"--output_dir={folder}",
-  ]
-  found = refused(evolving, arguments)
+  found = refused(evolving, [_RESUMED, f"--output_dir={folder}"])
   assert message in found and "--overwrite in place of --resume" in found
 
 
 def test_run_that_drew_other_numbers_does_not_go_on(refused, folder):
   _change(folder / "config.json", draws=1)
-  arguments = [
-    *("--dataset=circle", "--algorithm=fed_avg", "--resume"),
-    f"--output_dir={folder}",
-  ]
-  assert refused(evolving, arguments) == (
+  assert refused(evolving, [_RESUMED, f"--output_dir={folder}"]) == (
     f"evolving: --resume: the run in {folder} was started by another version"
     " of tff_shift, which draws other random numbers; start a new run, with"
     " --overwrite or in another --output_dir\n"
@@ -119,7 +113,7 @@ def test_run_that_drew_other_numbers_does_not_go_on(refused, folder):
 
 
 @pytest.mark.parametrize(
-  ("damage", "message"),
+  "damage, message",
   [
     (_truncate, "model.json: Input data was truncated"),
     (
@@ -133,19 +127,12 @@ def test_prediction(refused, served_federation, tmp_path, damage, message):
   folder = shutil.copytree(served_federation, tmp_path / "model")
   damage(folder / "model.json")
   np.savez(tmp_path / "x.npz", x=np.zeros((2, 2), np.float32))
-  arguments = [
-    f"--{name}={tmp_path / value}"
-    for name, value in (
-      ("model", "model"),
-      ("input", "x.npz"),
-      ("output", "predictions.npz"),
-    )
-  ]
-  assert message in refused(predict, arguments)
+  flags = f"--model={folder} --input={tmp_path}/x.npz"
+  assert message in refused(predict, f"{flags} --output={tmp_path}/y.npz")
 
 
 @pytest.mark.parametrize(
-  ("damage", "message"),
+  "damage, message",
   [
     (
       lambda path: _change(path, format=0),
@@ -169,10 +156,6 @@ def test_language_model(refused, tmp_path):
   folder = tmp_path / "tiny"
   tiny_llama.write(folder, width=32, num_layers=2)
   _change(folder / "config.json", num_hidden_layers=10**9)
-  arguments = [
-    "--dataset=synthetic_relations",
-    "--algorithm=fed_ade",
-    *(f"--model_dir={folder}", f"--output_dir={tmp_path / 'run'}"),
-  ]
-  found = refused(online_adaptation, arguments)
+  flags = "--dataset=synthetic_relations --algorithm=fed_ade"
+  found = refused(online_adaptation, f"{flags} --model_dir={folder}")
   assert "json: Expected `int` <= 4096 - at `$.num_hidden_layers`" in found

@@ -78,8 +78,14 @@ def _container(manifest):
   return found
 
 
+def _planned(manifest):
+  """The command of a script whose output goes to a file."""
+  (script,) = _container(manifest)["args"]
+  return shlex.split(script.partition(">")[0])
+
+
 def _commands():
-  """The command lines of all containers, by where they are."""
+  """The command lines of all containers."""
   for name, service in _SERVICES.items():
     if "command" in service:
       yield pytest.param(service["command"], id=name)
@@ -88,8 +94,7 @@ def _commands():
       continue
     command = _container(manifest)["command"]
     if command == ["sh", "-c"]:
-      (script,) = _container(manifest)["args"]
-      command = shlex.split(script.partition(">")[0])
+      command = _planned(manifest)
     if command[:2] == _REPRODUCE[:2] or command[0].startswith("tff-shift-"):
       yield pytest.param(command, id=name)
 
@@ -108,10 +113,8 @@ def test_commands_are_binaries_with_flags_that_they_know(
     options = {}
   monkeypatch.chdir(_DEPLOY.parent)
   parsed = []
-  assert (
-    run_here(module, arguments, lambda *_: parsed.append(1), **options) == 0
-  )
-  assert parsed
+  code = run_here(module, arguments, lambda *_: parsed.append(1), **options)
+  assert (code, parsed) == (0, [1])
 
 
 def _workers_of(command):
@@ -221,11 +224,11 @@ def test_proxy_passes_on_whom_the_authority_knows(
       "workers": [f"localhost:{port}" for port in free_ports],
       "worker_certificate": str(certificates / "authority.crt"),
     }
-    shown = {
-      "worker_client_certificate": str(certificates / "client.crt"),
-      "worker_client_key": str(certificates / "client.key"),
-    }
-    remote = execution.RemoteWorkers(**options, **shown)
+    remote = execution.RemoteWorkers(
+      **options,
+      worker_client_certificate=str(certificates / "client.crt"),
+      worker_client_key=str(certificates / "client.key"),
+    )
     with execution.use("remote", remote_workers=remote):
       assert _sum_of_doubles([1, 2, 4]) == 14
     unknown = execution.RemoteWorkers(**options, worker_timeout=0.5)
@@ -282,19 +285,15 @@ class TestKubernetes:
   @pytest.mark.long
   def test_grid_has_a_pod_for_each_line(self, tmp_path):
     """The shells of the pods, with a folder for /runs."""
-    stub = tmp_path / "bin" / "python"
-    stub.parent.mkdir()
-    stub.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    stub.chmod(0o755)
+    script = f'exec {sys.executable} "$@"'
+    shell = _with_command(tmp_path, "python", script)
 
     def run(name, **environment):
       (script,) = _container(_GRID["Job", name])["args"]
       subprocess.run(
         ["sh", "-c", script.replace("/runs", str(tmp_path))],
         cwd=_DEPLOY.parent,
-        env=os.environ
-        | {"PATH": f"{stub.parent}:{os.environ['PATH']}"}
-        | environment,
+        env=shell | environment,
         check=True,
         timeout=100,
       )
@@ -307,14 +306,10 @@ class TestKubernetes:
     jobs.write_text("".join(f"touch {tmp_path}/of_{i}\n" for i in range(3)))
     for index in (0, 2, 3):
       run("grid", JOB_COMPLETION_INDEX=str(index))
-    assert sorted(each.name for each in tmp_path.glob("of_*")) == [
-      "of_0",
-      "of_2",
-    ]
+    assert {each.name for each in tmp_path.glob("of_*")} == {"of_0", "of_2"}
 
   def test_page_is_of_the_table_of_the_grid(self):
-    (script,) = _container(_GRID["Job", "grid-plan"])["args"]
-    planned = shlex.split(script.partition(">")[0])
+    planned = _planned(_GRID["Job", "grid-plan"])
     page = _container(_PAGE["Job", "grid-page"])["command"]
     assert page[:4] == planned[:4]
     assert {*page[4:]} - {*planned} == {"--resume"}
@@ -324,29 +319,31 @@ class TestKubernetes:
         assert _container(manifest)["workingDir"] == "/tff_shift"
 
 
+def _with_command(folder, name, script):
+  """The environment with a shell script as a command, in a folder."""
+  stub = folder / "bin" / name
+  stub.parent.mkdir()
+  stub.write_text(f"#!/bin/sh\n{script}\n")
+  stub.chmod(0o755)
+  return os.environ | {"PATH": f"{stub.parent}:{os.environ['PATH']}"}
+
+
 class _Slurm:
   """Stands in for sbatch: runs the tasks of an array, one after the other."""
 
   SCRIPT = _DEPLOY / "slurm" / "grid.sh"
 
   def __init__(self, folder):
-    self._folder = folder
     self.requeued = folder / "requeued"
-    stub = folder / "bin" / "scontrol"
-    stub.parent.mkdir()
-    stub.write_text(f'#!/bin/sh\necho "$@" >> {self.requeued}\n')
-    stub.chmod(0o755)
+    script = f'echo "$@" >> {self.requeued}'
+    self._environment = _with_command(folder, "scontrol", script)
+    self._environment["SLURM_ARRAY_JOB_ID"] = "7"
 
   def start(self, jobs, task):
     return subprocess.Popen(
       ["bash", self.SCRIPT, jobs],
       cwd=_DEPLOY.parent,
-      env=os.environ
-      | {
-        "PATH": f"{self._folder / 'bin'}:{os.environ['PATH']}",
-        "SLURM_ARRAY_JOB_ID": "7",
-        "SLURM_ARRAY_TASK_ID": str(task),
-      },
+      env=self._environment | {"SLURM_ARRAY_TASK_ID": str(task)},
       stdout=subprocess.PIPE,
       stderr=subprocess.STDOUT,
       text=True,
@@ -369,23 +366,18 @@ class TestSlurm:
     return _Slurm(tmp_path)
 
   @pytest.fixture
-  def print_jobs(self, tmp_path):
+  def print_jobs(self, tmp_path, start_binary):
     """Returns `print_jobs(name)`: the file of the jobs of a folder."""
     (tmp_path / "mine.toml").write_text(_TABLE)
 
     def make(name):
-      lines = subprocess.run(
-        [
-          *(sys.executable, "-m", "experiments.reproduce"),
-          *(tmp_path / "mine.toml", "--full", "--print_jobs"),
-          f"--output_dir={tmp_path / name}",
-        ],
-        cwd=_DEPLOY.parent,
-        check=True,
-        capture_output=True,
-      )
+      flags = f"--full --print_jobs --output_dir={tmp_path / name}"
+      given = tmp_path / "mine.toml", flags
+      with start_binary("reproduce", given) as process:
+        lines, _ = process.communicate()
+      assert process.returncode == 0
       path = tmp_path / f"{name}.txt"
-      path.write_bytes(lines.stdout)
+      path.write_text(lines)
       return path
 
     return make

@@ -37,7 +37,7 @@ def test_commands_are_found():
   assert {"walks", "images", "evolving"} <= pages
 
 
-@pytest.mark.parametrize(("binary", "arguments"), _commands())
+@pytest.mark.parametrize("binary, arguments", _commands())
 def test_flags_are_known(binary, arguments, planned, monkeypatch):
   given = preset_flag.expand([binary, *shlex.split(arguments)], binary)[1:]
   # Paths of presets are relative.

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import math
-import shlex
 import warnings
 
 import numpy as np
@@ -23,30 +22,30 @@ from tff_shift.command_line.tuning import trials
 FLAGS = flags.FLAGS
 
 SMALL = {
-  evolving: shlex.split("""
+  evolving: """
     --dataset=rotated_digits --num_domains=3 --max_examples_per_domain=40
     --num_clients=2 --rounds=2
-  """),
-  online_adaptation: shlex.split("""
+  """,
+  online_adaptation: """
     --dataset=digits --model=mlp --model_width=4 --timesteps=2 --num_clients=2
     --samples_per_step=5 --initial_examples=6
-  """),
-  guidance: shlex.split("""
+  """,
+  guidance: """
     --dataset=digits --max_examples=300 --num_clients=2 --rounds=2 --model=mlp
     --model_width=4
-  """),
-  dynamic_personalization: shlex.split("""
+  """,
+  dynamic_personalization: """
     --dataset=digits --max_examples=600 --num_clients=2 --rounds=1
     --period_size=20 --periods=1 --test_distributions=iid --model=mlp
     --model_width=4 --representation=pca --distance_threshold=1
-  """),
+  """,
 }
 # What a flag has to have beside it.
 BESIDE = {
-  "noise_multiplier": ("--aggregator=dp", "--clipping=fixed"),
-  "dp_delta": ("--aggregator=dp", "--clipping=fixed"),
-  "clipping_norm": ("--aggregator=robust", "--clipping=fixed"),
-  "worker_timeout": ("--executor=remote", "--workers=localhost:1"),
+  "noise_multiplier": "--aggregator=dp --clipping=fixed",
+  "dp_delta": "--aggregator=dp --clipping=fixed",
+  "clipping_norm": "--aggregator=robust --clipping=fixed",
+  "worker_timeout": "--executor=remote --workers=localhost:1",
 }
 EXTREMES = {
   flags.FloatParser: ("nan", "inf", "1e308", "1e-320", "-0.0"),
@@ -75,14 +74,14 @@ def numeric_flags(of_hparams):
           yield flag, values
 
 
-def refusal(arguments, action):
+def refusal(action, *texts):
   """Returns the line of a refusal, or None if the action is done."""
   FLAGS.unparse_flags()
   for name in FLAGS:
     FLAGS[name].unparse()
   try:
     with contextlib.redirect_stdout(io.StringIO()):
-      FLAGS(["binary", *arguments])
+      FLAGS(["binary", *" ".join(texts).split()])
       action()
   except (common_flags.UsageError, flags.Error) as error:
     return str(error)
@@ -104,20 +103,19 @@ def test_extreme_numbers_make_a_plan_or_a_line(binary):
       # That 0 is 0 takes a plan each time.
       if float(value) == 0:
         continue
-      given = [
-        *SMALL[binary],
-        f"--algorithm={algorithm_of(binary)}",
-        *BESIDE.get(flag.name, ()),
-        f"--{flag.name}={value}",
-      ]
+      small = SMALL[binary]
       if flag.name == "threshold_quantile":
-        given.remove("--distance_threshold=1")
+        small = small.replace("--distance_threshold=1", "")
+      given = (
+        *(small, f"--algorithm={algorithm_of(binary)}"),
+        *(BESIDE.get(flag.name, ""), f"--{flag.name}={value}"),
+      )
 
       def plan():
         binary.planning.make_plan()
         common_flags.executor()
 
-      line = refusal(given, plan)
+      line = refusal(plan, *given)
       seen += 1
       if line is None:
         # What no number is, or none that a graph holds, is nobody's plan.
@@ -136,8 +134,8 @@ def test_extreme_hyperparameters_are_refused_by_name(binary):
     for value in values:
       algorithm = algorithm_of(binary, flag.name)
       line = refusal(
-        [f"--algorithm={algorithm}", f"--{flag.name}={value}"],
         lambda: trials.chosen(binary.planning.SCENARIO),
+        f"--algorithm={algorithm} --{flag.name}={value}",
       )
       seen += 1
       if line is None:
@@ -161,12 +159,9 @@ def test_scaling_that_float32_does_not_hold_is_refused():
           held = np.float32(float(value))
         assert not np.finfo(np.float32).tiny <= abs(held) < np.inf
         line = refusal(
-          [
-            *SMALL[evolving],
-            *("--algorithm=fed_avg", "--input_scaling=standardized"),
-            *(f"--{other}=1", f"--{flag}={value}"),
-          ],
-          evolving.planning.make_plan,
+          *(evolving.planning.make_plan, SMALL[evolving]),
+          "--algorithm=fed_avg --input_scaling=standardized",
+          f"--{other}=1 --{flag}={value}",
         )
         assert line is not None and line.startswith(f"--{flag}={value}: ")
 
@@ -192,17 +187,15 @@ def assert_no_escape(text):
     *(f"--preset={ESCAPE}", f"--workers={ESCAPE}", f"--flagfile={ESCAPE}"),
   ],
 )
-def test_refusal_shows_no_control_character(run_evolving, capsys, argument):
-  assert run_evolving([*SMALL[evolving], argument]) == 2
+def test_refusal_shows_no_control_character(run_here, capsys, argument):
+  assert run_here(evolving, [SMALL[evolving], argument]) == 2
   output, errors = capsys.readouterr()
   assert_no_escape(output + errors)
   assert errors.count("\n") == 1
 
 
 @pytest.mark.long
-def test_names_of_any_signs_run_and_draw(
-  run_here, drawn_figures, capsys, tmp_path
-):
+def test_names_of_any_signs_run_and_draw(run, drawn_figures, tmp_path):
   classes = ["$0_$", "\\frac{", f"{ESCAPE}\r\n", "_", "\u0939", "x" * 300]
   file = tmp_path / f"$a_{{b}}$ \\frac {ESCAPE} {'z' * 200}.npz"
   y = np.arange(240) % len(classes)
@@ -213,18 +206,13 @@ def test_names_of_any_signs_run_and_draw(
     class_names=np.array(classes),
     client=np.array([f"{ESCAPE}$c_{name}" for name in classes])[y[::-1]],
   )
-  folder = tmp_path / f"{ESCAPE} $run_$"
-  arguments = [
-    f"--dataset={file}",
-    *("--algorithm=fed_drm", "--rounds=1", "--model=mlp", "--model_width=4"),
-    f"--output_dir={folder}",
-  ]
+  flags = "--algorithm=fed_drm --rounds=1 --model=mlp --model_width=4"
   with drawn_figures("class_counts"), warnings.catch_warnings():
     warnings.simplefilter("error", UserWarning)
-    assert run_here(guidance, arguments) == 0
-  output, errors = capsys.readouterr()
-  assert_no_escape(output + errors)
-  assert (folder / "figures" / "class_counts.png").stat().st_size > 10_000
-  arguments = [str(folder), f"--output_dir={tmp_path / 'page'}"]
-  assert run_here(report, arguments, takes_arguments=True) == 0
-  assert_no_escape("".join(capsys.readouterr()))
+    name = f"{ESCAPE} $run_$"
+    ended = run(guidance, f"--dataset={file}", flags, folder=name)
+  assert_no_escape(ended.output + ended.errors)
+  figure = ended.folder / "figures" / "class_counts.png"
+  assert figure.stat().st_size > 10_000
+  page = run(report, ended.folder, folder="page", takes_arguments=True)
+  assert_no_escape(page.output + page.errors)

@@ -1,7 +1,5 @@
 """Folders of images run in the binaries; their names reach the results."""
 
-import json
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -9,7 +7,9 @@ from PIL import Image
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 
-_QUICK = ("--algorithm=fed_avg", "--rounds=2", "--local_steps=1")
+_QUICK = """
+  --algorithm=fed_avg --rounds=2 --local_steps=1 --image_size=8
+"""
 
 
 @pytest.fixture
@@ -29,30 +29,28 @@ def write(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_domains_of_a_folder(write, run_evolving, tmp_path, read_runs):
+def test_domains_of_a_folder(write, run, tmp_path):
   write("1", "2", "10")
-  levels = "--folder_levels=domain,class", "--image_size=8", "--num_clients=2"
-  arguments = [*_QUICK, "--dataset=pictures", *levels, "--output_dir=run"]
-  assert run_evolving(arguments) == 0
-  (run,) = read_runs(tmp_path / "run")
-  assert (run["dataset"], run["setting"]["num_domains"]) == ("pictures", 3)
-  flags = json.loads((tmp_path / "run" / "config.json").read_text())["flags"]
-  wrong = f"--dataset_sha256={flags['dataset_sha256'][::-1]}"
-  assert run_evolving([*arguments, "--resume", wrong]) == 2
+  flags = "--dataset=pictures --folder_levels=domain,class --num_clients=2"
+  given = evolving, _QUICK, flags
+  ended = run(*given)
+  (summary,) = ended.runs
+  assert summary["dataset"] == "pictures"
+  assert summary["setting"]["num_domains"] == 3
+  digest = ended.config["flags"]["dataset_sha256"]
+  run(*given, f"--resume --dataset_sha256={digest[::-1]}", code=2)
   # One more round; with another picture, none.
-  assert run_evolving([*arguments, "--resume", "--rounds=3"]) == 0
+  run(*given, "--resume --rounds=3")
   Image.new("L", (10, 9)).save(tmp_path / "pictures" / "2" / "dog" / "17.png")
-  assert run_evolving([*arguments, "--resume", "--rounds=4"]) == 2
+  run(*given, "--resume --rounds=4", code=2)
 
 
 @pytest.mark.long
-def test_clients_of_a_folder(write, run_here, tmp_path, read_runs):
+def test_clients_of_a_folder(write, run):
   write("north", "south")
-  levels = "--folder_levels=client,class", "--image_size=8"
-  arguments = [*_QUICK, "--dataset=./pictures", *levels, "--output_dir=run"]
-  assert run_here(guidance, arguments) == 0
-  (run,) = read_runs(tmp_path / "run")
-  assert run["setting"]["num_clients"] == 2
+  flags = "--dataset=./pictures --folder_levels=client,class"
+  (summary,) = run(guidance, _QUICK, flags).runs
+  assert summary["setting"]["num_clients"] == 2
 
 
 def test_wrong_flags_are_refused(write, refused):

@@ -1,7 +1,6 @@
 """The flags of what is done to pixels, in every binary."""
 
 import json
-import shlex
 
 import numpy as np
 import pandas
@@ -19,25 +18,25 @@ from tff_shift.scenarios.guidance import runs as guidance_runs
 
 pytestmark = pytest.mark.slow
 
-_GUIDANCE = shlex.split("""
+_GUIDANCE = """
   --dataset=digits --model=mlp --model_width=4 --algorithm=fed_avg
   --max_examples=200 --num_clients=3 --noprogress
-""")
+"""
 _PLANS = {
-  evolving: shlex.split("""
+  evolving: """
     --algorithm=fed_avg --model=mlp --dataset=rotated_digits --num_domains=3
     --num_clients=2
-  """),
+  """,
   guidance: _GUIDANCE,
-  online_adaptation: shlex.split("""
+  online_adaptation: """
     --algorithm=source --dataset=digits --model=mlp --num_clients=2
     --timesteps=2
-  """),
-  dynamic_personalization: shlex.split("""
+  """,
+  dynamic_personalization: """
     --algorithm=local --dataset=digits --max_examples=600 --num_clients=2
     --period_size=20 --distance_threshold=1 --distance_features=extractor
     --test_distributions=iid
-  """),
+  """,
 }
 # That of each paper, where it says one.
 _DEFAULTS = {
@@ -62,19 +61,17 @@ def training_images(plan):
 
 
 @pytest.fixture
-def make_plan(planned, tmp_path):
-  """Returns `make(binary, arguments)`: plan, training images."""
+def make_plan(planned, tmp_path, monkeypatch):
+  """Returns `make(binary, *flags)`: plan, training images."""
+  # There may be a folder of a cache.
+  monkeypatch.chdir(tmp_path)
 
-  def make(binary, *arguments):
-    flags = [*_PLANS[binary], *arguments]
-    if binary in (online_adaptation, dynamic_personalization):
-      flags.append(f"--cache_dir={tmp_path}")
-
+  def make(binary, *flags):
     def ask():
       plan = binary.planning.make_plan()
       return plan, training_images(plan)
 
-    return planned(binary, flags, ask)
+    return planned(binary, [_PLANS[binary], *flags], ask)
 
   return make
 
@@ -112,31 +109,24 @@ def table(tmp_path):
 
 
 _VECTORS = {
-  evolving: _PLANS[evolving],
-  online_adaptation: (
-    *_PLANS[online_adaptation],
-    "--initial_examples=20",
-  ),
-  dynamic_personalization: (
-    *_PLANS[dynamic_personalization],
-    "--model=mlp",
-  ),
+  evolving: "",
+  online_adaptation: "--initial_examples=20",
+  dynamic_personalization: "--model=mlp",
 }
 
 
 @pytest.mark.parametrize("binary", _VECTORS, ids=name_of)
 def test_features_are_standardized_by_the_training_part(
-  make_plan, monkeypatch, binary, table
+  make_plan, binary, table
 ):
-  monkeypatch.setitem(_PLANS, binary, _VECTORS[binary])
   if binary is not evolving:
     with np.load(table) as arrays:
       np.savez(table, x=arrays["x"], y=arrays["y"])
-  arguments = (f"--dataset={table}",)
-  plan, _ = make_plan(binary, *arguments)
+  flags = _VECTORS[binary], f"--dataset={table}"
+  plan, _ = make_plan(binary, *flags)
   assert plan.model.input_scaling == input_scaling.ZERO_ONE
   assert plan.settings["input_scaling"] is None
-  plan, x = make_plan(binary, *arguments, "--input_scaling=standardized")
+  plan, x = make_plan(binary, *flags, "--input_scaling=standardized")
   scaling = plan.model.input_scaling
   assert plan.settings["input_scaling"] == "standardized"
   # In float64: sums of float32 numbers are rounded.
@@ -154,31 +144,23 @@ def test_features_are_standardized_by_the_training_part(
 
 
 @pytest.mark.long
-def test_raw_features_train_and_a_saved_model_scales_alike(
-  run_here, tmp_path, capsys, read_rows, table
-):
-  run = tmp_path / "run"
-  arguments = [
-    f"--dataset={table}",
-    *("--algorithm=fed_avg", "--num_clients=2", "--rounds=10", "--noprogress"),
-    f"--output_dir={run}",
-  ]
-  assert run_here(evolving, [*arguments, "--learning_rate=9"]) == 3
-  told = capsys.readouterr().err
+def test_raw_features_train_and_a_saved_model_scales_alike(run, table):
+  flags = "--algorithm=fed_avg --num_clients=2 --rounds=10 --noprogress"
+  given = evolving, f"--dataset={table}", flags
+  told = run(*given, "--learning_rate=9", code=3).errors
   warned, diverged = told.strip().splitlines()
   assert "features of --dataset=table are as large as" in warned
   assert "diverged" in diverged and "with features as large as" in diverged
-  arguments += ["--input_scaling=standardized", "--overwrite"]
-  assert run_here(evolving, [*arguments, "--save_model"]) == 0
-  assert "as large as" not in capsys.readouterr().err
-  (row, *_) = read_rows(run)
-  assert row["input_scaling"] == "standardized"
-  model = tff_shift.load(run)
+  scaled = "--input_scaling=standardized --overwrite --save_model"
+  ended = run(*given, scaled)
+  assert "as large as" not in ended.errors
+  assert ended.rows[0]["input_scaling"] == "standardized"
+  model = tff_shift.load(ended.folder)
   with np.load(table) as arrays:
     x, y = arrays["x"], arrays["y"]
   assert np.mean(np.argmax(model.predict(x), axis=1) == y) > 0.9
   # Numbers of its own scale nothing: a model that saw raw ones would be lost.
-  (path,) = run.glob("model/**/model.json")
+  (path,) = ended.folder.glob("model/**/model.json")
   saved = json.loads(path.read_text())["network"]
   mean, deviation = saved["input_mean"], saved["input_deviation"]
   scaled = model.predict((x - mean) / deviation)
@@ -189,65 +171,26 @@ def test_raw_features_train_and_a_saved_model_scales_alike(
   "flag", ["--input_scaling=minus_one_one", "--input_mean=1"]
 )
 def test_scaling_of_images_is_not_that_of_features(refused, table, flag):
-  arguments = [*_VECTORS[evolving], f"--dataset={table}", flag]
-  told = refused(evolving, arguments)
+  told = refused(evolving, [_PLANS[evolving], f"--dataset={table}", flag])
   assert "applies to images" in told
   assert "pass --input_scaling=standardized" in told
 
 
 def test_given_numbers_count(make_plan):
-  plan, _ = make_plan(
-    guidance,
-    *("--input_scaling=standardized", "--input_mean=0.25,0.5,0.75"),
-    "--input_std=0.5",
-  )
+  flags = "--input_scaling=standardized --input_mean=0.25,0.5,0.75"
+  plan, _ = make_plan(guidance, flags, "--input_std=0.5")
   assert plan.model.input_scaling == input_scaling.InputScaling(
     (0.25, 0.5, 0.75), (0.5, 0.5, 0.5)
   )
 
 
-@pytest.mark.parametrize(
-  ("flags", "parts"),
-  [
-    ("--input_scaling=one", ["--input_scaling=one", "minus_one_one"]),
-    (
-      "--input_mean=0.5 --input_std=0.5",
-      ["--input_mean belongs to --input_scaling=standardized"],
-    ),
-    (
-      "--input_scaling=standardized --input_mean=0.5",
-      ["--input_mean needs --input_std"],
-    ),
-    *(
-      (
-        f"--input_scaling=standardized --input_mean=1 --input_std=1 {each}",
-        [each, "one finite number", "or 3"],
-      )
-      for each in (
-        *("--input_mean=a", "--input_mean=nan", "--input_mean=1,2"),
-        "--input_std=0",
-      )
-    ),
-  ],
-)
-def test_wrong_flags_end_with_one_line(flags, parts, refused):
-  line = refused(guidance, [*_GUIDANCE, *flags.split()])
-  assert all(part in line for part in parts)
-
-
-def test_run_goes_on_with_other_seeds_but_no_other_numbers(
-  run_here, tmp_path, capsys, read_rows
-):
-  arguments = [
-    *_GUIDANCE,
-    *("--input_scaling=standardized", "--rounds=1", "--batch_size=8"),
-    "--local_steps=1",
-    f"--output_dir={tmp_path / 'run'}",
-  ]
-  assert run_here(guidance, arguments) == 0
-  config = json.loads((tmp_path / "run" / "config.json").read_text())
-  assert config["flags"]["input_mean"] is config["flags"]["input_std"] is None
-  (row,) = read_rows(tmp_path / "run")
+def test_run_goes_on_with_other_seeds_but_no_other_numbers(run):
+  flags = "--input_scaling=standardized --rounds=1 --batch_size=8"
+  given = guidance, _GUIDANCE, flags, "--local_steps=1"
+  ended = run(*given)
+  recorded = ended.config["flags"]
+  assert recorded["input_mean"] is recorded["input_std"] is None
+  (row,) = ended.rows
   assert row["input_scaling"] == "standardized"
 
   def open_again():
@@ -256,13 +199,10 @@ def test_run_goes_on_with_other_seeds_but_no_other_numbers(
       guidance.planning.SCENARIO, plan.model, plan.what_follows, None
     )
 
-  again = [*arguments, "--resume"]
-  for seeds in ("--seeds=0", "--seeds=0,1"):
-    assert run_here(guidance, [*again, seeds], open_again) == 0
-  capsys.readouterr()
-  given = "--input_mean=0.5", "--input_std=0.5"
-  assert run_here(guidance, [*again, *given], open_again) == 2
-  errors = capsys.readouterr().err
+  for seeds in ("0", "0,1"):
+    run(*given, f"--resume --seeds={seeds}", main=open_again)
+  numbers = "--resume --input_mean=0.5 --input_std=0.5"
+  errors = run(*given, numbers, main=open_again, code=2).errors
   assert "--input_mean was not set and is 0.5" in errors
   assert errors.count("\n") == 1
 
@@ -292,6 +232,9 @@ def _source_inputs(clients):
   return np.concatenate([client.train.x for client in clients])
 
 
+_SCALED = "--input_scaling=standardized"
+
+
 class TestHeldOut:
   """The scaling of a run does not depend on what it holds out."""
 
@@ -309,10 +252,7 @@ class TestHeldOut:
       y = np.arange(400) % 3
       path = tmp_path / "poisoned.npz"
       np.savez(path, x=x, y=y, domain=domain, client=self.CLIENTS)
-      return [
-        *(f"--dataset={path}", "--algorithm=fed_avg", "--model=mlp"),
-        "--input_scaling=standardized",
-      ]
+      return [f"--dataset={path}", f"--algorithm=fed_avg --model=mlp {_SCALED}"]
 
     return save_file
 
@@ -353,28 +293,23 @@ class TestHeldOut:
     poisoned, _ = model_of([*save(is_tested), "--seeds=0,1"], 0)
     assert poisoned.input_scaling != first.input_scaling
 
-  def test_each_seed_runs_and_is_saved_with_its_own(
-    self, run_here, save, tmp_path
-  ):
-    run = tmp_path / "run"
-    flags = [*save(), "--seeds=0,1", "--rounds=1", "--noprogress"]
-    flags += ["--save_model", f"--output_dir={run}"]
-    assert run_here(evolving, flags) == 0
+  def test_each_seed_runs_and_is_saved_with_its_own(self, run, save):
+    flags = "--seeds=0,1 --rounds=1 --noprogress --save_model"
+    ended = run(evolving, *save(), flags)
     means = [
       json.loads(path.read_text())["network"]["input_mean"]
-      for path in sorted(run.glob("model/**/model.json"))
+      for path in sorted(ended.folder.glob("model/**/model.json"))
     ]
     assert len(means) == 2 and means[0] != means[1]
 
   @pytest.mark.parametrize(
     "binary", [online_adaptation, dynamic_personalization], ids=name_of
   )
-  def test_parts_that_do_not_train(self, make_plan, monkeypatch, binary, save):
-    monkeypatch.setitem(_PLANS, binary, _VECTORS[binary])
+  def test_parts_that_do_not_train(self, make_plan, binary, save):
     path = save()[0].partition("=")[2]
     with np.load(path) as arrays:
       x, y = arrays["x"], arrays["y"]
-    flags = f"--dataset={path}", "--input_scaling=standardized"
+    flags = _VECTORS[binary], f"--dataset={path}", _SCALED
     np.savez(path, x=x, y=y)
     plan, trained = make_plan(binary, *flags)
     is_trained = is_among(trained, x)
@@ -387,12 +322,11 @@ class TestHeldOut:
     path = save()[0].partition("=")[2]
     with np.load(path) as arrays:
       x, y = arrays["x"], arrays["y"]
-    flags = [
-      *(f"--dataset={path}", "--model=mlp", "--algorithm=fed_avg"),
-      *("--num_clients=2", "--input_scaling=standardized", "--seeds=0,1"),
-      "--partition=dirichlet_100",
-      *("--select=validation", "--learning_rate=0.1,0.2"),
-    ]
+    flags = f"""
+      --dataset={path} --model=mlp --algorithm=fed_avg --num_clients=2 {_SCALED}
+      --seeds=0,1 --partition=dirichlet_100 --select=validation
+      --learning_rate=0.1,0.2
+    """
 
     def scaling(x, seed, is_test):
       np.savez(path, x=x, y=y)
@@ -417,11 +351,11 @@ class TestHeldOut:
 
 
 def test_vocabulary_has_the_words_of_training_examples_alone(planned):
-  flags = shlex.split("""
+  flags = """
     --dataset=synthetic_titles --algorithm=fed_avg --num_clients=3
     --select=last_source --learning_rate=0.1,0.2 --max_examples_per_domain=40
     --num_new_clients=1
-  """)
+  """
   plan = planned(evolving, flags)
   words = len(plan.datasets[0].vocabulary)
   for clients in (plan.clients[0], plan.clients_without_target[0]):
@@ -438,26 +372,19 @@ def test_vocabulary_has_the_words_of_training_examples_alone(planned):
 
 
 @pytest.mark.long
-def test_extreme_columns_and_changed_data_are_said_once(
-  run_here, tmp_path, capsys
-):
+def test_extreme_columns_and_changed_data_are_said_once(run, tmp_path):
   rng = np.random.default_rng(0)
   frame = pandas.DataFrame(rng.normal(size=(240, 2)), columns=["a", "kelvin"])
   frame["month"], frame["y"] = np.arange(240) // 60, np.arange(240) % 2
   frame.loc[frame.month == 3, "kelvin"] = 1e5
   frame.to_csv(tmp_path / "table.csv", index=False)
-  flags = [
-    *(f"--dataset={tmp_path / 'table.csv'}", "--label=y", "--time=month"),
-    *("--algorithm=fed_avg", "--num_clients=2", "--rounds=1", "--noprogress"),
-    *("--seeds=0,1", "--max_examples_per_domain=50"),
-    f"--output_dir={tmp_path / 'run'}",
-  ]
-  assert run_here(evolving, [*flags, "--input_scaling=standardized"]) == 0
-  printed, errors = capsys.readouterr()
-  (line,) = errors.splitlines()
+  ended = run(
+    *(evolving, f"--dataset={tmp_path / 'table.csv'} --label=y --time=month"),
+    "--algorithm=fed_avg --num_clients=2 --rounds=1 --noprogress --seeds=0,1",
+    *("--max_examples_per_domain=50", _SCALED),
+  )
+  (line,) = ended.errors.splitlines()
   assert "scaled features" in line and "kelvin (" in line
   assert "a (" not in line
-  assert (
-    printed.splitlines()[0]
-    == "the data are changed by --max_examples_per_domain=50"
-  )
+  changed = "the data are changed by --max_examples_per_domain=50\n"
+  assert ended.output.startswith(changed)

@@ -3,9 +3,6 @@
 Nothing is downloaded: the model has random weights.
 """
 
-import json
-import shlex
-
 import numpy as np
 import pytest
 
@@ -16,11 +13,11 @@ from tff_shift.binaries import online_adaptation
 from tff_shift.data import datasets
 from tff_shift.models.networks import llama_checkpoint
 
-_SMALL = shlex.split("""
+_SMALL = """
   --dataset=synthetic_relations --client_classes=disjoint --timesteps=2
   --num_clients=2 --samples_per_step=12 --initial_examples=24
   --max_pretraining_examples=1865 --pretraining_epochs=12 --noprogress
-""")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -31,44 +28,25 @@ def model_dir(tmp_path_factory):
 
 
 @pytest.fixture
-def run(run_here, model_dir, tmp_path):
-  """Returns `run(arguments) -> exit code`, into the folder `run`."""
-
-  def run_small(*arguments):
-    return run_here(
-      online_adaptation,
-      [
-        *_SMALL,
-        *arguments,
-        # Not there from here: the folder is looked for beside the data sets.
-        *(f"--model_dir={model_dir.name}", f"--data_dir={model_dir.parent}"),
-        f"--output_dir={tmp_path / 'run'}",
-        f"--cache_dir={tmp_path / 'cache'}",
-      ],
-    )
-
-  return run_small
+def flags(model_dir, tmp_path):
+  # Not there from here: the folder is looked for beside the data sets.
+  folders = f"--model_dir={model_dir.name} --data_dir={model_dir.parent}"
+  return f"{_SMALL} {folders} --cache_dir={tmp_path / 'cache'}"
 
 
 @pytest.mark.long
 def test_fed_ade_adapts_it_and_leaves_the_base_alone(
-  run, model_dir, tmp_path, capsys
+  run, flags, model_dir, tmp_path
 ):
-  flags = (
-    *("local_epochs=1", "batch_size=8", "optimizer=adamw", "eta_max=1e-2"),
-    "lora_rank=3",
+  ended = run(
+    *(online_adaptation, flags, "--algorithm=fed_ade --save_model"),
+    "--save_clients=1 --local_epochs=1 --batch_size=8 --optimizer=adamw",
+    "--eta_max=1e-2 --lora_rank=3",
   )
-  code = run(
-    *("--algorithm=fed_ade", "--save_model", "--save_clients=1"),
-    *map("--{}".format, flags),
-  )
-  assert code == 0
-  learned = float(
-    capsys.readouterr().out.partition("model: ")[2].partition(" %")[0]
-  )
+  learned = float(ended.output.partition("model: ")[2].partition(" %")[0])
   # One of 41 by chance: adapters and head have learned from random features.
   assert learned > 4 * 100 / 41
-  (found,) = json.loads((tmp_path / "run" / "summary.json").read_text())["runs"]
+  (found,) = ended.runs
   assert found["setting"]["model"] == "llama"
   assert found["metrics"]["not_finite"]["mean"] == 0
   # The base is in the client's model, which predicts by itself, and in no other
@@ -94,26 +72,19 @@ def test_fed_ade_adapts_it_and_leaves_the_base_alone(
 
 
 @pytest.mark.slow
-def test_what_it_lacks_is_said_in_one_line(
-  run, run_here, model_dir, tmp_path, capsys, monkeypatch
-):
-  def refused(code):
-    assert code == 2
-    assert not (tmp_path / "run").exists()
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
-
+def test_what_it_lacks_is_said_in_one_line(refused, flags, monkeypatch):
   monkeypatch.setattr(execution, "MOST_BYTES_SENT", 10_000)
-  line = refused(run("--algorithm=source", "--executor=local"))
-  assert "local would be sent the model's frozen weights" in line
-  line = refused(run("--algorithm=source", "--num_clients=30"))
-  assert "num_clients must be at most 20" in line
-  line = refused(run("--algorithm=source", "--dataset=digits", "--model=llama"))
-  assert "llama takes tokens, int32 [length]" in line
-  line = refused(
-    run_here(
-      online_adaptation,
-      [*_SMALL, "--algorithm=source", f"--output_dir={tmp_path / 'run'}"],
-    )
-  )
-  assert "model_dir must be the folder" in line
+  for given, message in (
+    (
+      f"{flags} --executor=local",
+      "local would be sent the model's frozen weights",
+    ),
+    (f"{flags} --num_clients=30", "num_clients must be at most 20"),
+    (
+      f"{flags} --dataset=digits --model=llama",
+      "llama takes tokens, int32 [length]",
+    ),
+    (_SMALL, "model_dir must be the folder"),
+  ):
+    line = refused(online_adaptation, f"{given} --algorithm=source")
+    assert message in line

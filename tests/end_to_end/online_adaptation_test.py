@@ -1,8 +1,5 @@
 """The binary `experiments.online_adaptation`, run whole."""
 
-import functools
-import shlex
-
 import numpy as np
 import pytest
 
@@ -23,46 +20,34 @@ from tff_shift.simulation.storage import results
 # The contract runs over all of them; here are those that differ in what they
 # leave.
 _ALGORITHMS = ("fed_ade", "fix_lr", "source")
-_SMALL = shlex.split("""
+_WITHOUT_EPOCHS = """
   --dataset=digits --model=mlp --timesteps=3 --num_clients=3
-  --samples_per_step=10 --initial_examples=20 --local_epochs=1
-  --pretraining_epochs=1 --max_pretraining_examples=200 --model_width=4
-  --noprogress
-""")
-_CORRUPTED = (*_SMALL, "--algorithm=fed_ade", "--shift_kind=covariate")
+  --samples_per_step=10 --initial_examples=20 --pretraining_epochs=1
+  --max_pretraining_examples=200 --model_width=4 --noprogress
+"""
+_SMALL = f"{_WITHOUT_EPOCHS} --local_epochs=1"
+_CORRUPTED = "--algorithm=fed_ade --shift_kind=covariate"
 
 
 @pytest.fixture(scope="module")
 def cache_dir(tmp_path_factory):
-  return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture
-def run_online(run_here):
-  """Returns `run(arguments) -> exit code`."""
-  return functools.partial(run_here, online_adaptation)
+  return f"--cache_dir={tmp_path_factory.mktemp('cache')}"
 
 
 @pytest.mark.slow
 class TestWholeRun:
   @pytest.fixture(scope="class")
-  def finished(self, run_whole, cache_dir, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / "all"
-    output = run_whole(
-      online_adaptation,
-      [
-        *_SMALL,
-        f"--algorithm={','.join(_ALGORITHMS)}",
-        *("--seeds=0,1", "--shift=square", "--learning_rate=1e-1"),
-        *("--use_uncertainty=true,false", "--eta_min=0.01", "--eta_max=1"),
-        f"--cache_dir={cache_dir}",
-        f"--output_dir={folder}",
-      ],
+  def finished(self, run_in, cache_dir, tmp_path_factory):
+    return run_in(
+      tmp_path_factory.mktemp("runs") / "all",
+      *(online_adaptation, _SMALL, f"--algorithm={','.join(_ALGORITHMS)}"),
+      "--seeds=0,1 --shift=square --learning_rate=1e-1 --eta_min=0.01",
+      *("--use_uncertainty=true,false --eta_max=1", cache_dir),
+      errors="",
     )
-    return folder, output
 
-  def test_rows_are_those_of_every_run_and_step(self, finished, read_rows):
-    rows = read_rows(finished[0])
+  def test_rows_are_those_of_every_run_and_step(self, finished):
+    rows = finished.rows
     settings = {name: [("", "")] for name in _ALGORITHMS}
     settings["fix_lr"] = [("0.1", "")]
     settings["fed_ade"] = [("", "True"), ("", "False")]
@@ -79,9 +64,9 @@ class TestWholeRun:
     ]
     assert [float(r["omega"]) for r in rows[:3]] == [1, 0, 1]
 
-  def test_summary_is_the_mean_over_steps(self, finished, read_rows, read_runs):
-    rows = read_rows(finished[0])
-    for run in read_runs(finished[0]):
+  def test_summary_is_the_mean_over_steps(self, finished):
+    rows = finished.rows
+    for run in finished.runs:
       is_on = str(run["setting"].get("use_uncertainty", ""))
       for column, metric in (
         ("accuracy", "accuracy"),
@@ -101,10 +86,9 @@ class TestWholeRun:
         assert found == (run["algorithm"] == "fed_ade")
 
   def test_figures_are_there(self, finished):
-    figures = {p.stem for p in (finished[0] / "figures").glob("*.png")}
     # What is compared is told apart.
     compared = [f"fed_ade_use_uncertainty_{is_on}" for is_on in (True, False)]
-    assert figures == {
+    assert finished.figures == {
       "accuracy_square",
       "clients_square",
       *(
@@ -121,49 +105,34 @@ class TestWholeRun:
 @pytest.mark.long
 class TestControls:
   # Two rounds a step, in which two of three clients take part.
-  _CONTROLLED = (
-    *_SMALL,
-    *("--algorithm=source,fed_ade", "--controls", "--rounds_per_step=2"),
-    *("--participation=0.7", "--shift=square", "--eta_min=0.01"),
-    *("--eta_max=1", "--checkpoint_every=2"),
-  )
+  _CONTROLLED = f"""{_SMALL}
+    --algorithm=source,fed_ade --controls --rounds_per_step=2
+    --participation=0.7 --shift=square --eta_min=0.01 --eta_max=1
+    --checkpoint_every=2
+  """
   _NAMES = ("fed_ade", *rate_controls.NAMES)
 
   @pytest.fixture(scope="class")
-  def finished(self, run_whole, cache_dir, tmp_path_factory):
+  def finished(self, run_in, cache_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "controls"
-    output = run_whole(
-      online_adaptation,
-      [*self._CONTROLLED, f"--cache_dir={cache_dir}", f"--output_dir={folder}"],
-    )
-    return folder, output
+    given = online_adaptation, self._CONTROLLED, cache_dir
+    return run_in(folder, *given, errors="")
 
-  def test_they_stand_where_fed_ade_stands(
-    self, finished, read_rows, read_runs
-  ):
-    folder, output = finished
-    rows = read_rows(folder)
-    assert [(r["algorithm"], r["timestep"]) for r in rows] == [
+  def test_they_stand_where_fed_ade_stands(self, finished):
+    assert [(r["algorithm"], r["timestep"]) for r in finished.rows] == [
       (name, step) for name in ("source", *self._NAMES) for step in "123"
     ]
-    _, *runs = read_runs(folder)
+    _, *runs = finished.runs
     assert [run["algorithm"] for run in runs] == list(self._NAMES)
     assert [run["setting"] for run in runs] == [runs[0]["setting"]] * 3
     # Names, rule, a row for each, and the results.
-    assert [line.split()[0] for line in output.splitlines()[-5:-1]] == [
-      "source",
-      *self._NAMES,
-    ]
+    lines = finished.output.splitlines()[-5:-1]
+    assert [line.split()[0] for line in lines] == ["source", *self._NAMES]
 
   def test_stopped_within_a_control_ends_the_same(
-    self, finished, cache_dir, run_online, tmp_path, monkeypatch, capsys
+    self, finished, cache_dir, run, monkeypatch
   ):
-    folder = tmp_path / "run"
-    arguments = [
-      *self._CONTROLLED,
-      f"--cache_dir={cache_dir}",
-      f"--output_dir={folder}",
-    ]
+    given = online_adaptation, self._CONTROLLED, cache_dir
     write = results.RunFolder.write_metrics
 
     def stop(self, row):
@@ -173,21 +142,19 @@ class TestControls:
 
     with monkeypatch.context() as patches:
       patches.setattr(results.RunFolder, "write_metrics", stop)
-      assert run_online(arguments) == 130
+      folder = run(*given, code=130).folder
     assert resume.num_rows(folder) == 11
-    assert run_online([*arguments, "--resume"]) == 0
-    assert resume.differences(finished[0], folder) == []
+    run(*given, "--resume")
+    assert resume.differences(finished.folder, folder) == []
 
 
 @pytest.mark.long
 def test_folder_with_its_deployment_adapts_as_its_run(
-  cache_dir, run_online, planned, tmp_path
+  cache_dir, run, planned, tmp_path
 ):
-  arguments = [
-    *(*_SMALL, "--algorithm=fed_ade", "--shift=square"),
-    *("--save_model", "--save_deployment", f"--cache_dir={cache_dir}"),
-  ]
-  assert run_online([*arguments, f"--output_dir={tmp_path / 'run'}"]) == 0
+  flags = "--algorithm=fed_ade --shift=square --save_model --save_deployment"
+  arguments = _SMALL, flags, cache_dir
+  run(online_adaptation, *arguments)
   (folder,) = (each.parent for each in tmp_path.rglob("model.json"))
   streams = configuration.client_streams(
     planned(online_adaptation, arguments), "square", 0
@@ -209,15 +176,8 @@ def test_folder_with_its_deployment_adapts_as_its_run(
 
 @pytest.mark.long
 def test_covariate_shift_corrupts_and_keeps_classes_even(
-  cache_dir,
-  run_online,
-  drawn_figures,
-  read_rows,
-  read_runs,
-  tmp_path,
-  monkeypatch,
+  cache_dir, run, drawn_figures, monkeypatch
 ):
-  folder = tmp_path / "covariate"
   corrupt, names = corruptions.corrupt, []
 
   def noting(images, name, *arguments):
@@ -226,52 +186,41 @@ def test_covariate_shift_corrupts_and_keeps_classes_even(
 
   monkeypatch.setattr(corruptions, "corrupt", noting)
   with drawn_figures("corruptions"):
-    code = run_online(
-      [
-        *(each for each in _CORRUPTED if each != "--local_epochs=1"),
-        *(f"--cache_dir={cache_dir}", f"--output_dir={folder}"),
-        "--local_steps=2",
-      ]
+    ended = run(
+      *(online_adaptation, _WITHOUT_EPOCHS, _CORRUPTED, cache_dir),
+      "--local_steps=2",
     )
-  assert code == 0
   # Of the figure and of the streams, whose last step has a severity.
   assert len(names) > 6 * len(corruptions.names())
-  assert len(read_rows(folder)) == 3
-  (run,) = read_runs(folder)
-  assert (folder / "figures" / "corruptions.png").stat().st_size > 1000
+  assert len(ended.rows) == 3
+  (summary,) = ended.runs
+  figure = ended.folder / "figures" / "corruptions.png"
+  assert figure.stat().st_size > 1000
   # Who asks for steps does not get the epochs of the default on top.
-  assert run["setting"]["local_steps"] == 2
-  assert run["setting"]["local_epochs"] == 0
+  assert summary["setting"]["local_steps"] == 2
+  assert summary["setting"]["local_epochs"] == 0
   # The severity of all clients moves alike: there is nothing to rank by what
   # was measured.
-  assert (folder / "figures" / "measured_shift.png").exists()
+  assert "measured_shift" in ended.figures
   assert {
     f"{when}{name}"
     for name in evaluation.METRICS
     for when in ("", "before_adaptation_")
-  } <= set(run["metrics"])
-  assert not [name for name in run["metrics"] if "correlation" in name]
+  } <= set(summary["metrics"])
+  assert not [name for name in summary["metrics"] if "correlation" in name]
 
 
 @pytest.mark.long
-def test_program_of_the_authors_runs_whole(
-  cache_dir, run_whole, read_rows, tmp_path
-):
+def test_program_of_the_authors_runs_whole(cache_dir, run):
   """With the same cohorts at each step, and weights of each client."""
-  folder = tmp_path / "program"
-  run_whole(
-    online_adaptation,
-    [
-      *(each for each in _SMALL if "timesteps" not in each),
-      *("--algorithm=fed_ade", "--variant=program", "--controls"),
-      *("--schedules=program", "--shift=bernoulli", "--timesteps=9"),
-      *("--rounds_per_step=2", "--participation=0.3", "--repeat_cohorts"),
-      *("--eta_min=0.01", "--eta_max=1", "--seeds=3"),
-      "--running_statistics=fixed",
-      *(f"--cache_dir={cache_dir}", f"--output_dir={folder}"),
-    ],
-  )
-  rows = read_rows(folder)
+  flags = """
+    --algorithm=fed_ade --variant=program --controls --schedules=program
+    --shift=bernoulli --timesteps=9 --rounds_per_step=2 --participation=0.3
+    --repeat_cohorts --eta_min=0.01 --eta_max=1 --seeds=3
+    --running_statistics=fixed
+  """
+  ended = run(online_adaptation, _SMALL, flags, cache_dir, errors="")
+  rows = ended.rows
   assert [row["algorithm"] for row in rows] == [
     name for name in ("fed_ade", *rate_controls.NAMES) for _ in range(9)
   ]
@@ -294,18 +243,17 @@ def test_program_of_the_authors_runs_whole(
   }
   assert len(constant) == 1
   # No label distribution is estimated.
-  figures = {path.stem for path in (folder / "figures").glob("*.png")}
-  assert figures == {
+  assert ended.figures == {
     *("accuracy_bernoulli", "learning_rates_bernoulli", "clients_bernoulli")
   }
 
 
 def test_streams_are_drawn_as_the_flags_tell(make_plan):
-  plan = make_plan(
-    *("--algorithm=fed_ade", "--shift_kind=covariate", "--schedules=program"),
-    *("--shift=bernoulli,square", "--severities=one_to_five"),
-    *("--corruption_set=benchmark", "--num_clients=20", "--seeds=1"),
-  )
+  plan = make_plan("""
+    --algorithm=fed_ade --shift_kind=covariate --schedules=program
+    --shift=bernoulli,square --severities=one_to_five
+    --corruption_set=benchmark --num_clients=20 --seeds=1
+  """)
   assert plan.settings["schedules"] == "program"
   found = configuration.client_streams(plan, "bernoulli", 1)
   assert found.omega.shape == (20, 4)
@@ -319,10 +267,8 @@ def test_streams_are_drawn_as_the_flags_tell(make_plan):
 
 
 def test_more_steps_change_each_clients_weights(make_plan):
-  plan = make_plan(
-    *("--algorithm=fed_ade", "--schedules=program", "--shift=bernoulli"),
-    "--num_clients=30",
-  )
+  flags = "--algorithm=fed_ade --schedules=program --shift=bernoulli"
+  plan = make_plan(flags, "--num_clients=30")
   assert "--shift=bernoulli depends on it" in plan.what_follows(2)
 
 
@@ -330,11 +276,11 @@ def test_more_steps_change_each_clients_weights(make_plan):
 def make_plan(planned, tmp_path):
   """Returns `make(*flags)`, which gives the plan of a small run."""
   cache = f"--cache_dir={tmp_path / 'cache'}"
-  return lambda *flags: planned(online_adaptation, [*_SMALL, *flags, cache])
+  return lambda *flags: planned(online_adaptation, [_SMALL, *flags, cache])
 
 
 @pytest.mark.parametrize(
-  ("flag", "values"),
+  "flag, values",
   [
     ("--nouse_uncertainty", [False]),
     ("--use_uncertainty=true,false", [True, False]),
@@ -350,99 +296,17 @@ def test_what_is_on_or_off_may_be_compared(flag, values, make_plan):
   )
 
 
-_REFUSED = [
-  ("--algorithm=fed_avg", "{}", "atlas, ", "fed_ade, "),
-  ("--shift=linear,cosine", "{}:", "bernoulli", "duplicates"),
-  ("--shift_kind=concept", "{}", "covariate"),
-  ("--corrupted_images=downloaded", "--corrupted_images", "archive"),
-  ("--bernoulli_flip=always", "--bernoulli_flip", "as_printed"),
-  ("--model=cnn --model_width=8", "width", "cnn"),
-  ("--eta_min=1 --eta_max=0.5", "--eta_max=0.5", "eta_min=1.0"),
-  (
-    "--nouse_uncertainty --nouse_representation",
-    "--use_uncertainty=False",
-    "use_representation=False",
-  ),
-  ("--eta_min=1e-5,1e-3", "--eta_max=0.0001", "eta_min=0.001"),
-  ("--learning_rate=1e-5", "--learning_rate", "fix_lr"),
-  (
-    "--algorithm=fix_lr --controls",
-    "--controls",
-    "fed_ade",
-    "--algorithm=fix_lr",
-  ),
-  (
-    *("--controls --compare=rounds --rounds_per_step=2", "--controls"),
-    *("--compare=rounds", "--rounds_per_step=2 must be 1"),
-  ),
-  (
-    "--correct_batch_noise --similarity=wasserstein",
-    "--correct_batch_noise=True",
-    "similarity='wasserstein'",
-  ),
-  ("--correct_batch_noise --summary=histogram", "summary=softmax"),
-  ("--variant=theirs", "--variant='theirs'", "published, program"),
-  ("--variant=program", "running_statistics=moving", "mini_resnet"),
-  ("--schedules=theirs", "{}", "online_label_shift"),
-  (
-    "--schedules=program --bernoulli_flip=as_printed",
-    "--bernoulli_flip=as_printed",
-    "--schedules=program",
-  ),
-  ("--severities=one_to_five", "{}", "--shift_kind=covariate"),
-  (
-    "--repeat_cohorts --aggregator=dp --client_weighting=uniform",
-    "--repeat_cohorts",
-    "epsilon",
-  ),
-  ("--dataset=cifar10 --data_dir=/nowhere", "/nowhere", "cifar10"),
-  ("--shift_kind=covariate --corrupted_images=archive", "cifar10", "digits"),
-  ("--corrupted_images=archive", "{}", "does not apply", "--shift_kind=label"),
-  *(
-    (f"--{name}=0", f"--{name}=0", "at least 1")
-    for name in (
-      *("timesteps", "rounds_per_step", "samples_per_step"),
-      *("initial_examples", "max_pretraining_examples", "pretraining_epochs"),
-    )
-  ),
-  (
-    "--cache_dir=/proc/self/fdinfo/cache",
-    "/cache: it must be a writable folder",
-  ),
-  (f"--cache_dir={__file__}/cache", "--cache_dir"),
-]
-
-
-@pytest.mark.parametrize("row", _REFUSED, ids=lambda row: row[0])
-def test_bad_flags_end_with_one_line_and_nothing_written(
-  row, refused, tmp_path
-):
-  arguments = [*_SMALL, "--algorithm=fed_ade", f"--cache_dir={tmp_path / 'c'}"]
-  line = refused(online_adaptation, [*arguments, *row[0].split()])
-  assert all(part.format(row[0]) in line for part in row[1:]), line
-
-
-def test_run_that_is_refused_for_its_folder_makes_no_cache(
-  tmp_path, run_online, capsys
-):
-  (tmp_path / "notes.txt").write_text("mine")
-  cache = tmp_path.parent / f"{tmp_path.name}-cache"
-  code = run_online(
-    [
-      *_SMALL,
-      *("--algorithm=fed_ade", f"--output_dir={tmp_path}"),
-      f"--cache_dir={cache}",
-    ]
-  )
-  assert code == 2
-  assert "already holds files" in capsys.readouterr().err
-  assert not cache.exists()
+def test_run_that_is_refused_for_its_folder_makes_no_cache(tmp_path, refused):
+  (tmp_path / "run").mkdir()
+  (tmp_path / "run" / "notes.txt").write_text("mine")
+  flags = f"--algorithm=fed_ade --cache_dir={tmp_path / 'cache'}"
+  assert "already holds files" in refused(online_adaptation, [_SMALL, flags])
 
 
 class TestArchive:
   # The weights of 3 steps: linear 1/3, 2/3, 1, square 1, 0, 1; 5 times that,
   # rounded, is severity 2, 3, 5 and 5, 0, 5.
-  _SCHEDULES = ("--shift=square,linear", "--timesteps=3", "--seeds=0,1")
+  _SCHEDULES = "--shift=square,linear --timesteps=3 --seeds=0,1"
 
   @pytest.fixture
   def corruption_names(self):
@@ -475,22 +339,14 @@ class TestArchive:
     return missing
 
   def test_one_part_that_is_missing_is_refused(
-    self, archive, corruption_names, tmp_path, run_online, capsys
+    self, archive, corruption_names, tmp_path, refused
   ):
-    folder, cache = tmp_path / "run", tmp_path / "cache"
     # Only the last client of the second seed on the second schedule needs it.
     part = corruption_names[1][2], 3
     assert part[0] not in (*corruption_names[0], *corruption_names[1][:2])
     archive.add(part)
-    code = run_online(
-      [
-        *_CORRUPTED,
-        *self._SCHEDULES,
-        *("--corrupted_images=archive", f"--output_dir={folder}"),
-        f"--cache_dir={cache}",
-      ]
+    flags = f"--corrupted_images=archive --cache_dir={tmp_path / 'cache'}"
+    line = refused(
+      online_adaptation, [_SMALL, _CORRUPTED, self._SCHEDULES, flags]
     )
-    assert code == 2
-    assert capsys.readouterr().err == f"online_adaptation: {part} is missing\n"
-    assert not folder.exists()
-    assert not cache.exists()
+    assert line == f"online_adaptation: {part} is missing\n"

@@ -8,18 +8,19 @@ import pandas
 import pytest
 
 import tff_shift as ts
+from tests.fixtures import tables
 from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import online_adaptation
 
-_COLUMNS = ("--label=outcome", "--client=site", "--time=year")
-_COMMON = ("--pretraining_epochs=1", "--model_width=4", "--noprogress")
-_FED_ADE = (
-  *("--algorithm=source,fed_ade", "--eta_min=0.01", "--eta_max=0.1"),
-  "--local_epochs=1",
-)
-_FED_3DA = (
-  *("--algorithm=fed_3da,fed_avg", "--hidden_width=6", "--num_hidden=1"),
-)
+_COMMON = """
+  --label=outcome --client=site --time=year --pretraining_epochs=1
+  --model_width=4 --noprogress
+"""
+_FED_ADE = """
+  --algorithm=source,fed_ade --eta_min=0.01 --eta_max=0.1 --local_epochs=1
+"""
+_FED_3DA = "--algorithm=fed_3da,fed_avg --hidden_width=6 --num_hidden=1"
+_SAVED = "--save_model --save_clients=all"
 # The number of examples of each site in the years 2019 to 2022.
 _SIZES = {
   "gap": (24, 12, 0, 8),
@@ -63,32 +64,19 @@ def check_names(folder):
 
 
 @pytest.fixture
-def run(table, run_here, tmp_path):
-  """Returns `run(binary, folder, *flags)`, which must succeed."""
-
-  def run_binary(binary, folder, *flags):
-    places = f"--cache_dir={tmp_path / 'cache'}", f"--output_dir={folder}"
-    arguments = [table, *_COLUMNS, *_COMMON, *places, *flags]
-    assert run_here(binary, arguments) == 0
-
-  return run_binary
+def run_table(table, run, tmp_path):
+  """Returns `run(binary, *flags, folder="run")`, with the table."""
+  cache = f"--cache_dir={tmp_path / 'cache'}"
+  return lambda binary, *flags, **options: run(
+    *(binary, table, _COMMON, cache, *flags), **options
+  )
 
 
 @pytest.mark.long
-def test_online_adaptation_runs_and_resumes(
-  run, tmp_path, read_rows, read_runs, capsys
-):
-  folder = tmp_path / "run"
-  run(
-    online_adaptation,
-    folder,
-    *_FED_ADE,
-    "--controls",
-    "--save_model",
-    "--save_clients=all",
-  )
-  check_names(folder)
-  absent, few, without = capsys.readouterr().err.splitlines()
+def test_online_adaptation_runs_and_resumes(run_table):
+  ended = run_table(online_adaptation, _FED_ADE, "--controls", _SAVED)
+  check_names(ended.folder)
+  absent, few, without = ended.errors.splitlines()
   assert absent.endswith(
     "study.csv lack time steps, in which they are absent: gap lacks 2021;"
     " leaver lacks 2021, 2022"
@@ -96,7 +84,7 @@ def test_online_adaptation_runs_and_resumes(
   # Of 24 examples, rint(15.6) are for pre-training, rint(19.2) - 16 held out.
   assert few.endswith("use all of them (at least 5)")
   assert "1 of 4 clients have no labelled examples of their own" in without
-  rows = read_rows(folder)
+  rows = ended.rows
   algorithms = ["source", "fed_ade", "fix_lr_mean", "fed_ade_shuffled"]
   assert [(r["algorithm"], r["shift"], r["time"]) for r in rows] == [
     (name, "own", year)
@@ -109,30 +97,24 @@ def test_online_adaptation_runs_and_resumes(
     size = _PER_YEAR[int(row["timestep"])]
     hits = float(row["pooled_accuracy"]) * size / 100
     assert hits == pytest.approx(round(hits), abs=1e-4)
-  runs = {each["algorithm"]: each for each in read_runs(folder)}
+  runs = {each["algorithm"]: each for each in ended.runs}
   setting = runs["fed_ade"]["setting"]
   assert setting["clients_without_labelled_examples"] == 1
   assert "shift_kind" not in setting
   assert "step_shift_correlation" in runs["fed_ade"]["metrics"]
-  config = json.loads((folder / "config.json").read_text())["flags"]
+  config = ended.config["flags"]
   assert (config["shift"], config["timesteps"]) == (["own"], 3)
-  stopped = tmp_path / "stopped"
-  run(online_adaptation, stopped, *_FED_ADE, "--timesteps=2")
-  run(online_adaptation, stopped, *_FED_ADE, "--timesteps=3", "--resume")
-  assert read_rows(stopped) == rows[: 2 * 3]
+  for steps in ("--timesteps=2", "--timesteps=3 --resume"):
+    stopped = run_table(online_adaptation, _FED_ADE, steps, folder="stopped")
+  assert stopped.rows == rows[: 2 * 3]
 
 
 @pytest.mark.long
-def test_dynamic_personalization_runs_and_resumes(
-  run, tmp_path, read_rows, read_runs
-):
-  folder = tmp_path / "run"
-  run(
-    *(dynamic_personalization, folder, *_FED_3DA),
-    *("--rounds=3", "--save_model", "--save_clients=all"),
-  )
-  check_names(folder)
-  rows = read_rows(folder)
+def test_dynamic_personalization_runs_and_resumes(run_table):
+  binary = dynamic_personalization
+  ended = run_table(binary, _FED_3DA, "--rounds=3", _SAVED)
+  check_names(ended.folder)
+  rows = ended.rows
   assert [
     (r["algorithm"], r["test_distribution"], r["time"]) for r in rows
   ] == [
@@ -141,7 +123,7 @@ def test_dynamic_personalization_runs_and_resumes(
     for year in ("2021", "2022")
   ]
   assert not {"drifted_share", "period_size", "rest"} & set(rows[0])
-  for number, each in enumerate(read_runs(folder)):
+  for number, each in enumerate(ended.runs):
     assert each["setting"]["train_periods"] == 2
     assert "true_positive_rate" not in each["metrics"]
     # Two sites have examples in 2021, and three in 2022.
@@ -149,86 +131,62 @@ def test_dynamic_personalization_runs_and_resumes(
     assert each["metrics"]["accuracy"]["mean"] == pytest.approx(
       (2 * two + 3 * three) / 5
     )
-  stopped = tmp_path / "stopped"
-  run(dynamic_personalization, stopped, *_FED_3DA, "--rounds=1")
-  run(dynamic_personalization, stopped, *_FED_3DA, "--rounds=3", "--resume")
-  assert read_rows(stopped) == rows
+  for steps in ("--rounds=1", "--rounds=3 --resume"):
+    stopped = run_table(binary, _FED_3DA, steps, folder="stopped")
+  assert stopped.rows == rows
 
 
 @pytest.mark.slow
-def test_deployed_model_of_a_file_is_not_trained(
-  run, tmp_path, capsys, read_rows
-):
-  run(online_adaptation, tmp_path / "trained", "--algorithm=source")
+def test_deployed_model_of_a_file_is_not_trained(run_table, tmp_path):
+  given = online_adaptation, "--algorithm=source"
+  trained = run_table(*given, folder="trained")
   (cached,) = (tmp_path / "cache").glob("*.npz")
   with np.load(cached) as arrays:
     weights = {name: arrays[name] for name in arrays if "/" in name}
   np.savez(tmp_path / "weights.npz", **weights)
   shutil.rmtree(tmp_path / "cache")
-  capsys.readouterr()
-  flags = f"--weights_file={tmp_path / 'weights.npz'}", "--pretraining_epochs=0"
-  run(online_adaptation, tmp_path / "deployed", "--algorithm=source", *flags)
-  assert "held-out examples, not trained" in capsys.readouterr().out
+  file = f"--weights_file={tmp_path / 'weights.npz'} --pretraining_epochs=0"
+  deployed = run_table(*given, file, folder="deployed")
+  assert "held-out examples, not trained" in deployed.output
   assert not (tmp_path / "cache").exists()
-  rows = [read_rows(tmp_path / name) for name in ("trained", "deployed")]
-  assert rows[0] == rows[1]
+  assert deployed.rows == trained.rows
+
+
+_REFUSED = {
+  online_adaptation: """
+--shift=linear
+    --shift=linear does not apply to --dataset=
+--dirichlet=0.5
+    whose domains are the drift; leave it out
+--timesteps=4
+    --timesteps=4: it must be at most 3, the numb
+--num_clients=3
+    study.csv has 4 clients of its own; leave
+--aggregator=dp
+    2 of 4 clients are absent in some time step
+--pretraining_epochs=0
+    --pretraining_epochs=0: it must be at least 1, or --weights_file must
+""",
+  dynamic_personalization: """
+--period_size=9
+    --period_size=9 does not apply to --datase
+--train_periods=4
+    --train_periods=4: it must be from 1 to
+""",
+}
 
 
 @pytest.mark.parametrize(
-  ("binary", "flags", "message"),
+  "binary, flags, message",
   [
-    (
-      online_adaptation,
-      "--shift=linear",
-      "--shift=linear does not apply to --dataset=",
-    ),
-    (
-      online_adaptation,
-      "--dirichlet=0.5",
-      "whose domains are the drift; leave it out",
-    ),
-    (
-      online_adaptation,
-      "--timesteps=4",
-      "--timesteps=4: it must be at most 3, the numb",
-    ),
-    (
-      online_adaptation,
-      "--num_clients=3",
-      "study.csv has 4 clients of its own; leave",
-    ),
-    (
-      online_adaptation,
-      "--aggregator=dp",
-      "2 of 4 clients are absent in some time step",
-    ),
-    (
-      online_adaptation,
-      "--pretraining_epochs=0",
-      "--pretraining_epochs=0: it must be at least 1, or --weights_file must",
-    ),
-    (
-      dynamic_personalization,
-      "--period_size=9",
-      "--period_size=9 does not apply to --datase",
-    ),
-    (
-      dynamic_personalization,
-      "--train_periods=4",
-      "--train_periods=4: it must be from 1 to",
-    ),
+    pytest.param(binary, *row, id=row[0])
+    for binary, text in _REFUSED.items()
+    for row in tables.rows(text)
   ],
 )
 def test_flags_that_do_not_apply_are_refused(
   binary, flags, message, table, refused
 ):
   algorithm = _FED_ADE if binary is online_adaptation else _FED_3DA
-  arguments = [table, *_COLUMNS, *_COMMON, *algorithm, *flags.split()]
-  assert message in refused(binary, arguments)
-
-
-def test_training_periods_need_domains(refused):
-  arguments = "--algorithm=local --dataset=digits --train_periods=1"
-  assert (
-    "--train_periods=1 belongs to data with domains, not to --dataset=digits"
-  ) in refused(dynamic_personalization, arguments)
+  line = refused(binary, [table, _COMMON, algorithm, flags])
+  assert message[0] in line

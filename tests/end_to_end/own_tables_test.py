@@ -1,8 +1,5 @@
 """A table, as CSV or Parquet, runs in the binaries by the names of columns."""
 
-import json
-import shlex
-
 import numpy as np
 import pandas
 import pytest
@@ -12,10 +9,12 @@ from tff_shift.binaries import guidance
 from tff_shift.data import datasets
 from tff_shift.data.your_own import own_datasets
 
-_EVOLVING = shlex.split("""
+_EVOLVING = """
   --algorithm=fed_avg,fed_evolve --optimizer=adam --rounds=3
   --learning_rate=0.05 --local_steps=5 --noprogress
-""")
+"""
+_COLUMNS = {"label": "outcome", "client": "site", "time": "day"}
+_FLAGS = "--label=outcome --client=site --time=day"
 
 
 def make_table():
@@ -52,123 +51,94 @@ def write(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["study.csv", "study.parquet"])
-def test_domains_clients_and_classes_keep_their_names(
-  write, run_evolving, tmp_path, read_runs, name
-):
-  columns = "--label=outcome", "--client=site", "--time=day"
-  output = f"--output_dir={tmp_path / 'run'}"
+def test_domains_clients_and_classes_keep_their_names(write, run, name):
   file = write(make_table(), name)
-  assert run_evolving([*_EVOLVING, file, *columns, output]) == 0
-  runs = read_runs(tmp_path / "run")
-  assert {run["dataset"] for run in runs} == {"study"}
-  for run in runs:
-    assert run["metrics"]["server_accuracy"]["mean"] == 100
-    assert run["setting"]["num_domains"] == 3
-    assert run["setting"]["num_clients"] == 2
-  columns_by_role = dict(each[2:].split("=") for each in columns)
+  given = evolving, _EVOLVING, file, _FLAGS
+  ended = run(*given)
+  assert {each["dataset"] for each in ended.runs} == {"study"}
+  for each in ended.runs:
+    assert each["metrics"]["server_accuracy"]["mean"] == 100
+    assert each["setting"]["num_domains"] == 3
+    assert each["setting"]["num_clients"] == 2
   path = file.removeprefix("--dataset=")
-  named = own_datasets.table_name(path, columns_by_role)
+  named = own_datasets.table_name(path, _COLUMNS)
   loaded = datasets.load(named)
   assert loaded.class_names == ("healthy", "sick")
   assert loaded.client_names == ("north", "south")
   assert datasets.get(named).evolution.time_names == (
     *("2024-01-31", "2024-02-29", "2024-03-31"),
   )
-  flags = json.loads((tmp_path / "run" / "config.json").read_text())["flags"]
+  flags = ended.config["flags"]
   assert (flags["dataset"], flags["label"]) == ("study", "outcome")
   assert len(flags["dataset_sha256"]) == 64
   # The same table goes on, another one does not.
-  go_on = [*_EVOLVING, file, *columns, output, "--resume", "--rounds=4"]
-  assert run_evolving(go_on) == 0
+  run(*given, "--resume --rounds=4")
   write(make_table().assign(age=0.5), name)
-  assert run_evolving([*go_on, "--rounds=5"]) == 2
+  run(*given, "--resume --rounds=5", code=2)
 
 
 @pytest.mark.slow
-def test_features_name_the_inputs_and_warnings_the_file(
-  write, run_evolving, tmp_path, capsys
-):
+def test_features_name_the_inputs_and_warnings_the_file(write, run):
   table = make_table()
   # A text column that is no feature; a client that lacks a domain.
   table["note"] = "x"
   lacks = (table["site"] == "south") & (table["day"] == "2024-02-29")
   file = write(table[~lacks])
-  arguments = [
-    *(file, "--label=outcome", "--client=site", "--time=day"),
-    *("--features=dose", "--algorithm=fed_avg", "--rounds=1"),
-    *("--local_steps=1", "--noprogress", f"--output_dir={tmp_path / 'run'}"),
-  ]
-  assert run_evolving(arguments) == 0
-  errors = capsys.readouterr().err
+  flags = "--features=dose --algorithm=fed_avg --rounds=1 --local_steps=1"
+  ended = run(evolving, file, _FLAGS, flags)
   path = file.removeprefix("--dataset=")
-  assert f"1 of 2 clients of {path} lack domains: south lacks 2024-02-29\n" in (
-    errors
-  )
-  assert "?" not in errors
-  config = json.loads((tmp_path / "run" / "config.json").read_text())
-  assert config["flags"]["features"] == ["dose"]
+  lacks = f"1 of 2 clients of {path} lack domains: south lacks 2024-02-29\n"
+  assert lacks in ended.errors and "?" not in ended.errors
+  assert ended.config["flags"]["features"] == ["dose"]
 
 
 @pytest.mark.slow
-def test_clients_of_guidance(write, run_here, tmp_path, read_runs):
-  arguments = [
-    write(make_table().drop(columns="day")),
-    *("--label=outcome", "--client=site", "--algorithm=fed_avg"),
-    *("--rounds=1", "--local_steps=2", "--noprogress"),
-    f"--output_dir={tmp_path / 'run'}",
-  ]
-  assert run_here(guidance, arguments) == 0
-  (run,) = read_runs(tmp_path / "run")
-  assert run["setting"]["num_clients"] == 2
+def test_clients_of_guidance(write, run):
+  file = write(make_table().drop(columns="day"))
+  flags = "--label=outcome --client=site --algorithm=fed_avg --rounds=1"
+  (summary,) = run(guidance, file, flags, "--local_steps=2").runs
+  assert summary["setting"]["num_clients"] == 2
 
 
 @pytest.mark.parametrize(
-  ("changes", "flags", "message"),
+  "changes, flags, message",
   [
     ({}, "", "study.csv: --label must name the column of the class"),
     ({}, "--label=outcom", "study.csv: label='outcom' is not a column; there"),
     (
-      {},
-      "--label=outcome --client=site",
+      *({}, "--label=outcome --client=site"),
       "study.csv: features: column 'day' has '2024-01-31' in line 2, not a num",
     ),
     (
-      {"day": "May"},
-      "--label=outcome --client=site --time=day",
+      *({"day": "May"}, _FLAGS),
       "study.csv: --time=day must be numbers or dates such as 2024-01-31, got"
       " 'May'",
     ),
     (
-      {"day": 3},
-      "--label=outcome --client=site --time=day",
+      *({"day": 3}, _FLAGS),
       "--time of {folder}/study.csv: there must be at least 2 (a source and a",
     ),
     (
-      {"note": "x"},
-      "--label=outcome --client=site",
+      *({"note": "x"}, "--label=outcome --client=site"),
       "study.csv: features: column 'day' has '2024-01-31' in line 2, not a"
       " number (and 'note'); encode them, or name the columns to use by"
       " features",
     ),
     (
-      {},
-      "--label=outcome --features=dose,weight",
+      *({}, "--label=outcome --features=dose,weight"),
       "study.csv: features: 'weight' is not a column",
     ),
     (
-      {"outcome": 1},
-      "--label=outcome --features=dose,outcome",
+      *({"outcome": 1}, "--label=outcome --features=dose,outcome"),
       "study.csv: features: 'outcome' is the label",
     ),
     (
-      {"age": np.nan, "dose": np.nan},
-      "--label=outcome --client=site --time=day",
+      *({"age": np.nan, "dose": np.nan}, _FLAGS),
       "column 'dose' has 240 missing values, the first in line 2 (and 'age');"
       " leave out these rows or",
     ),
     (
-      {"age": np.nan},
-      "--label=outcome --client=site --time=day",
+      *({"age": np.nan}, _FLAGS),
       "study.csv: features: column 'age' has 240 missing values",
     ),
   ],
@@ -176,8 +146,7 @@ def test_clients_of_guidance(write, run_here, tmp_path, read_runs):
 def test_wrong_columns_are_refused(
   write, refused, tmp_path, changes, flags, message
 ):
-  file = write(make_table().assign(**changes))
-  line = refused(evolving, [file, *flags.split()])
+  line = refused(evolving, [write(make_table().assign(**changes)), flags])
   assert message.format(folder=tmp_path) in line
 
 
@@ -194,16 +163,7 @@ def test_columns_in_the_name_of_the_file_are_refused(write, refused):
   assert "columns are named by --label, --client and --time" in line
 
 
-def test_columns_without_a_table_are_refused(refused):
-  assert refused(evolving, "--dataset=circle --label=outcome") == (
-    "evolving: --label belongs to --dataset=path/to/data.csv or .parquet, not"
-    " to --dataset=circle\n"
-  )
-
-
 def test_time_of_a_scenario_that_draws_its_drift_is_refused(write, refused):
-  file = write(make_table())
-  arguments = [file, "--label=outcome", "--client=site", "--time=day"]
-  line = refused(guidance, arguments)
+  line = refused(guidance, [write(make_table()), _FLAGS])
   assert "guidance would ignore it, because its clients have no domains" in line
   assert line.endswith("leave --time out\n")

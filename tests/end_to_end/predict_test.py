@@ -6,10 +6,12 @@ import numpy as np
 import pandas
 import pytest
 
+from tests.fixtures import tables
+from tests.fixtures.arrays import normal
 from tff_shift.binaries import predict
 from tff_shift.data import array_files
 
-X = np.random.default_rng(0).normal(size=(10, 2)).astype(np.float32)
+X = normal(0, 10, 2)
 BROKEN = X * np.where(np.arange(10) == 7, np.nan, 1)[:, np.newaxis]
 
 
@@ -19,14 +21,9 @@ def run_predict(run_here, served_federation, tmp_path):
 
   def run(*flags, **arrays):
     np.savez(tmp_path / "data.npz", **(arrays or {"x": X}))
-    return run_here(
-      predict,
-      [
-        *(f"--model={served_federation}", f"--input={tmp_path / 'data.npz'}"),
-        f"--output={tmp_path / 'predictions.npz'}",
-        *flags,
-      ],
-    )
+    given = f"--model={served_federation} --input={tmp_path}/data.npz"
+    output = f"--output={tmp_path}/predictions.npz"
+    return run_here(predict, [given, output, *flags])
 
   return run
 
@@ -113,32 +110,53 @@ def test_no_examples(run_predict, written, capsys):
 
 
 @pytest.mark.parametrize(
-  ("flags", "arrays", "message"),
+  "flags, message",
+  tables.rows(r"""
+--client=3
+    no client 3 .* there are 0, 1, 2
+--client=1 --vote
+    --client and --vote: set only one
+--batch_size=0
+    --batch_size=0: it must be at least 1
+--output=
+    --output: it must be set
+--output=nowhere/a.npz
+    --output=nowhere/a.npz: it must be
+--output=/proc/self/fdinfo/a
+    --output: .* cannot be written
+--model=nowhere
+    no folder 'nowhere'
+--input=nowhere
+    --input=nowhere: the file does not exist
+--input=README.md
+    --input=README.md: it is not an .npz file
+"""),
+)
+def test_wrong_flags_are_refused(run_predict, tmp_path, capsys, flags, message):
+  assert run_predict(flags) == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  assert re.search(message[0], line)
+  assert not list(tmp_path.glob("*predictions*"))
+
+
+@pytest.mark.parametrize(
+  "arrays, message",
   [
-    ("--client=3", {}, "no client 3 .* there are 0, 1, 2"),
-    ("--client=1 --vote", {}, "--client and --vote: set only one"),
-    ("--batch_size=0", {}, "--batch_size=0: it must be at least 1"),
-    ("--output=", {}, "--output: it must be set"),
-    ("--output=nowhere/a.npz", {}, "--output=nowhere/a.npz: it must be"),
-    ("--output=/proc/self/fdinfo/a", {}, "--output: .* cannot be written"),
-    ("--model=nowhere", {}, "no folder 'nowhere'"),
-    ("--input=nowhere", {}, "--input=nowhere: the file does not exist"),
-    ("--input=README.md", {}, "--input=README.md: it is not an .npz file"),
-    ("", {"images": X}, "it must have an array x; it has images"),
-    ("", {"x": X[:, :1]}, r"x: .* got \[10, 1\]; .* float32 \(n, 2\)"),
+    ({"images": X}, "it must have an array x; it has images"),
+    ({"x": X[:, :1]}, r"x: .* got \[10, 1\]; .* float32 \(n, 2\)"),
     # The number is that in the file, whatever the batch.
-    ("--batch_size=3", {"x": BROKEN}, "of example 7"),
-    ("", {"x": X, "y": np.arange(10)}, r"y must lie in 0\.\.2, .* got 0\.\.9"),
-    ("", {"x": X, "y": np.arange(10) - 1}, r"in 0\.\.2, .* got -1\.\.8"),
-    ("", {"x": np.float32(1)}, "x has no examples"),
-    ("", {"x": X, "y": np.zeros(9, np.int32)}, r"y is int32 \(9,\)"),
-    ("", {"x": X, "y": np.zeros(10)}, r"y is float64 \(10,\)"),
+    ({"x": BROKEN}, "of example 7"),
+    ({"x": X, "y": np.arange(10)}, r"y must lie in 0\.\.2, .* got 0\.\.9"),
+    ({"x": X, "y": np.arange(10) - 1}, r"in 0\.\.2, .* got -1\.\.8"),
+    ({"x": np.float32(1)}, "x has no examples"),
+    ({"x": X, "y": np.zeros(9, np.int32)}, r"y is int32 \(9,\)"),
+    ({"x": X, "y": np.zeros(10)}, r"y is float64 \(10,\)"),
   ],
 )
-def test_what_is_wrong_is_told_in_a_line(
-  run_predict, tmp_path, capsys, flags, arrays, message
+def test_wrong_arrays_are_refused(
+  run_predict, tmp_path, capsys, arrays, message
 ):
-  assert run_predict(*flags.split(), **arrays) == 2
+  assert run_predict("--batch_size=3", **arrays) == 2
   (line,) = capsys.readouterr().err.splitlines()
   assert re.search(message, line)
   assert not list(tmp_path.glob("*predictions*"))
@@ -154,13 +172,10 @@ def run_named(run_here, served_folder, tmp_path):
     feature_names=("dose", "age"), client_names=("2", "3", "1")
   )
 
-  def run(file, *flags):
-    output = f"--output={tmp_path / 'predictions.npz'}"
-    return run_here(
-      predict, [f"--model={folder}", f"--input={file}", output, *flags]
-    )
-
-  return run
+  output = f"--output={tmp_path / 'predictions.npz'}"
+  return lambda file, *flags: run_here(
+    predict, [f"--model={folder} --input={file}", output, *flags]
+  )
 
 
 @pytest.mark.slow
@@ -206,7 +221,7 @@ def test_client_is_chosen_by_name(run_named, written, served_folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("data", "flags", "message"),
+  "data, flags, message",
   [
     ({}, "--client=0", "no client '0' in .*; there are 2, 3, 1"),
     (
@@ -253,7 +268,7 @@ def test_names_that_do_not_fit_are_refused(
     np.savez(path, x=X, **data)
   else:
     data.to_csv(path, index=False)
-  assert run_named(path, *flags.split()) == 2
+  assert run_named(path, flags) == 2
   (line,) = capsys.readouterr().err.splitlines()
   assert re.search(message, line)
 

@@ -31,7 +31,7 @@ def test_preset_becomes_its_file_in_its_place(given, presets):
 
 
 @pytest.mark.parametrize(
-  ("argument", "binary", "complaint"),
+  "argument, binary, complaint",
   [
     ("--preset=dem", "guidance", "--preset: guidance has no preset 'dem'"),
     ("--preset", "guidance", "has no preset ''"),
@@ -48,7 +48,7 @@ def test_other_names_are_refused(argument, binary, complaint):
 
 
 @pytest.mark.parametrize(
-  ("binary", "flags", "wrong"),
+  "binary, flags, wrong",
   [
     (dynamic_personalization, "--algorithm=local", "--rounds=0"),
     (evolving, "--algorithm=fed_evolve", "--learning_rate=0"),
@@ -63,9 +63,3 @@ def test_each_is_read(binary, flags, wrong, presets, refused):
     # What is not allowed stops the run once all flags are known.
     line = refused(binary, [f"--flagfile={preset}", flags, wrong])
     assert wrong in line
-
-
-def test_flags_after_a_preset_count(run_evolving, capsys):
-  # The preset's rounds are right, and these are not.
-  assert run_evolving(["--preset=demo", "--rounds=0"]) == 2
-  assert capsys.readouterr().err.startswith("evolving: --rounds")

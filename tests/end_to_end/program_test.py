@@ -17,16 +17,12 @@ from tff_shift.command_line import program
 
 
 @pytest.mark.parametrize(
-  ("binary", "own", "hyperparameter"),
+  "binary, own, hyperparameter",
   [
     (evolving, "angle_step", "prototype"),
     (online_adaptation, "timesteps", "eta_min"),
     (guidance, "partition", "lambda_"),
-    (
-      dynamic_personalization,
-      "periods",
-      "meta_learning_rate",
-    ),
+    (dynamic_personalization, "periods", "meta_learning_rate"),
   ],
 )
 def test_help_lists_the_flags_of_all_parts(
@@ -39,12 +35,8 @@ def test_help_lists_the_flags_of_all_parts(
   assert re.search(r" \\\n      --\w+", output)
   listed = re.findall(r"^  --(?:\[no\])?(\w+):", output, re.MULTILINE)
   assert len(listed) == len(set(listed))
-  for name in (
-    own,
-    hyperparameter,
-    *("algorithm", "output_dir", "resume", "aggregator", "workers"),
-  ):
-    assert name in listed
+  common = {"algorithm", "output_dir", "resume", "aggregator", "workers"}
+  assert {own, hyperparameter} | common <= {*listed}
   # The everyday flags come first, on a screen, then the scenario's own.
   everyday = output[output.index("Everyday flags:") :].partition("\n\n")[0]
   assert re.findall(r"^  --(algorithm|output_dir) ", everyday, re.MULTILINE)
@@ -67,12 +59,11 @@ def test_help_says_which_algorithms_have_another_default(run_here, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  "arguments", [("evolving", "--help"), ("reproduce", "--list")]
+  "binary, flag", [("evolving", "--help"), ("reproduce", "--list")]
 )
 def test_reader_that_leaves_ends_the_output_and_nothing_else(
-  start_binary, arguments
+  start_binary, binary, flag
 ):
-  binary, flag = arguments
   with start_binary(binary, [flag]) as process:
     # As `head` does, only before anything was printed.
     process.stdout.close()
@@ -94,7 +85,7 @@ def test_output_on_a_full_disk_is_told_in_one_line(start_binary):
 
 
 @pytest.mark.parametrize(
-  ("argument", "value", "written"),
+  "argument, value, written",
   [
     ("--resume", True, "--resume"),
     ("--noresume", False, "--noresume"),

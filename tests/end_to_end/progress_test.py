@@ -6,6 +6,7 @@ import re
 import pytest
 
 from tff_shift.binaries import dynamic_personalization
+from tff_shift.binaries import evolving
 from tff_shift.binaries import online_adaptation
 from tff_shift.command_line import common_flags
 from tff_shift.reporting import progress
@@ -17,15 +18,17 @@ _TIME = r"(, \d\d:\d\d left(, about \d\d:\d\d for all runs)?)?"
 
 
 @pytest.fixture
-def lines(monkeypatch, capsys):
-  """Returns `lines()`: titles and counts, where a line is always due."""
+def lines(run, monkeypatch, tmp_path):
+  """Returns `lines(binary, flags)`: titles and counts; a line is always due."""
+  # There may be a folder of a cache.
+  monkeypatch.chdir(tmp_path)
   clock = itertools.count(0, 31)
   printer = progress.LinePrinter(clock=lambda: next(clock))
   monkeypatch.setattr(common_flags, "_PRINTER", printer)
 
-  def read():
+  def read(binary, flags):
     found = []
-    for line in capsys.readouterr().err.splitlines():
+    for line in run(binary, flags, "--progress").errors.splitlines():
       match = re.fullmatch(rf"(.+): (.+) (\d+) of (\d+){_VALUES}{_TIME}", line)
       found.append((match[1], match[2], int(match[3]), int(match[4])))
     return found
@@ -34,20 +37,16 @@ def lines(monkeypatch, capsys):
 
 
 @pytest.mark.long
-def test_choice_is_counted_also_where_settings_diverge(
-  run_evolving, tmp_path, lines
-):
-  code = run_evolving(
-    [
-      *("--algorithm=fed_avg", "--dataset=circle", "--num_domains=3"),
-      *("--max_examples_per_domain=40", "--num_clients=2", "--rounds=2"),
-      *("--learning_rate=1e-2,1e30", "--select=last_source", "--seeds=0,1"),
-      *("--checkpoint_every=0", "--progress"),
-      f"--output_dir={tmp_path / 'run'}",
-    ]
+def test_choice_is_counted_also_where_settings_diverge(lines):
+  found = lines(
+    evolving,
+    """
+    --algorithm=fed_avg --dataset=circle --num_domains=3
+    --max_examples_per_domain=40 --num_clients=2 --rounds=2
+    --learning_rate=1e-2,1e30 --select=last_source --seeds=0,1
+    --checkpoint_every=0
+    """,
   )
-  assert code == 0
-  found = lines()
   titles = list(dict.fromkeys(title for title, *_ in found))
   numbers = [int(re.search(r"\(run (\d+) of 6\)$", each)[1]) for each in titles]
   # Two settings with two seeds, then one of them. One that diverges with a seed
@@ -62,21 +61,15 @@ def test_choice_is_counted_also_where_settings_diverge(
 
 
 @pytest.mark.long
-def test_what_comes_before_the_runs_is_told(run_here, tmp_path, lines):
-  code = run_here(
+def test_what_comes_before_the_runs_is_told(lines):
+  found = lines(
     online_adaptation,
-    [
-      *("--algorithm=source,fix_lr", "--dataset=digits"),
-      *("--shift=linear,square", "--model=mlp", "--model_width=4"),
-      *("--num_clients=2", "--timesteps=2", "--initial_examples=20"),
-      *("--samples_per_step=20", "--pretraining_epochs=2"),
-      *("--max_pretraining_examples=200", "--progress"),
-      f"--cache_dir={tmp_path / 'cache'}",
-      f"--output_dir={tmp_path / 'run'}",
-    ],
+    """
+    --algorithm=source,fix_lr --dataset=digits --shift=linear,square --model=mlp
+    --model_width=4 --num_clients=2 --timesteps=2 --initial_examples=20
+    --samples_per_step=20 --pretraining_epochs=2 --max_pretraining_examples=200
+    """,
   )
-  assert code == 0
-  found = lines()
   assert found[:3] == [
     ("pre-trained model, 200 examples", "epoch", done, 2) for done in (0, 1, 2)
   ]
@@ -89,19 +82,13 @@ def test_what_comes_before_the_runs_is_told(run_here, tmp_path, lines):
   ]
 
 
-def test_use_is_told_as_training_is(run_here, tmp_path, lines):
-  code = run_here(
-    dynamic_personalization,
-    [
-      *("--algorithm=local", "--dataset=digits", "--max_examples=600"),
-      *("--num_clients=2", "--rounds=1", "--period_size=20", "--periods=2"),
-      *("--test_distributions=iid", "--model=mlp", "--model_width=4"),
-      *("--distance_threshold=1", "--progress"),
-      f"--output_dir={tmp_path / 'run'}",
-    ],
-  )
-  assert code == 0
-  assert lines() == [
+def test_use_is_told_as_training_is(lines):
+  flags = """
+    --algorithm=local --dataset=digits --max_examples=600 --num_clients=2
+    --rounds=1 --period_size=20 --periods=2 --test_distributions=iid --model=mlp
+    --model_width=4 --distance_threshold=1
+  """
+  assert lines(dynamic_personalization, flags) == [
     *[("distances, iid, seed 0", "period", done, 2) for done in (0, 1, 2)],
     *[
       ("local, test, seed 0 (run 1 of 1)", "round or period", done, 3)

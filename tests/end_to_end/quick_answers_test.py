@@ -49,12 +49,6 @@ def refusal(binary, *arguments):
   return errors[0]
 
 
-def test_the_package_is_imported_without_tensorflow():
-  code, _, errors, imported = answer("-c", "import tff_shift")
-  assert (code, errors) == (0, [])
-  assert "tff_shift" in imported and not imported & _HEAVY
-
-
 def test_algorithms_and_models_are_named_without_tensorflow():
   code, output, errors, imported = answer(
     "-c",
@@ -63,7 +57,7 @@ def test_algorithms_and_models_are_named_without_tensorflow():
   )
   assert (code, errors) == (0, [])
   assert {"fed_avg", "mlp"} <= set(output.split())
-  assert not imported & _HEAVY
+  assert "tff_shift" in imported and not imported & _HEAVY
 
 
 # What a scenario refuses is below.
@@ -76,7 +70,7 @@ def test_a_flag_that_there_is_not(binary):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ("binary", "flag", "exit_code"),
+  "binary, flag, exit_code",
   [*((each, "help", 0) for each in _BINARIES), (_SCENARIOS[0], "helpfull", 1)],
 )
 def test_help(binary, flag, exit_code):
@@ -89,12 +83,6 @@ def test_help(binary, flag, exit_code):
 
 
 @pytest.mark.slow
-def test_an_algorithm_that_there_is_not():
-  told = refusal(_SCENARIOS[0], "--algorithm=no_such")
-  assert f"{_SCENARIOS[0]}: --algorithm=no_such: unknown algorithm" in told
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("binary", _SCENARIOS)
 def test_a_data_set_that_there_is_not(binary):
   algorithm = algorithms.names(binary)[0]
@@ -102,16 +90,18 @@ def test_a_data_set_that_there_is_not(binary):
   assert f"{binary}: --dataset=no_such: it must be one of" in told
 
 
-# What checks hyper-parameters is the same in all scenarios.
+# What checks algorithms and hyper-parameters is the same in all scenarios.
 @pytest.mark.slow
-def test_a_value_that_a_hyperparameter_does_not_take():
-  told = refusal("guidance", "--algorithm=fed_avg", "--batch_size=0")
-  assert told == (
-    "guidance: --batch_size=0 is not allowed: it must be an integer at least 1"
-  )
-
-
-@pytest.mark.slow
-def test_a_hyperparameter_of_another_algorithm():
-  told = refusal("evolving", "--algorithm=local", "--mu=1")
-  assert "evolving: --mu belongs to " in told
+@pytest.mark.parametrize(
+  "binary, flags, message",
+  [
+    ("evolving", ["--algorithm=no_such"], "=no_such: unknown algorithm"),
+    (
+      *("guidance", ["--algorithm=fed_avg", "--batch_size=0"]),
+      "batch_size=0 is not allowed: it must be an integer at least 1",
+    ),
+    ("evolving", ["--algorithm=local", "--mu=1"], "evolving: --mu belongs to "),
+  ],
+)
+def test_algorithms_and_hyperparameters_that_are_wrong(binary, flags, message):
+  assert message in refusal(binary, *flags)

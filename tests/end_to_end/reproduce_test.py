@@ -9,12 +9,9 @@ import time
 import types
 
 import pytest
-from absl import flags
-from absl.testing import flagsaver
 
 from experiments import reproduce
 from experiments.papers import running
-from tff_shift.command_line import program
 
 pytestmark = pytest.mark.long
 
@@ -51,7 +48,7 @@ def _kill_once_saved(folder, processes):
 
 
 @pytest.fixture
-def run(monkeypatch, tmp_path):
+def reproduced(monkeypatch, run_here, tmp_path):
   """Returns `run(*arguments)`, which gives the exit code and the contents."""
   (tmp_path / "mine.toml").write_text(_TABLE)
   written = []
@@ -61,12 +58,9 @@ def run(monkeypatch, tmp_path):
   monkeypatch.setattr("tff_shift.reporting.pages.page", page, raising=False)
 
   def run(*arguments):
-    table = str(tmp_path / "mine.toml")
-    with flagsaver.flagsaver(), pytest.raises(SystemExit) as end:
-      monkeypatch.setattr(sys, "argv", ["reproduce", table, *arguments])
-      flags.FLAGS.unparse_flags()
-      program.run(reproduce.main, reproduce.define_flags, takes_arguments=True)
-    return end.value.code or 0, written[-1]
+    given = tmp_path / "mine.toml", *arguments
+    code = run_here(reproduce, given, takes_arguments=True)
+    return code, written[-1]
 
   return run
 
@@ -89,8 +83,9 @@ def _comparable(contents):
 
 
 def test_killed_job_is_resumed_by_its_line_and_collected(
-  run, tmp_path, monkeypatch, capfdbinary
+  reproduced, tmp_path, monkeypatch, capfdbinary
 ):
+  run = reproduced
   code, whole = run("--full", f"--output_dir={tmp_path}/whole")
   assert code == 0
   assert len(whole.cells) == 2 and all(c.by_seed for c in whole.cells)

@@ -1,7 +1,6 @@
 """Titles through the binaries: files of posts, methods, models, predictions."""
 
 import json
-import shlex
 
 import numpy as np
 import pytest
@@ -11,10 +10,10 @@ from tff_shift.binaries import evolving
 from tff_shift.binaries import predict
 from tff_shift.data.readers import text_archives
 
-_SMALL = shlex.split("""
+_SMALL = """
   --num_clients=2 --rounds=1 --local_steps=1 --batch_size=4 --model_width=3
-  --embedding_width=2 --noprogress
-""")
+  --embedding_width=2 --noprogress --dataset=reddit --num_domains=3
+"""
 
 
 def write_posts(folder):
@@ -36,25 +35,16 @@ def write_posts(folder):
 
 
 @pytest.fixture(scope="module")
-def run_reddit(run_whole, tmp_path_factory):
-  """Returns `run(algorithms, *arguments)`, which gives the output folder."""
+def run_reddit(run_in, tmp_path_factory):
+  """Returns `run(algorithms, *flags)`, a run of them."""
   folder = tmp_path_factory.mktemp("titles")
   write_posts(folder)
-
-  def run(algorithms, *arguments):
-    output = folder / algorithms
-    run_whole(
-      evolving,
-      [
-        *_SMALL,
-        *("--dataset=reddit", "--num_domains=3", f"--data_dir={folder}"),
-        *(f"--algorithm={algorithms}", f"--output_dir={output}"),
-        *arguments,
-      ],
-    )
-    return output
-
-  return run
+  return lambda algorithms, *flags: run_in(
+    folder / algorithms,
+    *(evolving, _SMALL, f"--data_dir={folder} --algorithm={algorithms}"),
+    *flags,
+    errors="",
+  )
 
 
 @pytest.mark.long
@@ -69,9 +59,9 @@ class TestReddit:
       ),
     ],
   )
-  def test_methods_train_and_predict(self, run_reddit, read_runs, names):
+  def test_methods_train_and_predict(self, run_reddit, names):
     options = ["--public_examples=8"] if "cfed" in names else []
-    runs = read_runs(run_reddit(",".join(names), *options))
+    runs = run_reddit(",".join(names), *options).runs
     assert [run["algorithm"] for run in runs] == list(names)
     for run in runs:
       assert run["setting"]["model"] == "bi_lstm"
@@ -84,10 +74,10 @@ class TestReddit:
       assert run["metrics"]["client_loss"]["mean"] > 0
 
   def test_saved_model_knows_the_words_of_the_sources(
-    self, run_reddit, drawn_figures, run_here, tmp_path, capsys
+    self, run_reddit, drawn_figures, run_here, tmp_path
   ):
     with drawn_figures():
-      output = run_reddit("fed_avg", "--save_model", "--save_clients=1")
+      output = run_reddit("fed_avg", "--save_model --save_clients=1").folder
     assert (output / "figures" / "domains.png").stat().st_size > 10_000
     (folder,) = output.glob("model/fed_avg/**/seed_0")
     model = tff_shift.load(folder)
@@ -99,38 +89,15 @@ class TestReddit:
 
     path = tmp_path / "titles.npz"
     np.savez(path, x=np.array(titles), y=np.zeros(3, np.int32))
-    arguments = [f"--model={folder}", f"--input={path}", "--client=1"]
+    flags = f"--model={folder} --input={path} --client=1"
     found = []
     for name, x in (("texts", np.array(titles)), ("ids", ids)):
       np.savez(path, x=x)
       output = tmp_path / f"{name}.npz"
-      code = run_here(predict, [*arguments, f"--output={output}"])
-      assert code == 0, capsys.readouterr().err
+      assert run_here(predict, f"{flags} --output={output}") == 0
       with np.load(output) as arrays:
         found.append(arrays["logits"])
     np.testing.assert_array_equal(*found)
     np.testing.assert_allclose(
       found[0], model.predict_as(1, ids), rtol=0, atol=1e-6
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  "flags, expected",
-  [
-    ("--algorithm=memo", "augmentations need images"),
-    ("--algorithm=fed_the --plus", "augmentations need images"),
-    ("--algorithm=cfed --public_data=digits", "it must be uniform"),
-    ("--model=mlp", "takes float32"),
-    ("--input_scaling=standardized", "--input_scaling"),
-    ("--dataset=circle --embedding_width=4", "no option 'embedding_width'"),
-    ("--embedding_width=0", "--embedding_width=0"),
-    ("--dataset=reddit --data_dir=/nowhere", "/nowhere/reddit"),
-    ("--angle_step=10", "angle_step"),
-  ],
-)
-def test_what_titles_cannot_be_used_for_is_told_in_a_line(
-  flags, expected, refused
-):
-  small = "--dataset=synthetic_titles --num_clients=2 --algorithm=fed_avg "
-  assert expected in refused(evolving, small + flags)

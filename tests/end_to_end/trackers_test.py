@@ -2,44 +2,43 @@
 
 import contextlib
 import importlib.util
-import json
-import shlex
 import sqlite3
 
 import pytest
 
+from tests.fixtures import tables
 from tff_shift.binaries import evolving
 
-_RUN = shlex.split("""
+_RUN = """
   --algorithm=local --dataset=circle --num_domains=4 --num_clients=2
   --max_examples_per_domain=20 --rounds=2 --evaluate_every=1
   --checkpoint_every=1 --seeds=0,1
-""")
+"""
 
 
 @pytest.mark.parametrize(
-  ("flags", "expected"),
-  [
-    ("--tracker=comet", "--tracker=comet: it must be one or"),
-    ("--tracker=", "--tracker=: it must be one or"),
-    ("--tracker=none,none", "duplicates"),
-    ("--tracker=none,tensorboard", "none excludes all others"),
-    ("--mlflow_uri=runs", "--mlflow_uri needs --tracker=mlflow"),
-    (
-      "--tracker=mlflow",
-      "--tracker=mlflow: MLflow is not installed; install the extra mlflow: pip"
-      " install 'tff_shift[mlflow]'",
-    ),
-    ("--tracker=wandb", "--tracker=wandb: Weights & Biases is not installed"),
-    (
-      "--tracker=mlflow --mlflow_uri=http://127.0.0.1:1",
-      "--mlflow_uri=http://127.0.0.1:1: no answer",
-    ),
-    (
-      f"--tracker=mlflow --mlflow_uri={__file__}",
-      ".py: it must be a writable folder",
-    ),
-  ],
+  "flags, expected",
+  tables.rows("""
+--tracker=comet
+    --tracker=comet: it must be one or
+--tracker=
+    --tracker=: it must be one or
+--tracker=none,none
+    duplicates
+--tracker=none,tensorboard
+    none excludes all others
+--mlflow_uri=runs
+    --mlflow_uri needs --tracker=mlflow
+--tracker=mlflow
+    --tracker=mlflow: MLflow is not installed; install the extra mlflow: pip \
+    install 'tff_shift[mlflow]'
+--tracker=wandb
+    --tracker=wandb: Weights & Biases is not installed
+--tracker=mlflow --mlflow_uri=http://127.0.0.1:1
+    --mlflow_uri=http://127.0.0.1:1: no answer
+--tracker=mlflow --mlflow_uri=/dev/null
+    /dev/null: it must be a writable folder
+"""),
 )
 def test_trackers_that_cannot_be_are_refused_before_anything_is_written(
   refused, monkeypatch, flags, expected
@@ -53,20 +52,18 @@ def test_trackers_that_cannot_be_are_refused_before_anything_is_written(
       is_installed or None if name in ("mlflow", "wandb") else find_spec(name)
     ),
   )
-  assert expected in refused(evolving, [*_RUN, *flags.split()])
+  assert expected[0] in refused(evolving, [_RUN, flags])
 
 
 @pytest.mark.slow
-def test_run_with_mlflow_goes_on_and_starts_anew(
-  run_evolving, read_rows, tmp_path, monkeypatch
-):
+def test_run_with_mlflow_goes_on_and_starts_anew(run, tmp_path, monkeypatch):
   # Before anything imports MLflow.
   monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
   mlflow = pytest.importorskip(
     "mlflow", reason="MLflow, the extra mlflow, is not installed"
   )
   folder = tmp_path / "run"
-  arguments = [*_RUN, "--tracker=mlflow", f"--output_dir={folder}"]
+  given = evolving, _RUN, "--tracker=mlflow"
 
   def read():
     client = mlflow.MlflowClient(tracking_uri=(folder / "mlruns").as_uri())
@@ -75,14 +72,14 @@ def test_run_with_mlflow_goes_on_and_starts_anew(
     # The latest comes first, and counts.
     return client, {run.info.run_name: run for run in reversed(runs)}
 
-  assert run_evolving(arguments) == 0
+  first = run(*given)
   assert not (folder / "tensorboard").exists()
   client, runs = read()
   assert len(runs) == 3
   (name,) = (each for each in runs if each.endswith("seed_1"))
   assert runs[name].data.params["algorithm"] == "local"
   assert runs[name].data.params["num_clients"] == "2"
-  of_seed = [row for row in read_rows(folder) if row["seed"] == "1"]
+  of_seed = [row for row in first.rows if row["seed"] == "1"]
 
   def points(key):
     history = client.get_metric_history(runs[name].info.run_id, key)
@@ -102,19 +99,15 @@ def test_run_with_mlflow_goes_on_and_starts_anew(
   (path,) = folder.glob("checkpoints/*-1.sqlite")
   with contextlib.closing(sqlite3.connect(path)) as connection, connection:
     connection.execute("DELETE FROM checkpoints WHERE step = 2")
-  assert run_evolving([*arguments, "--resume"]) == 0
+  resumed = run(*given, "--resume")
   before = runs
   client, runs = read()
   assert set(runs) == set(before)
   assert points("client_accuracy") == expected
   assert [step for step, _ in points("train_loss")] == [1, 2]
 
-  def identity():
-    return json.loads((folder / "config.json").read_text())["identity"]
-
-  earlier = identity()
-  assert run_evolving([*arguments, "--overwrite"]) == 0
-  assert identity() != earlier
+  earlier = resumed.config["identity"]
+  assert run(*given, "--overwrite").config["identity"] != earlier
   _, runs = read()
   assert set(runs) == set(before)
   assert runs[name].info.run_id != before[name].info.run_id

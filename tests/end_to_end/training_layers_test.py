@@ -52,74 +52,56 @@ _MODEL = textwrap.dedent(
   """
 )
 _DATA = {"num_domains": 3, "max_examples_per_domain": 40}
-_FLAGS = (
-  "--algorithm=fed_avg",
-  "--dataset=rotated_digits",
-  *(f"--{name}={value}" for name, value in _DATA.items()),
-  *("--num_clients=2", "--batch_size=8", "--local_steps=2", "--optimizer=adam"),
-  *("--learning_rate=0.01", "--evaluate_every=1", "--noprogress"),
-)
+_FLAGS = """
+  --algorithm=fed_avg --dataset=rotated_digits --num_domains=3
+  --max_examples_per_domain=40 --num_clients=2 --batch_size=8 --local_steps=2
+  --optimizer=adam --learning_rate=0.01 --evaluate_every=1 --noprogress
+"""
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  return tmp_path_factory.mktemp("runs")
+def model(tmp_path_factory):
+  """Returns `model(dropout)`: the flag of a model."""
+  folder = tmp_path_factory.mktemp("models")
 
-
-@pytest.fixture(scope="module")
-def flags(folder):
-  """Returns `flags(name, rounds=2, dropout=0.5)` of a run in a folder."""
-
-  def make(name, rounds=2, dropout=0.5):
+  def write(dropout):
     path = folder / f"dropout_{dropout}.py"
     path.write_text(_MODEL.replace("DROPOUT", str(dropout)))
-    return [
-      *_FLAGS,
-      *(f"--model={path}:build", f"--rounds={rounds}"),
-      f"--output_dir={folder / name}",
-    ]
+    return f"--model={path}:build"
 
-  return make
+  return write
 
 
 @pytest.fixture(scope="module")
-def finished(folder, flags, run_whole, start_binary):
+def finished(model, run_in, start_binary, tmp_path_factory):
   """Two rounds at once in a process of their own, and here in two halves.
-
-  And one with other dropout. Gives the folder of the folders.
+  And one with other dropout. Gives the bytes of the first, and the others.
   """
-
-  def run(*arguments):
-    run_whole(evolving, arguments)
-
-  with start_binary("evolving", flags("process")) as process:
-    run(*flags("halves", rounds=1))
-    run(*flags("halves"), "--resume", "--save_model")
-    run(*flags("other", rounds=1, dropout=0.25))
+  folder = tmp_path_factory.mktemp("runs")
+  flags = _FLAGS, model(0.5), f"--output_dir={folder / 'process'} --rounds=2"
+  given = evolving, _FLAGS
+  with start_binary("evolving", flags) as process:
+    half = folder / "halves"
+    run_in(half, *given, model(0.5), "--rounds=1", errors="")
+    again = "--rounds=2 --resume --save_model"
+    halves = run_in(half, *given, model(0.5), again, errors="")
+    other = run_in(folder / "other", *given, model(0.25), "--rounds=1")
     output, errors = process.communicate()
   assert (process.returncode, errors) == (0, ""), output
-  return folder
+  return (folder / "process" / "metrics.csv").read_bytes(), halves, other
 
 
 @pytest.mark.slow
 class TestRun:
-  def test_has_the_same_bits(self, finished):
-    expected = (finished / "process" / "metrics.csv").read_bytes()
+  def test_has_the_same_bits_and_depends_on_the_dropout(self, finished):
+    expected, halves, other = finished
     assert expected.count(b"\n") == 1 + 2
-    assert (finished / "halves" / "metrics.csv").read_bytes() == expected
+    assert (halves.folder / "metrics.csv").read_bytes() == expected
+    assert halves.rows[0]["train_loss"] != other.rows[0]["train_loss"]
 
-  def test_depends_on_the_dropout(self, finished, read_rows):
-    one, other = (
-      read_rows(finished / name)[0]["train_loss"]
-      for name in ("halves", "other")
-    )
-    assert one != other
-
-  def test_leaves_a_model_that_predicts_as_it_was_measured(
-    self, finished, read_runs
-  ):
-    folder = finished / "halves"
-    (path,) = (folder / "model").rglob("model.json")
+  def test_leaves_a_model_that_predicts_as_it_was_measured(self, finished):
+    _, halves, _ = finished
+    (path,) = (halves.folder / "model").rglob("model.json")
     dataset = evolving_data.load_evolving("rotated_digits", seed=0, **_DATA)
     clients = evolving_data.assemble_clients(dataset, num_clients=2, seed=0)
     x, y = (
@@ -134,16 +116,17 @@ class TestRun:
     logits = tff_shift.load(path.parent).predict(x).numpy()
     # It is not one class, which would be right now and then.
     assert len(set(logits.argmax(axis=1))) > 1
-    (run,) = read_runs(folder)
+    (run,) = halves.runs
     assert 100 * np.mean(logits.argmax(axis=1) == y) == pytest.approx(
       run["metrics"]["server_accuracy"]["seeds"][0], rel=1e-6
     )
 
   def test_another_frozen_base_is_refused_when_it_resumes(
-    self, finished, flags, run_evolving, capsys, monkeypatch
+    self, finished, model, run_in, monkeypatch
   ):
     # As if Keras drew the base anew.
     monkeypatch.setenv("SEED_OF_BASE", "1")
-    assert run_evolving([*flags("halves", rounds=3), "--resume"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    given = evolving, _FLAGS, model(0.5), "--rounds=3 --resume"
+    ended = run_in(finished[1].folder, *given, code=2)
+    (line,) = ended.errors.splitlines()
     assert "--frozen weights of --model (SHA-256) was" in line

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures import tables
 from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
@@ -36,45 +37,32 @@ _MODEL = textwrap.dedent(
     )
   """
 )
-_COMMON = ("--num_clients=2", "--noprogress")
-_STILL = ("--batch_size=4", f"--learning_rate={_STANDSTILL}")
-_DIGITS = (*_STILL, "--dataset=digits", "--max_examples=300")
-# By binary: its module of flags, a small run, and a file of one kind each.
+_STILL = f"""
+  --batch_size=4 --learning_rate={_STANDSTILL} --num_clients=2 --noprogress
+"""
+_DIGITS = f"{_STILL} --dataset=digits --max_examples=300"
+# By binary: a small run, and a file of one kind each.
 _RUNS = {
   evolving: (
-    (
-      "--algorithm=fed_avg",
-      *_STILL,
-      *("--dataset=circle", "--num_domains=3", "--max_examples_per_domain=12"),
-      *("--rounds=1", "--local_steps=1"),
-    ),
+    f"""{_STILL} --algorithm=fed_avg --dataset=circle --num_domains=3
+    --max_examples_per_domain=12 --rounds=1 --local_steps=1""",
     "file.keras",
   ),
   online_adaptation: (
-    (
-      "--algorithm=fix_lr",
-      *_STILL,
-      *("--local_epochs=1", "--dataset=digits", "--timesteps=1"),
-      *("--samples_per_step=4", "--initial_examples=4"),
-      "--max_pretraining_examples=40",
-    ),
+    f"""{_STILL} --algorithm=fix_lr --local_epochs=1 --dataset=digits
+    --timesteps=1 --samples_per_step=4 --initial_examples=4
+    --max_pretraining_examples=40""",
     "file.h5",
   ),
   guidance: (
-    (
-      "--algorithm=fed_avg_ft",
-      *_DIGITS,
-      *("--rounds=1", "--local_steps=1", "--fine_tuning_steps=1"),
-    ),
+    f"""{_DIGITS} --algorithm=fed_avg_ft --rounds=1 --local_steps=1
+    --fine_tuning_steps=1""",
     "saved",
   ),
   dynamic_personalization: (
-    (
-      "--algorithm=fed_avg",
-      *_DIGITS,
-      *("--rounds=1", "--local_epochs=1", "--period_size=8", "--periods=1"),
-      *("--test_distributions=iid", "--distance_threshold=inf"),
-    ),
+    f"""{_DIGITS} --algorithm=fed_avg --rounds=1 --local_epochs=1
+    --period_size=8 --periods=1 --test_distributions=iid
+    --distance_threshold=inf""",
     "file.weights.h5",
   ),
 }
@@ -127,36 +115,20 @@ def save(binary, path, seed=0):
 
 @pytest.mark.long
 @pytest.mark.usefixtures("without_pretraining")
-def test_runs_start_from_the_file(binary, model, run_whole, tmp_path):
-  arguments, name = _RUNS[binary]
+def test_runs_start_from_the_file(binary, model, run, tmp_path):
+  flags, name = _RUNS[binary]
   expected = save(binary, tmp_path / name)
-  folder = tmp_path / "run"
-  run_whole(
-    binary,
-    [
-      *_COMMON,
-      *arguments,
-      model,
-      *(f"--weights_file={tmp_path / name}", "--save_model"),
-      f"--output_dir={folder}",
-    ],
-  )
+  file = f"--weights_file={tmp_path / name} --save_model"
+  folder = run(binary, flags, model, file, errors="").folder
   (path,) = (folder / "model").rglob("weights.npz")
   found = dict(np.load(path))
   if binary is online_adaptation:
     # Of whose heads the server has none: what clients have started from.
     (path,) = (tmp_path / "runs" / "cache").glob("pretrained-*.npz")
     found = dict(np.load(path)) | found
-  for key, value in zip(
-    (
-      "backbone/dense.1/kernel",
-      "backbone/dense.1/bias",
-      "head/last/kernel",
-      "head/last/bias",
-    ),
-    expected,
-    strict=True,
-  ):
+  layers = "backbone/dense.1", "head/last"
+  names = [f"{layer}/{part}" for layer in layers for part in ("kernel", "bias")]
+  for key, value in zip(names, expected, strict=True):
     np.testing.assert_array_equal(found[key], value)
 
 
@@ -164,62 +136,39 @@ def test_runs_start_from_the_file(binary, model, run_whole, tmp_path):
 def test_damaged_file_is_refused_before_anything_is_written(
   binary, model, refused, tmp_path
 ):
-  arguments, _ = _RUNS[binary]
   path = tmp_path / "file.keras"
   save(binary, path)
   os.truncate(path, path.stat().st_size // 2)
-  given = [*_COMMON, *arguments, model, f"--weights_file={path}"]
-  errors = refused(binary, given)
+  errors = refused(binary, [_RUNS[binary][0], model, f"--weights_file={path}"])
   assert f"weights file {str(path)!r}: it is not a .keras file" in errors
 
 
-def test_missing_file_is_named(refused):
-  arguments, _ = _RUNS[evolving]
-  given = [*_COMMON, *arguments, "--weights_file=/nowhere.keras"]
-  errors = refused(evolving, given)
-  assert "no weights file '/nowhere.keras'" in errors
-
-
 @pytest.mark.slow
-def test_a_run_goes_on_with_the_file_of_its_start_alone(
-  model, run_here, run_whole, tmp_path, capsys
-):
-  arguments, _ = _RUNS[evolving]
+def test_a_run_goes_on_with_the_file_of_its_start_alone(model, run, tmp_path):
   path = tmp_path / "file.keras"
   save(evolving, path)
-  command = [
-    *_COMMON,
-    *arguments,
-    model,
-    f"--weights_file={path}",
-    f"--output_dir={tmp_path / 'run'}",
-  ]
-  run_whole(evolving, command)
-  run_whole(evolving, [*command, "--resume", "--seeds=0,1"])
+  given = evolving, _RUNS[evolving][0], model, f"--weights_file={path}"
+  run(*given, errors="")
+  run(*given, "--resume --seeds=0,1", errors="")
   # Of the same name, with other weights in it.
   tf.keras.backend.clear_session()
   save(evolving, path, seed=1)
-  assert run_here(evolving, [*command, "--resume"]) == 2
-  errors = capsys.readouterr().err
+  errors = run(*given, "--resume", code=2).errors
   assert "--weights_file (SHA-256) was " in errors
 
 
 @pytest.mark.parametrize(
-  ("named", "message"),
-  [
-    (
-      {"class_names": ("sick", "well")},
-      "its class_names are sick, well, and those of --dataset are well, sick;",
-    ),
-    (
-      {"feature_names": ("dose", "age")},
-      "its feature_names are dose, age, and those of --dataset are age, dose;",
-    ),
-    # The names are right, and the arrays are not those of the model.
-    ({"class_names": ("well", "sick")}, "has no weight 'backbone/a'"),
-    # Numbers are no names.
-    ({"class_names": ("0", "1")}, "has no weight 'backbone/a'"),
-  ],
+  "named, message",
+  tables.cases("""
+{"class_names": ("sick", "well")}
+    its class_names are sick, well, and those of --dataset are well, sick;
+{"feature_names": ("dose", "age")}
+    its feature_names are dose, age, and those of --dataset are age, dose;
+{"class_names": ("well", "sick")}
+    has no weight 'backbone/a'
+{"class_names": ("0", "1")}
+    has no weight 'backbone/a'
+"""),
 )
 def test_names_of_a_saved_model_decide(tmp_path, refused, named, message):
   folder = tmp_path / "model"
@@ -240,9 +189,6 @@ def test_names_of_a_saved_model_decide(tmp_path, refused, named, message):
     class_names=np.array(["well", "sick"]),
     feature_names=np.array(["age", "dose"]),
   )
+  flags = f"--algorithm=fed_avg --dataset={tmp_path}/data.npz --num_clients=2"
   for path in (folder, folder / "weights.npz"):
-    flags = (
-      *("--algorithm=fed_avg", f"--dataset={tmp_path / 'data.npz'}"),
-      *("--num_clients=2", "--rounds=1", f"--weights_file={path}"),
-    )
-    assert message in refused(evolving, flags)
+    assert message in refused(evolving, f"{flags} --weights_file={path}")

@@ -4,7 +4,6 @@ import concurrent.futures
 import contextlib
 import functools
 import os
-import shlex
 import signal
 import socket
 import time
@@ -26,11 +25,11 @@ from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.cpp
 
-_SMALL = shlex.split("""
+_SMALL = """
   --algorithm=fed_rep --dataset=circle --num_domains=4
   --max_examples_per_domain=90 --num_clients=3 --rounds=4 --local_steps=1
   --evaluate_every=1 --learning_rate=1e-2 --checkpoint_every=1 --noprogress
-""")
+"""
 
 
 def _ports(flag):
@@ -110,35 +109,25 @@ def _wait_for_end(pids):
 
 
 @pytest.fixture(scope="module")
-def whole(run_whole, tmp_path_factory):
-  """The folder of a run on two workers that both stayed."""
+def whole(run_in, tmp_path_factory):
+  """A run on two workers that both stayed."""
   folder = tmp_path_factory.mktemp("runs") / "whole"
   with local.Worker.start() as one, local.Worker.start() as other:
-    run_whole(
-      evolving,
-      [
-        *(*_SMALL, "--executor=remote"),
-        f"--workers={one.address},{other.address}",
-        f"--output_dir={folder}",
-      ],
-    )
-  return folder
+    workers = f"--executor=remote --workers={one.address},{other.address}"
+    return run_in(folder, evolving, _SMALL, workers, errors="")
 
 
 @pytest.mark.long
-def test_same_results_as_in_process(
-  whole, run_evolving, read_rows, read_runs, tmp_path
-):
-  folder = tmp_path / "here"
-  assert run_evolving([*_SMALL, f"--output_dir={folder}"]) == 0
-  (found,), (expected,) = read_runs(whole), read_runs(folder)
+def test_same_results_as_in_process(whole, run):
+  here = run(evolving, _SMALL)
+  (found,), (expected,) = whole.runs, here.runs
   assert found["setting"] == expected["setting"]
   assert found["metrics"].keys() == expected["metrics"].keys()
   for name, metric in found["metrics"].items():
     assert metric["seeds"] == pytest.approx(
       expected["metrics"][name]["seeds"], rel=1e-5
     )
-  for found, expected in zip(read_rows(whole), read_rows(folder), strict=True):
+  for found, expected in zip(whole.rows, here.rows, strict=True):
     assert float(found["train_loss"]) == pytest.approx(
       float(expected["train_loss"]), rel=1e-5
     )
@@ -154,20 +143,12 @@ class TestFaults:
       yield one, other
 
   @pytest.fixture
-  def folder(self, tmp_path):
-    return tmp_path / "run"
-
-  @pytest.fixture
-  def run(self, run_evolving, two_workers, folder):
-    """Returns `run(*flags) -> exit code`, which uses the two workers."""
+  def run_remote(self, run, two_workers):
+    """Returns `run(*flags, code=0)`, which uses the two workers."""
     addresses = ",".join(worker.address for worker in two_workers)
-    return lambda *flags: run_evolving(
-      [
-        *_SMALL,
-        *(f"--output_dir={folder}", "--executor=remote"),
-        *(f"--workers={addresses}", "--worker_timeout=2"),
-        *flags,
-      ]
+    flags = f"--executor=remote --workers={addresses} --worker_timeout=2"
+    return lambda *given, **options: run(
+      *(evolving, _SMALL, flags, *given), **options
     )
 
   @pytest.fixture
@@ -189,11 +170,11 @@ class TestFaults:
 
   @pytest.mark.long
   def test_round_is_repeated(
-    self, run, before_round_3, two_workers, folder, whole, caplog
+    self, run_remote, before_round_3, two_workers, whole, caplog
   ):
     one, other = two_workers
     before_round_3(lambda: psutil.Process(other.pid).suspend())
-    assert run() == 0
+    folder = run_remote().folder
     psutil.Process(other.pid).resume()
     (warning,) = (
       each.message for each in caplog.records if "worker" in each.message
@@ -202,16 +183,15 @@ class TestFaults:
       f"the worker {other.address} has not answered for 2 seconds"
     )
     assert warning.endswith(f" go to the other workers: {one.address}")
-    assert resume.differences(whole, folder) == []
+    assert resume.differences(whole.folder, folder) == []
 
   @pytest.mark.long
   def test_stop_and_resume(
-    self, run, before_round_3, two_workers, folder, whole, capsys
+    self, run_remote, before_round_3, two_workers, whole
   ):
     lost = two_workers[0]
     before_round_3(lambda: os.kill(lost.pid, signal.SIGKILL))
-    assert run("--on_worker_failure=stop") == 4
-    message = capsys.readouterr().err
+    folder, _, _, message = run_remote("--on_worker_failure=stop", code=4)
     assert message.startswith(
       f"evolving: the worker {lost.address} has not answered for 2 seconds"
     )
@@ -222,45 +202,39 @@ class TestFaults:
     assert message.count("\n") == 1
     assert resume.num_rows(folder) == 2
     with local.Worker.start(port=lost.port):
-      assert run("--on_worker_failure=stop", "--resume") == 0
-    # It does not complain about a checkpoint.
-    assert capsys.readouterr().err == ""
-    assert resume.differences(whole, folder) == []
+      # It does not complain about a checkpoint.
+      run_remote("--on_worker_failure=stop --resume", errors="")
+    assert resume.differences(whole.folder, folder) == []
 
   @pytest.mark.long
-  def test_no_worker_is_left(
-    self, run, before_round_3, two_workers, folder, capsys
-  ):
+  def test_no_worker_is_left(self, run_remote, before_round_3, two_workers):
     def kill_both():
       for worker in two_workers:
         os.kill(worker.pid, signal.SIGKILL)
 
     before_round_3(kill_both)
-    assert run() == 4
-    message = capsys.readouterr().err.splitlines()[-1]
+    ended = run_remote(code=4)
+    message = ended.errors.splitlines()[-1]
     assert message.startswith("evolving: the worker 127.0.0.1:")
     assert "; no worker is left; partial results were saved; " in message
-    assert resume.num_rows(folder) == 2
+    assert resume.num_rows(ended.folder) == 2
 
-  def test_server_of_another_kind(self, run, two_workers, folder, capsys):
+  def test_server_of_another_kind(self, run_remote, two_workers):
     with concurrent.futures.ThreadPoolExecutor() as pool:
       server = grpc.server(pool)
       address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
       server.start()
-      assert run(f"--workers={two_workers[0].address},{address}") == 4
+      both = f"--workers={two_workers[0].address},{address}"
+      folder, _, _, message = run_remote(both, code=4)
       server.stop(None).wait()
-    message = capsys.readouterr().err
     assert message.startswith(f"evolving: the worker {address} answers ")
     assert "UNIMPLEMENTED" in message
     assert message.count("\n") == 1
     assert resume.num_rows(folder) == 0
 
-  def test_worker_that_is_not_there_at_the_start(
-    self, run, two_workers, folder, capsys
-  ):
+  def test_worker_that_is_not_there_at_the_start(self, run_remote, two_workers):
     os.kill(two_workers[1].pid, signal.SIGKILL)
-    assert run() == 4
-    message = capsys.readouterr().err
+    folder, _, _, message = run_remote(code=4)
     assert message.startswith(f"evolving: the worker {two_workers[1].address}")
     assert message.count("\n") == 1
     assert resume.num_rows(folder) == 0
@@ -347,7 +321,7 @@ class TestWorkers:
 
   @pytest.mark.slow
   @pytest.mark.parametrize(
-    ("asked", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)]
+    "asked, code", [(signal.SIGTERM, 143), (signal.SIGINT, 0)]
   )
   def test_workers_end_with_it_when_it_is_asked_to(
     self, run_workers, while_they_run, capsys, asked, code
@@ -422,40 +396,3 @@ class TestWorkers:
       f"workers: port must be a free one; {worker.port} is not: Address"
       " already in use\n"
     )
-
-  @pytest.mark.parametrize("port", [-1, 2**16 - 1])
-  def test_ports_that_do_not_exist(self, run_here, capsys, port):
-    assert run_here(workers, [f"--port={port}"]) == 2
-    assert capsys.readouterr().err == (
-      f"workers: --port={port}: it must be at least 0 and at most 65534\n"
-    )
-
-
-@pytest.mark.slow
-class TestBadFlags:
-  @pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-      ("--executor=remote", "--executor=remote needs --workers="),
-      ("--workers=one:1", "--workers belongs to --executor=remote"),
-      ("--worker_timeout=3", "--worker_timeout belongs to"),
-      ("--executor=remote --workers=one", "must each be host:port"),
-      *(
-        (f"--executor=remote --workers=one:1 {flags}", named)
-        for flags, named in (
-          ("--worker_timeout=0", "worker_timeout must be seconds above 0"),
-          ("--on_worker_failure=cry", "--on_worker_failure=cry"),
-          (
-            "--worker_certificate=nowhere",
-            "worker_certificate: there is no file nowhere",
-          ),
-          (
-            "--max_concurrent_clients=2",
-            "max_concurrent_clients is a setting of the remote workers",
-          ),
-        )
-      ),
-    ],
-  )
-  def test_one_line_and_nothing_written(self, refused, flags, named):
-    assert named in refused(evolving, [*_SMALL, *flags.split()])

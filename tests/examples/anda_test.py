@@ -4,17 +4,20 @@ import numpy as np
 import pytest
 
 from examples import anda
+from tests.fixtures import tables
 from tff_shift.data import datasets
 
 _SIZE = 4
 
 
-@pytest.fixture(scope="module")
-def images():
+def make_images():
   """4,000 different images without full channels, in ten classes."""
   generator = np.random.default_rng(0)
   x = generator.integers(0, 255, [4000, _SIZE, _SIZE, 1], np.uint8)
   return x, np.arange(4000) % 10
+
+
+IMAGES = make_images()
 
 
 def draw(images, kind, **options):
@@ -35,21 +38,19 @@ def steps(found, first=0):
 
 
 @pytest.fixture(scope="module")
-def originals(images):
+def originals():
   """The number of each image, and its turns, by the bytes of a channel."""
   return {
     np.rot90(image[..., 0], turns).tobytes(): (place, turns)
-    for place, image in enumerate(images[0])
+    for place, image in enumerate(IMAGES[0])
     for turns in range(4)
   }
 
 
 class TestKinds:
   @pytest.mark.parametrize("rotations", [1, 2, 4])
-  def test_covariate_turns_and_colours_a_step_alike(
-    self, images, originals, rotations
-  ):
-    found, _ = draw(images, "covariate", num_rotations=rotations)
+  def test_covariate_turns_and_colours_a_step_alike(self, originals, rotations):
+    found, _ = draw(IMAGES, "covariate", num_rotations=rotations)
     patterns = {}
     places = []
     for number, x, y in steps(found):
@@ -68,8 +69,8 @@ class TestKinds:
     # Each image is at one client, in one step.
     assert sorted(places) == list(range(4000))
 
-  def test_label_has_few_classes_and_the_images(self, images, originals):
-    found, arrays = draw(images, "label")
+  def test_label_has_few_classes_and_the_images(self, originals):
+    found, arrays = draw(IMAGES, "label")
     sets = {}
     for number, x, y in steps(found):
       assert len(np.unique(y)) == 2
@@ -80,8 +81,8 @@ class TestKinds:
     assert all(len(each) == 1 for each in sets.values())
     assert arrays["x"].shape[-1] == 1
 
-  def test_concept_exchanges_labels_and_keeps_images(self, images, originals):
-    found, arrays = draw(images, "concept")
+  def test_concept_exchanges_labels_and_keeps_images(self, originals):
+    found, arrays = draw(IMAGES, "concept")
     maps = {}
     for number, x, y in steps(found):
       places = [originals[each[..., 0].tobytes()] for each in x]
@@ -100,8 +101,8 @@ class TestKinds:
     assert 2 <= len(moved) <= 3
     assert arrays["x"].shape[-1] == 1
 
-  def test_class_conditional_changes_two_classes_alone(self, images):
-    found, _ = draw(images, "class_conditional", num_rotations=1)
+  def test_class_conditional_changes_two_classes_alone(self):
+    found, _ = draw(IMAGES, "class_conditional", num_rotations=1)
     for _, x, y in steps(found):
       colored = (x == 255).all((1, 2)).any(-1)
       assert colored.any()
@@ -111,36 +112,36 @@ class TestKinds:
 
 class TestDistributions:
   @pytest.mark.parametrize("kind", anda.KINDS)
-  def test_last_step_is_new_and_there_are_few_before(self, images, kind):
-    found, _ = draw(images, kind, num_steps=6, max_distributions=3)
+  def test_last_step_is_new_and_there_are_few_before(self, kind):
+    found, _ = draw(IMAGES, kind, num_steps=6, max_distributions=3)
     for *before, last in found.distributions:
       assert last not in before
       assert len(set(before)) <= 3
     assert len(np.unique(found.distributions)) > 2
 
-  def test_continual_never_returns(self, images):
+  def test_continual_never_returns(self):
     found, _ = draw(
-      images, "label", num_steps=30, max_distributions=4, continual=True
+      IMAGES, "label", num_steps=30, max_distributions=4, continual=True
     )
     for *before, _ in found.distributions:
       assert 1 + np.count_nonzero(np.diff(before)) == len(set(before))
 
-  def test_without_it_clients_return(self, images):
-    found, _ = draw(images, "label", num_steps=30)
+  def test_without_it_clients_return(self):
+    found, _ = draw(IMAGES, "label", num_steps=30)
     for *before, _ in found.distributions:
       assert np.count_nonzero(np.diff(before)) > 2
 
-  def test_same_seed_same_clients(self, images):
+  def test_same_seed_same_clients(self):
     (_, one), (_, same), (_, other) = (
-      draw(images, "concept", seed=seed) for seed in (1, 1, 2)
+      draw(IMAGES, "concept", seed=seed) for seed in (1, 1, 2)
     )
     for name, values in one.items():
       np.testing.assert_array_equal(values, same[name])
     assert not np.array_equal(one["x"], other["x"])
 
 
-def test_labelled_images_come_first_and_unchanged(images, originals):
-  found, arrays = draw(images, "covariate", labelled_fraction=0.4)
+def test_labelled_images_come_first_and_unchanged(originals):
+  found, arrays = draw(IMAGES, "covariate", labelled_fraction=0.4)
   first = arrays["domain"] == 0
   assert np.bincount(arrays["client"][first]).tolist() == [400] * 4
   places = [originals[each[..., 0].tobytes()] for each in arrays["x"][first]]
@@ -152,8 +153,8 @@ def test_labelled_images_come_first_and_unchanged(images, originals):
 
 
 @pytest.mark.parametrize("scenario", ["evolving", "online_adaptation"])
-def test_file_is_a_data_set_of_the_scenarios(images, tmp_path, scenario):
-  _, arrays = draw(images, "concept", labelled_fraction=0.4)
+def test_file_is_a_data_set_of_the_scenarios(tmp_path, scenario):
+  _, arrays = draw(IMAGES, "concept", labelled_fraction=0.4)
   np.savez(tmp_path / "drift.npz", **arrays)
   entry = datasets.get(str(tmp_path / "drift.npz"), scenario)
   assert entry.num_clients == 4
@@ -163,32 +164,28 @@ def test_file_is_a_data_set_of_the_scenarios(images, tmp_path, scenario):
 
 @pytest.mark.parametrize(
   "options, words",
-  [
-    ({"kind": "colour"}, "kind must be one of covariate"),
-    ({"kind": "label", "num_colors": 2}, "num_colors does not apply to"),
-    ({"kind": "covariate", "num_classes_changed": 2}, "num_classes_changed"),
-    (
-      {"kind": "covariate", "num_rotations": 3},
-      "num_rotations must be 1, 2 or",
-    ),
-    (
-      {"kind": "concept", "max_distributions": 6},
-      "max_distributions=6 is not allowed",
-    ),
-    (
-      {"kind": "concept", "labelled_fraction": 1.0},
-      "labelled_fraction must be",
-    ),
-    (
-      {"kind": "concept", "num_classes_changed": 7},
-      "num_classes_changed=7 is not allowed: .* at most 6",
-    ),
-    ({"kind": "concept", "num_clients": 3000}, "would have no image in step"),
-  ],
+  tables.cases("""
+{"kind": "colour"}
+    kind must be one of covariate
+{"kind": "label", "num_colors": 2}
+    num_colors does not apply to
+{"kind": "covariate", "num_classes_changed": 2}
+    num_classes_changed
+{"kind": "covariate", "num_rotations": 3}
+    num_rotations must be 1, 2 or
+{"kind": "concept", "max_distributions": 6}
+    max_distributions=6 is not allowed
+{"kind": "concept", "labelled_fraction": 1.0}
+    labelled_fraction must be
+{"kind": "concept", "num_classes_changed": 7}
+    num_classes_changed=7 is not allowed: .* at most 6
+{"kind": "concept", "num_clients": 3000}
+    would have no image in step
+"""),
 )
-def test_refusals(images, options, words):
+def test_refusals(options, words):
   with pytest.raises(ValueError, match=words) as caught:
-    draw(images, options.pop("kind"), **options)
+    draw(IMAGES, options.pop("kind"), **options)
   assert "\n" not in str(caught.value)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
+from tests.fixtures import tables
 from tff_shift import execution
 from tff_shift.execution import in_process
 
@@ -37,14 +38,19 @@ def test_local_runs_in_another_process():
 
 
 @pytest.mark.parametrize(
-  ("executor", "settings", "message"),
-  [
-    ("gpu", {}, "one of auto, in_process, local, remote, got 'gpu'"),
-    ("local", {"materialize": False}, "materialize is a setting of .* in_pro"),
-    ("local", {"client_devices": ["GPU:0"]}, "client_devices is a setting"),
-    ("local", {"max_concurrent_clients": 0}, "clients must be 1 or more"),
-    ("in_process", {"max_concurrent_clients": 0}, "clients must be 1 or more"),
-  ],
+  "executor, settings, message",
+  tables.cases("""
+"gpu", {}
+    one of auto, in_process, local, remote, got 'gpu'
+"local", {"materialize": False}
+    materialize is a setting of .* in_pro
+"local", {"client_devices": ["GPU:0"]}
+    client_devices is a setting
+"local", {"max_concurrent_clients": 0}
+    clients must be 1 or more
+"in_process", {"max_concurrent_clients": 0}
+    clients must be 1 or more
+"""),
 )
 def test_bad_settings_are_named(executor, settings, message):
   with pytest.raises(ValueError, match=message):

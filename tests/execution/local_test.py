@@ -23,6 +23,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.fixtures.refusals import refused
 from tff_shift.execution import local
 
 pytestmark = pytest.mark.cpp
@@ -156,12 +157,12 @@ class TestLocalContext:
 
   def test_bad_arguments(self, started):
     with (
-      pytest.raises(ValueError, match="0 or -1 for no limit; got -2"),
+      refused("0 or -1 for no limit; got -2"),
       local.local_context(-2),
     ):
       pass
     with (
-      pytest.raises(ValueError, match="0 or more; got -1"),
+      refused("0 or more; got -1"),
       local.local_context(default_num_clients=-1),
     ):
       pass

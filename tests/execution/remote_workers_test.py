@@ -4,6 +4,7 @@ import datetime
 
 import pytest
 
+from tests.fixtures import tables
 from tff_shift import execution
 
 BROKEN_PEM = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
@@ -11,7 +12,7 @@ BROKEN_PEM = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 
 class TestSettings:
   @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings, message",
     [
       ({"workers": []}, "one host:port or more; got none"),
       ({"workers": ["one"]}, "must each be host:port; got 'one'"),
@@ -101,13 +102,16 @@ class TestSettings:
 
   @pytest.mark.parametrize(
     "certificate, key, refused",
-    [
-      ("me.key", "me.key", "worker_client_certificate: {pem}/me.key"),
-      ("me.crt", "me.crt", "worker_client_key: {pem}/me.crt"),
-      ("me.crt", "other.key", "worker_client_key: {pem}/other.key"),
-      # OpenSSL would ask for it at the terminal.
-      ("me.crt", "me.locked", "worker_client_key: {pem}/me.locked"),
-    ],
+    tables.cases("""
+"me.key", "me.key"
+    worker_client_certificate: {pem}/me.key
+"me.crt", "me.crt"
+    worker_client_key: {pem}/me.crt
+"me.crt", "other.key"
+    worker_client_key: {pem}/other.key
+"me.crt", "me.locked"
+    worker_client_key: {pem}/me.locked
+"""),
   )
   def test_what_is_none_is_named(self, pem, certificate, key, refused, refusal):
     assert refusal(self.with_client, pem, certificate, key).startswith(

@@ -1,7 +1,5 @@
 """What the tests of the models share: a NumPy reference."""
 
-import types
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -21,6 +19,46 @@ def _normalize(x, groups, gamma, beta, epsilon=1e-5):
   centred = grouped - grouped.mean((1, 2, 4), keepdims=True)
   variance = (centred**2).mean((1, 2, 4), keepdims=True)
   return (centred / np.sqrt(variance + epsilon)).reshape(x.shape) * gamma + beta
+
+
+class Reference:
+  """NumPy's layers with random weights of a model, by the names of layers.
+
+  `convolve` and `normalize` are of arrays alone.
+  """
+
+  convolve = staticmethod(_convolve)
+  normalize = staticmethod(_normalize)
+
+  def __init__(self, model, seed=1, groups=1, epsilon=1e-5):
+    self.values = _random_weights(model, seed)
+    self.weights = tf.nest.map_structure(self.values.get, model.weight_names())
+    self.groups, self.epsilon = groups, epsilon
+
+  def weight(self, name, part="backbone"):
+    return self.values[f"{part}/{name}"]
+
+  def linear(self, x, name, part="backbone"):
+    kernel = self.weight(f"{name}/kernel", part)
+    return x @ kernel + self.values.get(f"{part}/{name}/bias", 0)
+
+  def convolution(self, x, name, strides=1):
+    x = self.convolve(x, self.weight(f"{name}_convolution/kernel"), strides)
+    return x + self.values.get(f"backbone/{name}_convolution/bias", 0)
+
+  def normalization(self, x, name, groups=None):
+    gamma, beta = (
+      self.weight(f"{name}_normalization/{kind}") for kind in ("gamma", "beta")
+    )
+    groups = groups or self.groups
+    return self.normalize(x, groups, gamma, beta, self.epsilon)
+
+  def layer(self, x, name, strides=1, groups=None):
+    """A convolution and its normalisation."""
+    return self.normalization(self.convolution(x, name, strides), name, groups)
+
+  def relu(self, x):
+    return np.maximum(x, 0)
 
 
 def _random_weights(model, seed):
@@ -52,10 +90,5 @@ def by_name():
 
 @pytest.fixture(scope="session")
 def reference():
-  """Returns NumPy versions of the layers, and random weights by name."""
-  return types.SimpleNamespace(
-    convolve=_convolve,
-    normalize=_normalize,
-    random_weights=_random_weights,
-    relu=lambda x: np.maximum(x, 0),
-  )
+  """Returns `reference(model, **options)`, a `Reference`."""
+  return Reference

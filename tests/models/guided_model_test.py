@@ -333,7 +333,7 @@ class TestWithGuide:
     assert guided.client_branch.num_parameters == 18 + 12 + 63
 
   @pytest.mark.parametrize(
-    ("num_clients", "width", "culprit"),
+    "num_clients, width, culprit",
     [(0, 6, "num_clients=0"), (5, 0, "width=0")],
   )
   def test_numbers_below_one_are_refused(self, num_clients, width, culprit):
@@ -456,7 +456,7 @@ class TestFrozen:
 
 class TestErrors:
   @pytest.mark.parametrize(
-    ("replaced", "message"),
+    "replaced, message",
     [
       (
         {"target_branch": lambda: sequential((3,), layers.Dense(2))},

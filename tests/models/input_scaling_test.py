@@ -7,7 +7,9 @@ import tensorflow as tf
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hypothesis_numpy
 
+from tests.fixtures.arrays import normal
 from tests.fixtures.keras_models import sequential
+from tests.fixtures.refusals import refused
 from tff_shift.models import guided_model
 from tff_shift.models import input_scaling
 from tff_shift.models import split_model
@@ -75,7 +77,7 @@ class TestScalings:
     )
 
   @pytest.mark.parametrize(
-    ("mean", "deviation", "message"),
+    "mean, deviation, message",
     [
       ((), (), "at least 1"),
       ((0.0, 0.0), (1.0,), "the same length"),
@@ -85,7 +87,7 @@ class TestScalings:
     ],
   )
   def test_wrong_numbers_are_refused(self, mean, deviation, message):
-    with pytest.raises(ValueError, match=message):
+    with refused(message):
       input_scaling.InputScaling(mean, deviation)
 
 
@@ -112,7 +114,7 @@ class TestStandardized:
 
   def test_no_image_is_refused(self):
     for parts in ([], [IMAGES[:0]]):
-      with pytest.raises(ValueError, match="no image"):
+      with refused("no image"):
         input_scaling.standardized(parts)
 
 
@@ -167,7 +169,7 @@ class TestFeatures:
 
   def test_other_features_than_the_model_takes_are_refused(self):
     scaling = input_scaling.InputScaling((0.5,) * 3, (0.5,) * 3)
-    with pytest.raises(ValueError, match=r"2 features, .* of 3"):
+    with refused(r"2 features, .* of 3"):
       split_model.with_input_scaling(
         build_linear(input_dtype=tf.float32), scaling
       )
@@ -273,7 +275,7 @@ class TestModels:
     assert scaling.deviation[0] == pytest.approx(0.0005, rel=0.1)
 
   def test_extreme_features_are_named(self):
-    x = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
+    x = normal(0, 200, 5)
     scaling = input_scaling.standardized([x])
     names = ("age", "kelvin", "dose", "pulse", "weight")
     assert input_scaling.extremes(scaling, [x], names) == ""
@@ -288,10 +290,10 @@ class TestModels:
 
   def test_words_are_not_scaled(self):
     model = bi_lstm.build((4,), 2, vocabulary_size=9, width=2)
-    with pytest.raises(ValueError, match="int32, which is not scaled"):
+    with refused("int32, which is not scaled"):
       split_model.with_input_scaling(model, input_scaling.ZERO_ONE)
 
   def test_other_channels_than_the_images_have_are_refused(self):
     three = input_scaling.InputScaling((0.5,) * 3, (0.5,) * 3)
-    with pytest.raises(ValueError, match=r"2 channels, .* of 3"):
+    with refused(r"2 channels, .* of 3"):
       split_model.with_input_scaling(build_linear(), three)

@@ -326,7 +326,7 @@ class TestBuild:
 
 
 @pytest.mark.parametrize(
-  ("name", "options", "message"),
+  "name, options, message",
   [
     ("vgg", {}, "'vgg'.*lenet, .*mlp, "),
     ("mlp", {"depth": 3}, "'depth'.*head_width"),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures.arrays import normal
 from tests.fixtures.keras_models import sequential
 from tff_shift import models
 from tff_shift.learning import local_training
@@ -16,7 +17,7 @@ from tff_shift.models.split_model import SplitWeights
 layers = tf.keras.layers
 SEED = np.int32([3, 4])
 RATE = 0.25
-X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+X = normal(0, 5, 4)
 Y = np.int32([0, 1, 1, 0, 1])
 
 

@@ -9,7 +9,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.fixtures.arrays import normal
 from tests.fixtures.keras_models import sequential
+from tests.fixtures.refusals import refused
 from tff_shift.models import parts
 from tff_shift.models import split_model
 from tff_shift.models.networks import cnn
@@ -56,22 +58,18 @@ def equal_bits(one, other):
     np.testing.assert_array_equal(a, b)
 
 
-@pytest.fixture(scope="module")
-def small_mlp():
-  return mlp.build(width=4, head_width=3)
+SMALL = mlp.build(width=4, head_width=3)
 
 
 @pytest.fixture(scope="module")
-def drawn(small_mlp, run_in_graph):
-  return run_in_graph(small_mlp.initial_weights, SEED)
+def drawn(run_in_graph):
+  return run_in_graph(SMALL.initial_weights, SEED)
 
 
 @pytest.fixture
-def values(small_mlp, drawn, by_name):
+def values(drawn, by_name):
   """The drawn weights plus one, by name."""
-  return {
-    name: weight + 1 for name, weight in by_name(small_mlp, drawn).items()
-  }
+  return {name: weight + 1 for name, weight in by_name(SMALL, drawn).items()}
 
 
 class TestNames:
@@ -113,7 +111,7 @@ class TestNames:
 
 class TestErrors:
   def test_parts_that_do_not_fit_are_refused(self):
-    with pytest.raises(ValueError, match=r"gives \(3,\) and head takes \(4,\)"):
+    with refused(r"gives \(3,\) and head takes \(4,\)"):
       split_model.build_split_model(
         "misfit",
         backbone=lambda: sequential((2,), layers.Dense(3)),
@@ -122,7 +120,7 @@ class TestErrors:
       )
 
   @pytest.mark.parametrize(
-    ("input_dtype", "taken", "message"),
+    "input_dtype, taken, message",
     [
       (tf.int32, tf.float32, "come as int32 .* takes float32"),
       (tf.uint8, tf.int32, "come as float32 .* takes int32"),
@@ -144,20 +142,20 @@ class TestErrors:
       def call(self, x):
         return x * self.scale
 
-    with pytest.raises(ValueError, match=r"'second'|'first'.*'scale'"):
+    with refused(r"'second'|'first'.*'scale'"):
       two_branches(lambda name: Scale(name=name))
 
 
 class TestGivenWeights:
-  def test_head_left_out_is_drawn(self, small_mlp, values, drawn, run_in_graph):
+  def test_head_left_out_is_drawn(self, values, drawn, run_in_graph):
     backbone = {k: v for k, v in values.items() if k.startswith("backbone/")}
-    given = split_model.with_weights(small_mlp, backbone)
+    given = split_model.with_weights(SMALL, backbone)
     weights = run_in_graph(given.initial_weights, SEED)
     equal_bits(weights.head, drawn.head)
     equal_bits(weights.backbone, [weight + 1 for weight in drawn.backbone])
 
   @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes, message",
     [
       ({"backbone/layer2/bias": None}, "'backbone/layer2/bias'"),
       ({"backbone/layer9/bias": np.zeros(4)}, "'backbone/layer9/bias'"),
@@ -169,47 +167,47 @@ class TestGivenWeights:
     ids=["missing", "unknown", "wrong shape"],
   )
   def test_weight_that_does_not_fit_is_named(
-    self, small_mlp, values, changes, message, refusal
+    self, values, changes, message, refusal
   ):
     changed = {k: v for k, v in (values | changes).items() if v is not None}
-    line = refusal(split_model.with_weights, small_mlp, changed)
+    line = refusal(split_model.with_weights, SMALL, changed)
     assert re.search(message, line)
 
-  def test_no_weights_are_refused(self, small_mlp, refusal):
-    assert "no weights" in refusal(split_model.with_weights, small_mlp, {})
+  def test_no_weights_are_refused(self, refusal):
+    assert "no weights" in refusal(split_model.with_weights, SMALL, {})
 
 
 class TestWeightsFile:
   def test_weights_are_initial_weights_of_any_seed(
-    self, small_mlp, values, run_in_graph, tmp_path
+    self, values, run_in_graph, tmp_path
   ):
     np.savez(tmp_path / "weights.npz", **values)
-    loaded = split_model.load_weights(small_mlp, tmp_path / "weights.npz")
+    loaded = split_model.load_weights(SMALL, tmp_path / "weights.npz")
     weights = run_in_graph(loaded.initial_weights, SEED + 7)
     equal_bits(
       weights, [*map(values.get, tf.nest.flatten(loaded.weight_names()))]
     )
 
-  def test_missing_file_is_named(self, small_mlp, tmp_path):
+  def test_missing_file_is_named(self, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"^.*none\.npz.*\Z"):
-      split_model.load_weights(small_mlp, tmp_path / "none.npz")
+      split_model.load_weights(SMALL, tmp_path / "none.npz")
 
-  def test_other_files_are_refused(self, small_mlp, tmp_path, refusal):
+  def test_other_files_are_refused(self, tmp_path, refusal):
     os.mkfifo(tmp_path / "a.npz")
-    line = refusal(split_model.load_weights, small_mlp, tmp_path / "a.npz")
+    line = refusal(split_model.load_weights, SMALL, tmp_path / "a.npz")
     assert f"{tmp_path}/a.npz': it is a named pipe" in line
 
-  def test_damage_names_the_file(self, small_mlp, values, tmp_path, refusal):
+  def test_damage_names_the_file(self, values, tmp_path, refusal):
     path = tmp_path / "weights.npz"
     np.savez(path, **values)
     content = bytearray(path.read_bytes())
     content[content.index(values["head/layer5/bias"].tobytes()) + 1] ^= 1
     path.write_bytes(content)
-    line = refusal(split_model.load_weights, small_mlp, path)
+    line = refusal(split_model.load_weights, SMALL, path)
     assert re.search(r"weights\.npz.*damaged", line)
 
   @pytest.mark.parametrize(
-    ("bias", "reason"),
+    "bias, reason",
     [
       ([0.0, np.nan], ".* not finite"),
       ([0.0, np.inf], ".* not finite"),
@@ -220,11 +218,11 @@ class TestWeightsFile:
     ],
   )
   def test_what_cannot_be_names_file_and_weight(
-    self, small_mlp, values, tmp_path, bias, reason, refusal
+    self, values, tmp_path, bias, reason, refusal
   ):
     path = tmp_path / "weights.npz"
     np.savez(path, **values | {"head/layer5/bias": bias})
-    line = refusal(split_model.load_weights, small_mlp, path)
+    line = refusal(split_model.load_weights, SMALL, path)
     assert re.search(rf"weights\.npz.*'head/layer5/bias' {reason}", line)
 
 
@@ -294,9 +292,9 @@ class TestWithHead:
         assert each.last_layers(number) == each.weights_of("full")
 
   @pytest.mark.slow
-  def test_given_weights_are_kept(self, small_mlp, values, run_in_graph):
+  def test_given_weights_are_kept(self, values, run_in_graph):
     head = {k: v for k, v in values.items() if k.startswith("head/")}
-    given = split_model.with_weights(small_mlp, head)
+    given = split_model.with_weights(SMALL, head)
     cut = split_model.with_head(given, "last_layer")
     equal_bits(
       run_in_graph(cut.initial_weights, SEED),
@@ -309,12 +307,12 @@ class TestWithHead:
     np.testing.assert_array_equal(weights.head[1], [4, 5])
 
   @pytest.mark.parametrize("head", split_model.HEADS)
-  def test_model_is_itself_where_nothing_changes(self, head, small_mlp):
+  def test_model_is_itself_where_nothing_changes(self, head):
     one_layer = two_branches()
     assert split_model.with_head(one_layer, head) is one_layer
-    cut = split_model.with_head(small_mlp, "last_layer")
+    cut = split_model.with_head(SMALL, "last_layer")
     assert split_model.with_head(cut, head) is cut
-    assert split_model.with_head(small_mlp, "classifier") is small_mlp
+    assert split_model.with_head(SMALL, "classifier") is SMALL
 
   def test_layers_without_weights_move_too(self, run_in_graph):
     model = split_model.build_split_model(
@@ -335,17 +333,17 @@ class TestWithHead:
         tf.nn.relu(model.embed(weights.backbone, x)),
       )
 
-    x = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
+    x = normal(0, 5, 2)
     logits, expected, embedding, activated = run_in_graph(predict, SEED, x)
     equal_bits((logits, embedding), (expected, activated))
     assert np.any(embedding == 0) and np.any(embedding > 0)
 
-  def test_unknown_head_is_refused_with_the_known_ones(self, small_mlp):
-    with pytest.raises(ValueError, match=r"'all'.*last_layer, classifier"):
-      split_model.with_head(small_mlp, "all")
+  def test_unknown_head_is_refused_with_the_known_ones(self):
+    with refused(r"'all'.*last_layer, classifier"):
+      split_model.with_head(SMALL, "all")
 
-  def test_model_that_cannot_be_cut_is_named(self, small_mlp, refusal):
-    model = dataclasses.replace(small_mlp, head=parts.identity())
+  def test_model_that_cannot_be_cut_is_named(self, refusal):
+    model = dataclasses.replace(SMALL, head=parts.identity())
     line = refusal(split_model.with_head, model, "last_layer")
     assert "'mlp': the head does not" in line
 
@@ -411,13 +409,13 @@ class TestFrozen:
       run_in_graph(model.initial_weights, SEED),
     )
 
-  def test_model_without_frozen_weights_has_none(self, small_mlp):
-    assert small_mlp.frozen == ()
-    assert small_mlp.num_frozen_parameters == 0
-    assert small_mlp.with_frozen(()) == small_mlp
+  def test_model_without_frozen_weights_has_none(self):
+    assert SMALL.frozen == ()
+    assert SMALL.num_frozen_parameters == 0
+    assert SMALL.with_frozen(()) == SMALL
 
-  def test_values_of_another_structure_are_refused(self, model, small_mlp):
-    for one, values in ((model, ()), (small_mlp, model.frozen)):
+  def test_values_of_another_structure_are_refused(self, model):
+    for one, values in ((model, ()), (SMALL, model.frozen)):
       with pytest.raises(ValueError, match="structure"):
         one.with_frozen(values)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures import tables
 from tff_shift import models
 
 _FILE = textwrap.dedent(
@@ -87,7 +88,7 @@ def build(name, **options):
 class TestBuild:
   @pytest.mark.slow
   @pytest.mark.parametrize(
-    ("function", "options", "width"),
+    "function, options, width",
     [
       ("build", {"width": 5}, 5),
       ("split", {"input_dtype": tf.uint8}, 8),
@@ -125,22 +126,35 @@ class TestBuild:
 
 
 @pytest.mark.parametrize(
-  ("name", "message"),
-  [
-    ("{path}:raising", "RuntimeError: two lines"),
-    ("{path}:number", "must return a SplitModel or a Keras model; it returned"),
-    ("{path}:other_shape", r"has input_shape \(5,\), and the data have \(2, 3"),
-    ("{path}:other_classes", "has num_classes 5, and the data have 4"),
-    ("{path}:other_dtype", "has input_dtype float32, and the data have uint8"),
-    ("{path}:softmax", "ends in softmax; logits are wanted"),
-    ("{path}:nothing", "must take input_shape and num_classes"),
-    ("{path}:constant", "there is no function 'constant'"),
-    ("{path}:missing", "there is no function 'missing'"),
-    ("{path}x.py:build", "there is no such file"),
-    ("no_module_of_this_name:build", "there is no module 'no_module_of_this"),
-    ("{path}:", "<module or file.py>:<function> is wanted"),
-    (":build", "<module or file.py>:<function> is wanted"),
-  ],
+  "name, message",
+  tables.cases(r"""
+"{path}:raising"
+    RuntimeError: two lines
+"{path}:number"
+    must return a SplitModel or a Keras model; it returned
+"{path}:other_shape"
+    has input_shape \(5,\), and the data have \(2, 3
+"{path}:other_classes"
+    has num_classes 5, and the data have 4
+"{path}:other_dtype"
+    has input_dtype float32, and the data have uint8
+"{path}:softmax"
+    ends in softmax; logits are wanted
+"{path}:nothing"
+    must take input_shape and num_classes
+"{path}:constant"
+    there is no function 'constant'
+"{path}:missing"
+    there is no function 'missing'
+"{path}x.py:build"
+    there is no such file
+"no_module_of_this_name:build"
+    there is no module 'no_module_of_this
+"{path}:"
+    <module or file.py>:<function> is wanted
+":build"
+    <module or file.py>:<function> is wanted
+"""),
 )
 def test_what_is_wrong_is_said_in_one_line(path, name, message):
   with pytest.raises(ValueError, match=message) as error:

@@ -264,7 +264,7 @@ class TestRefusals:
     assert f"'head/last/kernel' {shapes}" in line
 
   @pytest.mark.parametrize(
-    ("name", "message"),
+    "name, message",
     [
       (
         "a.keras",

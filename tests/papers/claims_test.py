@@ -3,6 +3,8 @@
 import pytest
 
 from experiments.papers import claims
+from tests.fixtures import tables
+from tests.fixtures.refusals import refused
 from tff_shift.reporting.pages import contents
 
 _ACCURACY = contents.Column(heading=("digits", "client"), metric="accuracy")
@@ -107,9 +109,9 @@ def test_archives_are_pooled_and_columns_are_chosen():
     claim(archives=("one", "two"), columns=("digits", "client")), archives
   )
   assert one.column == _ACCURACY
-  with pytest.raises(ValueError, match="no common column of a and another"):
+  with refused("no common column of a and another"):
     claims.pairs(claim(), archives)
-  with pytest.raises(ValueError, match="no common column of a and c in one"):
+  with refused("no common column of a and c in one"):
     claims.pairs(claim(than=("c",)), archives)
 
 
@@ -124,7 +126,7 @@ def pair(*differences):
 
 
 @pytest.mark.parametrize(
-  ("found", "verdict"),
+  "found, verdict",
   [
     ([pair(1, 2)], claims.HOLDS),
     ([pair(1)], claims.HOLDS),
@@ -142,25 +144,27 @@ def test_verdict(found, verdict):
 
 
 @pytest.mark.parametrize(
-  ("fields", "words"),
-  [
-    ({"verdict": "holds", "measured": "x"}, "set either better or verdict"),
-    ({"better": "", "archives": ()}, "set either better or verdict"),
-    ({"archives": ()}, "better and archives need each other"),
-    ({"measured": "x"}, "verdict and measured need each other"),
-    (
-      {"better": "", "archives": (), "verdict": "yes", "measured": "x"},
-      "verdict is 'yes'; it must be one of",
-    ),
-  ],
+  "fields, words",
+  tables.cases("""
+{"verdict": "holds", "measured": "x"}
+    set either better or verdict
+{"better": "", "archives": ()}
+    set either better or verdict
+{"archives": ()}
+    better and archives need each other
+{"measured": "x"}
+    verdict and measured need each other
+{"better": "", "archives": (), "verdict": "yes", "measured": "x"}
+    verdict is 'yes'; it must be one of
+"""),
 )
 def test_wrong_claims_are_refused(fields, words):
-  with pytest.raises(ValueError, match=words):
+  with refused(words):
     claim(**fields)
 
 
 def test_unknown_fields_are_refused(tmp_path):
   path = tmp_path / "claims.toml"
   path.write_text("[tables]\n[[claims]]\ncolour = 1\n")
-  with pytest.raises(ValueError, match=r"claims\.toml: .*colour"):
+  with refused(r"claims\.toml: .*colour"):
     claims.read(path)

@@ -17,20 +17,18 @@ SKEWED = np.array([0.5, 0.2, 0.1, 0.1, 0.1])
 CHEAP = hypothesis.settings(deadline=None, max_examples=25)
 
 
-@pytest.fixture(scope="module")
-def problem():
-  return regret.Problem()
+PROBLEM = regret.Problem()
 
 
 @pytest.fixture(scope="module")
-def adapt(problem):
+def adapt():
   """Fed-ADE with eta_max 20 times eta_min."""
-  return regret.build(problem, 0.05)
+  return regret.build(PROBLEM, 0.05)
 
 
 @pytest.fixture(scope="module")
-def adapt_constantly(problem):
-  return regret.build(problem, 1.0)
+def adapt_constantly():
+  return regret.build(PROBLEM, 1.0)
 
 
 def stream_of(problem, omega, num_examples=50, seed=0, target=SKEWED):
@@ -65,24 +63,24 @@ def keras_risk(problem, theta, sample_weight):
 class TestRisk:
   @CHEAP
   @hypothesis.given(SEEDS)
-  def test_class_risks_weighted_sum_is_the_risk(self, problem, seed):
-    theta = random_theta(problem, seed)
+  def test_class_risks_weighted_sum_is_the_risk(self, seed):
+    theta = random_theta(PROBLEM, seed)
     distribution = np.random.default_rng(seed).dirichlet(np.ones(5))
     # All classes have the same share of the examples, 1 / 5.
-    expected = keras_risk(problem, theta, 5 * distribution[problem.y])
-    assert distribution @ problem.class_risks(theta) == pytest.approx(
+    expected = keras_risk(PROBLEM, theta, 5 * distribution[PROBLEM.y])
+    assert distribution @ PROBLEM.class_risks(theta) == pytest.approx(
       expected, rel=1e-12
     )
 
   @CHEAP
   @hypothesis.given(SEEDS)
-  def test_gradient_matches_finite_differences(self, problem, seed):
-    theta = random_theta(problem, seed)
+  def test_gradient_matches_finite_differences(self, seed):
+    theta = random_theta(PROBLEM, seed)
     distribution = np.random.default_rng(seed).dirichlet(np.ones(5))
     error = optimize.check_grad(
-      lambda x: distribution @ problem.class_risks(x.reshape(problem.shape)),
-      lambda x: problem.gradient(
-        x.reshape(problem.shape), distribution
+      lambda x: distribution @ PROBLEM.class_risks(x.reshape(PROBLEM.shape)),
+      lambda x: PROBLEM.gradient(
+        x.reshape(PROBLEM.shape), distribution
       ).ravel(),
       theta.ravel(),
     )
@@ -92,67 +90,67 @@ class TestRisk:
 class TestOptimum:
   @CHEAP
   @hypothesis.given(SEEDS)
-  def test_optimum_is_a_minimum_inside_the_ball(self, problem, seed):
+  def test_optimum_is_a_minimum_inside_the_ball(self, seed):
     rng = np.random.default_rng(seed)
     # Some of these have nearly all their weight in one class.
     distribution = rng.dirichlet(np.full(5, 0.1))
-    theta = problem.optimum(distribution)
-    assert np.abs(problem.gradient(theta, distribution)).max() <= 1e-7
-    assert np.linalg.norm(theta) < problem.radius
-    smallest = distribution @ problem.class_risks(theta)
-    moved = theta + random_theta(problem, seed, scale=0.01)
+    theta = PROBLEM.optimum(distribution)
+    assert np.abs(PROBLEM.gradient(theta, distribution)).max() <= 1e-7
+    assert np.linalg.norm(theta) < PROBLEM.radius
+    smallest = distribution @ PROBLEM.class_risks(theta)
+    moved = theta + random_theta(PROBLEM, seed, scale=0.01)
     # What the quadratic term alone makes it worse by.
-    gap = problem.weight_decay / 2 * np.linalg.norm(moved - theta) ** 2
-    assert distribution @ problem.class_risks(moved) >= smallest + 0.99 * gap
+    gap = PROBLEM.weight_decay / 2 * np.linalg.norm(moved - theta) ** 2
+    assert distribution @ PROBLEM.class_risks(moved) >= smallest + 0.99 * gap
 
-  def test_optimum_matches_another_solver_and_start(self, problem):
-    shape = problem.shape
+  def test_optimum_matches_another_solver_and_start(self):
+    shape = PROBLEM.shape
     expected = optimize.minimize(
-      lambda x: SKEWED @ problem.class_risks(x.reshape(shape)),
-      random_theta(problem, 3).ravel(),
-      jac=lambda x: problem.gradient(x.reshape(shape), SKEWED).ravel(),
+      lambda x: SKEWED @ PROBLEM.class_risks(x.reshape(shape)),
+      random_theta(PROBLEM, 3).ravel(),
+      jac=lambda x: PROBLEM.gradient(x.reshape(shape), SKEWED).ravel(),
       method="BFGS",
       options={"gtol": 1e-6},
     )
-    [found] = problem.optimal_risks(SKEWED[None])
+    [found] = PROBLEM.optimal_risks(SKEWED[None])
     assert found == pytest.approx(expected.fun, abs=1e-9)
 
-  def test_optimal_risks_do_not_depend_on_order_or_repetition(self, problem):
+  def test_optimal_risks_do_not_depend_on_order_or_repetition(self):
     distributions = np.array([SKEWED, UNIFORM, SKEWED, SKEWED[::-1]])
-    risks = problem.optimal_risks(distributions)
+    risks = PROBLEM.optimal_risks(distributions)
     assert risks[0] == risks[2]
-    alone = [problem.optimal_risks(each[None])[0] for each in distributions]
+    alone = [PROBLEM.optimal_risks(each[None])[0] for each in distributions]
     np.testing.assert_allclose(risks, alone, atol=1e-10)
 
 
 class TestDrawStream:
-  def test_distributions_and_shift_match_a_hand_count(self, problem):
-    stream = stream_of(problem, [0, 1, 0.5])
+  def test_distributions_and_shift_match_a_hand_count(self):
+    stream = stream_of(PROBLEM, [0, 1, 0.5])
     np.testing.assert_allclose(
       stream.distributions, [UNIFORM, SKEWED, (UNIFORM + SKEWED) / 2]
     )
     # |SKEWED - UNIFORM|_1 is 0.6, and half of it leads back.
     assert stream.cumulative_shift == pytest.approx(0.9)
 
-  def test_examples_have_the_classes_of_their_step(self, problem):
+  def test_examples_have_the_classes_of_their_step(self):
     num_examples = 20000
-    stream = stream_of(problem, [0, 0, 1], num_examples)
+    stream = stream_of(PROBLEM, [0, 0, 1], num_examples)
     for step, expected in enumerate([UNIFORM, SKEWED]):
-      counts = np.bincount(problem.y[stream.examples[step]], minlength=5)
+      counts = np.bincount(PROBLEM.y[stream.examples[step]], minlength=5)
       # Four standard deviations, at most 0.014.
       np.testing.assert_allclose(counts / num_examples, expected, atol=0.0142)
     # All 200 examples occur, as each is expected 50 times or more.
     assert len(np.unique(stream.examples)) == 200
 
-  def test_class_without_probability_is_never_drawn(self, problem):
+  def test_class_without_probability_is_never_drawn(self):
     stream = stream_of(
-      problem, [0, 1, 1], 5000, target=np.array([0, 0.5, 0, 0.5, 0])
+      PROBLEM, [0, 1, 1], 5000, target=np.array([0, 0.5, 0, 0.5, 0])
     )
-    assert set(problem.y[stream.examples.ravel()]) == {1, 3}
+    assert set(PROBLEM.y[stream.examples.ravel()]) == {1, 3}
 
-  def test_stream_is_a_function_of_the_seed(self, problem):
+  def test_stream_is_a_function_of_the_seed(self):
     first, second, other = (
-      stream_of(problem, [0, 0.5, 1], seed=seed).examples for seed in (4, 4, 5)
+      stream_of(PROBLEM, [0, 0.5, 1], seed=seed).examples for seed in (4, 4, 5)
     )
     np.testing.assert_array_equal(first, second)
     assert not np.array_equal(first, other)
@@ -169,16 +167,16 @@ def test_bound_matches_a_hand_count(shift, num_timesteps, expected):
 
 @pytest.mark.slow
 class TestAdaptation:
-  def test_steps_match_numpy(self, problem, adapt):
-    stream = stream_of(problem, [0, 0.3, 1, 0])
+  def test_steps_match_numpy(self, adapt):
+    stream = stream_of(PROBLEM, [0, 0.3, 1, 0])
     found = adapt([stream], [2.0])
-    inputs = tf.constant(problem.inputs, tf.float32)
+    inputs = tf.constant(PROBLEM.inputs, tf.float32)
     confusion = bbse.confusion_matrix(
-      inputs @ problem.pretrained, tf.constant(problem.y)
+      inputs @ PROBLEM.pretrained, tf.constant(PROBLEM.y)
     )
-    theta = np.asarray(problem.pretrained, np.float64)
-    q = dynamics.mean_probabilities(inputs @ problem.pretrained)
-    z = dynamics.mean_direction(tf.constant(problem.embeddings, tf.float32))
+    theta = np.asarray(PROBLEM.pretrained, np.float64)
+    q = dynamics.mean_probabilities(inputs @ PROBLEM.pretrained)
+    z = dynamics.mean_direction(tf.constant(PROBLEM.embeddings, tf.float32))
     for step, batch in enumerate(stream.examples):
       np.testing.assert_allclose(found.theta[0, step], theta, atol=1e-5)
       x = tf.gather(inputs, batch)
@@ -195,13 +193,13 @@ class TestAdaptation:
         float(rate), abs=1e-5
       )
       estimate = bbse.estimate(
-        bbse.prediction_distribution(x @ problem.pretrained), confusion
+        bbse.prediction_distribution(x @ PROBLEM.pretrained), confusion
       )
-      theta = theta - float(rate) * problem.gradient(theta, estimate.numpy())
+      theta = theta - float(rate) * PROBLEM.gradient(theta, estimate.numpy())
 
-  def test_streams_do_not_see_each_other(self, problem, adapt):
+  def test_streams_do_not_see_each_other(self, adapt):
     streams = [
-      stream_of(problem, omega, seed=seed)
+      stream_of(PROBLEM, omega, seed=seed)
       for seed, omega in enumerate([[0, 0, 1, 1], [0, 1, 0, 1]])
     ]
     together = adapt(streams, [2.0, 4.0])
@@ -209,52 +207,52 @@ class TestAdaptation:
       alone = adapt([streams[index]], [rate]).theta[0]
       np.testing.assert_allclose(together.theta[index], alone, atol=1e-5)
 
-  def test_equal_bounds_give_a_constant_rate(self, problem, adapt_constantly):
-    found = adapt_constantly([stream_of(problem, [0, 1, 0, 1])], [0.7])
+  def test_equal_bounds_give_a_constant_rate(self, adapt_constantly):
+    found = adapt_constantly([stream_of(PROBLEM, [0, 1, 0, 1])], [0.7])
     np.testing.assert_allclose(found.learning_rates, 0.7, rtol=1e-6)
 
-  def test_huge_steps_stay_in_the_ball(self, problem, adapt_constantly):
-    found = adapt_constantly([stream_of(problem, [0, 1, 0, 1])], [1e4])
+  def test_huge_steps_stay_in_the_ball(self, adapt_constantly):
+    found = adapt_constantly([stream_of(PROBLEM, [0, 1, 0, 1])], [1e4])
     norms = np.linalg.norm(found.theta[0], axis=(1, 2))
-    np.testing.assert_allclose(norms[1:], problem.radius, rtol=1e-5)
+    np.testing.assert_allclose(norms[1:], PROBLEM.radius, rtol=1e-5)
 
 
 @pytest.mark.slow
 class TestRegret:
-  def test_regret_is_not_negative_at_any_step(self, problem, adapt):
-    stream = stream_of(problem, np.tile([0, 0.5, 1, 0.5], 20))
-    by_step = regrets_of(problem, stream, adapt([stream], [4.0]))
+  def test_regret_is_not_negative_at_any_step(self, adapt):
+    stream = stream_of(PROBLEM, np.tile([0, 0.5, 1, 0.5], 20))
+    by_step = regrets_of(PROBLEM, stream, adapt([stream], [4.0]))
     # The optima are right within 45 * 1e-14 / 0.02 = 3e-11.
     assert by_step.min() >= -3e-11
     assert by_step.max() > 1e-3
 
-  def test_regret_of_the_optimum_is_zero_without_shift(self, problem, adapt):
-    stream = stream_of(problem, np.zeros(20))
-    by_step = regrets_of(problem, stream, adapt([stream], [0.0]))
+  def test_regret_of_the_optimum_is_zero_without_shift(self, adapt):
+    stream = stream_of(PROBLEM, np.zeros(20))
+    by_step = regrets_of(PROBLEM, stream, adapt([stream], [0.0]))
     np.testing.assert_allclose(by_step, 0, atol=1e-9)
 
-  def test_regret_of_staying_grows_linearly(self, problem, adapt):
-    stream = stream_of(problem, [0, *np.ones(40)])
-    by_step = regrets_of(problem, stream, adapt([stream], [0.0]))
+  def test_regret_of_staying_grows_linearly(self, adapt):
+    stream = stream_of(PROBLEM, [0, *np.ones(40)])
+    by_step = regrets_of(PROBLEM, stream, adapt([stream], [0.0]))
     assert by_step[0] > 0.01
     # As theta is float32.
     np.testing.assert_allclose(by_step, by_step[0], rtol=1e-6)
 
   def test_rate_that_falls_with_the_length_gives_sublinear_regret(
-    self, problem, adapt_constantly
+    self, adapt_constantly
   ):
     falling, constant = [], []
     for num_timesteps in (100, 900):
       # Stationary, for which eta = Theta(T^(-1/2)), E.2.
       streams = [
-        stream_of(problem, [0, *np.ones(num_timesteps)], seed=seed)
+        stream_of(PROBLEM, [0, *np.ones(num_timesteps)], seed=seed)
         for seed in range(4)
       ]
       for totals, rate in (falling, 3 / num_timesteps**0.5), (constant, 3.0):
         found = adapt_constantly(streams, [rate] * len(streams))
         totals.append(
           sum(
-            regrets_of(problem, stream, found, index).sum()
+            regrets_of(PROBLEM, stream, found, index).sum()
             for index, stream in enumerate(streams)
           )
         )
@@ -262,10 +260,10 @@ class TestRegret:
     assert 1 < falling[1] / falling[0] < 9 ** (2 / 3)
     assert constant[1] / constant[0] > 7
 
-  def test_adaptation_beats_staying_under_shift(self, problem, adapt):
-    stream = stream_of(problem, np.linspace(0, 1, 201))
+  def test_adaptation_beats_staying_under_shift(self, adapt):
+    stream = stream_of(PROBLEM, np.linspace(0, 1, 201))
     found = adapt([stream, stream], [4.0, 0.0])
     adapted, stayed = (
-      regrets_of(problem, stream, found, index).sum() for index in (0, 1)
+      regrets_of(PROBLEM, stream, found, index).sum() for index in (0, 1)
     )
     assert adapted < 0.3 * stayed

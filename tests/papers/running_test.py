@@ -22,6 +22,7 @@ from experiments.papers import job_folder
 from experiments.papers import reductions
 from experiments.papers import running
 from experiments.papers import specification
+from tests.fixtures import tables
 
 _METHODS = ("fed_avg", "fed_rep", "fed_evp")
 _SMALL = ("--reduce=num_seeds=2,rounds=5", "--only=" + ",".join(_METHODS))
@@ -175,25 +176,30 @@ def test_the_page_has_the_columns_that_are_asked_for(
 
 @pytest.mark.parametrize(
   "more, message",
-  [
-    ((), "one of --full, --budget and --reduce"),
-    (("--full", "--budget=1h"), "--full and --budget: set only one"),
-    (("--budget=1",), "--budget=1: it must be a time such as 30m"),
-    (("--full", "--only=x"), "--only=x: it must be one of fed_avg"),
-    (
-      ("--full", "--columns=x"),
-      "--columns=x: it must be part of one of rotated_digits",
-    ),
-    (("--full", "--print_jobs", "--page_only"), "set only one of them"),
-    (
-      ("--full", "--print_jobs", "--only=fed_avg", "--output_dir=a\nb"),
-      "--print_jobs: a flag has a line break",
-    ),
-    (("--full", "--jobs=0"), "--jobs=0: it must be at least 1"),
-    (("--full", "--flags=--x=1"), "no flag --x"),
-    (("--full", "--flags=rounds=1"), "'rounds=1': it must be --name=value"),
-    (("--full", "--output_dir="), "--output_dir: it must be set"),
-  ],
+  tables.cases(r"""
+()
+    one of --full, --budget and --reduce
+("--full", "--budget=1h")
+    --full and --budget: set only one
+("--budget=1",)
+    --budget=1: it must be a time such as 30m
+("--full", "--only=x")
+    --only=x: it must be one of fed_avg
+("--full", "--columns=x")
+    --columns=x: it must be part of one of rotated_digits
+("--full", "--print_jobs", "--page_only")
+    set only one of them
+("--full", "--print_jobs", "--only=fed_avg", "--output_dir=a\nb")
+    --print_jobs: a flag has a line break
+("--full", "--jobs=0")
+    --jobs=0: it must be at least 1
+("--full", "--flags=--x=1")
+    no flag --x
+("--full", "--flags=rounds=1")
+    'rounds=1': it must be --name=value
+("--full", "--output_dir=")
+    --output_dir: it must be set
+"""),
 )
 def test_wrong_flags_are_refused(
   tmp_path, run_reproduce, capsys, more, message

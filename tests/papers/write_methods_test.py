@@ -81,7 +81,7 @@ def test_aggregators_are_those_that_are_not_refused():
 
 
 @pytest.mark.parametrize(
-  ("old", "new", "message"),
+  "old, new, message",
   [
     ("Mean of two:", "Mean of two,", "the first line must be 'Name: "),
     ("Averaging Two (Doe, Roe; ", "A method (", "the second paragraph must"),

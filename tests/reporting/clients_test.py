@@ -4,6 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from tests.fixtures import tables
+from tests.fixtures.refusals import refused
 from tff_shift.reporting import clients
 from tff_shift.reporting import relative_metrics
 from tff_shift.reporting import summary
@@ -66,16 +68,20 @@ class TestSpread:
     assert clients.spread(both)["worst"].tolist() == [20, 20]
 
   @pytest.mark.parametrize(
-    ("columns", "metric", "message"),
-    [
-      (["round", "client", "loss"], None, "no column client_accuracy or accur"),
-      (["round", "client", "loss"], "f1", "no column f1, only round, client"),
-      (["round", "loss"], "loss", "there is no column client"),
-      (["client", "loss"], "loss", "no column round, timestep or period"),
-    ],
+    "columns, metric, message",
+    tables.cases("""
+["round", "client", "loss"], None
+    no column client_accuracy or accur
+["round", "client", "loss"], "f1"
+    no column f1, only round, client
+["round", "loss"], "loss"
+    there is no column client
+["client", "loss"], "loss"
+    no column round, timestep or period
+"""),
   )
   def test_missing_columns_are_named(self, columns, metric, message):
-    with pytest.raises(ValueError, match=message):
+    with refused(message):
       clients.spread(pd.DataFrame(columns=columns), metric)
 
 
@@ -87,7 +93,7 @@ class TestHarmed:
     assert clients.harmed_share(values, reference) == 40
     assert clients.harmed_share(reference, values) == 20
     assert np.isnan(clients.harmed_share([NAN], [1]))
-    with pytest.raises(ValueError, match="of the same clients"):
+    with refused("of the same clients"):
       clients.harmed_share([1], [1, 2])
 
   def test_runs_of_the_same_seed_are_compared(self):
@@ -114,11 +120,11 @@ class TestHarmed:
 
   def test_runs_without_one_counterpart_are_refused(self):
     rows = frame(mine=[[10], [20]], local=[[10]])
-    with pytest.raises(ValueError, match=r"one run with seed 1, got 0; keep"):
+    with refused(r"one run with seed 1, got 0; keep"):
       clients.harmed(rows, "mine", "local")
-    with pytest.raises(ValueError, match="against must be one of local, mi"):
+    with refused("against must be one of local, mi"):
       clients.harmed(rows, "mine", "lokal")
-    with pytest.raises(ValueError, match="there is no column seed"):
+    with refused("there is no column seed"):
       clients.harmed(rows.drop(columns="seed"), "mine", "local")
 
 
@@ -217,6 +223,6 @@ class TestLowerIsBetter:
         frame, "bad", "good", "client_dread", **options
       ),
     ):
-      with pytest.raises(ValueError, match="client_dread': it is unknown"):
+      with refused("client_dread': it is unknown"):
         call()
       assert len(call(higher_is_better=False)) in (1, 2)

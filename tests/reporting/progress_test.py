@@ -72,7 +72,7 @@ def _run_on_terminal(enabled, columns=100):
 
 
 # A terminal that reports no width is common in containers.
-@pytest.mark.parametrize(("columns", "width"), [(100, 100), (0, 80)])
+@pytest.mark.parametrize("columns, width", [(100, 100), (0, 80)])
 def test_progress_shows_values_on_a_terminal(columns, width):
   written, stdout = _run_on_terminal(None, columns)
   assert stdout == ""

@@ -40,7 +40,7 @@ class TestRunSummary:
     assert record.lower_is_better == ("client_brier_score",)
 
   @pytest.mark.parametrize(
-    ("values", "mean"),
+    "values, mean",
     [
       ([1.0, math.nan], math.nan),
       ([1.0, math.inf], math.inf),
@@ -62,7 +62,7 @@ class TestLastAndMean:
   )
 
   @pytest.mark.parametrize(
-    ("num_last", "mean"), [(1, 60.0), (2, 70.0), (3, 50.0), (9, 50.0)]
+    "num_last, mean", [(1, 60.0), (2, 70.0), (3, 50.0), (9, 50.0)]
   )
   def test_means_by_hand(self, num_last, mean):
     # What is not measured is no metric, and neither is its mean.

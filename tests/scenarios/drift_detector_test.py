@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn import preprocessing
 
+from tests.fixtures import tables
 from tff_shift.data import examples
 from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.learning import randomness
@@ -131,7 +132,7 @@ class TestFit:
     assert np.mean(pairs <= fitted.threshold) == 0.8
 
   @pytest.mark.parametrize(
-    ("name", "size"), [("moments", 4), ("pca", 6), ("t_sne_map", 6)]
+    "name, size", [("moments", 4), ("pca", 6), ("t_sne_map", 6)]
   )
   def test_representation_is_fitted_to_public_data(self, name, size):
     fitted = fit(
@@ -189,16 +190,17 @@ class TestFit:
       )
 
   @pytest.mark.parametrize(
-    ("options", "start"),
-    [
-      ({"representation": "mean"}, "representation must be one of t_sne"),
-      (
-        {"representation": "pca", "representation_size": 5},
-        "size must be even for pca",
-      ),
-      ({"period_size": 31}, "x must have examples for two periods"),
-      ({"quantile": 0.0}, "quantile must be above 0"),
-    ],
+    "options, start",
+    tables.cases("""
+{"representation": "mean"}
+    representation must be one of t_sne
+{"representation": "pca", "representation_size": 5}
+    size must be even for pca
+{"period_size": 31}
+    x must have examples for two periods
+{"quantile": 0.0}
+    quantile must be above 0
+"""),
   )
   def test_bad_values_are_refused(self, options, start, refusal):
     assert refusal(fit, **options).startswith(start)

@@ -56,7 +56,7 @@ class TestFinalMetrics:
     )
 
   @pytest.mark.parametrize(
-    ("drifts", "unknown"),
+    "drifts, unknown",
     [
       (False, ["true_positive_rate", "detection_delay"]),
       (True, ["false_positive_rate"]),

@@ -1,8 +1,12 @@
 """The driver of clients that answer queries, by hand and whole."""
 
+import functools
+
 import numpy as np
 import pytest
 
+from tests.fixtures.refusals import refused
+from tests.fixtures.runs import Record
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_drm
@@ -12,7 +16,6 @@ from tff_shift.models import guided_model
 from tff_shift.models.networks import mlp
 from tff_shift.scenarios.guidance import queries
 from tff_shift.scenarios.guidance import simulation as guidance
-from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.testing import forms
 
@@ -158,9 +161,7 @@ def test_bad_examples_are_refused_first(part, client, typed_algorithm):
   data = [make_federation_data(generator) for _ in range(2)]
   good = data[part][client]
   data[part][client] = good._replace(y=good.y[1:])
-  with pytest.raises(
-    ValueError, match=rf"^y of client {client}: .* got \[39\]"
-  ):
+  with refused(rf"^y of client {client}: .* got \[39\]"):
     guidance.run(
       typed_algorithm(mlp.build((2,), num_classes=2, width=4, head_width=3)),
       *data,
@@ -188,20 +189,20 @@ class TestRun:
     return algorithms.build(fed_drm, model, self.HPARAMS, num_queries=100)
 
   @pytest.fixture(scope="class")
-  def finished(self, algorithm, data):
-    rows = []
-    result = guidance.run(
+  def run(self, algorithm, data):
+    """Returns `run(**options)`."""
+    return functools.partial(
+      guidance.run,
       algorithm,
       *data,
-      num_rounds=7,
-      run_seed=0,
-      evaluate_every=3,
-      num_final_rounds=2,
-      callbacks=[
-        callbacks.LambdaCallback(on_step=lambda *row: rows.append(row))
-      ],
+      **{"num_rounds": 7, "run_seed": 0},
+      **{"evaluate_every": 3, "num_final_rounds": 2},
     )
-    return result, rows
+
+  @pytest.fixture(scope="class")
+  def finished(self, run):
+    record = Record()
+    return run(callbacks=[record]), record.steps
 
   @pytest.mark.slow
   def test_queries_find_the_client_that_knows(self, finished):
@@ -244,64 +245,39 @@ class TestRun:
     assert rows[-1][1] < rows[0][1]
 
   def test_run_that_was_stopped_ends_as_one_that_was_not(
-    self, algorithm, data, finished, tmp_path
+    self, run, data, finished, tmp_path
   ):
-    rows, losses, ends = [], [], []
+    def run_on(record):
+      checkpoint = checkpoints.Run(tmp_path / "run", "key", every=4)
+      return run(callbacks=[record], checkpoint=checkpoint)
 
-    def run(on_step):
-      losses.clear()
-      return guidance.run(
-        algorithm,
-        *data,
-        num_rounds=7,
-        run_seed=0,
-        evaluate_every=3,
-        num_final_rounds=2,
-        callbacks=[
-          callbacks.LambdaCallback(
-            on_step=on_step,
-            on_loss=lambda *loss: losses.append(loss),
-            on_end=lambda running: ends.append(running.round_num),
-          )
-        ],
-        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=4),
-      )
-
-    def stop(round_num, *_):
-      if round_num == 6:
-        raise KeyboardInterrupt
-
+    stopped = Record(stop=6)
     with pytest.raises(KeyboardInterrupt):
-      run(stop)
+      run_on(stopped)
+    assert not stopped.ended
     whole, all_rows = finished
     for expected in ([3, 5, 6, 7], [3, 6, 7]):
-      rows.clear()
-      result = run(lambda *row: rows.append(row))
-      assert ends.pop() == result.server_state.round_num == 7
-      assert not ends and len(result.client_states) == len(data[0])
+      record = Record()
+      result = run_on(record)
+      (running,) = record.ended
+      assert running.round_num == result.server_state.round_num == 7
+      assert len(result.client_states) == len(data[0])
       assert result.evaluations == whole.evaluations
       assert result.final() == whole.final()
       np.testing.assert_array_equal(result.routing, whole.routing)
-      assert rows == [row for row in all_rows if row[0] in expected]
+      assert record.steps == [row for row in all_rows if row[0] in expected]
       # But losses are those of all rounds.
-      assert losses == [row[:2] for row in all_rows]
+      assert record.losses == [row[:2] for row in all_rows]
 
   def test_run_that_takes_more_rounds_ends_as_one_that_had_them(
-    self, algorithm, data, finished, tmp_path
+    self, run, finished, tmp_path
   ):
-    def run(num_rounds):
-      return guidance.run(
-        algorithm,
-        *data,
-        num_rounds=num_rounds,
-        run_seed=0,
-        evaluate_every=3,
-        num_final_rounds=2,
-        checkpoint=checkpoints.Run(tmp_path / "run", "key", every=9),
-      )
+    def run_to(num_rounds):
+      checkpoint = checkpoints.Run(tmp_path / "run", "key", every=9)
+      return run(num_rounds=num_rounds, checkpoint=checkpoint)
 
-    assert list(run(5).evaluations) == [3, 4, 5]
-    result, (whole, _) = run(7), finished
+    assert list(run_to(5).evaluations) == [3, 4, 5]
+    result, (whole, _) = run_to(7), finished
     assert result.evaluations == whole.evaluations
     assert result.final() == whole.final()
     np.testing.assert_array_equal(result.routing, whole.routing)
@@ -359,7 +335,7 @@ def test_clients_without_examples_leave_numbers_finite(name, context):
 def test_nobody_to_train_and_ask_is_refused(typed_algorithm):
   (one,) = make_federation_data(np.random.default_rng(3), 1)
   nothing = examples.Examples(one.x[:0], one.y[:0])
-  with pytest.raises(ValueError, match=r"^no client has both a training and a"):
+  with refused(r"^no client has both a training and a"):
     guidance.run(
       typed_algorithm(mlp.build((2,), num_classes=2, width=4, head_width=3)),
       [one, nothing],

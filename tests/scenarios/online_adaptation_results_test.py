@@ -23,8 +23,7 @@ NUM_CLIENTS = 5
 CLASS_NAMES = ("a", "b", "c")
 
 
-@pytest.fixture(scope="module")
-def client_streams():
+def make_client_streams():
   y = np.arange(30, dtype=np.int32) % 3
   return online_adaptation_data.Streams(
     examples.Examples(np.arange(30, dtype=np.float32), y),
@@ -34,6 +33,9 @@ def client_streams():
     samples_per_step=4,
     dirichlet=1.0,
   )
+
+
+STREAMS = make_client_streams()
 
 
 def make_result(accuracies, rates=None) -> online_adaptation.OnlineResult:
@@ -64,11 +66,11 @@ RATES = np.arange(1, 3 * NUM_CLIENTS + 1).reshape(3, NUM_CLIENTS) / 100
 
 
 class TestShift:
-  def test_true_shift_is_that_of_each_client_and_step(self, client_streams):
+  def test_true_shift_is_that_of_each_client_and_step(self):
     # Of the way from uniform to the target: a half, a half, and a fifth back.
-    way = np.abs(client_streams.targets - 1 / 3).sum(axis=1)
+    way = np.abs(STREAMS.targets - 1 / 3).sum(axis=1)
     np.testing.assert_allclose(
-      online_adaptation_results.true_shift(client_streams),
+      online_adaptation_results.true_shift(STREAMS),
       np.outer([0.5, 0.5, 0.2], way),
       rtol=1e-9,
     )
@@ -148,11 +150,11 @@ class TestFigures:
     assert "%" in options["ylabel"]
 
   @pytest.fixture
-  def adapted(self, drawn, folder, client_streams):
+  def adapted(self, drawn, folder):
     """What the figures of one run have been asked to draw."""
     online_adaptation_results.draw_adaptation(
       make_result([1, 2, 3], RATES),
-      client_streams,
+      STREAMS,
       CLASS_NAMES,
       folder,
       "square",
@@ -160,12 +162,10 @@ class TestFigures:
     )
     return drawn
 
-  def test_rates_stand_beside_the_true_shift_of_four_clients(
-    self, adapted, client_streams
-  ):
+  def test_rates_stand_beside_the_true_shift_of_four_clients(self, adapted):
     (rates, shifts, path), options = adapted["rates_over_time"]
     assert options["title"] == "Learning rates, square shift, seed 7"
-    true = online_adaptation_results.true_shift(client_streams)
+    true = online_adaptation_results.true_shift(STREAMS)
     assert list(rates) == list(shifts) == [f"client {i}" for i in range(4)]
     for client in range(4):
       np.testing.assert_allclose(
@@ -174,14 +174,12 @@ class TestFigures:
       np.testing.assert_array_equal(shifts[f"client {client}"], true[:, client])
     assert path.name == "learning_rates_square.png"
 
-  def test_estimates_stand_beside_the_true_classes_of_a_client(
-    self, adapted, client_streams
-  ):
+  def test_estimates_stand_beside_the_true_classes_of_a_client(self, adapted):
     (estimated, true, names, path), options = adapted["class_distributions"]
     np.testing.assert_allclose(
       estimated, [[0, 0.2, 0.8], [0.1, 0.2, 0.7], [0.2, 0.2, 0.6]]
     )
-    target = client_streams.targets[0]
+    target = STREAMS.targets[0]
     np.testing.assert_allclose(
       true, [(1 - w) / 3 + w * target for w in OMEGA[1:]]
     )

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies
 
+from tests.fixtures.arrays import normal
 from tff_shift import algorithms
 from tff_shift.algorithms import local
 from tff_shift.data import client_dataset
@@ -20,58 +21,54 @@ NUM_CLIENTS = 3
 NUM_CLASSES = 4
 # Fewer than are asked, so that batches are filled up.
 NUM_QUERIES = 5
-QUERIES = np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)
+QUERIES = normal(0, 12, 2)
+
+
+MODEL = mlp.build((2,), num_classes=NUM_CLASSES, width=6, head_width=5)
+
+
+DATA = [
+  client_dataset.ClientDataset.from_arrays(
+    x=QUERIES,
+    y=np.zeros(len(QUERIES), np.int32),
+    domain_sizes=np.array([len(QUERIES)], np.int32),
+    seed=randomness.client_seed(0, client),
+    client_id=np.int32(client),
+  )
+  for client in range(NUM_CLIENTS)
+]
 
 
 @pytest.fixture(scope="module")
-def model():
-  return mlp.build((2,), num_classes=NUM_CLASSES, width=6, head_width=5)
-
-
-@pytest.fixture(scope="module")
-def data():
-  return [
-    client_dataset.ClientDataset.from_arrays(
-      x=QUERIES,
-      y=np.zeros(len(QUERIES), np.int32),
-      domain_sizes=np.array([len(QUERIES)], np.int32),
-      seed=randomness.client_seed(0, client),
-      client_id=np.int32(client),
-    )
-    for client in range(NUM_CLIENTS)
-  ]
-
-
-@pytest.fixture(scope="module")
-def federation(model, data, context):
+def federation(context):
   """Clients with a model of their own each, as it was drawn."""
   del context
   algorithm = algorithms.build(
-    local, model, local.HParams(), num_queries=NUM_QUERIES
+    local, MODEL, local.HParams(), num_queries=NUM_QUERIES
   )
   state = algorithm.initialize(randomness.server_seed(0))
   return queries.Federation(
     algorithm,
     state,
-    algorithm.initialize_client(state, [client.seed for client in data]),
-    data,
+    algorithm.initialize_client(state, [client.seed for client in DATA]),
+    DATA,
   )
 
 
 @pytest.fixture(scope="module")
-def predictions(model, data, run_in_graph):
+def predictions(run_in_graph):
   """What each client predicts of each query, [clients, queries]."""
   found = np.array(
     [
       np.argmax(
         run_in_graph(
-          lambda seed, x: model.predict(model.initial_weights(seed), x),
+          lambda seed, x: MODEL.predict(MODEL.initial_weights(seed), x),
           client.seed,
           QUERIES,
         ),
         axis=1,
       )
-      for client in data
+      for client in DATA
     ]
   )
   # Otherwise tests would not tell them apart.
@@ -80,18 +77,18 @@ def predictions(model, data, run_in_graph):
 
 
 @pytest.mark.slow
-def test_clients_prepare_once(federation, model, data, context):
+def test_clients_prepare_once(federation, context):
   del context
   count = []
 
   def prepare(state, states, given):
     count.append(state)
-    assert given == data
+    assert given == DATA
     # Each takes the model of the next.
     return [*states[1:], states[0]]
 
   algorithm = algorithms.build(
-    local, model, local.HParams(), num_queries=NUM_QUERIES
+    local, MODEL, local.HParams(), num_queries=NUM_QUERIES
   )
   assert algorithm.guidance.prepare is None
   state = algorithm.initialize(randomness.server_seed(0))
@@ -100,8 +97,8 @@ def test_clients_prepare_once(federation, model, data, context):
       algorithm, guidance=algorithm.guidance._replace(prepare=prepare)
     ),
     state,
-    algorithm.initialize_client(state, [client.seed for client in data]),
-    data,
+    algorithm.initialize_client(state, [client.seed for client in DATA]),
+    DATA,
   )
   routes = np.arange(len(QUERIES), dtype=np.int32) % NUM_CLIENTS
   np.testing.assert_array_equal(

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.usefixtures("context")
 _ROOT = pathlib.Path(__file__).parents[2]
 NAMES = adapter_test.NAMES
 draw = adapter_test.draw
+X = draw(5, 1).x
 
 
 def open_server(algorithm, folder, **options):
@@ -100,7 +101,7 @@ def test_clients_apart_have_the_bits_of_one_process(
   adapter = adapter_test.open_adapter(algorithm, tmp_path / "whole", **options)
   assert_same(apart, adapter)
   for timestep in range(1, adapter_test.NUM_STEPS + 1):
-    batches = adapter_test.Streams().by_name(timestep)
+    batches = adapter_test.by_name(timestep)
     apart.adapt(batches)
     adapted = adapter.adapt(batches)
     assert_same(apart, adapter)
@@ -117,7 +118,7 @@ def test_every_method_of_streams_runs_apart(name, tmp_path):
   apart = Apart(algorithm, tmp_path)
   adapter = adapter_test.open_adapter(algorithm, tmp_path / "whole")
   for timestep in (1, 2):
-    batches = adapter_test.Streams().by_name(timestep)
+    batches = adapter_test.by_name(timestep)
     apart.adapt(batches)
     adapter.adapt(batches)
   assert_same(apart, adapter)
@@ -137,7 +138,7 @@ with t.ts.execution.use("in_process"):
   for name in t.broadcasts(folder):
     broadcast = t.wait_for(folder / name)
     timestep = int(name.split("_")[1])
-    batches = t.adapter_test.Streams().by_name(timestep)
+    batches = t.adapter_test.by_name(timestep)
     x = batches.get(t.NAMES[client]) if name.endswith("_0") else None
     message = one.receive(broadcast, x)
     if message is not None:
@@ -157,7 +158,7 @@ with t.ts.execution.use("in_process"):
   algorithm = t.adapter_test.build()
   server = t.open_server(algorithm, folder)
   for timestep in (1, 2):
-    broadcast = server.begin(list(t.adapter_test.Streams().by_name(timestep)))
+    broadcast = server.begin(list(t.adapter_test.by_name(timestep)))
     for number in range(3):
       name = f"step_{timestep}_{number}"
       t.write(folder / name, broadcast.to_bytes())
@@ -212,7 +213,7 @@ def test_processes_that_exchange_bytes_have_the_bits_of_one(
       each.wait()
   adapter = adapter_test.open_adapter(algorithm, tmp_path / "whole")
   for timestep in (1, 2):
-    adapter.adapt(adapter_test.Streams().by_name(timestep))
+    adapter.adapt(adapter_test.by_name(timestep))
   assert_same(Apart(algorithm, tmp_path), adapter)
 
 
@@ -222,7 +223,7 @@ def test_halves_run_in_tffs_executor(algorithm, tmp_path):
   for executor in ("in_process", "local"):
     with ts.execution.use(executor):
       apart = Apart(algorithm, tmp_path / executor)
-      apart.adapt(adapter_test.Streams().by_name(1))
+      apart.adapt(adapter_test.by_name(1))
       found.append(
         [
           np.asarray(each)
@@ -239,7 +240,7 @@ def test_halves_run_in_tffs_executor(algorithm, tmp_path):
 def test_server_goes_on_within_a_round(algorithm, tmp_path):
   first = open_server(algorithm, tmp_path)
   client = open_client(algorithm, tmp_path, 2)
-  message = client.receive(first.begin(["west"]), draw(5, 1).x)
+  message = client.receive(first.begin(["west"]), X)
   first.receive({"west": message})
   first.save()
   first.close()
@@ -260,7 +261,8 @@ class TestMessages:
   def apart(self, algorithm, tmp_path):
     return Apart(algorithm, tmp_path)
 
-  def refused(self, one, call, *given, match):
+  def refused(self, call, *given, match):
+    one = call.__self__
     before = bits(self.state(one))
     with pytest.raises(ValueError, match=match) as error:
       call(*given)
@@ -276,8 +278,7 @@ class TestMessages:
 
   def test_message_has_the_type_of_what_leaves_a_client(self, algorithm, apart):
     broadcast = apart.server.begin(["north"])
-    x = draw(5, 1).x
-    message = apart.clients["north"].receive(broadcast, x)
+    message = apart.clients["north"].receive(broadcast, X)
     assert message.type == apart.server.message_types[0]
     at_clients = algorithm.server_halves[0].type_signature.parameter[1]
     assert at_clients == tff.FederatedType(message.type, tff.CLIENTS)
@@ -290,38 +291,34 @@ class TestMessages:
   def test_order_of_rounds_is_checked(self, apart):
     north = apart.clients["north"]
     first = apart.server.begin(["north", "south"])
-    x = draw(5, 1).x
-    self.refused(north, north.receive, first, match="needs its batch x")
-    message = north.receive(first, x)
-    self.refused(north, north.receive, first, match="has already received")
-    south = apart.clients["south"].receive(first, x)
+    self.refused(north.receive, first, match="needs its batch x")
+    message = north.receive(first, X)
+    self.refused(north.receive, first, match="has already received")
+    south = apart.clients["south"].receive(first, X)
     server = apart.server
-    self.refused(server, server.begin, ["west"], match="has not ended: .*south")
+    self.refused(server.begin, ["west"], match="has not ended: .*south")
     second = server.receive({"north": message, "south": south})
-    self.refused(north, north.receive, second, x, match="already has its batch")
+    self.refused(north.receive, second, X, match="already has its batch")
     self.refused(
-      apart.clients["west"],
       apart.clients["west"].receive,
       dataclasses.replace(second, clients=(2,)),
-      x,
+      X,
       match="has not sent a message in phase 0",
     )
     self.refused(
-      server, server.receive, {"north": message}, match="has phase=0, and the"
+      server.receive, {"north": message}, match="has phase=0, and the"
     )
     self.refused(
-      server, server.receive, {"west": message}, match="is not awaited in round"
+      server.receive, {"west": message}, match="is not awaited in round"
     )
     answer = north.receive(second)
     self.refused(
-      server, server.receive, {"south": answer}, match="sent by the client at"
+      server.receive, {"south": answer}, match="sent by the client at"
     )
-    self.refused(
-      server, server.receive, {"norht": answer}, match="did you mean north"
-    )
+    self.refused(server.receive, {"norht": answer}, match="did you mean north")
     # The other client does not answer.
     assert not server.receive({"north": answer}).clients
-    self.refused(server, server.receive, {}, match="no message is awaited")
+    self.refused(server.receive, {}, match="no message is awaited")
 
   def test_damaged_and_foreign_packets_are_refused(
     self, algorithm, apart, tmp_path
@@ -329,7 +326,6 @@ class TestMessages:
     server, north = apart.server, apart.clients["north"]
     broadcast = server.begin(["north"])
     content = broadcast.to_bytes()
-    x = draw(5, 1).x
     damaged = content[:-1] + bytes([content[-1] ^ 1])
     for given, match in (
       (damaged, r"is damaged \(its content has changed"),
@@ -346,24 +342,21 @@ class TestMessages:
         "has values of another type",
       ),
     ):
-      self.refused(north, north.receive, given, x, match=match)
-    message = north.receive(broadcast, x)
+      self.refused(north.receive, given, X, match=match)
+    message = north.receive(broadcast, X)
     self.refused(
-      server,
       server.receive,
       {"north": content},
       match="must be a Message or its bytes, got a Broadcast",
     )
     other = open_client(algorithm, tmp_path / "other", 0, seed=6)
     self.refused(
-      other,
       other.receive,
       content,
-      x,
+      X,
       match="is of another algorithm, deployed model or seed",
     )
     self.refused(
-      server,
       server.receive,
       {"north": dataclasses.replace(message, value=message.value.update)},
       match="has values of another type",
@@ -372,7 +365,7 @@ class TestMessages:
 
   def test_invalid_fields_are_refused(self, apart):
     server, north = apart.server, apart.clients["north"]
-    broadcast, x = server.begin(["north", "south"]), draw(5, 1).x
+    broadcast = server.begin(["north", "south"])
     value = broadcast.value
     infinite = tf.nest.map_structure(lambda leaf: leaf * np.inf, value.weights)
     for changes, match in (
@@ -392,12 +385,16 @@ class TestMessages:
       ({"value": None}, "has values of another type"),
     ):
       changed = dataclasses.replace(broadcast, **changes)
-      self.refused(north, north.receive, changed, x, match=match)
-    message = north.receive(broadcast, x)
-    other = apart.clients["south"].receive(broadcast, x)
+      self.refused(north.receive, changed, X, match=match)
+    message = north.receive(broadcast, X)
+    other = apart.clients["south"].receive(broadcast, X)
     value = message.value
     infinite = tf.nest.map_structure(lambda leaf: leaf + np.inf, value.update)
-    report = value.report
+
+    def with_report(**changes):
+      report = type(value.report)({**value.report, **changes})
+      return {"value": value._replace(report=report)}
+
     for changes, match in (
       ({"clients": ()}, "was sent by the client at position none"),
       ({"clients": (0, 1)}, "was sent by the client at position 0, 1"),
@@ -411,25 +408,16 @@ class TestMessages:
       ({"value": value._replace(weight=np.float32(-1))}, "has weight -1.0 and"),
       ({"value": value._replace(has_weight=np.float32(9))}, "has_weight 9.0"),
       (
-        {
-          "value": value._replace(
-            report=type(report)({**report, "counts": np.float32(1e9)})
-          )
-        },
+        with_report(counts=np.float32(1e9)),
         "has counts 1000000000.0; it is 0 or 1",
       ),
       (
-        {
-          "value": value._replace(
-            report=type(report)({**report, "diverged": np.float32("nan")})
-          )
-        },
+        with_report(diverged=np.float32("nan")),
         "has diverged nan; it is 0 or 1",
       ),
     ):
       changed = dataclasses.replace(message, **changes)
       self.refused(
-        server,
         server.receive,
         {"north": changed, "south": other},
         match=f"the message of client 'north'.*{match}",
@@ -439,7 +427,6 @@ class TestMessages:
       lambda leaf: np.full_like(leaf, 3e38), value.update
     )
     self.refused(
-      server,
       server.receive,
       {
         name: dataclasses.replace(
@@ -453,7 +440,7 @@ class TestMessages:
     assert server.receive({"north": message, "south": other}).clients == (0, 1)
 
   @pytest.mark.parametrize(
-    ("x", "match"),
+    "x, match",
     [
       (np.full((2, 4), np.nan, np.float32), "the batch of client 0"),
       (np.zeros((2, 3), np.float32), "the batch of client 0"),
@@ -463,9 +450,8 @@ class TestMessages:
   def test_bad_batches_are_refused(self, apart, x, match):
     broadcast = apart.server.begin(["north"])
     north = apart.clients["north"]
-    self.refused(north, north.receive, broadcast, x, match=match)
+    self.refused(north.receive, broadcast, x, match=match)
     self.refused(
-      north,
       north.receive,
       dataclasses.replace(broadcast, timestep=0),
       x,

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tff_shift as ts
+from tests.fixtures.refusals import refused
 from tests.serving import adapter_test
 from tff_shift.models import split_model
 from tff_shift.serving import deployed
@@ -75,7 +76,7 @@ def saved(tmp_path_factory):
 
 def adapt_all(adapter):
   for timestep in range(1, adapter_test.NUM_STEPS + 1):
-    batches = adapter_test.Streams().by_name(timestep)
+    batches = adapter_test.by_name(timestep)
     adapter.adapt(batches)
   return adapter._rounds
 
@@ -178,23 +179,23 @@ def test_what_a_folder_lacks_is_named(saved, tmp_path):
   with pytest.raises(FileNotFoundError, match="holds no saved model"):
     ts.Adapter(tmp_path / "none", None, tmp_path)
   without = change(folder, tmp_path)
-  with pytest.raises(ValueError, match="a confusion matrix and labelled ex"):
+  with refused("a confusion matrix and labelled ex"):
     ts.Adapter(without, None, tmp_path / "state")
   # A server of Fed-ADE has the backbone.
-  with pytest.raises(ValueError, match=r"has no 'head/.*--save_deployment"):
+  with refused(r"has no 'head/.*--save_deployment"):
     ts.Adapter(without, adapter_test.DEPLOYMENT, tmp_path / "state")
   change(folder, tmp_path, network=None)
-  with pytest.raises(ValueError, match=r"does not say how to build .* model="):
+  with refused(r"does not say how to build .* model="):
     ts.load_model(tmp_path)
-  with pytest.raises(ValueError, match="another network than the saved one"):
+  with refused("another network than the saved one"):
     ts.load_model(folder, deployed_model(width=5))
   change(folder, tmp_path, function="0" * 64)
-  with pytest.raises(ValueError, match="this version builds another network"):
+  with refused("this version builds another network"):
     ts.load_model(tmp_path)
   change(folder, tmp_path, algorithm="fed_avg")
-  with pytest.raises(ValueError, match="no algorithm of online_adapt"):
+  with refused("no algorithm of online_adapt"):
     ts.Adapter(tmp_path, adapter_test.DEPLOYMENT, tmp_path / "state")
-  with pytest.raises(ValueError, match="allowed only if algorithm is the fold"):
+  with refused("allowed only if algorithm is the fold"):
     ts.Adapter(adapter_test.build(), None, tmp_path / "state")
 
 
@@ -204,16 +205,16 @@ def test_damaged_deployment_is_refused(saved, tmp_path):
   arrays = dict(np.load(folder / description.DEPLOYMENT_FILE))
   del arrays["y/1"]
   np.savez(tmp_path / description.DEPLOYMENT_FILE, **arrays)
-  with pytest.raises(ValueError, match="is damaged: it has no 'y/1'"):
+  with refused("is damaged: it has no 'y/1'"):
     deployed.deployment(tmp_path)
   (tmp_path / description.DEPLOYMENT_FILE).write_bytes(b"PK")
-  with pytest.raises(ValueError, match=r"deployment\.npz"):
+  with refused(r"deployment\.npz"):
     deployed.deployment(tmp_path)
 
 
 @pytest.mark.slow
 def test_drawn_weights_are_no_deployed_model(tmp_path):
-  with pytest.raises(ValueError, match="initial weights of 'mlp' are drawn"):
+  with refused("initial weights of 'mlp' are drawn"):
     save_run(adapter_test.build(), tmp_path / "m", with_deployment=True)
   assert not (tmp_path / "m").exists()
 

@@ -26,17 +26,15 @@ class State(NamedTuple):
   rate: Any
 
 
-@pytest.fixture(scope="module")
-def model():
-  return guided_model.with_guide(
-    mlp.build((2,), num_classes=4, width=6, head_width=5), 3, 7
-  )
+MODEL = guided_model.with_guide(
+  mlp.build((2,), num_classes=4, width=6, head_width=5), 3, 7
+)
 
 
 @pytest.fixture(scope="module")
-def weights(model):
+def weights():
   """Each is filled with its position, to be told apart."""
-  shapes = model.backbone.shapes, model.head.shapes
+  shapes = MODEL.backbone.shapes, MODEL.head.shapes
   filled = iter(np.full(s, i) for i, s in enumerate(shapes[0] + shapes[1]))
   return split_model.SplitWeights(
     *(tuple(next(filled) for _ in part) for part in shapes)
@@ -48,33 +46,33 @@ def names_of(model):
   return [*names.backbone, *names.head]
 
 
-def test_weights_of_the_model_have_its_names(model, weights):
-  found = naming.by_name(weights, model)
-  assert list(found) == names_of(model)
+def test_weights_of_the_model_have_its_names(weights):
+  found = naming.by_name(weights, MODEL)
+  assert list(found) == names_of(MODEL)
   assert [values.flat[0] for values in found.values()] == list(
-    range(len(names_of(model)))
+    range(len(names_of(MODEL)))
   )
 
 
 @pytest.mark.parametrize("head", split_model.HEADS)
-def test_names_are_those_of_the_model_wherever_it_is_cut(model, weights, head):
-  cut = split_model.with_head(model, head)
+def test_names_are_those_of_the_model_wherever_it_is_cut(weights, head):
+  cut = split_model.with_head(MODEL, head)
   flat = [*weights.backbone, *weights.head]
   size = len(cut.backbone.names)
-  found = naming.by_name(tuple(flat[:size]), model)
-  assert list(found) == names_of(model)[:size]
-  found = naming.by_name(tuple(flat[size:]), model)
-  assert list(found) == names_of(model)[size:]
+  found = naming.by_name(tuple(flat[:size]), MODEL)
+  assert list(found) == names_of(MODEL)[:size]
+  found = naming.by_name(tuple(flat[size:]), MODEL)
+  assert list(found) == names_of(MODEL)[size:]
 
 
-def test_fields_stand_above_and_are_not_said_twice(model, weights):
-  backbone, head = model.weight_names()
-  found = naming.by_name(Both(weights.backbone, weights), model)
+def test_fields_stand_above_and_are_not_said_twice(weights):
+  backbone, head = MODEL.weight_names()
+  found = naming.by_name(Both(weights.backbone, weights), MODEL)
   assert list(found) == [
     *(f"phi/{name}" for name in backbone),
     *(f"psi/{name}" for name in (*backbone, *head)),
   ]
-  found = naming.by_name(State(weights.head, np.float32(0.5)), model)
+  found = naming.by_name(State(weights.head, np.float32(0.5)), MODEL)
   assert list(found) == [*head, "rate"]
 
 
@@ -97,20 +95,20 @@ def test_field_decides_where_shapes_do_not():
   assert list(found) == names_of(square)
 
 
-def test_client_branch_is_named_by_its_layers(model):
-  branch = tuple(np.zeros(shape) for shape in model.client_branch.shapes)
-  assert list(naming.by_name(branch, model)) == [
-    f"client_branch/{name}" for name in model.client_branch.names
+def test_client_branch_is_named_by_its_layers():
+  branch = tuple(np.zeros(shape) for shape in MODEL.client_branch.shapes)
+  assert list(naming.by_name(branch, MODEL)) == [
+    f"client_branch/{name}" for name in MODEL.client_branch.names
   ]
 
 
-def test_all_else_is_named_by_position(model):
+def test_all_else_is_named_by_position():
   other = collections.OrderedDict(b=(np.zeros(9), np.zeros(8)), a=np.zeros(7))
-  found = naming.by_name(other, model)
+  found = naming.by_name(other, MODEL)
   assert {name: len(values) for name, values in found.items()} == {
     "a": 7,
     "b/0": 9,
     "b/1": 8,
   }
-  assert list(naming.by_name(np.zeros(3), model)) == ["value"]
-  assert naming.by_name((), model) == {}
+  assert list(naming.by_name(np.zeros(3), MODEL)) == ["value"]
+  assert naming.by_name((), MODEL) == {}

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.fixtures.keras_models import sequential
+from tests.fixtures.refusals import refused
 from tff_shift.data import datasets
 from tff_shift.models import input_scaling
 from tff_shift.models import parts
@@ -27,28 +28,26 @@ def build_model(width=16):
   )
 
 
-@pytest.fixture(scope="module")
-def model():
-  return build_model()
+MODEL = build_model()
 
 
-@pytest.fixture(scope="module")
-def digits():
+def make_digits():
   """700 training examples and 300 others."""
   source = datasets.load("digits")
   order = np.random.default_rng(0).permutation(len(source.y))
-  train, validation = order[:700], order[700:1000]
-  return (
-    (source.x[train], source.y[train]),
-    (source.x[validation], source.y[validation]),
-  )
+  parts = order[:700], order[700:1000]
+  return [(source.x[part], source.y[part]) for part in parts]
 
 
-@pytest.fixture(scope="module")
-def few(digits):
-  """24 training examples and 10 others."""
-  (x, y), (other_x, other_y) = digits
-  return (x[:24], y[:24]), (other_x[:10], other_y[:10])
+DIGITS = make_digits()
+# 24 training examples and 10 others.
+FEW = [
+  (x[:size], y[:size]) for (x, y), size in zip(DIGITS, (24, 10), strict=True)
+]
+
+
+def pretrain(hparams, data=FEW, **options):
+  return pretraining.pretrain(MODEL, *data, hparams, **{"seed": 0} | options)
 
 
 def assert_equal_bits(one, other):
@@ -76,12 +75,10 @@ def cross_entropies(logits, y):
 
 class TestTraining:
   @pytest.fixture(scope="class")
-  def run(self, model, digits):
+  def run(self):
     epochs = []
     hparams = PretrainingHParams(max_epochs=25, patience=2, learning_rate=5e-3)
-    pretrained = pretraining.pretrain(
-      model, *digits, hparams, seed=1, on_epoch=epochs.append
-    )
+    pretrained = pretrain(hparams, DIGITS, seed=1, on_epoch=epochs.append)
     return pretrained, epochs, hparams
 
   @pytest.mark.slow
@@ -94,11 +91,9 @@ class TestTraining:
     )
 
   @pytest.mark.slow
-  def test_result_is_the_epoch_of_the_smallest_validation_loss(
-    self, run, digits
-  ):
+  def test_result_is_the_epoch_of_the_smallest_validation_loss(self, run):
     pretrained, epochs, _ = run
-    _, (_, y) = digits
+    _, (_, y) = DIGITS
     best = min(epochs, key=lambda epoch: epoch.validation_loss)
     logits = pretrained.validation_logits
     assert pretrained.best_epoch == best.number
@@ -113,12 +108,10 @@ class TestTraining:
       best.validation_loss, rel=1e-5
     )
 
-  def test_logits_are_those_of_the_weights(
-    self, run, model, digits, run_in_graph
-  ):
+  def test_logits_are_those_of_the_weights(self, run, run_in_graph):
     pretrained, _, _ = run
-    _, (x, _) = digits
-    logits = run_in_graph(model.predict, pretrained.weights, x)
+    _, (x, _) = DIGITS
+    logits = run_in_graph(MODEL.predict, pretrained.weights, x)
     np.testing.assert_allclose(
       logits, pretrained.validation_logits, rtol=1e-4, atol=1e-4
     )
@@ -137,10 +130,10 @@ class TestTraining:
     assert pretrained.num_epochs < hparams.max_epochs
 
   def test_model_with_pretrained_weights_starts_from_them(
-    self, run, model, run_in_graph
+    self, run, run_in_graph
   ):
     pretrained, _, _ = run
-    started = pretraining.with_pretrained(model, pretrained)
+    started = pretraining.with_pretrained(MODEL, pretrained)
     weights = run_in_graph(started.initial_weights, np.array([8, 9], np.int32))
     assert_equal_bits(weights, pretrained.weights)
 
@@ -157,11 +150,9 @@ class Trained(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def trained(model, few, tmp_path_factory):
+def trained(tmp_path_factory):
   cache, epochs = tmp_path_factory.mktemp("trained") / "cache", []
-  pretrained = pretraining.pretrain(
-    model,
-    *few,
+  pretrained = pretrain(
     Trained.HPARAMS,
     seed=Trained.SEED,
     cache_dir=cache,
@@ -171,15 +162,11 @@ def trained(model, few, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_refit_trains_on_all_examples_for_the_chosen_epochs(
-  model, few, tmp_path
-):
-  everything = tuple(map(np.concatenate, zip(*few, strict=True)))
+def test_refit_trains_on_all_examples_for_the_chosen_epochs(tmp_path):
+  everything = tuple(map(np.concatenate, zip(*FEW, strict=True)))
   hparams = PretrainingHParams(max_epochs=4, patience=1, learning_rate=0.02)
-  first = pretraining.pretrain(model, *few, hparams, seed=1)
-  refit = pretraining.pretrain(
-    model, *few, hparams, seed=1, refit=everything, cache_dir=tmp_path
-  )
+  first = pretrain(hparams, seed=1)
+  refit = pretrain(hparams, seed=1, refit=everything, cache_dir=tmp_path)
   # What was held out is predicted by a model that was not trained on it.
   np.testing.assert_array_equal(
     refit.validation_logits, first.validation_logits
@@ -188,7 +175,7 @@ def test_refit_trains_on_all_examples_for_the_chosen_epochs(
   # The last of as many epochs, whatever their loss.
   epochs = []
   by_hand = pretraining.pretrain(
-    model,
+    MODEL,
     everything,
     # Its loss falls with every epoch: the last one is the best.
     everything,
@@ -199,37 +186,33 @@ def test_refit_trains_on_all_examples_for_the_chosen_epochs(
   assert by_hand.best_epoch == first.best_epoch == len(epochs)
   assert_equal_bits(refit.weights, by_hand.weights)
   assert differs(refit.weights, first.weights)
-  cached = pretraining.pretrain(
-    model, *few, hparams, seed=1, refit=everything, cache_dir=tmp_path
-  )
+  cached = pretrain(hparams, seed=1, refit=everything, cache_dir=tmp_path)
   assert_equal_bits(cached.weights, refit.weights)
   assert len(list(tmp_path.glob("*.npz"))) == 1
-  pretraining.pretrain(model, *few, hparams, seed=1, cache_dir=tmp_path)
+  pretrain(hparams, seed=1, cache_dir=tmp_path)
   assert len(list(tmp_path.glob("*.npz"))) == 2
 
 
-def test_seed_changes_the_order_of_the_examples(model, few, trained):
+def test_seed_changes_the_order_of_the_examples(trained):
   # Equal initial weights.
-  start = pretraining.with_pretrained(model, trained.pretrained)
+  start = pretraining.with_pretrained(MODEL, trained.pretrained)
   one, other = (
-    pretraining.pretrain(start, *few, Trained.HPARAMS, seed=seed)
+    pretraining.pretrain(start, *FEW, Trained.HPARAMS, seed=seed)
     for seed in (1, 2)
   )
   assert differs(one.weights, other.weights)
 
 
 @pytest.mark.slow
-def test_epoch_goes_on_from_the_weights_of_the_one_before(model, few):
-  train, _ = few
+def test_epoch_goes_on_from_the_weights_of_the_one_before():
+  train, _ = FEW
   epochs = []
   # With one batch of all examples, the loss of a step is that of the weights
   # before it, which is what the epoch before found on the same examples.
   hparams = PretrainingHParams(
     max_epochs=4, batch_size=24, optimizer="sgd", learning_rate=0.1
   )
-  pretraining.pretrain(
-    model, train, train, hparams, seed=0, on_epoch=epochs.append
-  )
+  pretrain(hparams, (train, train), on_epoch=epochs.append)
   np.testing.assert_allclose(
     [epoch.training_loss for epoch in epochs[1:]],
     [epoch.validation_loss for epoch in epochs[:-1]],
@@ -243,9 +226,9 @@ def test_epoch_goes_on_from_the_weights_of_the_one_before(model, few):
 @pytest.mark.slow
 class TestEarlyStopping:
   def test_weights_that_do_not_move_stop_after_epochs_in_orders_of_their_own(
-    self, model, few, run_in_graph
+    self, run_in_graph
   ):
-    (x, y), validation = few
+    (x, y), validation = FEW
     x, y = x[:3], y[:3]
     hparams = PretrainingHParams(
       max_epochs=99,
@@ -255,14 +238,12 @@ class TestEarlyStopping:
       learning_rate=1e-30,
     )
     epochs = []
-    pretrained = pretraining.pretrain(
-      model, (x, y), validation, hparams, seed=0, on_epoch=epochs.append
-    )
+    pretrained = pretrain(hparams, ((x, y), validation), on_epoch=epochs.append)
     assert (pretrained.num_epochs, pretrained.best_epoch) == (9, 1)
     # Two batches of two for three examples: all once, and one of them, at
     # random, once more. The weights stay as they are.
     losses = cross_entropies(
-      run_in_graph(model.predict, pretrained.weights, x), y
+      run_in_graph(MODEL.predict, pretrained.weights, x), y
     )
     possible = (losses.sum() + losses) / 4
     found = [
@@ -272,19 +253,16 @@ class TestEarlyStopping:
     assert all(len(each) == 1 for each in found)
     assert len({int(each[0]) for each in found}) > 1
 
-  def test_best_weights_are_kept_not_the_last(self, model, few):
-    train, (x, y) = few
+  def test_best_weights_are_kept_not_the_last(self):
+    train, (x, y) = FEW
     # Whoever learns the training data gets worse at these.
     wrong = x, (y + 1) % 10
     hparams = PretrainingHParams(patience=3, learning_rate=1e-2, batch_size=8)
-    stopped = pretraining.pretrain(model, train, wrong, hparams, seed=0)
+    stopped = pretrain(hparams, (train, wrong))
     assert stopped.num_epochs == stopped.best_epoch + 3
-    until_best = pretraining.pretrain(
-      model,
-      train,
-      wrong,
+    until_best = pretrain(
       dataclasses.replace(hparams, max_epochs=stopped.best_epoch),
-      seed=0,
+      (train, wrong),
     )
     assert_equal_bits(stopped.weights, until_best.weights)
     assert_equal_bits(stopped.validation_logits, until_best.validation_logits)
@@ -299,7 +277,7 @@ class _Again(Exception):  # noqa: N818 (it is a sign)
 @pytest.mark.slow
 class TestCache:
   @pytest.fixture
-  def pretrain(self, few, trained, tmp_path):
+  def pretrain(self, trained, tmp_path):
     """Returns `pretrain(model)`: the result and the number of epochs run.
 
     The cache is a copy of what `trained` has left.
@@ -310,7 +288,7 @@ class TestCache:
       epochs = []
       pretrained = pretraining.pretrain(
         model,
-        *few,
+        *FEW,
         Trained.HPARAMS,
         seed=Trained.SEED,
         cache_dir=tmp_path / "cache",
@@ -320,119 +298,119 @@ class TestCache:
 
     return pretrain
 
-  def test_second_call_does_not_train(self, model, few, trained, pretrain):
+  def test_second_call_does_not_train(self, trained, pretrain):
     assert trained.num_epochs == 2
     # Built anew, as another process would.
     cached, num_epochs = pretrain(build_model())
     assert num_epochs == 0
     assert_equal_bits(cached, trained.pretrained)
     assert type(cached.weights) is type(trained.pretrained.weights)
-    key = pretraining.cache_key(model, *few, Trained.HPARAMS, seed=Trained.SEED)
+    key = pretraining.cache_key(MODEL, *FEW, Trained.HPARAMS, seed=Trained.SEED)
     assert os.listdir(trained.cache) == [f"pretrained-{key}.npz"]
     with np.load(trained.cache / f"pretrained-{key}.npz") as arrays:
-      assert set(tf.nest.flatten(model.weight_names())) < set(arrays)
+      assert set(tf.nest.flatten(MODEL.weight_names())) < set(arrays)
 
   def test_folder_in_the_place_of_a_result_costs_no_epochs(
-    self, model, pretrain, tmp_path, monkeypatch
+    self, pretrain, tmp_path, monkeypatch
   ):
     (path,) = (tmp_path / "cache").iterdir()
     path.unlink()
     os.mkfifo(path)
     monkeypatch.setattr(pretraining, "_train", _Again.train)
     with pytest.raises(_Again):
-      pretrain(model)
+      pretrain(MODEL)
     path.unlink()
     path.mkdir()
-    with pytest.raises(ValueError, match="is a folder; it must be a file"):
-      pretrain(model)
+    with refused("is a folder; it must be a file"):
+      pretrain(MODEL)
 
 
 class TestCacheKey:
   hparams = PretrainingHParams()
 
   @pytest.fixture(scope="class")
-  def key(self, model, few):
-    return self.key_of(model, *few)
+  def key(self):
+    return self.key_of(MODEL, *FEW)
 
   def key_of(self, model, train, validation, hparams=hparams, seed=0):
     return pretraining.cache_key(model, train, validation, hparams, seed=seed)
 
   @pytest.mark.slow
-  def test_key_does_not_depend_on_what_was_traced_before(self, few, key):
+  def test_key_does_not_depend_on_what_was_traced_before(self, key):
     build_model(width=5)
-    assert self.key_of(build_model(), *few) == key
+    assert self.key_of(build_model(), *FEW) == key
     assert len(key) == 64
 
   @pytest.mark.slow
   @pytest.mark.parametrize("field", dataclasses.fields(PretrainingHParams))
-  def test_key_depends_on_every_hyperparameter(self, field, model, few, key):
+  def test_key_depends_on_every_hyperparameter(self, field, key):
     if field.name == "optimizer":
       changed = "sgd"
     else:
       changed = field.default + type(field.default)(1)
     hparams = dataclasses.replace(self.hparams, **{field.name: changed})
-    assert self.key_of(model, *few, hparams) != key
+    assert self.key_of(MODEL, *FEW, hparams) != key
 
   @pytest.mark.slow
-  def test_key_depends_on_the_data(self, model, few, key):
-    (x, y), (other_x, other_y) = few
+  def test_key_depends_on_the_data(self, key):
+    (x, y), (other_x, other_y) = FEW
     changed_x, changed_other_x = x.copy(), other_x.copy()
     changed_x[-1, 5, 5] ^= 1
     changed_other_x[-1, 5, 5] ^= 1
     keys = {
       key,
-      self.key_of(model, (changed_x, y), (other_x, other_y)),
-      self.key_of(model, (x, (y + 1) % 10), (other_x, other_y)),
-      self.key_of(model, (x, y), (changed_other_x, other_y)),
-      self.key_of(model, (x, y), (other_x, (other_y + 1) % 10)),
-      self.key_of(model, (other_x, other_y), (x, y)),
+      self.key_of(MODEL, (changed_x, y), (other_x, other_y)),
+      self.key_of(MODEL, (x, (y + 1) % 10), (other_x, other_y)),
+      self.key_of(MODEL, (x, y), (changed_other_x, other_y)),
+      self.key_of(MODEL, (x, y), (other_x, (other_y + 1) % 10)),
+      self.key_of(MODEL, (other_x, other_y), (x, y)),
     }
     assert len(keys) == 6
 
   @pytest.mark.slow
-  def test_key_depends_on_seed_and_versions(self, model, few, key, monkeypatch):
-    keys = {key, self.key_of(model, *few, seed=1)}
+  def test_key_depends_on_seed_and_versions(self, key, monkeypatch):
+    keys = {key, self.key_of(MODEL, *FEW, seed=1)}
     monkeypatch.setattr(pretraining, "FORMAT", pretraining.FORMAT + 1)
-    keys.add(self.key_of(model, *few))
+    keys.add(self.key_of(MODEL, *FEW))
     monkeypatch.setattr(tf, "__version__", "0.0.0")
-    keys.add(self.key_of(model, *few))
+    keys.add(self.key_of(MODEL, *FEW))
     assert len(keys) == 4
 
   @pytest.mark.slow
-  def test_key_depends_on_the_model(self, model, few, key):
+  def test_key_depends_on_the_model(self, key):
     weights = {
       name: np.zeros(shape, np.float32)
       for name, shape in zip(
-        tf.nest.flatten(model.weight_names()),
-        [*model.backbone.shapes, *model.head.shapes],
+        tf.nest.flatten(MODEL.weight_names()),
+        [*MODEL.backbone.shapes, *MODEL.head.shapes],
         strict=True,
       )
     }
     others = [
       build_model(width=12),
-      dataclasses.replace(model, name="other"),
-      split_model.with_weights(model, weights),
+      dataclasses.replace(MODEL, name="other"),
+      split_model.with_weights(MODEL, weights),
       # Leaves no trace in the weights.
-      split_model.with_input_scaling(model, input_scaling.MINUS_ONE_ONE),
+      split_model.with_input_scaling(MODEL, input_scaling.MINUS_ONE_ONE),
     ]
-    keys = [self.key_of(other, *few) for other in others]
+    keys = [self.key_of(other, *FEW) for other in others]
     assert len({key, *keys}) == 5
 
-  def test_types_of_numpy_are_cast_first(self, model, few, key):
-    as_numpy_has_them = [(np.int64(x), np.int64(y)) for x, y in few]
-    assert self.key_of(model, *as_numpy_has_them) == key
+  def test_types_of_numpy_are_cast_first(self, key):
+    as_numpy_has_them = [(np.int64(x), np.int64(y)) for x, y in FEW]
+    assert self.key_of(MODEL, *as_numpy_has_them) == key
 
 
 class TestErrors:
   @pytest.mark.slow
-  def test_loss_that_is_not_finite_names_the_learning_rate(self, model, few):
+  def test_loss_that_is_not_finite_names_the_learning_rate(self):
     hparams = PretrainingHParams(optimizer="sgd", learning_rate=1e30)
     with pytest.raises(ValueError, match=r"learning_rate=1e\+30") as error:
-      pretraining.pretrain(model, *few, hparams, seed=0)
+      pretrain(hparams)
     assert "\n" not in str(error.value)
 
   @pytest.mark.parametrize(
-    ("change", "message"),
+    "change, message",
     [
       (lambda x, y: (np.float32(x), y), "to become uint8, got float32"),
       (lambda x, y: (x[:, 1:], y), r"\[n, 28, 28, 1\], got \[\d+, 27, 28, 1"),
@@ -443,10 +421,8 @@ class TestErrors:
       (lambda x, y: (x, y - 9), r"must lie in 0\.\.9"),
     ],
   )
-  def test_data_that_do_not_fit_the_model_are_refused(
-    self, change, message, model, few
-  ):
-    train, validation = few
+  def test_data_that_do_not_fit_the_model_are_refused(self, change, message):
+    train, validation = FEW
     for name, data in (
       ("training", (change(*train), validation)),
       ("validation", (train, change(*validation))),
@@ -454,18 +430,16 @@ class TestErrors:
       with pytest.raises(
         ValueError, match=f"^. of the {name} .*{message}"
       ) as error:
-        pretraining.pretrain(model, *data, PretrainingHParams(), seed=0)
+        pretrain(PretrainingHParams(), data)
       assert "\n" not in str(error.value)
 
-  def test_hyperparameter_that_is_not_allowed_is_refused(self, model, few):
-    with pytest.raises(ValueError, match="max_epochs=0"):
-      pretraining.pretrain(
-        model, *few, PretrainingHParams(max_epochs=0), seed=0
-      )
+  def test_hyperparameter_that_is_not_allowed_is_refused(self):
+    with refused("max_epochs=0"):
+      pretrain(PretrainingHParams(max_epochs=0))
 
 
 @pytest.mark.slow
-def test_running_statistics_are_pretrained(few, tmp_path):
+def test_running_statistics_are_pretrained(tmp_path):
   """Inputs that are normalised first, each epoch one batch of all examples."""
   layers = tf.keras.layers
   model = split_model.build_split_model(
@@ -479,21 +453,21 @@ def test_running_statistics_are_pretrained(few, tmp_path):
     input_dtype=tf.uint8,
   )
   hparams = PretrainingHParams(max_epochs=3, patience=3, batch_size=24)
-  found = pretraining.pretrain(model, *few, hparams, seed=0, cache_dir=tmp_path)
+  found = pretraining.pretrain(model, *FEW, hparams, seed=0, cache_dir=tmp_path)
   mean, variance = found.statistics.values()
-  x = np.float64(few[0][0]).reshape(24, -1) / 255
+  x = np.float64(FEW[0][0]).reshape(24, -1) / 255
   left = 0.5**found.best_epoch
   np.testing.assert_allclose(mean, (1 - left) * x.mean(0), atol=1e-6)
   np.testing.assert_allclose(
     variance, left + (1 - left) * x.var(0), rtol=1e-5, atol=1e-6
   )
-  again = pretraining.pretrain(model, *few, hparams, seed=0, cache_dir=tmp_path)
+  again = pretraining.pretrain(model, *FEW, hparams, seed=0, cache_dir=tmp_path)
   trained = pretraining.with_pretrained(model, again)
   for name, value in found.statistics.items():
     np.testing.assert_array_equal(trained.statistics[name], value)
   # What was kept to choose the epoch are predictions with them.
   np.testing.assert_allclose(
-    trained.predict(trained.initial_weights(np.int32([0, 0])), few[1][0]),
+    trained.predict(trained.initial_weights(np.int32([0, 0])), FEW[1][0]),
     found.validation_logits,
     rtol=1e-5,
     atol=1e-5,

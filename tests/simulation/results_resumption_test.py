@@ -149,7 +149,7 @@ class TestResume:
     assert again.replaced == folder.replaced == (before.identity,)
 
   @pytest.mark.parametrize(
-    ("changes", "message"),
+    "changes, message",
     [
       ({"cores": 0}, "Expected `int` >= 1 - at `$.cores`"),
       ({"format": 9}, "it has format 9, and this version of tff_shift reads"),

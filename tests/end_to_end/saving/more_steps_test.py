@@ -4,10 +4,7 @@ What they end with is what a run has that had them from the start.
 """
 
 import contextlib
-import functools
 import json
-import shlex
-import shutil
 import sqlite3
 
 import pytest
@@ -23,122 +20,97 @@ from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.slow
 
-_EVOLVING = shlex.split("""
+_EVOLVING = """
   --algorithm=fed_avg,fed_rep --dataset=circle --num_domains=4
   --max_examples_per_domain=90 --num_clients=3 --participation=0.7
   --local_steps=1 --evaluate_every=3 --mean_of_last=2 --optimizer=adam
   --learning_rate=1e-2 --checkpoint_every=2
-""")
-_GUIDANCE = shlex.split("""
+"""
+_GUIDANCE = """
   --algorithm=fed_rep --dataset=digits --num_clients=3 --participation=0.7
   --max_examples=200 --model=mlp --model_width=4 --local_steps=1 --batch_size=16
   --evaluate_every=2 --final_rounds=2 --checkpoint_every=1
-""")
-_DYNAMIC = shlex.split("""
+"""
+_DYNAMIC = """
   --algorithm=local --dataset=digits --max_examples=600 --num_clients=3
   --participation=0.7 --period_size=20 --periods=2 --test_distributions=iid,0.9
   --model=mlp --model_width=4 --distance_threshold=1 --checkpoint_every=2
-""")
-_ONLINE = shlex.split("""
+"""
+_ONLINE = """
   --algorithm=fth --timesteps=3 --dataset=digits --model=mlp --model_width=4
   --num_clients=3 --initial_examples=20 --samples_per_step=20
   --pretraining_epochs=1 --max_pretraining_examples=200
-""")
+"""
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, run_here, drawn_figures):
-  """Returns `run(binary, arguments, folder=None, code=0) -> folder`.
-
-  It runs a binary to its end with an exit code, in a new folder or again in
-  one.
+def run(tmp_path_factory, run_in, drawn_figures):
+  """Returns `run(binary, *flags, folder=None, code=0)`, of which it is `Run`.
+  The folder is a new one, or the run is resumed.
   """
 
-  def run_binary(binary, arguments, folder=None, code=0):
-    arguments = [*arguments, "--noprogress"]
+  def run_binary(binary, *flags, folder=None, **options):
     if folder is not None and folder.exists():
-      arguments.append("--resume")
+      flags = *flags, "--resume"
     folder = folder or tmp_path_factory.mktemp("runs") / "run"
-    arguments.append(f"--output_dir={folder}")
     # To draw more takes longer than to run.
     with drawn_figures("accuracy_per_domain"):
-      assert run_here(binary, arguments) == code
-    return folder
+      return run_in(folder, binary, *flags, "--noprogress", **options)
 
   return run_binary
 
 
-@pytest.fixture(scope="module")
-def run_evolving_to_its_end(run):
-  return functools.partial(run, evolving)
+def rounds_of(run):
+  return [int(row["round"]) for row in run.rows]
 
 
-def rounds_of(rows):
-  return [int(row["round"]) for row in rows]
+_LONG = evolving, _EVOLVING, "--rounds=7 --seeds=0,1"
 
 
 @pytest.fixture(scope="module")
-def long(run_evolving_to_its_end):
+def long(run):
   """The folder of seven rounds with two seeds from the start."""
-  return run_evolving_to_its_end([*_EVOLVING, "--rounds=7", "--seeds=0,1"])
-
-
-@pytest.fixture(scope="module")
-def short(run_evolving_to_its_end):
-  """The folder of five rounds with a seed, finished."""
-  return run_evolving_to_its_end([*_EVOLVING, "--rounds=5"])
+  return run(*_LONG).folder
 
 
 @pytest.mark.long
-def test_finished_run_takes_more_rounds_and_a_seed(
-  run_evolving_to_its_end, long, short, tmp_path, read_rows, capsys
-):
-  folder = shutil.copytree(short, tmp_path / "run")
-  assert rounds_of(read_rows(folder)) == [3, 5] * 2
-  arguments = [*_EVOLVING, "--rounds=7", "--seeds=0,1"]
-  run_evolving_to_its_end(arguments, folder)
-  assert rounds_of(read_rows(folder)) == [3, 6, 7] * 4
+def test_finished_run_takes_more_rounds_and_a_seed(run, long):
+  short = run(evolving, _EVOLVING, "--rounds=5")
+  folder = short.folder
+  assert rounds_of(short) == [3, 5] * 2
+  ended = run(*_LONG, folder=folder, errors="")
+  assert rounds_of(ended) == [3, 6, 7] * 4
   assert resume.differences(long, folder) == []
-  assert capsys.readouterr().err == ""
-  config = json.loads((folder / "config.json").read_text())
-  assert (config["flags"]["rounds"], config["flags"]["seeds"]) == (
-    7,
-    ["0", "1"],
-  )
-  (resumption,) = config["resumed"]
+  flags = ended.config["flags"]
+  assert (flags["rounds"], flags["seeds"]) == (7, ["0", "1"])
+  (resumption,) = ended.config["resumed"]
   assert resumption["before"] == {"rounds": 5, "seeds": ["0"]}
   # It is one of seven rounds now.
-  run_evolving_to_its_end(arguments, folder)
+  run(*_LONG, folder=folder)
   assert resume.differences(long, folder) == []
 
 
 def test_unfinished_run_and_its_extension_may_stop(
-  run_evolving_to_its_end, long, tmp_path, monkeypatch, read_rows
+  run, long, tmp_path, monkeypatch
 ):
   folder = tmp_path / "run"
   write = results.RunFolder.write_metrics
 
-  def stop_at(algorithm, seed, round_num, *arguments):
+  def stop_at(place, *flags):
     def stop(self, row):
-      if (row["algorithm"], row["seed"], row["round"]) == (
-        algorithm,
-        seed,
-        round_num,
-      ):
+      if (row["algorithm"], row["seed"], row["round"]) == place:
         raise KeyboardInterrupt
       write(self, row)
 
     with monkeypatch.context() as patches:
       patches.setattr(results.RunFolder, "write_metrics", stop)
-      run_evolving_to_its_end([*_EVOLVING, *arguments], folder, code=130)
+      return run(*flags, folder=folder, code=130)
 
-  stop_at("fed_rep", 0, 5, "--rounds=5")
-  longer = ["--rounds=7", "--seeds=0,1"]
+  stop_at(("fed_rep", 0, 5), evolving, _EVOLVING, "--rounds=5")
   # What fed_avg has had before is not there again yet.
-  stop_at("fed_avg", 0, 7, *longer)
-  assert rounds_of(read_rows(folder)) == [3, 6]
+  assert rounds_of(stop_at(("fed_avg", 0, 7), *_LONG)) == [3, 6]
   assert not (folder / "summary.json").exists()
-  run_evolving_to_its_end([*_EVOLVING, *longer], folder)
+  run(*_LONG, folder=folder)
   assert resume.differences(long, folder) == []
 
 
@@ -150,16 +122,18 @@ def tree(folder):
   }
 
 
-def assert_refused(run_here, capsys, binary, arguments, folder):
-  """Asserts that nothing changes, and returns the one line."""
-  before = tree(folder)
-  arguments = [*arguments, "--noprogress", f"--output_dir={folder}", "--resume"]
-  capsys.readouterr()
-  assert run_here(binary, arguments) == 2
-  errors = capsys.readouterr().err
-  assert errors.count("\n") == 1
-  assert tree(folder) == before
-  return errors
+@pytest.fixture
+def refused(run):
+  """Returns `refused(folder, binary, *flags)`: the line; nothing changes."""
+
+  def resume_run(folder, *given):
+    before = tree(folder)
+    errors = run(*given, folder=folder, code=2).errors
+    assert errors.count("\n") == 1
+    assert tree(folder) == before
+    return errors
+
+  return resume_run
 
 
 @contextlib.contextmanager
@@ -175,43 +149,36 @@ def recorded_before(folder, **changes):
 
 
 @pytest.mark.long
-def test_tasks_share_the_rounds_unless_their_number_is_set(
-  run_here, run_evolving_to_its_end, capsys
-):
-  arguments = [*_EVOLVING, "--algorithm=cfl"]
-  set_number = [*arguments, "--task_rounds=4"]
+def test_tasks_share_the_rounds_unless_their_number_is_set(run, refused):
+  given = evolving, _EVOLVING, "--algorithm=cfl"
+  set_number = *given, "--task_rounds=4"
   folder, whole = (
-    run_evolving_to_its_end([*set_number, f"--rounds={each}"])
-    for each in (4, 5)
+    run(*set_number, f"--rounds={each}").folder for each in (4, 5)
   )
   with recorded_before(folder, task_rounds=None):
-    errors = assert_refused(
-      run_here, capsys, evolving, [*arguments, "--rounds=5"], folder
-    )
+    errors = refused(folder, *given, "--rounds=5")
   assert "--rounds was 4 and is 5: --task_rounds of cfl is not set" in errors
   assert "keep --rounds=4, or start a new run in another --output_dir" in errors
-  run_evolving_to_its_end([*set_number, "--rounds=5"], folder)
+  run(*set_number, "--rounds=5", folder=folder)
   assert resume.differences(whole, folder) == []
 
 
 @pytest.mark.long
-def test_choice_is_that_of_more_rounds(run_evolving_to_its_end, read_runs):
+def test_choice_is_that_of_more_rounds(run):
   """After one round another learning rate is chosen than after three."""
-  arguments = [
-    *_EVOLVING,
-    *("--algorithm=fed_avg", "--optimizer=sgd", "--learning_rate=0.2,2"),
-    "--select=last_source",
-  ]
-  folder, whole = (
-    run_evolving_to_its_end([*arguments, f"--rounds={each}"]) for each in (1, 3)
+  given = (
+    *(evolving, _EVOLVING, "--algorithm=fed_avg --optimizer=sgd"),
+    "--learning_rate=0.2,2 --select=last_source",
   )
+  first, last = (run(*given, f"--rounds={each}") for each in (1, 3))
+  folder, whole = first.folder, last.folder
   chosen = [
-    run["setting"]["learning_rate"]
-    for each in (folder, whole)
-    for run in read_runs(each)
+    summary["setting"]["learning_rate"]
+    for each in (first, last)
+    for summary in each.runs
   ]
   assert len(chosen) == len(set(chosen)) == 2
-  run_evolving_to_its_end([*arguments, "--rounds=3"], folder)
+  run(*given, "--rounds=3", folder=folder)
   assert resume.differences(whole, folder) == []
   # Nothing stays of the one that was chosen before.
   names = [
@@ -222,10 +189,7 @@ def test_choice_is_that_of_more_rounds(run_evolving_to_its_end, read_runs):
 
 
 @pytest.mark.long
-def test_final_rounds_are_those_of_all(
-  run, run_here, read_rows, monkeypatch, capsys
-):
-  run = functools.partial(run, guidance)
+def test_final_rounds_are_those_of_all(run, refused, monkeypatch):
   drive, num_queries = simulation.run, {}
 
   def recorded(algorithm, *data, run_seed, **options):
@@ -235,12 +199,14 @@ def test_final_rounds_are_those_of_all(
     return drive(algorithm, *data, run_seed=run_seed, **options)
 
   monkeypatch.setattr(simulation, "run", recorded)
-  arguments = [*_GUIDANCE, "--cosine_rounds=9"]
-  folder, whole = (
-    run([*arguments, f"--rounds={rounds}", f"--seeds={seeds}"])
+  given = guidance, _GUIDANCE
+  falling = *given, "--cosine_rounds=9"
+  first, last = (
+    run(*falling, f"--rounds={rounds} --seeds={seeds}")
     for rounds, seeds in ((5, "0"), (7, "0,1"))
   )
-  assert rounds_of(read_rows(folder)) == [2, 4, 5]
+  folder = first.folder
+  assert rounds_of(first) == [2, 4, 5]
 
   def stop(*_, **__):
     raise KeyboardInterrupt
@@ -248,83 +214,70 @@ def test_final_rounds_are_those_of_all(
   # A rate that falls until the last round would be another; the seeds have no
   # part in it.
   with recorded_before(folder, cosine_rounds=None):
-    errors = assert_refused(
-      run_here, capsys, guidance, [*_GUIDANCE, "--rounds=7"], folder
-    )
+    errors = refused(folder, *given, "--rounds=7")
     assert "--rounds was 5 and is 7: --cosine_rounds of fed_rep" in errors
     with monkeypatch.context() as patches:
       patches.setattr(simulation, "run", stop)
-      run([*_GUIDANCE, "--rounds=5", "--seeds=0,1"], folder, code=130)
-  run([*arguments, "--rounds=7", "--seeds=0,1"], folder)
-  assert rounds_of(read_rows(folder)) == [2, 4, 6, 7] * 2
-  assert resume.differences(whole, folder) == []
+      run(*given, "--rounds=5 --seeds=0,1", folder=folder, code=130)
+  longer = run(*falling, "--rounds=7 --seeds=0,1", folder=folder)
+  assert rounds_of(longer) == [2, 4, 6, 7] * 2
+  assert resume.differences(last.folder, folder) == []
 
 
 @pytest.mark.long
-def test_use_follows_the_last_round(run, read_rows):
+def test_use_follows_the_last_round(run):
   """Checkpoints of use have the numbers of rounds that now follow."""
-  run = functools.partial(run, dynamic_personalization)
-  arguments = [*_DYNAMIC, "--max_states_in_memory=1"]
-  folder, whole = (
-    run([*arguments, f"--rounds={rounds}", f"--seeds={seeds}"])
+  given = dynamic_personalization, _DYNAMIC, "--max_states_in_memory=1"
+  first, last = (
+    run(*given, f"--rounds={rounds} --seeds={seeds}")
     for rounds, seeds in ((3, "0"), (6, "0,1"))
   )
-  before = read_rows(folder)
-  run([*arguments, "--rounds=6", "--seeds=0,1"], folder)
-  assert len(read_rows(folder)) == 8 and read_rows(folder)[:4] != before
-  assert resume.differences(whole, folder) == []
+  before = first.rows
+  longer = run(*given, "--rounds=6 --seeds=0,1", folder=first.folder)
+  assert len(longer.rows) == 8 and longer.rows[:4] != before
+  assert resume.differences(last.folder, longer.folder) == []
 
 
-def test_full_disk_leaves_what_can_go_on(
-  run, monkeypatch, capsys, no_file_above
-):
+def test_full_disk_leaves_what_can_go_on(run, monkeypatch, no_file_above):
   """The checkpoint of use stays until one of the last round is whole."""
-  run = functools.partial(run, dynamic_personalization)
-  folder, whole = (run([*_DYNAMIC, f"--rounds={each}"]) for each in (3, 4))
+  folder, whole = (
+    run(dynamic_personalization, _DYNAMIC, f"--rounds={each}").folder
+    for each in (3, 4)
+  )
   save = checkpoints.Run._save
 
   def fail(self, step, *given):
     with no_file_above(20) if step == 3 else contextlib.nullcontext():
       save(self, step, *given)
 
-  arguments = [*_DYNAMIC, "--rounds=4"]
+  given = dynamic_personalization, _DYNAMIC, "--rounds=4"
   with monkeypatch.context() as patches:
     patches.setattr(checkpoints.Run, "_save", fail)
-    run(arguments, folder, code=5)
-  assert ".sqlite cannot be used: disk I/O error" in capsys.readouterr().err
+    ended = run(*given, folder=folder, code=5)
+  assert ".sqlite cannot be used: disk I/O error" in ended.errors
   (path,) = (folder / "checkpoints").glob("*.sqlite")
   with contextlib.closing(sqlite3.connect(path)) as connection:
     steps = connection.execute("SELECT step FROM checkpoints").fetchall()
   assert max(steps) == (5,)
-  run(arguments, folder)
+  run(*given, folder=folder)
   assert resume.differences(whole, folder) == []
 
 
 @pytest.mark.long
-def test_streams_take_seeds_and_no_time_steps(run, run_here, capsys, tmp_path):
-  run = functools.partial(run, online_adaptation)
-  refused = functools.partial(
-    assert_refused, run_here, capsys, online_adaptation
-  )
-  arguments = [*_ONLINE, f"--cache_dir={tmp_path / 'cache'}"]
+def test_streams_take_seeds_and_no_time_steps(run, refused, tmp_path):
+  given = online_adaptation, _ONLINE, f"--cache_dir={tmp_path / 'cache'}"
   folder, whole = (
-    run([*arguments, f"--seeds={seeds}"]) for seeds in ("0", "0,1")
+    run(*given, f"--seeds={seeds}").folder for seeds in ("0", "0,1")
   )
   assert (
     "--timesteps was 3 and is 4: --shift=linear depends on it: omega of"
     " time step 1 would become 0.25 instead of 0.3333; keep --timesteps=3"
-  ) in refused([*arguments, "--timesteps=4"], folder)
-  run([*arguments, "--seeds=0,1"], folder)
+  ) in refused(folder, *given, "--timesteps=4")
+  run(*given, "--seeds=0,1", folder=folder)
   assert resume.differences(whole, folder) == []
   # This schedule flips at the same steps, but controls need all of them.
   others = {"shift": ["bernoulli"], "algorithm": ["fed_ade"], "controls": True}
   with recorded_before(folder, **others, seeds=["0"]):
-    errors = refused(
-      [
-        *arguments,
-        *("--shift=bernoulli", "--algorithm=fed_ade", "--controls"),
-        "--timesteps=4",
-      ],
-      folder,
-    )
+    flags = "--shift=bernoulli --algorithm=fed_ade --controls --timesteps=4"
+    errors = refused(folder, *given, flags)
   assert "--timesteps was 3 and is 4: --controls use the rates of" in errors

@@ -1,8 +1,6 @@
 """Runs whose clients' states are on disk are the runs they are in memory."""
 
 import contextlib
-import json
-import shlex
 import shutil
 import sqlite3
 
@@ -17,37 +15,37 @@ from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.slow
 
-_SMALL = shlex.split("""
+_SMALL = """
   --dataset=circle --num_domains=4 --max_examples_per_domain=200
   --num_clients=12 --participation=0.25 --rounds=12 --local_steps=1
   --evaluate_every=1 --optimizer=adam --learning_rate=1e-2 --noprogress
   --algorithm=fed_rep --checkpoint_every=3
-""")
-_ON_DISK = (*_SMALL, "--max_states_in_memory=2")
+"""
+_ON_DISK = f"{_SMALL} --max_states_in_memory=2"
 _OTHERS = {
   "dynamic_personalization": (
     dynamic_personalization,
-    shlex.split("""
+    """
       --algorithm=local --dataset=digits --max_examples=600 --num_clients=3
       --rounds=3 --period_size=20 --periods=2 --test_distributions=0.9
       --distance_threshold=1 --model=mlp --model_width=4 --participation=0.5
-    """),
+    """,
   ),
   "guidance": (
     guidance,
-    shlex.split("""
+    """
       --algorithm=fed_rep --dataset=digits --num_clients=4 --max_examples=200
       --model=mlp --model_width=4 --rounds=3 --local_steps=1 --batch_size=16
       --evaluate_every=2 --participation=0.5
-    """),
+    """,
   ),
   "online_adaptation": (
     online_adaptation,
-    shlex.split("""
+    """
       --algorithm=fth --dataset=digits --model=mlp --model_width=4 --timesteps=3
       --num_clients=4 --initial_examples=20 --samples_per_step=20
       --pretraining_epochs=1 --max_pretraining_examples=200 --participation=0.5
-    """),
+    """,
   ),
 }
 _RUN = "checkpoints/fed_rep-circle-target-0.01-0.sqlite"
@@ -61,19 +59,17 @@ def empty_figures(drawn_figures):
 
 
 @pytest.fixture(scope="module")
-def in_memory(tmp_path_factory, run_whole):
-  """The folder of a run that was never stopped, all of it in memory."""
+def in_memory(tmp_path_factory, run_in):
+  """A run that was never stopped, all of it in memory."""
   folder = tmp_path_factory.mktemp("runs") / "in_memory"
-  run_whole(evolving, [*_SMALL, f"--output_dir={folder}"])
-  return folder
+  return run_in(folder, evolving, _SMALL, errors="")
 
 
 @pytest.fixture(scope="module")
-def on_disk(tmp_path_factory, run_whole):
+def on_disk(tmp_path_factory, run_in):
   """The folder of the same run with states on disk."""
   folder = tmp_path_factory.mktemp("runs") / "on_disk"
-  run_whole(evolving, [*_ON_DISK, f"--output_dir={folder}"])
-  return folder
+  return run_in(folder, evolving, _ON_DISK, errors="").folder
 
 
 def metrics(folder):
@@ -90,11 +86,11 @@ def last_states(folder):
 
 
 def test_metrics_are_the_same(in_memory, on_disk):
-  assert resume.num_rows(in_memory) == 12
-  assert metrics(on_disk) == metrics(in_memory)
+  assert resume.num_rows(in_memory.folder) == 12
+  assert metrics(on_disk) == metrics(in_memory.folder)
   # More clients have taken part than were in memory at a time.
   assert len(last_states(on_disk)) > 8
-  assert last_states(on_disk) == last_states(in_memory)
+  assert last_states(on_disk) == last_states(in_memory.folder)
 
 
 @pytest.fixture(scope="module")
@@ -102,28 +98,28 @@ def killed(tmp_path_factory):
   """The folder of the same run, killed between two checkpoints."""
   folder = tmp_path_factory.mktemp("runs") / "killed"
   # In a new process.
-  next(resume.run_killed("evolving", _ON_DISK, folder, [(4, 0)]))
+  flags = _ON_DISK.split()
+  next(resume.run_killed("evolving", flags, folder, [(4, 0)]))
   return folder
 
 
 @pytest.mark.long
 def test_killed_run_ends_as_one_that_was_not(
-  in_memory, on_disk, killed, tmp_path, run_evolving
+  in_memory, on_disk, killed, tmp_path, run
 ):
   assert 4 <= resume.num_rows(killed) < 12
-  folder = shutil.copytree(killed, tmp_path / "killed")
-  arguments = [*_ON_DISK, f"--output_dir={folder}", "--resume"]
-  assert run_evolving(arguments) == 0
-  assert metrics(folder) == metrics(in_memory)
+  shutil.copytree(killed, tmp_path / "run")
+  folder = run(evolving, _ON_DISK, "--resume").folder
+  assert metrics(folder) == metrics(in_memory.folder)
   assert resume.differences(on_disk, folder) == []
   assert last_states(folder) == last_states(on_disk)
 
 
 def test_limit_may_change_on_resume(
-  in_memory, killed, tmp_path, run_evolving, monkeypatch
+  in_memory, killed, tmp_path, run, monkeypatch
 ):
   folder = shutil.copytree(killed, tmp_path / "run")
-  arguments = [*_SMALL, f"--output_dir={folder}", "--resume"]
+  given = evolving, _SMALL, "--resume"
   write = results.RunFolder.write_metrics
 
   def stop(self, row):
@@ -133,65 +129,46 @@ def test_limit_may_change_on_resume(
 
   with monkeypatch.context() as patches:
     patches.setattr(results.RunFolder, "write_metrics", stop)
-    assert run_evolving(arguments) == 130
-  assert run_evolving([*arguments, "--max_states_in_memory=1"]) == 0
-  assert metrics(folder) == metrics(in_memory)
+    run(*given, code=130)
+  run(*given, "--max_states_in_memory=1")
+  assert metrics(folder) == metrics(in_memory.folder)
 
 
 def test_damaged_file_is_told_in_a_line_and_the_run_starts_again(
-  in_memory, on_disk, tmp_path, run_evolving, capsys
+  in_memory, on_disk, tmp_path, run
 ):
   folder = shutil.copytree(on_disk, tmp_path / "run")
   path = folder / _RUN
   path.write_bytes(path.read_bytes()[:5000])
-  assert run_evolving([*_ON_DISK, f"--output_dir={folder}", "--resume"]) == 0
-  (error,) = capsys.readouterr().err.splitlines()
+  (error,) = run(evolving, _ON_DISK, "--resume").errors.splitlines()
   assert error.startswith(f"evolving: checkpoints in {path} cannot be used: ")
   assert "the file is damaged: " in error
-  assert metrics(folder) == metrics(in_memory)
+  assert metrics(folder) == metrics(in_memory.folder)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", list(_OTHERS))
-def test_other_scenarios_have_it_too(tmp_path, run_here, name):
-  binary, arguments = _OTHERS[name]
-  for folder, limit in (("in_memory", ()), ("on_disk", (1,))):
-    code = run_here(
-      binary,
-      [
-        *arguments,
-        "--noprogress",
-        f"--output_dir={tmp_path / folder}",
-        *[f"--cache_dir={tmp_path / 'cache'}"] * (name != "guidance"),
-        *[f"--max_states_in_memory={each}" for each in limit],
-      ],
-    )
-    assert code == 0
-  assert metrics(tmp_path / "on_disk") == metrics(tmp_path / "in_memory")
-  assert len(list(tmp_path.glob("on_disk/checkpoints/*.sqlite"))) > 0
+def test_other_scenarios_have_it_too(tmp_path, run, name, monkeypatch):
+  # There may be a folder of a cache.
+  monkeypatch.chdir(tmp_path)
+  given = *_OTHERS[name], "--noprogress"
+  in_memory = run(*given).folder
+  on_disk = run(*given, "--max_states_in_memory=1", folder="on_disk").folder
+  assert metrics(on_disk) == metrics(in_memory)
+  assert len(list(on_disk.glob("checkpoints/*.sqlite"))) > 0
 
 
 class TestSomeClientsAreEvaluated:
   """In two rounds."""
 
   @pytest.fixture(scope="class")
-  def run(self, tmp_path_factory, run_whole):
-    """Returns `run(*flags)`, which gives the folder of a run."""
+  def some(self, tmp_path_factory, run_in):
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    flags = "--rounds=2 --evaluation_clients=3"
+    return run_in(folder, evolving, _SMALL, flags, errors="")
 
-    def run(*flags):
-      folder = tmp_path_factory.mktemp("runs") / "run"
-      arguments = [*_SMALL, "--rounds=2", *flags, f"--output_dir={folder}"]
-      run_whole(evolving, arguments)
-      return folder
-
-    return run
-
-  @pytest.fixture(scope="class")
-  def some(self, run):
-    return run("--evaluation_clients=3")
-
-  def test_training_is_as_before(self, some, in_memory, read_rows, read_runs):
-    rows, everybody = read_rows(some), read_rows(in_memory)[:2]
+  def test_training_is_as_before(self, some, in_memory):
+    rows, everybody = some.rows, in_memory.rows[:2]
     assert [
       {row.pop("evaluation_clients") for row in each}
       for each in (rows, everybody)
@@ -199,14 +176,15 @@ class TestSomeClientsAreEvaluated:
     assert rows != everybody
     losses = [[row["train_loss"] for row in each] for each in (rows, everybody)]
     assert losses[0] == losses[1]
-    (entry,) = read_runs(some)
+    (entry,) = some.runs
     assert entry["setting"]["evaluation_clients"] == 3
 
-  def test_all_of_them_are_everybody(self, run, in_memory, read_rows):
+  def test_all_of_them_are_everybody(self, run, in_memory):
     # The last round, which is evaluated on all domains, is left out: sums of
     # larger batches may be rounded otherwise.
-    same = read_rows(run("--evaluation_clients=12", "--rounds=3"))[:2]
-    everybody = read_rows(in_memory)[:2]
+    flags = "--evaluation_clients=12 --rounds=3"
+    same = run(evolving, _SMALL, flags, errors="").rows[:2]
+    everybody = in_memory.rows[:2]
     assert {row.pop("evaluation_clients") for row in same} == {"12"}
     assert {row.pop("evaluation_clients") for row in everybody} == {"0"}
     assert same == everybody
@@ -214,11 +192,9 @@ class TestSomeClientsAreEvaluated:
   def test_same_clients_again_and_no_file_is_left_without_checkpoints(
     self, run, some
   ):
-    folder = run(
-      *("--evaluation_clients=3", "--checkpoint_every=0"),
-      "--max_states_in_memory=2",
-    )
-    assert metrics(folder) == metrics(some)
+    flags = "--rounds=2 --evaluation_clients=3 --checkpoint_every=0"
+    folder = run(evolving, _ON_DISK, flags, errors="").folder
+    assert metrics(folder) == metrics(some.folder)
     assert sorted(path.name for path in folder.iterdir()) == [
       ".lock",
       "config.json",
@@ -230,22 +206,8 @@ class TestSomeClientsAreEvaluated:
     ]
 
 
-@pytest.mark.parametrize(
-  ("flag", "limit"),
-  [
-    ("--max_states_in_memory=0", "at least 1"),
-    ("--evaluation_clients=-1", "at least 0"),
-    ("--evaluation_clients=13", "at most --num_clients"),
-  ],
-)
-def test_wrong_flags_are_refused(refused, flag, limit):
-  line = refused(evolving, [*_SMALL, flag])
-  assert flag in line and limit in line
-
-
-def test_other_evaluation_is_another_run(in_memory, run_evolving, capsys):
-  config = json.loads((in_memory / "config.json").read_text())
-  assert config["flags"]["max_states_in_memory"] is None
-  arguments = [*_SMALL, f"--output_dir={in_memory}", "--resume"]
-  assert run_evolving([*arguments, "--evaluation_clients=3"]) == 2
-  assert "--evaluation_clients was 0 and is 3" in capsys.readouterr().err
+def test_other_evaluation_is_another_run(in_memory, run_in):
+  assert in_memory.config["flags"]["max_states_in_memory"] is None
+  given = evolving, _SMALL, "--resume --evaluation_clients=3"
+  errors = run_in(in_memory.folder, *given, code=2).errors
+  assert "--evaluation_clients was 0 and is 3" in errors

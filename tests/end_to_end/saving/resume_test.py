@@ -1,12 +1,9 @@
 """Runs of the binaries that are stopped, and go on with `--resume`."""
 
 import contextlib
-import functools
 import json
 import os
 import re
-import resource
-import shlex
 import shutil
 import signal
 import sqlite3
@@ -15,6 +12,7 @@ import time
 import pytest
 
 from benchmarks import resume
+from tests.fixtures import tables
 from tff_shift.binaries import dynamic_personalization
 from tff_shift.binaries import evolving
 from tff_shift.reporting import trackers
@@ -25,19 +23,19 @@ from tff_shift.simulation.storage import results
 
 pytestmark = pytest.mark.slow
 
-_SMALL = shlex.split("""
+_SMALL = """
   --dataset=circle --num_domains=4 --max_examples_per_domain=90 --num_clients=3
   --rounds=8 --local_steps=1 --evaluate_every=1 --optimizer=adam
   --learning_rate=1e-2 --participation=0.7 --noprogress --algorithm=fed_rep
   --seeds=0,1 --checkpoint_every=3
-""")
+"""
 # Five steps in a run, three rounds and two streams; 2, 4 and 5 are saved.
-_DYNAMIC = shlex.split("""
+_DYNAMIC = """
   --algorithm=local --dataset=digits --max_examples=600 --num_clients=3
   --rounds=3 --period_size=20 --periods=2 --test_distributions=iid,0.9
   --model=mlp --model_width=4 --distance_threshold=1 --participation=0.7
   --noprogress --seeds=0,1 --checkpoint_every=2
-""")
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,11 +46,10 @@ def empty_figures(drawn_figures):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, run_whole):
+def whole(tmp_path_factory, run_in):
   """The folder of a run that was never stopped."""
   folder = tmp_path_factory.mktemp("runs") / "whole"
-  run_whole(evolving, [*_SMALL, f"--output_dir={folder}"])
-  return folder
+  return run_in(folder, evolving, _SMALL, errors="").folder
 
 
 @pytest.fixture
@@ -70,19 +67,13 @@ def saved_steps(folder):
 
 
 @contextlib.contextmanager
-def disk_full(owner, name, is_now):
+def disk_full(no_file_above, owner, name, is_now):
   """Has what is written in a call fail if the arguments are those."""
   function = getattr(owner, name)
 
   def on_a_full_disk(*given):
-    if not is_now(*given):
+    with no_file_above(20) if is_now(*given) else contextlib.nullcontext():
       return function(*given)
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20, old[1]))
-    try:
-      return function(*given)
-    finally:
-      resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
   with pytest.MonkeyPatch.context() as patches:
     patches.setattr(owner, name, on_a_full_disk)
@@ -90,11 +81,11 @@ def disk_full(owner, name, is_now):
 
 
 def test_run_that_ends_early_again_and_again_ends_as_one_that_does_not(
-  whole, tmp_path, run_evolving, start_binary, capfd, monkeypatch
+  whole, tmp_path, run_evolving, start_binary, capfd, monkeypatch, no_file_above
 ):
   """By Ctrl-C in a process of its own, asked to end here, on full disks."""
   folder = tmp_path / "new" / "run"
-  arguments = [*_SMALL, f"--output_dir={folder}"]
+  arguments = [_SMALL, f"--output_dir={folder}"]
   auto = [*arguments, "--resume=auto"]
   process = start_binary("evolving", auto, start_new_session=True)
   try:
@@ -163,7 +154,7 @@ def test_run_that_ends_early_again_and_again_ends_as_one_that_does_not(
     ),
     (results.RunFolder, "write_done", lambda *_: True, "done.json", "auto"),
   ):
-    with disk_full(owner, name, is_now):
+    with disk_full(no_file_above, owner, name, is_now):
       code = run_evolving(auto if how else [*arguments, "--resume"])
     errors = capfd.readouterr().err
     assert (code, errors.count("\n")) == (5, 1)
@@ -191,7 +182,7 @@ def test_process_that_is_terminated_can_be_resumed(
   whole, tmp_path, run_evolving, start_binary
 ):
   folder = tmp_path / "run"
-  arguments = [*_SMALL, f"--output_dir={folder}"]
+  arguments = [_SMALL, f"--output_dir={folder}"]
   process = start_binary("evolving", arguments)
   try:
     while resume.num_rows(folder) < 3:
@@ -219,7 +210,7 @@ def test_comparison_sees_a_difference(whole, finished):
   assert resume.differences(whole, finished) == ["metrics.csv", "figures"]
 
 
-def test_damage_and_lost_rows_are_mended(whole, finished, run_evolving, capsys):
+def test_damage_and_lost_rows_are_mended(whole, finished, run):
   (first, second) = sorted((finished / "checkpoints").iterdir())
   first.unlink()
   with contextlib.closing(sqlite3.connect(second)) as connection, connection:
@@ -229,9 +220,7 @@ def test_damage_and_lost_rows_are_mended(whole, finished, run_evolving, capsys):
     )
   (finished / "summary.json").unlink()
   (finished / "metrics.csv").write_text("")
-  code = run_evolving([*_SMALL, f"--output_dir={finished}", "--resume"])
-  errors = capsys.readouterr().err
-  assert code == 0
+  errors = run(evolving, _SMALL, "--resume").errors
   assert errors.startswith("evolving: checkpoint ")
   assert f"checkpoint 8 in {second} cannot be used: it is damaged" in errors
   assert errors.count("\n") == 1
@@ -239,44 +228,38 @@ def test_damage_and_lost_rows_are_mended(whole, finished, run_evolving, capsys):
 
 
 @pytest.mark.parametrize(
-  ("flags", "expected"),
-  [
-    (f"--resume {flags}", expected)
-    for flags, expected in (
-      ("--rounds=7", "--rounds was 8 and is 7 (it may grow, not shrink)"),
-      ("--seeds=1,0", "--seeds was 0,1 and is 1,0 (additional seeds"),
-      ("--seeds=0 --aggregator=robust", "--seeds was 0,1 and is 0"),
-      ("--seeds=0 --aggregator=robust", "--aggregator was mean and is robus"),
-      ("--batch_size=7", "--batch_size was not set and is 7"),
-      ("--overwrite", "--overwrite exclude each other"),
-      ("--checkpoint_every=-1", "--checkpoint_every=-1: it must be at least"),
-      ("--output_dir=/nowhere", "'/nowhere' holds no run to resume"),
-    )
-  ],
+  "flags, expected",
+  tables.rows("""
+--rounds=7
+    --rounds was 8 and is 7 (it may grow, not shrink)
+--seeds=1,0
+    --seeds was 0,1 and is 1,0 (additional seeds
+--seeds=0 --aggregator=robust
+    --seeds was 0,1 and is 0
+    --aggregator was mean and is robus
+--batch_size=7
+    --batch_size was not set and is 7
+--overwrite
+    --overwrite exclude each other
+--checkpoint_every=-1
+    --checkpoint_every=-1: it must be at least
+--output_dir=/nowhere
+    '/nowhere' holds no run to resume
+"""),
 )
 def test_other_flags_are_refused_and_nothing_is_changed(
   finished, refused, flags, expected
 ):
-  command = [*_SMALL, f"--output_dir={finished}", *flags.split()]
-  assert expected in refused(evolving, command)
+  line = refused(evolving, [_SMALL, f"--output_dir={finished} --resume", flags])
+  assert all(part in line for part in expected)
 
 
-def test_what_leaves_results_as_they_are_may_change(
-  whole, finished, run_evolving, capsys
-):
+def test_what_leaves_results_as_they_are_may_change(whole, finished, run):
   config = json.loads((finished / "config.json").read_text())
   config["versions"]["numpy"] = "0.1"
   (finished / "config.json").write_text(json.dumps(config))
-  code = run_evolving(
-    [
-      *_SMALL,
-      f"--output_dir={finished}",
-      *("--resume", "--checkpoint_every=0", "--max_concurrent_clients=1"),
-      "--executor=in_process",
-    ]
-  )
-  errors = capsys.readouterr().err
-  assert code == 0
+  flags = "--resume --checkpoint_every=0 --max_concurrent_clients=1"
+  errors = run(evolving, _SMALL, flags, "--executor=in_process").errors
   assert resume.differences(whole, finished) == []
   # Other software may leave them or not.
   assert errors.startswith("evolving: versions differ from the earlier run")
@@ -288,17 +271,15 @@ def test_other_kernels_are_refused_with_both_versions(finished, refused):
   now = config["versions"]["tensorflow"]
   config["versions"]["tensorflow"] = "2.0.0"
   (finished / "config.json").write_text(json.dumps(config))
-  command = [*_SMALL, f"--output_dir={finished}", "--resume"]
-  assert f"TensorFlow 2.0.0, and this is {now}" in refused(evolving, command)
+  line = refused(evolving, f"{_SMALL} --output_dir={finished} --resume")
+  assert f"TensorFlow 2.0.0, and this is {now}" in line
 
 
 def test_drifting_clients_go_on_in_training_and_in_use(
-  tmp_path, run_here, capsys, monkeypatch
+  tmp_path, run, monkeypatch
 ):
-  whole, folder = tmp_path / "whole", tmp_path / "run"
-  run = functools.partial(run_here, dynamic_personalization)
-  assert run([*_DYNAMIC, f"--output_dir={whole}"]) == 0
-  arguments = [*_DYNAMIC, f"--output_dir={folder}"]
+  given = dynamic_personalization, _DYNAMIC
+  whole, folder = run(*given, folder="whole").folder, tmp_path / "run"
   write, step = results.RunFolder.write_metrics, rounds.Rounds.step
 
   def stop_in_use(self, row):
@@ -312,47 +293,43 @@ def test_drifting_clients_go_on_in_training_and_in_use(
       raise KeyboardInterrupt
     return step(self)
 
-  capsys.readouterr()
   for num_rows, owner, name, stop in (
     (3, results.RunFolder, "write_metrics", stop_in_use),
     (4, rounds.Rounds, "step", stop_in_training),
   ):
     with monkeypatch.context() as patches:
       patches.setattr(owner, name, stop)
-      assert run([*arguments, *["--resume"] * folder.exists()]) == 130
-    assert capsys.readouterr().err == (
+      ended = run(*given, *["--resume"] * folder.exists(), code=130)
+    assert ended.errors == (
       "dynamic_personalization: interrupted; partial results were saved;"
       f" continue with --resume --output_dir={folder}\n"
     )
     assert resume.num_rows(folder) == num_rows
-  assert run([*arguments, "--resume"]) == 0
+  run(*given, "--resume")
   assert resume.num_rows(folder) == 8
   assert resume.differences(whole, folder) == []
 
 
 def test_disk_that_is_full_at_the_start_makes_nothing(
-  tmp_path, run_evolving, capsys, no_file_above
+  tmp_path, run, no_file_above
 ):
   with no_file_above(1000):
-    code = run_evolving([*_SMALL, f"--output_dir={tmp_path}/new/run"])
-  errors = capsys.readouterr().err
-  assert (code, errors.count("\n")) == (2, 1)
+    errors = run(evolving, _SMALL, folder="new/run", code=2).errors
+  assert errors.count("\n") == 1
   assert "--output_dir: " in errors and "config.json cannot be" in errors
   assert list(tmp_path.iterdir()) == []
 
 
 class TestAuto:
   def test_one_command_starts_goes_on_and_does_nothing(
-    self, whole, tmp_path, run_evolving, capsys, monkeypatch
+    self, whole, tmp_path, run, monkeypatch
   ):
-    folder = tmp_path / "new" / "run"
-    arguments = [*_SMALL, f"--output_dir={folder}", "--resume=auto"]
-    assert run_evolving([*arguments, "--seeds=0"]) == 0
-    assert run_evolving(arguments) == 0
+    folder = tmp_path / "run"
+    given = evolving, _SMALL, "--resume=auto"
+    run(*given, "--seeds=0")
+    ended = run(*given)
     assert resume.differences(whole, folder) == []
-    config = json.loads((folder / "config.json").read_text())
-    assert config["flags"]["resume"] == "auto"
-    capsys.readouterr()
+    assert ended.config["flags"]["resume"] == "auto"
     times = {each: each.stat().st_mtime_ns for each in folder.rglob("*")}
 
     def never(*_):
@@ -360,10 +337,8 @@ class TestAuto:
 
     with monkeypatch.context() as patches:
       patches.setattr(evolving.planning, "_load", never)
-      assert run_evolving([*arguments, "--checkpoint_every=1"]) == 0
-    output, errors = capsys.readouterr()
-    assert errors == ""
-    assert output == (
+      ended = run(*given, "--checkpoint_every=1", errors="")
+    assert ended.output == (
       "nothing to do: all rounds and seeds of this command line are done in"
       f" {folder}\n"
     )
@@ -373,32 +348,27 @@ class TestAuto:
     # What else is asked for is written, without a round.
     with monkeypatch.context() as patches:
       patches.setattr(rounds.Rounds, "step", never)
-      assert run_evolving([*arguments, "--save_model"]) == 0
+      run(*given, "--save_model")
     assert list((folder / "model").rglob("weights.npz"))
 
   @pytest.mark.parametrize("flag", ["--resume", "--resume=auto"])
   def test_folder_must_be_named(self, run_evolving, capsys, flag):
-    assert run_evolving([*_SMALL, flag]) == 2
+    assert run_evolving([_SMALL, flag]) == 2
     assert "--output_dir" in capsys.readouterr().err
 
   @pytest.mark.parametrize(
-    ("prepare", "flag", "expected"),
+    "name, damage, expected",
     [
       (
-        "nothing",
-        "--resume=maybe",
-        "--resume=maybe: it must be true, false or",
+        *("config.json", lambda path: os.truncate(path, 100)),
+        "config.json: Input data was tr",
       ),
-      ("cut config.json", "--resume=auto", "config.json: Input data was tr"),
-      ("without rows", "--resume=auto", "holds files but no earlier run"),
+      ("metrics.csv", os.unlink, "holds files but no earlier run"),
     ],
   )
   def test_what_resume_refuses_is_refused(
-    self, finished, refused, prepare, flag, expected
+    self, finished, refused, name, damage, expected
   ):
-    if prepare == "cut config.json":
-      os.truncate(finished / "config.json", 100)
-    elif prepare == "without rows":
-      (finished / "metrics.csv").unlink()
-    command = [*_SMALL, f"--output_dir={finished}", "--resume=auto", flag]
-    assert expected in refused(evolving, command)
+    damage(finished / name)
+    flags = f"{_SMALL} --output_dir={finished} --resume=auto"
+    assert expected in refused(evolving, flags)

@@ -308,7 +308,7 @@ class TestOneByOne:
     assert whole == [2]
 
   @pytest.mark.parametrize(
-    ("change", "message"),
+    "change, message",
     [
       ({"rows": np.zeros([2, 2])}, "float64"),
       ({"rows": np.zeros([2, 3], np.float32)}, "shape"),

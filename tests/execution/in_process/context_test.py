@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tree
 
+from tests.fixtures import tables
 from tff_shift.execution import in_process
 
 AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
@@ -43,7 +44,7 @@ def _accumulator():
 
 
 @pytest.mark.parametrize(
-  ("function", "operation"),
+  "function, operation",
   [
     (_reference_variable, "VariableV2"),
     (_one_shot_iterator, "OneShotIterator"),
@@ -64,14 +65,19 @@ def test_operation_whose_state_clients_would_share_is_named(
 
 
 @pytest.mark.parametrize(
-  ("options", "message"),
-  [
-    ({"num_threads": 0}, "num_threads must be 1 or more; got 0"),
-    ({"default_num_clients": -1}, "default_num_clients"),
-    ({"server_device": "GPU:7"}, "/device:CPU:0.*got 'GPU:7'"),
-    ({"client_devices": ["toaster"]}, "/device:CPU:0.*got 'toaster'"),
-    ({"client_devices": []}, "at least one"),
-  ],
+  "options, message",
+  tables.cases("""
+{"num_threads": 0}
+    num_threads must be 1 or more; got 0
+{"default_num_clients": -1}
+    default_num_clients
+{"server_device": "GPU:7"}
+    /device:CPU:0.*got 'GPU:7'
+{"client_devices": ["toaster"]}
+    /device:CPU:0.*got 'toaster'
+{"client_devices": []}
+    at least one
+"""),
 )
 def test_bad_options(options, message):
   with pytest.raises(ValueError, match=message):

@@ -118,7 +118,7 @@ def test_what_the_caller_said_of_remapping_stays():
 
 
 @pytest.mark.parametrize(
-  ("given", "expected"), [({}, "true"), ({_GROWTH: "false"}, "false")]
+  "given, expected", [({}, "true"), ({_GROWTH: "false"}, "false")]
 )
 def test_tensorflow_is_not_to_reserve_a_whole_gpu(given, expected):
   # Models are built before a context exists, and start TensorFlow's runtime.

@@ -73,7 +73,7 @@ def test_sequences_from_lists_and_datasets(run, context):
 
 
 @pytest.mark.parametrize(
-  ("arguments", "message"),
+  "arguments, message",
   [
     ((np.float64(1.0), 1.0), "float32 was expected; got float64"),
     ((tf.constant(1.0, tf.float64), 1.0), "got float64"),

@@ -30,19 +30,17 @@ TITLES = np.array(
 SLOPES = np.linspace(-1, 1, 15, dtype=np.float32).reshape(5, CLASSES)
 
 
-@pytest.fixture(scope="module")
-def model():
-  return bi_lstm.build(
-    input_shape=(LENGTH,),
-    num_classes=CLASSES,
-    vocabulary_size=VOCABULARY,
-    embedding_width=EMBEDDING,
-    width=UNITS,
-  )
+MODEL = bi_lstm.build(
+  input_shape=(LENGTH,),
+  num_classes=CLASSES,
+  vocabulary_size=VOCABULARY,
+  embedding_width=EMBEDDING,
+  width=UNITS,
+)
 
 
 @pytest.fixture(scope="module")
-def weights(model):
+def weights():
   """Weights at which gates open and close."""
   generator = np.random.default_rng(0)
   return split_model.SplitWeights(
@@ -50,7 +48,7 @@ def weights(model):
       tuple(
         generator.normal(size=shape).astype(np.float32) for shape in part.shapes
       )
-      for part in (model.backbone, model.head)
+      for part in (MODEL.backbone, MODEL.head)
     )
   )
 
@@ -123,29 +121,27 @@ def assert_same(model, found, expected):
 
 
 @pytest.mark.slow
-def test_logits_and_gradients_are_those_of_keras(
-  model, weights, of_keras, context
-):
-  found = run_in(context, logits_and_gradients(model), weights, TITLES)
-  assert_same(model, found, of_keras)
+def test_logits_and_gradients_are_those_of_keras(weights, of_keras, context):
+  found = run_in(context, logits_and_gradients(MODEL), weights, TITLES)
+  assert_same(MODEL, found, of_keras)
 
 
 @pytest.mark.cpp
 @pytest.mark.slow
-def test_so_they_are_in_the_cpp_executor(model, weights, of_keras):
+def test_so_they_are_in_the_cpp_executor(weights, of_keras):
   with local.local_context() as cpp:
-    found = run_in(cpp, logits_and_gradients(model), weights, TITLES)
-  assert_same(model, found, of_keras)
+    found = run_in(cpp, logits_and_gradients(MODEL), weights, TITLES)
+  assert_same(MODEL, found, of_keras)
 
 
 @pytest.mark.long
-def test_weights_start_and_are_called_as_in_keras(model, run_in_graph):
+def test_weights_start_and_are_called_as_in_keras(run_in_graph):
   reference = keras_parts.make_part(keras_layers(), parts.BACKBONE)
-  assert model.backbone.names == reference.names
-  assert model.backbone.shapes == reference.shapes
+  assert MODEL.backbone.names == reference.names
+  assert MODEL.backbone.shapes == reference.shapes
   found, expected = run_in_graph(
     lambda seed: (
-      model.initial_backbone(seed),
+      MODEL.initial_backbone(seed),
       reference.initial_weights(seed),
     ),
     SEED,
@@ -154,10 +150,10 @@ def test_weights_start_and_are_called_as_in_keras(model, run_in_graph):
 
 
 @pytest.mark.slow
-def test_padding_says_nothing(model, weights, run_in_graph):
+def test_padding_says_nothing(weights, run_in_graph):
   longer = np.pad(TITLES, ((0, 0), (0, 3)))
   alone, with_more, nothing, none = run_in_graph(
-    lambda *titles: [model.embed(weights.backbone, x) for x in titles],
+    lambda *titles: [MODEL.embed(weights.backbone, x) for x in titles],
     *(TITLES[:1, :3], longer, TITLES[-1:], TITLES[:0]),
   )
   np.testing.assert_allclose(with_more[0], alone[0], rtol=0, atol=1e-6)
@@ -185,18 +181,18 @@ def test_sizes_are_those_of_appendix_e():
   assert model.head.num_parameters == 512 * 5 + 5
 
 
-def test_last_layer_is_the_second_in_both_directions(model):
-  chosen = np.array(model.backbone.names)[list(model.last_backbone_layer())]
+def test_last_layer_is_the_second_in_both_directions():
+  chosen = np.array(MODEL.backbone.names)[list(MODEL.last_backbone_layer())]
   assert {name.split("/")[0] for name in chosen} == {
     "layer2_forward",
     "layer2_backward",
   }
   assert len(chosen) == 6
-  assert split_model.with_head(model, "last_layer") is model
+  assert split_model.with_head(MODEL, "last_layer") is MODEL
 
 
 @pytest.mark.parametrize(
-  ("options", "message"),
+  "options, message",
   [
     (
       {"input_dtype": tf.float32},

@@ -28,9 +28,8 @@ def test_forward_pass_agrees_with_numpy(run_in_graph, reference):
     head_width=5,
     input_dtype=tf.float32,
   )
-  values = reference.random_weights(model, seed=1)
+  numpy = reference(model, epsilon=1e-3)
   x = np.random.default_rng(0).random((3, 9, 9, 2), np.float32)
-
   expected = x
   for layer, groups, strides in (
     ("layer1", 1, 2),
@@ -38,23 +37,10 @@ def test_forward_pass_agrees_with_numpy(run_in_graph, reference):
     ("layer3", 2, 2),
     ("layer4", 3, 1),
   ):
-    kernel, bias, gamma, beta = (
-      values[f"backbone/{layer}_{weight}"]
-      for weight in (
-        "convolution/kernel",
-        "convolution/bias",
-        "normalization/gamma",
-        "normalization/beta",
-      )
-    )
-    expected = reference.convolve(expected, kernel, strides) + bias
-    expected = reference.relu(
-      reference.normalize(expected, groups, gamma, beta, epsilon=1e-3)
-    )
+    expected = numpy.relu(numpy.layer(expected, layer, strides, groups))
   assert expected.shape == (3, 2, 2, 24)
-  hidden = reference.relu(expected.mean((1, 2)) @ values["head/layer5/kernel"])
-  expected = hidden @ values["head/layer6/kernel"]
+  hidden = numpy.relu(numpy.linear(expected.mean((1, 2)), "layer5", "head"))
+  expected = numpy.linear(hidden, "layer6", "head")
 
-  weights = tf.nest.map_structure(values.get, model.weight_names())
-  logits = run_in_graph(lambda x: model.predict(weights, x), x)
+  logits = run_in_graph(lambda x: model.predict(numpy.weights, x), x)
   np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)

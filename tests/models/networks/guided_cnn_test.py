@@ -28,28 +28,15 @@ def test_features_agree_with_numpy(run_in_graph, reference):
   model = guided_cnn.build(
     (9, 9, 2), channels=(4, 8, 8), groups=2, width=4, input_dtype=tf.float32
   )
-  values = reference.random_weights(model, seed=1)
+  numpy = reference(model, groups=2)
   x = np.random.default_rng(0).random((3, 9, 9, 2), np.float32)
-
   expected = x
   for layer in ("layer1", "layer2", "layer3"):
-    expected = reference.convolve(
-      expected, values[f"backbone/{layer}_convolution/kernel"], strides=2
-    )
-    expected = reference.relu(
-      reference.normalize(
-        expected,
-        2,
-        values[f"backbone/{layer}_normalization/gamma"],
-        values[f"backbone/{layer}_normalization/beta"],
-      )
-    )
+    expected = numpy.relu(numpy.layer(expected, layer, 2))
   assert expected.shape == (3, 2, 2, 8)
 
-  weights = tuple(values[name] for name in model.weight_names().backbone)
-  features = run_in_graph(
-    lambda x: model.trunk(weights[: model.trunk_size], x), x
-  )
+  weights = numpy.weights.backbone[: model.trunk_size]
+  features = run_in_graph(lambda x: model.trunk(weights, x), x)
   np.testing.assert_allclose(
     features, expected.reshape(3, -1), rtol=1e-3, atol=1e-4
   )

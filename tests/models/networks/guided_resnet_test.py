@@ -30,7 +30,7 @@ def small():
 
 
 @pytest.mark.parametrize(
-  ("num_classes", "guided", "split", "head"),
+  "num_classes, guided, split, head",
   [
     (10, 11_437_138, 11_303_242, 2_570),
     (20, 11_439_708, 11_305_812, 5_140),

@@ -20,19 +20,17 @@ def models():
 
 
 @pytest.fixture(scope="module")
-def values(models, reference):
+def numpy(models, reference):
   """Weights by name, the same for all depths."""
-  return reference.random_weights(models["deep"], seed=1)
+  return reference(models["deep"])
 
 
-@pytest.fixture(scope="module")
-def x():
-  return np.random.default_rng(0).random((3, 32, 32, 3), np.float32)
+X = np.random.default_rng(0).random((3, 32, 32, 3), np.float32)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-  ("sharing", "guided", "trunk_size"),
+  "sharing, guided, trunk_size",
   [
     ("none", 2_081_554, 0),
     ("shallow", 2_079_058, 4),
@@ -53,57 +51,30 @@ def test_parameters_are_the_published_numbers(
 
 
 @pytest.mark.slow
-def test_class_logits_agree_with_numpy(
-  models, values, x, run_in_graph, reference
-):
-  def weight(layer, kind):
-    return values[f"backbone/{layer}/{kind}"]
-
+def test_class_logits_agree_with_numpy(models, numpy, run_in_graph):
   def convolve(x, layer, groups):
     # Without a border: what a border of two adds is cut off.
-    x = reference.convolve(x, weight(f"{layer}_convolution", "kernel"))
-    x = x[:, 2:-2, 2:-2] + weight(f"{layer}_convolution", "bias")
-    x = reference.relu(
-      reference.normalize(
-        x,
-        groups,
-        weight(f"{layer}_normalization", "gamma"),
-        weight(f"{layer}_normalization", "beta"),
-      )
-    )
+    x = numpy.convolution(x, layer)[:, 2:-2, 2:-2]
+    x = numpy.relu(numpy.normalization(x, layer, groups))
     batch, height, width, channels = x.shape
     return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max((2, 4))
 
-  def project(x, layer):
-    x = x @ weight(f"{layer}_linear", "kernel") + weight(
-      f"{layer}_linear", "bias"
-    )
-    # Layer normalisation is group normalisation at one position in one group.
-    normalized = reference.normalize(
-      x[:, None, None],
-      1,
-      weight(f"{layer}_normalization", "gamma"),
-      weight(f"{layer}_normalization", "beta"),
-    )
-    return reference.relu(normalized[:, 0, 0])
-
-  expected = convolve(convolve(x, "layer1", 8), "layer2", 16).reshape(3, -1)
+  expected = convolve(convolve(X, "layer1", 8), "layer2", 16).reshape(3, -1)
   assert expected.shape == (3, 5 * 5 * 64)
   for layer in ("layer3", "layer4", "projection"):
-    expected = project(expected, layer)
-  expected = (
-    expected @ values["head/classifier/kernel"] + values["head/classifier/bias"]
-  )
+    x = numpy.linear(expected, f"{layer}_linear")
+    # Layer normalisation is group normalisation at one position in one group.
+    normalized = numpy.normalization(x[:, None, None], layer)
+    expected = numpy.relu(normalized[:, 0, 0])
+  expected = numpy.linear(expected, "classifier", "head")
 
-  model = models["deep"]
-  weights = tf.nest.map_structure(values.get, model.weight_names())
-  logits = run_in_graph(lambda x: model.predict(weights, x), x)
+  logits = run_in_graph(lambda x: models["deep"].predict(numpy.weights, x), X)
   np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow
 def test_copies_of_shared_weights_give_what_sharing_gives(
-  models, values, x, run_in_graph
+  models, numpy, run_in_graph
 ):
   deep = models["deep"]
   generator = np.random.default_rng(2)
@@ -111,7 +82,7 @@ def test_copies_of_shared_weights_give_what_sharing_gives(
     generator.normal(size=shape).astype(np.float32)
     for shape in deep.client_branch.shapes
   )
-  weights = tf.nest.map_structure(values.get, deep.weight_names())
+  weights = numpy.weights
   branches = {}
   for sharing, model in models.items():
     assert model.weight_names() == deep.weight_names()
@@ -124,7 +95,7 @@ def test_copies_of_shared_weights_give_what_sharing_gives(
       models[sharing].predict_both(weights, branches[sharing], x)
       for sharing in SHARING
     ],
-    x,
+    X,
   )
   for both in found:
     for one, other in zip(both, expected, strict=True):

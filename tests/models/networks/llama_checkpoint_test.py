@@ -192,7 +192,7 @@ def test_what_is_missing_or_damaged_is_named(write, tmp_path):
 
 
 @pytest.mark.parametrize(
-  ("listed", "message"),
+  "listed, message",
   [
     ({}, "missing required field `weight_map`"),
     ({"weight_map": {_NORM: 3}}, "Expected `str`, got `int`"),

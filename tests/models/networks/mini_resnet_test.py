@@ -30,35 +30,39 @@ def test_number_of_parameters_is_the_programs():
   assert len(model.statistics) == 2 * 9
 
 
-def forward(reference, values, statistics, x):
+def forward(numpy, statistics, x):
   """The embedding in evaluation, with NumPy."""
 
   def layer(x, name, strides):
-    x = reference.convolve(
-      x, values[f"backbone/{name}_convolution/kernel"], strides
+    x = numpy.convolution(x, name, strides)
+    name = f"{name}_normalization"
+    mean, variance = (
+      statistics[f"backbone/{name}/moving_{kind}"]
+      for kind in ("mean", "variance")
     )
-    name = f"backbone/{name}_normalization"
-    x = (x - statistics[f"{name}/moving_mean"]) / np.sqrt(
-      statistics[f"{name}/moving_variance"] + 1e-5
-    )
-    return x * values[f"{name}/gamma"] + values[f"{name}/beta"]
+    x = (x - mean) / np.sqrt(variance + 1e-5)
+    return x * numpy.weight(f"{name}/gamma") + numpy.weight(f"{name}/beta")
 
   for name, strides in ("block1", 1), ("block2", 2), ("block3", 2):
     y = layer(x, f"{name}.layer1", strides)
-    y = layer(np.where(y > 0, y, 0.01 * y), f"{name}.layer2", 1)
-    x = reference.relu(y + layer(x, f"{name}.shortcut", strides))
+    y = layer(leaky(y), f"{name}.layer2", 1)
+    x = numpy.relu(y + layer(x, f"{name}.shortcut", strides))
   return x.mean((1, 2))
 
 
+def leaky(x):
+  return np.where(x > 0, x, 0.01 * x)
+
+
 def test_evaluation_agrees_with_numpy(small, run_in_graph, reference):
-  values = reference.random_weights(small, seed=1)
+  numpy = reference(small)
+  weights = numpy.weights
   generator = np.random.default_rng(0)
   statistics = {
     name: generator.uniform(0.5, 1.5, np.shape(value)).astype(np.float32)
     for name, value in small.statistics.items()
   }
   x = generator.random((2, 9, 9, 3), np.float32)
-  weights = tf.nest.map_structure(values.get, small.weight_names())
 
   def embed_and_classify(x):
     with modes.with_statistics(statistics, are_fixed=True):
@@ -66,14 +70,12 @@ def test_evaluation_agrees_with_numpy(small, run_in_graph, reference):
     return embedding, small.classify(weights.head, embedding)
 
   embedding, logits = run_in_graph(embed_and_classify, x)
-  expected = forward(reference, values, statistics, x)
+  expected = forward(numpy, statistics, x)
   np.testing.assert_allclose(embedding, expected, rtol=1e-3, atol=1e-4)
-  hidden = expected @ values["head/hidden/kernel"] + values["head/hidden/bias"]
+  hidden = leaky(numpy.linear(expected, "hidden", "head"))
   np.testing.assert_allclose(
     logits,
-    np.where(hidden > 0, hidden, 0.01 * hidden)
-    @ values["head/classifier/kernel"]
-    + values["head/classifier/bias"],
+    numpy.linear(hidden, "classifier", "head"),
     rtol=1e-3,
     atol=1e-4,
   )

@@ -1,8 +1,8 @@
 """Tests of the perceptron for the circle."""
 
 import numpy as np
-import tensorflow as tf
 
+from tests.fixtures.arrays import normal
 from tff_shift.models.networks import mlp
 
 
@@ -18,22 +18,14 @@ def test_parameters_are_those_of_appendix_d():
 
 def test_forward_pass_agrees_with_numpy(run_in_graph, reference):
   model = mlp.build(width=6, head_width=5)
-  values = reference.random_weights(model, seed=1)
-  x = np.random.default_rng(0).normal(size=(7, 2)).astype(np.float32)
-
-  def linear(part, layer, x):
-    return x @ values[f"{part}/{layer}/kernel"] + values[f"{part}/{layer}/bias"]
-
-  expected = x
+  numpy = reference(model)
+  x = expected = normal(0, 7, 2)
   for part, layer in (
-    ("backbone", "layer1"),
-    ("backbone", "layer2"),
-    ("backbone", "layer3"),
+    *(("backbone", "layer1"), ("backbone", "layer2"), ("backbone", "layer3")),
     ("head", "layer4"),
   ):
-    expected = reference.relu(linear(part, layer, expected))
-  expected = linear("head", "layer5", expected)
+    expected = numpy.relu(numpy.linear(expected, layer, part))
+  expected = numpy.linear(expected, "layer5", "head")
 
-  weights = tf.nest.map_structure(values.get, model.weight_names())
-  logits = run_in_graph(lambda x: model.predict(weights, x), x)
+  logits = run_in_graph(lambda x: model.predict(numpy.weights, x), x)
   np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)

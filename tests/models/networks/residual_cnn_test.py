@@ -31,39 +31,26 @@ def test_number_for_cifar10_is_counted_by_hand():
   assert model.embedding_size == 128
 
 
-def forward(reference, values, x, groups):
+def forward(numpy, x):
   """The embedding, with NumPy."""
-
-  def layer(x, name, strides=1):
-    x = reference.convolve(
-      x, values[f"backbone/{name}_convolution/kernel"], strides
-    )
-    return reference.normalize(
-      x,
-      groups,
-      values[f"backbone/{name}_normalization/gamma"],
-      values[f"backbone/{name}_normalization/beta"],
-    )
-
-  x = reference.relu(layer(x, "stem"))
+  x = numpy.relu(numpy.layer(x, "stem"))
   for name in ("block1", "block2", "block3"):
-    y = reference.relu(layer(x, f"{name}.layer1", 2))
-    y = layer(y, f"{name}.layer2")
-    x = reference.relu(y + layer(x, f"{name}.shortcut", 2))
+    y = numpy.relu(numpy.layer(x, f"{name}.layer1", 2))
+    y = numpy.layer(y, f"{name}.layer2")
+    x = numpy.relu(y + numpy.layer(x, f"{name}.shortcut", 2))
   return x.mean((1, 2))
 
 
 @pytest.mark.slow
 def test_embedding_and_logits_agree_with_numpy(small, run_in_graph, reference):
-  model = small
-  values = reference.random_weights(model, seed=1)
+  numpy = reference(small, groups=2)
+  weights = numpy.weights
   x = np.random.default_rng(0).random((2, *SHAPE), np.float32)
-  expected = forward(reference, values, x, groups=2)
-  weights = tf.nest.map_structure(values.get, model.weight_names())
+  expected = forward(numpy, x)
 
   def embed_and_classify(x):
-    embedding = model.embed(weights.backbone, x)
-    return embedding, model.classify(weights.head, embedding)
+    embedding = small.embed(weights.backbone, x)
+    return embedding, small.classify(weights.head, embedding)
 
   embedding, logits = run_in_graph(embed_and_classify, x)
 
@@ -72,8 +59,7 @@ def test_embedding_and_logits_agree_with_numpy(small, run_in_graph, reference):
   np.testing.assert_allclose(embedding, expected, rtol=1e-3, atol=1e-4)
   np.testing.assert_allclose(
     logits,
-    expected @ values["head/classifier/kernel"]
-    + values["head/classifier/bias"],
+    numpy.linear(expected, "classifier", "head"),
     rtol=1e-3,
     atol=1e-4,
   )

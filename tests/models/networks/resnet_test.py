@@ -74,37 +74,25 @@ def max_pool(x):
   return windows[:, ::2, ::2].max((-2, -1))
 
 
-def forward(reference, values, x, stem, groups):
+def forward(numpy, x, stem):
   """The embedding, with NumPy."""
-
-  def layer(x, name, strides=1):
-    x = reference.convolve(
-      x, values[f"backbone/{name}_convolution/kernel"], strides
-    )
-    return reference.normalize(
-      x,
-      groups,
-      values[f"backbone/{name}_normalization/gamma"],
-      values[f"backbone/{name}_normalization/beta"],
-    )
-
   if stem == "imagenet":
-    x = max_pool(reference.relu(layer(x, "stem", 2)))
+    x = max_pool(numpy.relu(numpy.layer(x, "stem", 2)))
   else:
-    x = reference.relu(layer(x, "stem"))
+    x = numpy.relu(numpy.layer(x, "stem"))
   for stage in (1, 2, 3, 4):
     for block in (1, 2):
       name = f"stage{stage}.block{block}"
       halves = stage > 1 and block == 1
-      y = reference.relu(layer(x, f"{name}.layer1", 2 if halves else 1))
-      y = layer(y, f"{name}.layer2")
-      shortcut = layer(x, f"{name}.shortcut", 2) if halves else x
-      x = reference.relu(y + shortcut)
+      y = numpy.relu(numpy.layer(x, f"{name}.layer1", 2 if halves else 1))
+      y = numpy.layer(y, f"{name}.layer2")
+      shortcut = numpy.layer(x, f"{name}.shortcut", 2) if halves else x
+      x = numpy.relu(y + shortcut)
   return x.mean((1, 2))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("stem", "size"), [("imagenet", 38), ("cifar", 20)])
+@pytest.mark.parametrize("stem, size", [("imagenet", 38), ("cifar", 20)])
 def test_embedding_agrees_with_numpy(
   stem, size, small, run_in_graph, reference
 ):
@@ -114,11 +102,11 @@ def test_embedding_agrees_with_numpy(
     model = resnet.build(
       (size, size, 3), stem=stem, width=4, groups=2, input_dtype=tf.float32
     )
-  values = reference.random_weights(model, seed=1)
+  numpy = reference(model, groups=2)
   x = np.random.default_rng(0).random((2, size, size, 3), np.float32)
-  expected = forward(reference, values, x, stem, groups=2)
+  expected = forward(numpy, x, stem)
 
-  weights = tuple(map(values.get, model.weight_names().backbone))
+  weights = numpy.weights.backbone
   embedding = run_in_graph(lambda x: model.embed(weights, x), x)
 
   assert embedding.shape == (2, 32)

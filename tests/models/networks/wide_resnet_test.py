@@ -55,20 +55,12 @@ def test_embedding_agrees_with_numpy(
   widening_factor, small, run_in_graph, reference
 ):
   model = small(widening_factor)
-  values = reference.random_weights(model, seed=1)
+  numpy = reference(model, groups=4)
+  convolve = numpy.convolution
   x = np.random.default_rng(0).random((2, 10, 10, 3), np.float32)
 
-  def convolve(x, name, strides=1):
-    return reference.convolve(
-      x, values[f"backbone/{name}_convolution/kernel"], strides
-    )
-
   def activate(x, name):
-    gamma, beta = (
-      values[f"backbone/{name}_normalization/{kind}"]
-      for kind in ("gamma", "beta")
-    )
-    return reference.relu(reference.normalize(x, 4, gamma, beta))
+    return numpy.relu(numpy.normalization(x, name))
 
   expected = convolve(x, "stem")
   for stage in (1, 2, 3):
@@ -81,7 +73,7 @@ def test_embedding_agrees_with_numpy(
     expected = expected + y
   expected = activate(expected, f"{name}.layer2_last").mean((1, 2))
 
-  weights = tuple(map(values.get, model.weight_names().backbone))
+  weights = numpy.weights.backbone
   embedding = run_in_graph(lambda x: model.embed(weights, x), x)
 
   assert embedding.shape == (2, 64 * widening_factor)

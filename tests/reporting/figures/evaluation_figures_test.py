@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 import tff_shift as ts
+from tests.fixtures import tables
 from tff_shift.learning.metrics import reliability
 from tff_shift.reporting.figures import evaluation_figures as figures
 
@@ -29,9 +30,9 @@ class TestDistribution:
     first = [7, 3, np.nan, 9, 1, 5, 0, 8, 2, 6, 10, 4]
     figure = figures.distribution_over_clients({"a": first, "b": [40.0, 60.0]})
     (axes,) = figure.axes
-    np.testing.assert_allclose(marks(axes, "X"), [[0, 0], [40, 1]])
-    np.testing.assert_allclose(marks(axes, "|"), [[1, 0], [42, 1]])
-    np.testing.assert_allclose(marks(axes, "D"), [[5, 0], [50, 1]])
+    for marker, first_x, second_x in (("X", 0, 40), ("|", 1, 42), ("D", 5, 50)):
+      expected = [[first_x, 0], [second_x, 1]]
+      np.testing.assert_allclose(marks(axes, marker), expected)
     points = marks(axes, "o")
     assert sorted(points[:11, 0]) == list(range(11))
     # Each row has its own points.
@@ -134,45 +135,38 @@ class TestTimeline:
     assert len(figures.drift_timeline({"a": [1.0, 2.0]}, []).axes) == 1
 
 
-class TestRefusals:
-  @pytest.mark.parametrize(
-    ("draw", "message"),
-    [
-      (lambda: figures.distribution_over_clients({}), "at least 1 method"),
-      (
-        lambda: figures.distribution_over_clients({"a": [np.nan]}),
-        "a: at least 1 client must have a value",
-      ),
-      (
-        lambda: figures.distribution_over_clients({"a": [[1.0]]}),
-        r"a: values must be \[num_clients\]; got \[1, 1\]",
-      ),
-      (
-        lambda: figures.distribution_over_clients({"a": [1]}, kind="box"),
-        "kind",
-      ),
-      (
-        lambda: figures.confusion_matrix([[1, 2, 3]], ["a"]),
-        r"counts must be \[1, 1\] or \[1, 2\]",
-      ),
-      (lambda: figures.confusion_matrix([[-1]], ["a"]), "0 or more; got -1"),
-      (lambda: figures.calibration([1.2], [True]), "between 0 and 1"),
-      (lambda: figures.calibration([0.2], [True, False]), r"must be \[n\]"),
-      (lambda: figures.calibration([], []), "at least 1 prediction"),
-      (
-        lambda: figures.drift_timeline({"a": [1, 2]}, [3]),
-        "drift_times: times must be steps from 1 to 2; got 3 to 3",
-      ),
-      (
-        lambda: figures.drift_timeline({"a": [1, 2], "b": [1]}, []),
-        r"b: values must be \[seeds, 2\]",
-      ),
-    ],
-  )
-  def test_line(self, draw, message):
-    with pytest.raises(ValueError, match=message) as caught:
-      draw()
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(
+  "name, arguments, message",
+  tables.cases("""
+"distribution_over_clients", [{}]
+    at least 1 method
+"distribution_over_clients", [{"a": [None]}]
+    a: at least 1 client must have a value
+"distribution_over_clients", [{"a": [[1.0]]}]
+    a: values must be [num_clients]; got [1, 1]
+"confusion_matrix", [[[1, 2, 3]], ["a"]]
+    counts must be [1, 1] or [1, 2]
+"confusion_matrix", [[[-1]], ["a"]]
+    0 or more; got -1
+"calibration", [[1.2], [True]]
+    between 0 and 1
+"calibration", [[0.2], [True, False]]
+    must be [n]
+"calibration", [[], []]
+    at least 1 prediction
+"drift_timeline", [{"a": [1, 2]}, [3]]
+    drift_times: times must be steps from 1 to 2; got 3 to 3
+"drift_timeline", [{"a": [1, 2], "b": [1]}, []]
+    b: values must be [seeds, 2]
+"""),
+)
+def test_wrong_values_are_refused(name, arguments, message, refusal):
+  assert message in refusal(getattr(figures, name), *arguments)
+
+
+def test_unknown_kind_is_refused(refusal):
+  draw = figures.distribution_over_clients
+  assert "kind" in refusal(draw, {"a": [1]}, kind="box")
 
 
 def test_saved_twice_a_figure_gives_the_same_files(tmp_path):

@@ -45,7 +45,7 @@ def test_cells_without_a_budget_have_no_line():
 
 
 @pytest.mark.parametrize(
-  ("more", "floors", "text"),
+  "more, floors, text",
   [
     ({}, [], "A client of x computes 1.5 times the gradients of y in a round."),
     # The same numbers, and numbers of a floor, are not worth a sentence.

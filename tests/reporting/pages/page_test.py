@@ -135,7 +135,7 @@ def test_notes_are_text_and_no_program():
 
 
 @pytest.mark.parametrize(
-  ("show", "value", "text"),
+  "show, value, text",
   [
     (_percent, None, "\N{EN DASH}"),
     (_percent, 12.345, "12.35"),

@@ -19,7 +19,7 @@ def sentence(program, *, paper=None, ours=(), unit="%", note=""):
 
 
 @pytest.mark.parametrize(
-  ("options", "text"),
+  "options, text",
   [
     (
       {"paper": 70.0, "ours": [60.0, 62.0]},

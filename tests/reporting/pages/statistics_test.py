@@ -109,7 +109,7 @@ def test_welch_is_that_of_the_values_themselves(ours, theirs):
 
 
 @pytest.mark.parametrize(
-  ("values", "printed", "why"),
+  "values, printed, why",
   [
     ([1.0, 2.0], None, "no value in the paper"),
     ([], paper(1.0, 1.0, 3), "no value of ours"),

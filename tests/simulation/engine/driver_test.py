@@ -286,7 +286,7 @@ class SignalInCollection(Rising):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
-  ("number", "error"),
+  "number, error",
   [
     (signal.SIGINT, KeyboardInterrupt),
     (signal.SIGTERM, signals.Terminated),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures.refusals import refused
 from tff_shift.simulation.storage import encoding
 
 
@@ -79,13 +80,13 @@ def test_json_gives_back_every_bit(array, number, text):
 )
 def test_bytes_of_another_kind_are_refused(other):
   template = np.zeros(2, np.float32), np.zeros(2, np.int32)
-  with pytest.raises(ValueError, match="must be of one kind"):
+  with refused("must be of one kind"):
     encoding.to_bytes(other, template)
   assert encoding.structure(other) != encoding.structure(template)
 
 
 def test_bytes_of_text_are_refused():
-  with pytest.raises(ValueError, match="states must be numbers"):
+  with refused("states must be numbers"):
     encoding.to_bytes(np.array(["a"], object), np.array([b"b"], object))
 
 

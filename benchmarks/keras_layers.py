@@ -20,6 +20,7 @@ neither equal nor refused in one line.
 """
 
 import collections
+import functools
 import importlib
 import inspect
 import re
@@ -541,12 +542,22 @@ class _Model(NamedTuple):
   weights: split_model.SplitWeights
 
 
-def _convert(keras_model: Any) -> _Model:
+def _batch(keras_model: Any) -> list[tf.Tensor]:
   names = [tensor.name.split(":")[0] for tensor in keras_model.inputs]
-  batch = [
+  return [
     tf.cast(_features(name), tensor.dtype)
     for name, tensor in zip(names, keras_model.inputs, strict=True)
   ]
+
+
+def _call(keras_model: Any, training: bool) -> tf.Tensor:
+  batch = _batch(keras_model)
+  return keras_model(batch[0] if len(batch) == 1 else batch, training=training)
+
+
+def _convert(keras_model: Any) -> _Model:
+  names = [tensor.name.split(":")[0] for tensor in keras_model.inputs]
+  batch = _batch(keras_model)
   slices, start = {}, 0
   for name, values in zip(names, batch, strict=True):
     size = int(np.prod(values.shape[1:]))
@@ -574,9 +585,7 @@ def _convert(keras_model: Any) -> _Model:
       return converted.predict(weights, x)
 
   return _Model(
-    lambda training: keras_model(
-      batch[0] if is_one else batch, training=training
-    ),
+    functools.partial(_call, keras_model),
     ours,
     keras_model,
     converted,
@@ -681,6 +690,8 @@ def _verdict(keras: Any, example: _Example, call: _Call) -> str:
   try:
     keras_model = _build(keras, example, call)
     _randomize(keras_model)
+    # A mask that only the built layer refuses.
+    _call(keras_model, training=False)
   except Exception as error:
     logging.info("%s: %s", call.shown, error)
     return ""

@@ -644,7 +644,10 @@ def _compare(model: _Model) -> str:
     )
   if np.array_equal(y, model.theirs(True)):
     differences["logits in training"] = _difference(ours, y)
-    ours = tape.gradient(loss, flat, unconnected_gradients="zero")
+    ours = map(
+      tf.convert_to_tensor,
+      tape.gradient(loss, flat, unconnected_gradients="zero"),
+    )
     differences["gradients"] = max(
       _difference(gradient, gradients[weight.numpy().tobytes()])
       for gradient, weight in zip(ours, flat, strict=True)

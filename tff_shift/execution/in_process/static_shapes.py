@@ -22,15 +22,28 @@ _OF_VALUES = frozenset(
     *("TensorListConcat", "TensorListConcatV2", "Where"),
   }
 )
-# The inputs that determine a shape, where XLA takes any value.
+# The inputs that determine a shape. XLA takes the largest value of many.
 _SHAPES = {
+  "Bincount": (1,),
   "BroadcastTo": (1,),
+  "Conv2DBackpropFilter": (1,),
+  "Conv2DBackpropInput": (0,),
+  "DenseBincount": (1,),
   "Fill": (0,),
+  "LinSpace": (2,),
+  "MirrorPad": (1,),
+  "OneHot": (1,),
   "Pad": (1,),
   "PadV2": (1,),
+  "Range": (0, 1, 2),
   "Reshape": (1,),
+  "ScatterNd": (2,),
   "Slice": (2,),
+  "StatelessRandomUniformFullIntV2": (0,),
+  "TensorListReserve": (0, 1),
   "Tile": (1,),
+  "TopKV2": (1,),
+  **{f"UnsortedSegment{name}": (2,) for name in ("Max", "Min", "Prod", "Sum")},
 }
 
 

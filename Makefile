@@ -120,7 +120,7 @@ IN_PROCESSES := -n $(JOBS) --dist worksteal
 BINARIES := tests/end_to_end
 ALGORITHMS := tests/algorithms
 SINGLE := algorithms data end_to_end execution learning models scenarios simulation
-PARTS := tests/models '$(BINARIES)/[e-l]*_test.py' \
+PARTS := tests/models/keras 'tests/models --ignore=tests/models/keras' '$(BINARIES)/[e-l]*_test.py' \
   '$(BINARIES)/[p-s]*_test.py' '$(SINGLE:%=--ignore=tests/%)' \
   'tests/data tests/execution' \
   '$(ALGORITHMS)/fed_*_test.py' $(ALGORITHMS)/parts tests/learning '$(BINARIES)/[m-o]*_test.py' \

@@ -201,7 +201,7 @@ def _examples() -> dict[str, _Example]:
     "RandomCrop": {"height": 4, "width": 4},
     "RandomElasticTransform": {},
     "RandomErasing": {},
-    "RandomFlip": {},
+    "RandomFlip": {"mode": "horizontal"},
     "RandomGaussianBlur": {},
     "RandomGrayscale": {},
     "RandomHeight": {"factor": 0.2},

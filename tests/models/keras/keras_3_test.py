@@ -199,6 +199,11 @@ class TestLogits:
 
 
 @pytest.mark.slow
+def functional(layer):
+  x = layers.Input((4, 4, 1))
+  return keras.Model(x, layers.Dense(3)(layers.Flatten()(layer(x))))
+
+
 class TestTraining:
   def test_functional_model_draws(self):
     """Keras 3 stores the default of `training`, False, in each call."""
@@ -213,6 +218,24 @@ class TestTraining:
     # 30 units that are 2 or 0, with noise of variance 0.01.
     np.testing.assert_allclose(np.mean(logits), 30, rtol=0.05)
     np.testing.assert_allclose(np.var(logits[:, 0]), 30.3, rtol=0.2)
+
+  @pytest.mark.parametrize("axis", ["horizontal", "vertical"])
+  def test_images_are_flipped(self, axis):
+    """Although Keras 3 stores the default of such a call, training=True."""
+    keras_model = functional(layers.RandomFlip(axis))
+    model = ts.from_keras(keras_model, initial="given")
+    weights = model.initial_weights(tf.constant([0, 1]))
+    x = tf.random.stateless_normal((1, 4, 4, 1), (0, 1))
+    with modes.training(lambda: tf.constant([1, 2])):
+      found = {
+        model.predict(weights, tf.repeat(x, 50, 0)).numpy()[i].tobytes()
+        for i in range(50)
+      }
+    flipped = tf.reverse(x, [2 if axis == "horizontal" else 1])
+    expected = model.predict(weights, tf.concat([x, flipped], 0)).numpy()
+    assert found == {row.tobytes() for row in expected}
+    in_evaluation = keras_model(x, training=False)
+    np.testing.assert_allclose(in_evaluation, expected[:1], atol=1e-6)
 
   def test_batches_normalise_as_in_fit(self):
     """Also if a call says training=False, which `fit` replaces."""
@@ -337,6 +360,11 @@ REFUSED = {
   "argument": (
     with_query_mask,
     "layer 'attended' is called with query_mask=, which tf.keras does not know",
+  ),
+  # In Keras 3 one draw decides about both.
+  "flips": (
+    lambda: functional(layers.RandomFlip(name="flips")),
+    "layer 'flips' flips both axes of an image or none",
   ),
   "training": (
     in_training,

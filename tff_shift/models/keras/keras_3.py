@@ -193,6 +193,11 @@ def _check_classes(layer: Any, with_weights: set[int]) -> None:
     _refuse(f"{layer.name!r} is {kind} ({type(layer).__name__})")
   if id(layer) in with_weights:
     _refuse(f"layer {layer.name!r} is in two models")
+  if getattr(layer, "mode", None) == "horizontal_and_vertical":
+    _refuse(
+      f"layer {layer.name!r} flips both axes of an image or none, and"
+      " tf.keras's each by itself; use a layer for each axis"
+    )
   if layer.weights:
     with_weights.add(id(layer))
   for inner in layer.layers if is_keras_3(layer) else ():
@@ -251,6 +256,10 @@ def _simplify_calls(model: Any, config: dict[str, Any]) -> None:
         ]
         if _are_equal(tf.nest.flatten(values[name]), masks):
           del kwargs[name]
+      # Stored as if it had been given.
+      training = inspect.signature(operation.call).parameters.get("training")
+      if training and kwargs.get("training") == training.default:
+        kwargs.pop("training", None)
       first = [name for name in names[:1] if stored["args"]]
       stored["args"] = [kwargs.pop(name) for name in first]
       stored["kwargs"] = kwargs

@@ -26,4 +26,4 @@ def test_predictions_that_are_no_numbers_are_warned_of_once(tmp_path, capsys):
     )
     assert bool(capsys.readouterr().err) == (step == 1)
   _, *rows = (folder.path / "metrics.csv").read_text().splitlines()
-  assert rows == ["0,0.0,", "1,0.25,", "2,1.0,"]
+  assert rows == ["fed_avg,3,0,0.0,", "fed_avg,3,1,0.25,", "fed_avg,3,2,1.0,"]

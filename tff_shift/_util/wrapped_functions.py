@@ -45,17 +45,22 @@ def part_of(
     inputs: Tensors of the graph, or of another one with the same names.
     outputs: The same.
   """
-  part = tf.compat.v1.GraphDef.FromString(definition.SerializeToString())
   given = {each.op.name for each in inputs}
-  for node in part.node:
-    if node.name in given:
-      node.ClearField("input")
-  part = tf.compat.v1.graph_util.extract_sub_graph(
-    part, [each.op.name for each in outputs if each.op.name not in given]
+  nodes = {node.name: node for node in definition.node}
+  ahead, needed = [each.op.name for each in outputs], set(given)
+  while ahead:
+    name = ahead.pop()
+    if name not in needed:
+      needed.add(name)
+      ahead += [
+        each.lstrip("^").partition(":")[0] for each in nodes[name].input
+      ]
+  part = tf.compat.v1.GraphDef(
+    versions=definition.versions, library=definition.library
   )
-  for i in reversed(range(len(part.node))):
-    if part.node[i].name in given:
-      del part.node[i]
+  part.node.extend(
+    node for node in definition.node if node.name in needed - given
+  )
   return part
 
 

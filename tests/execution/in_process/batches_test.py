@@ -395,7 +395,7 @@ class TestCompiled:
   def test_what_cannot_be_compiled_is_said_once(
     self, run, caplog, function, reason
   ):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "absl")
     context = in_process.in_process_context(compile_clients=True)
     computation = map_of(function, NUMBER)
     for _ in range(2):

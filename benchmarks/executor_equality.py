@@ -343,7 +343,9 @@ def _use(workers: Sequence[local.Worker]):
   """Returns the executor of workers."""
   return execution.use(
     "remote",
-    remote_workers=execution.RemoteWorkers([each.address for each in workers]),
+    remote_workers=execution.RemoteWorkers(
+      [worker.address for worker in workers]
+    ),
   )
 
 
@@ -482,9 +484,11 @@ def _compare_speed(workloads: list[str]) -> None:
         managers[label] = _use(workers[label])
       seconds = executor_speed.time_in_turn(name, managers)
       megabytes = {
-        label: max(psutil.Process(each.pid).memory_info().rss for each in of)
+        label: max(
+          psutil.Process(worker.pid).memory_info().rss for worker in of_kind
+        )
         / 1e6
-        for label, of in workers.items()
+        for label, of_kind in workers.items()
       }
     for label, each in seconds.items():
       ratio = statistics.median(

@@ -275,15 +275,7 @@ def _examples() -> dict[str, _Example]:
     for kind, of_names in of_kind.items()
     for name, options in of_names.items()
   }
-  for name in [
-    "Add",
-    "Average",
-    "Concatenate",
-    "Maximum",
-    "Minimum",
-    "Multiply",
-    "Subtract",
-  ]:
+  for name in _MERGES:
     examples[name] = _example(name, "sequence", operands="list")
   cells = {
     "GRUCell": lambda layers: layers.GRUCell(4),

@@ -325,8 +325,8 @@ class _Recorder:
 
   def pytest_collection_modifyitems(self, items):
     if self._order is not None:
-      kept = [item for item in items if item.nodeid in self._order]
-      items[:] = sorted(kept, key=lambda item: self._order[item.nodeid])
+      selection = [item for item in items if item.nodeid in self._order]
+      items[:] = sorted(selection, key=lambda item: self._order[item.nodeid])
 
   def pytest_collectreport(self, report):
     if report.failed:
@@ -520,10 +520,10 @@ def main() -> None:
   add("--seconds", type=float, default=60, help="limit of unchanged tests")
   add("--output", default="mutants.json", help="file of results")
   add("--before", help="file of results to compare with")
-  given = parser.parse_args()
-  output = pathlib.Path(given.output).absolute()
+  options = parser.parse_args()
+  output = pathlib.Path(options.output).absolute()
   results = json.loads(output.read_text()) if output.exists() else {}
-  before = pathlib.Path(given.before).read_text() if given.before else "{}"
+  before = pathlib.Path(options.before).read_text() if options.before else "{}"
 
   def save():
     new = output.with_suffix(".new")
@@ -533,9 +533,9 @@ def main() -> None:
   # Ends the child, and removes the folder.
   signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
   with tempfile.TemporaryDirectory() as folder:
-    _unpack(pathlib.Path(folder), given.against)
+    _unpack(pathlib.Path(folder), options.against)
     _import(pathlib.Path(folder))
-    _run(given, results, save)
+    _run(options, results, save)
   rows = results["rows"]
   print(table(rows[key] for key in sorted(rows, key=int)))
   num_killed = sum(bool(row["killer"]) for row in rows.values())

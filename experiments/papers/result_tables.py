@@ -299,9 +299,9 @@ def _selected(cells: Sequence[contents_lib.Cell]) -> str:
 
 def _is_best(cell, column, cells) -> bool:
   values = [
-    statistics.mean(other)
-    for other in cells
-    if other.column == column.heading and len(other.by_seed) > 1
+    statistics.mean(candidate)
+    for candidate in cells
+    if candidate.column == column.heading and len(candidate.by_seed) > 1
   ]
   best = (max if column.higher_is_better else min)(values, default=None)
   return (

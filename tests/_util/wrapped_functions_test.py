@@ -70,6 +70,19 @@ def test_functions_of_a_part_go_with_it(left):
   assert not left()
 
 
+def test_a_part_does_not_wait_for_its_inputs():
+  with tf.Graph().as_default() as graph:
+    x, y = (tf.compat.v1.placeholder(tf.float32, []) for _ in range(2))
+    middle = tf.exp(x)
+    with tf.control_dependencies([middle]):
+      output = 2 * y
+  ends = [middle, y], [output]
+  part = wrapped_functions.part_of(graph.as_graph_def(), *ends)
+  assert wrapped_functions.used_inputs(part, *ends) == [1]
+  (result,) = wrapped_functions.from_part(part, *ends)(tf.zeros([]), 3.0)
+  assert result == 6
+
+
 @pytest.mark.slow
 def test_algorithm_that_is_gone_has_left_nothing(context, left):
   model = models.build("mlp", input_shape=(5,), num_classes=3, width=2)

@@ -45,15 +45,15 @@ def part_of(
     inputs: Tensors of the graph, or of another one with the same names.
     outputs: The same.
   """
-  given = {each.op.name for each in inputs}
+  given = {tensor.op.name for tensor in inputs}
   nodes = {node.name: node for node in definition.node}
-  ahead, needed = [each.op.name for each in outputs], set(given)
+  ahead, needed = [tensor.op.name for tensor in outputs], set(given)
   while ahead:
     name = ahead.pop()
     if name not in needed:
       needed.add(name)
       ahead += [
-        each.lstrip("^").partition(":")[0] for each in nodes[name].input
+        source.lstrip("^").partition(":")[0] for source in nodes[name].input
       ]
   part = tf.compat.v1.GraphDef(
     versions=definition.versions, library=definition.library
@@ -61,7 +61,23 @@ def part_of(
   part.node.extend(
     node for node in definition.node if node.name in needed - given
   )
+  # An operation may wait for an input without taking its value.
+  waits = {f"^{name}" for name in given}
+  for node in part.node:
+    if not waits.isdisjoint(node.input):
+      node.input[:] = [name for name in node.input if name not in waits]
   return part
+
+
+def used_inputs(
+  part: tf.compat.v1.GraphDef,
+  inputs: Sequence[tf.Tensor],
+  outputs: Sequence[tf.Tensor],
+) -> list[int]:
+  """Returns the positions of the inputs that the outputs of a part need."""
+  used = {tensor.op.name for tensor in outputs}
+  used |= {name.partition(":")[0] for node in part.node for name in node.input}
+  return [i for i, tensor in enumerate(inputs) if tensor.op.name in used]
 
 
 def from_part(
@@ -80,19 +96,23 @@ def from_part(
     TensorFlow's `WrappedFunction`, `(*tensors) -> tensors`; its graph lives as
     long as the function.
   """
-  used = {name.partition(":")[0] for node in part.node for name in node.input}
+  used = used_inputs(part, inputs, ())
 
   def trace(*arguments):
-    values = dict(zip([each.name for each in inputs], arguments, strict=True))
-    names = [each.name for each in outputs if each.name not in values]
-    used_values = {
-      each.name: values[each.name] for each in inputs if each.op.name in used
+    values = {
+      tensor.name: argument
+      for tensor, argument in zip(inputs, arguments, strict=True)
     }
-    found = tf.import_graph_def(part, used_values, names)
-    values.update(zip(names, found, strict=True))
-    return [tf.identity(values[each.name]) for each in outputs]
+    names = [tensor.name for tensor in outputs if tensor.name not in values]
+    results = tf.import_graph_def(
+      part, {inputs[i].name: arguments[i] for i in used}, names
+    )
+    values.update(zip(names, results, strict=True))
+    return [tf.identity(values[tensor.name]) for tensor in outputs]
 
-  return wrap(trace, [tf.TensorSpec(each.shape, each.dtype) for each in inputs])
+  return wrap(
+    trace, [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
+  )
 
 
 def _released(function):

@@ -62,26 +62,10 @@ def trace(function: Callable[..., tf.Tensor], *specs: Any) -> Traced:
     output = tf.convert_to_tensor(
       function(*tf.nest.pack_sequence_as(specs, inputs))
     )
-  needed = _needed_operations(output)
-  used = tuple(
-    position for position, each in enumerate(inputs) if each.op in needed
-  )
-  ends = [inputs[each] for each in used], [output]
-  part = wrapped_functions.part_of(graph.as_graph_def(), *ends)
+  part = wrapped_functions.part_of(graph.as_graph_def(), inputs, [output])
+  used = wrapped_functions.used_inputs(part, inputs, [output])
   return Traced(
-    wrapped_functions.from_part(part, *ends),
-    used,
+    wrapped_functions.from_part(part, [inputs[i] for i in used], [output]),
+    tuple(used),
     output.shape,
   )
-
-
-def _needed_operations(output: tf.Tensor) -> set[tf.Operation]:
-  """Returns the operations from which a result is computed."""
-  found, ahead = set(), [output.op]
-  while ahead:
-    operation = ahead.pop()
-    if operation not in found:
-      found.add(operation)
-      ahead += [each.op for each in operation.inputs]
-      ahead += operation.control_inputs
-  return found

@@ -175,7 +175,7 @@ class Configuration(
   compile_clients: bool = configuration.setting(
     False,
     "Whether XLA compiles batches of clients as a whole, seconds for each new"
-    " size. On a CPU it saves nothing. Results change by rounding.",
+    " size. On a CPU it saves little. Results change by rounding.",
     is_compared=False,
   )
   num_clients: int = configuration.setting(10, "Number of clients.", minimum=1)

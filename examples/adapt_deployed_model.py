@@ -32,7 +32,7 @@ NUM_CLIENTS, TIMESTEPS = 4, 8
 
 def main() -> None:
   """Pre-trains, deploys and adapts; prints each time step; exports a model."""
-  dataset = online_adaptation_data.load_online("digits")
+  dataset = online_adaptation_data.load_online_adaptation("digits")
   model = models.build(
     "mlp", input_shape=(28, 28, 1), num_classes=10, input_dtype=np.uint8
   )

@@ -69,7 +69,7 @@ def describer(
   """Trains a network on public data; returns what describes a period."""
   train, held_out = drift_detector.split_public(dataset.public, seed)
   network = drift_detector.extractor_model(
-    dataset.train.x.shape[1:], len(dataset.class_names)
+    dataset.train.x.shape[1:], len(dataset.schema.classes)
   )
   trained = pretraining.pretrain(
     network,
@@ -251,7 +251,7 @@ def _draw(
 ) -> dynamic_personalization.Periods:
   return dynamic_personalization.Periods(
     getattr(dataset, part),
-    len(dataset.class_names),
+    len(dataset.schema.classes),
     distribution,
     num_clients=num_clients,
     period_size=FLAGS.period_size,
@@ -263,7 +263,9 @@ def _draw(
 @functools.cache
 def _prepared(seed: int):
   """Returns data set, description and thresholds of a seed."""
-  dataset = dynamic_personalization.load_dynamic("digits", seed=seed)
+  dataset = dynamic_personalization.load_dynamic_personalization(
+    "digits", seed=seed
+  )
   describe = describer(dataset, seed)
   # Pairs of IID periods of the training pool: one client each.
   num_pairs = FLAGS.calibration_pairs

@@ -18,7 +18,7 @@ import numpy as np
 from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift import models
-from tff_shift.data.your_own import from_arrays
+from tff_shift.data import from_python
 from tff_shift.scenarios.evolving import simulation as evolving
 
 NUM_CLIENTS, NUM_MONTHS, ROUNDS, SEEDS = 6, 8, 10, (0, 1)
@@ -36,11 +36,12 @@ def month(client: int, number: int) -> tuple[np.ndarray, np.ndarray]:
 def main() -> None:
   """Trains on all months except the last, and prints accuracies on the last."""
   # NumPy's float64 and int64 are allowed: arrays are validated and cast.
-  clients = from_arrays.evolving(
+  clients = from_python.from_arrays(
+    "evolving",
     [
       [month(client, number) for number in range(NUM_MONTHS)]
       for client in range(NUM_CLIENTS)
-    ]
+    ],
   )
   model = models.build(
     "mlp", input_shape=(4,), num_classes=2, input_dtype=np.float32, width=32

@@ -45,7 +45,7 @@ def make_plan() -> plan_lib.Plan:
     model = models.build(
       common_flags.model_name(_LIKE),
       input_shape=x.shape[1:],
-      num_classes=len(dataset.class_names),
+      num_classes=len(dataset.schema.classes),
       input_dtype=x.dtype,
       input_scaling=input_flags.chosen([x]),
     )

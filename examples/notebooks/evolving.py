@@ -118,7 +118,7 @@ counts = sum(
   for result in results["fed_evolve"]
 )
 ts.figures.confusion_matrix(
-  counts, dataset.class_names, title="FedEvolve on the target"
+  counts, dataset.schema.classes, title="FedEvolve on the target"
 )
 
 # %% [markdown]

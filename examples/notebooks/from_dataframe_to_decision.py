@@ -55,14 +55,13 @@ frame.head()
 
 # %%
 frame["month"] = pd.to_datetime(frame["month"])
-named = ts.from_dataframe(
+clients, schema = ts.from_dataframe(
   "evolving", frame, label="fault", client="plant", time="month"
 )
-clients = named.data
 model = ts.build_model(
   "mlp", input_shape=(6,), num_classes=2, input_dtype=np.float32, width=32
 )
-print(len(clients), "clients,", named.time_names)
+print(len(clients), "clients,", schema.times)
 
 
 # %% [markdown]

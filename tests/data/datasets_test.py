@@ -12,12 +12,13 @@ import pytest
 from tff_shift import models
 from tff_shift.data import dataset
 from tff_shift.data import datasets
+from tff_shift.data import sources
+from tff_shift.data import table
 from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.data.shifts import evolving
 from tff_shift.data.shifts import guidance
 from tff_shift.data.shifts import online_adaptation
 from tff_shift.data.texts import text
-from tff_shift.data.your_own import own_datasets
 
 SCENARIOS = {
   module.SCENARIO: module
@@ -43,8 +44,7 @@ def test_unknown_name_lists_those_that_there_are(
   function, arguments, names, end, refusal
 ):
   assert refusal(function, *arguments) == (
-    f"dataset must be one of {', '.join(names)}, {own_datasets.FORMS}; got"
-    f" {end}"
+    f"dataset must be one of {', '.join(names)}, {sources.forms()}; got {end}"
   )
 
 
@@ -83,7 +83,7 @@ class TestLoad:
     np.testing.assert_array_equal(
       np.unique(loaded.y), np.arange(entry.num_classes)
     )
-    assert len(set(loaded.class_names)) == entry.num_classes
+    assert len(set(loaded.schema.classes)) == entry.num_classes
 
   def test_number_of_domains_that_are_generated(self):
     fewer = datasets.load("circle", num_domains=3)
@@ -102,10 +102,10 @@ class TestLoad:
     subprocess.run([sys.executable, "-c", program], check=True, cwd=root)
 
 
-LOADED = dataset.Dataset(
+LOADED = table.of_classes(
   x=np.zeros((4, 2), np.float32),
   y=np.int32([0, 1, 2, 0]),
-  class_names=("a", "b", "c"),
+  classes=("a", "b", "c"),
   time=np.array([1, 1, 2, 2]),
   num_train=3,
 )
@@ -137,7 +137,10 @@ class TestChecked:
     [
       ({"x": np.zeros((4, 3), np.float32)}, "x of toy: the shape must be "),
       ({"y": np.array([0, 1, 3, 0])}, "y of toy: classes must lie in 0..2, "),
-      ({"class_names": ("a",)}, "class_names of toy: there must be 3, got 1"),
+      (
+        {"schema": table.Schema(classes=("a",))},
+        "class_names of toy: there must be 3, got 1",
+      ),
       ({"num_train": 4}, "num_train of toy: it must lie in 1..3, "),
       ({"time": None}, "time of toy: its domains are ranges of time, "),
       ({"time": np.arange(3)}, "time of toy: 4 integers wanted, "),

@@ -7,6 +7,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from tff_shift.data import examples
+from tff_shift.data import table
 
 SHAPE = (2, 3)
 
@@ -264,50 +265,13 @@ class TestMasks:
         x, y, "a", shape=(2,), dtype=np.float32, num_classes=1
       ),
       lambda x, y: examples.check_pool(examples.Examples(x, y)),
-      lambda x, y: examples.num_classes_of([y, x[:, 0]], ["y", "x"]),
+      lambda x, y: table.validate(table.of_classes(x, y, "ab"), "a"),
     ]
     for entrance in entrances[:2]:
       entrance(x, y)
     for entrance in entrances:
       for given in ((masked_x, y), (x, masked_y)):
         assert "values are masked" in refusal(entrance, *given)
-
-
-class TestNumClasses:
-  def infer(self, *labels):
-    names = [f"y{i}" for i in range(len(labels))]
-    with warnings.catch_warnings(record=True) as caught:
-      warnings.simplefilter("always")
-      found = examples.num_classes_of(list(map(np.array, labels)), names)
-    assert all(each.category is examples.DataWarning for each in caught)
-    return found, [str(each.message) for each in caught]
-
-  def test_classes_that_all_occur_somewhere_are_counted(self):
-    assert self.infer([0, 2], [1, 1, 0]) == (3, [])
-    assert self.infer(np.zeros(0, int), [0]) == (1, [])
-
-  def test_classes_that_never_occur_are_told(self):
-    # Half of them is enough.
-    for labels, num_classes, told in (
-      (range(1, 11), 11, "10 of the 11 classes 0..10 occur;"),
-      (range(1, 20, 2), 20, "10 of the 20 classes 0..19 occur;"),
-    ):
-      found, (warning,) = self.infer([1], list(labels))
-      assert found == num_classes
-      assert warning.startswith(
-        f"y1: the greatest label is {num_classes - 1}, and {told}"
-      )
-    assert warning.endswith("without an example: 0, 2, 4, 6, 8, ...")
-
-  @pytest.mark.parametrize("highest", [20, 10**15])
-  def test_identifiers_are_refused(self, highest, refusal):
-    assert refusal(self.infer, [0, 1, 2, 3], [4, highest, 5], [7, 8, 9]) == (
-      f"y1: the greatest label is {highest}, and 10 of the {highest + 1}"
-      f" classes 0..{highest} occur; if labels are identifiers, number them"
-      " from 0 to 9 (y = numpy.unique(y, return_inverse=True)[1]), and if there"
-      f" are {highest + 1} classes, give their number (class_names of a file,"
-      " num_classes in Python)"
-    )
 
 
 class TestCopies:

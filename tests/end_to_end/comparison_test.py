@@ -17,7 +17,7 @@ def test_predictions_that_are_no_numbers_are_warned_of_once(tmp_path, capsys):
     checkpoint=None,
     folder=folder,
     trackers=[],
-    class_names=None,
+    saves_model=False,
   )
   for step, share in enumerate([0.0, 0.25, 1.0]):
     row = {"round": step}, {"client_not_finite": share, "server_loss": None}

@@ -51,7 +51,7 @@ def table(tmp_path_factory):
 def check_names(folder):
   """Checks that a run and its models know their columns and clients."""
   found = ts.read_run(folder)
-  assert found.config.feature_names == ("dose",)
+  assert found.config.schema.features == ("dose",)
   sites = list(_SIZES)
   names = [sites[client] for client in found.clients.client]
   assert found.clients.client_name.tolist() == names

@@ -7,7 +7,7 @@ import pytest
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 from tff_shift.data import datasets
-from tff_shift.data.your_own import own_datasets
+from tff_shift.data import sources
 
 _EVOLVING = """
   --algorithm=fed_avg,fed_evolve --optimizer=adam --rounds=3
@@ -61,10 +61,10 @@ def test_domains_clients_and_classes_keep_their_names(write, run, name):
     assert each["setting"]["num_domains"] == 3
     assert each["setting"]["num_clients"] == 2
   path = file.removeprefix("--dataset=")
-  named = own_datasets.table_name(path, _COLUMNS)
+  named = sources.table_name(path, _COLUMNS)
   loaded = datasets.load(named)
-  assert loaded.class_names == ("healthy", "sick")
-  assert loaded.client_names == ("north", "south")
+  assert loaded.schema.classes == ("healthy", "sick")
+  assert loaded.schema.clients == ("north", "south")
   assert datasets.get(named).evolution.time_names == (
     *("2024-01-31", "2024-02-29", "2024-03-31"),
   )

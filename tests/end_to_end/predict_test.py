@@ -10,6 +10,7 @@ from tests.fixtures import tables
 from tests.fixtures.arrays import normal
 from tff_shift.binaries import predict
 from tff_shift.data import array_files
+from tff_shift.data import table as table_lib
 
 X = normal(0, 10, 2)
 BROKEN = X * np.where(np.arange(10) == 7, np.nan, 1)[:, np.newaxis]
@@ -169,7 +170,9 @@ TABLE = pandas.DataFrame({"age": X[:, 1], "dose": X[:, 0], "ward": 7})
 def run_named(run_here, served_folder, tmp_path):
   """Returns `run(file, *flags)` of a model of named columns and clients."""
   folder = served_folder(
-    feature_names=("dose", "age"), client_names=("2", "3", "1")
+    schema=table_lib.Schema(
+      classes=("a", "b", "c"), clients=("2", "3", "1"), features=("dose", "age")
+    )
   )
 
   output = f"--output={tmp_path / 'predictions.npz'}"

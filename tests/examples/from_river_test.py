@@ -60,9 +60,9 @@ def test_data_are_those_of_a_scenario():
     client="client",
     time="time",
   )
-  assert named.client_names == ("0", "1")
-  assert named.time_names == ("0", "1", "2", "3")
-  assert named.features == ("a", "b")
+  assert named.schema.clients == ("0", "1")
+  assert named.schema.times == ("0", "1", "2", "3")
+  assert named.schema.features == ("a", "b")
   streams = named.data.streams
   assert (streams.num_clients, streams.num_timesteps) == (2, 3)
   x, y = streams.batch(1, 2)

@@ -13,7 +13,7 @@ from tff_shift import algorithms
 from tff_shift.algorithms import fed_3da
 from tff_shift.algorithms import fix_lr
 from tff_shift.data import examples as examples_lib
-from tff_shift.data.your_own import from_arrays
+from tff_shift.data import from_python
 from tff_shift.models.networks import mlp
 from tff_shift.scenarios.dynamic_personalization import drift_detector
 from tff_shift.scenarios.dynamic_personalization import (
@@ -66,8 +66,8 @@ class TestOnline:
     )
 
   def start(self, algorithm, held_out=HELD_OUT, **options):
-    initial, streams = from_arrays.online_adaptation(
-      [own[0] for own in PAIRS], [own[1:] for own in PAIRS]
+    initial, streams = from_python.from_arrays(
+      "online_adaptation", [own[0] for own in PAIRS], [own[1:] for own in PAIRS]
     )
     deployed = online_adaptation.Deployment(
       initial, np.eye(3, dtype=np.float32), held_out
@@ -153,12 +153,13 @@ class TestDynamic:
       ),
       num_evaluation_domains=3,
     )
-    drawn = from_arrays.dynamic_personalization(
+    drawn = from_python.from_arrays(
+      "dynamic_personalization",
       [
         [own[0], own[2 if client else 1]]
         for client, own in enumerate(PAIRS[:2])
       ]
-      + [[PAIRS[2][0]] * 2]
+      + [[PAIRS[2][0]] * 2],
     )
     seen = []
 
@@ -190,7 +191,7 @@ class TestDynamic:
   @pytest.fixture(scope="class")
   def stream(self):
     return dynamic_personalization.measure_stream(
-      from_arrays.dynamic_personalization(PAIRS),
+      from_python.from_arrays("dynamic_personalization", PAIRS),
       3,
       drift_detector.Instruments(
         represent, lambda x: x, distances.distance, threshold=0.0
@@ -272,4 +273,4 @@ def test_times_without_any_client_are_refused(scenario):
   if scenario == "online_adaptation":
     arrays = [[own[0] for own in pairs], [own[1:] for own in pairs]]
   with refused(r" 2: no client has an example of it$"):
-    getattr(from_arrays, scenario)(*arrays)
+    from_python.from_arrays(scenario, *arrays)

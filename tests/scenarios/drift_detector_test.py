@@ -6,6 +6,7 @@ from sklearn import preprocessing
 
 from tests.fixtures import tables
 from tff_shift.data import examples
+from tff_shift.data import table
 from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.learning import randomness
 from tff_shift.models import input_scaling
@@ -24,13 +25,13 @@ def make_examples(num_examples, seed) -> examples.Examples:
   )
 
 
-DATASET = dynamic_personalization.DynamicDataset(
+DATASET = dynamic_personalization.DynamicPersonalizationDataset(
   "noise",
   make_examples(60, 0),
   make_examples(10, 1),
   make_examples(10, 2),
   make_examples(30, 3),
-  ("a", "b", "c"),
+  table.Schema(classes=("a", "b", "c")),
 )
 
 

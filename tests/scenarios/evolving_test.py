@@ -13,6 +13,7 @@ from tests.fixtures.runs import Record
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
 from tff_shift.data import client_dataset
+from tff_shift.data import table
 from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
@@ -49,7 +50,7 @@ def make_clients():
       )
     )
   dataset = evolving_data.EvolvingDataset(
-    "lines", tuple(parts), ("left", "right")
+    "lines", tuple(parts), table.Schema(classes=("left", "right"))
   )
   return evolving_data.assemble_clients(
     dataset, num_clients=NUM_CLIENTS, dirichlet=2.0, seed=1

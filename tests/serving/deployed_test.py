@@ -7,6 +7,7 @@ import tensorflow as tf
 import tff_shift as ts
 from tests.fixtures.refusals import refused
 from tests.serving import adapter_test
+from tff_shift.data import table
 from tff_shift.models import split_model
 from tff_shift.serving import deployed
 from tff_shift.serving import description
@@ -68,8 +69,7 @@ def saved(tmp_path_factory):
     folder,
     with_deployment=True,
     clients=[0, 2],
-    client_names=adapter_test.NAMES,
-    feature_names=FEATURES,
+    schema=table.Schema(clients=adapter_test.NAMES, features=FEATURES),
   )
   return run, folder
 
@@ -111,7 +111,7 @@ def test_deployment_is_that_of_the_run(saved):
   assert found.feature_names == FEATURES
   described = description.read(folder)
   assert described.client_names == ("north", "west")
-  assert described.feature_names == FEATURES
+  assert described.schema.features == FEATURES
 
 
 def test_other_algorithm_starts_from_the_model_of_a_folder(saved):
@@ -142,7 +142,6 @@ def test_scaling_and_normalisation_are_built_again(tmp_path):
     input_shape=(8, 8, 1),
     input_dtype="uint8",
     num_classes=3,
-    class_names=None,
     clients=(),
     functions=(),
     request_shape=None,

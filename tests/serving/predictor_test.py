@@ -15,6 +15,7 @@ import tensorflow as tf
 import tff_shift
 from tests.fixtures.arrays import normal
 from tests.fixtures.refusals import refused
+from tff_shift.data import table as table_lib
 from tff_shift.data.texts import text
 from tff_shift.serving import description
 
@@ -181,7 +182,11 @@ class TestRefusals:
   def test_names_of_clients_and_columns_decide(self, served_folder, predictor):
     """The clients are hospitals 2, 3 and 1."""
     folder = served_folder(
-      client_names=("2", "3", "1"), feature_names=("dose", "age")
+      schema=table_lib.Schema(
+        classes=("a", "b", "c"),
+        clients=("2", "3", "1"),
+        features=("dose", "age"),
+      )
     )
     named = tff_shift.load(folder)
     frame = pandas.DataFrame({"age": X[:, 1], "dose": X[:, 0]})

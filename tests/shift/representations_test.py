@@ -24,7 +24,7 @@ NAMES = st.sampled_from(choices.REPRESENTATIONS)
 
 @pytest.fixture(scope="module")
 def digits():
-  return dynamic_personalization.load_dynamic("digits", seed=0)
+  return dynamic_personalization.load_dynamic_personalization("digits", seed=0)
 
 
 @pytest.fixture(scope="module")

@@ -33,17 +33,20 @@ NAMES: dict[str, tuple[str, str | None]] = {
   "ClientDataset": ("tff_shift.data.client_dataset", "ClientDataset"),
   "assemble_clients": (f"{_SHIFTS}.evolving", "assemble_clients"),
   "datasets": ("tff_shift.data.datasets", None),
-  "from_arrays": ("tff_shift.data.your_own", "from_arrays_of"),
-  "from_client_data": ("tff_shift.data.your_own", "from_client_data_of"),
-  "from_dataframe": ("tff_shift.data.your_own", "from_dataframe_of"),
-  "from_huggingface": ("tff_shift.data.your_own", "from_huggingface_of"),
+  "from_arrays": ("tff_shift.data.from_python", "from_arrays"),
+  "from_client_data": ("tff_shift.data.from_python", "from_client_data"),
+  "from_dataframe": ("tff_shift.data.from_python", "from_dataframe"),
+  "from_huggingface": ("tff_shift.data.from_python", "from_huggingface"),
   "load_dynamic_personalization": (
     f"{_SHIFTS}.dynamic_personalization",
-    "load_dynamic",
+    "load_dynamic_personalization",
   ),
   "load_evolving": (f"{_SHIFTS}.evolving", "load_evolving"),
   "load_guidance": (f"{_SHIFTS}.guidance", "load_guidance"),
-  "load_online_adaptation": (f"{_SHIFTS}.online_adaptation", "load_online"),
+  "load_online_adaptation": (
+    f"{_SHIFTS}.online_adaptation",
+    "load_online_adaptation",
+  ),
   # Figures.
   "figures": ("tff_shift.reporting.figures.evaluation_figures", None),
   # Runs.

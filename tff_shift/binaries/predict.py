@@ -43,8 +43,8 @@ from tff_shift.command_line import output_folder
 from tff_shift.command_line import program
 from tff_shift.data import array_files
 from tff_shift.data import examples
-from tff_shift.data.your_own import own_datasets
-from tff_shift.data.your_own import own_tables
+from tff_shift.data.sources import npz
+from tff_shift.data.sources import tables
 
 if TYPE_CHECKING:
   from tff_shift.serving import predictor
@@ -143,8 +143,8 @@ def _read_input() -> _Input:
     ValueError: If its content is not valid; the message is the reason.
   """
   path = pathlib.Path(FLAGS.input)
-  if path.suffix in own_datasets.TABLES:
-    frame = own_tables.read_frame(path, FLAGS.label)
+  if path.suffix in tables.SUFFIXES:
+    frame = tables.read_frame(path, FLAGS.label)
     if FLAGS.label is None:
       return _Input(frame, None)
     names = frame.pop(FLAGS.label)
@@ -171,7 +171,7 @@ def _read_input() -> _Input:
       f" {len(x)} examples"
     )
   class_names, feature_names = (
-    own_datasets.texts(arrays, key, "it") or None
+    npz.texts(arrays, key, "it") or None
     for key in ("class_names", "feature_names")
   )
   if feature_names is not None:

@@ -47,6 +47,7 @@ from tff_shift.command_line.flags import server_optimizer_flags
 from tff_shift.command_line.flags import tracker_flags
 from tff_shift.command_line.flags import worker_flags
 from tff_shift.command_line.tuning import selection
+from tff_shift.data import table
 from tff_shift.reporting import progress
 
 if TYPE_CHECKING:
@@ -429,8 +430,7 @@ def model_options() -> dict[str, Any]:
 def built_model(
   scenario: str,
   inputs: Sequence[np.ndarray],
-  class_names: Sequence[str],
-  feature_names: Sequence[str] | None,
+  schema: table.Schema,
   options: Mapping[str, Any],
 ) -> split_model.SplitModel:
   """Builds the model of the flags.
@@ -438,8 +438,7 @@ def built_model(
   Args:
     scenario: The scenario, for its default model.
     inputs: The inputs x of the training examples.
-    class_names: The names of the classes.
-    feature_names: The names of the columns of x. None: they have no names.
+    schema: The names of the classes and features.
     options: The options of the model.
 
   Returns:
@@ -450,12 +449,12 @@ def built_model(
   model = models.build(
     model_name(scenario),
     input_shape=inputs[0].shape[1:],
-    num_classes=len(class_names),
+    num_classes=len(schema.classes),
     input_dtype=tf.as_dtype(inputs[0].dtype),
-    input_scaling=input_flags.chosen(inputs, feature_names or ()),
+    input_scaling=input_flags.chosen(inputs, schema.features or ()),
     **options,
   )
-  return model_flags.changed(model, class_names, feature_names)
+  return model_flags.changed(model, schema)
 
 
 def output_dir(scenario: str) -> pathlib.Path:
@@ -505,7 +504,7 @@ def open_folder(
   scenario: str,
   model: split_model.SplitModel,
   what_follows: Callable[[int], str | None],
-  feature_names: Sequence[str] | None,
+  schema: table.Schema,
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   """Creates the folder of the run, or reopens it with `--resume`.
 
@@ -513,7 +512,7 @@ def open_folder(
     scenario: The name of the binary.
     model: The model to train.
     what_follows: As in `output_folder.open_folder`.
-    feature_names: As in `output_folder.open_folder`.
+    schema: The names of the data.
 
   Returns:
     The folder, with `config.json` in it, and its checkpoints.
@@ -524,7 +523,7 @@ def open_folder(
   """
   with usage_errors():
     return output_folder.open_folder(
-      output_dir(scenario), _flag_values(model), what_follows, feature_names
+      output_dir(scenario), _flag_values(model), what_follows, schema
     )
 
 

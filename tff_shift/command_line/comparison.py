@@ -36,6 +36,7 @@ from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import server_optimizer_flags
 from tff_shift.command_line.flags import tracker_flags
 from tff_shift.command_line.tuning import selection
+from tff_shift.data import table
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import traffic
@@ -104,10 +105,11 @@ class Run(callbacks.Callback):
     checkpoint: The checkpoints of the run.
     folder: The output folder.
     trackers: The trackers of the run.
-    class_names: See `Comparison.run`, as the others.
+    saves_model: Whether the model is saved, if `--save_model` is set.
+    vocabulary: See `Comparison.run`, as the others.
     what_may_help: Advice on predictions that are not finite.
     measure_spending: Takes the rounds of a run that starts. None: not measured.
-    feature_names: The names of the columns of x. None: they have no names.
+    schema: The names of the data.
   """
 
   trial: selection.Trial
@@ -118,14 +120,14 @@ class Run(callbacks.Callback):
   checkpoint: checkpoints.Run
   folder: results.RunFolder
   trackers: Sequence[callbacks.Callback]
-  class_names: Sequence[str] | None
+  saves_model: bool
   vocabulary: Sequence[str] | None = None
   what_may_help: str = ""
   shown_metric: str = "accuracy"
   early_stopping: early_stopping_lib.EarlyStopping | None = None
   time_names: Sequence[str] = ()
   measure_spending: Callable[[rounds.Rounds], None] | None = None
-  feature_names: Sequence[str] | None = None
+  schema: table.Schema = dataclasses.field(default_factory=table.Schema)
   _latest = None
   # A stream is one step, with a step of the bar for each period.
   _num_more = 0
@@ -195,14 +197,13 @@ class Run(callbacks.Callback):
 
   def _save(self) -> None:
     """Writes the model of the run, unless it only serves selection."""
-    if self.class_names is not None:
+    if self.saves_model:
       saved_models.save(
         self._running,
         self.folder.path,
         self.curve,
-        self.class_names,
+        self.schema,
         self.vocabulary,
-        self.feature_names,
       )
 
   def _warn_of_not_finite(self, measured):
@@ -267,16 +268,16 @@ class Comparison:
         FLAGS.executor, frozen_weights.num_bytes(plan.model)
       )
     self.plan = plan
-    if metric_flags.names() and not plan.class_names:
+    if metric_flags.names() and not plan.schema.classes:
       raise common_flags.UsageError(
         f"--metrics is not allowed: {plan.scenario} does not report them"
       )
     with common_flags.usage_errors():
       self.metrics = metric_flags.chosen(
-        plan.model.num_classes, plan.class_names
+        plan.model.num_classes, plan.schema.classes
       )
     self.folder, self._saved = common_flags.open_folder(
-      plan.scenario, plan.model, plan.what_follows, plan.feature_names
+      plan.scenario, plan.model, plan.what_follows, plan.schema
     )
     with (
       self.folder.beginning(),
@@ -333,7 +334,7 @@ class Comparison:
         num_clients=FLAGS.num_clients,
         reports_losses=participation_flags.needs_losses(),
         metrics=metric_flags.names(),
-        class_names=self.plan.class_names,
+        class_names=self.plan.schema.classes,
         **options,
       )
     except Exception as error:
@@ -441,7 +442,6 @@ class Comparison:
     num_steps: int,
     *,
     num_more: int = 0,
-    class_names: Sequence[str] | None = None,
     vocabulary: Sequence[str] | None = None,
     shown_metric: str = "accuracy",
     early_stopping: early_stopping_lib.EarlyStopping | None = None,
@@ -456,8 +456,6 @@ class Comparison:
       seed: The seed.
       num_steps: The number of steps.
       num_more: The number of steps that only the progress bar has.
-      class_names: The names of the classes, saved with the model. None: the
-        model is not saved.
       vocabulary: The word of each token id, saved with a model of titles.
       shown_metric: The metric that the progress bar shows.
       early_stopping: The early stopping of the run.
@@ -532,7 +530,7 @@ class Comparison:
         self._saved.run({**run_labels, **own, "seed": seed}, bar.start),
         self.folder,
         tracked,
-        class_names,
+        is_test,
         vocabulary,
         update_noise.what_may_help(
           self._noise_ratios.get(trial.algorithm, 0.0),
@@ -544,7 +542,7 @@ class Comparison:
         early_stopping,
         time_names,
         functools.partial(self._measure_spending, trial) if is_test else None,
-        self.plan.feature_names,
+        self.plan.schema,
       )
 
   def _measure_spending(

@@ -32,6 +32,7 @@ from tff_shift._util import files
 from tff_shift._util import shown_names
 from tff_shift.command_line import configuration
 from tff_shift.data import examples
+from tff_shift.data import table
 from tff_shift.simulation.storage import results
 from tff_shift.simulation.storage import run_records
 
@@ -215,7 +216,7 @@ def open_folder(
   path: pathlib.Path,
   values: Mapping[str, Any],
   what_follows: Callable[[int], str | None],
-  feature_names: Sequence[str] | None,
+  schema: table.Schema,
 ) -> tuple[results.RunFolder, checkpoints.Checkpoints]:
   """Creates the folder of the run, or reopens it with `--resume`.
 
@@ -225,7 +226,7 @@ def open_folder(
     what_follows: Takes the earlier, smaller number of rounds or time steps and
       returns which results depend on that number, or None. Only runs without
       such results can be extended.
-    feature_names: The name of each column of x. None: they have no names.
+    schema: The names of the data.
 
   Returns:
     The folder, with `config.json` in it, and its checkpoints.
@@ -244,11 +245,11 @@ def open_folder(
       else results.RunFolder.create(path, overwrite=FLAGS.overwrite)
     )
     with folder.beginning():
-      return folder, _open(folder, values, goes_on, what_follows, feature_names)
+      return folder, _open(folder, values, goes_on, what_follows, schema)
 
 
 def _open(
-  folder, values, goes_on, what_follows, feature_names
+  folder, values, goes_on, what_follows, schema
 ) -> checkpoints.Checkpoints:
   from tff_shift.simulation.engine import checkpoints
 
@@ -291,11 +292,11 @@ def _open(
     folder.write_resumption(
       values,
       grown,
-      feature_names=feature_names,
+      schema=schema,
       keeps_models=values.get("keep") == "best",
     )
   else:
-    folder.write_config(values, feature_names)
+    folder.write_config(values, schema)
   # Messages name the folder with --resume, also if its name was generated.
   FLAGS.output_dir = str(folder.path)
   return saved

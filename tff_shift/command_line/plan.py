@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from tff_shift.command_line.tuning import selection
+from tff_shift.data import table
 
 if TYPE_CHECKING:
   from tff_shift.command_line import common_flags
@@ -39,8 +40,7 @@ class Plan:
       that the trials compare.
     hparams_of_steps: The hyper-parameters that default to `num_steps`.
     data: The data of the runs by seed, if the plan has no other fields for it.
-    class_names: The names of the classes. Empty: `--metrics` is refused.
-    feature_names: The names of the columns of x. None: they have no names.
+    schema: The names of the data. Without classes, `--metrics` is refused.
     changed_data: The flags that change the examples, with their values.
   """
 
@@ -57,8 +57,7 @@ class Plan:
   told_hparams: Sequence[str] = ("learning_rate",)
   hparams_of_steps: Sequence[str] = ()
   data: Mapping[int, Any] = dataclasses.field(default_factory=dict)
-  class_names: Sequence[str] = ()
-  feature_names: Sequence[str] | None = None
+  schema: table.Schema = dataclasses.field(default_factory=table.Schema)
   changed_data: Sequence[str] = ()
 
   def num_runs(self, trial: selection.Trial) -> int:

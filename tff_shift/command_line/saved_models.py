@@ -11,6 +11,7 @@ from absl import flags
 
 from tff_shift.command_line import configuration
 from tff_shift.command_line import output_folder
+from tff_shift.data import table
 from tff_shift.reporting import summary
 
 if TYPE_CHECKING:
@@ -79,9 +80,8 @@ def save(
   running: rounds.Rounds,
   run_folder: pathlib.Path,
   curve: Sequence[str],
-  class_names: Sequence[str],
+  schema: table.Schema,
   vocabulary: Sequence[str] | None = None,
-  feature_names: Sequence[str] | None = None,
 ) -> None:
   """Writes the model of a run, if `--save_model` is set and it has a model.
 
@@ -89,9 +89,8 @@ def save(
     running: The finished run.
     run_folder: The output folder.
     curve: The path of the model's folder below `model/`, as a list of names.
-    class_names: The names of the classes.
+    schema: The names of the data.
     vocabulary: The word of each token id. None if inputs are no titles.
-    feature_names: The names of the columns of x. None: they have no names.
   """
   clients = chosen_clients(len(running.data), running.client_names)
   # A flag of online_adaptation.
@@ -111,10 +110,8 @@ def save(
       running.data,
       folder,
       clients=clients,
-      class_names=class_names,
-      client_names=running.client_names,
+      schema=schema.replace(clients=running.client_names),
       vocabulary=vocabulary,
-      feature_names=feature_names,
       with_deployment=with_deployment,
     )
   except ValueError as error:

@@ -1,4 +1,4 @@
-"""A data set: its entry (`DatasetInfo`) and its examples (`Dataset`).
+"""The entry of a data set (`DatasetInfo`).
 
 Nothing is ever downloaded: a missing data set raises a `DatasetNotFoundError`
 with the command that fetches it. All data sets are in one folder: `data_dir`,
@@ -16,47 +16,16 @@ import os
 import pathlib
 from collections.abc import Callable
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
+
+from tff_shift.data import table
 
 DEFAULT_DATA_DIR = "~/tensorflow_datasets"
 
 
 class DatasetNotFoundError(FileNotFoundError):
   """A data set is missing on this machine; the message has a remedy."""
-
-
-class Dataset(NamedTuple):
-  """A whole data set.
-
-  Attributes:
-    x: `[N, height, width, channels]` uint8 images, `[N, features]` float32, or
-      `[N, length]` int32: titles (ids of words, see `text`), or tokens.
-    y: `[N]` int32 labels, which count from 0.
-    class_names: The name of each label.
-    time: `[N]` integers, when an example was taken (the year for portraits, the
-      hour for caltran, the number of the cloud for circle), or None.
-    num_train: The number of leading examples that are the archive's own
-      training split; its test or validation split follows. None: it has no such
-      split.
-    client: `[N]` integers from 0, the client that holds an example. None: the
-      examples are not yet partitioned.
-    vocabulary: The word of each id, for titles. None: not titles.
-    client_names: The name of each client in the data set. None: their numbers.
-    feature_names: The name of each column of x of a table, all different. None:
-      images, texts, or columns without names.
-  """
-
-  x: np.ndarray
-  y: np.ndarray
-  class_names: tuple[str, ...]
-  time: np.ndarray | None = None
-  num_train: int | None = None
-  client: np.ndarray | None = None
-  vocabulary: tuple[str, ...] | None = None
-  client_names: tuple[str, ...] | None = None
-  feature_names: tuple[str, ...] | None = None
 
 
 def not_found(
@@ -93,7 +62,7 @@ class Evolution:
   """How a data set evolves, with default values.
 
   A domain is a rotation of its images (`angle_step`), or the examples of a
-  range of `Dataset.time` (`range_format`).
+  range of `Table.time` (`range_format`).
 
   Attributes:
     num_domains: Number of domains, including the target.
@@ -164,12 +133,12 @@ class DatasetInfo:
   dtype: type[np.generic]
   num_classes: int
   models: Mapping[str, str]
-  load: Callable[[pathlib.Path], Dataset] | None = None
-  generate: Callable[[int, int], Dataset] | None = None
-  tokenize: Callable[[pathlib.Path, pathlib.Path], Dataset] | None = None
+  load: Callable[[pathlib.Path], table.Table] | None = None
+  generate: Callable[[int, int], table.Table] | None = None
+  tokenize: Callable[[pathlib.Path, pathlib.Path], table.Table] | None = None
   evolution: Evolution | None = None
   fine_labels: str | None = None
-  corrupted: Callable[..., Dataset] | None = None
+  corrupted: Callable[..., table.Table] | None = None
   num_clients: int | None = None
   vocabulary_size: int | None = None
 
@@ -188,3 +157,61 @@ class DatasetInfo:
         "a data set must have a vocabulary_size if and only if it is int32 and"
         " not tokenized for a model"
       )
+
+
+def entry_of(content: table.Table, name: str) -> DatasetInfo:
+  """Returns the entry of a user's data, for every scenario.
+
+  Args:
+    content: The data.
+    name: Their name in messages.
+
+  Raises:
+    ValueError: If there is only one time.
+  """
+  shape, times = content.x.shape[1:], content.schema.times
+  evolution = None
+  if times:
+    if len(times) < 2:
+      raise ValueError(
+        f"{name}: there must be at least 2 times (a source and a target), got"
+        f" {len(times)}"
+      )
+    evolution = evolution_of(content.schema)
+  return DatasetInfo(
+    shape=shape,
+    dtype=content.x.dtype.type,
+    num_classes=len(content.schema.classes),
+    models=_default_models(shape),
+    load=lambda folder: content,
+    evolution=evolution,
+    num_clients=content.schema.num_clients,
+  )
+
+
+def evolution_of(schema: table.Schema) -> Evolution:
+  """Returns the evolution of data whose times are domains."""
+  return Evolution(
+    num_domains=len(schema.times),
+    time_range=(0, len(schema.times) - 1),
+    range_format="{}-{}",
+    time_names=schema.times,
+  )
+
+
+def _default_models(shape: tuple[int, ...]) -> dict[str, str]:
+  """Returns the default model of each scenario for examples of a shape.
+
+  They are those of digits and circle, and for colour images of CIFAR-10.
+  """
+  if len(shape) == 1:
+    return dict.fromkeys(
+      ("evolving", "online_adaptation", "guidance", "dynamic_personalization"),
+      "mlp",
+    )
+  return {
+    "evolving": "cnn",
+    "online_adaptation": "residual_cnn",
+    "guidance": "guided_cnn",
+    "dynamic_personalization": "mlp" if shape[-1] == 1 else "cnn",
+  }

@@ -1,12 +1,6 @@
 """Examples and their classes as typed arrays, and their validation on entry.
 
 Choices:
-  * Labels without class names: if fewer than half of the classes up to the
-    largest label occur, labels are refused as identifiers; otherwise a warning
-    names the missing ones. One half accepts labels from 1 and small samples of
-    many classes, and bounds allocations to twice the number of classes that
-    occur. Names for all classes are an explicit statement by the user, and
-    there is no check.
   * Values beyond 1.8e19, whose square overflows float32, are refused in
     training examples and weights: norms, variances and gradients contain
     squares. Examples to predict can be as large as float32 allows.
@@ -26,8 +20,6 @@ from typing import Protocol
 
 import numpy as np
 
-# Number of absent classes that a message names.
-_NUM_LISTED = 5
 # The maximum rounding error of a column, relative to its standard deviation.
 _MAX_ERROR = 0.01
 # Smaller relative deviations are rounding errors of the user's arithmetic.
@@ -323,75 +315,6 @@ def check_feature_names(
       f" {len(names)}"
     )
   check_names(names, what, lambda number: f"feature {number}")
-
-
-def num_classes_of(labels: Sequence[np.ndarray], names: Sequence[str]) -> int:
-  """Infers the number of classes: the largest label plus one.
-
-  If fewer than half of the classes occur, the labels are considered to be
-  identifiers and refused. If some classes do not occur, a warning is issued.
-
-  Args:
-    labels: Each `[n]` integers.
-    names: The name of each in error messages.
-
-  Returns:
-    The number, at least 1.
-
-  Raises:
-    ValueError: If labels are not a vector of integers, a number is negative, or
-      fewer than half of the classes occur.
-  """
-  occurring, highest, where = [], 0, names[0]
-  for array, what in zip(labels, names, strict=True):
-    # Identifiers may be larger than an int32.
-    array = checked_array(array, what, shape=(None,), dtype=np.int64)
-    if array.size and array.min() < 0:
-      wrong = int(np.argmax(array < 0))
-      raise ValueError(
-        f"{what}: classes must count from 0, got {array[wrong]} for example"
-        f" {wrong}"
-      )
-    occurring.append(np.unique(array))
-    if array.max(initial=0) > highest:
-      highest, where = int(array.max()), what
-  _check_classes_occur(np.unique(np.concatenate(occurring)), highest + 1, where)
-  return highest + 1
-
-
-def _check_classes_occur(
-  occurring: np.ndarray, num_classes: int, what: str
-) -> None:
-  """Refuses labels if most classes never occur; warns if some do not.
-
-  Args:
-    occurring: The classes that occur, ascending.
-    num_classes: The number of classes.
-    what: The name of the labels in messages.
-
-  Raises:
-    ValueError: If fewer than half of the classes occur.
-  """
-  num_absent = num_classes - len(occurring)
-  if not len(occurring) or not num_absent:
-    return
-  found = (
-    f"{what}: the greatest label is {num_classes - 1}, and"
-    f" {len(occurring)} of the {num_classes} classes 0..{num_classes - 1} occur"
-  )
-  if 2 * len(occurring) < num_classes:
-    raise ValueError(
-      f"{found}; if labels are identifiers, number them from 0 to"
-      f" {len(occurring) - 1} (y = numpy.unique(y, return_inverse=True)[1]),"
-      f" and if there are {num_classes} classes, give their number (class_names"
-      " of a file, num_classes in Python)"
-    )
-  # At most as long as the labels themselves.
-  absent = np.setdiff1d(np.arange(num_classes), occurring)[:_NUM_LISTED]
-  warn(
-    f"{found}; classes without an example:"
-    f" {', '.join(map(str, absent))}{', ...' * (num_absent > len(absent))}"
-  )
 
 
 def checked_sizes(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tff_shift.data import examples
+from tff_shift.data import table
 
 Seed = int | Sequence[int]
 
@@ -104,7 +105,7 @@ def by_client(client: np.ndarray, num_clients: int) -> list[np.ndarray]:
       f"num_clients must be at least {client.max() + 1}, the number of clients"
       f" that hold the examples, got {num_clients}"
     )
-  return [np.flatnonzero(client == each) for each in range(num_clients)]
+  return table.split_by(client, num_clients)
 
 
 def dirichlet_proportions(
@@ -434,6 +435,8 @@ def split_train_test(
     )
   indices = np.asarray(indices)
   num_test = max(0, min(round(test_fraction * len(indices)), len(indices) - 1))
+  if not num_test:
+    return np.sort(indices), indices[:0]
   order = generator("split train test", seed).permutation(indices)
   is_test = np.arange(len(order)) < num_test
   if copies is not None:

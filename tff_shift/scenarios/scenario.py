@@ -165,7 +165,7 @@ class Scenario:
     raise NotImplementedError
 
   def run_options(self, data: Any) -> Mapping[str, Any]:
-    """Returns further arguments of `Comparison.run`, such as `class_names`."""
+    """Returns further arguments of `Comparison.run`, such as `vocabulary`."""
     return {}
 
   def parts(
@@ -309,7 +309,7 @@ class Scenario:
       table_results.write(
         name,
         {seed: found[name] for seed, found in tables.items()},
-        self.plan.class_names,
+        self.plan.schema.classes,
         " ".join([trial.label, *varied.values()]),
         self.running.folder,
       )
@@ -349,9 +349,7 @@ class Scenario:
       key = model.input_scaling, *options.items()
       if key not in built:
         built[key] = self.running.build(trial, model, **options)
-      given = dict(self.run_options(data))
-      if not is_test:
-        given["class_names"] = None
+      given = self.run_options(data)
       with self.running.run(
         trial,
         seed,

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tff_shift.data.your_own import frames
+from tff_shift.data.sources import frames
 
 # The maximum number of names in a message.
 _MOST_NAMES = 10

@@ -27,6 +27,7 @@ from tff_shift import models
 from tff_shift.algorithms.parts import adaptation
 from tff_shift.data import array_files
 from tff_shift.data import examples as examples_lib
+from tff_shift.data import table
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.models import fingerprint
 from tff_shift.models import input_scaling
@@ -53,16 +54,14 @@ def network(model: split_model.SplitModel) -> description.Network | None:
 def arrays(
   algorithm: algorithm_lib.FederatedAlgorithm,
   data: Sequence[Any],
-  client_names: Sequence[str] | None = None,
-  feature_names: Sequence[str] | None = None,
+  schema: table.Schema,
 ) -> dict[str, np.ndarray]:
   """Returns the arrays of `deployment.npz`.
 
   Args:
     algorithm: The algorithm; its model starts from the deployed weights.
     data: The data of all clients.
-    client_names: The names of all clients. None: unknown.
-    feature_names: The names of the columns of x. None: they have no names.
+    schema: The names of all clients and of the features.
 
   Raises:
     ValueError: If the clients have no data from before deployment, or the
@@ -85,7 +84,7 @@ def arrays(
     )
   names = tf.nest.flatten(model.weight_names())
   found = dict(zip(names, weights, strict=True)) | model.statistics
-  known = {_CLIENT_NAMES: client_names, _FEATURE_NAMES: feature_names}
+  known = {_CLIENT_NAMES: schema.clients, _FEATURE_NAMES: schema.features}
   return {
     **{
       name: np.array(list(map(str, each)))

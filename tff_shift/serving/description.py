@@ -12,6 +12,7 @@ from tff_shift._util import files
 from tff_shift._util import installed
 from tff_shift._util import records
 from tff_shift.data import examples
+from tff_shift.data import table
 
 FILE = "model.json"
 WEIGHTS_FILE = "weights.npz"
@@ -55,19 +56,18 @@ class Description(records.Record):
     input_shape: The shape of one example.
     input_dtype: The name of its type.
     num_classes: The number of classes.
-    class_names: Their names; None: unknown.
     clients: The clients whose own models are included.
     functions: The methods of `Predictor` that the model supports.
     request_shape: The shape of a request; None: no requests.
-    client_names: The name of each client of `clients`; None: their numbers.
-    feature_names: The name of each column of x; None: they have no names.
+    schema: The names of classes, features and all clients. Without classes,
+      their names are unknown.
     function: The digest of the model, see `fingerprint.function_digest`; None:
       unknown.
     network: What builds the model again; None: unknown.
     versions: Versions of the libraries, by name.
   """
 
-  FORMAT = 2
+  FORMAT = 3
 
   algorithm: _Name
   hparams: dict[str, Any]
@@ -75,12 +75,10 @@ class Description(records.Record):
   input_shape: tuple[_Size, ...]
   input_dtype: Literal["uint8", "int32", "float32"]
   num_classes: _Size
-  class_names: tuple[str, ...] | None
   clients: tuple[_Client, ...]
   functions: tuple[Function, ...]
   request_shape: tuple[_Size, ...] | None
-  client_names: tuple[str, ...] | None = None
-  feature_names: tuple[str, ...] | None = None
+  schema: table.Schema = table.Schema()
   function: records.Sha256 | None = None
   network: Network | None = None
   versions: dict[str, str | None] = msgspec.field(
@@ -90,27 +88,32 @@ class Description(records.Record):
   )
 
   def __post_init__(self):
-    names = self.class_names
-    if names is not None and len(names) != self.num_classes:
+    schema = self.schema
+    if schema.classes and len(schema.classes) != self.num_classes:
       raise ValueError(
-        f"class_names has {len(names)} names, and num_classes is"
+        f"schema.classes has {len(schema.classes)} names, and num_classes is"
         f" {self.num_classes}"
       )
-    if self.client_names is not None and len(self.client_names) != len(
-      self.clients
-    ):
+    names = schema.clients
+    if names is not None and max(self.clients, default=0) >= len(names):
       raise ValueError(
-        f"client_names has {len(self.client_names)} names, and clients has"
-        f" {len(self.clients)}"
+        f"clients has {max(self.clients)}, and schema.clients has"
+        f" {len(names)} names"
       )
-    if self.feature_names is not None:
+    if schema.features is not None:
       examples.check_feature_names(
-        self.feature_names, (None, *self.input_shape), "feature_names"
+        schema.features, (None, *self.input_shape), "schema.features"
       )
-    for field in ("class_names", "client_names"):
-      values = getattr(self, field) or ()
+    for field in ("classes", "clients"):
+      values = getattr(schema, field) or ()
       if len(set(values)) < len(values):
-        raise ValueError(f"{field} has one of them twice")
+        raise ValueError(f"schema.{field} has one of them twice")
+
+  @property
+  def client_names(self) -> tuple[str, ...] | None:
+    """The name of each client of `clients`; None: their numbers."""
+    names = self.schema.clients
+    return names and tuple(names[client] for client in self.clients)
 
 
 def attribute(function: str) -> str:

@@ -40,6 +40,7 @@ import tensorflow_federated as tff
 from tff_shift._util import files
 from tff_shift.data import array_files
 from tff_shift.data import client_dataset
+from tff_shift.data import table
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import frozen_weights
 from tff_shift.learning import guidance
@@ -60,9 +61,7 @@ def export(
   folder: str | os.PathLike[str],
   *,
   clients: Sequence[int] = (),
-  class_names: Sequence[str] | None = None,
-  client_names: Sequence[str] | None = None,
-  feature_names: Sequence[str] | None = None,
+  schema: table.Schema | None = None,
   vocabulary: Sequence[str] | None = None,
   with_deployment: bool = False,
 ) -> None:
@@ -76,9 +75,8 @@ def export(
       a guide uses the data of all clients; no examples are stored.
     folder: The folder. A model in it is replaced.
     clients: The clients whose own models are stored, by position.
-    class_names: The names of the classes, if known.
-    client_names: The names of all clients, if known.
-    feature_names: The names of the columns of x, if known.
+    schema: The names of classes, features and all clients, where they are
+      known. None: none is.
     vocabulary: The word of each id, if examples are titles.
     with_deployment: Whether to write what `ts.Adapter` starts from. It has the
       labelled examples of all clients.
@@ -89,6 +87,7 @@ def export(
       other content.
     files.WriteError: If it cannot be written.
   """
+  schema = schema or table.Schema()
   folder = pathlib.Path(folder)
   wrong = [each for each in clients if not 0 <= each < len(data)]
   if wrong:
@@ -99,9 +98,10 @@ def export(
   own_data = [data[client] for client in clients]
   deployment = None
   if with_deployment:
-    deployment = deployed.arrays(algorithm, data, client_names, feature_names)
-  if client_names is not None:
-    client_names = tuple(client_names[client] for client in clients)
+    deployment = deployed.arrays(algorithm, data, schema)
+  client_names = None
+  if schema.clients is not None:
+    client_names = tuple(schema.clients[client] for client in clients)
   personal = personal_states(
     algorithm, server_state, [client_states[each] for each in clients], own_data
   )
@@ -132,7 +132,7 @@ def export(
         parts,
         functions,
         str(temporary),
-        served.Names(class_names, client_names),
+        served.Names(schema.classes or None, client_names),
       )
     array_files.write_npz(temporary / description.WEIGHTS_FILE, named)
     if deployment is not None:
@@ -148,10 +148,8 @@ def export(
         input_shape=tuple(algorithm.model.input_shape),
         input_dtype=algorithm.model.input_dtype.name,
         num_classes=algorithm.num_classes,
-        class_names=None if class_names is None else tuple(class_names),
         clients=tuple(clients),
-        client_names=client_names,
-        feature_names=None if feature_names is None else tuple(feature_names),
+        schema=schema,
         functions=tuple(functions),
         request_shape=parts.request and tuple(parts.request.shape),
         function=fingerprint.function_digest(algorithm.model),

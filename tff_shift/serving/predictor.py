@@ -55,7 +55,8 @@ class Predictor:
   Attributes:
     algorithm: The name of the algorithm.
     num_classes: The number of classes.
-    class_names: Their names, or None.
+    schema: The names of the data of the run.
+    class_names: The names of the classes, or None.
     clients: The clients whose own models are included.
     client_names: Their names, or None.
     feature_names: The names of the columns of x, or None.
@@ -72,10 +73,11 @@ class Predictor:
     self._description = described = description.read(folder)
     self.algorithm = described.algorithm
     self.num_classes = described.num_classes
-    self.class_names = described.class_names and tuple(described.class_names)
+    self.schema = described.schema
+    self.class_names = described.schema.classes or None
     self.clients = tuple(described.clients)
     self.client_names = described.client_names
-    self.feature_names = described.feature_names
+    self.feature_names = described.schema.features
     self.functions = tuple(described.functions)
     self.input_shape = tuple(described.input_shape)
     self.input_dtype = tf.as_dtype(described.input_dtype)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import tff_shift
 from tff_shift import algorithms
+from tff_shift.data import table
 from tff_shift.models import split_model
 from tff_shift.serving import export
 from tff_shift.simulation.engine import rounds
@@ -42,7 +43,7 @@ def exported(built, client_data, tmp_path_factory):
     running.data,
     folder,
     clients=range(4),
-    class_names=["a", "b", "c"],
+    schema=table.Schema(classes=("a", "b", "c")),
   )
   return types.SimpleNamespace(
     model=tff_shift.load(folder), folder=folder, running=running, data=data
@@ -178,7 +179,7 @@ class TestExports:
     hparams = algorithms.get(built.name).HParams(**described["hparams"])
     assert hparams == built.algorithm.hparams
     assert described["clients"] == [0, 1, 2, 3]
-    assert described["class_names"] == ["a", "b", "c"]
+    assert described["schema"] == {"classes": ["a", "b", "c"]}
     assert (
       described["input_shape"] == [5] and described["input_dtype"] == "float32"
     )

@@ -16,7 +16,7 @@ def test_digits_are_all_there_in_order():
   assert source.y.dtype == np.int32
   assert_array_equal(source.y[:10], np.arange(10))
   assert_array_equal(source.y, sklearn_datasets.load_digits().target)
-  assert source.class_names == tuple("0123456789")
+  assert source.schema.classes == tuple("0123456789")
   assert source.time is None
   assert source.num_train is None
 

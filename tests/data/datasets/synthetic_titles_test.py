@@ -31,7 +31,7 @@ def test_titles_have_the_stated_form():
   assert all(row[:n].all() for row, n in zip(loaded.x, lengths, strict=True))
   assert loaded.time.tolist() == np.repeat([1, 2, 3], 35).tolist()
   assert np.bincount(loaded.y).tolist() == [21] * 5
-  assert all("synthetic" in name for name in loaded.class_names)
+  assert all("synthetic" in name for name in loaded.schema.classes)
   assert len(loaded.vocabulary) <= synthetic_titles.DATASET.vocabulary_size
 
 

@@ -91,7 +91,7 @@ class TestCifar100:
   def test_class_names_are_the_hundred_in_their_order(self, folder):
     names = corrupted_sources.load_corrupted(
       "cifar100_corrupted", "elastic", 1, data_dir=folder
-    ).class_names
+    ).schema.classes
     assert len(names) == 100
     assert sorted(set(names)) == list(names)
     # Labels that are known: 0, 19, 53 and 99 of the published list.
@@ -165,7 +165,7 @@ def test_cifar10_images_are_those_of_the_archive(written, corruption):
     assert ours.x.dtype == np.uint8
     assert ours.y.dtype == np.int32
     assert ours.num_train is None
-    assert ours.class_names[::9] == ("airplane", "truck")
+    assert ours.schema.classes[::9] == ("airplane", "truck")
     archive = corrupted_sources.load_corrupted(
       "cifar100_corrupted", corruption, severity, data_dir=written
     )

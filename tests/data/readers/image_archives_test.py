@@ -28,7 +28,7 @@ class TestPortraits:
     assert source.x.shape == (3, 32, 32, 1)
     assert source.x.dtype == np.uint8
     assert_array_equal(source.time, [1950, 2013, 1905])
-    names = [source.class_names[y] for y in source.y]
+    names = [source.schema.classes[y] for y in source.y]
     assert names == ["female", "female", "male"]
     assert (source.y.dtype, source.time.dtype) == (np.int32, np.int32)
     assert np.all(source.x[0] == 90)
@@ -100,7 +100,7 @@ class TestCaltran:
     assert source.x.shape == (3, 224, 224, 3)
     assert source.x.dtype == np.uint8
     assert_array_equal(source.time, [23, 0, 14])
-    names = [source.class_names[y] for y in source.y]
+    names = [source.schema.classes[y] for y in source.y]
     assert names == ["car", "no car", "no car"]
     assert (source.y.dtype, source.time.dtype) == (np.int32, np.int32)
     # JPEG keeps a flat colour to within a few levels.
@@ -226,7 +226,7 @@ class TestTinyImagenet:
     assert source.num_train == 6
     assert source.time is None
     assert_array_equal(source.y, [0, 0, 1, 1, 2, 2, 2, 1, 0])
-    assert source.class_names == (
+    assert source.schema.classes == (
       "tailed frog",
       "goldfish, Carassius auratus",
       "European fire salamander",

@@ -80,7 +80,7 @@ def test_titles_come_by_half_year_class_and_time(tmp_path):
   assert titles(loaded) == [row["title"].lower() for row in records()]
   assert loaded.time.tolist() == np.repeat(np.arange(10), 15).tolist()
   assert loaded.y.tolist() == np.tile(np.repeat(np.arange(5), 3), 10).tolist()
-  assert loaded.class_names == SUBREDDITS
+  assert loaded.schema.classes == SUBREDDITS
 
 
 def test_half_years_begin_at_midnight_in_greenwich(tmp_path):

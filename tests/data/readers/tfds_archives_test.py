@@ -35,7 +35,7 @@ class TestTfds:
     assert source.x.dtype == np.uint8
     assert source.x.flags.c_contiguous
     assert source.y.dtype == np.int32
-    assert [source.class_names[y] for y in source.y] == ["L", "A", "Z"]
+    assert [source.schema.classes[y] for y in source.y] == ["L", "A", "Z"]
     assert source.num_train == 2
 
   def test_cifar100_has_fine_and_coarse_labels(self, write_tfds, tmp_path):
@@ -72,7 +72,7 @@ class TestTfds:
       assert_array_equal(source.x, images)
       assert_array_equal(source.y, labels)
       assert source.y.dtype == np.int32
-      assert source.class_names == tuple(class_names)
+      assert source.schema.classes == tuple(class_names)
       assert source.num_train == 2
       assert source.time is None
 
@@ -94,7 +94,7 @@ class TestTfds:
     source = load_once("mnist")
     assert source.x.shape == (70_000, 28, 28, 1)
     assert source.num_train == 60_000
-    assert source.class_names == tuple("0123456789")
+    assert source.schema.classes == tuple("0123456789")
     assert source.x.dtype == np.uint8
     assert source.y.dtype == np.int32
     # Published counts per class of the two splits, training first.
@@ -129,7 +129,7 @@ class TestTfds:
     assert cifar10.x.dtype == np.uint8
     assert cifar10.y.dtype == np.int32
     assert cifar10.num_train == 50_000
-    assert cifar10.class_names[::3] == ("airplane", "cat", "frog", "truck")
+    assert cifar10.schema.classes[::3] == ("airplane", "cat", "frog", "truck")
     # Both splits are balanced.
     train, test = np.split(cifar10.y, [50_000])
     assert_array_equal(np.bincount(train), [5000] * 10)

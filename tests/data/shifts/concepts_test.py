@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from tff_shift.data import datasets
+from tff_shift.data import table
 from tff_shift.data.shifts import concepts
 from tff_shift.data.shifts import evolving
 
@@ -155,7 +156,7 @@ class TestClients:
     y = np.tile(np.arange(10, dtype=np.int32), 100)
     domain = evolving.Domain(np.zeros((1000, 1), np.float32), y, "")
     dataset = evolving.EvolvingDataset(
-      "even", (domain,) * 4, tuple("0123456789")
+      "even", (domain,) * 4, table.Schema(classes=tuple("0123456789"))
     )
     made = evolving.assemble_clients(
       dataset,

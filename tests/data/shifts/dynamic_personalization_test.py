@@ -10,9 +10,9 @@ import pytest
 import scipy.stats
 from numpy.testing import assert_array_equal
 
-from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples
+from tff_shift.data import table
 from tff_shift.data.shifts import dynamic_personalization
 
 # An example is its position; classes have 4 to 300 examples.
@@ -286,7 +286,7 @@ class TestRefusals:
     self, function, arguments, options, message, refusal
   ):
     if function == "load":
-      function = dynamic_personalization.load_dynamic
+      function = dynamic_personalization.load_dynamic_personalization
       options = {"dataset": "digits", "seed": 0, **options}
     else:
       function = getattr(make("iid"), function)
@@ -311,7 +311,7 @@ class TestRefusals:
 
 
 def numbered(monkeypatch, num_train):
-  source = dataset_lib.Dataset(
+  source = table.of_classes(
     np.arange(300)[:, np.newaxis],
     (np.arange(300) % 4).astype(np.int32),
     ("a", "b", "c", "d"),
@@ -322,7 +322,9 @@ def numbered(monkeypatch, num_train):
 
 class TestLoadDynamic:
   def test_digits_are_cut_into_parts_that_share_no_example(self):
-    dataset = dynamic_personalization.load_dynamic("digits", seed=0)
+    dataset = dynamic_personalization.load_dynamic_personalization(
+      "digits", seed=0
+    )
     source = datasets.load("digits")
     # 20 % of 1797 for the test; a tenth of the other 1438 each.
     assert [len(part.y) for part in dataset[1:5]] == [1150, 144, 359, 144]
@@ -331,7 +333,7 @@ class TestLoadDynamic:
     )
     assert found == collections.Counter(x.tobytes() for x in source.x)
     assert dataset.name == "digits"
-    assert dataset.class_names == source.class_names
+    assert dataset.schema.classes == source.schema.classes
 
   @hypothesis.settings(
     max_examples=25,
@@ -346,7 +348,7 @@ class TestLoadDynamic:
     self, monkeypatch, num_train, max_examples, seed
   ):
     numbered(monkeypatch, num_train)
-    dataset = dynamic_personalization.load_dynamic(
+    dataset = dynamic_personalization.load_dynamic_personalization(
       "mnist", seed=seed, max_examples=max_examples
     )
     positions = np.concatenate([part.x[:, 0] for part in dataset[1:5]])
@@ -361,7 +363,7 @@ class TestLoadDynamic:
 
   def test_archives_test_part_is_the_test(self, monkeypatch):
     numbered(monkeypatch, 200)
-    dataset = dynamic_personalization.load_dynamic(
+    dataset = dynamic_personalization.load_dynamic_personalization(
       "mnist", seed=3, public_fraction=0.25, validation_fraction=0.05
     )
     assert list(dataset.test.x[:, 0]) == list(range(200, 300))
@@ -370,7 +372,7 @@ class TestLoadDynamic:
   def test_cut_is_a_function_of_the_seed(self, monkeypatch):
     numbered(monkeypatch, None)
     first, again, other = (
-      dynamic_personalization.load_dynamic("mnist", seed=seed)
+      dynamic_personalization.load_dynamic_personalization("mnist", seed=seed)
       for seed in (1, 1, 2)
     )
     for one, same, another in zip(

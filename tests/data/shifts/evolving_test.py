@@ -13,6 +13,7 @@ from PIL import Image
 from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import partition
+from tff_shift.data import table
 from tff_shift.data.datasets import circle
 from tff_shift.data.images import transforms
 from tff_shift.data.readers import image_archives
@@ -47,7 +48,7 @@ class TestRotatedDomains:
     label_of = {x.tobytes(): y for x, y in zip(source.x, source.y, strict=True)}
     labels = np.concatenate([domain.y for domain in dataset.domains])
     assert [label_of[x.tobytes()] for x in turned_back] == labels.tolist()
-    assert dataset.class_names == source.class_names
+    assert dataset.schema.classes == source.schema.classes
 
   def test_domains_by_default_are_eight_steps_of_fifteen(self):
     dataset = evolving.load_evolving("rotated_digits")
@@ -108,7 +109,7 @@ class TestCircleDomains:
     source = circle.generate(4)
     assert len(dataset.domains) == 30
     assert dataset.domains[11].name == "centre 12"
-    assert dataset.class_names == ("outside", "inside")
+    assert dataset.schema.classes == ("outside", "inside")
     assert_array_equal(
       np.concatenate([domain.x for domain in dataset.domains]), source.x
     )
@@ -238,7 +239,9 @@ def numbered_dataset(sizes, num_classes):
     y = (ids % num_classes).astype(np.int32)
     parts.append(evolving.Domain(x, y, f"domain {m}"))
   class_names = tuple(f"class {c}" for c in range(num_classes))
-  return evolving.EvolvingDataset("numbered", tuple(parts), class_names)
+  return evolving.EvolvingDataset(
+    "numbered", tuple(parts), table.Schema(classes=class_names)
+  )
 
 
 def ids_by_domain(examples):
@@ -272,7 +275,7 @@ class TestAssembleClients:
     dataset, options = case
     clients = evolving.assemble_clients(dataset, **options)
     assert [c.client_id for c in clients] == list(range(options["num_clients"]))
-    num_classes = len(dataset.class_names)
+    num_classes = len(dataset.schema.classes)
     owned = [[] for _ in dataset.domains]
     for client in clients:
       for examples in (client.train, client.test):
@@ -313,7 +316,7 @@ class TestAssembleClients:
     dataset = numbered_dataset([90, 60, 60], 3)
     moved = dataset._replace(
       domains=[each._replace(y=each.y + 2) for each in dataset.domains],
-      class_names=tuple("abcdefg"),
+      schema=table.Schema(classes=tuple("abcdefg")),
     )
     options = {"num_clients": 3, "dirichlet": 0.5, "seed": 2}
     for one, other in zip(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
+from tff_shift.data import table
 from tff_shift.data.images import color_transforms
 from tff_shift.data.shifts import guidance
 
@@ -78,7 +78,7 @@ class TestDigits:
     whole = datasets.load("digits")
     dataset = load(partition=partition_name, num_clients=3)
     assert len(dataset.train) == len(dataset.test) == 3
-    assert dataset.class_names == whole.class_names
+    assert dataset.schema.classes == whole.schema.classes
     assert dataset.transforms == color_transforms.pool(3)
     images = color_transforms.tint(whole.x)
     held = []
@@ -206,13 +206,13 @@ def test_cifar20_fine_labels_decide_who_gets_what(loaded, partition_name):
   fine = np.tile(np.arange(100, dtype=np.int32), 8)
   x = np.zeros((800, 1, 1, 3), np.uint8)
   names = tuple(map(str, range(100)))
-  loaded["cifar100"] = dataset_lib.Dataset(x, fine, names)
-  loaded["cifar20"] = dataset_lib.Dataset(x, fine // 5, names[:20])
+  loaded["cifar100"] = table.of_classes(x, fine, names)
+  loaded["cifar20"] = table.of_classes(x, fine // 5, names[:20])
   by_fine, by_superclass = (
     load(dataset, num_clients=5, partition=partition_name)
     for dataset in ("cifar100", "cifar20")
   )
-  assert by_superclass.class_names == names[:20]
+  assert by_superclass.schema.classes == names[:20]
   for one, other in zip(
     by_fine.train + by_fine.test,
     by_superclass.train + by_superclass.test,

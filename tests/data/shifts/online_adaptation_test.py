@@ -16,6 +16,7 @@ from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
+from tff_shift.data import table
 from tff_shift.data.datasets import cifar100
 from tff_shift.data.images import corruptions
 from tff_shift.data.shifts import class_pools
@@ -27,10 +28,10 @@ ALL = 10**9
 
 # 100 training and 50 test examples; an example is its position.
 NUM_TRAIN = 100
-NUMBERED = dataset_lib.Dataset(
+NUMBERED = table.of_classes(
   x=np.arange(150, dtype=np.float32)[:, np.newaxis],
   y=(np.arange(150) % 4).astype(np.int32),
-  class_names=("a", "b", "c", "d"),
+  classes=("a", "b", "c", "d"),
   num_train=NUM_TRAIN,
 )
 
@@ -50,7 +51,7 @@ def numbered(monkeypatch):
 
 class TestLoadOnline:
   def test_digits_are_cut_into_parts_that_share_no_example(self):
-    dataset = online_adaptation.load_online(
+    dataset = online_adaptation.load_online_adaptation(
       "digits", max_pretraining_examples=ALL
     )
     source = datasets.load("digits")
@@ -67,13 +68,13 @@ class TestLoadOnline:
       (x.tobytes(), int(y)) for x, y in zip(source.x, source.y, strict=True)
     )
     assert dataset.name == "digits"
-    assert dataset.class_names == source.class_names
+    assert dataset.schema.classes == source.schema.classes
     assert_array_equal(dataset.class_distribution, np.full(10, 0.1))
 
   def test_streams_of_a_data_set_with_a_test_part_come_from_that(
     self, numbered
   ):
-    dataset = online_adaptation.load_online(
+    dataset = online_adaptation.load_online_adaptation(
       "mnist", max_pretraining_examples=ALL
     )
     assert list(dataset.stream.x[:, 0]) == list(range(NUM_TRAIN, 150))
@@ -86,7 +87,8 @@ class TestLoadOnline:
 
   def test_cut_is_a_function_of_the_seed(self, numbered):
     first, again, other = (
-      online_adaptation.load_online("mnist", seed=seed) for seed in (3, 3, 4)
+      online_adaptation.load_online_adaptation("mnist", seed=seed)
+      for seed in (3, 3, 4)
     )
     for one, same, another in zip(
       first[1:4], again[1:4], other[1:4], strict=True
@@ -97,14 +99,14 @@ class TestLoadOnline:
 
   @pytest.mark.parametrize("limit, size", [(None, 32), (7, 7), (65, 65)])
   def test_number_of_pretraining_examples(self, numbered, limit, size):
-    dataset = online_adaptation.load_online(
+    dataset = online_adaptation.load_online_adaptation(
       "mnist", max_pretraining_examples=limit
     )
     assert len(set(dataset.pretraining.x[:, 0])) == size
     assert len(dataset.pretraining.y) == size
 
   def test_pretraining_has_the_class_distribution_that_is_named(self):
-    dataset = online_adaptation.load_online(
+    dataset = online_adaptation.load_online_adaptation(
       "digits", pretraining_distribution="gaussian"
     )
     expected = class_pools.pretraining_distribution("gaussian", 10)
@@ -117,10 +119,10 @@ class TestLoadOnline:
 
 def set_data(monkeypatch, y, num_classes, **fields):
   """Lets every data set have these labels; an example is its position."""
-  source = dataset_lib.Dataset(
+  source = table.of_classes(
     x=np.arange(len(y), dtype=np.float32)[:, np.newaxis],
     y=np.asarray(y, np.int32),
-    class_names=tuple(f"c{label}" for label in range(num_classes)),
+    classes=tuple(f"c{label}" for label in range(num_classes)),
     **fields,
   )
   monkeypatch.setattr(datasets, "load", lambda name, **options: source)
@@ -141,7 +143,7 @@ class TestRareClasses:
     )
     with warnings.catch_warnings(record=True) as caught:
       warnings.simplefilter("always")
-      found = online_adaptation.load_online("mnist", **options)
+      found = online_adaptation.load_online_adaptation("mnist", **options)
     drawn = np.bincount(found.pretraining.y, minlength=len(counts))
     return drawn.tolist(), [str(each.message) for each in caught]
 
@@ -187,7 +189,9 @@ class TestRareClasses:
 
   def test_classes_that_occur_are_dealt(self, monkeypatch):
     set_data(monkeypatch, np.repeat([1, 2, 5, 7], 40), 9)
-    found = online_adaptation.load_online("mnist", disjoint_clients=2)
+    found = online_adaptation.load_online_adaptation(
+      "mnist", disjoint_clients=2
+    )
     dealt = np.concatenate(found.client_classes)
     assert sorted(dealt) == [1, 2, 5, 7]
     assert list(map(len, found.client_classes)) == [2, 2]
@@ -202,13 +206,13 @@ class TestInitialExamples:
     # Classes a, b, c and d have 30, 20, 6 and 4 examples.
     y = np.repeat(np.arange(4, dtype=np.int32), [30, 20, 6, 4])
     pool = examples_lib.Examples(np.arange(60, dtype=np.float32), y)
-    return online_adaptation.OnlineDataset(
+    return online_adaptation.OnlineAdaptationDataset(
       "toy",
       pool,
       pool,
       pool,
       pool,
-      tuple("abcd"),
+      table.Schema(classes=tuple("abcd")),
       np.array([0.4, 0.3, 0.2, 0.1]),
     )
 
@@ -486,13 +490,17 @@ class TestClientClasses:
     )
 
   def test_labelled_examples_are_of_a_clients_classes(self, numbered):
-    dataset = online_adaptation.load_online("mnist", disjoint_clients=2)
+    dataset = online_adaptation.load_online_adaptation(
+      "mnist", disjoint_clients=2
+    )
     assert len(np.unique(dataset.pretraining.y)) == 4
     for client, own in enumerate(dataset.client_classes):
       y = online_adaptation.initial_examples(dataset, 8, client, seed=0).y
       # Uniform over its classes, as nearly as there are enough.
       assert sorted(np.unique(y)) == list(own)
-    assert online_adaptation.load_online("mnist").client_classes is None
+    assert (
+      online_adaptation.load_online_adaptation("mnist").client_classes is None
+    )
 
 
 class TestFewClasses:
@@ -563,7 +571,7 @@ class TestArchiveOf:
 
     def load(*arguments, data_dir):
       asked.append((*arguments, data_dir))
-      return dataset_lib.Dataset(x, y, tuple(map(str, range(100))))
+      return table.of_classes(x, y, tuple(map(str, range(100))))
 
     monkeypatch.setattr(
       cifar100, "DATASET", dataclasses.replace(cifar100.DATASET, corrupted=load)
@@ -654,20 +662,20 @@ OUTSIDE = "does not exist: it must lie in 0.."
       "corrupted images are published for cifar10 and cifar100, not for 'digi",
     ),
     (
-      online_adaptation.load_online,
+      online_adaptation.load_online_adaptation,
       ("emnist",),
       "dataset must be one of "
       + ", ".join(datasets.names("online_adaptation")),
     ),
     (
-      lambda name: online_adaptation.load_online(
+      lambda name: online_adaptation.load_online_adaptation(
         "digits", pretraining_distribution=name
       ),
       ("normal",),
       "'normal'",
     ),
     (
-      lambda number: online_adaptation.load_online(
+      lambda number: online_adaptation.load_online_adaptation(
         "digits", max_pretraining_examples=number
       ),
       (0,),

@@ -8,9 +8,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import tff_shift as ts
+from tff_shift.data import sources
 from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.data.shifts import online_adaptation
-from tff_shift.data.your_own import own_datasets
 
 chain = itertools.chain.from_iterable
 NAMES = ["gap", "late", "leaver", "stays"]
@@ -70,7 +70,7 @@ def save(tmp_path):
 
 class TestOnline:
   def test_batches_are_the_rows_of_a_client_and_domain_in_order(self, save):
-    dataset = online_adaptation.load_online(save())
+    dataset = online_adaptation.load_online_adaptation(save())
     streams = dataset.streams
     assert (streams.num_clients, streams.num_timesteps) == (4, 2)
     assert streams.omega is None
@@ -79,13 +79,13 @@ class TestOnline:
         batch = streams.batch(client, timestep)
         assert rows(batch) == rows_of(name, year)
         assert batch.y.tolist() == ARRAYS["y"][rows(batch)].tolist()
-    assert dataset.time_names == ("2019", "2020", "2021")
+    assert dataset.schema.times == ("2019", "2020", "2021")
     short = streams.until(1)
     assert short.num_timesteps == 1
     assert rows(short.batch(1, 1)) == rows_of("late", 2020)
 
   def test_first_domain_of_each_client_is_split(self, save):
-    dataset = online_adaptation.load_online(
+    dataset = online_adaptation.load_online_adaptation(
       save(), seed=5, pretraining_distribution="uniform"
     )
     parts = list(map(rows, dataset[1:4]))
@@ -107,7 +107,7 @@ class TestOnline:
 
   def test_all_rows_before_deployment_train_as_they_are(self, save):
     name = save()
-    dataset = online_adaptation.load_online(name, seed=5)
+    dataset = online_adaptation.load_online_adaptation(name, seed=5)
     in_2019 = sorted(chain(rows_of(n, 2019) for n in NAMES))
     assert rows(dataset.labelled) == in_2019
     assert dataset.num_labelled == len(in_2019) == 60
@@ -116,7 +116,7 @@ class TestOnline:
     assert len(held_out) == 3 * NUM_HELD_OUT
     assert sorted([*rows(dataset.pretraining), *held_out]) == in_2019
     assert dataset.class_distribution.tolist() == [0.5, 0.5]
-    limited = online_adaptation.load_online(
+    limited = online_adaptation.load_online_adaptation(
       name, seed=5, max_pretraining_examples=7
     )
     assert limited.labelled is None
@@ -125,7 +125,7 @@ class TestOnline:
     assert limited.num_labelled == 60
 
   def test_later_labels_do_not_change_what_is_fitted(self, save):
-    first = online_adaptation.load_online(save(), seed=5)
+    first = online_adaptation.load_online_adaptation(save(), seed=5)
     is_later = ARRAYS["domain"] > 2019
     poisoned = {
       **ARRAYS,
@@ -134,12 +134,12 @@ class TestOnline:
     }
     name = save()
     np.savez(name, **poisoned)
-    again = online_adaptation.load_online(name, seed=5)
+    again = online_adaptation.load_online_adaptation(name, seed=5)
     assert_array_equal(again.pretraining.y, first.pretraining.y)
     assert again.class_distribution.tolist() == [0.5, 0.5, 0]
 
   def test_true_shift_is_that_of_the_labels(self, save):
-    streams = online_adaptation.load_online(save()).streams
+    streams = online_adaptation.load_online_adaptation(save()).streams
     shifts = [[streams.shift(c, t) for t in (1, 2)] for c in range(4)]
     # From 1/2 to 1/4 of a label is an L1 distance of 1/2.
     assert_array_equal(
@@ -151,7 +151,9 @@ class TestOnline:
   def test_rows_without_clients_are_dealt_iid(self, save):
     name = save("client")
     one, same, other = (
-      online_adaptation.load_online(name, num_clients=3, seed=seed).streams
+      online_adaptation.load_online_adaptation(
+        name, num_clients=3, seed=seed
+      ).streams
       for seed in (1, 1, 2)
     )
     for timestep, year in ((1, 2020), (2, 2021)):
@@ -172,7 +174,7 @@ class TestOnline:
     )
     frame.to_csv(tmp_path / "drift.csv", index=False)
     columns = {"label": "y", "client": "client", "time": "domain"}
-    table = own_datasets.table_name(str(tmp_path / "drift.csv"), columns)
+    table = sources.with_options(str(tmp_path / "drift.csv"), columns)
     read = ts.load_online_adaptation(table).streams
     named = ts.from_dataframe("online_adaptation", frame, **columns)
     initial, streams = named.data
@@ -194,7 +196,7 @@ class TestOnline:
 
 
 def test_training_periods_are_split_and_the_others_stay_whole(save):
-  dataset = dynamic_personalization.load_dynamic(save(), seed=0)
+  dataset = dynamic_personalization.load_dynamic_personalization(save(), seed=0)
   own = dataset.periods
   parts = {
     "public": set(rows(dataset.public)),

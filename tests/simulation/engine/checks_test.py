@@ -16,10 +16,10 @@ from tff_shift.algorithms import fth
 from tff_shift.algorithms import source
 from tff_shift.command_line.tuning import selection
 from tff_shift.data import examples as examples_lib
+from tff_shift.data import from_python
 from tff_shift.data.shifts import (
   dynamic_personalization as dynamic_personalization_data,
 )
-from tff_shift.data.your_own import from_arrays
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
 from tff_shift.models.networks import mlp
@@ -49,12 +49,16 @@ def pair(size=8):
   return GENERATOR.normal(size=(size, 3)), np.arange(size) % 2
 
 
-EVOLVING = from_arrays.evolving(
-  [[pair() for _ in range(3)] for _ in range(NUM_CLIENTS)], num_classes=2
+EVOLVING = from_python.from_arrays(
+  "evolving",
+  [[pair() for _ in range(3)] for _ in range(NUM_CLIENTS)],
+  num_classes=2,
 )
-GUIDANCE = from_arrays.guidance([pair(), pair()], num_classes=2)
-ONLINE = from_arrays.online_adaptation(
-  [pair(), pair()], [[pair(4), pair(4)] for _ in range(NUM_CLIENTS)]
+GUIDANCE = from_python.from_arrays("guidance", [pair(), pair()], num_classes=2)
+ONLINE = from_python.from_arrays(
+  "online_adaptation",
+  [pair(), pair()],
+  [[pair(4), pair(4)] for _ in range(NUM_CLIENTS)],
 )
 POOL = examples_lib.Examples(*pair(40))
 

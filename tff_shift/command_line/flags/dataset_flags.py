@@ -10,13 +10,14 @@ from tff_shift._util import arguments
 from tff_shift.command_line import configuration
 from tff_shift.data import dataset
 from tff_shift.data import datasets
-from tff_shift.data.your_own import image_files
-from tff_shift.data.your_own import own_datasets
+from tff_shift.data import sources
+from tff_shift.data.sources import image_files
+from tff_shift.data.sources import npz
 
 FLAGS = flags.FLAGS
 
-# Options of a table or a folder, see `own_datasets`.
-_OF_TABLES = ("label", "client", "time", "image", "features")
+# Options of a table or a folder, see `sources`.
+_OF_TABLES = ("label", "client", "time", "image", "features", "drop")
 _OPTIONS = (*_OF_TABLES, "folder_levels", "domain_order", "image_size")
 _COLUMN = "Column of --dataset=path/to/data.csv:"
 
@@ -29,7 +30,7 @@ class Configuration(configuration.Configuration):
     "digits",
     lambda kind: (
       f"One of {datasets.choices(kind.scenario)}. A file contains the arrays"
-      f" {', '.join(own_datasets.KEYS)}. A folder has images in a folder for"
+      f" {', '.join(npz.KEYS)}. A folder has images in a folder for"
       " each class, or is one of Dataset.save_to_disk (Hugging Face), with"
       " --label. tfds:<name>:<x>,<y> selects the features of inputs and labels."
     ),
@@ -58,6 +59,10 @@ class Configuration(configuration.Configuration):
     None,
     "Columns of --dataset=path/to/data.csv: the inputs, numbers or vectors."
     " Default: all columns that no other flag names.",
+  )
+  drop: tuple[str, ...] | None = configuration.setting(
+    None,
+    "Columns of --dataset=path/to/data.csv that are left out, such as ids.",
   )
   folder_levels: str | None = configuration.setting(
     None,
@@ -103,7 +108,7 @@ def check(scenario: str) -> None:
   """
   _name_options()
   name = FLAGS.dataset
-  if not own_datasets.is_own(name) and name not in datasets.names(scenario):
+  if not datasets.is_own(name) and name not in datasets.names(scenario):
     raise ValueError(
       f"--dataset={name}: it must be one of {datasets.choices(scenario)}"
       f"{arguments.did_you_mean(name, datasets.names(scenario))}"
@@ -111,7 +116,7 @@ def check(scenario: str) -> None:
   num_clients = datasets.get(
     name, scenario, data_dir=FLAGS.data_dir
   ).num_clients
-  found = own_datasets.checksum(name)
+  found = sources.checksum(name, FLAGS.data_dir)
   if FLAGS.dataset_sha256 not in (None, found):
     raise ValueError(
       f"--dataset_sha256={FLAGS.dataset_sha256}: the SHA-256 of"
@@ -132,9 +137,8 @@ def check(scenario: str) -> None:
 
 def client_names() -> tuple[str, ...] | None:
   """Returns the names of the clients of `--dataset`; None: their numbers."""
-  if not own_datasets.is_own(FLAGS.dataset) or entry().num_clients is None:
-    return None
-  return datasets.load(FLAGS.dataset, data_dir=FLAGS.data_dir).client_names
+  schema = datasets.schema(FLAGS.dataset, FLAGS.data_dir)
+  return None if schema is None else schema.clients
 
 
 def _name_options() -> None:
@@ -146,7 +150,7 @@ def _name_options() -> None:
   name, _, given = FLAGS.dataset.partition("?")
   # A folder in the working folder may be named without a slash.
   if (
-    not own_datasets.is_own(name)
+    not datasets.is_own(name)
     and name not in datasets.names()
     and pathlib.Path(name).is_dir()
   ):
@@ -157,14 +161,14 @@ def _name_options() -> None:
     for option in _OPTIONS
     if (value := FLAGS[option].value) is not None
   }
-  allowed = own_datasets.options(name)
+  allowed = sources.options(name)
   for option in options:
     if option not in allowed:
       raise ValueError(
         f"--{option} belongs to --dataset={_place(option)}, not to"
         f" --dataset={FLAGS.dataset}"
       )
-  named = own_datasets.table_name(name, options) if options else name
+  named = sources.with_options(name, options) if options else name
   # Flags can be checked twice.
   if given and FLAGS.dataset != named:
     raise ValueError(
@@ -184,6 +188,11 @@ def _place(option: str) -> str:
   )
 
 
+def is_own() -> bool:
+  """Returns whether `--dataset` names a user's data."""
+  return datasets.is_own(FLAGS.dataset)
+
+
 def shown() -> str:
   """Returns the data set as the command line names it."""
   return FLAGS.dataset.partition("?")[0]
@@ -196,7 +205,7 @@ def entry() -> dataset.DatasetInfo:
 
 def short_name() -> str:
   """Returns the name of the data set in results."""
-  return own_datasets.short_name(FLAGS.dataset)
+  return sources.short_name(FLAGS.dataset)
 
 
 def clients_are_given(flag: str) -> bool:

@@ -20,6 +20,7 @@ from tff_shift import algorithms
 from tff_shift._util import user_modules
 from tff_shift.command_line import configuration
 from tff_shift.command_line.tuning import search
+from tff_shift.data import datasets
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import metrics
 
@@ -38,10 +39,10 @@ def _define_import(values: flags.FlagValues = flags.FLAGS) -> None:
   flags.DEFINE_list(
     _IMPORT,
     None,
-    "Comma-separated algorithms and metrics of your own: files"
+    "Comma-separated algorithms, metrics and data sets of your own: files"
     " (my_algorithm.py) or modules (my_package.my_algorithm). The file name is"
-    " the name of the algorithm, whose hyper-parameters become flags, or of the"
-    " metric.",
+    " the name of the algorithm, whose hyper-parameters become flags, of the"
+    " metric, or of the data set (a function load() -> table.Table).",
     flag_values=values,
   )
 
@@ -63,8 +64,13 @@ def import_files(arguments: Sequence[str]) -> None:
   values(arguments, known_only=True)
   for name in values[_IMPORT].value or ():
     try:
-      is_metric = metrics.is_metric(user_modules.load(name))
-      (metrics if is_metric else algorithms).load(name)
+      module = user_modules.load(name)
+      if metrics.is_metric(module):
+        metrics.load(name)
+      elif datasets.is_dataset(module):
+        datasets.load_file(name)
+      else:
+        algorithms.load(name)
     except ValueError as error:
       raise ValueError(f"--{_IMPORT}: {error}") from error
 

@@ -13,6 +13,7 @@ from absl import flags
 from tff_shift import models
 from tff_shift.command_line import configuration
 from tff_shift.data import dataset
+from tff_shift.data import table
 
 if TYPE_CHECKING:
   from tff_shift.models import split_model
@@ -78,15 +79,13 @@ def options() -> dict[str, Any]:
 
 def changed(
   model: split_model.SplitModel,
-  class_names: Sequence[str],
-  feature_names: Sequence[str] | None,
+  schema: table.Schema,
 ) -> split_model.SplitModel:
   """Applies `--normalization` and `--weights_file` to a model.
 
   Args:
     model: The model to train, without a guide: weight files have none.
-    class_names: The names of the classes of the data.
-    feature_names: The names of the columns of x. None: they have no names.
+    schema: The names of the data.
 
   Returns:
     The changed model.
@@ -103,13 +102,11 @@ def changed(
     return model
   from tff_shift.models import split_model
 
-  _check_names(FLAGS.weights_file, class_names, feature_names)
+  _check_names(FLAGS.weights_file, schema)
   return split_model.load_weights(model, FLAGS.weights_file)
 
 
-def _check_names(
-  path: str, class_names: Sequence[str], feature_names: Sequence[str] | None
-) -> None:
+def _check_names(path: str, schema: table.Schema) -> None:
   """Refuses the weights of a saved run for other classes or columns."""
   from tff_shift.data import array_files
   from tff_shift.serving import description
@@ -123,13 +120,13 @@ def _check_names(
   described = description.read(folder)
   arrays = array_files.read_npz(weights)
   for part, what, theirs, names in (
-    ("head/", "class_names", described.class_names, class_names),
-    ("backbone/", "feature_names", described.feature_names, feature_names),
+    ("head/", "class_names", described.schema.classes, schema.classes),
+    ("backbone/", "feature_names", described.schema.features, schema.features),
   ):
     # A part that the file lacks is drawn.
     if not any(name.startswith(part) for name in arrays):
       continue
-    if theirs is None or names is None or _are_numbers(theirs, names):
+    if not theirs or names is None or _are_numbers(theirs, names):
       continue
     if tuple(theirs) != tuple(names):
       raise ValueError(

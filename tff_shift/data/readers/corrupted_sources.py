@@ -21,6 +21,7 @@ import numpy as np
 from tff_shift.data import array_files
 from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import partition
+from tff_shift.data import table
 from tff_shift.data.images import corruptions
 from tff_shift.data.readers import tfds_archives
 
@@ -92,7 +93,7 @@ def load_corrupted(
   corruption: str,
   severity: int,
   data_dir: str | os.PathLike[str] | None = None,
-) -> dataset_lib.Dataset:
+) -> table.Table:
   """Loads the test images of CIFAR under one corruption at one severity.
 
   Args:
@@ -134,17 +135,17 @@ def _check_dataset(dataset: str) -> None:
 
 def _cifar10(
   folder: pathlib.Path, corruption: str, severity: int
-) -> dataset_lib.Dataset:
+) -> table.Table:
   """Loads a configuration written by tensorflow-datasets."""
   images = tfds_archives.load(
     f"cifar10_corrupted/{corruption}_{severity}", folder, splits=("test",)
   )
-  return images._replace(class_names=_CIFAR10_NAMES)
+  return table.of_classes(images.x, images.y, _CIFAR10_NAMES)
 
 
 def _cifar100(
   folder: pathlib.Path, corruption: str, severity: int
-) -> dataset_lib.Dataset:
+) -> table.Table:
   """Reads one severity of a file of the archive."""
   archive = folder / CIFAR100_FOLDER
   paths = archive / _FILE_OF[corruption], archive / "labels.npy"
@@ -182,7 +183,7 @@ def _cifar100(
       f"{paths[1]} holds labels {y.min()}..{y.max()}; they must lie in"
       f" 0..{len(_CIFAR100_NAMES) - 1}"
     )
-  return dataset_lib.Dataset(np.array(images[rows]), y, _CIFAR100_NAMES)
+  return table.of_classes(np.array(images[rows]), y, _CIFAR100_NAMES)
 
 
 def _map_array(path: pathlib.Path) -> np.ndarray:

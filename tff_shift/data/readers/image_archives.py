@@ -30,6 +30,7 @@ import numpy as np
 
 from tff_shift.data import array_files
 from tff_shift.data import dataset
+from tff_shift.data import table
 
 PORTRAITS_FOLDER = "faces_aligned_small_mirrored_co_aligned_cropped_cleaned"
 PORTRAITS_URL = (
@@ -45,7 +46,7 @@ TINY_IMAGENET_URL = f"http://cs231n.stanford.edu/{TINY_IMAGENET_FOLDER}.zip"
 TINY_IMAGENET_SIZE = 64
 
 
-def portraits(folder: pathlib.Path) -> dataset.Dataset:
+def portraits(folder: pathlib.Path) -> table.Table:
   """Loads Portraits, 32x32 and grey, with the year of each face.
 
   Args:
@@ -70,7 +71,7 @@ def portraits(folder: pathlib.Path) -> dataset.Dataset:
     )
   years = [_number_in_name(path, r"(\d{4})_.*") for path in paths]
   labels = [class_of[path.parent.name] for path in paths]
-  return dataset.Dataset(
+  return table.of_classes(
     _read_images(paths, "L", PORTRAITS_SIZE),
     np.array(labels, np.int32),
     ("female", "male"),
@@ -78,7 +79,7 @@ def portraits(folder: pathlib.Path) -> dataset.Dataset:
   )
 
 
-def caltran(folder: pathlib.Path) -> dataset.Dataset:
+def caltran(folder: pathlib.Path) -> table.Table:
   """Loads Caltran, 224x224 in colour, with the hour of each image.
 
   Args:
@@ -103,8 +104,10 @@ def caltran(folder: pathlib.Path) -> dataset.Dataset:
 
   path = archive / CALTRAN_LABELS
   try:
-    table = io.loadmat(path, squeeze_me=True)
-    stems, labels = (np.atleast_1d(table[name]) for name in ("names", "labels"))
+    content = io.loadmat(path, squeeze_me=True)
+    stems, labels = (
+      np.atleast_1d(content[name]) for name in ("names", "labels")
+    )
   except KeyError as error:
     raise ValueError(
       f"{path} does not hold {error}; it must hold 'names' and 'labels'"
@@ -128,7 +131,7 @@ def caltran(folder: pathlib.Path) -> dataset.Dataset:
   paths = [archive / f"{stem}.jpg" for stem in stems]
   pattern = r"\d{4}-\d{2}-\d{2}-([01]\d|2[0-3])-\d{2}\.jpg"
   hours = [_number_in_name(path, pattern) for path in paths]
-  return dataset.Dataset(
+  return table.of_classes(
     _read_images(paths, "RGB", CALTRAN_SIZE),
     (labels > 0).astype(np.int32),
     ("no car", "car"),
@@ -136,7 +139,7 @@ def caltran(folder: pathlib.Path) -> dataset.Dataset:
   )
 
 
-def tiny_imagenet(folder: pathlib.Path) -> dataset.Dataset:
+def tiny_imagenet(folder: pathlib.Path) -> table.Table:
   """Loads Tiny ImageNet, 64x64 in colour: the training images class by class.
 
   Labels follow the order of `wnids.txt`; `words.txt` gives the name of a class.
@@ -188,7 +191,7 @@ def tiny_imagenet(folder: pathlib.Path) -> dataset.Dataset:
       )
     paths.append(archive / "val" / "images" / name)
     labels.append(label_of[wnid])
-  return dataset.Dataset(
+  return table.of_classes(
     _read_images(paths, "RGB", TINY_IMAGENET_SIZE),
     np.array(labels, np.int32),
     tuple(words[wnid] for wnid in wnids),

@@ -25,6 +25,7 @@ import numpy as np
 
 from tff_shift.data import dataset
 from tff_shift.data import partition
+from tff_shift.data import table
 from tff_shift.data.texts import text_files
 from tff_shift.data.texts import tokens
 
@@ -41,7 +42,7 @@ def prompt(subject: str, obj: str) -> str:
   return f"{subject}, {obj}"
 
 
-def load(folder: pathlib.Path, model_dir: pathlib.Path) -> dataset.Dataset:
+def load(folder: pathlib.Path, model_dir: pathlib.Path) -> table.Table:
   """Loads the facts as tokens of a pre-trained model.
 
   Args:
@@ -91,7 +92,7 @@ def load(folder: pathlib.Path, model_dir: pathlib.Path) -> dataset.Dataset:
       f" {archive / 'TREx'}; there must be {NUM_RELATIONS}: unpack the archive"
       " again"
     )
-  return dataset.Dataset(
+  return table.of_classes(
     tokens.tokenize(texts, model_dir, LENGTH),
     np.array(labels, np.int32),
     tuple(names),

@@ -33,6 +33,7 @@ import numpy as np
 from tff_shift.data import dataset
 from tff_shift.data import examples
 from tff_shift.data import partition
+from tff_shift.data import table
 from tff_shift.data.texts import text
 from tff_shift.data.texts import text_files
 
@@ -67,7 +68,7 @@ class _Title(NamedTuple):
   words: list[str]
 
 
-def reddit(folder: pathlib.Path) -> dataset.Dataset:
+def reddit(folder: pathlib.Path) -> table.Table:
   """Loads titles of posts, balanced over classes and half-years if possible.
 
   Of titles with the same words the earliest is kept, from any class. From each
@@ -109,7 +110,7 @@ def reddit(folder: pathlib.Path) -> dataset.Dataset:
 @functools.lru_cache(maxsize=1)
 def _read_reddit(
   archive: pathlib.Path, states: tuple[tuple[pathlib.Path, int, int], ...]
-) -> dataset.Dataset:
+) -> table.Table:
   """Reads the files of Reddit, see `reddit`."""
   del states
   chosen = _draw(archive)
@@ -122,7 +123,7 @@ def _read_reddit(
     np.array([getattr(each, name) for each in titles], np.int32)
     for name in ("label", "half_year")
   )
-  return dataset.Dataset(
+  return table.of_classes(
     examples.read_only(x),
     examples.read_only(labels),
     SUBREDDITS,
@@ -140,7 +141,7 @@ def _draw(archive: pathlib.Path) -> dict[int, int]:
   Returns:
     A dictionary by the position among the results of `_titles`.
   """
-  table = np.fromiter(
+  rows = np.fromiter(
     (
       (title.half_year, title.label, title.seconds, _digest(title.words))
       for title in _titles(archive)
@@ -152,22 +153,21 @@ def _draw(archive: pathlib.Path) -> dict[int, int]:
       ("digest", np.uint64),
     ],
   )
-  if not len(table):
+  if not len(rows):
     raise ValueError(
       f"{archive} holds no title of {', '.join(SUBREDDITS)} in"
       f" {FIRST_YEAR} to {LAST_YEAR}; its posts must have the fields"
       f" {', '.join(REDDIT_FIELDS)}"
     )
   # The earliest of each; in the same second, the class decides.
-  in_time = np.lexsort((table["label"], table["seconds"]))
-  _, first = np.unique(table["digest"][in_time], return_index=True)
+  in_time = np.lexsort((rows["label"], rows["seconds"]))
+  _, first = np.unique(rows["digest"][in_time], return_index=True)
   kept = in_time[first]
   chosen = []
   for half_year, when in enumerate(HALF_YEARS):
     for label, subreddit in enumerate(SUBREDDITS):
       cell = kept[
-        (table["half_year"][kept] == half_year)
-        & (table["label"][kept] == label)
+        (rows["half_year"][kept] == half_year) & (rows["label"][kept] == label)
       ]
       if not cell.size:
         raise ValueError(
@@ -175,7 +175,7 @@ def _draw(archive: pathlib.Path) -> dict[int, int]:
           " not in an earlier half-year or another class as well; each class"
           " must have one in each half-year"
         )
-      cell = cell[np.lexsort((table["digest"][cell], table["seconds"][cell]))]
+      cell = cell[np.lexsort((rows["digest"][cell], rows["seconds"][cell]))]
       rng = partition.generator("titles of a class", [half_year, label])
       drawn = rng.permutation(len(cell))[:_TITLES_PER_CELL]
       chosen.extend(cell[np.sort(drawn)])

@@ -21,6 +21,7 @@ from tff_shift._util import memory
 from tff_shift.data import array_files
 from tff_shift.data import dataset
 from tff_shift.data import examples
+from tff_shift.data import table
 
 
 def load(
@@ -30,7 +31,7 @@ def load(
   image: str = "image",
   label: str = "label",
   splits: Sequence[str] = ("train", "test"),
-) -> dataset.Dataset:
+) -> table.Table:
   """Loads images written by tensorflow-datasets.
 
   Args:
@@ -60,7 +61,7 @@ _BYTES_OF_NAME = 64
 
 def load_any(
   name: str, folder: pathlib.Path, keys: tuple[str, str] | None = None
-) -> dataset.Dataset:
+) -> table.Table:
   """Loads a data set by its name only.
 
   Args:
@@ -232,7 +233,7 @@ def _builder(name: str, version: str, folder: pathlib.Path) -> Any:
 
 def _read(
   builder: Any, image: str, label: str, splits: Sequence[str]
-) -> dataset.Dataset:
+) -> table.Table:
   """Reads the splits of a version, in this order; y as stored."""
   import tensorflow_datasets as tfds
 
@@ -251,7 +252,7 @@ def _read(
   feature, num_train = builder.info.features[label], None
   if splits[0] == "train" and len(splits) > 1:
     num_train = builder.info.splits["train"].num_examples
-  return dataset.Dataset(
+  return table.of_classes(
     found[image],
     found[label],
     _class_names(feature, f"{label} of tfds:{builder.info.name}"),
@@ -269,8 +270,8 @@ def _class_names(feature: Any, what: str) -> tuple[str, ...]:
 
 
 def _with_classes(
-  found: dataset.Dataset, what: str, dtype: type[np.integer]
-) -> dataset.Dataset:
+  found: table.Table, what: str, dtype: type[np.integer]
+) -> table.Table:
   """Casts y; refuses values that are not classes."""
   y = examples.checked_array(found.y, what, shape=(None,), dtype=dtype)
   return found._replace(y=y)

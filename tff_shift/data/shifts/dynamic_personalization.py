@@ -30,12 +30,13 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tff_shift._util import arguments
-from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples
 from tff_shift.data import partition
+from tff_shift.data import table
 from tff_shift.data.shifts import fixed_batches
 from tff_shift.data.shifts import own_drift
 
@@ -68,16 +69,14 @@ class OwnPeriods(NamedTuple):
       period, and its other periods are the other domains.
     period_size: The median number of examples of a client in a training period,
       at most half of all training examples, for IID periods.
-    time_names: The name of each domain.
   """
 
   train: fixed_batches.Periods
   stream: fixed_batches.Periods
   period_size: int
-  time_names: tuple[str, ...]
 
 
-class DynamicDataset(NamedTuple):
+class DynamicPersonalizationDataset(NamedTuple):
   """A data set in four disjoint parts.
 
   Attributes:
@@ -86,14 +85,11 @@ class DynamicDataset(NamedTuple):
     validation: The pool for the validation accuracy of a model.
     test: The pool of the inference periods.
     public: The server's data, for fitting representations and thresholds.
-    class_names: The name of each class.
+    schema: The names of classes, clients, times and features.
     clients: For each part by its name, `[n]` integers, the client that holds an
       example. None: all clients draw from all examples.
     periods: The periods of data with domains; `test` has all examples of their
       stream. None: periods are drawn.
-    client_names: The names of clients that hold their own examples. None: their
-      numbers.
-    feature_names: The name of each column of x. None: they have no names.
   """
 
   name: str
@@ -101,14 +97,50 @@ class DynamicDataset(NamedTuple):
   validation: examples.Examples
   test: examples.Examples
   public: examples.Examples
-  class_names: tuple[str, ...]
+  schema: table.Schema
   clients: Mapping[str, np.ndarray] | None = None
   periods: OwnPeriods | None = None
-  client_names: tuple[str, ...] | None = None
-  feature_names: tuple[str, ...] | None = None
 
 
-def load_dynamic(
+def deal(
+  content: table.Table,
+  *,
+  drifted: npt.ArrayLike | None = None,
+  repeats: bool = False,
+) -> fixed_batches.Periods:
+  """Divides the examples of clients by time, for `dynamic_personalization`.
+
+  Args:
+    content: The examples, with clients and times: the periods, for training,
+      validation or a stream. A client without examples in a period is absent.
+    drifted: For each client and period, whether its distribution differs from
+      the previous period; ignored for period 0. It is used to evaluate drift
+      detection, and clients do not see it. None: not known.
+    repeats: Whether the periods repeat from period 0 after the last one. A
+      round of training uses one period.
+
+  Returns:
+    The periods.
+
+  Raises:
+    ValueError: If `drifted` does not fit.
+  """
+  has_drifted = None
+  if drifted is not None:
+    shape = content.schema.num_clients, len(content.schema.times)
+    has_drifted = examples.as_array(drifted, "drifted")
+    if has_drifted.shape != shape or has_drifted.dtype != bool:
+      raise ValueError(
+        f"drifted: {list(shape)} bools wanted, one for each client and period,"
+        f" got {has_drifted.dtype} {list(has_drifted.shape)}"
+      )
+  _, batches = table.take_groups(content, table.positions(content))
+  return fixed_batches.Periods(
+    batches, has_drifted, len(content.schema.classes), repeats=repeats
+  )
+
+
+def load_dynamic_personalization(
   dataset: str,
   *,
   seed: int,
@@ -119,7 +151,7 @@ def load_dynamic(
   test_fraction: float | None = None,
   train_periods: int | None = None,
   num_clients: int | None = None,
-) -> DynamicDataset:
+) -> DynamicPersonalizationDataset:
   """Loads a data set and splits it into its four parts.
 
   If examples belong to clients, the examples of each client are split. If they
@@ -195,7 +227,7 @@ def load_dynamic(
     partition.check_positive_integer("max_examples", max_examples)
     order = order[:max_examples]
   if time_names:
-    return _load_own(
+    return _load_with_times(
       dataset,
       source,
       time_names,
@@ -230,26 +262,24 @@ def load_dynamic(
   taken: dict[str, Any] = {
     name: examples.take(source, each) for name, each in parts.items()
   }
-  return DynamicDataset(
+  return DynamicPersonalizationDataset(
     name=dataset,
-    class_names=source.class_names,
+    schema=source.schema,
     clients=clients,
-    client_names=source.client_names,
-    feature_names=source.feature_names,
     **taken,
   )
 
 
-def _load_own(
+def _load_with_times(
   name: str,
-  source: dataset_lib.Dataset,
+  source: table.Table,
   time_names: Sequence[str],
   order: np.ndarray,
   part_fractions: Mapping[str, float],
   train_periods: int | None,
   num_clients: int | None,
   seed: int,
-) -> DynamicDataset:
+) -> DynamicPersonalizationDataset:
   """Splits the training periods of a data set; the others are its stream.
 
   Args:
@@ -275,11 +305,9 @@ def _load_own(
     )
   is_used = np.zeros(len(source.y), bool)
   is_used[order] = True
+  source = own_drift.with_clients(source, num_clients, seed, name)
   groups = [
-    [each[is_used[each]] for each in own]
-    for own in own_drift.by_client_and_time(
-      source, time_names, num_clients, seed, name
-    )
+    [each[is_used[each]] for each in own] for own in table.positions(source)
   ]
   for time_name, at_once in zip(
     time_names, zip(*groups, strict=True), strict=True
@@ -313,7 +341,7 @@ def _load_own(
       )
   is_train = np.zeros(len(source.y), bool)
   is_train[parts["train"]] = True
-  train, batches = own_drift.grouped(
+  train, batches = table.take_groups(
     source,
     [[each[is_train[each]] for each in own[:train_periods]] for own in groups],
   )
@@ -325,25 +353,22 @@ def _load_own(
         " beside the public and the validation part"
       )
   # The stream starts from the last training period.
-  test, stream = own_drift.grouped(
+  test, stream = table.take_groups(
     source, [own[train_periods - 1 :] for own in groups]
   )
-  num_classes = len(source.class_names)
-  return DynamicDataset(
+  num_classes = len(source.schema.classes)
+  return DynamicPersonalizationDataset(
     name=name,
     train=train,
     validation=examples.take(source, parts["validation"]),
     test=test,
     public=examples.take(source, parts["public"]),
-    class_names=source.class_names,
-    client_names=source.client_names,
-    feature_names=source.feature_names,
+    schema=source.schema,
     clients={part: client[parts[part]] for part in ("validation", "public")},
     periods=OwnPeriods(
       fixed_batches.Periods(batches, None, num_classes, repeats=True),
       fixed_batches.Periods(stream, None, num_classes),
       min(int(np.median(sizes)), len(train.y) // 2),
-      tuple(time_names),
     ),
   )
 
@@ -351,7 +376,7 @@ def _load_own(
 def _cut(
   order: np.ndarray, num_train: int | None, part_fractions: Mapping[str, float]
 ) -> dict[str, np.ndarray]:
-  """Splits shuffled indices into the parts of a `DynamicDataset`, by name."""
+  """Splits shuffled indices into the four parts, by name."""
   if num_train is None:
     num_test = round(part_fractions["test_fraction"] * len(order))
     test, rest = order[:num_test], order[num_test:]

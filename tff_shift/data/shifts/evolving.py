@@ -48,10 +48,11 @@ from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
+from tff_shift.data import sources
+from tff_shift.data import table
 from tff_shift.data.images import transforms
 from tff_shift.data.shifts import concepts as concepts_lib
 from tff_shift.data.texts import text
-from tff_shift.data.your_own import own_datasets
 
 SCENARIO = "evolving"
 
@@ -91,20 +92,15 @@ class EvolvingDataset(NamedTuple):
   Attributes:
     name: Its name in figures and messages.
     domains: At least two domains.
-    class_names: The name of each label.
+    schema: The names of classes, clients and features.
     vocabulary: The word of each id, for titles, without words that occur only
       in the target. None: not titles.
-    client_names: The name of each client that holds examples. None: their
-      numbers.
-    feature_names: The name of each column of x. None: they have no names.
   """
 
   name: str
   domains: tuple[Domain, ...]
-  class_names: tuple[str, ...]
+  schema: table.Schema
   vocabulary: tuple[str, ...] | None = None
-  client_names: tuple[str, ...] | None = None
-  feature_names: tuple[str, ...] | None = None
 
   @property
   def has_own_split(self) -> bool:
@@ -210,9 +206,9 @@ def load_evolving(
   source = datasets.load(
     name, data_dir=data_dir, seed=seed, num_domains=num_domains
   )
-  is_test = None
-  if own_datasets.is_own(name) and source.num_train is not None:
-    is_test = np.arange(len(source.y)) >= source.num_train
+  if not datasets.is_own(name):
+    # The splits of an archive are pooled.
+    source = source._replace(num_train=None)
   angles = [0.0] * num_domains
   if evolution.angle_step is not None:
     members = _random_groups(name, len(source.y), num_domains, seed)
@@ -231,45 +227,105 @@ def load_evolving(
     members, domain_names = _time_groups(
       name, evolution, source.time, num_domains
     )
-
-  domains = []
-  for m, (indices, angle) in enumerate(zip(members, angles, strict=True)):
-    if max_examples_per_domain is not None:
-      rng = partition.generator("examples of a domain", [seed, m])
-      indices = np.sort(rng.permutation(indices)[:max_examples_per_domain])
-    x = source.x[indices]
-    if angle:
-      x = transforms.rotate(x, angle)
-    client, for_test = (
-      None if each is None else each[indices]
-      for each in (source.client, is_test)
-    )
-    domains.append(
-      Domain(x, source.y[indices], domain_names[m], client, for_test)
-    )
-  dataset = EvolvingDataset(
-    own_datasets.short_name(name),
-    tuple(domains),
-    source.class_names,
-    source.vocabulary,
-    source.client_names,
-    source.feature_names,
+  if max_examples_per_domain is not None:
+    members = [
+      np.sort(
+        partition.generator("examples of a domain", [seed, m]).permutation(
+          rows
+        )[:max_examples_per_domain]
+      )
+      for m, rows in enumerate(members)
+    ]
+  dataset = _dataset(
+    sources.short_name(name), source, members, domain_names, angles
   )
   if dataset.vocabulary is None:
     return dataset
   ids, vocabulary = text.keep_frequent(
-    [domain.x for domain in domains],
+    [domain.x for domain in dataset.domains],
     dataset.vocabulary,
     datasets.get(name, data_dir=data_dir).vocabulary_size,
-    [domain.x for domain in domains[:-1]]
+    [domain.x for domain in dataset.domains[:-1]]
     if counted is None
     else counted(dataset),
   )
   return dataset._replace(
     domains=tuple(
-      domain._replace(x=x) for domain, x in zip(domains, ids, strict=True)
+      domain._replace(x=x)
+      for domain, x in zip(dataset.domains, ids, strict=True)
     ),
     vocabulary=vocabulary,
+  )
+
+
+def _dataset(
+  name: str,
+  source: table.Table,
+  members: Sequence[np.ndarray],
+  domain_names: Sequence[str],
+  angles: Sequence[float],
+) -> EvolvingDataset:
+  """Copies the examples of each domain, rotated by its angle."""
+  is_test = None
+  if source.num_train is not None:
+    is_test = np.arange(len(source.y)) >= source.num_train
+  domains = []
+  for rows, domain_name, angle in zip(
+    members, domain_names, angles, strict=True
+  ):
+    x = source.x[rows]
+    if angle:
+      x = transforms.rotate(x, angle)
+    client, for_test = (
+      None if values is None else values[rows]
+      for values in (source.client, is_test)
+    )
+    domains.append(Domain(x, source.y[rows], domain_name, client, for_test))
+  return EvolvingDataset(name, tuple(domains), source.schema, source.vocabulary)
+
+
+def domains_of(content: table.Table, name: str = "own data") -> EvolvingDataset:
+  """Returns a table with times as domains, for `assemble_clients`."""
+  times = content.schema.times
+  return _dataset(
+    name,
+    content,
+    table.split_by(content.time, len(times)),
+    times,
+    [0.0] * len(times),
+  )
+
+
+def deal(
+  content: table.Table,
+  *,
+  test_fraction: float = _TEST_FRACTION,
+  seed: int = 0,
+  keep_copies_together: bool = False,
+) -> tuple[Client, ...]:
+  """Splits the examples of clients in domains, for `ts.run_evolving`.
+
+  Args:
+    content: The examples, with clients and times. The last domain is the
+      target, on which no client trains.
+    test_fraction: Test fraction of a client's examples of a source domain.
+    seed: Seed of the split.
+    keep_copies_together: Whether examples of a client and domain that are equal
+      bit for bit are all for training or all for testing.
+
+  Returns:
+    The clients, by id.
+
+  Raises:
+    ValueError: If there are fewer than 2 domains, or `test_fraction` is not
+      between 0 and 1.
+  """
+  return assemble_clients(
+    domains_of(content),
+    num_clients=content.schema.num_clients,
+    test_fraction=test_fraction,
+    seed=seed,
+    keep_copies_together=keep_copies_together,
   )
 
 
@@ -321,6 +377,7 @@ def assemble_clients(
   test_fraction: float | None = None,
   concepts: concepts_lib.Concepts | None = None,
   seed: int = 0,
+  keep_copies_together: bool = False,
 ) -> tuple[Client, ...]:
   """Partitions every domain over clients and splits each part into train/test.
 
@@ -343,6 +400,8 @@ def assemble_clients(
       The examples are partitioned by the labels of concept 0 and then
       relabeled. None: all have the labels of the data set.
     seed: Seed of all draws.
+    keep_copies_together: Whether examples of a domain that are equal bit for
+      bit are all for training or all for testing of a client.
 
   Returns:
     The clients, by id. If domains are partitioned here, each client has at
@@ -378,13 +437,12 @@ def assemble_clients(
     )
   partition.check_positive_integer("num_clients", num_clients)
   _check_num_clients(dataset, num_clients)
+  num_classes = len(dataset.schema.classes)
   if concepts is not None:
-    concepts_lib.check(
-      concepts, num_clients, len(dataset.domains), len(dataset.class_names)
-    )
+    concepts_lib.check(concepts, num_clients, len(dataset.domains), num_classes)
   occurring = np.unique(np.concatenate([each.y for each in dataset.domains]))
   proportions = partition.dirichlet_over_classes(
-    [occurring] * num_clients, len(dataset.class_names), dirichlet, seed
+    [occurring] * num_clients, num_classes, dirichlet, seed
   )
   target = len(dataset.domains) - 1
   train_parts, test_parts = [], []  # [domain][client] -> positions
@@ -404,9 +462,12 @@ def assemble_clients(
     nothing = [everything[:0]] * num_clients
     if domain.is_test is None:
       whole = partitioned(everything, "")
+      copies = examples_lib.copies(domain.x) if keep_copies_together else None
       train, test = zip(
         *(
-          partition.split_train_test(part, test_fraction, [seed, m, client])
+          partition.split_train_test(
+            part, test_fraction, [seed, m, client], copies
+          )
           for client, part in enumerate(whole)
         ),
         strict=True,
@@ -423,7 +484,7 @@ def assemble_clients(
     _check_domain(dataset, m, test if m == target else train)
     train_parts.append(train)
     test_parts.append(test)
-  names = dataset.client_names or (None,) * num_clients
+  names = dataset.schema.clients or (None,) * num_clients
   return tuple(
     Client(
       client,
@@ -437,14 +498,12 @@ def assemble_clients(
 
 def _check_num_clients(dataset: EvolvingDataset, num_clients: int) -> None:
   """Refuses more clients than examples, or another number than in the data."""
-  held = [each.client for each in dataset.domains if each.client is not None]
-  if not held:
+  number = dataset.schema.num_clients
+  if number is None:
     # Before distributions are drawn for all of them.
     for domain in dataset.domains:
       _check_enough(domain, len(domain.y), "", num_clients)
-    return
-  number = len(dataset.client_names or ()) or int(max(map(np.max, held))) + 1
-  if num_clients != number:
+  elif num_clients != number:
     raise ValueError(
       f"num_clients must be {number}, the number of clients that hold the"
       f" examples of {dataset.name}, got {num_clients}"

@@ -25,6 +25,7 @@ Choices:
 import os
 import re
 from collections.abc import Callable
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -32,9 +33,9 @@ import numpy as np
 from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition as partitions
+from tff_shift.data import table
 from tff_shift.data.images import color_transforms
 from tff_shift.data.shifts import class_pools
-from tff_shift.data.your_own import own_datasets
 
 SCENARIO = "guidance"
 # The test fraction of a client's examples.
@@ -52,20 +53,77 @@ class GuidanceDataset(NamedTuple):
       int32.
     test: Test examples of each client, after its transform.
     transforms: The colour transform of each client.
-    class_names: The name of each class.
+    schema: The names of classes, clients and features.
     sample: One example of the data set before any transform.
-    client_names: The names of clients that hold their own examples. None: their
-      numbers.
-    feature_names: The name of each column of x. None: they have no names.
   """
 
   train: tuple[examples_lib.Examples, ...]
   test: tuple[examples_lib.Examples, ...]
   transforms: tuple[color_transforms.ColorTransform, ...]
-  class_names: tuple[str, ...]
+  schema: table.Schema
   sample: np.ndarray
-  client_names: tuple[str, ...] | None = None
-  feature_names: tuple[str, ...] | None = None
+
+
+class Parts(NamedTuple):
+  """Two disjoint parts.
+
+  Attributes:
+    train: The training examples of each client; of `from_python.split`, one
+      `Examples`.
+    test: The held-out examples, likewise.
+  """
+
+  train: Any
+  test: Any
+
+
+def deal(
+  content: table.Table,
+  *,
+  test_fraction: float = _TEST_FRACTION,
+  seed: int = 0,
+  keep_copies_together: bool = False,
+) -> Parts:
+  """Splits the examples of clients, for `ts.run_guidance`.
+
+  Args:
+    content: The examples, with clients and without times.
+    test_fraction: Test fraction of a client's examples. Ignored if the table
+      has a test split.
+    seed: Seed of the split.
+    keep_copies_together: Whether examples of a client that are equal bit for
+      bit are all for training or all for testing.
+
+  Returns:
+    The training examples of each client, and its test examples, the queries.
+
+  Raises:
+    ValueError: If a client has too few examples for both parts.
+  """
+  if content.time is not None:
+    raise ValueError("guidance has no times and would ignore them")
+  copies = None
+  if keep_copies_together:
+    copies = examples_lib.copies(content.x)
+  clients: list[list[examples_lib.Examples]] = []
+  for client, (rows,) in enumerate(table.positions(content)):
+    if content.num_train is not None:
+      parts = rows[rows < content.num_train], rows[rows >= content.num_train]
+    else:
+      parts = partitions.split_train_test(
+        rows, test_fraction, [seed, client], copies
+      )
+      if not len(parts[1]):
+        names = content.schema.clients
+        name = repr(names[client]) if names else client
+        of_one = copies is not None and len(set(copies[rows])) == 1 < len(rows)
+        raise ValueError(
+          f"client {name}: test_fraction {test_fraction:g} of {len(rows)}"
+          f" examples{', all copies of one,' if of_one else ''} leaves none to"
+          " test"
+        )
+    clients.append([examples_lib.take(content, part) for part in parts])
+  return Parts(*map(tuple, zip(*clients, strict=True)))
 
 
 def default_intensity(dataset: str) -> str:
@@ -74,7 +132,7 @@ def default_intensity(dataset: str) -> str:
   Own data and vectors have none.
   """
   has_colors = (
-    not own_datasets.is_own(dataset) and datasets.get(dataset).dtype == np.uint8
+    not datasets.is_own(dataset) and datasets.get(dataset).dtype == np.uint8
   )
   return "high" if has_colors else color_transforms.NONE
 
@@ -103,7 +161,7 @@ def held_out_validation(
     parts = partitions.split_train_test(
       np.arange(len(own.y)), validation_fraction, [seed, client, 1]
     )
-    if not len(parts[1]) and dataset.client_names is None:
+    if not len(parts[1]) and dataset.schema.clients is None:
       raise ValueError(
         f"client {client} would have no validation example: it has"
         f" {len(own.y)} training examples; use fewer clients, more examples or"
@@ -215,7 +273,7 @@ def load_guidance(
     )
   transforms = color_transforms.pool(num_clients, intensity)
   source = datasets.load(dataset, data_dir=data_dir)
-  num_train = source.num_train if own_datasets.is_own(dataset) else None
+  num_train = source.num_train if datasets.is_own(dataset) else None
   if test_fraction is None:
     test_fraction = _TEST_FRACTION
   elif num_train is not None:
@@ -282,10 +340,8 @@ def load_guidance(
     train=tuple(train),
     test=tuple(test),
     transforms=transforms,
-    class_names=source.class_names,
+    schema=source.schema,
     sample=(_colored(sample) if is_moved else sample)[0],
-    client_names=source.client_names,
-    feature_names=source.feature_names,
   )
 
 

@@ -17,7 +17,7 @@ Your own data are pre-trained on as they are: all examples from before
 deployment. They may have classes that never occur, and rare ones. The
 distributions of pre-training and of labelled data are over the classes that
 occur before deployment. All examples of a rare class are used, see
-`load_online`.
+`load_online_adaptation`.
 
 Your own data with domains have their own drift, which is not drawn: the first
 domain is before deployment, and each other domain is a time step, at which a
@@ -59,17 +59,17 @@ from typing import Any
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tff_shift._util import arguments
-from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
+from tff_shift.data import table
 from tff_shift.data.images import corruptions
 from tff_shift.data.shifts import class_pools
 from tff_shift.data.shifts import fixed_batches
 from tff_shift.data.shifts import own_drift
-from tff_shift.data.your_own import own_datasets
 
 SCENARIO = "online_adaptation"
 SHIFT_KINDS = ("label", "covariate")
@@ -93,7 +93,7 @@ PRETRAINING_DISTRIBUTIONS = (*class_pools.PRETRAINING_DISTRIBUTIONS, AS_IS)
 _NUM_LISTED = 3
 
 
-class OnlineDataset(NamedTuple):
+class OnlineAdaptationDataset(NamedTuple):
   """A data set in its four parts.
 
   Attributes:
@@ -106,7 +106,7 @@ class OnlineDataset(NamedTuple):
     num_labelled: The number of examples from before deployment.
     initial: The pool of the clients' labelled data.
     stream: The pool of the streams.
-    class_names: The name of each class.
+    schema: The names of classes, clients, times and features.
     class_distribution: The requested label distribution of pre-training,
       [num_classes]; 0 for a class that does not occur before deployment.
     initial_client: `[n]` integers, the client that holds an example of
@@ -117,11 +117,6 @@ class OnlineDataset(NamedTuple):
       only classes that occur are assigned. None: clients have all classes.
     streams: The streams of data with domains, of all examples of `stream`.
       None: streams are drawn.
-    time_names: The names of the domains, the first one before deployment; empty
-      without domains.
-    client_names: The names of clients that hold their own examples. None: their
-      numbers.
-    feature_names: The name of each column of x. None: they have no names.
   """
 
   name: str
@@ -129,17 +124,68 @@ class OnlineDataset(NamedTuple):
   validation: examples_lib.Examples
   initial: examples_lib.Examples
   stream: examples_lib.Examples
-  class_names: tuple[str, ...]
+  schema: table.Schema
   class_distribution: np.ndarray
   initial_client: np.ndarray | None = None
   stream_client: np.ndarray | None = None
   client_classes: tuple[np.ndarray, ...] | None = None
   streams: fixed_batches.Streams | None = None
-  time_names: tuple[str, ...] = ()
-  client_names: tuple[str, ...] | None = None
-  feature_names: tuple[str, ...] | None = None
   labelled: examples_lib.Examples | None = None
   num_labelled: int = 0
+
+
+class Online(NamedTuple):
+  """The data of `ts.run_online_adaptation`, beside a pre-trained model.
+
+  Attributes:
+    initial: Each client's labelled examples, for `ts.Deployment`.
+    streams: The clients' streams.
+  """
+
+  initial: tuple[examples_lib.Examples, ...]
+  streams: fixed_batches.Streams
+
+
+def deal(content: table.Table, *, omega: npt.ArrayLike | None = None) -> Online:
+  """Divides the examples of clients by time, for `ts.run_online_adaptation`.
+
+  Args:
+    content: The examples, with clients and times. The first time is before
+      deployment, and its examples are labelled; a client that joins later has
+      none, and `ts.Deployment` then needs labelled examples of the server
+      (`held_out`). At the others, time steps, y is for evaluation only and
+      hidden from adaptation; a client without examples is absent.
+    omega: A number for each of the time steps 0..T, such as the extent of the
+      shift. None: not known.
+
+  Returns:
+    The labelled examples and the streams.
+
+  Raises:
+    ValueError: If there is only one time, or `omega` does not fit.
+  """
+  num_times = len(content.schema.times)
+  if num_times < 2:
+    raise ValueError(f"there must be at least 2 times, got {num_times}")
+  extent = None
+  if omega is not None:
+    extent = examples_lib.checked_array(
+      np.asarray(examples_lib.as_array(omega, "omega"), np.float64),
+      "omega",
+      shape=(num_times,),
+      dtype=np.float64,
+    )
+  _, batches = table.take_groups(content, table.positions(content))
+  initial = tuple(client[0] for client in batches)
+  return Online(
+    initial,
+    fixed_batches.Streams(
+      [client[1:] for client in batches],
+      extent,
+      len(content.schema.classes),
+      [labelled.y for labelled in initial],
+    ),
+  )
 
 
 def default_distribution(name: str) -> str:
@@ -151,10 +197,10 @@ def default_distribution(name: str) -> str:
   Returns:
     `as_is` for a user's data, and `uniform`, as in the paper, for others.
   """
-  return AS_IS if own_datasets.is_own(name) else "uniform"
+  return AS_IS if datasets.is_own(name) else "uniform"
 
 
-def load_online(
+def load_online_adaptation(
   name: str,
   *,
   pretraining_distribution: str | None = None,
@@ -164,7 +210,7 @@ def load_online(
   model_dir: str | os.PathLike[str] | None = None,
   disjoint_clients: int | None = None,
   num_clients: int | None = None,
-) -> OnlineDataset:
+) -> OnlineAdaptationDataset:
   """Loads a data set and splits it into its four parts.
 
   If examples belong to clients, the examples of each client are split. If they
@@ -180,7 +226,7 @@ def load_online(
     pretraining_distribution: `uniform`, `gaussian` or `exponential_decay`, see
       `class_pools.pretraining_distribution`, over the classes that occur before
       deployment; or `as_is`: all examples from before deployment, see
-      `OnlineDataset.labelled`; the part `validation` is held out from
+      `OnlineAdaptationDataset.labelled`; the part `validation` is held out from
       `pretraining`. None: see `default_distribution`.
     max_pretraining_examples: The maximum number of examples for pre-training,
       in the distribution as closely as possible. None: all with `as_is`;
@@ -206,24 +252,23 @@ def load_online(
 
   Examples:
     >>> dataset = ts.load_online_adaptation("digits", seed=0)
-    >>> len(dataset.class_names), dataset.stream.x.shape[1:]
+    >>> len(dataset.schema.classes), dataset.stream.x.shape[1:]
     (10, (28, 28, 1))
   """
   # Refuses data sets that the scenario cannot use.
-  time_names = own_drift.time_names(name, SCENARIO, data_dir)
+  has_times = bool(own_drift.time_names(name, SCENARIO, data_dir))
   if pretraining_distribution is None:
     pretraining_distribution = default_distribution(name)
   source = datasets.load(name, data_dir=data_dir, model_dir=model_dir)
   rng = partition.generator("online parts", seed)
-  if time_names:
+  if has_times:
     if disjoint_clients is not None:
       raise ValueError(
         f"disjoint_clients does not apply to {name}, whose streams are given"
       )
-    return _load_own(
+    return _load_with_times(
       name,
       source,
-      time_names,
       num_clients,
       seed,
       rng,
@@ -261,15 +306,13 @@ def load_online(
   def take(positions):
     return examples_lib.take(source, np.sort(positions))
 
-  return OnlineDataset(
+  return OnlineAdaptationDataset(
     name=name,
     **fitted,
     validation=take(validation),
     initial=take(initial),
     stream=take(stream),
-    class_names=source.class_names,
-    client_names=source.client_names,
-    feature_names=source.feature_names,
+    schema=source.schema,
     initial_client=_clients_of(source, initial),
     stream_client=_clients_of(source, stream),
     client_classes=(
@@ -285,24 +328,19 @@ def load_online(
   )
 
 
-def _load_own(
+def _load_with_times(
   name: str,
-  source: dataset_lib.Dataset,
-  time_names: Sequence[str],
+  source: table.Table,
   num_clients: int | None,
   seed: int,
   rng: np.random.Generator,
   pretraining_distribution: str,
   max_pretraining_examples: int | None,
-) -> OnlineDataset:
+) -> OnlineAdaptationDataset:
   """Splits the first domain of a data set; the others are the streams."""
-  groups = own_drift.by_client_and_time(
-    source, time_names, num_clients, seed, name
-  )
-  client = np.zeros(len(source.y), np.int32)
-  for number, own in enumerate(groups):
-    client[np.concatenate(own)] = number
-  source = source._replace(client=client)
+  source = own_drift.with_clients(source, num_clients, seed, name)
+  time_names = source.schema.times
+  groups = table.positions(source)
   parts = [
     np.concatenate(each)
     for each in zip(
@@ -326,36 +364,33 @@ def _load_own(
     max_pretraining_examples,
     rng,
   )
-  stream, batches = own_drift.grouped(source, [own[1:] for own in groups])
-  return OnlineDataset(
+  stream, batches = table.take_groups(source, [own[1:] for own in groups])
+  return OnlineAdaptationDataset(
     name=name,
     **fitted,
     validation=examples_lib.take(source, np.sort(validation)),
     initial=examples_lib.take(source, np.sort(initial)),
     stream=stream,
-    class_names=source.class_names,
-    client_names=source.client_names,
-    feature_names=source.feature_names,
+    schema=source.schema,
     initial_client=_clients_of(source, initial),
     streams=fixed_batches.Streams(
       batches,
       None,
-      len(source.class_names),
+      len(source.schema.classes),
       [source.y[own[0]] for own in groups],
     ),
-    time_names=tuple(time_names),
   )
 
 
 def _fitted(
   name: str,
-  source: dataset_lib.Dataset,
+  source: table.Table,
   parts: Sequence[np.ndarray],
   pretraining_distribution: str,
   max_pretraining_examples: int | None,
   rng: np.random.Generator,
 ) -> dict[str, Any]:
-  """Returns the fields of pre-training, see `load_online`.
+  """Returns the fields of pre-training, see `load_online_adaptation`.
 
   Args:
     name: The name of the data in messages.
@@ -381,7 +416,7 @@ def _fitted(
   else:
     chosen = np.concatenate([pretraining, initial])
     counts = np.bincount(
-      source.y[everything], minlength=len(source.class_names)
+      source.y[everything], minlength=len(source.schema.classes)
     )
     distribution = counts / counts.sum()
     if max_pretraining_examples is None:
@@ -400,14 +435,14 @@ def _fitted(
 
 def _chosen(
   name: str,
-  source: dataset_lib.Dataset,
+  source: table.Table,
   pretraining: np.ndarray,
   occurring: np.ndarray,
   pretraining_distribution: str,
   max_pretraining_examples: int | None,
   rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Draws the examples of pre-training, see `load_online`.
+  """Draws the examples of pre-training, see `load_online_adaptation`.
 
   Args:
     name: The name of the data in messages.
@@ -421,7 +456,7 @@ def _chosen(
   Returns:
     Their indices, and the requested label distribution, [num_classes].
   """
-  num_classes = len(source.class_names)
+  num_classes = len(source.schema.classes)
   distribution = np.zeros(num_classes)
   distribution[occurring] = class_pools.pretraining_distribution(
     pretraining_distribution, len(occurring)
@@ -436,7 +471,7 @@ def _chosen(
   rare = np.flatnonzero(2 * pool.counts < wanted)
   if len(rare):
     listed = ", ".join(
-      f"{source.class_names[label]}: {pool.counts[label]} of"
+      f"{source.schema.classes[label]}: {pool.counts[label]} of"
       f" {wanted[label]:.3g}"
       for label in rare[:_NUM_LISTED]
     )
@@ -475,14 +510,14 @@ def _split_labelled(order: np.ndarray) -> list[np.ndarray]:
 
 
 def _clients_of(
-  source: dataset_lib.Dataset, positions: np.ndarray
+  source: table.Table, positions: np.ndarray
 ) -> np.ndarray | None:
   """Returns the clients of the examples of a part, in order."""
   return None if source.client is None else source.client[np.sort(positions)]
 
 
 def initial_examples(
-  dataset: OnlineDataset, num_examples: int, client_id: int, seed: int
+  dataset: OnlineAdaptationDataset, num_examples: int, client_id: int, seed: int
 ) -> examples_lib.Examples:
   """Draws a client's labelled examples from before deployment.
 
@@ -513,7 +548,7 @@ def initial_examples(
 
 
 def held_out_examples(
-  dataset: OnlineDataset, num_examples: int, seed: int
+  dataset: OnlineAdaptationDataset, num_examples: int, seed: int
 ) -> examples_lib.Examples:
   """Draws labelled examples of the server, see `Deployment.held_out`.
 
@@ -526,7 +561,9 @@ def held_out_examples(
     Different examples in the label distribution of pre-training, as closely as
     possible.
   """
-  pool = class_pools.ClassPool(dataset.validation.y, len(dataset.class_names))
+  pool = class_pools.ClassPool(
+    dataset.validation.y, len(dataset.schema.classes)
+  )
   chosen = pool.draw_without_replacement(
     dataset.class_distribution,
     min(num_examples, len(dataset.validation.y)),
@@ -535,7 +572,7 @@ def held_out_examples(
   return examples_lib.take(dataset.validation, chosen)
 
 
-def num_labelled(dataset: OnlineDataset, client_id: int) -> int:
+def num_labelled(dataset: OnlineAdaptationDataset, client_id: int) -> int:
   """Returns the number of examples that `initial_examples` can draw.
 
   Raises:
@@ -545,7 +582,7 @@ def num_labelled(dataset: OnlineDataset, client_id: int) -> int:
 
 
 def _labelled(
-  dataset: OnlineDataset, client_id: int
+  dataset: OnlineAdaptationDataset, client_id: int
 ) -> tuple[np.ndarray, class_pools.ClassPool, np.ndarray, int]:
   """Returns the pool of a client's labelled examples.
 
@@ -559,7 +596,9 @@ def _labelled(
   own = np.arange(len(dataset.initial.y))
   if dataset.initial_client is not None:
     own = np.flatnonzero(dataset.initial_client == client_id)
-  pool = class_pools.ClassPool(dataset.initial.y[own], len(dataset.class_names))
+  pool = class_pools.ClassPool(
+    dataset.initial.y[own], len(dataset.schema.classes)
+  )
   distribution = dataset.class_distribution
   if dataset.client_classes is not None:
     distribution = np.zeros_like(distribution)

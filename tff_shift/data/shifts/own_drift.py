@@ -17,17 +17,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
-from tff_shift.data.your_own import own_datasets
+from tff_shift.data import table
 
 # More times, or fewer examples of a target, are rarely intended.
 _MANY_TIMES = 50
 _FEW_EXAMPLES = 20
 # The name of the only stream in rows and figures.
 STREAM = "own"
+# The times of a scenario, and the one that must not be too short.
+_TIMES = {
+  "evolving": ("domains", "the target", -1),
+  "online_adaptation": ("time steps", "before deployment", 0),
+  "dynamic_personalization": ("periods", "the last one", -1),
+}
 
 
 def time_names(
@@ -35,7 +40,7 @@ def time_names(
   scenario: str,
   data_dir: str | os.PathLike[str] | None = None,
 ) -> tuple[str, ...]:
-  """Returns the names of the domains of a data set; empty if it has none.
+  """Returns the names of the times of a user's data; empty without times.
 
   Args:
     name: The name of the data set, see `datasets.get`.
@@ -46,129 +51,86 @@ def time_names(
     ValueError: If the scenario cannot use the data set.
     DatasetNotFoundError: If the data set is not on the disk.
   """
-  entry = datasets.get(name, scenario, data_dir=data_dir)
-  if not own_datasets.is_own(name) or entry.evolution is None:
-    return ()
-  return entry.evolution.time_names
+  datasets.get(name, scenario, data_dir=data_dir)
+  schema = datasets.schema(name, data_dir)
+  return () if schema is None else schema.times
 
 
 def warn_of_times(
-  names: Sequence[str],
-  sizes: Sequence[int],
-  what: str,
-  which: str,
-  position: int,
+  names: Sequence[str], sizes: Sequence[int], scenario: str
 ) -> None:
   """Warns of too many times in a column, and of a time with too few examples.
 
   Args:
     names: The names of the times, in order.
     sizes: The number of examples of each time.
-    what: What a time is in the scenario, in the plural.
-    which: What the checked time is.
-    position: Its position.
+    scenario: The scenario.
   """
+  times, checked, position = _TIMES[scenario]
   if len(names) > _MANY_TIMES:
     examples_lib.warn(
       f"time has {len(names)} values, and therefore there are"
-      f" {len(names)} {what}: join dates to longer periods, such as months"
+      f" {len(names)} {times}: join dates to longer periods, such as months"
     )
   if sizes[position] < _FEW_EXAMPLES:
     examples_lib.warn(
-      f"{names[position]!r}, {which}, has only {sizes[position]} examples, so"
+      f"{names[position]!r}, {checked}, has only {sizes[position]} examples, so"
       f" that one of them is {100 / max(1, sizes[position]):.0f} % of accuracy"
     )
 
 
-def by_client_and_time(
-  source: dataset_lib.Dataset,
-  names: Sequence[str],
-  num_clients: int | None,
-  seed: int,
-  what: str,
-) -> list[list[np.ndarray]]:
-  """Groups examples by client and domain.
+def with_clients(
+  content: table.Table, num_clients: int | None, seed: int, name: str
+) -> table.Table:
+  """Returns a table with times whose examples belong to clients.
 
   Args:
-    source: The data set, with the number of the domain of each example as time.
-    names: The names of the domains.
-    num_clients: The number of clients. None: the data set's.
-    seed: Seed of the IID deal of examples without clients.
-    what: The name of the data set in messages.
-
-  Returns:
-    For each client and domain its indices, in the order of the rows; may be
-    empty.
+    content: The table.
+    num_clients: The number of clients. None: the table's.
+    seed: Seed of the IID partition of examples without clients.
+    name: The name of the data in messages.
 
   Raises:
-    ValueError: If the data set has a test split, the number of clients is
-      missing or another one than in the data, or a domain has fewer examples
-      than clients to deal them to.
+    ValueError: If the table has a test split, the number of clients is missing
+      or another one than in the table, or a domain has fewer examples than
+      clients.
   """
-  if source.num_train is not None:
+  if content.num_train is not None:
     raise ValueError(
-      f"num_train of {what}: it does not apply to data with domains, whose"
+      f"num_train of {name}: it does not apply to data with domains, whose"
       " order separates training from testing; leave it out of the file"
     )
-  held = None if source.client is None else int(source.client.max()) + 1
+  held = content.schema.num_clients
   if num_clients is None:
     num_clients = held
   if num_clients is None:
     raise ValueError(
-      f"num_clients must be given: {what} does not assign its examples to"
+      f"num_clients must be given: {name} does not assign its examples to"
       " clients"
     )
   partition.check_positive_integer("num_clients", num_clients)
-  if held not in (None, num_clients):
-    raise ValueError(
-      f"num_clients must be {held}, the number of clients that hold the"
-      f" examples of {what}, got {num_clients}"
-    )
-  found = [[] for _ in range(num_clients)]
-  for domain, name in enumerate(names):
-    positions = np.flatnonzero(source.time == domain)
-    if held is not None:
-      parts = partition.by_client(source.client[positions], num_clients)
-    else:
-      if len(positions) < num_clients:
-        raise ValueError(
-          f"domain {name!r} of {what} has {len(positions)} examples, too few"
-          f" for {num_clients} clients; use fewer clients"
-        )
-      # Equal proportions of each class, as an IID deal of `evolving`.
-      even = np.ones([num_clients, len(source.class_names)])
-      parts = partition.partition_by_class(
-        source.y[positions], even, [seed, domain]
+  if held is not None:
+    if held != num_clients:
+      raise ValueError(
+        f"num_clients must be {held}, the number of clients that hold the"
+        f" examples of {name}, got {num_clients}"
       )
-    for own, part in zip(found, parts, strict=True):
-      own.append(positions[part])
-  return found
-
-
-def grouped(
-  source: dataset_lib.Dataset, groups: Sequence[Sequence[np.ndarray]]
-) -> tuple[examples_lib.Examples, list[list[examples_lib.Examples]]]:
-  """Copies examples of clients and times.
-
-  Args:
-    source: The data set.
-    groups: For each client and time the indices of its examples.
-
-  Returns:
-    All of them, sorted by client and time, and for each client and time its
-    part, without another copy.
-  """
-  flat = [each for own in groups for each in own]
-  pool = examples_lib.take(source, np.concatenate(flat))
-  pool = pool._replace(y=examples_lib.read_only(pool.y))
-  ends = np.cumsum([len(each) for each in flat])
-  parts = [
-    examples_lib.Examples(
-      pool.x[end - len(each) : end], pool.y[end - len(each) : end]
-    )
-    for each, end in zip(flat, ends, strict=True)
-  ]
-  size = len(groups[0])
-  return pool, [
-    parts[start : start + size] for start in range(0, len(parts), size)
-  ]
+    return content
+  clients = np.empty(len(content.y), np.int32)
+  # Equal proportions of each class, as an IID partition of `evolving`.
+  even = np.ones([num_clients, len(content.schema.classes)])
+  rows_of = table.split_by(content.time, len(content.schema.times))
+  for domain, (domain_name, rows) in enumerate(
+    zip(content.schema.times, rows_of, strict=True)
+  ):
+    if len(rows) < num_clients:
+      raise ValueError(
+        f"domain {domain_name!r} of {name} has {len(rows)} examples, too few"
+        f" for {num_clients} clients; use fewer clients"
+      )
+    parts = partition.partition_by_class(content.y[rows], even, [seed, domain])
+    for client, part in enumerate(parts):
+      clients[rows[part]] = client
+  return content._replace(
+    client=clients, schema=content.schema.replace(num_clients=num_clients)
+  )

@@ -224,7 +224,7 @@ class Plan(plan.Plan):
   """
 
   configuration: Configuration
-  dataset: dynamic_personalization.DynamicDataset
+  dataset: dynamic_personalization.DynamicPersonalizationDataset
   extractor: split_model.SplitModel | None
   pretraining: pretraining_hparams.PretrainingHParams
   quantile: float
@@ -250,7 +250,7 @@ def make_plan() -> Plan:
   seeds = configuration.seeds
   has_own_drift = bool(own_drift_flags.time_names(SCENARIO))
   with common_flags.usage_errors():
-    dataset = dynamic_personalization.load_dynamic(
+    dataset = dynamic_personalization.load_dynamic_personalization(
       configuration.dataset,
       seed=configuration.public_seed,
       data_dir=configuration.data_dir,
@@ -304,7 +304,7 @@ def make_plan() -> Plan:
         [dataset.validation.x, dataset.public.x, dataset.test.x],
       )
     ],
-    dataset.feature_names or (),
+    dataset.schema.features or (),
   )
   needs_r = any(map(representation_size, chosen))
   needs_extractor = (
@@ -318,8 +318,7 @@ def make_plan() -> Plan:
     seeds=seeds,
     aggregators=common_flags.chosen_aggregators(chosen, configuration.rounds),
     model=model,
-    class_names=dataset.class_names,
-    feature_names=dataset.feature_names,
+    schema=dataset.schema,
     settings={
       **_drift_settings(configuration, has_own_drift),
       "num_clients": configuration.num_clients,
@@ -362,7 +361,8 @@ def _drift_settings(
 
 
 def _check_own(
-  configuration: Configuration, dataset: dynamic_personalization.DynamicDataset
+  configuration: Configuration,
+  dataset: dynamic_personalization.DynamicPersonalizationDataset,
 ) -> Configuration:
   """Warns of absent clients; returns the flags with the data's period size."""
   own = dataset.periods
@@ -384,10 +384,8 @@ def _check_own(
     ]
     for client in range(configuration.num_clients)
   ]
-  own_drift_flags.check_absent(sizes, own.time_names, "periods")
-  own_drift.warn_of_times(
-    own.time_names, np.sum(sizes, axis=0), "periods", "the last one", -1
-  )
+  own_drift_flags.check_absent(sizes, dataset.schema.times, "periods")
+  own_drift.warn_of_times(dataset.schema.times, np.sum(sizes, axis=0), SCENARIO)
   return dataclasses.replace(configuration, period_size=FLAGS.period_size)
 
 
@@ -471,7 +469,7 @@ def _overrides(
 
 def _build_model(
   configuration: Configuration,
-  dataset: dynamic_personalization.DynamicDataset,
+  dataset: dynamic_personalization.DynamicPersonalizationDataset,
 ) -> split_model.SplitModel:
   name = common_flags.model_name(SCENARIO)
   width = configuration.model_width or _WIDTHS.get(name)
@@ -488,15 +486,14 @@ def _build_model(
   return common_flags.built_model(
     SCENARIO,
     [dataset.train.x],
-    dataset.class_names,
-    dataset.feature_names,
+    dataset.schema,
     options,
   )
 
 
 def _periods(
   configuration: Configuration,
-  dataset: dynamic_personalization.DynamicDataset,
+  dataset: dynamic_personalization.DynamicPersonalizationDataset,
   part: str,
   distribution: str | Sequence[str],
   seed: int,
@@ -504,7 +501,7 @@ def _periods(
 ) -> dynamic_personalization.Periods:
   return dynamic_personalization.Periods(
     getattr(dataset, part),
-    len(dataset.class_names),
+    len(dataset.schema.classes),
     distribution,
     num_clients=configuration.num_clients,
     period_size=configuration.period_size,
@@ -519,7 +516,7 @@ def _periods(
 
 def train_periods(
   configuration: Configuration,
-  dataset: dynamic_personalization.DynamicDataset,
+  dataset: dynamic_personalization.DynamicPersonalizationDataset,
   seed: int,
 ) -> dynamic_personalization.Periods | fixed_batches.Periods:
   """Returns the training periods, each with its own distribution."""
@@ -532,7 +529,7 @@ def train_periods(
 
 def validation_periods(
   configuration: Configuration,
-  dataset: dynamic_personalization.DynamicDataset,
+  dataset: dynamic_personalization.DynamicPersonalizationDataset,
   seed: int,
 ) -> dynamic_personalization.Periods:
   """Returns the validation periods, which are IID."""
@@ -541,7 +538,7 @@ def validation_periods(
 
 def test_periods(
   configuration: Configuration,
-  dataset: dynamic_personalization.DynamicDataset,
+  dataset: dynamic_personalization.DynamicPersonalizationDataset,
   distribution: str,
   seed: int,
 ) -> dynamic_personalization.Periods | fixed_batches.Periods:

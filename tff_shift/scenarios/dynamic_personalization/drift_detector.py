@@ -148,7 +148,7 @@ def checked_threshold(threshold: float) -> float:
 
 
 def fit(
-  dataset: dynamic_personalization.DynamicDataset,
+  dataset: dynamic_personalization.DynamicPersonalizationDataset,
   *,
   representation: str | None,
   representation_size: int,

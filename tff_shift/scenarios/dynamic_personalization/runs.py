@@ -139,7 +139,6 @@ class DynamicPersonalization(scenario.Scenario):
   def run_options(self, data):
     """Returns what a saved model knows, and the steps of the progress bar."""
     return {
-      "class_names": self.plan.dataset.class_names,
       "time_names": self._time_names,
       "num_more": len(data) * self.plan.configuration.periods,
     }
@@ -160,7 +159,7 @@ class DynamicPersonalization(scenario.Scenario):
       threshold=instruments.threshold,
       **participation_flags.chosen(),
       apply_update=self.plan.configuration.apply_update,
-      client_names=self.plan.dataset.client_names,
+      client_names=self.plan.dataset.schema.clients,
       callbacks=run.callbacks,
       checkpoint=run.checkpoint,
     )
@@ -233,4 +232,5 @@ def _stream_names(plan: planning.Plan) -> tuple[str, ...]:
   if plan.dataset.periods is None:
     return ()
   # Period 0 is the last training period.
-  return plan.dataset.periods.time_names[plan.configuration.train_periods - 1 :]
+  times = plan.dataset.schema.times
+  return times[plan.configuration.train_periods - 1 :]

@@ -30,7 +30,6 @@ from tff_shift.command_line.tuning import trials
 from tff_shift.data.shifts import concepts as concepts_lib
 from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.data.shifts import own_drift
-from tff_shift.data.your_own import own_datasets
 from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.reporting import summary
 
@@ -298,13 +297,11 @@ def make_plan() -> Plan:
       if configuration.select == LAST_SOURCE
     }
     trained = _trained(configuration, clients[seeds[0]])
-    class_names = datasets[seeds[0]].class_names
-    feature_names = datasets[seeds[0]].feature_names
+    schema = datasets[seeds[0]].schema
     model = common_flags.built_model(
       SCENARIO,
       training_inputs(configuration, chosen[0], clients[seeds[0]]),
-      class_names,
-      feature_names,
+      schema,
       _model_options(configuration),
     )
     common_flags.check_sizes(
@@ -313,7 +310,7 @@ def make_plan() -> Plan:
     if configuration.evaluation_clients == 1:
       metric_flags.refuse_single_clients("--evaluation_clients is 1")
     aggregators = common_flags.chosen_aggregators(chosen, configuration.rounds)
-  if own_datasets.is_own(configuration.dataset):
+  if dataset_flags.is_own():
     _warn(datasets[seeds[0]], clients[seeds[0]])
   input_flags.warn_of_extremes(
     (
@@ -327,7 +324,7 @@ def make_plan() -> Plan:
       )
       for seed in seeds
     ),
-    feature_names or (),
+    schema.features or (),
   )
   return Plan(
     scenario=SCENARIO,
@@ -337,8 +334,7 @@ def make_plan() -> Plan:
     seeds=seeds,
     aggregators=aggregators,
     model=model,
-    class_names=class_names,
-    feature_names=feature_names,
+    schema=schema,
     settings=_settings(
       configuration,
       len(datasets[seeds[0]].domains),
@@ -421,7 +417,7 @@ def _concepts(
     num_concepts=settings["num_concepts"],
     num_clients=configuration.num_clients,
     num_domains=len(dataset.domains),
-    num_classes=len(dataset.class_names),
+    num_classes=len(dataset.schema.classes),
     seed=seed,
   )
 
@@ -480,9 +476,7 @@ def _warn(
     own_drift.warn_of_times(
       [domain.name for domain in dataset.domains],
       [len(domain.y) for domain in dataset.domains],
-      "domains",
-      "the target",
-      -1,
+      SCENARIO,
     )
   lacking = {
     client.name: [

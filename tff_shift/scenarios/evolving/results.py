@@ -48,7 +48,7 @@ def draw_domains(
       {domain.name: domain.y[few] for domain in dataset.domains},
       path,
       title=title,
-      class_names=dataset.class_names,
+      class_names=dataset.schema.classes,
     )
   else:
     few = slice(_EXAMPLES_PER_FIGURE_ROW)

@@ -50,7 +50,6 @@ class Evolving(scenario.Scenario):
     """Returns what a saved model knows, and the shown metric."""
     _, dataset, _ = data
     return {
-      "class_names": dataset.class_names,
       "vocabulary": dataset.vocabulary,
       "shown_metric": "client_accuracy",
       "early_stopping": selection_flags.early_stopping(),
@@ -167,7 +166,7 @@ class Evolving(scenario.Scenario):
           model,
           hparams,
           metrics=metric_flags.names(),
-          class_names=self.plan.class_names,
+          class_names=self.plan.schema.classes,
           **options,
         )
       with self.running.run(

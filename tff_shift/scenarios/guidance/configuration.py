@@ -23,7 +23,6 @@ from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.tuning import trials
 from tff_shift.data.images import color_transforms
 from tff_shift.data.shifts import guidance
-from tff_shift.data.your_own import own_datasets
 from tff_shift.models.networks import shared_stages
 
 if TYPE_CHECKING:
@@ -240,7 +239,7 @@ def make_plan() -> Plan:
       chosen, model, sum(len(each.y) for each in datasets[seeds[0]].train)
     )
     aggregators = common_flags.chosen_aggregators(chosen, configuration.rounds)
-  if own_datasets.is_own(configuration.dataset):
+  if dataset_flags.is_own():
     output_folder.warn_of_copies(
       dataset_flags.shown(),
       *(
@@ -256,7 +255,7 @@ def make_plan() -> Plan:
       )
       for dataset in datasets.values()
     ),
-    datasets[seeds[0]].feature_names or (),
+    datasets[seeds[0]].schema.features or (),
   )
   changing = ["max_examples"]
   if configuration.intensity != guidance.default_intensity(
@@ -272,8 +271,7 @@ def make_plan() -> Plan:
     selection_seeds=selection_seeds,
     aggregators=aggregators,
     model=model,
-    class_names=datasets[seeds[0]].class_names,
-    feature_names=datasets[seeds[0]].feature_names,
+    schema=datasets[seeds[0]].schema,
     settings={
       "partition": configuration.partition or "given",
       "intensity": configuration.intensity,
@@ -338,8 +336,7 @@ def _build_model(
   model = common_flags.built_model(
     SCENARIO,
     [each.x for each in dataset.train],
-    dataset.class_names,
-    dataset.feature_names,
+    dataset.schema,
     options,
   )
   if isinstance(model, guided_model.GuidedModel):

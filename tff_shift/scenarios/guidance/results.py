@@ -23,12 +23,12 @@ def draw_clients(
     guidance_figures.client_transforms(
       dataset.sample, dataset.transforms, folder.figure_path("transforms")
     )
-  num_classes = len(dataset.class_names)
+  num_classes = len(dataset.schema.classes)
   guidance_figures.class_counts(
     np.array(
       [np.bincount(each.y, minlength=num_classes) for each in dataset.train]
     ),
-    dataset.class_names,
+    dataset.schema.classes,
     folder.figure_path("class_counts"),
     title=f"Training examples with seed {seed}",
   )

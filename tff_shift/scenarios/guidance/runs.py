@@ -58,9 +58,7 @@ class Guidance(scenario.Scenario):
 
   def run_options(self, data):
     """Returns what a saved model knows, and the shown metric."""
-    dataset, _ = data
     return {
-      "class_names": dataset.class_names,
       "shown_metric": _CHOSEN,
       "early_stopping": selection_flags.early_stopping(),
     }
@@ -82,7 +80,7 @@ class Guidance(scenario.Scenario):
       **participation_flags.chosen(),
       evaluate_every=self.plan.configuration.evaluate_every,
       num_final_rounds=self.plan.configuration.final_rounds,
-      client_names=dataset.client_names,
+      client_names=dataset.schema.clients,
       validation=validation,
       callbacks=run.callbacks,
       checkpoint=run.checkpoint,

@@ -240,7 +240,7 @@ class Plan(plan_lib.Plan):
   """
 
   omegas: Mapping[str, Mapping[int, np.ndarray | None]]
-  dataset: online_adaptation.OnlineDataset
+  dataset: online_adaptation.OnlineAdaptationDataset
   archive: Callable[[str, int], examples.Examples] | None
   pretraining: pretraining_hparams.PretrainingHParams | None
 
@@ -368,7 +368,7 @@ def make_plan() -> Plan:
     for shift in configuration.shift
   }
   with common_flags.usage_errors():
-    dataset = online_adaptation.load_online(
+    dataset = online_adaptation.load_online_adaptation(
       configuration.dataset,
       pretraining_distribution=configuration.pretraining_distribution,
       max_pretraining_examples=configuration.max_pretraining_examples,
@@ -399,8 +399,7 @@ def make_plan() -> Plan:
     model = common_flags.built_model(
       SCENARIO,
       [dataset.pretraining.x],
-      dataset.class_names,
-      dataset.feature_names,
+      dataset.schema,
       common_flags.model_options(),
     )
     common_flags.check_sizes(chosen, model, num_examples, will_be_trained=True)
@@ -416,8 +415,7 @@ def make_plan() -> Plan:
       seeds=seeds,
       aggregators=_aggregators(configuration, chosen),
       model=model,
-      class_names=dataset.class_names,
-      feature_names=dataset.feature_names,
+      schema=dataset.schema,
       settings={
         **_drift_settings(configuration, has_own_drift),
         "num_clients": configuration.num_clients,
@@ -462,11 +460,11 @@ def make_plan() -> Plan:
         [dataset.validation.x, dataset.initial.x, dataset.stream.x],
       )
     ],
-    dataset.feature_names or (),
+    dataset.schema.features or (),
   )
   if has_own_drift:
     own_drift.warn_of_times(
-      dataset.time_names,
+      dataset.schema.times,
       [
         dataset.num_labelled,
         *(
@@ -474,12 +472,10 @@ def make_plan() -> Plan:
             len(dataset.streams.batch(client, timestep).y)
             for client in range(configuration.num_clients)
           )
-          for timestep in range(1, len(dataset.time_names))
+          for timestep in range(1, len(dataset.schema.times))
         ),
       ],
-      "time steps",
-      "before deployment",
-      0,
+      SCENARIO,
     )
   if num_small:
     output_folder.warn(
@@ -518,13 +514,13 @@ def _drift_settings(
 
 def _check_memory(
   configuration: Configuration,
-  dataset: online_adaptation.OnlineDataset,
+  dataset: online_adaptation.OnlineAdaptationDataset,
   num_examples: int,
 ) -> None:
   """Refuses more examples of clients than fit into memory."""
   # Plus the label distribution to which each client drifts.
   num_bytes = num_examples * dataset.stream.x[0].nbytes
-  num_bytes += configuration.num_clients * len(dataset.class_names) * 8
+  num_bytes += configuration.num_clients * len(dataset.schema.classes) * 8
   memory.check(
     num_bytes,
     f"--num_clients={configuration.num_clients} with"
@@ -534,7 +530,8 @@ def _check_memory(
 
 
 def _check_own(
-  configuration: Configuration, dataset: online_adaptation.OnlineDataset
+  configuration: Configuration,
+  dataset: online_adaptation.OnlineAdaptationDataset,
 ) -> list[int]:
   """Warns of absent clients; returns the number of examples of each step."""
   streams = dataset.streams.until(configuration.timesteps)
@@ -547,12 +544,13 @@ def _check_own(
       for client in range(configuration.num_clients)
     ]
   )
-  own_drift_flags.check_absent(sizes, dataset.time_names[1:], "time steps")
+  own_drift_flags.check_absent(sizes, dataset.schema.times[1:], "time steps")
   return sizes.sum(axis=0).tolist()
 
 
 def _labelled_sizes(
-  configuration: Configuration, dataset: online_adaptation.OnlineDataset
+  configuration: Configuration,
+  dataset: online_adaptation.OnlineAdaptationDataset,
 ) -> list[int]:
   """Returns the number of labelled examples of each client.
 
@@ -694,7 +692,7 @@ def client_streams(
     return plan.dataset.streams.until(plan.configuration.timesteps)
   return online_adaptation.Streams(
     plan.dataset.stream,
-    len(plan.dataset.class_names),
+    len(plan.dataset.schema.classes),
     plan.omegas[shift][seed],
     num_clients=plan.configuration.num_clients,
     samples_per_step=plan.configuration.samples_per_step,

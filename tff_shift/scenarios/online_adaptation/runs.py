@@ -110,8 +110,7 @@ class OnlineAdaptation(scenario.Scenario):
       trial,
       seed,
       self.plan.num_steps,
-      class_names=self.plan.dataset.class_names,
-      time_names=self.plan.dataset.time_names,
+      time_names=self.plan.dataset.schema.times,
       shift=shift,
     ) as run:
       result = online_adaptation.run(
@@ -153,8 +152,8 @@ class OnlineAdaptation(scenario.Scenario):
       initial,
       examples_lib.read_only(confusion.numpy()),
       held_out,
-      self.plan.dataset.client_names,
-      self.plan.dataset.feature_names,
+      self.plan.dataset.schema.clients,
+      self.plan.dataset.schema.features,
     )
 
   def parts(self, by_seed):
@@ -240,7 +239,7 @@ class OnlineAdaptation(scenario.Scenario):
         None if omega[0] is None else np.array(omega),
         folder,
         shift,
-        time_names=self.plan.dataset.time_names,
+        time_names=self.plan.dataset.schema.times,
       )
 
 
@@ -309,12 +308,12 @@ def _draw_rates(
     online_adaptation_results.draw_adaptation(
       result,
       client_streams,
-      plan.dataset.class_names,
+      plan.dataset.schema.classes,
       folder,
       shift,
       plan.seeds[0],
       *names,
-      time_names=plan.dataset.time_names,
+      time_names=plan.dataset.schema.times,
     )
     signal = _measured_shift(plan, trial, result)
     if signal is not None:

@@ -51,6 +51,7 @@ from tff_shift._util import files
 from tff_shift._util import installed
 from tff_shift._util import records
 from tff_shift._util import shown_names
+from tff_shift.data import table
 from tff_shift.simulation.storage import folder_lock
 from tff_shift.simulation.storage import run_records
 
@@ -281,13 +282,13 @@ class RunFolder:
   def describe(
     self,
     flags: Mapping[str, Any],
-    feature_names: Sequence[str] | None = None,
+    schema: table.Schema | None = None,
   ) -> run_records.RunConfig:
     """Returns the flags and everything else that the results depend on.
 
     Args:
       flags: Every flag of the binary with its value.
-      feature_names: The name of each column of x. None: they have no names.
+      schema: The names of the data. None: unknown.
 
     Raises:
       TypeError: If a value cannot be written as JSON.
@@ -306,7 +307,7 @@ class RunFolder:
       command_line=shlex.join(sys.orig_argv),
       cores=len(os.sched_getaffinity(0)),
       machine=_machine(),
-      feature_names=None if feature_names is None else tuple(feature_names),
+      schema=schema,
       draws=run_records.DRAWS,
       identity=self.identity,
       not_compared=self.not_compared,
@@ -316,10 +317,10 @@ class RunFolder:
   def write_config(
     self,
     flags: Mapping[str, Any],
-    feature_names: Sequence[str] | None = None,
+    schema: table.Schema | None = None,
   ) -> None:
     """Writes `config.json`, the result of `describe`."""
-    described = self.describe(flags, feature_names)
+    described = self.describe(flags, schema)
     records.write(self.path / run_records.CONFIG, described)
 
   def read_config(self) -> run_records.RunConfig | None:
@@ -343,7 +344,7 @@ class RunFolder:
     flags: Mapping[str, Any],
     grown: Mapping[str, Any] | None = None,
     *,
-    feature_names: Sequence[str] | None = None,
+    schema: table.Schema | None = None,
     keeps_models: bool = False,
   ) -> None:
     """Takes over the folder and records the resumption in `config.json`.
@@ -353,7 +354,7 @@ class RunFolder:
       grown: The earlier values of the flags that have changed because the run
         continues with more rounds, time steps or seeds. Outputs derived from
         the shorter run are removed, and the run gets a new identity.
-      feature_names: As for `write_config`.
+      schema: As for `write_config`.
       keeps_models: Whether models of the shorter run may be the final ones.
     """
     files.remove(self.path / _DONE)
@@ -365,7 +366,7 @@ class RunFolder:
       for leftover in list(folder.glob(pattern)):
         files.remove(leftover)
     self._earlier_rows = (self.path / _METRICS).read_bytes()
-    config = self.read_config() or self.describe(flags, feature_names)
+    config = self.read_config() or self.describe(flags, schema)
     if grown:
       for name in _DERIVED:
         if name != _MODEL or not keeps_models:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from tff_shift._util import records
+from tff_shift.data import table
 
 CONFIG = "config.json"
 SUMMARY = "summary.json"
@@ -46,7 +47,7 @@ class RunConfig(records.Record, omit_defaults=True):
     command_line: The command that started it.
     cores: The number of available cores.
     machine: The cores, memory and GPUs of the machine, for readers.
-    feature_names: The name of each column of x. None: they have no names.
+    schema: The names of the data. None: unknown.
     draws: The version of the random numbers, see `DRAWS`.
     identity: A unique id of the run. None: an archive of `results/raw`.
     not_compared: The flags that describe methods, or have no effect on results.
@@ -67,7 +68,7 @@ class RunConfig(records.Record, omit_defaults=True):
   command_line: str
   cores: records.PositiveInt
   machine: str = ""
-  feature_names: tuple[str, ...] | None = None
+  schema: table.Schema | None = None
   draws: records.PositiveInt = 1
   identity: _Name | None = None
   not_compared: tuple[str, ...] = ()

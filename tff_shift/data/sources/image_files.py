@@ -1,4 +1,4 @@
-"""Image files as one array, and folders of them as a frame.
+"""Image files as one array.
 
 Pillow decodes the files, of the formats of `SUFFIXES` only: for other formats,
 it may start other programs. An image of 8 bits per channel in any mode is read:
@@ -8,27 +8,18 @@ refused, because the colours below it are undefined.
 """
 
 import io
-import itertools
-import os
-import pathlib
-import re
 from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tff_shift._util import arguments
 from tff_shift._util import memory
-from tff_shift._util import shown_names
 from tff_shift.data import array_files
 
 if TYPE_CHECKING:
-  import pandas
   from PIL import Image
 
-LEVELS = ("client", "domain", "class")
 SUFFIXES = (
   *(".png", ".jpg", ".jpeg", ".bmp"),
   *(".ppm", ".pgm", ".tif", ".tiff", ".webp"),
@@ -37,14 +28,9 @@ SUFFIXES = (
 FORMATS = ("PNG", "JPEG", "BMP", "PPM", "TIFF", "WEBP")
 # The maximum height and width after resizing.
 MAX_IMAGE_SIZE = 4096
-# Names that operating systems give to files and folders of their own; hidden
-# ones, which begin with a dot, are ignored too.
-IGNORED = ("Thumbs.db", "desktop.ini", "__MACOSX")
 
 _GRAYSCALE = ("1", "L", "LA")
 _COLOUR = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
-# The column of a frame that has the path of each image.
-IMAGE = "image"
 
 
 def read(
@@ -171,127 +157,3 @@ def _is_deep(image: "Image.Image") -> bool:
     if image.format != "BMP" and ";16" in str(raw):
       return True
   return False
-
-
-def folder_frame(
-  folder: pathlib.Path, levels: Sequence[str] | None
-) -> "pandas.DataFrame":
-  """Lists a folder of images, a row for each one.
-
-  Args:
-    folder: The folder; images lie below as many folders as there are levels.
-    levels: What the folders are, from the outside to the inside: `class`, and
-      optionally `client` and `domain`. None: the class.
-
-  Returns:
-    A column for each level, and `IMAGE`, the path in the folder; by path.
-    Domains and clients are categories in natural order, see `_in_order`.
-
-  Raises:
-    ValueError: If the folder has other content; one line that names it.
-  """
-  import pandas
-
-  if levels is not None:
-    _check_levels(levels)
-  paths = sorted(_images(folder), key=lambda path: path.parts)
-  if not paths:
-    raise ValueError(f"{folder} has no images ({', '.join(SUFFIXES)})")
-  depth = len(levels or ("class",))
-  for path in paths:
-    if len(path.parts) != depth + 1:
-      raise ValueError(_wrong_depth(folder, path, levels))
-  levels = levels or ("class",)
-  frame = pandas.DataFrame([path.parts[:-1] for path in paths], columns=levels)
-  frame[IMAGE] = list(map(str, paths))
-  for level in levels:
-    names = frame[level].unique()
-    for name in names:
-      if not shown_names.is_encodable(name):
-        raise ValueError(f"{folder}: UTF-8 cannot encode the folder {name!r}")
-    if level != "class":
-      frame[level] = pandas.Categorical(
-        frame[level], _in_order(names), ordered=True
-      )
-  if "domain" in levels and "client" not in levels:
-    _check_classes(folder, frame)
-  return frame
-
-
-def _check_levels(levels: Sequence[str]) -> None:
-  if (
-    "class" not in levels
-    or len({*levels}) < len(levels)
-    or not {*levels} <= {*LEVELS}
-  ):
-    raise ValueError(
-      f"folder_levels={','.join(levels)}: it must have class, and may have"
-      " client and domain, once each, such as domain,class"
-    )
-
-
-def _images(folder: pathlib.Path, depth: int = 0) -> Iterator[pathlib.Path]:
-  """Yields the path of each image in a folder, and refuses other files."""
-  entries = [
-    entry
-    for entry in os.scandir(folder)
-    if not entry.name.startswith(".") and entry.name not in IGNORED
-  ]
-  if not entries and depth:
-    raise ValueError(f"{folder} is empty; a folder of a class must have images")
-  for entry in entries:
-    path = pathlib.Path(entry.name)
-    if entry.is_dir():
-      # A link to a folder above would never end.
-      if depth == len(LEVELS):
-        raise ValueError(
-          f"{entry.path}: folders may be {depth} deep ({', '.join(LEVELS)})"
-        )
-      for image in _images(pathlib.Path(entry.path), depth + 1):
-        yield path / image
-    elif path.suffix.lower() in SUFFIXES:
-      yield path
-    else:
-      raise ValueError(
-        f"{entry.path} is not an image ({', '.join(SUFFIXES)}); move it out of"
-        " the folder"
-      )
-
-
-def _wrong_depth(
-  folder: pathlib.Path, path: pathlib.Path, levels: Sequence[str] | None
-) -> str:
-  found = len(path.parts) - 1
-  deep = f"{folder / path} lies {found} folder{'s' * (found != 1)} deep"
-  if levels is None and found > 1:
-    example = ("domain,class or client,class", "client,domain,class")[found - 2]
-    return f"{deep}; folder_levels must say what they are, such as {example}"
-  wanted = "/".join(f"<{level}>" for level in levels or ("class",))
-  given = f" (folder_levels={','.join(levels)})" if levels else ""
-  return f"{deep}, and {wanted}/<image> is wanted{given}"
-
-
-def _check_classes(folder: pathlib.Path, frame: "pandas.DataFrame") -> None:
-  """Refuses a domain without a folder of a class: often a misspelt name."""
-  domains = frame["domain"].unique()
-  held = set(zip(frame["domain"], frame["class"], strict=True))
-  for domain, label in itertools.product(domains, frame["class"].unique()):
-    if (domain, label) not in held:
-      raise ValueError(
-        f"{folder}: domain {domain!r} has no folder of class {label!r}; if it"
-        " has no such example, list the images in a table (image=<column>)"
-      )
-
-
-def _in_order(names: Iterable[str]) -> list[str]:
-  """Sorts names: numbers by value, and by value inside of names."""
-  names = sorted(names)
-  if all(re.fullmatch(r"[+-]?\d+(\.\d+)?", name) for name in names):
-    return sorted(names, key=float)
-  return sorted(
-    names,
-    key=lambda name: [
-      int(part) if part.isdecimal() else part
-      for part in re.split(r"(\d+)", name)
-    ],
-  )

@@ -1,7 +1,4 @@
-"""A table or a folder on the disk as a `frames.Table`.
-
-Options are those of the name of a data set, see `own_datasets`.
-"""
+"""A CSV or Parquet file, with a row for each example."""
 
 import contextlib
 import csv
@@ -11,7 +8,6 @@ import io
 import itertools
 import os
 import pathlib
-import re
 from collections.abc import Callable
 from collections.abc import Generator
 from collections.abc import Iterable
@@ -20,7 +16,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import IO
-from typing import NamedTuple
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,78 +24,75 @@ from tff_shift._util import files
 from tff_shift._util import memory
 from tff_shift.data import array_files
 from tff_shift.data import examples
-from tff_shift.data.your_own import frames
-from tff_shift.data.your_own import from_huggingface
-from tff_shift.data.your_own import image_files
+from tff_shift.data.sources import frames
+from tff_shift.data.sources import image_files
+from tff_shift.data.sources import source
 
 if TYPE_CHECKING:
   import pandas
 
+FORM = "path/to/data.csv or .parquet with --label"
+OPTIONS = source.COLUMNS
+SUFFIXES = ".csv", ".parquet"
+
 _CHUNK = 2**20
 
 
-class Read(NamedTuple):
-  """What was read.
-
-  Attributes:
-    table: The table.
-    digest: With images, the SHA-256 of the file or folder and of the paths and
-      bytes of the images. None: no images.
-    images: The image files that are outside of the file or folder.
-  """
-
-  table: frames.Table
-  digest: str | None
-  images: tuple[pathlib.Path, ...] = ()
+def takes(name: str) -> bool:
+  """Returns whether a data set of this name is such a file."""
+  return name.endswith(SUFFIXES)
 
 
-def read_file(path: pathlib.Path, given: Mapping[str, str]) -> Read:
-  """Reads a CSV or Parquet file.
+def load(
+  name: str, options: Mapping[str, str], folder: pathlib.Path
+) -> source.Content:
+  """Reads a file.
 
   The columns of a CSV file that have a role are read as texts, exactly as they
   stand in the file.
 
   Args:
-    path: The file.
-    given: Its options.
-
-  Returns:
-    The table.
+    name: The path of the file.
+    options: The columns, see `source.COLUMNS`. With `image`, a column of paths
+      of image files, relative to the folder of the file.
+    folder: Not used.
 
   Raises:
     OSError: If a file cannot be read.
     ValueError: If the content is not valid; one line that names the file.
   """
-  options = _columns(path, given)
-  roles = [
-    options[role]
-    for role in ("label", "client", "time", "image")
-    if role in options
-  ]
-  is_csv = path.suffix == ".csv"
-  where: Callable[[int], str] = frames.row_name
-  if is_csv:
-    where = functools.partial(_line, path)
+  del folder
+  path = pathlib.Path(name)
   try:
+    columns = source.columns(options)
+    roles = [
+      columns[role]
+      for role in ("label", "client", "time", "image")
+      if role in columns
+    ]
+    is_csv = path.suffix == ".csv"
+    where: Callable[[int], str] = frames.row_name
+    if is_csv:
+      where = functools.partial(_line, path)
     frame = (_read_csv if is_csv else _read_parquet)(path, roles)
     for role in ("label", "time"):
-      column = options.get(role)
+      column = columns.get(role)
       if column not in frame.columns:
         continue
       is_text = frame[column].map(type).eq(str).all()
-      if is_text and role == "time" and "domain_order" not in options:
+      if is_text and role == "time" and "domain_order" not in columns:
         frame[column] = _times(frame[column], where)
       elif is_text and is_csv and role == "label":
         _refuse_fractions(frame[column], where)
-  except _RefusedError as error:
+    if "image" not in columns:
+      return source.Content(frames.read(frame, where=where, **columns))
+    with files.reading(path) as file:
+      digest = hashlib.sha256(file.read())
+    return with_images(path.parent, frame, digest, where=where, **columns)
+  except OSError:
+    raise
+  except ValueError as error:
     raise ValueError(f"{path}: {error}") from error
-  if "image" not in options:
-    return Read(_table(path, frame, where=where, **options), None)
-  with files.reading(path) as file:
-    digest = hashlib.sha256(file.read())
-  return _table_of_images(
-    path, path.parent, frame, digest, where=where, **options
-  )
 
 
 def read_frame(path: pathlib.Path, label: str | None) -> "pandas.DataFrame":
@@ -126,8 +118,36 @@ def read_frame(path: pathlib.Path, label: str | None) -> "pandas.DataFrame":
   return frame
 
 
-class _RefusedError(ValueError):
-  """The reason for refusing a file, without its name."""
+def with_images(
+  folder: pathlib.Path,
+  frame: "pandas.DataFrame",
+  digest: Any,
+  image_size: int | None = None,
+  where: Callable[[int], str] = frames.row_name,
+  **columns: Any,
+) -> source.Content:
+  """Makes a table whose column of images has paths in a folder.
+
+  Args:
+    folder: The folder.
+    frame: The paths, and columns with other roles.
+    digest: The SHA-256 of what was read before; updated with the images.
+    image_size: Height and width of the images after resizing.
+    where: Returns the name of a row in messages.
+    **columns: The columns, see `frames.read`.
+  """
+  images: list[pathlib.Path] = []
+
+  def read_images(paths):
+    for row in np.flatnonzero(paths.isna()).tolist():
+      raise ValueError(f"image={paths.name!r} has no path in {where(row)}")
+    images.extend(folder / path for path in paths if isinstance(path, str))
+    return image_files.read(
+      _contents(folder, paths, digest, where), len(paths), image_size
+    )
+
+  content = frames.read(frame, **columns, where=where, read_images=read_images)
+  return source.Content(content, digest.hexdigest(), tuple(images))
 
 
 def _read_csv(path: pathlib.Path, roles: Sequence[str]) -> "pandas.DataFrame":
@@ -157,7 +177,7 @@ def _read_csv(path: pathlib.Path, roles: Sequence[str]) -> "pandas.DataFrame":
   )
   # pandas would take the first column for names of rows.
   if len(first) > len(header):
-    raise _RefusedError(
+    raise ValueError(
       f"line {line} has more values than the header, which has"
       f" {len(header)} names"
     )
@@ -190,14 +210,11 @@ def _read_parquet(
 
 
 def _check_header(names: Iterable[str]) -> None:
-  try:
-    examples.check_names(names, "header", lambda number: f"column {number + 1}")
-  except ValueError as error:
-    raise _RefusedError(error) from error
+  examples.check_names(names, "header", lambda number: f"column {number + 1}")
 
 
-def _unreadable(error: Exception) -> _RefusedError:
-  return _RefusedError(f"it cannot be read ({array_files.first_line(error)})")
+def _unreadable(error: Exception) -> ValueError:
+  return ValueError(f"it cannot be read ({array_files.first_line(error)})")
 
 
 def _refuse_nul(file: IO[bytes]) -> None:
@@ -207,7 +224,7 @@ def _refuse_nul(file: IO[bytes]) -> None:
     place = chunk.find(0)
     if place >= 0:
       line += chunk.count(b"\n", 0, place)
-      raise _RefusedError(f"it cannot be read (line {line} has a NUL)")
+      raise ValueError(f"it cannot be read (line {line} has a NUL)")
     line += chunk.count(b"\n")
   file.seek(0)
 
@@ -248,7 +265,7 @@ def _refuse_fractions(
   for row, text in enumerate(column):
     number = frames.number_of(text)
     if number != number.to_integral_value():
-      raise _RefusedError(
+      raise ValueError(
         f"label {column.name!r} has fractions, such as {text} in {where(row)};"
         " its values must be integers, texts or dates"
       )
@@ -270,7 +287,7 @@ def _times(
     for one, other in itertools.pairwise(ordered):
       if numbers[one] == numbers[other]:
         rows = (int(np.argmax(column == text)) for text in (one, other))
-        raise _RefusedError(
+        raise ValueError(
           f"--time={column.name}: {one!r} ({where(next(rows))}) and {other!r}"
           f" ({where(next(rows))}) are the same number; write one of them"
         )
@@ -289,116 +306,15 @@ def _times(
       are_dates if are_dates.sum() >= are_numbers.sum() else are_numbers
     )
     if not are_wrong.any():
-      raise _RefusedError(
+      raise ValueError(
         f"--time={column.name} has dates with and without time zones"
       ) from error
     row = int(np.argmax(are_wrong))
-    raise _RefusedError(
+    raise ValueError(
       f"--time={column.name} must be numbers or dates such as 2024-01-31, got"
       f" {column.iloc[row]!r} in {where(row)}; --domain_order gives texts an"
       " order"
     ) from error
-
-
-def read_folder(path: pathlib.Path, given: Mapping[str, str]) -> Read:
-  """Reads a folder of images, or one of `Dataset.save_to_disk`.
-
-  Returns:
-    The table, and the SHA-256 of its files; see `read_file`.
-  """
-  if from_huggingface.is_saved(path):
-    options = _columns(path, given)
-    digest, images = hashlib.sha256(), {}
-
-    def on_file(name, content):
-      images[pathlib.Path(name)] = hashlib.sha256(content).digest()
-
-    saved = from_huggingface.load(path)
-    try:
-      table = from_huggingface.table(saved, on_file=on_file, **options)
-    except ValueError as error:
-      raise ValueError(f"{path}: {error}") from error
-    for saved_file in from_huggingface.saved_files(path):
-      with files.reading(saved_file) as file:
-        digest.update(hashlib.file_digest(file, "sha256").digest())
-    for content in images.values():
-      digest.update(content)
-    return Read(table, digest.hexdigest(), tuple(images))
-  options = _parsed(given)
-  levels = options.pop("folder_levels", None)
-  frame = image_files.folder_frame(path, levels and levels.split(","))
-  levels_of_roles = {"client": "client", "time": "domain"}
-  roles: dict[str, Any] = {
-    role: level for role, level in levels_of_roles.items() if level in frame
-  }
-  roles |= {"label": "class", "image": image_files.IMAGE}
-  return _table_of_images(
-    path, path, frame, hashlib.sha256(), **roles, **options
-  )
-
-
-def _table(
-  path: pathlib.Path, frame: "pandas.DataFrame", **options: Any
-) -> frames.Table:
-  """Makes a table; an error names its file."""
-  try:
-    return frames.Table(frame, **options)
-  except ValueError as error:
-    raise ValueError(f"{path}: {error}") from error
-
-
-def _table_of_images(
-  path: pathlib.Path,
-  folder: pathlib.Path,
-  frame: "pandas.DataFrame",
-  digest: Any,
-  image_size: int | None = None,
-  where: Callable[[int], str] = frames.row_name,
-  **options: Any,
-) -> Read:
-  """Makes a table whose column of images has paths in a folder."""
-  images: list[pathlib.Path] = []
-
-  def read_images(paths):
-    for row in np.flatnonzero(paths.isna()).tolist():
-      raise ValueError(f"image={paths.name!r} has no path in {where(row)}")
-    images.extend(folder / path for path in paths if isinstance(path, str))
-    return image_files.read(
-      _contents(folder, paths, digest, where), len(paths), image_size
-    )
-
-  table = _table(path, frame, **options, where=where, read_images=read_images)
-  return Read(table, digest.hexdigest(), tuple(images))
-
-
-def _columns(path: pathlib.Path, given: Mapping[str, str]) -> dict[str, Any]:
-  """Returns the options of a table with columns, see `_parsed`."""
-  parsed = _parsed(given)
-  if "label" not in given:
-    raise ValueError(f"{path}: --label must name the column of the class")
-  if "image_size" in given and "image" not in given:
-    raise ValueError(
-      f"{path}: --image_size needs --image, the column of the images"
-    )
-  return parsed
-
-
-def _parsed(given: Mapping[str, str]) -> dict[str, Any]:
-  """Returns options with image_size and lists as values."""
-  parsed: dict[str, Any] = dict(given)
-  if "image_size" in given:
-    text, largest = given["image_size"], image_files.MAX_IMAGE_SIZE
-    # int refuses texts with thousands of digits.
-    if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= largest:
-      raise ValueError(
-        f"--image_size={text}: it must be a number of pixels of at most"
-        f" {largest}"
-      )
-    parsed["image_size"] = int(given["image_size"])
-  for option in ("domain_order", "features"):
-    if option in given:
-      parsed[option] = given[option].split(",")
-  return parsed
 
 
 def _contents(

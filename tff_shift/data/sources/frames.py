@@ -1,4 +1,4 @@
-"""A pandas DataFrame as arrays, a row for each example."""
+"""A pandas DataFrame as a table, a row for each example."""
 
 import decimal
 import re
@@ -13,6 +13,7 @@ import numpy as np
 
 from tff_shift._util import arguments
 from tff_shift.data import examples
+from tff_shift.data import table
 
 if TYPE_CHECKING:
   import pandas
@@ -24,6 +25,8 @@ _NUMBER = re.compile(
 # pandas' names of columns without a name, such as a stored index.
 _UNNAMED = re.compile(r"(Unnamed: \d+)?")
 _ROLE_VALUES = "integers, texts or dates"
+# Fewer rows can have different integers by chance.
+_MANY_ROWS = 50
 
 
 def row_name(row: int) -> str:
@@ -31,128 +34,124 @@ def row_name(row: int) -> str:
   return f"row {row}"
 
 
-class Table:
-  """A frame's examples as arrays, and the names of their numbers.
+def read(
+  frame: "pandas.DataFrame",
+  label: str,
+  client: str | None = None,
+  time: str | None = None,
+  features: Sequence[str] | None = None,
+  *,
+  drop: Sequence[str] = (),
+  image: str | None = None,
+  read_images: Callable[["pandas.Series"], np.ndarray] | None = None,
+  domain_order: Sequence[str] | None = None,
+  keep_empty_classes: bool = False,
+  where: Callable[[int], str] = row_name,
+) -> table.Table:
+  """Reads a frame.
 
-  Attributes:
-    x: [n, features] float32; images, [n, height, width, channels] uint8.
-    y: The classes, [n] int32.
-    clients: The client of each example, [n] int32; None without a column.
-    times: The number of the time of each example, [n] int32; None without a
-      column.
-    features: The name of each column of x, also of each element of a column of
-      vectors (`name[0]`, `name[1]`); none for images.
-    class_names: The value of the label by class.
-    client_names: The value of the client column by client.
-    time_names: The value of the time column by number.
+  Args:
+    frame: The examples.
+    label: The column of the class. Values become classes in sorted order, or in
+      the order of the categories of a categorical column.
+    client: The column of the client. None: no column.
+    time: The column of the time. None: no column.
+    features: The columns of x: numbers, or vectors of one length. None: all
+      others.
+    drop: Columns that are left out.
+    image: The column of the images. None: no column. Other columns are then not
+      read.
+    read_images: Reads the column of the images as x.
+    domain_order: The values of the time column, as texts, in order. None: they
+      have an order.
+    keep_empty_classes: Whether a category of the label without an example is a
+      class too.
+    where: Returns the name of a row in messages by its index.
+
+  Returns:
+    The table. Features have the name of their column; elements of a column of
+    vectors also their index (`name[0]`, `name[1]`).
+
+  Raises:
+    ValueError: If a column does not exist or has values that are not allowed;
+      one line that names it.
   """
+  import pandas
 
-  def __init__(
-    self,
-    frame: "pandas.DataFrame",
-    label: str,
-    client: str | None = None,
-    time: str | None = None,
-    features: Sequence[str] | None = None,
-    *,
-    image: str | None = None,
-    read_images: Callable[["pandas.Series"], np.ndarray] | None = None,
-    domain_order: Sequence[str] | None = None,
-    keep_empty_classes: bool = False,
-    where: Callable[[int], str] = row_name,
-  ):
-    """Reads a frame.
-
-    Args:
-      frame: The examples.
-      label: The column of the class.
-      client: The column of the client. None: no column.
-      time: The column of the time. None: no column.
-      features: The columns of x: numbers, or vectors of one length. None: all
-        others.
-      image: The column of the images. None: no column. Other columns are then
-        not read.
-      read_images: Reads the column of the images as x.
-      domain_order: The values of the time column, as texts, in order. None:
-        they have an order.
-      keep_empty_classes: Whether a category of the label without an example is
-        a class too.
-      where: Returns the name of a row in messages by its position.
-
-    Raises:
-      ValueError: If a column does not exist or has values that are not allowed;
-        one line that names it.
-    """
-    import pandas
-
-    if not isinstance(frame, pandas.DataFrame):
-      raise ValueError(
-        f"a pandas.DataFrame is wanted, got {type(frame).__name__}"
-      )
-    if not len(frame):
-      raise ValueError("the frame has no rows")
-    examples.check_names(
-      frame.columns, "columns", lambda number: f"column {number + 1}"
+  if not isinstance(frame, pandas.DataFrame):
+    raise ValueError(
+      f"a pandas.DataFrame is wanted, got {type(frame).__name__}"
     )
-    roles = {"label": label, "client": client, "time": time, "image": image}
-    used = check_roles(roles, frame.columns)
-    self.y, self.class_names = _codes(
-      frame[label], f"label {label!r}", where, keep_empty_classes
-    )
-    self.clients: np.ndarray | None = None
-    self.client_names: tuple[str, ...] = ()
-    if client is not None:
-      self.clients, self.client_names = _codes(
-        frame[client], f"client {client!r}", where
+  if not len(frame):
+    raise ValueError("the frame has no rows")
+  examples.check_names(
+    frame.columns, "columns", lambda number: f"column {number + 1}"
+  )
+  roles = {"label": label, "client": client, "time": time, "image": image}
+  used = check_roles(roles, frame.columns)
+  for column in drop:
+    if column not in frame.columns or column in used:
+      problem = "has a role" if column in used else "is not a column"
+      raise ValueError(f"drop: {column!r} {problem}")
+  y, classes = _codes(
+    frame[label], f"label {label!r}", where, keep_empty_classes
+  )
+  schema = table.Schema(
+    classes=classes, label=label, client=client, time=time, dropped=tuple(drop)
+  )
+  clients = times = None
+  if client is not None:
+    clients, names = _codes(frame[client], f"client {client!r}", where)
+    schema = schema.replace(clients=names, num_clients=len(names))
+  if time is not None:
+    values = frame[time]
+    if domain_order is not None:
+      values = _ordered(values, time, domain_order, where)
+    values = _inferred(values)
+    _check_values(values, f"time {time!r}", where)
+    _check_order(values, time, where)
+    times, names = _codes(values, f"time {time!r}", where)
+    schema = schema.replace(times=names)
+  elif domain_order is not None:
+    raise ValueError("domain_order: there are no domains to order")
+  if image is not None:
+    if features is not None:
+      raise ValueError(f"features: image={image!r} is the only input")
+    return table.Table(read_images(frame[image]), y, schema, clients, times)
+  if features is None:
+    features = _other_columns(frame, {*used, *drop})
+  if label in features:
+    raise ValueError(f"features: {label!r} is the label")
+  x, features = numbers(frame, features, where)
+  schema = schema.replace(features=features)
+  return table.Table(x, y, schema, clients, times)
+
+
+def _other_columns(
+  frame: "pandas.DataFrame", used: Collection[str]
+) -> list[str]:
+  """Returns the columns without a role; warns of those that may be ids."""
+  columns = []
+  for column in frame.columns:
+    if column in used:
+      continue
+    if _UNNAMED.fullmatch(str(column)):
+      examples.warn(
+        f"column {column!r} has no name, like a stored index, and is left out"
       )
-    self.times: np.ndarray | None = None
-    self.time_names: tuple[str, ...] = ()
-    if time is not None:
-      values = frame[time]
-      if domain_order is not None:
-        values = _ordered(values, time, domain_order, where)
-      values = _inferred(values)
-      _check_values(values, f"time {time!r}", where)
-      _check_order(values, time, where)
-      self.times, self.time_names = _codes(values, f"time {time!r}", where)
-    elif domain_order is not None:
-      raise ValueError("domain_order: there are no domains to order")
-    self.features: tuple[str, ...] = ()
-    if image is not None:
-      if features is not None:
-        raise ValueError(f"features: image={image!r} is the only input")
-      self.x = read_images(frame[image])
-      return
-    if features is None:
-      features = [column for column in frame.columns if column not in used]
-      for column in [c for c in features if _UNNAMED.fullmatch(str(c))]:
-        features.remove(column)
-        examples.warn(
-          f"column {column!r} has no name, like a stored index, and is left out"
-        )
-    if label in features:
-      raise ValueError(f"features: {label!r} is the label")
-    self.x, self.features = numbers(frame, features, where)
-
-  def by_client(self) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns (x, y) of each client, in the order of the rows."""
-    return [
-      self._rows(self.clients == number)
-      for number in range(len(self.client_names))
-    ]
-
-  def by_client_and_time(self) -> list[list[tuple[np.ndarray, np.ndarray]]]:
-    """Returns (x, y) of each client and time."""
-    return [
-      [
-        self._rows((self.clients == number) & (self.times == at))
-        for at in range(len(self.time_names))
-      ]
-      for number in range(len(self.client_names))
-    ]
-
-  def _rows(self, are_chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return self.x[are_chosen], self.y[are_chosen]
+      continue
+    columns.append(column)
+    values = frame[column]
+    if (
+      len(frame) >= _MANY_ROWS
+      and values.dtype.kind in "iu"
+      and values.is_unique
+    ):
+      examples.warn(
+        f"column {column!r} has another value in each of the {len(frame)} rows,"
+        " like an id; if it is one, drop it (--drop, drop=[...])"
+      )
+  return columns
 
 
 def check_roles(

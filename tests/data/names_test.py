@@ -4,12 +4,12 @@ import numpy as np
 import pandas
 import pytest
 
+from tff_shift.data import from_python
 from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.data.shifts import evolving
 from tff_shift.data.shifts import guidance
 from tff_shift.data.shifts import online_adaptation
-from tff_shift.data.your_own import frames
-from tff_shift.data.your_own import from_arrays
+from tff_shift.data.sources import frames
 
 
 def pair(number):
@@ -19,7 +19,8 @@ def pair(number):
 
 
 def test_of_clients():
-  clients = from_arrays.evolving(
+  clients = from_python.from_arrays(
+    "evolving",
     [[pair(0), pair(1)], [pair(2), pair(3)]],
     client_names=np.array(["north", "south"]),
   )
@@ -31,8 +32,8 @@ def load_all(name):
   timed, untimed = name, name.replace("&time=month", "")
   return [
     evolving.load_evolving(timed),
-    online_adaptation.load_online(timed),
-    dynamic_personalization.load_dynamic(timed, seed=0),
+    online_adaptation.load_online_adaptation(timed),
+    dynamic_personalization.load_dynamic_personalization(timed, seed=0),
     guidance.load_guidance(untimed, num_clients=2, partition=None, seed=0),
   ]
 
@@ -56,15 +57,15 @@ def test_columns_and_clients_of_a_table_in_every_scenario(tmp_path, suffix):
     table.to_parquet(path)
   options = "label=sick&client=site&features=weight,age&time=month"
   for loaded in load_all(f"{path}?{options}"):
-    assert loaded.feature_names == ("weight", "age")
-    assert loaded.client_names == ("north", "south")
-    assert loaded.class_names == ("no", "yes")
+    assert loaded.schema.features == ("weight", "age")
+    assert loaded.schema.clients == ("north", "south")
+    assert loaded.schema.classes == ("no", "yes")
 
 
 def test_elements_of_vectors_have_the_name_of_their_column():
   frame = pandas.DataFrame(
     {"age": [1.0, 2.0], "y": [0, 1], "v": [np.ones(2), np.zeros(2)]}
   )
-  table = frames.Table(frame, "y")
-  assert table.features == ("age", "v[0]", "v[1]")
+  table = frames.read(frame, "y")
+  assert table.schema.features == ("age", "v[0]", "v[1]")
   np.testing.assert_array_equal(table.x, [[1, 1, 1], [2, 0, 0]])

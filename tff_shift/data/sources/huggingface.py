@@ -1,15 +1,16 @@
-"""A `datasets.Dataset` of Hugging Face as data for the drivers.
+"""A `datasets.Dataset` of Hugging Face, or a folder of `save_to_disk`.
 
 The package `datasets` is the extra `huggingface`. Nothing is downloaded: a data
 set is an object, or a folder that `Dataset.save_to_disk` has written.
 """
 
+import hashlib
 import os
 import pathlib
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,13 +18,17 @@ import msgspec
 from tff_shift._util import files
 from tff_shift._util import installed
 from tff_shift.data import array_files
-from tff_shift.data.your_own import frames
-from tff_shift.data.your_own import from_dataframe
-from tff_shift.data.your_own import image_files
+from tff_shift.data import table
+from tff_shift.data.sources import frames
+from tff_shift.data.sources import image_files
+from tff_shift.data.sources import source
 
 if TYPE_CHECKING:
   import datasets
   import pandas
+
+FORM = "path/to/folder of Dataset.save_to_disk with --label"
+OPTIONS = source.COLUMNS
 
 # Files in a folder of `save_to_disk`: of a data set, and of several splits.
 _STATE = "state.json"
@@ -31,91 +36,85 @@ _INFO = "dataset_info.json"
 _SPLITS = "dataset_dict.json"
 
 
-def read(
-  scenario: str,
-  dataset: "datasets.Dataset",
-  *,
-  label: str,
-  client: str,
-  time: str | None = None,
-  image: str | None = None,
-  features: Sequence[str] | None = None,
-  image_size: int | None = None,
-  domain_order: Sequence[str] | None = None,
-  **options: Any,
-) -> from_dataframe.Named:
-  """Reads a data set as the client data of a scenario.
+def takes(name: str) -> bool:
+  """Returns whether `save_to_disk` has written a folder of this name."""
+  folder = pathlib.Path(name)
+  return (folder / _SPLITS).exists() or (
+    (folder / _STATE).exists() and (folder / _INFO).exists()
+  )
+
+
+def load(
+  name: str, options: Mapping[str, str], folder: pathlib.Path
+) -> source.Content:
+  """Reads a folder of `save_to_disk`.
 
   Args:
-    scenario: The scenario, a function of `from_arrays`.
+    name: The path of the folder.
+    options: The columns, see `source.COLUMNS`.
+    folder: Not used.
+
+  Raises:
+    OSError: If a file cannot be read.
+    ValueError: If the content is not valid; one line that names the folder.
+  """
+  del folder
+  path = pathlib.Path(name)
+  images = {}
+
+  def on_file(name, content):
+    images[pathlib.Path(name)] = hashlib.sha256(content).digest()
+
+  saved = _loaded(path)
+  try:
+    columns = source.columns(options)
+    content = read(saved, on_file=on_file, **columns)
+  except ValueError as error:
+    raise ValueError(f"{path}: {error}") from error
+  digest = hashlib.sha256()
+  for saved_file in _saved_files(path):
+    with files.reading(saved_file) as file:
+      digest.update(hashlib.file_digest(file, "sha256").digest())
+  for image in images.values():
+    digest.update(image)
+  return source.Content(content, digest.hexdigest(), tuple(images))
+
+
+def read(
+  dataset: "datasets.Dataset",
+  label: str,
+  client: str | None = None,
+  time: str | None = None,
+  features: Sequence[str] | None = None,
+  *,
+  drop: Sequence[str] = (),
+  image: str | None = None,
+  image_size: int | None = None,
+  domain_order: Sequence[str] | None = None,
+  on_file: Callable[[str, bytes], None] | None = None,
+) -> table.Table:
+  """Reads a data set, with the arguments of `frames.read`.
+
+  Args:
     dataset: The examples, one split.
     label: The column of the class. A `ClassLabel` keeps all of its classes;
       other values become classes in sorted order.
-    client: The column of the client; clients are sorted.
-    time: The column of the domain, time step or period: numbers, dates, a
-      `ClassLabel`, or any values with `domain_order`. See
-      `from_dataframe.read`.
+    client: The column of the client. None: no column.
+    time: The column of the time: numbers, dates, a `ClassLabel`, or any values
+      with `domain_order`. None: no column.
+    features: Without `image`, the columns of x. None: all others.
+    drop: Columns that are left out.
     image: The column of the images, of type `datasets.Image`. None: no images.
-    features: Without `image`, the columns of x: numbers, or vectors of one
-      length. None: all others.
     image_size: Height and width of the images after resizing, see
       `image_files.read`. None: they have one size.
     domain_order: The values of `time` as texts, in order. None: they have an
       order.
-    **options: Further arguments of the function in `from_arrays`.
-
-  Returns:
-    The data and the names.
-
-  Raises:
-    ValueError: If a column does not exist or has values that are not allowed,
-      or the data are not valid; one line that names it.
-  """
-  from_dataframe.check(scenario, time, options)
-  made = table(
-    dataset,
-    label=label,
-    client=client,
-    time=time,
-    image=image,
-    features=features,
-    image_size=image_size,
-    domain_order=domain_order,
-  )
-  return from_dataframe.named(scenario, made, options)
-
-
-def table(
-  dataset: "datasets.Dataset",
-  *,
-  label: str,
-  client: str | None = None,
-  time: str | None = None,
-  image: str | None = None,
-  features: Sequence[str] | None = None,
-  image_size: int | None = None,
-  domain_order: Sequence[str] | None = None,
-  on_file: Callable[[str, bytes], None] | None = None,
-) -> frames.Table:
-  """Reads a data set as a table.
-
-  Args:
-    dataset: As in `read`, as the other arguments.
-    label: See `read`.
-    client: See `read`.
-    time: See `read`.
-    image: See `read`.
-    features: See `read`.
-    image_size: See `read`.
-    domain_order: See `read`.
     on_file: Called with the path and the content of each image that is a file
       and not in the data set.
 
-  Returns:
-    The table.
-
   Raises:
-    ValueError: See `read`.
+    ValueError: If a column does not exist or has values that are not allowed;
+      one line that names it.
   """
   library = installed.require_huggingface()
   if not isinstance(dataset, library.Dataset):
@@ -145,12 +144,13 @@ def table(
     kind = dataset.features[column]
     if isinstance(kind, library.ClassLabel):
       frame[column] = _named(frame[column], kind.names)
-  return frames.Table(
+  return frames.read(
     frame,
     label,
     client,
     time,
     features,
+    drop=drop,
     image=image,
     read_images=lambda column: image_files.read(
       _contents(column, on_file), len(column), image_size
@@ -194,14 +194,7 @@ def _contents(
     yield name, content
 
 
-def is_saved(folder: pathlib.Path) -> bool:
-  """Returns whether `save_to_disk` has written a folder."""
-  return (folder / _SPLITS).exists() or (
-    (folder / _STATE).exists() and (folder / _INFO).exists()
-  )
-
-
-def load(folder: pathlib.Path) -> "datasets.Dataset":
+def _loaded(folder: pathlib.Path) -> "datasets.Dataset":
   """Loads a folder of `Dataset.save_to_disk`.
 
   Raises:
@@ -210,7 +203,7 @@ def load(folder: pathlib.Path) -> "datasets.Dataset":
   library = installed.require_huggingface()
   if not (folder / _SPLITS).exists():
     # A named pipe among them would block the library.
-    for path in saved_files(folder):
+    for path in _saved_files(folder):
       files.check_regular(path)
   try:
     found = library.load_from_disk(os.fspath(folder))
@@ -226,8 +219,8 @@ def load(folder: pathlib.Path) -> "datasets.Dataset":
   return found
 
 
-def saved_files(folder: pathlib.Path) -> list[pathlib.Path]:
-  """Returns the files that hold the data of a folder, see `load`.
+def _saved_files(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the files that hold the data of a folder, see `_loaded`.
 
   `state.json` itself has a fingerprint that differs for equal data.
 

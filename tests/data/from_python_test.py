@@ -8,8 +8,9 @@ import pytest
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from tff_shift.data import from_python
+from tff_shift.data import table
 from tff_shift.data.shifts import evolving
-from tff_shift.data.your_own import from_arrays
 
 
 def make_pair(start, size, dtype=np.float32):
@@ -51,7 +52,9 @@ _SIZES = st.integers(1, 4).flatmap(
 class TestEveryExampleOnce:
   @hypothesis.given(sizes=_SIZES, fraction=st.floats(0.05, 0.9))
   def test_evolving_keeps_every_example_once(self, sizes, fraction):
-    clients = from_arrays.evolving(make_groups(sizes), test_fraction=fraction)
+    clients = from_python.from_arrays(
+      "evolving", make_groups(sizes), test_fraction=fraction
+    )
     sides = [each for c in clients for each in (c.train, c.test)]
     assert numbers_of(sides) == list(range(np.sum(sizes)))
     assert_labels_go_with_examples(sides)
@@ -64,7 +67,7 @@ class TestEveryExampleOnce:
   @hypothesis.given(sizes=st.lists(st.integers(4, 20), min_size=1, max_size=5))
   def test_guidance_keeps_every_example_once(self, sizes):
     (pairs,) = make_groups([sizes])
-    train, test = from_arrays.guidance(pairs)
+    train, test = from_python.from_arrays("guidance", pairs)
     assert numbers_of([*train, *test]) == list(range(sum(sizes)))
     assert_labels_go_with_examples([*train, *test])
     for own, held_out, size in zip(train, test, sizes, strict=True):
@@ -74,10 +77,12 @@ class TestEveryExampleOnce:
   @hypothesis.given(sizes=_SIZES)
   def test_online_and_dynamic_keep_places(self, sizes):
     groups = make_groups(sizes)
-    initial, streams = from_arrays.online_adaptation(
-      [own[0] for own in groups], [own[1:] for own in groups]
+    initial, streams = from_python.from_arrays(
+      "online_adaptation",
+      [own[0] for own in groups],
+      [own[1:] for own in groups],
     )
-    periods = from_arrays.dynamic_personalization(groups)
+    periods = from_python.from_arrays("dynamic_personalization", groups)
     for client, own in enumerate(groups):
       for place, (x, _) in enumerate(own):
         assert_array_equal(periods.batch(client, place).x, x)
@@ -87,8 +92,8 @@ class TestEveryExampleOnce:
 
 class TestEvolving:
   def test_domains_come_in_order(self):
-    (client,) = from_arrays.evolving(
-      make_groups([[4, 3, 5]]), test_fraction=0.5
+    (client,) = from_python.from_arrays(
+      "evolving", make_groups([[4, 3, 5]]), test_fraction=0.5
     )
     assert isinstance(client, evolving.Client)
     assert client.test.domain_sizes.tolist() == [2, 2, 5]
@@ -97,51 +102,52 @@ class TestEvolving:
 
   def test_whole_domains_are_dealt_to_clients(self):
     ((*parts,),) = make_groups([[9, 12]])
-    dataset = from_arrays.evolving_domains(parts, names=["before", "after"])
+    dataset = from_python.domains(parts, names=["before", "after"])
     assert [each.name for each in dataset.domains] == ["before", "after"]
-    assert dataset.class_names == ("0", "1", "2")
+    assert dataset.schema.classes == ("0", "1", "2")
     clients = evolving.assemble_clients(dataset, num_clients=3)
     sides = [each for c in clients for each in (c.train, c.test)]
     assert numbers_of(sides) == list(range(21))
 
 
 def test_split_holds_a_share_out():
-  train, test = from_arrays.split(*make_pair(0, 10))
+  train, test = from_python.split(*make_pair(0, 10))
   assert numbers_of([train, test]) == list(range(10))
   assert len(test.y) == 2
 
 
 def test_given_test_examples_stay_whole():
   (pairs,) = make_groups([[3, 4]])
-  train, test = from_arrays.guidance(pairs, list(reversed(pairs)))
+  train, test = from_python.from_arrays(
+    "guidance", pairs, list(reversed(pairs))
+  )
   assert [len(each.y) for each in (*train, *test)] == [3, 4, 4, 3]
 
 
 class TestWriting:
-  def test_only_copies_are_closed(self):
-    y = np.zeros(2, np.int32)
-    cast, kept = np.zeros((2, 1)), np.zeros((2, 1), np.float32)
-    periods = from_arrays.dynamic_personalization([[(cast, y)], [(kept, y)]])
-    assert not periods.batch(0, 0).x.flags.writeable
-    assert periods.batch(1, 0).x is kept
-    assert kept.flags.writeable and cast.flags.writeable
-
-  def test_pairs_that_come_again_are_not_copied(self):
-    pair = make_pair(0, 4, np.float64)
-    periods = from_arrays.dynamic_personalization([[pair] * 3])
-    assert periods.batch(0, 0).x is periods.batch(0, 2).x
-
-  def test_data_of_an_array_that_masks_nothing_stay_the_users(self):
-    x = np.ma.array(np.zeros((2, 1), np.float32), mask=False)
-    periods = from_arrays.dynamic_personalization(
-      [[(x, np.zeros(2, np.int32))]]
+  def test_result_is_a_read_only_copy(self):
+    x, y = np.zeros((2, 1), np.float32), np.zeros(2, np.int32)
+    periods = from_python.from_arrays(
+      "dynamic_personalization", [[(x, y)], [(x.astype(float), y)]]
     )
-    assert np.shares_memory(periods.batch(0, 0).x, x.data)
-    assert x.flags.writeable and periods.batch(0, 0).x.flags.writeable
+    x += 1
+    for client in range(2):
+      stored = periods.batch(client, 0)
+      assert not stored.x.any()
+      assert not stored.x.flags.writeable and not stored.y.flags.writeable
+
+  def test_periods_repeat(self):
+    pairs = [make_pair(0, 4), make_pair(4, 3)]
+    periods = from_python.from_arrays(
+      "dynamic_personalization", [pairs], repeats=True
+    )
+    for period in range(5):
+      x, _ = pairs[period % 2]
+      assert_array_equal(periods.batch(0, period).x, x)
 
   def test_integers_become_images(self):
     image = np.full((2, 4, 4, 1), 255)
-    train, _ = from_arrays.split(image, np.zeros(2, int), test_fraction=0.5)
+    train, _ = from_python.split(image, np.zeros(2, int), test_fraction=0.5)
     assert train.x.dtype == np.uint8
     assert train.x.min() == 255
 
@@ -149,26 +155,33 @@ class TestWriting:
 class TestPlaces:
   def test_omega_and_sizes_are_told(self):
     (own,) = make_groups([[2, 2, 2]])
-    _, streams = from_arrays.online_adaptation([own[0]], [own[1:]])
+    _, streams = from_python.from_arrays(
+      "online_adaptation", [own[0]], [own[1:]]
+    )
     assert (streams.num_clients, streams.num_timesteps) == (1, 2)
     assert streams.omega is None
     assert streams.num_classes == 3
-    _, streams = from_arrays.online_adaptation(
-      [own[0]], [own[1:]], omega=[0, 0.5, 1]
+    _, streams = from_python.from_arrays(
+      "online_adaptation", [own[0]], [own[1:]], omega=[0, 0.5, 1]
     )
     assert streams.omega.tolist() == [0, 0.5, 1]
 
   def test_drifts_are_told(self):
-    periods = from_arrays.dynamic_personalization(
-      make_groups([[1, 1, 1]]), drifted=[[False, True, False]], num_classes=9
+    periods = from_python.from_arrays(
+      "dynamic_personalization",
+      make_groups([[1, 1, 1]]),
+      drifted=[[False, True, False]],
+      num_classes=9,
     )
     assert [periods.is_drift(0, period) for period in (1, 2)] == [True, False]
     assert (periods.num_classes, periods.num_periods) == (9, 3)
 
   def test_what_was_not_given_is_refused(self, refusal):
     ((first, *later),) = make_groups([[1, 1, 1]])
-    periods = from_arrays.dynamic_personalization([[first, *later]])
-    _, streams = from_arrays.online_adaptation([first], [later])
+    periods = from_python.from_arrays(
+      "dynamic_personalization", [[first, *later]]
+    )
+    _, streams = from_python.from_arrays("online_adaptation", [first], [later])
     for method, place, message in (
       (periods.batch, (0, 3), "period 3 does not exist: it must lie in 0..2"),
       (
@@ -198,17 +211,27 @@ CLOSE = 1.7e9 + np.arange(12.0).reshape(4, 3), np.array([0, 1, 0, 1])
 @pytest.mark.parametrize(
   "use",
   [
-    lambda one, two: from_arrays.evolving([[two, two], [two, one]]),
-    lambda one, two: from_arrays.evolving_domains([two, one]),
-    lambda one, two: from_arrays.guidance([two, one]),
-    lambda one, two: from_arrays.guidance([two], [one]),
-    lambda one, two: from_arrays.split(*one),
-    lambda one, two: from_arrays.online_adaptation([one], [[two]]),
-    lambda one, two: from_arrays.online_adaptation([two], [[two, one]]),
-    lambda one, two: from_arrays.dynamic_personalization([[two, one]]),
+    lambda one, two: from_python.from_arrays(
+      "evolving", [[two, two], [two, one]]
+    ),
+    lambda one, two: from_python.domains([two, one]),
+    lambda one, two: from_python.from_arrays("guidance", [two, one]),
+    lambda one, two: from_python.from_arrays("guidance", [two], [one]),
+    lambda one, two: from_python.split(*one),
+    lambda one, two: from_python.from_arrays(
+      "online_adaptation", [one], [[two]]
+    ),
+    lambda one, two: from_python.from_arrays(
+      "online_adaptation", [two], [[two, one]]
+    ),
+    lambda one, two: from_python.from_arrays(
+      "dynamic_personalization", [[two, one]]
+    ),
     lambda one, two: evolving.assemble_clients(
       evolving.EvolvingDataset(
-        "own", (evolving.Domain(*two, "0"), evolving.Domain(*one, "1")), "abc"
+        "own",
+        (evolving.Domain(*two, "0"), evolving.Domain(*one, "1")),
+        table.Schema(classes=tuple("abc")),
       ),
       num_clients=1,
     ),
@@ -224,6 +247,7 @@ def test_what_is_masked_is_refused(use, part):
     use(tuple(masked), pair)
 
 
+_CALLS = {"domains": from_python.domains, "split": from_python.split}
 _WRONG = {
   "evolving": [
     (
@@ -280,26 +304,21 @@ _WRONG = {
     ),
     ([[[GOOD, 5]]], "client 0, domain 1: arrays (x, y) are"),
   ],
-  "evolving_domains": [
-    ([[GOOD]], "there must be at least 2 domains (a"),
+  "domains": [
+    ([[GOOD]], "arrays: there must be at least 2 domains, got 1"),
     (
       [[GOOD, HIGH]],
       "y of domain 1: classes must lie in 0..1, got 7 for example 1",
-      {"class_names": ["a", "b"]},
+      {"num_classes": 2},
     ),
     (
       [[GOOD, HIGH]],
-      "names: there must be 2, one for each domain, got 1",
+      "domain_names: there must be 2, one for each domain, got 1",
       {"names": ["a"]},
     ),
     (
       [[GOOD, GOOD]],
-      "class_names: 'a' is there twice (class 0 and class 1)",
-      {"class_names": ["a", "a"]},
-    ),
-    (
-      [[GOOD, GOOD]],
-      "names: '2020' (domain 0) and '2020 ' (domain 1) differ only in",
+      "domain_names: '2020' (domain 0) and '2020 ' (domain 1) differ only in",
       {"names": ["2020", "2020 "]},
     ),
   ],
@@ -345,7 +364,10 @@ _WRONG = {
 )
 def test_what_is_wrong_is_named(function, row, refusal):
   arguments, message, *options = row
-  call = functools.partial(getattr(from_arrays, function), *arguments)
+  call = _CALLS.get(
+    function, functools.partial(from_python.from_arrays, function)
+  )
+  call = functools.partial(call, *arguments)
   assert refusal(call, **dict(*options)).startswith(message)
 
 
@@ -356,7 +378,9 @@ class TestCopies:
   @pytest.mark.parametrize("function", ["guidance", "split"])
   def test_copies_are_warned_of_or_kept_together(self, function):
     arguments = [[self.PAIR]] if function == "guidance" else self.PAIR
-    call = getattr(from_arrays, function)
+    call = from_python.split
+    if function == "guidance":
+      call = functools.partial(from_python.from_arrays, "guidance")
     with pytest.warns(UserWarning, match="test examples are also train"):
       call(*arguments)
     train, test = call(*arguments, keep_copies_together=True)
@@ -367,5 +391,5 @@ class TestCopies:
 
   def test_copies_of_one_example_cannot_be_split(self, refusal):
     assert "of 2 examples, all copies of one, " in refusal(
-      from_arrays.split, *GOOD, keep_copies_together=True
+      from_python.split, *GOOD, keep_copies_together=True
     )

@@ -10,7 +10,7 @@ import pytest
 
 import tff_shift as ts
 from tff_shift.data import examples
-from tff_shift.data.your_own import from_dataframe
+from tff_shift.data import from_python
 
 COLUMNS = {"label": "outcome", "client": "site", "time": "month"}
 
@@ -33,16 +33,16 @@ def make_frame(size=4, **columns):
 
 
 def read(scenario, frame, **options):
-  return from_dataframe.read(scenario, frame, **COLUMNS | options)
+  return from_python.from_dataframe(scenario, frame, **COLUMNS | options)
 
 
 class TestEvolving:
   def test_rows_come_to_their_client_domain_and_class(self):
     named = read("evolving", make_frame(), test_fraction=0.25)
-    assert named.class_names == ("healthy", "sick")
-    assert named.client_names == ("a", "b")
-    assert named.time_names == ("1", "2", "3")
-    assert named.features == ("age", "dose")
+    assert named.schema.classes == ("healthy", "sick")
+    assert named.schema.clients == ("a", "b")
+    assert named.schema.times == ("1", "2", "3")
+    assert named.schema.features == ("age", "dose")
     first, second = named.data
     assert (first.name, second.name) == ("a", "b")
     # Of eight rows of a month, two are for testing; the last month is unseen.
@@ -60,7 +60,7 @@ class TestEvolving:
     month = make_frame()["month"]
     dates = pandas.to_datetime("2024-0" + month.astype(str) + "-01")
     named = read("evolving", make_frame(month=dates))
-    assert [each[:7] for each in named.time_names] == [
+    assert [each[:7] for each in named.schema.times] == [
       "2024-01",
       "2024-02",
       "2024-03",
@@ -71,7 +71,7 @@ class TestEvolving:
       "evolving",
       make_frame(month=pandas.Categorical(words, order, ordered=True)),
     )
-    assert named.time_names == ("early", "middle", "late")
+    assert named.schema.times == ("early", "middle", "late")
     assert set(named.data[0].test.x[-8:, 0]) == {10, 11, 12, 13}
 
   def test_chosen_features_and_classes_in_the_order_of_categories(self):
@@ -79,15 +79,15 @@ class TestEvolving:
     named = read(
       "evolving", make_frame(outcome=outcome, note="text"), features=["dose"]
     )
-    assert named.features == ("dose",)
-    assert named.class_names == ("sick", "healthy")
+    assert named.schema.features == ("dose",)
+    assert named.schema.classes == ("sick", "healthy")
     assert named.data[0].train.x.shape[1:] == (1,)
 
 
 def test_guidance_has_no_time(refusal):
   frame = make_frame().drop(columns="month")
   named = read("guidance", frame, time=None, test_fraction=0.5)
-  assert named.time_names == ()
+  assert named.schema.times == ()
   assert [len(each.y) for each in named.data.train] == [12, 12]
   message = "time='month' is not allowed for guidance: it must be left out"
   assert message in refusal(read, "guidance", frame)
@@ -113,8 +113,8 @@ def test_program_from_a_frame_to_an_accuracy(context):
   named = ts.from_dataframe("evolving", frame, **COLUMNS)
   model = ts.build_model(
     "mlp",
-    input_shape=(len(named.features),),
-    num_classes=len(named.class_names),
+    input_shape=(len(named.schema.features),),
+    num_classes=len(named.schema.classes),
     input_dtype=np.float32,
     width=8,
   )
@@ -141,8 +141,8 @@ def test_values_are_sorted_by_value():
   days = [first + datetime.timedelta(30 * int(m)) for m in frame["month"]]
   site = frame["site"].map({"a": "10", "b": "9"})
   named = read("evolving", frame.assign(month=days, site=site))
-  assert named.time_names == ("2024-03-02", "2024-04-01", "2024-05-01")
-  assert named.client_names == ("9", "10")
+  assert named.schema.times == ("2024-03-02", "2024-04-01", "2024-05-01")
+  assert named.schema.clients == ("9", "10")
   assert set(named.data[0].test.x[-8:, 0]) == {30, 31, 32, 33}
 
 
@@ -186,7 +186,6 @@ def test_values_are_sorted_by_value():
     ({}, {"features": []}, "features: there must be at least one column"),
     ({}, {"features": ["size"]}, "features: 'size' is not a column"),
     ({}, {"features": ["dose", "outcome"]}, "features: 'outcome' is the label"),
-    ({}, {"client_names": ["x"]}, "client_names: the names are those of the"),
   ],
 )
 def test_wrong_columns_are_named(changes, options, message, refusal):

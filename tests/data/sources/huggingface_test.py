@@ -8,8 +8,8 @@ from PIL import Image
 
 import tff_shift as ts
 from tff_shift.data import datasets
-from tff_shift.data.your_own import from_arrays
-from tff_shift.data.your_own import own_datasets
+from tff_shift.data import from_python
+from tff_shift.data import sources
 
 N = 12
 PIXELS = np.random.default_rng(0).integers(0, 256, (N, 4, 4, 3), np.uint8)
@@ -41,19 +41,19 @@ def make(**columns):
 def test_images_are_the_arrays_bit_for_bit():
   named = ts.from_huggingface("guidance", make(), image="image", **COLUMNS)
   arrays = [(PIXELS[site == SITE], LABEL[site == SITE]) for site in "ab"]
-  expected = from_arrays.guidance(arrays, num_classes=3)
+  expected = from_python.from_arrays("guidance", arrays, num_classes=3)
   for one, two in zip(sum(named.data, ()), sum(expected, ()), strict=True):
     assert one.x.tobytes() == two.x.tobytes()
     assert one.y.tobytes() == two.y.tobytes()
-  assert named.class_names == ("no", "yes", "never")
-  assert named.client_names == ("a", "b")
+  assert named.schema.classes == ("no", "yes", "never")
+  assert named.schema.clients == ("a", "b")
 
 
 def test_vectors_and_numbers_are_features():
   options = {"features": ["age", "vector"], "time": "style"} | COLUMNS
   options["domain_order"] = ["photo", "sketch", "art"]
   named = ts.from_huggingface("evolving", make(), **options)
-  assert named.time_names == ("photo", "sketch", "art")
+  assert named.schema.times == ("photo", "sketch", "art")
   # Client a has rows 6 to 11; rows 8 and 9 are art.
   target = named.data[0].test.x[-2:]
   assert target.tolist() == [[28, 8, 8.5], [29, 9, 9.5]]
@@ -86,11 +86,11 @@ def test_saved_folder_is_the_object(tmp_path):
   loaded = datasets.load(name)
   assert loaded.x.tobytes() == PIXELS.tobytes()
   assert loaded.y.tolist() == LABEL.tolist()
-  first = own_datasets.checksum(name)
+  first = sources.checksum(name)
   make().save_to_disk(path)
-  assert own_datasets.checksum(name) == first
+  assert sources.checksum(name) == first
   make(label=1 - LABEL).save_to_disk(path)
-  assert own_datasets.checksum(name) != first
+  assert sources.checksum(name) != first
 
 
 def test_splits_are_refused(tmp_path, refusal):

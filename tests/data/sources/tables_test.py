@@ -8,8 +8,8 @@ import pytest
 
 from tff_shift.data import datasets
 from tff_shift.data import examples
-from tff_shift.data.your_own import from_dataframe
-from tff_shift.data.your_own import own_datasets
+from tff_shift.data import sources
+from tff_shift.data.sources import frames
 
 OPTIONS = "?label=y&client=c&time=t"
 
@@ -68,8 +68,8 @@ def test_names_are_texts_of_the_file(write, role, values, names, kind):
   loaded = datasets.load(name)
   evolution = datasets.get(name).evolution
   read = {
-    "labels": (loaded.class_names, loaded.y),
-    "clients": (loaded.client_names, loaded.client),
+    "labels": (loaded.schema.classes, loaded.y),
+    "clients": (loaded.schema.clients, loaded.client),
     "times": (evolution.time_names, loaded.time),
   }
   assert read[role][0] == names
@@ -90,13 +90,11 @@ def test_numbers_are_those_of_pandas(write, tmp_path):
   ).assign(c=np.arange(60) % 12, y=np.arange(60) % 3 + 9, t=np.arange(60) // 20)
   frame.to_csv(tmp_path / "t.csv", index=False)
   loaded = datasets.load(f"{tmp_path}/t.csv{OPTIONS}")
-  named = from_dataframe.frames.Table(
-    pandas.read_csv(tmp_path / "t.csv"), "y", "c", "t"
-  )
+  named = frames.read(pandas.read_csv(tmp_path / "t.csv"), "y", "c", "t")
   assert loaded.x.tobytes() == named.x.tobytes()
-  assert loaded.class_names == named.class_names == ("9", "10", "11")
-  assert loaded.client_names == named.client_names
-  for one, two in ((loaded.y, named.y), (loaded.client, named.clients)):
+  assert loaded.schema.classes == named.schema.classes == ("9", "10", "11")
+  assert loaded.schema.clients == named.schema.clients
+  for one, two in ((loaded.y, named.y), (loaded.client, named.client)):
     np.testing.assert_array_equal(one, two)
 
 
@@ -106,7 +104,7 @@ def test_dictionary_of_parquet_is_sorted(write):
   for ordered, wanted in ((False, ("no", "yes")), (True, ("yes", "no"))):
     y = pandas.Categorical(names, ["yes", "no"], ordered=ordered)
     loaded = datasets.load(write(frame.assign(y=y), "t.parquet"))
-    assert loaded.class_names == wanted
+    assert loaded.schema.classes == wanted
     assert [wanted[code] for code in loaded.y] == names
 
 
@@ -170,8 +168,8 @@ def test_late_text_of_a_long_file_makes_no_second_name(write):
   label[-5] = "unknown"
   lines = [f"{n % 9},p,{y},{n % 2}" for n, y in enumerate(label)]
   loaded = datasets.load(write("\n".join(["a,c,y,t", *lines])))
-  assert loaded.class_names == ("0", "1", "unknown")
-  assert [loaded.class_names[code] for code in loaded.y] == label
+  assert loaded.schema.classes == ("0", "1", "unknown")
+  assert [loaded.schema.classes[code] for code in loaded.y] == label
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
@@ -187,4 +185,4 @@ def test_other_than_regular_files_are_refused(tmp_path, refusal, suffix):
   ):
     wanted = f"{path} is {kind}; it must be a file"
     assert wanted in refusal(datasets.load, f"{path}?label=y")
-    assert wanted in refusal(own_datasets.checksum, f"{path}?label=y")
+    assert wanted in refusal(sources.checksum, f"{path}?label=y")

@@ -14,9 +14,9 @@ from PIL import Image
 
 from tff_shift._util import memory
 from tff_shift.data import datasets
+from tff_shift.data import sources
 from tff_shift.data.shifts import evolving
-from tff_shift.data.your_own import image_files
-from tff_shift.data.your_own import own_datasets
+from tff_shift.data.sources import image_files
 
 EXIF = Image.Exif()
 EXIF[0x0112] = 6  # Shown turned clockwise by 90 degrees.
@@ -142,7 +142,7 @@ def test_folders_are_classes(write):
   loaded = datasets.load(write("cat/2.png cat/10.PNG ant/1.png"))
   assert loaded.x.ravel().tolist() == [2, 1, 0]
   assert loaded.y.tolist() == [0, 1, 1]
-  assert loaded.class_names == ("ant", "cat")
+  assert loaded.schema.classes == ("ant", "cat")
 
 
 @pytest.mark.parametrize(
@@ -165,11 +165,11 @@ def test_digest_and_data_follow_the_files(write):
   files = {"a/x.png": encoded([[0]]), "b/x.png": encoded([[1]])}
   parts = (f"{n} {len(c)} ".encode() + c for n, c in files.items())
   digest = hashlib.sha256(b"".join(parts)).hexdigest()
-  assert own_datasets.checksum(name) == digest
+  assert sources.checksum(name) == digest
   write("b/x.png", encoded([[3]]))
-  assert own_datasets.checksum(name) != digest
+  assert sources.checksum(name) != digest
   assert datasets.load(name).x.ravel().tolist() == [0, 3]
-  assert own_datasets.short_name(name) == "set"
+  assert sources.short_name(name) == "set"
 
 
 @pytest.mark.parametrize(
@@ -208,10 +208,10 @@ def test_images_of_a_table_that_change_are_read_again(write, tmp_path):
   folder = write("x.png y.png")
   (tmp_path / "t.csv").write_text("file,label\nset/x.png,a\nset/y.png,b\n")
   name = f"{tmp_path}/t.csv?label=label&image=file"
-  digest = own_datasets.checksum(name)
+  digest = sources.checksum(name)
   (tmp_path / "set" / "x.png").write_bytes(encoded([[77]]))
   assert datasets.load(name).x.ravel().tolist() == [77, 1]
-  assert own_datasets.checksum(name) != digest
+  assert sources.checksum(name) != digest
   assert folder
 
 
@@ -238,7 +238,9 @@ def test_table_is_the_folder_bit_for_bit(write, tmp_path):
   by_table = datasets.load(
     f"{folder}/metadata.csv?label=y&image=file&client=site&time=year"
   )
-  assert by_folder.client_names == ("n9", "n10")
-  by_folder = by_folder._replace(client_names=("9", "10"))
-  for one, other in zip(by_table, by_folder, strict=True):
-    np.testing.assert_array_equal(one, other)
+  assert by_folder.schema.clients == ("n9", "n10")
+  assert by_table.schema.clients == ("9", "10")
+  for field in ("x", "y", "client", "time"):
+    np.testing.assert_array_equal(
+      getattr(by_table, field), getattr(by_folder, field)
+    )

@@ -1,6 +1,5 @@
 """Tests of data sets of the user: files of arrays, and any set of TFDS."""
 
-import dataclasses
 import functools
 import hashlib
 import pathlib
@@ -11,12 +10,12 @@ from numpy.testing import assert_array_equal
 
 from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
+from tff_shift.data import sources
 from tff_shift.data.images import color_transforms
 from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.data.shifts import evolving
 from tff_shift.data.shifts import guidance
 from tff_shift.data.shifts import online_adaptation
-from tff_shift.data.your_own import own_datasets
 
 N = 60
 
@@ -60,7 +59,7 @@ def images(channels):
 
 class TestFile:
   def test_entry_says_what_the_file_holds(self, save):
-    assert datasets.load(save()).feature_names is None
+    assert datasets.load(save()).schema.features is None
     name = save(num_train=np.array(40), feature_names=np.array(["b", "a"]))
     entry = datasets.get(name)
     assert (entry.shape, entry.dtype) == ((2,), np.float32)
@@ -69,9 +68,9 @@ class TestFile:
     loaded = datasets.load(name)
     assert_array_equal(loaded.x, make_arrays()["x"])
     assert loaded.y.dtype == np.int32
-    assert loaded.class_names == ("0", "1", "2")
+    assert loaded.schema.classes == ("0", "1", "2")
     assert loaded.num_train == 40
-    assert loaded.feature_names == ("b", "a")
+    assert loaded.schema.features == ("b", "a")
 
   @pytest.mark.parametrize("channels, dynamic", [(1, "mlp"), (3, "cnn")])
   def test_images_have_the_models_of_digits_and_cifar10(
@@ -93,11 +92,11 @@ class TestFile:
   def test_checksum_and_name_are_those_of_the_file(self, save, tmp_path):
     name = save()
     content = (tmp_path / "tabular.npz").read_bytes()
-    assert own_datasets.checksum(name) == hashlib.sha256(content).hexdigest()
-    assert own_datasets.short_name(name) == "tabular"
-    assert own_datasets.checksum("digits") is None
-    assert own_datasets.short_name("digits") == "digits"
-    assert own_datasets.short_name("tfds:mnist") == "tfds:mnist"
+    assert sources.checksum(name) == hashlib.sha256(content).hexdigest()
+    assert sources.short_name(name) == "tabular"
+    assert sources.checksum("digits") is None
+    assert sources.short_name("digits") == "digits"
+    assert sources.short_name("tfds:mnist") == "tfds:mnist"
 
   @pytest.mark.parametrize(
     "changes, message",
@@ -161,7 +160,7 @@ class TestFile:
       ({"num_train": np.array([1, 2])}, "num_train of {}: an integer wanted"),
       ({"num_train": np.array(N)}, "num_train of {}: it must lie in 1..59"),
       ({"domain": np.zeros(N)}, "domain of {}: [n] integers, ordered by"),
-      ({"domain": np.zeros(N, int)}, "domain of {}: there must be at least 2"),
+      ({"domain": np.zeros(N, int)}, "there must be at least 2 times"),
       (
         {"client": np.zeros((N, 1), int)},
         "client of {}: [n] integers or texts",
@@ -219,10 +218,8 @@ class TestLabels:
       guidance.load_guidance, num_clients=2, partition="2_spc"
     )
     name = save(domain=np.arange(N) // 20)
-    assert refusal(load, name, seed=0) == (
-      f"domain of {name}: guidance would ignore it, because its clients have no"
-      " domains; evolving, online_adaptation and dynamic_personalization use"
-      " it; leave the array domain out of the file"
+    assert refusal(load, name, seed=0).startswith(
+      f"{name}: guidance would ignore its domains (--time, domain of"
     )
     assert load(save(), seed=0)
 
@@ -276,7 +273,7 @@ class TestClients:
       assert client.train.domain_sizes[-1] == 0
 
   def test_streams_stay_with_their_clients(self, save):
-    dataset = online_adaptation.load_online(save(client=self.CLIENT))
+    dataset = online_adaptation.load_online_adaptation(save(client=self.CLIENT))
     drawn = online_adaptation.Streams(
       dataset.stream,
       3,
@@ -299,7 +296,7 @@ class TestClients:
 
   @pytest.mark.parametrize("rest", dynamic_personalization.RESTS)
   def test_periods_stay_with_their_clients(self, save, rest):
-    dataset = dynamic_personalization.load_dynamic(
+    dataset = dynamic_personalization.load_dynamic_personalization(
       save(client=self.CLIENT), seed=0
     )
     parts = [getattr(dataset, name) for name in dataset.clients]
@@ -344,7 +341,7 @@ class TestClients:
           (x[i].tobytes(), make_arrays()["y"][i]) for i in expected
         )
       assert held.sample.tobytes() == x[0].tobytes()
-      assert held.client_names == ("a", "b", "c")
+      assert held.schema.clients == ("a", "b", "c")
       assert set(held.transforms) == {color_transforms.ColorTransform()}
 
   def test_own_images_are_moved_if_that_is_asked_for(self, save, refusal):
@@ -379,24 +376,12 @@ class TestClients:
 
   def test_clients_with_too_little_are_named(self, save, refusal):
     name = save(client=np.where(np.arange(N) < 2, 1, 0))
-    told = refusal(online_adaptation.load_online, name)
+    told = refusal(online_adaptation.load_online_adaptation, name)
     assert told.startswith("client 1 of ") and "has 2 examples, too" in told
-    told = refusal(dynamic_personalization.load_dynamic, name, seed=0)
+    told = refusal(
+      dynamic_personalization.load_dynamic_personalization, name, seed=0
+    )
     assert "would be empty for client 1; " in told
-
-  def test_clients_must_count_from_zero(self, refusal):
-    loaded = dataset_lib.Dataset(
-      np.zeros((3, 2), np.float32), np.arange(3), ("a", "b", "c")
-    )
-    entry = datasets.get("circle")
-    entry = dataclasses.replace(
-      entry, num_classes=3, num_clients=2, evolution=None, generate=None,
-      load=lambda folder: loaded,
-    )  # fmt: skip
-    wrong = loaded._replace(client=np.array([0, 2, 2]))
-    assert refusal(datasets.checked, wrong, entry, "toy").startswith(
-      "client of toy: each of 0..1 wanted"
-    )
 
 
 class TestOfficialSplit:
@@ -486,7 +471,7 @@ class TestOfficialSplit:
     client[-5:] = "late"
     name = save(num_train=np.array(self.NUM_TRAIN), client=client)
     held = guidance.load_guidance(name, num_clients=3, partition=None, seed=0)
-    assert held.client_names == ("early", "late", "other")
+    assert held.schema.clients == ("early", "late", "other")
     sizes = [[len(each.y) for each in part] for part in held[:2]]
     assert sizes == [[10, 0, 30], [0, 5, 15]]
     validated = guidance.held_out_validation(held, 0)
@@ -572,14 +557,14 @@ class TestTfds:
     loaded = datasets.load("tfds:toy_images", data_dir=written)
     assert loaded.x[:, 0, 0, 0].tolist() == [9, 7, 7]
     assert loaded.y.tolist() == [2, 0, 0]
-    assert loaded.class_names == ("a", "b", "c")
+    assert loaded.schema.classes == ("a", "b", "c")
     assert loaded.num_train == 2
 
   def test_features_may_be_named(self, written, refusal):
     loaded = datasets.load("tfds:toy_images:embedding,coarse", data_dir=written)
     assert_array_equal(loaded.x, np.full((3, 5), 0.5, np.float32))
     assert loaded.y.tolist() == [1, 1, 1]
-    assert loaded.class_names == ("0", "1")
+    assert loaded.schema.classes == ("0", "1")
     for keys, message in (
       ("image,labels", "tfds:toy_images has no feature 'labels'; name two of"),
       ("image,user", "y of tfds:toy_images:image,user: the greatest label is"),

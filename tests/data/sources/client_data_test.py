@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tff_shift.data.your_own import from_client_data
+from tff_shift.data import from_python
+from tff_shift.data.sources import client_data as client_data_lib
 
 KEYS = {"x_key": "pixels", "y_key": "label"}
 
@@ -36,8 +37,8 @@ def values(examples):
 
 
 def test_evolving_orders_domains_by_their_numbers(client_data):
-  one, two = from_client_data.evolving(
-    client_data, domain_key="year", test_fraction=0.5, **KEYS
+  one, two = from_python.from_client_data(
+    "evolving", client_data, domain_key="year", test_fraction=0.5, **KEYS
   )
   assert one.train.domain_sizes.tolist() == [1, 1, 0]
   assert one.test.domain_sizes.tolist() == [1, 1, 2]
@@ -47,27 +48,32 @@ def test_evolving_orders_domains_by_their_numbers(client_data):
 
 
 def test_domain_may_be_a_function_of_the_client(client_data):
-  dataset = from_client_data.evolving_domains(
-    client_data, domain_of=lambda client, _: int(client == "a"), **KEYS
+  clients = from_python.from_client_data(
+    "evolving",
+    client_data,
+    domain_of=lambda client, _: int(client == "a"),
+    **KEYS,
   )
-  assert [values(each) for each in dataset.domains] == [
-    [6, 7, 8, 9, 10, 11],
-    [0, 1, 2, 3, 4, 5],
-  ]
-  assert [each.name for each in dataset.domains] == ["0", "1"]
+  assert [
+    (each.train.domain_sizes + each.test.domain_sizes).tolist()
+    for each in clients
+  ] == [[0, 6], [6, 0]]
 
 
 def test_domain_may_be_a_function_of_the_example(client_data):
-  periods = from_client_data.dynamic_personalization(
-    client_data, domain_of=lambda _, each: int(each["label"]), **KEYS
+  periods = from_python.from_client_data(
+    "dynamic_personalization",
+    client_data,
+    domain_of=lambda _, each: int(each["label"]),
+    **KEYS,
   )
   assert values(periods.batch(1, 1)) == [7, 9, 11]
   assert periods.batch(1, 1).y.tolist() == [1, 1, 1]
 
 
 def test_first_time_step_is_before_deployment(client_data):
-  initial, streams = from_client_data.online_adaptation(
-    client_data, domain_key="year", **KEYS
+  initial, streams = from_python.from_client_data(
+    "online_adaptation", client_data, domain_key="year", **KEYS
   )
   assert [values(each) for each in initial] == [[1, 4], [7, 10]]
   assert values(streams.batch(0, 1)) == [2, 5]
@@ -75,27 +81,31 @@ def test_first_time_step_is_before_deployment(client_data):
 
 
 def test_guidance_splits_or_takes_test_data(client_data):
-  train, test = from_client_data.guidance(
-    client_data, client_ids=["b"], test_fraction=0.5, **KEYS
+  train, test = from_python.from_client_data(
+    "guidance", client_data, client_ids=["b"], test_fraction=0.5, **KEYS
   )
   assert sorted(values(train[0]) + values(test[0])) == list(range(6, 12))
   assert len(test[0].y) == 3
-  train, test = from_client_data.guidance(client_data, client_data, **KEYS)
+  train, test = from_python.from_client_data(
+    "guidance", client_data, client_data, **KEYS
+  )
   assert [values(each) for each in train] == [values(each) for each in test]
 
 
 def test_so_many_examples_of_a_client_are_kept(client_data):
   draws = [
-    from_client_data.read(
+    client_data_lib.read(
       client_data, max_examples_per_client=4, seed=seed, **KEYS
     )
     for seed in (0, 0, 1)
   ]
-  first, again, other = ([values(each) for each in draw] for draw in draws)
+  first, again, other = map(values, draws)
   assert first == again
   assert first != other
-  assert all(each == sorted(set(each)) and len(each) == 4 for each in first)
-  np.testing.assert_array_equal(draws[0][0].y, draws[0][0].x[:, 0] % 2)
+  for client in range(2):
+    drawn = draws[0].x[draws[0].client == client, 0].tolist()
+    assert drawn == sorted(set(drawn)) and len(drawn) == 4
+  np.testing.assert_array_equal(draws[0].y, draws[0].x[:, 0] % 2)
 
 
 @pytest.mark.parametrize("name", ["pixels", "label"])
@@ -107,11 +117,14 @@ def test_what_is_masked_is_refused(name, refusal):
     return tff.simulation.datasets.TestClientData({"a": client})
 
   arrays[name] = np.ma.array(arrays[name], mask=False)
-  assert len(from_client_data.guidance(of_arrays(True), **KEYS).train) == 1
+  assert (
+    len(from_python.from_client_data("guidance", of_arrays(True), **KEYS).train)
+    == 1
+  )
   arrays[name][2] = np.ma.masked
   for as_dictionary, keys in ((True, KEYS), (False, {})):
     assert "of client 'a': 1 of 6 values are" in refusal(
-      from_client_data.guidance, of_arrays(as_dictionary), **keys
+      from_python.from_client_data, "guidance", of_arrays(as_dictionary), **keys
     )
 
 
@@ -133,7 +146,7 @@ def fails(*_):
       KEYS | {"client_ids": ["a", "c"]},
       "client_ids: there is no client 'c'; there are 2, the first is",
     ),
-    ("evolving", KEYS, "domain_key or domain_of must give"),
+    ("evolving", KEYS, "domain_key and domain_of: evolving needs one of them"),
     (
       "evolving",
       KEYS | {"domain_key": "year", "domain_of": lambda *_: 0},
@@ -154,8 +167,16 @@ def fails(*_):
       KEYS | {"domain_of": fails},
       "domain_of of client 'a': KeyError (",
     ),
-    ("guidance", KEYS | {"domain_key": "year"}, "domain_key: guidance"),
-    ("guidance", KEYS | {"domain_of": lambda *_: 0}, "domain_of: guidance"),
+    (
+      "guidance",
+      KEYS | {"domain_key": "year"},
+      "domain_key and domain_of: guidance has no",
+    ),
+    (
+      "guidance",
+      KEYS | {"domain_of": lambda *_: 0},
+      "domain_key and domain_of: guidance has no",
+    ),
     (
       "guidance",
       KEYS | {"max_examples_per_client": 0},
@@ -167,7 +188,7 @@ def test_what_is_wrong_is_named(
   function, options, message, client_data, refusal
 ):
   assert refusal(
-    getattr(from_client_data, function), client_data, **options
+    from_python.from_client_data, function, client_data, **options
   ).startswith(message)
 
 
@@ -180,7 +201,7 @@ def test_client_that_cannot_be_made_is_named(refusal):
   lazy = mock.Mock(spec=["client_ids", "create_tf_dataset_for_client"])
   lazy.client_ids = ["a", "b"]
   lazy.create_tf_dataset_for_client = make
-  told = refusal(from_client_data.guidance, lazy, **KEYS)
+  told = refusal(from_python.from_client_data, "guidance", lazy, **KEYS)
   assert told.startswith("client 'b': its examples cannot be")
 
 
@@ -198,7 +219,7 @@ def nested_pair(each):
 
 def test_elements_may_be_pairs(client_data):
   pairs = client_data.preprocess(lambda data: data.map(pair))
-  (one, _), _ = from_client_data.guidance(pairs)
+  (one, _), _ = from_python.from_client_data("guidance", pairs)
   assert one.x.shape == (4, 1)
 
 
@@ -223,17 +244,11 @@ def test_elements_may_be_pairs(client_data):
       {},
       "client 'a': x and y of its elements",
     ),
-    *(
-      (
-        function,
-        lambda data: data.repeat(),
-        KEYS,
-        "client 'a': its pipeline has no end; leave repeat",
-      )
-      for function in (
-        *("evolving", "evolving_domains", "guidance"),
-        *("online_adaptation", "dynamic_personalization"),
-      )
+    (
+      "guidance",
+      lambda data: data.repeat(),
+      KEYS,
+      "client 'a': its pipeline has no end; leave repeat",
     ),
   ],
 )
@@ -241,7 +256,8 @@ def test_wrong_pipelines_are_refused(
   function, process, options, message, client_data, refusal
 ):
   told = refusal(
-    getattr(from_client_data, function),
+    from_python.from_client_data,
+    function,
     client_data.preprocess(process),
     **options,
   )
@@ -266,30 +282,21 @@ class TestRepeatedExamples:
     assert not trained & set(tested)
 
   def test_guidance_splits_by_content(self, repeated):
-    train, test = from_client_data.guidance(repeated, **KEYS)
+    train, test = from_python.from_client_data("guidance", repeated, **KEYS)
     self.assert_apart(train, test)
     assert sum(len(each.y) for each in (*train, *test)) == 2 * 27
 
   def test_evolving_splits_by_content(self, repeated):
-    clients = from_client_data.evolving(
-      repeated, domain_key="year", test_fraction=0.5, **KEYS
+    clients = from_python.from_client_data(
+      "evolving", repeated, domain_key="year", test_fraction=0.5, **KEYS
     )
     self.assert_apart(
       [each.train for each in clients], [each.test for each in clients]
     )
 
-  def test_domains_to_deal_have_each_example_once(self, repeated):
-    with pytest.warns(UserWarning, match=r"^42 of 54 examples are copies of"):
-      dataset = from_client_data.evolving_domains(
-        repeated, domain_key="year", **KEYS
-      )
-    assert sorted(x for each in dataset.domains for x in values(each)) == list(
-      range(12)
-    )
-
   def test_examples_to_test_that_are_given_are_warned_of(self, client_data):
     with pytest.warns(UserWarning, match=r"^12 of 12 test examples are also"):
-      from_client_data.guidance(client_data, client_data, **KEYS)
+      from_python.from_client_data("guidance", client_data, client_data, **KEYS)
 
 
 class TestClientsThatLackDomains:
@@ -308,8 +315,8 @@ class TestClientsThatLackDomains:
     )
 
   def test_evolving_gives_what_there_is(self, lacking):
-    north, south = from_client_data.evolving(
-      lacking, domain_key="year", test_fraction=0.5, **KEYS
+    north, south = from_python.from_client_data(
+      "evolving", lacking, domain_key="year", test_fraction=0.5, **KEYS
     )
     assert (north.name, south.name) == ("north", "south")
     assert north.train.domain_sizes.tolist() == [2, 1, 0]
@@ -320,18 +327,20 @@ class TestClientsThatLackDomains:
       range(10, 16)
     )
 
-  def test_messages_call_clients_and_domains_by_name(self, lacking, refusal):
+  def test_messages_call_clients_by_name(self, lacking, refusal):
     wrong = lacking.preprocess(
       lambda data: data.map(
         lambda each: each | {"pixels": 0.0 / (each["pixels"] - 15.0)}
       )
     )
-    told = refusal(from_client_data.evolving, wrong, domain_key="year", **KEYS)
-    assert told.startswith("x of client 'south', domain '2020': all numbers")
+    told = refusal(
+      from_python.from_client_data, "evolving", wrong, domain_key="year", **KEYS
+    )
+    assert told.startswith("x of client 'south': all numbers")
 
   def test_clients_are_absent_at_times_that_they_lack(self, lacking):
-    initial, streams = from_client_data.online_adaptation(
-      lacking, domain_key="year", **KEYS
+    initial, streams = from_python.from_client_data(
+      "online_adaptation", lacking, domain_key="year", **KEYS
     )
     assert [len(each.y) for each in initial] == [4, 0]
     sizes = [[len(streams.batch(i, t).y) for t in (1, 2)] for i in (0, 1)]

@@ -1,0 +1,128 @@
+"""Tables: their validation, and their rows by client and time."""
+
+import warnings
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+
+from tff_shift.data import examples
+from tff_shift.data import table
+
+X = np.arange(8.0).reshape(4, 2)
+SCHEMA = table.Schema(classes=("a", "b"))
+VALID = table.Table(X, np.array([0, 1, 1, 0]), SCHEMA)
+
+
+class TestNumClasses:
+  def infer(self, *labels):
+    arrays = list(map(np.array, labels))
+    starts = np.cumsum([0, *map(len, arrays)])
+
+    def place_of(row):
+      part = int(np.searchsorted(starts, row, side="right")) - 1
+      return f"y{part}", row - int(starts[part])
+
+    with warnings.catch_warnings(record=True) as caught:
+      warnings.simplefilter("always")
+      found = table.num_classes_of(np.concatenate(arrays), place_of)
+    assert all(each.category is examples.DataWarning for each in caught)
+    return found, [str(each.message) for each in caught]
+
+  def test_classes_that_all_occur_somewhere_are_counted(self):
+    assert self.infer([0, 2], [1, 1, 0]) == (3, [])
+    assert self.infer(np.zeros(0, int), [0]) == (1, [])
+
+  def test_classes_that_never_occur_are_told(self):
+    # Half of them is enough.
+    for labels, num_classes, told in (
+      (range(1, 11), 11, "10 of the 11 classes 0..10 occur;"),
+      (range(1, 20, 2), 20, "10 of the 20 classes 0..19 occur;"),
+    ):
+      found, (warning,) = self.infer([1], list(labels))
+      assert found == num_classes
+      assert warning.startswith(
+        f"y1: the greatest label is {num_classes - 1}, and {told}"
+      )
+    assert warning.endswith("without an example: 0, 2, 4, 6, 8, ...")
+
+  @pytest.mark.parametrize("highest", [20, 10**15])
+  def test_identifiers_are_refused(self, highest, refusal):
+    assert refusal(self.infer, [0, 1, 2, 3], [4, highest, 5], [7, 8, 9]) == (
+      f"y1: the greatest label is {highest}, and 10 of the {highest + 1}"
+      f" classes 0..{highest} occur; if labels are identifiers, number them"
+      " from 0 to 9 (y = numpy.unique(y, return_inverse=True)[1]), and if there"
+      f" are {highest + 1} classes, give their number (class_names of a file,"
+      " num_classes in Python)"
+    )
+
+
+@hypothesis.given(
+  codes=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1)
+)
+def test_rows_are_grouped_by_client_and_time(codes):
+  client, time = np.array(codes, np.int32).T
+  rows = np.arange(len(codes))
+  content = table.Table(
+    rows,
+    rows,
+    table.Schema(num_clients=4, times=("x", "y", "z")),
+    client,
+    time,
+  )
+  groups = table.positions(content)
+  for number in range(4):
+    for at in range(3):
+      expected = rows[(client == number) & (time == at)]
+      assert_array_equal(groups[number][at], expected)
+  pool, parts = table.take_groups(content, groups)
+  assert sorted(pool.x) == rows.tolist()
+  for client_groups, client_parts in zip(groups, parts, strict=True):
+    for group, part in zip(client_groups, client_parts, strict=True):
+      assert_array_equal(part.x, group)
+      assert not part.x.flags.writeable
+
+
+class TestValidate:
+  def test_arrays_are_cast_and_numbers_become_names(self):
+    content = table.validate(
+      VALID._replace(
+        schema=table.Schema(), client=np.array([1, 0, 0, 1]), time=np.arange(4)
+      ),
+      "mine",
+    )
+    assert (content.x.dtype, content.y.dtype) == (np.float32, np.int32)
+    assert content.client.dtype == content.time.dtype == np.int32
+    assert content.schema == table.Schema(
+      classes=("0", "1"), num_clients=2, times=tuple("0123")
+    )
+
+  @pytest.mark.parametrize(
+    "changes, message",
+    [
+      ({"client": np.arange(3)}, "client of mine: the shape must be [4]"),
+      ({"client": np.ones(4)}, "client of mine: integers wanted"),
+      ({"client": np.arange(4) - 1}, "client of mine: numbers from 0 to 2"),
+      (
+        {
+          "time": np.arange(4),
+          "schema": table.Schema(classes=("a", "b"), times=("x", "y")),
+        },
+        "time of mine: numbers from 0 to 1 wanted, got 0..3",
+      ),
+      ({"num_train": 4}, "num_train of mine: it must lie in 1..3"),
+      (
+        {"schema": table.Schema(classes=("a",))},
+        "y of mine: there must be at least 2 classes",
+      ),
+      (
+        {"schema": table.Schema(classes=("a", "b"), features=("x",))},
+        "feature_names of mine: a name for each column of x [4, 2] wanted",
+      ),
+    ],
+  )
+  def test_invalid_fields_are_named(self, changes, message, refusal):
+    changed = VALID._replace(**changes)
+    assert refusal(table.validate, changed, "mine").startswith(message)

@@ -116,7 +116,7 @@ def test_clients_of_guidance(write, run):
     ),
     (
       *({"day": 3}, _FLAGS),
-      "--time of {folder}/study.csv: there must be at least 2 (a source and a",
+      "{folder}/study.csv: there must be at least 2 times (a source and",
     ),
     (
       *({"note": "x"}, "--label=outcome --client=site"),
@@ -165,5 +165,5 @@ def test_columns_in_the_name_of_the_file_are_refused(write, refused):
 
 def test_time_of_a_scenario_that_draws_its_drift_is_refused(write, refused):
   line = refused(guidance, [write(make_table()), _FLAGS])
-  assert "guidance would ignore it, because its clients have no domains" in line
+  assert "guidance would ignore its domains" in line
   assert line.endswith("leave --time out\n")

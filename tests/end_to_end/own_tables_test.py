@@ -61,7 +61,7 @@ def test_domains_clients_and_classes_keep_their_names(write, run, name):
     assert each["setting"]["num_domains"] == 3
     assert each["setting"]["num_clients"] == 2
   path = file.removeprefix("--dataset=")
-  named = sources.table_name(path, _COLUMNS)
+  named = sources.with_options(path, _COLUMNS)
   loaded = datasets.load(named)
   assert loaded.schema.classes == ("healthy", "sick")
   assert loaded.schema.clients == ("north", "south")
@@ -90,6 +90,54 @@ def test_features_name_the_inputs_and_warnings_the_file(write, run):
   lacks = f"1 of 2 clients of {path} lack domains: south lacks 2024-02-29\n"
   assert lacks in ended.errors and "?" not in ended.errors
   assert ended.config["flags"]["features"] == ["dose"]
+
+
+@pytest.mark.slow
+def test_dropped_columns_are_not_read(write, run):
+  file = write(make_table().assign(note="x", patient=np.arange(240)))
+  flags = "--drop=note,patient --algorithm=fed_avg --rounds=1 --local_steps=1"
+  ended = run(evolving, file, _FLAGS, flags)
+  assert ended.config["schema"] == {
+    "classes": ["healthy", "sick"],
+    "features": ["dose", "age"],
+    "num_clients": 2,
+    "clients": ["north", "south"],
+    "times": ["2024-01-31", "2024-02-29", "2024-03-31"],
+    "label": "outcome",
+    "client": "site",
+    "time": "day",
+    "dropped": ["note", "patient"],
+  }
+
+
+_WARDS = """
+import numpy as np
+from tff_shift.data import table
+
+
+def load():
+  y = np.arange(60) % 2
+  return table.Table(
+    y[:, np.newaxis] * 2.0 - 1,
+    y,
+    table.Schema(classes=("healthy", "sick"), features=("dose",)),
+    client=np.arange(60) // 2 % 3,
+    time=np.arange(60) // 20,
+  )
+"""
+
+
+@pytest.mark.slow
+def test_data_set_of_a_users_file(tmp_path, run):
+  path = tmp_path / "wards.py"
+  path.write_text(_WARDS)
+  flags = f"--import={path} --dataset=wards"
+  ended = run(evolving, _EVOLVING, flags, "--algorithm=fed_avg --rounds=8")
+  (summary,) = ended.runs
+  assert summary["dataset"] == "wards"
+  assert summary["setting"]["num_clients"] == 3
+  assert summary["metrics"]["server_accuracy"]["mean"] == 100
+  assert ended.config["schema"]["features"] == ["dose"]
 
 
 @pytest.mark.slow
@@ -166,4 +214,3 @@ def test_columns_in_the_name_of_the_file_are_refused(write, refused):
 def test_time_of_a_scenario_that_draws_its_drift_is_refused(write, refused):
   line = refused(guidance, [write(make_table()), _FLAGS])
   assert "guidance would ignore its domains" in line
-  assert line.endswith("leave --time out\n")

@@ -64,7 +64,7 @@ class Period(NamedTuple):
 
 
 def describer(
-  dataset: dynamic_personalization.DynamicDataset, seed: int
+  dataset: dynamic_personalization.DynamicPersonalizationDataset, seed: int
 ) -> Callable[[examples_lib.Examples], Period]:
   """Trains a network on public data; returns what describes a period."""
   train, held_out = drift_detector.split_public(dataset.public, seed)
@@ -242,7 +242,7 @@ def detectors(
 
 
 def _draw(
-  dataset: dynamic_personalization.DynamicDataset,
+  dataset: dynamic_personalization.DynamicPersonalizationDataset,
   part: str,
   distribution: str,
   length: int,

@@ -59,8 +59,8 @@ def check_names(folder):
   assert models
   for path in models:
     described = json.loads(path.read_text())
-    assert described["client_names"] == sites
-    assert described["feature_names"] == ["dose"]
+    assert described["schema"]["clients"] == sites
+    assert described["schema"]["features"] == ["dose"]
 
 
 @pytest.fixture

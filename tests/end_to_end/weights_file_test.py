@@ -14,6 +14,7 @@ from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 from tff_shift.binaries import online_adaptation
 from tff_shift.command_line import pretrained
+from tff_shift.data import table
 from tff_shift.serving import description
 from tff_shift.simulation import pretraining_hparams
 
@@ -160,13 +161,13 @@ def test_a_run_goes_on_with_the_file_of_its_start_alone(model, run, tmp_path):
 @pytest.mark.parametrize(
   "named, message",
   tables.cases("""
-{"class_names": ("sick", "well")}
+{"classes": ("sick", "well")}
     its class_names are sick, well, and those of --dataset are well, sick;
-{"feature_names": ("dose", "age")}
+{"features": ("dose", "age")}
     its feature_names are dose, age, and those of --dataset are age, dose;
-{"class_names": ("well", "sick")}
+{"classes": ("well", "sick")}
     has no weight 'backbone/a'
-{"class_names": ("0", "1")}
+{"classes": ("0", "1")}
     has no weight 'backbone/a'
 """),
 )
@@ -178,7 +179,7 @@ def test_names_of_a_saved_model_decide(tmp_path, refused, named, message):
     **{"algorithm": "fed_avg", "hparams": {}, "model": "mlp"},
     **{"input_shape": (2,), "input_dtype": "float32", "num_classes": 2},
     **{"clients": (), "functions": (), "request_shape": None},
-    **{"class_names": None, **named},
+    schema=table.Schema(**named),
   )
   description.write(folder, described)
   rows = np.arange(40)

@@ -54,16 +54,18 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 def _read_archive(file: IO[bytes]) -> dict[str, np.ndarray]:
   if not zipfile.is_zipfile(file):
     raise ValueError("it is not an .npz file (numpy.savez)")
-  found = {}
+  arrays = {}
   name = ""
   try:
     with zipfile.ZipFile(file) as archive:
       members = archive.infolist()
-      memory.check(sum(each.file_size for each in members), "it is too large")
-      for each in members:
-        name = each.filename.removesuffix(".npy")
-        with archive.open(each) as member:
-          found[name] = format.read_array(member, allow_pickle=False)
+      memory.check(
+        sum(member.file_size for member in members), "it is too large"
+      )
+      for member_info in members:
+        name = member_info.filename.removesuffix(".npy")
+        with archive.open(member_info) as member:
+          arrays[name] = format.read_array(member, allow_pickle=False)
           # To the end, where its checksum is.
           if member.read():
             raise ValueError("it is longer than its header says")
@@ -80,7 +82,7 @@ def _read_archive(file: IO[bytes]) -> dict[str, np.ndarray]:
         " dictionary by its own name (numpy.savez(path, **dictionary))"
       ) from error
     raise ValueError(f"it is damaged: its array {name!r}: {reason}") from error
-  return found
+  return arrays
 
 
 def write_npz(

@@ -60,27 +60,27 @@ def check_names(
   numbers: dict[str, int] = {}
   cases: dict[str, str] = {}
   texts = list(map(str, names))
-  for number, name in enumerate(texts):
+  for index, name in enumerate(texts):
     composed = unicodedata.normalize("NFC", name)
     key = " ".join(composed.split())
-    first = numbers.setdefault(key, number)
-    if first != number:
+    first = numbers.setdefault(key, index)
+    if first != index:
       earlier = texts[first]
       if earlier == name:
         raise ValueError(
-          f"{what}: {name!r} is there twice ({at(first)} and {at(number)})"
+          f"{what}: {name!r} is there twice ({at(first)} and {at(index)})"
         )
       # Unicode forms look alike, and are shown as code points.
       is_form = composed == unicodedata.normalize("NFC", earlier)
       show = ascii if is_form else repr
       raise ValueError(
-        f"{what}: {show(earlier)} ({at(first)}) and {show(name)} ({at(number)})"
+        f"{what}: {show(earlier)} ({at(first)}) and {show(name)} ({at(index)})"
         f" differ only in {'their Unicode form' if is_form else 'blanks'};"
         " make them equal"
       )
-    other = cases.setdefault(key.casefold(), name)
-    if warns_of_case and other != name:
-      warn(f"{what}: {other!r} and {name!r} differ only in case")
+    same_case = cases.setdefault(key.casefold(), name)
+    if warns_of_case and same_case != name:
+      warn(f"{what}: {same_case!r} and {name!r} differ only in case")
 
 
 def check_precision(
@@ -107,16 +107,17 @@ def check_precision(
   ]
   if not parts:
     return
-  number = sum(map(len, parts))
+  num_rows = sum(map(len, parts))
   # Numbers beyond float32 have other messages.
   with np.errstate(over="ignore", invalid="ignore"):
     errors = [part - part.astype(np.float32) for part in parts]
     error = np.max([np.abs(part).max(axis=0) for part in errors], axis=0)
     size = np.max([np.abs(part).max(axis=0) for part in parts], axis=0)
     centre = parts[0][0].astype(np.float64)
-    mean = centre + sum((part - centre).sum(axis=0) for part in parts) / number
+    total = sum((part - centre).sum(axis=0) for part in parts)
+    mean = centre + total / num_rows
     deviation = np.sqrt(
-      sum(((part - mean) ** 2).sum(axis=0) for part in parts) / number
+      sum(((part - mean) ** 2).sum(axis=0) for part in parts) / num_rows
     )
     is_lost = (error > _MAX_ERROR * deviation) & (deviation > _CONSTANT * size)
   if not is_lost.any():
@@ -207,7 +208,7 @@ def copies(*arrays: np.ndarray) -> np.ndarray:
   """
   first = {}
   return np.array(
-    [first.setdefault(key, place) for place, key in enumerate(_keys(*arrays))],
+    [first.setdefault(key, row) for row, key in enumerate(_keys(*arrays))],
     np.int64,
   )
 
@@ -314,7 +315,7 @@ def check_feature_names(
       f"{what}: a name for each column of x {list(shape)} wanted, got"
       f" {len(names)}"
     )
-  check_names(names, what, lambda number: f"feature {number}")
+  check_names(names, what, lambda column: f"feature {column}")
 
 
 def checked_sizes(
@@ -390,8 +391,8 @@ def as_array(value: Any, what: str) -> np.ndarray:
   """
   is_array = isinstance(value, np.ndarray | np.generic)
   if not is_array:
-    for each in _masked_arrays(value):
-      as_array(each, what)
+    for array in _masked_arrays(value):
+      as_array(array, what)
     try:
       return np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -402,7 +403,7 @@ def as_array(value: Any, what: str) -> np.ndarray:
     return value
   if np.ma.is_masked(value):
     mask = np.ma.getmaskarray(value)
-    first = [int(each) for each in np.argwhere(mask)[0]]
+    first = [int(index) for index in np.argwhere(mask)[0]]
     raise ValueError(
       f"{what}: {np.count_nonzero(mask)} of {mask.size} values are masked, the"
       f" first at {first}; leave these examples out, or fill them in (filled)"
@@ -418,8 +419,8 @@ def _masked_arrays(value: Any) -> Iterator[np.ma.MaskedArray]:
   if isinstance(value, np.ma.MaskedArray):
     yield value
   elif isinstance(value, list | tuple):
-    for each in value:
-      yield from _masked_arrays(each)
+    for item in value:
+      yield from _masked_arrays(item)
 
 
 def _check_shape(
@@ -427,8 +428,8 @@ def _check_shape(
 ) -> None:
   """Refuses arrays of another shape."""
   if array.ndim != len(shape) or any(
-    size not in (None, found)
-    for size, found in zip(shape, array.shape, strict=True)
+    size not in (None, actual)
+    for size, actual in zip(shape, array.shape, strict=True)
   ):
     wanted = ", ".join("n" if size is None else str(size) for size in shape)
     raise ValueError(
@@ -516,21 +517,21 @@ def _check_size(
     largest: The largest allowed absolute value.
     what: Their name in messages.
   """
-  place = first_beyond(array, largest)
-  if place is None:
+  index = first_beyond(array, largest)
+  if index is None:
     return
-  found = array[place]
-  column = f"column {place[1]} of " if len(place) == 2 else ""
-  if not np.isfinite(found):
+  value = array[index]
+  column = f"column {index[1]} of " if len(index) == 2 else ""
+  if not np.isfinite(value):
     raise ValueError(
       f"{what}: all numbers must be finite as {array.dtype}, got"
-      f" {original[place]}"
-      + (f" in {column}example {place[0]}" if place else "")
+      f" {original[index]}"
+      + (f" in {column}example {index[0]}" if index else "")
     )
   raise ValueError(
     f"{what}: numbers must lie between -{largest:.2g} and {largest:.2g}, so"
-    f" that their squares are finite as {array.dtype}, got {found:g} in"
-    f" {column}example {place[0]}"
+    f" that their squares are finite as {array.dtype}, got {value:g} in"
+    f" {column}example {index[0]}"
   )
 
 
@@ -548,14 +549,14 @@ def unscaled(parts: Sequence[np.ndarray], names: Sequence[str] = ()) -> str:
   rows = feature_rows(parts)
   if not rows:
     return ""
-  number = sum(map(len, rows))
+  num_rows = sum(map(len, rows))
   largest = np.max([np.abs(part).max(axis=0) for part in rows], axis=0)
   top = int(np.argmax(largest))
   if largest[top] > _LARGE:
     return f"are as large as {largest[top]:.3g} ({feature_name(names, top)})"
-  mean = sum(part.sum(axis=0, dtype=np.float64) for part in rows) / number
+  mean = sum(part.sum(axis=0, dtype=np.float64) for part in rows) / num_rows
   deviation = np.sqrt(
-    sum(np.square(part - mean).sum(axis=0) for part in rows) / number
+    sum(np.square(part - mean).sum(axis=0) for part in rows) / num_rows
   )
   # A constant has no scale.
   varied = np.flatnonzero(deviation > np.spacing(largest.astype(np.float32)))
@@ -600,9 +601,9 @@ def feature_rows(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
   ]
 
 
-def feature_name(names: Sequence[str], place: int) -> str:
+def feature_name(names: Sequence[str], column: int) -> str:
   """Returns the name of a feature, or its number."""
-  return names[place] if names else f"feature {place}"
+  return names[column] if names else f"feature {column}"
 
 
 def is_rounding(deviation: np.ndarray, mean: np.ndarray) -> np.ndarray:

@@ -117,10 +117,12 @@ def from_arrays(
     raise ValueError(f"domain_names: {scenario} has no domains")
   groups, first = _groups(scenario, arrays)
   client_of = _names(client_names, len(groups), "client")
-  what, least = _TIMES.get(scenario, ("", 1))
-  _check_lengths([pairs[first:] for pairs in groups], what, least, client_of)
+  time_kind, least = _TIMES.get(scenario, ("", 1))
+  _check_lengths(
+    [pairs[first:] for pairs in groups], time_kind, least, client_of
+  )
   num_times = len(groups[0]) if groups else 0
-  called = _names(domain_names, num_times, what)
+  called = _names(domain_names, num_times, time_kind)
 
   def time_of(time):
     return "initial" if first and not time else called(time)
@@ -455,13 +457,14 @@ def _partitioned(
 
 
 def _warn_of_copies(train: Sequence[Any], test: Sequence[Any]) -> None:
-  number = examples.num_trained_on(
+  num_copies = examples.num_trained_on(
     (part.x for part in train), (part.x for part in test)
   )
-  if number:
+  if num_copies:
+    size = sum(len(part.y) for part in test)
     warnings.warn(
-      f"{number} of {sum(len(part.y) for part in test)} test examples are also"
-      " training examples, bit for bit",
+      f"{num_copies} of {size} test examples are also training examples, bit"
+      " for bit",
       stacklevel=4,
     )
 
@@ -492,40 +495,40 @@ def _groups(
   return groups, 0
 
 
-def _names(names: Sequence[str] | None, number: int, what: str) -> Any:
+def _names(names: Sequence[str] | None, size: int, kind: str) -> Any:
   """Returns a function from a number to the name in messages.
 
   Raises:
     ValueError: If the number of names differs, or two are equal.
   """
   if names is None:
-    return lambda index: f"{what} {index}"
-  if len(names) != number:
+    return lambda index: f"{kind} {index}"
+  if len(names) != size:
     raise ValueError(
-      f"{what}_names: there must be {number}, one for each {what}, got"
+      f"{kind}_names: there must be {size}, one for each {kind}, got"
       f" {len(names)}"
     )
-  examples.check_names(names, f"{what}_names", lambda index: f"{what} {index}")
-  return lambda index: f"{what} {names[index]!r}"
+  examples.check_names(names, f"{kind}_names", lambda index: f"{kind} {index}")
+  return lambda index: f"{kind} {names[index]!r}"
 
 
 def _check_lengths(
-  groups: Sequence[Sequence[Any]], what: str, least: int, client_of: Any
+  groups: Sequence[Sequence[Any]], kind: str, least: int, client_of: Any
 ) -> None:
   """Refuses clients that differ in the number of their times."""
   if not groups:
     raise ValueError("there must be at least one client")
   for client, pairs_of_client in enumerate(groups):
-    number = len(pairs_of_client)
-    if number < least:
+    num_times = len(pairs_of_client)
+    if num_times < least:
       raise ValueError(
-        f"{client_of(client)}: there must be at least {least} {what}s, got"
-        f" {number}"
+        f"{client_of(client)}: there must be at least {least} {kind}s, got"
+        f" {num_times}"
       )
-    if number != len(groups[0]):
+    if num_times != len(groups[0]):
       raise ValueError(
-        f"{client_of(client)}: there must be {len(groups[0])} {what}s, as of"
-        f" {client_of(0)}, got {number}"
+        f"{client_of(client)}: there must be {len(groups[0])} {kind}s, as of"
+        f" {client_of(0)}, got {num_times}"
       )
 
 

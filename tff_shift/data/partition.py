@@ -163,10 +163,10 @@ def dirichlet_over_classes(
     size: dirichlet_proportions(len(classes), size, alpha, seed)
     for size in set(map(len, classes))
   }
-  found = np.zeros([len(classes), num_classes])
-  for client, own in enumerate(classes):
-    found[client, own] = drawn[len(own)][client]
-  return found
+  proportions = np.zeros([len(classes), num_classes])
+  for client, client_classes in enumerate(classes):
+    proportions[client, client_classes] = drawn[len(client_classes)][client]
+  return proportions
 
 
 def _check_concentration(name: str, alpha: float) -> None:

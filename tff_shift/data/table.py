@@ -122,8 +122,8 @@ def validate(table: Table, name: str) -> Table:
   x, schema = table.x, table.schema
   classes = schema.classes
   if not classes:
-    number = num_classes_of(table.y, lambda row: (f"y of {name}", row))
-    classes = tuple(map(str, range(number)))
+    num_classes = num_classes_of(table.y, lambda row: (f"y of {name}", row))
+    classes = tuple(map(str, range(num_classes)))
   if len(classes) < 2:
     raise ValueError(f"y of {name}: there must be at least 2 classes")
   if schema.features is not None:
@@ -163,26 +163,26 @@ def _validate_codes(
     codes, f"{field} of {name}", shape=(len(table.y),), dtype=np.int32
   )
   names = getattr(schema, f"{field}s")
-  number = schema.num_clients if field == "client" else None
-  if number is None:
-    number = len(names or ()) or int(codes.max()) + 1
-  if codes.min() < 0 or codes.max() >= number:
+  num_codes = schema.num_clients if field == "client" else None
+  if num_codes is None:
+    num_codes = len(names or ()) or int(codes.max()) + 1
+  if codes.min() < 0 or codes.max() >= num_codes:
     raise ValueError(
-      f"{field} of {name}: numbers from 0 to {number - 1} wanted, got"
+      f"{field} of {name}: numbers from 0 to {num_codes - 1} wanted, got"
       f" {codes.min()}..{codes.max()}"
     )
   if field == "client":
-    return codes, schema.replace(num_clients=number)
-  return codes, schema.replace(times=names or tuple(map(str, range(number))))
+    return codes, schema.replace(num_clients=num_codes)
+  return codes, schema.replace(times=names or tuple(map(str, range(num_codes))))
 
 
 def check_num_train(table: Table, name: str) -> None:
   """Refuses a training split without examples, or with all of them."""
-  number, size = table.num_train, len(table.y)
-  if number is not None and not 0 < number < size:
+  num_train, size = table.num_train, len(table.y)
+  if num_train is not None and not 0 < num_train < size:
     raise ValueError(
       f"num_train of {name}: it must lie in 1..{size - 1}, so that both splits"
-      f" have an example, got {number}"
+      f" have an example, got {num_train}"
     )
 
 
@@ -207,9 +207,9 @@ def num_classes_of(
     return 1
   if occurring[0] < 0:
     row = int(np.argmax(y < 0))
-    name, number = place_of(row)
+    name, example = place_of(row)
     raise ValueError(
-      f"{name}: classes must count from 0, got {y[row]} for example {number}"
+      f"{name}: classes must count from 0, got {y[row]} for example {example}"
     )
   num_classes = int(occurring[-1]) + 1
   num_absent = num_classes - len(occurring)
@@ -254,10 +254,10 @@ def positions(table: Table) -> list[list[np.ndarray]]:
   ]
 
 
-def split_by(keys: np.ndarray, number: int) -> list[np.ndarray]:
-  """Returns for each key from 0 to `number` - 1 its indices, ascending."""
+def split_by(keys: np.ndarray, num_keys: int) -> list[np.ndarray]:
+  """Returns for each key from 0 to `num_keys` - 1 its indices, ascending."""
   order = np.argsort(keys, kind="stable")
-  ends = np.searchsorted(keys[order], np.arange(number + 1))
+  ends = np.searchsorted(keys[order], np.arange(num_keys + 1))
   return [order[start:end] for start, end in itertools.pairwise(ends)]
 
 

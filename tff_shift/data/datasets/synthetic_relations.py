@@ -28,13 +28,13 @@ _LENGTH = 8
 _CONSONANTS, _VOWELS = "bdfgklmnprstvz", "aeiou"
 
 
-def _invent(number: int) -> str:
+def _invent(index: int) -> str:
   """Returns the word with a number: two syllables, the same in all runs."""
   syllables = [c + v for c in _CONSONANTS for v in _VOWELS]
   size = len(syllables)
   # A step without a common divisor: neighbours look different.
-  place = number * 7919 % size**2
-  return f"{syllables[place // size]}{syllables[place % size]}"
+  code = index * 7919 % size**2
+  return f"{syllables[code // size]}{syllables[code % size]}"
 
 
 def words() -> tuple[str, ...]:
@@ -70,7 +70,8 @@ def sentences() -> tuple[list[str], np.ndarray, tuple[str, ...]]:
   labels = np.repeat(
     np.arange(len(kinds), dtype=np.int32), lama_archive.EXAMPLES_PER_RELATION
   )
-  return texts, labels, tuple(f"{one} to {other}" for one, other in kinds)
+  names = tuple(f"{subject} to {target}" for subject, target in kinds)
+  return texts, labels, names
 
 
 def _load(folder: pathlib.Path, model_dir: pathlib.Path) -> table.Table:

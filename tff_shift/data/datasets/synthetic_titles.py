@@ -66,11 +66,11 @@ def generate(
   classes = range(len(CLASS_NAMES))
   titles = [
     title
-    for domain, place in enumerate(np.linspace(0, 1, num_domains))
+    for domain, position in enumerate(np.linspace(0, 1, num_domains))
     for label in classes
     for title in _titles(
       label,
-      place,
+      position,
       examples_per_class,
       partition.generator("synthetic titles", [seed, domain, label]),
     )
@@ -88,11 +88,11 @@ def generate(
 
 
 def _titles(
-  label: int, place: float, count: int, rng: np.random.Generator
+  label: int, position: float, count: int, rng: np.random.Generator
 ) -> list[list[str]]:
   """Draws the words of titles of a class at a position u from 0 to 1."""
   peaks = np.linspace(_FIRST_PEAK, _LAST_PEAK, _NUM_TOPIC_WORDS)
-  frequencies = np.exp(-np.square((place - peaks) / _WIDTH) / 2)
+  frequencies = np.exp(-np.square((position - peaks) / _WIDTH) / 2)
   probabilities = (
     _TOPIC_SHARE,
     _CHANGING_SHARE,
@@ -102,12 +102,12 @@ def _titles(
   def draw_word():
     kind = rng.choice(len(probabilities), p=probabilities)
     if kind == _TOPIC:
-      number = rng.choice(_NUM_TOPIC_WORDS, p=frequencies / frequencies.sum())
-      return f"topic{label}word{number}"
+      word = rng.choice(_NUM_TOPIC_WORDS, p=frequencies / frequencies.sum())
+      return f"topic{label}word{word}"
     if kind == _CHANGING:
       # A changing word of this class, or of the previous class if it has
       # changed.
-      of = (label - (rng.random() < place)) % len(CLASS_NAMES)
+      of = (label - (rng.random() < position)) % len(CLASS_NAMES)
       return f"changing{of}word{rng.integers(_NUM_CHANGING_WORDS)}"
     return f"common{rng.integers(_NUM_COMMON_WORDS)}"
 

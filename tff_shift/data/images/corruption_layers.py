@@ -62,8 +62,8 @@ def ice(rngs: Generators, shape: Sequence[int], scale: float) -> np.ndarray:
   Returns:
     `[N, height, width, channels]` float32 in [0, 1].
   """
-  which = [rng.integers(len(_PHOTOGRAPHS)) for rng in rngs]
-  drawn = np.array(_PHOTOGRAPHS, np.float32)[which] / 255
+  photographs = [rng.integers(len(_PHOTOGRAPHS)) for rng in rngs]
+  drawn = np.array(_PHOTOGRAPHS, np.float32)[photographs] / 255
   drawn = drawn[:, np.newaxis, np.newaxis]
   color, deviation = drawn[..., :3], drawn[..., 3:]
   between = primitives.normal(rngs, (1, 1, 1))
@@ -145,9 +145,9 @@ def _edges(images: np.ndarray) -> np.ndarray:
   touching = np.zeros((3, 3, 3), bool)
   touching[1] = True
   labels, num_labels = ndimage.label(largest & (gradient > _WEAK), touching)
-  kept = np.zeros(num_labels + 1, bool)
-  kept[labels[largest & (gradient > _STRONG)]] = True
-  return kept[labels]
+  is_edge = np.zeros(num_labels + 1, bool)
+  is_edge[labels[largest & (gradient > _STRONG)]] = True
+  return is_edge[labels]
 
 
 def _distance(edges: np.ndarray, farthest: float) -> np.ndarray:

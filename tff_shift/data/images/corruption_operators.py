@@ -120,14 +120,14 @@ def frosted_glass_blur(
   reach = max(1, round(scale * reach))
   down_to, right_to = height - reach + 1, width - reach + 1
   inner = np.s_[:, reach + 1 : down_to, reach + 1 : right_to]
-  which = np.arange(len(images))[:, np.newaxis, np.newaxis]
+  image = np.arange(len(images))[:, np.newaxis, np.newaxis]
   rows, columns = np.indices((1, height, width))[1:]
   # The maximum of all levels, so that all levels start with the same moves.
   shape = (_MOST_PASSES, 2, *rows[inner].shape[1:])
   moves = np.stack([rng.integers(-reach, reach, shape) for rng in rngs], axis=2)
   mixed = primitives.rounded_down(primitives.blur(images, sigma)) / 255
   for down, right in moves[:passes]:
-    mixed[inner] = mixed[which, rows[inner] + down, columns[inner] + right]
+    mixed[inner] = mixed[image, rows[inner] + down, columns[inner] + right]
   return primitives.blur(mixed, sigma)
 
 

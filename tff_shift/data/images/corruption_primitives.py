@@ -191,7 +191,7 @@ def sample(
   Returns:
     An array of the shape of `images`.
   """
-  which = np.arange(len(images))[:, np.newaxis, np.newaxis]
+  image = np.arange(len(images))[:, np.newaxis, np.newaxis]
   corners, weights = [], []
   for axis in (0, 1):
     last = images.shape[1 + axis] - 1
@@ -209,7 +209,7 @@ def sample(
   return sum(
     weights[0][down]
     * weights[1][right]
-    * images[which, corners[0][down], corners[1][right]]
+    * images[image, corners[0][down], corners[1][right]]
     for down in (0, 1)
     for right in (0, 1)
   )
@@ -259,5 +259,5 @@ def by_pillow(
   pixels = np.rint(255 * images).astype(np.uint8)
   if images.shape[3] == 1:
     pixels = pixels[..., 0]
-  changed = [np.asarray(operation(Image.fromarray(each))) for each in pixels]
+  changed = [np.asarray(operation(Image.fromarray(image))) for image in pixels]
   return (np.stack(changed).astype(np.float32) / 255).reshape(images.shape)

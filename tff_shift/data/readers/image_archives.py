@@ -176,11 +176,11 @@ def tiny_imagenet(folder: pathlib.Path) -> table.Table:
   paths, labels = [], []
   for wnid, label in label_of.items():
     images = archive / "train" / wnid / "images"
-    found = sorted(images.glob("*.JPEG"))
-    if not found:
+    files = sorted(images.glob("*.JPEG"))
+    if not files:
       raise ValueError(f"{images} holds no *.JPEG; unpack the archive again")
-    paths += found
-    labels += [label] * len(found)
+    paths += files
+    labels += [label] * len(files)
   num_train = len(paths)
   annotations = archive / "val" / "val_annotations.txt"
   for name, wnid, *_ in _read_table(annotations, 2):

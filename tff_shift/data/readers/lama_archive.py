@@ -79,10 +79,9 @@ def load(folder: pathlib.Path, model_dir: pathlib.Path) -> table.Table:
       raise ValueError(f"{path} holds no fact; unpack the archive again")
     rng = partition.generator("lama", len(names))
     size = min(len(facts), EXAMPLES_PER_RELATION)
-    chosen = np.sort(rng.choice(len(facts), size, replace=False))
+    rows = np.sort(rng.choice(len(facts), size, replace=False))
     texts += [
-      prompt(facts[each]["sub_label"], facts[each]["obj_label"])
-      for each in chosen
+      prompt(facts[row]["sub_label"], facts[row]["obj_label"]) for row in rows
     ]
     labels += [len(names)] * size
     names.append(described["label"])
@@ -114,11 +113,11 @@ def _records(
   Raises:
     ValueError: If a line does not have such an object.
   """
-  for number, found in text_files.json_objects(path):
+  for line, record in text_files.json_objects(path):
     for key in keys:
-      if not (isinstance(found.get(key), str) and found[key]):
+      if not (isinstance(record.get(key), str) and record[key]):
         raise ValueError(
-          f"{path}, line {number}: {key} must be a text, got"
-          f" {found.get(key)!r}; unpack the archive again"
+          f"{path}, line {line}: {key} must be a text, got"
+          f" {record.get(key)!r}; unpack the archive again"
         )
-    yield found
+    yield record

@@ -113,14 +113,14 @@ def _read_reddit(
 ) -> table.Table:
   """Reads the files of Reddit, see `reddit`."""
   del states
-  chosen = _draw(archive)
-  titles: list[_Title] = [None] * len(chosen)
-  for number, title in enumerate(_titles(archive)):
-    if number in chosen:
-      titles[chosen[number]] = title
-  x, vocabulary = text.number([each.words for each in titles], TITLE_LENGTH)
+  position_of = _draw(archive)
+  titles: list[_Title] = [None] * len(position_of)
+  for index, title in enumerate(_titles(archive)):
+    if index in position_of:
+      titles[position_of[index]] = title
+  x, vocabulary = text.number([title.words for title in titles], TITLE_LENGTH)
   labels, time = (
-    np.array([getattr(each, name) for each in titles], np.int32)
+    np.array([getattr(title, name) for title in titles], np.int32)
     for name in ("label", "half_year")
   )
   return table.of_classes(
@@ -162,12 +162,13 @@ def _draw(archive: pathlib.Path) -> dict[int, int]:
   # The earliest of each; in the same second, the class decides.
   in_time = np.lexsort((rows["label"], rows["seconds"]))
   _, first = np.unique(rows["digest"][in_time], return_index=True)
-  kept = in_time[first]
-  chosen = []
+  firsts = in_time[first]
+  drawn_titles = []
   for half_year, when in enumerate(HALF_YEARS):
     for label, subreddit in enumerate(SUBREDDITS):
-      cell = kept[
-        (rows["half_year"][kept] == half_year) & (rows["label"][kept] == label)
+      cell = firsts[
+        (rows["half_year"][firsts] == half_year)
+        & (rows["label"][firsts] == label)
       ]
       if not cell.size:
         raise ValueError(
@@ -178,8 +179,8 @@ def _draw(archive: pathlib.Path) -> dict[int, int]:
       cell = cell[np.lexsort((rows["digest"][cell], rows["seconds"][cell]))]
       rng = partition.generator("titles of a class", [half_year, label])
       drawn = rng.permutation(len(cell))[:_TITLES_PER_CELL]
-      chosen.extend(cell[np.sort(drawn)])
-  return {int(number): place for place, number in enumerate(chosen)}
+      drawn_titles.extend(cell[np.sort(drawn)])
+  return {int(index): position for position, index in enumerate(drawn_titles)}
 
 
 def _digest(words: list[str]) -> int:

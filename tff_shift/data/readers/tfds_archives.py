@@ -51,8 +51,8 @@ def load(
   """
   version = _newest(name, folder)
   with _whole(name, version, folder):
-    found = _read(_builder(name, version, folder), image, label, splits)
-  return _with_classes(found, f"{label} of {name}", np.int32)
+    content = _read(_builder(name, version, folder), image, label, splits)
+  return _with_classes(content, f"{label} of {name}", np.int32)
 
 
 # Memory of a class name: a Python string, and its place in a tuple.
@@ -87,7 +87,7 @@ def load_any(
     builder = _builder(name, version, folder)
     features, supervised = builder.info.features, builder.info.supervised_keys
     stored = {
-      key: each.num_examples for key, each in builder.info.splits.items()
+      key: split.num_examples for key, split in builder.info.splits.items()
     }
   if not isinstance(features, tfds.features.FeaturesDict):
     raise ValueError(
@@ -98,14 +98,14 @@ def load_any(
   _check_features(name, features, (image, label))
   splits = tuple(stored)
   if "train" in stored:
-    held_out = [each for each in ("test", "validation") if each in stored]
+    held_out = [split for split in ("test", "validation") if split in stored]
     splits = ("train", *held_out[:1])
-  if not sum(stored[each] for each in splits):
+  if not sum(stored[split] for split in splits):
     raise ValueError(f"tfds:{name} holds no example")
   with _whole(name, version, folder):
-    found = _read(builder, image, label, splits)
+    content = _read(builder, image, label, splits)
   # Identifiers may be larger than an int32.
-  return _with_classes(found, f"{label} of tfds:{name}", np.int64)
+  return _with_classes(content, f"{label} of tfds:{name}", np.int64)
 
 
 def _supervised_keys(
@@ -239,7 +239,7 @@ def _read(
 
   # Partial decoding in tensorflow-datasets uses its own deprecated code.
   with library_logs.without("absl", ".dtype` is deprecated"):
-    found = tfds.as_numpy(
+    features_of = tfds.as_numpy(
       builder.as_dataset(
         split="+".join(splits),
         decoders=tfds.decode.PartialDecoding({image: True, label: True}),
@@ -253,8 +253,8 @@ def _read(
   if splits[0] == "train" and len(splits) > 1:
     num_train = builder.info.splits["train"].num_examples
   return table.of_classes(
-    found[image],
-    found[label],
+    features_of[image],
+    features_of[label],
     _class_names(feature, f"{label} of tfds:{builder.info.name}"),
     num_train=num_train,
   )
@@ -262,19 +262,19 @@ def _read(
 
 def _class_names(feature: Any, what: str) -> tuple[str, ...]:
   """Returns the names of classes; empty if the feature has none."""
-  number = getattr(feature, "num_classes", None)
-  if not number:
+  num_classes = getattr(feature, "num_classes", None)
+  if not num_classes:
     return ()  # A plain integer.
-  memory.check(number * _BYTES_OF_NAME, f"{what}: {number} classes")
+  memory.check(num_classes * _BYTES_OF_NAME, f"{what}: {num_classes} classes")
   return tuple(feature.names)
 
 
 def _with_classes(
-  found: table.Table, what: str, dtype: type[np.integer]
+  content: table.Table, what: str, dtype: type[np.integer]
 ) -> table.Table:
   """Casts y; refuses values that are not classes."""
-  y = examples.checked_array(found.y, what, shape=(None,), dtype=dtype)
-  return found._replace(y=y)
+  y = examples.checked_array(content.y, what, shape=(None,), dtype=dtype)
+  return content._replace(y=y)
 
 
 def _damaged_file(name: str, written: pathlib.Path) -> pathlib.Path | None:
@@ -291,10 +291,10 @@ def _damaged_file(name: str, written: pathlib.Path) -> pathlib.Path | None:
       for split in json.loads(path.read_text(encoding="utf-8"))["splits"]
     }
     for split, of_files in lengths.items():
-      for number, length in enumerate(of_files):
+      for shard, length in enumerate(of_files):
         path = written / (
           f"{name.partition('/')[0]}-{split}.tfrecord"
-          f"-{number:05d}-of-{len(of_files):05d}"
+          f"-{shard:05d}-of-{len(of_files):05d}"
         )
         records = tf.data.TFRecordDataset(os.fspath(path))
         if sum(1 for _ in records) != length:

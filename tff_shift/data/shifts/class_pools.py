@@ -175,12 +175,12 @@ class ClassPool:
       is_exhausted = is_open & (quotas > self.counts)
       if not is_exhausted.any():
         # Capacities are whole numbers, so rounding up a quota stays within.
-        whole = np.floor(quotas).astype(np.int64)
+        counts = np.floor(quotas).astype(np.int64)
         lots = generator.permutation(len(quotas))
         # np.lexsort sorts by its last key first.
-        order = np.lexsort((lots, np.round(whole - quotas, _QUOTA_DECIMALS)))
-        whole[order[: size - whole.sum()]] += 1
-        return result + whole
+        order = np.lexsort((lots, np.round(counts - quotas, _QUOTA_DECIMALS)))
+        counts[order[: size - counts.sum()]] += 1
+        return result + counts
       result[is_exhausted] = self.counts[is_exhausted]
       size -= self.counts[is_exhausted].sum()
       is_open &= ~is_exhausted
@@ -214,7 +214,7 @@ def held_classes(
     return [np.unique(labels)] * num_clients
   is_held = np.zeros([num_clients, num_classes], bool)
   is_held[client, labels] = True
-  return [np.flatnonzero(each) for each in is_held]
+  return [np.flatnonzero(is_held_by) for is_held_by in is_held]
 
 
 def _checked_labels(labels: np.ndarray, num_classes: int) -> np.ndarray:

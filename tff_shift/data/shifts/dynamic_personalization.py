@@ -258,9 +258,9 @@ def load_dynamic_personalization(
   }
   clients = None
   if source.client is not None:
-    clients = {name: source.client[each] for name, each in parts.items()}
+    clients = {name: source.client[rows] for name, rows in parts.items()}
   taken: dict[str, Any] = {
-    name: examples.take(source, each) for name, each in parts.items()
+    name: examples.take(source, rows) for name, rows in parts.items()
   }
   return DynamicPersonalizationDataset(
     name=dataset,
@@ -307,7 +307,8 @@ def _load_with_times(
   is_used[order] = True
   source = own_drift.with_clients(source, num_clients, seed, name)
   groups = [
-    [each[is_used[each]] for each in own] for own in table.positions(source)
+    [rows[is_used[rows]] for rows in client_rows]
+    for client_rows in table.positions(source)
   ]
   for time_name, at_once in zip(
     time_names, zip(*groups, strict=True), strict=True
@@ -319,13 +320,13 @@ def _load_with_times(
       )
   client = np.empty(len(source.y), np.int32)
   period = np.full(len(source.y), len(time_names))
-  for number, own in enumerate(groups):
-    for at, positions in enumerate(own):
-      client[positions], period[positions] = number, at
+  for client_id, client_rows in enumerate(groups):
+    for at, positions in enumerate(client_rows):
+      client[positions], period[positions] = client_id, at
   of_training = order[period[order] < train_periods]
   cuts = [
-    _cut(of_training[client[of_training] == each], None, part_fractions)
-    for each in range(len(groups))
+    _cut(of_training[client[of_training] == client_id], None, part_fractions)
+    for client_id in range(len(groups))
   ]
   parts = {
     part: np.sort(np.concatenate([cut[part] for cut in cuts]))
@@ -343,18 +344,26 @@ def _load_with_times(
   is_train[parts["train"]] = True
   train, batches = table.take_groups(
     source,
-    [[each[is_train[each]] for each in own[:train_periods]] for own in groups],
+    [
+      [rows[is_train[rows]] for rows in client_rows[:train_periods]]
+      for client_rows in groups
+    ],
   )
-  sizes = [len(each.y) for own in batches for each in own if len(each.y)]
+  sizes = [
+    len(batch.y)
+    for client_batches in batches
+    for batch in client_batches
+    if len(batch.y)
+  ]
   for at, at_once in enumerate(zip(*batches, strict=True)):
-    if not any(len(each.y) for each in at_once):
+    if not any(len(batch.y) for batch in at_once):
       raise ValueError(
         f"period {time_names[at]!r} of {name} has no example for training,"
         " beside the public and the validation part"
       )
   # The stream starts from the last training period.
   test, stream = table.take_groups(
-    source, [own[train_periods - 1 :] for own in groups]
+    source, [client_rows[train_periods - 1 :] for client_rows in groups]
   )
   num_classes = len(source.schema.classes)
   return DynamicPersonalizationDataset(
@@ -379,17 +388,17 @@ def _cut(
   """Splits shuffled indices into the four parts, by name."""
   if num_train is None:
     num_test = round(part_fractions["test_fraction"] * len(order))
-    test, rest = order[:num_test], order[num_test:]
+    test, remaining = order[:num_test], order[num_test:]
   else:
     is_test = order >= num_train
-    test, rest = order[is_test], order[~is_test]
+    test, remaining = order[is_test], order[~is_test]
   ends = np.rint(
     np.cumsum(
       [part_fractions["public_fraction"], part_fractions["validation_fraction"]]
     )
-    * len(rest)
+    * len(remaining)
   ).astype(int)
-  public, validation, train = np.split(rest, ends)
+  public, validation, train = np.split(remaining, ends)
   return {
     "train": train,
     "validation": validation,
@@ -472,20 +481,21 @@ class Periods:
     self._by_class = [by_class]
     if pool_client is not None:
       self._by_class = [
-        [each[pool_client[each] == client] for each in by_class]
+        [rows[pool_client[rows] == client] for rows in by_class]
         for client in range(num_clients)
       ]
     # A class without examples cannot be heavy.
     self._classes = [
-      np.flatnonzero([len(each) for each in own]) for own in self._by_class
+      np.flatnonzero([len(rows) for rows in by_label])
+      for by_label in self._by_class
     ]
     num_heavy = max(len(_heavy_fractions(name)) for name in names)
     num_needed = max(1, num_heavy + (num_heavy > 0 and rest == "others"))
     for client, classes in enumerate(self._classes):
       if len(classes) < num_needed and (len(classes) or not may_lack):
-        what = "the pool" if pool_client is None else f"client {client}"
+        owner = "the pool" if pool_client is None else f"client {client}"
         raise ValueError(
-          f"{what} must have examples of at least {num_needed} classes for"
+          f"{owner} must have examples of at least {num_needed} classes for"
           f" distribution {', '.join(names)} and rest={rest}, got"
           f" {len(classes)}"
         )
@@ -582,20 +592,20 @@ class Periods:
   ) -> dict[int, fractions.Fraction]:
     """Returns the fraction of each label in a period, heavy or not."""
     name, labels = self._choice(client, period)
-    found = dict(zip(labels, _heavy_fractions(name), strict=True))
-    rest = 1 - sum(found.values())
+    label_fractions = dict(zip(labels, _heavy_fractions(name), strict=True))
+    remainder = 1 - sum(label_fractions.values())
     counts = {
       label: len(positions)
       for label, positions in enumerate(self._of(client, self._by_class))
-      if self._rest == "any" or label not in found
+      if self._rest == "any" or label not in label_fractions
     }
-    if rest:
+    if remainder:
       total = sum(counts.values())
       for label, count in counts.items():
         if count:
-          own = rest * fractions.Fraction(count, total)
-          found[label] = found.get(label, 0) + own
-    return found
+          added = remainder * fractions.Fraction(count, total)
+          label_fractions[label] = label_fractions.get(label, 0) + added
+    return label_fractions
 
   def _of(self, client: int, entries: list[Any]) -> Any:
     """Returns a client's entry; a single entry is for all clients."""

@@ -116,12 +116,12 @@ def without_target(dataset: EvolvingDataset) -> EvolvingDataset:
   """
   *others, last = dataset.domains[:-1]
   if last.is_test is not None:
-    kept = np.flatnonzero(~last.is_test)
+    train_rows = np.flatnonzero(~last.is_test)
     last = last._replace(
-      x=last.x[kept],
-      y=last.y[kept],
-      client=None if last.client is None else last.client[kept],
-      is_test=np.ones(len(kept), bool),
+      x=last.x[train_rows],
+      y=last.y[train_rows],
+      client=None if last.client is None else last.client[train_rows],
+      is_test=np.ones(len(train_rows), bool),
     )
   return dataset._replace(domains=(*others, last))
 
@@ -440,7 +440,9 @@ def assemble_clients(
   num_classes = len(dataset.schema.classes)
   if concepts is not None:
     concepts_lib.check(concepts, num_clients, len(dataset.domains), num_classes)
-  occurring = np.unique(np.concatenate([each.y for each in dataset.domains]))
+  occurring = np.unique(
+    np.concatenate([domain.y for domain in dataset.domains])
+  )
   proportions = partition.dirichlet_over_classes(
     [occurring] * num_clients, num_classes, dirichlet, seed
   )
@@ -456,24 +458,24 @@ def assemble_clients(
         parts = _client_parts(
           domain, positions, what, proportions, dirichlet, [seed, m, *part]
         )
-      return [positions[each] for each in parts]
+      return [positions[part_rows] for part_rows in parts]
 
     everything = np.arange(len(domain.y))
     nothing = [everything[:0]] * num_clients
     if domain.is_test is None:
-      whole = partitioned(everything, "")
+      everyone = partitioned(everything, "")
       copies = examples_lib.copies(domain.x) if keep_copies_together else None
       train, test = zip(
         *(
           partition.split_train_test(
             part, test_fraction, [seed, m, client], copies
           )
-          for client, part in enumerate(whole)
+          for client, part in enumerate(everyone)
         ),
         strict=True,
       )
       if m == target:
-        train, test = nothing, whole
+        train, test = nothing, everyone
     else:
       train = test = nothing
       if m != target:
@@ -498,14 +500,14 @@ def assemble_clients(
 
 def _check_num_clients(dataset: EvolvingDataset, num_clients: int) -> None:
   """Refuses more clients than examples, or another number than in the data."""
-  number = dataset.schema.num_clients
-  if number is None:
+  num_owners = dataset.schema.num_clients
+  if num_owners is None:
     # Before distributions are drawn for all of them.
     for domain in dataset.domains:
       _check_enough(domain, len(domain.y), "", num_clients)
-  elif num_clients != number:
+  elif num_clients != num_owners:
     raise ValueError(
-      f"num_clients must be {number}, the number of clients that hold the"
+      f"num_clients must be {num_owners}, the number of clients that hold the"
       f" examples of {dataset.name}, got {num_clients}"
     )
 
@@ -517,24 +519,24 @@ def _check_domain(
   if any(map(len, parts)):
     return
   is_target = m == len(dataset.domains) - 1
-  use, other = ("test", "training") if is_target else ("training", "test")
+  use, other_use = ("test", "training") if is_target else ("training", "test")
   raise ValueError(
     f"domain {dataset.domains[m].name!r} of {dataset.name},"
     f" {'the target' if is_target else 'a source'}, has no {use} example: by"
-    f" num_train all are {other} examples; leave num_train out, or join domains"
-    " (num_domains)"
+    f" num_train all are {other_use} examples; leave num_train out, or join"
+    " domains (num_domains)"
   )
 
 
 def _check_enough(
-  domain: Domain, number: int, what: str, num_clients: int
+  domain: Domain, num_examples: int, what: str, num_clients: int
 ) -> None:
   """Refuses a domain with fewer examples than clients."""
-  if number < num_clients:
+  if num_examples < num_clients:
     raise ValueError(
-      f"client {number} would have no {what}example in domain {domain.name!r},"
-      f" whose {number} {what}examples are too few for {num_clients} clients;"
-      " use fewer clients or fewer domains"
+      f"client {num_examples} would have no {what}example in domain"
+      f" {domain.name!r}, whose {num_examples} {what}examples are too few for"
+      f" {num_clients} clients; use fewer clients or fewer domains"
     )
 
 
@@ -590,11 +592,14 @@ def _gather(
     client: The client.
     concepts: The concepts that relabel its examples. None: none.
   """
-  pairs = [(d, own[client]) for d, own in zip(domains, parts, strict=True)]
+  pairs = [
+    (d, client_parts[client])
+    for d, client_parts in zip(domains, parts, strict=True)
+  ]
   y = [d.y[positions] for d, positions in pairs]
   if concepts is not None:
-    own = concepts.labels[concepts.of_domain[client]].astype(np.int32)
-    y = [own[m][each] for m, each in enumerate(y)]
+    labels = concepts.labels[concepts.of_domain[client]].astype(np.int32)
+    y = [labels[m][classes] for m, classes in enumerate(y)]
   return client_dataset.ClientDataset.from_arrays(
     examples_lib.read_only(np.concatenate([d.x[p] for d, p in pairs])),
     np.concatenate(y),
@@ -629,19 +634,19 @@ def _check_angles(
   target_extra_angle: float,
 ) -> None:
   """Raises ValueError for an angle that is not finite or does not apply."""
-  given = {
+  angles = {
     "angle_step": angle_step,
     "first_angle": first_angle or None,
     "target_extra_angle": target_extra_angle or None,
   }
-  for option, angle in given.items():
+  for option, angle in angles.items():
     if angle is None:
       continue
     if evolution.angle_step is None:
       rotated = [
-        each
-        for each in datasets.names(SCENARIO)
-        if datasets.get(each).evolution.angle_step is not None
+        dataset
+        for dataset in datasets.names(SCENARIO)
+        if datasets.get(dataset).evolution.angle_step is not None
       ]
       raise ValueError(
         f"{option} does not apply to {name}, which is not rotated; it applies"

@@ -56,7 +56,7 @@ class Streams:
       "num_timesteps", num_timesteps, 1, self.num_timesteps
     )
     return Streams(
-      [own[:num_timesteps] for own in self._batches],
+      [client_batches[:num_timesteps] for client_batches in self._batches],
       None if self.omega is None else self.omega[: num_timesteps + 1],
       self.num_classes,
       self._first,

@@ -157,19 +157,19 @@ def held_out_validation(
       their own examples, if all have too few.
   """
   train, validation = [], []
-  for client, own in enumerate(dataset.train):
+  for client, held in enumerate(dataset.train):
     parts = partitions.split_train_test(
-      np.arange(len(own.y)), validation_fraction, [seed, client, 1]
+      np.arange(len(held.y)), validation_fraction, [seed, client, 1]
     )
     if not len(parts[1]) and dataset.schema.clients is None:
       raise ValueError(
         f"client {client} would have no validation example: it has"
-        f" {len(own.y)} training examples; use fewer clients, more examples or"
+        f" {len(held.y)} training examples; use fewer clients, more examples or"
         " another partition"
       )
-    for found, positions in zip((train, validation), parts, strict=True):
-      found.append(examples_lib.take(own, positions))
-  if not any(len(each.y) for each in validation):
+    for part, positions in zip((train, validation), parts, strict=True):
+      part.append(examples_lib.take(held, positions))
+  if not any(len(part.y) for part in validation):
     raise ValueError(
       "no client would have a validation example: each has too few training"
       " examples"
@@ -190,9 +190,9 @@ def parse_partition(text: str) -> tuple[str, float | int]:
   Raises:
     ValueError: If the text is neither, or its number is not positive.
   """
-  found = _PARTITION.fullmatch(text)
-  if found:
-    alpha, num_shards = found.groups()
+  match = _PARTITION.fullmatch(text)
+  if match:
+    alpha, num_shards = match.groups()
     if alpha and float(alpha) > 0:
       return "dirichlet", float(alpha)
     if num_shards and int(num_shards) > 0:
@@ -284,27 +284,29 @@ def load_guidance(
   partition_labels = source.y
   if entry.fine_labels is not None:
     partition_labels = datasets.load(entry.fine_labels, data_dir=data_dir).y
-  chosen = np.arange(len(source.y))
+  used = np.arange(len(source.y))
   if max_examples is not None:
     partitions.check_positive_integer("max_examples", max_examples)
-    chosen = _stratified(partition_labels, min(max_examples, len(chosen)), seed)
-  if parsed is not None and num_clients > len(chosen):
+    used = _stratified(partition_labels, min(max_examples, len(used)), seed)
+  if parsed is not None and num_clients > len(used):
     raise ValueError(
-      f"num_clients={num_clients}: there are {len(chosen)} examples, and each"
+      f"num_clients={num_clients}: there are {len(used)} examples, and each"
       " client must have some"
     )
   if parsed is None:
-    parts = partitions.by_client(source.client[chosen], num_clients)
+    parts = partitions.by_client(source.client[used], num_clients)
   else:
-    kind, number = parsed
+    kind, parameter = parsed
     functions: dict[str, Callable[..., list[np.ndarray]]] = {
       "shards": partitions.shards,
       "dirichlet": partitions.dirichlet_over_clients,
     }
-    parts = functions[kind](partition_labels[chosen], num_clients, number, seed)
+    parts = functions[kind](
+      partition_labels[used], num_clients, parameter, seed
+    )
   train, test = [], []
   for client, part in enumerate(parts):
-    held = chosen[part]
+    held = used[part]
     if num_train is None:
       splits = partitions.split_train_test(held, test_fraction, [seed, client])
       reason = f"test_fraction is {test_fraction:g}"
@@ -328,14 +330,14 @@ def load_guidance(
         examples_lib.Examples(examples_lib.read_only(x), source.y[positions])
       )
   if not any(
-    len(own.y) and len(queries.y)
-    for own, queries in zip(train, test, strict=True)
+    len(held.y) and len(queries.y)
+    for held, queries in zip(train, test, strict=True)
   ):
     raise ValueError(
       f"{dataset}: no client has both a training and a test example; {advice}"
       f" may help: {reason}"
     )
-  sample = source.x[chosen[:1]]
+  sample = source.x[used[:1]]
   return GuidanceDataset(
     train=tuple(train),
     test=tuple(test),

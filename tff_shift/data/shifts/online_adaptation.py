@@ -282,7 +282,7 @@ def load_online_adaptation(
   groups = [np.arange(len(source.y))]
   if source.client is not None:
     groups = partition.by_client(source.client, source.client.max() + 1)
-  cuts = [_cut(each, source.num_train, rng) for each in groups]
+  cuts = [_cut(rows, source.num_train, rng) for rows in groups]
   for client, (_, _, initial, stream) in enumerate(cuts):
     if source.client is not None and not (len(initial) and len(stream)):
       raise ValueError(
@@ -342,13 +342,16 @@ def _load_with_times(
   time_names = source.schema.times
   groups = table.positions(source)
   parts = [
-    np.concatenate(each)
-    for each in zip(
-      *(_split_labelled(rng.permutation(own[0])) for own in groups),
+    np.concatenate(part)
+    for part in zip(
+      *(
+        _split_labelled(rng.permutation(client_rows[0]))
+        for client_rows in groups
+      ),
       strict=True,
     )
   ]
-  first = np.concatenate([own[0] for own in groups])
+  first = np.concatenate([client_rows[0] for client_rows in groups])
   if not all(map(len, parts)):
     raise ValueError(
       f"{time_names[0]!r} of {name}, before deployment, has {len(first)}"
@@ -364,7 +367,9 @@ def _load_with_times(
     max_pretraining_examples,
     rng,
   )
-  stream, batches = table.take_groups(source, [own[1:] for own in groups])
+  stream, batches = table.take_groups(
+    source, [client_rows[1:] for client_rows in groups]
+  )
   return OnlineAdaptationDataset(
     name=name,
     **fitted,
@@ -377,7 +382,7 @@ def _load_with_times(
       batches,
       None,
       len(source.schema.classes),
-      [source.y[own[0]] for own in groups],
+      [source.y[client_rows[0]] for client_rows in groups],
     ),
   )
 
@@ -404,7 +409,7 @@ def _fitted(
   everything = np.sort(np.concatenate(parts))
   fields: dict[str, Any] = {"num_labelled": len(everything)}
   if pretraining_distribution != AS_IS:
-    chosen, distribution = _chosen(
+    drawn, distribution = _chosen(
       name,
       source,
       pretraining,
@@ -414,7 +419,7 @@ def _fitted(
       rng,
     )
   else:
-    chosen = np.concatenate([pretraining, initial])
+    drawn = np.concatenate([pretraining, initial])
     counts = np.bincount(
       source.y[everything], minlength=len(source.schema.classes)
     )
@@ -425,10 +430,10 @@ def _fitted(
       partition.check_positive_integer(
         "max_pretraining_examples", max_pretraining_examples
       )
-      chosen = rng.permutation(chosen)[:max_pretraining_examples]
+      drawn = rng.permutation(drawn)[:max_pretraining_examples]
   return {
     **fields,
-    "pretraining": examples_lib.take(source, np.sort(chosen)),
+    "pretraining": examples_lib.take(source, np.sort(drawn)),
     "class_distribution": distribution,
   }
 
@@ -485,8 +490,8 @@ def _chosen(
   elif max_pretraining_examples is None:
     most = pool.counts[occurring] / distribution[occurring]
     size = max(1, min(size, int(np.min(most))))
-  chosen = pool.draw_without_replacement(distribution, size, rng)
-  return pretraining[chosen], distribution
+  drawn = pool.draw_without_replacement(distribution, size, rng)
+  return pretraining[drawn], distribution
 
 
 def _cut(
@@ -496,11 +501,11 @@ def _cut(
   if num_train is None:
     order = rng.permutation(positions)
     num_stream = round(_STREAM_SHARE * len(order))
-    rest, stream = order[num_stream:], order[:num_stream]
+    before, stream = order[num_stream:], order[:num_stream]
   else:
     is_train = positions < num_train
-    rest, stream = rng.permutation(positions[is_train]), positions[~is_train]
-  return [*_split_labelled(rest), stream]
+    before, stream = rng.permutation(positions[is_train]), positions[~is_train]
+  return [*_split_labelled(before), stream]
 
 
 def _split_labelled(order: np.ndarray) -> list[np.ndarray]:
@@ -538,13 +543,13 @@ def initial_examples(
   Raises:
     ValueError: If the client holds no labelled examples, without domains.
   """
-  own, pool, distribution, available = _labelled(dataset, client_id)
-  chosen = pool.draw_without_replacement(
+  held, pool, distribution, available = _labelled(dataset, client_id)
+  drawn = pool.draw_without_replacement(
     distribution,
     min(num_examples, available),
     partition.generator("initial examples", [seed, client_id]),
   )
-  return examples_lib.take(dataset.initial, own[chosen])
+  return examples_lib.take(dataset.initial, held[drawn])
 
 
 def held_out_examples(
@@ -564,12 +569,12 @@ def held_out_examples(
   pool = class_pools.ClassPool(
     dataset.validation.y, len(dataset.schema.classes)
   )
-  chosen = pool.draw_without_replacement(
+  drawn = pool.draw_without_replacement(
     dataset.class_distribution,
     min(num_examples, len(dataset.validation.y)),
     partition.generator("held-out examples", seed),
   )
-  return examples_lib.take(dataset.validation, chosen)
+  return examples_lib.take(dataset.validation, drawn)
 
 
 def num_labelled(dataset: OnlineAdaptationDataset, client_id: int) -> int:
@@ -593,11 +598,11 @@ def _labelled(
   Raises:
     ValueError: If there are none, without domains.
   """
-  own = np.arange(len(dataset.initial.y))
+  held = np.arange(len(dataset.initial.y))
   if dataset.initial_client is not None:
-    own = np.flatnonzero(dataset.initial_client == client_id)
+    held = np.flatnonzero(dataset.initial_client == client_id)
   pool = class_pools.ClassPool(
-    dataset.initial.y[own], len(dataset.schema.classes)
+    dataset.initial.y[held], len(dataset.schema.classes)
   )
   distribution = dataset.class_distribution
   if dataset.client_classes is not None:
@@ -612,7 +617,7 @@ def _labelled(
       f"client {client_id} has no labelled example of its classes among the"
       f" {len(dataset.initial.y)} from before deployment"
     )
-  return own, pool, distribution, available
+  return held, pool, distribution, available
 
 
 def archive_of(
@@ -732,8 +737,8 @@ class Streams:
     )
     if client_classes is not None:
       drawable = list(map(np.intersect1d, drawable, client_classes))
-    for client, own in enumerate(drawable):
-      if not len(own):
+    for client, classes in enumerate(drawable):
+      if not len(classes):
         raise ValueError(
           f"client {client} cannot draw a stream: none of the"
           f" {len(pool.y)} examples of the pool is its own and of its classes"
@@ -775,8 +780,8 @@ class Streams:
 
   def _weight(self, client: int, timestep: int) -> float:
     """Returns omega of a client."""
-    own = self.omega[client] if np.ndim(self.omega) == 2 else self.omega
-    return own[timestep]
+    omega = self.omega[client] if np.ndim(self.omega) == 2 else self.omega
+    return omega[timestep]
 
   def class_distribution(self, client: int, timestep: int) -> np.ndarray:
     """Returns Q_t of a client (eq. 1), [num_classes], used by `batch`."""
@@ -823,7 +828,7 @@ class Streams:
     partition.check_positive_integer("timestep", timestep)
     if self.corruption_names:
       now, before = (
-        self.severity(each, client) for each in (timestep, timestep - 1)
+        self.severity(step, client) for step in (timestep, timestep - 1)
       )
       steps = now - before
       return abs(steps) / corruptions.MAX_SEVERITY
@@ -852,9 +857,9 @@ class Streams:
     name = self.corruption_names[client] if severity else ""
     # Computed corruptions change the images of the pool, not their classes.
     part = ("", 0) if self._archive is None else (name, severity)
-    own = None if self._own is None else client
+    owner = None if self._own is None else client
     try:
-      drawn = self._by_class(*part, own).draw(
+      drawn = self._by_class(*part, owner).draw(
         distribution,
         self._num_samples,
         partition.generator("stream", [self._seed, client, timestep]),
@@ -864,7 +869,7 @@ class Streams:
         f"images of client {client} under {name} of severity {severity}:"
         f" {error}"
       ) from error
-    positions = drawn if own is None else self._own[own][drawn]
+    positions = drawn if owner is None else self._own[owner][drawn]
     examples = self._examples(*part)
     x = examples.x[positions]
     if severity and self._archive is None:
@@ -873,9 +878,9 @@ class Streams:
       examples_lib.read_only(x), examples.y[positions]
     )
 
-  def _positions(self, own: int | None) -> np.ndarray | slice:
+  def _positions(self, owner: int | None) -> np.ndarray | slice:
     """Returns the indices of the pool from which a client draws."""
-    return slice(None) if own is None else self._own[own]
+    return slice(None) if owner is None else self._own[owner]
 
   def _examples(self, name: str, severity: int) -> examples_lib.Examples:
     """Returns a part of the archive; without a severity, the pool."""

@@ -158,7 +158,7 @@ def _elements(
   if isinstance(first, Mapping):
     # Other values, such as nested dictionaries, cannot be used.
     return {
-      key: np.concatenate([each[key] for each in batches])
+      key: np.concatenate([batch[key] for batch in batches])
       for key, value in first.items()
       if isinstance(value, np.ndarray)
     }

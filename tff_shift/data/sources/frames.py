@@ -85,7 +85,7 @@ def read(
   if not len(frame):
     raise ValueError("the frame has no rows")
   examples.check_names(
-    frame.columns, "columns", lambda number: f"column {number + 1}"
+    frame.columns, "columns", lambda column: f"column {column + 1}"
   )
   roles = {"label": label, "client": client, "time": time, "image": image}
   used = check_roles(roles, frame.columns)
@@ -247,11 +247,11 @@ def _check_numbers(
   """Refuses numbers that float32 cannot represent."""
   numbers = values.to_numpy(np.float64)
   largest = examples.largest_root(np.float32)
-  place = examples.first_beyond(numbers, largest)
-  if place is not None:
+  index = examples.first_beyond(numbers, largest)
+  if index is not None:
     raise ValueError(
-      f"features: column {column!r} has {numbers[place]:g} in"
-      f" {where(place[0])}; numbers must lie between -{largest:.2g} and"
+      f"features: column {column!r} has {numbers[index]:g} in"
+      f" {where(index[0])}; numbers must lie between -{largest:.2g} and"
       f" {largest:.2g}"
     )
   examples.check_precision([numbers], "features", [column])
@@ -284,21 +284,21 @@ def _vectors(
 ) -> np.ndarray:
   """Returns a column of vectors, [n, length] float32."""
   rows = [np.asarray(value) for value in values]
-  for number, row in enumerate(rows):
+  for index, row in enumerate(rows):
     if row.ndim != 1 or row.dtype.kind not in "iuf" or len(row) != len(rows[0]):
       raise ValueError(
         f"features: column {column!r} must have vectors of one length, got"
-        f" {row.dtype} {list(row.shape)} in {where(number)} beside"
+        f" {row.dtype} {list(row.shape)} in {where(index)} beside"
         f" {rows[0].dtype} {list(rows[0].shape)} in {where(0)}"
       )
   vectors = np.array(rows)
-  place = examples.first_beyond(vectors, examples.largest_root(np.float32))
-  if place is not None:
+  index = examples.first_beyond(vectors, examples.largest_root(np.float32))
+  if index is not None:
     raise ValueError(
-      f"features: column {column!r} has {vectors[place]:g} in"
-      f" {where(place[0])}, not a finite number with a finite square"
+      f"features: column {column!r} has {vectors[index]:g} in"
+      f" {where(index[0])}, not a finite number with a finite square"
     )
-  names = [f"{column}[{number}]" for number in range(vectors.shape[1])]
+  names = [f"{column}[{element}]" for element in range(vectors.shape[1])]
   examples.check_precision([vectors], "features", names)
   return vectors.astype(np.float32)
 
@@ -348,14 +348,14 @@ def _codes(
       values = values.strftime("%Y-%m-%d")
     order = _by_value(list(values))
     codes = np.argsort(order)[codes].astype(np.int32)
-    names = tuple(str(values[number]) for number in order)
+    names = tuple(str(values[code]) for code in order)
   examples.check_names(
     names,
     what,
-    lambda number: (
-      where(int(np.argmax(codes == number)))
-      if (codes == number).any()
-      else f"category {number}"
+    lambda code: (
+      where(int(np.argmax(codes == code)))
+      if (codes == code).any()
+      else f"category {code}"
     ),
     warns_of_case=True,
   )
@@ -377,7 +377,7 @@ def _by_value(values: Sequence[object]) -> list[int]:
   order = list(range(len(values)))
   texts = [value for value in values if isinstance(value, str)]
   if len(texts) == len(values) and are_numbers(texts):
-    order.sort(key=lambda number: number_of(texts[number]))
+    order.sort(key=lambda code: number_of(texts[code]))
   return order
 
 
@@ -425,11 +425,11 @@ def _ordered(
 
   _check_values(column, f"time {name!r}", where)
   values = column.map(str)
-  found, listed = sorted(set(values)), sorted(order)
-  if found != listed:
+  present, listed = sorted(set(values)), sorted(order)
+  if present != listed:
     raise ValueError(
       f"domain_order={','.join(order)}: it must have each value of {name!r}"
-      f" once: {', '.join(found)}"
+      f" once: {', '.join(present)}"
     )
   return pandas.Series(pandas.Categorical(values, order, ordered=True))
 

@@ -137,7 +137,7 @@ def read(
     dataset = dataset.cast_column(image, library.Image(decode=False))
     dataset = dataset.select_columns(used)
   elif features is not None:
-    present = [each for each in features if each in dataset.column_names]
+    present = [column for column in features if column in dataset.column_names]
     dataset = dataset.select_columns([*used, *present])
   frame = dataset.to_pandas()
   for column in used:
@@ -206,17 +206,17 @@ def _loaded(folder: pathlib.Path) -> "datasets.Dataset":
     for path in _saved_files(folder):
       files.check_regular(path)
   try:
-    found = library.load_from_disk(os.fspath(folder))
+    saved = library.load_from_disk(os.fspath(folder))
   # The library's errors, and pyarrow's, have no common type.
   except Exception as error:
     raise ValueError(
       f"{folder}: it cannot be read ({array_files.first_line(error)})"
     ) from error
-  if isinstance(found, library.DatasetDict):
+  if isinstance(saved, library.DatasetDict):
     raise ValueError(
-      f"{folder} has splits; name the folder of one: {', '.join(found)}"
+      f"{folder} has splits; name the folder of one: {', '.join(saved)}"
     )
-  return found
+  return saved
 
 
 def _saved_files(folder: pathlib.Path) -> list[pathlib.Path]:

@@ -35,14 +35,14 @@ _COLOUR = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
 
 def read(
   images: Iterable[tuple[str, bytes]],
-  number: int,
+  num_images: int,
   image_size: int | None = None,
 ) -> np.ndarray:
   """Decodes images of one size, or resizes them.
 
   Args:
     images: The name and the content of each file.
-    number: The number of files, at least 1.
+    num_images: The number of files, at least 1.
     image_size: Height and width of all images after resizing (bilinear,
       anti-aliased). None: the files have one size.
 
@@ -61,7 +61,7 @@ def read(
     pixels = _decoded(name, content, image_size)
     if x is None:
       first = name
-      x = _empty(number, pixels.shape, name)
+      x = _empty(num_images, pixels.shape, name)
     if pixels.shape[:2] != x.shape[1:3]:
       raise ValueError(
         f"{name} has {_size(pixels)} pixels and {first} has {_size(x[0])};"
@@ -69,20 +69,20 @@ def read(
       )
     if pixels.shape[2] > x.shape[3]:
       gray = x
-      x = _empty(number, pixels.shape, name)
+      x = _empty(num_images, pixels.shape, name)
       x[:position] = gray[:position]
     x[position] = pixels
   return x
 
 
-def _empty(number: int, shape: tuple[int, ...], name: str) -> np.ndarray:
-  num_bytes = number * int(np.prod(shape))
+def _empty(num_images: int, shape: tuple[int, ...], name: str) -> np.ndarray:
+  num_bytes = num_images * int(np.prod(shape))
   memory.check(
     num_bytes,
-    f"{number} images of {shape[1]}x{shape[0]} pixels, as {name} has, are one"
-    " array; image_size makes them smaller",
+    f"{num_images} images of {shape[1]}x{shape[0]} pixels, as {name} has, are"
+    " one array; image_size makes them smaller",
   )
-  return np.empty((number, *shape), np.uint8)
+  return np.empty((num_images, *shape), np.uint8)
 
 
 def _size(pixels: np.ndarray) -> str:
@@ -148,9 +148,9 @@ def _is_deep(image: "Image.Image") -> bool:
   """Returns whether Pillow reduces the channels of an image to 8 bits."""
   for tile in image.tile:  # type: ignore[attr-defined]  # Of image files.
     # The format of the pixels in the file, and further arguments.
-    raw, *rest = tile[3] if isinstance(tile[3], tuple) else (tile[3],)
+    raw, *details = tile[3] if isinstance(tile[3], tuple) else (tile[3],)
     if image.format == "PPM" and any(
-      isinstance(largest, int) and largest > 255 for largest in rest
+      isinstance(largest, int) and largest > 255 for largest in details
     ):
       return True
     # BGR;16 of a BMP file has 16 bits in all.

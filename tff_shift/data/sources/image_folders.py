@@ -162,14 +162,14 @@ def _images(folder: pathlib.Path, depth: int = 0) -> Iterator[pathlib.Path]:
 def _wrong_depth(
   folder: pathlib.Path, path: pathlib.Path, levels: Sequence[str] | None
 ) -> str:
-  found = len(path.parts) - 1
-  deep = f"{folder / path} lies {found} folder{'s' * (found != 1)} deep"
-  if levels is None and found > 1:
-    example = ("domain,class or client,class", "client,domain,class")[found - 2]
+  depth = len(path.parts) - 1
+  deep = f"{folder / path} lies {depth} folder{'s' * (depth != 1)} deep"
+  if levels is None and depth > 1:
+    example = ("domain,class or client,class", "client,domain,class")[depth - 2]
     return f"{deep}; folder_levels must say what they are, such as {example}"
   wanted = "/".join(f"<{level}>" for level in levels or ("class",))
-  given = f" (folder_levels={','.join(levels)})" if levels else ""
-  return f"{deep}, and {wanted}/<image> is wanted{given}"
+  option = f" (folder_levels={','.join(levels)})" if levels else ""
+  return f"{deep}, and {wanted}/<image> is wanted{option}"
 
 
 def _check_classes(folder: pathlib.Path, frame: "pandas.DataFrame") -> None:

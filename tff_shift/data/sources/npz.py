@@ -75,13 +75,13 @@ def load(
     )
   num_train = None
   if "num_train" in arrays:
-    number = arrays["num_train"]
-    if number.shape != () or number.dtype.kind not in "iu":
+    scalar = arrays["num_train"]
+    if scalar.shape != () or scalar.dtype.kind not in "iu":
       raise ValueError(
-        f"num_train of {name}: an integer wanted, got {number.dtype}"
-        f" {list(number.shape)}"
+        f"num_train of {name}: an integer wanted, got {scalar.dtype}"
+        f" {list(scalar.shape)}"
       )
-    num_train = int(number)
+    num_train = int(scalar)
   check_form(arrays["x"], name)
   return source.Content(
     table.validate(
@@ -131,7 +131,7 @@ def texts(
   examples.check_names(
     names,
     what,
-    lambda number: f"{key.removesuffix('_names')} {number}",
+    lambda index: f"{key.removesuffix('_names')} {index}",
     warns_of_case=True,
   )
   return names
@@ -172,7 +172,7 @@ def _codes(
     examples.check_names(
       values,
       what,
-      lambda number: f"example {np.argmax(codes == number)}",
+      lambda code: f"example {np.argmax(codes == code)}",
       warns_of_case=True,
     )
   return values, codes.astype(np.int32)

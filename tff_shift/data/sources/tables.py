@@ -173,7 +173,7 @@ def _read_csv(path: pathlib.Path, roles: Sequence[str]) -> "pandas.DataFrame":
       raise _unreadable(error) from error
   # pandas would rename equal names.
   _check_header(
-    [name or f"Unnamed: {number}" for number, name in enumerate(header)]
+    [name or f"Unnamed: {column}" for column, name in enumerate(header)]
   )
   # pandas would take the first column for names of rows.
   if len(first) > len(header):
@@ -210,7 +210,7 @@ def _read_parquet(
 
 
 def _check_header(names: Iterable[str]) -> None:
-  examples.check_names(names, "header", lambda number: f"column {number + 1}")
+  examples.check_names(names, "header", lambda column: f"column {column + 1}")
 
 
 def _unreadable(error: Exception) -> ValueError:
@@ -221,9 +221,9 @@ def _refuse_nul(file: IO[bytes]) -> None:
   """Refuses NUL, at which pandas ends a value; then goes to the begin."""
   line = 1
   while chunk := file.read(_CHUNK):
-    place = chunk.find(0)
-    if place >= 0:
-      line += chunk.count(b"\n", 0, place)
+    position = chunk.find(0)
+    if position >= 0:
+      line += chunk.count(b"\n", 0, position)
       raise ValueError(f"it cannot be read (line {line} has a NUL)")
     line += chunk.count(b"\n")
   file.seek(0)
@@ -263,8 +263,8 @@ def _refuse_fractions(
   if not frames.are_numbers(column.unique()):
     return
   for row, text in enumerate(column):
-    number = frames.number_of(text)
-    if number != number.to_integral_value():
+    value = frames.number_of(text)
+    if value != value.to_integral_value():
       raise ValueError(
         f"label {column.name!r} has fractions, such as {text} in {where(row)};"
         " its values must be integers, texts or dates"
@@ -284,12 +284,13 @@ def _times(
   }
   if len(numbers) == column.nunique():
     ordered = sorted(numbers, key=numbers.__getitem__)
-    for one, other in itertools.pairwise(ordered):
-      if numbers[one] == numbers[other]:
-        rows = (int(np.argmax(column == text)) for text in (one, other))
+    for first, second in itertools.pairwise(ordered):
+      if numbers[first] == numbers[second]:
+        rows = (int(np.argmax(column == text)) for text in (first, second))
         raise ValueError(
-          f"--time={column.name}: {one!r} ({where(next(rows))}) and {other!r}"
-          f" ({where(next(rows))}) are the same number; write one of them"
+          f"--time={column.name}: {first!r} ({where(next(rows))}) and"
+          f" {second!r} ({where(next(rows))}) are the same number; write one of"
+          " them"
         )
     return pandas.Series(
       pandas.Categorical(column, ordered, ordered=True), column.index

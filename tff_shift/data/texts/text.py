@@ -81,7 +81,7 @@ def ids_of(
   Returns:
     `[len(titles), length]` int32.
   """
-  id_of = {word: number for number, word in enumerate(vocabulary)}
+  id_of = {word: index for index, word in enumerate(vocabulary)}
   for reserved in RESERVED:
     del id_of[reserved]
   x = np.full((len(titles), length), PADDING, np.int32)
@@ -131,14 +131,14 @@ def keep_frequent(
   for titles in counted:
     counts += np.bincount(titles.ravel(), minlength=len(vocabulary))
   counts[: len(RESERVED)] = 0
-  kept = sorted(
+  frequent = sorted(
     np.flatnonzero(counts), key=lambda word: (-counts[word], vocabulary[word])
   )[: size - len(RESERVED)]
   new_id = np.full(len(vocabulary), UNKNOWN, np.int32)
   new_id[PADDING] = PADDING
-  new_id[kept] = len(RESERVED) + np.arange(len(kept))
-  known = (*RESERVED, *(vocabulary[each] for each in kept))
-  return [new_id[each] for each in x], known
+  new_id[frequent] = len(RESERVED) + np.arange(len(frequent))
+  known = (*RESERVED, *(vocabulary[word] for word in frequent))
+  return [new_id[ids] for ids in x], known
 
 
 def check_ids(x: np.ndarray, size: int, what: str) -> None:

@@ -24,12 +24,12 @@ def lines(path: pathlib.Path) -> Iterator[str]:
   """
   try:
     with files.reading(path) as file:
-      for number, line in enumerate(file, start=1):
+      for line_number, line in enumerate(file, start=1):
         # A byte order mark at the start does not belong to a field.
-        yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        yield line.decode("utf-8-sig" if line_number == 1 else "utf-8")
   except UnicodeDecodeError as error:
     raise ValueError(
-      f"{path}, line {number}: it is not UTF-8; convert the file"
+      f"{path}, line {line_number}: it is not UTF-8; convert the file"
     ) from error
   except OSError as error:
     raise ValueError(f"{path} cannot be read: {error.strerror}") from error
@@ -50,13 +50,13 @@ def json_objects(
     ValueError: If a line is not a JSON object in UTF-8, or the file cannot be
       read; one line of text that names the file.
   """
-  for number, line in enumerate(lines(path), start=1):
+  for line_number, line in enumerate(lines(path), start=1):
     if not line.strip():
       continue
     try:
       record = json.loads(line)
     except (ValueError, RecursionError) as error:
-      raise ValueError(f"{path}, line {number}: it is not JSON") from error
+      raise ValueError(f"{path}, line {line_number}: it is not JSON") from error
     if not isinstance(record, dict):
-      raise ValueError(f"{path}, line {number}: it is not a JSON object")
-    yield number, record
+      raise ValueError(f"{path}, line {line_number}: it is not a JSON object")
+    yield line_number, record

@@ -66,30 +66,30 @@ def tokenize(
     # Overrides the file's settings of padding and truncation.
     tokenizer.no_padding()
     tokenizer.enable_truncation(length, direction="left")
-    encoded = [each.ids for each in tokenizer.encode_batch(list(texts))]
+    encoded = [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
   # The library's errors have no common type.
   except Exception as error:
     raise ValueError(
       f"{path} cannot be used as a tokenizer ({array_files.first_line(error)});"
       " fetch the model again"
     ) from error
-  found = np.full((len(texts), length), PADDING, np.int32)
-  for row, text, numbers in zip(found, texts, encoded, strict=True):
+  ids = np.full((len(texts), length), PADDING, np.int32)
+  for row, text, numbers in zip(ids, texts, encoded, strict=True):
     if not numbers:
       raise ValueError(f"{path} gives no token for the text {text!r}")
     row[: len(numbers)] = numbers
-  _check_vocabulary(path, found)
-  return found
+  _check_vocabulary(path, ids)
+  return ids
 
 
-def _check_vocabulary(path: pathlib.Path, found: np.ndarray) -> None:
+def _check_vocabulary(path: pathlib.Path, ids: np.ndarray) -> None:
   """Refuses tokens that the model beside the tokenizer does not have."""
   config = path.with_name(CONFIG_FILE)
   read = records.read(config, ModelConfig, "fetch the model again")
   size = read.vocabulary_size
-  if found.size and found.max() >= size:
+  if ids.size and ids.max() >= size:
     raise ValueError(
-      f"{path} gives the token {found.max()}, and {config} declares"
+      f"{path} gives the token {ids.max()}, and {config} declares"
       f" {size} tokens: they are not of one model"
     )
 

@@ -159,7 +159,8 @@ class Service:
     for each in instances if isinstance(instances, list) else [instances]:
       if not isinstance(each, dict) or set(each) != set(names):
         raise exceptions.BadRequest(
-          f"instances must be objects with the fields {', '.join(names)}"
+          f"instances must be objects with the fields"
+          f" {', '.join(sorted(names))}"
         )
     return {name: [each[name] for each in instances] for name in names}
 

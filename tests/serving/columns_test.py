@@ -12,7 +12,7 @@ NAMES = table.Schema(
   features=("weight", "age", "lab"),
   label="outcome",
   client="site",
-  time="day",
+  time="date",
   dropped=("note",),
 )
 FRAME = pandas.DataFrame(
@@ -64,7 +64,7 @@ def test_vectors():
 
 
 def test_columns_that_the_run_knows_may_be_there():
-  more = FRAME.assign(outcome="a", site="b", day="May", note=None)
+  more = FRAME.assign(outcome="a", site="b", date="May", note=None)
   np.testing.assert_array_equal(columns.matched(more[::-1], NAMES), X[::-1])
   # A feature comes before another role.
   np.testing.assert_array_equal(

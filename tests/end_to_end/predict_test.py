@@ -1,5 +1,6 @@
 """The binary that predicts, on a federation that is known by hand."""
 
+import json
 import re
 
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 
 from tests.fixtures import tables
 from tests.fixtures.arrays import normal
+from tff_shift.binaries import evolving
 from tff_shift.binaries import predict
+from tff_shift.binaries import report
 from tff_shift.data import array_files
 from tff_shift.data import table as table_lib
 
@@ -443,3 +446,68 @@ def test_file_that_is_there_is_not_replaced(run_predict, tmp_path, capsys):
   assert run_predict() == 2
   assert "pass --overwrite" in capsys.readouterr().err
   assert (tmp_path / "predictions.npz").read_bytes() == b"mine"
+
+
+@pytest.mark.long
+def test_model_of_a_run_predicts_the_file_of_the_run(
+  run, run_here, tmp_path, capsys
+):
+  rows = np.arange(240)
+  outcome = np.array(["healthy", "sick"])[rows % 2]
+  frame = pandas.DataFrame(
+    {
+      "note": "not a number",
+      "id": rows,
+      "site": np.array(["north", "south"])[rows // 6 % 2],
+      "day": rows // 2 % 3,
+      "dose": np.where(rows % 2, 1.0, -1.0) + normal(1, 240) / 10,
+      "age": normal(2, 240),
+      "outcome": outcome,
+    }
+  )
+  frame.to_csv(tmp_path / "study.csv", index=False)
+  ended = run(
+    evolving,
+    f"--dataset={tmp_path}/study.csv --label=outcome --client=site --time=day",
+    "--drop=id,note --algorithm=fed_rep --rounds=3 --local_steps=5",
+    "--optimizer=adam --learning_rate=0.05 --noprogress",
+    "--save_model --save_clients=all --checkpoint_every=0",
+  )
+  schema = {
+    "classes": ["healthy", "sick"],
+    "features": ["dose", "age"],
+    "num_clients": 2,
+    "clients": ["north", "south"],
+    "times": ["0", "1", "2"],
+    "label": "outcome",
+    "client": "site",
+    "time": "day",
+    "dropped": ["note", "id"],
+  }
+  assert ended.config["schema"] == schema
+  (file,) = ended.folder.rglob("model.json")
+  assert json.loads(file.read_text())["schema"] == schema
+
+  def predicted(columns, name):
+    frame[columns].to_csv(tmp_path / "new.csv", index=False)
+    flags = f"--model={file.parent} --input={tmp_path}/new.csv --client=south"
+    output = tmp_path / name
+    assert run_here(predict, [flags, f"--output={output}"]) == 0
+    return pandas.read_csv(output)
+
+  whole = predicted([*frame], "whole.csv")
+  assert list(whole.columns[:7]) == [*frame]
+  right = 100 * (whole["predicted"] == outcome).mean()
+  assert f"accuracy: {right:.2f} % of 240" in capsys.readouterr().out
+  assert right > 95
+  few = predicted(["age", "dose"], "few.csv")
+  pandas.testing.assert_frame_equal(few[whole.columns[7:]], whole.iloc[:, 7:])
+  assert "accuracy" not in capsys.readouterr().out
+  output = run(report, str(ended.folder), folder="page", takes_arguments=True)
+  text = (output.folder / "report.html").read_text()
+  for name, shown in (
+    ("features", "dose, age"),
+    ("clients", "north, south"),
+    ("dropped", "note, id"),
+  ):
+    assert re.search(f">data: {name}</th>\\s*<td>{shown}", text)

@@ -90,7 +90,7 @@ def read(
   roles = {"label": label, "client": client, "time": time, "image": image}
   used = check_roles(roles, frame.columns)
   for column in drop:
-    if column in used:
+    if column in used or column in (features or ()):
       raise ValueError(f"drop={column!r} has another role too")
     if column not in frame.columns:
       raise ValueError(_unknown_column("drop", column, frame.columns))

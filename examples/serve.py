@@ -108,11 +108,11 @@ class Service:
     return {
       "signatures": {
         name: {
-          "x": self._described(self._x(function)),
-          "outputs": {
-            output: self._described(spec)
-            for output, spec in function.structured_outputs.items()
-          },
+          use: {each: self._described(spec) for each, spec in specs.items()}
+          for use, specs in (
+            ("inputs", self._inputs(function)),
+            ("outputs", function.structured_outputs),
+          )
         }
         for name, function in self._model.signatures.items()
       }
@@ -136,7 +136,12 @@ class Service:
         f" {', '.join(sorted(self._model.signatures))}"
       )
     function = self._model.signatures[name]
-    outputs = function(x=self._examples(instances, self._x(function)))
+    specs = self._inputs(function)
+    inputs = {
+      name: self._examples(values, specs[name])
+      for name, values in self._by_input(instances, list(specs)).items()
+    }
+    outputs = function(**inputs)
     return {
       "predictions": [
         {
@@ -146,6 +151,18 @@ class Service:
         for row in range(len(instances))
       ]
     }
+
+  def _by_input(self, instances: Any, names: list[str]) -> dict[str, Any]:
+    """Returns the values of each input: of x, or of named fields."""
+    if names == ["x"]:
+      return {"x": instances}
+    for each in instances if isinstance(instances, list) else [instances]:
+      if not isinstance(each, dict) or set(each) != set(names):
+        raise exceptions.BadRequest(
+          f"instances must be objects with the fields"
+          f" {', '.join(sorted(names))}"
+        )
+    return {name: [each[name] for each in instances] for name in names}
 
   def _examples(self, instances: Any, spec: tf.TensorSpec) -> tf.Tensor:
     """Returns the examples of a request."""
@@ -174,8 +191,8 @@ class Service:
     return tf.constant(cast)
 
   @staticmethod
-  def _x(function: Any) -> tf.TensorSpec:
-    return function.structured_input_signature[1]["x"]
+  def _inputs(function: Any) -> dict[str, tf.TensorSpec]:
+    return function.structured_input_signature[1]
 
   @staticmethod
   def _described(spec: tf.TensorSpec) -> dict[str, Any]:

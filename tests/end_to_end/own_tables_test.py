@@ -214,3 +214,30 @@ def test_columns_in_the_name_of_the_file_are_refused(write, refused):
 def test_time_of_a_scenario_that_draws_its_drift_is_refused(write, refused):
   line = refused(guidance, [write(make_table()), _FLAGS])
   assert "guidance would ignore its domains" in line
+
+
+@pytest.mark.parametrize(
+  "flags, message",
+  [
+    (
+      f"{_FLAGS} --drop=age,id",
+      "study.csv: drop='id' is not a column; there are site, day, dose, age,",
+    ),
+    (f"{_FLAGS} --drop=day", "study.csv: drop='day' has another role too"),
+    (
+      f"{_FLAGS} --drop=age --features=age,dose",
+      "study.csv: drop='age' has another role too",
+    ),
+  ],
+)
+def test_wrong_columns_to_drop_are_refused(write, refused, flags, message):
+  assert message in refused(evolving, [write(make_table()), flags])
+
+
+def test_arrays_have_no_columns_to_drop(refused, tmp_path):
+  np.savez(tmp_path / "a.npz", x=np.eye(4), y=np.arange(4) % 2)
+  line = refused(evolving, f"--dataset={tmp_path}/a.npz --drop=id")
+  assert (
+    "--drop belongs to --dataset=path/to/data.csv or .parquet, not to"
+    f" --dataset={tmp_path}/a.npz"
+  ) in line

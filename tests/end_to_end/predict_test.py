@@ -1,5 +1,6 @@
 """The binary that predicts, on a federation that is known by hand."""
 
+import json
 import re
 
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 
 from tests.fixtures import tables
 from tests.fixtures.arrays import normal
+from tff_shift.binaries import evolving
 from tff_shift.binaries import predict
+from tff_shift.binaries import report
 from tff_shift.data import array_files
 from tff_shift.data import table as table_lib
 
@@ -123,8 +126,12 @@ def test_no_examples(run_predict, written, capsys):
     --output: it must be set
 --output=nowhere/a.npz
     --output=nowhere/a.npz: it must be
---output=/proc/self/fdinfo/a
+--output=a.txt
+    --output=a.txt: it must be one of .csv, .parquet, .npz
+--output=/proc/self/fdinfo/a.npz
     --output: .* cannot be written
+--output=predictions.csv
+    data.npz: x has no feature_names, the columns of --output=predictions.csv;
 --model=nowhere
     no folder 'nowhere'
 --input=nowhere
@@ -168,17 +175,23 @@ TABLE = pandas.DataFrame({"age": X[:, 1], "dose": X[:, 0], "ward": 7})
 
 @pytest.fixture
 def run_named(run_here, served_folder, tmp_path):
-  """Returns `run(file, *flags)` of a model of named columns and clients."""
+  """Returns `run(file, *flags, output)` of a model of named columns."""
   folder = served_folder(
     schema=table_lib.Schema(
-      classes=("a", "b", "c"), clients=("2", "3", "1"), features=("dose", "age")
+      classes=("a", "b", "c"),
+      clients=("2", "3", "1"),
+      features=("dose", "age"),
+      label="outcome",
+      client="ward",
+      dropped=("note",),
     )
   )
 
-  output = f"--output={tmp_path / 'predictions.npz'}"
-  return lambda file, *flags: run_here(
-    predict, [f"--model={folder} --input={file}", output, *flags]
-  )
+  def run(file, *flags, output="predictions.npz"):
+    given = f"--model={folder} --input={file} --output={tmp_path / output}"
+    return run_here(predict, [given, *flags])
+
+  return run
 
 
 @pytest.mark.slow
@@ -203,15 +216,172 @@ def test_columns_and_classes_are_matched_by_name(
       class_names=np.array(["c", "b", "a"]),
       feature_names=np.array(["age", "dose"]),
     )
-  flags = [] if suffix == ".npz" else ["--label=outcome"]
-  assert run_named(path, *flags) == 0
+  assert run_named(path) == 0
   np.testing.assert_allclose(written()["logits"], logits, rtol=1e-5)
   out = capsys.readouterr().out
   assert "accuracy: 100.00 % of 10 examples" in out
-  if suffix == ".npz":
-    assert "classes of the predictions: 0 a, 1 b, 2 c" in out
+  assert ("classes of the predictions: 0 a" in out) == (suffix == ".npz")
+
+
+# By hand: the logits are dose * (1, 0, -1) + age * (0, 2, 1).
+CELLS = """\
+note,age,outcome,dose,ward
+007,0,a,1,"b, or c"
+NA,1.50,b,0,
+x,0.5,,-1.0,3
+"""
+LOGITS = np.array([[1, 0, -1], [0, 3, 1.5], [-1, 1, 1.5]])
+
+
+def softmax(logits):
+  exponentials = np.exp(logits)
+  return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("output", ["predictions.csv", "predictions.parquet"])
+@pytest.mark.parametrize(
+  "flag, added, predicted",
+  [
+    ("", [], "abc"),
+    # Client 1 adds 3 (dose + age) to the logits of c.
+    ("--client=1", ["model_client"], "ccb"),
+  ],
+)
+def test_table_has_the_rows_and_their_predictions(
+  run_named, served_folder, tmp_path, capsys, output, flag, added, predicted
+):
+  path = tmp_path / "new.csv"
+  path.write_text(CELLS)
+  assert run_named(path, flag, output=output) == 0
+  is_csv = output.endswith(".csv")
+  if is_csv:
+    rows = pandas.read_csv(tmp_path / output, dtype=str, na_filter=False)
   else:
-    assert "columns not used: ward" in out
+    rows = pandas.read_parquet(tmp_path / output)
+  wanted = pandas.read_csv(path, dtype=str, na_filter=False)
+  names = list(rows.columns)
+  assert names[:5] == list(wanted.columns)
+  if is_csv:
+    pandas.testing.assert_frame_equal(rows[names[:5]], wanted)
+  else:
+    assert rows["age"].tolist() == [0, 1.5, 0.5]
+    assert rows["note"].tolist() == ["007", "NA", "x"]
+  probabilities = [f"probability_{each}" for each in "abc"]
+  assert names[5:] == ["predicted", *probabilities, *added]
+  assert "".join(rows["predicted"]) == predicted
+  logits = LOGITS
+  if added:
+    assert set(rows["model_client"]) == {"1"}
+    logits = LOGITS + np.outer([1, 1.5, -0.5], [0, 0, 3])
+  np.testing.assert_allclose(
+    rows[probabilities].astype(float), softmax(logits), rtol=1e-5
+  )
+  right = 100 if flag == "" else 0
+  accuracy = f"accuracy: {right:.2f} % of 2 examples"
+  assert accuracy in capsys.readouterr().out
+
+
+def test_routes_and_votes_of_a_table(run_named, served_folder, tmp_path):
+  path = tmp_path / "new.csv"
+  path.write_text(CELLS)
+  values = served_folder.values
+  x = np.array([[1, 0], [0, 1.5], [-1, 0.5]])
+  by_client = x @ (values.shared + values.personal)
+  classes = by_client.argmax(axis=2)
+  for flag in ("--vote", "--guide"):
+    assert run_named(path, flag, output=f"{flag[2:]}.csv") == 0
+  votes = np.eye(3)[classes].sum(axis=0).argmax(axis=1)
+  rows = pandas.read_csv(tmp_path / "vote.csv", dtype=str)
+  assert list(rows.columns[5:]) == ["predicted"]
+  assert rows["predicted"].tolist() == list(np.array(list("abc"))[votes])
+  # The first client has a quarter of the weight, and the last one a half.
+  routes = softmax(x @ values.guide - np.log([0.25, 0.25, 0.5])).argmax(axis=1)
+  rows = pandas.read_csv(tmp_path / "guide.csv", dtype=str)
+  assert list(rows.columns[5:]) == ["predicted", "route"]
+  assert rows["route"].tolist() == list(np.array(["2", "3", "1"])[routes])
+  chosen = classes[routes, np.arange(3)]
+  assert rows["predicted"].tolist() == list(np.array(list("abc"))[chosen])
+
+
+def test_arrays_become_the_columns_of_a_table(run_named, tmp_path):
+  x = np.array([[1, 0], [0, 1.5], [-1, 0.5]])
+  np.savez(tmp_path / "x.npz", x=x)
+  assert run_named(tmp_path / "x.npz", output="p.csv") == 0
+  rows = pandas.read_csv(tmp_path / "p.csv")
+  assert list(rows.columns[:3]) == ["dose", "age", "predicted"]
+  np.testing.assert_array_equal(rows[["dose", "age"]], x)
+  assert "".join(rows["predicted"]) == "abc"
+  names = np.array(["age", "dose"])
+  np.savez(tmp_path / "x.npz", x=x[:, ::-1], feature_names=names)
+  assert run_named(tmp_path / "x.npz", output="q.parquet") == 0
+  rows = pandas.read_parquet(tmp_path / "q.parquet")
+  assert list(rows.columns[:3]) == ["age", "dose", "predicted"]
+  assert "".join(rows["predicted"]) == "abc"
+
+
+def test_input_may_be_the_output(run_named, tmp_path):
+  (tmp_path / "new.csv").write_text(CELLS)
+  run = run_named(tmp_path / "new.csv", "--overwrite", output="new.csv")
+  assert run == 0
+  text = (tmp_path / "new.csv").read_text()
+  assert text.startswith("note,age,outcome,dose,ward,predicted,probability_a")
+  assert '\n007,0,a,1,"b, or c",a,' in text
+
+
+@pytest.mark.parametrize(
+  "changes, flags, message",
+  [
+    (
+      {"weight": 1, "id": 2},
+      "",
+      "new.csv: x: columns 'weight', 'id' are unknown to the model; leave out"
+      " such columns; the model's columns are dose, age",
+    ),
+    (
+      {"predicted": 1, "note": 2},
+      "",
+      "new.csv: x: column 'predicted' is unknown to the model",
+    ),
+    (
+      {"outcome": "d"},
+      "",
+      "new.csv: label 'outcome': 'd' is no class of the model, whose class_na",
+    ),
+    (
+      {"ward": "a", "age": "old"},
+      "--label=ward",
+      "new.csv: x: features: column 'age' has 'old' in row 0, not a number",
+    ),
+    ({}, "--label=out", "label='out' is not a column; there are age, dose"),
+    ({}, "--client=4", "no client '4' in .*; there are 2, 3, 1"),
+  ],
+)
+def test_wrong_tables_are_refused(
+  run_named, tmp_path, capsys, changes, flags, message
+):
+  path = tmp_path / "new.csv"
+  TABLE.assign(**changes).to_csv(path, index=False)
+  assert run_named(path, flags, output="p.csv") == 2
+  (line,) = capsys.readouterr().err.splitlines()
+  assert re.search(message, line)
+  assert [each.name for each in tmp_path.iterdir()] == ["new.csv"]
+
+
+def test_column_that_the_output_adds_is_refused(
+  run_here, served_folder, tmp_path, capsys
+):
+  folder = served_folder(
+    schema=table_lib.Schema(features=("age", "route"), classes=("a", "b", "c"))
+  )
+  path = tmp_path / "new.csv"
+  path.write_text("age,route\n1,2\n")
+  output = f"--output={tmp_path / 'p.csv'}"
+  flags = [f"--model={folder} --input={path} --guide", output]
+  assert run_here(predict, flags) == 2
+  assert capsys.readouterr().err == (
+    f"predict: --input={path}: column 'route' has the name of a column that"
+    f" {output} adds; rename it\n"
+  )
 
 
 def test_client_is_chosen_by_name(run_named, written, served_folder, tmp_path):
@@ -254,12 +424,7 @@ def test_client_is_chosen_by_name(run_named, written, served_folder, tmp_path):
     (
       TABLE.assign(outcome="d"),
       "--label=outcome",
-      "class_names: 'd' is no class of the model",
-    ),
-    (
-      TABLE.assign(outcome=["a"] * 9 + [None]),
-      "--label=outcome",
-      "label 'outcome' has missing values",
+      "label 'outcome': 'd' is no class of the model",
     ),
   ],
 )
@@ -281,3 +446,68 @@ def test_file_that_is_there_is_not_replaced(run_predict, tmp_path, capsys):
   assert run_predict() == 2
   assert "pass --overwrite" in capsys.readouterr().err
   assert (tmp_path / "predictions.npz").read_bytes() == b"mine"
+
+
+@pytest.mark.long
+def test_model_of_a_run_predicts_the_file_of_the_run(
+  run, run_here, tmp_path, capsys
+):
+  rows = np.arange(240)
+  outcome = np.array(["healthy", "sick"])[rows % 2]
+  frame = pandas.DataFrame(
+    {
+      "note": "not a number",
+      "id": rows,
+      "site": np.array(["north", "south"])[rows // 6 % 2],
+      "day": rows // 2 % 3,
+      "dose": np.where(rows % 2, 1.0, -1.0) + normal(1, 240) / 10,
+      "age": normal(2, 240),
+      "outcome": outcome,
+    }
+  )
+  frame.to_csv(tmp_path / "study.csv", index=False)
+  ended = run(
+    evolving,
+    f"--dataset={tmp_path}/study.csv --label=outcome --client=site --time=day",
+    "--drop=id,note --algorithm=fed_rep --rounds=3 --local_steps=5",
+    "--optimizer=adam --learning_rate=0.05 --noprogress",
+    "--save_model --save_clients=all --checkpoint_every=0",
+  )
+  schema = {
+    "classes": ["healthy", "sick"],
+    "features": ["dose", "age"],
+    "num_clients": 2,
+    "clients": ["north", "south"],
+    "times": ["0", "1", "2"],
+    "label": "outcome",
+    "client": "site",
+    "time": "day",
+    "dropped": ["note", "id"],
+  }
+  assert ended.config["schema"] == schema
+  (file,) = ended.folder.rglob("model.json")
+  assert json.loads(file.read_text())["schema"] == schema
+
+  def predicted(columns, name):
+    frame[columns].to_csv(tmp_path / "new.csv", index=False)
+    flags = f"--model={file.parent} --input={tmp_path}/new.csv --client=south"
+    output = tmp_path / name
+    assert run_here(predict, [flags, f"--output={output}"]) == 0
+    return pandas.read_csv(output)
+
+  whole = predicted([*frame], "whole.csv")
+  assert list(whole.columns[:7]) == [*frame]
+  right = 100 * (whole["predicted"] == outcome).mean()
+  assert f"accuracy: {right:.2f} % of 240" in capsys.readouterr().out
+  assert right > 95
+  few = predicted(["age", "dose"], "few.csv")
+  pandas.testing.assert_frame_equal(few[whole.columns[7:]], whole.iloc[:, 7:])
+  assert "accuracy" not in capsys.readouterr().out
+  output = run(report, str(ended.folder), folder="page", takes_arguments=True)
+  text = (output.folder / "report.html").read_text()
+  for name, shown in (
+    ("features", "dose, age"),
+    ("clients", "north, south"),
+    ("dropped", "note, id"),
+  ):
+    assert re.search(f">data: {name}</th>\\s*<td>{shown}", text)

@@ -174,6 +174,17 @@ class TestFigures:
       np.testing.assert_array_equal(shifts[f"client {client}"], true[:, client])
     assert path.name == "learning_rates_square.png"
 
+  def test_clients_with_names_are_named(self, drawn, folder):
+    names = tuple(f"ward {i}" for i in range(NUM_CLIENTS))
+    result = make_result([1, 2, 3], RATES)._replace(client_names=names)
+    online_adaptation_results.draw_adaptation(
+      result, STREAMS, CLASS_NAMES, folder, "square", 7
+    )
+    (rates, shifts, _), _ = drawn["rates_over_time"]
+    assert tuple(rates) == tuple(shifts) == names[:4]
+    _, options = drawn["class_distributions"]
+    assert options["title"].startswith("Classes of ward 0, ")
+
   def test_estimates_stand_beside_the_true_classes_of_a_client(self, adapted):
     (estimated, true, names, path), options = adapted["class_distributions"]
     np.testing.assert_allclose(

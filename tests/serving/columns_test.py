@@ -5,13 +5,24 @@ import pandas
 import pyarrow
 import pytest
 
+from tff_shift.data import table
 from tff_shift.serving import columns
 
-NAMES = ("weight", "age", "lab")
+NAMES = table.Schema(
+  features=("weight", "age", "lab"),
+  label="outcome",
+  client="site",
+  time="date",
+  dropped=("note",),
+)
 FRAME = pandas.DataFrame(
   {"weight": [70.0, 80.0], "age": [50, 60], "lab": [0.5, -0.5]}
 )
 X = np.array([[70, 50, 0.5], [80, 60, -0.5]], np.float32)
+
+
+def schema_of(*features):
+  return table.Schema(features=features)
 
 
 @pytest.mark.parametrize(
@@ -30,16 +41,18 @@ def test_order_of_columns_has_no_effect(x):
 
 def test_arrays_and_models_without_names_have_positions():
   assert columns.matched(X, NAMES) is X
-  assert columns.matched(FRAME, None) is FRAME
+  assert columns.matched(FRAME, table.Schema()) is FRAME
 
 
 def test_names_of_columns_are_compared_as_texts():
   frame = pandas.DataFrame({1: [1.0], 0: [2.0]})
-  np.testing.assert_array_equal(columns.matched(frame, ("0", "1")), [[2, 1]])
+  np.testing.assert_array_equal(
+    columns.matched(frame, schema_of("0", "1")), [[2, 1]]
+  )
 
 
 def test_vectors():
-  names = "v[0]", "v[1]", "age"
+  names = schema_of("v[0]", "v[1]", "age")
   frame = pandas.DataFrame({"age": [3.0], "v": [np.array([1.0, 2.0])]})
   np.testing.assert_array_equal(columns.matched(frame, names), [[1, 2, 3]])
   frame["v"] = [np.array([1.0, 2.0, 9.0])]
@@ -48,6 +61,18 @@ def test_vectors():
     match=r"its vectors make the columns v\[0\], v\[1\], v\[2\], age;",
   ):
     columns.matched(frame, names)
+
+
+def test_columns_that_the_run_knows_may_be_there():
+  more = FRAME.assign(outcome="a", site="b", date="May", note=None)
+  np.testing.assert_array_equal(columns.matched(more[::-1], NAMES), X[::-1])
+  # A feature comes before another role.
+  np.testing.assert_array_equal(
+    columns.matched(
+      FRAME[["age"]], table.Schema(features=("age",), time="age")
+    ),
+    X[:, 1:2],
+  )
 
 
 def test_frame_without_rows():

@@ -1,6 +1,7 @@
 """Tests of `ts.Adapter` of the folder of a saved model."""
 
 import numpy as np
+import pandas
 import pytest
 import tensorflow as tf
 
@@ -69,7 +70,13 @@ def saved(tmp_path_factory):
     folder,
     with_deployment=True,
     clients=[0, 2],
-    schema=table.Schema(clients=adapter_test.NAMES, features=FEATURES),
+    schema=table.Schema(
+      clients=adapter_test.NAMES,
+      features=FEATURES,
+      label="outcome",
+      client="site",
+      time="day",
+    ),
   )
   return run, folder
 
@@ -93,6 +100,25 @@ def test_folder_starts_where_its_run_started(saved, tmp_path):
     (running.client_states, list(run.client_states)),
   ):
     tf.nest.map_structure(np.testing.assert_array_equal, one, other)
+
+
+@pytest.mark.slow
+def test_frames_may_have_the_columns_of_the_run(saved, tmp_path):
+  _, folder = saved
+  x = adapter_test.draw(6, 1).x
+  frame = pandas.DataFrame(x, columns=FEATURES).assign(site="west", day=4)
+  # The names of the model, also for labelled examples without names.
+  given = adapter_test.DEPLOYMENT
+  assert given.feature_names is None
+  with ts.Adapter(
+    folder, given, tmp_path, client_names=adapter_test.NAMES
+  ) as adapter:
+    np.testing.assert_array_equal(
+      adapter.predict("west", frame[frame.columns[::-1]]).probabilities,
+      adapter.predict("west", x).probabilities,
+    )
+    with refused("'west': column 'id' is unknown to the model"):
+      adapter.adapt({"west": frame.assign(id=1)})
 
 
 @pytest.mark.slow

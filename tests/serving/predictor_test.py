@@ -267,7 +267,7 @@ class TestFolders:
       (
         lambda told: told | {"format": 1},
         "model.json: it has format 1, and this version of tff_shift reads"
-        " format 2; export the model once",
+        " format 3; export the model once",
       ),
       (lambda told: [], "model.json: Expected `object`, got `array`"),
       (lambda told: told | {"functions": []}, "weights but no model"),

@@ -22,6 +22,8 @@ from werkzeug import test
 from examples import serve
 from tests.fixtures import tables
 from tests.fixtures.arrays import normal
+from tff_shift.data import table
+from tff_shift.serving import served
 
 ROOT = pathlib.Path(__file__).parents[2]
 X = normal(0, 12, 2)
@@ -117,6 +119,59 @@ def test_without_a_server_model_the_default_answers(served_folder):
   assert set(called(loaded, "serving_default")) == set(called(loaded, "answer"))
 
 
+@pytest.fixture(scope="module")
+def with_fields(served_folder):
+  schema = table.Schema(features=("dose (mg)", "age"))
+  return served_folder(schema=schema, left_out=["predict_for"])
+
+
+@pytest.mark.parametrize(
+  "named, signature",
+  [
+    ("named", "serving_default"),
+    ("named_client_west", "client_west"),
+    ("named_guide", "guide"),
+    ("named_answer", "answer"),
+    ("named_vote", "vote"),
+  ],
+)
+def test_named_signatures_take_a_field_for_each_feature(
+  with_fields, named, signature
+):
+  loaded = tf.saved_model.load(str(with_fields))
+  dose, age = map(tf.constant, X.T)
+  found = loaded.signatures[named](dose__mg_=dose, age=age)
+  wanted = loaded.signatures[signature](x=tf.constant(X))
+  assert set(found) == set(wanted)
+  for name, values in wanted.items():
+    np.testing.assert_array_equal(found[name], values)
+
+
+@pytest.mark.parametrize(
+  "feature, field",
+  [
+    ("age", "age"),
+    ("v[0]", "v_0_"),
+    ("Größe", "Gr__e"),
+    ("2nd dose", "f_2nd_dose"),
+    ("class", "f_class"),
+    ("self", "f_self"),
+    ("_x", "f__x"),
+  ],
+)
+def test_fields_are_names_of_python(feature, field):
+  assert served.field(feature) == field
+
+
+@pytest.mark.slow
+def test_names_that_become_equal_have_no_fields(served_folder):
+  folder = served_folder(schema=table.Schema(features=("a b", "a-b")))
+  assert not any(
+    name.startswith("named")
+    for name in tf.saved_model.load(str(folder)).signatures
+  )
+
+
 @pytest.mark.slow
 def test_tensorflow_shows_the_signatures(served_federation):
   shown = subprocess.run(
@@ -170,13 +225,33 @@ class TestService:
 
   def test_the_signatures_are_described(self, post):
     found = json.loads(post.client.get("/v1/models/federation").text)
-    assert found["signatures"]["guide"]["x"] == {
-      "shape": [None, 2],
-      "dtype": "float32",
+    assert found["signatures"]["guide"]["inputs"] == {
+      "x": {"shape": [None, 2], "dtype": "float32"}
     }
     assert set(found["signatures"]["guide"]["outputs"]) == {
       *("routes", "probabilities", "client_names")
     }
+
+  def test_named_fields(self, with_fields, logits):
+    client = test.Client(serve.Service(with_fields))
+
+    def post(*instances):
+      body = {"signature_name": "named", "instances": instances}
+      response = client.post("/v1/models/model:predict", data=json.dumps(body))
+      return response.status_code, json.loads(response.text)
+
+    status, found = post(
+      *({"age": age, "dose__mg_": dose} for dose, age in X[:2].tolist())
+    )
+    assert status == 200
+    np.testing.assert_allclose(
+      [each["logits"] for each in found["predictions"]], logits[0][:2], 1e-5
+    )
+    for wrong in ([1.0, 2.0], {"age": 1.0}, {"age": 1, "dose__mg_": 2, "x": 3}):
+      assert post(wrong) == (
+        400,
+        {"error": "instances must be objects with the fields age, dose__mg_"},
+      )
 
   @pytest.mark.parametrize(
     "body, message",

@@ -1,24 +1,30 @@
 r"""Predicts the examples of a file with a saved model of a run.
 
   python -m experiments.predict --model=runs/demo/model/fed_avg/... \
-      --input=data.npz --output=predictions.npz
+      --input=new.csv --output=predictions.csv
 
-The input is an .npz file (numpy.savez) with an array x: examples [n, ...] with
-the shape and type of the training inputs, or, for a model of titles, texts [n].
-If it has an array y with classes [n], the accuracy is printed. Or it is a .csv
-or .parquet file with the columns of the model; --label names the one of the
-classes. Columns and classes are matched by their names: those of a table, and
-the arrays feature_names and class_names of an .npz file. Without names, they
-count by position.
+The input is a .csv or .parquet file with the columns of the model, by name and
+in any order. The columns that the run knows as label, client or time, and those
+that it left out, may be there; any other one is refused. Or it is an .npz file
+(numpy.savez) with an array x: examples [n, ...] with the shape and type of the
+training inputs, or, for a model of titles, texts [n]. Arrays feature_names and
+class_names match columns and classes by name; without names, they count by
+position. With classes, the accuracy is printed: of a table, those of --label or
+of the run's label; of an .npz file, an array y with classes [n].
 
-The output is an .npz file. Its arrays depend on the flags:
+A .csv or .parquet output has the columns of the input, then, depending on the
+flags:
 
-- by default, logits [n, classes] and predicted classes [n] of the server model,
-  which count in the order of its class_names;
-- with --client, the same of that client's personal model;
-- with --vote, the classes [n] predicted by most clients;
-- with --guide, routes [n] and probabilities [n, clients], and, if all clients
-  were saved, the classes [n] predicted by the client of each route.
+- by default, `predicted`, the class of the server model, and
+  `probability_<class>` for each class;
+- with --client, the same of that client's personal model, and `model_client`;
+- with --vote, the class `predicted` by most clients;
+- with --guide, `route`, the client of each example, and, if all clients were
+  saved, the class `predicted` by it.
+
+An .npz output has the arrays logits [n, classes] and classes [n], which count
+in the order of the model's class_names; with --vote classes; with --guide
+routes [n], probabilities [n, clients] and classes.
 """
 
 from __future__ import annotations
@@ -43,13 +49,18 @@ from tff_shift.command_line import output_folder
 from tff_shift.command_line import program
 from tff_shift.data import array_files
 from tff_shift.data import examples
+from tff_shift.data.sources import frames
 from tff_shift.data.sources import npz
 from tff_shift.data.sources import tables
 
 if TYPE_CHECKING:
+  import pandas
+
   from tff_shift.serving import predictor
 
 FLAGS = flags.FLAGS
+
+_SUFFIXES = (*tables.SUFFIXES, ".npz")
 
 _Predict = Callable[[np.ndarray], dict[str, np.ndarray]]
 
@@ -64,13 +75,21 @@ def define_flags() -> None:
   flags.DEFINE_string(
     "input",
     None,
-    "An .npz file with x, and optionally y, feature_names and class_names; or a"
-    " .csv or .parquet file with the columns of the model.",
+    "A .csv or .parquet file with the columns of the model, or an .npz file"
+    " with x, and optionally y, feature_names and class_names.",
   )
   flags.DEFINE_string(
-    "label", None, "The column of the class in a .csv or .parquet file."
+    "label",
+    None,
+    "The column of the class in a .csv or .parquet file. Default: the label of"
+    " the run, if the file has it.",
   )
-  flags.DEFINE_string("output", None, "The .npz file to write.")
+  flags.DEFINE_string(
+    "output",
+    None,
+    "The file to write: .csv or .parquet with the rows of the input and their"
+    " predictions, or .npz with arrays.",
+  )
   flags.DEFINE_bool("overwrite", False, "Replaces an existing --output.")
   flags.DEFINE_string(
     "client",
@@ -106,6 +125,9 @@ def _check_flags() -> None:
   common_flags.require("batch_size", FLAGS.batch_size >= 1, "at least 1")
   output = pathlib.Path(FLAGS.output)
   common_flags.require(
+    "output", output.suffix in _SUFFIXES, f"one of {', '.join(_SUFFIXES)}"
+  )
+  common_flags.require(
     "output", output.parent.is_dir(), "a file in an existing folder"
   )
   common_flags.require("output", not output.is_dir(), "a file, not a folder")
@@ -125,32 +147,36 @@ class _Input(NamedTuple):
 
   Attributes:
     x: The examples, an array or a frame without the column of the class.
-    y: The number of the class of each example, or its name. None: unknown.
+    y: The number of the class of each example, -1 without one. None: unknown.
     class_names: The name of each number in y. None: y has the model's.
     feature_names: The name of each column of an array. None: they have none.
+    label: The column of the class. None: an array.
   """
 
   x: Any
   y: np.ndarray | None
   class_names: Sequence[str] | None = None
   feature_names: Sequence[str] | None = None
+  label: str | None = None
 
 
-def _read_input() -> _Input:
-  """Reads the file.
+def _read_table(path: pathlib.Path, label: str | None) -> _Input:
+  """Reads a table, which may lack the label of the run."""
+  import pandas
 
-  Raises:
-    ValueError: If its content is not valid; the message is the reason.
-  """
-  path = pathlib.Path(FLAGS.input)
-  if path.suffix in tables.SUFFIXES:
-    frame = tables.read_frame(path, FLAGS.label)
-    if FLAGS.label is None:
-      return _Input(frame, None)
-    names = frame.pop(FLAGS.label)
-    if names.isna().any():
-      raise ValueError(f"label {FLAGS.label!r} has missing values")
-    return _Input(frame, names.map(str).to_numpy(str))
+  frame = tables.read_frame(path, FLAGS.label or label)
+  if FLAGS.label is not None:
+    frames.check_roles({"label": FLAGS.label}, frame.columns)
+    label = FLAGS.label
+  if label not in frame.columns:
+    return _Input(frame, None)
+  texts = frame.pop(label).map(str, na_action="ignore")
+  codes, names = pandas.factorize(texts)
+  return _Input(frame, codes, names, label=label)
+
+
+def _read_arrays(path: pathlib.Path) -> _Input:
+  """Reads an .npz file."""
   if FLAGS.label is not None:
     raise common_flags.UsageError(
       f"--label={FLAGS.label}: --input has no columns; its classes are y"
@@ -190,60 +216,65 @@ def _check_classes(y: np.ndarray, num_classes: int, what: str) -> None:
     )
 
 
-def _classes_of(given: _Input, model: predictor.Predictor) -> np.ndarray | None:
+def _classes_of(data: _Input, model: predictor.Predictor) -> np.ndarray | None:
   """Returns the model's class of each example, by name if names are known."""
-  y, names = given.y, given.class_names
+  y, names = data.y, data.class_names
   if y is None:
     return None
-  if y.dtype.kind == "U":
-    texts, y = np.unique(y, return_inverse=True)
-    names = texts.tolist()
-    if model.class_names is None:
-      raise ValueError(
-        "the classes of the model have no names; give their numbers as y of an"
-        " .npz file"
-      )
+  if model.class_names is None and data.label is not None:
+    raise ValueError(
+      "the classes of the model have no names; give their numbers as y of an"
+      " .npz file"
+    )
   if names is None or model.class_names is None:
     _check_classes(y, model.num_classes, "the model")
     return y
   known = {name: number for number, name in enumerate(model.class_names)}
-  for number in np.unique(y):
+  where = "class_names" if data.label is None else f"label {data.label!r}"
+  for number in np.unique(y[y >= 0]):
     if names[number] not in known:
       raise ValueError(
-        f"class_names: {str(names[number])!r} is no class of the model, whose"
+        f"{where}: {str(names[number])!r} is no class of the model, whose"
         f" class_names are {', '.join(model.class_names)}"
       )
-  if list(names) != list(model.class_names):
+  if data.label is None and list(names) != list(model.class_names):
     order = ", ".join(f"{number} {name}" for name, number in known.items())
     print(shown_names.line(f"classes of the predictions: {order}"))
-  return np.array([known.get(name, -1) for name in names])[y]
+  return np.array([*(known.get(name, -1) for name in names), -1])[y]
 
 
-def _examples_of(given: _Input, model: predictor.Predictor) -> np.ndarray:
+def _examples_of(data: _Input, model: predictor.Predictor) -> np.ndarray:
   """Returns the valid examples, columns by name if names are known."""
-  x = given.x
-  if given.feature_names is not None:
+  x = data.x
+  if data.feature_names is not None:
     import pandas
 
-    x = pandas.DataFrame(x, columns=list(given.feature_names))
+    x = pandas.DataFrame(x, columns=list(data.feature_names))
   elif hasattr(x, "columns"):
     if model.feature_names is None:
       raise ValueError(
         "the columns of the model have no names; give x of an .npz file"
       )
-    known = {name.partition("[")[0] for name in model.feature_names}
-    others = [
-      name
-      for name in x.columns
-      if name not in model.feature_names and name not in known
-    ]
-    if others:
-      print(shown_names.line(f"columns not used: {', '.join(others)}"))
-    x = x.drop(columns=others)
   elif x.dtype.kind == "U" and x.ndim == 1:
     x = model.ids_of(x.tolist())
   # All at once: messages name the number of an example in the file.
   return model.checked(x)
+
+
+def _rows_of(data: _Input, model: predictor.Predictor) -> pandas.DataFrame:
+  """Returns the rows of the input, for a table."""
+  path = pathlib.Path(FLAGS.input)
+  if path.suffix in tables.SUFFIXES:
+    return tables.read_rows(path, as_texts=FLAGS.output.endswith(".csv"))
+  names = data.feature_names or model.feature_names
+  if names is None or data.x.ndim != 2:
+    raise ValueError(
+      f"x has no feature_names, the columns of --output={FLAGS.output}; write"
+      " an .npz file"
+    )
+  import pandas
+
+  return pandas.DataFrame(data.x, columns=list(names))
 
 
 @contextlib.contextmanager
@@ -299,21 +330,73 @@ def _in_batches(predict: _Predict, x: np.ndarray) -> dict[str, np.ndarray]:
   }
 
 
+def _with_predictions(
+  rows: pandas.DataFrame,
+  arrays: dict[str, np.ndarray],
+  model: predictor.Predictor,
+) -> pandas.DataFrame:
+  """Returns rows with the columns of their predictions.
+
+  Raises:
+    ValueError: If the rows have one of these columns.
+  """
+  import pandas
+  import tensorflow as tf
+
+  def named(names, numbers):
+    # -1 stands for none.
+    return np.array([*names, ""], object)[numbers]
+
+  class_names = model.class_names or list(map(str, range(model.num_classes)))
+  columns = {}
+  if "classes" in arrays:
+    columns["predicted"] = named(class_names, arrays["classes"])
+  if "logits" in arrays:
+    probabilities = tf.nn.softmax(arrays["logits"]).numpy()
+    for name, values in zip(class_names, probabilities.T, strict=True):
+      columns[f"probability_{name}"] = values
+  if FLAGS.client is not None:
+    columns["model_client"] = FLAGS.client
+  if "routes" in arrays:
+    num_clients = arrays["probabilities"].shape[1]
+    client_names = model.schema.clients or map(str, range(num_clients))
+    columns["route"] = named(client_names, arrays["routes"])
+  both = [name for name in columns if name in rows.columns]
+  if both:
+    raise ValueError(
+      f"column {both[0]!r} has the name of a column that"
+      f" --output={FLAGS.output} adds; rename it"
+    )
+  added = pandas.DataFrame(columns, index=rows.index)
+  return pandas.concat([rows, added], axis=1)
+
+
 def main() -> None:
   """Predicts the input and writes the output."""
   _check_flags()
-  with _refusals_of_input():
-    given = _read_input()
   with common_flags.usage_errors():
     model = tff_shift.load(FLAGS.model)
+  is_table = not FLAGS.output.endswith(".npz")
   with _refusals_of_input():
-    y, x = _classes_of(given, model), _examples_of(given, model)
+    path = pathlib.Path(FLAGS.input)
+    if path.suffix in tables.SUFFIXES:
+      data = _read_table(path, model.schema.label)
+    else:
+      data = _read_arrays(path)
+    y, x = _classes_of(data, model), _examples_of(data, model)
+    rows = _rows_of(data, model) if is_table else None
   with common_flags.usage_errors():
-    found = _in_batches(_chosen(model), x)
-  array_files.write_npz(FLAGS.output, found)
-  if y is not None and len(y) and "classes" in found:
-    right = 100 * float(np.mean(found["classes"] == y))
-    print(f"accuracy: {right:.2f} % of {len(y)} examples")
+    arrays = _in_batches(_chosen(model), x)
+  if is_table:
+    with _refusals_of_input():
+      rows = _with_predictions(rows, arrays, model)
+    tables.write(FLAGS.output, rows)
+  else:
+    array_files.write_npz(FLAGS.output, arrays)
+  if y is not None and (y >= 0).any() and "classes" in arrays:
+    is_right = (arrays["classes"] == y)[y >= 0]
+    accuracy = 100 * float(np.mean(is_right))
+    print(f"accuracy: {accuracy:.2f} % of {len(is_right)} examples")
   print(shown_names.printable(f"predictions: {FLAGS.output}"))
 
 

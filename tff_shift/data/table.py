@@ -43,7 +43,7 @@ class Schema(records.Record, omit_defaults=True):
     label: The column of the classes in the source. None: it has no columns.
     client: The column of the clients.
     time: The column of the times.
-    dropped: The columns that were left out.
+    dropped: The other columns of the source, which were left out.
   """
 
   classes: tuple[str, ...] = ()
@@ -55,6 +55,10 @@ class Schema(records.Record, omit_defaults=True):
   client: str | None = None
   time: str | None = None
   dropped: tuple[str, ...] = ()
+
+  def client_name(self, client: int) -> str:
+    """Returns the name of a client in messages."""
+    return str(client) if self.clients is None else repr(self.clients[client])
 
 
 class Table(NamedTuple):

@@ -9,6 +9,7 @@ no effect; the heading says in what columns differ.
 import os
 import pathlib
 import shlex
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 from tff_shift._util import records
 from tff_shift._util import shown_names
+from tff_shift.data import table
 from tff_shift.reporting import read_run
 from tff_shift.reporting import run_folders
 from tff_shift.reporting import summary
@@ -404,7 +406,7 @@ def to_contents(
       columns.values(), key=lambda column: groups.index(column.heading[:-1])
     ),
     cells=[*(cell for _, cell in cells.values()), *_missing(folders, cells)],
-    protocol=_common([row.entry for row in rows]),
+    protocol=[*_data(folders), *_common([row.entry for row in rows])],
     guarantees=[*guarantees.values()],
     curves=curves,
     problems=[
@@ -465,6 +467,18 @@ def _missing(folders, cells):
             column=heading,
             absent=f"not run: not finished in {folder.path}",
           )
+
+
+def _data(
+  folders: Sequence[read_run.RunData],
+) -> Iterator[contents_lib.Setting]:
+  """Yields the names of the data that are equal in all folders."""
+  schemas = [folder.config.schema or table.Schema() for folder in folders]
+  for field in ("features", "classes", "clients", "times", "dropped"):
+    names = {getattr(schema, field) for schema in schemas}
+    shown = summary.shortened(names.pop() or (), ", ")
+    if shown and not names:
+      yield contents_lib.Setting(name=f"data: {field}", paper="", ours=shown)
 
 
 def _common(entries) -> list[contents_lib.Setting]:

@@ -120,8 +120,10 @@ class Adapter:
         needed, the folder is in use, or it has a damaged state or one of
         another deployment or of other arguments, which the line names.
     """
+    schema = None
     if isinstance(algorithm, str | os.PathLike):
       folder = algorithm
+      schema = deployed.schema(folder)
       if deployment is None:
         deployment = deployed.deployment(folder)
       algorithm = deployed.algorithm(
@@ -152,8 +154,8 @@ class Adapter:
     self._validator = client_data.ClientDataValidator(algorithm)
     self._models = own_models.OwnModels(algorithm)
     self._timestep = self._saved = 0
-    deployment = adapter_state.with_examples(
-      deployment, algorithm.model.input_shape
+    deployment, self._schema = adapter_state.with_examples(
+      deployment, algorithm.model.input_shape, schema
     )
     self._file = adapter_state.StateFile(state_folder, _FILE)
     try:
@@ -218,7 +220,9 @@ class Adapter:
     Args:
       batches: The unlabelled examples of each client that has some, [n, ...],
         or a data frame with the columns `deployment.feature_names`, by the
-        client's name. Other clients are absent and keep their state.
+        client's name. Other clients are absent and keep their state. A frame
+        may have the columns that the saved model knows as label, client or
+        time.
 
     Returns:
       What the time step has done.
@@ -342,7 +346,7 @@ class Adapter:
   def _inputs(self, client: Hashable, x: npt.ArrayLike) -> np.ndarray:
     """Returns valid examples without labels."""
     name = f"the batch of client {client!r}"
-    x = columns.matched(x, self._deployment.feature_names, name)
+    x = columns.matched(x, self._schema, name)
     return self._validator.queries(examples_lib.as_array(x, name), name)
 
   def _checked(

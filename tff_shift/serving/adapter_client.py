@@ -117,7 +117,7 @@ class AdapterClient:
     self.client = arguments.integer("client", client, 0, most - 1)
     self.message_types = adapter_messages.message_types(algorithm)
     self._algorithm = algorithm
-    self._deployment = adapter_state.with_examples(
+    self._deployment, self._schema = adapter_state.with_examples(
       deployment, algorithm.model.input_shape
     )
     self._seed = arguments.seed("seed", seed)
@@ -312,7 +312,7 @@ class AdapterClient:
 
   def _inputs(self, x: npt.ArrayLike) -> np.ndarray:
     name = f"the batch of client {self.client}"
-    x = columns.matched(x, self._deployment.feature_names, name)
+    x = columns.matched(x, self._schema, name)
     return self._validator.queries(examples_lib.as_array(x, name), name)
 
   def _checked(

@@ -23,6 +23,7 @@ from tff_shift._util import files
 from tff_shift._util import records
 from tff_shift.algorithms.parts import adaptation
 from tff_shift.data import examples as examples_lib
+from tff_shift.data import table
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.models import fingerprint
 from tff_shift.serving import columns
@@ -345,23 +346,36 @@ def _difference(name: str, saved: Any, current: Any) -> str:
 
 
 def with_examples(
-  deployment: adaptation.Deployment, input_shape: Sequence[int]
-) -> adaptation.Deployment:
+  deployment: adaptation.Deployment,
+  input_shape: Sequence[int],
+  schema: table.Schema | None = None,
+) -> tuple[adaptation.Deployment, table.Schema]:
   """Returns a deployment with `Examples` instead of pairs (x, y).
 
   Columns of data frames are matched by name, see `columns.matched`.
+
+  Args:
+    deployment: The deployment.
+    input_shape: The shape of an input.
+    schema: The names of the model's data. None: unknown.
+
+  Returns:
+    The deployment, and the schema with the deployment's names of features.
 
   Raises:
     ValueError: If an entry is no pair of arrays, or names of features do not
       fit the shape of an input; one line.
   """
-  feature_names = getattr(deployment, "feature_names", None)
-  if feature_names is None:
-    feature_names = _columns_of(deployment.initial)
-  if feature_names is not None:
-    feature_names = tuple(map(str, feature_names))
+  schema = schema or table.Schema()
+  names = getattr(deployment, "feature_names", None)
+  if names is None:
+    names = schema.features
+  if names is None:
+    names = _columns_of(deployment.initial)
+  if names is not None:
+    schema = schema.replace(features=tuple(map(str, names)))
     examples_lib.check_feature_names(
-      feature_names, (None, *input_shape), "deployment.feature_names"
+      schema.features, (None, *input_shape), "deployment.feature_names"
     )
 
   def converted(pair, what):
@@ -375,12 +389,12 @@ def with_examples(
       ) from None
     return examples_lib.Examples(
       examples_lib.as_array(
-        columns.matched(x, feature_names, f"x of {what}"), f"x of {what}"
+        columns.matched(x, schema, f"x of {what}"), f"x of {what}"
       ),
       examples_lib.as_array(y, f"y of {what}"),
     )
 
-  return adaptation.Deployment(
+  converted_deployment = adaptation.Deployment(
     [
       converted(pair, f"deployment.initial of client {client}")
       for client, pair in enumerate(deployment.initial)
@@ -388,8 +402,9 @@ def with_examples(
     deployment.confusion,
     converted(getattr(deployment, "held_out", None), "deployment.held_out"),
     getattr(deployment, "client_names", None),
-    feature_names,
+    schema.features,
   )
+  return converted_deployment, schema
 
 
 def _columns_of(initial: Sequence[Any]) -> Sequence[str] | None:

@@ -5,23 +5,23 @@ from typing import Any
 
 import numpy as np
 
+from tff_shift.data import table
 from tff_shift.data.sources import frames
 
 # The maximum number of names in a message.
 _MOST_NAMES = 10
 
 
-def matched(
-  x: Any, feature_names: Sequence[str] | None, what: str = "x"
-) -> Any:
+def matched(x: Any, schema: table.Schema, what: str = "x") -> Any:
   """Returns the columns of a data frame by their names, in a model's order.
 
   Args:
     x: Examples. A `pandas.DataFrame`, or what `to_pandas` makes one, such as a
       table of pyarrow, has names; all else, such as an array, has positions and
       is returned as it is.
-    feature_names: The names of the model's columns. None: they have no names,
-      and the columns of x count by position.
+    schema: The names of the model's data. The columns of its label, client and
+      time, and those that were left out, may be in x. Without names of
+      features, the columns of x count by position.
     what: The name of x in messages.
 
   Returns:
@@ -34,6 +34,7 @@ def matched(
   # Without an import of pandas, which an array does not need.
   if hasattr(x, "to_pandas"):
     x = x.to_pandas()
+  feature_names = schema.features
   if feature_names is None or not (
     hasattr(x, "columns") and hasattr(x, "iloc")
   ):
@@ -45,7 +46,9 @@ def matched(
     for name in feature_names
   }
   missing = [name for name, each in column_of.items() if each not in x.columns]
-  others = [name for name in x.columns if name not in column_of.values()]
+  known = {*column_of.values(), schema.label, schema.client, schema.time}
+  known.update(schema.dropped)
+  others = [name for name in x.columns if name not in known]
   if missing or others:
     raise ValueError(
       f"{what}: "

@@ -7,8 +7,8 @@
     confusion        its confusion matrix
     x/<client>       the labelled examples of each client, and
     y/<client>       their classes
-    client_names     the names of all clients, if known
-    feature_names    the names of the columns of x, if known
+
+Names of clients and features are in the schema of `model.json`.
 
 The deployed model is the one that the run started from: the confusion matrix is
 of this model. Without the file, the weights are those of `weights.npz`.
@@ -36,7 +36,6 @@ from tff_shift.serving import description
 
 _SCENARIO = "online_adaptation"
 _WEIGHTS, _X, _Y, _CONFUSION = "weights/", "x/", "y/", "confusion"
-_CLIENT_NAMES, _FEATURE_NAMES = "client_names", "feature_names"
 
 
 def network(model: split_model.SplitModel) -> description.Network | None:
@@ -54,14 +53,12 @@ def network(model: split_model.SplitModel) -> description.Network | None:
 def arrays(
   algorithm: algorithm_lib.FederatedAlgorithm,
   data: Sequence[Any],
-  schema: table.Schema,
 ) -> dict[str, np.ndarray]:
   """Returns the arrays of `deployment.npz`.
 
   Args:
     algorithm: The algorithm; its model starts from the deployed weights.
     data: The data of all clients.
-    schema: The names of all clients and of the features.
 
   Raises:
     ValueError: If the clients have no data from before deployment, or the
@@ -84,13 +81,7 @@ def arrays(
     )
   names = tf.nest.flatten(model.weight_names())
   found = dict(zip(names, weights, strict=True)) | model.statistics
-  known = {_CLIENT_NAMES: schema.clients, _FEATURE_NAMES: schema.features}
   return {
-    **{
-      name: np.array(list(map(str, each)))
-      for name, each in known.items()
-      if each is not None
-    },
     **{f"{_WEIGHTS}{name}": np.asarray(each) for name, each in found.items()},
     _CONFUSION: np.asarray(data[0].confusion),
     **{f"{_X}{client}": each.x for client, each in enumerate(data)},
@@ -170,7 +161,7 @@ def deployment(folder: str | os.PathLike[str]) -> adaptation.Deployment:
     FileNotFoundError: If there is no such folder.
     ValueError: If it has none, or they are damaged; one line.
   """
-  folder, _ = _described(folder)
+  folder, described = _described(folder)
   found = _deployment_file(folder)
   if not found:
     raise ValueError(
@@ -180,10 +171,6 @@ def deployment(folder: str | os.PathLike[str]) -> adaptation.Deployment:
       " --save_deployment"
     )
   num_clients = sum(name.startswith(_X) for name in found)
-  client_names, feature_names = (
-    tuple(found[name].tolist()) if name in found else None
-    for name in (_CLIENT_NAMES, _FEATURE_NAMES)
-  )
   try:
     return adaptation.Deployment(
       [
@@ -191,13 +178,18 @@ def deployment(folder: str | os.PathLike[str]) -> adaptation.Deployment:
         for each in range(num_clients)
       ],
       found[_CONFUSION],
-      client_names=client_names,
-      feature_names=feature_names,
+      client_names=described.schema.clients,
+      feature_names=described.schema.features,
     )
   except KeyError as error:
     raise ValueError(
       f"{folder / description.DEPLOYMENT_FILE} is damaged: it has no {error}"
     ) from error
+
+
+def schema(folder: str | os.PathLike[str]) -> table.Schema:
+  """Returns the names of the data of a folder."""
+  return _described(folder)[1].schema
 
 
 def algorithm(

@@ -98,7 +98,7 @@ def export(
   own_data = [data[client] for client in clients]
   deployment = None
   if with_deployment:
-    deployment = deployed.arrays(algorithm, data, schema)
+    deployment = deployed.arrays(algorithm, data)
   client_names = None
   if schema.clients is not None:
     client_names = tuple(schema.clients[client] for client in clients)
@@ -132,7 +132,7 @@ def export(
         parts,
         functions,
         str(temporary),
-        served.Names(schema.classes or None, client_names),
+        served.Names(schema.classes or None, client_names, schema.features),
       )
     array_files.write_npz(temporary / description.WEIGHTS_FILE, named)
     if deployment is not None:

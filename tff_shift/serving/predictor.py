@@ -47,7 +47,8 @@ class Predictor:
   Its methods take examples `x`, [n, ...] of `input_shape`, as arrays or
   tensors, of every type that training takes, and validate and cast them as
   training does (`examples.checked_array`). Columns of data frames are matched
-  by name (`columns.matched`). They return tensors, and also work
+  by name, and those of the label, the client and the time may be there
+  (`columns.matched`). They return tensors, and also work
   inside a `tf.function`, where values are unknown: such a tensor must have
   `input_dtype`. Each method raises a ValueError if the model does not support
   it, or the examples are not valid.
@@ -133,7 +134,7 @@ class Predictor:
       ValueError: If they are not valid; one line that names the first invalid
         example.
     """
-    x = columns.matched(x, self.feature_names)
+    x = columns.matched(x, self.schema)
     found = self._cast(x, (None, *self.input_shape), self.input_dtype, "x")
     if self.vocabulary is not None:
       text.check_ids(found, len(self.vocabulary), self.algorithm)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.fixtures.refusals import refused
 from tff_shift._util import records
+from tff_shift.data import table
 from tff_shift.reporting import read_run
 from tff_shift.reporting import run_contents
 from tff_shift.reporting import summary
@@ -49,7 +50,7 @@ def entry(
 def make(tmp_path):
   """Returns `make(name, *entries, rows=(), **flags)`, which gives a folder."""
 
-  def write(name, *entries, rows=(), **flags):
+  def write(name, *entries, rows=(), schema=None, **flags):
     folder = tmp_path / name
     folder.mkdir()
     algorithms = list(dict.fromkeys(each.algorithm for each in entries))
@@ -62,6 +63,7 @@ def make(tmp_path):
         f"/its/bin/python -m experiments.evolving --output_dir={name}"
       ),
       cores=2,
+      schema=schema,
       not_compared=(*_METHODS, *_FINE_TUNING),
     )
     records.write(folder / "config.json", config)
@@ -112,6 +114,32 @@ def test_algorithms_are_rows_and_metrics_columns(make):
     ("dirichlet", "inf"),
     ("selection", "none"),
   ]
+
+
+def test_names_of_the_data_that_all_runs_share(make):
+  features = tuple(f"gene {i}" for i in range(12))
+  schema = table.Schema(
+    features=features, classes=("a", "b"), clients=("n", "s"), dropped=("id",)
+  )
+  first = make("a", entry(), schema=schema)
+  others = schema.replace(clients=("n", "w"))
+  second = make("b", entry("fed_evp"), schema=others)
+  found = {
+    each.name: each.ours
+    for each in contents_of(first, second).protocol
+    if each.name.startswith("data: ")
+  }
+  assert found == {
+    "data: features": ", ".join(features[:10]) + ", and 2 more",
+    "data: classes": "a, b",
+    "data: dropped": "id",
+  }
+  (clients,) = (
+    each.ours
+    for each in contents_of(first).protocol
+    if each.name == "data: clients"
+  )
+  assert clients == "n, s"
 
 
 def test_settings_in_which_an_algorithm_differs_are_told(make):

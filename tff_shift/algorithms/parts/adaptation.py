@@ -177,8 +177,10 @@ def adaptation_data(
   labelled = deployment.initial[client]
   if not len(labelled.y):
     if deployment.held_out is None:
+      names = deployment.client_names
+      name = client if names is None else repr(names[client])
       raise ValueError(
-        f"deployment.initial of client {client} has no examples: held_out must"
+        f"deployment.initial of client {name} has no examples: held_out must"
         " have labelled examples of the server for it"
       )
     labelled = deployment.held_out

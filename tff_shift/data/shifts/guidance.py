@@ -114,8 +114,7 @@ def deal(
         rows, test_fraction, [seed, client], copies
       )
       if not len(parts[1]):
-        names = content.schema.clients
-        name = repr(names[client]) if names else client
+        name = content.schema.client_name(client)
         of_one = copies is not None and len(set(copies[rows])) == 1 < len(rows)
         raise ValueError(
           f"client {name}: test_fraction {test_fraction:g} of {len(rows)}"

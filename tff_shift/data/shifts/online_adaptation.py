@@ -286,9 +286,9 @@ def load_online_adaptation(
   for client, (_, _, initial, stream) in enumerate(cuts):
     if source.client is not None and not (len(initial) and len(stream)):
       raise ValueError(
-        f"client {client} of {name} has {len(groups[client])} examples, too few"
-        " for labelled ones and a stream; it must have 5 or more, and with"
-        " num_train some in both parts"
+        f"client {source.schema.client_name(client)} of {name} has"
+        f" {len(groups[client])} examples, too few for labelled ones and a"
+        " stream; it must have 5 or more, and with num_train some in both parts"
       )
   pretraining, validation, initial, stream = (
     np.concatenate(parts) for parts in zip(*cuts, strict=True)
@@ -614,8 +614,9 @@ def _labelled(
   available = int(pool.counts[distribution > 0].sum())
   if not available and dataset.streams is None:
     raise ValueError(
-      f"client {client_id} has no labelled example of its classes among the"
-      f" {len(dataset.initial.y)} from before deployment"
+      f"client {dataset.schema.client_name(client_id)} has no labelled example"
+      f" of its classes among the {len(dataset.initial.y)} from before"
+      " deployment"
     )
   return held, pool, distribution, available
 

@@ -90,15 +90,14 @@ def read(
   roles = {"label": label, "client": client, "time": time, "image": image}
   used = check_roles(roles, frame.columns)
   for column in drop:
-    if column not in frame.columns or column in used:
-      problem = "has a role" if column in used else "is not a column"
-      raise ValueError(f"drop: {column!r} {problem}")
+    if column in used or column in (features or ()):
+      raise ValueError(f"drop={column!r} has another role too")
+    if column not in frame.columns:
+      raise ValueError(_unknown_column("drop", column, frame.columns))
   y, classes = _codes(
     frame[label], f"label {label!r}", where, keep_empty_classes
   )
-  schema = table.Schema(
-    classes=classes, label=label, client=client, time=time, dropped=tuple(drop)
-  )
+  schema = table.Schema(classes=classes, label=label, client=client, time=time)
   clients = times = None
   if client is not None:
     clients, names = _codes(frame[client], f"client {client!r}", where)
@@ -117,14 +116,23 @@ def read(
   if image is not None:
     if features is not None:
       raise ValueError(f"features: image={image!r} is the only input")
+    schema = _with_dropped(schema, frame, used)
     return table.Table(read_images(frame[image]), y, schema, clients, times)
   if features is None:
     features = _other_columns(frame, {*used, *drop})
   if label in features:
     raise ValueError(f"features: {label!r} is the label")
+  schema = _with_dropped(schema, frame, {*used, *features})
   x, features = numbers(frame, features, where)
   schema = schema.replace(features=features)
   return table.Table(x, y, schema, clients, times)
+
+
+def _with_dropped(
+  schema: table.Schema, frame: "pandas.DataFrame", used: Collection[str]
+) -> table.Schema:
+  columns = [str(name) for name in frame.columns if name not in used]
+  return schema.replace(dropped=tuple(columns))
 
 
 def _other_columns(
@@ -169,13 +177,15 @@ def check_roles(
   used = [column for column in roles.values() if column is not None]
   for role, column in roles.items():
     if column is not None and column not in columns:
-      raise ValueError(
-        f"{role}={column!r} is not a column; there are"
-        f" {', '.join(map(str, columns))}"
-      )
+      raise ValueError(_unknown_column(role, column, columns))
     if used.count(column) > 1:
       raise ValueError(f"{role}={column!r} has another role too")
   return used
+
+
+def _unknown_column(role: str, column: str, columns: Collection[str]) -> str:
+  names = ", ".join(map(str, columns))
+  return f"{role}={column!r} is not a column; there are {names}"
 
 
 def numbers(

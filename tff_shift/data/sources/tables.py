@@ -100,22 +100,47 @@ def read_frame(path: pathlib.Path, label: str | None) -> "pandas.DataFrame":
 
   Args:
     path: The file.
-    label: The column of the class, which of a CSV file is read as texts. None:
-      no column.
-
-  Returns:
-    The frame.
+    label: The column of the class, which of a CSV file is read as texts; it may
+      be missing. None: no column.
 
   Raises:
     OSError: If it cannot be read.
-    ValueError: If the content or the column is not valid; the message is the
-      reason.
+    ValueError: If the content is not valid; the message is the reason.
   """
   roles = [] if label is None else [label]
-  read = _read_csv if path.suffix == ".csv" else _read_parquet
-  frame = read(path, roles)
-  frames.check_roles({"label": label}, frame.columns)
-  return frame
+  return (_read_csv if path.suffix == ".csv" else _read_parquet)(path, roles)
+
+
+def read_rows(path: pathlib.Path, as_texts: bool) -> "pandas.DataFrame":
+  """Reads a valid file again, to write its rows with more columns.
+
+  Args:
+    path: The file.
+    as_texts: Whether numbers of a CSV file are literal texts; its other values
+      are.
+  """
+  import pandas
+
+  if path.suffix != ".csv":
+    return pandas.read_parquet(path)
+  texts = pandas.read_csv(path, dtype=str, na_filter=False)
+  if as_texts:
+    return texts
+  numbers = pandas.read_csv(path, low_memory=False)
+  return texts.assign(**numbers.select_dtypes(["number", "bool"]))
+
+
+def write(path: str | os.PathLike[str], frame: "pandas.DataFrame") -> None:
+  """Writes a CSV or Parquet file atomically, see `files.replacing`.
+
+  Raises:
+    files.WriteError: If it cannot be written; the old one is kept.
+  """
+  with files.replacing(path) as file:
+    if os.fspath(path).endswith(".csv"):
+      frame.to_csv(file, index=False)
+    else:
+      frame.to_parquet(file)
 
 
 def with_images(

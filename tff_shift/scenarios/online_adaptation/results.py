@@ -156,10 +156,12 @@ def draw_adaptation(
     time_names: The names of the steps from 0. Empty: they have no names.
   """
   rates, shifts = learning_rates(result), true_shift(client_streams)
-  shown = range(min(_NUM_SHOWN_CLIENTS, client_streams.num_clients))
+  num_clients = client_streams.num_clients
+  clients = result.client_names or [f"client {i}" for i in range(num_clients)]
+  shown = clients[:_NUM_SHOWN_CLIENTS]
   online_adaptation_figures.rates_over_time(
-    {f"client {client}": rates[:, client] for client in shown},
-    {f"client {client}": shifts[:, client] for client in shown},
+    dict(zip(shown, rates.T, strict=False)),
+    dict(zip(shown, shifts.T, strict=False)),
     folder.figure_path("learning_rates", shift, *names),
     title=f"Learning rates, {shift} shift, seed {seed}",
     time_names=time_names,
@@ -176,7 +178,7 @@ def draw_adaptation(
     ),
     class_names,
     folder.figure_path("class_estimates", shift, *names),
-    title=f"Classes of client 0, {shift} shift, seed {seed}",
+    title=f"Classes of {clients[0]}, {shift} shift, seed {seed}",
     time_names=time_names,
   )
 

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 
 _SUFFIXES = (*tables.SUFFIXES, ".npz")
+_DIALECT = tables.Dialect._fields
 
 _Predict = Callable[[np.ndarray], dict[str, np.ndarray]]
 
@@ -84,6 +85,8 @@ def define_flags() -> None:
     "The column of the class in a .csv or .parquet file. Default: the label of"
     " the run, if the file has it.",
   )
+  for name in _DIALECT:
+    flags.DEFINE_string(name, None, f"The {name} of CSV files, as in training.")
   flags.DEFINE_string(
     "output",
     None,
@@ -125,7 +128,7 @@ def _check_flags() -> None:
   common_flags.require("batch_size", FLAGS.batch_size >= 1, "at least 1")
   output = pathlib.Path(FLAGS.output)
   common_flags.require(
-    "output", output.suffix in _SUFFIXES, f"one of {', '.join(_SUFFIXES)}"
+    "output", output.name.endswith(_SUFFIXES), f"one of {', '.join(_SUFFIXES)}"
   )
   common_flags.require(
     "output", output.parent.is_dir(), "a file in an existing folder"
@@ -160,11 +163,29 @@ class _Input(NamedTuple):
   label: str | None = None
 
 
+def _dialect() -> tables.Dialect:
+  """Returns how CSV files are written.
+
+  Raises:
+    ValueError: If a flag is wrong.
+  """
+  options = {
+    name: FLAGS[name].value
+    for name in _DIALECT
+    if FLAGS[name].value is not None
+  }
+  is_csv = any(
+    tables.takes(name) and not name.endswith(".parquet")
+    for name in (FLAGS.input, FLAGS.output)
+  )
+  return tables.dialect_of(options, is_csv)
+
+
 def _read_table(path: pathlib.Path, label: str | None) -> _Input:
   """Reads a table, which may lack the label of the run."""
   import pandas
 
-  frame = tables.read_frame(path, FLAGS.label or label)
+  frame = tables.read_frame(path, FLAGS.label or label, _dialect())
   if FLAGS.label is not None:
     frames.check_roles({"label": FLAGS.label}, frame.columns)
     label = FLAGS.label
@@ -264,8 +285,9 @@ def _examples_of(data: _Input, model: predictor.Predictor) -> np.ndarray:
 def _rows_of(data: _Input, model: predictor.Predictor) -> pandas.DataFrame:
   """Returns the rows of the input, for a table."""
   path = pathlib.Path(FLAGS.input)
-  if path.suffix in tables.SUFFIXES:
-    return tables.read_rows(path, as_texts=FLAGS.output.endswith(".csv"))
+  if tables.takes(FLAGS.input):
+    as_texts = not FLAGS.output.endswith(".parquet")
+    return tables.read_rows(path, as_texts, _dialect())
   names = data.feature_names or model.feature_names
   if names is None or data.x.ndim != 2:
     raise ValueError(
@@ -379,7 +401,7 @@ def main() -> None:
   is_table = not FLAGS.output.endswith(".npz")
   with _refusals_of_input():
     path = pathlib.Path(FLAGS.input)
-    if path.suffix in tables.SUFFIXES:
+    if tables.takes(FLAGS.input):
       data = _read_table(path, model.schema.label)
     else:
       data = _read_arrays(path)
@@ -390,7 +412,7 @@ def main() -> None:
   if is_table:
     with _refusals_of_input():
       rows = _with_predictions(rows, arrays, model)
-    tables.write(FLAGS.output, rows)
+    tables.write(FLAGS.output, rows, _dialect())
   else:
     array_files.write_npz(FLAGS.output, arrays)
   if y is not None and (y >= 0).any() and "classes" in arrays:

@@ -230,6 +230,7 @@ def from_dataframe(
   time: str | None = None,
   features: Sequence[str] | None = None,
   drop: Sequence[str] = (),
+  time_unit: str | None = None,
   **options: Any,
 ) -> Named:
   """Partitions a pandas DataFrame, a row for each example, for a scenario.
@@ -248,6 +249,7 @@ def from_dataframe(
     features: The columns of x: numbers, or vectors of one length. None: all
       others.
     drop: Columns that are left out.
+    time_unit: The calendar unit of dates, such as `month`, see `frames.read`.
     **options: Further arguments of `deal` of the scenario.
 
   Returns:
@@ -271,7 +273,9 @@ def from_dataframe(
     (('north', 'south'), ('2007', '2008'), ('mass',))
   """
   _check_time(scenario, time)
-  content = frames.read(frame, label, client, time, features, drop=drop)
+  content = frames.read(
+    frame, label, client, time, features, drop=drop, time_unit=time_unit
+  )
   return _named(scenario, content, options)
 
 

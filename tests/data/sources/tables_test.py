@@ -1,5 +1,6 @@
 """Tests of CSV and Parquet files: cells as they stand in the file."""
 
+import gzip
 import os
 
 import numpy as np
@@ -186,3 +187,83 @@ def test_other_than_regular_files_are_refused(tmp_path, refusal, suffix):
     wanted = f"{path} is {kind}; it must be a file"
     assert wanted in refusal(datasets.load, f"{path}?label=y")
     assert wanted in refusal(sources.checksum, f"{path}?label=y")
+
+
+GERMAN = "alter;ward;sex;day;born\n" + "".join(
+  f"{row},5;{('süd', 'nord')[row % 2]};{'mw'[row // 2 % 2]};"
+  f"2024-0{1 + row // 8}-{3 + row:02d}T23:30+0{1 + row % 2}:00;"
+  f"1970-01-{1 + row:02d}\n"
+  for row in range(24)
+)
+GERMAN_OPTIONS = (
+  "?label=sex&client=ward&time=day&separator=;&decimal=,&encoding=latin-1"
+)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_dialect_compression_and_dates(tmp_path, suffix):
+  path = tmp_path / f"klinik{suffix}"
+  content = GERMAN.encode("latin-1")
+  path.write_bytes(gzip.compress(content) if suffix == ".csv.gz" else content)
+  with pytest.warns(
+    examples.DataWarning, match=r"time zones \(\+01:00, \+02:00"
+  ):
+    loaded = datasets.load(f"{path}{GERMAN_OPTIONS}&time_unit=month")
+  assert loaded.schema.clients == ("nord", "s\u00fcd")
+  # The last minutes of a day as written, not in UTC.
+  assert loaded.schema.times == ("2024-01", "2024-02", "2024-03")
+  assert loaded.schema.features == ("alter", "born")
+  days = np.arange(24)
+  np.testing.assert_array_equal(loaded.x, np.stack([days + 0.5, days], axis=1))
+  assert sources.short_name(str(path)) == "klinik"
+
+
+@pytest.mark.parametrize(
+  "unit, times",
+  [
+    # 2024-12-30 is a day of the first week of 2025.
+    ("week", ("2023-W52", "2024-W01", "2025-W01")),
+    ("day", ("2023-12-31", "2024-01-01", "2024-01-02", "2024-12-30")),
+    ("quarter", ("2023-Q4", "2024-Q1", "2024-Q4")),
+    ("year", ("2023", "2024")),
+  ],
+)
+def test_calendar_units(unit, times):
+  dates = ["2024-12-30", "2023-12-31", "2024-01-01", "2024-01-02 23:59"]
+  frame = pandas.DataFrame(
+    {
+      "a": range(8),
+      "y": [0, 1] * 4,
+      "t": pandas.to_datetime(dates * 2, format="ISO8601"),
+    }
+  )
+  content = frames.read(frame, "y", time="t", time_unit=unit)
+  assert content.schema.times == times
+  first = int(np.argmin(frame["t"]))
+  assert content.time[first] == 0
+
+
+@pytest.mark.parametrize(
+  "changes, message",
+  [
+    ("&separator=;;", "--separator=;;: it must be one character"),
+    ("&encoding=klingon", "--encoding=klingon: Python has no such encoding"),
+    ("&separator=;&decimal=;", "--decimal=;: --separator must be another"),
+    ("&time_unit=moon", "--time_unit must be one of day, week, month, quarter"),
+    ("", "its only column is 'a;c;y;t'; --separator names the character"),
+    (
+      "&separator=;&time_unit=month",
+      "time_unit=month: time 't' has no dates, such as 2024-01-31",
+    ),
+  ],
+)
+def test_wrong_dialects_are_refused(write, changes, message, refusal):
+  name = write(rows().replace(",", ";"))
+  told = refusal(datasets.load, name + changes)
+  assert told.startswith(f"{name.partition('?')[0]}: {message}")
+
+
+def test_bytes_of_another_encoding_are_refused(tmp_path, refusal):
+  (tmp_path / "t.csv").write_bytes(GERMAN.encode("latin-1"))
+  told = refusal(datasets.load, f"{tmp_path}/t.csv{OPTIONS}")
+  assert "can't decode byte 0xfc" in told and "--encoding names another" in told

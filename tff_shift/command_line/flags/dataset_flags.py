@@ -17,7 +17,10 @@ from tff_shift.data.sources import npz
 FLAGS = flags.FLAGS
 
 # Options of a table or a folder, see `sources`.
-_OF_TABLES = ("label", "client", "time", "image", "features", "drop")
+_OF_TABLES = (
+  *("label", "client", "time", "time_unit", "image", "features", "drop"),
+  *("separator", "decimal", "encoding"),
+)
 _OPTIONS = (*_OF_TABLES, "folder_levels", "domain_order", "image_size")
 _COLUMN = "Column of --dataset=path/to/data.csv:"
 
@@ -48,6 +51,21 @@ class Configuration(configuration.Configuration):
     f"{_COLUMN} the domain, a number or a date. evolving: the last one is the"
     " target. online_adaptation: the first one is before deployment, the others"
     " are time steps. dynamic_personalization: periods, see --train_periods.",
+  )
+  time_unit: str | None = configuration.setting(
+    None,
+    "Calendar unit of the dates of --time: day, week (ISO), month, quarter or"
+    " year, of the local time as written. Default: each value is a time.",
+  )
+  separator: str | None = configuration.setting(
+    None, "Character between two values of a CSV file. Default: a comma."
+  )
+  decimal: str | None = configuration.setting(
+    None, "Decimal mark of a CSV file. Default: a point."
+  )
+  encoding: str | None = configuration.setting(
+    None,
+    "Encoding of a CSV file, such as latin-1 or utf-16. Default: UTF-8.",
   )
   image: str | None = configuration.setting(
     None,

@@ -107,7 +107,7 @@ def short_name(name: str) -> str:
   if path.is_dir() and is_own(name):
     return path.resolve().name
   is_file = is_own(name) and not name.startswith("tfds:")
-  return path.stem if is_file else name
+  return path.name.removesuffix(".gz").rpartition(".")[0] if is_file else name
 
 
 def checksum(

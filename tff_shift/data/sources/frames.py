@@ -14,6 +14,7 @@ import numpy as np
 from tff_shift._util import arguments
 from tff_shift.data import examples
 from tff_shift.data import table
+from tff_shift.data.sources import source
 
 if TYPE_CHECKING:
   import pandas
@@ -42,6 +43,7 @@ def read(
   features: Sequence[str] | None = None,
   *,
   drop: Sequence[str] = (),
+  time_unit: str | None = None,
   image: str | None = None,
   read_images: Callable[["pandas.Series"], np.ndarray] | None = None,
   domain_order: Sequence[str] | None = None,
@@ -59,6 +61,9 @@ def read(
     features: The columns of x: numbers, or vectors of one length. None: all
       others.
     drop: Columns that are left out.
+    time_unit: The calendar unit of the times, of dates: `day`, `week` (ISO),
+      `month`, `quarter` or `year`, of the local time as written. None: each
+      value is a time.
     image: The column of the images. None: no column. Other columns are then not
       read.
     read_images: Reads the column of the images as x.
@@ -108,11 +113,14 @@ def read(
       values = _ordered(values, time, domain_order, where)
     values = _inferred(values)
     _check_values(values, f"time {time!r}", where)
+    if time_unit is not None:
+      values = _calendar_units(values, time, time_unit)
     _check_order(values, time, where)
     times, names = _codes(values, f"time {time!r}", where)
     schema = schema.replace(times=names)
-  elif domain_order is not None:
-    raise ValueError("domain_order: there are no domains to order")
+  elif domain_order is not None or time_unit is not None:
+    option = "time_unit" if domain_order is None else "domain_order"
+    raise ValueError(f"{option}: there are no domains to order")
   if image is not None:
     if features is not None:
       raise ValueError(f"features: image={image!r} is the only input")
@@ -212,6 +220,8 @@ def numbers(
   for column in features:
     if column not in frame.columns:
       raise ValueError(f"features: {column!r} is not a column")
+    if pandas.api.types.is_datetime64_any_dtype(frame[column]):
+      frame = frame.assign(**{column: _days(frame[column])})
     values = frame[column]
     if len(values) and isinstance(values.iloc[0], (list, np.ndarray)):
       vectors[column] = _vectors(values, column, where)
@@ -249,6 +259,14 @@ def numbers(
       parts.append(frame[[column]].to_numpy(np.float32))
       names.append(str(column))
   return np.concatenate(parts, axis=1), tuple(names)
+
+
+def _days(dates: "pandas.Series") -> "pandas.Series":
+  """Returns dates as days since 1970 in UTC, with fractions; NaN if missing."""
+  import pandas
+
+  dates = pandas.to_datetime(dates, utc=True)
+  return (dates - pandas.Timestamp(0, tz="UTC")) / pandas.Timedelta(days=1)
 
 
 def _check_numbers(
@@ -321,6 +339,32 @@ def _inferred(column: "pandas.Series") -> "pandas.Series":
   if pandas.api.types.infer_dtype(column, skipna=True) == "date":
     return pandas.to_datetime(column)
   return column
+
+
+def _calendar_units(
+  column: "pandas.Series", name: str, unit: str
+) -> "pandas.Series":
+  """Returns the calendar units of dates, as names that have an order."""
+  import pandas
+
+  arguments.choice("time_unit", unit, source.TIME_UNITS)
+  if not pandas.api.types.is_datetime64_any_dtype(column):
+    raise ValueError(
+      f"time_unit={unit}: time {name!r} has no dates, such as 2024-01-31"
+    )
+  dates = column.dt.tz_localize(None)
+  if unit == "week":
+    iso = dates.dt.isocalendar()
+    names = iso.year.astype(str) + "-W" + iso.week.astype(str).str.zfill(2)
+  elif unit == "quarter":
+    names = dates.dt.year.astype(str) + "-Q" + dates.dt.quarter.astype(str)
+  else:
+    form = {"day": "%Y-%m-%d", "month": "%Y-%m", "year": "%Y"}[unit]
+    names = dates.dt.strftime(form)
+  return pandas.Series(
+    pandas.Categorical(names, sorted(names.unique()), ordered=True),
+    column.index,
+  )
 
 
 def _codes(

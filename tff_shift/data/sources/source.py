@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
+from tff_shift._util import arguments
 from tff_shift.data import table
 from tff_shift.data.sources import image_files
 
 # The options of a table with columns.
 COLUMNS = (
-  *("label", "client", "time", "features", "drop"),
+  *("label", "client", "time", "time_unit", "features", "drop"),
   *("image", "image_size", "domain_order"),
 )
+TIME_UNITS = ("day", "week", "month", "quarter", "year")
 _LISTS = ("domain_order", "features", "drop")
 
 
@@ -62,6 +64,10 @@ def columns(options: Mapping[str, str]) -> dict[str, Any]:
   """
   if "label" not in options:
     raise ValueError("--label must name the column of the class")
+  if "time_unit" in options:
+    arguments.choice("--time_unit", options["time_unit"], TIME_UNITS)
+    if "time" not in options:
+      raise ValueError("--time_unit needs --time, the column of dates")
   if "image_size" in options and "image" not in options:
     raise ValueError("--image_size needs --image, the column of the images")
   return parsed(options)

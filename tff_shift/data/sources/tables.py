@@ -1,13 +1,16 @@
 """A CSV or Parquet file, with a row for each example."""
 
+import codecs
 import contextlib
 import csv
 import functools
+import gzip
 import hashlib
 import io
 import itertools
 import os
 import pathlib
+import re
 from collections.abc import Callable
 from collections.abc import Generator
 from collections.abc import Iterable
@@ -16,6 +19,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import IO
+from typing import NamedTuple
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,10 +36,38 @@ if TYPE_CHECKING:
   import pandas
 
 FORM = "path/to/data.csv or .parquet with --label"
-OPTIONS = source.COLUMNS
-SUFFIXES = ".csv", ".parquet"
+OPTIONS = (*source.COLUMNS, "separator", "decimal", "encoding")
+SUFFIXES = ".csv", ".csv.gz", ".parquet"
 
 _CHUNK = 2**20
+_DATE = re.compile(r"\s*\d{4}-\d\d-\d\d")
+# After a time of day.
+_ZONE = re.compile(r"(?<=\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d(?::?\d\d)?)\s*$")
+
+
+class Dialect(NamedTuple):
+  """How a CSV file is written.
+
+  Attributes:
+    separator: The character between two values.
+    decimal: The decimal mark of numbers.
+    encoding: The name of the encoding in Python.
+  """
+
+  separator: str = ","
+  decimal: str = "."
+  encoding: str = "utf-8-sig"
+
+  def arguments(self) -> dict[str, str]:
+    """Returns the arguments of pandas' functions."""
+    return {
+      "sep": self.separator,
+      "decimal": self.decimal,
+      "encoding": self.encoding,
+    }
+
+
+_PLAIN = Dialect()
 
 
 def takes(name: str) -> bool:
@@ -65,23 +97,26 @@ def load(
   path = pathlib.Path(name)
   try:
     columns = source.columns(options)
+    is_csv = path.suffix != ".parquet"
+    dialect = dialect_of(columns, is_csv)
     roles = [
       columns[role]
       for role in ("label", "client", "time", "image")
       if role in columns
     ]
-    is_csv = path.suffix == ".csv"
     where: Callable[[int], str] = frames.row_name
     if is_csv:
-      where = functools.partial(_line, path)
-    frame = (_read_csv if is_csv else _read_parquet)(path, roles)
+      where = functools.partial(_line, path, dialect)
+      frame = _read_csv(path, roles, dialect)
+    else:
+      frame = _read_parquet(path, roles)
     for role in ("label", "time"):
       column = columns.get(role)
       if column not in frame.columns:
         continue
       is_text = frame[column].map(type).eq(str).all()
       if is_text and role == "time" and "domain_order" not in columns:
-        frame[column] = _times(frame[column], where)
+        frame[column] = _times(frame[column], where, columns.get("time_unit"))
       elif is_text and is_csv and role == "label":
         _refuse_fractions(frame[column], where)
     if "image" not in columns:
@@ -95,52 +130,101 @@ def load(
     raise ValueError(f"{path}: {error}") from error
 
 
-def read_frame(path: pathlib.Path, label: str | None) -> "pandas.DataFrame":
+def dialect_of(columns: dict[str, Any], is_csv: bool) -> Dialect:
+  """Takes the dialect out of the options of a file.
+
+  Raises:
+    ValueError: If an option is not allowed.
+  """
+  options = {
+    name: columns.pop(name) for name in Dialect._fields if name in columns
+  }
+  for name, value in options.items():
+    if not is_csv:
+      raise ValueError(f"--{name}={value} belongs to CSV files")
+    if name == "encoding":
+      try:
+        codecs.lookup(value)
+      except LookupError as error:
+        raise ValueError(
+          f"--encoding={value}: Python has no such encoding; such as latin-1"
+        ) from error
+    elif len(value) != 1 or value in '\r\n"':
+      raise ValueError(
+        f"--{name}={value}: it must be one character (a tabulator: $'\\t')"
+      )
+  dialect = Dialect(**options)
+  if dialect.separator == dialect.decimal:
+    raise ValueError(
+      f"--decimal={dialect.decimal}: --separator must be another character"
+    )
+  return dialect
+
+
+def read_frame(
+  path: pathlib.Path, label: str | None, dialect: Dialect = _PLAIN
+) -> "pandas.DataFrame":
   """Reads the columns of a CSV or Parquet file.
 
   Args:
     path: The file.
     label: The column of the class, which of a CSV file is read as texts; it may
       be missing. None: no column.
+    dialect: How a CSV file is written.
 
   Raises:
     OSError: If it cannot be read.
     ValueError: If the content is not valid; the message is the reason.
   """
   roles = [] if label is None else [label]
-  return (_read_csv if path.suffix == ".csv" else _read_parquet)(path, roles)
+  if path.suffix == ".parquet":
+    return _read_parquet(path, roles)
+  return _read_csv(path, roles, dialect)
 
 
-def read_rows(path: pathlib.Path, as_texts: bool) -> "pandas.DataFrame":
+def read_rows(
+  path: pathlib.Path, as_texts: bool, dialect: Dialect = _PLAIN
+) -> "pandas.DataFrame":
   """Reads a valid file again, to write its rows with more columns.
 
   Args:
     path: The file.
     as_texts: Whether numbers of a CSV file are literal texts; its other values
       are.
+    dialect: How a CSV file is written.
   """
   import pandas
 
-  if path.suffix != ".csv":
+  if path.suffix == ".parquet":
     return pandas.read_parquet(path)
-  texts = pandas.read_csv(path, dtype=str, na_filter=False)
+  reading = dialect.arguments()
+  texts = pandas.read_csv(path, dtype=str, na_filter=False, **reading)
   if as_texts:
     return texts
-  numbers = pandas.read_csv(path, low_memory=False)
+  numbers = pandas.read_csv(path, low_memory=False, **reading)
   return texts.assign(**numbers.select_dtypes(["number", "bool"]))
 
 
-def write(path: str | os.PathLike[str], frame: "pandas.DataFrame") -> None:
+def write(
+  path: str | os.PathLike[str],
+  frame: "pandas.DataFrame",
+  dialect: Dialect = _PLAIN,
+) -> None:
   """Writes a CSV or Parquet file atomically, see `files.replacing`.
 
   Raises:
     files.WriteError: If it cannot be written; the old one is kept.
   """
+  name = os.fspath(path)
   with files.replacing(path) as file:
-    if os.fspath(path).endswith(".csv"):
-      frame.to_csv(file, index=False)
-    else:
+    if name.endswith(".parquet"):
       frame.to_parquet(file)
+    else:
+      compression = "gzip" if name.endswith(".gz") else None
+      writing = dialect.arguments()
+      if dialect.encoding == _PLAIN.encoding:
+        writing["encoding"] = "utf-8"  # Without a mark of the byte order.
+      frame.to_csv(file, index=False, compression=compression, **writing)
 
 
 def with_images(
@@ -175,24 +259,43 @@ def with_images(
   return source.Content(content, digest.hexdigest(), tuple(images))
 
 
-def _read_csv(path: pathlib.Path, roles: Sequence[str]) -> "pandas.DataFrame":
-  """Reads a CSV file; the columns of roles are texts, or None if empty."""
+@contextlib.contextmanager
+def _opened(path: pathlib.Path) -> Iterator[IO[bytes]]:
+  """Opens a file, decompressed if its name ends in .gz."""
+  with files.reading(path, max_bytes=memory.limit()) as file:
+    if path.suffix != ".gz":
+      yield file
+      return
+    with gzip.GzipFile(fileobj=file) as content:
+      yield content
+
+
+def _read_csv(
+  path: pathlib.Path, roles: Sequence[str], dialect: Dialect
+) -> "pandas.DataFrame":
+  """Reads a CSV file; the columns of roles are texts, or None if empty.
+
+  Other columns of dates are dates.
+  """
   import pandas
 
-  with files.reading(path, max_bytes=memory.limit()) as file:
-    _refuse_nul(file)
-    # Errors of many types, of pandas and Python.
+  reading = dialect.arguments()
+  with _opened(path) as file:
+    # Errors of many types, of pandas, gzip and Python.
     try:
-      with contextlib.closing(_records(path)) as records:
+      # In UTF-16, for example, NUL is a part of a character.
+      if dialect.encoding == _PLAIN.encoding:
+        _refuse_nul(file)
+      with contextlib.closing(_records(path, dialect)) as records:
         _, header = next(records, (1, []))
         line, first = next(records, (2, []))
       names = [column for column in roles if column in header]
-      frame = pandas.read_csv(file, low_memory=False)
+      frame = pandas.read_csv(file, low_memory=False, **reading)
       if names:
         file.seek(0)
         # The text of each cell, such as NA and 007.
         frame[names] = pandas.read_csv(
-          file, usecols=names, dtype=object, na_filter=False
+          file, usecols=names, dtype=object, na_filter=False, **reading
         )[names]
     except Exception as error:
       raise _unreadable(error) from error
@@ -200,6 +303,11 @@ def _read_csv(path: pathlib.Path, roles: Sequence[str]) -> "pandas.DataFrame":
   _check_header(
     [name or f"Unnamed: {column}" for column, name in enumerate(header)]
   )
+  if len(header) == 1 and any(mark in header[0] for mark in ";\t|"):
+    raise ValueError(
+      f"its only column is {header[0]!r}; --separator names the character"
+      " between two values"
+    )
   # pandas would take the first column for names of rows.
   if len(first) > len(header):
     raise ValueError(
@@ -210,7 +318,21 @@ def _read_csv(path: pathlib.Path, roles: Sequence[str]) -> "pandas.DataFrame":
     frame[column] = frame[column].where(
       frame[column].str.strip().astype(bool), None
     )
+  for column in frame.columns.difference(names):
+    frame[column] = _dates(frame[column])
   return frame
+
+
+def _dates(column: "pandas.Series") -> "pandas.Series":
+  """Returns a column of texts that are all dates as dates."""
+  import pandas
+
+  values = column.dropna()
+  is_text = pandas.api.types.is_string_dtype(values) and len(values)
+  if is_text and all(_DATE.match(str(value)) for value in values):
+    with contextlib.suppress(ValueError):
+      return pandas.to_datetime(column, format="ISO8601")
+  return column
 
 
 def _read_parquet(
@@ -239,7 +361,11 @@ def _check_header(names: Iterable[str]) -> None:
 
 
 def _unreadable(error: Exception) -> ValueError:
-  return ValueError(f"it cannot be read ({array_files.first_line(error)})")
+  hint = ""
+  if isinstance(error, UnicodeDecodeError):
+    hint = "; --encoding names another encoding, such as latin-1"
+  reason = array_files.first_line(error)
+  return ValueError(f"it cannot be read ({reason}){hint}")
 
 
 def _refuse_nul(file: IO[bytes]) -> None:
@@ -249,19 +375,19 @@ def _refuse_nul(file: IO[bytes]) -> None:
     position = chunk.find(0)
     if position >= 0:
       line += chunk.count(b"\n", 0, position)
-      raise ValueError(f"it cannot be read (line {line} has a NUL)")
+      raise ValueError(f"line {line} has a NUL")
     line += chunk.count(b"\n")
   file.seek(0)
 
 
 def _records(
-  path: pathlib.Path,
+  path: pathlib.Path, dialect: Dialect
 ) -> Generator[tuple[int, list[str]], None, None]:
   """Yields the line and the cells of each record, the header first."""
-  with files.reading(path) as file:
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+  with _opened(path) as file:
+    text = io.TextIOWrapper(file, encoding=dialect.encoding, newline="")
     try:
-      reader, end = csv.reader(text), 0
+      reader, end = csv.reader(text, delimiter=dialect.separator), 0
       for cells in reader:
         start, end = end + 1, reader.line_num
         # pandas skips blank lines too.
@@ -271,10 +397,10 @@ def _records(
       text.detach()
 
 
-def _line(path: pathlib.Path, row: int) -> str:
+def _line(path: pathlib.Path, dialect: Dialect, row: int) -> str:
   """Returns the name of a row of a CSV file: its line, the header's is 1."""
   try:
-    with contextlib.closing(_records(path)) as records:
+    with contextlib.closing(_records(path, dialect)) as records:
       line, _ = next(itertools.islice(records, row + 1, None))
   except (csv.Error, StopIteration):
     return frames.row_name(row)
@@ -297,10 +423,20 @@ def _refuse_fractions(
 
 
 def _times(
-  column: "pandas.Series", where: Callable[[int], str]
+  column: "pandas.Series", where: Callable[[int], str], time_unit: str | None
 ) -> "pandas.Series":
   """Returns texts as times with an order: numbers by value, or dates."""
   import pandas
+
+  if time_unit is not None:
+    zones = column.str.extract(_ZONE, expand=False).dropna()
+    if len(zones):
+      shown = ", ".join(zones.unique()[:3])
+      examples.warn(
+        f"--time={column.name} has time zones ({shown});"
+        f" --time_unit={time_unit} counts the local time as written"
+      )
+      column = column.str.replace(_ZONE, "", regex=True)
 
   numbers = {
     text: frames.number_of(text)

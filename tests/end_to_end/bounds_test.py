@@ -12,12 +12,18 @@ CIRCLE = """
   --forgetting --noprogress
 """
 
+BASELINES = (
+  "majority_class",
+  "local_logistic_regression",
+  "pooled_logistic_regression",
+)
+
 
 @pytest.mark.long
 def test_evolving_has_floor_ceiling_and_forgetting(run):
   ended = run(evolving, CIRCLE, "--algorithm=fed_avg,fed_rep", errors="")
   runs = {each["algorithm"]: each for each in ended.runs}
-  assert list(runs) == ["fed_avg", "fed_rep", "majority_class", "pooled"]
+  assert list(runs) == ["fed_avg", "fed_rep", *BASELINES, "pooled"]
   assert "majority_class" in ended.output and "pooled" in ended.output
   # Two of four clients take part in a round.
   assert runs["pooled"]["setting"]["local_steps"] == 6
@@ -26,7 +32,7 @@ def test_evolving_has_floor_ceiling_and_forgetting(run):
     *("fed_avg", "fed_rep", "pooled")
   }
   for name, run in runs.items():
-    has_rounds = name != "majority_class"
+    has_rounds = name not in BASELINES
     assert ("forgetting" in run["metrics"]) == has_rounds
     assert ("forgetting" in run["lower_is_better"]) == has_rounds
 
@@ -35,7 +41,7 @@ def test_evolving_has_floor_ceiling_and_forgetting(run):
 def test_ceiling_without_one_setting_is_left_out_with_a_reason(run):
   ended = run(evolving, CIRCLE, "--algorithm=fed_rep")
   names = [each["algorithm"] for each in ended.runs]
-  assert names == ["fed_rep", "majority_class"]
+  assert names == ["fed_rep", *BASELINES]
   assert "--bounds: pooled is not computed" in ended.errors
 
 

@@ -19,6 +19,7 @@ from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
 from tff_shift.scenarios.evolving import simulation as evolving
+from tff_shift.simulation import bounds
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import rounds
 
@@ -434,7 +435,7 @@ class TestBounds:
       np.testing.assert_array_equal(one, other)
 
   def test_majority_class_is_that_of_the_source_domains(self):
-    found = evolving.majority_class(CLIENTS, num_new_clients=1)
+    found = evolving.baseline(bounds.majority_class, CLIENTS, num_new_clients=1)
     trained = CLIENTS[:-1]
     labels = [share_of_target(each)[1] for each in CLIENTS]
     own = [

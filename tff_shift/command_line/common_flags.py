@@ -89,7 +89,9 @@ def usage_errors() -> Iterator[None]:
 
 MAJORITY_HELP = (
   "Adds bounds of the accuracy to the table: majority_class, the floor: each"
-  " client predicts the most frequent class of its own training examples"
+  " client predicts the most frequent class of its own training examples; for"
+  " tables, local_logistic_regression of each client and"
+  " pooled_logistic_regression of all training examples"
 )
 
 

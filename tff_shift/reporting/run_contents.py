@@ -37,7 +37,10 @@ _LONGEST_VALUE = 40
 _NO_SELECTION = "none"
 # The algorithms that are floors: no client learns from others, none adapts, or
 # all predict the most frequent class.
-_FLOORS = ("local", "source", "majority_class")
+_FLOORS = (
+  *("local", "source", "majority_class"),
+  *("local_logistic_regression", "pooled_logistic_regression"),
+)
 # The algorithms against which a client can be harmed.
 _REFERENCES = ("local", "fed_avg", "source")
 

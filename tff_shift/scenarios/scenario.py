@@ -286,19 +286,24 @@ class Scenario:
         **varied,
       )
 
-  def majority(
-    self, bound_of: Callable[[int], bounds_lib.Bound]
-  ) -> selection.TrialResult:
-    """Returns the floor of the most frequent class.
+  def baselines(
+    self, bound_of: Callable[[Any, int], bounds_lib.Bound]
+  ) -> Iterator[selection.TrialResult]:
+    """Yields the baselines that the data allow.
 
     Args:
-      bound_of: Takes a seed, returns the bound.
+      bound_of: Takes one of `bounds_lib.BASELINES` and a seed, returns the
+        bound.
     """
-    return selection.TrialResult(
-      selection.Trial(bounds_lib.MAJORITY_CLASS, hyperparameters.HParams(), {}),
-      selection.NONE,
-      {seed: bound_of(seed) for seed in self.plan.seeds},
-    )
+    model = self.plan.model
+    is_table = len(model.input_shape) == 1 and model.input_dtype.is_floating
+    for name, fit in bounds_lib.BASELINES.items():
+      if name == bounds_lib.MAJORITY_CLASS or is_table:
+        yield selection.TrialResult(
+          selection.Trial(name, hyperparameters.HParams(), {}),
+          selection.NONE,
+          {seed: bound_of(fit, seed) for seed in self.plan.seeds},
+        )
 
   def _write_tables(self, trial, by_seed, varied) -> None:
     """Writes and draws the tables of counts of a trial, if there are any."""

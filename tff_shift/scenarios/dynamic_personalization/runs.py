@@ -198,11 +198,12 @@ class DynamicPersonalization(scenario.Scenario):
     ]
 
   def bounds(self, readings):
-    """Yields the floor on each stream."""
+    """Yields the baselines on each stream."""
     for name in self.plan.configuration.test_distributions:
 
-      def bound_of(seed, name=name):
-        return dynamic_personalization.majority_class(
+      def bound_of(fit, seed, name=name):
+        return dynamic_personalization.baseline(
+          fit,
           planning.train_periods(
             self.plan.configuration, self.plan.dataset, seed
           ),
@@ -211,7 +212,8 @@ class DynamicPersonalization(scenario.Scenario):
           self.plan.configuration.periods,
         )
 
-      yield self.majority(bound_of), {"test_distribution": name}
+      for reading in self.baselines(bound_of):
+        yield reading, {"test_distribution": name}
 
   def tables(self, result, test_distribution):
     """Returns the tables of the last period of a stream."""

@@ -495,32 +495,33 @@ def infer(
   )
 
 
-def majority_class(
+def baseline(
+  fit: Callable[[bounds.Training], bounds.Baseline],
   training: _Drawn,
   num_rounds: int,
   drawn: _Drawn,
   num_periods: int,
 ) -> bounds.Bound:
-  """Returns the floor of the most frequent class of the training periods.
+  """Returns the accuracy of a baseline that is fitted to the training periods.
 
-  Clients predict that of their own examples in all periods of a stream; clients
-  without any, that of all clients' examples.
+  Clients predict with their own predictors in all periods of a stream.
 
   Args:
+    fit: The baseline, one of `bounds.BASELINES`.
     training: The periods of training.
     num_rounds: The number of rounds, one period each.
     drawn: The periods of the stream.
     num_periods: The number of periods after period 0.
   """
   clients = range(training.num_clients)
-  found = bounds.majority_of(
-    (training.batch(client, period).y for period in range(num_rounds))
+  fitted = fit(
+    (training.batch(client, period) for period in range(num_rounds))
     for client in clients
   )
   by_period = np.array(
     [
       bounds.accuracy(
-        found.own, [drawn.batch(client, period).y for client in clients]
+        fitted.clients, [drawn.batch(client, period) for client in clients]
       )
       for period in range(1, num_periods + 1)
     ]

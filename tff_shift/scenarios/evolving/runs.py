@@ -111,14 +111,12 @@ class Evolving(scenario.Scenario):
     ]
 
   def bounds(self, readings):
-    """Yields the floor, and the ceiling of FedAvg on pooled data."""
+    """Yields the baselines, and the ceiling of FedAvg on pooled data."""
     num_new = self.plan.configuration.num_new_clients
-    yield (
-      self.majority(
-        lambda seed: evolving.majority_class(self.plan.clients[seed], num_new)
-      ),
-      {},
-    )
+    for reading in self.baselines(
+      lambda fit, seed: evolving.baseline(fit, self.plan.clients[seed], num_new)
+    ):
+      yield reading, {}
     if self.plan.configuration.concept_drift is not None:
       output_folder.warn(
         f"--bounds: {bounds_lib.POOLED} is not computed: with --concept_drift,"

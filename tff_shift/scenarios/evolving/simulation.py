@@ -37,6 +37,7 @@ import numpy as np
 
 from tff_shift._util import arguments
 from tff_shift.data import client_dataset
+from tff_shift.data import examples
 from tff_shift.data import partition
 from tff_shift.data.shifts import evolving
 from tff_shift.learning import algorithm as algorithm_lib
@@ -252,32 +253,40 @@ def pooled(
   ]
 
 
-def majority_class(
-  clients: Sequence[evolving.Client], num_new_clients: int = 0
+def baseline(
+  fit: Callable[[bounds.Training], bounds.Baseline],
+  clients: Sequence[evolving.Client],
+  num_new_clients: int = 0,
 ) -> bounds.Bound:
-  """Returns the floor of the most frequent class of the source domains.
+  """Returns the accuracy of a baseline that is fitted to the source domains.
 
-  Clients predict that of their own training examples; the server, and clients
-  that never train, that of all training examples.
+  Clients predict with their own predictors; the server, and clients that never
+  train, with the shared one.
 
   Args:
+    fit: The baseline, one of `bounds.BASELINES`.
     clients: The clients.
     num_new_clients: The number of clients, the last ones, that never train.
   """
   num_trained = len(clients) - num_new_clients
-  found = bounds.majority_of([each.train.y] for each in clients[:num_trained])
-  test = [_only_target(each.test).y for each in clients]
-  own = bounds.accuracy(found.own, test[:num_trained])
-  at_server = np.concatenate(test[:num_trained])
-  metrics = {
-    "client_accuracy": float(np.nanmean(own)),
-    "server_accuracy": 100.0 * float(np.mean(at_server == found.shared)),
-  }
-  if num_new_clients:
-    new = bounds.accuracy([found.shared] * num_new_clients, test[num_trained:])
-    metrics["new_client_accuracy"] = float(np.nanmean(new))
+  fitted = fit(
+    [examples.Examples(client.train.x, client.train.y)]
+    for client in clients[:num_trained]
+  )
+  test = [_only_target(client.test) for client in clients]
+  accuracy = bounds.accuracy(fitted.clients, test[:num_trained])
+  metrics = {"client_accuracy": float(np.nanmean(accuracy))}
+  if fitted.server is not None:
+    metrics["server_accuracy"] = bounds.shared_accuracy(
+      fitted.server, test[:num_trained]
+    )
+    if num_new_clients:
+      new = bounds.accuracy(
+        [fitted.server] * num_new_clients, test[num_trained:]
+      )
+      metrics["new_client_accuracy"] = float(np.nanmean(new))
   nothing = np.full(num_new_clients, np.nan)
-  return bounds.Bound(metrics, np.concatenate([own, nothing]))
+  return bounds.Bound(metrics, np.concatenate([accuracy, nothing]))
 
 
 def training_data(

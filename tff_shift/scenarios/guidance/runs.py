@@ -111,16 +111,14 @@ class Guidance(scenario.Scenario):
     ]
 
   def bounds(self, readings):
-    """Yields the floor."""
+    """Yields the baselines."""
     by_seed = self.plan.datasets
-    yield (
-      self.majority(
-        lambda seed: guidance.majority_class(
-          by_seed[seed].train, by_seed[seed].test
-        )
-      ),
-      {},
-    )
+    for reading in self.baselines(
+      lambda fit, seed: guidance.baseline(
+        fit, by_seed[seed].train, by_seed[seed].test
+      )
+    ):
+      yield reading, {}
 
   def tables(self, result):
     """Returns the tables of the last evaluation."""

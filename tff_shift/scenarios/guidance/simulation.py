@@ -17,6 +17,7 @@ Choices:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -303,32 +304,33 @@ def _of_clients(
   )
 
 
-def majority_class(
-  train: Sequence[examples.Examples], test: Sequence[examples.Examples]
+def baseline(
+  fit: Callable[[bounds.Training], bounds.Baseline],
+  train: Sequence[examples.Examples],
+  test: Sequence[examples.Examples],
 ) -> bounds.Bound:
-  """Returns the floor of the most frequent class of the training examples.
+  """Returns the accuracy of a baseline that is fitted to the training examples.
 
-  Clients answer their queries with that of their own examples, and the system
-  with that of all clients' examples.
+  Clients answer their queries with their own predictors, and the system with
+  the shared one.
 
   Args:
+    fit: The baseline, one of `bounds.BASELINES`.
     train: The training examples of each client.
     test: The test examples of each client.
   """
-  found = bounds.majority_of([each.y] for each in train)
-  own = bounds.accuracy(found.own, [each.y for each in test])
-  have_queries = ~np.isnan(own)
-  sizes = np.array([len(each.y) for each in train])
-  queries = np.concatenate([each.y for each in test])
-  return bounds.Bound(
-    {
-      "average_accuracy": float(
-        np.average(own[have_queries], weights=sizes[have_queries])
-      ),
-      "system_accuracy": _percent(np.mean(queries == found.shared)),
-    },
-    own,
-  )
+  fitted = fit([part] for part in train)
+  accuracy = bounds.accuracy(fitted.clients, test)
+  have_queries = ~np.isnan(accuracy)
+  sizes = np.array([len(part.y) for part in train])
+  metrics = {
+    "average_accuracy": float(
+      np.average(accuracy[have_queries], weights=sizes[have_queries])
+    )
+  }
+  if fitted.server is not None:
+    metrics["system_accuracy"] = bounds.shared_accuracy(fitted.server, test)
+  return bounds.Bound(metrics, accuracy)
 
 
 def check_metrics(metrics: metric_lib.Chosen) -> None:

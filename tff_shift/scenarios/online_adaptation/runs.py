@@ -202,17 +202,19 @@ class OnlineAdaptation(scenario.Scenario):
     ]
 
   def bounds(self, readings):
-    """Yields the floor of each schedule."""
+    """Yields the baselines of each schedule."""
     trial = readings[0].trial
     for shift in self.plan.configuration.shift:
 
-      def bound_of(seed, shift=shift):
-        return online_adaptation.majority_class(
+      def bound_of(fit, seed, shift=shift):
+        return online_adaptation.baseline(
+          fit,
           self._deployment(trial, seed),
           planning.client_streams(self.plan, shift, seed),
         )
 
-      yield self.majority(bound_of), {"shift": shift}
+      for reading in self.baselines(bound_of):
+        yield reading, {"shift": shift}
 
   def tables(self, result, shift):
     """Returns the tables of the last time step, after adaptation."""

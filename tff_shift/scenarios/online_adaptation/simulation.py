@@ -180,25 +180,28 @@ class OnlineResult(NamedTuple):
 Deployment = adaptation.Deployment
 
 
-def majority_class(
-  deployment: Deployment, client_streams: online_adaptation.Streams
+def baseline(
+  fit: Callable[[bounds.Training], bounds.Baseline],
+  deployment: Deployment,
+  client_streams: online_adaptation.Streams,
 ) -> bounds.Bound:
-  """Returns the floor of the most frequent class of the labelled examples.
+  """Returns the accuracy of a baseline that is fitted to labelled examples.
 
-  Clients predict that of their own examples from before deployment at all time
-  steps; clients without any, that of all clients' examples.
+  Clients predict with their own predictors of the time before deployment at all
+  time steps.
 
   Args:
+    fit: The baseline, one of `bounds.BASELINES`.
     deployment: The data available at deployment.
     client_streams: The streams of all clients.
   """
-  found = bounds.majority_of([each.y] for each in deployment.initial)
+  fitted = fit([part] for part in deployment.initial)
   by_step = np.array(
     [
       bounds.accuracy(
-        found.own,
+        fitted.clients,
         [
-          client_streams.batch(client, timestep).y
+          client_streams.batch(client, timestep)
           for client in range(client_streams.num_clients)
         ],
       )

@@ -1,0 +1,18 @@
+"""Tests of the linear model."""
+
+import numpy as np
+
+from tests.fixtures.arrays import normal
+from tff_shift.models.networks import linear
+
+
+def test_logits_are_linear_in_the_input(run_in_graph, reference):
+  model = linear.build(input_shape=(2, 3), num_classes=4)
+  assert model.backbone.num_parameters == 0
+  assert model.num_parameters == 6 * 4 + 4
+  assert model.embedding_size == 6
+  numpy = reference(model)
+  x = normal(0, 7, 2, 3)
+  logits = run_in_graph(lambda x: model.predict(numpy.weights, x), x)
+  expected = numpy.linear(x.reshape(7, 6), "layer", "head")
+  np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)

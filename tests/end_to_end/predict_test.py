@@ -127,7 +127,7 @@ def test_no_examples(run_predict, written, capsys):
 --output=nowhere/a.npz
     --output=nowhere/a.npz: it must be
 --output=a.txt
-    --output=a.txt: it must be one of .csv, .parquet, .npz
+    --output=a.txt: it must be one of .csv, .csv.gz, .parquet, .npz
 --output=/proc/self/fdinfo/a.npz
     --output: .* cannot be written
 --output=predictions.csv
@@ -511,3 +511,30 @@ def test_model_of_a_run_predicts_the_file_of_the_run(
     ("dropped", "note, id"),
   ):
     assert re.search(f">data: {name}</th>\\s*<td>{shown}", text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_dialect_of_input_and_output(
+  run_named, served_folder, tmp_path, suffix
+):
+  path = tmp_path / f"klinik{suffix}"
+  dialect = {"sep": ";", "decimal": ",", "encoding": "latin-1"}
+  TABLE.assign(ward="s\u00fcd").to_csv(path, index=False, **dialect)
+  output = f"predictions{suffix}"
+  flags = "--separator=;", "--decimal=,", "--encoding=latin-1"
+  assert run_named(path, *flags, output=output) == 0
+  rows = pandas.read_csv(tmp_path / output, **dialect)
+  assert rows["ward"].eq("s\u00fcd").all()
+  logits = X @ served_folder.values.shared
+  assert rows["predicted"].tolist() == list(
+    np.array(["a", "b", "c"])[logits.argmax(axis=1)]
+  )
+  shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+  np.testing.assert_allclose(rows["probability_b"], shares[:, 1], rtol=1e-5)
+
+
+def test_dialect_of_other_files_is_refused(run_named, tmp_path, capsys):
+  TABLE.to_parquet(tmp_path / "data.parquet")
+  assert run_named(tmp_path / "data.parquet", "--separator=;") == 2
+  assert "--separator=; belongs to CSV files" in capsys.readouterr().err

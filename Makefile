@@ -16,6 +16,8 @@ else
   $(error TENSORFLOW=$(TENSORFLOW): 2.21 or 2.14)
 endif
 BIN := $(VENV)/bin
+# Each process of a test would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := $(VENV)/.installed
 # Processes for the tests: one per core.
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)

@@ -133,6 +133,11 @@ class TestLostWorker:
       resume.join()
     assert not caplog.records
 
+  @pytest.mark.parametrize(
+    "start_worker",
+    ["worker_binary", pytest.param("in_process", marks=pytest.mark.long)],
+    indirect=True,
+  )
   def test_started_anew_within_the_timeout(
     self, start_worker, workers, expected, caplog, use, count
   ):

@@ -190,7 +190,9 @@ class TestLogits:
     loaded = keras.saving.load_model(tmp_path / f"model.{kind}")
     assert_equal(predict(ts.from_keras(loaded, initial="given"), x), model(x))
 
-  @pytest.mark.parametrize("build", [light_branches, nested, in_both_directions])
+  @pytest.mark.parametrize(
+    "build", [light_branches, nested, in_both_directions]
+  )
   @pytest.mark.parametrize("kind", ["keras", "h5", "weights.h5"])
   def test_of_files_of_weights_are_those_of_keras_3(
     self, tmp_path, build, kind

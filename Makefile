@@ -123,7 +123,7 @@ BINARIES := tests/end_to_end
 ALGORITHMS := tests/algorithms
 SINGLE := algorithms data end_to_end execution learning models scenarios simulation
 PARTS := 'tests/data tests/execution' '$(SINGLE:%=--ignore=tests/%)' \
-  '$(ALGORITHMS)/fed_*_test.py' '$(ALGORITHMS)/[a-e]*_test.py' tests/learning \
+  '$(ALGORITHMS)/fe*_test.py' '$(ALGORITHMS)/[a-e]*_test.py' tests/learning \
   '$(ALGORITHMS)/f[!e]*_test.py $(ALGORITHMS)/[g-z]*_test.py' tests/models/keras \
   'tests/models --ignore=tests/models/keras' 'tests/simulation tests/scenarios' \
   '$(BINARIES)/[p-s]*_test.py' '$(BINARIES)/[a-dt-z]*_test.py' $(BINARIES)/saving \

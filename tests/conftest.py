@@ -90,6 +90,14 @@ def pytest_runtest_protocol(item, nextitem):
 
 # How long a process that was told to end may take, in seconds.
 _ENDING = 5
+# The processes that several files use, by their number.
+_shared_pids = set()
+
+
+@pytest.fixture(scope="session")
+def shared_processes():
+  """The numbers of processes that may outlive a file, but not the session."""
+  return _shared_pids
 
 
 def _command(process):
@@ -99,11 +107,15 @@ def _command(process):
   return ""
 
 
-def _end_children():
-  """Ends the processes that this one has started, and returns what they are."""
+def _end_children(excluded_pids):
+  """Ends the processes that this one has started, and returns what they are.
+
+  Except for those with these numbers.
+  """
   commands = {
     child: _command(child)
     for child in psutil.Process().children(recursive=True)
+    if child.pid not in excluded_pids
   }
   # Python's tracker of shared memory ends with this process.
   own = [k for k, v in commands.items() if "resource_tracker" not in v]
@@ -121,7 +133,7 @@ def pytest_runtest_teardown(item, nextitem):
   """
   outcome = yield
   if nextitem is None or nextitem.path != item.path:
-    left = _end_children()
+    left = _end_children(_shared_pids if nextitem else ())
     assert not left, f"{item.location[0]} left processes: {left}"
   return outcome
 

@@ -180,6 +180,7 @@ def test_stock_tff_learns_in_process(run_example):
   assert accuracy > 90
 
 
+@pytest.mark.long
 def test_code_of_the_readme_learns_and_prints_nothing_else():
   text = _README.read_text(encoding="utf-8")
   (code,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

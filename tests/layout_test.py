@@ -1,8 +1,11 @@
-"""Imports run in the order of the layout in CONTRIBUTING.md only."""
+"""Imports run in the order of the layout; `make test` runs each file once."""
 
 import ast
 import pathlib
 import re
+import shlex
+import shutil
+import subprocess
 
 import pytest
 
@@ -43,3 +46,32 @@ def test_no_import_runs_back():
         if other in rooms[place + 1 :]:
           found.add(f"{path.relative_to(_ROOT)} imports from {other}")
   assert not found
+
+
+def files_of(part):
+  """Yields the files of a part of `make test`, which pytest is called with."""
+  words = part.split()
+  ignored = [word.removeprefix("--ignore=") for word in words if "=" in word]
+  for pattern in [word for word in words if "=" not in word] or ["tests"]:
+    for path in _ROOT.glob(pattern):
+      for file in path.rglob("*_test.py") if path.is_dir() else [path]:
+        name = file.relative_to(_ROOT).as_posix()
+        if not any(name.startswith(f"{folder}/") for folder in ignored):
+          yield name
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+def test_each_file_is_in_one_part():
+  recipe = subprocess.run(
+    ["make", "-n", "test"],
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+  ).stdout
+  (parts,) = re.findall(r"^printf '%s\\0' (.*) \| xargs", recipe, re.MULTILINE)
+  files = [name for part in shlex.split(parts) for name in files_of(part)]
+  tests = (_ROOT / "tests").rglob("*_test.py")
+  assert sorted(files) == sorted(
+    path.relative_to(_ROOT).as_posix() for path in tests
+  )

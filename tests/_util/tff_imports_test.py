@@ -59,8 +59,14 @@ def run(program, **options):
   return process.returncode, process.stdout.splitlines(), process.stderr
 
 
-def test_tff_computes_without_jax_and_vizier():
-  code, lines, errors = run(_ABSENT + _COMPUTE)
+@pytest.mark.slow
+def test_tff_computes_without_jax_and_vizier_and_ends():
+  # Its children ignore the signal with which TFF ends its worker, as in the
+  # background of a script.
+  def ignore():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+  code, lines, errors = run(_ABSENT + _COMPUTE, preexec_fn=ignore, timeout=300)
   assert code == 0, errors
   assert lines == [
     "3.0 False False",
@@ -72,16 +78,7 @@ def test_tff_computes_without_jax_and_vizier():
   assert "Traceback" not in errors
 
 
-def test_a_program_in_the_background_of_a_script_ends():
-  # Its children ignore the signal with which TFF ends its worker.
-  def ignore():
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-  code, lines, errors = run(_ABSENT + _COMPUTE, preexec_fn=ignore, timeout=300)
-  assert code == 0, errors
-  assert lines[0] == "3.0 False False"
-
-
+@pytest.mark.slow
 def test_tff_may_be_imported_before_the_package(tmp_path):
   program = _ABSENT + (
     "import tensorflow_federated as tff; print('tff_shift' in sys.modules)"
@@ -107,6 +104,7 @@ def test_other_lines_of_an_import_are_passed_on(capfd):
   assert capfd.readouterr().err == "a failure\nanother\n"
 
 
+@pytest.mark.slow
 @needs_keras_3
 def test_keras_3_in_place_of_tf_keras_is_said_in_one_line():
   code, lines, errors = run(

@@ -377,9 +377,7 @@ class TestLimits:
       client,
       [1, 2, 2],
     )
-    for summary, reference in itertools.product(
-      ("softmax", "histogram"), ("last", "ema")
-    ):
+    for summary, reference in (("softmax", "ema"), ("histogram", "last")):
       functions = build(
         PROGRAM,
         model=normalized,

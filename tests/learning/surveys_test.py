@@ -234,6 +234,7 @@ class TestSurvey:
 @pytest.mark.cpp
 @pytest.mark.slow
 def test_executors_agree():
+  built = build()
   with contextlib.ExitStack() as stack:
     workers = [stack.enter_context(local.Worker.start()) for _ in range(2)]
     remote = execution.RemoteWorkers([each.address for each in workers])
@@ -242,6 +243,6 @@ def test_executors_agree():
       ("remote", {"remote_workers": remote}),
     ):
       with execution.use(name, **options):
-        found, clients = train(build(), 3)
+        found, clients = train(built, 3)
       assert_allclose(found, oracle(3), rtol=1e-6)
       assert clients == [3, 3, 3]

@@ -80,6 +80,7 @@ def disk_full(no_file_above, owner, name, is_now):
     yield
 
 
+@pytest.mark.long
 def test_run_that_ends_early_again_and_again_ends_as_one_that_does_not(
   whole, tmp_path, run_evolving, start_binary, capfd, monkeypatch, no_file_above
 ):

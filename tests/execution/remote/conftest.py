@@ -30,12 +30,13 @@ DEADLINE = 60.0
 
 
 @pytest.fixture(scope="module", autouse=True)
-def nothing_is_left() -> Iterator[None]:
+def nothing_is_left(shared_processes) -> Iterator[None]:
   """Fails if a process has been left, or a thread that watches or computes."""
   before = psutil.Process().children(recursive=True)
   yield
   now = psutil.Process().children(recursive=True)
-  assert [process for process in now if process not in before] == []
+  left = [process for process in now if process not in before]
+  assert [each for each in left if each.pid not in shared_processes] == []
   # The call of a lost worker ends by itself, but not before it is given up.
   deadline = time.monotonic() + DEADLINE
   for thread in threads_of_workers():
@@ -53,7 +54,7 @@ def threads_of_workers() -> list[threading.Thread]:
 
 
 @pytest.fixture(
-  scope="module",
+  scope="session",
   params=["worker_binary", pytest.param("in_process", marks=pytest.mark.slow)],
 )
 def start_worker(request) -> Callable[..., local.Worker]:
@@ -64,14 +65,20 @@ def start_worker(request) -> Callable[..., local.Worker]:
   return functools.partial(local.Worker.start, command=command)
 
 
-@pytest.fixture(scope="module")
-def workers(start_worker) -> Iterator[list[local.Worker]]:
+@pytest.fixture(scope="session")
+def workers(start_worker, shared_processes) -> Iterator[list[local.Worker]]:
+  """Three workers, which no test ends: to start them takes many seconds."""
   with (
     contextlib.ExitStack() as stack,
     concurrent.futures.ThreadPoolExecutor() as pool,
   ):
     started = [pool.submit(start_worker) for _ in range(3)]
-    yield [stack.enter_context(each.result()) for each in started]
+    entered = [stack.enter_context(each.result()) for each in started]
+    for worker in entered:
+      # Its process, and that which ends it.
+      supervisor = psutil.Process(worker.pid).ppid()
+      shared_processes.update((worker.pid, supervisor))
+    yield entered
 
 
 def _use(workers, **settings):

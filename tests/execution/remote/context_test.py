@@ -1,6 +1,7 @@
 """Tests of what remote workers compute together."""
 
 import contextlib
+import functools
 import re
 
 import numpy as np
@@ -188,6 +189,18 @@ class TestDraws:
     assert not caplog.records
 
 
+@functools.cache
+def local_calls(name, num_rounds, beside_rounds):
+  """The calls of an algorithm, and what the local executor gives."""
+  built = executor_equality.build(name)
+  with execution.use("local"):
+    calls = executor_equality.run_all(built, beside_rounds, num_rounds)
+  num_phases = num_rounds * len(built.phases)
+  prepares = bool(built.guidance and built.guidance.prepare)
+  assert len(calls) == 2 + num_phases + prepares + len(beside_rounds)
+  return calls
+
+
 @pytest.mark.slow
 class TestAlgorithms:
   """Each step from the same state as on the local executor.
@@ -199,7 +212,6 @@ class TestAlgorithms:
   def contexts(self, workers, use):
     with contextlib.ExitStack() as stack:
       yield {
-        "local": stack.enter_context(execution.use("local")),
         2: stack.enter_context(use(workers[:2])),
         3: stack.enter_context(use(workers)),
       }
@@ -208,26 +220,26 @@ class TestAlgorithms:
     ("name", "num_rounds", "beside_rounds", "num_workers"),
     [
       # Clients keep a state, and vote.
-      ("fed_rep", 2, ["vote"], 2),
+      ("fed_rep", 2, ("vote",), 2),
       # What clients count, and a guide.
-      ("fed_drm", 0, ["guide"], 2),
+      ("fed_drm", 0, ("guide",), 2),
       # The server answers a client.
-      ("fed_3da", 0, ["request"], 3),
+      ("fed_3da", 0, ("request",), 3),
       *(
         pytest.param(*row, marks=pytest.mark.long)
         for row in (
           # They adapt to one example after the other.
-          ("t3a", 0, ["evaluate_clients", "evaluate_each_client"], 2),
+          ("t3a", 0, ("evaluate_clients", "evaluate_each_client"), 2),
           # The server goes on from the mean and a sum, and evaluates alone.
-          ("cfed", 1, ["evaluate_server"], 2),
+          ("cfed", 1, ("evaluate_server",), 2),
           # Two phases.
-          ("fed_ade", 1, [], 3),
+          ("fed_ade", 1, (), 3),
           # Clients prepare, and answer from that.
-          ("fed_avg_ft", 0, ["answer"], 2),
+          ("fed_avg_ft", 0, ("answer",), 2),
           # What clients keep starts from what the server sends.
-          ("apfl", 1, [], 3),
+          ("apfl", 1, (), 3),
           # They send a summary.
-          ("fed_evolve", 1, ["evaluate_server"], 2),
+          ("fed_evolve", 1, ("evaluate_server",), 2),
         )
       ),
     ],
@@ -235,14 +247,8 @@ class TestAlgorithms:
   def test_same_as_local(
     self, contexts, name, num_rounds, beside_rounds, num_workers
   ):
-    algorithm = executor_equality.build(name)
     install = tff.framework.get_context_stack().install
-    with install(contexts["local"]):
-      calls = executor_equality.run_all(algorithm, beside_rounds, num_rounds)
-    num_phases = num_rounds * len(algorithm.phases)
-    prepares = bool(algorithm.guidance and algorithm.guidance.prepare)
-    assert len(calls) == 2 + num_phases + prepares + len(beside_rounds)
-    for call in calls:
+    for call in local_calls(name, num_rounds, beside_rounds):
       with install(contexts[num_workers]):
         found = call.computation(*call.arguments)
       difference = executor_equality.largest_difference(found, call.result)

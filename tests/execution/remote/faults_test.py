@@ -94,9 +94,10 @@ class TestLostWorker:
       return count(list(self.LIMITS))
 
   def test_killed_in_the_middle(
-    self, start_worker, expected, caplog, use, count
+    self, start_worker, workers, expected, caplog, use, count
   ):
-    with start_worker() as one, start_worker() as other:
+    one = workers[0]
+    with start_worker() as other:
       with use([one, other]):
         assert count([3, 6]) == ([3, 6], 1.5)
         # It has its part of the computation, and cannot be done with it.
@@ -132,6 +133,11 @@ class TestLostWorker:
       resume.join()
     assert not caplog.records
 
+  @pytest.mark.parametrize(
+    "start_worker",
+    ["worker_binary", pytest.param("in_process", marks=pytest.mark.long)],
+    indirect=True,
+  )
   def test_started_anew_within_the_timeout(
     self, start_worker, workers, expected, caplog, use, count
   ):

@@ -92,6 +92,11 @@ class TestRemote:
       data[0][1] += 1000
       _check(data, 3)
 
+  @pytest.mark.parametrize(
+    "start_worker",
+    ["worker_binary", pytest.param("in_process", marks=pytest.mark.long)],
+    indirect=True,
+  )
   def test_worker_that_is_started_anew_gets_everything(
     self, start_worker, use, data, sent
   ):

@@ -78,14 +78,15 @@ def _states(name, num_clients):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start_worker", ["in_process"], indirect=True)
-@pytest.mark.parametrize("name", ["fed_avg", "fed_rep"])
-def test_same_bits_as_in_process(workers, use, name):
-  # A client more on the second worker, or two.
-  for num_workers, num_clients in ((2, 5), (3, 5)):
-    with execution.use("in_process"):
-      expected = _states(name, num_clients)
-    with use(workers[:num_workers], worker_timeout=60.0):
-      assert _states(name, num_clients) == expected
+# A client more on the second worker, or two.
+@pytest.mark.parametrize(
+  ("name", "num_workers"), [("fed_avg", 3), ("fed_rep", 2)]
+)
+def test_same_bits_as_in_process(workers, use, name, num_workers):
+  with execution.use("in_process"):
+    expected = _states(name, num_clients=5)
+  with use(workers[:num_workers], worker_timeout=60.0):
+    assert _states(name, num_clients=5) == expected
 
 
 class TestValues:

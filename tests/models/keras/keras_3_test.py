@@ -20,6 +20,8 @@ if not importlib.util.find_spec("tf_keras"):
 import keras
 
 layers = keras.layers
+# Without the kernel for GPUs, which takes seconds to build.
+WITHOUT_KERNEL = {"activation": "softsign"}
 _ROOT = pathlib.Path(__file__).parents[3]
 
 
@@ -29,7 +31,7 @@ def sequential(*stack, shape=(4,), dtype=None):
   )
 
 
-def branches():
+def branches(**options):
   """Two ways that are merged, a layer that is used twice, arguments by name."""
   x = layers.Input((4, 3))
   twice = layers.Dense(3, activation="silu")
@@ -37,8 +39,12 @@ def branches():
     query=twice(x), value=twice(twice(x)), use_causal_mask=True
   )
   y = layers.GlobalAveragePooling1D()(layers.Add()([x, y]))
-  _, state = layers.GRU(4, return_state=True)(x)
+  _, state = layers.GRU(4, return_state=True, **options)(x)
   return keras.Model(x, layers.Dense(3)(layers.Concatenate()([y, state])))
+
+
+def light_branches():
+  return branches(**WITHOUT_KERNEL)
 
 
 def nested():
@@ -55,14 +61,17 @@ def nested():
 
 
 def in_both_directions():
-  return sequential(layers.Bidirectional(layers.LSTM(4)), shape=(5, 2))
+  lstm = layers.LSTM(4, **WITHOUT_KERNEL)
+  return sequential(layers.Bidirectional(lstm), shape=(5, 2))
 
 
 def recurrent():
   cells = [layers.GRUCell(3), layers.LSTMCell(2)]
   return sequential(
     layers.Embedding(7, 2, mask_zero=True),
-    layers.Bidirectional(layers.GRU(4, return_sequences=True)),
+    layers.Bidirectional(
+      layers.GRU(4, return_sequences=True, **WITHOUT_KERNEL)
+    ),
     layers.TimeDistributed(layers.Dense(3)),
     layers.RNN(cells),
     shape=(5,),
@@ -81,13 +90,18 @@ def adapted():
   )
 
 
-def masked():
+def masked(**options):
   """A mask that inputs carry through layers."""
   x = layers.Input((5, 3))
   y = layers.Dense(4)(layers.Masking()(x))
-  y = layers.LSTM(4, return_sequences=True)(y)
-  y = layers.Bidirectional(layers.GRU(2, return_sequences=True))(y)
+  y = layers.LSTM(4, return_sequences=True, **options)(y)
+  gru = layers.GRU(2, return_sequences=True, **WITHOUT_KERNEL)
+  y = layers.Bidirectional(gru)(y)
   return keras.Model(x, layers.Dense(3)(layers.GlobalAveragePooling1D()(y)))
+
+
+def light_masked():
+  return masked(**WITHOUT_KERNEL)
 
 
 def masked_attention():
@@ -163,7 +177,11 @@ class TestLogits:
   @pytest.mark.parametrize(
     ("build", "kind"),
     # Keras 3 itself cannot load masks from .h5.
-    [(branches, "keras"), (branches, "h5"), (masked, "keras")],
+    [
+      (light_branches, "keras"),
+      (light_branches, "h5"),
+      (light_masked, "keras"),
+    ],
   )
   def test_of_loaded_models_are_those_of_keras_3(self, tmp_path, build, kind):
     model = randomized(build())
@@ -172,7 +190,9 @@ class TestLogits:
     loaded = keras.saving.load_model(tmp_path / f"model.{kind}")
     assert_equal(predict(ts.from_keras(loaded, initial="given"), x), model(x))
 
-  @pytest.mark.parametrize("build", [branches, nested, in_both_directions])
+  @pytest.mark.parametrize(
+    "build", [light_branches, nested, in_both_directions]
+  )
   @pytest.mark.parametrize("kind", ["keras", "h5", "weights.h5"])
   def test_of_files_of_weights_are_those_of_keras_3(
     self, tmp_path, build, kind
@@ -227,13 +247,13 @@ class TestTraining:
     weights = model.initial_weights(tf.constant([0, 1]))
     x = tf.random.stateless_normal((1, 4, 4, 1), (0, 1))
     with modes.training(lambda: tf.constant([1, 2])):
-      found = {
-        model.predict(weights, tf.repeat(x, 50, 0)).numpy()[i].tobytes()
-        for i in range(50)
-      }
+      drawn = model.predict(weights, tf.repeat(x, 50, 0)).numpy()
     flipped = tf.reverse(x, [2 if axis == "horizontal" else 1])
     expected = model.predict(weights, tf.concat([x, flipped], 0)).numpy()
-    assert found == {row.tobytes() for row in expected}
+    flips = np.abs(drawn[:, None] - expected).max(axis=2).argmin(axis=1)
+    assert set(flips) == {0, 1}
+    # The product of a row may depend on the size of the batch.
+    np.testing.assert_allclose(drawn, expected[flips], atol=1e-6)
     in_evaluation = keras_model(x, training=False)
     np.testing.assert_allclose(in_evaluation, expected[:1], atol=1e-6)
 

@@ -61,7 +61,18 @@ def folder(name, tmp_path, monkeypatch):
   return next(tmp_path.glob("*/fed_avg"))
 
 
-@pytest.mark.parametrize("name", ts.__all__)
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(
+      name,
+      # They train.
+      marks=[pytest.mark.slow]
+      * name.startswith(("run_", "load", "Adapter", "pretrain", "as_learn")),
+    )
+    for name in ts.__all__
+  ],
+)
 def test_examples_of_docstrings(name, folder):
   """Runs the `>>>` lines with `ts`, `np`, `pd` and an empty `folder`."""
   if name == "from_huggingface":

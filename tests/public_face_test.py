@@ -61,16 +61,14 @@ def folder(name, tmp_path, monkeypatch):
   return next(tmp_path.glob("*/fed_avg"))
 
 
+TRAINING = "run_", "load", "Adapter", "pretrain", "as_learn"
+
+
 @pytest.mark.parametrize(
   "name",
   [
-    pytest.param(
-      name,
-      # They train.
-      marks=[pytest.mark.slow]
-      * name.startswith(("run_", "load", "Adapter", "pretrain", "as_learn")),
-    )
-    for name in ts.__all__
+    pytest.param(n, marks=[pytest.mark.slow] * n.startswith(TRAINING))
+    for n in ts.__all__
   ],
 )
 def test_examples_of_docstrings(name, folder):

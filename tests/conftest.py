@@ -90,13 +90,12 @@ def pytest_runtest_protocol(item, nextitem):
 
 # How long a process that was told to end may take, in seconds.
 _ENDING = 5
-# The processes that several files use, by their number.
 _shared_pids = set()
 
 
 @pytest.fixture(scope="session")
 def shared_processes():
-  """The numbers of processes that may outlive a file, but not the session."""
+  """The ids of processes that may outlive a file, not the session."""
   return _shared_pids
 
 
@@ -108,10 +107,7 @@ def _command(process):
 
 
 def _end_children(excluded_pids):
-  """Ends the processes that this one has started, and returns what they are.
-
-  Except for those with these numbers.
-  """
+  """Ends the processes that this one has started, and returns what they are."""
   commands = {
     child: _command(child)
     for child in psutil.Process().children(recursive=True)

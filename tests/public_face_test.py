@@ -61,7 +61,16 @@ def folder(name, tmp_path, monkeypatch):
   return next(tmp_path.glob("*/fed_avg"))
 
 
-@pytest.mark.parametrize("name", ts.__all__)
+TRAINING = "run_", "load", "Adapter", "pretrain", "as_learn"
+
+
+@pytest.mark.parametrize(
+  "name",
+  [
+    pytest.param(n, marks=[pytest.mark.slow] * n.startswith(TRAINING))
+    for n in ts.__all__
+  ],
+)
 def test_examples_of_docstrings(name, folder):
   """Runs the `>>>` lines with `ts`, `np`, `pd` and an empty `folder`."""
   if name == "from_huggingface":

@@ -26,6 +26,7 @@ def test_only_what_no_font_shows_is_escaped(name, shown):
 
 
 @hypothesis.given(st.text(max_size=40), st.integers(3, 30))
+@pytest.mark.slow
 def test_long_names_keep_begin_and_end(name, length):
   shown = shown_names.shortened(name, length)
   assert len(shown) == min(len(name), length)

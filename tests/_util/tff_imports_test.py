@@ -92,6 +92,7 @@ def test_a_program_without_tff_does_not_import_the_package(tmp_path):
   assert run(program, cwd=tmp_path) == (0, ["False"], "")
 
 
+@pytest.mark.slow
 def test_an_import_of_tensorflow_writes_nothing():
   assert run("import tff_shift, tensorflow") == (0, [], "")
 

@@ -6,6 +6,8 @@ the mark `every_algorithm`. The tests themselves are the package's: `python -m
 tff_shift.testing` runs them over the file of a user.
 """
 
+import pytest
+
 from tff_shift import algorithms
 from tff_shift.testing import contract_absent_clients
 from tff_shift.testing import contract_aggregators
@@ -17,12 +19,20 @@ from tff_shift.testing import contract_rounds
 from tff_shift.testing import fixtures
 from tff_shift.testing import forms
 
+# Those of `make test-fast`: `make test` has all forms.
+_FAST = "ada_bn", "fed_as"
+
 
 def pytest_generate_tests(metafunc):
   names = algorithms.names()
   # What its file alone tells takes no time.
   if metafunc.cls not in (TestCode, TestHyperParameters):
-    names = forms.parameters(names)
+    names = [
+      pytest.param(name, marks=pytest.mark.slow)
+      if isinstance(name, str) and name not in _FAST
+      else name
+      for name in forms.parameters(names)
+    ]
   fixtures.parametrize(metafunc, names)
 
 

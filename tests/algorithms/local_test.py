@@ -27,6 +27,7 @@ def test_client_learns_the_same_in_any_company(start, make_client, compare):
     assert not compare.equal_bits(one[0], one[1])
 
 
+@pytest.mark.slow
 def test_rounds_are_local_training_of_fed_avg(
   start, build, make_client, compare, initial
 ):

@@ -260,6 +260,7 @@ class TestSar:
     _, memory, _ = adapt(dataclasses.replace(hparams, reset_entropy=threshold))
     assert (memory.rule.loss == -1) == is_reset
 
+  @pytest.mark.slow
   def test_without_distance_and_margin_it_is_tent(self, adapt):
     expected, moments, _ = adapt(sgd(momentum=0.9), 3)
     weights, memory, _ = adapt(

@@ -90,6 +90,7 @@ class TestRisk:
 class TestOptimum:
   @CHEAP
   @hypothesis.given(SEEDS)
+  @pytest.mark.slow
   def test_optimum_is_a_minimum_inside_the_ball(self, seed):
     rng = np.random.default_rng(seed)
     # Some of these have nearly all their weight in one class.

@@ -141,6 +141,7 @@ def represent(x):
   return np.concatenate([x.mean(axis=0), x.std(axis=0)]).astype(np.float32)
 
 
+@pytest.mark.slow
 class TestDynamic:
   @pytest.fixture(scope="class")
   def trained(self):

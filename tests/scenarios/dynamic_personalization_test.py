@@ -284,6 +284,7 @@ class TestTrainingData:
     )
 
 
+@pytest.mark.slow
 class TestTrain:
   @ALL
   def test_each_round_is_a_period_of_its_own(self, train, module):
@@ -503,6 +504,7 @@ class TestInfer:
     assert (found.accuracy + moved.accuracy <= 100 + 1e-4).all()
 
 
+@pytest.mark.slow
 class TestValidate:
   @pytest.mark.parametrize("module", [fed_avg, fed_3da])
   def test_mean_over_clients_and_iid_periods(self, train, module):

@@ -587,6 +587,7 @@ class TestAbsentClients:
       evolving.run(algorithm, [bad], num_rounds=1, run_seed=RUN_SEED)
 
 
+@pytest.mark.slow
 class TestNewClients:
   def run(self, algorithm, clients, **options):
     given = {"num_rounds": 3, "participation": 0.5, "num_new_clients": 2}

@@ -170,6 +170,7 @@ def test_bad_examples_are_refused_first(part, client, typed_algorithm):
     )
 
 
+@pytest.mark.slow
 class TestRun:
   HPARAMS = fed_drm.HParams(
     lambda_=0.7, local_steps=20, batch_size=20, learning_rate=0.1

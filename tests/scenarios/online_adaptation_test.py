@@ -244,6 +244,7 @@ class TestWhatClientsSee:
         )
 
 
+@pytest.mark.slow
 class TestScored:
   @pytest.fixture(scope="class")
   def measured(self, model):
@@ -352,6 +353,7 @@ class TestWholeBatches:
     assert np.abs(expected[0][:256] - alone[0]).max() > 0.1
 
 
+@pytest.mark.slow
 class TestFedAde:
   ROUNDS_PER_STEP = 3
   PARTICIPATION = 0.5

@@ -193,6 +193,7 @@ def test_refit_trains_on_all_examples_for_the_chosen_epochs(tmp_path):
   assert len(list(tmp_path.glob("*.npz"))) == 2
 
 
+@pytest.mark.slow
 def test_seed_changes_the_order_of_the_examples(trained):
   # Equal initial weights.
   start = pretraining.with_pretrained(MODEL, trained.pretrained)

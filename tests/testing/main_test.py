@@ -103,6 +103,7 @@ class TestUsage:
   def test_wrong_file_is_named_in_one_line(self, capsys, arguments, message):
     self.refuse(capsys, arguments, message)
 
+  @pytest.mark.slow
   def test_missing_pytest_is_named_in_one_line(self, capsys, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     self.refuse(capsys, ["mine.py"], "pip install pytest")

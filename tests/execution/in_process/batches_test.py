@@ -187,6 +187,7 @@ class TestBatches:
       in_a_loop(), computation, data
     )
 
+  @pytest.mark.slow
   def test_results_stay_tensors_without_materialize(self, run):
     arguments = np.float32(0.5), rows_of(3, 1, 3)
     result = run(in_batches(materialize=False), one_round, *arguments)
@@ -206,6 +207,7 @@ class TestBatches:
     values = [1.0, tf.constant(2.0), 3.5]
     assert mapped(lambda x: 2 * x, values) == [2, 4, 7]
 
+  @pytest.mark.slow
   def test_branch_without_clients_is_not_run(self, mapped):
     # With no clients the stacking of the loop's values would fail.
     def choose(x):
@@ -478,6 +480,7 @@ class TestPadding:
     with pytest.raises(execution.NotBatchedError, match="of a batch differ"):
       run(in_batches(), computation, [1.0, 2.0])
 
+  @pytest.mark.slow
   def test_a_function_that_reads_all_rows_is_not_padded(self):
     model = ONE_FEATURE
     hparams = fed_avg.HParams()

@@ -103,6 +103,7 @@ class TestResults:
       broadcast_alone([], 5.0)
 
 
+@pytest.mark.slow
 def test_same_bits_for_any_number_of_workers(workers, use, count, center):
   limits = [1, 2, 4, 10, 31, 100, 317, 1000, 3163, 10_000]
   # Sums in another order end in other bits.

@@ -159,6 +159,7 @@ class TestValues:
       number_of_clients(one)
     assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
 
+  @pytest.mark.slow
   def test_clients_whose_arrays_differ_and_large_ones(self, served, use):
     # gRPC's limit is 4 MB by default.
     sizes = [3, 0, 3_000_000]

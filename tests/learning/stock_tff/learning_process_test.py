@@ -234,6 +234,7 @@ class TestStockLoops:
       rtol=1e-5,
     )
 
+  @pytest.mark.slow
   def test_weights_can_be_set(self, process):
     state = process.initialize()
     doubled = trees.scale(process.get_model_weights(state), 2)

@@ -323,6 +323,7 @@ def test_round_runs_with_the_reporters(algorithm):
   assert bits(run.server_state) == bits(expected.server_state)
 
 
+@pytest.mark.slow
 def test_resumed_run_knows_the_last_loss_of_each_client(algorithm, tmp_path):
   def drive(name, num_rounds):
     run = start(algorithm, sampler=participation.by_loss(6))

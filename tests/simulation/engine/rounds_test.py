@@ -276,6 +276,7 @@ class TestRounds:
     run.step()
     assert len(run.states) == 10**9 and len(run.states.in_memory) == 2
 
+  @pytest.mark.slow
   def test_states_on_disk_are_those_in_memory(self, algorithm, tmp_path):
     plain, on_disk = (
       self.start(algorithm, participation=0.5, storage=storage)

@@ -70,8 +70,8 @@ def sentences() -> tuple[list[str], np.ndarray, tuple[str, ...]]:
   labels = np.repeat(
     np.arange(len(kinds), dtype=np.int32), lama_archive.EXAMPLES_PER_RELATION
   )
-  names = tuple(f"{subject} to {target}" for subject, target in kinds)
-  return texts, labels, names
+  relations = tuple(f"{subject} to {target}" for subject, target in kinds)
+  return texts, labels, relations
 
 
 def _load(folder: pathlib.Path, model_dir: pathlib.Path) -> table.Table:

@@ -324,11 +324,11 @@ def _vectors(
         f" {rows[0].dtype} {list(rows[0].shape)} in {where(0)}"
       )
   vectors = np.array(rows)
-  index = examples.first_beyond(vectors, examples.largest_root(np.float32))
-  if index is not None:
+  position = examples.first_beyond(vectors, examples.largest_root(np.float32))
+  if position is not None:
     raise ValueError(
-      f"features: column {column!r} has {vectors[index]:g} in"
-      f" {where(index[0])}, not a finite number with a finite square"
+      f"features: column {column!r} has {vectors[position]:g} in"
+      f" {where(position[0])}, not a finite number with a finite square"
     )
   names = [f"{column}[{element}]" for element in range(vectors.shape[1])]
   examples.check_precision([vectors], "features", names)

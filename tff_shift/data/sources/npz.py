@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +65,7 @@ def load(
     classes=texts(arrays, "class_names", name),
     features=texts(arrays, "feature_names", name) or None,
   )
-  columns: dict[str, np.ndarray] = {}
+  columns: dict[str, Any] = {}
   if "domain" in arrays:
     times, columns["time"] = _codes(arrays, "domain", "iu", size, name)
     schema = schema.replace(times=tuple(map(str, times)))

@@ -105,8 +105,8 @@ def read(
       raise ValueError
   except ValueError:
     # Pair by pair, for the name in the message.
-    for pair in zip(xs, ys, names, strict=True):
-      check(*pair, num_classes)
+    for arrays in zip(xs, ys, names, strict=True):
+      check(*arrays, num_classes)
     raise
   examples.check_precision([x], "x")
   x = x.astype(dtype, copy=False)

@@ -267,7 +267,7 @@ def _opened(path: pathlib.Path) -> Iterator[IO[bytes]]:
       yield file
       return
     with gzip.GzipFile(fileobj=file) as content:
-      yield content
+      yield content  # type: ignore[misc]  # It reads like a file.
 
 
 def _read_csv(

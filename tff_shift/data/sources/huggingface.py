@@ -39,8 +39,9 @@ _SPLITS = "dataset_dict.json"
 def takes(name: str) -> bool:
   """Returns whether `save_to_disk` has written a folder of this name."""
   folder = pathlib.Path(name)
-  return (folder / _SPLITS).exists() or (
-    (folder / _STATE).exists() and (folder / _INFO).exists()
+  return "/" in name and (
+    (folder / _SPLITS).exists()
+    or ((folder / _STATE).exists() and (folder / _INFO).exists())
   )
 
 

@@ -229,6 +229,23 @@ class TestWarnings:
     assert "time has 51 values" in many and "51 domains" in many
     assert few.startswith("'51', the target, has only 16 examples")
 
+  @pytest.mark.parametrize(
+    "column, message",
+    [
+      (
+        range(1000, 1240),
+        "column 'extra' has another value in each of the 240 rows, like an id",
+      ),
+      (
+        pandas.date_range("2024-01-01", periods=240),
+        "column 'extra' has dates, which become days since 1970",
+      ),
+    ],
+  )
+  def test_columns_that_are_rarely_features(self, column, message):
+    warning, *_ = self.warned("evolving", make_frame(20).assign(extra=column))
+    assert warning.startswith(message)
+
   def test_ordinary_tables_give_no_line(self):
     with warnings.catch_warnings():
       warnings.simplefilter("error", examples.DataWarning)

@@ -158,6 +158,11 @@ def _other_columns(
       continue
     columns.append(column)
     values = frame[column]
+    if values.dtype.kind == "M":
+      examples.warn(
+        f"column {column!r} has dates, which become days since 1970; if it is"
+        " the time of the examples, name it (--time, time=)"
+      )
     if (
       len(frame) >= _MANY_ROWS
       and values.dtype.kind in "iu"
@@ -221,10 +226,6 @@ def numbers(
     if column not in frame.columns:
       raise ValueError(f"features: {column!r} is not a column")
     if pandas.api.types.is_datetime64_any_dtype(frame[column]):
-      examples.warn(
-        f"column {column!r} has dates, which become days since 1970; if it is"
-        " the time of the examples, name it (--time)"
-      )
       frame = frame.assign(**{column: _days(frame[column])})
     values = frame[column]
     if len(values) and isinstance(values.iloc[0], (list, np.ndarray)):

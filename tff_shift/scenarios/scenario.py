@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from tff_shift._util import shown_names
 from tff_shift.command_line import common_flags
 from tff_shift.command_line import comparison
 from tff_shift.command_line import plan as plan_lib
+from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.tuning import selection
@@ -236,6 +238,9 @@ class Scenario:
       if self.plan.changed_data:
         changes = ", ".join(self.plan.changed_data)
         print(f"the data are changed by {changes}", flush=True)
+      if dataset_flags.is_own():
+        for line in dataset_flags.description(self.plan.scenario):
+          print(shown_names.line(line), flush=True)
       self.begin(self.running.folder)
       rule = None
       if self.criterion is not None:

@@ -2,8 +2,10 @@
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from absl import flags
 
 from tff_shift._util import arguments
@@ -11,8 +13,10 @@ from tff_shift.command_line import configuration
 from tff_shift.data import dataset
 from tff_shift.data import datasets
 from tff_shift.data import sources
+from tff_shift.data.shifts import own_drift
 from tff_shift.data.sources import image_files
 from tff_shift.data.sources import npz
+from tff_shift.reporting import summary
 
 FLAGS = flags.FLAGS
 
@@ -209,6 +213,40 @@ def _place(option: str) -> str:
 def is_own() -> bool:
   """Returns whether `--dataset` names a user's data."""
   return datasets.is_own(FLAGS.dataset)
+
+
+def description(scenario: str) -> list[str]:
+  """Returns what a run uses of a user's data, in at most six lines."""
+  content = datasets.load(FLAGS.dataset, data_dir=FLAGS.data_dir)
+  schema = content.schema
+  lines = [f"data: {short_name()}, {len(content.y):,} rows"]
+  if schema.features is not None:
+    lines.append(_listed("features", schema.features))
+  if schema.dropped:
+    lines.append(_listed("columns left out", schema.dropped))
+  for name, codes, names in (
+    ("clients", content.client, schema.clients),
+    ("times", content.time, schema.times),
+    ("classes", content.y, schema.classes),
+  ):
+    if codes is None:
+      continue
+    counts = np.bincount(codes, minlength=len(names or ()))
+    names = names or range(len(counts))
+    lines.append(
+      _listed(
+        name,
+        [f"{key} {count}" for key, count in zip(names, counts, strict=True)],
+      )
+    )
+    if name == "times":
+      _, meaning, position = own_drift.TIMES[scenario]
+      lines[-1] += f"; {meaning}: {names[position]}"
+  return lines
+
+
+def _listed(name: str, values: Sequence[str]) -> str:
+  return f"{name} ({len(values)}): {summary.shortened(values, ', ')}"
 
 
 def shown() -> str:

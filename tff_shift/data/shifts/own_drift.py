@@ -28,7 +28,7 @@ _FEW_EXAMPLES = 20
 # The name of the only stream in rows and figures.
 STREAM = "own"
 # The times of a scenario, and the one that must not be too short.
-_TIMES = {
+TIMES = {
   "evolving": ("domains", "the target", -1),
   "online_adaptation": ("time steps", "before deployment", 0),
   "dynamic_personalization": ("periods", "the last one", -1),
@@ -66,7 +66,7 @@ def warn_of_times(
     sizes: The number of examples of each time.
     scenario: The scenario.
   """
-  times, checked, position = _TIMES[scenario]
+  times, checked, position = TIMES[scenario]
   if len(names) > _MANY_TIMES:
     examples_lib.warn(
       f"time has {len(names)} values, and therefore there are"

@@ -6,6 +6,7 @@ import pytest
 
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
+from tff_shift.binaries import predict
 from tff_shift.data import datasets
 from tff_shift.data import sources
 
@@ -119,6 +120,42 @@ def test_dropped_columns_are_not_read(write, run):
   ]
 
 
+@pytest.mark.slow
+def test_gaps_and_texts_from_training_to_prediction(
+  write, run, run_here, tmp_path, capsys
+):
+  table = make_table()
+  table["ward"] = np.where(table["outcome"] == "sick", "A", "B")
+  table.loc[::5, "ward"] = None
+  table.loc[::4, "age"] = np.nan
+  file = write(table)
+  flags = """
+    --algorithm=fed_avg --rounds=3 --model=linear --learning_rate=0.5
+    --missing=indicator --categories=one_hot --save_model
+  """
+  ended = run(evolving, file, _FLAGS, flags)
+  (summary,) = ended.runs
+  assert summary["metrics"]["server_accuracy"]["mean"] == 100
+  (model,) = (ended.folder / "model").rglob("model.json")
+  # The columns in another order, without client and time.
+  new = table[["ward", "outcome", "age", "dose"]]
+  new.to_csv(tmp_path / "new.csv", index=False)
+  arguments = f"--model={model.parent} --input={tmp_path / 'new.csv'}"
+  assert run_here(predict, f"{arguments} --output={tmp_path / 'p.csv'}") == 0
+  assert "accuracy: 100.00 % of 240 examples" in capsys.readouterr().out
+  rows = pandas.read_csv(tmp_path / "p.csv")
+  assert rows["predicted"].tolist() == table["outcome"].tolist()
+  pandas.testing.assert_frame_equal(
+    rows[new.columns], new.reset_index(drop=True)
+  )
+  new.assign(ward="C").to_csv(tmp_path / "new.csv", index=False)
+  output = f"--output={tmp_path / 'q.csv'}"
+  assert run_here(predict, f"{arguments} {output}") == 2
+  message = "column 'ward' has 'C' in row 0, a category that training did not"
+  assert message in capsys.readouterr().err
+  assert not (tmp_path / "q.csv").exists()
+
+
 _WARDS = """
 import numpy as np
 from tff_shift.data import table
@@ -172,9 +209,9 @@ def test_clients_of_guidance(write, run):
       "{folder}/study.csv: there must be at least 2 times (a source and",
     ),
     (
-      *({"note": "x"}, "--label=outcome --client=site"),
+      *({"note": "x"}, "--label=outcome --client=site --drop=day"),
       "study.csv: features: column 'note' has 'x' in line 2, not a number;"
-      " encode them, or name the columns to use by features",
+      " --categories=one_hot encodes texts",
     ),
     (
       *({}, "--label=outcome --features=dose,weight"),

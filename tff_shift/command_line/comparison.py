@@ -542,7 +542,7 @@ class Comparison:
         early_stopping,
         time_names,
         functools.partial(self._measure_spending, trial) if is_test else None,
-        self.plan.schema,
+        self.plan.schemas.get(seed, self.plan.schema),
       )
 
   def _measure_spending(

@@ -41,6 +41,7 @@ class Plan:
     hparams_of_steps: The hyper-parameters that default to `num_steps`.
     data: The data of the runs by seed, if the plan has no other fields for it.
     schema: The names of the data. Without classes, `--metrics` is refused.
+    schemas: The schemas by seed, if preparations differ. Empty: `schema`.
     changed_data: The flags that change the examples, with their values.
   """
 
@@ -58,6 +59,7 @@ class Plan:
   hparams_of_steps: Sequence[str] = ()
   data: Mapping[int, Any] = dataclasses.field(default_factory=dict)
   schema: table.Schema = dataclasses.field(default_factory=table.Schema)
+  schemas: Mapping[int, table.Schema] = dataclasses.field(default_factory=dict)
   changed_data: Sequence[str] = ()
 
   def num_runs(self, trial: selection.Trial) -> int:

@@ -23,6 +23,7 @@ import numpy as np
 
 from tff_shift.data import examples
 from tff_shift.data import partition
+from tff_shift.data import preparation
 from tff_shift.data import table
 from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.data.shifts import evolving
@@ -231,6 +232,9 @@ def from_dataframe(
   features: Sequence[str] | None = None,
   drop: Sequence[str] = (),
   time_unit: str | None = None,
+  missing: str = "error",
+  categories: str = "error",
+  unseen_categories: str = "error",
   **options: Any,
 ) -> Named:
   """Partitions a pandas DataFrame, a row for each example, for a scenario.
@@ -250,6 +254,11 @@ def from_dataframe(
       others.
     drop: Columns that are left out.
     time_unit: The calendar unit of dates, such as `month`, see `frames.read`.
+    missing: Missing numbers: `error`, `mean`, `median` or `indicator`, of the
+      training examples.
+    categories: Texts: `error`, `one_hot` or `embedding_index`.
+    unseen_categories: Categories without a training example: `error` or
+      `ignore`.
     **options: Further arguments of `deal` of the scenario.
 
   Returns:
@@ -274,7 +283,16 @@ def from_dataframe(
   """
   _check_time(scenario, time)
   content = frames.read(
-    frame, label, client, time, features, drop=drop, time_unit=time_unit
+    frame,
+    label,
+    client,
+    time,
+    features,
+    drop=drop,
+    time_unit=time_unit,
+    missing=missing,
+    categories=categories,
+    unseen_categories=unseen_categories,
   )
   return _named(scenario, content, options)
 
@@ -442,8 +460,28 @@ def _named(
     own_drift.warn_of_times(
       content.schema.times, np.bincount(content.time).tolist(), scenario
     )
-  examples.warn_of_unscaled([content.x], content.schema.features or ())
-  return Named(_partitioned(scenario, content, options), content.schema)
+  data = _partitioned(scenario, content, options)
+  schema = preparation.fitted(
+    content.schema, _training_parts(scenario, content, data)
+  )
+  data = preparation.applied(data, schema)
+  examples.warn_of_unscaled(
+    [preparation.applied(content, schema).x], schema.features or ()
+  )
+  return Named(data, schema)
+
+
+def _training_parts(
+  scenario: str, content: table.Table, data: Any
+) -> list[np.ndarray]:
+  """Returns the x of the training examples of client data."""
+  if scenario == "evolving":
+    return [client.train.x for client in data]
+  if scenario == "guidance":
+    return [part.x for part in data.train]
+  if scenario == "online_adaptation":
+    return [part.x for part in data.initial]
+  return [content.x]  # Periods may be for training, validation or a stream.
 
 
 def _partitioned(

@@ -23,6 +23,7 @@ import numpy as np
 
 from tff_shift._util import records
 from tff_shift.data import examples
+from tff_shift.data import preparation as preparation_lib
 
 # Number of absent classes that a message names.
 _NUM_LISTED = 5
@@ -44,6 +45,8 @@ class Schema(records.Record, omit_defaults=True):
     client: The column of the clients.
     time: The column of the times.
     dropped: The other columns of the source, which were left out.
+    preparation: What makes the features of the columns. None: they are the
+      columns.
   """
 
   classes: tuple[str, ...] = ()
@@ -55,6 +58,7 @@ class Schema(records.Record, omit_defaults=True):
   client: str | None = None
   time: str | None = None
   dropped: tuple[str, ...] = ()
+  preparation: preparation_lib.Preparation | None = None
 
   def client_name(self, client: int) -> str:
     """Returns the name of a client in messages."""

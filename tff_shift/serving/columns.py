@@ -35,6 +35,8 @@ def matched(x: Any, schema: table.Schema, what: str = "x") -> Any:
   if hasattr(x, "to_pandas"):
     x = x.to_pandas()
   feature_names = schema.features
+  if schema.preparation is not None:
+    feature_names = [column.name for column in schema.preparation.columns]
   if feature_names is None or not (
     hasattr(x, "columns") and hasattr(x, "iloc")
   ):
@@ -66,7 +68,9 @@ def matched(x: Any, schema: table.Schema, what: str = "x") -> Any:
     twice = x.columns[x.columns.duplicated()][0]
     raise ValueError(f"{what}: {twice!r} is the name of two columns")
   try:
-    found, names = frames.numbers(x, list(dict.fromkeys(column_of.values())))
+    found, names = frames.numbers(
+      x, list(dict.fromkeys(column_of.values())), preparation=schema.preparation
+    )
   except ValueError as error:
     raise ValueError(f"{what}: {error}") from error
   if sorted(names) != sorted(feature_names):
@@ -75,7 +79,10 @@ def matched(x: Any, schema: table.Schema, what: str = "x") -> Any:
       f" columns are {listed(feature_names)}"
     )
   position = {name: at for at, name in enumerate(names)}
-  return np.take(found, [position[name] for name in feature_names], axis=1)
+  found = np.take(found, [position[name] for name in feature_names], axis=1)
+  if schema.preparation is None:
+    return found
+  return schema.preparation.apply(found)
 
 
 def _shown(names: Sequence[str]) -> str:

@@ -24,6 +24,7 @@ FLAGS = flags.FLAGS
 _OF_TABLES = (
   *("label", "client", "time", "time_unit", "image", "features", "drop"),
   *("separator", "decimal", "encoding"),
+  *("missing", "categories", "unseen_categories"),
 )
 _OPTIONS = (*_OF_TABLES, "folder_levels", "domain_order", "image_size")
 _COLUMN = "Column of --dataset=path/to/data.csv:"
@@ -60,6 +61,22 @@ class Configuration(configuration.Configuration):
     None,
     "Calendar unit of the dates of --time: day, week (ISO), month, quarter or"
     " year, of the local time as written. Default: each value is a time.",
+  )
+  missing: str | None = configuration.setting(
+    None,
+    "Missing numbers of a table: error, or the mean or median of the training"
+    " examples; indicator: the mean, and a feature that is 1 for missing ones."
+    " Default: error.",
+  )
+  categories: str | None = configuration.setting(
+    None,
+    "Texts among the inputs of a table: error; one_hot, an indicator for each"
+    " category; or embedding_index, its number. Default: error.",
+  )
+  unseen_categories: str | None = configuration.setting(
+    None,
+    "Categories without a training example: error, or ignore, all indicators"
+    " are 0. Default: error.",
   )
   separator: str | None = configuration.setting(
     None, "Character between two values of a CSV file. Default: a comma."

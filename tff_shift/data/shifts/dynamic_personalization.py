@@ -36,6 +36,7 @@ from tff_shift._util import arguments
 from tff_shift.data import datasets
 from tff_shift.data import examples
 from tff_shift.data import partition
+from tff_shift.data import preparation
 from tff_shift.data import table
 from tff_shift.data.shifts import fixed_batches
 from tff_shift.data.shifts import own_drift
@@ -262,12 +263,13 @@ def load_dynamic_personalization(
   taken: dict[str, Any] = {
     name: examples.take(source, rows) for name, rows in parts.items()
   }
-  return DynamicPersonalizationDataset(
+  partitioned = DynamicPersonalizationDataset(
     name=dataset,
     schema=source.schema,
     clients=clients,
     **taken,
   )
+  return preparation.prepared(partitioned, [partitioned.train.x])
 
 
 def _load_with_times(
@@ -366,7 +368,7 @@ def _load_with_times(
     source, [client_rows[train_periods - 1 :] for client_rows in groups]
   )
   num_classes = len(source.schema.classes)
-  return DynamicPersonalizationDataset(
+  partitioned = DynamicPersonalizationDataset(
     name=name,
     train=train,
     validation=examples.take(source, parts["validation"]),
@@ -380,6 +382,7 @@ def _load_with_times(
       min(int(np.median(sizes)), len(train.y) // 2),
     ),
   )
+  return preparation.prepared(partitioned, [partitioned.train.x])
 
 
 def _cut(

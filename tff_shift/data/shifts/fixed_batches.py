@@ -1,5 +1,6 @@
 """Streams and periods of given batches, instead of batches from a pool."""
 
+from collections.abc import Callable
 from collections.abc import Sequence
 
 import numpy as np
@@ -62,6 +63,15 @@ class Streams:
       self._first,
     )
 
+  def mapped(self, function: Callable[[np.ndarray], np.ndarray]) -> "Streams":
+    """Returns the streams with a function of x applied."""
+    return Streams(
+      _mapped(self._batches, function),
+      self.omega,
+      self.num_classes,
+      self._first,
+    )
+
   def class_distribution(self, client: int, timestep: int) -> np.ndarray:
     """Returns the label distribution of a client's examples.
 
@@ -110,6 +120,16 @@ class Streams:
     return float("nan")
 
 
+def _mapped(
+  batches: Sequence[Sequence[examples_lib.Examples]],
+  function: Callable[[np.ndarray], np.ndarray],
+) -> list[list[examples_lib.Examples]]:
+  return [
+    [batch._replace(x=function(batch.x)) for batch in client_batches]
+    for client_batches in batches
+  ]
+
+
 class Periods:
   """Given periods, with the interface of `dynamic_personalization.Periods`.
 
@@ -155,6 +175,15 @@ class Periods:
       period %= self.num_periods
     partition.check_position("period", period, 0, self.num_periods - 1)
     return self._batches[client][period]
+
+  def mapped(self, function: Callable[[np.ndarray], np.ndarray]) -> "Periods":
+    """Returns the periods with a function of x applied."""
+    return Periods(
+      _mapped(self._batches, function),
+      self._drifted,
+      self.num_classes,
+      repeats=self._repeats,
+    )
 
   def is_drift(self, client: int, period: int) -> bool | None:
     """Returns whether a period, from 1, differs from the previous one.

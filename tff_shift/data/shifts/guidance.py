@@ -33,6 +33,7 @@ import numpy as np
 from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition as partitions
+from tff_shift.data import preparation
 from tff_shift.data import table
 from tff_shift.data.images import color_transforms
 from tff_shift.data.shifts import class_pools
@@ -337,12 +338,18 @@ def load_guidance(
       f" may help: {reason}"
     )
   sample = source.x[used[:1]]
-  return GuidanceDataset(
+  partitioned = GuidanceDataset(
     train=tuple(train),
     test=tuple(test),
     transforms=transforms,
     schema=source.schema,
     sample=(_colored(sample) if is_moved else sample)[0],
+  )
+  partitioned = preparation.prepared(partitioned, [part.x for part in train])
+  if partitioned.schema.preparation is None:
+    return partitioned
+  return partitioned._replace(
+    sample=partitioned.schema.preparation.apply(sample)[0]
   )
 
 

@@ -65,6 +65,7 @@ from tff_shift._util import arguments
 from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
+from tff_shift.data import preparation
 from tff_shift.data import table
 from tff_shift.data.images import corruptions
 from tff_shift.data.shifts import class_pools
@@ -306,7 +307,7 @@ def load_online_adaptation(
   def take(positions):
     return examples_lib.take(source, np.sort(positions))
 
-  return OnlineAdaptationDataset(
+  dataset = OnlineAdaptationDataset(
     name=name,
     **fitted,
     validation=take(validation),
@@ -326,6 +327,7 @@ def load_online_adaptation(
       )
     ),
   )
+  return preparation.prepared(dataset, [dataset.pretraining.x])
 
 
 def _load_with_times(
@@ -370,7 +372,7 @@ def _load_with_times(
   stream, batches = table.take_groups(
     source, [client_rows[1:] for client_rows in groups]
   )
-  return OnlineAdaptationDataset(
+  dataset = OnlineAdaptationDataset(
     name=name,
     **fitted,
     validation=examples_lib.take(source, np.sort(validation)),
@@ -385,6 +387,7 @@ def _load_with_times(
       [source.y[client_rows[0]] for client_rows in groups],
     ),
   )
+  return preparation.prepared(dataset, [dataset.pretraining.x])
 
 
 def _fitted(

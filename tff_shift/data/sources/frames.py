@@ -13,6 +13,7 @@ import numpy as np
 
 from tff_shift._util import arguments
 from tff_shift.data import examples
+from tff_shift.data import preparation as preparation_lib
 from tff_shift.data import table
 from tff_shift.data.sources import source
 
@@ -44,6 +45,9 @@ def read(
   *,
   drop: Sequence[str] = (),
   time_unit: str | None = None,
+  missing: str = "error",
+  categories: str = "error",
+  unseen_categories: str = "error",
   image: str | None = None,
   read_images: Callable[["pandas.Series"], np.ndarray] | None = None,
   domain_order: Sequence[str] | None = None,
@@ -64,6 +68,9 @@ def read(
     time_unit: The calendar unit of the times, of dates: `day`, `week` (ISO),
       `month`, `quarter` or `year`, of the local time as written. None: each
       value is a time.
+    missing: The replacement of missing numbers, see `preparation`.
+    categories: The features of texts.
+    unseen_categories: What happens to categories without a training example.
     image: The column of the images. None: no column. Other columns are then not
       read.
     read_images: Reads the column of the images as x.
@@ -122,8 +129,13 @@ def read(
     option = "time_unit" if domain_order is None else "domain_order"
     raise ValueError(f"{option}: there are no domains to order")
   if image is not None:
-    if features is not None:
-      raise ValueError(f"features: image={image!r} is the only input")
+    for option, is_set in (
+      ("features", features is not None),
+      ("missing", missing != "error"),
+      ("categories", categories != "error"),
+    ):
+      if is_set:
+        raise ValueError(f"{option}: image={image!r} is the only input")
     schema = _with_dropped(schema, frame, used)
     return table.Table(read_images(frame[image]), y, schema, clients, times)
   if features is None:
@@ -131,8 +143,18 @@ def read(
   if label in features:
     raise ValueError(f"features: {label!r} is the label")
   schema = _with_dropped(schema, frame, {*used, *features})
-  x, features = numbers(frame, features, where)
-  schema = schema.replace(features=features)
+  preparation = _preparation(
+    frame, features, missing, categories, unseen_categories
+  )
+  x, features = numbers(frame, features, where, preparation)
+  if preparation is not None:
+    by_name = {column.name: column for column in preparation.columns}
+    # Elements of vectors are columns of numbers.
+    columns = [
+      by_name.get(name, preparation_lib.Column(name=name)) for name in features
+    ]
+    preparation = preparation.replace(columns=tuple(columns))
+  schema = schema.replace(features=features, preparation=preparation)
   return table.Table(x, y, schema, clients, times)
 
 
@@ -205,6 +227,7 @@ def numbers(
   frame: "pandas.DataFrame",
   features: Sequence[str],
   where: Callable[[int], str] = row_name,
+  preparation: preparation_lib.Preparation | None = None,
 ) -> tuple[np.ndarray, tuple[str, ...]]:
   """Returns columns as x, [n, features] float32, and the names of its columns.
 
@@ -212,6 +235,8 @@ def numbers(
     frame: The examples.
     features: Columns of numbers, or of vectors of one length.
     where: Returns the name of a row in messages by its position.
+    preparation: The preparation of these columns, which x is for. None: columns
+      of numbers without missing values.
 
   Raises:
     ValueError: If a column does not exist or has other or missing values; one
@@ -221,6 +246,12 @@ def numbers(
 
   if not len(features):
     raise ValueError("features: there must be at least one column of x")
+  missing_allowed = preparation is not None and preparation.missing != "error"
+  categories = {
+    column.name: column.categories
+    for column in (preparation.columns if preparation else ())
+    if column.categories is not None
+  }
   vectors, others, incomplete = {}, [], []
   for column in features:
     if column not in frame.columns:
@@ -228,21 +259,26 @@ def numbers(
     if pandas.api.types.is_datetime64_any_dtype(frame[column]):
       frame = frame.assign(**{column: _days(frame[column])})
     values = frame[column]
-    if len(values) and isinstance(values.iloc[0], (list, np.ndarray)):
+    if column in categories:
+      codes = _category_codes(
+        values, column, categories[column], preparation.unseen, where
+      )
+      frame = frame.assign(**{column: codes})
+      if np.isnan(codes).any() and not missing_allowed:
+        incomplete.append(column)
+    elif len(values) and isinstance(values.iloc[0], (list, np.ndarray)):
       vectors[column] = _vectors(values, column, where)
-    elif not pandas.api.types.is_any_real_numeric_dtype(
-      values
-    ) and not pandas.api.types.is_bool_dtype(values):
+    elif not _is_number(values):
       others.append(column)
-    elif values.isna().any():
+    elif values.isna().any() and not missing_allowed:
       incomplete.append(column)
     else:
-      _check_numbers(values, column, where)
+      _check_numbers(values.dropna(), column, where)
   if others:
     raise ValueError(
       f"features: column {others[0]!r} has {_other(frame[others[0]], where)}"
-      f"{_and_others(others)}; encode them, or name the columns to use by"
-      " features"
+      f"{_and_others(others)}; --categories=one_hot encodes texts, and"
+      " --features and --drop choose columns"
     )
   if incomplete:
     is_missing = frame[incomplete[0]].isna().to_numpy()
@@ -250,10 +286,10 @@ def numbers(
       f"features: column {incomplete[0]!r} has {is_missing.sum()} missing"
       f" values, the first in {where(int(np.argmax(is_missing)))}"
       f"{_and_others(incomplete)}; leave out these rows or columns, or fill the"
-      " values"
+      " values (--missing=median)"
     )
   if not vectors:
-    x = frame[list(features)].to_numpy(np.float32)
+    x = frame[list(features)].to_numpy(np.float32, na_value=np.nan)
     return x, tuple(map(str, features))
   parts, names = [], []
   for column in features:
@@ -261,9 +297,96 @@ def numbers(
       parts.append(vectors[column])
       names += [f"{column}[{at}]" for at in range(parts[-1].shape[1])]
     else:
-      parts.append(frame[[column]].to_numpy(np.float32))
+      parts.append(frame[[column]].to_numpy(np.float32, na_value=np.nan))
       names.append(str(column))
   return np.concatenate(parts, axis=1), tuple(names)
+
+
+def _is_number(values: "pandas.Series") -> bool:
+  import pandas
+
+  types = pandas.api.types
+  return types.is_any_real_numeric_dtype(values) or types.is_bool_dtype(values)
+
+
+def _preparation(
+  frame: "pandas.DataFrame",
+  features: Sequence[str],
+  missing: str,
+  categories: str,
+  unseen_categories: str,
+) -> preparation_lib.Preparation | None:
+  """Returns the preparation of columns, not fitted; None without need."""
+  import pandas
+
+  if missing == categories == "error":
+    return None
+  columns = []
+  for column in features:
+    if column not in frame.columns:
+      raise ValueError(f"features: {column!r} is not a column")
+    values = frame[column]
+    names = None
+    is_text = (
+      isinstance(values.dtype, pandas.CategoricalDtype)
+      or pandas.api.types.is_string_dtype(values)
+      or pandas.api.types.is_object_dtype(values)
+    )
+    first = values.iloc[0]
+    if (
+      categories != "error"
+      and is_text
+      and not isinstance(first, list | np.ndarray)
+    ):
+      texts = values.dropna().map(str).unique().tolist()
+      names = tuple(sorted(texts))
+      examples.check_names(
+        names, f"categories of {column!r}", lambda code: f"category {code}"
+      )
+    lacks_some = names is None and bool(values.isna().any())
+    columns.append(
+      preparation_lib.Column(
+        name=str(column),
+        categories=names,
+        has_indicator=missing == "indicator" and lacks_some,
+      )
+    )
+  needs_fill = missing != "error" and any(
+    frame[column].isna().any() for column in features
+  )
+  if not needs_fill and all(column.categories is None for column in columns):
+    return None
+  return preparation_lib.Preparation(
+    columns=tuple(columns),
+    missing=missing,
+    categories=categories,
+    unseen=unseen_categories,
+  )
+
+
+def _category_codes(
+  values: "pandas.Series",
+  column: str,
+  names: Sequence[str],
+  unseen: str,
+  where: Callable[[int], str],
+) -> np.ndarray:
+  """Returns the number of each category, float64; NaN if it is missing.
+
+  A category that is not among the names has their number.
+  """
+  texts = values.map(str, na_action="ignore")
+  codes = texts.map({name: code for code, name in enumerate(names)})
+  is_new = (codes.isna() & texts.notna()).to_numpy()
+  if is_new.any() and unseen == "error":
+    row = int(np.argmax(is_new))
+    raise ValueError(
+      f"column {column!r} has {texts.iloc[row]!r} in {where(row)}, a category"
+      " that training did not have"
+    )
+  codes = codes.to_numpy(np.float64, copy=True, na_value=np.nan)
+  codes[is_new] = len(names)
+  return codes
 
 
 def _days(dates: "pandas.Series") -> "pandas.Series":

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -93,6 +94,7 @@ def read(
   image_size: int | None = None,
   domain_order: Sequence[str] | None = None,
   on_file: Callable[[str, bytes], None] | None = None,
+  **options: Any,
 ) -> table.Table:
   """Reads a data set, with the arguments of `frames.read`.
 
@@ -112,6 +114,7 @@ def read(
       order.
     on_file: Called with the path and the content of each image that is a file
       and not in the data set.
+    **options: Further arguments of `frames.read`.
 
   Raises:
     ValueError: If a column does not exist or has values that are not allowed;
@@ -158,6 +161,7 @@ def read(
     ),
     domain_order=domain_order,
     keep_empty_classes=True,
+    **options,
   )
 
 

@@ -7,12 +7,14 @@ from typing import Any
 from typing import NamedTuple
 
 from tff_shift._util import arguments
+from tff_shift.data import preparation
 from tff_shift.data import table
 from tff_shift.data.sources import image_files
 
 # The options of a table with columns.
 COLUMNS = (
   *("label", "client", "time", "time_unit", "features", "drop"),
+  *("missing", "categories", "unseen_categories"),
   *("image", "image_size", "domain_order"),
 )
 TIME_UNITS = ("day", "week", "month", "quarter", "year")
@@ -68,6 +70,13 @@ def columns(options: Mapping[str, str]) -> dict[str, Any]:
     arguments.choice("--time_unit", options["time_unit"], TIME_UNITS)
     if "time" not in options:
       raise ValueError("--time_unit needs --time, the column of dates")
+  for option, allowed in (
+    ("missing", preparation.MISSING),
+    ("categories", preparation.CATEGORIES),
+    ("unseen_categories", preparation.UNSEEN),
+  ):
+    if option in options:
+      arguments.choice(f"--{option}", options[option], allowed)
   if "image_size" in options and "image" not in options:
     raise ValueError("--image_size needs --image, the column of the images")
   return parsed(options)

@@ -27,6 +27,8 @@ from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.tuning import selection
 from tff_shift.command_line.tuning import trials
+from tff_shift.data import preparation
+from tff_shift.data import table
 from tff_shift.data.shifts import concepts as concepts_lib
 from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.data.shifts import own_drift
@@ -296,8 +298,16 @@ def make_plan() -> Plan:
       for seed in selection_seeds
       if configuration.select == LAST_SOURCE
     }
+    clients, schemas = _prepared(configuration, clients, datasets)
+    without_target, _ = _prepared(configuration, without_target, datasets)
+    datasets = {
+      seed: preparation.applied(dataset, schemas[seed])._replace(
+        schema=schemas[seed]
+      )
+      for seed, dataset in datasets.items()
+    }
     trained = _trained(configuration, clients[seeds[0]])
-    schema = datasets[seeds[0]].schema
+    schema = schemas[seeds[0]]
     model = common_flags.built_model(
       SCENARIO,
       training_inputs(configuration, chosen[0], clients[seeds[0]]),
@@ -335,6 +345,7 @@ def make_plan() -> Plan:
     aggregators=aggregators,
     model=model,
     schema=schema,
+    schemas=schemas,
     settings=_settings(
       configuration,
       len(datasets[seeds[0]].domains),
@@ -572,6 +583,24 @@ def _assemble(
     else configuration.test_fraction,
     concepts=concepts,
     seed=seed,
+  )
+
+
+def _prepared(
+  configuration: Configuration,
+  clients: Mapping[int, Sequence[evolving_data.Client]],
+  datasets: Mapping[int, evolving_data.EvolvingDataset],
+) -> tuple[dict[int, Sequence[evolving_data.Client]], dict[int, table.Schema]]:
+  """Returns the clients and the schema of each seed, with prepared features."""
+  pairs = {
+    seed: evolving_data.prepared(
+      own, datasets[seed].schema, _trained(configuration, own)
+    )
+    for seed, own in clients.items()
+  }
+  return (
+    {seed: prepared for seed, (prepared, _) in pairs.items()},
+    {seed: schema for seed, (_, schema) in pairs.items()},
   )
 
 

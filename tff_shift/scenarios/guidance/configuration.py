@@ -272,6 +272,7 @@ def make_plan() -> Plan:
     aggregators=aggregators,
     model=model,
     schema=datasets[seeds[0]].schema,
+    schemas={seed: dataset.schema for seed, dataset in datasets.items()},
     settings={
       "partition": configuration.partition or "given",
       "intensity": configuration.intensity,

@@ -1,0 +1,196 @@
+"""Missing values and categories, beside scikit-learn."""
+
+import numpy as np
+import pandas
+import pytest
+from sklearn import compose
+from sklearn import impute
+from sklearn import preprocessing
+
+import tff_shift as ts
+from tff_shift.data import preparation
+from tff_shift.data import table
+from tff_shift.data.sources import frames
+from tff_shift.serving import columns
+
+ROLES = {"label": "y", "client": "c", "time": "t"}
+
+
+def make_frame():
+  """Two clients, three times; each has missing values and categories."""
+  generator = np.random.default_rng(0)
+  rows = np.arange(240)
+  frame = pandas.DataFrame(
+    {
+      "y": np.where(rows % 2, "yes", "no"),
+      "c": np.where(rows // 2 % 2, "p", "q"),
+      "t": rows // 80,
+      "lab": generator.normal(5, 2, 240),
+      "ward": generator.choice(["A", "B", "C"], 240),
+      "age": generator.integers(20, 90, 240),
+    }
+  )
+  frame.loc[rows % 7 == 0, "lab"] = np.nan
+  frame.loc[rows % 11 == 0, "ward"] = None
+  return frame
+
+
+def oracle(missing, categories):
+  """Returns scikit-learn's transformer of the three features."""
+  return compose.ColumnTransformer(
+    [
+      (
+        "lab",
+        impute.SimpleImputer(
+          strategy="median" if missing == "median" else "mean",
+          add_indicator=missing == "indicator",
+        ),
+        ["lab"],
+      ),
+      (
+        "ward",
+        preprocessing.OneHotEncoder(
+          categories=[categories], handle_unknown="ignore", sparse_output=False
+        ),
+        ["ward"],
+      ),
+      ("age", "passthrough", ["age"]),
+    ]
+  )
+
+
+@pytest.mark.parametrize("missing", ["mean", "median", "indicator"])
+def test_features_are_those_of_scikit_learn(missing):
+  frame = make_frame()
+  content = frames.read(frame, "y", missing=missing, categories="one_hot")
+  schema = content.schema
+  # "c" and "t" are features here, and have nothing to prepare.
+  names = [column.name for column in schema.preparation.columns]
+  assert names == ["c", "t", "lab", "ward", "age"]
+  train = frame[:120]
+  fitted = schema.preparation.fit([content.x[:60], content.x[60:120]])
+  features = fitted.apply(content.x)
+  transformer = oracle(missing, ["A", "B", "C"]).fit(train)
+  expected = transformer.transform(frame)
+  start = fitted.features.index("lab")
+  np.testing.assert_allclose(features[:, start:], expected, rtol=1e-6)
+  assert fitted.features[:3] == ("c=p", "c=q", "t")
+  assert features.dtype == np.float32 and np.isfinite(features).all()
+
+
+def test_numbers_of_categories_for_embeddings():
+  frame = make_frame().dropna()
+  content = frames.read(
+    frame, "y", features=["ward", "age"], categories="embedding_index"
+  )
+  schema = preparation.fitted(content.schema, [content.x])
+  assert schema.features == ("ward", "age")
+  x = preparation.applied(content, schema).x
+  assert x[:, 0].tolist() == ["ABC".index(ward) for ward in frame["ward"]]
+
+
+class TestFromDataframe:
+  def test_only_training_examples_are_fitted(self):
+    frame = make_frame()
+    # Neither the target nor the test examples of the sources.
+    frame.loc[frame.t == 2, "lab"] *= 1000
+    clients, schema = ts.from_dataframe(
+      "evolving", frame, **ROLES, missing="mean", categories="one_hot"
+    )
+    lab = next(c for c in schema.preparation.columns if c.name == "lab")
+    assert schema.features == ("lab", "ward=A", "ward=B", "ward=C", "age")
+    trained = np.concatenate([client.train.x[:, 0] for client in clients])
+    is_filled = np.isclose(trained, lab.fill)
+    assert is_filled.any() and trained.max() < 20
+    assert lab.fill == pytest.approx(trained[~is_filled].mean(), rel=1e-5)
+
+  @pytest.mark.parametrize(
+    "scenario", ["guidance", "online_adaptation", "dynamic_personalization"]
+  )
+  def test_other_scenarios_have_the_features(self, scenario):
+    roles = ROLES if scenario != "guidance" else {"label": "y", "client": "c"}
+    frame = make_frame()
+    data, schema = ts.from_dataframe(
+      scenario,
+      frame if scenario != "guidance" else frame.drop(columns="t"),
+      **roles,
+      missing="indicator",
+      categories="one_hot",
+    )
+    assert len(schema.features) == 6
+    x = {
+      "guidance": lambda: data.test[0].x,
+      "online_adaptation": lambda: data.streams.batch(1, 2).x,
+      "dynamic_personalization": lambda: data.batch(1, 2).x,
+    }[scenario]()
+    assert x.shape[1] == 6 and np.isfinite(x).all()
+
+  def test_category_without_training_example(self, refusal):
+    frame = make_frame()
+    frame.loc[frame.index[-1], "ward"] = "new"
+    options = {**ROLES, "missing": "mean", "categories": "one_hot"}
+    assert refusal(ts.from_dataframe, "evolving", frame, **options) == (
+      "column 'ward': the category 'new' of 1 examples has no training"
+      " example; --unseen_categories=ignore makes all its indicators 0"
+    )
+    clients, schema = ts.from_dataframe(
+      "evolving", frame, **options, unseen_categories="ignore"
+    )
+    wards = [schema.features.index(f"ward={name}") for name in "ABC"]
+    assert schema.features.index("ward=new") > 0
+    indicators = clients[0].test.x[-1]
+    assert not indicators[wards].any()
+
+
+class TestPrediction:
+  def fitted(self, **options):
+    content = frames.read(
+      make_frame().drop(columns=["c", "t"]),
+      "y",
+      missing="median",
+      categories="one_hot",
+      **options,
+    )
+    return content, preparation.fitted(content.schema, [content.x])
+
+  def test_columns_come_in_any_order_with_missing_values(self):
+    content, schema = self.fitted()
+    expected = preparation.applied(content, schema).x
+    frame = make_frame()[["age", "y", "ward", "lab"]]
+    np.testing.assert_array_equal(columns.matched(frame, schema), expected)
+
+  def test_new_category_is_named_with_its_row(self, refusal):
+    frame = make_frame()[["age", "ward", "lab"]]
+    frame.loc[5, "ward"] = "Z"
+    _, schema = self.fitted()
+    assert refusal(columns.matched, frame, schema) == (
+      "x: column 'ward' has 'Z' in row 5, a category that training did not have"
+    )
+    _, schema = self.fitted(unseen_categories="ignore")
+    assert not columns.matched(frame, schema)[5, 1:4].any()
+
+
+@pytest.mark.parametrize(
+  "options, message",
+  [
+    ({}, "features: column 'ward' has 'B' in row 1, not a number; --cat"),
+    (
+      {"categories": "one_hot"},
+      "features: column 'lab' has 35 missing values, the first in row 0"
+      " (and 'ward'); leave out these rows or columns, or fill the values"
+      " (--missing=median)",
+    ),
+  ],
+)
+def test_refusals_name_the_option_that_helps(options, message, refusal):
+  frame = make_frame().drop(columns=["c", "t"])
+  assert refusal(frames.read, frame, "y", **options).startswith(message)
+
+
+def test_table_without_need_is_not_prepared():
+  frame = make_frame()[["y", "age"]]
+  content = frames.read(frame, "y", missing="mean", categories="one_hot")
+  assert content.schema.preparation is None
+  assert preparation.fitted(content.schema, [content.x]) == content.schema
+  assert preparation.applied(content, content.schema) is content
+  assert isinstance(content, table.Table)

@@ -377,7 +377,7 @@ class TestClients:
   def test_clients_with_too_little_are_named(self, save, refusal):
     name = save(client=np.where(np.arange(N) < 2, 1, 0))
     told = refusal(online_adaptation.load_online_adaptation, name)
-    assert told.startswith("client 1 of ") and "has 2 examples, too" in told
+    assert told.startswith("client '1' of ") and "has 2 examples, too" in told
     told = refusal(
       dynamic_personalization.load_dynamic_personalization, name, seed=0
     )

@@ -119,7 +119,7 @@ def test_run_that_drew_other_numbers_does_not_go_on(refused, folder):
     (
       lambda path: _change(path, format=1),
       "model.json: it has format 1, and this version of tff_shift reads format"
-      " 2",
+      " 3",
     ),
   ],
 )

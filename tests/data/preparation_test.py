@@ -174,6 +174,7 @@ class TestPrediction:
   "options, message",
   [
     ({}, "features: column 'ward' has 'B' in row 1, not a number; --cat"),
+    ({"missing": "zero"}, "missing must be one of error, mean, median, ind"),
     (
       {"categories": "one_hot"},
       "features: column 'lab' has 35 missing values, the first in row 0"

@@ -93,7 +93,7 @@ class Preparation(records.Record, omit_defaults=True):
       ValueError: If a column of numbers has no training example.
     """
     x = np.concatenate(parts)
-    average = np.median if self.missing == "median" else np.mean
+    average: Any = np.median if self.missing == "median" else np.mean
     columns = []
     for column, values in zip(self.columns, x.T, strict=True):
       present = values[~np.isnan(values)]
@@ -208,11 +208,10 @@ def applied(data: Any, schema: "table.Schema") -> Any:
 def _mapped(data: Any, function: Callable[[np.ndarray], np.ndarray]) -> Any:
   if hasattr(data, "mapped"):
     return data.mapped(function)
-  if isinstance(data, tuple) and {"x", "y"} <= set(
-    getattr(data, "_fields", ())
-  ):
+  fields = getattr(data, "_fields", ())
+  if {"x", "y"} <= {*fields}:
     return data._replace(x=function(data.x))
-  if isinstance(data, tuple) and hasattr(data, "_fields"):
+  if fields:
     return data._make(_mapped(value, function) for value in data)
   if isinstance(data, tuple | list):
     return type(data)(_mapped(value, function) for value in data)

@@ -36,7 +36,7 @@ def matched(x: Any, schema: table.Schema, what: str = "x") -> Any:
     x = x.to_pandas()
   feature_names = schema.features
   if schema.preparation is not None:
-    feature_names = [column.name for column in schema.preparation.columns]
+    feature_names = tuple(column.name for column in schema.preparation.columns)
   if feature_names is None or not (
     hasattr(x, "columns") and hasattr(x, "iloc")
   ):

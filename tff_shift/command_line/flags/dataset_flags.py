@@ -249,13 +249,9 @@ def description(scenario: str) -> list[str]:
     if codes is None:
       continue
     counts = np.bincount(codes, minlength=len(names or ()))
-    names = names or range(len(counts))
-    lines.append(
-      _listed(
-        name,
-        [f"{key} {count}" for key, count in zip(names, counts, strict=True)],
-      )
-    )
+    keys: Sequence[Any] = names or range(len(counts))
+    values = [f"{key} {count}" for key, count in zip(keys, counts, strict=True)]
+    lines.append(_listed(name, values))
     if name == "times":
       _, meaning, position = own_drift.TIMES[scenario]
       lines[-1] += f"; {meaning}: {names[position]}"

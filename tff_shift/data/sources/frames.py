@@ -7,6 +7,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -312,13 +313,19 @@ def _is_number(values: "pandas.Series") -> bool:
 def _preparation(
   frame: "pandas.DataFrame",
   features: Sequence[str],
-  missing: str,
-  categories: str,
-  unseen_categories: str,
+  missing: Any,
+  categories: Any,
+  unseen_categories: Any,
 ) -> preparation_lib.Preparation | None:
   """Returns the preparation of columns, not fitted; None without need."""
   import pandas
 
+  for option, value, allowed in (
+    ("missing", missing, preparation_lib.MISSING),
+    ("categories", categories, preparation_lib.CATEGORIES),
+    ("unseen_categories", unseen_categories, preparation_lib.UNSEEN),
+  ):
+    arguments.choice(option, value, allowed)
   if missing == categories == "error":
     return None
   columns = []

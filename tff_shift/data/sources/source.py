@@ -7,7 +7,6 @@ from typing import Any
 from typing import NamedTuple
 
 from tff_shift._util import arguments
-from tff_shift.data import preparation
 from tff_shift.data import table
 from tff_shift.data.sources import image_files
 
@@ -70,13 +69,6 @@ def columns(options: Mapping[str, str]) -> dict[str, Any]:
     arguments.choice("--time_unit", options["time_unit"], TIME_UNITS)
     if "time" not in options:
       raise ValueError("--time_unit needs --time, the column of dates")
-  for option, allowed in (
-    ("missing", preparation.MISSING),
-    ("categories", preparation.CATEGORIES),
-    ("unseen_categories", preparation.UNSEEN),
-  ):
-    if option in options:
-      arguments.choice(f"--{option}", options[option], allowed)
   if "image_size" in options and "image" not in options:
     raise ValueError("--image_size needs --image, the column of the images")
   return parsed(options)

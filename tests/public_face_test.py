@@ -15,6 +15,7 @@ import pytest
 import tff_shift as ts
 from tff_shift import algorithms
 from tff_shift.command_line import write_index
+from tff_shift.data import datasets
 from tff_shift.learning import metrics
 
 _ROOT = pathlib.Path(__file__).parents[1]
@@ -55,6 +56,7 @@ def folder(name, tmp_path, monkeypatch):
   # Examples register files, which later tests must not see.
   monkeypatch.setattr(algorithms, "_registered", {})
   monkeypatch.setattr(metrics, "_registered", {})
+  monkeypatch.setattr(datasets, "_registered", {})
   if name != "read_run":
     return tmp_path
   shutil.unpack_archive(_RUNS, tmp_path)

@@ -174,7 +174,8 @@ def load():
 
 
 @pytest.mark.slow
-def test_data_set_of_a_users_file(tmp_path, run):
+def test_data_set_of_a_users_file(tmp_path, run, monkeypatch):
+  monkeypatch.setattr(datasets, "_registered", {})
   path = tmp_path / "wards.py"
   path.write_text(_WARDS)
   flags = f"--import={path} --dataset=wards"

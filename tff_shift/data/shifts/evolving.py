@@ -104,6 +104,16 @@ class EvolvingDataset(NamedTuple):
   vocabulary: tuple[str, ...] | None = None
 
   @property
+  def class_names(self) -> tuple[str, ...]:
+    """The name of each class."""
+    return self.schema.classes
+
+  @property
+  def client_names(self) -> tuple[str, ...] | None:
+    """The name of each client that holds examples. None: their numbers."""
+    return self.schema.clients
+
+  @property
   def has_own_split(self) -> bool:
     """Whether the data have their own test split."""
     return any(domain.is_test is not None for domain in self.domains)

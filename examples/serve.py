@@ -108,7 +108,7 @@ class Service:
     return {
       "signatures": {
         name: {
-          use: {each: self._described(spec) for each, spec in specs.items()}
+          use: {key: self._described(spec) for key, spec in specs.items()}
           for use, specs in (
             ("inputs", self._inputs(function)),
             ("outputs", function.structured_outputs),
@@ -156,13 +156,13 @@ class Service:
     """Returns the values of each input: of x, or of named fields."""
     if names == ["x"]:
       return {"x": instances}
-    for each in instances if isinstance(instances, list) else [instances]:
-      if not isinstance(each, dict) or set(each) != set(names):
+    for example in instances if isinstance(instances, list) else [instances]:
+      if not isinstance(example, dict) or set(example) != set(names):
         raise exceptions.BadRequest(
           f"instances must be objects with the fields"
           f" {', '.join(sorted(names))}"
         )
-    return {name: [each[name] for each in instances] for name in names}
+    return {name: [example[name] for example in instances] for name in names}
 
   def _examples(self, instances: Any, spec: tf.TensorSpec) -> tf.Tensor:
     """Returns the examples of a request."""

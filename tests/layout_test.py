@@ -1,6 +1,7 @@
 """Imports run in the order of the layout; `make test` runs each file once."""
 
 import ast
+import graphlib
 import pathlib
 import re
 import shlex
@@ -45,6 +46,29 @@ def test_no_import_runs_back():
         if other in rooms[place + 1 :]:
           found.add(f"{path.relative_to(_ROOT)} imports from {other}")
   assert not found
+
+
+def test_no_modules_import_in_a_circle():
+  def name(path):
+    return ".".join(path.relative_to(_ROOT).with_suffix("").parts).removesuffix(
+      ".__init__"
+    )
+
+  modules = {name(path): path for path in (_ROOT / "tff_shift").rglob("*.py")}
+  imports = {
+    module: {
+      target if target in modules else node.module
+      for node in ast.parse(path.read_text()).body
+      if isinstance(node, ast.ImportFrom) and node.module in modules
+      for target in (f"{node.module}.{alias.name}" for alias in node.names)
+    }
+    - {module}
+    for module, path in modules.items()
+  }
+  assert "tff_shift.data.table" in imports["tff_shift.data.sources.frames"]
+  assert len([*graphlib.TopologicalSorter(imports).static_order()]) == len(
+    modules
+  )
 
 
 def holds(part, path):

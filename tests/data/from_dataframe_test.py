@@ -60,7 +60,7 @@ class TestEvolving:
     month = make_frame()["month"]
     dates = pandas.to_datetime("2024-0" + month.astype(str) + "-01")
     named = read("evolving", make_frame(month=dates))
-    assert [each[:7] for each in named.schema.times] == [
+    assert [name[:7] for name in named.schema.times] == [
       "2024-01",
       "2024-02",
       "2024-03",

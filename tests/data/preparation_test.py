@@ -89,6 +89,43 @@ def test_numbers_of_categories_for_embeddings():
   assert x[:, 0].tolist() == ["ABC".index(ward) for ward in frame["ward"]]
 
 
+def test_missing_and_unseen_categories_have_the_next_number():
+  frame = pandas.DataFrame({"ward": ["A", None, "B", "C"], "y": [0, 1, 0, 1]})
+  content = frames.read(
+    frame,
+    "y",
+    missing="mean",
+    categories="embedding_index",
+    unseen_categories="ignore",
+  )
+  # C has no training example.
+  schema = preparation.fitted(content.schema, [content.x[:3]])
+  x = np.append(content.x, [[3]], axis=0)  # Not a category of the table.
+  assert schema.preparation.apply(x).tolist() == [[0], [3], [1], [3], [3]]
+
+
+def test_columns_may_have_numbers_as_names():
+  frame = pandas.DataFrame(
+    {
+      0: ["a", "b", "a", "b"],
+      1: pandas.to_datetime(["1970-01-02", "1970-01-03"] * 2),
+      "y": [0, 1, 0, 1],
+    }
+  )
+  content = frames.read(frame, "y", categories="one_hot")
+  schema = preparation.fitted(content.schema, [content.x])
+  assert schema.features == ("0=a", "0=b", "1")
+  assert (
+    preparation.applied(content, schema).x.tolist()
+    == [
+      [1, 0, 1],
+      [0, 1, 2],
+    ]
+    * 2
+  )
+  assert frame[0].tolist() == ["a", "b", "a", "b"]
+
+
 class TestFromDataframe:
   def test_only_training_examples_are_fitted(self):
     frame = make_frame()

@@ -187,6 +187,19 @@ def test_data_set_of_a_users_file(tmp_path, run, monkeypatch):
   assert ended.config["schema"]["features"] == ["dose"]
 
 
+def test_arrays_of_a_users_file_are_those_of_a_file(
+  tmp_path, run_here, monkeypatch, capsys
+):
+  monkeypatch.setattr(datasets, "_registered", {})
+  path = tmp_path / "wards.py"
+  path.write_text(_WARDS.replace("y[:, np.newaxis]", "y[:, None, None]"))
+  arguments = f"--import={path} --dataset=wards --algorithm=fed_avg --rounds=1"
+  assert run_here(evolving, f"{arguments} --output_dir={tmp_path / 'run'}") == 2
+  message = "x of wards: uint8 images [n, height, width, 1 or 3], or floats"
+  assert message in capsys.readouterr().err
+  assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_clients_of_guidance(write, run):
   file = write(make_table().drop(columns="day"))

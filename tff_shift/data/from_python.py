@@ -34,6 +34,7 @@ from tff_shift.data.sources import client_data as client_data_lib
 from tff_shift.data.sources import frames
 from tff_shift.data.sources import huggingface
 from tff_shift.data.sources import pairs
+from tff_shift.data.sources import source
 
 if TYPE_CHECKING:
   import pandas
@@ -304,11 +305,6 @@ def from_huggingface(
   label: str,
   client: str,
   time: str | None = None,
-  image: str | None = None,
-  features: Sequence[str] | None = None,
-  drop: Sequence[str] = (),
-  image_size: int | None = None,
-  domain_order: Sequence[str] | None = None,
   **options: Any,
 ) -> Named:
   """Partitions a `datasets.Dataset` of Hugging Face for a scenario.
@@ -319,15 +315,11 @@ def from_huggingface(
     scenario: `evolving`, `online_adaptation`, `guidance` or
       `dynamic_personalization`.
     dataset: The examples, one split.
-    label: See `sources.huggingface.read`, as for the following arguments.
+    label: The column of the class. A `ClassLabel` keeps all of its classes.
     client: The column of the client.
     time: The column of the time, see `from_dataframe`.
-    image: The column of the images.
-    features: The columns of x.
-    drop: Columns that are left out.
-    image_size: Height and width of the images after resizing.
-    domain_order: The values of `time` as texts, in order.
-    **options: Further arguments of `deal` of the scenario.
+    **options: Further arguments of `sources.huggingface.read`, such as `image`
+      and `image_size`, of `from_dataframe`, and of `deal` of the scenario.
 
   Returns:
     The data and their names.
@@ -349,17 +341,10 @@ def from_huggingface(
     (('north', 'south'), ('f', 'm'))
   """
   _check_time(scenario, time)
-  content = huggingface.read(
-    dataset,
-    label,
-    client,
-    time,
-    features,
-    drop=drop,
-    image=image,
-    image_size=image_size,
-    domain_order=domain_order,
-  )
+  columns = {
+    name: options.pop(name) for name in source.COLUMNS if name in options
+  }
+  content = huggingface.read(dataset, label, client, time, **columns)
   return _named(scenario, content, options)
 
 

@@ -6,6 +6,7 @@ function of its arguments and of a seed; a seed is one non-negative integer or a
 sequence of them, such as `(run seed, domain)`.
 """
 
+import itertools
 import math
 import zlib
 from collections.abc import Sequence
@@ -14,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from tff_shift.data import examples
-from tff_shift.data import table
 
 Seed = int | Sequence[int]
 
@@ -105,7 +105,14 @@ def by_client(client: np.ndarray, num_clients: int) -> list[np.ndarray]:
       f"num_clients must be at least {client.max() + 1}, the number of clients"
       f" that hold the examples, got {num_clients}"
     )
-  return table.split_by(client, num_clients)
+  return split_by(client, num_clients)
+
+
+def split_by(keys: np.ndarray, num_keys: int) -> list[np.ndarray]:
+  """Returns for each key from 0 to `num_keys` - 1 its indices, ascending."""
+  order = np.argsort(keys, kind="stable")
+  ends = np.searchsorted(keys[order], np.arange(num_keys + 1))
+  return [order[start:end] for start, end in itertools.pairwise(ends)]
 
 
 def dirichlet_proportions(

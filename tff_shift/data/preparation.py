@@ -11,8 +11,10 @@ Choices:
     feature is 1 for missing ones.
   * A category becomes an indicator feature for each category of the table, so
     that all seeds have the same features; a missing one has only zeros. With
-    `embedding_index` its number remains.
-  * A category without a training example is refused, or has only zeros.
+    `embedding_index` its number remains; a missing one has the next number
+    after the last category, so that an embedding has one row more than there
+    are categories.
+  * A category without a training example is refused, or treated as missing.
 """
 
 from collections.abc import Callable
@@ -138,7 +140,10 @@ class Preparation(records.Record, omit_defaults=True):
         continue
       self._check_seen(column, values)
       if self.categories == "embedding_index":
-        features.append(values)
+        is_trained = np.array([*column.trained, False])
+        last = len(column.trained)
+        numbers = np.where(np.isnan(values), last, values).astype(int)
+        features.append(np.where(is_trained[numbers], numbers, last))
       else:
         features += [
           (values == number) & is_trained
@@ -202,17 +207,18 @@ def applied(data: Any, schema: "table.Schema") -> Any:
   """
   if schema.preparation is None:
     return data
-  return _mapped(data, schema.preparation.apply)
+  return mapped(data, schema.preparation.apply)
 
 
-def _mapped(data: Any, function: Callable[[np.ndarray], np.ndarray]) -> Any:
+def mapped(data: Any, function: Callable[[np.ndarray], np.ndarray]) -> Any:
+  """Returns data, see `applied`, with a function of x applied."""
   if hasattr(data, "mapped"):
     return data.mapped(function)
   fields = getattr(data, "_fields", ())
   if {"x", "y"} <= {*fields}:
     return data._replace(x=function(data.x))
   if fields:
-    return data._make(_mapped(value, function) for value in data)
+    return data._make(mapped(value, function) for value in data)
   if isinstance(data, tuple | list):
-    return type(data)(_mapped(value, function) for value in data)
+    return type(data)(mapped(value, function) for value in data)
   return data

@@ -13,7 +13,6 @@ Choices:
     there is no check.
 """
 
-import itertools
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -23,8 +22,11 @@ import numpy as np
 
 from tff_shift._util import records
 from tff_shift.data import examples
+from tff_shift.data import partition
 from tff_shift.data import preparation as preparation_lib
 
+# What `validate` accepts as x.
+FORM = "uint8 images [n, height, width, 1 or 3], or floats [n, features]"
 # Number of absent classes that a message names.
 _NUM_LISTED = 5
 
@@ -125,9 +127,11 @@ def validate(table: Table, name: str) -> Table:
     finite squares.
 
   Raises:
-    ValueError: If an array is not valid; one line that names it.
+    ValueError: If x is neither images nor vectors, or an array is not valid;
+      one line that names it.
   """
   x, schema = table.x, table.schema
+  _check_form(x, name)
   classes = schema.classes
   if not classes:
     num_classes = num_classes_of(table.y, lambda row: (f"y of {name}", row))
@@ -157,6 +161,19 @@ def validate(table: Table, name: str) -> Table:
     time,
     table.num_train,
     table.vocabulary,
+  )
+
+
+def _check_form(x: np.ndarray, name: str) -> None:
+  """Refuses examples that are neither images nor vectors."""
+  is_image = x.ndim == 4 and x.shape[-1] in (1, 3) and x.dtype.kind in "iu"
+  if is_image or (x.ndim == 2 and x.dtype.kind == "f" and x.shape[1]):
+    return
+  advice = ""
+  if x.ndim > 2 and x.dtype.kind == "f":
+    advice = "; of pixels from 0 to 1, np.rint(255 * x).astype(np.uint8)"
+  raise ValueError(
+    f"x of {name}: {FORM} wanted, got {x.dtype} {list(x.shape)}{advice}"
   )
 
 
@@ -255,18 +272,11 @@ def positions(table: Table) -> list[list[np.ndarray]]:
   keys = np.asarray(table.client, np.int64) * num_times
   if table.schema.times:
     keys += table.time
-  groups = split_by(keys, table.schema.num_clients * num_times)
+  groups = partition.split_by(keys, table.schema.num_clients * num_times)
   return [
     groups[start : start + num_times]
     for start in range(0, len(groups), num_times)
   ]
-
-
-def split_by(keys: np.ndarray, num_keys: int) -> list[np.ndarray]:
-  """Returns for each key from 0 to `num_keys` - 1 its indices, ascending."""
-  order = np.argsort(keys, kind="stable")
-  ends = np.searchsorted(keys[order], np.arange(num_keys + 1))
-  return [order[start:end] for start, end in itertools.pairwise(ends)]
 
 
 def take_groups(

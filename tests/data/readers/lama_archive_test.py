@@ -64,7 +64,7 @@ def test_facts_are_subject_and_object_of_100_a_relation(data_dir, model_dir):
   loaded = datasets.load("lama", data_dir=data_dir, model_dir=model_dir)
   # In the order of relations.jsonl, which is backwards here.
   assert loaded.schema.classes == tuple(
-    f"r{each}" for each in range(40, -1, -1)
+    f"r{number}" for number in range(40, -1, -1)
   )
   assert np.bincount(loaded.y).tolist() == [100] * 40 + [7]
   assert loaded.x.shape == (4007, 32)

@@ -143,8 +143,8 @@ class TestRareClasses:
     )
     with warnings.catch_warnings(record=True) as caught:
       warnings.simplefilter("always")
-      found = online_adaptation.load_online_adaptation("mnist", **options)
-    drawn = np.bincount(found.pretraining.y, minlength=len(counts))
+      loaded = online_adaptation.load_online_adaptation("mnist", **options)
+    drawn = np.bincount(loaded.pretraining.y, minlength=len(counts))
     return drawn.tolist(), [str(each.message) for each in caught]
 
   @pytest.mark.parametrize("distribution", ["uniform", "exponential_decay"])

@@ -70,6 +70,11 @@ def test_vectors_and_numbers_are_features():
     ({"image": [None] * N}, {}, "image 'image' of row 0 is missing"),
     ({"image": ["no.png"] * N}, {}, "image 'image' of row 0: no.png cannot be"),
     ({"vector": [[]] + [[1]] * 11}, VECTOR, "features: column 'vector' must "),
+    (
+      {},
+      VECTOR | {"missing": "zero"},
+      "missing must be one of error, mean, median,",
+    ),
   ],
 )
 def test_wrong_columns_are_named(columns, options, message, refusal):

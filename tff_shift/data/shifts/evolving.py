@@ -48,7 +48,6 @@ from tff_shift.data import dataset as dataset_lib
 from tff_shift.data import datasets
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
-from tff_shift.data import preparation
 from tff_shift.data import sources
 from tff_shift.data import table
 from tff_shift.data.images import transforms
@@ -301,7 +300,7 @@ def domains_of(content: table.Table, name: str = "own data") -> EvolvingDataset:
   return _dataset(
     name,
     content,
-    table.split_by(content.time, len(times)),
+    partition.split_by(content.time, len(times)),
     times,
     [0.0] * len(times),
   )
@@ -507,20 +506,6 @@ def assemble_clients(
     )
     for client in range(num_clients)
   )
-
-
-def prepared(
-  clients: Sequence[Client], schema: table.Schema, trained: Sequence[Client]
-) -> tuple[tuple[Client, ...], table.Schema]:
-  """Returns clients with prepared features, and the fitted schema.
-
-  Args:
-    clients: The clients of `assemble_clients`.
-    schema: The schema of their data set.
-    trained: The clients whose training examples fit the preparation.
-  """
-  schema = preparation.fitted(schema, [client.train.x for client in trained])
-  return preparation.applied(tuple(clients), schema), schema
 
 
 def _check_num_clients(dataset: EvolvingDataset, num_clients: int) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import partition
+from tff_shift.data import preparation
 
 
 class Streams:
@@ -66,7 +67,7 @@ class Streams:
   def mapped(self, function: Callable[[np.ndarray], np.ndarray]) -> "Streams":
     """Returns the streams with a function of x applied."""
     return Streams(
-      _mapped(self._batches, function),
+      preparation.mapped(self._batches, function),
       self.omega,
       self.num_classes,
       self._first,
@@ -120,16 +121,6 @@ class Streams:
     return float("nan")
 
 
-def _mapped(
-  batches: Sequence[Sequence[examples_lib.Examples]],
-  function: Callable[[np.ndarray], np.ndarray],
-) -> list[list[examples_lib.Examples]]:
-  return [
-    [batch._replace(x=function(batch.x)) for batch in client_batches]
-    for client_batches in batches
-  ]
-
-
 class Periods:
   """Given periods, with the interface of `dynamic_personalization.Periods`.
 
@@ -179,7 +170,7 @@ class Periods:
   def mapped(self, function: Callable[[np.ndarray], np.ndarray]) -> "Periods":
     """Returns the periods with a function of x applied."""
     return Periods(
-      _mapped(self._batches, function),
+      preparation.mapped(self._batches, function),
       self._drifted,
       self.num_classes,
       repeats=self._repeats,

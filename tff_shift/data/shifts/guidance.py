@@ -71,7 +71,7 @@ class Parts(NamedTuple):
   Attributes:
     train: The training examples of each client; of `from_python.split`, one
       `Examples`.
-    test: The held-out examples, likewise.
+    test: The held-out examples, in the same form.
   """
 
   train: Any

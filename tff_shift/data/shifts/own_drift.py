@@ -119,7 +119,7 @@ def with_clients(
   clients = np.empty(len(content.y), np.int32)
   # Equal proportions of each class, as an IID partition of `evolving`.
   even = np.ones([num_clients, len(content.schema.classes)])
-  rows_of = table.split_by(content.time, len(content.schema.times))
+  rows_of = partition.split_by(content.time, len(content.schema.times))
   for domain, (domain_name, rows) in enumerate(
     zip(content.schema.times, rows_of, strict=True)
   ):

@@ -253,18 +253,19 @@ def numbers(
     for column in (preparation.columns if preparation else ())
     if column.categories is not None
   }
+  frame = frame.copy(deep=False)
   vectors, others, incomplete = {}, [], []
   for column in features:
     if column not in frame.columns:
       raise ValueError(f"features: {column!r} is not a column")
     if pandas.api.types.is_datetime64_any_dtype(frame[column]):
-      frame = frame.assign(**{column: _days(frame[column])})
+      frame[column] = _days(frame[column])
     values = frame[column]
-    if column in categories:
+    if str(column) in categories:
       codes = _category_codes(
-        values, column, categories[column], preparation.unseen, where
+        values, column, categories[str(column)], preparation.unseen, where
       )
-      frame = frame.assign(**{column: codes})
+      frame[column] = codes
       if np.isnan(codes).any() and not missing_allowed:
         incomplete.append(column)
     elif len(values) and isinstance(values.iloc[0], (list, np.ndarray)):
@@ -486,6 +487,11 @@ def _calendar_units(
   if not pandas.api.types.is_datetime64_any_dtype(column):
     raise ValueError(
       f"time_unit={unit}: time {name!r} has no dates, such as 2024-01-31"
+    )
+  if column.dt.tz is not None:
+    examples.warn(
+      f"time {name!r} has the time zone {column.dt.tz}; time_unit={unit} counts"
+      " its local time"
     )
   dates = column.dt.tz_localize(None)
   if unit == "week":

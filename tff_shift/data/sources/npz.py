@@ -17,7 +17,7 @@ OPTIONS = ()
 
 # The arrays of a file and their descriptions.
 KEYS = {
-  "x": "uint8 images [n, height, width, 1 or 3], or floats [n, features]",
+  "x": table.FORM,
   "y": "[n] integers from 0, the class of each example",
   "domain": "[n] integers, ordered by time",
   "client": "[n] integers or texts, the client that holds each example",
@@ -83,7 +83,6 @@ def load(
         f" {list(scalar.shape)}"
       )
     num_train = int(scalar)
-  check_form(arrays["x"], name)
   return source.Content(
     table.validate(
       table.Table(
@@ -91,19 +90,6 @@ def load(
       ),
       name,
     )
-  )
-
-
-def check_form(x: np.ndarray, name: str) -> None:
-  """Refuses examples that are neither images nor vectors."""
-  is_image = x.ndim == 4 and x.shape[-1] in (1, 3) and x.dtype.kind in "iu"
-  if is_image or (x.ndim == 2 and x.dtype.kind == "f" and x.shape[1]):
-    return
-  advice = ""
-  if x.ndim > 2 and x.dtype.kind == "f":
-    advice = "; of pixels from 0 to 1, np.rint(255 * x).astype(np.uint8)"
-  raise ValueError(
-    f"x of {name}: {KEYS['x']} wanted, got {x.dtype} {list(x.shape)}{advice}"
   )
 
 

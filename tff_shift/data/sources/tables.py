@@ -42,7 +42,7 @@ SUFFIXES = ".csv", ".csv.gz", ".parquet"
 _CHUNK = 2**20
 _DATE = re.compile(r"\s*\d{4}-\d\d-\d\d")
 # After a time of day.
-_ZONE = re.compile(r"(?<=\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d(?::?\d\d)?)\s*$")
+_ZONE = re.compile(r"(?<=\d:\d\d)(?:\.\d+)?\s*(Z|[+-]\d\d(?::?\d\d)?)\s*$")
 
 
 class Dialect(NamedTuple):
@@ -318,7 +318,8 @@ def _read_csv(
     frame[column] = frame[column].where(
       frame[column].str.strip().astype(bool), None
     )
-  for column in frame.columns.difference(names):
+  texts = frame.select_dtypes(exclude=["number", "bool"]).columns
+  for column in texts.difference(names):
     frame[column] = _dates(frame[column])
   return frame
 
@@ -469,7 +470,8 @@ def _times(
     )
     if not are_wrong.any():
       raise ValueError(
-        f"--time={column.name} has dates with and without time zones"
+        f"--time={column.name} has dates of several time zones, or with and"
+        " without one; --time_unit counts the local time as written"
       ) from error
     row = int(np.argmax(are_wrong))
     raise ValueError(

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from tff_shift.data import table
 from tff_shift.data.readers import tfds_archives
-from tff_shift.data.sources import npz
 from tff_shift.data.sources import source
 
 FORM = "tfds:<name> (prepared by tensorflow-datasets)"
@@ -45,5 +44,4 @@ def load(
     )
   stored, x, y = match.groups()
   content = tfds_archives.load_any(stored, folder, (x, y) if x else None)
-  npz.check_form(content.x, name)
   return source.Content(table.validate(content, name))

@@ -592,16 +592,18 @@ def _prepared(
   datasets: Mapping[int, evolving_data.EvolvingDataset],
 ) -> tuple[dict[int, Sequence[evolving_data.Client]], dict[int, table.Schema]]:
   """Returns the clients and the schema of each seed, with prepared features."""
-  pairs = {
-    seed: evolving_data.prepared(
-      own, datasets[seed].schema, _trained(configuration, own)
+  schemas = {
+    seed: preparation.fitted(
+      datasets[seed].schema,
+      [client.train.x for client in _trained(configuration, of_seed)],
     )
-    for seed, own in clients.items()
+    for seed, of_seed in clients.items()
   }
-  return (
-    {seed: prepared for seed, (prepared, _) in pairs.items()},
-    {seed: schema for seed, (_, schema) in pairs.items()},
-  )
+  prepared = {
+    seed: preparation.applied(tuple(of_seed), schemas[seed])
+    for seed, of_seed in clients.items()
+  }
+  return prepared, schemas
 
 
 def _trained(

@@ -317,7 +317,7 @@ def _checked(
     if not isinstance(client, evolving.Client):
       raise ValueError(
         f"client {position} must be an evolving.Client, such as"
-        f" from_arrays.evolving makes, got {type(client).__name__}"
+        f" ts.from_arrays('evolving', ...) makes, got {type(client).__name__}"
       )
     called = position if client.name is None else repr(client.name)
     for part in ("train", "test"):

@@ -1,4 +1,4 @@
-"""Counts the operations that a computation executes, without a GPU.
+"""Counts and times the operations of a computation, without a GPU.
 
 The functions of its calls run once more in a session of TensorFlow that traces
 each operation. Nearly every operation with an output of floats is a launch of a
@@ -8,6 +8,8 @@ kernel on a GPU; shapes and the numbers of loops are computed on the host.
 import itertools
 import re
 from collections.abc import Callable
+from collections.abc import Iterator
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -31,6 +33,20 @@ _FLOATS = {dtype.as_datatype_enum for dtype in (tf.float32, tf.float64)}
 _LOWERED = "_lower_using_switch_merge"
 
 
+class Operation(NamedTuple):
+  """An operation that was executed.
+
+  Attributes:
+    kind: Its name in TensorFlow.
+    has_kernel: Whether it has a kernel on floats.
+    seconds: The seconds of its kernel.
+  """
+
+  kind: str
+  has_kernel: bool
+  seconds: float
+
+
 def count(run: Callable[[], object]) -> tuple[int, int]:
   """Returns how many operations a call executes in loops or batches.
 
@@ -39,6 +55,16 @@ def count(run: Callable[[], object]) -> tuple[int, int]:
 
   Returns:
     All operations, and those with a kernel on floats.
+  """
+  operations = traced(run)
+  return len(operations), sum(each.has_kernel for each in operations)
+
+
+def traced(run: Callable[[], object]) -> list[Operation]:
+  """Returns the operations that a call executes in loops or batches.
+
+  Args:
+    run: Calls computations in process.
   """
   calls = []
 
@@ -50,14 +76,10 @@ def count(run: Callable[[], object]) -> tuple[int, int]:
   original = cohorts.CohortProgram.__call__
   with mock.patch.object(cohorts.CohortProgram, "__call__", call):
     run()
-  counts = list(itertools.starmap(_traced, calls))
-  return (
-    sum(num_operations for num_operations, _ in counts),
-    sum(num_kernels for _, num_kernels in counts),
-  )
+  return [*itertools.chain.from_iterable(itertools.starmap(_traced, calls))]
 
 
-def _traced(function, arguments) -> tuple[int, int]:
+def _traced(function, arguments) -> Iterator[Operation]:
   definition = function.graph.as_graph_def()
   nodes = [*definition.node]
   for function_definition in definition.library.function:
@@ -78,12 +100,14 @@ def _traced(function, arguments) -> tuple[int, int]:
       tf.compat.v1.RunOptions(trace_level=tf.compat.v1.RunOptions.FULL_TRACE),
       metadata,
     )
-  num_operations = num_kernels = 0
   for device in metadata.step_stats.dev_stats:
     for node in device.node_stats:
-      kind = re.search(r"= *(\w+)\(", node.timeline_label)
-      num_operations += 1
-      num_kernels += (kind[1] if kind else "") not in _PASSING and any(
+      label = re.search(r"= *(\w+)\(", node.timeline_label)
+      kind = label[1] if label else ""
+      has_floats = any(
         output.tensor_description.dtype in _FLOATS for output in node.output
       )
-  return num_operations, num_kernels
+      microseconds = node.op_end_rel_micros - node.op_start_rel_micros
+      yield Operation(
+        kind, kind not in _PASSING and has_floats, microseconds * 1e-6
+      )

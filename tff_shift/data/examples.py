@@ -27,6 +27,8 @@ _CONSTANT = 1e-12
 # Larger features saturate a network with weights for inputs near 1; where
 # standard deviations differ by this factor, the smaller feature has no effect.
 _LARGE = 100
+# Numbers in a block of examples, of which 8 MiB are intermediate results.
+_BLOCK = 2**20
 
 
 class DataWarning(UserWarning):
@@ -546,7 +548,13 @@ def unscaled(parts: Sequence[np.ndarray], names: Sequence[str] = ()) -> str:
     The end of a sentence about the features; "" for images, words, and features
     that are near 1 and vary alike.
   """
-  rows = feature_rows(parts)
+  # Intermediate results are as large as a block.
+  rows = [
+    block
+    for part in feature_rows(parts)
+    for block in np.array_split(part, part.size // _BLOCK + 1)
+    if len(block)
+  ]
   if not rows:
     return ""
   num_rows = sum(map(len, rows))

@@ -290,18 +290,24 @@ def numbers(
       f"{_and_others(incomplete)}; leave out these rows or columns, or fill the"
       " values (--missing=median)"
     )
-  if not vectors:
-    x = frame[list(features)].to_numpy(np.float32, na_value=np.nan)
-    return x, tuple(map(str, features))
-  parts, names = [], []
+  names: list[str] = []
   for column in features:
     if column in vectors:
-      parts.append(vectors[column])
-      names += [f"{column}[{at}]" for at in range(parts[-1].shape[1])]
+      size = vectors[column].shape[1]
+      names += [f"{column}[{index}]" for index in range(size)]
     else:
-      parts.append(frame[[column]].to_numpy(np.float32, na_value=np.nan))
       names.append(str(column))
-  return np.concatenate(parts, axis=1), tuple(names)
+  # Column by column: a frame of some columns is a copy, and so are its numbers.
+  x, start = np.empty([len(frame), len(names)], np.float32), 0
+  for column in features:
+    if column in vectors:
+      end = start + vectors[column].shape[1]
+      x[:, start:end] = vectors[column]
+    else:
+      end = start + 1
+      x[:, start] = frame[column].to_numpy(np.float32, na_value=np.nan)
+    start = end
+  return x, tuple(names)
 
 
 def _is_number(values: "pandas.Series") -> bool:

@@ -121,6 +121,61 @@ def test_dropped_columns_are_not_read(write, run):
 
 
 @pytest.mark.slow
+def test_groups_from_training_to_prediction(
+  write, run, run_here, tmp_path, capsys
+):
+  table = make_table()
+  # Ten rows a patient, 5 to 7 of them before the last day.
+  table["patient"] = [f"no {row // 10}" for row in range(240)]
+  flags = "--group=patient --algorithm=fed_avg --rounds=1 --local_steps=1"
+  ended = run(evolving, write(table), _FLAGS, flags, "--save_model")
+  assert ended.config["schema"]["group"] == "patient"
+  assert ended.config["schema"]["features"] == ["dose", "age"]
+  (line,) = [x for x in ended.output.splitlines() if x.startswith("group")]
+  before, after = line.split(": ")
+  # All 24 have rows of the last day; about a fifth have not trained.
+  both, rest = after.split(" ", 1)
+  assert before == "group patient" and 15 <= int(both) < 24
+  assert rest == "of 24 are in training and in test, which --time separates"
+  (model,) = (ended.folder / "model").rglob("model.json")
+  new = tmp_path / "new.csv"
+  arguments = f"--model={model.parent} --input={new} --overwrite"
+  for columns in (["age", "dose"], ["age", "patient", "dose"]):
+    table[columns].to_csv(new, index=False)
+    assert run_here(predict, f"{arguments} --output={tmp_path / 'p.csv'}") == 0
+  # Guidance has no time: no patient is on both sides.
+  file = write(table.drop(columns="day"))
+  ended = run(
+    guidance, file, "--label=outcome --client=site --overwrite", flags
+  )
+  assert "group patient: 0 of 24 are in training and in test\n" in ended.output
+
+
+@pytest.mark.parametrize(
+  "flags, message",
+  [
+    ("--group=person", "group='person' is not a column; there are site, day,"),
+    ("--group=outcome", "label='outcome' has another role too"),
+    ("--group=day", "time='day' has another role too"),
+    ("--group=one", "group 'one' of study: no client has a test example in a"),
+  ],
+)
+def test_wrong_groups_are_refused(write, run_here, capsys, flags, message):
+  file = write(make_table().assign(one=1))
+  assert run_here(evolving, f"{file} {_FLAGS} {flags} --algorithm=fed_avg") == 2
+  assert message in capsys.readouterr().err
+
+
+def test_groups_belong_to_tables(tmp_path, run_here, capsys):
+  path = tmp_path / "arrays.npz"
+  np.savez(path, x=np.zeros((4, 1)), y=np.arange(4) % 2)
+  for dataset in (path, "rotated_digits"):
+    assert run_here(evolving, f"--dataset={dataset} --group=patient") == 2
+    line = "--group belongs to --dataset=path/to/data.csv or .parquet, not to"
+    assert line in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_gaps_and_texts_from_training_to_prediction(
   write, run, run_here, tmp_path, capsys
 ):

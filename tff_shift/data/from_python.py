@@ -231,6 +231,7 @@ def from_dataframe(
   client: str,
   time: str | None = None,
   features: Sequence[str] | None = None,
+  group: str | None = None,
   drop: Sequence[str] = (),
   time_unit: str | None = None,
   missing: str = "error",
@@ -253,6 +254,9 @@ def from_dataframe(
       deployment, and its examples are labelled. `guidance`: None.
     features: The columns of x: numbers, or vectors of one length. None: all
       others.
+    group: The column of the group, such as the patient, whose rows stay in one
+      part where examples are split into training and test. Times separate
+      examples whatever their group. None: examples are independent.
     drop: Columns that are left out.
     time_unit: The calendar unit of dates, such as `month`, see `frames.read`.
     missing: Missing numbers: `error`, `mean`, `median` or `indicator`, of the
@@ -289,6 +293,7 @@ def from_dataframe(
     client,
     time,
     features,
+    group=group,
     drop=drop,
     time_unit=time_unit,
     missing=missing,

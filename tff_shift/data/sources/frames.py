@@ -44,6 +44,7 @@ def read(
   time: str | None = None,
   features: Sequence[str] | None = None,
   *,
+  group: str | None = None,
   drop: Sequence[str] = (),
   time_unit: str | None = None,
   missing: str = "error",
@@ -65,6 +66,8 @@ def read(
     time: The column of the time. None: no column.
     features: The columns of x: numbers, or vectors of one length. None: all
       others.
+    group: The column of the group, such as the patient, which a split into
+      training and test part does not divide. None: no column.
     drop: Columns that are left out.
     time_unit: The calendar unit of the times, of dates: `day`, `week` (ISO),
       `month`, `quarter` or `year`, of the local time as written. None: each
@@ -100,7 +103,8 @@ def read(
   examples.check_names(
     frame.columns, "columns", lambda column: f"column {column + 1}"
   )
-  roles = {"label": label, "client": client, "time": time, "image": image}
+  roles = {"label": label, "client": client, "time": time, "group": group}
+  roles["image"] = image
   used = check_roles(roles, frame.columns)
   for column in drop:
     if column in used or column in (features or ()):
@@ -110,8 +114,12 @@ def read(
   y, classes = _codes(
     frame[label], f"label {label!r}", where, keep_empty_classes
   )
-  schema = table.Schema(classes=classes, label=label, client=client, time=time)
-  clients = times = None
+  schema = table.Schema(
+    classes=classes, label=label, client=client, time=time, group=group
+  )
+  clients = times = groups = None
+  if group is not None:
+    groups, _ = _codes(frame[group], f"group {group!r}", where)
   if client is not None:
     clients, names = _codes(frame[client], f"client {client!r}", where)
     schema = schema.replace(clients=names, num_clients=len(names))
@@ -138,11 +146,13 @@ def read(
       if is_set:
         raise ValueError(f"{option}: image={image!r} is the only input")
     schema = _with_dropped(schema, frame, used)
-    return table.Table(read_images(frame[image]), y, schema, clients, times)
+    x = read_images(frame[image])
+    return table.Table(x, y, schema, clients, times, group=groups)
   if features is None:
     features = _other_columns(frame, {*used, *drop})
-  if label in features:
-    raise ValueError(f"features: {label!r} is the label")
+  for role in ("label", "group"):
+    if roles[role] in features:
+      raise ValueError(f"features: {roles[role]!r} is the {role}")
   schema = _with_dropped(schema, frame, {*used, *features})
   preparation = _preparation(
     frame, features, missing, categories, unseen_categories
@@ -156,7 +166,7 @@ def read(
     ]
     preparation = preparation.replace(columns=tuple(columns))
   schema = schema.replace(features=features, preparation=preparation)
-  return table.Table(x, y, schema, clients, times)
+  return table.Table(x, y, schema, clients, times, group=groups)
 
 
 def _with_dropped(

@@ -319,6 +319,7 @@ def make_plan() -> Plan:
     aggregators=common_flags.chosen_aggregators(chosen, configuration.rounds),
     model=model,
     schema=dataset.schema,
+    groups=dataset.groups,
     settings={
       **_drift_settings(configuration, has_own_drift),
       "num_clients": configuration.num_clients,

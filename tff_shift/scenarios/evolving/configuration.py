@@ -346,6 +346,7 @@ def make_plan() -> Plan:
     model=model,
     schema=schema,
     schemas=schemas,
+    groups=evolving_data.groups_of(clients[seeds[0]]),
     settings=_settings(
       configuration,
       len(datasets[seeds[0]].domains),

@@ -416,6 +416,7 @@ def make_plan() -> Plan:
       aggregators=_aggregators(configuration, chosen),
       model=model,
       schema=dataset.schema,
+      groups=dataset.groups,
       settings={
         **_drift_settings(configuration, has_own_drift),
         "num_clients": configuration.num_clients,

@@ -109,15 +109,18 @@ def test_dropped_columns_are_not_read(write, run):
     "time": "day",
     "dropped": ["note", "patient"],
   }
-  assert ended.output.splitlines()[:6] == [
+  assert ended.output.splitlines()[:7] == [
     "data: study, 240 rows",
     "features (2): dose, age",
     "columns left out (2): note, patient",
     "clients (2): north 120, south 120",
-    "times (3): 2024-01-31 80, 2024-02-29 80, 2024-03-31 80; the target:"
-    " 2024-03-31",
+    "times (3): 2024-01-31 80, 2024-02-29 80, 2024-03-31 80",
     "classes (2): healthy 120, sick 120",
+    "target: 2024-03-31, 80 rows",
   ]
+  # Joined times are one domain.
+  ended = run(evolving, file, _FLAGS, flags, "--num_domains=2 --overwrite")
+  assert "target: 2024-02-29 to 2024-03-31, 160 rows\n" in ended.output
 
 
 @pytest.mark.slow

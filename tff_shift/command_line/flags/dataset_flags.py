@@ -14,7 +14,6 @@ from tff_shift.data import dataset
 from tff_shift.data import datasets
 from tff_shift.data import sources
 from tff_shift.data import table
-from tff_shift.data.shifts import own_drift
 from tff_shift.data.sources import image_files
 from tff_shift.data.sources import npz
 from tff_shift.reporting import summary
@@ -241,7 +240,7 @@ def is_own() -> bool:
   return datasets.is_own(FLAGS.dataset)
 
 
-def description(scenario: str, groups: table.Sides | None) -> list[str]:
+def description(groups: table.Sides | None) -> list[str]:
   """Returns what a run uses of a user's data, in at most seven lines."""
   content = datasets.load(FLAGS.dataset, data_dir=FLAGS.data_dir)
   schema = content.schema
@@ -261,9 +260,6 @@ def description(scenario: str, groups: table.Sides | None) -> list[str]:
     keys: Sequence[Any] = names or range(len(counts))
     values = [f"{key} {count}" for key, count in zip(keys, counts, strict=True)]
     lines.append(_listed(name, values))
-    if name == "times" and scenario in own_drift.TIMES:
-      _, meaning, position = own_drift.TIMES[scenario]
-      lines[-1] += f"; {meaning}: {names[position]}"
   if groups is not None:
     train, test = (set(np.concatenate(parts).tolist()) for parts in groups)
     both = len(train & test)

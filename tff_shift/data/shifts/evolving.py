@@ -536,6 +536,12 @@ def assemble_clients(
   )
 
 
+def target_line(dataset: EvolvingDataset) -> str:
+  """Returns the name of the target and its number of rows, as a line."""
+  target = dataset.domains[-1]
+  return f"target: {target.name}, {len(target.y):,} rows"
+
+
 def groups_of(clients: Sequence[Client]) -> table.Sides | None:
   """Returns the groups of all clients' training and test examples."""
   if clients[0].groups is None:

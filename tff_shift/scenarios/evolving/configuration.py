@@ -347,6 +347,7 @@ def make_plan() -> Plan:
     schema=schema,
     schemas=schemas,
     groups=evolving_data.groups_of(clients[seeds[0]]),
+    uses=[evolving_data.target_line(datasets[seeds[0]])],
     settings=_settings(
       configuration,
       len(datasets[seeds[0]].domains),

@@ -4,6 +4,7 @@ import numpy as np
 import pandas
 import pytest
 
+import tff_shift as ts
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 from tff_shift.binaries import predict
@@ -243,6 +244,61 @@ def test_data_set_of_a_users_file(tmp_path, run, monkeypatch):
   assert summary["setting"]["num_clients"] == 3
   assert summary["metrics"]["server_accuracy"]["mean"] == 100
   assert ended.config["schema"]["features"] == ["dose"]
+
+
+_PREPROCESSED = """
+import pandas
+from sklearn import compose, impute, preprocessing
+from tff_shift.data.sources import frames
+
+
+def load():
+  return frames.read(
+    pandas.read_csv({path!r}), "outcome", "site", "month", ["ward", "age"],
+    preprocessing=compose.make_column_transformer(
+      (preprocessing.OneHotEncoder(handle_unknown="ignore"), ["ward"]),
+      (impute.SimpleImputer(), ["age"]),
+    ),
+  )
+"""
+
+
+@pytest.mark.slow
+def test_transformer_of_a_users_file_is_in_the_saved_model(
+  tmp_path, run, run_here, capsys, monkeypatch
+):
+  skops = pytest.importorskip(
+    "skops.io", reason="the extra skops is not installed"
+  )
+  monkeypatch.setattr(datasets, "_registered", {})
+  table = make_table()
+  table["month"] = table["day"].str[5:7].astype(int)
+  table["ward"] = np.where(table["outcome"] == "sick", "A", "B")
+  table.loc[::4, "age"] = np.nan
+  data, path = tmp_path / "study.csv", tmp_path / "mine.py"
+  table.to_csv(data, index=False)
+  path.write_text(_PREPROCESSED.format(path=str(data)))
+  flags = f"--import={path} --dataset=mine --algorithm=fed_avg --rounds=3"
+  options = "--model=linear --learning_rate=0.5 --save_model --seeds=0,1"
+  ended = run(evolving, flags, options)
+  assert ended.runs[0]["metrics"]["server_accuracy"]["mean"] == 100
+  # The transformer of a model is fitted to the training rows of its seed.
+  first, second = sorted((ended.folder / "model").rglob("model.json"))
+  means = {
+    skops.loads(
+      ts.load(path.parent).schema.preparation.transformer,
+      trusted=["numpy.dtype"],
+    )
+    .named_transformers_["simpleimputer"]
+    .statistics_[0]
+    for path in (first, second)
+  }
+  assert len(means) == 2
+  # Rows in the form of the file, with the columns in another order.
+  table[["age", "outcome", "ward"]].to_csv(tmp_path / "new.csv", index=False)
+  arguments = f"--model={first.parent} --input={tmp_path / 'new.csv'}"
+  assert run_here(predict, f"{arguments} --output={tmp_path / 'p.csv'}") == 0
+  assert "accuracy: 100.00 % of 240 examples" in capsys.readouterr().out
 
 
 def test_arrays_of_a_users_file_are_those_of_a_file(

@@ -39,6 +39,7 @@ from tff_shift.data.sources import source
 if TYPE_CHECKING:
   import pandas
   import tensorflow_federated as tff
+  from sklearn import base
 
 _SCENARIOS = {
   module.SCENARIO: module
@@ -237,6 +238,7 @@ def from_dataframe(
   missing: str = "error",
   categories: str = "error",
   unseen_categories: str = "error",
+  preprocessing: "base.TransformerMixin | None" = None,
   **options: Any,
 ) -> Named:
   """Partitions a pandas DataFrame, a row for each example, for a scenario.
@@ -264,6 +266,9 @@ def from_dataframe(
     categories: Texts: `error`, `one_hot` or `embedding_index`.
     unseen_categories: Categories without a training example: `error` or
       `ignore`.
+    preprocessing: A `ColumnTransformer` or `Pipeline` of scikit-learn, not
+      fitted, in place of `missing` and `categories`. It is fitted to training
+      examples and stored with the model. Needs the extra `skops`.
     **options: Further arguments of `deal` of the scenario.
 
   Returns:
@@ -299,6 +304,7 @@ def from_dataframe(
     missing=missing,
     categories=categories,
     unseen_categories=unseen_categories,
+    preprocessing=preprocessing,
   )
   return _named(scenario, content, options)
 
@@ -347,7 +353,9 @@ def from_huggingface(
   """
   _check_time(scenario, time)
   columns = {
-    name: options.pop(name) for name in source.COLUMNS if name in options
+    name: options.pop(name)
+    for name in (*source.COLUMNS, "preprocessing")
+    if name in options
   }
   content = huggingface.read(dataset, label, client, time, **columns)
   return _named(scenario, content, options)

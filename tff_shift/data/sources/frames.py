@@ -16,6 +16,7 @@ from tff_shift._util import arguments
 from tff_shift.data import examples
 from tff_shift.data import preparation as preparation_lib
 from tff_shift.data import table
+from tff_shift.data import transformers
 from tff_shift.data.sources import source
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def read(
   missing: str = "error",
   categories: str = "error",
   unseen_categories: str = "error",
+  preprocessing: Any = None,
   image: str | None = None,
   read_images: Callable[["pandas.Series"], np.ndarray] | None = None,
   domain_order: Sequence[str] | None = None,
@@ -75,6 +77,8 @@ def read(
     missing: The replacement of missing numbers, see `preparation`.
     categories: The features of texts.
     unseen_categories: What happens to categories without a training example.
+    preprocessing: A transformer of scikit-learn, not fitted, that makes the
+      features of numbers and texts, see `preparation`. None: none.
     image: The column of the images. None: no column. Other columns are then not
       read.
     read_images: Reads the column of the images as x.
@@ -142,6 +146,7 @@ def read(
       ("features", features is not None),
       ("missing", missing != "error"),
       ("categories", categories != "error"),
+      ("preprocessing", preprocessing is not None),
     ):
       if is_set:
         raise ValueError(f"{option}: image={image!r} is the only input")
@@ -155,7 +160,7 @@ def read(
       raise ValueError(f"features: {roles[role]!r} is the {role}")
   schema = _with_dropped(schema, frame, {*used, *features})
   preparation = _preparation(
-    frame, features, missing, categories, unseen_categories
+    frame, features, missing, categories, unseen_categories, preprocessing
   )
   x, features = numbers(frame, features, where, preparation)
   if preparation is not None:
@@ -257,7 +262,9 @@ def numbers(
 
   if not len(features):
     raise ValueError("features: there must be at least one column of x")
-  missing_allowed = preparation is not None and preparation.missing != "error"
+  missing_allowed = preparation is not None and (
+    preparation.missing != "error" or preparation.transformer != b""
+  )
   categories = {
     column.name: column.categories
     for column in (preparation.columns if preparation else ())
@@ -327,6 +334,7 @@ def _preparation(
   missing: Any,
   categories: Any,
   unseen_categories: Any,
+  preprocessing: Any,
 ) -> preparation_lib.Preparation | None:
   """Returns the preparation of columns, not fitted; None without need."""
   import pandas
@@ -337,7 +345,13 @@ def _preparation(
     ("unseen_categories", unseen_categories, preparation_lib.UNSEEN),
   ):
     arguments.choice(option, value, allowed)
-  if missing == categories == "error":
+  if preprocessing is not None and not missing == categories == "error":
+    raise ValueError(
+      "preprocessing: it fills missing values and encodes categories; leave out"
+      " missing and categories"
+    )
+  encodes = categories != "error" or preprocessing is not None
+  if not encodes and missing == "error":
     return None
   columns = []
   for column in features:
@@ -351,11 +365,7 @@ def _preparation(
       or pandas.api.types.is_object_dtype(values)
     )
     first = values.iloc[0]
-    if (
-      categories != "error"
-      and is_text
-      and not isinstance(first, list | np.ndarray)
-    ):
+    if encodes and is_text and not isinstance(first, list | np.ndarray):
       texts = values.dropna().map(str).unique().tolist()
       names = tuple(sorted(texts))
       examples.check_names(
@@ -372,13 +382,17 @@ def _preparation(
   needs_fill = missing != "error" and any(
     frame[column].isna().any() for column in features
   )
-  if not needs_fill and all(column.categories is None for column in columns):
+  has_texts = any(column.categories is not None for column in columns)
+  if not (needs_fill or has_texts or preprocessing is not None):
     return None
   return preparation_lib.Preparation(
     columns=tuple(columns),
     missing=missing,
     categories=categories,
     unseen=unseen_categories,
+    transformer=(
+      b"" if preprocessing is None else transformers.dumped(preprocessing)
+    ),
   )
 
 

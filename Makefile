@@ -154,9 +154,10 @@ test-extras: setup
 	$(BIN)/python -m venv $(VENV)-extras
 	cd $(VENV)-extras/lib/python*/site-packages && echo "import site; \
 	  site.addsitedir('$$(echo $(CURDIR)/$(VENV)/lib/python*/site-packages)')" > lock.pth
-	$(VENV)-extras/bin/pip install --quiet --constraint $(LOCK) wandb ipykernel nbclient
+	$(VENV)-extras/bin/pip install --quiet --constraint $(LOCK) wandb ipykernel nbclient skops
 	$(VENV)-extras/bin/python -m pytest tests/reporting/wandb_test.py tests/notebooks_test.py \
-	  -k 'wandb or jupyter'
+	  tests/data/transformers_test.py tests/end_to_end/own_tables_test.py \
+	  -k 'wandb or jupyter or transformer'
 
 test-fast: setup
 	$(PYTEST) $(IN_PROCESSES) -m 'not slow and $(USUAL)'

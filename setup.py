@@ -131,6 +131,7 @@ setuptools.setup(
   extras_require={
     "gpu": ["tensorflow[and-cuda]==2.21.0"],
     "huggingface": ["datasets>=5,<6"],
+    "skops": ["skops>=0.14"],
     "mlflow": ["mlflow-skinny>=2.16,<4"],
     # Not in the lock: 60 packages for notebooks only.
     "notebook": [

@@ -1,5 +1,7 @@
 """Missing values and categories, beside scikit-learn."""
 
+import sys
+
 import numpy as np
 import pandas
 import pytest
@@ -232,3 +234,22 @@ def test_table_without_need_is_not_prepared():
   assert preparation.fitted(content.schema, [content.x]) == content.schema
   assert preparation.applied(content, content.schema) is content
   assert isinstance(content, table.Table)
+
+
+def test_transformer_needs_an_extra(refusal, monkeypatch):
+  monkeypatch.setitem(sys.modules, "skops.io", None)
+  line = refusal(
+    *(frames.read, make_frame(), "y"),
+    preprocessing=impute.SimpleImputer(),
+  )
+  assert line.startswith("the package skops is missing; install the extra `sk")
+
+
+def test_transformer_replaces_the_options(refusal):
+  for options in ({"missing": "mean"}, {"categories": "one_hot"}):
+    line = refusal(
+      *(frames.read, make_frame(), "y"),
+      preprocessing=impute.SimpleImputer(),
+      **options,
+    )
+    assert line.startswith("preprocessing: it fills missing values and encodes")

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas
 import pytest
 
 from tff_shift.binaries import dynamic_personalization
@@ -84,3 +85,28 @@ def test_own_metric_with_an_aggregator_that_does_not_protect_it(
   told = summary["setting"]["not_protected"]
   assert "accuracy" in told and "mean_dread" in told
   assert f"dp: epsilon does not cover {told}\n" in ended.output
+
+
+@pytest.mark.slow
+def test_clients_that_lack_classes_are_left_out_and_named(run, tmp_path):
+  rows = np.arange(240)
+  table = pandas.DataFrame({"y": rows % 2, "x": np.cos(rows), "t": rows // 120})
+  table["c"] = np.array(["a", "b", "c"])[rows // 2 % 3]
+  # In the target, c has one class.
+  table = table[~((table.c == "c") & (table.t == 1) & (table.y == 1))]
+  table.to_csv(tmp_path / "t.csv", index=False)
+  ended = run(
+    *(
+      evolving,
+      f"--dataset={tmp_path / 't.csv'} --label=y --client=c --time=t",
+    ),
+    "--algorithm=fed_avg --rounds=1 --local_steps=1 --model=linear",
+    "--metrics=auroc,mean_auroc,mean_macro_f1",
+  )
+  (summary,) = ended.runs
+  assert summary["left_out"] == {
+    "client_mean_auroc": {"num_clients": 1, "clients": ["c"]}
+  }
+  line = "not in client_mean_auroc of fed_avg: 1 client (c)\n"
+  assert line in ended.output
+  assert 0 <= summary["metrics"]["client_mean_auroc"]["mean"] <= 1

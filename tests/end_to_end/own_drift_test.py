@@ -150,6 +150,27 @@ def test_deployed_model_of_a_file_is_not_trained(run_table, tmp_path):
   assert "held-out examples, not trained" in deployed.output
   assert not (tmp_path / "cache").exists()
   assert deployed.rows == trained.rows
+  # 72 rows of 2019: 47 to pre-train on, 10 to stop early, 15 of clients; at
+  # last the model is trained on all of them.
+  lines = trained.output.splitlines()
+  assert "before deployment: 2019, 72 rows" in lines
+  assert "pre-training on 72 of 72 labelled rows, distribution as they" in (
+    trained.output
+  )
+
+
+@pytest.mark.slow
+def test_rows_of_the_parts_of_periods(run_table):
+  flags = "--algorithm=fed_avg --rounds=1 --distance_features=extractor"
+  ended = run_table(dynamic_personalization, flags)
+  # Of 36, 36, 36 and 12 rows of 2019 and 2020, a fifth is public, and a tenth
+  # validates: rint(7.2) and rint(10.8) - 7; rint(2.4) and rint(3.6) - 2.
+  lines = ended.output.splitlines()
+  assert (
+    "rows for training, validation and the public part: 83, 14, 23, of the"
+    " periods 2019, 2020" in lines
+  )
+  assert "pre-training of the extractor on 23 of 120 rows" in lines
 
 
 _REFUSED = {

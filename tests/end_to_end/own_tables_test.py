@@ -4,6 +4,7 @@ import numpy as np
 import pandas
 import pytest
 
+import tff_shift as ts
 from tff_shift.binaries import evolving
 from tff_shift.binaries import guidance
 from tff_shift.binaries import predict
@@ -109,15 +110,73 @@ def test_dropped_columns_are_not_read(write, run):
     "time": "day",
     "dropped": ["note", "patient"],
   }
-  assert ended.output.splitlines()[:6] == [
+  assert ended.output.splitlines()[:7] == [
     "data: study, 240 rows",
     "features (2): dose, age",
     "columns left out (2): note, patient",
     "clients (2): north 120, south 120",
-    "times (3): 2024-01-31 80, 2024-02-29 80, 2024-03-31 80; the target:"
-    " 2024-03-31",
+    "times (3): 2024-01-31 80, 2024-02-29 80, 2024-03-31 80",
     "classes (2): healthy 120, sick 120",
+    "target: 2024-03-31, 80 rows",
   ]
+  # Joined times are one domain.
+  ended = run(evolving, file, _FLAGS, flags, "--num_domains=2 --overwrite")
+  assert "target: 2024-02-29 to 2024-03-31, 160 rows\n" in ended.output
+
+
+@pytest.mark.slow
+def test_groups_from_training_to_prediction(
+  write, run, run_here, tmp_path, capsys
+):
+  table = make_table()
+  # Ten rows a patient, 5 to 7 of them before the last day.
+  table["patient"] = [f"no {row // 10}" for row in range(240)]
+  flags = "--group=patient --algorithm=fed_avg --rounds=1 --local_steps=1"
+  ended = run(evolving, write(table), _FLAGS, flags, "--save_model")
+  assert ended.config["schema"]["group"] == "patient"
+  assert ended.config["schema"]["features"] == ["dose", "age"]
+  (line,) = [x for x in ended.output.splitlines() if x.startswith("group")]
+  before, after = line.split(": ")
+  # All 24 have rows of the last day; about a fifth have not trained.
+  both, rest = after.split(" ", 1)
+  assert before == "group patient" and 15 <= int(both) < 24
+  assert rest == "of 24 are in training and in test, which --time separates"
+  (model,) = (ended.folder / "model").rglob("model.json")
+  new = tmp_path / "new.csv"
+  arguments = f"--model={model.parent} --input={new} --overwrite"
+  for columns in (["age", "dose"], ["age", "patient", "dose"]):
+    table[columns].to_csv(new, index=False)
+    assert run_here(predict, f"{arguments} --output={tmp_path / 'p.csv'}") == 0
+  # Guidance has no time: no patient is on both sides.
+  file = write(table.drop(columns="day"))
+  ended = run(
+    guidance, file, "--label=outcome --client=site --overwrite", flags
+  )
+  assert "group patient: 0 of 24 are in training and in test\n" in ended.output
+
+
+@pytest.mark.parametrize(
+  "flags, message",
+  [
+    ("--group=person", "group='person' is not a column; there are site, day,"),
+    ("--group=outcome", "label='outcome' has another role too"),
+    ("--group=day", "time='day' has another role too"),
+    ("--group=one", "group 'one' of study: no client has a test example in a"),
+  ],
+)
+def test_wrong_groups_are_refused(write, run_here, capsys, flags, message):
+  file = write(make_table().assign(one=1))
+  assert run_here(evolving, f"{file} {_FLAGS} {flags} --algorithm=fed_avg") == 2
+  assert message in capsys.readouterr().err
+
+
+def test_groups_belong_to_tables(tmp_path, run_here, capsys):
+  path = tmp_path / "arrays.npz"
+  np.savez(path, x=np.zeros((4, 1)), y=np.arange(4) % 2)
+  for dataset in (path, "rotated_digits"):
+    assert run_here(evolving, f"--dataset={dataset} --group=patient") == 2
+    line = "--group belongs to --dataset=path/to/data.csv or .parquet, not to"
+    assert line in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -185,6 +244,61 @@ def test_data_set_of_a_users_file(tmp_path, run, monkeypatch):
   assert summary["setting"]["num_clients"] == 3
   assert summary["metrics"]["server_accuracy"]["mean"] == 100
   assert ended.config["schema"]["features"] == ["dose"]
+
+
+_PREPROCESSED = """
+import pandas
+from sklearn import compose, impute, preprocessing
+from tff_shift.data.sources import frames
+
+
+def load():
+  return frames.read(
+    pandas.read_csv({path!r}), "outcome", "site", "month", ["ward", "age"],
+    preprocessing=compose.make_column_transformer(
+      (preprocessing.OneHotEncoder(handle_unknown="ignore"), ["ward"]),
+      (impute.SimpleImputer(), ["age"]),
+    ),
+  )
+"""
+
+
+@pytest.mark.slow
+def test_transformer_of_a_users_file_is_in_the_saved_model(
+  tmp_path, run, run_here, capsys, monkeypatch
+):
+  skops = pytest.importorskip(
+    "skops.io", reason="the extra skops is not installed"
+  )
+  monkeypatch.setattr(datasets, "_registered", {})
+  table = make_table()
+  table["month"] = table["day"].str[5:7].astype(int)
+  table["ward"] = np.where(table["outcome"] == "sick", "A", "B")
+  table.loc[::4, "age"] = np.nan
+  data, path = tmp_path / "study.csv", tmp_path / "mine.py"
+  table.to_csv(data, index=False)
+  path.write_text(_PREPROCESSED.format(path=str(data)))
+  flags = f"--import={path} --dataset=mine --algorithm=fed_avg --rounds=3"
+  options = "--model=linear --learning_rate=0.5 --save_model --seeds=0,1"
+  ended = run(evolving, flags, options)
+  assert ended.runs[0]["metrics"]["server_accuracy"]["mean"] == 100
+  # The transformer of a model is fitted to the training rows of its seed.
+  first, second = sorted((ended.folder / "model").rglob("model.json"))
+  means = {
+    skops.loads(
+      ts.load(path.parent).schema.preparation.transformer,
+      trusted=["numpy.dtype"],
+    )
+    .named_transformers_["simpleimputer"]
+    .statistics_[0]
+    for path in (first, second)
+  }
+  assert len(means) == 2
+  # Rows in the form of the file, with the columns in another order.
+  table[["age", "outcome", "ward"]].to_csv(tmp_path / "new.csv", index=False)
+  arguments = f"--model={first.parent} --input={tmp_path / 'new.csv'}"
+  assert run_here(predict, f"{arguments} --output={tmp_path / 'p.csv'}") == 0
+  assert "accuracy: 100.00 % of 240 examples" in capsys.readouterr().out
 
 
 def test_arrays_of_a_users_file_are_those_of_a_file(

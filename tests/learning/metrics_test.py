@@ -195,6 +195,111 @@ class TestByHand:
     assert found["auroc"] == pytest.approx(areas.mean())
 
 
+# With scikit-learn's rules for what a client lacks: F1 of a class without a
+# correct prediction is 0 (zero_division=0), and has no weight without an
+# example (labels=); a class without an example has no recall
+# (zero_division=nan), and no area under its curve; nothing is defined without
+# examples (scikit-learn raises an error).
+ORACLES = {
+  "macro_f1": lambda y, p: oracle.f1_score(
+    *(y, p.argmax(1)), labels=np.unique(y), average="macro", zero_division=0
+  ),
+  "balanced_accuracy": lambda y, p: oracle.balanced_accuracy_score(
+    y, p.argmax(1)
+  ),
+  "recall_per_class": lambda y, p: oracle.recall_score(
+    *(y, p.argmax(1)),
+    labels=range(NUM_CLASSES),
+    average=None,
+    zero_division=np.nan,
+  ),
+  "auroc": lambda y, p: np.ma.masked_invalid(
+    oracle.roc_auc_score(np.eye(NUM_CLASSES)[y], p, average=None)
+  ).mean(),
+  "brier": lambda y, p: oracle.brier_score_loss(
+    y, p, labels=range(NUM_CLASSES), scale_by_half=False
+  ),
+  "confusion_matrix": lambda y, p: np.pad(
+    oracle.confusion_matrix(y, p.argmax(1), labels=range(NUM_CLASSES)),
+    [(0, 0), (0, 1)],
+  ),
+}
+
+
+def of_clients(name, clients):
+  """The metric, and the number of clients whose mean it is, if it is one."""
+  chosen = metrics.choose([name], NUM_CLASSES)
+  sizes = np.array([len(y) for _, y in clients])
+  logits, y = (np.concatenate(parts) for parts in zip(*clients, strict=True))
+  owners = np.repeat(np.arange(len(clients)), sizes)
+  addends = metric_lib.client_addends(
+    chosen,
+    metric_lib.domain_sums(chosen, logits, y, owners, len(clients)),
+    np.float32(sizes),
+  )
+  totals = {each: np.sum(rows, 0)[None] for each, rows in addends.items()}
+  means = metric_lib.final_values(chosen, totals, np.float32([sizes.sum()]))
+  return np.array(means[name])[0], totals.get(f"num_clients_of_{name}", [None])[
+    0
+  ]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+class TestAbsentClasses:
+  @pytest.mark.parametrize("name", ORACLES)
+  @hypothesis.settings(max_examples=25)
+  @hypothesis.given(
+    st.integers(0, 2**32 - 1),
+    st.lists(
+      st.tuples(
+        # The classes of the labels, and of the predictions.
+        st.sets(st.integers(0, NUM_CLASSES - 1), min_size=1),
+        st.sets(st.integers(0, NUM_CLASSES - 1), min_size=1),
+        st.integers(0, 12),
+      ),
+      min_size=1,
+      max_size=3,
+    ),
+  )
+  # All have one class; one has no examples; one predicts a class that it lacks.
+  @hypothesis.example(0, [({1}, {1}, 5), ({1}, {0}, 5)])
+  @hypothesis.example(1, [({0, 2}, {1, 3}, 9), ({0}, {0}, 0)])
+  @hypothesis.example(2, [({0}, {0}, 0)])
+  def test_metrics_are_those_of_scikit_learn(self, name, seed, drawn):
+    rng = np.random.default_rng(seed)
+    clients = []
+    for classes, predicted, size in drawn:
+      logits = rng.normal(size=(size, NUM_CLASSES)).astype(np.float32)
+      logits[:, list(predicted)] += 4
+      y = rng.choice(sorted(classes), size).astype(np.int32)
+      clients.append((logits, y))
+    by_client = [self.expected(name, *client) for client in clients]
+    everyone = [np.concatenate(parts) for parts in zip(*clients, strict=True)]
+    error = of_clients("auroc_error", clients)[0] if name == "auroc" else 0
+    found, _ = of_clients(name, clients)
+    wanted = self.expected(name, *everyone)
+    assert_allclose(found, wanted, 2e-5, 2e-5 + np.nan_to_num(error))
+    if metrics.get(name).is_table:
+      return
+    # The mean is over the clients with a value; the others are counted.
+    defined = ~np.isnan(by_client)
+    found, num_clients = of_clients(f"mean_{name}", clients)
+    assert_array_equal(num_clients, defined.sum(axis=0))
+    if name != "auroc":
+      wanted = np.ma.masked_invalid(by_client).mean(axis=0)
+      assert_allclose(found, np.ma.filled(wanted, np.nan), 2e-5, 2e-5)
+
+  def expected(self, name, logits, y):
+    """The value of scikit-learn; NaN: it is not defined."""
+    shape = {"recall_per_class": [NUM_CLASSES], "confusion_matrix": [4, 5]}
+    if not len(y):
+      value = 0.0 if metrics.get(name).is_table else np.nan
+      return np.full(shape.get(name, []), value)
+    p = scipy.special.softmax(np.float64(logits), axis=1)
+    return np.ma.filled(ORACLES[name](y, p), np.nan)
+
+
 def test_metrics_of_one_function_send_its_sums_once():
   chosen = metrics.choose(
     ["mean_macro_f1", "balanced_accuracy", "macro_f1"], NUM_CLASSES

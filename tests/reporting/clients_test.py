@@ -6,6 +6,7 @@ import pytest
 
 from tests.fixtures import tables
 from tests.fixtures.refusals import refused
+from tff_shift.learning import metrics
 from tff_shift.reporting import clients
 from tff_shift.reporting import relative_metrics
 from tff_shift.reporting import summary
@@ -226,3 +227,48 @@ class TestLowerIsBetter:
       with refused("client_dread': it is unknown"):
         call()
       assert len(call(higher_is_better=False)) in (1, 2)
+
+
+class TestUndefined:
+  def test_clients_with_examples_and_without_a_value(self):
+    nan = np.nan
+    frame = pd.DataFrame(
+      {
+        "round": [1, 1, 2, 2, 2],
+        "client": [0, 1, 0, 1, 2],
+        "client_name": ["a", "b", "a", "b", "new"],
+        "client_accuracy": [9.0, 9, 9, 9, nan],
+        "client_auroc": [nan, nan, 1, nan, nan],
+        "client_mean_auroc": [nan, 1, 1, nan, nan],
+        # The last client is measured apart.
+        "new_client_accuracy": [nan, nan, nan, nan, 5],
+        "new_client_mean_auroc": [nan] * 5,
+      }
+    )
+    chosen = metrics.choose(["auroc", "mean_auroc"], 2).metrics
+    assert clients.undefined(frame, chosen) == {
+      "client_mean_auroc": ["b"],
+      "new_client_mean_auroc": ["new"],
+    }
+
+  @pytest.mark.parametrize("step", ["timestep", "period"])
+  def test_all_steps_count(self, step):
+    nan = np.nan
+    frame = pd.DataFrame(
+      {
+        step: [1, 1, 2, 2, 3],
+        "client": [0, 1, 0, 1, 0],
+        "accuracy": [9.0, 9, 9, 9, 9],
+        "macro_f1": [1, nan, 1, 1, 1],
+        "mean_macro_f1": [nan, 1, 1, 1, nan],
+      }
+    )
+    chosen = metrics.choose(["macro_f1", "mean_macro_f1"], 2).metrics
+    assert clients.undefined(frame, chosen) == {
+      "mean_macro_f1": ["0"],
+      **({"macro_f1": ["1"]} if step == "period" else {}),
+    }
+
+  def test_nothing_without_values_of_clients(self):
+    chosen = metrics.choose(["mean_auroc"], 2).metrics
+    assert not clients.undefined(pd.DataFrame(columns=["client"]), chosen)

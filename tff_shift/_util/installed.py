@@ -64,6 +64,11 @@ def require_huggingface() -> types.ModuleType:
   return _require("datasets", "huggingface", '"datasets>=5,<6"')
 
 
+def require_skops() -> types.ModuleType:
+  """Imports `skops.io`, the extra `skops`, as `require_text` does."""
+  return _require("skops.io", "skops", '"skops>=0.14"')
+
+
 def _require(name: str, extra: str, packages: str) -> types.ModuleType:
   try:
     return importlib.import_module(name)

@@ -4,13 +4,13 @@ r"""Predicts the examples of a file with a saved model of a run.
       --input=new.csv --output=predictions.csv
 
 The input is a .csv or .parquet file with the columns of the model, by name and
-in any order. The columns that the run knows as label, client or time, and those
-that it left out, may be there; any other one is refused. Or it is an .npz file
-(numpy.savez) with an array x: examples [n, ...] with the shape and type of the
-training inputs, or, for a model of titles, texts [n]. Arrays feature_names and
-class_names match columns and classes by name; without names, they count by
-position. With classes, the accuracy is printed: of a table, those of --label or
-of the run's label; of an .npz file, an array y with classes [n].
+in any order. The columns that the run knows as label, client, time or group,
+and those that it left out, may be there; any other one is refused. Or it is an
+.npz file (numpy.savez) with an array x: examples [n, ...] with the shape and
+type of the training inputs, or, for a model of titles, texts [n]. Arrays
+feature_names and class_names match columns and classes by name; without names,
+they count by position. With classes, the accuracy is printed: of a table, those
+of --label or of the run's label; of an .npz file, an array y with classes [n].
 
 A .csv or .parquet output has the columns of the input, then, depending on the
 flags:

@@ -39,11 +39,13 @@ from tff_shift.command_line.tuning import selection
 from tff_shift.data import table
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import frozen_weights
+from tff_shift.learning import metric as metric_lib
 from tff_shift.learning import traffic
 from tff_shift.learning import work
 from tff_shift.learning.aggregators import update_noise
 from tff_shift.models import input_scaling
 from tff_shift.models import split_model
+from tff_shift.reporting import clients as clients_lib
 from tff_shift.reporting import progress
 from tff_shift.reporting import relative_metrics
 from tff_shift.reporting import summary
@@ -219,12 +221,31 @@ class Run(callbacks.Callback):
       )
 
 
-def _left_out(results_of_seeds: Iterable[Any]) -> dict[str, list[str]]:
-  """Returns the clients that are excluded with any seed, by reason."""
-  found = {}
+def _left_out(
+  results_of_seeds: Iterable[Any],
+  chosen: Mapping[str, metric_lib.Metric],
+  varied: Mapping[str, str],
+) -> dict[str, list[str]]:
+  """Returns the clients that are excluded with any seed, by reason.
+
+  Args:
+    results_of_seeds: The results.
+    chosen: The metrics whose means may exclude clients, by name.
+    varied: Settings that distinguish parts of the results.
+  """
+  found: dict[str, dict[str, None]] = {}
   for result in results_of_seeds:
+    parts = []
     if hasattr(result, "left_out"):
-      for what, names in result.left_out._asdict().items():
+      parts.append(result.left_out._asdict())
+    if chosen and hasattr(result, "clients_to_dataframe"):
+      frame = result.clients_to_dataframe()
+      for name, value in varied.items():
+        if name in frame:
+          frame = frame[frame[name] == value]
+      parts.append(clients_lib.undefined(frame, chosen))
+    for part in parts:
+      for what, names in part.items():
         found.setdefault(what, {}).update(dict.fromkeys(names))
   return {what: list(names) for what, names in found.items()}
 
@@ -614,7 +635,7 @@ class Comparison:
         ),
         num_diverged=[result.num_diverged for result in by_seed.values()],
         scores=reading.scores,
-        left_out=_left_out(by_seed.values()),
+        left_out=_left_out(by_seed.values(), self.metrics.metrics, varied),
         directions={
           **self.metrics.directions,
           **dict.fromkeys(

@@ -43,6 +43,8 @@ class Plan:
     schema: The names of the data. Without classes, `--metrics` is refused.
     schemas: The schemas by seed, if preparations differ. Empty: `schema`.
     changed_data: The flags that change the examples, with their values.
+    groups: The groups of training and of test examples, if `--group` is set.
+    uses: Lines that say for what a user's data are used.
   """
 
   scenario: str
@@ -61,6 +63,8 @@ class Plan:
   schema: table.Schema = dataclasses.field(default_factory=table.Schema)
   schemas: Mapping[int, table.Schema] = dataclasses.field(default_factory=dict)
   changed_data: Sequence[str] = ()
+  groups: table.Sides | None = None
+  uses: Sequence[str] = ()
 
   def num_runs(self, trial: selection.Trial) -> int:
     """Returns the number of runs of a trial, without those for selection."""

@@ -39,6 +39,7 @@ from tff_shift.data.sources import source
 if TYPE_CHECKING:
   import pandas
   import tensorflow_federated as tff
+  from sklearn import base
 
 _SCENARIOS = {
   module.SCENARIO: module
@@ -231,11 +232,13 @@ def from_dataframe(
   client: str,
   time: str | None = None,
   features: Sequence[str] | None = None,
+  group: str | None = None,
   drop: Sequence[str] = (),
   time_unit: str | None = None,
   missing: str = "error",
   categories: str = "error",
   unseen_categories: str = "error",
+  preprocessing: "base.TransformerMixin | None" = None,
   **options: Any,
 ) -> Named:
   """Partitions a pandas DataFrame, a row for each example, for a scenario.
@@ -253,6 +256,9 @@ def from_dataframe(
       deployment, and its examples are labelled. `guidance`: None.
     features: The columns of x: numbers, or vectors of one length. None: all
       others.
+    group: The column of the group, such as the patient, whose rows stay in one
+      part where examples are split into training and test. Times separate
+      examples whatever their group. None: examples are independent.
     drop: Columns that are left out.
     time_unit: The calendar unit of dates, such as `month`, see `frames.read`.
     missing: Missing numbers: `error`, `mean`, `median` or `indicator`, of the
@@ -260,6 +266,9 @@ def from_dataframe(
     categories: Texts: `error`, `one_hot` or `embedding_index`.
     unseen_categories: Categories without a training example: `error` or
       `ignore`.
+    preprocessing: A `ColumnTransformer` or `Pipeline` of scikit-learn, not
+      fitted, in place of `missing` and `categories`. It is fitted to training
+      examples and stored with the model. Needs the extra `skops`.
     **options: Further arguments of `deal` of the scenario.
 
   Returns:
@@ -289,11 +298,13 @@ def from_dataframe(
     client,
     time,
     features,
+    group=group,
     drop=drop,
     time_unit=time_unit,
     missing=missing,
     categories=categories,
     unseen_categories=unseen_categories,
+    preprocessing=preprocessing,
   )
   return _named(scenario, content, options)
 
@@ -342,7 +353,9 @@ def from_huggingface(
   """
   _check_time(scenario, time)
   columns = {
-    name: options.pop(name) for name in source.COLUMNS if name in options
+    name: options.pop(name)
+    for name in (*source.COLUMNS, "preprocessing")
+    if name in options
   }
   content = huggingface.read(dataset, label, client, time, **columns)
   return _named(scenario, content, options)

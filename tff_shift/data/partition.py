@@ -416,7 +416,8 @@ def split_train_test(
   indices: np.ndarray,
   test_fraction: float,
   seed: Seed,
-  copies: np.ndarray | None = None,
+  groups: np.ndarray | None = None,
+  sides: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Splits indices at random into a training and a test part.
 
@@ -425,9 +426,9 @@ def split_train_test(
     test_fraction: Fraction of the test part. Its size is rounded, but training
       keeps at least one example.
     seed: Seed of the draw.
-    copies: `[N]` integers, equal for indices that must stay in the same part,
-      as returned by `examples.copies`; the test part may then be larger by some
-      copies. None: all indices are independent.
+    groups: The groups that stay in one part, see `cut`; the test part may then
+      be larger by the rest of a group. None: all indices are independent.
+    sides: The parts of groups in earlier splits, see `cut`.
 
   Returns:
     The training indices and the test indices, both ascending.
@@ -442,31 +443,66 @@ def split_train_test(
     )
   indices = np.asarray(indices)
   num_test = max(0, min(round(test_fraction * len(indices)), len(indices) - 1))
-  if not num_test:
-    return np.sort(indices), indices[:0]
   order = generator("split train test", seed).permutation(indices)
-  is_test = np.arange(len(order)) < num_test
-  if copies is not None:
-    is_test = _with_copies(copies[order], num_test)
-  return np.sort(order[~is_test]), np.sort(order[is_test])
+  test, train = cut(order, [num_test], groups, sides)
+  return np.sort(train), np.sort(test)
 
 
-def _with_copies(groups: np.ndarray, num_test: int) -> np.ndarray:
-  """Returns which of some indices in random order are for testing.
+def check_groups(group: str | None, keep_copies_together: bool) -> None:
+  """Refuses to keep copies of examples together as well as groups."""
+  if keep_copies_together:
+    raise ValueError(
+      f"keep_copies_together does not apply to group={group!r}, which keeps"
+      " examples together; leave it out"
+    )
+
+
+def no_sides(*groups: np.ndarray | None) -> np.ndarray | None:
+  """Returns the sides of groups before the first cut; None without groups."""
+  if groups[0] is None:
+    return None
+  return np.full(1 + max(part.max(initial=-1) for part in groups), -1)
+
+
+def cut(
+  order: np.ndarray,
+  sizes: Sequence[int],
+  groups: np.ndarray | None = None,
+  sides: np.ndarray | None = None,
+) -> list[np.ndarray]:
+  """Cuts indices in random order into parts.
+
+  Groups fill the parts in the order of their first indices. A group that would
+  begin in a part is in it as a whole. The last part has at least one group.
 
   Args:
-    groups: `[n]` integers, equal for copies.
-    num_test: The number of indices to take, in order, each with its copies.
+    order: `[n]` integers.
+    sizes: The sizes of all parts except the last.
+    groups: `[N]` integers from 0, equal for indices that must stay in the same
+      part, such as `examples.copies`. None: all indices are independent.
+    sides: `[num_groups]` integers, the part of each group in earlier cuts of
+      other indices, which it keeps; -1 without one. Updated. None: there are no
+      earlier cuts.
 
   Returns:
-    `[n]` bool; at least one group is False.
+    The parts.
   """
-  _, firsts, inverse, sizes = np.unique(
-    groups, return_index=True, return_inverse=True, return_counts=True
+  if groups is None:
+    return np.split(order, np.cumsum(sizes))
+  present, firsts, inverse, counts = np.unique(
+    groups[order], return_index=True, return_inverse=True, return_counts=True
   )
+  last = len(sizes)
+  part_of = np.full(len(present), -1) if sides is None else sides[present]
+  is_new = part_of < 0
+  filled = np.bincount(part_of[~is_new], counts[~is_new], minlength=last + 1)
+  ends = np.cumsum(np.maximum(0, sizes - filled[:-1]))
   by_order = np.argsort(firsts)
-  num_before = np.cumsum(sizes[by_order]) - sizes[by_order]
-  is_taken = np.empty(len(sizes), bool)
-  is_taken[by_order] = num_before < num_test
-  is_taken[by_order[-1:]] = False
-  return is_taken[inverse]
+  by_order = by_order[is_new[by_order]]
+  num_before = np.cumsum(counts[by_order]) - counts[by_order]
+  part_of[by_order] = np.searchsorted(ends, num_before, side="right")
+  if not filled[-1]:
+    part_of[by_order[-1:]] = last
+  if sides is not None:
+    sides[present] = part_of
+  return [order[part_of[inverse] == part] for part in range(last + 1)]

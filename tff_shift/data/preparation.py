@@ -15,6 +15,9 @@ Choices:
     after the last category, so that an embedding has one row more than there
     are categories.
   * A category without a training example is refused, or treated as missing.
+  * A user's transformer gets numbers as float64, texts as categories, and NaN
+    for missing values. It decides about categories without a training example;
+    at prediction, one that the table did not have is refused, or missing.
 """
 
 from collections.abc import Callable
@@ -26,8 +29,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tff_shift._util import records
+from tff_shift.data import transformers
 
 if TYPE_CHECKING:
+  import pandas
+
   from tff_shift.data import table
 
 Missing = Literal["error", "mean", "median", "indicator"]
@@ -65,16 +71,23 @@ class Preparation(records.Record, omit_defaults=True):
     missing: The replacement of missing numbers.
     categories: The features of categories.
     unseen: What happens to categories without a training example.
+    transformer: A user's transformer in place of the above, see
+      `transformers.dumped`. Empty: there is none.
+    outputs: The names of its features; empty before fitting.
   """
 
   columns: tuple[Column, ...]
   missing: Missing = "error"
   categories: Categories = "error"
   unseen: Unseen = "error"
+  transformer: bytes = b""
+  outputs: tuple[str, ...] = ()
 
   @property
   def features(self) -> tuple[str, ...]:
     """The names of the prepared features."""
+    if self.transformer:
+      return self.outputs
     names = []
     for column in self.columns:
       if column.categories is None or self.categories == "embedding_index":
@@ -95,6 +108,9 @@ class Preparation(records.Record, omit_defaults=True):
       ValueError: If a column of numbers has no training example.
     """
     x = np.concatenate(parts)
+    if self.transformer:
+      content, names = transformers.fitted(self.transformer, self._frame(x))
+      return self.replace(transformer=content, outputs=names)
     average: Any = np.median if self.missing == "median" else np.mean
     columns = []
     for column, values in zip(self.columns, x.T, strict=True):
@@ -128,6 +144,10 @@ class Preparation(records.Record, omit_defaults=True):
       ValueError: If a category has no training example, with `unseen` of
         `error`; one line.
     """
+    if self.transformer:
+      return transformers.features(
+        self.transformer, self._frame(x), self.outputs
+      )
     features = []
     for column, values in zip(self.columns, x.T, strict=True):
       if column.categories is None:
@@ -150,6 +170,20 @@ class Preparation(records.Record, omit_defaults=True):
           for number, is_trained in enumerate(column.trained)
         ]
     return np.stack(features, axis=1).astype(np.float32)
+
+  def _frame(self, x: np.ndarray) -> "pandas.DataFrame":
+    """Returns the columns of examples, with their categories as texts."""
+    import pandas
+
+    columns = {}
+    for column, values in zip(self.columns, x.T, strict=True):
+      columns[column.name] = values.astype(np.float64)
+      if column.categories is not None:
+        number = len(column.categories)
+        codes = np.where(np.isnan(values), number, values).astype(int)
+        texts = np.array([*column.categories, np.nan], object)
+        columns[column.name] = texts[codes]
+    return pandas.DataFrame(columns)
 
   def _check_seen(self, column: Column, values: np.ndarray) -> None:
     """Refuses categories without a training example."""

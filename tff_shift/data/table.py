@@ -46,6 +46,7 @@ class Schema(records.Record, omit_defaults=True):
     label: The column of the classes in the source. None: it has no columns.
     client: The column of the clients.
     time: The column of the times.
+    group: The column of the groups, such as patients.
     dropped: The other columns of the source, which were left out.
     preparation: What makes the features of the columns. None: they are the
       columns.
@@ -59,6 +60,7 @@ class Schema(records.Record, omit_defaults=True):
   label: str | None = None
   client: str | None = None
   time: str | None = None
+  group: str | None = None
   dropped: tuple[str, ...] = ()
   preparation: preparation_lib.Preparation | None = None
 
@@ -84,6 +86,9 @@ class Table(NamedTuple):
     num_train: The number of leading examples that are the data's own training
       split; its test or validation split follows. None: it has no such split.
     vocabulary: The word of each id, for titles. None: not titles.
+    group: `[N]` integers from 0, the group of an example, such as a patient,
+      which a split into training and test part does not divide. None: examples
+      are independent.
   """
 
   x: np.ndarray
@@ -93,6 +98,37 @@ class Table(NamedTuple):
   time: np.ndarray | None = None
   num_train: int | None = None
   vocabulary: tuple[str, ...] | None = None
+  group: np.ndarray | None = None
+
+
+class Sides(NamedTuple):
+  """The groups of training and of test examples.
+
+  Attributes:
+    train: Those of each client's training examples, or of all clients'.
+    test: Those of the test examples.
+  """
+
+  train: Sequence[np.ndarray]
+  test: Sequence[np.ndarray]
+
+
+def sides_of(
+  content: Table, train: Sequence[np.ndarray], test: np.ndarray
+) -> Sides | None:
+  """Returns the groups of rows for training and for testing, if any."""
+  if content.group is None:
+    return None
+  return Sides([content.group[rows] for rows in train], [content.group[test]])
+
+
+def size_of(content: Table, rows: np.ndarray) -> str:
+  """Returns the number of some examples, and of their groups, for messages."""
+  size = f"{len(rows)} examples"
+  if content.group is None:
+    return size
+  num_groups = len(np.unique(content.group[rows]))
+  return f"{size} in {num_groups} groups of {content.schema.group!r}"
 
 
 def of_classes(
@@ -131,6 +167,8 @@ def validate(table: Table, name: str) -> Table:
       one line that names it.
   """
   x, schema = table.x, table.schema
+  if schema.preparation is not None:
+    return table  # Of `frames.read`, which has validated it.
   _check_form(x, name)
   classes = schema.classes
   if not classes:
@@ -154,6 +192,13 @@ def validate(table: Table, name: str) -> Table:
   check_num_train(table, name)
   client, schema = _validate_codes(table, "client", schema, name)
   time, schema = _validate_codes(table, "time", schema, name)
+  group = table.group
+  if group is not None:
+    group = examples.checked_array(
+      group, f"group of {name}", shape=table.y.shape, dtype=np.int64
+    )
+    group = np.unique(group, return_inverse=True)[1]
+    schema = schema.replace(group=schema.group or "group")
   return Table(
     *cast,
     schema.replace(classes=classes),
@@ -161,6 +206,7 @@ def validate(table: Table, name: str) -> Table:
     time,
     table.num_train,
     table.vocabulary,
+    group,
   )
 
 

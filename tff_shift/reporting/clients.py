@@ -11,6 +11,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,8 @@ from tff_shift.reporting import run_folders
 
 if TYPE_CHECKING:
   import pandas as pd
+
+  from tff_shift.learning import metric as metric_lib
 
 # Accuracies of scenarios, of which a frame has one.
 _ACCURACIES = ("client_accuracy", "accuracy", "own_accuracy")
@@ -275,6 +279,37 @@ def harmed(
       }
     )
   return pd.DataFrame(rows, columns=[*run, "num_clients", "harmed_share"])
+
+
+def undefined(
+  clients: pd.DataFrame, chosen: Mapping[str, metric_lib.Metric]
+) -> dict[str, list[str]]:
+  """Returns the clients that a mean over clients leaves out.
+
+  Args:
+    clients: A row per evaluation and client of a run; the last round counts, or
+      all time steps or periods.
+    chosen: The metrics by name.
+
+  Returns:
+    For each column of such a mean the clients that have examples and at least
+    once no value, for example because they lack classes.
+  """
+  if "round" in clients:
+    clients = clients[clients["round"] == clients["round"].max()]
+  names = clients[_NAME if _NAME in clients else _CLIENT].astype(str)
+  found = {}
+  for metric, definition in chosen.items():
+    # In periods, all metrics are means over clients.
+    if not definition.counts_clients and "period" not in clients:
+      continue
+    for column in clients:
+      match = re.fullmatch(f"(|.*_){metric}(|_before)", column)
+      accuracy = match and clients.get("accuracy".join(match.groups()))
+      if accuracy is not None:
+        is_lacking = clients[column].isna() & accuracy.notna()
+        found[column] = list(dict.fromkeys(names[is_lacking]))
+  return found
 
 
 def _metric(clients: pd.DataFrame, metric: str | None) -> str:

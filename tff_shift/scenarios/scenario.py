@@ -239,7 +239,8 @@ class Scenario:
         changes = ", ".join(self.plan.changed_data)
         print(f"the data are changed by {changes}", flush=True)
       if dataset_flags.is_own():
-        for line in dataset_flags.description(self.plan.scenario):
+        lines = dataset_flags.description(self.plan.groups)
+        for line in (*lines, *self.plan.uses):
           print(shown_names.line(line), flush=True)
       self.begin(self.running.folder)
       rule = None

@@ -19,9 +19,9 @@ def matched(x: Any, schema: table.Schema, what: str = "x") -> Any:
     x: Examples. A `pandas.DataFrame`, or what `to_pandas` makes one, such as a
       table of pyarrow, has names; all else, such as an array, has positions and
       is returned as it is.
-    schema: The names of the model's data. The columns of its label, client and
-      time, and those that were left out, may be in x. Without names of
-      features, the columns of x count by position.
+    schema: The names of the model's data. The columns of its label, client,
+      time and group, and those that were left out, may be in x. Without names
+      of features, the columns of x count by position.
     what: The name of x in messages.
 
   Returns:
@@ -49,7 +49,7 @@ def matched(x: Any, schema: table.Schema, what: str = "x") -> Any:
   }
   missing = [name for name, each in column_of.items() if each not in x.columns]
   known = {*column_of.values(), schema.label, schema.client, schema.time}
-  known.update(schema.dropped)
+  known.update((schema.group, *schema.dropped))
   others = [name for name in x.columns if name not in known]
   if missing or others:
     raise ValueError(

@@ -137,9 +137,7 @@ class TestRareClasses:
     monkeypatch.setattr(
       online_adaptation,
       "_cut",
-      lambda positions, num_train, rng: np.split(
-        positions, [num_train, num_train, num_train]
-      ),
+      lambda source, positions, *_: np.split(positions, 3 * [source.num_train]),
     )
     with warnings.catch_warnings(record=True) as caught:
       warnings.simplefilter("always")

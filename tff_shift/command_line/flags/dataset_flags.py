@@ -13,7 +13,7 @@ from tff_shift.command_line import configuration
 from tff_shift.data import dataset
 from tff_shift.data import datasets
 from tff_shift.data import sources
-from tff_shift.data.shifts import own_drift
+from tff_shift.data import table
 from tff_shift.data.sources import image_files
 from tff_shift.data.sources import npz
 from tff_shift.reporting import summary
@@ -22,7 +22,8 @@ FLAGS = flags.FLAGS
 
 # Options of a table or a folder, see `sources`.
 _OF_TABLES = (
-  *("label", "client", "time", "time_unit", "image", "features", "drop"),
+  *("label", "client", "time", "group", "time_unit"),
+  *("image", "features", "drop"),
   *("separator", "decimal", "encoding"),
   *("missing", "categories", "unseen_categories"),
 )
@@ -56,6 +57,13 @@ class Configuration(configuration.Configuration):
     f"{_COLUMN} the domain, a number or a date. evolving: the last one is the"
     " target. online_adaptation: the first one is before deployment, the others"
     " are time steps. dynamic_personalization: periods, see --train_periods.",
+  )
+  group: str | None = configuration.setting(
+    None,
+    f"{_COLUMN} the group, such as the patient, whose rows stay in one part"
+    " where the run splits rows into training and test (or validation). Times"
+    " separate rows whatever their group; the run prints how many groups are in"
+    " both. Default: rows are independent.",
   )
   time_unit: str | None = configuration.setting(
     None,
@@ -232,8 +240,8 @@ def is_own() -> bool:
   return datasets.is_own(FLAGS.dataset)
 
 
-def description(scenario: str) -> list[str]:
-  """Returns what a run uses of a user's data, in at most six lines."""
+def description(groups: table.Sides | None) -> list[str]:
+  """Returns what a run uses of a user's data, in at most seven lines."""
   content = datasets.load(FLAGS.dataset, data_dir=FLAGS.data_dir)
   schema = content.schema
   lines = [f"data: {short_name()}, {len(content.y):,} rows"]
@@ -252,9 +260,16 @@ def description(scenario: str) -> list[str]:
     keys: Sequence[Any] = names or range(len(counts))
     values = [f"{key} {count}" for key, count in zip(keys, counts, strict=True)]
     lines.append(_listed(name, values))
-    if name == "times" and scenario in own_drift.TIMES:
-      _, meaning, position = own_drift.TIMES[scenario]
-      lines[-1] += f"; {meaning}: {names[position]}"
+  if groups is not None:
+    train, test = (set(np.concatenate(parts).tolist()) for parts in groups)
+    both = len(train & test)
+    lines.append(
+      f"group {schema.group}: {both} of {len(train | test)} are in training and"
+      " in test"
+    )
+    if both:
+      separator = "--time" if schema.times else "num_train"
+      lines[-1] += f", which {separator} separates"
   return lines
 
 

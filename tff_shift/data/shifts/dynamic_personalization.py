@@ -58,6 +58,8 @@ DISTRIBUTIONS = (
 RESTS = ("others", "any")
 
 _TEST_FRACTION = 0.2
+# The parts that are not for the test.
+_LABELLED = "train", "validation", "public"
 
 
 class OwnPeriods(NamedTuple):
@@ -91,6 +93,8 @@ class DynamicPersonalizationDataset(NamedTuple):
       example. None: all clients draw from all examples.
     periods: The periods of data with domains; `test` has all examples of their
       stream. None: periods are drawn.
+    groups: The groups of `train`, `validation` and `public`, and those of the
+      evaluated periods. None: examples are independent.
   """
 
   name: str
@@ -101,6 +105,7 @@ class DynamicPersonalizationDataset(NamedTuple):
   schema: table.Schema
   clients: Mapping[str, np.ndarray] | None = None
   periods: OwnPeriods | None = None
+  groups: table.Sides | None = None
 
 
 def deal(
@@ -244,14 +249,15 @@ def load_dynamic_personalization(
       f" for client {client}": order[source.client[order] == client]
       for client in range(source.client.max() + 1)
     }
+  sides = partition.no_sides(source.group)
   cuts = []
   for whose, group in groups.items():
-    cuts.append(_cut(group, source.num_train, part_fractions))
+    cuts.append(_cut(source, group, part_fractions, sides))
     for name, positions in cuts[-1].items():
       if not len(positions):
         raise ValueError(
           f"the {name} part of {dataset} would be empty{whose}; use a larger"
-          f" max_examples or fraction, got {len(group)} examples"
+          f" max_examples or fraction, got {table.size_of(source, group)}"
         )
   parts = {
     name: np.sort(np.concatenate([cut[name] for cut in cuts]))
@@ -267,6 +273,9 @@ def load_dynamic_personalization(
     name=dataset,
     schema=source.schema,
     clients=clients,
+    groups=table.sides_of(
+      source, [parts[part] for part in _LABELLED], parts["test"]
+    ),
     **taken,
   )
   return preparation.prepared(partitioned, [partitioned.train.x])
@@ -326,13 +335,19 @@ def _load_with_times(
     for at, positions in enumerate(client_rows):
       client[positions], period[positions] = client_id, at
   of_training = order[period[order] < train_periods]
+  sides = partition.no_sides(source.group)
   cuts = [
-    _cut(of_training[client[of_training] == client_id], None, part_fractions)
+    _cut(
+      source,
+      of_training[client[of_training] == client_id],
+      part_fractions,
+      sides,
+    )
     for client_id in range(len(groups))
   ]
   parts = {
     part: np.sort(np.concatenate([cut[part] for cut in cuts]))
-    for part in ("train", "validation", "public")
+    for part in _LABELLED
   }
   for part, positions in parts.items():
     if not len(positions):
@@ -340,7 +355,7 @@ def _load_with_times(
         f"the {part} part of {name} would be empty, because each of"
         f" {len(groups)} clients gives a fraction of its examples of the"
         f" {train_periods} training periods; use a larger fraction or fewer"
-        " clients"
+        f" clients, got {table.size_of(source, of_training)}"
       )
   is_train = np.zeros(len(source.y), bool)
   is_train[parts["train"]] = True
@@ -381,31 +396,50 @@ def _load_with_times(
       fixed_batches.Periods(stream, None, num_classes),
       min(int(np.median(sizes)), len(train.y) // 2),
     ),
+    groups=table.sides_of(
+      source,
+      [parts[part] for part in _LABELLED],
+      np.flatnonzero((period >= train_periods) & is_used),
+    ),
   )
   return preparation.prepared(partitioned, [partitioned.train.x])
 
 
 def _cut(
-  order: np.ndarray, num_train: int | None, part_fractions: Mapping[str, float]
+  source: table.Table,
+  order: np.ndarray,
+  part_fractions: Mapping[str, float],
+  sides: np.ndarray | None,
 ) -> dict[str, np.ndarray]:
-  """Splits shuffled indices into the four parts, by name."""
-  if num_train is None:
-    num_test = round(part_fractions["test_fraction"] * len(order))
-    test, remaining = order[:num_test], order[num_test:]
-  else:
-    is_test = order >= num_train
-    test, remaining = order[is_test], order[~is_test]
+  """Splits shuffled indices into the four parts, by name.
+
+  Args:
+    source: The data set.
+    order: The indices.
+    part_fractions: The fractions of the parts, by name.
+    sides: The parts of groups in earlier splits, see `partition.cut`.
+  """
+  own_test, remaining = order[:0], order
+  num_test = round(part_fractions["test_fraction"] * len(order))
+  if source.num_train is not None:
+    is_test = order >= source.num_train
+    own_test, remaining, num_test = order[is_test], order[~is_test], 0
   ends = np.rint(
     np.cumsum(
       [part_fractions["public_fraction"], part_fractions["validation_fraction"]]
     )
-    * len(remaining)
+    * (len(remaining) - num_test)
   ).astype(int)
-  public, validation, train = np.split(remaining, ends)
+  test, public, validation, train = partition.cut(
+    remaining,
+    [num_test, *np.diff(ends, prepend=0)],
+    source.group,
+    sides,
+  )
   return {
     "train": train,
     "validation": validation,
-    "test": test,
+    "test": np.concatenate([own_test, test]),
     "public": public,
   }
 

@@ -75,6 +75,7 @@ class Domain(NamedTuple):
       examples are not yet partitioned.
     is_test: `[n]` bool, whether an example is only for testing; the others are
       only for training. None: clients split their examples.
+    group: `[n]` integers from 0, the group of an example, see `Table`.
   """
 
   x: np.ndarray
@@ -82,6 +83,7 @@ class Domain(NamedTuple):
   name: str
   client: np.ndarray | None = None
   is_test: np.ndarray | None = None
+  group: np.ndarray | None = None
 
 
 class EvolvingDataset(NamedTuple):
@@ -131,6 +133,7 @@ def without_target(dataset: EvolvingDataset) -> EvolvingDataset:
       x=last.x[train_rows],
       y=last.y[train_rows],
       client=None if last.client is None else last.client[train_rows],
+      group=None if last.group is None else last.group[train_rows],
       is_test=np.ones(len(train_rows), bool),
     )
   return dataset._replace(domains=(*others, last))
@@ -144,12 +147,15 @@ class Client(NamedTuple):
     train: Training examples, none of the target domain.
     test: Test examples of every domain, including all examples of the target.
     name: Its name in the data. None: its position.
+    groups: The groups of its training and of its test examples. None: they are
+      independent.
   """
 
   client_id: int
   train: client_dataset.ClientDataset
   test: client_dataset.ClientDataset
   name: str | None = None
+  groups: tuple[np.ndarray, np.ndarray] | None = None
 
 
 def load_evolving(
@@ -221,7 +227,7 @@ def load_evolving(
     source = source._replace(num_train=None)
   angles = [0.0] * num_domains
   if evolution.angle_step is not None:
-    members = _random_groups(name, len(source.y), num_domains, seed)
+    members = _random_groups(name, source, num_domains, seed)
     angles = [
       first_angle + evolution.angle_step * m for m in range(num_domains)
     ]
@@ -286,11 +292,11 @@ def _dataset(
     x = source.x[rows]
     if angle:
       x = transforms.rotate(x, angle)
-    client, for_test = (
+    others = (
       None if values is None else values[rows]
-      for values in (source.client, is_test)
+      for values in (source.client, is_test, source.group)
     )
-    domains.append(Domain(x, source.y[rows], domain_name, client, for_test))
+    domains.append(Domain(x, source.y[rows], domain_name, *others))
   return EvolvingDataset(name, tuple(domains), source.schema, source.vocabulary)
 
 
@@ -396,6 +402,9 @@ def assemble_clients(
   in any domain. A data set without its last domain therefore gives every client
   the same examples in the remaining domains, unless a class occurs only in the
   last one; only the new last domain changes from train and test to test only.
+  A group is in the training or in the test part of all clients and source
+  domains; the first domain and client that has it decides. The target may have
+  groups of either part.
 
   Args:
     dataset: The domains; the last one is used for testing only. Its training
@@ -416,8 +425,8 @@ def assemble_clients(
   Returns:
     The clients, by id. If domains are partitioned here, each client has at
     least one training example in every source domain and one test example in
-    the target domain. If examples belong to clients, at least one client has
-    such an example in each domain.
+    the target domain. If examples belong to clients or have groups, at least
+    one client has such an example in each domain.
 
   Raises:
     ValueError: If a number is out of range or does not apply, or clients or
@@ -456,6 +465,10 @@ def assemble_clients(
   proportions = partition.dirichlet_over_classes(
     [occurring] * num_clients, num_classes, dirichlet, seed
   )
+  groups = [domain.group for domain in dataset.domains]
+  sides = partition.no_sides(*groups)
+  if sides is not None:
+    partition.check_groups(dataset.schema.group, keep_copies_together)
   target = len(dataset.domains) - 1
   train_parts, test_parts = [], []  # [domain][client] -> positions
   for m, domain in enumerate(dataset.domains):
@@ -474,11 +487,13 @@ def assemble_clients(
     nothing = [everything[:0]] * num_clients
     if domain.is_test is None:
       everyone = partitioned(everything, "")
-      copies = examples_lib.copies(domain.x) if keep_copies_together else None
+      together = domain.group
+      if keep_copies_together:
+        together = examples_lib.copies(domain.x)
       train, test = zip(
         *(
           partition.split_train_test(
-            part, test_fraction, [seed, m, client], copies
+            part, test_fraction, [seed, m, client], together, sides
           )
           for client, part in enumerate(everyone)
         ),
@@ -496,6 +511,13 @@ def assemble_clients(
     _check_domain(dataset, m, test if m == target else train)
     train_parts.append(train)
     test_parts.append(test)
+  is_drawn = sides is not None and not dataset.has_own_split
+  if is_drawn and not any(len(p) for test in test_parts[:-1] for p in test):
+    raise ValueError(
+      f"group {dataset.schema.group!r} of {dataset.name}: no client has a test"
+      " example in a source domain, because no domain of a client has two"
+      " groups; use fewer clients or fewer domains"
+    )
   names = dataset.schema.clients or (None,) * num_clients
   return tuple(
     Client(
@@ -503,9 +525,36 @@ def assemble_clients(
       _gather(dataset.domains, train_parts, client, concepts),
       _gather(dataset.domains, test_parts, client, concepts),
       names[client],
+      None
+      if sides is None
+      else (
+        _groups(groups, train_parts, client),
+        _groups(groups, test_parts, client),
+      ),
     )
     for client in range(num_clients)
   )
+
+
+def target_line(dataset: EvolvingDataset) -> str:
+  """Returns the name of the target and its number of rows, as a line."""
+  target = dataset.domains[-1]
+  return f"target: {target.name}, {len(target.y):,} rows"
+
+
+def groups_of(clients: Sequence[Client]) -> table.Sides | None:
+  """Returns the groups of all clients' training and test examples."""
+  if clients[0].groups is None:
+    return None
+  return table.Sides(*zip(*(client.groups for client in clients), strict=True))
+
+
+def _groups(
+  groups: Sequence[np.ndarray], parts: list[Sequence[np.ndarray]], client: int
+) -> np.ndarray:
+  """Returns the groups of a client's examples, see `_gather`."""
+  pairs = zip(groups, parts, strict=True)
+  return np.concatenate([group[part[client]] for group, part in pairs])
 
 
 def _check_num_clients(dataset: EvolvingDataset, num_clients: int) -> None:
@@ -529,6 +578,12 @@ def _check_domain(
   if any(map(len, parts)):
     return
   is_target = m == len(dataset.domains) - 1
+  if dataset.domains[m].is_test is None:
+    raise ValueError(
+      f"domain {dataset.domains[m].name!r} of {dataset.name}, a source, has no"
+      f" training example: all its groups of {dataset.schema.group!r} are for"
+      " testing; join domains (num_domains), or use another seed"
+    )
   use, other_use = ("test", "training") if is_target else ("training", "test")
   raise ValueError(
     f"domain {dataset.domains[m].name!r} of {dataset.name},"
@@ -667,16 +722,27 @@ def _check_angles(
 
 
 def _random_groups(
-  name: str, num_examples: int, num_domains: int, seed: int
+  name: str, source: table.Table, num_domains: int, seed: int
 ) -> list[np.ndarray]:
-  """Assigns all indices to domains at random and in equal numbers."""
+  """Assigns all indices to domains at random and in equal numbers.
+
+  A group is in one domain; numbers then differ by the sizes of groups.
+  """
+  num_examples = len(source.y)
   if num_domains > num_examples:
     raise ValueError(
       f"num_domains of {name} must be at most {num_examples}, one for each"
       f" example, got {num_domains}"
     )
   order = partition.generator("domains", seed).permutation(num_examples)
-  return [np.sort(group) for group in np.array_split(order, num_domains)]
+  sizes = [len(part) for part in np.array_split(order, num_domains)]
+  members = list(map(np.sort, partition.cut(order, sizes[:-1], source.group)))
+  if not all(map(len, members)):
+    raise ValueError(
+      f"group {source.schema.group!r} of {name}: its groups are too few, or too"
+      f" large, for {num_domains} domains; use fewer domains"
+    )
+  return members
 
 
 def _time_groups(

@@ -56,6 +56,7 @@ class GuidanceDataset(NamedTuple):
     transforms: The colour transform of each client.
     schema: The names of classes, clients and features.
     sample: One example of the data set before any transform.
+    groups: The groups of each client's examples. None: they are independent.
   """
 
   train: tuple[examples_lib.Examples, ...]
@@ -63,6 +64,7 @@ class GuidanceDataset(NamedTuple):
   transforms: tuple[color_transforms.ColorTransform, ...]
   schema: table.Schema
   sample: np.ndarray
+  groups: table.Sides | None = None
 
 
 class Parts(NamedTuple):
@@ -103,24 +105,27 @@ def deal(
   """
   if content.time is not None:
     raise ValueError("guidance has no times and would ignore them")
-  copies = None
-  if keep_copies_together:
-    copies = examples_lib.copies(content.x)
+  together, sides = content.group, partitions.no_sides(content.group)
+  if sides is not None:
+    partitions.check_groups(content.schema.group, keep_copies_together)
+  elif keep_copies_together:
+    together = examples_lib.copies(content.x)
   clients: list[list[examples_lib.Examples]] = []
   for client, (rows,) in enumerate(table.positions(content)):
     if content.num_train is not None:
       parts = rows[rows < content.num_train], rows[rows >= content.num_train]
     else:
       parts = partitions.split_train_test(
-        rows, test_fraction, [seed, client], copies
+        rows, test_fraction, [seed, client], together, sides
       )
-      if not len(parts[1]):
+      if not all(map(len, parts)):
         name = content.schema.client_name(client)
-        of_one = copies is not None and len(set(copies[rows])) == 1 < len(rows)
+        of_one = keep_copies_together and len(set(together[rows])) == 1
+        what = ", all copies of one," if of_one and len(rows) > 1 else ""
         raise ValueError(
-          f"client {name}: test_fraction {test_fraction:g} of {len(rows)}"
-          f" examples{', all copies of one,' if of_one else ''} leaves none to"
-          " test"
+          f"client {name}: test_fraction {test_fraction:g} of"
+          f" {table.size_of(content, rows)}{what} leaves none to"
+          f" {'test' if len(parts[0]) else 'train on'}"
         )
     clients.append([examples_lib.take(content, part) for part in parts])
   return Parts(*map(tuple, zip(*clients, strict=True)))
@@ -157,16 +162,25 @@ def held_out_validation(
       their own examples, if all have too few.
   """
   train, validation = [], []
+  groups = (
+    dataset.groups.train if dataset.groups else [None] * len(dataset.train)
+  )
+  sides = partitions.no_sides(*groups)
   for client, held in enumerate(dataset.train):
     parts = partitions.split_train_test(
-      np.arange(len(held.y)), validation_fraction, [seed, client, 1]
+      np.arange(len(held.y)),
+      validation_fraction,
+      [seed, client, 1],
+      groups[client],
+      sides,
     )
-    if not len(parts[1]) and dataset.schema.clients is None:
-      raise ValueError(
-        f"client {client} would have no validation example: it has"
-        f" {len(held.y)} training examples; use fewer clients, more examples or"
-        " another partition"
-      )
+    for use, positions in zip(("training", "validation"), parts, strict=True):
+      if not len(positions) and dataset.schema.clients is None:
+        raise ValueError(
+          f"client {client} would have no {use} example: it has"
+          f" {len(held.y)} training examples; use fewer clients, more examples"
+          " or another partition"
+        )
     for part, positions in zip((train, validation), parts, strict=True):
       part.append(examples_lib.take(held, positions))
   if not any(len(part.y) for part in validation):
@@ -304,11 +318,14 @@ def load_guidance(
     parts = functions[kind](
       partition_labels[used], num_clients, parameter, seed
     )
-  train, test = [], []
+  train, test, groups = [], [], []
+  sides = partitions.no_sides(source.group)
   for client, part in enumerate(parts):
     held = used[part]
     if num_train is None:
-      splits = partitions.split_train_test(held, test_fraction, [seed, client])
+      splits = partitions.split_train_test(
+        held, test_fraction, [seed, client], source.group, sides
+      )
       reason = f"test_fraction is {test_fraction:g}"
       advice = "more examples, a larger test_fraction"
     else:
@@ -318,11 +335,13 @@ def load_guidance(
     for use, positions in zip(("training", "test"), splits, strict=True):
       if parsed is not None and not len(positions):
         raise ValueError(
-          f"client {client} would have no {use} example: it has {len(part)}"
-          f" examples, and {reason}; use fewer clients, {advice} or another"
-          " partition"
+          f"client {client} would have no {use} example: it has"
+          f" {table.size_of(source, held)}, and {reason}; use fewer clients,"
+          f" {advice} or another partition"
         )
     for examples, positions in zip((train, test), splits, strict=True):
+      if source.group is not None:
+        groups.append(source.group[positions])
       x = source.x[positions]
       if is_moved:
         x = color_transforms.apply(_colored(x), transforms[client])
@@ -344,6 +363,7 @@ def load_guidance(
     transforms=transforms,
     schema=source.schema,
     sample=(_colored(sample) if is_moved else sample)[0],
+    groups=table.Sides(groups[::2], groups[1::2]) if groups else None,
   )
   partitioned = preparation.prepared(partitioned, [part.x for part in train])
   if partitioned.schema.preparation is None:

@@ -118,6 +118,8 @@ class OnlineAdaptationDataset(NamedTuple):
       only classes that occur are assigned. None: clients have all classes.
     streams: The streams of data with domains, of all examples of `stream`.
       None: streams are drawn.
+    groups: The groups from before deployment, and those of `stream`. None:
+      examples are independent.
   """
 
   name: str
@@ -133,6 +135,7 @@ class OnlineAdaptationDataset(NamedTuple):
   streams: fixed_batches.Streams | None = None
   labelled: examples_lib.Examples | None = None
   num_labelled: int = 0
+  groups: table.Sides | None = None
 
 
 class Online(NamedTuple):
@@ -283,17 +286,23 @@ def load_online_adaptation(
   groups = [np.arange(len(source.y))]
   if source.client is not None:
     groups = partition.by_client(source.client, source.client.max() + 1)
-  cuts = [_cut(rows, source.num_train, rng) for rows in groups]
+  sides = partition.no_sides(source.group)
+  cuts = [_cut(source, rows, rng, sides) for rows in groups]
   for client, (_, _, initial, stream) in enumerate(cuts):
     if source.client is not None and not (len(initial) and len(stream)):
       raise ValueError(
         f"client {source.schema.client_name(client)} of {name} has"
-        f" {len(groups[client])} examples, too few for labelled ones and a"
-        " stream; it must have 5 or more, and with num_train some in both parts"
+        f" {table.size_of(source, groups[client])}, too few for labelled ones"
+        " and a stream; it must have 5 or more, and with num_train some in both"
+        " parts"
       )
-  pretraining, validation, initial, stream = (
-    np.concatenate(parts) for parts in zip(*cuts, strict=True)
-  )
+  parts = [np.concatenate(part) for part in zip(*cuts, strict=True)]
+  pretraining, validation, initial, stream = parts
+  if sides is not None and not all(map(len, parts)):
+    raise ValueError(
+      f"{name} has {table.size_of(source, np.arange(len(source.y)))}, too few"
+      " groups for pre-training, early stopping, labelled examples and streams"
+    )
   occurring = np.unique(source.y)
   fitted = _fitted(
     name,
@@ -313,6 +322,7 @@ def load_online_adaptation(
     validation=take(validation),
     initial=take(initial),
     stream=take(stream),
+    groups=table.sides_of(source, parts[:3], stream),
     schema=source.schema,
     initial_client=_clients_of(source, initial),
     stream_client=_clients_of(source, stream),
@@ -343,11 +353,12 @@ def _load_with_times(
   source = own_drift.with_clients(source, num_clients, seed, name)
   time_names = source.schema.times
   groups = table.positions(source)
+  sides = partition.no_sides(source.group)
   parts = [
     np.concatenate(part)
     for part in zip(
       *(
-        _split_labelled(rng.permutation(client_rows[0]))
+        _split_labelled(source, rng.permutation(client_rows[0]), sides)
         for client_rows in groups
       ),
       strict=True,
@@ -356,9 +367,9 @@ def _load_with_times(
   first = np.concatenate([client_rows[0] for client_rows in groups])
   if not all(map(len, parts)):
     raise ValueError(
-      f"{time_names[0]!r} of {name}, before deployment, has {len(first)}"
-      " examples, too few for pre-training, early stopping and labelled"
-      " examples of clients"
+      f"{time_names[0]!r} of {name}, before deployment, has"
+      f" {table.size_of(source, first)}, too few for pre-training, early"
+      " stopping and labelled examples of clients"
     )
   pretraining, validation, initial = parts
   fitted = _fitted(
@@ -378,6 +389,7 @@ def _load_with_times(
     validation=examples_lib.take(source, np.sort(validation)),
     initial=examples_lib.take(source, np.sort(initial)),
     stream=stream,
+    groups=table.sides_of(source, parts, np.flatnonzero(source.time)),
     schema=source.schema,
     initial_client=_clients_of(source, initial),
     streams=fixed_batches.Streams(
@@ -498,23 +510,34 @@ def _chosen(
 
 
 def _cut(
-  positions: np.ndarray, num_train: int | None, rng: np.random.Generator
+  source: table.Table,
+  positions: np.ndarray,
+  rng: np.random.Generator,
+  sides: np.ndarray | None,
 ) -> list[np.ndarray]:
   """Splits indices: pre-training, held out, labelled, streams."""
-  if num_train is None:
+  if source.num_train is None:
     order = rng.permutation(positions)
     num_stream = round(_STREAM_SHARE * len(order))
-    before, stream = order[num_stream:], order[:num_stream]
-  else:
-    is_train = positions < num_train
-    before, stream = rng.permutation(positions[is_train]), positions[~is_train]
-  return [*_split_labelled(before), stream]
+    sizes = [num_stream, *_sizes(len(order) - num_stream)]
+    stream, *parts = partition.cut(order, sizes, source.group, sides)
+    return [*parts, stream]
+  is_train = positions < source.num_train
+  before = rng.permutation(positions[is_train])
+  return [*_split_labelled(source, before, sides), positions[~is_train]]
 
 
-def _split_labelled(order: np.ndarray) -> list[np.ndarray]:
+def _split_labelled(
+  source: table.Table, order: np.ndarray, sides: np.ndarray | None
+) -> list[np.ndarray]:
   """Splits shuffled indices: pre-training, held out, labelled."""
-  ends = np.rint(np.cumsum(_PART_SHARES[:2]) * len(order)).astype(int)
-  return np.split(order, ends)
+  return partition.cut(order, _sizes(len(order)), source.group, sides)
+
+
+def _sizes(size: int) -> np.ndarray:
+  """Returns the numbers of examples for pre-training, and held out."""
+  ends = np.rint(np.cumsum(_PART_SHARES[:2]) * size).astype(int)
+  return np.diff(ends, prepend=0)
 
 
 def _clients_of(

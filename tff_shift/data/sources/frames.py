@@ -16,6 +16,7 @@ from tff_shift._util import arguments
 from tff_shift.data import examples
 from tff_shift.data import preparation as preparation_lib
 from tff_shift.data import table
+from tff_shift.data import transformers
 from tff_shift.data.sources import source
 
 if TYPE_CHECKING:
@@ -44,11 +45,13 @@ def read(
   time: str | None = None,
   features: Sequence[str] | None = None,
   *,
+  group: str | None = None,
   drop: Sequence[str] = (),
   time_unit: str | None = None,
   missing: str = "error",
   categories: str = "error",
   unseen_categories: str = "error",
+  preprocessing: Any = None,
   image: str | None = None,
   read_images: Callable[["pandas.Series"], np.ndarray] | None = None,
   domain_order: Sequence[str] | None = None,
@@ -65,6 +68,8 @@ def read(
     time: The column of the time. None: no column.
     features: The columns of x: numbers, or vectors of one length. None: all
       others.
+    group: The column of the group, such as the patient, which a split into
+      training and test part does not divide. None: no column.
     drop: Columns that are left out.
     time_unit: The calendar unit of the times, of dates: `day`, `week` (ISO),
       `month`, `quarter` or `year`, of the local time as written. None: each
@@ -72,6 +77,8 @@ def read(
     missing: The replacement of missing numbers, see `preparation`.
     categories: The features of texts.
     unseen_categories: What happens to categories without a training example.
+    preprocessing: A transformer of scikit-learn, not fitted, that makes the
+      features of numbers and texts, see `preparation`. None: none.
     image: The column of the images. None: no column. Other columns are then not
       read.
     read_images: Reads the column of the images as x.
@@ -100,7 +107,8 @@ def read(
   examples.check_names(
     frame.columns, "columns", lambda column: f"column {column + 1}"
   )
-  roles = {"label": label, "client": client, "time": time, "image": image}
+  roles = {"label": label, "client": client, "time": time, "group": group}
+  roles["image"] = image
   used = check_roles(roles, frame.columns)
   for column in drop:
     if column in used or column in (features or ()):
@@ -110,8 +118,12 @@ def read(
   y, classes = _codes(
     frame[label], f"label {label!r}", where, keep_empty_classes
   )
-  schema = table.Schema(classes=classes, label=label, client=client, time=time)
-  clients = times = None
+  schema = table.Schema(
+    classes=classes, label=label, client=client, time=time, group=group
+  )
+  clients = times = groups = None
+  if group is not None:
+    groups, _ = _codes(frame[group], f"group {group!r}", where)
   if client is not None:
     clients, names = _codes(frame[client], f"client {client!r}", where)
     schema = schema.replace(clients=names, num_clients=len(names))
@@ -134,18 +146,21 @@ def read(
       ("features", features is not None),
       ("missing", missing != "error"),
       ("categories", categories != "error"),
+      ("preprocessing", preprocessing is not None),
     ):
       if is_set:
         raise ValueError(f"{option}: image={image!r} is the only input")
     schema = _with_dropped(schema, frame, used)
-    return table.Table(read_images(frame[image]), y, schema, clients, times)
+    x = read_images(frame[image])
+    return table.Table(x, y, schema, clients, times, group=groups)
   if features is None:
     features = _other_columns(frame, {*used, *drop})
-  if label in features:
-    raise ValueError(f"features: {label!r} is the label")
+  for role in ("label", "group"):
+    if roles[role] in features:
+      raise ValueError(f"features: {roles[role]!r} is the {role}")
   schema = _with_dropped(schema, frame, {*used, *features})
   preparation = _preparation(
-    frame, features, missing, categories, unseen_categories
+    frame, features, missing, categories, unseen_categories, preprocessing
   )
   x, features = numbers(frame, features, where, preparation)
   if preparation is not None:
@@ -156,7 +171,7 @@ def read(
     ]
     preparation = preparation.replace(columns=tuple(columns))
   schema = schema.replace(features=features, preparation=preparation)
-  return table.Table(x, y, schema, clients, times)
+  return table.Table(x, y, schema, clients, times, group=groups)
 
 
 def _with_dropped(
@@ -247,7 +262,9 @@ def numbers(
 
   if not len(features):
     raise ValueError("features: there must be at least one column of x")
-  missing_allowed = preparation is not None and preparation.missing != "error"
+  missing_allowed = preparation is not None and (
+    preparation.missing != "error" or preparation.transformer != b""
+  )
   categories = {
     column.name: column.categories
     for column in (preparation.columns if preparation else ())
@@ -323,6 +340,7 @@ def _preparation(
   missing: Any,
   categories: Any,
   unseen_categories: Any,
+  preprocessing: Any,
 ) -> preparation_lib.Preparation | None:
   """Returns the preparation of columns, not fitted; None without need."""
   import pandas
@@ -333,7 +351,13 @@ def _preparation(
     ("unseen_categories", unseen_categories, preparation_lib.UNSEEN),
   ):
     arguments.choice(option, value, allowed)
-  if missing == categories == "error":
+  if preprocessing is not None and not missing == categories == "error":
+    raise ValueError(
+      "preprocessing: it fills missing values and encodes categories; leave out"
+      " missing and categories"
+    )
+  encodes = categories != "error" or preprocessing is not None
+  if not encodes and missing == "error":
     return None
   columns = []
   for column in features:
@@ -347,11 +371,7 @@ def _preparation(
       or pandas.api.types.is_object_dtype(values)
     )
     first = values.iloc[0]
-    if (
-      categories != "error"
-      and is_text
-      and not isinstance(first, list | np.ndarray)
-    ):
+    if encodes and is_text and not isinstance(first, list | np.ndarray):
       texts = values.dropna().map(str).unique().tolist()
       names = tuple(sorted(texts))
       examples.check_names(
@@ -368,13 +388,17 @@ def _preparation(
   needs_fill = missing != "error" and any(
     frame[column].isna().any() for column in features
   )
-  if not needs_fill and all(column.categories is None for column in columns):
+  has_texts = any(column.categories is not None for column in columns)
+  if not (needs_fill or has_texts or preprocessing is not None):
     return None
   return preparation_lib.Preparation(
     columns=tuple(columns),
     missing=missing,
     categories=categories,
     unseen=unseen_categories,
+    transformer=(
+      b"" if preprocessing is None else transformers.dumped(preprocessing)
+    ),
   )
 
 

@@ -89,6 +89,7 @@ def read(
   time: str | None = None,
   features: Sequence[str] | None = None,
   *,
+  group: str | None = None,
   drop: Sequence[str] = (),
   image: str | None = None,
   image_size: int | None = None,
@@ -106,6 +107,7 @@ def read(
     time: The column of the time: numbers, dates, a `ClassLabel`, or any values
       with `domain_order`. None: no column.
     features: Without `image`, the columns of x. None: all others.
+    group: The column of the group, see `frames.read`. None: no column.
     drop: Columns that are left out.
     image: The column of the images, of type `datasets.Image`. None: no images.
     image_size: Height and width of the images after resizing, see
@@ -128,7 +130,8 @@ def read(
     raise ValueError(
       f"a datasets.Dataset is wanted, got {type(dataset).__name__}{hint}"
     )
-  roles = {"label": label, "client": client, "time": time, "image": image}
+  roles = {"label": label, "client": client, "time": time, "group": group}
+  roles["image"] = image
   used = frames.check_roles(roles, dataset.column_names)
   dataset = dataset.with_format(None)
   if image is not None:
@@ -154,6 +157,7 @@ def read(
     client,
     time,
     features,
+    group=group,
     drop=drop,
     image=image,
     read_images=lambda column: image_files.read(

@@ -12,7 +12,7 @@ from tff_shift.data.sources import image_files
 
 # The options of a table with columns.
 COLUMNS = (
-  *("label", "client", "time", "time_unit", "features", "drop"),
+  *("label", "client", "time", "group", "time_unit", "features", "drop"),
   *("missing", "categories", "unseen_categories"),
   *("image", "image_size", "domain_order"),
 )

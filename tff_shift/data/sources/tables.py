@@ -101,7 +101,7 @@ def load(
     dialect = dialect_of(columns, is_csv)
     roles = [
       columns[role]
-      for role in ("label", "client", "time", "image")
+      for role in ("label", "client", "time", "group", "image")
       if role in columns
     ]
     where: Callable[[int], str] = frames.row_name
@@ -289,7 +289,7 @@ def _read_csv(
       with contextlib.closing(_records(path, dialect)) as records:
         _, header = next(records, (1, []))
         line, first = next(records, (2, []))
-      names = [column for column in roles if column in header]
+      names = [column for column in dict.fromkeys(roles) if column in header]
       frame = pandas.read_csv(file, low_memory=False, **reading)
       if names:
         file.seek(0)

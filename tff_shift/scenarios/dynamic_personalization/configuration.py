@@ -28,6 +28,7 @@ from tff_shift.command_line.tuning import selection
 from tff_shift.command_line.tuning import trials
 from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.data.shifts import own_drift
+from tff_shift.reporting import summary
 from tff_shift.shift import choices
 
 if TYPE_CHECKING:
@@ -319,6 +320,8 @@ def make_plan() -> Plan:
     aggregators=common_flags.chosen_aggregators(chosen, configuration.rounds),
     model=model,
     schema=dataset.schema,
+    groups=dataset.groups,
+    uses=_uses(configuration, dataset, needs_extractor),
     settings={
       **_drift_settings(configuration, has_own_drift),
       "num_clients": configuration.num_clients,
@@ -340,6 +343,28 @@ def make_plan() -> Plan:
     quantile=configuration.threshold_quantile or _QUANTILE,
     selection_seeds=configuration.seeds_of_selection,
   )
+
+
+def _uses(
+  configuration: Configuration,
+  dataset: dynamic_personalization.DynamicPersonalizationDataset,
+  needs_extractor: bool,
+) -> list[str]:
+  """Returns lines that say for what the data are used."""
+  parts = [dataset.train, dataset.validation, dataset.public]
+  sizes = [len(part.y) for part in parts]
+  lines = [
+    "rows for training, validation and the public part:"
+    f" {', '.join(f'{size:,}' for size in sizes)}"
+  ]
+  if dataset.periods is not None:
+    names = dataset.schema.times[: configuration.train_periods]
+    lines[0] += f", of the periods {summary.shortened(names, ', ')}"
+  if needs_extractor:
+    lines.append(
+      f"pre-training of the extractor on {sizes[-1]:,} of {sum(sizes):,} rows"
+    )
+  return lines
 
 
 def _drift_settings(

@@ -93,21 +93,31 @@ def extractor_model(
 
 
 def split_public(
-  public: examples.Examples, seed: int
+  public: examples.Examples, seed: int, groups: np.ndarray | None = None
 ) -> tuple[examples.Examples, examples.Examples]:
   """Splits public data into the extractor's training and validation data.
 
   Args:
     public: The public data, at least two examples.
     seed: Seed of the split.
+    groups: The groups that stay in one part, see `partition.cut`. None:
+      examples are independent.
 
   Returns:
     Four fifths for training; one fifth, at least one example, for validation
     (early stopping).
+
+  Raises:
+    ValueError: If there is only one group.
   """
   order = partition.generator("extractor", seed).permutation(len(public.y))
   num_held_out = max(1, round(_HELD_OUT_SHARE * len(order)))
-  held_out, train = np.split(order, [num_held_out])
+  held_out, train = partition.cut(order, [num_held_out], groups)
+  if not len(held_out):
+    raise ValueError(
+      f"the {len(order)} public examples are of one group, which leaves none to"
+      " validate the extractor; use a larger public_fraction"
+    )
   return (
     examples.Examples(public.x[train], public.y[train]),
     examples.Examples(public.x[held_out], public.y[held_out]),

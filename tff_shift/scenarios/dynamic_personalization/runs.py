@@ -30,8 +30,11 @@ def _fit_instruments(
   """
   extractor = None
   if plan.extractor is not None:
+    groups = plan.dataset.groups
     train, held_out = instruments_lib.split_public(
-      plan.dataset.public, plan.configuration.public_seed
+      plan.dataset.public,
+      plan.configuration.public_seed,
+      None if groups is None else groups.train[-1],
     )
     trained = pretrained.train(
       plan.extractor,

@@ -346,6 +346,8 @@ def make_plan() -> Plan:
     model=model,
     schema=schema,
     schemas=schemas,
+    groups=evolving_data.groups_of(clients[seeds[0]]),
+    uses=[evolving_data.target_line(datasets[seeds[0]])],
     settings=_settings(
       configuration,
       len(datasets[seeds[0]].domains),

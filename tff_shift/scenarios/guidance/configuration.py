@@ -288,6 +288,7 @@ def make_plan() -> Plan:
     num_steps=configuration.rounds,
     told_hparams=("learning_rate", "lambda_"),
     hparams_of_steps=("cosine_rounds",),
+    groups=datasets[seeds[0]].groups,
     datasets=datasets,
     selection_datasets=selection_datasets,
   )

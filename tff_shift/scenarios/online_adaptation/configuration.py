@@ -416,6 +416,11 @@ def make_plan() -> Plan:
       aggregators=_aggregators(configuration, chosen),
       model=model,
       schema=dataset.schema,
+      groups=dataset.groups,
+      uses=[
+        f"before deployment: {name}, {dataset.num_labelled:,} rows"
+        for name in dataset.schema.times[:1]
+      ],
       settings={
         **_drift_settings(configuration, has_own_drift),
         "num_clients": configuration.num_clients,

@@ -1,6 +1,7 @@
 """Tests of CSV and Parquet files: cells as they stand in the file."""
 
 import gzip
+import io
 import os
 
 import numpy as np
@@ -241,6 +242,19 @@ def test_calendar_units(unit, times):
   assert content.schema.times == times
   first = int(np.argmin(frame["t"]))
   assert content.time[first] == 0
+
+
+def test_times_with_fractions_have_the_order_of_numbers(write):
+  text = rows(times=("13.0", "2.5", "9.0", "0.5"))
+  as_text = sources.load(write(text))
+  frame = pandas.read_csv(io.StringIO(text))
+  assert frame["t"].dtype == np.float64
+  as_numbers = sources.load(write(frame, "t.parquet"))
+  for content in (as_text, as_numbers):
+    assert content.schema.times == ("0.5", "2.5", "9.0", "13.0")
+    assert [content.schema.times[i] for i in content.time] == [
+      *(["13.0"] * 4 + ["2.5"] * 4 + ["9.0"] * 4 + ["0.5"] * 4)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def read(
     values = frame[time]
     if domain_order is not None:
       values = _ordered(values, time, domain_order, where)
-    values = _inferred(values)
+    values = _with_fractions(_inferred(values))
     _check_values(values, f"time {time!r}", where)
     if time_unit is not None:
       values = _calendar_units(values, time, time_unit)
@@ -505,6 +505,20 @@ def _inferred(column: "pandas.Series") -> "pandas.Series":
   if pandas.api.types.infer_dtype(column, skipna=True) == "date":
     return pandas.to_datetime(column)
   return column
+
+
+def _with_fractions(column: "pandas.Series") -> "pandas.Series":
+  """Returns times that are numbers with fractions as names with their order."""
+  import pandas
+
+  if (
+    not pandas.api.types.is_float_dtype(column) or not np.isfinite(column).all()
+  ):
+    return column
+  if (column % 1 == 0).all():
+    return column
+  names = pandas.unique(column.sort_values()).astype(str)
+  return column.astype(str).astype(pandas.CategoricalDtype(names, ordered=True))
 
 
 def _calendar_units(

@@ -252,7 +252,8 @@ def description(scenario: str) -> list[str]:
     keys: Sequence[Any] = names or range(len(counts))
     values = [f"{key} {count}" for key, count in zip(keys, counts, strict=True)]
     lines.append(_listed(name, values))
-    if name == "times" and scenario in own_drift.TIMES:
+    is_rolling = getattr(FLAGS, "target", "") == "rolling"
+    if name == "times" and scenario in own_drift.TIMES and not is_rolling:
       _, meaning, position = own_drift.TIMES[scenario]
       lines[-1] += f"; {meaning}: {names[position]}"
   return lines

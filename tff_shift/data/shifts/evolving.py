@@ -118,6 +118,11 @@ class EvolvingDataset(NamedTuple):
     return any(domain.is_test is not None for domain in self.domains)
 
 
+def up_to(dataset: EvolvingDataset, target: int) -> EvolvingDataset:
+  """Removes the domains after one, from 1, which becomes the target."""
+  return dataset._replace(domains=dataset.domains[: target + 1])
+
+
 def without_target(dataset: EvolvingDataset) -> EvolvingDataset:
   """Removes the last domain, so that the previous one becomes the target.
 

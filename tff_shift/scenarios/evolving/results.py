@@ -156,7 +156,7 @@ def draw_targets(
     names,
     None,
     folder.figure_path("accuracy_per_target"),
-    "Each target is predicted by a model of the domains before it",
+    "Each target, predicted from the domains before it",
     "Client accuracy (%)",
   )
 

@@ -3,6 +3,7 @@
 import dataclasses
 
 from tff_shift import algorithms
+from tff_shift._util import shown_names
 from tff_shift.command_line import comparison
 from tff_shift.command_line import output_folder
 from tff_shift.command_line.flags import metric_flags
@@ -281,7 +282,8 @@ class Evolving(scenario.Scenario):
     note = "; the last {}is the target"
     if self._is_rolling:
       targets, note = self._target_names(), ""
-      print(f"targets ({len(targets)}): {summary.shortened(targets, ', ')}")
+      shown = shown_names.line(summary.shortened(targets, ", "))
+      print(f"targets ({len(targets)}): {shown}; metrics are means over them")
     evolving_results.draw_domains(dataset, folder, note.format(""))
     concepts = self.plan.concepts[self.plan.seeds[0]]
     if concepts is not None:

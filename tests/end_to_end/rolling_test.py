@@ -9,6 +9,9 @@ import scipy.stats
 
 from tests.fixtures import tables
 from tff_shift.binaries import evolving
+from tff_shift.reporting import clients
+from tff_shift.reporting import read_run
+from tff_shift.reporting import run_folders
 from tff_shift.simulation.engine import rounds
 
 _MONTHS = [f"2024-0{number}-15" for number in range(1, 6)]
@@ -119,7 +122,8 @@ def continued(run_in, tmp_path_factory):
   folder = tmp_path_factory.mktemp("runs")
   make_table().to_csv(folder / "visits.csv", index=False)
   flags = (
-    *(evolving, f"--dataset={folder}/visits.csv", _FLAGS, _ROLLING),
+    *(evolving, f"--dataset={folder}/visits.csv", _FLAGS),
+    "--target=rolling --min_source_domains=3",
     "--algorithm=fed_avg,fed_evp,fed_rep --seeds=0,1 --save_model --bounds",
   )
   return flags, run_in(folder / "whole", *flags)
@@ -136,7 +140,7 @@ class TestContinued:
       accuracies = (
         rows[rows["seed"] == seed]
         .pivot(index="algorithm", columns="target", values="client_accuracy")
-        .loc[["fed_avg", "fed_evp", "fed_rep"], _TARGETS]
+        .loc[["fed_avg", "fed_evp", "fed_rep"], _TARGETS[1:]]
       )
       ranks = scipy.stats.rankdata(-accuracies.to_numpy(), axis=0)
       for name, of_targets, rank in zip(
@@ -153,13 +157,11 @@ class TestContinued:
     assert "mean_rank" not in entries["majority_class"]["metrics"]
     setting = entries["fed_rep"]["setting"]
     assert (setting["rolling"], setting["min_source_domains"]) == (
-      *("continue", 2),
+      *("continue", 3),
     )
     assert "pooled is not computed with --target=rolling" in ended.errors
-    (line,) = [x for x in ended.output.splitlines() if x.startswith("targets")]
-    assert (
-      line == f"targets (3): {', '.join(_TARGETS)}; metrics are means over them"
-    )
+    line = "targets (2): 2024-04, 2024-05; metrics are means over them"
+    assert line in ended.output.splitlines()
     head = next(x for x in ended.output.splitlines() if "algorithm" in x)
     assert "mean rank" in head and "worst target client accuracy (%)" in head
 
@@ -182,12 +184,40 @@ class TestContinued:
         )
         for target in plan.targets[seed]
       ]
-      assert len(accuracies) == 3
+      assert len(accuracies) == 2
       for metric, value in (
         ("client_accuracy", np.mean(accuracies)),
         ("worst_target_client_accuracy", min(accuracies)),
       ):
         assert entry["metrics"][metric]["seeds"][place] == pytest.approx(value)
+
+  def test_reports_have_means_over_targets(self, continued):
+    _, ended = continued
+    run = read_run.read(ended.folder)
+    entry = run.summary[0]
+    metric = "client_accuracy"
+    frame = run.metrics[run.metrics["algorithm"] == entry.algorithm]
+    means = frame.groupby(["seed", "round"])[metric].mean()
+    step, curves = run_folders.curves(
+      ended.folder, run_folders.read_rows(ended.folder), entry, metric
+    )
+    assert step == "round"
+    for seed, points in curves.items():
+      assert dict(points) == pytest.approx(means[seed].to_dict())
+    values = run.clients[
+      (run.clients["algorithm"] == entry.algorithm)
+      & (run.clients["round"] == 2)
+    ]
+    for seed, accuracies in read_run.final_client_values(
+      run, entry, metric
+    ).items():
+      own = values[values["seed"] == seed]
+      np.testing.assert_allclose(
+        accuracies, own.groupby("client")[metric].mean()
+      )
+    harmed = clients.harmed(run.clients, of="fed_evp", against="fed_avg")
+    assert len(harmed) == 2 * len(_TARGETS[1:])
+    assert set(harmed["target"]) == set(_TARGETS[1:])
 
   def test_model_of_the_last_target_is_saved(self, continued):
     _, ended = continued

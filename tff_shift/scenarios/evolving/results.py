@@ -147,10 +147,7 @@ def draw_targets(
   """
   figures.accuracy_per_domain(
     {
-      label: [
-        [target.final.client["accuracy"] for target in result.targets]
-        for result in by_seed.values()
-      ]
+      label: [result.accuracies for result in by_seed.values()]
       for label, by_seed in by_label.items()
     },
     names,

@@ -14,8 +14,7 @@ from tff_shift.simulation.storage import client_values
 MEAN_RANK = "mean_rank"
 WORST = "worst_target_"
 # The metrics whose worst target is reported.
-_RANKED = "client_accuracy"
-_JUDGED = (_RANKED, "server_accuracy")
+_JUDGED = ("client_accuracy", "server_accuracy")
 
 
 class RollingResult(NamedTuple):
@@ -31,6 +30,11 @@ class RollingResult(NamedTuple):
   def final(self) -> Any:
     """The last evaluation of the last target."""
     return self.targets[-1].final
+
+  @property
+  def accuracies(self) -> list[float]:
+    """The final client accuracy on each target, in percent."""
+    return [target.final.client["accuracy"] for target in self.targets]
 
   @property
   def seconds_per_round(self) -> float:
@@ -89,19 +93,13 @@ def over_targets(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
   }
 
 
-def mean_ranks(
-  by_label: Mapping[str, Sequence[Mapping[str, float]]],
-) -> dict[str, float]:
-  """Returns the mean rank of each label over targets.
+def mean_ranks(accuracies: Sequence[Sequence[Sequence[float]]]) -> np.ndarray:
+  """Returns mean ranks over targets, [trials, seeds].
 
-  The highest client accuracy on a target has rank 1; equal ones share the mean
-  of their ranks.
+  The highest accuracy on a target has rank 1; equal ones share the mean of
+  their ranks.
 
   Args:
-    by_label: The final metrics of each target.
+    accuracies: [trials, seeds, targets].
   """
-  accuracies = np.array(
-    [[row[_RANKED] for row in metrics] for metrics in by_label.values()]
-  )
-  ranks = stats.rankdata(-accuracies, axis=0).mean(axis=1)
-  return dict(zip(by_label, ranks.tolist(), strict=True))
+  return stats.rankdata(-np.asarray(accuracies), axis=0).mean(axis=2)

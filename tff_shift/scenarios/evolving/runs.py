@@ -109,20 +109,12 @@ class Evolving(scenario.Scenario):
 
     And the forgetting of the source domains, if it was measured.
     """
-    if self._is_rolling:
-      return rolling.over_targets(self._of_targets(result))
-    return self._of_target(result)
-
-  def _of_targets(self, result):
-    """Returns the metrics of each target."""
-    return [
-      target.metrics
-      if isinstance(target, bounds_lib.Bound)
-      else self._of_target(target)
-      for target in result.targets
-    ]
-
-  def _of_target(self, result):
+    if isinstance(result, bounds_lib.Bound):
+      return result.metrics
+    if isinstance(result, rolling.RollingResult):
+      return rolling.over_targets(
+        [self.metrics(trial, seed, target) for target in result.targets]
+      )
     found = summary.last_and_mean(
       [each.measured() for each in result.evaluations],
       self.plan.configuration.mean_of_last,
@@ -135,21 +127,18 @@ class Evolving(scenario.Scenario):
     """Returns the mean rank over targets, if there are several trials."""
     if not self._is_rolling or len(by_label) < 2:
       return {}
-    by_seed = {
-      seed: rolling.mean_ranks(
-        {
-          label: self._of_targets(results[seed])
-          for label, results in by_label.items()
-        }
-      )
-      for seed in self.plan.seeds
-    }
+    ranks = rolling.mean_ranks(
+      [
+        [results[seed].accuracies for seed in self.plan.seeds]
+        for results in by_label.values()
+      ]
+    )
     return {
       label: {
-        seed: {rolling.MEAN_RANK: ranks[label]}
-        for seed, ranks in by_seed.items()
+        seed: {rolling.MEAN_RANK: rank}
+        for seed, rank in zip(self.plan.seeds, of_seeds, strict=True)
       }
-      for label in by_label
+      for label, of_seeds in zip(by_label, ranks.tolist(), strict=True)
     }
 
   def columns(self):

@@ -392,8 +392,7 @@ class Scenario:
           num_rounds or self.plan.num_steps,
           is_test=is_test,
           **self.run_options(data),
-          **varied,
-          **labels,
+          **{**varied, **labels},
         ) as run:
           result = self.run_one(built[key], data, seed, run)
         stages.append(comparison.without_states(result))

@@ -48,6 +48,7 @@ from tff_shift.simulation.engine import callbacks as callbacks_lib
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
+from tff_shift.simulation.engine import client_states as client_states_lib
 from tff_shift.simulation.engine import driver
 from tff_shift.simulation.engine import frames
 from tff_shift.simulation.engine import participation as participation_lib
@@ -475,16 +476,19 @@ class _Training(driver.Steps):
     num_new_clients = arguments.integer(
       "num_new_clients", num_new_clients, 0, num_clients - 1
     )
-    self._previous = previous
+    # The states of server and clients from which training starts.
+    self._earlier: tuple[Any, Mapping[int, Any]] | None = None
     self._num_earlier = 0
     if previous is not None:
-      if previous.client_states is None or (
-        len(previous.client_states) != num_clients
+      states = previous.client_states
+      if not isinstance(states, client_states_lib.ClientStates) or (
+        len(states) != num_clients
       ):
         raise ValueError(
           "previous is not allowed: it must have the states of its last round,"
           f" of {num_clients} clients, in memory"
         )
+      self._earlier = previous.server_state, states.in_memory
       self._num_earlier = int(previous.server_state.round_num)
     self._algorithm = algorithm
     self._cohorts = cohorts
@@ -553,14 +557,11 @@ class _Training(driver.Steps):
       present=range(self._num_trained) if self._new else None,
       **self._cohorts,
     )
-    if self._previous is not None:
+    if self._earlier is not None:
+      server_state, states = self._earlier
       earlier = range(self._num_earlier)
-      running.resume(
-        self._previous.server_state, None, [0.0] * len(earlier), earlier
-      )
-      running.states.replace(self._previous.client_states.in_memory)
-      # Else a run would keep the states of all runs before it.
-      self._previous = None
+      running.resume(server_state, None, [0.0] * len(earlier), earlier)
+      running.states.replace(states)
     return running
 
   def step(self, running, step, measured):

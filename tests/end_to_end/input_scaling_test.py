@@ -53,11 +53,11 @@ def training_images(plan):
     return plan.dataset.train.x
   if hasattr(plan, "dataset"):
     return plan.dataset.pretraining.x
+  if hasattr(plan, "targets"):
+    clients = plan.targets[plan.seeds[0]][-1].clients
+    return np.concatenate([client.train.x for client in clients])
   dataset = plan.datasets[plan.seeds[0]]
-  if hasattr(dataset, "train"):
-    return np.concatenate([each.x for each in dataset.train])
-  clients = plan.clients[plan.seeds[0]]
-  return np.concatenate([client.train.x for client in clients])
+  return np.concatenate([each.x for each in dataset.train])
 
 
 @pytest.fixture
@@ -357,8 +357,9 @@ def test_vocabulary_has_the_words_of_training_examples_alone(planned):
     --num_new_clients=1
   """
   plan = planned(evolving, flags)
-  words = len(plan.datasets[0].vocabulary)
-  for clients in (plan.clients[0], plan.clients_without_target[0]):
+  (target,) = plan.targets[0]
+  words = len(target.dataset.vocabulary)
+  for clients in (target.clients, plan.held_out[0].clients):
     *trained, new = clients
     known = {id for client in trained for id in client.train.x.ravel()}
     # Every word of training examples is known, and no other: test examples and
@@ -367,7 +368,7 @@ def test_vocabulary_has_the_words_of_training_examples_alone(planned):
     for x in (new.train.x, *(client.test.x for client in clients)):
       assert 1 in x and {*x.ravel()} <= {1, *known}
   # All of them; word 0 is padding and 1 is unknown.
-  known = {id for client in plan.clients[0][:2] for id in client.train.x.flat}
+  known = {id for client in target.clients[:2] for id in client.train.x.flat}
   assert known == {0, *range(2, words)}
 
 

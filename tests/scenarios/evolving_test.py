@@ -12,11 +12,13 @@ from tests.fixtures.refusals import refused
 from tests.fixtures.runs import Record
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
+from tff_shift.algorithms import fed_rep
 from tff_shift.data import client_dataset
 from tff_shift.data import table
 from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.learning import evaluation
 from tff_shift.learning import randomness
+from tff_shift.models import split_model
 from tff_shift.models.networks import mlp
 from tff_shift.scenarios.evolving import simulation as evolving
 from tff_shift.simulation import bounds
@@ -31,7 +33,7 @@ DOMAIN_SIZE = 40
 RUN_SEED = 2
 
 
-def make_clients():
+def make_clients(target=NUM_DOMAINS - 1):
   """Points beside a line that turns; the first feature tells the domain.
 
   The class is the side of the line, with some noise: nobody is always right.
@@ -54,7 +56,10 @@ def make_clients():
     "lines", tuple(parts), table.Schema(classes=("left", "right"))
   )
   return evolving_data.assemble_clients(
-    dataset, num_clients=NUM_CLIENTS, dirichlet=2.0, seed=1
+    evolving_data.up_to(dataset, target),
+    num_clients=NUM_CLIENTS,
+    dirichlet=2.0,
+    seed=1,
   )
 
 
@@ -627,3 +632,105 @@ class TestNewClients:
   def test_wrong_number_is_refused(self, algorithm, number):
     with refused(r"^num_new_clients="):
       self.run(algorithm, CLIENTS, num_new_clients=number)
+
+
+@pytest.mark.slow
+class TestContinued:
+  """A run on four domains that continues one on the first three."""
+
+  @pytest.fixture(scope="class")
+  def build(self):
+    return lambda num_domains: algorithms.build(
+      fed_rep,
+      MODEL,
+      fed_rep.HParams(batch_size=8, local_steps=1, learning_rate=0.1),
+      num_evaluation_domains=num_domains,
+    )
+
+  @pytest.fixture(scope="class")
+  def longer(self, build):
+    return build(NUM_DOMAINS)
+
+  @pytest.fixture(scope="class")
+  def previous(self, build):
+    return self.run(build(NUM_DOMAINS - 1), make_clients(NUM_DOMAINS - 2))
+
+  def run(self, algorithm, clients=CLIENTS, **options):
+    return evolving.run(
+      algorithm,
+      clients,
+      run_seed=RUN_SEED,
+      # One client of three takes part in a round.
+      **{"num_rounds": 3, "participation": 0.3, "evaluate_every": 2} | options,
+    )
+
+  def test_it_is_the_next_rounds_by_hand(self, longer, previous):
+    result = self.run(longer, previous=previous)
+    server, states = previous.server_state, previous.client_states.in_memory
+    assert 0 < len(states) < NUM_CLIENTS
+    data = [evolving.training_data(client, RUN_SEED) for client in CLIENTS]
+    for round_num in (3, 4, 5):
+      (client,) = rounds.sample_clients(NUM_CLIENTS, 0.3, RUN_SEED, round_num)
+      if client not in states:
+        (states[client],) = longer.initialize_client(
+          server, [data[client].seed]
+        )
+      own = [states[client]]
+      for phase in longer.phases:
+        server, own, metrics = phase(server, own, [data[client]])
+      (states[client],) = own
+    tf.nest.map_structure(
+      np.testing.assert_array_equal, result.server_state, server
+    )
+    assert result.server_state.round_num == 6
+    assert result.client_states.in_memory.keys() == states.keys()
+    for client, state in states.items():
+      tf.nest.map_structure(
+        np.testing.assert_array_equal, result.client_states[client], state
+      )
+    assert [each.round_num for each in result.evaluations] == [2, 3]
+    assert result.final.train_loss == metrics["loss"]
+    correct = []
+    for client in CLIENTS:
+      x, y = share_of_target(client)
+      # A client's layers are the last one of the head.
+      weights = *server.weights, *result.client_states[client.client_id]
+      place = len(MODEL.backbone.shapes)
+      whole = split_model.SplitWeights(weights[:place], weights[place:])
+      logits = MODEL.predict(whole, x).numpy()
+      correct.append(np.mean(logits.argmax(axis=1) == y))
+    assert result.final.client["accuracy"] == pytest.approx(
+      100 * np.mean(correct)
+    )
+
+  def test_resumed_run_equals_uninterrupted_run(
+    self, longer, previous, tmp_path
+  ):
+    def run(record, checkpoint):
+      return self.run(
+        longer, previous=previous, callbacks=[record], checkpoint=checkpoint
+      )
+
+    def saved():
+      return checkpoints.Run(tmp_path / "run", "key", every=1)
+
+    whole, resumed = Record(), Record()
+    expected = run(whole, None)
+    with pytest.raises(KeyboardInterrupt):
+      run(Record(stop=2), saved())
+    result = run(resumed, saved())
+    assert resumed.losses == whole.losses
+    assert [loss[0] for loss in whole.losses] == [1, 2, 3]
+    assert without_domains(result.final) == without_domains(expected.final)
+    tf.nest.map_structure(
+      np.testing.assert_array_equal, result.server_state, expected.server_state
+    )
+
+  def test_states_are_required(self, longer, previous):
+    message = "previous is not allowed: it must have the states"
+    for bad in (
+      previous._replace(client_states=None),
+      previous._replace(client_states=previous.client_states[:2]),
+    ):
+      with refused(message):
+        self.run(longer, previous=bad)

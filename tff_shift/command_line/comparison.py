@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import types
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -311,6 +312,8 @@ class Comparison:
     ):
       pass
     self._summaries = []
+    # The label of the trial of each summary.
+    self._labels = []
     # The final accuracy of each client in the runs of each summary, by seed.
     self._client_accuracies = []
     # Of the first seed, by varied settings and label of the trial.
@@ -468,6 +471,7 @@ class Comparison:
     early_stopping: early_stopping_lib.EarlyStopping | None = None,
     time_names: Sequence[str] = (),
     is_test: bool = True,
+    saves_model: bool = True,
     **varied: str,
   ) -> Iterator[Run]:
     """Opens the outputs of a run and shows its progress.
@@ -484,6 +488,7 @@ class Comparison:
         column `time`. Empty: they have no names.
       is_test: Whether the run uses the test data; otherwise it only serves
         selection.
+      saves_model: Whether a run that uses the test data saves its model.
       **varied: Settings that distinguish the runs of a trial and seed.
 
     Yields:
@@ -551,7 +556,7 @@ class Comparison:
         self._saved.run({**run_labels, **own, "seed": seed}, bar.start),
         self.folder,
         tracked,
-        is_test,
+        is_test and saves_model,
         vocabulary,
         update_noise.what_may_help(
           self._noise_ratios.get(trial.algorithm, 0.0),
@@ -612,6 +617,7 @@ class Comparison:
     if first is not None and np.isfinite(first).any():
       part = self._clients.setdefault(tuple(varied.items()), {})
       part[reading.trial.label] = first
+    self._labels.append(reading.trial.label)
     self._summaries.append(
       summary.RunSummary(
         algorithm=reading.trial.algorithm,
@@ -663,11 +669,18 @@ class Comparison:
     """The entries of `summary.json`."""
     return self._summaries
 
-  def finish(self, metrics: Sequence[str]) -> None:
+  def finish(
+    self,
+    metrics: Sequence[str],
+    relative: Mapping[str, Mapping[int, Mapping[str, float]]] = (
+      types.MappingProxyType({})
+    ),
+  ) -> None:
     """Prints the table and the output folder.
 
     Args:
       metrics: The metrics that the table shows.
+      relative: Metrics that compare trials, by label, seed and name.
     """
     # More rounds or seeds may have changed the selection.
     self.folder.cut_metrics()
@@ -675,6 +688,16 @@ class Comparison:
     self._summaries = relative_metrics.relative_to_baselines(
       self._summaries, self._client_accuracies, list(self._varied)
     )
+    self._summaries = [
+      dataclasses.replace(
+        run,
+        metrics_by_seed={
+          seed: {**metrics_of_seed, **relative.get(label, {}).get(seed, {})}
+          for seed, metrics_of_seed in run.metrics_by_seed.items()
+        },
+      )
+      for run, label in zip(self._summaries, self._labels, strict=True)
+    ]
     self.folder.write_summary(each.to_record() for each in self._summaries)
     runs = sorted(
       self._summaries,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _ACCURACIES = ("client_accuracy", "accuracy", "own_accuracy")
 _CLIENT, _NAME = "client", "client_name"
 # Columns that name the data of a run; two runs with equal ones are paired.
-_PAIRED = ("dataset", "shift", "test_distribution", "seed")
+_PAIRED = ("dataset", "shift", "test_distribution", "target", "seed")
 _RUN = ("algorithm", run_folders.HELD_OUT, *_PAIRED)
 
 # Values of float32 in percent that should be equal differ by less.

@@ -151,7 +151,11 @@ def final_client_values(
     final = final[final[name].map(run_folders.text) == wanted]
   size = int(run.clients["client"].max()) + 1
   return {
-    int(seed): own.set_index("client")[metric].reindex(range(size)).to_numpy()
+    # The mean over targets, if there are several.
+    int(seed): own.groupby("client")[metric]
+    .mean()
+    .reindex(range(size))
+    .to_numpy()
     for seed, own in final.groupby("seed")
   }
 

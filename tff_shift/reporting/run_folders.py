@@ -7,6 +7,7 @@ A folder has `config.json`, `metrics.csv` and `summary.json`, as written by
 import csv
 import io
 import pathlib
+import statistics
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -127,8 +128,9 @@ def curves(
     metric: The metric.
 
   Returns:
-    The name of the step, and sorted (step, value) pairs by seed. Empty if the
-    rows have no such column.
+    The name of the step, and sorted (step, value) pairs by seed; values are
+    means over the targets of a rolling evaluation. Empty if the rows have no
+    such column.
 
   Raises:
     ValueError: If a cell is not a number; one line that names the file.
@@ -143,8 +145,17 @@ def curves(
       continue
     if all(row[name] == text(known[name]) for name in known if name in row):
       try:
-        seed, point = int(row["seed"]), (float(row[step]), float(row[metric]))
+        seed, place, value = (
+          int(row["seed"]),
+          float(row[step]),
+          float(row[metric]),
+        )
       except ValueError as error:
         raise ValueError(f"{folder / METRICS}: {error}") from error
-      by_seed.setdefault(seed, []).append(point)
-  return step, {seed: sorted(points) for seed, points in by_seed.items()}
+      by_seed.setdefault(seed, {}).setdefault(place, []).append(value)
+  return step, {
+    seed: sorted(
+      (place, statistics.fmean(values)) for place, values in points.items()
+    )
+    for seed, points in by_seed.items()
+  }

@@ -64,6 +64,22 @@ class Scenario:
     """
     return self.plan.data[seed]
 
+  def stages(
+    self, seed: int, *, is_test: bool
+  ) -> Iterable[tuple[Mapping[str, str], Any]]:
+    """Returns the labels and the data of consecutive runs with a seed.
+
+    Args:
+      seed: The seed.
+      is_test: See `data`.
+    """
+    return [({}, self.data(seed, is_test=is_test))]
+
+  def combined(self, stages: Sequence[Any]) -> Any:
+    """Returns the result with a seed from those of its `stages`."""
+    (result,) = stages
+    return result
+
   def build_options(self, data: Any) -> Mapping[str, Any]:
     """Returns the arguments of `algorithms.build` that the data determine."""
     raise NotImplementedError
@@ -170,6 +186,16 @@ class Scenario:
     """Returns further arguments of `Comparison.run`, such as `vocabulary`."""
     return {}
 
+  def relative_metrics(
+    self, by_label: Mapping[str, Mapping[int, Any]]
+  ) -> Mapping[str, Mapping[int, Mapping[str, float]]]:
+    """Returns metrics that compare trials, by label, seed and name.
+
+    Args:
+      by_label: The results by the label of the trial and by seed.
+    """
+    return {}
+
   def parts(
     self, by_seed: Mapping[int, Any]
   ) -> Iterator[tuple[Mapping[str, str], Mapping[int, Any]]]:
@@ -272,7 +298,7 @@ class Scenario:
       if getattr(self.plan.configuration, "bounds", None):
         self._add_bounds(readings)
     self.draw_all(by_label, self.running.folder)
-    self.running.finish(self.columns())
+    self.running.finish(self.columns(), self.relative_metrics(by_label))
 
   def _add_bounds(self, readings) -> None:
     """Adds the bounds to the table."""
@@ -354,21 +380,22 @@ class Scenario:
       if num_rounds is not None:
         varied["held_out"] += f" after {num_rounds} rounds"
     for seed in seeds:
-      data = self.data(seed, is_test=is_test)
-      options = self.build_options(data)
-      model = self.model(trial, data)
-      key = model.input_scaling, *options.items()
-      if key not in built:
-        built[key] = self.running.build(trial, model, **options)
-      given = self.run_options(data)
-      with self.running.run(
-        trial,
-        seed,
-        num_rounds or self.plan.num_steps,
-        is_test=is_test,
-        **given,
-        **varied,
-      ) as run:
-        result = self.run_one(built[key], data, seed, run)
-      by_seed[seed] = comparison.without_states(result)
+      stages = []
+      for labels, data in self.stages(seed, is_test=is_test):
+        options = self.build_options(data)
+        model = self.model(trial, data)
+        key = model.input_scaling, *options.items()
+        if key not in built:
+          built[key] = self.running.build(trial, model, **options)
+        with self.running.run(
+          trial,
+          seed,
+          num_rounds or self.plan.num_steps,
+          is_test=is_test,
+          **self.run_options(data),
+          **{**varied, **labels},
+        ) as run:
+          result = self.run_one(built[key], data, seed, run)
+        stages.append(comparison.without_states(result))
+      by_seed[seed] = self.combined(stages)
     return by_seed

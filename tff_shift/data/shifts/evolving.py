@@ -120,6 +120,11 @@ class EvolvingDataset(NamedTuple):
     return any(domain.is_test is not None for domain in self.domains)
 
 
+def up_to(dataset: EvolvingDataset, target: int) -> EvolvingDataset:
+  """Removes the domains after one, from 1, which becomes the target."""
+  return dataset._replace(domains=dataset.domains[: target + 1])
+
+
 def without_target(dataset: EvolvingDataset) -> EvolvingDataset:
   """Removes the last domain, so that the previous one becomes the target.
 
@@ -536,10 +541,14 @@ def assemble_clients(
   )
 
 
-def target_line(dataset: EvolvingDataset) -> str:
-  """Returns the name of the target and its number of rows, as a line."""
-  target = dataset.domains[-1]
-  return f"target: {target.name}, {len(target.y):,} rows"
+def target_line(dataset: EvolvingDataset, first: int) -> str:
+  """Returns the names of the targets from one on, and their rows, as a line."""
+  targets = dataset.domains[first:]
+  num_rows = sum(len(target.y) for target in targets)
+  names = f"target: {targets[-1].name}"
+  if len(targets) > 1:
+    names = f"targets ({len(targets)}): {targets[0].name} to {targets[-1].name}"
+  return f"{names}, {num_rows:,} rows"
 
 
 def groups_of(clients: Sequence[Client]) -> table.Sides | None:

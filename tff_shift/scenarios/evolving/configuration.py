@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,7 +30,6 @@ from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.tuning import selection
 from tff_shift.command_line.tuning import trials
 from tff_shift.data import preparation
-from tff_shift.data import table
 from tff_shift.data.shifts import concepts as concepts_lib
 from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.data.shifts import own_drift
@@ -48,6 +49,13 @@ _CHANGING = (
   *("max_examples_per_domain", "concept_drift"),
 )
 _RELABELING, _NUM_CONCEPTS = "reversed", 2
+_LAST, ROLLING = "last", "rolling"
+_CONTINUE, _RESTART = "continue", "restart"
+# Why a method cannot be continued on one more source domain.
+_NOT_CONTINUED = {
+  "cfed": "makes its teacher between the source domains of one run alone",
+  "fed_drift": "merges models between the source domains of one run alone",
+}
 # More degrees would be lost in rounding.
 _DEGREES: dict[str, Any] = {
   "minimum": -1_000_000,
@@ -180,8 +188,35 @@ class Configuration(
     minimum=1,
   )
 
+  target: str = configuration_lib.setting(
+    _LAST,
+    f"The domain that is predicted. {_LAST}: the last one. {ROLLING}: one after"
+    " the other from --min_source_domains on, by a model of the domains before"
+    " it; results are means over these targets.",
+    choices=(_LAST, ROLLING),
+  )
+  rolling: str | None = configuration_lib.setting(
+    None,
+    f"The model of the next target with --target={ROLLING}. {_CONTINUE}: that"
+    " of the target before, trained for --rounds more rounds, now with this"
+    f" target among its sources. {_RESTART}: a new one, of --rounds rounds."
+    f" Default: {_CONTINUE}.",
+    choices=(_CONTINUE, _RESTART),
+  )
+  min_source_domains: int | None = configuration_lib.setting(
+    None,
+    f"Number of source domains of the first target with --target={ROLLING}."
+    " Default: the fewest that all algorithms can train on.",
+    minimum=1,
+  )
+
+  @property
+  def continues(self) -> bool:
+    """Whether the model of a target continues that of the one before."""
+    return self.target == ROLLING and self.rolling != _RESTART
+
   def check_together(self) -> None:
-    """Refuses numbers of clients that contradict each other."""
+    """Refuses flags that contradict each other."""
     super().check_together()
     for flag, is_right, requirement in (
       (
@@ -194,15 +229,55 @@ class Configuration(
         self.num_new_clients < self.num_clients,
         "at least 0 and below --num_clients",
       ),
+      *(
+        (
+          flag,
+          getattr(self, flag) == allowed or not self.continues,
+          f"left out with --rolling={_CONTINUE}, the default, which starts from"
+          f" the states after the last round; or set --rolling={_RESTART}",
+        )
+        for flag, allowed in (("keep", _LAST), ("max_states_in_memory", None))
+      ),
     ):
       if not is_right:
         raise ValueError(configuration_lib.refusal(flag, requirement))
-    for flag in ("relabeling", "num_concepts"):
-      if self.concept_drift is None and getattr(self, flag) is not None:
+    is_rolling = self.target == ROLLING
+    for flag, applies, condition in (
+      *(
+        (flag, self.concept_drift is not None, "without --concept_drift")
+        for flag in ("relabeling", "num_concepts")
+      ),
+      *(
+        (flag, is_rolling, f"without --target={ROLLING}")
+        for flag in ("rolling", "min_source_domains")
+      ),
+      ("target_extra_angle", not is_rolling, f"with --target={ROLLING}"),
+    ):
+      if getattr(self, flag) and not applies:
         raise ValueError(
-          f"--{flag}={getattr(self, flag)} does not apply without"
-          " --concept_drift; leave it out"
+          f"--{flag}={getattr(self, flag)} does not apply {condition}; leave it"
+          " out"
         )
+
+
+class Target(NamedTuple):
+  """The data of the runs that predict a target.
+
+  Attributes:
+    dataset: The domains up to the target.
+    clients: The clients.
+    fitted_on: The clients by whose training examples features are prepared and
+      scaled: `clients`, or those of the first target if its model is continued.
+  """
+
+  dataset: evolving_data.EvolvingDataset
+  clients: Sequence[evolving_data.Client]
+  fitted_on: Sequence[evolving_data.Client]
+
+  @property
+  def name(self) -> str:
+    """The name of the target."""
+    return self.dataset.domains[-1].name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -210,21 +285,28 @@ class Plan(plan.Plan):
   """The checked plan of an evolving-domains comparison.
 
   Attributes:
-    datasets: The domains, by seed.
+    targets: The data of the targets in order, by seed.
     concepts: The concepts of the clients, by seed; None: there is only one.
-    clients: The clients, by seed.
-    clients_without_target: The clients without the target domain, by selection
-      seed; empty if nothing is selected.
+    held_out: The data without the first target, by selection seed; empty if
+      nothing is selected.
   """
 
   configuration: Configuration
-  datasets: Mapping[int, evolving_data.EvolvingDataset]
+  targets: Mapping[int, Sequence[Target]]
   concepts: Mapping[int, concepts_lib.Concepts | None]
-  clients: Mapping[int, Sequence[evolving_data.Client]]
-  clients_without_target: Mapping[int, Sequence[evolving_data.Client]]
+  held_out: Mapping[int, Target]
+
+  def num_runs(self, trial: selection.Trial) -> int:
+    """Returns the number of runs of a trial: one per seed and target."""
+    return sum(map(len, self.targets.values()))
 
   def what_follows(self, before: int) -> str | None:
     """Explains why a run cannot be extended."""
+    if self.configuration.continues:
+      return (
+        f"with --rolling={_CONTINUE} later targets follow from the rounds of"
+        f" earlier ones; only --rolling={_RESTART} can be extended"
+      )
     return selection_flags.what_follows(before) or super().what_follows(before)
 
 
@@ -269,48 +351,46 @@ def make_plan() -> Plan:
   with common_flags.usage_errors():
     are_given = dataset_flags.clients_are_given("dirichlet")
     datasets = {seed: _load(configuration, seed) for seed in seeds}
-    _check_num_domains(chosen, len(datasets[seeds[0]].domains))
+    num_domains = len(datasets[seeds[0]].domains)
+    first = _first_target(configuration, chosen, num_domains)
     _check_test_fraction(datasets[seeds[0]])
     concepts = {
       seed: _concepts(configuration, dataset, seed)
       for seed, dataset in datasets.items()
     }
     # Refuses splits that leave clients or domains without examples.
-    clients = {
-      seed: _checked(
-        configuration,
-        _assemble(configuration, dataset, concepts[seed], seed),
-        chosen,
+    targets = {
+      seed: _targets(
+        configuration, chosen, dataset, concepts[seed], seed, first
       )
       for seed, dataset in datasets.items()
     }
-    without_target = {
-      seed: _checked(
+
+    def for_selection(dataset):
+      return evolving_data.without_target(evolving_data.up_to(dataset, first))
+
+    held_out = {
+      seed: _target(
         configuration,
-        _assemble(
-          configuration,
-          _for_selection(configuration, datasets[seed], seed),
-          concepts[seed],
-          seed,
-        ),
         chosen,
+        for_selection(
+          _with_words_of(configuration, datasets[seed], seed, for_selection)
+        ),
+        concepts[seed],
+        seed,
       )
       for seed in selection_seeds
       if configuration.select == LAST_SOURCE
     }
-    clients, schemas = _prepared(configuration, clients, datasets)
-    without_target, _ = _prepared(configuration, without_target, datasets)
-    datasets = {
-      seed: preparation.applied(dataset, schemas[seed])._replace(
-        schema=schemas[seed]
-      )
-      for seed, dataset in datasets.items()
+    clients = {seed: of_seed[-1].clients for seed, of_seed in targets.items()}
+    schemas = {
+      seed: of_seed[-1].dataset.schema for seed, of_seed in targets.items()
     }
     trained = _trained(configuration, clients[seeds[0]])
     schema = schemas[seeds[0]]
     model = common_flags.built_model(
       SCENARIO,
-      training_inputs(configuration, chosen[0], clients[seeds[0]]),
+      training_inputs(configuration, chosen[0], targets[seeds[0]][-1]),
       schema,
       _model_options(configuration),
     )
@@ -319,13 +399,16 @@ def make_plan() -> Plan:
     )
     if configuration.evaluation_clients == 1:
       metric_flags.refuse_single_clients("--evaluation_clients is 1")
-    aggregators = common_flags.chosen_aggregators(chosen, configuration.rounds)
+    num_continued = num_domains - first if configuration.continues else 1
+    aggregators = common_flags.chosen_aggregators(
+      chosen, num_continued * configuration.rounds
+    )
   if dataset_flags.is_own():
-    _warn(datasets[seeds[0]], clients[seeds[0]])
+    _warn(*targets[seeds[0]][-1][:2])
   input_flags.warn_of_extremes(
     (
       (
-        training_inputs(configuration, chosen[0], clients[seed]),
+        training_inputs(configuration, chosen[0], targets[seed][-1]),
         [
           part.x
           for client in clients[seed]
@@ -347,26 +430,27 @@ def make_plan() -> Plan:
     schema=schema,
     schemas=schemas,
     groups=evolving_data.groups_of(clients[seeds[0]]),
-    uses=[evolving_data.target_line(datasets[seeds[0]])],
+    uses=[evolving_data.target_line(datasets[seeds[0]], first)],
     settings=_settings(
       configuration,
-      len(datasets[seeds[0]].domains),
+      num_domains,
+      first,
       model,
       "given" if are_given else str(configuration.dirichlet),
     ),
     num_steps=configuration.rounds,
     hparams_of_steps=("task_rounds",),
-    datasets=datasets,
+    targets=targets,
     concepts=concepts,
     selection_seeds=selection_seeds,
-    clients=clients,
-    clients_without_target=without_target,
+    held_out=held_out,
   )
 
 
 def _settings(
   configuration: Configuration,
   num_domains: int,
+  first_target: int,
   model: split_model.SplitModel,
   dirichlet: str,
 ) -> dict[str, Any]:
@@ -385,6 +469,14 @@ def _settings(
       else {}
     ),
     **_drift_settings(configuration),
+    **(
+      {
+        "rolling": configuration.rolling or _CONTINUE,
+        "min_source_domains": first_target,
+      }
+      if configuration.target == ROLLING
+      else {}
+    ),
     "model": model.name,
     "input_scaling": FLAGS.input_scaling,
     "mean_of_last": configuration.mean_of_last,
@@ -396,11 +488,12 @@ def _settings(
   ).angle_step
   if step is not None:
     settings["angle_step"] = step
-    settings["target_rotation_degrees"] = (
-      configuration.first_angle
-      + step * (num_domains - 1)
-      + configuration.target_extra_angle
-    )
+    if configuration.target == _LAST:
+      settings["target_rotation_degrees"] = (
+        configuration.first_angle
+        + step * (num_domains - 1)
+        + configuration.target_extra_angle
+      )
   return settings
 
 
@@ -435,19 +528,41 @@ def _concepts(
   )
 
 
-def _check_num_domains(
-  chosen: Sequence[selection.Trial], num_domains: int
-) -> None:
-  """Refuses fewer source domains than an algorithm can train on."""
+def _first_target(
+  configuration: Configuration,
+  chosen: Sequence[selection.Trial],
+  num_domains: int,
+) -> int:
+  """Returns the number of source domains of the first target.
+
+  Raises:
+    UsageError: If an algorithm cannot train on as few, or be continued.
+  """
+  is_rolling = configuration.target == ROLLING
+  num_sources = configuration.min_source_domains
   num_held_out = 2 if FLAGS.select == LAST_SOURCE else 1
-  for name in dict.fromkeys(each.algorithm for each in chosen):
-    needed = algorithms.min_source_domains(name)
-    if num_domains < needed + num_held_out:
+  least = 0
+  for name in dict.fromkeys(trial.algorithm for trial in chosen):
+    needed = algorithms.min_source_domains(name) + num_held_out
+    if num_domains < needed:
       raise common_flags.UsageError(
         f"--num_domains={num_domains}: {name} with --select={FLAGS.select}"
-        f" needs at least {needed + num_held_out}, of which {num_held_out}"
-        " held out"
+        f" needs at least {needed}, of which {num_held_out} held out"
       )
+    least = max(least, needed - 1)
+    if num_sources is not None:
+      common_flags.require(
+        "min_source_domains",
+        needed - 1 <= num_sources < num_domains,
+        f"at least {needed - 1} for {name} with --select={FLAGS.select}, and"
+        f" below {num_domains}, the number of domains",
+      )
+    if configuration.continues and name in _NOT_CONTINUED:
+      raise common_flags.UsageError(
+        f"--rolling={_CONTINUE} is not allowed with {name}, which"
+        f" {_NOT_CONTINUED[name]}; set --rolling={_RESTART}"
+      )
+  return (num_sources or least) if is_rolling else num_domains - 1
 
 
 def _check_test_fraction(dataset: evolving_data.EvolvingDataset) -> None:
@@ -460,24 +575,78 @@ def _check_test_fraction(dataset: evolving_data.EvolvingDataset) -> None:
     )
 
 
-def _checked(
+def _targets(
   configuration: Configuration,
-  clients: Sequence[evolving_data.Client],
   chosen: Sequence[selection.Trial],
-) -> Sequence[evolving_data.Client]:
-  """Returns the clients; refuses them if an algorithm can train none."""
+  dataset: evolving_data.EvolvingDataset,
+  concepts: concepts_lib.Concepts | None,
+  seed: int,
+  first: int,
+) -> list[Target]:
+  """Returns the data of the targets from the first one on.
+
+  Later domains change nothing in them. A model that is continued keeps the
+  features and words of the first target.
+  """
+  targets: list[Target] = []
+  for number in range(first, len(dataset.domains)):
+    cut = functools.partial(evolving_data.up_to, target=number)
+    if not (targets and configuration.continues):
+      with_words = _with_words_of(configuration, dataset, seed, cut)
+      fitted = None
+    targets.append(
+      _target(configuration, chosen, cut(with_words), concepts, seed, fitted)
+    )
+    fitted = targets[0]
+  return targets
+
+
+def _target(
+  configuration: Configuration,
+  chosen: Sequence[selection.Trial],
+  dataset: evolving_data.EvolvingDataset,
+  concepts: concepts_lib.Concepts | None,
+  seed: int,
+  fitted: Target | None = None,
+) -> Target:
+  """Returns the data of a target, with prepared features.
+
+  Args:
+    configuration: The values of the flags.
+    chosen: The trials.
+    dataset: The domains up to the target.
+    concepts: The concepts of the clients.
+    seed: The seed.
+    fitted: The target whose features are taken over. None: they are fitted to
+      the training examples.
+
+  Raises:
+    UsageError: If an algorithm can train or evaluate no client.
+  """
   from tff_shift.scenarios.evolving import simulation as evolving
 
-  for name in dict.fromkeys(each.algorithm for each in chosen):
+  clients = _assemble(configuration, dataset, concepts, seed)
+  trained = _trained(configuration, clients)
+  for name in dict.fromkeys(trial.algorithm for trial in chosen):
     try:
-      evolving.left_out(
-        _trained(configuration, clients), algorithms.min_source_domains(name)
-      )
+      evolving.left_out(trained, algorithms.min_source_domains(name))
     except ValueError as error:
       raise common_flags.UsageError(
-        f"--algorithm={name} with --dataset={dataset_flags.shown()}: {error}"
+        f"--algorithm={name} with --dataset={dataset_flags.shown()}, target"
+        f" {dataset.domains[-1].name}: {error}"
       ) from error
-  return clients
+  if fitted is None:
+    schema = preparation.fitted(
+      dataset.schema, [client.train.x for client in trained]
+    )
+  else:
+    schema = fitted.dataset.schema
+  clients = preparation.applied(clients, schema)
+  return Target(
+    preparation.applied(dataset, schema)._replace(schema=schema),
+    clients,
+    clients if fitted is None else fitted.fitted_on,
+  )
 
 
 def _warn(
@@ -521,15 +690,20 @@ def _warn(
   )
 
 
-def _for_selection(
+def _with_words_of(
   configuration: Configuration,
   dataset: evolving_data.EvolvingDataset,
   seed: int,
+  part: Callable[
+    [evolving_data.EvolvingDataset], evolving_data.EvolvingDataset
+  ],
 ) -> evolving_data.EvolvingDataset:
-  """Returns the data set without its target, and without its words."""
-  if dataset.vocabulary is not None:
-    dataset = _load(configuration, seed, evolving_data.without_target)
-  return evolving_data.without_target(dataset)
+  """Returns the data set with the words of the training examples of a part."""
+  if dataset.vocabulary is None or (
+    len(part(dataset).domains) == len(dataset.domains)
+  ):
+    return dataset
+  return _load(configuration, seed, part)
 
 
 def _load(
@@ -588,26 +762,6 @@ def _assemble(
   )
 
 
-def _prepared(
-  configuration: Configuration,
-  clients: Mapping[int, Sequence[evolving_data.Client]],
-  datasets: Mapping[int, evolving_data.EvolvingDataset],
-) -> tuple[dict[int, Sequence[evolving_data.Client]], dict[int, table.Schema]]:
-  """Returns the clients and the schema of each seed, with prepared features."""
-  schemas = {
-    seed: preparation.fitted(
-      datasets[seed].schema,
-      [client.train.x for client in _trained(configuration, of_seed)],
-    )
-    for seed, of_seed in clients.items()
-  }
-  prepared = {
-    seed: preparation.applied(tuple(of_seed), schemas[seed])
-    for seed, of_seed in clients.items()
-  }
-  return prepared, schemas
-
-
 def _trained(
   configuration: Configuration, clients: Sequence[evolving_data.Client]
 ) -> Sequence[evolving_data.Client]:
@@ -618,19 +772,19 @@ def _trained(
 def training_inputs(
   configuration: Configuration,
   trial: selection.Trial,
-  clients: Sequence[evolving_data.Client],
+  target: Target,
 ) -> list[np.ndarray]:
-  """Returns the inputs x of the examples that train in a run.
+  """Returns the inputs x of the examples that features are scaled by.
 
   Args:
     configuration: The values of the flags.
     trial: The trial, whose algorithm may leave out clients.
-    clients: The clients of the run.
+    target: The data of the run.
   """
   least = algorithms.min_source_domains(trial.algorithm)
   return [
     client.train.x
-    for client in _trained(configuration, clients)
+    for client in _trained(configuration, target.fitted_on)
     if np.count_nonzero(client.train.domain_sizes[:-1]) >= least
   ]
 

@@ -14,6 +14,7 @@ from tff_shift.learning import evaluation
 from tff_shift.reporting import summary
 from tff_shift.reporting.figures import drawing
 from tff_shift.reporting.figures import figures
+from tff_shift.scenarios.evolving import rolling
 from tff_shift.scenarios.evolving import simulation as evolving
 from tff_shift.simulation.storage import results
 
@@ -23,10 +24,10 @@ _TITLES_PER_DOMAIN = 3
 
 
 def draw_domains(
-  dataset: evolving_data.EvolvingDataset, folder: results.RunFolder
+  dataset: evolving_data.EvolvingDataset, folder: results.RunFolder, note: str
 ) -> None:
-  """Plots examples of each domain."""
-  title = f"Examples of each domain of {dataset.name}; the last is the target"
+  """Plots examples of each domain; the note ends the title."""
+  title = f"Examples of each domain of {dataset.name}{note}"
   path = folder.figure_path("domains")
   if dataset.vocabulary is not None:
     figures.example_texts(
@@ -92,6 +93,7 @@ def draw_concepts(
   concepts: concepts_lib.Concepts,
   domain_names: Sequence[str],
   folder: results.RunFolder,
+  note: str,
 ) -> None:
   """Plots the concept of each client in each domain.
 
@@ -99,11 +101,12 @@ def draw_concepts(
     concepts: The concepts.
     domain_names: The names of the domains.
     folder: The run's folder.
+    note: The end of the title.
   """
   num_concepts = len(concepts.labels)
   num_clients, num_domains = concepts.of_domain.shape
   figure, axes = drawing.new_figure(
-    "Concept of each client; the last domain is the target", "Domain", "Client"
+    f"Concept of each client{note}", "Domain", "Client"
   )
   axes.grid(visible=False)
   colors = [
@@ -128,6 +131,31 @@ def draw_concepts(
   bar.minorticks_off()
   bar.set_label("Concept", size=drawing.LABEL_SIZE)
   drawing.save(figure, folder.figure_path("concepts"))
+
+
+def draw_targets(
+  by_label: Mapping[str, Mapping[int, rolling.RollingResult]],
+  names: Sequence[str],
+  folder: results.RunFolder,
+) -> None:
+  """Plots the accuracy on each target of a rolling evaluation.
+
+  Args:
+    by_label: The results by label and seed.
+    names: The names of the targets.
+    folder: The run's folder.
+  """
+  figures.accuracy_per_domain(
+    {
+      label: [result.accuracies for result in by_seed.values()]
+      for label, by_seed in by_label.items()
+    },
+    names,
+    None,
+    folder.figure_path("accuracy_per_target"),
+    "Each target, predicted from the domains before it",
+    "Client accuracy (%)",
+  )
 
 
 def draw_results(

@@ -3,6 +3,7 @@
 import dataclasses
 
 from tff_shift import algorithms
+from tff_shift._util import shown_names
 from tff_shift.command_line import comparison
 from tff_shift.command_line import output_folder
 from tff_shift.command_line.flags import metric_flags
@@ -14,6 +15,7 @@ from tff_shift.reporting import summary
 from tff_shift.scenarios import scenario
 from tff_shift.scenarios.evolving import configuration as planning
 from tff_shift.scenarios.evolving import results as evolving_results
+from tff_shift.scenarios.evolving import rolling
 from tff_shift.scenarios.evolving import simulation as evolving
 from tff_shift.simulation import bounds as bounds_lib
 from tff_shift.simulation.engine import rounds
@@ -34,38 +36,54 @@ class Evolving(scenario.Scenario):
   criterion = planning.LAST_SOURCE
   measure = "client accuracy (%) on the last source domain"
   test = "target"
-  lower_is_better = (_FORGETTING,)
+  lower_is_better = (_FORGETTING, rolling.MEAN_RANK)
+
+  @property
+  def _is_rolling(self):
+    return self.plan.configuration.target == planning.ROLLING
 
   def data(self, seed, *, is_test):
-    """Returns whether it has the target, the data set, and the clients."""
-    clients = self.plan.clients if is_test else self.plan.clients_without_target
-    return is_test, self.plan.datasets[seed], clients[seed]
+    """Returns the last target, or what selection holds out."""
+    return self.plan.targets[seed][-1] if is_test else self.plan.held_out[seed]
+
+  def stages(self, seed, *, is_test):
+    """Returns the targets with their names; the last one, if not rolling."""
+    self._previous = None
+    if not self._is_rolling:
+      return super().stages(seed, is_test=is_test)
+    targets = self.plan.targets[seed] if is_test else [self.plan.held_out[seed]]
+    return [({"target": target.name}, target) for target in targets]
+
+  def combined(self, stages):
+    """Returns the results of the targets."""
+    if self._is_rolling:
+      return rolling.RollingResult(tuple(stages))
+    return super().combined(stages)
 
   def build_options(self, data):
     """Returns the number of domains."""
-    has_target, dataset, _ = data
-    return {"num_evaluation_domains": len(dataset.domains) - (not has_target)}
+    return {"num_evaluation_domains": len(data.dataset.domains)}
 
   def run_options(self, data):
     """Returns what a saved model knows, and the shown metric."""
-    _, dataset, _ = data
+    num_domains = len(data.dataset.domains)
     return {
-      "vocabulary": dataset.vocabulary,
+      # Of the models of targets, the last one is saved.
+      "saves_model": num_domains == self.plan.settings["num_domains"],
+      "vocabulary": data.dataset.vocabulary,
       "shown_metric": "client_accuracy",
       "early_stopping": selection_flags.early_stopping(),
     }
 
   def training_inputs(self, trial, data):
     """Returns the source domains of the clients that train."""
-    *_, clients = data
-    return planning.training_inputs(self.plan.configuration, trial, clients)
+    return planning.training_inputs(self.plan.configuration, trial, data)
 
   def run_one(self, algorithm, data, seed, run):
     """Trains and evaluates."""
-    *_, clients = data
-    return evolving.run(
+    result = evolving.run(
       algorithm,
-      clients,
+      data.clients,
       num_rounds=run.num_steps,
       run_seed=seed,
       **participation_flags.chosen(),
@@ -74,9 +92,13 @@ class Evolving(scenario.Scenario):
       validates=selection_flags.validates(),
       measures_forgetting=self.plan.configuration.forgetting,
       num_new_clients=self.plan.configuration.num_new_clients,
+      previous=self._previous,
       callbacks=run.callbacks,
       checkpoint=run.checkpoint,
     )
+    if self.plan.configuration.continues:
+      self._previous = result
+    return result
 
   def score(self, result):
     """Returns the client accuracy in percent."""
@@ -87,6 +109,12 @@ class Evolving(scenario.Scenario):
 
     And the forgetting of the source domains, if it was measured.
     """
+    if isinstance(result, bounds_lib.Bound):
+      return result.metrics
+    if isinstance(result, rolling.RollingResult):
+      return rolling.over_targets(
+        [self.metrics(trial, seed, target) for target in result.targets]
+      )
     found = summary.last_and_mean(
       [each.measured() for each in result.evaluations],
       self.plan.configuration.mean_of_last,
@@ -95,11 +123,40 @@ class Evolving(scenario.Scenario):
       found[_FORGETTING] = result.forgetting
     return found
 
+  def relative_metrics(self, by_label):
+    """Returns the mean rank over targets, if there are several trials."""
+    if not self._is_rolling or len(by_label) < 2:
+      return {}
+    ranks = rolling.mean_ranks(
+      [
+        [results[seed].accuracies for seed in self.plan.seeds]
+        for results in by_label.values()
+      ]
+    )
+    return {
+      label: {
+        seed: {rolling.MEAN_RANK: rank}
+        for seed, rank in zip(self.plan.seeds, of_seeds, strict=True)
+      }
+      for label, of_seeds in zip(by_label, ranks.tolist(), strict=True)
+    }
+
   def columns(self):
     """Returns the metrics of clients and server, last and mean.
 
-    Means of the metrics of `--metrics` are only in summary.json.
+    Means of the metrics of `--metrics` are only in summary.json, and with
+    several targets also means of the last evaluations.
     """
+    if self._is_rolling:
+      return [
+        rolling.MEAN_RANK,
+        *(
+          f"{which}{who}_{name}"
+          for who in ("client", "server", "new_client")
+          for name in self.compared()
+          for which in ("", rolling.WORST)
+        ),
+      ]
     return [
       f"{which}{who}_{name}"
       for which, names in (
@@ -114,9 +171,20 @@ class Evolving(scenario.Scenario):
     """Yields the baselines, and the ceiling of FedAvg on pooled data."""
     num_new = self.plan.configuration.num_new_clients
     for reading in self.baselines(
-      lambda fit, seed: evolving.baseline(fit, self.plan.clients[seed], num_new)
+      lambda fit, seed: self.combined(
+        [
+          evolving.baseline(fit, target.clients, num_new)
+          for target in self.plan.targets[seed]
+        ]
+      )
     ):
       yield reading, {}
+    if self._is_rolling:
+      output_folder.warn(
+        f"--bounds: {bounds_lib.POOLED} is not computed with"
+        f" --target={planning.ROLLING}"
+      )
+      return
     if self.plan.configuration.concept_drift is not None:
       output_folder.warn(
         f"--bounds: {bounds_lib.POOLED} is not computed: with --concept_drift,"
@@ -177,7 +245,7 @@ class Evolving(scenario.Scenario):
         result = evolving.run(
           built[key],
           evolving.pooled(
-            self.plan.clients[seed], self.plan.configuration.num_new_clients
+            data.clients, self.plan.configuration.num_new_clients
           ),
           num_rounds=run.num_steps,
           run_seed=seed,
@@ -195,20 +263,33 @@ class Evolving(scenario.Scenario):
 
   def tables(self, result):
     """Returns the tables of the last evaluation."""
-    return result.final.tables or {}
+    return result.tables if self._is_rolling else result.final.tables or {}
 
   def begin(self, folder):
     """Draws examples of each domain, and the concepts of the first seed."""
     dataset = self._first_dataset()
-    evolving_results.draw_domains(dataset, folder)
+    note = "; the last {}is the target"
+    if self._is_rolling:
+      targets, note = self._target_names(), ""
+      shown = shown_names.line(summary.shortened(targets, ", "))
+      print(f"targets ({len(targets)}): {shown}; metrics are means over them")
+    evolving_results.draw_domains(dataset, folder, note.format(""))
     concepts = self.plan.concepts[self.plan.seeds[0]]
     if concepts is not None:
       names = [domain.name for domain in dataset.domains]
-      evolving_results.draw_concepts(concepts, names, folder)
+      evolving_results.draw_concepts(
+        concepts, names, folder, note.format("domain ")
+      )
 
   def draw_all(self, by_label, folder):
-    """Draws the curves and the accuracy of each domain."""
-    evolving_results.draw_results(by_label, self._first_dataset(), folder)
+    """Draws the curves and the accuracy of each domain, or of each target."""
+    if self._is_rolling:
+      evolving_results.draw_targets(by_label, self._target_names(), folder)
+    else:
+      evolving_results.draw_results(by_label, self._first_dataset(), folder)
+
+  def _target_names(self):
+    return [target.name for target in self.plan.targets[self.plan.seeds[0]]]
 
   def _first_dataset(self):
-    return self.plan.datasets[self.plan.seeds[0]]
+    return self.data(self.plan.seeds[0], is_test=True).dataset

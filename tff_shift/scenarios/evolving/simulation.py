@@ -48,6 +48,7 @@ from tff_shift.simulation.engine import callbacks as callbacks_lib
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import checks
 from tff_shift.simulation.engine import client_data
+from tff_shift.simulation.engine import client_states as client_states_lib
 from tff_shift.simulation.engine import driver
 from tff_shift.simulation.engine import frames
 from tff_shift.simulation.engine import participation as participation_lib
@@ -458,6 +459,7 @@ class _Training(driver.Steps):
     validates: bool,
     measures_forgetting: bool,
     num_new_clients: int,
+    previous: EvolvingResult | None,
     **cohorts: Any,
   ):
     """Validates the arguments of `run`."""
@@ -474,6 +476,20 @@ class _Training(driver.Steps):
     num_new_clients = arguments.integer(
       "num_new_clients", num_new_clients, 0, num_clients - 1
     )
+    # The states of server and clients from which training starts.
+    self._earlier: tuple[Any, Mapping[int, Any]] | None = None
+    self._num_earlier = 0
+    if previous is not None:
+      states = previous.client_states
+      if not isinstance(states, client_states_lib.ClientStates) or (
+        len(states) != num_clients
+      ):
+        raise ValueError(
+          "previous is not allowed: it must have the states of its last round,"
+          f" of {num_clients} clients, in memory"
+        )
+      self._earlier = previous.server_state, states.in_memory
+      self._num_earlier = int(previous.server_state.round_num)
     self._algorithm = algorithm
     self._cohorts = cohorts
     self._validates = validates
@@ -528,17 +544,25 @@ class _Training(driver.Steps):
     return Evaluation(**fields)
 
   def start(self, storage, callback):
-    return rounds.Rounds(
+    running = rounds.Rounds(
       self._algorithm,
       rounds.DataOnDemand(
         len(self._clients), self._training_data, is_checked=True
       ),
       run_seed=self._run_seed,
       storage=storage,
-      on_loss=callback.on_loss,
+      on_loss=lambda round_num, loss: callback.on_loss(
+        round_num - self._num_earlier, loss
+      ),
       present=range(self._num_trained) if self._new else None,
       **self._cohorts,
     )
+    if self._earlier is not None:
+      server_state, states = self._earlier
+      earlier = range(self._num_earlier)
+      running.resume(server_state, None, [0.0] * len(earlier), earlier)
+      running.states.replace(states)
+    return running
 
   def step(self, running, step, measured):
     running.step()
@@ -564,9 +588,13 @@ class _Training(driver.Steps):
     if measured and measured[-1].client_per_domain is not None:
       return
     # A callback has ended the run, maybe after a round without evaluation.
-    if measured and measured[-1].round_num == running.round_num:
+    if measured and measured[-1].round_num == self._round_num(running):
       measured.pop()
     measured.append(self._evaluate(running, True))
+
+  def _round_num(self, running):
+    """Returns the number of completed rounds, without those of `previous`."""
+    return running.round_num - self._num_earlier
 
   def _evaluate(self, running, is_last):
     """Evaluates some clients' models, and the server's on their pooled data."""
@@ -622,12 +650,13 @@ class _Training(driver.Steps):
       found["validation_accuracy"] = evaluation.report(
         means, lambda values: float(values[-2])
       )["accuracy"]
+    round_num = self._round_num(running)
     return Evaluation(
-      running.round_num,
+      round_num,
       running.losses[-1],
       clients=client_values.of_some(
-        running.round_num,
-        {"round": running.round_num},
+        round_num,
+        {"round": round_num},
         len(self._clients),
         values,
       ),
@@ -649,6 +678,7 @@ def run(
   validates: bool = False,
   measures_forgetting: bool = False,
   num_new_clients: int = 0,
+  previous: EvolvingResult | None = None,
   callbacks: Sequence[callbacks_lib.Callback] = (),
   checkpoint: checkpoints.Run | None = None,
 ) -> EvolvingResult:
@@ -673,6 +703,11 @@ def run(
       `EvolvingResult.forgetting`; otherwise only the last one does.
     num_new_clients: The number of clients, the last ones, that never train.
       They are evaluated apart, each with the state of a client that joins then.
+    previous: The result of a run of the same clients and the same algorithm on
+      fewer domains, which this run continues: training starts from its states,
+      and cohorts, batches and learning rates are those of the next rounds.
+      `round_num` of the evaluations counts the rounds of this run. None: starts
+      anew.
     callbacks: They follow the run; a step is a round, and its measurements are
       an `Evaluation`, if there was one.
     checkpoint: Saves the run, and resumes it if it was interrupted or had fewer
@@ -711,6 +746,7 @@ def run(
     validates=validates,
     measures_forgetting=measures_forgetting,
     num_new_clients=num_new_clients,
+    previous=previous,
   )
   return EvolvingResult(
     *driver.run(training, callbacks, checkpoint),

@@ -423,7 +423,7 @@ class Rounds:
       seconds: The duration of each, in seconds.
       starts: The rounds that were the first of a process.
       num_diverged: The number of diverged client updates in them.
-      losses: The training loss of each.
+      losses: The training losses of the last ones, or of all.
       client_losses: The last loss of each client, [num_clients]; NaN: no loss
         yet. None: clients do not report losses.
     """
@@ -437,7 +437,8 @@ class Rounds:
     self.starts = [*starts, self.round_num]
     self.num_diverged = num_diverged
     self.losses = list(losses)
-    for round_num, loss in enumerate(self.losses, start=1):
+    first = self.round_num - len(self.losses) + 1
+    for round_num, loss in enumerate(self.losses, start=first):
       self._on_loss(round_num, loss)
 
   def close(self) -> None:

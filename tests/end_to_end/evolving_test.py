@@ -133,9 +133,15 @@ def test_batches_of_clients_give_the_same_rows(finished, run):
   assert config["batch_memory"] > 2**20
   # As if it had begun on a smaller machine.
   config["batch_memory"] = 2**24
+  # And with the other form of convolutions.
+  forms = ["groups", "patches"]
+  forms.remove(config["batch_convolutions"])
+  config["batch_convolutions"] = forms[0]
   (ended.folder / "config.json").write_text(json.dumps(config))
   resumed = run(*given, "--rounds=3 --resume")
   assert resumed.config["batch_memory"] == 2**24
+  warning = "batch_convolutions differ from the earlier run; results may"
+  assert warning in resumed.errors
 
 
 @pytest.mark.long

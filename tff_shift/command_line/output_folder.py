@@ -260,6 +260,7 @@ def _open(
     if name.partition(" ")[0] in configuration.not_compared() | WITHOUT_EFFECT
   )
   folder.batch_memory = execution.batch_memory()
+  folder.batch_convolutions = execution.batch_convolutions()
   described = folder.describe(values)
   grown = {}
   if goes_on:
@@ -364,7 +365,7 @@ def _check_tensorflow(
 def _warn_of_other_software(
   before: run_records.RunConfig, now: run_records.RunConfig
 ) -> None:
-  for name in ("versions", "git_commit"):
+  for name in ("versions", "git_commit", "batch_convolutions"):
     if getattr(before, name) != getattr(now, name):
       warn(
         f"{name} differ from the earlier run; results may differ from an"

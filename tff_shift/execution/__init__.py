@@ -87,6 +87,15 @@ def keep_batch_memory(value: int | None) -> None:
     context.batch_memory = value
 
 
+def batch_convolutions() -> str | None:
+  """Returns how the clients of the current context's batches convolve float32.
+
+  It determines last bits, and follows from devices and from oneDNN: `groups` or
+  `patches`, see `in_process.convolutions`. None: there are no batches.
+  """
+  return getattr(_current_context(), "batch_convolutions", None)
+
+
 def _current_context() -> tff.framework.SyncContext:
   import tensorflow_federated as tff
 

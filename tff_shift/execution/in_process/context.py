@@ -19,6 +19,7 @@ from tff_shift.execution import compilation
 from tff_shift.execution import errors
 from tff_shift.execution.in_process import blocks
 from tff_shift.execution.in_process import cohorts
+from tff_shift.execution.in_process import convolutions
 from tff_shift.execution.in_process import devices
 from tff_shift.execution.in_process import federated
 from tff_shift.execution.in_process import graphs
@@ -360,6 +361,14 @@ class InProcessContext(_Installable, tff.framework.SyncContext):
     self._compiled = compilation.CompilationCache(
       functools.partial(_CompiledComputation, value is not None)
     )
+
+  @property
+  def batch_convolutions(self) -> str | None:
+    """How the clients of a batch convolve float32; None without batches."""
+    if self._batch_memory is None:
+      return None
+    are_groups = convolutions.is_grouped(self._client_devices[0], tf.float32)
+    return "groups" if are_groups else "patches"
 
   @property
   def num_imports(self) -> int:

@@ -96,6 +96,7 @@ class RunFolder:
     replaced: The identities that the run had before it was continued with more
       rounds, time steps or seeds.
     batch_memory: As in `run_records.RunConfig`.
+    batch_convolutions: As in `run_records.RunConfig`.
     not_compared: The flags that `config.json` names as such, see
       `run_records.RunConfig`.
   """
@@ -106,6 +107,7 @@ class RunFolder:
     self.replaced: tuple[str, ...] = ()
     self.not_compared: tuple[str, ...] = ()
     self.batch_memory: int | None = None
+    self.batch_convolutions: Any = None
     # Of `metrics.csv`; known after the first row.
     self._columns: tuple[str, ...] | None = None
     self._start_time = datetime.datetime.now(datetime.UTC)
@@ -312,6 +314,7 @@ class RunFolder:
       identity=self.identity,
       not_compared=self.not_compared,
       batch_memory=self.batch_memory,
+      batch_convolutions=self.batch_convolutions,
     )
 
   def write_config(

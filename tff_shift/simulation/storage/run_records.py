@@ -7,6 +7,7 @@ import math
 import statistics
 from typing import Annotated
 from typing import Any
+from typing import Literal
 
 import msgspec
 
@@ -54,6 +55,8 @@ class RunConfig(records.Record, omit_defaults=True):
       Methods are compared between runs that agree in all others.
     batch_memory: What the clients of a device may take in batches, in bytes. It
       determines last bits. None: clients do not run in batches.
+    batch_convolutions: How the clients of a batch convolve float32: `groups` or
+      `patches`, see `execution.in_process.convolutions`.
     replaced: The identities that it had before it was continued with more
       rounds, time steps or seeds.
     resumed: The resumptions of the run.
@@ -73,6 +76,7 @@ class RunConfig(records.Record, omit_defaults=True):
   identity: _Name | None = None
   not_compared: tuple[str, ...] = ()
   batch_memory: records.PositiveInt | None = None
+  batch_convolutions: Literal["groups", "patches"] | None = None
   replaced: tuple[_Name, ...] = ()
   resumed: tuple[Resumption, ...] = ()
 

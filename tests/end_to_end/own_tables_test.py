@@ -116,7 +116,7 @@ def test_dropped_columns_are_not_read(write, run):
     "columns left out (2): note, patient",
     "clients (2): north 120, south 120",
     "times (3): 2024-01-31 80, 2024-02-29 80, 2024-03-31 80",
-    "classes (2): healthy 120, sick 120",
+    "classes (2): healthy 120 (50 %), sick 120 (50 %)",
     "target: 2024-03-31, 80 rows",
   ]
   # Joined times are one domain.

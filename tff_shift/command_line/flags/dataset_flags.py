@@ -259,6 +259,12 @@ def description(groups: table.Sides | None) -> list[str]:
     counts = np.bincount(codes, minlength=len(names or ()))
     keys: Sequence[Any] = names or range(len(counts))
     values = [f"{key} {count}" for key, count in zip(keys, counts, strict=True)]
+    if name == "classes":
+      fractions = counts / len(codes)
+      values = [
+        f"{value} ({100 * fraction:.0f} %)"
+        for value, fraction in zip(values, fractions, strict=True)
+      ]
     lines.append(_listed(name, values))
   if groups is not None:
     train, test = (set(np.concatenate(parts).tolist()) for parts in groups)

@@ -176,7 +176,7 @@ class TestRounds:
       assert np.all(np.isfinite(state))
 
   @applies_if(applicability.allows_padding)
-  def test_padding_that_is_allowed_changes_no_bit(
+  def test_padding_that_is_allowed_changes_no_weight(
     self, built, data, run, evaluation_data, compare
   ):
     server_state, states = run.states[1]
@@ -192,7 +192,10 @@ class TestRounds:
         ([*map(padded, data)], [*map(padded, evaluation_data)]),
       )
     ]
-    assert compare.equal_bits(*results)
+    rounds, evaluations = zip(*results, strict=True)
+    assert compare.equal_bits(*rounds)
+    # Some processors add up the losses of more rows in another order.
+    compare.assert_close(*evaluations, 1e-6)
 
   @applies_if(has_phases)
   def test_client_without_examples_counts_nowhere(

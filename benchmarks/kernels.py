@@ -57,7 +57,7 @@ def count(run: Callable[[], object]) -> tuple[int, int]:
     All operations, and those with a kernel on floats.
   """
   operations = traced(run)
-  return len(operations), sum(each.has_kernel for each in operations)
+  return len(operations), sum(part.has_kernel for part in operations)
 
 
 def traced(run: Callable[[], object]) -> list[Operation]:

@@ -25,6 +25,8 @@ import pandas as pd
 from absl import app
 from absl import flags
 
+from tff_shift.data import partition
+
 FLAGS = flags.FLAGS
 
 _ROLES = {"label": "y", "client": "user", "time": "day"}
@@ -50,19 +52,10 @@ def _frame(arrays: dict[str, Any]) -> pd.DataFrame:
 
 
 def _pairs(arrays: dict[str, Any]) -> list[list[Any]]:
-  users, days = arrays["client"].max() + 1, arrays["domain"].max() + 1
-  order = np.argsort(arrays["client"] * days + arrays["domain"], kind="stable")
-  ends = np.cumsum(
-    np.bincount(
-      arrays["client"] * days + arrays["domain"], minlength=users * days
-    )
-  )
-  x, y = arrays["x"][order], arrays["y"][order]
-  starts = [0, *ends[:-1]]
-  parts = [
-    (x[start:end], y[start:end])
-    for start, end in zip(starts, ends, strict=True)
-  ]
+  users, days = (int(arrays[name].max()) + 1 for name in ("client", "domain"))
+  keys = arrays["client"] * days + arrays["domain"]
+  groups = partition.split_by(keys, users * days)
+  parts = [(arrays["x"][rows], arrays["y"][rows]) for rows in groups]
   return [parts[user * days : (user + 1) * days] for user in range(users)]
 
 

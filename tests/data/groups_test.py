@@ -27,7 +27,7 @@ def make_frame(num_patients=60, size=600, seed=0):
   frame = pandas.DataFrame({"code": number * 1.0, "y": np.arange(size) % 2})
   frame["c"] = rng.choice(["p", "q", "r"], size)
   frame["t"] = rng.integers(0, 4, size)
-  frame["patient"] = [f"no {each}" for each in number]
+  frame["patient"] = [f"no {code}" for code in number]
   return frame
 
 
@@ -111,7 +111,7 @@ def load(scenario, name, seed):
     )
     held = guidance.held_out_validation(dataset, seed)
     parts = held.train, held.test, dataset.test
-    return [codes(*(each.x for each in part)) for part in parts]
+    return [codes(*(client.x for client in part)) for part in parts]
   if scenario == "online_adaptation":
     dataset = ts.load_online_adaptation(
       name,
@@ -182,11 +182,11 @@ class TestScenarios:
     # The order of groups does not matter.
     frame["patient"] = np.random.default_rng(1).permutation(600)
     roles = self.roles(has_clients, has_times)
-    found, expected = (
+    actual, expected = (
       load(scenario, tables(*roles, frame=frame, **options), 5)
       for options in ({"group": "patient"}, {"drop": "patient"})
     )
-    assert found == expected
+    assert actual == expected
 
   def test_patients_are_on_two_sides_otherwise(
     self, tables, scenario, has_times, has_clients
@@ -243,7 +243,7 @@ def test_guidance_from_python(refusal):
   frame = make_frame().drop(columns="t")
   roles = {"label": "y", "client": "c", "group": "patient"}
   data, _ = ts.from_dataframe("guidance", frame, **roles)
-  train, test = (codes(*(each.x for each in part)) for part in data)
+  train, test = (codes(*(client.x for client in part)) for part in data)
   assert train and test and not train & test
   frame["patient"] = frame["c"]
   assert refusal(
@@ -328,7 +328,7 @@ def test_too_few_groups_are_refused(tables, scenario, roles, message, refusal):
 def test_prediction_takes_the_column_or_not():
   schema = table.Schema(features=("code",), label="y", group="patient")
   frame = make_frame()[["patient", "code"]]
-  for given in (frame, frame[["code"]]):
+  for rows in (frame, frame[["code"]]):
     assert_array_equal(
-      columns.matched(given, schema)[:, 0], frame["code"].to_numpy(np.float32)
+      columns.matched(rows, schema)[:, 0], frame["code"].to_numpy(np.float32)
     )

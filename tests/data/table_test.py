@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from tff_shift.data import examples
+from tff_shift.data import preparation
 from tff_shift.data import table
 
 X = np.arange(8.0).reshape(4, 2)
@@ -126,3 +127,24 @@ class TestValidate:
   def test_invalid_fields_are_named(self, changes, message, refusal):
     changed = VALID._replace(**changes)
     assert refusal(table.validate, changed, "mine").startswith(message)
+
+  def test_columns_of_a_preparation_may_lack_values_alone(self, refusal):
+    x = X.copy()
+    x[1, 0] = np.nan
+    columns = tuple(preparation.Column(name=name) for name in "vw")
+    schema = SCHEMA.replace(
+      features=("v", "w"),
+      preparation=preparation.Preparation(columns=columns, missing="mean"),
+    )
+    content = table.validate(VALID._replace(x=x, schema=schema), "mine")
+    assert content.x.dtype == np.float32
+    assert_array_equal(content.x, x)
+    for changes, message in (
+      (
+        {"x": np.full((4, 2), np.inf)},
+        "x of mine: all numbers must be finite as",
+      ),
+      ({"y": np.array([0, 1, 2, 0])}, "y of mine: classes must lie in 0..1"),
+    ):
+      changed = VALID._replace(x=x, schema=schema)._replace(**changes)
+      assert refusal(table.validate, changed, "mine").startswith(message)

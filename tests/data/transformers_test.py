@@ -77,33 +77,33 @@ def read(transformer=None, frame=None):
 def test_features_are_those_of_scikit_learn_on_training_rows(seed, num_train):
   frame = make_frame(seed)
   content = read(frame=frame)
-  given = make_transformer()
+  transformer = make_transformer()
   schema = preparation.fitted(
     content.schema, [content.x[:20], content.x[20:num_train]]
   )
-  found = preparation.applied(content, schema)
-  given.fit(frame[FEATURES][:num_train])
-  expected = given.transform(frame[FEATURES])
-  np.testing.assert_allclose(found.x, expected, rtol=1e-6, atol=1e-6)
-  assert found.x.dtype == np.float32
-  assert schema.features == tuple(given.get_feature_names_out())
+  prepared = preparation.applied(content, schema)
+  transformer.fit(frame[FEATURES][:num_train])
+  expected = transformer.transform(frame[FEATURES])
+  np.testing.assert_allclose(prepared.x, expected, rtol=1e-6, atol=1e-6)
+  assert prepared.x.dtype == np.float32
+  assert schema.features == tuple(transformer.get_feature_names_out())
   # Any part has the features of its rows; also one without rows.
   for rows in (slice(3, 9), slice(0)):
     part = schema.preparation.apply(content.x[rows])
-    np.testing.assert_array_equal(part, found.x[rows])
+    np.testing.assert_array_equal(part, prepared.x[rows])
 
 
 def test_only_training_examples_are_fitted_and_the_given_one_is_not():
   frame = make_frame()
   # Neither the target nor test examples of the sources.
   frame.loc[frame.t == 2, "lab"] *= 1000
-  given = make_transformer()
+  transformer = make_transformer()
   clients, schema = ts.from_dataframe(
-    "evolving", frame, **ROLES, preprocessing=given
+    "evolving", frame, **ROLES, preprocessing=transformer
   )
   trained = np.concatenate([client.train.x[:, 0] for client in clients])
   assert abs(trained.mean()) < 1e-6 and trained.std() == pytest.approx(1)
-  assert not hasattr(given, "transformers_")
+  assert not hasattr(transformer, "transformers_")
   assert schema.features[:2] == ("lab__lab", "ward__ward_A")
 
 
@@ -131,11 +131,11 @@ def test_stored_transformer_makes_the_features_of_new_rows(refusal):
   stored = msgspec.json.decode(msgspec.json.encode(fitted.to_fields()))
   schema = msgspec.convert(stored, table.Schema)
   assert schema == fitted
-  given = make_transformer().fit(make_frame()[FEATURES])
+  transformer = make_transformer().fit(make_frame()[FEATURES])
   new = make_frame(1)
-  found = columns.matched(new[["age", "y", "ward", "lab"]], schema)
-  expected = given.transform(new[FEATURES])
-  np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+  features = columns.matched(new[["age", "y", "ward", "lab"]], schema)
+  expected = transformer.transform(new[FEATURES])
+  np.testing.assert_allclose(features, expected, rtol=1e-6, atol=1e-6)
   new.loc[4, "ward"] = "Z"
   assert refusal(columns.matched, new[FEATURES], schema) == (
     "x: column 'ward' has 'Z' in row 4, a category that training did not have"

@@ -88,7 +88,10 @@ def test_own_metric_with_an_aggregator_that_does_not_protect_it(
 
 
 @pytest.mark.slow
-def test_clients_that_lack_classes_are_left_out_and_named(run, tmp_path):
+@pytest.mark.parametrize("target", ["last", "rolling"])
+def test_clients_that_lack_classes_are_left_out_and_named(
+  target, run, tmp_path
+):
   rows = np.arange(240)
   table = pandas.DataFrame({"y": rows % 2, "x": np.cos(rows), "t": rows // 120})
   table["c"] = np.array(["a", "b", "c"])[rows // 2 % 3]
@@ -101,7 +104,7 @@ def test_clients_that_lack_classes_are_left_out_and_named(run, tmp_path):
       f"--dataset={tmp_path / 't.csv'} --label=y --client=c --time=t",
     ),
     "--algorithm=fed_avg --rounds=1 --local_steps=1 --model=linear",
-    "--metrics=auroc,mean_auroc,mean_macro_f1",
+    f"--metrics=auroc,mean_auroc,mean_macro_f1 --target={target}",
   )
   (summary,) = ended.runs
   assert summary["left_out"] == {

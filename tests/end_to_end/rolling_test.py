@@ -99,8 +99,8 @@ def test_later_examples_change_nothing(flag, run_table):
     {_ROLLING} --rolling={flag}
   """
   before, after = (
-    run_table(each, flags, folder=name)
-    for name, each in (("before", table), ("after", changed))
+    run_table(rows, flags, folder=name)
+    for name, rows in (("before", table), ("after", changed))
   )
 
   def earlier(ended):
@@ -108,8 +108,8 @@ def test_later_examples_change_nothing(flag, run_table):
 
   assert earlier(before) == earlier(after)
   # Selection has held out the last source domain of the first target.
-  found = [(row["held_out"], row["target"]) for row in earlier(before)]
-  assert list(dict.fromkeys(found)) == [
+  pairs = [(row["held_out"], row["target"]) for row in earlier(before)]
+  assert list(dict.fromkeys(pairs)) == [
     ("last_source", "2024-02"),
     *(("target", name) for name in _TARGETS[:-1]),
   ]
@@ -160,7 +160,8 @@ class TestContinued:
       *("continue", 3),
     )
     assert "pooled is not computed with --target=rolling" in ended.errors
-    line = "targets (2): 2024-04, 2024-05; metrics are means over them"
+    line = "targets (2): 2024-04 to 2024-05, 80 rows; metrics are means over"
+    line += " targets"
     assert line in ended.output.splitlines()
     head = next(x for x in ended.output.splitlines() if "algorithm" in x)
     assert "mean rank" in head and "worst target client accuracy (%)" in head
@@ -276,8 +277,8 @@ _REFUSED = """
 --target=rolling --min_source_domains=1 --select=last_source
     --min_source_domains=1: it must be at least 2 for fed_avg with
 --target=rolling --algorithm=fed_drift
-    --rolling=continue is not allowed with fed_drift, which merges models \
-    between the source domains of one run alone; set --rolling=restart
+    --rolling=continue is not allowed with fed_drift, which learns the \
+    source domains of one run in turn; set --rolling=restart
 --target=rolling --keep=best
     --keep=best: it must be left out with --rolling=continue, the default,
 --target=rolling --max_states_in_memory=1
@@ -288,15 +289,15 @@ _REFUSED = """
 
 
 @pytest.mark.parametrize(
-  "given, message",
+  "flag, message",
   [pytest.param(*row, id=row[0]) for row in tables.rows(_REFUSED)],
 )
-def test_flags_that_do_not_apply_are_refused(given, message, refused):
+def test_flags_that_do_not_apply_are_refused(flag, message, refused):
   flags = """
     --algorithm=fed_avg --dataset=circle --num_domains=4 --num_clients=2
     --max_examples_per_domain=20
   """
-  assert message[0] in refused(evolving, [flags, given])
+  assert message[0] in refused(evolving, [flags, flag])
 
 
 def test_first_target_has_the_fewest_domains_that_all_can_train_on(planned):

@@ -237,7 +237,7 @@ def of_clients(name, clients):
     metric_lib.domain_sums(chosen, logits, y, owners, len(clients)),
     np.float32(sizes),
   )
-  totals = {each: np.sum(rows, 0)[None] for each, rows in addends.items()}
+  totals = {key: np.sum(rows, 0)[None] for key, rows in addends.items()}
   means = metric_lib.final_values(chosen, totals, np.float32([sizes.sum()]))
   return np.array(means[name])[0], totals.get(f"num_clients_of_{name}", [None])[
     0
@@ -277,18 +277,18 @@ class TestAbsentClasses:
     by_client = [self.expected(name, *client) for client in clients]
     everyone = [np.concatenate(parts) for parts in zip(*clients, strict=True)]
     error = of_clients("auroc_error", clients)[0] if name == "auroc" else 0
-    found, _ = of_clients(name, clients)
-    wanted = self.expected(name, *everyone)
-    assert_allclose(found, wanted, 2e-5, 2e-5 + np.nan_to_num(error))
+    actual, _ = of_clients(name, clients)
+    expected = self.expected(name, *everyone)
+    assert_allclose(actual, expected, 2e-5, 2e-5 + np.nan_to_num(error))
     if metrics.get(name).is_table:
       return
     # The mean is over the clients with a value; the others are counted.
     defined = ~np.isnan(by_client)
-    found, num_clients = of_clients(f"mean_{name}", clients)
+    actual, num_clients = of_clients(f"mean_{name}", clients)
     assert_array_equal(num_clients, defined.sum(axis=0))
     if name != "auroc":
-      wanted = np.ma.masked_invalid(by_client).mean(axis=0)
-      assert_allclose(found, np.ma.filled(wanted, np.nan), 2e-5, 2e-5)
+      expected = np.ma.masked_invalid(by_client).mean(axis=0)
+      assert_allclose(actual, np.ma.filled(expected, np.nan), 2e-5, 2e-5)
 
   def expected(self, name, logits, y):
     """The value of scikit-learn; NaN: it is not defined."""

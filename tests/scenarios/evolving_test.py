@@ -688,7 +688,8 @@ class TestContinued:
       tf.nest.map_structure(
         np.testing.assert_array_equal, result.client_states[client], state
       )
-    assert [each.round_num for each in result.evaluations] == [2, 3]
+    numbers = [evaluation.round_num for evaluation in result.evaluations]
+    assert numbers == [2, 3]
     assert result.final.train_loss == metrics["loss"]
     correct = []
     for client in CLIENTS:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tff_shift.command_line import comparison
 from tff_shift.scenarios.evolving import rolling
 from tff_shift.scenarios.evolving import simulation as evolving
 from tff_shift.simulation import bounds
@@ -51,7 +52,8 @@ def test_results_over_targets():
   )
   assert result.seconds_per_round == pytest.approx(1.5)
   assert result.num_diverged == 2
-  assert result.left_out == (("b",), ("a", "c"))
+  left_out = comparison._left_out([result], {}, {})
+  assert left_out == {"training": ["b"], "evaluation": ["a", "c"]}
   assert result.tables["client_confusion_matrix"].tolist() == [[4, 6]]
   # Values of clients are unknown.
   assert result.client_accuracy is None
@@ -63,4 +65,3 @@ def test_clients_count_where_they_have_a_target():
     tuple(bounds.Bound({}, np.array(values)) for values in accuracies)
   )
   np.testing.assert_array_equal(result.client_accuracy, [60, 20, np.nan])
-  assert result.left_out == client_data.LeftOut()

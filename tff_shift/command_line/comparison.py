@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import math
-import types
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -235,7 +234,12 @@ def _left_out(
     varied: Settings that distinguish parts of the results.
   """
   found: dict[str, dict[str, None]] = {}
-  for result in results_of_seeds:
+  results = [
+    part
+    for each in results_of_seeds
+    for part in getattr(each, "targets", [each])
+  ]
+  for result in results:
     parts = []
     if hasattr(result, "left_out"):
       parts.append(result.left_out._asdict())
@@ -672,9 +676,7 @@ class Comparison:
   def finish(
     self,
     metrics: Sequence[str],
-    relative: Mapping[str, Mapping[int, Mapping[str, float]]] = (
-      types.MappingProxyType({})
-    ),
+    relative: Mapping[str, Mapping[int, Mapping[str, float]]],
   ) -> None:
     """Prints the table and the output folder.
 

@@ -166,9 +166,10 @@ def validate(table: Table, name: str) -> Table:
     ValueError: If x is neither images nor vectors, or an array is not valid;
       one line that names it.
   """
-  x, schema = table.x, table.schema
-  if schema.preparation is not None:
-    return table  # Of `frames.read`, which has validated it.
+  schema = table.schema
+  x = table.x
+  if schema.preparation is not None:  # Its columns may lack values.
+    x = np.where(np.isnan(x), 0, x)
   _check_form(x, name)
   classes = schema.classes
   if not classes:
@@ -180,7 +181,7 @@ def validate(table: Table, name: str) -> Table:
     examples.check_feature_names(
       schema.features, x.shape, f"feature_names of {name}"
     )
-  cast = examples.checked(
+  values, y = examples.checked(
     x,
     table.y,
     name,
@@ -199,8 +200,11 @@ def validate(table: Table, name: str) -> Table:
     )
     group = np.unique(group, return_inverse=True)[1]
     schema = schema.replace(group=schema.group or "group")
+  if schema.preparation is not None:
+    values = table.x.astype(values.dtype, copy=False)
   return Table(
-    *cast,
+    values,
+    y,
     schema.replace(classes=classes),
     client,
     time,

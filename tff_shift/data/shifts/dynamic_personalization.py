@@ -419,11 +419,11 @@ def _cut(
     part_fractions: The fractions of the parts, by name.
     sides: The parts of groups in earlier splits, see `partition.cut`.
   """
-  own_test, remaining = order[:0], order
+  fixed_test, remaining = order[:0], order
   num_test = round(part_fractions["test_fraction"] * len(order))
   if source.num_train is not None:
     is_test = order >= source.num_train
-    own_test, remaining, num_test = order[is_test], order[~is_test], 0
+    fixed_test, remaining, num_test = order[is_test], order[~is_test], 0
   ends = np.rint(
     np.cumsum(
       [part_fractions["public_fraction"], part_fractions["validation_fraction"]]
@@ -439,7 +439,7 @@ def _cut(
   return {
     "train": train,
     "validation": validation,
-    "test": np.concatenate([own_test, test]),
+    "test": np.concatenate([fixed_test, test]),
     "public": public,
   }
 

@@ -548,7 +548,8 @@ def target_line(dataset: EvolvingDataset, first: int) -> str:
   names = f"target: {targets[-1].name}"
   if len(targets) > 1:
     names = f"targets ({len(targets)}): {targets[0].name} to {targets[-1].name}"
-  return f"{names}, {num_rows:,} rows"
+  line = f"{names}, {num_rows:,} rows"
+  return line + "; metrics are means over targets" * (len(targets) > 1)
 
 
 def groups_of(clients: Sequence[Client]) -> table.Sides | None:

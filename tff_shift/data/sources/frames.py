@@ -511,11 +511,8 @@ def _with_fractions(column: "pandas.Series") -> "pandas.Series":
   """Returns times that are numbers with fractions as names with their order."""
   import pandas
 
-  if (
-    not pandas.api.types.is_float_dtype(column) or not np.isfinite(column).all()
-  ):
-    return column
-  if (column % 1 == 0).all():
+  is_float = pandas.api.types.is_float_dtype(column)
+  if not is_float or not (np.isfinite(column).all() and (column % 1).any()):
     return column
   names = pandas.unique(column.sort_values()).astype(str)
   return column.astype(str).astype(pandas.CategoricalDtype(names, ordered=True))

@@ -51,11 +51,8 @@ _CHANGING = (
 _RELABELING, _NUM_CONCEPTS = "reversed", 2
 _LAST, ROLLING = "last", "rolling"
 _CONTINUE, _RESTART = "continue", "restart"
-# Why a method cannot be continued on one more source domain.
-_NOT_CONTINUED = {
-  "cfed": "makes its teacher between the source domains of one run alone",
-  "fed_drift": "merges models between the source domains of one run alone",
-}
+# The hyper-parameter of methods that learn the source domains of a run in turn.
+_TASK_ROUNDS = "task_rounds"
 # More degrees would be lost in rounding.
 _DEGREES: dict[str, Any] = {
   "minimum": -1_000_000,
@@ -73,7 +70,7 @@ class Configuration(
   """The flags of this binary."""
 
   scenario = SCENARIO
-  hparam_defaults = types.MappingProxyType({"task_rounds": "--rounds"})
+  hparam_defaults = types.MappingProxyType({_TASK_ROUNDS: "--rounds"})
   criterion = LAST_SOURCE
   criterion_help = (
     "the best mean client accuracy over seeds on the last source domain, which"
@@ -312,7 +309,7 @@ class Plan(plan.Plan):
 
 def _defaults(*_: Any) -> dict[str, Any]:
   # Domains that are learned in sequence share all rounds.
-  return {"task_rounds": FLAGS.rounds}
+  return {_TASK_ROUNDS: FLAGS.rounds}
 
 
 def check_flags() -> Configuration:
@@ -430,7 +427,6 @@ def make_plan() -> Plan:
     schema=schema,
     schemas=schemas,
     groups=evolving_data.groups_of(clients[seeds[0]]),
-    uses=[evolving_data.target_line(datasets[seeds[0]], first)],
     settings=_settings(
       configuration,
       num_domains,
@@ -439,7 +435,7 @@ def make_plan() -> Plan:
       "given" if are_given else str(configuration.dirichlet),
     ),
     num_steps=configuration.rounds,
-    hparams_of_steps=("task_rounds",),
+    hparams_of_steps=(_TASK_ROUNDS,),
     targets=targets,
     concepts=concepts,
     selection_seeds=selection_seeds,
@@ -542,7 +538,7 @@ def _first_target(
   num_sources = configuration.min_source_domains
   num_held_out = 2 if FLAGS.select == LAST_SOURCE else 1
   least = 0
-  for name in dict.fromkeys(trial.algorithm for trial in chosen):
+  for name, trial in {trial.algorithm: trial for trial in chosen}.items():
     needed = algorithms.min_source_domains(name) + num_held_out
     if num_domains < needed:
       raise common_flags.UsageError(
@@ -557,10 +553,10 @@ def _first_target(
         f"at least {needed - 1} for {name} with --select={FLAGS.select}, and"
         f" below {num_domains}, the number of domains",
       )
-    if configuration.continues and name in _NOT_CONTINUED:
+    if configuration.continues and hasattr(trial.hparams, _TASK_ROUNDS):
       raise common_flags.UsageError(
-        f"--rolling={_CONTINUE} is not allowed with {name}, which"
-        f" {_NOT_CONTINUED[name]}; set --rolling={_RESTART}"
+        f"--rolling={_CONTINUE} is not allowed with {name}, which learns the"
+        f" source domains of one run in turn; set --rolling={_RESTART}"
       )
   return (num_sources or least) if is_rolling else num_domains - 1
 

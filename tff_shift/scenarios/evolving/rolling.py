@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from tff_shift.simulation.engine import client_data
 from tff_shift.simulation.storage import client_values
 
 MEAN_RANK = "mean_rank"
@@ -45,18 +44,6 @@ class RollingResult(NamedTuple):
   def num_diverged(self) -> int:
     """The number of diverged client updates."""
     return sum(target.num_diverged for target in self.targets)
-
-  @property
-  def left_out(self) -> client_data.LeftOut:
-    """The clients that are left out for any target."""
-    nothing = client_data.LeftOut()
-    left_out = [getattr(target, "left_out", nothing) for target in self.targets]
-    return client_data.LeftOut(
-      *(
-        tuple(dict.fromkeys(name for names in parts for name in names))
-        for parts in zip(*left_out, strict=True)
-      )
-    )
 
   @property
   def client_accuracy(self) -> np.ndarray | None:

@@ -6,10 +6,12 @@ from tff_shift import algorithms
 from tff_shift._util import shown_names
 from tff_shift.command_line import comparison
 from tff_shift.command_line import output_folder
+from tff_shift.command_line.flags import dataset_flags
 from tff_shift.command_line.flags import metric_flags
 from tff_shift.command_line.flags import participation_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.tuning import selection
+from tff_shift.data.shifts import evolving as evolving_data
 from tff_shift.learning import evaluation
 from tff_shift.reporting import summary
 from tff_shift.scenarios import scenario
@@ -268,11 +270,11 @@ class Evolving(scenario.Scenario):
   def begin(self, folder):
     """Draws examples of each domain, and the concepts of the first seed."""
     dataset = self._first_dataset()
-    note = "; the last {}is the target"
-    if self._is_rolling:
-      targets, note = self._target_names(), ""
-      shown = shown_names.line(summary.shortened(targets, ", "))
-      print(f"targets ({len(targets)}): {shown}; metrics are means over them")
+    note = "" if self._is_rolling else "; the last {}is the target"
+    if self._is_rolling or dataset_flags.is_own():
+      first = len(dataset.domains) - len(self._target_names())
+      line = evolving_data.target_line(dataset, first)
+      print(shown_names.line(line), flush=True)
     evolving_results.draw_domains(dataset, folder, note.format(""))
     concepts = self.plan.concepts[self.plan.seeds[0]]
     if concepts is not None:

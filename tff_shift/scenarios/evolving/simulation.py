@@ -705,7 +705,8 @@ def run(
       They are evaluated apart, each with the state of a client that joins then.
     previous: The result of a run of the same clients and the same algorithm on
       fewer domains, which this run continues: training starts from its states,
-      and cohorts, batches and learning rates are those of the next rounds.
+      and cohorts, batches and learning rates are those of the next rounds. Not
+      for methods with `task_rounds`, which learn the domains of a run in turn.
       `round_num` of the evaluations counts the rounds of this run. None: starts
       anew.
     callbacks: They follow the run; a step is a round, and its measurements are

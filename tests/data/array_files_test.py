@@ -121,3 +121,12 @@ def test_message_of_tensorflow_becomes_one_line():
   assert array_files.first_line(error) == "it is"
   assert array_files.first_line(RuntimeError("bad [Op:Read] name:")) == "bad"
   assert array_files.first_line(KeyError()) == "KeyError"
+
+
+def test_digest_depends_on_type_shape_and_content():
+  array = np.arange(6, dtype=np.int32).reshape(2, 3)
+  others = [array.view(np.float32), array.reshape(3, 2), array + 1, array.T]
+  digests = [array_files.digest(each) for each in [array, *others]]
+  assert len(set(digests)) == 5
+  # Equal content in another order of memory.
+  assert array_files.digest(np.asfortranarray(array)) == digests[0]

@@ -216,14 +216,17 @@ def test_gaps_and_texts_from_training_to_prediction(
 
 
 _WARDS = """
+import pathlib
+
 import numpy as np
 from tff_shift.data import table
 
 
 def load():
   y = np.arange(60) % 2
+  factor = np.loadtxt(pathlib.Path(__file__).with_name("factor.txt"))
   return table.Table(
-    y[:, np.newaxis] * 2.0 - 1,
+    y[:, np.newaxis] * factor - 1,
     y,
     table.Schema(classes=("healthy", "sick"), features=("dose",)),
     client=np.arange(60) // 2 % 3,
@@ -237,6 +240,7 @@ def test_data_set_of_a_users_file(tmp_path, run, monkeypatch):
   monkeypatch.setattr(datasets, "_registered", {})
   path = tmp_path / "wards.py"
   path.write_text(_WARDS)
+  (tmp_path / "factor.txt").write_text("2")
   flags = f"--import={path} --dataset=wards"
   ended = run(evolving, _EVOLVING, flags, "--algorithm=fed_avg --rounds=8")
   (summary,) = ended.runs
@@ -244,6 +248,17 @@ def test_data_set_of_a_users_file(tmp_path, run, monkeypatch):
   assert summary["setting"]["num_clients"] == 3
   assert summary["metrics"]["server_accuracy"]["mean"] == 100
   assert ended.config["schema"]["features"] == ["dose"]
+  # What the file reads has changed.
+  (tmp_path / "factor.txt").write_text("3")
+  monkeypatch.setattr(datasets, "_registered", {})
+  message = run(
+    evolving,
+    _EVOLVING,
+    flags,
+    "--algorithm=fed_avg --rounds=9 --resume",
+    code=2,
+  ).errors
+  assert "--dataset_sha256 was " in message
 
 
 _PREPROCESSED = """
@@ -307,6 +322,7 @@ def test_arrays_of_a_users_file_are_those_of_a_file(
   monkeypatch.setattr(datasets, "_registered", {})
   path = tmp_path / "wards.py"
   path.write_text(_WARDS.replace("y[:, np.newaxis]", "y[:, None, None]"))
+  (tmp_path / "factor.txt").write_text("2")
   arguments = f"--import={path} --dataset=wards --algorithm=fed_avg --rounds=1"
   assert run_here(evolving, f"{arguments} --output_dir={tmp_path / 'run'}") == 2
   message = "x of wards: uint8 images [n, height, width, 1 or 3], or floats"

@@ -283,7 +283,8 @@ def _open(
       for name, value in described.flags.items()
       # Seed and number of steps are stored with each run.
       if name not in {*WITHOUT_EFFECT, *_STEPS, _SEEDS}
-    },
+    }
+    | {"schema": schema.comparable()},
     every=FLAGS.checkpoint_every,
     max_states_in_memory=FLAGS.max_states_in_memory,
     on_problem=warn,

@@ -8,6 +8,7 @@ Choices:
     flags would partition the examples.
 """
 
+import hashlib
 import os
 import zipfile
 from collections.abc import Mapping
@@ -26,6 +27,13 @@ def first_line(error: Exception) -> str:
   text = str(error).rpartition("}} ")[2].partition(" [Op:")[0]
   lines = text.strip().splitlines()
   return lines[0][:200] if lines else type(error).__name__
+
+
+def digest(array: np.ndarray) -> str:
+  """Returns the SHA-256 digest of an array's type, shape and content."""
+  content = hashlib.sha256(f"{array.dtype.str} {array.shape} ".encode())
+  content.update(np.ascontiguousarray(array).data)
+  return content.hexdigest()
 
 
 def read_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tff_shift._util import records
+from tff_shift.data import array_files
 from tff_shift.data import examples
 from tff_shift.data import partition
 from tff_shift.data import preparation as preparation_lib
@@ -67,6 +68,16 @@ class Schema(records.Record, omit_defaults=True):
   def client_name(self, client: int) -> str:
     """Returns the name of a client in messages."""
     return str(client) if self.clients is None else repr(self.clients[client])
+
+  def comparable(self) -> dict[str, Any]:
+    """Returns the fields in JSON types, equal for equal data.
+
+    Without a user's transformer: skops writes other bytes for an equal one.
+    """
+    preparation = self.preparation
+    if preparation is not None:
+      preparation = preparation.replace(transformer=b"")
+    return self.replace(preparation=preparation).to_fields()
 
 
 class Table(NamedTuple):
@@ -249,6 +260,17 @@ def _validate_codes(
   if field == "client":
     return codes, schema.replace(num_clients=num_codes)
   return codes, schema.replace(times=names or tuple(map(str, range(num_codes))))
+
+
+def digest(content: Table) -> str:
+  """Returns the SHA-256 of the arrays and names of a table."""
+  fields: dict[str, Any] = {"schema": content.schema.comparable()}
+  for name in ("x", "y", "client", "time", "group"):
+    array = getattr(content, name)
+    fields[name] = None if array is None else array_files.digest(array)
+  return records.digest(
+    records.to_json(fields | {"num_train": content.num_train})
+  )
 
 
 def check_num_train(table: Table, name: str) -> None:

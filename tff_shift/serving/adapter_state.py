@@ -22,6 +22,7 @@ from tff_shift._util import arguments
 from tff_shift._util import files
 from tff_shift._util import records
 from tff_shift.algorithms.parts import adaptation
+from tff_shift.data import array_files
 from tff_shift.data import examples as examples_lib
 from tff_shift.data import table
 from tff_shift.learning import algorithm as algorithm_lib
@@ -306,7 +307,7 @@ def digest(arrays: Any) -> str | None:
   return array_cache.key(
     {
       "arrays": [
-        array_cache.array_digest(np.asarray(array))
+        array_files.digest(np.asarray(array))
         for array in tf.nest.flatten(arrays)
       ]
     }

@@ -32,6 +32,7 @@ import tensorflow as tf
 
 from tff_shift._util import arguments
 from tff_shift._util import files
+from tff_shift.data import array_files
 from tff_shift.data import client_dataset
 from tff_shift.data import examples as examples_lib
 from tff_shift.learning import evaluation
@@ -272,19 +273,19 @@ def cache_key(
     "num_classes": model.num_classes,
     "function": fingerprint.function_digest(model),
     "initial_weights": {
-      name: array_cache.array_digest(weight)
+      name: array_files.digest(weight)
       for name, weight in _by_name(model, initial_weights).items()
     },
-    "train": [array_cache.array_digest(array) for array in train],
-    "validation": [array_cache.array_digest(array) for array in validation],
+    "train": [array_files.digest(array) for array in train],
+    "validation": [array_files.digest(array) for array in validation],
     "hparams": dataclasses.asdict(hparams),
     "seed": seed,
   }
   if refit is not None:
-    description["refit"] = [array_cache.array_digest(array) for array in refit]
+    description["refit"] = [array_files.digest(array) for array in refit]
   if model.statistics:
     description["statistics"] = {
-      name: array_cache.array_digest(np.asarray(value))
+      name: array_files.digest(np.asarray(value))
       for name, value in model.statistics.items()
     }
   return array_cache.key(description)

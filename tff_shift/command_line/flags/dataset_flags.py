@@ -132,9 +132,9 @@ class Configuration(configuration.Configuration):
   )
   dataset_sha256: str | None = configuration.setting(
     None,
-    "Expected SHA-256 of --dataset=path/to/data.npz, or of the files of a table"
-    " or a folder; others are refused. config.json records it for each run, and"
-    " --resume checks it.",
+    "Expected SHA-256 of a user's --dataset: of the file, of all files of a"
+    " folder or of images, or of the table of --import or tfds:; others are"
+    " refused. config.json records it for each run, and --resume checks it.",
   )
   data_dir: str | None = configuration.setting(
     None,
@@ -163,13 +163,13 @@ def check(scenario: str) -> None:
   num_clients = datasets.get(
     name, scenario, data_dir=FLAGS.data_dir
   ).num_clients
-  found = sources.checksum(name, FLAGS.data_dir)
-  if FLAGS.dataset_sha256 not in (None, found):
+  checksum = datasets.checksum(name, FLAGS.data_dir)
+  if FLAGS.dataset_sha256 not in (None, checksum):
     raise ValueError(
       f"--dataset_sha256={FLAGS.dataset_sha256}: the SHA-256 of"
-      f" --dataset={name} is {found or 'unknown, because it is not a file'}"
+      f" --dataset={name} is {checksum or 'unknown: it is no data of yours'}"
     )
-  FLAGS.dataset_sha256 = found
+  FLAGS.dataset_sha256 = checksum
   if num_clients is None:
     return
   if not FLAGS["num_clients"].using_default_value and (

@@ -157,6 +157,25 @@ def schema(
   return _own(name, data_dir).schema if is_own(name) else None
 
 
+def checksum(
+  name: str, data_dir: str | os.PathLike[str] | None = None
+) -> str | None:
+  """Returns the SHA-256 of a user's data; None for the package's.
+
+  It is that of the files; without them (`tfds:`, `load_file`), of the table.
+
+  Args:
+    name: The name of a data set, which exists.
+    data_dir: The folder of all data sets, see `dataset`.
+
+  Returns:
+    64 hexadecimal digits.
+  """
+  if not is_own(name):
+    return None
+  return sources.checksum(name, data_dir) or table.digest(_own(name, data_dir))
+
+
 def get(
   name: str,
   scenario: str | None = None,

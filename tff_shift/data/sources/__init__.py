@@ -113,12 +113,12 @@ def short_name(name: str) -> str:
 def checksum(
   name: str, data_dir: str | os.PathLike[str] | None = None
 ) -> str | None:
-  """Returns the SHA-256 of files, in hexadecimal digits; None for others.
+  """Returns the SHA-256 of files, in hexadecimal digits; None without files.
 
   It is that of the file; of images, that of all paths and bytes read.
 
   Args:
-    name: The name of a data set; a file or folder exists.
+    name: The name of a data set.
     data_dir: The folder of all data sets, see `dataset`.
   """
   path = _path(name)

@@ -4,7 +4,6 @@ A key is a digest of everything that determines a result. Files are written
 atomically and contain their key; damaged files count as missing.
 """
 
-import hashlib
 import pathlib
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -18,19 +17,12 @@ from tff_shift._util import shown_names
 from tff_shift.data import array_files
 
 
-def array_digest(array: np.ndarray) -> str:
-  """Returns the SHA-256 digest of an array's type, shape and content."""
-  digest = hashlib.sha256(f"{array.dtype.str} {array.shape} ".encode())
-  digest.update(np.ascontiguousarray(array).data)
-  return digest.hexdigest()
-
-
 def key(description: Mapping[str, Any]) -> str:
   """Returns the key of a result.
 
   Args:
     description: Everything that determines the result, in JSON types; use
-      `array_digest` for arrays. The order of its keys does not matter.
+      `array_files.digest` for arrays. The order of its keys does not matter.
 
   Returns:
     A SHA-256 digest of 64 hexadecimal digits, the same in every process.

@@ -33,6 +33,7 @@ class Field(records.Record, omit_defaults=True):
   maximum: int | float | None = None
   exclusive_minimum: bool = False
   or_zero: bool = False
+  published: bool = False
 
 
 class Algorithm(records.Record):

@@ -51,6 +51,7 @@ class HParams(adaptation.LabelShiftHParams, hyperparameters.LocalWorkHParams):
     "Epochs of each learner over the client's labelled examples per time step,"
     " rounded up to whole batches; 0: use local_steps.",
     minimum=0,
+    published=True,
   )
   smallest_rate: float = hyperparameters.hparam(
     5e-6,

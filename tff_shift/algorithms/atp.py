@@ -92,15 +92,17 @@ class HParams(
     "eta: the learning rate of the adaptation rates; 0: they stay 0, and the"
     " model does not adapt.",
     minimum=0,
+    published=True,
   )
   batch_size: int = hyperparameters.hparam(
-    20, "Labelled examples per batch.", minimum=1
+    20, "Labelled examples per batch.", minimum=1, published=True
   )
   local_epochs: int = hyperparameters.hparam(
     1,
     "Passes per round over as many examples as a client has labelled, rounded"
     " up to whole batches; 0: use local_steps.",
     minimum=0,
+    published=True,
   )
   history: str = hyperparameters.hparam(
     "batch",

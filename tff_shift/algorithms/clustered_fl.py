@@ -112,6 +112,7 @@ class HParams(hyperparameters.LocalHParams):
     " program; 1: never. FedDrift uses 0.1.",
     minimum=0,
     maximum=1,
+    published=True,
   )
   rounds_before_split: int = hyperparameters.hparam(
     20,

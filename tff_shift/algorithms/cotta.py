@@ -83,6 +83,7 @@ class HParams(stream_steps.StreamHParams):
     "adam",
     "Optimizer of these steps; its moments are kept between batches.",
     choices=("sgd", "adam"),
+    published=True,
   )
   teacher_memory: float = hyperparameters.hparam(
     0.999,

@@ -38,6 +38,7 @@ class HParams(fed_avg.HParams):
     " scale and shift (FedBN); statistics, means and variances (SiloBN); none"
     " (FedAvg).",
     choices=("none", "statistics", "all"),
+    published=True,
   )
 
 

@@ -117,6 +117,7 @@ class HParams(stream_labels.StreamLabelsHParams, hyperparameters.LocalHParams):
     "tau: divides the cosines of features and anchors.",
     minimum=0,
     exclusive_minimum=True,
+    published=True,
   )
   cluster_distance: float = hyperparameters.hparam(
     0.1,
@@ -129,15 +130,20 @@ class HParams(stream_labels.StreamLabelsHParams, hyperparameters.LocalHParams):
     "Epochs over the client's training data for the backbone, rounded up to"
     " whole batches; 0: use local_steps.",
     minimum=0,
+    published=True,
   )
   head_epochs: int = hyperparameters.hparam(
-    1, "Epochs over the same data for the classifier.", minimum=1
+    1,
+    "Epochs over the same data for the classifier.",
+    minimum=1,
+    published=True,
   )
   learning_rate: float = hyperparameters.hparam(
     0.01,
     "Learning rate of the backbone.",
     minimum=0,
     exclusive_minimum=True,
+    published=True,
   )
   compared_start: str = hyperparameters.hparam(
     "common",
@@ -156,6 +162,7 @@ class HParams(stream_labels.StreamLabelsHParams, hyperparameters.LocalHParams):
     "A client's weight in the mean of the backbones: num_examples, its number"
     " of unlabelled examples, or uniform.",
     choices=("uniform", "num_examples"),
+    published=True,
   )
 
 

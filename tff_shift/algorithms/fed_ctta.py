@@ -82,15 +82,20 @@ class HParams(adaptation.ScoredAfterHParams, stream_steps.StreamHParams):
     "adam",
     "Optimizer of these steps; its moments are kept between batches.",
     choices=("sgd", "adam"),
+    published=True,
   )
   learning_rate: float = hyperparameters.hparam(
-    1e-5, "Learning rate of these steps; 0: nothing moves.", minimum=0
+    1e-5,
+    "Learning rate of these steps; 0: nothing moves.",
+    minimum=0,
+    published=True,
   )
   objective: str = hyperparameters.hparam(
     "entropy",
     "The loss of a step: entropy, the mean entropy of predictions; pseudo, the"
     " cross-entropy to the model's own predicted labels.",
     choices=("entropy", "pseudo"),
+    published=True,
   )
   mixing: str = hyperparameters.hparam(
     "similarity",

@@ -74,6 +74,7 @@ class HParams(hyperparameters.LocalHParams):
     "A client's weight in the server's mean: num_examples, as in Algorithm 1"
     " of the FedDRM paper, or uniform.",
     choices=("uniform", "num_examples"),
+    published=True,
   )
 
 

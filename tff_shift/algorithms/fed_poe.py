@@ -113,9 +113,14 @@ class HParams(stream_labels.StreamLabelsHParams, hyperparameters.LocalHParams):
     "Epochs per round over the client's training data, rounded up to whole"
     " batches; 0: use local_steps.",
     minimum=0,
+    published=True,
   )
   learning_rate: float = hyperparameters.hparam(
-    1e-3, "The clients' learning rate.", minimum=0, exclusive_minimum=True
+    1e-3,
+    "The clients' learning rate.",
+    minimum=0,
+    exclusive_minimum=True,
+    published=True,
   )
   trained: str = hyperparameters.hparam(
     "last_layer",

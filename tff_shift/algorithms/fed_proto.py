@@ -97,6 +97,7 @@ class HParams(hyperparameters.LocalHParams):
     " examples of the class (published); uniform, equal for all clients with"
     " the class (the program).",
     choices=("uniform", "num_examples"),
+    published=True,
   )
   head: str = hyperparameters.hparam(
     "last_layer",

@@ -50,6 +50,7 @@ class HParams(hyperparameters.LocalHParams):
     " mu times the learning rate exceeds 2. Best on the paper's five data sets:"
     " 1 (three of them), 0.01, 0.001.",
     minimum=0,
+    published=True,
   )
 
 

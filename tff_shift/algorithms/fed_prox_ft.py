@@ -46,6 +46,7 @@ class HParams(fed_avg_ft.HParams):
     "Weight mu of the proximal term in the rounds. 0: FedAvgFT; plain gradient"
     " steps diverge if mu times the learning rate exceeds 2.",
     minimum=0,
+    published=True,
   )
 
 

@@ -41,6 +41,7 @@ class HParams(tent.HParams):
     "A client's weight in the server's mean: num_examples, the number of"
     " unlabelled examples, or uniform.",
     choices=("uniform", "num_examples"),
+    published=True,
   )
 
 

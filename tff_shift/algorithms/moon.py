@@ -54,6 +54,7 @@ class HParams(hyperparameters.LocalHParams):
     "Weight mu of the contrastive term. 0: FedAvg. The authors choose among"
     " 0.1, 1, 5 and 10, and use 5 for CIFAR-10.",
     minimum=0,
+    published=True,
   )
   temperature: float = hyperparameters.hparam(
     0.5,
@@ -61,6 +62,7 @@ class HParams(hyperparameters.LocalHParams):
     " to the last model count. The authors use 0.5.",
     minimum=0,
     exclusive_minimum=True,
+    published=True,
   )
 
 

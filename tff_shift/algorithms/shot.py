@@ -71,12 +71,17 @@ class HParams(adaptation.ScoredAfterHParams, stream_steps.StreamHParams):
   """Hyper-parameters of SHOT."""
 
   momentum: float = hyperparameters.hparam(
-    0.9, "Momentum of sgd; 0: plain gradient descent.", minimum=0, maximum=1
+    0.9,
+    "Momentum of sgd; 0: plain gradient descent.",
+    minimum=0,
+    maximum=1,
+    published=True,
   )
   weight_decay: float = hyperparameters.hparam(
     1e-3,
     "Weight decay: added to the gradient as weight_decay * weight; 0: none.",
     minimum=0,
+    published=True,
   )
   diversity: float = hyperparameters.hparam(
     1.0,

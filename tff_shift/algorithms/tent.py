@@ -116,6 +116,7 @@ class HParams(stream_steps.StreamHParams):
     "adam",
     "Optimizer of these steps; its moments are kept between batches.",
     choices=("sgd", "adam"),
+    published=True,
   )
   entropy_margin: float = hyperparameters.hparam(
     0.4,

@@ -294,13 +294,24 @@ def chosen_algorithms(scenario: str) -> list[str]:
       )
   if len(set(names)) != len(names):
     raise UsageError(f"--algorithm={','.join(names)}: an algorithm is repeated")
+  for name, hparam in hparam_flags.named_flags():
+    if name not in names:
+      raise UsageError(
+        f"--{name}.{hparam}: {name} is not in --algorithm={','.join(names)}"
+      )
   for flag, owners in hparam_flags.owners(scenario).items():
     if flags.FLAGS[flag].value is None:
       continue
-    if not set(owners) & set(names):
+    reached = [name for name in names if name in owners]
+    if not reached:
       raise UsageError(
         f"--{flag} belongs to {', '.join(owners)}, none of which is in"
         f" --algorithm={','.join(names)}"
+      )
+    if all(hparam_flags.flag_of(name, flag) is None for name in reached):
+      raise UsageError(
+        f"--{flag} would replace the published value of {', '.join(reached)};"
+        f" --{reached[0]}.{flag} does"
       )
   return names
 

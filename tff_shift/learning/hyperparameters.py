@@ -26,6 +26,7 @@ def hparam(
   maximum: float | None = None,
   exclusive_minimum: bool = False,
   or_zero: bool = False,
+  published: bool = False,
 ) -> Any:
   """Declares a field of a dataclass of hyper-parameters.
 
@@ -37,6 +38,8 @@ def hparam(
     maximum: The largest allowed value.
     exclusive_minimum: Whether `minimum` itself is refused.
     or_zero: Whether 0 is allowed below `minimum`.
+    published: Whether the default is that of the method's paper or program. In
+      a comparison only a flag with the method's name replaces it.
 
   Returns:
     A dataclass field.
@@ -50,6 +53,7 @@ def hparam(
       "maximum": maximum,
       "exclusive_minimum": exclusive_minimum,
       "or_zero": or_zero,
+      "published": published,
     },
   )
 

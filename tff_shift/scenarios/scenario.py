@@ -20,6 +20,7 @@ from tff_shift.command_line import common_flags
 from tff_shift.command_line import comparison
 from tff_shift.command_line import plan as plan_lib
 from tff_shift.command_line.flags import dataset_flags
+from tff_shift.command_line.flags import hparam_flags
 from tff_shift.command_line.flags import input_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.tuning import selection
@@ -268,6 +269,8 @@ class Scenario:
         lines = dataset_flags.description(self.plan.groups)
         for line in (*lines, *self.plan.uses):
           print(shown_names.line(line), flush=True)
+      for line in hparam_flags.origins():
+        print(shown_names.line(line), flush=True)
       self.begin(self.running.folder)
       rule = None
       if self.criterion is not None:

@@ -53,9 +53,14 @@ class AdversarialHParams(hyperparameters.LocalHParams):
     " whole batches; each batch is paired with a batch of the stream. 0: use"
     " local_steps.",
     minimum=0,
+    published=True,
   )
   learning_rate: float = hyperparameters.hparam(
-    0.01, "The clients' learning rate.", minimum=0, exclusive_minimum=True
+    0.01,
+    "The clients' learning rate.",
+    minimum=0,
+    exclusive_minimum=True,
+    published=True,
   )
   domain_weight: float = hyperparameters.hparam(
     1.0,

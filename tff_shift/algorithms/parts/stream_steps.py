@@ -35,7 +35,10 @@ class StreamHParams(adaptation.ScoredHParams):
     minimum=0,
   )
   learning_rate: float = hyperparameters.hparam(
-    1e-3, "Learning rate of these steps; 0: nothing moves.", minimum=0
+    1e-3,
+    "Learning rate of these steps; 0: nothing moves.",
+    minimum=0,
+    published=True,
   )
   optimizer: str = hyperparameters.hparam(
     "sgd",

@@ -6,10 +6,15 @@ metrics (`--import`) are imported before the flags are defined.
 Choices:
   * Flags have the names of the hyper-parameters. An algorithm's file adds its
     own, and a flag that no chosen algorithm has is refused.
+  * `--shot.momentum` is for one algorithm. In a comparison, one value of a flag
+    without the name leaves algorithms as published (`hparam(published=True)`);
+    several values are a comparison of values, which all algorithms have.
 """
 
 import dataclasses
 import functools
+import re
+import sys
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -17,8 +22,10 @@ from typing import Any
 from absl import flags
 
 from tff_shift import algorithms
+from tff_shift._util import arguments as arguments_lib
 from tff_shift._util import user_modules
 from tff_shift.command_line import configuration
+from tff_shift.command_line.flags import config_file
 from tff_shift.command_line.tuning import search
 from tff_shift.data import datasets
 from tff_shift.learning import hyperparameters
@@ -153,6 +160,15 @@ def define_flags(scenario: str, defaults: Mapping[str, str]) -> None:
           f" {type(field.default).__name__}, but of {owner} of type"
           f" {type(first.default).__name__}; rename it"
         )
+  for name, hparam in _named(names):
+    field = declared.get(hparam, {}).get(name)
+    if field is None:
+      known = [each for each, by_owner in declared.items() if name in by_owner]
+      raise ValueError(
+        f"--{name}.{hparam}: {name} has no such"
+        f" hyper-parameter{arguments_lib.did_you_mean(hparam, known)}"
+      )
+    _define(f"{name}.{hparam}", field, f"{hparam} of {name} alone.")
   for field in fields.values():
     owners = [*declared[field.name]]
     scope = "" if len(owners) == len(names) else f" ({', '.join(owners)})"
@@ -162,16 +178,99 @@ def define_flags(scenario: str, defaults: Mapping[str, str]) -> None:
         f"the hyper-parameter {field.name!r} of {owners[0]} has the name of"
         " another flag; rename it"
       )
-    flags.DEFINE_flag(
-      flags.Flag(
-        _ListParser(field),
-        flags.CsvListSerializer(","),
-        field.name,
-        None,
-        f"{_meanings(declared[field.name])} Default: {default}.{scope}",
-        boolean=isinstance(field.default, bool),
-      )
+    meaning = _meanings(declared[field.name])
+    _define(field.name, field, f"{meaning} Default: {default}.{scope}")
+
+
+def _define(name: str, field: dataclasses.Field, text: str) -> None:
+  """Defines a flag of the values of a hyper-parameter."""
+  flags.DEFINE_flag(
+    flags.Flag(
+      _ListParser(field),
+      flags.CsvListSerializer(","),
+      name,
+      None,
+      text,
+      boolean=isinstance(field.default, bool),
     )
+  )
+
+
+def _named(names: Sequence[str]) -> list[tuple[str, str]]:
+  """Returns the algorithms and hyper-parameters of the named flags in use.
+
+  There are too many to define them all.
+  """
+  arguments = flags.FLAGS.read_flags_from_files(
+    config_file.expand(sys.argv[1:])
+  )
+  found = [re.match(r"--?(?:no)?(\w+)\.(\w+)", each) for each in arguments]
+  pairs = dict.fromkeys(match.groups() for match in found if match)
+  return [pair for pair in pairs if pair[0] in names]
+
+
+def flag_of(algorithm: str, hparam: str) -> str | None:
+  """Returns the flag that sets a hyper-parameter of a chosen algorithm.
+
+  None: it keeps its default.
+  """
+  named = f"{algorithm}.{hparam}"
+  if named in flags.FLAGS and flags.FLAGS[named].value is not None:
+    return named
+  is_set = flags.FLAGS[hparam].value is not None
+  return hparam if is_set and not keeps_published(algorithm, hparam) else None
+
+
+def keeps_published(algorithm: str, hparam: str) -> bool:
+  """Returns whether an algorithm keeps a default that a common flag would set.
+
+  It does beside other algorithms that have the hyper-parameter.
+  """
+  setting = flags.FLAGS[hparam].value
+  # Explicit steps replace epochs, see `trials`.
+  replaced = {hparam, "local_epochs"} if hparam == "local_steps" else {hparam}
+  return (
+    setting is not None
+    and len(setting) == 1
+    and not search.is_range(setting[0])
+    and len(_reached(hparam)) > 1
+    and any(
+      field.name in replaced and field.metadata["published"]
+      for field in dataclasses.fields(algorithms.describe(algorithm).hparams)
+    )
+  )
+
+
+def _reached(hparam: str) -> list[str]:
+  """Returns the chosen algorithms that a flag without a name could set."""
+  return [
+    name
+    for name in flags.FLAGS.algorithm or ()
+    if hparam in algorithms.describe(name).hparams.__dataclass_fields__
+    and (name, hparam) not in named_flags()
+  ]
+
+
+def origins() -> list[str]:
+  """Returns a line for each hyper-parameter in which algorithms differ.
+
+  It has the value of each algorithm, and where the value comes from.
+  """
+  lines = []
+  for hparam, owners in _declared(tuple(flags.FLAGS.algorithm)).items():
+    shown: dict[str, list[str]] = {}
+    for name, field in owners.items():
+      flag = flag_of(name, hparam)
+      chosen = [field.default] if flag is None else flags.FLAGS[flag].value
+      origin = "published" if field.metadata["published"] else "default"
+      if flag is not None:
+        origin = f"--{flag}"
+      texts = ", ".join(map(str, chosen))
+      shown.setdefault(f"{texts} ({origin})", []).append(name)
+    if len(shown) > 1:
+      parts = [f"{text} for {', '.join(of)}" for text, of in shown.items()]
+      lines.append(f"{hparam}: {'; '.join(parts)}")
+  return lines
 
 
 def _meanings(by_owner: Mapping[str, dataclasses.Field]) -> str:
@@ -197,6 +296,15 @@ def _own_defaults(by_owner: Mapping[str, dataclasses.Field]) -> str:
   first, *others = ((name, field.default) for name, field in by_owner.items())
   apart = [f"; {name}: {value}" for name, value in others if value != first[1]]
   return f"{first[1]}{''.join(apart)}"
+
+
+def named_flags() -> list[tuple[str, str]]:
+  """Returns the algorithm and hyper-parameter of each set named flag."""
+  return [
+    tuple(name.split("."))
+    for name in flags.FLAGS
+    if "." in name and flags.FLAGS[name].value is not None
+  ]
 
 
 def owners(scenario: str) -> dict[str, list[str]]:

@@ -192,11 +192,14 @@ def rule(
   return selection.SelectionCriterion(name, measure, score, num_rounds)
 
 
-def settings_of(given: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+def settings_of(
+  given: Mapping[str, Sequence[Any]], flag_of: Mapping[str, str]
+) -> list[dict[str, Any]]:
   """Returns the settings of an algorithm that are compared.
 
   Args:
     given: The values of its hyper-parameters whose flags are set.
+    flag_of: The flags that set them.
 
   Raises:
     UsageError: If a value is a range, and the search is a grid.
@@ -206,7 +209,7 @@ def settings_of(given: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
   if how == search_lib.GRID:
     for name, values in given.items():
       common_flags.require(
-        name,
+        flag_of[name],
         not any(map(search_lib.is_range, values)),
         "numbers; a range needs --search=random"
         if "search" in FLAGS

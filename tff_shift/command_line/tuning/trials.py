@@ -10,6 +10,7 @@ from absl import flags
 
 from tff_shift import algorithms
 from tff_shift.command_line import common_flags
+from tff_shift.command_line.flags import hparam_flags
 from tff_shift.command_line.flags import selection_flags
 from tff_shift.command_line.tuning import search
 from tff_shift.command_line.tuning import selection
@@ -67,14 +68,16 @@ def _of_algorithm(
 ) -> list[selection.Trial]:
   """Returns a trial for each combination of the algorithm's flag values."""
   names = [field.name for field in dataclasses.fields(kind)]
-  given = {
-    field: flags.FLAGS[field].value
+  flag_of = {
+    field: flag
     for field in names
-    if field not in overrides and flags.FLAGS[field].value is not None
+    if field not in overrides
+    and (flag := hparam_flags.flag_of(name, field)) is not None
   }
+  given = {field: flags.FLAGS[flag].value for field, flag in flag_of.items()}
   only_steps = {"local_steps", "local_epochs"} & set(given) == {"local_steps"}
   found = []
-  for setting in selection_flags.settings_of(given):
+  for setting in selection_flags.settings_of(given, flag_of):
     common = {
       field: value
       for field, value in defaults(name, setting).items()
@@ -87,7 +90,9 @@ def _of_algorithm(
     try:
       hyperparameters.validate(hparams)
     except ValueError as error:
-      raise common_flags.UsageError(f"--{error}") from error
+      field, equals, rest = str(error).partition("=")
+      flag = flag_of.get(field, field)
+      raise common_flags.UsageError(f"--{flag}{equals}{rest}") from error
     compared = {
       field: value
       for field, value in setting.items()

@@ -19,4 +19,4 @@ COPY . .
 RUN pip install --no-deps --no-build-isolation .
 
 WORKDIR /runs
-CMD ["tff-shift-evolving", "--preset=demo", "--output_dir=/runs/demo"]
+CMD ["tff-shift", "evolving", "--preset=demo", "--output_dir=/runs/demo"]

@@ -64,19 +64,6 @@ _OF_TFF = [
   "typing-extensions>=4.6",
 ]
 
-_BINARIES = {
-  name: f"tff_shift.binaries.{name}"
-  for name in (
-    "dynamic_personalization",
-    "evolving",
-    "guidance",
-    "online_adaptation",
-    "predict",
-    "report",
-    "workers",
-  )
-}
-
 
 class BuildWithPth(build_py.build_py):
   """Adds the file with which Python imports tff_shift before TFF.
@@ -119,12 +106,7 @@ setuptools.setup(
     "tff_shift.presets": ["*/*.flags"],
     "tff_shift.reporting.pages": ["templates/*"],
   },
-  entry_points={
-    "console_scripts": [
-      f"tff-shift-{name.replace('_', '-')} = {module}:run"
-      for name, module in _BINARIES.items()
-    ]
-  },
+  entry_points={"console_scripts": ["tff-shift = tff_shift.__main__:main"]},
   cmdclass={"build_py": BuildWithPth},
   python_requires=">=3.11,<3.14",
   install_requires=_DIRECT + _OF_TFF,

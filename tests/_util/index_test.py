@@ -104,7 +104,7 @@ def test_files_that_the_index_does_not_know_are_imported(tmp_path):
   changed.write_text(text.replace('    "l2",\n', '    "cosine",\n'))
 
   process = subprocess.run(
-    [sys.executable, "-m", "experiments.evolving", "--help"],
+    [sys.executable, "-m", "experiments.evolving", "--help=all"],
     cwd=tmp_path,
     capture_output=True,
     text=True,

@@ -95,7 +95,7 @@ def _commands():
     command = _container(manifest)["command"]
     if command == ["sh", "-c"]:
       command = _planned(manifest)
-    if command[:2] == _REPRODUCE[:2] or command[0].startswith("tff-shift-"):
+    if command[:2] == _REPRODUCE[:2] or command[0] == "tff-shift":
       yield pytest.param(command, id=name)
 
 
@@ -107,8 +107,8 @@ def test_commands_are_binaries_with_flags_that_they_know(
     arguments = command[3:]
     module, options = reproduce, {"takes_arguments": True}
   else:
-    name = command[0].removeprefix("tff-shift-").replace("-", "_")
-    arguments = preset_flag.expand([name, *command[1:]], name)[1:]
+    name = command[1].replace("-", "_")
+    arguments = preset_flag.expand([name, *command[2:]], name)[1:]
     module = importlib.import_module(f"tff_shift.binaries.{name}")
     options = {}
   monkeypatch.chdir(_DEPLOY.parent)
@@ -132,7 +132,7 @@ class TestCompose:
     workers = {
       name: service
       for name, service in _SERVICES.items()
-      if service.get("command", [""])[0] == "tff-shift-workers"
+      if service.get("command", [])[:2] == ["tff-shift", "workers"]
     }
     assert _workers_of(_SERVICES["driver"]["command"]) == [
       f"proxy:{port}" for port, _, _ in self.PROXIES

@@ -1,6 +1,5 @@
 """How a binary begins: its flags and its help."""
 
-import re
 import sys
 import unittest.mock
 
@@ -8,53 +7,8 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from tff_shift.binaries import dynamic_personalization
-from tff_shift.binaries import evolving
-from tff_shift.binaries import guidance
-from tff_shift.binaries import online_adaptation
 from tff_shift.command_line import output_folder
 from tff_shift.command_line import program
-
-
-@pytest.mark.parametrize(
-  "binary, own, hyperparameter",
-  [
-    (evolving, "angle_step", "prototype"),
-    (online_adaptation, "timesteps", "eta_min"),
-    (guidance, "partition", "lambda_"),
-    (dynamic_personalization, "periods", "meta_learning_rate"),
-  ],
-)
-def test_help_lists_the_flags_of_all_parts(
-  run_here, capsys, binary, own, hyperparameter
-):
-  assert run_here(binary, ["--help"]) == 0
-  output = capsys.readouterr().out
-  assert output.startswith(binary.__doc__.partition("\n")[0])
-  # Commands can be copied as they stand.
-  assert re.search(r" \\\n      --\w+", output)
-  listed = re.findall(r"^  --(?:\[no\])?(\w+):", output, re.MULTILINE)
-  assert len(listed) == len(set(listed))
-  common = {"algorithm", "output_dir", "resume", "aggregator", "workers"}
-  assert {own, hyperparameter} | common <= {*listed}
-  # The everyday flags come first, on a screen, then the scenario's own.
-  everyday = output[output.index("Everyday flags:") :].partition("\n\n")[0]
-  assert re.findall(r"^  --(algorithm|output_dir) ", everyday, re.MULTILINE)
-  assert len(everyday.splitlines()) < 24
-  assert max(map(len, everyday.splitlines())) <= 80
-  assert output.index(everyday) < output.index(f"--{own}:")
-  assert listed.index(own) < listed.index("algorithm")
-
-
-def test_help_says_which_algorithms_have_another_default(run_here, capsys):
-  assert run_here(evolving, ["--help"]) == 0
-  output = " ".join(capsys.readouterr().out.split())
-  assert re.search(
-    r"fed_prox: 1\.0; fed_prox_ft: 0\.01\b[^(]* \([^)]*fed_prox, fed_prox_ft",
-    output,
-  )
-  # All that have it agree.
-  assert "Default: last_layer. (" in output
 
 
 @pytest.mark.slow

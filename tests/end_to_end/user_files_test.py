@@ -157,6 +157,6 @@ def test_whatever_a_file_raises_is_told_of_it(
 
 
 def test_help_lists_what_an_import_brings(files, run):
-  output = run(evolving, f"--import={files}/own_algorithm.py --help").output
+  output = run(evolving, f"--import={files}/own_algorithm.py --help=all").output
   assert "--server_rate:" in output
   assert re.search(r"\w, own_algorithm[,.]", " ".join(output.split()))

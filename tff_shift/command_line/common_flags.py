@@ -58,6 +58,8 @@ if TYPE_CHECKING:
   from tff_shift.simulation.engine import checkpoints
   from tff_shift.simulation.storage import results
 
+GROUP = "training"
+
 # Errors caused by the name of a file.
 _OF_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES)
 
@@ -129,6 +131,7 @@ class Configuration(
       + ", ".join(algorithms.names(kind.scenario))
     ),
     is_compared=False,
+    group="training",
   )
   seeds: tuple[int, ...] = configuration.seeds(
     (0,), "Comma-separated seeds, one run per seed."
@@ -138,27 +141,31 @@ class Configuration(
     lambda kind: (
       f"Folder of the results. Default: runs/{kind.scenario}-<date>-<time>."
     ),
+    group="output",
   )
   overwrite: bool = configuration.setting(
-    False, "Replaces an earlier run in --output_dir."
+    False, "Replaces an earlier run in --output_dir.", group="output"
   )
   progress: bool | None = configuration.setting(
     None,
     "Shows progress and the remaining time: a bar on a terminal, otherwise a"
     " line on standard error about every 30 seconds. Default: only on a"
     " terminal.",
+    group="output",
   )
   executor: str = configuration.setting(
     "auto",
     "Where computations run: auto; in_process, in this process, on a GPU if"
     " TensorFlow sees one; local, TFF's C++ executor in a child process; or"
     " remote, TFF's C++ executors on the machines of --workers.",
+    group="execution",
   )
   max_concurrent_clients: int = configuration.setting(
     0,
     "Number of clients that train in parallel. 0: one per core (in_process), no"
     " limit (local). Remote workers take their limit when they start.",
     minimum=0,
+    group="execution",
   )
   batch_clients: str = configuration.setting(
     "auto",
@@ -167,6 +174,7 @@ class Configuration(
     " running client by client. Results change by rounding.",
     choices=tuple(_BATCHES),
     is_compared=False,
+    group="execution",
   )
   clients_per_batch: int = configuration.setting(
     0,
@@ -174,19 +182,24 @@ class Configuration(
     " memory.",
     minimum=0,
     is_compared=False,
+    group="execution",
   )
   compile_clients: bool = configuration.setting(
     False,
     "Whether XLA compiles batches of clients as a whole, seconds for each new"
     " size. On a CPU it saves little. Results change by rounding.",
     is_compared=False,
+    group="execution",
   )
-  num_clients: int = configuration.setting(10, "Number of clients.", minimum=1)
+  num_clients: int = configuration.setting(
+    10, "Number of clients.", minimum=1, group="data"
+  )
   participation: float = configuration.setting(
     1.0,
     "Fraction of the clients in the cohort of a round, above 0 and at most 1.",
     above=0,
     maximum=1,
+    group="training",
   )
   model: str | None = configuration.setting(
     None,
@@ -195,12 +208,14 @@ class Configuration(
     " input_shape and num_classes and returns a SplitModel or a Keras model"
     " with logits as outputs; or a file of model.save, path/to/model.keras,"
     " with its weights. Default: the data set's.",
+    group="model",
   )
   model_width: int | None = configuration.setting(
     None,
     "Width of the first layer, for models with the option width. Default: the"
     " model's.",
     minimum=1,
+    group="model",
   )
 
   @classmethod

@@ -7,6 +7,7 @@ values, checked. absl parses the command line.
 
 import dataclasses
 import math
+import sys
 import types
 import typing
 from collections.abc import Callable
@@ -23,6 +24,11 @@ from tff_shift._util import shown_names
 MOST = 10_000_000
 # The length of a value in a message.
 _LONGEST_VALUE = 100
+# The groups of `--help`, in its order.
+GROUPS = (
+  *("data", "model", "training", "evaluation", "selection", "privacy"),
+  *("execution", "output"),
+)
 _PARSERS = {
   int: flags.IntegerParser,
   float: flags.FloatParser,
@@ -32,6 +38,8 @@ _PARSERS = {
 _modules: set[str] = set()
 # The flags of these classes in which compared runs may differ.
 _not_compared: set[str] = set()
+# The groups of flags that declare one.
+_groups: dict[str, str] = {}
 # The modules whose flags describe methods.
 _modules_of_methods: set[str] = set()
 
@@ -66,6 +74,7 @@ def setting(
   convert: Callable[[Any], Any] | None = None,
   requirement: str | None = None,
   is_compared: bool = True,
+  group: str | None = None,
 ) -> Any:
   """Declares a field of a `Configuration`.
 
@@ -87,6 +96,8 @@ def setting(
     is_compared: Whether pages compare methods only between runs with equal
       values. False: the flag describes the method, or has no effect on its
       results.
+    group: The group of the flag in `--help`, one of `GROUPS`. None: that of its
+      module, see `groups`.
 
   Returns:
     A dataclass field.
@@ -94,6 +105,7 @@ def setting(
   return dataclasses.field(
     default=default,
     metadata={
+      "group": group,
       "help": help,
       "choices": choices,
       "limits": (minimum, above, maximum, below),
@@ -168,11 +180,16 @@ def define(kind: type[Configuration]) -> None:
   for field in dataclasses.fields(kind):
     if not field.metadata["is_compared"]:
       _not_compared.add(field.name)
+    if field.metadata["group"]:
+      _groups[field.name] = field.metadata["group"]
     value_type, is_list = kinds[field.name]
     text = field.metadata["help"]
     if callable(text):
       text = text(kind)
-    text = text.replace("{choices}", ", ".join(_choices(field, kind) or ()))
+    named = _choices(field, kind) or ()
+    if not all(choice in text for choice in named) and "{choices}" not in text:
+      text += " One of {choices}."
+    text = text.replace("{choices}", ", ".join(named))
     default: Any = field.default
     # A value that is converted is a text on the command line.
     if field.metadata["convert"] and not is_list:
@@ -204,6 +221,20 @@ def define(kind: type[Configuration]) -> None:
 def is_own(module: str) -> bool:
   """Returns whether a module defines flags of binaries, not of a library."""
   return module in _modules or module.startswith("tff_shift.")
+
+
+def groups() -> dict[str, list[str]]:
+  """Returns the names of the flags of the binary by their group in `--help`.
+
+  A module names the group of its flags as `GROUP`; otherwise it is `data`.
+  """
+  found: dict[str, list[str]] = {group: [] for group in GROUPS}
+  for module, defined in flags.FLAGS.flags_by_module_dict().items():
+    if is_own(module):
+      group = getattr(sys.modules.get(module), "GROUP", GROUPS[0])
+      for flag in defined:
+        found[_groups.get(flag.name, group)].append(flag.name)
+  return {group: names for group, names in found.items() if names}
 
 
 def own_flags() -> list[flags.Flag]:

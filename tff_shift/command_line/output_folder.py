@@ -39,6 +39,8 @@ from tff_shift.simulation.storage import run_records
 if TYPE_CHECKING:
   from tff_shift.simulation.engine import checkpoints
 
+GROUP = "output"
+
 FLAGS = flags.FLAGS
 
 # Flags that may change when a run resumes, because they do not change results

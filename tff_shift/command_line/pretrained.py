@@ -19,6 +19,8 @@ if TYPE_CHECKING:
   from tff_shift.models import split_model
   from tff_shift.simulation import pretraining
 
+GROUP = "training"
+
 FLAGS = flags.FLAGS
 
 

@@ -43,7 +43,7 @@ from tff_shift._util import shown_names
 from tff_shift._util import signals
 from tff_shift._util import user_modules
 from tff_shift.command_line import common_flags
-from tff_shift.command_line import configuration
+from tff_shift.command_line import help_texts
 from tff_shift.command_line import output_folder
 from tff_shift.command_line.flags import config_file
 from tff_shift.command_line.flags import preset_flag
@@ -54,70 +54,12 @@ _OWN_WARNINGS = (
   errors.NoiseWarning,
   errors.PrivacyWarning,
 )
-# What most runs set, in the order of a command.
-_EVERYDAY = {
-  "algorithm": "algorithms to compare, comma-separated",
-  "dataset": "a name, or a path to your own data",
-  "label": "of a table: the column of the class",
-  "client": "of a table: the column of the client",
-  "time": "of a table: the column of the domain, time step or period",
-  "features": "of a table: the columns of the inputs",
-  "num_clients": "number of clients",
-  "rounds": "number of rounds",
-  "timesteps": "number of time steps",
-  "learning_rate": "the clients' learning rate; several values are compared",
-  "select": "how a setting of each algorithm is selected",
-  "seeds": "one run per seed, comma-separated",
-  "output_dir": "folder of the results",
-  "resume": "goes on with an interrupted run",
-  "executor": "where computations run",
-}
-# absl's own help lists the flags of one module only.
-_HELP = frozenset({"-h", "--help", "-help", "--helpshort", "-helpshort"})
+_PRINT_CONFIG = "--print_config"
 
 
 def _name(main: Callable[..., None]) -> str:
   """Returns the name of a binary: the name of its file."""
   return pathlib.Path(inspect.getfile(main)).stem
-
-
-def _everyday() -> str:
-  """Returns a line for each of the flags that most runs set."""
-  lines = []
-  for name, meaning in _EVERYDAY.items():
-    if name in flags.FLAGS:
-      default = flags.FLAGS[name].default_as_str or ""
-      shown = default.strip("'")
-      shown = f" (default: {shown})" if shown else ""
-      lines.append(f"  --{name:15}{meaning}{shown}")
-  return "\n".join(["Everyday flags:", *lines]) if lines else ""
-
-
-def _help(main: Callable[..., None], define_flags: Callable[[], None]) -> str:
-  """Returns the text of `--help`: purpose, everyday, own, then shared flags.
-
-  The heading of a module's flags is its docstring up to the first colon.
-  """
-  own = getattr(define_flags, "__self__", define_flags).__module__
-  modules = [
-    name
-    for name in flags.FLAGS.flags_by_module_dict()
-    if configuration.is_own(name) and name != own
-  ]
-  parts = [inspect.getdoc(sys.modules[main.__module__]), _everyday()]
-  for name in (own, *modules):
-    _, _, listed = flags.FLAGS.module_help(name).partition(":\n")
-    if listed:
-      heading, _, _ = inspect.getdoc(sys.modules[name]).partition(":")
-      if name == main.__module__:
-        heading = "Flags"
-      parts.append(f"{' '.join(heading.split())}:\n{listed}")
-  parts.append(
-    "--flagfile=FILE reads flags from a file, one per line.\n"
-    f"{config_file.HELP}\n--helpfull also lists the flags of the libraries."
-  )
-  parts.append(preset_flag.help_text(_name(main)))
-  return "\n\n".join(filter(None, parts))
 
 
 def _collect_seldom() -> None:
@@ -238,17 +180,26 @@ def run(
   except KeyboardInterrupt as error:
     fail(f"{str(error) or 'interrupted'} before anything was written", 130)
 
+  def tell(text):
+    with guarded(), _output_may_end():
+      print(shown_names.lines(text))
+    sys.exit(0)
+
   def parse(arguments):
-    if _HELP.intersection(arguments[1:]):
-      with guarded(), _output_may_end():
-        print(shown_names.lines(_help(main, define_flags)))
-      sys.exit(0)
     try:
+      with common_flags.usage_errors():
+        text = help_texts.answer(arguments, main, define_flags, _name(main))
+      if text is not None:
+        tell(text)
+      prints_config = _PRINT_CONFIG in arguments
+      arguments = [each for each in arguments if each != _PRINT_CONFIG]
       with common_flags.usage_errors():
         expanded = config_file.expand(arguments, [*flags.FLAGS])
       expanded = preset_flag.expand(expanded, _name(main))
       rest = flags.FLAGS(expanded)
       common_flags.check_texts()
+      if prints_config:
+        tell(help_texts.as_config())
     except (flags.Error, common_flags.UsageError) as error:
       fail(error, 2)
     if len(rest) > 1 and not takes_arguments:

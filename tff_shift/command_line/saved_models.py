@@ -18,6 +18,8 @@ if TYPE_CHECKING:
   from tff_shift.learning import algorithm as algorithm_lib
   from tff_shift.simulation.engine import rounds
 
+GROUP = "output"
+
 FLAGS = flags.FLAGS
 
 FOLDER = "model"

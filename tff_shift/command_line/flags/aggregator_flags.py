@@ -25,6 +25,8 @@ if TYPE_CHECKING:
   from tff_shift.learning.aggregators import factories
   from tff_shift.learning.aggregators import privacy_accounting
 
+GROUP = "privacy"
+
 FLAGS = flags.FLAGS
 
 _DEFINE = {

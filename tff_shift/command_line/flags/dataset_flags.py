@@ -18,6 +18,8 @@ from tff_shift.data.sources import image_files
 from tff_shift.data.sources import npz
 from tff_shift.reporting import summary
 
+GROUP = "data"
+
 FLAGS = flags.FLAGS
 
 # Options of a table or a folder, see `sources`.

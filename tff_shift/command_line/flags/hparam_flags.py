@@ -31,6 +31,8 @@ from tff_shift.data import datasets
 from tff_shift.learning import hyperparameters
 from tff_shift.learning import metrics
 
+GROUP = "training"
+
 _PARSERS = {
   bool: flags.BooleanParser(),
   int: flags.IntegerParser(),
@@ -99,6 +101,7 @@ class _ListParser(flags.ArgumentParser):
     super().__init__()
     self._parser = _PARSERS[type(field.default)]
     self._limits = hyperparameters.describe_limits(field)
+    self.syntactic_help = self._limits
 
   def parse(self, argument: str) -> list[Any]:
     """Returns the comma-separated values.
@@ -301,10 +304,17 @@ def _own_defaults(by_owner: Mapping[str, dataclasses.Field]) -> str:
 def named_flags() -> list[tuple[str, str]]:
   """Returns the algorithm and hyper-parameter of each set named flag."""
   return [
-    tuple(name.split("."))
+    (algorithm, hparam)
     for name in flags.FLAGS
-    if "." in name and flags.FLAGS[name].value is not None
+    for algorithm, dot, hparam in [name.partition(".")]
+    if dot and flags.FLAGS[name].value is not None
   ]
+
+
+def without(names: Sequence[str]) -> set[str]:
+  """Returns the hyper-parameters of algorithms that none of some has."""
+  chosen = _declared(tuple(set(names) & {*algorithms.names()}))
+  return {*_declared(algorithms.names())} - {*chosen}
 
 
 def owners(scenario: str) -> dict[str, list[str]]:

@@ -19,6 +19,8 @@ from tff_shift.data import examples
 if TYPE_CHECKING:
   from tff_shift.models import input_scaling
 
+GROUP = "model"
+
 FLAGS = flags.FLAGS
 
 _NUMBERS = ("input_mean", "input_std")

@@ -15,6 +15,8 @@ from tff_shift.learning.aggregators import aggregator_hparams
 if TYPE_CHECKING:
   from tff_shift.learning import metric as metric_lib
 
+GROUP = "evaluation"
+
 FLAGS = flags.FLAGS
 
 _FLAG = "metrics"

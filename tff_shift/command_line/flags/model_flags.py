@@ -18,6 +18,8 @@ from tff_shift.data import table
 if TYPE_CHECKING:
   from tff_shift.models import split_model
 
+GROUP = "model"
+
 FLAGS = flags.FLAGS
 
 _NAMES = ("lora_rank", "lora_alpha")

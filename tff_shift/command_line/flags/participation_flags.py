@@ -14,6 +14,8 @@ from tff_shift.command_line import configuration
 if TYPE_CHECKING:
   from tff_shift.simulation.engine import participation
 
+GROUP = "training"
+
 FLAGS = flags.FLAGS
 
 _UNIFORM = "uniform"

@@ -19,6 +19,8 @@ from tff_shift.command_line.tuning import search as search_lib
 from tff_shift.command_line.tuning import selection
 from tff_shift.simulation.engine import early_stopping as early_stopping_lib
 
+GROUP = "selection"
+
 FLAGS = flags.FLAGS
 
 _LAST = "last"

@@ -16,6 +16,8 @@ from tff_shift.learning.aggregators import server_optimizer_hparams
 if TYPE_CHECKING:
   import tensorflow_federated as tff
 
+GROUP = "training"
+
 FLAGS = flags.FLAGS
 
 _NONE = "none"

@@ -19,6 +19,8 @@ from tff_shift.command_line import configuration
 from tff_shift.reporting import trackers
 from tff_shift.simulation.storage import results
 
+GROUP = "output"
+
 FLAGS = flags.FLAGS
 
 _NONE = "none"

@@ -7,6 +7,8 @@ from absl import flags
 from tff_shift import execution
 from tff_shift.command_line import configuration
 
+GROUP = "execution"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Configuration(configuration.Configuration):

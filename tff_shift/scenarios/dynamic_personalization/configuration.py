@@ -94,7 +94,10 @@ class Configuration(
   )
 
   rounds: int = configuration_lib.setting(
-    100, "Number of training rounds, each with a new period.", minimum=1
+    100,
+    "Number of training rounds, each with a new period.",
+    minimum=1,
+    group="training",
   )
   model: str | None = configuration_lib.changed(
     common_flags.Configuration, "model", more_help="It is the target network."
@@ -181,6 +184,7 @@ class Configuration(
     "First period of an updated model after a drift: next, the period after the"
     " drift was detected; or current, which predicts that period again.",
     choices=choices.APPLY_UPDATES,
+    group="evaluation",
   )
   public_fraction: float = configuration_lib.setting(
     0.2,
@@ -196,6 +200,7 @@ class Configuration(
     False,
     f"{common_flags.MAJORITY_HELP}.",
     is_compared=False,
+    group="evaluation",
   )
   public_seed: int = configuration_lib.seed(
     "Seed of the data split and of the server's fits. All --seeds share one"

@@ -83,11 +83,14 @@ class Configuration(
   dataset: str = configuration_lib.changed(
     common_flags.Configuration, "dataset", "rotated_digits"
   )
-  rounds: int = configuration_lib.setting(10, "Number of rounds.", minimum=1)
+  rounds: int = configuration_lib.setting(
+    10, "Number of rounds.", minimum=1, group="training"
+  )
   evaluate_every: int = configuration_lib.setting(
     5,
     "Number of rounds between evaluations. The last round is always evaluated.",
     minimum=1,
+    group="evaluation",
   )
   num_domains: int | None = configuration_lib.setting(
     None,
@@ -121,6 +124,7 @@ class Configuration(
     " evaluated on their pooled test data. Sampling makes curves, final"
     " accuracy and --select noisier.",
     minimum=0,
+    group="evaluation",
   )
   num_new_clients: int = configuration_lib.setting(
     0,
@@ -135,18 +139,21 @@ class Configuration(
     " fed_avg with all training data in one client, and as many gradient steps"
     " as a whole cohort.",
     is_compared=False,
+    group="evaluation",
   )
   forgetting: bool = configuration_lib.setting(
     False,
     "Measures every domain at each evaluation, for the metric forgetting in"
     " summary.json. Evaluations take longer.",
     is_compared=False,
+    group="evaluation",
   )
   mean_of_last: int = configuration_lib.setting(
     3,
     "Number of last evaluations whose mean tables report, in addition to the"
     " last evaluation. If there are fewer, the mean is over all.",
     minimum=1,
+    group="evaluation",
   )
   dirichlet: float = configuration_lib.positive_or_infinite(
     math.inf,
@@ -183,6 +190,7 @@ class Configuration(
     "Width of word embeddings, for models with the option embedding_width"
     " (bi_lstm). Default: the model's.",
     minimum=1,
+    group="model",
   )
 
   target: str = configuration_lib.setting(
@@ -191,6 +199,7 @@ class Configuration(
     " the other from --min_source_domains on, by a model of the domains before"
     " it; results are means over these targets.",
     choices=(_LAST, ROLLING),
+    group="evaluation",
   )
   rolling: str | None = configuration_lib.setting(
     None,
@@ -199,12 +208,14 @@ class Configuration(
     f" target among its sources. {_RESTART}: a new one, of --rounds rounds."
     f" Default: {_CONTINUE}.",
     choices=(_CONTINUE, _RESTART),
+    group="evaluation",
   )
   min_source_domains: int | None = configuration_lib.setting(
     None,
     f"Number of source domains of the first target with --target={ROLLING}."
     " Default: the fewest that all algorithms can train on.",
     minimum=1,
+    group="evaluation",
   )
 
   @property

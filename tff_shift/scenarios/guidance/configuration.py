@@ -95,9 +95,11 @@ class Configuration(
   num_clients: int = configuration_lib.changed(
     common_flags.Configuration, "num_clients", 8
   )
-  rounds: int = configuration_lib.setting(60, "Number of rounds.", minimum=1)
+  rounds: int = configuration_lib.setting(
+    60, "Number of rounds.", minimum=1, group="training"
+  )
   evaluate_every: int = configuration_lib.setting(
-    20, "Number of rounds between evaluations.", minimum=1
+    20, "Number of rounds between evaluations.", minimum=1, group="evaluation"
   )
   model: str | None = configuration_lib.changed(
     common_flags.Configuration,
@@ -133,17 +135,20 @@ class Configuration(
     "Number of last rounds over which final metrics are averaged; each of them"
     " is evaluated (50 in the paper).",
     minimum=1,
+    group="evaluation",
   )
   bounds: bool = configuration_lib.setting(
     False,
     f"{common_flags.MAJORITY_HELP} (the system: of all).",
     is_compared=False,
+    group="evaluation",
   )
   sharing: str | None = configuration_lib.setting(
     None,
     "Layers shared by the two tasks of --model=lenet: {choices}. Default:"
     " deep.",
     choices=tuple(shared_stages.SHARED_STAGES),
+    group="training",
   )
 
   def check_together(self) -> None:

@@ -120,6 +120,7 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
     False,
     "Whether each time step samples the cohorts of the first time step, as the"
     " authors' program does: other clients never take part.",
+    group="training",
   )
   timesteps: int = configuration_lib.setting(
     20,
@@ -128,7 +129,10 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
     minimum=1,
   )
   rounds_per_step: int = configuration_lib.setting(
-    1, "Number of rounds per time step (the paper's R).", minimum=1
+    1,
+    "Number of rounds per time step (the paper's R).",
+    minimum=1,
+    group="training",
   )
   controls: bool = configuration_lib.setting(
     False,
@@ -138,11 +142,13 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
     f" {CONTROLLED} over both is due to measuring the shift. They take twice"
     f" the time of {CONTROLLED}.",
     is_compared=False,
+    group="evaluation",
   )
   bounds: bool = configuration_lib.setting(
     False,
     f"{common_flags.MAJORITY_HELP} from before deployment.",
     is_compared=False,
+    group="evaluation",
   )
   reset_control: bool = configuration_lib.setting(
     False,
@@ -150,11 +156,13 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
     " deployed model (rows <algorithm>_reset). An algorithm that is not better"
     " than its reset accumulates nothing. It takes the same time again.",
     is_compared=False,
+    group="evaluation",
   )
   save_deployment: bool = configuration_lib.setting(
     False,
     "Whether saved models have what ts.Adapter starts from: the deployed model,"
     " its confusion matrix, and the labelled examples of all clients.",
+    group="output",
   )
   samples_per_step: int = configuration_lib.setting(
     50,
@@ -184,12 +192,14 @@ class Configuration(pretrained.Configuration, common_flags.Configuration):
     "Label distribution of pre-training: {choices} (all labelled examples, as"
     " they are). Default for your own data: as_is.",
     choices=online_adaptation.PRETRAINING_DISTRIBUTIONS,
+    group="training",
   )
   max_pretraining_examples: int | None = configuration_lib.setting(
     None,
     "Maximum number of examples for pre-training. Default: half of the data;"
     " all with --pretraining_distribution=as_is.",
     minimum=1,
+    group="training",
   )
   pretraining_seed: int = configuration_lib.seed(
     "Seed of the data split and of pre-training. All --seeds share one deployed"

@@ -15,23 +15,27 @@ for U classes, with -1 in the rows of a class that the client lacks. The server
 scales each row to [0, 1] over the clients, and clusters the clients by DBSCAN
 with two samples per core point: clients within eps of each other are
 connected, and a client without a neighbour is a cluster. eps is the elbow of
-the sorted distances delta of each client to its nearest one, the point farthest
-below the line from the first to the last,
+the sorted distances delta of each client to its nearest one, times
+`elbow_factor`. With the gap between the curve and the line from its first to
+its last point,
 
-    eps = delta at argmax over i of  i / (n - 1)
-          - (delta_i - delta_0) / (delta_(n-1) - delta_0),                   (2)
+    g_i = i / (n - 1) - (delta_i - delta_0) / (delta_(n-1) - delta_0),       (2)
 
-times `elbow_factor`. From round T0 on, each cluster has a model, which starts
-as the common one, and which its clients train by FedAvg.
+the elbow is, from the last client to the first, the first local maximum after
+which g falls by more than 1 / (n - 1) before it has a local minimum (Finding a
+"Kneedle" in a Haystack, Satopaa, Albrecht, Irwin, Raghavan; ICDCS Workshops
+2011, with sensitivity 1). From round T0 on, each cluster has a model, which
+starts as the common one, and which its clients train by FedAvg.
 
 A client that is not in a cluster, because it did not report in round T0 - 1,
 goes to the cluster whose centroid is the nearest to its descriptor, by the
 first two rows of (1), which need no labels. With `predict_with=nearest` all
 clients do so for the examples that they predict.
 
-Equation (1) is that of the authors' program (github.com/dariofenoglio98/FLUX,
-descriptors `Px_label_long`). Equation (2) is not: the program takes the elbow
-that the `kneed` package detects, often another client.
+Equation (1) and the elbow are those of the authors' program
+(github.com/dariofenoglio98/FLUX, descriptors `Px_label_long`), which calls the
+`kneed` package. Where kneed finds no elbow the program ends with an error; here
+it is the client of the largest g, as everywhere with `elbow=largest_gap`.
 
 With eps infinite, or T0 beyond the last round, it is FedAvg, bit for bit. With
 eps 0 the clients train alone from round T0 on.
@@ -124,6 +128,12 @@ class HParams(hyperparameters.LocalHParams):
     " the distances to the nearest client; fixed, cluster_distance.",
     choices=("elbow", "fixed"),
   )
+  elbow: str = hyperparameters.hparam(
+    "kneed",
+    "The elbow: kneed, the one that the program's package finds; largest_gap,"
+    " the distance farthest below the line from the first to the last.",
+    choices=("kneed", "largest_gap"),
+  )
   elbow_factor: float = hyperparameters.hparam(
     1.0, "The factor of the elbow.", minimum=0
   )
@@ -150,7 +160,8 @@ class HParams(hyperparameters.LocalHParams):
   def check_together(self) -> None:
     """Refuses a distance that is not used."""
     super().check_together()
-    hyperparameters.refuse_ignored(self, "elbow_factor", "eps", "elbow")
+    for name in ("elbow", "elbow_factor"):
+      hyperparameters.refuse_ignored(self, name, "eps", "elbow")
     hyperparameters.refuse_ignored(self, "cluster_distance", "eps", "fixed")
 
 
@@ -233,8 +244,16 @@ def pairwise_distances(rows) -> tf.Tensor:
   return tf.map_fn(lambda row: tf.norm(flat - row, axis=1), flat)
 
 
-def elbow(distances) -> tf.Tensor:
-  """Finds eps of Equation (2); of one client, 0."""
+def elbow(distances, kind: str = "kneed") -> tf.Tensor:
+  """Finds the elbow of the distances to the nearest client.
+
+  Args:
+    distances: Those of all clients, [n, n] float32.
+    kind: `kneed` or `largest_gap`, see `HParams`.
+
+  Returns:
+    eps, a float32 scalar; of one client, 0.
+  """
   others = tf.linalg.set_diag(
     distances, tf.fill(tf.shape(distances)[:1], np.float32(np.inf))
   )
@@ -244,7 +263,34 @@ def elbow(distances) -> tf.Tensor:
   below = tf.math.divide_no_nan(
     tf.range(last + 1.0), last
   ) - tf.math.divide_no_nan(delta - delta[0], delta[-1] - delta[0])
-  return delta[tf.argmax(below)]
+  largest = tf.argmax(below, output_type=tf.int32)
+  if kind == "largest_gap":
+    return delta[largest]
+  # As kneed: in float64, from the last client to the first.
+  exact = tf.cast(delta, tf.float64)
+  height = tf.math.divide_no_nan(exact - exact[0], exact[-1] - exact[0])
+  step = tf.math.divide_no_nan(
+    tf.constant(1.0, tf.float64), tf.cast(last, tf.float64)
+  )
+  position = tf.range(tf.size(delta))
+  place = tf.math.divide_no_nan(
+    tf.cast(position, tf.float64), tf.cast(last, tf.float64)
+  )
+  gap = tf.reverse(1.0 - height, [0]) - tf.reverse(1.0 - place, [0])
+  neighbours = tf.concat([gap[:1], gap, gap[-1:]], 0)
+  before, after = neighbours[:-2], neighbours[2:]
+  is_top = (gap >= before) & (gap >= after)
+  is_bottom = (gap <= before) & (gap <= after)
+
+  def latest(happens):
+    seen = tf.where(happens, position, -1)
+    return tf.scan(tf.maximum, seen)
+
+  top, bottom = latest(is_top), latest(is_bottom)
+  threshold = tf.gather(gap, tf.maximum(top, 0)) - step
+  is_elbow = (top > bottom) & (after < threshold) & (position < position[-1])
+  found = position[-1] - top[tf.argmax(tf.cast(is_elbow, tf.int32))]
+  return delta[tf.where(tf.reduce_any(is_elbow), found, largest)]
 
 
 def group(hparams: HParams, scaled, num_clients: int) -> tf.Tensor:
@@ -262,7 +308,7 @@ def group(hparams: HParams, scaled, num_clients: int) -> tf.Tensor:
   if hparams.eps == "fixed":
     eps = tf.constant(hparams.cluster_distance)
   else:
-    eps = elbow(distances) * hparams.elbow_factor
+    eps = elbow(distances, hparams.elbow) * hparams.elbow_factor
   # With the shortest n - max_clusters edges there are max_clusters clusters.
   lengths = tf.concat([[0.0], client_groups.spanning_lengths(distances)], 0)
   excess = tf.maximum(tf.size(lengths) - hparams.max_clusters, 0)

@@ -208,7 +208,7 @@ def _named(names: Sequence[str]) -> list[tuple[str, str]]:
     config_file.expand(sys.argv[1:])
   )
   found = [re.match(r"--?(?:no)?(\w+)\.(\w+)", each) for each in arguments]
-  pairs = dict.fromkeys(match.groups() for match in found if match)
+  pairs = dict.fromkeys((match[1], match[2]) for match in found if match)
   return [pair for pair in pairs if pair[0] in names]
 
 

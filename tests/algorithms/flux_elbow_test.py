@@ -60,8 +60,8 @@ def test_of_few_or_equal_clients_is_finite(kind):
 
 
 def test_example_by_hand():
-  # Points on a line, whose nearest neighbours are 0, 0, 0, 3.5, 3.5, 3.5 and 6.5
-  # away. The curve is below the line by 0, 1/6, 1/3, -0.04, 0.13, 0.29 and 0.
+  # Points on a line, whose nearest neighbours are 0, 0, 0, 3.5, 3.5, 3.5 and
+  # 6.5 away. The curve is below the line by 0, 1/6, 1/3, -0.04, 0.13, 0.29, 0.
   place = np.float32([0, 0, 0, 100, 103.5, 107, 113.5])
   distances = tf.constant(np.abs(place[:, np.newaxis] - place))
   assert flux.elbow(distances, "largest_gap") == 0

@@ -112,6 +112,7 @@ class Run(callbacks.Callback):
     what_may_help: Advice on predictions that are not finite.
     measure_spending: Takes the rounds of a run that starts. None: not measured.
     schema: The names of the data.
+    note_rise: Called at the end if the training loss has risen.
   """
 
   trial: selection.Trial
@@ -130,6 +131,8 @@ class Run(callbacks.Callback):
   time_names: Sequence[str] = ()
   measure_spending: Callable[[rounds.Rounds], None] | None = None
   schema: table.Schema = dataclasses.field(default_factory=table.Schema)
+  note_rise: Callable[[], None] = lambda: None
+  _losses: list[float] = dataclasses.field(default_factory=list)
   _latest = None
   # A stream is one step, with a step of the bar for each period.
   _num_more = 0
@@ -149,6 +152,7 @@ class Run(callbacks.Callback):
 
   def on_loss(self, round_num, loss):
     """Tracks the loss."""
+    self._losses.append(loss)
     for tracker in self.trackers:
       tracker.on_loss(round_num, loss)
 
@@ -191,6 +195,8 @@ class Run(callbacks.Callback):
 
   def on_end(self, running):
     """Writes the model of the run, if that of the best round is not kept."""
+    if summary.has_risen(self._losses):
+      self.note_rise()
     if not self._keeps_best():
       self._save()
 
@@ -329,6 +335,8 @@ class Comparison:
     self._spending = {}
     # The values of each setting in which the runs of a trial differ.
     self._varied = {}
+    # The seeds of runs whose training loss has risen, by label of the trial.
+    self._risen = collections.defaultdict(list)
 
   def build(
     self,
@@ -573,6 +581,9 @@ class Comparison:
         time_names,
         functools.partial(self._measure_spending, trial) if is_test else None,
         self.plan.schemas.get(seed, self.plan.schema),
+        functools.partial(self._risen[trial.label].append, seed)
+        if is_test
+        else lambda: None,
       )
 
   def _measure_spending(
@@ -644,6 +655,7 @@ class Comparison:
           np.mean([result.seconds_per_round for result in by_seed.values()])
         ),
         num_diverged=[result.num_diverged for result in by_seed.values()],
+        risen=list(dict.fromkeys(self._risen[reading.trial.label])),
         scores=reading.scores,
         left_out=_left_out(by_seed.values(), self.metrics.metrics, varied),
         directions={
@@ -717,7 +729,7 @@ class Comparison:
     print(table)
     if " *" in table:
       print("*: the best mean of its column")
-    for line in summary.left_out_lines(runs):
+    for line in (*summary.left_out_lines(runs), *summary.risen_lines(runs)):
       print(shown_names.line(line))
     with tracker_flags.started(
       self.plan.scenario, self.folder, "comparison", self.plan.settings

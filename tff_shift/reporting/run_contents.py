@@ -313,6 +313,7 @@ def _run(
     seconds=seconds,
     is_finished=not folder.unfinished,
     num_diverged=sum(sum(each.num_diverged) for each in folder.summary),
+    risen=entry.risen,
   )
 
 

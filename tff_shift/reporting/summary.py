@@ -46,8 +46,29 @@ _BEFORE = "_before"
 # The algorithms that have data or labels that the others do not have.
 CEILINGS = ("pooled", "oracle")
 
+# A training loss that ends above this multiple of its least value has risen.
+RISE = 3.0
+# The rounds at the end whose median counts.
+_LAST_ROUNDS = 3
+
 # The maximum number of clients or domains in a line.
 _MOST_NAMES = 10
+
+
+def has_risen(losses: Sequence[float]) -> bool:
+  """Returns whether a training loss ended far above its least value.
+
+  The median of the last three rounds is compared with the least loss, and with
+  the first: data that are harder than the ones before are no divergence.
+
+  Args:
+    losses: The training loss of each round.
+  """
+  known = [loss for loss in losses if not math.isnan(loss)]
+  if not known or min(known) <= 0:
+    return False
+  last = statistics.median(known[-_LAST_ROUNDS:])
+  return last > RISE * min(known) and last > known[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +86,7 @@ class RunSummary:
     seconds_per_round: Wall-clock seconds per round, mean over the seeds.
     num_diverged: For each seed, the number of client updates that were dropped
       because they were not finite.
+    risen: The seeds whose training loss has risen, see `has_risen`.
     scores: The score of each setting by label, if the setting was selected.
     left_out: The names of clients that are excluded, by what they are excluded
       from, such as `training`.
@@ -83,6 +105,7 @@ class RunSummary:
   rounds: int
   seconds_per_round: float
   num_diverged: Sequence[int] = ()
+  risen: Sequence[int] = ()
   scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
   left_out: Mapping[str, Sequence[str]] = dataclasses.field(
     default_factory=dict
@@ -155,6 +178,7 @@ class RunSummary:
       rounds=self.rounds,
       seconds_per_round=records.to_json(self.seconds_per_round),
       num_diverged=tuple(self.num_diverged),
+      risen=tuple(self.risen),
       scores=records.to_json(self.scores),
       left_out={
         what: run_records.LeftOut(num_clients=len(names), clients=tuple(names))
@@ -233,6 +257,20 @@ def left_out_lines(runs: Sequence[RunSummary]) -> list[str]:
   ]
 
 
+def risen_lines(runs: Sequence[RunSummary]) -> list[str]:
+  """Returns a line for each algorithm whose training loss has risen."""
+  seeds: dict[str, dict[int, None]] = {}
+  for run in runs:
+    if run.risen:
+      seeds.setdefault(run.algorithm, {}).update(dict.fromkeys(run.risen))
+  return [
+    f"the training loss of {name} ended above {RISE:g} times its least value"
+    f" (seed {shortened(map(str, sorted(of)), ', ')}): it has not converged;"
+    " a smaller learning_rate or a weight_decay such as 5e-4 may help"
+    for name, of in seeds.items()
+  ]
+
+
 def title(metric: str, where: str = "") -> str:
   """Returns the title of a metric in tables and figures, with its unit.
 
@@ -270,7 +308,8 @@ def comparison_table(
     the settings in which runs differ, `mean ± standard deviation` of each
     metric (only the mean for one seed, `-` if a run lacks the metric), seconds
     per round, and, if any, the number of diverged client updates over all
-    seeds and of clients excluded from training or evaluation.
+    seeds, of seeds whose loss has risen, and of clients excluded from training
+    or evaluation.
   """
   labels = {"algorithm": [run.algorithm for run in runs]}
   labels["dataset"] = [run.dataset for run in runs]
@@ -301,6 +340,10 @@ def comparison_table(
   diverged = [sum(run.num_diverged) for run in runs]
   if any(diverged):
     numbers["diverged"] = list(map(str, diverged))
+  if any(run.risen for run in runs):
+    numbers["loss rose"] = [
+      f"{len(run.risen)} of {len(run.metrics_by_seed)}" for run in runs
+    ]
   absent = [
     {what: len(names) for what, names in run.left_out.items() if names}
     for run in runs

@@ -40,6 +40,7 @@ class Run:
     seconds: Wall-clock seconds of all runs in the folder, or None.
     is_finished: Whether all runs are finished.
     num_diverged: The number of client updates that were dropped as not finite.
+    risen: The seeds whose training loss ended far above its least value.
   """
 
   folder: str
@@ -49,6 +50,7 @@ class Run:
   seconds: float | None = None
   is_finished: bool = True
   num_diverged: int = 0
+  risen: Sequence[int] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

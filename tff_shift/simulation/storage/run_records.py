@@ -113,6 +113,7 @@ class Entry(records.Record, omit_defaults=True):
     seconds_per_round: Wall-clock seconds per round, mean over the seeds.
     num_diverged: For each seed, the number of client updates that were left out
       because they were not finite; empty if not counted.
+    risen: The seeds whose training loss ended far above its least value.
     scores: Scores of the settings in the hyper-parameter search, by label.
     left_out: The clients that are left out, by part of the run.
     lower_is_better: The metrics of predictions whose lower values are better.
@@ -131,6 +132,7 @@ class Entry(records.Record, omit_defaults=True):
   num_diverged: tuple[records.Count, ...]
   scores: dict[str, records.Number]
   left_out: dict[str, LeftOut] = msgspec.field(default_factory=dict)
+  risen: tuple[records.Count, ...] = ()
   lower_is_better: tuple[str, ...] = ()
   bytes_down: records.Count | None = None
   bytes_up: records.Count | None = None

@@ -196,17 +196,6 @@ class TestComputations:
     assert trees.bits(with_values) != trees.bits(without)
     assert model.num_frozen_parameters == 55
 
-  @pytest.mark.cpp
-  def test_round_agrees_with_the_cpp_executor(self, algorithm, clients):
-    here = two_rounds(algorithm, clients)
-    with local_execution.local_context():
-      there = two_rounds(algorithm, clients)
-    for one, other in trees.pairs(
-      (here.server_state.weights, here.client_states),
-      (there.server_state.weights, there.client_states),
-    ):
-      assert_allclose(one, other, rtol=0, atol=1e-5)
-
 
 class TestReferences:
   def test_clients_receive_the_tensor_itself_in_process(self):

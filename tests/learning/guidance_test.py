@@ -66,7 +66,7 @@ def test_routes_by_hand(logits, sizes, routes, probabilities):
   ),
   numpy_strategies.arrays(np.float32, 4, elements=strategies.integers(1, 1000)),
 )
-def test_routing_is_a_distribution_and_deterministic(logits, sizes):
+def test_routing_is_a_distribution(logits, sizes):
   routing = route(logits, sizes)
   for prefix in ("", "uncorrected_"):
     probabilities = routing[f"{prefix}probabilities"]
@@ -74,9 +74,6 @@ def test_routing_is_a_distribution_and_deterministic(logits, sizes):
     assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
     chosen = probabilities[range(3), routing[f"{prefix}routes"]]
     assert (chosen == probabilities.max(axis=1)).all()
-  again = route(logits, sizes)
-  for name, value in routing.items():
-    assert_array_equal(value, again[name])
 
 
 X = np.float32([[1, 2], [-3, 1], [0, 0]])

@@ -376,7 +376,7 @@ def with_noise(norm, noise):
         20,
         f"noise_multiplier={noise!r} is",
       )
-      for noise in (1e-300, 9e-4, 1.1e4, 1e7, np.nan)
+      for noise in (9e-4, 1.1e4, np.nan)
     ),
     *(
       (
@@ -386,7 +386,7 @@ def with_noise(norm, noise):
         f"dp_delta={delta!r} is not allowed: it must be a number at least 1e-30"
         " and at most 0.5, or 0",
       )
-      for delta in (1e-300, 1e-31, 0.6, -1e-5)
+      for delta in (1e-31, 0.6)
     ),
     # 1e39 and 1e-38 are no float32.
     ("dp", with_noise(1e36, 1e3), 20, "clipping_norm=1e+36 is not allowed"),

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
+from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift.data import client_dataset
@@ -160,14 +161,8 @@ class TestNoise:
       start = state.weights
       for _ in range(2):
         state, _, _ = algorithm.phases[0](state, [()], data)
-      return np.concatenate(
-        [
-          np.ravel(end - begin)
-          for begin, end in zip(
-            *map(tf.nest.flatten, (start, state.weights)), strict=True
-          )
-        ]
-      )
+      moved = trees.leaves(trees.subtract(state.weights, start))
+      return np.concatenate(list(map(np.ravel, moved)))
 
     first = weights_of(3)
     assert_array_equal(first, weights_of(3))
@@ -184,33 +179,15 @@ class TestNoise:
 @pytest.mark.long
 @pytest.mark.cpp
 def test_two_workers_without_noise_are_the_mean_of_dp():
-  model = mlp.build((2,), num_classes=2, width=3, head_width=3)
-  hparams = HParams(noise_multiplier=0.0, clipping="fixed", tree_restart=2)
-  data = [
-    client_dataset.ClientDataset.from_arrays(
-      x=np.float32([[each, 1], [0, each]]),
-      y=np.int32([0, 1]),
-      seed=np.int32([each, 5]),
-      client_id=each,
-    )
-    for each in range(4)
-  ]
-
-  def weights_of(name):
-    aggregator = factories.build(name, hparams, clients_per_round=4)
-    algorithm = algorithms.build("fed_avg", model, aggregator=aggregator)
-    state = algorithm.initialize(np.zeros(2, np.int32))
-    for _ in range(3):
-      state, _, _ = algorithm.phases[0](state, [()] * 4, data)
-    return state.weights
-
   with contextlib.ExitStack() as stack:
     workers = [stack.enter_context(local.Worker.start()) for _ in range(2)]
     remote = execution.RemoteWorkers([each.address for each in workers])
     with execution.use("remote", remote_workers=remote):
-      tf.nest.map_structure(
-        assert_array_equal, weights_of("dp_ftrl"), weights_of("dp")
+      found, expected = (
+        rounds_of(create(name, 0.0, restart=2), UPDATES, 3)[0]
+        for name in ("dp_ftrl", "dp")
       )
+  assert_array_equal(found, expected)
 
 
 @pytest.mark.slow

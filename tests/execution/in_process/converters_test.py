@@ -158,6 +158,23 @@ class TestArrays:
       draw(2, 3, 4),
     )
 
+  def test_largest_and_parts_of_different_lengths(self, check_batch):
+    def compute(x):
+      array = tf.TensorArray(
+        tf.float32, 2, infer_shape=False, element_shape=[None]
+      )
+      array = array.write(0, x[:1]).write(1, x[:2])
+      return [*tf.math.top_k(x, 2), tf.ensure_shape(array.concat(), [3])]
+
+    check_batch(compute, np.float32([[1, 3, 2], [5, 4, 6]]))
+
+  @pytest.mark.parametrize("num_clients", [1, 3])
+  def test_axis_of_clients_is_not_squeezed(self, check_batch, num_clients):
+    check_batch(
+      lambda x: [tf.squeeze(x, axes) for axes in (None, [0], [-1])],
+      draw(1, 2, 1)[:num_clients],
+    )
+
   def test_softmax_of_many_axes(self, check_batch):
     check_batch(
       lambda x: [tf.nn.softmax(x), tf.nn.log_softmax(x)], draw(2, 1, 2, 3, 4)

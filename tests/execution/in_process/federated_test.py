@@ -1,63 +1,19 @@
 """Tests of the federated intrinsics, on results one can work out."""
 
-import collections
-
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.fixtures.computations import map_of
 from tff_shift.execution import in_process
 
 AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
-INTS_AT_CLIENTS = tff.FederatedType(np.int32, tff.CLIENTS)
 
 
 @tff.tensorflow.computation(np.float32, np.float32)
 def multiply(a, b):
   return a * b
-
-
-@tff.tensorflow.computation(np.int32)
-def below_three(number):
-  check = tf.debugging.assert_less(number, 3, message="too many")
-  with tf.control_dependencies([check]):
-    return tf.identity(number)
-
-
-@tff.federated_computation(INTS_AT_CLIENTS)
-def all_below_three(numbers):
-  return tff.federated_map(below_three, numbers)
-
-
-def test_federated_operators(run, context):
-  @tff.federated_computation(
-    tff.FederatedType(np.float32, tff.SERVER), AT_CLIENTS
-  )
-  def operators(factor, values):
-    scaled = tff.federated_map(
-      multiply, (tff.federated_broadcast(factor), values)
-    )
-    return collections.OrderedDict(
-      scaled=scaled,
-      sum=tff.federated_sum(values),
-      mean=tff.federated_mean(values),
-      weighted_mean=tff.federated_mean(scaled, values),
-      min=tff.federated_min(values),
-      max=tff.federated_max(values),
-      shared=tff.federated_broadcast(factor),
-      server=factor,
-    )
-
-  result = run(context, operators, 2.0, [1.0, 2.5, 4.5])
-  assert result["scaled"] == [2.0, 5.0, 9.0]
-  assert result["sum"] == 8.0
-  assert result["mean"] == np.float32(8 / 3)
-  # (2 * 1 + 5 * 2.5 + 9 * 4.5) / 8 = 55 / 8
-  assert result["weighted_mean"] == 6.875
-  assert (result["min"], result["max"]) == (1.0, 4.5)
-  assert (result["shared"], result["server"]) == (2.0, 2.0)
-  assert type(result["sum"]) is np.float32
 
 
 def test_value_from_outside_of_a_mapped_function(run, context):
@@ -123,6 +79,12 @@ def test_select(run, context):
 
 
 def test_failing_client_is_named(run, context):
+  def below_three(number):
+    check = tf.debugging.assert_less(number, 3, message="too many")
+    with tf.control_dependencies([check]):
+      return tf.identity(number)
+
+  all_below_three = map_of(below_three, np.int32)
   with pytest.raises(
     in_process.ClientError, match=r"(?s)client 2 of 4 failed.*too many"
   ) as error:

@@ -78,33 +78,3 @@ def test_select(run, context):
     return tff.federated_map(total, chosen)
 
   assert run(context, select, [[0, 1], [2, 2]], [5, 6, 7]) == [11, 14]
-
-
-@pytest.mark.slow
-def test_factories_of_tff_run_as_they_are(run, context):
-  secure = tff.aggregators.SecureSumFactory(1.0, -1.0)
-  process = secure.create(tff.TensorType(np.float32, [2]))
-  state = run(context, process.initialize)
-  output = run(
-    context,
-    process.next,
-    state,
-    [np.float32([0.5, -0.25]), np.float32([0.25, 0.5])],
-  )
-  np.testing.assert_allclose(output.result, [0.75, 0.25], atol=1e-6)
-
-
-@pytest.mark.long
-def test_distributed_differential_privacy_of_tff(run, context):
-  factory = tff.learning.ddp_secure_aggregator(
-    noise_multiplier=1e-6, expected_clients_per_round=2, bits=16
-  )
-  process = factory.create(tff.TensorType(np.float32, [4]))
-  state = run(context, process.initialize)
-  output = run(
-    context,
-    process.next,
-    state,
-    [np.float32([0.01, 0, 0.02, 0]), np.float32([0.03, 0.01, 0, 0])],
-  )
-  np.testing.assert_allclose(output.result, [0.02, 0.005, 0.01, 0], atol=5e-3)

@@ -300,21 +300,6 @@ class TestTemporaryFile:
       states.put([0, 1], [make_state(0)] * 2)
 
 
-def test_file_is_read_whole_where_there_is_no_limit(path):
-  on_disk = open_states(path)
-  new = [make_state(i) for i in range(4)]
-  on_disk.put([5, 1, 3, 2], new)
-  commit(on_disk, 7)
-  on_disk.close()
-  states = open_states(path, None)
-  states.storage.file.restore(7)
-  states.restore()
-  states.close()
-  assert list(states.in_memory) == [1, 2, 3, 5]
-  assert bits(states.take([5, 1, 3, 2])) == bits(new)
-  assert bits(states[:1]) == bits([make_state(1000)])
-
-
 def test_storage_of_a_checkpoint_takes_what_is_in_memory(path):
   states = client_states.ClientStates(NUM_CLIENTS, Initializer(), int)
   new = [make_state(i) for i in range(3)]

@@ -10,19 +10,13 @@ import tensorflow_federated as tff
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
+from tests.fixtures import clients
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
-from tff_shift.learning import hyperparameters
-from tff_shift.models.networks import mlp
 
 pytestmark = pytest.mark.usefixtures("context")
 
 SEED = np.int32([3, 4])
-
-
-@pytest.fixture(scope="module")
-def model():
-  return mlp.build((2,), num_classes=2, width=4, head_width=3)
 
 
 def client(
@@ -37,7 +31,7 @@ def client(
 
 
 @pytest.fixture(scope="module")
-def algorithm(model) -> algorithm_lib.FederatedAlgorithm:
+def algorithm() -> algorithm_lib.FederatedAlgorithm:
   """The server learns the mean of the examples, and each client counts rounds.
 
   The clients' state starts with the first word of their seed. A client's loss
@@ -67,13 +61,7 @@ def algorithm(model) -> algorithm_lib.FederatedAlgorithm:
       weights["centre"][0] + count + tf.reduce_max(data.x[:, 0]),
     ),
   )
-  return algorithm_lib.build(
-    "centre",
-    lambda model, hparams: work,
-    model,
-    hyperparameters.LocalHParams(),
-    num_evaluation_domains=2,
-  )
+  return clients.build(work, num_features=2, num_evaluation_domains=2)
 
 
 # Means (1, 3), (5, -1), (0, 8).
@@ -172,7 +160,7 @@ class TestTwoPhases:
   """Clients move the centre to their mean; then note what it has become."""
 
   @pytest.fixture(scope="class")
-  def algorithm(self, model):
+  def algorithm(self):
     def train_client(weights, number, data, round_num):
       return algorithm_lib.ClientResult(
         collections.OrderedDict(
@@ -199,12 +187,7 @@ class TestTwoPhases:
       examples_type=NUMBERS_TYPE,
       num_examples=lambda data: data.weight,
     )
-    return algorithm_lib.build(
-      "numbers",
-      lambda model, hparams: work,
-      model,
-      hyperparameters.LocalHParams(client_weighting="num_examples"),
-    )
+    return clients.build(work, weighting="num_examples")
 
   @pytest.mark.slow
   def test_round_by_hand(self, algorithm):

@@ -8,10 +8,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from numpy.testing import assert_allclose
 
+from tests.fixtures import clients as random_clients
 from tests.fixtures import keras_models
 from tests.fixtures import trees
 from tff_shift import algorithms
-from tff_shift.data import client_dataset
 from tff_shift.execution import in_process
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import frozen_weights
@@ -53,14 +53,8 @@ def model():
 
 @pytest.fixture(scope="module")
 def clients():
-  generator = np.random.default_rng(1)
   return [
-    client_dataset.ClientDataset.from_arrays(
-      x=generator.normal(size=(6 + i, 5)).astype(np.float32),
-      y=generator.integers(0, 3, 6 + i).astype(np.int32),
-      seed=randomness.client_seed(0, i),
-      client_id=i,
-    )
+    random_clients.make(i, 6 + i, num_features=5, num_classes=3)
     for i in range(NUM_CLIENTS)
   ]
 

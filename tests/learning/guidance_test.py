@@ -1,6 +1,7 @@
 """Who answers a query: routes by hand, and computations by type."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ from hypothesis.extra import numpy as numpy_strategies
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
+from tests.fixtures import clients
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_drm
-from tff_shift.data import client_dataset
 from tff_shift.learning import guidance
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
@@ -98,15 +99,7 @@ def build(context):
 
 
 def make_data(*sizes):
-  return [
-    client_dataset.ClientDataset.from_arrays(
-      x=np.zeros([size, 2], np.float32),
-      y=np.zeros([size], np.int32),
-      seed=randomness.client_seed(0, client),
-      client_id=client,
-    )
-    for client, size in enumerate(sizes)
-  ]
+  return list(itertools.starmap(clients.make, enumerate(sizes)))
 
 
 @pytest.mark.long

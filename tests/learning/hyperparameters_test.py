@@ -50,31 +50,20 @@ OTHERS = {
 
 class TestMessages:
   @pytest.mark.parametrize(
-    "kind, name, value, limits",
+    "name, value, limits",
     [
-      (Every, "word", "three", "one of one, two"),
-      (Every, "flag", 1, "True or False"),
-      (Every, "count", 0, "an integer at least 1 and at most 7"),
-      (Every, "share", 1.5, "a number at least 0 and at most 1"),
-      (Every, "rate", 0, "a number above 0"),
-      (Every, "number", math.nan, "a number"),
-      (LocalHParams, "local_epochs", -1, "an integer at least 0"),
-      (LocalHParams, "optimizer", "lamb", "one of sgd, adam, adamw"),
-      (LocalHParams, "learning_rate", 0.0, "a number above 0"),
-      (LocalHParams, "momentum", 1.1, "a number at least 0 and at most 1"),
-      (LocalHParams, "weight_decay", -1e-4, "a number at least 0"),
-      (
-        LocalHParams,
-        "client_weighting",
-        "size",
-        "one of uniform, num_examples",
-      ),
+      ("word", "three", "one of one, two"),
+      ("flag", 1, "True or False"),
+      ("count", 0, "an integer at least 1 and at most 7"),
+      ("share", 1.5, "a number at least 0 and at most 1"),
+      ("rate", 0, "a number above 0"),
+      ("number", math.nan, "a number"),
     ],
   )
   def test_refusal_names_field_value_and_what_is_allowed(
-    self, kind, name, value, limits
+    self, name, value, limits
   ):
-    assert refusal(kind(**{name: value})) == (
+    assert refusal(Every(**{name: value})) == (
       f"{name}={value!r} is not allowed: it must be {limits}"
     )
 

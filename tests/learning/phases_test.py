@@ -10,17 +10,16 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from numpy.testing import assert_allclose
 
+from tests.fixtures import clients
 from tests.fixtures import trees
 from tff_shift.data import client_dataset
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import algorithm as algorithm_lib
-from tff_shift.learning import hyperparameters
 from tff_shift.learning import phases
 from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.learning.aggregators import factories
 from tff_shift.learning.aggregators import server_optimizer_hparams
 from tff_shift.learning.aggregators import server_optimizers
-from tff_shift.models.networks import mlp
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -98,11 +97,9 @@ def build(
       examples.x[:, 2:]
     ),
   )
-  return algorithm_lib.build(
-    "toy",
-    lambda model, hparams: work,
-    mlp.build((4,), num_classes=2, width=3, head_width=3),
-    hyperparameters.LocalHParams(client_weighting=weighting),
+  return clients.build(
+    work,
+    weighting=weighting,
     requirements=requirements,
     aggregator=aggregator,
     server_optimizer=server_optimizer,
@@ -114,11 +111,11 @@ def build(
 def first_round(algorithm, data):
   """Returns weights, client states and metrics after each phase."""
   state = algorithm.initialize(SEED)
-  clients = algorithm.initialize_client(state, [SEED] * len(data))
+  memories = algorithm.initialize_client(state, [SEED] * len(data))
   found = []
   for phase in algorithm.phases:
-    state, clients, metrics = phase(state, clients, data)
-    found.append((np.concatenate(state.weights), clients, metrics))
+    state, memories, metrics = phase(state, memories, data)
+    found.append((np.concatenate(state.weights), memories, metrics))
   return found
 
 
@@ -397,11 +394,11 @@ class TestRoundOfNobody:
 
   def run(self, algorithm, *rounds):
     state = algorithm.initialize(SEED)
-    clients = algorithm.initialize_client(state, [SEED] * 2)
+    memories = algorithm.initialize_client(state, [SEED] * 2)
     states, losses = [], []
     for data in rounds:
       (phase,) = algorithm.phases
-      state, clients, metrics = phase(state, clients, list(data))
+      state, memories, metrics = phase(state, memories, list(data))
       states.append(state)
       losses.append(metrics["loss"])
     return states, losses
@@ -461,12 +458,12 @@ class TestRoundOfNobody:
     weights = []
     state = algorithm.initialize(SEED)
     for _ in range(50):
-      state, clients, metrics = phase(
+      state, memories, metrics = phase(
         state,
         algorithm.initialize_client(state, [SEED] * len(nobody)),
         [*nobody],
       )
-      assert len(clients) == len(nobody) and np.isnan(metrics["loss"])
+      assert len(memories) == len(nobody) and np.isnan(metrics["loss"])
       weights.append(state.weights)
     steps = np.diff(weights, axis=0)
     assert np.all(steps != 0)
@@ -506,12 +503,12 @@ def oracle_of(name):
 
 def weights_after(algorithm, means):
   state, found = algorithm.initialize(SEED), []
-  clients = algorithm.initialize_client(state, [SEED] * 2)
+  memories = algorithm.initialize_client(state, [SEED] * 2)
   for mean in means:
     # Two clients whose updates have this mean.
     data = [client(mean + 1), client(mean - 1)]
     (phase,) = algorithm.phases
-    state, clients, _ = phase(state, clients, data)
+    state, memories, _ = phase(state, memories, data)
     found.append(np.concatenate(state.weights))
   return found
 
@@ -624,29 +621,26 @@ class TestMemory:
     first, other = info.step(weights, mean_update)
     return (first + total, other), total
 
-  def build(self):
-    return build(
+  @pytest.mark.slow
+  def test_server_keeps_it(self):
+    algorithm = build(
       num_clients=8,
       update_server=self.update_server,
       initial_memory=lambda seed: tf.constant([100.0]),
       train_client=train_empty_as_well,
       weighting="uniform",
     )
-
-  @pytest.mark.slow
-  def test_server_keeps_it(self):
-    algorithm = self.build()
     state = algorithm.initialize(SEED)
-    clients = algorithm.initialize_client(state, [SEED] * 2)
+    memories = algorithm.initialize_client(state, [SEED] * 2)
     (phase,) = algorithm.phases
     data = [client([2, 0]), client([6, 0])]
-    state, clients, _ = phase(state, clients, data)
+    state, memories, _ = phase(state, memories, data)
     # 100 + 2 / 8 * 4; 1 + 4 + 101.
     assert state.memory.tolist() == [101]
     assert np.concatenate(state.weights).tolist() == [106, 1]
     # One has nothing, one counts.
     data = [client([2, 0], size=0), client([6, 0])]
-    state, clients, _ = phase(state, clients, data)
+    state, _, _ = phase(state, memories, data)
     assert state.memory.tolist() == [101.75]
 
 

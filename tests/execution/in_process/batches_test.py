@@ -312,11 +312,10 @@ class TestBatches:
 @pytest.mark.slow
 def test_fed_avg():
   """In batches as in the loop, and compiled as well; draws are the same."""
-  calls = looped_calls(
-    executor_equality.build("fed_avg"), ("evaluate_clients", "vote")
-  )
+  beside_rounds = "evaluate_clients", "vote"
+  calls = looped_calls(executor_equality.build("fed_avg"), beside_rounds)
   context = in_process.in_process_context(compile_clients=True)
-  check_calls(calls, context)
+  check_calls(calls[: -len(beside_rounds)], context)
   assert set(context.forms.values()) == {"compiled batch"}
   check_calls(calls, in_batches())
 

@@ -3,7 +3,6 @@
 The program of TFF whole in `tests/end_to_end/stock_tff_test.py`.
 """
 
-import asyncio
 import collections
 import dataclasses
 import itertools
@@ -186,40 +185,6 @@ class TestStockLoops:
       "<client_work=<train=<loss=float32,num_clients=float32,"
       "num_diverged=float32>>>@SERVER"
     )
-
-  @pytest.mark.slow
-  def test_training_loop_with_client_data(
-    self, algorithm, process, client_data
-  ):
-    asyncio.set_event_loop(asyncio.new_event_loop())
-    x, y = joined(6 for _ in range(3))
-    evaluation_data = client_dataset.ClientDataset.from_arrays(
-      x, y, seed=np.zeros(2, np.int32)
-    )
-
-    def evaluate(state, data):
-      return algorithm.evaluate_server(
-        learning_process.server_state(algorithm, state), [], data
-      )
-
-    released = tff.program.MemoryReleaseManager()
-    final = tff.simulation.run_training_process(
-      process,
-      training_selection_fn=lambda round_num: [
-        client_data.create_tf_dataset_for_client(client)
-        for client in client_data.client_ids
-      ],
-      total_rounds=8,
-      evaluation_fn=evaluate,
-      evaluation_selection_fn=lambda round_num: evaluation_data,
-      rounds_per_evaluation=8,
-      metrics_managers=[released],
-    )
-    assert final.client_work == 8
-    values = released.values()
-    assert values[8]["evaluation/loss"] < values[0]["evaluation/loss"]
-    losses = [values[r]["client_work"]["train"]["loss"] for r in (1, 8)]
-    assert losses[1] < losses[0]
 
   @pytest.mark.slow
   def test_stock_evaluation_takes_the_weights(self, model, algorithm, process):

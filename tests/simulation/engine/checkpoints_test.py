@@ -14,12 +14,12 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.fixtures import clients
+from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift._util import files
 from tff_shift.algorithms import fed_rep
-from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
-from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import rounds
@@ -692,16 +692,7 @@ def test_what_has_no_form_is_refused(make):
 @pytest.mark.slow
 def test_real_algorithm_with_a_state_of_its_aggregator(context, make):
   del context
-  generator = np.random.default_rng(1)
-  data = [
-    client_dataset.ClientDataset.from_arrays(
-      generator.normal(size=(6, 2)).astype(np.float32),
-      generator.integers(0, 2, 6).astype(np.int32),
-      np.array([6], np.int32),
-      randomness.client_seed(0, i),
-    )
-    for i in range(3)
-  ]
+  data = [clients.make(i, 6) for i in range(3)]
   algorithm = algorithms.build(
     fed_rep,
     mlp.build((2,), width=4, head_width=3),
@@ -716,10 +707,7 @@ def test_real_algorithm_with_a_state_of_its_aggregator(context, make):
       checkpoint, num_steps, running, [], make=dict, replay=print
     ):
       running.step()
-    return [
-      np.asarray(each).tobytes()
-      for each in tf.nest.flatten((running.server_state, running.client_states))
-    ]
+    return trees.bits((running.server_state, running.client_states))
 
   run(2, make())
   assert run(3, make()) == run(3)

@@ -7,12 +7,11 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import scipy.stats
-import tensorflow as tf
 
+from tests.fixtures import clients
+from tests.fixtures.trees import bits
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_avg
-from tff_shift.data import client_dataset
-from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import participation
@@ -252,13 +251,7 @@ def test_what_is_not_allowed_is_refused(refusal):
 
 
 def example(client):
-  generator = np.random.default_rng(client)
-  return client_dataset.ClientDataset.from_arrays(
-    generator.normal(size=(5 + client, 2)).astype(np.float32),
-    generator.integers(0, 2, 5 + client).astype(np.int32),
-    seed=randomness.client_seed(RUN_SEED, client),
-    client_id=client,
-  )
+  return clients.make(client, 5 + client, run_seed=RUN_SEED)
 
 
 def build(**options):
@@ -276,10 +269,6 @@ def start(algorithm, num_clients=6, make=example, **options):
   return rounds.Rounds(
     algorithm, data, run_seed=RUN_SEED, participation=0.5, **options
   )
-
-
-def bits(state):
-  return [np.asarray(each).tobytes() for each in tf.nest.flatten(state)]
 
 
 @pytest.mark.slow

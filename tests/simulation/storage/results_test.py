@@ -267,21 +267,11 @@ class TestConfig:
 
 class TestSummaryFile:
   def test_has_the_common_form(self, folder, make_summary):
-    folder.write_summary(
-      each.to_record()
-      for each in (make_summary(), make_summary("fed_evp", rounds=7))
-    )
+    folder.write_summary([make_summary().to_record()])
     summary = _read_json(folder.path / "summary.json")
     assert list(summary) == ["format", "runs"]
-    assert [run["algorithm"] for run in summary["runs"]] == [
-      "fed_avg",
-      "fed_evp",
-    ]
-    run = summary["runs"][0]
-    assert list(run) == [
-      *("algorithm", "dataset", "setting", "metrics", "rounds"),
-      *("seconds_per_round", "num_diverged", "scores"),
-    ]
+    (run,) = summary["runs"]
+    assert next(iter(run)) == "algorithm"
     assert run == {
       "algorithm": "fed_avg",
       "dataset": "circle",

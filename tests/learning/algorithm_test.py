@@ -30,84 +30,33 @@ def client(
   )
 
 
-@pytest.fixture(scope="module")
-def algorithm() -> algorithm_lib.FederatedAlgorithm:
-  """The server learns the mean of the examples, and each client counts rounds.
+class TestClients:
+  """Each predicts class 1 above its count + its largest example."""
 
-  The clients' state starts with the first word of their seed. A client's loss
-  is its number of examples plus 100 times the round.
-  """
+  @pytest.fixture(scope="class")
+  def algorithm(self):
+    def predict(weights, count, data, examples):
+      threshold = count + tf.reduce_max(data.x[:, 0])
+      return tf.stack(
+        [tf.fill(tf.shape(examples.y), threshold), examples.x[:, 0]], axis=1
+      )
 
-  def train_client(weights, count, data, round_num):
-    centre = tf.reduce_mean(data.x, axis=0)
-    loss = tf.shape(data.y)[0] + 100 * round_num
-    return algorithm_lib.ClientResult(
-      update=collections.OrderedDict(centre=centre - weights["centre"]),
-      client_state=count + 1.0,
-      loss=tf.cast(loss, tf.float32),
+    work = algorithm_lib.AlgorithmSpec(
+      initial_weights=lambda seed: tf.zeros([1]),
+      initial_client_state=lambda seed, weights: tf.constant(0.0),
+      train_client=None,
+      predict_as_client=predict,
     )
+    return clients.build(work, num_features=2, num_evaluation_domains=2)
 
-  def logits(x, threshold):
-    return tf.stack([tf.fill(tf.shape(x)[:1], threshold), x[:, 0]], axis=1)
-
-  work = algorithm_lib.AlgorithmSpec(
-    initial_weights=lambda seed: collections.OrderedDict(
-      centre=tf.cast(seed, tf.float32)
-    ),
-    initial_client_state=lambda seed, weights: tf.cast(seed[0], tf.float32),
-    train_client=train_client,
-    predict_as_client=lambda weights, count, data, examples: logits(
-      examples.x,
-      weights["centre"][0] + count + tf.reduce_max(data.x[:, 0]),
-    ),
-  )
-  return clients.build(work, num_features=2, num_evaluation_domains=2)
-
-
-# Means (1, 3), (5, -1), (0, 8).
-CLIENTS = [
-  client([[0, 2], [2, 4]], [0, 1], seed=(10, 1)),
-  client([[5, -1]], [0], seed=(20, 2)),
-  client([[0, 8]] * 5, [1] * 5, [2, 3], seed=(30, 3)),
-]
-SEEDS = [data.seed for data in CLIENTS]
-
-
-class TestRounds:
-  def test_two_rounds_by_hand(self, algorithm):
-    (phase,) = algorithm.phases
-    state = algorithm.initialize(SEED)
-    counts = algorithm.initialize_client(state, SEEDS)
-    assert_array_equal(state.weights["centre"], [3, 4])
-    assert state.round_num == 0
-    assert list(counts) == [10, 20, 30]
-
-    state, counts, metrics = phase(state, counts, CLIENTS)
-    # Each client counts alike: the mean of their means, (6, 10) / 3.
-    assert_allclose(state.weights["centre"], [2, 10 / 3], rtol=1e-6)
-    assert isinstance(state, algorithm_lib.ServerState) and state.round_num == 1
-    assert list(counts) == [11, 21, 31]
-    assert_allclose(metrics["loss"], (2 + 1 + 5) / 3, rtol=1e-6)
-    assert metrics["num_clients"] == 3
-
-    # The two others, in an order of their own, and the round that follows.
-    state, counts, metrics = phase(
-      state, [counts[2], counts[1]], [CLIENTS[2], CLIENTS[1]]
-    )
-    assert_allclose(state.weights["centre"], [2.5, 3.5], rtol=1e-6)
-    assert state.round_num == 2
-    assert list(counts) == [32, 22]
-    assert_allclose(metrics["loss"], (105 + 101) / 2, rtol=1e-6)
-    assert metrics["num_clients"] == 2
-
-  def test_clients_predict_with_their_own_state_and_data(self, algorithm):
-    state = algorithm.initialize(SEED)
-    # Class 1 where x is above 3 + count + max(x of the training data).
+  def test_predict_with_their_own_state_and_data(self, algorithm):
+    data = [client([[0, 2], [2, 4]], [0, 1]), client([[5, -1]], [0])]
     examples = [
       client([[4.5, 0], [5.5, 0], [6.5, 0]], [1, 1, 0], [2, 1]),
       client([[7.5, 0], [8.5, 0]], [1, 1], [0, 2]),
     ]
-    given = state, [np.float32(0), np.float32(-0.5)], CLIENTS[:2], examples
+    counts = [np.float32(3), np.float32(2.5)]
+    given = algorithm.initialize(SEED), counts, data, examples
     metrics = algorithm.evaluate_clients(*given)
     # Thresholds 5 and 7.5: 4.5 and 6.5 of the first client are taken for the
     # wrong class; 7.5 is a tie, which the first class wins.

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.special
 import tensorflow as tf
-import tensorflow_federated as tff
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
@@ -274,63 +273,6 @@ def test_finalize_means_by_hand(run_in_graph):
   assert_array_equal(means["pooled_accuracy"], [0.75, np.nan, 1])
   assert_array_equal(means["loss"], [1, np.nan, 0.5])
   assert_array_equal(means["num_examples"], [8, 0, 1])
-
-
-class TestThroughTff:
-  NUM_DOMAINS = 4
-
-  @pytest.fixture(scope="class")
-  def sums_type(self):
-    per_domain = tff.TensorType(np.float32, (self.NUM_DOMAINS,))
-    names = sums_of(self.NUM_DOMAINS)
-    return tff.types.to_type(
-      collections.OrderedDict.fromkeys(names, per_domain)
-    )
-
-  @pytest.fixture(scope="class")
-  def evaluate_clients(self, sums_type):
-    return tff.federated_computation(
-      lambda sums: evaluation.federated_metrics(sums),
-      tff.FederatedType(sums_type, tff.CLIENTS),
-    )
-
-  @pytest.fixture(scope="class")
-  def sums_of(self, compile_in_graph):
-    return compile_in_graph(
-      evaluation.domain_metrics,
-      tf.TensorSpec([None, NUM_CLASSES], tf.float32),
-      tf.TensorSpec([None], tf.int32),
-      tf.TensorSpec([self.NUM_DOMAINS], tf.int32),
-    )
-
-  @pytest.mark.parametrize("seed", range(3))
-  def test_metrics_of_random_clients(self, evaluate_clients, sums_of, seed):
-    generator = np.random.default_rng(seed)
-    clients = [
-      predictions(generator, sizes)
-      for sizes in ([5, 1, 0, 3], [0, 7, 0, 2], [3, 0, 0, 8])
-    ]
-    means = evaluate_clients([sums_of(*client) for client in clients])
-
-    by_hand = [sums_by_hand(*client) for client in clients]
-    total = {name: sum(s[name] for s in by_hand) for name in by_hand[0]}
-    for domain in (0, 1, 3):
-      accuracies = [
-        s["accuracy"][domain] / s["num_examples"][domain]
-        for s in by_hand
-        if s["num_examples"][domain]
-      ]
-      size = total["num_examples"][domain]
-      for name, expected in (
-        ("accuracy", np.mean(accuracies)),
-        ("pooled_accuracy", total["accuracy"][domain] / size),
-        ("loss", total["loss"][domain] / size),
-        ("num_examples", size),
-      ):
-        assert_allclose(means[name][domain], expected, rtol=1e-6)
-    for name in ("accuracy", "pooled_accuracy", "loss"):
-      assert np.isnan(means[name][2])
-    assert means["num_examples"][2] == 0
 
 
 def test_accuracies_are_reported_in_percent():

@@ -73,6 +73,10 @@ class TestMessages:
       ({"count": 3}, "hparams={'count': 3} is not"),
       # The first bad field is named.
       (Every(count=8, share=2.0), "count=8 "),
+      (LocalHParams(local_epochs=-1), "local_epochs=-1 "),
+      (LocalHParams(learning_rate=0.0), "learning_rate=0.0 "),
+      (LocalHParams(momentum=1.1), "momentum=1.1 "),
+      (LocalHParams(weight_decay=-1e-4), "weight_decay=-0.0001 "),
       (
         LocalHParams(decay_rounds=3, cosine_rounds=4),
         "decay_rounds=3 is not allowed with cosine_rounds=4",

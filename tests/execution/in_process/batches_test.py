@@ -112,20 +112,15 @@ def check_calls(calls, context):
       assert executor_equality.largest_difference(found, call.result) < 1e-6
 
 
-class TestBlocks:
-  @pytest.mark.parametrize("most", [0, 1, 2, 5])
-  def test_each_client_is_in_one_block_of_its_shape(self, most):
-    shapes = [3, 1, 3, 3, 2, 1, 3, 3]
-    order, plan = blocks.plan(shapes, most)
-    groups = [
-      order[start:end]
-      for start, end in zip(plan.ends[:-1], plan.ends[1:], strict=True)
-    ]
-    assert sorted(order) == list(range(8))
-    assert all(group == sorted(group) for group in groups)
-    assert all(len({shapes[i] for i in group}) == 1 for group in groups)
-    assert all(0 < len(group) <= (most or 8) for group in groups)
-    assert [order[place] for place in plan.places] == list(range(8))
+@pytest.mark.parametrize(
+  "most, ends",
+  [(0, [5, 7, 8]), (1, range(1, 9)), (2, [2, 4, 5, 7, 8]), (5, [5, 7, 8])],
+)
+def test_each_client_is_in_one_block_of_its_shape(most, ends):
+  order, plan = blocks.plan([3, 1, 3, 3, 2, 1, 3, 3], most)
+  assert order == [0, 2, 3, 6, 7, 1, 5, 4]
+  assert plan.ends.tolist() == [0, *ends]
+  assert plan.places.tolist() == [0, 5, 1, 2, 7, 6, 3, 4]
 
 
 class TestBatches:

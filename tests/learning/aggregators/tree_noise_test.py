@@ -9,10 +9,10 @@ import tensorflow_federated as tff
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
+from tests.fixtures import clients
 from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift import execution
-from tff_shift.data import client_dataset
 from tff_shift.execution import local
 from tff_shift.learning.aggregators import factories
 from tff_shift.learning.aggregators.aggregator_hparams import (
@@ -150,17 +150,12 @@ class TestNoise:
       model,
       aggregator=factories.build("dp_ftrl", hparams, clients_per_round=2),
     )
-    data = [
-      client_dataset.ClientDataset.from_arrays(
-        x=np.float32([[1, 2]]), y=np.int32([0]), seed=np.int32([1, 5])
-      )
-    ]
 
     def weights_of(seed):
-      state = algorithm.initialize(np.int32([seed, 7]))
+      state, states, data = algorithm.start([clients.make(0, 1)], seed)
       start = state.weights
       for _ in range(2):
-        state, _, _ = algorithm.phases[0](state, [()], data)
+        state, _, _ = algorithm.phases[0](state, states, data)
       moved = trees.leaves(trees.subtract(state.weights, start))
       return np.concatenate(list(map(np.ravel, moved)))
 

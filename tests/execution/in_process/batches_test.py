@@ -519,25 +519,18 @@ class TestSizes:
 
 class TestNotBatched:
   def test_reason_is_an_error(self, run):
-    count = tff.tensorflow.computation(
+    counts = map_of(
       lambda values: values.reduce(0, lambda total, _: total + 1),
       tff.SequenceType(np.int32),
     )
-
-    @tff.federated_computation(
-      tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS)
-    )
-    def counts(values):
-      return tff.federated_map(count, values)
-
     with pytest.raises(
       execution.NotBatchedError,
-      match=r"the clients of counts cannot.*argument",
+      match=r"the clients of mapped cannot.*argument",
     ):
       run(in_batches(), counts, [[1, 2], [3]])
     with in_a_loop() as context:
       assert counts([[1, 2], [3]]) == [2, 1]
-    assert context.forms == {"counts": "client by client"}
+    assert context.forms == {"mapped": "client by client"}
 
   def test_operation_is_named(self, mapped):
     # As many numbers as the client's value is.
@@ -551,22 +544,17 @@ class TestNotBatched:
 
   def test_auto_is_the_loop_if_no_batch_has_two_clients(self, run):
     context = in_process.in_process_context(client_devices=["CPU:0"])
-    context.batch_memory = 2**30
     forms = []
-    for sizes in ((2, 2), (1, 2), (3,), (1, 2, 1)):
+    # On a CPU there is no memory for batches.
+    for sizes in ((2, 2), (2, 2), (1, 2), (3,), (1, 2, 1)):
       run(context, one_round, np.float32(0.5), rows_of(*sizes))
       forms.append(context.forms["one_round"])
-    assert forms == ["batch", "loop", "loop", "batch"]
-
-  def test_auto_is_the_loop_on_a_cpu(self, run):
-    context = in_process.in_process_context(client_devices=["CPU:0"])
-    run(context, one_round, np.float32(0.5), rows_of(1, 2))
-    assert context.forms == {"one_round": "loop"}
+      context.batch_memory = 2**30
+    assert forms == ["loop", "batch", "loop", "loop", "batch"]
 
   @pytest.mark.parametrize(
     ("options", "message"),
     [
-      ({"batch_clients": "yes"}, "batch_clients must be 'auto', True or False"),
       ({"batch_clients": 1}, "batch_clients must be 'auto', True or False"),
       ({"clients_per_batch": -1}, "clients_per_batch must be 0 or more"),
       (

@@ -176,13 +176,6 @@ class TestRounds:
       )
     )
 
-  def test_imports_and_traces_do_not_grow(self, train):
-    context = in_process.in_process_context()
-    train(context, 1)
-    counts = context.num_imports, context.num_traces
-    train(context, 4)
-    assert (context.num_imports, context.num_traces) == counts
-
   def test_asynchronous_and_mergeable_forms(
     self, run, process, start, client_datasets
   ):

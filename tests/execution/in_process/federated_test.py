@@ -54,22 +54,25 @@ def test_eval_and_value_use_the_default_number_of_clients(run):
   assert run(context, ones) == ([1, 1, 1], 1, 3)
 
 
-def test_select(run, context):
+@pytest.mark.parametrize(
+  "select", [tff.federated_select, tff.federated_secure_select]
+)
+def test_select(run, context, select):
+  pick = tff.tensorflow.computation(
+    lambda words, key: tf.gather(words, key), (np.str_, [3]), np.int32
+  )
+  join = tff.tensorflow.computation(
+    lambda dataset: dataset.reduce("", lambda a, b: tf.strings.join([a, b])),
+    tff.SequenceType(np.str_),
+  )
+
   @tff.federated_computation(
     tff.FederatedType((np.int32, [2]), tff.CLIENTS),
     tff.FederatedType((np.str_, [3]), tff.SERVER),
   )
   def select_and_join(keys, letters):
-    selected = tff.federated_select(
-      keys,
-      tff.federated_value(3, tff.SERVER),
-      letters,
-      tff.tensorflow.computation(lambda words, key: tf.gather(words, key)),
-    )
-    join = tff.tensorflow.computation(
-      lambda dataset: dataset.reduce("", lambda a, b: tf.strings.join([a, b]))
-    )
-    return tff.federated_map(join, selected)
+    number = tff.federated_value(3, tff.SERVER)
+    return tff.federated_map(join, select(keys, number, letters, pick))
 
   keys = [np.array(each, np.int32) for each in ([0, 1], [2, 0], [1, 1])]
   joined = run(context, select_and_join, keys, ["a", "b", "c"])

@@ -4,7 +4,6 @@ import collections
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
 INTS_AT_CLIENTS = tff.FederatedType(np.int32, tff.CLIENTS)
@@ -56,25 +55,3 @@ def test_modular_sum(run, context):
     )
   )
   assert run(context, modular, [7, 8, 9]) == 4
-
-
-def test_select(run, context):
-  pick = tff.tensorflow.computation(
-    lambda values, key: tf.gather(values, key), (np.int32, [3]), np.int32
-  )
-
-  @tff.federated_computation(
-    tff.FederatedType((np.int32, [2]), tff.CLIENTS),
-    tff.FederatedType((np.int32, [3]), tff.SERVER),
-  )
-  def select(keys, values):
-    chosen = tff.federated_secure_select(
-      keys, tff.federated_value(3, tff.SERVER), values, pick
-    )
-    total = tff.tensorflow.computation(
-      lambda part: part.reduce(0, lambda a, b: a + b),
-      tff.SequenceType(np.int32),
-    )
-    return tff.federated_map(total, chosen)
-
-  assert run(context, select, [[0, 1], [2, 2]], [5, 6, 7]) == [11, 14]

@@ -5,7 +5,6 @@ import collections
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 from numpy.testing import assert_array_equal
 
 from tff_shift.learning import local_training
@@ -110,19 +109,6 @@ def draw(size):
 
 
 class TestCollection:
-  def test_type(self, data_type):
-    computation = sequences.collection(
-      sequences.check(sequences.examples(data_type), data_type), data_type, 0, 1
-    )
-    assert str(computation.type_signature) == (
-      "(<float32[2],int32>* -> <x=float32[?,2],y=int32[?],domain_sizes=int32[1]"
-      ",num_examples=int32,seed=int32[2],client_id=int32>)"
-    )
-    wanted = tff.FunctionType(data_type, data_type)
-    assert wanted.parameter.is_assignable_from(
-      computation.type_signature.result
-    )
-
   @pytest.mark.slow
   @pytest.mark.parametrize("size", [0, 1, 7])
   def test_pipelines_of_the_same_examples_give_the_same(self, data_type, size):

@@ -267,14 +267,6 @@ class TestLimit:
     assert written == [[0, 1, 2], [1]]
     assert list(states.in_memory) == [1, 4, 5]
 
-  def test_states_of_another_kind_are_refused(self, path):
-    states = open_states(path, 1)
-    state = make_state(1)
-    states.put([0], [state])
-    with pytest.raises(ValueError, match="must be of one kind") as error:
-      states.put([1, 2], [state._replace(weights=(np.zeros(6),)), state])
-    assert "\n" not in str(error.value)
-
 
 class TestTemporaryFile:
   def open(self, folder):

@@ -6,10 +6,6 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies
-from hypothesis.extra import numpy as numpy_strategies
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
@@ -58,23 +54,6 @@ def test_routes_by_hand(logits, sizes, routes, probabilities):
   ):
     assert_array_equal(routing[f"{prefix}routes"], chosen)
     assert_allclose(routing[f"{prefix}probabilities"], p, atol=1e-4)
-
-
-@settings(max_examples=30)
-@given(
-  numpy_strategies.arrays(
-    np.float32, (3, 4), elements=strategies.floats(-30, 30, width=32)
-  ),
-  numpy_strategies.arrays(np.float32, 4, elements=strategies.integers(1, 1000)),
-)
-def test_routing_is_a_distribution(logits, sizes):
-  routing = route(logits, sizes)
-  for prefix in ("", "uncorrected_"):
-    probabilities = routing[f"{prefix}probabilities"]
-    assert (probabilities >= 0).all()
-    assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
-    chosen = probabilities[range(3), routing[f"{prefix}routes"]]
-    assert (chosen == probabilities.max(axis=1)).all()
 
 
 X = np.float32([[1, 2], [-3, 1], [0, 0]])

@@ -174,15 +174,6 @@ class TestBatches:
       counts = np.bincount([batch[position] for batch in drawn], minlength=5)
       assert scipy.stats.chisquare(counts).pvalue > CHANCE
 
-  def test_images_keep_shape_and_dtype(self, run_in_graph):
-    x = np.arange(4 * 2 * 3).reshape(4, 2, 3, 1).astype(np.uint8)
-    data = numbered([4])._replace(x=x)
-    batch = run_in_graph(
-      lambda data: local_training.pooled_batches(data, 1, 6, SEED)(0), data
-    )
-    assert batch.x.dtype == x.dtype
-    assert_array_equal(batch.x, x[batch.y])
-
 
 class TestSizes:
   def test_domain_of_example(self, run_in_graph):
@@ -443,25 +434,6 @@ def run_training(
   weights, (x, y) = problem
   rates = () if rate is None else (np.float32(rate),)
   return run_in_graph(work, weights, x, y, np.int32(num_steps), *rates)
-
-
-@pytest.mark.parametrize(
-  "weights, expected",
-  [
-    # Probabilities 1/2 and 1/4 of the true classes.
-    ((), (np.log(2) + np.log(4)) / 2),
-    # Weights are not normalized: (log(2) / 2 + log(4) / 4) / 2.
-    ((np.float32([0.5, 0.25]),), np.log(2) / 2),
-  ],
-)
-def test_cross_entropy_is_a_mean_over_the_batch(
-  run_in_graph, weights, expected
-):
-  logits = np.float32([[0, 0], [np.log(3), 0]])
-  value = run_in_graph(
-    local_training.cross_entropy, logits, np.int32([0, 1]), *weights
-  )
-  assert_allclose(value, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("is_weighted", [False, True])

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-from absl import logging
 
 from tests.fixtures.computations import map_of
 from tff_shift.data import examples
@@ -257,15 +256,12 @@ class TestOneByOne:
 
   @pytest.mark.slow
   def test_failure_of_the_one_function_is_said_once(
-    self, run, one_by_one, monkeypatch
+    self, run, one_by_one, monkeypatch, caplog
   ):
     def fail(self, num_clients, packed):
       raise tf.errors.ResourceExhaustedError(None, None, "no memory\nis left")
 
-    said = []
-    monkeypatch.setattr(
-      logging, "info", lambda text, *words: said.append(text % words)
-    )
+    caplog.set_level("INFO", "absl")
     states, data = make_clients(3)
     expected = one_by_one(one_round, WEIGHTS, states, data)
     monkeypatch.setattr(cohorts.CohortProgram, "__call__", fail)
@@ -273,7 +269,7 @@ class TestOneByOne:
     for _ in range(2):
       found = run(context, one_round, WEIGHTS, states, data)
       assert bits(found) == bits(expected)
-    (line,) = said
+    (line,) = [record.getMessage() for record in caplog.records]
     assert "client by client" in line and "no memory is left" in line
 
   def test_other_values_than_arrays_of_the_type_are_converted(self, run, whole):

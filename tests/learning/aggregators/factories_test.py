@@ -85,15 +85,13 @@ class TestRobust:
     )
     assert output.measurements["zeroed_count"] == 1
 
-  def test_zeroing_alone(self):
-    process = create("robust", HParams(clipping="none"))
+  @pytest.mark.parametrize(
+    "zeroing, expected", [(True, [1.5, 2]), (False, [1.5, 13])]
+  )
+  def test_zeroing_alone_or_nothing_at_all(self, zeroing, expected):
+    process = create("robust", HParams(clipping="none", zeroing=zeroing))
     result, _ = run(process, [[3, 4], [0, 22]], [1, 1])
-    assert_allclose(result, [1.5, 2])
-
-  def test_nothing_of_both_is_the_mean(self):
-    process = create("robust", HParams(clipping="none", zeroing=False))
-    result, _ = run(process, [[3, 4], [0, 22]], [1, 1])
-    assert_allclose(result, [1.5, 13])
+    assert_allclose(result, expected)
 
 
 @pytest.mark.slow

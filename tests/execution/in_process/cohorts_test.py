@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.fixtures.computations import map_of
+from tests.fixtures.trees import typed_bits as bits
 from tff_shift.data import examples
 from tff_shift.execution import in_process
 from tff_shift.execution.in_process import cohorts
@@ -87,13 +88,6 @@ def make_clients(num_clients, seed=0):
 
 
 WEIGHTS = np.array([1.5, -0.5], np.float32)
-
-
-def bits(value):
-  return [
-    (np.asarray(leaf).dtype, np.shape(leaf), np.asarray(leaf).tobytes())
-    for leaf in tf.nest.flatten(value)
-  ]
 
 
 @pytest.fixture

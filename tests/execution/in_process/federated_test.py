@@ -5,15 +5,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.fixtures.computations import AT_CLIENTS
 from tests.fixtures.computations import map_of
+from tests.fixtures.computations import multiply
 from tff_shift.execution import in_process
-
-AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
-
-
-@tff.tensorflow.computation(np.float32, np.float32)
-def multiply(a, b):
-  return a * b
 
 
 def test_value_from_outside_of_a_mapped_function(run, context):

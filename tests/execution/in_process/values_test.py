@@ -7,12 +7,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
-
-
-@tff.tensorflow.computation(np.float32, np.float32)
-def multiply(a, b):
-  return a * b
+from tests.fixtures.computations import AT_CLIENTS
+from tests.fixtures.computations import multiply
 
 
 def test_strings_with_zero_bytes(run, context):

@@ -10,8 +10,8 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-import tensorflow as tf
 
+from tests.fixtures import trees
 from tff_shift._util import files
 from tff_shift.simulation.engine import client_states
 from tff_shift.simulation.storage import run_file
@@ -40,10 +40,7 @@ def make_state(number) -> State:
 
 
 def bits(states):
-  return [
-    (np.asarray(each).dtype, np.shape(each), np.asarray(each).tobytes())
-    for each in tf.nest.flatten(list(states))
-  ]
+  return trees.typed_bits(list(states))
 
 
 class Initializer:

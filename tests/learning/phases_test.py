@@ -662,25 +662,18 @@ class TestClientsWithoutExamples:
     assert metrics == {"loss": 2.5, "num_clients": 3, "num_diverged": 0}
 
   def test_server_that_cannot_work_without_clients_is_not_asked(self):
-    def update_server(weights, mean_update, count, info):
-      # TensorFlow raises at a matrix that has no inverse.
-      return weights[0] * tf.linalg.inv([[count]])[0], weights[1]
-
-    def train_client(weights, memory, data, round_num):
-      result = train_empty_as_well(weights, memory, data, round_num)
-      return result._replace(plaintext_sum=tf.cast(tf.size(data.y), tf.float32))
-
     algorithm = build(
-      train_client=train_client,
-      update_server=update_server,
-      requirements=factories.AggregationRequirements(
-        plaintext_sums="the server is told a number"
+      train_client=train_empty_as_well,
+      # TensorFlow raises at a matrix that has no inverse.
+      update_server=lambda weights, mean_update, plaintext_sum, info: (
+        weights[0] * tf.linalg.inv([[info.num_counted]])[0],
+        weights[1],
       ),
     )
-    ((weights, _, _),) = first_round(algorithm, [client([0, 0], size=0)])
-    assert weights.tolist() == [1, 1]
-    ((weights, _, _),) = first_round(algorithm, [client([0, 0], size=4)])
-    assert weights.tolist() == [0.25, 1]
+    nobody, someone = client([0, 0], size=0), client([0, 0])
+    for data, first_weight in (([nobody], 1), ([nobody, someone] * 2, 0.5)):
+      ((weights, _, _),) = first_round(algorithm, data)
+      assert weights.tolist() == [first_weight, 1]
 
   def test_loss_of_what_is_personal_does_not_count(self):
     def personalize_client(weights, memory, data, round_num):

@@ -14,6 +14,7 @@ from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import aggregator_hparams
 from tff_shift.learning.aggregators import factories
 from tff_shift.learning.aggregators import privacy_accounting
+from tff_shift.learning.aggregators import update_noise
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -197,11 +198,8 @@ class TestPrivate:
   )
   def test_ledger_of_the_process_gives_the_same_epsilon(self, clipping):
     noise = 1.2
-    process = create(
-      "dp",
-      HParams(noise_multiplier=noise, clipping=clipping),
-      clients_per_round=20,
-    )
+    hparams = HParams(noise_multiplier=noise, clipping=clipping)
+    process = create("dp", hparams, clients_per_round=20)
     _, output = run(process, UPDATES, WEIGHTS)
     event = tff.structure.from_container(output.state.dp_event, recursive=True)
     # The other leaves are names.
@@ -213,6 +211,10 @@ class TestPrivate:
     # Gaussians compose to one; the second is of the count of clipped updates.
     total = np.sum(multipliers**-2.0) ** -0.5
     assert total == pytest.approx(noise, rel=1e-5)
+    # Two weights, clients of norm 1.
+    traits = factories.build("dp", hparams, clients_per_round=20).traits
+    ratio = update_noise.ratio(traits.noise, tff.to_type((np.float32, [2])))
+    assert ratio == pytest.approx(multipliers[0] * np.sqrt(2) / 20, rel=1e-5)
 
     accountant = dp_accounting.rdp.RdpAccountant()
     composed = dp_accounting.ComposedDpEvent(

@@ -90,14 +90,6 @@ class TestTraining:
       best.validation_loss, rel=1e-5
     )
 
-  def test_logits_are_those_of_the_weights(self, run, run_in_graph):
-    pretrained, _, _ = run
-    _, (x, _) = DIGITS
-    logits = run_in_graph(MODEL.predict, pretrained.weights, x)
-    np.testing.assert_allclose(
-      logits, pretrained.validation_logits, rtol=1e-4, atol=1e-4
-    )
-
   def test_training_ends_at_the_first_run_of_bad_epochs(self, run):
     pretrained, epochs, hparams = run
     losses = [epoch.validation_loss for epoch in epochs]
@@ -110,14 +102,6 @@ class TestTraining:
       for i in range(len(good) - hparams.patience)
     )
     assert pretrained.num_epochs < hparams.max_epochs
-
-  def test_model_with_pretrained_weights_starts_from_them(
-    self, run, run_in_graph
-  ):
-    pretrained, _, _ = run
-    started = pretraining.with_pretrained(MODEL, pretrained)
-    weights = run_in_graph(started.initial_weights, np.array([8, 9], np.int32))
-    assert trees.bits(weights) == trees.bits(pretrained.weights)
 
 
 class Trained(NamedTuple):

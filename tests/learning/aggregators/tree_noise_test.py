@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
 from tests.fixtures import clients
@@ -98,18 +97,6 @@ def covariance(num_rounds, restart=0):
     weights = np.concatenate([weights, stays])
     found[start:, start:] += weights @ weights.T
   return found * (NOISE * NORM / NUM_CLIENTS) ** 2
-
-
-def test_variances_by_hand():
-  scale = (NOISE * NORM / NUM_CLIENTS) ** 2
-  # One leaf; the best of 1 and 1/2 + 1/2; this and a leaf.
-  assert_allclose(np.diag(covariance(3)) / scale, [1, 2 / 3, 5 / 3], rtol=1e-12)
-  assert_allclose(
-    np.diag(covariance(3, restart=2)) / scale, [1, 2 / 3, 5 / 3], rtol=1e-12
-  )
-  assert_allclose(
-    np.diag(covariance(4, restart=1)) / scale, [1, 2, 3, 4], rtol=1e-12
-  )
 
 
 @pytest.mark.slow

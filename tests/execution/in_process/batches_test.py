@@ -264,7 +264,9 @@ class TestBatches:
 
   def test_operation_in_a_loop_is_said_once(self, run, caplog):
     caplog.set_level("INFO", "absl")
-    root = map_of(tf.linalg.sqrtm, tff.TensorType(np.float32, (2, 2)))
+    root = map_of(
+      lambda x: tf.linalg.sqrtm(x), tff.TensorType(np.float32, (2, 2))
+    )
     context = in_batches()
     for _ in range(2):
       roots = run(context, root, [np.diag(np.float32([4, x])) for x in (1, 9)])

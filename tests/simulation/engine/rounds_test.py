@@ -180,31 +180,6 @@ class TestRounds:
     run.client_states = run.client_states[1:] + run.client_states[:1]
     assert equal_bits(run.client_states[:-1], states[1:])
 
-  def test_step_runs_the_phase_on_the_sampled_clients_alone(self, algorithm):
-    run = self.half(algorithm)
-    taken_part = set()
-    for round_num in range(3):
-      before = snapshot(run)
-      metrics = run.step()
-
-      chosen = rounds.sample_clients(NUM_CLIENTS, 0.5, RUN_SEED, round_num)
-      server, states, expected = algorithm.phases[0](
-        before.server,
-        [before.clients[client] for client in chosen],
-        [DATA[client] for client in chosen],
-      )
-      assert equal_bits(run.server_state, server)
-      assert equal_bits([run.client_states[c] for c in chosen], states)
-      assert equal_bits(metrics, expected)
-      for client in range(NUM_CLIENTS):
-        assert (client not in chosen) == equal_bits(
-          run.client_states[client], before.clients[client]
-        )
-      assert run.round_num == round_num + 1 == run.server_state.round_num
-      assert len(run.seconds) == round_num + 1
-      taken_part |= set(chosen)
-    assert len(taken_part) > 3
-
   def test_phases_follow_each_other_and_the_last_tells_the_metrics(
     self, algorithm
   ):

@@ -18,6 +18,7 @@ from tff_shift.data import client_dataset
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.learning.hyperparameters import LocalHParams
+from tff_shift.learning.hyperparameters import LocalWorkHParams
 from tff_shift.models.split_model import SplitWeights
 
 # Nothing here has random layers.
@@ -677,3 +678,15 @@ class TestMoments:
     )
     assert trees.bits(result.weights) == trees.bits(self.START)
     assert not any(map(np.any, trees.leaves(result.moments)))
+
+
+def test_local_training_without_a_rate_is_refused():
+  with pytest.raises(TypeError) as error:
+    train(
+      lambda weights, step, carry: (tf.reduce_sum(weights), carry),
+      tf.constant([1.0]),
+      1,
+      LocalWorkHParams(),
+    )
+  assert "train needs a learning_rate" in str(error.value)
+  assert "LocalHParams, got LocalWorkHParams" in str(error.value)

@@ -102,11 +102,6 @@ class TestClientDataValidator:
     "changes, message",
     [
       (
-        {"y": np.array([0, 1], np.int32)},
-        "y of client 7: the shape must be [4], a class for each example, got"
-        " [2]",
-      ),
-      (
         {"domain_sizes": np.array([1, 2], np.int32)},
         "domain_sizes of client 7: numbers of at least 0 wanted that add up to"
         " 4, the number of examples, got [1, 2]",
@@ -118,11 +113,6 @@ class TestClientDataValidator:
           "domain_sizes": np.zeros(2, np.int32),
         },
         "x of client 7: there must be at least one example",
-      ),
-      (
-        {"x": np.ma.masked_equal(make_data().x, 5)},
-        "x of client 7: 1 of 8 values are masked, the first at [2, 1]; leave"
-        " these examples out, or fill them in (filled)",
       ),
       (
         {"seed": None},

@@ -648,19 +648,6 @@ class TestMemory:
 class TestClientsWithoutExamples:
   """They count nowhere, also where all others count alike."""
 
-  @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
-  def test_update_and_loss_do_not_count(self, weighting):
-    algorithm = build(weighting=weighting, train_client=train_empty_as_well)
-    data = [
-      client([1, 2], loss=1),
-      client([0, 0], size=0),
-      client([4, -4], loss=4),
-    ]
-    ((weights, _, metrics),) = first_round(algorithm, data)
-    # 1 + (1 + 4) / 2 and 1 + (2 - 4) / 2; (1 + 4) / 2.
-    assert_allclose(weights, [3.5, 0], rtol=1e-6)
-    assert metrics == {"loss": 2.5, "num_clients": 3, "num_diverged": 0}
-
   def test_server_that_cannot_work_without_clients_is_not_asked(self):
     algorithm = build(
       train_client=train_empty_as_well,

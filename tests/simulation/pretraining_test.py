@@ -131,7 +131,7 @@ def trained(tmp_path_factory):
 def test_refit_trains_on_all_examples_for_the_chosen_epochs(tmp_path):
   everything = tuple(map(np.concatenate, zip(*FEW, strict=True)))
   hparams = PretrainingHParams(max_epochs=4, patience=1, learning_rate=0.02)
-  first = pretrain(hparams, seed=1)
+  first = pretrain(hparams, seed=1, cache_dir=tmp_path)
   refit = pretrain(hparams, seed=1, refit=everything, cache_dir=tmp_path)
   # What was held out is predicted by a model that was not trained on it.
   np.testing.assert_array_equal(
@@ -154,8 +154,6 @@ def test_refit_trains_on_all_examples_for_the_chosen_epochs(tmp_path):
   assert trees.bits(refit.weights) != trees.bits(first.weights)
   cached = pretrain(hparams, seed=1, refit=everything, cache_dir=tmp_path)
   assert trees.bits(cached.weights) == trees.bits(refit.weights)
-  assert len(list(tmp_path.glob("*.npz"))) == 1
-  pretrain(hparams, seed=1, cache_dir=tmp_path)
   assert len(list(tmp_path.glob("*.npz"))) == 2
 
 
@@ -446,22 +444,15 @@ def test_frozen_weights_are_used_and_are_no_constants_of_a_graph(monkeypatch):
     lambda: [frozen, layers.Dense(5, use_bias=False)],
     lambda: [layers.Dense(2)],
   )
-  sizes = []
-  function = tf.function
-
-  def record(*arguments, **options):
-    made = function(*arguments, **options)
-    make_concrete = made.get_concrete_function
-
-    def get_concrete_function(*specs):
-      concrete = make_concrete(*specs)
-      sizes.append(concrete.graph.as_graph_def().ByteSize())
-      return concrete
-
-    made.get_concrete_function = get_concrete_function
-    return made
-
-  monkeypatch.setattr(tf, "function", record)
+  frozen_weights = []
+  with_frozen = split_model.SplitModel.with_frozen
+  monkeypatch.setattr(
+    split_model.SplitModel,
+    "with_frozen",
+    lambda model, weights: (
+      frozen_weights.append(weights) or with_frozen(model, weights)
+    ),
+  )
   x = generator.normal(size=(8, 200)).astype(np.float32)
   y = np.arange(8) % 2
   result = pretraining.pretrain(
@@ -474,4 +465,6 @@ def test_frozen_weights_are_used_and_are_no_constants_of_a_graph(monkeypatch):
     rtol=1e-4,
     atol=1e-4,
   )
-  assert sizes and max(sizes) < base.nbytes / 2
+  # Arguments of the graph: a constant may be too large for it.
+  (tensor,) = tf.nest.flatten(frozen_weights)
+  assert tf.is_symbolic_tensor(tensor) and tensor.shape == base.shape

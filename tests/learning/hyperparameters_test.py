@@ -151,15 +151,6 @@ class TestValidate:
       refusal(hparams)
 
 
-@dataclasses.dataclass(frozen=True)
-class Unlimited(hyperparameters.HParams):
-  """Numbers that nothing but the graph limits."""
-
-  count: int = hparam(3, "A number of things.", minimum=1)
-  rate: float = hparam(0.1, "A rate.", minimum=0, exclusive_minimum=True)
-  number: float = hparam(0.0, "Any number.")
-
-
 class TestWhatGraphsHold:
   # In a graph, where denormal numbers are 0, they would be infinite or 0.
   @pytest.mark.parametrize(
@@ -167,28 +158,28 @@ class TestWhatGraphsHold:
     [("rate", 1e308), ("rate", 1e-40), ("number", -1e39), ("number", 5e-324)],
   )
   def test_infinite_or_vanishing_float32_is_refused(self, name, value):
-    assert refusal(Unlimited(**{name: value})) == (
+    assert refusal(Every(**{name: value})) == (
       f"{name}={value!r} is not allowed: it must be of a size that float32"
       " holds, 1.2e-38 to 3.4e+38"
     )
 
   @pytest.mark.parametrize("value", [10_000_001, 10**18])
   def test_more_than_can_be_counted_is_refused(self, value):
-    assert refusal(Unlimited(count=value)) == (
-      f"count={value} is not allowed: it must be at most 10000000"
+    assert refusal(LocalHParams(local_epochs=value)) == (
+      f"local_epochs={value} is not allowed: it must be at most 10000000"
     )
-    hyperparameters.validate(Unlimited(count=10_000_000))
+    hyperparameters.validate(LocalHParams(local_epochs=10_000_000))
 
   @pytest.mark.parametrize("name", ["count", "number"])
   def test_line_stays_short_for_very_long_numbers(self, name):
-    line = refusal(Unlimited(**{name: 10**400}))
+    line = refusal(Every(**{name: 10**400}))
     assert line.startswith(f"{name}=1000") and len(line) < 150
 
   def test_negative_zero_is_zero(self):
-    zero = Unlimited(number=-0.0)
+    zero = Every(number=-0.0)
     hyperparameters.validate(zero)
     assert math.copysign(1, zero.number) == 1
-    assert refusal(Unlimited(rate=-0.0)) == (
+    assert refusal(Every(rate=-0.0)) == (
       "rate=0.0 is not allowed: it must be a number above 0"
     )
 

@@ -90,47 +90,35 @@ def pooled(statistics, counts):
   return mean, square - mean**2
 
 
-def simulate(personal_norm, rounds, data=DATA, counts=None):
+def simulate(personal_norm, rounds, kernel, data=DATA, counts=None):
   """What the rounds should give: server's weights and clients' models."""
-  kernel = None
-  state = {"statistics": (np.zeros(3), np.ones(3)), "weights": None}
-  own = [(np.zeros(3), np.ones(3)) for _ in data]
-  own_norm = [(np.ones(3), np.zeros(3)) for _ in data]
-  counts = counts or [1.0] * len(data)
+  weights = (np.ones(3), np.zeros(3), kernel)
+  statistics = (np.zeros(3), np.ones(3))
+  trained = [(weights, statistics)] * len(data)
 
-  def start(initial):
-    nonlocal kernel
-    kernel = initial
-    state["weights"] = (np.ones(3), np.zeros(3), kernel)
-
-  def of_client(client):
-    weights, statistics = state["weights"], state["statistics"]
-    if personal_norm == "all":
-      weights = (*own_norm[client], weights[2])
-    if personal_norm != "none":
-      statistics = own[client]
-    return weights, statistics
-
-  def run(initial):
-    start(initial)
-    for _ in range(rounds):
-      trained = [
-        train(*of_client(client), each) for client, each in enumerate(data)
-      ]
-      if personal_norm == "none":
-        state["statistics"] = pooled([s for _, s in trained], counts)
-      own[:] = [s for _, s in trained]
-      own_norm[:] = [w[:2] for w, _ in trained]
-      means = tuple(
-        np.average([w[each] for w, _ in trained], axis=0, weights=counts)
-        for each in range(3)
+  def models_of_clients():
+    return [
+      (
+        (*own[:2], weights[2]) if personal_norm == "all" else weights,
+        statistics if personal_norm == "none" else moved,
       )
-      if personal_norm == "all":
-        means = (np.ones(3), np.zeros(3), means[2])
-      state["weights"] = means
-    return state, [of_client(client) for client in range(len(data))]
+      for own, moved in trained
+    ]
 
-  return run
+  for _ in range(rounds):
+    trained = [
+      train(*model, client)
+      for model, client in zip(models_of_clients(), data, strict=True)
+    ]
+    if personal_norm == "none":
+      statistics = pooled([moved for _, moved in trained], counts)
+    weights = tuple(
+      np.average([own[place] for own, _ in trained], axis=0, weights=counts)
+      for place in range(3)
+    )
+    if personal_norm == "all":
+      weights = (np.ones(3), np.zeros(3), weights[2])
+  return {"weights": weights, "statistics": statistics}, models_of_clients()
 
 
 def assert_predictions(algorithm, state, clients, own):
@@ -189,7 +177,7 @@ def test_variances_far_from_zero(model, fed_avg_with, num_rounds):
       data.append(make_client(client, SIZE)._replace(x=x))
     state, _ = run_rounds(algorithm, num_rounds, data)
     # They do not depend on the kernel.
-    expected, _ = simulate("none", num_rounds, data)(np.zeros((3, CLASSES)))
+    expected, _ = simulate("none", num_rounds, np.zeros((3, CLASSES)), data)
     mean, variance = expected["statistics"]
     found = state.weights.statistics
     assert_allclose(found[0], mean, rtol=1e-6)
@@ -218,8 +206,8 @@ def test_rounds_agree_with_numpy(personal_norm, fed_avg_with):
   algorithm = fed_avg_with(personal_norm)
   initial = algorithm.initialize(randomness.server_seed(0)).weights
   state, clients = run_rounds(algorithm, 3)
-  expected, of_clients = simulate(personal_norm, 3)(
-    np.asarray(initial.weights.head[0])
+  expected, of_clients = simulate(
+    personal_norm, 3, np.asarray(initial.weights.head[0])
   )
   found = (*state.weights.weights.backbone, *state.weights.weights.head)
   assert_close(found, expected["weights"])
@@ -271,7 +259,7 @@ def test_models_of_two_kinds_agree_with_numpy(name, options, model, context):
   )
   initial = algorithm.initialize(randomness.server_seed(0)).weights
   state, clients = run_rounds(algorithm, 3)
-  expected, _ = simulate("none", 3)(np.asarray(initial.weights.head[0]))
+  expected, _ = simulate("none", 3, np.asarray(initial.weights.head[0]))
   assert_close(state.weights.statistics, expected["statistics"])
   # A client that comes later starts from the server's.
   (late,) = algorithm.initialize_client(state, [randomness.client_seed(0, 9)])
@@ -335,8 +323,8 @@ def test_statistics_are_weighted_by_examples(model, context):
   state, _ = run_rounds(algorithm, 1, data)
   initial = algorithm.initialize(randomness.server_seed(0)).weights
   # A batch of the smaller client holds each of its examples three times.
-  expected, _ = simulate("none", 1, data, counts=[1.0, 3.0])(
-    np.asarray(initial.weights.head[0])
+  expected, _ = simulate(
+    "none", 1, np.asarray(initial.weights.head[0]), data, [1.0, 3.0]
   )
   assert_close(state.weights.statistics, expected["statistics"])
 

@@ -191,60 +191,55 @@ class TestComputations:
     assert model.num_frozen_parameters == 55
 
 
+def map_with_weights(function, weights_type):
+  """Returns a computation of the server's weights and clients' numbers."""
+  call = tff.tensorflow.computation(function, weights_type, np.float32)
+
+  @tff.federated_computation(
+    tff.FederatedType(weights_type, tff.SERVER),
+    tff.FederatedType(np.float32, tff.CLIENTS),
+  )
+  def mapped(weights, numbers):
+    return tff.federated_map(call, (tff.federated_broadcast(weights), numbers))
+
+  return mapped
+
+
 class TestReferences:
+  NUMBERS = (np.float32(1), np.float32(2))
+
   def test_clients_receive_the_tensor_itself_in_process(self):
     """An eager tensor is passed on, not copied: it keeps its address."""
     frozen = tf.random.stateless_normal([1000, 100], [0, 1])
-
-    @tff.tensorflow.computation(
-      tff.TensorType(np.float32, (1000, 100)), np.float32
+    received = map_with_weights(
+      lambda weights, number: weights, tff.TensorType(np.float32, (1000, 100))
     )
-    def pass_on(weights, number):
-      del number
-      return weights
-
-    @tff.federated_computation(
-      tff.FederatedType(tff.TensorType(np.float32, (1000, 100)), tff.SERVER),
-      tff.FederatedType(np.float32, tff.CLIENTS),
-    )
-    def received(weights, numbers):
-      return tff.federated_map(
-        pass_on, (tff.federated_broadcast(weights), numbers)
-      )
 
     def address(tensor):
       return tf.raw_ops.Identity(input=tensor).numpy().ctypes.data
 
     with in_process.in_process_context(materialize=False):
-      results = received(frozen, [np.float32(1), np.float32(2)])
+      results = received(frozen, [*self.NUMBERS])
     assert {address(each) for each in results} == {address(frozen)}
 
   @pytest.mark.cpp
   def test_bfloat16_reaches_clients_of_both_executors(self):
     """As the bases of language models are published."""
-    dtype = tf.bfloat16.as_numpy_dtype
     frozen = tf.cast(tf.random.stateless_normal([3, 4], [0, 1]), tf.bfloat16)
-
-    @tff.tensorflow.computation(tff.TensorType(dtype, (3, 4)), np.float32)
-    def use(weights, number):
-      return tf.reduce_sum(tf.cast(weights, tf.float32), axis=0) * number
-
-    @tff.federated_computation(
-      tff.FederatedType(tff.TensorType(dtype, (3, 4)), tff.SERVER),
-      tff.FederatedType(np.float32, tff.CLIENTS),
+    use = map_with_weights(
+      lambda weights, number: (
+        tf.reduce_sum(tf.cast(weights, tf.float32), axis=0) * number
+      ),
+      tff.TensorType(tf.bfloat16.as_numpy_dtype, (3, 4)),
     )
-    def add_up(weights, numbers):
-      used = tff.federated_map(use, (tff.federated_broadcast(weights), numbers))
-      return tff.federated_sum(used)
-
-    expected = 3 * np.asarray(frozen, np.float32).sum(axis=0)
+    total = np.asarray(frozen, np.float32).sum(axis=0)
     for context in (
       in_process.in_process_context(),
       local_execution.local_context(),
     ):
       with context:
-        result = add_up(frozen, [np.float32(1), np.float32(2)])
-      assert_allclose(result, expected, rtol=1e-6)
+        results = use(frozen, [*self.NUMBERS])
+      assert_allclose(results, np.outer(self.NUMBERS, total), rtol=1e-6)
 
 
 @pytest.mark.slow

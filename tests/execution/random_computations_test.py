@@ -239,7 +239,9 @@ def steps(draw, is_float):
     )
     _, inputs, outputs = STEPS[name]
     placement = draw(st.sampled_from(outputs)) if outputs else None
-    positions = tuple(one_of(each.split() or [placement]) for each in inputs)
+    positions = tuple(
+      one_of(places.split() or [placement]) for places in inputs
+    )
     placement = placement or placements[positions[0]]
     arguments = (placement,) if name in ("constant", "part") else ()
     if name in choices:

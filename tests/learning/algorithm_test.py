@@ -56,8 +56,8 @@ class TestClients:
       client([[7.5, 0], [8.5, 0]], [1, 1], [0, 2]),
     ]
     counts = [np.float32(3), np.float32(2.5)]
-    given = algorithm.initialize(SEED), counts, data, examples
-    metrics = algorithm.evaluate_clients(*given)
+    arguments = algorithm.initialize(SEED), counts, data, examples
+    metrics = algorithm.evaluate_clients(*arguments)
     # Thresholds 5 and 7.5: 4.5 and 6.5 of the first client are taken for the
     # wrong class; 7.5 is a tie, which the first class wins.
     assert_array_equal(metrics["accuracy"], [0.5, 0.25])
@@ -69,7 +69,7 @@ class TestClients:
       metrics["loss"], [losses[:2].mean(), losses[2:].mean()], rtol=1e-6
     )
 
-    again, own = algorithm.evaluate_each_client(*given)
+    again, own = algorithm.evaluate_each_client(*arguments)
     for name, values in metrics.items():
       assert_array_equal(again[name], values)
     assert [list(each) for each in own] == [["accuracy", "loss"]] * 2

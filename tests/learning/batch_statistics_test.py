@@ -99,10 +99,10 @@ def simulate(personal_norm, rounds, kernel, data=DATA, counts=None):
   def models_of_clients():
     return [
       (
-        (*own[:2], weights[2]) if personal_norm == "all" else weights,
-        statistics if personal_norm == "none" else moved,
+        (*personal[:2], weights[2]) if personal_norm == "all" else weights,
+        statistics if personal_norm == "none" else moments,
       )
-      for own, moved in trained
+      for personal, moments in trained
     ]
 
   for _ in range(rounds):
@@ -111,10 +111,10 @@ def simulate(personal_norm, rounds, kernel, data=DATA, counts=None):
       for model, client in zip(models_of_clients(), data, strict=True)
     ]
     if personal_norm == "none":
-      statistics = pooled([moved for _, moved in trained], counts)
+      statistics = pooled([moments for _, moments in trained], counts)
     weights = tuple(
-      np.average([own[place] for own, _ in trained], axis=0, weights=counts)
-      for place in range(3)
+      np.average(column, axis=0, weights=counts)
+      for column in zip(*(personal for personal, _ in trained), strict=True)
     )
     if personal_norm == "all":
       weights = (np.ones(3), np.zeros(3), weights[2])

@@ -413,8 +413,10 @@ class TestRoundOfNobody:
     assert len(before) > 2
     assert before == after != end
     # What is kept moves with the weights.
-    kept = [trees.bits((each.aggregator, each.optimizer)) for each in states]
-    assert kept[0] != kept[2]
+    first_kept, _, last_kept = (
+      trees.bits((state.aggregator, state.optimizer)) for state in states
+    )
+    assert first_kept != last_kept
     assert [int(each.round_num) for each in states] == [1, 2, 3]
     assert losses[0] == losses[2] == 1 and np.isnan(losses[1])
     if not has_noise:

@@ -160,15 +160,15 @@ class TestKeptValues:
       [[*rows[:100]], [*rows[100:]]],
       *named,
     ]
-    for each in values:
-      assert kept.key(0, each, self.TYPE) is None
-    keys = [kept.key(0, each, self.TYPE)[0] for each in values]
+    for value in values:
+      assert kept.key(0, value, self.TYPE) is None
+    keys = [kept.key(0, value, self.TYPE)[0] for value in values]
     assert len(set(keys)) == len(values)
     other_type = tff.TensorType(np.float32, [None])
     assert kept.key(0, values[0], other_type) is None
     # Equal names in equal order are the same structure.
-    for each, key in zip(named, keys[-2:], strict=True):
-      struct = tff.structure.Struct(list(each.items()))
+    for fields, key in zip(named, keys[-2:], strict=True):
+      struct = tff.structure.Struct(list(fields.items()))
       assert kept.key(0, struct, self.TYPE)[0] == key
 
   def test_arrays_without_elements_have_a_key(self):

@@ -139,14 +139,14 @@ def check_rounds(algorithm, num_parts, batch_sizes, run_in_graph):
   again = process.next(before, pipelines(num_parts, batch_sizes[1]))
   trees.assert_equal(again.state, state)
 
-  for each, rounds_of in (
+  for tested, rounds_of in (
     (process, lambda state: state.client_work),
     (on_arrays, lambda state: state.round_num),
   ):
-    start = each.initialize()
-    doubled = trees.scale(each.get_model_weights(start), 2)
-    changed = each.set_model_weights(start, doubled)
-    trees.assert_equal(each.get_model_weights(changed), doubled)
+    start = tested.initialize()
+    doubled = trees.scale(tested.get_model_weights(start), 2)
+    changed = tested.set_model_weights(start, doubled)
+    trees.assert_equal(tested.get_model_weights(changed), doubled)
     assert rounds_of(changed) == rounds_of(start)
 
 

@@ -109,16 +109,21 @@ def write_program(folder: Path, text: str) -> str:
 
 
 class TestLocalContext:
-  def test_sum_and_former_context(self, started):
+  def test_sum_arguments_and_former_context(self, started):
     former = current_context()
-    with local.local_context() as context:
+    with local.local_context(2, default_num_clients=5) as context:
       assert current_context() is context
       processes = started()
+      (worker,) = workers(processes)
+      assert "--max_concurrent_computation_calls=2" in worker.cmdline()
+      assert number_of_clients() == 5
       assert total([1, 2, 39]) == 42
     assert current_context() is former
     # The supervisor and the worker, and both have ended before the block did.
     assert len(processes) == 2
     assert not any(map(is_alive, processes))
+    with pytest.raises(RuntimeError, match="was stopped"):
+      context.invoke(total, [1])
 
   def test_leaves_no_thread_of_grpc(self):
     before = set(threading.enumerate())
@@ -149,12 +154,6 @@ class TestLocalContext:
     assert len(processes) == 2
     assert not any(map(is_alive, processes))
 
-  def test_arguments_reach_the_worker(self, started):
-    with local.local_context(2, default_num_clients=5):
-      (worker,) = workers(started())
-      assert "--max_concurrent_computation_calls=2" in worker.cmdline()
-      assert number_of_clients() == 5
-
   def test_bad_arguments(self, started):
     with (
       refused("0 or -1 for no limit; got -2"),
@@ -167,12 +166,6 @@ class TestLocalContext:
     ):
       pass
     assert started() == []
-
-  def test_ended_context_refuses(self):
-    with local.local_context() as context:
-      assert total([1]) == 1
-    with pytest.raises(RuntimeError, match="was stopped"):
-      context.invoke(total, [1])
 
   def test_dead_worker_gives_an_error(self, started):
     with local.local_context():

@@ -105,13 +105,7 @@ class Federated(Kind):
       value[1],
       block(choose, self.member, np.int32),
     )
-    return "clients", tff.federated_map(
-      block(
-        lambda each: reduce_sequence(each, self.member),
-        tff.SequenceType(self.member),
-      ),
-      chosen,
-    )
+    return self.reduce(("clients", chosen))
 
   def reduce(self, sequences):
     return "clients", tff.federated_map(
@@ -199,16 +193,38 @@ NUMPY = {maximum: np.maximum}
 UNARY, BINARY = (double, negate), (add, subtract, maximum)
 
 
+# How often a step is drawn, where its inputs may be ("": where its result is),
+# and where its result may be (none: where its first input is).
+STEPS = {
+  "aggregate": (3, ["clients"], ["server"]),
+  "map one": (2, ["clients server"], []),
+  "map two": (2, ["clients", "clients shared"], ["clients"]),
+  "map server": (1, ["server", "server"], ["server"]),
+  "broadcast": (2, ["server"], ["shared"]),
+  "constant": (1, [], ["clients", "server", "shared"]),
+  "part": (1, [], ["server", "shared"]),
+  "second_of_zip": (1, ["", ""], ["clients", "server"]),
+  "select": (1, ["server"], ["clients"]),
+  "reduce": (1, [], ["clients"]),
+}
+
+
 @st.composite
 def steps(draw, is_float):
   """Draws steps: `(method, positions of values, further arguments)`."""
   # The parameters.
   placements = ["clients", "clients", "server"]
   result = []
-  aggregates = ["sum", "min", "max", "aggregate"]
-  aggregates += ["mean", "weighted_mean"] * is_float
+  choices = {
+    "aggregate": ["sum", "min", "max", "aggregate"]
+    + ["mean", "weighted_mean"] * is_float,
+    "map one": UNARY,
+    "map two": BINARY,
+    "map server": BINARY,
+    "constant": range(-3, 4),
+  }
 
-  def one_of(*allowed):
+  def one_of(allowed):
     return draw(
       st.sampled_from(
         [i for i, each in enumerate(placements) if each in allowed]
@@ -216,54 +232,22 @@ def steps(draw, is_float):
     )
 
   for _ in range(draw(st.integers(2, 7))):
-    method = draw(
+    name = draw(
       st.sampled_from(
-        ["aggregate"] * 3
-        + ["map_one", "map_two", "broadcast"] * 2
-        + [
-          "constant",
-          "part",
-          "second_of_zip",
-          "select",
-          "reduce",
-          "map_server",
-        ]
+        [name for name, (often, *_) in STEPS.items() for _ in range(often)]
       )
     )
-    arguments = ()
-    if method == "aggregate":
-      positions = [one_of("clients")]
-      placement, arguments = "server", (draw(st.sampled_from(aggregates)),)
-    elif method == "map_one":
-      positions, method = [one_of("clients", "server")], "map"
-      placement = placements[positions[0]]
-      arguments = (draw(st.sampled_from(UNARY)),)
-    elif method == "map_two":
-      positions = [one_of("clients"), one_of("clients", "shared")]
-      placement, method = "clients", "map"
-      arguments = (draw(st.sampled_from(BINARY)),)
-    elif method == "map_server":
-      positions = [one_of("server"), one_of("server")]
-      placement, method = "server", "map"
-      arguments = (draw(st.sampled_from(BINARY)),)
-    elif method == "broadcast":
-      positions, placement = [one_of("server")], "shared"
-    elif method == "constant":
-      positions = []
-      placement = draw(st.sampled_from(["clients", "server", "shared"]))
-      arguments = placement, draw(st.integers(-3, 3))
-    elif method == "part":
-      positions, placement = [], draw(st.sampled_from(["server", "shared"]))
-      arguments = (placement,)
-    elif method == "second_of_zip":
-      placement = draw(st.sampled_from(["clients", "server"]))
-      positions = [one_of(placement), one_of(placement)]
-    elif method == "select":
-      positions, placement = [one_of("server")], "clients"
-    else:
-      positions, placement = [], "clients"
+    _, inputs, outputs = STEPS[name]
+    placement = draw(st.sampled_from(outputs)) if outputs else None
+    positions = tuple(
+      one_of(places.split() or [placement]) for places in inputs
+    )
+    placement = placement or placements[positions[0]]
+    arguments = (placement,) if name in ("constant", "part") else ()
+    if name in choices:
+      arguments += (draw(st.sampled_from(choices[name])),)
     placements.append(placement)
-    result.append((method, tuple(positions), arguments))
+    result.append((name.split()[0], positions, arguments))
   shown = draw(
     st.lists(
       st.integers(0, len(placements) - 1), min_size=1, max_size=4, unique=True
@@ -279,17 +263,13 @@ def evaluate(kind, program, arguments):
   values = [("clients", first), ("clients", second), ("server", at_server)]
   further, shown = program
   for method, positions, extra in further:
-    inputs = [values[position] for position in positions]
+    inputs = [*extra, *(values[position] for position in positions)]
     if method == "select":
       inputs.insert(0, ("clients", keys))
     elif method == "reduce":
       inputs = [("clients", sequences)]
-    if method in ("map", "aggregate"):
-      inputs = [*extra, *inputs]
-    elif method == "constant":
-      inputs = extra
     elif method == "part":
-      inputs = [*extra, struct]
+      inputs.append(struct)
     values.append(getattr(kind, method)(*inputs))
   return [values[position][1] for position in shown]
 

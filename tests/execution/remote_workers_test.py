@@ -1,7 +1,5 @@
 """Tests of the settings of remote workers."""
 
-import datetime
-
 import pytest
 
 from tests.fixtures import tables
@@ -54,68 +52,37 @@ class TestSettings:
     )
     assert "\n" not in told and "_ssl.c" not in told
 
-  @pytest.fixture(scope="class")
-  def pem(self, tmp_path_factory):
-    """A folder with two certificates and keys, and a key with a password."""
-    pytest.importorskip("cryptography", reason="makes the certificates")
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    folder = tmp_path_factory.mktemp("pem")
-    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    now = datetime.datetime.now(datetime.UTC)
-    for name in ("me", "other"):
-      key = ec.generate_private_key(ec.SECP256R1())
-      subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-      certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now)
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .sign(key, hashes.SHA256())
-      )
-      (folder / f"{name}.crt").write_bytes(certificate.public_bytes(form[0]))
-      for secret, suffix in (
-        (serialization.NoEncryption(), "key"),
-        (serialization.BestAvailableEncryption(b"word"), "locked"),
-      ):
-        (folder / f"{name}.{suffix}").write_bytes(
-          key.private_bytes(*form, secret)
-        )
-    return folder
-
-  def with_client(self, pem, certificate, key):
+  def with_client(self, certificates, certificate, key):
     return execution.RemoteWorkers(
       ["a:1"],
-      worker_certificate=str(pem / "other.crt"),
-      worker_client_certificate=str(pem / certificate),
-      worker_client_key=str(pem / key),
+      worker_certificate=str(certificates / "server.crt"),
+      worker_client_certificate=str(certificates / certificate),
+      worker_client_key=str(certificates / key),
     )
 
-  def test_certificate_and_its_key_are_taken(self, pem):
-    assert self.with_client(pem, "me.crt", "me.key").worker_client_key
+  def test_certificate_and_its_key_are_taken(self, certificates):
+    assert self.with_client(
+      certificates, "client.crt", "client.key"
+    ).worker_client_key
 
   @pytest.mark.parametrize(
     "certificate, key, refused",
     tables.cases("""
-"me.key", "me.key"
-    worker_client_certificate: {pem}/me.key
-"me.crt", "me.crt"
-    worker_client_key: {pem}/me.crt
-"me.crt", "other.key"
-    worker_client_key: {pem}/other.key
-"me.crt", "me.locked"
-    worker_client_key: {pem}/me.locked
+"client.key", "client.key"
+    worker_client_certificate: {folder}/client.key
+"client.crt", "client.crt"
+    worker_client_key: {folder}/client.crt
+"client.crt", "server.key"
+    worker_client_key: {folder}/server.key
+"client.crt", "client.locked"
+    worker_client_key: {folder}/client.locked
 """),
   )
-  def test_what_is_none_is_named(self, pem, certificate, key, refused, refusal):
-    assert refusal(self.with_client, pem, certificate, key).startswith(
-      refused.format(pem=pem) + " holds no "
+  def test_what_is_none_is_named(
+    self, certificates, certificate, key, refused, refusal
+  ):
+    assert refusal(self.with_client, certificates, certificate, key).startswith(
+      refused.format(folder=certificates) + " holds no "
     )
 
   def test_they_go_with_the_executor_remote(self):

@@ -8,10 +8,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from numpy.testing import assert_allclose
 
+from tests.fixtures import clients as random_clients
 from tests.fixtures import keras_models
 from tests.fixtures import trees
 from tff_shift import algorithms
-from tff_shift.data import client_dataset
 from tff_shift.execution import in_process
 from tff_shift.execution import local as local_execution
 from tff_shift.learning import frozen_weights
@@ -53,14 +53,8 @@ def model():
 
 @pytest.fixture(scope="module")
 def clients():
-  generator = np.random.default_rng(1)
   return [
-    client_dataset.ClientDataset.from_arrays(
-      x=generator.normal(size=(6 + i, 5)).astype(np.float32),
-      y=generator.integers(0, 3, 6 + i).astype(np.int32),
-      seed=randomness.client_seed(0, i),
-      client_id=i,
-    )
+    random_clients.make(i, 6 + i, num_features=5, num_classes=3)
     for i in range(NUM_CLIENTS)
   ]
 
@@ -196,72 +190,56 @@ class TestComputations:
     assert trees.bits(with_values) != trees.bits(without)
     assert model.num_frozen_parameters == 55
 
-  @pytest.mark.cpp
-  def test_round_agrees_with_the_cpp_executor(self, algorithm, clients):
-    here = two_rounds(algorithm, clients)
-    with local_execution.local_context():
-      there = two_rounds(algorithm, clients)
-    for one, other in trees.pairs(
-      (here.server_state.weights, here.client_states),
-      (there.server_state.weights, there.client_states),
-    ):
-      assert_allclose(one, other, rtol=0, atol=1e-5)
+
+def map_with_weights(function, weights_type):
+  """Returns a computation of the server's weights and clients' numbers."""
+  call = tff.tensorflow.computation(function, weights_type, np.float32)
+
+  @tff.federated_computation(
+    tff.FederatedType(weights_type, tff.SERVER),
+    tff.FederatedType(np.float32, tff.CLIENTS),
+  )
+  def mapped(weights, numbers):
+    return tff.federated_map(call, (tff.federated_broadcast(weights), numbers))
+
+  return mapped
 
 
 class TestReferences:
+  NUMBERS = (np.float32(1), np.float32(2))
+
   def test_clients_receive_the_tensor_itself_in_process(self):
     """An eager tensor is passed on, not copied: it keeps its address."""
     frozen = tf.random.stateless_normal([1000, 100], [0, 1])
-
-    @tff.tensorflow.computation(
-      tff.TensorType(np.float32, (1000, 100)), np.float32
+    received = map_with_weights(
+      lambda weights, number: weights, tff.TensorType(np.float32, (1000, 100))
     )
-    def pass_on(weights, number):
-      del number
-      return weights
-
-    @tff.federated_computation(
-      tff.FederatedType(tff.TensorType(np.float32, (1000, 100)), tff.SERVER),
-      tff.FederatedType(np.float32, tff.CLIENTS),
-    )
-    def received(weights, numbers):
-      return tff.federated_map(
-        pass_on, (tff.federated_broadcast(weights), numbers)
-      )
 
     def address(tensor):
       return tf.raw_ops.Identity(input=tensor).numpy().ctypes.data
 
     with in_process.in_process_context(materialize=False):
-      results = received(frozen, [np.float32(1), np.float32(2)])
+      results = received(frozen, [*self.NUMBERS])
     assert {address(each) for each in results} == {address(frozen)}
 
   @pytest.mark.cpp
   def test_bfloat16_reaches_clients_of_both_executors(self):
     """As the bases of language models are published."""
-    dtype = tf.bfloat16.as_numpy_dtype
     frozen = tf.cast(tf.random.stateless_normal([3, 4], [0, 1]), tf.bfloat16)
-
-    @tff.tensorflow.computation(tff.TensorType(dtype, (3, 4)), np.float32)
-    def use(weights, number):
-      return tf.reduce_sum(tf.cast(weights, tf.float32), axis=0) * number
-
-    @tff.federated_computation(
-      tff.FederatedType(tff.TensorType(dtype, (3, 4)), tff.SERVER),
-      tff.FederatedType(np.float32, tff.CLIENTS),
+    use = map_with_weights(
+      lambda weights, number: (
+        tf.reduce_sum(tf.cast(weights, tf.float32), axis=0) * number
+      ),
+      tff.TensorType(tf.bfloat16.as_numpy_dtype, (3, 4)),
     )
-    def add_up(weights, numbers):
-      used = tff.federated_map(use, (tff.federated_broadcast(weights), numbers))
-      return tff.federated_sum(used)
-
-    expected = 3 * np.asarray(frozen, np.float32).sum(axis=0)
+    total = np.asarray(frozen, np.float32).sum(axis=0)
     for context in (
       in_process.in_process_context(),
       local_execution.local_context(),
     ):
       with context:
-        result = add_up(frozen, [np.float32(1), np.float32(2)])
-      assert_allclose(result, expected, rtol=1e-6)
+        results = use(frozen, [*self.NUMBERS])
+      assert_allclose(results, np.outer(self.NUMBERS, total), rtol=1e-6)
 
 
 @pytest.mark.slow

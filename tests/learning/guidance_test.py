@@ -1,20 +1,17 @@
 """Who answers a query: routes by hand, and computations by type."""
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given
-from hypothesis import settings
-from hypothesis import strategies
-from hypothesis.extra import numpy as numpy_strategies
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
+from tests.fixtures import clients
 from tff_shift import algorithms
 from tff_shift.algorithms import fed_drm
-from tff_shift.data import client_dataset
 from tff_shift.learning import guidance
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
@@ -59,26 +56,6 @@ def test_routes_by_hand(logits, sizes, routes, probabilities):
     assert_allclose(routing[f"{prefix}probabilities"], p, atol=1e-4)
 
 
-@settings(max_examples=30)
-@given(
-  numpy_strategies.arrays(
-    np.float32, (3, 4), elements=strategies.floats(-30, 30, width=32)
-  ),
-  numpy_strategies.arrays(np.float32, 4, elements=strategies.integers(1, 1000)),
-)
-def test_routing_is_a_distribution_and_deterministic(logits, sizes):
-  routing = route(logits, sizes)
-  for prefix in ("", "uncorrected_"):
-    probabilities = routing[f"{prefix}probabilities"]
-    assert (probabilities >= 0).all()
-    assert_allclose(probabilities.sum(axis=1), 1, rtol=1e-5)
-    chosen = probabilities[range(3), routing[f"{prefix}routes"]]
-    assert (chosen == probabilities.max(axis=1)).all()
-  again = route(logits, sizes)
-  for name, value in routing.items():
-    assert_array_equal(value, again[name])
-
-
 X = np.float32([[1, 2], [-3, 1], [0, 0]])
 
 
@@ -101,15 +78,7 @@ def build(context):
 
 
 def make_data(*sizes):
-  return [
-    client_dataset.ClientDataset.from_arrays(
-      x=np.zeros([size, 2], np.float32),
-      y=np.zeros([size], np.int32),
-      seed=randomness.client_seed(0, client),
-      client_id=client,
-    )
-    for client, size in enumerate(sizes)
-  ]
+  return list(itertools.starmap(clients.make, enumerate(sizes)))
 
 
 @pytest.mark.long

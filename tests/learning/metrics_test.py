@@ -55,144 +55,13 @@ def evaluate(context):
     return evaluation_of([*every, *means])[0]
 
 
-def drawn(seed, sizes, spread):
-  """Predictions of clients, with few classes if the spread is large."""
-  rng = np.random.default_rng(seed)
-  classes = rng.choice(NUM_CLASSES, rng.integers(1, NUM_CLASSES + 1), False)
-  return [
-    (
-      (spread * rng.normal(size=(size, NUM_CLASSES))).astype(np.float32),
-      rng.choice(classes, size).astype(np.int32),
-      # The first domain is empty.
-      np.int32([0, size]),
-    )
-    for size in sizes
-  ]
-
-
-def expected(logits, y):
-  """The metrics from all predictions; NaN if they are not defined."""
-  predicted = np.argmax(logits, axis=1)
-  p = scipy.special.softmax(np.float64(logits), axis=1)
-  occurring = np.unique(y)
-  areas = [
-    oracle.roc_auc_score(y == each, p[:, each])
-    for each in occurring
-    if len(occurring) > 1
-  ]
-  # The bins of Guo et al., example by example.
-  confidence = p.max(axis=1)
+def calibration_error(y, p):
+  """The bins of Guo et al., example by example."""
+  confidence, correct = p.max(axis=1), p.argmax(axis=1) == y
   place = np.ceil(confidence * 15)
-  ece = sum(
-    abs(np.sum((predicted == y)[place == b]) - confidence[place == b].sum())
-    for b in range(1, 16)
-  )
-  counts = oracle.confusion_matrix(y, predicted, labels=range(NUM_CLASSES))
-  f1 = oracle.f1_score(
-    y, predicted, average="macro", labels=occurring, zero_division=0
-  )
-  recall = oracle.recall_score(
-    y, predicted, average=None, labels=range(NUM_CLASSES), zero_division=np.nan
-  )
-  return {
-    "confusion_matrix": np.pad(counts, [(0, 0), (0, 1)]),
-    "macro_f1": f1,
-    "balanced_accuracy": recall[occurring].mean(),
-    "recall_per_class": recall,
-    "auroc": np.mean(areas) if areas else np.nan,
-    "brier": np.sum((p - np.eye(NUM_CLASSES)[y]) ** 2) / len(y),
-    "ece": ece / len(y),
-  }
-
-
-@pytest.mark.slow
-@hypothesis.settings(max_examples=60)
-@hypothesis.given(
-  st.integers(0, 2**32 - 1),
-  st.lists(st.integers(0, 40), min_size=3, max_size=3),
-  st.sampled_from([0.1, 1.0, 8.0, 40.0]),
-)
-def test_sums_of_clients_give_the_metrics_of_all_predictions(
-  evaluate, seed, sizes, spread
-):
-  hypothesis.assume(any(sizes))
-  clients = drawn(seed, sizes, spread)
-  found = evaluate(clients)
-  logits, y = (np.concatenate([each[i] for each in clients]) for i in (0, 1))
-  of_all = expected(logits, y)
-  of_each = [expected(*each[:2]) for each in clients if len(each[1])]
-  for name, value in of_all.items():
-    # Half of the pairs in a bin may be ranked wrongly.
-    error = found["auroc_error"][1] if name == "auroc" else 0.0
-    assert_allclose(
-      found[name][1], value, rtol=2e-5, atol=2e-5 + np.nan_to_num(error)
-    )
-    if name in ("confusion_matrix", "auroc"):
-      continue
-    by_client = np.array([each[name] for each in of_each], float)
-    mean = np.ma.masked_invalid(by_client).mean(axis=0)
-    assert_allclose(
-      found[f"mean_{name}"][1], np.ma.filled(mean, np.nan), 2e-5, 2e-5
-    )
-  tables = {name for name in metrics.names() if metrics.get(name).is_table}
-  for name, value in found.items():
-    if name not in {"num_examples", *tables}:
-      assert np.isnan(value[0]).all(), f"{name} of no examples"
-
-
-@pytest.mark.slow
-class TestByHand:
-  # Probabilities 1/2, 1/4, 1/4, with each class once as the most probable.
-  LOGITS = np.log(np.float32([[2, 1, 1], [1, 2, 1], [1, 1, 2], [2, 1, 1]]))
-
-  @pytest.fixture(scope="class")
-  def measure(self, context):
-    evaluate, chosen = evaluation_of(
-      [
-        *("macro_f1", "balanced_accuracy", "recall_per_class"),
-        *("confusion_matrix", "auroc", "auroc_error", "brier", "ece"),
-      ],
-      3,
-      ["cat", "dog", "a, b"],
-    )
-
-    def measure(logits, y):
-      means = evaluate([(logits, np.int32(y), np.int32([0, len(y)]))])
-      return evaluation.report(
-        means, lambda values: float(values[1]), chosen
-      ), evaluation.tables(means, chosen, slice(1, 2))["confusion_matrix"]
-
-    return measure
-
-  def test_three_classes(self, measure):
-    # Right, right, a dog taken for the third class, right. No third class.
-    found, matrix = measure(self.LOGITS, [0, 1, 1, 0])
-    assert_array_equal(matrix, [[2, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 0]])
-    # F1 of 1 and 2/3; recalls of 1 and 1/2.
-    assert found["macro_f1"] == pytest.approx(5 / 6)
-    assert found["balanced_accuracy"] == pytest.approx(75)
-    assert (found["recall_cat"], found["recall_dog"]) == (1, 0.5)
-    assert np.isnan(found["recall_a_b"])
-    # Errors of 1/4 + 1/16 + 1/16 if right, and 1/16 + 9/16 + 1/4 if wrong.
-    assert found["brier"] == pytest.approx((3 * 3 / 8 + 7 / 8) / 4)
-    # One bin: accuracy 3/4 and confidence 1/2.
-    assert found["ece"] == pytest.approx(0.25)
-    # Cats above all others; of the four pairs of dogs, two won and two tied.
-    assert found["auroc"] == pytest.approx((1 + 3 / 4) / 2)
-    assert found["auroc_error"] == pytest.approx((0 + 1 / 4) / 2)
-
-  def test_prediction_that_is_not_finite_is_wrong_with_certainty(self, measure):
-    logits = self.LOGITS.copy()
-    logits[0] = np.nan
-    found, matrix = measure(logits, [0, 1, 2, 0])
-    assert_array_equal(matrix, [[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0]])
-    assert found["recall_cat"] == 0.5
-    assert found["brier"] == pytest.approx((2 + 3 * 3 / 8) / 4)
-    # One of confidence 1 is wrong, three of 1/2 are right.
-    assert found["ece"] == pytest.approx((1 + 3 / 2) / 4)
-    # The first cat loses to all; it is above the dog and the third class.
-    areas = np.array([2 / 4, 2 / 3, 2 / 3])
-    assert found["auroc"] == pytest.approx(areas.mean())
+  return sum(
+    abs(np.sum((correct - confidence)[place == b])) for b in range(1, 16)
+  ) / len(y)
 
 
 # With scikit-learn's rules for what a client lacks: F1 of a class without a
@@ -219,6 +88,7 @@ ORACLES = {
   "brier": lambda y, p: oracle.brier_score_loss(
     y, p, labels=range(NUM_CLASSES), scale_by_half=False
   ),
+  "ece": calibration_error,
   "confusion_matrix": lambda y, p: np.pad(
     oracle.confusion_matrix(y, p.argmax(1), labels=range(NUM_CLASSES)),
     [(0, 0), (0, 1)],
@@ -226,78 +96,119 @@ ORACLES = {
 }
 
 
-def of_clients(name, clients):
-  """The metric, and the number of clients whose mean it is, if it is one."""
-  chosen = metrics.choose([name], NUM_CLASSES)
-  sizes = np.array([len(y) for _, y in clients])
-  logits, y = (np.concatenate(parts) for parts in zip(*clients, strict=True))
-  owners = np.repeat(np.arange(len(clients)), sizes)
-  addends = metric_lib.client_addends(
-    chosen,
-    metric_lib.domain_sums(chosen, logits, y, owners, len(clients)),
-    np.float32(sizes),
-  )
-  totals = {key: np.sum(rows, 0)[None] for key, rows in addends.items()}
-  means = metric_lib.final_values(chosen, totals, np.float32([sizes.sum()]))
-  return np.array(means[name])[0], totals.get(f"num_clients_of_{name}", [None])[
-    0
-  ]
+def expected(name, logits, y):
+  """The metric from all predictions; NaN if it is not defined."""
+  shape = {"recall_per_class": [NUM_CLASSES], "confusion_matrix": [4, 5]}
+  if not len(y):
+    value = 0.0 if metrics.get(name).is_table else np.nan
+    return np.full(shape.get(name, []), value)
+  p = scipy.special.softmax(np.float64(logits), axis=1)
+  return np.ma.filled(ORACLES[name](y, p), np.nan)
+
+
+classes_of = st.sets(st.integers(0, NUM_CLASSES - 1), min_size=1)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
-class TestAbsentClasses:
-  @pytest.mark.parametrize("name", ORACLES)
-  @hypothesis.settings(max_examples=25)
-  @hypothesis.given(
-    st.integers(0, 2**32 - 1),
-    st.lists(
-      st.tuples(
-        # The classes of the labels, and of the predictions.
-        st.sets(st.integers(0, NUM_CLASSES - 1), min_size=1),
-        st.sets(st.integers(0, NUM_CLASSES - 1), min_size=1),
-        st.integers(0, 12),
-      ),
-      min_size=1,
-      max_size=3,
-    ),
-  )
-  # All have one class; one has no examples; one predicts a class that it lacks.
-  @hypothesis.example(0, [({1}, {1}, 5), ({1}, {0}, 5)])
-  @hypothesis.example(1, [({0, 2}, {1, 3}, 9), ({0}, {0}, 0)])
-  @hypothesis.example(2, [({0}, {0}, 0)])
-  def test_metrics_are_those_of_scikit_learn(self, name, seed, drawn):
-    rng = np.random.default_rng(seed)
-    clients = []
-    for classes, predicted, size in drawn:
-      logits = rng.normal(size=(size, NUM_CLASSES)).astype(np.float32)
-      logits[:, list(predicted)] += 4
-      y = rng.choice(sorted(classes), size).astype(np.int32)
-      clients.append((logits, y))
-    by_client = [self.expected(name, *client) for client in clients]
-    everyone = [np.concatenate(parts) for parts in zip(*clients, strict=True)]
-    error = of_clients("auroc_error", clients)[0] if name == "auroc" else 0
-    actual, _ = of_clients(name, clients)
-    expected = self.expected(name, *everyone)
-    assert_allclose(actual, expected, 2e-5, 2e-5 + np.nan_to_num(error))
-    if metrics.get(name).is_table:
-      return
-    # The mean is over the clients with a value; the others are counted.
-    defined = ~np.isnan(by_client)
-    actual, num_clients = of_clients(f"mean_{name}", clients)
-    assert_array_equal(num_clients, defined.sum(axis=0))
-    if name != "auroc":
-      expected = np.ma.masked_invalid(by_client).mean(axis=0)
-      assert_allclose(actual, np.ma.filled(expected, np.nan), 2e-5, 2e-5)
+@hypothesis.settings(max_examples=40)
+@hypothesis.given(
+  st.integers(0, 2**32 - 1),
+  st.sampled_from([0.1, 1.0, 8.0, 40.0]),
+  # The classes of a client's labels and predictions, and its size.
+  st.lists(
+    st.tuples(classes_of, classes_of, st.integers(0, 40)),
+    min_size=1,
+    max_size=3,
+  ),
+)
+# All have one class; one has no examples; one predicts a class that it lacks.
+@hypothesis.example(0, 1.0, [({1}, {1}, 5), ({1}, {0}, 5)])
+@hypothesis.example(1, 1.0, [({0, 2}, {1, 3}, 9), ({0}, {0}, 0)])
+@hypothesis.example(2, 1.0, [({0}, {0}, 0)])
+def test_sums_of_clients_give_the_metrics_of_all_predictions(
+  evaluate, seed, spread, drawn
+):
+  rng = np.random.default_rng(seed)
+  clients = []
+  for classes, predicted, size in drawn:
+    logits = spread * rng.normal(size=(size, NUM_CLASSES))
+    logits[:, list(predicted)] += 4
+    y = rng.choice(sorted(classes), size)
+    # The first domain is empty.
+    clients.append((np.float32(logits), np.int32(y), np.int32([0, size])))
+  found = evaluate(clients)
+  logits, y = (np.concatenate([each[i] for each in clients]) for i in (0, 1))
+  for name in ORACLES:
+    # Half of the pairs in a bin may be ranked wrongly.
+    error = found["auroc_error"][1] if name == "auroc" else 0.0
+    assert_allclose(
+      found[name][1],
+      expected(name, logits, y),
+      rtol=2e-5,
+      atol=2e-5 + np.nan_to_num(error),
+    )
+    if name in ("confusion_matrix", "auroc"):
+      continue
+    by_client = [expected(name, *each[:2]) for each in clients]
+    mean = np.ma.masked_invalid(by_client).mean(axis=0)
+    assert_allclose(
+      found[f"mean_{name}"][1], np.ma.filled(mean, np.nan), 2e-5, 2e-5
+    )
+  tables = {name for name in metrics.names() if metrics.get(name).is_table}
+  for name, value in found.items():
+    if name not in {"num_examples", *tables}:
+      assert np.isnan(value[0]).all(), f"{name} of no examples"
 
-  def expected(self, name, logits, y):
-    """The value of scikit-learn; NaN: it is not defined."""
-    shape = {"recall_per_class": [NUM_CLASSES], "confusion_matrix": [4, 5]}
-    if not len(y):
-      value = 0.0 if metrics.get(name).is_table else np.nan
-      return np.full(shape.get(name, []), value)
-    p = scipy.special.softmax(np.float64(logits), axis=1)
-    return np.ma.filled(ORACLES[name](y, p), np.nan)
+
+@pytest.mark.slow
+class TestByHand:
+  # Probabilities 1/2, 1/4, 1/4, with each class once as the most probable.
+  LOGITS = np.log(np.float32([[2, 1, 1], [1, 2, 1], [1, 1, 2], [2, 1, 1]]))
+
+  @pytest.fixture(scope="class")
+  def measure(self, context):
+    evaluate, chosen = evaluation_of(
+      [
+        *("balanced_accuracy", "recall_per_class"),
+        *("confusion_matrix", "auroc", "auroc_error", "brier", "ece"),
+      ],
+      3,
+      ["cat", "dog", "a, b"],
+    )
+
+    def measure(logits, y):
+      means = evaluate([(logits, np.int32(y), np.int32([0, len(y)]))])
+      return evaluation.report(
+        means, lambda values: float(values[1]), chosen
+      ), evaluation.tables(means, chosen, slice(1, 2))["confusion_matrix"]
+
+    return measure
+
+  def test_three_classes(self, measure):
+    # Right, right, a dog taken for the third class, right. No third class.
+    found, matrix = measure(self.LOGITS, [0, 1, 1, 0])
+    assert_array_equal(matrix, [[2, 0, 0, 0], [0, 1, 1, 0], [0, 0, 0, 0]])
+    # Recalls of 1 and 1/2.
+    assert found["balanced_accuracy"] == pytest.approx(75)
+    assert (found["recall_cat"], found["recall_dog"]) == (1, 0.5)
+    assert np.isnan(found["recall_a_b"])
+    # Cats above all others; of the four pairs of dogs, two won and two tied.
+    assert found["auroc"] == pytest.approx((1 + 3 / 4) / 2)
+    assert found["auroc_error"] == pytest.approx((0 + 1 / 4) / 2)
+
+  def test_prediction_that_is_not_finite_is_wrong_with_certainty(self, measure):
+    logits = self.LOGITS.copy()
+    logits[0] = np.nan
+    found, matrix = measure(logits, [0, 1, 2, 0])
+    assert_array_equal(matrix, [[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0]])
+    assert found["recall_cat"] == 0.5
+    assert found["brier"] == pytest.approx((2 + 3 * 3 / 8) / 4)
+    # One of confidence 1 is wrong, three of 1/2 are right.
+    assert found["ece"] == pytest.approx((1 + 3 / 2) / 4)
+    # The first cat loses to all; it is above the dog and the third class.
+    areas = np.array([2 / 4, 2 / 3, 2 / 3])
+    assert found["auroc"] == pytest.approx(areas.mean())
 
 
 def test_metrics_of_one_function_send_its_sums_once():

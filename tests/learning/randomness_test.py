@@ -2,17 +2,12 @@
 
 import itertools
 
-import hypothesis
-import hypothesis.strategies as st
 import numpy as np
 import pytest
-import tensorflow as tf
 from numpy.testing import assert_array_equal
 
 from tff_shift.learning import randomness
 from tff_shift.learning.randomness import Purpose
-
-words = st.integers(0, 2**32 - 1)
 
 
 class TestDerive:
@@ -38,19 +33,6 @@ class TestDerive:
     seed = randomness.derive(3, 4, 5)
     assert seed.shape == randomness.SEED_SHAPE == (2,)
     assert seed.dtype == np.int32 and np.min(seed) >= 0
-
-  @hypothesis.given(st.lists(words, min_size=1, max_size=4), st.data())
-  def test_paths_of_one_length_differ_in_their_seeds(self, path, data):
-    other = data.draw(
-      st.lists(words, min_size=len(path), max_size=len(path)).filter(
-        lambda drawn: drawn != path
-      )
-    )
-    # Two of 2**62 seeds: no chance event.
-    assert (
-      randomness.derive(*path).tolist() != randomness.derive(*other).tolist()
-    )
-    assert_array_equal(randomness.derive(*path), randomness.derive(*path))
 
   def test_runs_purposes_clients_and_rounds_have_seeds_of_their_own(self):
     seeds = {
@@ -97,20 +79,3 @@ class TestFold:
 
   def test_nothing_folded_leaves_the_seed(self, run_in_graph):
     assert_array_equal(run_in_graph(randomness.fold, self.SEED), self.SEED)
-
-  @pytest.mark.slow
-  def test_purposes_and_rounds_of_many_clients_differ(self, compile_in_graph):
-    fold = compile_in_graph(
-      lambda seed: tf.stack(
-        [
-          randomness.fold(seed, purpose, round_num)
-          for purpose in Purpose
-          for round_num in range(10)
-        ]
-      ),
-      tf.TensorSpec([2], tf.int32),
-    )
-    folded = np.concatenate(
-      [fold(randomness.client_seed(0, client)) for client in range(20)]
-    )
-    assert len(np.unique(folded, axis=0)) == 20 * len(Purpose) * 10

@@ -11,6 +11,7 @@ from tests.fixtures import keras_models
 from tff_shift import algorithms
 from tff_shift.learning import traffic
 from tff_shift.learning.aggregators import factories
+from tff_shift.learning.aggregators import server_optimizers
 from tff_shift.models.networks import mlp
 from tff_shift.testing import forms
 
@@ -26,23 +27,22 @@ def built(name, model, **options):
 
 
 @pytest.mark.slow
-def test_fed_avg_sends_its_model():
-  # 3 x 4 + 4, 4 x 4 + 4 twice, 4 x 3 + 3, 3 x 2 + 2 weights.
-  model = mlp.build((3,), num_classes=2, width=4, head_width=3)
-  num_weights = 16 + 20 + 20 + 15 + 8
-  found = traffic.of_round(built("fed_avg", model))
+@pytest.mark.parametrize(
+  "name, options, num_weights",
+  [
+    # 5 x 8 + 8 and 8 x 3 + 3 weights.
+    ("fed_avg", {}, 75),
+    # Its state stays at the server.
+    ("fed_avg", {"server_optimizer": server_optimizers.build("fed_adam")}, 75),
+    # FedRep shares the first.
+    ("fed_rep", {}, 48),
+    # Reports alone.
+    ("local", {}, 0),
+  ],
+)
+def test_weights_that_are_shared_travel(name, options, num_weights):
+  found = traffic.of_round(built(name, forms.model(), **options))
   assert found == (4 * num_weights + _ROUND, 4 * num_weights + _REPORT)
-
-
-@pytest.mark.slow
-def test_personal_layers_stay():
-  # Of 5 x 8 + 8 and 8 x 3 + 3 weights, FedRep shares the first.
-  found = traffic.of_round(built("fed_rep", forms.model()))
-  assert found == (4 * 48 + _ROUND, 4 * 48 + _REPORT)
-
-
-def test_local_training_sends_reports_alone():
-  assert traffic.of_round(built("local", forms.model())) == (_ROUND, _REPORT)
 
 
 def test_nothing_travels_without_rounds():

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.fixtures.keras_models import sequential
+from tests.fixtures import keras_models
+from tests.fixtures import trees
 from tests.fixtures.refusals import refused
 from tff_shift.data import datasets
 from tff_shift.models import input_scaling
-from tff_shift.models import parts
 from tff_shift.models import split_model
-from tff_shift.models.keras import keras_parts
 from tff_shift.models.networks import mlp
 from tff_shift.simulation import pretraining
 from tff_shift.simulation.pretraining_hparams import PretrainingHParams
@@ -48,23 +47,6 @@ FEW = [
 
 def pretrain(hparams, data=FEW, **options):
   return pretraining.pretrain(MODEL, *data, hparams, **{"seed": 0} | options)
-
-
-def assert_equal_bits(one, other):
-  for left, right in zip(
-    tf.nest.flatten(one), tf.nest.flatten(other), strict=True
-  ):
-    assert np.asarray(left).dtype == np.asarray(right).dtype
-    np.testing.assert_array_equal(left, right)
-
-
-def differs(one, other):
-  return any(
-    np.any(left != right)
-    for left, right in zip(
-      tf.nest.flatten(one), tf.nest.flatten(other), strict=True
-    )
-  )
 
 
 def cross_entropies(logits, y):
@@ -108,14 +90,6 @@ class TestTraining:
       best.validation_loss, rel=1e-5
     )
 
-  def test_logits_are_those_of_the_weights(self, run, run_in_graph):
-    pretrained, _, _ = run
-    _, (x, _) = DIGITS
-    logits = run_in_graph(MODEL.predict, pretrained.weights, x)
-    np.testing.assert_allclose(
-      logits, pretrained.validation_logits, rtol=1e-4, atol=1e-4
-    )
-
   def test_training_ends_at_the_first_run_of_bad_epochs(self, run):
     pretrained, epochs, hparams = run
     losses = [epoch.validation_loss for epoch in epochs]
@@ -128,14 +102,6 @@ class TestTraining:
       for i in range(len(good) - hparams.patience)
     )
     assert pretrained.num_epochs < hparams.max_epochs
-
-  def test_model_with_pretrained_weights_starts_from_them(
-    self, run, run_in_graph
-  ):
-    pretrained, _, _ = run
-    started = pretraining.with_pretrained(MODEL, pretrained)
-    weights = run_in_graph(started.initial_weights, np.array([8, 9], np.int32))
-    assert_equal_bits(weights, pretrained.weights)
 
 
 class Trained(NamedTuple):
@@ -165,7 +131,7 @@ def trained(tmp_path_factory):
 def test_refit_trains_on_all_examples_for_the_chosen_epochs(tmp_path):
   everything = tuple(map(np.concatenate, zip(*FEW, strict=True)))
   hparams = PretrainingHParams(max_epochs=4, patience=1, learning_rate=0.02)
-  first = pretrain(hparams, seed=1)
+  first = pretrain(hparams, seed=1, cache_dir=tmp_path)
   refit = pretrain(hparams, seed=1, refit=everything, cache_dir=tmp_path)
   # What was held out is predicted by a model that was not trained on it.
   np.testing.assert_array_equal(
@@ -184,12 +150,10 @@ def test_refit_trains_on_all_examples_for_the_chosen_epochs(tmp_path):
     on_epoch=epochs.append,
   )
   assert by_hand.best_epoch == first.best_epoch == len(epochs)
-  assert_equal_bits(refit.weights, by_hand.weights)
-  assert differs(refit.weights, first.weights)
+  assert trees.bits(refit.weights) == trees.bits(by_hand.weights)
+  assert trees.bits(refit.weights) != trees.bits(first.weights)
   cached = pretrain(hparams, seed=1, refit=everything, cache_dir=tmp_path)
-  assert_equal_bits(cached.weights, refit.weights)
-  assert len(list(tmp_path.glob("*.npz"))) == 1
-  pretrain(hparams, seed=1, cache_dir=tmp_path)
+  assert trees.bits(cached.weights) == trees.bits(refit.weights)
   assert len(list(tmp_path.glob("*.npz"))) == 2
 
 
@@ -201,7 +165,7 @@ def test_seed_changes_the_order_of_the_examples(trained):
     pretraining.pretrain(start, *FEW, Trained.HPARAMS, seed=seed)
     for seed in (1, 2)
   )
-  assert differs(one.weights, other.weights)
+  assert trees.bits(one.weights) != trees.bits(other.weights)
 
 
 @pytest.mark.slow
@@ -265,8 +229,10 @@ class TestEarlyStopping:
       dataclasses.replace(hparams, max_epochs=stopped.best_epoch),
       (train, wrong),
     )
-    assert_equal_bits(stopped.weights, until_best.weights)
-    assert_equal_bits(stopped.validation_logits, until_best.validation_logits)
+    assert trees.bits(stopped.weights) == trees.bits(until_best.weights)
+    assert trees.bits(stopped.validation_logits) == trees.bits(
+      until_best.validation_logits
+    )
 
 
 class _Again(Exception):  # noqa: N818 (it is a sign)
@@ -304,7 +270,7 @@ class TestCache:
     # Built anew, as another process would.
     cached, num_epochs = pretrain(build_model())
     assert num_epochs == 0
-    assert_equal_bits(cached, trained.pretrained)
+    assert trees.bits(cached) == trees.bits(trained.pretrained)
     assert type(cached.weights) is type(trained.pretrained.weights)
     key = pretraining.cache_key(MODEL, *FEW, Trained.HPARAMS, seed=Trained.SEED)
     assert os.listdir(trained.cache) == [f"pretrained-{key}.npz"]
@@ -406,20 +372,15 @@ class TestErrors:
   @pytest.mark.slow
   def test_loss_that_is_not_finite_names_the_learning_rate(self):
     hparams = PretrainingHParams(optimizer="sgd", learning_rate=1e30)
-    with pytest.raises(ValueError, match=r"learning_rate=1e\+30") as error:
+    with refused(r"learning_rate=1e\+30"):
       pretrain(hparams)
-    assert "\n" not in str(error.value)
 
   @pytest.mark.parametrize(
     "change, message",
     [
       (lambda x, y: (np.float32(x), y), "to become uint8, got float32"),
-      (lambda x, y: (x[:, 1:], y), r"\[n, 28, 28, 1\], got \[\d+, 27, 28, 1"),
-      (lambda x, y: (x, np.float32(y)), "to become int32, got float32"),
-      (lambda x, y: (x, y[1:]), "a class for each example"),
       (lambda x, y: (x[:0], y[:0]), "at least one"),
       (lambda x, y: (x, y + 9), r"must lie in 0\.\.9"),
-      (lambda x, y: (x, y - 9), r"must lie in 0\.\.9"),
     ],
   )
   def test_data_that_do_not_fit_the_model_are_refused(self, change, message):
@@ -428,11 +389,8 @@ class TestErrors:
       ("training", (change(*train), validation)),
       ("validation", (train, change(*validation))),
     ):
-      with pytest.raises(
-        ValueError, match=f"^. of the {name} .*{message}"
-      ) as error:
+      with refused(f"^. of the {name} .*{message}"):
         pretrain(PretrainingHParams(), data)
-      assert "\n" not in str(error.value)
 
   def test_hyperparameter_that_is_not_allowed_is_refused(self):
     with refused("max_epochs=0"):
@@ -443,15 +401,11 @@ class TestErrors:
 def test_running_statistics_are_pretrained(tmp_path):
   """Inputs that are normalised first, each epoch one batch of all examples."""
   layers = tf.keras.layers
-  model = split_model.build_split_model(
-    "normalized",
-    backbone=lambda: sequential(
-      (28, 28, 1),
-      layers.Flatten(),
-      layers.BatchNormalization(momentum=0.5, name="norm"),
-    ),
-    head=lambda: sequential((784,), layers.Dense(10, name="last")),
-    input_dtype=tf.uint8,
+  model = keras_models.split(
+    (28, 28, 1),
+    lambda: [layers.Flatten(), layers.BatchNormalization(momentum=0.5)],
+    lambda: [layers.Dense(10)],
+    tf.uint8,
   )
   hparams = PretrainingHParams(max_epochs=3, patience=3, batch_size=24)
   found = pretraining.pretrain(model, *FEW, hparams, seed=0, cache_dir=tmp_path)
@@ -479,49 +433,38 @@ def test_frozen_weights_are_used_and_are_no_constants_of_a_graph(monkeypatch):
   generator = np.random.default_rng(0)
   base = generator.normal(size=(200, 300)).astype(np.float32)
   layers = tf.keras.layers
-  head = sequential((300,), layers.Dense(2))
-  model = split_model.SplitModel(
-    name="frozen",
-    backbone=parts.Part(
-      function=lambda weights, x, frozen: weights[0] * (x @ frozen[0]["base"]),
-      names=("scale/scale",),
-      initializers=(lambda shape, seed: tf.ones(shape),),
-      shapes=((300,),),
-      paths=parts.paths(parts.BACKBONE, 1),
-      frozen=({"base": base},),
-    ),
-    head=keras_parts.make_part(head, parts.HEAD),
-    input_shape=(200,),
-    input_dtype=tf.float32,
-    num_classes=2,
-    embedding_size=300,
+  frozen = layers.Dense(
+    300,
+    use_bias=False,
+    kernel_initializer=tf.keras.initializers.Constant(base),
+    trainable=False,
   )
-  sizes = []
-  function = tf.function
-
-  def record(*arguments, **options):
-    made = function(*arguments, **options)
-    make_concrete = made.get_concrete_function
-
-    def get_concrete_function(*specs):
-      concrete = make_concrete(*specs)
-      sizes.append(concrete.graph.as_graph_def().ByteSize())
-      return concrete
-
-    made.get_concrete_function = get_concrete_function
-    return made
-
-  monkeypatch.setattr(tf, "function", record)
+  model = keras_models.split(
+    (200,),
+    lambda: [frozen, layers.Dense(5, use_bias=False)],
+    lambda: [layers.Dense(2)],
+  )
+  frozen_weights = []
+  with_frozen = split_model.SplitModel.with_frozen
+  monkeypatch.setattr(
+    split_model.SplitModel,
+    "with_frozen",
+    lambda model, weights: (
+      frozen_weights.append(weights) or with_frozen(model, weights)
+    ),
+  )
   x = generator.normal(size=(8, 200)).astype(np.float32)
   y = np.arange(8) % 2
   result = pretraining.pretrain(
     model, (x, y), (x, y), PretrainingHParams(max_epochs=1), seed=0
   )
-  (scale,), (kernel, bias) = result.weights
+  (middle,), (kernel, bias) = result.weights
   np.testing.assert_allclose(
     result.validation_logits,
-    (scale * (x @ base)) @ kernel + bias,
+    x @ base @ middle @ kernel + bias,
     rtol=1e-4,
     atol=1e-4,
   )
-  assert sizes and max(sizes) < base.nbytes / 2
+  # Arguments of the graph: a constant may be too large for it.
+  (tensor,) = tf.nest.flatten(frozen_weights)
+  assert tf.is_symbolic_tensor(tensor) and tensor.shape == base.shape

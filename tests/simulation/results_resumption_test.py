@@ -32,6 +32,10 @@ def path(tmp_path):
   return folder.path
 
 
+def _contents(path):
+  return {each: each.read_bytes() for each in path.iterdir()}
+
+
 def _lines(path):
   return (path / "metrics.csv").read_text().splitlines()[1:]
 
@@ -104,9 +108,9 @@ class TestResume:
 
   def test_nothing_changes_before_the_folder_is_taken_over(self, path):
     (path / ".summary.json.7.tmp").write_text("{")
-    before = {each: each.read_bytes() for each in path.iterdir()}
+    before = _contents(path)
     results.RunFolder.resume(path)
-    assert before == {each: each.read_bytes() for each in path.iterdir()}
+    assert before == _contents(path)
     _resume(path)
     assert sorted(os.listdir(path)) == [".lock", "config.json", "metrics.csv"]
 
@@ -160,7 +164,7 @@ class TestResume:
   ):
     config = path / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | changes))
-    before = {each: each.read_bytes() for each in path.iterdir()}
+    before = _contents(path)
     told = refusal(_resume, path)
     assert told.startswith(f"{config}: {message}")
     assert "--overwrite in place of --resume" in told

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-from absl import logging
 
 from benchmarks import device_check
 from benchmarks import executor_equality
+from tests.fixtures.computations import map_of
 from tests.fixtures.refusals import refused
 from tff_shift import execution
 from tff_shift._util import batch_values
@@ -38,17 +38,6 @@ def in_batches(**options):
 
 def in_a_loop():
   return in_process.in_process_context(batch_clients=False)
-
-
-def map_of(function, member):
-  """Returns a computation of clients' values with the same function."""
-  call = tff.tensorflow.computation(function, member)
-
-  @tff.federated_computation(tff.FederatedType(member, tff.CLIENTS))
-  def mapped(values):
-    return tff.federated_map(call, values)
-
-  return mapped
 
 
 @pytest.fixture
@@ -100,33 +89,37 @@ def rows_of(*sizes):
   return [generator.normal(size=(n, 2)).astype(np.float32) for n in sizes]
 
 
-def difference_of_batches(built, beside_rounds):
-  """Returns the largest difference to the loop over clients of five sizes."""
-  with execution.use("in_process", batch_clients=False):
-    calls = executor_equality.run_all(built, beside_rounds)
-  with execution.use("in_process", batch_clients=True):
-    return max(
-      executor_equality.largest_difference(
-        call.computation(*call.arguments), call.result
-      )
-      for call in calls
-    )
+def make_data(*domain_sizes):
+  """A client whose examples are the numbers from 0."""
+  x = np.arange(sum(domain_sizes), dtype=np.float32)[:, None]
+  y = np.zeros(len(x), np.int32)
+  return client_dataset.ClientDataset.from_arrays(
+    x, y, domain_sizes, np.int32([1, 2])
+  )
 
 
-class TestBlocks:
-  @pytest.mark.parametrize("most", [0, 1, 2, 5])
-  def test_each_client_is_in_one_block_of_its_shape(self, most):
-    shapes = [3, 1, 3, 3, 2, 1, 3, 3]
-    order, plan = blocks.plan(shapes, most)
-    groups = [
-      order[start:end]
-      for start, end in zip(plan.ends[:-1], plan.ends[1:], strict=True)
-    ]
-    assert sorted(order) == list(range(8))
-    assert all(group == sorted(group) for group in groups)
-    assert all(len({shapes[i] for i in group}) == 1 for group in groups)
-    assert all(0 < len(group) <= (most or 8) for group in groups)
-    assert [order[place] for place in plan.places] == list(range(8))
+def looped_calls(built, beside_rounds):
+  """Calls of an algorithm for five sizes, with the results of the loop."""
+  with in_a_loop():
+    return executor_equality.run_all(built, beside_rounds)
+
+
+def check_calls(calls, context):
+  with context:
+    for call in calls:
+      found = call.computation(*call.arguments)
+      assert executor_equality.largest_difference(found, call.result) < 1e-6
+
+
+@pytest.mark.parametrize(
+  "most, ends",
+  [(0, [5, 7, 8]), (1, range(1, 9)), (2, [2, 4, 5, 7, 8]), (5, [5, 7, 8])],
+)
+def test_each_client_is_in_one_block_of_its_shape(most, ends):
+  order, plan = blocks.plan([3, 1, 3, 3, 2, 1, 3, 3], most)
+  assert order == [0, 2, 3, 6, 7, 1, 5, 4]
+  assert plan.ends.tolist() == [0, *ends]
+  assert plan.places.tolist() == [0, 5, 1, 2, 7, 6, 3, 4]
 
 
 class TestBatches:
@@ -168,21 +161,8 @@ class TestBatches:
       drawn = tf.random.stateless_uniform([data.domain_sizes[0]], [1, 2])
       return tf.reduce_sum(drawn)
 
-    x, y = np.zeros([5, 1], np.float32), np.zeros(5, np.int32)
-    data = [
-      client_dataset.ClientDataset.from_arrays(x, y, sizes, np.int32([1, 2]))
-      for sizes in ([2, 3], [4, 1], [2, 3])
-    ]
-    sizes, number = tff.TensorType(np.int32, (None,)), tff.TensorType(np.int32)
-    member = client_dataset.ClientDataset(
-      tff.TensorType(np.float32, (None, 1)),
-      sizes,
-      sizes,
-      number,
-      tff.TensorType(np.int32, (2,)),
-      number,
-    )
-    computation = map_of(draw, tff.types.to_type(member))
+    data = [make_data(2, 3), make_data(4, 1), make_data(2, 3)]
+    computation = map_of(draw, local_training.data_type(ONE_FEATURE, 2))
     assert run(in_batches(), computation, data) == run(
       in_a_loop(), computation, data
     )
@@ -194,10 +174,6 @@ class TestBatches:
     assert all(isinstance(leaf, tf.Tensor) for leaf in tf.nest.flatten(result))
     again = run(in_batches(), one_round, *arguments)
     tf.nest.map_structure(np.testing.assert_array_equal, result, again)
-    # They are arguments of a further call.
-    mean, *_ = run(in_batches(), one_round, result[0], rows_of(2))
-    expected, *_ = run(in_batches(), one_round, again[0], rows_of(2))
-    assert mean == expected
 
   def test_results_that_cannot_be_added(self, mapped):
     numbers = list(np.float32([1, -2, 3]))
@@ -286,29 +262,20 @@ class TestBatches:
     assert operations(context, 44) - operations(context, 4) < 40
     assert operations(loop, 44) - operations(loop, 4) > 40 * 20
 
-  def test_operation_in_a_loop_is_said_once(self, run, monkeypatch):
-    said = []
-    monkeypatch.setattr(
-      logging, "info", lambda text, *words: said.append(text % words)
-    )
+  def test_operation_in_a_loop_is_said_once(self, run, caplog):
+    caplog.set_level("INFO", "absl")
     root = map_of(
       lambda x: tf.linalg.sqrtm(x), tff.TensorType(np.float32, (2, 2))
     )
     context = in_batches()
-    matrices = [np.diag(np.float32([4, x])) for x in (1, 9, 16)]
     for _ in range(2):
-      result = run(context, root, matrices)
+      roots = run(context, root, [np.diag(np.float32([4, x])) for x in (1, 9)])
       np.testing.assert_allclose(
-        [np.diag(each) for each in result], [[2, 1], [2, 3], [2, 4]], rtol=1e-6
+        roots, [np.diag([2, 1]), np.diag([2, 3])], atol=1e-6
       )
-    assert said == [
+    assert [record.getMessage() for record in caplog.records] == [
       "mapped runs in batches, except for MatrixSquareRoot: client by client"
     ]
-
-  @pytest.mark.slow
-  def test_fed_avg(self):
-    built = executor_equality.build("fed_avg")
-    assert difference_of_batches(built, ("evaluate_clients", "vote")) < 1e-6
 
   @pytest.mark.slow
   @pytest.mark.parametrize("name", ["compressed", "robust", "secure"])
@@ -332,40 +299,31 @@ class TestBatches:
     assert set(batches.forms.values()) == {"batch"}
 
 
+@pytest.mark.slow
+def test_fed_avg():
+  """In batches as in the loop, and compiled as well; draws are the same."""
+  beside_rounds = "evaluate_clients", "vote"
+  calls = looped_calls(executor_equality.build("fed_avg"), beside_rounds)
+  context = in_process.in_process_context(compile_clients=True)
+  check_calls(calls[: -len(beside_rounds)], context)
+  assert set(context.forms.values()) == {"compiled batch"}
+  check_calls(calls, in_batches())
+
+
 class TestCompiled:
-  @pytest.mark.slow
-  def test_results_are_those_of_the_loop(self, run):
-    """FedAvg trains as in the loop; draws are the same."""
+  @pytest.mark.parametrize(
+    "function",
+    [
+      # A draw that clients share, and branches that are both run.
+      lambda x: x + tf.random.stateless_uniform([], [1, 2]),
+      lambda x: tf.cond(x < 0, lambda: -1.0, lambda: tf.sqrt(x)),
+    ],
+  )
+  def test_numbers_are_tensorflows(self, run, function):
     context = in_process.in_process_context(compile_clients=True)
-    built = executor_equality.build("fed_avg")
-    with execution.use("in_process", batch_clients=False):
-      calls = executor_equality.run_all(built, ())
-    for call in calls:
-      assert (
-        executor_equality.largest_difference(
-          run(context, call.computation, *call.arguments), call.result
-        )
-        < 1e-6
-      )
-    assert set(context.forms.values()) == {"compiled batch"}
-
-  def test_draws_that_clients_share_are_tensorflows(self, run):
-    context = in_process.in_process_context(compile_clients=True)
-    computation = map_of(
-      lambda x: x + tf.random.stateless_uniform([], [1, 2]), NUMBER
-    )
-    result = run(context, computation, list(np.float32([0, 1])))
-    drawn = tf.random.stateless_uniform([], [1, 2]).numpy()
-    assert result == [drawn, 1 + drawn]
-    assert context.forms["mapped"] == "compiled batch"
-
-  def test_both_branches_are_run(self, run):
-    def root(x):
-      return tf.cond(x < 0, lambda: -1.0, lambda: tf.sqrt(x))
-
-    context = in_process.in_process_context(compile_clients=True)
-    results = run(context, map_of(root, NUMBER), list(np.float32([4, -1, 9])))
-    assert results == [2, -1, 3]
+    values = np.float32([4, -1, 9])
+    result = run(context, map_of(function, NUMBER), list(values))
+    assert result == [function(tf.constant(x)) for x in values]
     assert context.forms["mapped"] == "compiled batch"
 
   @pytest.mark.parametrize(
@@ -427,7 +385,7 @@ class TestPadding:
       fed_avg.HParams(batch_size=4, **options),
       num_evaluation_domains=1,
     )
-    assert difference_of_batches(built, ()) < 1e-6
+    check_calls(looped_calls(built, ()), in_batches())
 
   def test_clients_of_unequal_sizes_are_in_one_batch(self, mapped):
     # The mean of the examples, and as many steps as there are domains.
@@ -443,14 +401,7 @@ class TestPadding:
         (tf.constant(0), 0.0),
       )[1]
 
-    def make(*sizes):
-      x = np.arange(sum(sizes), dtype=np.float32)[:, None]
-      y = np.zeros(sum(sizes), np.int32)
-      return client_dataset.ClientDataset.from_arrays(
-        x, y, sizes, np.int32([1, 2])
-      )
-
-    data = [make(3, 2), make(4, 4), make(5, 1), make(0, 6)]
+    data = [make_data(*each) for each in ((3, 2), (4, 4), (5, 1), (0, 6))]
     member = local_training.data_type(ONE_FEATURE, allows_padding=True)
     assert mapped(work, data, member) == [4, 7, 5, 2.5]
     # 5, 8 and 6 rows are 8; the fourth has another number of domains.
@@ -464,14 +415,13 @@ class TestPadding:
   def test_rows_are_powers_of_two(self, size, padded):
     member = local_training.data_type(ONE_FEATURE, allows_padding=True)
     pack = packing.Packer(tff.FederatedType(member, tff.CLIENTS))
-    x, y = np.ones([size, 1], np.float32), np.zeros(size, np.int32)
-    data = client_dataset.ClientDataset.from_arrays(x, y, seed=np.int32([1, 2]))
+    data, rows = make_data(size), list(range(size))
     with memory.Memory().lent() as lender:
       packed = [np.array(each) for each in pack([data], lender, [0])]
       as_it_is = [np.array(each) for each in pack([data], lender)]
-    assert packed[0].ravel().tolist() == [1] * size + [0] * (padded - size)
+    assert packed[0].ravel().tolist() == rows + [0] * (padded - size)
     assert packed[1].tolist() == packed[3].tolist() == [0, padded]
-    assert as_it_is[0].ravel().tolist() == [1] * size
+    assert as_it_is[0].ravel().tolist() == rows
 
   def test_value_that_is_not_equal_is_an_error(self, run):
     computation = map_of(lambda x: batch_values.equal(x) + 0, NUMBER)
@@ -560,25 +510,18 @@ class TestSizes:
 
 class TestNotBatched:
   def test_reason_is_an_error(self, run):
-    count = tff.tensorflow.computation(
+    counts = map_of(
       lambda values: values.reduce(0, lambda total, _: total + 1),
       tff.SequenceType(np.int32),
     )
-
-    @tff.federated_computation(
-      tff.FederatedType(tff.SequenceType(np.int32), tff.CLIENTS)
-    )
-    def counts(values):
-      return tff.federated_map(count, values)
-
     with pytest.raises(
       execution.NotBatchedError,
-      match=r"the clients of counts cannot.*argument",
+      match=r"the clients of mapped cannot.*argument",
     ):
       run(in_batches(), counts, [[1, 2], [3]])
     with in_a_loop() as context:
       assert counts([[1, 2], [3]]) == [2, 1]
-    assert context.forms == {"counts": "client by client"}
+    assert context.forms == {"mapped": "client by client"}
 
   def test_operation_is_named(self, mapped):
     # As many numbers as the client's value is.
@@ -592,22 +535,17 @@ class TestNotBatched:
 
   def test_auto_is_the_loop_if_no_batch_has_two_clients(self, run):
     context = in_process.in_process_context(client_devices=["CPU:0"])
-    context.batch_memory = 2**30
     forms = []
-    for sizes in ((2, 2), (1, 2), (3,), (1, 2, 1)):
+    # On a CPU there is no memory for batches.
+    for sizes in ((2, 2), (2, 2), (1, 2), (3,), (1, 2, 1)):
       run(context, one_round, np.float32(0.5), rows_of(*sizes))
       forms.append(context.forms["one_round"])
-    assert forms == ["batch", "loop", "loop", "batch"]
-
-  def test_auto_is_the_loop_on_a_cpu(self, run):
-    context = in_process.in_process_context(client_devices=["CPU:0"])
-    run(context, one_round, np.float32(0.5), rows_of(1, 2))
-    assert context.forms == {"one_round": "loop"}
+      context.batch_memory = 2**30
+    assert forms == ["loop", "batch", "loop", "loop", "batch"]
 
   @pytest.mark.parametrize(
     ("options", "message"),
     [
-      ({"batch_clients": "yes"}, "batch_clients must be 'auto', True or False"),
       ({"batch_clients": 1}, "batch_clients must be 'auto', True or False"),
       ({"clients_per_batch": -1}, "clients_per_batch must be 0 or more"),
       (
@@ -640,34 +578,3 @@ class TestConverters:
       for k, c in zip(key, counter, strict=True)
     ]
     np.testing.assert_array_equal(found, expected)
-
-  def test_concatenation_of_parts_of_different_lengths(self, mapped):
-    def concatenate(x):
-      array = tf.TensorArray(
-        tf.float32, 2, infer_shape=False, element_shape=[None]
-      )
-      array = array.write(0, [x]).write(1, [x, x + 1])
-      return tf.ensure_shape(array.concat(), [3])
-
-    found = mapped(concatenate, [1.0, 5.0])
-    assert [each.tolist() for each in found] == [[1, 1, 2], [5, 5, 6]]
-
-  @pytest.mark.parametrize("num_clients", [1, 3])
-  @pytest.mark.parametrize("axes", [None, [0], [-1]])
-  def test_squeeze_keeps_the_axis_of_clients(self, mapped, axes, num_clients):
-    shape = [1, 2, 1]
-    values = [np.full(shape, i, np.float32) for i in range(num_clients)]
-    found = mapped(
-      lambda x: tf.squeeze(x, axes), values, tff.TensorType(np.float32, shape)
-    )
-    assert [each.tolist() for each in found] == [
-      np.squeeze(value, axes and tuple(axes)).tolist() for value in values
-    ]
-
-  def test_top_k(self, mapped):
-    found = mapped(
-      lambda x: tf.math.top_k(x, 2),
-      list(np.float32([[1, 3, 2], [5, 4, 6]])),
-      tff.TensorType(np.float32, (3,)),
-    )
-    assert [each.indices.tolist() for each in found] == [[1, 2], [2, 0]]

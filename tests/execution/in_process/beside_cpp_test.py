@@ -97,13 +97,3 @@ def test_k_means(run, context, cpp):
     expected = run(cpp, process.next, state, datasets)
     assert_same(tuple(found), tuple(expected))
     state = found.state
-
-
-@pytest.mark.parametrize(
-  "argument", [np.float64(1.0), 1, True, 1e300, [1.0], np.ones(2, np.float32)]
-)
-def test_both_refuse_an_argument_of_the_wrong_type(run, context, cpp, argument):
-  identity = tff.tensorflow.computation(lambda x: x, np.float32)
-  for each in (context, cpp):
-    with pytest.raises(TypeError):
-      run(each, identity, argument)

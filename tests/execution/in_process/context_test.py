@@ -11,15 +11,11 @@ import tensorflow_federated as tff
 import tree
 
 from tests.fixtures import tables
+from tests.fixtures.computations import AT_CLIENTS
+from tests.fixtures.computations import multiply
 from tff_shift.execution import in_process
 
-AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
 INTS_AT_CLIENTS = tff.FederatedType(np.int32, tff.CLIENTS)
-
-
-@tff.tensorflow.computation(np.float32, np.float32)
-def multiply(a, b):
-  return a * b
 
 
 def test_unsupported_block_is_named(run, context):
@@ -175,13 +171,6 @@ class TestRounds:
         tree.flatten(passed), tree.flatten(state), strict=True
       )
     )
-
-  def test_imports_and_traces_do_not_grow(self, train):
-    context = in_process.in_process_context()
-    train(context, 1)
-    counts = context.num_imports, context.num_traces
-    train(context, 4)
-    assert (context.num_imports, context.num_traces) == counts
 
   def test_asynchronous_and_mergeable_forms(
     self, run, process, start, client_datasets

@@ -9,9 +9,6 @@ from tff_shift import algorithms
 from tff_shift import execution
 from tff_shift import models
 from tff_shift.algorithms import fed_avg
-from tff_shift.data import examples
-from tff_shift.simulation.engine import client_data
-from tff_shift.simulation.engine import rounds
 
 PLACES = np.int32([0, 3, 2])
 SEEDS = np.int32([[1, 2], [-7, 2**31 - 1], [-(2**31), 0]])
@@ -158,6 +155,23 @@ class TestArrays:
       draw(2, 3, 4),
     )
 
+  def test_largest_and_parts_of_different_lengths(self, check_batch):
+    def compute(x):
+      array = tf.TensorArray(
+        tf.float32, 2, infer_shape=False, element_shape=[None]
+      )
+      array = array.write(0, x[:1]).write(1, x[:2])
+      return [*tf.math.top_k(x, 2), tf.ensure_shape(array.concat(), [3])]
+
+    check_batch(compute, np.float32([[1, 3, 2], [5, 4, 6]]))
+
+  @pytest.mark.parametrize("num_clients", [1, 3])
+  def test_axis_of_clients_is_not_squeezed(self, check_batch, num_clients):
+    check_batch(
+      lambda x: [tf.squeeze(x, axes) for axes in (None, [0], [-1])],
+      draw(1, 2, 1)[:num_clients],
+    )
+
   def test_softmax_of_many_axes(self, check_batch):
     check_batch(
       lambda x: [tf.nn.softmax(x), tf.nn.log_softmax(x)], draw(2, 1, 2, 3, 4)
@@ -211,10 +225,9 @@ class TestArrays:
 @pytest.mark.parametrize("layer", ["LSTM", "GRU", "convolutions"])
 def test_keras_layers(layer):
   layers = tf.keras.layers
-  generator = np.random.default_rng(0)
   if layer == "convolutions":
-    x = generator.normal(size=(3, 8, 6, 6, 1)).astype(np.float32)
     stack = [
+      layers.InputLayer((6, 6, 1)),
       layers.Conv2D(4, 3, strides=2, activation="relu"),
       layers.Conv2DTranspose(4, 3, strides=2),
       layers.BatchNormalization(),
@@ -223,30 +236,21 @@ def test_keras_layers(layer):
       layers.Flatten(),
       layers.Dropout(0.2),
     ]
-    first = layers.InputLayer((6, 6, 1))
   else:
-    x = generator.integers(0, 9, (3, 8, 5)).astype(np.int32)
-    first = layers.InputLayer((5,), dtype="int32")
-    stack = [layers.Embedding(9, 3), getattr(layers, layer)(4)]
-  model = models.from_keras(
-    tf.keras.Sequential([first, *stack, layers.Dense(3)])
+    stack = [
+      layers.InputLayer((5,), dtype="int32"),
+      layers.Embedding(50, 3),
+      getattr(layers, layer)(4),
+    ]
+  built = algorithms.build(
+    fed_avg,
+    models.from_keras(tf.keras.Sequential([*stack, layers.Dense(3)])),
+    fed_avg.HParams(local_steps=2, batch_size=4),
   )
-  clients = [
-    examples.Examples(each, generator.integers(0, 3, 8).astype(np.int32))
-    for each in x
-  ]
-
-  def run(batch_clients):
-    with execution.use("in_process", batch_clients=batch_clients) as context:
-      algorithm = algorithms.build(
-        fed_avg, model, fed_avg.HParams(local_steps=2, batch_size=4)
-      )
-      running = rounds.Rounds(
-        algorithm, client_data.training_data(clients, 0), run_seed=0
-      )
-      running.step()
-    return running.server_state.weights, context.forms["phase"]
-
-  (found, form), (expected, _) = run(True), run(False)
-  assert form == "batch"
-  assert executor_equality.largest_difference(found, expected) < 1e-6
+  with execution.use("in_process", batch_clients=False):
+    calls = executor_equality.run_all(built, ())
+  with execution.use("in_process", batch_clients=True) as context:
+    for call in calls:
+      found = call.computation(*call.arguments)
+      assert executor_equality.largest_difference(found, call.result) < 1e-6
+  assert context.forms["phase"] == "batch"

@@ -104,10 +104,13 @@ def form(request, monkeypatch):
 
 
 @pytest.fixture
-def check_convolution(check_batch):
-  """Returns a function that compares a convolution with a loop."""
+def check_derived(check_batch):
+  """Returns a function that compares one of two operands with a loop.
 
-  def check(geometry, images, kernels, own="both"):
+  Clients have both operands, or only the images or the kernels of their own.
+  """
+
+  def check(function, images, kernels, own="both", reference=None):
     def of_client(convolve):
       if own == "images":
         return lambda images: convolve(images, kernels[0])
@@ -117,12 +120,20 @@ def check_convolution(check_batch):
 
     stacked = {"images": [images], "kernels": [kernels]}
     check_batch(
-      of_client(derived(geometry.convolve)),
+      of_client(derived(function)),
       *stacked.get(own, [images, kernels]),
-      reference=of_client(derived(geometry.plainly)),
+      reference=of_client(derived(reference or function)),
     )
 
   return check
+
+
+@pytest.fixture
+def check_convolution(check_derived):
+  """Returns a function that compares a convolution with a loop."""
+  return lambda geometry, *values: check_derived(
+    geometry.convolve, *values, reference=geometry.plainly
+  )
 
 
 class TestConvolutions:
@@ -218,30 +229,19 @@ class TestConvolutions:
 class TestDepthwise:
   @pytest.mark.parametrize("own", ["both", "images", "kernels"])
   @pytest.mark.parametrize("padding", ["SAME", "VALID"])
-  def test_an_operand_may_be_shared(self, check_batch, own, padding):
-    images, kernels = draw(2, 5, 6, 3), draw(3, 2, 3, 2)
-
-    @derived
+  def test_an_operand_may_be_shared(self, check_derived, own, padding):
     def convolve(images, kernel):
       return tf.nn.depthwise_conv2d(images, kernel, [1, 1, 1, 1], padding)
 
-    if own == "both":
-      check_batch(convolve, images, kernels)
-    elif own == "images":
-      check_batch(lambda images: convolve(images, kernels[0]), images)
-    else:
-      check_batch(lambda kernel: convolve(images[0], kernel), kernels)
+    check_derived(convolve, draw(2, 5, 6, 3), draw(3, 2, 3, 2), own)
 
 
 class TestBatchNormalisation:
   @pytest.mark.parametrize("is_training", [False, True])
-  @pytest.mark.parametrize("own", ["both", "images", "scale"])
+  @pytest.mark.parametrize("own", ["both", "images", "kernels"])
   def test_scale_and_statistics_of_a_client(
-    self, check_batch, is_training, own
+    self, check_derived, is_training, own
   ):
-    images, scales = draw(6, 5, 5, 3), draw(3)
-
-    @derived
     def normalise(images, scale):
       return tf.raw_ops.FusedBatchNormV3(
         x=images,
@@ -252,12 +252,7 @@ class TestBatchNormalisation:
         is_training=is_training,
       ).y
 
-    if own == "both":
-      check_batch(normalise, images, scales)
-    elif own == "images":
-      check_batch(lambda images: normalise(images, scales[0]), images)
-    else:
-      check_batch(lambda scale: normalise(images[0], scale), scales)
+    check_derived(normalise, draw(6, 5, 5, 3), draw(3), own)
 
 
 class TestPooling:

@@ -1,63 +1,14 @@
 """Tests of the federated intrinsics, on results one can work out."""
 
-import collections
-
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.fixtures.computations import AT_CLIENTS
+from tests.fixtures.computations import map_of
+from tests.fixtures.computations import multiply
 from tff_shift.execution import in_process
-
-AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
-INTS_AT_CLIENTS = tff.FederatedType(np.int32, tff.CLIENTS)
-
-
-@tff.tensorflow.computation(np.float32, np.float32)
-def multiply(a, b):
-  return a * b
-
-
-@tff.tensorflow.computation(np.int32)
-def below_three(number):
-  check = tf.debugging.assert_less(number, 3, message="too many")
-  with tf.control_dependencies([check]):
-    return tf.identity(number)
-
-
-@tff.federated_computation(INTS_AT_CLIENTS)
-def all_below_three(numbers):
-  return tff.federated_map(below_three, numbers)
-
-
-def test_federated_operators(run, context):
-  @tff.federated_computation(
-    tff.FederatedType(np.float32, tff.SERVER), AT_CLIENTS
-  )
-  def operators(factor, values):
-    scaled = tff.federated_map(
-      multiply, (tff.federated_broadcast(factor), values)
-    )
-    return collections.OrderedDict(
-      scaled=scaled,
-      sum=tff.federated_sum(values),
-      mean=tff.federated_mean(values),
-      weighted_mean=tff.federated_mean(scaled, values),
-      min=tff.federated_min(values),
-      max=tff.federated_max(values),
-      shared=tff.federated_broadcast(factor),
-      server=factor,
-    )
-
-  result = run(context, operators, 2.0, [1.0, 2.5, 4.5])
-  assert result["scaled"] == [2.0, 5.0, 9.0]
-  assert result["sum"] == 8.0
-  assert result["mean"] == np.float32(8 / 3)
-  # (2 * 1 + 5 * 2.5 + 9 * 4.5) / 8 = 55 / 8
-  assert result["weighted_mean"] == 6.875
-  assert (result["min"], result["max"]) == (1.0, 4.5)
-  assert (result["shared"], result["server"]) == (2.0, 2.0)
-  assert type(result["sum"]) is np.float32
 
 
 def test_value_from_outside_of_a_mapped_function(run, context):
@@ -98,22 +49,25 @@ def test_eval_and_value_use_the_default_number_of_clients(run):
   assert run(context, ones) == ([1, 1, 1], 1, 3)
 
 
-def test_select(run, context):
+@pytest.mark.parametrize(
+  "select", [tff.federated_select, tff.federated_secure_select]
+)
+def test_select(run, context, select):
+  pick = tff.tensorflow.computation(
+    lambda words, key: tf.gather(words, key), (np.str_, [3]), np.int32
+  )
+  join = tff.tensorflow.computation(
+    lambda dataset: dataset.reduce("", lambda a, b: tf.strings.join([a, b])),
+    tff.SequenceType(np.str_),
+  )
+
   @tff.federated_computation(
     tff.FederatedType((np.int32, [2]), tff.CLIENTS),
     tff.FederatedType((np.str_, [3]), tff.SERVER),
   )
   def select_and_join(keys, letters):
-    selected = tff.federated_select(
-      keys,
-      tff.federated_value(3, tff.SERVER),
-      letters,
-      tff.tensorflow.computation(lambda words, key: tf.gather(words, key)),
-    )
-    join = tff.tensorflow.computation(
-      lambda dataset: dataset.reduce("", lambda a, b: tf.strings.join([a, b]))
-    )
-    return tff.federated_map(join, selected)
+    number = tff.federated_value(3, tff.SERVER)
+    return tff.federated_map(join, select(keys, number, letters, pick))
 
   keys = [np.array(each, np.int32) for each in ([0, 1], [2, 0], [1, 1])]
   joined = run(context, select_and_join, keys, ["a", "b", "c"])
@@ -123,6 +77,12 @@ def test_select(run, context):
 
 
 def test_failing_client_is_named(run, context):
+  def below_three(number):
+    check = tf.debugging.assert_less(number, 3, message="too many")
+    with tf.control_dependencies([check]):
+      return tf.identity(number)
+
+  all_below_three = map_of(below_three, np.int32)
   with pytest.raises(
     in_process.ClientError, match=r"(?s)client 2 of 4 failed.*too many"
   ) as error:

@@ -6,14 +6,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.framework import op_def_registry
 
+from tests.fixtures.computations import map_of
 from tff_shift.execution.in_process import graphs
 from tff_shift.execution.in_process import programs
 
-INTS_AT_CLIENTS = tff.FederatedType(np.int32, tff.CLIENTS)
-
 
 def test_variables_of_parallel_clients(run, context):
-  @tff.tensorflow.computation(np.int32)
   def count(limit):
     counter = tf.Variable(0)
     steps = tf.while_loop(
@@ -26,31 +24,18 @@ def test_variables_of_parallel_clients(run, context):
       return counter.read_value(), steps[0]
 
   limits = [37 * index % 101 for index in range(60)]
-  counted = run(
-    context,
-    tff.federated_computation(
-      lambda values: tff.federated_map(count, values), INTS_AT_CLIENTS
-    ),
-    limits,
-  )
+  counted = run(context, map_of(count, np.int32), limits)
   assert counted == [(limit, limit) for limit in limits]
 
 
 def test_tables_of_parallel_clients(run, context):
-  @tff.tensorflow.computation(np.int32)
   def look_up(key):
     table = tf.lookup.StaticHashTable(
       tf.lookup.KeyValueTensorInitializer([1, 2], ["one", "two"]), "none"
     )
     return table.lookup(key)
 
-  words = run(
-    context,
-    tff.federated_computation(
-      lambda values: tff.federated_map(look_up, values), INTS_AT_CLIENTS
-    ),
-    [1, 2, 3] * 10,
-  )
+  words = run(context, map_of(look_up, np.int32), [1, 2, 3] * 10)
   assert words == [b"one", b"two", b"none"] * 10
 
 

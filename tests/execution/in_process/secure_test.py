@@ -4,7 +4,6 @@ import collections
 
 import numpy as np
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
 INTS_AT_CLIENTS = tff.FederatedType(np.int32, tff.CLIENTS)
@@ -56,55 +55,3 @@ def test_modular_sum(run, context):
     )
   )
   assert run(context, modular, [7, 8, 9]) == 4
-
-
-def test_select(run, context):
-  pick = tff.tensorflow.computation(
-    lambda values, key: tf.gather(values, key), (np.int32, [3]), np.int32
-  )
-
-  @tff.federated_computation(
-    tff.FederatedType((np.int32, [2]), tff.CLIENTS),
-    tff.FederatedType((np.int32, [3]), tff.SERVER),
-  )
-  def select(keys, values):
-    chosen = tff.federated_secure_select(
-      keys, tff.federated_value(3, tff.SERVER), values, pick
-    )
-    total = tff.tensorflow.computation(
-      lambda part: part.reduce(0, lambda a, b: a + b),
-      tff.SequenceType(np.int32),
-    )
-    return tff.federated_map(total, chosen)
-
-  assert run(context, select, [[0, 1], [2, 2]], [5, 6, 7]) == [11, 14]
-
-
-@pytest.mark.slow
-def test_factories_of_tff_run_as_they_are(run, context):
-  secure = tff.aggregators.SecureSumFactory(1.0, -1.0)
-  process = secure.create(tff.TensorType(np.float32, [2]))
-  state = run(context, process.initialize)
-  output = run(
-    context,
-    process.next,
-    state,
-    [np.float32([0.5, -0.25]), np.float32([0.25, 0.5])],
-  )
-  np.testing.assert_allclose(output.result, [0.75, 0.25], atol=1e-6)
-
-
-@pytest.mark.long
-def test_distributed_differential_privacy_of_tff(run, context):
-  factory = tff.learning.ddp_secure_aggregator(
-    noise_multiplier=1e-6, expected_clients_per_round=2, bits=16
-  )
-  process = factory.create(tff.TensorType(np.float32, [4]))
-  state = run(context, process.initialize)
-  output = run(
-    context,
-    process.next,
-    state,
-    [np.float32([0.01, 0, 0.02, 0]), np.float32([0.03, 0.01, 0, 0])],
-  )
-  np.testing.assert_allclose(output.result, [0.02, 0.005, 0.01, 0], atol=5e-3)

@@ -7,12 +7,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
-
-
-@tff.tensorflow.computation(np.float32, np.float32)
-def multiply(a, b):
-  return a * b
+from tests.fixtures.computations import AT_CLIENTS
+from tests.fixtures.computations import multiply
 
 
 def test_strings_with_zero_bytes(run, context):
@@ -72,58 +68,57 @@ def test_sequences_from_lists_and_datasets(run, context):
   assert run(context, look, [])[1] == (0, 0.0)
 
 
+ELEMENT = collections.OrderedDict(a=np.int32, b=np.int32)
+first = tff.tensorflow.computation(lambda x: x["a"], ELEMENT)
+count = tff.tensorflow.computation(
+  lambda dataset: dataset.reduce(0, lambda state, _: state + 1),
+  tff.SequenceType(np.int32),
+)
+
+
+@tff.federated_computation(AT_CLIENTS, AT_CLIENTS)
+def two_sums(a, b):
+  return tff.federated_sum(a), tff.federated_sum(b)
+
+
 @pytest.mark.parametrize(
-  "arguments, message",
+  "computation, arguments, message",
   [
-    ((np.float64(1.0), 1.0), "float32 was expected; got float64"),
-    ((tf.constant(1.0, tf.float64), 1.0), "got float64"),
-    ((1, 1.0), "float32 was expected; got int"),
-    ((True, 1.0), "got bool"),
-    ((1e300, 1.0), "got float"),
-    ((None, 1.0), "got NoneType"),
-    ((np.zeros(2, np.float32), 1.0), r"got shape \(2,\)"),
+    *(
+      (multiply, (argument, 1.0), message)
+      for argument, message in (
+        (np.float64(1.0), "float32 was expected; got float64"),
+        (tf.constant(1.0, tf.float64), "got float64"),
+        (1, "float32 was expected; got int"),
+        (True, "got bool"),
+        (1e300, "got float"),
+        (None, "got NoneType"),
+        (np.zeros(2, np.float32), r"got shape \(2,\)"),
+      )
+    ),
+    (
+      first,
+      [collections.OrderedDict(b=2, a=1)],
+      "named a where b was found",
+    ),
+    (first, [collections.OrderedDict(a=1)], "must have 2 elements; got 1"),
+    (first, [1], "must be a structure; got int"),
+    (count, [tf.data.Dataset.range(3)], r"int32\* was expected; got int64\*"),
+    (count, [3], r"must be a tf\.data\.Dataset"),
+    (two_sums, [np.ones(2, np.float32), [1.0, 1.0]], "must be a list"),
   ],
 )
-def test_wrong_argument_type(run, context, arguments, message):
+def test_wrong_types_are_named(run, context, computation, arguments, message):
   with pytest.raises(TypeError, match=message):
-    run(context, multiply, *arguments)
+    run(context, computation, *arguments)
+
+
+def test_clients_that_disagree(run, context):
+  with pytest.raises(ValueError, match="got 1 and 2"):
+    run(context, two_sums, [1.0], [1.0, 1.0])
 
 
 def test_narrower_argument_is_widened(run, context):
   assert run(context, multiply, np.float16(1.5), tf.constant(2.0)) == 3.0
   half = tf.constant(0.5, tf.float16)
   assert run(context, multiply, half, tf.Variable(4.0)) == 2.0
-
-
-def test_wrong_structure(run, context):
-  element = collections.OrderedDict(a=np.int32, b=np.int32)
-  first = tff.tensorflow.computation(lambda x: x["a"], element)
-  assert run(context, first, collections.OrderedDict(a=1, b=2)) == 1
-  with pytest.raises(TypeError, match="named a where b was found"):
-    run(context, first, collections.OrderedDict(b=2, a=1))
-  with pytest.raises(TypeError, match="must have 2 elements; got 1"):
-    run(context, first, collections.OrderedDict(a=1))
-  with pytest.raises(TypeError, match="must be a structure; got int"):
-    run(context, first, 1)
-
-
-def test_wrong_sequence(run, context):
-  count = tff.tensorflow.computation(
-    lambda dataset: dataset.reduce(0, lambda state, _: state + 1),
-    tff.SequenceType(np.int32),
-  )
-  with pytest.raises(TypeError, match=r"int32\* was expected; got int64\*"):
-    run(context, count, tf.data.Dataset.range(3))
-  with pytest.raises(TypeError, match=r"must be a tf\.data\.Dataset"):
-    run(context, count, 3)
-
-
-def test_clients_that_are_no_list_or_disagree(run, context):
-  @tff.federated_computation(AT_CLIENTS, AT_CLIENTS)
-  def two_sums(a, b):
-    return tff.federated_sum(a), tff.federated_sum(b)
-
-  with pytest.raises(TypeError, match="must be a list"):
-    run(context, two_sums, np.ones(2, np.float32), [1.0, 1.0])
-  with pytest.raises(ValueError, match="got 1 and 2"):
-    run(context, two_sums, [1.0], [1.0, 1.0])

@@ -20,50 +20,49 @@ DEADLINE = 60.0
 class TestAtTheStart:
   """In time means at once: nobody waits for a server that has answered."""
 
-  def enter(self, use, server):
-    with use([server], worker_timeout=2 * DEADLINE):
-      pass
+  @pytest.fixture
+  def fails(self, workers, misbehaving, no_use):
+    """Returns `fails(faults, *parts, **settings)`: a server is not used."""
+
+    def check(faults, *parts, worker_timeout=2 * DEADLINE):
+      with misbehaving(workers[0].address, faults) as server:
+        no_use(server, *parts, worker_timeout=worker_timeout)
+
+    return check
 
   @pytest.mark.parametrize(
     ("code", "seems"),
     [
-      (grpc.StatusCode.INTERNAL, "broken"),
-      (grpc.StatusCode.UNKNOWN, "broken"),
-      (grpc.StatusCode.DATA_LOSS, "broken"),
-      (grpc.StatusCode.INVALID_ARGUMENT, "broken"),
-      (grpc.StatusCode.RESOURCE_EXHAUSTED, "no memory left"),
-      (grpc.StatusCode.PERMISSION_DENIED, "not to let this client in"),
-      (grpc.StatusCode.UNAUTHENTICATED, "not to let this client in"),
-      (grpc.StatusCode.UNIMPLEMENTED, "a gRPC server of another kind"),
+      ("INTERNAL", "broken"),
+      ("UNKNOWN", "broken"),
+      ("DATA_LOSS", "broken"),
+      ("INVALID_ARGUMENT", "broken"),
+      ("RESOURCE_EXHAUSTED", "no memory left"),
+      ("PERMISSION_DENIED", "not to let this client in"),
+      ("UNAUTHENTICATED", "not to let this client in"),
+      ("UNIMPLEMENTED", "a gRPC server of another kind"),
     ],
   )
   @pytest.mark.parametrize("method", ["*", "CreateCall"])
-  def test_error(self, workers, misbehaving, use, refused, code, seems, method):
-    with misbehaving(workers[0].address, {method: code}) as server:
-      # No control code comes through but as an escape.
-      answer = rf" with {code.name}: so it is \x1b[31m here; "
-      with refused(server.address, answer, seems):
-        self.enter(use, server)
+  def test_error(self, fails, code, seems, method):
+    # No control code comes through but as an escape.
+    answer = rf" with {code}: so it is \x1b[31m here; "
+    fails({method: grpc.StatusCode[code]}, answer, seems)
 
-  def test_another_service(self, use, refused):
+  def test_another_service(self, no_use):
     with concurrent.futures.ThreadPoolExecutor() as pool:
       server = grpc.server(pool)
       address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
       server.start()
-      with refused(address, "UNIMPLEMENTED", "gRPC server of another kind"):
-        self.enter(use, address)
+      parts = "UNIMPLEMENTED", "gRPC server of another kind"
+      no_use(address, *parts, worker_timeout=2 * DEADLINE)
       server.stop(None).wait()
 
   @pytest.mark.parametrize("answer", [b"\xff\xff\xff", b""])
   @pytest.mark.parametrize("method", ["GetExecutor", "CreateValue"])
-  def test_garbage(
-    self, workers, misbehaving, use, refused, method, answer, capfd, caplog
-  ):
-    with (
-      misbehaving(workers[0].address, {method: answer}) as server,
-      refused(server.address, f"{method} with what cannot be read", "version"),
-    ):
-      self.enter(use, server)
+  def test_garbage(self, fails, method, answer, capfd, caplog):
+    unread = f"{method} with what cannot be read"
+    fails({method: answer}, unread, "version")
     assert not capfd.readouterr().err
     assert not caplog.records
 
@@ -86,26 +85,17 @@ class TestAtTheStart:
   @pytest.mark.parametrize(
     "method", ["SignOfLife", "GetExecutor", "CreateValue", "CreateCall"]
   )
-  def test_hangs(self, workers, misbehaving, use, refused, method):
-    with (
-      misbehaving(workers[0].address, {method: None}) as server,
-      refused(server.address, "not answered"),
-      use([server], worker_timeout=0.2),
-    ):
-      pass
+  def test_hangs(self, fails, method):
+    fails({method: None}, "not answered", worker_timeout=0.2)
 
   @pytest.mark.slow
   @pytest.mark.parametrize("method", ["GetExecutor", "CreateCall"])
-  def test_unavailable_for_ever(
-    self, workers, misbehaving, use, refused, method
-  ):
-    faults = {method: grpc.StatusCode.UNAVAILABLE}
-    with (
-      misbehaving(workers[0].address, faults) as server,
-      refused(server.address, f"0.2 seconds ({method}: UNAVAILABLE: so it is"),
-      use([server], worker_timeout=0.2),
-    ):
-      pass
+  def test_unavailable_for_ever(self, fails, method):
+    fails(
+      {method: grpc.StatusCode.UNAVAILABLE},
+      f"0.2 seconds ({method}: UNAVAILABLE: so it is",
+      worker_timeout=0.2,
+    )
 
 
 class TestInTheMiddle:
@@ -150,11 +140,37 @@ class TestInTheMiddle:
       assert count([3, 6, 9]) == ([3, 6, 9], 2.0)
 
   @pytest.mark.slow
-  @pytest.mark.parametrize("method", ["GetExecutor", "CreateCall"])
-  def test_hangs(self, begun, count, refused, method):
-    with begun(worker_timeout=1.0) as server:
-      server.faults[method] = None
-      with refused(server.address, f"has not answered {method} for "):
+  @pytest.mark.parametrize(
+    ("method", "fault", "settings", "parts"),
+    [
+      *(
+        (method, None, setting, (f"has not answered {method} for ", *limit))
+        for methods, setting, limit in (
+          (("GetExecutor", "CreateCall"), "worker_timeout", ()),
+          (("CreateCall", "Compute"), "compute_timeout", ("limit",)),
+        )
+        for method in methods
+      ),
+      *(
+        (
+          method,
+          grpc.StatusCode[code],
+          "worker_timeout",
+          (f"1 seconds ({method}: {code}: so it is",),
+        )
+        for method, code in (
+          ("CreateValue", "UNAVAILABLE"),
+          ("Compute", "FAILED_PRECONDITION"),
+        )
+      ),
+    ],
+  )
+  def test_hangs_or_is_unavailable_for_ever(
+    self, begun, count, refused, method, fault, settings, parts
+  ):
+    with begun(**{settings: 1.0}) as server:
+      server.faults[method] = fault
+      with refused(server.address, *parts):
         count([3, 6, 9])
 
   @pytest.mark.slow
@@ -167,14 +183,6 @@ class TestInTheMiddle:
       assert server.counts["Dispose"] == 1
 
   @pytest.mark.slow
-  @pytest.mark.parametrize("method", ["CreateCall", "Compute"])
-  def test_compute_timeout(self, begun, count, refused, method):
-    with begun(compute_timeout=1.0) as server:
-      server.faults[method] = None
-      with refused(server.address, f"has not answered {method} for ", "limit"):
-        count([3, 6])
-
-  @pytest.mark.slow
   def test_computes_for_longer_than_the_timeout(self, begun, double):
     with begun(worker_timeout=1.0) as server:
       before = server.counts["CreateCall"]
@@ -182,17 +190,6 @@ class TestInTheMiddle:
       assert double([3, 6]) == [6, 12]
       # It was asked in the meantime whether it works.
       assert server.counts["CreateCall"] - before > 1
-
-  @pytest.mark.slow
-  @pytest.mark.parametrize(
-    ("method", "code"),
-    [("CreateValue", "UNAVAILABLE"), ("Compute", "FAILED_PRECONDITION")],
-  )
-  def test_unavailable_for_ever(self, begun, count, refused, method, code):
-    with begun(worker_timeout=1.0) as server:
-      server.faults[method] = grpc.StatusCode[code]
-      with refused(server.address, f"1 seconds ({method}: {code}: so it is"):
-        count([3, 6])
 
   @pytest.mark.slow
   def test_unavailable_for_less_than_the_timeout(self, begun, double, caplog):

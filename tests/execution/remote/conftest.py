@@ -2,16 +2,13 @@
 
 import concurrent.futures
 import contextlib
-import datetime
 import functools
-import ipaddress
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
-from pathlib import Path
 
 import grpc
 import numpy as np
@@ -317,57 +314,36 @@ def refused():
 
 
 @pytest.fixture(scope="session")
-def certificates(tmp_path_factory) -> Path:
-  """A folder of certificates and keys.
+def no_use():
+  """Returns `no_use(server, *parts, **settings)`: `use` of it is refused.
 
-  An authority has signed those of a server, a client, and two without a
-  subjectAltName; a stranger has signed its own.
+  The error is one line that names the server and has the parts.
   """
-  pytest.importorskip("cryptography", reason="makes the certificates")
-  from cryptography import x509
-  from cryptography.hazmat.primitives import hashes
-  from cryptography.hazmat.primitives import serialization
-  from cryptography.hazmat.primitives.asymmetric import ec
 
-  folder = tmp_path_factory.mktemp("certificates")
-  now = datetime.datetime.now(datetime.UTC)
-  day = datetime.timedelta(days=1)
-  loopback = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+  def check(server, *parts, worker_timeout=0.2, **settings):
+    address = getattr(server, "address", server)
+    with (
+      _refused(address, *parts),
+      _use([server], worker_timeout=worker_timeout, **settings),
+    ):
+      pass
 
-  def make(name, issuer=None, is_authority=False, names=(loopback,)):
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    issuer_name, issuer_key = issuer or (subject, key)
-    builder = (
-      x509.CertificateBuilder()
-      .subject_name(subject)
-      .issuer_name(issuer_name)
-      .public_key(key.public_key())
-      .serial_number(x509.random_serial_number())
-      .not_valid_before(now - day)
-      .not_valid_after(now + day)
-      .add_extension(x509.BasicConstraints(is_authority, None), True)
-    )
-    if names:
-      builder = builder.add_extension(x509.SubjectAlternativeName(names), False)
-    certificate = builder.sign(issuer_key, hashes.SHA256())
-    pem = serialization.Encoding.PEM
-    (folder / f"{name}.crt").write_bytes(certificate.public_bytes(pem))
-    (folder / f"{name}.key").write_bytes(
-      key.private_bytes(
-        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-      )
-    )
-    return subject, key
+  return check
 
-  authority = make("authority", is_authority=True)
-  make("server", authority)
-  make("client", authority)
-  make("elsewhere", authority, names=[x509.DNSName("elsewhere")])
-  make("127.0.0.1", authority, names=())
-  make("localhost", authority, names=())
-  make("stranger", is_authority=True)
-  return folder
+
+@pytest.fixture(scope="session")
+def trust(certificates):
+  """The setting with which a worker's certificate is verified."""
+  return {"worker_certificate": str(certificates / "authority.crt")}
+
+
+@pytest.fixture(scope="session")
+def shown(certificates):
+  """The settings with which a client shows who it is."""
+  return {
+    "worker_client_certificate": str(certificates / "client.crt"),
+    "worker_client_key": str(certificates / "client.key"),
+  }
 
 
 @pytest.fixture(scope="session")

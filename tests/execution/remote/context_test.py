@@ -18,6 +18,12 @@ AT_CLIENTS = tff.FederatedType(np.float32, tff.CLIENTS)
 AT_SERVER = tff.FederatedType(np.float32, tff.SERVER)
 
 
+@tff.tensorflow.computation(np.float32)
+def check(value):
+  with tf.control_dependencies([tf.debugging.assert_positive(value)]):
+    return tf.identity(value)
+
+
 class TestResults:
   @pytest.fixture(scope="class", params=[1, 3])
   def context(self, request, workers, use):
@@ -54,11 +60,6 @@ class TestResults:
 
   @pytest.mark.slow
   def test_computation_that_fails_says_why(self, context):
-    @tff.tensorflow.computation(np.float32)
-    def check(value):
-      with tf.control_dependencies([tf.debugging.assert_positive(value)]):
-        return tf.identity(value)
-
     total = tff.federated_computation(
       lambda values: tff.federated_sum(tff.federated_map(check, values)),
       AT_CLIENTS,
@@ -74,11 +75,6 @@ class TestResults:
 
   @pytest.mark.slow
   def test_failure_of_the_server_names_no_client(self, context):
-    @tff.tensorflow.computation(np.float32)
-    def check(value):
-      with tf.control_dependencies([tf.debugging.assert_positive(value)]):
-        return tf.identity(value)
-
     total = tff.federated_computation(
       lambda values: tff.federated_map(check, tff.federated_sum(values)),
       AT_CLIENTS,

@@ -55,33 +55,19 @@ class TestOtherProtocols:
     ],
   )
   @pytest.mark.parametrize("has_tls", [False, True])
-  def test_who_is_there(
-    self, use, refused, certificates, do, seems, has_tls, capfd
-  ):
-    path = str(certificates / "authority.crt") if has_tls else None
+  def test_who_is_there(self, no_use, trust, do, seems, has_tls, capfd):
     if has_tls and "close" in seems:
       seems = "refuses TLS with this client"
-    with (
-      _Peer(do) as peer,
-      refused(peer.address, "has not answered for 0.2 seconds (", seems),
-      use([peer], worker_timeout=0.2, worker_certificate=path),
-    ):
-      pass
+    with _Peer(do) as peer:
+      unanswered = "has not answered for 0.2 seconds ("
+      no_use(peer, unanswered, seems, **(trust if has_tls else {}))
     assert not capfd.readouterr().err
 
-  def test_no_such_host(self, use, refused):
-    with (
-      refused("no.such.host.invalid:1", "no host of this name"),
-      use(["no.such.host.invalid:1"], worker_timeout=0.2),
-    ):
-      pass
+  def test_no_such_host(self, no_use):
+    no_use("no.such.host.invalid:1", "no host of this name")
 
-  def test_port_without_a_listener(self, use, refused):
+  def test_port_without_a_listener(self, no_use):
     with socket.socket() as bound:
       bound.bind(("127.0.0.1", 0))
       address = f"127.0.0.1:{bound.getsockname()[1]}"
-      with (
-        refused(address, "nothing seems to listen there"),
-        use([address], worker_timeout=0.2),
-      ):
-        pass
+      no_use(address, "nothing seems to listen there")

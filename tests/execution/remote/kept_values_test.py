@@ -147,39 +147,29 @@ class TestKeptValues:
   def test_what_is_small_or_large_or_no_numbers_has_none(self, value):
     assert self.keys(value) == [None, None]
 
-  def test_shape_and_type_belong_to_the_key(self):
+  def test_shape_type_boundaries_and_names_belong_to_the_key(self):
     kept = worker_executors._KeptValues()
+    rows = np.arange(_SIZE, dtype=np.float32)
+    named = {"a": rows, "b": rows}, {"b": rows, "a": rows}
     values = [
       np.zeros(_SIZE, np.float32),
       np.zeros(_SIZE, np.int32),
       np.zeros((2, _SIZE // 2), np.float32),
       [np.zeros(_SIZE // 2, np.float32)] * 2,
-    ]
-    for each in values:
-      kept.key(0, each, self.TYPE)
-    keys = {kept.key(0, each, self.TYPE)[0] for each in values}
-    keys.add(kept.key(0, values[0], tff.TensorType(np.float32, [None])))
-    # The last is seen for the first time.
-    assert len(keys) == 5
-    assert None in keys
-
-  def test_boundaries_and_names_belong_to_the_key(self):
-    kept = worker_executors._KeptValues()
-    rows = np.arange(_SIZE, dtype=np.float32)
-    values = [
       [[*rows[:600]], [*rows[600:]]],
       [[*rows[:100]], [*rows[100:]]],
-      {"a": rows, "b": rows},
-      {"b": rows, "a": rows},
-      tff.structure.Struct([("a", rows), ("b", rows)]),
-      tff.structure.Struct([("b", rows), ("a", rows)]),
+      *named,
     ]
-    keys = set()
-    for value in values * 2:
-      key = kept.key(0, value, self.TYPE)
-      keys.add(key and key[0])
+    for value in values:
+      assert kept.key(0, value, self.TYPE) is None
+    keys = [kept.key(0, value, self.TYPE)[0] for value in values]
+    assert len(set(keys)) == len(values)
+    other_type = tff.TensorType(np.float32, [None])
+    assert kept.key(0, values[0], other_type) is None
     # Equal names in equal order are the same structure.
-    assert len(keys - {None}) == 4
+    for fields, key in zip(named, keys[-2:], strict=True):
+      struct = tff.structure.Struct(list(fields.items()))
+      assert kept.key(0, struct, self.TYPE)[0] == key
 
   def test_arrays_without_elements_have_a_key(self):
     value = [np.zeros(_SIZE), np.zeros((0, 400)), np.zeros((3, 0))]

@@ -235,25 +235,12 @@ class TestTls:
       yield served
 
   def test_client_shows_who_it_is(
-    self, encrypted, use, count, certificates, refused
+    self, encrypted, use, count, trust, shown, no_use
   ):
-    settings = {"worker_certificate": str(certificates / "authority.crt")}
-    shown = {
-      "worker_client_certificate": str(certificates / "client.crt"),
-      "worker_client_key": str(certificates / "client.key"),
-    }
-    with use([encrypted], **settings, **shown, worker_timeout=60.0):
+    with use([encrypted], **trust, **shown, worker_timeout=60.0):
       assert count([3, 6]) == ([3, 6], 1.5)
-    with (
-      refused(encrypted.address, "wants its certificate (worker_client_cert"),
-      use([encrypted], **settings, worker_timeout=0.2),
-    ):
-      pass
-    with (
-      refused(encrypted.address, "it seems to want TLS"),
-      use([encrypted], worker_timeout=0.2),
-    ):
-      pass
+    no_use(encrypted, "wants its certificate (worker_client_cert", **trust)
+    no_use(encrypted, "it seems to want TLS")
 
 
 class TestProcess:

@@ -11,12 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from tests.fixtures import clients
 from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
-from tff_shift.learning import hyperparameters
 from tff_shift.learning.aggregators import client_slots
 from tff_shift.learning.aggregators import factories
-from tff_shift.models.networks import mlp
 
 NUM_CLIENTS = 5
 
@@ -90,10 +89,9 @@ class TestTotal:
     assert summed["sum"] == 21
 
 
-def heads_at_server(model, hparams):
+def build(**options):
   """The server keeps the first example of each client, row by row."""
-  del model, hparams
-  return algorithm_lib.AlgorithmSpec(
+  spec = algorithm_lib.AlgorithmSpec(
     initial_weights=lambda seed: client_slots.Slots(
       tf.zeros([NUM_CLIENTS, 2]), tf.zeros([NUM_CLIENTS])
     ),
@@ -109,21 +107,12 @@ def heads_at_server(model, hparams):
     update_server=lambda weights, update, plaintext_sum, info: plaintext_sum,
     predict_as_client=lambda weights, state, data, examples: examples.x,
   )
+  return clients.build(spec, num_features=2, **options)
 
 
 REQUIREMENTS = factories.AggregationRequirements(
   per_client_values="rows are compared"
 )
-
-
-def build(**options):
-  return algorithm_lib.build(
-    "table",
-    heads_at_server,
-    mlp.build((2,), num_classes=2, width=3, head_width=3),
-    hyperparameters.LocalHParams(),
-    **options,
-  )
 
 
 @pytest.mark.slow
@@ -136,14 +125,14 @@ class TestThroughTff:
   def weights_after(self, algorithm, rows):
     """Returns the table after a round: the first row of each client by id."""
     zeros = np.zeros(2, np.int32)
-    clients = [
+    data = [
       client_dataset.ClientDataset.from_arrays(
         np.float32([row, [9, 9]]), zeros, None, zeros, client_id
       )
       for client_id, row in rows.items()
     ]
     state = algorithm.initialize(zeros)
-    state, _, _ = algorithm.phases[0](state, [(), ()], clients)
+    state, _, _ = algorithm.phases[0](state, [(), ()], data)
     return state.weights
 
   def test_server_holds_the_rows_of_those_that_took_part(self, algorithm):

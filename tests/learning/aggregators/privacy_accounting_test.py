@@ -203,7 +203,7 @@ def most_squares(num_rounds, separation):
         f"dp_delta={delta!r} is not allowed: it must be a number from 1e-30 to"
         " below 1, or 0",
       )
-      for delta in (1e-300, 9e-31, 1.0, -1e-5, math.nan, math.inf)
+      for delta in (9e-31, 1.0, math.nan)
     ),
     *(
       (
@@ -213,11 +213,7 @@ def most_squares(num_rounds, separation):
         " round: the accountant of epsilon does not support such a"
         f" {amount} value",
       )
-      for noise, amount in (
-        (1e-170, "small"),
-        (1e20, "large"),
-        (1e300, "large"),
-      )
+      for noise, amount in ((1e-170, "small"), (1e20, "large"))
     ),
     *(
       (function, changes, message)

@@ -6,18 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
-from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
-from tff_shift import algorithms
+from tests.fixtures import clients
 from tff_shift import execution
-from tff_shift.data import client_dataset
 from tff_shift.execution import local
+from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning.aggregators import factories
 from tff_shift.learning.aggregators.aggregator_hparams import (
   AggregatorHParams as HParams,
 )
-from tff_shift.models.networks import mlp
 
 WEIGHT = tff.TensorType(np.float32)
 NUM_CLIENTS = 8
@@ -99,18 +97,6 @@ def covariance(num_rounds, restart=0):
   return found * (NOISE * NORM / NUM_CLIENTS) ** 2
 
 
-def test_variances_by_hand():
-  scale = (NOISE * NORM / NUM_CLIENTS) ** 2
-  # One leaf; the best of 1 and 1/2 + 1/2; this and a leaf.
-  assert_allclose(np.diag(covariance(3)) / scale, [1, 2 / 3, 5 / 3], rtol=1e-12)
-  assert_allclose(
-    np.diag(covariance(3, restart=2)) / scale, [1, 2 / 3, 5 / 3], rtol=1e-12
-  )
-  assert_allclose(
-    np.diag(covariance(4, restart=1)) / scale, [1, 2, 3, 4], rtol=1e-12
-  )
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("context")
 class TestNoise:
@@ -141,33 +127,27 @@ class TestNoise:
     first, second = (rounds_of(process, UPDATES, 1)[0] for _ in range(2))
     assert np.all(first != second)
 
+  @pytest.mark.filterwarnings("ignore::tff_shift._util.errors.NoiseWarning")
   def test_is_a_function_of_the_seed(self):
-    model = mlp.build((2,), num_classes=2, width=3, head_width=3)
+    spec = algorithm_lib.AlgorithmSpec(
+      initial_weights=lambda seed: tf.zeros([9]),
+      train_client=lambda weights, state, data, round_num: (
+        algorithm_lib.ClientResult(weights, state, loss=0.0)
+      ),
+      predict_as_client=lambda weights, state, data, examples: examples.x,
+    )
     hparams = HParams(noise_multiplier=NOISE, clipping="fixed")
-    algorithm = algorithms.build(
-      "fed_avg",
-      model,
+    algorithm = clients.build(
+      spec,
+      num_features=2,
       aggregator=factories.build("dp_ftrl", hparams, clients_per_round=2),
     )
-    data = [
-      client_dataset.ClientDataset.from_arrays(
-        x=np.float32([[1, 2]]), y=np.int32([0]), seed=np.int32([1, 5])
-      )
-    ]
 
     def weights_of(seed):
-      state = algorithm.initialize(np.int32([seed, 7]))
-      start = state.weights
+      state, states, data = algorithm.start([clients.make(0, 1)], seed)
       for _ in range(2):
-        state, _, _ = algorithm.phases[0](state, [()], data)
-      return np.concatenate(
-        [
-          np.ravel(end - begin)
-          for begin, end in zip(
-            *map(tf.nest.flatten, (start, state.weights)), strict=True
-          )
-        ]
-      )
+        state, _, _ = algorithm.phases[0](state, states, data)
+      return state.weights
 
     first = weights_of(3)
     assert_array_equal(first, weights_of(3))
@@ -184,33 +164,15 @@ class TestNoise:
 @pytest.mark.long
 @pytest.mark.cpp
 def test_two_workers_without_noise_are_the_mean_of_dp():
-  model = mlp.build((2,), num_classes=2, width=3, head_width=3)
-  hparams = HParams(noise_multiplier=0.0, clipping="fixed", tree_restart=2)
-  data = [
-    client_dataset.ClientDataset.from_arrays(
-      x=np.float32([[each, 1], [0, each]]),
-      y=np.int32([0, 1]),
-      seed=np.int32([each, 5]),
-      client_id=each,
-    )
-    for each in range(4)
-  ]
-
-  def weights_of(name):
-    aggregator = factories.build(name, hparams, clients_per_round=4)
-    algorithm = algorithms.build("fed_avg", model, aggregator=aggregator)
-    state = algorithm.initialize(np.zeros(2, np.int32))
-    for _ in range(3):
-      state, _, _ = algorithm.phases[0](state, [()] * 4, data)
-    return state.weights
-
   with contextlib.ExitStack() as stack:
     workers = [stack.enter_context(local.Worker.start()) for _ in range(2)]
     remote = execution.RemoteWorkers([each.address for each in workers])
     with execution.use("remote", remote_workers=remote):
-      tf.nest.map_structure(
-        assert_array_equal, weights_of("dp_ftrl"), weights_of("dp")
+      found, expected = (
+        rounds_of(create(name, 0.0, restart=2), UPDATES, 3)[0]
+        for name in ("dp_ftrl", "dp")
       )
+  assert_array_equal(found, expected)
 
 
 @pytest.mark.slow

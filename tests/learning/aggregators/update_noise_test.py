@@ -30,22 +30,6 @@ class TestRatio:
     # 1.5 * sqrt(10,000) / 8
     assert update_noise.ratio(factory.traits.noise, update_type) == 18.75
 
-  @pytest.mark.slow
-  def test_of_an_adaptive_norm_is_what_the_ledger_of_tff_says(self):
-    factory = build(HParams(noise_multiplier=1.2), clients=20)
-    update_type = tff.to_type([(np.float32, [16])])
-    process = factory.create(update_type, tff.TensorType(np.float32))
-    update = [np.ones(16, np.float32)]
-    state = process.next(process.initialize(), [update] * 2, [1.0] * 2).state
-    event = tff.structure.from_container(state.dp_event, recursive=True)
-    of_updates, _ = (
-      float(leaf) for leaf in tff.structure.flatten(event) if np.isreal(leaf)
-    )
-    assert of_updates > 1.2
-    assert update_noise.ratio(
-      factory.traits.noise, update_type
-    ) == pytest.approx(of_updates * 4 / 20, rel=1e-5)
-
   def test_without_noise_it_is_zero(self):
     update_type = tff.to_type([(np.float32, [16])])
     without = build(HParams(noise_multiplier=0.0), 20).traits.noise

@@ -1,10 +1,8 @@
-"""Tests of learning processes on sequences, beside arrays and in stock loops.
+"""Tests of learning processes, on sequences and arrays, and in stock loops.
 
-Arrays in `process_test.py`; the program of TFF whole in
-`tests/end_to_end/stock_tff_test.py`.
+The program of TFF whole in `tests/end_to_end/stock_tff_test.py`.
 """
 
-import asyncio
 import collections
 import dataclasses
 import itertools
@@ -21,6 +19,7 @@ from tff_shift.algorithms import fed_evp
 from tff_shift.data import client_dataset
 from tff_shift.execution import local
 from tff_shift.learning import local_training
+from tff_shift.learning import randomness
 from tff_shift.learning.stock_tff import learning_process
 from tff_shift.learning.stock_tff import sequences
 from tff_shift.models.networks import mlp
@@ -110,14 +109,18 @@ def check_rounds(algorithm, num_parts, batch_sizes, run_in_graph):
   )
   on_arrays = learning_process.as_learning_process(algorithm, SEED)
   clients = arrays(run_in_graph, num_parts == 3)
+  server_seed = randomness.server_seed(SEED)
 
   state, expected = process.initialize(), on_arrays.initialize()
+  trees.assert_equal(expected, algorithm.initialize(server_seed))
   for _ in range(2):
     before = state
     output, wanted = (
       process.next(state, data),
       on_arrays.next(expected, clients),
     )
+    by_phase, _, metrics = algorithm.phases[0](expected, [()] * 3, clients)
+    trees.assert_equal((wanted.state, wanted.metrics), (by_phase, metrics))
     state, expected = output.state, wanted.state
     assert isinstance(state, tff.learning.templates.LearningAlgorithmState)
     trees.assert_equal(
@@ -135,6 +138,16 @@ def check_rounds(algorithm, num_parts, batch_sizes, run_in_graph):
   # Batches of other sizes are the same examples.
   again = process.next(before, pipelines(num_parts, batch_sizes[1]))
   trees.assert_equal(again.state, state)
+
+  for tested, rounds_of in (
+    (process, lambda state: state.client_work),
+    (on_arrays, lambda state: state.round_num),
+  ):
+    start = tested.initialize()
+    doubled = trees.scale(tested.get_model_weights(start), 2)
+    changed = tested.set_model_weights(start, doubled)
+    trees.assert_equal(tested.get_model_weights(changed), doubled)
+    assert rounds_of(changed) == rounds_of(start)
 
 
 @pytest.mark.usefixtures("context")
@@ -174,40 +187,6 @@ class TestStockLoops:
     )
 
   @pytest.mark.slow
-  def test_training_loop_with_client_data(
-    self, algorithm, process, client_data
-  ):
-    asyncio.set_event_loop(asyncio.new_event_loop())
-    x, y = joined(6 for _ in range(3))
-    evaluation_data = client_dataset.ClientDataset.from_arrays(
-      x, y, seed=np.zeros(2, np.int32)
-    )
-
-    def evaluate(state, data):
-      return algorithm.evaluate_server(
-        learning_process.server_state(algorithm, state), [], data
-      )
-
-    released = tff.program.MemoryReleaseManager()
-    final = tff.simulation.run_training_process(
-      process,
-      training_selection_fn=lambda round_num: [
-        client_data.create_tf_dataset_for_client(client)
-        for client in client_data.client_ids
-      ],
-      total_rounds=8,
-      evaluation_fn=evaluate,
-      evaluation_selection_fn=lambda round_num: evaluation_data,
-      rounds_per_evaluation=8,
-      metrics_managers=[released],
-    )
-    assert final.client_work == 8
-    values = released.values()
-    assert values[8]["evaluation/loss"] < values[0]["evaluation/loss"]
-    losses = [values[r]["client_work"]["train"]["loss"] for r in (1, 8)]
-    assert losses[1] < losses[0]
-
-  @pytest.mark.slow
   def test_stock_evaluation_takes_the_weights(self, model, algorithm, process):
     evaluation = tff.learning.algorithms.build_fed_eval(
       learning_process.functional_model(model, pipelines()[0].element_spec)
@@ -234,14 +213,6 @@ class TestStockLoops:
       rtol=1e-5,
     )
 
-  @pytest.mark.slow
-  def test_weights_can_be_set(self, process):
-    state = process.initialize()
-    doubled = trees.scale(process.get_model_weights(state), 2)
-    changed = process.set_model_weights(state, doubled)
-    trees.assert_equal(process.get_model_weights(changed), doubled)
-    assert changed.client_work == state.client_work
-
 
 class TestRefusals:
   @pytest.mark.slow
@@ -258,6 +229,7 @@ class TestRefusals:
     [
       ({}, "sequences", "client_data must be 'arrays', 'sequence' or the"),
       ({"is_stateless": False}, "sequence", "fed_avg keeps personal state"),
+      ({"phases": (None, None)}, "arrays", "fed_avg keeps personal state"),
     ],
   )
   def test_state_and_data(

@@ -2,12 +2,9 @@
 
 import collections
 
-import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
-from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from tff_shift.learning import local_training
@@ -32,8 +29,7 @@ class TestCheck:
     [
       ((spec(tf.float32, 2), spec(tf.int32)), False, False),
       ([spec(tf.float64, 2), spec(tf.int64)], False, False),
-      ((spec(tf.float32, None, 2), spec(tf.uint8, None)), True, False),
-      ((spec(tf.float32, 32, 2), spec(tf.int32, 32)), True, False),
+      ((spec(tf.float32, 32, 2), spec(tf.uint8, 32)), True, False),
       ((spec(tf.float32, 2), spec(tf.int32), spec(tf.int64)), False, True),
       (
         collections.OrderedDict(
@@ -60,7 +56,6 @@ class TestCheck:
         "elements must be (x, y) or (x, y, domain), tensors of known rank, or a"
         " mapping with these names; got float32 [2]",
       ),
-      ((spec(tf.float32, 2),), "elements must be"),
       ({"x": spec(tf.float32, 2), "label": spec(tf.int32)}, "elements must be"),
       ((spec(tf.float32, 2), (spec(tf.int32),)), "elements must be"),
       ((tf.TensorSpec(None, tf.float32), spec(tf.int32)), "elements must be"),
@@ -114,19 +109,6 @@ def draw(size):
 
 
 class TestCollection:
-  def test_type(self, data_type):
-    computation = sequences.collection(
-      sequences.check(sequences.examples(data_type), data_type), data_type, 0, 1
-    )
-    assert str(computation.type_signature) == (
-      "(<float32[2],int32>* -> <x=float32[?,2],y=int32[?],domain_sizes=int32[1]"
-      ",num_examples=int32,seed=int32[2],client_id=int32>)"
-    )
-    wanted = tff.FunctionType(data_type, data_type)
-    assert wanted.parameter.is_assignable_from(
-      computation.type_signature.result
-    )
-
   @pytest.mark.slow
   @pytest.mark.parametrize("size", [0, 1, 7])
   def test_pipelines_of_the_same_examples_give_the_same(self, data_type, size):
@@ -205,15 +187,8 @@ class TestSeed:
       seed_of(moved, y),
       seed_of(x[order], y[order]),
       seed_of(x[:4], y[:4]),
-      seed_of(x[:0], y[:0]),
+      # Equal examples, of other numbers.
+      *(seed_of(0 * x[:size], 0 * y[:size]) for size in range(4)),
     ]
     assert len(set(seeds)) == len(seeds)
     assert seed_of(x.copy(), y.copy()) == seeds[0]
-
-  @hypothesis.given(st.lists(st.integers(0, 2), max_size=4))
-  @hypothesis.settings(max_examples=30)
-  def test_equal_examples_of_other_numbers_differ(self, seed_of, classes):
-    y = np.array(classes, np.int32)
-    more = np.append(y, np.int32(0))
-    zeros = np.zeros([len(more), 2], np.float32)
-    assert seed_of(zeros[:-1], y) != seed_of(zeros, more)

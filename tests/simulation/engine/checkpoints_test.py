@@ -14,12 +14,12 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.fixtures import clients
+from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift._util import files
 from tff_shift.algorithms import fed_rep
-from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
-from tff_shift.learning import randomness
 from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import checkpoints
 from tff_shift.simulation.engine import rounds
@@ -171,11 +171,9 @@ class Drive:
       self.measured,
       self.running.round_num,
     )
-    return [
-      (np.asarray(each).dtype, np.shape(each), np.asarray(each).tobytes())
-      for each in tf.nest.flatten(values)
-      if each is not None
-    ]
+    return trees.typed_bits(
+      [each for each in tf.nest.flatten(values) if each is not None]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -233,10 +231,15 @@ def stopped(stopped_folder, tmp_path):
 
 
 class TestResume:
+  # With all states in memory, one of three, and two.
+  @pytest.mark.parametrize("limit", [None, 1, 2])
   @pytest.mark.parametrize("stop_in", [1, 2, 3, 5])
-  def test_stopped_run_ends_with_the_same_bits(self, make, whole, stop_in):
-    Drive(make(), stop_in=stop_in)
-    resumed = Drive(make())
+  def test_stopped_run_ends_with_the_same_bits(
+    self, make, whole, problems, stop_in, limit
+  ):
+    Drive(make(max_states_in_memory=limit), stop_in=stop_in)
+    resumed = Drive(make(max_states_in_memory=limit))
+    assert problems == []
     saved = (stop_in - 1) // 2 * 2
     assert resumed.done == list(range(saved + 1, NUM_STEPS + 1))
     assert resumed.bits() == whole.bits()
@@ -262,10 +265,11 @@ class TestResume:
     assert type(resumed.measured[0].inner) is Inner
     assert type(resumed.running.server_state) is algorithm_lib.ServerState
 
-  def test_finished_run_is_not_run_again(self, make, whole, tmp_path):
-    finished = Drive(make(every=3))
+  @pytest.mark.parametrize("limit", [None, 1, 2])
+  def test_finished_run_is_not_run_again(self, make, whole, tmp_path, limit):
+    finished = Drive(make(every=3, max_states_in_memory=limit))
     assert saved_steps(tmp_path / "run" / "run.sqlite") == [3, 5]
-    again = Drive(make(every=3))
+    again = Drive(make(every=3, max_states_in_memory=limit))
     assert again.done == []
     assert again.bits() == finished.bits() == whole.bits()
     assert again.running.seconds == finished.running.seconds
@@ -528,18 +532,6 @@ class TestStatesOnDisk:
     assert len(drive.running.states.in_memory) == 1
     return folder
 
-  @pytest.mark.parametrize("limit", [1, 2])
-  @pytest.mark.parametrize("stop_in", [1, 3, 5, None])
-  def test_run_ends_with_the_same_bits(
-    self, make, whole, problems, stop_in, limit
-  ):
-    Drive(make(limit), stop_in=stop_in)
-    resumed = Drive(make(limit))
-    saved = 5 if stop_in is None else (stop_in - 1) // 2 * 2
-    assert resumed.done == list(range(saved + 1, NUM_STEPS + 1))
-    assert resumed.bits() == whole.bits()
-    assert problems == []
-
   def test_zero_restores_all_the_same(self, make, stopped, whole):
     before = stopped.read_bytes()
     for _ in range(2):
@@ -692,16 +684,7 @@ def test_what_has_no_form_is_refused(make):
 @pytest.mark.slow
 def test_real_algorithm_with_a_state_of_its_aggregator(context, make):
   del context
-  generator = np.random.default_rng(1)
-  data = [
-    client_dataset.ClientDataset.from_arrays(
-      generator.normal(size=(6, 2)).astype(np.float32),
-      generator.integers(0, 2, 6).astype(np.int32),
-      np.array([6], np.int32),
-      randomness.client_seed(0, i),
-    )
-    for i in range(3)
-  ]
+  data = [clients.make(i, 6) for i in range(3)]
   algorithm = algorithms.build(
     fed_rep,
     mlp.build((2,), width=4, head_width=3),
@@ -716,10 +699,7 @@ def test_real_algorithm_with_a_state_of_its_aggregator(context, make):
       checkpoint, num_steps, running, [], make=dict, replay=print
     ):
       running.step()
-    return [
-      np.asarray(each).tobytes()
-      for each in tf.nest.flatten((running.server_state, running.client_states))
-    ]
+    return trees.bits((running.server_state, running.client_states))
 
   run(2, make())
   assert run(3, make()) == run(3)

@@ -29,7 +29,6 @@ def test_examples_are_one_domain_of_a_client_that_is_numbered_by_position():
   for client, (each, expected) in enumerate(zip(data, examples, strict=True)):
     assert each.x is expected.x and each.y is expected.y
     assert each.domain_sizes.tolist() == [len(expected.y)]
-    assert each.domain_sizes.dtype == each.client_id.dtype == np.int32
     assert each.client_id == client
     np.testing.assert_array_equal(each.seed, randomness.client_seed(4, client))
 
@@ -39,9 +38,7 @@ def test_examples_to_predict_have_the_seed_of_no_client():
   data = client_data.to_predict(examples.x, examples.y, [2, 0, 3], client_id=4)
   assert data.x is examples.x and data.y is examples.y
   assert data.domain_sizes.tolist() == [2, 0, 3]
-  assert data.domain_sizes.dtype == data.client_id.dtype == np.int32
-  assert data.client_id == 4
-  assert data.seed.tolist() == [0, 0] and data.seed.dtype == np.int32
+  assert data.client_id == 4 and data.seed.tolist() == [0, 0]
 
 
 MODEL = mlp.build((2,), num_classes=3, width=4, head_width=3)
@@ -105,11 +102,6 @@ class TestClientDataValidator:
     "changes, message",
     [
       (
-        {"y": np.array([0, 1], np.int32)},
-        "y of client 7: the shape must be [4], a class for each example, got"
-        " [2]",
-      ),
-      (
         {"domain_sizes": np.array([1, 2], np.int32)},
         "domain_sizes of client 7: numbers of at least 0 wanted that add up to"
         " 4, the number of examples, got [1, 2]",
@@ -121,11 +113,6 @@ class TestClientDataValidator:
           "domain_sizes": np.zeros(2, np.int32),
         },
         "x of client 7: there must be at least one example",
-      ),
-      (
-        {"x": np.ma.masked_equal(make_data().x, 5)},
-        "x of client 7: 1 of 8 values are masked, the first at [2, 1]; leave"
-        " these examples out, or fill them in (filled)",
       ),
       (
         {"seed": None},
@@ -201,7 +188,6 @@ class TestClientDataValidator:
     assert cast.stream_x.dtype == cast.confusion.dtype == np.float32
     assert cast.timestep.dtype == np.int32
     for changes, message in (
-      ({"stream_x": np.zeros([5, 3])}, "stream_x of client 0: the shape must"),
       ({"stream_x": np.zeros([0, 2])}, "stream_x of client 0: there must be"),
       ({"confusion": np.eye(4)}, "confusion of client 0: the shape must be"),
       ({"confusion": np.full([3, 3], np.nan)}, "confusion of client 0: all"),
@@ -209,17 +195,10 @@ class TestClientDataValidator:
       with refused(f"^{message}"):
         validator.training(data._replace(**changes), 0)
 
-    validator = validator_of(periods.data_type(MODEL, 2))
-    data = periods.PeriodData(*own, np.array([0, np.inf]))
-    with refused(r"^representation of client 0: all"):
-      validator.training(data, 0)
-
   def test_what_is_no_named_tuple_of_the_type_is_refused(
     self, validator, refusal
   ):
     for other, name in (
-      (3, "int"),
-      (tuple(make_data()), "tuple"),
       (make_data()._asdict(), "dict"),
       (periods.PeriodData(*make_data(), [np.nan]), "PeriodData"),
     ):

@@ -186,6 +186,15 @@ def test_damage_is_noticed_and_a_new_file_can_be_made(path, damage, reason):
   open_file(path).restore(1)
 
 
+def run_until_killed(program, *arguments):
+  ended = subprocess.run(
+    [sys.executable, "-c", program, *arguments],
+    env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    check=False,
+  )
+  assert ended.returncode == -signal.SIGKILL
+
+
 _WRITER = """
 import os, sqlite3, sys
 from tff_shift.simulation.storage import run_file
@@ -202,12 +211,7 @@ os.kill(os.getpid(), 9)
 @pytest.mark.parametrize("moment", ["open", "committed"])
 def test_killed_process_leaves_the_states_of_before(path, moment):
   write_three_steps(path)
-  ended = subprocess.run(
-    [sys.executable, "-c", _WRITER, path, moment],
-    env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    check=False,
-  )
-  assert ended.returncode == -signal.SIGKILL
+  run_until_killed(_WRITER, path, moment)
   # It did write there.
   assert path.stat().st_size > 10_000_000
   file = open_file(path)
@@ -235,12 +239,7 @@ run_file.RunFile(pathlib.Path(sys.argv[1]), "run").write([(1, b"one")])
 
 
 def test_process_that_is_killed_while_it_creates_the_file_leaves_none(path):
-  ended = subprocess.run(
-    [sys.executable, "-c", _CREATOR, path],
-    env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    check=False,
-  )
-  assert ended.returncode == -signal.SIGKILL
+  run_until_killed(_CREATOR, path)
   (left,) = path.parent.iterdir()
   assert left != path and left.stat().st_size > 0
   assert open_file(path).checkpoints() == {}

@@ -289,8 +289,8 @@ def elbow(distances, kind: str = "kneed") -> tf.Tensor:
   top, bottom = latest(is_top), latest(is_bottom)
   threshold = tf.gather(gap, tf.maximum(top, 0)) - step
   is_elbow = (top > bottom) & (after < threshold) & (position < position[-1])
-  found = position[-1] - top[tf.argmax(tf.cast(is_elbow, tf.int32))]
-  return delta[tf.where(tf.reduce_any(is_elbow), found, largest)]
+  number = position[-1] - top[tf.argmax(tf.cast(is_elbow, tf.int32))]
+  return delta[tf.where(tf.reduce_any(is_elbow), number, largest)]
 
 
 def group(hparams: HParams, scaled, num_clients: int) -> tf.Tensor:

@@ -228,13 +228,13 @@ def groups() -> dict[str, list[str]]:
 
   A module names the group of its flags as `GROUP`; otherwise it is `data`.
   """
-  found: dict[str, list[str]] = {group: [] for group in GROUPS}
+  names_of: dict[str, list[str]] = {group: [] for group in GROUPS}
   for module, defined in flags.FLAGS.flags_by_module_dict().items():
     if is_own(module):
       group = getattr(sys.modules.get(module), "GROUP", GROUPS[0])
       for flag in defined:
-        found[_groups.get(flag.name, group)].append(flag.name)
-  return {group: names for group, names in found.items() if names}
+        names_of[_groups.get(flag.name, group)].append(flag.name)
+  return {group: names for group, names in names_of.items() if names}
 
 
 def own_flags() -> list[flags.Flag]:

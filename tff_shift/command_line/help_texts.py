@@ -108,13 +108,13 @@ def _help(
     name: [flag for flag in names if flag not in hidden]
     for name, names in groups.items()
   }
-  own = getattr(define_flags, "__self__", define_flags).__module__
+  first = getattr(define_flags, "__self__", define_flags).__module__
   if group is not None:
     arguments_lib.choice("--help", group, (*groups, _ALL))
-    return _listed(own, main, groups, group)
+    return _listed(first, main, groups, group)
   parts = [inspect.getdoc(sys.modules[main.__module__])]
   if sum(map(len, groups.values())) <= _ON_A_SCREEN:
-    parts.append(_listed(own, main, groups, _ALL))
+    parts.append(_listed(first, main, groups, _ALL))
   else:
     numbers = [f"{name} ({len(groups[name])})" for name in groups]
     parts += [
@@ -166,12 +166,12 @@ def _everyday() -> str:
 
 
 def _listed(
-  own: str,
+  first: str,
   main: Callable[..., None],
   groups: Mapping[str, Sequence[str]],
   group: str,
 ) -> str:
-  """Returns the flags of a group by module, those of the scenario first.
+  """Returns the flags of a group by module, those of one module first.
 
   The heading of a module's flags is its docstring up to the first colon.
   """
@@ -182,7 +182,7 @@ def _listed(
     for name in names
   }
   of_modules = flags.FLAGS.flags_by_module_dict()
-  modules = [own, *(module for module in of_modules if module != own)]
+  modules = [first, *(module for module in of_modules if module != first)]
   parts = []
   for module in modules:
     listed = [

@@ -192,7 +192,7 @@ def run(
       if text is not None:
         tell(text)
       prints_config = _PRINT_CONFIG in arguments
-      arguments = [each for each in arguments if each != _PRINT_CONFIG]
+      arguments = [flag for flag in arguments if flag != _PRINT_CONFIG]
       with common_flags.usage_errors():
         expanded = config_file.expand(arguments, [*flags.FLAGS])
       expanded = preset_flag.expand(expanded, _name(main))

@@ -166,7 +166,7 @@ def define_flags(scenario: str, defaults: Mapping[str, str]) -> None:
   for name, hparam in _named(names):
     field = declared.get(hparam, {}).get(name)
     if field is None:
-      known = [each for each, by_owner in declared.items() if name in by_owner]
+      known = [key for key, by_owner in declared.items() if name in by_owner]
       raise ValueError(
         f"--{name}.{hparam}: {name} has no such"
         f" hyper-parameter{arguments_lib.did_you_mean(hparam, known)}"
@@ -207,8 +207,8 @@ def _named(names: Sequence[str]) -> list[tuple[str, str]]:
   arguments = flags.FLAGS.read_flags_from_files(
     config_file.expand(sys.argv[1:])
   )
-  found = [re.match(r"--?(?:no)?(\w+)\.(\w+)", each) for each in arguments]
-  pairs = dict.fromkeys((match[1], match[2]) for match in found if match)
+  matches = [re.match(r"--?(?:no)?(\w+)\.(\w+)", flag) for flag in arguments]
+  pairs = dict.fromkeys((match[1], match[2]) for match in matches if match)
   return [pair for pair in pairs if pair[0] in names]
 
 

@@ -142,13 +142,6 @@ def test_csv_and_texts_of_numbers_and_marks_are_read(tmp_path):
   assert titles(loaded) == [row["title"].lower() for row in records(1)]
 
 
-def test_what_is_no_file_is_refused(tmp_path, refusal):
-  (tmp_path / "reddit" / "posts.jsonl").mkdir(parents=True)
-  assert "posts.jsonl is a folder; it must be a file" in refusal(
-    datasets.load, "reddit", data_dir=tmp_path
-  )
-
-
 def test_files_are_read_once_and_again_when_they_change(tmp_path, monkeypatch):
   write(tmp_path, records(1))
   first = datasets.load("reddit", data_dir=tmp_path)

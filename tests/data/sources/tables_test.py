@@ -46,7 +46,6 @@ def rows(**values):
   [
     ("clients", ["7", "007"], ("007", "7")),
     ("labels", ["NA", "None"], ("NA", "None")),
-    ("labels", ["001", "1"], ("001", "1")),
     ("clients", ["1e3", "1000", "9"], ("9", "1000", "1e3")),
     ("clients", ["10", "9", "-1"], ("-1", "9", "10")),
     ("clients", ["10", "9", "x"], ("10", "9", "x")),
@@ -92,12 +91,12 @@ def test_numbers_are_those_of_pandas(write, tmp_path):
   ).assign(c=np.arange(60) % 12, y=np.arange(60) % 3 + 9, t=np.arange(60) // 20)
   frame.to_csv(tmp_path / "t.csv", index=False)
   loaded = datasets.load(f"{tmp_path}/t.csv{OPTIONS}")
-  named = frames.read(pandas.read_csv(tmp_path / "t.csv"), "y", "c", "t")
-  assert loaded.x.tobytes() == named.x.tobytes()
-  assert loaded.schema.classes == named.schema.classes == ("9", "10", "11")
-  assert loaded.schema.clients == named.schema.clients
-  for one, two in ((loaded.y, named.y), (loaded.client, named.client)):
-    np.testing.assert_array_equal(one, two)
+  x = pandas.read_csv(tmp_path / "t.csv")[["a", "b"]].to_numpy(np.float32)
+  assert loaded.x.tobytes() == x.tobytes()
+  assert loaded.schema.classes == ("9", "10", "11")
+  assert loaded.y.tolist() == (frame["y"] - 9).tolist()
+  assert loaded.schema.clients == tuple(map(str, range(12)))
+  assert loaded.client.tolist() == frame["c"].tolist()
 
 
 def test_dictionary_of_parquet_is_sorted(write):
@@ -176,18 +175,13 @@ def test_late_text_of_a_long_file_makes_no_second_name(write):
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_other_than_regular_files_are_refused(tmp_path, refusal, suffix):
-  pipe, endless, folder = (tmp_path / f"{n}{suffix}" for n in "abc")
+  pipe, endless = (tmp_path / f"{n}{suffix}" for n in "ab")
   os.mkfifo(pipe)
   endless.symlink_to("/dev/zero")
-  folder.mkdir()
-  for path, kind in (
-    (pipe, "a named pipe"),
-    (endless, "a device"),
-    (folder, "a folder"),
-  ):
-    wanted = f"{path} is {kind}; it must be a file"
-    assert wanted in refusal(datasets.load, f"{path}?label=y")
-    assert wanted in refusal(sources.checksum, f"{path}?label=y")
+  for path, kind in ((pipe, "a named pipe"), (endless, "a device")):
+    for function in (datasets.load, sources.checksum):
+      told = refusal(function, f"{path}?label=y")
+      assert f"{path} is {kind}; it must be a file" in told
 
 
 GERMAN = "alter;ward;sex;day;born\n" + "".join(

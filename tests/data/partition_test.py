@@ -51,23 +51,6 @@ LABELS = np.tile(np.arange(4), 25)
 
 
 @pytest.mark.parametrize(
-  "draw",
-  [
-    lambda seed: partition.dirichlet_proportions(5, 3, 1.0, seed),
-    lambda seed: partition.partition_by_class(
-      LABELS, np.full((5, 4), 0.25), seed
-    ),
-    lambda seed: partition.dirichlet_over_clients(LABELS, 4, 0.5, seed),
-    lambda seed: partition.shards(LABELS, 4, 2, seed),
-    lambda seed: partition.split_train_test(np.arange(100), 0.2, [0, seed]),
-  ],
-)
-def test_draws_are_functions_of_the_seed(draw):
-  first, same, other = (list(map(list, draw(seed))) for seed in (0, 0, 1))
-  assert first == same != other
-
-
-@pytest.mark.parametrize(
   "function, arguments, message",
   [
     (

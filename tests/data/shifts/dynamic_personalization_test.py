@@ -352,12 +352,3 @@ class TestLoadDynamic:
       assert dataset.test.x.min() >= num_train
       for part in (dataset.train, dataset.validation, dataset.public):
         assert part.x.max() < num_train
-
-  def test_cut_is_a_function_of_the_seed(self, monkeypatch):
-    numbered(monkeypatch, None)
-    first, again, other = (
-      dynamic_personalization.load_dynamic_personalization("mnist", seed=seed)
-      for seed in (1, 1, 2)
-    )
-    for parts in zip(first[1:5], again[1:5], other[1:5], strict=True):
-      assert equal(*parts[:2]) and not equal(*parts[1:])

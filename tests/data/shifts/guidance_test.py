@@ -88,9 +88,7 @@ class TestDigits:
     assert_array_equal(dataset.sample, images[0])
 
   def test_validation_is_held_out_of_training(self, dataset, refusal):
-    held_out, again, other = (
-      guidance.held_out_validation(dataset, seed) for seed in (0, 0, 1)
-    )
+    held_out = guidance.held_out_validation(dataset, 0)
     assert held_out.transforms == dataset.transforms
     for client, whole in enumerate(dataset.train):
       parts = [side[client] for side in held_out[:2]]
@@ -104,8 +102,6 @@ class TestDigits:
         for examples in ([whole], parts)
       )
       assert actual == expected
-    assert_array_equal(again.test[0].x, held_out.test[0].x)
-    assert not np.array_equal(other.test[0].x, held_out.test[0].x)
     few = type(dataset.train[1])(*(part[:2] for part in dataset.train[1]))
     lacking = dataset._replace(train=(dataset.train[0], few))
     told = refusal(guidance.held_out_validation, lacking, 0)
@@ -128,12 +124,6 @@ class TestDigits:
     assert sizes["dirichlet_0.3"].max() > 1.5 * sizes["dirichlet_0.3"].min()
     assert np.ptp(sizes["5_spc"]) <= 5
     assert np.ptp(sizes["dirichlet_inf"]) <= 1
-
-  def test_result_is_a_function_of_the_seed(self, dataset):
-    same, other = load(seed=0), load(seed=1)
-    for one, again in zip(sum(dataset[:2], ()), sum(same[:2], ()), strict=True):
-      assert all(map(np.array_equal, one, again))
-    assert np.any(class_counts(dataset.train) != class_counts(other.train))
 
   def test_max_examples_keep_the_classes_proportions(self):
     dataset = load(max_examples=400)

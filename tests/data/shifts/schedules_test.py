@@ -8,9 +8,10 @@ from numpy.testing import assert_array_equal
 from tff_shift.data.shifts import schedules
 
 NAMES = st.sampled_from(schedules.names())
-TIMESTEPS = st.integers(1, 300)
+# Few ones too.
+TIMESTEPS = st.integers(1, 4) | st.integers(1, 300)
 SEEDS = st.integers(0, 2**31)
-FLIPS = st.sampled_from(schedules.BERNOULLI_FLIPS)
+FLIPS = schedules.BERNOULLI_FLIPS
 
 
 def flip_rate(num_timesteps, num_seeds, **kwargs):
@@ -26,10 +27,13 @@ def flip_rate(num_timesteps, num_seeds, **kwargs):
 
 
 class TestOmega:
-  @hypothesis.given(NAMES, TIMESTEPS, SEEDS, FLIPS)
-  @hypothesis.settings(max_examples=100)
+  @hypothesis.given(
+    NAMES, TIMESTEPS, SEEDS, st.sampled_from([*FLIPS, "program"])
+  )
+  @hypothesis.settings(max_examples=150)
   def test_values_are_weights_that_start_at_0(self, name, steps, seed, flip):
-    weights = schedules.omega(name, steps, seed=seed, bernoulli_flip=flip)
+    options = {"bernoulli_flip": flip} if flip in FLIPS else {"source": flip}
+    weights = schedules.omega(name, steps, seed=seed, **options)
     assert weights.shape == (steps + 1,)
     assert weights.dtype == np.float64
     assert weights[0] == 0
@@ -68,13 +72,6 @@ class TestOmega:
     for seed in range(20):
       weights = schedules.omega("bernoulli", 1, seed=seed, bernoulli_flip=flip)
       assert_array_equal(weights, expected)
-
-  def test_bernoulli_clients_differ_and_repeat(self):
-    def of_client(client):
-      return schedules.omega("bernoulli", 200, seed=(3, client))
-
-    assert np.any(of_client(0) != of_client(1))
-    assert_array_equal(of_client(1), of_client(1))
 
   def test_online_label_shift_has_longer_phases_of_square_alone(self):
     def drawn(name, **options):
@@ -146,13 +143,6 @@ class TestProgram:
     # A flip of 0.1 would change 9.9 times.
     changes = np.sum(clients[:, 1:] != clients[:, :-1], axis=1)
     assert changes.mean() == pytest.approx(48.4, abs=0.2)
-
-  @pytest.mark.parametrize("name", schedules.names())
-  @pytest.mark.parametrize("num_timesteps", range(1, 5))
-  def test_few_steps_have_weights(self, name, num_timesteps):
-    found = schedules.omega(name, num_timesteps, source="program")
-    assert found.shape == (num_timesteps + 1,)
-    assert np.all((found >= 0) & (found <= 1))
 
   def test_each_client_has_its_own_bernoulli_alone(self):
     assert schedules.is_per_client("bernoulli", "program")

@@ -128,13 +128,6 @@ class TestDirichletOverClasses:
     everything = partition.dirichlet_proportions(3, 5, 0.1, 6)
     assert_array_equal(drawn[1], everything[1])
 
-  def test_draw_is_that_of_all_classes_limited_and_rescaled(self):
-    own = [np.array([1, 2])] * 4000
-    drawn = partition.dirichlet_over_classes(own, 5, 0.7, 6)[:, 1]
-    limited = partition.dirichlet_proportions(4000, 5, 0.7, 7)[:, 1:3]
-    limited = limited[:, 0] / limited.sum(axis=1)
-    assert stats.ks_2samp(drawn, limited).pvalue > 1e-3
-
   def test_infinite_alpha_is_uniform_over_them(self):
     assert_array_equal(
       partition.dirichlet_over_classes(self.OWN, 5, np.inf, 6),

@@ -559,7 +559,6 @@ POOL_CLIENT = np.repeat([0, 1, 2, 3], 25)
   "function, arguments, message",
   [
     (STREAMS.batch, (4, 1), f"client 4 {OUTSIDE}3"),
-    (STREAMS.batch, (-1, 1), f"client -1 {OUTSIDE}3"),
     (STREAMS.batch, (0, 2), f"timestep 2 {OUTSIDE}1"),
     (STREAMS.class_distribution, (0, -1), f"timestep -1 {OUTSIDE}1"),
     (STREAMS.severity, (-1,), f"timestep -1 {OUTSIDE}1"),

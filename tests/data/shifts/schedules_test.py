@@ -65,14 +65,6 @@ class TestOmega:
     rate = flip_rate(100, 1000, bernoulli_flip="as_printed")
     assert rate == pytest.approx(0.9, abs=0.004)
 
-  @pytest.mark.parametrize(
-    "flip, expected", [("inverse_sqrt", [0, 1]), ("as_printed", [0, 0])]
-  )
-  def test_bernoulli_one_timestep_is_certain(self, flip, expected):
-    for seed in range(20):
-      weights = schedules.omega("bernoulli", 1, seed=seed, bernoulli_flip=flip)
-      assert_array_equal(weights, expected)
-
   def test_online_label_shift_has_longer_phases_of_square_alone(self):
     def drawn(name, **options):
       return schedules.omega(name, 16, seed=3, **options)

@@ -61,15 +61,6 @@ def test_domain_may_be_a_function_of_client_and_example(client_data):
   assert not len(periods.batch(1, 1).y)
 
 
-def test_first_time_step_is_before_deployment(client_data):
-  initial, streams = from_python.from_client_data(
-    "online_adaptation", client_data, domain_key="year", **KEYS
-  )
-  assert [values(client) for client in initial] == [[1, 2, 4, 5], []]
-  stream = [[values(streams.batch(i, t)) for t in (1, 2)] for i in (0, 1)]
-  assert stream == [[[0, 3], []], [[7, 9, 11], [6, 8, 10]]]
-
-
 def test_guidance_splits_or_takes_test_data(client_data):
   train, test = from_python.from_client_data(
     "guidance", client_data, client_ids=["b"], test_fraction=0.5, **KEYS

@@ -7,7 +7,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from tff_shift.data import examples
+from tff_shift.data import from_python
 from tff_shift.data import table
+from tff_shift.data.shifts import evolving
 
 SHAPE = (2, 3)
 
@@ -243,18 +245,22 @@ class TestMasks:
     )
 
   def test_all_entrances_refuse_it(self, refusal):
+    def assemble(x, y):
+      domains = (evolving.Domain(x, y, "0"), evolving.Domain(x, y, "1"))
+      schema = table.Schema(classes=tuple("ab"))
+      dataset = evolving.EvolvingDataset("own", domains, schema)
+      return evolving.assemble_clients(dataset, num_clients=1)
+
     x, y = np.zeros((3, 2), np.float32), np.zeros(3, np.int32)
     masked_x, masked_y = (np.ma.array(a, mask=a == 0) for a in (x, y))
-    entrances = [
-      lambda x, y: examples.checked(
-        x, y, "a", shape=(2,), dtype=np.float32, num_classes=1
-      ),
+    for entrance in (
+      lambda x, y: check(x, y, shape=(2,)),
       lambda x, y: examples.check_pool(examples.Examples(x, y)),
       lambda x, y: table.validate(table.of_classes(x, y, "ab"), "a"),
-    ]
-    for entrance in entrances[:2]:
+      lambda x, y: from_python.from_arrays("guidance", [(x, y)]),
+      assemble,
+    ):
       entrance(x, y)
-    for entrance in entrances:
       for given in ((masked_x, y), (x, masked_y)):
         assert "values are masked" in refusal(entrance, *given)
 

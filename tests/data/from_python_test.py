@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from tff_shift.data import from_python
-from tff_shift.data import table
 from tff_shift.data.shifts import evolving
 
 
@@ -199,31 +198,6 @@ HIGH = np.zeros((2, 3), np.float32), np.array([0, 7])
 CLOSE = 1.7e9 + np.arange(12.0).reshape(4, 3), np.array([0, 1, 0, 1])
 
 
-@pytest.mark.parametrize("part", [0, 1], ids="xy")
-@pytest.mark.parametrize(
-  "use",
-  [
-    lambda one, two: from_python.from_arrays("guidance", [two, one]),
-    lambda one, two: evolving.assemble_clients(
-      evolving.EvolvingDataset(
-        "own",
-        (evolving.Domain(*two, "0"), evolving.Domain(*one, "1")),
-        table.Schema(classes=tuple("abc")),
-      ),
-      num_clients=1,
-    ),
-  ],
-)
-def test_what_is_masked_is_refused(use, part):
-  pair = make_pair(0, 6)
-  masked = list(pair)
-  masked[part] = np.ma.masked_equal(pair[part], 2)
-  unmasked = tuple(np.ma.array(each, mask=False) for each in pair)
-  use(unmasked, pair)
-  with pytest.raises(ValueError, match=f"^{'xy'[part]} of .* are masked, the"):
-    use(tuple(masked), pair)
-
-
 _CALLS = {"domains": from_python.domains, "split": from_python.split}
 _WRONG = {
   "evolving": [
@@ -324,7 +298,7 @@ _WRONG = {
   "function, row",
   [(name, row) for name, rows in _WRONG.items() for row in rows],
 )
-def test_what_is_wrong_is_named(function, row, refusal):
+def test_invalid_arrays_are_named(function, row, refusal):
   arguments, message, *options = row
   call = _CALLS.get(
     function, functools.partial(from_python.from_arrays, function)

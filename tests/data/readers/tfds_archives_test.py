@@ -32,9 +32,7 @@ class TestTfds:
     source = datasets.load("emnist_letters", data_dir=tmp_path)
     assert_array_equal(source.x, [upright, other, other])
     assert_array_equal(source.y, [11, 0, 25])
-    assert source.x.dtype == np.uint8
     assert source.x.flags.c_contiguous
-    assert source.y.dtype == np.int32
     assert [source.schema.classes[y] for y in source.y] == ["L", "A", "Z"]
     assert source.num_train == 2
 
@@ -86,8 +84,6 @@ class TestTfds:
     assert source.x.shape == (70_000, 28, 28, 1)
     assert source.num_train == 60_000
     assert source.schema.classes == tuple("0123456789")
-    assert source.x.dtype == np.uint8
-    assert source.y.dtype == np.int32
     # Published counts per class of the two splits, training first.
     assert_array_equal(
       np.bincount(source.y[:60_000]),
@@ -117,8 +113,6 @@ class TestTfds:
   def test_cifar10_is_the_official_one(self, load_once):
     cifar10 = load_once("cifar10")
     assert cifar10.x.shape == (60_000, 32, 32, 3)
-    assert cifar10.x.dtype == np.uint8
-    assert cifar10.y.dtype == np.int32
     assert cifar10.num_train == 50_000
     assert cifar10.schema.classes[::3] == ("airplane", "cat", "frog", "truck")
     # Both splits are balanced.

@@ -51,8 +51,6 @@ class TestOmega:
       ("square", 16, [0, 0, 1, 1] * 4 + [0]),
       # sqrt(9) / 2 = 1.5: the value changes at 1.5, 3, 4.5, 6, 7.5 and 9.
       ("square", 9, [0, 0, 1, 0, 0, 1, 0, 0, 1, 0]),
-      # sqrt(10) / 2 = 1.58: it changes at 1.58, 3.16, 4.74, 6.32, 7.91, 9.49.
-      ("square", 10, [0, 0, 1, 1, 0, 1, 1, 0, 1, 1, 0]),
     ],
   )
   def test_weights_by_hand(self, name, num_timesteps, expected):

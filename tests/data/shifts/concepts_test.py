@@ -163,15 +163,3 @@ class TestClients:
       concepts=found._replace(**changes),
     )
     assert part in message
-
-
-def test_vectors_without_domains_are_time_steps(tmp_path, refusal):
-  generator = np.random.default_rng(0)
-  path = str(tmp_path / "points.npz")
-  np.savez(path, x=generator.normal(size=(90, 3)), y=np.arange(90) % 3)
-  dataset = evolving.load_evolving(path, angle_step=0, num_domains=3)
-  assert [len(each.y) for each in dataset.domains] == [30] * 3
-  names = [each.name for each in dataset.domains]
-  assert names == ["step 1", "step 2", "step 3"]
-  message = refusal(evolving.load_evolving, path, angle_step=15)
-  assert "angle_step=0 makes domains of equal distribution" in message

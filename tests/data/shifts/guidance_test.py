@@ -149,6 +149,7 @@ class TestDigits:
     [
       ({"dataset": "svhn"}, "dataset must be one of "),
       ({"partition": "iid"}, "partition must be"),
+      ({"partition": None}, "partition None does not go with digits: it"),
       ({"intensity": "max"}, "intensity must be"),
       ({"max_examples": 0}, "max_examples must be "),
       ({"test_fraction": 1.0}, "test_fraction must lie"),

@@ -1,6 +1,5 @@
 """Tests of streams: four parts, what moves by eq. 1, and draws by seed."""
 
-import collections
 import dataclasses
 import functools
 import warnings
@@ -26,60 +25,54 @@ from tff_shift.data.shifts import schedules
 NUM_CORRUPTIONS = 19
 ALL = 10**9
 
-# 100 training and 50 test examples; an example is its position.
-NUM_TRAIN = 100
-NUMBERED = table.of_classes(
-  x=np.arange(150, dtype=np.float32)[:, np.newaxis],
-  y=(np.arange(150) % 4).astype(np.int32),
-  classes=("a", "b", "c", "d"),
-  num_train=NUM_TRAIN,
-)
-
 
 def equal(one, other) -> bool:
   return all(map(np.array_equal, one, other))
 
 
+def set_data(monkeypatch, y, num_classes, **fields):
+  """Lets every data set have these labels; an example is its position."""
+  source = table.of_classes(
+    x=np.arange(len(y), dtype=np.float32)[:, np.newaxis],
+    y=np.asarray(y, np.int32),
+    classes=tuple(f"c{label}" for label in range(num_classes)),
+    **fields,
+  )
+  monkeypatch.setattr(datasets, "load", lambda name, **options: source)
+
+
 @pytest.fixture
 def numbered(monkeypatch):
-  """Lets every data set be `NUMBERED`."""
-  monkeypatch.setattr(datasets, "load", lambda name, **options: NUMBERED)
+  """Lets every data set have 100 training and 50 test examples."""
+  set_data(monkeypatch, np.arange(150) % 4, 4, num_train=100)
 
 
 class TestLoadOnline:
-  def test_digits_are_cut_into_parts_that_share_no_example(self):
-    dataset = online_adaptation.load_online_adaptation(
-      "digits", max_pretraining_examples=ALL
-    )
-    source = datasets.load("digits")
-    parts = dataset[1:5]
-    # 30 % of 1797 for the streams; 65 %, 15 % and 20 % of the other 1258.
-    assert [len(part.y) for part in parts] == [818, 188, 252, 539]
-    # As often as the data set has it, each image is in one of the parts.
-    found = collections.Counter(
-      (x.tobytes(), int(y))
-      for part in parts
-      for x, y in zip(part.x, part.y, strict=True)
-    )
-    assert found == collections.Counter(
-      (x.tobytes(), int(y)) for x, y in zip(source.x, source.y, strict=True)
-    )
-    assert dataset.name == "digits"
-    assert dataset.schema.classes == source.schema.classes
-    assert_array_equal(dataset.class_distribution, np.full(10, 0.1))
-
-  def test_streams_of_a_data_set_with_a_test_part_come_from_that(
-    self, numbered
-  ):
+  @pytest.mark.parametrize(
+    "num_train, sizes",
+    [
+      # 30 % for the streams; 65 %, 15 % and 20 % of the others.
+      (None, [68, 16, 21, 45]),
+      # The archive's test part is for the streams.
+      (100, [65, 15, 20, 50]),
+    ],
+  )
+  def test_parts_share_no_example(self, num_train, sizes, monkeypatch):
+    set_data(monkeypatch, np.arange(150) % 4, 4, num_train=num_train)
     dataset = online_adaptation.load_online_adaptation(
       "mnist", max_pretraining_examples=ALL
     )
-    assert list(dataset.stream.x[:, 0]) == list(range(NUM_TRAIN, 150))
-    assert [len(part.y) for part in dataset[1:4]] == [65, 15, 20]
-    positions = np.concatenate([part.x[:, 0] for part in dataset[1:4]])
-    assert sorted(positions) == list(range(NUM_TRAIN))
-    for part in dataset[1:5]:
+    parts = dataset[1:5]
+    assert [len(part.y) for part in parts] == sizes
+    positions = np.concatenate([part.x[:, 0] for part in parts])
+    assert sorted(positions) == list(range(150))
+    for part in parts:
       assert_array_equal(part.y, part.x[:, 0] % 4)
+    if num_train is not None:
+      assert dataset.stream.x.min() == num_train
+    assert dataset.name == "mnist"
+    assert dataset.schema.classes == ("c0", "c1", "c2", "c3")
+    assert_array_equal(dataset.class_distribution, np.full(4, 0.25))
 
   @pytest.mark.parametrize("limit, size", [(None, 32), (7, 7)])
   def test_number_of_pretraining_examples(self, numbered, limit, size):
@@ -99,17 +92,6 @@ class TestLoadOnline:
     assert counts.sum() == 409
     # Whole numbers of examples.
     assert np.abs(counts - 409 * expected).max() < 1
-
-
-def set_data(monkeypatch, y, num_classes, **fields):
-  """Lets every data set have these labels; an example is its position."""
-  source = table.of_classes(
-    x=np.arange(len(y), dtype=np.float32)[:, np.newaxis],
-    y=np.asarray(y, np.int32),
-    classes=tuple(f"c{label}" for label in range(num_classes)),
-    **fields,
-  )
-  monkeypatch.setattr(datasets, "load", lambda name, **options: source)
 
 
 class TestRareClasses:

@@ -19,23 +19,22 @@ def at(*moment) -> int:
   return calendar.timegm((*moment, 0, 0, 0)[:6])
 
 
+def post(title, subreddit, created_utc):
+  return {"title": title, "subreddit": subreddit, "created_utc": created_utc}
+
+
 def records(per_cell=3):
   """So many titles of each class and half-year, each with a word of its own."""
   return [
-    {
-      "title": f"The {subreddit} of {half_year} {number}",
-      "subreddit": subreddit,
-      "created_utc": at(2014 + half_year // 2, 1 + 6 * (half_year % 2), 1)
-      + 60 * number,
-    }
+    post(
+      f"The {subreddit} of {half_year} {number}",
+      subreddit,
+      at(2014 + half_year // 2, 1 + 6 * (half_year % 2), 1) + 60 * number,
+    )
     for half_year in range(10)
     for subreddit in SUBREDDITS
     for number in range(per_cell)
   ]
-
-
-def post(title, subreddit, created_utc):
-  return {"title": title, "subreddit": subreddit, "created_utc": created_utc}
 
 
 def write(folder, rows, name="posts.jsonl"):

@@ -31,9 +31,9 @@ def write(tmp_path):
   return write
 
 
-def cells_of(labels="ab", clients="pq", times="12"):
+def cells_of(classes="ab", clients="pq", times="12"):
   """The client, label and time of each row: all that there are."""
-  return [(c, y, t) for t in times for c in clients for y in labels]
+  return [(c, y, t) for t in times for c in clients for y in classes]
 
 
 def rows(**values):
@@ -41,11 +41,15 @@ def rows(**values):
   return "\n".join(["a,c,y,t", *lines, ""])
 
 
+# The codes of a role, and its place in a cell.
+ROLES = {"clients": ("client", 0), "classes": ("y", 1), "times": ("time", 2)}
+
+
 @pytest.mark.parametrize(
   "role, values, names",
   [
     ("clients", ["7", "007"], ("007", "7")),
-    ("labels", ["NA", "None"], ("NA", "None")),
+    ("classes", ["NA", "None"], ("NA", "None")),
     ("clients", ["1e3", "1000", "9"], ("9", "1000", "1e3")),
     ("clients", ["10", "9", "-1"], ("-1", "9", "10")),
     ("clients", ["10", "9", "x"], ("10", "9", "x")),
@@ -57,27 +61,17 @@ def rows(**values):
 )
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_names_are_texts_of_the_file(write, role, values, names, kind):
-  name = write(rows(**{role: values}))
+  table = rows(**{role: values})
   if kind == "parquet":
-    path = name.partition("?")[0]
-    name = write(
-      pandas.read_csv(
-        path, dtype={c: str for c in "cyt"}, keep_default_na=False
-      ),
-      "t.parquet",
+    table = pandas.read_csv(
+      io.StringIO(table), dtype=dict.fromkeys("cyt", str), keep_default_na=False
     )
-  loaded = datasets.load(name)
-  evolution = datasets.get(name).evolution
-  read = {
-    "labels": (loaded.schema.classes, loaded.y),
-    "clients": (loaded.schema.clients, loaded.client),
-    "times": (evolution.time_names, loaded.time),
-  }
-  assert read[role][0] == names
+  loaded = datasets.load(write(table, f"t.{kind}"))
+  assert getattr(loaded.schema, role) == names
   # Every row has the value that stands there.
   cells = cells_of(**{role: values})
-  place = {"clients": 0, "labels": 1, "times": 2}[role]
-  assert [names[code] for code in read[role][1]] == [
+  field, place = ROLES[role]
+  assert [names[code] for code in getattr(loaded, field)] == [
     cell[place] for cell in cells
   ]
   assert loaded.x.ravel().tolist() == list(range(len(cells)))

@@ -243,11 +243,6 @@ _WRONG = {
       "client 1: there must be 2 domains, as of client 0, got 3",
     ),
     ([[]], "there must be at least one client"),
-    (
-      [[[GOOD, GOOD]]],
-      "test_fraction must lie between 0 and 1",
-      {"test_fraction": 1},
-    ),
     ([[[GOOD, 5]]], "client 0, domain 1: arrays (x, y) are"),
   ],
   "domains": [

@@ -267,9 +267,7 @@ def test_group_of_a_users_table():
 @pytest.mark.parametrize(
   "changes, options, message",
   [
-    ({}, {"group": "person"}, "group='person' is not a column; there are code"),
     ({}, {"group": "y"}, "label='y' has another role too"),
-    ({}, {"group": "t"}, "time='t' has another role too"),
     ({}, {"features": ["code", "patient"]}, "features: 'patient' is the group"),
     ({}, {"drop": ["patient"]}, "drop='patient' has another role too"),
     (

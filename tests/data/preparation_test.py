@@ -182,7 +182,6 @@ class TestPrediction:
 @pytest.mark.parametrize(
   "options, message",
   [
-    ({}, "features: column 'ward' has 'B' in row 1, not a number; --cat"),
     ({"missing": "zero"}, "missing must be one of error, mean, median, ind"),
     (
       {"categories": "one_hot"},

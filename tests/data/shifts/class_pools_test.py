@@ -136,50 +136,48 @@ class TestDrawWithoutReplacement:
       assert remainders[up].min() >= remainders[down].max() - 1e-6
 
 
-def draw_of(method):
+def draw(method, distribution, size):
   pool = class_pools.ClassPool(np.array([0, 0, 2]), 3)
-  return lambda distribution, size: getattr(pool, method)(
-    np.array(distribution), size, np.random.default_rng(0)
-  )
-
-
-def make_pool(labels, num_classes):
-  return class_pools.ClassPool(np.array(labels), num_classes)
+  rng = np.random.default_rng(0)
+  return getattr(pool, method)(np.array(distribution), size, rng)
 
 
 @pytest.mark.parametrize(
   "function, arguments, message",
   [
-    (make_pool, ([0, 3], 3), "labels must lie in 0..2, got 0..3"),
-    (make_pool, ([-1, 0], 3), "labels must lie in 0..2, got -1..0"),
-    (make_pool, ([0.0], 3), "labels must be a vector of integers, got float64"),
-    (make_pool, ([[0, 1]], 3), "labels must be a vector of integers, got int6"),
-    (
-      make_pool,
-      ([0], 0),
-      "num_classes must be an integer of at least 1, got 0",
+    *(
+      (class_pools.ClassPool, (np.array(labels), num_classes), message)
+      for labels, num_classes, message in (
+        ([0, 3], 3, "labels must lie in 0..2, got 0..3"),
+        ([-1, 0], 3, "labels must lie in 0..2, got -1..0"),
+        ([0.0], 3, "labels must be a vector of integers, got float64"),
+        ([[0, 1]], 3, "labels must be a vector of integers, got int6"),
+        ([0], 0, "num_classes must be an integer of at least 1, got 0"),
+      )
     ),
     *(
-      (draw_of(method), arguments, message)
-      for method in ("draw", "draw_without_replacement")
-      for arguments, message in (
-        (([1.0], 1), "distribution must have the shape [3], "),
-        (([1.5, -0.5, 0], 1), "distribution must be non-negative "),
-        (([0.5, 0.4, 0], 1), "distribution must be non-negative "),
-        (([math.nan, 1.0, 0], 1), "distribution must be non-negative "),
-        (([0.5, 0.5, 0], -1), "size must be an integer of at least 0, got -1"),
+      (draw, ("draw", *arguments), message)
+      for *arguments, message in (
+        ([1.0], 1, "distribution must have the shape [3], "),
+        ([1.5, -0.5, 0], 1, "distribution must be non-negative "),
+        ([0.5, 0.4, 0], 1, "distribution must be non-negative "),
+        ([math.nan, 1.0, 0], 1, "distribution must be non-negative "),
+        ([0.5, 0.5, 0], -1, "size must be an integer of at least 0, got -1"),
+        ([0.5, 0.5, 0], 2.0, "size must be an integer of at least 0, got 2.0"),
         (
-          ([0.5, 0.5, 0], 2.0),
-          "size must be an integer of at least 0, got 2.0",
+          [0.5, 0.25, 0.25],
+          3,
+          "there is no example of class 1, whose probability is 0.25",
         ),
       )
     ),
-    (
-      draw_of("draw"),
-      ([0.5, 0.25, 0.25], 3),
-      "there is no example of class 1, whose probability is 0.25",
+    *(
+      (draw, ("draw_without_replacement", *arguments), message)
+      for *arguments, message in (
+        ([1.0], 1, "distribution must have the shape [3], "),
+        ([1, 0, 0], 3, "3 examples cannot "),
+      )
     ),
-    (draw_of("draw_without_replacement"), ([1, 0, 0], 3), "3 examples cannot "),
     (class_pools.deal_classes, (5, 3, 0), "num_clients must be at most 2"),
   ],
 )

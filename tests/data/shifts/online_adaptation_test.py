@@ -552,8 +552,6 @@ POOL_CLIENT = np.repeat([0, 1, 2, 3], 25)
         ),
         ({"num_clients": 0}, "num_clients must be "),
         ({"samples_per_step": 0}, "samples_per_step must be "),
-        ({"dirichlet": -1.0}, "dirichlet must "),
-        ({"seed": -1}, "seed must "),
         (
           {"omega": np.zeros((3, 2))},
           "omega must have a row for each of 4 clients, got 3",

@@ -171,14 +171,13 @@ class TestOnline:
     named = ts.from_dataframe("online_adaptation", frame, **columns)
     initial, streams = named.data
     assert [len(each.y) for each in initial] == [20, 0, 20, 20]
-    for client in range(4):
-      for timestep in (1, 2):
-        one, other = (s.batch(client, timestep) for s in (read, streams))
-        assert_array_equal(one.x, other.x)
-        assert_array_equal(one.y, other.y)
-        assert read.shift(client, timestep) == pytest.approx(
-          streams.shift(client, timestep), nan_ok=True
-        )
+    for client, step in np.ndindex(4, 2):
+      one, other = (s.batch(client, step + 1) for s in (read, streams))
+      assert_array_equal(one.x, other.x)
+      assert_array_equal(one.y, other.y)
+      assert read.shift(client, step + 1) == pytest.approx(
+        streams.shift(client, step + 1), nan_ok=True
+      )
     periods = ts.from_dataframe(
       "dynamic_personalization", frame, **columns
     ).data

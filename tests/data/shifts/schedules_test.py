@@ -84,7 +84,6 @@ class TestOmega:
         {"bernoulli_flip": "half"},
         "bernoulli_flip must be one of inverse_sqrt, as_printed, got 'half'",
       ),
-      (("bernoulli", 9), {"seed": -1}, "seed must be "),
       (("sine", 9), {"source": "other"}, "source must be one of paper, "),
       (
         ("bernoulli", 9),

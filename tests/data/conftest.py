@@ -8,6 +8,7 @@ from sklearn import datasets as sklearn_datasets
 
 from tff_shift.data import dataset
 from tff_shift.data import datasets
+from tff_shift.data import table
 
 
 @pytest.fixture(scope="session")
@@ -47,6 +48,25 @@ def photographs():
       for left in (0, 32, 64)
     ]
   return np.stack(pieces)
+
+
+@pytest.fixture
+def set_labels(monkeypatch):
+  """Returns `set_labels(y, num_classes=4, **fields)`.
+
+  Every data set then has these labels and fields; an example is its position.
+  """
+
+  def set_labels(y, num_classes=4, **fields):
+    loaded = table.of_classes(
+      np.arange(len(y), dtype=np.float32)[:, np.newaxis],
+      np.asarray(y, np.int32),
+      [f"c{label}" for label in range(num_classes)],
+      **fields,
+    )
+    monkeypatch.setattr(datasets, "load", lambda name, **options: loaded)
+
+  return set_labels
 
 
 def _make_patients(seed=0):

@@ -301,25 +301,15 @@ class TestRefusals:
     assert max(heavy) < needed
 
 
-def numbered(monkeypatch, num_train):
-  source = table.of_classes(
-    np.arange(300)[:, np.newaxis],
-    (np.arange(300) % 4).astype(np.int32),
-    ("a", "b", "c", "d"),
-    num_train=num_train,
-  )
-  monkeypatch.setattr(datasets, "load", lambda name, *, data_dir=None: source)
-
-
 class TestLoadDynamic:
-  def test_parts_have_their_fractions(self, monkeypatch):
+  def test_parts_have_their_fractions(self, set_labels):
     load = dynamic_personalization.load_dynamic_personalization
     dataset = load("digits", seed=0)
     # 20 % of 1797 for the test; a tenth of the other 1438 each.
     assert [len(part.y) for part in dataset[1:5]] == [1150, 144, 359, 144]
     assert dataset.name == "digits"
     assert dataset.schema.classes == tuple("0123456789")
-    numbered(monkeypatch, 200)
+    set_labels(np.arange(300) % 4, num_train=200)
     dataset = load(
       "mnist", seed=3, public_fraction=0.25, validation_fraction=0.05
     )
@@ -337,9 +327,9 @@ class TestLoadDynamic:
     st.integers(0, 2**31),
   )
   def test_parts_share_nothing_and_keep_the_labels(
-    self, monkeypatch, num_train, max_examples, seed
+    self, set_labels, num_train, max_examples, seed
   ):
-    numbered(monkeypatch, num_train)
+    set_labels(np.arange(300) % 4, num_train=num_train)
     dataset = dynamic_personalization.load_dynamic_personalization(
       "mnist", seed=seed, max_examples=max_examples
     )

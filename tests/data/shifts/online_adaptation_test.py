@@ -30,21 +30,10 @@ def equal(one, other) -> bool:
   return all(map(np.array_equal, one, other))
 
 
-def set_data(monkeypatch, y, num_classes, **fields):
-  """Lets every data set have these labels; an example is its position."""
-  source = table.of_classes(
-    x=np.arange(len(y), dtype=np.float32)[:, np.newaxis],
-    y=np.asarray(y, np.int32),
-    classes=tuple(f"c{label}" for label in range(num_classes)),
-    **fields,
-  )
-  monkeypatch.setattr(datasets, "load", lambda name, **options: source)
-
-
 @pytest.fixture
-def numbered(monkeypatch):
+def numbered(set_labels):
   """Lets every data set have 100 training and 50 test examples."""
-  set_data(monkeypatch, np.arange(150) % 4, 4, num_train=100)
+  set_labels(np.arange(150) % 4, num_train=100)
 
 
 class TestLoadOnline:
@@ -57,8 +46,8 @@ class TestLoadOnline:
       (100, [65, 15, 20, 50]),
     ],
   )
-  def test_parts_share_no_example(self, num_train, sizes, monkeypatch):
-    set_data(monkeypatch, np.arange(150) % 4, 4, num_train=num_train)
+  def test_parts_share_no_example(self, num_train, sizes, set_labels):
+    set_labels(np.arange(150) % 4, num_train=num_train)
     dataset = online_adaptation.load_online_adaptation(
       "mnist", max_pretraining_examples=ALL
     )
@@ -95,29 +84,35 @@ class TestLoadOnline:
 
 
 class TestRareClasses:
-  def load(self, monkeypatch, counts, **options):
-    """Loads classes with so many examples; returns counts and warnings."""
-    # The training part is for pre-training, the test part for streams.
-    y = np.repeat(np.arange(len(counts)), counts)
-    set_data(monkeypatch, [*y, *y], len(counts), num_train=len(y))
+  @pytest.fixture
+  def load(self, set_labels, monkeypatch):
+    """Returns `load(counts, **options)`, which gives counts and warnings.
+
+    It loads classes with so many examples.
+    """
     monkeypatch.setattr(
       online_adaptation,
       "_cut",
       lambda source, positions, *_: np.split(positions, 3 * [source.num_train]),
     )
-    with warnings.catch_warnings(record=True) as caught:
-      warnings.simplefilter("always")
-      loaded = online_adaptation.load_online_adaptation("mnist", **options)
-    drawn = np.bincount(loaded.pretraining.y, minlength=len(counts))
-    return drawn.tolist(), [str(each.message) for each in caught]
+
+    def load(counts, **options):
+      # The training part is for pre-training, the test part for streams.
+      y = np.repeat(np.arange(len(counts)), counts)
+      set_labels([*y, *y], len(counts), num_train=len(y))
+      with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loaded = online_adaptation.load_online_adaptation("mnist", **options)
+      drawn = np.bincount(loaded.pretraining.y, minlength=len(counts))
+      return drawn.tolist(), [str(warning.message) for warning in caught]
+
+    return load
 
   @pytest.mark.parametrize("distribution", ["uniform", "exponential_decay"])
-  def test_classes_that_never_occur_change_nothing(
-    self, distribution, monkeypatch
-  ):
+  def test_classes_that_never_occur_change_nothing(self, distribution, load):
     options = {"pretraining_distribution": distribution}
-    drawn, warned = self.load(monkeypatch, [40, 40, 40, 40], **options)
-    shifted, _ = self.load(monkeypatch, [0, 40, 40, 0, 40, 40], **options)
+    drawn, warned = load([40, 40, 40, 40], **options)
+    shifted, _ = load([0, 40, 40, 0, 40, 40], **options)
     assert shifted == [0, drawn[0], drawn[1], 0, *drawn[2:]]
     assert sum(drawn) > 60
     assert not warned
@@ -146,17 +141,15 @@ class TestRareClasses:
     ],
   )
   def test_rare_class_gives_all_with_a_warning(
-    self, monkeypatch, counts, limit, expected, message
+    self, load, counts, limit, expected, message
   ):
-    drawn, warned = self.load(
-      monkeypatch, counts, max_pretraining_examples=limit
-    )
+    drawn, warned = load(counts, max_pretraining_examples=limit)
     assert sorted(drawn) == expected
     assert len(warned) == (message is not None)
     assert all(line.endswith(message) for line in warned)
 
-  def test_classes_that_occur_are_dealt(self, monkeypatch):
-    set_data(monkeypatch, np.repeat([1, 2, 5, 7], 40), 9)
+  def test_classes_that_occur_are_dealt(self, set_labels):
+    set_labels(np.repeat([1, 2, 5, 7], 40), 9)
     found = online_adaptation.load_online_adaptation(
       "mnist", disjoint_clients=2
     )

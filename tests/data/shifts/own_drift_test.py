@@ -27,21 +27,24 @@ NUM_HELD_OUT, NUM_LABELLED = 3, 4
 
 def make_arrays():
   """Rows in random order; x is the number of the row."""
-  client = np.concatenate([[name] * sum(SIZES[name]) for name in NAMES])
-  domain = np.concatenate(
-    [np.repeat([2019, 2020, 2021], s) for s in SIZES.values()]
-  )
-  order = np.random.default_rng(3).permutation(len(client))
-  client, domain = client[order], domain[order]
-  y = np.zeros(len(client), np.int32)
-  for name in NAMES:
-    for year in (2019, 2020, 2021):
-      rows = np.flatnonzero((client == name) & (domain == year))
-      # Half of the labels are 1 in 2019, a quarter later.
-      share = 0.5 if year == 2019 else 0.25
-      y[rows[: round(share * len(rows))]] = 1
-  x = np.arange(len(client), dtype=np.float32)[:, np.newaxis]
-  return {"x": x, "y": y, "client": client, "domain": domain}
+  cells = [
+    (name, year)
+    for name, sizes in SIZES.items()
+    for year, size in zip((2019, 2020, 2021), sizes, strict=True)
+    for _ in range(size)
+  ]
+  order = np.random.default_rng(3).permutation(len(cells))
+  frame = pandas.DataFrame(cells, columns=["client", "domain"]).iloc[order]
+  groups = frame.groupby(["client", "domain"])
+  # Half of the labels are 1 in 2019, a quarter later.
+  fraction = np.where(frame["domain"] == 2019, 0.5, 0.25)
+  y = groups.cumcount() < fraction * groups["client"].transform("size")
+  return {
+    "x": np.arange(len(cells), dtype=np.float32)[:, np.newaxis],
+    "y": y.to_numpy(np.int32),
+    "client": frame["client"].to_numpy(str),
+    "domain": frame["domain"].to_numpy(),
+  }
 
 
 ARRAYS = make_arrays()

@@ -217,20 +217,6 @@ def test_domains_share_the_sides_of_patients(seed, fraction):
   assert len(both) == len(train & target)
 
 
-def test_last_domain_does_not_change_the_others(tables):
-  dataset = ts.load_evolving(
-    tables("label", "client", "time", group="patient"), seed=0
-  )
-  whole = ts.assemble_clients(dataset, num_clients=3, seed=1)
-  selection = ts.assemble_clients(
-    evolving.without_target(dataset), num_clients=3, seed=1
-  )
-  for one, other in zip(whole, selection, strict=True):
-    size = other.train.domain_sizes[:-1].sum()
-    assert_array_equal(one.train.domain_sizes[:2], other.train.domain_sizes[:2])
-    assert_array_equal(one.train.x[:size], other.train.x)
-
-
 def test_guidance_from_python(refusal):
   frame = make_frame().drop(columns="t")
   roles = {"label": "y", "client": "c", "group": "patient"}

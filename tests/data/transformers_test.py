@@ -7,7 +7,6 @@ import numpy as np
 import pandas
 import pytest
 from sklearn import compose
-from sklearn import feature_extraction
 from sklearn import impute
 from sklearn import linear_model
 from sklearn import pipeline
@@ -165,18 +164,6 @@ def test_content_with_other_types_is_not_loaded(refusal):
   assert f"{Own.__module__}.Own" in line
   line = refusal(transformers.features, b"PK", frame, ("lab",))
   assert line.startswith("preprocessing: skops cannot read it")
-
-
-def test_texts_are_categories_of_the_table(make_patients):
-  words = compose.make_column_transformer(
-    (feature_extraction.text.CountVectorizer(), "note")
-  )
-  frame = make_patients().assign(note=["two words", "one"] * 120)
-  content = frames.read(frame, "y", features=["note"], preprocessing=words)
-  schema = preparation.fitted(content.schema, [content.x])
-  assert [name[-5:] for name in schema.features] == ["__one", "__two", "words"]
-  x = preparation.applied(content, schema).x
-  assert x[:2].tolist() == [[0, 1, 1], [1, 0, 0]]
 
 
 def test_data_set_of_a_users_file(make_patients, tmp_path, monkeypatch):

@@ -11,9 +11,7 @@ import pytest
 import scipy.stats
 from numpy.testing import assert_array_equal
 
-from tff_shift.data import datasets
 from tff_shift.data import examples
-from tff_shift.data import table
 from tff_shift.data.shifts import dynamic_personalization
 
 # An example is its position; classes have 4 to 300 examples.
@@ -227,14 +225,6 @@ class TestDistribution:
       drifted = [found.is_drift(0, p) for p in range(1, 40)]
       assert drifted == list(np.abs(np.diff(shares)) > 0.06)
       assert 0 < sum(drifted) < 39
-
-  def test_one_label_never_drifts(self):
-    pool = examples.Examples(np.arange(9), np.zeros(9, np.int32))
-    found = make(
-      ("iid", "0.5", "0.9"), pool, 2, period_size=4, seed=1, rest="any"
-    )
-    assert len({found.distribution(0, p) for p in range(20)}) == 3
-    assert not any(found.is_drift(0, p) for p in range(1, 20))
 
 
 class TestRefusals:

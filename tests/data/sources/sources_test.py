@@ -411,25 +411,6 @@ class TestOfficialSplit:
       assert each.train.domain_sizes.tolist() == [10, 10, 0]
       assert each.test.domain_sizes.tolist() == [0, 0, 10]
 
-  def test_turned_images_keep_their_part(self, save):
-    x = np.zeros((N, 8, 8, 1), int)
-    x[: self.NUM_TRAIN] = 255
-    name = save(x=x, num_train=np.array(self.NUM_TRAIN))
-    loaded = evolving.load_evolving(name, angle_step=90, num_domains=3)
-    for each in evolving.assemble_clients(loaded, num_clients=2):
-      assert each.train.x.min() == 255
-      assert each.test.x.max() == 0
-
-  def test_guidance_trains_and_tests_on_the_two_parts(self, save):
-    held = guidance.load_guidance(
-      save(num_train=np.array(self.NUM_TRAIN)),
-      num_clients=2,
-      partition="dirichlet_inf",
-      seed=0,
-    )
-    assert self.places(held.train) == list(range(self.NUM_TRAIN))
-    assert self.places(held.test) == list(range(self.NUM_TRAIN, N))
-
   def test_client_of_one_part_is_guided_all_the_same(self, save):
     client = np.where(np.arange(N) < 10, "early", "other")
     client[-5:] = "late"

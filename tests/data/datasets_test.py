@@ -205,20 +205,3 @@ class TestNewDataset:
     assert datasets.names() == tuple(sorted([*NAMES, small_digits]))
     for scenario in SCENARIOS:
       assert small_digits in datasets.names(scenario)
-
-  def test_domains_may_be_the_numbers_in_time(
-    self, small_digits, monkeypatch, refusal
-  ):
-    datasets.get(small_digits)
-    evolution = dataset.Evolution(2, range_format="part {}")
-    monkeypatch.setattr(
-      sys.modules[f"{datasets.__name__}.{small_digits}"],
-      "DATASET",
-      make_entry(evolution=evolution),
-    )
-    loaded = evolving.load_evolving(small_digits)
-    assert [each.name for each in loaded.domains] == ["part 1", "part 2"]
-    assert [each.y.tolist() for each in loaded.domains] == [[0, 1], [2, 0]]
-    assert "no example in part 3" in refusal(
-      evolving.load_evolving, small_digits, num_domains=3
-    )

@@ -77,22 +77,6 @@ def test_names_are_texts_of_the_file(write, role, values, names, kind):
   assert loaded.x.ravel().tolist() == list(range(len(cells)))
 
 
-def test_numbers_are_those_of_pandas(write, tmp_path):
-  """A clean file keeps its classes and bits."""
-  generator = np.random.default_rng(0)
-  frame = pandas.DataFrame(
-    {"a": generator.normal(size=60), "b": generator.integers(0, 9, 60)}
-  ).assign(c=np.arange(60) % 12, y=np.arange(60) % 3 + 9, t=np.arange(60) // 20)
-  frame.to_csv(tmp_path / "t.csv", index=False)
-  loaded = datasets.load(f"{tmp_path}/t.csv{OPTIONS}")
-  x = pandas.read_csv(tmp_path / "t.csv")[["a", "b"]].to_numpy(np.float32)
-  assert loaded.x.tobytes() == x.tobytes()
-  assert loaded.schema.classes == ("9", "10", "11")
-  assert loaded.y.tolist() == (frame["y"] - 9).tolist()
-  assert loaded.schema.clients == tuple(map(str, range(12)))
-  assert loaded.client.tolist() == frame["c"].tolist()
-
-
 def test_dictionary_of_parquet_is_sorted(write):
   frame = pandas.DataFrame({"a": range(8), "c": "p", "t": [1, 2] * 4})
   names = ["no", "yes"] * 4

@@ -96,7 +96,6 @@ class TestValidate:
     "changes, message",
     [
       ({"client": np.arange(3)}, "client of mine: the shape must be [4]"),
-      ({"client": np.ones(4)}, "client of mine: integers wanted"),
       ({"client": np.arange(4) - 1}, "client of mine: numbers from 0 to 2"),
       (
         {

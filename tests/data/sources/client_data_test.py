@@ -93,20 +93,19 @@ def test_so_many_examples_of_a_client_are_kept(client_data):
 
 
 @pytest.mark.parametrize("name", ["pixels", "label"])
-def test_masked_values_are_refused(name, refusal):
+@pytest.mark.parametrize("kind", [dict, lambda arrays: tuple(arrays.values())])
+def test_masked_values_are_refused(name, kind, refusal):
   arrays = {"pixels": np.arange(6.0)[:, np.newaxis], "label": np.arange(6) % 2}
+  keys = KEYS if kind is dict else {}
 
-  def of_arrays(as_dictionary):
-    client = arrays if as_dictionary else tuple(arrays.values())
-    return tff.simulation.datasets.TestClientData({"a": client})
+  def read():
+    data = tff.simulation.datasets.TestClientData({"a": kind(arrays)})
+    return from_python.from_client_data("guidance", data, **keys)
 
   arrays[name] = np.ma.array(arrays[name], mask=False)
-  from_python.from_client_data("guidance", of_arrays(True), **KEYS)
+  read()
   arrays[name][2] = np.ma.masked
-  for as_dictionary, keys in ((True, KEYS), (False, {})):
-    assert "of client 'a': 1 of 6 values are" in refusal(
-      from_python.from_client_data, "guidance", of_arrays(as_dictionary), **keys
-    )
+  assert "of client 'a': 1 of 6 values are" in refusal(read)
 
 
 def fails(*_):

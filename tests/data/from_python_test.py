@@ -161,6 +161,8 @@ class TestPlaces:
     assert (streams.num_clients, streams.num_timesteps) == (1, 2)
     assert streams.omega is None
     assert streams.num_classes == 3
+    # Of the labelled examples.
+    assert streams.class_distribution(0, 0).tolist() == [0.5, 0.5, 0]
     _, extended = from_python.from_arrays(
       "online_adaptation", [first], [later], omega=[0, 0.5, 1]
     )

@@ -62,6 +62,7 @@ class TestLoadOnline:
     assert dataset.name == "mnist"
     assert dataset.schema.classes == ("c0", "c1", "c2", "c3")
     assert_array_equal(dataset.class_distribution, np.full(4, 0.25))
+    assert dataset.client_classes is None
 
   @pytest.mark.parametrize("limit, size", [(None, 32), (7, 7)])
   def test_number_of_pretraining_examples(self, numbered, limit, size):
@@ -402,19 +403,6 @@ class TestCovariateShift:
         found.class_distribution(1, timestep), np.full(3, 1 / 3)
       )
     assert_frequencies(found.batch(1, 1).y, np.full(3, 1 / 3))
-
-
-def test_labelled_examples_are_of_a_clients_classes(numbered):
-  dataset = online_adaptation.load_online_adaptation(
-    "mnist", disjoint_clients=2
-  )
-  assert len(np.unique(dataset.pretraining.y)) == 4
-  for client, classes in enumerate(dataset.client_classes):
-    y = online_adaptation.initial_examples(dataset, 8, client, seed=0).y
-    assert sorted(np.unique(y)) == list(classes)
-  assert (
-    online_adaptation.load_online_adaptation("mnist").client_classes is None
-  )
 
 
 class TestFewClasses:

@@ -8,7 +8,6 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import tff_shift as ts
-from tff_shift.data import sources
 from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.data.shifts import online_adaptation
 
@@ -162,36 +161,10 @@ class TestOnline:
       counts = np.array([np.bincount(ARRAYS["y"][each]) for each in dealt])
       assert np.ptp(counts, axis=0).max() <= 1
 
-  def test_data_frame_has_the_streams_of_the_table(self, tmp_path):
-    frame = pandas.DataFrame(
-      {name: ARRAYS[name] for name in ("y", "client", "domain")}
-      | {"row": ARRAYS["x"][:, 0]}
-    )
-    frame.to_csv(tmp_path / "drift.csv", index=False)
-    columns = {"label": "y", "client": "client", "time": "domain"}
-    table = sources.with_options(str(tmp_path / "drift.csv"), columns)
-    read = ts.load_online_adaptation(table).streams
-    named = ts.from_dataframe("online_adaptation", frame, **columns)
-    initial, streams = named.data
-    assert [len(each.y) for each in initial] == [20, 0, 20, 20]
-    for client, step in np.ndindex(4, 2):
-      one, other = (s.batch(client, step + 1) for s in (read, streams))
-      assert_array_equal(one.x, other.x)
-      assert_array_equal(one.y, other.y)
-      assert read.shift(client, step + 1) == pytest.approx(
-        streams.shift(client, step + 1), nan_ok=True
-      )
-    periods = ts.from_dataframe(
-      "dynamic_personalization", frame, **columns
-    ).data
-    own = ts.load_dynamic_personalization(table, seed=0).periods
-    assert rows(periods.batch(1, 2)) == rows(own.stream.batch(1, 1))
-    assert not len(periods.batch(0, 1).y)
-
 
 def test_training_periods_are_split_and_the_others_stay_whole(save):
   dataset = dynamic_personalization.load_dynamic_personalization(save(), seed=0)
-  own = dataset.periods
+  periods = dataset.periods
   parts = {
     "public": set(rows(dataset.public)),
     "validation": set(rows(dataset.validation)),
@@ -199,25 +172,21 @@ def test_training_periods_are_split_and_the_others_stay_whole(save):
   }
   for client, name in enumerate(NAMES):
     held = set(rows_of(name, 2019, 2020))
-    found = [held & part for part in parts.values()]
-    assert set.union(*found) == held
+    cut = [held & part for part in parts.values()]
+    assert set.union(*cut) == held
     # A tenth is public, and a tenth is for validation.
     ends = np.rint(np.array([0.1, 0.2]) * len(held)).astype(int)
-    assert list(map(len, found)) == [
-      ends[0],
-      ends[1] - ends[0],
-      len(held) - ends[1],
-    ]
+    assert np.cumsum(list(map(len, cut))).tolist() == [*ends, len(held)]
     for period, year in enumerate((2019, 2020)):
       in_year = sorted(parts["train"].intersection(rows_of(name, year)))
-      assert rows(own.train.batch(client, period)) == in_year
+      assert rows(periods.train.batch(client, period)) == in_year
       # Further rounds start again.
-      assert rows(own.train.batch(client, period + 4)) == in_year
+      assert rows(periods.train.batch(client, period + 4)) == in_year
       # The stream goes on from the last training period.
       whole = rows_of(name, year + 1)
-      assert rows(own.stream.batch(client, period)) == whole
-  assert own.stream.num_periods == 2
-  assert own.stream.is_drift(0, 1) is None
+      assert rows(periods.stream.batch(client, period)) == whole
+  assert periods.stream.num_periods == 2
+  assert periods.stream.is_drift(0, 1) is None
 
 
 @pytest.mark.parametrize(

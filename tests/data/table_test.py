@@ -1,11 +1,9 @@
-"""Tables: their validation, and their rows by client and time."""
+"""Tables: their validation, and the number of their classes."""
 
 import warnings
 
-import hypothesis
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from tff_shift.data import examples
@@ -50,32 +48,6 @@ class TestNumClasses:
       f" are {highest + 1} classes, give their number (class_names of a file,"
       " num_classes in Python)"
     )
-
-
-@hypothesis.given(
-  codes=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1)
-)
-def test_rows_are_grouped_by_client_and_time(codes):
-  client, time = np.array(codes, np.int32).T
-  rows = np.arange(len(codes))
-  content = table.Table(
-    rows,
-    rows,
-    table.Schema(num_clients=4, times=("x", "y", "z")),
-    client,
-    time,
-  )
-  groups = table.positions(content)
-  for number in range(4):
-    for at in range(3):
-      expected = rows[(client == number) & (time == at)]
-      assert_array_equal(groups[number][at], expected)
-  pool, parts = table.take_groups(content, groups)
-  assert sorted(pool.x) == rows.tolist()
-  for client_groups, client_parts in zip(groups, parts, strict=True):
-    for group, part in zip(client_groups, client_parts, strict=True):
-      assert_array_equal(part.x, group)
-      assert not part.x.flags.writeable
 
 
 class TestValidate:

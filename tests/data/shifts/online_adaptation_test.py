@@ -30,12 +30,6 @@ def equal(one, other) -> bool:
   return all(map(np.array_equal, one, other))
 
 
-@pytest.fixture
-def numbered(set_labels):
-  """Lets every data set have 100 training and 50 test examples."""
-  set_labels(np.arange(150) % 4, num_train=100)
-
-
 class TestLoadOnline:
   @pytest.mark.parametrize(
     "num_train, sizes",
@@ -65,7 +59,8 @@ class TestLoadOnline:
     assert dataset.client_classes is None
 
   @pytest.mark.parametrize("limit, size", [(None, 32), (7, 7)])
-  def test_number_of_pretraining_examples(self, numbered, limit, size):
+  def test_number_of_pretraining_examples(self, set_labels, limit, size):
+    set_labels(np.arange(150) % 4, num_train=100)
     dataset = online_adaptation.load_online_adaptation(
       "mnist", max_pretraining_examples=limit
     )

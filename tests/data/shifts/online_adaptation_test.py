@@ -318,7 +318,6 @@ class TestCovariateShift:
         for name, expected in (
           ("linear", [1] + [2] * 24 + [3] * 25 + [4] * 25 + [5] * 25),
           ("sine", ([3, 5, 5, 5, 4, 3, 2, 2, 2] * 12)[:100]),
-          ("square", ([1] * 4 + [5] * 4) * 12 + [1] * 4),
         )
       ),
     ],

@@ -37,7 +37,6 @@ PERSIAN = "\u0645\u06cc\u200c\u062e\u0648"
     # Vowel signs and viramas, of both kinds of marks.
     ("हिन्दी में समाचार", ["हिन्दी", "में", "समाचार"]),
     ("ไทยแลนด์ น้ำ", ["ไทยแลนด์", "น้ำ"]),
-    ("தமிழ், বাংলা!", ["தமிழ்", "বাংলা"]),
     ("שָׁלוֹם עולם", ["שָׁלוֹם", "עולם"]),
     ("مَرْحَبًا", ["مَرْحَبًا"]),
     # A joiner is part of a word, and does not end or begin one.

@@ -85,21 +85,10 @@ def test_what_does_not_fit_in_memory_is_not_unpacked(
   )
 
 
-@pytest.mark.parametrize(
-  "make, reason",
-  [
-    (os.mkfifo, "it is a named pipe; it must be a file"),
-    (os.mkdir, "it is a folder; it must be a file"),
-    (
-      lambda path: os.symlink("/dev/zero", path),
-      "it is a device; it must be a file",
-    ),
-  ],
-)
-def test_what_is_no_file_is_refused(make, reason, tmp_path, refusal):
-  make(tmp_path / "arrays.npz")
-  assert refusal(array_files.read_npz, tmp_path / "arrays.npz").startswith(
-    reason
+def test_pipe_is_refused(tmp_path, refusal):
+  os.mkfifo(tmp_path / "arrays.npz")
+  assert refusal(array_files.read_npz, tmp_path / "arrays.npz") == (
+    "it is a named pipe; it must be a file"
   )
 
 

@@ -1,12 +1,14 @@
 """What the tests of data share: the data sets that are on the disk."""
 
 import numpy as np
+import pandas
 import pytest
 from PIL import Image
 from sklearn import datasets as sklearn_datasets
 
 from tff_shift.data import dataset
 from tff_shift.data import datasets
+from tff_shift.data import table
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +48,53 @@ def photographs():
       for left in (0, 32, 64)
     ]
   return np.stack(pieces)
+
+
+@pytest.fixture
+def set_labels(monkeypatch):
+  """Returns `set_labels(y, num_classes=4, **fields)`.
+
+  Every data set then has these labels and fields; an example is its position.
+  """
+
+  def set_labels(y, num_classes=4, **fields):
+    loaded = table.of_classes(
+      np.arange(len(y), dtype=np.float32)[:, np.newaxis],
+      np.asarray(y, np.int32),
+      [f"c{label}" for label in range(num_classes)],
+      **fields,
+    )
+    monkeypatch.setattr(datasets, "load", lambda name, **options: loaded)
+
+  return set_labels
+
+
+def _make_patients(seed=0):
+  generator = np.random.default_rng(seed)
+  rows = np.arange(240)
+  frame = pandas.DataFrame(
+    {
+      "y": np.where(rows % 2, "yes", "no"),
+      "c": np.where(rows // 2 % 2, "p", "q"),
+      "t": rows // 80,
+      "lab": np.float64(np.float32(generator.normal(5, 2, 240))),
+      "ward": generator.choice(["A", "B", "C"], 240),
+      "age": generator.integers(20, 90, 240),
+    }
+  )
+  frame.loc[rows % 7 == 0, "lab"] = np.nan
+  frame.loc[rows % 11 == 0, "ward"] = np.nan
+  return frame
+
+
+@pytest.fixture(scope="session")
+def make_patients():
+  """Returns `make(seed=0)`, a frame with missing numbers and categories.
+
+  It has labels y, two clients c, three times t, and the features lab (numbers
+  of float32, as x has), ward (categories) and age.
+  """
+  return _make_patients
 
 
 def _write_tfds(

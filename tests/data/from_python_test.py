@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from tff_shift.data import from_python
-from tff_shift.data import table
 from tff_shift.data.shifts import evolving
 
 
@@ -90,27 +89,30 @@ class TestEveryExampleOnce:
         assert_array_equal(found.x, x)
 
 
-class TestEvolving:
-  def test_domains_come_in_order(self):
-    (client,) = from_python.from_arrays(
-      "evolving", make_groups([[4, 3, 5]]), test_fraction=0.5
-    )
-    assert isinstance(client, evolving.Client)
-    assert client.test.domain_sizes.tolist() == [2, 2, 5]
-    assert client.test.x[-5:, 0].tolist() == [7, 8, 9, 10, 11]
-    assert max(client.train.x[:2, 0]) < 4 <= min(client.train.x[2:, 0])
-
-  def test_whole_domains_are_dealt_to_clients(self):
-    ((*parts,),) = make_groups([[9, 12]])
-    dataset = from_python.domains(parts, names=["before", "after"])
-    assert [each.name for each in dataset.domains] == ["before", "after"]
-    assert dataset.schema.classes == ("0", "1", "2")
-    clients = evolving.assemble_clients(dataset, num_clients=3)
-    sides = [each for c in clients for each in (c.train, c.test)]
-    assert numbers_of(sides) == list(range(21))
+def test_domains_come_in_order():
+  (client,) = from_python.from_arrays(
+    "evolving",
+    make_groups([[4, 3, 5]]),
+    test_fraction=0.5,
+    client_names=np.array(["north"]),
+  )
+  assert client.name == "north"
+  assert client.test.domain_sizes.tolist() == [2, 2, 5]
+  assert client.test.x[-5:, 0].tolist() == [7, 8, 9, 10, 11]
+  assert max(client.train.x[:2, 0]) < 4 <= min(client.train.x[2:, 0])
 
 
-def test_split_holds_a_share_out():
+def test_whole_domains_are_dealt_to_clients():
+  ((*parts,),) = make_groups([[9, 12]])
+  dataset = from_python.domains(parts, names=["before", "after"])
+  assert [domain.name for domain in dataset.domains] == ["before", "after"]
+  assert dataset.schema.classes == ("0", "1", "2")
+  clients = evolving.assemble_clients(dataset, num_clients=3)
+  sides = [side for client in clients for side in (client.train, client.test)]
+  assert numbers_of(sides) == list(range(21))
+
+
+def test_split_holds_a_fraction_out():
   train, test = from_python.split(*make_pair(0, 10))
   assert numbers_of([train, test]) == list(range(10))
   assert len(test.y) == 2
@@ -124,18 +126,26 @@ def test_given_test_examples_stay_whole():
   assert [len(each.y) for each in (*train, *test)] == [3, 4, 4, 3]
 
 
-class TestWriting:
-  def test_result_is_a_read_only_copy(self):
-    x, y = np.zeros((2, 1), np.float32), np.zeros(2, np.int32)
-    periods = from_python.from_arrays(
-      "dynamic_personalization", [[(x, y)], [(x.astype(float), y)]]
-    )
-    x += 1
-    for client in range(2):
-      stored = periods.batch(client, 0)
-      assert not stored.x.any()
-      assert not stored.x.flags.writeable and not stored.y.flags.writeable
+def test_result_is_a_read_only_copy():
+  x, y = np.zeros((2, 1), np.float32), np.zeros(2, np.int32)
+  periods = from_python.from_arrays(
+    "dynamic_personalization", [[(x, y)], [(x.astype(float), y)]]
+  )
+  x += 1
+  for client in range(2):
+    stored = periods.batch(client, 0)
+    assert not stored.x.any()
+    assert not stored.x.flags.writeable and not stored.y.flags.writeable
 
+
+def test_integers_become_images():
+  image = np.full((2, 4, 4, 1), 255)
+  train, _ = from_python.split(image, np.zeros(2, int), test_fraction=0.5)
+  assert train.x.dtype == np.uint8
+  assert train.x.min() == 255
+
+
+class TestPlaces:
   def test_periods_repeat(self):
     pairs = [make_pair(0, 4), make_pair(4, 3)]
     periods = from_python.from_arrays(
@@ -145,43 +155,26 @@ class TestWriting:
       x, _ = pairs[period % 2]
       assert_array_equal(periods.batch(0, period).x, x)
 
-  def test_integers_become_images(self):
-    image = np.full((2, 4, 4, 1), 255)
-    train, _ = from_python.split(image, np.zeros(2, int), test_fraction=0.5)
-    assert train.x.dtype == np.uint8
-    assert train.x.min() == 255
-
-
-class TestPlaces:
-  def test_omega_and_sizes_are_told(self):
-    (own,) = make_groups([[2, 2, 2]])
-    _, streams = from_python.from_arrays(
-      "online_adaptation", [own[0]], [own[1:]]
-    )
+  def test_extent_and_drifts_are_those_of_the_user(self, refusal):
+    ((first, *later),) = make_groups([[2, 2, 2]])
+    _, streams = from_python.from_arrays("online_adaptation", [first], [later])
     assert (streams.num_clients, streams.num_timesteps) == (1, 2)
     assert streams.omega is None
     assert streams.num_classes == 3
-    _, streams = from_python.from_arrays(
-      "online_adaptation", [own[0]], [own[1:]], omega=[0, 0.5, 1]
+    # Of the labelled examples.
+    assert streams.class_distribution(0, 0).tolist() == [0.5, 0.5, 0]
+    _, extended = from_python.from_arrays(
+      "online_adaptation", [first], [later], omega=[0, 0.5, 1]
     )
-    assert streams.omega.tolist() == [0, 0.5, 1]
-
-  def test_drifts_are_told(self):
+    assert extended.omega.tolist() == [0, 0.5, 1]
     periods = from_python.from_arrays(
       "dynamic_personalization",
-      make_groups([[1, 1, 1]]),
+      [[first, *later]],
       drifted=[[False, True, False]],
       num_classes=9,
     )
     assert [periods.is_drift(0, period) for period in (1, 2)] == [True, False]
     assert (periods.num_classes, periods.num_periods) == (9, 3)
-
-  def test_what_was_not_given_is_refused(self, refusal):
-    ((first, *later),) = make_groups([[1, 1, 1]])
-    periods = from_python.from_arrays(
-      "dynamic_personalization", [[first, *later]]
-    )
-    _, streams = from_python.from_arrays("online_adaptation", [first], [later])
     for method, place, message in (
       (periods.batch, (0, 3), "period 3 does not exist: it must lie in 0..2"),
       (
@@ -207,46 +200,6 @@ HIGH = np.zeros((2, 3), np.float32), np.array([0, 7])
 CLOSE = 1.7e9 + np.arange(12.0).reshape(4, 3), np.array([0, 1, 0, 1])
 
 
-@pytest.mark.parametrize("part", [0, 1], ids="xy")
-@pytest.mark.parametrize(
-  "use",
-  [
-    lambda one, two: from_python.from_arrays(
-      "evolving", [[two, two], [two, one]]
-    ),
-    lambda one, two: from_python.domains([two, one]),
-    lambda one, two: from_python.from_arrays("guidance", [two, one]),
-    lambda one, two: from_python.from_arrays("guidance", [two], [one]),
-    lambda one, two: from_python.split(*one),
-    lambda one, two: from_python.from_arrays(
-      "online_adaptation", [one], [[two]]
-    ),
-    lambda one, two: from_python.from_arrays(
-      "online_adaptation", [two], [[two, one]]
-    ),
-    lambda one, two: from_python.from_arrays(
-      "dynamic_personalization", [[two, one]]
-    ),
-    lambda one, two: evolving.assemble_clients(
-      evolving.EvolvingDataset(
-        "own",
-        (evolving.Domain(*two, "0"), evolving.Domain(*one, "1")),
-        table.Schema(classes=tuple("abc")),
-      ),
-      num_clients=1,
-    ),
-  ],
-)
-def test_what_is_masked_is_refused(use, part):
-  pair = make_pair(0, 6)
-  masked = list(pair)
-  masked[part] = np.ma.masked_equal(pair[part], 2)
-  unmasked = tuple(np.ma.array(each, mask=False) for each in pair)
-  use(unmasked, pair)
-  with pytest.raises(ValueError, match=f"^{'xy'[part]} of .* are masked, the"):
-    use(tuple(masked), pair)
-
-
 _CALLS = {"domains": from_python.domains, "split": from_python.split}
 _WRONG = {
   "evolving": [
@@ -268,11 +221,6 @@ _WRONG = {
       [[[GOOD, GOOD]]],
       "client_names: there must be 1, one for each client, got 2",
       {"client_names": ["north", "south"]},
-    ),
-    (
-      [[[GOOD, GOOD]] * 2],
-      "client_names: 'a' is there twice (client 0 and client 1)",
-      {"client_names": ["a", "a"]},
     ),
     (
       [[[GOOD, GOOD]]],
@@ -297,29 +245,14 @@ _WRONG = {
       "client 1: there must be 2 domains, as of client 0, got 3",
     ),
     ([[]], "there must be at least one client"),
-    (
-      [[[GOOD, GOOD]]],
-      "test_fraction must lie between 0 and 1",
-      {"test_fraction": 1},
-    ),
     ([[[GOOD, 5]]], "client 0, domain 1: arrays (x, y) are"),
   ],
   "domains": [
     ([[GOOD]], "arrays: there must be at least 2 domains, got 1"),
     (
       [[GOOD, HIGH]],
-      "y of domain 1: classes must lie in 0..1, got 7 for example 1",
-      {"num_classes": 2},
-    ),
-    (
-      [[GOOD, HIGH]],
       "domain_names: there must be 2, one for each domain, got 1",
       {"names": ["a"]},
-    ),
-    (
-      [[GOOD, GOOD]],
-      "domain_names: '2020' (domain 0) and '2020 ' (domain 1) differ only in",
-      {"names": ["2020", "2020 "]},
     ),
   ],
   "guidance": [
@@ -362,7 +295,7 @@ _WRONG = {
   "function, row",
   [(name, row) for name, rows in _WRONG.items() for row in rows],
 )
-def test_what_is_wrong_is_named(function, row, refusal):
+def test_invalid_arrays_are_named(function, row, refusal):
   arguments, message, *options = row
   call = _CALLS.get(
     function, functools.partial(from_python.from_arrays, function)
@@ -375,19 +308,26 @@ class TestCopies:
   # Ten examples, of which each comes three times.
   PAIR = tuple(np.repeat(each, 3, axis=0) for each in make_pair(0, 10))
 
-  @pytest.mark.parametrize("function", ["guidance", "split"])
-  def test_copies_are_warned_of_or_kept_together(self, function):
-    arguments = [[self.PAIR]] if function == "guidance" else self.PAIR
-    call = from_python.split
-    if function == "guidance":
-      call = functools.partial(from_python.from_arrays, "guidance")
+  @pytest.mark.parametrize(
+    "call, size",
+    [
+      (
+        lambda pair, **options: (
+          part
+          for (part,) in from_python.from_arrays("guidance", [pair], **options)
+        ),
+        9,
+      ),
+      (lambda pair, **options: from_python.split(*pair, **options), 6),
+    ],
+    ids=["guidance", "split"],
+  )
+  def test_copies_are_warned_of_or_kept_together(self, call, size):
     with pytest.warns(UserWarning, match="test examples are also train"):
-      call(*arguments)
-    train, test = call(*arguments, keep_copies_together=True)
-    if function == "guidance":
-      (train,), (test,) = train, test
+      call(self.PAIR)
+    train, test = call(self.PAIR, keep_copies_together=True)
     assert not set(train.x[:, 0]) & set(test.x[:, 0])
-    assert len(test.y) == (9 if function == "guidance" else 6)
+    assert len(test.y) == size
 
   def test_copies_of_one_example_cannot_be_split(self, refusal):
     assert "of 2 examples, all copies of one, " in refusal(

@@ -73,6 +73,18 @@ class TestCut:
       for part, size in zip(parts, sizes, strict=False):
         assert len(part) < size + np.bincount(groups).max() or not len(part)
 
+  @hypothesis.given(
+    size=st.integers(1, 40), fraction=st.floats(0.05, 0.95), seed=st.integers(0)
+  )
+  def test_groups_of_one_row_change_nothing(self, size, fraction, seed):
+    indices = np.arange(size)
+    alone, grouped = (
+      partition.split_train_test(indices, fraction, seed, groups)
+      for groups in (None, 7 * indices)
+    )
+    for one, other in zip(alone, grouped, strict=True):
+      assert_array_equal(one, other)
+
   def test_as_many_groups_as_scikit_learn(self):
     # 40 groups of 5 rows; a quarter is for testing.
     groups = np.repeat(np.arange(40), 5)
@@ -150,50 +162,30 @@ def tables(tmp_path_factory):
 @pytest.mark.parametrize(
   "scenario, has_times",
   [
-    ("evolving", True),
-    ("evolving", False),
     ("guidance", False),
-    ("online_adaptation", True),
-    ("online_adaptation", False),
-    ("dynamic_personalization", True),
-    ("dynamic_personalization", False),
+    *(
+      (scenario, has_times)
+      for scenario in (
+        "evolving",
+        "online_adaptation",
+        "dynamic_personalization",
+      )
+      for has_times in (True, False)
+    ),
   ],
 )
-class TestScenarios:
-  def roles(self, has_clients, has_times):
-    return ["label"] + ["client"] * has_clients + ["time"] * has_times
-
-  def test_no_patient_is_in_two_parts(
-    self, tables, scenario, has_times, has_clients
-  ):
-    name = tables(*self.roles(has_clients, has_times), group="patient")
-    for seed in range(3):
-      parts = load(scenario, name, seed)
-      assert all(parts)
-      everyone = [patient for part in parts for patient in part]
-      assert len(everyone) == len(set(everyone))
-      assert [*map(sorted, load(scenario, name, seed))] == [*map(sorted, parts)]
-
-  def test_groups_of_one_row_change_nothing(
-    self, tables, scenario, has_times, has_clients
-  ):
-    frame = make_frame()
-    frame["code"] = np.arange(600.0)
-    # The order of groups does not matter.
-    frame["patient"] = np.random.default_rng(1).permutation(600)
-    roles = self.roles(has_clients, has_times)
-    actual, expected = (
-      load(scenario, tables(*roles, frame=frame, **options), 5)
-      for options in ({"group": "patient"}, {"drop": "patient"})
-    )
-    assert actual == expected
-
-  def test_patients_are_on_two_sides_otherwise(
-    self, tables, scenario, has_times, has_clients
-  ):
-    roles = self.roles(has_clients, has_times)
-    first, second, *_ = load(scenario, tables(*roles, drop="patient"), 0)
-    assert first & second
+def test_no_patient_is_in_two_parts(tables, scenario, has_times, has_clients):
+  roles = ["label"] + ["client"] * has_clients + ["time"] * has_times
+  name = tables(*roles, group="patient")
+  for seed in range(3):
+    parts = load(scenario, name, seed)
+    assert all(parts)
+    everyone = [patient for part in parts for patient in part]
+    assert len(everyone) == len(set(everyone))
+    assert load(scenario, name, seed) == parts
+  # Without groups they are.
+  first, second, *_ = load(scenario, tables(*roles, drop="patient"), 0)
+  assert first & second
 
 
 @hypothesis.settings(max_examples=20)
@@ -223,20 +215,6 @@ def test_domains_share_the_sides_of_patients(seed, fraction):
   both = set(np.concatenate(sides.train)) & set(np.concatenate(sides.test))
   target = codes(*(x[size:] for x, size in sources_of))
   assert len(both) == len(train & target)
-
-
-def test_last_domain_does_not_change_the_others(tables):
-  dataset = ts.load_evolving(
-    tables("label", "client", "time", group="patient"), seed=0
-  )
-  whole = ts.assemble_clients(dataset, num_clients=3, seed=1)
-  selection = ts.assemble_clients(
-    evolving.without_target(dataset), num_clients=3, seed=1
-  )
-  for one, other in zip(whole, selection, strict=True):
-    size = other.train.domain_sizes[:-1].sum()
-    assert_array_equal(one.train.domain_sizes[:2], other.train.domain_sizes[:2])
-    assert_array_equal(one.train.x[:size], other.train.x)
 
 
 def test_guidance_from_python(refusal):
@@ -275,9 +253,7 @@ def test_group_of_a_users_table():
 @pytest.mark.parametrize(
   "changes, options, message",
   [
-    ({}, {"group": "person"}, "group='person' is not a column; there are code"),
     ({}, {"group": "y"}, "label='y' has another role too"),
-    ({}, {"group": "t"}, "time='t' has another role too"),
     ({}, {"features": ["code", "patient"]}, "features: 'patient' is the group"),
     ({}, {"drop": ["patient"]}, "drop='patient' has another role too"),
     (

@@ -11,30 +11,10 @@ from sklearn import preprocessing
 
 import tff_shift as ts
 from tff_shift.data import preparation
-from tff_shift.data import table
 from tff_shift.data.sources import frames
 from tff_shift.serving import columns
 
 ROLES = {"label": "y", "client": "c", "time": "t"}
-
-
-def make_frame():
-  """Two clients, three times; each has missing values and categories."""
-  generator = np.random.default_rng(0)
-  rows = np.arange(240)
-  frame = pandas.DataFrame(
-    {
-      "y": np.where(rows % 2, "yes", "no"),
-      "c": np.where(rows // 2 % 2, "p", "q"),
-      "t": rows // 80,
-      "lab": generator.normal(5, 2, 240),
-      "ward": generator.choice(["A", "B", "C"], 240),
-      "age": generator.integers(20, 90, 240),
-    }
-  )
-  frame.loc[rows % 7 == 0, "lab"] = np.nan
-  frame.loc[rows % 11 == 0, "ward"] = None
-  return frame
 
 
 def oracle(missing, categories):
@@ -62,8 +42,8 @@ def oracle(missing, categories):
 
 
 @pytest.mark.parametrize("missing", ["mean", "median", "indicator"])
-def test_features_are_those_of_scikit_learn(missing):
-  frame = make_frame()
+def test_features_are_those_of_scikit_learn(missing, make_patients):
+  frame = make_patients()
   content = frames.read(frame, "y", missing=missing, categories="one_hot")
   schema = content.schema
   # "c" and "t" are features here, and have nothing to prepare.
@@ -80,17 +60,6 @@ def test_features_are_those_of_scikit_learn(missing):
   assert features.dtype == np.float32 and np.isfinite(features).all()
 
 
-def test_numbers_of_categories_for_embeddings():
-  frame = make_frame().dropna()
-  content = frames.read(
-    frame, "y", features=["ward", "age"], categories="embedding_index"
-  )
-  schema = preparation.fitted(content.schema, [content.x])
-  assert schema.features == ("ward", "age")
-  x = preparation.applied(content, schema).x
-  assert x[:, 0].tolist() == ["ABC".index(ward) for ward in frame["ward"]]
-
-
 def test_missing_and_unseen_categories_have_the_next_number():
   frame = pandas.DataFrame({"ward": ["A", None, "B", "C"], "y": [0, 1, 0, 1]})
   content = frames.read(
@@ -102,6 +71,7 @@ def test_missing_and_unseen_categories_have_the_next_number():
   )
   # C has no training example.
   schema = preparation.fitted(content.schema, [content.x[:3]])
+  assert schema.features == ("ward",)
   x = np.append(content.x, [[3]], axis=0)  # Not a category of the table.
   assert schema.preparation.apply(x).tolist() == [[0], [3], [1], [3], [3]]
 
@@ -129,8 +99,8 @@ def test_columns_may_have_numbers_as_names():
 
 
 class TestFromDataframe:
-  def test_only_training_examples_are_fitted(self):
-    frame = make_frame()
+  def test_only_training_examples_are_fitted(self, make_patients):
+    frame = make_patients()
     # Neither the target nor the test examples of the sources.
     frame.loc[frame.t == 2, "lab"] *= 1000
     clients, schema = ts.from_dataframe(
@@ -144,28 +114,28 @@ class TestFromDataframe:
     assert lab.fill == pytest.approx(trained[~is_filled].mean(), rel=1e-5)
 
   @pytest.mark.parametrize(
-    "scenario", ["guidance", "online_adaptation", "dynamic_personalization"]
+    "scenario, x_of",
+    [
+      ("guidance", lambda data: data.test[0].x),
+      ("online_adaptation", lambda data: data.streams.batch(1, 2).x),
+      ("dynamic_personalization", lambda data: data.batch(1, 2).x),
+    ],
   )
-  def test_other_scenarios_have_the_features(self, scenario):
-    roles = ROLES if scenario != "guidance" else {"label": "y", "client": "c"}
-    frame = make_frame()
+  def test_other_scenarios_have_the_features(
+    self, scenario, x_of, make_patients
+  ):
+    frame, roles = make_patients(), dict(ROLES)
+    if scenario == "guidance":
+      frame = frame.drop(columns=roles.pop("time"))
     data, schema = ts.from_dataframe(
-      scenario,
-      frame if scenario != "guidance" else frame.drop(columns="t"),
-      **roles,
-      missing="indicator",
-      categories="one_hot",
+      scenario, frame, **roles, missing="indicator", categories="one_hot"
     )
     assert len(schema.features) == 6
-    x = {
-      "guidance": lambda: data.test[0].x,
-      "online_adaptation": lambda: data.streams.batch(1, 2).x,
-      "dynamic_personalization": lambda: data.batch(1, 2).x,
-    }[scenario]()
+    x = x_of(data)
     assert x.shape[1] == 6 and np.isfinite(x).all()
 
-  def test_category_without_training_example(self, refusal):
-    frame = make_frame()
+  def test_category_without_training_example(self, make_patients, refusal):
+    frame = make_patients()
     frame.loc[frame.index[-1], "ward"] = "new"
     options = {**ROLES, "missing": "mean", "categories": "one_hot"}
     assert refusal(ts.from_dataframe, "evolving", frame, **options) == (
@@ -182,37 +152,36 @@ class TestFromDataframe:
 
 
 class TestPrediction:
-  def fitted(self, **options):
+  @pytest.fixture
+  def frame(self, make_patients):
+    return make_patients().drop(columns=["c", "t"])
+
+  def fitted(self, frame, **options):
     content = frames.read(
-      make_frame().drop(columns=["c", "t"]),
-      "y",
-      missing="median",
-      categories="one_hot",
-      **options,
+      frame, "y", missing="median", categories="one_hot", **options
     )
     return content, preparation.fitted(content.schema, [content.x])
 
-  def test_columns_come_in_any_order_with_missing_values(self):
-    content, schema = self.fitted()
-    expected = preparation.applied(content, schema).x
-    frame = make_frame()[["age", "y", "ward", "lab"]]
-    np.testing.assert_array_equal(columns.matched(frame, schema), expected)
+  def test_columns_come_in_any_order_with_missing_values(self, frame):
+    content, schema = self.fitted(frame)
+    np.testing.assert_array_equal(
+      columns.matched(frame[["age", "y", "ward", "lab"]], schema),
+      preparation.applied(content, schema).x,
+    )
 
-  def test_new_category_is_named_with_its_row(self, refusal):
-    frame = make_frame()[["age", "ward", "lab"]]
+  def test_new_category_is_named_with_its_row(self, frame, refusal):
+    _, schema = self.fitted(frame)
+    _, lenient = self.fitted(frame, unseen_categories="ignore")
     frame.loc[5, "ward"] = "Z"
-    _, schema = self.fitted()
     assert refusal(columns.matched, frame, schema) == (
       "x: column 'ward' has 'Z' in row 5, a category that training did not have"
     )
-    _, schema = self.fitted(unseen_categories="ignore")
-    assert not columns.matched(frame, schema)[5, 1:4].any()
+    assert not columns.matched(frame, lenient)[5, 1:4].any()
 
 
 @pytest.mark.parametrize(
   "options, message",
   [
-    ({}, "features: column 'ward' has 'B' in row 1, not a number; --cat"),
     ({"missing": "zero"}, "missing must be one of error, mean, median, ind"),
     (
       {"categories": "one_hot"},
@@ -220,36 +189,30 @@ class TestPrediction:
       " (and 'ward'); leave out these rows or columns, or fill the values"
       " (--missing=median)",
     ),
+    *(
+      (
+        {"preprocessing": impute.SimpleImputer(), **option},
+        "preprocessing: it fills missing values and encodes",
+      )
+      for option in ({"missing": "mean"}, {"categories": "one_hot"})
+    ),
+    (
+      {"preprocessing": impute.SimpleImputer()},
+      "the package skops is missing; install the extra `sk",
+    ),
   ],
 )
-def test_refusals_name_the_option_that_helps(options, message, refusal):
-  frame = make_frame().drop(columns=["c", "t"])
+def test_refusals_name_the_option_that_helps(
+  options, message, make_patients, refusal, monkeypatch
+):
+  monkeypatch.setitem(sys.modules, "skops.io", None)
+  frame = make_patients().drop(columns=["c", "t"])
   assert refusal(frames.read, frame, "y", **options).startswith(message)
 
 
-def test_table_without_need_is_not_prepared():
-  frame = make_frame()[["y", "age"]]
+def test_table_without_need_is_not_prepared(make_patients):
+  frame = make_patients()[["y", "age"]]
   content = frames.read(frame, "y", missing="mean", categories="one_hot")
   assert content.schema.preparation is None
   assert preparation.fitted(content.schema, [content.x]) == content.schema
   assert preparation.applied(content, content.schema) is content
-  assert isinstance(content, table.Table)
-
-
-def test_transformer_needs_an_extra(refusal, monkeypatch):
-  monkeypatch.setitem(sys.modules, "skops.io", None)
-  line = refusal(
-    *(frames.read, make_frame(), "y"),
-    preprocessing=impute.SimpleImputer(),
-  )
-  assert line.startswith("the package skops is missing; install the extra `sk")
-
-
-def test_transformer_replaces_the_options(refusal):
-  for options in ({"missing": "mean"}, {"categories": "one_hot"}):
-    line = refusal(
-      *(frames.read, make_frame(), "y"),
-      preprocessing=impute.SimpleImputer(),
-      **options,
-    )
-    assert line.startswith("preprocessing: it fills missing values and encodes")

@@ -10,14 +10,9 @@ from tff_shift.data import datasets
 
 def test_digits_are_all_there_in_order():
   source = datasets.load("digits")
-  assert source.x.shape == (1797, 28, 28, 1)
-  assert source.x.dtype == np.uint8
   assert (source.x.min(), source.x.max()) == (0, 255)
-  assert source.y.dtype == np.int32
-  assert_array_equal(source.y[:10], np.arange(10))
   assert_array_equal(source.y, sklearn_datasets.load_digits().target)
   assert source.schema.classes == tuple("0123456789")
-  assert source.time is None
   assert source.num_train is None
 
 

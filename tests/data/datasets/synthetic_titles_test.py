@@ -1,10 +1,9 @@
-"""Synthetic titles: they have the stated form, can be learned, and drift."""
+"""Synthetic titles: they have the stated form, and drift."""
 
 import re
 
 import numpy as np
 import pytest
-from sklearn import naive_bayes
 
 from tff_shift.data.datasets import synthetic_titles
 from tff_shift.data.shifts import evolving
@@ -15,16 +14,9 @@ def dataset():
   return evolving.load_evolving("synthetic_titles", seed=3)
 
 
-def counts_of(domain, vocabulary):
-  """How often each word is in each title, [n, words]."""
-  return np.stack(
-    [np.bincount(row, minlength=len(vocabulary))[2:] for row in domain.x]
-  )
-
-
 def test_titles_have_the_stated_form():
   loaded = synthetic_titles.generate(0, num_domains=3, examples_per_class=7)
-  assert loaded.x.shape == (3 * 5 * 7, 10) and loaded.x.dtype == np.int32
+  assert loaded.x.shape == (3 * 5 * 7, 10)
   lengths = (loaded.x != 0).sum(axis=1)
   assert set(lengths) == set(range(4, 11))
   # Filled up on the right.
@@ -33,15 +25,6 @@ def test_titles_have_the_stated_form():
   assert np.bincount(loaded.y).tolist() == [21] * 5
   assert all("synthetic" in name for name in loaded.schema.classes)
   assert len(loaded.vocabulary) <= synthetic_titles.DATASET.vocabulary_size
-
-
-def test_titles_are_a_function_of_the_seed():
-  first, same, other = (
-    synthetic_titles.generate(seed, 2, 4) for seed in (0, 0, 1)
-  )
-  np.testing.assert_array_equal(first.x, same.x)
-  assert first.vocabulary == same.vocabulary
-  assert not np.array_equal(first.x, other.x)
 
 
 @pytest.mark.slow
@@ -60,31 +43,17 @@ def test_shares_of_words_are_those_stated(dataset):
 
 def test_words_change_sides(dataset):
   """Those of the first class are said by it first, and then by the next."""
-  said = []
-  for domain in (dataset.domains[0], dataset.domains[-1]):
-    counts = counts_of(domain, dataset.vocabulary)
-    words = [w.startswith("changing0") for w in dataset.vocabulary[2:]]
-    by_class = [counts[domain.y == c][:, words].sum() for c in range(5)]
-    said.append(np.array(by_class) > 0)
-  assert said[0].tolist() == [True, False, False, False, False]
-  assert said[1].tolist() == [False, True, False, False, False]
-
-
-def test_a_classifier_of_the_first_domain_is_worse_and_worse(dataset):
-  def accuracy(sources, target):
-    x = [counts_of(each, dataset.vocabulary) for each in (*sources, target)]
-    model = naive_bayes.MultinomialNB()
-    model.fit(np.concatenate(x[:-1]), np.concatenate([s.y for s in sources]))
-    return model.score(x[-1], target.y)
-
-  first, *_, last, target = dataset.domains
-  by_domain = [accuracy([first], each) for each in dataset.domains[1::2]]
-  # Of five classes.
-  assert by_domain[0] > 0.75
-  assert by_domain[2] < by_domain[0] - 0.2
-  assert by_domain[-1] < 0.2
-  # It is the drift: the domain before the target tells much more of it.
-  assert accuracy([last], target) > 0.8
+  words = [
+    word
+    for word, name in enumerate(dataset.vocabulary)
+    if name.startswith("changing0")
+  ]
+  said = [
+    [bool(np.isin(domain.x[domain.y == c], words).any()) for c in range(5)]
+    for domain in (dataset.domains[0], dataset.domains[-1])
+  ]
+  assert said[0] == [True, False, False, False, False]
+  assert said[1] == [False, True, False, False, False]
   # And the last domain has words that are new.
-  unknown = [(each.x == 1).sum() for each in dataset.domains]
+  unknown = [(domain.x == 1).sum() for domain in dataset.domains]
   assert not any(unknown[:-1]) and unknown[-1] > 0

@@ -48,12 +48,15 @@ class TestRotate:
   @pytest.mark.parametrize("degrees", [15, 8, -23.5, 100, 170])
   @pytest.mark.parametrize("shape", [(6, 6), (7, 5)])
   def test_values_match_the_bilinear_formula(self, degrees, shape):
-    images = random_images((2, *shape, 1), np.float64)
-    expected = [rotate_by_formula(image[..., 0], degrees) for image in images]
-    rotated = transforms.rotate(images, degrees)[..., 0]
-    assert_allclose(rotated, expected, atol=1e-9)
+    images = random_images((2, *shape, 2), np.float64)
+    expected = np.empty_like(images)
+    for image, channel in np.ndindex(2, 2):
+      expected[image, ..., channel] = rotate_by_formula(
+        images[image, ..., channel], degrees
+      )
+    assert_allclose(transforms.rotate(images, degrees), expected, atol=1e-9)
     # Integers are the same values, rounded.
-    whole = transforms.rotate(images.astype(np.uint8), degrees)[..., 0]
+    whole = transforms.rotate(images.astype(np.uint8), degrees)
     assert whole.dtype == np.uint8
     assert_allclose(whole, expected, atol=0.5 + 1e-9)
 
@@ -64,20 +67,11 @@ class TestRotate:
     assert_array_equal(rotated, images)
     assert not np.shares_memory(rotated, images)
 
-  def test_channels_and_images_do_not_mix(self):
-    images = np.zeros((2, 9, 9, 3), np.float32)
-    images[1, :, :, 2] = 1
-    rotated = transforms.rotate(images, 30)
-    assert rotated[1, 4, 4, 2] == pytest.approx(1)
-    assert not rotated[0].any()
-    assert not rotated[1, :, :, :2].any()
-
   @pytest.mark.parametrize(
     "shape, degrees, message",
     [
       ((3, 28, 28), 15, "images must be [N, height, width, channels], got"),
       ((1, 4, 4, 1), math.nan, "degrees must be a finite number"),
-      ((1, 4, 4, 1), math.inf, "degrees must be a finite number"),
     ],
   )
   def test_bad_arguments_are_refused(self, shape, degrees, message, refusal):

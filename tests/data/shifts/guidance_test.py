@@ -28,23 +28,13 @@ def class_counts(examples, num_classes=10):
   )
 
 
-@pytest.fixture
-def loaded(monkeypatch):
-  """Lets `datasets.load` give the data sets that a test puts in here."""
-  held = {}
-  monkeypatch.setattr(datasets, "load", lambda name, *, data_dir: held[name])
-  return held
-
-
 class TestParsePartition:
   @pytest.mark.parametrize(
     "text, expected",
     [
       ("dirichlet_0.3", ("dirichlet", 0.3)),
-      ("dirichlet_10", ("dirichlet", 10.0)),
       ("dirichlet_1e-2", ("dirichlet", 0.01)),
       ("dirichlet_inf", ("dirichlet", math.inf)),
-      ("5_spc", ("shards", 5)),
       ("25_spc", ("shards", 25)),
     ],
   )
@@ -54,9 +44,7 @@ class TestParsePartition:
   @pytest.mark.parametrize(
     "text",
     [
-      *("", "iid", "dirichlet", "dirichlet_", "dirichlet_0", "dirichlet_-1"),
-      *("dirichlet_nan", "dirichlet_1.2.3", "spc_5", "0_spc", "-5_spc"),
-      *("2.5_spc", "5_spc\n"),
+      *("", "dirichlet_0", "dirichlet_nan", "spc_5", "0_spc", "5_spc\n"),
     ],
   )
   def test_refuses_anything_else_in_one_line(self, text, refusal):
@@ -90,50 +78,36 @@ class TestDigits:
         )
       }
       for examples in (dataset.train[client], dataset.test[client]):
-        assert examples.x.dtype == np.uint8
-        assert examples.y.dtype == np.int32
         positions = [expected[image.tobytes()] for image in examples.x]
         assert_array_equal(examples.y, whole.y[positions])
         held += positions
     assert sorted(held) == list(range(len(whole.y)))
     assert_array_equal(dataset.sample, images[0])
 
-  def test_validation_is_held_out_of_training(self, dataset):
-    found = guidance.held_out_validation(dataset, 0)
-    assert found.transforms == dataset.transforms
+  def test_validation_is_held_out_of_training(self, dataset, refusal):
+    held_out = guidance.held_out_validation(dataset, 0)
+    assert held_out.transforms == dataset.transforms
     for client, whole in enumerate(dataset.train):
-      train, validation = found.train[client], found.test[client]
-      assert len(validation.y) == round(0.2 * len(whole.y))
-      parts = [
+      parts = [side[client] for side in held_out[:2]]
+      assert len(parts[1].y) == round(0.2 * len(whole.y))
+      expected, actual = (
         sorted(
           (image.tobytes(), label)
-          for each in examples
-          for image, label in zip(each.x, each.y, strict=True)
+          for part in examples
+          for image, label in zip(*part, strict=True)
         )
-        for examples in ([whole], [train, validation])
-      ]
-      assert parts[0] == parts[1]
-    again, other = (
-      guidance.held_out_validation(dataset, seed).test[0] for seed in (0, 1)
-    )
-    assert_array_equal(again.x, found.test[0].x)
-    assert not np.array_equal(other.x, found.test[0].x)
-
-  def test_client_without_validation_example_is_named(self, dataset, refusal):
-    few = dataset.train[1]._replace(
-      x=dataset.train[1].x[:2], y=dataset.train[1].y[:2]
-    )
-    train = (dataset.train[0], few, *dataset.train[2:])
-    dataset = dataset._replace(train=train)
-    told = refusal(guidance.held_out_validation, dataset, 0)
+        for examples in ([whole], parts)
+      )
+      assert actual == expected
+    few = type(dataset.train[1])(*(part[:2] for part in dataset.train[1]))
+    lacking = dataset._replace(train=(dataset.train[0], few))
+    told = refusal(guidance.held_out_validation, lacking, 0)
     assert told.startswith("client 1 would have no validation")
 
   def test_thirty_percent_are_for_testing(self, dataset):
-    for train, test in zip(dataset.train, dataset.test, strict=True):
-      assert len(test.y) == round(0.3 * (len(train.y) + len(test.y)))
-    tenth = load(test_fraction=0.1)
-    for train, test in zip(tenth.train, tenth.test, strict=True):
-      assert len(test.y) == round(0.1 * (len(train.y) + len(test.y)))
+    for parts, fraction in ((dataset, 0.3), (load(test_fraction=0.1), 0.1)):
+      for train, test in zip(*parts[:2], strict=True):
+        assert len(test.y) == round(fraction * (len(train.y) + len(test.y)))
 
   def test_sizes_are_uneven_by_dirichlet_and_even_by_shards(self, dataset):
     sizes = {
@@ -148,22 +122,14 @@ class TestDigits:
     assert np.ptp(sizes["5_spc"]) <= 5
     assert np.ptp(sizes["dirichlet_inf"]) <= 1
 
-  def test_result_is_a_function_of_the_seed(self, dataset):
-    same, other = load(seed=0), load(seed=1)
-    for one, again in zip(sum(dataset[:2], ()), sum(same[:2], ()), strict=True):
-      assert all(map(np.array_equal, one, again))
-    assert np.any(class_counts(dataset.train) != class_counts(other.train))
-
   def test_max_examples_keep_the_classes_proportions(self):
     dataset = load(max_examples=400)
-    counts = class_counts(dataset.train) + class_counts(dataset.test)
+    counts = class_counts(dataset.train + dataset.test).sum(axis=0)
     assert counts.sum() == 400
     # The classes have 174 to 183 of the 1,797 digits: 38.7 to 40.7 of 400.
-    assert 38 <= counts.sum(axis=0).min() <= counts.sum(axis=0).max() <= 41
+    assert 38 <= counts.min() <= counts.max() <= 41
     everything = load(max_examples=5000)
-    assert sum(len(each.y) for each in everything.train + everything.test) == (
-      1797
-    )
+    assert class_counts(everything.train + everything.test).sum() == 1797
 
   def test_digits_are_moved_far_unless_none_is_asked_for(self, dataset):
     default = load(intensity=None)
@@ -181,33 +147,34 @@ class TestDigits:
     [
       ({"dataset": "svhn"}, "dataset must be one of "),
       ({"partition": "iid"}, "partition must be"),
+      ({"partition": None}, "partition None does not go with digits: it"),
       ({"intensity": "max"}, "intensity must be"),
-      ({"num_clients": 55}, "num_clients must be 1 to 54"),
       ({"max_examples": 0}, "max_examples must be "),
-      ({"test_fraction": 1.0}, "test_fraction must lie"),
       (
         {"max_examples": 50},
         "8 clients of at least 10 examples need 80, got 50",
       ),
-      ({"seed": -1}, "seed must be"),
       (
         {"partition": "3_spc", "max_examples": 24, "test_fraction": 0.1},
         "client 0 would have no test ",
       ),
     ],
   )
-  def test_wrong_arguments_are_refused(self, changes, message, refusal):
+  def test_invalid_arguments_are_refused(self, changes, message, refusal):
     assert refusal(load, **changes).startswith(message)
 
 
 @pytest.mark.parametrize("partition_name", ["4_spc", "dirichlet_0.3"])
-def test_cifar20_fine_labels_decide_who_gets_what(loaded, partition_name):
+def test_cifar20_fine_labels_decide_who_gets_what(partition_name, monkeypatch):
   # 100 fine classes of 8, five of which make up a superclass.
   fine = np.tile(np.arange(100, dtype=np.int32), 8)
   x = np.zeros((800, 1, 1, 3), np.uint8)
   names = tuple(map(str, range(100)))
-  loaded["cifar100"] = table.of_classes(x, fine, names)
-  loaded["cifar20"] = table.of_classes(x, fine // 5, names[:20])
+  tables = {
+    "cifar100": table.of_classes(x, fine, names),
+    "cifar20": table.of_classes(x, fine // 5, names[:20]),
+  }
+  monkeypatch.setattr(datasets, "load", lambda name, **_: tables[name])
   by_fine, by_superclass = (
     load(dataset, num_clients=5, partition=partition_name)
     for dataset in ("cifar100", "cifar20")

@@ -8,7 +8,6 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import tff_shift as ts
-from tff_shift.data import sources
 from tff_shift.data.shifts import dynamic_personalization
 from tff_shift.data.shifts import online_adaptation
 
@@ -27,21 +26,24 @@ NUM_HELD_OUT, NUM_LABELLED = 3, 4
 
 def make_arrays():
   """Rows in random order; x is the number of the row."""
-  client = np.concatenate([[name] * sum(SIZES[name]) for name in NAMES])
-  domain = np.concatenate(
-    [np.repeat([2019, 2020, 2021], s) for s in SIZES.values()]
-  )
-  order = np.random.default_rng(3).permutation(len(client))
-  client, domain = client[order], domain[order]
-  y = np.zeros(len(client), np.int32)
-  for name in NAMES:
-    for year in (2019, 2020, 2021):
-      rows = np.flatnonzero((client == name) & (domain == year))
-      # Half of the labels are 1 in 2019, a quarter later.
-      share = 0.5 if year == 2019 else 0.25
-      y[rows[: round(share * len(rows))]] = 1
-  x = np.arange(len(client), dtype=np.float32)[:, np.newaxis]
-  return {"x": x, "y": y, "client": client, "domain": domain}
+  cells = [
+    (name, year)
+    for name, sizes in SIZES.items()
+    for year, size in zip((2019, 2020, 2021), sizes, strict=True)
+    for _ in range(size)
+  ]
+  order = np.random.default_rng(3).permutation(len(cells))
+  frame = pandas.DataFrame(cells, columns=["client", "domain"]).iloc[order]
+  groups = frame.groupby(["client", "domain"])
+  # Half of the labels are 1 in 2019, a quarter later.
+  fraction = np.where(frame["domain"] == 2019, 0.5, 0.25)
+  y = groups.cumcount() < fraction * groups["client"].transform("size")
+  return {
+    "x": np.arange(len(cells), dtype=np.float32)[:, np.newaxis],
+    "y": y.to_numpy(np.int32),
+    "client": frame["client"].to_numpy(str),
+    "domain": frame["domain"].to_numpy(),
+  }
 
 
 ARRAYS = make_arrays()
@@ -58,18 +60,19 @@ def rows(examples):
 
 @pytest.fixture
 def save(tmp_path):
-  """Returns `save(left_out) -> name of the file`."""
+  """Returns `save(left_out, **changes)`, which gives the name of a file."""
 
-  def save_file(left_out=""):
-    kept = {name: ARRAYS[name] for name in ARRAYS if name != left_out}
-    np.savez(tmp_path / "drift.npz", **kept)
+  def save_file(left_out="", **changes):
+    arrays = ARRAYS | changes
+    arrays.pop(left_out, None)
+    np.savez(tmp_path / "drift.npz", **arrays)
     return str(tmp_path / "drift.npz")
 
   return save_file
 
 
 class TestOnline:
-  def test_batches_are_the_rows_of_a_client_and_domain_in_order(self, save):
+  def test_streams_are_the_rows_of_clients_and_domains(self, save):
     dataset = online_adaptation.load_online_adaptation(save())
     streams = dataset.streams
     assert (streams.num_clients, streams.num_timesteps) == (4, 2)
@@ -80,6 +83,13 @@ class TestOnline:
         assert rows(batch) == rows_of(name, year)
         assert batch.y.tolist() == ARRAYS["y"][rows(batch)].tolist()
     assert dataset.schema.times == ("2019", "2020", "2021")
+    shifts = [[streams.shift(c, t) for t in (1, 2)] for c in range(4)]
+    # From 1/2 to 1/4 of a label is an L1 distance of 1/2.
+    assert_array_equal(
+      shifts, [[np.nan, 0.5], [np.nan, 0], [0.5, np.nan], [0.5, 0]]
+    )
+    assert streams.class_distribution(3, 1).tolist() == [0.75, 0.25]
+    assert np.isnan(streams.class_distribution(0, 1)).all()
     short = streams.until(1)
     assert short.num_timesteps == 1
     assert rows(short.batch(1, 1)) == rows_of("late", 2020)
@@ -126,27 +136,11 @@ class TestOnline:
 
   def test_later_labels_do_not_change_what_is_fitted(self, save):
     first = online_adaptation.load_online_adaptation(save(), seed=5)
-    is_later = ARRAYS["domain"] > 2019
-    poisoned = {
-      **ARRAYS,
-      "y": np.where(is_later, 2, ARRAYS["y"]),
-      "class_names": np.array(["no", "yes", "later"]),
-    }
-    name = save()
-    np.savez(name, **poisoned)
+    y = np.where(ARRAYS["domain"] > 2019, 2, ARRAYS["y"])
+    name = save(y=y, class_names=np.array(["no", "yes", "later"]))
     again = online_adaptation.load_online_adaptation(name, seed=5)
     assert_array_equal(again.pretraining.y, first.pretraining.y)
     assert again.class_distribution.tolist() == [0.5, 0.5, 0]
-
-  def test_true_shift_is_that_of_the_labels(self, save):
-    streams = online_adaptation.load_online_adaptation(save()).streams
-    shifts = [[streams.shift(c, t) for t in (1, 2)] for c in range(4)]
-    # From 1/2 to 1/4 of a label is an L1 distance of 1/2.
-    assert_array_equal(
-      shifts, [[np.nan, 0.5], [np.nan, 0], [0.5, np.nan], [0.5, 0]]
-    )
-    assert streams.class_distribution(3, 1).tolist() == [0.75, 0.25]
-    assert np.isnan(streams.class_distribution(0, 1)).all()
 
   def test_rows_without_clients_are_dealt_iid(self, save):
     name = save("client")
@@ -167,37 +161,10 @@ class TestOnline:
       counts = np.array([np.bincount(ARRAYS["y"][each]) for each in dealt])
       assert np.ptp(counts, axis=0).max() <= 1
 
-  def test_data_frame_has_the_streams_of_the_table(self, tmp_path):
-    frame = pandas.DataFrame(
-      {name: ARRAYS[name] for name in ("y", "client", "domain")}
-      | {"row": ARRAYS["x"][:, 0]}
-    )
-    frame.to_csv(tmp_path / "drift.csv", index=False)
-    columns = {"label": "y", "client": "client", "time": "domain"}
-    table = sources.with_options(str(tmp_path / "drift.csv"), columns)
-    read = ts.load_online_adaptation(table).streams
-    named = ts.from_dataframe("online_adaptation", frame, **columns)
-    initial, streams = named.data
-    assert [len(each.y) for each in initial] == [20, 0, 20, 20]
-    for client in range(4):
-      for timestep in (1, 2):
-        one, other = (s.batch(client, timestep) for s in (read, streams))
-        assert_array_equal(one.x, other.x)
-        assert_array_equal(one.y, other.y)
-        assert read.shift(client, timestep) == pytest.approx(
-          streams.shift(client, timestep), nan_ok=True
-        )
-    periods = ts.from_dataframe(
-      "dynamic_personalization", frame, **columns
-    ).data
-    own = ts.load_dynamic_personalization(table, seed=0).periods
-    assert rows(periods.batch(1, 2)) == rows(own.stream.batch(1, 1))
-    assert not len(periods.batch(0, 1).y)
-
 
 def test_training_periods_are_split_and_the_others_stay_whole(save):
   dataset = dynamic_personalization.load_dynamic_personalization(save(), seed=0)
-  own = dataset.periods
+  periods = dataset.periods
   parts = {
     "public": set(rows(dataset.public)),
     "validation": set(rows(dataset.validation)),
@@ -205,25 +172,21 @@ def test_training_periods_are_split_and_the_others_stay_whole(save):
   }
   for client, name in enumerate(NAMES):
     held = set(rows_of(name, 2019, 2020))
-    found = [held & part for part in parts.values()]
-    assert set.union(*found) == held
+    cut = [held & part for part in parts.values()]
+    assert set.union(*cut) == held
     # A tenth is public, and a tenth is for validation.
     ends = np.rint(np.array([0.1, 0.2]) * len(held)).astype(int)
-    assert list(map(len, found)) == [
-      ends[0],
-      ends[1] - ends[0],
-      len(held) - ends[1],
-    ]
+    assert np.cumsum(list(map(len, cut))).tolist() == [*ends, len(held)]
     for period, year in enumerate((2019, 2020)):
       in_year = sorted(parts["train"].intersection(rows_of(name, year)))
-      assert rows(own.train.batch(client, period)) == in_year
+      assert rows(periods.train.batch(client, period)) == in_year
       # Further rounds start again.
-      assert rows(own.train.batch(client, period + 4)) == in_year
+      assert rows(periods.train.batch(client, period + 4)) == in_year
       # The stream goes on from the last training period.
       whole = rows_of(name, year + 1)
-      assert rows(own.stream.batch(client, period)) == whole
-  assert own.stream.num_periods == 2
-  assert own.stream.is_drift(0, 1) is None
+      assert rows(periods.stream.batch(client, period)) == whole
+  assert periods.stream.num_periods == 2
+  assert periods.stream.is_drift(0, 1) is None
 
 
 @pytest.mark.parametrize(
@@ -245,7 +208,7 @@ def test_training_periods_are_split_and_the_others_stay_whole(save):
     ("dynamic_personalization", "", {"max_examples": 1}, "20.* would be empty"),
   ],
 )
-def test_what_does_not_apply_is_refused(
+def test_options_that_do_not_apply_are_refused(
   save, scenario, left_out, options, message
 ):
   with pytest.raises(ValueError, match=message) as error:
@@ -253,7 +216,7 @@ def test_what_does_not_apply_is_refused(
   assert "\n" not in str(error.value)
 
 
-def test_split_by_num_train_does_not_apply_to_domains(save, tmp_path):
-  np.savez(tmp_path / "split.npz", **ARRAYS, num_train=40)
-  with pytest.raises(ValueError, match=r"num_train of .*: it does not apply"):
-    ts.load_online_adaptation(str(tmp_path / "split.npz"))
+def test_split_by_num_train_does_not_apply_to_domains(save, refusal):
+  name = save(num_train=40)
+  told = refusal(ts.load_online_adaptation, name)
+  assert told.startswith(f"num_train of {name}: it does not apply")

@@ -33,37 +33,20 @@ def encoded(pixels, mode=None, kind="png", **options):
   return file.getvalue()
 
 
-def deep_png(channels):
-  """Makes a PNG of one opaque pixel with 16 bits per channel."""
+def deep_png():
+  """Makes a PNG of one pixel of three channels of 16 bits."""
 
   def chunk(kind, body):
     checksum = struct.pack(">I", zlib.crc32(kind + body))
     return struct.pack(">I", len(body)) + kind + body + checksum
 
-  colour = {2: 4, 3: 2, 4: 6}[channels]
-  header = struct.pack(">IIBBBBB", 1, 1, 16, colour, 0, 0, 0)
-  pixels = zlib.compress(b"\0" + b"\xff\xff" * channels)
+  header = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)
+  pixels = zlib.compress(b"\0" + b"\xff\xff" * 3)
   chunks = (b"IHDR", header), (b"IDAT", pixels), (b"IEND", b"")
   return b"\x89PNG\r\n\x1a\n" + b"".join(itertools.starmap(chunk, chunks))
 
 
 DEEP_PPM = b"P6 1 1 4095\n" + b"\x0f\xff" * 3
-# Tags: width, height, 3 times 16 bits, no compression, RGB, the strip at byte
-# 128, 3 samples, 1 row per strip of 6 bytes.
-DEEP_TIFF = (
-  struct.pack("<2sHIH", b"II", 42, 8, 9)
-  + b"".join(
-    struct.pack("<HHII", *tag)
-    for tag in (
-      *((256, 3, 1, 1), (257, 3, 1, 1), (258, 3, 3, 122), (259, 3, 1, 1)),
-      *((262, 3, 1, 2), (273, 4, 1, 128), (277, 3, 1, 3), (278, 3, 1, 1)),
-      (279, 4, 1, 6),
-    )
-  )
-  + struct.pack("<I", 0)
-  + struct.pack("<3H", 16, 16, 16)
-  + b"\x0f\xff" * 3
-)
 
 
 def read(*contents, **options):
@@ -122,11 +105,8 @@ def test_images_of_a_set_get_one_mode_and_size():
     ([encoded([[5]], transparency=5)], "0.png has transparent pixels"),
     ([b"%!PS-Adobe-3.0 EPSF-3.0\n"], "0.png is not an image of a known form"),
     ([encoded([[1]], kind="gif")], "0.png is not an image of a known format:"),
-    ([deep_png(2)], "0.png has more than 8 bits per channel; images of 8"),
-    ([deep_png(3)], "0.png has more than 8 bits per channel; images of 8"),
-    ([deep_png(4)], "0.png has more than 8 bits per channel; images of 8"),
+    ([deep_png()], "0.png has more than 8 bits per channel; images of 8"),
     ([DEEP_PPM], "0.png has more than 8 bits per channel; images of 8"),
-    ([DEEP_TIFF], "0.png has more than 8 bits per channel; images of 8"),
     ([encoded([[1]], "I;16")], "0.png has pixels of Pillow's mode I;16; "),
     ([encoded([[1, 2]]), encoded([[1], [2]])], "1.png has 1x2 pixels and 0."),
     ([encoded(np.eye(2))] * 2, "2 images of 2x2 pixels, as 0.png has, are o"),
@@ -204,15 +184,14 @@ def test_image_size_is_bounded(write, refusal, size):
   assert told.endswith("it must be a number of pixels of at most 4096")
 
 
-def test_images_of_a_table_that_change_are_read_again(write, tmp_path):
+def test_images_of_a_table_that_change_are_read_again(write):
   folder = write("x.png y.png")
-  (tmp_path / "t.csv").write_text("file,label\nset/x.png,a\nset/y.png,b\n")
-  name = f"{tmp_path}/t.csv?label=label&image=file"
+  write("t.csv", b"file,label\nx.png,a\ny.png,b\n")
+  name = f"{folder}/t.csv?label=label&image=file"
   digest = sources.checksum(name)
-  (tmp_path / "set" / "x.png").write_bytes(encoded([[77]]))
+  write("x.png", encoded([[77]]))
   assert datasets.load(name).x.ravel().tolist() == [77, 1]
   assert sources.checksum(name) != digest
-  assert folder
 
 
 def test_pipe_in_place_of_an_image_is_refused(write, refusal):

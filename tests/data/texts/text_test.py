@@ -37,7 +37,6 @@ PERSIAN = "\u0645\u06cc\u200c\u062e\u0648"
     # Vowel signs and viramas, of both kinds of marks.
     ("हिन्दी में समाचार", ["हिन्दी", "में", "समाचार"]),
     ("ไทยแลนด์ น้ำ", ["ไทยแลนด์", "น้ำ"]),
-    ("தமிழ், বাংলা!", ["தமிழ்", "বাংলা"]),
     ("שָׁלוֹם עולם", ["שָׁלוֹם", "עולם"]),
     ("مَرْحَبًا", ["مَرْحَبًا"]),
     # A joiner is part of a word, and does not end or begin one.
@@ -110,14 +109,6 @@ class TestKeepFrequent:
       [[2, 4, 1]],
       [[1, 1, 1], [4, 3, 0]],
     ]
-    assert all(each.dtype == np.int32 for each in x)
-
-  def test_examples_that_are_held_out_do_not_count(self):
-    x, vocabulary = text.keep_frequent(
-      self.DOMAINS, self.VOCABULARY, 100, [self.DOMAINS[0][:1]]
-    )
-    assert vocabulary == (*text.RESERVED, "c")
-    assert x[0].tolist() == [[2, 2, 0], [1, 1, 1]]
 
   def test_rarest_words_are_left_out_first(self):
     x, vocabulary = text.keep_frequent(
@@ -125,14 +116,3 @@ class TestKeepFrequent:
     )
     assert vocabulary == (*text.RESERVED, "b")
     assert x[0].tolist() == [[1, 1, 0], [2, 1, 1]]
-
-  def test_target_changes_nothing(self):
-    other = (*self.DOMAINS[:2], np.full((9, 3), 6, np.int32))
-    counted = self.DOMAINS[:2]
-    x, vocabulary = text.keep_frequent(
-      self.DOMAINS, self.VOCABULARY, 4, counted
-    )
-    again, same = text.keep_frequent(other, self.VOCABULARY, 4, counted)
-    assert vocabulary == same
-    for one, two in zip(x[:2], again[:2], strict=True):
-      np.testing.assert_array_equal(one, two)

@@ -63,6 +63,7 @@ _METHODS = {
     {"longest_norm": 0.6, "rounds_before_split": 5},
   ),
   "flux": ("flux", "random", {}),
+  "flux, largest gap": ("flux", "random", {"elbow": "largest_gap"}),
   "fed_drift": ("fed_drift", "random", {"start": "clients", "num_models": 12}),
   "feroma": ("feroma", "random", {}),
 }

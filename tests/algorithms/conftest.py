@@ -1,22 +1,20 @@
 """What the tests of the algorithms share: the contract's, a NumPy oracle."""
 
-import contextlib
 import dataclasses
 import importlib
 import types
 
 import numpy as np
 import pytest
+import scipy.spatial
 import tensorflow as tf
 from numpy.testing import assert_allclose
 
 from tests.fixtures import keras_models
 from tests.fixtures import trees
 from tff_shift import algorithms
-from tff_shift import execution
 from tff_shift import models
 from tff_shift.data import examples
-from tff_shift.execution import local
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import parts
@@ -62,6 +60,13 @@ def normalized_model():
   return models.from_keras(keras_model, initial="given")
 
 
+@pytest.fixture(scope="session")
+def normalized_weights(normalized_model):
+  """Those of `normalized_model`, in float64."""
+  drawn = normalized_model.initial_weights(np.int32([1, 2]))
+  return trees.map(np.float64, drawn)
+
+
 def _dense_layers(weights, x, last_is_linear):
   pairs = list(zip(weights[::2], weights[1::2], strict=True))
   for position, (kernel, bias) in enumerate(pairs):
@@ -83,13 +88,27 @@ def _predict(weights, x):
   return _classify(weights.head, _embed(weights.backbone, x))
 
 
-def _softmax_loss(logits, label):
-  return np.log(np.sum(np.exp(logits - logits[label])))
+def _moments(weights, x):
+  """Mean and variance of what `normalized_model` normalises."""
+  kernel, bias, *_ = weights.backbone
+  before = np.float64(x) @ kernel + bias
+  return before.mean(axis=0), before.var(axis=0)
+
+
+def _normalize(weights, x, moments=None):
+  """The logits of `normalized_model`; by default by the batch."""
+  (kernel, bias, scale, shift), head = weights
+  mean, variance = moments or _moments(weights, x)
+  normed = (np.float64(x) @ kernel + bias - mean) / np.sqrt(variance + 1e-3)
+  return _classify(head, np.maximum(normed * scale + shift, 0))
 
 
 def _cross_entropy(logits, y):
   return np.mean(
-    [_softmax_loss(row, label) for row, label in zip(logits, y, strict=True)]
+    [
+      np.log(np.sum(np.exp(row - row[label])))
+      for row, label in zip(logits, y, strict=True)
+    ]
   )
 
 
@@ -132,25 +151,23 @@ def _class_means(embeddings, y):
   return {int(c): embeddings[y == c].mean(axis=0) for c in np.unique(y)}
 
 
-def _distance(one, other, name):
-  if name in ("l2", "squared_l2"):
-    square = np.sum((one - other) ** 2)
-    return square if name == "squared_l2" else np.sqrt(square)
-  return 1 - one @ other / np.linalg.norm(one) / np.linalg.norm(other)
+def _distances(embeddings, means, name):
+  metric = {"l2": "euclidean", "squared_l2": "sqeuclidean"}.get(name, name)
+  return scipy.spatial.distance.cdist(embeddings, means, metric)
 
 
 def _alignment_loss(embeddings, y, means, distance, classes=None):
-  classes = set(y.tolist()) if classes is None else classes
-  classes = sorted(means.keys() & classes)
-  losses = [
-    _softmax_loss(
-      np.array([-_distance(row, means[c], distance) for c in classes]),
-      classes.index(label),
-    )
-    for row, label in zip(embeddings, y.tolist(), strict=True)
-    if label in classes
-  ]
-  return np.mean(losses) if losses else 0.0
+  """Eq. 4 of FedEvolve; `means` by class, of which some may be left out."""
+  known = means.keys() & (set(y.tolist()) if classes is None else classes)
+  known = sorted(known)
+  chosen = np.isin(y, known)
+  if not np.any(chosen):
+    return 0.0
+  centres = np.stack([means[c] for c in known])
+  return _cross_entropy(
+    -_distances(embeddings[chosen], centres, distance),
+    np.searchsorted(known, y[chosen]),
+  )
 
 
 def _gradient(loss, weights, chosen=None, step=1e-6):
@@ -221,9 +238,15 @@ def _train_work_network(phi, vector, batches, rate):
 
 
 @pytest.fixture(scope="module")
-def client(make_client):
-  """A client with two domains."""
-  return make_client(0, [6, 5])
+def client(request, make_client, make_adapting_client):
+  """A client with domains, whose `SIZES` the test's file may have.
+
+  Or one with as many labelled and unlabelled examples as `STREAM` says.
+  """
+  stream = getattr(request.module, "STREAM", None)
+  if stream:
+    return make_adapting_client(0, *stream)
+  return make_client(0, getattr(request.module, "SIZES", [6, 5]))
 
 
 @pytest.fixture(scope="module")
@@ -245,9 +268,9 @@ def initial(model, run_in_graph):
 
 
 @pytest.fixture(scope="module")
-def weights(initial):
-  """The server's initial weights."""
-  return initial(0)
+def weights(request, initial, client):
+  """The initial weights: the server's, or a client's that has a stream."""
+  return initial(client.seed if hasattr(request.module, "STREAM") else 0)
 
 
 @pytest.fixture(scope="session")
@@ -344,11 +367,14 @@ def oracle(run_in_graph):
     embed=_embed,
     classify=_classify,
     predict=_predict,
+    moments=_moments,
+    normalize=_normalize,
     cross_entropy=_cross_entropy,
     losses=_losses,
     estimated_classes=_estimated_classes,
     risk=_risk,
     class_means=_class_means,
+    distances=_distances,
     alignment_loss=_alignment_loss,
     gradient=_gradient,
     descend=_descend,
@@ -548,33 +574,3 @@ def quadratics(context):
     return float(getattr(weights, "model", weights).head[0])
 
   return types.SimpleNamespace(start=start, u=u)
-
-
-@pytest.fixture
-def executors_agree(start, compare):
-  """Returns `check(hparams, data, num_rounds)`, which gives the weights.
-
-  Those of TFF's executor and of two workers are compared with those of this
-  process.
-  """
-
-  def check(hparams, data, num_rounds):
-    def weights():
-      return start(hparams, data, num_rounds).server_state.weights
-
-    with execution.use("in_process"):
-      here = weights()
-    with contextlib.ExitStack() as workers:
-      addresses = [
-        workers.enter_context(local.Worker.start()).address for _ in range(2)
-      ]
-      remote = execution.RemoteWorkers(addresses)
-      for name, options in (
-        ("local", {}),
-        ("remote", {"remote_workers": remote}),
-      ):
-        with execution.use(name, **options):
-          compare.assert_close(here, weights(), 1e-5)
-    return here
-
-  return check

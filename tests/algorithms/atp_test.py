@@ -8,13 +8,14 @@ import tensorflow as tf
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
+from tests.fixtures import keras_models
 from tests.fixtures import trees
 from tff_shift.algorithms import atp
-from tff_shift.models import split_model
 
 pytestmark = pytest.mark.slow
 
 RATE = 0.5
+STREAM = 9, 6
 HPARAMS = atp.HParams(learning_rate=RATE, batch_size=4, labelled_classes="own")
 
 
@@ -27,17 +28,6 @@ def moved(weights, rates, direction):
 
 
 @pytest.fixture(scope="module")
-def client(make_adapting_client):
-  return make_adapting_client(0, 9, 6)
-
-
-@pytest.fixture(scope="module")
-def weights(client, initial):
-  """The weights from which the client starts."""
-  return initial(client.seed)
-
-
-@pytest.fixture(scope="module")
 def first_state(client, functions):
   rates = functions.initial_weights(client.seed)
   return functions.initial_client_state(client.seed, rates)
@@ -46,16 +36,14 @@ def first_state(client, functions):
 @pytest.fixture(scope="module")
 def normalized(normalized_model):
   """One of its running variances is below the smallest adapted one."""
-  names = trees.leaves(normalized_model.weight_names())
-  drawn = trees.leaves(normalized_model.initial_weights(np.int32([1, 2])))
-  mean, variance = normalized_model.statistics
-  return split_model.with_weights(
+  moments = [
+    np.linspace(-1, 1, 6, dtype=np.float32),
+    np.float32([1e-7, 0.2, 0.4, 0.6, 0.8, 1.0]),
+  ]
+  return keras_models.fixed(
     normalized_model,
-    {
-      **dict(zip(names, drawn, strict=True)),
-      mean: np.linspace(-1, 1, 6, dtype=np.float32),
-      variance: np.float32([1e-7, 0.2, 0.4, 0.6, 0.8, 1.0]),
-    },
+    normalized_model.initial_weights(np.int32([1, 2])),
+    dict(zip(normalized_model.statistics, moments, strict=True)),
   )
 
 
@@ -203,44 +191,20 @@ class TestHistory:
 
     return run
 
-  @pytest.fixture(scope="class")
-  def batch(self, states):
-    return states("batch")
-
-  def test_online_is_the_mean_over_time_steps(self, states, batch, compare):
-    first, again, second = states("online")
-    assert compare.equal_bits(first, batch[0])
-    assert compare.equal_bits(again, first)
-    assert [each.num_timesteps for each in (first, again, second)] == [1, 1, 2]
-    compare.assert_close(
-      second.direction,
-      trees.map(
-        lambda one, other: (one + other) / 2,
-        batch[0].direction,
-        batch[2].direction,
-      ),
-      1e-6,
-    )
-
-  def test_batch_is_the_last_time_step(self, batch, compare):
-    first, again, second = batch
-    assert compare.equal_bits(again, first)
-    assert not compare.equal_bits(second.direction, first.direction)
+  def test_online_is_the_mean_over_time_steps(self, states, compare):
+    batch, online = (states(history) for history in ("batch", "online"))
+    for first, again, _ in (batch, online):
+      assert compare.equal_bits(again, first)
+    # By default it is the last time step.
+    assert not compare.equal_bits(batch[2].direction, batch[0].direction)
+    assert compare.equal_bits(online[0], batch[0])
+    assert [each.num_timesteps for each in online] == [1, 1, 2]
+    expected = trees.mean(batch[0].direction, batch[2].direction)
+    compare.assert_close(online[2].direction, expected, 1e-6)
 
 
 class TestStatistics:
   """A model with batch normalisation: its statistics have rates too."""
-
-  def layers_of(self, weights):
-    (kernel, bias, gamma, beta), head = weights
-    return kernel, bias, gamma, beta, *head
-
-  def predict(self, weights, statistics, x):
-    kernel, bias, gamma, beta, head_kernel, head_bias = self.layers_of(weights)
-    mean, variance = statistics
-    before = x @ kernel + bias
-    normed = (before - mean) / np.sqrt(variance + 1e-3) * gamma + beta
-    return np.maximum(normed, 0) @ head_kernel + head_bias
 
   @pytest.fixture(scope="class")
   def tensors(self, normalized, run_in_graph):
@@ -258,19 +222,15 @@ class TestStatistics:
   def test_direction_is_running_less_batch(
     self, tensors, direction, client, oracle, compare
   ):
-    kernel, bias, *_ = self.layers_of(tensors.weights)
-    before = client.stream_x @ kernel + bias
-    mean, variance = tensors.statistics
-    compare.assert_close(
-      direction.statistics,
-      (mean - before.mean(axis=0), variance - before.var(axis=0, ddof=1)),
-      1e-5,
-    )
+    mean, variance = oracle.moments(tensors.weights, client.stream_x)
+    # Of six examples, without bias.
+    expected = trees.subtract(tensors.statistics, (mean, variance * 6 / 5))
+    compare.assert_close(direction.statistics, expected, 1e-5)
     compare.assert_close(
       direction.weights,
       oracle.gradient(
         lambda w: oracle.entropy(
-          self.predict(w, tensors.statistics, client.stream_x)
+          oracle.normalize(w, client.stream_x, tensors.statistics)
         ),
         tensors.weights,
       ),
@@ -292,9 +252,9 @@ class TestStatistics:
     labels = client.y[:6]
 
     def loss(rates):
-      adapted = moved(tensors, rates, trees.map(np.float64, direction))
+      weights, moments = moved(tensors, rates, direction)
       return oracle.cross_entropy(
-        self.predict(*adapted, client.stream_x), labels
+        oracle.normalize(weights, client.stream_x, moments), labels
       )
 
     slopes = oracle.gradient(loss, start)

@@ -168,12 +168,3 @@ class TestTraining:
     state = result.client_state
     later = functions.train_client(weights, state, client, 5)
     assert (state.count, later.client_state.count) == (1, 1)
-
-
-def test_each_domain_that_is_over_is_counted(start, make_client):
-  run = start(HPARAMS, [make_client(i, SIZES) for i in range(2)])
-  counts = []
-  for _ in range(6):
-    run.step()
-    counts.append([int(each.count) for each in run.client_states])
-  assert counts == [[0] * 2] * 2 + [[1] * 2] * 2 + [[2] * 2] * 2

@@ -19,6 +19,7 @@ from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import parts
 from tff_shift.models import split_model
+from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import client_data as client_data_lib
 from tff_shift.simulation.engine import rounds
 from tff_shift.testing import applicability
@@ -58,6 +59,12 @@ def normalized_model():
     [np.abs(each) if each.ndim < 2 else each for each in values]
   )
   return models.from_keras(keras_model, initial="given")
+
+
+@pytest.fixture(scope="session")
+def deep_model():
+  """With a head of two layers, of which one may stay in the backbone."""
+  return mlp.build((5,), num_classes=3, width=8, head_width=6)
 
 
 @pytest.fixture(scope="session")
@@ -191,13 +198,31 @@ def _gradient(loss, weights, chosen=None, step=1e-6):
   return tf.nest.pack_sequence_as(weights, gradient)
 
 
-def _descend(weights, losses, rate, chosen=None):
-  """Plain gradient descent; returns the weights and the mean loss."""
+def _part(weights, name):
+  """Of each weight of a model, whether it belongs to the part of the name."""
+  return weights._make(
+    trees.map(lambda _, field=field: field == name, part)
+    for field, part in weights._asdict().items()
+  )
+
+
+def _descend(weights, losses, rate, chosen=None, decay=0.0):
+  """Plain gradient descent; returns the weights and the mean loss.
+
+  `chosen` is the part of the model that moves, or a flag of each weight.
+  """
+  if isinstance(chosen, str):
+    chosen = _part(weights, chosen)
   weights = trees.map(np.float64, weights)
   values = []
   for loss in losses:
     values.append(loss(weights))
-    weights = trees.add(weights, _gradient(loss, weights, chosen), -rate)
+    slopes = _gradient(
+      lambda w, loss=loss: loss(w) + decay / 2 * trees.inner(w, w),
+      weights,
+      chosen,
+    )
+    weights = trees.add(weights, slopes, -rate)
   return weights, np.mean(values)
 
 

@@ -5,8 +5,6 @@ import pytest
 
 from tests.fixtures import trees
 from tff_shift.algorithms import fed_3da
-from tff_shift.data import client_dataset
-from tff_shift.learning import periods
 from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
@@ -31,11 +29,6 @@ def clients(make_period_client):
 @pytest.fixture
 def run(start, clients):
   return start(HPARAMS, clients)
-
-
-def examples_of(client):
-  """The examples of a period as data to predict."""
-  return client_dataset.ClientDataset(*client[:-1])
 
 
 def test_training_agrees_with_the_oracle(
@@ -70,39 +63,3 @@ def test_request_gives_what_the_meta_network_gives(run, oracle, compare):
     oracle.work_network(run.server_state.weights, r),
     1e-6,
   )
-
-
-class TestDrift:
-  """Two distributions whose classes contradict each other."""
-
-  def test_client_that_drifts_is_sent_the_other_model(self, start, make_client):
-    representations = np.array([[1, 0, -1], [-1, 1, 0]], np.float32)
-    x = make_client(0, [60]).x
-    y = (x[:, 0] > 0).astype(np.int32)
-    clients = [
-      periods.PeriodData(
-        *make_client(i, [60])._replace(x=x, y=classes), representation
-      )
-      for i, (classes, representation) in enumerate(
-        zip((y, 1 - y), representations, strict=True)
-      )
-    ]
-    hparams = fed_3da.HParams(
-      representation_size=SIZE,
-      local_steps=20,
-      batch_size=20,
-      learning_rate=0.1,
-    )
-    run = start(hparams, clients, 25)
-
-    def accuracy(client, state):
-      metrics = run.algorithm.evaluate_clients(
-        run.server_state, [state], [client], [examples_of(client)]
-      )
-      return metrics["accuracy"][0]
-
-    held = run.client_states[0]
-    assert accuracy(clients[0], held) > 0.95
-    assert accuracy(clients[1], held) < 0.05
-    sent = run.algorithm.request(run.server_state, representations[1])
-    assert accuracy(clients[1], sent) > 0.95

@@ -298,16 +298,6 @@ class TestRound:
       [names[first], names[best[2][1]], -1],
     ]
 
-  def test_server_opens_the_model(self, opened, models, best, compare):
-    assert opened.table.astype(int).tolist()[2] == [8, 2, 0, 1]
-    assert compare.equal_bits(
-      trees.row(opened.models, 2), trees.row(models, best[0][1])
-    )
-    for k in range(2):
-      assert compare.equal_bits(
-        trees.row(opened.models, k), trees.row(models, k)
-      )
-
   def places(self, best, losses, clients):
     """The model of each example of each client; the new one is a copy."""
     first = losses[2][: clients[2].domain_sizes[0], :2].mean(axis=0).argmin()
@@ -517,16 +507,6 @@ class TestPrediction:
     # Before the second step, the model of the first one.
     prepared = functions.prepare_client(weights, known([7], 0, 0.0), client, 1)
     assert compare.equal_bits(prepared, trees.row(models, 1))
-
-
-@pytest.mark.long
-@pytest.mark.cpp
-def test_executors_agree(make_client, executors_agree):
-  data = [make_client(i, [6, 5]) for i in range(NUM_CLIENTS)]
-  # Two clients open a model, the third finds no place, and all are merged.
-  hparams = dataclasses.replace(HPARAMS, start="clients", merge_threshold=1e9)
-  weights = executors_agree(hparams, data, 2)
-  assert weights.table[:, 1].tolist() == [0, 0, 0]
 
 
 def test_more_steps_than_states_have_are_refused(functions, make_client):

@@ -70,16 +70,3 @@ class TestQuadratics:
     # The second client minimises 4 (u - 1)^2 / 2 + u^2 / 4: u = 8/9.
     assert_allclose(quadratics.u(run), 8 / 9, rtol=1e-5)
     assert_allclose(run.server_state.memory.head[0], 4 / 9, rtol=1e-5)
-
-  @pytest.mark.parametrize("alpha", [0.5, 2.0])
-  def test_optimum_is_the_fixed_point(self, quadratics, alpha):
-    run = quadratics.start("fed_dyn", **(EXACT | {"alpha": alpha}))
-    for _ in range(60):
-      run.step()
-    assert_allclose(quadratics.u(run), 0.8, rtol=1e-4)
-
-  def test_optimum_is_the_fixed_point_of_sampled_clients(self, quadratics):
-    run = quadratics.start(
-      "fed_dyn", participation=0.5, **EXACT, num_rounds=150
-    )
-    assert_allclose(quadratics.u(run), 0.8, rtol=1e-3)

@@ -208,21 +208,3 @@ class TestServerEvaluation:
     # Now there is a third class, at 1000; the other two are where they were.
     metrics = evaluate([1.13, 600], [0, 2], points([1000], [2], [1]))
     assert metrics["accuracy"] == 1
-
-  def test_class_that_no_client_has_is_never_predicted(self, evaluate):
-    metrics = evaluate([-1e4, 0, 1e4], [2, 2, 2])
-    assert metrics["accuracy"] == 0
-    assert metrics["num_examples"] == 3
-    # They have no finite loss.
-    assert np.isnan(metrics["loss"])
-
-  def test_examples_of_such_a_class_do_not_count_in_the_loss(self, evaluate):
-    result = (
-      evaluate([1.13, 1.5, 600], [0, 1, 2]),
-      evaluate([1.13, 1.5], [0, 1]),
-    )
-    assert [part["num_examples"] for part in result] == [3, 2]
-    assert_allclose(
-      result[0]["pooled_accuracy"] * 3, result[1]["pooled_accuracy"] * 2
-    )
-    assert result[0]["loss"] == result[1]["loss"] < 1

@@ -89,15 +89,3 @@ class TestQuadratics:
     assert_allclose(run.server_state.weights.gradient[0], -2.0, rtol=1e-6)
     # 0 + (0 + 2) and -4 + 4 (-4 + 2).
     assert_allclose(quadratics.u(run), -0.1 * (2 - 12) / 2, rtol=1e-5)
-
-  @pytest.mark.parametrize("gamma", [0.01, 0.1])
-  def test_fixed_point_is_that_of_the_penalised_losses(self, quadratics, gamma):
-    run = quadratics.start(
-      "fed_iir", **(QUADRATIC | {"alignment": gamma, "average_decay": 0.5})
-    )
-    for _ in range(80):
-      run.step()
-    # u + 4 (u - 1) + 2 gamma ((u - g) + 4 (4 (u - 1) - g)) is 0, where g is
-    # the mean of u and 4 (u - 1).
-    u = (4 + 12 * gamma) / (5 + 9 * gamma)
-    assert_allclose(quadratics.u(run), u, rtol=1e-4)

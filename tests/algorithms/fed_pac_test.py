@@ -44,11 +44,6 @@ def client(make_client):
   return make_client(2, [11], y=[0, 2, 2] * 3 + [0, 2])
 
 
-def part_of(part):
-  """The batches of the head (part 0) or of the backbone (part 1)."""
-  return randomness.Purpose.TRAIN, ROUND, part
-
-
 class TestClient:
   def test_backbone_goes_towards_the_centroids(
     self, functions, shared, personal, client, oracle, compare
@@ -70,18 +65,17 @@ class TestClient:
       )
 
     weights = split_model.SplitWeights(shared.backbone, personal.head)
-    only_head = split_model.SplitWeights((False,) * 2, (True,) * 2)
     weights, _ = oracle.descend(
       weights,
-      oracle.losses(oracle.batches(client, 1, *part_of(0))),
+      oracle.losses(oracle.of_training(client, 1, ROUND, 0)),
       0.3,
-      only_head,
+      "head",
     )
     weights, loss = oracle.descend(
       weights,
-      [align(b) for b in oracle.batches(client, 2, *part_of(1))],
+      [align(b) for b in oracle.of_training(client, 2, ROUND, 1)],
       0.3,
-      trees.map(lambda moves: not moves, only_head),
+      "backbone",
     )
     compare.assert_close(result.client_state.head, weights.head, 1e-5)
     oracle.check(result, shared.backbone, weights.backbone, loss)
@@ -200,8 +194,8 @@ class TestProgram:
 
     expected, loss = oracle.descend(
       split_model.SplitWeights(shared.backbone, found.client_state),
-      [loss_of(b) for b in oracle.batches(client, 3, *part_of(1))],
+      [loss_of(b) for b in oracle.of_training(client, 3, ROUND, 1)],
       0.3,
-      split_model.SplitWeights((True,) * 2, (False,) * 2),
+      "backbone",
     )
     oracle.check(found, shared.backbone, expected.backbone, loss)

@@ -5,8 +5,6 @@ import pytest
 
 from tests.fixtures import trees
 from tff_shift.algorithms import fed_rod
-from tff_shift.learning import randomness
-from tff_shift.models.networks import cnn
 
 pytestmark = pytest.mark.slow
 
@@ -51,20 +49,6 @@ class TestTraining:
     compare.assert_close(result.client_state, own, 1e-5)
     assert np.abs(result.client_state[0] - own_head[0]).max() > 1e-2
 
-  def test_class_that_the_client_lacks_is_left_out(
-    self, build, functions, weights, own_head, make_client
-  ):
-    # Class 2, which the server's head prefers by far.
-    client = make_client(0, [6, 5], y=[0] * 7 + [1] * 4)
-    *others, bias = weights.head
-    head = (*others, bias + np.float32([0, 0, 60]))
-    result = functions.train_client(
-      weights._replace(head=head), own_head, client, ROUND
-    )
-    assert np.isfinite(result.loss) and result.loss < 1000
-    for change in result.update.head:
-      assert np.any(change[..., :2]) and not np.any(change[..., 2])
-
 
 class TestPredictions:
   def test_client_without_training_predicts_as_the_server(
@@ -86,12 +70,3 @@ class TestPredictions:
     np.testing.assert_allclose(
       logits, oracle.predict(weights._replace(head=both), examples.x), atol=1e-5
     )
-
-
-def test_head_is_the_last_layer(build):
-  # Of the network for rotated MNIST, 64 x 10 weights.
-  functions = build(HPARAMS, model=cnn.build())
-  seed = randomness.server_seed(0)
-  weights = functions.initial_weights(seed)
-  (head,) = functions.initial_client_state(seed, weights)
-  assert head.shape == (64, 10)

@@ -164,25 +164,6 @@ class TestPredictions:
       result, (mixtures.T[:, :, np.newaxis] * logits).sum(axis=0), atol=1e-3
     )
 
-  def test_predictions_depend_on_own_examples_alone(
-    self, functions, weights, personal, make_client, examples, run_for_each
-  ):
-    client = make_client(0, [6, 5])
-    target = examples._replace(
-      x=examples.x[4:], y=examples.y[4:], domain_sizes=np.int32([0, 0, 9])
-    )
-    all_domains, alone, other_client = run_for_each(
-      functions.predict_as_client,
-      [
-        (weights, personal, client, examples),
-        (weights, personal, client, target),
-        (weights, personal, make_client(2, [6, 5]), examples),
-      ],
-    )
-    assert_allclose(all_domains[4:], alone, atol=1e-5)
-    # Another client sees them in another order.
-    assert np.any(all_domains != other_client)
-
   def test_without_steps_heads_count_alike(
     self, build, weights, personal, make_client, examples, oracle
   ):

@@ -216,24 +216,6 @@ class TestLimits:
     )
 
 
-def test_clients_train_from_models_of_their_concept(
-  start, build, two_concepts, oracle
-):
-  data = two_concepts(4, [80], lambda i, _: i >= 2)
-  hparams = feroma.HParams(
-    batch_size=40, local_steps=10, learning_rate=RATE, warm_up_rounds=2
-  )
-  weights = start(hparams, data, 8).server_state.weights
-  for number, client in enumerate(data):
-    own = profile_of(oracle, weights.extractor, client)
-    distance = np.linalg.norm(weights.profiles - own, axis=1)
-    pairs = distance[:2], distance[2:]
-    assert pairs[number // 2].max() < pairs[1 - number // 2].min()
-    prepared = build(hparams).prepare_client(weights, (), client, 8)
-    logits = oracle.predict(prepared, client.x)
-    assert np.mean(logits.argmax(axis=1) == client.y) > 0.85
-
-
 class TestPrediction:
   def test_by_training_data_near_models_are_mixed(
     self, functions, weights, clients, make_client, oracle
@@ -280,9 +262,3 @@ class TestPrediction:
     assert_allclose(
       logits, oracle.predict(weights.mean, clients[1].x), atol=1e-5
     )
-
-
-@pytest.mark.cpp
-def test_executors_agree(make_client, executors_agree):
-  data = [make_client(i, [6, 5]) for i in range(NUM_CLIENTS)]
-  executors_agree(dataclasses.replace(HPARAMS, warm_up_rounds=1), data, 2)

@@ -275,9 +275,3 @@ class TestTwoKinds:
       np.concatenate(expected),
       atol=1e-4,
     )
-
-  @pytest.mark.long
-  @pytest.mark.cpp
-  def test_executors_agree(self, data, executors_agree):
-    weights = executors_agree(self.HPARAMS, data, 3)
-    assert weights.clusters.assigned.tolist() == [0, 1] * 3

@@ -1,21 +1,14 @@
 """IFCA: a client trains the best of several models, chosen by its own loss."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
 from tests.fixtures import trees
-from tff_shift.algorithms import fe_sem
-from tff_shift.algorithms import fed_avg
-from tff_shift.algorithms import fed_em
-from tff_shift.algorithms import fed_rc
 from tff_shift.algorithms import ifca
 from tff_shift.algorithms.parts import model_stack
 from tff_shift.learning import randomness
-from tff_shift.models import split_model
 
 pytestmark = pytest.mark.slow
 
@@ -109,28 +102,6 @@ class TestLimits:
     assert all(np.all(np.isfinite(w)) for w in trees.leaves(update.models))
 
 
-def test_from_a_model_of_each_concept_both_are_found(
-  start, build, two_concepts, compare
-):
-  data = two_concepts(6, [40], lambda i, _: i >= 3)
-  hparams = dataclasses.replace(HPARAMS, num_models=2, batch_size=40)
-  starts = [
-    start(fed_avg.HParams(**COMMON), part, 3).server_state.weights
-    for part in (data[:3], data[3:])
-  ]
-  run = start(hparams, data)
-  run.server_state = run.server_state._replace(weights=trees.stack(*starts))
-  for _ in range(3):
-    run.step()
-    assert_allclose(run.server_state.memory, [0.5] * 2)
-  weights = run.server_state.weights
-  for number, client in enumerate(data):
-    assert compare.equal_bits(
-      build(hparams).prepare_client(weights, (), client, 0),
-      trees.row(weights, number // 3),
-    )
-
-
 def test_client_predicts_with_the_model_of_the_smallest_loss(
   models, make_client, oracle, functions
 ):
@@ -164,21 +135,3 @@ class TestInitialModels:
     )
     more = trees.map(lambda w: w[:2], models)
     assert compare.equal_bits(fewer, more)
-
-  @pytest.mark.parametrize("module", [fe_sem, fed_em, fed_rc, ifca])
-  def test_given_weights_are_refused(
-    self, build, model, models, refusal, module
-  ):
-    pairs = zip(
-      trees.leaves(model.weight_names()),
-      trees.leaves(trees.row(models, 0)),
-      strict=True,
-    )
-    given = split_model.with_weights(model, dict(pairs))
-    hparams = module.HParams(num_models=3)
-    message = refusal(build, hparams, model=given)
-    name = module.__name__.rpartition(".")[2]
-    assert f"num_models=3 is not allowed for {name} with" in message
-    assert "num_models=1" in message
-    if module is ifca:
-      build(hparams, num_models=1, model=given)

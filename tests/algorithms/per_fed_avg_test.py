@@ -56,15 +56,6 @@ def test_steps_agree_with_the_oracle(
 
 
 class TestQuadratics:
-  def test_optimum_weights_clients_by_what_a_step_leaves(self, quadratics):
-    # (1 - alpha a)^2 a are the curvatures after the step: 0.81 and 1.44.
-    run = quadratics.start(
-      "per_fed_avg", local_steps=1, learning_rate=0.5, inner_rate=0.1
-    )
-    for _ in range(60):
-      run.step()
-    assert_allclose(quadratics.u(run), 1.44 / 2.25, rtol=1e-4)
-
   def test_client_adapts_by_steps_of_the_inner_rate(
     self, quadratics, run_in_graph
   ):

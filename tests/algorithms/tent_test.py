@@ -17,9 +17,7 @@ from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.algorithms import tent
 from tff_shift.algorithms.parts import fisher_information
-from tff_shift.learning import randomness
 from tff_shift.learning import work
-from tff_shift.models import split_model
 
 layers = tf.keras.layers
 HParams = tent.HParams
@@ -125,14 +123,14 @@ class TestTent:
       )
     assert_allclose((scale, shift), weights, rtol=0, atol=2e-5)
 
-  def test_batch_of_no_examples_changes_nothing(self, adapt, stream):
-    for rule in ("tent", "eata", "sar"):
-      weights, memory, (loss,) = adapt(
-        sgd(rule=rule, momentum=0.9), data=stream._replace(stream_x=X[:0])
-      )
-      assert_array_equal(weights, START)
-      assert loss == 0
-      assert np.all(np.isfinite(trees.leaves(memory)[0]))
+  @pytest.mark.parametrize("rule", ["tent", "eata", "sar"])
+  def test_batch_of_no_examples_changes_nothing(self, adapt, stream, rule):
+    weights, memory, (loss,) = adapt(
+      sgd(rule=rule, momentum=0.9), data=stream._replace(stream_x=X[:0])
+    )
+    assert_array_equal(weights, START)
+    assert loss == 0
+    assert np.all(np.isfinite(trees.leaves(memory)[0]))
 
 
 class TestEata:
@@ -183,14 +181,19 @@ class TestEata:
 
   @pytest.mark.slow
   def test_without_chosen_examples_no_step_is_taken(self, adapt):
-    hparams = sgd(rule="eata", momentum=0.9, similarity_margin=1.1)
-    moved, memory, _ = adapt(
-      dataclasses.replace(hparams, entropy_margin=1.0), 1
+    (moved, memory, _), (weights, same, _) = (
+      adapt(
+        sgd(
+          rule="eata",
+          momentum=0.9,
+          similarity_margin=1.1,
+          entropy_margin=margin,
+        ),
+        number,
+      )
+      for margin, number in ((1.0, 1), (0.0, 2))
     )
     assert np.any(moved[0] != 1)
-    weights, same, _ = adapt(
-      dataclasses.replace(hparams, entropy_margin=0.0), 2
-    )
     assert_array_equal(weights, START)
     assert trees.largest(same.moments) == 0 < trees.largest(memory.moments)
 
@@ -279,62 +282,33 @@ class TestSar:
     )
 
 
-class TestWeightsThatAdapt:
-  @pytest.mark.slow
-  def test_they_are_scales_and_shifts_of_every_normalisation(self):
-    model = models.build(
-      "residual_cnn",
-      input_shape=(8, 8, 3),
-      num_classes=10,
-      input_dtype=tf.uint8,
-    )
-    columns = zip(
-      trees.leaves(tent.adapted_weights(model, HParams())),
-      trees.leaves(model.weight_names()),
-      (*model.backbone.shapes, *model.head.shapes),
-      strict=True,
-    )
-    adapted = [(name, shape) for is_in, name, shape in columns if is_in]
-    assert all("normalization" in name for name, _ in adapted)
-    assert sum(np.prod(shape) for _, shape in adapted) == 1376
-    assert model.num_parameters == 304154
-
-  @pytest.mark.slow
-  def test_last_layers_are_left_out(self):
-    model = models.build(
-      "cnn", input_shape=(28, 28, 1), num_classes=10, input_dtype=tf.uint8
-    )
-    # Two linear layers, then the fourth convolution with its normalisation.
-    chosen = tent.adapted_weights(model, HParams(excluded_layers=3))
-    assert sum(trees.leaves(chosen)) == 6
-
-
-def normalized_entropies(values, x, weights, epsilon=1e-3):
-  """H of `normalized_model` by its batch, in float64."""
-  first, bias, last, last_bias = (np.float64(w) for w in weights)
-  features = np.float64(x) @ first + bias
-  features = (features - features.mean(axis=0)) / np.sqrt(
-    features.var(axis=0) + epsilon
+@pytest.mark.slow
+def test_scales_and_shifts_of_every_normalisation_adapt():
+  model = models.build(
+    "residual_cnn",
+    input_shape=(8, 8, 3),
+    num_classes=10,
+    input_dtype=tf.uint8,
   )
-  features = np.maximum(features * values[0] + values[1], 0)
-  logits = features @ last + last_bias
-  return logits, np.mean(
-    scipy.stats.entropy(scipy.special.softmax(logits, axis=1), axis=1)
+  columns = zip(
+    trees.leaves(tent.adapted_weights(model, HParams())),
+    trees.leaves(model.weight_names()),
+    (*model.backbone.shapes, *model.head.shapes),
+    strict=True,
   )
+  adapted = [(name, shape) for is_in, name, shape in columns if is_in]
+  assert all("normalization" in name for name, _ in adapted)
+  assert sum(np.prod(shape) for _, shape in adapted) == 1376
+  # Two linear layers, then the fourth convolution with its normalisation.
+  model = models.build(
+    "cnn", input_shape=(28, 28, 1), num_classes=10, input_dtype=tf.uint8
+  )
+  chosen = tent.adapted_weights(model, HParams(excluded_layers=3))
+  assert sum(trees.leaves(chosen)) == 6
 
 
 class TestBatchNormalization:
   """The batch normalises, in the step and in predictions."""
-
-  @pytest.fixture(scope="class")
-  def others(self, normalized_model):
-    weights = normalized_model.initial_weights(SEED)
-    names = normalized_model.backbone.names
-    by_name = dict(zip(names, weights.backbone, strict=True))
-    return (by_name["first/kernel"], by_name["first/bias"], *weights.head), (
-      by_name["norm/gamma"],
-      by_name["norm/beta"],
-    )
 
   @pytest.fixture(scope="class")
   def run(self, build, normalized_model, make_adapting_client, make_client):
@@ -342,8 +316,7 @@ class TestBatchNormalization:
 
     def run(size=30, **options):
       data = make_adapting_client(0, 6, size)
-      hparams = HParams(optimizer="sgd", learning_rate=0.1, **options)
-      functions = build(hparams, model=normalized_model)
+      functions = build(sgd(**options), model=normalized_model)
       state = functions.initial_client_state(SEED, ())
       state = functions.train_client((), state, data, 0).client_state
       examples = make_client(0, [size])._replace(x=data.stream_x)
@@ -355,45 +328,49 @@ class TestBatchNormalization:
 
     return run
 
+  @pytest.fixture(scope="class")
+  def with_adapted(self, normalized_weights):
+    """Returns `with_adapted(pair)`: the weights with other scales and shifts."""
+    rest = normalized_weights.backbone[:2]
+    return lambda pair: normalized_weights._replace(backbone=(*rest, *pair))
+
   @pytest.mark.slow
   @pytest.mark.parametrize("size", [30, 300])
-  def test_step_and_prediction_beside_numpy(self, run, others, oracle, size):
+  def test_step_and_prediction_beside_numpy(
+    self, run, normalized_weights, with_adapted, oracle, size
+  ):
     """300 examples are more than models take at a time."""
     x, weights, logits = run(size)
-    rest, start = others
+
+    def predict(pair):
+      return oracle.normalize(with_adapted(pair), x)
+
     expected = step(
-      oracle, start, lambda w: normalized_entropies(w, x, rest)[1]
+      oracle,
+      normalized_weights.backbone[2:],
+      lambda pair: oracle.entropy(predict(pair)),
     )
     assert_allclose(weights, expected, rtol=0, atol=1e-5)
-    assert_allclose(
-      logits, normalized_entropies(expected, x, rest)[0], rtol=0, atol=1e-3
-    )
+    assert_allclose(logits, predict(expected), rtol=0, atol=1e-3)
 
   def test_running_statistics_can_be_used_instead(
-    self, run, normalized_model, run_in_graph
+    self, run, normalized_model, with_adapted, oracle
   ):
     x, weights, logits = run(normalize_by="source")
-    names = trees.leaves(normalized_model.weight_names())
-    values = trees.leaves(normalized_model.initial_weights(SEED))
-    by_name = dict(zip(names, values, strict=True))
-    by_name["backbone/norm/gamma"] = weights[0]
-    by_name["backbone/norm/beta"] = weights[1]
-    adapted = split_model.with_weights(
-      normalized_model, by_name | dict(normalized_model.statistics)
-    )
-    expected = run_in_graph(
-      lambda x: adapted.predict(adapted.initial_weights(SEED), x), x
-    )
+    moments = [*normalized_model.statistics.values()]
+    expected = oracle.normalize(with_adapted(weights), x, moments)
     assert_allclose(logits, expected, rtol=0, atol=1e-4)
 
   def test_only_by_batch_it_predicts_batches(
     self, build, normalized_model, hand_model
   ):
-    assert build(HParams(), model=normalized_model).predicts_batches
-    assert not build(
-      HParams(normalize_by="source"), model=normalized_model
-    ).predicts_batches
-    assert not build(HParams(), model=hand_model).predicts_batches
+    for model, normalize_by, is_by_batch in (
+      (normalized_model, "batch", True),
+      (normalized_model, "source", False),
+      (hand_model, "batch", False),
+    ):
+      functions = build(HParams(normalize_by=normalize_by), model=model)
+      assert functions.predicts_batches == is_by_batch
 
 
 def test_fisher_information_of_batches(run_in_graph):
@@ -416,17 +393,13 @@ def test_fisher_information_of_batches(run_in_graph):
 
 
 @pytest.fixture(scope="module")
-def fed_tent_round(context, hand_model, stream):
-  """Returns `run(name, clients)`, a round from the same states."""
+def fed_tent_round(start, hand_model):
+  """Returns `run(name, *clients)`, a round from the same states."""
 
-  def run(name, data):
-    algorithm = algorithms.build(
-      name, hand_model, algorithms.get(name).HParams(learning_rate=0.1)
-    )
-    state = algorithm.initialize(randomness.server_seed(0))
-    clients = algorithm.initialize_client(state, [each.seed for each in data])
-    state, clients, _ = algorithm.phases[0](state, clients, data)
-    return state.weights, clients
+  def run(name, *data):
+    hparams = algorithms.hparams(name, learning_rate=0.1)
+    after = start(hparams, data, 1, model=hand_model)
+    return after.server_state.weights, after.client_states
 
   return run
 
@@ -446,8 +419,8 @@ def test_gradients_of_a_round_are_counted(
 @pytest.mark.slow
 class TestFedTent:
   def test_one_client_alone_is_tent(self, fed_tent_round, stream, compare):
-    shared, (memory,) = fed_tent_round("fed_tent", [stream])
-    _, (state,) = fed_tent_round("tent", [stream])
+    shared, (memory,) = fed_tent_round("fed_tent", stream)
+    _, (state,) = fed_tent_round("tent", stream)
     # The server adds the difference to what it had.
     assert_allclose(shared, state.weights, rtol=0, atol=1e-7)
     assert compare.equal_bits(memory, state.memory)
@@ -456,8 +429,8 @@ class TestFedTent:
     self, fed_tent_round, stream
   ):
     other = stream._replace(stream_x=np.float32([[3, 1, 0, -2]]))
-    shared, _ = fed_tent_round("fed_tent", [stream, other])
-    alone = [fed_tent_round("fed_tent", [each])[0] for each in (stream, other)]
+    shared, _ = fed_tent_round("fed_tent", stream, other)
+    alone = [fed_tent_round("fed_tent", each)[0] for each in (stream, other)]
     assert_allclose(
       shared, [(2 * a + b) / 3 for a, b in zip(*alone, strict=True)], **SMALL
     )

@@ -17,6 +17,7 @@ from tff_shift import models
 from tff_shift.data import examples
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
+from tff_shift.learning.aggregators import client_slots
 from tff_shift.models import parts
 from tff_shift.models import split_model
 from tff_shift.models.networks import mlp
@@ -330,6 +331,36 @@ def learn_alone(build, domain_of):
     return build(hparams).train_client(weights, (), part, round_num)
 
   return learn
+
+
+@pytest.fixture(scope="session")
+def round_by_hand():
+  """Returns `run(functions, weights, states, clients, round_num)`.
+
+  It gives the clients' results, the server's new weights, and the results of
+  the second phase, if there is one. The mean is uniform.
+  """
+
+  def run(functions, weights, states, clients, round_num, num_clients=4):
+    results = [
+      functions.train_client(weights, *pair, round_num)
+      for pair in zip(states, clients, strict=True)
+    ]
+    new = functions.update_server(
+      weights,
+      trees.mean(*(result.update for result in results)),
+      client_slots.total(
+        [result.plaintext_sum for result in results], num_clients
+      ),
+      round_num,
+    )
+    personal = functions.personalize_client and [
+      functions.personalize_client(new, result.client_state, client, round_num)
+      for result, client in zip(results, clients, strict=True)
+    ]
+    return results, new, personal
+
+  return run
 
 
 @pytest.fixture(scope="session")

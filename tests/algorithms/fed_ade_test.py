@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from tests.fixtures import keras_models
 from tests.fixtures import trees
-from tff_shift import algorithms
 from tff_shift.algorithms import fed_ade
 from tff_shift.algorithms import fix_lr
 from tff_shift.algorithms.parts import two_phase_adaptation
-from tff_shift.models import split_model
-from tff_shift.simulation.engine import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -35,9 +33,7 @@ def cosine(one, other):
 def pretrained(model, initial):
   """The model with fixed weights, as after pre-training, and the weights."""
   weights = initial(np.array([3, 4], np.int32))
-  names = trees.leaves(model.weight_names())
-  values = dict(zip(names, trees.leaves(weights), strict=True))
-  return split_model.with_weights(model, values), weights
+  return keras_models.fixed(model, weights), weights
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +43,6 @@ def clients(make_adapting_client):
     make_adapting_client(0, NUM_INITIAL, 4),
     make_adapting_client(1, NUM_INITIAL, 12),
   ]
-
-
-@pytest.fixture(scope="module")
-def algorithm(pretrained, context):
-  return algorithms.build(fed_ade, pretrained[0], HPARAMS)
 
 
 @pytest.fixture(scope="module")
@@ -96,41 +87,37 @@ class TestRound:
   """A round of two clients, phase by phase."""
 
   @pytest.fixture(scope="class")
-  def start(self, algorithm, clients):
-    run = rounds.Rounds(algorithm, clients, run_seed=0)
-    return run.server_state, run.client_states
+  def run(self, start, pretrained, clients):
+    return start(HPARAMS, clients, model=pretrained[0])
 
   @pytest.fixture(scope="class")
-  def first(self, algorithm, clients, start):
-    return algorithm.phases[0](*start, clients)
+  def first(self, run, clients):
+    phase, _ = run.algorithm.phases
+    return phase(run.server_state, run.client_states, clients)
 
   @pytest.fixture(scope="class")
   def expected(self, pretrained, clients, oracle_round):
     _, weights = pretrained
     return [oracle_round(weights, weights, client) for client in clients]
 
-  def test_rate_and_classes(self, first, expected):
-    for state, (_, rate, classes) in zip(first[1], expected, strict=True):
+  def test_first_phase(self, first, expected, compare):
+    for state, (trained, rate, classes) in zip(first[1], expected, strict=True):
       assert_allclose(state.learning_rate, rate, rtol=1e-5)
       assert_allclose(state.classes, classes, atol=1e-6)
       assert HPARAMS.eta_min < state.learning_rate < HPARAMS.eta_max
-
-  def test_heads_take_a_step_of_the_risk(self, first, expected, compare):
-    for state, (trained, *_) in zip(first[1], expected, strict=True):
+      # Heads take a step of the risk.
       compare.assert_close(state.head, trained.head, 1e-5)
-
-  def test_backbones_are_averaged_by_unlabelled_examples(
-    self, first, expected, compare
-  ):
+    # Backbones are averaged by unlabelled examples.
     (one, *_), (other, *_) = expected
     mean = trees.mean(one.backbone, other.backbone, weights=[4, 12])
     compare.assert_close(first[0].weights, mean, 1e-5)
 
   def test_second_phase_moves_heads_alone(
-    self, algorithm, clients, first, expected, oracle, compare
+    self, run, clients, first, expected, oracle, compare
   ):
     server_state, client_states, _ = first
-    state, states, _ = algorithm.phases[1](server_state, client_states, clients)
+    _, phase = run.algorithm.phases
+    state, states, _ = phase(server_state, client_states, clients)
     assert int(server_state.round_num) == 0
     assert int(state.round_num) == 1
     compare.assert_close(state.weights, server_state.weights, 0.0)
@@ -251,12 +238,12 @@ def test_fix_lr_is_fed_ade_without_a_range(
     field.name: getattr(HPARAMS, field.name)
     for field in dataclasses.fields(two_phase_adaptation.TwoPhaseHParams)
   }
-  works = (
-    build(fed_ade.HParams(**shared, eta_min=0.3, eta_max=0.3), model=model),
-    build(fix_lr.HParams(**shared, learning_rate=0.3), model=model),
-  )
   (adaptive,), (fixed,) = (
-    rounds_alone(functions, clients[1], [1]) for functions in works
+    rounds_alone(build(hparams, model=model), clients[1], [1])
+    for hparams in (
+      fed_ade.HParams(**shared, eta_min=0.3, eta_max=0.3),
+      fix_lr.HParams(**shared, learning_rate=0.3),
+    )
   )
   assert compare.equal_bits(adaptive[0], fixed[0])
   assert compare.equal_bits(adaptive[1].head, fixed[1].head)

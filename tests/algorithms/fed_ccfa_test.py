@@ -1,7 +1,5 @@
 """FedCCFA: a client's round against NumPy, and rounds of several clients."""
 
-import functools
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -9,16 +7,15 @@ from numpy.testing import assert_array_equal
 
 from tests.fixtures import trees
 from tff_shift.algorithms import fed_ccfa
-from tff_shift.learning.aggregators import client_slots
 
 pytestmark = pytest.mark.slow
 
 
-NUM_EXAMPLES = 9
+STREAM = 9, 7
 RATE = 0.05
 # A batch is all examples, three of each class, which is the most that is drawn.
 HPARAMS = fed_ccfa.HParams(
-  batch_size=NUM_EXAMPLES,
+  batch_size=9,
   learning_rate=RATE,
   head_rate_factor=4.0,
   local_epochs=2,
@@ -33,43 +30,34 @@ HPARAMS = fed_ccfa.HParams(
 
 @pytest.fixture(scope="module")
 def clients(make_adapting_client):
-  return [make_adapting_client(i, NUM_EXAMPLES, 7) for i in range(3)]
+  return [make_adapting_client(i, *STREAM) for i in range(3)]
 
 
 @pytest.fixture(scope="module")
-def pretrained(model, clients, run_in_graph):
-  return run_in_graph(model.initial_weights, clients[0].seed)
-
-
-@pytest.fixture(scope="module")
-def first(pretrained, functions):
+def first(weights, functions):
   """The server's weights, and a client's state with two anchors.
 
   The client's classifier is not the one that all start with.
   """
-  weights = functions.initial_weights(np.zeros(2, np.int32))
-  assert np.max(np.abs(weights.head[0] - pretrained.head[0])) > 0.1
-  weights = weights._replace(backbone=pretrained.backbone)
+  server = functions.initial_weights(np.zeros(2, np.int32))
+  assert np.max(np.abs(server.head[0] - weights.head[0])) > 0.1
+  server = server._replace(backbone=weights.backbone)
   anchors = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
   anchors[1] = 0
-  return weights, fed_ccfa.ClientState(pretrained.head, anchors, np.float32(0))
+  return server, fed_ccfa.ClientState(weights.head, anchors, np.float32(0))
 
 
 class TestClient:
   """Steps 1 to 3 of the first client."""
 
   @pytest.fixture(scope="class")
-  def client(self, clients):
-    return clients[0]
-
-  @pytest.fixture(scope="class")
-  def expected(self, pretrained, first, client, oracle):
+  def expected(self, weights, first, client, oracle):
     """Returns `expected(k_factor, first)`: heads, backbone, losses in NumPy.
 
     `first` is the classifier that is trained for comparison.
     """
-    classes = oracle.estimated_classes(pretrained, client)
-    backbone, head = pretrained.backbone, pretrained.head
+    classes = oracle.estimated_classes(weights, client)
+    backbone, head = weights
     embeddings = oracle.embed(backbone, client.x)
 
     def risk(logits):
@@ -94,7 +82,7 @@ class TestClient:
         # A third of the examples are of its class.
         weight = 3 * classes[label]
         total -= weight * np.log(odds[label] / sum(odds.values()))
-      return total / NUM_EXAMPLES
+      return total / 9
 
     there = classes[classes > 0]
     k = -np.sum(there * np.log(there)) / 0.5
@@ -172,12 +160,12 @@ class TestClient:
       assert_allclose(sent.means[c], mean, atol=1e-5)
 
   def test_pseudo_labels_are_those_of_its_model(
-    self, build, first, client, pretrained, oracle
+    self, build, first, client, weights, oracle
   ):
     result = build(HPARAMS, stream_labels="pseudo").train_client(
       *first, client, 0
     )
-    y = oracle.predict(pretrained, client.stream_x).argmax(axis=1)
+    y = oracle.predict(weights, client.stream_x).argmax(axis=1)
     means = result.plaintext_sum.value.means
     has_class = np.isin(np.arange(3), y)
     assert_array_equal(np.any(means != 0, axis=1), has_class)
@@ -185,53 +173,33 @@ class TestClient:
 
 class TestRoundOfThree:
   @pytest.fixture(scope="class")
-  def run(self, build, first, clients):
-    """Returns `run(**changes)`: clients' heads and states after a round."""
-
-    @functools.cache
-    def run_with(chosen=(0, 1, 2), **changes):
-      functions = build(HPARAMS, **changes)
-      weights, state = first
-      own = [
-        state._replace(
-          head=trees.map(lambda w, i=i: w + np.float32(i), state.head)
-        )
-        for i in range(3)
-      ]
-      results = [
-        functions.train_client(weights, own[i], clients[i], 0) for i in chosen
-      ]
-      slots = client_slots.total([r.plaintext_sum for r in results], 4)
-      update = trees.mean(*[r.update for r in results])
-      new = functions.update_server(weights, update, slots, 0)
-      personal = [
-        functions.personalize_client(new, result.client_state, clients[i], 0)
-        for i, result in zip(chosen, results, strict=True)
-      ]
-      return results, new, personal
-
-    return run_with
+  def run(self, build, first, clients, round_by_hand):
+    """Returns `run(distance)`; the clients' heads are apart."""
+    server, state = first
+    states = [
+      state._replace(
+        head=trees.map(lambda w, i=i: w + np.float32(i), state.head)
+      )
+      for i in range(3)
+    ]
+    return lambda distance: round_by_hand(
+      build(HPARAMS, cluster_distance=distance), server, states, clients, 0
+    )
 
   def test_one_group_has_an_averaged_head(self, run, first, compare):
-    results, new, personal = run(cluster_distance=2.0)
-    mean = trees.mean(
-      *[result.client_state.head for result in results],
-    )
+    results, new, personal = run(2.0)
+    head = trees.mean(*(each.client_state.head for each in results))
+    anchors = trees.mean(*(each.plaintext_sum.value.means for each in results))
     for each, result in zip(personal, results, strict=True):
-      compare.assert_close(each.client_state.head, mean, 1e-5)
-      assert_allclose(
-        each.client_state.anchors,
-        sum(r.plaintext_sum.value.means for r in results) / 3,
-        atol=1e-5,
-      )
+      compare.assert_close(each.client_state.head, head, 1e-5)
+      assert_allclose(each.client_state.anchors, anchors, atol=1e-5)
       assert each.loss == result.loss
-    update = trees.mean(*[result.update for result in results])
-    compare.assert_close(
-      new.backbone, trees.add(first[0].backbone, update), 1e-6
-    )
+    update = trees.mean(*(result.update for result in results))
+    expected = trees.add(first[0].backbone, update)
+    compare.assert_close(new.backbone, expected, 1e-6)
 
   def test_clients_in_no_group_keep_their_heads(self, run, compare):
-    results, _, personal = run(cluster_distance=0.0)
+    results, _, personal = run(0.0)
     for each, result in zip(personal, results, strict=True):
       assert compare.equal_bits(
         each.client_state.head, result.client_state.head

@@ -111,41 +111,34 @@ def test_association_by_hand(
 class TestRound:
   @pytest.mark.parametrize("threshold", [0.05, 0.9, 1.1])
   def test_agrees_with_the_oracle(
-    self, build, weights, clients, oracle, compare, threshold
+    self, build, weights, clients, oracle, compare, round_by_hand, threshold
   ):
-    functions = build(HPARAMS, num_clients=NUM_CLIENTS, threshold=threshold)
-    trained, profiles, results = [], [], []
-    for client in clients:
-      result = functions.train_client(weights, (), client, ROUND)
-      results.append(result)
+    results, new, _ = round_by_hand(
+      build(HPARAMS, num_clients=NUM_CLIENTS, threshold=threshold),
+      weights,
+      [()] * 3,
+      clients,
+      ROUND,
+      NUM_CLIENTS,
+    )
+    trained, profiles = [], []
+    for client, result in zip(clients, results, strict=True):
       own = profile_of(oracle, weights.extractor, client)
       # The third client's profile is of another extractor.
       w = np.exp(-np.linalg.norm(weights.profiles[:2] - own, axis=1))
       w /= w.sum()
       w[w < threshold] = 0
-      first = weights.mean
-      if w.any():
-        first = mixed(weights, w)
+      first = mixed(weights, w) if w.any() else weights.mean
       batches = oracle.of_training(client, 2, ROUND)
       after, loss = oracle.descend(first, oracle.losses(batches), RATE)
       oracle.check(result, weights.mean, after, loss, 1e-4)
       trained.append(after)
       profiles.append(own)
-
-    mean = trees.mean(*(each.update for each in results))
-    slots = client_slots.total(
-      [each.plaintext_sum for each in results], NUM_CLIENTS
-    )
-    result = functions.update_server(weights, mean, slots, ROUND)
-    compare.assert_close(result.models, trees.stack(*trained), 1e-4)
-    compare.assert_close(
-      result.mean,
-      trees.mean(*trained),
-      1e-4,
-    )
-    assert_allclose(result.profiles, profiles, atol=1e-4)
-    assert result.written.tolist() == [5, 5, 5]
-    assert compare.equal_bits(result.extractor, weights.extractor)
+    compare.assert_close(new.models, trees.stack(*trained), 1e-4)
+    compare.assert_close(new.mean, trees.mean(*trained), 1e-4)
+    assert_allclose(new.profiles, profiles, atol=1e-4)
+    assert new.written.tolist() == [5, 5, 5]
+    assert compare.equal_bits(new.extractor, weights.extractor)
 
   def test_client_outside_of_the_cohort_keeps_its_row(
     self, functions, weights, clients, compare
@@ -209,11 +202,10 @@ class TestLimits:
   ):
     hparams = dataclasses.replace(HPARAMS, threshold=1.5, warm_up_rounds=0)
     run, plain = (
-      start(each, data, 3) for each in (hparams, fed_avg.HParams(**COMMON))
+      start(each, data, 3).server_state.weights
+      for each in (hparams, fed_avg.HParams(**COMMON))
     )
-    assert compare.equal_bits(
-      run.server_state.weights.mean, plain.server_state.weights
-    )
+    assert compare.equal_bits(run.mean, plain)
 
 
 class TestPrediction:

@@ -8,11 +8,11 @@ import tensorflow as tf
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
+from tests.fixtures import refusals
 from tff_shift import algorithms
 from tff_shift.algorithms import lame
-from tff_shift.learning import randomness
 
-HParams = lame.HParams
+STREAM = 6, 8
 
 
 def test_it_ends_when_the_objective_does_not_change():
@@ -77,19 +77,6 @@ class TestAffinities:
     assert np.all(np.isfinite(lame.rbf_affinity(few, 5)(tf.eye(size))))
 
 
-@pytest.fixture(scope="module")
-def predict(build, make_adapting_client):
-  """Returns `predict(hparams, examples)`."""
-  client = make_adapting_client(0, 6, 8)
-
-  def predict(hparams, examples):
-    functions = build(hparams)
-    weights = functions.initial_weights(randomness.server_seed(0))
-    return functions.predict_as_client(weights, (), client, examples)
-
-  return predict
-
-
 def numpy_lame(features, logits, num_neighbors, num_steps):
   matrix = np.ones((1, 1))
   # Its own affinity with itself, without a width, is 1.
@@ -104,13 +91,15 @@ def numpy_lame(features, logits, num_neighbors, num_steps):
 
 
 @pytest.mark.parametrize("size", [1, 30, 300])
-def test_whole_batch_beside_numpy(predict, make_client, oracle, size, initial):
+def test_whole_batch_beside_numpy(
+  build, make_client, client, weights, oracle, size
+):
   """300 examples are more than models take at a time, and no multiple."""
   examples = make_client(3, [size])
-  weights = initial(0)
   features = oracle.embed(weights.backbone, examples.x)
   logits = oracle.classify(weights.head, features)
-  result = predict(HParams(max_steps=4), examples)
+  functions = build(lame.HParams(max_steps=4))
+  result = functions.predict_as_client(weights, (), client, examples)
   assert_allclose(
     scipy.special.softmax(result, axis=1),
     numpy_lame(features, logits, min(5, size), 4),
@@ -120,7 +109,5 @@ def test_whole_batch_beside_numpy(predict, make_client, oracle, size, initial):
 
 
 def test_it_answers_no_single_queries(model):
-  with pytest.raises(
-    ValueError, match=r"num_queries .* predicts a batch as one"
-  ):
+  with refusals.refused("num_queries .* predicts a batch as one"):
     algorithms.build(lame, model, num_queries=3)

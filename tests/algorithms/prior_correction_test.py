@@ -14,27 +14,26 @@ from tff_shift.algorithms import prior_correction
 from tff_shift.learning import hyperparameters
 
 HParams = prior_correction.HParams
+STREAM = 6, 8
 
 
 @pytest.fixture(scope="module")
-def adapt(build, make_adapting_client, make_client):
+def adapt(build, client, make_adapting_client, make_client):
   """Returns `adapt(hparams, time steps)`, logits after each of them.
 
   Each time step has another stream. The first logits are those of before.
   """
-  client, examples = make_adapting_client(0, 6, 8), make_client(5, [7])
+  examples = make_client(5, [7])
 
   def adapt(hparams, timesteps=(1, 2, 3)):
     functions = build(hparams)
     state = functions.initial_client_state(client.seed, ())
-    found = []
-    for timestep in (None, *timesteps):
-      if timestep is not None:
-        data = make_adapting_client(timestep, 6, 8)._replace(
-          seed=client.seed, timestep=np.int32(timestep)
-        )
-        result = functions.train_client((), state, data, 0)
-        state = result.client_state
+    found = [functions.predict_as_client((), state, client, examples)]
+    for timestep in timesteps:
+      data = make_adapting_client(timestep, *STREAM)._replace(
+        seed=client.seed, timestep=np.int32(timestep)
+      )
+      state = functions.train_client((), state, data, 0).client_state
       found.append(functions.predict_as_client((), state, client, examples))
     return found, state
 
@@ -95,12 +94,11 @@ class TestLimits:
     assert_array_equal(result, expected)
 
   def test_all_memories_agree_after_one_time_step(self, adapt):
-    found = [
+    first, *others = (
       adapt(HParams(memory=memory), (1,))[0][-1]
       for memory in ("none", "history", "window", "flh_ftl")
-    ]
-    for each in found[1:]:
-      assert_array_equal(each, found[0])
+    )
+    assert_array_equal(others, [first] * 3)
 
   def test_windows_of_one_and_of_all_time_steps(self, adapt):
     def last(**options):
@@ -121,8 +119,7 @@ class TestLimits:
 def test_correction_by_hand(adapt):
   """The estimate is the mean softmax of two passes of EM over the stream."""
   found, state = adapt(
-    HParams(estimator="em", memory="none", prior="labelled"),
-    (1,),
+    HParams(estimator="em", memory="none", prior="labelled"), (1,)
   )
   # Six labelled examples, two of each class, so pi is uniform.
   assert_allclose(state.prior, np.full(3, 1 / 3), rtol=1e-6)
@@ -159,16 +156,11 @@ class TestFitScale:
 
   @pytest.mark.parametrize("y, expected", [(0, 16.0), (1, 1 / 16)])
   def test_it_has_limits(self, y, expected):
-    found = prior_correction.fit_scale(
-      np.float32([[2.0, 0.0]] * 3), np.int32([y] * 3)
-    )
+    logits = np.float32([[2.0, 0.0]] * 3)
+    found = prior_correction.fit_scale(logits, np.int32([y] * 3))
     assert_allclose(found, expected, rtol=1e-4)
-
-  def test_without_examples_it_is_one(self):
-    found = prior_correction.fit_scale(
-      np.zeros([0, 2], np.float32), np.zeros([0], np.int32)
-    )
-    assert float(found) == 1.0
+    # Without examples it is one.
+    assert prior_correction.fit_scale(logits[:0], np.int32([])) == 1.0
 
   @pytest.mark.slow
   def test_predictions_are_scaled(self, adapt):

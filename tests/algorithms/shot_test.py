@@ -12,6 +12,7 @@ from tff_shift.algorithms import shot
 pytestmark = pytest.mark.slow
 
 RATE = 0.3
+STREAM = 9, 7
 HPARAMS = shot.HParams(
   learning_rate=RATE,
   momentum=0.0,
@@ -37,17 +38,6 @@ def label_by_hand(embeddings, logits):
     labels = np.array(classes)[np.argmax(cosines, axis=0)]
     weights = np.eye(logits.shape[1])[labels]
   return labels
-
-
-@pytest.fixture(scope="module")
-def client(make_adapting_client):
-  return make_adapting_client(0, 9, 7)
-
-
-@pytest.fixture(scope="module")
-def weights(client, initial):
-  """The weights from which the client starts; the head is one layer."""
-  return initial(client.seed)
 
 
 @pytest.fixture(scope="module")

@@ -330,7 +330,7 @@ class TestBatchNormalization:
 
   @pytest.fixture(scope="class")
   def with_adapted(self, normalized_weights):
-    """Returns `with_adapted(pair)`: the weights with other scales and shifts."""
+    """Returns `with_adapted(pair)`: weights with other scales and shifts."""
     rest = normalized_weights.backbone[:2]
     return lambda pair: normalized_weights._replace(backbone=(*rest, *pair))
 

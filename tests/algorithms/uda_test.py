@@ -12,11 +12,10 @@ from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
 
-NUM_EXAMPLES = 9
 RATE = 0.3
 # A batch is all examples of either domain.
 HPARAMS = uda.HParams(
-  batch_size=NUM_EXAMPLES,
+  batch_size=9,
   local_epochs=1,
   learning_rate=RATE,
   domain_weight=0.8,
@@ -27,9 +26,7 @@ HPARAMS = uda.HParams(
 
 @pytest.fixture(scope="module")
 def client(make_adapting_client):
-  return make_adapting_client(0, NUM_EXAMPLES, NUM_EXAMPLES)._replace(
-    timestep=np.int32(2)
-  )
+  return make_adapting_client(0, 9, 9)._replace(timestep=np.int32(2))
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +104,7 @@ class TestRound:
   def test_clients_start_from_the_model_with_classifiers_of_their_own(
     self, state, make_adapting_client, functions
   ):
-    other = make_adapting_client(1, NUM_EXAMPLES, NUM_EXAMPLES)
+    other = make_adapting_client(1, 9, 9)
     second = functions.initial_client_state(other.seed, ())
     assert np.all(state.classifiers[0][0] != second.classifiers[0][0])
     assert [np.shape(w) for w in second.classifiers[0]] == [

@@ -1,7 +1,5 @@
 """UNIDA's weights, training and predictions against NumPy."""
 
-import types
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,11 +11,11 @@ from tff_shift.algorithms.parts import domain_adversaries
 
 pytestmark = pytest.mark.slow
 
-NUM_EXAMPLES = 9
+STREAM = 9, 9
 RATE = 0.3
 # A batch is all examples of either domain, and lambda is 0.8 at once.
 HPARAMS = unida.HParams(
-  batch_size=NUM_EXAMPLES,
+  batch_size=9,
   local_epochs=1,
   learning_rate=RATE,
   domain_weight=0.8,
@@ -86,11 +84,6 @@ class TestWeights:
 
 
 @pytest.fixture(scope="module")
-def client(make_adapting_client):
-  return make_adapting_client(0, NUM_EXAMPLES, NUM_EXAMPLES)
-
-
-@pytest.fixture(scope="module")
 def state(client, functions):
   return functions.initial_client_state(client.seed, ())
 
@@ -119,74 +112,57 @@ def test_round_gradients_of_a_step(state, client, oracle, compare, functions):
       oracle.embed(state.weights.backbone, x)
       for x in (client.x, client.stream_x)
     )
-    adversary, separate = (
-      (
-        np.log(1 + np.exp(-domain_logits(classifier, source))),
-        np.log(1 + np.exp(domain_logits(classifier, target))),
-      )
-      for classifier in state.classifiers
+    (weighted, _), (_, separate) = (
+      [
+        np.mean(of_source * np.log(1 + np.exp(-domain_logits(part, source))))
+        + np.mean(of_target * np.log(1 + np.exp(domain_logits(part, target))))
+        for of_source, of_target in ((source_weights, target_weights), (1, 1))
+      ]
+      for part in state.classifiers
     )
-    return types.SimpleNamespace(
-      classes=of_classes,
-      weighted=np.mean(source_weights * adversary[0])
-      + np.mean(target_weights * adversary[1]),
-      separate=np.mean(separate[0]) + np.mean(separate[1]),
-    )
-
-  def total(state):
-    found = losses(state)
-    return found.classes + found.weighted + found.separate
+    return of_classes, weighted, separate
 
   def of_backbone(state):
     # That of d' ends before it.
-    found = losses(state)
-    return found.classes - 0.8 * found.weighted
+    of_classes, weighted, _ = losses(state)
+    return of_classes - 0.8 * weighted
+
+  def total(state):
+    return sum(losses(state))
 
   gradient = oracle.gradient(total, state)
+  backbone = oracle.gradient(of_backbone, state).weights.backbone
   gradient = gradient._replace(
-    weights=gradient.weights._replace(
-      backbone=oracle.gradient(of_backbone, state).weights.backbone
-    )
+    weights=gradient.weights._replace(backbone=backbone)
   )
-  expected = trees.map(lambda w, g: w - RATE * g, state, gradient)
+  expected = trees.add(state, gradient, -RATE)
   compare.assert_close(result.client_state, expected, 1e-5)
   assert_allclose(result.loss, total(state), rtol=1e-5)
 
 
-class TestPredictions:
-  @pytest.fixture(scope="class")
-  def predict(self, build, state, client, make_client):
-    examples = make_client(5, [40])
+def test_unknown_is_no_class(build, state, client, make_client, oracle):
+  examples = make_client(5, [40])
+  logits = oracle.predict(state.weights, examples.x)
+  weights = transferability(
+    logits,
+    domain_logits(
+      state.classifiers[1], oracle.embed(state.weights.backbone, examples.x)
+    ),
+    0.5,
+  )
 
-    def predict_with(**changes):
-      return build(HPARAMS, **changes).predict_as_client(
-        (), state, client, examples
-      )
+  def predict(**changes):
+    functions = build(HPARAMS, **changes)
+    return functions.predict_as_client((), state, client, examples)
 
-    return predict_with
-
-  def test_class_of_the_largest_logit_by_default(
-    self, predict, state, make_client, oracle
-  ):
-    x = make_client(5, [40]).x
-    assert_allclose(predict(), oracle.predict(state.weights, x), atol=1e-5)
-
-  def test_unknown_is_no_class(self, predict, state, make_client, oracle):
-    x = make_client(5, [40]).x
-    logits = oracle.predict(state.weights, x)
-    weights = transferability(
-      logits,
-      domain_logits(
-        state.classifiers[1], oracle.embed(state.weights.backbone, x)
-      ),
-      0.5,
-    )
-    threshold = float(np.median(weights))
-    found = predict(unknown_threshold=threshold)
-    is_known = weights >= threshold
-    assert 0 < is_known.sum() < 40
-    assert_allclose(found[is_known], logits[is_known], atol=1e-5)
-    assert np.all(np.isnan(found[~is_known]))
+  # By default all are known.
+  assert_allclose(predict(), logits, atol=1e-5)
+  threshold = float(np.median(weights))
+  found = predict(unknown_threshold=threshold)
+  is_known = weights >= threshold
+  assert 0 < is_known.sum() < 40
+  assert_allclose(found[is_known], logits[is_known], atol=1e-5)
+  assert np.all(np.isnan(found[~is_known]))
 
 
 def test_both_classifiers_have_two_hidden_layers(state):

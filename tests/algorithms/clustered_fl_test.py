@@ -161,8 +161,10 @@ def test_round_agrees_with_the_oracle(
     np.float32, trees.mean(*[each.update for each in results], weights=sizes)
   )
   slots = client_slots.total([each.plaintext_sum for each in results], 4)
+  memory = functions.initial_memory(np.int32([0, 0]))
+  before = trees.map(np.ones_like, memory.last)
   updated, memory = functions.update_server(
-    shared, mean, slots, ROUND, functions.initial_memory(np.int32([0, 0]))
+    shared, mean, slots, ROUND, memory._replace(last=before)
   )
   for k in range(4):
     expected = trees.row(models, k)
@@ -172,31 +174,10 @@ def test_round_agrees_with_the_oracle(
     compare.assert_close(trees.row(updated.models, k), expected, 1e-5)
   assert compare.equal_bits(trees.row(updated.models, 3), trees.row(models, 3))
   assert_array_equal(updated.clusters, chosen)
-  assert_array_equal(memory.last.present, [1, 1, 1, 0])
-  compare.assert_close(
-    trees.row(memory.last.values.update, 2), results[2].update, 0
-  )
-
-
-def test_each_client_gets_the_model_of_its_kind(quadratics):
-  """Clients whose loss is (u - b)^2 / 2, with four different b."""
-  minima = [3, -1, 1, -3, 1, 3, -3, -1, 3, 1, -1, -3]
-  run = quadratics.start(
-    "clustered_fl",
-    coefficients=[(1.0, float(b)) for b in minima],
-    repeats=[1] * 12,
-    participation=0.5,
-    num_rounds=150,
-    learning_rate=0.1,
-    local_steps=1,
-    # A mean of part of a cluster is rarely short: all of it is waited for.
-    mean_norm=0.1,
-    longest_norm=0.05,
-    rounds_before_split=0,
-  )
-  weights = run.server_state.weights
-  found = weights.models.head[0][weights.clusters.astype(int)]
-  assert_allclose(found, minima, atol=1e-3)
+  assert_array_equal(memory.last.present, [1, 1, 1, 1])
+  for client, last in ((2, results[2].update), (3, trees.row(before, 3)[0][0])):
+    found = trees.row(memory.last.values.update, client)
+    compare.assert_close(found, last, 0)
 
 
 def test_client_predicts_with_the_model_of_its_cluster(

@@ -14,14 +14,11 @@ from tests.fixtures import keras_models
 from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift import models
-from tff_shift.data import examples
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
-from tff_shift.models import parts
 from tff_shift.models import split_model
 from tff_shift.models.networks import mlp
-from tff_shift.simulation.engine import client_data as client_data_lib
 from tff_shift.simulation.engine import rounds
 from tff_shift.testing import applicability
 from tff_shift.testing import clients
@@ -517,116 +514,29 @@ def start(model, context):
 
 
 @pytest.fixture(scope="session")
-def rounds_alone(compile_in_graph):
+def rounds_alone():
   """Returns `run(functions, client, timesteps)`: rounds of one client.
 
   They are outside of TFF, whose compiler takes most of a test's time. It gives
   the weights, the client's state and the loss after each round; of two phases,
-  the loss of the second.
+  the loss of the second. In place of a time step there may be its data.
   """
 
   def run(functions, client, timesteps):
-    def start(seed):
-      weights = functions.initial_weights(seed)
-      return weights, functions.initial_client_state(seed, weights)
-
-    def step(weights, state, data, round_num):
-      found = functions.train_client(weights, state, data, round_num)
-      weights = trees.map(tf.add, weights, found.update)
-      if functions.personalize_client is not None:
-        found = functions.personalize_client(
-          weights, found.client_state, data, round_num
-        )
-      return weights, found.client_state, found.loss
-
-    def specs(*values):
-      return trees.map(
-        lambda value: tf.TensorSpec(np.shape(value), np.asarray(value).dtype),
-        values,
-      )
-
-    found = [trees.map(np.asarray, start(client.seed))]
-    compiled = compile_in_graph(step, *specs(*found[0], client, np.int32(0)))
+    weights = functions.initial_weights(client.seed)
+    state = functions.initial_client_state(client.seed, weights)
+    after = []
     for round_num, data in enumerate(timesteps):
       if not isinstance(data, tuple):
         data = client._replace(timestep=np.int32(data))
-      found.append(compiled(*found[-1][:2], data, np.int32(round_num)))
-    return found[1:]
+      result = functions.train_client(weights, state, data, round_num)
+      weights = trees.add(weights, result.update)
+      if functions.personalize_client is not None:
+        result = functions.personalize_client(
+          weights, result.client_state, data, round_num
+        )
+      state = result.client_state
+      after.append((weights, state, result.loss))
+    return after
 
   return run
-
-
-def _quadratic_model(start):
-  """A model with one weight u whose loss is a / 2 (u - b)^2 + 1.
-
-  An example is (a, b), of class 0: the cross-entropy of the logits 0 and z is
-  log(1 + e^z), so z = log(e^q - 1) makes it q. The 1 keeps z finite.
-  """
-
-  def head(weights, embedding, _):
-    (u,) = weights
-    a, b = embedding[:, 0], embedding[:, 1]
-    loss = a / 2 * tf.square(u - b) + 1.0
-    return tf.stack([tf.zeros_like(loss), tf.math.log(tf.math.expm1(loss))], 1)
-
-  return split_model.SplitModel(
-    name="quadratic",
-    backbone=parts.Part(lambda weights, x, frozen: x, (), (), (), ()),
-    head=parts.Part(
-      head,
-      ("layer/u",),
-      (lambda shape, seed: tf.fill(shape, start),),
-      ((),),
-      parts.paths(parts.HEAD, 1),
-    ),
-    input_shape=(2,),
-    input_dtype=tf.float32,
-    num_classes=2,
-    embedding_size=2,
-  )
-
-
-@pytest.fixture(scope="session")
-def quadratics(context):
-  """Two clients with the losses u^2 / 2 and 4 (u - 1)^2 / 2.
-
-  The mean is smallest at 0.8. `start(name, coefficients=..., repeats=...,
-  at=0.0, participation=1.0, num_rounds=0, **hparams)` starts a run, whose
-  `u(run)` is the server's weight. `repeats` is the number of equal examples of
-  each client.
-  """
-  del context
-
-  def start(
-    name,
-    coefficients=((1.0, 0.0), (4.0, 1.0)),
-    repeats=(1, 1),
-    at=0.0,
-    participation=1.0,
-    num_rounds=0,
-    **values,
-  ):
-    data = client_data_lib.training_data(
-      [
-        examples.Examples(np.float32([each] * count), np.zeros(count, np.int32))
-        for each, count in zip(coefficients, repeats, strict=False)
-      ],
-      run_seed=0,
-    )
-    module = algorithms.get(name)
-    built = algorithms.build(
-      module,
-      _quadratic_model(at),
-      module.HParams(batch_size=1, **values),
-      num_clients=len(data),
-    )
-    run = rounds.Rounds(built, data, run_seed=0, participation=participation)
-    for _ in range(num_rounds):
-      run.step()
-    return run
-
-  def u(run):
-    weights = run.server_state.weights
-    return float(getattr(weights, "model", weights).head[0])
-
-  return types.SimpleNamespace(start=start, u=u)

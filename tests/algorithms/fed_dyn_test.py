@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
 
 from tests.fixtures import trees
 from tff_shift.algorithms import fed_dyn
@@ -13,8 +12,6 @@ ROUND = 3
 ALPHA = 0.7
 COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": 0.3}
 HPARAMS = fed_dyn.HParams(alpha=ALPHA, **COMMON)
-# Enough steps that clients reach their minimum.
-EXACT = {"alpha": 0.5, "learning_rate": 0.1, "local_steps": 200}
 
 
 def test_steps_agree_with_the_oracle(
@@ -62,11 +59,11 @@ def test_memory_is_the_mean_over_all_clients(
     assert any(np.any(each) for each in trees.leaves(mean))
 
 
-class TestQuadratics:
-  """Two clients whose mean loss is smallest at 0.8."""
-
-  def test_first_round_computed_by_hand(self, quadratics):
-    run = quadratics.start("fed_dyn", **EXACT, num_rounds=1)
-    # The second client minimises 4 (u - 1)^2 / 2 + u^2 / 4: u = 8/9.
-    assert_allclose(quadratics.u(run), 8 / 9, rtol=1e-5)
-    assert_allclose(run.server_state.memory.head[0], 4 / 9, rtol=1e-5)
+def test_server_adds_the_mean_and_the_new_memory(weights, compare, functions):
+  change, memory = (trees.normal(weights, seed) for seed in (1, 2))
+  moved, after = functions.update_server(weights, change, (), 0, memory)
+  # All clients took part.
+  expected = trees.add(memory, change)
+  compare.assert_close(after, expected, 1e-6)
+  expected = trees.add(trees.add(weights, change), expected)
+  compare.assert_close(moved, expected, 1e-6)

@@ -13,13 +13,6 @@ RATE, GAMMA = 0.3, 0.7
 ROUND = 3
 COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
 HPARAMS = fed_iir.HParams(alignment=GAMMA, **COMMON)
-# Gradients u and 4 (u - 1) of the only weight, which is the head.
-QUADRATIC = {
-  "head": "classifier",
-  "learning_rate": 0.1,
-  "local_steps": 1,
-  "alignment": 0.5,
-}
 
 
 def head_gradient(oracle, weights, batch):
@@ -37,16 +30,23 @@ class TestClient:
     self, build, client, weights, oracle, compare, batch_size
   ):
     shared = fed_iir.Shared(weights, weights.head)
-    (survey,) = build(HPARAMS, batch_size=batch_size, weight_decay=0.1).surveys
+    (survey,) = build(
+      HPARAMS, batch_size=batch_size, weight_decay=0.1, average_decay=0.9
+    ).surveys
     result = survey.survey_client(shared, (), client, ROUND)
     expected = head_gradient(oracle, weights, client)
     compare.assert_close(result.update, expected, 1e-6)
+    # The server has a moving average.
+    after = survey.update_server(shared, result.update, (), None)
+    expected = trees.mean(weights.head, expected, weights=[0.9, 0.1])
+    compare.assert_close(after.gradient, expected, 1e-6)
     (loss,) = oracle.losses([client])
     assert_allclose(result.loss, loss(weights), rtol=1e-5)
 
   def test_steps_agree_with_the_oracle(
     self, client, weights, oracle, compare, functions
   ):
+    assert not trees.largest(functions.initial_weights(client.seed).gradient)
     mean = trees.normal(weights.head)
     result = functions.train_client(
       fed_iir.Shared(weights, mean), (), client, ROUND
@@ -67,25 +67,3 @@ class TestClient:
       RATE,
     )
     oracle.check(result, weights, trained, loss)
-
-
-class TestQuadratics:
-  def test_rounds_computed_by_hand(self, quadratics):
-    run = quadratics.start("fed_iir", **QUADRATIC, num_rounds=1)
-    # The mean of 0 and -4 is -2, and g = -0.1. The clients' gradients are
-    # 0 + (0 + 0.1) and -4 + 4 (-4 + 0.1).
-    assert_allclose(run.server_state.weights.gradient[0], -0.1, rtol=1e-6)
-    assert_allclose(quadratics.u(run), -0.1 * (0.1 - 19.6) / 2, rtol=1e-5)
-    run.step()
-    # The same round's gradients at 0.975: 0.975 and -0.1.
-    assert_allclose(
-      run.server_state.weights.gradient[0], -0.095 + 0.05 * 0.4375, rtol=1e-5
-    )
-
-  def test_without_decay_the_average_is_the_mean_of_the_round(self, quadratics):
-    run = quadratics.start(
-      "fed_iir", **QUADRATIC, average_decay=0.0, num_rounds=1
-    )
-    assert_allclose(run.server_state.weights.gradient[0], -2.0, rtol=1e-6)
-    # 0 + (0 + 2) and -4 + 4 (-4 + 2).
-    assert_allclose(quadratics.u(run), -0.1 * (2 - 12) / 2, rtol=1e-5)

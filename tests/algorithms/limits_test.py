@@ -36,6 +36,8 @@ STATES = {
     # In the first round of a client.
     ("fed_dyn", {"alpha": 0.7}, "fed_prox", {"mu": 0.7}),
     ("fed_avg_ft", {"fine_tuning_epochs": 2}, "fed_avg", {}),
+    # The votes come on top.
+    ("gma", {}, "fed_avg", {}),
     ("fed_prox", {"mu": 0.0}, "fed_avg", {}),
     ("fed_prox_ft", {"mu": 0.7}, "fed_prox", {"mu": 0.7}),
     ("fed_sam_ft", {"rho": 0.0}, "fed_avg_ft", {}),

@@ -55,35 +55,14 @@ def test_steps_agree_with_the_oracle(
   oracle.check(result, weights, w, np.mean(values), tolerance)
 
 
-class TestQuadratics:
-  def test_client_adapts_by_steps_of_the_inner_rate(
-    self, quadratics, run_in_graph
-  ):
-    run = quadratics.start(
-      "per_fed_avg",
-      at=2.0,
-      inner_rate=0.1,
-      adaptation_steps=2,
-      momentum=0.5,
-      weight_decay=0.1,
-    )
-    adapted = run_in_graph(
-      run.algorithm.spec.prepare_client,
-      run.server_state.weights,
-      (),
-      run.data[1],
-      np.int32(0),
-    )
-    # 1 + (2 - 1) (1 - 0.1 * 4)^2, without momentum and decay.
-    assert_allclose(adapted.head[0], 1.36, rtol=1e-5)
-
-
-def test_client_predicts_with_the_adapted_model(
-  client, weights, make_client, oracle, functions
+def test_client_predicts_after_steps_of_the_inner_rate(
+  build, client, weights, make_client, oracle
 ):
+  """Without momentum and decay."""
+  functions = build(HPARAMS, adaptation_steps=2, momentum=0.5, weight_decay=0.1)
   other = make_client(1, [9])
-  (batch,) = oracle.batches(client, 1, randomness.Purpose.PERSONALIZE)
-  adapted, _ = oracle.descend(weights, oracle.losses([batch]), ALPHA)
+  batches = oracle.batches(client, 2, randomness.Purpose.PERSONALIZE)
+  adapted, _ = oracle.descend(weights, oracle.losses(batches), ALPHA)
   prepared = functions.prepare_client(weights, (), client, 0)
   assert_allclose(
     functions.predict_as_client(weights, prepared, client, other),

@@ -11,7 +11,6 @@ from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import t3a
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
-from tff_shift.models.networks import mlp
 
 pytestmark = pytest.mark.slow
 
@@ -19,14 +18,8 @@ COMMON = {"batch_size": 4, "local_steps": 1, "learning_rate": 0.3}
 
 
 @pytest.fixture(scope="module")
-def model():
-  """With a head of two layers, of which one may stay in the backbone."""
-  return mlp.build((5,), num_classes=3, width=8, head_width=6)
-
-
-@pytest.fixture(scope="module")
-def cut(model):
-  return split_model.with_head(model, "last_layer")
+def cut(deep_model):
+  return split_model.with_head(deep_model, "last_layer")
 
 
 @pytest.fixture(scope="module")
@@ -122,33 +115,23 @@ class TestPredict:
 
 class TestWork:
   @pytest.fixture(scope="class")
-  def functions(self, build):
-    return build(t3a.HParams(num_supports=3, **COMMON))
+  def functions(self, build, deep_model):
+    return build(t3a.HParams(num_supports=3, **COMMON), model=deep_model)
 
-  def test_predictions_depend_on_own_examples_alone(
+  def test_clients_see_examples_in_orders_of_their_own(
     self, functions, weights, make_client
   ):
-    client, examples = make_client(0, [6, 5]), make_client(1, [4, 0, 9])
-    target = examples._replace(
-      x=examples.x[4:], y=examples.y[4:], domain_sizes=np.int32([0, 0, 9])
-    )
-    all_domains, other_classes, alone, other_client = (
-      functions.predict_as_client(weights, weights, *call)
-      for call in (
-        (client, examples),
-        (client, examples._replace(y=(examples.y + 1) % 3)),
-        (client, target),
-        (make_client(2, [6, 5]), examples),
+    examples = make_client(1, [4, 0, 9])
+    one, other = (
+      functions.predict_as_client(
+        weights, weights, make_client(client, [6, 5]), examples
       )
+      for client in (0, 2)
     )
-    np.testing.assert_array_equal(all_domains, other_classes)
-    # Batches of other sizes: a matrix product may round otherwise.
-    assert_allclose(all_domains[4:], alone, rtol=1e-6)
-    # Another client sees them in another order.
-    assert np.any(all_domains != other_client)
+    assert np.any(one != other)
 
   def test_training_and_server_are_those_of_fed_avg_ft(
-    self, build, model, functions, weights, make_client, compare
+    self, build, deep_model, functions, weights, make_client, compare
   ):
     client = make_client(0, [6, 5])
 
@@ -159,9 +142,9 @@ class TestWork:
         functions.predict_as_server(w, (), client),
       )
 
-    flat, num_backbone = trees.leaves(weights), len(model.backbone.names)
+    flat, num_backbone = trees.leaves(weights), len(deep_model.backbone.names)
     whole = split_model.SplitWeights(
       tuple(flat[:num_backbone]), tuple(flat[num_backbone:])
     )
-    plain = build(fed_avg_ft.HParams(**COMMON))
+    plain = build(fed_avg_ft.HParams(**COMMON), model=deep_model)
     assert compare.equal_bits(run(functions, weights), run(plain, whole))

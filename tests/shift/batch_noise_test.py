@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from tff_shift.shift import batch_noise
-from tff_shift.shift import dynamics
 
 
 @pytest.fixture(scope="module")
@@ -59,32 +58,3 @@ class TestCorrect:
     )
     # No distance has no noise in it: the same batch again.
     assert batch_noise.correct(tf.constant(0.0), 0.3, 0.3).numpy() == 0
-
-  @pytest.mark.slow
-  @pytest.mark.parametrize(
-    "other, tolerance",
-    [((0.1, 0.2, 0.3, 0.4), 0.003), ((0.4, 0.3, 0.2, 0.1), 0.01)],
-    ids=["same", "other"],
-  )
-  def test_takes_the_noise_of_small_batches_out(self, other, tolerance):
-    """4,000 pairs of batches of 30 classes, of one distribution and of two."""
-    one, num_pairs, size = np.array([0.1, 0.2, 0.3, 0.4]), 4000, 30
-    generator = np.random.default_rng(1)
-
-    def draw(distribution):
-      classes = generator.choice(4, [num_pairs, size], p=distribution)
-      return tf.constant(np.eye(4)[classes], tf.float32)
-
-    def distances(pair):
-      means = [tf.reduce_mean(batch, axis=0) for batch in pair]
-      noise = [batch_noise.noise_of_direction(batch) for batch in pair]
-      found = dynamics.uncertainty_dynamics(*means)
-      return found, batch_noise.correct(found, *noise)
-
-    measured, corrected = tf.vectorized_map(
-      distances, (draw(one), draw(np.array(other)))
-    )
-    cosine = one @ other / np.linalg.norm(one) / np.linalg.norm(other)
-    # As they are, batches are further apart than their distributions.
-    assert np.mean(measured) - (1 - cosine) > 0.02
-    assert abs(np.mean(corrected) - (1 - cosine)) < tolerance

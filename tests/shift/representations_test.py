@@ -93,26 +93,6 @@ class TestAll:
         " 784, got 756"
       )
 
-  @pytest.mark.slow
-  def test_labels_can_be_read_from_what_is_fitted_at_the_server(
-    self, fitted, digits
-  ):
-    """The nearest of ten means tells which label has 80 %."""
-    seen, new = (
-      dynamic_personalization.Periods(
-        pool, 10, "0.8", num_clients=1, period_size=50, seed=seed
-      )
-      for pool, seed in ((digits.train, 1), (digits.test, 2))
-    )
-    heavy = np.array([seen.heavy_labels(0, p)[0] for p in range(40)])
-    truth = np.array([new.heavy_labels(0, p)[0] for p in range(20)])
-    for name in ("t_sne_map", "pca"):
-      r = np.stack([fitted[name](seen.batch(0, p).x) for p in range(40)])
-      means = np.stack([r[heavy == label].mean(axis=0) for label in range(10)])
-      found = np.stack([fitted[name](new.batch(0, p).x) for p in range(20)])
-      squares = np.square(found[:, np.newaxis] - means).sum(axis=2)
-      assert np.mean(squares.argmin(axis=1) == truth) >= 0.9
-
 
 class TestMoments:
   def test_moments_by_hand(self):

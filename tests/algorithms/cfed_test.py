@@ -30,11 +30,6 @@ SIZES = [4, 6, 5]
 
 
 @pytest.fixture(scope="module")
-def client(make_client):
-  return make_client(0, SIZES)
-
-
-@pytest.fixture(scope="module")
 def weights(initial):
   return cfed.Weights(
     *map(initial, range(2)),
@@ -238,16 +233,3 @@ class TestServer:
     assert trees.largest(moved) > 1e-3
     # The domain is over: it is the next teacher.
     assert compare.equal_bits(result.teacher, result.model)
-
-
-def test_teacher_is_the_model_of_the_end_of_the_last_domain(
-  start, make_client, compare
-):
-  run = start(HPARAMS, [make_client(i, SIZES) for i in range(2)])
-  states = [run.server_state.weights]
-  for _ in range(5):
-    run.step()
-    states.append(run.server_state.weights)
-  for number, teacher in ((1, 0), (2, 2), (3, 2), (4, 4), (5, 4)):
-    assert compare.equal_bits(states[number].teacher, states[teacher].model)
-  assert not compare.equal_bits(states[4].model, states[5].model)

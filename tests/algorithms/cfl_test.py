@@ -43,11 +43,6 @@ def moments(oracle, weights, client):
   return trees.mean(*gradients), trees.mean(*squares)
 
 
-@pytest.fixture(scope="module")
-def client(make_client):
-  return make_client(0, SIZES)
-
-
 def test_expansion_of_a_sum_of_quadratic_functions_is_exact(run_in_graph):
   generator = np.random.default_rng(0)
   functions = [
@@ -75,26 +70,32 @@ def test_expansion_of_a_sum_of_quadratic_functions_is_exact(run_in_graph):
 
 
 class TestTraining:
-  def test_first_domain_is_fed_avg_on_it(
-    self, learn_alone, client, weights, compare, functions
+  @pytest.mark.parametrize(
+    "past_weight, domain, round_num",
+    # The first domain, and a past of no weight.
+    [(0.5, 0, 1), (0.0, 1, 3)],
+  )
+  def test_without_a_past_it_is_fed_avg_on_the_domain(
+    self,
+    learn_alone,
+    build,
+    client,
+    weights,
+    compare,
+    past_weight,
+    domain,
+    round_num,
   ):
-    result = functions.train_client(weights, nothing(weights), client, 1)
-    expected = learn_alone(weights, client, 0, 1)
-    assert compare.equal_bits(result.update, expected.update)
-    assert compare.equal_bits(
-      result.client_state, nothing(weights)._replace(domain=np.int32(0))
+    past = nothing(weights)._replace(domain=np.int32(domain - 1))
+    result = build(HPARAMS, past_weight=past_weight).train_client(
+      weights, past, client, round_num
     )
-
-  def test_past_of_no_weight_is_forgotten(
-    self, learn_alone, build, client, weights, compare
-  ):
-    past = nothing(weights)._replace(domain=np.int32(0))
-    forgets = cfl.HParams(
-      task_rounds=6, past_weight=0.0, local_steps=1, **COMMON
-    )
-    result = build(forgets).train_client(weights, past, client, 3)
-    expected = learn_alone(weights, client, 1, 3)
+    expected = learn_alone(weights, client, domain, round_num)
     assert compare.equal_bits(result.update, expected.update)
+    if not domain:
+      assert compare.equal_bits(
+        result.client_state, past._replace(domain=np.int32(0))
+      )
 
   def test_domain_that_is_over_is_expanded_where_the_client_meets_the_next(
     self, domain_of, client, weights, oracle, run_in_graph, compare, functions

@@ -57,8 +57,8 @@ def mean_of(rows, weight):
 
 
 @pytest.fixture(scope="module")
-def backbone(weights):
-  return weights.backbone
+def backbone(initial):
+  return initial(0).backbone
 
 
 @pytest.fixture

@@ -296,6 +296,12 @@ def weights(request, initial, client):
   return initial(client.seed if hasattr(request.module, "STREAM") else 0)
 
 
+@pytest.fixture(scope="module")
+def shared(functions):
+  """What the server of these functions starts with."""
+  return functions.initial_weights(randomness.server_seed(0))
+
+
 @pytest.fixture(scope="session")
 def domain_of():
   """Returns `domain_of(client, domain)`: a client with one of its domains."""

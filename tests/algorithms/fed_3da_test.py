@@ -5,7 +5,6 @@ import pytest
 
 from tests.fixtures import trees
 from tff_shift.algorithms import fed_3da
-from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
 
@@ -26,23 +25,17 @@ def clients(make_period_client):
   return [make_period_client(i, 10 + i, SIZE) for i in range(3)]
 
 
-@pytest.fixture
-def run(start, clients):
-  return start(HPARAMS, clients)
-
-
 def test_training_agrees_with_the_oracle(
-  functions, clients, oracle, compare, initial
+  functions, shared, clients, oracle, compare, initial
 ):
   round_num = 5
   client = clients[0]
-  phi = functions.initial_weights(randomness.server_seed(0))
   in_use = initial(client.seed)
-  result = functions.train_client(phi, in_use, client, round_num)
+  result = functions.train_client(shared, in_use, client, round_num)
   # One epoch of 10 examples is three batches of 4.
   batches = oracle.of_training(client, 3, round_num)
   by_phi, _, mean_loss = oracle.train_work_network(
-    phi, client.representation, batches, 0.3
+    shared, client.representation, batches, 0.3
   )
   # Towards the trained weights; alpha is 0.5.
   compare.assert_close(result.update, trees.scale(by_phi, 0.5), 1e-5)
@@ -51,12 +44,16 @@ def test_training_agrees_with_the_oracle(
   np.testing.assert_allclose(result.loss, mean_loss, rtol=1e-5)
   # What is used is what was received.
   compare.assert_close(
-    result.client_state, oracle.work_network(phi, client.representation), 1e-6
+    result.client_state,
+    oracle.work_network(shared, client.representation),
+    1e-6,
   )
 
 
-def test_request_gives_what_the_meta_network_gives(run, oracle, compare):
-  run.step()
+def test_request_gives_what_the_meta_network_gives(
+  start, clients, oracle, compare
+):
+  run = start(HPARAMS, clients, 1)
   r = np.array([0.5, -1.0, 2.0], np.float32)
   compare.assert_close(
     run.algorithm.request(run.server_state, r),

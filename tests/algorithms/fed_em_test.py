@@ -1,4 +1,4 @@
-"""FedEM: each client has its own mixture of several server models."""
+"""FedEM: each client has its own mixture of several server shared."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,6 @@ from numpy.testing import assert_allclose
 
 from tests.fixtures import trees
 from tff_shift.algorithms import fed_em
-from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
 
@@ -18,16 +17,11 @@ HPARAMS = fed_em.HParams(num_models=2, **COMMON)
 PI = np.array([0.3, 0.7], np.float32)
 
 
-@pytest.fixture(scope="module")
-def models(functions):
-  return functions.initial_weights(randomness.server_seed(0))
-
-
-def expectation(oracle, models, pi, client):
+def expectation(oracle, shared, pi, client):
   """q in NumPy, [num_examples, num_models]."""
   likelihoods = np.stack(
     [
-      oracle.softmax(oracle.predict(trees.row(models, k), client.x))[
+      oracle.softmax(oracle.predict(trees.row(shared, k), client.x))[
         np.arange(len(client.y)), client.y
       ]
       for k in range(2)
@@ -43,11 +37,11 @@ def test_without_examples_the_mixture_stays():
 
 
 def test_round_agrees_with_the_oracle(
-  models, make_client, oracle, compare, functions
+  shared, make_client, oracle, compare, functions
 ):
   client = make_client(0, [6, 5])
-  result = functions.train_client(models, PI, client, ROUND)
-  q = expectation(oracle, models, PI, client)
+  result = functions.train_client(shared, PI, client, ROUND)
+  q = expectation(oracle, shared, PI, client)
   assert_allclose(result.client_state, q.mean(axis=0), rtol=1e-5)
   batches = oracle.of_training(client, 4, ROUND)
   total = 0.0
@@ -69,10 +63,10 @@ def test_round_agrees_with_the_oracle(
       )
 
     trained, loss = oracle.descend(
-      trees.row(models, k), [loss_on(batch) for batch in batches], RATE
+      trees.row(shared, k), [loss_on(batch) for batch in batches], RATE
     )
     total += loss
-    expected = trees.subtract(trained, trees.row(models, k))
+    expected = trees.subtract(trained, trees.row(shared, k))
     compare.assert_close(trees.row(result.update, k), expected, 1e-5)
     assert trees.largest(expected) > 1e-3
   assert_allclose(result.loss, total, rtol=1e-5)
@@ -80,18 +74,18 @@ def test_round_agrees_with_the_oracle(
 
 class TestPrediction:
   def test_is_the_mixture_of_probabilities(
-    self, models, make_client, oracle, functions
+    self, shared, make_client, oracle, functions
   ):
     client, other = make_client(0, [7]), make_client(1, [9])
-    pi = functions.prepare_client(models, PI, client, ROUND)
-    expected_pi = expectation(oracle, models, PI, client).mean(axis=0)
+    pi = functions.prepare_client(shared, PI, client, ROUND)
+    expected_pi = expectation(oracle, shared, PI, client).mean(axis=0)
     assert_allclose(pi, expected_pi, rtol=1e-5)
     mixture = sum(
       expected_pi[k]
-      * oracle.softmax(oracle.predict(trees.row(models, k), other.x))
+      * oracle.softmax(oracle.predict(trees.row(shared, k), other.x))
       for k in range(2)
     )
-    logits = functions.predict_as_client(models, pi, client, other)
+    logits = functions.predict_as_client(shared, pi, client, other)
     assert_allclose(np.exp(logits), mixture, rtol=1e-4)
 
   def test_model_of_weight_0_does_not_count(self, oracle):

@@ -203,8 +203,6 @@ class TestServerEvaluation:
     assert metrics["accuracy"] == 1
     margin = (2 - 1.13) ** 2 - (1.13 - 1 / 3) ** 2
     assert_allclose(metrics["loss"], np.log1p(np.exp(-margin)), rtol=1e-5)
-
-  def test_client_without_a_class_does_not_move_its_prototype(self, evaluate):
-    # Now there is a third class, at 1000; the other two are where they were.
+    # With a third class, at 1000, the other two are where they were.
     metrics = evaluate([1.13, 600], [0, 2], points([1000], [2], [1]))
     assert metrics["accuracy"] == 1

@@ -29,11 +29,6 @@ ROUND = 5
 
 
 @pytest.fixture(scope="module")
-def shared(functions):
-  return functions.initial_weights(randomness.server_seed(0))
-
-
-@pytest.fixture(scope="module")
 def personal(functions, shared):
   return functions.initial_client_state(randomness.client_seed(0, 0), shared)
 

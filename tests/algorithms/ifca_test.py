@@ -1,4 +1,4 @@
-"""IFCA: a client trains the best of several models, chosen by its own loss."""
+"""IFCA: a client trains the best of several shared, chosen by its own loss."""
 
 import numpy as np
 import pytest
@@ -18,31 +18,26 @@ COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
 HPARAMS = ifca.HParams(num_models=3, **COMMON)
 
 
-@pytest.fixture(scope="module")
-def models(functions):
-  return functions.initial_weights(randomness.server_seed(0))
-
-
 class TestRound:
   def test_agrees_with_the_oracle(
-    self, models, make_client, oracle, compare, functions
+    self, shared, make_client, oracle, compare, functions
   ):
     clients = [make_client(i, [6 + i, 5]) for i in range(4)]
     chosen = np.argmin(
       [
-        [loss(trees.row(models, k)) for k in range(3)]
+        [loss(trees.row(shared, k)) for k in range(3)]
         for loss in oracle.losses(clients)
       ],
       axis=1,
     )
     assert len(set(chosen)) > 1
     # As many steps as domains in each of two iterations.
-    sums = trees.map(lambda w: np.zeros(w.shape, np.float64), models)
+    sums = trees.map(lambda w: np.zeros(w.shape, np.float64), shared)
     results = []
     for client, k in zip(clients, chosen, strict=True):
-      results.append(functions.train_client(models, (), client, ROUND))
+      results.append(functions.train_client(shared, (), client, ROUND))
       batches = oracle.of_training(client, 4, ROUND)
-      start = trees.row(models, k)
+      start = trees.row(shared, k)
       trained, loss = oracle.descend(start, oracle.losses(batches), RATE)
       assert_allclose(results[-1].loss, loss, rtol=1e-5)
       for total, new, old in trees.pairs(sums, trained, start):
@@ -53,45 +48,29 @@ class TestRound:
         w
         + total / np.maximum(members, 1).reshape([-1] + [1] * (total.ndim - 1))
       ),
-      models,
+      shared,
       sums,
     )
     mean = trees.mean(*[each.update for each in results])
-    updated, fractions = functions.update_server(models, mean, (), 0)
+    updated, fractions = functions.update_server(shared, mean, (), 0)
     compare.assert_close(updated, expected, 1e-5)
     assert_allclose(fractions, members / 4, rtol=1e-6)
-
-  def test_model_that_nobody_chooses_keeps_its_bits(
-    self, start, make_client, compare
-  ):
-    data = [make_client(i, [6, 5]) for i in range(3)]
-    run = start(HPARAMS, data)
-    before = run.server_state.weights
-    run.step()
-    after, fractions = run.server_state.weights, run.server_state.memory
-    moved = [
-      not compare.equal_bits(trees.row(before, k), trees.row(after, k))
-      for k in range(3)
-    ]
-    assert moved == [fraction > 0 for fraction in fractions]
-    assert False in moved and True in moved
-    assert_allclose(np.sum(fractions), 1, rtol=1e-6)
 
 
 class TestLimits:
   def test_of_equal_models_the_first_is_chosen(
-    self, models, make_client, functions
+    self, shared, make_client, functions
   ):
-    same = trees.stack(*[trees.row(models, 1)] * 3)
+    same = trees.stack(*[trees.row(shared, 1)] * 3)
     client = make_client(0, [6, 5])
     update = functions.train_client(same, (), client, ROUND).update
     assert_array_equal(update.members, [1, 0, 0])
     assert not any(np.any(rows[1:]) for rows in trees.leaves(update.models))
 
   def test_model_with_a_loss_that_is_not_a_number_is_not_chosen(
-    self, models, make_client, functions
+    self, shared, make_client, functions
   ):
-    model = trees.row(models, 1)
+    model = trees.row(shared, 1)
     diverged = trees.scale(model, np.float32(np.nan))
     wrong, client = (
       trees.stack(diverged, model, diverged),
@@ -103,35 +82,35 @@ class TestLimits:
 
 
 def test_client_predicts_with_the_model_of_the_smallest_loss(
-  models, make_client, oracle, functions
+  shared, make_client, oracle, functions
 ):
   client, other = make_client(0, [7]), make_client(1, [7])
   (loss,) = oracle.losses([client])
-  best = np.argmin([loss(trees.row(models, k)) for k in range(3)])
-  prepared = functions.prepare_client(models, (), client, ROUND)
+  best = np.argmin([loss(trees.row(shared, k)) for k in range(3)])
+  prepared = functions.prepare_client(shared, (), client, ROUND)
   assert_allclose(
-    functions.predict_as_client(models, prepared, client, other),
-    oracle.predict(trees.row(models, best), other.x),
+    functions.predict_as_client(shared, prepared, client, other),
+    oracle.predict(trees.row(shared, best), other.x),
     atol=1e-5,
   )
 
 
 class TestInitialModels:
   def test_first_is_that_of_the_seed_and_the_others_differ(
-    self, model, models, run_in_graph, compare, initial
+    self, model, shared, run_in_graph, compare, initial
   ):
     plain = initial(0)
-    assert compare.equal_bits(trees.row(models, 0), plain)
-    kernels = models.backbone[0]
+    assert compare.equal_bits(trees.row(shared, 0), plain)
+    kernels = shared.backbone[0]
     assert all(
       np.abs(kernels[i] - kernels[j]).max() > 0.1
       for i in range(3)
       for j in range(i)
     )
-    # More models do not change the first ones.
+    # More shared do not change the first ones.
     fewer = run_in_graph(
       lambda seed: model_stack.initial_models(model, 2, seed),
       randomness.server_seed(0),
     )
-    more = trees.map(lambda w: w[:2], models)
+    more = trees.map(lambda w: w[:2], shared)
     assert compare.equal_bits(fewer, more)

@@ -5,11 +5,14 @@ import sys
 
 import pytest
 
+from tests.fixtures import refusals
 from tff_shift import algorithms
 from tff_shift.learning import function_types
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "own_algorithm.py"
 GOOD = EXAMPLE.read_text(encoding="utf-8")
+# The hyper-parameter of the example.
+FIELD = GOOD[GOOD.index("  server_rate") : GOOD.index("def build")]
 
 
 @pytest.fixture(autouse=True)
@@ -97,10 +100,8 @@ def test_number_of_clients_is_an_argument_for_who_takes_it(
 
 class TestRefusals:
   def refuse(self, path, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with refusals.refused(f"^{path}.*{message}"):
       algorithms.load(path)
-    assert "\n" not in str(error.value)
-    assert str(error.value).startswith(path)
     assert "mine" not in algorithms.names()
 
   @pytest.mark.parametrize(
@@ -121,6 +122,11 @@ class TestRefusals:
       ('"evolving", ', '["evolving"], ', "there must be SCENARIOS"),
       ("    1.0,", "    (1.0,),", "'server_rate' .* it is of type tuple"),
       (
+        FIELD,
+        "  server_rate: float = 1.0\n\n\n",
+        "'server_rate' .* must come fr",
+      ),
+      (
         "def build(model, hparams)",
         "def build(model)",
         "a function build\\(model",
@@ -140,21 +146,18 @@ class TestRefusals:
     assert old in GOOD
     self.refuse(write("mine.py", GOOD.replace(old, new)), message)
 
-  def test_hyper_parameter_without_limits_is_refused(self, write):
-    start = GOOD.index("  server_rate")
-    end = GOOD.index("def build")
-    text = f"{GOOD[:start]}  server_rate: float = 1.0\n\n\n{GOOD[end:]}"
-    self.refuse(write("mine.py", text), "'server_rate' of HParams must come fr")
-
   def test_missing_file_is_named(self, tmp_path):
     self.refuse(str(tmp_path / "mine.py"), "there is no such file")
 
-  def test_name_of_ours_is_refused(self, write):
-    self.refuse(write("fed_avg.py"), "an algorithm 'fed_avg' already")
-
-  def test_name_of_another_file_is_refused(self, write):
+  @pytest.mark.parametrize(
+    "name, message",
+    [
+      ("fed_avg.py", "an algorithm 'fed_avg' already"),
+      ("two/yours.py", "one/yours.py is an algorithm 'yours'"),
+      # It makes no flag.
+      ("My-Algorithm.py", "is not a valid name of an algorithm"),
+    ],
+  )
+  def test_name_is_refused(self, write, name, message):
     algorithms.load(write("one/yours.py"))
-    self.refuse(write("two/yours.py"), "one/yours.py is an algorithm 'yours'")
-
-  def test_name_that_makes_no_flag_is_refused(self, write):
-    self.refuse(write("My-Algorithm.py"), "is not a valid name of an algorithm")
+    self.refuse(write(name), message)

@@ -26,10 +26,7 @@ def cut(deep_model):
 def weights(cut, run_in_graph):
   """Weights with biases that are not zero."""
   drawn = run_in_graph(cut.initial_weights, randomness.server_seed(0))
-  generator = np.random.default_rng(1)
-  return trees.map(
-    lambda w: w + 0.3 * generator.normal(size=w.shape).astype(np.float32), drawn
-  )
+  return trees.add(drawn, trees.normal(drawn, 1, 0.3))
 
 
 @pytest.fixture(scope="module")
@@ -72,29 +69,27 @@ def predict_by_hand(weights, features, num_supports):
   return np.array(rows).reshape(-1, len(bias))
 
 
-@pytest.fixture(scope="module")
-def features_of(oracle):
-  """The input of the last layer: all other layers are of the oracle's form."""
-  return lambda weights, x: oracle.embed(weights.backbone, x)
-
-
 class TestPredict:
   @pytest.mark.parametrize("num_supports", [1, 3, 50])
   def test_agrees_with_lists(
-    self, weights, predict, features_of, make_client, num_supports
+    self, weights, predict, oracle, make_client, num_supports
   ):
     # 50 keeps all.
     x = make_client(0, [30]).x
     found = predict(weights, x, [12, 0, 18], num_supports)
-    parts = features_of(weights, x[:12]), features_of(weights, x[12:])
-    expected = [predict_by_hand(weights, z, num_supports) for z in parts]
+    expected = [
+      predict_by_hand(
+        weights, oracle.embed(weights.backbone, part), num_supports
+      )
+      for part in (x[:12], x[12:])
+    ]
     assert_allclose(found, np.concatenate(expected), atol=1e-5)
 
   def test_examples_of_higher_entropy_change_nothing(
-    self, weights, predict, features_of, make_client
+    self, weights, predict, oracle, make_client
   ):
     x = make_client(0, [9]).x
-    features = features_of(weights, x)
+    features = oracle.embed(weights.backbone, x)
     # Rows that are certain of their own class, and no other.
     kernel = 20 * np.linalg.qr(np.random.default_rng(0).normal(size=(6, 3)))[0]
     sharp = weights._replace(head=(np.float32(kernel), np.zeros(3, np.float32)))

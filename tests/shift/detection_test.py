@@ -7,30 +7,25 @@ from tff_shift.shift import detection
 
 
 class TestEvaluate:
-  def test_by_hand(self):
-    # 10 is found at 12, 20 at once, 30 too late, 40 not at all. 3 is before all
-    # drifts, and 13 is the second one in a window.
-    found = detection.evaluate([3, 12, 13, 20, 36], [10, 20, 30, 40], horizon=5)
-    assert found == detection.Detection(1.0, 2, 3, 4)
-
-  def test_without_horizon_the_next_drift_ends_the_window(self):
-    found = detection.evaluate([19, 20, 99], [10, 20, 30])
-    assert found == detection.Detection((9 + 0 + 69) / 3, 0, 0, 3)
-
-  def test_detection_belongs_to_the_last_drift_only(self):
-    # The window of 10 ends before 12, although the horizon is longer.
-    found = detection.evaluate([12], [10, 12], horizon=5)
-    assert found == detection.Detection(0.0, 1, 0, 2)
-
-  def test_horizon_of_zero_is_the_first_step(self):
-    found = detection.evaluate([5, 8], [5, 7], horizon=0)
-    assert found == detection.Detection(0.0, 1, 1, 2)
-
-  def test_nothing_to_detect_and_nothing_detected(self):
-    delay, *counts = detection.evaluate([1, 2], [])
-    assert np.isnan(delay) and counts == [0, 2, 0]
-    delay, *counts = detection.evaluate([], [4])
-    assert np.isnan(delay) and counts == [1, 0, 1]
+  @pytest.mark.parametrize(
+    "detections, drifts, horizon, expected",
+    [
+      # 10 is found at 12, 20 at once, 30 too late, 40 not at all. 3 is before
+      # all drifts, and 13 is the second one in a window.
+      ([3, 12, 13, 20, 36], [10, 20, 30, 40], 5, (1.0, 2, 3, 4)),
+      # Without a horizon the next drift ends the window.
+      ([19, 20, 99], [10, 20, 30], None, ((9 + 0 + 69) / 3, 0, 0, 3)),
+      # The window of 10 ends before 12, although the horizon is longer.
+      ([12], [10, 12], 5, (0.0, 1, 0, 2)),
+      # The first step alone.
+      ([5, 8], [5, 7], 0, (0.0, 1, 1, 2)),
+      ([1, 2], [], None, (np.nan, 0, 2, 0)),
+      ([], [4], None, (np.nan, 1, 0, 1)),
+    ],
+  )
+  def test_by_hand(self, detections, drifts, horizon, expected):
+    found = detection.evaluate(detections, drifts, horizon)
+    np.testing.assert_array_equal(found, expected)
 
   def test_clients_are_pooled(self):
     drifted = np.zeros((6, 2), bool)
@@ -128,13 +123,10 @@ class TestMMD:
     expected = sum(same) - 2 * kernel[:200, 200:].mean()
     assert value == pytest.approx(expected, rel=1e-9)
 
-  def test_two_constants_are_a_shift(self):
-    zeros = np.zeros((20, 1))
-    assert detection.mmd(zeros, zeros + 3)[1] == pytest.approx(1 / 201)
-
-  def test_equal_examples_are_no_shift(self):
-    same = np.ones((5, 2))
-    assert detection.mmd(same, same) == (pytest.approx(0), 1.0)
+  def test_two_constants_are_a_shift_and_equal_examples_are_none(self):
+    ones = np.ones((20, 2))
+    assert detection.mmd(ones, ones + 3)[1] == pytest.approx(1 / 201)
+    assert detection.mmd(ones, ones) == (pytest.approx(0), 1.0)
 
 
 FINITE, NOT_FINITE = np.zeros((3, 1)), np.array([[0.0], [np.inf], [0.0]])
@@ -154,10 +146,8 @@ FINITE, NOT_FINITE = np.zeros((3, 1)), np.array([[0.0], [np.inf], [0.0]])
       "detected must be finite ",
     ),
     ("thresholded", ([1.0], np.nan), "threshold=nan is not allowed"),
-    ("thresholded", ([1.0], np.inf), "threshold=inf is not allowed"),
     ("mmd", (FINITE, NOT_FINITE), "other must be finite numbers; got"),
     ("mmd", (NOT_FINITE, FINITE), "one must be finite numbers; got"),
-    ("mmd", (FINITE + np.nan, FINITE), "one must be finite numbers; got"),
     ("mmd", (np.zeros((2, 3)), np.zeros((1, 3))), "one and other must "),
   ],
 )

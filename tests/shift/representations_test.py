@@ -64,31 +64,26 @@ class TestAll:
     assert np.any(again(first) != again(second))
 
   @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
-  def test_equal_examples_have_a_vector(self, fitted, digits, name):
-    r = fitted[name](np.repeat(digits.train.x[:1], 5, axis=0))
-    assert np.isfinite(r).all()
+  def test_pixels_and_equal_examples_and_bad_periods(
+    self, fitted, digits, name, refusal
+  ):
+    represent, x = fitted[name], digits.train.x[:30]
+    equal = represent(x[[0] * 5])
+    assert np.isfinite(equal).all()
     if name in ("moments", "pca"):
-      assert_allclose(r[len(r) // 2 :], 0, atol=1e-6)
-
-  @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
-  def test_pixels_count_from_0_to_1(self, fitted, digits, name):
-    if name != "moments":  # There, what to make of them is the extractor's.
-      x = digits.train.x[:30]
-      assert_array_equal(fitted[name](x), fitted[name](x / 255))
-
-  @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
-  def test_bad_periods_are_refused(self, fitted, digits, name, refusal):
-    x = digits.train.x[:9] / 255
-    for count in (0, 1):
-      assert refusal(fitted[name], x[:count]).startswith(
+      assert_allclose(equal[len(equal) // 2 :], 0, atol=1e-6)
+    for few in (x[:0], x[:1]):
+      assert refusal(represent, few).startswith(
         "examples of a period must have the shape [n, ...] with n of at least"
         " 2, got"
       )
-    assert refusal(fitted[name], x + np.nan) == (
+    assert refusal(represent, x + np.nan) == (
       "examples of a period must be finite numbers, got NaN or infinity"
     )
-    if name != "moments":
-      assert refusal(fitted[name], x[:, 1:]) == (
+    if name != "moments":  # There, what to make of them is the extractor's.
+      # Pixels count from 0 to 1.
+      assert_array_equal(represent(x), represent(x / 255))
+      assert refusal(represent, x[:, 1:]) == (
         "examples of a period must have as many features as the public ones,"
         " 784, got 756"
       )

@@ -6,42 +6,15 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-import scipy.spatial.distance
-import scipy.special
 import tensorflow as tf
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
+from tests.fixtures import refusals
 from tff_shift.algorithms.parts import prototypes
 from tff_shift.data import client_dataset
 
 DISTANCES = ("l2", "squared_l2", "cosine")
-
-
-def class_means(embeddings, y):
-  """The prototype of each class that there is, by class."""
-  return {label: embeddings[y == label].mean(axis=0) for label in set(y)}
-
-
-def distance_matrix(embeddings, means, distance):
-  metric = {"l2": "euclidean", "squared_l2": "sqeuclidean", "cosine": "cosine"}[
-    distance
-  ]
-  return scipy.spatial.distance.cdist(embeddings, means, metric)
-
-
-def alignment_loss(embeddings, y, means, distance):
-  """Eq. 4 in float64; `means` by class."""
-  known = sorted(set(means) & set(y.tolist()))
-  if not known:
-    return 0.0
-  chosen = np.isin(y, known)
-  scores = -distance_matrix(
-    embeddings[chosen], np.stack([means[c] for c in known]), distance
-  )
-  labels = np.searchsorted(known, y[chosen])
-  log_probabilities = scipy.special.log_softmax(scores, axis=1)
-  return -log_probabilities[np.arange(len(labels)), labels].mean()
 
 
 @st.composite
@@ -63,12 +36,6 @@ def batches(draw, min_examples=1):
 
 EMBEDDINGS = tf.TensorSpec([None, None], tf.float32)
 CLASSES = tf.TensorSpec([None], tf.int32)
-
-
-def means_of(embeddings, y, num_classes):
-  return prototypes.class_means(
-    prototypes.class_sums(embeddings, y, num_classes)
-  )
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +64,10 @@ def compute_loss(compile_in_graph):
   @functools.cache
   def compute(num_classes, distance):
     def work(earlier, y_earlier, later, y_later):
-      loss = prototypes.alignment_loss(
-        later, y_later, means_of(earlier, y_earlier, num_classes), distance
+      means = prototypes.class_means(
+        prototypes.class_sums(earlier, y_earlier, num_classes)
       )
+      loss = prototypes.alignment_loss(later, y_later, means, distance)
       return loss, tf.gradients(loss, [earlier, later])
 
     run = compile_in_graph(work, EMBEDDINGS, CLASSES, EMBEDDINGS, CLASSES)
@@ -111,10 +79,10 @@ def compute_loss(compile_in_graph):
 class TestClassMeans:
   @hypothesis.settings(max_examples=40, deadline=None)
   @hypothesis.given(batches(min_examples=0))
-  def test_means_of_random_batches(self, compute_means, drawn):
+  def test_means_of_random_batches(self, compute_means, oracle, drawn):
     num_classes, (embeddings, y), _ = drawn
     sums, means = compute_means(num_classes)(embeddings, y)
-    expected = class_means(embeddings, y)
+    expected = oracle.class_means(embeddings, y)
     assert_array_equal(sums.count, np.bincount(y, minlength=num_classes))
     for label in range(num_classes):
       assert means.present[label] == (label in expected)
@@ -130,16 +98,12 @@ class TestClassMeans:
 class TestDistances:
   @hypothesis.settings(max_examples=40, deadline=None)
   @hypothesis.given(batches())
-  def test_distances_of_random_batches(self, compute_distances, drawn):
+  def test_distances_of_random_batches(self, compute_distances, oracle, drawn):
     _, (embeddings, _), (means, _) = drawn
-    roots, squares, cosines = compute_distances(embeddings, means)
-    for found, name in ((roots, "l2"), (squares, "squared_l2")):
-      assert_allclose(
-        found, distance_matrix(embeddings, means, name), rtol=1e-5, atol=1e-6
-      )
-    assert_allclose(
-      cosines, distance_matrix(embeddings, means, "cosine"), atol=2e-6
-    )
+    expected = [oracle.distances(embeddings, means, name) for name in DISTANCES]
+    roots, squares, cosines = found = compute_distances(embeddings, means)
+    assert_allclose(found[:2], expected[:2], rtol=1e-5, atol=1e-6)
+    assert_allclose(cosines, expected[2], atol=2e-6)
     assert (squares >= 0).all() and (roots >= 0).all()
     # Rounding makes -1e-7 of zero.
     assert cosines.min() > -1e-6 and cosines.max() < 2 + 1e-6
@@ -176,7 +140,7 @@ class TestDistances:
     assert_allclose(roots, np.hypot(0.5, 0.25), rtol=1e-6)
 
   def test_unknown_distance_is_refused_with_those_that_there_are(self):
-    with pytest.raises(ValueError, match="'l1'; there are l2, squared_l2, cos"):
+    with refusals.refused("'l1'; there are l2, squared_l2, cos"):
       prototypes.distances(tf.zeros([1, 2]), tf.zeros([3, 2]), "l1")
 
 
@@ -185,13 +149,13 @@ class TestAlignmentLoss:
   @pytest.mark.slow
   @hypothesis.settings(max_examples=60, deadline=None)
   @hypothesis.given(drawn=batches())
-  def test_loss_of_random_batches(self, compute_loss, distance, drawn):
+  def test_loss_of_random_batches(self, compute_loss, oracle, distance, drawn):
     num_classes, (earlier, y_earlier), (later, y_later) = drawn
     loss, gradients = compute_loss(num_classes, distance)(
       earlier, y_earlier, later, y_later
     )
-    expected = alignment_loss(
-      later, y_later, class_means(earlier, y_earlier), distance
+    expected = oracle.alignment_loss(
+      later, y_later, oracle.class_means(earlier, y_earlier), distance
     )
     # Distances of up to 100 in float32.
     assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
@@ -238,8 +202,8 @@ class TestAlignmentLoss:
     _, gradients = compute_loss(5, distance)(earlier, y_earlier, later, y_later)
 
     expected = oracle.gradient(
-      lambda pair: alignment_loss(
-        pair[1], y_later, class_means(pair[0], y_earlier), distance
+      lambda pair: oracle.alignment_loss(
+        pair[1], y_later, oracle.class_means(pair[0], y_earlier), distance
       ),
       (earlier, later),
     )

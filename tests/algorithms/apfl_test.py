@@ -86,9 +86,7 @@ class TestTraining:
     state = apfl.ClientState(personal, np.float32(0.4))
     # One step: w has not decayed before it.
     once = {"local_steps": 1, "batch_size": 99}
-    one = client._replace(
-      domain_sizes=np.array([len(client.y)], client.domain_sizes.dtype)
-    )
+    one = client._replace(domain_sizes=np.int32([len(client.y)]))
     found, plain, decayed = (
       build(HPARAMS, optimizer=optimizer, **once, **changes)
       .train_client(weights, state, one, ROUND)
@@ -106,40 +104,29 @@ class TestTraining:
     compare.assert_close(decayed, expected, 1e-6)
 
 
-class TestPrediction:
-  @pytest.mark.parametrize("mixture", ["weights", "logits"])
-  def test_agrees_with_the_oracle(
-    self, build, client, weights, personal, oracle, run_for_each, mixture
-  ):
-    functions = build(apfl.HParams(mixture=mixture))
-    alphas = [0.0, 0.3, 1.0]
-    results = run_for_each(
-      lambda shared, state, data: (
-        functions.predict_as_client(shared, state, data, data),
-        functions.predict_as_server(shared, (), data),
-      ),
-      [
-        (weights, apfl.ClientState(personal, np.float32(alpha)), client)
-        for alpha in alphas
-      ],
+@pytest.mark.parametrize("mixture", ["weights", "logits"])
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+def test_prediction_agrees_with_the_oracle(
+  build, client, weights, personal, oracle, mixture, alpha
+):
+  functions = build(apfl.HParams(mixture=mixture))
+  state = apfl.ClientState(personal, np.float32(alpha))
+  found = functions.predict_as_client(weights, state, client, client)
+  if not alpha:
+    np.testing.assert_array_equal(
+      found, functions.predict_as_server(weights, (), client)
     )
-    np.testing.assert_array_equal(*results[0])
-    for alpha, (found, _) in zip(alphas, results, strict=True):
-      expected = (
-        oracle.predict(mix(alpha, personal, weights), client.x)
-        if mixture == "weights"
-        else mix(
-          alpha,
-          oracle.predict(personal, client.x),
-          oracle.predict(weights, client.x),
-        )
-      )
-      assert_allclose(found, expected, atol=1e-5)
+  own, shared = (oracle.predict(w, client.x) for w in (personal, weights))
+  expected = (
+    oracle.predict(mix(alpha, personal, weights), client.x)
+    if mixture == "weights"
+    else mix(alpha, own, shared)
+  )
+  assert_allclose(found, expected, atol=1e-5)
 
-  def test_first_model_is_what_the_server_sends(
-    self, build, client, weights, compare
-  ):
-    first = build(apfl.HParams(mixture_weight=0.2)).initial_client_state(
-      client.seed, weights
-    )
-    assert compare.equal_bits(first, apfl.ClientState(weights, np.float32(0.2)))
+
+def test_first_model_is_what_the_server_sends(build, client, weights, compare):
+  first = build(apfl.HParams(mixture_weight=0.2)).initial_client_state(
+    client.seed, weights
+  )
+  assert compare.equal_bits(first, apfl.ClientState(weights, np.float32(0.2)))

@@ -136,6 +136,19 @@ def _losses(batches):
   ]
 
 
+def _example_losses(models, client):
+  """The cross-entropy of each model of a stack on each example, [n, models]."""
+  return np.array(
+    [
+      [
+        _cross_entropy(_predict(trees.row(models, k), x[np.newaxis]), [y])
+        for k in range(len(trees.leaves(models)[0]))
+      ]
+      for x, y in zip(client.x, client.y, strict=True)
+    ]
+  )
+
+
 def _estimated_classes(weights, client):
   """BBSE: the distribution of the classes of a client's stream."""
   predicted = _predict(weights, client.stream_x).argmax(axis=1)
@@ -430,6 +443,7 @@ def oracle(run_in_graph):
     normalize=_normalize,
     cross_entropy=_cross_entropy,
     losses=_losses,
+    example_losses=_example_losses,
     estimated_classes=_estimated_classes,
     risk=_risk,
     class_means=_class_means,

@@ -68,12 +68,7 @@ class TestRound:
     self, shared, make_client, oracle, compare, functions
   ):
     client = make_client(0, [7])
-    losses = [
-      oracle.cross_entropy(
-        oracle.predict(trees.row(shared, k), client.x), client.y
-      )
-      for k in range(3)
-    ]
+    losses = oracle.example_losses(shared, client).mean(axis=0)
     first = functions.initial_client_state(client.seed, shared)
     for state, expected in (
       (first, np.argmin(losses)),

@@ -22,19 +22,16 @@ HPARAMS = fed_ala.HParams(**COMMON)
 @pytest.fixture(scope="module")
 def personal(initial):
   """The client's own model, far from the server's in all weights."""
-  return trees.map(
-    lambda w: w + np.float32(0.5),
-    initial(1),
-  )
+  return trees.map(lambda w: w + np.float32(0.5), initial(1))
 
 
 @pytest.fixture(scope="module")
 def mixture(personal):
   """A W of the head that is neither 0 nor 1."""
   generator = np.random.default_rng(0)
-  return tuple(
-    generator.uniform(0.2, 0.8, w.shape).astype(np.float32)
-    for w in personal.head
+  return trees.map(
+    lambda w: generator.uniform(0.2, 0.8, w.shape).astype(np.float32),
+    personal.head,
   )
 
 
@@ -49,12 +46,10 @@ def pass_batches(client, oracle):
 
 
 def mixed(weights, personal, mixture):
-  return weights._replace(
-    head=tuple(
-      v + (g - v) * w
-      for g, v, w in zip(weights.head, personal.head, mixture, strict=True)
-    )
+  head = trees.map(
+    lambda g, v, w: v + (g - v) * w, weights.head, personal.head, mixture
   )
+  return weights._replace(head=head)
 
 
 @pytest.fixture(scope="module")
@@ -97,11 +92,12 @@ class TestMixture:
     expected = tuple(map(np.float64, mixture))
     for loss in oracle.losses(pass_batches):
       slopes = oracle.gradient(loss, mixed(weights, personal, expected)).head
-      expected = tuple(
-        np.clip(w - rate * slope * (g - v), 0, 1)
-        for w, slope, g, v in zip(
-          expected, slopes, weights.head, personal.head, strict=True
-        )
+      expected = trees.map(
+        lambda w, slope, g, v: np.clip(w - rate * slope * (g - v), 0, 1),
+        expected,
+        slopes,
+        weights.head,
+        personal.head,
       )
     compare.assert_close(result.mixture, expected, 1e-5)
     assert compare.equal_bits(result.personal, personal.head)
@@ -164,17 +160,16 @@ class TestMixture:
     )
     assert compare.equal_bits(found.mixture, states[12].mixture)
 
-  @pytest.mark.parametrize("what", ["no_examples", "no_difference"])
   def test_nothing_is_learned_of_nothing(
-    self, client, make_client, weights, personal, mixture, learn, compare, what
+    self, client, make_client, weights, personal, mixture, learn, compare
   ):
-    own = personal.head
-    if what == "no_examples":
-      client = make_client(0, [0, 0])
-    else:
-      own = weights.head
-    state = make_state(own, mixture, 0)
-    assert compare.equal_bits(learn(state, client), state)
+    # Of no examples, and of no difference.
+    for data, own in (
+      (make_client(0, [0, 0]), personal),
+      (client, weights),
+    ):
+      state = make_state(own.head, mixture, 0)
+      assert compare.equal_bits(learn(state, data), state)
 
 
 class TestRound:
@@ -200,35 +195,33 @@ class TestRound:
     # What is sent is the way from the server's weights.
     oracle.check(result, weights, trained, plain.loss)
 
-  @pytest.mark.parametrize("ala_layers", [1, 0])
+  @pytest.mark.parametrize("ala_layers, num_tensors", [(1, 2), (0, 4)])
   def test_at_one_it_is_fed_avg_and_the_program_bit_for_bit(
-    self, build, client, weights, personal, compare, ala_layers
+    self, build, client, weights, personal, compare, ala_layers, num_tensors
   ):
     def work(hparams, **changes):
       functions = build(hparams, momentum=0.5, weight_decay=0.01, **changes)
       state = functions.initial_client_state(client.seed, personal)
       prepare = functions.prepare_client or (lambda *_: ())
       prepared = prepare(weights, state, client, ROUND)
+      result = functions.train_client(weights, state, client, ROUND)
       return (
-        functions.train_client(weights, state, client, ROUND),
+        (result.update, result.loss),
+        result.client_state,
         functions.predict_as_client(weights, prepared, client, client),
       )
 
-    expected, fed_avg_logits = work(fed_avg.HParams(**COMMON))
-    actual, logits = work(HPARAMS, ala_rate=0.0, ala_layers=ala_layers)
-    programs, program_logits = work(HPARAMS, variant="program")
-    assert compare.equal_bits(logits, fed_avg_logits)
-    for result in (actual, programs):
-      assert compare.equal_bits(
-        (result.update, result.loss), (expected.update, expected.loss)
-      )
-    own = programs.client_state.personal
-    personal = actual.client_state.personal
+    expected, _, expected_logits = work(fed_avg.HParams(**COMMON))
+    actual, state, logits = work(HPARAMS, ala_rate=0.0, ala_layers=ala_layers)
+    programs, own, program_logits = work(HPARAMS, variant="program")
+    assert compare.equal_bits(
+      (actual, programs, logits), (expected, expected, expected_logits)
+    )
     # The last tensors of the model.
-    assert compare.equal_bits(personal, own[-len(personal) :])
-    assert len(personal) == (4 if ala_layers == 0 else 2)
+    assert len(state.personal) == num_tensors
+    assert compare.equal_bits(state.personal, own.personal[-num_tensors:])
     # There clients predict with what they have trained.
-    assert not compare.equal_bits(program_logits, fed_avg_logits)
+    assert not compare.equal_bits(program_logits, expected_logits)
 
 
 class TestPrediction:

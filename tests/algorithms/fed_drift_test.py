@@ -15,7 +15,6 @@ from numpy.testing import assert_array_equal
 from tests.fixtures import trees
 from tff_shift.algorithms import fed_avg
 from tff_shift.algorithms import fed_drift
-from tff_shift.learning import randomness
 from tff_shift.learning.aggregators import client_slots
 
 pytestmark = pytest.mark.slow
@@ -226,21 +225,7 @@ class TestRound:
   @pytest.fixture(scope="class")
   def losses(self, models, clients, oracle):
     """The loss of each model on each example, by client."""
-    return [
-      np.array(
-        [
-          [
-            oracle.cross_entropy(
-              oracle.predict(trees.row(models, k), client.x[i : i + 1]),
-              client.y[i : i + 1],
-            )
-            for k in range(3)
-          ]
-          for i in range(len(client.y))
-        ]
-      )
-      for client in clients
-    ]
+    return [oracle.example_losses(models, client) for client in clients]
 
   @pytest.fixture(scope="class")
   def best(self, clients, losses):
@@ -353,10 +338,7 @@ class TestRound:
       loss_sum = 0.0
       for k in np.unique(place):
         own = place == k
-        sizes = [
-          np.sum(own[: client.domain_sizes[0]]),
-          np.sum(own[client.domain_sizes[0] :]),
-        ]
+        sizes = [part.sum() for part in np.split(own, client.domain_sizes[:1])]
         part = client._replace(
           x=client.x[own],
           y=client.y[own],
@@ -376,19 +358,18 @@ class TestRound:
       assert_array_equal(
         result.update.members > 0, np.isin(np.arange(3), place)
       )
-    weights = [len(each.y) for each in clients]
-    if weighting == "uniform":
-      weights = [1] * NUM_CLIENTS
+    weights = [1] * NUM_CLIENTS
+    if weighting == "num_examples":
+      weights = [len(client.y) for client in clients]
     mean = trees.map(np.float32, trees.mean(*results, weights=weights))
     after, fractions = functions.update_server(opened, mean, (), 0)
-    expected = trees.map(
-      lambda w, total: (
-        w + total / weight_of_model.reshape([-1] + [1] * (total.ndim - 1))
-      ),
-      opened.models,
-      totals,
-    )
-    compare.assert_close(after.models, expected, 1e-5)
+    for k in range(3):
+      expected = trees.add(
+        trees.row(opened.models, k),
+        trees.row(totals, k),
+        1 / weight_of_model[k],
+      )
+      compare.assert_close(trees.row(after.models, k), expected, 1e-5)
     assert_array_equal(after.table, opened.table)
     assert_allclose(fractions, weight_of_model / np.sum(weights), rtol=1e-6)
 
@@ -495,24 +476,20 @@ class TestPrediction:
   ):
     client = make_client(0, [4, 5])
     weights = fed_drift.Weights(models, table("4 0 -1 0, 7 1 -1 0, -1 2 -1 -1"))
-    losses = [
-      oracle.cross_entropy(
-        oracle.predict(trees.row(models, k), client.x[4:]), client.y[4:]
-      )
-      for k in range(2)
-    ]
+    best = oracle.example_losses(models, client)[4:, :2].mean(axis=0).argmin()
     for state in (known([], -1, NOTHING), known([4], 0, 0.0)):
       prepared = functions.prepare_client(weights, state, client, 2)
-      assert compare.equal_bits(prepared, trees.row(models, np.argmin(losses)))
+      assert compare.equal_bits(prepared, trees.row(models, best))
     # Before the second step, the model of the first one.
     prepared = functions.prepare_client(weights, known([7], 0, 0.0), client, 1)
     assert compare.equal_bits(prepared, trees.row(models, 1))
 
 
-def test_more_steps_than_states_have_are_refused(functions, make_client):
+def test_more_steps_than_states_have_are_refused(
+  functions, shared, make_client
+):
   client = make_client(0, [1] * (fed_drift._MAX_STEPS + 1))
-  weights = functions.initial_weights(randomness.server_seed(0))
   with pytest.raises(
     tf.errors.InvalidArgumentError, match="at most 1000 domains"
   ):
-    functions.train_client(weights, known([], -1, NOTHING), client, 0)
+    functions.train_client(shared, known([], -1, NOTHING), client, 0)

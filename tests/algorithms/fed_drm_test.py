@@ -22,11 +22,6 @@ HPARAMS = fed_drm.HParams(
 
 
 @pytest.fixture(scope="module")
-def algorithm(model):
-  return algorithms.build(fed_drm, model, HPARAMS, num_queries=11)
-
-
-@pytest.fixture(scope="module")
 def clients(make_client):
   return [make_client(i, [6 + 3 * i]) for i in range(NUM_CLIENTS)]
 
@@ -79,60 +74,60 @@ def test_two_steps_are_those_of_gradient_descent(
 
 class TestFederated:
   @pytest.fixture(scope="class")
-  def run(self, algorithm, clients, context):
-    del context
+  def run(self, model, clients, context):
+    algorithm = algorithms.build(fed_drm, model, HPARAMS, num_queries=11)
     running = rounds.Rounds(algorithm, clients, run_seed=0)
     running.step()
     return running
 
-  def test_no_head_is_placed_at_the_server(self, algorithm, model, type_walk):
+  @pytest.fixture(scope="class")
+  def federation(self, run, clients):
+    return queries.Federation(
+      run.algorithm, run.server_state, run.client_states, clients
+    )
+
+  def test_no_head_is_placed_at_the_server(self, run, model, type_walk):
+    algorithm = run.algorithm
     heads = {tuple(shape) for shape in model.head.shapes}
-    computations = [
+    for computation in (
       algorithm.initialize,
       *algorithm.phases,
       algorithm.evaluate_clients,
       algorithm.guidance.guide,
       algorithm.guidance.answer,
       algorithm.guidance.vote,
-    ]
-    for computation in computations:
+    ):
       signature = computation.type_signature
-      for part in (signature.parameter, signature.result):
-        if part is None:
-          continue
-        for placed in type_walk.placed(part, tff.SERVER):
-          shapes = {tuple(each.shape) for each in type_walk.tensors(placed)}
-          assert not shapes & heads, signature
-      for sent in type_walk.aggregations(computation):
-        shapes = {tuple(each.shape) for each in type_walk.sent_tensors([sent])}
-        assert not shapes & heads, signature
+      placed = [
+        tensor
+        for part in (signature.parameter, signature.result)
+        if part is not None
+        for value in type_walk.placed(part, tff.SERVER)
+        for tensor in type_walk.tensors(value)
+      ]
+      sent = type_walk.sent_tensors(type_walk.aggregations(computation))
+      shapes = {tuple(tensor.shape) for tensor in (*placed, *sent)}
+      assert not shapes & heads, signature
 
   def test_guide_is_the_softmax_of_the_client_branch(
-    self, run, algorithm, clients, oracle
+    self, run, federation, clients, oracle
   ):
     shared = run.server_state.weights
-    federation = queries.Federation(
-      algorithm, run.server_state, run.client_states, clients
-    )
     x = clients[0].x[:5]
     logits = client_logits(
       shared.client_branch, oracle.embed(shared.backbone, x)
     )
-    for corrected in (False, True):
-      if corrected:
-        logits = logits - np.log(np.array([6, 9, 12, 15]) / 42)
+    prior = np.log(np.array([6, 9, 12, 15]) / 42)
+    for corrected, expected in ((False, logits), (True, logits - prior)):
       routing = federation.guide(x, corrected=corrected)
       np.testing.assert_allclose(
-        routing.probabilities, oracle.softmax(logits), atol=1e-5
+        routing.probabilities, oracle.softmax(expected), atol=1e-5
       )
-      assert_array_equal(routing.routes, logits.argmax(axis=1))
+      assert_array_equal(routing.routes, expected.argmax(axis=1))
 
   def test_routed_client_answers_with_its_own_head(
-    self, run, algorithm, clients, oracle
+    self, run, federation, clients, oracle
   ):
-    federation = queries.Federation(
-      algorithm, run.server_state, run.client_states, clients
-    )
     x = np.concatenate([client.x for client in clients])
     answers = federation.answer(x)
     assert_array_equal(answers.routes, federation.guide(x).routes)

@@ -19,15 +19,7 @@ PI = np.array([0.3, 0.7], np.float32)
 
 def expectation(oracle, shared, pi, client):
   """q in NumPy, [num_examples, num_models]."""
-  likelihoods = np.stack(
-    [
-      oracle.softmax(oracle.predict(trees.row(shared, k), client.x))[
-        np.arange(len(client.y)), client.y
-      ]
-      for k in range(2)
-    ],
-    axis=1,
-  )
+  likelihoods = np.exp(-oracle.example_losses(shared, client))
   return pi * likelihoods / (pi * likelihoods).sum(axis=1, keepdims=True)
 
 

@@ -29,18 +29,7 @@ def models(shared):
 
 def expectation(oracle, models, pi, classes, client):
   """q in NumPy, [num_examples, num_models]."""
-  likelihoods = np.exp(
-    [
-      [
-        -oracle.cross_entropy(
-          oracle.predict(trees.row(models, k), client.x[[place]]),
-          client.y[[place]],
-        )
-        for k in range(2)
-      ]
-      for place in range(len(client.y))
-    ]
-  )
+  likelihoods = np.exp(-oracle.example_losses(models, client))
   weighted = pi * likelihoods / classes[client.y]
   return weighted / weighted.sum(axis=1, keepdims=True)
 

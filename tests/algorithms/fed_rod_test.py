@@ -50,23 +50,18 @@ class TestTraining:
     assert np.abs(result.client_state[0] - own_head[0]).max() > 1e-2
 
 
-class TestPredictions:
-  def test_client_without_training_predicts_as_the_server(
-    self, functions, weights, make_client, compare
-  ):
-    client, examples = make_client(0, [6, 5]), make_client(1, [0, 7])
-    state = functions.initial_client_state(client.seed, weights)
-    assert compare.equal_bits(
-      functions.predict_as_client(weights, state, client, examples),
-      functions.predict_as_server(weights, (), examples),
-    )
-
-  def test_heads_add_up(
-    self, functions, weights, own_head, make_client, oracle
-  ):
-    client, examples = make_client(0, [6, 5]), make_client(1, [0, 7])
-    logits = functions.predict_as_client(weights, own_head, client, examples)
-    both = trees.add(weights.head, own_head)
-    np.testing.assert_allclose(
-      logits, oracle.predict(weights._replace(head=both), examples.x), atol=1e-5
-    )
+def test_heads_add_up(
+  functions, weights, own_head, client, make_client, oracle, compare
+):
+  examples = make_client(1, [0, 7])
+  logits = functions.predict_as_client(weights, own_head, client, examples)
+  both = trees.add(weights.head, own_head)
+  np.testing.assert_allclose(
+    logits, oracle.predict(weights._replace(head=both), examples.x), atol=1e-5
+  )
+  # Without training a client predicts as the server.
+  state = functions.initial_client_state(client.seed, weights)
+  assert compare.equal_bits(
+    functions.predict_as_client(weights, state, client, examples),
+    functions.predict_as_server(weights, (), examples),
+  )

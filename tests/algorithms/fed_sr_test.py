@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from numpy.testing import assert_array_equal
 
 from tests.fixtures import trees
 from tff_shift._util import draws
@@ -21,11 +20,10 @@ SIZE = 8
 
 
 @pytest.fixture(scope="module")
-def weights(functions):
+def weights(shared):
   """Weights whose layer for sigma is not zeros."""
-  drawn = functions.initial_weights(randomness.server_seed(0))
-  kernel, bias = trees.normal(drawn.deviation)
-  return drawn._replace(deviation=(kernel / 4, bias))
+  kernel, bias = trees.normal(shared.deviation)
+  return shared._replace(deviation=(kernel / 4, bias))
 
 
 @pytest.fixture(scope="module")
@@ -117,11 +115,8 @@ class TestTraining:
     )
     plain = initial(client.seed)
     # The softplus of it is 0.
-    no_noise = (
-      np.zeros((SIZE, SIZE), np.float32),
-      np.full(SIZE, -1e4, np.float32),
-    )
-    weights = fed_sr.Weights(plain, no_noise)
+    kernel = np.zeros((SIZE, SIZE), np.float32)
+    weights = fed_sr.Weights(plain, (kernel, kernel[0] - np.float32(1e4)))
     gaussians = functions.initial_client_state(client.seed, weights)
     result = functions.train_client(weights, gaussians, client, ROUND)
     expected = build(fed_avg.HParams(**COMMON)).train_client(
@@ -168,9 +163,7 @@ class TestPrediction:
     assert_allclose(of_many, np.tile(alone, (40, 1)), atol=1e-6)
 
 
-def test_first_gaussians_are_standard(functions, weights):
-  seed = randomness.client_seed(0, 0)
-  first = functions.initial_client_state(seed, weights)
-  assert_array_equal(first.mean, np.zeros((3, SIZE)))
-  assert_array_equal(first.deviation, np.ones((3, SIZE)))
-  assert first.scale == 1.0
+def test_first_gaussians_are_standard(functions, client, weights):
+  first = functions.initial_client_state(client.seed, weights)
+  zeros = np.zeros((3, SIZE))
+  trees.assert_equal(first, fed_sr.ClassGaussians(zeros, zeros + 1, 1.0))

@@ -80,37 +80,45 @@ def make_rows(seed, number):
 
 
 class TestDescriptor:
+  @pytest.fixture(scope="class")
+  def describe(self, run_in_graph):
+    return lambda z, y: run_in_graph(
+      lambda *each: flux.describe(*each, NUM_CLASSES),
+      np.float32(z),
+      np.int32(y),
+    )
+
   @pytest.mark.parametrize("classes", [[0, 1, 2], [0, 2], [1]])
-  def test_agrees_with_numpy(self, run_in_graph, classes):
+  def test_agrees_with_numpy(self, describe, classes):
     generator = np.random.default_rng(0)
     z = np.float32(generator.normal(size=(20, 3)))
-    y = np.int32(generator.choice(classes, size=20))
-    found = run_in_graph(lambda *each: flux.describe(*each, NUM_CLASSES), z, y)
-    assert_allclose(found, described(z, y), atol=1e-6)
+    y = generator.choice(classes, size=20)
+    assert_allclose(describe(z, y), described(z, y), atol=1e-6)
 
-  def test_of_nothing_is_finite(self, run_in_graph):
-    found = run_in_graph(
-      lambda *each: flux.describe(*each, NUM_CLASSES),
-      np.zeros((0, 3), np.float32),
-      np.zeros(0, np.int32),
-    )
-    assert_array_equal(found[:2], np.zeros((2, 3)))
-    assert_array_equal(found[2:], np.full((6, 3), -1.0))
+  def test_of_nothing_is_finite(self, describe):
+    found = describe(np.zeros((0, 3)), np.zeros(0))
+    assert_array_equal(found, [[0] * 3] * 2 + [[-1] * 3] * 6)
 
 
 class TestClusters:
+  @pytest.fixture(scope="class")
+  def group(self, run_in_graph):
+    """Returns `group(rows, number, **changes)`."""
+
+    def group(rows, number, **changes):
+      hparams = dataclasses.replace(HPARAMS, **changes)
+      return run_in_graph(
+        lambda each: flux.group(hparams, each, number), np.float32(rows)
+      )
+
+    return group
+
   @pytest.mark.parametrize("seed", range(6))
   @pytest.mark.parametrize("eps", [0.2, 0.6, 1.5, None])
-  def test_are_those_of_dbscan(self, run_in_graph, seed, eps):
+  def test_are_those_of_dbscan(self, group, seed, eps):
     rows = make_rows(seed, 12)
-    hparams = dataclasses.replace(
-      HPARAMS,
-      max_clusters=12,
-      **({} if eps is None else {"eps": "fixed", "cluster_distance": eps}),
-    )
-    found = run_in_graph(
-      lambda each: flux.group(hparams, each, 12), np.float32(rows)
-    )
+    fixed = {} if eps is None else {"eps": "fixed", "cluster_distance": eps}
+    found = group(rows, 12, max_clusters=12, **fixed)
     if eps is None:
       # Rounding up: the distance of the elbow itself connects two clients.
       eps = elbow_of(distances_of(rows)) * (1 + 1e-6)
@@ -120,22 +128,16 @@ class TestClusters:
     assert first == sorted(first)
 
   @pytest.mark.parametrize("most", [1, 2, 4, 7])
-  def test_too_many_are_joined_nearest_first(self, run_in_graph, most):
+  def test_too_many_are_joined_nearest_first(self, group, most):
     rows = make_rows(1, 9)
-    hparams = dataclasses.replace(HPARAMS, max_clusters=most, **NOBODY)
-    found = run_in_graph(
-      lambda each: flux.group(hparams, each, 9), np.float32(rows)
-    )
     expected = cluster.AgglomerativeClustering(
       n_clusters=most, linkage="single"
     ).fit_predict(rows.reshape(9, -1))
+    found = group(rows, 9, max_clusters=most, **NOBODY)
     assert is_same_partition(found, expected)
 
-  def test_one_client_is_a_cluster(self, run_in_graph):
-    found = run_in_graph(
-      lambda each: flux.group(HPARAMS, each, 4), np.zeros((1, 8, 3), np.float32)
-    )
-    assert found.tolist() == [0]
+  def test_one_client_is_a_cluster(self, group):
+    assert group(np.zeros((1, 8, 3)), 4).tolist() == [0]
 
   def test_centroids_are_means_of_the_rows_without_labels(self, run_in_graph):
     rows = make_rows(2, 5)

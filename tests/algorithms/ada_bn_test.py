@@ -21,104 +21,105 @@ CLOSE = {"rtol": 0, "atol": 1e-4}
 @pytest.mark.parametrize(
   "number, expected", [(0.0, (3.0, 3.5)), (1e30, (0.25, 1.5))]
 )
-def test_limits_of_mix_have_their_bits(number, expected):
+def test_of_mix_have_their_bits(number, expected):
   pairs = np.float32([[3.0, 3.5], [0.25, 1.5]])
   found = ada_bn.mix(number, 4, *(modes.Moments(*pair) for pair in pairs))
   assert tuple(map(float, found)) == expected
 
 
-class TestBatch:
-  @pytest.fixture(scope="class")
-  def predict(self, build, normalized_model, client):
-    """Returns `predict(examples, **options)`."""
+@pytest.fixture(scope="module")
+def predict(build, normalized_model, client):
+  """Returns `predict(examples, **options)`."""
 
-    def predict(examples, **options):
-      functions = build(ada_bn.HParams(**options), model=normalized_model)
-      weights = functions.initial_weights(SEED)
-      return functions.predict_as_client(weights, (), client, examples)
+  def predict(examples, **options):
+    functions = build(ada_bn.HParams(**options), model=normalized_model)
+    weights = functions.initial_weights(SEED)
+    return functions.predict_as_client(weights, (), client, examples)
 
-    return predict
+  return predict
 
-  @pytest.mark.slow
-  @pytest.mark.parametrize("size", [30, 300])
-  @pytest.mark.parametrize("number", [0.0, 16.0])
-  def test_predictions_beside_numpy(
-    self,
-    predict,
-    make_client,
-    normalized_model,
-    normalized_weights,
-    oracle,
-    size,
-    number,
-  ):
-    """300 examples are more than models take at a time."""
-    examples = make_client(3, [size])
-    share = size / (number + size)
-    moments = [
-      (1 - share) * old + share * new
-      for old, new in zip(
-        normalized_model.statistics.values(),
-        oracle.moments(normalized_weights, examples.x),
-        strict=True,
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [30, 300])
+@pytest.mark.parametrize("number", [0.0, 16.0])
+def test_batch_predictions_beside_numpy(
+  predict,
+  make_client,
+  normalized_model,
+  normalized_weights,
+  oracle,
+  size,
+  number,
+):
+  """300 examples are more than models take at a time."""
+  examples = make_client(3, [size])
+  share = size / (number + size)
+  moments = [
+    (1 - share) * old + share * new
+    for old, new in zip(
+      normalized_model.statistics.values(),
+      oracle.moments(normalized_weights, examples.x),
+      strict=True,
+    )
+  ]
+  assert_allclose(
+    predict(examples, source_examples=number),
+    oracle.normalize(normalized_weights, examples.x, moments),
+    **CLOSE,
+  )
+
+
+def test_each_domain_is_a_batch(predict, make_client, domain_of):
+  both = make_client(3, [8, 0, 12])
+  assert_allclose(predict(both)[:8], predict(domain_of(both, 0)), **CLOSE)
+
+
+@pytest.fixture(scope="module")
+def adapt(build, normalized_model, make_adapting_client, make_client):
+  """Returns `adapt(sizes)`: batches, the last state, and its predictions."""
+  functions = build(
+    ada_bn.HParams(statistics_of="stream"), model=normalized_model
+  )
+  examples = make_client(9, [7])
+
+  def adapt(sizes, timesteps=None):
+    state = functions.initial_client_state(SEED, ())
+    batches = []
+    for timestep, size in enumerate(sizes, 1):
+      data = make_adapting_client(timestep, 6, size)._replace(
+        timestep=np.int32(timesteps[timestep - 1] if timesteps else timestep)
       )
-    ]
-    assert_allclose(
-      predict(examples, source_examples=number),
-      oracle.normalize(normalized_weights, examples.x, moments),
-      **CLOSE,
-    )
+      batches.append(data.stream_x)
+      result = functions.train_client((), state, data, 0)
+      state = result.client_state
+      assert np.isfinite(result.loss)
+    logits = functions.predict_as_client((), state, data, examples)
+    return batches, state, examples.x, logits
 
-  def test_each_domain_is_a_batch(self, predict, make_client, domain_of):
-    both = make_client(3, [8, 0, 12])
-    assert_allclose(predict(both)[:8], predict(domain_of(both, 0)), **CLOSE)
+  return adapt
 
 
-class TestStream:
-  @pytest.fixture(scope="class")
-  def adapt(self, build, normalized_model, make_adapting_client, make_client):
-    """Returns `adapt(sizes)`: batches, the last state, and its predictions."""
-    functions = build(
-      ada_bn.HParams(statistics_of="stream"), model=normalized_model
-    )
-    examples = make_client(9, [7])
+@pytest.mark.slow
+def test_stream_statistics_are_those_of_all_examples(
+  adapt, normalized_weights, oracle
+):
+  batches, state, x, logits = adapt([5, 300, 2])
+  moments = oracle.moments(normalized_weights, np.concatenate(batches))
+  assert_allclose(state.statistics, moments, **CLOSE)
+  assert state.num_examples == 307
+  expected = oracle.normalize(normalized_weights, x, moments)
+  assert_allclose(logits, expected, **CLOSE)
 
-    def adapt(sizes, timesteps=None):
-      state = functions.initial_client_state(SEED, ())
-      batches = []
-      for timestep, size in enumerate(sizes, 1):
-        data = make_adapting_client(timestep, 6, size)._replace(
-          timestep=np.int32(timesteps[timestep - 1] if timesteps else timestep)
-        )
-        batches.append(data.stream_x)
-        result = functions.train_client((), state, data, 0)
-        state = result.client_state
-        assert np.isfinite(result.loss)
-      logits = functions.predict_as_client((), state, data, examples)
-      return batches, state, examples.x, logits
 
-    return adapt
-
-  @pytest.mark.slow
-  def test_statistics_are_those_of_all_examples(
-    self, adapt, normalized_weights, oracle
-  ):
-    batches, state, x, logits = adapt([5, 300, 2])
-    moments = oracle.moments(normalized_weights, np.concatenate(batches))
-    assert_allclose(state.statistics, moments, **CLOSE)
-    assert state.num_examples == 307
-    expected = oracle.normalize(normalized_weights, x, moments)
-    assert_allclose(logits, expected, **CLOSE)
-
-  @pytest.mark.slow
-  def test_repeated_and_empty_time_steps_do_not_count(self, adapt):
-    _, expected, _, _ = adapt([5, 4])
-    _, found, _, _ = adapt([5, 9, 4, 0], [1, 1, 2, 3])
-    # Another batch, which did not count.
-    assert found.num_examples == 14 - 5
-    _, without, _, _ = adapt([5, 4, 0])
-    np.testing.assert_array_equal(expected.statistics, without.statistics)
-    assert without.timestep == 2
+@pytest.mark.slow
+def test_stream_repeated_and_empty_time_steps_do_not_count(adapt):
+  _, expected, _, _ = adapt([5, 4])
+  _, found, _, _ = adapt([5, 9, 4, 0], [1, 1, 2, 3])
+  # Another batch, which did not count.
+  assert found.num_examples == 14 - 5
+  _, without, _, _ = adapt([5, 4, 0])
+  np.testing.assert_array_equal(expected.statistics, without.statistics)
+  assert without.timestep == 2
 
 
 @pytest.mark.slow

@@ -46,62 +46,54 @@ def descend(oracle, batches, mixture, own, shared, alpha, mixture_rate):
   return own, shared, alpha
 
 
-class TestTraining:
-  @pytest.mark.parametrize(
-    "mixture, mixture_rate",
-    # At the last rate alpha is cut off.
-    [("weights", 0.0), ("logits", 0.0), ("weights", 0.1), ("weights", 50.0)],
+@pytest.mark.parametrize(
+  "mixture, mixture_rate",
+  # At the last rate alpha is cut off.
+  [("weights", 0.0), ("logits", 0.0), ("weights", 0.1), ("weights", 50.0)],
+)
+def test_training_steps_agree_with_the_oracle(
+  build, client, weights, personal, oracle, compare, mixture, mixture_rate
+):
+  alpha = 0.3
+  result = build(
+    HPARAMS, mixture=mixture, mixture_learning_rate=mixture_rate
+  ).train_client(
+    weights, apfl.ClientState(personal, np.float32(alpha)), client, ROUND
   )
-  def test_steps_agree_with_the_oracle(
-    self,
-    build,
-    client,
-    weights,
-    personal,
-    oracle,
-    compare,
-    mixture,
-    mixture_rate,
-  ):
-    alpha = 0.3
-    result = build(
-      HPARAMS, mixture=mixture, mixture_learning_rate=mixture_rate
-    ).train_client(
-      weights, apfl.ClientState(personal, np.float32(alpha)), client, ROUND
-    )
-    batches = oracle.of_training(client, NUM_STEPS, ROUND)
-    own, shared, expected = descend(
-      oracle, batches, mixture, personal, weights, alpha, mixture_rate or RATE
-    )
-    assert_allclose(result.client_state.alpha, expected, atol=1e-5)
-    assert (expected in (0, 1)) == (mixture_rate > 1)
-    assert abs(expected - alpha) > 1e-3
-    compare.assert_close(result.client_state.personal, own, 1e-5)
-    compare.assert_close(result.update, trees.subtract(shared, weights), 1e-5)
+  batches = oracle.of_training(client, NUM_STEPS, ROUND)
+  own, shared, expected = descend(
+    oracle, batches, mixture, personal, weights, alpha, mixture_rate or RATE
+  )
+  assert_allclose(result.client_state.alpha, expected, atol=1e-5)
+  assert (expected in (0, 1)) == (mixture_rate > 1)
+  assert abs(expected - alpha) > 1e-3
+  compare.assert_close(result.client_state.personal, own, 1e-5)
+  compare.assert_close(result.update, trees.subtract(shared, weights), 1e-5)
 
-  @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-  def test_weight_decay_is_of_the_shared_model_alone(
-    self, build, client, weights, personal, compare, optimizer
-  ):
-    state = apfl.ClientState(personal, np.float32(0.4))
-    # One step: w has not decayed before it.
-    once = {"local_steps": 1, "batch_size": 99}
-    one = client._replace(domain_sizes=np.int32([len(client.y)]))
-    found, plain, decayed = (
-      build(HPARAMS, optimizer=optimizer, **once, **changes)
-      .train_client(weights, state, one, ROUND)
-      .client_state.personal
-      for changes in (
-        {"weight_decay": 0.1},
-        {},
-        {"weight_decay": 0.1, "personal_weight_decay": True},
-      )
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_training_weight_decay_is_of_the_shared_model_alone(
+  build, client, weights, personal, compare, optimizer
+):
+  state = apfl.ClientState(personal, np.float32(0.4))
+  # One step: w has not decayed before it.
+  once = {"local_steps": 1, "batch_size": 99}
+  one = client._replace(domain_sizes=np.int32([len(client.y)]))
+  found, plain, decayed = (
+    build(HPARAMS, optimizer=optimizer, **once, **changes)
+    .train_client(weights, state, one, ROUND)
+    .client_state.personal
+    for changes in (
+      {"weight_decay": 0.1},
+      {},
+      {"weight_decay": 0.1, "personal_weight_decay": True},
     )
-    assert compare.equal_bits(found, plain)
-    assert not compare.equal_bits(decayed, plain)
-    # Less by rate * decay * v.
-    expected = trees.add(plain, personal, -RATE * 0.1)
-    compare.assert_close(decayed, expected, 1e-6)
+  )
+  assert compare.equal_bits(found, plain)
+  assert not compare.equal_bits(decayed, plain)
+  # Less by rate * decay * v.
+  expected = trees.add(plain, personal, -RATE * 0.1)
+  compare.assert_close(decayed, expected, 1e-6)
 
 
 @pytest.mark.parametrize("mixture", ["weights", "logits"])

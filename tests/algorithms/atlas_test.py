@@ -11,11 +11,7 @@ pytestmark = pytest.mark.slow
 
 STREAM = 6, 10
 HPARAMS = atlas.HParams(
-  batch_size=6,
-  local_epochs=1,
-  smallest_rate=0.1,
-  num_learners=3,
-  meta_rate=0.7,
+  batch_size=6, local_epochs=1, smallest_rate=0.1, num_learners=3, meta_rate=0.7
 )
 
 

@@ -170,145 +170,148 @@ class TestLabelledBatches:
     assert_array_equal(result.update, 0)
 
 
-class TestHistory:
-  @pytest.fixture(scope="class")
-  def states(self, build, client, first_state, make_adapting_client):
-    """Returns `run(history)`: states after time steps 1, 1 and 2."""
-    other = make_adapting_client(1, 9, 6)
+@pytest.fixture(scope="module")
+def states(build, client, first_state, make_adapting_client):
+  """Returns `run(history)`: states after time steps 1, 1 and 2."""
+  other = make_adapting_client(1, 9, 6)
 
-    def run(history):
-      functions = build(HPARAMS, history=history)
-      states = [first_state]
-      for timestep, stream in ((1, client), (1, client), (2, other)):
-        data = client._replace(
-          stream_x=stream.stream_x, timestep=np.int32(timestep)
-        )
-        result = functions.train_client(
-          np.zeros(4, np.float32), states[-1], data, 0
-        )
-        states.append(result.client_state)
-      return states[1:]
+  def run(history):
+    functions = build(HPARAMS, history=history)
+    states = [first_state]
+    for timestep, stream in ((1, client), (1, client), (2, other)):
+      data = client._replace(
+        stream_x=stream.stream_x, timestep=np.int32(timestep)
+      )
+      result = functions.train_client(
+        np.zeros(4, np.float32), states[-1], data, 0
+      )
+      states.append(result.client_state)
+    return states[1:]
 
-    return run
-
-  def test_online_is_the_mean_over_time_steps(self, states, compare):
-    batch, online = (states(history) for history in ("batch", "online"))
-    for first, again, _ in (batch, online):
-      assert compare.equal_bits(again, first)
-    # By default it is the last time step.
-    assert not compare.equal_bits(batch[2].direction, batch[0].direction)
-    assert compare.equal_bits(online[0], batch[0])
-    assert [each.num_timesteps for each in online] == [1, 1, 2]
-    expected = trees.mean(batch[0].direction, batch[2].direction)
-    compare.assert_close(online[2].direction, expected, 1e-6)
+  return run
 
 
-class TestStatistics:
-  """A model with batch normalisation: its statistics have rates too."""
+def test_history_online_is_the_mean_over_time_steps(states, compare):
+  batch, online = (states(history) for history in ("batch", "online"))
+  for first, again, _ in (batch, online):
+    assert compare.equal_bits(again, first)
+  # By default it is the last time step.
+  assert not compare.equal_bits(batch[2].direction, batch[0].direction)
+  assert compare.equal_bits(online[0], batch[0])
+  assert [each.num_timesteps for each in online] == [1, 1, 2]
+  expected = trees.mean(batch[0].direction, batch[2].direction)
+  compare.assert_close(online[2].direction, expected, 1e-6)
 
-  @pytest.fixture(scope="class")
-  def tensors(self, normalized, run_in_graph):
-    weights = run_in_graph(normalized.initial_weights, np.int32([1, 2]))
-    return atp.Tensors(weights, tuple(normalized.statistics.values()))
 
-  @pytest.fixture(scope="class")
-  def direction(self, normalized, tensors, client, run_in_graph):
-    return run_in_graph(
-      lambda tensors, x: atp.find_direction(normalized, tensors, x),
-      tensors,
-      client.stream_x,
-    )
+# A model with batch normalisation: its statistics have rates too.
 
-  def test_direction_is_running_less_batch(
-    self, tensors, direction, client, oracle, compare
-  ):
-    mean, variance = oracle.moments(tensors.weights, client.stream_x)
-    # Of six examples, without bias.
-    expected = trees.subtract(tensors.statistics, (mean, variance * 6 / 5))
-    compare.assert_close(direction.statistics, expected, 1e-5)
-    compare.assert_close(
-      direction.weights,
-      oracle.gradient(
-        lambda w: oracle.entropy(
-          oracle.normalize(w, client.stream_x, tensors.statistics)
-        ),
-        tensors.weights,
+
+@pytest.fixture(scope="module")
+def tensors(normalized, run_in_graph):
+  weights = run_in_graph(normalized.initial_weights, np.int32([1, 2]))
+  return atp.Tensors(weights, tuple(normalized.statistics.values()))
+
+
+@pytest.fixture(scope="module")
+def direction(normalized, tensors, client, run_in_graph):
+  return run_in_graph(
+    lambda tensors, x: atp.find_direction(normalized, tensors, x),
+    tensors,
+    client.stream_x,
+  )
+
+
+def test_statistics_direction_is_running_less_batch(
+  tensors, direction, client, oracle, compare
+):
+  mean, variance = oracle.moments(tensors.weights, client.stream_x)
+  # Of six examples, without bias.
+  expected = trees.subtract(tensors.statistics, (mean, variance * 6 / 5))
+  compare.assert_close(direction.statistics, expected, 1e-5)
+  compare.assert_close(
+    direction.weights,
+    oracle.gradient(
+      lambda w: oracle.entropy(
+        oracle.normalize(w, client.stream_x, tensors.statistics)
       ),
-      1e-5,
+      tensors.weights,
+    ),
+    1e-5,
+  )
+
+
+def test_statistics_gradients_of_their_rates(
+  normalized, tensors, client, run_in_graph, oracle
+):
+  """A step of every rate against differences in NumPy."""
+  mean, variance = tensors.statistics
+  tensors = tensors._replace(statistics=(mean, np.maximum(variance, 0.3)))
+  direction = run_in_graph(
+    lambda tensors, x: atp.find_direction(normalized, tensors, x),
+    tensors,
+    client.stream_x,
+  )
+  start = np.float32([0.1, 0.2, -0.1, 0.1, 0.3, -0.2, 0.25, 0.15])
+  labels = client.y[:6]
+
+  def loss(rates):
+    weights, moments = moved(tensors, rates, direction)
+    return oracle.cross_entropy(
+      oracle.normalize(weights, client.stream_x, moments), labels
     )
 
-  def test_gradients_of_their_rates(
-    self, normalized, tensors, client, run_in_graph, oracle
-  ):
-    """A step of every rate against differences in NumPy."""
-    mean, variance = tensors.statistics
-    tensors = tensors._replace(statistics=(mean, np.maximum(variance, 0.3)))
-    direction = run_in_graph(
-      lambda tensors, x: atp.find_direction(normalized, tensors, x),
-      tensors,
-      client.stream_x,
-    )
-    start = np.float32([0.1, 0.2, -0.1, 0.1, 0.3, -0.2, 0.25, 0.15])
-    labels = client.y[:6]
+  slopes = oracle.gradient(loss, start)
+  sizes = [30, 6, 6, 6, 18, 3, 6, 6]
 
-    def loss(rates):
-      weights, moments = moved(tensors, rates, direction)
-      return oracle.cross_entropy(
-        oracle.normalize(weights, client.stream_x, moments), labels
+  def learn(rates, tensors, direction, x, y):
+    def loss_of(current, h, step):
+      logits = atp.predict(
+        normalized, atp.adapt(normalized, tensors, current, h), x
+      )
+      return tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
       )
 
-    slopes = oracle.gradient(loss, start)
-    sizes = [30, 6, 6, 6, 18, 3, 6, 6]
-
-    def learn(rates, tensors, direction, x, y):
-      def loss_of(current, h, step):
-        logits = atp.predict(
-          normalized, atp.adapt(normalized, tensors, current, h), x
-        )
-        return tf.reduce_mean(
-          tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
-        )
-
-      return atp.learn_rates(
-        rates, sizes, lambda step: direction, loss_of, 1, HPARAMS
-      )
-
-    found = run_in_graph(
-      learn, start, tensors, direction, client.stream_x, labels
+    return atp.learn_rates(
+      rates, sizes, lambda step: direction, loss_of, 1, HPARAMS
     )
-    assert_allclose(found.loss, loss(np.float64(start)), rtol=1e-5)
-    assert_allclose(
-      found.weights - start,
-      -RATE * slopes / np.sqrt(sizes),
-      atol=1e-6,
+
+  found = run_in_graph(
+    learn, start, tensors, direction, client.stream_x, labels
+  )
+  assert_allclose(found.loss, loss(np.float64(start)), rtol=1e-5)
+  assert_allclose(
+    found.weights - start, -RATE * slopes / np.sqrt(sizes), atol=1e-6
+  )
+  assert np.min(np.abs(slopes)) > 1e-4
+
+
+def test_statistics_adapted_variances_are_bounded_and_their_gradient_is_not(
+  normalized, tensors, direction, run_in_graph
+):
+  def adapt(tensors, direction):
+    rates = tf.constant([0.0] * 7 + [1.0])
+    down = direction._replace(
+      statistics=(direction.statistics[0], tf.fill([6], 0.7))
     )
-    assert np.min(np.abs(slopes)) > 1e-4
+    with tf.GradientTape() as tape:
+      tape.watch(rates)
+      adapted = atp.adapt(normalized, tensors, rates, down)
+      total = tf.reduce_sum(adapted.statistics[1])
+    return adapted.statistics[1], tape.gradient(total, rates)
 
-  def test_adapted_variances_are_bounded_and_their_gradient_is_not(
-    self, normalized, tensors, direction, run_in_graph
-  ):
-    def adapt(tensors, direction):
-      rates = tf.constant([0.0] * 7 + [1.0])
-      down = direction._replace(
-        statistics=(direction.statistics[0], tf.fill([6], 0.7))
-      )
-      with tf.GradientTape() as tape:
-        tape.watch(rates)
-        adapted = atp.adapt(normalized, tensors, rates, down)
-        total = tf.reduce_sum(adapted.statistics[1])
-      return adapted.statistics[1], tape.gradient(total, rates)
+  variance, slopes = run_in_graph(adapt, tensors, direction)
+  # The first is below the bound in the model itself.
+  assert_allclose(variance, [1e-7, 1e-5, 1e-5, 1e-5, 0.1, 0.3], rtol=1e-5)
+  assert_allclose(slopes[7], -6 * 0.7, rtol=1e-6)
 
-    variance, slopes = run_in_graph(adapt, tensors, direction)
-    # The first is below the bound in the model itself.
-    assert_allclose(variance, [1e-7, 1e-5, 1e-5, 1e-5, 0.1, 0.3], rtol=1e-5)
-    assert_allclose(slopes[7], -6 * 0.7, rtol=1e-6)
 
-  def test_rates_of_a_round_move_with_those_of_statistics(
-    self, build, normalized, client
-  ):
-    functions = build(HPARAMS, model=normalized)
-    rates = functions.initial_weights(client.seed)
-    assert rates.shape == (8,)
-    state = functions.initial_client_state(client.seed, rates)
-    result = functions.train_client(rates, state, client, 0)
-    assert np.all(result.update != 0)
+def test_rates_of_a_round_move_with_those_of_statistics(
+  build, normalized, client
+):
+  functions = build(HPARAMS, model=normalized)
+  rates = functions.initial_weights(client.seed)
+  assert rates.shape == (8,)
+  state = functions.initial_client_state(client.seed, rates)
+  result = functions.train_client(rates, state, client, 0)
+  assert np.all(result.update != 0)

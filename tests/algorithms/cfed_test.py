@@ -31,10 +31,7 @@ SIZES = [4, 6, 5]
 
 @pytest.fixture(scope="module")
 def weights(initial):
-  return cfed.Weights(
-    *map(initial, range(2)),
-    seed=randomness.server_seed(5),
-  )
+  return cfed.Weights(*map(initial, range(2)), seed=randomness.server_seed(5))
 
 
 @pytest.fixture(scope="module")
@@ -68,103 +65,87 @@ def distillation_losses(oracle, targets, public, seed, run_in_graph, num_steps):
   ]
 
 
-class TestClients:
-  @pytest.mark.parametrize(
-    "review_share, round_num, domain", [(1.0, 1, 0), (0.0, 3, 1)]
+@pytest.mark.parametrize(
+  "review_share, round_num, domain", [(1.0, 1, 0), (0.0, 3, 1)]
+)
+def test_client_who_learns_does_what_fed_avg_does_on_the_domain(
+  learn_alone, build, weights, client, compare, review_share, round_num, domain
+):
+  result = build(HPARAMS, review_share=review_share).train_client(
+    weights, (), client, round_num
   )
-  def test_who_learns_does_what_fed_avg_does_on_the_domain(
-    self,
-    learn_alone,
-    build,
-    weights,
+  expected = learn_alone(weights.model, client, domain, round_num)
+  assert compare.equal_bits(result.update, expected.update)
+  assert compare.equal_bits(result.loss, expected.loss)
+
+
+def test_client_who_reviews_distils_from_the_teacher(
+  build, weights, client, public, oracle, run_in_graph, compare
+):
+  hparams = dataclasses.replace(HPARAMS, review_share=1.0)
+  result = build(hparams).train_client(weights, (), client, 3)
+  seed = run_in_graph(
+    lambda data: randomness.fold(data.seed, randomness.Purpose.TRAIN, 3, 1),
     client,
-    compare,
-    review_share,
-    round_num,
-    domain,
-  ):
-    result = build(HPARAMS, review_share=review_share).train_client(
-      weights, (), client, round_num
-    )
-    expected = learn_alone(weights.model, client, domain, round_num)
-    assert compare.equal_bits(result.update, expected.update)
-    assert compare.equal_bits(result.loss, expected.loss)
+  )
+  expected, mean_loss = oracle.descend(
+    weights.model,
+    distillation_losses(
+      oracle,
+      says(oracle, weights.teacher, public),
+      public,
+      seed,
+      run_in_graph,
+      3,
+    ),
+    0.1,
+  )
+  update = trees.subtract(expected, weights.model)
+  assert trees.largest(update) > 1e-3
+  compare.assert_close(result.update, update, 1e-5)
+  assert_allclose(result.loss, mean_loss, rtol=1e-5)
+  # The classes are not looked at.
+  other = client._replace(y=2 - client.y)
+  again = build(hparams).train_client(weights, (), other, 3)
+  assert compare.equal_bits(again, result)
 
-  def test_who_reviews_distils_from_the_teacher(
-    self, build, weights, client, public, oracle, run_in_graph, compare
-  ):
-    hparams = dataclasses.replace(HPARAMS, review_share=1.0)
-    result = build(hparams).train_client(weights, (), client, 3)
-    seed = run_in_graph(
-      lambda data: randomness.fold(data.seed, randomness.Purpose.TRAIN, 3, 1),
-      client,
-    )
-    expected, mean_loss = oracle.descend(
-      weights.model,
-      distillation_losses(
-        oracle,
-        says(oracle, weights.teacher, public),
-        public,
-        seed,
-        run_in_graph,
-        3,
-      ),
-      0.1,
-    )
-    update = trees.subtract(expected, weights.model)
-    assert trees.largest(update) > 1e-3
-    compare.assert_close(result.update, update, 1e-5)
-    assert_allclose(result.loss, mean_loss, rtol=1e-5)
-    # The classes are not looked at.
-    other = client._replace(y=2 - client.y)
-    again = build(hparams).train_client(weights, (), other, 3)
-    assert compare.equal_bits(again, result)
 
-  def test_who_reviews_is_drawn_for_each_client_and_round(
-    self, weights, make_client, run_for_each, functions
-  ):
-    # A client that learns tells classes apart, one that reviews does not.
-    clients = [make_client(i, SIZES) for i in range(20)]
-    calls_of_labels = [
-      [
-        (weights, (), each._replace(y=np.roll(each.y, shift)), np.int32(number))
-        for number in (3, 4)
-        for each in clients
-      ]
-      for shift in (0, 1)
+def test_client_who_reviews_is_drawn_for_each_client_and_round(
+  weights, make_client, run_for_each, functions
+):
+  # A client that learns tells classes apart, one that reviews does not.
+  clients = [make_client(i, SIZES) for i in range(20)]
+  calls_of_labels = [
+    [
+      (weights, (), each._replace(y=np.roll(each.y, shift)), np.int32(number))
+      for number in (3, 4)
+      for each in clients
     ]
-    train = functions.train_client
-    losses, others = (
-      np.array([result.loss for result in run_for_each(train, calls)])
-      for calls in calls_of_labels
-    )
-    reviews = (losses == others).reshape(2, 20)
-    assert np.all((reviews.sum(axis=1) >= 2) & (reviews.sum(axis=1) <= 14))
-    assert np.any(reviews[0] != reviews[1])
-
-  @pytest.mark.parametrize(
-    "round_num, is_later, is_last",
-    [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1), (5, 1, 0), (9, 1, 0)],
+    for shift in (0, 1)
+  ]
+  train = functions.train_client
+  losses, others = (
+    np.array([result.loss for result in run_for_each(train, calls)])
+    for calls in calls_of_labels
   )
-  def test_contributes_what_it_says_and_where_the_rounds_are(
-    self,
-    weights,
-    client,
-    public,
-    oracle,
-    round_num,
-    is_later,
-    is_last,
-    functions,
-  ):
-    result = functions.train_client(weights, (), client, round_num)
-    found = result.plaintext_sum
-    trained = trees.add(weights.model, result.update)
-    assert_allclose(
-      found.probabilities, says(oracle, trained, public), atol=1e-5
-    )
-    assert (found.num_clients, found.is_later) == (1, is_later)
-    assert found.is_last == is_last
+  reviews = (losses == others).reshape(2, 20)
+  assert np.all((reviews.sum(axis=1) >= 2) & (reviews.sum(axis=1) <= 14))
+  assert np.any(reviews[0] != reviews[1])
+
+
+@pytest.mark.parametrize(
+  "round_num, is_later, is_last",
+  [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1), (5, 1, 0), (9, 1, 0)],
+)
+def test_client_contributes_what_it_says_and_where_the_rounds_are(
+  weights, client, public, oracle, round_num, is_later, is_last, functions
+):
+  result = functions.train_client(weights, (), client, round_num)
+  found = result.plaintext_sum
+  trained = trees.add(weights.model, result.update)
+  assert_allclose(found.probabilities, says(oracle, trained, public), atol=1e-5)
+  assert (found.num_clients, found.is_later) == (1, is_later)
+  assert found.is_last == is_last
 
 
 class TestServer:

@@ -28,9 +28,7 @@ def test_bisect_agrees_with_scipy(linkage, seed):
   # Others are not in the cluster, at random places.
   members = np.sort(generator.permutation(10)[: 2 + seed % 7])
   part = clustered_fl.bisect(
-    tf.constant(cosines),
-    tf.constant(np.isin(np.arange(10), members)),
-    linkage,
+    tf.constant(cosines), tf.constant(np.isin(np.arange(10), members)), linkage
   ).numpy()
   distances = scipy.spatial.distance.squareform(
     1 - cosines[np.ix_(members, members)], checks=False

@@ -89,65 +89,67 @@ def update_server(build, backbone):
   return run
 
 
-class TestServer:
-  @pytest.mark.parametrize("weights", [None, {0: 5.0, 1: 1.0, 3: 2.0}])
-  def test_guide_is_the_mean_of_what_is_not_in_conflict(
-    self, update_server, updates, weights
-  ):
-    found = update_server(updates, weights, conflict_aversion=0.0)
-    shares = list(weights.values()) if weights else [1, 1, 1]
-    for layer, change in enumerate(found):
-      of_layer = {client: each[layer] for client, each in updates.items()}
-      projected = project(of_layer, ORDER_KEYS)
-      expected = np.average(projected, axis=0, weights=shares)
-      assert_allclose(change, expected, atol=1e-5)
-      plain = np.average(list(of_layer.values()), axis=0, weights=shares)
-      assert np.abs(expected - plain).max() > 0.1
+@pytest.mark.parametrize("weights", [None, {0: 5.0, 1: 1.0, 3: 2.0}])
+def test_server_guide_is_the_mean_of_what_is_not_in_conflict(
+  update_server, updates, weights
+):
+  found = update_server(updates, weights, conflict_aversion=0.0)
+  shares = list(weights.values()) if weights else [1, 1, 1]
+  for layer, change in enumerate(found):
+    of_layer = {client: each[layer] for client, each in updates.items()}
+    projected = project(of_layer, ORDER_KEYS)
+    expected = np.average(projected, axis=0, weights=shares)
+    assert_allclose(change, expected, atol=1e-5)
+    plain = np.average(list(of_layer.values()), axis=0, weights=shares)
+    assert np.abs(expected - plain).max() > 0.1
 
-  def test_step_is_away_from_the_guide(self, update_server, updates):
-    alpha = 0.8
-    guides = update_server(updates, conflict_aversion=0.0)
-    found = update_server(updates, conflict_aversion=alpha)
-    for layer, (guide, change) in enumerate(zip(guides, found, strict=True)):
-      step = (1 + alpha**2) * change
-      distance = np.linalg.norm(step - guide)
-      assert_allclose(distance, alpha * np.linalg.norm(guide), rtol=1e-4)
-      # It turns to the client that it helps least.
-      before, after = (
-        min(inner(each[layer], direction) for each in updates.values())
-        for direction in (guide, step)
-      )
-      assert after > before
 
-  def test_program_projects_pairs_on_the_whole_backbone(
-    self, update_server, updates
-  ):
-    weights = {0: 5.0, 1: 1.0, 3: 2.0}
-    found = update_server(updates, weights, variant="program")
-    whole = {
-      client: np.concatenate([np.ravel(w) for w in each])
-      for client, each in updates.items()
-    }
-    expected = 0.0
-    for client, own in whole.items():
-      adjusted = np.float64(own)
-      for other in whole.values():
-        if inner(own, other) < 0:
-          adjusted -= inner(own, other) / inner(other, other) * other
-      expected += weights[client] / 8 * adjusted
-    found = np.concatenate([np.ravel(w) for w in found])
-    assert_allclose(found, expected, atol=1e-5)
+def test_server_step_is_away_from_the_guide(update_server, updates):
+  alpha = 0.8
+  guides = update_server(updates, conflict_aversion=0.0)
+  found = update_server(updates, conflict_aversion=alpha)
+  for layer, (guide, change) in enumerate(zip(guides, found, strict=True)):
+    step = (1 + alpha**2) * change
+    distance = np.linalg.norm(step - guide)
+    assert_allclose(distance, alpha * np.linalg.norm(guide), rtol=1e-4)
+    # It turns to the client that it helps least.
+    before, after = (
+      min(inner(each[layer], direction) for each in updates.values())
+      for direction in (guide, step)
+    )
+    assert after > before
 
-  @pytest.mark.parametrize("variant", ["published", "program"])
-  def test_without_conflict_the_mean_is_added_bit_for_bit(
-    self, update_server, updates, compare, variant
-  ):
-    agreeing = {
-      client: tuple(np.abs(w) for w in each) for client, each in updates.items()
-    }
-    found = update_server(agreeing, variant=variant, conflict_aversion=0.0)
-    rows, weight, _ = tables(agreeing)
-    assert compare.equal_bits(found, mean_of(rows, weight))
+
+def test_server_program_projects_pairs_on_the_whole_backbone(
+  update_server, updates
+):
+  weights = {0: 5.0, 1: 1.0, 3: 2.0}
+  found = update_server(updates, weights, variant="program")
+  whole = {
+    client: np.concatenate([np.ravel(w) for w in each])
+    for client, each in updates.items()
+  }
+  expected = 0.0
+  for client, own in whole.items():
+    adjusted = np.float64(own)
+    for other in whole.values():
+      if inner(own, other) < 0:
+        adjusted -= inner(own, other) / inner(other, other) * other
+    expected += weights[client] / 8 * adjusted
+  found = np.concatenate([np.ravel(w) for w in found])
+  assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("variant", ["published", "program"])
+def test_server_without_conflict_the_mean_is_added_bit_for_bit(
+  update_server, updates, compare, variant
+):
+  agreeing = {
+    client: tuple(np.abs(w) for w in each) for client, each in updates.items()
+  }
+  found = update_server(agreeing, variant=variant, conflict_aversion=0.0)
+  rows, weight, _ = tables(agreeing)
+  assert compare.equal_bits(found, mean_of(rows, weight))
 
 
 def test_client_sends_what_fed_rep_sends_in_its_row(

@@ -183,108 +183,117 @@ def test_the_student_stays_the_source_bit_for_bit(
     assert compare.equal_bits(result.client_state.teacher, weights)
 
 
-class TestAugmentations:
-  @pytest.fixture(scope="class")
-  def images(self):
-    generator = np.random.default_rng(2)
-    return generator.integers(0, 256, (4, 12, 10, 3)).astype(np.uint8)
+@pytest.fixture(scope="module")
+def images():
+  generator = np.random.default_rng(2)
+  return generator.integers(0, 256, (4, 12, 10, 3)).astype(np.uint8)
 
-  @pytest.fixture(scope="class")
-  def augment(self, run_in_graph):
-    """Returns `augment(x, seed, **changes)`."""
 
-    @functools.cache
-    def function_of(**changes):
-      hparams = changed(**changes)
-      return lambda x, seed: cotta.augment(x, seed, hparams)
+@pytest.fixture(scope="module")
+def augment(run_in_graph):
+  """Returns `augment(x, seed, **changes)`."""
 
-    def augment(x, seed=SEED, **changes):
-      return run_in_graph(function_of(**changes), x, np.int32(seed))
+  @functools.cache
+  def function_of(**changes):
+    hparams = changed(**changes)
+    return lambda x, seed: cotta.augment(x, seed, hparams)
 
-    return augment
+  def augment(x, seed=SEED, **changes):
+    return run_in_graph(function_of(**changes), x, np.int32(seed))
 
-  @pytest.mark.parametrize("channels", [1, 3])
-  def test_images_of_a_batch_change_alike(self, channels, images, augment):
-    twins = images[[0, 0, 1], ..., :channels]
-    found = [
-      augment(twins, [seed, 1], augmentation_noise=0.0) for seed in range(3)
-    ]
-    for each in found:
-      assert each.dtype == np.uint8
-      assert_array_equal(each[0], each[1])
-      assert np.any(each[0] != each[2])
-    assert np.any(found[0] != found[1])
+  return augment
 
-  def test_half_of_them_are_mirrored(self, augment):
-    """A dark left half stays left, or comes to the right."""
-    images = np.zeros((1, 16, 16, 1), np.uint8)
-    images[:, :, 8:] = 255
-    sides = []
-    for seed in range(40):
-      found = augment(images, [seed, 7])
-      sides.append(found[..., :4, 0].mean() < found[..., 12:, 0].mean())
-    # A fair coin is outside once in 100,000.
-    assert 7 <= sum(sides) <= 33
 
-  def test_affine_maps_are_similarities(self, run_in_graph):
-    rows, columns = np.meshgrid(*[np.arange(24.0)] * 2, indexing="ij")
-    images = np.float32(np.stack([rows, columns])[..., np.newaxis])
-    found = {}
+@pytest.mark.parametrize("channels", [1, 3])
+def test_augmentations_images_of_a_batch_change_alike(
+  channels, images, augment
+):
+  twins = images[[0, 0, 1], ..., :channels]
+  found = [
+    augment(twins, [seed, 1], augmentation_noise=0.0) for seed in range(3)
+  ]
+  for each in found:
+    assert each.dtype == np.uint8
+    assert_array_equal(each[0], each[1])
+    assert np.any(each[0] != each[2])
+  assert np.any(found[0] != found[1])
 
-    def distort(x, seed):
-      return cotta.distort(x, seed, 1.0)
 
-    for seed in range(8):
-      mapped = run_in_graph(distort, images, np.int32([seed, 9]))
-      inner = mapped[:, 9:15, 9:15, 0]
-      down, right = np.diff(inner, axis=1), np.diff(inner, axis=2)
-      for slopes in (down, right):
-        # Linear, up to the weak blur of nothing but a plane.
-        assert np.ptp(slopes, axis=(1, 2)).max() < 1e-4
-      (a, b), (c, d) = down.mean(axis=(1, 2)), right.mean(axis=(1, 2))
-      assert_allclose([a, b], [d, -c], atol=1e-4)
-      scale, angle = 1 / np.hypot(a, b), np.degrees(np.arctan2(b, a))
-      assert 0.9 - 1e-4 <= scale <= 1.1 + 1e-4
-      assert abs(angle) <= 15.01
-      centre = mapped[:, 11:13, 11:13, 0].mean(axis=(1, 2)) - 11.5
-      assert np.hypot(*centre) <= np.hypot(3, 3) / 0.9 + 1e-3
-      found[round(angle, 3), round(scale, 3)] = centre
-    assert len(found) == 8
+def test_augmentations_half_of_them_are_mirrored(augment):
+  """A dark left half stays left, or comes to the right."""
+  images = np.zeros((1, 16, 16, 1), np.uint8)
+  images[:, :, 8:] = 255
+  sides = []
+  for seed in range(40):
+    found = augment(images, [seed, 7])
+    sides.append(found[..., :4, 0].mean() < found[..., 12:, 0].mean())
+  # A fair coin is outside once in 100,000.
+  assert 7 <= sum(sides) <= 33
 
-  def test_colours_stay_within_their_amounts(self, run_in_graph):
-    """A grey image keeps its colour; brightness and contrast do not clip."""
-    images = np.full((1, 6, 6, 3), 0.5, np.float32)
-    values = []
 
-    def jitter(x, seed):
-      return cotta.jitter(x, seed, 1.0)
+def test_augmentations_affine_maps_are_similarities(run_in_graph):
+  rows, columns = np.meshgrid(*[np.arange(24.0)] * 2, indexing="ij")
+  images = np.float32(np.stack([rows, columns])[..., np.newaxis])
+  found = {}
 
-    for seed in range(20):
-      found = run_in_graph(jitter, images, np.int32([seed, 3]))
-      assert np.ptp(found) < 1e-5
-      values.append(found.mean())
-    low, high = 0.5 * 0.6, 0.5 * 1.4
-    assert min(values) >= low**1.3 - 1e-4
-    assert max(values) <= high**0.7 + 1e-4
-    assert np.ptp(values) > 0.1
+  def distort(x, seed):
+    return cotta.distort(x, seed, 1.0)
 
-  def test_without_amounts_images_stay(self, images, augment):
-    found = augment(
-      images,
-      augmentation_scale=0.0,
-      augmentation_flip=False,
-      augmentation_noise=0.0,
-    )
-    assert_array_equal(found, images)
+  for seed in range(8):
+    mapped = run_in_graph(distort, images, np.int32([seed, 9]))
+    inner = mapped[:, 9:15, 9:15, 0]
+    down, right = np.diff(inner, axis=1), np.diff(inner, axis=2)
+    for slopes in (down, right):
+      # Linear, up to the weak blur of nothing but a plane.
+      assert np.ptp(slopes, axis=(1, 2)).max() < 1e-4
+    (a, b), (c, d) = down.mean(axis=(1, 2)), right.mean(axis=(1, 2))
+    assert_allclose([a, b], [d, -c], atol=1e-4)
+    scale, angle = 1 / np.hypot(a, b), np.degrees(np.arctan2(b, a))
+    assert 0.9 - 1e-4 <= scale <= 1.1 + 1e-4
+    assert abs(angle) <= 15.01
+    centre = mapped[:, 11:13, 11:13, 0].mean(axis=(1, 2)) - 11.5
+    assert np.hypot(*centre) <= np.hypot(3, 3) / 0.9 + 1e-3
+    found[round(angle, 3), round(scale, 3)] = centre
+  assert len(found) == 8
 
-  def test_features_get_noise(self, augment):
-    found = augment(np.zeros((500, 8), np.float32), augmentation_noise=0.2)
-    assert_allclose(found.std(), 0.2, rtol=0.05)
-    assert_allclose(found.mean(), 0, atol=0.01)
 
-  def test_tokens_are_refused(self, refusal):
-    model = bi_lstm.build(input_shape=(4,), vocabulary_size=9, width=1)
-    message = refusal(cotta.build, model, HPARAMS)
-    assert "cotta without --num_augmentations=0" in message
-    assert "takes int32 [4]" in message
-    cotta.build(model, changed(num_augmentations=0))
+def test_augmentations_colours_stay_within_their_amounts(run_in_graph):
+  """A grey image keeps its colour; brightness and contrast do not clip."""
+  images = np.full((1, 6, 6, 3), 0.5, np.float32)
+  values = []
+
+  def jitter(x, seed):
+    return cotta.jitter(x, seed, 1.0)
+
+  for seed in range(20):
+    found = run_in_graph(jitter, images, np.int32([seed, 3]))
+    assert np.ptp(found) < 1e-5
+    values.append(found.mean())
+  low, high = 0.5 * 0.6, 0.5 * 1.4
+  assert min(values) >= low**1.3 - 1e-4
+  assert max(values) <= high**0.7 + 1e-4
+  assert np.ptp(values) > 0.1
+
+
+def test_augmentations_without_amounts_images_stay(images, augment):
+  found = augment(
+    images,
+    augmentation_scale=0.0,
+    augmentation_flip=False,
+    augmentation_noise=0.0,
+  )
+  assert_array_equal(found, images)
+
+
+def test_augmentations_features_get_noise(augment):
+  found = augment(np.zeros((500, 8), np.float32), augmentation_noise=0.2)
+  assert_allclose(found.std(), 0.2, rtol=0.05)
+  assert_allclose(found.mean(), 0, atol=0.01)
+
+
+def test_augmentations_tokens_are_refused(refusal):
+  model = bi_lstm.build(input_shape=(4,), vocabulary_size=9, width=1)
+  message = refusal(cotta.build, model, HPARAMS)
+  assert "cotta without --num_augmentations=0" in message
+  assert "takes int32 [4]" in message
+  cotta.build(model, changed(num_augmentations=0))

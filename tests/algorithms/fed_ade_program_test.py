@@ -85,130 +85,131 @@ def normalized():
   return layered()
 
 
-class TestNumbers:
-  """Numbers computed from the program's equations by hand."""
+# Numbers computed from the program's equations by hand.
 
-  def test_signals_and_rates(self):
-    previous = tf.constant([4.0, 2.0, 1.0, 1.0]) / 8
-    labels = [0, 0, 1, 1, 2, 2, 2, 3]
-    histogram = dynamics.label_histogram(5.0 * tf.one_hot(labels, 4))
-    assert_allclose(histogram, np.array([2, 2, 3, 1]) / 8)
-    reference = tf.constant([0.6, 0.8, 0.0])
-    direction = dynamics.direction_of_mean(
-      tf.constant([[2.0, 0.0, 1.0], [4.0, 6.0, 1.0]])
-    )
-    assert_allclose(direction, [0.6882472, 0.6882472, 0.2294157], atol=1e-6)
-    labels = dynamics.uncertainty_dynamics(previous, histogram)
-    assert_allclose(labels, 0.19596975, atol=1e-6)
-    embeddings = dynamics.representation_dynamics(reference, direction)
-    assert_allclose(embeddings, 0.01822696, atol=1e-6)
-    signal = dynamics.combine(labels, embeddings)
-    assert_allclose(signal, 0.10709835, atol=1e-6)
-    for bounds, rate in (
-      ((1e-5, 1e-3), 1.1602737e-4),
-      ((5e-6, 1e-4), 1.5174344e-5),
-      ((1e-6, 1e-4), 1.1602737e-5),
-      ((1e-5, 1e-4), 1.9638852e-5),
-    ):
-      found = dynamics.learning_rate(signal, *bounds)
-      assert_allclose(found, rate, rtol=1e-6)
-    assert_allclose(
-      dynamics.move_reference(reference, direction, 0.1),
-      [0.61083207, 0.79142554, 0.02301721],
-      atol=1e-6,
-    )
 
-  def test_moving_reference(self, build, rounds_alone):
-    model = linear(np.eye(2), np.zeros([2, 2]))
-    half = 0.5**0.5
-    batches = [[1, 0]], [[0, 1]], [[0, 1]], [[half, half]]
-    found = rounds_alone(
-      build(
-        PROGRAM,
-        model=model,
-        running_statistics="fixed",
-        eta_min=0.0,
-        eta_max=TINY,
-      ),
-      client_with(batches[0], 2),
-      [client_with(x, 2, t) for t, x in enumerate(batches, start=1)],
-    )
-    # All labels are equal, so that S is half of S_rep.
-    signals = [2.0 * state.rate / TINY for _, state, _ in found]
-    assert_allclose(signals, [0, 0.5, 0.44478424, 0.07799446], atol=1e-6)
-    assert_allclose(
-      [state.dynamics.last.summaries.direction for _, state, _ in found],
-      [
-        [1, 0],
-        [0.99388373, 0.11043153],
-        [0.97604552, 0.21756639],
-        [0.96276413, 0.27034280],
-      ],
-      atol=1e-6,
-    )
-
-  def test_labels_and_embeddings_have_their_own_states(
-    self, build, rounds_alone
-  ):
-    model = linear(np.eye(2), np.zeros([2, 3]))
-    batches = [[1, 0]], [[0, 1]], [[0, 1]]
-    hparams = dataclasses.replace(PROGRAM, similarity="bayesian_cpd")
-    found = rounds_alone(
-      build(hparams, model=model, running_statistics="fixed"),
-      client_with(batches[0], 3),
-      [client_with(x, 3, t) for t, x in enumerate(batches, start=1)],
-    )
-    expected = change_point.initial_state(3)
-    for _, state, _ in found:
-      # All labels are the first class.
-      labels = tf.constant([1.0, 0.0, 0.0])
-      _, expected = change_point.observe(expected, labels, labels)
-      for one, other in zip(
-        state.dynamics.last.uncertainty, expected, strict=True
-      ):
-        assert_allclose(one, other, rtol=1e-5)
-
-  @pytest.mark.parametrize(
-    ("changes", "entropies", "slope"),
-    [
-      (
-        {},
-        [0.47376848, 0.44663307, 0.42025785, 0.38395142, 0.34902616],
-        1.06629708,
-      ),
-      (
-        {"order": "all_first"},
-        [0.47376848, 0.43676187, 0.39944276, 0.37353833, 0.34947376],
-        1.06267806,
-      ),
-    ],
+def test_numbers_signals_and_rates():
+  previous = tf.constant([4.0, 2.0, 1.0, 1.0]) / 8
+  labels = [0, 0, 1, 1, 2, 2, 2, 3]
+  histogram = dynamics.label_histogram(5.0 * tf.one_hot(labels, 4))
+  assert_allclose(histogram, np.array([2, 2, 3, 1]) / 8)
+  reference = tf.constant([0.6, 0.8, 0.0])
+  direction = dynamics.direction_of_mean(
+    tf.constant([[2.0, 0.0, 1.0], [4.0, 6.0, 1.0]])
   )
-  def test_order_of_the_steps(
-    self, build, changes, entropies, slope, rounds_alone, oracle
+  assert_allclose(direction, [0.6882472, 0.6882472, 0.2294157], atol=1e-6)
+  labels = dynamics.uncertainty_dynamics(previous, histogram)
+  assert_allclose(labels, 0.19596975, atol=1e-6)
+  embeddings = dynamics.representation_dynamics(reference, direction)
+  assert_allclose(embeddings, 0.01822696, atol=1e-6)
+  signal = dynamics.combine(labels, embeddings)
+  assert_allclose(signal, 0.10709835, atol=1e-6)
+  for bounds, rate in (
+    ((1e-5, 1e-3), 1.1602737e-4),
+    ((5e-6, 1e-4), 1.5174344e-5),
+    ((1e-6, 1e-4), 1.1602737e-5),
+    ((1e-5, 1e-4), 1.9638852e-5),
   ):
-    model = linear([[1.0]], [[1.0, 0.0]])
-    data = client_with([[1.0], [2.0]], 2)
-    ((_, state, loss),) = rounds_alone(
-      build(
-        fix_lr.HParams(
-          variant="program",
-          running_statistics="fixed",
-          learning_rate=0.1,
-          **changes,
-        ),
-        model=model,
+    found = dynamics.learning_rate(signal, *bounds)
+    assert_allclose(found, rate, rtol=1e-6)
+  assert_allclose(
+    dynamics.move_reference(reference, direction, 0.1),
+    [0.61083207, 0.79142554, 0.02301721],
+    atol=1e-6,
+  )
+
+
+def test_moving_reference(build, rounds_alone):
+  model = linear(np.eye(2), np.zeros([2, 2]))
+  half = 0.5**0.5
+  batches = [[1, 0]], [[0, 1]], [[0, 1]], [[half, half]]
+  found = rounds_alone(
+    build(
+      PROGRAM,
+      model=model,
+      running_statistics="fixed",
+      eta_min=0.0,
+      eta_max=TINY,
+    ),
+    client_with(batches[0], 2),
+    [client_with(x, 2, t) for t, x in enumerate(batches, start=1)],
+  )
+  # All labels are equal, so that S is half of S_rep.
+  signals = [2.0 * state.rate / TINY for _, state, _ in found]
+  assert_allclose(signals, [0, 0.5, 0.44478424, 0.07799446], atol=1e-6)
+  assert_allclose(
+    [state.dynamics.last.summaries.direction for _, state, _ in found],
+    [
+      [1, 0],
+      [0.99388373, 0.11043153],
+      [0.97604552, 0.21756639],
+      [0.96276413, 0.27034280],
+    ],
+    atol=1e-6,
+  )
+
+
+def test_labels_and_embeddings_have_their_own_states(build, rounds_alone):
+  model = linear(np.eye(2), np.zeros([2, 3]))
+  batches = [[1, 0]], [[0, 1]], [[0, 1]]
+  hparams = dataclasses.replace(PROGRAM, similarity="bayesian_cpd")
+  found = rounds_alone(
+    build(hparams, model=model, running_statistics="fixed"),
+    client_with(batches[0], 3),
+    [client_with(x, 3, t) for t, x in enumerate(batches, start=1)],
+  )
+  expected = change_point.initial_state(3)
+  for _, state, _ in found:
+    # All labels are the first class.
+    labels = tf.constant([1.0, 0.0, 0.0])
+    _, expected = change_point.observe(expected, labels, labels)
+    for one, other in zip(
+      state.dynamics.last.uncertainty, expected, strict=True
+    ):
+      assert_allclose(one, other, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ("changes", "entropies", "slope"),
+  [
+    (
+      {},
+      [0.47376848, 0.44663307, 0.42025785, 0.38395142, 0.34902616],
+      1.06629708,
+    ),
+    (
+      {"order": "all_first"},
+      [0.47376848, 0.43676187, 0.39944276, 0.37353833, 0.34947376],
+      1.06267806,
+    ),
+  ],
+)
+def test_order_of_the_steps(
+  build, changes, entropies, slope, rounds_alone, oracle
+):
+  model = linear([[1.0]], [[1.0, 0.0]])
+  data = client_with([[1.0], [2.0]], 2)
+  ((_, state, loss),) = rounds_alone(
+    build(
+      fix_lr.HParams(
+        variant="program",
+        running_statistics="fixed",
+        learning_rate=0.1,
+        **changes,
       ),
-      data,
-      [1],
-    )
-    assert_allclose(loss, np.mean(entropies[:4]), atol=1e-6)
-    ((kernel,), (head, bias)) = state.weights
-    assert_allclose(kernel, [[slope]], atol=1e-6)
-    if not changes:
-      assert_allclose(head, [[1.11966956, 1 - 1.11966956]], atol=1e-6)
-      assert_allclose(bias, [0.08029589, -0.08029589], atol=1e-6)
-    logits = data.stream_x @ kernel @ head + bias
-    assert_allclose(oracle.entropy(logits), entropies[4], atol=1e-6)
+      model=model,
+    ),
+    data,
+    [1],
+  )
+  assert_allclose(loss, np.mean(entropies[:4]), atol=1e-6)
+  ((kernel,), (head, bias)) = state.weights
+  assert_allclose(kernel, [[slope]], atol=1e-6)
+  if not changes:
+    assert_allclose(head, [[1.11966956, 1 - 1.11966956]], atol=1e-6)
+    assert_allclose(bias, [0.08029589, -0.08029589], atol=1e-6)
+  logits = data.stream_x @ kernel @ head + bias
+  assert_allclose(oracle.entropy(logits), entropies[4], atol=1e-6)
 
 
 class Oracle:
@@ -333,52 +334,50 @@ def test_rounds_agree_with_numpy(
   )
 
 
-class TestLimits:
-  def test_equal_bounds_are_a_fixed_rate(
-    self, build, normalized, client, rounds_alone, compare
-  ):
-    """Whatever is measured: the bits of FixLR with the same updates."""
-    expected = rounds_alone(
-      build(
-        fix_lr.HParams(variant="program", learning_rate=0.3), model=normalized
-      ),
-      client,
-      [1, 2, 2],
+def test_equal_bounds_are_a_fixed_rate(
+  build, normalized, client, rounds_alone, compare
+):
+  """Whatever is measured: the bits of FixLR with the same updates."""
+  expected = rounds_alone(
+    build(
+      fix_lr.HParams(variant="program", learning_rate=0.3), model=normalized
+    ),
+    client,
+    [1, 2, 2],
+  )
+  for summary, reference in (("softmax", "ema"), ("histogram", "last")):
+    functions = build(
+      PROGRAM,
+      model=normalized,
+      eta_min=0.3,
+      eta_max=0.3,
+      summary=summary,
+      reference=reference,
     )
-    for summary, reference in (("softmax", "ema"), ("histogram", "last")):
-      functions = build(
-        PROGRAM,
-        model=normalized,
-        eta_min=0.3,
-        eta_max=0.3,
-        summary=summary,
-        reference=reference,
-      )
-      found = rounds_alone(functions, client, [1, 2, 2])
-      for (_, state, loss), (_, fixed_state, fixed_loss) in zip(
-        found, expected, strict=True
-      ):
-        assert compare.equal_bits(state.weights, fixed_state.weights)
-        assert compare.equal_bits(state.statistics, fixed_state.statistics)
-        assert compare.equal_bits(loss, fixed_loss)
-        assert state.learning_rate == np.float32(0.3)
+    found = rounds_alone(functions, client, [1, 2, 2])
+    for (_, state, loss), (_, fixed_state, fixed_loss) in zip(
+      found, expected, strict=True
+    ):
+      assert compare.equal_bits(state.weights, fixed_state.weights)
+      assert compare.equal_bits(state.statistics, fixed_state.statistics)
+      assert compare.equal_bits(loss, fixed_loss)
+      assert state.learning_rate == np.float32(0.3)
 
-  def test_a_client_does_not_depend_on_others(
-    self, start, normalized, make_adapting_client, compare
-  ):
-    data = [make_adapting_client(i, 6, 8 + i) for i in range(3)]
-    together, alone = (
-      start(PROGRAM, part, 2, model=normalized) for part in (data, data[-1:])
-    )
-    assert len(together.algorithm.phases) == 1
-    assert compare.equal_bits(
-      together.client_states[-1], alone.client_states[-1]
-    )
-    # The server has a mean, which nobody receives.
-    initial = normalized.initial_backbone(data[0].seed)
-    assert not compare.equal_bits(
-      together.server_state.weights, trees.map(np.asarray, initial)
-    )
+
+def test_a_client_does_not_depend_on_others(
+  start, normalized, make_adapting_client, compare
+):
+  data = [make_adapting_client(i, 6, 8 + i) for i in range(3)]
+  together, alone = (
+    start(PROGRAM, part, 2, model=normalized) for part in (data, data[-1:])
+  )
+  assert len(together.algorithm.phases) == 1
+  assert compare.equal_bits(together.client_states[-1], alone.client_states[-1])
+  # The server has a mean, which nobody receives.
+  initial = normalized.initial_backbone(data[0].seed)
+  assert not compare.equal_bits(
+    together.server_state.weights, trees.map(np.asarray, initial)
+  )
 
 
 class TestSwitches:

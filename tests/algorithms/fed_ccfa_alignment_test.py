@@ -53,19 +53,18 @@ class TestBalancedExamples:
     assert len(draws) == 5
 
 
-class TestAlignmentWeight:
-  @pytest.mark.parametrize(
-    "classes", [[0.2, 0.3, 0.5], [0.25, 0.0, 0.75], [0.0, 1.0, 0.0]]
+@pytest.mark.parametrize(
+  "classes", [[0.2, 0.3, 0.5], [0.25, 0.0, 0.75], [0.0, 1.0, 0.0]]
+)
+def test_alignment_weight_entropy_counts_the_classes_there_are(classes):
+  never = dataclasses.replace(HPARAMS, entropy_divisor=0.0)
+  found, zero = (
+    fed_ccfa.alignment_weight(hparams, tf.constant(classes), tf.constant(3))
+    for hparams in (HPARAMS, never)
   )
-  def test_entropy_counts_the_classes_there_are(self, classes):
-    never = dataclasses.replace(HPARAMS, entropy_divisor=0.0)
-    found, zero = (
-      fed_ccfa.alignment_weight(hparams, tf.constant(classes), tf.constant(3))
-      for hparams in (HPARAMS, never)
-    )
-    entropy = scipy.stats.entropy(classes)
-    np.testing.assert_allclose(found, entropy / 4, rtol=1e-5, atol=1e-9)
-    assert zero == 0
+  entropy = scipy.stats.entropy(classes)
+  np.testing.assert_allclose(found, entropy / 4, rtol=1e-5, atol=1e-9)
+  assert zero == 0
 
 
 def test_without_anchors_there_is_no_pull():

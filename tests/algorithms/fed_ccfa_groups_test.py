@@ -37,32 +37,33 @@ def scattered_rows(seed, number):
   return (rows + 0.1 * generator.normal(size=rows.shape)).astype(np.float32)
 
 
-class TestGroups:
-  @pytest.mark.parametrize("largest", [0.05, 0.1, 0.3, 0.6])
-  @pytest.mark.parametrize("seed", range(3))
-  def test_groups_are_those_of_dbscan(self, seed, largest):
-    rows = scattered_rows(seed, 9)
-    found = fed_ccfa.find_groups(tf.constant(rows), largest, 9)
-    labels = cluster.DBSCAN(
-      eps=largest, min_samples=1, metric="precomputed"
-    ).fit_predict(distances(rows))
-    assert_array_equal(found, labels[:, np.newaxis] == labels)
+@pytest.mark.parametrize("largest", [0.05, 0.1, 0.3, 0.6])
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_are_those_of_dbscan(seed, largest):
+  rows = scattered_rows(seed, 9)
+  found = fed_ccfa.find_groups(tf.constant(rows), largest, 9)
+  labels = cluster.DBSCAN(
+    eps=largest, min_samples=1, metric="precomputed"
+  ).fit_predict(distances(rows))
+  assert_array_equal(found, labels[:, np.newaxis] == labels)
 
-  def test_chain_is_one_group(self):
-    """However many steps there are between its ends."""
-    angles = np.linspace(0, np.pi / 2, 17)
-    rows = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    found = distances(rows)
-    largest = 1.01 * np.max(np.diag(found, 1))
-    assert found[0, -1] > 5 * largest
-    rows = tf.constant(rows, tf.float32)
-    assert np.all(fed_ccfa.find_groups(rows, largest, 17) == 1)
 
-  @pytest.mark.parametrize("number", [1, 2])
-  def test_fewer_than_three_stay_by_themselves(self, number):
-    rows = tf.ones([number, 4])
-    found = fed_ccfa.find_groups(rows, 2.0, 10)
-    assert_array_equal(found, np.eye(number))
+def test_groups_chain_is_one_group():
+  """However many steps there are between its ends."""
+  angles = np.linspace(0, np.pi / 2, 17)
+  rows = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+  found = distances(rows)
+  largest = 1.01 * np.max(np.diag(found, 1))
+  assert found[0, -1] > 5 * largest
+  rows = tf.constant(rows, tf.float32)
+  assert np.all(fed_ccfa.find_groups(rows, largest, 17) == 1)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_groups_fewer_than_three_stay_by_themselves(number):
+  rows = tf.ones([number, 4])
+  found = fed_ccfa.find_groups(rows, 2.0, 10)
+  assert_array_equal(found, np.eye(number))
 
 
 def sent_by(labels, seed=0):
@@ -84,30 +85,31 @@ def sent_by(labels, seed=0):
   )
 
 
-class TestMerge:
-  def test_one_group_has_the_mean_of_all_that_have_the_class(self):
-    sent = sent_by([0, 0, 0, 0])
-    found = fed_ccfa.merge(sent, 0.1, 4)
-    anchors = sent.means[:, 0].mean(axis=0), sent.means[:3, 1].mean(axis=0)
-    for client in range(4):
-      assert_allclose(found.rows[client], sent.rows.mean(axis=0), atol=1e-6)
-      assert_allclose(found.anchors[client], anchors, atol=1e-6)
+def test_merge_one_group_has_the_mean_of_all_that_have_the_class():
+  sent = sent_by([0, 0, 0, 0])
+  found = fed_ccfa.merge(sent, 0.1, 4)
+  anchors = sent.means[:, 0].mean(axis=0), sent.means[:3, 1].mean(axis=0)
+  for client in range(4):
+    assert_allclose(found.rows[client], sent.rows.mean(axis=0), atol=1e-6)
+    assert_allclose(found.anchors[client], anchors, atol=1e-6)
 
-  def test_classes_have_groups_of_their_own(self):
-    sent = sent_by([0, 1, 0, 1, 1])
-    sent.compared[:, 1] = sent.compared[0, 1]
-    found = fed_ccfa.merge(sent, 0.1, 5)
-    assert_allclose(
-      found.rows[0, 0], sent.rows[[0, 2], 0].mean(axis=0), atol=1e-6
-    )
-    assert_allclose(found.rows[0, 1], sent.rows[:, 1].mean(axis=0), atol=1e-6)
 
-  def test_class_that_nobody_has_stays_without_an_anchor(self):
-    sent = sent_by([0, 0, 0])
-    sent.means[:, 1] = 0
-    found = fed_ccfa.merge(sent, 0.1, 3)
-    assert not np.any(found.anchors[:, 1])
-    assert np.all(np.any(found.anchors[:, 0], axis=1))
+def test_merge_classes_have_groups_of_their_own():
+  sent = sent_by([0, 1, 0, 1, 1])
+  sent.compared[:, 1] = sent.compared[0, 1]
+  found = fed_ccfa.merge(sent, 0.1, 5)
+  assert_allclose(
+    found.rows[0, 0], sent.rows[[0, 2], 0].mean(axis=0), atol=1e-6
+  )
+  assert_allclose(found.rows[0, 1], sent.rows[:, 1].mean(axis=0), atol=1e-6)
+
+
+def test_merge_class_that_nobody_has_stays_without_an_anchor():
+  sent = sent_by([0, 0, 0])
+  sent.means[:, 1] = 0
+  found = fed_ccfa.merge(sent, 0.1, 3)
+  assert not np.any(found.anchors[:, 1])
+  assert np.all(np.any(found.anchors[:, 0], axis=1))
 
 
 def test_clients_read_what_was_merged_and_others_nothing():

@@ -47,163 +47,147 @@ def first(weights, functions):
   return server, fed_ccfa.ClientState(weights.head, anchors, np.float32(0))
 
 
-class TestClient:
-  """Steps 1 to 3 of the first client."""
+# Steps 1 to 3 of the first client.
 
-  @pytest.fixture(scope="class")
-  def expected(self, weights, first, client, oracle):
-    """Returns `expected(k_factor, first)`: heads, backbone, losses in NumPy.
 
-    `first` is the classifier that is trained for comparison.
-    """
-    classes = oracle.estimated_classes(weights, client)
-    backbone, head = weights
-    embeddings = oracle.embed(backbone, client.x)
+@pytest.fixture(scope="module")
+def expected(weights, first, client, oracle):
+  """Returns `expected(k_factor, first)`: heads, backbone, losses in NumPy.
 
-    def risk(logits):
-      return oracle.risk(logits, client.y, classes)
+  `first` is the classifier that is trained for comparison.
+  """
+  classes = oracle.estimated_classes(weights, client)
+  backbone, head = weights
+  embeddings = oracle.embed(backbone, client.x)
 
-    def alignment(features):
-      anchors = first[1].anchors
-      total = 0.0
-      for row, label in zip(features, client.y, strict=True):
-        if label == 1:
-          continue  # It has no anchor.
-        odds = {
-          c: np.exp(
-            row
-            @ anchors[c]
-            / np.linalg.norm(row)
-            / np.linalg.norm(anchors[c])
-            / 0.5
-          )
-          for c in (0, 2)
-        }
-        # A third of the examples are of its class.
-        weight = 3 * classes[label]
-        total -= weight * np.log(odds[label] / sum(odds.values()))
-      return total / 9
+  def risk(logits):
+    return oracle.risk(logits, client.y, classes)
 
-    there = classes[classes > 0]
-    k = -np.sum(there * np.log(there)) / 0.5
-
-    def run(k_factor, compared_start=first[0].head):
-      balanced, _ = oracle.descend(
-        compared_start,
-        [
-          lambda h: oracle.cross_entropy(
-            oracle.classify(h, embeddings), client.y
-          )
-        ]
-        * 2,
-        4 * RATE,
-      )
-      own, _ = oracle.descend(
-        head, [lambda h: risk(oracle.classify(h, embeddings))], 4 * RATE
-      )
-
-      def loss(weights):
-        features = oracle.embed(weights, client.x)
-        return risk(oracle.classify(own, features)) + k_factor * k * alignment(
-          features
+  def alignment(features):
+    anchors = first[1].anchors
+    total = 0.0
+    for row, label in zip(features, client.y, strict=True):
+      if label == 1:
+        continue  # It has no anchor.
+      odds = {
+        c: np.exp(
+          row
+          @ anchors[c]
+          / np.linalg.norm(row)
+          / np.linalg.norm(anchors[c])
+          / 0.5
         )
+        for c in (0, 2)
+      }
+      # A third of the examples are of its class.
+      weight = 3 * classes[label]
+      total -= weight * np.log(odds[label] / sum(odds.values()))
+    return total / 9
 
-      moved, value = oracle.descend(backbone, [loss] * 2, RATE)
-      return balanced, own, moved, value
+  there = classes[classes > 0]
+  k = -np.sum(there * np.log(there)) / 0.5
 
-    return run
+  def run(k_factor, compared_start=first[0].head):
+    balanced, _ = oracle.descend(
+      compared_start,
+      [lambda h: oracle.cross_entropy(oracle.classify(h, embeddings), client.y)]
+      * 2,
+      4 * RATE,
+    )
+    own, _ = oracle.descend(
+      head, [lambda h: risk(oracle.classify(h, embeddings))], 4 * RATE
+    )
 
-  @pytest.mark.parametrize(
-    "changes, round_num, k_factor",
-    [
-      ({}, 2, 1.0),
-      # Features are not aligned yet.
-      ({}, 1, 0.0),
-      # The comparison may start from its own classifier.
-      ({"compared_start": "own"}, 2, 1.0),
-    ],
+    def loss(weights):
+      features = oracle.embed(weights, client.x)
+      return risk(oracle.classify(own, features)) + k_factor * k * alignment(
+        features
+      )
+
+    moved, value = oracle.descend(backbone, [loss] * 2, RATE)
+    return balanced, own, moved, value
+
+  return run
+
+
+@pytest.mark.parametrize(
+  "changes, round_num, k_factor",
+  [
+    ({}, 2, 1.0),
+    # Features are not aligned yet.
+    ({}, 1, 0.0),
+    # The comparison may start from its own classifier.
+    ({"compared_start": "own"}, 2, 1.0),
+  ],
+)
+def test_client_round_agrees_with_the_oracle(
+  build, first, client, expected, oracle, compare, changes, round_num, k_factor
+):
+  weights, state = first
+  result = build(HPARAMS, **changes).train_client(*first, client, round_num)
+  head = state.head if changes else weights.head
+  balanced, own, backbone, loss = expected(k_factor, head)
+  compare.assert_close(
+    trees.add(weights.backbone, result.update), backbone, 1e-5
   )
-  def test_round(
-    self,
-    build,
-    first,
-    client,
-    expected,
-    oracle,
-    compare,
-    changes,
-    round_num,
-    k_factor,
-  ):
-    weights, state = first
-    result = build(HPARAMS, **changes).train_client(*first, client, round_num)
-    head = state.head if changes else weights.head
-    balanced, own, backbone, loss = expected(k_factor, head)
-    compare.assert_close(
-      trees.add(weights.backbone, result.update),
-      backbone,
-      1e-5,
+  compare.assert_close(result.client_state.head, own, 1e-5)
+  # Alignment makes a difference.
+  other = expected(1 - k_factor, head)[2]
+  assert np.max(np.abs(other[0] - backbone[0])) > 1e-3
+  compare.assert_close(result.client_state.anchors, state.anchors, 0.0)
+  assert_allclose(result.loss, loss, rtol=1e-5)
+  sent = result.plaintext_sum.value
+  for rows, head in ((sent.compared, balanced), (sent.rows, own)):
+    kernel, bias = head
+    assert_allclose(rows[:, :-1], kernel.T, atol=1e-5)
+    assert_allclose(rows[:, -1], bias, atol=1e-5)
+  features = oracle.embed(backbone, client.x)
+  for c, mean in oracle.class_means(features, client.y).items():
+    assert_allclose(sent.means[c], mean, atol=1e-5)
+
+
+def test_client_pseudo_labels_are_those_of_its_model(
+  build, first, client, weights, oracle
+):
+  result = build(HPARAMS, stream_labels="pseudo").train_client(
+    *first, client, 0
+  )
+  y = oracle.predict(weights, client.stream_x).argmax(axis=1)
+  means = result.plaintext_sum.value.means
+  has_class = np.isin(np.arange(3), y)
+  assert_array_equal(np.any(means != 0, axis=1), has_class)
+
+
+@pytest.fixture(scope="module")
+def run(build, first, clients, round_by_hand):
+  """Returns `run(distance)`; the clients' heads are apart."""
+  server, state = first
+  states = [
+    state._replace(head=trees.map(lambda w, i=i: w + np.float32(i), state.head))
+    for i in range(3)
+  ]
+  return lambda distance: round_by_hand(
+    build(HPARAMS, cluster_distance=distance), server, states, clients, 0
+  )
+
+
+def test_round_of_three_one_group_has_an_averaged_head(run, first, compare):
+  results, new, personal = run(2.0)
+  head = trees.mean(*(each.client_state.head for each in results))
+  anchors = trees.mean(*(each.plaintext_sum.value.means for each in results))
+  for each, result in zip(personal, results, strict=True):
+    compare.assert_close(each.client_state.head, head, 1e-5)
+    assert_allclose(each.client_state.anchors, anchors, atol=1e-5)
+    assert each.loss == result.loss
+  update = trees.mean(*(result.update for result in results))
+  expected = trees.add(first[0].backbone, update)
+  compare.assert_close(new.backbone, expected, 1e-6)
+
+
+def test_round_of_three_clients_in_no_group_keep_their_heads(run, compare):
+  results, _, personal = run(0.0)
+  for each, result in zip(personal, results, strict=True):
+    assert compare.equal_bits(each.client_state.head, result.client_state.head)
+    assert_array_equal(
+      each.client_state.anchors, result.plaintext_sum.value.means
     )
-    compare.assert_close(result.client_state.head, own, 1e-5)
-    # Alignment makes a difference.
-    other = expected(1 - k_factor, head)[2]
-    assert np.max(np.abs(other[0] - backbone[0])) > 1e-3
-    compare.assert_close(result.client_state.anchors, state.anchors, 0.0)
-    assert_allclose(result.loss, loss, rtol=1e-5)
-    sent = result.plaintext_sum.value
-    for rows, head in ((sent.compared, balanced), (sent.rows, own)):
-      kernel, bias = head
-      assert_allclose(rows[:, :-1], kernel.T, atol=1e-5)
-      assert_allclose(rows[:, -1], bias, atol=1e-5)
-    features = oracle.embed(backbone, client.x)
-    for c, mean in oracle.class_means(features, client.y).items():
-      assert_allclose(sent.means[c], mean, atol=1e-5)
-
-  def test_pseudo_labels_are_those_of_its_model(
-    self, build, first, client, weights, oracle
-  ):
-    result = build(HPARAMS, stream_labels="pseudo").train_client(
-      *first, client, 0
-    )
-    y = oracle.predict(weights, client.stream_x).argmax(axis=1)
-    means = result.plaintext_sum.value.means
-    has_class = np.isin(np.arange(3), y)
-    assert_array_equal(np.any(means != 0, axis=1), has_class)
-
-
-class TestRoundOfThree:
-  @pytest.fixture(scope="class")
-  def run(self, build, first, clients, round_by_hand):
-    """Returns `run(distance)`; the clients' heads are apart."""
-    server, state = first
-    states = [
-      state._replace(
-        head=trees.map(lambda w, i=i: w + np.float32(i), state.head)
-      )
-      for i in range(3)
-    ]
-    return lambda distance: round_by_hand(
-      build(HPARAMS, cluster_distance=distance), server, states, clients, 0
-    )
-
-  def test_one_group_has_an_averaged_head(self, run, first, compare):
-    results, new, personal = run(2.0)
-    head = trees.mean(*(each.client_state.head for each in results))
-    anchors = trees.mean(*(each.plaintext_sum.value.means for each in results))
-    for each, result in zip(personal, results, strict=True):
-      compare.assert_close(each.client_state.head, head, 1e-5)
-      assert_allclose(each.client_state.anchors, anchors, atol=1e-5)
-      assert each.loss == result.loss
-    update = trees.mean(*(result.update for result in results))
-    expected = trees.add(first[0].backbone, update)
-    compare.assert_close(new.backbone, expected, 1e-6)
-
-  def test_clients_in_no_group_keep_their_heads(self, run, compare):
-    results, _, personal = run(0.0)
-    for each, result in zip(personal, results, strict=True):
-      assert compare.equal_bits(
-        each.client_state.head, result.client_state.head
-      )
-      assert_array_equal(
-        each.client_state.anchors, result.plaintext_sum.value.means
-      )

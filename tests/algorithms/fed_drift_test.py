@@ -109,14 +109,7 @@ def functions(build):
       "2 2 2 2",
     ),
     # A client stays if all models are chosen.
-    (
-      "0 0 -1 3, 1 1 -1 3",
-      "1 0",
-      "0 1",
-      False,
-      "0 0 -1 4, 1 1 -1 4",
-      "0 1",
-    ),
+    ("0 0 -1 3, 1 1 -1 3", "1 0", "0 1", False, "0 0 -1 4, 1 1 -1 4", "0 1"),
   ],
 )
 def test_open_models_places_and_copies_by_hand(
@@ -136,76 +129,75 @@ def test_open_models_places_and_copies_by_hand(
   assert_array_equal(found.models[:, 0], copied_from)
 
 
-class TestMerging:
-  @pytest.mark.parametrize(
-    "sums, counts, expected",
-    [
-      # L_jk of model j on data of k: L_00 = 1, L_01 = 3, L_10 = 2, L_11 = 0.5,
-      # and max(3 - 1, 2 - 0.5, 0).
-      ([[2, 4], [12, 2]], [2, 4], [[0, 2], [2, 0]]),
-      # A model that is better everywhere: max(2 - 1, 0 - 1, 0).
-      ([[1, 0], [2, 1]], [1, 1], [[0, 1], [1, 0]]),
-      # Without examples.
-      ([[1, 1], [0, 0]], [1, 0], [[0, np.inf], [np.inf, np.inf]]),
-    ],
-  )
-  def test_distances_by_hand(self, run_in_graph, sums, counts, expected):
-    losses = fed_drift.Losses(np.float32(sums), np.float32(counts))
-    found = run_in_graph(fed_drift.distances, losses)
-    assert_array_equal(found, expected)
+@pytest.mark.parametrize(
+  "sums, counts, expected",
+  [
+    # L_jk of model j on data of k: L_00 = 1, L_01 = 3, L_10 = 2, L_11 = 0.5,
+    # and max(3 - 1, 2 - 0.5, 0).
+    ([[2, 4], [12, 2]], [2, 4], [[0, 2], [2, 0]]),
+    # A model that is better everywhere: max(2 - 1, 0 - 1, 0).
+    ([[1, 0], [2, 1]], [1, 1], [[0, 1], [1, 0]]),
+    # Without examples.
+    ([[1, 1], [0, 0]], [1, 0], [[0, np.inf], [np.inf, np.inf]]),
+  ],
+)
+def test_merging_distances_by_hand(run_in_graph, sums, counts, expected):
+  losses = fed_drift.Losses(np.float32(sums), np.float32(counts))
+  found = run_in_graph(fed_drift.distances, losses)
+  assert_array_equal(found, expected)
 
-  @hypothesis.given(st.integers(0, 10_000), st.floats(0.05, 1.2))
-  @hypothesis.settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
-  )
-  def test_clusters_are_those_of_scipy(self, run_in_graph, seed, threshold):
-    points = np.random.default_rng(seed).random((7, 2))
-    distance = scipy.spatial.distance.pdist(points)
-    expected = scipy.cluster.hierarchy.fcluster(
-      scipy.cluster.hierarchy.linkage(distance, "complete"),
-      threshold,
-      "distance",
-    )
-    found = run_in_graph(
-      fed_drift.link,
-      np.float32(scipy.spatial.distance.squareform(distance)),
-      np.ones(7, bool),
-      np.float32(threshold),
-    )
-    for i, own in enumerate(expected):
-      assert found[i] == np.flatnonzero(expected == own)[0]
 
-  def test_means_are_weighted_by_examples_and_others_keep_their_bits(
-    self, run_in_graph, models, compare
-  ):
-    four = trees.stack(*(trees.row(models, k) for k in (0, 1, 2, 0)))
-    # The third was just opened, for client 1; places 0 and 3 are alike.
-    weights = fed_drift.Weights(
-      four, table("0 0 -1 1, 1 1 -1 1, 2 2 1 1, 3 3 -1 2")
+@hypothesis.given(st.integers(0, 10_000), st.floats(0.05, 1.2))
+@hypothesis.settings(
+  max_examples=30,
+  deadline=None,
+  suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
+)
+def test_merging_clusters_are_those_of_scipy(run_in_graph, seed, threshold):
+  points = np.random.default_rng(seed).random((7, 2))
+  distance = scipy.spatial.distance.pdist(points)
+  expected = scipy.cluster.hierarchy.fcluster(
+    scipy.cluster.hierarchy.linkage(distance, "complete"), threshold, "distance"
+  )
+  found = run_in_graph(
+    fed_drift.link,
+    np.float32(scipy.spatial.distance.squareform(distance)),
+    np.ones(7, bool),
+    np.float32(threshold),
+  )
+  for i, own in enumerate(expected):
+    assert found[i] == np.flatnonzero(expected == own)[0]
+
+
+def test_merging_means_are_weighted_by_examples_and_others_keep_their_bits(
+  run_in_graph, models, compare
+):
+  four = trees.stack(*(trees.row(models, k) for k in (0, 1, 2, 0)))
+  # The third was just opened, for client 1; places 0 and 3 are alike.
+  weights = fed_drift.Weights(
+    four, table("0 0 -1 1, 1 1 -1 1, 2 2 1 1, 3 3 -1 2")
+  )
+  counts = np.float32([1, 2, 3, 3])
+  means = np.float32([[1, 9, 1, 1], [9, 1, 9, 9], [1, 9, 1, 1], [1, 9, 1, 1]])
+  losses = fed_drift.Losses(means * counts[:, np.newaxis], counts)
+  changed = weights._replace(
+    models=trees.map(
+      lambda w: np.stack([w[0], w[1], w[2], 5 * w[3]]), weights.models
     )
-    counts = np.float32([1, 2, 3, 3])
-    means = np.float32([[1, 9, 1, 1], [9, 1, 9, 9], [1, 9, 1, 1], [1, 9, 1, 1]])
-    losses = fed_drift.Losses(means * counts[:, np.newaxis], counts)
-    changed = weights._replace(
-      models=trees.map(
-        lambda w: np.stack([w[0], w[1], w[2], 5 * w[3]]), weights.models
-      )
+  )
+  found = run_in_graph(
+    lambda *each: fed_drift.merge(*each, 0.5), changed, losses
+  )
+  assert found.table.astype(int)[:, 1].tolist() == [0, 1, 2, 0]
+  # The newest of its members' steps.
+  assert found.table.astype(int)[:, 3].tolist() == [2, 1, 1, 2]
+  for k in (1, 2, 3):
+    assert compare.equal_bits(
+      trees.row(found.models, k), trees.row(changed.models, k)
     )
-    found = run_in_graph(
-      lambda *each: fed_drift.merge(*each, 0.5), changed, losses
-    )
-    assert found.table.astype(int)[:, 1].tolist() == [0, 1, 2, 0]
-    # The newest of its members' steps.
-    assert found.table.astype(int)[:, 3].tolist() == [2, 1, 1, 2]
-    for k in (1, 2, 3):
-      assert compare.equal_bits(
-        trees.row(found.models, k), trees.row(changed.models, k)
-      )
-    # (1 + 3 * 5) / 4 = 4.
-    expected = trees.scale(trees.row(models, 0), 4)
-    compare.assert_close(trees.row(found.models, 0), expected, 1e-6)
+  # (1 + 3 * 5) / 4 = 4.
+  expected = trees.scale(trees.row(models, 0), 4)
+  compare.assert_close(trees.row(found.models, 0), expected, 1e-6)
 
 
 class TestRound:
@@ -406,83 +398,85 @@ def test_without_drifts_the_last_step_is_fed_avg_bit_for_bit(
   )
 
 
-class TestTwoConcepts:
-  """Two of four clients have reversed labels, from some step on."""
-
-  @pytest.fixture
-  def run(self, start, two_concepts):
-    """Returns `run(first_step, **options)`, after twelve rounds."""
-
-    def run(first_step, **options):
-      data = two_concepts(
-        4, [40] * 4, lambda i, k: (i < 2) & (k >= 40 * first_step)
-      )
-      return start(
-        fed_drift.HParams(
-          task_rounds=12,
-          batch_size=40,
-          local_steps=10,
-          learning_rate=RATE,
-          **options,
-        ),
-        data,
-        12,
-      )
-
-    return run
-
-  @pytest.mark.long
-  @pytest.mark.parametrize(
-    "options",
-    [{}, {"eager": True}, {"criterion": "error", "drift_threshold": 0.2}],
-  )
-  def test_drift_opens_a_model_that_both_clients_share(self, run, options):
-    drifted = run(2, **options)
-    numbers = [state.numbers[:4].tolist() for state in drifted.client_states]
-    assert numbers[2] == numbers[3] == [0, 0, 0, 0]
-    for own in numbers[:2]:
-      assert own[:2] == [0, 0] and own[2] == own[3] == numbers[0][3] > 0
-    assert_allclose(np.sort(drifted.server_state.memory)[-2:], [0.5, 1])
-
-  def test_models_of_clients_are_merged_to_one_per_concept(self, run):
-    states = run(0, start="clients", num_models=6).client_states
-    numbers = [int(state.numbers[3]) for state in states]
-    assert numbers[0] == numbers[1] != numbers[2] == numbers[3]
-    # All data of a client moved to the merged model.
-    for state, number in zip(states, numbers, strict=True):
-      assert state.numbers[:4].tolist() == [number] * 4
+# Two of four clients have reversed labels, from some step on.
 
 
-class TestPrediction:
-  def test_is_by_the_model_of_the_newest_data(
-    self, functions, models, make_client, oracle
+@pytest.fixture
+def run(start, two_concepts):
+  """Returns `run(first_step, **options)`, after twelve rounds."""
+
+  def run(first_step, **options):
+    data = two_concepts(
+      4, [40] * 4, lambda i, k: (i < 2) & (k >= 40 * first_step)
+    )
+    return start(
+      fed_drift.HParams(
+        task_rounds=12,
+        batch_size=40,
+        local_steps=10,
+        learning_rate=RATE,
+        **options,
+      ),
+      data,
+      12,
+    )
+
+  return run
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+  "options",
+  [{}, {"eager": True}, {"criterion": "error", "drift_threshold": 0.2}],
+)
+def test_two_concepts_drift_opens_a_model_that_both_clients_share(run, options):
+  drifted = run(2, **options)
+  numbers = [state.numbers[:4].tolist() for state in drifted.client_states]
+  assert numbers[2] == numbers[3] == [0, 0, 0, 0]
+  for own in numbers[:2]:
+    assert own[:2] == [0, 0] and own[2] == own[3] == numbers[0][3] > 0
+  assert_allclose(np.sort(drifted.server_state.memory)[-2:], [0.5, 1])
+
+
+def test_models_of_clients_are_merged_to_one_per_concept(run):
+  states = run(0, start="clients", num_models=6).client_states
+  numbers = [int(state.numbers[3]) for state in states]
+  assert numbers[0] == numbers[1] != numbers[2] == numbers[3]
+  # All data of a client moved to the merged model.
+  for state, number in zip(states, numbers, strict=True):
+    assert state.numbers[:4].tolist() == [number] * 4
+
+
+def test_prediction_is_by_the_model_of_the_newest_data(
+  functions, models, make_client, oracle
+):
+  client, other = make_client(0, [4, 5]), make_client(1, [7])
+  weights = fed_drift.Weights(models, table("4 0 -1 0, 7 0 -1 0, 8 2 -1 1"))
+  for state, number in (
+    (known([4, 8], 1, 0.0), 2),
+    # Model 7 was merged into model 4.
+    (known([8, 7], 1, 0.0), 0),
   ):
-    client, other = make_client(0, [4, 5]), make_client(1, [7])
-    weights = fed_drift.Weights(models, table("4 0 -1 0, 7 0 -1 0, 8 2 -1 1"))
-    for state, number in (
-      (known([4, 8], 1, 0.0), 2),
-      # Model 7 was merged into model 4.
-      (known([8, 7], 1, 0.0), 0),
-    ):
-      prepared = functions.prepare_client(weights, state, client, 2)
-      assert_allclose(
-        functions.predict_as_client(weights, prepared, client, other),
-        oracle.predict(trees.row(models, number), other.x),
-        atol=1e-5,
-      )
+    prepared = functions.prepare_client(weights, state, client, 2)
+    assert_allclose(
+      functions.predict_as_client(weights, prepared, client, other),
+      oracle.predict(trees.row(models, number), other.x),
+      atol=1e-5,
+    )
 
-  def test_client_that_joins_takes_the_best_for_its_newest_data(
-    self, functions, models, make_client, oracle, compare
-  ):
-    client = make_client(0, [4, 5])
-    weights = fed_drift.Weights(models, table("4 0 -1 0, 7 1 -1 0, -1 2 -1 -1"))
-    best = oracle.example_losses(models, client)[4:, :2].mean(axis=0).argmin()
-    for state in (known([], -1, NOTHING), known([4], 0, 0.0)):
-      prepared = functions.prepare_client(weights, state, client, 2)
-      assert compare.equal_bits(prepared, trees.row(models, best))
-    # Before the second step, the model of the first one.
-    prepared = functions.prepare_client(weights, known([7], 0, 0.0), client, 1)
-    assert compare.equal_bits(prepared, trees.row(models, 1))
+
+def test_client_that_joins_takes_the_best_for_its_newest_data(
+  functions, models, make_client, oracle, compare
+):
+  client = make_client(0, [4, 5])
+  weights = fed_drift.Weights(models, table("4 0 -1 0, 7 1 -1 0, -1 2 -1 -1"))
+  best = oracle.example_losses(models, client)[4:, :2].mean(axis=0).argmin()
+  for state in (known([], -1, NOTHING), known([4], 0, 0.0)):
+    prepared = functions.prepare_client(weights, state, client, 2)
+    assert compare.equal_bits(prepared, trees.row(models, best))
+  # Before the second step, the model of the first one.
+  prepared = functions.prepare_client(weights, known([7], 0, 0.0), client, 1)
+  assert compare.equal_bits(prepared, trees.row(models, 1))
 
 
 def test_more_steps_than_states_have_are_refused(

@@ -72,68 +72,69 @@ def test_two_steps_are_those_of_gradient_descent(
   compare.assert_close(result.client_state, expected.head, 1e-5)
 
 
-class TestFederated:
-  @pytest.fixture(scope="class")
-  def run(self, model, clients, context):
-    algorithm = algorithms.build(fed_drm, model, HPARAMS, num_queries=11)
-    running = rounds.Rounds(algorithm, clients, run_seed=0)
-    running.step()
-    return running
+@pytest.fixture(scope="module")
+def run(model, clients, context):
+  algorithm = algorithms.build(fed_drm, model, HPARAMS, num_queries=11)
+  running = rounds.Rounds(algorithm, clients, run_seed=0)
+  running.step()
+  return running
 
-  @pytest.fixture(scope="class")
-  def federation(self, run, clients):
-    return queries.Federation(
-      run.algorithm, run.server_state, run.client_states, clients
-    )
 
-  def test_no_head_is_placed_at_the_server(self, run, model, type_walk):
-    algorithm = run.algorithm
-    heads = {tuple(shape) for shape in model.head.shapes}
-    for computation in (
-      algorithm.initialize,
-      *algorithm.phases,
-      algorithm.evaluate_clients,
-      algorithm.guidance.guide,
-      algorithm.guidance.answer,
-      algorithm.guidance.vote,
-    ):
-      signature = computation.type_signature
-      placed = [
-        tensor
-        for part in (signature.parameter, signature.result)
-        if part is not None
-        for value in type_walk.placed(part, tff.SERVER)
-        for tensor in type_walk.tensors(value)
-      ]
-      sent = type_walk.sent_tensors(type_walk.aggregations(computation))
-      shapes = {tuple(tensor.shape) for tensor in (*placed, *sent)}
-      assert not shapes & heads, signature
+@pytest.fixture(scope="module")
+def federation(run, clients):
+  return queries.Federation(
+    run.algorithm, run.server_state, run.client_states, clients
+  )
 
-  def test_guide_is_the_softmax_of_the_client_branch(
-    self, run, federation, clients, oracle
+
+def test_no_head_is_placed_at_the_server(run, model, type_walk):
+  algorithm = run.algorithm
+  heads = {tuple(shape) for shape in model.head.shapes}
+  for computation in (
+    algorithm.initialize,
+    *algorithm.phases,
+    algorithm.evaluate_clients,
+    algorithm.guidance.guide,
+    algorithm.guidance.answer,
+    algorithm.guidance.vote,
   ):
-    shared = run.server_state.weights
-    x = clients[0].x[:5]
-    logits = client_logits(
-      shared.client_branch, oracle.embed(shared.backbone, x)
-    )
-    prior = np.log(np.array([6, 9, 12, 15]) / 42)
-    for corrected, expected in ((False, logits), (True, logits - prior)):
-      routing = federation.guide(x, corrected=corrected)
-      np.testing.assert_allclose(
-        routing.probabilities, oracle.softmax(expected), atol=1e-5
-      )
-      assert_array_equal(routing.routes, expected.argmax(axis=1))
-
-  def test_routed_client_answers_with_its_own_head(
-    self, run, federation, clients, oracle
-  ):
-    x = np.concatenate([client.x for client in clients])
-    answers = federation.answer(x)
-    assert_array_equal(answers.routes, federation.guide(x).routes)
-    embeddings = oracle.embed(run.server_state.weights.backbone, x)
-    expected = [
-      np.argmax(oracle.classify(run.client_states[route], row))
-      for route, row in zip(answers.routes, embeddings, strict=True)
+    signature = computation.type_signature
+    placed = [
+      tensor
+      for part in (signature.parameter, signature.result)
+      if part is not None
+      for value in type_walk.placed(part, tff.SERVER)
+      for tensor in type_walk.tensors(value)
     ]
-    assert_array_equal(answers.classes, expected)
+    sent = type_walk.sent_tensors(type_walk.aggregations(computation))
+    shapes = {tuple(tensor.shape) for tensor in (*placed, *sent)}
+    assert not shapes & heads, signature
+
+
+def test_guide_is_the_softmax_of_the_client_branch(
+  run, federation, clients, oracle
+):
+  shared = run.server_state.weights
+  x = clients[0].x[:5]
+  logits = client_logits(shared.client_branch, oracle.embed(shared.backbone, x))
+  prior = np.log(np.array([6, 9, 12, 15]) / 42)
+  for corrected, expected in ((False, logits), (True, logits - prior)):
+    routing = federation.guide(x, corrected=corrected)
+    np.testing.assert_allclose(
+      routing.probabilities, oracle.softmax(expected), atol=1e-5
+    )
+    assert_array_equal(routing.routes, expected.argmax(axis=1))
+
+
+def test_routed_client_answers_with_its_own_head(
+  run, federation, clients, oracle
+):
+  x = np.concatenate([client.x for client in clients])
+  answers = federation.answer(x)
+  assert_array_equal(answers.routes, federation.guide(x).routes)
+  embeddings = oracle.embed(run.server_state.weights.backbone, x)
+  expected = [
+    np.argmax(oracle.classify(run.client_states[route], row))
+    for route, row in zip(answers.routes, embeddings, strict=True)
+  ]
+  assert_array_equal(answers.classes, expected)

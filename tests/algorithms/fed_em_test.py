@@ -64,23 +64,23 @@ def test_round_agrees_with_the_oracle(
   assert_allclose(result.loss, total, rtol=1e-5)
 
 
-class TestPrediction:
-  def test_is_the_mixture_of_probabilities(
-    self, shared, make_client, oracle, functions
-  ):
-    client, other = make_client(0, [7]), make_client(1, [9])
-    pi = functions.prepare_client(shared, PI, client, ROUND)
-    expected_pi = expectation(oracle, shared, PI, client).mean(axis=0)
-    assert_allclose(pi, expected_pi, rtol=1e-5)
-    mixture = sum(
-      expected_pi[k]
-      * oracle.softmax(oracle.predict(trees.row(shared, k), other.x))
-      for k in range(2)
-    )
-    logits = functions.predict_as_client(shared, pi, client, other)
-    assert_allclose(np.exp(logits), mixture, rtol=1e-4)
+def test_prediction_is_the_mixture_of_probabilities(
+  shared, make_client, oracle, functions
+):
+  client, other = make_client(0, [7]), make_client(1, [9])
+  pi = functions.prepare_client(shared, PI, client, ROUND)
+  expected_pi = expectation(oracle, shared, PI, client).mean(axis=0)
+  assert_allclose(pi, expected_pi, rtol=1e-5)
+  mixture = sum(
+    expected_pi[k]
+    * oracle.softmax(oracle.predict(trees.row(shared, k), other.x))
+    for k in range(2)
+  )
+  logits = functions.predict_as_client(shared, pi, client, other)
+  assert_allclose(np.exp(logits), mixture, rtol=1e-4)
 
-  def test_model_of_weight_0_does_not_count(self, oracle):
-    logits = np.random.default_rng(0).normal(size=(2, 4, 3))
-    found = fed_em.mix(tf.constant([0.0, 1.0]), logits.astype(np.float32))
-    assert_allclose(np.exp(found), oracle.softmax(logits[1]), rtol=1e-5)
+
+def test_prediction_model_of_weight_0_does_not_count(oracle):
+  logits = np.random.default_rng(0).normal(size=(2, 4, 3))
+  found = fed_em.mix(tf.constant([0.0, 1.0]), logits.astype(np.float32))
+  assert_allclose(np.exp(found), oracle.softmax(logits[1]), rtol=1e-5)

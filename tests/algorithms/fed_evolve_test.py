@@ -18,97 +18,92 @@ pytestmark = pytest.mark.slow
 layers = tf.keras.layers
 
 
-class TestTraining:
-  @pytest.mark.parametrize(
-    "distance, softmax_classes",
-    [("squared_l2", "batch"), ("cosine", "batch"), ("l2", "domain")],
+@pytest.mark.parametrize(
+  "distance, softmax_classes",
+  [("squared_l2", "batch"), ("cosine", "batch"), ("l2", "domain")],
+)
+def test_training_sweeps_over_domains_agree_with_the_oracle(
+  build, make_client, oracle, run_in_graph, distance, softmax_classes
+):
+  num_sweeps, num_domains, rate, round_num = 2, 3, 0.3, 6
+  hparams = fed_evolve.HParams(
+    local_steps=num_sweeps,
+    batch_size=4,
+    learning_rate=rate,
+    distance=distance,
+    softmax_classes=softmax_classes,
   )
-  def test_sweeps_over_domains_agree_with_the_oracle(
-    self,
-    build,
-    make_client,
-    oracle,
-    run_in_graph,
-    distance,
-    softmax_classes,
-  ):
-    num_sweeps, num_domains, rate, round_num = 2, 3, 0.3, 6
-    hparams = fed_evolve.HParams(
-      local_steps=num_sweeps,
-      batch_size=4,
-      learning_rate=rate,
-      distance=distance,
-      softmax_classes=softmax_classes,
-    )
-    # Batches of 4 lack classes of the domains. The second of these has no
-    # class 2, of which the first has prototypes.
-    client = make_client(
-      0, [6, 5, 7], [0, 0, 1, 1, 2, 2, 0, 0, 1, 0, 1, 2, 2, 1, 0, 2, 2, 2]
-    )
-    classes = [{0, 1}, {0, 1, 2}]
+  # Batches of 4 lack classes of the domains. The second of these has no
+  # class 2, of which the first has prototypes.
+  client = make_client(
+    0, [6, 5, 7], [0, 0, 1, 1, 2, 2, 0, 0, 1, 0, 1, 2, 2, 1, 0, 2, 2, 2]
+  )
+  classes = [{0, 1}, {0, 1, 2}]
 
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
-      return [
-        [
-          local_training.domain_batches(
-            data, sweep + 1, 4, randomness.fold(seed, which)
-          )(domain + which, sweep)
-          for which in (0, 1)
-        ]
-        for sweep in range(num_sweeps)
-        for domain in range(num_domains - 1)
+  def draw_batches(data):
+    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
+    return [
+      [
+        local_training.domain_batches(
+          data, sweep + 1, 4, randomness.fold(seed, which)
+        )(domain + which, sweep)
+        for which in (0, 1)
       ]
+      for sweep in range(num_sweeps)
+      for domain in range(num_domains - 1)
+    ]
 
-    functions = build(hparams)
-    weights = functions.initial_weights(client.seed)
-    result = functions.train_client(weights, (), client, round_num)
+  functions = build(hparams)
+  weights = functions.initial_weights(client.seed)
+  result = functions.train_client(weights, (), client, round_num)
 
-    def pair_loss(number, pair):
-      earlier, later = pair
-      in_domain = classes[number % 2] if softmax_classes == "domain" else None
+  def pair_loss(number, pair):
+    earlier, later = pair
+    in_domain = classes[number % 2] if softmax_classes == "domain" else None
 
-      def loss(w):
-        means = oracle.class_means(oracle.embed(w.phi, earlier.x), earlier.y)
-        return oracle.alignment_loss(
-          oracle.embed(w.psi, later.x), later.y, means, distance, in_domain
-        )
+    def loss(w):
+      means = oracle.class_means(oracle.embed(w.phi, earlier.x), earlier.y)
+      return oracle.alignment_loss(
+        oracle.embed(w.psi, later.x), later.y, means, distance, in_domain
+      )
 
-      return loss
+    return loss
 
-    pairs = run_in_graph(draw_batches, client)
-    assert len(pairs) == 4
-    assert any(
-      classes[number % 2] - set(later.y.tolist())
-      for number, (_, later) in enumerate(pairs)
-    )
-    expected, mean_loss = oracle.descend(
-      weights, [pair_loss(*pair) for pair in enumerate(pairs)], rate
-    )
-    update = trees.subtract(expected, weights)
-    assert trees.largest(update.phi) > 1e-2
-    oracle.check(result, weights, expected, mean_loss)
-    assert result.client_state == ()
+  pairs = run_in_graph(draw_batches, client)
+  assert len(pairs) == 4
+  assert any(
+    classes[number % 2] - set(later.y.tolist())
+    for number, (_, later) in enumerate(pairs)
+  )
+  expected, mean_loss = oracle.descend(
+    weights, [pair_loss(*pair) for pair in enumerate(pairs)], rate
+  )
+  update = trees.subtract(expected, weights)
+  assert trees.largest(update.phi) > 1e-2
+  oracle.check(result, weights, expected, mean_loss)
+  assert result.client_state == ()
 
-  def test_one_domain_has_no_pair_to_learn_from(self, build, make_client):
-    functions, client = build(fed_evolve.HParams()), make_client(0, [6])
-    weights = functions.initial_weights(client.seed)
-    update = functions.train_client(weights, (), client, 0).update
-    assert trees.largest(update) == 0
 
-  def test_representations_start_different(self, build, model):
-    weights = build(fed_evolve.HParams()).initial_weights(
-      randomness.server_seed(0)
-    )
-    for name, phi, psi in zip(
-      model.backbone.names, weights.phi, weights.psi, strict=True
-    ):
-      if name.endswith("kernel"):
-        assert np.all(phi != psi)
-        assert abs(np.corrcoef(phi.flat, psi.flat)[0, 1]) < 0.5
-      else:
-        assert np.all(phi == 0)
-        assert np.all(psi == 0)
+def test_training_one_domain_has_no_pair_to_learn_from(build, make_client):
+  functions, client = build(fed_evolve.HParams()), make_client(0, [6])
+  weights = functions.initial_weights(client.seed)
+  update = functions.train_client(weights, (), client, 0).update
+  assert trees.largest(update) == 0
+
+
+def test_training_representations_start_different(build, model):
+  weights = build(fed_evolve.HParams()).initial_weights(
+    randomness.server_seed(0)
+  )
+  for name, phi, psi in zip(
+    model.backbone.names, weights.phi, weights.psi, strict=True
+  ):
+    if name.endswith("kernel"):
+      assert np.all(phi != psi)
+      assert abs(np.corrcoef(phi.flat, psi.flat)[0, 1]) < 0.5
+    else:
+      assert np.all(phi == 0)
+      assert np.all(psi == 0)
 
 
 def points(values, y, domain_sizes):

@@ -79,31 +79,30 @@ class TestDraws:
     assert drawn[:, 3].max() == 0
 
 
-class TestSnapshots:
-  def test_new_one_has_the_losses_of_the_federated_model(self):
-    seed = tf.constant([0, 1])
-    late = fed_poe.admit_and_draw(HPARAMS, ENSEMBLE, 8, seed)
-    assert late.num_snapshots == 3
-    assert_array_equal(late.snapshot_losses, [1, 3, 0, 0])
-    later = fed_poe.admit_and_draw(HPARAMS, ENSEMBLE, 9, seed)
-    assert later.num_snapshots == 4
-    assert_array_equal(later.snapshot_losses, [1, 3, 0, 2])
+def test_snapshots_new_one_has_the_losses_of_the_federated_model():
+  seed = tf.constant([0, 1])
+  late = fed_poe.admit_and_draw(HPARAMS, ENSEMBLE, 8, seed)
+  assert late.num_snapshots == 3
+  assert_array_equal(late.snapshot_losses, [1, 3, 0, 0])
+  later = fed_poe.admit_and_draw(HPARAMS, ENSEMBLE, 9, seed)
+  assert later.num_snapshots == 4
+  assert_array_equal(later.snapshot_losses, [1, 3, 0, 2])
 
-  def test_unknown_ones_are_not_drawn(self):
-    first = fed_poe.initial_ensemble(HPARAMS)
-    for number in range(20):
-      found = fed_poe.admit_and_draw(
-        HPARAMS, first, 2, tf.constant([0, number])
-      )
-      assert_array_equal(found.drawn, [1, 0, 0, 0])
 
-  def test_client_knows_what_the_server_has(self):
-    """In each round it counts the snapshots of the rounds before."""
-    table, ensemble = tf.zeros([4, 1]), fed_poe.initial_ensemble(HPARAMS)
-    for round_num in range(15):
-      ensemble = fed_poe.admit_and_draw(
-        HPARAMS, ensemble, round_num, tf.constant([0, round_num])
-      )
-      there = 1 + np.count_nonzero(table)
-      assert ensemble.num_snapshots == there
-      table = fed_poe.keep_snapshot(HPARAMS, table, tf.ones([1]), round_num)
+def test_snapshots_unknown_ones_are_not_drawn():
+  first = fed_poe.initial_ensemble(HPARAMS)
+  for number in range(20):
+    found = fed_poe.admit_and_draw(HPARAMS, first, 2, tf.constant([0, number]))
+    assert_array_equal(found.drawn, [1, 0, 0, 0])
+
+
+def test_snapshots_client_knows_what_the_server_has():
+  """In each round it counts the snapshots of the rounds before."""
+  table, ensemble = tf.zeros([4, 1]), fed_poe.initial_ensemble(HPARAMS)
+  for round_num in range(15):
+    ensemble = fed_poe.admit_and_draw(
+      HPARAMS, ensemble, round_num, tf.constant([0, round_num])
+    )
+    there = 1 + np.count_nonzero(table)
+    assert ensemble.num_snapshots == there
+    table = fed_poe.keep_snapshot(HPARAMS, table, tf.ones([1]), round_num)

@@ -85,83 +85,76 @@ def mixed(of_models, ensemble):
   return tuned, stored, blend(ensemble.losses[2:], [tuned, stored])
 
 
-class TestRound:
-  @pytest.fixture(scope="class")
-  def result(self, server, state, client, functions):
-    return functions.train_client(server, state, client, 2)
+@pytest.fixture(scope="module")
+def result(server, state, client, functions):
+  return functions.train_client(server, state, client, 2)
 
-  @pytest.fixture(scope="class")
-  def classes(self, oracle, weights, client):
-    return oracle.estimated_classes(weights, client)
 
-  def test_losses_are_of_before_training(
-    self, result, client, classes, probabilities_of, oracle
-  ):
-    of_models = probabilities_of(client.x)
-    tuned, stored, _ = mixed(of_models, ENSEMBLE)
-    own, federated, first, second, tuned, stored = (
-      oracle.risk(np.log(values), client.y, classes)
-      for values in (*of_models[:4], tuned, stored)
-    )
-    found = result.client_state.ensemble
-    expected = np.add(ENSEMBLE.losses, (own, federated, tuned, stored))
-    assert_allclose(found.losses, expected, rtol=1e-5)
-    shares = np.exp(-0.5 * np.array([0.2, 0.9]))
-    chances = 1 - (1 - shares / shares.sum()) ** 2
-    assert_allclose(
-      found.snapshot_losses[:2],
-      [0.2, 0.9] + np.array([first, second]) / chances,
-      rtol=1e-5,
-    )
+@pytest.fixture(scope="module")
+def classes(oracle, weights, client):
+  return oracle.estimated_classes(weights, client)
 
-  def test_own_and_federated_head_take_a_step_each(
-    self, result, heads, weights, client, classes, oracle, compare
-  ):
-    embeddings = oracle.embed(weights.backbone, client.x)
 
-    def risk(head):
-      return oracle.risk(oracle.classify(head, embeddings), client.y, classes)
+def test_round_losses_are_of_before_training(
+  result, client, classes, probabilities_of, oracle
+):
+  of_models = probabilities_of(client.x)
+  tuned, stored, _ = mixed(of_models, ENSEMBLE)
+  own, federated, first, second, tuned, stored = (
+    oracle.risk(np.log(values), client.y, classes)
+    for values in (*of_models[:4], tuned, stored)
+  )
+  found = result.client_state.ensemble
+  expected = np.add(ENSEMBLE.losses, (own, federated, tuned, stored))
+  assert_allclose(found.losses, expected, rtol=1e-5)
+  shares = np.exp(-0.5 * np.array([0.2, 0.9]))
+  chances = 1 - (1 - shares / shares.sum()) ** 2
+  assert_allclose(
+    found.snapshot_losses[:2],
+    [0.2, 0.9] + np.array([first, second]) / chances,
+    rtol=1e-5,
+  )
 
-    (own, loss), (federated, other_loss) = (
-      oracle.descend(head, [risk], RATE) for head in heads[:2]
-    )
-    compare.assert_close(result.client_state.own, own, 1e-5)
-    update = trees.subtract(federated, heads[1])
-    compare.assert_close(result.update, update, 1e-5)
-    assert_allclose(result.loss, (loss + other_loss) / 2, rtol=1e-5)
 
-  def test_snapshot_of_the_rounds_before_joins(
-    self,
-    build,
-    server,
-    state,
-    result,
-    probabilities_of,
-    client,
-    classes,
-    functions,
-  ):
-    # After two rounds there are two snapshots, after four three.
-    assert result.client_state.ensemble.num_snapshots == 2
-    later = functions.train_client(server, state, client, 4)
-    ensemble = later.client_state.ensemble
-    assert ensemble.num_snapshots == 3
-    # It has its own losses, of all rounds: those of this round and of before.
-    counts = np.bincount(client.y, minlength=3)
-    weights = PAST + classes * len(client.y) / counts
-    losses = -np.log(of_classes(probabilities_of(client.x)[4], client.y))
-    assert_allclose(
-      ensemble.snapshot_losses[2],
-      np.mean(weights[client.y] * losses),
-      rtol=1e-5,
-    )
-    assert_allclose(later.client_state.past.class_weights, weights, rtol=1e-5)
-    # Or those of the federated models of the rounds.
-    later = build(HPARAMS, snapshot_losses="federated").train_client(
-      server, state._replace(past=()), client, 4
-    )
-    ensemble = later.client_state.ensemble
-    assert ensemble.snapshot_losses[2] == ensemble.losses[1]
+def test_round_own_and_federated_head_take_a_step_each(
+  result, heads, weights, client, classes, oracle, compare
+):
+  embeddings = oracle.embed(weights.backbone, client.x)
+
+  def risk(head):
+    return oracle.risk(oracle.classify(head, embeddings), client.y, classes)
+
+  (own, loss), (federated, other_loss) = (
+    oracle.descend(head, [risk], RATE) for head in heads[:2]
+  )
+  compare.assert_close(result.client_state.own, own, 1e-5)
+  update = trees.subtract(federated, heads[1])
+  compare.assert_close(result.update, update, 1e-5)
+  assert_allclose(result.loss, (loss + other_loss) / 2, rtol=1e-5)
+
+
+def test_round_snapshot_of_the_rounds_before_joins(
+  build, server, state, result, probabilities_of, client, classes, functions
+):
+  # After two rounds there are two snapshots, after four three.
+  assert result.client_state.ensemble.num_snapshots == 2
+  later = functions.train_client(server, state, client, 4)
+  ensemble = later.client_state.ensemble
+  assert ensemble.num_snapshots == 3
+  # It has its own losses, of all rounds: those of this round and of before.
+  counts = np.bincount(client.y, minlength=3)
+  weights = PAST + classes * len(client.y) / counts
+  losses = -np.log(of_classes(probabilities_of(client.x)[4], client.y))
+  assert_allclose(
+    ensemble.snapshot_losses[2], np.mean(weights[client.y] * losses), rtol=1e-5
+  )
+  assert_allclose(later.client_state.past.class_weights, weights, rtol=1e-5)
+  # Or those of the federated models of the rounds.
+  later = build(HPARAMS, snapshot_losses="federated").train_client(
+    server, state._replace(past=()), client, 4
+  )
+  ensemble = later.client_state.ensemble
+  assert ensemble.snapshot_losses[2] == ensemble.losses[1]
 
 
 def test_server_adds_the_mean_and_keeps_a_snapshot(server, compare, functions):
@@ -186,60 +179,61 @@ def test_predictions_are_a_mixture_of_all_models(
   assert_allclose(np.exp(logits), total, rtol=1e-4)
 
 
-class TestOptions:
-  def test_pseudo_labels_are_those_of_the_mixture(
-    self, build, server, state, client, probabilities_of
-  ):
-    result = build(
-      HPARAMS,
-      stream_labels="pseudo",
-      snapshot_losses="federated",
-      batch_size=len(client.stream_x),
-    ).train_client(server, state._replace(past=()), client, 1)
-    of_models = probabilities_of(client.stream_x)
-    y = mixed(of_models, ENSEMBLE)[2].argmax(axis=1)
-    assert_allclose(
-      result.client_state.ensemble.losses[0],
-      1 - np.mean(np.log(of_classes(of_models[0], y))),
-      rtol=1e-5,
-    )
+def test_pseudo_labels_are_those_of_the_mixture(
+  build, server, state, client, probabilities_of
+):
+  result = build(
+    HPARAMS,
+    stream_labels="pseudo",
+    snapshot_losses="federated",
+    batch_size=len(client.stream_x),
+  ).train_client(server, state._replace(past=()), client, 1)
+  of_models = probabilities_of(client.stream_x)
+  y = mixed(of_models, ENSEMBLE)[2].argmax(axis=1)
+  assert_allclose(
+    result.client_state.ensemble.losses[0],
+    1 - np.mean(np.log(of_classes(of_models[0], y))),
+    rtol=1e-5,
+  )
 
-  @pytest.mark.parametrize("room", [100, 20])
-  def test_new_snapshot_is_scored_on_past_pseudo_labels(
-    self, build, server, state, client, probabilities_of, room
-  ):
-    functions = build(HPARAMS, stream_labels="pseudo", past_examples=room)
-    first = functions.initial_client_state(client.seed, server)
-    state = state._replace(past=first.past)
-    n, labels = len(client.stream_x), []
-    streams = [np.roll(client.stream_x, k, axis=1) for k in range(5)]
-    for number, x in enumerate(streams):
-      state = functions.train_client(
-        server, state, client._replace(stream_x=x), number
-      ).client_state
-      labels.append(state.past.kept.y[:n])
-    # All, or the latest ones for all.
-    x = np.concatenate(streams[::-1])[:room]
-    y = np.concatenate(labels[::-1])[:room]
-    assert_allclose(
-      state.ensemble.snapshot_losses[2],
-      -5 * np.mean(np.log(of_classes(probabilities_of(x)[4], y))),
-      rtol=1e-4,
-    )
 
-  def test_all_weights_are_trained_on_demand(
-    self, build, client, weights, oracle, compare
-  ):
-    functions = build(HPARAMS, trained="all", max_snapshots=1)
-    server = functions.initial_weights(client.seed)
-    assert isinstance(server.federated, split_model.SplitWeights)
-    state = functions.initial_client_state(client.seed, server)
-    result = functions.train_client(server, state, client, 0)
-    classes = oracle.estimated_classes(weights, client)
+@pytest.mark.parametrize("room", [100, 20])
+def test_new_snapshot_is_scored_on_past_pseudo_labels(
+  build, server, state, client, probabilities_of, room
+):
+  functions = build(HPARAMS, stream_labels="pseudo", past_examples=room)
+  first = functions.initial_client_state(client.seed, server)
+  state = state._replace(past=first.past)
+  n, labels = len(client.stream_x), []
+  streams = [np.roll(client.stream_x, k, axis=1) for k in range(5)]
+  for number, x in enumerate(streams):
+    state = functions.train_client(
+      server, state, client._replace(stream_x=x), number
+    ).client_state
+    labels.append(state.past.kept.y[:n])
+  # All, or the latest ones for all.
+  x = np.concatenate(streams[::-1])[:room]
+  y = np.concatenate(labels[::-1])[:room]
+  assert_allclose(
+    state.ensemble.snapshot_losses[2],
+    -5 * np.mean(np.log(of_classes(probabilities_of(x)[4], y))),
+    rtol=1e-4,
+  )
 
-    def risk(weights):
-      logits = oracle.predict(weights, client.x)
-      return oracle.risk(logits, client.y, classes)
 
-    expected, _ = oracle.descend(weights, [risk], RATE)
-    compare.assert_close(result.client_state.own, expected, 1e-5)
+def test_all_weights_are_trained_on_demand(
+  build, client, weights, oracle, compare
+):
+  functions = build(HPARAMS, trained="all", max_snapshots=1)
+  server = functions.initial_weights(client.seed)
+  assert isinstance(server.federated, split_model.SplitWeights)
+  state = functions.initial_client_state(client.seed, server)
+  result = functions.train_client(server, state, client, 0)
+  classes = oracle.estimated_classes(weights, client)
+
+  def risk(weights):
+    logits = oracle.predict(weights, client.x)
+    return oracle.risk(logits, client.y, classes)
+
+  expected, _ = oracle.descend(weights, [risk], RATE)
+  compare.assert_close(result.client_state.own, expected, 1e-5)

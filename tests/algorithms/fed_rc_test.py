@@ -44,44 +44,42 @@ def test_class_that_nobody_has_counts_as_in_fed_em():
   )
 
 
-class TestRound:
-  def test_client_agrees_with_the_oracle(
-    self, model, models, client, oracle, run_in_graph, compare, functions
-  ):
-    shared = fed_rc.Shared(models, CLASSES)
-    result = functions.train_client(shared, PI, client, ROUND)
-    q = expectation(oracle, models, PI, CLASSES, client)
-    assert_allclose(result.client_state, q.mean(axis=0), rtol=1e-5)
-    assert_allclose(
-      result.plaintext_sum,
-      [q[client.y == c].sum(axis=0) for c in range(3)],
-      rtol=1e-5,
-    )
-    # The M-step is that of FedEM with this q.
-    expected = run_in_graph(
-      lambda models, q, data: fed_em.train_client(
-        model, HPARAMS, models, fed_em.Expectation(q, PI), data, ROUND
-      ),
-      models,
-      q.astype(np.float32),
-      client,
-    )
-    compare.assert_close(result.update, expected.update, 1e-5)
-    assert_allclose(result.loss, expected.loss, rtol=1e-5)
+def test_round_client_agrees_with_the_oracle(
+  model, models, client, oracle, run_in_graph, compare, functions
+):
+  shared = fed_rc.Shared(models, CLASSES)
+  result = functions.train_client(shared, PI, client, ROUND)
+  q = expectation(oracle, models, PI, CLASSES, client)
+  assert_allclose(result.client_state, q.mean(axis=0), rtol=1e-5)
+  assert_allclose(
+    result.plaintext_sum,
+    [q[client.y == c].sum(axis=0) for c in range(3)],
+    rtol=1e-5,
+  )
+  # The M-step is that of FedEM with this q.
+  expected = run_in_graph(
+    lambda models, q, data: fed_em.train_client(
+      model, HPARAMS, models, fed_em.Expectation(q, PI), data, ROUND
+    ),
+    models,
+    q.astype(np.float32),
+    client,
+  )
+  compare.assert_close(result.update, expected.update, 1e-5)
+  assert_allclose(result.loss, expected.loss, rtol=1e-5)
 
-  def test_server_sums_over_clients_and_leaves_an_empty_cluster(
-    self, models, compare, functions
-  ):
-    update = trees.map(np.ones_like, models)
-    sums = np.float32([[3, 0], [1, 0], [0, 0]])
-    updated = functions.update_server(
-      fed_rc.Shared(models, CLASSES), update, sums, ROUND
-    )
-    compare.assert_close(
-      updated.models, trees.map(lambda w: w + 1, models), 1e-6
-    )
-    assert_allclose(updated.classes[:, 0], [0.75, 0.25, 0])
-    assert_array_equal(updated.classes[:, 1], CLASSES[:, 1])
+
+def test_round_server_sums_over_clients_and_leaves_an_empty_cluster(
+  models, compare, functions
+):
+  update = trees.map(np.ones_like, models)
+  sums = np.float32([[3, 0], [1, 0], [0, 0]])
+  updated = functions.update_server(
+    fed_rc.Shared(models, CLASSES), update, sums, ROUND
+  )
+  compare.assert_close(updated.models, trees.map(lambda w: w + 1, models), 1e-6)
+  assert_allclose(updated.classes[:, 0], [0.75, 0.25, 0])
+  assert_array_equal(updated.classes[:, 1], CLASSES[:, 1])
 
 
 def test_first_round_is_that_of_fed_em_bit_for_bit(

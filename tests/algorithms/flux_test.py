@@ -79,92 +79,92 @@ def make_rows(seed, number):
   return rows + spread * generator.normal(size=rows.shape)
 
 
-class TestDescriptor:
-  @pytest.fixture(scope="class")
-  def describe(self, run_in_graph):
-    return lambda z, y: run_in_graph(
-      lambda *each: flux.describe(*each, NUM_CLASSES),
-      np.float32(z),
-      np.int32(y),
+@pytest.fixture(scope="module")
+def describe(run_in_graph):
+  return lambda z, y: run_in_graph(
+    lambda *each: flux.describe(*each, NUM_CLASSES), np.float32(z), np.int32(y)
+  )
+
+
+@pytest.mark.parametrize("classes", [[0, 1, 2], [0, 2], [1]])
+def test_descriptor_agrees_with_numpy(describe, classes):
+  generator = np.random.default_rng(0)
+  z = np.float32(generator.normal(size=(20, 3)))
+  y = generator.choice(classes, size=20)
+  assert_allclose(describe(z, y), described(z, y), atol=1e-6)
+
+
+def test_descriptor_of_nothing_is_finite(describe):
+  found = describe(np.zeros((0, 3)), np.zeros(0))
+  assert_array_equal(found, [[0] * 3] * 2 + [[-1] * 3] * 6)
+
+
+@pytest.fixture(scope="module")
+def group(run_in_graph):
+  """Returns `group(rows, number, **changes)`."""
+
+  def group(rows, number, **changes):
+    hparams = dataclasses.replace(HPARAMS, **changes)
+    return run_in_graph(
+      lambda each: flux.group(hparams, each, number), np.float32(rows)
     )
 
-  @pytest.mark.parametrize("classes", [[0, 1, 2], [0, 2], [1]])
-  def test_agrees_with_numpy(self, describe, classes):
-    generator = np.random.default_rng(0)
-    z = np.float32(generator.normal(size=(20, 3)))
-    y = generator.choice(classes, size=20)
-    assert_allclose(describe(z, y), described(z, y), atol=1e-6)
-
-  def test_of_nothing_is_finite(self, describe):
-    found = describe(np.zeros((0, 3)), np.zeros(0))
-    assert_array_equal(found, [[0] * 3] * 2 + [[-1] * 3] * 6)
+  return group
 
 
-class TestClusters:
-  @pytest.fixture(scope="class")
-  def group(self, run_in_graph):
-    """Returns `group(rows, number, **changes)`."""
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("eps", [0.2, 0.6, 1.5, None])
+def test_clusters_are_those_of_dbscan(group, seed, eps):
+  rows = make_rows(seed, 12)
+  fixed = {} if eps is None else {"eps": "fixed", "cluster_distance": eps}
+  found = group(rows, 12, max_clusters=12, **fixed)
+  if eps is None:
+    # Rounding up: the distance of the elbow itself connects two clients.
+    eps = elbow_of(distances_of(rows)) * (1 + 1e-6)
+  assert is_same_partition(found, dbscan(rows, eps))
+  # Numbered in the order of their first clients.
+  first = [found.tolist().index(each) for each in range(found.max() + 1)]
+  assert first == sorted(first)
 
-    def group(rows, number, **changes):
-      hparams = dataclasses.replace(HPARAMS, **changes)
-      return run_in_graph(
-        lambda each: flux.group(hparams, each, number), np.float32(rows)
-      )
 
-    return group
+@pytest.mark.parametrize("most", [1, 2, 4, 7])
+def test_clusters_too_many_are_joined_nearest_first(group, most):
+  rows = make_rows(1, 9)
+  expected = cluster.AgglomerativeClustering(
+    n_clusters=most, linkage="single"
+  ).fit_predict(rows.reshape(9, -1))
+  found = group(rows, 9, max_clusters=most, **NOBODY)
+  assert is_same_partition(found, expected)
 
-  @pytest.mark.parametrize("seed", range(6))
-  @pytest.mark.parametrize("eps", [0.2, 0.6, 1.5, None])
-  def test_are_those_of_dbscan(self, group, seed, eps):
-    rows = make_rows(seed, 12)
-    fixed = {} if eps is None else {"eps": "fixed", "cluster_distance": eps}
-    found = group(rows, 12, max_clusters=12, **fixed)
-    if eps is None:
-      # Rounding up: the distance of the elbow itself connects two clients.
-      eps = elbow_of(distances_of(rows)) * (1 + 1e-6)
-    assert is_same_partition(found, dbscan(rows, eps))
-    # Numbered in the order of their first clients.
-    first = [found.tolist().index(each) for each in range(found.max() + 1)]
-    assert first == sorted(first)
 
-  @pytest.mark.parametrize("most", [1, 2, 4, 7])
-  def test_too_many_are_joined_nearest_first(self, group, most):
-    rows = make_rows(1, 9)
-    expected = cluster.AgglomerativeClustering(
-      n_clusters=most, linkage="single"
-    ).fit_predict(rows.reshape(9, -1))
-    found = group(rows, 9, max_clusters=most, **NOBODY)
-    assert is_same_partition(found, expected)
+def test_clusters_one_client_is_a_cluster(group):
+  assert group(np.zeros((1, 8, 3)), 4).tolist() == [0]
 
-  def test_one_client_is_a_cluster(self, group):
-    assert group(np.zeros((1, 8, 3)), 4).tolist() == [0]
 
-  def test_centroids_are_means_of_the_rows_without_labels(self, run_in_graph):
-    rows = make_rows(2, 5)
-    values = np.zeros((7, 8, 3), np.float32)
-    reported = [0, 2, 3, 4, 6]
-    values[reported] = rows
-    present = np.float32(np.isin(np.arange(7), reported))
-    hparams = dataclasses.replace(
-      HPARAMS, max_clusters=7, eps="fixed", cluster_distance=1.0
+def test_clusters_centroids_are_means_of_the_rows_without_labels(run_in_graph):
+  rows = make_rows(2, 5)
+  values = np.zeros((7, 8, 3), np.float32)
+  reported = [0, 2, 3, 4, 6]
+  values[reported] = rows
+  present = np.float32(np.isin(np.arange(7), reported))
+  hparams = dataclasses.replace(
+    HPARAMS, max_clusters=7, eps="fixed", cluster_distance=1.0
+  )
+  found = run_in_graph(
+    lambda slots: flux.make_clusters(hparams, slots),
+    client_slots.Slots(values, present),
+  )
+  expected = dbscan(scaled(rows), 1.0)
+  assert found.assigned[[1, 5]].tolist() == [-1, -1]
+  assert is_same_partition(found.assigned[reported], expected)
+  for number in set(expected):
+    members = expected == number
+    label = int(found.assigned[reported][members][0])
+    assert found.sizes[label] == members.sum()
+    assert_allclose(
+      found.centroids[label], scaled(rows)[members, :2].mean(axis=0), atol=1e-5
     )
-    found = run_in_graph(
-      lambda slots: flux.make_clusters(hparams, slots),
-      client_slots.Slots(values, present),
-    )
-    expected = dbscan(scaled(rows), 1.0)
-    assert found.assigned[[1, 5]].tolist() == [-1, -1]
-    assert is_same_partition(found.assigned[reported], expected)
-    for number in set(expected):
-      members = expected == number
-      label = int(found.assigned[reported][members][0])
-      assert found.sizes[label] == members.sum()
-      assert_allclose(
-        found.centroids[label],
-        scaled(rows)[members, :2].mean(axis=0),
-        atol=1e-5,
-      )
-    assert found.sizes.sum() == 5
+  assert found.sizes.sum() == 5
 
 
 def test_clusters_of_one_client_are_local_from_the_round_on(

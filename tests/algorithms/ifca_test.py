@@ -18,60 +18,57 @@ COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
 HPARAMS = ifca.HParams(num_models=3, **COMMON)
 
 
-class TestRound:
-  def test_agrees_with_the_oracle(
-    self, shared, make_client, oracle, compare, functions
-  ):
-    clients = [make_client(i, [6 + i, 5]) for i in range(4)]
-    chosen = [
-      oracle.example_losses(shared, client).mean(axis=0).argmin()
-      for client in clients
-    ]
-    assert len(set(chosen)) > 1
-    # As many steps as domains in each of two iterations.
-    sums = trees.map(lambda w: np.zeros(w.shape, np.float64), shared)
-    results = []
-    for client, k in zip(clients, chosen, strict=True):
-      results.append(functions.train_client(shared, (), client, ROUND))
-      batches = oracle.of_training(client, 4, ROUND)
-      start = trees.row(shared, k)
-      trained, loss = oracle.descend(start, oracle.losses(batches), RATE)
-      assert_allclose(results[-1].loss, loss, rtol=1e-5)
-      for total, new, old in trees.pairs(sums, trained, start):
-        total[k] += new - old
-    members = np.bincount(chosen, minlength=3)
-    mean = trees.mean(*[each.update for each in results])
-    updated, fractions = functions.update_server(shared, mean, (), 0)
-    for k in range(3):
-      expected = trees.add(
-        trees.row(shared, k), trees.row(sums, k), 1 / max(members[k], 1)
-      )
-      compare.assert_close(trees.row(updated, k), expected, 1e-5)
-    assert_allclose(fractions, members / 4, rtol=1e-6)
-
-
-class TestLimits:
-  def test_of_equal_models_the_first_is_chosen(
-    self, shared, make_client, functions
-  ):
-    same = trees.stack(*[trees.row(shared, 1)] * 3)
-    client = make_client(0, [6, 5])
-    update = functions.train_client(same, (), client, ROUND).update
-    assert_array_equal(update.members, [1, 0, 0])
-    assert not any(np.any(rows[1:]) for rows in trees.leaves(update.models))
-
-  def test_model_with_a_loss_that_is_not_a_number_is_not_chosen(
-    self, shared, make_client, functions
-  ):
-    model = trees.row(shared, 1)
-    diverged = trees.scale(model, np.float32(np.nan))
-    wrong, client = (
-      trees.stack(diverged, model, diverged),
-      make_client(0, [6, 5]),
+def test_round_agrees_with_the_oracle(
+  shared, make_client, oracle, compare, functions
+):
+  clients = [make_client(i, [6 + i, 5]) for i in range(4)]
+  chosen = [
+    oracle.example_losses(shared, client).mean(axis=0).argmin()
+    for client in clients
+  ]
+  assert len(set(chosen)) > 1
+  # As many steps as domains in each of two iterations.
+  sums = trees.map(lambda w: np.zeros(w.shape, np.float64), shared)
+  results = []
+  for client, k in zip(clients, chosen, strict=True):
+    results.append(functions.train_client(shared, (), client, ROUND))
+    batches = oracle.of_training(client, 4, ROUND)
+    start = trees.row(shared, k)
+    trained, loss = oracle.descend(start, oracle.losses(batches), RATE)
+    assert_allclose(results[-1].loss, loss, rtol=1e-5)
+    for total, new, old in trees.pairs(sums, trained, start):
+      total[k] += new - old
+  members = np.bincount(chosen, minlength=3)
+  mean = trees.mean(*[each.update for each in results])
+  updated, fractions = functions.update_server(shared, mean, (), 0)
+  for k in range(3):
+    expected = trees.add(
+      trees.row(shared, k), trees.row(sums, k), 1 / max(members[k], 1)
     )
-    update = functions.train_client(wrong, (), client, ROUND).update
-    assert_array_equal(update.members, [0, 1, 0])
-    assert all(np.all(np.isfinite(w)) for w in trees.leaves(update.models))
+    compare.assert_close(trees.row(updated, k), expected, 1e-5)
+  assert_allclose(fractions, members / 4, rtol=1e-6)
+
+
+def test_of_equal_models_the_first_is_chosen(shared, make_client, functions):
+  same = trees.stack(*[trees.row(shared, 1)] * 3)
+  client = make_client(0, [6, 5])
+  update = functions.train_client(same, (), client, ROUND).update
+  assert_array_equal(update.members, [1, 0, 0])
+  assert not any(np.any(rows[1:]) for rows in trees.leaves(update.models))
+
+
+def test_model_with_a_loss_that_is_not_a_number_is_not_chosen(
+  shared, make_client, functions
+):
+  model = trees.row(shared, 1)
+  diverged = trees.scale(model, np.float32(np.nan))
+  wrong, client = (
+    trees.stack(diverged, model, diverged),
+    make_client(0, [6, 5]),
+  )
+  update = functions.train_client(wrong, (), client, ROUND).update
+  assert_array_equal(update.members, [0, 1, 0])
+  assert all(np.all(np.isfinite(w)) for w in trees.leaves(update.models))
 
 
 def test_client_predicts_with_the_model_of_the_smallest_loss(
@@ -87,22 +84,21 @@ def test_client_predicts_with_the_model_of_the_smallest_loss(
   )
 
 
-class TestInitialModels:
-  def test_first_is_that_of_the_seed_and_the_others_differ(
-    self, model, shared, run_in_graph, compare, initial
-  ):
-    plain = initial(0)
-    assert compare.equal_bits(trees.row(shared, 0), plain)
-    kernels = shared.backbone[0]
-    assert all(
-      np.abs(kernels[i] - kernels[j]).max() > 0.1
-      for i in range(3)
-      for j in range(i)
-    )
-    # More shared do not change the first ones.
-    fewer = run_in_graph(
-      lambda seed: model_stack.initial_models(model, 2, seed),
-      randomness.server_seed(0),
-    )
-    more = trees.map(lambda w: w[:2], shared)
-    assert compare.equal_bits(fewer, more)
+def test_initial_models_first_is_that_of_the_seed_and_the_others_differ(
+  model, shared, run_in_graph, compare, initial
+):
+  plain = initial(0)
+  assert compare.equal_bits(trees.row(shared, 0), plain)
+  kernels = shared.backbone[0]
+  assert all(
+    np.abs(kernels[i] - kernels[j]).max() > 0.1
+    for i in range(3)
+    for j in range(i)
+  )
+  # More shared do not change the first ones.
+  fewer = run_in_graph(
+    lambda seed: model_stack.initial_models(model, 2, seed),
+    randomness.server_seed(0),
+  )
+  more = trees.map(lambda w: w[:2], shared)
+  assert compare.equal_bits(fewer, more)

@@ -67,70 +67,63 @@ def weights(images_model, run_in_graph):
   return trees.map(lambda w: w + np.float32(0.2), trees.normal(drawn, 4, 0.5))
 
 
-class TestAdaptation:
-  @pytest.mark.parametrize(
-    "num_steps, augmentation", [(1, "none"), (2, "augmix")]
+@pytest.mark.parametrize(
+  "num_steps, augmentation", [(1, "none"), (2, "augmix")]
+)
+def test_adaptation_agrees_with_the_oracle(
+  build, images_model, make_images, weights, oracle, num_steps, augmentation
+):
+  client, examples = make_images(0, [5]), make_images(1, [2, 1])
+  hparams = changed(test_time_steps=num_steps, augmentation=augmentation)
+  result = build(hparams, model=images_model).predict_as_client(
+    weights, (), client, examples
   )
-  def test_agrees_with_the_oracle(
-    self,
-    build,
-    images_model,
-    make_images,
-    weights,
-    oracle,
-    num_steps,
-    augmentation,
-  ):
-    client, examples = make_images(0, [5]), make_images(1, [2, 1])
-    hparams = changed(test_time_steps=num_steps, augmentation=augmentation)
-    result = build(hparams, model=images_model).predict_as_client(
-      weights, (), client, examples
+  flat = lambda x: np.reshape(x, [-1, 20]) / 255  # noqa: E731
+  seed = randomness.fold(client.seed, randomness.Purpose.TEST_TIME)
+  for x, logits in zip(examples.x, result, strict=True):
+
+    def entropy_at(step, x=x):
+      views = x[np.newaxis]
+      if augmentation == "augmix":
+        views = augmentations.augment(
+          tf.constant(x), randomness.fold(seed, step), 6, strength=5.0
+        )
+
+      def loss(current):
+        p = oracle.softmax(oracle.predict(current, flat(views)))
+        return scipy.stats.entropy(p.mean(axis=0))
+
+      return loss
+
+    adapted, _ = oracle.descend(
+      weights, [entropy_at(step) for step in range(num_steps)], 0.2
     )
-    flat = lambda x: np.reshape(x, [-1, 20]) / 255  # noqa: E731
-    seed = randomness.fold(client.seed, randomness.Purpose.TEST_TIME)
-    for x, logits in zip(examples.x, result, strict=True):
+    expected = oracle.predict(adapted, flat(x))[0]
+    assert_allclose(logits, expected, atol=1e-4)
+    # The oracle sees whether anything was done.
+    before = oracle.predict(weights, flat(x))[0]
+    assert np.max(np.abs(expected - before)) > 0.01
 
-      def entropy_at(step, x=x):
-        views = x[np.newaxis]
-        if augmentation == "augmix":
-          views = augmentations.augment(
-            tf.constant(x), randomness.fold(seed, step), 6, strength=5.0
-          )
 
-        def loss(current):
-          p = oracle.softmax(oracle.predict(current, flat(views)))
-          return scipy.stats.entropy(p.mean(axis=0))
+def test_adaptation_rate_and_optimizer_of_the_program(
+  images_model, make_images, weights, run_in_graph, compare
+):
+  x, seed = make_images(0, [1]).x[0], np.int32([1, 2])
 
-        return loss
-
-      adapted, _ = oracle.descend(
-        weights, [entropy_at(step) for step in range(num_steps)], 0.2
-      )
-      expected = oracle.predict(adapted, flat(x))[0]
-      assert_allclose(logits, expected, atol=1e-4)
-      # The oracle sees whether anything was done.
-      before = oracle.predict(weights, flat(x))[0]
-      assert np.max(np.abs(expected - before)) > 0.01
-
-  def test_rate_and_optimizer_of_the_program(
-    self, images_model, make_images, weights, run_in_graph, compare
-  ):
-    x, seed = make_images(0, [1]).x[0], np.int32([1, 2])
-
-    def adapt(**changes):
-      hparams = changed(augmentation="none", test_time_steps=1, **changes)
-      return run_in_graph(
-        lambda w, x: memo.adapt(images_model, hparams, w, x, seed), weights, x
-      )
-
-    # A rate of 0 is that of training.
-    assert compare.equal_bits(
-      adapt(test_time_learning_rate=0.0), adapt(test_time_learning_rate=0.3)
+  def adapt(**changes):
+    hparams = changed(augmentation="none", test_time_steps=1, **changes)
+    return run_in_graph(
+      lambda w, x: memo.adapt(images_model, hparams, w, x, seed), weights, x
     )
-    # The first step of Adam is of the rate, wherever there is a gradient.
-    moved = adapt(test_time_optimizer="adam", test_time_learning_rate=0.01)
-    steps = trees.map(lambda a, b: np.max(np.abs(a - b)), moved, weights)
-    assert_allclose(trees.leaves(steps), 0.01, rtol=0.01)
+
+  # A rate of 0 is that of training.
+  assert compare.equal_bits(
+    adapt(test_time_learning_rate=0.0), adapt(test_time_learning_rate=0.3)
+  )
+  # The first step of Adam is of the rate, wherever there is a gradient.
+  moved = adapt(test_time_optimizer="adam", test_time_learning_rate=0.01)
+  steps = trees.map(lambda a, b: np.max(np.abs(a - b)), moved, weights)
+  assert_allclose(trees.leaves(steps), 0.01, rtol=0.01)
 
 
 def test_each_example_is_adapted_to_alone(
@@ -164,48 +157,49 @@ def test_each_example_is_adapted_to_alone(
   assert np.all(of_other_client != logits)
 
 
-class TestBesideFedAvg:
-  @pytest.fixture(scope="class")
-  def everything(self, build, images_model, make_images, weights):
-    """Returns what an algorithm does with a client, and predicts."""
-    client, examples = make_images(0, [6, 5]), make_images(1, [3, 4])
+@pytest.fixture(scope="module")
+def everything(build, images_model, make_images, weights):
+  """Returns what an algorithm does with a client, and predicts."""
+  client, examples = make_images(0, [6, 5]), make_images(1, [3, 4])
 
-    def compute(hparams, weights=weights):
-      functions = build(hparams, model=images_model)
-      prepare = functions.prepare_client or (lambda *_: ())
-      prepared = prepare(weights, (), client, 0)
-      return types.SimpleNamespace(
-        prepared=prepared,
-        trained=functions.train_client(weights, (), client, 0),
-        client=functions.predict_as_client(weights, prepared, client, examples),
-        server=functions.predict_as_server(weights, (), examples),
-      )
-
-    return compute
-
-  @pytest.mark.parametrize("personalized", [False, True])
-  def test_who_adapts(self, everything, compare, personalized):
-    module = fed_avg_ft if personalized else fed_avg
-    plain = everything(
-      module.HParams(batch_size=4, local_steps=1, learning_rate=0.3)
-    )
-    hparams = changed(personalized=personalized, augmentation="none")
-    found = everything(hparams)
-    assert compare.equal_bits(found.trained, plain.trained)
-    assert np.all(found.client != plain.client)
-    assert compare.equal_bits(found.server, plain.server) == personalized
-    # Without steps nothing differs.
-    still = everything(dataclasses.replace(hparams, test_time_steps=0))
-    assert compare.equal_bits(
-      (still.trained, still.client, still.server),
-      (plain.trained, plain.client, plain.server),
+  def compute(hparams, weights=weights):
+    functions = build(hparams, model=images_model)
+    prepare = functions.prepare_client or (lambda *_: ())
+    prepared = prepare(weights, (), client, 0)
+    return types.SimpleNamespace(
+      prepared=prepared,
+      trained=functions.train_client(weights, (), client, 0),
+      client=functions.predict_as_client(weights, prepared, client, examples),
+      server=functions.predict_as_server(weights, (), examples),
     )
 
-  def test_personal_model_is_what_is_adapted(self, everything, compare):
-    hparams = changed(augmentation="none")
-    found = everything(dataclasses.replace(hparams, personalized=True))
-    expected = everything(hparams, found.prepared)
-    compare.assert_close(found.client, expected.client, 1e-5)
+  return compute
+
+
+@pytest.mark.parametrize("personalized", [False, True])
+def test_who_adapts(everything, compare, personalized):
+  module = fed_avg_ft if personalized else fed_avg
+  plain = everything(
+    module.HParams(batch_size=4, local_steps=1, learning_rate=0.3)
+  )
+  hparams = changed(personalized=personalized, augmentation="none")
+  found = everything(hparams)
+  assert compare.equal_bits(found.trained, plain.trained)
+  assert np.all(found.client != plain.client)
+  assert compare.equal_bits(found.server, plain.server) == personalized
+  # Without steps nothing differs.
+  still = everything(dataclasses.replace(hparams, test_time_steps=0))
+  assert compare.equal_bits(
+    (still.trained, still.client, still.server),
+    (plain.trained, plain.client, plain.server),
+  )
+
+
+def test_personal_model_is_what_is_adapted(everything, compare):
+  hparams = changed(augmentation="none")
+  found = everything(dataclasses.replace(hparams, personalized=True))
+  expected = everything(hparams, found.prepared)
+  compare.assert_close(found.client, expected.client, 1e-5)
 
 
 @pytest.mark.cpp

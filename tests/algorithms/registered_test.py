@@ -33,46 +33,48 @@ def write(tmp_path):
   return write
 
 
-class TestLoad:
-  def test_algorithm_is_known_beside_those_of_the_package(self, write):
-    own = algorithms.names()
-    module = algorithms.load(write("mine.py"))
-    assert set(algorithms.names()) == {*own, "mine"}
-    assert list(algorithms.names()) == sorted(algorithms.names())
-    assert algorithms.get("mine") is module
-    assert "mine" in algorithms.names("evolving")
-    assert "mine" not in algorithms.names("online_adaptation")
+def test_load_algorithm_is_known_beside_those_of_the_package(write):
+  own = algorithms.names()
+  module = algorithms.load(write("mine.py"))
+  assert set(algorithms.names()) == {*own, "mine"}
+  assert list(algorithms.names()) == sorted(algorithms.names())
+  assert algorithms.get("mine") is module
+  assert "mine" in algorithms.names("evolving")
+  assert "mine" not in algorithms.names("online_adaptation")
 
-  def test_module_that_python_can_import_will_do(
-    self, write, tmp_path, monkeypatch
-  ):
-    write("a_folder_of_mine/an_algorithm.py")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    algorithms.load("a_folder_of_mine.an_algorithm")
-    assert "an_algorithm" in algorithms.names()
 
-  def test_file_that_has_changed_replaces_what_it_was(self, write, monkeypatch):
-    # Within a second, and of the same size: Python would not see it.
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    path = write("mine.py")
-    first = algorithms.load(path)
-    assert algorithms.load(path) is first
-    write("mine.py", GOOD.replace("1.0,", "0.5,"))
-    assert algorithms.load(path) is not first
-    assert algorithms.get("mine").HParams().server_rate == 0.5
-    assert not list(pathlib.Path(path).parent.glob("__pycache__"))
+def test_load_module_that_python_can_import_will_do(
+  write, tmp_path, monkeypatch
+):
+  write("a_folder_of_mine/an_algorithm.py")
+  monkeypatch.syspath_prepend(str(tmp_path))
+  algorithms.load("a_folder_of_mine.an_algorithm")
+  assert "an_algorithm" in algorithms.names()
 
-  def test_update_of_the_server_is_the_users(self, model, run_in_graph):
-    module = algorithms.load(EXAMPLE)
-    functions = module.build(model, module.HParams(server_rate=0.5))
-    weights = run_in_graph(
-      lambda w, u: functions.update_server(
-        w, u, (), function_types.UpdateInfo(0)
-      ),
-      (1.0,),
-      (4.0,),
-    )
-    assert weights == (3.0,)
+
+def test_load_file_that_has_changed_replaces_what_it_was(write, monkeypatch):
+  # Within a second, and of the same size: Python would not see it.
+  monkeypatch.setattr(sys, "dont_write_bytecode", False)
+  path = write("mine.py")
+  first = algorithms.load(path)
+  assert algorithms.load(path) is first
+  write("mine.py", GOOD.replace("1.0,", "0.5,"))
+  assert algorithms.load(path) is not first
+  assert algorithms.get("mine").HParams().server_rate == 0.5
+  assert not list(pathlib.Path(path).parent.glob("__pycache__"))
+
+
+def test_load_update_of_the_server_is_the_users(model, run_in_graph):
+  module = algorithms.load(EXAMPLE)
+  functions = module.build(model, module.HParams(server_rate=0.5))
+  weights = run_in_graph(
+    lambda w, u: functions.update_server(
+      w, u, (), function_types.UpdateInfo(0)
+    ),
+    (1.0,),
+    (4.0,),
+  )
+  assert weights == (3.0,)
 
 
 @pytest.mark.slow

@@ -21,72 +21,59 @@ def controls(weights):
   return trees.normal(weights, 0), trees.normal(weights, 1)
 
 
-class TestClient:
-  @pytest.mark.parametrize("decay", [0.0, 0.1])
-  def test_steps_and_second_option_agree_with_the_oracle(
-    self,
-    build,
-    client,
-    weights,
-    controls,
-    oracle,
-    compare,
-    decay,
-  ):
-    server, own = controls
-    result = build(HPARAMS, weight_decay=decay).train_client(
-      scaffold.Shared(weights, server), own, client, ROUND
-    )
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_client_steps_and_second_option_agree_with_the_oracle(
+  build, client, weights, controls, oracle, compare, decay
+):
+  server, own = controls
+  result = build(HPARAMS, weight_decay=decay).train_client(
+    scaffold.Shared(weights, server), own, client, ROUND
+  )
 
-    correction = trees.subtract(server, own)
-    rate, y, gradients, values = COMMON["learning_rate"], weights, [], []
-    # Two iterations of a step for each of the two domains.
-    for loss in oracle.losses(oracle.of_training(client, 4, ROUND)):
-      values.append(loss(y))
-      gradients.append(trees.add(oracle.gradient(loss, y), y, decay))
-      y = trees.add(y, trees.add(gradients[-1], correction), -rate)
-    # c_i - c + (x - y) / (K eta) is the mean of the gradients.
-    mean = trees.mean(*gradients)
-    compare.assert_close(result.client_state, mean, 1e-5)
-    # The loss without the correction.
-    oracle.check(
-      result,
-      scaffold.Shared(weights, own),
-      scaffold.Shared(y, mean),
-      np.mean(values),
-    )
+  correction = trees.subtract(server, own)
+  rate, y, gradients, values = COMMON["learning_rate"], weights, [], []
+  # Two iterations of a step for each of the two domains.
+  for loss in oracle.losses(oracle.of_training(client, 4, ROUND)):
+    values.append(loss(y))
+    gradients.append(trees.add(oracle.gradient(loss, y), y, decay))
+    y = trees.add(y, trees.add(gradients[-1], correction), -rate)
+  # c_i - c + (x - y) / (K eta) is the mean of the gradients.
+  mean = trees.mean(*gradients)
+  compare.assert_close(result.client_state, mean, 1e-5)
+  # The loss without the correction.
+  oracle.check(
+    result,
+    scaffold.Shared(weights, own),
+    scaffold.Shared(y, mean),
+    np.mean(values),
+  )
 
-  # Eleven examples: the last batch of size 4 is not full.
-  @pytest.mark.parametrize("batch_size", [4, 11])
-  def test_first_option_is_the_gradient_of_all_examples(
-    self,
-    build,
-    client,
-    weights,
-    controls,
-    oracle,
-    compare,
-    batch_size,
-  ):
-    server, own = controls
-    result = build(
-      HPARAMS, control="gradient", batch_size=batch_size, weight_decay=0.1
-    ).train_client(scaffold.Shared(weights, server), own, client, ROUND)
-    (loss,) = oracle.losses([client])
-    expected = trees.add(oracle.gradient(loss, weights), weights, 0.1)
-    compare.assert_close(result.client_state, expected, 1e-5)
-    compare.assert_close(
-      result.update.control, trees.subtract(expected, own), 1e-5
-    )
 
-  def test_rate_of_zero_keeps_the_control_variate(
-    self, build, client, weights, controls, compare
-  ):
-    server, own = controls
-    result = build(HPARAMS, cosine_rounds=ROUND).train_client(
-      scaffold.Shared(weights, server), own, client, ROUND
-    )
-    assert compare.equal_bits(result.client_state, own)
+# Eleven examples: the last batch of size 4 is not full.
+@pytest.mark.parametrize("batch_size", [4, 11])
+def test_client_first_option_is_the_gradient_of_all_examples(
+  build, client, weights, controls, oracle, compare, batch_size
+):
+  server, own = controls
+  result = build(
+    HPARAMS, control="gradient", batch_size=batch_size, weight_decay=0.1
+  ).train_client(scaffold.Shared(weights, server), own, client, ROUND)
+  (loss,) = oracle.losses([client])
+  expected = trees.add(oracle.gradient(loss, weights), weights, 0.1)
+  compare.assert_close(result.client_state, expected, 1e-5)
+  compare.assert_close(
+    result.update.control, trees.subtract(expected, own), 1e-5
+  )
+
+
+def test_client_rate_of_zero_keeps_the_control_variate(
+  build, client, weights, controls, compare
+):
+  server, own = controls
+  result = build(HPARAMS, cosine_rounds=ROUND).train_client(
+    scaffold.Shared(weights, server), own, client, ROUND
+  )
+  assert compare.equal_bits(result.client_state, own)
 
 
 def test_server_moves_the_control_variate_by_the_fraction_of_clients(

@@ -70,60 +70,51 @@ def test_pseudo_labels_agree_with_the_oracle(seed, run_in_graph):
   assert np.all(found != 3)
 
 
-class TestRound:
-  @pytest.fixture(scope="class")
-  def expected(self, client, weights, oracle):
-    """Returns `expected(beta, diversity, steps)`: backbone and mean loss."""
-    embeddings = oracle.embed(weights.backbone, client.stream_x)
-    labels = label_by_hand(
-      embeddings, oracle.classify(weights.head, embeddings)
-    )
+@pytest.fixture(scope="module")
+def expected(client, weights, oracle):
+  """Returns `expected(beta, diversity, steps)`: backbone and mean loss."""
+  embeddings = oracle.embed(weights.backbone, client.stream_x)
+  labels = label_by_hand(embeddings, oracle.classify(weights.head, embeddings))
 
-    def run(beta, diversity, num_steps):
-      def loss(backbone):
-        logits = oracle.classify(
-          weights.head, oracle.embed(backbone, client.stream_x)
-        )
-        p = scipy.special.softmax(logits, axis=1)
-        return (
-          oracle.entropy(logits)
-          - diversity * scipy.stats.entropy(p.mean(axis=0))
-          + beta * oracle.cross_entropy(logits, labels)
-        )
+  def run(beta, diversity, num_steps):
+    def loss(backbone):
+      logits = oracle.classify(
+        weights.head, oracle.embed(backbone, client.stream_x)
+      )
+      p = scipy.special.softmax(logits, axis=1)
+      return (
+        oracle.entropy(logits)
+        - diversity * scipy.stats.entropy(p.mean(axis=0))
+        + beta * oracle.cross_entropy(logits, labels)
+      )
 
-      return oracle.descend(weights.backbone, [loss] * num_steps, RATE)
+    return oracle.descend(weights.backbone, [loss] * num_steps, RATE)
 
-    return run
+  return run
 
-  @pytest.mark.parametrize(
-    "beta, diversity, num_steps",
-    [(0.4, 0.7, 2), (0.0, 1.0, 2), (0.0, 0.0, 1)],
+
+@pytest.mark.parametrize(
+  "beta, diversity, num_steps", [(0.4, 0.7, 2), (0.0, 1.0, 2), (0.0, 0.0, 1)]
+)
+def test_round_agrees_with_the_oracle(
+  train, beta, diversity, num_steps, weights, expected, compare
+):
+  result = train(
+    pseudo_label_weight=beta, diversity=diversity, adaptation_steps=num_steps
   )
-  def test_agrees_with_the_oracle(
-    self,
-    train,
-    beta,
-    diversity,
-    num_steps,
-    weights,
-    expected,
-    compare,
-  ):
-    result = train(
-      pseudo_label_weight=beta, diversity=diversity, adaptation_steps=num_steps
-    )
-    backbone, loss = expected(beta, diversity, num_steps)
-    compare.assert_close(result.client_state.backbone, backbone, 1e-5)
-    assert_allclose(result.loss, loss, atol=1e-6)
-    assert np.max(np.abs(backbone[0] - weights.backbone[0])) > 1e-3
+  backbone, loss = expected(beta, diversity, num_steps)
+  compare.assert_close(result.client_state.backbone, backbone, 1e-5)
+  assert_allclose(result.loss, loss, atol=1e-6)
+  assert np.max(np.abs(backbone[0] - weights.backbone[0])) > 1e-3
 
-  def test_prediction_has_the_first_head(
-    self, client, weights, make_client, oracle, functions
-  ):
-    examples = make_client(5, [7])
-    backbone = trees.add(weights.backbone, trees.normal(weights.backbone))
-    logits = functions.predict_as_client(
-      (), shot.ClientState(backbone, ({},)), client, examples
-    )
-    expected = oracle.predict(weights._replace(backbone=backbone), examples.x)
-    assert_allclose(logits, expected, atol=1e-5)
+
+def test_round_prediction_has_the_first_head(
+  client, weights, make_client, oracle, functions
+):
+  examples = make_client(5, [7])
+  backbone = trees.add(weights.backbone, trees.normal(weights.backbone))
+  logits = functions.predict_as_client(
+    (), shot.ClientState(backbone, ({},)), client, examples
+  )
+  expected = oracle.predict(weights._replace(backbone=backbone), examples.x)
+  assert_allclose(logits, expected, atol=1e-5)

@@ -133,162 +133,154 @@ class TestTent:
     assert np.all(np.isfinite(trees.leaves(memory)[0]))
 
 
-class TestEata:
-  def test_uncertain_and_known_examples_are_left_out(self):
-    log_p = np.log(np.float32([[0.98, 0.02], [0.55, 0.45], [0.02, 0.98]]))
-    weights, mean = tent.choose_certain_and_new(
-      log_p, tf.constant([1.0, 0.0]), 0.3, 0.5
-    )
-    # The first is known, the second uncertain.
-    assert (weights.numpy() > 0).tolist() == [False, False, True]
-    assert_allclose(mean, [0.9 + 0.002, 0.098], rtol=1e-5)
-    nothing, kept = tent.choose_certain_and_new(
-      log_p[:2], tf.constant([1.0, 0.0]), 0.3, 0.5
-    )
-    assert not nothing.numpy().any()
-    assert_array_equal(kept, [1.0, 0.0])
-
-  @pytest.mark.slow
-  def test_step_beside_numpy(self, adapt, oracle):
-    """The anchor pulls in the second step; both examples are certain enough."""
-    hparams = sgd(
-      rule="eata", entropy_margin=1.0, similarity_margin=1.1, fisher_weight=30.0
-    )
-    weights, memory, _ = adapt(hparams, 2)
-
-    def own_loss(w):
-      """The cross-entropy with the predicted classes: all logits positive."""
-      logits = logits_of(*w)
-      return np.mean(scipy.special.logsumexp(logits, axis=1) - logits.max(1))
-
-    fisher = [g**2 for g in oracle.gradient(own_loss, START)]
-    for one, other in zip(memory.rule.fisher, fisher, strict=True):
-      assert_allclose(one, other, **SMALL)
-    now = START
-    for _ in range(2):
-      factors = np.exp(np.log(2) - entropies_of(*now))
-
-      def loss(w, factors=factors):
-        anchor = sum(
-          np.sum(f * (one - first) ** 2)
-          for f, one, first in zip(fisher, w, START, strict=True)
-        )
-        return np.mean(factors * entropies_of(*w)) + 30.0 * anchor
-
-      now = step(oracle, now, loss)
-    assert_allclose(weights, now, rtol=0, atol=1e-5)
-    assert memory.rule.num_batches == 2
-
-  @pytest.mark.slow
-  def test_without_chosen_examples_no_step_is_taken(self, adapt):
-    (moved, memory, _), (weights, same, _) = (
-      adapt(
-        sgd(
-          rule="eata",
-          momentum=0.9,
-          similarity_margin=1.1,
-          entropy_margin=margin,
-        ),
-        number,
-      )
-      for margin, number in ((1.0, 1), (0.0, 2))
-    )
-    assert np.any(moved[0] != 1)
-    assert_array_equal(weights, START)
-    assert trees.largest(same.moments) == 0 < trees.largest(memory.moments)
-
-
-class TestSar:
-  @pytest.mark.slow
-  def test_step_beside_numpy(self, adapt, oracle):
-    """The gradient is at w + rho g / |g|; the mean loss is that of there."""
-    hparams = sgd(rule="sar", entropy_margin=1.0, rho=0.4, reset_entropy=0.0)
-    weights, memory, losses = adapt(hparams, 2)
-
-    def loss(w):
-      return np.mean(entropies_of(*w))
-
-    now, mean, expected = START, None, []
-    for _ in range(2):
-      slopes = np.array(oracle.gradient(loss, now))
-      moved = tuple(np.array(now) + 0.4 * slopes / np.linalg.norm(slopes))
-      expected.append(loss(now))
-      mean = loss(moved) if mean is None else 0.9 * mean + 0.1 * loss(moved)
-      now = trees.add(now, oracle.gradient(loss, moved), -0.1)
-    assert_allclose(weights, now, rtol=0, atol=1e-5)
-    assert_allclose(losses, expected, rtol=1e-5)
-    assert_allclose(memory.rule.loss, mean, rtol=1e-5)
-
-  @pytest.mark.slow
-  def test_only_certain_examples_count_at_both_points(self, adapt, oracle):
-    """The margin is between the entropies of the two examples."""
-    first, second = entropies_of(*START)
-    assert first != second
-    margin = (first + second) / 2
-    certain = int(second < margin)
-    weights, _, (loss,) = adapt(
-      sgd(
-        rule="sar",
-        entropy_margin=float(margin / np.log(2)),
-        rho=1e-3,
-        reset_entropy=0.0,
-      )
-    )
-    assert_allclose(loss, min(first, second), rtol=1e-5)
-    expected = step(oracle, START, lambda w: entropies_of(*w)[certain])
-    assert_allclose(weights, expected, rtol=0, atol=1e-4)
-
-  @pytest.mark.slow
-  def test_collapsed_model_is_reset_with_its_memory(self, adapt):
-    hparams = sgd(rule="sar", momentum=0.9, entropy_margin=1.0)
-    # The threshold for two classes is above every entropy here.
-    weights, memory, _ = adapt(dataclasses.replace(hparams, reset_entropy=9.0))
-    assert_array_equal(weights, START)
-    assert memory.rule.loss == -1
-    assert trees.largest(memory.moments) == 0
-    # And 0.2 ln 2 / ln 1000 = 0.02 is not.
-    weights, memory, _ = adapt(hparams)
-    assert np.any(weights[0] != 1) and memory.rule.loss > 0.02
-
-  @pytest.mark.slow
-  @pytest.mark.parametrize(
-    "ratio, is_reset", [(1 - 5e-5, False), (1 + 5e-5, True)]
+def test_eata_uncertain_and_known_examples_are_left_out():
+  log_p = np.log(np.float32([[0.98, 0.02], [0.55, 0.45], [0.02, 0.98]]))
+  weights, mean = tent.choose_certain_and_new(
+    log_p, tf.constant([1.0, 0.0]), 0.3, 0.5
   )
-  def test_threshold_is_that_of_a_thousand_classes(
-    self, adapt, ratio, is_reset
-  ):
-    hparams = sgd(rule="sar", entropy_margin=1.0, reset_entropy=0.0)
-    _, memory, _ = adapt(hparams)
-    threshold = float(memory.rule.loss) * np.log(1000) / np.log(2) * ratio
-    _, memory, _ = adapt(dataclasses.replace(hparams, reset_entropy=threshold))
-    assert (memory.rule.loss == -1) == is_reset
+  # The first is known, the second uncertain.
+  assert (weights.numpy() > 0).tolist() == [False, False, True]
+  assert_allclose(mean, [0.9 + 0.002, 0.098], rtol=1e-5)
+  nothing, kept = tent.choose_certain_and_new(
+    log_p[:2], tf.constant([1.0, 0.0]), 0.3, 0.5
+  )
+  assert not nothing.numpy().any()
+  assert_array_equal(kept, [1.0, 0.0])
 
-  @pytest.mark.slow
-  def test_without_distance_and_margin_it_is_tent(self, adapt):
-    expected, moments, _ = adapt(sgd(momentum=0.9), 3)
-    weights, memory, _ = adapt(
+
+@pytest.mark.slow
+def test_eata_step_beside_numpy(adapt, oracle):
+  """The anchor pulls in the second step; both examples are certain enough."""
+  hparams = sgd(
+    rule="eata", entropy_margin=1.0, similarity_margin=1.1, fisher_weight=30.0
+  )
+  weights, memory, _ = adapt(hparams, 2)
+
+  def own_loss(w):
+    """The cross-entropy with the predicted classes: all logits positive."""
+    logits = logits_of(*w)
+    return np.mean(scipy.special.logsumexp(logits, axis=1) - logits.max(1))
+
+  fisher = [g**2 for g in oracle.gradient(own_loss, START)]
+  for one, other in zip(memory.rule.fisher, fisher, strict=True):
+    assert_allclose(one, other, **SMALL)
+  now = START
+  for _ in range(2):
+    factors = np.exp(np.log(2) - entropies_of(*now))
+
+    def loss(w, factors=factors):
+      anchor = sum(
+        np.sum(f * (one - first) ** 2)
+        for f, one, first in zip(fisher, w, START, strict=True)
+      )
+      return np.mean(factors * entropies_of(*w)) + 30.0 * anchor
+
+    now = step(oracle, now, loss)
+  assert_allclose(weights, now, rtol=0, atol=1e-5)
+  assert memory.rule.num_batches == 2
+
+
+@pytest.mark.slow
+def test_eata_without_chosen_examples_no_step_is_taken(adapt):
+  (moved, memory, _), (weights, same, _) = (
+    adapt(
       sgd(
-        rule="sar",
-        momentum=0.9,
-        entropy_margin=10.0,
-        rho=0.0,
-        reset_entropy=0.0,
+        rule="eata", momentum=0.9, similarity_margin=1.1, entropy_margin=margin
       ),
-      3,
+      number,
     )
-    assert_allclose(weights, expected, **SMALL)
-    assert_allclose(
-      trees.leaves(memory.moments), trees.leaves(moments.moments), **SMALL
+    for margin, number in ((1.0, 1), (0.0, 2))
+  )
+  assert np.any(moved[0] != 1)
+  assert_array_equal(weights, START)
+  assert trees.largest(same.moments) == 0 < trees.largest(memory.moments)
+
+
+@pytest.mark.slow
+def test_sar_step_beside_numpy(adapt, oracle):
+  """The gradient is at w + rho g / |g|; the mean loss is that of there."""
+  hparams = sgd(rule="sar", entropy_margin=1.0, rho=0.4, reset_entropy=0.0)
+  weights, memory, losses = adapt(hparams, 2)
+
+  def loss(w):
+    return np.mean(entropies_of(*w))
+
+  now, mean, expected = START, None, []
+  for _ in range(2):
+    slopes = np.array(oracle.gradient(loss, now))
+    moved = tuple(np.array(now) + 0.4 * slopes / np.linalg.norm(slopes))
+    expected.append(loss(now))
+    mean = loss(moved) if mean is None else 0.9 * mean + 0.1 * loss(moved)
+    now = trees.add(now, oracle.gradient(loss, moved), -0.1)
+  assert_allclose(weights, now, rtol=0, atol=1e-5)
+  assert_allclose(losses, expected, rtol=1e-5)
+  assert_allclose(memory.rule.loss, mean, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_sar_only_certain_examples_count_at_both_points(adapt, oracle):
+  """The margin is between the entropies of the two examples."""
+  first, second = entropies_of(*START)
+  assert first != second
+  margin = (first + second) / 2
+  certain = int(second < margin)
+  weights, _, (loss,) = adapt(
+    sgd(
+      rule="sar",
+      entropy_margin=float(margin / np.log(2)),
+      rho=1e-3,
+      reset_entropy=0.0,
     )
+  )
+  assert_allclose(loss, min(first, second), rtol=1e-5)
+  expected = step(oracle, START, lambda w: entropies_of(*w)[certain])
+  assert_allclose(weights, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_sar_collapsed_model_is_reset_with_its_memory(adapt):
+  hparams = sgd(rule="sar", momentum=0.9, entropy_margin=1.0)
+  # The threshold for two classes is above every entropy here.
+  weights, memory, _ = adapt(dataclasses.replace(hparams, reset_entropy=9.0))
+  assert_array_equal(weights, START)
+  assert memory.rule.loss == -1
+  assert trees.largest(memory.moments) == 0
+  # And 0.2 ln 2 / ln 1000 = 0.02 is not.
+  weights, memory, _ = adapt(hparams)
+  assert np.any(weights[0] != 1) and memory.rule.loss > 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "ratio, is_reset", [(1 - 5e-5, False), (1 + 5e-5, True)]
+)
+def test_sar_threshold_is_that_of_a_thousand_classes(adapt, ratio, is_reset):
+  hparams = sgd(rule="sar", entropy_margin=1.0, reset_entropy=0.0)
+  _, memory, _ = adapt(hparams)
+  threshold = float(memory.rule.loss) * np.log(1000) / np.log(2) * ratio
+  _, memory, _ = adapt(dataclasses.replace(hparams, reset_entropy=threshold))
+  assert (memory.rule.loss == -1) == is_reset
+
+
+@pytest.mark.slow
+def test_sar_without_distance_and_margin_it_is_tent(adapt):
+  expected, moments, _ = adapt(sgd(momentum=0.9), 3)
+  weights, memory, _ = adapt(
+    sgd(
+      rule="sar", momentum=0.9, entropy_margin=10.0, rho=0.0, reset_entropy=0.0
+    ),
+    3,
+  )
+  assert_allclose(weights, expected, **SMALL)
+  assert_allclose(
+    trees.leaves(memory.moments), trees.leaves(moments.moments), **SMALL
+  )
 
 
 @pytest.mark.slow
 def test_scales_and_shifts_of_every_normalisation_adapt():
   model = models.build(
-    "residual_cnn",
-    input_shape=(8, 8, 3),
-    num_classes=10,
-    input_dtype=tf.uint8,
+    "residual_cnn", input_shape=(8, 8, 3), num_classes=10, input_dtype=tf.uint8
   )
   columns = zip(
     trees.leaves(tent.adapted_weights(model, HParams())),
@@ -307,70 +299,74 @@ def test_scales_and_shifts_of_every_normalisation_adapt():
   assert sum(trees.leaves(chosen)) == 6
 
 
-class TestBatchNormalization:
-  """The batch normalises, in the step and in predictions."""
+# The batch normalises, in the step and in predictions.
 
-  @pytest.fixture(scope="class")
-  def run(self, build, normalized_model, make_adapting_client, make_client):
-    """Returns `run(**options)`: the stream, adapted weights, predictions."""
 
-    def run(size=30, **options):
-      data = make_adapting_client(0, 6, size)
-      functions = build(sgd(**options), model=normalized_model)
-      state = functions.initial_client_state(SEED, ())
-      state = functions.train_client((), state, data, 0).client_state
-      examples = make_client(0, [size])._replace(x=data.stream_x)
-      return (
-        data.stream_x,
-        state.weights,
-        functions.predict_as_client((), state, data, examples),
-      )
+@pytest.fixture(scope="module")
+def run(build, normalized_model, make_adapting_client, make_client):
+  """Returns `run(**options)`: the stream, adapted weights, predictions."""
 
-    return run
-
-  @pytest.fixture(scope="class")
-  def with_adapted(self, normalized_weights):
-    """Returns `with_adapted(pair)`: weights with other scales and shifts."""
-    rest = normalized_weights.backbone[:2]
-    return lambda pair: normalized_weights._replace(backbone=(*rest, *pair))
-
-  @pytest.mark.slow
-  @pytest.mark.parametrize("size", [30, 300])
-  def test_step_and_prediction_beside_numpy(
-    self, run, normalized_weights, with_adapted, oracle, size
-  ):
-    """300 examples are more than models take at a time."""
-    x, weights, logits = run(size)
-
-    def predict(pair):
-      return oracle.normalize(with_adapted(pair), x)
-
-    expected = step(
-      oracle,
-      normalized_weights.backbone[2:],
-      lambda pair: oracle.entropy(predict(pair)),
+  def run(size=30, **options):
+    data = make_adapting_client(0, 6, size)
+    functions = build(sgd(**options), model=normalized_model)
+    state = functions.initial_client_state(SEED, ())
+    state = functions.train_client((), state, data, 0).client_state
+    examples = make_client(0, [size])._replace(x=data.stream_x)
+    return (
+      data.stream_x,
+      state.weights,
+      functions.predict_as_client((), state, data, examples),
     )
-    assert_allclose(weights, expected, rtol=0, atol=1e-5)
-    assert_allclose(logits, predict(expected), rtol=0, atol=1e-3)
 
-  def test_running_statistics_can_be_used_instead(
-    self, run, normalized_model, with_adapted, oracle
-  ):
-    x, weights, logits = run(normalize_by="source")
-    moments = [*normalized_model.statistics.values()]
-    expected = oracle.normalize(with_adapted(weights), x, moments)
-    assert_allclose(logits, expected, rtol=0, atol=1e-4)
+  return run
 
-  def test_only_by_batch_it_predicts_batches(
-    self, build, normalized_model, hand_model
+
+@pytest.fixture(scope="module")
+def with_adapted(normalized_weights):
+  """Returns `with_adapted(pair)`: weights with other scales and shifts."""
+  rest = normalized_weights.backbone[:2]
+  return lambda pair: normalized_weights._replace(backbone=(*rest, *pair))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [30, 300])
+def test_batch_normalization_step_and_prediction_beside_numpy(
+  run, normalized_weights, with_adapted, oracle, size
+):
+  """300 examples are more than models take at a time."""
+  x, weights, logits = run(size)
+
+  def predict(pair):
+    return oracle.normalize(with_adapted(pair), x)
+
+  expected = step(
+    oracle,
+    normalized_weights.backbone[2:],
+    lambda pair: oracle.entropy(predict(pair)),
+  )
+  assert_allclose(weights, expected, rtol=0, atol=1e-5)
+  assert_allclose(logits, predict(expected), rtol=0, atol=1e-3)
+
+
+def test_batch_normalization_running_statistics_can_be_used_instead(
+  run, normalized_model, with_adapted, oracle
+):
+  x, weights, logits = run(normalize_by="source")
+  moments = [*normalized_model.statistics.values()]
+  expected = oracle.normalize(with_adapted(weights), x, moments)
+  assert_allclose(logits, expected, rtol=0, atol=1e-4)
+
+
+def test_batch_normalization_only_by_batch_it_predicts_batches(
+  build, normalized_model, hand_model
+):
+  for model, normalize_by, is_by_batch in (
+    (normalized_model, "batch", True),
+    (normalized_model, "source", False),
+    (hand_model, "batch", False),
   ):
-    for model, normalize_by, is_by_batch in (
-      (normalized_model, "batch", True),
-      (normalized_model, "source", False),
-      (hand_model, "batch", False),
-    ):
-      functions = build(HParams(normalize_by=normalize_by), model=model)
-      assert functions.predicts_batches == is_by_batch
+    functions = build(HParams(normalize_by=normalize_by), model=model)
+    assert functions.predicts_batches == is_by_batch
 
 
 def test_fisher_information_of_batches(run_in_graph):

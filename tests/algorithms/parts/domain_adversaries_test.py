@@ -19,21 +19,21 @@ def test_initial_kernels_fill_the_bounds_of_glorot():
   assert not np.any(bias1) and not np.any(bias2)
 
 
-class TestReversalStrength:
-  @pytest.mark.parametrize("timestep", [1, 4, 20, 33])
-  def test_rises_over_the_time_steps(self, timestep):
-    hparams = domain_adversaries.AdversarialHParams(
-      domain_weight=0.5, domain_ramp=20
-    )
-    share = min(timestep / 20, 1)
-    assert_allclose(
-      domain_adversaries.reversal_strength(hparams, timestep),
-      0.5 * (2 / (1 + np.exp(-10 * share)) - 1),
-      rtol=1e-5,
-    )
+@pytest.mark.parametrize("timestep", [1, 4, 20, 33])
+def test_reversal_strength_rises_over_the_time_steps(timestep):
+  hparams = domain_adversaries.AdversarialHParams(
+    domain_weight=0.5, domain_ramp=20
+  )
+  share = min(timestep / 20, 1)
+  assert_allclose(
+    domain_adversaries.reversal_strength(hparams, timestep),
+    0.5 * (2 / (1 + np.exp(-10 * share)) - 1),
+    rtol=1e-5,
+  )
 
-  def test_without_a_ramp_is_there_at_once(self):
-    hparams = domain_adversaries.AdversarialHParams(
-      domain_weight=0.5, domain_ramp=0
-    )
-    assert domain_adversaries.reversal_strength(hparams, 1) == 0.5
+
+def test_reversal_strength_without_a_ramp_is_there_at_once():
+  hparams = domain_adversaries.AdversarialHParams(
+    domain_weight=0.5, domain_ramp=0
+  )
+  assert domain_adversaries.reversal_strength(hparams, 1) == 0.5

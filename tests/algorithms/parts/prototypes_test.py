@@ -76,72 +76,70 @@ def compute_loss(compile_in_graph):
   return compute
 
 
-class TestClassMeans:
-  @hypothesis.settings(max_examples=40, deadline=None)
-  @hypothesis.given(batches(min_examples=0))
-  def test_means_of_random_batches(self, compute_means, oracle, drawn):
-    num_classes, (embeddings, y), _ = drawn
-    sums, means = compute_means(num_classes)(embeddings, y)
-    expected = oracle.class_means(embeddings, y)
-    assert_array_equal(sums.count, np.bincount(y, minlength=num_classes))
-    for label in range(num_classes):
-      assert means.present[label] == (label in expected)
-      # Sums of at most 10 values of float32.
-      assert_allclose(
-        sums.total[label], embeddings[y == label].sum(axis=0), atol=1e-5
-      )
-      assert_allclose(
-        means.mean[label], expected.get(label, 0), rtol=0, atol=2e-6
-      )
-
-
-class TestDistances:
-  @hypothesis.settings(max_examples=40, deadline=None)
-  @hypothesis.given(batches())
-  def test_distances_of_random_batches(self, compute_distances, oracle, drawn):
-    _, (embeddings, _), (means, _) = drawn
-    expected = [oracle.distances(embeddings, means, name) for name in DISTANCES]
-    roots, squares, cosines = found = compute_distances(embeddings, means)
-    assert_allclose(found[:2], expected[:2], rtol=1e-5, atol=1e-6)
-    assert_allclose(cosines, expected[2], atol=2e-6)
-    assert (squares >= 0).all() and (roots >= 0).all()
-    # Rounding makes -1e-7 of zero.
-    assert cosines.min() > -1e-6 and cosines.max() < 2 + 1e-6
-
-  @pytest.fixture(scope="class")
-  def compute_distances(self, compile_in_graph):
-    run = compile_in_graph(
-      lambda embeddings, means: [
-        prototypes.distances(embeddings, means, name) for name in DISTANCES
-      ],
-      EMBEDDINGS,
-      EMBEDDINGS,
-    )
-    return lambda *lists: run(*map(np.asarray, lists))
-
-  def test_distances_by_hand(self, compute_distances):
-    roots, squares, cosines = compute_distances(
-      [[3.0, 4.0], [0.0, 2.0]], [[0.0, 0.0], [-6.0, -8.0], [5.0, 0.0]]
-    )
-    assert_array_equal(squares, [[25, 225, 20], [4, 136, 29]])
+@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.given(batches(min_examples=0))
+def test_class_means_of_random_batches(compute_means, oracle, drawn):
+  num_classes, (embeddings, y), _ = drawn
+  sums, means = compute_means(num_classes)(embeddings, y)
+  expected = oracle.class_means(embeddings, y)
+  assert_array_equal(sums.count, np.bincount(y, minlength=num_classes))
+  for label in range(num_classes):
+    assert means.present[label] == (label in expected)
+    # Sums of at most 10 values of float32.
     assert_allclose(
-      roots, [[5, 15, 20**0.5], [2, 136**0.5, 29**0.5]], rtol=1e-6
+      sums.total[label], embeddings[y == label].sum(axis=0), atol=1e-5
     )
-    # The angle to a prototype without length counts as a right one.
-    assert_allclose(cosines, [[1, 2, 0.4], [1, 1.8, 1]], rtol=0, atol=1e-6)
-
-  def test_small_distance_between_long_vectors_is_exact(
-    self, compute_distances
-  ):
-    roots, squares, _ = compute_distances(
-      [[4096.0, 4096.0]], [[4096.5, 4096.25]]
+    assert_allclose(
+      means.mean[label], expected.get(label, 0), rtol=0, atol=2e-6
     )
-    assert squares == 0.5**2 + 0.25**2
-    assert_allclose(roots, np.hypot(0.5, 0.25), rtol=1e-6)
 
-  def test_unknown_distance_is_refused_with_those_that_there_are(self):
-    with refusals.refused("'l1'; there are l2, squared_l2, cos"):
-      prototypes.distances(tf.zeros([1, 2]), tf.zeros([3, 2]), "l1")
+
+@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.given(batches())
+def test_distances_of_random_batches(compute_distances, oracle, drawn):
+  _, (embeddings, _), (means, _) = drawn
+  expected = [oracle.distances(embeddings, means, name) for name in DISTANCES]
+  roots, squares, cosines = found = compute_distances(embeddings, means)
+  assert_allclose(found[:2], expected[:2], rtol=1e-5, atol=1e-6)
+  assert_allclose(cosines, expected[2], atol=2e-6)
+  assert (squares >= 0).all() and (roots >= 0).all()
+  # Rounding makes -1e-7 of zero.
+  assert cosines.min() > -1e-6 and cosines.max() < 2 + 1e-6
+
+
+@pytest.fixture(scope="module")
+def compute_distances(compile_in_graph):
+  run = compile_in_graph(
+    lambda embeddings, means: [
+      prototypes.distances(embeddings, means, name) for name in DISTANCES
+    ],
+    EMBEDDINGS,
+    EMBEDDINGS,
+  )
+  return lambda *lists: run(*map(np.asarray, lists))
+
+
+def test_distances_by_hand(compute_distances):
+  roots, squares, cosines = compute_distances(
+    [[3.0, 4.0], [0.0, 2.0]], [[0.0, 0.0], [-6.0, -8.0], [5.0, 0.0]]
+  )
+  assert_array_equal(squares, [[25, 225, 20], [4, 136, 29]])
+  assert_allclose(roots, [[5, 15, 20**0.5], [2, 136**0.5, 29**0.5]], rtol=1e-6)
+  # The angle to a prototype without length counts as a right one.
+  assert_allclose(cosines, [[1, 2, 0.4], [1, 1.8, 1]], rtol=0, atol=1e-6)
+
+
+def test_small_distance_between_long_vectors_is_exact(
+  compute_distances,
+):
+  roots, squares, _ = compute_distances([[4096.0, 4096.0]], [[4096.5, 4096.25]])
+  assert squares == 0.5**2 + 0.25**2
+  assert_allclose(roots, np.hypot(0.5, 0.25), rtol=1e-6)
+
+
+def test_unknown_distance_is_refused_with_those_that_there_are():
+  with refusals.refused("'l1'; there are l2, squared_l2, cos"):
+    prototypes.distances(tf.zeros([1, 2]), tf.zeros([3, 2]), "l1")
 
 
 @pytest.mark.parametrize("distance", DISTANCES)

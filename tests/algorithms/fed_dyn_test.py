@@ -46,17 +46,14 @@ def test_steps_agree_with_the_oracle(
   )
 
 
-@pytest.mark.parametrize("participation", [0.5, 1.0])
-def test_memory_is_the_mean_over_all_clients(
-  start, make_client, participation, compare
-):
+def test_memory_is_the_mean_over_all_clients(start, make_client, compare):
   data = [make_client(i, [5 + i]) for i in range(4)]
-  run = start(HPARAMS, data, participation=participation)
+  run = start(HPARAMS, data, participation=0.5)
   for _ in range(4):
     run.step()
     mean = trees.mean(*run.client_states)
     compare.assert_close(run.server_state.memory, mean, 1e-6)
-    assert any(np.any(each) for each in trees.leaves(mean))
+    assert trees.largest(mean) > 0
 
 
 def test_server_adds_the_mean_and_the_new_memory(weights, compare, functions):

@@ -84,13 +84,6 @@ def test_training_sweeps_over_domains_agree_with_the_oracle(
   assert result.client_state == ()
 
 
-def test_training_one_domain_has_no_pair_to_learn_from(build, make_client):
-  functions, client = build(fed_evolve.HParams()), make_client(0, [6])
-  weights = functions.initial_weights(client.seed)
-  update = functions.train_client(weights, (), client, 0).update
-  assert trees.largest(update) == 0
-
-
 def test_training_representations_start_different(build, model):
   weights = build(fed_evolve.HParams()).initial_weights(
     randomness.server_seed(0)

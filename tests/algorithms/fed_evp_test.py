@@ -118,16 +118,6 @@ def test_training_sweeps_over_domains_agree_with_the_oracle(
   assert result.client_state == ()
 
 
-def test_training_one_domain_has_no_gradient_step(build, make_client):
-  functions, client = (
-    build(fed_evp.HParams(local_steps=3)),
-    make_client(0, [6]),
-  )
-  weights = functions.initial_weights(client.seed)
-  update = functions.train_client(weights, (), client, 0).update
-  assert trees.largest(update) == 0
-
-
 # Three layers of the backbone, two of the head.
 LAYERS = tuple(
   f"layer{i}/{kind}" for i in range(1, 6) for kind in ("kernel", "bias")

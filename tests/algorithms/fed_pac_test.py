@@ -1,7 +1,5 @@
 """FedPAC: features are aligned, and heads are made of all heads."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -92,22 +90,32 @@ def test_client_sends_statistics_of_before_and_centroids_of_after(
   assert_array_equal(class_sums[:, -1], [4, 0, 7])
 
 
+@pytest.mark.parametrize(
+  "changes, centroid",
+  [
+    ({"alignment_weight": 0.0}, 1),
+    # In round 0 there is nothing to align to.
+    ({}, 0),
+    ({"variant": "program", "backbone_mu": 0.0}, None),
+  ],
+)
 def test_without_alignment_it_trains_as_fed_rep_bit_for_bit(
-  build, shared, personal, client, compare
+  build, shared, personal, client, compare, changes, centroid
 ):
-  centroids = np.ones_like(shared.centroids)
-  other = build(fed_rep.HParams(**COMMON))
-  expected = other.train_client(shared.backbone, personal.head, client, ROUND)
-  # In round 0 there is nothing to align to.
-  for weight, c in ((0.0, centroids), (0.7, shared.centroids)):
-    hparams = dataclasses.replace(HPARAMS, alignment_weight=weight)
-    result = build(hparams).train_client(
-      shared._replace(centroids=c), personal, client, ROUND
-    )
-    assert compare.equal_bits(
-      (result.update, result.client_state.head, result.loss),
-      (expected.update, expected.client_state, expected.loss),
-    )
+  expected = build(fed_rep.HParams(**COMMON)).train_client(
+    shared.backbone, personal.head, client, ROUND
+  )
+  train = build(HPARAMS, **changes).train_client
+  if centroid is None:
+    result = train(shared.backbone, personal.head, client, ROUND)
+    assert compare.equal_bits(result, expected)
+    return
+  centroids = np.full_like(shared.centroids, centroid)
+  result = train(shared._replace(centroids=centroids), personal, client, ROUND)
+  assert compare.equal_bits(
+    (result.update, result.client_state.head, result.loss),
+    (expected.update, expected.client_state, expected.loss),
+  )
 
 
 def test_server_combines_heads_and_renews_centroids(
@@ -152,29 +160,19 @@ def test_server_combines_heads_and_renews_centroids(
     assert_array_equal(rows[[1, 3]], old[[1, 3]])
 
 
-@pytest.fixture(scope="module")
-def run(build, shared, personal, client):
-  def run(mu):
-    functions = build(HPARAMS, variant="program", backbone_mu=mu, local_steps=3)
-    assert functions.update_server is functions.personalize_client is None
-    return functions.train_client(shared.backbone, personal.head, client, ROUND)
-
-  return run
-
-
-def test_program_without_the_term_is_fed_rep_bit_for_bit(
-  build, shared, personal, client, run, compare
-):
-  other = build(fed_rep.HParams(**COMMON | {"local_steps": 3}))
-  expected = other.train_client(shared.backbone, personal.head, client, ROUND)
-  assert compare.equal_bits(run(0.0), expected)
-
-
 def test_program_term_is_half_mu_times_the_squared_distance(
-  shared, client, run, oracle, compare
+  build, shared, personal, client, oracle, compare
 ):
-  found = run(1.5)
-  assert compare.equal_bits(found.client_state, run(0.0).client_state)
+  found, plain = (
+    build(HPARAMS, variant="program", backbone_mu=mu, local_steps=3)
+    for mu in (1.5, 0.0)
+  )
+  assert found.update_server is found.personalize_client is None
+  found, plain = (
+    functions.train_client(shared.backbone, personal.head, client, ROUND)
+    for functions in (found, plain)
+  )
+  assert compare.equal_bits(found.client_state, plain.client_state)
 
   def loss_of(batch):
     (classify,) = oracle.losses([batch])

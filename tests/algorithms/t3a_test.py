@@ -83,26 +83,6 @@ def test_predict_agrees_with_lists(
   assert_allclose(found, np.concatenate(expected), atol=1e-5)
 
 
-def test_predict_examples_of_higher_entropy_change_nothing(
-  weights, predict, oracle, make_client
-):
-  x = make_client(0, [9]).x
-  features = oracle.embed(weights.backbone, x)
-  # Rows that are certain of their own class, and no other.
-  kernel = 20 * np.linalg.qr(np.random.default_rng(0).normal(size=(6, 3)))[0]
-  sharp = weights._replace(head=(np.float32(kernel), np.zeros(3, np.float32)))
-  # Features of little length are not certain.
-  low = sharp._replace(
-    backbone=(*weights.backbone[:-2], *(w / 1e4 for w in weights.backbone[-2:]))
-  )
-  assert_allclose(
-    predict(low, x, [9], 1),
-    features / 1e4 @ (kernel / 20),
-    rtol=1e-3,
-    atol=1e-8,
-  )
-
-
 class TestWork:
   @pytest.fixture(scope="class")
   def functions(self, build, deep_model):

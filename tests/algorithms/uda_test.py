@@ -108,9 +108,5 @@ def test_round_clients_start_from_the_model_with_classifiers_of_their_own(
   other = make_adapting_client(1, 9, 9)
   second = functions.initial_client_state(other.seed, ())
   assert np.all(state.classifiers[0][0] != second.classifiers[0][0])
-  assert [np.shape(w) for w in second.classifiers[0]] == [
-    (8, 6),
-    (6,),
-    (6, 1),
-    (1,),
-  ]
+  shapes = [np.shape(w) for w in second.classifiers[0]]
+  assert shapes == [(8, 6), (6,), (6, 1), (1,)]

@@ -50,35 +50,6 @@ def domain_logits(classifier, embeddings):
   return (embeddings @ classifier[-2] + classifier[-1])[:, 0]
 
 
-def test_weights_transferability():
-  generator = np.random.default_rng(0)
-  logits = generator.normal(size=(6, 4)).astype(np.float32)
-  separate = generator.normal(size=6).astype(np.float32)
-  assert_allclose(
-    unida.transferability(tf.constant(logits), separate, 3.0),
-    transferability(logits, separate, 3.0),
-    rtol=1e-5,
-  )
-
-
-def test_weights_bounds_of_transferability():
-  # Certain of the class and of the source; neither.
-  found = unida.transferability(
-    tf.constant([[90.0, 0.0, 0.0], [1.0, 1.0, 1.0]]),
-    tf.constant([90.0, -90.0]),
-    1.0,
-  )
-  assert_allclose(found, [1, -1], atol=1e-6)
-
-
-def test_normalized_weights_start_at_zero_and_have_a_mean_of_one():
-  weights = np.array([-0.3, 0.2, 0.7, 0.1], np.float32)
-  found = unida.normalize(tf.constant(weights))
-  assert_allclose(found, normalize(weights), rtol=1e-5)
-  assert np.min(found) == 0
-  assert_allclose(np.mean(found), 1, rtol=1e-6)
-
-
 @pytest.mark.parametrize("number", [1, 3])
 def test_equal_weights_are_ones(number):
   found = unida.normalize(tf.fill([number], -0.4))

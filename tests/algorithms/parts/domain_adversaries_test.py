@@ -30,10 +30,3 @@ def test_reversal_strength_rises_over_the_time_steps(timestep):
     0.5 * (2 / (1 + np.exp(-10 * share)) - 1),
     rtol=1e-5,
   )
-
-
-def test_reversal_strength_without_a_ramp_is_there_at_once():
-  hparams = domain_adversaries.AdversarialHParams(
-    domain_weight=0.5, domain_ramp=0
-  )
-  assert domain_adversaries.reversal_strength(hparams, 1) == 0.5

@@ -12,7 +12,6 @@ from numpy.testing import assert_array_equal
 
 from tests.fixtures import refusals
 from tff_shift.algorithms.parts import prototypes
-from tff_shift.data import client_dataset
 
 DISTANCES = ("l2", "squared_l2", "cosine")
 
@@ -186,57 +185,3 @@ class TestAlignmentLoss:
     )
     assert_allclose(loss, np.log(2), rtol=1e-6)
     assert all(np.isfinite(gradient).all() for gradient in gradients)
-
-  def test_gradient_flows_through_the_prototypes(
-    self, compute_loss, distance, oracle
-  ):
-    # Three classes in common, one in either batch alone.
-    y_earlier = np.array([0, 1, 2, 1, 3, 0])
-    y_later = np.array([2, 1, 0, 4, 1])
-    generator = np.random.default_rng(6)
-    earlier = generator.normal(size=(6, 3)).astype(np.float32)
-    later = generator.normal(size=(5, 3)).astype(np.float32)
-
-    _, gradients = compute_loss(5, distance)(earlier, y_earlier, later, y_later)
-
-    expected = oracle.gradient(
-      lambda pair: oracle.alignment_loss(
-        pair[1], y_later, oracle.class_means(pair[0], y_earlier), distance
-      ),
-      (earlier, later),
-    )
-    for found, slopes in zip(gradients, expected, strict=True):
-      assert_allclose(found, slopes, rtol=1e-4, atol=2e-6)
-    to_earlier = gradients[0]
-    assert (np.abs(to_earlier[y_earlier != 3]).max(axis=1) > 1e-3).all()
-    assert not to_earlier[y_earlier == 3].any()
-
-
-class TestSoftmaxClasses:
-  # Classes 0 and 2 in the first domain, none in the second, 1 in the third.
-  DATA = client_dataset.ClientDataset.from_arrays(
-    x=np.zeros((5, 1), np.float32),
-    y=np.int32([2, 0, 2, 1, 1]),
-    domain_sizes=np.int32([3, 0, 2]),
-    seed=np.int32([0, 0]),
-  )
-
-  def test_classes_of_each_domain_by_hand(self, run_in_graph):
-    found = run_in_graph(
-      lambda data: [
-        prototypes.softmax_classes("domain", data, 4)(tf.constant(domain))
-        for domain in range(3)
-      ],
-      self.DATA,
-    )
-    assert_array_equal(
-      found,
-      [
-        [True, False, True, False],
-        [False, False, False, False],
-        [False, True, False, False],
-      ],
-    )
-
-  def test_batch_asks_for_nothing(self):
-    assert prototypes.softmax_classes("batch", self.DATA, 4)(0) is None

@@ -142,7 +142,7 @@ def test_round_agrees_with_the_oracle(
   shared = clustered_fl.Shared(models, np.float32(chosen))
   # Client 3 is not in the cohort.
   clients = [make_client(i, [6 + i, 5]) for i in range(3)]
-  results, moved = [], {}
+  results, sizes, moved = [], [], {}
   for client, k in zip(clients, chosen, strict=False):
     results.append(functions.train_client(shared, (), client, ROUND))
     batches = oracle.of_training(client, 4, ROUND)
@@ -150,11 +150,8 @@ def test_round_agrees_with_the_oracle(
       trees.row(models, k), oracle.losses(batches), RATE
     )
     assert_allclose(results[-1].loss, loss, rtol=1e-5)
-    size = len(client.y) if weighting == "num_examples" else 1
-    moved.setdefault(k, []).append((size, trained))
-  sizes = np.array([size for k in (1, 0) for size, _ in moved[k]], np.float64)[
-    [0, 2, 1]
-  ]
+    sizes.append(len(client.y) if weighting == "num_examples" else 1)
+    moved.setdefault(k, []).append((sizes[-1], trained))
   mean = trees.map(
     np.float32, trees.mean(*[each.update for each in results], weights=sizes)
   )

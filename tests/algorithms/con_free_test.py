@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from tests.fixtures import trees
 from tff_shift.algorithms import con_free
 from tff_shift.algorithms import fed_rep
 
@@ -43,17 +44,16 @@ def project(updates, keys):
 
 def tables(updates, weights=None):
   """Each tensor of all clients, their weights, and who has sent something."""
-  rows = [np.zeros((MODEL_CLIENTS, *w.shape), np.float32) for w in updates[0]]
-  weight, present = np.zeros((2, MODEL_CLIENTS), np.float32)
-  for client, update in updates.items():
-    weight[client], present[client] = (weights or {}).get(client, 1), 1
-    for table, values in zip(rows, update, strict=True):
-      table[client] = values
-  return tuple(rows), weight, present
+  nothing = trees.zeros(updates[0])
+  clients = range(MODEL_CLIENTS)
+  present = np.float32([client in updates for client in clients])
+  weight = present * [(weights or {}).get(client, 1) for client in clients]
+  rows = trees.stack(*(updates.get(client, nothing) for client in clients))
+  return rows, np.float32(weight), present
 
 
 def mean_of(rows, weight):
-  return tuple(np.average(each, axis=0, weights=weight) for each in rows)
+  return trees.map(lambda w: np.average(w, axis=0, weights=weight), rows)
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +64,8 @@ def backbone(initial):
 @pytest.fixture
 def updates(backbone):
   """Of three of the four clients; two are nearly each other's opposite."""
-  generator = np.random.default_rng(3)
-  found = {
-    client: tuple(np.float32(generator.normal(size=w.shape)) for w in backbone)
-    for client in (0, 1, 3)
-  }
-  found[3] = tuple(
-    np.float32(0.3 * v - 2 * u) for u, v in zip(found[0], found[3], strict=True)
-  )
+  found = {client: trees.normal(backbone, client) for client in (0, 1, 3)}
+  found[3] = trees.map(lambda v, u: 0.3 * v - 2 * u, found[3], found[0])
   return found
 
 
@@ -83,7 +77,7 @@ def update_server(build, backbone):
     rows, weight, present = tables(updates, weights)
     slots = con_free.Sent(rows, weight, ORDER_KEYS), present
     return build(HPARAMS, **changes).update_server(
-      tuple(np.zeros_like(w) for w in backbone), mean_of(rows, weight), slots, 0
+      trees.zeros(backbone), mean_of(rows, weight), slots, 0
     )
 
   return run
@@ -145,7 +139,7 @@ def test_server_without_conflict_the_mean_is_added_bit_for_bit(
   update_server, updates, compare, variant
 ):
   agreeing = {
-    client: tuple(np.abs(w) for w in each) for client, each in updates.items()
+    client: trees.map(np.abs, each) for client, each in updates.items()
   }
   found = update_server(agreeing, variant=variant, conflict_aversion=0.0)
   rows, weight, _ = tables(agreeing)

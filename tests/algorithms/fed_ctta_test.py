@@ -40,12 +40,9 @@ def states(clients, shared, functions):
 
   def perturbed(number, client):
     state = functions.initial_client_state(client.seed, shared)
-    return state._replace(
-      weights=trees.add(
-        state.weights, trees.normal(state.weights, number, 0.3)
-      ),
-      indicator=trees.normal(state.indicator, number),
-    )
+    moved = trees.add(state.weights, trees.normal(state.weights, number, 0.3))
+    indicator = trees.normal(state.indicator, number)
+    return state._replace(weights=moved, indicator=indicator)
 
   return [perturbed(*pair) for pair in enumerate(clients)]
 

@@ -116,58 +116,65 @@ class TestRates:
     assert np.max(np.abs(np.subtract(*expected))) > 1e-3
 
 
-class TestLabelledBatches:
-  def draw(self, run_in_graph, client, classes, step=0, **changes):
-    hparams = dataclasses.replace(
-      HPARAMS, labelled_classes="estimated", **changes
-    )
+def draw_batch(run_in_graph, client, classes, step=0, **changes):
+  hparams = dataclasses.replace(
+    HPARAMS, labelled_classes="estimated", **changes
+  )
 
-    def draw(data, classes, seed):
-      return atp.labelled_batches(hparams, data, classes, 2, seed)(step)
+  def draw(data, classes, seed):
+    return atp.labelled_batches(hparams, data, classes, 2, seed)(step)
 
-    return run_in_graph(draw, client, np.float32(classes), np.int32([4, 5]))
+  return run_in_graph(draw, client, np.float32(classes), np.int32([4, 5]))
 
-  def test_classes_have_the_estimated_distribution(self, run_in_graph, client):
-    # Two of its ten examples are of class 2.
-    client = client._replace(
-      x=np.arange(50, dtype=np.float32).reshape(10, 5),
-      y=np.int32([0] * 5 + [1] * 3 + [2] * 2),
-    )
-    classes = [0.2, 0.3, 0.5]
-    batch = self.draw(run_in_graph, client, classes, batch_size=10_000)
-    fractions = np.bincount(batch.y) / 10_000
-    # Five standard deviations.
-    assert_allclose(fractions, classes, atol=0.025)
-    rows = np.int32(batch.x[:, 0] / 5)
-    assert_array_equal(client.y[rows], batch.y)
-    of_class_2 = np.bincount(rows)[8:] / np.sum(batch.y == 2)
-    assert_allclose(of_class_2, [0.5, 0.5], atol=0.04)
 
-  def test_a_class_without_estimate_is_not_drawn(self, run_in_graph, client):
-    batch = self.draw(run_in_graph, client, [0, 1, 0], batch_size=100)
-    assert_array_equal(batch.y, 1)
+def test_labelled_batches_classes_have_the_estimated_distribution(
+  run_in_graph, client
+):
+  # Two of its ten examples are of class 2.
+  client = client._replace(
+    x=np.arange(50, dtype=np.float32).reshape(10, 5),
+    y=np.int32([0] * 5 + [1] * 3 + [2] * 2),
+  )
+  classes = [0.2, 0.3, 0.5]
+  batch = draw_batch(run_in_graph, client, classes, batch_size=10_000)
+  fractions = np.bincount(batch.y) / 10_000
+  # Five standard deviations.
+  assert_allclose(fractions, classes, atol=0.025)
+  rows = np.int32(batch.x[:, 0] / 5)
+  assert_array_equal(client.y[rows], batch.y)
+  of_class_2 = np.bincount(rows)[8:] / np.sum(batch.y == 2)
+  assert_allclose(of_class_2, [0.5, 0.5], atol=0.04)
 
-  def test_all_are_drawn_without_examples_of_the_classes(
-    self, run_in_graph, client
-  ):
-    client = client._replace(y=np.int32([0, 1] * 4 + [0]))
-    batch = self.draw(run_in_graph, client, [0, 0, 1], batch_size=1000)
-    assert_allclose(np.mean(batch.y), 4 / 9, atol=0.08)
 
-  @pytest.mark.parametrize("labelled_classes", ["own", "estimated"])
-  def test_without_labelled_examples_rates_stay(
-    self, labelled_classes, build, client, first_state, run_for_each
-  ):
-    rates = np.full(4, 0.1, np.float32)
-    # As in a computation, where the number of examples is not known.
-    _, result = run_for_each(
-      build(HPARAMS, labelled_classes=labelled_classes).train_client,
-      [
-        (rates, first_state, each, np.int32(0))
-        for each in (client, client._replace(x=client.x[:0], y=client.y[:0]))
-      ],
-    )
-    assert_array_equal(result.update, 0)
+def test_labelled_batches_a_class_without_estimate_is_not_drawn(
+  run_in_graph, client
+):
+  batch = draw_batch(run_in_graph, client, [0, 1, 0], batch_size=100)
+  assert_array_equal(batch.y, 1)
+
+
+def test_labelled_batches_all_are_drawn_without_examples_of_the_classes(
+  run_in_graph, client
+):
+  client = client._replace(y=np.int32([0, 1] * 4 + [0]))
+  batch = draw_batch(run_in_graph, client, [0, 0, 1], batch_size=1000)
+  assert_allclose(np.mean(batch.y), 4 / 9, atol=0.08)
+
+
+@pytest.mark.parametrize("labelled_classes", ["own", "estimated"])
+def test_labelled_batches_without_labelled_examples_rates_stay(
+  labelled_classes, build, client, first_state, run_for_each
+):
+  rates = np.full(4, 0.1, np.float32)
+  # As in a computation, where the number of examples is not known.
+  _, result = run_for_each(
+    build(HPARAMS, labelled_classes=labelled_classes).train_client,
+    [
+      (rates, first_state, each, np.int32(0))
+      for each in (client, client._replace(x=client.x[:0], y=client.y[:0]))
+    ],
+  )
+  assert_array_equal(result.update, 0)
 
 
 @pytest.fixture(scope="module")

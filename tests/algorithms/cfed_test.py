@@ -124,63 +124,55 @@ def test_client_contributes_what_it_says_and_where_the_rounds_are(
   assert found.is_last == is_last
 
 
-class TestServer:
-  @pytest.fixture(scope="class")
-  def change(self, weights):
-    """A mean update."""
-    return trees.map(lambda w: np.full_like(w, 0.01), weights.model)
+@pytest.fixture(scope="module")
+def change(weights):
+  """A mean update."""
+  return trees.map(lambda w: np.full_like(w, 0.01), weights.model)
 
-  def plaintext_sum(self, is_later, is_last):
-    generator = np.random.default_rng(0)
-    # Of two clients.
-    said = generator.dirichlet(np.ones(3), (2, 7)).sum(axis=0)
-    return cfed.Contribution(
-      said.astype(np.float32),
-      np.float32(2),
-      np.int32(2 * is_later),
-      np.int32(2 * is_last),
-    )
 
-  @pytest.mark.parametrize(
-    "is_later, options",
-    [(False, {"distil_from": "second_domain"}), (True, {"server_steps": 0})],
+def contribution(is_later, is_last):
+  generator = np.random.default_rng(0)
+  # Of two clients.
+  said = generator.dirichlet(np.ones(3), (2, 7)).sum(axis=0)
+  return cfed.Contribution(
+    said.astype(np.float32),
+    np.float32(2),
+    np.int32(2 * is_later),
+    np.int32(2 * is_last),
   )
-  def test_adds_the_mean_where_it_does_not_distil(
-    self, build, weights, change, compare, is_later, options
-  ):
-    updated = build(HPARAMS, **options).update_server(
-      weights, change, self.plaintext_sum(is_later, False), 3
-    )
-    assert compare.equal_bits(updated.model, trees.add(weights.model, change))
-    assert compare.equal_bits(updated.teacher, weights.teacher)
 
-  @pytest.mark.parametrize(
-    "is_later, distil_from",
-    [(False, "first_domain"), (True, "first_domain"), (True, "second_domain")],
+
+@pytest.mark.parametrize(
+  "is_later, options",
+  [(False, {"distil_from": "second_domain"}), (True, {"server_steps": 0})],
+)
+def test_server_adds_the_mean_where_it_does_not_distil(
+  build, weights, change, compare, is_later, options
+):
+  updated = build(HPARAMS, **options).update_server(
+    weights, change, contribution(is_later, False), 3
   )
-  def test_distils_from_the_mean_of_the_clients_and_its_old_model(
-    self,
-    build,
-    weights,
-    change,
-    public,
-    oracle,
-    compare,
-    is_later,
-    distil_from,
-  ):
-    plaintext_sum = self.plaintext_sum(is_later, True)
-    result = build(HPARAMS, distil_from=distil_from).update_server(
-      weights, change, plaintext_sum, 3
-    )
-    targets = plaintext_sum.probabilities + says(oracle, weights.model, public)
-    losses = distillation_losses(
-      oracle, targets / 3, public, weights.seed, 2, 3
-    )
-    start = trees.add(weights.model, change)
-    expected, _ = oracle.descend(start, losses, 0.1)
-    compare.assert_close(result.model, expected, 1e-5)
-    moved = trees.subtract(expected, start)
-    assert trees.largest(moved) > 1e-3
-    # The domain is over: it is the next teacher.
-    assert compare.equal_bits(result.teacher, result.model)
+  assert compare.equal_bits(updated.model, trees.add(weights.model, change))
+  assert compare.equal_bits(updated.teacher, weights.teacher)
+
+
+@pytest.mark.parametrize(
+  "is_later, distil_from",
+  [(False, "first_domain"), (True, "first_domain"), (True, "second_domain")],
+)
+def test_server_distils_from_the_mean_of_the_clients_and_its_old_model(
+  build, weights, change, public, oracle, compare, is_later, distil_from
+):
+  plaintext_sum = contribution(is_later, True)
+  result = build(HPARAMS, distil_from=distil_from).update_server(
+    weights, change, plaintext_sum, 3
+  )
+  targets = plaintext_sum.probabilities + says(oracle, weights.model, public)
+  losses = distillation_losses(oracle, targets / 3, public, weights.seed, 2, 3)
+  start = trees.add(weights.model, change)
+  expected, _ = oracle.descend(start, losses, 0.1)
+  compare.assert_close(result.model, expected, 1e-5)
+  moved = trees.subtract(expected, start)
+  assert trees.largest(moved) > 1e-3
+  # The domain is over: it is the next teacher.
+  assert compare.equal_bits(result.teacher, result.model)

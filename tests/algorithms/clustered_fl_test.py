@@ -63,63 +63,67 @@ THRESHOLDS = {
 }
 
 
-class TestSplit:
-  """Clients 0 and 3 against 1, 2 and 4, between them 60 and 180 degrees."""
+# Clients 0 and 3 against 1, 2 and 4, between them 60 and 180 degrees.
 
-  def split(self, slots=None, clusters=(0,) * 5, round_num=0, **options):
-    return clustered_fl.split(
-      clustered_fl.HParams(**(THRESHOLDS | options)),
-      tf.constant(clusters, tf.float32),
-      slots or slots_of(UPDATES),
-      tf.constant(round_num),
-    )
 
-  def test_clients_whose_updates_disagree_are_separated(self):
-    found = self.split()
-    assert_array_equal(found.clusters, [0, 1, 1, 0, 1])
-    assert_array_equal(found.origins, [0, 0, 2, 3])
-    # The mean of the updates is 0.
-    assert_allclose(found.norms, [[0, 2], [0, 0], [0, 0], [0, 0]], atol=1e-6)
-
-  @pytest.mark.parametrize(
-    "keeps, splits",
-    [
-      ({"mean_norm": 0.0}, {}),
-      ({"longest_norm": 2.0}, {"longest_norm": 1.99}),
-      ({"smallest_split": 6}, {"smallest_split": 5}),
-      ({"num_models": 1}, {"num_models": 2}),
-      ({"rounds_before_split": 8}, {"rounds_before_split": 7}),
-      # The largest cosine between the parts is -1 / sqrt(2).
-      ({"gamma": 0.93}, {"gamma": 0.92}),
-      # Client 0 counts three times: the mean is (4 / 7, 0).
-      ({"slots": slots_of(UPDATES, weights=[3, 1, 1, 1, 1])}, {}),
-    ],
+def split_clusters(slots=None, clusters=(0,) * 5, round_num=0, **options):
+  return clustered_fl.split(
+    clustered_fl.HParams(**(THRESHOLDS | options)),
+    tf.constant(clusters, tf.float32),
+    slots or slots_of(UPDATES),
+    tf.constant(round_num),
   )
-  def test_threshold_keeps_the_cluster(self, keeps, splits):
-    result = self.split(round_num=7, **keeps)
-    assert_array_equal(result.clusters, [0] * 5)
-    assert_array_equal(result.origins, range(keeps.get("num_models", 4)))
-    # Just beyond it, not.
-    result = self.split(round_num=7, **splits)
-    assert_array_equal(result.clusters, [0, 1, 1, 0, 1])
 
-  def test_clusters_are_split_by_the_numbers_of_clients(self):
-    # Cluster 0 has the clients 0, 3, 4, 7; cluster 1 the clients 1, 2, 5, 6.
-    updates = [[2, 0], [0, 2], [0, -2], [2, 0], [-2, 0], [0, -2], [0, 2]]
-    updates.append([-2, 0])
-    clusters = [0, 1, 1, 0, 0, 1, 1, 0]
-    found = self.split(slots_of(updates), clusters)
-    assert_array_equal(found.clusters, [0, 1, 3, 0, 2, 3, 1, 2])
-    assert_array_equal(found.origins, [0, 1, 0, 1])
-    # With room for one more only, the first cluster is split.
-    found = self.split(slots_of(updates), clusters, num_models=3)
-    assert_array_equal(found.clusters, [0, 1, 1, 0, 2, 1, 1, 2])
 
-  def test_client_that_never_trained_stays(self):
-    updates = np.concatenate([UPDATES, [[0, 0]]])
-    slots = slots_of(updates, [1] * 5 + [0], [1] * 5 + [0])
-    found = self.split(slots, [0] * 6)
-    assert_array_equal(found.clusters, [0, 1, 1, 0, 1, 0])
+def test_split_clients_whose_updates_disagree_are_separated():
+  found = split_clusters()
+  assert_array_equal(found.clusters, [0, 1, 1, 0, 1])
+  assert_array_equal(found.origins, [0, 0, 2, 3])
+  # The mean of the updates is 0.
+  assert_allclose(found.norms, [[0, 2], [0, 0], [0, 0], [0, 0]], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  "keeps, splits",
+  [
+    ({"mean_norm": 0.0}, {}),
+    ({"longest_norm": 2.0}, {"longest_norm": 1.99}),
+    ({"smallest_split": 6}, {"smallest_split": 5}),
+    ({"num_models": 1}, {"num_models": 2}),
+    ({"rounds_before_split": 8}, {"rounds_before_split": 7}),
+    # The largest cosine between the parts is -1 / sqrt(2).
+    ({"gamma": 0.93}, {"gamma": 0.92}),
+    # Client 0 counts three times: the mean is (4 / 7, 0).
+    ({"slots": slots_of(UPDATES, weights=[3, 1, 1, 1, 1])}, {}),
+  ],
+)
+def test_split_threshold_keeps_the_cluster(keeps, splits):
+  result = split_clusters(round_num=7, **keeps)
+  assert_array_equal(result.clusters, [0] * 5)
+  assert_array_equal(result.origins, range(keeps.get("num_models", 4)))
+  # Just beyond it, not.
+  result = split_clusters(round_num=7, **splits)
+  assert_array_equal(result.clusters, [0, 1, 1, 0, 1])
+
+
+def test_clusters_are_split_by_the_numbers_of_clients():
+  # Cluster 0 has the clients 0, 3, 4, 7; cluster 1 the clients 1, 2, 5, 6.
+  updates = [[2, 0], [0, 2], [0, -2], [2, 0], [-2, 0], [0, -2], [0, 2]]
+  updates.append([-2, 0])
+  clusters = [0, 1, 1, 0, 0, 1, 1, 0]
+  found = split_clusters(slots_of(updates), clusters)
+  assert_array_equal(found.clusters, [0, 1, 3, 0, 2, 3, 1, 2])
+  assert_array_equal(found.origins, [0, 1, 0, 1])
+  # With room for one more only, the first cluster is split.
+  found = split_clusters(slots_of(updates), clusters, num_models=3)
+  assert_array_equal(found.clusters, [0, 1, 1, 0, 2, 1, 1, 2])
+
+
+def test_split_client_that_never_trained_stays():
+  updates = np.concatenate([UPDATES, [[0, 0]]])
+  slots = slots_of(updates, [1] * 5 + [0], [1] * 5 + [0])
+  found = split_clusters(slots, [0] * 6)
+  assert_array_equal(found.clusters, [0, 1, 1, 0, 1, 0])
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])

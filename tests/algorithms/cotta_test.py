@@ -40,127 +40,118 @@ def apart(weights):
   return cotta.ClientState(student, teacher, ({},))
 
 
-class TestRound:
-  def step_by_hand(self, oracle, student, teacher, targets, x):
-    def loss(current):
-      p = oracle.softmax(oracle.predict(current, x))
-      return -np.mean(np.sum(targets * np.log(p), axis=1))
+def step_by_hand(oracle, student, teacher, targets, x):
+  def loss(current):
+    p = oracle.softmax(oracle.predict(current, x))
+    return -np.mean(np.sum(targets * np.log(p), axis=1))
 
-    new, value = oracle.descend(student, [loss], RATE)
-    return new, trees.mean(teacher, new, weights=[0.9, 0.1]), value
+  new, value = oracle.descend(student, [loss], RATE)
+  return new, trees.mean(teacher, new, weights=[0.9, 0.1]), value
 
-  def test_two_steps_agree_with_the_oracle(
-    self, build, client, apart, oracle, compare
-  ):
-    result = build(HPARAMS, adaptation_steps=2).train_client(
-      (), apart, client, 2
-    )
-    student, teacher, losses = apart.student, apart.teacher, []
-    for _ in range(2):
-      targets = oracle.softmax(oracle.predict(teacher, client.stream_x))
-      student, teacher, loss = self.step_by_hand(
-        oracle, student, teacher, targets, client.stream_x
-      )
-      losses.append(loss)
-    compare.assert_close(result.client_state.student, student, 1e-5)
-    compare.assert_close(result.client_state.teacher, teacher, 1e-5)
-    assert_allclose(result.loss, np.mean(losses), rtol=1e-5)
 
-  @pytest.fixture(scope="class")
-  def unsure(self):
-    """Of a teacher that averages over noisy features."""
-    return changed(
-      confidence_threshold=1.1, num_augmentations=3, augmentation_noise=0.5
+def test_round_two_steps_agree_with_the_oracle(
+  build, client, apart, oracle, compare
+):
+  result = build(HPARAMS, adaptation_steps=2).train_client((), apart, client, 2)
+  student, teacher, losses = apart.student, apart.teacher, []
+  for _ in range(2):
+    targets = oracle.softmax(oracle.predict(teacher, client.stream_x))
+    student, teacher, loss = step_by_hand(
+      oracle, student, teacher, targets, client.stream_x
     )
+    losses.append(loss)
+  compare.assert_close(result.client_state.student, student, 1e-5)
+  compare.assert_close(result.client_state.teacher, teacher, 1e-5)
+  assert_allclose(result.loss, np.mean(losses), rtol=1e-5)
 
-  def mean_logits(self, oracle, run_in_graph, teacher, x, seed):
-    hparams = changed(augmentation_noise=0.5)
-    views = run_in_graph(
-      lambda x, seed: [
-        cotta.augment(x, randomness.fold(seed, number), hparams)
-        for number in range(3)
-      ],
-      x,
-      seed,
-    )
-    return np.mean([oracle.predict(teacher, view) for view in views], axis=0)
 
-  def test_a_step_towards_the_mean_over_augmentations(
-    self, build, client, apart, unsure, oracle, run_in_graph, compare, functions
-  ):
-    result = build(unsure).train_client((), apart, client, 2)
-    seed = run_in_graph(
-      lambda seed: randomness.fold(seed, randomness.Purpose.TRAIN, 2, 0, 0),
-      client.seed,
-    )
-    targets = oracle.softmax(
-      self.mean_logits(
-        oracle, run_in_graph, apart.teacher, client.stream_x, seed
-      )
-    )
-    student, teacher, _ = self.step_by_hand(
-      oracle, apart.student, apart.teacher, targets, client.stream_x
-    )
-    compare.assert_close(result.client_state.student, student, 1e-5)
-    compare.assert_close(result.client_state.teacher, teacher, 1e-5)
-    plain = functions.train_client((), apart, client, 2)
-    difference = plain.client_state.student.head[0] - student.head[0]
-    assert np.max(np.abs(difference)) > 1e-3
+@pytest.fixture(scope="module")
+def unsure():
+  """Of a teacher that averages over noisy features."""
+  return changed(
+    confidence_threshold=1.1, num_augmentations=3, augmentation_noise=0.5
+  )
 
-  def test_the_source_decides_whether_a_batch_is_augmented(
-    self,
-    build,
-    client,
-    weights,
-    apart,
-    unsure,
-    make_client,
-    oracle,
-    run_in_graph,
-  ):
-    examples = make_client(5, [7])
-    confidence = (
-      oracle.softmax(oracle.predict(weights, examples.x)).max(axis=1).mean()
-    )
-    seed = run_in_graph(
-      lambda seed: randomness.fold(seed, randomness.Purpose.TEST_TIME),
-      client.seed,
-    )
-    plain = oracle.predict(apart.teacher, examples.x)
-    averaged = self.mean_logits(
-      oracle, run_in_graph, apart.teacher, examples.x, seed
-    )
-    assert np.max(np.abs(plain - averaged)) > 1e-2
-    for margin, expected in ((-1e-4, plain), (1e-4, averaged)):
-      functions = build(unsure, confidence_threshold=confidence + margin)
-      assert functions.predicts_batches
-      logits = functions.predict_as_client((), apart, client, examples)
-      assert_allclose(logits, expected, atol=1e-5)
 
-  def test_weights_return_to_the_source_at_random(
-    self, build, client, weights, apart, compare
-  ):
-    kept, some, other = (
-      build(HPARAMS, restore_probability=probability)
-      .train_client((), apart, client, round_num)
-      .client_state
-      for probability, round_num in ((0.0, 2), (0.3, 2), (0.3, 3))
-    )
-    # The teacher has learned from the student before.
-    assert compare.equal_bits(some.teacher, kept.teacher)
-    masks = []
-    for state in (some, other):
-      mask = []
-      for own, free, first in trees.pairs(state.student, kept.student, weights):
-        is_restored = own == first
-        assert_array_equal(own, np.where(is_restored, first, free))
-        mask.append(is_restored.ravel())
-      masks.append(np.concatenate(mask))
-    number = masks[0].size
-    for mask in masks:
-      # Five standard deviations.
-      assert abs(mask.mean() - 0.3) < 5 * np.sqrt(0.21 / number)
-    assert np.any(masks[0] != masks[1])
+def mean_logits(oracle, run_in_graph, teacher, x, seed):
+  hparams = changed(augmentation_noise=0.5)
+  views = run_in_graph(
+    lambda x, seed: [
+      cotta.augment(x, randomness.fold(seed, number), hparams)
+      for number in range(3)
+    ],
+    x,
+    seed,
+  )
+  return np.mean([oracle.predict(teacher, view) for view in views], axis=0)
+
+
+def test_a_step_towards_the_mean_over_augmentations(
+  build, client, apart, unsure, oracle, run_in_graph, compare, functions
+):
+  result = build(unsure).train_client((), apart, client, 2)
+  seed = run_in_graph(
+    lambda seed: randomness.fold(seed, randomness.Purpose.TRAIN, 2, 0, 0),
+    client.seed,
+  )
+  targets = oracle.softmax(
+    mean_logits(oracle, run_in_graph, apart.teacher, client.stream_x, seed)
+  )
+  student, teacher, _ = step_by_hand(
+    oracle, apart.student, apart.teacher, targets, client.stream_x
+  )
+  compare.assert_close(result.client_state.student, student, 1e-5)
+  compare.assert_close(result.client_state.teacher, teacher, 1e-5)
+  plain = functions.train_client((), apart, client, 2)
+  difference = plain.client_state.student.head[0] - student.head[0]
+  assert np.max(np.abs(difference)) > 1e-3
+
+
+def test_the_source_decides_whether_a_batch_is_augmented(
+  build, client, weights, apart, unsure, make_client, oracle, run_in_graph
+):
+  examples = make_client(5, [7])
+  confidence = (
+    oracle.softmax(oracle.predict(weights, examples.x)).max(axis=1).mean()
+  )
+  seed = run_in_graph(
+    lambda seed: randomness.fold(seed, randomness.Purpose.TEST_TIME),
+    client.seed,
+  )
+  plain = oracle.predict(apart.teacher, examples.x)
+  averaged = mean_logits(oracle, run_in_graph, apart.teacher, examples.x, seed)
+  assert np.max(np.abs(plain - averaged)) > 1e-2
+  for margin, expected in ((-1e-4, plain), (1e-4, averaged)):
+    functions = build(unsure, confidence_threshold=confidence + margin)
+    assert functions.predicts_batches
+    logits = functions.predict_as_client((), apart, client, examples)
+    assert_allclose(logits, expected, atol=1e-5)
+
+
+def test_weights_return_to_the_source_at_random(
+  build, client, weights, apart, compare
+):
+  kept, some, other = (
+    build(HPARAMS, restore_probability=probability)
+    .train_client((), apart, client, round_num)
+    .client_state
+    for probability, round_num in ((0.0, 2), (0.3, 2), (0.3, 3))
+  )
+  # The teacher has learned from the student before.
+  assert compare.equal_bits(some.teacher, kept.teacher)
+  masks = []
+  for state in (some, other):
+    mask = []
+    for own, free, first in trees.pairs(state.student, kept.student, weights):
+      is_restored = own == first
+      assert_array_equal(own, np.where(is_restored, first, free))
+      mask.append(is_restored.ravel())
+    masks.append(np.concatenate(mask))
+  number = masks[0].size
+  for mask in masks:
+    # Five standard deviations.
+    assert abs(mask.mean() - 0.3) < 5 * np.sqrt(0.21 / number)
+  assert np.any(masks[0] != masks[1])
 
 
 @pytest.mark.parametrize(

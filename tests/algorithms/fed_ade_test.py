@@ -197,9 +197,7 @@ def test_rounds_are_compared_on_demand(states_after):
   )
 
 
-def test_same_stream_again_is_no_shift_where_the_model_stays(
-  states_after,
-):
+def test_same_stream_again_is_no_shift_where_the_model_stays(states_after):
   first, second = states_after([1, 2], eta_min=0.0, eta_max=1e-30)
   assert first.learning_rate > 0.0
   assert second.learning_rate == 0.0

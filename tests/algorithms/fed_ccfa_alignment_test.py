@@ -16,41 +16,42 @@ HPARAMS = fed_ccfa.HParams(
 )
 
 
-class TestBalancedExamples:
-  def draw(self, counts, most, seed=0):
-    y = np.repeat(np.arange(len(counts)), counts).astype(np.int32)
-    data = client_dataset.ClientDataset.from_arrays(
-      x=np.arange(len(y), dtype=np.float32)[:, np.newaxis],
-      y=y,
-      domain_sizes=np.array([len(y)], np.int32),
-      seed=np.zeros(2, np.int32),
-    )
-    found = fed_ccfa.balance_examples(
-      data, most, len(counts), tf.constant([1, seed])
-    )
-    places = found.x.numpy()[:, 0].astype(int)
-    # No example comes twice, and each has its class.
-    assert len(set(places)) == len(places)
-    assert_array_equal(found.y, y[places])
-    return places, np.bincount(found.y, minlength=len(counts))
-
-  @pytest.mark.parametrize(
-    "counts, most, expected",
-    [
-      ([9, 7, 6], 5, [5, 5, 5]),
-      ([9, 2, 6], 5, [2, 2, 2]),
-      ([9, 0, 3], 5, [3, 0, 3]),
-      ([0, 8, 0], 5, [0, 5, 0]),
-      ([0, 0, 0], 5, [0, 0, 0]),
-    ],
+def draw_balanced(counts, most, seed=0):
+  y = np.repeat(np.arange(len(counts)), counts).astype(np.int32)
+  data = client_dataset.ClientDataset.from_arrays(
+    x=np.arange(len(y), dtype=np.float32)[:, np.newaxis],
+    y=y,
+    domain_sizes=np.array([len(y)], np.int32),
+    seed=np.zeros(2, np.int32),
   )
-  def test_classes_are_equally_many(self, counts, most, expected):
-    _, found = self.draw(counts, most)
-    assert_array_equal(found, expected)
+  found = fed_ccfa.balance_examples(
+    data, most, len(counts), tf.constant([1, seed])
+  )
+  places = found.x.numpy()[:, 0].astype(int)
+  # No example comes twice, and each has its class.
+  assert len(set(places)) == len(places)
+  assert_array_equal(found.y, y[places])
+  return places, np.bincount(found.y, minlength=len(counts))
 
-  def test_another_seed_draws_others(self):
-    draws = {tuple(sorted(self.draw([20, 20], 5, i)[0])) for i in range(5)}
-    assert len(draws) == 5
+
+@pytest.mark.parametrize(
+  "counts, most, expected",
+  [
+    ([9, 7, 6], 5, [5, 5, 5]),
+    ([9, 2, 6], 5, [2, 2, 2]),
+    ([9, 0, 3], 5, [3, 0, 3]),
+    ([0, 8, 0], 5, [0, 5, 0]),
+    ([0, 0, 0], 5, [0, 0, 0]),
+  ],
+)
+def test_balanced_examples_classes_are_equally_many(counts, most, expected):
+  _, found = draw_balanced(counts, most)
+  assert_array_equal(found, expected)
+
+
+def test_balanced_examples_another_seed_draws_others():
+  draws = {tuple(sorted(draw_balanced([20, 20], 5, i)[0])) for i in range(5)}
+  assert len(draws) == 5
 
 
 @pytest.mark.parametrize(

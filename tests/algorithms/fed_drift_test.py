@@ -200,179 +200,178 @@ def test_merging_means_are_weighted_by_examples_and_others_keep_their_bits(
   compare.assert_close(trees.row(found.models, 0), expected, 1e-6)
 
 
-class TestRound:
-  """The first round of step 1, of clients with data of two models."""
+# The first round of step 1, of clients with data of two models.
 
-  ROUND = 1
-  TABLE = "4 0 -1 0, 7 1 -1 0, -1 2 -1 -1"
+ROUND = 1
+TABLE = "4 0 -1 0, 7 1 -1 0, -1 2 -1 -1"
 
-  @pytest.fixture(scope="class")
-  def clients(self, make_client):
-    return [make_client(i, [4 + i, 3 + i]) for i in range(NUM_CLIENTS)]
 
-  @pytest.fixture(scope="class")
-  def weights(self, models):
-    return fed_drift.Weights(models, table(self.TABLE))
+@pytest.fixture(scope="module")
+def clients(make_client):
+  return [make_client(i, [4 + i, 3 + i]) for i in range(NUM_CLIENTS)]
 
-  @pytest.fixture(scope="class")
-  def losses(self, models, clients, oracle):
-    """The loss of each model on each example, by client."""
-    return [oracle.example_losses(models, client) for client in clients]
 
-  @pytest.fixture(scope="class")
-  def best(self, clients, losses):
-    """The smallest loss on the data of step 1, and its model."""
-    found = []
-    for client, each in zip(clients, losses, strict=True):
-      means = each[client.domain_sizes[0] :, :2].mean(axis=0)
-      found.append((means.min(), means.argmin()))
-    return found
+@pytest.fixture(scope="module")
+def weights(models):
+  return fed_drift.Weights(models, table(TABLE))
 
-  @pytest.fixture(scope="class")
-  def states(self, best):
-    # The first one drifts, the second just not; the third has no model yet.
-    return [
-      known([7], 0, best[0][0] - 0.51),
-      known([4], 0, best[1][0] - 0.49),
-      known([], -1, NOTHING),
-    ]
 
-  def survey(self, functions, number, weights, states, clients):
-    survey_client = functions.surveys[number].survey_client
-    return [
-      survey_client(weights, *each, self.ROUND)
-      for each in zip(states, clients, strict=True)
-    ]
+@pytest.fixture(scope="module")
+def losses(models, clients, oracle):
+  """The loss of each model on each example, by client."""
+  return [oracle.example_losses(models, client) for client in clients]
 
-  @pytest.fixture(scope="class")
-  def looked(self, functions, weights, states, clients):
-    return self.survey(functions, 0, weights, states, clients)
 
-  @pytest.fixture(scope="class")
-  def opened(self, weights, looked, run_in_graph):
-    slots = client_slots.total(
-      [each.plaintext_sum for each in looked], NUM_CLIENTS
-    )
-    return run_in_graph(
-      lambda *each: fed_drift.open_models(*each, False), weights, *slots
-    )
+@pytest.fixture(scope="module")
+def best(clients, losses):
+  """The smallest loss on the data of step 1, and its model."""
+  found = []
+  for client, each in zip(clients, losses, strict=True):
+    means = each[client.domain_sizes[0] :, :2].mean(axis=0)
+    found.append((means.min(), means.argmin()))
+  return found
 
-  def test_clients_report_drifts(self, looked, best, losses, clients):
-    for number, found in enumerate(looked):
-      assert found.has_trained
-      state, report = found.client_state, found.plaintext_sum.value
-      assert_allclose(state.best, best[number][0], rtol=1e-5)
-      assert state.step == 1 and state.has_drifted == (number == 0)
-      assert found.plaintext_sum.number == number + 1
-      assert report.has_drifted == (number == 0)
-      assert report.best == best[number][1]
-      assert report.step == 1
-    names = np.array([4, 7])
-    first = losses[2][: clients[2].domain_sizes[0], :2].mean(axis=0).argmin()
-    assert [each.client_state.numbers[:3].tolist() for each in looked] == [
-      [7, names[best[0][1]], -1],
-      [4, names[best[1][1]], -1],
-      [names[first], names[best[2][1]], -1],
-    ]
 
-  def places(self, best, losses, clients):
-    """The model of each example of each client; the new one is a copy."""
-    first = losses[2][: clients[2].domain_sizes[0], :2].mean(axis=0).argmin()
-    pairs = [(1, 2), (0, best[1][1]), (first, best[2][1])]
-    return [
-      np.repeat(pair, client.domain_sizes)
-      for pair, client in zip(pairs, clients, strict=True)
-    ]
+@pytest.fixture(scope="module")
+def states(best):
+  # The first one drifts, the second just not; the third has no model yet.
+  return [
+    known([7], 0, best[0][0] - 0.51),
+    known([4], 0, best[1][0] - 0.49),
+    known([], -1, NOTHING),
+  ]
 
-  def test_clients_report_the_losses_of_models(
-    self, functions, looked, opened, best, losses, clients
+
+def run_survey(functions, number, weights, states, clients):
+  survey_client = functions.surveys[number].survey_client
+  return [
+    survey_client(weights, *each, ROUND)
+    for each in zip(states, clients, strict=True)
+  ]
+
+
+@pytest.fixture(scope="module")
+def looked(functions, weights, states, clients):
+  return run_survey(functions, 0, weights, states, clients)
+
+
+@pytest.fixture(scope="module")
+def opened(weights, looked, run_in_graph):
+  slots = client_slots.total(
+    [each.plaintext_sum for each in looked], NUM_CLIENTS
+  )
+  return run_in_graph(
+    lambda *each: fed_drift.open_models(*each, False), weights, *slots
+  )
+
+
+def test_round_clients_report_drifts(looked, best, losses, clients):
+  for number, found in enumerate(looked):
+    assert found.has_trained
+    state, report = found.client_state, found.plaintext_sum.value
+    assert_allclose(state.best, best[number][0], rtol=1e-5)
+    assert state.step == 1 and state.has_drifted == (number == 0)
+    assert found.plaintext_sum.number == number + 1
+    assert report.has_drifted == (number == 0)
+    assert report.best == best[number][1]
+    assert report.step == 1
+  names = np.array([4, 7])
+  first = losses[2][: clients[2].domain_sizes[0], :2].mean(axis=0).argmin()
+  assert [each.client_state.numbers[:3].tolist() for each in looked] == [
+    [7, names[best[0][1]], -1],
+    [4, names[best[1][1]], -1],
+    [names[first], names[best[2][1]], -1],
+  ]
+
+
+def places_of(best, losses, clients):
+  """The model of each example of each client; the new one is a copy."""
+  first = losses[2][: clients[2].domain_sizes[0], :2].mean(axis=0).argmin()
+  pairs = [(1, 2), (0, best[1][1]), (first, best[2][1])]
+  return [
+    np.repeat(pair, client.domain_sizes)
+    for pair, client in zip(pairs, clients, strict=True)
+  ]
+
+
+def test_round_clients_report_the_losses_of_models(
+  functions, looked, opened, best, losses, clients
+):
+  states = [each.client_state for each in looked]
+  reported = run_survey(functions, 1, opened, states, clients)
+  for found, each, place in zip(
+    reported, losses, places_of(best, losses, clients), strict=True
   ):
-    states = [each.client_state for each in looked]
-    reported = self.survey(functions, 1, opened, states, clients)
-    for found, each, place in zip(
-      reported, losses, self.places(best, losses, clients), strict=True
-    ):
-      # The new model is a copy.
-      each = np.stack([each[:, 0], each[:, 1], each[:, best[0][1]]], axis=1)
-      for k in range(3):
-        assert_allclose(
-          found.plaintext_sum.sums[k], each[place == k].sum(axis=0), rtol=1e-5
-        )
-        assert found.plaintext_sum.counts[k] == np.sum(place == k)
-
-  @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
-  def test_training_agrees_with_the_oracle(
-    self,
-    build,
-    looked,
-    opened,
-    best,
-    losses,
-    clients,
-    oracle,
-    compare,
-    weighting,
-  ):
-    functions = build(
-      HPARAMS, num_clients=NUM_CLIENTS, client_weighting=weighting
-    )
-    all_places = self.places(best, losses, clients)
-    totals = trees.map(lambda w: np.zeros(w.shape, np.float64), opened.models)
-    weight_of_model = np.zeros(3)
-    results = []
-    for number, (client, place) in enumerate(
-      zip(clients, all_places, strict=True)
-    ):
-      result = functions.train_client(
-        opened, looked[number].client_state, client, self.ROUND
-      )
-      results.append(result.update)
-      loss_sum = 0.0
-      for k in np.unique(place):
-        own = place == k
-        sizes = [part.sum() for part in np.split(own, client.domain_sizes[:1])]
-        part = client._replace(
-          x=client.x[own],
-          y=client.y[own],
-          domain_sizes=np.int32(sizes),
-          num_examples=np.int32(own.sum()),
-        )
-        steps = 2 * np.count_nonzero(sizes)
-        batches = oracle.of_training(part, steps, self.ROUND)
-        start = trees.row(opened.models, k)
-        trained, loss = oracle.descend(start, oracle.losses(batches), RATE)
-        loss_sum += loss * own.sum()
-        weight = own.sum() if weighting == "num_examples" else 1
-        weight_of_model[k] += weight
-        for total, new, old in trees.pairs(totals, trained, start):
-          total[k] += weight * (new - old)
-      assert_allclose(result.loss, loss_sum / len(place), rtol=1e-5)
-      assert_array_equal(
-        result.update.members > 0, np.isin(np.arange(3), place)
-      )
-    weights = [1] * NUM_CLIENTS
-    if weighting == "num_examples":
-      weights = [len(client.y) for client in clients]
-    mean = trees.map(np.float32, trees.mean(*results, weights=weights))
-    after, fractions = functions.update_server(opened, mean, (), 0)
+    # The new model is a copy.
+    each = np.stack([each[:, 0], each[:, 1], each[:, best[0][1]]], axis=1)
     for k in range(3):
-      expected = trees.add(
-        trees.row(opened.models, k),
-        trees.row(totals, k),
-        1 / weight_of_model[k],
+      assert_allclose(
+        found.plaintext_sum.sums[k], each[place == k].sum(axis=0), rtol=1e-5
       )
-      compare.assert_close(trees.row(after.models, k), expected, 1e-5)
-    assert_array_equal(after.table, opened.table)
-    assert_allclose(fractions, weight_of_model / np.sum(weights), rtol=1e-6)
+      assert found.plaintext_sum.counts[k] == np.sum(place == k)
 
-  def test_later_rounds_of_a_step_report_nothing(
-    self, build, weights, clients, compare
+
+@pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+def test_round_training_agrees_with_the_oracle(
+  build, looked, opened, best, losses, clients, oracle, compare, weighting
+):
+  functions = build(
+    HPARAMS, num_clients=NUM_CLIENTS, client_weighting=weighting
+  )
+  all_places = places_of(best, losses, clients)
+  totals = trees.map(lambda w: np.zeros(w.shape, np.float64), opened.models)
+  weight_of_model = np.zeros(3)
+  results = []
+  for number, (client, place) in enumerate(
+    zip(clients, all_places, strict=True)
   ):
-    state = known([7, 7], 1, 0.0)
-    for survey in build(HPARAMS, num_clients=3, task_rounds=4).surveys:
-      result = survey.survey_client(weights, state, clients[0], 3)
-      assert not result.has_trained
-      assert compare.equal_bits(result.client_state, state)
+    result = functions.train_client(
+      opened, looked[number].client_state, client, ROUND
+    )
+    results.append(result.update)
+    loss_sum = 0.0
+    for k in np.unique(place):
+      own = place == k
+      sizes = [part.sum() for part in np.split(own, client.domain_sizes[:1])]
+      part = client._replace(
+        x=client.x[own],
+        y=client.y[own],
+        domain_sizes=np.int32(sizes),
+        num_examples=np.int32(own.sum()),
+      )
+      steps = 2 * np.count_nonzero(sizes)
+      batches = oracle.of_training(part, steps, ROUND)
+      start = trees.row(opened.models, k)
+      trained, loss = oracle.descend(start, oracle.losses(batches), RATE)
+      loss_sum += loss * own.sum()
+      weight = own.sum() if weighting == "num_examples" else 1
+      weight_of_model[k] += weight
+      for total, new, old in trees.pairs(totals, trained, start):
+        total[k] += weight * (new - old)
+    assert_allclose(result.loss, loss_sum / len(place), rtol=1e-5)
+    assert_array_equal(result.update.members > 0, np.isin(np.arange(3), place))
+  weights = [1] * NUM_CLIENTS
+  if weighting == "num_examples":
+    weights = [len(client.y) for client in clients]
+  mean = trees.map(np.float32, trees.mean(*results, weights=weights))
+  after, fractions = functions.update_server(opened, mean, (), 0)
+  for k in range(3):
+    expected = trees.add(
+      trees.row(opened.models, k), trees.row(totals, k), 1 / weight_of_model[k]
+    )
+    compare.assert_close(trees.row(after.models, k), expected, 1e-5)
+  assert_array_equal(after.table, opened.table)
+  assert_allclose(fractions, weight_of_model / np.sum(weights), rtol=1e-6)
+
+
+def test_round_later_rounds_of_a_step_report_nothing(
+  build, weights, clients, compare
+):
+  state = known([7, 7], 1, 0.0)
+  for survey in build(HPARAMS, num_clients=3, task_rounds=4).surveys:
+    result = survey.survey_client(weights, state, clients[0], 3)
+    assert not result.has_trained
+    assert compare.equal_bits(result.client_state, state)
 
 
 @pytest.mark.long

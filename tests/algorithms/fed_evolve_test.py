@@ -119,78 +119,80 @@ def line():
   )
 
 
-class TestClientPrediction:
-  # The prototypes are 1 and 10 in the first domain, 20 and 40 in the second,
-  # and there is no example of class 2.
-  TRAINING = points(
-    [0, 2, 10, 18, 22, 20, 35, 45], [0, 0, 1, 0, 0, 0, 1, 1], [3, 5]
+# The prototypes are 1 and 10 in the first domain, 20 and 40 in the second,
+# and there is no example of class 2.
+TRAINING = points(
+  [0, 2, 10, 18, 22, 20, 35, 45], [0, 0, 1, 0, 0, 0, 1, 1], [3, 5]
+)
+
+
+@pytest.fixture
+def predict(build, line, run_in_graph):
+  """Returns `predict(examples)`; psi doubles, phi does nothing."""
+  one, two = np.ones((1, 1), np.float32), np.full((1, 1), 2, np.float32)
+  functions = build(fed_evolve.HParams(distance="squared_l2"), model=line)
+
+  def predict(weights, data, to_predict):
+    # What a client has prepared is all that it needs of its data.
+    prepared = functions.prepare_client(weights, (), data, tf.constant(0))
+    return functions.predict_as_client(weights, prepared, None, to_predict)
+
+  weights = fed_evolve.Weights((one,), (two,))
+  return lambda examples: run_in_graph(predict, weights, TRAINING, examples)
+
+
+def test_client_prediction_uses_prototypes_of_the_domain_before(predict):
+  logits = predict(points([3, 4, 5, 6, 7], [0] * 5, [1, 1, 2, 1]))
+  # The first domain has none before it; what follows the last has the last.
+  psi = 2 * np.arange(3, 8)[:, np.newaxis]
+  means = np.array([[1, 10], [1, 10], [20, 40], [20, 40], [20, 40]])
+  expected = -((psi - means) ** 2)
+  assert_allclose(logits[:, :2], expected, rtol=1e-6)
+
+
+def test_client_prediction_absent_class_is_never_predicted(predict):
+  examples = points([-1e4, -3, 0, 1e4], [2] * 4, [4, 0, 0, 0])
+  logits = predict(examples)
+  assert np.all(logits.argmax(axis=1) != 2)
+  assert np.all(np.isfinite(logits))
+
+
+def test_client_prediction_domain_without_examples_is_left_out(predict):
+  logits = predict(points([5], [0], [0, 0, 1, 0]))
+  assert_allclose(logits[:, :2], [[-100, -900]], rtol=1e-6)
+
+
+# In the last domain the first client has class 0 at 0 and 0.2 and class 1 at
+# 1, the second class 0 at 0.8 and class 1 at 2 and 3.
+CLIENTS = (
+  points([99, -99, 0, 0.2, 1], [0, 1, 0, 0, 1], [2, 3]),
+  points([-50, 0.8, 2, 3], [1, 0, 1, 1], [1, 3]),
+)
+
+
+@pytest.fixture(scope="module")
+def evaluate(line, context):
+  """Returns `evaluate(values, y, *more_clients)`."""
+  algorithm = algorithms.build(
+    fed_evolve, line, fed_evolve.HParams(distance="squared_l2")
+  )
+  one = np.ones((1, 1), np.float32)
+  state = algorithm.initialize(randomness.server_seed(0))._replace(
+    weights=fed_evolve.Weights((one,), (one,))
+  )
+  return lambda values, y, *more_clients: algorithm.evaluate_server(
+    state, [*CLIENTS, *more_clients], points(values, y, [len(y)])
   )
 
-  @pytest.fixture
-  def predict(self, build, line, run_in_graph):
-    """Returns `predict(examples)`; psi doubles, phi does nothing."""
-    one, two = np.ones((1, 1), np.float32), np.full((1, 1), 2, np.float32)
-    functions = build(fed_evolve.HParams(distance="squared_l2"), model=line)
 
-    def predict(weights, data, to_predict):
-      # What a client has prepared is all that it needs of its data.
-      prepared = functions.prepare_client(weights, (), data, tf.constant(0))
-      return functions.predict_as_client(weights, prepared, None, to_predict)
-
-    weights = fed_evolve.Weights((one,), (two,))
-    return lambda examples: run_in_graph(
-      predict, weights, self.TRAINING, examples
-    )
-
-  def test_uses_prototypes_of_the_domain_before(self, predict):
-    logits = predict(points([3, 4, 5, 6, 7], [0] * 5, [1, 1, 2, 1]))
-    # The first domain has none before it; what follows the last has the last.
-    psi = 2 * np.arange(3, 8)[:, np.newaxis]
-    means = np.array([[1, 10], [1, 10], [20, 40], [20, 40], [20, 40]])
-    expected = -((psi - means) ** 2)
-    assert_allclose(logits[:, :2], expected, rtol=1e-6)
-
-  def test_absent_class_is_never_predicted(self, predict):
-    examples = points([-1e4, -3, 0, 1e4], [2] * 4, [4, 0, 0, 0])
-    logits = predict(examples)
-    assert np.all(logits.argmax(axis=1) != 2)
-    assert np.all(np.isfinite(logits))
-
-  def test_domain_without_examples_is_left_out(self, predict):
-    logits = predict(points([5], [0], [0, 0, 1, 0]))
-    assert_allclose(logits[:, :2], [[-100, -900]], rtol=1e-6)
-
-
-class TestServerEvaluation:
-  # In the last domain the first client has class 0 at 0 and 0.2 and class 1 at
-  # 1, the second class 0 at 0.8 and class 1 at 2 and 3.
-  CLIENTS = (
-    points([99, -99, 0, 0.2, 1], [0, 1, 0, 0, 1], [2, 3]),
-    points([-50, 0.8, 2, 3], [1, 0, 1, 1], [1, 3]),
-  )
-
-  @pytest.fixture(scope="class")
-  def evaluate(self, line, context):
-    """Returns `evaluate(values, y, *more_clients)`."""
-    algorithm = algorithms.build(
-      fed_evolve, line, fed_evolve.HParams(distance="squared_l2")
-    )
-    one = np.ones((1, 1), np.float32)
-    state = algorithm.initialize(randomness.server_seed(0))._replace(
-      weights=fed_evolve.Weights((one,), (one,))
-    )
-    return lambda values, y, *more_clients: algorithm.evaluate_server(
-      state, [*self.CLIENTS, *more_clients], points(values, y, [len(y)])
-    )
-
-  def test_clients_count_by_their_examples_of_a_class(self, evaluate):
-    # Over all examples the prototypes are 1 / 3 and 2, and 1.13 is nearer to
-    # the first. The mean of the clients' prototypes, 0.45 and 1.75, would say
-    # the second.
-    metrics = evaluate([1.13], [0])
-    assert metrics["accuracy"] == 1
-    margin = (2 - 1.13) ** 2 - (1.13 - 1 / 3) ** 2
-    assert_allclose(metrics["loss"], np.log1p(np.exp(-margin)), rtol=1e-5)
-    # With a third class, at 1000, the other two are where they were.
-    metrics = evaluate([1.13, 600], [0, 2], points([1000], [2], [1]))
-    assert metrics["accuracy"] == 1
+def test_server_evaluation_clients_count_by_their_examples_of_a_class(evaluate):
+  # Over all examples the prototypes are 1 / 3 and 2, and 1.13 is nearer to
+  # the first. The mean of the clients' prototypes, 0.45 and 1.75, would say
+  # the second.
+  metrics = evaluate([1.13], [0])
+  assert metrics["accuracy"] == 1
+  margin = (2 - 1.13) ** 2 - (1.13 - 1 / 3) ** 2
+  assert_allclose(metrics["loss"], np.log1p(np.exp(-margin)), rtol=1e-5)
+  # With a third class, at 1000, the other two are where they were.
+  metrics = evaluate([1.13, 600], [0, 2], points([1000], [2], [1]))
+  assert metrics["accuracy"] == 1

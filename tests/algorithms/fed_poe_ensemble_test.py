@@ -40,43 +40,43 @@ def test_at_the_start_all_count_alike():
   assert_allclose(found.total, (tuned + first) / 2, rtol=1e-6)
 
 
-class TestDraws:
-  PROBABILITIES = np.array([0.5, 0.3, 0.2, 0.0], np.float32)
+PROBABILITIES = np.array([0.5, 0.3, 0.2, 0.0], np.float32)
 
-  def test_importance_weighted_loss_is_unbiased(self):
-    """Over all draws, each with its probability."""
-    losses = np.array([1.0, 4.0, 2.5, 7.0], np.float32)
-    mean = np.zeros(4)
-    for places in itertools.product(range(3), repeat=3):
-      drawn = np.isin(np.arange(4), places).astype(np.float32)
-      estimate = fed_poe.importance_weighted(
-        losses, self.PROBABILITIES, drawn, 3
-      )
-      mean += np.prod(self.PROBABILITIES[list(places)]) * estimate
-    assert_allclose(mean, [1, 4, 2.5, 0], rtol=1e-5)
 
-  def test_chances_of_small_probabilities_keep_their_digits(self):
-    found = fed_poe.importance_weighted(
-      np.ones(2, np.float32), tf.constant([1.0, 1e-9]), np.ones(2), 8
+def test_draws_importance_weighted_loss_is_unbiased():
+  """Over all draws, each with its probability."""
+  losses = np.array([1.0, 4.0, 2.5, 7.0], np.float32)
+  mean = np.zeros(4)
+  for places in itertools.product(range(3), repeat=3):
+    drawn = np.isin(np.arange(4), places).astype(np.float32)
+    estimate = fed_poe.importance_weighted(losses, PROBABILITIES, drawn, 3)
+    mean += np.prod(PROBABILITIES[list(places)]) * estimate
+  assert_allclose(mean, [1, 4, 2.5, 0], rtol=1e-5)
+
+
+def test_draws_chances_of_small_probabilities_keep_their_digits():
+  found = fed_poe.importance_weighted(
+    np.ones(2, np.float32), tf.constant([1.0, 1e-9]), np.ones(2), 8
+  )
+  assert_allclose(found, [1, 1 / 8e-9], rtol=1e-5)
+
+
+def test_draws_have_their_probabilities():
+  seeds = tf.stack([tf.zeros(2000, tf.int32), tf.range(2000)], axis=1)
+  draw_all = tf.function(
+    lambda: tf.map_fn(
+      lambda seed: fed_poe.draw(PROBABILITIES, 2, seed),
+      seeds,
+      fn_output_signature=tf.float32,
     )
-    assert_allclose(found, [1, 1 / 8e-9], rtol=1e-5)
-
-  def test_draws_have_their_probabilities(self):
-    seeds = tf.stack([tf.zeros(2000, tf.int32), tf.range(2000)], axis=1)
-    draw_all = tf.function(
-      lambda: tf.map_fn(
-        lambda seed: fed_poe.draw(self.PROBABILITIES, 2, seed),
-        seeds,
-        fn_output_signature=tf.float32,
-      )
-    )
-    drawn = draw_all().numpy()
-    # At least one is, and at most two are.
-    assert set(drawn.sum(axis=1)) == {1.0, 2.0}
-    chances = 1 - (1 - self.PROBABILITIES) ** 2
-    # Five standard deviations.
-    assert_allclose(drawn.mean(axis=0), chances, atol=0.056)
-    assert drawn[:, 3].max() == 0
+  )
+  drawn = draw_all().numpy()
+  # At least one is, and at most two are.
+  assert set(drawn.sum(axis=1)) == {1.0, 2.0}
+  chances = 1 - (1 - PROBABILITIES) ** 2
+  # Five standard deviations.
+  assert_allclose(drawn.mean(axis=0), chances, atol=0.056)
+  assert drawn[:, 3].max() == 0
 
 
 def test_snapshots_new_one_has_the_losses_of_the_federated_model():

@@ -91,14 +91,7 @@ class TestPredictions:
     return make_client(1, [4, 0, 9])
 
   def test_agrees_with_the_parts(
-    self,
-    functions,
-    weights,
-    personal,
-    client,
-    examples,
-    run_in_graph,
-    oracle,
+    self, functions, weights, personal, client, examples, run_in_graph, oracle
   ):
     result = functions.predict_as_client(weights, personal, client, examples)
     # The order in which they come.
@@ -155,75 +148,79 @@ class TestPredictions:
     )
 
 
-class TestPlus:
-  """With augmentations that are copies, of a linear model of four pixels."""
+# With augmentations that are copies, of a linear model of four pixels.
 
-  @pytest.fixture
-  def copies(self, monkeypatch):
-    monkeypatch.setattr(
-      augmentations,
-      "augment",
-      lambda x, seed, count: tf.repeat(x[tf.newaxis], count, axis=0),
+
+@pytest.fixture
+def copies(monkeypatch):
+  monkeypatch.setattr(
+    augmentations,
+    "augment",
+    lambda x, seed, count: tf.repeat(x[tf.newaxis], count, axis=0),
+  )
+
+
+# Of each test: `build` keeps what it traced, with `copies` or without.
+@pytest.fixture
+def images():
+  return mlp.build(
+    (2, 2, 1), num_classes=3, width=8, head_width=6, input_dtype=tf.uint8
+  )
+
+
+def predict_images(build, model, clients=(0,), **options):
+  """Returns the predictions of each client, the weights and the pixels."""
+  functions = build(
+    fed_the.HParams(ensemble_steps=0, plus_augmentations=3, **options),
+    model=model,
+  )
+  generator = np.random.default_rng(0)
+  weights = functions.initial_weights(randomness.server_seed(1))
+  personal = fed_the.Personal(
+    np.float32(generator.normal(size=(6, 3))), np.zeros(6, np.float32)
+  )
+  x = generator.integers(0, 256, (5, 2, 2, 1)).astype(np.uint8)
+  found = []
+  for client in clients:
+    seed = randomness.client_seed(2, client)
+    data = client_dataset.ClientDataset.from_arrays(
+      x, np.zeros(5, np.int32), np.int32([2, 3]), seed
     )
+    found.append(functions.predict_as_client(weights, personal, data, data))
+  return found, weights.model, personal.head, x
 
-  # Of each test: `build` keeps what it traced, with `copies` or without.
-  @pytest.fixture
-  def images(self):
-    return mlp.build(
-      (2, 2, 1), num_classes=3, width=8, head_width=6, input_dtype=tf.uint8
+
+def test_plus_step_is_down_the_entropy_of_the_mixture(
+  copies, build, images, oracle
+):
+  (found,), weights, head, x = predict_images(
+    build, images, plus=True, plus_steps=1, plus_learning_rate=0.2
+  )
+  # The hidden layer of the classifier belongs to the backbone here.
+
+  def logits(parts, pixels):
+    shared, own = parts
+    z = oracle.embed(shared.backbone, pixels.reshape(1, 4) / 255)
+    return (oracle.classify(shared.head, z) + z @ own) / 2
+
+  moved = []
+  for row, pixels in zip(found, x, strict=True):
+    adapted, _ = oracle.descend(
+      (weights, head),
+      [lambda parts, pixels=pixels: oracle.entropy(logits(parts, pixels))],
+      0.2,
     )
+    assert_allclose(row, logits(adapted, pixels)[0], atol=1e-5)
+    moved.append(np.abs(row - logits((weights, head), pixels)).max())
+  # Far more than the tolerance.
+  assert max(moved) > 1e-3
 
-  def predict(self, build, model, clients=(0,), **options):
-    """Returns the predictions of each client, the weights and the pixels."""
-    functions = build(
-      fed_the.HParams(ensemble_steps=0, plus_augmentations=3, **options),
-      model=model,
-    )
-    generator = np.random.default_rng(0)
-    weights = functions.initial_weights(randomness.server_seed(1))
-    personal = fed_the.Personal(
-      np.float32(generator.normal(size=(6, 3))), np.zeros(6, np.float32)
-    )
-    x = generator.integers(0, 256, (5, 2, 2, 1)).astype(np.uint8)
-    found = []
-    for client in clients:
-      seed = randomness.client_seed(2, client)
-      data = client_dataset.ClientDataset.from_arrays(
-        x, np.zeros(5, np.int32), np.int32([2, 3]), seed
-      )
-      found.append(functions.predict_as_client(weights, personal, data, data))
-    return found, weights.model, personal.head, x
 
-  def test_step_is_down_the_entropy_of_the_mixture(
-    self, copies, build, images, oracle
-  ):
-    (found,), weights, head, x = self.predict(
-      build, images, plus=True, plus_steps=1, plus_learning_rate=0.2
-    )
-    # The hidden layer of the classifier belongs to the backbone here.
-
-    def logits(parts, pixels):
-      shared, own = parts
-      z = oracle.embed(shared.backbone, pixels.reshape(1, 4) / 255)
-      return (oracle.classify(shared.head, z) + z @ own) / 2
-
-    moved = []
-    for row, pixels in zip(found, x, strict=True):
-      adapted, _ = oracle.descend(
-        (weights, head),
-        [lambda parts, pixels=pixels: oracle.entropy(logits(parts, pixels))],
-        0.2,
-      )
-      assert_allclose(row, logits(adapted, pixels)[0], atol=1e-5)
-      moved.append(np.abs(row - logits((weights, head), pixels)).max())
-    # Far more than the tolerance.
-    assert max(moved) > 1e-3
-
-  def test_draws_depend_on_the_client(self, build, images):
-    options = {"plus": True, "plus_steps": 1, "plus_learning_rate": 0.2}
-    (one, again, other), *_ = self.predict(
-      build, images, clients=(0, 0, 1), **options
-    )
-    np.testing.assert_array_equal(one, again)
-    assert np.all(np.isfinite(one))
-    assert np.any(one != other)
+def test_plus_draws_depend_on_the_client(build, images):
+  options = {"plus": True, "plus_steps": 1, "plus_learning_rate": 0.2}
+  (one, again, other), *_ = predict_images(
+    build, images, clients=(0, 0, 1), **options
+  )
+  np.testing.assert_array_equal(one, again)
+  assert np.all(np.isfinite(one))
+  assert np.any(one != other)

@@ -188,92 +188,87 @@ def test_clusters_of_one_client_are_local_from_the_round_on(
     )
 
 
-class TestTwoKinds:
-  """The inputs of half of the clients are shifted."""
+# The inputs of half of the clients are shifted.
 
-  HPARAMS = dataclasses.replace(HPARAMS, eps="fixed", cluster_distance=1.0)
+TWO_KINDS = dataclasses.replace(HPARAMS, eps="fixed", cluster_distance=1.0)
 
-  @pytest.fixture
-  def data(self, make_client):
-    clients = [make_client(i, [150, 150]) for i in range(6)]
-    return [
-      client._replace(
-        x=client.x + np.float32(3 * (i % 2)), client_id=np.int32(i)
-      )
-      for i, client in enumerate(clients)
-    ]
 
-  def test_are_found_and_have_a_model_each(self, start, data, oracle, compare):
-    run = start(self.HPARAMS, data, 1)
-    before = run.server_state.weights
-    assert not np.any(before.clusters.sizes)
-    run.step()
-    weights = run.server_state.weights
-    assert weights.clusters.assigned.tolist() == [0, 1] * 3
-    assert weights.clusters.sizes.tolist() == [3, 3, 0, 0]
-    # Descriptors are of the model that clients received in this round.
-    received = trees.row(before.models, 0)
-    assert compare.equal_bits(weights.backbone, received.backbone)
-    rows = scaled(
-      np.stack(
-        [
-          described(
-            oracle.embed(received.backbone, client.x) @ weights.projection,
-            client.y,
-          )
-          for client in data
-        ]
-      )
+@pytest.fixture
+def data(make_client):
+  clients = [make_client(i, [150, 150]) for i in range(6)]
+  return [
+    client._replace(x=client.x + np.float32(3 * (i % 2)), client_id=np.int32(i))
+    for i, client in enumerate(clients)
+  ]
+
+
+def test_two_kinds_are_found_and_have_a_model_each(
+  start, data, oracle, compare
+):
+  run = start(TWO_KINDS, data, 1)
+  before = run.server_state.weights
+  assert not np.any(before.clusters.sizes)
+  run.step()
+  weights = run.server_state.weights
+  assert weights.clusters.assigned.tolist() == [0, 1] * 3
+  assert weights.clusters.sizes.tolist() == [3, 3, 0, 0]
+  # Descriptors are of the model that clients received in this round.
+  received = trees.row(before.models, 0)
+  assert compare.equal_bits(weights.backbone, received.backbone)
+  rows = scaled(
+    np.stack(
+      [
+        described(
+          oracle.embed(received.backbone, client.x) @ weights.projection,
+          client.y,
+        )
+        for client in data
+      ]
     )
-    for number in range(2):
-      assert_allclose(
-        weights.clusters.centroids[number],
-        rows[number::2, :2].mean(axis=0),
-        atol=1e-5,
-      )
-    run.step()
-    assert_allclose(run.server_state.memory, [0.5, 0.5, 0, 0])
-    models = run.server_state.weights.models
-    assert not compare.equal_bits(trees.row(models, 0), trees.row(models, 1))
-    # Nobody trains the others.
-    assert compare.equal_bits(
-      trees.row(models, 2), trees.row(weights.models, 2)
-    )
-    # Once and for all.
-    assert compare.equal_bits(
-      run.server_state.weights.clusters, weights.clusters
-    )
-
-  def test_client_that_was_absent_goes_to_the_nearest(
-    self, start, build, data, compare
-  ):
-    weights = start(
-      self.HPARAMS,
-      data,
-      3,
-      sampler=lambda known: [0, 1, 2, 3],
-      participation=0.7,
-    ).server_state.weights
-    assert weights.clusters.assigned.tolist() == [0, 1, 0, 1, -1, -1]
-    functions = build(self.HPARAMS, num_clients=6)
-    for client in (4, 5):
-      prepared = functions.prepare_client(weights, (), data[client], 3)
-      assert compare.equal_bits(prepared, trees.row(weights.models, client % 2))
-
-  def test_nearest_is_chosen_for_each_domain(
-    self, start, build, data, make_client, oracle
-  ):
-    weights = start(self.HPARAMS, data, 3).server_state.weights
-    functions = build(self.HPARAMS, num_clients=6, predict_with="nearest")
-    assert functions.predicts_batches and functions.prepare_client is None
-    test = make_client(9, [100, 100])
-    test.x[:100] += 3
-    expected = [
-      oracle.predict(trees.row(weights.models, number), part)
-      for number, part in ((1, test.x[:100]), (0, test.x[100:]))
-    ]
+  )
+  for number in range(2):
     assert_allclose(
-      functions.predict_as_client(weights, (), data[0], test),
-      np.concatenate(expected),
-      atol=1e-4,
+      weights.clusters.centroids[number],
+      rows[number::2, :2].mean(axis=0),
+      atol=1e-5,
     )
+  run.step()
+  assert_allclose(run.server_state.memory, [0.5, 0.5, 0, 0])
+  models = run.server_state.weights.models
+  assert not compare.equal_bits(trees.row(models, 0), trees.row(models, 1))
+  # Nobody trains the others.
+  assert compare.equal_bits(trees.row(models, 2), trees.row(weights.models, 2))
+  # Once and for all.
+  assert compare.equal_bits(run.server_state.weights.clusters, weights.clusters)
+
+
+def test_two_kinds_client_that_was_absent_goes_to_the_nearest(
+  start, build, data, compare
+):
+  weights = start(
+    TWO_KINDS, data, 3, sampler=lambda known: [0, 1, 2, 3], participation=0.7
+  ).server_state.weights
+  assert weights.clusters.assigned.tolist() == [0, 1, 0, 1, -1, -1]
+  functions = build(TWO_KINDS, num_clients=6)
+  for client in (4, 5):
+    prepared = functions.prepare_client(weights, (), data[client], 3)
+    assert compare.equal_bits(prepared, trees.row(weights.models, client % 2))
+
+
+def test_two_kinds_nearest_is_chosen_for_each_domain(
+  start, build, data, make_client, oracle
+):
+  weights = start(TWO_KINDS, data, 3).server_state.weights
+  functions = build(TWO_KINDS, num_clients=6, predict_with="nearest")
+  assert functions.predicts_batches and functions.prepare_client is None
+  test = make_client(9, [100, 100])
+  test.x[:100] += 3
+  expected = [
+    oracle.predict(trees.row(weights.models, number), part)
+    for number, part in ((1, test.x[:100]), (0, test.x[100:]))
+  ]
+  assert_allclose(
+    functions.predict_as_client(weights, (), data[0], test),
+    np.concatenate(expected),
+    atol=1e-4,
+  )

@@ -32,49 +32,52 @@ def numpy_distances(features):
   return np.linalg.norm(unit[:, None] - unit[None], axis=-1)
 
 
-class TestAffinities:
-  FEATURES = np.random.default_rng(1).normal(size=(7, 4)).astype(np.float32)
+FEATURES = np.random.default_rng(1).normal(size=(7, 4)).astype(np.float32)
 
-  def test_nearest_neighbours_beside_numpy(self):
-    apart = numpy_distances(np.float64(self.FEATURES)) + np.diag([9.0] * 7)
-    expected = np.zeros([7, 7])
-    for row, nearest in enumerate(np.argsort(apart, axis=1)[:, :2]):
-      expected[row, nearest] = 1
-    found = lame.knn_affinity(self.FEATURES, 2)(tf.eye(7))
-    assert_array_equal(found, expected)
 
-  def test_equal_distances_go_to_the_lower_position(self):
-    """All are equal, and no example is its own neighbour."""
-    same = np.ones([4, 3], np.float32)
-    assert_array_equal(
-      lame.knn_affinity(same, 1)(tf.eye(4)),
-      [[0, 1, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]],
-    )
-    # A width of 0: they are alike.
-    assert_array_equal(lame.rbf_affinity(same, 3)(tf.eye(4)), np.ones([4, 4]))
+def test_affinity_nearest_neighbours_beside_numpy():
+  apart = numpy_distances(np.float64(FEATURES)) + np.diag([9.0] * 7)
+  expected = np.zeros([7, 7])
+  for row, nearest in enumerate(np.argsort(apart, axis=1)[:, :2]):
+    expected[row, nearest] = 1
+  found = lame.knn_affinity(FEATURES, 2)(tf.eye(7))
+  assert_array_equal(found, expected)
 
-  @pytest.mark.parametrize("neighbors", [1, 3])
-  def test_without_a_width_it_is_that_to_the_nearest_different_one(
-    self, neighbors
-  ):
-    # Three examples in each of three directions.
-    angles = np.repeat([0.0, 0.4, 2.0], 3)
-    features = np.float32(np.stack([np.cos(angles), np.sin(angles)], axis=1))
-    apart = scipy.spatial.distance.cdist(features, features)
-    # From 0 to 0.4, back, and from 2 to 0.4.
-    width = 2 / 3 * 2 * np.sin(0.2) + 1 / 3 * 2 * np.sin(0.8)
-    assert_allclose(
-      lame.rbf_affinity(features, neighbors)(tf.eye(9)),
-      np.exp(-(apart**2) / (2 * width**2)),
-      atol=1e-6,
-    )
 
-  @pytest.mark.parametrize("size", [1, 2])
-  def test_fewer_examples_than_neighbours(self, size):
-    few = self.FEATURES[:size]
-    found = lame.knn_affinity(few, 5)(tf.eye(size))
-    assert_array_equal(found, 1 - np.eye(size))
-    assert np.all(np.isfinite(lame.rbf_affinity(few, 5)(tf.eye(size))))
+def test_affinity_equal_distances_go_to_the_lower_position():
+  """All are equal, and no example is its own neighbour."""
+  same = np.ones([4, 3], np.float32)
+  assert_array_equal(
+    lame.knn_affinity(same, 1)(tf.eye(4)),
+    [[0, 1, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]],
+  )
+  # A width of 0: they are alike.
+  assert_array_equal(lame.rbf_affinity(same, 3)(tf.eye(4)), np.ones([4, 4]))
+
+
+@pytest.mark.parametrize("neighbors", [1, 3])
+def test_affinity_without_a_width_it_is_that_to_the_nearest_different_one(
+  neighbors,
+):
+  # Three examples in each of three directions.
+  angles = np.repeat([0.0, 0.4, 2.0], 3)
+  features = np.float32(np.stack([np.cos(angles), np.sin(angles)], axis=1))
+  apart = scipy.spatial.distance.cdist(features, features)
+  # From 0 to 0.4, back, and from 2 to 0.4.
+  width = 2 / 3 * 2 * np.sin(0.2) + 1 / 3 * 2 * np.sin(0.8)
+  assert_allclose(
+    lame.rbf_affinity(features, neighbors)(tf.eye(9)),
+    np.exp(-(apart**2) / (2 * width**2)),
+    atol=1e-6,
+  )
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_affinity_fewer_examples_than_neighbours(size):
+  few = FEATURES[:size]
+  found = lame.knn_affinity(few, 5)(tf.eye(size))
+  assert_array_equal(found, 1 - np.eye(size))
+  assert np.all(np.isfinite(lame.rbf_affinity(few, 5)(tf.eye(size))))
 
 
 def numpy_lame(features, logits, num_neighbors, num_steps):

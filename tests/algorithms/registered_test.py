@@ -100,66 +100,64 @@ def test_number_of_clients_is_an_argument_for_who_takes_it(
     algorithms.build(module, model, num_clients=0)
 
 
-class TestRefusals:
-  def refuse(self, path, message):
-    with refusals.refused(f"^{path}.*{message}"):
-      algorithms.load(path)
-    assert "mine" not in algorithms.names()
+def refuse(path, message):
+  with refusals.refused(f"^{path}.*{message}"):
+    algorithms.load(path)
+  assert "mine" not in algorithms.names()
 
-  @pytest.mark.parametrize(
-    "old, new, message",
-    [
-      ("class HParams", "class Others", "there must be a class HParams"),
-      (
-        "@dataclasses.dataclass(frozen=True)",
-        "@dataclasses.dataclass",
-        "cannot inherit non-frozen",
-      ),
-      (
-        "SCENARIOS = ",
-        "OTHERS = ",
-        "there must be SCENARIOS, .*evolving, guid",
-      ),
-      ('"evolving", ', '"revolving", ', "there must be SCENARIOS"),
-      ('"evolving", ', '["evolving"], ', "there must be SCENARIOS"),
-      ("    1.0,", "    (1.0,),", "'server_rate' .* it is of type tuple"),
-      (
-        FIELD,
-        "  server_rate: float = 1.0\n\n\n",
-        "'server_rate' .* must come fr",
-      ),
-      (
-        "def build(model, hparams)",
-        "def build(model)",
-        "a function build\\(model",
-      ),
-      ("SCENARIOS = ", "SCENARIOS == ", "NameError: name 'SCENARIOS'"),
-      ("SCENARIOS = ", "SCENARIOS = (", "line [0-9]+: .* was never closed"),
-      ("SCENARIOS = ", "import no_such_module\nS = ", "No module named 'no_su"),
-      ("import dataclasses", "AGGREGATION_REQUIREMENTS = 3", "NameError"),
-      (
-        "def build(",
-        "AGGREGATION_REQUIREMENTS = 3\ndef build(",
-        "must be a factories.AggregationRequirements",
-      ),
-    ],
-  )
-  def test_say_in_one_line_what_is_missing(self, write, old, new, message):
-    assert old in GOOD
-    self.refuse(write("mine.py", GOOD.replace(old, new)), message)
 
-  def test_missing_file_is_named(self, tmp_path):
-    self.refuse(str(tmp_path / "mine.py"), "there is no such file")
+@pytest.mark.parametrize(
+  "old, new, message",
+  [
+    ("class HParams", "class Others", "there must be a class HParams"),
+    (
+      "@dataclasses.dataclass(frozen=True)",
+      "@dataclasses.dataclass",
+      "cannot inherit non-frozen",
+    ),
+    ("SCENARIOS = ", "OTHERS = ", "there must be SCENARIOS, .*evolving, guid"),
+    ('"evolving", ', '"revolving", ', "there must be SCENARIOS"),
+    ('"evolving", ', '["evolving"], ', "there must be SCENARIOS"),
+    ("    1.0,", "    (1.0,),", "'server_rate' .* it is of type tuple"),
+    (
+      FIELD,
+      "  server_rate: float = 1.0\n\n\n",
+      "'server_rate' .* must come fr",
+    ),
+    (
+      "def build(model, hparams)",
+      "def build(model)",
+      "a function build\\(model",
+    ),
+    ("SCENARIOS = ", "SCENARIOS == ", "NameError: name 'SCENARIOS'"),
+    ("SCENARIOS = ", "SCENARIOS = (", "line [0-9]+: .* was never closed"),
+    ("SCENARIOS = ", "import no_such_module\nS = ", "No module named 'no_su"),
+    ("import dataclasses", "AGGREGATION_REQUIREMENTS = 3", "NameError"),
+    (
+      "def build(",
+      "AGGREGATION_REQUIREMENTS = 3\ndef build(",
+      "must be a factories.AggregationRequirements",
+    ),
+  ],
+)
+def test_refusals_say_in_one_line_what_is_missing(write, old, new, message):
+  assert old in GOOD
+  refuse(write("mine.py", GOOD.replace(old, new)), message)
 
-  @pytest.mark.parametrize(
-    "name, message",
-    [
-      ("fed_avg.py", "an algorithm 'fed_avg' already"),
-      ("two/yours.py", "one/yours.py is an algorithm 'yours'"),
-      # It makes no flag.
-      ("My-Algorithm.py", "is not a valid name of an algorithm"),
-    ],
-  )
-  def test_name_is_refused(self, write, name, message):
-    algorithms.load(write("one/yours.py"))
-    self.refuse(write(name), message)
+
+def test_missing_file_is_named(tmp_path):
+  refuse(str(tmp_path / "mine.py"), "there is no such file")
+
+
+@pytest.mark.parametrize(
+  "name, message",
+  [
+    ("fed_avg.py", "an algorithm 'fed_avg' already"),
+    ("two/yours.py", "one/yours.py is an algorithm 'yours'"),
+    # It makes no flag.
+    ("My-Algorithm.py", "is not a valid name of an algorithm"),
+  ],
+)
+def test_name_is_refused(write, name, message):
+  algorithms.load(write("one/yours.py"))
+  refuse(write(name), message)

@@ -128,9 +128,7 @@ def test_distances_by_hand(compute_distances):
   assert_allclose(cosines, [[1, 2, 0.4], [1, 1.8, 1]], rtol=0, atol=1e-6)
 
 
-def test_small_distance_between_long_vectors_is_exact(
-  compute_distances,
-):
+def test_small_distance_between_long_vectors_is_exact(compute_distances):
   roots, squares, _ = compute_distances([[4096.0, 4096.0]], [[4096.5, 4096.25]])
   assert squares == 0.5**2 + 0.25**2
   assert_allclose(roots, np.hypot(0.5, 0.25), rtol=1e-6)

@@ -165,19 +165,6 @@ def test_estimate_singular_matrix_shares_equal_columns_evenly(
   assert_allclose(estimated, [0.3, 0.3, 0.3, 0.1], atol=1e-6)
 
 
-def test_estimate_threshold_one_keeps_the_largest_direction(run_in_graph):
-  confusion, predicted = random_confusion(3, 0.5)
-  left, values, right = np.linalg.svd(confusion)
-  direction = right[0] * (left[:, 0] @ predicted) / values[0]
-  assert (direction > 0).all()
-  estimated = run_in_graph(
-    lambda histogram, matrix: bbse.estimate(histogram, matrix, threshold=1),
-    predicted.astype(np.float32),
-    confusion.astype(np.float32),
-  )
-  assert_allclose(estimated, direction / direction.sum(), atol=1e-6)
-
-
 @hypothesis.settings(max_examples=10)
 @hypothesis.given(SEEDS)
 def test_estimate_is_on_the_simplex_and_empty_batch_is_uniform(estimate, seed):

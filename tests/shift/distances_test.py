@@ -191,16 +191,6 @@ def test_threshold_by_hand(quantile, expected):
   assert distances.calibrate(values, quantile) == expected
 
 
-@hypothesis.settings(max_examples=50)
-@hypothesis.given(
-  st.lists(st.floats(0, 100), min_size=1, max_size=30), st.floats(0.01, 1)
-)
-def test_enough_distances_do_not_exceed_the_threshold(values, quantile):
-  threshold = distances.calibrate(values, quantile)
-  assert threshold in values
-  assert np.mean(np.array(values) <= threshold) >= quantile - 1e-9
-
-
 def iid_distances(number, num_pairs):
   return distances.iid_distances(
     np.ones((number, 2)), period_size=30, num_pairs=num_pairs, seed=1

@@ -9,15 +9,13 @@ from numpy.testing import assert_array_equal
 
 from tests.fixtures import keras_models
 from tff_shift.algorithms.parts import adaptation
-from tff_shift.models.networks import mlp
 
 
 @pytest.fixture(scope="module")
-def models():
+def models(deep_model):
   """A model with fixed weights, as after pre-training, and with others."""
-  drawn = mlp.build((5,), num_classes=3, width=8, head_width=6)
   return [
-    keras_models.fixed(drawn, drawn.initial_weights(np.int32(seed)))
+    keras_models.fixed(deep_model, deep_model.initial_weights(np.int32(seed)))
     for seed in ([5, 6], [7, 8])
   ]
 
@@ -84,18 +82,8 @@ class TestRisk:
 
 
 @pytest.fixture(scope="module")
-def data():
-  generator = np.random.default_rng(2)
-  return adaptation.AdaptationData(
-    x=generator.normal(size=(4, 5)).astype(np.float32),
-    y=np.array([2, 0, 1, 1], np.int32),
-    stream_x=generator.normal(size=(300, 5)).astype(np.float32),
-    timestep=np.int32(3),
-    confusion=np.array(
-      [[0.8, 0.1, 0.0], [0.1, 0.9, 0.2], [0.1, 0.0, 0.8]], np.float32
-    ),
-    seed=np.array([1, 2], np.int32),
-  )
+def data(make_adapting_client):
+  return make_adapting_client(0, 4, 300)
 
 
 class TestEstimateClasses:
@@ -165,7 +153,7 @@ class TestEstimateClasses:
 @pytest.mark.parametrize(
   "part, x, y",
   # Unlabelled examples have zeros for classes.
-  [("unlabelled", "stream_x", np.zeros(300)), ("labelled", "x", [2, 0, 1, 1])],
+  [("unlabelled", "stream_x", np.zeros(300)), ("labelled", "x", [0, 1, 2, 0])],
 )
 def test_part_of_the_data_is_one_domain(run_in_graph, data, part, x, y):
   result = run_in_graph(lambda data: getattr(data, part), data)

@@ -211,8 +211,6 @@ def test_history_online_is_the_mean_over_time_steps(states, compare):
 
 
 # A model with batch normalisation: its statistics have rates too.
-
-
 @pytest.fixture(scope="module")
 def tensors(normalized, run_in_graph):
   weights = run_in_graph(normalized.initial_weights, np.int32([1, 2]))

@@ -64,8 +64,6 @@ THRESHOLDS = {
 
 
 # Clients 0 and 3 against 1, 2 and 4, between them 60 and 180 degrees.
-
-
 def split_clusters(slots=None, clusters=(0,) * 5, round_num=0, **options):
   return clustered_fl.split(
     clustered_fl.HParams(**(THRESHOLDS | options)),
@@ -108,8 +106,8 @@ def test_split_threshold_keeps_the_cluster(keeps, splits):
 
 def test_clusters_are_split_by_the_numbers_of_clients():
   # Cluster 0 has the clients 0, 3, 4, 7; cluster 1 the clients 1, 2, 5, 6.
-  updates = [[2, 0], [0, 2], [0, -2], [2, 0], [-2, 0], [0, -2], [0, 2]]
-  updates.append([-2, 0])
+  updates = np.array([[2, 0], [0, 2], [0, -2], [2, 0]])
+  updates = np.concatenate([updates, -updates])
   clusters = [0, 1, 1, 0, 0, 1, 1, 0]
   found = split_clusters(slots_of(updates), clusters)
   assert_array_equal(found.clusters, [0, 1, 3, 0, 2, 3, 1, 2])

@@ -379,31 +379,6 @@ def round_by_hand():
   return run
 
 
-@pytest.fixture(scope="session")
-def two_concepts(make_client):
-  """Returns `make(num_clients, domain_sizes, is_reversed)`: a linear concept.
-
-  Where `is_reversed(client, example)` holds, the classes are the other way
-  round.
-  """
-
-  def make(num_clients, domain_sizes, is_reversed):
-    generator = np.random.default_rng(0)
-    direction = generator.normal(size=(5, 3))
-    numbers = np.arange(sum(domain_sizes))
-
-    def concept(i):
-      x = generator.normal(size=(len(numbers), 5)).astype(np.float32)
-      y = np.argmax(x @ direction, axis=1).astype(np.int32)
-      return make_client(i, domain_sizes)._replace(
-        x=x, y=np.where(is_reversed(i, numbers), 2 - y, y).astype(np.int32)
-      )
-
-    return [concept(i) for i in range(num_clients)]
-
-  return make
-
-
 @pytest.fixture(scope="module")
 def personal(initial):
   """A personal model far from the server's."""

@@ -86,8 +86,6 @@ def normalized():
 
 
 # Numbers computed from the program's equations by hand.
-
-
 def test_numbers_signals_and_rates():
   previous = tf.constant([4.0, 2.0, 1.0, 1.0]) / 8
   labels = [0, 0, 1, 1, 2, 2, 2, 3]

@@ -84,8 +84,6 @@ def oracle_round(oracle, summarize):
 
 
 # A round of two clients, phase by phase.
-
-
 @pytest.fixture(scope="module")
 def run(start, pretrained, clients):
   return start(HPARAMS, clients, model=pretrained[0])

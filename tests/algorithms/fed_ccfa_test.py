@@ -48,8 +48,6 @@ def first(weights, functions):
 
 
 # Steps 1 to 3 of the first client.
-
-
 @pytest.fixture(scope="module")
 def expected(weights, first, client, oracle):
   """Returns `expected(k_factor, first)`: heads, backbone, losses in NumPy.

@@ -201,7 +201,6 @@ def test_merging_means_are_weighted_by_examples_and_others_keep_their_bits(
 
 
 # The first round of step 1, of clients with data of two models.
-
 ROUND = 1
 TABLE = "4 0 -1 0, 7 1 -1 0, -1 2 -1 -1"
 
@@ -397,28 +396,28 @@ def test_without_drifts_the_last_step_is_fed_avg_bit_for_bit(
   )
 
 
-# Two of four clients have reversed labels, from some step on.
-
-
 @pytest.fixture
-def run(start, two_concepts):
-  """Returns `run(first_step, **options)`, after twelve rounds."""
+def run(start, make_client):
+  """Returns `run(first_step, **options)`, after twelve rounds.
+
+  Two of four clients have reversed labels, from the step on.
+  """
 
   def run(first_step, **options):
-    data = two_concepts(
-      4, [40] * 4, lambda i, k: (i < 2) & (k >= 40 * first_step)
+    direction = np.random.default_rng(0).normal(size=(5, 3))
+    data = [make_client(i, [40] * 4) for i in range(4)]
+    for number, client in enumerate(data):
+      client.y[:] = np.argmax(client.x @ direction, axis=1)
+      if number < 2:
+        client.y[40 * first_step :] = 2 - client.y[40 * first_step :]
+    hparams = fed_drift.HParams(
+      task_rounds=12,
+      batch_size=40,
+      local_steps=10,
+      learning_rate=RATE,
+      **options,
     )
-    return start(
-      fed_drift.HParams(
-        task_rounds=12,
-        batch_size=40,
-        local_steps=10,
-        learning_rate=RATE,
-        **options,
-      ),
-      data,
-      12,
-    )
+    return start(hparams, data, 12)
 
   return run
 
@@ -468,7 +467,7 @@ def test_client_that_joins_takes_the_best_for_its_newest_data(
   functions, models, make_client, oracle, compare
 ):
   client = make_client(0, [4, 5])
-  weights = fed_drift.Weights(models, table("4 0 -1 0, 7 1 -1 0, -1 2 -1 -1"))
+  weights = fed_drift.Weights(models, table(TABLE))
   best = oracle.example_losses(models, client)[4:, :2].mean(axis=0).argmin()
   for state in (known([], -1, NOTHING), known([4], 0, 0.0)):
     prepared = functions.prepare_client(weights, state, client, 2)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from tests.fixtures import arrays
 from tests.fixtures import trees
 from tff_shift._util import draws
 from tff_shift.algorithms import fed_avg
@@ -28,13 +29,8 @@ def weights(shared):
 
 @pytest.fixture(scope="module")
 def gaussians():
-  generator = np.random.default_rng(1)
-  return fed_sr.ClassGaussians(
-    generator.normal(size=(3, SIZE)).astype(np.float32),
-    generator.normal(size=(3, SIZE)).astype(np.float32),
-    # Of a C below 0 its size counts.
-    np.float32(-0.7),
-  )
+  # Of a C below 0 its size counts.
+  return fed_sr.ClassGaussians(*arrays.normal(1, 2, 3, SIZE), np.float32(-0.7))
 
 
 def softplus(x):
@@ -120,9 +116,12 @@ def test_without_noise_and_penalties_it_is_fed_avg(
 
 
 def test_prediction_is_the_mean_of_probabilities(
-  functions, weights, client, oracle, run_in_graph
+  build, weights, client, oracle, run_in_graph
 ):
-  result = functions.predict_as_server(weights, (), client)
+  result, of_mean = (
+    build(HPARAMS, **options).predict_as_server(weights, (), client)
+    for options in ({}, {"num_samples": 0})
+  )
   noise = run_in_graph(
     lambda seed: draws.normal([20, 1, SIZE], seed), np.zeros(2, np.int32)
   )
@@ -131,13 +130,9 @@ def test_prediction_is_the_mean_of_probabilities(
   assert_allclose(
     np.exp(result), oracle.softmax(logits).mean(axis=0), atol=1e-5
   )
-
-
-def test_prediction_without_draws_the_mean_is_classified(
-  build, weights, client, oracle
-):
-  result = build(HPARAMS, num_samples=0).predict_as_server(weights, (), client)
-  assert_allclose(result, oracle.predict(weights.model, client.x), atol=1e-5)
+  # Without draws the mean is classified.
+  expected = oracle.predict(weights.model, client.x)
+  assert_allclose(of_mean, expected, atol=1e-5)
 
 
 def test_prediction_depends_on_the_example_alone(

@@ -149,8 +149,6 @@ class TestPredictions:
 
 
 # With augmentations that are copies, of a linear model of four pixels.
-
-
 @pytest.fixture
 def copies(monkeypatch):
   monkeypatch.setattr(

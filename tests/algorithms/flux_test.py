@@ -189,7 +189,6 @@ def test_clusters_of_one_client_are_local_from_the_round_on(
 
 
 # The inputs of half of the clients are shifted.
-
 TWO_KINDS = dataclasses.replace(HPARAMS, eps="fixed", cluster_distance=1.0)
 
 

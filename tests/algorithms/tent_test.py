@@ -300,8 +300,6 @@ def test_scales_and_shifts_of_every_normalisation_adapt():
 
 
 # The batch normalises, in the step and in predictions.
-
-
 @pytest.fixture(scope="module")
 def run(build, normalized_model, make_adapting_client, make_client):
   """Returns `run(**options)`: the stream, adapted weights, predictions."""

@@ -56,8 +56,6 @@ def test_batches_are_full_and_results_in_order(
 
 
 # A method whose history is the sum of what it has seen, and how often.
-
-
 @pytest.fixture(scope="module")
 def compile_adaptation(compile_in_graph):
   def compile_with(seed):

@@ -77,8 +77,6 @@ def test_client_sends_what_it_sends_in_another(
   "name, options, shared",
   [
     ("apfl", {"adapt_mixture": False}, None),
-    ("ditto", {"ditto_lambda": 0.0}, None),
-    ("local", {}, None),
     ("fed_proto", {"prototype_weight": 0.0}, np.ones((3, 8), np.float32)),
     # There are no prototypes.
     ("fed_proto", {"prototype_weight": 0.7}, np.zeros((3, 8), np.float32)),
@@ -120,6 +118,19 @@ def test_personal_model_is_that_of_local_training(
   assert compare.equal_bits(
     getattr(result, "personal", result), run_in_graph(train, personal, client)
   )
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_ditto_without_the_pull_is_local_training(
+  build, client, weights, personal, compare, optimizer
+):
+  result, alone = (
+    build(
+      algorithms.hparams(name, optimizer=optimizer, **COMMON, **options)
+    ).train_client(weights, personal, client, 2)
+    for name, options in (("ditto", {"ditto_lambda": 0.0}), ("local", {}))
+  )
+  assert compare.equal_bits(result.client_state, alone.client_state)
 
 
 @pytest.mark.parametrize("name", ["fed_rod", "fed_the"])

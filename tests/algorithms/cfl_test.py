@@ -32,13 +32,13 @@ def nothing(weights):
 
 def moments(oracle, weights, client):
   """Gradient and mean squared gradient over examples, in NumPy."""
-  losses = [
-    lambda w, i=i: oracle.cross_entropy(
-      oracle.predict(w, client.x[i : i + 1]), client.y[i : i + 1]
-    )
-    for i in range(len(client.y))
+  examples = [
+    client._replace(x=x[np.newaxis], y=[y])
+    for x, y in zip(client.x, client.y, strict=True)
   ]
-  gradients = [oracle.gradient(loss, weights) for loss in losses]
+  gradients = [
+    oracle.gradient(loss, weights) for loss in oracle.losses(examples)
+  ]
   squares = [trees.map(np.square, each) for each in gradients]
   return trees.mean(*gradients), trees.mean(*squares)
 
@@ -90,7 +90,7 @@ def test_without_a_past_training_is_fed_avg_on_the_domain(
 
 
 def test_domain_that_is_over_is_expanded_where_the_client_meets_the_next(
-  domain_of, client, weights, oracle, run_in_graph, compare, functions
+  domain_of, client, weights, oracle, compare, functions
 ):
   past = nothing(weights)._replace(domain=np.int32(0))
   result = functions.train_client(weights, past, client, 3)
@@ -106,18 +106,14 @@ def test_domain_that_is_over_is_expanded_where_the_client_meets_the_next(
       for g, f, now, then in trees.pairs(gradient, fisher, w, weights)
     )
 
-  before = oracle.cross_entropy(
-    oracle.predict(weights, client.x[:4]), client.y[:4]
-  )
+  (before,) = oracle.losses([domain_of(client, 0)])
+  batches = oracle.of_training(domain_of(client, 1), 3, 3)
   expected, mean_loss = oracle.descend(
     weights,
     [
-      lambda w, batch=batch: (
-        oracle.cross_entropy(oracle.predict(w, batch.x), batch.y)
-        + 0.5 * (before + expansion(w))
-      )
+      lambda w, loss=loss: (loss(w) + 0.5 * (before(weights) + expansion(w)))
       / 1.5
-      for batch in oracle.of_training(domain_of(client, 1), 3, 3)
+      for loss in oracle.losses(batches)
     ],
     0.1,
   )
@@ -128,7 +124,7 @@ def test_domain_that_is_over_is_expanded_where_the_client_meets_the_next(
 
 
 def test_without_linear_term_the_old_weights_are_a_minimum(
-  build, client, weights, oracle, run_in_graph
+  build, domain_of, client, weights, oracle, run_in_graph
 ):
   past = nothing(weights)._replace(domain=np.int32(0))
   result = build(HPARAMS, linear_term=False).train_client(
@@ -143,10 +139,8 @@ def test_without_linear_term_the_old_weights_are_a_minimum(
     state,
     weights,
   )
-  before = oracle.cross_entropy(
-    oracle.predict(weights, client.x[:4]), client.y[:4]
-  )
-  assert_allclose(loss, before, rtol=1e-5)
+  (before,) = oracle.losses([domain_of(client, 0)])
+  assert_allclose(loss, before(weights), rtol=1e-5)
   assert_allclose(slope, 0, atol=1e-6)
   assert np.all(state.curvature.head[0] >= 0)
   assert np.any(state.curvature.head[0] > 1e-4)
@@ -158,7 +152,7 @@ def test_of_a_domain_without_examples_nothing_is_learned(
   client = make_client(0, [4, 0, 5])
   start = nothing(weights)._replace(domain=np.int32(0))
   result = functions.train_client(weights, start, client, 3)
-  assert not any(np.any(w) for w in trees.leaves(result.update))
+  assert trees.largest(result.update) == 0
   # It is not among the past ones either.
   state = result.client_state
   later = functions.train_client(weights, state, client, 5)

@@ -25,18 +25,8 @@ RATE = 0.3
 )
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_fine_tuning_rate_goes_on_falling(
-  build,
-  make_client,
-  oracle,
-  compare,
-  rate,
-  cosine_rounds,
-  rates,
-  momentum,
-  initial,
+  build, client, weights, oracle, compare, rate, cosine_rounds, rates, momentum
 ):
-  client = make_client(0, [6, 4])
-  weights = initial(client.seed)
   prepared = build(
     fed_avg_ft.HParams(
       batch_size=4,

@@ -43,23 +43,17 @@ def test_draws_chains_have_one_to_three_operations_alike(chains):
   assert_allclose(np.bincount(drawn) / drawn.size, np.full(9, 1 / 9), atol=0.01)
 
 
-def test_draws_weights_are_uniform_on_the_simplex(chains):
-  assert_allclose(chains.weights.sum(axis=1), 1, rtol=1e-5)
+def test_draws_are_uniform(chains):
   # Dirichlet(1, 1, 1): mean 1/3, variance 1/18; a coordinate is above 1/2
   # with probability 1/4.
+  assert_allclose(chains.weights.sum(axis=1), 1, rtol=1e-5)
   assert_allclose(chains.weights.mean(axis=0), 1 / 3, atol=0.02)
   assert_allclose(chains.weights.var(axis=0), 1 / 18, atol=0.005)
   assert_allclose(np.mean(chains.weights > 0.5), 0.25, atol=0.02)
-
-
-def test_draws_share_is_uniform(chains):
-  found, _ = np.histogram(chains.share, bins=4, range=(0, 1))
-  assert_allclose(found / 3000, 0.25, atol=0.03)
-
-
-def test_draws_shift_and_flip_are_uniform(chains):
-  for axis in range(2):
-    found = np.bincount(chains.shift[:, axis] + 2)
+  shares, _ = np.histogram(chains.share, bins=4, range=(0, 1))
+  assert_allclose(shares / 3000, 0.25, atol=0.03)
+  for shift in chains.shift.T:
+    found = np.bincount(shift + 2)
     assert_allclose(found / 3000, np.full(5, 0.2), atol=0.03)
   assert_allclose(chains.is_flipped.mean(), 0.5, atol=0.03)
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.fixtures import arrays
 from tests.fixtures import trees
 from tff_shift.algorithms.parts import hypernetwork
 from tff_shift.models.networks import mlp
@@ -40,17 +41,14 @@ def test_initial_weights_every_vector_gives_nearly_the_initial_model(
   phi = run_in_graph(network.initial_weights, SEED)
   for layer, expected in zip(phi.output, initial, strict=True):
     np.testing.assert_array_equal(layer.bias, expected)
-  vectors = np.random.default_rng(0).normal(size=(2, 32))
   weights = [
-    trees.leaves(run_in_graph(network, phi, r.astype(np.float32)))
-    for r in vectors
+    run_in_graph(network, phi, vector) for vector in arrays.normal(0, 2, 32)
   ]
+  number = sum(w.size for w in initial)
   for made in weights:
-    spread = np.concatenate(
-      [(w - v).ravel() for w, v in zip(made, initial, strict=True)]
-    )
-    assert 0.005 < np.sqrt(np.mean(spread**2)) < 0.02
-  for one, other in zip(*weights, strict=True):
+    square = trees.squared_distance(trees.leaves(made), initial) / number
+    assert 0.005 < np.sqrt(square) < 0.02
+  for one, other in trees.pairs(*weights):
     assert np.any(one != other)
 
 

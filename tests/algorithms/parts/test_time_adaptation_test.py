@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from numpy.testing import assert_array_equal
 
+from tests.fixtures import refusals
 from tff_shift.algorithms.parts import test_time_adaptation
 from tff_shift.models import modes
 
@@ -122,14 +123,12 @@ def test_adapt_each_random_order_visits_each_once(at_random):
   assert_array_equal(found[:, 4], x)
   assert_array_equal(found[:, 3], [*range(10), *range(20)])
   visits = found[:10, 1], found[10:, 1]
-  for order in visits:
+  for order, values, totals in zip(
+    visits, np.split(x, [10]), np.split(found[:, 0], [10]), strict=True
+  ):
     assert_array_equal(np.sort(order), np.arange(len(order)) + 1)
     assert np.any(np.diff(order) != 1)
     # The history is of those that came before.
-  for order, values, totals in (
-    (visits[0], x[:10], found[:10, 0]),
-    (visits[1], x[10:], found[10:, 0]),
-  ):
     by_visit = np.argsort(order)
     assert_array_equal(totals[by_visit], np.cumsum(values[by_visit]))
   # Another domain has another order.
@@ -147,10 +146,7 @@ def test_adapt_each_domain_alone_is_as_beside_the_others(at_random, sizes):
 
 
 def test_batches_are_not_padded_where_models_normalise_by_them():
-  with (
-    modes.by_batch(),
-    pytest.raises(ValueError, match="padding would change"),
-  ):
+  with modes.by_batch(), refusals.refused("padding would change"):
     test_time_adaptation.in_full_batches(
       lambda x: x, tf.zeros([5, 3]), 4, width=3
     )

@@ -66,37 +66,49 @@ def test_round_two_steps_agree_with_the_oracle(
 
 
 @pytest.fixture(scope="module")
-def unsure():
-  """Of a teacher that averages over noisy features."""
-  return changed(
-    confidence_threshold=1.1, num_augmentations=3, augmentation_noise=0.5
-  )
+def augment(run_in_graph):
+  """Returns `augment(x, seed, **changes)`."""
+
+  @functools.cache
+  def function_of(**changes):
+    hparams = changed(**changes)
+    return lambda x, seed: cotta.augment(x, seed, hparams)
+
+  def augment(x, seed=SEED, **changes):
+    return run_in_graph(function_of(**changes), x, np.int32(seed))
+
+  return augment
 
 
-def mean_logits(oracle, run_in_graph, teacher, x, seed):
-  hparams = changed(augmentation_noise=0.5)
-  views = run_in_graph(
-    lambda x, seed: [
-      cotta.augment(x, randomness.fold(seed, number), hparams)
+# Of a teacher that averages over noisy features.
+UNSURE = changed(
+  confidence_threshold=1.1, num_augmentations=3, augmentation_noise=0.5
+)
+
+
+@pytest.fixture(scope="module")
+def mean_logits(client, apart, augment, oracle):
+  """Returns `mean_logits(x, *words)`: the teacher's, over three views."""
+
+  def mean_logits(x, *words):
+    seed = randomness.fold(client.seed, *words)
+    views = [
+      augment(x, randomness.fold(seed, number), augmentation_noise=0.5)
       for number in range(3)
-    ],
-    x,
-    seed,
-  )
-  return np.mean([oracle.predict(teacher, view) for view in views], axis=0)
+    ]
+    return np.mean(
+      [oracle.predict(apart.teacher, view) for view in views], axis=0
+    )
+
+  return mean_logits
 
 
 def test_a_step_towards_the_mean_over_augmentations(
-  build, client, apart, unsure, oracle, run_in_graph, compare, functions
+  build, client, apart, mean_logits, oracle, compare, functions
 ):
-  result = build(unsure).train_client((), apart, client, 2)
-  seed = run_in_graph(
-    lambda seed: randomness.fold(seed, randomness.Purpose.TRAIN, 2, 0, 0),
-    client.seed,
-  )
-  targets = oracle.softmax(
-    mean_logits(oracle, run_in_graph, apart.teacher, client.stream_x, seed)
-  )
+  result = build(UNSURE).train_client((), apart, client, 2)
+  purpose = randomness.Purpose.TRAIN
+  targets = oracle.softmax(mean_logits(client.stream_x, purpose, 2, 0, 0))
   student, teacher, _ = step_by_hand(
     oracle, apart.student, apart.teacher, targets, client.stream_x
   )
@@ -108,21 +120,17 @@ def test_a_step_towards_the_mean_over_augmentations(
 
 
 def test_the_source_decides_whether_a_batch_is_augmented(
-  build, client, weights, apart, unsure, make_client, oracle, run_in_graph
+  build, client, weights, apart, mean_logits, make_client, oracle
 ):
   examples = make_client(5, [7])
   confidence = (
     oracle.softmax(oracle.predict(weights, examples.x)).max(axis=1).mean()
   )
-  seed = run_in_graph(
-    lambda seed: randomness.fold(seed, randomness.Purpose.TEST_TIME),
-    client.seed,
-  )
   plain = oracle.predict(apart.teacher, examples.x)
-  averaged = mean_logits(oracle, run_in_graph, apart.teacher, examples.x, seed)
+  averaged = mean_logits(examples.x, randomness.Purpose.TEST_TIME)
   assert np.max(np.abs(plain - averaged)) > 1e-2
   for margin, expected in ((-1e-4, plain), (1e-4, averaged)):
-    functions = build(unsure, confidence_threshold=confidence + margin)
+    functions = build(UNSURE, confidence_threshold=confidence + margin)
     assert functions.predicts_batches
     logits = functions.predict_as_client((), apart, client, examples)
     assert_allclose(logits, expected, atol=1e-5)
@@ -178,21 +186,6 @@ def test_the_student_stays_the_source_bit_for_bit(
 def images():
   generator = np.random.default_rng(2)
   return generator.integers(0, 256, (4, 12, 10, 3)).astype(np.uint8)
-
-
-@pytest.fixture(scope="module")
-def augment(run_in_graph):
-  """Returns `augment(x, seed, **changes)`."""
-
-  @functools.cache
-  def function_of(**changes):
-    hparams = changed(**changes)
-    return lambda x, seed: cotta.augment(x, seed, hparams)
-
-  def augment(x, seed=SEED, **changes):
-    return run_in_graph(function_of(**changes), x, np.int32(seed))
-
-  return augment
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -47,117 +47,101 @@ def normalized(normalized_model):
   )
 
 
-class TestRates:
-  @pytest.fixture(scope="class")
-  def start(self):
-    return np.float32([0.3, -0.2, 0.1, 0.4])
-
-  @pytest.fixture(scope="class")
-  def result(self, client, first_state, start, functions):
-    return functions.train_client(start, first_state, client, 2)
-
-  def test_a_round_agrees_with_the_oracle(
-    self, result, start, client, weights, oracle, run_in_graph
-  ):
-    labelled = run_in_graph(lambda data: data.labelled, client)
-    rates, losses = np.float64(start), []
-    # Nine examples are three batches of four.
-    for batch in oracle.of_training(labelled, 3, 2):
-      h = oracle.gradient(
-        lambda w, x=batch.x: oracle.entropy(oracle.predict(w, x)), weights
-      )
-      adapted = moved(weights, rates, h)
-      (loss,) = oracle.losses([batch])
-      losses.append(loss(adapted))
-      rates = rates + RATE * np.array(
-        [
-          np.sum(g * each) / np.sqrt(np.size(g))
-          for g, each in trees.pairs(oracle.gradient(loss, adapted), h)
-        ]
-      )
-    assert_allclose(start + result.update, rates, atol=1e-6)
-    assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
-    assert np.min(np.abs(result.update)) > 1e-5
-
-  def test_state_is_the_direction_of_the_stream(
-    self, result, client, weights, oracle, compare
-  ):
-    expected = oracle.gradient(
-      lambda w: oracle.entropy(oracle.predict(w, client.stream_x)), weights
-    )
-    direction = result.client_state.direction
-    compare.assert_close(direction.weights, expected, 1e-6)
-    assert direction.statistics == ()
-    assert result.client_state.timestep == 1
-
-  def test_prediction_is_of_the_adapted_model(
-    self,
-    result,
-    first_state,
-    start,
-    client,
-    weights,
-    make_client,
-    oracle,
-    functions,
-  ):
-    examples = make_client(5, [7])
-    adapted = moved(weights, start, result.client_state.direction.weights)
-    expected = [oracle.predict(w, examples.x) for w in (adapted, weights)]
-    # Before the first time step it is the source.
-    for state, logits in zip(
-      (result.client_state, first_state), expected, strict=True
-    ):
-      assert_allclose(
-        functions.predict_as_client(start, state, client, examples),
-        logits,
-        atol=1e-5,
-      )
-    assert np.max(np.abs(np.subtract(*expected))) > 1e-3
+START = np.float32([0.3, -0.2, 0.1, 0.4])
 
 
-def draw_batch(run_in_graph, client, classes, step=0, **changes):
-  hparams = dataclasses.replace(
-    HPARAMS, labelled_classes="estimated", **changes
-  )
-
-  def draw(data, classes, seed):
-    return atp.labelled_batches(hparams, data, classes, 2, seed)(step)
-
-  return run_in_graph(draw, client, np.float32(classes), np.int32([4, 5]))
+@pytest.fixture(scope="module")
+def result(client, first_state, functions):
+  return functions.train_client(START, first_state, client, 2)
 
 
-def test_labelled_batches_classes_have_the_estimated_distribution(
-  run_in_graph, client
+def test_round_agrees_with_the_oracle(
+  result, client, weights, oracle, run_in_graph, compare
 ):
-  # Two of its ten examples are of class 2.
-  client = client._replace(
-    x=np.arange(50, dtype=np.float32).reshape(10, 5),
-    y=np.int32([0] * 5 + [1] * 3 + [2] * 2),
-  )
+  def direction_of(x):
+    return oracle.gradient(
+      lambda w: oracle.entropy(oracle.predict(w, x)), weights
+    )
+
+  labelled = run_in_graph(lambda data: data.labelled, client)
+  rates, losses = np.float64(START), []
+  # Nine examples are three batches of four.
+  for batch in oracle.of_training(labelled, 3, 2):
+    h = direction_of(batch.x)
+    adapted = moved(weights, rates, h)
+    (loss,) = oracle.losses([batch])
+    losses.append(loss(adapted))
+    rates = rates + RATE * np.array(
+      [
+        np.sum(g * each) / np.sqrt(np.size(g))
+        for g, each in trees.pairs(oracle.gradient(loss, adapted), h)
+      ]
+    )
+  assert_allclose(START + result.update, rates, atol=1e-6)
+  assert_allclose(result.loss, np.mean(losses), rtol=1e-6)
+  assert np.min(np.abs(result.update)) > 1e-5
+  # The state is the direction of the stream.
+  state = result.client_state
+  expected = direction_of(client.stream_x)
+  compare.assert_close(state.direction.weights, expected, 1e-6)
+  assert state.direction.statistics == ()
+  assert state.timestep == 1
+
+
+def test_prediction_is_of_the_adapted_model(
+  result, first_state, client, weights, make_client, oracle, functions
+):
+  examples = make_client(5, [7])
+  adapted = moved(weights, START, result.client_state.direction.weights)
+  expected = [oracle.predict(w, examples.x) for w in (adapted, weights)]
+  # Before the first time step it is the source.
+  found = [
+    functions.predict_as_client(START, state, client, examples)
+    for state in (result.client_state, first_state)
+  ]
+  assert_allclose(found, expected, atol=1e-5)
+  assert np.max(np.abs(np.subtract(*expected))) > 1e-3
+
+
+@pytest.fixture(scope="module")
+def draw_batch(run_in_graph, client):
+  """Returns `draw(classes, batch_size, **fields)` for other data of it."""
+
+  def draw_batch(classes, batch_size, **fields):
+    hparams = dataclasses.replace(
+      HPARAMS, labelled_classes="estimated", batch_size=batch_size
+    )
+    return run_in_graph(
+      lambda data, classes, seed: atp.labelled_batches(
+        hparams, data, classes, 2, seed
+      )(0),
+      client._replace(**fields),
+      np.float32(classes),
+      np.int32([4, 5]),
+    )
+
+  return draw_batch
+
+
+def test_labelled_batches_classes_have_the_estimated_distribution(draw_batch):
+  # Two of ten examples are of class 2.
+  x = np.arange(50, dtype=np.float32).reshape(10, 5)
+  y = np.int32([0] * 5 + [1] * 3 + [2] * 2)
   classes = [0.2, 0.3, 0.5]
-  batch = draw_batch(run_in_graph, client, classes, batch_size=10_000)
+  batch = draw_batch(classes, 10_000, x=x, y=y)
   fractions = np.bincount(batch.y) / 10_000
   # Five standard deviations.
   assert_allclose(fractions, classes, atol=0.025)
   rows = np.int32(batch.x[:, 0] / 5)
-  assert_array_equal(client.y[rows], batch.y)
+  assert_array_equal(y[rows], batch.y)
   of_class_2 = np.bincount(rows)[8:] / np.sum(batch.y == 2)
   assert_allclose(of_class_2, [0.5, 0.5], atol=0.04)
 
 
-def test_labelled_batches_a_class_without_estimate_is_not_drawn(
-  run_in_graph, client
-):
-  batch = draw_batch(run_in_graph, client, [0, 1, 0], batch_size=100)
-  assert_array_equal(batch.y, 1)
-
-
-def test_labelled_batches_all_are_drawn_without_examples_of_the_classes(
-  run_in_graph, client
-):
-  client = client._replace(y=np.int32([0, 1] * 4 + [0]))
-  batch = draw_batch(run_in_graph, client, [0, 0, 1], batch_size=1000)
+def test_labelled_batches_have_no_class_without_estimate(draw_batch):
+  assert_array_equal(draw_batch([0, 1, 0], 100).y, 1)
+  # All are drawn without examples of the classes.
+  batch = draw_batch([0, 0, 1], 1000, y=np.int32([0, 1] * 4 + [0]))
   assert_allclose(np.mean(batch.y), 4 / 9, atol=0.08)
 
 

@@ -161,29 +161,22 @@ def test_labelled_batches_without_labelled_examples_rates_stay(
   assert_array_equal(result.update, 0)
 
 
-@pytest.fixture(scope="module")
-def states(build, client, first_state, make_adapting_client):
-  """Returns `run(history)`: states after time steps 1, 1 and 2."""
-  other = make_adapting_client(1, 9, 6)
+def test_history_online_is_the_mean_over_time_steps(
+  build, client, first_state, make_adapting_client, compare
+):
+  other = make_adapting_client(1, *STREAM)
+  later = client._replace(stream_x=other.stream_x, timestep=np.int32(2))
 
-  def run(history):
+  def states_of(history):
     functions = build(HPARAMS, history=history)
-    states = [first_state]
-    for timestep, stream in ((1, client), (1, client), (2, other)):
-      data = client._replace(
-        stream_x=stream.stream_x, timestep=np.int32(timestep)
-      )
-      result = functions.train_client(
-        np.zeros(4, np.float32), states[-1], data, 0
-      )
-      states.append(result.client_state)
-    return states[1:]
+    state = first_state
+    for data in (client, client, later):
+      state = functions.train_client(
+        np.zeros(4, np.float32), state, data, 0
+      ).client_state
+      yield state
 
-  return run
-
-
-def test_history_online_is_the_mean_over_time_steps(states, compare):
-  batch, online = (states(history) for history in ("batch", "online"))
+  batch, online = ([*states_of(history)] for history in ("batch", "online"))
   for first, again, _ in (batch, online):
     assert compare.equal_bits(again, first)
   # By default it is the last time step.

@@ -61,28 +61,6 @@ def summarize(oracle):
   return summarize
 
 
-@pytest.fixture(scope="module")
-def oracle_round(oracle, summarize):
-  """Returns `run(pretrained, weights, client)`: eq. 4, 6, 9 to 14 in NumPy."""
-
-  def run(pretrained, weights, client):
-    (q0, z0), (q1, z1) = (
-      [rows.mean(axis=0) for rows in summarize(*each)]
-      for each in ((pretrained, client.x), (weights, client.stream_x))
-    )
-    signal = ((1 - cosine(q0, q1)) + (1 - cosine(z0, z1)) / 2) / 2
-    rate = HPARAMS.eta_min + (HPARAMS.eta_max - HPARAMS.eta_min) * signal
-    classes = oracle.estimated_classes(pretrained, client)
-    trained, _ = oracle.descend(
-      weights,
-      [lambda w: oracle.risk(oracle.predict(w, client.x), client.y, classes)],
-      rate,
-    )
-    return trained, rate, classes
-
-  return run
-
-
 # A round of two clients, phase by phase.
 @pytest.fixture(scope="module")
 def run(start, pretrained, clients):
@@ -96,9 +74,26 @@ def first(run, clients):
 
 
 @pytest.fixture(scope="module")
-def expected(pretrained, clients, oracle_round):
+def expected(pretrained, clients, oracle, summarize):
+  """Weights, rates and classes by eq. 4, 6, 9 to 14 in NumPy."""
   _, weights = pretrained
-  return [oracle_round(weights, weights, client) for client in clients]
+
+  def run(client):
+    (q0, z0), (q1, z1) = (
+      [rows.mean(axis=0) for rows in summarize(weights, x)]
+      for x in (client.x, client.stream_x)
+    )
+    signal = ((1 - cosine(q0, q1)) + (1 - cosine(z0, z1)) / 2) / 2
+    rate = HPARAMS.eta_min + (HPARAMS.eta_max - HPARAMS.eta_min) * signal
+    classes = oracle.estimated_classes(weights, client)
+    trained, _ = oracle.descend(
+      weights,
+      [lambda w: oracle.risk(oracle.predict(w, client.x), client.y, classes)],
+      rate,
+    )
+    return trained, rate, classes
+
+  return [run(client) for client in clients]
 
 
 def test_round_first_phase(first, expected, compare):

@@ -94,18 +94,13 @@ def test_find_search_ends_where_the_slope_is_small(find):
   assert find(steeper)[0, 0] > 0.9
 
 
-@pytest.fixture(scope="module")
-def smooth(run_in_graph):
-  return lambda z, sizes, alpha, beta: run_in_graph(
-    lambda z, sizes: fed_the.smooth_features(z, alpha, beta, sizes, None),
-    np.float32(z),
-    np.int32(sizes),
-  )
-
-
-def test_smooth_history_by_hand(smooth):
+def test_smooth_history_by_hand(run_in_graph):
   # h is 4, 2, 5 in the first domain, and anew 8 in the second.
-  found = smooth([[4], [0], [8], [8]], [3, 1], alpha=0.5, beta=0.25)
+  found = run_in_graph(
+    lambda z, sizes: fed_the.smooth_features(z, 0.5, 0.25, sizes, None),
+    np.float32([[4], [0], [8], [8]]),
+    np.int32([3, 1]),
+  )
   np.testing.assert_array_equal(
     found, [[4], [0.75 * 2], [0.25 * 8 + 0.75 * 5], [8]]
   )

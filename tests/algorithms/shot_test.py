@@ -40,20 +40,6 @@ def label_by_hand(embeddings, logits):
   return labels
 
 
-@pytest.fixture(scope="module")
-def train(build, client, weights):
-  """Returns `train(**changes)`, a round from the source."""
-
-  def train(**changes):
-    functions = build(HPARAMS, **changes)
-    state = functions.initial_client_state(client.seed, ())
-    return functions.train_client(
-      (), state._replace(backbone=weights.backbone), client, 3
-    )
-
-  return train
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_pseudo_labels_agree_with_the_oracle(seed, run_in_graph):
   generator = np.random.default_rng(seed)
@@ -70,39 +56,36 @@ def test_pseudo_labels_agree_with_the_oracle(seed, run_in_graph):
   assert np.all(found != 3)
 
 
-@pytest.fixture(scope="module")
-def expected(client, weights, oracle):
-  """Returns `expected(beta, diversity, steps)`: backbone and mean loss."""
-  embeddings = oracle.embed(weights.backbone, client.stream_x)
-  labels = label_by_hand(embeddings, oracle.classify(weights.head, embeddings))
-
-  def run(beta, diversity, num_steps):
-    def loss(backbone):
-      logits = oracle.classify(
-        weights.head, oracle.embed(backbone, client.stream_x)
-      )
-      p = scipy.special.softmax(logits, axis=1)
-      return (
-        oracle.entropy(logits)
-        - diversity * scipy.stats.entropy(p.mean(axis=0))
-        + beta * oracle.cross_entropy(logits, labels)
-      )
-
-    return oracle.descend(weights.backbone, [loss] * num_steps, RATE)
-
-  return run
-
-
 @pytest.mark.parametrize(
   "beta, diversity, num_steps", [(0.4, 0.7, 2), (0.0, 1.0, 2), (0.0, 0.0, 1)]
 )
 def test_round_agrees_with_the_oracle(
-  train, beta, diversity, num_steps, weights, expected, compare
+  build, client, weights, oracle, compare, beta, diversity, num_steps
 ):
-  result = train(
-    pseudo_label_weight=beta, diversity=diversity, adaptation_steps=num_steps
+  functions = build(
+    HPARAMS,
+    pseudo_label_weight=beta,
+    diversity=diversity,
+    adaptation_steps=num_steps,
   )
-  backbone, loss = expected(beta, diversity, num_steps)
+  state = functions.initial_client_state(client.seed, ())
+  state = state._replace(backbone=weights.backbone)
+  result = functions.train_client((), state, client, 3)
+  embeddings = oracle.embed(weights.backbone, client.stream_x)
+  labels = label_by_hand(embeddings, oracle.classify(weights.head, embeddings))
+
+  def loss_of(backbone):
+    logits = oracle.classify(
+      weights.head, oracle.embed(backbone, client.stream_x)
+    )
+    p = scipy.special.softmax(logits, axis=1)
+    return (
+      oracle.entropy(logits)
+      - diversity * scipy.stats.entropy(p.mean(axis=0))
+      + beta * oracle.cross_entropy(logits, labels)
+    )
+
+  backbone, loss = oracle.descend(weights.backbone, [loss_of] * num_steps, RATE)
   compare.assert_close(result.client_state.backbone, backbone, 1e-5)
   assert_allclose(result.loss, loss, atol=1e-6)
   assert np.max(np.abs(backbone[0] - weights.backbone[0])) > 1e-3

@@ -29,22 +29,6 @@ def weights(cut, run_in_graph):
   return trees.add(drawn, trees.normal(drawn, 1, 0.3))
 
 
-@pytest.fixture(scope="module")
-def predict(cut, run_in_graph):
-  """Predicts examples in the order given."""
-
-  def predict_with(weights, x, sizes, num_supports):
-    hparams = t3a.HParams(num_supports=num_supports)
-    return run_in_graph(
-      lambda w, x, sizes: t3a.predict(cut, hparams, w, x, sizes, None),
-      weights,
-      x,
-      np.int32(sizes),
-    )
-
-  return predict_with
-
-
 def predict_by_hand(weights, features, num_supports):
   """The predictions for the examples of a domain, with lists as supports."""
   kernel, bias = weights.head
@@ -71,11 +55,17 @@ def predict_by_hand(weights, features, num_supports):
 
 @pytest.mark.parametrize("num_supports", [1, 3, 50])
 def test_predict_agrees_with_lists(
-  weights, predict, oracle, make_client, num_supports
+  cut, weights, oracle, make_client, run_in_graph, num_supports
 ):
   # 50 keeps all.
   x = make_client(0, [30]).x
-  found = predict(weights, x, [12, 0, 18], num_supports)
+  hparams = t3a.HParams(num_supports=num_supports)
+  found = run_in_graph(
+    lambda w, x, sizes: t3a.predict(cut, hparams, w, x, sizes, None),
+    weights,
+    x,
+    np.int32([12, 0, 18]),
+  )
   expected = [
     predict_by_hand(weights, oracle.embed(weights.backbone, part), num_supports)
     for part in (x[:12], x[12:])

@@ -96,17 +96,16 @@ def confusions(compile_in_graph):
 @hypothesis.given(SEEDS, st.integers(0, 20))
 def test_confusion_matrix_columns_match_numpy(confusions, seed, num_examples):
   logits, y = random_batch(seed, num_examples)
-  hard, soft = confusions(logits, y)
-  predictions = {
-    "hard": np.eye(NUM_CLASSES)[logits.argmax(axis=1)],
-    "soft": scipy.special.softmax(logits.astype(np.float64), axis=1),
-  }
-  for measured, kind in ((hard, "hard"), (soft, "soft")):
+  predictions = (
+    np.eye(NUM_CLASSES)[logits.argmax(axis=1)],
+    scipy.special.softmax(logits.astype(np.float64), axis=1),
+  )
+  for measured, rows in zip(confusions(logits, y), predictions, strict=True):
     assert_allclose(measured.sum(axis=0), 1, rtol=1e-6)
     for label in range(NUM_CLASSES):
       expected = np.eye(NUM_CLASSES)[label]
       if (y == label).any():
-        expected = predictions[kind][y == label].mean(axis=0)
+        expected = rows[y == label].mean(axis=0)
       assert_allclose(measured[:, label], expected, rtol=1e-5)
 
 

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import scipy.stats
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
+from tests.fixtures import arrays
 from tests.fixtures import trees
 from tff_shift.algorithms import fed_ccfa
 
@@ -42,7 +44,7 @@ def first(weights, functions):
   server = functions.initial_weights(np.zeros(2, np.int32))
   assert np.max(np.abs(server.head[0] - weights.head[0])) > 0.1
   server = server._replace(backbone=weights.backbone)
-  anchors = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
+  anchors = arrays.normal(0, 3, 8)
   anchors[1] = 0
   return server, fed_ccfa.ClientState(weights.head, anchors, np.float32(0))
 
@@ -62,28 +64,14 @@ def expected(weights, first, client, oracle):
     return oracle.risk(logits, client.y, classes)
 
   def alignment(features):
-    anchors = first[1].anchors
-    total = 0.0
-    for row, label in zip(features, client.y, strict=True):
-      if label == 1:
-        continue  # It has no anchor.
-      odds = {
-        c: np.exp(
-          row
-          @ anchors[c]
-          / np.linalg.norm(row)
-          / np.linalg.norm(anchors[c])
-          / 0.5
-        )
-        for c in (0, 2)
-      }
-      # A third of the examples are of its class.
-      weight = 3 * classes[label]
-      total -= weight * np.log(odds[label] / sum(odds.values()))
-    return total / 9
+    # Class 1 has no anchor; a third of the examples are of each class.
+    cosines = 1 - oracle.distances(features, first[1].anchors[[0, 2]], "cosine")
+    return sum(
+      classes[c] * oracle.cross_entropy(cosines[client.y == c] / 0.5, [row] * 3)
+      for row, c in enumerate((0, 2))
+    )
 
-  there = classes[classes > 0]
-  k = -np.sum(there * np.log(there)) / 0.5
+  k = scipy.stats.entropy(classes) / 0.5
 
   def run(k_factor, compared_start=first[0].head):
     balanced, _ = oracle.descend(

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 import tensorflow as tf
 from numpy.testing import assert_allclose
 
@@ -26,17 +28,10 @@ HPARAMS = unida.HParams(
 )
 
 
-def sigmoid(logits):
-  return 1 / (1 + np.exp(-logits))
-
-
 def transferability(logits, separate_logits, temperature):
-  weights = []
-  for row, separate in zip(logits, separate_logits, strict=True):
-    shares = np.exp(row / temperature) / np.exp(row / temperature).sum()
-    entropy = -np.sum(shares * np.log(shares)) / np.log(len(row))
-    weights.append(sigmoid(separate) - entropy)
-  return np.array(weights)
+  shares = scipy.special.softmax(logits / temperature, axis=1)
+  entropy = scipy.stats.entropy(shares, axis=1) / np.log(logits.shape[1])
+  return scipy.special.expit(separate_logits) - entropy
 
 
 def normalize(weights):

@@ -45,27 +45,28 @@ def client_logits(branch, embeddings):
   return np.maximum(x * scale + offset, 0) @ last_kernel + last_bias
 
 
-def reweighted_loss(oracle, current, batch, client_id):
-  embeddings = oracle.embed(current.shared.backbone, batch.x)
-  return LAMBDA * oracle.cross_entropy(
-    oracle.classify(current.head, embeddings), batch.y
-  ) + (1 - LAMBDA) * oracle.cross_entropy(
-    client_logits(current.shared.client_branch, embeddings),
-    np.full(len(batch.y), client_id),
-  )
-
-
 def test_two_steps_are_those_of_gradient_descent(
   weights, clients, oracle, compare, functions
 ):
   client = clients[3]
+
+  def loss_of(batch):
+    def loss(current):
+      embeddings = oracle.embed(current.shared.backbone, batch.x)
+      of_classes = oracle.cross_entropy(
+        oracle.classify(current.head, embeddings), batch.y
+      )
+      of_clients = oracle.cross_entropy(
+        client_logits(current.shared.client_branch, embeddings),
+        [3] * len(batch.y),
+      )
+      return LAMBDA * of_classes + (1 - LAMBDA) * of_clients
+
+    return loss
+
+  batches = oracle.of_training(client, 2, 3)
   expected, loss = oracle.descend(
-    weights,
-    [
-      lambda w, batch=batch: reweighted_loss(oracle, w, batch, 3)
-      for batch in oracle.of_training(client, 2, 3)
-    ],
-    0.3,
+    weights, [loss_of(batch) for batch in batches], 0.3
   )
   result = functions.train_client(weights.shared, weights.head, client, 3)
   oracle.check(result, weights.shared, expected.shared, loss)

@@ -127,18 +127,16 @@ TRAINING = points(
 
 
 @pytest.fixture
-def predict(build, line, run_in_graph):
+def predict(build, line):
   """Returns `predict(examples)`; psi doubles, phi does nothing."""
   one, two = np.ones((1, 1), np.float32), np.full((1, 1), 2, np.float32)
   functions = build(fed_evolve.HParams(distance="squared_l2"), model=line)
-
-  def predict(weights, data, to_predict):
-    # What a client has prepared is all that it needs of its data.
-    prepared = functions.prepare_client(weights, (), data, tf.constant(0))
-    return functions.predict_as_client(weights, prepared, None, to_predict)
-
   weights = fed_evolve.Weights((one,), (two,))
-  return lambda examples: run_in_graph(predict, weights, TRAINING, examples)
+  # What a client has prepared is all that it needs of its data.
+  prepared = functions.prepare_client(weights, (), TRAINING, 0)
+  return lambda examples: functions.predict_as_client(
+    weights, prepared, examples, examples
+  )
 
 
 def test_client_prediction_uses_prototypes_of_the_domain_before(predict):

@@ -4,7 +4,6 @@ import itertools
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.fixtures import trees
 from tff_shift.algorithms import fed_evp
@@ -143,7 +142,7 @@ def test_personalization_weights_that_change(deep_model, personalization):
   [("classifier", 1), ("default", 0), ("default", 2)],
 )
 def test_personalization_client_predicts_with_its_personal_weights(
-  build, deep_model, clients, oracle, run_in_graph, personalization, num_epochs
+  build, deep_model, clients, oracle, personalization, num_epochs
 ):
   functions = build(
     fed_evp.HParams(
@@ -155,15 +154,10 @@ def test_personalization_client_predicts_with_its_personal_weights(
     model=deep_model,
   )
   client, examples = clients
-  weights = run_in_graph(deep_model.initial_weights, client.seed)
-
-  def predict(weights, data, examples):
-    # What a client has prepared is all that it needs of its data.
-    prepared = functions.prepare_client(weights, (), data, tf.constant(0))
-    return functions.predict_as_client(weights, prepared, None, examples)
-
-  logits = run_in_graph(predict, weights, client, examples)
-
+  weights = functions.initial_weights(client.seed)
+  # What a client has prepared is all that it needs of its data.
+  prepared = functions.prepare_client(weights, (), client, 0)
+  logits = functions.predict_as_client(weights, prepared, examples, examples)
   chosen = split_model.SplitWeights(
     *(
       tuple(name in PERSONALIZED[personalization] for name in names)

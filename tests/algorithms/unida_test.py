@@ -73,9 +73,7 @@ def test_round_gradients_of_a_step(state, client, oracle, compare, functions):
   target_weights = normalize(weigh(client.stream_x, 0.5))
 
   def losses(state):
-    of_classes = oracle.cross_entropy(
-      oracle.predict(state.weights, client.x), client.y
-    )
+    (of_classes,) = oracle.losses([client])
     source, target = (
       oracle.embed(state.weights.backbone, x)
       for x in (client.x, client.stream_x)
@@ -88,7 +86,7 @@ def test_round_gradients_of_a_step(state, client, oracle, compare, functions):
       ]
       for part in state.classifiers
     )
-    return of_classes, weighted, separate
+    return of_classes(state.weights), weighted, separate
 
   def of_backbone(state):
     # That of d' ends before it.

@@ -1,5 +1,6 @@
 """Tests of change-point detection beside all segmentations of a sequence."""
 
+import functools
 import itertools
 
 import hypothesis
@@ -59,18 +60,17 @@ def detect(compile_in_graph):
 
   The first row of the sequence is `previous` of the first step.
   """
-  steps = {}
+
+  @functools.cache
+  def start(num_lengths):
+    state = change_point.initial_state(SIZE, num_lengths)
+    specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, state)
+    vector = tf.TensorSpec([SIZE], tf.float32)
+    step = compile_in_graph(change_point.observe, specs, vector, vector)
+    return step, tf.nest.map_structure(np.asarray, state)
 
   def run(sequence, num_lengths=NUM_LENGTHS):
-    if num_lengths not in steps:
-      state = change_point.initial_state(SIZE, num_lengths)
-      specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, state)
-      vector = tf.TensorSpec([SIZE], tf.float32)
-      steps[num_lengths] = (
-        compile_in_graph(change_point.observe, specs, vector, vector),
-        tf.nest.map_structure(lambda each: each.numpy(), state),
-      )
-    step, state = steps[num_lengths]
+    step, state = start(num_lengths)
     signals = []
     for previous, current in itertools.pairwise(sequence):
       signal, state = step(state, previous, current)

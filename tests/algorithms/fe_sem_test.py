@@ -1,4 +1,4 @@
-"""FeSEM: k-means of the clients' models, with the server models for shared."""
+"""FeSEM: k-means of the clients' models, with the server models for centres."""
 
 import numpy as np
 import pytest

@@ -25,6 +25,11 @@ def squares(one, other):
   return scipy_distance.cdist(one, other, "sqeuclidean")
 
 
+def assert_distance(one, other, cost, **options):
+  found = distances.distance(one, other, **options)
+  assert found == pytest.approx(assignment(cost), rel=1e-9)
+
+
 def pair(seed, n=20, m=20, size=3):
   rng = np.random.default_rng(seed)
   return rng.normal(size=(n, size)), rng.normal(0.5, 2, size=(m, size))
@@ -34,12 +39,10 @@ def pair(seed, n=20, m=20, size=3):
 @hypothesis.given(SEEDS, st.integers(2, 30))
 def test_feature_distance_is_the_cheapest_pairing(seed, n):
   one, other = pair(seed, n, n)
-  expected = assignment(squares(one, other))
+  cost = squares(one, other)
   for method in ("auto", "exact"):
-    assert distances.distance(one, other, method=method) == pytest.approx(
-      expected, rel=1e-9
-    )
-  assert distances.distance(other, one) == pytest.approx(expected, rel=1e-9)
+    assert_distance(one, other, cost, method=method)
+  assert_distance(other, one, cost)
 
 
 @pytest.mark.parametrize("offset", [1e6, 1e9, 1.7e9])
@@ -70,15 +73,13 @@ def test_feature_distance_scaler_must_give_finite_numbers():
 def test_feature_distance_periods_of_different_sizes_have_equal_weight():
   one, other = pair(1, n=12, m=4)
   # Each example of the smaller one counts as three.
-  expected = assignment(squares(one, np.repeat(other, 3, axis=0)))
-  assert distances.distance(one, other) == pytest.approx(expected, rel=1e-9)
+  assert_distance(one, other, squares(one, np.repeat(other, 3, axis=0)))
 
 
 @pytest.mark.slow
 def test_feature_distance_large_periods_are_paired_to_the_end():
   one, other = pair(7, 2000, 2000, size=64)
-  expected = assignment(squares(one, other))
-  assert distances.distance(one, other) == pytest.approx(expected, rel=1e-9)
+  assert_distance(one, other, squares(one, other))
 
 
 def test_feature_distance_features_are_standardised_by_the_scaler():
@@ -86,19 +87,16 @@ def test_feature_distance_features_are_standardised_by_the_scaler():
   public = np.random.default_rng(0).normal(3, [1, 10, 100], size=(50, 3))
   scaler = preprocessing.StandardScaler().fit(public)
   deviations = public.std(axis=0)
-  expected = assignment(squares(one / deviations, other / deviations))
-  found = distances.distance(one, other, scaler=scaler)
-  assert found == pytest.approx(expected, rel=1e-9)
+  cost = squares(one / deviations, other / deviations)
+  assert_distance(one, other, cost, scaler=scaler)
 
 
 def test_feature_distance_images_are_flat_and_between_0_and_1():
   one, other = np.random.default_rng(4).integers(
     0, 256, (2, 9, 5, 4, 1), np.uint8
   )
-  expected = assignment(
-    squares(one.reshape(9, 20) / 255, other.reshape(9, 20) / 255)
-  )
-  assert distances.distance(one, other) == pytest.approx(expected, rel=1e-9)
+  cost = squares(one.reshape(9, 20) / 255, other.reshape(9, 20) / 255)
+  assert_distance(one, other, cost)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1, 1e4])
@@ -139,9 +137,7 @@ def test_label_distance_both_terms_share_the_cheapest_pairing(seed):
     for x, y in zip((one, other), labels, strict=True)
   )
   cost = squares(one, other) + squares(means, other_means)
-  found = distances.distance(one, other, labels=tuple(labels))
-  assert found == pytest.approx(assignment(cost), rel=1e-9)
-  assert found >= distances.distance(one, other)
+  assert_distance(one, other, cost, labels=tuple(labels))
 
 
 def test_labels_are_of_standardised_features():

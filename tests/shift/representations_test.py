@@ -198,31 +198,33 @@ def test_t_sne_map_public_examples_are_where_the_map_has_them():
   assert_allclose(np.sort(r(x)), [0, 0, 1, 3])
 
 
+ONE, NINE = np.ones([1, 6]), np.random.default_rng(0).normal(size=(9, 6))
+
+
 @pytest.mark.parametrize(
-  "name, options, start",
+  "x, name, options, start",
   [
-    ("umap", {}, "representation must be one of t_sne, t_sne_map, "),
-    ("moments", {}, "extractor must be given for moments, and for "),
-    ("pca", {"extractor": abs}, "extractor must be given for moments, "),
-    ("pca", {"size": 0}, "size must be "),
-    ("pca", {"size": 5}, "size must be even for pca, got 5"),
-    ("t_sne", {"size": 5}, "size must be even for t_sne, got 5"),
-    ("pca", {"size": 14}, "size must be at most 12 for pca with public"),
-    ("t_sne_map", {"size": 10}, "size must be at most 9, the number of "),
+    *(
+      (
+        ONE,
+        name,
+        options,
+        "public examples must have the shape [n, ...] with n of at least 2",
+      )
+      for name, options in OPTIONS.items()
+    ),
+    (NINE, "umap", {}, "representation must be one of t_sne, t_sne_map, "),
+    (NINE, "moments", {}, "extractor must be given for moments, and for "),
+    (NINE, "pca", {"extractor": abs}, "extractor must be given for moments, "),
+    (NINE, "pca", {"size": 0}, "size must be "),
+    (NINE, "pca", {"size": 5}, "size must be even for pca, got 5"),
+    (NINE, "t_sne", {"size": 5}, "size must be even for t_sne, got 5"),
+    (NINE, "pca", {"size": 14}, "size must be at most 12 for pca with public"),
+    (NINE, "t_sne_map", {"size": 10}, "size must be at most 9, the number of "),
   ],
 )
-def test_bad_values_are_refused(name, options, start, refusal):
-  x = np.random.default_rng(0).normal(size=(9, 6))
+def test_bad_values_are_refused(x, name, options, start, refusal):
   assert refusal(representations.fit, name, x, **options).startswith(start)
-
-
-@pytest.mark.parametrize("name", choices.REPRESENTATIONS)
-def test_bad_public_examples_are_refused(name, refusal):
-  x = np.ones([1, 6])
-  options = OPTIONS[name]
-  assert refusal(representations.fit, name, x, **options).startswith(
-    "public examples must have the shape [n, ...] with n of at least 2"
-  )
 
 
 def test_one_feature_is_too_few_for_t_sne(refusal):

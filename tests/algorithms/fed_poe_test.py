@@ -70,19 +70,16 @@ def of_classes(probabilities, y):
   return probabilities[np.arange(len(y)), y]
 
 
-def mixed(of_models, ensemble):
-  """The three levels in NumPy."""
+def mixed(of_models):
+  """The three levels of `ENSEMBLE` in NumPy."""
 
   def blend(losses, values):
     weights = np.exp(-0.5 * np.array(losses))
-    return np.tensordot(weights / weights.sum(), np.stack(values), 1)
+    return np.average(values, axis=0, weights=weights)
 
-  drawn = np.array(ensemble.drawn) > 0
-  tuned = blend(ensemble.losses[:2], of_models[:2])
-  stored = blend(
-    np.array(ensemble.snapshot_losses)[drawn], np.array(of_models[2:])[drawn]
-  )
-  return tuned, stored, blend(ensemble.losses[2:], [tuned, stored])
+  tuned = blend(ENSEMBLE.losses[:2], of_models[:2])
+  stored = blend(ENSEMBLE.snapshot_losses[:2], of_models[2:4])
+  return tuned, stored, blend(ENSEMBLE.losses[2:], [tuned, stored])
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +96,7 @@ def test_round_losses_are_of_before_training(
   result, client, classes, probabilities_of, oracle
 ):
   of_models = probabilities_of(client.x)
-  tuned, stored, _ = mixed(of_models, ENSEMBLE)
+  tuned, stored, _ = mixed(of_models)
   own, federated, first, second, tuned, stored = (
     oracle.risk(np.log(values), client.y, classes)
     for values in (*of_models[:4], tuned, stored)
@@ -175,7 +172,7 @@ def test_predictions_are_a_mixture_of_all_models(
 ):
   examples = make_client(4, [6])
   logits = functions.predict_as_client(server, state, client, examples)
-  _, _, total = mixed(probabilities_of(examples.x), ENSEMBLE)
+  _, _, total = mixed(probabilities_of(examples.x))
   assert_allclose(np.exp(logits), total, rtol=1e-4)
 
 
@@ -189,7 +186,7 @@ def test_pseudo_labels_are_those_of_the_mixture(
     batch_size=len(client.stream_x),
   ).train_client(server, state._replace(past=()), client, 1)
   of_models = probabilities_of(client.stream_x)
-  y = mixed(of_models, ENSEMBLE)[2].argmax(axis=1)
+  y = mixed(of_models)[2].argmax(axis=1)
   assert_allclose(
     result.client_state.ensemble.losses[0],
     1 - np.mean(np.log(of_classes(of_models[0], y))),

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
 
 from tests.fixtures import trees
 from tff_shift.algorithms import cfed
@@ -119,7 +118,9 @@ def test_client_contributes_what_it_says_and_where_the_rounds_are(
   result = functions.train_client(weights, (), client, round_num)
   found = result.plaintext_sum
   trained = trees.add(weights.model, result.update)
-  assert_allclose(found.probabilities, says(oracle, trained, public), atol=1e-5)
+  np.testing.assert_allclose(
+    found.probabilities, says(oracle, trained, public), atol=1e-5
+  )
   assert (found.num_clients, found.is_later) == (1, is_later)
   assert found.is_last == is_last
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
 
 from tests.fixtures import trees
 from tff_shift.algorithms import fed_iir
@@ -40,7 +39,7 @@ def test_client_survey_is_the_gradient_of_all_examples(
   expected = trees.mean(weights.head, expected, weights=[0.9, 0.1])
   compare.assert_close(after.gradient, expected, 1e-6)
   (loss,) = oracle.losses([client])
-  assert_allclose(result.loss, loss(weights), rtol=1e-5)
+  np.testing.assert_allclose(result.loss, loss(weights), rtol=1e-5)
 
 
 def test_client_steps_agree_with_the_oracle(

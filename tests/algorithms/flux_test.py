@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
-from numpy.testing import assert_array_equal
 from sklearn import cluster
 
 from tests.fixtures import trees
@@ -96,7 +95,7 @@ def test_descriptor_agrees_with_numpy(describe, classes):
 
 def test_descriptor_of_nothing_is_finite(describe):
   found = describe(np.zeros((0, 3)), np.zeros(0))
-  assert_array_equal(found, [[0] * 3] * 2 + [[-1] * 3] * 6)
+  np.testing.assert_array_equal(found, [[0] * 3] * 2 + [[-1] * 3] * 6)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
 
 from tests.fixtures import trees
 from tff_shift import algorithms
@@ -64,7 +63,7 @@ def test_client_predicts_after_steps_of_the_inner_rate(
   batches = oracle.batches(client, 2, randomness.Purpose.PERSONALIZE)
   adapted, _ = oracle.descend(weights, oracle.losses(batches), ALPHA)
   prepared = functions.prepare_client(weights, (), client, 0)
-  assert_allclose(
+  np.testing.assert_allclose(
     functions.predict_as_client(weights, prepared, client, other),
     oracle.predict(adapted, other.x),
     atol=1e-5,

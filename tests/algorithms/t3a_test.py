@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import scipy.special
 import scipy.stats
-from numpy.testing import assert_allclose
 
 from tests.fixtures import trees
 from tff_shift.algorithms import fed_avg_ft
@@ -70,7 +69,7 @@ def test_predict_agrees_with_lists(
     predict_by_hand(weights, oracle.embed(weights.backbone, part), num_supports)
     for part in (x[:12], x[12:])
   ]
-  assert_allclose(found, np.concatenate(expected), atol=1e-5)
+  np.testing.assert_allclose(found, np.concatenate(expected), atol=1e-5)
 
 
 class TestWork:

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from numpy.testing import assert_allclose
 
 from tff_shift.algorithms.parts import domain_adversaries
 
@@ -25,7 +24,7 @@ def test_reversal_strength_rises_over_the_time_steps(timestep):
     domain_weight=0.5, domain_ramp=20
   )
   share = min(timestep / 20, 1)
-  assert_allclose(
+  np.testing.assert_allclose(
     domain_adversaries.reversal_strength(hparams, timestep),
     0.5 * (2 / (1 + np.exp(-10 * share)) - 1),
     rtol=1e-5,

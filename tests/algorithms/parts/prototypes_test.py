@@ -37,6 +37,15 @@ EMBEDDINGS = tf.TensorSpec([None, None], tf.float32)
 CLASSES = tf.TensorSpec([None], tf.int32)
 
 
+def compute_distances(embeddings, means):
+  return [
+    prototypes.distances(
+      np.float32(embeddings), np.float32(means), name
+    ).numpy()
+    for name in DISTANCES
+  ]
+
+
 @pytest.fixture(scope="module")
 def compute_loss(compile_in_graph):
   """Returns `compute(num_classes, distance)(e1, y1, e2, y2)`.
@@ -81,7 +90,7 @@ def test_class_means_of_random_batches(oracle, drawn):
 
 @hypothesis.settings(max_examples=40, deadline=None)
 @hypothesis.given(batches())
-def test_distances_of_random_batches(compute_distances, oracle, drawn):
+def test_distances_of_random_batches(oracle, drawn):
   _, (embeddings, _), (means, _) = drawn
   expected = [oracle.distances(embeddings, means, name) for name in DISTANCES]
   roots, squares, cosines = found = compute_distances(embeddings, means)
@@ -92,19 +101,7 @@ def test_distances_of_random_batches(compute_distances, oracle, drawn):
   assert cosines.min() > -1e-6 and cosines.max() < 2 + 1e-6
 
 
-@pytest.fixture(scope="module")
-def compute_distances(compile_in_graph):
-  run = compile_in_graph(
-    lambda embeddings, means: [
-      prototypes.distances(embeddings, means, name) for name in DISTANCES
-    ],
-    EMBEDDINGS,
-    EMBEDDINGS,
-  )
-  return lambda *lists: run(*map(np.asarray, lists))
-
-
-def test_distances_by_hand(compute_distances):
+def test_distances_by_hand():
   roots, squares, cosines = compute_distances(
     [[3.0, 4.0], [0.0, 2.0]], [[0.0, 0.0], [-6.0, -8.0], [5.0, 0.0]]
   )
@@ -114,7 +111,7 @@ def test_distances_by_hand(compute_distances):
   assert_allclose(cosines, [[1, 2, 0.4], [1, 1.8, 1]], rtol=0, atol=1e-6)
 
 
-def test_small_distance_between_long_vectors_is_exact(compute_distances):
+def test_small_distance_between_long_vectors_is_exact():
   roots, squares, _ = compute_distances([[4096.0, 4096.0]], [[4096.5, 4096.25]])
   assert squares == 0.5**2 + 0.25**2
   assert_allclose(roots, np.hypot(0.5, 0.25), rtol=1e-6)

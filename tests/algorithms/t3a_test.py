@@ -14,11 +14,17 @@ from tff_shift.models import split_model
 pytestmark = pytest.mark.slow
 
 COMMON = {"batch_size": 4, "local_steps": 1, "learning_rate": 0.3}
+HPARAMS = t3a.HParams(num_supports=3, **COMMON)
 
 
 @pytest.fixture(scope="module")
-def cut(deep_model):
-  return split_model.with_head(deep_model, "last_layer")
+def model(deep_model):
+  return deep_model
+
+
+@pytest.fixture(scope="module")
+def cut(model):
+  return split_model.with_head(model, "last_layer")
 
 
 @pytest.fixture(scope="module")
@@ -72,38 +78,32 @@ def test_predict_agrees_with_lists(
   np.testing.assert_allclose(found, np.concatenate(expected), atol=1e-5)
 
 
-class TestWork:
-  @pytest.fixture(scope="class")
-  def functions(self, build, deep_model):
-    return build(t3a.HParams(num_supports=3, **COMMON), model=deep_model)
-
-  def test_clients_see_examples_in_orders_of_their_own(
-    self, functions, weights, make_client
-  ):
-    examples = make_client(1, [4, 0, 9])
-    one, other = (
-      functions.predict_as_client(
-        weights, weights, make_client(client, [6, 5]), examples
-      )
-      for client in (0, 2)
+def test_clients_see_examples_in_orders_of_their_own(
+  functions, weights, make_client
+):
+  examples = make_client(1, [4, 0, 9])
+  one, other = (
+    functions.predict_as_client(
+      weights, weights, make_client(client, [6, 5]), examples
     )
-    assert np.any(one != other)
+    for client in (0, 2)
+  )
+  assert np.any(one != other)
 
-  def test_training_and_server_are_those_of_fed_avg_ft(
-    self, build, deep_model, functions, weights, make_client, compare
-  ):
-    client = make_client(0, [6, 5])
 
-    def run(functions, w):
-      return (
-        functions.train_client(w, (), client, 2).update,
-        functions.prepare_client(w, (), client, 2),
-        functions.predict_as_server(w, (), client),
-      )
-
-    flat, num_backbone = trees.leaves(weights), len(deep_model.backbone.names)
-    whole = split_model.SplitWeights(
-      tuple(flat[:num_backbone]), tuple(flat[num_backbone:])
+def test_training_and_server_are_those_of_fed_avg_ft(
+  build, model, functions, weights, client, compare
+):
+  def run(functions, w):
+    return (
+      functions.train_client(w, (), client, 2).update,
+      functions.prepare_client(w, (), client, 2),
+      functions.predict_as_server(w, (), client),
     )
-    plain = build(fed_avg_ft.HParams(**COMMON), model=deep_model)
-    assert compare.equal_bits(run(functions, weights), run(plain, whole))
+
+  flat, num_backbone = trees.leaves(weights), len(model.backbone.names)
+  whole = split_model.SplitWeights(
+    tuple(flat[:num_backbone]), tuple(flat[num_backbone:])
+  )
+  plain = build(fed_avg_ft.HParams(**COMMON))
+  assert compare.equal_bits(run(functions, weights), run(plain, whole))

@@ -43,9 +43,10 @@ PROBABILITIES = np.array([0.5, 0.3, 0.2, 0.0], np.float32)
 
 def test_draws_chances_of_small_probabilities_keep_their_digits():
   found = fed_poe.importance_weighted(
-    np.ones(2, np.float32), tf.constant([1.0, 1e-9]), np.ones(2), 8
+    np.ones(3, np.float32), tf.constant([1.0, 1e-9, 0.5]), [1.0, 1.0, 0.0], 8
   )
-  assert_allclose(found, [1, 1 / 8e-9], rtol=1e-5)
+  # The last one was not drawn.
+  assert_allclose(found, [1, 1 / 8e-9, 0], rtol=1e-5)
 
 
 def test_draws_have_their_probabilities():

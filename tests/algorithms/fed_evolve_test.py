@@ -194,3 +194,6 @@ def test_server_evaluation_clients_count_by_their_examples_of_a_class(evaluate):
   # With a third class, at 1000, the other two are where they were.
   metrics = evaluate([1.13, 600], [0, 2], points([1000], [2], [1]))
   assert metrics["accuracy"] == 1
+  # A class that no client has is never predicted, and has no finite loss.
+  metrics = evaluate([-1e4, 0, 1e4], [2, 2, 2])
+  assert metrics["accuracy"] == 0 and np.isnan(metrics["loss"])

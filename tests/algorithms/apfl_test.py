@@ -46,100 +46,79 @@ def descend(oracle, batches, mixture, own, shared, alpha, mixture_rate):
   return own, shared, alpha
 
 
-class TestTraining:
-  @pytest.mark.parametrize(
-    "mixture, mixture_rate",
-    # At the last rate alpha is cut off.
-    [("weights", 0.0), ("logits", 0.0), ("weights", 0.1), ("weights", 50.0)],
+@pytest.mark.parametrize(
+  "mixture, mixture_rate",
+  # At the last rate alpha is cut off.
+  [("weights", 0.0), ("logits", 0.0), ("weights", 0.1), ("weights", 50.0)],
+)
+def test_training_steps_agree_with_the_oracle(
+  build, client, weights, personal, oracle, compare, mixture, mixture_rate
+):
+  alpha = 0.3
+  result = build(
+    HPARAMS, mixture=mixture, mixture_learning_rate=mixture_rate
+  ).train_client(
+    weights, apfl.ClientState(personal, np.float32(alpha)), client, ROUND
   )
-  def test_steps_agree_with_the_oracle(
-    self,
-    build,
-    client,
-    weights,
-    personal,
-    oracle,
-    compare,
-    mixture,
-    mixture_rate,
-  ):
-    alpha = 0.3
-    result = build(
-      HPARAMS, mixture=mixture, mixture_learning_rate=mixture_rate
-    ).train_client(
-      weights, apfl.ClientState(personal, np.float32(alpha)), client, ROUND
-    )
-    batches = oracle.of_training(client, NUM_STEPS, ROUND)
-    own, shared, expected = descend(
-      oracle, batches, mixture, personal, weights, alpha, mixture_rate or RATE
-    )
-    assert_allclose(result.client_state.alpha, expected, atol=1e-5)
-    assert (expected in (0, 1)) == (mixture_rate > 1)
-    assert abs(expected - alpha) > 1e-3
-    compare.assert_close(result.client_state.personal, own, 1e-5)
-    compare.assert_close(result.update, trees.subtract(shared, weights), 1e-5)
-
-  @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-  def test_weight_decay_is_of_the_shared_model_alone(
-    self, build, client, weights, personal, compare, optimizer
-  ):
-    state = apfl.ClientState(personal, np.float32(0.4))
-    # One step: w has not decayed before it.
-    once = {"local_steps": 1, "batch_size": 99}
-    one = client._replace(
-      domain_sizes=np.array([len(client.y)], client.domain_sizes.dtype)
-    )
-    found, plain, decayed = (
-      build(HPARAMS, optimizer=optimizer, **once, **changes)
-      .train_client(weights, state, one, ROUND)
-      .client_state.personal
-      for changes in (
-        {"weight_decay": 0.1},
-        {},
-        {"weight_decay": 0.1, "personal_weight_decay": True},
-      )
-    )
-    assert compare.equal_bits(found, plain)
-    assert not compare.equal_bits(decayed, plain)
-    # Less by rate * decay * v.
-    expected = trees.add(plain, personal, -RATE * 0.1)
-    compare.assert_close(decayed, expected, 1e-6)
+  batches = oracle.of_training(client, NUM_STEPS, ROUND)
+  own, shared, expected = descend(
+    oracle, batches, mixture, personal, weights, alpha, mixture_rate or RATE
+  )
+  assert_allclose(result.client_state.alpha, expected, atol=1e-5)
+  assert (expected in (0, 1)) == (mixture_rate > 1)
+  assert abs(expected - alpha) > 1e-3
+  compare.assert_close(result.client_state.personal, own, 1e-5)
+  compare.assert_close(result.update, trees.subtract(shared, weights), 1e-5)
 
 
-class TestPrediction:
-  @pytest.mark.parametrize("mixture", ["weights", "logits"])
-  def test_agrees_with_the_oracle(
-    self, build, client, weights, personal, oracle, run_for_each, mixture
-  ):
-    functions = build(apfl.HParams(mixture=mixture))
-    alphas = [0.0, 0.3, 1.0]
-    results = run_for_each(
-      lambda shared, state, data: (
-        functions.predict_as_client(shared, state, data, data),
-        functions.predict_as_server(shared, (), data),
-      ),
-      [
-        (weights, apfl.ClientState(personal, np.float32(alpha)), client)
-        for alpha in alphas
-      ],
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_training_weight_decay_is_of_the_shared_model_alone(
+  build, client, weights, personal, compare, optimizer
+):
+  state = apfl.ClientState(personal, np.float32(0.4))
+  # One step: w has not decayed before it.
+  once = {"local_steps": 1, "batch_size": 99}
+  one = client._replace(domain_sizes=np.int32([len(client.y)]))
+  found, plain, decayed = (
+    build(HPARAMS, optimizer=optimizer, **once, **changes)
+    .train_client(weights, state, one, ROUND)
+    .client_state.personal
+    for changes in (
+      {"weight_decay": 0.1},
+      {},
+      {"weight_decay": 0.1, "personal_weight_decay": True},
     )
-    np.testing.assert_array_equal(*results[0])
-    for alpha, (found, _) in zip(alphas, results, strict=True):
-      expected = (
-        oracle.predict(mix(alpha, personal, weights), client.x)
-        if mixture == "weights"
-        else mix(
-          alpha,
-          oracle.predict(personal, client.x),
-          oracle.predict(weights, client.x),
-        )
-      )
-      assert_allclose(found, expected, atol=1e-5)
+  )
+  assert compare.equal_bits(found, plain)
+  assert not compare.equal_bits(decayed, plain)
+  # Less by rate * decay * v.
+  expected = trees.add(plain, personal, -RATE * 0.1)
+  compare.assert_close(decayed, expected, 1e-6)
 
-  def test_first_model_is_what_the_server_sends(
-    self, build, client, weights, compare
-  ):
-    first = build(apfl.HParams(mixture_weight=0.2)).initial_client_state(
-      client.seed, weights
+
+@pytest.mark.parametrize("mixture", ["weights", "logits"])
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+def test_prediction_agrees_with_the_oracle(
+  build, client, weights, personal, oracle, mixture, alpha
+):
+  functions = build(apfl.HParams(mixture=mixture))
+  state = apfl.ClientState(personal, np.float32(alpha))
+  found = functions.predict_as_client(weights, state, client, client)
+  if not alpha:
+    np.testing.assert_array_equal(
+      found, functions.predict_as_server(weights, (), client)
     )
-    assert compare.equal_bits(first, apfl.ClientState(weights, np.float32(0.2)))
+  own, shared = (oracle.predict(w, client.x) for w in (personal, weights))
+  expected = (
+    oracle.predict(mix(alpha, personal, weights), client.x)
+    if mixture == "weights"
+    else mix(alpha, own, shared)
+  )
+  assert_allclose(found, expected, atol=1e-5)
+
+
+def test_first_model_is_what_the_server_sends(build, client, weights, compare):
+  first = build(apfl.HParams(mixture_weight=0.2)).initial_client_state(
+    client.seed, weights
+  )
+  assert compare.equal_bits(first, apfl.ClientState(weights, np.float32(0.2)))

@@ -1,15 +1,11 @@
 """CFeD: some clients learn, some review, and the server distils."""
 
-import dataclasses
-
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
 
 from tests.fixtures import trees
 from tff_shift.algorithms import cfed
 from tff_shift.data import client_dataset
-from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
@@ -30,16 +26,8 @@ SIZES = [4, 6, 5]
 
 
 @pytest.fixture(scope="module")
-def client(make_client):
-  return make_client(0, SIZES)
-
-
-@pytest.fixture(scope="module")
 def weights(initial):
-  return cfed.Weights(
-    *map(initial, range(2)),
-    seed=randomness.server_seed(5),
-  )
+  return cfed.Weights(*map(initial, range(2)), seed=randomness.server_seed(5))
 
 
 @pytest.fixture(scope="module")
@@ -52,202 +40,140 @@ def says(oracle, weights, x):
   return oracle.softmax(oracle.predict(weights, x) / 2)
 
 
-def distillation_losses(oracle, targets, public, seed, run_in_graph, num_steps):
+def distillation_losses(oracle, targets, public, seed, num_steps, *words):
   """The losses of distillation of steps on batches of 4, in NumPy."""
   numbers = client_dataset.ClientDataset.from_arrays(
     public, np.arange(len(public), dtype=np.int32), seed=seed
   )
-  batches = run_in_graph(
-    lambda data: [
-      local_training.pooled_batches(data, num_steps, 4, data.seed)(step).y
-      for step in range(num_steps)
-    ],
-    numbers,
-  )
   return [
-    lambda w, batch=batch: -2.0
+    lambda w, chosen=batch.y: -2.0
     * np.mean(
-      np.sum(targets[batch] * np.log(says(oracle, w, public[batch])), axis=1)
+      np.sum(targets[chosen] * np.log(says(oracle, w, public[chosen])), axis=1)
     )
-    for batch in batches
+    for batch in oracle.of_training(numbers, num_steps, *words)
   ]
 
 
-class TestClients:
-  @pytest.mark.parametrize(
-    "review_share, round_num, domain", [(1.0, 1, 0), (0.0, 3, 1)]
-  )
-  def test_who_learns_does_what_fed_avg_does_on_the_domain(
-    self,
-    learn_alone,
-    build,
-    weights,
-    client,
-    compare,
-    review_share,
-    round_num,
-    domain,
-  ):
-    result = build(HPARAMS, review_share=review_share).train_client(
-      weights, (), client, round_num
-    )
-    expected = learn_alone(weights.model, client, domain, round_num)
-    assert compare.equal_bits(result.update, expected.update)
-    assert compare.equal_bits(result.loss, expected.loss)
-
-  def test_who_reviews_distils_from_the_teacher(
-    self, build, weights, client, public, oracle, run_in_graph, compare
-  ):
-    hparams = dataclasses.replace(HPARAMS, review_share=1.0)
-    result = build(hparams).train_client(weights, (), client, 3)
-    seed = run_in_graph(
-      lambda data: randomness.fold(data.seed, randomness.Purpose.TRAIN, 3, 1),
-      client,
-    )
-    expected, mean_loss = oracle.descend(
-      weights.model,
-      distillation_losses(
-        oracle,
-        says(oracle, weights.teacher, public),
-        public,
-        seed,
-        run_in_graph,
-        3,
-      ),
-      0.1,
-    )
-    update = trees.subtract(expected, weights.model)
-    assert trees.largest(update) > 1e-3
-    compare.assert_close(result.update, update, 1e-5)
-    assert_allclose(result.loss, mean_loss, rtol=1e-5)
-    # The classes are not looked at.
-    other = client._replace(y=2 - client.y)
-    again = build(hparams).train_client(weights, (), other, 3)
-    assert compare.equal_bits(again, result)
-
-  def test_who_reviews_is_drawn_for_each_client_and_round(
-    self, weights, make_client, run_for_each, functions
-  ):
-    # A client that learns tells classes apart, one that reviews does not.
-    clients = [make_client(i, SIZES) for i in range(20)]
-    calls_of_labels = [
-      [
-        (weights, (), each._replace(y=np.roll(each.y, shift)), np.int32(number))
-        for number in (3, 4)
-        for each in clients
-      ]
-      for shift in (0, 1)
-    ]
-    train = functions.train_client
-    losses, others = (
-      np.array([result.loss for result in run_for_each(train, calls)])
-      for calls in calls_of_labels
-    )
-    reviews = (losses == others).reshape(2, 20)
-    assert np.all((reviews.sum(axis=1) >= 2) & (reviews.sum(axis=1) <= 14))
-    assert np.any(reviews[0] != reviews[1])
-
-  @pytest.mark.parametrize(
-    "round_num, is_later, is_last",
-    [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1), (5, 1, 0), (9, 1, 0)],
-  )
-  def test_contributes_what_it_says_and_where_the_rounds_are(
-    self,
-    weights,
-    client,
-    public,
-    oracle,
-    round_num,
-    is_later,
-    is_last,
-    functions,
-  ):
-    result = functions.train_client(weights, (), client, round_num)
-    found = result.plaintext_sum
-    trained = trees.add(weights.model, result.update)
-    assert_allclose(
-      found.probabilities, says(oracle, trained, public), atol=1e-5
-    )
-    assert (found.num_clients, found.is_later) == (1, is_later)
-    assert found.is_last == is_last
-
-
-class TestServer:
-  @pytest.fixture(scope="class")
-  def change(self, weights):
-    """A mean update."""
-    return trees.map(lambda w: np.full_like(w, 0.01), weights.model)
-
-  def plaintext_sum(self, is_later, is_last):
-    generator = np.random.default_rng(0)
-    # Of two clients.
-    said = generator.dirichlet(np.ones(3), (2, 7)).sum(axis=0)
-    return cfed.Contribution(
-      said.astype(np.float32),
-      np.float32(2),
-      np.int32(2 * is_later),
-      np.int32(2 * is_last),
-    )
-
-  @pytest.mark.parametrize(
-    "is_later, options",
-    [(False, {"distil_from": "second_domain"}), (True, {"server_steps": 0})],
-  )
-  def test_adds_the_mean_where_it_does_not_distil(
-    self, build, weights, change, compare, is_later, options
-  ):
-    updated = build(HPARAMS, **options).update_server(
-      weights, change, self.plaintext_sum(is_later, False), 3
-    )
-    assert compare.equal_bits(updated.model, trees.add(weights.model, change))
-    assert compare.equal_bits(updated.teacher, weights.teacher)
-
-  @pytest.mark.parametrize(
-    "is_later, distil_from",
-    [(False, "first_domain"), (True, "first_domain"), (True, "second_domain")],
-  )
-  def test_distils_from_the_mean_of_the_clients_and_its_old_model(
-    self,
-    build,
-    weights,
-    change,
-    public,
-    oracle,
-    run_in_graph,
-    compare,
-    is_later,
-    distil_from,
-  ):
-    plaintext_sum = self.plaintext_sum(is_later, True)
-    result = build(HPARAMS, distil_from=distil_from).update_server(
-      weights, change, plaintext_sum, 3
-    )
-    targets = plaintext_sum.probabilities + says(oracle, weights.model, public)
-    seed = run_in_graph(
-      lambda seed: randomness.fold(seed, randomness.Purpose.TRAIN, 3),
-      weights.seed,
-    )
-    start = trees.add(weights.model, change)
-    expected, _ = oracle.descend(
-      start,
-      distillation_losses(oracle, targets / 3, public, seed, run_in_graph, 2),
-      0.1,
-    )
-    compare.assert_close(result.model, expected, 1e-5)
-    moved = trees.subtract(expected, start)
-    assert trees.largest(moved) > 1e-3
-    # The domain is over: it is the next teacher.
-    assert compare.equal_bits(result.teacher, result.model)
-
-
-def test_teacher_is_the_model_of_the_end_of_the_last_domain(
-  start, make_client, compare
+@pytest.mark.parametrize(
+  "review_share, round_num, domain", [(1.0, 1, 0), (0.0, 3, 1)]
+)
+def test_client_who_learns_does_what_fed_avg_does_on_the_domain(
+  learn_alone, build, weights, client, compare, review_share, round_num, domain
 ):
-  run = start(HPARAMS, [make_client(i, SIZES) for i in range(2)])
-  states = [run.server_state.weights]
-  for _ in range(5):
-    run.step()
-    states.append(run.server_state.weights)
-  for number, teacher in ((1, 0), (2, 2), (3, 2), (4, 4), (5, 4)):
-    assert compare.equal_bits(states[number].teacher, states[teacher].model)
-  assert not compare.equal_bits(states[4].model, states[5].model)
+  result = build(HPARAMS, review_share=review_share).train_client(
+    weights, (), client, round_num
+  )
+  expected = learn_alone(weights.model, client, domain, round_num)
+  assert compare.equal_bits(result.update, expected.update)
+  assert compare.equal_bits(result.loss, expected.loss)
+
+
+def test_client_who_reviews_distils_from_the_teacher(
+  build, weights, client, public, oracle, compare
+):
+  functions = build(HPARAMS, review_share=1.0)
+  result = functions.train_client(weights, (), client, 3)
+  targets = says(oracle, weights.teacher, public)
+  losses = distillation_losses(oracle, targets, public, client.seed, 3, 3, 1)
+  expected, mean_loss = oracle.descend(weights.model, losses, 0.1)
+  update = trees.subtract(expected, weights.model)
+  assert trees.largest(update) > 1e-3
+  oracle.check(result, weights.model, expected, mean_loss)
+  # The classes are not looked at.
+  other = client._replace(y=2 - client.y)
+  again = functions.train_client(weights, (), other, 3)
+  assert compare.equal_bits(again, result)
+
+
+def test_client_who_reviews_is_drawn_for_each_client_and_round(
+  weights, make_client, run_for_each, functions
+):
+  # A client that learns tells classes apart, one that reviews does not.
+  clients = [make_client(i, SIZES) for i in range(20)]
+  calls_of_labels = [
+    [
+      (weights, (), each._replace(y=np.roll(each.y, shift)), np.int32(number))
+      for number in (3, 4)
+      for each in clients
+    ]
+    for shift in (0, 1)
+  ]
+  train = functions.train_client
+  losses, others = (
+    np.array([result.loss for result in run_for_each(train, calls)])
+    for calls in calls_of_labels
+  )
+  reviews = (losses == others).reshape(2, 20)
+  assert np.all((reviews.sum(axis=1) >= 2) & (reviews.sum(axis=1) <= 14))
+  assert np.any(reviews[0] != reviews[1])
+
+
+@pytest.mark.parametrize(
+  "round_num, is_later, is_last",
+  [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1), (5, 1, 0), (9, 1, 0)],
+)
+def test_client_contributes_what_it_says_and_where_the_rounds_are(
+  weights, client, public, oracle, round_num, is_later, is_last, functions
+):
+  result = functions.train_client(weights, (), client, round_num)
+  found = result.plaintext_sum
+  trained = trees.add(weights.model, result.update)
+  np.testing.assert_allclose(
+    found.probabilities, says(oracle, trained, public), atol=1e-5
+  )
+  assert (found.num_clients, found.is_later) == (1, is_later)
+  assert found.is_last == is_last
+
+
+@pytest.fixture(scope="module")
+def change(weights):
+  """A mean update."""
+  return trees.map(lambda w: np.full_like(w, 0.01), weights.model)
+
+
+def contribution(is_later, is_last):
+  generator = np.random.default_rng(0)
+  # Of two clients.
+  said = generator.dirichlet(np.ones(3), (2, 7)).sum(axis=0)
+  return cfed.Contribution(
+    said.astype(np.float32),
+    np.float32(2),
+    np.int32(2 * is_later),
+    np.int32(2 * is_last),
+  )
+
+
+@pytest.mark.parametrize(
+  "is_later, options",
+  [(False, {"distil_from": "second_domain"}), (True, {"server_steps": 0})],
+)
+def test_server_adds_the_mean_where_it_does_not_distil(
+  build, weights, change, compare, is_later, options
+):
+  updated = build(HPARAMS, **options).update_server(
+    weights, change, contribution(is_later, False), 3
+  )
+  assert compare.equal_bits(updated.model, trees.add(weights.model, change))
+  assert compare.equal_bits(updated.teacher, weights.teacher)
+
+
+@pytest.mark.parametrize(
+  "is_later, distil_from",
+  [(False, "first_domain"), (True, "first_domain"), (True, "second_domain")],
+)
+def test_server_distils_from_the_mean_of_the_clients_and_its_old_model(
+  build, weights, change, public, oracle, compare, is_later, distil_from
+):
+  plaintext_sum = contribution(is_later, True)
+  result = build(HPARAMS, distil_from=distil_from).update_server(
+    weights, change, plaintext_sum, 3
+  )
+  targets = plaintext_sum.probabilities + says(oracle, weights.model, public)
+  losses = distillation_losses(oracle, targets / 3, public, weights.seed, 2, 3)
+  start = trees.add(weights.model, change)
+  expected, _ = oracle.descend(start, losses, 0.1)
+  compare.assert_close(result.model, expected, 1e-5)
+  moved = trees.subtract(expected, start)
+  assert trees.largest(moved) > 1e-3
+  # The domain is over: it is the next teacher.
+  assert compare.equal_bits(result.teacher, result.model)

@@ -32,20 +32,15 @@ def nothing(weights):
 
 def moments(oracle, weights, client):
   """Gradient and mean squared gradient over examples, in NumPy."""
-  losses = [
-    lambda w, i=i: oracle.cross_entropy(
-      oracle.predict(w, client.x[i : i + 1]), client.y[i : i + 1]
-    )
-    for i in range(len(client.y))
+  examples = [
+    client._replace(x=x[np.newaxis], y=[y])
+    for x, y in zip(client.x, client.y, strict=True)
   ]
-  gradients = [oracle.gradient(loss, weights) for loss in losses]
+  gradients = [
+    oracle.gradient(loss, weights) for loss in oracle.losses(examples)
+  ]
   squares = [trees.map(np.square, each) for each in gradients]
   return trees.mean(*gradients), trees.mean(*squares)
-
-
-@pytest.fixture(scope="module")
-def client(make_client):
-  return make_client(0, SIZES)
 
 
 def test_expansion_of_a_sum_of_quadratic_functions_is_exact(run_in_graph):
@@ -74,106 +69,91 @@ def test_expansion_of_a_sum_of_quadratic_functions_is_exact(run_in_graph):
   assert_allclose(found, sum(value(w, *each) for each in functions), rtol=1e-4)
 
 
-class TestTraining:
-  def test_first_domain_is_fed_avg_on_it(
-    self, learn_alone, client, weights, compare, functions
-  ):
-    result = functions.train_client(weights, nothing(weights), client, 1)
-    expected = learn_alone(weights, client, 0, 1)
-    assert compare.equal_bits(result.update, expected.update)
+@pytest.mark.parametrize(
+  "past_weight, domain, round_num",
+  # The first domain, and a past of no weight.
+  [(0.5, 0, 1), (0.0, 1, 3)],
+)
+def test_without_a_past_training_is_fed_avg_on_the_domain(
+  learn_alone, build, client, weights, compare, past_weight, domain, round_num
+):
+  past = nothing(weights)._replace(domain=np.int32(domain - 1))
+  result = build(HPARAMS, past_weight=past_weight).train_client(
+    weights, past, client, round_num
+  )
+  expected = learn_alone(weights, client, domain, round_num)
+  assert compare.equal_bits(result.update, expected.update)
+  if not domain:
     assert compare.equal_bits(
-      result.client_state, nothing(weights)._replace(domain=np.int32(0))
+      result.client_state, past._replace(domain=np.int32(0))
     )
 
-  def test_past_of_no_weight_is_forgotten(
-    self, learn_alone, build, client, weights, compare
-  ):
-    past = nothing(weights)._replace(domain=np.int32(0))
-    forgets = cfl.HParams(
-      task_rounds=6, past_weight=0.0, local_steps=1, **COMMON
+
+def test_domain_that_is_over_is_expanded_where_the_client_meets_the_next(
+  domain_of, client, weights, oracle, compare, functions
+):
+  past = nothing(weights)._replace(domain=np.int32(0))
+  result = functions.train_client(weights, past, client, 3)
+  gradient, fisher = moments(oracle, weights, domain_of(client, 0))
+  fisher = trees.scale(fisher, 2)
+  state = result.client_state
+  compare.assert_close(state.curvature, fisher, 1e-5)
+  assert (state.count, state.domain) == (1, 1)
+
+  def expansion(w):
+    return sum(
+      np.sum(g * (now - then) + f * (now - then) ** 2 / 2)
+      for g, f, now, then in trees.pairs(gradient, fisher, w, weights)
     )
-    result = build(forgets).train_client(weights, past, client, 3)
-    expected = learn_alone(weights, client, 1, 3)
-    assert compare.equal_bits(result.update, expected.update)
 
-  def test_domain_that_is_over_is_expanded_where_the_client_meets_the_next(
-    self, domain_of, client, weights, oracle, run_in_graph, compare, functions
-  ):
-    past = nothing(weights)._replace(domain=np.int32(0))
-    result = functions.train_client(weights, past, client, 3)
-    gradient, fisher = moments(oracle, weights, domain_of(client, 0))
-    fisher = trees.scale(fisher, 2)
-    state = result.client_state
-    compare.assert_close(state.curvature, fisher, 1e-5)
-    assert (state.count, state.domain) == (1, 1)
-
-    def expansion(w):
-      return sum(
-        np.sum(g * (now - then) + f * (now - then) ** 2 / 2)
-        for g, f, now, then in trees.pairs(gradient, fisher, w, weights)
-      )
-
-    before = oracle.cross_entropy(
-      oracle.predict(weights, client.x[:4]), client.y[:4]
-    )
-    expected, mean_loss = oracle.descend(
-      weights,
-      [
-        lambda w, batch=batch: (
-          oracle.cross_entropy(oracle.predict(w, batch.x), batch.y)
-          + 0.5 * (before + expansion(w))
-        )
-        / 1.5
-        for batch in oracle.of_training(domain_of(client, 1), 3, 3)
-      ],
-      0.1,
-    )
-    oracle.check(result, weights, expected, mean_loss)
-    # In the next round of the domain nothing is added.
-    again = functions.train_client(weights, state, client, 3)
-    assert compare.equal_bits(again.client_state, state)
-
-  def test_without_linear_term_the_old_weights_are_a_minimum(
-    self, build, client, weights, oracle, run_in_graph
-  ):
-    past = nothing(weights)._replace(domain=np.int32(0))
-    result = build(HPARAMS, linear_term=False).train_client(
-      weights, past, client, 3
-    )
-    state = result.client_state
-    loss, slope = run_in_graph(
-      lambda past, w: (
-        cfl.past_loss(past, w),
-        tf.gradients(cfl.past_loss(past, w), w.head[0])[0],
-      ),
-      state,
-      weights,
-    )
-    before = oracle.cross_entropy(
-      oracle.predict(weights, client.x[:4]), client.y[:4]
-    )
-    assert_allclose(loss, before, rtol=1e-5)
-    assert_allclose(slope, 0, atol=1e-6)
-    assert np.all(state.curvature.head[0] >= 0)
-    assert np.any(state.curvature.head[0] > 1e-4)
-
-  def test_of_a_domain_without_examples_nothing_is_learned(
-    self, make_client, weights, functions
-  ):
-    client = make_client(0, [4, 0, 5])
-    start = nothing(weights)._replace(domain=np.int32(0))
-    result = functions.train_client(weights, start, client, 3)
-    assert not any(np.any(w) for w in trees.leaves(result.update))
-    # It is not among the past ones either.
-    state = result.client_state
-    later = functions.train_client(weights, state, client, 5)
-    assert (state.count, later.client_state.count) == (1, 1)
+  (before,) = oracle.losses([domain_of(client, 0)])
+  batches = oracle.of_training(domain_of(client, 1), 3, 3)
+  expected, mean_loss = oracle.descend(
+    weights,
+    [
+      lambda w, loss=loss: (loss(w) + 0.5 * (before(weights) + expansion(w)))
+      / 1.5
+      for loss in oracle.losses(batches)
+    ],
+    0.1,
+  )
+  oracle.check(result, weights, expected, mean_loss)
+  # In the next round of the domain nothing is added.
+  again = functions.train_client(weights, state, client, 3)
+  assert compare.equal_bits(again.client_state, state)
 
 
-def test_each_domain_that_is_over_is_counted(start, make_client):
-  run = start(HPARAMS, [make_client(i, SIZES) for i in range(2)])
-  counts = []
-  for _ in range(6):
-    run.step()
-    counts.append([int(each.count) for each in run.client_states])
-  assert counts == [[0] * 2] * 2 + [[1] * 2] * 2 + [[2] * 2] * 2
+def test_without_linear_term_the_old_weights_are_a_minimum(
+  build, domain_of, client, weights, oracle, run_in_graph
+):
+  past = nothing(weights)._replace(domain=np.int32(0))
+  result = build(HPARAMS, linear_term=False).train_client(
+    weights, past, client, 3
+  )
+  state = result.client_state
+  loss, slope = run_in_graph(
+    lambda past, w: (
+      cfl.past_loss(past, w),
+      tf.gradients(cfl.past_loss(past, w), w.head[0])[0],
+    ),
+    state,
+    weights,
+  )
+  (before,) = oracle.losses([domain_of(client, 0)])
+  assert_allclose(loss, before(weights), rtol=1e-5)
+  assert_allclose(slope, 0, atol=1e-6)
+  assert np.all(state.curvature.head[0] >= 0)
+  assert np.any(state.curvature.head[0] > 1e-4)
+
+
+def test_of_a_domain_without_examples_nothing_is_learned(
+  make_client, weights, functions
+):
+  client = make_client(0, [4, 0, 5])
+  start = nothing(weights)._replace(domain=np.int32(0))
+  result = functions.train_client(weights, start, client, 3)
+  assert trees.largest(result.update) == 0
+  # It is not among the past ones either.
+  state = result.client_state
+  later = functions.train_client(weights, state, client, 5)
+  assert (state.count, later.client_state.count) == (1, 1)

@@ -28,9 +28,7 @@ def test_bisect_agrees_with_scipy(linkage, seed):
   # Others are not in the cluster, at random places.
   members = np.sort(generator.permutation(10)[: 2 + seed % 7])
   part = clustered_fl.bisect(
-    tf.constant(cosines),
-    tf.constant(np.isin(np.arange(10), members)),
-    linkage,
+    tf.constant(cosines), tf.constant(np.isin(np.arange(10), members)), linkage
   ).numpy()
   distances = scipy.spatial.distance.squareform(
     1 - cosines[np.ix_(members, members)], checks=False
@@ -65,63 +63,65 @@ THRESHOLDS = {
 }
 
 
-class TestSplit:
-  """Clients 0 and 3 against 1, 2 and 4, between them 60 and 180 degrees."""
-
-  def split(self, slots=None, clusters=(0,) * 5, round_num=0, **options):
-    return clustered_fl.split(
-      clustered_fl.HParams(**(THRESHOLDS | options)),
-      tf.constant(clusters, tf.float32),
-      slots or slots_of(UPDATES),
-      tf.constant(round_num),
-    )
-
-  def test_clients_whose_updates_disagree_are_separated(self):
-    found = self.split()
-    assert_array_equal(found.clusters, [0, 1, 1, 0, 1])
-    assert_array_equal(found.origins, [0, 0, 2, 3])
-    # The mean of the updates is 0.
-    assert_allclose(found.norms, [[0, 2], [0, 0], [0, 0], [0, 0]], atol=1e-6)
-
-  @pytest.mark.parametrize(
-    "keeps, splits",
-    [
-      ({"mean_norm": 0.0}, {}),
-      ({"longest_norm": 2.0}, {"longest_norm": 1.99}),
-      ({"smallest_split": 6}, {"smallest_split": 5}),
-      ({"num_models": 1}, {"num_models": 2}),
-      ({"rounds_before_split": 8}, {"rounds_before_split": 7}),
-      # The largest cosine between the parts is -1 / sqrt(2).
-      ({"gamma": 0.93}, {"gamma": 0.92}),
-      # Client 0 counts three times: the mean is (4 / 7, 0).
-      ({"slots": slots_of(UPDATES, weights=[3, 1, 1, 1, 1])}, {}),
-    ],
+# Clients 0 and 3 against 1, 2 and 4, between them 60 and 180 degrees.
+def split_clusters(slots=None, clusters=(0,) * 5, round_num=0, **options):
+  return clustered_fl.split(
+    clustered_fl.HParams(**(THRESHOLDS | options)),
+    tf.constant(clusters, tf.float32),
+    slots or slots_of(UPDATES),
+    tf.constant(round_num),
   )
-  def test_threshold_keeps_the_cluster(self, keeps, splits):
-    result = self.split(round_num=7, **keeps)
-    assert_array_equal(result.clusters, [0] * 5)
-    assert_array_equal(result.origins, range(keeps.get("num_models", 4)))
-    # Just beyond it, not.
-    result = self.split(round_num=7, **splits)
-    assert_array_equal(result.clusters, [0, 1, 1, 0, 1])
 
-  def test_clusters_are_split_by_the_numbers_of_clients(self):
-    # Cluster 0 has the clients 0, 3, 4, 7; cluster 1 the clients 1, 2, 5, 6.
-    updates = [[2, 0], [0, 2], [0, -2], [2, 0], [-2, 0], [0, -2], [0, 2]]
-    updates.append([-2, 0])
-    clusters = [0, 1, 1, 0, 0, 1, 1, 0]
-    found = self.split(slots_of(updates), clusters)
-    assert_array_equal(found.clusters, [0, 1, 3, 0, 2, 3, 1, 2])
-    assert_array_equal(found.origins, [0, 1, 0, 1])
-    # With room for one more only, the first cluster is split.
-    found = self.split(slots_of(updates), clusters, num_models=3)
-    assert_array_equal(found.clusters, [0, 1, 1, 0, 2, 1, 1, 2])
 
-  def test_client_that_never_trained_stays(self):
-    updates = np.concatenate([UPDATES, [[0, 0]]])
-    slots = slots_of(updates, [1] * 5 + [0], [1] * 5 + [0])
-    found = self.split(slots, [0] * 6)
-    assert_array_equal(found.clusters, [0, 1, 1, 0, 1, 0])
+def test_split_clients_whose_updates_disagree_are_separated():
+  found = split_clusters()
+  assert_array_equal(found.clusters, [0, 1, 1, 0, 1])
+  assert_array_equal(found.origins, [0, 0, 2, 3])
+  # The mean of the updates is 0.
+  assert_allclose(found.norms, [[0, 2], [0, 0], [0, 0], [0, 0]], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  "keeps, splits",
+  [
+    ({"mean_norm": 0.0}, {}),
+    ({"longest_norm": 2.0}, {"longest_norm": 1.99}),
+    ({"smallest_split": 6}, {"smallest_split": 5}),
+    ({"num_models": 1}, {"num_models": 2}),
+    ({"rounds_before_split": 8}, {"rounds_before_split": 7}),
+    # The largest cosine between the parts is -1 / sqrt(2).
+    ({"gamma": 0.93}, {"gamma": 0.92}),
+    # Client 0 counts three times: the mean is (4 / 7, 0).
+    ({"slots": slots_of(UPDATES, weights=[3, 1, 1, 1, 1])}, {}),
+  ],
+)
+def test_split_threshold_keeps_the_cluster(keeps, splits):
+  result = split_clusters(round_num=7, **keeps)
+  assert_array_equal(result.clusters, [0] * 5)
+  assert_array_equal(result.origins, range(keeps.get("num_models", 4)))
+  # Just beyond it, not.
+  result = split_clusters(round_num=7, **splits)
+  assert_array_equal(result.clusters, [0, 1, 1, 0, 1])
+
+
+def test_clusters_are_split_by_the_numbers_of_clients():
+  # Cluster 0 has the clients 0, 3, 4, 7; cluster 1 the clients 1, 2, 5, 6.
+  updates = np.array([[2, 0], [0, 2], [0, -2], [2, 0]])
+  updates = np.concatenate([updates, -updates])
+  clusters = [0, 1, 1, 0, 0, 1, 1, 0]
+  found = split_clusters(slots_of(updates), clusters)
+  assert_array_equal(found.clusters, [0, 1, 3, 0, 2, 3, 1, 2])
+  assert_array_equal(found.origins, [0, 1, 0, 1])
+  # With room for one more only, the first cluster is split.
+  found = split_clusters(slots_of(updates), clusters, num_models=3)
+  assert_array_equal(found.clusters, [0, 1, 1, 0, 2, 1, 1, 2])
+
+
+def test_split_client_that_never_trained_stays():
+  updates = np.concatenate([UPDATES, [[0, 0]]])
+  slots = slots_of(updates, [1] * 5 + [0], [1] * 5 + [0])
+  found = split_clusters(slots, [0] * 6)
+  assert_array_equal(found.clusters, [0, 1, 1, 0, 1, 0])
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
@@ -144,7 +144,7 @@ def test_round_agrees_with_the_oracle(
   shared = clustered_fl.Shared(models, np.float32(chosen))
   # Client 3 is not in the cohort.
   clients = [make_client(i, [6 + i, 5]) for i in range(3)]
-  results, moved = [], {}
+  results, sizes, moved = [], [], {}
   for client, k in zip(clients, chosen, strict=False):
     results.append(functions.train_client(shared, (), client, ROUND))
     batches = oracle.of_training(client, 4, ROUND)
@@ -152,17 +152,16 @@ def test_round_agrees_with_the_oracle(
       trees.row(models, k), oracle.losses(batches), RATE
     )
     assert_allclose(results[-1].loss, loss, rtol=1e-5)
-    size = len(client.y) if weighting == "num_examples" else 1
-    moved.setdefault(k, []).append((size, trained))
-  sizes = np.array([size for k in (1, 0) for size, _ in moved[k]], np.float64)[
-    [0, 2, 1]
-  ]
+    sizes.append(len(client.y) if weighting == "num_examples" else 1)
+    moved.setdefault(k, []).append((sizes[-1], trained))
   mean = trees.map(
     np.float32, trees.mean(*[each.update for each in results], weights=sizes)
   )
   slots = client_slots.total([each.plaintext_sum for each in results], 4)
+  memory = functions.initial_memory(np.int32([0, 0]))
+  before = trees.map(np.ones_like, memory.last)
   updated, memory = functions.update_server(
-    shared, mean, slots, ROUND, functions.initial_memory(np.int32([0, 0]))
+    shared, mean, slots, ROUND, memory._replace(last=before)
   )
   for k in range(4):
     expected = trees.row(models, k)
@@ -172,51 +171,10 @@ def test_round_agrees_with_the_oracle(
     compare.assert_close(trees.row(updated.models, k), expected, 1e-5)
   assert compare.equal_bits(trees.row(updated.models, 3), trees.row(models, 3))
   assert_array_equal(updated.clusters, chosen)
-  assert_array_equal(memory.last.present, [1, 1, 1, 0])
-  compare.assert_close(
-    trees.row(memory.last.values.update, 2), results[2].update, 0
-  )
-
-
-# The minima of the clients' losses.
-BEST = [3, -1, 1, -3, 1, 3, -3, -1, 3, 1, -1, -3]
-QUADRATIC = {
-  "learning_rate": 0.1,
-  "local_steps": 1,
-  "mean_norm": 0.01,
-  "longest_norm": 0.05,
-  "rounds_before_split": 0,
-}
-
-
-class TestQuadratics:
-  """Clients whose loss is (u - b)^2 / 2, with four different b."""
-
-  def start(self, quadratics, **options):
-    return quadratics.start(
-      "clustered_fl",
-      coefficients=[(1.0, float(b)) for b in BEST],
-      repeats=[1] * len(BEST),
-      **(QUADRATIC | options),
-    )
-
-  def of_clients(self, run):
-    """The weight of each client's model."""
-    weights = run.server_state.weights
-    return weights.models.head[0][weights.clusters.astype(int)]
-
-  @pytest.mark.parametrize("participation", [1.0, 0.5])
-  def test_each_client_gets_the_model_of_its_kind(
-    self, quadratics, participation
-  ):
-    # A mean of part of a cluster is rarely short: all of it is waited for.
-    mean_norm = 0.01 if participation == 1 else 0.1
-    run = self.start(
-      quadratics, participation=participation, mean_norm=mean_norm
-    )
-    for _ in range(150):
-      run.step()
-    assert_allclose(self.of_clients(run), BEST, atol=1e-3)
+  assert_array_equal(memory.last.present, [1, 1, 1, 1])
+  for client, last in ((2, results[2].update), (3, trees.row(before, 3)[0][0])):
+    found = trees.row(memory.last.values.update, client)
+    compare.assert_close(found, last, 0)
 
 
 def test_client_predicts_with_the_model_of_its_cluster(

@@ -1,27 +1,24 @@
 """What the tests of the algorithms share: the contract's, a NumPy oracle."""
 
-import contextlib
 import dataclasses
 import importlib
 import types
 
 import numpy as np
 import pytest
+import scipy.spatial
 import tensorflow as tf
 from numpy.testing import assert_allclose
 
 from tests.fixtures import keras_models
 from tests.fixtures import trees
 from tff_shift import algorithms
-from tff_shift import execution
 from tff_shift import models
-from tff_shift.data import examples
-from tff_shift.execution import local
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
-from tff_shift.models import parts
+from tff_shift.learning.aggregators import client_slots
 from tff_shift.models import split_model
-from tff_shift.simulation.engine import client_data as client_data_lib
+from tff_shift.models.networks import mlp
 from tff_shift.simulation.engine import rounds
 from tff_shift.testing import applicability
 from tff_shift.testing import clients
@@ -62,6 +59,19 @@ def normalized_model():
   return models.from_keras(keras_model, initial="given")
 
 
+@pytest.fixture(scope="session")
+def deep_model():
+  """With a head of two layers, of which one may stay in the backbone."""
+  return mlp.build((5,), num_classes=3, width=8, head_width=6)
+
+
+@pytest.fixture(scope="session")
+def normalized_weights(normalized_model):
+  """Those of `normalized_model`, in float64."""
+  drawn = normalized_model.initial_weights(np.int32([1, 2]))
+  return trees.map(np.float64, drawn)
+
+
 def _dense_layers(weights, x, last_is_linear):
   pairs = list(zip(weights[::2], weights[1::2], strict=True))
   for position, (kernel, bias) in enumerate(pairs):
@@ -83,13 +93,27 @@ def _predict(weights, x):
   return _classify(weights.head, _embed(weights.backbone, x))
 
 
-def _softmax_loss(logits, label):
-  return np.log(np.sum(np.exp(logits - logits[label])))
+def _moments(weights, x):
+  """Mean and variance of what `normalized_model` normalises."""
+  kernel, bias, *_ = weights.backbone
+  before = np.float64(x) @ kernel + bias
+  return before.mean(axis=0), before.var(axis=0)
+
+
+def _normalize(weights, x, moments=None):
+  """The logits of `normalized_model`; by default by the batch."""
+  (kernel, bias, scale, shift), head = weights
+  mean, variance = moments or _moments(weights, x)
+  normed = (np.float64(x) @ kernel + bias - mean) / np.sqrt(variance + 1e-3)
+  return _classify(head, np.maximum(normed * scale + shift, 0))
 
 
 def _cross_entropy(logits, y):
   return np.mean(
-    [_softmax_loss(row, label) for row, label in zip(logits, y, strict=True)]
+    [
+      np.log(np.sum(np.exp(row - row[label])))
+      for row, label in zip(logits, y, strict=True)
+    ]
   )
 
 
@@ -112,6 +136,19 @@ def _losses(batches):
   ]
 
 
+def _example_losses(models, client):
+  """The cross-entropy of each model of a stack on each example, [n, models]."""
+  return np.array(
+    [
+      [
+        _cross_entropy(_predict(trees.row(models, k), x[np.newaxis]), [y])
+        for k in range(len(trees.leaves(models)[0]))
+      ]
+      for x, y in zip(client.x, client.y, strict=True)
+    ]
+  )
+
+
 def _estimated_classes(weights, client):
   """BBSE: the distribution of the classes of a client's stream."""
   predicted = _predict(weights, client.stream_x).argmax(axis=1)
@@ -132,25 +169,23 @@ def _class_means(embeddings, y):
   return {int(c): embeddings[y == c].mean(axis=0) for c in np.unique(y)}
 
 
-def _distance(one, other, name):
-  if name in ("l2", "squared_l2"):
-    square = np.sum((one - other) ** 2)
-    return square if name == "squared_l2" else np.sqrt(square)
-  return 1 - one @ other / np.linalg.norm(one) / np.linalg.norm(other)
+def _distances(embeddings, means, name):
+  metric = {"l2": "euclidean", "squared_l2": "sqeuclidean"}.get(name, name)
+  return scipy.spatial.distance.cdist(embeddings, means, metric)
 
 
 def _alignment_loss(embeddings, y, means, distance, classes=None):
-  classes = set(y.tolist()) if classes is None else classes
-  classes = sorted(means.keys() & classes)
-  losses = [
-    _softmax_loss(
-      np.array([-_distance(row, means[c], distance) for c in classes]),
-      classes.index(label),
-    )
-    for row, label in zip(embeddings, y.tolist(), strict=True)
-    if label in classes
-  ]
-  return np.mean(losses) if losses else 0.0
+  """Eq. 4 of FedEvolve; `means` by class, of which some may be left out."""
+  known = means.keys() & (set(y.tolist()) if classes is None else classes)
+  known = sorted(known)
+  chosen = np.isin(y, known)
+  if not np.any(chosen):
+    return 0.0
+  centres = np.stack([means[c] for c in known])
+  return _cross_entropy(
+    -_distances(embeddings[chosen], centres, distance),
+    np.searchsorted(known, y[chosen]),
+  )
 
 
 def _gradient(loss, weights, chosen=None, step=1e-6):
@@ -174,13 +209,31 @@ def _gradient(loss, weights, chosen=None, step=1e-6):
   return tf.nest.pack_sequence_as(weights, gradient)
 
 
-def _descend(weights, losses, rate, chosen=None):
-  """Plain gradient descent; returns the weights and the mean loss."""
+def _part(weights, name):
+  """Of each weight of a model, whether it belongs to the part of the name."""
+  return weights._make(
+    trees.map(lambda _, field=field: field == name, part)
+    for field, part in weights._asdict().items()
+  )
+
+
+def _descend(weights, losses, rate, chosen=None, decay=0.0):
+  """Plain gradient descent; returns the weights and the mean loss.
+
+  `chosen` is the part of the model that moves, or a flag of each weight.
+  """
+  if isinstance(chosen, str):
+    chosen = _part(weights, chosen)
   weights = trees.map(np.float64, weights)
   values = []
   for loss in losses:
     values.append(loss(weights))
-    weights = trees.add(weights, _gradient(loss, weights, chosen), -rate)
+    slopes = _gradient(
+      lambda w, loss=loss: loss(w) + decay / 2 * trees.inner(w, w),
+      weights,
+      chosen,
+    )
+    weights = trees.add(weights, slopes, -rate)
   return weights, np.mean(values)
 
 
@@ -221,9 +274,15 @@ def _train_work_network(phi, vector, batches, rate):
 
 
 @pytest.fixture(scope="module")
-def client(make_client):
-  """A client with two domains."""
-  return make_client(0, [6, 5])
+def client(request, make_client, make_adapting_client):
+  """A client with domains, whose `SIZES` the test's file may have.
+
+  Or one with as many labelled and unlabelled examples as `STREAM` says.
+  """
+  stream = getattr(request.module, "STREAM", None)
+  if stream:
+    return make_adapting_client(0, *stream)
+  return make_client(0, getattr(request.module, "SIZES", [6, 5]))
 
 
 @pytest.fixture(scope="module")
@@ -245,9 +304,15 @@ def initial(model, run_in_graph):
 
 
 @pytest.fixture(scope="module")
-def weights(initial):
-  """The server's initial weights."""
-  return initial(0)
+def weights(request, initial, client):
+  """The initial weights: the server's, or a client's that has a stream."""
+  return initial(client.seed if hasattr(request.module, "STREAM") else 0)
+
+
+@pytest.fixture(scope="module")
+def shared(functions):
+  """What the server of these functions starts with."""
+  return functions.initial_weights(randomness.server_seed(0))
 
 
 @pytest.fixture(scope="session")
@@ -285,28 +350,33 @@ def learn_alone(build, domain_of):
 
 
 @pytest.fixture(scope="session")
-def two_concepts(make_client):
-  """Returns `make(num_clients, domain_sizes, is_reversed)`: a linear concept.
+def round_by_hand():
+  """Returns `run(functions, weights, states, clients, round_num)`.
 
-  Where `is_reversed(client, example)` holds, the classes are the other way
-  round.
+  It gives the clients' results, the server's new weights, and the results of
+  the second phase, if there is one. The mean is uniform.
   """
 
-  def make(num_clients, domain_sizes, is_reversed):
-    generator = np.random.default_rng(0)
-    direction = generator.normal(size=(5, 3))
-    numbers = np.arange(sum(domain_sizes))
+  def run(functions, weights, states, clients, round_num, num_clients=4):
+    results = [
+      functions.train_client(weights, *pair, round_num)
+      for pair in zip(states, clients, strict=True)
+    ]
+    new = functions.update_server(
+      weights,
+      trees.mean(*(result.update for result in results)),
+      client_slots.total(
+        [result.plaintext_sum for result in results], num_clients
+      ),
+      round_num,
+    )
+    personal = functions.personalize_client and [
+      functions.personalize_client(new, result.client_state, client, round_num)
+      for result, client in zip(results, clients, strict=True)
+    ]
+    return results, new, personal
 
-    def concept(i):
-      x = generator.normal(size=(len(numbers), 5)).astype(np.float32)
-      y = np.argmax(x @ direction, axis=1).astype(np.int32)
-      return make_client(i, domain_sizes)._replace(
-        x=x, y=np.where(is_reversed(i, numbers), 2 - y, y).astype(np.int32)
-      )
-
-    return [concept(i) for i in range(num_clients)]
-
-  return make
+  return run
 
 
 @pytest.fixture(scope="module")
@@ -344,11 +414,15 @@ def oracle(run_in_graph):
     embed=_embed,
     classify=_classify,
     predict=_predict,
+    moments=_moments,
+    normalize=_normalize,
     cross_entropy=_cross_entropy,
     losses=_losses,
+    example_losses=_example_losses,
     estimated_classes=_estimated_classes,
     risk=_risk,
     class_means=_class_means,
+    distances=_distances,
     alignment_loss=_alignment_loss,
     gradient=_gradient,
     descend=_descend,
@@ -435,146 +509,29 @@ def start(model, context):
 
 
 @pytest.fixture(scope="session")
-def rounds_alone(compile_in_graph):
+def rounds_alone():
   """Returns `run(functions, client, timesteps)`: rounds of one client.
 
   They are outside of TFF, whose compiler takes most of a test's time. It gives
   the weights, the client's state and the loss after each round; of two phases,
-  the loss of the second.
+  the loss of the second. In place of a time step there may be its data.
   """
 
   def run(functions, client, timesteps):
-    def start(seed):
-      weights = functions.initial_weights(seed)
-      return weights, functions.initial_client_state(seed, weights)
-
-    def step(weights, state, data, round_num):
-      found = functions.train_client(weights, state, data, round_num)
-      weights = trees.map(tf.add, weights, found.update)
-      if functions.personalize_client is not None:
-        found = functions.personalize_client(
-          weights, found.client_state, data, round_num
-        )
-      return weights, found.client_state, found.loss
-
-    def specs(*values):
-      return trees.map(
-        lambda value: tf.TensorSpec(np.shape(value), np.asarray(value).dtype),
-        values,
-      )
-
-    found = [trees.map(np.asarray, start(client.seed))]
-    compiled = compile_in_graph(step, *specs(*found[0], client, np.int32(0)))
+    weights = functions.initial_weights(client.seed)
+    state = functions.initial_client_state(client.seed, weights)
+    after = []
     for round_num, data in enumerate(timesteps):
       if not isinstance(data, tuple):
         data = client._replace(timestep=np.int32(data))
-      found.append(compiled(*found[-1][:2], data, np.int32(round_num)))
-    return found[1:]
+      result = functions.train_client(weights, state, data, round_num)
+      weights = trees.add(weights, result.update)
+      if functions.personalize_client is not None:
+        result = functions.personalize_client(
+          weights, result.client_state, data, round_num
+        )
+      state = result.client_state
+      after.append((weights, state, result.loss))
+    return after
 
   return run
-
-
-def _quadratic_model(start):
-  """A model with one weight u whose loss is a / 2 (u - b)^2 + 1.
-
-  An example is (a, b), of class 0: the cross-entropy of the logits 0 and z is
-  log(1 + e^z), so z = log(e^q - 1) makes it q. The 1 keeps z finite.
-  """
-
-  def head(weights, embedding, _):
-    (u,) = weights
-    a, b = embedding[:, 0], embedding[:, 1]
-    loss = a / 2 * tf.square(u - b) + 1.0
-    return tf.stack([tf.zeros_like(loss), tf.math.log(tf.math.expm1(loss))], 1)
-
-  return split_model.SplitModel(
-    name="quadratic",
-    backbone=parts.Part(lambda weights, x, frozen: x, (), (), (), ()),
-    head=parts.Part(
-      head,
-      ("layer/u",),
-      (lambda shape, seed: tf.fill(shape, start),),
-      ((),),
-      parts.paths(parts.HEAD, 1),
-    ),
-    input_shape=(2,),
-    input_dtype=tf.float32,
-    num_classes=2,
-    embedding_size=2,
-  )
-
-
-@pytest.fixture(scope="session")
-def quadratics(context):
-  """Two clients with the losses u^2 / 2 and 4 (u - 1)^2 / 2.
-
-  The mean is smallest at 0.8. `start(name, coefficients=..., repeats=...,
-  at=0.0, participation=1.0, num_rounds=0, **hparams)` starts a run, whose
-  `u(run)` is the server's weight. `repeats` is the number of equal examples of
-  each client.
-  """
-  del context
-
-  def start(
-    name,
-    coefficients=((1.0, 0.0), (4.0, 1.0)),
-    repeats=(1, 1),
-    at=0.0,
-    participation=1.0,
-    num_rounds=0,
-    **values,
-  ):
-    data = client_data_lib.training_data(
-      [
-        examples.Examples(np.float32([each] * count), np.zeros(count, np.int32))
-        for each, count in zip(coefficients, repeats, strict=False)
-      ],
-      run_seed=0,
-    )
-    module = algorithms.get(name)
-    built = algorithms.build(
-      module,
-      _quadratic_model(at),
-      module.HParams(batch_size=1, **values),
-      num_clients=len(data),
-    )
-    run = rounds.Rounds(built, data, run_seed=0, participation=participation)
-    for _ in range(num_rounds):
-      run.step()
-    return run
-
-  def u(run):
-    weights = run.server_state.weights
-    return float(getattr(weights, "model", weights).head[0])
-
-  return types.SimpleNamespace(start=start, u=u)
-
-
-@pytest.fixture
-def executors_agree(start, compare):
-  """Returns `check(hparams, data, num_rounds)`, which gives the weights.
-
-  Those of TFF's executor and of two workers are compared with those of this
-  process.
-  """
-
-  def check(hparams, data, num_rounds):
-    def weights():
-      return start(hparams, data, num_rounds).server_state.weights
-
-    with execution.use("in_process"):
-      here = weights()
-    with contextlib.ExitStack() as workers:
-      addresses = [
-        workers.enter_context(local.Worker.start()).address for _ in range(2)
-      ]
-      remote = execution.RemoteWorkers(addresses)
-      for name, options in (
-        ("local", {}),
-        ("remote", {"remote_workers": remote}),
-      ):
-        with execution.use(name, **options):
-          compare.assert_close(here, weights(), 1e-5)
-    return here
-
-  return check

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import scipy.stats
 import tensorflow as tf
 from numpy.testing import assert_array_equal
 
@@ -15,59 +16,56 @@ HPARAMS = fed_ccfa.HParams(
 )
 
 
-class TestBalancedExamples:
-  def draw(self, counts, most, seed=0):
-    y = np.repeat(np.arange(len(counts)), counts).astype(np.int32)
-    data = client_dataset.ClientDataset.from_arrays(
-      x=np.arange(len(y), dtype=np.float32)[:, np.newaxis],
-      y=y,
-      domain_sizes=np.array([len(y)], np.int32),
-      seed=np.zeros(2, np.int32),
-    )
-    found = fed_ccfa.balance_examples(
-      data, most, len(counts), tf.constant([1, seed])
-    )
-    places = found.x.numpy()[:, 0].astype(int)
-    # No example comes twice, and each has its class.
-    assert len(set(places)) == len(places)
-    assert_array_equal(found.y, y[places])
-    return places, np.bincount(found.y, minlength=len(counts))
-
-  @pytest.mark.parametrize(
-    "counts, most, expected",
-    [
-      ([9, 7, 6], 5, [5, 5, 5]),
-      ([9, 2, 6], 5, [2, 2, 2]),
-      ([9, 0, 3], 5, [3, 0, 3]),
-      ([0, 8, 0], 5, [0, 5, 0]),
-      ([0, 0, 0], 5, [0, 0, 0]),
-    ],
+def draw_balanced(counts, most, seed=0):
+  y = np.repeat(np.arange(len(counts)), counts).astype(np.int32)
+  data = client_dataset.ClientDataset.from_arrays(
+    x=np.arange(len(y), dtype=np.float32)[:, np.newaxis],
+    y=y,
+    domain_sizes=np.array([len(y)], np.int32),
+    seed=np.zeros(2, np.int32),
   )
-  def test_classes_are_equally_many(self, counts, most, expected):
-    _, found = self.draw(counts, most)
-    assert_array_equal(found, expected)
-
-  def test_another_seed_draws_others(self):
-    draws = {tuple(sorted(self.draw([20, 20], 5, i)[0])) for i in range(5)}
-    assert len(draws) == 5
-
-
-class TestAlignmentWeight:
-  @pytest.mark.parametrize(
-    "classes", [[0.2, 0.3, 0.5], [0.25, 0.0, 0.75], [0.0, 1.0, 0.0]]
+  found = fed_ccfa.balance_examples(
+    data, most, len(counts), tf.constant([1, seed])
   )
-  def test_entropy_counts_the_classes_there_are(self, classes):
-    there = np.array([c for c in classes if c])
-    entropy = -np.sum(there * np.log(there))
-    found = fed_ccfa.alignment_weight(
-      HPARAMS, tf.constant(classes), tf.constant(3)
-    )
-    np.testing.assert_allclose(found, entropy / 4, rtol=1e-5, atol=1e-9)
+  places = found.x.numpy()[:, 0].astype(int)
+  # No example comes twice, and each has its class.
+  assert len(set(places)) == len(places)
+  assert_array_equal(found.y, y[places])
+  return places, np.bincount(found.y, minlength=len(counts))
 
-  def test_is_zero_on_demand(self):
-    never = dataclasses.replace(HPARAMS, entropy_divisor=0.0)
-    classes = tf.constant([0.5, 0.5])
-    assert fed_ccfa.alignment_weight(never, classes, tf.constant(3)) == 0
+
+@pytest.mark.parametrize(
+  "counts, most, expected",
+  [
+    ([9, 7, 6], 5, [5, 5, 5]),
+    ([9, 2, 6], 5, [2, 2, 2]),
+    ([9, 0, 3], 5, [3, 0, 3]),
+    ([0, 8, 0], 5, [0, 5, 0]),
+    ([0, 0, 0], 5, [0, 0, 0]),
+  ],
+)
+def test_balanced_examples_classes_are_equally_many(counts, most, expected):
+  _, found = draw_balanced(counts, most)
+  assert_array_equal(found, expected)
+
+
+def test_balanced_examples_another_seed_draws_others():
+  draws = {tuple(sorted(draw_balanced([20, 20], 5, i)[0])) for i in range(5)}
+  assert len(draws) == 5
+
+
+@pytest.mark.parametrize(
+  "classes", [[0.2, 0.3, 0.5], [0.25, 0.0, 0.75], [0.0, 1.0, 0.0]]
+)
+def test_alignment_weight_entropy_counts_the_classes_there_are(classes):
+  never = dataclasses.replace(HPARAMS, entropy_divisor=0.0)
+  found, zero = (
+    fed_ccfa.alignment_weight(hparams, tf.constant(classes), tf.constant(3))
+    for hparams in (HPARAMS, never)
+  )
+  entropy = scipy.stats.entropy(classes)
+  np.testing.assert_allclose(found, entropy / 4, rtol=1e-5, atol=1e-9)
+  assert zero == 0
 
 
 def test_without_anchors_there_is_no_pull():

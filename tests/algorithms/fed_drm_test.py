@@ -22,11 +22,6 @@ HPARAMS = fed_drm.HParams(
 
 
 @pytest.fixture(scope="module")
-def algorithm(model):
-  return algorithms.build(fed_drm, model, HPARAMS, num_queries=11)
-
-
-@pytest.fixture(scope="module")
 def clients(make_client):
   return [make_client(i, [6 + 3 * i]) for i in range(NUM_CLIENTS)]
 
@@ -50,95 +45,97 @@ def client_logits(branch, embeddings):
   return np.maximum(x * scale + offset, 0) @ last_kernel + last_bias
 
 
-def reweighted_loss(oracle, current, batch, client_id):
-  embeddings = oracle.embed(current.shared.backbone, batch.x)
-  return LAMBDA * oracle.cross_entropy(
-    oracle.classify(current.head, embeddings), batch.y
-  ) + (1 - LAMBDA) * oracle.cross_entropy(
-    client_logits(current.shared.client_branch, embeddings),
-    np.full(len(batch.y), client_id),
-  )
-
-
 def test_two_steps_are_those_of_gradient_descent(
   weights, clients, oracle, compare, functions
 ):
   client = clients[3]
+
+  def loss_of(batch):
+    def loss(current):
+      embeddings = oracle.embed(current.shared.backbone, batch.x)
+      of_classes = oracle.cross_entropy(
+        oracle.classify(current.head, embeddings), batch.y
+      )
+      of_clients = oracle.cross_entropy(
+        client_logits(current.shared.client_branch, embeddings),
+        [3] * len(batch.y),
+      )
+      return LAMBDA * of_classes + (1 - LAMBDA) * of_clients
+
+    return loss
+
+  batches = oracle.of_training(client, 2, 3)
   expected, loss = oracle.descend(
-    weights,
-    [
-      lambda w, batch=batch: reweighted_loss(oracle, w, batch, 3)
-      for batch in oracle.of_training(client, 2, 3)
-    ],
-    0.3,
+    weights, [loss_of(batch) for batch in batches], 0.3
   )
   result = functions.train_client(weights.shared, weights.head, client, 3)
   oracle.check(result, weights.shared, expected.shared, loss)
   compare.assert_close(result.client_state, expected.head, 1e-5)
 
 
-class TestFederated:
-  @pytest.fixture(scope="class")
-  def run(self, algorithm, clients, context):
-    del context
-    running = rounds.Rounds(algorithm, clients, run_seed=0)
-    running.step()
-    return running
+@pytest.fixture(scope="module")
+def run(model, clients, context):
+  algorithm = algorithms.build(fed_drm, model, HPARAMS, num_queries=11)
+  running = rounds.Rounds(algorithm, clients, run_seed=0)
+  running.step()
+  return running
 
-  def test_no_head_is_placed_at_the_server(self, algorithm, model, type_walk):
-    heads = {tuple(shape) for shape in model.head.shapes}
-    computations = [
-      algorithm.initialize,
-      *algorithm.phases,
-      algorithm.evaluate_clients,
-      algorithm.guidance.guide,
-      algorithm.guidance.answer,
-      algorithm.guidance.vote,
-    ]
-    for computation in computations:
-      signature = computation.type_signature
-      for part in (signature.parameter, signature.result):
-        if part is None:
-          continue
-        for placed in type_walk.placed(part, tff.SERVER):
-          shapes = {tuple(each.shape) for each in type_walk.tensors(placed)}
-          assert not shapes & heads, signature
-      for sent in type_walk.aggregations(computation):
-        shapes = {tuple(each.shape) for each in type_walk.sent_tensors([sent])}
-        assert not shapes & heads, signature
 
-  def test_guide_is_the_softmax_of_the_client_branch(
-    self, run, algorithm, clients, oracle
+@pytest.fixture(scope="module")
+def federation(run, clients):
+  return queries.Federation(
+    run.algorithm, run.server_state, run.client_states, clients
+  )
+
+
+def test_no_head_is_placed_at_the_server(run, model, type_walk):
+  algorithm = run.algorithm
+  heads = {tuple(shape) for shape in model.head.shapes}
+  for computation in (
+    algorithm.initialize,
+    *algorithm.phases,
+    algorithm.evaluate_clients,
+    algorithm.guidance.guide,
+    algorithm.guidance.answer,
+    algorithm.guidance.vote,
   ):
-    shared = run.server_state.weights
-    federation = queries.Federation(
-      algorithm, run.server_state, run.client_states, clients
-    )
-    x = clients[0].x[:5]
-    logits = client_logits(
-      shared.client_branch, oracle.embed(shared.backbone, x)
-    )
-    for corrected in (False, True):
-      if corrected:
-        logits = logits - np.log(np.array([6, 9, 12, 15]) / 42)
-      routing = federation.guide(x, corrected=corrected)
-      np.testing.assert_allclose(
-        routing.probabilities, oracle.softmax(logits), atol=1e-5
-      )
-      assert_array_equal(routing.routes, logits.argmax(axis=1))
-
-  def test_routed_client_answers_with_its_own_head(
-    self, run, algorithm, clients, oracle
-  ):
-    federation = queries.Federation(
-      algorithm, run.server_state, run.client_states, clients
-    )
-    x = np.concatenate([client.x for client in clients])
-    answers = federation.answer(x)
-    assert_array_equal(answers.routes, federation.guide(x).routes)
-    embeddings = oracle.embed(run.server_state.weights.backbone, x)
-    expected = [
-      np.argmax(oracle.classify(run.client_states[route], row))
-      for route, row in zip(answers.routes, embeddings, strict=True)
+    signature = computation.type_signature
+    placed = [
+      tensor
+      for part in (signature.parameter, signature.result)
+      if part is not None
+      for value in type_walk.placed(part, tff.SERVER)
+      for tensor in type_walk.tensors(value)
     ]
-    assert_array_equal(answers.classes, expected)
+    sent = type_walk.sent_tensors(type_walk.aggregations(computation))
+    shapes = {tuple(tensor.shape) for tensor in (*placed, *sent)}
+    assert not shapes & heads, signature
+
+
+def test_guide_is_the_softmax_of_the_client_branch(
+  run, federation, clients, oracle
+):
+  shared = run.server_state.weights
+  x = clients[0].x[:5]
+  logits = client_logits(shared.client_branch, oracle.embed(shared.backbone, x))
+  prior = np.log(np.array([6, 9, 12, 15]) / 42)
+  for corrected, expected in ((False, logits), (True, logits - prior)):
+    routing = federation.guide(x, corrected=corrected)
+    np.testing.assert_allclose(
+      routing.probabilities, oracle.softmax(expected), atol=1e-5
+    )
+    assert_array_equal(routing.routes, expected.argmax(axis=1))
+
+
+def test_routed_client_answers_with_its_own_head(
+  run, federation, clients, oracle
+):
+  x = np.concatenate([client.x for client in clients])
+  answers = federation.answer(x)
+  assert_array_equal(answers.routes, federation.guide(x).routes)
+  embeddings = oracle.embed(run.server_state.weights.backbone, x)
+  expected = [
+    np.argmax(oracle.classify(run.client_states[route], row))
+    for route, row in zip(answers.routes, embeddings, strict=True)
+  ]
+  assert_array_equal(answers.classes, expected)

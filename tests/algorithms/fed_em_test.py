@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 from numpy.testing import assert_allclose
 
+from tests.fixtures import arrays
 from tests.fixtures import trees
 from tff_shift.algorithms import fed_em
-from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
 
@@ -18,22 +18,9 @@ HPARAMS = fed_em.HParams(num_models=2, **COMMON)
 PI = np.array([0.3, 0.7], np.float32)
 
 
-@pytest.fixture(scope="module")
-def models(functions):
-  return functions.initial_weights(randomness.server_seed(0))
-
-
-def expectation(oracle, models, pi, client):
+def expectation(oracle, shared, pi, client):
   """q in NumPy, [num_examples, num_models]."""
-  likelihoods = np.stack(
-    [
-      oracle.softmax(oracle.predict(trees.row(models, k), client.x))[
-        np.arange(len(client.y)), client.y
-      ]
-      for k in range(2)
-    ],
-    axis=1,
-  )
+  likelihoods = np.exp(-oracle.example_losses(shared, client))
   return pi * likelihoods / (pi * likelihoods).sum(axis=1, keepdims=True)
 
 
@@ -43,11 +30,10 @@ def test_without_examples_the_mixture_stays():
 
 
 def test_round_agrees_with_the_oracle(
-  models, make_client, oracle, compare, functions
+  shared, client, oracle, compare, functions
 ):
-  client = make_client(0, [6, 5])
-  result = functions.train_client(models, PI, client, ROUND)
-  q = expectation(oracle, models, PI, client)
+  result = functions.train_client(shared, PI, client, ROUND)
+  q = expectation(oracle, shared, PI, client)
   assert_allclose(result.client_state, q.mean(axis=0), rtol=1e-5)
   batches = oracle.of_training(client, 4, ROUND)
   total = 0.0
@@ -55,46 +41,43 @@ def test_round_agrees_with_the_oracle(
 
     def loss_on(batch, k=k):
       # The examples differ: their weights are found by what they are.
-      places = [
-        int(np.flatnonzero((client.x == x).all(axis=1))[0]) for x in batch.x
-      ]
-      return lambda weights: np.mean(
-        [
-          q[place, k]
-          * oracle.cross_entropy(
-            oracle.predict(weights, client.x[[place]]), client.y[[place]]
-          )
-          for place in places
-        ]
-      )
+      is_same = (client.x == batch.x[:, np.newaxis]).all(axis=2)
+      weights = q[is_same.argmax(axis=1), k]
 
-    trained, loss = oracle.descend(
-      trees.row(models, k), [loss_on(batch) for batch in batches], RATE
+      def loss(w):
+        p = oracle.softmax(oracle.predict(w, batch.x))
+        of_label = p[np.arange(len(batch.y)), batch.y]
+        return -np.mean(weights * np.log(of_label))
+
+      return loss
+
+    trained, mean_loss = oracle.descend(
+      trees.row(shared, k), [loss_on(batch) for batch in batches], RATE
     )
-    total += loss
-    expected = trees.subtract(trained, trees.row(models, k))
+    total += mean_loss
+    expected = trees.subtract(trained, trees.row(shared, k))
     compare.assert_close(trees.row(result.update, k), expected, 1e-5)
     assert trees.largest(expected) > 1e-3
   assert_allclose(result.loss, total, rtol=1e-5)
 
 
-class TestPrediction:
-  def test_is_the_mixture_of_probabilities(
-    self, models, make_client, oracle, functions
-  ):
-    client, other = make_client(0, [7]), make_client(1, [9])
-    pi = functions.prepare_client(models, PI, client, ROUND)
-    expected_pi = expectation(oracle, models, PI, client).mean(axis=0)
-    assert_allclose(pi, expected_pi, rtol=1e-5)
-    mixture = sum(
-      expected_pi[k]
-      * oracle.softmax(oracle.predict(trees.row(models, k), other.x))
-      for k in range(2)
-    )
-    logits = functions.predict_as_client(models, pi, client, other)
-    assert_allclose(np.exp(logits), mixture, rtol=1e-4)
+def test_prediction_is_the_mixture_of_probabilities(
+  shared, make_client, oracle, functions
+):
+  client, other = make_client(0, [7]), make_client(1, [9])
+  pi = functions.prepare_client(shared, PI, client, ROUND)
+  expected_pi = expectation(oracle, shared, PI, client).mean(axis=0)
+  assert_allclose(pi, expected_pi, rtol=1e-5)
+  mixture = sum(
+    expected_pi[k]
+    * oracle.softmax(oracle.predict(trees.row(shared, k), other.x))
+    for k in range(2)
+  )
+  logits = functions.predict_as_client(shared, pi, client, other)
+  assert_allclose(np.exp(logits), mixture, rtol=1e-4)
 
-  def test_model_of_weight_0_does_not_count(self, oracle):
-    logits = np.random.default_rng(0).normal(size=(2, 4, 3))
-    found = fed_em.mix(tf.constant([0.0, 1.0]), logits.astype(np.float32))
-    assert_allclose(np.exp(found), oracle.softmax(logits[1]), rtol=1e-5)
+
+def test_prediction_model_of_weight_0_does_not_count(oracle):
+  logits = arrays.normal(0, 2, 4, 3)
+  found = fed_em.mix(tf.constant([0.0, 1.0]), logits)
+  assert_allclose(np.exp(found), oracle.softmax(logits[1]), rtol=1e-5)

@@ -18,97 +18,85 @@ pytestmark = pytest.mark.slow
 layers = tf.keras.layers
 
 
-class TestTraining:
-  @pytest.mark.parametrize(
-    "distance, softmax_classes",
-    [("squared_l2", "batch"), ("cosine", "batch"), ("l2", "domain")],
+@pytest.mark.parametrize(
+  "distance, softmax_classes",
+  [("squared_l2", "batch"), ("cosine", "batch"), ("l2", "domain")],
+)
+def test_training_sweeps_over_domains_agree_with_the_oracle(
+  build, make_client, oracle, run_in_graph, distance, softmax_classes
+):
+  num_sweeps, num_domains, rate, round_num = 2, 3, 0.3, 6
+  hparams = fed_evolve.HParams(
+    local_steps=num_sweeps,
+    batch_size=4,
+    learning_rate=rate,
+    distance=distance,
+    softmax_classes=softmax_classes,
   )
-  def test_sweeps_over_domains_agree_with_the_oracle(
-    self,
-    build,
-    make_client,
-    oracle,
-    run_in_graph,
-    distance,
-    softmax_classes,
-  ):
-    num_sweeps, num_domains, rate, round_num = 2, 3, 0.3, 6
-    hparams = fed_evolve.HParams(
-      local_steps=num_sweeps,
-      batch_size=4,
-      learning_rate=rate,
-      distance=distance,
-      softmax_classes=softmax_classes,
-    )
-    # Batches of 4 lack classes of the domains. The second of these has no
-    # class 2, of which the first has prototypes.
-    client = make_client(
-      0, [6, 5, 7], [0, 0, 1, 1, 2, 2, 0, 0, 1, 0, 1, 2, 2, 1, 0, 2, 2, 2]
-    )
-    classes = [{0, 1}, {0, 1, 2}]
+  # Batches of 4 lack classes of the domains. The second of these has no
+  # class 2, of which the first has prototypes.
+  client = make_client(
+    0, [6, 5, 7], [0, 0, 1, 1, 2, 2, 0, 0, 1, 0, 1, 2, 2, 1, 0, 2, 2, 2]
+  )
+  classes = [{0, 1}, {0, 1, 2}]
 
-    def draw_batches(data):
-      seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
-      return [
-        [
-          local_training.domain_batches(
-            data, sweep + 1, 4, randomness.fold(seed, which)
-          )(domain + which, sweep)
-          for which in (0, 1)
-        ]
-        for sweep in range(num_sweeps)
-        for domain in range(num_domains - 1)
+  def draw_batches(data):
+    seed = randomness.fold(data.seed, randomness.Purpose.TRAIN, round_num)
+    return [
+      [
+        local_training.domain_batches(
+          data, sweep + 1, 4, randomness.fold(seed, which)
+        )(domain + which, sweep)
+        for which in (0, 1)
       ]
+      for sweep in range(num_sweeps)
+      for domain in range(num_domains - 1)
+    ]
 
-    functions = build(hparams)
-    weights = functions.initial_weights(client.seed)
-    result = functions.train_client(weights, (), client, round_num)
+  functions = build(hparams)
+  weights = functions.initial_weights(client.seed)
+  result = functions.train_client(weights, (), client, round_num)
 
-    def pair_loss(number, pair):
-      earlier, later = pair
-      in_domain = classes[number % 2] if softmax_classes == "domain" else None
+  def pair_loss(number, pair):
+    earlier, later = pair
+    in_domain = classes[number % 2] if softmax_classes == "domain" else None
 
-      def loss(w):
-        means = oracle.class_means(oracle.embed(w.phi, earlier.x), earlier.y)
-        return oracle.alignment_loss(
-          oracle.embed(w.psi, later.x), later.y, means, distance, in_domain
-        )
+    def loss(w):
+      means = oracle.class_means(oracle.embed(w.phi, earlier.x), earlier.y)
+      return oracle.alignment_loss(
+        oracle.embed(w.psi, later.x), later.y, means, distance, in_domain
+      )
 
-      return loss
+    return loss
 
-    pairs = run_in_graph(draw_batches, client)
-    assert len(pairs) == 4
-    assert any(
-      classes[number % 2] - set(later.y.tolist())
-      for number, (_, later) in enumerate(pairs)
-    )
-    expected, mean_loss = oracle.descend(
-      weights, [pair_loss(*pair) for pair in enumerate(pairs)], rate
-    )
-    update = trees.subtract(expected, weights)
-    assert trees.largest(update.phi) > 1e-2
-    oracle.check(result, weights, expected, mean_loss)
-    assert result.client_state == ()
+  pairs = run_in_graph(draw_batches, client)
+  assert len(pairs) == 4
+  assert any(
+    classes[number % 2] - set(later.y.tolist())
+    for number, (_, later) in enumerate(pairs)
+  )
+  expected, mean_loss = oracle.descend(
+    weights, [pair_loss(*pair) for pair in enumerate(pairs)], rate
+  )
+  update = trees.subtract(expected, weights)
+  assert trees.largest(update.phi) > 1e-2
+  oracle.check(result, weights, expected, mean_loss)
+  assert result.client_state == ()
 
-  def test_one_domain_has_no_pair_to_learn_from(self, build, make_client):
-    functions, client = build(fed_evolve.HParams()), make_client(0, [6])
-    weights = functions.initial_weights(client.seed)
-    update = functions.train_client(weights, (), client, 0).update
-    assert trees.largest(update) == 0
 
-  def test_representations_start_different(self, build, model):
-    weights = build(fed_evolve.HParams()).initial_weights(
-      randomness.server_seed(0)
-    )
-    for name, phi, psi in zip(
-      model.backbone.names, weights.phi, weights.psi, strict=True
-    ):
-      if name.endswith("kernel"):
-        assert np.all(phi != psi)
-        assert abs(np.corrcoef(phi.flat, psi.flat)[0, 1]) < 0.5
-      else:
-        assert np.all(phi == 0)
-        assert np.all(psi == 0)
+def test_training_representations_start_different(build, model):
+  weights = build(fed_evolve.HParams()).initial_weights(
+    randomness.server_seed(0)
+  )
+  for name, phi, psi in zip(
+    model.backbone.names, weights.phi, weights.psi, strict=True
+  ):
+    if name.endswith("kernel"):
+      assert np.all(phi != psi)
+      assert abs(np.corrcoef(phi.flat, psi.flat)[0, 1]) < 0.5
+    else:
+      assert np.all(phi == 0)
+      assert np.all(psi == 0)
 
 
 def points(values, y, domain_sizes):
@@ -131,98 +119,81 @@ def line():
   )
 
 
-class TestClientPrediction:
-  # The prototypes are 1 and 10 in the first domain, 20 and 40 in the second,
-  # and there is no example of class 2.
-  TRAINING = points(
-    [0, 2, 10, 18, 22, 20, 35, 45], [0, 0, 1, 0, 0, 0, 1, 1], [3, 5]
+# The prototypes are 1 and 10 in the first domain, 20 and 40 in the second,
+# and there is no example of class 2.
+TRAINING = points(
+  [0, 2, 10, 18, 22, 20, 35, 45], [0, 0, 1, 0, 0, 0, 1, 1], [3, 5]
+)
+
+
+@pytest.fixture
+def predict(build, line):
+  """Returns `predict(examples)`; psi doubles, phi does nothing."""
+  one, two = np.ones((1, 1), np.float32), np.full((1, 1), 2, np.float32)
+  functions = build(fed_evolve.HParams(distance="squared_l2"), model=line)
+  weights = fed_evolve.Weights((one,), (two,))
+  # What a client has prepared is all that it needs of its data.
+  prepared = functions.prepare_client(weights, (), TRAINING, 0)
+  return lambda examples: functions.predict_as_client(
+    weights, prepared, examples, examples
   )
 
-  @pytest.fixture
-  def predict(self, build, line, run_in_graph):
-    """Returns `predict(examples)`; psi doubles, phi does nothing."""
-    one, two = np.ones((1, 1), np.float32), np.full((1, 1), 2, np.float32)
-    functions = build(fed_evolve.HParams(distance="squared_l2"), model=line)
 
-    def predict(weights, data, to_predict):
-      # What a client has prepared is all that it needs of its data.
-      prepared = functions.prepare_client(weights, (), data, tf.constant(0))
-      return functions.predict_as_client(weights, prepared, None, to_predict)
-
-    weights = fed_evolve.Weights((one,), (two,))
-    return lambda examples: run_in_graph(
-      predict, weights, self.TRAINING, examples
-    )
-
-  def test_uses_prototypes_of_the_domain_before(self, predict):
-    logits = predict(points([3, 4, 5, 6, 7], [0] * 5, [1, 1, 2, 1]))
-    # The first domain has none before it; what follows the last has the last.
-    psi = 2 * np.arange(3, 8)[:, np.newaxis]
-    means = np.array([[1, 10], [1, 10], [20, 40], [20, 40], [20, 40]])
-    expected = -((psi - means) ** 2)
-    assert_allclose(logits[:, :2], expected, rtol=1e-6)
-
-  def test_absent_class_is_never_predicted(self, predict):
-    examples = points([-1e4, -3, 0, 1e4], [2] * 4, [4, 0, 0, 0])
-    logits = predict(examples)
-    assert np.all(logits.argmax(axis=1) != 2)
-    assert np.all(np.isfinite(logits))
-
-  def test_domain_without_examples_is_left_out(self, predict):
-    logits = predict(points([5], [0], [0, 0, 1, 0]))
-    assert_allclose(logits[:, :2], [[-100, -900]], rtol=1e-6)
+def test_client_prediction_uses_prototypes_of_the_domain_before(predict):
+  logits = predict(points([3, 4, 5, 6, 7], [0] * 5, [1, 1, 2, 1]))
+  # The first domain has none before it; what follows the last has the last.
+  psi = 2 * np.arange(3, 8)[:, np.newaxis]
+  means = np.array([[1, 10], [1, 10], [20, 40], [20, 40], [20, 40]])
+  expected = -((psi - means) ** 2)
+  assert_allclose(logits[:, :2], expected, rtol=1e-6)
 
 
-class TestServerEvaluation:
-  # In the last domain the first client has class 0 at 0 and 0.2 and class 1 at
-  # 1, the second class 0 at 0.8 and class 1 at 2 and 3.
-  CLIENTS = (
-    points([99, -99, 0, 0.2, 1], [0, 1, 0, 0, 1], [2, 3]),
-    points([-50, 0.8, 2, 3], [1, 0, 1, 1], [1, 3]),
+def test_client_prediction_absent_class_is_never_predicted(predict):
+  examples = points([-1e4, -3, 0, 1e4], [2] * 4, [4, 0, 0, 0])
+  logits = predict(examples)
+  assert np.all(logits.argmax(axis=1) != 2)
+  assert np.all(np.isfinite(logits))
+
+
+def test_client_prediction_domain_without_examples_is_left_out(predict):
+  logits = predict(points([5], [0], [0, 0, 1, 0]))
+  assert_allclose(logits[:, :2], [[-100, -900]], rtol=1e-6)
+
+
+# In the last domain the first client has class 0 at 0 and 0.2 and class 1 at
+# 1, the second class 0 at 0.8 and class 1 at 2 and 3.
+CLIENTS = (
+  points([99, -99, 0, 0.2, 1], [0, 1, 0, 0, 1], [2, 3]),
+  points([-50, 0.8, 2, 3], [1, 0, 1, 1], [1, 3]),
+)
+
+
+@pytest.fixture(scope="module")
+def evaluate(line, context):
+  """Returns `evaluate(values, y, *more_clients)`."""
+  algorithm = algorithms.build(
+    fed_evolve, line, fed_evolve.HParams(distance="squared_l2")
+  )
+  one = np.ones((1, 1), np.float32)
+  state = algorithm.initialize(randomness.server_seed(0))._replace(
+    weights=fed_evolve.Weights((one,), (one,))
+  )
+  return lambda values, y, *more_clients: algorithm.evaluate_server(
+    state, [*CLIENTS, *more_clients], points(values, y, [len(y)])
   )
 
-  @pytest.fixture(scope="class")
-  def evaluate(self, line, context):
-    """Returns `evaluate(values, y, *more_clients)`."""
-    algorithm = algorithms.build(
-      fed_evolve, line, fed_evolve.HParams(distance="squared_l2")
-    )
-    one = np.ones((1, 1), np.float32)
-    state = algorithm.initialize(randomness.server_seed(0))._replace(
-      weights=fed_evolve.Weights((one,), (one,))
-    )
-    return lambda values, y, *more_clients: algorithm.evaluate_server(
-      state, [*self.CLIENTS, *more_clients], points(values, y, [len(y)])
-    )
 
-  def test_clients_count_by_their_examples_of_a_class(self, evaluate):
-    # Over all examples the prototypes are 1 / 3 and 2, and 1.13 is nearer to
-    # the first. The mean of the clients' prototypes, 0.45 and 1.75, would say
-    # the second.
-    metrics = evaluate([1.13], [0])
-    assert metrics["accuracy"] == 1
-    margin = (2 - 1.13) ** 2 - (1.13 - 1 / 3) ** 2
-    assert_allclose(metrics["loss"], np.log1p(np.exp(-margin)), rtol=1e-5)
-
-  def test_client_without_a_class_does_not_move_its_prototype(self, evaluate):
-    # Now there is a third class, at 1000; the other two are where they were.
-    metrics = evaluate([1.13, 600], [0, 2], points([1000], [2], [1]))
-    assert metrics["accuracy"] == 1
-
-  def test_class_that_no_client_has_is_never_predicted(self, evaluate):
-    metrics = evaluate([-1e4, 0, 1e4], [2, 2, 2])
-    assert metrics["accuracy"] == 0
-    assert metrics["num_examples"] == 3
-    # They have no finite loss.
-    assert np.isnan(metrics["loss"])
-
-  def test_examples_of_such_a_class_do_not_count_in_the_loss(self, evaluate):
-    result = (
-      evaluate([1.13, 1.5, 600], [0, 1, 2]),
-      evaluate([1.13, 1.5], [0, 1]),
-    )
-    assert [part["num_examples"] for part in result] == [3, 2]
-    assert_allclose(
-      result[0]["pooled_accuracy"] * 3, result[1]["pooled_accuracy"] * 2
-    )
-    assert result[0]["loss"] == result[1]["loss"] < 1
+def test_server_evaluation_clients_count_by_their_examples_of_a_class(evaluate):
+  # Over all examples the prototypes are 1 / 3 and 2, and 1.13 is nearer to
+  # the first. The mean of the clients' prototypes, 0.45 and 1.75, would say
+  # the second.
+  metrics = evaluate([1.13], [0])
+  assert metrics["accuracy"] == 1
+  margin = (2 - 1.13) ** 2 - (1.13 - 1 / 3) ** 2
+  assert_allclose(metrics["loss"], np.log1p(np.exp(-margin)), rtol=1e-5)
+  # With a third class, at 1000, the other two are where they were.
+  metrics = evaluate([1.13, 600], [0, 2], points([1000], [2], [1]))
+  assert metrics["accuracy"] == 1
+  # A class that no client has is never predicted, and has no finite loss.
+  metrics = evaluate([-1e4, 0, 1e4], [2, 2, 2])
+  assert metrics["accuracy"] == 0 and np.isnan(metrics["loss"])

@@ -4,15 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.fixtures import trees
-from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import fed_evp
 from tff_shift.learning import local_training
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
-from tff_shift.models.networks import mlp
 
 pytestmark = pytest.mark.slow
 
@@ -88,53 +85,36 @@ def sweep_oracle(oracle, weights, hparams, batches, classes):
   return weights, np.mean(losses)
 
 
-class TestTraining:
-  @pytest.mark.parametrize(
-    "prototype, distance, softmax_classes",
-    [
-      ("current", "l2", "batch"),
-      ("current", "squared_l2", "domain"),
-      ("previous", "cosine", "batch"),
-    ],
+@pytest.mark.parametrize(
+  "prototype, distance, softmax_classes",
+  [
+    ("current", "l2", "batch"),
+    ("current", "squared_l2", "domain"),
+    ("previous", "cosine", "batch"),
+  ],
+)
+def test_training_sweeps_over_domains_agree_with_the_oracle(
+  build, clients, oracle, run_in_graph, prototype, distance, softmax_classes
+):
+  hparams = fed_evp.HParams(
+    local_steps=2,
+    batch_size=4,
+    learning_rate=0.2,
+    prototype=prototype,
+    distance=distance,
+    softmax_classes=softmax_classes,
   )
-  def test_sweeps_over_domains_agree_with_the_oracle(
-    self,
-    build,
-    clients,
-    oracle,
-    run_in_graph,
-    prototype,
-    distance,
-    softmax_classes,
-  ):
-    hparams = fed_evp.HParams(
-      local_steps=2,
-      batch_size=4,
-      learning_rate=0.2,
-      prototype=prototype,
-      distance=distance,
-      softmax_classes=softmax_classes,
-    )
-    functions = build(hparams)
-    weights = functions.initial_weights(clients[0].seed)
-    result = functions.train_client(weights, (), clients[0], ROUND_NUM)
-    expected, mean_loss = train_oracle(
-      oracle, run_in_graph, weights, hparams, clients[0]
-    )
-    update = trees.subtract(expected, weights)
-    for part in update:
-      assert trees.largest(part) > 1e-2
-    oracle.check(result, weights, expected, mean_loss)
-    assert result.client_state == ()
-
-  def test_one_domain_has_no_gradient_step(self, build, make_client):
-    functions, client = (
-      build(fed_evp.HParams(local_steps=3)),
-      make_client(0, [6]),
-    )
-    weights = functions.initial_weights(client.seed)
-    update = functions.train_client(weights, (), client, 0).update
-    assert trees.largest(update) == 0
+  functions = build(hparams)
+  weights = functions.initial_weights(clients[0].seed)
+  result = functions.train_client(weights, (), clients[0], ROUND_NUM)
+  expected, mean_loss = train_oracle(
+    oracle, run_in_graph, weights, hparams, clients[0]
+  )
+  update = trees.subtract(expected, weights)
+  for part in update:
+    assert trees.largest(part) > 1e-2
+  oracle.check(result, weights, expected, mean_loss)
+  assert result.client_state == ()
 
 
 # Three layers of the backbone, two of the head.
@@ -149,78 +129,47 @@ PERSONALIZED = {
 }
 
 
-class TestPersonalization:
-  @pytest.fixture(scope="class")
-  def deep(self):
-    """With more layers than the last in the backbone."""
-    return mlp.build((5,), num_classes=3, width=8, head_width=6)
+@pytest.mark.parametrize("personalization", PERSONALIZED)
+def test_personalization_weights_that_change(deep_model, personalization):
+  chosen = fed_evp.personal_weights(deep_model, personalization)
+  names = (*deep_model.backbone.names, *deep_model.head.names)
+  changed = tuple(itertools.compress(names, trees.leaves(chosen)))
+  assert changed == PERSONALIZED[personalization]
 
-  @pytest.mark.parametrize("personalization", PERSONALIZED)
-  def test_weights_that_change(
-    self, deep, clients, run_in_graph, personalization
-  ):
-    chosen = fed_evp.personal_weights(deep, personalization)
-    weights = run_in_graph(deep.initial_weights, clients[0].seed)
-    personal = run_in_graph(
-      lambda w, data: fed_avg_ft.fine_tune(
-        deep, fed_evp.HParams(batch_size=4), 5, w, data, trainable=chosen
-      ),
-      weights,
-      clients[0],
-    )
-    names = (*deep.backbone.names, *deep.head.names)
-    changes = [
-      np.any(old != new) for old, new in trees.pairs(weights, personal)
-    ]
-    for is_changed in (changes, trees.leaves(chosen)):
-      changed = tuple(itertools.compress(names, is_changed))
-      assert changed == PERSONALIZED[personalization]
 
-  @pytest.mark.parametrize(
-    "personalization, num_epochs",
-    [("classifier", 1), ("default", 0), ("default", 2)],
+@pytest.mark.parametrize(
+  "personalization, num_epochs",
+  [("classifier", 1), ("default", 0), ("default", 2)],
+)
+def test_personalization_client_predicts_with_its_personal_weights(
+  build, deep_model, clients, oracle, personalization, num_epochs
+):
+  functions = build(
+    fed_evp.HParams(
+      batch_size=6,
+      learning_rate=0.3,
+      personalization=personalization,
+      personalization_epochs=num_epochs,
+    ),
+    model=deep_model,
   )
-  def test_client_predicts_with_its_personal_weights(
-    self,
-    build,
-    deep,
-    clients,
-    oracle,
-    run_in_graph,
-    personalization,
-    num_epochs,
-  ):
-    functions = build(
-      fed_evp.HParams(
-        batch_size=6,
-        learning_rate=0.3,
-        personalization=personalization,
-        personalization_epochs=num_epochs,
-      ),
-      model=deep,
+  client, examples = clients
+  weights = functions.initial_weights(client.seed)
+  # What a client has prepared is all that it needs of its data.
+  prepared = functions.prepare_client(weights, (), client, 0)
+  logits = functions.predict_as_client(weights, prepared, examples, examples)
+  chosen = split_model.SplitWeights(
+    *(
+      tuple(name in PERSONALIZED[personalization] for name in names)
+      for names in (deep_model.backbone.names, deep_model.head.names)
     )
-    client, examples = clients
-    weights = run_in_graph(deep.initial_weights, client.seed)
-
-    def predict(weights, data, examples):
-      # What a client has prepared is all that it needs of its data.
-      prepared = functions.prepare_client(weights, (), data, tf.constant(0))
-      return functions.predict_as_client(weights, prepared, None, examples)
-
-    logits = run_in_graph(predict, weights, client, examples)
-
-    chosen = split_model.SplitWeights(
-      *(
-        tuple(name in PERSONALIZED[personalization] for name in names)
-        for names in (deep.backbone.names, deep.head.names)
-      )
-    )
-    # 18 examples are three batches of 6.
-    batches = oracle.batches(
-      client, 3 * num_epochs, randomness.Purpose.PERSONALIZE, size=6
-    )
-    if num_epochs:
-      weights, _ = oracle.descend(weights, oracle.losses(batches), 0.3, chosen)
-    np.testing.assert_allclose(
-      logits, oracle.predict(weights, examples.x), atol=1e-5
-    )
+  )
+  # 18 examples are three batches of 6.
+  batches = oracle.batches(
+    client, 3 * num_epochs, randomness.Purpose.PERSONALIZE, size=6
+  )
+  if num_epochs:
+    weights, _ = oracle.descend(weights, oracle.losses(batches), 0.3, chosen)
+  np.testing.assert_allclose(
+    logits, oracle.predict(weights, examples.x), atol=1e-5
+  )

@@ -75,22 +75,3 @@ def test_round_agrees_with_the_oracle(
   direction = trees.mean(*directions, weights=share)
   expected = trees.add(weights, direction, np.dot(share, counts))
   compare.assert_close(updated, expected, 1e-5)
-
-
-def test_more_steps_pull_fed_avg_and_not_fed_nova(quadratics):
-  """Clients at 0 and 1 take one step and four steps of equal curvature."""
-  ends = {}
-  for name in ("fed_avg", "fed_nova"):
-    run = quadratics.start(
-      name,
-      coefficients=((1.0, 0.0), (1.0, 1.0)),
-      repeats=(1, 4),
-      local_epochs=1,
-      learning_rate=0.1,
-      num_rounds=100,
-    )
-    ends[name] = quadratics.u(run)
-  # A step keeps 0.9 of the distance: 0.1 u = (1 - 0.9^4) (1 - u).
-  assert ends["fed_avg"] == pytest.approx(0.3439 / 0.4439, 1e-5)
-  # The same with means of steps; 0.5 for a small rate.
-  assert ends["fed_nova"] == pytest.approx(0.085975 / 0.185975, 1e-5)

@@ -5,6 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
+from tests.fixtures import trees
 from tff_shift.algorithms import fed_pac
 
 
@@ -37,31 +38,32 @@ def draw(spread, num_clients=6):
   return np.float32(h), np.float32(v)
 
 
-class TestStatistics:
-  def test_variance_far_from_zero(self, run_in_graph):
-    rng = np.random.default_rng(0)
-    features = np.float32(1e4 + rng.integers(-8, 8, (50, 3)) / 8)
-    found = run_in_graph(
-      lambda f: fed_pac.feature_statistics(f, np.zeros(50, np.int32), 1),
-      features,
-    )
-    expected = np.float64(features).var(axis=0).sum() / 50
-    assert_allclose(found.v, expected, rtol=1e-3)
+@pytest.fixture
+def statistics(run_in_graph):
+  """Returns `statistics(features)` of examples of class 1 of two."""
+  return lambda features: run_in_graph(
+    lambda f: fed_pac.feature_statistics(
+      f, np.ones(len(features), np.int32), 2
+    ),
+    np.float32(features),
+  )
 
-  def test_variance_of_one_example_is_zero(self, run_in_graph):
-    features = np.full((1, 3), 0.1, np.float32)
-    found = run_in_graph(
-      lambda f: fed_pac.feature_statistics(f, np.int32([1]), 2), features
-    )
-    assert_allclose(found.v, 0, atol=1e-8)
-    assert found.v >= 0
 
-  def test_client_without_examples_has_zeros(self, run_in_graph):
-    found = run_in_graph(
-      lambda f: fed_pac.feature_statistics(f, np.zeros(0, np.int32), 2),
-      np.zeros((0, 3), np.float32),
-    )
-    assert not any(np.any(each) for each in found)
+def test_variance_far_from_zero(statistics):
+  rng = np.random.default_rng(0)
+  features = 1e4 + rng.integers(-8, 8, (50, 3)) / 8
+  expected = features.var(axis=0).sum() / 50
+  assert_allclose(statistics(features).v, expected, rtol=1e-3)
+
+
+def test_variance_of_one_example_is_zero(statistics):
+  found = statistics(np.full((1, 3), 0.1))
+  assert_allclose(found.v, 0, atol=1e-8)
+  assert found.v >= 0
+
+
+def test_client_without_examples_has_zeros(statistics):
+  assert not trees.largest(statistics(np.zeros((0, 3))))
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """FedPAC: features are aligned, and heads are made of all heads."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -29,11 +27,6 @@ ROUND = 5
 
 
 @pytest.fixture(scope="module")
-def shared(functions):
-  return functions.initial_weights(randomness.server_seed(0))
-
-
-@pytest.fixture(scope="module")
 def personal(functions, shared):
   return functions.initial_client_state(randomness.client_seed(0, 0), shared)
 
@@ -44,83 +37,85 @@ def client(make_client):
   return make_client(2, [11], y=[0, 2, 2] * 3 + [0, 2])
 
 
-def part_of(part):
-  """The batches of the head (part 0) or of the backbone (part 1)."""
-  return randomness.Purpose.TRAIN, ROUND, part
+def test_client_backbone_goes_towards_the_centroids(
+  functions, shared, personal, client, oracle, compare
+):
+  centroids = np.float32(np.random.default_rng(0).normal(size=(3, 8)))
+  # Nobody had class 2: it takes the client's own mean.
+  centroids[2] = 0
+  features = oracle.embed(shared.backbone, client.x)
+  targets = centroids.copy()
+  targets[2] = features[client.y == 2].mean(axis=0)
+  result = functions.train_client(
+    shared._replace(centroids=centroids), personal, client, ROUND
+  )
 
-
-class TestClient:
-  def test_backbone_goes_towards_the_centroids(
-    self, functions, shared, personal, client, oracle, compare
-  ):
-    centroids = np.float32(np.random.default_rng(0).normal(size=(3, 8)))
-    # Nobody had class 2: it takes the client's own mean.
-    centroids[2] = 0
-    features = oracle.embed(shared.backbone, client.x)
-    targets = centroids.copy()
-    targets[2] = features[client.y == 2].mean(axis=0)
-    result = functions.train_client(
-      shared._replace(centroids=centroids), personal, client, ROUND
+  def align(batch):
+    (classify,) = oracle.losses([batch])
+    return lambda w: classify(w) + 0.7 * np.mean(
+      (oracle.embed(w.backbone, batch.x) - targets[batch.y]) ** 2
     )
 
-    def align(batch):
-      (classify,) = oracle.losses([batch])
-      return lambda w: classify(w) + 0.7 * np.mean(
-        (oracle.embed(w.backbone, batch.x) - targets[batch.y]) ** 2
-      )
+  weights = split_model.SplitWeights(shared.backbone, personal.head)
+  weights, _ = oracle.descend(
+    weights, oracle.losses(oracle.of_training(client, 1, ROUND, 0)), 0.3, "head"
+  )
+  weights, loss = oracle.descend(
+    weights,
+    [align(b) for b in oracle.of_training(client, 2, ROUND, 1)],
+    0.3,
+    "backbone",
+  )
+  compare.assert_close(result.client_state.head, weights.head, 1e-5)
+  oracle.check(result, shared.backbone, weights.backbone, loss)
+  assert result.client_state.loss == result.loss
 
-    weights = split_model.SplitWeights(shared.backbone, personal.head)
-    only_head = split_model.SplitWeights((False,) * 2, (True,) * 2)
-    weights, _ = oracle.descend(
-      weights,
-      oracle.losses(oracle.batches(client, 1, *part_of(0))),
-      0.3,
-      only_head,
-    )
-    weights, loss = oracle.descend(
-      weights,
-      [align(b) for b in oracle.batches(client, 2, *part_of(1))],
-      0.3,
-      trees.map(lambda moves: not moves, only_head),
-    )
-    compare.assert_close(result.client_state.head, weights.head, 1e-5)
-    oracle.check(result, shared.backbone, weights.backbone, loss)
-    assert result.client_state.loss == result.loss
 
-  def test_sends_statistics_of_before_and_centroids_of_after(
-    self, functions, shared, personal, client, oracle
-  ):
-    result = functions.train_client(shared, personal, client, ROUND)
-    ((h, v, head), number), class_sums = result.plaintext_sum
-    assert number == 3
-    features = oracle.embed(shared.backbone, client.x)
-    expected = [features[client.y == k].sum(axis=0) / 11 for k in range(3)]
-    assert_allclose(h, expected, atol=1e-5)
-    v_expected = np.sum(features**2) / 11 - np.sum(np.square(expected))
-    assert_allclose(v, v_expected / 11, rtol=1e-4)
-    trees.map(assert_array_equal, head, result.client_state.head)
-    trained = trees.add(shared.backbone, result.update)
-    features = oracle.embed(trained, client.x)
-    sums = [features[client.y == k].sum(axis=0) for k in range(3)]
-    assert_allclose(class_sums[:, :-1], sums, atol=1e-4)
-    assert_array_equal(class_sums[:, -1], [4, 0, 7])
+def test_client_sends_statistics_of_before_and_centroids_of_after(
+  functions, shared, personal, client, oracle
+):
+  result = functions.train_client(shared, personal, client, ROUND)
+  ((h, v, head), number), class_sums = result.plaintext_sum
+  assert number == 3
+  features = oracle.embed(shared.backbone, client.x)
+  expected = [features[client.y == k].sum(axis=0) / 11 for k in range(3)]
+  assert_allclose(h, expected, atol=1e-5)
+  v_expected = np.sum(features**2) / 11 - np.sum(np.square(expected))
+  assert_allclose(v, v_expected / 11, rtol=1e-4)
+  trees.map(assert_array_equal, head, result.client_state.head)
+  trained = trees.add(shared.backbone, result.update)
+  features = oracle.embed(trained, client.x)
+  sums = [features[client.y == k].sum(axis=0) for k in range(3)]
+  assert_allclose(class_sums[:, :-1], sums, atol=1e-4)
+  assert_array_equal(class_sums[:, -1], [4, 0, 7])
 
-  def test_without_alignment_it_trains_as_fed_rep_bit_for_bit(
-    self, build, shared, personal, client, compare
-  ):
-    centroids = np.ones_like(shared.centroids)
-    other = build(fed_rep.HParams(**COMMON))
-    expected = other.train_client(shared.backbone, personal.head, client, ROUND)
+
+@pytest.mark.parametrize(
+  "changes, centroid",
+  [
+    ({"alignment_weight": 0.0}, 1),
     # In round 0 there is nothing to align to.
-    for weight, c in ((0.0, centroids), (0.7, shared.centroids)):
-      hparams = dataclasses.replace(HPARAMS, alignment_weight=weight)
-      result = build(hparams).train_client(
-        shared._replace(centroids=c), personal, client, ROUND
-      )
-      assert compare.equal_bits(
-        (result.update, result.client_state.head, result.loss),
-        (expected.update, expected.client_state, expected.loss),
-      )
+    ({}, 0),
+    ({"variant": "program", "backbone_mu": 0.0}, None),
+  ],
+)
+def test_without_alignment_it_trains_as_fed_rep_bit_for_bit(
+  build, shared, personal, client, compare, changes, centroid
+):
+  expected = build(fed_rep.HParams(**COMMON)).train_client(
+    shared.backbone, personal.head, client, ROUND
+  )
+  train = build(HPARAMS, **changes).train_client
+  if centroid is None:
+    result = train(shared.backbone, personal.head, client, ROUND)
+    assert compare.equal_bits(result, expected)
+    return
+  centroids = np.full_like(shared.centroids, centroid)
+  result = train(shared._replace(centroids=centroids), personal, client, ROUND)
+  assert compare.equal_bits(
+    (result.update, result.client_state.head, result.loss),
+    (expected.update, expected.client_state, expected.loss),
+  )
 
 
 def test_server_combines_heads_and_renews_centroids(
@@ -165,43 +160,30 @@ def test_server_combines_heads_and_renews_centroids(
     assert_array_equal(rows[[1, 3]], old[[1, 3]])
 
 
-class TestProgram:
-  @pytest.fixture(scope="class")
-  def run(self, build, shared, personal, client):
-    def run(mu):
-      functions = build(
-        HPARAMS, variant="program", backbone_mu=mu, local_steps=3
-      )
-      assert functions.update_server is functions.personalize_client is None
-      return functions.train_client(
-        shared.backbone, personal.head, client, ROUND
-      )
+def test_program_term_is_half_mu_times_the_squared_distance(
+  build, shared, personal, client, oracle, compare
+):
+  found, plain = (
+    build(HPARAMS, variant="program", backbone_mu=mu, local_steps=3)
+    for mu in (1.5, 0.0)
+  )
+  assert found.update_server is found.personalize_client is None
+  found, plain = (
+    functions.train_client(shared.backbone, personal.head, client, ROUND)
+    for functions in (found, plain)
+  )
+  assert compare.equal_bits(found.client_state, plain.client_state)
 
-    return run
-
-  def test_without_the_term_it_is_fed_rep_bit_for_bit(
-    self, build, shared, personal, client, run, compare
-  ):
-    other = build(fed_rep.HParams(**COMMON | {"local_steps": 3}))
-    expected = other.train_client(shared.backbone, personal.head, client, ROUND)
-    assert compare.equal_bits(run(0.0), expected)
-
-  def test_term_is_half_mu_times_the_squared_distance(
-    self, shared, client, run, oracle, compare
-  ):
-    found = run(1.5)
-    assert compare.equal_bits(found.client_state, run(0.0).client_state)
-
-    def loss_of(batch):
-      (classify,) = oracle.losses([batch])
-      return lambda w: classify(w) + 0.75 * trees.squared_distance(
-        w.backbone, shared.backbone
-      )
-
-    expected, loss = oracle.descend(
-      split_model.SplitWeights(shared.backbone, found.client_state),
-      [loss_of(b) for b in oracle.batches(client, 3, *part_of(1))],
-      0.3,
-      split_model.SplitWeights((True,) * 2, (False,) * 2),
+  def loss_of(batch):
+    (classify,) = oracle.losses([batch])
+    return lambda w: classify(w) + 0.75 * trees.squared_distance(
+      w.backbone, shared.backbone
     )
-    oracle.check(found, shared.backbone, expected.backbone, loss)
+
+  expected, loss = oracle.descend(
+    split_model.SplitWeights(shared.backbone, found.client_state),
+    [loss_of(b) for b in oracle.of_training(client, 3, ROUND, 1)],
+    0.3,
+    "backbone",
+  )
+  oracle.check(found, shared.backbone, expected.backbone, loss)

@@ -62,49 +62,45 @@ def find_by_hand(g, l, distances, num_steps=20, rate=0.2):  # noqa: E741
   return scipy.special.softmax(numbers)
 
 
-class TestFind:
-  def test_agrees_with_adam_by_hand(self, find):
-    inputs = draw(0, 6)
-    found = find(inputs)
-    expected = [find_by_hand(*each) for each in zip(*inputs, strict=True)]
-    assert_allclose(found, expected, atol=1e-4)
-    assert np.ptp(found[:, 0]) > 0.5
+def test_find_agrees_with_adam_by_hand(find):
+  inputs = draw(0, 6)
+  found = find(inputs)
+  expected = [find_by_hand(*each) for each in zip(*inputs, strict=True)]
+  assert_allclose(found, expected, atol=1e-4)
+  assert np.ptp(found[:, 0]) > 0.5
 
-  def test_example_does_not_depend_on_the_others(self, find):
-    # More than are found side by side.
-    inputs = draw(1, 300)
-    found = find(inputs)
-    assert found.shape == (300, 2)
-    for place in (0, 255, 256, 299):
-      alone = find(
-        fed_the.MixtureInputs(*(each[place : place + 1] for each in inputs))
-      )
-      assert_allclose(found[place : place + 1], alone, atol=1e-6)
-    assert find(draw(0, 0)).shape == (0, 2)
 
-  def test_search_ends_where_the_slope_is_small(self, find):
-    # A step of Adam is as long as the rate, however small the slope is.
-    sure = np.float32([[30, 0, 0, 0]])
-    inputs = fed_the.MixtureInputs(
-      sure, sure[:, [1, 0, 2, 3]], np.float32([[1, 1 + 1e-5]])
+def test_find_example_does_not_depend_on_the_others(find):
+  # More than are found side by side.
+  inputs = draw(1, 300)
+  found = find(inputs)
+  assert found.shape == (300, 2)
+  for place in (0, 255, 256, 299):
+    alone = find(
+      fed_the.MixtureInputs(*(each[place : place + 1] for each in inputs))
     )
-    assert_allclose(find(inputs), [[0.5, 0.5]], atol=1e-6)
-    steeper = inputs._replace(distances=np.float32([[1, 1 + 1e-3]]))
-    assert find(steeper)[0, 0] > 0.9
+    assert_allclose(found[place : place + 1], alone, atol=1e-6)
+  assert find(draw(0, 0)).shape == (0, 2)
 
 
-class TestSmooth:
-  @pytest.fixture(scope="class")
-  def smooth(self, run_in_graph):
-    return lambda z, sizes, alpha, beta: run_in_graph(
-      lambda z, sizes: fed_the.smooth_features(z, alpha, beta, sizes, None),
-      np.float32(z),
-      np.int32(sizes),
-    )
+def test_find_search_ends_where_the_slope_is_small(find):
+  # A step of Adam is as long as the rate, however small the slope is.
+  sure = np.float32([[30, 0, 0, 0]])
+  inputs = fed_the.MixtureInputs(
+    sure, sure[:, [1, 0, 2, 3]], np.float32([[1, 1 + 1e-5]])
+  )
+  assert_allclose(find(inputs), [[0.5, 0.5]], atol=1e-6)
+  steeper = inputs._replace(distances=np.float32([[1, 1 + 1e-3]]))
+  assert find(steeper)[0, 0] > 0.9
 
-  def test_history_by_hand(self, smooth):
-    # h is 4, 2, 5 in the first domain, and anew 8 in the second.
-    found = smooth([[4], [0], [8], [8]], [3, 1], alpha=0.5, beta=0.25)
-    np.testing.assert_array_equal(
-      found, [[4], [0.75 * 2], [0.25 * 8 + 0.75 * 5], [8]]
-    )
+
+def test_smooth_history_by_hand(run_in_graph):
+  # h is 4, 2, 5 in the first domain, and anew 8 in the second.
+  found = run_in_graph(
+    lambda z, sizes: fed_the.smooth_features(z, 0.5, 0.25, sizes, None),
+    np.float32([[4], [0], [8], [8]]),
+    np.int32([3, 1]),
+  )
+  np.testing.assert_array_equal(
+    found, [[4], [0.75 * 2], [0.25 * 8 + 0.75 * 5], [8]]
+  )

@@ -108,181 +108,146 @@ def test_association_by_hand(
   assert_allclose(found, expected, atol=1e-6)
 
 
-class TestRound:
-  @pytest.mark.parametrize("threshold", [0.05, 0.9, 1.1])
-  def test_agrees_with_the_oracle(
-    self, build, weights, clients, oracle, compare, threshold
-  ):
-    functions = build(HPARAMS, num_clients=NUM_CLIENTS, threshold=threshold)
-    trained, profiles, results = [], [], []
-    for client in clients:
-      result = functions.train_client(weights, (), client, ROUND)
-      results.append(result)
-      own = profile_of(oracle, weights.extractor, client)
-      # The third client's profile is of another extractor.
-      w = np.exp(-np.linalg.norm(weights.profiles[:2] - own, axis=1))
-      w /= w.sum()
-      w[w < threshold] = 0
-      first = weights.mean
-      if w.any():
-        first = mixed(weights, w)
-      batches = oracle.of_training(client, 2, ROUND)
-      after, loss = oracle.descend(first, oracle.losses(batches), RATE)
-      oracle.check(result, weights.mean, after, loss, 1e-4)
-      trained.append(after)
-      profiles.append(own)
+@pytest.mark.parametrize("threshold", [0.05, 0.9, 1.1])
+def test_round_agrees_with_the_oracle(
+  build, weights, clients, oracle, compare, round_by_hand, threshold
+):
+  results, new, _ = round_by_hand(
+    build(HPARAMS, num_clients=NUM_CLIENTS, threshold=threshold),
+    weights,
+    [()] * 3,
+    clients,
+    ROUND,
+    NUM_CLIENTS,
+  )
+  trained, profiles = [], []
+  for client, result in zip(clients, results, strict=True):
+    own = profile_of(oracle, weights.extractor, client)
+    # The third client's profile is of another extractor.
+    w = np.exp(-np.linalg.norm(weights.profiles[:2] - own, axis=1))
+    w /= w.sum()
+    w[w < threshold] = 0
+    first = mixed(weights, w) if w.any() else weights.mean
+    batches = oracle.of_training(client, 2, ROUND)
+    after, loss = oracle.descend(first, oracle.losses(batches), RATE)
+    oracle.check(result, weights.mean, after, loss, 1e-4)
+    trained.append(after)
+    profiles.append(own)
+  compare.assert_close(new.models, trees.stack(*trained), 1e-4)
+  compare.assert_close(new.mean, trees.mean(*trained), 1e-4)
+  assert_allclose(new.profiles, profiles, atol=1e-4)
+  assert new.written.tolist() == [5, 5, 5]
+  assert compare.equal_bits(new.extractor, weights.extractor)
 
-    mean = trees.mean(*(each.update for each in results))
-    slots = client_slots.total(
-      [each.plaintext_sum for each in results], NUM_CLIENTS
-    )
-    result = functions.update_server(weights, mean, slots, ROUND)
-    compare.assert_close(result.models, trees.stack(*trained), 1e-4)
-    compare.assert_close(
-      result.mean,
-      trees.mean(*trained),
-      1e-4,
-    )
-    assert_allclose(result.profiles, profiles, atol=1e-4)
-    assert result.written.tolist() == [5, 5, 5]
-    assert compare.equal_bits(result.extractor, weights.extractor)
 
-  def test_client_outside_of_the_cohort_keeps_its_row(
-    self, functions, weights, clients, compare
-  ):
-    sent = functions.train_client(weights, (), clients[1], ROUND)
-    updated = functions.update_server(
-      weights,
-      sent.update,
-      client_slots.total([sent.plaintext_sum], NUM_CLIENTS),
-      ROUND,
-    )
-    assert updated.written.tolist() == [4, 5, 1]
-    for number in (0, 2):
-      assert compare.equal_bits(
-        *(
-          trees.row((state.models, state.profiles), number)
-          for state in (updated, weights)
-        )
+def test_round_client_outside_of_the_cohort_keeps_its_row(
+  functions, weights, clients, compare
+):
+  sent = functions.train_client(weights, (), clients[1], ROUND)
+  updated = functions.update_server(
+    weights,
+    sent.update,
+    client_slots.total([sent.plaintext_sum], NUM_CLIENTS),
+    ROUND,
+  )
+  assert updated.written.tolist() == [4, 5, 1]
+  for number in (0, 2):
+    assert compare.equal_bits(
+      *(
+        trees.row((state.models, state.profiles), number)
+        for state in (updated, weights)
       )
-
-  def test_noise_is_added_to_the_sent_profile_alone(
-    self, build, weights, clients, compare
-  ):
-    plain, noisy = (
-      build(HPARAMS, num_clients=3, profile_noise=noise).train_client(
-        weights, (), clients[0], ROUND
-      )
-      for noise in (0.0, 0.5)
     )
-    assert compare.equal_bits(plain.update, noisy.update)
-    difference = noisy.plaintext_sum.value[1] - plain.plaintext_sum.value[1]
-    assert abs(difference.std() - 0.5) < 0.15
 
 
-class TestLimits:
-  @pytest.fixture
-  def data(self, make_client):
-    return [make_client(i, [5 + 2 * i]) for i in range(NUM_CLIENTS)]
-
-  @pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
-  def test_warm_up_is_fed_avg_bit_for_bit(
-    self, start, data, compare, weighting
-  ):
-    common = COMMON | {"client_weighting": weighting}
-    run = start(feroma.HParams(warm_up_rounds=3, **common), data)
-    plain = start(fed_avg.HParams(**common), data)
-    for _ in range(3):
-      received = plain.server_state.weights.backbone
-      assert run.step()["loss"] == plain.step()["loss"]
-      assert compare.equal_bits(
-        run.server_state.weights.mean, plain.server_state.weights
-      )
-    # What clients received in the last of them.
-    for _ in range(2):
-      assert compare.equal_bits(run.server_state.weights.extractor, received)
-      losses = run.step()["loss"], plain.step()["loss"]
-    assert losses[0] != losses[1]
-
-  def test_a_threshold_above_one_is_fed_avg_bit_for_bit(
-    self, start, data, compare
-  ):
-    hparams = dataclasses.replace(HPARAMS, threshold=1.5, warm_up_rounds=0)
-    run, plain = (
-      start(each, data, 3) for each in (hparams, fed_avg.HParams(**COMMON))
+def test_round_noise_is_added_to_the_sent_profile_alone(
+  build, weights, clients, compare
+):
+  plain, noisy = (
+    build(HPARAMS, num_clients=3, profile_noise=noise).train_client(
+      weights, (), clients[0], ROUND
     )
+    for noise in (0.0, 0.5)
+  )
+  assert compare.equal_bits(plain.update, noisy.update)
+  difference = noisy.plaintext_sum.value[1] - plain.plaintext_sum.value[1]
+  assert abs(difference.std() - 0.5) < 0.15
+
+
+@pytest.fixture
+def data(make_client):
+  return [make_client(i, [5 + 2 * i]) for i in range(NUM_CLIENTS)]
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "num_examples"])
+def test_warm_up_is_fed_avg_bit_for_bit(start, data, compare, weighting):
+  common = COMMON | {"client_weighting": weighting}
+  run = start(feroma.HParams(warm_up_rounds=3, **common), data)
+  plain = start(fed_avg.HParams(**common), data)
+  for _ in range(3):
+    received = plain.server_state.weights.backbone
+    assert run.step()["loss"] == plain.step()["loss"]
     assert compare.equal_bits(
       run.server_state.weights.mean, plain.server_state.weights
     )
+  # What clients received in the last of them.
+  for _ in range(2):
+    assert compare.equal_bits(run.server_state.weights.extractor, received)
+    losses = run.step()["loss"], plain.step()["loss"]
+  assert losses[0] != losses[1]
 
 
-def test_clients_train_from_models_of_their_concept(
-  start, build, two_concepts, oracle
-):
-  data = two_concepts(4, [80], lambda i, _: i >= 2)
-  hparams = feroma.HParams(
-    batch_size=40, local_steps=10, learning_rate=RATE, warm_up_rounds=2
+def test_a_threshold_above_one_is_fed_avg_bit_for_bit(start, data, compare):
+  hparams = dataclasses.replace(HPARAMS, threshold=1.5, warm_up_rounds=0)
+  run, plain = (
+    start(each, data, 3).server_state.weights
+    for each in (hparams, fed_avg.HParams(**COMMON))
   )
-  weights = start(hparams, data, 8).server_state.weights
-  for number, client in enumerate(data):
-    own = profile_of(oracle, weights.extractor, client)
-    distance = np.linalg.norm(weights.profiles - own, axis=1)
-    pairs = distance[:2], distance[2:]
-    assert pairs[number // 2].max() < pairs[1 - number // 2].min()
-    prepared = build(hparams).prepare_client(weights, (), client, 8)
-    logits = oracle.predict(prepared, client.x)
-    assert np.mean(logits.argmax(axis=1) == client.y) > 0.85
+  assert compare.equal_bits(run.mean, plain)
 
 
-class TestPrediction:
-  def test_by_training_data_near_models_are_mixed(
-    self, functions, weights, clients, make_client, oracle
-  ):
-    client, other = clients[0], make_client(9, [6])
-    own = profile_of(oracle, weights.extractor, client)
-    w = np.exp(-np.linalg.norm(weights.profiles[:2] - own, axis=1))
-    w[w / w.sum() < HPARAMS.threshold] = 0
-    expected = mixed(weights, w)
-    prepared = functions.prepare_client(weights, (), client, ROUND)
-    assert_allclose(
-      functions.predict_as_client(weights, prepared, client, other),
-      oracle.predict(expected, other.x),
-      atol=1e-4,
-    )
-
-  def test_by_inputs_the_nearest_profile_without_labels_decides(
-    self, build, weights, clients, oracle
-  ):
-    functions = build(HPARAMS, num_clients=3, assignment="inputs")
-    assert functions.prepare_client is None and functions.predicts_batches
-    found = []
-    for client in clients:
-      logits = functions.predict_as_client(weights, (), clients[0], client)
-      own = profile_of(oracle, weights.extractor, client)[:16]
-      nearest = np.linalg.norm(weights.profiles[:2, :16] - own, axis=1).argmin()
-      found.append(nearest)
-      expected = oracle.predict(trees.row(weights.models, nearest), client.x)
-      assert_allclose(logits, expected, atol=1e-4)
-    # The profiles are those of the next clients.
-    assert found[1:] == [0, 1]
-
-  @pytest.mark.parametrize("assignment", ["training", "inputs"])
-  def test_without_a_profile_it_is_the_mean_model(
-    self, build, weights, clients, oracle, assignment
-  ):
-    functions = build(HPARAMS, num_clients=3, assignment=assignment)
-    nothing = weights._replace(written=np.zeros(3, np.float32))
-    prepare = functions.prepare_client or (lambda *_: ())
-    prepared = prepare(nothing, (), clients[0], ROUND)
-    logits = functions.predict_as_client(
-      nothing, prepared, clients[0], clients[1]
-    )
-    assert_allclose(
-      logits, oracle.predict(weights.mean, clients[1].x), atol=1e-5
-    )
+def test_prediction_by_training_data_near_models_are_mixed(
+  functions, weights, clients, make_client, oracle
+):
+  client, other = clients[0], make_client(9, [6])
+  own = profile_of(oracle, weights.extractor, client)
+  w = np.exp(-np.linalg.norm(weights.profiles[:2] - own, axis=1))
+  w[w / w.sum() < HPARAMS.threshold] = 0
+  expected = mixed(weights, w)
+  prepared = functions.prepare_client(weights, (), client, ROUND)
+  assert_allclose(
+    functions.predict_as_client(weights, prepared, client, other),
+    oracle.predict(expected, other.x),
+    atol=1e-4,
+  )
 
 
-@pytest.mark.cpp
-def test_executors_agree(make_client, executors_agree):
-  data = [make_client(i, [6, 5]) for i in range(NUM_CLIENTS)]
-  executors_agree(dataclasses.replace(HPARAMS, warm_up_rounds=1), data, 2)
+def test_prediction_by_inputs_the_nearest_profile_without_labels_decides(
+  build, weights, clients, oracle
+):
+  functions = build(HPARAMS, num_clients=3, assignment="inputs")
+  assert functions.prepare_client is None and functions.predicts_batches
+  found = []
+  for client in clients:
+    logits = functions.predict_as_client(weights, (), clients[0], client)
+    own = profile_of(oracle, weights.extractor, client)[:16]
+    nearest = np.linalg.norm(weights.profiles[:2, :16] - own, axis=1).argmin()
+    found.append(nearest)
+    expected = oracle.predict(trees.row(weights.models, nearest), client.x)
+    assert_allclose(logits, expected, atol=1e-4)
+  # The profiles are those of the next clients.
+  assert found[1:] == [0, 1]
+
+
+@pytest.mark.parametrize("assignment", ["training", "inputs"])
+def test_prediction_without_a_profile_it_is_the_mean_model(
+  build, weights, clients, oracle, assignment
+):
+  functions = build(HPARAMS, num_clients=3, assignment=assignment)
+  nothing = weights._replace(written=np.zeros(3, np.float32))
+  prepare = functions.prepare_client or (lambda *_: ())
+  prepared = prepare(nothing, (), clients[0], ROUND)
+  logits = functions.predict_as_client(
+    nothing, prepared, clients[0], clients[1]
+  )
+  assert_allclose(logits, oracle.predict(weights.mean, clients[1].x), atol=1e-5)

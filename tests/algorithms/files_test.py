@@ -14,16 +14,16 @@ from tff_shift.models.networks import mlp
 from tff_shift.testing import forms
 
 
-class TestNames:
-  def test_names_are_those_of_the_files(self):
-    folder = pathlib.Path(algorithms.__file__).parent
-    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
-    assert set(algorithms.names()) == files
-    assert {"fed_avg", "fed_evolve", "fed_evp"} <= files
+def test_names_are_those_of_the_files():
+  folder = pathlib.Path(algorithms.__file__).parent
+  files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+  assert set(algorithms.names()) == files
+  assert {"fed_avg", "fed_evolve", "fed_evp"} <= files
 
-  def test_unknown_name_is_refused_with_those_that_there_are(self):
-    with pytest.raises(ValueError, match=r"'fed_up'.*fed_avg, fed_avg_ft"):
-      algorithms.get("fed_up")
+
+def test_unknown_name_is_refused_with_those_that_there_are():
+  with pytest.raises(ValueError, match=r"'fed_up'.*fed_avg, fed_avg_ft"):
+    algorithms.get("fed_up")
 
 
 @pytest.mark.parametrize("name", algorithms.names())

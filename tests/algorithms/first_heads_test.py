@@ -12,23 +12,22 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def start(model, contract_hparams, run_in_graph, initial):
+def start(run_in_graph):
   """Returns `start(name, run_seed, client_id)`: all weights and a state."""
 
   def run(name, run_seed, client_id):
-    build = algorithms.spec_builder(name, forms.NUM_CLIENTS)
-    functions = build(model, contract_hparams(name))
-    seeds = (
-      randomness.server_seed(run_seed),
-      randomness.client_seed(run_seed, client_id),
-    )
+    functions = forms.functions(name)
 
-    def initial(server_seed, client_seed):
+    def draw(server_seed, client_seed):
       weights = functions.initial_weights(server_seed)
       seed = server_seed if functions.starts_alike else client_seed
       return weights, functions.initial_client_state(seed, weights)
 
-    return run_in_graph(initial, *seeds)
+    return run_in_graph(
+      draw,
+      randomness.server_seed(run_seed),
+      randomness.client_seed(run_seed, client_id),
+    )
 
   return run
 
@@ -46,24 +45,29 @@ def test_all_draws_are_those_of_the_run(name, start):
     )
 
 
-def map_shapes(weights):
-  return [np.shape(each) for each in trees.leaves(weights)]
+def shapes_of(weights):
+  return [np.shape(leaf) for leaf in trees.leaves(weights)]
 
 
-def test_head_is_that_of_all_clients_and_of_the_model(
-  model, contract_hparams, start, compare, initial
-):
+def test_head_is_that_of_all_clients_and_of_the_model(start, compare, initial):
   # As if the model had been sent to all, with the head that FedAvg starts from.
   expected = initial(3).head
-  found = []
-  for name in algorithms.names():
-    build = algorithms.spec_builder(name, forms.NUM_CLIENTS)
-    if build(model, contract_hparams(name)).starts_alike:
-      found.append(name)
-      for client in (0, 1):
-        _, state = start(name, 3, client)
-        head = getattr(state, "head", state)
-        # Personal layers of another place are not the head.
-        if map_shapes(head) == map_shapes(expected):
-          assert compare.equal_bits(head, expected)
-  assert "fed_rep" in found
+  names = [
+    name for name in algorithms.names() if forms.functions(name).starts_alike
+  ]
+  assert "fed_rep" in names
+  for name in names:
+    for client in (0, 1):
+      _, state = start(name, 3, client)
+      head = getattr(state, "head", state)
+      # Personal layers of another place are not the head.
+      if shapes_of(head) == shapes_of(expected):
+        assert compare.equal_bits(head, expected)
+
+
+@pytest.mark.parametrize("name", ["fed_rep", "fed_rod"])
+def test_personal_head_is_the_last_layer_by_default(name, build, deep_model):
+  functions = build(algorithms.hparams(name), model=deep_model)
+  seed = randomness.server_seed(0)
+  state = functions.initial_client_state(seed, functions.initial_weights(seed))
+  assert shapes_of(state) == [(6, 3), (3,)]

@@ -1,21 +1,14 @@
 """IFCA: a client trains the best of several models, chosen by its own loss."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
 from tests.fixtures import trees
-from tff_shift.algorithms import fe_sem
-from tff_shift.algorithms import fed_avg
-from tff_shift.algorithms import fed_em
-from tff_shift.algorithms import fed_rc
 from tff_shift.algorithms import ifca
 from tff_shift.algorithms.parts import model_stack
 from tff_shift.learning import randomness
-from tff_shift.models import split_model
 
 pytestmark = pytest.mark.slow
 
@@ -25,160 +18,79 @@ COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": RATE}
 HPARAMS = ifca.HParams(num_models=3, **COMMON)
 
 
-@pytest.fixture(scope="module")
-def models(functions):
-  return functions.initial_weights(randomness.server_seed(0))
-
-
-class TestRound:
-  def test_agrees_with_the_oracle(
-    self, models, make_client, oracle, compare, functions
-  ):
-    clients = [make_client(i, [6 + i, 5]) for i in range(4)]
-    chosen = np.argmin(
-      [
-        [loss(trees.row(models, k)) for k in range(3)]
-        for loss in oracle.losses(clients)
-      ],
-      axis=1,
-    )
-    assert len(set(chosen)) > 1
-    # As many steps as domains in each of two iterations.
-    sums = trees.map(lambda w: np.zeros(w.shape, np.float64), models)
-    results = []
-    for client, k in zip(clients, chosen, strict=True):
-      results.append(functions.train_client(models, (), client, ROUND))
-      batches = oracle.of_training(client, 4, ROUND)
-      start = trees.row(models, k)
-      trained, loss = oracle.descend(start, oracle.losses(batches), RATE)
-      assert_allclose(results[-1].loss, loss, rtol=1e-5)
-      for total, new, old in trees.pairs(sums, trained, start):
-        total[k] += new - old
-    members = np.bincount(chosen, minlength=3)
-    expected = trees.map(
-      lambda w, total: (
-        w
-        + total / np.maximum(members, 1).reshape([-1] + [1] * (total.ndim - 1))
-      ),
-      models,
-      sums,
-    )
-    mean = trees.mean(*[each.update for each in results])
-    updated, fractions = functions.update_server(models, mean, (), 0)
-    compare.assert_close(updated, expected, 1e-5)
-    assert_allclose(fractions, members / 4, rtol=1e-6)
-
-  def test_model_that_nobody_chooses_keeps_its_bits(
-    self, start, make_client, compare
-  ):
-    data = [make_client(i, [6, 5]) for i in range(3)]
-    run = start(HPARAMS, data)
-    before = run.server_state.weights
-    run.step()
-    after, fractions = run.server_state.weights, run.server_state.memory
-    moved = [
-      not compare.equal_bits(trees.row(before, k), trees.row(after, k))
-      for k in range(3)
-    ]
-    assert moved == [fraction > 0 for fraction in fractions]
-    assert False in moved and True in moved
-    assert_allclose(np.sum(fractions), 1, rtol=1e-6)
-
-
-class TestLimits:
-  def test_of_equal_models_the_first_is_chosen(
-    self, models, make_client, functions
-  ):
-    same = trees.stack(*[trees.row(models, 1)] * 3)
-    client = make_client(0, [6, 5])
-    update = functions.train_client(same, (), client, ROUND).update
-    assert_array_equal(update.members, [1, 0, 0])
-    assert not any(np.any(rows[1:]) for rows in trees.leaves(update.models))
-
-  def test_model_with_a_loss_that_is_not_a_number_is_not_chosen(
-    self, models, make_client, functions
-  ):
-    model = trees.row(models, 1)
-    diverged = trees.scale(model, np.float32(np.nan))
-    wrong, client = (
-      trees.stack(diverged, model, diverged),
-      make_client(0, [6, 5]),
-    )
-    update = functions.train_client(wrong, (), client, ROUND).update
-    assert_array_equal(update.members, [0, 1, 0])
-    assert all(np.all(np.isfinite(w)) for w in trees.leaves(update.models))
-
-
-def test_from_a_model_of_each_concept_both_are_found(
-  start, build, two_concepts, compare
+def test_round_agrees_with_the_oracle(
+  shared, make_client, oracle, compare, functions
 ):
-  data = two_concepts(6, [40], lambda i, _: i >= 3)
-  hparams = dataclasses.replace(HPARAMS, num_models=2, batch_size=40)
-  starts = [
-    start(fed_avg.HParams(**COMMON), part, 3).server_state.weights
-    for part in (data[:3], data[3:])
+  clients = [make_client(i, [6 + i, 5]) for i in range(4)]
+  chosen = [
+    oracle.example_losses(shared, client).mean(axis=0).argmin()
+    for client in clients
   ]
-  run = start(hparams, data)
-  run.server_state = run.server_state._replace(weights=trees.stack(*starts))
-  for _ in range(3):
-    run.step()
-    assert_allclose(run.server_state.memory, [0.5] * 2)
-  weights = run.server_state.weights
-  for number, client in enumerate(data):
-    assert compare.equal_bits(
-      build(hparams).prepare_client(weights, (), client, 0),
-      trees.row(weights, number // 3),
+  assert len(set(chosen)) > 1
+  results, moved = [], {k: [] for k in range(3)}
+  for client, k in zip(clients, chosen, strict=True):
+    results.append(functions.train_client(shared, (), client, ROUND))
+    # As many steps as domains in each of two iterations.
+    batches = oracle.of_training(client, 4, ROUND)
+    trained, loss = oracle.descend(
+      trees.row(shared, k), oracle.losses(batches), RATE
     )
+    assert_allclose(results[-1].loss, loss, rtol=1e-5)
+    moved[k].append(trained)
+  mean = trees.mean(*[each.update for each in results])
+  updated, fractions = functions.update_server(shared, mean, (), 0)
+  for k, trained in moved.items():
+    expected = trees.mean(*trained) if trained else trees.row(shared, k)
+    compare.assert_close(trees.row(updated, k), expected, 1e-5)
+    assert_allclose(fractions[k], len(trained) / 4, rtol=1e-6)
+
+
+def test_of_equal_models_the_first_is_chosen(shared, client, functions):
+  same = trees.stack(*[trees.row(shared, 1)] * 3)
+  update = functions.train_client(same, (), client, ROUND).update
+  assert_array_equal(update.members, [1, 0, 0])
+  assert trees.largest(trees.row(update.models, slice(1, None))) == 0
+
+
+def test_model_with_a_loss_that_is_not_a_number_is_not_chosen(
+  shared, client, functions
+):
+  model = trees.row(shared, 1)
+  diverged = trees.scale(model, np.float32(np.nan))
+  wrong = trees.stack(diverged, model, diverged)
+  update = functions.train_client(wrong, (), client, ROUND).update
+  assert_array_equal(update.members, [0, 1, 0])
+  assert all(np.all(np.isfinite(w)) for w in trees.leaves(update.models))
 
 
 def test_client_predicts_with_the_model_of_the_smallest_loss(
-  models, make_client, oracle, functions
+  shared, make_client, oracle, functions
 ):
   client, other = make_client(0, [7]), make_client(1, [7])
-  (loss,) = oracle.losses([client])
-  best = np.argmin([loss(trees.row(models, k)) for k in range(3)])
-  prepared = functions.prepare_client(models, (), client, ROUND)
+  best = oracle.example_losses(shared, client).mean(axis=0).argmin()
+  prepared = functions.prepare_client(shared, (), client, ROUND)
   assert_allclose(
-    functions.predict_as_client(models, prepared, client, other),
-    oracle.predict(trees.row(models, best), other.x),
+    functions.predict_as_client(shared, prepared, client, other),
+    oracle.predict(trees.row(shared, best), other.x),
     atol=1e-5,
   )
 
 
-class TestInitialModels:
-  def test_first_is_that_of_the_seed_and_the_others_differ(
-    self, model, models, run_in_graph, compare, initial
-  ):
-    plain = initial(0)
-    assert compare.equal_bits(trees.row(models, 0), plain)
-    kernels = models.backbone[0]
-    assert all(
-      np.abs(kernels[i] - kernels[j]).max() > 0.1
-      for i in range(3)
-      for j in range(i)
-    )
-    # More models do not change the first ones.
-    fewer = run_in_graph(
-      lambda seed: model_stack.initial_models(model, 2, seed),
-      randomness.server_seed(0),
-    )
-    more = trees.map(lambda w: w[:2], models)
-    assert compare.equal_bits(fewer, more)
-
-  @pytest.mark.parametrize("module", [fe_sem, fed_em, fed_rc, ifca])
-  def test_given_weights_are_refused(
-    self, build, model, models, refusal, module
-  ):
-    pairs = zip(
-      trees.leaves(model.weight_names()),
-      trees.leaves(trees.row(models, 0)),
-      strict=True,
-    )
-    given = split_model.with_weights(model, dict(pairs))
-    hparams = module.HParams(num_models=3)
-    message = refusal(build, hparams, model=given)
-    name = module.__name__.rpartition(".")[2]
-    assert f"num_models=3 is not allowed for {name} with" in message
-    assert "num_models=1" in message
-    if module is ifca:
-      build(hparams, num_models=1, model=given)
+def test_initial_models_first_is_that_of_the_seed_and_the_others_differ(
+  model, shared, run_in_graph, compare, initial
+):
+  plain = initial(0)
+  assert compare.equal_bits(trees.row(shared, 0), plain)
+  kernels = shared.backbone[0]
+  assert all(
+    np.abs(kernels[i] - kernels[j]).max() > 0.1
+    for i in range(3)
+    for j in range(i)
+  )
+  # More shared do not change the first ones.
+  fewer = run_in_graph(
+    lambda seed: model_stack.initial_models(model, 2, seed),
+    randomness.server_seed(0),
+  )
+  more = trees.map(lambda w: w[:2], shared)
+  assert compare.equal_bits(fewer, more)

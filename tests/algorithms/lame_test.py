@@ -8,11 +8,11 @@ import tensorflow as tf
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
+from tests.fixtures import refusals
 from tff_shift import algorithms
 from tff_shift.algorithms import lame
-from tff_shift.learning import randomness
 
-HParams = lame.HParams
+STREAM = 6, 8
 
 
 def test_it_ends_when_the_objective_does_not_change():
@@ -29,65 +29,55 @@ def test_it_ends_when_the_objective_does_not_change():
 
 def numpy_distances(features):
   unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-  return np.linalg.norm(unit[:, None] - unit[None], axis=-1)
+  return scipy.spatial.distance.cdist(unit, unit)
 
 
-class TestAffinities:
-  FEATURES = np.random.default_rng(1).normal(size=(7, 4)).astype(np.float32)
-
-  def test_nearest_neighbours_beside_numpy(self):
-    apart = numpy_distances(np.float64(self.FEATURES)) + np.diag([9.0] * 7)
-    expected = np.zeros([7, 7])
-    for row, nearest in enumerate(np.argsort(apart, axis=1)[:, :2]):
-      expected[row, nearest] = 1
-    found = lame.knn_affinity(self.FEATURES, 2)(tf.eye(7))
-    assert_array_equal(found, expected)
-
-  def test_equal_distances_go_to_the_lower_position(self):
-    """All are equal, and no example is its own neighbour."""
-    same = np.ones([4, 3], np.float32)
-    assert_array_equal(
-      lame.knn_affinity(same, 1)(tf.eye(4)),
-      [[0, 1, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]],
-    )
-    # A width of 0: they are alike.
-    assert_array_equal(lame.rbf_affinity(same, 3)(tf.eye(4)), np.ones([4, 4]))
-
-  @pytest.mark.parametrize("neighbors", [1, 3])
-  def test_without_a_width_it_is_that_to_the_nearest_different_one(
-    self, neighbors
-  ):
-    # Three examples in each of three directions.
-    angles = np.repeat([0.0, 0.4, 2.0], 3)
-    features = np.float32(np.stack([np.cos(angles), np.sin(angles)], axis=1))
-    apart = scipy.spatial.distance.cdist(features, features)
-    # From 0 to 0.4, back, and from 2 to 0.4.
-    width = 2 / 3 * 2 * np.sin(0.2) + 1 / 3 * 2 * np.sin(0.8)
-    assert_allclose(
-      lame.rbf_affinity(features, neighbors)(tf.eye(9)),
-      np.exp(-(apart**2) / (2 * width**2)),
-      atol=1e-6,
-    )
-
-  @pytest.mark.parametrize("size", [1, 2])
-  def test_fewer_examples_than_neighbours(self, size):
-    few = self.FEATURES[:size]
-    found = lame.knn_affinity(few, 5)(tf.eye(size))
-    assert_array_equal(found, 1 - np.eye(size))
-    assert np.all(np.isfinite(lame.rbf_affinity(few, 5)(tf.eye(size))))
+FEATURES = np.random.default_rng(1).normal(size=(7, 4)).astype(np.float32)
 
 
-@pytest.fixture(scope="module")
-def predict(build, make_adapting_client):
-  """Returns `predict(hparams, examples)`."""
-  client = make_adapting_client(0, 6, 8)
+def test_affinity_nearest_neighbours_beside_numpy():
+  apart = numpy_distances(np.float64(FEATURES))
+  expected = np.zeros([7, 7])
+  # The nearest is the example itself.
+  np.put_along_axis(expected, np.argsort(apart, axis=1)[:, 1:3], 1, axis=1)
+  found = lame.knn_affinity(FEATURES, 2)(tf.eye(7))
+  assert_array_equal(found, expected)
 
-  def predict(hparams, examples):
-    functions = build(hparams)
-    weights = functions.initial_weights(randomness.server_seed(0))
-    return functions.predict_as_client(weights, (), client, examples)
 
-  return predict
+def test_affinity_equal_distances_go_to_the_lower_position():
+  """All are equal, and no example is its own neighbour."""
+  same = np.ones([4, 3], np.float32)
+  assert_array_equal(
+    lame.knn_affinity(same, 1)(tf.eye(4)),
+    [[0, 1, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]],
+  )
+  # A width of 0: they are alike.
+  assert_array_equal(lame.rbf_affinity(same, 3)(tf.eye(4)), np.ones([4, 4]))
+
+
+@pytest.mark.parametrize("neighbors", [1, 3])
+def test_affinity_without_a_width_it_is_that_to_the_nearest_different_one(
+  neighbors,
+):
+  # Three examples in each of three directions.
+  angles = np.repeat([0.0, 0.4, 2.0], 3)
+  features = np.float32(np.stack([np.cos(angles), np.sin(angles)], axis=1))
+  apart = scipy.spatial.distance.cdist(features, features)
+  # From 0 to 0.4, back, and from 2 to 0.4.
+  width = 2 / 3 * 2 * np.sin(0.2) + 1 / 3 * 2 * np.sin(0.8)
+  assert_allclose(
+    lame.rbf_affinity(features, neighbors)(tf.eye(9)),
+    np.exp(-(apart**2) / (2 * width**2)),
+    atol=1e-6,
+  )
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_affinity_fewer_examples_than_neighbours(size):
+  few = FEATURES[:size]
+  found = lame.knn_affinity(few, 5)(tf.eye(size))
+  assert_array_equal(found, 1 - np.eye(size))
+  assert np.all(np.isfinite(lame.rbf_affinity(few, 5)(tf.eye(size))))
 
 
 def numpy_lame(features, logits, num_neighbors, num_steps):
@@ -104,13 +94,15 @@ def numpy_lame(features, logits, num_neighbors, num_steps):
 
 
 @pytest.mark.parametrize("size", [1, 30, 300])
-def test_whole_batch_beside_numpy(predict, make_client, oracle, size, initial):
+def test_whole_batch_beside_numpy(
+  build, make_client, client, weights, oracle, size
+):
   """300 examples are more than models take at a time, and no multiple."""
   examples = make_client(3, [size])
-  weights = initial(0)
   features = oracle.embed(weights.backbone, examples.x)
   logits = oracle.classify(weights.head, features)
-  result = predict(HParams(max_steps=4), examples)
+  functions = build(lame.HParams(max_steps=4))
+  result = functions.predict_as_client(weights, (), client, examples)
   assert_allclose(
     scipy.special.softmax(result, axis=1),
     numpy_lame(features, logits, min(5, size), 4),
@@ -120,7 +112,5 @@ def test_whole_batch_beside_numpy(predict, make_client, oracle, size, initial):
 
 
 def test_it_answers_no_single_queries(model):
-  with pytest.raises(
-    ValueError, match=r"num_queries .* predicts a batch as one"
-  ):
+  with refusals.refused("num_queries .* predicts a batch as one"):
     algorithms.build(lame, model, num_queries=3)

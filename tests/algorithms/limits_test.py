@@ -36,6 +36,8 @@ STATES = {
     # In the first round of a client.
     ("fed_dyn", {"alpha": 0.7}, "fed_prox", {"mu": 0.7}),
     ("fed_avg_ft", {"fine_tuning_epochs": 2}, "fed_avg", {}),
+    # The votes come on top.
+    ("gma", {}, "fed_avg", {}),
     ("fed_prox", {"mu": 0.0}, "fed_avg", {}),
     ("fed_prox_ft", {"mu": 0.7}, "fed_prox", {"mu": 0.7}),
     ("fed_sam_ft", {"rho": 0.0}, "fed_avg_ft", {}),
@@ -227,7 +229,6 @@ def test_fine_tuning_is_that_of_fed_avg_ft(
 ONE_MODEL = {"num_models": 1}
 SPLITS = {"rounds_before_split": 0, "longest_norm": 0.0, "gamma": 0.0}
 FLUX = {"clustering_round": 2, "max_clusters": 4, "descriptor_size": 3}
-LONG = pytest.mark.long
 
 
 def one_model(weights, like):
@@ -251,26 +252,21 @@ def one_model(weights, like):
     ("per_fed_avg", {"inner_rate": 0.0, "hessian": "exact"}),
     ("per_fed_avg", {"inner_rate": 0.0, "hessian": "hessian_free"}),
     ("per_fed_avg", {"inner_rate": 0.0, "hessian": "first_order"}),
-    pytest.param("fed_em", ONE_MODEL, marks=LONG),
-    pytest.param("fed_rc", ONE_MODEL, marks=LONG),
-    pytest.param(
-      "clustered_fl", {**SPLITS, **ONE_MODEL, "mean_norm": 1e6}, marks=LONG
+    *(
+      pytest.param(name, options, marks=pytest.mark.long)
+      for name, options in [
+        ("fed_em", ONE_MODEL),
+        ("fed_rc", ONE_MODEL),
+        ("clustered_fl", {**SPLITS, **ONE_MODEL, "mean_norm": 1e6}),
+        ("clustered_fl", {**SPLITS, "num_models": 3, "mean_norm": 0.0}),
+        ("fed_iir", {"alignment": 0.0, "head": "last_layer"}),
+        ("fed_iir", {"alignment": 0.0, "head": "classifier"}),
+        # Everyone is in one cluster, there is none yet, or no values than one.
+        ("flux", {**FLUX, "eps": "fixed", "cluster_distance": 1e30}),
+        ("flux", {**FLUX, "clustering_round": 9}),
+        ("flux", {**FLUX, "max_clusters": 1}),
+      ]
     ),
-    pytest.param(
-      "clustered_fl", {**SPLITS, "num_models": 3, "mean_norm": 0.0}, marks=LONG
-    ),
-    pytest.param(
-      "fed_iir", {"alignment": 0.0, "head": "last_layer"}, marks=LONG
-    ),
-    pytest.param(
-      "fed_iir", {"alignment": 0.0, "head": "classifier"}, marks=LONG
-    ),
-    # Everyone is in one cluster, there is none yet, or no values than one.
-    pytest.param(
-      "flux", {**FLUX, "eps": "fixed", "cluster_distance": 1e30}, marks=LONG
-    ),
-    pytest.param("flux", {**FLUX, "clustering_round": 9}, marks=LONG),
-    pytest.param("flux", {**FLUX, "max_clusters": 1}, marks=LONG),
   ],
 )
 def test_rounds_are_those_of_fed_avg(
@@ -350,3 +346,12 @@ def test_client_predicts_as_the_source(
       source.initial_weights(client.seed), (), client, examples
     ),
   )
+
+
+@pytest.mark.parametrize("name", ["fed_evolve", "fed_evp"])
+def test_one_domain_has_nothing_to_learn_from(build, make_client, name):
+  client = make_client(0, [6])
+  functions = build(algorithms.hparams(name, local_steps=3))
+  weights = functions.initial_weights(client.seed)
+  update = functions.train_client(weights, (), client, 0).update
+  assert trees.largest(update) == 0

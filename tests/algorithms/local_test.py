@@ -12,22 +12,6 @@ HPARAMS = local.HParams(local_steps=1, batch_size=4, learning_rate=0.3)
 
 
 @pytest.mark.slow
-def test_client_learns_the_same_in_any_company(start, make_client, compare):
-  client = make_client(0, [6, 5])
-  companies = [
-    [],
-    [make_client(1, [7, 4])],
-    [make_client(2, [3, 8]), make_client(3, [5, 5])],
-  ]
-  states = [
-    start(HPARAMS, [client, *others], 2).client_states for others in companies
-  ]
-  for one in states[1:]:
-    assert compare.equal_bits(one[0], states[0][0])
-    assert not compare.equal_bits(one[0], one[1])
-
-
-@pytest.mark.slow
 def test_rounds_are_local_training_of_fed_avg(
   start, build, make_client, compare, initial
 ):

@@ -16,14 +16,9 @@ ROUND = 3
 COMMON = {"batch_size": 4, "local_steps": 2, "learning_rate": 0.3}
 
 
-def term(trained, received, last, temperature):
-  def cosines(one, other):
-    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    return np.sum(one * other, axis=1) / np.maximum(lengths, 1e-12)
-
-  near = np.exp(cosines(trained, received) / temperature)
-  far = np.exp(cosines(trained, last) / temperature)
-  return np.mean(-np.log(near / (near + far)))
+def cosines(one, other):
+  lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+  return np.sum(one * other, axis=1) / np.maximum(lengths, 1e-12)
 
 
 def test_steps_agree_with_the_oracle(
@@ -35,13 +30,21 @@ def test_steps_agree_with_the_oracle(
   ).train_client(weights, last, client, ROUND)
 
   def objective(batch):
+    (loss,) = oracle.losses([batch])
+
     def value(w):
-      (loss,) = oracle.losses([batch])
-      return loss(w) + mu * term(
-        oracle.embed(w.backbone, batch.x),
-        oracle.embed(weights.backbone, batch.x),
-        oracle.embed(last, batch.x),
-        temperature,
+      # The received model is to be chosen, and not the last one.
+      logits = np.stack(
+        [
+          cosines(
+            oracle.embed(w.backbone, batch.x), oracle.embed(other, batch.x)
+          )
+          for other in (weights.backbone, last)
+        ],
+        axis=1,
+      )
+      return loss(w) + mu * oracle.cross_entropy(
+        logits / temperature, [0] * len(logits)
       )
 
     return value

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from numpy.testing import assert_allclose
 
 from tests.fixtures import trees
@@ -11,6 +10,7 @@ from tff_shift.learning import randomness
 
 pytestmark = pytest.mark.slow
 
+SIZES = [10]
 HPARAMS = p_fed_hn.HParams(
   hidden_width=4,
   num_hidden=2,
@@ -24,19 +24,16 @@ HPARAMS = p_fed_hn.HParams(
 
 
 @pytest.fixture(scope="module")
-def clients(make_client):
-  return [make_client(i, [10 + i]) for i in range(3)]
+def embedding(functions, client):
+  return functions.initial_client_state(client.seed, ())
 
 
-def test_training_agrees_with_the_oracle(functions, clients, oracle, compare):
-  round_num = 5
-  client = clients[0]
-  phi = functions.initial_weights(randomness.server_seed(0))
-  embedding = functions.initial_client_state(client.seed, ())
-  result = functions.train_client(phi, embedding, client, round_num)
-  batches = oracle.of_training(client, 2, round_num)
+def test_training_agrees_with_the_oracle(
+  functions, shared, embedding, client, oracle, compare
+):
+  result = functions.train_client(shared, embedding, client, 5)
   by_phi, by_embedding, mean_loss = oracle.train_work_network(
-    phi, embedding, batches, 0.3
+    shared, embedding, oracle.of_training(client, 2, 5), 0.3
   )
   compare.assert_close(result.update, trees.scale(by_phi, 0.5), 1e-5)
   moved = 2.0 * by_embedding
@@ -45,27 +42,23 @@ def test_training_agrees_with_the_oracle(functions, clients, oracle, compare):
   assert_allclose(result.loss, mean_loss, rtol=1e-5)
 
 
-class TestEmbeddings:
-  def test_are_drawn_from_a_standard_normal_distribution(
-    self, functions, compile_in_graph
-  ):
-    draw = compile_in_graph(
-      functions.initial_client_state, tf.TensorSpec([2], tf.int32), ()
-    )
-    numbers = np.concatenate(
-      [draw(randomness.client_seed(0, client)) for client in range(100)]
-    )
-    assert len(set(numbers.tolist())) == 700
-    # Five standard errors of the mean and of the variance.
-    assert abs(numbers.mean()) < 5 / np.sqrt(700)
-    assert abs(numbers.var() - 1) < 5 * np.sqrt(2 / 700)
+def test_embeddings_are_drawn_from_a_standard_normal_distribution(functions):
+  numbers = np.concatenate(
+    [
+      functions.initial_client_state(randomness.client_seed(0, client), ())
+      for client in range(100)
+    ]
+  )
+  assert len(set(numbers.tolist())) == 700
+  # Five standard errors of the mean and of the variance.
+  assert abs(numbers.mean()) < 5 / np.sqrt(700)
+  assert abs(numbers.var() - 1) < 5 * np.sqrt(2 / 700)
 
-  def test_client_predicts_with_the_model_of_its_embedding(
-    self, functions, clients, oracle
-  ):
-    phi = functions.initial_weights(randomness.server_seed(1))
-    client, other = clients[:2]
-    embedding = functions.initial_client_state(client.seed, ())
-    logits = functions.predict_as_client(phi, embedding, client, other)
-    expected = oracle.predict(oracle.work_network(phi, embedding), other.x)
-    assert_allclose(logits, expected, atol=1e-5)
+
+def test_client_predicts_with_the_model_of_its_embedding(
+  functions, shared, embedding, client, make_client, oracle
+):
+  other = make_client(1, [11])
+  logits = functions.predict_as_client(shared, embedding, client, other)
+  expected = oracle.predict(oracle.work_network(shared, embedding), other.x)
+  assert_allclose(logits, expected, atol=1e-5)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
 
 from tests.fixtures import trees
 from tff_shift.algorithms import p_fed_me
@@ -59,19 +58,3 @@ def test_server_model_never_changes_bit_for_bit(
   run.step()
   assert compare.equal_bits(run.server_state.weights, before)
   assert not compare.equal_bits(run.client_states[0], first)
-
-
-def test_envelope_computed_by_hand(quadratics):
-  # u^2 / 2 + 15 / 2 (u - 1)^2 is smallest at 15 / 16.
-  run = quadratics.start(
-    "p_fed_me",
-    coefficients=[(1.0, 0.0)],
-    at=1.0,
-    local_steps=1,
-    personal_steps=100,
-    learning_rate=0.05,
-    num_rounds=1,
-  )
-  assert_allclose(run.client_states[0].head[0], 0.9375, rtol=1e-6)
-  # 1 - 0.005 * 15 * (1 - 0.9375)
-  assert_allclose(quadratics.u(run), 0.9953125, rtol=1e-6)

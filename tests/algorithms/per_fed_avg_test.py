@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
 
 from tests.fixtures import trees
 from tff_shift import algorithms
@@ -55,46 +54,16 @@ def test_steps_agree_with_the_oracle(
   oracle.check(result, weights, w, np.mean(values), tolerance)
 
 
-class TestQuadratics:
-  def test_optimum_weights_clients_by_what_a_step_leaves(self, quadratics):
-    # (1 - alpha a)^2 a are the curvatures after the step: 0.81 and 1.44.
-    run = quadratics.start(
-      "per_fed_avg", local_steps=1, learning_rate=0.5, inner_rate=0.1
-    )
-    for _ in range(60):
-      run.step()
-    assert_allclose(quadratics.u(run), 1.44 / 2.25, rtol=1e-4)
-
-  def test_client_adapts_by_steps_of_the_inner_rate(
-    self, quadratics, run_in_graph
-  ):
-    run = quadratics.start(
-      "per_fed_avg",
-      at=2.0,
-      inner_rate=0.1,
-      adaptation_steps=2,
-      momentum=0.5,
-      weight_decay=0.1,
-    )
-    adapted = run_in_graph(
-      run.algorithm.spec.prepare_client,
-      run.server_state.weights,
-      (),
-      run.data[1],
-      np.int32(0),
-    )
-    # 1 + (2 - 1) (1 - 0.1 * 4)^2, without momentum and decay.
-    assert_allclose(adapted.head[0], 1.36, rtol=1e-5)
-
-
-def test_client_predicts_with_the_adapted_model(
-  client, weights, make_client, oracle, functions
+def test_client_predicts_after_steps_of_the_inner_rate(
+  build, client, weights, make_client, oracle
 ):
+  """Without momentum and decay."""
+  functions = build(HPARAMS, adaptation_steps=2, momentum=0.5, weight_decay=0.1)
   other = make_client(1, [9])
-  (batch,) = oracle.batches(client, 1, randomness.Purpose.PERSONALIZE)
-  adapted, _ = oracle.descend(weights, oracle.losses([batch]), ALPHA)
+  batches = oracle.batches(client, 2, randomness.Purpose.PERSONALIZE)
+  adapted, _ = oracle.descend(weights, oracle.losses(batches), ALPHA)
   prepared = functions.prepare_client(weights, (), client, 0)
-  assert_allclose(
+  np.testing.assert_allclose(
     functions.predict_as_client(weights, prepared, client, other),
     oracle.predict(adapted, other.x),
     atol=1e-5,

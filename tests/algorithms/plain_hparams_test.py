@@ -10,7 +10,6 @@ import tensorflow as tf
 from tests.fixtures import keras_models
 from tests.fixtures import trees
 from tff_shift import algorithms
-from tff_shift.data import client_dataset
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import evaluation
 from tff_shift.learning import hyperparameters
@@ -55,31 +54,17 @@ MODULE = types.SimpleNamespace(
 )
 
 
-def make_model(*normalization):
-  return keras_models.split(
-    (2,),
+@pytest.mark.slow
+@pytest.mark.parametrize("normalization", [[], [layers.BatchNormalization]])
+def test_clients_have_equal_weights(context, make_client, normalization):
+  model = keras_models.split(
+    (5,),
     lambda: [layers.Dense(3), *(make() for make in normalization)],
     lambda: [layers.Dense(2)],
   )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-  "model",
-  [make_model(), make_model(layers.BatchNormalization)],
-  ids=["plain", "normalized"],
-)
-def test_clients_have_equal_weights(context, model):
-  del context
-  data = [
-    client_dataset.ClientDataset.from_arrays(
-      np.ones([size, 2], np.float32), np.zeros(size, np.int32)
-    )
-    for size in (1, 3)
-  ]
+  data = [make_client(size, [size], y=[0] * size) for size in (1, 3)]
   algorithm = algorithms.build(MODULE, model)
-  start = algorithm.start(data, run_seed=0)
-  running = rounds.Rounds(algorithm, start.data, run_seed=0)
+  running = rounds.Rounds(algorithm, data, run_seed=0)
   before = trees.leaves(running.server_state.weights)
   running.step()
   after = trees.leaves(running.server_state.weights)

@@ -14,27 +14,26 @@ from tff_shift.algorithms import prior_correction
 from tff_shift.learning import hyperparameters
 
 HParams = prior_correction.HParams
+STREAM = 6, 8
 
 
 @pytest.fixture(scope="module")
-def adapt(build, make_adapting_client, make_client):
+def adapt(build, client, make_adapting_client, make_client):
   """Returns `adapt(hparams, time steps)`, logits after each of them.
 
   Each time step has another stream. The first logits are those of before.
   """
-  client, examples = make_adapting_client(0, 6, 8), make_client(5, [7])
+  examples = make_client(5, [7])
 
   def adapt(hparams, timesteps=(1, 2, 3)):
     functions = build(hparams)
     state = functions.initial_client_state(client.seed, ())
-    found = []
-    for timestep in (None, *timesteps):
-      if timestep is not None:
-        data = make_adapting_client(timestep, 6, 8)._replace(
-          seed=client.seed, timestep=np.int32(timestep)
-        )
-        result = functions.train_client((), state, data, 0)
-        state = result.client_state
+    found = [functions.predict_as_client((), state, client, examples)]
+    for timestep in timesteps:
+      data = make_adapting_client(timestep, *STREAM)._replace(
+        seed=client.seed, timestep=np.int32(timestep)
+      )
+      state = functions.train_client((), state, data, 0).client_state
       found.append(functions.predict_as_client((), state, client, examples))
     return found, state
 
@@ -53,36 +52,38 @@ def experts_of(estimates, rate=0.5, number=8):
   return found
 
 
-class TestExperts:
-  def test_predictions_by_hand(self):
-    """a = 1/2; the second weights are exp(-0.1225) and exp(-0.09)."""
-    assert_allclose(
-      experts_of([0.5, 0.6, 0.9, 0.9]),
-      [0.5, 0.575, 0.77267357, 0.83272450],
-      atol=1e-6,
-    )
+def test_experts_predictions_by_hand():
+  """a = 1/2; the second weights are exp(-0.1225) and exp(-0.09)."""
+  assert_allclose(
+    experts_of([0.5, 0.6, 0.9, 0.9]),
+    [0.5, 0.575, 0.77267357, 0.83272450],
+    atol=1e-6,
+  )
 
-  def test_without_a_rate_the_mix_is_fixed(self):
-    """All experts have the same weight, 1/3: means of 1, 2 and 3 estimates."""
-    assert_allclose(
-      experts_of([0.5, 0.6, 0.9], rate=0.0)[-1],
-      (2.0 / 3 + 1.5 / 2 + 0.9) / 3,
-      atol=1e-6,
-    )
 
-  def test_a_large_rate_leaves_numbers_finite(self):
-    assert np.all(np.isfinite(experts_of([0.0, 1.0] * 4, rate=1e30)))
+def test_experts_without_a_rate_the_mix_is_fixed():
+  """All experts have the same weight, 1/3: means of 1, 2 and 3 estimates."""
+  assert_allclose(
+    experts_of([0.5, 0.6, 0.9], rate=0.0)[-1],
+    (2.0 / 3 + 1.5 / 2 + 0.9) / 3,
+    atol=1e-6,
+  )
 
-  def test_expert_of_smallest_weight_is_replaced(self):
-    """Two places: 1/2 each, then the errors 0.245 and 0.18, and a third."""
-    weights = np.exp([-0.1225, -0.09])
-    weights *= 2 / 3 / weights.sum()
-    kept = weights[1] / (weights[1] + 1 / 3)
-    assert_allclose(
-      experts_of([0.5, 0.6, 0.9], number=2)[-1],
-      kept * 0.75 + (1 - kept) * 0.9,
-      atol=1e-6,
-    )
+
+def test_experts_a_large_rate_leaves_numbers_finite():
+  assert np.all(np.isfinite(experts_of([0.0, 1.0] * 4, rate=1e30)))
+
+
+def test_expert_of_smallest_weight_is_replaced():
+  """Two places: 1/2 each, then the errors 0.245 and 0.18, and a third."""
+  weights = np.exp([-0.1225, -0.09])
+  weights *= 2 / 3 / weights.sum()
+  kept = weights[1] / (weights[1] + 1 / 3)
+  assert_allclose(
+    experts_of([0.5, 0.6, 0.9], number=2)[-1],
+    kept * 0.75 + (1 - kept) * 0.9,
+    atol=1e-6,
+  )
 
 
 @pytest.mark.slow
@@ -95,12 +96,11 @@ class TestLimits:
     assert_array_equal(result, expected)
 
   def test_all_memories_agree_after_one_time_step(self, adapt):
-    found = [
+    first, *others = (
       adapt(HParams(memory=memory), (1,))[0][-1]
       for memory in ("none", "history", "window", "flh_ftl")
-    ]
-    for each in found[1:]:
-      assert_array_equal(each, found[0])
+    )
+    assert_array_equal(others, [first] * 3)
 
   def test_windows_of_one_and_of_all_time_steps(self, adapt):
     def last(**options):
@@ -121,8 +121,7 @@ class TestLimits:
 def test_correction_by_hand(adapt):
   """The estimate is the mean softmax of two passes of EM over the stream."""
   found, state = adapt(
-    HParams(estimator="em", memory="none", prior="labelled"),
-    (1,),
+    HParams(estimator="em", memory="none", prior="labelled"), (1,)
   )
   # Six labelled examples, two of each class, so pi is uniform.
   assert_allclose(state.prior, np.full(3, 1 / 3), rtol=1e-6)
@@ -138,46 +137,42 @@ def test_prior_of_labelled_examples():
   assert_allclose(found, np.array([4, 2, 1]) / 7, rtol=1e-6)
 
 
-class TestFitScale:
-  @pytest.mark.slow
-  def test_it_minimises_the_cross_entropy(self):
-    generator = np.random.default_rng(2)
-    logits = generator.normal(size=(40, 3)).astype(np.float32)
-    y = np.argmax(logits + 2 * generator.gumbel(size=(40, 3)), 1)
-    scales = np.exp(np.linspace(-3, 3, 60001))
-    exact = np.float64(logits)
-    chosen = exact[np.arange(40), y]
-    losses = [
-      np.mean(scipy.special.logsumexp(s * exact, axis=1) - s * chosen)
-      for s in scales
-    ]
-    assert_allclose(
-      prior_correction.fit_scale(logits, np.int32(y)),
-      scales[np.argmin(losses)],
-      rtol=1e-3,
-    )
+@pytest.mark.slow
+def test_fit_scale_it_minimises_the_cross_entropy():
+  generator = np.random.default_rng(2)
+  logits = generator.normal(size=(40, 3)).astype(np.float32)
+  y = np.argmax(logits + 2 * generator.gumbel(size=(40, 3)), 1)
+  scales = np.exp(np.linspace(-3, 3, 60001))
+  exact = np.float64(logits)
+  chosen = exact[np.arange(40), y]
+  losses = [
+    np.mean(scipy.special.logsumexp(s * exact, axis=1) - s * chosen)
+    for s in scales
+  ]
+  assert_allclose(
+    prior_correction.fit_scale(logits, np.int32(y)),
+    scales[np.argmin(losses)],
+    rtol=1e-3,
+  )
 
-  @pytest.mark.parametrize("y, expected", [(0, 16.0), (1, 1 / 16)])
-  def test_it_has_limits(self, y, expected):
-    found = prior_correction.fit_scale(
-      np.float32([[2.0, 0.0]] * 3), np.int32([y] * 3)
-    )
-    assert_allclose(found, expected, rtol=1e-4)
 
-  def test_without_examples_it_is_one(self):
-    found = prior_correction.fit_scale(
-      np.zeros([0, 2], np.float32), np.zeros([0], np.int32)
-    )
-    assert float(found) == 1.0
+@pytest.mark.parametrize("y, expected", [(0, 16.0), (1, 1 / 16)])
+def test_fit_scale_it_has_limits(y, expected):
+  logits = np.float32([[2.0, 0.0]] * 3)
+  found = prior_correction.fit_scale(logits, np.int32([y] * 3))
+  assert_allclose(found, expected, rtol=1e-4)
+  # Without examples it is one.
+  assert prior_correction.fit_scale(logits[:0], np.int32([])) == 1.0
 
-  @pytest.mark.slow
-  def test_predictions_are_scaled(self, adapt):
-    hparams = HParams(calibration="temperature", memory="none")
-    plain = dataclasses.replace(hparams, calibration="none")
-    result, state = adapt(hparams, (1,))
-    expected, _ = adapt(plain, (1,))
-    shift = expected[1] - expected[0]
-    assert_allclose(result[1], state.scale * expected[0] + shift, atol=1e-5)
+
+@pytest.mark.slow
+def test_fit_scale_predictions_are_scaled(adapt):
+  hparams = HParams(calibration="temperature", memory="none")
+  plain = dataclasses.replace(hparams, calibration="none")
+  result, state = adapt(hparams, (1,))
+  expected, _ = adapt(plain, (1,))
+  shift = expected[1] - expected[0]
+  assert_allclose(result[1], state.scale * expected[0] + shift, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.fixtures import refusals
 from tff_shift import algorithms
 from tff_shift.testing import forms
 
@@ -150,18 +151,24 @@ def test_in_one_line(model, name, options, message):
     ("tent", {"rho": 0.1}, "rho=0.1 is not allowed with rule=tent"),
     ("tent", {"entropy_margin": 0.1}, "it belongs to rule=eata or sar"),
     ("tent", {"rule": "sar", "fisher_weight": 3.0}, "it belongs to rule=eata"),
+    # Its initial weights are given.
+    *(
+      (name, {"num_models": 3}, f"num_models=3 is not allowed for {name} with")
+      for name in ("fe_sem", "fed_em", "fed_rc", "ifca")
+    ),
   ],
 )
-def test_with_batch_normalisation(normalized_model, name, options, message):
+def test_with_trained_batch_normalisation(
+  normalized_model, name, options, message
+):
   check(normalized_model, name, options, message)
 
 
 def check(model, name, options, message):
-  with pytest.raises(ValueError, match=message) as error:
+  with refusals.refused(message):
     algorithms.build(
       name,
       model,
-      algorithms.get(name).HParams(**options),
+      algorithms.hparams(name, **options),
       num_clients=forms.NUM_CLIENTS,
     )
-  assert "\n" not in str(error.value)

@@ -10,13 +10,13 @@ from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
 from tests.fixtures import keras_models
+from tests.fixtures import refusals
 from tests.fixtures import trees
 from tff_shift import algorithms
 from tff_shift.learning import algorithm as algorithm_lib
 from tff_shift.learning import batch_statistics
 from tff_shift.learning import randomness
 from tff_shift.models import guided_model
-from tff_shift.models import split_model
 from tff_shift.testing import forms
 
 layers = tf.keras.layers
@@ -46,18 +46,9 @@ def model_for(name):
   model = make_model()
   if algorithms.running_statistics(name) != algorithm_lib.FIXED:
     return model
-  given = zip(
-    trees.leaves(model.weight_names()),
-    trees.leaves(model.initial_weights(randomness.server_seed(0))),
-    strict=True,
-  )
-  return split_model.with_weights(
-    model,
-    {
-      **dict(given),
-      **{key: value + 0.5 for key, value in model.statistics.items()},
-    },
-  )
+  weights = model.initial_weights(randomness.server_seed(0))
+  statistics = {key: value + 0.5 for key, value in model.statistics.items()}
+  return keras_models.fixed(model, weights, statistics)
 
 
 def build(name, **options):
@@ -68,13 +59,13 @@ def build(name, **options):
 
 
 def run(algorithm, data):
-  """Two rounds; the states of the server and of the clients."""
+  """Two rounds; the states of the server and of the clients after each."""
   state = algorithm.initialize(randomness.server_seed(0))
   clients = algorithm.initialize_client(state, [each.seed for each in data])
   for _ in range(2):
     for phase in algorithm.phases:
       state, clients, _ = phase(state, clients, data)
-  return state, clients
+    yield state, clients
 
 
 def wrapped(name):
@@ -124,7 +115,7 @@ def data(plain, client_data):
 @pytest.mark.long
 def test_statistics_move_where_they_are_kept(name, plain, data, make_client):
   kept = algorithms.running_statistics(name)
-  state, clients = run(plain, data)
+  _, (state, clients) = run(plain, data)
   own = [state.weights] if kept.server else []
   own += clients if kept.client else []
   found = [each for each in own if each.statistics]
@@ -159,59 +150,43 @@ def test_one_client_is_the_same_whatever_is_personal(
       assert "personal_norm" in str(error)
   if len(built) == 1:
     return
-  found = [
+  first, *others = (
     algorithm.evaluate_clients(
-      *run(algorithm, data[:1]), data[:1], [make_client(9, [6])]
+      *[*run(algorithm, data[:1])][1], data[:1], [make_client(9, [6])]
     )
     for algorithm in built.values()
-  ]
-  for each in found[1:]:
+  )
+  for each in others:
     for key, value in each.items():
-      assert_allclose(value, found[0][key], rtol=1e-3, atol=1e-4, err_msg=key)
+      assert_allclose(value, first[key], rtol=1e-3, atol=1e-4, err_msg=key)
 
 
-def domain_means(data):
-  """The mean of each domain's examples."""
-  ends = np.cumsum(data.domain_sizes)
-  return [
-    np.mean(part, axis=0) for part in np.split(np.float64(data.x), ends[:-1])
-  ]
+@pytest.fixture
+def train(make_client, context):
+  """Returns `train(name, **hparams)`, rounds of one client, a step a domain.
 
-
-@pytest.fixture(scope="module")
-def normalizes_inputs():
-  """Momentum 0.5, and nothing before what is normalised."""
-  return keras_models.split(
+  It gives the weights after each of two rounds, and the mean of each domain's
+  examples, all of which a batch holds. Nothing is before what is normalised.
+  """
+  model = keras_models.split(
     (5,),
     lambda: [layers.BatchNormalization(momentum=0.5, name="norm")],
     lambda: [layers.Dense(3, name="last")],
   )
 
-
-@pytest.fixture
-def train(normalizes_inputs, make_client, context):
-  """Returns `train(name, **hparams)`, rounds of one client, a step a domain.
-
-  It gives the weights after each of two rounds. A batch holds each example of
-  the domain.
-  """
-
   def train(name, **hparams):
     data = make_client(3, [6, 6])
     algorithm = algorithms.build(
       name,
-      normalizes_inputs,
+      model,
       algorithms.get(name).HParams(
         batch_size=6, local_steps=1, learning_rate=0.1, **hparams
       ),
     )
-    state = algorithm.initialize(randomness.server_seed(0))
-    clients, found = algorithm.initialize_client(state, [data.seed]), []
-    for _ in range(2):
-      for phase in algorithm.phases:
-        state, clients, _ = phase(state, clients, [data])
-      found.append(state.weights)
-    return found, domain_means(data)
+    weights = [state.weights for state, _ in run(algorithm, [data])]
+    ends = np.cumsum(data.domain_sizes)[:-1]
+    domains = np.split(np.float64(data.x), ends)
+    return weights, [domain.mean(axis=0) for domain in domains]
 
   return train
 
@@ -252,34 +227,33 @@ def test_teacher_of_cfed_is_the_model_at_the_end_of_a_domain(train):
   )
 
 
-class TestRefusals:
-  @pytest.mark.parametrize(
-    "name, options, message",
-    [
-      ("fed_drm", {"personal_norm": "all"}, "with fed_drm: its server"),
-      ("local", {"personal_norm": "statistics"}, "only personal models"),
-      # Fixed statistics that nobody has trained.
-      ("fix_lr", {}, "initial 0 and 1, which normalise"),
+@pytest.mark.parametrize(
+  "name, options, message",
+  [
+    ("fed_drm", {"personal_norm": "all"}, "with fed_drm: its server"),
+    ("local", {"personal_norm": "statistics"}, "only personal models"),
+    # Fixed statistics that nobody has trained.
+    ("fix_lr", {}, "initial 0 and 1, which normalise"),
+  ],
+)
+def test_what_nobody_has_or_needs_is_refused(name, options, message):
+  hparams = dataclasses.replace(forms.hparams(name), **options)
+  with refusals.refused(message):
+    algorithms.build(name, make_model(), hparams)
+
+
+@pytest.mark.slow
+def test_layers_of_a_client_s_own_have_statistics_of_its_own(context):
+  model = keras_models.split(
+    (5,),
+    lambda: [layers.Dense(4, name="first")],
+    lambda: [
+      layers.BatchNormalization(name="norm"),
+      layers.Dense(3, name="last"),
     ],
   )
-  def test_what_nobody_has_or_needs(self, name, options, message):
-    hparams = dataclasses.replace(forms.hparams(name), **options)
-    with pytest.raises(ValueError, match=message):
-      algorithms.build(name, make_model(), hparams)
-
-  @pytest.mark.slow
-  def test_layers_of_a_client_s_own(self, context):
-    model = keras_models.split(
-      (5,),
-      lambda: [layers.Dense(4, name="first")],
-      lambda: [
-        layers.BatchNormalization(name="norm"),
-        layers.Dense(3, name="last"),
-      ],
-    )
-    options = {"head": "classifier", "local_steps": 1}
-    hparams = algorithms.get("fed_rep").HParams(**options)
-    with pytest.raises(ValueError, match="personal layers have batch"):
-      algorithms.build("fed_rep", model, hparams)
-    hparams = dataclasses.replace(hparams, personal_norm="statistics")
+  hparams = algorithms.hparams("fed_rep", head="classifier", local_steps=1)
+  with refusals.refused("personal layers have batch"):
     algorithms.build("fed_rep", model, hparams)
+  hparams = dataclasses.replace(hparams, personal_norm="statistics")
+  algorithms.build("fed_rep", model, hparams)

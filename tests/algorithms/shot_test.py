@@ -12,6 +12,7 @@ from tff_shift.algorithms import shot
 pytestmark = pytest.mark.slow
 
 RATE = 0.3
+STREAM = 9, 7
 HPARAMS = shot.HParams(
   learning_rate=RATE,
   momentum=0.0,
@@ -39,31 +40,6 @@ def label_by_hand(embeddings, logits):
   return labels
 
 
-@pytest.fixture(scope="module")
-def client(make_adapting_client):
-  return make_adapting_client(0, 9, 7)
-
-
-@pytest.fixture(scope="module")
-def weights(client, initial):
-  """The weights from which the client starts; the head is one layer."""
-  return initial(client.seed)
-
-
-@pytest.fixture(scope="module")
-def train(build, client, weights):
-  """Returns `train(**changes)`, a round from the source."""
-
-  def train(**changes):
-    functions = build(HPARAMS, **changes)
-    state = functions.initial_client_state(client.seed, ())
-    return functions.train_client(
-      (), state._replace(backbone=weights.backbone), client, 3
-    )
-
-  return train
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_pseudo_labels_agree_with_the_oracle(seed, run_in_graph):
   generator = np.random.default_rng(seed)
@@ -80,60 +56,48 @@ def test_pseudo_labels_agree_with_the_oracle(seed, run_in_graph):
   assert np.all(found != 3)
 
 
-class TestRound:
-  @pytest.fixture(scope="class")
-  def expected(self, client, weights, oracle):
-    """Returns `expected(beta, diversity, steps)`: backbone and mean loss."""
-    embeddings = oracle.embed(weights.backbone, client.stream_x)
-    labels = label_by_hand(
-      embeddings, oracle.classify(weights.head, embeddings)
-    )
-
-    def run(beta, diversity, num_steps):
-      def loss(backbone):
-        logits = oracle.classify(
-          weights.head, oracle.embed(backbone, client.stream_x)
-        )
-        p = scipy.special.softmax(logits, axis=1)
-        return (
-          oracle.entropy(logits)
-          - diversity * scipy.stats.entropy(p.mean(axis=0))
-          + beta * oracle.cross_entropy(logits, labels)
-        )
-
-      return oracle.descend(weights.backbone, [loss] * num_steps, RATE)
-
-    return run
-
-  @pytest.mark.parametrize(
-    "beta, diversity, num_steps",
-    [(0.4, 0.7, 2), (0.0, 1.0, 2), (0.0, 0.0, 1)],
+@pytest.mark.parametrize(
+  "beta, diversity, num_steps", [(0.4, 0.7, 2), (0.0, 1.0, 2), (0.0, 0.0, 1)]
+)
+def test_round_agrees_with_the_oracle(
+  build, client, weights, oracle, compare, beta, diversity, num_steps
+):
+  functions = build(
+    HPARAMS,
+    pseudo_label_weight=beta,
+    diversity=diversity,
+    adaptation_steps=num_steps,
   )
-  def test_agrees_with_the_oracle(
-    self,
-    train,
-    beta,
-    diversity,
-    num_steps,
-    weights,
-    expected,
-    compare,
-  ):
-    result = train(
-      pseudo_label_weight=beta, diversity=diversity, adaptation_steps=num_steps
-    )
-    backbone, loss = expected(beta, diversity, num_steps)
-    compare.assert_close(result.client_state.backbone, backbone, 1e-5)
-    assert_allclose(result.loss, loss, atol=1e-6)
-    assert np.max(np.abs(backbone[0] - weights.backbone[0])) > 1e-3
+  state = functions.initial_client_state(client.seed, ())
+  state = state._replace(backbone=weights.backbone)
+  result = functions.train_client((), state, client, 3)
+  embeddings = oracle.embed(weights.backbone, client.stream_x)
+  labels = label_by_hand(embeddings, oracle.classify(weights.head, embeddings))
 
-  def test_prediction_has_the_first_head(
-    self, client, weights, make_client, oracle, functions
-  ):
-    examples = make_client(5, [7])
-    backbone = trees.add(weights.backbone, trees.normal(weights.backbone))
-    logits = functions.predict_as_client(
-      (), shot.ClientState(backbone, ({},)), client, examples
+  def loss_of(backbone):
+    logits = oracle.classify(
+      weights.head, oracle.embed(backbone, client.stream_x)
     )
-    expected = oracle.predict(weights._replace(backbone=backbone), examples.x)
-    assert_allclose(logits, expected, atol=1e-5)
+    p = scipy.special.softmax(logits, axis=1)
+    return (
+      oracle.entropy(logits)
+      - diversity * scipy.stats.entropy(p.mean(axis=0))
+      + beta * oracle.cross_entropy(logits, labels)
+    )
+
+  backbone, loss = oracle.descend(weights.backbone, [loss_of] * num_steps, RATE)
+  compare.assert_close(result.client_state.backbone, backbone, 1e-5)
+  assert_allclose(result.loss, loss, atol=1e-6)
+  assert np.max(np.abs(backbone[0] - weights.backbone[0])) > 1e-3
+
+
+def test_round_prediction_has_the_first_head(
+  client, weights, make_client, oracle, functions
+):
+  examples = make_client(5, [7])
+  backbone = trees.add(weights.backbone, trees.normal(weights.backbone))
+  logits = functions.predict_as_client(
+    (), shot.ClientState(backbone, ({},)), client, examples
+  )
+  expected = oracle.predict(weights._replace(backbone=backbone), examples.x)
+  assert_allclose(logits, expected, atol=1e-5)

@@ -4,24 +4,22 @@ import numpy as np
 import pytest
 import scipy.special
 import scipy.stats
-from numpy.testing import assert_allclose
 
 from tests.fixtures import trees
 from tff_shift.algorithms import fed_avg_ft
 from tff_shift.algorithms import t3a
 from tff_shift.learning import randomness
 from tff_shift.models import split_model
-from tff_shift.models.networks import mlp
 
 pytestmark = pytest.mark.slow
 
 COMMON = {"batch_size": 4, "local_steps": 1, "learning_rate": 0.3}
+HPARAMS = t3a.HParams(num_supports=3, **COMMON)
 
 
 @pytest.fixture(scope="module")
-def model():
-  """With a head of two layers, of which one may stay in the backbone."""
-  return mlp.build((5,), num_classes=3, width=8, head_width=6)
+def model(deep_model):
+  return deep_model
 
 
 @pytest.fixture(scope="module")
@@ -33,26 +31,7 @@ def cut(model):
 def weights(cut, run_in_graph):
   """Weights with biases that are not zero."""
   drawn = run_in_graph(cut.initial_weights, randomness.server_seed(0))
-  generator = np.random.default_rng(1)
-  return trees.map(
-    lambda w: w + 0.3 * generator.normal(size=w.shape).astype(np.float32), drawn
-  )
-
-
-@pytest.fixture(scope="module")
-def predict(cut, run_in_graph):
-  """Predicts examples in the order given."""
-
-  def predict_with(weights, x, sizes, num_supports):
-    hparams = t3a.HParams(num_supports=num_supports)
-    return run_in_graph(
-      lambda w, x, sizes: t3a.predict(cut, hparams, w, x, sizes, None),
-      weights,
-      x,
-      np.int32(sizes),
-    )
-
-  return predict_with
+  return trees.add(drawn, trees.normal(drawn, 1, 0.3))
 
 
 def predict_by_hand(weights, features, num_supports):
@@ -79,89 +58,52 @@ def predict_by_hand(weights, features, num_supports):
   return np.array(rows).reshape(-1, len(bias))
 
 
-@pytest.fixture(scope="module")
-def features_of(oracle):
-  """The input of the last layer: all other layers are of the oracle's form."""
-  return lambda weights, x: oracle.embed(weights.backbone, x)
+@pytest.mark.parametrize("num_supports", [1, 3, 50])
+def test_predict_agrees_with_lists(
+  cut, weights, oracle, make_client, run_in_graph, num_supports
+):
+  # 50 keeps all.
+  x = make_client(0, [30]).x
+  hparams = t3a.HParams(num_supports=num_supports)
+  found = run_in_graph(
+    lambda w, x, sizes: t3a.predict(cut, hparams, w, x, sizes, None),
+    weights,
+    x,
+    np.int32([12, 0, 18]),
+  )
+  expected = [
+    predict_by_hand(weights, oracle.embed(weights.backbone, part), num_supports)
+    for part in (x[:12], x[12:])
+  ]
+  np.testing.assert_allclose(found, np.concatenate(expected), atol=1e-5)
 
 
-class TestPredict:
-  @pytest.mark.parametrize("num_supports", [1, 3, 50])
-  def test_agrees_with_lists(
-    self, weights, predict, features_of, make_client, num_supports
-  ):
-    # 50 keeps all.
-    x = make_client(0, [30]).x
-    found = predict(weights, x, [12, 0, 18], num_supports)
-    parts = features_of(weights, x[:12]), features_of(weights, x[12:])
-    expected = [predict_by_hand(weights, z, num_supports) for z in parts]
-    assert_allclose(found, np.concatenate(expected), atol=1e-5)
-
-  def test_examples_of_higher_entropy_change_nothing(
-    self, weights, predict, features_of, make_client
-  ):
-    x = make_client(0, [9]).x
-    features = features_of(weights, x)
-    # Rows that are certain of their own class, and no other.
-    kernel = 20 * np.linalg.qr(np.random.default_rng(0).normal(size=(6, 3)))[0]
-    sharp = weights._replace(head=(np.float32(kernel), np.zeros(3, np.float32)))
-    # Features of little length are not certain.
-    low = sharp._replace(
-      backbone=(
-        *weights.backbone[:-2],
-        *(w / 1e4 for w in weights.backbone[-2:]),
-      )
+def test_clients_see_examples_in_orders_of_their_own(
+  functions, weights, make_client
+):
+  examples = make_client(1, [4, 0, 9])
+  one, other = (
+    functions.predict_as_client(
+      weights, weights, make_client(client, [6, 5]), examples
     )
-    assert_allclose(
-      predict(low, x, [9], 1),
-      features / 1e4 @ (kernel / 20),
-      rtol=1e-3,
-      atol=1e-8,
+    for client in (0, 2)
+  )
+  assert np.any(one != other)
+
+
+def test_training_and_server_are_those_of_fed_avg_ft(
+  build, model, functions, weights, client, compare
+):
+  def run(functions, w):
+    return (
+      functions.train_client(w, (), client, 2).update,
+      functions.prepare_client(w, (), client, 2),
+      functions.predict_as_server(w, (), client),
     )
 
-
-class TestWork:
-  @pytest.fixture(scope="class")
-  def functions(self, build):
-    return build(t3a.HParams(num_supports=3, **COMMON))
-
-  def test_predictions_depend_on_own_examples_alone(
-    self, functions, weights, make_client
-  ):
-    client, examples = make_client(0, [6, 5]), make_client(1, [4, 0, 9])
-    target = examples._replace(
-      x=examples.x[4:], y=examples.y[4:], domain_sizes=np.int32([0, 0, 9])
-    )
-    all_domains, other_classes, alone, other_client = (
-      functions.predict_as_client(weights, weights, *call)
-      for call in (
-        (client, examples),
-        (client, examples._replace(y=(examples.y + 1) % 3)),
-        (client, target),
-        (make_client(2, [6, 5]), examples),
-      )
-    )
-    np.testing.assert_array_equal(all_domains, other_classes)
-    # Batches of other sizes: a matrix product may round otherwise.
-    assert_allclose(all_domains[4:], alone, rtol=1e-6)
-    # Another client sees them in another order.
-    assert np.any(all_domains != other_client)
-
-  def test_training_and_server_are_those_of_fed_avg_ft(
-    self, build, model, functions, weights, make_client, compare
-  ):
-    client = make_client(0, [6, 5])
-
-    def run(functions, w):
-      return (
-        functions.train_client(w, (), client, 2).update,
-        functions.prepare_client(w, (), client, 2),
-        functions.predict_as_server(w, (), client),
-      )
-
-    flat, num_backbone = trees.leaves(weights), len(model.backbone.names)
-    whole = split_model.SplitWeights(
-      tuple(flat[:num_backbone]), tuple(flat[num_backbone:])
-    )
-    plain = build(fed_avg_ft.HParams(**COMMON))
-    assert compare.equal_bits(run(functions, weights), run(plain, whole))
+  flat, num_backbone = trees.leaves(weights), len(model.backbone.names)
+  whole = split_model.SplitWeights(
+    tuple(flat[:num_backbone]), tuple(flat[num_backbone:])
+  )
+  plain = build(fed_avg_ft.HParams(**COMMON))
+  assert compare.equal_bits(run(functions, weights), run(plain, whole))

@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-import scipy.optimize
 import scipy.special
 import scipy.stats
 import tensorflow as tf
@@ -17,9 +16,7 @@ from tff_shift import algorithms
 from tff_shift import models
 from tff_shift.algorithms import tent
 from tff_shift.algorithms.parts import fisher_information
-from tff_shift.learning import randomness
 from tff_shift.learning import work
-from tff_shift.models import split_model
 
 layers = tf.keras.layers
 HParams = tent.HParams
@@ -73,12 +70,11 @@ def stream(make_adapting_client):
 
 @pytest.fixture(scope="module")
 def adapt(run_in_graph, hand_model, stream):
-  """Returns `adapt(hparams, number, weights=None)`, after some batches."""
+  """Returns `adapt(hparams, number)`, after some batches."""
 
-  def adapt(hparams, number=1, data=stream, weights=None):
+  def adapt(hparams, number=1, data=stream):
     functions = tent.make(hand_model, hparams)
-    start = functions.initial_weights(SEED)
-    weights = start if weights is None else weights
+    weights = functions.initial_weights(SEED)
     memory = run_in_graph(functions.initial_memory, SEED)
     losses = []
     for _ in range(number):
@@ -125,275 +121,244 @@ class TestTent:
       )
     assert_allclose((scale, shift), weights, rtol=0, atol=2e-5)
 
-  def test_batch_of_no_examples_changes_nothing(self, adapt, stream):
-    for rule in ("tent", "eata", "sar"):
-      weights, memory, (loss,) = adapt(
-        sgd(rule=rule, momentum=0.9), data=stream._replace(stream_x=X[:0])
-      )
-      assert_array_equal(weights, START)
-      assert loss == 0
-      assert np.all(np.isfinite(trees.leaves(memory)[0]))
-
-
-class TestEata:
-  def test_uncertain_and_known_examples_are_left_out(self):
-    log_p = np.log(np.float32([[0.98, 0.02], [0.55, 0.45], [0.02, 0.98]]))
-    weights, mean = tent.choose_certain_and_new(
-      log_p, tf.constant([1.0, 0.0]), 0.3, 0.5
-    )
-    # The first is known, the second uncertain.
-    assert (weights.numpy() > 0).tolist() == [False, False, True]
-    assert_allclose(mean, [0.9 + 0.002, 0.098], rtol=1e-5)
-    nothing, kept = tent.choose_certain_and_new(
-      log_p[:2], tf.constant([1.0, 0.0]), 0.3, 0.5
-    )
-    assert not nothing.numpy().any()
-    assert_array_equal(kept, [1.0, 0.0])
-
-  @pytest.mark.slow
-  def test_step_beside_numpy(self, adapt, oracle):
-    """The anchor pulls in the second step; both examples are certain enough."""
-    hparams = sgd(
-      rule="eata", entropy_margin=1.0, similarity_margin=1.1, fisher_weight=30.0
-    )
-    weights, memory, _ = adapt(hparams, 2)
-
-    def own_loss(w):
-      """The cross-entropy with the predicted classes: all logits positive."""
-      logits = logits_of(*w)
-      return np.mean(scipy.special.logsumexp(logits, axis=1) - logits.max(1))
-
-    fisher = [g**2 for g in oracle.gradient(own_loss, START)]
-    for one, other in zip(memory.rule.fisher, fisher, strict=True):
-      assert_allclose(one, other, **SMALL)
-    now = START
-    for _ in range(2):
-      factors = np.exp(np.log(2) - entropies_of(*now))
-
-      def loss(w, factors=factors):
-        anchor = sum(
-          np.sum(f * (one - first) ** 2)
-          for f, one, first in zip(fisher, w, START, strict=True)
-        )
-        return np.mean(factors * entropies_of(*w)) + 30.0 * anchor
-
-      now = step(oracle, now, loss)
-    assert_allclose(weights, now, rtol=0, atol=1e-5)
-    assert memory.rule.num_batches == 2
-
-  @pytest.mark.slow
-  def test_without_chosen_examples_no_step_is_taken(self, adapt):
-    hparams = sgd(rule="eata", momentum=0.9, similarity_margin=1.1)
-    moved, memory, _ = adapt(
-      dataclasses.replace(hparams, entropy_margin=1.0), 1
-    )
-    assert np.any(moved[0] != 1)
-    weights, same, _ = adapt(
-      dataclasses.replace(hparams, entropy_margin=0.0), 2
+  @pytest.mark.parametrize("rule", ["tent", "eata", "sar"])
+  def test_batch_of_no_examples_changes_nothing(self, adapt, stream, rule):
+    weights, memory, (loss,) = adapt(
+      sgd(rule=rule, momentum=0.9), data=stream._replace(stream_x=X[:0])
     )
     assert_array_equal(weights, START)
-    assert trees.largest(same.moments) == 0 < trees.largest(memory.moments)
+    assert loss == 0
+    assert np.all(np.isfinite(trees.leaves(memory)[0]))
 
 
-class TestSar:
-  @pytest.mark.slow
-  def test_step_beside_numpy(self, adapt, oracle):
-    """The gradient is at w + rho g / |g|; the mean loss is that of there."""
-    hparams = sgd(rule="sar", entropy_margin=1.0, rho=0.4, reset_entropy=0.0)
-    weights, memory, losses = adapt(hparams, 2)
-
-    def loss(w):
-      return np.mean(entropies_of(*w))
-
-    now, mean, expected = START, None, []
-    for _ in range(2):
-      slopes = np.array(oracle.gradient(loss, now))
-      moved = tuple(np.array(now) + 0.4 * slopes / np.linalg.norm(slopes))
-      expected.append(loss(now))
-      mean = loss(moved) if mean is None else 0.9 * mean + 0.1 * loss(moved)
-      now = trees.add(now, oracle.gradient(loss, moved), -0.1)
-    assert_allclose(weights, now, rtol=0, atol=1e-5)
-    assert_allclose(losses, expected, rtol=1e-5)
-    assert_allclose(memory.rule.loss, mean, rtol=1e-5)
-
-  @pytest.mark.slow
-  def test_only_certain_examples_count_at_both_points(self, adapt, oracle):
-    """The margin is between the entropies of the two examples."""
-    first, second = entropies_of(*START)
-    assert first != second
-    margin = (first + second) / 2
-    certain = int(second < margin)
-    weights, _, (loss,) = adapt(
-      sgd(
-        rule="sar",
-        entropy_margin=float(margin / np.log(2)),
-        rho=1e-3,
-        reset_entropy=0.0,
-      )
-    )
-    assert_allclose(loss, min(first, second), rtol=1e-5)
-    expected = step(oracle, START, lambda w: entropies_of(*w)[certain])
-    assert_allclose(weights, expected, rtol=0, atol=1e-4)
-
-  @pytest.mark.slow
-  def test_collapsed_model_is_reset_with_its_memory(self, adapt):
-    hparams = sgd(rule="sar", momentum=0.9, entropy_margin=1.0)
-    # The threshold for two classes is above every entropy here.
-    weights, memory, _ = adapt(dataclasses.replace(hparams, reset_entropy=9.0))
-    assert_array_equal(weights, START)
-    assert memory.rule.loss == -1
-    assert trees.largest(memory.moments) == 0
-    # And 0.2 ln 2 / ln 1000 = 0.02 is not.
-    weights, memory, _ = adapt(hparams)
-    assert np.any(weights[0] != 1) and memory.rule.loss > 0.02
-
-  @pytest.mark.slow
-  @pytest.mark.parametrize(
-    "ratio, is_reset", [(1 - 5e-5, False), (1 + 5e-5, True)]
+def test_eata_uncertain_and_known_examples_are_left_out():
+  log_p = np.log(np.float32([[0.98, 0.02], [0.55, 0.45], [0.02, 0.98]]))
+  weights, mean = tent.choose_certain_and_new(
+    log_p, tf.constant([1.0, 0.0]), 0.3, 0.5
   )
-  def test_threshold_is_that_of_a_thousand_classes(
-    self, adapt, ratio, is_reset
-  ):
-    hparams = sgd(rule="sar", entropy_margin=1.0, reset_entropy=0.0)
-    _, memory, _ = adapt(hparams)
-    threshold = float(memory.rule.loss) * np.log(1000) / np.log(2) * ratio
-    _, memory, _ = adapt(dataclasses.replace(hparams, reset_entropy=threshold))
-    assert (memory.rule.loss == -1) == is_reset
+  # The first is known, the second uncertain.
+  assert (weights.numpy() > 0).tolist() == [False, False, True]
+  assert_allclose(mean, [0.9 + 0.002, 0.098], rtol=1e-5)
+  nothing, kept = tent.choose_certain_and_new(
+    log_p[:2], tf.constant([1.0, 0.0]), 0.3, 0.5
+  )
+  assert not nothing.numpy().any()
+  assert_array_equal(kept, [1.0, 0.0])
 
-  @pytest.mark.slow
-  def test_without_distance_and_margin_it_is_tent(self, adapt):
-    expected, moments, _ = adapt(sgd(momentum=0.9), 3)
-    weights, memory, _ = adapt(
+
+@pytest.mark.slow
+def test_eata_step_beside_numpy(adapt, oracle):
+  """The anchor pulls in the second step; both examples are certain enough."""
+  hparams = sgd(
+    rule="eata", entropy_margin=1.0, similarity_margin=1.1, fisher_weight=30.0
+  )
+  weights, memory, _ = adapt(hparams, 2)
+
+  def own_loss(w):
+    """The cross-entropy with the predicted classes: all logits positive."""
+    logits = logits_of(*w)
+    return np.mean(scipy.special.logsumexp(logits, axis=1) - logits.max(1))
+
+  fisher = np.square(oracle.gradient(own_loss, START))
+  assert_allclose(memory.rule.fisher, fisher, **SMALL)
+  now = START
+  for _ in range(2):
+    factors = np.exp(np.log(2) - entropies_of(*now))
+
+    def loss(w, factors=factors):
+      anchor = np.sum(fisher * np.square(np.subtract(w, START)))
+      return np.mean(factors * entropies_of(*w)) + 30.0 * anchor
+
+    now = step(oracle, now, loss)
+  assert_allclose(weights, now, rtol=0, atol=1e-5)
+  assert memory.rule.num_batches == 2
+
+
+@pytest.mark.slow
+def test_eata_without_chosen_examples_no_step_is_taken(adapt):
+  (moved, memory, _), (weights, same, _) = (
+    adapt(
       sgd(
-        rule="sar",
-        momentum=0.9,
-        entropy_margin=10.0,
-        rho=0.0,
-        reset_entropy=0.0,
+        rule="eata", momentum=0.9, similarity_margin=1.1, entropy_margin=margin
       ),
-      3,
+      number,
     )
-    assert_allclose(weights, expected, **SMALL)
-    assert_allclose(
-      trees.leaves(memory.moments), trees.leaves(moments.moments), **SMALL
-    )
-
-
-class TestWeightsThatAdapt:
-  @pytest.mark.slow
-  def test_they_are_scales_and_shifts_of_every_normalisation(self):
-    model = models.build(
-      "residual_cnn",
-      input_shape=(8, 8, 3),
-      num_classes=10,
-      input_dtype=tf.uint8,
-    )
-    columns = zip(
-      trees.leaves(tent.adapted_weights(model, HParams())),
-      trees.leaves(model.weight_names()),
-      (*model.backbone.shapes, *model.head.shapes),
-      strict=True,
-    )
-    adapted = [(name, shape) for is_in, name, shape in columns if is_in]
-    assert all("normalization" in name for name, _ in adapted)
-    assert sum(np.prod(shape) for _, shape in adapted) == 1376
-    assert model.num_parameters == 304154
-
-  @pytest.mark.slow
-  def test_last_layers_are_left_out(self):
-    model = models.build(
-      "cnn", input_shape=(28, 28, 1), num_classes=10, input_dtype=tf.uint8
-    )
-    # Two linear layers, then the fourth convolution with its normalisation.
-    chosen = tent.adapted_weights(model, HParams(excluded_layers=3))
-    assert sum(trees.leaves(chosen)) == 6
-
-
-def normalized_entropies(values, x, weights, epsilon=1e-3):
-  """H of `normalized_model` by its batch, in float64."""
-  first, bias, last, last_bias = (np.float64(w) for w in weights)
-  features = np.float64(x) @ first + bias
-  features = (features - features.mean(axis=0)) / np.sqrt(
-    features.var(axis=0) + epsilon
+    for margin, number in ((1.0, 1), (0.0, 2))
   )
-  features = np.maximum(features * values[0] + values[1], 0)
-  logits = features @ last + last_bias
-  return logits, np.mean(
-    scipy.stats.entropy(scipy.special.softmax(logits, axis=1), axis=1)
+  assert np.any(moved[0] != 1)
+  assert_array_equal(weights, START)
+  assert trees.largest(same.moments) == 0 < trees.largest(memory.moments)
+
+
+@pytest.mark.slow
+def test_sar_step_beside_numpy(adapt, oracle):
+  """The gradient is at w + rho g / |g|; the mean loss is that of there."""
+  hparams = sgd(rule="sar", entropy_margin=1.0, rho=0.4, reset_entropy=0.0)
+  weights, memory, losses = adapt(hparams, 2)
+
+  def loss(w):
+    return np.mean(entropies_of(*w))
+
+  now, mean, expected = START, None, []
+  for _ in range(2):
+    slopes = np.array(oracle.gradient(loss, now))
+    moved = tuple(np.array(now) + 0.4 * slopes / np.linalg.norm(slopes))
+    expected.append(loss(now))
+    mean = loss(moved) if mean is None else 0.9 * mean + 0.1 * loss(moved)
+    now = trees.add(now, oracle.gradient(loss, moved), -0.1)
+  assert_allclose(weights, now, rtol=0, atol=1e-5)
+  assert_allclose(losses, expected, rtol=1e-5)
+  assert_allclose(memory.rule.loss, mean, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_sar_only_certain_examples_count_at_both_points(adapt, oracle):
+  """The margin is between the entropies of the two examples."""
+  first, second = entropies_of(*START)
+  assert first != second
+  margin = (first + second) / 2
+  certain = int(second < margin)
+  weights, _, (loss,) = adapt(
+    sgd(
+      rule="sar",
+      entropy_margin=float(margin / np.log(2)),
+      rho=1e-3,
+      reset_entropy=0.0,
+    )
+  )
+  assert_allclose(loss, min(first, second), rtol=1e-5)
+  expected = step(oracle, START, lambda w: entropies_of(*w)[certain])
+  assert_allclose(weights, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_sar_collapsed_model_is_reset_with_its_memory(adapt):
+  hparams = sgd(rule="sar", momentum=0.9, entropy_margin=1.0)
+  # The threshold for two classes is above every entropy here.
+  weights, memory, _ = adapt(dataclasses.replace(hparams, reset_entropy=9.0))
+  assert_array_equal(weights, START)
+  assert memory.rule.loss == -1
+  assert trees.largest(memory.moments) == 0
+  # And 0.2 ln 2 / ln 1000 = 0.02 is not.
+  weights, memory, _ = adapt(hparams)
+  assert np.any(weights[0] != 1) and memory.rule.loss > 0.02
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  "ratio, is_reset", [(1 - 5e-5, False), (1 + 5e-5, True)]
+)
+def test_sar_threshold_is_that_of_a_thousand_classes(adapt, ratio, is_reset):
+  hparams = sgd(rule="sar", entropy_margin=1.0, reset_entropy=0.0)
+  _, memory, _ = adapt(hparams)
+  threshold = float(memory.rule.loss) * np.log(1000) / np.log(2) * ratio
+  _, memory, _ = adapt(dataclasses.replace(hparams, reset_entropy=threshold))
+  assert (memory.rule.loss == -1) == is_reset
+
+
+@pytest.mark.slow
+def test_sar_without_distance_and_margin_it_is_tent(adapt):
+  expected, moments, _ = adapt(sgd(momentum=0.9), 3)
+  weights, memory, _ = adapt(
+    sgd(
+      rule="sar", momentum=0.9, entropy_margin=10.0, rho=0.0, reset_entropy=0.0
+    ),
+    3,
+  )
+  assert_allclose(weights, expected, **SMALL)
+  assert_allclose(
+    trees.leaves(memory.moments), trees.leaves(moments.moments), **SMALL
   )
 
 
-class TestBatchNormalization:
-  """The batch normalises, in the step and in predictions."""
+@pytest.mark.slow
+def test_scales_and_shifts_of_every_normalisation_adapt():
+  model = models.build(
+    "residual_cnn", input_shape=(8, 8, 3), num_classes=10, input_dtype=tf.uint8
+  )
+  columns = zip(
+    trees.leaves(tent.adapted_weights(model, HParams())),
+    trees.leaves(model.weight_names()),
+    (*model.backbone.shapes, *model.head.shapes),
+    strict=True,
+  )
+  adapted = [(name, shape) for is_in, name, shape in columns if is_in]
+  assert all("normalization" in name for name, _ in adapted)
+  assert sum(np.prod(shape) for _, shape in adapted) == 1376
+  # Two linear layers, then the fourth convolution with its normalisation.
+  model = models.build(
+    "cnn", input_shape=(28, 28, 1), num_classes=10, input_dtype=tf.uint8
+  )
+  chosen = tent.adapted_weights(model, HParams(excluded_layers=3))
+  assert sum(trees.leaves(chosen)) == 6
 
-  @pytest.fixture(scope="class")
-  def others(self, normalized_model):
-    weights = normalized_model.initial_weights(SEED)
-    names = normalized_model.backbone.names
-    by_name = dict(zip(names, weights.backbone, strict=True))
-    return (by_name["first/kernel"], by_name["first/bias"], *weights.head), (
-      by_name["norm/gamma"],
-      by_name["norm/beta"],
+
+# The batch normalises, in the step and in predictions.
+@pytest.fixture(scope="module")
+def run(build, normalized_model, make_adapting_client, make_client):
+  """Returns `run(**options)`: the stream, adapted weights, predictions."""
+
+  def run(size=30, **options):
+    data = make_adapting_client(0, 6, size)
+    functions = build(sgd(**options), model=normalized_model)
+    state = functions.initial_client_state(SEED, ())
+    state = functions.train_client((), state, data, 0).client_state
+    examples = make_client(0, [size])._replace(x=data.stream_x)
+    return (
+      data.stream_x,
+      state.weights,
+      functions.predict_as_client((), state, data, examples),
     )
 
-  @pytest.fixture(scope="class")
-  def run(self, build, normalized_model, make_adapting_client, make_client):
-    """Returns `run(**options)`: the stream, adapted weights, predictions."""
+  return run
 
-    def run(size=30, **options):
-      data = make_adapting_client(0, 6, size)
-      hparams = HParams(optimizer="sgd", learning_rate=0.1, **options)
-      functions = build(hparams, model=normalized_model)
-      state = functions.initial_client_state(SEED, ())
-      state = functions.train_client((), state, data, 0).client_state
-      examples = make_client(0, [size])._replace(x=data.stream_x)
-      return (
-        data.stream_x,
-        state.weights,
-        functions.predict_as_client((), state, data, examples),
-      )
 
-    return run
+@pytest.fixture(scope="module")
+def with_adapted(normalized_weights):
+  """Returns `with_adapted(pair)`: weights with other scales and shifts."""
+  rest = normalized_weights.backbone[:2]
+  return lambda pair: normalized_weights._replace(backbone=(*rest, *pair))
 
-  @pytest.mark.slow
-  @pytest.mark.parametrize("size", [30, 300])
-  def test_step_and_prediction_beside_numpy(self, run, others, oracle, size):
-    """300 examples are more than models take at a time."""
-    x, weights, logits = run(size)
-    rest, start = others
-    expected = step(
-      oracle, start, lambda w: normalized_entropies(w, x, rest)[1]
-    )
-    assert_allclose(weights, expected, rtol=0, atol=1e-5)
-    assert_allclose(
-      logits, normalized_entropies(expected, x, rest)[0], rtol=0, atol=1e-3
-    )
 
-  def test_running_statistics_can_be_used_instead(
-    self, run, normalized_model, run_in_graph
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [30, 300])
+def test_batch_normalization_step_and_prediction_beside_numpy(
+  run, normalized_weights, with_adapted, oracle, size
+):
+  """300 examples are more than models take at a time."""
+  x, weights, logits = run(size)
+
+  def predict(pair):
+    return oracle.normalize(with_adapted(pair), x)
+
+  expected = step(
+    oracle,
+    normalized_weights.backbone[2:],
+    lambda pair: oracle.entropy(predict(pair)),
+  )
+  assert_allclose(weights, expected, rtol=0, atol=1e-5)
+  assert_allclose(logits, predict(expected), rtol=0, atol=1e-3)
+
+
+def test_batch_normalization_running_statistics_can_be_used_instead(
+  run, normalized_model, with_adapted, oracle
+):
+  x, weights, logits = run(normalize_by="source")
+  moments = [*normalized_model.statistics.values()]
+  expected = oracle.normalize(with_adapted(weights), x, moments)
+  assert_allclose(logits, expected, rtol=0, atol=1e-4)
+
+
+def test_batch_normalization_only_by_batch_it_predicts_batches(
+  build, normalized_model, hand_model
+):
+  for model, normalize_by, is_by_batch in (
+    (normalized_model, "batch", True),
+    (normalized_model, "source", False),
+    (hand_model, "batch", False),
   ):
-    x, weights, logits = run(normalize_by="source")
-    names = trees.leaves(normalized_model.weight_names())
-    values = trees.leaves(normalized_model.initial_weights(SEED))
-    by_name = dict(zip(names, values, strict=True))
-    by_name["backbone/norm/gamma"] = weights[0]
-    by_name["backbone/norm/beta"] = weights[1]
-    adapted = split_model.with_weights(
-      normalized_model, by_name | dict(normalized_model.statistics)
-    )
-    expected = run_in_graph(
-      lambda x: adapted.predict(adapted.initial_weights(SEED), x), x
-    )
-    assert_allclose(logits, expected, rtol=0, atol=1e-4)
-
-  def test_only_by_batch_it_predicts_batches(
-    self, build, normalized_model, hand_model
-  ):
-    assert build(HParams(), model=normalized_model).predicts_batches
-    assert not build(
-      HParams(normalize_by="source"), model=normalized_model
-    ).predicts_batches
-    assert not build(HParams(), model=hand_model).predicts_batches
+    functions = build(HParams(normalize_by=normalize_by), model=model)
+    assert functions.predicts_batches == is_by_batch
 
 
 def test_fisher_information_of_batches(run_in_graph):
@@ -416,17 +381,13 @@ def test_fisher_information_of_batches(run_in_graph):
 
 
 @pytest.fixture(scope="module")
-def fed_tent_round(context, hand_model, stream):
-  """Returns `run(name, clients)`, a round from the same states."""
+def fed_tent_round(start, hand_model):
+  """Returns `run(name, *clients)`, a round from the same states."""
 
-  def run(name, data):
-    algorithm = algorithms.build(
-      name, hand_model, algorithms.get(name).HParams(learning_rate=0.1)
-    )
-    state = algorithm.initialize(randomness.server_seed(0))
-    clients = algorithm.initialize_client(state, [each.seed for each in data])
-    state, clients, _ = algorithm.phases[0](state, clients, data)
-    return state.weights, clients
+  def run(name, *data):
+    hparams = algorithms.hparams(name, learning_rate=0.1)
+    after = start(hparams, data, 1, model=hand_model)
+    return after.server_state.weights, after.client_states
 
   return run
 
@@ -446,8 +407,8 @@ def test_gradients_of_a_round_are_counted(
 @pytest.mark.slow
 class TestFedTent:
   def test_one_client_alone_is_tent(self, fed_tent_round, stream, compare):
-    shared, (memory,) = fed_tent_round("fed_tent", [stream])
-    _, (state,) = fed_tent_round("tent", [stream])
+    shared, (memory,) = fed_tent_round("fed_tent", stream)
+    _, (state,) = fed_tent_round("tent", stream)
     # The server adds the difference to what it had.
     assert_allclose(shared, state.weights, rtol=0, atol=1e-7)
     assert compare.equal_bits(memory, state.memory)
@@ -456,8 +417,8 @@ class TestFedTent:
     self, fed_tent_round, stream
   ):
     other = stream._replace(stream_x=np.float32([[3, 1, 0, -2]]))
-    shared, _ = fed_tent_round("fed_tent", [stream, other])
-    alone = [fed_tent_round("fed_tent", [each])[0] for each in (stream, other)]
+    shared, _ = fed_tent_round("fed_tent", stream, other)
+    alone = [fed_tent_round("fed_tent", each)[0] for each in (stream, other)]
     assert_allclose(
       shared, [(2 * a + b) / 3 for a, b in zip(*alone, strict=True)], **SMALL
     )

@@ -1,9 +1,9 @@
 """UNIDA's weights, training and predictions against NumPy."""
 
-import types
-
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 import tensorflow as tf
 from numpy.testing import assert_allclose
 
@@ -13,11 +13,11 @@ from tff_shift.algorithms.parts import domain_adversaries
 
 pytestmark = pytest.mark.slow
 
-NUM_EXAMPLES = 9
+STREAM = 9, 9
 RATE = 0.3
 # A batch is all examples of either domain, and lambda is 0.8 at once.
 HPARAMS = unida.HParams(
-  batch_size=NUM_EXAMPLES,
+  batch_size=9,
   local_epochs=1,
   learning_rate=RATE,
   domain_weight=0.8,
@@ -28,17 +28,10 @@ HPARAMS = unida.HParams(
 )
 
 
-def sigmoid(logits):
-  return 1 / (1 + np.exp(-logits))
-
-
 def transferability(logits, separate_logits, temperature):
-  weights = []
-  for row, separate in zip(logits, separate_logits, strict=True):
-    shares = np.exp(row / temperature) / np.exp(row / temperature).sum()
-    entropy = -np.sum(shares * np.log(shares)) / np.log(len(row))
-    weights.append(sigmoid(separate) - entropy)
-  return np.array(weights)
+  shares = scipy.special.softmax(logits / temperature, axis=1)
+  entropy = scipy.stats.entropy(shares, axis=1) / np.log(logits.shape[1])
+  return scipy.special.expit(separate_logits) - entropy
 
 
 def normalize(weights):
@@ -52,42 +45,10 @@ def domain_logits(classifier, embeddings):
   return (embeddings @ classifier[-2] + classifier[-1])[:, 0]
 
 
-class TestWeights:
-  def test_transferability(self):
-    generator = np.random.default_rng(0)
-    logits = generator.normal(size=(6, 4)).astype(np.float32)
-    separate = generator.normal(size=6).astype(np.float32)
-    assert_allclose(
-      unida.transferability(tf.constant(logits), separate, 3.0),
-      transferability(logits, separate, 3.0),
-      rtol=1e-5,
-    )
-
-  def test_bounds_of_transferability(self):
-    # Certain of the class and of the source; neither.
-    found = unida.transferability(
-      tf.constant([[90.0, 0.0, 0.0], [1.0, 1.0, 1.0]]),
-      tf.constant([90.0, -90.0]),
-      1.0,
-    )
-    assert_allclose(found, [1, -1], atol=1e-6)
-
-  def test_normalized_weights_start_at_zero_and_have_a_mean_of_one(self):
-    weights = np.array([-0.3, 0.2, 0.7, 0.1], np.float32)
-    found = unida.normalize(tf.constant(weights))
-    assert_allclose(found, normalize(weights), rtol=1e-5)
-    assert np.min(found) == 0
-    assert_allclose(np.mean(found), 1, rtol=1e-6)
-
-  @pytest.mark.parametrize("number", [1, 3])
-  def test_equal_weights_are_ones(self, number):
-    found = unida.normalize(tf.fill([number], -0.4))
-    np.testing.assert_array_equal(found, np.ones(number))
-
-
-@pytest.fixture(scope="module")
-def client(make_adapting_client):
-  return make_adapting_client(0, NUM_EXAMPLES, NUM_EXAMPLES)
+@pytest.mark.parametrize("number", [1, 3])
+def test_equal_weights_are_ones(number):
+  found = unida.normalize(tf.fill([number], -0.4))
+  np.testing.assert_array_equal(found, np.ones(number))
 
 
 @pytest.fixture(scope="module")
@@ -112,81 +73,62 @@ def test_round_gradients_of_a_step(state, client, oracle, compare, functions):
   target_weights = normalize(weigh(client.stream_x, 0.5))
 
   def losses(state):
-    of_classes = oracle.cross_entropy(
-      oracle.predict(state.weights, client.x), client.y
-    )
+    (of_classes,) = oracle.losses([client])
     source, target = (
       oracle.embed(state.weights.backbone, x)
       for x in (client.x, client.stream_x)
     )
-    adversary, separate = (
-      (
-        np.log(1 + np.exp(-domain_logits(classifier, source))),
-        np.log(1 + np.exp(domain_logits(classifier, target))),
-      )
-      for classifier in state.classifiers
+    (weighted, _), (_, separate) = (
+      [
+        np.mean(of_source * np.log(1 + np.exp(-domain_logits(part, source))))
+        + np.mean(of_target * np.log(1 + np.exp(domain_logits(part, target))))
+        for of_source, of_target in ((source_weights, target_weights), (1, 1))
+      ]
+      for part in state.classifiers
     )
-    return types.SimpleNamespace(
-      classes=of_classes,
-      weighted=np.mean(source_weights * adversary[0])
-      + np.mean(target_weights * adversary[1]),
-      separate=np.mean(separate[0]) + np.mean(separate[1]),
-    )
-
-  def total(state):
-    found = losses(state)
-    return found.classes + found.weighted + found.separate
+    return of_classes(state.weights), weighted, separate
 
   def of_backbone(state):
     # That of d' ends before it.
-    found = losses(state)
-    return found.classes - 0.8 * found.weighted
+    of_classes, weighted, _ = losses(state)
+    return of_classes - 0.8 * weighted
+
+  def total(state):
+    return sum(losses(state))
 
   gradient = oracle.gradient(total, state)
+  backbone = oracle.gradient(of_backbone, state).weights.backbone
   gradient = gradient._replace(
-    weights=gradient.weights._replace(
-      backbone=oracle.gradient(of_backbone, state).weights.backbone
-    )
+    weights=gradient.weights._replace(backbone=backbone)
   )
-  expected = trees.map(lambda w, g: w - RATE * g, state, gradient)
+  expected = trees.add(state, gradient, -RATE)
   compare.assert_close(result.client_state, expected, 1e-5)
   assert_allclose(result.loss, total(state), rtol=1e-5)
 
 
-class TestPredictions:
-  @pytest.fixture(scope="class")
-  def predict(self, build, state, client, make_client):
-    examples = make_client(5, [40])
+def test_unknown_is_no_class(build, state, client, make_client, oracle):
+  examples = make_client(5, [40])
+  logits = oracle.predict(state.weights, examples.x)
+  weights = transferability(
+    logits,
+    domain_logits(
+      state.classifiers[1], oracle.embed(state.weights.backbone, examples.x)
+    ),
+    0.5,
+  )
 
-    def predict_with(**changes):
-      return build(HPARAMS, **changes).predict_as_client(
-        (), state, client, examples
-      )
+  def predict(**changes):
+    functions = build(HPARAMS, **changes)
+    return functions.predict_as_client((), state, client, examples)
 
-    return predict_with
-
-  def test_class_of_the_largest_logit_by_default(
-    self, predict, state, make_client, oracle
-  ):
-    x = make_client(5, [40]).x
-    assert_allclose(predict(), oracle.predict(state.weights, x), atol=1e-5)
-
-  def test_unknown_is_no_class(self, predict, state, make_client, oracle):
-    x = make_client(5, [40]).x
-    logits = oracle.predict(state.weights, x)
-    weights = transferability(
-      logits,
-      domain_logits(
-        state.classifiers[1], oracle.embed(state.weights.backbone, x)
-      ),
-      0.5,
-    )
-    threshold = float(np.median(weights))
-    found = predict(unknown_threshold=threshold)
-    is_known = weights >= threshold
-    assert 0 < is_known.sum() < 40
-    assert_allclose(found[is_known], logits[is_known], atol=1e-5)
-    assert np.all(np.isnan(found[~is_known]))
+  # By default all are known.
+  assert_allclose(predict(), logits, atol=1e-5)
+  threshold = float(np.median(weights))
+  found = predict(unknown_threshold=threshold)
+  is_known = weights >= threshold
+  assert 0 < is_known.sum() < 40
+  assert_allclose(found[is_known], logits[is_known], atol=1e-5)
+  assert np.all(np.isnan(found[~is_known]))
 
 
 def test_both_classifiers_have_two_hidden_layers(state):

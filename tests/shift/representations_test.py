@@ -36,149 +36,125 @@ def fitted(digits):
   }
 
 
-class TestAll:
-  @pytest.mark.slow
-  @hypothesis.settings(max_examples=15)
-  @hypothesis.given(NAMES, st.integers(2, 50), st.integers(0, 2**31))
-  def test_vector_has_a_fixed_size_and_no_order(
-    self, fitted, digits, name, n, seed
-  ):
-    rng = np.random.default_rng(seed)
-    x = digits.train.x[rng.choice(len(digits.train.x), n)]
-    r = fitted[name](x)
-    assert (r.shape, r.dtype) == ((SIZES[name],), np.float32)
-    assert fitted[name].size == SIZES[name] and fitted[name].name == name
-    assert np.isfinite(r).all()
-    assert_array_equal(fitted[name](rng.permutation(x)), r)
+@pytest.mark.slow
+@hypothesis.settings(max_examples=15)
+@hypothesis.given(NAMES, st.integers(2, 50), st.integers(0, 2**31))
+def test_vector_has_a_fixed_size_and_no_order(fitted, digits, name, n, seed):
+  rng = np.random.default_rng(seed)
+  x = digits.train.x[rng.choice(len(digits.train.x), n)]
+  r = fitted[name](x)
+  assert (r.shape, r.dtype) == ((SIZES[name],), np.float32)
+  assert fitted[name].size == SIZES[name] and fitted[name].name == name
+  assert np.isfinite(r).all()
+  assert_array_equal(fitted[name](rng.permutation(x)), r)
 
-  @pytest.mark.slow
-  @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
-  def test_vector_is_a_function_of_public_data_seed_and_period(
-    self, fitted, digits, name
-  ):
-    again = representations.fit(
-      name, digits.public.x[::-1], seed=3, **OPTIONS[name]
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", choices.REPRESENTATIONS)
+def test_vector_is_a_function_of_public_data_seed_and_period(
+  fitted, digits, name
+):
+  again = representations.fit(
+    name, digits.public.x[::-1], seed=3, **OPTIONS[name]
+  )
+  first, second = digits.train.x[:40], digits.train.x[40:80]
+  assert_array_equal(again(first), fitted[name](first))
+  assert np.any(again(first) != again(second))
+
+
+@pytest.mark.parametrize("name", choices.REPRESENTATIONS)
+def test_pixels_and_equal_examples_and_bad_periods(
+  fitted, digits, name, refusal
+):
+  represent, x = fitted[name], digits.train.x[:30]
+  equal = represent(x[[0] * 5])
+  assert np.isfinite(equal).all()
+  if name in ("moments", "pca"):
+    assert_allclose(equal[len(equal) // 2 :], 0, atol=1e-6)
+  for few in (x[:0], x[:1]):
+    assert refusal(represent, few).startswith(
+      "examples of a period must have the shape [n, ...] with n of at least"
+      " 2, got"
     )
-    first, second = digits.train.x[:40], digits.train.x[40:80]
-    assert_array_equal(again(first), fitted[name](first))
-    assert np.any(again(first) != again(second))
-
-  @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
-  def test_equal_examples_have_a_vector(self, fitted, digits, name):
-    r = fitted[name](np.repeat(digits.train.x[:1], 5, axis=0))
-    assert np.isfinite(r).all()
-    if name in ("moments", "pca"):
-      assert_allclose(r[len(r) // 2 :], 0, atol=1e-6)
-
-  @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
-  def test_pixels_count_from_0_to_1(self, fitted, digits, name):
-    if name != "moments":  # There, what to make of them is the extractor's.
-      x = digits.train.x[:30]
-      assert_array_equal(fitted[name](x), fitted[name](x / 255))
-
-  @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
-  def test_bad_periods_are_refused(self, fitted, digits, name, refusal):
-    x = digits.train.x[:9] / 255
-    for count in (0, 1):
-      assert refusal(fitted[name], x[:count]).startswith(
-        "examples of a period must have the shape [n, ...] with n of at least"
-        " 2, got"
-      )
-    assert refusal(fitted[name], x + np.nan) == (
-      "examples of a period must be finite numbers, got NaN or infinity"
+  assert refusal(represent, x + np.nan) == (
+    "examples of a period must be finite numbers, got NaN or infinity"
+  )
+  if name != "moments":  # There, what to make of them is the extractor's.
+    # Pixels count from 0 to 1.
+    assert_array_equal(represent(x), represent(x / 255))
+    assert refusal(represent, x[:, 1:]) == (
+      "examples of a period must have as many features as the public ones,"
+      " 784, got 756"
     )
-    if name != "moments":
-      assert refusal(fitted[name], x[:, 1:]) == (
-        "examples of a period must have as many features as the public ones,"
-        " 784, got 756"
-      )
-
-  @pytest.mark.slow
-  def test_labels_can_be_read_from_what_is_fitted_at_the_server(
-    self, fitted, digits
-  ):
-    """The nearest of ten means tells which label has 80 %."""
-    seen, new = (
-      dynamic_personalization.Periods(
-        pool, 10, "0.8", num_clients=1, period_size=50, seed=seed
-      )
-      for pool, seed in ((digits.train, 1), (digits.test, 2))
-    )
-    heavy = np.array([seen.heavy_labels(0, p)[0] for p in range(40)])
-    truth = np.array([new.heavy_labels(0, p)[0] for p in range(20)])
-    for name in ("t_sne_map", "pca"):
-      r = np.stack([fitted[name](seen.batch(0, p).x) for p in range(40)])
-      means = np.stack([r[heavy == label].mean(axis=0) for label in range(10)])
-      found = np.stack([fitted[name](new.batch(0, p).x) for p in range(20)])
-      squares = np.square(found[:, np.newaxis] - means).sum(axis=2)
-      assert np.mean(squares.argmin(axis=1) == truth) >= 0.9
 
 
-class TestMoments:
-  def test_moments_by_hand(self):
-    # Means 1 and 10, deviations 1 and 10.
-    public = np.array([[0.0, 0.0], [2.0, 20.0]])
-    r = representations.fit("moments", public, extractor=lambda x: x)
-    assert r.size == 4
-    assert_allclose(
-      r(np.array([[3.0, 10.0], [1.0, 10.0], [5.0, 40.0]])),
-      # Standardised: 2, 0, 4 and 0, 0, 3.
-      [2, 1, np.sqrt(8 / 3), np.sqrt(2)],
-      rtol=1e-6,
-    )
-    # Of public data: nothing but the standard.
-    assert_allclose(r(public), [0, 0, 1, 1], atol=1e-7)
-
-  def test_stuck_sensor_is_shifted_and_not_divided_by_rounding(self):
-    # An air pressure whose last bit flips: float32's step there is 6.1e-5.
-    stuck = np.float32(1013.25)
-    flipped = np.nextafter(stuck, np.float32(2000))
-    pressure = np.where(np.arange(40) % 2, stuck, flipped)
-    public = np.stack([np.arange(40) % 4, pressure], axis=1).astype(np.float32)
-    r = representations.fit("moments", public, extractor=lambda x: x)
-    moved = public + np.float32([0, 1])
-    # Mean and deviation of both features; a rise of 1 is 1, not 32,768.
-    assert_allclose(r(moved), [0, 1, 1, 0], atol=1e-4)
-
-  def test_extractor_must_give_features_of_each_example(self, refusal):
-    x = np.ones([4, 3])
-    assert (
-      refusal(representations.fit, "moments", x, extractor=lambda x: x[:3])
-      == "extractor must give features for each example, got 3 for 4"
-    )
-    assert refusal(
-      representations.fit, "moments", x, extractor=lambda x: x * np.nan
-    ).startswith("features must be finite numbers")
+def test_moments_by_hand():
+  # Means 1 and 10, deviations 1 and 10.
+  public = np.array([[0.0, 0.0], [2.0, 20.0]])
+  r = representations.fit("moments", public, extractor=lambda x: x)
+  assert r.size == 4
+  assert_allclose(
+    r(np.array([[3.0, 10.0], [1.0, 10.0], [5.0, 40.0]])),
+    # Standardised: 2, 0, 4 and 0, 0, 3.
+    [2, 1, np.sqrt(8 / 3), np.sqrt(2)],
+    rtol=1e-6,
+  )
+  # Of public data: nothing but the standard.
+  assert_allclose(r(public), [0, 0, 1, 1], atol=1e-7)
 
 
-class TestPca:
-  def test_moments_are_of_principal_components(self, fitted, digits):
-    public = digits.public.x.reshape(len(digits.public.x), -1) / 255
-    pca = decomposition.PCA(6, svd_solver="full").fit(public)
-    x = digits.train.x[:70]
-    coordinates = pca.transform(x.reshape(70, -1) / 255)
-    coordinates /= np.sqrt(pca.explained_variance_)
-    r = fitted["pca"](x)
-    # The sign of a component is open.
-    assert_allclose(np.abs(r[:6]), np.abs(coordinates.mean(axis=0)), atol=0.02)
-    assert_allclose(r[6:], coordinates.std(axis=0), atol=0.02)
+def test_moments_stuck_sensor_is_shifted_and_not_divided_by_rounding():
+  # An air pressure whose last bit flips: float32's step there is 6.1e-5.
+  stuck = np.float32(1013.25)
+  flipped = np.nextafter(stuck, np.float32(2000))
+  pressure = np.where(np.arange(40) % 2, stuck, flipped)
+  public = np.stack([np.arange(40) % 4, pressure], axis=1).astype(np.float32)
+  r = representations.fit("moments", public, extractor=lambda x: x)
+  moved = public + np.float32([0, 1])
+  # Mean and deviation of both features; a rise of 1 is 1, not 32,768.
+  assert_allclose(r(moved), [0, 1, 1, 0], atol=1e-4)
 
-  def test_a_constant_added_to_all_values_changes_nothing(self):
-    rng = np.random.default_rng(0)
-    # So many examples that scikit-learn sums squares.
-    public = rng.normal(size=(600, 3)) * [1, 2, 3]
-    x = rng.normal(size=(50, 3))
-    expected = representations.fit("pca", public, size=4)(x)
-    found = representations.fit("pca", public + 1e9, size=4)(x + 1e9)
-    assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
-  def test_directions_without_variance_are_refused(self, refusal):
-    public = np.zeros([20, 3])
-    public[:, 0] = np.arange(20)
-    assert refusal(representations.fit, "pca", public, size=4) == (
-      "size must be at most 2 for pca with public examples that vary in 1"
-      " directions only, got 4"
-    )
+def test_moments_extractor_must_give_features_of_each_example(refusal):
+  x = np.ones([4, 3])
+  assert (
+    refusal(representations.fit, "moments", x, extractor=lambda x: x[:3])
+    == "extractor must give features for each example, got 3 for 4"
+  )
+  assert refusal(
+    representations.fit, "moments", x, extractor=lambda x: x * np.nan
+  ).startswith("features must be finite numbers")
+
+
+def test_pca_moments_are_of_principal_components(fitted, digits):
+  public = digits.public.x.reshape(len(digits.public.x), -1) / 255
+  pca = decomposition.PCA(6, svd_solver="full").fit(public)
+  x = digits.train.x[:70]
+  coordinates = pca.transform(x.reshape(70, -1) / 255)
+  coordinates /= np.sqrt(pca.explained_variance_)
+  r = fitted["pca"](x)
+  # The sign of a component is open.
+  assert_allclose(np.abs(r[:6]), np.abs(coordinates.mean(axis=0)), atol=0.02)
+  assert_allclose(r[6:], coordinates.std(axis=0), atol=0.02)
+
+
+def test_pca_a_constant_added_to_all_values_changes_nothing():
+  rng = np.random.default_rng(0)
+  # So many examples that scikit-learn sums squares.
+  public = rng.normal(size=(600, 3)) * [1, 2, 3]
+  x = rng.normal(size=(50, 3))
+  expected = representations.fit("pca", public, size=4)(x)
+  found = representations.fit("pca", public + 1e9, size=4)(x + 1e9)
+  assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_pca_directions_without_variance_are_refused(refusal):
+  public = np.zeros([20, 3])
+  public[:, 0] = np.arange(20)
+  assert refusal(representations.fit, "pca", public, size=4) == (
+    "size must be at most 2 for pca with public examples that vary in 1"
+    " directions only, got 4"
+  )
 
 
 @pytest.mark.slow
@@ -203,54 +179,55 @@ class TestTSne:
     assert steps.argmax() % 5 == 3
 
 
-class TestTSneMap:
-  def test_shares_are_in_units_of_the_average(self, fitted, digits):
-    r = fitted["t_sne_map"](digits.train.x[:200])
-    assert r.sum() == pytest.approx(24, rel=1e-6)
-    assert r.min() >= 0
-    assert_allclose(r * 200 / 24, np.rint(r * 200 / 24), atol=1e-4)
-
-  def test_public_examples_are_where_the_map_has_them(self):
-    # Four clusters of 25, and as many regions.
-    rng = np.random.default_rng(0)
-    centres = 30 * np.eye(4)
-    public = np.repeat(centres, 25, axis=0) + rng.normal(size=(100, 4))
-    r = representations.fit("t_sne_map", public, size=4)
-    assert_allclose(r(public), 1, rtol=1e-6)
-    # A new period of 3 of one cluster and 1 of another.
-    x = centres[[2, 2, 2, 0]] + rng.normal(size=(4, 4))
-    assert_allclose(np.sort(r(x)), [0, 0, 1, 3])
+def test_t_sne_map_shares_are_in_units_of_the_average(fitted, digits):
+  r = fitted["t_sne_map"](digits.train.x[:200])
+  assert r.sum() == pytest.approx(24, rel=1e-6)
+  assert r.min() >= 0
+  assert_allclose(r * 200 / 24, np.rint(r * 200 / 24), atol=1e-4)
 
 
-class TestRefusals:
-  @pytest.mark.parametrize(
-    "name, options, start",
-    [
-      ("umap", {}, "representation must be one of t_sne, t_sne_map, "),
-      ("moments", {}, "extractor must be given for moments, and for "),
-      ("pca", {"extractor": abs}, "extractor must be given for moments, "),
-      ("pca", {"size": 0}, "size must be "),
-      ("pca", {"size": 5}, "size must be even for pca, got 5"),
-      ("t_sne", {"size": 5}, "size must be even for t_sne, got 5"),
-      ("pca", {"size": 14}, "size must be at most 12 for pca with public"),
-      ("t_sne_map", {"size": 10}, "size must be at most 9, the number of "),
-    ],
-  )
-  def test_bad_values_are_refused(self, name, options, start, refusal):
-    x = np.random.default_rng(0).normal(size=(9, 6))
-    assert refusal(representations.fit, name, x, **options).startswith(start)
+def test_t_sne_map_public_examples_are_where_the_map_has_them():
+  # Four clusters of 25, and as many regions.
+  rng = np.random.default_rng(0)
+  centres = 30 * np.eye(4)
+  public = np.repeat(centres, 25, axis=0) + rng.normal(size=(100, 4))
+  r = representations.fit("t_sne_map", public, size=4)
+  assert_allclose(r(public), 1, rtol=1e-6)
+  # A new period of 3 of one cluster and 1 of another.
+  x = centres[[2, 2, 2, 0]] + rng.normal(size=(4, 4))
+  assert_allclose(np.sort(r(x)), [0, 0, 1, 3])
 
-  @pytest.mark.parametrize("name", choices.REPRESENTATIONS)
-  def test_bad_public_examples_are_refused(self, name, refusal):
-    x = np.ones([1, 6])
-    options = OPTIONS[name]
-    assert refusal(representations.fit, name, x, **options).startswith(
-      "public examples must have the shape [n, ...] with n of at least 2"
-    )
 
-  def test_one_feature_is_too_few_for_t_sne(self, refusal):
-    x = np.arange(10.0)[:, np.newaxis]
-    r = representations.fit("t_sne", x, size=4)
-    assert refusal(r, x) == (
-      "examples must have at least two features for t-SNE"
-    )
+ONE, NINE = np.ones([1, 6]), np.random.default_rng(0).normal(size=(9, 6))
+
+
+@pytest.mark.parametrize(
+  "x, name, options, start",
+  [
+    *(
+      (
+        ONE,
+        name,
+        options,
+        "public examples must have the shape [n, ...] with n of at least 2",
+      )
+      for name, options in OPTIONS.items()
+    ),
+    (NINE, "umap", {}, "representation must be one of t_sne, t_sne_map, "),
+    (NINE, "moments", {}, "extractor must be given for moments, and for "),
+    (NINE, "pca", {"extractor": abs}, "extractor must be given for moments, "),
+    (NINE, "pca", {"size": 0}, "size must be "),
+    (NINE, "pca", {"size": 5}, "size must be even for pca, got 5"),
+    (NINE, "t_sne", {"size": 5}, "size must be even for t_sne, got 5"),
+    (NINE, "pca", {"size": 14}, "size must be at most 12 for pca with public"),
+    (NINE, "t_sne_map", {"size": 10}, "size must be at most 9, the number of "),
+  ],
+)
+def test_bad_values_are_refused(x, name, options, start, refusal):
+  assert refusal(representations.fit, name, x, **options).startswith(start)
+
+
+def test_one_feature_is_too_few_for_t_sne(refusal):
+  x = np.arange(10.0)[:, np.newaxis]
+  r = representations.fit("t_sne", x, size=4)
+  assert refusal(r, x) == ("examples must have at least two features for t-SNE")

@@ -6,42 +6,14 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-import scipy.spatial.distance
-import scipy.special
 import tensorflow as tf
 from numpy.testing import assert_allclose
 from numpy.testing import assert_array_equal
 
+from tests.fixtures import refusals
 from tff_shift.algorithms.parts import prototypes
-from tff_shift.data import client_dataset
 
 DISTANCES = ("l2", "squared_l2", "cosine")
-
-
-def class_means(embeddings, y):
-  """The prototype of each class that there is, by class."""
-  return {label: embeddings[y == label].mean(axis=0) for label in set(y)}
-
-
-def distance_matrix(embeddings, means, distance):
-  metric = {"l2": "euclidean", "squared_l2": "sqeuclidean", "cosine": "cosine"}[
-    distance
-  ]
-  return scipy.spatial.distance.cdist(embeddings, means, metric)
-
-
-def alignment_loss(embeddings, y, means, distance):
-  """Eq. 4 in float64; `means` by class."""
-  known = sorted(set(means) & set(y.tolist()))
-  if not known:
-    return 0.0
-  chosen = np.isin(y, known)
-  scores = -distance_matrix(
-    embeddings[chosen], np.stack([means[c] for c in known]), distance
-  )
-  labels = np.searchsorted(known, y[chosen])
-  log_probabilities = scipy.special.log_softmax(scores, axis=1)
-  return -log_probabilities[np.arange(len(labels)), labels].mean()
 
 
 @st.composite
@@ -65,25 +37,13 @@ EMBEDDINGS = tf.TensorSpec([None, None], tf.float32)
 CLASSES = tf.TensorSpec([None], tf.int32)
 
 
-def means_of(embeddings, y, num_classes):
-  return prototypes.class_means(
-    prototypes.class_sums(embeddings, y, num_classes)
-  )
-
-
-@pytest.fixture(scope="module")
-def compute_means(compile_in_graph):
-  """Returns `compute(num_classes)(embeddings, y)`: sums, prototypes."""
-
-  @functools.cache
-  def compute(num_classes):
-    def work(embeddings, y):
-      sums = prototypes.class_sums(embeddings, y, num_classes)
-      return sums, prototypes.class_means(sums)
-
-    return compile_in_graph(work, EMBEDDINGS, CLASSES)
-
-  return compute
+def compute_distances(embeddings, means):
+  return [
+    prototypes.distances(
+      np.float32(embeddings), np.float32(means), name
+    ).numpy()
+    for name in DISTANCES
+  ]
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +57,10 @@ def compute_loss(compile_in_graph):
   @functools.cache
   def compute(num_classes, distance):
     def work(earlier, y_earlier, later, y_later):
-      loss = prototypes.alignment_loss(
-        later, y_later, means_of(earlier, y_earlier, num_classes), distance
+      means = prototypes.class_means(
+        prototypes.class_sums(earlier, y_earlier, num_classes)
       )
+      loss = prototypes.alignment_loss(later, y_later, means, distance)
       return loss, tf.gradients(loss, [earlier, later])
 
     run = compile_in_graph(work, EMBEDDINGS, CLASSES, EMBEDDINGS, CLASSES)
@@ -108,76 +69,57 @@ def compute_loss(compile_in_graph):
   return compute
 
 
-class TestClassMeans:
-  @hypothesis.settings(max_examples=40, deadline=None)
-  @hypothesis.given(batches(min_examples=0))
-  def test_means_of_random_batches(self, compute_means, drawn):
-    num_classes, (embeddings, y), _ = drawn
-    sums, means = compute_means(num_classes)(embeddings, y)
-    expected = class_means(embeddings, y)
-    assert_array_equal(sums.count, np.bincount(y, minlength=num_classes))
-    for label in range(num_classes):
-      assert means.present[label] == (label in expected)
-      # Sums of at most 10 values of float32.
-      assert_allclose(
-        sums.total[label], embeddings[y == label].sum(axis=0), atol=1e-5
-      )
-      assert_allclose(
-        means.mean[label], expected.get(label, 0), rtol=0, atol=2e-6
-      )
-
-
-class TestDistances:
-  @hypothesis.settings(max_examples=40, deadline=None)
-  @hypothesis.given(batches())
-  def test_distances_of_random_batches(self, compute_distances, drawn):
-    _, (embeddings, _), (means, _) = drawn
-    roots, squares, cosines = compute_distances(embeddings, means)
-    for found, name in ((roots, "l2"), (squares, "squared_l2")):
-      assert_allclose(
-        found, distance_matrix(embeddings, means, name), rtol=1e-5, atol=1e-6
-      )
+@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.given(batches(min_examples=0))
+def test_class_means_of_random_batches(oracle, drawn):
+  num_classes, (embeddings, y), _ = drawn
+  sums = prototypes.class_sums(np.float32(embeddings), y, num_classes)
+  means = prototypes.class_means(sums)
+  expected = oracle.class_means(embeddings, y)
+  assert_array_equal(sums.count, np.bincount(y, minlength=num_classes))
+  for label in range(num_classes):
+    assert means.present[label] == (label in expected)
+    # Sums of at most 10 values of float32.
     assert_allclose(
-      cosines, distance_matrix(embeddings, means, "cosine"), atol=2e-6
+      sums.total[label], embeddings[y == label].sum(axis=0), atol=1e-5
     )
-    assert (squares >= 0).all() and (roots >= 0).all()
-    # Rounding makes -1e-7 of zero.
-    assert cosines.min() > -1e-6 and cosines.max() < 2 + 1e-6
-
-  @pytest.fixture(scope="class")
-  def compute_distances(self, compile_in_graph):
-    run = compile_in_graph(
-      lambda embeddings, means: [
-        prototypes.distances(embeddings, means, name) for name in DISTANCES
-      ],
-      EMBEDDINGS,
-      EMBEDDINGS,
-    )
-    return lambda *lists: run(*map(np.asarray, lists))
-
-  def test_distances_by_hand(self, compute_distances):
-    roots, squares, cosines = compute_distances(
-      [[3.0, 4.0], [0.0, 2.0]], [[0.0, 0.0], [-6.0, -8.0], [5.0, 0.0]]
-    )
-    assert_array_equal(squares, [[25, 225, 20], [4, 136, 29]])
     assert_allclose(
-      roots, [[5, 15, 20**0.5], [2, 136**0.5, 29**0.5]], rtol=1e-6
+      means.mean[label], expected.get(label, 0), rtol=0, atol=2e-6
     )
-    # The angle to a prototype without length counts as a right one.
-    assert_allclose(cosines, [[1, 2, 0.4], [1, 1.8, 1]], rtol=0, atol=1e-6)
 
-  def test_small_distance_between_long_vectors_is_exact(
-    self, compute_distances
-  ):
-    roots, squares, _ = compute_distances(
-      [[4096.0, 4096.0]], [[4096.5, 4096.25]]
-    )
-    assert squares == 0.5**2 + 0.25**2
-    assert_allclose(roots, np.hypot(0.5, 0.25), rtol=1e-6)
 
-  def test_unknown_distance_is_refused_with_those_that_there_are(self):
-    with pytest.raises(ValueError, match="'l1'; there are l2, squared_l2, cos"):
-      prototypes.distances(tf.zeros([1, 2]), tf.zeros([3, 2]), "l1")
+@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.given(batches())
+def test_distances_of_random_batches(oracle, drawn):
+  _, (embeddings, _), (means, _) = drawn
+  expected = [oracle.distances(embeddings, means, name) for name in DISTANCES]
+  roots, squares, cosines = found = compute_distances(embeddings, means)
+  assert_allclose(found[:2], expected[:2], rtol=1e-5, atol=1e-6)
+  assert_allclose(cosines, expected[2], atol=2e-6)
+  assert (squares >= 0).all() and (roots >= 0).all()
+  # Rounding makes -1e-7 of zero.
+  assert cosines.min() > -1e-6 and cosines.max() < 2 + 1e-6
+
+
+def test_distances_by_hand():
+  roots, squares, cosines = compute_distances(
+    [[3.0, 4.0], [0.0, 2.0]], [[0.0, 0.0], [-6.0, -8.0], [5.0, 0.0]]
+  )
+  assert_array_equal(squares, [[25, 225, 20], [4, 136, 29]])
+  assert_allclose(roots, [[5, 15, 20**0.5], [2, 136**0.5, 29**0.5]], rtol=1e-6)
+  # The angle to a prototype without length counts as a right one.
+  assert_allclose(cosines, [[1, 2, 0.4], [1, 1.8, 1]], rtol=0, atol=1e-6)
+
+
+def test_small_distance_between_long_vectors_is_exact():
+  roots, squares, _ = compute_distances([[4096.0, 4096.0]], [[4096.5, 4096.25]])
+  assert squares == 0.5**2 + 0.25**2
+  assert_allclose(roots, np.hypot(0.5, 0.25), rtol=1e-6)
+
+
+def test_unknown_distance_is_refused_with_those_that_there_are():
+  with refusals.refused("'l1'; there are l2, squared_l2, cos"):
+    prototypes.distances(tf.zeros([1, 2]), tf.zeros([3, 2]), "l1")
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
@@ -185,13 +127,13 @@ class TestAlignmentLoss:
   @pytest.mark.slow
   @hypothesis.settings(max_examples=60, deadline=None)
   @hypothesis.given(drawn=batches())
-  def test_loss_of_random_batches(self, compute_loss, distance, drawn):
+  def test_loss_of_random_batches(self, compute_loss, oracle, distance, drawn):
     num_classes, (earlier, y_earlier), (later, y_later) = drawn
     loss, gradients = compute_loss(num_classes, distance)(
       earlier, y_earlier, later, y_later
     )
-    expected = alignment_loss(
-      later, y_later, class_means(earlier, y_earlier), distance
+    expected = oracle.alignment_loss(
+      later, y_later, oracle.class_means(earlier, y_earlier), distance
     )
     # Distances of up to 100 in float32.
     assert_allclose(loss, expected, rtol=1e-5, atol=1e-5)
@@ -224,57 +166,3 @@ class TestAlignmentLoss:
     )
     assert_allclose(loss, np.log(2), rtol=1e-6)
     assert all(np.isfinite(gradient).all() for gradient in gradients)
-
-  def test_gradient_flows_through_the_prototypes(
-    self, compute_loss, distance, oracle
-  ):
-    # Three classes in common, one in either batch alone.
-    y_earlier = np.array([0, 1, 2, 1, 3, 0])
-    y_later = np.array([2, 1, 0, 4, 1])
-    generator = np.random.default_rng(6)
-    earlier = generator.normal(size=(6, 3)).astype(np.float32)
-    later = generator.normal(size=(5, 3)).astype(np.float32)
-
-    _, gradients = compute_loss(5, distance)(earlier, y_earlier, later, y_later)
-
-    expected = oracle.gradient(
-      lambda pair: alignment_loss(
-        pair[1], y_later, class_means(pair[0], y_earlier), distance
-      ),
-      (earlier, later),
-    )
-    for found, slopes in zip(gradients, expected, strict=True):
-      assert_allclose(found, slopes, rtol=1e-4, atol=2e-6)
-    to_earlier = gradients[0]
-    assert (np.abs(to_earlier[y_earlier != 3]).max(axis=1) > 1e-3).all()
-    assert not to_earlier[y_earlier == 3].any()
-
-
-class TestSoftmaxClasses:
-  # Classes 0 and 2 in the first domain, none in the second, 1 in the third.
-  DATA = client_dataset.ClientDataset.from_arrays(
-    x=np.zeros((5, 1), np.float32),
-    y=np.int32([2, 0, 2, 1, 1]),
-    domain_sizes=np.int32([3, 0, 2]),
-    seed=np.int32([0, 0]),
-  )
-
-  def test_classes_of_each_domain_by_hand(self, run_in_graph):
-    found = run_in_graph(
-      lambda data: [
-        prototypes.softmax_classes("domain", data, 4)(tf.constant(domain))
-        for domain in range(3)
-      ],
-      self.DATA,
-    )
-    assert_array_equal(
-      found,
-      [
-        [True, False, True, False],
-        [False, False, False, False],
-        [False, True, False, False],
-      ],
-    )
-
-  def test_batch_asks_for_nothing(self):
-    assert prototypes.softmax_classes("batch", self.DATA, 4)(0) is None

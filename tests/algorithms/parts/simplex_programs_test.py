@@ -8,10 +8,6 @@ from numpy.testing import assert_allclose
 from tff_shift.algorithms.parts import simplex_programs
 
 
-def objective(matrix, slope, a):
-  return a @ matrix @ a / 2 + slope @ a
-
-
 def programs(size, count):
   """Random ones: well and badly scaled, of low rank, with equal rows, zero."""
   generator = np.random.default_rng(size)
@@ -59,7 +55,7 @@ def test_no_value_is_above_that_of_scipy(solve, solve_with_scipy, size):
   assert found.min() >= 0
   for matrix, slope, a in zip(matrices, slopes, found, strict=True):
     scale = max(np.abs(matrix).max(), np.abs(slope).max())
-    value = objective(matrix, slope, a)
+    value = a @ matrix @ a / 2 + slope @ a
     assert value <= solve_with_scipy(matrix, slope).fun + 1e-10 * scale
 
 

@@ -115,7 +115,9 @@ def group(run_in_graph):
 @pytest.mark.parametrize("eps", [0.2, 0.6, 1.5, None])
 def test_clusters_are_those_of_dbscan(group, seed, eps):
   rows = make_rows(seed, 12)
-  fixed = {} if eps is None else {"eps": "fixed", "cluster_distance": eps}
+  fixed = {"elbow": "largest_gap"}
+  if eps is not None:
+    fixed = {"eps": "fixed", "cluster_distance": eps}
   found = group(rows, 12, max_clusters=12, **fixed)
   if eps is None:
     # Rounding up: the distance of the elbow itself connects two clients.

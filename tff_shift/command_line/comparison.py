@@ -112,7 +112,7 @@ class Run(callbacks.Callback):
     what_may_help: Advice on predictions that are not finite.
     measure_spending: Takes the rounds of a run that starts. None: not measured.
     schema: The names of the data.
-    note_rise: Called at the end if the training loss has risen.
+    note_rise: Called at the end if the training loss has risen. None: no one.
   """
 
   trial: selection.Trial
@@ -131,7 +131,7 @@ class Run(callbacks.Callback):
   time_names: Sequence[str] = ()
   measure_spending: Callable[[rounds.Rounds], None] | None = None
   schema: table.Schema = dataclasses.field(default_factory=table.Schema)
-  note_rise: Callable[[], None] = lambda: None
+  note_rise: Callable[[], None] | None = None
   _losses: list[float] = dataclasses.field(default_factory=list)
   _latest = None
   # A stream is one step, with a step of the bar for each period.
@@ -195,7 +195,7 @@ class Run(callbacks.Callback):
 
   def on_end(self, running):
     """Writes the model of the run, if that of the best round is not kept."""
-    if summary.has_risen(self._losses):
+    if self.note_rise is not None and summary.has_risen(self._losses):
       self.note_rise()
     if not self._keeps_best():
       self._save()
@@ -583,7 +583,7 @@ class Comparison:
         self.plan.schemas.get(seed, self.plan.schema),
         functools.partial(self._risen[trial.label].append, seed)
         if is_test
-        else lambda: None,
+        else None,
       )
 
   def _measure_spending(

@@ -4,21 +4,15 @@ import math
 
 import pytest
 
-from tff_shift.reporting.pages import contents as contents_lib
+from tests.fixtures import page_cells
 from tff_shift.reporting.pages import difficulty
 
-_HEADING = ("accuracy",)
 
-
-def found(by_row, *, higher_is_better=True, floors=("local", "source")):
-  column = contents_lib.Column(
-    heading=_HEADING, metric="accuracy", higher_is_better=higher_is_better
+def found(by_row, **options):
+  cells = [page_cells.cell(row, values) for row, values in by_row.items()]
+  return difficulty.difficulty(
+    page_cells.column(**options), cells, ("local", "source"), ("pooled",)
   )
-  cells = [
-    contents_lib.Cell(row=row, column=_HEADING, by_seed=dict(enumerate(values)))
-    for row, values in by_row.items()
-  ]
-  return difficulty.difficulty(column, cells, floors, ("pooled",))
 
 
 def test_room_and_gain():

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures import trees
+from tests.fixtures.arrays import normal
 from tests.fixtures.keras_models import sequential
+from tests.fixtures.refusals import refused
 from tff_shift.models import fingerprint
 from tff_shift.models import guided_model
 from tff_shift.models import split_model
@@ -70,20 +73,15 @@ def build_with_guide():
 
 def random_weights(model, seed=0):
   """Weights of the `SplitModel` and of the client branch, none at 0 or 1."""
-  generator = np.random.default_rng(seed)
-
-  def draw(part):
-    return tuple(
-      generator.normal(size=shape).astype(np.float32) for shape in part.shapes
-    )
-
-  weights = split_model.SplitWeights(draw(model.backbone), draw(model.head))
-  return weights, draw(model.client_branch)
+  parts = model.backbone, model.head, model.client_branch
+  backbone, head, client_branch = trees.normal(
+    [tuple(map(np.zeros, part.shapes)) for part in parts], seed
+  )
+  return split_model.SplitWeights(backbone, head), client_branch
 
 
 def examples(model):
-  generator = np.random.default_rng(1)
-  return generator.normal(size=(7, *model.input_shape)).astype(np.float32)
+  return normal(1, 7, *model.input_shape)
 
 
 @pytest.fixture(
@@ -117,24 +115,6 @@ class TestPrediction:
     assert np.std(both[0]) > 0 and np.std(both[1]) > 0
     np.testing.assert_allclose(both[0], classes, rtol=1e-6)
     np.testing.assert_allclose(both[1], clients, rtol=1e-6)
-
-  def test_logits_agree_with_numpy(self, run_in_graph):
-    model = build_small()
-    weights, client_branch = random_weights(model)
-    x = examples(model)
-    features = x @ weights.backbone[0] + weights.backbone[1]
-    embedding = features @ weights.backbone[2] + weights.backbone[3]
-
-    classes, clients = run_in_graph(
-      lambda x: model.predict_both(weights, client_branch, x), x
-    )
-
-    np.testing.assert_allclose(
-      classes, embedding @ weights.head[0] + weights.head[1], rtol=1e-4
-    )
-    np.testing.assert_allclose(
-      clients, features @ client_branch[0] + client_branch[1], rtol=1e-4
-    )
 
   def test_trunk_is_computed_once(self, run_in_graph):
     model = build_small()
@@ -196,7 +176,7 @@ class TestGradients:
 
 
 class TestParts:
-  def test_backbone_is_trunk_then_target_branch(self):
+  def test_backbone_is_trunk_then_target_branch_beside_the_guide(self):
     model = build_small()
     assert model.backbone.names == (
       "trunk/kernel",
@@ -209,13 +189,10 @@ class TestParts:
     assert model.embedding_size == 2
     assert model.last_backbone_layer() == (False, False, True, True)
 
-  def test_parameters_of_the_guide_are_counted_apart(self):
-    model = build_small()
     # 3*4 + 4, 4*2 + 2; 2*2 + 2; 4*5 + 5.
     assert model.num_parameters == 16 + 10 + 6
     assert model.num_guided_parameters == model.num_parameters + 25
-
-  def test_without_sharing_the_guide_has_all_of_its_weights(self):
+    # Without sharing the guide has all of its weights.
     model = build_without_sharing()
     assert model.trunk_size == 0
     # 3*2 + 2, 2*2 + 2; 3*5 + 5.
@@ -337,7 +314,7 @@ class TestWithGuide:
     [(0, 6, "num_clients=0"), (5, 0, "width=0")],
   )
   def test_numbers_below_one_are_refused(self, num_clients, width, culprit):
-    with pytest.raises(ValueError, match=culprit):
+    with refused(culprit):
       guided_model.with_guide(mlp.build(width=4), num_clients, width)
 
 
@@ -415,10 +392,7 @@ class TestFrozen:
     assert model.num_guided_parameters == 20 + 6 + 25
 
   def test_given_values_reach_both_tasks(self, model, run_in_graph):
-    generator = np.random.default_rng(0)
-    frozen = tf.nest.map_structure(
-      lambda v: generator.normal(size=v.shape).astype(np.float32), model.frozen
-    )
+    frozen = trees.normal(model.frozen)
     weights, client_branch = random_weights(model)
     x = examples(model)
 
@@ -496,6 +470,5 @@ class TestErrors:
     ],
   )
   def test_parts_that_do_not_fit_are_refused(self, replaced, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
       build_small(**replaced)
-    assert "\n" not in str(error.value)

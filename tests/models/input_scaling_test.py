@@ -31,9 +31,9 @@ EXPECTED = {
 }
 
 
-def build_linear(num_channels=2, input_dtype=tf.uint8):
+def build_linear(input_dtype):
   """A model whose embedding is what its backbone is given."""
-  size = num_channels
+  size = 2
   return split_model.build_split_model(
     "linear",
     backbone=lambda: sequential(
@@ -69,12 +69,11 @@ class TestScalings:
     np.testing.assert_array_equal(scaled, divided)
 
   def test_unknown_name_is_refused_with_those_that_there_are(self):
-    with pytest.raises(ValueError) as error:
+    with refused(
+      "^input_scaling must be one of zero_one, minus_one_one, standardized, got"
+      " 'zero'$"
+    ):
       input_scaling.make("zero", [IMAGES])
-    assert str(error.value) == (
-      "input_scaling must be one of zero_one, minus_one_one, standardized, got"
-      " 'zero'"
-    )
 
   @pytest.mark.parametrize(
     "mean, deviation, message",
@@ -154,25 +153,11 @@ class TestFeatures:
       atol=2e-3,
     )
 
-  def test_model_is_given_scaled_features(self, run_in_graph):
-    x = np.float32([[1, 200], [3, 600]]).reshape(2, 1, 1, 2)
+  def test_scaling_can_be_undone(self):
+    x = np.float32([[1, 200], [3, 600]])
     scaling = input_scaling.standardized([x])
     assert (scaling.mean, scaling.deviation) == ((2, 400), (1, 200))
-    model = split_model.with_input_scaling(
-      build_linear(input_dtype=tf.float32), scaling
-    )
-    embedding = run_in_graph(
-      lambda x: model.embed(model.initial_backbone([0, 0]), x), x
-    )
-    np.testing.assert_allclose(embedding, [[-1, -1], [1, 1]], atol=1e-6)
     np.testing.assert_array_equal(scaling.undone(scaling.of_array(x)), x)
-
-  def test_other_features_than_the_model_takes_are_refused(self):
-    scaling = input_scaling.InputScaling((0.5,) * 3, (0.5,) * 3)
-    with refused(r"2 features, .* of 3"):
-      split_model.with_input_scaling(
-        build_linear(input_dtype=tf.float32), scaling
-      )
 
   def test_advice_names_the_size_of_features_that_are_not_scaled(self):
     told = input_scaling.advice(
@@ -191,16 +176,26 @@ class TestFeatures:
 
 
 class TestModels:
-  def test_model_is_given_scaled_pixels(self, run_in_graph):
-    model = split_model.with_input_scaling(
-      build_linear(), input_scaling.standardized([IMAGES])
+  @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+  def test_model_is_given_scaled_examples(self, run_in_graph, dtype):
+    model = build_linear(tf.as_dtype(dtype))
+    scaled = split_model.with_input_scaling(
+      model, input_scaling.standardized([IMAGES.astype(dtype)])
     )
-    embedding = run_in_graph(
-      lambda x: model.embed(model.initial_backbone([0, 0]), x), PIXELS
+    plain, embedding = run_in_graph(
+      lambda x: [
+        each.embed(model.initial_backbone([0, 0]), x)
+        for each in (model, scaled)
+      ],
+      PIXELS.astype(dtype),
     )
-    np.testing.assert_allclose(
-      embedding, EXPECTED["standardized"], rtol=0, atol=1e-6
-    )
+    unit = 1 if dtype == np.uint8 else 255
+    # The second channel is only moved.
+    expected = EXPECTED["standardized"] * np.array([1, unit])
+    np.testing.assert_allclose(embedding, expected, rtol=0, atol=1e-6)
+    if dtype == np.float32:
+      # Features stay as they are.
+      np.testing.assert_array_equal(plain, PIXELS.reshape(2, 2))
 
   @pytest.mark.slow
   def test_every_part_of_a_guided_model_is_given_scaled_pixels(
@@ -251,14 +246,6 @@ class TestModels:
     for changed in (guided, split_model.with_head(guided, "last_layer")):
       assert changed.input_scaling == input_scaling.MINUS_ONE_ONE
 
-  def test_features_stay_as_they_are(self, run_in_graph):
-    model = build_linear(input_dtype=tf.float32)
-    x = np.float32([[[[3, -200]]]])
-    embedding = run_in_graph(
-      lambda x: model.embed(model.initial_backbone([0, 0]), x), x
-    )
-    np.testing.assert_array_equal(embedding, [[3, -200]])
-
   def test_rounding_is_not_a_deviation(self):
     # A stuck sensor in kelvin: neighbours in float32 are 3e-5 apart.
     stuck = np.float32(293.15)
@@ -293,7 +280,8 @@ class TestModels:
     with refused("int32, which is not scaled"):
       split_model.with_input_scaling(model, input_scaling.ZERO_ONE)
 
-  def test_other_channels_than_the_images_have_are_refused(self):
+  def test_other_examples_than_the_model_takes_are_refused(self):
     three = input_scaling.InputScaling((0.5,) * 3, (0.5,) * 3)
-    with refused(r"2 channels, .* of 3"):
-      split_model.with_input_scaling(build_linear(), three)
+    for kind, dtype in ("channels", tf.uint8), ("features", tf.float32):
+      with refused(rf"2 {kind}, .* of 3"):
+        split_model.with_input_scaling(build_linear(dtype), three)

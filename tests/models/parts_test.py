@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures.refusals import refused
 from tff_shift._util import draws
 from tff_shift.models import parts
 from tff_shift.models.keras import keras_parts
@@ -82,7 +83,7 @@ class TestCompose:
     assert both.frozen == part.frozen
 
   def test_equal_names_are_refused(self):
-    with pytest.raises(ValueError, match="both have a weight 'one/kernel'"):
+    with refused("both have a weight 'one/kernel'"):
       parts.compose(linear_part("one"), linear_part("one"))
 
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import tff_shift as ts
 from tests.fixtures import tables
+from tests.fixtures import trees
 from tests.fixtures.refusals import refused
 from tff_shift import algorithms
 from tff_shift.data import examples as examples_lib
@@ -93,10 +94,8 @@ def open_adapter(algorithm, folder, deployment=DEPLOYMENT, **options):
 def bits(adapter):
   """Everything that a next time step depends on."""
   running = adapter._rounds
-  return [
-    np.asarray(each).tobytes()
-    for each in tf.nest.flatten((running.server_state, running.client_states))
-  ] + [running.round_num, adapter.timestep]
+  states = trees.bits((running.server_state, running.client_states))
+  return [*states, running.round_num, adapter.timestep]
 
 
 @pytest.mark.slow
@@ -118,11 +117,8 @@ def test_same_batches_give_the_bits_of_a_run(algorithm, tmp_path, options):
     assert adapted.learning_rates == wanted
     assert adapted.timestep == step.timestep
   found = adapter._rounds
-  for one, other in (
-    (found.server_state, run.server_state),
-    (found.client_states, list(run.client_states)),
-  ):
-    tf.nest.map_structure(np.testing.assert_array_equal, one, other)
+  trees.assert_equal(found.server_state, run.server_state)
+  trees.assert_equal(found.client_states, list(run.client_states))
 
 
 @pytest.mark.slow
@@ -188,21 +184,17 @@ def test_a_new_process_goes_on_with_the_same_bits(algorithm, tmp_path):
     ),
     ({"north": X[:0]}, "batch of client 'north' has no examples"),
     (
-      {"south": X, "north": X[:, :3]},
-      "the batch of client 'north'",
-    ),
-    (
       {"south": X, "north": np.full((2, 4), np.nan, np.float32)},
       "the batch of client 'north'",
     ),
     ({"north": np.array([["a"] * 4])}, "the batch of client 'north'"),
   ],
 )
-def test_bad_batches_are_refused_and_change_nothing(adapted, batches, message):
+def test_bad_batches_are_refused_and_change_nothing(
+  adapted, batches, message, refusal
+):
   before = bits(adapted)
-  with pytest.raises(ValueError, match="client") as error:
-    adapted.adapt(batches)
-  assert message in str(error.value) and "\n" not in str(error.value)
+  assert message in refusal(adapted.adapt, batches)
   assert bits(adapted) == before
 
 
@@ -256,7 +248,6 @@ def saved(algorithm, tmp_path_factory):
 @pytest.mark.parametrize(
   "other, message",
   [
-    ({"seed": 6}, "seed was 5, and is 6"),
     ({"rounds_per_step": 2}, "rounds_per_step was 1, and is 2"),
     (
       {"participation": 0.5, "seed": 6},
@@ -293,9 +284,8 @@ def saved(algorithm, tmp_path_factory):
 def test_a_state_of_other_arguments_is_refused(
   algorithm, saved, other, message
 ):
-  with pytest.raises(ValueError, match=message) as error:
+  with refused(message):
     open_adapter(algorithm, saved, **other)
-  assert "\n" not in str(error.value)
   # The folder is free again.
   open_adapter(algorithm, saved).close()
 
@@ -384,13 +374,10 @@ def test_a_folder_has_one_adapter(algorithm, saved):
 @pytest.mark.parametrize(
   "statement, message",
   [
-    *(
-      (
-        f"UPDATE checkpoints SET record = replace(record, '\"{field}\": 1',"
-        f" '\"{field}\": 7')",
-        "saved state is damaged.*digest",
-      )
-      for field in ("timestep", "round_num")
+    (
+      "UPDATE checkpoints SET record = replace(record, '\"timestep\": 1',"
+      " '\"timestep\": 7')",
+      "saved state is damaged.*digest",
     ),
     (
       "UPDATE states SET content = zeroblob(length(content)) WHERE owner = 1",

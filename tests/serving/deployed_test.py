@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tff_shift as ts
+from tests.fixtures import trees
 from tests.fixtures.refusals import refused
 from tests.serving import adapter_test
 from tff_shift.data import table
@@ -95,11 +96,8 @@ def test_folder_starts_where_its_run_started(saved, tmp_path):
     folder, None, tmp_path, client_names=adapter_test.NAMES, seed=5
   )
   running = adapt_all(adapter)
-  for one, other in (
-    (running.server_state, run.server_state),
-    (running.client_states, list(run.client_states)),
-  ):
-    tf.nest.map_structure(np.testing.assert_array_equal, one, other)
+  trees.assert_equal(running.server_state, run.server_state)
+  trees.assert_equal(running.client_states, list(run.client_states))
 
 
 @pytest.mark.slow
@@ -131,8 +129,7 @@ def test_deployment_is_that_of_the_run(saved):
   for one, other in zip(
     found.initial, adapter_test.DEPLOYMENT.initial, strict=True
   ):
-    np.testing.assert_array_equal(one.x, other.x)
-    np.testing.assert_array_equal(one.y, other.y)
+    trees.assert_equal(tuple(one), tuple(other))
   assert found.client_names == adapter_test.NAMES
   assert found.feature_names == FEATURES
   described = description.read(folder)
@@ -144,10 +141,8 @@ def test_other_algorithm_starts_from_the_model_of_a_folder(saved):
   _, folder = saved
   found, wanted = ts.load_model(folder), deployed_model()
   assert found.origin == wanted.origin
-  tf.nest.map_structure(
-    np.testing.assert_array_equal,
-    found.initial_weights([8, 8]),
-    wanted.initial_weights([9, 9]),
+  trees.assert_equal(
+    found.initial_weights([8, 8]), wanted.initial_weights([9, 9])
   )
 
 
@@ -259,6 +254,4 @@ def test_keras_model_is_given_with_the_folder(tmp_path):
     seed=5,
   )
   states = adapt_all(adapter).client_states
-  tf.nest.map_structure(
-    np.testing.assert_array_equal, states, list(run.client_states)
-  )
+  trees.assert_equal(states, list(run.client_states))

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 import tff_shift
+from tests.fixtures import trees
 from tests.fixtures.arrays import normal
 from tests.fixtures.refusals import refused
 from tff_shift import algorithms
@@ -39,13 +40,10 @@ def make_data(client, num_examples=6):
   )
 
 
-@pytest.fixture(scope="module")
-def start(context):
-  """Returns `start(algorithm)`, which gives the first states of a run."""
-  del context
-  return lambda algorithm: rounds.Rounds(
-    algorithm, [make_data(client) for client in range(NUM_CLIENTS)], run_seed=0
-  )
+def start(algorithm):
+  """The first states of a run."""
+  data = [make_data(client) for client in range(NUM_CLIENTS)]
+  return rounds.Rounds(algorithm, data, run_seed=0)
 
 
 def export_run(running, folder, **options):
@@ -60,11 +58,9 @@ def export_run(running, folder, **options):
 
 
 @pytest.mark.long
-def test_model_of_a_run_predicts_what_was_evaluated(
-  context, tmp_path, run_for_each
-):
+@pytest.mark.usefixtures("context")
+def test_model_of_a_run_predicts_what_was_evaluated(tmp_path, run_for_each):
   """A run on a turning circle, and its model in a folder."""
-  del context
   dataset = evolving_data.load_evolving("circle", num_domains=4, seed=0)
   clients = evolving_data.assemble_clients(
     dataset, num_clients=NUM_CLIENTS, seed=0
@@ -137,8 +133,8 @@ def test_model_of_a_run_predicts_what_was_evaluated(
 
 
 @pytest.mark.long
-def test_feddrm_answers_as_its_federation(context, tmp_path):
-  del context
+@pytest.mark.usefixtures("context")
+def test_feddrm_answers_as_its_federation(tmp_path):
   model = guided_model.with_guide(
     mlp.build((2,), num_classes=3, width=6, head_width=5), NUM_CLIENTS, 7
   )
@@ -182,13 +178,12 @@ def test_feddrm_answers_as_its_federation(context, tmp_path):
   np.testing.assert_allclose(
     probabilities, found["guide"].probabilities, rtol=1e-5, atol=1e-7
   )
-  for one, other in zip(loaded.answer(queried), found["answer"], strict=True):
-    np.testing.assert_array_equal(one, other)
+  trees.assert_equal(tuple(loaded.answer(queried)), tuple(found["answer"]))
   np.testing.assert_array_equal(loaded.vote(queried), found["vote"])
 
 
 @pytest.fixture(scope="module")
-def running(start):
+def running(context):
   """Clients with models of their own."""
   return start(algorithms.build("local", MODEL))
 
@@ -270,7 +265,8 @@ def test_model_is_replaced_and_nothing_else(running, tmp_path):
 
 
 @pytest.mark.slow
-def test_prediction_from_examples_is_refused(start, tmp_path):
+@pytest.mark.usefixtures("context")
+def test_prediction_from_examples_is_refused(tmp_path):
   fields = ["x"]
 
   def work(model, hparams):

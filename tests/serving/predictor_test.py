@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tff_shift
+from tests.fixtures import trees
 from tests.fixtures.arrays import normal
 from tests.fixtures.refusals import refused
 from tff_shift.data import table as table_lib
@@ -196,10 +197,8 @@ class TestRefusals:
           named.predict_as(client, x), predictor.predict_as(2, X)
         )
     for method in ("predict", "vote", "guide", "answer"):
-      tf.nest.map_structure(
-        np.testing.assert_array_equal,
-        getattr(named, method)(frame),
-        getattr(predictor, method)(X),
+      trees.assert_equal(
+        getattr(named, method)(frame), getattr(predictor, method)(X)
       )
     np.testing.assert_array_equal(
       named.predict_for(np.ones(3), frame), predictor.predict_for(np.ones(3), X)
@@ -207,7 +206,9 @@ class TestRefusals:
     with refused(r"no client 0 .* there are 2, 3, 1$"):
       named.predict_as(0, X)
 
-  def test_what_a_model_lacks_is_told_with_what_it_has(self, served_folder):
+  def test_what_a_model_lacks_is_told_with_what_it_has(
+    self, served_folder, refusal
+  ):
     folder = served_folder(
       left_out=("predict", "predict_as", "predict_for"), clients=[]
     )
@@ -216,9 +217,9 @@ class TestRefusals:
     assert guide_only.guide(X).routes.shape == (12,)
     arguments = {"predict_as": (0, X), "predict_for": (np.zeros(3), X)}
     for name in set(METHODS) - {"guide"}:
-      with pytest.raises(ValueError, match=f"has no {name}; it has guide") as e:
-        getattr(guide_only, name)(*arguments.get(name, (X,)))
-      assert ("--save_clients" in str(e.value)) == (
+      line = refusal(getattr(guide_only, name), *arguments.get(name, (X,)))
+      assert f"has no {name}; it has guide" in line
+      assert ("--save_clients" in line) == (
         name in ("predict_as", "answer", "vote")
       )
 
@@ -285,9 +286,8 @@ class TestFolders:
     folder = tmp_path / "model"
     shutil.copytree(served_federation, folder)
     (folder / "saved_model.pb").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="damaged or incomplete") as error:
+    with refused("damaged or incomplete"):
       tff_shift.load(folder)
-    assert "\n" not in str(error.value)
 
 
 def test_keras_loads_the_servers_model(served_federation, predictor):
@@ -329,6 +329,6 @@ def test_a_process_without_tff_predicts_the_same(
     check=True,
   )
   with np.load(tmp_path / "found.npz") as found:
-    expected = [*predictor.answer(X), predictor.predict(X)]
-    for one, other in zip(found.values(), expected, strict=True):
-      np.testing.assert_array_equal(one, other)
+    trees.assert_equal(
+      list(found.values()), [*predictor.answer(X), predictor.predict(X)]
+    )

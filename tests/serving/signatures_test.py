@@ -19,8 +19,10 @@ from absl import flags
 from werkzeug import serving
 from werkzeug import test
 
+import tff_shift
 from examples import serve
 from tests.fixtures import tables
+from tests.fixtures import trees
 from tests.fixtures.arrays import normal
 from tff_shift.data import table
 from tff_shift.serving import served
@@ -31,25 +33,10 @@ CLASSES = np.array(["a", "b", "c"])
 CLIENTS = np.array(["north", "south", "west"])
 
 
-def softmax(logits):
-  exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-  return exponentials / exponentials.sum(axis=1, keepdims=True)
-
-
 @pytest.fixture(scope="module")
-def logits(served_folder):
-  """Of the server, then of each client, [4, 12, 3]."""
-  values = served_folder.values
-  return np.array(
-    [X @ values.shared, *(X @ (values.shared + p) for p in values.personal)]
-  )
-
-
-@pytest.fixture(scope="module")
-def routes(served_folder):
-  """The first client's share is a quarter, the last one's a half."""
-  guide = softmax(X @ served_folder.values.guide - np.log([0.25, 0.25, 0.5]))
-  return guide.argmax(axis=1)
+def predictor(served_federation):
+  """It is compared with NumPy in `predictor_test`."""
+  return tff_shift.load(served_federation)
 
 
 @pytest.fixture(scope="module")
@@ -63,53 +50,52 @@ def called(loaded, signature):
 
 
 @pytest.mark.parametrize(
-  "signature, row",
+  "signature, client",
   [
-    ("serving_default", 0),
-    ("client_north", 1),
-    ("client_south", 2),
-    ("client_west", 3),
+    ("serving_default", None),
+    ("client_north", 0),
+    ("client_south", 1),
+    ("client_west", 2),
   ],
 )
 def test_predictions_have_logits_classes_and_probabilities(
-  loaded, logits, signature, row
+  loaded, predictor, signature, client
 ):
+  logits = (
+    predictor.predict(X) if client is None else predictor.predict_as(client, X)
+  )
+  classes = np.argmax(logits, axis=1)
   found = called(loaded, signature)
-  assert set(found) == {"logits", "classes", "probabilities", "class_names"}
-  np.testing.assert_allclose(found["logits"], logits[row], 1e-5, 1e-6)
-  np.testing.assert_allclose(
-    found["probabilities"], softmax(logits[row]), rtol=1e-5
-  )
-  classes = logits[row].argmax(axis=1)
-  np.testing.assert_array_equal(found["classes"], classes)
-  np.testing.assert_array_equal(
-    found["class_names"].astype(str), CLASSES[classes]
-  )
+  names = found.pop("class_names").astype(str)
+  np.testing.assert_array_equal(names, CLASSES[classes])
+  probabilities = tf.nn.softmax(logits)
+  expected = {
+    "logits": logits,
+    "classes": classes,
+    "probabilities": probabilities,
+  }
+  trees.assert_close(found, expected, 1e-5, 1e-6)
 
 
-def test_answers_have_the_names_of_class_and_client(loaded, logits, routes):
-  found = called(loaded, "answer")
-  classes = logits[1 + routes, np.arange(len(X))].argmax(axis=1)
-  np.testing.assert_array_equal(found["routes"], routes)
-  np.testing.assert_array_equal(found["classes"], classes)
-  np.testing.assert_array_equal(
-    found["client_names"].astype(str), CLIENTS[routes]
-  )
-  np.testing.assert_array_equal(
-    found["class_names"].astype(str), CLASSES[classes]
-  )
-  guide = called(loaded, "guide")
-  assert set(guide) == {"routes", "probabilities", "client_names"}
-  np.testing.assert_array_equal(guide["routes"], routes)
-
-
-def test_a_vote_has_the_names_of_classes(loaded, logits):
-  votes = np.eye(3)[logits[1:].argmax(axis=2)].sum(axis=0)
-  found = called(loaded, "vote")
-  np.testing.assert_array_equal(found["classes"], votes.argmax(axis=1))
-  np.testing.assert_array_equal(
-    found["class_names"].astype(str), CLASSES[votes.argmax(axis=1)]
-  )
+def test_answers_and_votes_have_the_names_of_classes_and_clients(
+  loaded, predictor
+):
+  classes, routes = predictor.answer(X)
+  of_clients = {"routes": routes, "client_names": CLIENTS[routes]}
+  votes = predictor.vote(X)
+  for signature, expected in (
+    (
+      "answer",
+      {"classes": classes, "class_names": CLASSES[classes], **of_clients},
+    ),
+    ("guide", predictor.guide(X)._asdict() | of_clients),
+    ("vote", {"classes": votes, "class_names": CLASSES[votes]}),
+  ):
+    found = {
+      name: values.astype(str) if name.endswith("names") else values
+      for name, values in called(loaded, signature).items()
+    }
+    trees.assert_equal(found, expected)
 
 
 @pytest.mark.slow
@@ -142,9 +128,7 @@ def test_named_signatures_take_a_field_for_each_feature(
   dose, age = map(tf.constant, X.T)
   found = loaded.signatures[named](dose__mg_=dose, age=age)
   wanted = loaded.signatures[signature](x=tf.constant(X))
-  assert set(found) == set(wanted)
-  for name, values in wanted.items():
-    np.testing.assert_array_equal(found[name], values)
+  trees.assert_equal(found, wanted)
 
 
 @pytest.mark.parametrize(
@@ -202,10 +186,10 @@ class TestService:
     post.client = client
     return post
 
-  def test_an_answer_names_client_and_class(self, post, logits, routes):
+  def test_an_answer_names_client_and_class(self, post, predictor):
     status, found = post({"signature_name": "answer", "instances": X.tolist()})
     assert status == 200
-    classes = logits[1 + routes, np.arange(len(X))].argmax(axis=1)
+    classes, routes = (each.numpy().tolist() for each in predictor.answer(X))
     assert found["predictions"] == [
       {
         "class_names": CLASSES[c],
@@ -213,15 +197,8 @@ class TestService:
         "client_names": CLIENTS[r],
         "routes": r,
       }
-      for c, r in zip(classes.tolist(), routes.tolist(), strict=True)
+      for c, r in zip(classes, routes, strict=True)
     ]
-
-  def test_the_default_is_the_server_model(self, post, logits):
-    status, found = post({"instances": X[:2].tolist()})
-    assert status == 200
-    np.testing.assert_allclose(
-      [each["logits"] for each in found["predictions"]], logits[0][:2], 1e-5
-    )
 
   def test_the_signatures_are_described(self, post):
     found = json.loads(post.client.get("/v1/models/federation").text)
@@ -232,7 +209,7 @@ class TestService:
       *("routes", "probabilities", "client_names")
     }
 
-  def test_named_fields(self, with_fields, logits):
+  def test_named_fields(self, with_fields, predictor):
     client = test.Client(serve.Service(with_fields))
 
     def post(*instances):
@@ -245,7 +222,9 @@ class TestService:
     )
     assert status == 200
     np.testing.assert_allclose(
-      [each["logits"] for each in found["predictions"]], logits[0][:2], 1e-5
+      [each["logits"] for each in found["predictions"]],
+      predictor.predict(X[:2]),
+      1e-5,
     )
     for wrong in ([1.0, 2.0], {"age": 1.0}, {"age": 1, "dose__mg_": 2, "x": 3}):
       assert post(wrong) == (
@@ -355,7 +334,7 @@ def test_port_must_exist():
 
 
 @pytest.mark.slow
-def test_the_example_serves_a_folder_on_loopback(served_federation, logits):
+def test_the_example_serves_a_folder_on_loopback(served_federation, predictor):
   with subprocess.Popen(
     [
       *(sys.executable, "-m", "examples.serve", "--port=0"),
@@ -379,4 +358,7 @@ def test_the_example_serves_a_folder_on_loopback(served_federation, logits):
     finally:
       server.terminate()
       server.wait(60)
-  assert [each["classes"] for each in found] == logits[0].argmax(1).tolist()
+  # The default is the server's model.
+  np.testing.assert_allclose(
+    [each["logits"] for each in found], predictor.predict(X), 1e-5
+  )

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tff_shift as ts
+from tests.fixtures.refusals import refused
 from tff_shift import models
 from tff_shift.models import input_scaling
 from tff_shift.models import split_model
@@ -174,9 +175,12 @@ def compared(build, cut):
   Keras allows no calls of a model after a graph has made layers of its classes.
   """
   keras_model = randomize(build())
+  before = keras_model.get_weights()
   x = examples(keras_model)
   expected = keras_model(x)
   model = models.from_keras(keras_model, cut=cut, initial="given")
+  # The user's model stays as it is.
+  np.testing.assert_equal(keras_model.get_weights(), before)
   return keras_model, x, expected, model
 
 
@@ -189,7 +193,8 @@ class TestLogits:
       *(
         (build, None)
         for build in (
-          *(shared_and_frozen, nested, logistic_regression, custom_layer),
+          *(perceptron, shared_and_frozen, nested, logistic_regression),
+          custom_layer,
           *(frozen_base, separable, recurrent, attention, several_cells),
         )
       ),
@@ -222,21 +227,6 @@ class TestLogits:
     logits = run_in_graph(lambda x: (predict(model, x), predict(scaled, x)), x)
     np.testing.assert_allclose(logits[0], expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(logits[1], other, rtol=1e-5, atol=1e-5)
-
-  def test_do_not_change_with_calls_of_the_same_model(self, run_in_graph):
-    keras_model = randomize(perceptron())
-    before = [each.numpy() for each in keras_model.variables]
-    first, second = (
-      models.from_keras(keras_model, cut=cut, initial="given")
-      for cut in (None, "embed")
-    )
-    x = examples(keras_model)
-    one, other = run_in_graph(
-      lambda x: (predict(first, x), predict(second, x)), x
-    )
-    np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
-    for old, new in zip(before, keras_model.variables, strict=True):
-      np.testing.assert_array_equal(old, new.numpy())
 
 
 class TestInitialWeights:
@@ -429,10 +419,6 @@ REFUSED = {
     dense(lambda: [layers.Lambda(lambda x: x * FACTOR)]),
     "uses the variable 'factor:0', which is a weight of no layer",
   ),
-  "softmax_layer": (
-    dense(lambda: [layers.Dense(3)], last=layers.Softmax(name="p")),
-    "layer 'p' ends in softmax; logits are wanted",
-  ),
   "spectral_normalization": (
     dense(
       lambda: [layers.SpectralNormalization(layers.Dense(2), name="spectral")]
@@ -447,17 +433,6 @@ REFUSED = {
       layers.Dense(3),
       shape=(2,),
       dtype="int64",
-    ),
-    "layer 'look' looks values up in a table",
-  ),
-  "strings": (
-    lambda: sequential(
-      layers.StringLookup(
-        vocabulary=["a", "b"], output_mode="multi_hot", name="look"
-      ),
-      layers.Dense(3),
-      shape=(2,),
-      dtype="string",
     ),
     "layer 'look' looks values up in a table",
   ),
@@ -529,18 +504,15 @@ class TestRefusals:
   @pytest.mark.parametrize("kind", REFUSED)
   def test_say_in_one_line_what_is_wrong(self, kind):
     function, message = REFUSED[kind]
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(f"^model 'mine': .*{message}"):
       models.from_keras(function, cut=CUTS.get(kind), name="mine")
-    assert "\n" not in str(error.value)
-    assert str(error.value).startswith("model 'mine': ")
 
   def test_cut_that_takes_no_vector_names_those_that_do(self):
     message = r"'conv2d\S*', which takes \(7, 7, 2\), which is not a vector"
     keras_model = convolutions()
-    with pytest.raises(ValueError, match=message) as error:
+    fitting = ", ".join(layer.name for layer in keras_model.layers[4:])
+    with refused(f"{message}.* may name {fitting}$"):
       models.from_keras(keras_model, cut=keras_model.layers[0].name)
-    fitting = str(error.value).partition("may name ")[2].split(", ")
-    assert fitting == [layer.name for layer in keras_model.layers[4:]]
 
   @pytest.mark.slow
   def test_images_are_not_scaled_twice(self):
@@ -557,12 +529,12 @@ class TestRefusals:
       return sequential(build(), layers.Dense(3), shape=(2, 2, 1))
 
     for each in (build, nest):
-      with pytest.raises(ValueError, match="layer 'rescale' scales images"):
+      with refused("layer 'rescale' scales images"):
         models.from_keras(each, input_dtype=tf.uint8)
     assert models.from_keras(build).input_dtype == tf.float32
 
   def test_unknown_start_is_refused(self):
-    with pytest.raises(ValueError, match="'trained'; known: random, given"):
+    with refused("'trained'; known: random, given"):
       models.from_keras(perceptron, initial="trained")
 
 
@@ -596,12 +568,12 @@ class TestInputs:
     ],
   )
   def test_that_do_not_fit_are_refused(self, inputs, message):
-    with pytest.raises(ValueError, match=message):
+    with refused(message):
       models.from_keras(two_inputs, inputs=inputs)
 
   def test_images_are_not_split(self):
     inputs = {"a": slice(4), "b": slice(4, 8)}
-    with pytest.raises(ValueError, match="are float32, not uint8"):
+    with refused("are float32, not uint8"):
       models.from_keras(two_inputs, inputs=inputs, input_dtype=tf.uint8)
 
   @pytest.mark.slow

@@ -103,39 +103,6 @@ class TestRandomLayers:
         np.testing.assert_array_equal(model.predict(weights, X), X[:, :2])
     np.testing.assert_array_equal(model.predict(weights, X), X[:, :2])
 
-  @pytest.mark.slow
-  def test_augmentations_are_drawn_in_training_alone(self):
-    model = models.from_keras(
-      sequential(
-        (6, 6, 1),
-        tf.keras.Sequential(
-          [
-            layers.RandomFlip(),
-            layers.RandomRotation(0.2),
-            layers.RandomContrast(0.2),
-          ]
-        ),
-        layers.Flatten(),
-        layers.Dense(2),
-      ),
-    )
-    weights = model.initial_weights(tf.constant(SEED))
-    x = np.random.default_rng(1).uniform(size=(3, 6, 6, 1)).astype(np.float32)
-
-    @tf.function(autograph=False)
-    def predict(seed):
-      with modes.training(lambda: seed):
-        return model.predict(weights, x)
-
-    flat = x.reshape(3, -1) @ weights.head[0].numpy()
-    plain = model.predict(weights, x)
-    np.testing.assert_allclose(plain, flat, atol=1e-5)
-    one, same, other = (
-      predict(tf.constant(seed)).numpy() for seed in (SEED, SEED, SEED + 1)
-    )
-    np.testing.assert_array_equal(one, same)
-    assert not np.any(one == other) and not np.any(one == plain.numpy())
-
 
 class TestRegularizers:
   @pytest.mark.slow

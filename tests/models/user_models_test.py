@@ -2,7 +2,6 @@
 
 import textwrap
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -163,19 +162,3 @@ def test_options_are_those_of_the_function(path):
   assert models.options(f"{path}:build") == {"width"}
   with refused("no option 'depth'; its options: width"):
     build(f"{path}:build", depth=3)
-
-
-@pytest.mark.slow
-def test_model_predicts(path, run_in_graph):
-  model = build(f"{path}:build", input_dtype=tf.uint8)
-  x = np.full((2, 2, 3), 255, np.uint8)
-
-  def predict(seed, x):
-    return model.initial_weights(seed), model.predict(
-      model.initial_weights(seed), x
-    )
-
-  weights, logits = run_in_graph(predict, np.array([1, 2], np.int32), x)
-  (kernel, bias), (last, last_bias) = weights
-  hidden = np.maximum(np.ones((2, 6)) @ kernel + bias, 0)
-  np.testing.assert_allclose(logits, hidden @ last + last_bias, rtol=1e-5)

@@ -2,7 +2,6 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from experiments import dynamic_regret
 from tff_shift.data.images import color_transforms
 from tff_shift.reporting.figures import drawing
 from tff_shift.reporting.figures import figures
@@ -107,22 +106,6 @@ class TestDomains:
 
 @pytest.mark.usefixtures("kept")
 class TestOnline:
-  def test_omega_steps_below_on_the_same_time_axis(self):
-    upper, lower = online.accuracy_over_time(
-      {"a": ([1, 2, 3, 4], [[50.0, 60.0, 50.0, 60.0]])},
-      np.array([[0.0, 0.0, 1.0, 1.0, 0.0]]),
-      None,
-      ylabel="Accuracy (%)",
-    ).axes
-    (omega,) = lower.lines
-    # Centred at its step: it is 1 from 1.5 to 3.5.
-    assert omega.get_drawstyle() == "steps-mid"
-    assert list(omega.get_xdata()) == [0, 1, 2, 3, 4]
-    assert list(omega.get_ydata()) == [0, 0, 1, 1, 0]
-    assert lower.get_ylim()[0] < 0 and lower.get_ylim()[1] > 1
-    assert upper.get_xlim() == lower.get_xlim()
-    assert list(upper.lines[0].get_xdata()) == [1, 2, 3, 4]
-
   @pytest.mark.parametrize("num_steps", [1, 100])
   def test_rates_stand_above_shifts_in_the_same_colors(self, num_steps):
     one = np.ones(num_steps)
@@ -176,15 +159,6 @@ class TestOnline:
     assert points.get_linestyle() == "None"
     np.testing.assert_array_equal(points.get_xdata(), np.arange(20))
     np.testing.assert_array_equal(points.get_ydata(), np.arange(20) ** 2)
-
-  def test_powers_are_straight_lines_and_references_are_dashed(self):
-    x = np.geomspace(10, 1000, 5)
-    (axes,) = dynamic_regret.lines_with_slopes(
-      x, {"a": [x]}, {"b": 2 * x}, None, xlabel="", ylabel=""
-    ).axes
-    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    assert [line.get_linestyle() for line in axes.lines] == ["-", "--"]
-    np.testing.assert_array_equal(axes.lines[1].get_ydata(), 2 * x)
 
 
 @pytest.mark.usefixtures("kept")

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures.arrays import assert_close
+from tests.fixtures.arrays import assert_equal
 from tests.fixtures.arrays import normal
 from tests.fixtures.keras_models import sequential
 from tff_shift import models
@@ -75,8 +77,8 @@ class TestRandomLayers:
       gradient, of_step = descend(kernel, X * kept * 2)
       kernel = kernel - RATE * gradient
       losses.append(of_step)
-    np.testing.assert_allclose(found, kernel, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(loss, np.mean(losses), rtol=1e-5)
+    assert_close(found, kernel, 1e-5, 1e-6)
+    assert_close(loss, np.mean(losses), 1e-5)
 
   def test_calls_and_layers_draw_numbers_of_their_own(self):
     model = linear(layers.Dropout(0.5), layers.Dropout(0.5))
@@ -95,13 +97,13 @@ class TestRandomLayers:
   def test_evaluation_is_without_them(self):
     plain = train(linear(), 2)
     model = linear(layers.Dropout(0.5))
-    np.testing.assert_array_equal(train(model, 2, seed=None)[0], plain[0])
+    assert_equal(train(model, 2, seed=None)[0], plain[0])
     weights = SplitWeights((), (tf.eye(4)[:, :2],))
     with modes.training(lambda: tf.constant(SEED)):
       assert np.any(model.predict(weights, X) != X[:, :2])
       with modes.evaluation():
-        np.testing.assert_array_equal(model.predict(weights, X), X[:, :2])
-    np.testing.assert_array_equal(model.predict(weights, X), X[:, :2])
+        assert_equal(model.predict(weights, X), X[:, :2])
+    assert_equal(model.predict(weights, X), X[:, :2])
 
 
 class TestRegularizers:
@@ -116,8 +118,8 @@ class TestRegularizers:
       losses.append(loss + strength * np.sum(kernel**2))
       kernel = kernel - RATE * (gradient + 2 * strength * kernel)
     found, loss = train(model, 2, calls=calls)
-    np.testing.assert_allclose(found, kernel, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(loss, np.mean(losses), rtol=1e-5)
+    assert_close(found, kernel, 1e-5, 1e-6)
+    assert_close(loss, np.mean(losses), 1e-5)
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.fixtures import trees
+from tests.fixtures.arrays import assert_close
 from tests.fixtures.keras_models import sequential
 from tff_shift import models
 from tff_shift.models import guided_model
@@ -118,7 +119,7 @@ class TestLogits:
     model = of_perceptron()
     loaded = split_model.load_weights(model, tmp_path / name)
     found = predict(run_in_graph, loaded)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert_close(found, expected, 1e-5)
     # And not without it.
     assert abs(predict(run_in_graph, model) - found).max() > 0.1
 
@@ -134,9 +135,7 @@ class TestLogits:
     loaded = [
       split_model.load_weights(model, tmp_path / name) for name in NAMES[:4]
     ]
-    np.testing.assert_allclose(
-      predict(run_in_graph, loaded[0]), expected, rtol=1e-5, atol=1e-6
-    )
+    assert_close(predict(run_in_graph, loaded[0]), expected, 1e-5, 1e-6)
     # All files give the same weights.
     first, *others = (
       (each.frozen, run_in_graph(each.initial_weights, SEED)) for each in loaded
@@ -157,9 +156,7 @@ class TestLogits:
       input_dtype=tf.float32,
     )
     loaded = split_model.load_weights(model, tmp_path / "a.keras")
-    np.testing.assert_allclose(
-      predict(run_in_graph, loaded), expected, rtol=1e-5, atol=1e-5
-    )
+    assert_close(predict(run_in_graph, loaded), expected, 1e-5, 1e-5)
 
   @pytest.mark.slow
   def test_of_a_folder_that_a_run_has_left(
@@ -203,9 +200,7 @@ class TestParts:
       model, given = (
         guided_model.with_guide(each, 4, width=2) for each in (model, given)
       )
-    np.testing.assert_allclose(
-      predict(run_in_graph, given), expected, rtol=1e-5
-    )
+    assert_close(predict(run_in_graph, given), expected, 1e-5)
 
     def features(seed, x):
       backbone = given.initial_backbone(seed)

@@ -16,6 +16,7 @@ import tensorflow as tf
 import tff_shift as ts
 from tests.fixtures import tables
 from tests.fixtures import trees
+from tests.fixtures.arrays import assert_close
 from tests.fixtures.refusals import refused
 from tff_shift import algorithms
 from tff_shift.data import examples as examples_lib
@@ -124,10 +125,10 @@ def test_same_batches_give_the_bits_and_predictions_of_a_run(
   for client, name in enumerate(NAMES):
     x, y = STREAMS.batch(client, NUM_STEPS)
     predicted = adapter.predict(name, x)
-    np.testing.assert_allclose(predicted.probabilities.sum(axis=1), 1, 1e-5)
+    assert_close(predicted.probabilities.sum(axis=1), 1, 1e-5)
     accuracy.append(100 * np.mean(predicted.classes == y))
   (of_run, *_) = run.timesteps[-1].clients["accuracy"]
-  np.testing.assert_allclose(accuracy, of_run, rtol=1e-6)
+  assert_close(accuracy, of_run, 1e-6)
 
 
 @pytest.mark.long
@@ -488,10 +489,10 @@ def test_a_keras_model_that_is_deployed_starts_from_its_weights(tmp_path):
     tmp_path,
   )
   x = draw(7, 8).x
-  np.testing.assert_allclose(
+  assert_close(
     adapter.predict(1, x).probabilities,
     tf.nn.softmax(keras_model(x)).numpy(),
-    rtol=1e-5,
+    1e-5,
   )
   adapter.adapt({1: x})
   assert adapter.predict(1, x).probabilities.shape == (7, 3)

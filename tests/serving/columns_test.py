@@ -5,6 +5,7 @@ import pandas
 import pyarrow
 import pytest
 
+from tests.fixtures.arrays import assert_equal
 from tests.fixtures.refusals import refused
 from tff_shift.data import table
 from tff_shift.serving import columns
@@ -37,7 +38,7 @@ def schema_of(*features):
 def test_order_of_columns_has_no_effect(x):
   found = columns.matched(x, NAMES)
   assert found.dtype == np.float32
-  np.testing.assert_array_equal(found, X)
+  assert_equal(found, X)
 
 
 def test_arrays_and_models_without_names_have_positions():
@@ -47,15 +48,13 @@ def test_arrays_and_models_without_names_have_positions():
 
 def test_names_of_columns_are_compared_as_texts():
   frame = pandas.DataFrame({1: [1.0], 0: [2.0]})
-  np.testing.assert_array_equal(
-    columns.matched(frame, schema_of("0", "1")), [[2, 1]]
-  )
+  assert_equal(columns.matched(frame, schema_of("0", "1")), [[2, 1]])
 
 
 def test_vectors():
   names = schema_of("v[0]", "v[1]", "age")
   frame = pandas.DataFrame({"age": [3.0], "v": [np.array([1.0, 2.0])]})
-  np.testing.assert_array_equal(columns.matched(frame, names), [[1, 2, 3]])
+  assert_equal(columns.matched(frame, names), [[1, 2, 3]])
   frame["v"] = [np.array([1.0, 2.0, 9.0])]
   with refused(r"its vectors make the columns v\[0\], v\[1\], v\[2\], age;"):
     columns.matched(frame, names)
@@ -63,9 +62,9 @@ def test_vectors():
 
 def test_columns_that_the_run_knows_may_be_there():
   more = FRAME.assign(outcome="a", site="b", date="May", note=None)
-  np.testing.assert_array_equal(columns.matched(more[::-1], NAMES), X[::-1])
+  assert_equal(columns.matched(more[::-1], NAMES), X[::-1])
   # A feature comes before another role.
-  np.testing.assert_array_equal(
+  assert_equal(
     columns.matched(
       FRAME[["age"]], table.Schema(features=("age",), time="age")
     ),

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 import tff_shift as ts
 from tests.fixtures import trees
+from tests.fixtures.arrays import assert_equal
 from tests.fixtures.refusals import refused
 from tests.serving import adapter_test
 from tff_shift.data import table
@@ -111,7 +112,7 @@ def test_frames_may_have_the_columns_of_the_run(saved, tmp_path):
   with ts.Adapter(
     folder, given, tmp_path, client_names=adapter_test.NAMES
   ) as adapter:
-    np.testing.assert_array_equal(
+    assert_equal(
       adapter.predict("west", frame[frame.columns[::-1]]).probabilities,
       adapter.predict("west", x).probabilities,
     )
@@ -123,9 +124,7 @@ def test_frames_may_have_the_columns_of_the_run(saved, tmp_path):
 def test_deployment_is_that_of_the_run(saved):
   _, folder = saved
   found = deployed.deployment(folder)
-  np.testing.assert_array_equal(
-    found.confusion, adapter_test.DEPLOYMENT.confusion
-  )
+  assert_equal(found.confusion, adapter_test.DEPLOYMENT.confusion)
   for one, other in zip(
     found.initial, adapter_test.DEPLOYMENT.initial, strict=True
   ):
@@ -147,7 +146,7 @@ def test_other_algorithm_starts_from_the_model_of_a_folder(saved):
 
 
 @pytest.mark.slow
-def test_scaling_and_normalisation_are_built_again(tmp_path):
+def test_scaling_and_normalisation_are_built_again(saved, tmp_path):
   model = ts.build_model(
     "residual_cnn",
     input_shape=(8, 8, 1),
@@ -156,20 +155,16 @@ def test_scaling_and_normalisation_are_built_again(tmp_path):
     input_scaling=ts.models.input_scaling.InputScaling((0.5,), (0.25,)),
   )
   model = ts.models.with_batch_normalization(model)
-  described = description.Description(
-    algorithm="tent",
-    hparams={},
+  _, folder = saved
+  change(
+    folder,
+    tmp_path,
     model="residual_cnn",
     input_shape=(8, 8, 1),
     input_dtype="uint8",
-    num_classes=3,
-    clients=(),
-    functions=(),
-    request_shape=None,
     function=deployed.fingerprint.function_digest(model),
     network=deployed.network(model),
   )
-  description.write(tmp_path, described)
   drawn = model.initial_weights([3, 1])
   np.savez(
     tmp_path / description.WEIGHTS_FILE,
@@ -179,7 +174,7 @@ def test_scaling_and_normalisation_are_built_again(tmp_path):
   found = ts.load_model(tmp_path)
   assert found.input_scaling == model.input_scaling
   x = np.arange(128, dtype=np.uint8).reshape(2, 8, 8, 1)
-  np.testing.assert_array_equal(
+  assert_equal(
     found.predict(found.initial_weights([0, 0]), x), model.predict(drawn, x)
   )
 

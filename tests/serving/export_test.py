@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import tff_shift
 from tests.fixtures import trees
+from tests.fixtures.arrays import assert_close
 from tests.fixtures.arrays import normal
 from tests.fixtures.refusals import refused
 from tff_shift import algorithms
@@ -120,7 +121,7 @@ def test_model_of_a_run_predicts_what_was_evaluated(tmp_path, run_for_each):
   )
   for position, client in enumerate(model.clients):
     found = model.predict_as(client, targets[client][0]).numpy()
-    np.testing.assert_allclose(found, expected[position], rtol=1e-5, atol=1e-6)
+    assert_close(found, expected[position], 1e-5, 1e-6)
 
 
 @pytest.mark.long
@@ -166,9 +167,7 @@ def test_feddrm_answers_as_its_federation(tmp_path):
   routes, probabilities = loaded.guide(queried)
   assert len(set(routes.numpy())) > 1
   np.testing.assert_array_equal(routes, found["guide"].routes)
-  np.testing.assert_allclose(
-    probabilities, found["guide"].probabilities, rtol=1e-5, atol=1e-7
-  )
+  assert_close(probabilities, found["guide"].probabilities, 1e-5, 1e-7)
   trees.assert_equal(tuple(loaded.answer(queried)), tuple(found["answer"]))
   np.testing.assert_array_equal(loaded.vote(queried), found["vote"])
 
@@ -191,9 +190,7 @@ class TestChosenClients:
       expected = run_in_graph(
         running.algorithm.model.predict, running.states[client], x
       )
-      np.testing.assert_allclose(
-        loaded.predict_as(client, x), expected, rtol=1e-5, atol=1e-6
-      )
+      assert_close(loaded.predict_as(client, x), expected, 1e-5, 1e-6)
 
   def test_the_graph_does_not_grow_with_them(self, running, tmp_path):
     sizes = []

@@ -10,6 +10,8 @@ import pytest
 import tensorflow as tf
 
 import tff_shift as ts
+from tests.fixtures.arrays import assert_close
+from tests.fixtures.refusals import refused
 from tff_shift import models
 from tff_shift.models import modes
 from tff_shift.models import split_model
@@ -152,7 +154,7 @@ def predict(model, x):
 
 
 def assert_equal(logits, expected):
-  np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+  assert_close(logits, expected, 1e-5, 1e-5)
   assert np.ptp(logits) > 1e-2
 
 
@@ -236,8 +238,8 @@ class TestTraining:
     with modes.training(lambda: tf.constant([3, 4])):
       logits = model.predict(weights, np.zeros([500, 4], np.float32))
     # 30 units that are 2 or 0, with noise of variance 0.01.
-    np.testing.assert_allclose(np.mean(logits), 30, rtol=0.05)
-    np.testing.assert_allclose(np.var(logits[:, 0]), 30.3, rtol=0.2)
+    assert_close(np.mean(logits), 30, 0.05)
+    assert_close(np.var(logits[:, 0]), 30.3, 0.2)
 
   @pytest.mark.parametrize("axis", ["horizontal", "vertical"])
   def test_images_are_flipped(self, axis):
@@ -253,9 +255,9 @@ class TestTraining:
     flips = np.abs(drawn[:, None] - expected).max(axis=2).argmin(axis=1)
     assert set(flips) == {0, 1}
     # The product of a row may depend on the size of the batch.
-    np.testing.assert_allclose(drawn, expected[flips], atol=1e-6)
+    assert_close(drawn, expected[flips], atol=1e-6)
     in_evaluation = keras_model(x, training=False)
-    np.testing.assert_allclose(in_evaluation, expected[:1], atol=1e-6)
+    assert_close(in_evaluation, expected[:1], atol=1e-6)
 
   def test_batches_normalise_as_in_fit(self):
     """Also if a call says training=False, which `fit` replaces."""
@@ -274,7 +276,7 @@ class TestTraining:
     for value, wanted in zip(
       statistics.values(), norm.non_trainable_weights, strict=True
     ):
-      np.testing.assert_allclose(value, wanted, rtol=1e-5)
+      assert_close(value, wanted, 1e-5)
 
 
 @pytest.mark.slow
@@ -419,11 +421,11 @@ class TestRefusal:
 
   def test_names_another_backend(self, monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    with pytest.raises(ValueError, match="Keras's backend is jax, not tensorf"):
+    with refused("Keras's backend is jax, not tensorf"):
       ts.from_keras(sequential)
 
   def test_of_a_model_that_was_not_built_says_what_is_missing(self):
-    with pytest.raises(ValueError, match="begins with an InputLayer"):
+    with refused("begins with an InputLayer"):
       ts.from_keras(keras.Sequential([layers.Dense(3)]))
 
 

@@ -10,9 +10,10 @@ import pytest
 import tensorflow as tf
 
 import tff_shift as ts
+from tests.fixtures.arrays import assert_close
+from tests.fixtures.arrays import assert_equal
 from tests.fixtures.refusals import refused
 from tff_shift import models
-from tff_shift.models import input_scaling
 from tff_shift.models import split_model
 from tff_shift.models.keras import keras_checks
 
@@ -158,7 +159,7 @@ class TestLogits:
   ):
     keras_model, x, expected, model = compared(build, cut)
     logits = run_in_graph(lambda x: predict(model, x), x)
-    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+    assert_close(logits, expected, 1e-5, 1e-5)
     assert np.ptp(logits) > 1e-2
     assert model.num_classes == 3
     assert model.input_shape == x.shape[1:]
@@ -172,14 +173,11 @@ class TestLogits:
     keras_model = randomize(logistic_regression())
     x = np.random.default_rng(6).integers(0, 256, (3, 2, 2)).astype(np.uint8)
     expected = keras_model(x / np.float32(255))
-    other = keras_model(x / np.float32(127.5) - 1)
     model = models.from_keras(
       keras_model, input_dtype=tf.uint8, initial="given"
     )
-    scaled = split_model.with_input_scaling(model, input_scaling.MINUS_ONE_ONE)
-    logits = run_in_graph(lambda x: (predict(model, x), predict(scaled, x)), x)
-    np.testing.assert_allclose(logits[0], expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(logits[1], other, rtol=1e-5, atol=1e-5)
+    logits = run_in_graph(lambda x: predict(model, x), x)
+    assert_close(logits, expected, 1e-5, 1e-5)
 
 
 class TestInitialWeights:
@@ -194,14 +192,14 @@ class TestInitialWeights:
     ]
     flat = [tf.nest.flatten(each) for each in drawn]
     for one, same, other in zip(*flat, strict=True):
-      np.testing.assert_array_equal(one, same)
+      assert_equal(one, same)
       if one.ndim == 2:
         assert not np.any(one == other)
         # Of a uniform distribution, as Keras draws dense layers.
         limit = np.sqrt(6 / sum(one.shape))
         assert 0.5 * limit < np.abs(one).max() <= limit
       else:
-        np.testing.assert_array_equal(one, 0)
+        assert_equal(one, 0)
 
   @pytest.mark.slow
   def test_names_do_not_depend_on_what_was_built_before(self):
@@ -501,9 +499,7 @@ class TestInputs:
       initial="given",
       inputs={"b": slice(4), "a": slice(4, 8)},
     )
-    np.testing.assert_allclose(
-      predict(model, tf.constant(x)), expected, rtol=1e-6, atol=1e-6
-    )
+    assert_close(predict(model, tf.constant(x)), expected, 1e-6, 1e-6)
     assert model.input_shape == (8,) and model.input_dtype == tf.float32
 
   @pytest.mark.parametrize(
@@ -546,9 +542,7 @@ class TestInputs:
       expected = keras_model(x)
       assert np.ptp(expected) > 0.1
       model = models.from_keras(keras_model, initial="given")
-      np.testing.assert_allclose(
-        predict(model, tf.constant(x)), expected, rtol=1e-6, atol=1e-6
-      )
+      assert_close(predict(model, tf.constant(x)), expected, 1e-6, 1e-6)
 
 
 class TestGroupNormalization:
@@ -572,7 +566,7 @@ class TestGroupNormalization:
     y = (reference.convolve(x, kernel) + bias)[:, 1:-1, 1:-1]
     y = reference.normalize(y, 4, gamma, beta)
     expected = y.reshape(len(x), -1) @ last + last_bias
-    np.testing.assert_allclose(copied(x), expected, rtol=1e-4, atol=1e-4)
+    assert_close(copied(x), expected, 1e-4, 1e-4)
     names = models.from_keras(copied).weight_names()
     assert "backbone/norm/gamma" in names.backbone
 
@@ -587,7 +581,7 @@ def test_the_model_of_the_user_can_still_be_called():
   model = ts.from_keras(keras_model, initial="given")
   # Traced in graphs of TFF, where Keras takes other classes.
   ts.build_algorithm("fed_avg", model, ts.hparams("fed_avg"))
-  np.testing.assert_array_equal(keras_model(x).numpy(), before)
+  assert_equal(keras_model(x).numpy(), before)
 
 
 @pytest.mark.slow
@@ -608,7 +602,7 @@ def test_lines_of_a_refusal_give_logits():
     for line in str(error.value).split("`")[1::2]:
       exec(line.replace("(model)", "(model, initial='given')"), names)
     logits = predict(names["split"], x)
-    np.testing.assert_allclose(tf.nn.softmax(logits), expected, rtol=1e-5)
+    assert_close(tf.nn.softmax(logits), expected, 1e-5)
     assert np.ptp(np.sum(logits, -1)) > 1e-3
 
 
@@ -622,12 +616,12 @@ def test_operations_are_as_before(tmp_path):
   for _ in range(2):
     keras_model = randomize(build())
     model = ts.from_keras(keras_model, initial="given")
-    np.testing.assert_allclose(predict(model, x), keras_model(x), rtol=1e-6)
+    assert_close(predict(model, x), keras_model(x), 1e-6)
   signature = inspect.signature(tf.math.truediv)
   assert list(signature.parameters) == ["x", "y", "name"]
   keras_model.save(tmp_path / "model.keras")
   loaded = tf.keras.models.load_model(tmp_path / "model.keras")
-  np.testing.assert_array_equal(loaded(x), keras_model(x))
+  assert_equal(loaded(x), keras_model(x))
 
 
 @pytest.mark.slow
@@ -640,7 +634,7 @@ def test_adapted_layers_may_have_been_saved(tmp_path, file):
   keras_model = tf.keras.models.load_model(tmp_path / file)
   model = ts.from_keras(keras_model, initial="given")
   logits = predict(model, x[:5])
-  np.testing.assert_allclose(logits, keras_model(x[:5]), rtol=1e-5, atol=1e-5)
+  assert_close(logits, keras_model(x[:5]), 1e-5, 1e-5)
   assert np.ptp(logits) < 20  # Of features around 50 they would not be.
 
 
@@ -655,7 +649,7 @@ def test_hashed_numbers_are_those_of_keras(run_in_graph):
   model = ts.from_keras(keras_model, initial="given")
   x = np.int32([[1, 2], [5, -7], [0, 3]])
   logits = run_in_graph(lambda x: predict(model, x), x)
-  np.testing.assert_allclose(logits, keras_model(x), rtol=1e-6)
+  assert_close(logits, keras_model(x), 1e-6)
 
 
 @pytest.mark.slow
@@ -667,7 +661,7 @@ def test_checks_of_values_stay_in_the_graph_of_their_function(run_in_graph):
   ts.build_algorithm("fed_avg", model, ts.hparams("fed_avg"))
   x = np.float32([[0], [2], [1]])
   logits = run_in_graph(lambda x: predict(model, x), x)
-  np.testing.assert_allclose(logits, keras_model(x), rtol=1e-6)
+  assert_close(logits, keras_model(x), 1e-6)
   with pytest.raises(tf.errors.InvalidArgumentError, match="num_tokens=3"):
     run_in_graph(lambda x: predict(model, x), x + 7)
 
@@ -729,7 +723,7 @@ def test_threads_build_models_and_call_others():
 
   def call():
     while not is_done.is_set():
-      np.testing.assert_array_equal(keras_model(x), expected)
+      assert_equal(keras_model(x), expected)
 
   def make(_):
     model = ts.from_keras(build)

@@ -11,6 +11,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.fixtures import trees
+from tests.fixtures.arrays import assert_close
+from tests.fixtures.arrays import assert_equal
 from tests.fixtures.arrays import normal
 from tests.fixtures.keras_models import sequential
 from tests.fixtures.refusals import refused
@@ -89,9 +91,7 @@ class Absolute(layers.Layer):
 def test_own_layers_may_have_conditions_on_values(sign, run_in_graph):
   part = make_part(sequential((2,), Absolute()))
   x = np.float32([[1, 2]])
-  np.testing.assert_array_equal(
-    run_in_graph(lambda x: part((), x), sign * x), x
-  )
+  assert_equal(run_in_graph(lambda x: part((), x), sign * x), x)
 
 
 def outputs_and_gradients(part):
@@ -147,11 +147,11 @@ class TestRecurrent:
   def test_outputs_and_gradients_are_those_of_keras(self, kind, compared):
     outputs, gradients = compared(kind).of_part
     expected, expected_gradients = compared(kind).of_keras
-    np.testing.assert_allclose(outputs, expected, rtol=0, atol=1e-6)
+    assert_close(outputs, expected, 0, 1e-6)
     for name, one in gradients.items():
       other = tf.convert_to_tensor(expected_gradients[name])
       assert np.any(one), name
-      np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+      assert_close(one, other, 1e-5, 1e-5)
 
   def test_masked_bidirectional_lstm_agrees_with_numpy(self, compared):
     found = compared("bidirectional_lstm")
@@ -180,7 +180,7 @@ class TestRecurrent:
       for words in (title[title > 0] for title in TOKENS)
     ]
     outputs, _ = found.of_part
-    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+    assert_close(outputs, expected, 1e-5, 1e-6)
 
   def test_names_and_starts_are_those_of_keras(self, stack, run_in_graph):
     # Both directions are parts of one layer.
@@ -201,21 +201,19 @@ class TestRecurrent:
     for name, weight, same, another in zip(
       stack.names, first, again, other, strict=True
     ):
-      np.testing.assert_array_equal(weight, same, name)
+      assert_equal(weight, same, name)
       kind = name.split("/")[1]
       if kind == "bias":
         units = len(weight) // 4
         ones = [0] * units + [1] * units + [0] * 2 * units
-        np.testing.assert_array_equal(weight, ones)
+        assert_equal(weight, ones)
       else:
         starts += [weight.flat[0], another.flat[0]]
       if kind == "kernel":
         limit = np.sqrt(6 / sum(weight.shape))
         assert 0.8 * limit < np.abs(weight).max() <= limit
       elif kind == "recurrent_kernel":
-        np.testing.assert_allclose(
-          weight @ weight.T, np.eye(len(weight)), atol=1e-5
-        )
+        assert_close(weight @ weight.T, np.eye(len(weight)), atol=1e-5)
       elif kind == "embeddings":
         assert 0.02 < np.abs(weight).max() <= 0.05
     assert len(starts) == 2 * 9
@@ -235,8 +233,8 @@ class TestRecurrent:
         for each in (options, drawn)
       )
     )
-    np.testing.assert_array_equal(plain, np.ones(4 * UNITS))
-    np.testing.assert_array_equal(random[UNITS : 2 * UNITS], 1)
+    assert_equal(plain, np.ones(4 * UNITS))
+    assert_equal(random[UNITS : 2 * UNITS], 1)
     others = np.delete(random, np.s_[UNITS : 2 * UNITS])
     assert np.all((others >= 2) & (others < 3))
     assert len(set(others)) == len(others)
@@ -330,12 +328,10 @@ class TestFrozen:
       return outputs, part.with_frozen(frozen)(weights, x), gradients
 
     outputs, of_given, gradients = run_in_graph(compute, weights, frozen, x)
-    np.testing.assert_allclose(outputs, of_keras, rtol=1e-5, atol=1e-6)
+    assert_close(outputs, of_keras, 1e-5, 1e-6)
     a, a_bias, c, c_bias, offset = frozen
     expected = (x @ a + a_bias) @ weights[0] + weights[1] + offset
-    np.testing.assert_allclose(
-      of_given, expected @ c + c_bias, rtol=1e-4, atol=1e-5
-    )
+    assert_close(of_given, expected @ c + c_bias, 1e-4, 1e-5)
     # Of the trained weights only.
     assert [g.shape for g in gradients] == [(2, 2), (2,)]
     assert all(np.any(g) for g in gradients)
@@ -363,7 +359,7 @@ class TestFrozen:
     assert len(part.frozen) == 7
     assert run_in_graph(part.initial_weights, SEED) == ()
     result = run_in_graph(lambda x: part((), x), TOKENS)
-    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-6)
+    assert_close(result, expected, 0, 1e-6)
 
 
 class TestMemory:
@@ -411,9 +407,7 @@ def test_layer_normalization_has_no_kernel_that_is_unsafe_in_parallel(
   found, _ = run_in_graph(gradient, *weights, x)
   # Mean 3, variance 14 / 3.
   row = np.array([-2, -1, 3]) / np.sqrt(14 / 3 + 0.01)
-  np.testing.assert_allclose(
-    found, [row * [2, 1, 1] + [0, 0, 5], [0, 0, 5]], rtol=1e-5, atol=1e-6
-  )
+  assert_close(found, [row * [2, 1, 1] + [0, 0, 5], [0, 0, 5]], 1e-5, 1e-6)
 
 
 def dense_twice(x):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures.arrays import assert_close
 from tff_shift.models.networks import lenet
 
 SEED = np.array([1, 2], np.int32)
@@ -69,7 +70,7 @@ def test_class_logits_agree_with_numpy(models, numpy, run_in_graph):
   expected = numpy.linear(expected, "classifier", "head")
 
   logits = run_in_graph(lambda x: models["deep"].predict(numpy.weights, x), X)
-  np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
+  assert_close(logits, expected, 1e-3, 1e-4)
 
 
 @pytest.mark.slow
@@ -99,7 +100,7 @@ def test_copies_of_shared_weights_give_what_sharing_gives(
   )
   for both in found:
     for one, other in zip(both, expected, strict=True):
-      np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+      assert_close(one, other, 1e-5, 1e-5)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures.arrays import assert_close
 from tff_shift.models.networks import residual_cnn
 
 # Even in two blocks and odd in the last.
@@ -56,10 +57,5 @@ def test_embedding_and_logits_agree_with_numpy(small, run_in_graph, reference):
 
   assert embedding.shape == (2, 32)
   assert logits.shape == (2, 5)
-  np.testing.assert_allclose(embedding, expected, rtol=1e-3, atol=1e-4)
-  np.testing.assert_allclose(
-    logits,
-    numpy.linear(expected, "classifier", "head"),
-    rtol=1e-3,
-    atol=1e-4,
-  )
+  assert_close(embedding, expected, 1e-3, 1e-4)
+  assert_close(logits, numpy.linear(expected, "classifier", "head"), 1e-3, 1e-4)

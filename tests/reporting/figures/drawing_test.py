@@ -16,6 +16,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from experiments import dynamic_regret
+from tests.fixtures.arrays import assert_close
 from tff_shift._util import files
 from tff_shift.reporting.figures import drawing
 from tff_shift.reporting.figures import figures
@@ -72,13 +73,13 @@ def _legend(figure):
 def _assert_bars(bars, x):
   # None where there is no spread.
   low, high = np.subtract(_MEAN, _SPREAD), np.add(_MEAN, _SPREAD)
-  np.testing.assert_allclose(bars, np.transpose([x, low, high])[[0, 2]])
+  assert_close(bars, np.transpose([x, low, high])[[0, 2]])
 
 
 def _assert_band(band, x):
   assert list(band) == list(x)
   for value, mean, spread in zip(x, _MEAN, _SPREAD, strict=True):
-    np.testing.assert_allclose(band[value], (mean - spread, mean + spread))
+    assert_close(band[value], (mean - spread, mean + spread))
 
 
 @pytest.mark.usefixtures("kept")
@@ -88,7 +89,7 @@ class TestSpread:
       {"a": drawing.Curve([1, 2, 4], _BY_SEED)}, None, "value"
     )
     (axes,) = figure.axes
-    np.testing.assert_allclose(axes.lines[0].get_ydata(), _MEAN)
+    assert_close(axes.lines[0].get_ydata(), _MEAN)
     (band,) = _bands(axes)
     _assert_band(band, (1, 2, 4))
     assert _legend(figure) == ["a", f"band: {_OF_SEEDS}"]
@@ -125,7 +126,7 @@ class TestSpread:
     assert not _bands(upper)
     assert list(upper.lines[0].get_xdata()) == [1, 2]
     (line,) = lower.lines
-    np.testing.assert_allclose(line.get_data(), [[0, 1, 2], [0, 0.5, 1]])
+    assert_close(line.get_data(), [[0, 1, 2], [0, 0.5, 1]])
     # Centred at its step, on the time axis of the curves.
     assert line.get_drawstyle() == "steps-mid"
     assert upper.get_xlim() == lower.get_xlim()
@@ -187,7 +188,7 @@ class TestSpread:
     _assert_bars(drifted, [0.75, 1.75, 2.75])
     _assert_bars(detected - [0, 40, 40], [1, 2, 3])
     heights = [bar.get_height() for bar in lower.patches]
-    np.testing.assert_allclose(heights, _MEAN)
+    assert_close(heights, _MEAN)
     assert sorted(_legend(figure)) == [
       "a",
       f"band: {_OF_SEEDS}",

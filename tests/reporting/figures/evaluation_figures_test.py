@@ -6,6 +6,7 @@ from PIL import Image
 
 import tff_shift as ts
 from tests.fixtures import tables
+from tests.fixtures.arrays import assert_close
 from tff_shift.learning.metrics import reliability
 from tff_shift.reporting.figures import evaluation_figures as figures
 
@@ -29,7 +30,7 @@ class TestDistribution:
     (axes,) = figure.axes
     for marker, first_x, second_x in (("X", 0, 40), ("|", 1, 42), ("D", 5, 50)):
       expected = [[first_x, 0], [second_x, 1]]
-      np.testing.assert_allclose(marks(axes, marker), expected)
+      assert_close(marks(axes, marker), expected)
     points = marks(axes, "o")
     assert sorted(points[:11, 0]) == list(range(11))
     # Each row has its own points.
@@ -86,9 +87,9 @@ class TestCalibration:
     )
     upper, lower = figure.axes
     bars = [(bar.get_x(), bar.get_height()) for bar in upper.patches]
-    np.testing.assert_allclose(bars, [(40, 100), (90, 100 / 3)])
+    assert_close(bars, [(40, 100), (90, 100 / 3)])
     shares = [bar.get_height() for bar in lower.patches]
-    np.testing.assert_allclose(shares, [25, 75])
+    assert_close(shares, [25, 75])
     # (abs(1 - 0.5) + abs(1 - 2.86)) / 4
     assert upper.get_title(loc="left") == "mine: ECE 0.590"
 

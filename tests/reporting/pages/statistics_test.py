@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from scipy import stats
 
+from tests.fixtures import tables
 from tests.fixtures.page_cells import cell
 from tests.fixtures.page_cells import column
 from tests.fixtures.page_cells import paper
@@ -80,18 +81,28 @@ def test_welch_is_that_of_the_values_themselves(ours, theirs):
 
 @pytest.mark.parametrize(
   "values, printed, why",
-  [
-    ([1.0, 2.0], None, "no value in the paper"),
-    ([], paper(1.0, 1.0, 3), "no value of ours"),
-    ([1.0, 2.0], paper(1.0, None, 3), "no spread in the paper"),
-    ([1.0, 2.0], paper(1.0, 1.0), "the paper's number of seeds is unknown"),
-    ([1.0, 2.0], paper(1.0, 1.0, 1), "the paper has one seed"),
-    ([1.0], paper(1.0, 1.0, 3), "one seed of ours"),
-    ([1.0, math.nan], paper(1.0, 1.0, 3), "a value of ours is not finite"),
-    ([1.0, 1.0], paper(2.0, 0.0, 3), "nothing varies"),
-  ],
+  # The mean, the spread and the number of seeds of the paper.
+  tables.cases("""
+[1.0, 2.0], None
+    no value in the paper
+[], (1.0, 1.0, 3)
+    no value of ours
+[1.0, 2.0], (1.0, None, 3)
+    no spread in the paper
+[1.0, 2.0], (1.0, 1.0)
+    the paper's number of seeds is unknown
+[1.0, 2.0], (1.0, 1.0, 1)
+    the paper has one seed
+[1.0], (1.0, 1.0, 3)
+    one seed of ours
+[1.0, 1e999], (1.0, 1.0, 3)
+    a value of ours is not finite
+[1.0, 1.0], (2.0, 0.0, 3)
+    nothing varies
+"""),
 )
 def test_no_test_where_there_can_be_none(values, printed, why):
+  printed = printed and paper(*printed)
   (found,) = statistics.agreements([cell("a", values, paper=printed)])
   assert (found.why_no_test, found.p_value, found.adjusted) == (why, None, None)
 

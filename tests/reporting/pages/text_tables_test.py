@@ -7,6 +7,7 @@ import io
 import pytest
 
 from tests.fixtures import page_cells
+from tests.fixtures import tables
 from tff_shift.reporting.pages import shown
 from tff_shift.reporting.pages import text_tables
 
@@ -18,16 +19,24 @@ def table(contents):
 
 @pytest.mark.parametrize(
   "row, cell",
-  [
-    ("=1+1", "'=1+1"),
-    ("+cmd", "'+cmd"),
-    ("-2+3", "'-2+3"),
-    ("@SUM(A1)", "'@SUM(A1)"),
-    ("\t=1", "\\t=1"),
-    (" =1", "' =1"),
-    ("fed_avg, lambda -1", "fed_avg, lambda -1"),
-    ("a\x1b[2Jb", "a\\x1b[2Jb"),
-  ],
+  tables.cases(r"""
+"=1+1"
+    '=1+1
+"+cmd"
+    '+cmd
+"-2+3"
+    '-2+3
+"@SUM(A1)"
+    '@SUM(A1)
+"\t=1"
+    \t=1
+" =1"
+    ' =1
+"fed_avg, lambda -1"
+    fed_avg, lambda -1
+"a\x1b[2Jb"
+    a\x1b[2Jb
+"""),
 )
 def test_csv_has_no_formulas(row, cell):
   contents = page_cells.table(page_cells.cell(row, [-1.5, -2e-7]))

@@ -8,6 +8,7 @@ from tests.fixtures import trees
 from tests.fixtures.arrays import assert_close
 from tests.fixtures.arrays import assert_equal
 from tests.fixtures.arrays import normal
+from tests.fixtures.keras_models import randomized
 from tests.fixtures.keras_models import sequential
 from tests.fixtures.refusals import refused
 from tff_shift import models
@@ -58,18 +59,10 @@ def first_inputs(keras_model):
   )
 
 
-def randomize(keras_model):
-  generator = np.random.default_rng(4)
-  keras_model.set_weights(
-    [np.abs(generator.normal(size=w.shape)) for w in keras_model.get_weights()]
-  )
-  return keras_model
-
-
 @pytest.fixture(scope="module", params=[vectors, images, nested])
 def compared(request):
   """A model of random weights, examples, and the numbers of Keras."""
-  keras_model = randomize(request.param())
+  keras_model = randomized(request.param())
   x = normal(5, 5, *keras_model.input_shape[1:])
   evaluated = keras_model(x).numpy()
   model = models.from_keras(keras_model, initial="given")
@@ -114,7 +107,7 @@ def test_one_step_by_hand(shape, expected):
 
 @pytest.mark.slow
 def test_second_gradient_of_a_step_moves_nothing():
-  model = models.from_keras(randomize(vectors()), initial="given")
+  model = models.from_keras(randomized(vectors()), initial="given")
   x = normal(5, 5, 4)
   y = np.int32([0, 1, 2, 0, 1])
 
@@ -143,7 +136,7 @@ def test_second_gradient_of_a_step_moves_nothing():
 
 def test_without_statistics_to_move_training_normalises_by_those_there_are():
   """One step on scale and shift, by hand: the loss is sum(logits * slope)."""
-  keras_model = randomize(
+  keras_model = randomized(
     sequential(
       (4,),
       layers.BatchNormalization(name="norm", epsilon=0.25),
@@ -209,7 +202,7 @@ def test_moments_are_observed_in_evaluation(compared):
 
 
 def test_drawn_models_start_from_initial_statistics():
-  model = models.from_keras(randomize(vectors()))
+  model = models.from_keras(randomized(vectors()))
   mean, variance = model.statistics.values()
   assert_equal(mean, np.zeros(6))
   assert_equal(variance, np.ones(6))
@@ -234,7 +227,7 @@ def test_statistics_can_be_given_with_the_weights(by_name):
 
 @pytest.mark.slow
 def test_a_keras_file_has_the_statistics(tmp_path):
-  keras_model = randomize(vectors())
+  keras_model = randomized(vectors())
   x = normal(5, 5, 4)
   expected = keras_model(x)
   keras_model.save(tmp_path / "model.keras")

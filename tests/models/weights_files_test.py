@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tests.fixtures import trees
 from tests.fixtures.arrays import assert_close
+from tests.fixtures.keras_models import randomized
 from tests.fixtures.keras_models import sequential
 from tff_shift import models
 from tff_shift.models import guided_model
@@ -58,16 +59,6 @@ def of_perceptron():
   return models.from_keras(perceptron)
 
 
-def trained(build):
-  """A Keras model of random weights, none of them 0."""
-  model = build()
-  generator = np.random.default_rng(3)
-  model.set_weights(
-    [generator.normal(size=weight.shape) for weight in model.get_weights()]
-  )
-  return model
-
-
 def save(model, path):
   if path.name.startswith("weights") or ".weights." in path.name:
     model.save_weights(path)
@@ -105,7 +96,7 @@ def saved(build, path):
   Keras takes no calls of a model after a graph has had layers of its classes,
   so all that is asked of one is asked here.
   """
-  model = trained(build)
+  model = randomized(build())
   logits = model(examples()).numpy()
   save(model, path)
   return logits
@@ -163,7 +154,7 @@ class TestLogits:
     self, by_name, run_in_graph, tmp_path
   ):
     model = of_perceptron()
-    values = by_name(model, trained(perceptron).get_weights())
+    values = by_name(model, randomized(perceptron()).get_weights())
     np.savez(tmp_path / "weights.npz", **values)
     (tmp_path / "model.json").touch()
     loaded = split_model.load_weights(model, tmp_path)
@@ -174,7 +165,7 @@ class TestLogits:
 class TestParts:
   @pytest.mark.parametrize("has_backbone", [True, False])
   def test_one_alone(self, has_backbone, run_in_graph, tmp_path):
-    *stack, last = trained(perceptron).layers
+    *stack, last = randomized(perceptron()).layers
     part = sequential((6,), *(stack if has_backbone else [last]))
     save(part, tmp_path / "a.keras")
     model = of_perceptron()
@@ -218,8 +209,8 @@ class TestParts:
       stack = [layers.Dense(size, name=f"{name}{size}") for size in sizes[1:]]
       return sequential(sizes[:1], *stack)
 
-    built = trained(
-      lambda: sequential(
+    built = randomized(
+      sequential(
         (6,),
         layers.Dense(5, name="a5"),
         layers.Dense(4, name="b4"),

@@ -132,15 +132,22 @@ def test_named_signatures_take_a_field_for_each_feature(
 
 @pytest.mark.parametrize(
   "feature, field",
-  [
-    ("age", "age"),
-    ("v[0]", "v_0_"),
-    ("Größe", "Gr__e"),
-    ("2nd dose", "f_2nd_dose"),
-    ("class", "f_class"),
-    ("self", "f_self"),
-    ("_x", "f__x"),
-  ],
+  tables.cases("""
+"age"
+    age
+"v[0]"
+    v_0_
+"Größe"
+    Gr__e
+"2nd dose"
+    f_2nd_dose
+"class"
+    f_class
+"self"
+    f_self
+"_x"
+    f__x
+"""),
 )
 def test_fields_are_names_of_python(feature, field):
   assert served.field(feature) == field

@@ -37,9 +37,3 @@ def test_what_a_loop_takes_in_is_used():
   traced = tracing.trace(function, SCALAR, VECTOR, VECTOR)
   assert traced.used == (0, 2)
   assert_equal(traced((tf.constant(2.0), None, tf.constant([1.0]))), [7.0])
-
-
-def test_it_works_inside_a_function_of_tensorflow():
-  traced = tracing.trace(lambda x: x + 1.0, VECTOR)
-  twice = tf.function(lambda x: traced((traced((x,)),)))
-  assert_equal(twice(tf.constant([1.0])), [3.0])

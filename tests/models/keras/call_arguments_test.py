@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.fixtures import trees
+from tests.fixtures.keras_models import randomized
 from tff_shift import models
 from tff_shift.models import modes
 
@@ -159,14 +160,6 @@ REFUSED = {
 }
 
 
-def randomize(keras_model):
-  generator = np.random.default_rng(4)
-  keras_model.set_weights(
-    [np.abs(generator.normal(size=w.shape)) for w in keras_model.get_weights()]
-  )
-  return keras_model
-
-
 def sequences():
   x = np.random.default_rng(5).normal(size=(6, 5, 3)).astype(np.float32)
   return x * MASK[..., None]
@@ -174,7 +167,7 @@ def sequences():
 
 def compare(build):
   """Compares a model with Keras in evaluation and in a training step."""
-  keras_model, x = randomize(build()), sequences()
+  keras_model, x = randomized(build()), sequences()
   factors = np.random.default_rng(6).normal(size=(6, 3)).astype(np.float32)
   expected = [keras_model(x).numpy()]
   model = models.from_keras(keras_model, initial="given")

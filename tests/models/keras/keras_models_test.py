@@ -12,6 +12,7 @@ import tensorflow as tf
 import tff_shift as ts
 from tests.fixtures.arrays import assert_close
 from tests.fixtures.arrays import assert_equal
+from tests.fixtures.keras_models import randomized
 from tests.fixtures.refusals import refused
 from tff_shift import models
 from tff_shift.models import split_model
@@ -98,20 +99,6 @@ def logistic_regression():
   return sequential(layers.Flatten(), layers.Dense(3), shape=(2, 2))
 
 
-def randomize(keras_model):
-  generator = np.random.default_rng(4)
-  keras_model.set_weights(
-    # Variances are above 0.
-    [
-      np.abs(generator.normal(size=w.shape))
-      if "variance" in w.name
-      else generator.normal(size=w.shape)
-      for w in keras_model.weights
-    ]
-  )
-  return keras_model
-
-
 def examples(keras_model):
   generator = np.random.default_rng(5)
   shape = (6, *keras_model.input_shape[1:])
@@ -128,7 +115,7 @@ def compared(build, cut):
 
   Keras allows no calls of a model after a graph has made layers of its classes.
   """
-  keras_model = randomize(build())
+  keras_model = randomized(build())
   before = keras_model.get_weights()
   x = examples(keras_model)
   expected = keras_model(x)
@@ -170,7 +157,7 @@ class TestLogits:
       assert model.embedding_size == last.input_shape[1]
 
   def test_of_images_are_those_of_scaled_pixels(self, run_in_graph):
-    keras_model = randomize(logistic_regression())
+    keras_model = randomized(logistic_regression())
     x = np.random.default_rng(6).integers(0, 256, (3, 2, 2)).astype(np.uint8)
     expected = keras_model(x / np.float32(255))
     model = models.from_keras(
@@ -184,7 +171,7 @@ class TestInitialWeights:
   @pytest.mark.slow
   def test_are_drawn_from_the_seed_whatever_was_given(self, run_in_graph):
     model, of_given = map(
-      models.from_keras, (perceptron, randomize(perceptron()))
+      models.from_keras, (perceptron, randomized(perceptron()))
     )
     drawn = [
       run_in_graph(each.initial_weights, np.array(seed, np.int32))
@@ -491,7 +478,7 @@ class TestRefusals:
 
 class TestInputs:
   def test_are_slices_of_the_features(self):
-    keras_model = randomize(two_inputs())
+    keras_model = randomized(two_inputs())
     x = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
     expected = keras_model([x[:, 4:], x[:, :4].reshape(6, 2, 2)])
     model = models.from_keras(
@@ -548,7 +535,7 @@ class TestInputs:
 class TestGroupNormalization:
   @pytest.mark.slow
   def test_takes_the_place_of_batch_normalization(self, reference):
-    keras_model = randomize(
+    keras_model = randomized(
       sequential(
         layers.Conv2D(12, 3, name="conv"),
         layers.BatchNormalization(name="norm", epsilon=1e-5),
@@ -614,7 +601,7 @@ def test_operations_are_as_before(tmp_path):
 
   x = np.ones([2, 4], np.float32)
   for _ in range(2):
-    keras_model = randomize(build())
+    keras_model = randomized(build())
     model = ts.from_keras(keras_model, initial="given")
     assert_close(predict(model, x), keras_model(x), 1e-6)
   signature = inspect.signature(tf.math.truediv)
@@ -636,20 +623,6 @@ def test_adapted_layers_may_have_been_saved(tmp_path, file):
   logits = predict(model, x[:5])
   assert_close(logits, keras_model(x[:5]), 1e-5, 1e-5)
   assert np.ptp(logits) < 20  # Of features around 50 they would not be.
-
-
-@pytest.mark.slow
-def test_hashed_numbers_are_those_of_keras(run_in_graph):
-  keras_model = sequential(
-    layers.Hashing(4, salt=7, output_mode="multi_hot"),
-    layers.Dense(2),
-    shape=(2,),
-    dtype="int32",
-  )
-  model = ts.from_keras(keras_model, initial="given")
-  x = np.int32([[1, 2], [5, -7], [0, 3]])
-  logits = run_in_graph(lambda x: predict(model, x), x)
-  assert_close(logits, keras_model(x), 1e-6)
 
 
 @pytest.mark.slow

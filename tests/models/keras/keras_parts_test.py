@@ -14,6 +14,7 @@ from tests.fixtures import trees
 from tests.fixtures.arrays import assert_close
 from tests.fixtures.arrays import assert_equal
 from tests.fixtures.arrays import normal
+from tests.fixtures.keras_models import randomized
 from tests.fixtures.keras_models import sequential
 from tests.fixtures.refusals import refused
 from tff_shift.execution import local
@@ -292,18 +293,15 @@ def partly_frozen():
 
   All kernels have one shape, so that a mistaken order does not show as such.
   """
-  keras_model = sequential(
-    (2,),
-    layers.Dense(2, name="a", trainable=False),
-    layers.Dense(2, name="b"),
-    Shift(name="shift"),
-    layers.Dense(2, name="c", trainable=False),
+  return randomized(
+    sequential(
+      (2,),
+      layers.Dense(2, name="a", trainable=False),
+      layers.Dense(2, name="b"),
+      Shift(name="shift"),
+      layers.Dense(2, name="c", trainable=False),
+    )
   )
-  generator = np.random.default_rng(3)
-  keras_model.set_weights(
-    [generator.normal(size=w.shape) for w in keras_model.get_weights()]
-  )
-  return keras_model
 
 
 class TestFrozen:
@@ -377,23 +375,19 @@ class TestMemory:
 
 
 @pytest.mark.slow
-def test_layer_normalization_has_no_kernel_that_is_unsafe_in_parallel(
-  run_in_graph,
-):
+def test_layer_normalization_has_no_kernel_that_is_unsafe_in_parallel():
   """TensorFlow's fused kernel corrupts memory, see `keras_parts`."""
   layer = layers.LayerNormalization(epsilon=0.01)
-  part = keras_parts.make_part(sequential((3,), layer), parts.HEAD)
-  x = np.float32([[1, 2, 6], [0, 0, 0]])
-  weights = np.float32([2, 1, 1]), np.float32([0, 0, 5])
+  part = make_part(sequential((3,), layer))
 
   def gradient(scale, shift, x):
     with tf.GradientTape() as tape:
       tape.watch(x)
-      y = part((scale, shift), x)
-      loss = tf.reduce_sum(tf.square(y))
-    return y, tape.gradient(loss, x)
+      loss = tf.reduce_sum(tf.square(part((scale, shift), x)))
+    return tape.gradient(loss, x)
 
-  graph = tf.function(gradient).get_concrete_function(*weights, x).graph
+  arguments = np.ones(3, "f"), np.ones(3, "f"), np.ones((2, 3), "f")
+  graph = tf.function(gradient).get_concrete_function(*arguments).graph
   definition = graph.as_graph_def()
   names = {
     node.op
@@ -404,10 +398,6 @@ def test_layer_normalization_has_no_kernel_that_is_unsafe_in_parallel(
     for node in nodes
   }
   assert not any("FusedBatchNorm" in each for each in names)
-  found, _ = run_in_graph(gradient, *weights, x)
-  # Mean 3, variance 14 / 3.
-  row = np.array([-2, -1, 3]) / np.sqrt(14 / 3 + 0.01)
-  assert_close(found, [row * [2, 1, 1] + [0, 0, 5], [0, 0, 5]], 1e-5, 1e-6)
 
 
 def dense_twice(x):

@@ -1,5 +1,7 @@
 """Tests of what every model has to be, and of finding one by its name."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -130,33 +132,28 @@ def case(request, compile_in_graph):
       lambda value: tf.TensorSpec(value.shape, value.dtype), (weights, x, y)
     ),
   )
-  return (
-    name,
-    model,
-    {
-      "weights": weights,
-      "backbone": backbone,
-      "again": start(np.array([3, 4], np.int32))[0],
-      "other_weights": start(np.array([4, 3], np.int32))[0],
-      "gradients": differentiate(weights, x, y),
-    },
+  return types.SimpleNamespace(
+    name=name,
+    model=model,
+    weights=weights,
+    backbone=backbone,
+    again=start(np.array([3, 4], np.int32))[0],
+    other_weights=start(np.array([4, 3], np.int32))[0],
+    gradients=differentiate(weights, x, y),
   )
 
 
 class TestEveryModel:
   @pytest.mark.slow
-  def test_initial_weights_of_equal_seeds_are_equal(self, case):
-    _, _, result = case
-    np.testing.assert_equal(result["again"], result["weights"])
-    if result["backbone"]:
-      np.testing.assert_equal(result["backbone"], result["weights"].backbone)
-
-  @pytest.mark.slow
-  def test_initial_kernels_of_other_seed_or_layer_differ(self, case, by_name):
-    name, model, result = case
-    starts = []
-    others = by_name(model, result["other_weights"])
-    for weight_name, one in by_name(model, result["weights"]).items():
+  def test_equal_seeds_give_equal_weights_and_no_other_does(
+    self, case, by_name
+  ):
+    np.testing.assert_equal(case.again, case.weights)
+    if case.backbone:
+      np.testing.assert_equal(case.backbone, case.weights.backbone)
+    name, starts = case.name, []
+    others = by_name(case.model, case.other_weights)
+    for weight_name, one in by_name(case.model, case.weights).items():
       other = others[weight_name]
       if weight_name.endswith("/kernel"):
         assert not np.any(one == other), weight_name
@@ -168,11 +165,11 @@ class TestEveryModel:
     assert len(set(starts)) == len(starts)
 
   def test_initial_values_have_their_distribution(self, case, by_name):
-    name, model, result = case
-    assert model.num_parameters == sum(
-      w.size for w in tf.nest.flatten(result["weights"])
+    name = case.name
+    assert case.model.num_parameters == sum(
+      w.size for w in tf.nest.flatten(case.weights)
     )
-    for weight_name, weight in by_name(model, result["weights"]).items():
+    for weight_name, weight in by_name(case.model, case.weights).items():
       assert weight.dtype == np.float32
       kind = weight_name.split("/")[-1]
       if kind == "kernel":
@@ -189,35 +186,29 @@ class TestEveryModel:
         constant = {"bias": 0, "beta": 0, "gamma": 1}[kind]
         np.testing.assert_array_equal(weight, constant, weight_name)
 
-  def test_gradient_reaches_every_weight(self, case):
-    _, model, result = case
-    for name, weight, gradient in zip(
-      tf.nest.flatten(model.weight_names()),
-      tf.nest.flatten(result["weights"]),
-      result["gradients"],
-      strict=True,
+  def test_gradient_reaches_every_weight(self, case, by_name):
+    for (name, weight), gradient in zip(
+      by_name(case.model, case.weights).items(), case.gradients, strict=True
     ):
       assert gradient.shape == weight.shape, name
       assert np.all(np.isfinite(gradient)), name
       assert np.any(gradient), name
 
   def test_last_layer_is_the_end_of_the_backbone_only(self, case):
-    name, model, _ = case
-    names = model.backbone.names
-    if name == "linear":
-      assert not names and not list(model.last_backbone_layer())
+    names, is_last = case.model.backbone.names, case.model.last_backbone_layer()
+    if case.name == "linear":
+      assert not names and not is_last
       return
-    layer, size = LAST_LAYERS[name]
-    last = np.array(names)[list(model.last_backbone_layer())]
+    layer, size = LAST_LAYERS[case.name]
+    last = np.array(names)[list(is_last)]
     assert last.tolist() == [each for each in names if each.startswith(layer)]
     assert len(last) == size < len(names)
 
   def test_head_can_be_cut_to_one_linear_layer(self, case):
-    _, model, _ = case
-    cut = split_model.with_head(model, "last_layer")
+    cut = split_model.with_head(case.model, "last_layer")
     assert len({name.split("/")[0] for name in cut.head.names}) == 1
     assert cut.head.shapes[0] == (cut.embedding_size, NUM_CLASSES)
-    assert cut.num_parameters == model.num_parameters
+    assert cut.num_parameters == case.model.num_parameters
 
 
 class TestBuild:

@@ -11,6 +11,7 @@ from tests.fixtures import tables
 from tests.fixtures import trees
 from tests.fixtures.arrays import assert_close
 from tests.fixtures.arrays import normal
+from tests.fixtures.keras_models import dense
 from tests.fixtures.keras_models import sequential
 from tests.fixtures.refusals import refused
 from tff_shift.models import parts
@@ -31,11 +32,8 @@ def two_branches(branch=lambda name: layers.Dense(3, name=name)):
     first = branch("first")(x)
     return tf.keras.Model(x, layers.Subtract()([first, second]))
 
-  def head():
-    return sequential((3,), layers.Dense(2))
-
   return split_model.build_split_model(
-    "branches", backbone=backbone, head=head, input_dtype=tf.float32
+    "branches", backbone=backbone, head=dense(3, last=2), input_dtype=tf.float32
   )
 
 
@@ -49,7 +47,7 @@ def build_words(input_dtype=tf.int32, taken=tf.int32):
       layers.GlobalAveragePooling1D(),
       dtype=taken,
     ),
-    head=lambda: sequential((2,), layers.Dense(3, name="classifier")),
+    head=dense(2, classifier=3),
     input_dtype=input_dtype,
   )
 
@@ -114,8 +112,8 @@ class TestErrors:
     with refused(r"gives \(3,\) and head takes \(4,\)"):
       split_model.build_split_model(
         "misfit",
-        backbone=lambda: sequential((2,), layers.Dense(3)),
-        head=lambda: sequential((4,), layers.Dense(2)),
+        backbone=dense(2, first=3),
+        head=dense(4, last=2),
         input_dtype=tf.float32,
       )
 
@@ -301,7 +299,7 @@ class TestWithHead:
   def test_layers_without_weights_move_too(self, run_in_graph):
     model = split_model.build_split_model(
       "activated",
-      backbone=lambda: sequential((2,), layers.Dense(3)),
+      backbone=dense(2, first=3),
       head=lambda: sequential((3,), layers.ReLU(), layers.Dense(2)),
       input_dtype=tf.float32,
     )
@@ -337,16 +335,16 @@ class TestFrozen:
   def model(self):
     """Layers a and c are frozen; the head is b -> ReLU -> c."""
 
-    def dense(name, trainable):
+    def layer(name, trainable):
       return layers.Dense(
         2, bias_initializer="ones", name=name, trainable=trainable
       )
 
     return split_model.build_split_model(
       "frozen",
-      backbone=lambda: sequential((2,), dense("a", False)),
+      backbone=lambda: sequential((2,), layer("a", False)),
       head=lambda: sequential(
-        (2,), dense("b", True), layers.ReLU(), dense("c", False)
+        (2,), layer("b", True), layers.ReLU(), layer("c", False)
       ),
       input_dtype=tf.float32,
     )

@@ -241,16 +241,14 @@ def saved(algorithm, tmp_path_factory):
 @pytest.mark.parametrize(
   "other, message",
   [
-    ({"rounds_per_step": 2}, "rounds_per_step was 1, and is 2"),
-    (
-      {"participation": 0.5, "seed": 6},
-      "seed was 5, and is 6; participation was 1.0, and is 0.5",
-    ),
-    (
-      {"client_names": ("north", "south", "east")},
-      "client_names lacks 'west', with a saved state, and has 'east', without"
-      " one",
-    ),
+    *tables.cases("""
+{"rounds_per_step": 2}
+    rounds_per_step was 1, and is 2
+{"participation": 0.5, "seed": 6}
+    seed was 5, and is 6; participation was 1.0, and is 0.5
+{"client_names": ("north", "south", "east")}
+    client_names lacks 'west', with a saved state, and has 'east', without one
+"""),
     (
       {
         "client_names": NAMES[:2],

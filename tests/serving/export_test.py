@@ -278,3 +278,30 @@ def test_prediction_from_examples_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
   export_run(running, tmp_path / "model")
   assert tff_shift.load(tmp_path / "model").functions == ("predict",)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("context")
+def test_guide_need_not_be_that_of_a_guided_model(tmp_path):
+  fed_avg = algorithms.get("fed_avg")
+  algorithm = algorithm_lib.build(
+    "factors",
+    # A client's logit is the first feature of a query times its own factor.
+    lambda model, hparams: fed_avg.build(model, hparams)._replace(
+      guide_queries=lambda weights, x: x[:, :1]
+      * tf.constant([[1.0, 0.0, -1.0]])
+    ),
+    MODEL,
+    fed_avg.HParams(client_weighting="uniform"),
+    num_queries=2,
+  )
+  data = [make_data(client, 6 + client) for client in range(NUM_CLIENTS)]
+  export_run(rounds.Rounds(algorithm, data, run_seed=0), tmp_path / "model")
+  routes, probabilities = tff_shift.load(tmp_path / "model").guide(
+    np.float32([[2, 0], [-2, 0]])
+  )
+  np.testing.assert_array_equal(routes, [0, 2])
+  # The logits, without the shares of the clients: with uniform weighting a
+  # client counts as one, so that they are equal.
+  odds = np.exp([[2, 0, -2], [-2, 0, 2]])
+  assert_close(probabilities, odds / odds.sum(axis=1, keepdims=True), 1e-5)

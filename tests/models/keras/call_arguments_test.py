@@ -169,12 +169,19 @@ def compare(build):
   """Compares a model with Keras in evaluation and in a training step."""
   keras_model, x = randomized(build()), sequences()
   factors = np.random.default_rng(6).normal(size=(6, 3)).astype(np.float32)
+
+  def with_gradients(call, weights):
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      y = call()
+      loss = tf.reduce_sum(y * factors)
+    return y, tape.gradient(loss, weights)
+
   expected = [keras_model(x).numpy()]
   model = models.from_keras(keras_model, initial="given")
-  with tf.GradientTape() as tape:
-    y = keras_model(x, training=True)
-    loss = tf.reduce_sum(y * factors)
-  gradients = tape.gradient(loss, keras_model.trainable_variables)
+  y, gradients = with_gradients(
+    lambda: keras_model(x, training=True), keras_model.trainable_variables
+  )
   expected.append(y)
   # Weights are created in another order; their values tell them apart.
   gradient_of = {
@@ -193,14 +200,9 @@ def compare(build):
   with (
     modes.with_statistics(model.statistics) as statistics,
     modes.training(lambda: tf.constant(SEED)),
-    tf.GradientTape() as tape,
   ):
-    flat = tf.nest.flatten(weights)
-    tape.watch(flat)
-    y = model.predict(weights, x)
-    loss = tf.reduce_sum(y * factors)
-  gradients = tape.gradient(loss, flat)
-  found += [y, *gradients]
+    y, gradients = with_gradients(lambda: model.predict(weights, x), weights)
+  found += [y, *tf.nest.flatten(gradients)]
   found += list(statistics.values())
   trees.assert_close(found, expected, 2e-4, 1e-4)
 

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tff_shift as ts
+from tests.fixtures import tables
 from tests.fixtures.arrays import assert_close
 from tests.fixtures.arrays import assert_equal
 from tests.fixtures.keras_models import randomized
@@ -491,21 +492,29 @@ class TestInputs:
 
   @pytest.mark.parametrize(
     ("inputs", "message"),
-    [
-      ({"a": slice(4)}, "inputs= lacks the model's input 'b'"),
-      ({"a": slice(4), "c": slice(4)}, "inputs= names 'c'; the model has a, b"),
-      (
-        {"a": slice(3), "b": slice(4, 8)},
-        r"inputs\['a'\] is of 3 features, .* of shape \(4,\) takes 4",
-      ),
-      ({"a": slice(4), "b": slice(5, 9)}, "feature 4 belongs to no input"),
-      ({"a": slice(-4, 8), "b": slice(4)}, "of whole numbers from 0 is wanted"),
-      ({"a": 4, "b": slice(4)}, r"slice\(start, stop\)"),
-    ],
+    # Start and stop of slices.
+    tables.cases(r"""
+{"a": (0, 4)}
+    inputs= lacks the model's input 'b'
+{"a": (0, 4), "c": (0, 4)}
+    inputs= names 'c'; the model has a, b
+{"a": (0, 3), "b": (4, 8)}
+    inputs\['a'\] is of 3 features, .* of shape \(4,\) takes 4
+{"a": (0, 4), "b": (5, 9)}
+    feature 4 belongs to no input
+{"a": (-4, 8), "b": (0, 4)}
+    of whole numbers from 0 is wanted
+{"a": 4, "b": (0, 4)}
+    slice\(start, stop\)
+"""),
   )
   def test_that_do_not_fit_are_refused(self, inputs, message):
+    slices = {
+      name: slice(*each) if isinstance(each, tuple) else each
+      for name, each in inputs.items()
+    }
     with refused(message):
-      models.from_keras(two_inputs, inputs=inputs)
+      models.from_keras(two_inputs, inputs=slices)
 
   def test_images_are_not_split(self):
     inputs = {"a": slice(4), "b": slice(4, 8)}

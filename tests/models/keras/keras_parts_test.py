@@ -29,14 +29,14 @@ TOKENS = np.array(
   [[4, 1, 6, 0, 0], [2, 2, 0, 0, 0], [5, 6, 3, 1, 2], [0] * 5], np.int32
 )
 # An LSTM and a GRU that may run on kernels for GPUs take seconds to build: one
-# of each.
+# of them, and an LSTM in `keras_3_test`.
 simple_lstm = functools.partial(
   layers.LSTM, recurrent_activation="hard_sigmoid"
 )
 RECURRENT = {
   "gru": lambda: layers.GRU(UNITS, name="layer1"),
   "bidirectional_lstm": lambda: layers.Bidirectional(
-    layers.LSTM(UNITS), name="layer1"
+    layers.RNN(layers.LSTMCell(UNITS)), name="layer1"
   ),
 }
 
@@ -246,7 +246,7 @@ class TestThroughTff:
   @pytest.fixture(scope="class")
   def case(self, run_in_graph):
     """A computation of an LSTM, its arguments, and what it should return."""
-    part = make_part(embed_and(layers.LSTM(UNITS, name="layer1")))
+    part = make_part(embed_and(simple_lstm(UNITS, name="layer1")))
     compute = outputs_and_gradients(part)
     arguments = (tuple(normal(0, *each) for each in part.shapes), TOKENS)
     specs = tf.nest.map_structure(

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.fixtures import page_cells
+from tests.fixtures import tables
 from tff_shift.reporting.pages import budgets
 from tff_shift.reporting.pages import contents as contents_lib
 from tff_shift.reporting.pages import shown
@@ -36,18 +37,16 @@ def test_equal_budgets_are_one_line_and_unknown_ones_none():
 
 @pytest.mark.parametrize(
   "more, floors, text",
-  [
-    ({}, [], "A client of x computes 1.5 times the gradients of y in a round."),
-    # The same numbers, and numbers of a floor, are not worth a sentence.
-    ({"num_gradients": 20.1}, ["x"], ""),
-    ({"num_gradients": 0}, [], ""),
-    ({"num_gradients": None}, [], ""),
-    (
-      {"num_gradients": 30.0, "bytes_up": 40},
-      [],
-      "A client of y sends 2 times the bytes of x in a round.",
-    ),
-  ],
+  # The same numbers, and numbers of a floor, are not worth a sentence.
+  tables.cases("""
+{}, []
+    A client of x computes 1.5 times the gradients of y in a round.
+{"num_gradients": 20.1}, ["x"]
+{"num_gradients": 0}, []
+{"num_gradients": None}, []
+{"num_gradients": 30.0, "bytes_up": 40}, []
+    A client of y sends 2 times the bytes of x in a round.
+"""),
 )
 def test_extremes(more, floors, text):
   given = {"num_gradients": 20.0, "bytes_up": 20, "bytes_down": 8} | more

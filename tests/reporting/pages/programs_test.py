@@ -19,8 +19,7 @@ def sentence(program, *, paper=None, ours=(), unit="%", note=""):
 
 @pytest.mark.parametrize(
   "options, text",
-  [
-    *tables.cases("""
+  tables.cases("""
 {"paper": 70.0, "ours": [60.0, 62.0]}
     The program is 2.50 points below the paper and ours is 6.50 points
     below the program.
@@ -32,9 +31,8 @@ def sentence(program, *, paper=None, ours=(), unit="%", note=""):
     Not run here.
 {"paper": 0.5, "unit": ""}
     The program is 67 above the paper.
+{}
 """),
-    ({}, ""),
-  ],
 )
 def test_sentence(options, text):
   assert sentence(67.5, **options) == text

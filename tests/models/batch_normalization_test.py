@@ -105,6 +105,18 @@ def test_one_step_by_hand(shape, expected):
   )
 
 
+def train(model, loss, num_steps=3, **options):
+  """Trains by a loss of weights; returns the weights."""
+  return local_training.train(
+    lambda now, step, carry: (loss(now), carry),
+    model.initial_weights(SEED),
+    num_steps,
+    LocalHParams(learning_rate=0.1),
+    seed=SEED,
+    **options,
+  ).weights
+
+
 @pytest.mark.slow
 def test_second_gradient_of_a_step_moves_nothing():
   model = models.from_keras(randomized(vectors()), initial="given")
@@ -116,22 +128,16 @@ def test_second_gradient_of_a_step_moves_nothing():
     gradient_at(tuple(w + 1.0 for w in trained))
     return first
 
-  def train(**options):
+  def trained(**options):
     with modes.with_statistics(model.statistics) as statistics:
-      result = local_training.train(
-        lambda now, step, carry: (
-          local_training.cross_entropy(model.predict(now, x), y),
-          carry,
-        ),
-        model.initial_weights(SEED),
-        3,
-        LocalHParams(learning_rate=0.1),
-        seed=SEED,
+      weights = train(
+        model,
+        lambda now: local_training.cross_entropy(model.predict(now, x), y),
         **options,
       )
-      return result.weights, tuple(statistics.values())
+      return weights, tuple(statistics.values())
 
-  trees.assert_equal(train(differentiate=twice), train())
+  trees.assert_equal(trained(differentiate=twice), trained())
 
 
 def test_without_statistics_to_move_training_normalises_by_those_there_are():
@@ -147,15 +153,8 @@ def test_without_statistics_to_move_training_normalises_by_those_there_are():
   x, slope = normal(6, 2, 5, 4)
   slope = slope[:, :3]
   weights = model.initial_weights(SEED)
-  result = local_training.train(
-    lambda now, step, carry: (
-      tf.reduce_sum(model.predict(now, x) * slope),
-      carry,
-    ),
-    weights,
-    1,
-    LocalHParams(learning_rate=0.1),
-    seed=SEED,
+  trained = train(
+    model, lambda now: tf.reduce_sum(model.predict(now, x) * slope), 1
   )
   mean, variance = model.statistics.values()
   normed = (x - mean) / np.sqrt(variance + 0.25)
@@ -163,12 +162,12 @@ def test_without_statistics_to_move_training_normalises_by_those_there_are():
   scale, shift = weights.backbone
   close = {"rtol": 1e-5, "atol": 1e-5}
   np.testing.assert_allclose(
-    result.weights.backbone[0],
+    trained.backbone[0],
     scale - 0.1 * np.sum(of_features * normed, axis=0),
     **close,
   )
   np.testing.assert_allclose(
-    result.weights.backbone[1], shift - 0.1 * np.sum(of_features, 0), **close
+    trained.backbone[1], shift - 0.1 * np.sum(of_features, 0), **close
   )
 
 

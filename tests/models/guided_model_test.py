@@ -46,25 +46,6 @@ def build_without_sharing(input_dtype=tf.float32):
   )
 
 
-def build_with_images():
-  """Features are an image, and each branch has a convolution."""
-  return build_small(
-    trunk=lambda: sequential((6, 6, 1), layers.Conv2D(2, 3, name="trunk")),
-    target_branch=lambda: sequential(
-      (4, 4, 2),
-      layers.Conv2D(3, 3, name="goal"),
-      layers.GlobalAveragePooling2D(),
-      layers.Dense(2, name="goal_linear"),
-    ),
-    client_branch=lambda: sequential(
-      (4, 4, 2),
-      layers.Conv2D(3, 3, name="guide"),
-      layers.Flatten(),
-      layers.Dense(NUM_CLIENTS, name="guide_linear"),
-    ),
-  )
-
-
 def build_with_guide():
   return guided_model.with_guide(
     # Wide enough that some unit of each layer is above zero.
@@ -92,7 +73,6 @@ def examples(model):
   params=[
     build_small,
     build_without_sharing,
-    build_with_images,
     build_with_guide,
   ],
 )

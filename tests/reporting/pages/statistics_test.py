@@ -216,7 +216,7 @@ class TestOrderings:
   @pytest.mark.slow
   @pytest.mark.parametrize(
     "num_methods, num_seeds, num_columns, num_tables",
-    [(3, 2, 1, 2000), (5, 3, 1, 2000), (4, 5, 3, 1000), (10, 5, 1, 1000)],
+    [(3, 2, 1, 2000), (5, 3, 1, 500), (4, 5, 3, 300), (10, 5, 1, 300)],
   )
   def test_equal_methods_rarely_have_a_certain_winner(
     self, num_methods, num_seeds, num_columns, num_tables

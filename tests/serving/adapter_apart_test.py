@@ -23,7 +23,7 @@ from tests.serving import adapter_test
 from tff_shift._util import errors
 from tff_shift.learning import phases
 
-pytestmark = pytest.mark.usefixtures("context")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
 
 _ROOT = pathlib.Path(__file__).parents[2]
 NAMES = adapter_test.NAMES
@@ -228,7 +228,6 @@ def test_halves_run_in_tffs_executor(algorithm, tmp_path):
   trees.assert_close(*found, 1e-5, 1e-6)
 
 
-@pytest.mark.slow
 def test_server_goes_on_within_a_round(algorithm, tmp_path):
   first = open_server(algorithm, tmp_path)
   client = open_client(algorithm, tmp_path, 2)
@@ -245,7 +244,6 @@ def test_server_goes_on_within_a_round(algorithm, tmp_path):
   assert trees.bits(first._state) == trees.bits(second._state)
 
 
-@pytest.mark.slow
 class TestMessages:
   """What a server and a client refuse, and that they then stay as they were."""
 
@@ -482,7 +480,6 @@ class TestMessages:
     assert apart.server.asked == ("north",)
 
 
-@pytest.mark.slow
 def test_state_of_another_client_is_refused(algorithm, tmp_path):
   client = open_client(algorithm, tmp_path, 0)
   client.receive(open_server(algorithm, tmp_path).broadcast)
@@ -506,7 +503,6 @@ def test_arguments_are_checked(algorithm, tmp_path):
     ts.AdapterClient(algorithm, adapter_test.DEPLOYMENT, tmp_path, client=0)
 
 
-@pytest.mark.slow
 def test_aggregators_that_hide_clients_need_one_process(tmp_path):
   algorithm = ts.build_algorithm(
     "fed_ade",
@@ -520,7 +516,6 @@ def test_aggregators_that_hide_clients_need_one_process(tmp_path):
     open_client(algorithm, tmp_path, 0)
 
 
-@pytest.mark.slow
 def test_names_of_a_saved_server_come_first(algorithm, tmp_path):
   with open_server(algorithm, tmp_path, client_names=NAMES[:2]) as server:
     server.save()

@@ -24,6 +24,8 @@ from tff_shift.serving import export
 from tff_shift.simulation.engine import callbacks
 from tff_shift.simulation.engine import rounds
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
+
 NUM_CLIENTS = 3
 
 
@@ -59,7 +61,6 @@ def export_run(running, folder, **options):
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("context")
 def test_model_of_a_run_predicts_what_was_evaluated(tmp_path, run_for_each):
   """A run on a turning circle, and its model in a folder."""
   dataset = evolving_data.load_evolving("circle", num_domains=4, seed=0)
@@ -125,7 +126,6 @@ def test_model_of_a_run_predicts_what_was_evaluated(tmp_path, run_for_each):
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("context")
 def test_feddrm_answers_as_its_federation(tmp_path):
   model = guided_model.with_guide(
     mlp.build((2,), num_classes=3, width=6, head_width=5), NUM_CLIENTS, 7
@@ -178,7 +178,6 @@ def running(context):
   return start(algorithms.build("local", MODEL))
 
 
-@pytest.mark.slow
 class TestChosenClients:
   def test_some_clients_do_not_vote(self, running, tmp_path, run_in_graph):
     export_run(running, tmp_path / "model", clients=[2, 0])
@@ -215,7 +214,6 @@ class TestChosenClients:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
 def test_links_are_replaced_and_a_full_disk_keeps_the_model_of_before(
   running, tmp_path, no_file_above
 ):
@@ -238,7 +236,6 @@ def test_links_are_replaced_and_a_full_disk_keeps_the_model_of_before(
   ]
 
 
-@pytest.mark.slow
 def test_model_is_replaced_and_nothing_else(running, tmp_path):
   folder = tmp_path / "model"
   folder.mkdir()
@@ -252,8 +249,6 @@ def test_model_is_replaced_and_nothing_else(running, tmp_path):
   assert {path.name for path in tmp_path.iterdir()} == {"model", "other"}
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("context")
 def test_prediction_from_examples_is_refused(tmp_path):
   fields = ["x"]
 
@@ -280,8 +275,6 @@ def test_prediction_from_examples_is_refused(tmp_path):
   assert tff_shift.load(tmp_path / "model").functions == ("predict",)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("context")
 def test_guide_need_not_be_that_of_a_guided_model(tmp_path):
   fed_avg = algorithms.get("fed_avg")
   algorithm = algorithm_lib.build(

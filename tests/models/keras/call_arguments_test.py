@@ -9,6 +9,8 @@ from tests.fixtures.keras_models import randomized
 from tff_shift import models
 from tff_shift.models import modes
 
+pytestmark = pytest.mark.slow
+
 layers = tf.keras.layers
 SEED = np.int32([1, 2])
 # A mask of sequences of five steps.
@@ -207,13 +209,11 @@ def compare(build):
   trees.assert_close(found, expected, 2e-4, 1e-4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", EQUAL)
 def test_output_gradient_and_statistics_are_those_of_keras(kind):
   compare(EQUAL[kind])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", REFUSED)
 def test_calls_that_no_function_of_weights_can_honour_are_refused(kind):
   with pytest.raises(ValueError, match=r"'\w+' is called with (train|a con)"):

@@ -8,6 +8,8 @@ from tests.fixtures import trees
 from tests.fixtures.arrays import assert_close
 from tff_shift.models.networks import lenet
 
+pytestmark = pytest.mark.slow
+
 SEED = np.array([1, 2], np.int32)
 SHARING = ("none", "shallow", "mid", "deep")
 
@@ -30,7 +32,6 @@ def numpy(models, reference):
 X = np.random.default_rng(0).random((3, 32, 32, 3), np.float32)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   "sharing, guided, trunk_size",
   [
@@ -52,7 +53,6 @@ def test_parameters_are_the_published_numbers(
   assert model.embedding_size == 128
 
 
-@pytest.mark.slow
 def test_class_logits_agree_with_numpy(numpy):
   def convolve(x, layer, groups):
     # Without a border: what a border of two adds is cut off.
@@ -73,7 +73,6 @@ def test_class_logits_agree_with_numpy(numpy):
   assert_close(numpy.predict(X), expected, 1e-3, 1e-4)
 
 
-@pytest.mark.slow
 def test_copies_of_shared_weights_give_what_sharing_gives(
   models, numpy, run_in_graph
 ):
@@ -102,7 +101,6 @@ def test_copies_of_shared_weights_give_what_sharing_gives(
     trees.assert_close(both, expected, 1e-5, 1e-5)
 
 
-@pytest.mark.slow
 def test_weights_start_uniformly_up_to_one_over_the_root_of_inputs(
   models, run_in_graph
 ):

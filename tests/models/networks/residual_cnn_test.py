@@ -7,6 +7,8 @@ import tensorflow as tf
 from tests.fixtures.arrays import assert_close
 from tff_shift.models.networks import residual_cnn
 
+pytestmark = pytest.mark.slow
+
 # Even in two blocks and odd in the last.
 SHAPE = (28, 28, 2)
 
@@ -18,7 +20,6 @@ def small():
   )
 
 
-@pytest.mark.slow
 def test_number_for_cifar10_is_counted_by_hand():
   model = residual_cnn.build((32, 32, 3), num_classes=10, width=16)
   # A 3x3 convolution with a scale and an offset per channel; in a block, two of
@@ -42,7 +43,6 @@ def forward(numpy, x):
   return x.mean((1, 2))
 
 
-@pytest.mark.slow
 def test_embedding_and_logits_agree_with_numpy(small, reference):
   numpy = reference(small, groups=2)
   x = np.random.default_rng(0).random((2, *SHAPE), np.float32)

@@ -9,6 +9,8 @@ import tensorflow as tf
 from tests.fixtures.arrays import assert_close
 from tff_shift.models.networks import wide_resnet
 
+pytestmark = pytest.mark.slow
+
 
 def stage_parameters(inputs, channels):
   """Two blocks; each convolution is 3x3 and comes after a normalisation."""
@@ -33,7 +35,6 @@ def small():
   )
 
 
-@pytest.mark.slow
 def test_parameters_are_those_of_wrn_16_2():
   model = wide_resnet.build((32, 32, 3))
   backbone = 9 * 3 * 16
@@ -50,7 +51,6 @@ def test_parameters_are_those_of_wrn_16_2():
   assert len(kernels) == 16
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("widening_factor", [1, 2])
 def test_embedding_agrees_with_numpy(widening_factor, small, reference):
   numpy = reference(small(widening_factor), groups=4)

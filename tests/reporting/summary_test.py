@@ -4,6 +4,7 @@ import re
 import numpy as np
 import pytest
 
+from tests.fixtures import tables
 from tff_shift.learning import evaluation
 from tff_shift.reporting import summary
 from tff_shift.simulation.storage import run_records
@@ -121,14 +122,14 @@ class TestComparisonTable:
       # A difference of single seeds may be chance.
       assert "*" not in table
       return
-    assert [line.split()[:-1] for line in table.splitlines()[2:]] == [
-      ["fed_avg", "sine", "60.00", "0.5"],
-      ["local", "sine", "70.00", "*", "0.25", "*"],
-      ["pooled", "sine", "90.00", "0.125"],
-      ["fed_avg", "linear", "40.00", "*", "2", "*"],
-      ["local", "linear", "40.00", "*", "3"],
-      ["fed_avg", "square", "99.00", "0.1"],
-      ["diverged", "linear", "10.00", "nan"],
+    assert [row for row, _ in tables.rows(table)][2:] == [
+      "fed_avg sine 60.00 0.5 0.25",
+      "local sine 70.00 * 0.25 * 0.25",
+      "pooled sine 90.00 0.125 0.25",
+      "fed_avg linear 40.00 * 2 * 0.25",
+      "local linear 40.00 * 3 0.25",
+      "fed_avg square 99.00 0.1 0.25",
+      "diverged linear 10.00 nan 0.25",
     ]
 
   def test_one_seed_shows_no_spread(self, make_summary):
@@ -162,12 +163,12 @@ class TestComparisonTable:
       make_summary(num_diverged=(0, 2, 1)),
       make_summary("local", num_diverged=(0, 0, 0)),
     ]
-    lines = summary.comparison_table(runs, metrics=[]).splitlines()
-    assert [line.split() for line in lines] == [
-      ["algorithm", "s/round", "diverged"],
-      ["---------", "-------", "--------"],
-      ["fed_avg", "0.25", "3"],
-      ["local", "0.25", "0"],
+    table = summary.comparison_table(runs, metrics=[])
+    assert [row for row, _ in tables.rows(table)] == [
+      "algorithm s/round diverged",
+      "--------- ------- --------",
+      "fed_avg 0.25 3",
+      "local 0.25 0",
     ]
     assert "diverged" not in summary.comparison_table(runs[1:])
     assert runs[0].to_record().num_diverged == (0, 2, 1)
@@ -180,17 +181,10 @@ class TestComparisonTable:
       ),
       make_summary("ditto"),
     ]
-    lines = summary.comparison_table(runs, metrics=[]).splitlines()
-    assert lines[0].split("  ")[1:] == [
-      "s/round",
-      "not in training",
-      "not in evaluation",
-    ]
-    assert [line.split()[2:] for line in lines[2:]] == [
-      ["2", "0"],
-      ["2", "1"],
-      ["0", "0"],
-    ]
+    table = summary.comparison_table(runs, metrics=[])
+    head, _, *lines = (row for row, _ in tables.rows(table))
+    assert head == "algorithm s/round not in training not in evaluation"
+    assert lines == ["fed_avg 0.25 2 0", "local 0.25 2 1", "ditto 0.25 0 0"]
     assert summary.left_out_lines(runs) == [
       "not in training of fed_avg, local: 2 clients (b, c)",
       "not in evaluation of local: 1 client (d)",

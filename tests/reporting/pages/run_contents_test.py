@@ -1,6 +1,5 @@
 """Run folders of the binaries as contents of a page."""
 
-import csv
 import os
 import pathlib
 
@@ -49,9 +48,9 @@ def entry(
 
 @pytest.fixture
 def make(tmp_path):
-  """Returns `make(name, *entries, rows=(), **flags)`, which gives a folder."""
+  """Returns `make(name, *entries, rows="", **flags)`, which gives a folder."""
 
-  def write(name, *entries, rows=(), schema=None, **flags):
+  def write(name, *entries, rows="", schema=None, **flags):
     folder = tmp_path / name
     folder.mkdir()
     algorithms = list(dict.fromkeys(each.algorithm for each in entries))
@@ -73,10 +72,7 @@ def make(tmp_path):
         folder / "summary.json", run_records.Summary(runs=tuple(entries))
       )
     if rows:
-      with open(folder / "metrics.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+      (folder / "metrics.csv").write_text(rows)
     return read_run.read(folder)
 
   return write
@@ -299,30 +295,22 @@ def test_stopped_run_shows_what_is_missing(make, tmp_path):
   assert not nothing.cells and len(nothing.problems) == 1
 
 
-def row(seed, number, accuracy, **changes):
-  names = "algorithm dataset held_out dirichlet learning_rate"
-  values = "fed_avg circle target inf 0.1"
-  return {
-    **dict(zip(names.split(), values.split(), strict=True)),
-    **{"seed": seed, "round": number, "client_accuracy": accuracy},
-  } | changes
-
-
 def test_curves_are_the_rows_of_the_entry(make):
   folder = make(
     "a",
     entry(learning_rate=0.1),
     entry("source"),
-    rows=[
-      row(3, 1, 10.0),
-      row(3, 2, 20.0),
-      row(5, 1, 30.0),
-      # Neither another rate, nor runs that only chose, nor empty values.
-      row(3, 1, 99.0, learning_rate="0.2"),
-      row(3, 1, 99.0, held_out="last_source"),
-      row(3, 3, ""),
-      row(3, 1, 7.0, algorithm="source", learning_rate=""),
-    ],
+    # Neither another rate, nor runs that only chose, nor empty values.
+    rows="""\
+algorithm,dataset,held_out,dirichlet,learning_rate,seed,round,client_accuracy
+fed_avg,circle,target,inf,0.1,3,1,10.0
+fed_avg,circle,target,inf,0.1,3,2,20.0
+fed_avg,circle,target,inf,0.1,5,1,30.0
+fed_avg,circle,target,inf,0.2,3,1,99.0
+fed_avg,circle,last_source,inf,0.1,3,1,99.0
+fed_avg,circle,target,inf,0.1,3,3,
+source,circle,target,inf,,3,1,7.0
+""",
   )
   curves = contents_of(folder).curves
   assert [(c.row, c.seed, c.step, c.points) for c in curves] == [
@@ -345,7 +333,7 @@ def test_main_metrics_are_accuracies_of_clients(make):
 
 
 def test_file_that_is_none_is_refused(make):
-  path = make("run", entry(), rows=[{"round": 1, "seed": 3}]).path
+  path = make("run", entry(), rows="round,seed\n1,3\n").path
   for name in ("config.json", "summary.json", "metrics.csv"):
     os.rename(path / name, path / "kept")
     os.mkfifo(path / name)
@@ -358,16 +346,14 @@ def test_file_that_is_none_is_refused(make):
 
 
 def test_row_that_is_not_whole_is_none(make):
-  path = make("run", rows=[{"round": 1, "seed": 3}]).path
+  path = make("run", rows="round,seed\n1,3\n").path
   with open(path / "metrics.csv", "a") as file:
     file.write("2,")
   assert read_run.read(path).rows == [{"round": "1", "seed": "3"}]
 
 
 def test_cell_that_is_no_number_is_named(make):
-  folder = make(
-    "run", entry(), rows=[{"round": 1, "seed": 3, "client_accuracy": "x"}]
-  )
+  folder = make("run", entry(), rows="round,seed,client_accuracy\n1,3,x\n")
   with refused(r"metrics\.csv: could not conv"):
     contents_of(folder)
 

@@ -15,15 +15,15 @@ layers = tf.keras.layers
 
 SEED = np.array([1, 2], np.int32)
 LENGTH, VOCABULARY, EMBEDDING, UNITS, CLASSES = 6, 11, 4, 5, 3
-TITLES = np.array(
-  [
-    [3, 4, 5, 0, 0, 0],
-    [1, 2, 3, 4, 0, 0],
-    [7, 7, 7, 7, 2, 0],
-    # Of one word, and of none.
-    [9, 0, 0, 0, 0, 0],
-    [0, 0, 0, 0, 0, 0],
-  ],
+# The last ones are of one word, and of none.
+TITLES = np.loadtxt(
+  """
+3 4 5 0 0 0
+1 2 3 4 0 0
+7 7 7 7 2 0
+9 0 0 0 0 0
+0 0 0 0 0 0
+""".splitlines(),
   np.int32,
 )
 # What the logits count in a loss.

@@ -11,6 +11,7 @@ from scipy import stats
 
 from tests.fixtures import tables
 from tests.fixtures.page_cells import cell
+from tests.fixtures.page_cells import cells
 from tests.fixtures.page_cells import column
 from tests.fixtures.page_cells import paper
 from tests.fixtures.page_cells import table
@@ -107,16 +108,19 @@ def test_no_test_where_there_can_be_none(values, printed, why):
   assert (found.why_no_test, found.p_value, found.adjusted) == (why, None, None)
 
 
+def orderings(text, **options):
+  contents = table(*cells(text), columns=[column(**options)])
+  return statistics.orderings(contents)
+
+
 class TestOrderings:
   def test_pairs_that_the_paper_separates(self):
-    found = statistics.orderings(
-      table(
-        cell("a", [10.0, 20.0, 30.0], paper=paper(50.0, 1.0)),
-        # Not separated from a: 2 is not above the larger spread.
-        cell("b", [1.0, 2.0], paper=paper(48.0, 2.0)),
-        cell("c", [11.0, 17.0, 21.0], paper=paper(40.0, 3.0)),
-      )
-    )
+    # The paper does not separate a and b: 2 is not above the larger spread.
+    found = orderings("""
+a: 10 20 30 | 50 1
+b:  1  2    | 48 2
+c: 11 17 21 | 40 3
+""")
     assert [(each.better, each.worse) for each in found] == [
       ("a", "c"),
       ("b", "c"),
@@ -133,12 +137,7 @@ class TestOrderings:
     assert second.holds is False
 
   def test_paired_test_and_interval_by_hand(self):
-    (found,) = statistics.orderings(
-      table(
-        cell("a", [10.0, 20.0, 30.0], paper=paper(2.0)),
-        cell("b", [9.0, 18.0, 27.0], paper=paper(1.0)),
-      )
-    )
+    (found,) = orderings("a: 10 20 30 | 2\nb: 9 18 27 | 1")
     # 1, 2 and 3: mean 2, standard error 1 / sqrt(3), 2 degrees of freedom, of
     # which t = 4.302653 has 95 %; P(|T| > t) = 1 - t / sqrt(t^2 + 2).
     reach = 4.302653 / math.sqrt(3)
@@ -149,55 +148,35 @@ class TestOrderings:
     assert not found.is_certain
 
   def test_less_can_be_better(self):
-    (found,) = statistics.orderings(
-      table(
-        cell("a", [1.0, 2.0], paper=paper(5.0)),
-        cell("b", [0.5, 0.5], paper=paper(1.0)),
-        columns=[column(higher_is_better=False)],
-      )
-    )
+    (found,) = orderings("a: 1 2 | 5\nb: .5 .5 | 1", higher_is_better=False)
     assert (found.better, found.worse) == ("b", "a")
     assert found.difference == 1.0
     assert found.num_held == 2
 
   def test_missing_runs_are_not_left_out(self):
-    found = statistics.orderings(
-      table(
-        cell("a", [1.0], paper=paper(2.0)),
-        cell("b", [5.0], first_seed=1, paper=paper(1.0)),
-        cell("c", paper=paper(0.0)),
-      )
-    )
+    found = orderings("a: 1 | 2\nb: - 5 | 1\nc: | 0")
     assert len(found) == 3
     assert all(each.holds is None for each in found)
 
   @pytest.mark.parametrize(
-    "values",
+    "text",
     # Equal but for rounding; one that has diverged; a single seed.
-    [([1.1, 2.2], [1.0, 2.1]), ([1.0, math.nan], [1.0, 2.0]), ([2.0], [1.0])],
+    [
+      "a: 1.1 2.2 | 2\nb: 1 2.1 | 1",
+      "a: 1 nan | 2\nb: 1 2 | 1",
+      "a: 2 | 2\nb: 1 | 1",
+    ],
   )
-  def test_no_test_where_nothing_varies_or_is_known(self, values):
-    (found,) = statistics.orderings(
-      table(
-        cell("a", values[0], paper=paper(2.0)),
-        cell("b", values[1], paper=paper(1.0)),
-      )
-    )
+  def test_no_test_where_nothing_varies_or_is_known(self, text):
+    (found,) = orderings(text)
     assert found.p_value is found.interval is found.adjusted is None
     assert found.holds in (True, None)
 
   def test_best_is_corrected_for_all_pairs_that_it_was_chosen_among(self):
     # Differences of a and b: 4, 5, 6; of a and c: 9, 9, 12; of b and c, who are
     # not told of: 5, 4, 6. So t is 5 sqrt(3), 10 and 5 sqrt(3).
-    found = statistics.orderings(
-      table(
-        cell("b", [6.0, 6.0, 6.0]),
-        cell("c", [1.0, 2.0, 0.0]),
-        cell("a", [10.0, 11.0, 12.0]),
-        # One seed: no test, which does not count.
-        cell("d", [-1.0]),
-      )
-    )
+    # One seed of d: no test, which does not count.
+    found = orderings("b: 6 6 6\nc: 1 2 0\na: 10 11 12\nd: -1")
     assert [(each.better, each.worse) for each in found] == [
       ("a", "b"),
       ("a", "c"),
@@ -230,36 +209,30 @@ class TestOrderings:
     )
 
     def has_certain_winner(of_table):
-      cells = [
-        cell(str(method), by_seed, one.heading)
-        for one, methods in zip(columns, of_table.tolist(), strict=True)
-        for method, by_seed in enumerate(methods)
-      ]
-      found = statistics.orderings(table(*cells, columns=columns))
+      found = statistics.orderings(
+        table(
+          *(
+            cell(str(method), by_seed, one.heading)
+            for one, methods in zip(columns, of_table.tolist(), strict=True)
+            for method, by_seed in enumerate(methods)
+          ),
+          columns=columns,
+        )
+      )
       assert len(found) == num_columns * (num_methods - 1)
       return any(each.is_certain for each in found)
 
     assert np.mean([has_certain_winner(each) for each in values]) <= 0.05
 
   def test_columns_can_be_left_out(self):
-    cells = cell("a", [1.0]), cell("b", [2.0])
-    left_out = table(*cells, columns=[column(orderings=False)])
-    assert not statistics.orderings(left_out)
+    assert not orderings("a: 1\nb: 2", orderings=False)
 
   def test_certain_is_what_is_left_after_correction(self):
     # Differences of 1, 2, 3 in a column and of 1.1, 1, 1.2 in another.
     columns = [column(), column("other")]
-    cells = [
-      each
-      for one, values in zip(
-        columns, ([1.0, 2.0, 3.0], [1.1, 1.0, 1.2]), strict=True
-      )
-      for each in (
-        cell("a", values, one.heading, paper=paper(2.0)),
-        cell("b", [0.0, 0.0, 0.0], one.heading, paper=paper(1.0)),
-      )
-    ]
-    found = statistics.orderings(table(*cells, columns=columns))
+    first = cells("a: 1 2 3 | 2\nb: 0 0 0 | 1")
+    second = cells("a: 1.1 1 1.2 | 2\nb: 0 0 0 | 1", ("other",))
+    found = statistics.orderings(table(*first, *second, columns=columns))
     # By t = mean / (deviation / sqrt(3)) and 1 - t / sqrt(t^2 + 2).
     ts = [2 * math.sqrt(3), 1.1 * math.sqrt(3) / 0.1]
     p_values = [1 - t / math.sqrt(t**2 + 2) for t in ts]
@@ -273,11 +246,7 @@ def test_sentence_about_the_best_method():
   # Differences of 4, 5 and 6 to b: t is 5 sqrt(3), p 0.013. 1, 2 and 3 to c: p
   # 0.074. Those of b and c do not vary, so that there are two tests. Intervals
   # reach 4.3027 / sqrt(3) to both sides.
-  contents = table(
-    cell("b", [6.0, 6.0, 6.0]),
-    cell("a", [10.0, 11.0, 12.0]),
-    cell("c", [9.0, 9.0, 9.0]),
-  )
+  contents = table(*cells("b: 6 6 6\na: 10 11 12\nc: 9 9 9"))
   assert statistics.sentences(contents) == [
     "accuracy: a is not shown to be ahead of c by 2.0 (-0.5 to 4.5); ahead of b"
     " by 5.0 (2.5 to 7.5) (95 % intervals, 3 seeds)"
@@ -285,7 +254,7 @@ def test_sentence_about_the_best_method():
 
 
 def test_sentence_about_one_seed():
-  contents = table(cell("b", [1.0]), cell("a", [2.0]))
+  contents = table(*cells("b: 1\na: 2"))
   assert statistics.sentences(contents) == [
     "accuracy: a is not shown to be ahead of b by 1.0 (no interval) (95 %"
     " intervals, 1 seed)"

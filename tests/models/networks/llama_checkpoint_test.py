@@ -16,14 +16,8 @@ from tff_shift.models.networks import llama_checkpoint
 from tff_shift.models.networks import llama_random
 
 _DATA = pathlib.Path(__file__).with_name("data")
-_SCALING = {
-  "rope_type": "llama3",
-  "factor": 32.0,
-  "low_freq_factor": 1.0,
-  "high_freq_factor": 4.0,
-  "original_max_position_embeddings": 16,
-}
-_CONFIG = {
+_CONFIG = json.loads("""
+{
   "model_type": "llama",
   "hidden_act": "silu",
   "vocab_size": 64,
@@ -34,9 +28,16 @@ _CONFIG = {
   "num_key_value_heads": 2,
   "rope_theta": 500000.0,
   "rms_norm_eps": 1e-5,
-  "tie_word_embeddings": True,
-  "rope_scaling": _SCALING,
+  "tie_word_embeddings": true,
+  "rope_scaling": {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16
+  }
 }
+""")
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +169,7 @@ _NORM = "model.norm.weight"
     the weight model.norm.weight is in none
 """),
     (
-      {"rope_scaling": _SCALING | {"low_freq_factor": 4.0}},
+      {"rope_scaling": _CONFIG["rope_scaling"] | {"low_freq_factor": 4.0}},
       "low_freq_factor is 4.0, and must be below",
     ),
     (

@@ -162,6 +162,7 @@ def test_scaling_and_normalisation_are_built_again(saved, tmp_path):
     model="residual_cnn",
     input_shape=(8, 8, 1),
     input_dtype="uint8",
+    schema=table.Schema(),
     function=deployed.fingerprint.function_digest(model),
     network=deployed.network(model),
   )

@@ -116,7 +116,9 @@ def test_model_of_a_run_predicts_what_was_evaluated(tmp_path, run_for_each):
         state.weights,
         evolving.training_data(clients[client], 0),
         client_dataset.ClientDataset.from_arrays(
-          *targets[client], seed=np.zeros(2, np.int32)
+          *targets[client],
+          [0, 0, 0, len(targets[client][0])],
+          np.zeros(2, np.int32),
         ),
       )
       for client in model.clients

@@ -190,8 +190,8 @@ class TestModels:
     )
     plain, embedding = run_in_graph(
       lambda x: [
-        each.embed(model.initial_backbone([0, 0]), x)
-        for each in (model, scaled)
+        version.embed(model.initial_backbone([0, 0]), x)
+        for version in (model, scaled)
       ],
       PIXELS.astype(dtype),
     )

@@ -316,11 +316,11 @@ class TestBuild:
 """),
 )
 def test_options_that_make_no_network_are_refused(name, options, message):
-  given = {"input_shape": (32, 32, 3), "num_classes": 10} | options
-  if "input_dtype" in given:
-    given["input_dtype"] = tf.as_dtype(given["input_dtype"])
+  settings = {"input_shape": (32, 32, 3), "num_classes": 10} | options
+  if "input_dtype" in settings:
+    settings["input_dtype"] = tf.as_dtype(settings["input_dtype"])
   with refused(message):
-    models.build(name, **given)
+    models.build(name, **settings)
 
 
 class TestSettingsOfTheUser:

@@ -223,7 +223,7 @@ def test_halves_run_in_tffs_executor(algorithm, tmp_path):
     with ts.execution.use(executor):
       apart = Apart(algorithm, tmp_path / executor)
       apart.adapt(adapter_test.by_name(1))
-      states = [each._state for each in apart.clients.values()]
+      states = [client._state for client in apart.clients.values()]
       found.append((apart.server._state, states))
   trees.assert_close(*found, 1e-5, 1e-6)
 

@@ -90,11 +90,11 @@ def test_answers_and_votes_have_the_names_of_classes_and_clients(
     ("guide", predictor.guide(X)._asdict() | of_clients),
     ("vote", {"classes": votes, "class_names": CLASSES[votes]}),
   ):
-    found = {
+    actual = {
       name: values.astype(str) if name.endswith("names") else values
       for name, values in called(loaded, signature).items()
     }
-    trees.assert_equal(found, expected)
+    trees.assert_equal(actual, expected)
 
 
 @pytest.mark.slow
@@ -179,7 +179,9 @@ class TestService:
   def test_an_answer_names_client_and_class(self, post, predictor):
     status, found = post({"signature_name": "answer", "instances": X.tolist()})
     assert status == 200
-    classes, routes = (each.numpy().tolist() for each in predictor.answer(X))
+    classes, routes = (
+      values.numpy().tolist() for values in predictor.answer(X)
+    )
     assert found["predictions"] == [
       {
         "class_names": CLASSES[c],

@@ -248,7 +248,7 @@ class TestThroughTff:
     """A computation of an LSTM, its arguments, and what it should return."""
     part = make_part(embed_and(simple_lstm(UNITS, name="layer1")))
     compute = outputs_and_gradients(part)
-    arguments = (tuple(normal(0, *each) for each in part.shapes), TOKENS)
+    arguments = (tuple(normal(0, *shape) for shape in part.shapes), TOKENS)
     specs = tf.nest.map_structure(
       lambda value: tf.TensorSpec(value.shape, value.dtype), arguments
     )
@@ -338,7 +338,7 @@ class TestFrozen:
     part = make_part(partly_frozen())
     alone = make_part(sequential((2,), layers.Dense(2, name="b")))
     trees.assert_equal(
-      *(run_in_graph(each.initial_weights, SEED) for each in (part, alone))
+      *(run_in_graph(model.initial_weights, SEED) for model in (part, alone))
     )
 
   @pytest.mark.slow

@@ -201,10 +201,10 @@ def test_runs_that_differ_in_a_flag_have_two_columns(
     make("a", entry(), **flags), make("b", entry("ifca"), **others)
   )
   shown = [
-    each.removesuffix(", client accuracy") for each in headings(contents)
+    heading.removesuffix(", client accuracy") for heading in headings(contents)
   ]
   assert "; ".join(shown) == expected
-  assert "; ".join(each.column[0] for each in contents.cells) == expected
+  assert "; ".join(cell.column[0] for cell in contents.cells) == expected
 
 
 def test_flag_that_one_run_lacks_makes_another_column(make):

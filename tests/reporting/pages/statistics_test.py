@@ -201,7 +201,7 @@ c: 11 17 21 | 40 3
     self, num_methods, num_seeds, num_columns, num_tables
   ):
     generator = np.random.default_rng([num_methods, num_seeds, num_columns])
-    columns = [column(str(each)) for each in range(num_columns)]
+    columns = [column(str(number)) for number in range(num_columns)]
     # What a seed gives to all methods alike, and to each by itself.
     shape = num_tables, num_columns, num_methods, num_seeds
     values = generator.normal(size=shape) + generator.normal(

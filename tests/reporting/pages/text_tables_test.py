@@ -126,7 +126,7 @@ def test_names_are_shown_as_they_are_written(name, tex, markdown):
 
 
 def test_tex_groups_columns(contents):
-  columns = [page_cells.column(*each) for each in ("Ax", "Ay", "z")]
+  columns = [page_cells.column(*heading) for heading in ("Ax", "Ay", "z")]
   table = shown.Table(
     dataclasses.replace(contents, cells=(), rows=(), columns=columns)
   )

@@ -1,5 +1,7 @@
 """What the tests of the models share: a NumPy reference."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -22,18 +24,20 @@ def _normalize(x, groups, gamma, beta, epsilon=1e-5):
 
 
 class Reference:
-  """NumPy's layers with random weights of a model, by the names of layers.
+  """NumPy's layers with random weights of a model, by the names of layers."""
 
-  `convolve` and `normalize` are of arrays alone.
-  """
-
-  convolve = staticmethod(_convolve)
-  normalize = staticmethod(_normalize)
-
-  def __init__(self, model, seed=1, groups=1, epsilon=1e-5):
+  def __init__(self, run, model, seed=1, groups=1, epsilon=1e-5):
+    self._run, self._model = run, model
     self.values = _random_weights(model, seed)
     self.weights = tf.nest.map_structure(self.values.get, model.weight_names())
     self.groups, self.epsilon = groups, epsilon
+
+  def embed(self, x):
+    """The embeddings by the model itself; `predict` likewise."""
+    return self._run(lambda x: self._model.embed(self.weights.backbone, x), x)
+
+  def predict(self, x):
+    return self._run(lambda x: self._model.predict(self.weights, x), x)
 
   def weight(self, name, part="backbone"):
     return self.values[f"{part}/{name}"]
@@ -43,7 +47,7 @@ class Reference:
     return x @ kernel + self.values.get(f"{part}/{name}/bias", 0)
 
   def convolution(self, x, name, strides=1):
-    x = self.convolve(x, self.weight(f"{name}_convolution/kernel"), strides)
+    x = _convolve(x, self.weight(f"{name}_convolution/kernel"), strides)
     return x + self.values.get(f"backbone/{name}_convolution/bias", 0)
 
   def normalization(self, x, name, groups=None):
@@ -51,7 +55,7 @@ class Reference:
       self.weight(f"{name}_normalization/{kind}") for kind in ("gamma", "beta")
     )
     groups = groups or self.groups
-    return self.normalize(x, groups, gamma, beta, self.epsilon)
+    return _normalize(x, groups, gamma, beta, self.epsilon)
 
   def layer(self, x, name, strides=1, groups=None):
     """A convolution and its normalisation."""
@@ -89,6 +93,11 @@ def by_name():
 
 
 @pytest.fixture(scope="session")
-def reference():
-  """Returns `reference(model, **options)`, a `Reference`."""
-  return Reference
+def reference(run_in_graph):
+  """Returns `reference(model, **options)`, a `Reference`.
+
+  `reference.convolve` and `reference.normalize` are of arrays alone.
+  """
+  reference = functools.partial(Reference, run_in_graph)
+  reference.convolve, reference.normalize = _convolve, _normalize
+  return reference

@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures import trees
+from tests.fixtures.arrays import assert_close
+from tests.fixtures.arrays import assert_equal
+from tests.fixtures.arrays import normal
+from tests.fixtures.keras_models import dense
 from tests.fixtures.keras_models import sequential
+from tests.fixtures.refusals import refused
 from tff_shift.models import fingerprint
 from tff_shift.models import guided_model
+from tff_shift.models import input_scaling
 from tff_shift.models import split_model
 from tff_shift.models.networks import mlp
 
@@ -20,42 +27,22 @@ NUM_CLIENTS = 5
 def build_small(input_dtype=tf.float32, **replaced):
   """Points [3] to features [4], embedding [2], 2 classes and 5 clients."""
   parts = {
-    "trunk": lambda: sequential((3,), layers.Dense(4, name="trunk")),
-    "target_branch": lambda: sequential((4,), layers.Dense(2, name="goal")),
-    "head": lambda: sequential((2,), layers.Dense(2, name="head")),
-    "client_branch": lambda: sequential(
-      (4,), layers.Dense(NUM_CLIENTS, name="guide")
-    ),
+    "trunk": dense(3, trunk=4),
+    "target_branch": dense(4, goal=2),
+    "head": dense(2, head=2),
+    "client_branch": dense(4, guide=NUM_CLIENTS),
   }
   return guided_model.build_guided_model(
     "small", **(parts | replaced), input_dtype=input_dtype
   )
 
 
-def build_without_sharing():
+def build_without_sharing(input_dtype=tf.float32):
   return build_small(
+    input_dtype,
     trunk=None,
-    target_branch=lambda: sequential((3,), layers.Dense(2, name="goal")),
-    client_branch=lambda: sequential((3,), layers.Dense(NUM_CLIENTS)),
-  )
-
-
-def build_with_images():
-  """Features are an image, and each branch has a convolution."""
-  return build_small(
-    trunk=lambda: sequential((6, 6, 1), layers.Conv2D(2, 3, name="trunk")),
-    target_branch=lambda: sequential(
-      (4, 4, 2),
-      layers.Conv2D(3, 3, name="goal"),
-      layers.GlobalAveragePooling2D(),
-      layers.Dense(2, name="goal_linear"),
-    ),
-    client_branch=lambda: sequential(
-      (4, 4, 2),
-      layers.Conv2D(3, 3, name="guide"),
-      layers.Flatten(),
-      layers.Dense(NUM_CLIENTS, name="guide_linear"),
-    ),
+    target_branch=dense(3, goal=2),
+    client_branch=dense(3, guide=NUM_CLIENTS),
   )
 
 
@@ -70,20 +57,15 @@ def build_with_guide():
 
 def random_weights(model, seed=0):
   """Weights of the `SplitModel` and of the client branch, none at 0 or 1."""
-  generator = np.random.default_rng(seed)
-
-  def draw(part):
-    return tuple(
-      generator.normal(size=shape).astype(np.float32) for shape in part.shapes
-    )
-
-  weights = split_model.SplitWeights(draw(model.backbone), draw(model.head))
-  return weights, draw(model.client_branch)
+  parts = model.backbone, model.head, model.client_branch
+  backbone, head, client_branch = trees.normal(
+    [tuple(map(np.zeros, part.shapes)) for part in parts], seed
+  )
+  return split_model.SplitWeights(backbone, head), client_branch
 
 
 def examples(model):
-  generator = np.random.default_rng(1)
-  return generator.normal(size=(7, *model.input_shape)).astype(np.float32)
+  return normal(1, 7, *model.input_shape)
 
 
 @pytest.fixture(
@@ -91,7 +73,6 @@ def examples(model):
   params=[
     build_small,
     build_without_sharing,
-    build_with_images,
     build_with_guide,
   ],
 )
@@ -115,26 +96,28 @@ class TestPrediction:
     assert both[0].shape == (7, 2)
     assert both[1].shape == (7, NUM_CLIENTS)
     assert np.std(both[0]) > 0 and np.std(both[1]) > 0
-    np.testing.assert_allclose(both[0], classes, rtol=1e-6)
-    np.testing.assert_allclose(both[1], clients, rtol=1e-6)
+    assert_close(both[0], classes, 1e-6)
+    assert_close(both[1], clients, 1e-6)
 
-  def test_logits_agree_with_numpy(self, run_in_graph):
-    model = build_small()
-    weights, client_branch = random_weights(model)
-    x = examples(model)
-    features = x @ weights.backbone[0] + weights.backbone[1]
-    embedding = features @ weights.backbone[2] + weights.backbone[3]
+  def test_every_part_is_given_scaled_pixels(self, run_in_graph):
+    """Where the tasks share nothing, the guide takes the image itself."""
+    model = build_without_sharing()
+    scaled = split_model.with_input_scaling(
+      build_without_sharing(tf.uint8), input_scaling.MINUS_ONE_ONE
+    )
+    weights, guide = random_weights(model)
 
-    classes, clients = run_in_graph(
-      lambda x: model.predict_both(weights, client_branch, x), x
-    )
+    def both(x):
+      by_hand = tf.cast(x, tf.float32) / 127.5 - 1
+      return (
+        scaled.predict_both(weights, guide, x),
+        scaled.predict_client(weights.backbone, guide, x),
+        model.predict_both(weights, guide, by_hand),
+      )
 
-    np.testing.assert_allclose(
-      classes, embedding @ weights.head[0] + weights.head[1], rtol=1e-4
-    )
-    np.testing.assert_allclose(
-      clients, features @ client_branch[0] + client_branch[1], rtol=1e-4
-    )
+    x = np.random.default_rng(0).integers(0, 256, (5, 3), np.uint8)
+    actual, client, expected = run_in_graph(both, x)
+    trees.assert_close((*actual, client), (*expected, expected[1]), 0, 1e-5)
 
   def test_trunk_is_computed_once(self, run_in_graph):
     model = build_small()
@@ -159,44 +142,34 @@ class TestGradients:
   def test_each_loss_moves_its_own_branch_and_the_trunk(
     self, model, run_in_graph
   ):
-    # A loss on which a weight has no influence has the gradient None.
-    def gradients(x):
-      weights, client_branch = tf.nest.map_structure(
-        tf.constant, random_weights(model)
-      )
-      classes, clients = model.predict_both(weights, client_branch, x)
-      zeros = tf.zeros(tf.shape(x)[0], tf.int32)
-      size = model.trunk_size
-      parts = {
-        "trunk": weights.backbone[:size],
-        "target": (*weights.backbone[size:], *weights.head),
-        "client": client_branch,
-      }
-      return {
-        (task, part): [
+    def norms(weights, x):
+      # A loss on which a weight has no influence has the gradient None.
+      return [
+        [
           tf.constant(0.0) if g is None else tf.norm(g)
           for g in tf.gradients(
-            tf.nn.sparse_softmax_cross_entropy_with_logits(zeros, logits),
-            values,
+            tf.nn.sparse_softmax_cross_entropy_with_logits(
+              tf.zeros(len(examples(model)), tf.int32), logits
+            ),
+            tf.nest.flatten(weights),
           )
         ]
-        for task, logits in (("class", classes), ("client", clients))
-        for part, values in parts.items()
-        if values
-      }
+        for logits in model.predict_both(*weights, x)
+      ]
 
-    norms = run_in_graph(gradients, examples(model))
-    assert not np.any(norms["class", "client"])
-    assert not np.any(norms["client", "target"])
-    assert np.all(norms["class", "target"])
-    assert np.all(norms["client", "client"])
-    if model.trunk_size:
-      assert np.all(norms["class", "trunk"])
-      assert np.all(norms["client", "trunk"])
+    weights = random_weights(model)
+    of_classes, of_clients = np.sign(
+      run_in_graph(norms, weights, examples(model))
+    )
+    trunk = model.trunk_size
+    target = len(tf.nest.flatten(weights[0])) - trunk
+    client = len(weights[1])
+    assert_equal(of_classes, [1] * trunk + [1] * target + [0] * client)
+    assert_equal(of_clients, [1] * trunk + [0] * target + [1] * client)
 
 
 class TestParts:
-  def test_backbone_is_trunk_then_target_branch(self):
+  def test_backbone_is_trunk_then_target_branch_beside_the_guide(self):
     model = build_small()
     assert model.backbone.names == (
       "trunk/kernel",
@@ -209,40 +182,20 @@ class TestParts:
     assert model.embedding_size == 2
     assert model.last_backbone_layer() == (False, False, True, True)
 
-  def test_parameters_of_the_guide_are_counted_apart(self):
-    model = build_small()
     # 3*4 + 4, 4*2 + 2; 2*2 + 2; 4*5 + 5.
     assert model.num_parameters == 16 + 10 + 6
     assert model.num_guided_parameters == model.num_parameters + 25
-
-  def test_without_sharing_the_guide_has_all_of_its_weights(self):
+    # Without sharing the guide has all of its weights.
     model = build_without_sharing()
     assert model.trunk_size == 0
     # 3*2 + 2, 2*2 + 2; 3*5 + 5.
     assert model.num_parameters == 8 + 6
     assert model.num_guided_parameters == 14 + 20
 
-  def test_given_weights_leave_the_guide(self, by_name, run_in_graph):
-    model = build_small()
-    weights, client_branch = random_weights(model)
-    given = split_model.with_weights(model, by_name(model, weights))
-
-    def predict(seed, x):
-      backbone = given.initial_weights(seed).backbone
-      return (
-        given.predict_client(backbone, client_branch, x),
-        model.predict_client(weights.backbone, client_branch, x),
-      )
-
-    clients, expected = run_in_graph(predict, SEED, examples(model))
-    np.testing.assert_array_equal(clients, expected)
-
   @pytest.mark.slow
   def test_digest_is_that_of_the_function_without_the_guide(self):
     digest = fingerprint.function_digest(build_small())
-    other_guide = build_small(
-      client_branch=lambda: sequential((4,), layers.Dense(9))
-    )
+    other_guide = build_small(client_branch=dense(4, other=9))
     other_trunk = build_small(
       trunk=lambda: sequential(
         (3,), layers.Dense(4, activation="relu", name="trunk")
@@ -253,49 +206,30 @@ class TestParts:
 
 
 class TestInitialWeights:
-  def test_client_branch_is_a_function_of_the_seed(self, run_in_graph):
-    model = build_with_guide()
-    first, second = (
-      run_in_graph(model.initial_client_branch, seed) for seed in (SEED, SEED)
-    )
-    np.testing.assert_equal(first, second)
-    other = run_in_graph(model.initial_client_branch, SEED + 1)
-    for shape, name, weight, another in zip(
-      model.client_branch.shapes,
-      model.client_branch.names,
-      first,
-      other,
-      strict=True,
-    ):
-      assert weight.shape == shape
-      if name.endswith("/kernel"):
-        assert not np.any(weight == another)
-
   def test_client_branch_has_numbers_of_its_own(self, run_in_graph):
     # Same shapes and initializers everywhere: one stream would give equal bits.
-    def build_square():
-      return sequential((3,), layers.Dense(3))
-
     model = build_small(
       trunk=None,
-      target_branch=build_square,
-      head=build_square,
-      client_branch=build_square,
+      target_branch=dense(3, square=3),
+      head=dense(3, square=3),
+      client_branch=dense(3, square=3),
     )
-    weights, client_branch = run_in_graph(
+    weights, client_branch, of_other_seed = run_in_graph(
       lambda seed: (
         model.initial_weights(seed),
         model.initial_client_branch(seed),
+        model.initial_client_branch(seed + 1),
       ),
       SEED,
     )
+    assert not np.any(client_branch[0] == of_other_seed[0])
     assert not np.any(client_branch[0] == weights.backbone[0])
     assert not np.any(client_branch[0] == weights.head[0])
 
 
 class TestWithGuide:
   @pytest.mark.slow
-  def test_model_stays_as_it_is(self, run_in_graph):
+  def test_model_stays_as_it_is_beside_the_guide(self, run_in_graph):
     model = mlp.build(width=4, head_width=3)
     guided = guided_model.with_guide(model, NUM_CLIENTS, width=6)
     one, other = run_in_graph(
@@ -308,11 +242,7 @@ class TestWithGuide:
     assert fingerprint.function_digest(guided) == (
       fingerprint.function_digest(model)
     )
-
-  def test_guide_is_that_of_figure_2(self):
-    guided = guided_model.with_guide(
-      mlp.build(width=4, head_width=3), NUM_CLIENTS, width=6
-    )
+    # The guide is that of figure 2.
     # 4*6 + 6, a scale and an offset for each of 6, 6*5 + 5.
     added = guided.num_guided_parameters - guided.num_parameters
     assert added == 30 + 12 + 35
@@ -337,7 +267,7 @@ class TestWithGuide:
     [(0, 6, "num_clients=0"), (5, 0, "width=0")],
   )
   def test_numbers_below_one_are_refused(self, num_clients, width, culprit):
-    with pytest.raises(ValueError, match=culprit):
+    with refused(culprit):
       guided_model.with_guide(mlp.build(width=4), num_clients, width)
 
 
@@ -415,10 +345,7 @@ class TestFrozen:
     assert model.num_guided_parameters == 20 + 6 + 25
 
   def test_given_values_reach_both_tasks(self, model, run_in_graph):
-    generator = np.random.default_rng(0)
-    frozen = tf.nest.map_structure(
-      lambda v: generator.normal(size=v.shape).astype(np.float32), model.frozen
-    )
+    frozen = trees.normal(model.frozen)
     weights, client_branch = random_weights(model)
     x = examples(model)
 
@@ -430,21 +357,16 @@ class TestFrozen:
         bound.predict_client(weights.backbone, client_branch, x),
       )
 
-    def dense(x, kernel, bias):
+    def linear(x, kernel, bias):
       return x @ kernel + bias
 
     (trunk, trunk_bias, goal, goal_bias), _, guide = frozen
-    features = dense(dense(x, trunk, trunk_bias), *weights.backbone)
-    classes = dense(dense(features, goal, goal_bias), *weights.head)
-    clients = dense(dense(features, *guide), *client_branch)
+    features = linear(linear(x, trunk, trunk_bias), *weights.backbone)
+    classes = linear(linear(features, goal, goal_bias), *weights.head)
+    clients = linear(linear(features, *guide), *client_branch)
     single, both, client = run_in_graph(predict, frozen, x)
-    for found, expected in (
-      (single, classes),
-      (both[0], classes),
-      (both[1], clients),
-      (client, clients),
-    ):
-      np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+    expected = classes, clients, classes, clients
+    trees.assert_close((*both, single, client), expected, 1e-3, 1e-4)
 
   def test_guide_keeps_them(self, model):
     guided = guided_model.with_guide(model, 9, width=6)
@@ -459,22 +381,22 @@ class TestErrors:
     "replaced, message",
     [
       (
-        {"target_branch": lambda: sequential((3,), layers.Dense(2))},
+        {"target_branch": dense(3, goal=2)},
         r"trunk gives \(4,\) and target branch takes \(3,\)",
       ),
       (
-        {"client_branch": lambda: sequential((3,), layers.Dense(5))},
+        {"client_branch": dense(3, guide=5)},
         r"trunk gives \(4,\) and client branch takes \(3,\)",
       ),
       (
         {
           "trunk": None,
-          "client_branch": lambda: sequential((3,), layers.Dense(5)),
+          "client_branch": dense(3, guide=5),
         },
         r"target branch takes \(4,\) and client branch takes \(3,\)",
       ),
       (
-        {"head": lambda: sequential((3,), layers.Dense(2))},
+        {"head": dense(3, head=2)},
         r"target branch gives \(2,\) and head takes \(3,\)",
       ),
       (
@@ -486,16 +408,11 @@ class TestErrors:
         r"client branch gives \(2, 2\); logits",
       ),
       (
-        {
-          "target_branch": lambda: sequential(
-            (4,), layers.Dense(2, name="trunk")
-          )
-        },
+        {"target_branch": dense(4, trunk=2)},
         "both have a weight 'trunk/bias'",
       ),
     ],
   )
   def test_parts_that_do_not_fit_are_refused(self, replaced, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(message):
       build_small(**replaced)
-    assert "\n" not in str(error.value)

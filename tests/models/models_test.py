@@ -1,12 +1,14 @@
 """Tests of what every model has to be, and of finding one by its name."""
 
-import dataclasses
-import re
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures import tables
+from tests.fixtures import trees
+from tests.fixtures.refusals import refused
 from tff_shift import models
 from tff_shift._util import memory
 from tff_shift.models import model_size
@@ -103,8 +105,6 @@ def case(request, compile_in_graph):
   )
   generator = np.random.default_rng(0)
   x = generator.integers(0, 256, (BATCH_SIZE, *INPUT_SHAPE), np.uint8)
-  others = x.copy()
-  others[1:] = generator.integers(0, 256, others[1:].shape, np.uint8)
   y = generator.integers(0, NUM_CLASSES, BATCH_SIZE, np.int32)
 
   def starts(seed):
@@ -112,56 +112,48 @@ def case(request, compile_in_graph):
     backbone = () if name in LARGE else model.initial_backbone(seed)
     return model.initial_weights(seed), backbone
 
-  def values(weights, x, y):
-    logits = model.predict(weights, x)
+  def gradients(weights, x, y):
     loss = tf.reduce_mean(
-      tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+      tf.nn.sparse_softmax_cross_entropy_with_logits(
+        y, model.predict(weights, x)
+      )
     )
-    return {
-      "logits": logits,
-      "gradients": tf.nest.map_structure(
-        lambda g: tf.zeros([]) if g is None else g,
-        tf.gradients(loss, tf.nest.flatten(weights)),
-      ),
-    }
+    return tf.nest.map_structure(
+      lambda g: tf.zeros([]) if g is None else g,
+      tf.gradients(loss, tf.nest.flatten(weights)),
+    )
 
   # To build a graph takes its time, to run it does not.
   start = compile_in_graph(starts, tf.TensorSpec([2], tf.int32))
   weights, backbone = start(np.array([3, 4], np.int32))
-  evaluate = compile_in_graph(
-    values,
+  differentiate = compile_in_graph(
+    gradients,
     *tf.nest.map_structure(
       lambda value: tf.TensorSpec(value.shape, value.dtype), (weights, x, y)
     ),
   )
-  return (
-    name,
-    model,
-    {
-      "weights": weights,
-      "backbone": backbone,
-      "again": start(np.array([3, 4], np.int32))[0],
-      "other_weights": start(np.array([4, 3], np.int32))[0],
-      "logits_among_others": evaluate(weights, others, y)["logits"],
-      **evaluate(weights, x, y),
-    },
+  return types.SimpleNamespace(
+    name=name,
+    model=model,
+    weights=weights,
+    backbone=backbone,
+    again=start(np.array([3, 4], np.int32))[0],
+    other_weights=start(np.array([4, 3], np.int32))[0],
+    gradients=differentiate(weights, x, y),
   )
 
 
 class TestEveryModel:
   @pytest.mark.slow
-  def test_initial_weights_of_equal_seeds_are_equal(self, case):
-    _, _, result = case
-    np.testing.assert_equal(result["again"], result["weights"])
-    if result["backbone"]:
-      np.testing.assert_equal(result["backbone"], result["weights"].backbone)
-
-  @pytest.mark.slow
-  def test_initial_kernels_of_other_seed_or_layer_differ(self, case, by_name):
-    name, model, result = case
-    starts = []
-    others = by_name(model, result["other_weights"])
-    for weight_name, one in by_name(model, result["weights"]).items():
+  def test_equal_seeds_give_equal_weights_and_no_other_does(
+    self, case, by_name
+  ):
+    np.testing.assert_equal(case.again, case.weights)
+    if case.backbone:
+      np.testing.assert_equal(case.backbone, case.weights.backbone)
+    name, starts = case.name, []
+    others = by_name(case.model, case.other_weights)
+    for weight_name, one in by_name(case.model, case.weights).items():
       other = others[weight_name]
       if weight_name.endswith("/kernel"):
         assert not np.any(one == other), weight_name
@@ -173,11 +165,11 @@ class TestEveryModel:
     assert len(set(starts)) == len(starts)
 
   def test_initial_values_have_their_distribution(self, case, by_name):
-    name, model, result = case
-    assert model.num_parameters == sum(
-      w.size for w in tf.nest.flatten(result["weights"])
+    name = case.name
+    assert case.model.num_parameters == sum(
+      w.size for w in tf.nest.flatten(case.weights)
     )
-    for weight_name, weight in by_name(model, result["weights"]).items():
+    for weight_name, weight in by_name(case.model, case.weights).items():
       assert weight.dtype == np.float32
       kind = weight_name.split("/")[-1]
       if kind == "kernel":
@@ -194,96 +186,44 @@ class TestEveryModel:
         constant = {"bias": 0, "beta": 0, "gamma": 1}[kind]
         np.testing.assert_array_equal(weight, constant, weight_name)
 
-  def test_prediction_does_not_depend_on_the_batch(self, case):
-    _, _, result = case
-    logits, among_others = result["logits"], result["logits_among_others"]
-    assert logits.shape == (BATCH_SIZE, NUM_CLASSES)
-    assert logits.dtype == np.float32
-    assert np.abs(logits[1:] - among_others[1:]).min() > 1e-4
-    np.testing.assert_allclose(among_others[0], logits[0], rtol=1e-5, atol=1e-6)
-
-  def test_gradient_reaches_every_weight(self, case):
-    _, model, result = case
-    for name, weight, gradient in zip(
-      tf.nest.flatten(model.weight_names()),
-      tf.nest.flatten(result["weights"]),
-      result["gradients"],
-      strict=True,
+  def test_gradient_reaches_every_weight(self, case, by_name):
+    for (name, weight), gradient in zip(
+      by_name(case.model, case.weights).items(), case.gradients, strict=True
     ):
       assert gradient.shape == weight.shape, name
       assert np.all(np.isfinite(gradient)), name
       assert np.any(gradient), name
 
   def test_last_layer_is_the_end_of_the_backbone_only(self, case):
-    name, model, _ = case
-    names = model.backbone.names
-    if name == "linear":
-      assert not names and not list(model.last_backbone_layer())
+    names, is_last = case.model.backbone.names, case.model.last_backbone_layer()
+    if case.name == "linear":
+      assert not names and not is_last
       return
-    layer, size = LAST_LAYERS[name]
-    last = np.array(names)[list(model.last_backbone_layer())]
+    layer, size = LAST_LAYERS[case.name]
+    last = np.array(names)[list(is_last)]
     assert last.tolist() == [each for each in names if each.startswith(layer)]
     assert len(last) == size < len(names)
 
   def test_head_can_be_cut_to_one_linear_layer(self, case):
-    _, model, _ = case
-    cut = split_model.with_head(model, "last_layer")
+    cut = split_model.with_head(case.model, "last_layer")
     assert len({name.split("/")[0] for name in cut.head.names}) == 1
     assert cut.head.shapes[0] == (cut.embedding_size, NUM_CLASSES)
-    assert cut.num_parameters == model.num_parameters
-
-  def test_weight_names_are_unique(self, case):
-    _, model, _ = case
-    names = tf.nest.flatten(model.weight_names())
-    assert len(set(names)) == len(names)
-
-
-def test_prediction_is_classification_of_embedding_of_image_scaled_to_one(
-  run_in_graph,
-):
-  model = models.build(
-    "mlp",
-    input_shape=INPUT_SHAPE,
-    num_classes=NUM_CLASSES,
-    input_dtype=tf.uint8,
-    **SMALL["mlp"],
-  )
-  scaled = dataclasses.replace(model, input_dtype=tf.float32)
-
-  def compute(x):
-    weights = model.initial_weights(tf.constant([3, 4]))
-    pixels = tf.cast(x, tf.float32) / 255
-    embedding = scaled.embed(weights.backbone, pixels)
-    logits = model.classify(weights.head, embedding)
-    return model.predict(weights, x), embedding, logits
-
-  x = np.random.default_rng(0).integers(0, 256, (4, *INPUT_SHAPE), np.uint8)
-  logits, embedding, expected = run_in_graph(compute, x)
-  assert embedding.shape == (4, model.embedding_size)
-  np.testing.assert_allclose(logits, expected, rtol=1e-6)
+    assert cut.num_parameters == case.model.num_parameters
 
 
 class TestBuild:
-  @pytest.mark.parametrize("module", ["guided_model", "parts", "split_model"])
-  def test_only_families_have_names(self, module):
-    assert module not in models.names()
-
-  def test_build_passes_options_on(self):
-    model = models.build(
-      "mlp", input_shape=(3,), num_classes=4, width=5, head_width=6
-    )
-    # 3*5 + 5, twice 5*5 + 5; 5*6 + 6, 6*4 + 4.
-    assert model.num_parameters == 20 + 2 * 30 + 36 + 28
-    assert model.input_shape == (3,)
-    assert model.num_classes == 4
-    assert model.embedding_size == 5
-
   def test_model_that_fits_exactly_is_built(self, monkeypatch):
     def build():
       return models.build(
         "mlp", input_shape=(3,), num_classes=4, width=5, head_width=6
       )
 
+    model = build()
+    # 3*5 + 5, twice 5*5 + 5; 5*6 + 6, 6*4 + 4.
+    assert model.num_parameters == 20 + 2 * 30 + 36 + 28 == 144
+    assert model.input_shape == (3,)
+    assert model.num_classes == 4
+    assert model.embedding_size == 5
     # The 144 weights of above; weights, gradients and new weights are float32.
     monkeypatch.setattr(memory, "limit", lambda: 144 * 3 * 4)
     build()
@@ -330,32 +270,57 @@ class TestBuild:
 
 @pytest.mark.parametrize(
   "name, options, message",
-  [
-    ("vgg", {}, "'vgg'.*lenet, .*mlp, "),
-    ("mlp", {"depth": 3}, "'depth'.*head_width"),
-    ("cnn", {"channels": (8, 8, 8, 12)}, "multiples of 8"),
-    ("cnn", {"channels": (4, 8, 8, 8)}, "multiples of 8"),
-    ("guided_cnn", {"groups": 3}, "groups=3 does not divide the 16"),
-    ("lenet", {"sharing": "half"}, "'half'.*none, shallow, mid, deep"),
-    ("lenet", {"input_shape": (15, 16, 1)}, r"\(15, 16, 1\).*16 x 16"),
-    ("resnet", {"stem": "mnist"}, "'mnist'.*imagenet, cifar"),
-    ("wide_resnet", {"groups": 5}, "groups=5 does not divide"),
-    *(
-      ("wide_resnet", {"depth": depth}, f"depth={depth} .* 10, 16, 22")
-      for depth in (4, 12, 18, -2)
-    ),
-    *(
-      (name, {"width": 8, "groups": groups}, f"groups={groups}.* 8 channels")
-      for name in ("residual_cnn", "resnet")
-      for groups in (0, 3, 16)
-    ),
-  ],
+  tables.cases(r"""
+"vgg", {}
+    'vgg'.*lenet, .*mlp,
+"mlp", {"depth": 3}
+    'depth'.*head_width
+"cnn", {"channels": (8, 8, 8, 12)}
+    multiples of 8
+"cnn", {"channels": (4, 8, 8, 8)}
+    multiples of 8
+"guided_cnn", {"groups": 3}
+    groups=3 does not divide the 16
+"lenet", {"sharing": "half"}
+    'half'.*none, shallow, mid, deep
+"lenet", {"input_shape": (15, 16, 1)}
+    \(15, 16, 1\).*16 x 16
+"resnet", {"stem": "mnist"}
+    'mnist'.*imagenet, cifar
+"wide_resnet", {"groups": 5}
+    groups=5 does not divide
+"wide_resnet", {"depth": 4}
+    depth=4 .* 10, 16, 22
+"wide_resnet", {"depth": 12}
+    depth=12 .* 10, 16, 22
+"residual_cnn", {"width": 8, "groups": 0}
+    groups=0.* 8 channels
+"residual_cnn", {"width": 8, "groups": 3}
+    groups=3.* 8 channels
+"resnet", {"width": 8, "groups": 16}
+    groups=16.* 8 channels
+"bi_lstm", {"input_shape": (4, 4), "input_dtype": "int32"}
+    takes titles, int32 \[length\], got int32 \[4
+"bi_lstm", {"input_shape": (4,), "input_dtype": "float32"}
+    takes titles, int32 \[length\], got float32
+"bi_lstm", {"input_shape": (4,), "input_dtype": "int32", "width": 0}
+    width=0 of bi_lstm must be at least 1
+"llama", {"input_shape": (8,)}
+    llama needs model_dir
+"llama", {"input_shape": (8,), "lora_rank": 0}
+    a rank of at least 1
+"llama", {"input_shape": (8,), "input_dtype": "uint8"}
+    the examples are uint8
+"llama", {"input_shape": (4, 4, 1)}
+    the examples are int32 \[4, 4, 1\]
+"""),
 )
-def test_options_that_make_no_network_are_refused(
-  name, options, message, refusal
-):
-  shape = {"input_shape": (32, 32, 3), "num_classes": 10}
-  assert re.search(message, refusal(models.build, name, **shape | options))
+def test_options_that_make_no_network_are_refused(name, options, message):
+  settings = {"input_shape": (32, 32, 3), "num_classes": 10} | options
+  if "input_dtype" in settings:
+    settings["input_dtype"] = tf.as_dtype(settings["input_dtype"])
+  with refused(message):
+    models.build(name, **settings)
 
 
 class TestSettingsOfTheUser:
@@ -405,5 +370,4 @@ class TestSettingsOfTheUser:
   def test_do_not_change_the_networks(self, name, setting):
     expected = self._numbers(name)
     setting()
-    for value, other in zip(self._numbers(name), expected, strict=True):
-      np.testing.assert_array_equal(value, other)
+    trees.assert_equal(self._numbers(name), expected)

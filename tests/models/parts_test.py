@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures.arrays import assert_equal
+from tests.fixtures.refusals import refused
 from tff_shift._util import draws
 from tff_shift.models import parts
 from tff_shift.models.keras import keras_parts
@@ -41,8 +43,8 @@ class TestInitialWeights:
     assert part.paths == ((1, 6), (1, 7), (1, 8), (1, 9))
     number = draws.integer(draws.fold_in(draws.fold_in(SEED, 1), 8))
     expected = tf.keras.initializers.GlorotUniform(int(number))((4, 5))
-    np.testing.assert_array_equal(weights[2], expected)
-    np.testing.assert_array_equal(weights[1], np.zeros(4))
+    assert_equal(weights[2], expected)
+    assert_equal(weights[1], np.zeros(4))
 
 
 class TestCompose:
@@ -54,7 +56,7 @@ class TestCompose:
     x = np.float32([[1, -1]])
 
     # [1, -1] -> [1, 0] -> [1, 2] -> [2, 1] -> [5, 1].
-    np.testing.assert_array_equal(both(weights, x), [[5, 1]])
+    assert_equal(both(weights, x), [[5, 1]])
     assert both.names == ("first/kernel", "second/kernel")
     assert both.num_parameters == 8
 
@@ -67,8 +69,8 @@ class TestCompose:
       ),
       SEED,
     )
-    np.testing.assert_array_equal(drawn[0], apart[0][0])
-    np.testing.assert_array_equal(drawn[1], apart[1][0])
+    assert_equal(drawn[0], apart[0][0])
+    assert_equal(drawn[1], apart[1][0])
     assert not np.any(drawn[0] == drawn[1])
 
   @pytest.mark.parametrize("identity_first", [True, False])
@@ -77,16 +79,16 @@ class TestCompose:
     pair = (part, parts.identity())
     both = parts.compose(*(pair[::-1] if identity_first else pair))
     x, weights = np.float32([[1, -1]]), (np.float32([[1, 1], [0, 1]]),)
-    np.testing.assert_array_equal(both(weights, x), part(weights, x))
+    assert_equal(both(weights, x), part(weights, x))
     assert both.paths == part.paths
     assert both.frozen == part.frozen
 
   def test_equal_names_are_refused(self):
-    with pytest.raises(ValueError, match="both have a weight 'one/kernel'"):
+    with refused("both have a weight 'one/kernel'"):
       parts.compose(linear_part("one"), linear_part("one"))
 
 
 def test_part_with_other_frozen_weights_uses_them():
   part = linear_part("only").with_frozen(({"fixed": np.eye(2) * 7},))
   result = part((np.eye(2),), np.float64([[1, 2]]))
-  np.testing.assert_array_equal(result, [[7, 14]])
+  assert_equal(result, [[7, 14]])

@@ -1,5 +1,7 @@
 """Worst clients, spread and harmed clients, against numbers by hand."""
 
+import io
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -229,22 +231,21 @@ class TestLowerIsBetter:
       assert len(call(higher_is_better=False)) in (1, 2)
 
 
+def of_csv(text):
+  return pd.read_csv(io.StringIO(text))
+
+
 class TestUndefined:
   def test_clients_with_examples_and_without_a_value(self):
-    nan = np.nan
-    frame = pd.DataFrame(
-      {
-        "round": [1, 1, 2, 2, 2],
-        "client": [0, 1, 0, 1, 2],
-        "client_name": ["a", "b", "a", "b", "new"],
-        "client_accuracy": [9.0, 9, 9, 9, nan],
-        "client_auroc": [nan, nan, 1, nan, nan],
-        "client_mean_auroc": [nan, 1, 1, nan, nan],
-        # The last client is measured apart.
-        "new_client_accuracy": [nan, nan, nan, nan, 5],
-        "new_client_mean_auroc": [nan] * 5,
-      }
-    )
+    # The last client is measured apart.
+    frame = of_csv("""
+round,client,client_name,client_accuracy,client_auroc,client_mean_auroc,new_client_accuracy,new_client_mean_auroc
+1,0,a,9,,,,
+1,1,b,9,,1,,
+2,0,a,9,1,1,,
+2,1,b,9,,,,
+2,2,new,,,,5,
+""")
     chosen = metrics.choose(["auroc", "mean_auroc"], 2).metrics
     assert clients.undefined(frame, chosen) == {
       "client_mean_auroc": ["b"],
@@ -253,16 +254,14 @@ class TestUndefined:
 
   @pytest.mark.parametrize("step", ["timestep", "period"])
   def test_all_steps_count(self, step):
-    nan = np.nan
-    frame = pd.DataFrame(
-      {
-        step: [1, 1, 2, 2, 3],
-        "client": [0, 1, 0, 1, 0],
-        "accuracy": [9.0, 9, 9, 9, 9],
-        "macro_f1": [1, nan, 1, 1, 1],
-        "mean_macro_f1": [nan, 1, 1, 1, nan],
-      }
-    )
+    frame = of_csv(f"""
+{step},client,accuracy,macro_f1,mean_macro_f1
+1,0,9,1,
+1,1,9,,1
+2,0,9,1,1
+2,1,9,1,1
+3,0,9,1,
+""")
     chosen = metrics.choose(["macro_f1", "mean_macro_f1"], 2).metrics
     assert clients.undefined(frame, chosen) == {
       "mean_macro_f1": ["0"],

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.fixtures.arrays import assert_close
 from tff_shift.reporting import metrics
 
 # Three periods of two clients.
@@ -13,7 +14,7 @@ class TestMultiPeriodVariance:
   def test_part_below(self):
     # Who is always better has none; who is never better has all of it.
     for validation, share in ((40, 0), (95, 1)):
-      np.testing.assert_allclose(
+      assert_close(
         metrics.multi_period_variance_below(ACCURACY, validation),
         share * metrics.multi_period_variance(ACCURACY, validation),
       )
@@ -26,7 +27,7 @@ class TestMultiPeriodVariance:
     )
     expected = 1e4 * accuracy * (1 - accuracy) / size
     # Relative standard error of 10,000 squares: sqrt(2 / 10,000) = 1.4 %.
-    np.testing.assert_allclose(variance, expected, rtol=0.07)
+    assert_close(variance, expected, 0.07)
 
 
 class TestLowAccuracyShare:

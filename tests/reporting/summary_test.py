@@ -4,31 +4,37 @@ import re
 import numpy as np
 import pytest
 
+from tests.fixtures import tables
 from tff_shift.learning import evaluation
 from tff_shift.reporting import summary
 from tff_shift.simulation.storage import run_records
 
 
 class TestRunSummary:
-  def test_mean_and_standard_deviation_by_hand(self, make_summary):
-    run = make_summary()
-    # Mean of 70, 72, 77: 73; squares of -3, -1, 4: 26; 26 / (3 - 1) = 13.
-    assert run.mean("client_accuracy") == 73.0
-    assert run.standard_deviation("client_accuracy") == math.sqrt(13.0)
-    assert run.values("client_accuracy") == [70.0, 72.0, 77.0]
-
-  def test_equal_values_have_no_spread(self, make_summary):
-    rows = {seed: {"accuracy": 0.1} for seed in range(3)}
+  @pytest.mark.parametrize(
+    "values, mean, deviation",
+    [
+      # Squares of -3, -1, 4: 26; 26 / (3 - 1) = 13.
+      ([70.0, 72.0, 77.0], 73.0, math.sqrt(13.0)),
+      ([0.1] * 3, 0.1, 0.0),
+      # Unknown, of one seed or of values that are not finite.
+      ([0.1], 0.1, math.nan),
+      ([1.0, math.nan], math.nan, math.nan),
+      ([1.0, math.inf], math.inf, math.nan),
+      ([math.inf, -math.inf], math.nan, math.nan),
+    ],
+  )
+  def test_mean_and_standard_deviation_by_hand(
+    self, make_summary, values, mean, deviation
+  ):
+    rows = {seed: {"loss": value} for seed, value in enumerate(values)}
     run = make_summary(metrics_by_seed=rows)
-    assert run.mean("accuracy") == 0.1
-    assert run.standard_deviation("accuracy") == 0.0
-
-  def test_spread_of_one_seed_is_not_known(self, make_summary):
-    run = make_summary(metrics_by_seed={0: {"accuracy": 0.1}})
-    assert run.mean("accuracy") == 0.1
-    assert math.isnan(run.standard_deviation("accuracy"))
+    np.testing.assert_equal(run.values("loss"), values)
+    np.testing.assert_equal(run.mean("loss"), mean)
+    np.testing.assert_equal(run.standard_deviation("loss"), deviation)
     # What is not a number is null.
-    assert run.to_record().metrics["accuracy"].std is None
+    is_null = run.to_record().metrics["loss"].std is None
+    assert is_null == math.isnan(deviation)
 
   def test_record_has_the_direction_of_a_metric(
     self, make_summary, monkeypatch
@@ -38,20 +44,6 @@ class TestRunSummary:
     row = {"client_accuracy": 1.0, "client_brier_score": 0.1, "regret": 0.2}
     record = make_summary(metrics_by_seed={0: row}).to_record()
     assert record.lower_is_better == ("client_brier_score",)
-
-  @pytest.mark.parametrize(
-    "values, mean",
-    [
-      ([1.0, math.nan], math.nan),
-      ([1.0, math.inf], math.inf),
-      ([math.inf, -math.inf], math.nan),
-    ],
-  )
-  def test_values_that_are_not_finite(self, make_summary, values, mean):
-    rows = {seed: {"loss": value} for seed, value in enumerate(values)}
-    run = make_summary(metrics_by_seed=rows)
-    np.testing.assert_equal(run.mean("loss"), mean)
-    assert math.isnan(run.standard_deviation("loss"))
 
 
 class TestLastAndMean:
@@ -130,14 +122,14 @@ class TestComparisonTable:
       # A difference of single seeds may be chance.
       assert "*" not in table
       return
-    assert [line.split()[:-1] for line in table.splitlines()[2:]] == [
-      ["fed_avg", "sine", "60.00", "0.5"],
-      ["local", "sine", "70.00", "*", "0.25", "*"],
-      ["pooled", "sine", "90.00", "0.125"],
-      ["fed_avg", "linear", "40.00", "*", "2", "*"],
-      ["local", "linear", "40.00", "*", "3"],
-      ["fed_avg", "square", "99.00", "0.1"],
-      ["diverged", "linear", "10.00", "nan"],
+    assert [row for row, _ in tables.rows(table)][2:] == [
+      "fed_avg sine 60.00 0.5 0.25",
+      "local sine 70.00 * 0.25 * 0.25",
+      "pooled sine 90.00 0.125 0.25",
+      "fed_avg linear 40.00 * 2 * 0.25",
+      "local linear 40.00 * 3 0.25",
+      "fed_avg square 99.00 0.1 0.25",
+      "diverged linear 10.00 nan 0.25",
     ]
 
   def test_one_seed_shows_no_spread(self, make_summary):
@@ -171,12 +163,12 @@ class TestComparisonTable:
       make_summary(num_diverged=(0, 2, 1)),
       make_summary("local", num_diverged=(0, 0, 0)),
     ]
-    lines = summary.comparison_table(runs, metrics=[]).splitlines()
-    assert [line.split() for line in lines] == [
-      ["algorithm", "s/round", "diverged"],
-      ["---------", "-------", "--------"],
-      ["fed_avg", "0.25", "3"],
-      ["local", "0.25", "0"],
+    table = summary.comparison_table(runs, metrics=[])
+    assert [row for row, _ in tables.rows(table)] == [
+      "algorithm s/round diverged",
+      "--------- ------- --------",
+      "fed_avg 0.25 3",
+      "local 0.25 0",
     ]
     assert "diverged" not in summary.comparison_table(runs[1:])
     assert runs[0].to_record().num_diverged == (0, 2, 1)
@@ -189,17 +181,10 @@ class TestComparisonTable:
       ),
       make_summary("ditto"),
     ]
-    lines = summary.comparison_table(runs, metrics=[]).splitlines()
-    assert lines[0].split("  ")[1:] == [
-      "s/round",
-      "not in training",
-      "not in evaluation",
-    ]
-    assert [line.split()[2:] for line in lines[2:]] == [
-      ["2", "0"],
-      ["2", "1"],
-      ["0", "0"],
-    ]
+    table = summary.comparison_table(runs, metrics=[])
+    head, _, *lines = (row for row, _ in tables.rows(table))
+    assert head == "algorithm s/round not in training not in evaluation"
+    assert lines == ["fed_avg 0.25 2 0", "local 0.25 2 1", "ditto 0.25 0 0"]
     assert summary.left_out_lines(runs) == [
       "not in training of fed_avg, local: 2 clients (b, c)",
       "not in evaluation of local: 1 client (d)",

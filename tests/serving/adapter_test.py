@@ -15,10 +15,11 @@ import tensorflow as tf
 
 import tff_shift as ts
 from tests.fixtures import tables
+from tests.fixtures import trees
+from tests.fixtures.arrays import assert_close
 from tests.fixtures.refusals import refused
 from tff_shift import algorithms
 from tff_shift.data import examples as examples_lib
-from tff_shift.shift import bbse
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -93,17 +94,17 @@ def open_adapter(algorithm, folder, deployment=DEPLOYMENT, **options):
 def bits(adapter):
   """Everything that a next time step depends on."""
   running = adapter._rounds
-  return [
-    np.asarray(each).tobytes()
-    for each in tf.nest.flatten((running.server_state, running.client_states))
-  ] + [running.round_num, adapter.timestep]
+  states = trees.bits((running.server_state, running.client_states))
+  return [*states, running.round_num, adapter.timestep]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
   "options", [{}, {"rounds_per_step": 2, "participation": 0.5}]
 )
-def test_same_batches_give_the_bits_of_a_run(algorithm, tmp_path, options):
+def test_same_batches_give_the_bits_and_predictions_of_a_run(
+  algorithm, tmp_path, options
+):
   run = ts.run_online_adaptation(
     algorithm, Streams(), DEPLOYMENT, run_seed=5, **options
   )
@@ -118,28 +119,16 @@ def test_same_batches_give_the_bits_of_a_run(algorithm, tmp_path, options):
     assert adapted.learning_rates == wanted
     assert adapted.timestep == step.timestep
   found = adapter._rounds
-  for one, other in (
-    (found.server_state, run.server_state),
-    (found.client_states, list(run.client_states)),
-  ):
-    tf.nest.map_structure(np.testing.assert_array_equal, one, other)
-
-
-@pytest.mark.slow
-def test_accuracy_is_that_of_the_run(algorithm, tmp_path):
-  run = ts.run_online_adaptation(algorithm, Streams(), DEPLOYMENT, run_seed=5)
-  adapter = open_adapter(algorithm, tmp_path)
-  for timestep in range(1, NUM_STEPS + 1):
-    adapter.adapt(by_name(timestep))
+  trees.assert_equal(found.server_state, run.server_state)
+  trees.assert_equal(found.client_states, list(run.client_states))
   accuracy = []
   for client, name in enumerate(NAMES):
     x, y = STREAMS.batch(client, NUM_STEPS)
     predicted = adapter.predict(name, x)
-    np.testing.assert_allclose(predicted.probabilities.sum(axis=1), 1, 1e-5)
+    assert_close(predicted.probabilities.sum(axis=1), 1, 1e-5)
     accuracy.append(100 * np.mean(predicted.classes == y))
-  np.testing.assert_allclose(
-    accuracy, run.timesteps[-1].clients["accuracy"][0], rtol=1e-6
-  )
+  (of_run, *_) = run.timesteps[-1].clients["accuracy"]
+  assert_close(accuracy, of_run, 1e-6)
 
 
 @pytest.mark.long
@@ -188,21 +177,17 @@ def test_a_new_process_goes_on_with_the_same_bits(algorithm, tmp_path):
     ),
     ({"north": X[:0]}, "batch of client 'north' has no examples"),
     (
-      {"south": X, "north": X[:, :3]},
-      "the batch of client 'north'",
-    ),
-    (
       {"south": X, "north": np.full((2, 4), np.nan, np.float32)},
       "the batch of client 'north'",
     ),
     ({"north": np.array([["a"] * 4])}, "the batch of client 'north'"),
   ],
 )
-def test_bad_batches_are_refused_and_change_nothing(adapted, batches, message):
+def test_bad_batches_are_refused_and_change_nothing(
+  adapted, batches, message, refusal
+):
   before = bits(adapted)
-  with pytest.raises(ValueError, match="client") as error:
-    adapted.adapt(batches)
-  assert message in str(error.value) and "\n" not in str(error.value)
+  assert message in refusal(adapted.adapt, batches)
   assert bits(adapted) == before
 
 
@@ -256,17 +241,14 @@ def saved(algorithm, tmp_path_factory):
 @pytest.mark.parametrize(
   "other, message",
   [
-    ({"seed": 6}, "seed was 5, and is 6"),
-    ({"rounds_per_step": 2}, "rounds_per_step was 1, and is 2"),
-    (
-      {"participation": 0.5, "seed": 6},
-      "seed was 5, and is 6; participation was 1.0, and is 0.5",
-    ),
-    (
-      {"client_names": ("north", "south", "east")},
-      "client_names lacks 'west', with a saved state, and has 'east', without"
-      " one",
-    ),
+    *tables.cases("""
+{"rounds_per_step": 2}
+    rounds_per_step was 1, and is 2
+{"participation": 0.5, "seed": 6}
+    seed was 5, and is 6; participation was 1.0, and is 0.5
+{"client_names": ("north", "south", "east")}
+    client_names lacks 'west', with a saved state, and has 'east', without one
+"""),
     (
       {
         "client_names": NAMES[:2],
@@ -293,9 +275,8 @@ def saved(algorithm, tmp_path_factory):
 def test_a_state_of_other_arguments_is_refused(
   algorithm, saved, other, message
 ):
-  with pytest.raises(ValueError, match=message) as error:
+  with refused(message):
     open_adapter(algorithm, saved, **other)
-  assert "\n" not in str(error.value)
   # The folder is free again.
   open_adapter(algorithm, saved).close()
 
@@ -384,13 +365,10 @@ def test_a_folder_has_one_adapter(algorithm, saved):
 @pytest.mark.parametrize(
   "statement, message",
   [
-    *(
-      (
-        f"UPDATE checkpoints SET record = replace(record, '\"{field}\": 1',"
-        f" '\"{field}\": 7')",
-        "saved state is damaged.*digest",
-      )
-      for field in ("timestep", "round_num")
+    (
+      "UPDATE checkpoints SET record = replace(record, '\"timestep\": 1',"
+      " '\"timestep\": 7')",
+      "saved state is damaged.*digest",
     ),
     (
       "UPDATE states SET content = zeroblob(length(content)) WHERE owner = 1",
@@ -498,25 +476,21 @@ def test_a_keras_model_that_is_deployed_starts_from_its_weights(tmp_path):
       tf.keras.layers.Dense(3),
     ]
   )
-  labelled = draw(60, 3)
-  confusion = bbse.confusion_matrix(
-    keras_model(labelled.x).numpy(), labelled.y
-  ).numpy()
   model = ts.from_keras(keras_model, initial="given")
   adapter = ts.Adapter(
     build(model=model),
     # Pairs, of what a user's arrays have as types.
     ts.Deployment(
       [(draw(9, 7, i).x, draw(9, 7, i).y.astype(int)) for i in range(3)],
-      confusion,
+      DEPLOYMENT.confusion,
     ),
     tmp_path,
   )
   x = draw(7, 8).x
-  np.testing.assert_allclose(
+  assert_close(
     adapter.predict(1, x).probabilities,
     tf.nn.softmax(keras_model(x)).numpy(),
-    rtol=1e-5,
+    1e-5,
   )
   adapter.adapt({1: x})
   assert adapter.predict(1, x).probabilities.shape == (7, 3)

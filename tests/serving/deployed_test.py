@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 
 import tff_shift as ts
+from tests.fixtures import trees
+from tests.fixtures.arrays import assert_equal
 from tests.fixtures.refusals import refused
 from tests.serving import adapter_test
 from tff_shift.data import table
@@ -95,11 +97,8 @@ def test_folder_starts_where_its_run_started(saved, tmp_path):
     folder, None, tmp_path, client_names=adapter_test.NAMES, seed=5
   )
   running = adapt_all(adapter)
-  for one, other in (
-    (running.server_state, run.server_state),
-    (running.client_states, list(run.client_states)),
-  ):
-    tf.nest.map_structure(np.testing.assert_array_equal, one, other)
+  trees.assert_equal(running.server_state, run.server_state)
+  trees.assert_equal(running.client_states, list(run.client_states))
 
 
 @pytest.mark.slow
@@ -113,7 +112,7 @@ def test_frames_may_have_the_columns_of_the_run(saved, tmp_path):
   with ts.Adapter(
     folder, given, tmp_path, client_names=adapter_test.NAMES
   ) as adapter:
-    np.testing.assert_array_equal(
+    assert_equal(
       adapter.predict("west", frame[frame.columns[::-1]]).probabilities,
       adapter.predict("west", x).probabilities,
     )
@@ -125,14 +124,11 @@ def test_frames_may_have_the_columns_of_the_run(saved, tmp_path):
 def test_deployment_is_that_of_the_run(saved):
   _, folder = saved
   found = deployed.deployment(folder)
-  np.testing.assert_array_equal(
-    found.confusion, adapter_test.DEPLOYMENT.confusion
-  )
+  assert_equal(found.confusion, adapter_test.DEPLOYMENT.confusion)
   for one, other in zip(
     found.initial, adapter_test.DEPLOYMENT.initial, strict=True
   ):
-    np.testing.assert_array_equal(one.x, other.x)
-    np.testing.assert_array_equal(one.y, other.y)
+    trees.assert_equal(tuple(one), tuple(other))
   assert found.client_names == adapter_test.NAMES
   assert found.feature_names == FEATURES
   described = description.read(folder)
@@ -144,15 +140,13 @@ def test_other_algorithm_starts_from_the_model_of_a_folder(saved):
   _, folder = saved
   found, wanted = ts.load_model(folder), deployed_model()
   assert found.origin == wanted.origin
-  tf.nest.map_structure(
-    np.testing.assert_array_equal,
-    found.initial_weights([8, 8]),
-    wanted.initial_weights([9, 9]),
+  trees.assert_equal(
+    found.initial_weights([8, 8]), wanted.initial_weights([9, 9])
   )
 
 
 @pytest.mark.slow
-def test_scaling_and_normalisation_are_built_again(tmp_path):
+def test_scaling_and_normalisation_are_built_again(saved, tmp_path):
   model = ts.build_model(
     "residual_cnn",
     input_shape=(8, 8, 1),
@@ -161,20 +155,17 @@ def test_scaling_and_normalisation_are_built_again(tmp_path):
     input_scaling=ts.models.input_scaling.InputScaling((0.5,), (0.25,)),
   )
   model = ts.models.with_batch_normalization(model)
-  described = description.Description(
-    algorithm="tent",
-    hparams={},
+  _, folder = saved
+  change(
+    folder,
+    tmp_path,
     model="residual_cnn",
     input_shape=(8, 8, 1),
     input_dtype="uint8",
-    num_classes=3,
-    clients=(),
-    functions=(),
-    request_shape=None,
+    schema=table.Schema(),
     function=deployed.fingerprint.function_digest(model),
     network=deployed.network(model),
   )
-  description.write(tmp_path, described)
   drawn = model.initial_weights([3, 1])
   np.savez(
     tmp_path / description.WEIGHTS_FILE,
@@ -184,7 +175,7 @@ def test_scaling_and_normalisation_are_built_again(tmp_path):
   found = ts.load_model(tmp_path)
   assert found.input_scaling == model.input_scaling
   x = np.arange(128, dtype=np.uint8).reshape(2, 8, 8, 1)
-  np.testing.assert_array_equal(
+  assert_equal(
     found.predict(found.initial_weights([0, 0]), x), model.predict(drawn, x)
   )
 
@@ -259,6 +250,4 @@ def test_keras_model_is_given_with_the_folder(tmp_path):
     seed=5,
   )
   states = adapt_all(adapter).client_states
-  tf.nest.map_structure(
-    np.testing.assert_array_equal, states, list(run.client_states)
-  )
+  trees.assert_equal(states, list(run.client_states))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures.keras_models import dense
 from tff_shift.models import guided_model
 from tff_shift.models import split_model
 from tff_shift.models.networks import mlp
@@ -79,15 +80,8 @@ def test_fields_stand_above_and_are_not_said_twice(weights):
 def test_field_decides_where_shapes_do_not():
   square = split_model.build_split_model(
     "square",
-    **{
-      name: lambda name=name: tf.keras.Sequential(
-        [
-          tf.keras.layers.InputLayer((2,)),
-          tf.keras.layers.Dense(2, name=f"{name}_layer"),
-        ]
-      )
-      for name in ("backbone", "head")
-    },
+    backbone=dense(2, backbone_layer=2),
+    head=dense(2, head_layer=2),
     input_dtype=tf.float32,
   )
   layer = np.zeros((2, 2)), np.zeros(2)

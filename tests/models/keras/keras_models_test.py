@@ -10,8 +10,12 @@ import pytest
 import tensorflow as tf
 
 import tff_shift as ts
+from tests.fixtures import tables
+from tests.fixtures.arrays import assert_close
+from tests.fixtures.arrays import assert_equal
+from tests.fixtures.keras_models import randomized
+from tests.fixtures.refusals import refused
 from tff_shift import models
-from tff_shift.models import input_scaling
 from tff_shift.models import split_model
 from tff_shift.models.keras import keras_checks
 
@@ -41,28 +45,6 @@ def convolutions():
     layers.Lambda(lambda x: 2 * x),
     layers.Dense(3),
     shape=(7, 7, 2),
-  )
-
-
-def with_skip():
-  """A way around a convolution, whose kernel has the shape of another."""
-  image = layers.Input((6, 6, 2))
-  x = layers.Conv2D(2, 3, padding="same")(image)
-  y = layers.Conv2D(2, 3, padding="same")(x)
-  x = layers.Add()([image, y])
-  x = layers.Dense(5, name="embed")(layers.Flatten()(x))
-  return tf.keras.Model(image, layers.Dense(3)(x))
-
-
-def recurrent():
-  return sequential(
-    layers.Embedding(7, 2, mask_zero=True),
-    # Without the kernel for GPUs, which takes seconds to build.
-    layers.LSTM(4, recurrent_activation="hard_sigmoid"),
-    layers.Dense(5, name="embed"),
-    layers.Dense(3),
-    shape=(5,),
-    dtype="int32",
   )
 
 
@@ -114,52 +96,13 @@ def attention():
   return tf.keras.Model(x, layers.Dense(3)(layers.Dense(5, name="embed")(y)))
 
 
-def separable():
-  return sequential(
-    layers.SeparableConv2D(4, 3),
-    layers.DepthwiseConv2D(2),
-    layers.Flatten(),
-    layers.Dense(5, name="embed"),
-    layers.Dense(3),
-    shape=(7, 7, 2),
-  )
-
-
-def several_cells():
-  return sequential(
-    layers.Bidirectional(
-      layers.SimpleRNN(3, dropout=0.1, return_sequences=True)
-    ),
-    layers.RNN([layers.SimpleRNNCell(3), layers.SimpleRNNCell(2)]),
-    layers.Dense(5, name="embed"),
-    layers.Dense(3),
-    shape=(4, 2),
-  )
-
-
 def logistic_regression():
   return sequential(layers.Flatten(), layers.Dense(3), shape=(2, 2))
-
-
-def randomize(keras_model):
-  generator = np.random.default_rng(4)
-  keras_model.set_weights(
-    # Variances are above 0.
-    [
-      np.abs(generator.normal(size=w.shape))
-      if "variance" in w.name
-      else generator.normal(size=w.shape)
-      for w in keras_model.weights
-    ]
-  )
-  return keras_model
 
 
 def examples(keras_model):
   generator = np.random.default_rng(5)
   shape = (6, *keras_model.input_shape[1:])
-  if keras_model.inputs[0].dtype == tf.int32:
-    return generator.integers(0, 7, shape).astype(np.int32)
   return generator.normal(size=shape).astype(np.float32)
 
 
@@ -173,10 +116,13 @@ def compared(build, cut):
 
   Keras allows no calls of a model after a graph has made layers of its classes.
   """
-  keras_model = randomize(build())
+  keras_model = randomized(build())
+  before = keras_model.get_weights()
   x = examples(keras_model)
   expected = keras_model(x)
   model = models.from_keras(keras_model, cut=cut, initial="given")
+  # The user's model stays as it is.
+  np.testing.assert_equal(keras_model.get_weights(), before)
   return keras_model, x, expected, model
 
 
@@ -185,12 +131,13 @@ class TestLogits:
   @pytest.mark.parametrize(
     ("build", "cut"),
     [
-      *((build, "embed") for build in (perceptron, convolutions, with_skip)),
+      *((build, "embed") for build in (perceptron, convolutions)),
       *(
         (build, None)
         for build in (
-          *(shared_and_frozen, nested, logistic_regression, custom_layer),
-          *(frozen_base, separable, recurrent, attention, several_cells),
+          *(perceptron, shared_and_frozen, nested, logistic_regression),
+          custom_layer,
+          *(frozen_base, attention),
         )
       ),
     ],
@@ -200,7 +147,7 @@ class TestLogits:
   ):
     keras_model, x, expected, model = compared(build, cut)
     logits = run_in_graph(lambda x: predict(model, x), x)
-    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+    assert_close(logits, expected, 1e-5, 1e-5)
     assert np.ptp(logits) > 1e-2
     assert model.num_classes == 3
     assert model.input_shape == x.shape[1:]
@@ -211,39 +158,21 @@ class TestLogits:
       assert model.embedding_size == last.input_shape[1]
 
   def test_of_images_are_those_of_scaled_pixels(self, run_in_graph):
-    keras_model = randomize(logistic_regression())
+    keras_model = randomized(logistic_regression())
     x = np.random.default_rng(6).integers(0, 256, (3, 2, 2)).astype(np.uint8)
     expected = keras_model(x / np.float32(255))
-    other = keras_model(x / np.float32(127.5) - 1)
     model = models.from_keras(
       keras_model, input_dtype=tf.uint8, initial="given"
     )
-    scaled = split_model.with_input_scaling(model, input_scaling.MINUS_ONE_ONE)
-    logits = run_in_graph(lambda x: (predict(model, x), predict(scaled, x)), x)
-    np.testing.assert_allclose(logits[0], expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(logits[1], other, rtol=1e-5, atol=1e-5)
-
-  def test_do_not_change_with_calls_of_the_same_model(self, run_in_graph):
-    keras_model = randomize(perceptron())
-    before = [each.numpy() for each in keras_model.variables]
-    first, second = (
-      models.from_keras(keras_model, cut=cut, initial="given")
-      for cut in (None, "embed")
-    )
-    x = examples(keras_model)
-    one, other = run_in_graph(
-      lambda x: (predict(first, x), predict(second, x)), x
-    )
-    np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
-    for old, new in zip(before, keras_model.variables, strict=True):
-      np.testing.assert_array_equal(old, new.numpy())
+    logits = run_in_graph(lambda x: predict(model, x), x)
+    assert_close(logits, expected, 1e-5, 1e-5)
 
 
 class TestInitialWeights:
   @pytest.mark.slow
   def test_are_drawn_from_the_seed_whatever_was_given(self, run_in_graph):
     model, of_given = map(
-      models.from_keras, (perceptron, randomize(perceptron()))
+      models.from_keras, (perceptron, randomized(perceptron()))
     )
     drawn = [
       run_in_graph(each.initial_weights, np.array(seed, np.int32))
@@ -251,14 +180,9 @@ class TestInitialWeights:
     ]
     flat = [tf.nest.flatten(each) for each in drawn]
     for one, same, other in zip(*flat, strict=True):
-      np.testing.assert_array_equal(one, same)
+      assert_equal(one, same)
       if one.ndim == 2:
         assert not np.any(one == other)
-        # Of a uniform distribution, as Keras draws dense layers.
-        limit = np.sqrt(6 / sum(one.shape))
-        assert 0.5 * limit < np.abs(one).max() <= limit
-      else:
-        np.testing.assert_array_equal(one, 0)
 
   @pytest.mark.slow
   def test_names_do_not_depend_on_what_was_built_before(self):
@@ -429,10 +353,6 @@ REFUSED = {
     dense(lambda: [layers.Lambda(lambda x: x * FACTOR)]),
     "uses the variable 'factor:0', which is a weight of no layer",
   ),
-  "softmax_layer": (
-    dense(lambda: [layers.Dense(3)], last=layers.Softmax(name="p")),
-    "layer 'p' ends in softmax; logits are wanted",
-  ),
   "spectral_normalization": (
     dense(
       lambda: [layers.SpectralNormalization(layers.Dense(2), name="spectral")]
@@ -447,17 +367,6 @@ REFUSED = {
       layers.Dense(3),
       shape=(2,),
       dtype="int64",
-    ),
-    "layer 'look' looks values up in a table",
-  ),
-  "strings": (
-    lambda: sequential(
-      layers.StringLookup(
-        vocabulary=["a", "b"], output_mode="multi_hot", name="look"
-      ),
-      layers.Dense(3),
-      shape=(2,),
-      dtype="string",
     ),
     "layer 'look' looks values up in a table",
   ),
@@ -529,18 +438,15 @@ class TestRefusals:
   @pytest.mark.parametrize("kind", REFUSED)
   def test_say_in_one_line_what_is_wrong(self, kind):
     function, message = REFUSED[kind]
-    with pytest.raises(ValueError, match=message) as error:
+    with refused(f"^model 'mine': .*{message}"):
       models.from_keras(function, cut=CUTS.get(kind), name="mine")
-    assert "\n" not in str(error.value)
-    assert str(error.value).startswith("model 'mine': ")
 
   def test_cut_that_takes_no_vector_names_those_that_do(self):
     message = r"'conv2d\S*', which takes \(7, 7, 2\), which is not a vector"
     keras_model = convolutions()
-    with pytest.raises(ValueError, match=message) as error:
+    fitting = ", ".join(layer.name for layer in keras_model.layers[4:])
+    with refused(f"{message}.* may name {fitting}$"):
       models.from_keras(keras_model, cut=keras_model.layers[0].name)
-    fitting = str(error.value).partition("may name ")[2].split(", ")
-    assert fitting == [layer.name for layer in keras_model.layers[4:]]
 
   @pytest.mark.slow
   def test_images_are_not_scaled_twice(self):
@@ -557,18 +463,18 @@ class TestRefusals:
       return sequential(build(), layers.Dense(3), shape=(2, 2, 1))
 
     for each in (build, nest):
-      with pytest.raises(ValueError, match="layer 'rescale' scales images"):
+      with refused("layer 'rescale' scales images"):
         models.from_keras(each, input_dtype=tf.uint8)
     assert models.from_keras(build).input_dtype == tf.float32
 
   def test_unknown_start_is_refused(self):
-    with pytest.raises(ValueError, match="'trained'; known: random, given"):
+    with refused("'trained'; known: random, given"):
       models.from_keras(perceptron, initial="trained")
 
 
 class TestInputs:
   def test_are_slices_of_the_features(self):
-    keras_model = randomize(two_inputs())
+    keras_model = randomized(two_inputs())
     x = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
     expected = keras_model([x[:, 4:], x[:, :4].reshape(6, 2, 2)])
     model = models.from_keras(
@@ -576,32 +482,38 @@ class TestInputs:
       initial="given",
       inputs={"b": slice(4), "a": slice(4, 8)},
     )
-    np.testing.assert_allclose(
-      predict(model, tf.constant(x)), expected, rtol=1e-6, atol=1e-6
-    )
+    assert_close(predict(model, tf.constant(x)), expected, 1e-6, 1e-6)
     assert model.input_shape == (8,) and model.input_dtype == tf.float32
 
   @pytest.mark.parametrize(
     ("inputs", "message"),
-    [
-      ({"a": slice(4)}, "inputs= lacks the model's input 'b'"),
-      ({"a": slice(4), "c": slice(4)}, "inputs= names 'c'; the model has a, b"),
-      (
-        {"a": slice(3), "b": slice(4, 8)},
-        r"inputs\['a'\] is of 3 features, .* of shape \(4,\) takes 4",
-      ),
-      ({"a": slice(4), "b": slice(5, 9)}, "feature 4 belongs to no input"),
-      ({"a": slice(-4, 8), "b": slice(4)}, "of whole numbers from 0 is wanted"),
-      ({"a": 4, "b": slice(4)}, r"slice\(start, stop\)"),
-    ],
+    # Start and stop of slices.
+    tables.cases(r"""
+{"a": (0, 4)}
+    inputs= lacks the model's input 'b'
+{"a": (0, 4), "c": (0, 4)}
+    inputs= names 'c'; the model has a, b
+{"a": (0, 3), "b": (4, 8)}
+    inputs\['a'\] is of 3 features, .* of shape \(4,\) takes 4
+{"a": (0, 4), "b": (5, 9)}
+    feature 4 belongs to no input
+{"a": (-4, 8), "b": (0, 4)}
+    of whole numbers from 0 is wanted
+{"a": 4, "b": (0, 4)}
+    slice\(start, stop\)
+"""),
   )
   def test_that_do_not_fit_are_refused(self, inputs, message):
-    with pytest.raises(ValueError, match=message):
-      models.from_keras(two_inputs, inputs=inputs)
+    slices = {
+      name: slice(*each) if isinstance(each, tuple) else each
+      for name, each in inputs.items()
+    }
+    with refused(message):
+      models.from_keras(two_inputs, inputs=slices)
 
   def test_images_are_not_split(self):
     inputs = {"a": slice(4), "b": slice(4, 8)}
-    with pytest.raises(ValueError, match="are float32, not uint8"):
+    with refused("are float32, not uint8"):
       models.from_keras(two_inputs, inputs=inputs, input_dtype=tf.uint8)
 
   @pytest.mark.slow
@@ -621,15 +533,13 @@ class TestInputs:
       expected = keras_model(x)
       assert np.ptp(expected) > 0.1
       model = models.from_keras(keras_model, initial="given")
-      np.testing.assert_allclose(
-        predict(model, tf.constant(x)), expected, rtol=1e-6, atol=1e-6
-      )
+      assert_close(predict(model, tf.constant(x)), expected, 1e-6, 1e-6)
 
 
 class TestGroupNormalization:
   @pytest.mark.slow
   def test_takes_the_place_of_batch_normalization(self, reference):
-    keras_model = randomize(
+    keras_model = randomized(
       sequential(
         layers.Conv2D(12, 3, name="conv"),
         layers.BatchNormalization(name="norm", epsilon=1e-5),
@@ -647,7 +557,7 @@ class TestGroupNormalization:
     y = (reference.convolve(x, kernel) + bias)[:, 1:-1, 1:-1]
     y = reference.normalize(y, 4, gamma, beta)
     expected = y.reshape(len(x), -1) @ last + last_bias
-    np.testing.assert_allclose(copied(x), expected, rtol=1e-4, atol=1e-4)
+    assert_close(copied(x), expected, 1e-4, 1e-4)
     names = models.from_keras(copied).weight_names()
     assert "backbone/norm/gamma" in names.backbone
 
@@ -662,7 +572,7 @@ def test_the_model_of_the_user_can_still_be_called():
   model = ts.from_keras(keras_model, initial="given")
   # Traced in graphs of TFF, where Keras takes other classes.
   ts.build_algorithm("fed_avg", model, ts.hparams("fed_avg"))
-  np.testing.assert_array_equal(keras_model(x).numpy(), before)
+  assert_equal(keras_model(x).numpy(), before)
 
 
 @pytest.mark.slow
@@ -683,7 +593,7 @@ def test_lines_of_a_refusal_give_logits():
     for line in str(error.value).split("`")[1::2]:
       exec(line.replace("(model)", "(model, initial='given')"), names)
     logits = predict(names["split"], x)
-    np.testing.assert_allclose(tf.nn.softmax(logits), expected, rtol=1e-5)
+    assert_close(tf.nn.softmax(logits), expected, 1e-5)
     assert np.ptp(np.sum(logits, -1)) > 1e-3
 
 
@@ -695,14 +605,14 @@ def test_operations_are_as_before(tmp_path):
 
   x = np.ones([2, 4], np.float32)
   for _ in range(2):
-    keras_model = randomize(build())
+    keras_model = randomized(build())
     model = ts.from_keras(keras_model, initial="given")
-    np.testing.assert_allclose(predict(model, x), keras_model(x), rtol=1e-6)
+    assert_close(predict(model, x), keras_model(x), 1e-6)
   signature = inspect.signature(tf.math.truediv)
   assert list(signature.parameters) == ["x", "y", "name"]
   keras_model.save(tmp_path / "model.keras")
   loaded = tf.keras.models.load_model(tmp_path / "model.keras")
-  np.testing.assert_array_equal(loaded(x), keras_model(x))
+  assert_equal(loaded(x), keras_model(x))
 
 
 @pytest.mark.slow
@@ -715,22 +625,8 @@ def test_adapted_layers_may_have_been_saved(tmp_path, file):
   keras_model = tf.keras.models.load_model(tmp_path / file)
   model = ts.from_keras(keras_model, initial="given")
   logits = predict(model, x[:5])
-  np.testing.assert_allclose(logits, keras_model(x[:5]), rtol=1e-5, atol=1e-5)
+  assert_close(logits, keras_model(x[:5]), 1e-5, 1e-5)
   assert np.ptp(logits) < 20  # Of features around 50 they would not be.
-
-
-@pytest.mark.slow
-def test_hashed_numbers_are_those_of_keras(run_in_graph):
-  keras_model = sequential(
-    layers.Hashing(4, salt=7, output_mode="multi_hot"),
-    layers.Dense(2),
-    shape=(2,),
-    dtype="int32",
-  )
-  model = ts.from_keras(keras_model, initial="given")
-  x = np.int32([[1, 2], [5, -7], [0, 3]])
-  logits = run_in_graph(lambda x: predict(model, x), x)
-  np.testing.assert_allclose(logits, keras_model(x), rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -742,7 +638,7 @@ def test_checks_of_values_stay_in_the_graph_of_their_function(run_in_graph):
   ts.build_algorithm("fed_avg", model, ts.hparams("fed_avg"))
   x = np.float32([[0], [2], [1]])
   logits = run_in_graph(lambda x: predict(model, x), x)
-  np.testing.assert_allclose(logits, keras_model(x), rtol=1e-6)
+  assert_close(logits, keras_model(x), 1e-6)
   with pytest.raises(tf.errors.InvalidArgumentError, match="num_tokens=3"):
     run_in_graph(lambda x: predict(model, x), x + 7)
 
@@ -804,7 +700,7 @@ def test_threads_build_models_and_call_others():
 
   def call():
     while not is_done.is_set():
-      np.testing.assert_array_equal(keras_model(x), expected)
+      assert_equal(keras_model(x), expected)
 
   def make(_):
     model = ts.from_keras(build)

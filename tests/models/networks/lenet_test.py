@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures import trees
+from tests.fixtures.arrays import assert_close
 from tff_shift.models.networks import lenet
+
+pytestmark = pytest.mark.slow
 
 SEED = np.array([1, 2], np.int32)
 SHARING = ("none", "shallow", "mid", "deep")
@@ -28,7 +32,6 @@ def numpy(models, reference):
 X = np.random.default_rng(0).random((3, 32, 32, 3), np.float32)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
   "sharing, guided, trunk_size",
   [
@@ -50,8 +53,7 @@ def test_parameters_are_the_published_numbers(
   assert model.embedding_size == 128
 
 
-@pytest.mark.slow
-def test_class_logits_agree_with_numpy(models, numpy, run_in_graph):
+def test_class_logits_agree_with_numpy(numpy):
   def convolve(x, layer, groups):
     # Without a border: what a border of two adds is cut off.
     x = numpy.convolution(x, layer)[:, 2:-2, 2:-2]
@@ -68,11 +70,9 @@ def test_class_logits_agree_with_numpy(models, numpy, run_in_graph):
     expected = numpy.relu(normalized[:, 0, 0])
   expected = numpy.linear(expected, "classifier", "head")
 
-  logits = run_in_graph(lambda x: models["deep"].predict(numpy.weights, x), X)
-  np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-4)
+  assert_close(numpy.predict(X), expected, 1e-3, 1e-4)
 
 
-@pytest.mark.slow
 def test_copies_of_shared_weights_give_what_sharing_gives(
   models, numpy, run_in_graph
 ):
@@ -98,11 +98,9 @@ def test_copies_of_shared_weights_give_what_sharing_gives(
     X,
   )
   for both in found:
-    for one, other in zip(both, expected, strict=True):
-      np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    trees.assert_close(both, expected, 1e-5, 1e-5)
 
 
-@pytest.mark.slow
 def test_weights_start_uniformly_up_to_one_over_the_root_of_inputs(
   models, run_in_graph
 ):

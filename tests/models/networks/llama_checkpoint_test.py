@@ -9,19 +9,15 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 
+from tests.fixtures import tables
+from tests.fixtures.arrays import assert_equal
 from tff_shift._util import installed
 from tff_shift.models.networks import llama_checkpoint
 from tff_shift.models.networks import llama_random
 
 _DATA = pathlib.Path(__file__).with_name("data")
-_SCALING = {
-  "rope_type": "llama3",
-  "factor": 32.0,
-  "low_freq_factor": 1.0,
-  "high_freq_factor": 4.0,
-  "original_max_position_embeddings": 16,
-}
-_CONFIG = {
+_CONFIG = json.loads("""
+{
   "model_type": "llama",
   "hidden_act": "silu",
   "vocab_size": 64,
@@ -32,9 +28,16 @@ _CONFIG = {
   "num_key_value_heads": 2,
   "rope_theta": 500000.0,
   "rms_norm_eps": 1e-5,
-  "tie_word_embeddings": True,
-  "rope_scaling": _SCALING,
+  "tie_word_embeddings": true,
+  "rope_scaling": {
+    "rope_type": "llama3",
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16
+  }
 }
+""")
 
 
 @pytest.fixture(scope="module")
@@ -85,9 +88,7 @@ def test_weights_are_those_of_the_files(write, weights, num_files):
   assert config.rope_scaling == llama_checkpoint.RopeScaling(
     factor=32.0, low_frequency=1.0, high_frequency=4.0, original_length=16
   )
-  np.testing.assert_array_equal(
-    base.embedding, weights["model.embed_tokens.weight"]
-  )
+  assert_equal(base.embedding, weights["model.embed_tokens.weight"])
   for name, of_file in (
     ("query", "self_attn.q_proj"),
     ("output", "self_attn.o_proj"),
@@ -95,11 +96,11 @@ def test_weights_are_those_of_the_files(write, weights, num_files):
     ("down", "mlp.down_proj"),
     ("mlp_norm", "post_attention_layernorm"),
   ):
-    np.testing.assert_array_equal(
+    assert_equal(
       getattr(base.layers[1], name),
       weights[f"model.layers.1.{of_file}.weight"].T,
     )
-  np.testing.assert_array_equal(base.norm, weights["model.norm.weight"])
+  assert_equal(base.norm, weights["model.norm.weight"])
 
 
 def test_random_model_is_read_as_it_was_written(tmp_path):
@@ -139,32 +140,38 @@ _NORM = "model.norm.weight"
 @pytest.mark.parametrize(
   "changed, message",
   [
-    ({"model_type": "mistral"}, "'mistral' - at `$.model_type`"),
-    ({"hidden_act": "gelu"}, "'gelu' - at `$.hidden_act`"),
-    ({"attention_bias": True}, "attention_bias is true, and must be false"),
-    ({"num_hidden_layers": 1}, "Expected `int` >= 2 - at `$.num_hidden"),
-    ({"num_hidden_layers": 10**9}, "Expected `int` <= 4096 - at `$.num_h"),
-    ({"num_attention_heads": 0}, "Expected `int` >= 1 - at `$.num_at"),
-    ({"num_key_value_heads": 3}, "a divisor of 4"),
-    ({"hidden_size": "32"}, "Expected `int`, got `str` - at `$.hid"),
-    ({"head_dim": 7}, "head_dim is 7, and must be even"),
+    *tables.cases("""
+{"model_type": "mistral"}
+    'mistral' - at `$.model_type`
+{"hidden_act": "gelu"}
+    'gelu' - at `$.hidden_act`
+{"attention_bias": True}
+    attention_bias is true, and must be false
+{"num_hidden_layers": 1}
+    Expected `int` >= 2 - at `$.num_hidden
+{"num_hidden_layers": 1000000000}
+    Expected `int` <= 4096 - at `$.num_h
+{"num_attention_heads": 0}
+    Expected `int` >= 1 - at `$.num_at
+{"num_key_value_heads": 3}
+    a divisor of 4
+{"hidden_size": "32"}
+    Expected `int`, got `str` - at `$.hid
+{"head_dim": 7}
+    head_dim is 7, and must be even
+{"rope_scaling": {"rope_type": "yarn"}}
+    'yarn' - at `$.rope_scaling.rope_type`
+{"rope_parameters": {"rope_theta": 5e5}}
+    Expected `null`, got `object` - at `$.rope_parameters`
+{"intermediate_size": 40}
+    is [48, 32], and config.json declares [40, 32]
+{"changed_weights": {"model.norm.weight": None}}
+    the weight model.norm.weight is in none
+"""),
     (
-      {"rope_scaling": {"rope_type": "yarn"}},
-      "'yarn' - at `$.rope_scaling.rope_type`",
-    ),
-    (
-      {"rope_scaling": _SCALING | {"low_freq_factor": 4.0}},
+      {"rope_scaling": _CONFIG["rope_scaling"] | {"low_freq_factor": 4.0}},
       "low_freq_factor is 4.0, and must be below",
     ),
-    (
-      {"rope_parameters": {"rope_theta": 5e5}},
-      "Expected `null`, got `object` - at `$.rope_parameters`",
-    ),
-    (
-      {"intermediate_size": 40},
-      "is [48, 32], and config.json declares [40, 32]",
-    ),
-    ({"changed_weights": {_NORM: None}}, f"the weight {_NORM} is in none"),
     (
       {"changed_weights": {_NORM: np.zeros(32, np.int8)}},
       f"{_NORM} is of type I8",
@@ -194,23 +201,21 @@ def test_what_is_missing_or_damaged_is_named(write, tmp_path):
 @pytest.mark.parametrize(
   "listed, message",
   [
-    ({}, "missing required field `weight_map`"),
-    ({"weight_map": {_NORM: 3}}, "Expected `str`, got `int`"),
-    ({"weight_map": {_NORM: "../x"}}, "and must be the name of a file"),
-    ({"weight_map": {_NORM: "/etc/passwd"}}, "and must be the name of a file"),
-    ({"weight_map": {_NORM: "folder"}}, "folder is a folder"),
-    ({"weight_map": {_NORM: "pipe"}}, "pipe is a named pipe"),
+    (None, "missing required field `weight_map`"),
+    (3, "Expected `str`, got `int`"),
+    ("../x", "and must be the name of a file"),
+    ("/etc/passwd", "and must be the name of a file"),
+    ("folder", "folder is a folder"),
+    ("pipe", "pipe is a named pipe"),
   ],
 )
-def test_index_that_does_not_fit_is_named(write, weights, listed, message):
+def test_index_that_does_not_fit_is_named(write, listed, message):
   folder = write(num_files=2)
   os.mkdir(folder / "folder")
   os.mkfifo(folder / "pipe")
   index = folder / "model.safetensors.index.json"
-  if "weight_map" in listed:
-    whole = json.loads(index.read_text())["weight_map"]
-    listed = {"weight_map": whole | listed["weight_map"]}
-  index.write_text(json.dumps(listed))
+  files = json.loads(index.read_text())["weight_map"] | {_NORM: listed}
+  index.write_text(json.dumps({"weight_map": files} if listed else {}))
   assert message in refusal(folder)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_shift import models
+from tests.fixtures.arrays import assert_close
 from tff_shift.data.texts import tokens as tokens_lib
 from tff_shift.models.networks import llama
 from tff_shift.models.networks import llama_checkpoint
@@ -17,6 +17,8 @@ SCALED = llama_checkpoint.RopeScaling(
 )
 TARGETS = tf.constant([4, 17])
 SCALE = 2.0
+# Of what adapters give.
+SIZES = {"query": 32, "key": 16, "value": 16}
 
 
 def config_of(kind):
@@ -79,7 +81,6 @@ def loss_of(case, adapters, scale, base=None):
 def draw_adapters(config, rank, seed=0, up=1.0):
   """Adapters of the first layer; with up=0 they change nothing."""
   generator = np.random.default_rng(seed)
-  sizes = {"query": 32, "key": 16, "value": 16}
   assert config.num_heads * config.head_size == 32
   return (
     {
@@ -87,7 +88,7 @@ def draw_adapters(config, rank, seed=0, up=1.0):
         tf.constant(generator.normal(0, 0.1, [32, rank]), tf.float32),
         tf.constant(up * generator.normal(0, 0.1, [rank, size]), tf.float32),
       )
-      for name, size in sizes.items()
+      for name, size in SIZES.items()
     },
   )
 
@@ -106,7 +107,7 @@ def dense_gradients(case, base=None):
   eye = (
     {
       name: llama.Adapter(tf.eye(32), tf.zeros([32, size]))
-      for name, size in (("query", 32), ("key", 16), ("value", 16))
+      for name, size in SIZES.items()
     },
   )
   found = gradients_of(case, eye, 1.0, base)
@@ -118,16 +119,12 @@ class TestBesideTransformers:
     _, arrays = oracle
     config, base, tokens = case
     states = llama.hidden_states(config, base, (), 1.0, tokens)
-    np.testing.assert_allclose(
-      tied_logits(base, states), arrays["logits"], rtol=0, atol=1e-5
-    )
+    assert_close(tied_logits(base, states), arrays["logits"], 0, 1e-5)
     assert abs(float(loss_of(case, (), 1.0)) - arrays["loss"]) < 1e-6
 
   def test_gradient_of_a_query_matrix_is_the_same(self, oracle, case):
     _, arrays = oracle
-    np.testing.assert_allclose(
-      dense_gradients(case)["query"], arrays["gq0"].T, rtol=0, atol=1e-6
-    )
+    assert_close(dense_gradients(case)["query"], arrays["gq0"].T, 0, 1e-6)
     assert np.abs(arrays["gq0"]).max() > 1e-4
 
   def test_kinds_of_positions_differ(self):
@@ -137,8 +134,8 @@ class TestBesideTransformers:
     turns = 16 / (2 * np.pi)
     kept = (turns - 1) / 3
     assert plain[0] == 1
-    np.testing.assert_allclose(scaled[0], kept + (1 - kept) / 32)
-    np.testing.assert_allclose(scaled[1:], plain[1:] / 32)
+    assert_close(scaled[0], kept + (1 - kept) / 32)
+    assert_close(scaled[1:], plain[1:] / 32)
 
 
 class TestAdapters:
@@ -171,7 +168,7 @@ class TestAdapters:
         (found.down, SCALE * expected[name] @ tf.transpose(pair.up)),
         (found.up, SCALE * tf.transpose(pair.down) @ expected[name]),
       ):
-        np.testing.assert_allclose(one, other, rtol=0, atol=2e-6)
+        assert_close(one, other, 0, 2e-6)
         assert np.abs(one).max() > 2e-5
 
   def test_their_number_is_that_of_the_paper(self):
@@ -205,10 +202,10 @@ class TestExamples:
       )
       for each in map(tf.constant, (short, longer))
     )
-    np.testing.assert_allclose(one, other, rtol=0, atol=2e-6)
+    assert_close(one, other, 0, 2e-6)
     alone = tf.constant(short[1:, :4])
     states = llama.hidden_states(config, base, (), 1.0, alone)
-    np.testing.assert_allclose(one[1], states[0, 3], rtol=0, atol=2e-6)
+    assert_close(one[1], states[0, 3], 0, 2e-6)
 
   def test_bfloat16_counts_as_the_same_numbers_in_float32(self, case):
     config, base, tokens = case
@@ -245,7 +242,7 @@ def test_each_matrix_of_the_base_is_cast_when_it_is_needed():
         name: llama.Adapter(
           given([32, 2], tf.float32), given([2, size], tf.float32)
         )
-        for name, size in (("query", 32), ("key", 16), ("value", 16))
+        for name, size in SIZES.items()
       },
     )
     states = llama.hidden_states(
@@ -266,19 +263,3 @@ def test_each_matrix_of_the_base_is_cast_when_it_is_needed():
   # of the first layer the output and three of the MLP, of the second seven.
   assert len(matrices) == 2 * 7 + 4 + 7
   assert all(each.control_inputs for each in matrices)
-
-
-@pytest.mark.parametrize(
-  "options, message",
-  [
-    ({}, "llama needs model_dir"),
-    ({"lora_rank": 0}, "a rank of at least 1"),
-    ({"input_dtype": tf.uint8}, "the examples are uint8"),
-    ({"input_shape": (4, 4, 1)}, r"the examples are int32 \[4, 4, 1\]"),
-  ],
-)
-def test_what_cannot_be_is_refused(options, message):
-  given = {"input_shape": (8,), "num_classes": 3} | options
-  with pytest.raises(ValueError, match=message) as error:
-    models.build("llama", **given)
-  assert "\n" not in str(error.value)

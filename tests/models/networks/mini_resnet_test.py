@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures.arrays import assert_close
 from tff_shift.models import modes
 from tff_shift.models.networks import mini_resnet
 
@@ -71,14 +72,9 @@ def test_evaluation_agrees_with_numpy(small, run_in_graph, reference):
 
   embedding, logits = run_in_graph(embed_and_classify, x)
   expected = forward(numpy, statistics, x)
-  np.testing.assert_allclose(embedding, expected, rtol=1e-3, atol=1e-4)
+  assert_close(embedding, expected, 1e-3, 1e-4)
   hidden = leaky(numpy.linear(expected, "hidden", "head"))
-  np.testing.assert_allclose(
-    logits,
-    numpy.linear(hidden, "classifier", "head"),
-    rtol=1e-3,
-    atol=1e-4,
-  )
+  assert_close(logits, numpy.linear(hidden, "classifier", "head"), 1e-3, 1e-4)
 
 
 def test_training_drops_and_moves_statistics(small, run_in_graph):
@@ -99,9 +95,6 @@ def test_training_drops_and_moves_statistics(small, run_in_graph):
     small.backbone.names.index("block1.shortcut_convolution/kernel")
   ]
   # The share of the batch is a tenth; the start is 0.
-  np.testing.assert_allclose(
-    moved[first],
-    0.1 * x.mean((0, 1, 2)) @ kernel.numpy()[0, 0],
-    rtol=1e-4,
-    atol=1e-6,
+  assert_close(
+    moved[first], 0.1 * x.mean((0, 1, 2)) @ kernel.numpy()[0, 0], 1e-4, 1e-6
   )

@@ -1,7 +1,6 @@
 """Tests of the layers of guided models, against NumPy."""
 
 import numpy as np
-import tensorflow as tf
 
 from tff_shift.models import parts
 from tff_shift.models.keras import keras_parts
@@ -47,16 +46,3 @@ def test_kernel_starts_with_variance_two_over_inputs(run_in_graph):
   # A normal distribution cut off at two deviations has none beyond 2.3.
   assert np.abs(kernel).max() > 3 * np.sqrt(2 / 50)
   np.testing.assert_array_equal(bias, 0)
-
-
-def test_initializers_can_be_replaced(run_in_graph):
-  inputs = tf.keras.layers.Input((2,))
-  outputs = projection.project(
-    inputs, 3, kernel_initializer="ones", bias_initializer="ones"
-  )
-  part = make_part(tf.keras.Model(inputs, outputs))
-  weights = dict(
-    zip(part.names, run_in_graph(part.initial_weights, SEED), strict=True)
-  )
-  np.testing.assert_array_equal(weights["projection_linear/kernel"], 1)
-  np.testing.assert_array_equal(weights["projection_linear/bias"], 1)

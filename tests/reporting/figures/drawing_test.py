@@ -16,6 +16,7 @@ from matplotlib.text import Text
 from PIL import Image
 
 from experiments import dynamic_regret
+from tests.fixtures.arrays import assert_close
 from tff_shift._util import files
 from tff_shift.reporting.figures import drawing
 from tff_shift.reporting.figures import figures
@@ -72,13 +73,13 @@ def _legend(figure):
 def _assert_bars(bars, x):
   # None where there is no spread.
   low, high = np.subtract(_MEAN, _SPREAD), np.add(_MEAN, _SPREAD)
-  np.testing.assert_allclose(bars, np.transpose([x, low, high])[[0, 2]])
+  assert_close(bars, np.transpose([x, low, high])[[0, 2]])
 
 
 def _assert_band(band, x):
   assert list(band) == list(x)
   for value, mean, spread in zip(x, _MEAN, _SPREAD, strict=True):
-    np.testing.assert_allclose(band[value], (mean - spread, mean + spread))
+    assert_close(band[value], (mean - spread, mean + spread))
 
 
 @pytest.mark.usefixtures("kept")
@@ -88,7 +89,7 @@ class TestSpread:
       {"a": drawing.Curve([1, 2, 4], _BY_SEED)}, None, "value"
     )
     (axes,) = figure.axes
-    np.testing.assert_allclose(axes.lines[0].get_ydata(), _MEAN)
+    assert_close(axes.lines[0].get_ydata(), _MEAN)
     (band,) = _bands(axes)
     _assert_band(band, (1, 2, 4))
     assert _legend(figure) == ["a", f"band: {_OF_SEEDS}"]
@@ -117,13 +118,19 @@ class TestSpread:
     np.testing.assert_array_equal(axes.lines[0].get_xdata(), [0, 1])
     assert _legend(figure) == ["a"]
 
-  def test_omega_of_several_seeds_has_a_band(self):
+  def test_omega_steps_below_with_a_band(self):
     curve = drawing.Curve([1, 2], [[5.0, 6.0]])
     omega = np.array([[0, 0, 1], [0, 1, 1]])
     figure = online.accuracy_over_time({"a": curve}, omega, None, ylabel="")
     upper, lower = figure.axes
     assert not _bands(upper)
-    np.testing.assert_allclose(lower.lines[0].get_ydata(), [0, 0.5, 1])
+    assert list(upper.lines[0].get_xdata()) == [1, 2]
+    (line,) = lower.lines
+    assert_close(line.get_data(), [[0, 1, 2], [0, 0.5, 1]])
+    # Centred at its step, on the time axis of the curves.
+    assert line.get_drawstyle() == "steps-mid"
+    assert upper.get_xlim() == lower.get_xlim()
+    assert lower.get_ylim()[0] < 0 and lower.get_ylim()[1] > 1
     (band,) = _bands(lower)
     # Of a sample of 0 and 1.
     low, high = band[1.0] if 1.0 in band else band[0.5]
@@ -144,6 +151,11 @@ class TestSpread:
     (axes,) = figure.axes
     _assert_bars(_error_bars(axes)[drawing.COLORS[0].lower()], x)
     assert _legend(figure) == ["a", "b", f"bar: {_OF_SEEDS}"]
+    # Powers are straight lines, and references dashed.
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    first, *_, last = axes.lines
+    assert (first.get_linestyle(), last.get_linestyle()) == ("-", "--")
+    np.testing.assert_array_equal(last.get_ydata(), x)
     # What explains the bars leaves the axes alone.
     low, high = axes.get_xlim()
     assert 5 < low < 10 and 40 < high < 80
@@ -176,7 +188,7 @@ class TestSpread:
     _assert_bars(drifted, [0.75, 1.75, 2.75])
     _assert_bars(detected - [0, 40, 40], [1, 2, 3])
     heights = [bar.get_height() for bar in lower.patches]
-    np.testing.assert_allclose(heights, _MEAN)
+    assert_close(heights, _MEAN)
     assert sorted(_legend(figure)) == [
       "a",
       f"band: {_OF_SEEDS}",
@@ -383,29 +395,24 @@ class TestStyles:
       for name in ("marker", "linestyle", "color"):
         assert one[name] != other[name]
 
+  # Machado, Oliveira, Fernandes (2009), severity 1: red, green, blue.
   @pytest.mark.parametrize(
-    "deficiency",
+    "matrix",
     [
-      # Machado, Oliveira, Fernandes (2009), severity 1: red, green, blue.
-      [
-        [0.152286, 1.052583, -0.204868],
-        [0.114503, 0.786281, 0.099216],
-        [-0.003882, -0.048116, 1.051998],
-      ],
-      [
-        [0.367322, 0.860646, -0.227968],
-        [0.280085, 0.672501, 0.047413],
-        [-0.011820, 0.042940, 0.968881],
-      ],
-      [
-        [1.255528, -0.076749, -0.178779],
-        [-0.078411, 0.930809, 0.147602],
-        [0.004733, 0.691367, 0.303900],
-      ],
+      """0.152286 1.052583 -0.204868
+      0.114503 0.786281 0.099216
+      -0.003882 -0.048116 1.051998""",
+      """0.367322 0.860646 -0.227968
+      0.280085 0.672501 0.047413
+      -0.011820 0.042940 0.968881""",
+      """1.255528 -0.076749 -0.178779
+      -0.078411 0.930809 0.147602
+      0.004733 0.691367 0.303900""",
     ],
     ids=["protanopia", "deuteranopia", "tritanopia"],
   )
-  def test_colors_differ_for_colour_blind_readers(self, deficiency):
+  def test_colors_differ_for_colour_blind_readers(self, matrix):
+    deficiency = np.loadtxt(matrix.splitlines())
     seen = [_lab(deficiency @ _linear(color)) for color in drawing.COLORS]
     # In CIELAB, where 2.3 can just be seen side by side.
     assert (
@@ -460,6 +467,8 @@ class TestFiles:
     content = (tmp_path / "accuracy_0.9.pdf").read_bytes()
     assert content.startswith(b"%PDF-") and content.rstrip().endswith(b"%%EOF")
     assert b"CreationDate" not in content
+    # It is made of lines, not of pixels.
+    assert b"/Subtype /Image" not in content
     assert content == (tmp_path / "again.pdf").read_bytes()
     assert first.read_bytes() == (tmp_path / "again.png").read_bytes()
 
@@ -477,10 +486,6 @@ class TestFiles:
         self._draw(tmp_path / name)
     assert before == {each: each.read_bytes() for each in tmp_path.iterdir()}
 
-  def test_pdf_is_made_of_lines_not_of_pixels(self, tmp_path):
-    self._draw(tmp_path / "a.png")
-    assert b"/Subtype /Image" not in (tmp_path / "a.pdf").read_bytes()
-
 
 @pytest.mark.slow
 def test_figures_leave_the_host_application_alone(tmp_path):
@@ -493,6 +498,7 @@ matplotlib.use("svg")
 matplotlib.rcParams["savefig.bbox"] = "tight"
 before = dict(matplotlib.rcParams)
 from tff_shift.scenarios.dynamic_personalization import figures as dynamic
+from tff_shift.reporting.figures import evaluation_figures
 from tff_shift.reporting.figures import figures
 from tff_shift.scenarios.guidance import figures as guidance_figures
 from tff_shift.scenarios.online_adaptation import figures as online
@@ -505,6 +511,11 @@ online.accuracy_over_time(
 dynamic.distance_over_periods(
     [1.0], [True], 0.5, folder / "d.png", title="a"
 )
+# Notebooks display figures as pictures.
+shown = evaluation_figures.drift_timeline({"a": [1.0, 2.0]}, [2])
+image, metadata = shown._repr_png_()
+assert image.startswith(b"\\x89PNG") and metadata["alt"]
+assert image == shown._repr_png_()[0]
 assert dict(matplotlib.rcParams) == before
 for module in ("matplotlib.pyplot", "tensorflow", "tensorflow_federated"):
   assert module not in sys.modules, module

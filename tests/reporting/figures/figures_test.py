@@ -2,7 +2,8 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from experiments import dynamic_regret
+from tests.fixtures.arrays import assert_close
+from tests.fixtures.arrays import assert_equal
 from tff_shift.data.images import color_transforms
 from tff_shift.reporting.figures import drawing
 from tff_shift.reporting.figures import figures
@@ -35,11 +36,11 @@ class TestExampleImages:
       y, x = top + 4 + row * cell, left + 4 + column * cell
       return picture[y : y + 84 : 3, x : x + 84 : 3]
 
-    np.testing.assert_array_equal(shown(0, 0), first[0])
-    np.testing.assert_array_equal(shown(0, 1), first[1])
+    assert_equal(shown(0, 0), first[0])
+    assert_equal(shown(0, 1), first[1])
     assert np.all(shown(0, 2) == 255)
     for column in range(3):
-      np.testing.assert_array_equal(
+      assert_equal(
         shown(1, column), second[column][..., np.newaxis].repeat(3, axis=-1)
       )
 
@@ -80,10 +81,8 @@ class TestDomains:
     expected = [] if target is None else [(target - 0.5, 0, 1, 1)]
     assert marks == expected
     found = _data(axes.lines)
-    np.testing.assert_array_equal(
-      found[drawing.COLORS[0]], np.linspace(90, 40, 6)
-    )
-    np.testing.assert_array_equal(found[drawing.COLORS[1]], [10] * 6)
+    assert_equal(found[drawing.COLORS[0]], np.linspace(90, 40, 6))
+    assert_equal(found[drawing.COLORS[1]], [10] * 6)
 
   def test_points_have_the_color_of_their_domain_and_the_form_of_a_class(self):
     labels = np.array([0, 1])
@@ -95,7 +94,7 @@ class TestDomains:
       points, dict.fromkeys(points, labels), None
     ).axes
     shown = [each for each in axes.collections if len(each.get_offsets())]
-    np.testing.assert_array_equal(
+    assert_equal(
       np.concatenate([each.get_offsets() for each in shown]),
       np.concatenate(list(points.values())),
     )
@@ -107,22 +106,6 @@ class TestDomains:
 
 @pytest.mark.usefixtures("kept")
 class TestOnline:
-  def test_omega_steps_below_on_the_same_time_axis(self):
-    upper, lower = online.accuracy_over_time(
-      {"a": ([1, 2, 3, 4], [[50.0, 60.0, 50.0, 60.0]])},
-      np.array([[0.0, 0.0, 1.0, 1.0, 0.0]]),
-      None,
-      ylabel="Accuracy (%)",
-    ).axes
-    (omega,) = lower.lines
-    # Centred at its step: it is 1 from 1.5 to 3.5.
-    assert omega.get_drawstyle() == "steps-mid"
-    assert list(omega.get_xdata()) == [0, 1, 2, 3, 4]
-    assert list(omega.get_ydata()) == [0, 0, 1, 1, 0]
-    assert lower.get_ylim()[0] < 0 and lower.get_ylim()[1] > 1
-    assert upper.get_xlim() == lower.get_xlim()
-    assert list(upper.lines[0].get_xdata()) == [1, 2, 3, 4]
-
   @pytest.mark.parametrize("num_steps", [1, 100])
   def test_rates_stand_above_shifts_in_the_same_colors(self, num_steps):
     one = np.ones(num_steps)
@@ -133,7 +116,7 @@ class TestOnline:
       found = _data(axes.lines)
       assert list(found) == list(drawing.COLORS[:2])
       for name, values in zip(rates, found.values(), strict=True):
-        np.testing.assert_array_equal(values, series[name])
+        assert_equal(values, series[name])
       # A single step is seen.
       assert all(line.get_marker() in "os" for line in axes.lines)
     (legend,) = figure.legends
@@ -148,13 +131,13 @@ class TestOnline:
     left, right = map(_image, figure.axes[:2])
     for image, values in ((left, estimated), (right, true)):
       # Time runs to the right, the first class is at the top.
-      np.testing.assert_array_equal(image.get_array().filled(np.nan), values.T)
+      assert_equal(image.get_array().filled(np.nan), values.T)
       assert image.get_extent() == [0.5, 3.5, 1.5, -0.5]
       assert image.cmap.name == "viridis"
-      np.testing.assert_allclose(image.cmap.get_bad(), [0.85, 0.85, 0.85, 1])
+      assert_close(image.cmap.get_bad(), [0.85, 0.85, 0.85, 1])
     assert left.norm is right.norm
     # The root of a probability.
-    np.testing.assert_allclose(left.norm([0, 0.25, 1]), [0, 0.5, 1])
+    assert_close(left.norm([0, 0.25, 1]), [0, 0.5, 1])
 
   @pytest.mark.parametrize("num_classes, num_labels", [(10, 10), (200, 16)])
   def test_labels_of_many_classes_are_thinned(self, num_classes, num_labels):
@@ -174,17 +157,8 @@ class TestOnline:
     ).axes
     (points,) = axes.lines
     assert points.get_linestyle() == "None"
-    np.testing.assert_array_equal(points.get_xdata(), np.arange(20))
-    np.testing.assert_array_equal(points.get_ydata(), np.arange(20) ** 2)
-
-  def test_powers_are_straight_lines_and_references_are_dashed(self):
-    x = np.geomspace(10, 1000, 5)
-    (axes,) = dynamic_regret.lines_with_slopes(
-      x, {"a": [x]}, {"b": 2 * x}, None, xlabel="", ylabel=""
-    ).axes
-    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    assert [line.get_linestyle() for line in axes.lines] == ["-", "--"]
-    np.testing.assert_array_equal(axes.lines[1].get_ydata(), 2 * x)
+    assert_equal(points.get_xdata(), np.arange(20))
+    assert_equal(points.get_ydata(), np.arange(20) ** 2)
 
 
 @pytest.mark.usefixtures("kept")
@@ -197,7 +171,7 @@ class TestGuidance:
     for client, transform in enumerate(transforms):
       axes = figure.axes[client]
       assert axes.get_title().startswith(f"client {client}: ")
-      np.testing.assert_array_equal(
+      assert_equal(
         _image(axes).get_array(),
         color_transforms.apply(orange[np.newaxis], transform)[0],
       )
@@ -215,7 +189,7 @@ class TestGuidance:
       counts, ["cat", "dog"], None, title=""
     ).axes
     assert [bar.get_height() for bar in bars.patches] == [40, 80, 20]
-    np.testing.assert_array_equal(_image(cells).get_array(), counts.T)
+    assert_equal(_image(cells).get_array(), counts.T)
     assert _image(cells).get_clim() == (0, 80)
 
   def test_routes_are_in_percent_of_their_row(self):
@@ -223,11 +197,11 @@ class TestGuidance:
       np.array([[7, 0, 0], [100, 300, 0], [0, 0, 0]]), None, title=""
     ).axes
     # From above to below: the client of the query. Without any it is grey.
-    np.testing.assert_array_equal(
+    assert_equal(
       _image(axes).get_array().filled(-1),
       [[100, 0, 0], [25, 75, 0], [-1, -1, -1]],
     )
-    np.testing.assert_allclose(_image(axes).cmap.get_bad(), [0.85] * 3 + [1])
+    assert_close(_image(axes).cmap.get_bad(), [0.85] * 3 + [1])
     assert _image(axes).origin == "upper"
 
   @pytest.mark.parametrize(

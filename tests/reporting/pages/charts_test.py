@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from tests.fixtures import page_cells
 from tff_shift.reporting.pages import charts
-from tff_shift.reporting.pages import contents as contents_lib
 from tff_shift.reporting.pages import profiles
 from tff_shift.reporting.pages import shown
 
@@ -53,11 +53,7 @@ def test_dot_plot_has_ours_beside_the_papers(contents):
   assert paper.low == paper.x == paper.high
   # What has neither value has no line.
   assert "a_b%" not in {row.name for row in plot.rows}
-
-
-def test_dot_plot_of_nothing(contents):
-  column = contents.columns[0]
-  assert charts.dot_plot(column, []) is None
+  assert charts.dot_plot(table.columns[0], []) is None
 
 
 def test_curves_are_means_over_the_seeds_that_got_there(contents):
@@ -81,20 +77,7 @@ def test_curves_are_means_over_the_seeds_that_got_there(contents):
 
 def test_long_curves_are_thinned_but_keep_their_ends():
   steps = np.arange(1, 1001)
-  contents = contents_lib.Contents(
-    name="",
-    title="",
-    columns=[contents_lib.Column(heading=("a",), metric="accuracy")],
-    curves=[
-      contents_lib.Curve(
-        row="m",
-        column=("a",),
-        seed=0,
-        step="round",
-        points=[(step, step / 10) for step in steps],
-      )
-    ],
-  )
+  contents = page_cells.table(curves=[page_cells.curve("m", steps / 10)])
   (plot,) = charts.curve_plots(contents, ["m"])
   (line,) = plot.lines
   points = line.points.split()

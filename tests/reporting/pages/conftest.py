@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from tests.fixtures import page_cells
 from tff_shift.reporting.pages import contents as contents_lib
 
 _CLIENT = ("Digits", "client")
@@ -23,24 +24,6 @@ def _run(name, **changes):
   return contents_lib.Run(**(options | changes))
 
 
-def _paper(mean, spread=None, num_seeds=None, note=""):
-  return contents_lib.PaperValue(
-    mean=mean, spread=spread, num_seeds=num_seeds, note=note
-  )
-
-
-def _cell(row, column, *values, **options):
-  return contents_lib.Cell(
-    row=row, column=column, by_seed=dict(enumerate(values)), **options
-  )
-
-
-def _trial(label, *values, is_selected=False):
-  return contents_lib.Trial(
-    label=label, by_seed=dict(enumerate(values)), is_selected=is_selected
-  )
-
-
 _BUDGET = contents_lib.Budget(
   num_settings=2,
   num_rounds=2,
@@ -50,12 +33,6 @@ _BUDGET = contents_lib.Budget(
   seconds_per_round=0.25,
   participation=0.5,
 )
-
-
-def _curve(row, seed, step, points):
-  return contents_lib.Curve(
-    row=row, column=_CLIENT, seed=seed, step=step, points=points
-  )
 
 
 @pytest.fixture(scope="session")
@@ -73,46 +50,63 @@ def contents():
     is_full=False,
     rows=("FedAvg", ODD_NAME, "a_b%", "APFL", "T3A"),
     columns=(
-      contents_lib.Column(heading=_CLIENT, metric="accuracy"),
-      contents_lib.Column(
-        heading=_LOSS, metric="loss", unit="", higher_is_better=False
-      ),
+      page_cells.column(*_CLIENT),
+      page_cells.column(*_LOSS, metric="loss", unit="", higher_is_better=False),
     ),
     cells=(
       # Far below the paper, for certain.
-      _cell(
+      page_cells.cell(
         "FedAvg",
+        [60.0, 60.5, 61.0, 60.5],
         _CLIENT,
-        *(60.0, 60.5, 61.0, 60.5),
-        paper=_paper(70.0, 0.5, 4, "Table 2 prints 71."),
+        paper=page_cells.paper(70.0, 0.5, 4, "Table 2 prints 71."),
         run=_run("fed_avg"),
-        program=_paper(62.0, note="The program has one seed."),
+        program=page_cells.paper(62.0, note="The program has one seed."),
         trials=[
-          _trial(
+          page_cells.trial(
             "learning rate 0.01", 60.0, 60.5, 61.0, 60.5, is_selected=True
           ),
-          _trial("learning rate 0.001", 63.0, 63.5, 64.0, 63.5),
+          page_cells.trial("learning rate 0.001", 63.0, 63.5, 64.0, 63.5),
         ],
         budget=_BUDGET,
       ),
-      _cell(
-        ODD_NAME, _CLIENT, *(70.0, 72.0), paper=_paper(71.5, 1.0, 3), run=odd
-      ),
-      _cell(
-        "a_b%", _CLIENT, 50.0, 55.0, 54.0, paper=_paper(80.0, 2.0), run=other
-      ),
-      _cell(
-        "APFL", _CLIENT, paper=_paper(60.0, 1.0, 3), absent="failed: no room"
-      ),
-      _cell(
-        "T3A",
+      page_cells.cell(
+        ODD_NAME,
+        [70.0, 72.0],
         _CLIENT,
-        paper=_paper(65.0, 1.0, 3),
+        paper=page_cells.paper(71.5, 1.0, 3),
+        run=odd,
+      ),
+      page_cells.cell(
+        "a_b%",
+        [50.0, 55.0, 54.0],
+        _CLIENT,
+        paper=page_cells.paper(80.0, 2.0),
+        run=other,
+      ),
+      page_cells.cell(
+        "APFL",
+        column=_CLIENT,
+        paper=page_cells.paper(60.0, 1.0, 3),
+        absent="failed: no room",
+      ),
+      page_cells.cell(
+        "T3A",
+        column=_CLIENT,
+        paper=page_cells.paper(65.0, 1.0, 3),
         absent="paper only: its data set is not at hand",
       ),
-      _cell("FedAvg", _LOSS, 0.5, 0.25, paper=_paper(0.5), run=_run("fed_avg")),
-      _cell(ODD_NAME, _LOSS, 0.25, 0.5, paper=_paper(0.3), run=odd),
-      _cell("a_b%", _LOSS, absent="not run"),
+      page_cells.cell(
+        "FedAvg",
+        [0.5, 0.25],
+        _LOSS,
+        paper=page_cells.paper(0.5),
+        run=_run("fed_avg"),
+      ),
+      page_cells.cell(
+        ODD_NAME, [0.25, 0.5], _LOSS, paper=page_cells.paper(0.3), run=odd
+      ),
+      page_cells.cell("a_b%", column=_LOSS, absent="not run"),
     ),
     protocol=(
       contents_lib.Setting(
@@ -124,10 +118,10 @@ def contents():
       ),
     ),
     curves=(
-      _curve("FedAvg", 0, "round", [(1, 40.0), (2, 60.0)]),
-      _curve("FedAvg", 1, "round", [(1, 44.0), (2, 60.0)]),
-      _curve(ODD_NAME, 0, "round", [(1, 50.0)]),
-      _curve("FedAvg", 0, "domain", [(0, 90.0), (1, 80.0), (2, 60.0)]),
+      page_cells.curve("FedAvg", [40.0, 60.0], _CLIENT),
+      page_cells.curve("FedAvg", [44.0, 60.0], _CLIENT, seed=1),
+      page_cells.curve(ODD_NAME, [50.0], _CLIENT),
+      page_cells.curve("FedAvg", [90.0, 80.0, 60.0], _CLIENT, step="domain"),
     ),
     decisions=(
       (

@@ -1,36 +1,28 @@
 """The difficulty of columns against numbers by hand."""
 
-import math
-
 import pytest
 
-from tff_shift.reporting.pages import contents as contents_lib
+from tests.fixtures import page_cells
 from tff_shift.reporting.pages import difficulty
 
-_HEADING = ("accuracy",)
 
-
-def found(by_row, *, higher_is_better=True, floors=("local", "source")):
-  column = contents_lib.Column(
-    heading=_HEADING, metric="accuracy", higher_is_better=higher_is_better
+def found(text, **options):
+  return difficulty.difficulty(
+    page_cells.column(**options),
+    list(page_cells.cells(text)),
+    ("local", "source"),
+    ("pooled",),
   )
-  cells = [
-    contents_lib.Cell(row=row, column=_HEADING, by_seed=dict(enumerate(values)))
-    for row, values in by_row.items()
-  ]
-  return difficulty.difficulty(column, cells, floors, ("pooled",))
 
 
 def test_room_and_gain():
-  each = found(
-    {
-      "local": [50.0, 52.0],
-      "source": [60.0, 62.0],
-      "fed_avg": [70.0, 72.0],
-      "fed_evp": [70.0, 66.0],
-      "pooled": [81.0, 81.0],
-    }
-  )
+  each = found("""
+local: 50 52
+source: 60 62
+fed_avg: 70 72
+fed_evp: 70 66
+pooled: 81 81
+""")
   # The best floor, ceiling and other method: 61, 81 and 71.
   assert (each.floor, each.ceiling, each.best) == (
     "source",
@@ -46,25 +38,22 @@ def test_room_and_gain():
 
 def test_column_in_which_nothing_can_be_won():
   # Differences 2 and -1: the interval contains 0.
-  each = found({"local": [80.0, 80.0], "pooled": [82.0, 79.0], "a": [80.5]})
+  each = found("local: 80 80\npooled: 82 79\na: 80.5")
   assert each.room == 0.5 and each.is_flat
-  assert found({"local": [80.0], "pooled": [79.0]}).is_flat
-  assert found({"local": [80.0], "pooled": [81.0]}).is_flat is False
-  assert found({"local": [80.0], "pooled": [80.0], "a": [81.0]}).share is None
+  assert found("local: 80\npooled: 79").is_flat
+  assert found("local: 80\npooled: 81").is_flat is False
+  assert found("local: 80\npooled: 80\na: 81").share is None
 
 
 def test_lower_may_be_better():
-  each = found(
-    {"local": [2.0], "source": [3.0], "pooled": [1.0], "a": [1.5]},
-    higher_is_better=False,
-  )
+  each = found("local: 2\nsource: 3\npooled: 1\na: 1.5", higher_is_better=False)
   assert each.floor == "local"
   assert (each.room, each.gained, each.share) == (1.0, 0.5, 0.5)
 
 
 def test_missing_floor_or_ceiling():
-  each = found({"a": [80.0], "pooled": [90.0], "local": [math.nan]})
+  each = found("a: 80\npooled: 90\nlocal: nan")
   assert (each.floor, each.room, each.gained, each.is_flat) == (None,) * 4
-  each = found({"a": [80.0], "local": [70.0]})
+  each = found("a: 80\nlocal: 70")
   assert (each.ceiling, each.room, each.gained) == (None, None, 10.0)
-  assert found({}).best is None
+  assert found("").best is None

@@ -1,7 +1,6 @@
 """The files of a page, and the parts of it that need no browser."""
 
 import dataclasses
-import functools
 import html
 import html.parser
 import itertools
@@ -9,7 +8,8 @@ import re
 
 import pytest
 
-from tff_shift.reporting.pages import contents as contents_lib
+from tests.fixtures import page_cells
+from tests.fixtures import tables
 from tff_shift.reporting.pages import notes
 from tff_shift.reporting.pages import page
 from tff_shift.reporting.pages import shown
@@ -69,9 +69,8 @@ def test_control_characters_are_escaped(contents, tmp_path):
   assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", text)
 
 
-def test_page_asks_nobody(contents, tmp_path):
-  page.write(contents, tmp_path)
-  found = checked((tmp_path / "report.html").read_text(encoding="utf-8"))
+def test_page_asks_nobody(text):
+  found = checked(text)
   for name, value in found.attributes:
     if name in ("src", "href", "srcset", "action", "data"):
       assert not re.match(r"\w+:(?!,)|//", value), value
@@ -115,9 +114,6 @@ def test_addresses_of_folders_are_folders(contents, tmp_path):
   assert 'href="javascript%3Aa%20b%3F%23%25/"' in text
 
 
-_percent = functools.partial(shown.number, unit="%")
-
-
 def test_notes_are_text_and_no_program():
   text = notes.to_html(
     "# Why\n\n<b onclick='x'>no</b> [out](https://example.org/a)"
@@ -135,49 +131,41 @@ def test_notes_are_text_and_no_program():
 
 
 @pytest.mark.parametrize(
-  "show, value, text",
-  [
-    (_percent, None, "\N{EN DASH}"),
-    (_percent, 12.345, "12.35"),
-    (_percent, -0.5, "\N{MINUS SIGN}0.50"),
-    (_percent, float("nan"), "not finite"),
-    (shown.duration, None, "not known"),
-    (shown.duration, 1.26, "1.26 s"),
-    (shown.duration, 61, "1 min"),
-    (shown.duration, 3599, "1 h 00 min"),
-    (shown.num_bytes, None, "not known"),
-    (shown.num_bytes, 999, "999 B"),
-    (shown.num_bytes, 12_345, "12.3 kB"),
-    (shown.num_bytes, 2_500_000_000, "2.5 GB"),
-  ],
+  "name, value, text",
+  tables.cases("""
+"number", None
+    \N{EN DASH}
+"number", 12.345
+    12.35
+"number", -0.5
+    \N{MINUS SIGN}0.50
+"number", 1e999
+    not finite
+"duration", None
+    not known
+"duration", 1.26
+    1.26 s
+"duration", 61
+    1 min
+"duration", 3599
+    1 h 00 min
+"num_bytes", None
+    not known
+"num_bytes", 999
+    999 B
+"num_bytes", 12_345
+    12.3 kB
+"num_bytes", 2_500_000_000
+    2.5 GB
+"""),
 )
-def test_quantities_as_text(show, value, text):
-  assert show(value) == text
+def test_quantities_as_text(name, value, text):
+  options = {"unit": "%"} if name == "number" else {}
+  assert getattr(shown, name)(value, **options) == text
 
 
-def test_verdict_knows_what_is_better(contents):
-  table = shown.Table(contents)
-  accuracy, loss = table.columns
-  assert table.at("FedAvg", accuracy).verdict == shown.WORSE
-  assert table.at("FedAvg", accuracy).is_certain
-  # A loss of 0.375 is below 0.5, and above 0.3.
-  assert table.at("FedAvg", loss).verdict == shown.BETTER
-  assert table.at('<b>&"x"', loss).verdict == shown.WORSE
-  assert table.at("APFL", accuracy).verdict == ""
-  assert table.at("APFL", loss) is None
-
-
-def test_states_of_cells(contents):
-  table = shown.Table(contents)
-  assert {state: table.count(state) for state in shown.STATES} == {
-    shown.DONE: 3,
-    shown.PARTIAL: 2,
-    shown.PAPER_ONLY: 1,
-    shown.FAILED: 1,
-    shown.NOT_RUN: 1,
-  }
-  silent = contents_lib.Cell(row="x", column=contents.columns[0].heading)
-  table = shown.Table(dataclasses.replace(contents, cells=[silent]))
+def test_cell_without_anything_was_not_run():
+  table = shown.Table(page_cells.table(page_cells.cell("x")))
   assert table.count(shown.NOT_RUN) == 1
 
 
@@ -208,6 +196,8 @@ def test_best_is_marked_by_type_and_sign(contents):
   assert best == ["FedAvg", '<b>&"x"', '<b>&"x"']
   assert table.at('<b>&"x"', accuracy).is_best
   assert table.at("FedAvg", loss).is_best
+  assert table.at("APFL", accuracy).verdict == ""
+  assert table.at("APFL", loss) is None
   # The difference of a single seed may be chance.
   single = dataclasses.replace(
     contents,
@@ -269,8 +259,7 @@ def test_page_says_what_is_not_known(contents, tmp_path):
 
 
 def test_no_accuracy_differs_by_more_than_all():
-  accuracy = contents_lib.Column(heading=("a",), metric="a")
-  loss = contents_lib.Column(heading=("l",), metric="l", unit="")
+  accuracy, loss = page_cells.column(), page_cells.column(unit="")
   assert shown.detectable(100.5, accuracy) == "none"
   assert shown.detectable(99.5, accuracy) == "99.50"
   assert shown.detectable(100.5, loss) == "100.5"

@@ -1,11 +1,11 @@
 """Run folders of the binaries as contents of a page."""
 
-import csv
 import os
 import pathlib
 
 import pytest
 
+from tests.fixtures import tables
 from tests.fixtures.refusals import refused
 from tff_shift._util import records
 from tff_shift.data import table
@@ -48,9 +48,9 @@ def entry(
 
 @pytest.fixture
 def make(tmp_path):
-  """Returns `make(name, *entries, rows=(), **flags)`, which gives a folder."""
+  """Returns `make(name, *entries, rows="", **flags)`, which gives a folder."""
 
-  def write(name, *entries, rows=(), schema=None, **flags):
+  def write(name, *entries, rows="", schema=None, **flags):
     folder = tmp_path / name
     folder.mkdir()
     algorithms = list(dict.fromkeys(each.algorithm for each in entries))
@@ -72,10 +72,7 @@ def make(tmp_path):
         folder / "summary.json", run_records.Summary(runs=tuple(entries))
       )
     if rows:
-      with open(folder / "metrics.csv", "w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+      (folder / "metrics.csv").write_text(rows)
     return read_run.read(folder)
 
   return write
@@ -88,7 +85,11 @@ def contents_of(*folders, metrics=("client_accuracy",)):
 
 
 def places(contents):
-  return [(cell.row, cell.column) for cell in contents.cells]
+  return [f"{cell.row}: {', '.join(cell.column)}" for cell in contents.cells]
+
+
+def headings(contents):
+  return [", ".join(column.heading) for column in contents.columns]
 
 
 def test_algorithms_are_rows_and_metrics_columns(make):
@@ -97,9 +98,10 @@ def test_algorithms_are_rows_and_metrics_columns(make):
     metrics=("client_accuracy", "client_loss"),
   )
   assert places(contents) == [
-    (algorithm, (metric,))
-    for algorithm in ("fed_avg", "fed_evp")
-    for metric in ("client accuracy", "client loss")
+    "fed_avg: client accuracy",
+    "fed_avg: client loss",
+    "fed_evp: client accuracy",
+    "fed_evp: client loss",
   ]
   # Values by seed, in the order of --seeds.
   assert contents.cells[0].by_seed == {3: 50.0, 5: 60.0}
@@ -170,35 +172,27 @@ def test_what_runs_are_about_are_columns(make):
     ),
   )
   assert places(contents) == [
-    ("fed_avg", ("circle", "test distribution iid", "client accuracy")),
-    ("fed_avg", ("digits", "test distribution 0.9", "client accuracy")),
-    ("fed_drm", ("digits", "client accuracy")),
+    "fed_avg: circle, test distribution iid, client accuracy",
+    "fed_avg: digits, test distribution 0.9, client accuracy",
+    "fed_drm: digits, client accuracy",
   ]
 
 
 @pytest.mark.parametrize(
   "flags, others, expected",
-  [
-    ({"rounds": 2}, {"rounds": 4}, ("rounds 2", "rounds 4")),
-    (
-      {"concept_drift": None},
-      {"concept_drift": "groups"},
-      ("concept drift none", "concept drift groups"),
-    ),
-    (
-      {"schedules": ["sine", "square"]},
-      {"schedules": ["sine"]},
-      ("schedules sine,square", "schedules sine"),
-    ),
-    # A data set of the same name in another file.
-    (
-      {"dataset": "one/circle"},
-      {"dataset": "two/circle"},
-      ("dataset one/circle", "dataset two/circle"),
-    ),
-    # A flag that no list of the package has.
-    ({"unheard_of": 1}, {"unheard_of": 2}, ("unheard of 1", "unheard of 2")),
-  ],
+  # A data set of the same name in another file, a flag that no list has.
+  tables.cases("""
+{"rounds": 2}, {"rounds": 4}
+    rounds 2; rounds 4
+{"concept_drift": None}, {"concept_drift": "groups"}
+    concept drift none; concept drift groups
+{"schedules": ["sine", "square"]}, {"schedules": ["sine"]}
+    schedules sine,square; schedules sine
+{"dataset": "one/circle"}, {"dataset": "two/circle"}
+    dataset one/circle; dataset two/circle
+{"unheard_of": 1}, {"unheard_of": 2}
+    unheard of 1; unheard of 2
+"""),
 )
 def test_runs_that_differ_in_a_flag_have_two_columns(
   make, flags, others, expected
@@ -206,15 +200,18 @@ def test_runs_that_differ_in_a_flag_have_two_columns(
   contents = contents_of(
     make("a", entry(), **flags), make("b", entry("ifca"), **others)
   )
-  assert [column.heading[0] for column in contents.columns] == [*expected]
-  assert [cell.column[0] for cell in contents.cells] == [*expected]
+  shown = [
+    heading.removesuffix(", client accuracy") for heading in headings(contents)
+  ]
+  assert "; ".join(shown) == expected
+  assert "; ".join(cell.column[0] for cell in contents.cells) == expected
 
 
 def test_flag_that_one_run_lacks_makes_another_column(make):
   contents = contents_of(make("a", entry(), late=1), make("b", entry("ifca")))
-  assert [column.heading for column in contents.columns] == [
-    ("client accuracy",),
-    ("other settings 1", "client accuracy"),
+  assert headings(contents) == [
+    "client accuracy",
+    "other settings 1, client accuracy",
   ]
 
 
@@ -240,8 +237,8 @@ def test_runs_that_differ_in_methods_only_share_a_column(make):
     ),
   )
   assert places(contents) == [
-    ("fed_avg", ("client accuracy",)),
-    ("ifca", ("client accuracy",)),
+    "fed_avg: client accuracy",
+    "ifca: client accuracy",
   ]
 
 
@@ -250,10 +247,11 @@ def test_columns_of_the_same_data_stand_side_by_side(make):
     make("a", entry(shift="sine"), entry(shift="square")),
     metrics=("client_accuracy", "client_loss"),
   )
-  assert [column.heading for column in contents.columns] == [
-    (f"shift {shift}", f"client {metric}")
-    for shift in ("sine", "square")
-    for metric in ("accuracy", "loss")
+  assert headings(contents) == [
+    "shift sine, client accuracy",
+    "shift sine, client loss",
+    "shift square, client accuracy",
+    "shift square, client loss",
   ]
 
 
@@ -269,15 +267,19 @@ def test_run_says_where_it_comes_from(make):
   folder = make(
     "a",
     entry(selection="last_source", learning_rate=0.1).replace(
-      scores={"fed_avg, learning rate 0.1": 90.5}
+      scores={"rate 0.1": 90.5, "rate 0.01": 30.0}
     ),
     learning_rate=["0.1", "0.01"],
   )
-  run = contents_of(folder).cells[0].run
+  (cell,) = contents_of(folder).cells
+  # The selected setting alone has no trials.
+  assert not cell.trials
+  assert cell.budget.num_settings == 2
+  run = cell.run
   assert run.folder.endswith("/a") and run.folder.startswith("..")
   assert run.command == "python -m experiments.evolving --output_dir=a"
   assert run.chosen == {"learning rate": "0.1"}
-  assert run.scores == {"fed_avg, learning rate 0.1": 90.5}
+  assert run.scores == {"rate 0.1": 90.5, "rate 0.01": 30.0}
   # What only chose took time that nobody has noted.
   assert run.seconds is None
   assert run.num_diverged == 3
@@ -302,30 +304,22 @@ def test_stopped_run_shows_what_is_missing(make, tmp_path):
   assert not nothing.cells and len(nothing.problems) == 1
 
 
-def row(seed, number, accuracy, **changes):
-  names = "algorithm dataset held_out dirichlet learning_rate"
-  values = "fed_avg circle target inf 0.1"
-  return {
-    **dict(zip(names.split(), values.split(), strict=True)),
-    **{"seed": seed, "round": number, "client_accuracy": accuracy},
-  } | changes
-
-
 def test_curves_are_the_rows_of_the_entry(make):
   folder = make(
     "a",
     entry(learning_rate=0.1),
     entry("source"),
-    rows=[
-      row(3, 1, 10.0),
-      row(3, 2, 20.0),
-      row(5, 1, 30.0),
-      # Neither another rate, nor runs that only chose, nor empty values.
-      row(3, 1, 99.0, learning_rate="0.2"),
-      row(3, 1, 99.0, held_out="last_source"),
-      row(3, 3, ""),
-      row(3, 1, 7.0, algorithm="source", learning_rate=""),
-    ],
+    # Neither another rate, nor runs that only chose, nor empty values.
+    rows="""\
+algorithm,dataset,held_out,dirichlet,learning_rate,seed,round,client_accuracy
+fed_avg,circle,target,inf,0.1,3,1,10.0
+fed_avg,circle,target,inf,0.1,3,2,20.0
+fed_avg,circle,target,inf,0.1,5,1,30.0
+fed_avg,circle,target,inf,0.2,3,1,99.0
+fed_avg,circle,last_source,inf,0.1,3,1,99.0
+fed_avg,circle,target,inf,0.1,3,3,
+source,circle,target,inf,,3,1,7.0
+""",
   )
   curves = contents_of(folder).curves
   assert [(c.row, c.seed, c.step, c.points) for c in curves] == [
@@ -348,17 +342,12 @@ def test_main_metrics_are_accuracies_of_clients(make):
 
 
 def test_file_that_is_none_is_refused(make):
-  path = make("run", entry(), rows=[{"round": 1, "seed": 3}]).path
+  path = make("run", entry(), rows="round,seed\n1,3\n").path
   for name in ("config.json", "summary.json", "metrics.csv"):
     os.rename(path / name, path / "kept")
-    for make_other, kind in (
-      (os.mkdir, "a folder"),
-      (os.mkfifo, "a named pipe"),
-    ):
-      make_other(path / name)
-      with refused(rf"{name} is {kind}"):
-        read_run.read(path)
-      (os.rmdir if kind == "a folder" else os.unlink)(path / name)
+    os.mkfifo(path / name)
+    with refused(rf"{name} is a named pipe"):
+      read_run.read(path)
     os.rename(path / "kept", path / name)
   (path / "config.json").unlink()
   with refused(r"a run folder, because it has no config"):
@@ -366,16 +355,14 @@ def test_file_that_is_none_is_refused(make):
 
 
 def test_row_that_is_not_whole_is_none(make):
-  path = make("run", rows=[{"round": 1, "seed": 3}]).path
+  path = make("run", rows="round,seed\n1,3\n").path
   with open(path / "metrics.csv", "a") as file:
     file.write("2,")
   assert read_run.read(path).rows == [{"round": "1", "seed": "3"}]
 
 
 def test_cell_that_is_no_number_is_named(make):
-  folder = make(
-    "run", entry(), rows=[{"round": 1, "seed": 3, "client_accuracy": "x"}]
-  )
+  folder = make("run", entry(), rows="round,seed,client_accuracy\n1,3,x\n")
   with refused(r"metrics\.csv: could not conv"):
     contents_of(folder)
 
@@ -419,15 +406,6 @@ def test_rejected_settings_are_trials_of_the_selected_one(make):
   assert contents.references == ["fed_avg", "local"]
 
 
-def test_selected_setting_alone_has_no_trials(make):
-  selected = entry(selection="validation", learning_rate=0.1).replace(
-    scores={"rate 0.1": 40.0, "rate 0.2": 30.0}
-  )
-  (cell,) = contents_of(make("a", selected)).cells
-  assert not cell.trials
-  assert cell.budget.num_settings == 2
-
-
 @pytest.mark.parametrize("steps, known", [(100, 100), (0, None)])
 def test_budget_has_the_steps_of_fine_tuning(make, steps, known):
   tuned = entry("fed_avg_ft", fine_tuning_steps=steps, fine_tuning_epochs=1)
@@ -468,6 +446,6 @@ def test_privacy_of_methods_is_shown_and_makes_no_columns(make, tmp_path):
   page.write(contents, tmp_path / "page")
   text = (tmp_path / "page" / "report.html").read_text()
   section = text[text.index('id="privacy"') :]
-  for told in (*private.values(), "infinite"):
-    shown = f"{told:.4g}" if isinstance(told, float) else told
-    assert f">{shown}<" in section or shown in first.others
+  for text in (first.epsilon, first.delta, first.relation, second.epsilon):
+    assert f">{text}<" in section
+  assert first.sampling in section and first.others in section

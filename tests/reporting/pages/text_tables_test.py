@@ -6,7 +6,8 @@ import io
 
 import pytest
 
-from tff_shift.reporting.pages import contents as contents_lib
+from tests.fixtures import page_cells
+from tests.fixtures import tables
 from tff_shift.reporting.pages import shown
 from tff_shift.reporting.pages import text_tables
 
@@ -18,26 +19,27 @@ def table(contents):
 
 @pytest.mark.parametrize(
   "row, cell",
-  [
-    ("=1+1", "'=1+1"),
-    ("+cmd", "'+cmd"),
-    ("-2+3", "'-2+3"),
-    ("@SUM(A1)", "'@SUM(A1)"),
-    ("\t=1", "\\t=1"),
-    (" =1", "' =1"),
-    ("fed_avg, lambda -1", "fed_avg, lambda -1"),
-    ("a\x1b[2Jb", "a\\x1b[2Jb"),
-  ],
+  tables.cases(r"""
+"=1+1"
+    '=1+1
+"+cmd"
+    '+cmd
+"-2+3"
+    '-2+3
+"@SUM(A1)"
+    '@SUM(A1)
+"\t=1"
+    \t=1
+" =1"
+    ' =1
+"fed_avg, lambda -1"
+    fed_avg, lambda -1
+"a\x1b[2Jb"
+    a\x1b[2Jb
+"""),
 )
 def test_csv_has_no_formulas(row, cell):
-  column = contents_lib.Column(heading=("c",), metric="m")
-  by_seed = {0: -1.5, 1: -2e-7}
-  contents = contents_lib.Contents(
-    name="n",
-    title="t",
-    columns=[column],
-    cells=[contents_lib.Cell(row=row, column=("c",), by_seed=by_seed)],
-  )
+  contents = page_cells.table(page_cells.cell(row, [-1.5, -2e-7]))
   text = text_tables.to_csv(shown.Table(contents))
   (found,) = csv.DictReader(io.StringIO(text))
   assert found["method"] == cell
@@ -100,7 +102,6 @@ def test_tex_escapes_and_groups(contents, table):
 
 
 def test_tex_has_no_bare_specials():
-  assert text_tables.escape_tex(r"a\b") == r"a\textbackslash{}b"
   assert text_tables.escape_tex("plain text (1)") == "plain text (1)"
   bare = text_tables.escape_tex("5 % of $x_1^2$ & {#}~")
   for each in (r"\%", r"\$", r"\_", r"\&", r"\{", r"\}", r"\#", "{}"):
@@ -125,10 +126,7 @@ def test_names_are_shown_as_they_are_written(name, tex, markdown):
 
 
 def test_tex_groups_columns(contents):
-  columns = [
-    contents_lib.Column(heading=heading, metric="accuracy")
-    for heading in (("A", "x"), ("A", "y"), ("z",))
-  ]
+  columns = [page_cells.column(*heading) for heading in ("Ax", "Ay", "z")]
   table = shown.Table(
     dataclasses.replace(contents, cells=(), rows=(), columns=columns)
   )

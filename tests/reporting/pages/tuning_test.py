@@ -2,24 +2,15 @@
 
 import math
 
+from tests.fixtures import page_cells
+from tests.fixtures.page_cells import trial
 from tff_shift.reporting.pages import contents as contents_lib
 from tff_shift.reporting.pages import tuning
 
 
-def trial(label, *values, is_selected=False):
-  return contents_lib.Trial(
-    label=label, by_seed=dict(enumerate(values)), is_selected=is_selected
-  )
-
-
 def cell(*trials, scores=()):
-  return contents_lib.Cell(
-    row="fed_avg",
-    column=("accuracy",),
-    by_seed={0: 80.0},
-    trials=trials,
-    run=contents_lib.Run(folder="a", command="b", scores=dict(scores)),
-  )
+  run = contents_lib.Run(folder="a", command="b", scores=dict(scores))
+  return page_cells.cell("fed_avg", [80.0], trials=trials, run=run)
 
 
 def test_oracle_has_the_best_mean_on_the_test_data():

@@ -14,6 +14,7 @@ import sys
 from typing import NamedTuple
 
 import numpy as np
+import pandas
 import pytest
 import tensorflow as tf
 from absl import flags
@@ -198,6 +199,12 @@ class Run(NamedTuple):
     """The rows of metrics.csv."""
     with open(self.folder / "metrics.csv", encoding="utf-8") as file:
       return list(csv.DictReader(file))
+
+  @property
+  def frame(self):
+    """The rows of metrics.csv as a data frame."""
+    path = self.folder / "metrics.csv"
+    return pandas.read_csv(path, float_precision="round_trip")
 
   @property
   def runs(self):

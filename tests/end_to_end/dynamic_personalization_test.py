@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pytest
 
 from tff_shift.binaries import dynamic_personalization
@@ -37,11 +36,9 @@ class TestWholeRun:
     )
 
   def test_rows_are_those_of_every_period(self, finished):
-    assert [
-      (r["algorithm"], r["seed"], r["test_distribution"], r["period"])
-      for r in finished.rows
-    ] == [
-      (name, seed, distribution, period)
+    columns = "algorithm", "seed", "test_distribution", "period"
+    assert [",".join(map(row.get, columns)) for row in finished.rows] == [
+      f"{name},{seed},{distribution},{period}"
       for name in _ALGORITHMS
       for seed in "01"
       for distribution in ("iid", "0.9")
@@ -58,31 +55,25 @@ class TestWholeRun:
     assert any(name.endswith("seed_1/0.9/accuracy") for name in found)
 
   def test_summary_is_the_mean_over_the_periods(self, finished):
-    rows, runs = finished.rows, finished.runs
-    assert len(runs) == 2 * len(_ALGORITHMS)
-    for run in runs:
-      found = run["setting"].get("representation_size")
-      assert found == (64 if run["algorithm"] == "fed_3da" else None)
-      distribution = run["setting"]["test_distribution"]
-      for seed in (0, 1):
-        mine = [
-          r
-          for r in rows
-          if (r["algorithm"], r["seed"], r["test_distribution"])
-          == (run["algorithm"], str(seed), distribution)
-        ]
-
-        def value(name, seed=seed, metrics=run["metrics"]):
-          return metrics[name]["seeds"][seed]
-
-        accuracy = [float(r["accuracy"]) for r in mine]
-        assert value("accuracy") == pytest.approx(np.mean(accuracy))
-        requests = [float(r["requests"]) for r in mine]
-        assert value("request_share") == pytest.approx(
-          100 * np.mean(requests) / 3
-        )
-        found = value("true_positive_rate")
-        assert (found is None) == (distribution == "iid")
+    means = finished.frame.groupby(["algorithm", "test_distribution", "seed"])[
+      ["accuracy", "requests"]
+    ].mean()
+    assert len(finished.runs) == 2 * len(_ALGORITHMS)
+    for run in finished.runs:
+      name, setting, metrics = (
+        run[key] for key in ("algorithm", "setting", "metrics")
+      )
+      found = setting.get("representation_size")
+      assert found == (64 if name == "fed_3da" else None)
+      distribution = setting["test_distribution"]
+      expected = means.xs((name, distribution))
+      for metric, values in (
+        ("accuracy", expected["accuracy"]),
+        ("request_share", 100 * expected["requests"] / 3),
+      ):
+        assert metrics[metric]["seeds"] == pytest.approx(values.tolist())
+      rates = metrics["true_positive_rate"]["seeds"]
+      assert [rate is None for rate in rates] == [distribution == "iid"] * 2
 
   def test_figures_are_there(self, finished):
     kinds = "accuracy", "distance", "clients"

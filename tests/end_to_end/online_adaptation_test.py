@@ -48,42 +48,38 @@ class TestWholeRun:
 
   def test_rows_are_those_of_every_run_and_step(self, finished):
     rows = finished.rows
-    settings = {name: [("", "")] for name in _ALGORITHMS}
-    settings["fix_lr"] = [("0.1", "")]
-    settings["fed_ade"] = [("", "True"), ("", "False")]
+    settings = ["fed_ade,,True", "fed_ade,,False", "fix_lr,0.1,", "source,,"]
     columns = (
       *("algorithm", "learning_rate", "use_uncertainty", "shift", "seed"),
       "timestep",
     )
-    assert [tuple(map(row.get, columns)) for row in rows] == [
-      (name, *setting, "square", seed, step)
-      for name in _ALGORITHMS
-      for setting in settings[name]
+    assert [",".join(map(row.get, columns)) for row in rows] == [
+      f"{setting},square,{seed},{step}"
+      for setting in settings
       for seed in "01"
       for step in "123"
     ]
     assert [float(r["omega"]) for r in rows[:3]] == [1, 0, 1]
 
   def test_summary_is_the_mean_over_steps(self, finished):
-    rows = finished.rows
+    settings = finished.frame.astype({"use_uncertainty": str}).groupby(
+      ["algorithm", "use_uncertainty", "seed"]
+    )
+    assert (settings.size() == 3).all()
+    means = settings[["accuracy", "accuracy_before"]].mean()
     for run in finished.runs:
-      is_on = str(run["setting"].get("use_uncertainty", ""))
+      name, metrics = run["algorithm"], run["metrics"]
+      is_on = str(run["setting"].get("use_uncertainty", np.nan))
+      expected = means.xs((name, is_on))
       for column, metric in (
         ("accuracy", "accuracy"),
         ("accuracy_before", "before_adaptation_accuracy"),
       ):
-        for seed, value in enumerate(run["metrics"][metric]["seeds"]):
-          steps = [
-            float(r[column])
-            for r in rows
-            if (r["algorithm"], r["use_uncertainty"], r["shift"], r["seed"])
-            == (run["algorithm"], is_on, run["setting"]["shift"], str(seed))
-          ]
-          assert len(steps) == 3
-          assert value == pytest.approx(np.mean(steps))
+        seeds = metrics[metric]["seeds"]
+        assert seeds == pytest.approx(expected[column].tolist())
       for kind in ("cumulative", "step"):
-        found = f"{kind}_shift_correlation" in run["metrics"]
-        assert found == (run["algorithm"] == "fed_ade")
+        found = f"{kind}_shift_correlation" in metrics
+        assert found == (name == "fed_ade")
 
   def test_figures_are_there(self, finished):
     # What is compared is told apart.
@@ -287,12 +283,11 @@ def make_plan(planned, tmp_path):
   ],
 )
 def test_what_is_on_or_off_may_be_compared(flag, values, make_plan):
-  plan = make_plan("--algorithm=source,fed_ade", flag)
-  source, *compared = plan.trials
+  source, *trials = make_plan("--algorithm=source,fed_ade", flag).trials
   assert source.algorithm == "source"
-  assert [each.hparams.use_uncertainty for each in compared] == values
-  assert [each.compared for each in compared] == (
-    [{"use_uncertainty": value} for value in values] if values[1:] else [{}]
+  assert [each.hparams.use_uncertainty for each in trials] == values
+  assert [each.compared.get("use_uncertainty") for each in trials] == (
+    values if values[1:] else [None]
   )
 
 
@@ -303,50 +298,39 @@ def test_run_that_is_refused_for_its_folder_makes_no_cache(tmp_path, refused):
   assert "already holds files" in refused(online_adaptation, [_SMALL, flags])
 
 
-class TestArchive:
+def test_one_part_of_an_archive_that_is_missing_is_refused(
+  tmp_path, refused, monkeypatch
+):
+  """A set of digits stands in for the archive and for what it lacks."""
+  source = datasets.load("digits")
+  # The corruptions of the three clients with each of the two seeds.
+  first, second = (
+    online_adaptation_data.Streams(
+      examples.Examples(np.zeros((2, 1)), np.arange(2)),
+      *(2, np.arange(2)),
+      num_clients=3,
+      samples_per_step=1,
+      shift_kind="covariate",
+      seed=seed,
+    ).corruption_names
+    for seed in (0, 1)
+  )
   # The weights of 3 steps: linear 1/3, 2/3, 1, square 1, 0, 1; 5 times that,
-  # rounded, is severity 2, 3, 5 and 5, 0, 5.
-  _SCHEDULES = "--shift=square,linear --timesteps=3 --seeds=0,1"
+  # rounded, is severity 2, 3, 5 and 5, 0, 5. Only the last client of the second
+  # seed on the second schedule needs this part.
+  missing = second[2], 3
+  assert missing[0] not in (*first, *second[:2])
 
-  @pytest.fixture
-  def corruption_names(self):
-    """Those of the three clients with each of the two seeds."""
-    pool = examples.Examples(np.zeros((2, 1)), np.arange(2))
-    return [
-      online_adaptation_data.Streams(
-        pool,
-        2,
-        np.arange(2),
-        num_clients=3,
-        samples_per_step=1,
-        shift_kind="covariate",
-        seed=seed,
-      ).corruption_names
-      for seed in (0, 1)
-    ]
+  def read(*part):
+    if part == missing:
+      raise dataset_lib.DatasetNotFoundError(f"{part} is missing")
+    return examples.Examples(source.x, source.y)
 
-  @pytest.fixture
-  def archive(self, monkeypatch):
-    """Stands in for a published archive of the digits: a set, what it lacks."""
-    source, missing = datasets.load("digits"), set()
-
-    def read(*part):
-      if part in missing:
-        raise dataset_lib.DatasetNotFoundError(f"{part} is missing")
-      return examples.Examples(source.x, source.y)
-
-    monkeypatch.setattr(online_adaptation_data, "archive_of", lambda *_: read)
-    return missing
-
-  def test_one_part_that_is_missing_is_refused(
-    self, archive, corruption_names, tmp_path, refused
-  ):
-    # Only the last client of the second seed on the second schedule needs it.
-    part = corruption_names[1][2], 3
-    assert part[0] not in (*corruption_names[0], *corruption_names[1][:2])
-    archive.add(part)
-    flags = f"--corrupted_images=archive --cache_dir={tmp_path / 'cache'}"
-    line = refused(
-      online_adaptation, [_SMALL, _CORRUPTED, self._SCHEDULES, flags]
-    )
-    assert line == f"online_adaptation: {part} is missing\n"
+  monkeypatch.setattr(online_adaptation_data, "archive_of", lambda *_: read)
+  flags = f"""
+    --shift=square,linear --timesteps=3 --seeds=0,1 --corrupted_images=archive
+    --cache_dir={tmp_path / "cache"}
+  """
+  assert refused(online_adaptation, [_SMALL, _CORRUPTED, flags]) == (
+    f"online_adaptation: {missing} is missing\n"
+  )

@@ -7,6 +7,7 @@ import textwrap
 import pytest
 
 from benchmarks import mutants
+from tests.fixtures import tables
 
 _PATH = "tff_shift/learning/rates.py"
 
@@ -21,29 +22,24 @@ def _changes(source):
 class TestMutants:
   @pytest.mark.parametrize(
     ("line", "changes"),
-    [
-      (
-        "a = b - c",
-        {
-          "operator": "a = b [[- -> +]] c",
-          "dropped term": "a = [[b - c -> (b)]]",
-        },
-      ),
-      ("a = -b", {"operator": "a = [[-b -> (b)]]"}),
-      ("a = b[-1]", {"index": "a = b[[[-1 -> 0]]]"}),
-      ("a = f(b, axis=1)", {"index": "a = f(b, axis=[[1 -> 2]])"}),
-      ("a = f(3)", {"off by one": "a = f([[3 -> 4]])"}),
-      ("a = b <= c", {"comparison": "a = b [[<= -> <]] c"}),
-      ("a = b not in c", {"comparison": "a = b [[not in -> in]] c"}),
-      ("a = not b", {"condition": "a = [[not b -> (b)]]"}),
-      ("a = b or c", {"condition": "a = b [[or -> and]] c"}),
-      ("a = f(0.5, b)", {"constant": "a = f([[0.5 -> 1.0]], b)"}),
-      ("a = tf.maximum(b, c)", {"call": "a = tf.[[maximum -> minimum]](b, c)"}),
-      ("check_size(a)", {"dropped check": "[[check_size(a) -> pass]]"}),
-      # Bytes are counted, not characters.
-      ("a = {'β': True}", {"constant": "a = {'β': [[True -> False]]}"}),
-    ],
+    tables.literals("""
+"a = b - c", {"operator": "a = b [[- -> +]] c",
+              "dropped term": "a = [[b - c -> (b)]]"}
+"a = -b", {"operator": "a = [[-b -> (b)]]"}
+"a = b[-1]", {"index": "a = b[[[-1 -> 0]]]"}
+"a = f(b, axis=1)", {"index": "a = f(b, axis=[[1 -> 2]])"}
+"a = f(3)", {"off by one": "a = f([[3 -> 4]])"}
+"a = b <= c", {"comparison": "a = b [[<= -> <]] c"}
+"a = b not in c", {"comparison": "a = b [[not in -> in]] c"}
+"a = not b", {"condition": "a = [[not b -> (b)]]"}
+"a = b or c", {"condition": "a = b [[or -> and]] c"}
+"a = f(0.5, b)", {"constant": "a = f([[0.5 -> 1.0]], b)"}
+"a = tf.maximum(b, c)", {"call": "a = tf.[[maximum -> minimum]](b, c)"}
+"check_size(a)", {"dropped check": "[[check_size(a) -> pass]]"}
+"a = {'β': True}", {"constant": "a = {'β': [[True -> False]]}"}
+"""),
   )
+  # In the last one, bytes are counted, not characters.
   def test_change_of_a_kind(self, line, changes):
     assert dict(_changes(line)) == changes
 

@@ -35,11 +35,6 @@ def diverged(run_in, tmp_path_factory):
   )
 
 
-def _epsilons(row):
-  """The columns of a row that say how private a run is."""
-  return {k: v for k, v in row.items() if k.startswith("epsilon")}
-
-
 class TestAggregators:
   @pytest.mark.long
   def test_private_run_says_how_private_it_is(self, run):
@@ -65,19 +60,7 @@ class TestAggregators:
       f"not for these cohorts: {expected.poisson_epsilon:.4g} for adding or"
       in first
     )
-    flags = ended.config["flags"]
-    assert (flags["aggregator"], flags["clipping_norm"]) == ("dp", 0.5)
-    settings = [run["setting"] for run in ended.runs]
-    local, fed_evolve = (
-      {
-        name: setting[name]
-        for name in ("aggregator", *aggregator_hparams.USED_BY)
-        if name in setting
-      }
-      for setting in settings
-    )
-    epsilons = _epsilons(settings[1])
-    assert epsilons == {
+    epsilons = {
       "epsilon": expected.fixed_size_epsilon,
       "epsilon_delta": expected.delta,
       "epsilon_relation": "replacing a client",
@@ -87,23 +70,26 @@ class TestAggregators:
       "epsilon_fixed_cohort_size": expected.fixed_size_epsilon,
       "epsilon_poisson": expected.poisson_epsilon,
     }
-    for row in ended.rows:
-      # The server is not told what it would predict with.
-      assert row["server_accuracy"] == ""
-      if row["algorithm"] == "local":
-        assert set(_epsilons(row).values()) == {""}
-      else:
-        assert _epsilons(row) == {k: str(v) for k, v in epsilons.items()}
-    # Nothing is shared there.
-    assert local == {}
     # `zeroing` is none of dp's; a delta of 0 stands for what is printed.
-    assert fed_evolve == {
+    settings = {
       "aggregator": "dp",
       "clipping": "fixed",
       "clipping_norm": 0.5,
       "noise_multiplier": 2.0,
       "dp_delta": 0.0,
     }
+    names = {"aggregator", *aggregator_hparams.USED_BY, *epsilons}
+    assert [
+      {name: each["setting"][name] for name in names & each["setting"].keys()}
+      for each in ended.runs
+      # Nothing is shared in the first.
+    ] == [{}, settings | epsilons]
+    for row in ended.rows:
+      # The server is not told what it would predict with.
+      assert row["server_accuracy"] == ""
+      is_local = row["algorithm"] == "local"
+      for name, value in epsilons.items():
+        assert row[name] == ("" if is_local else str(value))
 
   @pytest.mark.long
   def test_private_run_of_independent_clients(self, run):

@@ -62,9 +62,9 @@ class TestWholeRun:
     assert [float(r["omega"]) for r in rows[:3]] == [1, 0, 1]
 
   def test_summary_is_the_mean_over_steps(self, finished):
-    settings = finished.frame.astype({"use_uncertainty": str}).groupby(
-      ["algorithm", "use_uncertainty", "seed"]
-    )
+    frame = finished.frame
+    is_on = frame["use_uncertainty"].map(str)
+    settings = frame.groupby(["algorithm", is_on, "seed"])
     assert (settings.size() == 3).all()
     means = settings[["accuracy", "accuracy_before"]].mean()
     for run in finished.runs:

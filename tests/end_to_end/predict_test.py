@@ -117,8 +117,6 @@ def test_no_examples(run_predict, written, capsys):
     --output=nowhere/a.npz: it must be
 --output=data.npz
     data.npz: the file exists; name another or pass --overwrite
---separator=;
-    --separator=; belongs to CSV files
 --output=a.txt
     --output=a.txt: it must be one of .csv, .csv.gz, .parquet, .npz
 --output=/proc/self/fdinfo/a.npz
@@ -466,3 +464,9 @@ def test_dialect_of_input_and_output(run_named, served_folder, tmp_path):
   np.testing.assert_allclose(
     rows["probability_b"], softmax(logits)[:, 1], rtol=1e-5
   )
+
+
+def test_dialect_of_other_files_is_refused(run_named, tmp_path, capsys):
+  TABLE.to_parquet(tmp_path / "data.parquet")
+  assert run_named(tmp_path / "data.parquet", "--separator=;") == 2
+  assert "--separator=; belongs to CSV files" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """The binary `report`, on what a real run has left."""
 
 import csv
-import json
 
 import pytest
 
@@ -16,9 +15,19 @@ _RUN = """
 
 
 @pytest.fixture(scope="module")
-def folder(run_in, tmp_path_factory):
+def whole(run_in, tmp_path_factory):
   path = tmp_path_factory.mktemp("runs") / "circle"
-  return run_in(path, evolving, _RUN, errors="").folder
+  return run_in(path, evolving, _RUN, errors="")
+
+
+@pytest.fixture
+def folder(whole):
+  return whole.folder
+
+
+def table_of(page):
+  with open(page / "table.csv", encoding="utf-8") as file:
+    return list(csv.DictReader(file))
 
 
 @pytest.fixture
@@ -30,22 +39,21 @@ def run_report(run_in):
 
 
 @pytest.mark.slow
-def test_page_has_the_numbers_of_the_run(run_report, folder):
+def test_page_has_the_numbers_of_the_run(run_report, whole):
+  folder = whole.folder
   output = folder.parent / "page"
   printed = run_report(output, folder, "--title=Two", errors="").output
   # Local training has no server, so that one column has two methods.
   lead, page = printed.splitlines()
   assert lead.startswith("client accuracy: ")
   assert page == f"page: {output}/report.html"
-  with open(output / "table.csv", encoding="utf-8") as file:
-    rows = list(csv.DictReader(file))
-  runs = json.loads((folder / "summary.json").read_text())["runs"]
   expected = {
     (run["algorithm"], metric.replace("_", " ")): run["metrics"][metric]
-    for run in runs
+    for run in whole.runs
     for metric in ("client_accuracy", "server_accuracy")
     if metric in run["metrics"]
   }
+  rows = table_of(output)
   assert len(rows) == len(expected) == 3
   for row in rows:
     metric = expected[row["method"], row["column"]]
@@ -93,17 +101,15 @@ def test_wrong_input_is_said_in_a_line(
 def test_runs_that_differ_in_more_than_methods_have_two_columns(
   run, run_report, folder, tmp_path
 ):
-  names = []
-  for name, flags in {
-    "method": "--learning_rate=0.1 --aggregator=robust --bounds",
-    "longer": "--rounds=3",
-  }.items():
+  for name, flags, columns in (
+    ("method", "--learning_rate=0.1 --aggregator=robust --bounds", [""]),
+    ("longer", "--rounds=3", ["rounds 2, ", "rounds 3, "]),
+  ):
     other = run(evolving, _RUN, flags, errors="", folder=name).folder
     output = tmp_path / f"page_{name}"
     run_report(output, folder, other)
-    with open(output / "table.csv", encoding="utf-8") as file:
-      names.append({row["column"] for row in csv.DictReader(file)})
-  method, longer = names
-  assert method == {"client accuracy", "server accuracy"}
-  assert {"rounds 2, client accuracy", "rounds 3, client accuracy"} <= longer
-  assert len(longer) == 4
+    assert {row["column"] for row in table_of(output)} == {
+      f"{column}{kind} accuracy"
+      for column in columns
+      for kind in ("client", "server")
+    }
